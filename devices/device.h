@@ -1,0 +1,73 @@
+// The Device seam: memory and streams. A stream runs tasks one at a time; each stream is fronted by
+// an actor that decides nothing: order comes from slots, credits and the rule of ReadyQueue.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "devices/base/clock.h"
+#include "devices/base/status.h"
+
+namespace troupe {
+
+/// Where a task stands among those that could run now. Lower `priority` first; see ReadyQueue.
+struct TaskOrder {
+  std::int32_t priority = 0;     ///< static, from the plan: backward before forward, evaluation last
+  std::int64_t step = 0;
+  std::int32_t microbatch = 0;
+  std::uint32_t run = 0;         ///< tasks of one (program, direction) chain share it: see ReadyQueue
+};
+
+/// Parallelism inside one task, lent by the stream. Results must not depend on `threads` (NU-0).
+class Parallel {
+ public:
+  virtual ~Parallel() = default;
+  virtual int threads() const = 0;
+  /// Calls body(i) for i in [0, n), each once, on any of the stream's threads; returns when all are done.
+  virtual void for_each(std::int64_t n, const std::function<void(std::int64_t)>& body) = 0;
+};
+
+/// One thing to do on a stream.
+struct Task {
+  std::string name;                         ///< for traces and reports
+  TaskOrder order;
+  double cost_s = 0;                        ///< predicted; what sim and paced devices take
+  std::function<void()> on_start;           ///< chosen: later tasks of this stream come after it
+  std::function<void(Parallel&)> work;      ///< the host function (may be empty)
+  std::function<void(std::int64_t begin_ns, std::int64_t end_ns)> on_done;
+};
+
+/// Runs one task at a time. `submit` is thread-safe; callbacks run on the stream's own thread (or in the
+/// simulation's loop) and must only post messages. `on_start` of a task is called before its work and
+/// after `on_done` of the task before it: what is submitted from other tasks in between may overtake
+/// nothing that has started.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual const std::string& name() const = 0;
+  virtual void submit(Task task) = 0;
+  /// Forgets tasks that have not started; returns when none is running. Idempotent.
+  virtual void quiesce() = 0;
+};
+
+/// Memory that a device owns; freed with it. Neither copied nor moved.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual std::byte* data() = 0;
+  virtual std::size_t size() const = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  /// 4 KiB-aligned memory, zeroed. Error: `exhausted` with the number of bytes.
+  virtual Expected<std::unique_ptr<Buffer>> allocate(std::size_t bytes) = 0;
+  /// A new stream with `threads` threads for each task.
+  virtual std::unique_ptr<Stream> create_stream(const std::string& name, int threads) = 0;
+};
+
+}  // namespace troupe

@@ -1,0 +1,38 @@
+// ReadyQueue: which of the tasks that could run is next on a stream. One rule for CPU, paced and
+// simulated streams, so that a schedule measured on one is the schedule on the others.
+//
+//   RQ-1  a task that continues the last run (same run, step and microbatch) goes first: a forward
+//         chain that has begun reaches its send before anything else starts;
+//   RQ-2  otherwise lower (priority, step, microbatch), then first come.
+//
+// Backward has a lower priority number than forward: with `stash slots = min(S - s, M)` that is 1F1B.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "devices/device.h"
+
+namespace troupe {
+
+/// Not thread-safe: its stream guards it.
+class ReadyQueue {
+ public:
+  void push(Task task);
+  /// The next task, or none.
+  std::optional<Task> pop();
+  bool empty() const { return tasks_.empty(); }
+  std::size_t size() const { return tasks_.size(); }
+  void clear() { tasks_.clear(); }
+
+ private:
+  struct Entry {
+    Task task;
+    std::uint64_t arrival;
+  };
+  std::vector<Entry> tasks_;
+  std::uint64_t arrivals_ = 0;
+  std::optional<TaskOrder> last_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,50 @@
+#include "kernels/op.h"
+
+namespace troupe::kernels {
+
+std::int64_t Attrs::integer(const std::string& key, std::int64_t otherwise) const {
+  const auto it = map_.find(key);
+  if (it == map_.end()) return otherwise;
+  if (const auto* v = std::get_if<std::int64_t>(&it->second)) return *v;
+  if (const auto* v = std::get_if<double>(&it->second)) return static_cast<std::int64_t>(*v);
+  return otherwise;
+}
+
+double Attrs::real(const std::string& key, double otherwise) const {
+  const auto it = map_.find(key);
+  if (it == map_.end()) return otherwise;
+  if (const auto* v = std::get_if<double>(&it->second)) return *v;
+  if (const auto* v = std::get_if<std::int64_t>(&it->second)) return static_cast<double>(*v);
+  return otherwise;
+}
+
+const std::string& Attrs::text(const std::string& key) const {
+  static const std::string none;
+  const auto it = map_.find(key);
+  if (it == map_.end()) return none;
+  const auto* v = std::get_if<std::string>(&it->second);
+  return v ? *v : none;
+}
+
+Status OpSet::add(OpDef op) {
+  if (op.name.empty()) return invalid("an op without a name");
+  if (!op.infer) return invalid("op '" + op.name + "' has no shape rule (infer)");
+  if (!op.cpu) return invalid("op '" + op.name + "' has no CPU body");
+  if (ops_.count(op.name)) return invalid("op '" + op.name + "' is registered twice: choose another name");
+  auto name = op.name;
+  ops_.emplace(std::move(name), std::move(op));
+  return {};
+}
+
+const OpDef* OpSet::find(const std::string& name) const {
+  const auto it = ops_.find(name);
+  return it == ops_.end() ? nullptr : &it->second;
+}
+
+std::vector<std::string> OpSet::names() const {
+  std::vector<std::string> out;
+  for (const auto& [name, op] : ops_) out.push_back(name);
+  return out;
+}
+
+}  // namespace troupe::kernels

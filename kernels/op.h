@@ -1,0 +1,148 @@
+// OpDef: what the graph, the planner and the device need to know of an op. One op per file; an OpSet
+// holds those of an application (no global registry: main builds it).
+//
+// NU-0: the bits that a kernel writes depend on the shapes and values of its inputs only: not on
+// addresses, alignment, thread count, aliasing or what ran before.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "devices/base/status.h"
+#include "devices/device.h"
+#include "placement/layout.h"
+
+namespace troupe::kernels {
+
+/// Constants of an op: numbers, names, lists. Part of the plan, comparable.
+using Attr = std::variant<std::int64_t, double, std::string, std::vector<std::int64_t>>;
+class Attrs {
+ public:
+  Attrs() = default;
+  Attrs(std::initializer_list<std::pair<const std::string, Attr>> init) : map_(init) {}
+  bool has(const std::string& key) const { return map_.count(key) != 0; }
+  std::int64_t integer(const std::string& key, std::int64_t otherwise = 0) const;
+  double real(const std::string& key, double otherwise = 0) const;
+  const std::string& text(const std::string& key) const;   ///< "" when absent
+  void set(const std::string& key, Attr value) { map_[key] = std::move(value); }
+  const std::map<std::string, Attr>& all() const { return map_; }
+  bool operator==(const Attrs&) const = default;
+
+ private:
+  std::map<std::string, Attr> map_;
+};
+
+/// Logical type of a tensor.
+struct TensorType {
+  DType dtype = DType::f32;
+  Shape shape;
+  bool operator==(const TensorType&) const = default;
+};
+
+/// One argument of a kernel: this place's part of a logical tensor, dense and row-major.
+struct View {
+  std::byte* data = nullptr;
+  DType dtype = DType::f32;
+  Shape shape;              ///< of the part
+  Shape logical;            ///< of the whole tensor
+  Extent extent;            ///< where the part lies in the whole
+
+  template <class T>
+  T* as() const { return reinterpret_cast<T*>(data); }
+  std::int64_t size() const { return elements(shape); }
+  std::int64_t bytes() const { return size() * size_of(dtype); }
+  /// Length of the last dim, and the product of the others: most kernels see (rows, cols).
+  std::int64_t cols() const { return shape.empty() ? 1 : shape.back(); }
+  std::int64_t rows() const { return shape.empty() ? 1 : (cols() ? size() / cols() : 0); }
+};
+
+/// One call of a kernel on one device stream.
+struct Call {
+  std::vector<View> in, out;
+  /// For the outputs named in OpDef::accumulates: out = result (false) or out += result (true). Which one
+  /// is a matter of the microbatch's position in its lane only.
+  bool accumulate = false;
+  const Attrs* attrs = nullptr;
+  std::span<std::byte> scratch;      ///< at least OpDef::scratch_bytes, 64-byte aligned, garbage inside
+  Parallel* par = nullptr;
+  std::uint64_t rng_key = 0;         ///< philox_key(seed, logical name of the forward op)
+  std::int64_t step = 0;
+  std::int64_t first_sample = 0;     ///< global index, within the step, of row 0 of dim 0
+};
+
+/// A tensor of the graph under construction.
+using Value = std::int32_t;
+inline constexpr Value no_value = -1;
+
+/// What a gradient rule sees of the graph: it emits ordinary ops.
+class GradContext {
+ public:
+  virtual ~GradContext() = default;
+  virtual Value in(int i) const = 0;
+  virtual Value out(int i) const = 0;
+  /// Gradient with respect to output i; no_value when nothing depends on it.
+  virtual Value grad_out(int i) const = 0;
+  virtual bool needs_grad(int i) const = 0;      ///< whether anyone wants the gradient of input i
+  virtual TensorType type(Value v) const = 0;
+  virtual const Attrs& attrs() const = 0;
+  /// Adds an op; answers its outputs.
+  virtual std::vector<Value> emit(const std::string& op, std::vector<Value> in, Attrs attrs) = 0;
+  /// The gradient of input i is v (several are summed by the graph).
+  virtual void grad_in(int i, Value v) = 0;
+};
+
+/// How inputs and outputs may lie along one mesh axis: one row of OneFlow's SBP signature table.
+struct Signature {
+  std::vector<Sbp> in, out;
+};
+
+/// Arithmetic and memory traffic of one call.
+struct OpCost {
+  double flops = 0, bytes = 0;
+};
+
+struct OpDef {
+  std::string name;
+  int inputs = 1, outputs = 1;
+  /// Shape rule: output types, or an error that says which input is wrong and what was expected.
+  std::function<Expected<std::vector<TensorType>>(std::span<const TensorType> in, const Attrs&)> infer;
+  /// Legal layouts along one axis. All-broadcast is always legal and need not be listed. Empty function: only that.
+  std::function<std::vector<Signature>(std::span<const TensorType> in, const Attrs&)> signatures;
+  /// Emits backward ops; empty: not differentiable (an error names the op).
+  std::function<Status(GradContext&)> gradient;
+  /// Empty: bytes of inputs and outputs, no arithmetic.
+  std::function<OpCost(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&)> cost;
+  /// Empty: none.
+  std::function<std::int64_t(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&)> scratch_bytes;
+  /// Bit i: the kernel honours Call::accumulate for output i (weight gradients).
+  std::uint32_t accumulates = 0;
+  /// A scalar loss, the root of a backward pass: output 0 is an f64 [1] sum over rows, not divided by
+  /// anything. Its gradient rule reads no grad_out; it multiplies by the attribute "scale" (1 / divisor).
+  bool is_loss = false;
+  /// Output i may share the memory of input in_place[i] (-1: not), when that input has no other reader.
+  std::vector<int> in_place;
+  std::function<void(const Call&)> cpu;
+};
+
+/// The ops of an application, by name. A value: main builds it and passes it down.
+class OpSet {
+ public:
+  /// Error: a name that is taken, an op without infer or cpu.
+  Status add(OpDef op);
+  const OpDef* find(const std::string& name) const;
+  std::vector<std::string> names() const;
+
+ private:
+  std::map<std::string, OpDef> ops_;
+};
+
+/// Every op that ships with Troupe.
+OpSet standard_ops();
+
+}  // namespace troupe::kernels

@@ -1,0 +1,69 @@
+// Boxing: moving a tensor from one set of holdings to another. One pure function serves collectives
+// between ops, ZeRO, checkpoints, healing, export (ARCHITECTURE: "One idea, used five times").
+//
+//   BX-1  every element of every destination extent is covered exactly once per term it needs;
+//   BX-2  a destination that already holds a piece copies it locally;
+//   BX-3  terms are added along the tree of tree.h, so the order never depends on who holds them;
+//   BX-4  which replica serves whom is a pure function of (from, to): both ends compute the same plan.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "placement/layout.h"
+
+namespace troupe {
+
+/// One rectangle from one holder to another. `from == to` is a local copy.
+struct Transfer {
+  Rank from = 0, to = 0;
+  Extent extent;
+  Term term;            ///< which terms of a partial sum these values are
+  bool operator==(const Transfer&) const = default;
+};
+
+/// What plan_boxing answers. Transfers are sorted by (to, extent, term).
+struct BoxingPlan {
+  std::vector<Transfer> transfers;
+  std::int32_t terms = 1;        ///< leaves of the reduction tree of the source
+
+  /// Bytes between different places, for elements of `item` bytes.
+  std::int64_t moved_bytes(std::int64_t item) const;
+  /// Bytes that `rank` sends to, and receives from, other places.
+  std::int64_t sent_bytes(Rank rank, std::int64_t item) const;
+  std::int64_t received_bytes(Rank rank, std::int64_t item) const;
+};
+
+/// The transfers that give each destination its extent with all terms summed, from whoever holds
+/// them. A destination holding whose term is {t, t+1} of a `P` layout (B -> P) gets the value where
+/// t is 0 and nothing (zeros) elsewhere. Error: an element or a term that nobody holds, by name.
+Expected<BoxingPlan> plan_boxing(const HoldingSet& from, const std::vector<Holding>& to);
+/// The same between layouts of one shape. Checks both.
+Expected<BoxingPlan> plan_boxing(const Layout& from, const Layout& to);
+
+/// The collective that a boxing amounts to, where one fits: what NCCL would be asked for, what costs
+/// are computed from and what `troupe plan` prints.
+enum class Collective : std::uint8_t {
+  none,            ///< nothing moves
+  slice,           ///< B -> S: a local copy
+  all_gather,      ///< S -> B
+  reduce_scatter,  ///< P -> S
+  all_reduce,      ///< P -> B
+  all_to_all,      ///< S(i) -> S(j)
+  broadcast,       ///< one place -> several
+  send_recv,       ///< disjoint places, extents to extents
+  transfers,       ///< anything else: extent transfers
+};
+const char* to_string(Collective c);
+Collective collective_of(const Layout& from, const Layout& to);
+
+/// The least bytes that any schedule of this boxing must deliver to the busiest place, and in total,
+/// when every place can both send and receive at once. For P -> B the reduce-scatter + all-gather bound.
+std::int64_t lower_bound_bytes(const Layout& from, const Layout& to);
+
+/// A boxing as the sequence of direct exchanges that reaches the lower bound: P -> B on one axis of
+/// more than two places becomes P -> S(d) -> B where a dim is long enough; everything else is one step.
+/// Returns the layouts after each step (the last is `to`).
+std::vector<Layout> lower_boxing(const Layout& from, const Layout& to);
+
+}  // namespace troupe

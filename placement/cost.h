@@ -1,0 +1,37 @@
+// Costs: alpha-beta links between places, roofline kernels. What plan, simulator and planner share.
+//
+// Hockney's model: a message of n bytes takes latency + n / bandwidth. A kernel takes the longer of its
+// arithmetic and its memory traffic (Williams' roofline) plus a fixed launch cost.
+#pragma once
+
+#include <cstdint>
+
+#include "placement/boxing.h"
+
+namespace troupe {
+
+struct LinkCost {
+  double latency_s = 10e-6;
+  double bytes_per_s = 4e9;
+};
+
+/// What kernels and links of one kind of machine cost. Plain data; `troupe calibrate` will measure it.
+struct CostModel {
+  double flops_per_s = 100e9;           ///< GEMM rate of one device
+  double memory_bytes_per_s = 10e9;
+  double launch_s = 2e-6;               ///< per op
+  LinkCost intra_node;
+  LinkCost inter_node{30e-6, 1.2e9};
+  std::int32_t places_per_node = 8;     ///< ranks r with equal r / places_per_node share a node
+
+  const LinkCost& link(Rank a, Rank b) const {
+    return a / places_per_node == b / places_per_node ? intra_node : inter_node;
+  }
+  double kernel_s(double flops, double bytes) const;
+};
+
+/// Seconds until the last place has what it needs: per place, the sum of its messages' latencies and
+/// bytes over its links, sends and receives at once; the slowest place counts.
+double boxing_seconds(const BoxingPlan& plan, std::int64_t item, const CostModel& model);
+
+}  // namespace troupe

@@ -1,0 +1,49 @@
+#include "placement/sbp.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "devices/base/check.h"
+
+namespace troupe {
+
+std::string to_string(const Sbp& sbp) {
+  switch (sbp.kind) {
+    case Sbp::Kind::broadcast: return "B";
+    case Sbp::Kind::partial: return "P";
+    case Sbp::Kind::split: break;
+  }
+  return "S(" + std::to_string(sbp.dim) + (sbp.unit > 1 ? "," + std::to_string(sbp.unit) : "") + ")";
+}
+
+std::string to_string(const NdSbp& sbp) {
+  std::string out;
+  for (const auto& s : sbp) out += (out.empty() ? "" : ", ") + to_string(s);
+  return out;
+}
+
+Expected<Sbp> parse_sbp(const std::string& text) {
+  if (text == "B") return Sbp::B();
+  if (text == "P") return Sbp::P();
+  if (text.size() >= 4 && text.rfind("S(", 0) == 0 && text.back() == ')') {
+    char* end = nullptr;
+    const long dim = std::strtol(text.c_str() + 2, &end, 10);
+    long long unit = 1;
+    if (*end == ',') unit = std::strtoll(end + 1, &end, 10);
+    if (*end == ')' && end[1] == 0 && dim >= 0 && unit >= 1 && end != text.c_str() + 2)
+      return Sbp::S(static_cast<std::int32_t>(dim), unit);
+  }
+  return invalid("'" + text + "' is not an SBP: write S(dim), S(dim,unit), B or P");
+}
+
+Range split_range(Range whole, std::int64_t parts, std::int64_t index, std::int64_t unit) {
+  ASSERT(parts >= 1 && index >= 0 && index < parts && unit >= 1, parts, index, unit);
+  const std::int64_t units = (whole.size() + unit - 1) / unit;
+  const std::int64_t each = units / parts, longer = units % parts;
+  const std::int64_t first = index * each + std::min(index, longer);
+  const std::int64_t count = each + (index < longer ? 1 : 0);
+  return {whole.lo + std::min(first * unit, whole.size()),
+          whole.lo + std::min((first + count) * unit, whole.size())};
+}
+
+}  // namespace troupe

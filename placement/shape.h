@@ -1,0 +1,26 @@
+// DType and Shape: what a logical tensor is made of.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+/// Element types. A property of every tensor from the first day; which kernels exist is another matter.
+enum class DType : std::uint8_t { f32, f64, bf16, f16, i32, i64, u8 };
+
+/// Bytes of one element.
+std::int64_t size_of(DType dtype);
+/// "f32", "i64", ...: the names safetensors uses, in lower case.
+const char* to_string(DType dtype);
+
+/// Lengths of the tensor dims, outermost first. Row-major everywhere.
+using Shape = std::vector<std::int64_t>;
+
+/// Number of elements; 1 for a scalar (empty shape).
+std::int64_t elements(const Shape& shape);
+/// "[8, 256, 384]".
+std::string to_string(const Shape& shape);
+
+}  // namespace troupe

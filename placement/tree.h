@@ -1,0 +1,51 @@
+// The fixed binary tree along which partial sums combine, and the lanes of a step that are its leaves.
+//
+// A sum in floating point depends on its order. Troupe's order is a constant of the job: `leaves`
+// leaves, node [lo, hi) with children split at the largest power of two below its size. Whoever owns
+// which leaves, the additions are the same (NU-2). EasyScale (SC'23) fixes the number of logical
+// workers in the same spirit.
+//
+//   TR-1  combining the nodes of any cover of the leaves gives bitwise the same as one owner of all;
+//   TR-2  an owner of L contiguous leaves holds at most log2(L) + 2 sums at any time if it starts at
+//         leaf 0 or at a multiple of a power of two >= L, and at most 2 log2(L) + 2 wherever it starts
+//         (an unaligned share climbs one side of the tree and descends another).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "placement/layout.h"
+
+namespace troupe {
+
+/// The two children of a node of more than one leaf.
+std::pair<Term, Term> tree_children(Term node);
+
+/// True when `node` is a node of the tree over `leaves` leaves.
+bool is_tree_node(Term node, std::int32_t leaves);
+
+/// The fewest tree nodes that cover [lo, hi), in order. Empty for an empty range.
+std::vector<Term> tree_cover(Term range, std::int32_t leaves);
+
+/// What an owner of the leaves [lo, hi) does after it has finished leaf `leaf`:
+/// its stack of sums gains the leaf, then `merges` times the top is added into the one below it.
+struct LanePush {
+  std::int32_t slot = 0;    ///< stack index in which the leaf was accumulated
+  std::int32_t merges = 0;  ///< top-of-stack merges that follow
+};
+LanePush lane_push(Term owned, std::int32_t leaf, std::int32_t leaves);
+
+/// Number of stack entries an owner of [lo, hi) ever needs (gradient copies).
+std::int32_t lane_copies(Term owned, std::int32_t leaves);
+
+/// The lanes of dp coordinate `index` of `dp`: contiguous, the first (lanes mod dp) get one more.
+Term lanes_of(std::int64_t dp, std::int64_t index, std::int32_t lanes);
+/// The microbatches of lane `lane`: contiguous, the first (microbatches mod lanes) lanes get one more.
+Range microbatches_of(std::int32_t lane, std::int32_t lanes, std::int64_t microbatches);
+/// The lane of a microbatch.
+std::int32_t lane_of(std::int64_t microbatch, std::int32_t lanes, std::int64_t microbatches);
+/// The dp coordinate that owns a lane.
+std::int64_t owner_of(std::int32_t lane, std::int64_t dp, std::int32_t lanes);
+
+}  // namespace troupe
