@@ -5,6 +5,9 @@
 //   BX-2  a destination that already holds a piece copies it locally;
 //   BX-3  terms are added along the tree of tree.h, so the order never depends on who holds them;
 //   BX-4  which replica serves whom is a pure function of (from, to): both ends compute the same plan.
+//         Of several, the one that has least to send so far (destinations in the order of `to`), then
+//         the nearest rank: loads are even, and neighbours serve each other where that costs nothing;
+//   BX-5  a transfer lies inside one holding of its source and one of its destination: one buffer each.
 #pragma once
 
 #include <string>
@@ -36,13 +39,18 @@ struct BoxingPlan {
 
 /// The transfers that give each destination its extent with all terms summed, from whoever holds
 /// them. A destination holding whose term is {t, t+1} of a `P` layout (B -> P) gets the value where
-/// t is 0 and nothing (zeros) elsewhere. Error: an element or a term that nobody holds, by name.
-Expected<BoxingPlan> plan_boxing(const HoldingSet& from, const std::vector<Holding>& to);
+/// t is 0 and nothing (zeros) elsewhere. With `to_terms` equal to from.terms() > 1 a partial sum stays
+/// one: each destination gets just its own term (P -> P).
+/// Sums already made (terms of several leaves) must be nodes of the tree; a destination's own pieces
+/// are taken first, then the largest sums.
+/// Error: an element or a term that nobody holds, by name (not_found); terms that do not fit (invalid).
+Expected<BoxingPlan> plan_boxing(const HoldingSet& from, const std::vector<Holding>& to, std::int32_t to_terms = 1);
 /// The same between layouts of one shape. Checks both.
 Expected<BoxingPlan> plan_boxing(const Layout& from, const Layout& to);
 
 /// The collective that a boxing amounts to, where one fits: what NCCL would be asked for, what costs
-/// are computed from and what `troupe plan` prints.
+/// are computed from and what `troupe plan` prints. On one mesh: one axis changes, or several in the
+/// same way (all of them P -> B: one all_reduce of their product), and no later axis cuts the same dim.
 enum class Collective : std::uint8_t {
   none,            ///< nothing moves
   slice,           ///< B -> S: a local copy
@@ -57,12 +65,15 @@ enum class Collective : std::uint8_t {
 const char* to_string(Collective c);
 Collective collective_of(const Layout& from, const Layout& to);
 
-/// The least bytes that any schedule of this boxing must deliver to the busiest place, and in total,
-/// when every place can both send and receive at once. For P -> B the reduce-scatter + all-gather bound.
+/// Bytes that must cross between places, in total: for each destination, every element it needs times
+/// the terms it does not hold of it itself (S -> B on n places of N bytes in all: (n-1)N; P -> S: (n-1)N).
+/// Where collective_of is all_reduce: 2(n-1)N for each group of n places, as a reduce-scatter and an
+/// all-gather need. A destination, or group, is taken by itself: no sharing of sums between replicas.
+/// lower_boxing reaches it, but for the sum of a tensor too small to be scattered.
 std::int64_t lower_bound_bytes(const Layout& from, const Layout& to);
 
-/// A boxing as the sequence of direct exchanges that reaches the lower bound: P -> B on one axis of
-/// more than two places becomes P -> S(d) -> B where a dim is long enough; everything else is one step.
+/// A boxing as the sequence of direct exchanges that reaches the lower bound: an all_reduce of more
+/// than two places becomes P -> S(d) -> B with the first dim that is long enough; all else is one step.
 /// Returns the layouts after each step (the last is `to`).
 std::vector<Layout> lower_boxing(const Layout& from, const Layout& to);
 

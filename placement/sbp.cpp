@@ -28,9 +28,10 @@ Expected<Sbp> parse_sbp(const std::string& text) {
   if (text.size() >= 4 && text.rfind("S(", 0) == 0 && text.back() == ')') {
     char* end = nullptr;
     const long dim = std::strtol(text.c_str() + 2, &end, 10);
+    const bool dim_there = end != text.c_str() + 2;
     long long unit = 1;
     if (*end == ',') unit = std::strtoll(end + 1, &end, 10);
-    if (*end == ')' && end[1] == 0 && dim >= 0 && unit >= 1 && end != text.c_str() + 2)
+    if (*end == ')' && end[1] == 0 && dim >= 0 && unit >= 1 && dim_there)
       return Sbp::S(static_cast<std::int32_t>(dim), unit);
   }
   return invalid("'" + text + "' is not an SBP: write S(dim), S(dim,unit), B or P");

@@ -1,0 +1,63 @@
+#include "devices/cpu/thread_stream.h"
+
+#include "devices/base/check.h"
+
+namespace troupe {
+
+ThreadStream::ThreadStream(std::string name, int threads, const Clock& clock, const std::vector<int>& cores,
+                           Execute execute)
+    : name_(std::move(name)), clock_(clock), execute_(std::move(execute)), team_(name_, threads, cores) {
+  thread_ = std::thread([this, core = cores.empty() ? -1 : cores[0]] {
+    set_up_thread(name_, core);
+    run();
+  });
+}
+
+ThreadStream::~ThreadStream() {
+  quiesce();
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void ThreadStream::submit(Task task) {
+  {
+    std::lock_guard lock(mutex_);
+    queue_.push(std::move(task));
+  }
+  wake_.notify_one();
+}
+
+void ThreadStream::quiesce() {
+  REQUIRE(std::this_thread::get_id() != thread_.get_id(), name_);  // it would wait for itself
+  ReadyQueue dropped;  // destroyed last, outside the lock: closures may own anything
+  std::unique_lock lock(mutex_);
+  std::swap(queue_, dropped);
+  idle_.wait(lock, [&] { return !running_; });
+  lock.unlock();
+}
+
+void ThreadStream::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    if (stop_) return;
+    {
+      Task task = *queue_.pop();
+      running_ = true;
+      lock.unlock();
+      const std::int64_t begin_ns = clock_.now_ns();
+      if (task.on_start) task.on_start();
+      execute_(task, team_, begin_ns);
+      if (task.on_done) task.on_done(begin_ns, clock_.now_ns());
+    }  // what the task owned is gone before quiesce() returns
+    lock.lock();
+    running_ = false;
+    idle_.notify_all();
+  }
+}
+
+}  // namespace troupe

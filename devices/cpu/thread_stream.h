@@ -1,0 +1,47 @@
+// ThreadStream: a stream that is one thread, for every device that lives in real time. What a task does
+// with its time is a policy: the CPU device calls the host function, the paced device sleeps its cost.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "devices/cpu/thread_team.h"
+#include "devices/ready_queue.h"
+
+namespace troupe {
+
+/// The next task is chosen when the thread is free, not when tasks arrive. Any thread may submit and
+/// quiesce, except from this stream's callbacks (they may submit). Work must not throw.
+class ThreadStream final : public Stream {
+ public:
+  /// Spends the time of a task that began at begin_ns.
+  using Execute = std::function<void(Task& task, Parallel& parallel, std::int64_t begin_ns)>;
+
+  /// `cores`: where to pin the stream's thread and its helpers; empty: nowhere.
+  ThreadStream(std::string name, int threads, const Clock& clock, const std::vector<int>& cores, Execute execute);
+  ~ThreadStream() override;
+  ThreadStream(const ThreadStream&) = delete;
+  ThreadStream& operator=(const ThreadStream&) = delete;
+
+  const std::string& name() const override { return name_; }
+  void submit(Task task) override;
+  void quiesce() override;
+
+ private:
+  void run();
+
+  const std::string name_;
+  const Clock& clock_;
+  const Execute execute_;
+  ThreadTeam team_;
+  std::mutex mutex_;
+  std::condition_variable wake_, idle_;
+  ReadyQueue queue_;       ///< guarded by mutex_, as the next two
+  bool running_ = false;
+  bool stop_ = false;
+  std::thread thread_;     ///< last: starts when all else exists
+};
+
+}  // namespace troupe

@@ -1,0 +1,16 @@
+// SerialParallel: the Parallel of whoever has one thread: tests, the simulation, references.
+#pragma once
+
+#include "devices/device.h"
+
+namespace troupe {
+
+class SerialParallel final : public Parallel {
+ public:
+  int threads() const override { return 1; }
+  void for_each(std::int64_t n, const std::function<void(std::int64_t)>& body) override {
+    for (std::int64_t i = 0; i < n; ++i) body(i);
+  }
+};
+
+}  // namespace troupe

@@ -1,0 +1,133 @@
+#include "devices/sim/sim_device.h"
+
+#include <cmath>
+#include <optional>
+
+#include "devices/base/check.h"
+#include "devices/host_memory.h"
+#include "devices/parallel.h"
+#include "devices/ready_queue.h"
+
+namespace troupe {
+
+/// Events in the loop hold it weakly: a stream may go before they are due.
+class SimStream final : public Stream {
+ public:
+  struct State {
+    SimLoop& loop;
+    std::shared_ptr<bool> stuck;
+    ReadyQueue queue;
+    std::optional<Task> running;
+    std::int64_t begin_ns = 0;
+    std::uint64_t started = 0;    ///< numbers the running task: an event of an ended one finds another
+    bool choosing = false;        ///< a choice is in the loop
+    bool in_callback = false;
+  };
+
+  SimStream(SimLoop& loop, std::string name, std::shared_ptr<bool> stuck)
+      : name_(std::move(name)), state_(new State{loop, std::move(stuck), {}, {}}) {}
+  ~SimStream() override { quiesce(); }
+
+  const std::string& name() const override { return name_; }
+
+  void submit(Task task) override {
+    state_->queue.push(std::move(task));
+    choose_later(state_);
+  }
+
+  void quiesce() override {
+    REQUIRE(!state_->in_callback, name_);
+    ReadyQueue dropped;
+    std::swap(state_->queue, dropped);
+    if (state_->running && !*state_->stuck) finish(state_);
+  }
+
+ private:
+  static void choose_later(const std::shared_ptr<State>& s) {
+    if (s->running || s->choosing || *s->stuck || s->queue.empty()) return;
+    s->choosing = true;
+    s->loop.at_end_of(s->loop.now_ns(), [weak = std::weak_ptr(s)] {
+      if (auto alive = weak.lock()) choose(alive);
+    });
+  }
+
+  static void choose(const std::shared_ptr<State>& s) {
+    s->choosing = false;
+    if (*s->stuck) return;
+    s->running = s->queue.pop();
+    if (!s->running) return;  // quiesced meanwhile
+    s->begin_ns = s->loop.now_ns();
+    const std::uint64_t number = ++s->started;
+    const std::int64_t end_ns = s->begin_ns + std::llround(s->running->cost_s * 1e9);
+    s->loop.at(end_ns, [weak = std::weak_ptr(s), number] {
+      auto alive = weak.lock();
+      if (alive && alive->running && alive->started == number && !*alive->stuck) finish(alive);
+    });
+    s->in_callback = true;
+    if (s->running->on_start) s->running->on_start();
+    s->in_callback = false;
+  }
+
+  static void finish(const std::shared_ptr<State>& s) {
+    SerialParallel parallel;
+    s->in_callback = true;
+    if (s->running->work) s->running->work(parallel);
+    if (s->running->on_done) s->running->on_done(s->begin_ns, s->loop.now_ns());
+    s->in_callback = false;
+    s->running.reset();
+    choose_later(s);
+  }
+
+  const std::string name_;
+  const std::shared_ptr<State> state_;
+};
+
+namespace {
+
+/// Host memory that counts against a simulated device.
+class SimBuffer final : public Buffer {
+ public:
+  SimBuffer(std::unique_ptr<Buffer> host, std::shared_ptr<std::size_t> free_bytes)
+      : host_(std::move(host)), free_bytes_(std::move(free_bytes)) {
+    *free_bytes_ -= host_->size();
+  }
+  ~SimBuffer() override { *free_bytes_ += host_->size(); }
+  std::byte* data() override { return host_->data(); }
+  std::size_t size() const override { return host_->size(); }
+
+ private:
+  std::unique_ptr<Buffer> host_;
+  std::shared_ptr<std::size_t> free_bytes_;
+};
+
+}  // namespace
+
+SimDevice::SimDevice(SimLoop& loop, std::size_t memory_bytes)
+    : loop_(loop), free_bytes_(std::make_shared<std::size_t>(memory_bytes)), stuck_(std::make_shared<bool>(false)) {}
+
+SimDevice::~SimDevice() = default;
+
+Expected<std::unique_ptr<Buffer>> SimDevice::allocate(std::size_t bytes) {
+  if (!cause_.ok()) return cause_;
+  if (bytes > *free_bytes_)
+    return Status(Code::exhausted, "cannot allocate " + std::to_string(bytes) + " bytes: the simulated device has " +
+                                       std::to_string(*free_bytes_) + " left");
+  TROUPE_ASSIGN(auto host, allocate_host(bytes));
+  return std::unique_ptr<Buffer>(new SimBuffer(std::move(host), free_bytes_));
+}
+
+std::unique_ptr<Stream> SimDevice::create_stream(const std::string& name, int) {
+  return std::make_unique<SimStream>(loop_, name, stuck_);
+}
+
+void SimDevice::hang() { *stuck_ = true; }
+
+void SimDevice::die(Status cause) {
+  REQUIRE(!cause.ok());
+  if (!cause_.ok()) return;  // once dead is dead
+  *stuck_ = true;
+  cause_ = std::move(cause);
+  if (on_dead_) on_dead_(cause_);
+}
+
+}  // namespace troupe

@@ -1,0 +1,48 @@
+// SimDevice: a device in virtual time. A stream is a queue of (duration, host function) on a SimLoop.
+//
+//   SD-1  times are exact: a task that starts at t ends at t + its cost, rounded once to nanoseconds;
+//   SD-2  a stream chooses at the end of an instant: tasks submitted at one time compete by the rule of
+//         ReadyQueue, whatever the order of the calls; submit() itself never starts anything;
+//   SD-3  work runs at the task's end, right before on_done, on one thread: nobody can see a result early;
+//   SD-4  a hung or dead device starts nothing, completes nothing, calls nothing back.
+#pragma once
+
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "devices/device.h"
+#include "devices/sim/sim_loop.h"
+
+namespace troupe {
+
+class SimStream;
+
+/// Owned by the simulation's one thread, as all its streams; the loop outlives both.
+/// quiesce() cannot wait for virtual time to pass: it ends a running task at once (work and on_done,
+/// with the present as its end). On a hung or dead device the running task stays as it is.
+class SimDevice final : public Device {
+ public:
+  /// `memory_bytes`: what allocate refuses to exceed, in total of the buffers alive.
+  explicit SimDevice(SimLoop& loop, std::size_t memory_bytes = std::numeric_limits<std::size_t>::max());
+  ~SimDevice() override;
+
+  Expected<std::unique_ptr<Buffer>> allocate(std::size_t bytes) override;
+  std::unique_ptr<Stream> create_stream(const std::string& name, int threads) override;
+
+  /// Called once, by die().
+  void set_on_dead(std::function<void(const Status&)> on_dead) { on_dead_ = std::move(on_dead); }
+  /// Nothing completes any more and nobody is told.
+  void hang();
+  /// As hang(), but on_dead is called and allocate fails with `cause`.
+  void die(Status cause);
+
+ private:
+  SimLoop& loop_;
+  std::shared_ptr<std::size_t> free_bytes_;   ///< shared with buffers: they may outlive the device
+  std::shared_ptr<bool> stuck_;               ///< shared with streams, for the same reason
+  Status cause_;
+  std::function<void(const Status&)> on_dead_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,41 @@
+// SimLoop: virtual time. Events run one by one, by (due time, phase, order of arrival); the clock
+// jumps to each. Whoever also has actors drains their mailboxes between two events.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "devices/base/clock.h"
+
+namespace troupe {
+
+/// Owned by the simulation's one thread. Must outlive what it runs.
+class SimLoop {
+ public:
+  const Clock& clock() const { return clock_; }
+  std::int64_t now_ns() const { return clock_.now_ns(); }
+
+  /// Runs fn at due_ns, which is not in the past.
+  void at(std::int64_t due_ns, std::function<void()> fn) { add(due_ns, 0, std::move(fn)); }
+  /// Runs fn at due_ns after every `at` event of that time, also those that are added meanwhile: how
+  /// a decision waits until all that happens at its instant has happened.
+  void at_end_of(std::int64_t due_ns, std::function<void()> fn) { add(due_ns, 1, std::move(fn)); }
+
+  /// When the next event is due; none: nothing will ever happen again.
+  std::optional<std::int64_t> next_due_ns() const;
+  /// Moves the clock to the next event and runs it. False: there is none.
+  bool run_one();
+  /// Runs everything due up to now_ns, then sets the clock to it. Returns the number of events.
+  std::size_t run_due(std::int64_t now_ns);
+
+ private:
+  void add(std::int64_t due_ns, int phase, std::function<void()> fn);
+
+  ManualClock clock_;
+  std::uint64_t sequence_ = 0;
+  std::map<std::tuple<std::int64_t, int, std::uint64_t>, std::function<void()>> events_;
+};
+
+}  // namespace troupe

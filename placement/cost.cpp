@@ -1,0 +1,29 @@
+#include "placement/cost.h"
+
+#include <algorithm>
+#include <map>
+
+namespace troupe {
+
+double CostModel::kernel_s(double flops, double bytes) const {
+  return launch_s + std::max(flops / flops_per_s, bytes / memory_bytes_per_s);
+}
+
+double boxing_seconds(const BoxingPlan& plan, std::int64_t item, const CostModel& model) {
+  struct Busy {
+    double sending_s = 0, receiving_s = 0;
+  };
+  std::map<Rank, Busy> busy;
+  for (const auto& t : plan.transfers) {
+    if (t.from == t.to) continue;  // a local copy counts as part of the kernels around it
+    const LinkCost& link = model.link(t.from, t.to);
+    const double s = link.latency_s + static_cast<double>(t.extent.elements() * item) / link.bytes_per_s;
+    busy[t.from].sending_s += s;
+    busy[t.to].receiving_s += s;
+  }
+  double slowest_s = 0;
+  for (const auto& [rank, b] : busy) slowest_s = std::max({slowest_s, b.sending_s, b.receiving_s});
+  return slowest_s;
+}
+
+}  // namespace troupe

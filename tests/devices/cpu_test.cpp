@@ -1,0 +1,280 @@
+#include <doctest/doctest.h>
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "devices/cpu/cpu_device.h"
+#include "devices/host_memory.h"
+
+using namespace troupe;
+
+namespace {
+
+/// Opens once; whoever waits goes on.
+class Gate {
+ public:
+  void open() {
+    std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return open_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+};
+
+double process_cpu_s() {
+  timespec t;
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+}  // namespace
+
+TEST_CASE("cpu stream: tasks never overlap, and each is on_start, work, on_done") {
+  SteadyClock clock;
+  CpuDevice device(clock);
+  auto stream = device.create_stream("compute", 1);
+  CHECK(stream->name() == "compute");
+  constexpr int kTasks = 200;
+  std::vector<std::pair<int, char>> log;  // unguarded on purpose: one thread writes it (TSan would tell)
+  std::vector<std::int64_t> times;
+  Gate done;
+  std::atomic<int> finished{0};
+  auto submit = [&](int id, std::int32_t microbatch) {
+    Task t;
+    t.order.microbatch = microbatch;
+    t.on_start = [&, id] { log.push_back({id, 's'}); };
+    t.work = [&, id](Parallel&) { log.push_back({id, 'w'}); };
+    t.on_done = [&, id](std::int64_t begin_ns, std::int64_t end_ns) {
+      log.push_back({id, 'd'});
+      times.push_back(begin_ns);
+      times.push_back(end_ns);
+      if (++finished == kTasks) done.open();
+    };
+    stream->submit(std::move(t));
+  };
+  std::thread other([&] {  // submit is thread-safe
+    for (int i = 0; i < kTasks; i += 2) submit(i, i % 7);
+  });
+  for (int i = 1; i < kTasks; i += 2) submit(i, i % 7);
+  other.join();
+  done.wait();
+  stream->quiesce();
+  REQUIRE(log.size() == 3 * kTasks);
+  for (std::size_t i = 0; i < log.size(); i += 3) {
+    CHECK(log[i].second == 's');
+    CHECK(log[i + 1] == std::make_pair(log[i].first, 'w'));
+    CHECK(log[i + 2] == std::make_pair(log[i].first, 'd'));
+  }
+  for (std::size_t i = 1; i < times.size(); ++i) CHECK(times[i - 1] <= times[i]);
+}
+
+TEST_CASE("cpu stream: the next task is chosen when the stream is free, by ReadyQueue's rule") {
+  SteadyClock clock;
+  CpuDevice device(clock);
+  auto stream = device.create_stream("compute", 1);
+  std::string order;
+  Gate started, submitted, done;
+  auto submit = [&](char name, TaskOrder o, std::function<void(Parallel&)> work) {
+    Task t;
+    t.order = o;
+    t.work = std::move(work);
+    t.on_done = [&, name](std::int64_t, std::int64_t) {
+      order += name;
+      if (order.size() == 5) done.open();
+    };
+    stream->submit(std::move(t));
+  };
+  submit('a', {1, 0, 0, 1}, [&](Parallel&) {
+    started.open();
+    submitted.wait();
+  });
+  started.wait();
+  submit('e', {9, 0, 0, 4}, {});
+  submit('d', {1, 0, 1, 1}, {});
+  submit('c', {0, 0, 0, 2}, {});
+  submit('b', {1, 0, 0, 1}, {});  // continues a's run
+  submitted.open();
+  done.wait();
+  CHECK(order == "abcde");
+}
+
+TEST_CASE("cpu stream: quiesce drops what waits, waits for what runs, and leaves the stream usable") {
+  SteadyClock clock;
+  CpuDevice device(clock);
+  auto stream = device.create_stream("compute", 2);
+  Gate started, go;
+  std::atomic<int> done{0}, dropped_ran{0};
+  auto owned = std::make_shared<int>(0);
+  Task first;
+  first.on_start = [&] { started.open(); };
+  first.work = [&](Parallel&) { go.wait(); };
+  first.on_done = [&](std::int64_t, std::int64_t) { ++done; };
+  stream->submit(std::move(first));
+  started.wait();
+  for (int i = 0; i < 3; ++i) {
+    Task t;
+    t.work = [&, owned](Parallel&) { ++dropped_ran; };
+    stream->submit(std::move(t));
+  }
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    CHECK(done == 0);
+    go.open();
+  });
+  stream->quiesce();
+  CHECK(done == 1);
+  CHECK(owned.use_count() == 1);  // what waited is forgotten, closures and all
+  stream->quiesce();              // idempotent
+  opener.join();
+  Gate again;
+  Task t;
+  t.on_done = [&](std::int64_t, std::int64_t) { again.open(); };
+  stream->submit(std::move(t));
+  again.wait();
+  CHECK(dropped_ran == 0);
+}
+
+TEST_CASE("cpu stream: the destructor quiesces") {
+  SteadyClock clock;
+  CpuDevice device(clock);
+  std::atomic<int> done{0};
+  Gate started;
+  {
+    auto stream = device.create_stream("compute", 1);
+    Task t;
+    t.work = [&](Parallel&) {
+      started.open();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    };
+    t.on_done = [&](std::int64_t, std::int64_t) { ++done; };
+    stream->submit(std::move(t));
+    started.wait();
+  }
+  CHECK(done == 1);
+}
+
+TEST_CASE("Parallel::for_each calls every index once, for any n and number of threads") {
+  SteadyClock clock;
+  CpuDevice device(clock);
+  for (int threads = 1; threads <= 4; ++threads) {
+    auto stream = device.create_stream("s" + std::to_string(threads), threads);
+    Gate done;
+    std::vector<std::string> wrong;
+    Task t;
+    t.work = [&](Parallel& parallel) {
+      if (parallel.threads() != threads) wrong.push_back("threads() = " + std::to_string(parallel.threads()));
+      for (int round = 0; round < 300; ++round)  // back to back: late helpers meet the next loop
+        for (std::int64_t n : {0, 1, 2, 3, 1000}) {
+          std::vector<std::atomic<int>> calls(n);
+          parallel.for_each(n, [&](std::int64_t i) { ++calls[i]; });
+          for (std::int64_t i = 0; i < n; ++i)
+            if (calls[i] != 1) wrong.push_back("n = " + std::to_string(n) + ": index " + std::to_string(i));
+        }
+    };
+    t.on_done = [&](std::int64_t, std::int64_t) { done.open(); };
+    stream->submit(std::move(t));
+    done.wait();
+    INFO("threads = " << threads);
+    CHECK(wrong == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("Parallel::for_each really uses the stream's threads") {
+  SteadyClock clock;
+  CpuDevice device(clock);
+  auto stream = device.create_stream("wide", 2);
+  Gate done;
+  std::atomic<int> arrived{0};
+  Task t;
+  t.work = [&](Parallel& parallel) {
+    // Each index waits for the other one: a single thread would never come out.
+    parallel.for_each(2, [&](std::int64_t) {
+      ++arrived;
+      while (arrived < 2) std::this_thread::yield();
+    });
+  };
+  t.on_done = [&](std::int64_t, std::int64_t) { done.open(); };
+  stream->submit(std::move(t));
+  done.wait();
+  CHECK(arrived == 2);
+}
+
+TEST_CASE("threads carry the stream's name, and its core where pinning is asked for") {
+  SteadyClock clock;
+  CpuDevice device(clock, {.pin = true});
+  auto stream = device.create_stream("a stream with a long name", 1);
+  char name[16] = {};
+  int cores = 0;
+  Gate done;
+  Task t;
+  t.work = [&](Parallel&) {
+    ::pthread_getname_np(::pthread_self(), name, sizeof name);
+    cpu_set_t set;
+    if (::sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
+  };
+  t.on_done = [&](std::int64_t, std::int64_t) { done.open(); };
+  stream->submit(std::move(t));
+  done.wait();
+  CHECK(std::string(name) == "a stream with a");
+  CHECK(cores == 1);
+}
+
+TEST_CASE("idle streams use no CPU") {
+  SteadyClock clock;
+  CpuDevice device(clock);
+  std::vector<std::unique_ptr<Stream>> streams;
+  for (int i = 0; i < 4; ++i) {
+    streams.push_back(device.create_stream("idle", 4));
+    Gate done;
+    Task t;  // idle after work, not only before
+    t.work = [](Parallel& parallel) { parallel.for_each(100, [](std::int64_t) {}); };
+    t.on_done = [&](std::int64_t, std::int64_t) { done.open(); };
+    streams.back()->submit(std::move(t));
+    done.wait();
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const double before = process_cpu_s();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  CHECK(process_cpu_s() - before < 0.02);
+}
+
+TEST_CASE("allocate gives zeroed memory at a 4 KiB boundary, of the size asked for") {
+  SteadyClock clock;
+  CpuDevice device(clock);
+  for (std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4097}, std::size_t{5} << 20}) {
+    auto buffer = device.allocate(bytes);
+    REQUIRE(buffer.ok());
+    CHECK((*buffer)->size() == bytes);
+    std::byte* data = (*buffer)->data();
+    CHECK(reinterpret_cast<std::uintptr_t>(data) % 4096 == 0);
+    std::size_t nonzero = 0;
+    for (std::size_t i = 0; i < bytes; ++i) nonzero += data[i] != std::byte{0};
+    CHECK(nonzero == 0);
+    if (bytes) data[0] = data[bytes - 1] = std::byte{1};
+  }
+}
+
+TEST_CASE("allocate refuses what the machine cannot give, and says how much that was") {
+  SteadyClock clock;
+  CpuDevice device(clock);
+  for (std::size_t bytes : {available_host_bytes() + (std::size_t{1} << 40), ~std::size_t{0}}) {
+    const auto buffer = device.allocate(bytes);
+    REQUIRE_FALSE(buffer.ok());
+    CHECK(buffer.status().code() == Code::exhausted);
+    CHECK(buffer.status().message().find(std::to_string(bytes) + " bytes") != std::string::npos);
+  }
+}

@@ -1,0 +1,96 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+
+#include "devices/paced/paced_device.h"
+
+using namespace troupe;
+
+namespace {
+
+/// Milliseconds that each of `count` tasks of `cost_s` took, sorted.
+std::vector<double> durations_ms(Device& device, int count, double cost_s, std::function<void(Parallel&)> work = {}) {
+  auto stream = device.create_stream("paced", 1);
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<double> ms;
+  for (int i = 0; i < count; ++i) {
+    Task t;
+    t.cost_s = cost_s;
+    t.work = work;
+    t.on_done = [&](std::int64_t begin_ns, std::int64_t end_ns) {
+      std::lock_guard lock(mutex);
+      ms.push_back((end_ns - begin_ns) * 1e-6);
+      changed.notify_one();
+    };
+    stream->submit(std::move(t));
+  }
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return static_cast<int>(ms.size()) == count; });
+  std::sort(ms.begin(), ms.end());
+  return ms;
+}
+
+}  // namespace
+
+// Medians with room: other jobs share this machine's cores.
+TEST_CASE("a paced task takes its cost, never less, and runs no host function") {
+  SteadyClock clock;
+  PacedDevice device(clock);
+  int ran = 0;
+  const auto ms = durations_ms(device, 25, 2e-3, [&](Parallel&) { ++ran; });
+  CHECK(ms.front() >= 2.0);
+  CHECK(ms[12] < 2.5);
+  CHECK(ran == 0);
+}
+
+TEST_CASE("scale stretches or shrinks every cost") {
+  SteadyClock clock;
+  PacedDevice device(clock, {.scale = 0.5});
+  const auto ms = durations_ms(device, 15, 4e-3);
+  CHECK(ms.front() >= 2.0);
+  CHECK(ms[7] < 2.5);
+}
+
+TEST_CASE("run_work runs the host function within the task's time") {
+  SteadyClock clock;
+  PacedDevice device(clock, {.run_work = true});
+  int ran = 0;
+  const auto ms = durations_ms(device, 9, 3e-3, [&](Parallel&) {
+    ++ran;
+    for (const auto until = clock.now_ns() + 1'000'000; clock.now_ns() < until;) {
+    }
+  });
+  CHECK(ran == 9);
+  CHECK(ms.front() >= 3.0);
+  CHECK(ms[4] < 3.8);  // not 1 + 3
+}
+
+TEST_CASE("many paced streams run side by side on few cores") {
+  SteadyClock clock;
+  PacedDevice device(clock);
+  std::vector<std::unique_ptr<Stream>> streams;
+  const auto begin = clock.now_ns();
+  for (int s = 0; s < 16; ++s) {
+    streams.push_back(device.create_stream("s" + std::to_string(s), 1));
+    Task t;
+    t.cost_s = 100e-3;
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool started = false;
+    t.on_start = [&] {
+      std::lock_guard lock(mutex);
+      started = true;
+      changed.notify_one();
+    };
+    streams.back()->submit(std::move(t));
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return started; });
+  }
+  for (auto& s : streams) s->quiesce();
+  const double total_ms = (clock.now_ns() - begin) * 1e-6;
+  CHECK(total_ms >= 100);
+  CHECK(total_ms < 800);  // one after the other: 1600
+}

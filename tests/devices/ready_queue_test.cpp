@@ -1,0 +1,59 @@
+#include <doctest/doctest.h>
+
+#include "devices/ready_queue.h"
+
+using namespace troupe;
+
+namespace {
+
+Task task(const std::string& name, TaskOrder order) {
+  Task t;
+  t.name = name;
+  t.order = order;
+  return t;
+}
+
+std::string pop_all(ReadyQueue& queue) {
+  std::string names;
+  while (auto t = queue.pop()) names += (names.empty() ? "" : " ") + t->name;
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("RQ-1: a task that continues the last run goes first, even before a lower priority") {
+  ReadyQueue queue;
+  queue.push(task("F0a", {1, 0, 0, 7}));
+  CHECK(queue.pop()->name == "F0a");
+  queue.push(task("B0", {0, 0, 0, 8}));
+  queue.push(task("F1a", {1, 0, 1, 7}));   // same run, other microbatch: does not continue
+  queue.push(task("F0b'", {1, 1, 0, 7}));  // same run, other step: neither
+  queue.push(task("F0b", {1, 0, 0, 7}));
+  CHECK(pop_all(queue) == "F0b B0 F1a F0b'");
+}
+
+TEST_CASE("RQ-2: otherwise lower (priority, step, microbatch), then first come") {
+  ReadyQueue queue;
+  std::uint32_t run = 0;  // every task its own run
+  queue.push(task("p1 s0 m1 first", {1, 0, 1, ++run}));
+  queue.push(task("p1 s0 m1 second", {1, 0, 1, ++run}));
+  queue.push(task("p1 s0 m0", {1, 0, 0, ++run}));
+  queue.push(task("p0 s2 m0", {0, 2, 0, ++run}));
+  queue.push(task("p0 s1 m9", {0, 1, 9, ++run}));
+  queue.push(task("p-1 s5 m5", {-1, 5, 5, ++run}));
+  for (const char* name :
+       {"p-1 s5 m5", "p0 s1 m9", "p0 s2 m0", "p1 s0 m0", "p1 s0 m1 first", "p1 s0 m1 second"})
+    CHECK(queue.pop()->name == name);
+  CHECK_FALSE(queue.pop().has_value());
+}
+
+TEST_CASE("RQ-2: first come holds for many equal tasks, whatever was popped in between") {
+  ReadyQueue queue;
+  std::vector<std::string> popped;
+  for (int i = 0; i < 10; ++i) queue.push(task(std::to_string(i), {0, 0, 0, 1}));
+  for (int i = 0; i < 4; ++i) popped.push_back(queue.pop()->name);
+  for (int i = 10; i < 15; ++i) queue.push(task(std::to_string(i), {0, 0, 0, 1}));
+  while (auto t = queue.pop()) popped.push_back(t->name);
+  REQUIRE(popped.size() == 15);
+  for (int i = 0; i < 15; ++i) CHECK(popped[i] == std::to_string(i));
+}
