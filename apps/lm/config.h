@@ -1,0 +1,118 @@
+// The configuration of a language-model job: what a TOML file in apps/configs/ says.
+//
+//   TROUPE_ASSIGN(LmConfig config, load_config("apps/configs/quickstart.toml", {"schedule.lr=1e-3"}));
+//
+// Value types only. Every key, its range and its meaning stand in config_fields.h, from which reading,
+// range checks, "did you mean" and writing all follow. A loaded config is effective: nothing is left
+// to be defaulted later, so run.json can hold it as it is.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "devices/base/status.h"
+
+namespace troupe::lm {
+
+struct ModelConfig {
+  std::int64_t vocab = 256;
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;  ///< default: heads
+  std::int64_t dim = 0;
+  std::int64_t head_dim = 0;  ///< default: dim / heads
+  std::int64_t ffn = 0;
+  std::int64_t seq = 0;       ///< tokens per sequence
+  bool tied = false;          ///< the vocabulary projection uses the embedding's matrix
+  double dropout = 0.0;
+  double rope_theta = 10000.0;
+  double norm_eps = 1e-5;
+  double init_std = 0.02;
+  bool operator==(const ModelConfig&) const = default;
+};
+
+struct ScheduleConfig {
+  std::int64_t steps = 0;       ///< horizon of the learning rate; --steps only says where to stop
+  std::int64_t warmup = 0;      ///< steps
+  double lr = 0.0;
+  double min_lr = 0.0;          ///< default: lr / 10
+  std::int64_t batch = 0;       ///< sequences per step
+  std::int64_t microbatch = 0;  ///< sequences per microbatch
+  std::int64_t lanes = 0;       ///< default: min(8, microbatches); leaves of the gradient's reduction tree
+  std::string pipeline = "1f1b";
+  bool operator==(const ScheduleConfig&) const = default;
+  std::int64_t microbatches() const { return batch / microbatch; }
+};
+
+struct OptimizerConfig {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip = 1.0;  ///< largest global norm of the gradient; 0: off
+  bool operator==(const OptimizerConfig&) const = default;
+};
+
+struct EvalConfig {
+  std::int64_t every = 0;     ///< steps; 0: never
+  std::int64_t batches = 16;  ///< microbatches per evaluation
+  double fraction = 0.1;      ///< this last part of the text is for evaluation only
+  bool operator==(const EvalConfig&) const = default;
+};
+
+struct SampleConfig {
+  std::int64_t tokens = 500;
+  double temperature = 0.8;  ///< 0: always the most likely byte
+  std::string prompt = "\n";
+  bool operator==(const SampleConfig&) const = default;
+};
+
+struct MeshConfig {
+  std::string dp = "1";  ///< "2", or per pipeline stage "2/1"
+  std::int64_t pp = 1;
+  std::int64_t tp = 1;
+  bool operator==(const MeshConfig&) const = default;
+};
+
+struct RunConfig {
+  std::int64_t seed = 1;
+  std::int64_t threads = 1;  ///< per worker
+  bool operator==(const RunConfig&) const = default;
+};
+
+struct LmConfig {
+  ModelConfig model;
+  ScheduleConfig schedule;
+  OptimizerConfig optimizer;
+  EvalConfig eval;
+  SampleConfig sample;
+  MeshConfig mesh;
+  RunConfig run;
+  bool operator==(const LmConfig&) const = default;
+};
+
+/// Reads a TOML file, then applies "section.key=value" overrides (values in TOML; bare text will do for strings).
+Expected<LmConfig> load_config(const std::string& path, const std::vector<std::string>& overrides = {});
+
+/// The same from text; `name` stands for the file in messages.
+Expected<LmConfig> parse_config(std::string_view text, const std::string& name,
+                                const std::vector<std::string>& overrides = {});
+
+/// Ok, or the first thing that is out of range or does not fit the rest. Loading has called it already.
+Status validate(const LmConfig& config);
+
+/// The full effective config. to_toml reads back to an equal config.
+std::string to_json(const LmConfig& config);
+std::string to_toml(const LmConfig& config);
+
+/// Number of trained values.
+std::int64_t parameter_count(const ModelConfig& model);
+
+/// Tokens of one step.
+inline std::int64_t tokens_per_step(const LmConfig& config) {
+  return config.schedule.batch * config.model.seq;
+}
+
+}  // namespace troupe::lm

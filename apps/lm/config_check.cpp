@@ -1,0 +1,90 @@
+// Ranges of single keys, and how the keys must fit together.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "apps/lm/config_fields.h"
+#include "apps/lm/mesh_spec.h"
+
+namespace troupe::lm {
+
+template <class T>
+std::string expectation(const Key& key) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return "true or false";
+  } else if constexpr (std::is_same_v<T, std::int64_t>) {
+    return fmt::format("an integer in {:.0f}..{:.0f}", key.lo, key.hi);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return fmt::format("a number in {}{:g}, {:g}{}", key.flags & k_lo_open ? '(' : '[', key.lo, key.hi,
+                       key.flags & k_hi_open ? ')' : ']');
+  } else {
+    return key.choices.empty() ? "a string" : fmt::format("one of \"{}\"", fmt::join(key.choices, "\", \""));
+  }
+}
+
+template <class T>
+Status check_range(const Key& key, const T& value) {
+  bool legal = true;
+  if constexpr (std::is_same_v<T, std::string>) {
+    legal = key.choices.empty() || std::find(key.choices.begin(), key.choices.end(), value) != key.choices.end();
+  } else if constexpr (!std::is_same_v<T, bool>) {
+    const double x = static_cast<double>(value);
+    legal = ((key.flags & k_lo_open) ? x > key.lo : x >= key.lo) && ((key.flags & k_hi_open) ? x < key.hi : x <= key.hi);  // NaN: false
+  }
+  if (legal) return {};
+  return invalid(fmt::format("'{}' = {} is out of range: expected {} ({})", key.name, value, expectation<T>(key),
+                             key.meaning));
+}
+
+template std::string expectation<bool>(const Key&);
+template std::string expectation<std::int64_t>(const Key&);
+template std::string expectation<double>(const Key&);
+template std::string expectation<std::string>(const Key&);
+template Status check_range(const Key&, const bool&);
+template Status check_range(const Key&, const std::int64_t&);
+template Status check_range(const Key&, const double&);
+template Status check_range(const Key&, const std::string&);
+
+Status validate(const LmConfig& config) {
+  Status first;
+  each_field(config, [&](const Key& key, const auto& value) {
+    if (first.ok()) first = check_range(key, value);
+  });
+  TROUPE_TRY(first);
+
+  const auto& m = config.model;
+  if (m.heads % m.kv_heads != 0)
+    return invalid(fmt::format("'model.heads' = {} must be a multiple of 'model.kv_heads' = {}", m.heads, m.kv_heads));
+  if (m.head_dim % 2 != 0)
+    return invalid(fmt::format("'model.head_dim' = {} must be even: rotary embeddings turn pairs of values{}",
+                               m.head_dim, m.head_dim * m.heads == m.dim ? " (it is model.dim / model.heads)" : ""));
+
+  const auto& s = config.schedule;
+  if (s.batch % s.microbatch != 0)
+    return invalid(fmt::format("'schedule.batch' = {} must be a multiple of 'schedule.microbatch' = {}", s.batch,
+                               s.microbatch));
+  if (s.lanes > s.microbatches())
+    return invalid(fmt::format("'schedule.lanes' = {} exceeds the {} microbatches of a step (batch {} / microbatch {})",
+                               s.lanes, s.microbatches(), s.batch, s.microbatch));
+  if (s.warmup > s.steps)
+    return invalid(fmt::format("'schedule.warmup' = {} exceeds 'schedule.steps' = {}", s.warmup, s.steps));
+  if (s.min_lr > s.lr)
+    return invalid(fmt::format("'schedule.min_lr' = {} exceeds 'schedule.lr' = {}", s.min_lr, s.lr));
+
+  if (config.eval.every > 0 && config.eval.fraction == 0)
+    return invalid(fmt::format("'eval.fraction' = 0 leaves no text for the evaluation every {} steps ('eval.every')",
+                               config.eval.every));
+  if (config.sample.tokens > 0 && config.sample.prompt.empty())
+    return invalid("'sample.prompt' is empty: a sample needs at least one byte to continue");
+  return mesh_of(config.mesh).status();
+}
+
+std::int64_t parameter_count(const ModelConfig& m) {
+  const std::int64_t q = m.dim * m.heads * m.head_dim;      // q_proj, o_proj
+  const std::int64_t kv = m.dim * m.kv_heads * m.head_dim;  // k_proj, v_proj
+  const std::int64_t layer = 2 * q + 2 * kv + 3 * m.dim * m.ffn + 2 * m.dim;
+  return m.layers * layer + m.dim + (m.tied ? 1 : 2) * m.vocab * m.dim;
+}
+
+}  // namespace troupe::lm

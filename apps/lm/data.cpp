@@ -1,0 +1,107 @@
+#include "apps/lm/data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "apps/lm/permutation.h"
+#include "devices/base/check.h"
+#include "devices/base/philox.h"
+
+namespace troupe::lm {
+namespace {
+
+std::int64_t eval_bytes_of(std::int64_t bytes, double fraction) {
+  return static_cast<std::int64_t>(std::floor(static_cast<double>(bytes) * fraction));
+}
+
+/// Windows side by side in a part, one short of what fits: the spare one is room for the epoch's offset.
+std::int64_t train_windows_of(std::int64_t bytes, std::int64_t seq) { return std::max<std::int64_t>(0, (bytes - seq) / seq); }
+std::int64_t eval_windows_of(std::int64_t bytes, std::int64_t seq) { return std::max<std::int64_t>(0, (bytes - 1) / seq); }
+
+bool long_enough(std::int64_t bytes, std::int64_t seq, double fraction) {
+  const auto eval = eval_bytes_of(bytes, fraction);
+  return train_windows_of(bytes - eval, seq) >= 2 && (fraction == 0 || eval_windows_of(eval, seq) >= 2);
+}
+
+}  // namespace
+
+CorpusOptions corpus_options(const LmConfig& config, const std::string& path) {
+  return {path, config.model.seq, config.eval.fraction, config.run.seed, config.model.vocab};
+}
+
+std::int64_t corpus_bytes_min(std::int64_t seq, double fraction) {
+  std::int64_t lo = 0, hi = 3 * seq + 1;  // lo is too short, hi is long enough
+  while (!long_enough(hi, seq, fraction) && hi < std::int64_t{1} << 60) {
+    lo = hi;
+    hi *= 2;
+  }
+  while (hi - lo > 1) {
+    const auto middle = lo + (hi - lo) / 2;
+    (long_enough(middle, seq, fraction) ? hi : lo) = middle;
+  }
+  return hi;
+}
+
+Expected<Corpus> Corpus::open(const CorpusOptions& options) {
+  REQUIRE(options.seq >= 1 && options.eval_fraction >= 0 && options.eval_fraction <= 0.5, options.seq,
+          options.eval_fraction);
+  TROUPE_ASSIGN(MappedFile file, MappedFile::open(options.path));
+  if (!long_enough(file.size(), options.seq, options.eval_fraction))
+    return invalid(fmt::format("data file '{}' is too short: {} bytes, but sequences of {} with the last {:g}% held out "
+                               "for evaluation need at least {} bytes (two windows in each part)",
+                               options.path, file.size(), options.seq, options.eval_fraction * 100,
+                               corpus_bytes_min(options.seq, options.eval_fraction)));
+  if (options.vocab < 256) {
+    const auto* end = file.data() + file.size();
+    const auto* bad = std::find_if(file.data(), end, [&](std::uint8_t b) { return b >= options.vocab; });
+    if (bad != end)
+      return invalid(fmt::format("data file '{}' holds byte {} at offset {}, but 'model.vocab' is only {} (256 fits all)",
+                                 options.path, *bad, bad - file.data(), options.vocab));
+  }
+  return Corpus(std::move(file), options);
+}
+
+Corpus::Corpus(MappedFile file, const CorpusOptions& options)
+    : file_(std::move(file)),
+      seq_(options.seq),
+      train_key_(philox_key(static_cast<std::uint64_t>(options.seed), "data.train")),
+      offset_key_(philox_key(static_cast<std::uint64_t>(options.seed), "data.offset")) {
+  train_bytes_ = file_.size() - eval_bytes_of(file_.size(), options.eval_fraction);
+  train_windows_ = train_windows_of(train_bytes_, seq_);
+  eval_windows_ = eval_windows_of(file_.size() - train_bytes_, seq_);
+}
+
+std::int64_t Corpus::train_position(std::int64_t index) const {
+  REQUIRE(index >= 0, index);
+  const auto epoch = static_cast<std::uint64_t>(index / train_windows_);
+  const auto window = Permutation(train_windows_, train_key_, epoch)(index % train_windows_);
+  const auto spare = train_bytes_ - (train_windows_ * seq_ + 1);  // in [seq - 1, 2 seq - 2]
+  const Philox4 random = philox(offset_key_, epoch, 0);
+  const auto offset = (std::uint64_t{random[0]} << 32 | random[1]) % static_cast<std::uint64_t>(spare + 1);
+  return static_cast<std::int64_t>(offset) + window * seq_;
+}
+
+std::int64_t Corpus::eval_position(std::int64_t index) const {
+  REQUIRE(index >= 0 && eval_windows_ > 0, index, eval_windows_);
+  static const std::uint64_t key = philox_key(0, "data.eval");
+  return train_bytes_ + Permutation(eval_windows_, key, 0)(index % eval_windows_) * seq_;
+}
+
+void Corpus::read(std::int64_t position, std::int32_t* inputs, std::int32_t* targets) const {
+  ASSERT(0 <= position && position + seq_ < file_.size(), position, seq_, file_.size());
+  const std::uint8_t* window = file_.data() + position;
+  std::copy(window, window + seq_, inputs);
+  std::copy(window + 1, window + seq_ + 1, targets);
+}
+
+void Corpus::train_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const {
+  read(train_position(index), inputs, targets);
+}
+
+void Corpus::eval_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const {
+  read(eval_position(index), inputs, targets);
+}
+
+}  // namespace troupe::lm

@@ -1,0 +1,70 @@
+// Training and evaluation samples from one text: windows of bytes in a keyed random order.
+//
+// A token is a byte. The text's last `eval_fraction` is for evaluation, the rest for training. A sample is a
+// window of seq + 1 bytes: inputs are the first seq, targets the last seq. The stream of training samples is
+// endless: sample i belongs to epoch i / n and is window permutation(i mod n) of that epoch's n windows, which lie
+// side by side from an offset that each epoch draws anew. Nothing is stored: the data cursor is the step.
+//
+//   DA-1  each epoch gives every window exactly once; windows of an epoch share no input byte;
+//   DA-2  a sample depends on (file, seq, eval_fraction, seed, index) only: any process, any order, any mesh;
+//   DA-3  no training window reaches into the evaluation part, nor the other way round;
+//   DA-4  every byte of the training part can be drawn: an epoch leaves out fewer than 2 seq bytes at the two
+//         ends, and the offset decides which.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "apps/lm/config.h"
+#include "apps/lm/text_file.h"
+
+namespace troupe::lm {
+
+struct CorpusOptions {
+  std::string path;           ///< a plain file (see plain_text_path)
+  std::int64_t seq = 0;       ///< tokens per sample
+  double eval_fraction = 0;   ///< last part of the text that is held out; 0: none
+  std::int64_t seed = 0;
+  std::int64_t vocab = 256;   ///< bytes must be below it
+};
+
+CorpusOptions corpus_options(const LmConfig& config, const std::string& path);
+
+/// A text cut into samples. Const and stateless after opening: any thread may draw.
+class Corpus {
+ public:
+  static Expected<Corpus> open(const CorpusOptions& options);
+
+  /// Training samples per epoch.
+  std::int64_t train_windows() const { return train_windows_; }
+  /// Evaluation samples; 0 without an evaluation part.
+  std::int64_t eval_windows() const { return eval_windows_; }
+  std::int64_t train_bytes() const { return train_bytes_; }
+  std::int64_t eval_bytes() const { return file_.size() - train_bytes_; }
+
+  /// Sample `index` >= 0 of the training stream; both arrays hold seq tokens.
+  void train_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const;
+  /// Sample `index` >= 0 of the evaluation stream: the windows in one fixed scattered order, the same for every seed
+  /// and every evaluation, again from the start after eval_windows(). So any count of first samples covers the part evenly.
+  void eval_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const;
+
+  /// First byte of the window that the calls above read.
+  std::int64_t train_position(std::int64_t index) const;
+  std::int64_t eval_position(std::int64_t index) const;
+
+ private:
+  Corpus(MappedFile file, const CorpusOptions& options);
+  void read(std::int64_t position, std::int32_t* inputs, std::int32_t* targets) const;
+
+  MappedFile file_;
+  std::int64_t seq_;
+  std::uint64_t train_key_, offset_key_;
+  std::int64_t train_bytes_ = 0;
+  std::int64_t train_windows_ = 0;
+  std::int64_t eval_windows_ = 0;
+};
+
+/// The smallest text, in bytes, that gives two windows to each part.
+std::int64_t corpus_bytes_min(std::int64_t seq, double eval_fraction);
+
+}  // namespace troupe::lm

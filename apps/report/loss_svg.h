@@ -1,0 +1,31 @@
+// loss.svg: the loss curve, for people who would rather look.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "devices/base/status.h"
+
+namespace troupe::report {
+
+struct LossPoint {
+  double step = 0;
+  double loss = 0;  ///< points that are not finite are left out
+};
+
+struct LossCurve {
+  std::string title;     ///< "shakespeare-char on dp=2,pp=2"
+  std::string subtitle;  ///< small print: parameters, tokens, date; may be empty
+  std::vector<LossPoint> train;  ///< in step order, any number
+  std::vector<LossPoint> eval;
+};
+
+/// A self-contained picture: training loss thin, its moving mean thick, evaluations as dots.
+std::string loss_svg(const LossCurve& curve);
+
+Status write_loss_svg(const std::string& path, const LossCurve& curve);
+
+/// Round numbers (1, 2 or 5 times a power of ten) from just inside lo to just inside hi, about `count` of them.
+std::vector<double> nice_ticks(double lo, double hi, int count);
+
+}  // namespace troupe::report

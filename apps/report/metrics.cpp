@@ -1,0 +1,81 @@
+#include "apps/report/metrics.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+namespace troupe::report {
+namespace {
+
+std::string number(double value, int digits) {
+  return std::isfinite(value) ? fmt::format("{:.{}g}", value, digits) : "null";
+}
+
+/// Size of the file up to and including its last newline.
+off_t whole_lines(int fd) {
+  off_t end = ::lseek(fd, 0, SEEK_END);
+  char block[4096];
+  while (end > 0) {
+    const off_t begin = std::max<off_t>(0, end - static_cast<off_t>(sizeof block));
+    const ssize_t n = ::pread(fd, block, static_cast<std::size_t>(end - begin), begin);
+    for (ssize_t i = n; i > 0; --i)
+      if (block[i - 1] == '\n') return begin + i;
+    end = n > 0 ? begin : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string to_json_line(const StepMetrics& m) {
+  return fmt::format("{{\"step\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, \"tokens\": {}, \"tokens_per_s\": {}, "
+                     "\"step_ms\": {}, \"exposed_comm_ms\": {}, \"generation\": {}}}\n",
+                     m.step, number(m.loss, 17), number(m.grad_norm, 17), number(m.lr, 17), m.tokens,
+                     number(m.tokens_per_s, 6), number(m.step_ms, 6), number(m.exposed_comm_ms, 6), m.generation);
+}
+
+std::string to_json_line(const EvalMetrics& m) {
+  return fmt::format("{{\"step\": {}, \"eval_loss\": {}, \"tokens\": {}, \"eval_ms\": {}, \"generation\": {}}}\n", m.step,
+                     number(m.eval_loss, 17), m.tokens, number(m.eval_ms, 6), m.generation);
+}
+
+Expected<MetricsWriter> MetricsWriter::open(const std::string& path, Mode mode) {
+  const int truncate = mode == Mode::fresh ? O_TRUNC : 0;
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | truncate, 0644);
+  if (fd < 0) return Status(Code::io, fmt::format("cannot open '{}': {}", path, std::strerror(errno)));
+  MetricsWriter writer(fd, path);
+  if (::ftruncate(fd, whole_lines(fd)) != 0)
+    return Status(Code::io, fmt::format("cannot write '{}': {}", path, std::strerror(errno)));
+  return writer;
+}
+
+MetricsWriter::MetricsWriter(MetricsWriter&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+
+MetricsWriter::~MetricsWriter() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Status MetricsWriter::write_line(std::string_view line) {
+  ssize_t n;
+  do n = ::write(fd_, line.data(), line.size());
+  while (n < 0 && errno == EINTR);
+  if (n == static_cast<ssize_t>(line.size())) return {};
+  const int error = n < 0 ? errno : ENOSPC;  // a short write to a file means that the disk is full
+  if (n > 0) {
+    struct stat info{};
+    if (::fstat(fd_, &info) != 0 || ::ftruncate(fd_, info.st_size - n) != 0)
+      return Status(Code::io, fmt::format("'{}' ends in half a line: {}", path_, std::strerror(error)));
+  }
+  return Status(error == ENOSPC ? Code::exhausted : Code::io,
+                fmt::format("cannot write '{}': {}", path_, std::strerror(error)));
+}
+
+}  // namespace troupe::report

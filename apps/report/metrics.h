@@ -1,0 +1,60 @@
+// metrics.jsonl: one JSON object per step, one per evaluation. Other tools read it; its keys are a promise.
+//
+//   ME-1  a line is written with one write(): whenever the process is killed, the file holds whole lines only;
+//   ME-2  losses are written with 17 significant digits: they read back to the same bits.
+// A number that is not finite is written as null: JSON has no other word for it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "devices/base/status.h"
+
+namespace troupe::report {
+
+struct StepMetrics {
+  std::int64_t step = 0;
+  double loss = 0;              ///< nats per token, mean over the step's global batch
+  double grad_norm = 0;         ///< global, before clipping
+  double lr = 0;
+  std::int64_t tokens = 0;      ///< trained on so far, this step included
+  double tokens_per_s = 0;
+  double step_ms = 0;
+  double exposed_comm_ms = 0;   ///< of step_ms, time in which compute waited for communication
+  std::int64_t generation = 0;  ///< version of the membership
+};
+
+struct EvalMetrics {
+  std::int64_t step = 0;    ///< the parameters are those after this many steps
+  double eval_loss = 0;     ///< nats per token
+  std::int64_t tokens = 0;  ///< evaluated
+  double eval_ms = 0;
+  std::int64_t generation = 0;
+};
+
+/// One line, with its newline.
+std::string to_json_line(const StepMetrics& metrics);
+std::string to_json_line(const EvalMetrics& metrics);
+
+/// Appends to a file. Not thread-safe; owned by whoever collects the metrics.
+class MetricsWriter {
+ public:
+  enum class Mode { fresh, append };
+  /// `fresh` empties the file; `append` goes on after its last whole line.
+  static Expected<MetricsWriter> open(const std::string& path, Mode mode = Mode::fresh);
+  MetricsWriter(MetricsWriter&& other) noexcept;
+  ~MetricsWriter();
+
+  Status write(const StepMetrics& metrics) { return write_line(to_json_line(metrics)); }
+  Status write(const EvalMetrics& metrics) { return write_line(to_json_line(metrics)); }
+
+ private:
+  MetricsWriter(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  Status write_line(std::string_view line);
+
+  int fd_;
+  std::string path_;
+};
+
+}  // namespace troupe::report

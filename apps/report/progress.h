@@ -1,0 +1,60 @@
+// The live progress line: step, loss, tokens/s, time left.
+//
+// On a terminal one line is redrawn in place; elsewhere (a log, a pipe) plain lines are printed now and then.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "devices/base/clock.h"
+
+namespace troupe::report {
+
+/// Not thread-safe; owned by whoever collects the metrics.
+class Progress {
+ public:
+  struct Options {
+    std::FILE* out = stdout;
+    bool terminal = false;           ///< isatty(fileno(out))
+    std::int64_t first_step = 0;     ///< where this run starts (not 0 when resuming)
+    std::int64_t end_step = 0;       ///< where it stops
+    std::int64_t redraw_ms = 100;    ///< on a terminal
+    std::int64_t plain_line_ms = 2000;
+  };
+  Progress(const Clock& clock, Options options);
+  ~Progress() { finish(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  /// Step `step` is done. The first and the last step are always shown; between them at most one line every
+  /// plain_line_ms, but one at each 5% of the way.
+  void step(std::int64_t step, double loss, double tokens_per_s);
+  void evaluated(std::int64_t step, double eval_loss);
+  /// A line of its own (an incident, a warning) that does not tear the progress line.
+  void note(std::string_view text);
+  /// Leaves the cursor on a fresh line. Called by the destructor.
+  void finish();
+
+ private:
+  std::string line(std::int64_t step, double loss, double tokens_per_s) const;
+  void print_plain(std::string_view text);
+
+  const Clock& clock_;
+  Options options_;
+  std::int64_t begin_ns_;
+  std::int64_t shown_ns_ = 0;
+  std::int64_t shown_twentieth_ = -1;
+  std::size_t drawn_width_ = 0;  ///< of the line that stands on the terminal; 0: none
+  std::string drawn_;
+  double eval_loss_ = 0;
+  bool has_eval_ = false;
+};
+
+/// "8 s", "3 min 05 s", "2 h 07 min".
+std::string duration_text(double seconds);
+/// "412", "12.3k", "4.56M".
+std::string count_text(double count);
+
+}  // namespace troupe::report

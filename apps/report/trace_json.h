@@ -1,0 +1,45 @@
+// trace.json in Chrome's trace-event format, for ui.perfetto.dev and chrome://tracing.
+//
+// A process per worker, a row per actor, a slice per act (with its step and microbatch), an arrow per message.
+// Written as a stream: memory does not grow with the trace.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "devices/base/status.h"
+#include "devices/base/trace.h"
+
+namespace troupe::report {
+
+/// Not thread-safe. The file is valid JSON once close() has returned ok.
+class TraceJsonWriter {
+ public:
+  /// Times are shown relative to `origin_ns`.
+  static Expected<TraceJsonWriter> open(const std::string& path, std::int64_t origin_ns = 0);
+  TraceJsonWriter(TraceJsonWriter&& other) noexcept;
+  ~TraceJsonWriter();
+
+  /// Names worker `worker` ("worker 0: stage 0"); workers are shown in the order of their numbers.
+  void name_worker(int worker, const std::string& name);
+  /// Adds spans of a worker; call it as often as there are spans. Rows are shown in the order in which they first appear.
+  void add(int worker, const std::vector<TraceSpan>& spans);
+  /// Ends the file. Every error since open() is reported here.
+  Status close();
+
+ private:
+  TraceJsonWriter(std::FILE* file, std::string path, std::int64_t origin_ns);
+  void event(const std::string& text);
+  int row_of(int worker, const std::string& row);
+
+  std::FILE* file_;
+  std::string path_;
+  std::int64_t origin_ns_;
+  bool first_ = true;
+  std::map<int, std::map<std::string, int>> rows_;
+};
+
+}  // namespace troupe::report

@@ -1,0 +1,163 @@
+#include "apps/lm/config.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/lm/suggest.h"
+#include "tests/apps/temp_dir.h"
+
+using namespace troupe;
+using namespace troupe::lm;
+
+namespace {
+
+const std::string k_small = R"([model]
+layers = 2
+heads = 4
+dim = 32
+ffn = 64
+seq = 16
+[schedule]
+steps = 100
+lr = 1e-3
+batch = 24
+microbatch = 2
+)";
+
+Expected<LmConfig> with(const std::vector<std::string>& overrides) { return parse_config(k_small, "x.toml", overrides); }
+
+std::string error_of(const std::vector<std::string>& overrides) { return with(overrides).status().message(); }
+std::string error_of_text(const std::string& text) { return parse_config(text, "x.toml").status().message(); }
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("what is left out gets its default, also where it follows from other keys") {
+  const auto config = with({});
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  CHECK(config->model.vocab == 256);
+  CHECK(config->model.kv_heads == 4);
+  CHECK(config->model.head_dim == 8);
+  CHECK(config->schedule.min_lr == doctest::Approx(1e-4));
+  CHECK(config->schedule.microbatches() == 12);
+  CHECK(config->schedule.lanes == 8);
+  CHECK(with({"schedule.microbatch=8"})->schedule.lanes == 3);
+  CHECK(config->run.threads == 1);
+  CHECK(tokens_per_step(*config) == 24 * 16);
+}
+
+TEST_CASE("an unknown key names file, line and the nearest known key") {
+  CHECK(error_of_text(k_small + "stpes = 3\n") == "x.toml:12: unknown key 'schedule.stpes'; did you mean 'schedule.steps'?");
+  CHECK(error_of_text("[model]\nsteps = 3\n") == "x.toml:2: unknown key 'model.steps'; did you mean 'schedule.steps'?");
+  CHECK(error_of_text("layers = 3\n") == "x.toml:1: unknown key 'layers'; did you mean 'model.layers'?");
+  CHECK(error_of_text("\n[modle]\nlayers = 3\n") == "x.toml:2: unknown section 'modle'; did you mean 'model'?");
+  CHECK(error_of_text("model = 3\n") == "x.toml:1: 'model' must be a section, written [model]");
+  CHECK(error_of({"schedule.stpes=3"}) ==
+        "--set schedule.stpes=3: unknown key 'schedule.stpes'; did you mean 'schedule.steps'?");
+}
+
+TEST_CASE("a wrong type names line, key, what was expected and what was found") {
+  CHECK(error_of_text("[model]\n\nlayers = \"four\"\n") ==
+        "x.toml:3: 'model.layers' must be an integer in 1..1024 (transformer layers), but is the string \"four\"");
+  CHECK(error_of_text("[model]\nlayers = 2.5\n") ==
+        "x.toml:2: 'model.layers' must be an integer in 1..1024 (transformer layers), but is the number 2.5");
+  CHECK(contains(error_of_text("[model]\ntied = 1\n"), "must be true or false"));
+  CHECK(contains(error_of_text("[model]\nlayers = [1]\n"), "but is an array"));
+  CHECK(contains(error_of_text("[model.layers]\nx = 1\n"), "but is a table"));
+}
+
+TEST_CASE("a value out of range names key, value and the legal range") {
+  CHECK(error_of({"model.layers=0"}) ==
+        "--set model.layers=0: 'model.layers' = 0 is out of range: expected an integer in 1..1024 (transformer layers)");
+  CHECK(contains(error_of({"model.dropout=1.0"}), "expected a number in [0, 1)"));
+  CHECK(contains(error_of({"model.norm_eps=0"}), "expected a number in (0, 1]"));
+  CHECK(contains(error_of({"optimizer.clip=nan"}), "'optimizer.clip' = nan is out of range"));
+  CHECK(contains(error_of({"schedule.pipeline=\"gpipe\""}), "expected one of \"1f1b\""));
+  CHECK(contains(error_of({"run.seed=-1"}), "'run.seed' = -1 is out of range"));
+}
+
+TEST_CASE("missing keys are named all at once, with what they mean") {
+  const auto text = error_of_text("[model]\nlayers = 2\nheads = 2\ndim = 8\nffn = 8\nseq = 8\n[schedule]\nlr = 1\nbatch = 1\n");
+  CHECK(contains(text, "x.toml: missing 'schedule.steps' (horizon of the learning rate"));
+  CHECK(contains(text, "'schedule.microbatch'"));
+  CHECK_FALSE(contains(text, "schedule.lr"));
+}
+
+TEST_CASE("text that is not TOML names line and column; a file that is no file says so") {
+  CHECK(contains(error_of_text("[model]\nlayers = = 2\n"), "x.toml:2:10: not valid TOML"));
+  test::TempDir dir;
+  CHECK(load_config(dir / "no.toml").status().code() == Code::not_found);
+  CHECK(contains(load_config(dir / "no.toml").status().message(), "does not exist"));
+  CHECK(contains(load_config(dir.path()).status().message(), "is a directory"));
+  CHECK(contains(load_config(test::write_text(dir / "empty.toml", "")).status().message(), "missing 'model.layers'"));
+  const auto loaded = load_config(test::write_text(dir / "x.toml", k_small));
+  REQUIRE(loaded.ok());
+  CHECK(*loaded == *with({}));
+}
+
+TEST_CASE("overrides are typed, later ones win, and bare text will do for strings") {
+  const auto config = with({"schedule.lr=2", "model.tied=true", "schedule.lr = 0.5", "sample.prompt=ROMEO: go",
+                            "mesh.dp=2", "schedule.steps=1_000"});
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  CHECK(config->schedule.lr == 0.5);
+  CHECK(config->model.tied);
+  CHECK(config->sample.prompt == "ROMEO: go");
+  CHECK(config->mesh.dp == "2");
+  CHECK(config->schedule.steps == 1000);
+  CHECK(contains(error_of({"schedule.lr"}), "expected section.key=value"));
+  CHECK(contains(error_of({"=3"}), "expected section.key=value"));
+  CHECK(contains(error_of({"schedule.steps="}), "but is the string \"\""));
+  CHECK(contains(error_of({"schedule.steps=many"}), "but is the string \"many\""));
+  CHECK(contains(error_of({"schedule.steps=1\n[evil]"}), "--set schedule.steps=1"));
+}
+
+TEST_CASE("keys that do not fit together are refused with their numbers") {
+  CHECK(error_of({"schedule.microbatch=5"}) == "x.toml: 'schedule.batch' = 24 must be a multiple of 'schedule.microbatch' = 5");
+  CHECK(contains(error_of({"schedule.lanes=13"}), "'schedule.lanes' = 13 exceeds the 12 microbatches"));
+  CHECK(contains(error_of({"model.kv_heads=3"}), "'model.heads' = 4 must be a multiple of 'model.kv_heads' = 3"));
+  CHECK(contains(error_of({"model.heads=5"}), "'model.dim' = 32 must be a multiple of 'model.heads' = 5"));
+  CHECK(contains(error_of({"model.heads=32"}), "expected an integer in 2..1024 (width of one head)"));
+  CHECK(contains(error_of({"model.head_dim=9"}), "must be even"));
+  CHECK(contains(error_of({"schedule.warmup=101"}), "'schedule.warmup' = 101 exceeds 'schedule.steps' = 100"));
+  CHECK(contains(error_of({"schedule.min_lr=1"}), "exceeds 'schedule.lr'"));
+  CHECK(contains(error_of({"eval.every=5", "eval.fraction=0"}), "leaves no text"));
+  CHECK(contains(error_of({"sample.prompt=\"\""}), "'sample.prompt' is empty"));
+  CHECK(contains(error_of({"mesh.dp=x"}), "'mesh.dp'"));
+  CHECK(contains(error_of({"mesh.dp=2/1"}), "[mesh]: dp=2/1 names 2 stages, but pp=1"));
+}
+
+TEST_CASE("the effective config survives TOML and is complete in JSON") {
+  auto config = with({"optimizer.beta2=0.987654321", "sample.prompt=\"a \\\"b\\\"\\n\\u007f\\u00fc\"", "mesh.dp=2/1", "mesh.pp=2",
+                      "run.seed=9007199254740991"});
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  const auto again = parse_config(to_toml(*config), "again.toml");
+  REQUIRE_MESSAGE(again.ok(), again.status().message());
+  CHECK(*again == *config);
+
+  const auto json = nlohmann::json::parse(to_json(*config));
+  CHECK(json["model"]["kv_heads"] == 4);
+  CHECK(json["optimizer"]["beta2"] == 0.987654321);
+  CHECK(json["mesh"]["dp"] == "2/1");
+  CHECK(json["run"]["seed"] == 9007199254740991);
+  CHECK(json["sample"]["prompt"] == "a \"b\"\n\x7f\u00fc");
+}
+
+TEST_CASE("edit distance counts swaps of neighbours as one") {
+  CHECK(edit_distance("", "abc") == 3);
+  CHECK(edit_distance("abc", "abc") == 0);
+  CHECK(edit_distance("stpes", "steps") == 1);
+  CHECK(edit_distance("kitten", "sitting") == 3);
+  CHECK(nearest("x", {}) == "");
+}
+
+TEST_CASE("parameter_count is the sum over the tensors of a Llama") {
+  auto config = with({"model.kv_heads=2"});
+  REQUIRE(config.ok());
+  // q 32x32, o 32x32, k and v 16x32, gate, up, down 64x32, two norms; final norm; embedding and head 256x32.
+  const std::int64_t layer = 2 * 1024 + 2 * 512 + 3 * 2048 + 64;
+  CHECK(parameter_count(config->model) == 2 * layer + 32 + 2 * 8192);
+  config->model.tied = true;
+  CHECK(parameter_count(config->model) == 2 * layer + 32 + 8192);
+}

@@ -1,0 +1,214 @@
+#include "apps/lm/data.h"
+
+#include <doctest/doctest.h>
+
+#include <numeric>
+#include <set>
+
+#include "apps/lm/byte_tokens.h"
+#include "apps/lm/permutation.h"
+#include "tests/apps/temp_dir.h"
+
+using namespace troupe;
+using namespace troupe::lm;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::string some_text(std::size_t bytes) {
+  std::string text(bytes, '\0');
+  for (std::size_t i = 0; i < bytes; ++i) text[i] = static_cast<char>((i * 2654435761u) >> 13);
+  return text;
+}
+
+Corpus open(const CorpusOptions& options) {
+  auto corpus = Corpus::open(options);
+  REQUIRE_MESSAGE(corpus.ok(), corpus.status().message());
+  return *std::move(corpus);
+}
+
+}  // namespace
+
+TEST_CASE("the permutation is a bijection for every n") {
+  for (std::int64_t n = 1; n <= 600; n += n < 70 ? 1 : 37) {
+    const Permutation permutation(n, 42, 7);
+    std::vector<int> hits(static_cast<std::size_t>(n), 0);
+    for (std::int64_t i = 0; i < n; ++i) ++hits[static_cast<std::size_t>(permutation(i))];
+    CAPTURE(n);
+    CHECK(std::all_of(hits.begin(), hits.end(), [](int h) { return h == 1; }));
+  }
+  const Permutation huge((std::int64_t{1} << 60) + 3, 1, 1);
+  std::set<std::int64_t> images;
+  for (std::int64_t i = 0; i < 1000; ++i) images.insert(huge(i));
+  CHECK(images.size() == 1000);
+}
+
+TEST_CASE("the permutation looks random: other keys and tweaks give other orders, neighbours part") {
+  const std::int64_t n = 1000;
+  const Permutation a(n, 1, 0), b(n, 2, 0), c(n, 1, 1);
+  int same_key = 0, same_tweak = 0, neighbours = 0, fixed = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    same_key += a(i) == b(i);
+    same_tweak += a(i) == c(i);
+    fixed += a(i) == i;
+    neighbours += i > 0 && std::abs(a(i) - a(i - 1)) == 1;
+  }
+  CHECK(same_key < 10);
+  CHECK(same_tweak < 10);
+  CHECK(fixed < 10);
+  CHECK(neighbours < 12);
+}
+
+TEST_CASE("the permutation of a few items reaches every order about equally often") {
+  std::map<std::vector<std::int64_t>, int> orders;
+  for (std::uint64_t epoch = 0; epoch < 6000; ++epoch) {
+    const Permutation p(3, 99, epoch);
+    ++orders[{p(0), p(1), p(2)}];
+  }
+  CHECK(orders.size() == 6);
+  for (const auto& [order, count] : orders) CHECK(count == doctest::Approx(1000).epsilon(0.15));
+}
+
+TEST_CASE("DA-1: each epoch gives every window once, side by side from the epoch's offset") {
+  test::TempDir dir;
+  for (std::size_t bytes : {330, 500, 1001}) {
+    const auto corpus = open({test::write_text(dir / "t", some_text(bytes)), 16, 0.1, 5});
+    const auto n = corpus.train_windows();
+    std::set<std::int64_t> offsets;
+    for (std::int64_t epoch = 0; epoch < 20; ++epoch) {
+      std::set<std::int64_t> positions;
+      for (std::int64_t i = 0; i < n; ++i) positions.insert(corpus.train_position(epoch * n + i));
+      REQUIRE(static_cast<std::int64_t>(positions.size()) == n);
+      CHECK(*positions.rbegin() - *positions.begin() == (n - 1) * 16);
+      for (auto p : positions) CHECK((p - *positions.begin()) % 16 == 0);
+      offsets.insert(*positions.begin());
+    }
+    CHECK(offsets.size() > 5);
+  }
+}
+
+TEST_CASE("DA-2: a sample depends on its index and the seed only") {
+  test::TempDir dir;
+  const auto path = test::write_text(dir / "t", some_text(3000));
+  const auto a = open({path, 16, 0.1, 5}), b = open({path, 16, 0.1, 5}), other = open({path, 16, 0.1, 6});
+  std::vector<std::int64_t> forwards, backwards;
+  int same = 0;
+  for (std::int64_t i = 0; i < 500; ++i) {
+    forwards.push_back(a.train_position(i));
+    same += forwards.back() == other.train_position(i);
+  }
+  for (std::int64_t i = 499; i >= 0; --i) backwards.insert(backwards.begin(), b.train_position(i));
+  CHECK(forwards == backwards);
+  CHECK(same < 25);
+}
+
+TEST_CASE("DA-3: training never reads an evaluation byte, nor the other way round") {
+  test::TempDir dir;
+  for (double fraction : {0.1, 0.25, 0.5}) {
+    const auto corpus = open({test::write_text(dir / "t", some_text(777)), 16, fraction, 5});
+    for (std::int64_t i = 0; i < 40 * corpus.train_windows(); ++i) {
+      const auto p = corpus.train_position(i);
+      REQUIRE(p >= 0);
+      REQUIRE(p + 16 < corpus.train_bytes());
+    }
+    std::set<std::int64_t> seen;
+    for (std::int64_t i = 0; i < corpus.eval_windows(); ++i) {
+      const auto p = corpus.eval_position(i);
+      REQUIRE(p >= corpus.train_bytes());
+      REQUIRE(p + 16 < 777);
+      CHECK(p == corpus.eval_position(i + corpus.eval_windows()));
+      seen.insert(p);
+    }
+    CHECK(static_cast<std::int64_t>(seen.size()) == corpus.eval_windows());
+  }
+}
+
+TEST_CASE("DA-4: over the epochs every training byte is an input or a target") {
+  test::TempDir dir;
+  const auto corpus = open({test::write_text(dir / "t", some_text(299)), 8, 0.1, 5});
+  std::vector<int> used(static_cast<std::size_t>(corpus.train_bytes()), 0);
+  for (std::int64_t i = 0; i < 400 * corpus.train_windows(); ++i)
+    for (std::int64_t k = 0; k <= 8; ++k) ++used[static_cast<std::size_t>(corpus.train_position(i) + k)];
+  CHECK(std::count(used.begin(), used.end(), 0) == 0);
+}
+
+TEST_CASE("targets are the inputs one byte on; a NUL is a byte like any other") {
+  test::TempDir dir;
+  std::string text = some_text(400);
+  text[17] = '\0';
+  const auto corpus = open({test::write_text(dir / "t", text), 16, 0.25, 1});
+  std::vector<std::int32_t> in(16), out(16);
+  const auto matches = [&](std::int64_t position) {
+    for (std::int64_t k = 0; k < 16; ++k) {
+      const auto at = static_cast<std::size_t>(position + k);
+      if (in[k] != static_cast<unsigned char>(text[at]) || out[k] != static_cast<unsigned char>(text[at + 1])) return false;
+    }
+    return true;
+  };
+  for (std::int64_t i = 0; i < 50; ++i) {
+    corpus.train_sample(i, in.data(), out.data());
+    CHECK(matches(corpus.train_position(i)));
+    corpus.eval_sample(i, in.data(), out.data());
+    CHECK(matches(corpus.eval_position(i)));
+  }
+  CHECK(decode(encode(text)) == text);
+  CHECK(decode({65, 300, -1}) == "A??");
+}
+
+TEST_CASE("data that cannot be used says why") {
+  test::TempDir dir;
+  const auto error = [&](const std::string& path, std::int64_t vocab = 256) {
+    return Corpus::open({path, 64, 0.1, 1, vocab}).status();
+  };
+  CHECK(error(dir / "none").code() == Code::not_found);
+  CHECK(contains(error(dir / "none").message(), "does not exist"));
+  CHECK(contains(error(dir.path()).message(), "is a directory"));
+  CHECK(contains(error("/dev/null").message(), "not a regular file"));
+  CHECK(contains(error(test::write_text(dir / "empty", "")).message(), "is empty"));
+
+  const auto needed = static_cast<std::size_t>(corpus_bytes_min(64, 0.1));
+  CHECK(contains(error(test::write_text(dir / "short", some_text(needed - 1))).message(),
+                 "too short: " + std::to_string(needed - 1) + " bytes"));
+  CHECK(contains(error(dir / "short").message(), "need at least " + std::to_string(needed) + " bytes"));
+  CHECK(error(test::write_text(dir / "enough", some_text(needed))).ok());
+  CHECK(contains(error(test::write_text(dir / "high", std::string(5000, '\xc3')), 128).message(),
+                 "holds byte 195 at offset 0, but 'model.vocab' is only 128"));
+}
+
+TEST_CASE("the smallest legal text gives two windows to each part, one byte less does not") {
+  test::TempDir dir;
+  for (std::int64_t seq : {1, 7, 64})
+    for (double fraction : {0.0, 0.01, 0.1, 0.5}) {
+      const auto needed = static_cast<std::size_t>(corpus_bytes_min(seq, fraction));
+      const auto corpus = open({test::write_text(dir / "t", some_text(needed)), seq, fraction, 1});
+      CHECK(corpus.train_windows() >= 2);
+      CHECK((fraction == 0 ? corpus.eval_windows() == 0 : corpus.eval_windows() >= 2));
+      CHECK_FALSE(Corpus::open({test::write_text(dir / "s", some_text(needed - 1)), seq, fraction, 1}).ok());
+    }
+}
+
+TEST_CASE("gzip files are unpacked once; plain files stay where they are; damaged ones are refused") {
+  test::TempDir dir;
+  const std::string text = some_text(100'000), cache = dir / "corpus";
+  const auto plain = test::write_text(dir / "a.txt", text);
+  CHECK(*plain_text_path(plain, cache) == plain);
+  CHECK_FALSE(std::filesystem::exists(cache));
+
+  REQUIRE(std::system(("gzip -k " + plain).c_str()) == 0);
+  const auto unpacked = plain_text_path(plain + ".gz", cache);
+  REQUIRE_MESSAGE(unpacked.ok(), unpacked.status().message());
+  CHECK(test::read_text(*unpacked) == text);
+  test::write_text(*unpacked, "kept");
+  CHECK(test::read_text(*plain_text_path(plain + ".gz", cache)) == "kept");
+
+  const std::string packed = test::read_text(plain + ".gz");
+  const auto cut = test::write_text(dir / "cut.gz", packed.substr(0, packed.size() / 2));
+  CHECK(contains(plain_text_path(cut, cache).status().message(), "damaged gzip file"));
+  std::string flipped = packed;
+  flipped[flipped.size() / 2] ^= 0x55;
+  const auto bad = test::write_text(dir / "bad.gz", flipped);
+  CHECK(contains(plain_text_path(bad, cache).status().message(), "damaged gzip file"));
+  CHECK(std::distance(std::filesystem::directory_iterator(cache), {}) == 1);
+  CHECK_FALSE(plain_text_path(plain + ".gz", plain + "/no").ok());
+}

@@ -1,0 +1,95 @@
+#include "apps/lm/mesh_spec.h"
+
+#include <doctest/doctest.h>
+
+using namespace troupe;
+using namespace troupe::lm;
+
+namespace {
+
+LmConfig config_of(std::int64_t layers, std::int64_t lanes, std::int64_t microbatches) {
+  LmConfig config;
+  config.model.layers = layers;
+  config.model.heads = 6;
+  config.schedule.batch = microbatches;
+  config.schedule.microbatch = 1;
+  config.schedule.lanes = lanes;
+  return config;
+}
+
+std::string error_of(const std::string& text) { return parse_mesh(text).status().message(); }
+std::string check(const std::string& text, const LmConfig& config) { return check_mesh(*parse_mesh(text), config).message(); }
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("a mesh reads and writes: one width for all stages or one each") {
+  CHECK(*parse_mesh("dp=2,pp=2") == MeshSpec{{2, 2}, 2, 1});
+  CHECK(*parse_mesh("dp=2/1,pp=2") == MeshSpec{{2, 1}, 2, 1});
+  CHECK(*parse_mesh("dp=2/1") == MeshSpec{{2, 1}, 2, 1});
+  CHECK(*parse_mesh("pp=3, dp = 2") == MeshSpec{{2, 2, 2}, 3, 1});
+  CHECK(*parse_mesh("tp=2") == MeshSpec{{1}, 1, 2});
+  CHECK(parse_mesh("dp=2/1,pp=2,tp=2")->workers() == 6);
+  for (const char* text : {"dp=1", "dp=2", "pp=4", "dp=2,pp=2", "dp=2/1,pp=2", "dp=3,pp=2,tp=4", "tp=2"})
+    CHECK(to_string(*parse_mesh(text)) == text);
+}
+
+TEST_CASE("a mesh goes into the config and comes back") {
+  for (const char* text : {"dp=1", "dp=2,pp=2", "dp=2/1,pp=2", "dp=1/1/2,pp=3,tp=2"}) {
+    const auto mesh = parse_mesh(text);
+    REQUIRE(mesh.ok());
+    CHECK(*mesh_of(mesh_config(*mesh)) == *mesh);
+  }
+}
+
+TEST_CASE("a mesh that does not parse says what was expected") {
+  CHECK(error_of("dq=2") == "mesh 'dq=2': unknown axis 'dq'; did you mean 'dp'?");
+  CHECK(contains(error_of(""), "expected axis=width"));
+  CHECK(contains(error_of("2"), "expected axis=width"));
+  CHECK(contains(error_of("dp=2,"), "expected axis=width"));
+  CHECK(contains(error_of("dp=0"), "dp=0 must be a whole number of at least 1"));
+  CHECK(contains(error_of("dp=-2"), "must be a whole number"));
+  CHECK(contains(error_of("dp=2x"), "must be a whole number"));
+  CHECK(contains(error_of("dp="), "must be a whole number"));
+  CHECK(contains(error_of("dp=2/"), "must be a whole number"));
+  CHECK(contains(error_of("pp=99999999999999999999"), "must be a whole number"));
+  CHECK(contains(error_of("dp=2,dp=3"), "axis dp is given twice"));
+  CHECK(contains(error_of("dp=2/1,pp=3"), "dp=2/1 names 2 stages, but pp=3"));
+  CHECK(contains(error_of("dp=2/1/1,pp=1"), "names 3 stages, but pp=1"));
+}
+
+TEST_CASE("a mesh that cannot work names the numbers and the nearest one that does") {
+  const auto config = config_of(4, 8, 16);
+  CHECK(check("dp=8,pp=6", config) == "");
+  CHECK(check("dp=9", config) ==
+        "mesh dp=9 cannot work: dp=9 replicas, but a step has only 8 lanes ('schedule.lanes', at most 16 = batch 16 / "
+        "microbatch 1); the nearest mesh that works is dp=8");
+  CHECK(check("pp=7", config) ==
+        "mesh pp=7 cannot work: pp=7 stages, but the model divides into at most 6 (embedding, 4 layers, head); the nearest "
+        "mesh that works is pp=6");
+  CHECK(contains(check("dp=9/2,pp=2", config), "the nearest mesh that works is dp=8/2,pp=2"));
+  CHECK(contains(check("dp=100,pp=100", config), "the nearest mesh that works is dp=8,pp=6"));
+  CHECK(contains(check("tp=7", config), "the nearest mesh that works is tp=6"));
+}
+
+TEST_CASE("the nearest mesh that an error names does work") {
+  const auto config = config_of(3, 5, 5);
+  for (const char* text : {"dp=6", "pp=9", "dp=7/1/9,pp=3", "dp=9,pp=9,tp=9"}) {
+    const auto message = check(text, config);
+    const std::string before = "the nearest mesh that works is ";
+    REQUIRE(contains(message, before));
+    const auto named = parse_mesh(message.substr(message.find(before) + before.size()));
+    REQUIRE(named.ok());
+    CHECK(check_mesh(*named, config).ok());
+  }
+}
+
+TEST_CASE("fewer microbatches than stages is a warning, uneven shares are not") {
+  const auto config = config_of(6, 2, 3);
+  CHECK(check("pp=4", config) == "");
+  CHECK(contains(mesh_warning(*parse_mesh("pp=4"), config), "4 stages, but only 3 microbatches"));
+  CHECK(contains(mesh_warning(*parse_mesh("dp=2,pp=2"), config), "2 stages, but only 1 microbatches per replica"));
+  CHECK(mesh_warning(*parse_mesh("pp=3"), config) == "");
+  CHECK(mesh_warning(*parse_mesh("dp=2"), config) == "");
+}

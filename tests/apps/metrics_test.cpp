@@ -1,0 +1,77 @@
+#include "apps/report/metrics.h"
+
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+
+#include <cmath>
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/temp_dir.h"
+
+using namespace troupe;
+using namespace troupe::report;
+
+TEST_CASE("ME-2: a step's line has exactly the promised keys, and losses read back bit by bit") {
+  const StepMetrics m{7, 1.0 / 3.0, 0.1 + 0.2, 3e-4, 8192, 12345.6, 81.25, 0.5, 2};
+  const auto line = to_json_line(m);
+  CHECK(line.back() == '\n');
+  const auto json = nlohmann::ordered_json::parse(line);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.push_back(key);
+  CHECK(keys == std::vector<std::string>{"step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms",
+                                         "exposed_comm_ms", "generation"});
+  CHECK(json["loss"].get<double>() == 1.0 / 3.0);
+  CHECK(json["grad_norm"].get<double>() == 0.1 + 0.2);
+  CHECK(line.find("\"loss\": 0.33333333333333331,") != std::string::npos);
+}
+
+TEST_CASE("an evaluation's line carries step and eval_loss; a number that is none becomes null") {
+  const auto eval = nlohmann::json::parse(to_json_line(EvalMetrics{5, 2.5, 4096, 12, 0}));
+  CHECK(eval["step"] == 5);
+  CHECK(eval["eval_loss"] == 2.5);
+  CHECK_FALSE(eval.contains("loss"));
+  StepMetrics broken;
+  broken.loss = NAN;
+  broken.grad_norm = INFINITY;
+  const auto step = nlohmann::json::parse(to_json_line(broken));
+  CHECK(step["loss"].is_null());
+  CHECK(step["grad_norm"].is_null());
+}
+
+TEST_CASE("ME-1: appending goes on after the last whole line, a fresh run starts anew") {
+  test::TempDir dir;
+  const auto path = test::write_text(dir / "metrics.jsonl", "{\"step\": 0}\n{\"step\": 1, \"lo");
+  {
+    auto writer = MetricsWriter::open(path, MetricsWriter::Mode::append);
+    REQUIRE(writer.ok());
+    CHECK(writer->write(EvalMetrics{1}).ok());
+  }
+  CHECK(test::read_text(path) == "{\"step\": 0}\n" + to_json_line(EvalMetrics{1}));
+  auto fresh = MetricsWriter::open(path);
+  REQUIRE(fresh.ok());
+  CHECK(test::read_text(path).empty());
+  CHECK(MetricsWriter::open(dir.path()).status().code() == Code::io);
+}
+
+TEST_CASE("ME-1: when the disk is full no half line stays behind") {
+  test::TempDir dir;
+  const auto path = dir / "metrics.jsonl";
+  auto writer = MetricsWriter::open(path);
+  REQUIRE(writer.ok());
+  const auto line = to_json_line(StepMetrics{});
+  REQUIRE(writer->write(StepMetrics{}).ok());
+
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit tight = before;
+  tight.rlim_cur = line.size() + line.size() / 2;
+  setrlimit(RLIMIT_FSIZE, &tight);
+  const Status status = writer->write(StepMetrics{});
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, old_handler);
+
+  CHECK_FALSE(status.ok());
+  CHECK(test::read_text(path) == line);
+}

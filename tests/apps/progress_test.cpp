@@ -1,0 +1,74 @@
+#include "apps/report/progress.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/apps/temp_dir.h"
+
+using namespace troupe;
+using namespace troupe::report;
+
+namespace {
+
+/// What a run of `steps` steps of `step_ms` each prints.
+std::string printed(bool terminal, std::int64_t steps, std::int64_t step_ms, bool with_note = false) {
+  test::TempDir dir;
+  std::FILE* out = std::fopen((dir / "out").c_str(), "wb");
+  ManualClock clock;
+  {
+    Progress progress(clock, {.out = out, .terminal = terminal, .end_step = steps});
+    for (std::int64_t s = 0; s < steps; ++s) {
+      clock.advance_to((s + 1) * step_ms * 1'000'000);
+      progress.step(s, 5.0 - static_cast<double>(s) / static_cast<double>(steps), 12345);
+      if (with_note && s == 1) progress.note("a worker went");
+      if (s + 1 == steps / 2) progress.evaluated(s + 1, 4.25);
+    }
+  }
+  std::fclose(out);
+  return test::read_text(dir / "out");
+}
+
+auto lines_of(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+}  // namespace
+
+TEST_CASE("off a terminal: the first and the last step, each 5%, and at most a line every two seconds between") {
+  const auto quick = printed(false, 1000, 1);
+  CHECK(lines_of(quick) >= 21);
+  CHECK(lines_of(quick) <= 23);
+  CHECK(quick.find('\r') == std::string::npos);
+  CHECK(quick.find("step    1/1000  loss 5.0000  12.3k tokens/s  ETA 1 s\n") == 0);
+  CHECK(quick.find("step 1000/1000  loss 4.0010  eval 4.2500  12.3k tokens/s  took 1 s\n") != std::string::npos);
+  CHECK(quick.find("after step 500: eval loss 4.2500\n") != std::string::npos);
+
+  const auto slow = printed(false, 1000, 100);  // 100 s: a line every 2 s, and those at 5%
+  CHECK(lines_of(slow) >= 50);
+  CHECK(lines_of(slow) <= 73);
+  CHECK(lines_of(printed(false, 1, 1)) == 1);
+}
+
+TEST_CASE("on a terminal one line is redrawn in place and wiped to its old width") {
+  const auto text = printed(true, 50, 100);
+  CHECK(lines_of(text) == 1);
+  CHECK(text.back() == '\n');
+  CHECK(std::count(text.begin(), text.end(), '\r') == 50);
+  const auto quick = printed(true, 1000, 1);  // redrawn at most every 100 ms
+  CHECK(std::count(quick.begin(), quick.end(), '\r') <= 12);
+}
+
+TEST_CASE("a note stands on a line of its own and the progress line comes back below it") {
+  const auto text = printed(true, 5, 1000, true);
+  const auto note = text.find("\ra worker went");
+  REQUIRE(note != std::string::npos);
+  CHECK(text.find("\nstep 2/5", note) != std::string::npos);
+}
+
+TEST_CASE("durations and counts read well") {
+  CHECK(duration_text(0) == "0 s");
+  CHECK(duration_text(59.4) == "59 s");
+  CHECK(duration_text(185) == "3 min 05 s");
+  CHECK(duration_text(7620) == "2 h 07 min");
+  CHECK(duration_text(-1) == "?");
+  CHECK(count_text(412) == "412");
+  CHECK(count_text(12345) == "12.3k");
+  CHECK(count_text(4.56e6) == "4.56M");
+}

@@ -1,0 +1,49 @@
+#include "apps/report/files.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/temp_dir.h"
+
+using namespace troupe;
+using namespace troupe::report;
+
+TEST_CASE("the output folder is created with its parents and left empty") {
+  test::TempDir dir;
+  CHECK(prepare_output_dir(dir / "a/b/c").ok());
+  CHECK(std::filesystem::is_empty(dir / "a/b/c"));
+  CHECK(prepare_output_dir(dir / "a/b/c").ok());
+}
+
+TEST_CASE("an output folder that cannot be is refused by name") {
+  test::TempDir dir;
+  const auto file = test::write_text(dir / "file", "x");
+  CHECK(prepare_output_dir(file).message() == "output folder '" + file + "' is a file; name a folder with --out");
+  const auto below = prepare_output_dir(file + "/sub");
+  CHECK_FALSE(below.ok());
+  CHECK(below.message().find("output folder '" + file + "/sub'") != std::string::npos);
+  const auto proc = prepare_output_dir("/proc/self");  // a folder in which nobody can create files, not even root
+  CHECK(proc.message().find("output folder '/proc/self' cannot be written") == 0);
+}
+
+TEST_CASE("a file is replaced whole, and a failed write leaves nothing behind") {
+  test::TempDir dir;
+  CHECK(write_file(dir / "x", "old").ok());
+  CHECK(write_file(dir / "x", "new").ok());
+  CHECK(test::read_text(dir / "x") == "new");
+  std::filesystem::create_directory(dir / "folder");
+  CHECK_FALSE(write_file(dir / "folder", "text").ok());
+  CHECK_FALSE(write_file(dir / "no/such/folder/x", "text").ok());
+  CHECK(dir.entries() == 2);
+}
+
+TEST_CASE("run.json is JSON, indented; anything else is refused") {
+  test::TempDir dir;
+  CHECK(write_run_json(dir / "run.json", R"({"b":1,"a":[1,2]})").ok());
+  const auto text = test::read_text(dir / "run.json");
+  CHECK(text.find("\n  \"b\": 1") != std::string::npos);
+  CHECK(nlohmann::json::parse(text)["a"][1] == 2);
+  CHECK(write_run_json(dir / "bad.json", "{").code() == Code::internal);
+  CHECK(dir.entries() == 1);
+}

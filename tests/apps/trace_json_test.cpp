@@ -1,0 +1,87 @@
+#include "apps/report/trace_json.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/temp_dir.h"
+
+using namespace troupe;
+using namespace troupe::report;
+
+namespace {
+
+nlohmann::json events(const std::string& path) { return nlohmann::json::parse(test::read_text(path))["traceEvents"]; }
+
+std::vector<nlohmann::json> of_phase(const nlohmann::json& all, const std::string& phase) {
+  std::vector<nlohmann::json> out;
+  for (const auto& e : all)
+    if (e["ph"] == phase) out.push_back(e);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a trace has a process per worker, a row per actor, a slice per act and an arrow per message") {
+  test::TempDir dir;
+  auto writer = TraceJsonWriter::open(dir / "trace.json", 1'000'000);
+  REQUIRE(writer.ok());
+  const std::uint64_t id = 0xfedcba9876543210;
+  writer->name_worker(0, "worker 0: stage 0");
+  writer->name_worker(1, "worker 1: stage 1");
+  writer->add(0, {{"embed", "embed fwd", 1'001'234, 1'002'000, 3, 2, 0, id}});
+  writer->add(1, {{"head", "head fwd", 1'004'000, 1'005'500, 3, 2, id, 0}, {"optimizer", "adamw", 1'006'000, 1'006'000, 3}});
+  writer->add(0, {{"embed", "embed bwd", 1'010'000, 1'011'000, 3, 2}});
+  REQUIRE(writer->close().ok());
+
+  const auto all = events(dir / "trace.json");
+  const auto slices = of_phase(all, "X");
+  REQUIRE(slices.size() == 4);
+  CHECK(slices[0]["name"] == "embed fwd");
+  CHECK(slices[0]["pid"] == 0);
+  CHECK(slices[0]["ts"].get<double>() == doctest::Approx(1.234));
+  CHECK(slices[0]["dur"].get<double>() == doctest::Approx(0.766));
+  CHECK(slices[0]["args"] == nlohmann::json{{"step", 3}, {"microbatch", 2}});
+  CHECK_FALSE(slices[2]["args"].contains("microbatch"));
+  CHECK(slices[3]["tid"] == slices[0]["tid"]);
+  CHECK(slices[2]["tid"] != slices[1]["tid"]);
+
+  const auto starts = of_phase(all, "s"), ends = of_phase(all, "f");
+  REQUIRE(starts.size() == 1);
+  REQUIRE(ends.size() == 1);
+  CHECK(starts[0]["id"] == "0xfedcba9876543210");
+  CHECK(starts[0]["id"] == ends[0]["id"]);
+  CHECK(starts[0]["cat"] == ends[0]["cat"]);
+  CHECK(starts[0]["pid"] == 0);
+  CHECK(ends[0]["pid"] == 1);
+  CHECK(ends[0]["bp"] == "e");
+  CHECK(starts[0]["ts"].get<double>() < slices[0]["ts"].get<double>() + slices[0]["dur"].get<double>());
+
+  int names = 0;
+  for (const auto& e : of_phase(all, "M")) names += e["name"] == "thread_name" || e["name"] == "process_name";
+  CHECK(names == 2 + 3);
+}
+
+TEST_CASE("odd names and times before the origin still give valid JSON") {
+  test::TempDir dir;
+  auto writer = TraceJsonWriter::open(dir / "trace.json", 5'000);
+  REQUIRE(writer.ok());
+  writer->name_worker(0, "a \"quoted\"\\ name\n\x01");
+  writer->add(0, {{"row \xff\xfe", std::string("nul \0 tab \t", 11), 3'500, 3'400, 0}});
+  REQUIRE(writer->close().ok());
+  const auto slice = of_phase(events(dir / "trace.json"), "X").at(0);
+  CHECK(slice["ts"].get<double>() == doctest::Approx(-1.5));
+  CHECK(slice["dur"].get<double>() == 0.0);
+}
+
+TEST_CASE("a trace without spans is valid, a path that cannot be written is an error") {
+  test::TempDir dir;
+  auto writer = TraceJsonWriter::open(dir / "trace.json");
+  REQUIRE(writer.ok());
+  REQUIRE(writer->close().ok());
+  CHECK(events(dir / "trace.json").empty());
+  CHECK(TraceJsonWriter::open(dir.path()).status().code() == Code::io);
+  auto full = TraceJsonWriter::open("/dev/full");
+  REQUIRE(full.ok());
+  CHECK_FALSE(full->close().ok());
+}
