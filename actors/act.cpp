@@ -1,0 +1,34 @@
+#include "actors/act.h"
+
+#include <exception>
+
+namespace troupe::actors {
+
+StreamExecutor::StreamExecutor(std::string name, Stream& stream, std::unique_ptr<Body> body, std::int32_t priority,
+                               std::uint32_t run, double cost_s)
+    : name_(std::move(name)), stream_(stream), body_(std::move(body)), priority_(priority), run_(run), cost_s_(cost_s) {}
+
+void StreamExecutor::submit(ActContext context, std::function<void()> started, std::function<void(ActDone)> done) {
+  auto status = std::make_shared<Status>();
+  Task task;
+  task.name = name_;
+  task.order = {priority_, context.step, context.microbatch, run_};
+  task.cost_s = cost_s_;
+  task.on_start = std::move(started);
+  task.work = [body = body_, context = std::move(context), status](Parallel& parallel) {
+    // No exception crosses an actor boundary.
+    try {
+      *status = body->run(context, parallel);
+    } catch (const std::exception& e) {
+      *status = Status(Code::internal, std::string("exception: ") + e.what());
+    } catch (...) {
+      *status = Status(Code::internal, "an exception that is no std::exception");
+    }
+  };
+  task.on_done = [status, done = std::move(done)](std::int64_t begin, std::int64_t end) {
+    done({*status, begin, end, -1, -1});
+  };
+  stream_.submit(std::move(task));
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,145 @@
+#include "actors/actor_core.h"
+
+#include <algorithm>
+
+#include "devices/base/check.h"
+
+namespace troupe::actors {
+
+ActorCore::ActorCore(ActorSpec spec, Outbox& outbox, TraceSink* trace)
+    : spec_(std::move(spec)), ports_(spec_.in, spec_.out), outbox_(outbox), trace_(trace) {}
+
+void ActorCore::begin(std::int64_t step, ProgramMask readers) {
+  begun_ = true;
+  for (std::size_t o = 0; o < spec_.out.size(); ++o) {
+    if (!spec_.initial[o]) continue;
+    Running first;
+    first.context.step = step - spec_.out_step[o];
+    first.context.act.out.resize(spec_.out.size());
+    first.context.act.out[o] = {ports_.take_slot(static_cast<int>(o)), true, true};
+    first.context.act.in.push_back({Token{.readers = readers}, false});
+    first.sequence.assign(spec_.out.size(), 0);
+    publish(first, o, true);
+    publish(first, o, false);
+  }
+  pump();
+}
+
+void ActorCore::arrive(std::int32_t port, const Token& token) {
+  ports_.arrive(port, token);
+  pump();
+}
+
+void ActorCore::ack(std::int32_t port, std::int32_t slot) {
+  ports_.ack(port, slot);
+  pump();
+}
+
+void ActorCore::pump() {
+  while (!waiting_ && !failed_ && begun_ && ports_.ready()) {
+    Running running;
+    ActContext& c = running.context;
+    c.act = ports_.begin();
+    c.program = spec_.program;
+    const auto per_step = std::max<std::size_t>(1, spec_.microbatches.size());
+    c.local = static_cast<std::int32_t>(c.act.number % per_step);
+    c.microbatch = spec_.microbatches.empty() ? -1 : spec_.microbatches[c.local];
+    c.step = -1;
+    for (std::size_t i = 0; i < c.act.in.size(); ++i) {
+      const Token& token = c.act.in[i].token;
+      if (c.step < 0) c.step = token.step;
+      ASSERT(c.step == token.step, spec_.name, spec_.in[i].name, c.step, token.step);
+      if (token.microbatch >= 0 && c.microbatch >= 0)
+        ASSERT(token.microbatch == c.microbatch, spec_.name, spec_.in[i].name, token.microbatch, c.microbatch);
+    }
+    running.sequence.assign(spec_.out.size(), 0);
+    const auto number = c.act.number;
+    waiting_ = true;
+    ActContext copy = c;
+    running_.emplace(number, std::move(running));
+    outbox_.submit(std::move(copy));
+  }
+}
+
+void ActorCore::publish(Running& running, std::size_t port, bool same_stream) {
+  const auto& readers = spec_.readers[port];
+  ProgramMask mask = every_program;
+  for (const auto& in : running.context.act.in) mask &= in.token.readers;
+  auto reads = [&](const Reader& r) { return (mask >> r.program & 1) != 0; };
+  const auto& out = running.context.act.out[port];
+  const bool early = std::any_of(readers.begin(), readers.end(),
+                                 [&](const Reader& r) { return r.same_stream && reads(r); });
+  // The first of the two calls that has readers, or else the second, publishes the slot for all of them.
+  if (same_stream ? early : !early) {
+    const auto count = std::count_if(readers.begin(), readers.end(), reads);
+    running.sequence[port] = ports_.publish(static_cast<int>(port), out.slot, static_cast<std::int32_t>(count));
+  }
+  Token token;
+  token.slot = out.slot;
+  token.sequence = running.sequence[port];
+  token.step = running.context.step + spec_.out_step[port];
+  token.microbatch = running.context.microbatch;
+  token.rows = running.result.rows;
+  for (const auto& r : readers)
+    if (r.same_stream == same_stream && reads(r)) outbox_.arrive(r.actor, r.port, token);
+}
+
+void ActorCore::started(std::uint64_t number) {
+  Running& r = running_.at(number);
+  r.started = true;
+  waiting_ = false;
+  for (std::size_t i = 0; i < spec_.in.size(); ++i)
+    if (spec_.writers[i].same_stream && r.context.act.in[i].last)
+      outbox_.ack(spec_.writers[i].actor, spec_.writers[i].port, r.context.act.in[i].token.slot);
+  for (std::size_t o = 0; o < spec_.out.size(); ++o)
+    if (r.context.act.out[o].last) publish(r, o, true);
+  pump();
+}
+
+void ActorCore::done(std::uint64_t number, ActDone result) {
+  Running& r = running_.at(number);
+  ASSERT(r.started, spec_.name, number);
+  r.done = true;
+  r.result = std::move(result);
+  while (!running_.empty() && running_.begin()->second.done) {
+    finish(running_.begin()->second);
+    running_.erase(running_.begin());
+  }
+  pump();
+}
+
+void ActorCore::finish(Running& r) {
+  ActContext& c = r.context;
+  if (!r.result.status.ok()) {
+    failed_ = true;
+    outbox_.failed(r.result.status);
+    return;
+  }
+  if (c.step < 0) c.step = r.result.step;
+  for (std::size_t o = 0; o < spec_.out.size(); ++o)
+    if (c.act.out[o].last) publish(r, o, false);
+  for (std::size_t i = 0; i < spec_.in.size(); ++i) {
+    const Writer& w = spec_.writers[i];
+    if (w.same_stream || !c.act.in[i].last) continue;
+    outbox_.ack(w.actor, w.port, c.act.in[i].token.slot);
+  }
+  if (trace_)
+    trace_->record({spec_.name, c.microbatch < 0 ? spec_.name : spec_.name + " mb" + std::to_string(c.microbatch),
+                    r.result.begin_ns, r.result.end_ns, c.step, c.microbatch, 0, 0});
+  const auto per_step = std::max<std::size_t>(1, spec_.microbatches.size());
+  if (spec_.closes_step && c.local + 1 == static_cast<std::int32_t>(per_step))
+    outbox_.step_closed(c.step);
+}
+
+std::string ActorCore::explain() const {
+  std::string text = spec_.name + ": " + std::to_string(ports_.acts()) + " acts begun";
+  if (!running_.empty()) {
+    const auto& oldest = running_.begin()->second;
+    text += ", act " + std::to_string(running_.begin()->first) + (oldest.started ? " runs" : " waits for its stream");
+  }
+  for (const auto& name : ports_.missing_inputs()) text += ", waits for a token on '" + name + "'";
+  for (const auto& name : ports_.missing_credits()) text += ", waits for a free slot of '" + name + "'";
+  return text;
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,47 @@
+// ControlPort: how a conductor writes channels. Tokens wait here until their slot is free: the session may
+// say "go" or "commit" at any time, flow control is the slots' alone.
+#pragma once
+
+#include <cstring>
+#include <deque>
+#include <functional>
+
+#include "actors/actor_core.h"
+
+namespace troupe::actors {
+
+class ControlPort {
+ public:
+  ControlPort(std::string name, std::int32_t slots, std::vector<Reader> readers, PortMemory memory)
+      : ports_({}, {{std::move(name), slots, 1}}), readers_(std::move(readers)), memory_(memory) {}
+
+  /// Queues a token with its payload (copied into the slot when one is free), then sends what can be sent.
+  void push(const Token& token, std::vector<std::byte> payload, const std::function<void(const Reader&, const Token&)>& send) {
+    waiting_.push_back({token, std::move(payload)});
+    flush(send);
+  }
+  void ack(std::int32_t slot, const std::function<void(const Reader&, const Token&)>& send) {
+    ports_.ack(0, slot);
+    flush(send);
+  }
+  std::size_t waiting() const { return waiting_.size(); }
+
+ private:
+  void flush(const std::function<void(const Reader&, const Token&)>& send) {
+    while (!waiting_.empty() && ports_.free_slots(0) > 0) {
+      auto [token, payload] = std::move(waiting_.front());
+      waiting_.pop_front();
+      token.slot = ports_.take_slot(0);
+      if (!payload.empty()) std::memcpy(memory_.at(token.slot), payload.data(), payload.size());
+      token.sequence = ports_.publish(0, token.slot, static_cast<std::int32_t>(readers_.size()));
+      for (const auto& r : readers_) send(r, token);
+    }
+  }
+
+  Ports ports_;
+  std::vector<Reader> readers_;
+  PortMemory memory_;
+  std::deque<std::pair<Token, std::vector<std::byte>>> waiting_;
+};
+
+}  // namespace troupe::actors

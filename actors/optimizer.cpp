@@ -1,0 +1,109 @@
+#include "actors/optimizer.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <functional>
+#include <map>
+
+#include "devices/base/check.h"
+#include "placement/tree.h"
+
+namespace troupe::actors {
+
+namespace {
+
+/// The part's whole gradient: the only use, or the sum of the uses in graph order (into `sum`).
+const float* gradient(const ParamPart& part, const std::vector<PortMemory>& in, const ActContext& c,
+                      std::vector<float>& sum, Parallel& par) {
+  auto use = [&](const ParamPart::Use& u) {
+    return reinterpret_cast<const float*>(in[u.port].at(c.act.in[u.port].token.slot) + u.offset);
+  };
+  if (part.grads.size() == 1) return use(part.grads[0]);
+  const auto n = part.extent.elements();
+  sum.assign(use(part.grads[0]), use(part.grads[0]) + n);
+  for (std::size_t i = 1; i < part.grads.size(); ++i) kernels::add_into(sum.data(), use(part.grads[i]), n, par);
+  return sum.data();
+}
+
+double tree_sum(Term node, const std::function<const double*(Term)>& known) {
+  if (const double* value = known(node)) return *value;
+  ASSERT(node.hi - node.lo > 1, node.lo, node.hi);
+  const auto [left, right] = tree_children(node);
+  return tree_sum(left, known) + tree_sum(right, known);
+}
+
+}  // namespace
+
+double combine_row_sums(const std::vector<double>& triples, std::int64_t rows) {
+  std::map<std::pair<std::int32_t, std::int32_t>, double> nodes;
+  for (std::size_t i = 0; i + 2 < triples.size(); i += 3)
+    nodes[{static_cast<std::int32_t>(triples[i]), static_cast<std::int32_t>(triples[i + 1])}] = triples[i + 2];
+  return tree_sum({0, static_cast<std::int32_t>(rows)}, [&](Term t) {
+    const auto it = nodes.find({t.lo, t.hi});
+    return it == nodes.end() ? nullptr : &it->second;
+  });
+}
+
+NormBody::NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, ReportSink report)
+    : parts_(std::move(parts)), in_(std::move(in)), report_(std::move(report)) {}
+
+Status NormBody::run(const ActContext& c, Parallel& par) {
+  std::vector<float> sum;
+  for (const auto& part : parts_) {
+    if (part.extent.empty()) continue;
+    // Rows are indices of dim 0, everything else belongs to the row. Only whole rows can be summed here.
+    const Range rows = part.extent.dims.empty() ? Range{0, 1} : part.extent.dims[0];
+    const std::int64_t cols = part.extent.elements() / rows.size();
+    std::vector<double> squares(static_cast<std::size_t>(rows.size()));
+    kernels::row_square_sums(gradient(part, in_, c, sum, par), rows.size(), cols, squares.data(), par);
+    Report report{"norm:" + part.name, c.step, -1, {}};
+    const Term own{static_cast<std::int32_t>(rows.lo), static_cast<std::int32_t>(rows.hi)};
+    for (const Term& node : tree_cover(own, static_cast<std::int32_t>(part.rows))) {
+      const double value = tree_sum(node, [&](Term t) {
+        return t.hi - t.lo == 1 ? &squares[static_cast<std::size_t>(t.lo - rows.lo)] : nullptr;
+      });
+      report.values.insert(report.values.end(), {double(node.lo), double(node.hi), value});
+    }
+    report_(c.program, std::move(report));
+  }
+  return {};
+}
+
+UpdateBody::UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port,
+                       PortMemory params, std::byte* state, kernels::AdamW hyper)
+    : parts_(std::move(parts)), in_(std::move(in)), commit_port_(commit_port), params_(params), state_(state), hyper_(hyper) {}
+
+Status UpdateBody::run(const ActContext& c, Parallel& par) {
+  Commit commit;
+  std::memcpy(&commit, in_[commit_port_].at(c.act.in[commit_port_].token.slot), sizeof commit);
+  kernels::AdamW hyper = hyper_;
+  hyper.lr = static_cast<float>(commit.lr);
+  hyper.grad_scale = commit.grad_scale;
+  hyper.step = commit.update;
+  std::vector<float> sum;
+  for (const auto& part : parts_) {
+    const auto n = part.extent.elements();
+    if (n == 0) continue;
+    hyper.weight_decay = part.decay ? hyper_.weight_decay : 0;
+    auto* m = reinterpret_cast<float*>(state_ + part.state_offset);
+    kernels::adamw_update(reinterpret_cast<float*>(params_.at(c.act.out[0].slot) + part.param_offset),
+                          gradient(part, in_, c, sum, par), m, m + n, n, hyper, par);
+  }
+  return {};
+}
+
+DigestBody::DigestBody(std::vector<Part> parts, PortMemory params, ReportSink report)
+    : parts_(std::move(parts)), params_(params), report_(std::move(report)) {}
+
+Status DigestBody::run(const ActContext& c, Parallel& par) {
+  for (auto& part : parts_) {
+    part.view.data = params_.at(c.act.in[0].token.slot) + part.offset;
+    const auto words = kernels::digest(part.view, par);
+    // Words travel as doubles' bits: a report is a list of doubles.
+    report_(c.program, {"digest:" + part.name, c.step, -1, {std::bit_cast<double>(words[0]), std::bit_cast<double>(words[1])}});
+  }
+  return {};
+}
+
+}  // namespace troupe::actors

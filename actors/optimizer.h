@@ -1,0 +1,70 @@
+// The two actors of an optimizer step: the norm of the reduced gradient (a vote), then, after the commit,
+// the update in place. A tied parameter has one gradient per use; uses are added in graph order.
+#pragma once
+
+#include <vector>
+
+#include "actors/act.h"
+#include "kernels/op.h"
+#include "kernels/vector.h"
+
+namespace troupe::actors {
+
+/// One parameter (or this place's part of it) in a group that is updated by one actor.
+struct ParamPart {
+  std::string name;
+  Extent extent;                               ///< the part that this actor has
+  std::int64_t rows = 1;                       ///< of the whole tensor: leaves of the norm's tree
+  struct Use { std::int32_t port; std::int64_t offset; };
+  std::vector<Use> grads;                      ///< input port and byte offset, one per use, in graph order
+  std::int64_t param_offset = 0;               ///< in the parameter slot
+  std::int64_t state_offset = 0;               ///< of the first moment; the second follows after `elements`
+  bool decay = true;                           ///< weight decay applies
+};
+
+/// Adds up a tensor's sums of squares from tree nodes of its rows: [lo, hi, sum] triples in any order.
+/// NU-2: each row is summed in float64 in a fixed order, rows along the fixed tree.
+double combine_row_sums(const std::vector<double>& triples, std::int64_t rows);
+
+/// Reports "norm:NAME" with triples [row lo, row hi, sum of squares] for the part's rows.
+class NormBody final : public Body {
+ public:
+  NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, ReportSink report);
+  Status run(const ActContext& context, Parallel& parallel) override;
+
+ private:
+  std::vector<ParamPart> parts_;
+  std::vector<PortMemory> in_;
+  ReportSink report_;
+};
+
+/// AdamW (Loshchilov and Hutter, 2019) over a group of parameters. Input `commit_port` carries a Commit.
+class UpdateBody final : public Body {
+ public:
+  UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port, PortMemory params,
+             std::byte* state, kernels::AdamW hyper);
+  Status run(const ActContext& context, Parallel& parallel) override;
+
+ private:
+  std::vector<ParamPart> parts_;
+  std::vector<PortMemory> in_;
+  std::int32_t commit_port_;
+  PortMemory params_;
+  std::byte* state_;
+  kernels::AdamW hyper_;
+};
+
+/// Reports "digest:NAME" of each part: see kernels::digest. Equal for equal parameters on any topology.
+class DigestBody final : public Body {
+ public:
+  struct Part { std::string name; kernels::View view; std::int64_t offset; };
+  DigestBody(std::vector<Part> parts, PortMemory params, ReportSink report);
+  Status run(const ActContext& context, Parallel& parallel) override;
+
+ private:
+  std::vector<Part> parts_;
+  PortMemory params_;
+  ReportSink report_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,55 @@
+#include "actors/port_actor.h"
+
+#include <caf/send.hpp>
+
+namespace troupe::actors {
+
+void set_quiet_handlers(caf::scheduled_actor& self) {
+  self.set_down_handler([](caf::down_msg&) {});
+  self.set_error_handler([](caf::error&) {});
+  self.set_default_handler(caf::drop);
+}
+
+PortActor::PortActor(caf::actor_config& config, ActorSpec spec, std::shared_ptr<Executor> executor, TraceSink* trace)
+    : caf::event_based_actor(config), core_(std::move(spec), *this, trace), executor_(std::move(executor)) {
+  set_quiet_handlers(*this);
+}
+
+caf::behavior PortActor::make_behavior() {
+  return {
+      [this](Wire& wire) {
+        actors_ = std::move(wire.actors);
+        conductor_ = std::move(wire.conductor);
+      },
+      [this](const Begin& m) { core_.begin(m.step, m.readers); },
+      [this](const Arrive& m) { core_.arrive(m.port, m.token); },
+      [this](const Ack& m) { core_.ack(m.port, m.slot); },
+      [this](const Started& m) { core_.started(m.act); },
+      [this](Done& m) { core_.done(m.act, std::move(m.done)); },
+      [this](const Explain&) { send(conductor_, Explanation{core_.explain()}); },
+  };
+}
+
+void PortActor::arrive(std::int32_t actor, std::int32_t port, const Token& token) {
+  send(actors_[actor], Arrive{port, token});
+}
+
+void PortActor::ack(std::int32_t actor, std::int32_t port, std::int32_t slot) {
+  send(actor < 0 ? conductor_ : actors_[actor], Ack{port, slot});
+}
+
+void PortActor::submit(ActContext context) {
+  auto self = caf::actor_cast<caf::actor>(this);
+  const auto number = context.act.number;
+  executor_->submit(
+      std::move(context), [self, number] { caf::anon_send(self, Started{number}); },
+      [self, number](ActDone done) { caf::anon_send(self, Done{number, std::move(done)}); });
+}
+
+void PortActor::step_closed(std::int64_t step) {
+  send(conductor_, StepClosed{core_.spec().name, core_.spec().program, step});
+}
+
+void PortActor::failed(const Status& status) { send(conductor_, Failed{core_.spec().name, status}); }
+
+}  // namespace troupe::actors

@@ -1,0 +1,57 @@
+// PortActor: the CAF shell around ActorCore and an Executor. Every actor of a plan is one of these: stream
+// segments, communicators, optimizers, loaders, user-defined actors differ in their executor only.
+#pragma once
+
+#include <caf/event_based_actor.hpp>
+#include <memory>
+
+#include "actors/actor_core.h"
+
+namespace troupe::actors {
+
+// Messages. Local only: they never leave the process.
+struct Wire { std::vector<caf::actor> actors; caf::actor conductor; };   ///< who the indices are
+struct Begin { std::int64_t step = 0; ProgramMask readers = every_program; };  ///< publish initial tokens, act
+struct Arrive { std::int32_t port = 0; Token token; };
+struct Ack { std::int32_t port = 0; std::int32_t slot = 0; };
+struct Started { std::uint64_t act = 0; };
+struct Done { std::uint64_t act = 0; ActDone done; };
+struct Explain {};                                                       ///< say what you wait for
+struct StepClosed { std::string actor; std::uint16_t program = 0; std::int64_t step = 0; };
+struct Failed { std::string actor; Status status; };
+struct Explanation { std::string text; };
+
+class PortActor final : public caf::event_based_actor, private Outbox {
+ public:
+  PortActor(caf::actor_config& config, ActorSpec spec, std::shared_ptr<Executor> executor, TraceSink* trace);
+  caf::behavior make_behavior() override;
+  const char* name() const override { return "troupe.port_actor"; }
+
+ private:
+  void arrive(std::int32_t actor, std::int32_t port, const Token& token) override;
+  void ack(std::int32_t actor, std::int32_t port, std::int32_t slot) override;
+  void submit(ActContext context) override;
+  void step_closed(std::int64_t step) override;
+  void failed(const Status& status) override;
+
+  ActorCore core_;
+  std::shared_ptr<Executor> executor_;
+  std::vector<caf::actor> actors_;
+  caf::actor conductor_;
+};
+
+/// Installs quiet handlers: CAF's defaults print and die on down, exit and exception.
+void set_quiet_handlers(caf::scheduled_actor& self);
+
+}  // namespace troupe::actors
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::Wire)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::Begin)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::Arrive)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::Ack)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::Started)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::Done)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::Explain)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::StepClosed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::Failed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::Explanation)

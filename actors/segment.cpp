@@ -1,0 +1,80 @@
+#include "actors/segment.h"
+
+#include "devices/base/check.h"
+#include "kernels/vector.h"
+
+namespace troupe::actors {
+
+std::vector<LaneAct> lane_acts(const std::vector<std::int32_t>& microbatches, Term owned, std::int32_t lanes,
+                               std::int64_t total) {
+  std::vector<LaneAct> acts;
+  for (auto m : microbatches) {
+    const std::int32_t lane = lane_of(m, lanes, total);
+    const Range range = microbatches_of(lane, lanes, total);
+    const LanePush push = lane_push(owned, lane, lanes);
+    acts.push_back({push.slot, m != range.lo, m + 1 == range.hi ? push.merges : 0});
+  }
+  return acts;
+}
+
+SegmentBody::SegmentBody(SegmentSpec spec) : spec_(std::move(spec)) {}
+
+kernels::View SegmentBody::resolve(const Operand& o, const ActContext& c, const LaneAct& lane) const {
+  kernels::View view = o.view;
+  switch (o.where) {
+    case Operand::Where::in: view.data = spec_.in[o.port].at(c.act.in[o.port].token.slot) + o.offset; break;
+    case Operand::Where::out: view.data = spec_.out[o.port].at(c.act.out[o.port].slot) + o.offset; break;
+    case Operand::Where::scratch: view.data = spec_.scratch + o.offset; break;
+  }
+  if (o.accumulator) view.data += lane.copy * spec_.copy_bytes[o.port];
+  return view;
+}
+
+Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
+  const LaneAct lane = spec_.lanes.empty() ? LaneAct{} : spec_.lanes[c.local];
+  for (const BoundOp& op : spec_.ops) {
+    kernels::Call call;
+    for (const auto& o : op.in) call.in.push_back(resolve(o, c, lane));
+    if (!op.def) {
+      Report report{op.name, c.step, c.microbatch, {}};
+      const auto& v = call.in.front();
+      for (std::int64_t i = 0; i < v.size(); ++i)
+        report.values.push_back(v.dtype == DType::f64   ? v.as<double>()[i]
+                                : v.dtype == DType::f32 ? static_cast<double>(v.as<float>()[i])
+                                : v.dtype == DType::i64 ? static_cast<double>(v.as<std::int64_t>()[i])
+                                                        : static_cast<double>(v.as<std::int32_t>()[i]));
+      spec_.report(c.program, std::move(report));
+      continue;
+    }
+    for (const auto& o : op.out) {
+      call.out.push_back(resolve(o, c, lane));
+      if (o.accumulator) call.accumulate = lane.accumulate;
+    }
+    call.attrs = &op.attrs;
+    call.scratch = {spec_.scratch + spec_.op_scratch_offset,
+                    static_cast<std::size_t>(spec_.scratch_bytes - spec_.op_scratch_offset)};
+    call.par = &parallel;
+    call.rng_key = op.rng_key;
+    call.step = c.step;
+    call.first_sample = c.microbatch < 0 ? 0 : c.microbatch * spec_.samples_per_microbatch;
+    op.def->cpu(call);
+  }
+  merge_lanes(c, lane, parallel);
+  return {};
+}
+
+void SegmentBody::merge_lanes(const ActContext& c, const LaneAct& lane, Parallel& parallel) const {
+  for (std::size_t port = 0; port < spec_.out.size(); ++port) {
+    const std::int64_t bytes = spec_.copy_bytes[port];
+    if (bytes == 0) continue;
+    std::byte* base = spec_.out[port].at(c.act.out[port].slot);
+    for (std::int32_t m = 0; m < lane.merges; ++m) {
+      const std::int32_t top = lane.copy - m;
+      ASSERT(top >= 1, lane.copy, m);
+      kernels::add_into(reinterpret_cast<float*>(base + (top - 1) * bytes),
+                        reinterpret_cast<const float*>(base + top * bytes), bytes / 4, parallel);
+    }
+  }
+}
+
+}  // namespace troupe::actors

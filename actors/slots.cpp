@@ -1,0 +1,103 @@
+#include "actors/slots.h"
+
+#include <algorithm>
+
+#include "devices/base/check.h"
+
+namespace troupe::actors {
+
+Ports::Ports(std::vector<InSpec> in, std::vector<OutSpec> out)
+    : in_specs_(std::move(in)), out_specs_(std::move(out)), in_(in_specs_.size()), out_(out_specs_.size()) {
+  for (const auto& spec : in_specs_) REQUIRE(spec.hold >= 1, spec.name, spec.hold);
+  for (std::size_t o = 0; o < out_.size(); ++o) {
+    REQUIRE(out_specs_[o].slots >= 1 && out_specs_[o].every >= 1, out_specs_[o].name, out_specs_[o].slots,
+            out_specs_[o].every);
+    out_[o].state.assign(out_specs_[o].slots, free_slot);
+  }
+}
+
+void Ports::arrive(int port, const Token& token) {
+  In& in = in_.at(port);
+  if (!in.queue.empty())
+    ASSERT(token.sequence > in.queue.back().sequence, in_specs_[port].name, token.sequence,
+           in.queue.back().sequence);
+  in.queue.push_back(token);
+}
+
+void Ports::ack(int port, std::int32_t slot) {
+  Out& out = out_.at(port);
+  ASSERT(slot >= 0 && slot < static_cast<std::int32_t>(out.state.size()), out_specs_[port].name, slot);
+  ASSERT(out.state[slot] > 0, out_specs_[port].name, slot, out.state[slot]);
+  if (--out.state[slot] == 0) out.state[slot] = free_slot;
+}
+
+std::int32_t Ports::free_slots(int port) const {
+  const auto& state = out_.at(port).state;
+  return static_cast<std::int32_t>(std::count(state.begin(), state.end(), free_slot));
+}
+
+bool Ports::ready() const {
+  for (const In& in : in_)
+    if (in.queue.empty()) return false;
+  for (std::size_t o = 0; o < out_.size(); ++o)
+    if (out_[o].current < 0 && free_slots(static_cast<int>(o)) == 0) return false;
+  return true;
+}
+
+std::int32_t Ports::take_slot(int port) {
+  auto& state = out_.at(port).state;
+  const auto it = std::find(state.begin(), state.end(), free_slot);
+  ASSERT(it != state.end(), out_specs_[port].name);
+  *it = writing;
+  return static_cast<std::int32_t>(it - state.begin());
+}
+
+Act Ports::begin() {
+  ASSERT(ready(), acts_);
+  Act act;
+  act.number = acts_++;
+  for (std::size_t i = 0; i < in_.size(); ++i) {
+    In& in = in_[i];
+    const bool last = ++in.used == in_specs_[i].hold;
+    act.in.push_back({in.queue.front(), last});
+    if (last) {
+      in.queue.pop_front();
+      in.used = 0;
+    }
+  }
+  for (std::size_t o = 0; o < out_.size(); ++o) {
+    Out& out = out_[o];
+    const bool first = out.current < 0;
+    if (first) out.current = take_slot(static_cast<int>(o));
+    const bool last = ++out.filled == out_specs_[o].every;
+    act.out.push_back({out.current, first, last});
+    if (last) {
+      out.current = -1;
+      out.filled = 0;
+    }
+  }
+  return act;
+}
+
+std::uint32_t Ports::publish(int port, std::int32_t slot, std::int32_t readers) {
+  Out& out = out_.at(port);
+  ASSERT(out.state.at(slot) == writing, out_specs_[port].name, slot, out.state[slot]);
+  out.state[slot] = readers > 0 ? readers : free_slot;
+  return out.published++;
+}
+
+std::vector<std::string> Ports::missing_inputs() const {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < in_.size(); ++i)
+    if (in_[i].queue.empty()) names.push_back(in_specs_[i].name);
+  return names;
+}
+
+std::vector<std::string> Ports::missing_credits() const {
+  std::vector<std::string> names;
+  for (std::size_t o = 0; o < out_.size(); ++o)
+    if (out_[o].current < 0 && free_slots(static_cast<int>(o)) == 0) names.push_back(out_specs_[o].name);
+  return names;
+}
+
+}  // namespace troupe::actors

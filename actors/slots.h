@@ -1,0 +1,116 @@
+// Slots, credits, acks: the one flow-control primitive of Troupe. A plain class, no CAF, no threads.
+//
+// An actor has input ports and output ports. An output port owns a fixed number of slots. The actor may
+// act when every input port holds a token and every output port has a free slot (its credit). It
+// publishes the slot to its consumers; each acks when it has finished reading; at the last ack the slot
+// is free again. OneFlow's register protocol (Yuan et al., 2021), with rates as in synchronous dataflow
+// (Lee and Messerschmitt, 1987).
+//
+//   SL-1  conservation: every slot is free, being written, or held by a known number of readers;
+//   SL-2  an actor begins an act only if every input has a token and every output a free slot;
+//   SL-3  tokens of a channel are consumed in the order in which they were published;
+//   SL-4  a token serves exactly `hold` acts of its reader, and is acked once, after the last of them;
+//   SL-5  a slot serves exactly `every` acts of its writer, and is published once, after the last of them;
+//   SL-6  an ack of a slot that is not published is our bug and ends the process.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+namespace troupe::actors {
+
+/// Programs (train, evaluate, ...) that read a token: bit p is program p.
+using ProgramMask = std::uint32_t;
+inline constexpr ProgramMask every_program = ~ProgramMask{0};
+
+/// What travels on a channel inside a place: which slot of the producer, and what it holds.
+struct Token {
+  std::int32_t slot = 0;
+  std::uint32_t sequence = 0;            ///< numbers the tokens of a channel
+  std::int64_t step = 0;
+  std::int32_t microbatch = -1;          ///< -1: once per step
+  std::int64_t rows = -1;                ///< actual length of a ragged dim; -1: as planned
+  ProgramMask readers = every_program;   ///< which programs' consumers get what is made from it
+};
+
+struct InSpec {
+  std::string name;
+  std::int32_t hold = 1;       ///< acts that one token serves
+};
+
+struct OutSpec {
+  std::string name;
+  std::int32_t slots = 1;
+  std::int32_t every = 1;      ///< acts that fill one slot (an accumulator publishes once after `every`)
+};
+
+/// One act: which tokens it reads and which slots it writes.
+struct Act {
+  struct In {
+    Token token;
+    bool last = false;         ///< ack after this act
+  };
+  struct Out {
+    std::int32_t slot = 0;
+    bool first = false;        ///< first act into this slot
+    bool last = false;         ///< publish after this act
+  };
+  std::uint64_t number = 0;    ///< counts the acts of this actor
+  std::vector<In> in;
+  std::vector<Out> out;
+};
+
+/// The ports of one actor. Owned by that actor; not thread-safe.
+class Ports {
+ public:
+  Ports() = default;
+  Ports(std::vector<InSpec> in, std::vector<OutSpec> out);
+
+  /// A token has arrived on input port `port`.
+  void arrive(int port, const Token& token);
+  /// One reader of `slot` has finished.
+  void ack(int port, std::int32_t slot);
+
+  /// Whether an act may begin (SL-2).
+  bool ready() const;
+  /// Takes the tokens and credits of the next act. Requires ready().
+  Act begin();
+  /// The slot goes out to `readers` readers; with none it is free again at once. Answers its sequence number.
+  std::uint32_t publish(int port, std::int32_t slot, std::int32_t readers);
+  /// Takes a free slot without an act: the initial token of a channel.
+  std::int32_t take_slot(int port);
+
+  std::uint64_t acts() const { return acts_; }
+  const std::vector<InSpec>& in_specs() const { return in_specs_; }
+  const std::vector<OutSpec>& out_specs() const { return out_specs_; }
+  std::int32_t free_slots(int port) const;
+  /// Slots that are not free: being written or read. The stash of a stage, as a test sees it.
+  std::int32_t used_slots(int port) const { return out_specs_[port].slots - free_slots(port); }
+  /// Tokens that wait on an input port (one that is being held for more acts included).
+  std::size_t queued(int port) const { return in_.at(port).queue.size(); }
+  /// Names of the input ports without a token, and of the output ports without a free slot.
+  std::vector<std::string> missing_inputs() const;
+  std::vector<std::string> missing_credits() const;
+
+ private:
+  enum : std::int32_t { free_slot = -1, writing = -2 };
+  struct In {
+    std::deque<Token> queue;
+    std::int32_t used = 0;                 // acts the head token has served
+  };
+  struct Out {
+    std::vector<std::int32_t> state;       // free_slot, writing, or the number of readers
+    std::int32_t current = -1;             // the slot that an unfinished group of acts fills
+    std::int32_t filled = 0;               // acts into `current`
+    std::uint32_t published = 0;
+  };
+  std::vector<InSpec> in_specs_;
+  std::vector<OutSpec> out_specs_;
+  std::vector<In> in_;
+  std::vector<Out> out_;
+  std::uint64_t acts_ = 0;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,89 @@
+// UserActor: what an application writes when an op is not enough. A first-class member of the graph:
+// typed, SBP-annotated ports, slots and credits like any other actor, on any worker.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/act.h"
+#include "kernels/op.h"
+
+namespace troupe::actors {
+
+/// What a user-defined actor is told when it is made.
+struct UserActorInfo {
+  std::string name;
+  Rank rank = 0;
+  std::uint64_t seed = 0;
+  kernels::Attrs attrs;
+};
+
+/// One act of a user-defined actor. Views are this place's parts: see View::extent.
+struct UserCall {
+  std::vector<kernels::View> in, out;
+  std::int64_t step = 0;
+  std::int32_t microbatch = 0;
+  std::int64_t samples_per_microbatch = 1;
+  Parallel* par = nullptr;
+  /// Sends numbers to the session under a name.
+  std::function<void(std::string name, std::vector<double> values)> report;
+};
+
+class UserActor {
+ public:
+  virtual ~UserActor() = default;
+  /// Called on the actor's stream, one act at a time. An error stops the job and names this actor.
+  virtual Status act(UserCall& call) = 0;
+};
+
+/// Makes an actor of one kind; an error (a file that is missing, say) stops the job before it starts.
+using UserActorFactory = std::function<Expected<std::unique_ptr<UserActor>>(const UserActorInfo&)>;
+using UserActorSet = std::map<std::string, UserActorFactory>;
+
+/// An argument of a user-defined actor: a port, an offset into its slot, and the view there.
+struct UserOperand {
+  std::int32_t port = 0;
+  std::int64_t offset = 0;
+  kernels::View view;
+};
+
+class UserBody final : public Body {
+ public:
+  UserBody(std::unique_ptr<UserActor> actor, std::vector<UserOperand> in, std::vector<UserOperand> out,
+           std::vector<PortMemory> in_memory, std::vector<PortMemory> out_memory, std::int64_t samples_per_microbatch,
+           ReportSink report)
+      : actor_(std::move(actor)), in_(std::move(in)), out_(std::move(out)), in_memory_(std::move(in_memory)),
+        out_memory_(std::move(out_memory)), samples_(samples_per_microbatch), report_(std::move(report)) {}
+
+  Status run(const ActContext& c, Parallel& parallel) override {
+    UserCall call;
+    for (auto o : in_) {
+      o.view.data = in_memory_[o.port].at(c.act.in[o.port].token.slot) + o.offset;
+      call.in.push_back(std::move(o.view));
+    }
+    for (auto o : out_) {
+      o.view.data = out_memory_[o.port].at(c.act.out[o.port].slot) + o.offset;
+      call.out.push_back(std::move(o.view));
+    }
+    call.step = c.step;
+    call.microbatch = c.microbatch;
+    call.samples_per_microbatch = samples_;
+    call.par = &parallel;
+    call.report = [&](std::string name, std::vector<double> values) {
+      report_(c.program, {std::move(name), c.step, c.microbatch, std::move(values)});
+    };
+    return actor_->act(call);
+  }
+
+ private:
+  std::unique_ptr<UserActor> actor_;
+  std::vector<UserOperand> in_, out_;
+  std::vector<PortMemory> in_memory_, out_memory_;
+  std::int64_t samples_;
+  ReportSink report_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,279 @@
+#include "comm/exchange.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "devices/base/check.h"
+#include "placement/tree.h"
+
+namespace troupe::comm {
+
+namespace {
+
+constexpr std::int64_t staging_alignment = 64;
+
+std::int64_t reserve(Route& route, std::int64_t bytes) {
+  const std::int64_t at = route.staging_bytes;
+  route.staging_bytes += (bytes + staging_alignment - 1) / staging_alignment * staging_alignment;
+  return at;
+}
+
+const Move::Piece& piece_of(const Move& move, const Transfer& t) {
+  for (const auto& p : move.have)
+    if (p.term == t.term && p.extent.contains(t.extent)) return p;
+  ASSERT(false, t.extent, t.term.lo, t.term.hi);
+  return move.have.front();
+}
+
+template <class T>
+void add_run(T* into, const T* from, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) into[i] += from[i];
+}
+
+/// into[part] += from[part], both buffers row-major with their own extents.
+void add_extent(const Extent& part, const void* from, const Extent& from_extent, void* into, const Extent& into_extent,
+                DType dtype) {
+  for_each_run(part, from_extent, into_extent, [&](std::int64_t a, std::int64_t b, std::int64_t run) {
+    if (dtype == DType::f32) add_run(static_cast<float*>(into) + b, static_cast<const float*>(from) + a, run);
+    else if (dtype == DType::f64) add_run(static_cast<double*>(into) + b, static_cast<const double*>(from) + a, run);
+    else ASSERT(false, to_string(dtype));
+  });
+}
+
+/// One term's values of the destination extent, wherever they lie now.
+struct Operand {
+  Term term;
+  const std::byte* data = nullptr;
+  Extent extent;                  // of the buffer that data points to
+  std::byte* scratch = nullptr;   // non-null: may be overwritten
+};
+
+/// Adds the operands (same destination piece, consecutive terms) along the tree into `out`.
+void combine(std::vector<Operand> operands, const Extent& piece, std::int32_t terms, DType dtype, std::byte* out,
+             const Extent& out_extent) {
+  const std::int64_t item = size_of(dtype);
+  std::vector<Operand> stack;
+  bool in_out = false;   // the sum of the top lies in `out`
+  auto siblings = [&](const Term& a, const Term& b) {
+    if (a.hi != b.lo || !is_tree_node({a.lo, b.hi}, terms)) return false;
+    const auto [l, r] = tree_children({a.lo, b.hi});
+    return l == a && r == b;
+  };
+  for (auto& operand : operands) {
+    stack.push_back(operand);
+    while (stack.size() > 1 && siblings(stack[stack.size() - 2].term, stack.back().term)) {
+      Operand right = stack.back();
+      stack.pop_back();
+      Operand& left = stack.back();
+      // Addition commutes bit for bit, so the sum goes wherever may be overwritten.
+      if (left.scratch) add_extent(piece, right.data, right.extent, left.scratch, left.extent, dtype);
+      else if (right.scratch) {
+        add_extent(piece, left.data, left.extent, right.scratch, right.extent, dtype);
+        const Term sum{left.term.lo, right.term.hi};
+        left = right;
+        left.term = sum;
+        continue;
+      } else {
+        ASSERT(!in_out, piece);
+        in_out = true;
+        copy_extent(piece, left.data, left.extent, out, out_extent, item);
+        add_extent(piece, right.data, right.extent, out, out_extent, dtype);
+        left.data = left.scratch = out;
+        left.extent = out_extent;
+      }
+      left.term.hi = right.term.hi;
+    }
+  }
+  ASSERT(stack.size() == 1 && stack.front().term == (Term{0, terms}), piece, stack.size(), terms);
+  if (stack.front().data != out) copy_extent(piece, stack.front().data, stack.front().extent, out, out_extent, item);
+}
+
+/// State of one running act; freed with its last callback.
+struct Running : std::enable_shared_from_this<Running> {
+  const Route& route;
+  ExchangeAct act;
+  Transport& transport;
+  Stream& stream;
+  ExchangeDone done;
+  std::atomic<int> pending{0};
+  std::mutex mutex;
+  Status status;
+  Header header;
+
+  Running(const Route& r, const ExchangeAct& a, Transport& t, Stream& s, ExchangeDone d)
+      : route(r), act(a), transport(t), stream(s), done(std::move(d)), header(a.header) {}
+
+  void on_stream(const char* name, std::function<void()> work, std::function<void()> then) {
+    Task task;
+    task.name = name;
+    task.order = act.order;
+    task.work = [self = shared_from_this(), work = std::move(work)](Parallel&) { work(); };
+    task.on_done = [self = shared_from_this(), then = std::move(then)](std::int64_t, std::int64_t) { then(); };
+    stream.submit(std::move(task));
+  }
+
+  void start() {
+    if (route.before) on_stream("pack", [this] { pack(); }, [this] { network(); });
+    else network();
+  }
+
+  void pack() {
+    for (const auto& m : route.moves)
+      for (const auto& p : m.sends)
+        if (p.staging >= 0) {
+          const auto& piece = piece_of(m, p.transfer);
+          copy_extent(p.transfer.extent, act.sources[m.port] + piece.offset, piece.extent, act.staging + p.staging,
+                      p.transfer.extent, size_of(m.dtype));
+        }
+  }
+
+  void network() {
+    int count = 1;   // this function itself, so that nothing finishes before all is issued
+    for (const auto& m : route.moves) count += static_cast<int>(m.sends.size() + m.receives.size());
+    pending = count;
+    for (const auto& m : route.moves) {
+      const std::int64_t item = size_of(m.dtype);
+      for (const auto& p : m.receives) {
+        const std::size_t bytes = static_cast<std::size_t>(p.transfer.extent.elements() * item);
+        std::byte* into = p.staging >= 0 ? act.staging + p.staging
+                                         : act.destination + m.want_offset + offset_in(p.transfer.extent, m.want) * item;
+        transport.recv(p.transfer.from, {act.header.channel, p.id, act.header.sequence}, {into, bytes},
+                       [self = shared_from_this()](Status s, const Header& h) {
+                         if (s.ok()) {
+                           std::lock_guard lock(self->mutex);
+                           self->header = h;
+                         }
+                         self->part_done(s);
+                       });
+      }
+      for (const auto& p : m.sends) {
+        const std::size_t bytes = static_cast<std::size_t>(p.transfer.extent.elements() * item);
+        const std::byte* from = nullptr;
+        if (p.staging >= 0) {
+          from = act.staging + p.staging;
+        } else {
+          const auto& piece = piece_of(m, p.transfer);
+          from = act.sources[m.port] + piece.offset + offset_in(p.transfer.extent, piece.extent) * item;
+        }
+        Header h = act.header;
+        h.part = p.id;
+        h.term_lo = p.transfer.term.lo;
+        h.term_hi = p.transfer.term.hi;
+        transport.send(p.transfer.to, h, {from, bytes}, [self = shared_from_this()](Status s) { self->part_done(s); });
+      }
+    }
+    part_done({});
+  }
+
+  void part_done(const Status& s) {
+    if (!s.ok()) {
+      std::lock_guard lock(mutex);
+      if (status.ok()) status = s;
+    }
+    if (pending.fetch_sub(1) != 1) return;
+    if (route.after && status.ok()) on_stream("combine", [this] { finish(); }, [this] { done(status, header); });
+    else done(status, header);
+  }
+
+  void finish() {
+    for (const auto& m : route.moves) {
+      if (!m.wants || m.want.empty()) continue;
+      const std::int64_t item = size_of(m.dtype);
+      std::byte* out = act.destination + m.want_offset;
+      if (m.zero) std::memset(out, 0, static_cast<std::size_t>(m.want.elements() * item));
+      if (m.terms == 1 || m.zero) {
+        for (const auto& p : m.locals) {
+          const auto& piece = piece_of(m, p.transfer);
+          copy_extent(p.transfer.extent, act.sources[m.port] + piece.offset, piece.extent, out, m.want, item);
+        }
+        for (const auto& p : m.receives)
+          if (p.staging >= 0)
+            copy_extent(p.transfer.extent, act.staging + p.staging, p.transfer.extent, out, m.want, item);
+        continue;
+      }
+      // Pieces of one extent, in term order; each is summed on its own.
+      std::vector<std::pair<Extent, std::vector<Operand>>> pieces;
+      auto add = [&](const Transfer& t, Operand operand) {
+        operand.term = t.term;
+        for (auto& [extent, operands] : pieces)
+          if (extent == t.extent) return operands.push_back(std::move(operand));
+        pieces.push_back({t.extent, {std::move(operand)}});
+      };
+      for (const auto& p : m.locals) {
+        const auto& piece = piece_of(m, p.transfer);
+        add(p.transfer, {{}, act.sources[m.port] + piece.offset, piece.extent, nullptr});
+      }
+      for (const auto& p : m.receives)
+        add(p.transfer, {{}, act.staging + p.staging, p.transfer.extent, act.staging + p.staging});
+      for (auto& [extent, operands] : pieces) {
+        std::sort(operands.begin(), operands.end(),
+                  [](const Operand& a, const Operand& b) { return a.term.lo < b.term.lo; });
+        combine(std::move(operands), extent, m.terms, m.dtype, out, m.want);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+std::int64_t Route::sent_bytes() const {
+  std::int64_t n = 0;
+  for (const auto& m : moves)
+    for (const auto& p : m.sends) n += p.transfer.extent.elements() * size_of(m.dtype);
+  return n;
+}
+
+std::int64_t Route::received_bytes() const {
+  std::int64_t n = 0;
+  for (const auto& m : moves)
+    for (const auto& p : m.receives) n += p.transfer.extent.elements() * size_of(m.dtype);
+  return n;
+}
+
+std::uint32_t add_move(Route& route, Rank self, const BoxingPlan& plan, DType dtype, MoveEnds ends,
+                       std::uint32_t first_part) {
+  Move move;
+  move.dtype = dtype;
+  move.terms = plan.terms;
+  move.port = ends.port;
+  move.have = std::move(ends.have);
+  move.want_offset = ends.want_offset;
+  move.wants = ends.want != nullptr;
+  if (ends.want) move.want = *ends.want;
+  const std::int64_t item = size_of(dtype);
+  for (const auto& t : plan.transfers) {
+    const std::uint32_t id = first_part++;
+    if (t.from != self && t.to != self) continue;
+    Move::Part part{t, id, -1};
+    if (t.from == self && t.to == self) {
+      move.locals.push_back(part);
+      route.after = true;
+    } else if (t.from == self) {
+      if (!contiguous_in(t.extent, piece_of(move, t).extent)) {
+        part.staging = reserve(route, t.extent.elements() * item);
+        route.before = true;
+      }
+      move.sends.push_back(part);
+    } else {
+      if (move.terms > 1 || !contiguous_in(t.extent, move.want)) {
+        part.staging = reserve(route, t.extent.elements() * item);
+        route.after = true;
+      }
+      move.receives.push_back(part);
+    }
+  }
+  move.zero = move.wants && !move.want.empty() && move.locals.empty() && move.receives.empty();
+  route.after |= move.zero;
+  route.moves.push_back(std::move(move));
+  return first_part;
+}
+
+void run_exchange(const Route& route, const ExchangeAct& act, Transport& transport, Stream& stream, ExchangeDone done) {
+  std::make_shared<Running>(route, act, transport, stream, std::move(done))->start();
+}
+
+}  // namespace troupe::comm

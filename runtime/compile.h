@@ -1,0 +1,27 @@
+// From a graph to a plan: stages, SBP deduction with visible boxings, segments, channels, slots, memory.
+#pragma once
+
+#include "runtime/plan.h"
+
+namespace troupe::runtime {
+
+struct CompileOptions {
+  std::vector<Mesh> stages;                  ///< one mesh per pipeline stage; see stage_meshes
+  std::vector<std::int32_t> stage_of_unit;   ///< empty: units are cut into stages by cost
+  std::int32_t lanes = 8;
+  std::uint64_t seed = 0;
+  CostModel costs;
+};
+
+/// Meshes with axes {tp, dp} for stages of dp widths `dp`, ranks numbered stage by stage, tp fastest. tp is
+/// the outer axis so that a dim that both split is cut by tp first: a ZeRO share lies inside a tp part.
+std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, std::int64_t tp = 1);
+
+/// Cuts consecutive units into `stages` runs so that the costliest run is as cheap as possible.
+/// Error: more stages than units.
+Expected<std::vector<std::int32_t>> partition_units(const std::vector<double>& costs, std::int32_t stages);
+
+/// Errors name the op, the tensor, both layouts and the boxing it would need with its bytes.
+Expected<Plan> compile(const Graph& graph, const CompileOptions& options);
+
+}  // namespace troupe::runtime

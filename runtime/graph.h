@@ -1,0 +1,141 @@
+// Graph: what a user writes. Logical ops and tensors, user-defined actors, programs that share parameters.
+//
+//   Graph g(ops);
+//   g.program("train", {.microbatches = 8, .samples = 2});
+//   g.unit("mlp.0");
+//   Value x = g.actor("data", "input", {}, {{"x", {DType::f32, {2, 64}}}})[0];
+//   Value w = g.param("w", {32, 64}, Init::normal(0.02f));
+//   Value y = g.op("linear", {x, w})[0];
+//
+// Shapes are those of one microbatch. Which places run what is decided later: units are cut into stages,
+// SBP hints on values are optional. The first error sticks; `status()` tells it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/op.h"
+#include "kernels/vector.h"
+
+namespace troupe::runtime {
+
+using kernels::Attrs;
+using kernels::TensorType;
+using kernels::Value;
+
+/// How often a tensor is made: once per microbatch, or once per step (parameters, their gradients).
+enum class Rate : std::uint8_t { microbatch, step };
+
+/// How a parameter begins.
+struct Init {
+  enum class Kind : std::uint8_t { constant, normal };
+  Kind kind = Kind::constant;
+  float value = 0;                       ///< the constant, or the standard deviation
+  static Init normal(float std) { return {Kind::normal, std}; }
+  static Init constant(float v) { return {Kind::constant, v}; }
+};
+
+struct ProgramSpec {
+  std::int64_t microbatches = 1;         ///< per step, of the whole job
+  std::int64_t samples = 1;              ///< rows of dim 0 per microbatch
+  bool operator==(const ProgramSpec&) const = default;
+};
+
+/// An output port of a user-defined actor.
+struct PortType {
+  std::string name;
+  TensorType type;
+  std::optional<NdSbp> sbp;              ///< one per axis of its stage's mesh; none: B everywhere
+};
+
+struct Tensor {
+  std::string name;
+  TensorType type;
+  Rate rate = Rate::microbatch;
+  std::int32_t node = -1;                ///< producer
+  std::optional<NdSbp> hint;
+};
+
+struct Node {
+  enum class Kind : std::uint8_t { op, actor, feed, param, report };
+  Kind kind = Kind::op;
+  std::string op;                        ///< op name, actor kind, report name
+  std::string name;                      ///< logical, unique
+  Attrs attrs;
+  std::vector<Value> in, out;
+  std::vector<std::optional<NdSbp>> in_sbp;   ///< actors: how each input is wanted
+  std::int32_t unit = 0;
+  std::int32_t program = 0;
+  bool backward = false;
+  Init init;                             ///< parameters
+  bool decay = true;                     ///< parameters: weight decay applies
+};
+
+/// The gradient of one parameter: one value per use, in graph order.
+struct ParamGrad {
+  Value param = kernels::no_value;
+  std::vector<Value> uses;
+};
+
+class Graph {
+ public:
+  explicit Graph(const kernels::OpSet& ops) : ops_(&ops) {}
+
+  /// Following nodes belong to this program. The first program is 0.
+  std::int32_t program(const std::string& name, ProgramSpec spec);
+  /// Following nodes belong to this unit (layer): what pipeline stages are made of. Reuses a known name.
+  std::int32_t unit(const std::string& name);
+
+  /// A parameter; the same name gives the same value (tying, sharing between programs).
+  Value param(const std::string& name, const Shape& shape, Init init, bool decay = true);
+  /// One op. Inputs are values of this program or parameters.
+  std::vector<Value> op(const std::string& op, const std::vector<Value>& in, Attrs attrs = {}, std::string name = {});
+  /// A user-defined actor of `kind`; answers its output ports. Without inputs it is a source.
+  std::vector<Value> actor(const std::string& kind, const std::string& name, const std::vector<Value>& in,
+                           const std::vector<PortType>& out, Attrs attrs = {},
+                           std::vector<std::optional<NdSbp>> in_sbp = {});
+  /// Sends the values of a small tensor to the session, once per microbatch.
+  void report(const std::string& name, Value v);
+  /// How a value shall lie on its stage's mesh.
+  void hint(Value v, NdSbp sbp);
+  /// A value that the session sends, once per microbatch (a prompt, a command).
+  Value feed(const std::string& name, TensorType type);
+
+  /// Backward by graph rewriting, from a loss op's output; fills grads(). Once, in one program.
+  void minimize(Value loss, kernels::AdamW hyper);
+
+  const Status& status() const { return status_; }
+  const kernels::OpSet& ops() const { return *ops_; }
+  const std::vector<Node>& nodes() const { return nodes_; }
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+  const std::vector<std::string>& units() const { return units_; }
+  const std::vector<std::string>& programs() const { return programs_; }
+  const std::vector<ProgramSpec>& program_specs() const { return program_specs_; }
+  const std::vector<ParamGrad>& grads() const { return grads_; }
+  const kernels::AdamW& hyper() const { return hyper_; }
+  bool trains() const { return !grads_.empty(); }
+  bool is_param(Value v) const { return nodes_[tensors_[v].node].kind == Node::Kind::param; }
+
+ private:
+  friend class Differentiator;
+  Value add_tensor(std::string name, TensorType type, Rate rate, std::int32_t node);
+  void fail(const std::string& message);
+  std::string unique(std::string name);
+
+  const kernels::OpSet* ops_;
+  Status status_;
+  std::vector<Node> nodes_;
+  std::vector<Tensor> tensors_;
+  std::vector<std::string> units_, programs_;
+  std::vector<ProgramSpec> program_specs_;
+  std::vector<ParamGrad> grads_;
+  std::set<std::string> names_;
+  kernels::AdamW hyper_;
+  std::int32_t unit_ = 0, program_ = 0;
+  bool backward_ = false;
+};
+
+}  // namespace troupe::runtime

@@ -1,0 +1,273 @@
+#include "runtime/local_plan.h"
+
+#include <algorithm>
+#include <map>
+
+#include "devices/base/check.h"
+#include "placement/tree.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+constexpr std::int64_t page = 4096;
+std::int64_t aligned(std::int64_t bytes, std::int64_t to = 64) { return (bytes + to - 1) / to * to; }
+
+class Localizer {
+ public:
+  Localizer(const Plan& plan, Rank rank) : plan_(plan), rank_(rank) {}
+
+  Expected<LocalPlan> run() {
+    local_.rank = rank_;
+    local_.stage = plan_.stage_of(rank_);
+    if (local_.stage < 0) return invalid("rank " + std::to_string(rank_) + " is on no stage of the plan");
+    local_.dp_index = plan_.dp_index(rank_);
+    const Mesh& mesh = plan_.meshes[local_.stage];
+    const auto coord = mesh.coord(mesh.find(rank_));
+    for (std::size_t a = 0; a < coord.size(); ++a)
+      if (static_cast<int>(a) != dp_axis(mesh) && coord[a] != 0) local_.reports = false;
+    role_ = &plan_.roles[local_.stage];
+    for (std::size_t p = 0; p < plan_.programs.size(); ++p)
+      microbatches_.push_back(plan_.microbatches(static_cast<std::int32_t>(p), local_.stage, local_.dp_index));
+    local_.closers.assign(plan_.programs.size(), 0);
+    choose_actors();
+    make_channels();
+    make_specs();
+    for (auto& a : local_.actors)
+      if (plan_actor(a).kind == PlanActor::Kind::exchange) TROUPE_TRY(make_routes(a));
+    place_memory();
+    return std::move(local_);
+  }
+
+ private:
+  const PlanActor& plan_actor(const LocalActor& a) const { return role_->actors[a.actor]; }
+
+  /// Actors of a program that has no microbatch here do not exist here.
+  void choose_actors() {
+    actor_at_.assign(role_->actors.size(), -1);
+    for (std::size_t i = 0; i < role_->actors.size(); ++i) {
+      const PlanActor& a = role_->actors[i];
+      if (a.rate == Rate::microbatch && microbatches_[a.program].empty()) continue;
+      actor_at_[i] = static_cast<std::int32_t>(local_.actors.size());
+      LocalActor l;
+      l.actor = static_cast<std::int32_t>(i);
+      local_.actors.push_back(std::move(l));
+      if (a.closes_step) ++local_.closers[a.program];
+    }
+  }
+
+  void make_channels() {
+    channel_at_.assign(role_->channels.size(), -1);
+    for (std::size_t i = 0; i < role_->channels.size(); ++i) {
+      const PlanChannel& c = role_->channels[i];
+      if (c.writer >= 0 && actor_at_[c.writer] < 0) continue;
+      LocalChannel l;
+      l.channel = static_cast<std::int32_t>(i);
+      l.slots = c.slots;
+      l.slot_bytes = c.bytes;
+      if (c.kind == PlanChannel::Kind::gradient) {
+        l.copy_bytes = c.bytes;
+        l.slot_bytes = c.bytes * plan_.grad_copies(local_.stage, local_.dp_index);
+      }
+      for (const auto& r : c.readers)
+        if (actor_at_[r.actor] >= 0)
+          l.readers.push_back({actor_at_[r.actor], r.port, static_cast<std::uint16_t>(role_->actors[r.actor].program), false});
+      if (c.writer < 0 && l.readers.empty()) continue;
+      channel_at_[i] = static_cast<std::int32_t>(local_.channels.size());
+      local_.channels.push_back(std::move(l));
+    }
+  }
+
+  void make_specs() {
+    for (auto& l : local_.actors) {
+      const PlanActor& a = plan_actor(l);
+      const auto acts = a.rate == Rate::microbatch ? static_cast<std::int32_t>(microbatches_[a.program].size()) : 1;
+      actors::ActorSpec& s = l.spec;
+      s.name = a.name;
+      s.program = static_cast<std::uint16_t>(a.program);
+      if (a.rate == Rate::microbatch) s.microbatches = microbatches_[a.program];
+      s.closes_step = a.closes_step;
+      auto same_stream = [&](std::int32_t other) { return a.stream == "compute" && role_->actors[other].stream == "compute"; };
+      for (auto id : a.in) {
+        const PlanChannel& c = role_->channels[id];
+        s.in.push_back({c.name, a.rate == Rate::microbatch && c.rate == Rate::step ? acts : 1});
+        s.writers.push_back({c.writer < 0 ? -1 : actor_at_[c.writer], c.writer < 0 ? channel_at_[id] : c.writer_port,
+                             c.writer >= 0 && same_stream(c.writer)});
+        l.in.push_back(channel_at_[id]);
+      }
+      for (auto id : a.out) {
+        const PlanChannel& c = role_->channels[id];
+        s.out.push_back({c.name, c.slots, a.rate == Rate::microbatch && c.rate == Rate::step ? acts : 1});
+        std::vector<actors::Reader> readers = local_.channels[channel_at_[id]].readers;
+        for (auto& r : readers) r.same_stream = same_stream(local_.actors[r.actor].actor);
+        s.readers.push_back(std::move(readers));
+        s.out_step.push_back(c.kind == PlanChannel::Kind::parameter ? 1 : 0);
+        s.initial.push_back(c.initial);
+        l.out.push_back(channel_at_[id]);
+      }
+    }
+  }
+
+  // ---- exchanges ------------------------------------------------------------------------------
+
+  struct Position {                    // of a tensor in this actor's ports
+    std::int32_t port = -1, index = 0;
+  };
+  Position find(const std::vector<std::int32_t>& channels, std::int32_t tensor) const {
+    for (std::size_t p = 0; p < channels.size(); ++p) {
+      const auto& tensors = role_->channels[channels[p]].tensors;
+      const auto it = std::find(tensors.begin(), tensors.end(), tensor);
+      if (it != tensors.end()) return {static_cast<std::int32_t>(p), static_cast<std::int32_t>(it - tensors.begin())};
+    }
+    return {};
+  }
+
+  /// Everyone's sums of a gradient before its reduction: lane nodes are the terms.
+  HoldingList lane_holdings(const PlanTensor& t) const {
+    const Mesh& mesh = plan_.meshes[t.mesh];
+    const Layout l{t.shape, t.dtype, mesh, t.sbp};
+    const auto lanes = plan_.lanes_for(0);
+    std::vector<Holding> holdings;
+    for (std::int64_t p = 0; p < mesh.size(); ++p) {
+      const auto index = mesh.coord(p)[dp_axis(mesh)];
+      for (const Term& node : tree_cover(plan_.owned_lanes(0, t.mesh, index), lanes))
+        holdings.push_back({mesh.ranks[p], l.extent_at(p), node});
+    }
+    return {std::move(holdings), lanes};
+  }
+
+  Status make_routes(LocalActor& l) {
+    const PlanActor& a = plan_actor(l);
+    const PlanExchange& x = plan_.exchanges[a.exchange];
+    const std::int32_t from_mesh = plan_.tensors[x.moves[0].from].mesh, to_mesh = plan_.tensors[x.moves[0].to].mesh;
+    if (a.rate == Rate::step) {
+      l.route_of = {0};
+      return add_route(l, a, x, 0, 0);
+    }
+    // One route per dp coordinate at the other end.
+    std::map<std::int64_t, std::int32_t> routes;
+    const auto lanes = plan_.lanes_for(a.program);
+    for (auto m : microbatches_[a.program]) {
+      const auto lane = lane_of(m, lanes, plan_.program_specs[a.program].microbatches);
+      const bool source = from_mesh == local_.stage, target = to_mesh == local_.stage;
+      const auto from = source ? local_.dp_index : owner_of(lane, plan_.dp_width(from_mesh), lanes);
+      const auto to = target ? local_.dp_index : owner_of(lane, plan_.dp_width(to_mesh), lanes);
+      auto [it, fresh] = routes.try_emplace(source ? to : from, static_cast<std::int32_t>(l.routes.size()));
+      if (fresh) TROUPE_TRY(add_route(l, a, x, from, to));
+      l.route_of.push_back(it->second);
+    }
+    return {};
+  }
+
+  Status add_route(LocalActor& l, const PlanActor& a, const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp) {
+    comm::Route route;
+    std::uint32_t part = 0;
+    for (const auto& move : x.moves) {
+      const PlanTensor& ft = plan_.tensors[move.from];
+      const Layout from = plan_.layout(move.from, from_dp), to = plan_.layout(move.to, to_dp);
+      std::vector<Holding> wanted;
+      for (std::int64_t p = 0; p < to.mesh.size(); ++p) wanted.push_back(to.holding_at(p));
+      auto boxing = ft.lane_terms ? plan_boxing(lane_holdings(ft), wanted) : plan_boxing(from, to);
+      if (!boxing.ok()) return boxing.status().in("exchange '" + x.name + "', tensor '" + ft.name + "'");
+      comm::MoveEnds ends;
+      Extent want;
+      if (const Position at = find(a.in, move.from); at.port >= 0) {
+        const PlanChannel& c = role_->channels[a.in[at.port]];
+        ends.port = at.port;
+        if (ft.lane_terms) {
+          const auto nodes = tree_cover(plan_.owned_lanes(0, local_.stage, local_.dp_index), plan_.lanes_for(0));
+          for (std::size_t i = 0; i < nodes.size(); ++i)
+            ends.have.push_back({plan_.extent(move.from, rank_), nodes[i], static_cast<std::int64_t>(i) * c.bytes + c.offsets[at.index]});
+        } else {
+          const Holding mine = from.holding_at(from.mesh.find(rank_));
+          ends.have.push_back({mine.extent, mine.term, c.offsets[at.index]});
+        }
+      }
+      if (const Position at = find(a.out, move.to); at.port >= 0) {
+        const PlanChannel& c = role_->channels[a.out[at.port]];
+        want = to.extent_at(to.mesh.find(rank_));
+        ends.want = &want;
+        ends.want_offset = c.offsets[at.index];
+      }
+      part = comm::add_move(route, rank_, *boxing, ft.dtype, std::move(ends), part);
+    }
+    std::vector<Rank> peers;
+    for (const auto& m : route.moves) {
+      for (const auto& p : m.sends) peers.push_back(p.transfer.to);
+      for (const auto& p : m.receives) peers.push_back(p.transfer.from);
+    }
+    std::sort(peers.begin(), peers.end());
+    peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+    l.peers.push_back(std::move(peers));
+    l.staging_bytes = std::max(l.staging_bytes, aligned(route.staging_bytes));
+    l.staging_slots = l.staging_bytes == 0 ? 0 : a.rate == Rate::step ? 1 : 2;
+    l.routes.push_back(std::move(route));
+    return {};
+  }
+
+  // ---- memory ---------------------------------------------------------------------------------
+
+  void place_memory() {
+    std::int64_t at = 0;
+    auto take = [&](std::int64_t bytes, std::int64_t alignment = 64) {
+      at = aligned(at, alignment);
+      const auto here = at;
+      at += bytes;
+      return here;
+    };
+    MemoryUse& m = local_.memory;
+    for (auto& c : local_.channels) {
+      const PlanChannel& pc = role_->channels[c.channel];
+      const std::int64_t bytes = c.slot_bytes * c.slots;
+      c.offset = take(bytes, bytes >= page ? page : 64);
+      switch (pc.kind) {
+        case PlanChannel::Kind::activation: m.activations += bytes; break;
+        case PlanChannel::Kind::stash: m.stash += bytes; break;
+        case PlanChannel::Kind::boundary: m.boundary += bytes; break;
+        case PlanChannel::Kind::gradient: case PlanChannel::Kind::reduced: m.gradients += bytes; break;
+        case PlanChannel::Kind::parameter: m.parameters += bytes; break;
+        case PlanChannel::Kind::control: m.control += bytes; break;
+      }
+    }
+    local_.state_offset = take(0, page);
+    if (plan_.trains)
+      for (const auto& a : local_.actors)
+        if (plan_actor(a).kind == PlanActor::Kind::update) {
+          std::int64_t bytes = 0;
+          state_offsets(plan_, rank_, plan_actor(a), bytes);
+          m.optimizer += bytes;
+        }
+    take(m.optimizer);
+    for (const auto& a : local_.actors)
+      if (plan_actor(a).stream == "compute") local_.scratch_bytes = std::max(local_.scratch_bytes, plan_actor(a).scratch_bytes);
+    m.scratch = local_.scratch_bytes;
+    local_.scratch_offset = take(m.scratch, page);
+    for (auto& a : local_.actors) {
+      a.staging_offset = take(a.staging_bytes * a.staging_slots);
+      m.staging += a.staging_bytes * a.staging_slots;
+    }
+    local_.pool_bytes = aligned(at, page);
+  }
+
+  const Plan& plan_;
+  Rank rank_;
+  LocalPlan local_;
+  const PlanRole* role_ = nullptr;
+  std::vector<std::vector<std::int32_t>> microbatches_;   // per program
+  std::vector<std::int32_t> actor_at_, channel_at_;       // role -> local
+};
+
+}  // namespace
+
+std::vector<std::int64_t> state_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total) {
+  std::vector<std::int64_t> offsets;
+  for (const auto& ref : update.params) {
+    offsets.push_back(total);
+    total += aligned(2 * plan.extent(plan.params[ref.param].tensor, rank).elements() * 4);
+  }
+  return offsets;
+}
+
+Expected<LocalPlan> local_plan(const Plan& plan, Rank rank) { return Localizer(plan, rank).run(); }
+
+}  // namespace troupe::runtime

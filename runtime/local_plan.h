@@ -1,0 +1,66 @@
+// LocalPlan: what one rank runs, with numbers where the plan has rules. Pure arithmetic on the plan: the
+// worker builds it for itself, the verifier for the few places that stand for all.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "actors/actor_core.h"
+#include "comm/exchange.h"
+#include "runtime/plan.h"
+
+namespace troupe::runtime {
+
+struct LocalChannel {
+  std::int32_t channel = 0;            ///< in the role
+  std::int64_t copy_bytes = 0;         ///< gradient channels: bytes of a lane copy; else 0
+  std::int64_t slot_bytes = 0;
+  std::int32_t slots = 1;
+  std::int64_t offset = 0;             ///< of slot 0 in the worker's pool
+  std::vector<actors::Reader> readers; ///< of channels that the conductor writes
+};
+
+struct LocalActor {
+  std::int32_t actor = 0;              ///< in the role
+  actors::ActorSpec spec;
+  std::vector<std::int32_t> in, out;   ///< indices into LocalPlan::channels, by port
+  // Exchanges only.
+  std::vector<comm::Route> routes;
+  std::vector<std::int32_t> route_of;  ///< per local act of a step
+  std::vector<std::vector<Rank>> peers;    ///< per route
+  std::int64_t staging_bytes = 0;      ///< of one act
+  std::int32_t staging_slots = 0;
+  std::int64_t staging_offset = 0;     ///< in the pool
+};
+
+/// Bytes by purpose, at one place.
+struct MemoryUse {
+  std::int64_t parameters = 0, gradients = 0, optimizer = 0, stash = 0, activations = 0, boundary = 0, scratch = 0,
+               staging = 0, control = 0;
+  std::int64_t total() const {
+    return parameters + gradients + optimizer + stash + activations + boundary + scratch + staging + control;
+  }
+};
+
+struct LocalPlan {
+  Rank rank = 0;
+  std::int32_t stage = 0;
+  std::int64_t dp_index = 0;
+  bool reports = true;                 ///< of the places that hold a replica, the first speaks
+  std::vector<LocalActor> actors;
+  std::vector<LocalChannel> channels;
+  std::int64_t state_offset = 0;       ///< optimizer state in the pool
+  std::int64_t scratch_offset = 0;     ///< of the compute stream
+  std::int64_t scratch_bytes = 0;
+  std::int64_t pool_bytes = 0;
+  MemoryUse memory;
+  std::vector<std::int32_t> closers;   ///< per program: actors that close its step here
+};
+
+/// Errors: a boxing that nobody can serve, by name.
+Expected<LocalPlan> local_plan(const Plan& plan, Rank rank);
+
+/// Index of the parameter state of a local update actor: byte offsets of its params' moments, in order.
+std::vector<std::int64_t> state_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total);
+
+}  // namespace troupe::runtime

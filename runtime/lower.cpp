@@ -1,0 +1,340 @@
+// SBP deduction: each op takes the signature that fits its inputs as they lie, else the cheapest one;
+// every difference becomes a boxing node. One axis at a time; dp is no axis of deduction: a microbatch
+// is whole on one dp coordinate, so activations are S(0) there, parameters B, their gradients P.
+#include <algorithm>
+#include <set>
+
+#include "runtime/lowered.h"
+
+namespace troupe::runtime {
+
+kernels::OpCost op_cost(const kernels::OpDef& def, const std::vector<TensorType>& in,
+                        const std::vector<TensorType>& out, const Attrs& attrs) {
+  if (def.cost) return def.cost(in, out, attrs);
+  kernels::OpCost cost;
+  for (const auto* side : {&in, &out})
+    for (const auto& t : *side) cost.bytes += static_cast<double>(elements(t.shape) * size_of(t.dtype));
+  return cost;
+}
+
+namespace {
+
+class Lowering {
+ public:
+  Lowering(const Graph& g, const std::vector<std::int32_t>& stage_of_unit, Plan& plan)
+      : g_(g), stage_of_unit_(stage_of_unit), plan_(plan), home_(g.tensors().size(), -1) {
+    for (const auto& grad : g.grads())
+      for (Value v : grad.uses) is_grad_.insert(v);
+  }
+
+  Expected<Lowered> run() {
+    make_params();
+    for (const Node& n : g_.nodes()) {
+      Status s;
+      switch (n.kind) {
+        case Node::Kind::param: break;
+        case Node::Kind::op: s = lower_op(n); break;
+        case Node::Kind::actor: s = lower_actor(n); break;
+        case Node::Kind::feed: s = lower_feed(n); break;
+        case Node::Kind::report: s = lower_report(n); break;
+      }
+      if (!s.ok()) return s;
+    }
+    for (auto& p : low_.params)
+      for (const auto& grad : g_.grads())
+        if (home_[grad.param] == p.tensor)
+          for (Value v : grad.uses) p.grads.push_back(home_[v]);
+    return std::move(low_);
+  }
+
+ private:
+  std::int32_t stage(const Node& n) const { return stage_of_unit_[n.unit]; }
+  const Mesh& mesh(std::int32_t stage) const { return plan_.meshes[stage]; }
+
+  std::int32_t add_tensor(PlanTensor t, std::int32_t producer) {
+    plan_.tensors.push_back(std::move(t));
+    low_.producer.push_back(producer);
+    return static_cast<std::int32_t>(plan_.tensors.size()) - 1;
+  }
+
+  /// A parameter lives on the union of the stages that use it: their dp widths side by side.
+  void make_params() {
+    std::vector<std::set<std::int32_t>> stages(g_.tensors().size());
+    for (const Node& n : g_.nodes())
+      for (Value v : n.in)
+        if (g_.is_param(v)) stages[v].insert(stage(n));
+    for (std::size_t i = 0; i < g_.nodes().size(); ++i) {
+      const Node& n = g_.nodes()[i];
+      if (n.kind != Node::Kind::param || stages[n.out[0]].empty()) continue;
+      LoweredParam p;
+      p.graph_node = static_cast<std::int32_t>(i);
+      p.unit = n.unit;
+      p.stages.assign(stages[n.out[0]].begin(), stages[n.out[0]].end());
+      PlanTensor t;
+      t.name = n.name;
+      t.shape = g_.tensors()[n.out[0]].type.shape;
+      t.dtype = g_.tensors()[n.out[0]].type.dtype;
+      t.rate = Rate::step;
+      t.mesh = union_mesh(p.stages);
+      t.sbp.assign(plan_.meshes[t.mesh].axes.size(), Sbp::B());
+      p.tensor = home_[n.out[0]] = add_tensor(std::move(t), -1);
+      plan_.params.push_back({n.name, p.tensor, n.init.kind, n.init.value, n.decay, 0});
+      low_.params.push_back(std::move(p));
+    }
+  }
+
+  std::int32_t union_mesh(const std::vector<std::int32_t>& stages) {
+    if (stages.size() == 1) return stages[0];
+    Mesh u = mesh(stages[0]);
+    const int axis = dp_axis(u);
+    for (std::size_t i = 1; i < stages.size() && axis >= 0; ++i) {
+      const Mesh& more = mesh(stages[i]);
+      // Row-major with dp innermost: append each outer row's ranks to the row.
+      const std::int64_t have = u.axes[axis].size, extra = more.axes[axis].size;
+      std::vector<Rank> ranks;
+      for (std::int64_t row = 0; row * have < u.size(); ++row) {
+        ranks.insert(ranks.end(), u.ranks.begin() + row * have, u.ranks.begin() + (row + 1) * have);
+        ranks.insert(ranks.end(), more.ranks.begin() + row * extra, more.ranks.begin() + (row + 1) * extra);
+      }
+      u.axes[axis].size += extra;
+      u.ranks = std::move(ranks);
+    }
+    const auto it = std::find(plan_.meshes.begin(), plan_.meshes.end(), u);
+    if (it != plan_.meshes.end()) return static_cast<std::int32_t>(it - plan_.meshes.begin());
+    plan_.meshes.push_back(std::move(u));
+    return static_cast<std::int32_t>(plan_.meshes.size()) - 1;
+  }
+
+  /// Sbp of a microbatch tensor on all axes: `model` on the model axes, S(0) on dp.
+  NdSbp full(std::int32_t stage, NdSbp model) const {
+    const int axis = dp_axis(mesh(stage));
+    if (axis >= 0) model[axis] = Sbp::S(0);
+    return model;
+  }
+
+  /// The tensor that holds graph value `v` on `stage` with layout `sbp`: as it lies, or through a boxing.
+  Expected<std::int32_t> want(Value v, std::int32_t stage, const NdSbp& sbp, const Node& reader) {
+    const std::int32_t home = home_[v];
+    if (home < 0) return invalid("'" + reader.name + "' reads '" + g_.tensors()[v].name + "' before it is made");
+    if (g_.is_param(v)) return want_param(v, home, stage, sbp, reader);
+    // Copy: add_tensor below may move plan_.tensors.
+    const PlanTensor have = plan_.tensors[home];
+    if (have.mesh == stage && have.sbp == sbp) return home;
+    const auto key = std::make_tuple(home, stage, to_string(sbp));
+    if (auto it = boxed_.find(key); it != boxed_.end()) return it->second;
+    const LoweredNode& from = low_.nodes[low_.producer[home]];
+    if (from.program != reader.program)
+      return invalid("'" + reader.name + "' of program '" + g_.programs()[reader.program] + "' reads '" + have.name +
+                     "' of program '" + g_.programs()[from.program] + "': programs share parameters only");
+    PlanTensor t = have;
+    t.name = have.name + "@" + (have.mesh == stage ? to_string(sbp) : "stage" + std::to_string(stage));
+    t.mesh = stage;
+    t.sbp = sbp;
+    LoweredNode n;
+    n.kind = LoweredNode::Kind::boxing;
+    n.name = "box." + t.name;
+    n.in = {home};
+    n.stage = stage;
+    n.unit = reader.unit;
+    n.program = reader.program;
+    n.backward = reader.backward;
+    n.rate = have.rate;
+    const auto node = static_cast<std::int32_t>(low_.nodes.size());
+    const std::int32_t id = add_tensor(std::move(t), node);
+    n.out = {id};
+    low_.nodes.push_back(std::move(n));
+    boxed_[key] = id;
+    return id;
+  }
+
+  /// Parameters take the layout that their first reader wants; later ones must agree.
+  Expected<std::int32_t> want_param(Value v, std::int32_t home, std::int32_t, const NdSbp& sbp, const Node& reader) {
+    PlanTensor& t = plan_.tensors[home];
+    NdSbp target = sbp;
+    const int axis = dp_axis(plan_.meshes[t.mesh]);
+    if (axis >= 0) target[axis] = Sbp::B();
+    if (!param_fixed_.count(v)) {
+      t.sbp = target;
+      param_fixed_.insert(v);
+    } else if (!(t.sbp == target)) {
+      Layout from{t.shape, t.dtype, plan_.meshes[t.mesh], t.sbp}, to = from;
+      to.sbp = target;
+      const auto box = plan_boxing(from, to);
+      return invalid("'" + reader.name + "' wants parameter '" + t.name + "' as (" + to_string(target) +
+                     "), another reader has it as (" + to_string(t.sbp) + "); the boxing between them (" +
+                     to_string(collective_of(from, to)) + ", " +
+                     (box.ok() ? std::to_string(box->moved_bytes(size_of(t.dtype))) + " bytes" : box.status().message()) +
+                     ") is not inserted for parameters: give both readers the same hint");
+    }
+    return home;
+  }
+
+  /// How a value lies along a model axis of `stage` now; nothing if it is free to choose.
+  std::optional<Sbp> lies(Value v, std::int32_t stage, std::size_t axis) const {
+    if (g_.is_param(v)) {
+      if (param_fixed_.count(v)) return plan_.tensors[home_[v]].sbp[axis];
+      const auto& hint = g_.tensors()[v].hint;
+      if (hint && axis < hint->size()) return (*hint)[axis];
+      return std::nullopt;
+    }
+    const PlanTensor& t = plan_.tensors[home_[v]];
+    if (axis < t.sbp.size() && plan_.meshes[t.mesh].axes == mesh(stage).axes) return t.sbp[axis];
+    return Sbp::B();
+  }
+
+  static double boxing_bytes(Sbp from, Sbp to, double bytes, double n) {
+    if (from == to) return 0;
+    if (from.is_partial()) return to.is_broadcast() ? 2 * (n - 1) * bytes : to.is_split() ? (n - 1) * bytes : 1e30;
+    if (from.is_broadcast()) return to.is_partial() ? 0 : 0;
+    return to.is_broadcast() ? (n - 1) * bytes : to.is_split() ? (n - 1) / n * bytes : (n - 1) / n * bytes;
+  }
+
+  Status lower_op(const Node& n) {
+    const auto* def = g_.ops().find(n.op);
+    std::vector<TensorType> types;
+    for (Value v : n.in) types.push_back(g_.tensors()[v].type);
+    const std::int32_t s = stage(n);
+    const auto& axes = mesh(s).axes;
+    const int dp = dp_axis(mesh(s));
+    auto signatures = def->signatures ? def->signatures(types, n.attrs) : std::vector<kernels::Signature>{};
+    signatures.push_back({std::vector<Sbp>(n.in.size(), Sbp::B()), std::vector<Sbp>(n.out.size(), Sbp::B())});
+    std::vector<NdSbp> in(n.in.size(), NdSbp(axes.size(), Sbp::B())), out(n.out.size(), NdSbp(axes.size(), Sbp::B()));
+    for (std::size_t a = 0; a < axes.size(); ++a) {
+      if (static_cast<int>(a) == dp || axes[a].size == 1) continue;
+      const kernels::Signature* best = nullptr;
+      double best_bytes = 0;
+      for (const auto& sig : signatures) {
+        double bytes = 0;
+        for (std::size_t i = 0; i < n.in.size(); ++i) {
+          const auto now = lies(n.in[i], s, a);
+          if (now) bytes += boxing_bytes(*now, sig.in[i], static_cast<double>(elements(types[i].shape) * size_of(types[i].dtype)),
+                                         static_cast<double>(axes[a].size));
+        }
+        for (std::size_t o = 0; o < n.out.size(); ++o)
+          if (const auto& hint = g_.tensors()[n.out[o]].hint; hint && a < hint->size()) {
+            const auto& type = g_.tensors()[n.out[o]].type;
+            bytes += boxing_bytes(sig.out[o], (*hint)[a], static_cast<double>(elements(type.shape) * size_of(type.dtype)),
+                                  static_cast<double>(axes[a].size));
+          }
+        if (!best || bytes < best_bytes) best = &sig, best_bytes = bytes;
+      }
+      for (std::size_t i = 0; i < n.in.size(); ++i) in[i][a] = best->in[i];
+      for (std::size_t o = 0; o < n.out.size(); ++o) out[o][a] = best->out[o];
+    }
+    LoweredNode node;
+    node.kind = LoweredNode::Kind::op;
+    node.op = n.op;
+    node.name = n.name;
+    node.attrs = n.attrs;
+    node.stage = s;
+    node.unit = n.unit;
+    node.program = n.program;
+    node.backward = n.backward;
+    node.rate = n.out.empty() ? Rate::microbatch : g_.tensors()[n.out[0]].rate;
+    for (std::size_t i = 0; i < n.in.size(); ++i) {
+      TROUPE_ASSIGN(const std::int32_t t, want(n.in[i], s, g_.is_param(n.in[i]) ? in[i] : full(s, in[i]), n));
+      node.in.push_back(t);
+    }
+    const auto id = static_cast<std::int32_t>(low_.nodes.size());
+    for (std::size_t o = 0; o < n.out.size(); ++o) {
+      const auto& type = g_.tensors()[n.out[o]].type;
+      PlanTensor t{g_.tensors()[n.out[o]].name, type.dtype, type.shape, s, full(s, out[o]), g_.tensors()[n.out[o]].rate, false};
+      if (is_grad_.count(n.out[o])) {
+        if (dp < 0) return invalid("training needs a mesh with a dp axis (stage " + std::to_string(s) + " has " + to_string(mesh(s)) + ")");
+        t.rate = Rate::step;
+        t.lane_terms = true;
+        t.sbp[dp] = Sbp::P();
+      }
+      node.out.push_back(home_[n.out[o]] = add_tensor(std::move(t), id));
+    }
+    low_.nodes.push_back(std::move(node));
+    return {};
+  }
+
+  Status port_sbp(const Node& n, const std::optional<NdSbp>& hint, const std::string& port, NdSbp& sbp) const {
+    const std::int32_t s = stage(n);
+    sbp.assign(mesh(s).axes.size(), Sbp::B());
+    if (hint) {
+      if (hint->size() != sbp.size())
+        return invalid("actor '" + n.name + "', port '" + port + "': its stage's mesh " + to_string(mesh(s)) + " needs " +
+                       std::to_string(sbp.size()) + " SBPs, one per axis, and the port has (" + to_string(*hint) + ")");
+      sbp = *hint;
+    }
+    sbp = full(s, sbp);
+    return {};
+  }
+
+  Status lower_actor(const Node& n) {
+    LoweredNode node;
+    node.kind = LoweredNode::Kind::actor;
+    node.op = n.op;
+    node.name = n.name;
+    node.attrs = n.attrs;
+    node.stage = stage(n);
+    node.unit = n.unit;
+    node.program = n.program;
+    for (std::size_t i = 0; i < n.in.size(); ++i) {
+      NdSbp sbp;
+      TROUPE_TRY(port_sbp(n, n.in_sbp[i], "input " + std::to_string(i), sbp));
+      TROUPE_ASSIGN(const std::int32_t t, want(n.in[i], node.stage, sbp, n));
+      node.in.push_back(t);
+    }
+    const auto id = static_cast<std::int32_t>(low_.nodes.size());
+    for (Value v : n.out) {
+      const Tensor& graph_tensor = g_.tensors()[v];
+      NdSbp sbp;
+      TROUPE_TRY(port_sbp(n, graph_tensor.hint, graph_tensor.name, sbp));
+      PlanTensor t{graph_tensor.name, graph_tensor.type.dtype, graph_tensor.type.shape, node.stage, sbp, Rate::microbatch, false};
+      if (Status st = Layout(t.shape, t.dtype, mesh(node.stage), t.sbp).validate(); !st.ok()) return st.in("actor '" + n.name + "'");
+      node.out.push_back(home_[v] = add_tensor(std::move(t), id));
+    }
+    low_.nodes.push_back(std::move(node));
+    return {};
+  }
+
+  Status lower_feed(const Node& n) {
+    LoweredNode node;
+    node.kind = LoweredNode::Kind::feed;
+    node.op = n.op;
+    node.name = n.name;
+    node.stage = stage(n);
+    node.unit = n.unit;
+    node.program = n.program;
+    const auto& type = g_.tensors()[n.out[0]].type;
+    PlanTensor t{n.op, type.dtype, type.shape, node.stage, full(node.stage, NdSbp(mesh(node.stage).axes.size(), Sbp::B())), Rate::microbatch, false};
+    node.out = {home_[n.out[0]] = add_tensor(std::move(t), static_cast<std::int32_t>(low_.nodes.size()))};
+    low_.nodes.push_back(std::move(node));
+    return {};
+  }
+
+  Status lower_report(const Node& n) {
+    const std::int32_t s = plan_.tensors[home_[n.in[0]]].mesh;
+    NdSbp sbp = full(s, NdSbp(mesh(s).axes.size(), Sbp::B()));
+    TROUPE_ASSIGN(const std::int32_t t, want(n.in[0], s, sbp, n));
+    LoweredNode node;
+    node.kind = LoweredNode::Kind::report;
+    node.name = n.op;
+    node.in = {t};
+    node.stage = s;
+    node.unit = n.unit;
+    node.program = n.program;
+    low_.nodes.push_back(std::move(node));
+    return {};
+  }
+
+  const Graph& g_;
+  const std::vector<std::int32_t>& stage_of_unit_;
+  Plan& plan_;
+  Lowered low_;
+  std::vector<std::int32_t> home_;                       // graph value -> plan tensor
+  std::set<Value> is_grad_, param_fixed_;
+  std::map<std::tuple<std::int32_t, std::int32_t, std::string>, std::int32_t> boxed_;
+};
+
+}  // namespace
+
+Expected<Lowered> lower(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, Plan& plan) {
+  return Lowering(graph, stage_of_unit, plan).run();
+}
+
+}  // namespace troupe::runtime

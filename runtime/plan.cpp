@@ -1,0 +1,101 @@
+#include "runtime/plan.h"
+
+#include <algorithm>
+
+#include "devices/base/check.h"
+#include "placement/tree.h"
+
+namespace troupe::runtime {
+
+const char* to_string(PlanChannel::Kind kind) {
+  switch (kind) {
+    case PlanChannel::Kind::activation: return "activation";
+    case PlanChannel::Kind::stash: return "stash";
+    case PlanChannel::Kind::boundary: return "boundary";
+    case PlanChannel::Kind::gradient: return "gradient";
+    case PlanChannel::Kind::reduced: return "reduced";
+    case PlanChannel::Kind::parameter: return "parameter";
+    case PlanChannel::Kind::control: return "control";
+  }
+  return "?";
+}
+
+const char* to_string(PlanActor::Kind kind) {
+  switch (kind) {
+    case PlanActor::Kind::segment: return "segment";
+    case PlanActor::Kind::user: return "user";
+    case PlanActor::Kind::exchange: return "exchange";
+    case PlanActor::Kind::norm: return "norm";
+    case PlanActor::Kind::update: return "update";
+    case PlanActor::Kind::digest: return "digest";
+  }
+  return "?";
+}
+
+std::int32_t Plan::workers() const {
+  std::int32_t n = 0;
+  for (std::int32_t s = 0; s < stages; ++s)
+    for (Rank r : meshes[s].ranks) n = std::max(n, r + 1);
+  return n;
+}
+
+std::int32_t Plan::stage_of(Rank rank) const {
+  for (std::int32_t s = 0; s < stages; ++s)
+    if (meshes[s].find(rank) >= 0) return s;
+  return -1;
+}
+
+std::int32_t Plan::program(const std::string& name) const {
+  const auto it = std::find(programs.begin(), programs.end(), name);
+  return it == programs.end() ? -1 : static_cast<std::int32_t>(it - programs.begin());
+}
+
+std::int32_t Plan::lanes_for(std::int32_t program) const {
+  return static_cast<std::int32_t>(std::min<std::int64_t>(lanes, program_specs[program].microbatches));
+}
+
+std::int64_t Plan::dp_index(Rank rank) const {
+  const Mesh& mesh = meshes[stage_of(rank)];
+  const int axis = dp_axis(mesh);
+  return axis < 0 ? 0 : mesh.coord(mesh.find(rank))[axis];
+}
+
+Term Plan::owned_lanes(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const {
+  return lanes_of(dp_width(stage), dp_index, lanes_for(program));
+}
+
+std::vector<std::int32_t> Plan::microbatches(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const {
+  std::vector<std::int32_t> out;
+  const Term own = owned_lanes(program, stage, dp_index);
+  for (auto lane = own.lo; lane < own.hi; ++lane) {
+    const Range r = microbatches_of(lane, lanes_for(program), program_specs[program].microbatches);
+    for (auto m = r.lo; m < r.hi; ++m) out.push_back(static_cast<std::int32_t>(m));
+  }
+  return out;
+}
+
+Layout Plan::layout(std::int32_t tensor, std::int64_t dp_index) const {
+  const PlanTensor& t = tensors[tensor];
+  const Mesh& mesh = meshes[t.mesh];
+  const int axis = dp_axis(mesh);
+  if (t.rate == Rate::step || axis < 0) return {t.shape, t.dtype, mesh, t.sbp};
+  NdSbp sbp = t.sbp;
+  sbp.erase(sbp.begin() + axis);
+  return {t.shape, t.dtype, mesh.slice(axis, dp_index), sbp};
+}
+
+Extent Plan::extent(std::int32_t tensor, Rank rank) const {
+  const PlanTensor& t = tensors[tensor];
+  const Mesh& mesh = meshes[t.mesh];
+  const std::int64_t position = mesh.find(rank);
+  ASSERT(position >= 0, t.name, rank);
+  const int axis = dp_axis(mesh);
+  const Layout l = layout(tensor, t.rate == Rate::step || axis < 0 ? 0 : mesh.coord(position)[axis]);
+  return l.extent_at(l.mesh.find(rank));
+}
+
+std::int32_t Plan::grad_copies(std::int32_t stage, std::int64_t dp_index) const {
+  return std::max(1, lane_copies(owned_lanes(0, stage, dp_index), lanes_for(0)));
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,59 @@
+// The token game: a plan played on virtual time with the very classes that run it (ActorCore, SimDevice's
+// streams, the ReadyQueue rule). Played without asking for the result it is the verifier; with a cost
+// model it is the simulator.
+//
+// Places that behave alike are played once: along tp always, along dp where every stage has the same
+// width (the largest share stands for all). One run proves all timings for marked graphs: one writer per
+// channel, no data-dependent choice (Commoner et al., 1971).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/local_plan.h"
+
+namespace troupe::runtime {
+
+struct GameOptions {
+  std::int64_t steps = 2;              ///< of program 0
+  double control_s = 50e-6;            ///< vote -> commit
+  double hop_s = 0;                    ///< added to every exchange
+  bool every_program = true;           ///< also run the other programs once
+  bool unlimited_slots = false;        ///< what no back-pressure would give
+  /// >= 0: all forward (backward) segments of a stage together take this long per microbatch; everything
+  /// else takes no time.
+  double forward_s = -1, backward_s = -1;
+};
+
+/// One act on a compute stream, as played.
+struct GameAct {
+  Rank rank = 0;
+  std::string actor;
+  bool backward = false;
+  std::int32_t program = 0;
+  std::int64_t step = 0;
+  std::int32_t microbatch = -1;
+  double begin_s = 0, end_s = 0;
+};
+
+struct GameResult {
+  double step_s = 0;                   ///< of the last step: from commit to commit
+  double makespan_s = 0;               ///< of the first step's forward and backward work
+  double bubble = 0;                   ///< 1 - busy / (makespan x stages), first step
+  double compute_s = 0;                ///< busiest stream, per step
+  std::vector<GameAct> acts;           ///< in order of their start
+  std::vector<std::int32_t> peak_stash;    ///< per stage: most microbatches between forward and backward
+  std::vector<MemoryUse> memory;       ///< per representative place
+  std::vector<Rank> places;            ///< who was played
+};
+
+/// Structural checks: indices, ports, rates (balance), slots. Names the culprit.
+Status check_structure(const Plan& plan);
+
+/// Plays the game. Error: the structure, or a deadlock with every actor's wait, by name.
+Expected<GameResult> play(const Plan& plan, const GameOptions& options = {});
+
+/// check_structure, play, and memory against what a place has (0: not checked).
+Status verify(const Plan& plan, std::int64_t memory_bytes_max = 0);
+
+}  // namespace troupe::runtime
