@@ -1,0 +1,102 @@
+// The matching table that every transport shares: posted receives meet announced messages.
+//
+// Whichever comes first waits here for the other; both carry the same (from, Key). What the waiting
+// message is to its transport (a descriptor, bytes, a sender's buffer) is a `token` the table never
+// looks at. Every header that comes from outside passes through admit() first.
+//
+//   MA-1  a pair meets once; equal keys from one peer meet in the order in which they arrived;
+//   MA-2  arbitrary bytes never get past admit(): they are counted, and logged once per peer;
+//   MA-3  at most `announced_max` messages wait: more means a broken peer, and the caller is told.
+//
+// A plain class without threads: owned by the transport's progress thread or by the simulation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "comm/transport.h"
+
+namespace troupe::comm {
+
+/// A receive that was posted.
+struct Posted {
+  Rank from = 0;
+  Key key;
+  std::span<std::byte> into;
+  RecvDone done;
+};
+
+/// A message whose header has arrived; `token` is its transport's handle.
+struct Announced {
+  Rank from = 0;
+  Header header;
+  std::uint64_t token = 0;
+};
+
+class MatchTable {
+ public:
+  struct Limits {
+    std::size_t announced_max = std::size_t{1} << 20;
+    std::uint64_t bytes_max = std::uint64_t{1} << 40;  ///< largest payload a header may claim
+  };
+
+  MatchTable(std::uint64_t job, std::uint32_t generation) : MatchTable(job, generation, Limits()) {}
+  MatchTable(std::uint64_t job, std::uint32_t generation, Limits limits)
+      : job_(job), generation_(generation), limits_(limits) {}
+
+  /// The header in `bytes`, if it is one of this job and generation; otherwise it is counted as stale
+  /// (TR-3) or as garbage (MA-2) and must be dropped. `from` only names the peer in the log.
+  std::optional<Header> admit(Rank from, std::span<const std::byte> bytes);
+  /// Counts and logs (once per peer) something else of a message that made no sense.
+  void drop_garbage(Rank from, const char* why);
+
+  /// A message arrived. Its receive if one was posted; otherwise the message waits, and `full` says
+  /// whether it found no room (MA-3): then it does not wait and its sender has to be given up.
+  std::optional<Posted> announce(const Announced& message, bool& full);
+  /// A receive is posted. The message if one waits; otherwise the receive waits and `receive` is empty.
+  std::optional<Announced> post(Posted& receive);
+
+  /// Takes out everything that concerns a peer, or all peers.
+  struct Taken {
+    std::vector<Posted> posted;
+    std::vector<Announced> announced;
+  };
+  Taken take(Rank from);
+  Taken take_all();
+
+  std::size_t posted() const { return posted_.size(); }
+  std::size_t announced() const { return announced_.size(); }
+  std::uint64_t announced_most() const { return announced_most_; }
+  std::uint64_t stale_dropped() const { return stale_dropped_; }
+  std::uint64_t garbage_dropped() const { return garbage_dropped_; }
+
+ private:
+  struct Place {
+    Rank from;
+    std::uint32_t channel, part, sequence;
+    auto operator<=>(const Place&) const = default;
+  };
+  static Place place(Rank from, const Key& key) { return {from, key.channel, key.part, key.sequence}; }
+
+  std::uint64_t job_;
+  std::uint32_t generation_;
+  Limits limits_;
+  std::multimap<Place, Posted> posted_;
+  std::multimap<Place, Announced> announced_;
+  std::uint64_t announced_most_ = 0, stale_dropped_ = 0, garbage_dropped_ = 0;
+  std::set<Rank> logged_;
+};
+
+/// The key a header is matched by.
+inline Key key_of(const Header& header) { return {header.channel, header.part, header.sequence}; }
+
+/// Whether a message fits a receive: equal sizes, or a ragged one that is shorter. Otherwise `invalid`,
+/// naming the message and both sizes.
+Status check_size(Rank from, const Header& header, std::size_t into_bytes);
+
+}  // namespace troupe::comm

@@ -1,0 +1,71 @@
+// A network in one thread under virtual time, for simulated clusters.
+//
+// Every link (from, to) has a latency and a bandwidth. In exact integer nanoseconds:
+//   announced  = sent + latency + jitter                  the header arrives
+//   matched    = max(announced, posted)                   back-pressure: the payload waits for its receive
+//   delivered  = max(matched, link free) + bytes/bandwidth   rounded up; the link is busy until then
+//   send done  = delivered + latency of the way back
+// Bytes are copied at `delivered`, when the receive ends; the sender's buffer is its own until `send done`.
+//
+//   SN-1  events run in the order of (due time, sequence): same calls, same seed, same order and times;
+//   SN-2  callbacks run inside run_due() only;
+//   SN-3  what comes due on a cut or clogged link waits, and goes on in its order when that ends;
+//   SN-4  a killed rank is never called back; its peers learn of it `detect_ns` later.
+//
+// Owned by the simulation's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "comm/transport.h"
+#include "devices/base/clock.h"
+
+namespace troupe::comm {
+
+struct SimLink {
+  std::int64_t latency_ns = 1'000;
+  std::int64_t bytes_per_second = 0;  ///< 0: no limit
+};
+
+struct SimNetworkOptions {
+  std::int32_t ranks = 2;
+  SimLink link;                  ///< of every pair; set_link() changes one. A rank to itself: no delay at all
+  std::uint64_t seed = 0;
+  std::int64_t jitter_ns = 0;    ///< each announcement is late by a random 0 .. jitter_ns
+  std::int64_t detect_ns = 1'000'000;
+};
+
+class SimNetwork {
+ public:
+  /// `clock` outlives the network; the simulation sets it to next_due_ns() before it calls run_due().
+  SimNetwork(const Clock& clock, const SimNetworkOptions& options);
+  ~SimNetwork();
+  SimNetwork(const SimNetwork&) = delete;
+  SimNetwork& operator=(const SimNetwork&) = delete;
+
+  /// The end of one rank. Opening a rank again, after its transport was shut down or killed, restarts it.
+  /// Transports must be destroyed before the network.
+  std::unique_ptr<Transport> open(Rank rank, std::uint64_t job = 0, std::uint32_t generation = 0);
+
+  std::optional<std::int64_t> next_due_ns() const;
+  /// Delivers everything due at or before `now_ns`.
+  void run_due(std::int64_t now_ns);
+
+  void set_link(Rank from, Rank to, const SimLink& link);
+  /// Loses the way from -> to (headers, payloads and acknowledgements) until heal().
+  void cut(Rank from, Rank to);
+  void heal(Rank from, Rank to);
+  /// Holds everything on the way from -> to for a time.
+  void clog(Rank from, Rank to, std::int64_t for_ns);
+  /// The rank is dead at once: what it sent and is not delivered is lost.
+  void kill(Rank rank);
+
+ private:
+  class End;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace troupe::comm

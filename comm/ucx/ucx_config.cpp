@@ -1,0 +1,48 @@
+#include "comm/ucx/ucx_config.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe::comm {
+
+Expected<ucp_context_h> make_ucx_context(const UcxOptions& o) {
+  ucp_config_t* raw = nullptr;
+  if (const auto s = ucp_config_read(nullptr, nullptr, &raw); s != UCS_OK)
+    return Status(Code::io, std::string("ucp_config_read: ") + ucs_status_string(s));
+  const std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)> config(raw, &ucp_config_release);
+
+  // UCP's own options by their names; what UCP does not know it passes on to its transports, by the name
+  // without the component's prefix (UCX_POSIX_USE_PROC_LINK is "USE_PROC_LINK").
+  const std::vector<std::pair<const char*, std::string>> settings = {
+      {"TLS", o.tls.empty() ? "^sysv" : o.tls},
+      {"NET_DEVICES", o.net_devices.empty() ? "all" : o.net_devices},
+      {"SHM_DEVICES", "all"},
+      {"PROTO_ENABLE", "n"},     // experimental in 1.13
+      {"RNDV_SCHEME", "auto"},   // get, where the transport can: the receiver pulls, nobody writes to it
+      {"RNDV_THRESH", "auto"},
+      {"ZCOPY_THRESH", "auto"},
+      {"UNIFIED_MODE", "n"},
+      {"KEEPALIVE_INTERVAL", std::to_string(o.keepalive_ms) + "ms"},
+      {"KEEPALIVE_NUM_EPS", "inf"},
+      {"WARN_UNUSED_ENV_VARS", "n"},
+      {"LOG_LEVEL", "fatal"},    // it writes to stdout, and what it reports reaches us as a status
+      {"MM_ERROR_HANDLING", "y"},  // or shared memory refuses endpoints that report dead peers
+      {"USE_PROC_LINK", "y"},      // segments are unlinked as soon as they are made: nothing stays in /dev/shm
+  };
+  for (const auto& [name, value] : settings)
+    if (const auto s = ucp_config_modify(config.get(), name, value.c_str()); s != UCS_OK)
+      return invalid(std::string("UCX refuses ") + name + "=" + value + " (" + ucs_status_string(s) + ")");
+
+  ucp_params_t p{};
+  p.field_mask = UCP_PARAM_FIELD_FEATURES;
+  p.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  ucp_context_h context = nullptr;
+  if (const auto s = ucp_init(&p, config.get(), &context); s != UCS_OK)
+    return invalid("UCX cannot use transports \"" + o.tls + "\" on devices \"" + o.net_devices + "\" (" +
+                   ucs_status_string(s) + "); ucx_info -d lists what there is");
+  return context;
+}
+
+}  // namespace troupe::comm

@@ -1,0 +1,38 @@
+# What session and workers say to each other. Tensors never travel here.
+@0x9d7c0b1e52a3f846;
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("troupe::runtime::wire");
+
+struct Report { name @0 :Text; step @1 :Int64; microbatch @2 :Int32; values @3 :List(Float64); }
+struct Address { rank @0 :Int32; blob @1 :Data; }
+
+struct ToWorker {
+  union {
+    hello :group {
+      plan @0 :Data; rank @1 :Int32; job @2 :UInt64; generation @3 :UInt32; threads @4 :Int32;
+      tls @5 :Text; netDevice @6 :Text; traceFile @7 :Text; payload @8 :Data; paced @9 :Float64;
+    }
+    connect @10 :List(Address);
+    begin :group { step @11 :Int64; readers @12 :UInt32; }
+    go :group { program @13 :Int32; step @14 :Int64; }
+    commit :group {
+      step @15 :Int64; readers @16 :UInt32; gradScale @17 :Float64; lr @18 :Float64; update @19 :Int64;
+    }
+    feed :group { name @20 :Text; program @21 :Int32; step @22 :Int64; microbatch @23 :Int32; payload @24 :Data; }
+    explain @25 :Void;
+    stop @26 :Void;
+  }
+}
+
+struct FromWorker {
+  union {
+    address @0 :Data;
+    ready @1 :Void;
+    closed :group { program @2 :Int32; step @3 :Int64; reports @4 :List(Report); busyNs @5 :Int64; }
+    report :group { program @6 :Int32; report @7 :Report; }
+    failed :group { actor @8 :Text; code @9 :UInt8; message @10 :Text; }
+    explanation @11 :Text;
+    stopped :group { peakBytes @12 :Int64; sentBytes @13 :UInt64; receivedBytes @14 :UInt64; }
+  }
+}

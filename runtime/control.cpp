@@ -1,0 +1,215 @@
+#include "runtime/control.h"
+
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "runtime/control.capnp.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+template <class... Fs>
+struct Overloaded : Fs... { using Fs::operator()...; };
+template <class... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;
+
+kj::ArrayPtr<const kj::byte> data(const std::vector<std::byte>& v) { return {reinterpret_cast<const kj::byte*>(v.data()), v.size()}; }
+kj::ArrayPtr<const kj::byte> data(const std::string& v) { return {reinterpret_cast<const kj::byte*>(v.data()), v.size()}; }
+std::vector<std::byte> bytes(capnp::Data::Reader d) {
+  const auto* p = reinterpret_cast<const std::byte*>(d.begin());
+  return {p, p + d.size()};
+}
+std::string text(capnp::Data::Reader d) { return {reinterpret_cast<const char*>(d.begin()), d.size()}; }
+
+void put(wire::Report::Builder b, const Report& r) {
+  b.setName(r.name);
+  b.setStep(r.step);
+  b.setMicrobatch(r.microbatch);
+  auto values = b.initValues(static_cast<unsigned>(r.values.size()));
+  for (unsigned i = 0; i < r.values.size(); ++i) values.set(i, r.values[i]);
+}
+Report get(wire::Report::Reader r) {
+  Report report{r.getName().cStr(), r.getStep(), r.getMicrobatch(), {}};
+  for (auto v : r.getValues()) report.values.push_back(v);
+  return report;
+}
+
+std::vector<std::byte> flat(capnp::MallocMessageBuilder& message) {
+  const auto words = capnp::messageToFlatArray(message);
+  const auto all = words.asBytes();
+  const auto* first = reinterpret_cast<const std::byte*>(all.begin());
+  return {first, first + all.size()};
+}
+
+template <class Root, class Result>
+Expected<Result> decode(const std::vector<std::byte>& in, const std::function<Result(typename Root::Reader)>& read) {
+  std::vector<capnp::word> words((in.size() + sizeof(capnp::word) - 1) / sizeof(capnp::word));
+  std::copy(in.begin(), in.end(), reinterpret_cast<std::byte*>(words.data()));
+  try {
+    capnp::ReaderOptions options;
+    options.traversalLimitInWords = 1 << 28;
+    capnp::FlatArrayMessageReader message(kj::ArrayPtr<const capnp::word>(words.data(), words.size()), options);
+    return read(message.getRoot<Root>());
+  } catch (const kj::Exception& e) {
+    return invalid(std::string("malformed control message: ") + e.getDescription().cStr());
+  }
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const ToWorker& in) {
+  capnp::MallocMessageBuilder message;
+  auto b = message.initRoot<wire::ToWorker>();
+  std::visit(Overloaded{
+                 [&](const Hello& m) {
+                   auto h = b.initHello();
+                   h.setPlan(data(m.plan));
+                   h.setRank(m.rank);
+                   h.setJob(m.job);
+                   h.setGeneration(m.generation);
+                   h.setThreads(m.threads);
+                   h.setTls(m.tls);
+                   h.setNetDevice(m.net_device);
+                   h.setTraceFile(m.trace_file);
+                   h.setPayload(data(m.payload));
+                   h.setPaced(m.paced);
+                 },
+                 [&](const Connect& m) {
+                   auto list = b.initConnect(static_cast<unsigned>(m.addresses.size()));
+                   unsigned i = 0;
+                   for (const auto& [rank, blob] : m.addresses) {
+                     list[i].setRank(rank);
+                     list[i++].setBlob(data(blob));
+                   }
+                 },
+                 [&](const BeginRun& m) {
+                   auto x = b.initBegin();
+                   x.setStep(m.step);
+                   x.setReaders(m.readers);
+                 },
+                 [&](const Go& m) {
+                   auto x = b.initGo();
+                   x.setProgram(m.program);
+                   x.setStep(m.step);
+                 },
+                 [&](const CommitStep& m) {
+                   auto x = b.initCommit();
+                   x.setStep(m.step);
+                   x.setReaders(m.readers);
+                   x.setGradScale(m.commit.grad_scale);
+                   x.setLr(m.commit.lr);
+                   x.setUpdate(m.commit.update);
+                 },
+                 [&](const Feed& m) {
+                   auto x = b.initFeed();
+                   x.setName(m.name);
+                   x.setProgram(m.program);
+                   x.setStep(m.step);
+                   x.setMicrobatch(m.microbatch);
+                   x.setPayload(data(m.payload));
+                 },
+                 [&](const ExplainAll&) { b.setExplain(); },
+                 [&](const Stop&) { b.setStop(); },
+             },
+             in);
+  return flat(message);
+}
+
+std::vector<std::byte> encode(const FromWorker& in) {
+  capnp::MallocMessageBuilder message;
+  auto b = message.initRoot<wire::FromWorker>();
+  std::visit(Overloaded{
+                 [&](const WorkerAddress& m) { b.setAddress(data(m.blob)); },
+                 [&](const Ready&) { b.setReady(); },
+                 [&](const Closed& m) {
+                   auto x = b.initClosed();
+                   x.setProgram(m.program);
+                   x.setStep(m.step);
+                   x.setBusyNs(m.busy_ns);
+                   auto list = x.initReports(static_cast<unsigned>(m.reports.size()));
+                   for (unsigned i = 0; i < m.reports.size(); ++i) put(list[i], m.reports[i]);
+                 },
+                 [&](const EarlyReport& m) {
+                   auto x = b.initReport();
+                   x.setProgram(m.program);
+                   put(x.initReport(), m.report);
+                 },
+                 [&](const WorkerFailed& m) {
+                   auto x = b.initFailed();
+                   x.setActor(m.actor);
+                   x.setCode(static_cast<std::uint8_t>(m.status.code()));
+                   x.setMessage(m.status.message());
+                 },
+                 [&](const Explained& m) { b.setExplanation(m.text); },
+                 [&](const Stopped& m) {
+                   auto x = b.initStopped();
+                   x.setPeakBytes(m.peak_bytes);
+                   x.setSentBytes(m.sent_bytes);
+                   x.setReceivedBytes(m.received_bytes);
+                 },
+             },
+             in);
+  return flat(message);
+}
+
+Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
+  return decode<wire::ToWorker, ToWorker>(in, [](wire::ToWorker::Reader r) -> ToWorker {
+    switch (r.which()) {
+      case wire::ToWorker::HELLO: {
+        const auto h = r.getHello();
+        return Hello{bytes(h.getPlan()), h.getRank(), h.getJob(), h.getGeneration(), h.getThreads(), h.getTls().cStr(),
+                     h.getNetDevice().cStr(), h.getTraceFile().cStr(), bytes(h.getPayload()), h.getPaced()};
+      }
+      case wire::ToWorker::CONNECT: {
+        Connect c;
+        for (auto a : r.getConnect()) c.addresses[a.getRank()] = text(a.getBlob());
+        return c;
+      }
+      case wire::ToWorker::BEGIN: return BeginRun{r.getBegin().getStep(), r.getBegin().getReaders()};
+      case wire::ToWorker::GO: return Go{r.getGo().getProgram(), r.getGo().getStep()};
+      case wire::ToWorker::COMMIT: {
+        const auto c = r.getCommit();
+        return CommitStep{c.getStep(), c.getReaders(), {c.getGradScale(), c.getLr(), c.getUpdate()}};
+      }
+      case wire::ToWorker::FEED: {
+        const auto f = r.getFeed();
+        return Feed{f.getName().cStr(), f.getProgram(), f.getStep(), f.getMicrobatch(), bytes(f.getPayload())};
+      }
+      case wire::ToWorker::EXPLAIN: return ExplainAll{};
+      case wire::ToWorker::STOP: return Stop{};
+    }
+    kj::throwFatalException(KJ_EXCEPTION(FAILED, "a kind of message that this version does not know"));
+  });
+}
+
+Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
+  return decode<wire::FromWorker, FromWorker>(in, [](wire::FromWorker::Reader r) -> FromWorker {
+    switch (r.which()) {
+      case wire::FromWorker::ADDRESS: return WorkerAddress{text(r.getAddress())};
+      case wire::FromWorker::READY: return Ready{};
+      case wire::FromWorker::CLOSED: {
+        Closed c{r.getClosed().getProgram(), r.getClosed().getStep(), {}, r.getClosed().getBusyNs()};
+        for (auto report : r.getClosed().getReports()) c.reports.push_back(get(report));
+        return c;
+      }
+      case wire::FromWorker::REPORT: return EarlyReport{r.getReport().getProgram(), get(r.getReport().getReport())};
+      case wire::FromWorker::FAILED: {
+        const auto f = r.getFailed();
+        const auto code = f.getCode() <= static_cast<std::uint8_t>(Code::internal) ? static_cast<Code>(f.getCode()) : Code::internal;
+        return WorkerFailed{f.getActor().cStr(), Status(code, f.getMessage().cStr())};
+      }
+      case wire::FromWorker::EXPLANATION: return Explained{r.getExplanation().cStr()};
+      case wire::FromWorker::STOPPED: {
+        const auto s = r.getStopped();
+        return Stopped{s.getPeakBytes(), s.getSentBytes(), s.getReceivedBytes()};
+      }
+    }
+    kj::throwFatalException(KJ_EXCEPTION(FAILED, "a kind of message that this version does not know"));
+  });
+}
+
+}  // namespace troupe::runtime

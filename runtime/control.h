@@ -1,0 +1,73 @@
+// What session and workers say to each other, as plain values, and their wire form (control.capnp).
+//
+// The control plane carries decisions: begin, go, commit, stop; the vote that a step's reports are. It is
+// one link per worker; a link that breaks means that the other end is gone.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "actors/act.h"
+#include "devices/base/status.h"
+#include "placement/mesh.h"
+
+namespace troupe::runtime {
+
+using actors::ProgramMask;
+using actors::Report;
+
+/// First words to a worker process: who it is and what it runs.
+struct Hello {
+  std::vector<std::byte> plan;
+  Rank rank = 0;
+  std::uint64_t job = 0;
+  std::uint32_t generation = 1;
+  std::int32_t threads = 1;
+  std::string tls, net_device;         ///< UCX; empty: its choice
+  std::string trace_file;              ///< empty: no trace
+  std::vector<std::byte> payload;      ///< the application's own
+  double paced = 0;                    ///< > 0: the paced device, at this scale
+};
+struct Connect { std::map<Rank, std::string> addresses; };
+struct BeginRun { std::int64_t step = 0; ProgramMask readers = 0; };
+struct Go { std::int32_t program = 0; std::int64_t step = 0; };
+struct CommitStep { std::int64_t step = 0; ProgramMask readers = 0; actors::Commit commit; };
+struct Feed {
+  std::string name;
+  std::int32_t program = 0;
+  std::int64_t step = 0;
+  std::int32_t microbatch = 0;
+  std::vector<std::byte> payload;
+};
+struct ExplainAll {};
+struct Stop {};
+using ToWorker = std::variant<Hello, Connect, BeginRun, Go, CommitStep, Feed, ExplainAll, Stop>;
+
+struct WorkerAddress { std::string blob; };
+struct Ready {};
+/// A program's step is over at a place. For the training program this is its vote.
+struct Closed {
+  std::int32_t program = 0;
+  std::int64_t step = 0;
+  std::vector<Report> reports;
+  std::int64_t busy_ns = 0;            ///< of the compute stream since the last Closed of program 0
+};
+struct EarlyReport { std::int32_t program = 0; Report report; };   ///< programs that are fed: as it comes
+struct WorkerFailed { std::string actor; Status status; };
+struct Explained { std::string text; };
+struct Stopped { std::int64_t peak_bytes = 0; std::uint64_t sent_bytes = 0, received_bytes = 0; };
+using FromWorker = std::variant<WorkerAddress, Ready, Closed, EarlyReport, WorkerFailed, Explained, Stopped>;
+
+/// Wire form: a Cap'n Proto message. Reading answers an error for anything malformed.
+std::vector<std::byte> encode(const ToWorker& message);
+std::vector<std::byte> encode(const FromWorker& message);
+Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& bytes);
+Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& bytes);
+
+/// Largest control message (a plan travels in one).
+inline constexpr std::uint32_t control_bytes_max = 256u << 20;
+
+}  // namespace troupe::runtime

@@ -1,0 +1,255 @@
+#include "runtime/session.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <set>
+
+#include "actors/optimizer.h"
+#include "devices/base/philox.h"
+#include "placement/tree.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+std::string hex(std::uint64_t v) {
+  static const char* digits = "0123456789abcdef";
+  std::string out(16, '0');
+  for (int i = 15; i >= 0; --i, v >>= 4) out[i] = digits[v & 15];
+  return out;
+}
+
+std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
+  h ^= v + 0x9E3779B97F4A7C15ull + (h << 6) + (h >> 2);
+  h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9ull;
+  h = (h ^ (h >> 27)) * 0x94D049BB133111EBull;
+  return h ^ (h >> 31);
+}
+
+}  // namespace
+
+Session::Session(const Plan& plan, SessionOptions options, Send send)
+    : plan_(plan), options_(std::move(options)), send_(std::move(send)) {
+  for (std::size_t p = 0; p < plan_.programs.size(); ++p) {
+    votes_.push_back(std::vector<bool>(plan_.workers(), false));
+    for (Rank r = 0; r < plan_.workers(); ++r) {
+      const auto stage = plan_.stage_of(r);
+      const bool runs = !plan_.microbatches(static_cast<std::int32_t>(p), stage, plan_.dp_index(r)).empty();
+      for (const auto& a : plan_.roles[stage].actors)
+        if (a.program == static_cast<std::int32_t>(p) && a.closes_step && (runs || a.rate == Rate::step)) votes_[p][r] = true;
+    }
+  }
+}
+
+bool Session::votes(std::int32_t program, Rank rank) const { return votes_[program][rank]; }
+
+void Session::to_all(const ToWorker& message) {
+  for (Rank r = 0; r < plan_.workers(); ++r) send_(r, message);
+}
+
+ProgramMask Session::readers_of(std::int64_t version, bool start) {
+  ProgramMask mask = 0;
+  if (version < options_.steps) mask |= 1;
+  if (options_.readers)
+    for (const auto& name : options_.readers(version)) {
+      const auto p = plan_.program(name);
+      if (p <= 0) continue;
+      mask |= ProgramMask{1} << p;
+      if (start) start_program(p, version);
+    }
+  if (version == options_.steps) {
+    const auto p = plan_.program("digest");
+    mask |= ProgramMask{1} << p;
+    open_[{p, version}];
+  }
+  return mask;
+}
+
+void Session::start_program(std::int32_t program, std::int64_t step) {
+  open_[{program, step}];
+  to_all(Go{program, step});
+  feed(program, step, 0, nullptr);
+}
+
+void Session::begin() {
+  if (!plan_.trains) {
+    for (std::int64_t s = 0; s < options_.steps; ++s) open_[{0, s}];
+    to_all(BeginRun{0, actors::every_program});
+    for (std::int64_t s = 0; s < options_.steps; ++s) to_all(Go{0, s});
+    check_finished();
+    return;
+  }
+  to_all(BeginRun{0, readers_of(0, false)});
+  readers_of(0, true);
+  for (std::int64_t s = 0; s < std::min<std::int64_t>(2, options_.steps); ++s) {
+    open_[{0, s}];
+    to_all(Go{0, s});
+  }
+}
+
+void Session::feed(std::int32_t program, std::int64_t step, std::int32_t microbatch, const Report* last) {
+  if (microbatch >= plan_.program_specs[program].microbatches) return;
+  const auto lanes = plan_.lanes_for(program);
+  const auto lane = lane_of(microbatch, lanes, plan_.program_specs[program].microbatches);
+  for (const auto& role : plan_.roles)
+    for (const auto& c : role.channels) {
+      if (c.writer >= 0 || c.rate != Rate::microbatch || role.actors[c.readers[0].actor].program != program) continue;
+      const Feed message{c.name, program, step, microbatch, options_.feed(c.name, step, microbatch, last)};
+      const auto owner = owner_of(lane, plan_.dp_width(role.stage), lanes);
+      for (Rank r : plan_.meshes[role.stage].ranks)
+        if (plan_.dp_index(r) == owner) send_(r, message);
+    }
+}
+
+Status Session::handle(Rank from, const FromWorker& message) {
+  if (const auto* m = std::get_if<WorkerFailed>(&message))
+    return m->status.in("worker " + std::to_string(from) + ", actor '" + m->actor + "'");
+  if (const auto* m = std::get_if<EarlyReport>(&message)) {
+    feed(m->program, m->report.step, m->report.microbatch + 1, &m->report);
+    if (options_.on_closed && plan_.program(plan_.programs[m->program]) >= 0) {
+      Closed part{m->program, m->report.step, {m->report}, 0};
+      auto& kept = open_[{m->program, m->report.step}].closed[from];
+      kept.reports.push_back(m->report);
+    }
+    return {};
+  }
+  const auto* m = std::get_if<Closed>(&message);
+  if (!m) return {};
+  const std::pair<std::int32_t, std::int64_t> key{m->program, m->step};
+  const auto it = open_.find(key);
+  if (it == open_.end() || m->program >= static_cast<std::int32_t>(votes_.size()) || !votes(m->program, from))
+    return Status(Code::internal, "worker " + std::to_string(from) + " closes step " + std::to_string(m->step) + " of program " +
+                                      std::to_string(m->program) + ", which is not open there");
+  auto& kept = it->second.closed[from];
+  kept.reports.insert(kept.reports.end(), m->reports.begin(), m->reports.end());
+  kept.busy_ns = m->busy_ns;
+  kept.program = -1;   // closed, as opposed to early reports only
+  for (Rank r = 0; r < plan_.workers(); ++r) {
+    const auto c = it->second.closed.find(r);
+    if (votes(m->program, r) && (c == it->second.closed.end() || c->second.program != -1)) return {};
+  }
+  Vote vote = std::move(it->second);
+  open_.erase(it);
+  return complete(m->program, m->step, std::move(vote));
+}
+
+Status Session::complete(std::int32_t program, std::int64_t step, Vote vote) {
+  if (program == 0 && plan_.trains) {
+    TROUPE_TRY(commit(step, vote));
+  } else if (plan_.programs[program] == "digest") {
+    TROUPE_TRY(digest(vote));
+  } else if (options_.on_closed) {
+    std::vector<Report> reports;
+    for (auto& [rank, closed] : vote.closed)
+      for (auto& r : closed.reports) reports.push_back(std::move(r));
+    std::stable_sort(reports.begin(), reports.end(), [](const Report& a, const Report& b) {
+      return std::tie(a.name, a.microbatch) < std::tie(b.name, b.microbatch);
+    });
+    options_.on_closed(plan_.programs[program], step, reports);
+  }
+  check_finished();
+  return {};
+}
+
+Status Session::commit(std::int64_t step, const Vote& vote) {
+  if (step != committed_)
+    return Status(Code::internal, "step " + std::to_string(step) + " is voted while step " + std::to_string(committed_) + " is due");
+  StepResult result;
+  result.step = step;
+  std::map<std::int32_t, double> losses;
+  std::map<std::string, std::vector<double>> norms;
+  for (const auto& [rank, closed] : vote.closed) {
+    result.busy_ns += closed.busy_ns / plan_.workers();
+    for (const auto& r : closed.reports) {
+      if (r.name == "loss") losses[r.microbatch] += r.values.at(0);
+      else if (r.name.rfind("norm:", 0) == 0) {
+        auto& all = norms[r.name.substr(5)];
+        all.insert(all.end(), r.values.begin(), r.values.end());
+      }
+    }
+  }
+  double loss = 0;
+  for (const auto& [microbatch, value] : losses) loss += value;
+  result.loss = loss / options_.loss_divisor;
+  double squares = 0;   // tensors in name order
+  std::vector<const PlanParam*> params;
+  for (const auto& p : plan_.params) params.push_back(&p);
+  std::sort(params.begin(), params.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
+  for (const auto* p : params) {
+    const auto it = norms.find(p->name);
+    if (it == norms.end()) continue;   // not trained
+    const Shape& shape = plan_.tensors[p->tensor].shape;
+    squares += actors::combine_row_sums(it->second, shape.empty() ? 1 : shape[0]);
+  }
+  result.grad_norm = std::sqrt(squares);
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
+    return invalid("step " + std::to_string(step) + ": loss " + std::to_string(result.loss) + ", gradient norm " +
+                   std::to_string(result.grad_norm) + ": training has diverged; lower schedule.lr or raise schedule.warmup");
+  result.lr = options_.lr ? options_.lr(step) : plan_.hyper.lr;
+  CommitStep c;
+  c.step = step;
+  c.commit.lr = result.lr;
+  c.commit.update = step + 1;
+  c.commit.grad_scale = options_.clip > 0 && result.grad_norm > options_.clip ? options_.clip / result.grad_norm : 1;
+  ++committed_;
+  c.readers = readers_of(step + 1, false);
+  to_all(c);
+  readers_of(step + 1, true);
+  if (step + 2 < options_.steps) {
+    open_[{0, step + 2}];
+    to_all(Go{0, step + 2});
+  }
+  if (options_.on_step) options_.on_step(result);
+  return {};
+}
+
+Status Session::digest(const Vote& vote) {
+  // name -> extent -> words. Replicas of an extent must agree; extents add up.
+  std::map<std::string, std::map<std::string, std::pair<std::vector<double>, Rank>>> words;
+  for (const auto& [rank, closed] : vote.closed)
+    for (const auto& r : closed.reports) {
+      if (r.name.rfind("digest:", 0) != 0) continue;
+      const auto bar = r.name.rfind('|');
+      auto [it, fresh] = words[r.name.substr(7, bar - 7)].try_emplace(r.name.substr(bar + 1), r.values, rank);
+      for (std::size_t i = 0; !fresh && i < r.values.size(); ++i)
+        if (std::bit_cast<std::uint64_t>(r.values[i]) != std::bit_cast<std::uint64_t>(it->second.first[i]))
+          return Status(Code::internal, "replicas of parameter '" + r.name.substr(7) + "' differ between ranks " +
+                                            std::to_string(it->second.second) + " and " + std::to_string(rank));
+    }
+  std::uint64_t a = 0x6a09e667f3bcc908ull, b = 0xbb67ae8584caa73bull;
+  for (const auto& [name, extents] : words) {
+    std::uint64_t x = 0, y = 0;
+    for (const auto& [extent, value] : extents) {
+      x += std::bit_cast<std::uint64_t>(value.first.at(0));
+      y += std::bit_cast<std::uint64_t>(value.first.at(1));
+    }
+    a = mix(mix(a, name_hash(name)), x);
+    b = mix(mix(b, name_hash(name)), y);
+  }
+  params_hash_ = hex(a) + hex(b);
+  digested_ = true;
+  return {};
+}
+
+void Session::check_finished() {
+  if (finished_ || !open_.empty()) return;
+  if (plan_.trains && !digested_) return;
+  finished_ = true;
+  to_all(Stop{});
+}
+
+std::string Session::waits_for() const {
+  std::string text;
+  for (const auto& [key, vote] : open_) {
+    std::string ranks;
+    for (Rank r = 0; r < plan_.workers(); ++r) {
+      const auto c = vote.closed.find(r);
+      if (votes(key.first, r) && (c == vote.closed.end() || c->second.program != -1)) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+    }
+    text += "program '" + plan_.programs[key.first] + "', step " + std::to_string(key.second) + ": not closed by rank " + ranks + "\n";
+  }
+  return text;
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,85 @@
+// Session: the decisions of a run. Which programs read which version of the parameters, when a step is
+// voted and commits, when the run is over. A plain class: what it says goes through a callback, so that
+// processes, a simulation and tests drive the same code.
+//
+//   SE-1  a step commits once, after the vote of every place that votes;
+//   SE-2  version v + 1 is made from version v and the commit of step v: nobody runs two commits ahead;
+//   SE-3  numbers that many places report are combined in an order that no topology changes (NU-2).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/control.h"
+#include "runtime/plan.h"
+
+namespace troupe::runtime {
+
+/// One committed step, as the session saw it.
+struct StepResult {
+  std::int64_t step = 0;
+  double loss = 0;                     ///< sum over microbatches in index order, over the divisor
+  double grad_norm = 0;                ///< before clipping
+  double lr = 0;
+  std::int64_t busy_ns = 0;            ///< of the compute streams, mean over the places
+};
+
+struct SessionOptions {
+  std::int64_t steps = 1;                        ///< run steps [0, steps)
+  double clip = 0;                               ///< global norm; 0: off
+  double loss_divisor = 1;                       ///< tokens of a step
+  std::function<double(std::int64_t step)> lr;   ///< of each step
+  /// Programs besides training that read version v (made by v commits): evaluation, samples.
+  std::function<std::vector<std::string>(std::int64_t version)> readers;
+  std::function<void(const StepResult&)> on_step;
+  /// A program other than training has closed: its reports, ordered by (name, microbatch).
+  std::function<void(const std::string& program, std::int64_t step, const std::vector<Report>&)> on_closed;
+  /// The payload of microbatch m of a fed program; `last` is the report of microbatch m - 1.
+  std::function<std::vector<std::byte>(const std::string& feed, std::int64_t step, std::int32_t microbatch,
+                                       const Report* last)> feed;
+};
+
+class Session {
+ public:
+  using Send = std::function<void(Rank, const ToWorker&)>;
+  Session(const Plan& plan, SessionOptions options, Send send);
+
+  /// All places are ready.
+  void begin();
+  /// What a worker says. Error: the job cannot go on (which place, which actor, why).
+  Status handle(Rank from, const FromWorker& message);
+  bool finished() const { return finished_; }
+  /// One hash over all logical parameters in name order, the same on any topology; empty before the end.
+  const std::string& params_hash() const { return params_hash_; }
+  std::int64_t committed() const { return committed_; }
+  /// Who has not closed which step yet: what a process that cannot make progress says.
+  std::string waits_for() const;
+
+ private:
+  struct Vote {
+    std::map<Rank, Closed> closed;
+  };
+  bool votes(std::int32_t program, Rank rank) const;
+  void to_all(const ToWorker& message);
+  ProgramMask readers_of(std::int64_t version, bool start);
+  void start_program(std::int32_t program, std::int64_t step);
+  void feed(std::int32_t program, std::int64_t step, std::int32_t microbatch, const Report* last);
+  Status complete(std::int32_t program, std::int64_t step, Vote vote);
+  Status commit(std::int64_t step, const Vote& vote);
+  Status digest(const Vote& vote);
+  void check_finished();
+
+  const Plan& plan_;
+  SessionOptions options_;
+  Send send_;
+  std::map<std::pair<std::int32_t, std::int64_t>, Vote> open_;
+  std::vector<std::vector<bool>> votes_;      // per program, per rank
+  std::int64_t committed_ = 0;                // steps
+  bool digested_ = false, finished_ = false;
+  std::string params_hash_;
+};
+
+}  // namespace troupe::runtime

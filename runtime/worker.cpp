@@ -1,0 +1,372 @@
+#include "runtime/worker.h"
+
+#include <algorithm>
+#include <caf/actor_system.hpp>
+#include <caf/send.hpp>
+
+#include "actors/communicator.h"
+#include "actors/optimizer.h"
+#include "actors/segment.h"
+#include "devices/base/philox.h"
+#include "devices/parallel.h"
+#include "runtime/conductor.h"
+
+namespace troupe::runtime {
+
+using actors::PortMemory;
+
+struct Worker::Impl {
+  Plan plan;
+  LocalPlan local;
+  WorkerEnv env;
+  std::unique_ptr<Buffer> pool;
+  std::map<std::string, std::unique_ptr<Stream>> streams;
+  std::vector<caf::actor> actors;
+  caf::actor conductor;
+  std::shared_ptr<std::atomic<std::int64_t>> busy_ns = std::make_shared<std::atomic<std::int64_t>>(0);
+  bool stopped = false;
+
+  const PlanRole& role() const { return plan.roles[local.stage]; }
+  const PlanActor& plan_actor(const LocalActor& a) const { return role().actors[a.actor]; }
+  const PlanChannel& plan_channel(std::int32_t local_channel) const {
+    return role().channels[local.channels[local_channel].channel];
+  }
+
+  Status build();
+  Status check_ops() const;
+  void initialise_parameters();
+  Expected<std::shared_ptr<actors::Executor>> executor(const LocalActor& a);
+  ConductorSpec conductor_spec();
+
+  PortMemory memory(std::int32_t local_channel) const {
+    const LocalChannel& c = local.channels[local_channel];
+    return {pool->data() + c.offset, c.slot_bytes};
+  }
+  std::vector<PortMemory> memories(const std::vector<std::int32_t>& channels) const {
+    std::vector<PortMemory> out;
+    for (auto c : channels) out.push_back(memory(c));
+    return out;
+  }
+
+  kernels::View view(std::int32_t tensor) const {
+    const PlanTensor& t = plan.tensors[tensor];
+    kernels::View v;
+    v.dtype = t.dtype;
+    v.logical = t.shape;
+    v.extent = plan.extent(tensor, local.rank);
+    v.shape = v.extent.shape();
+    return v;
+  }
+
+  /// Of all places with the same part of a tensor, exactly one answers true.
+  bool first_replica(std::int32_t tensor) const {
+    const PlanTensor& t = plan.tensors[tensor];
+    const Mesh& mesh = plan.meshes[t.mesh];
+    const auto coord = mesh.coord(mesh.find(local.rank));
+    for (std::size_t a = 0; a < coord.size(); ++a)
+      if (t.sbp[a].is_broadcast() && coord[a] != 0) return false;
+    return true;
+  }
+
+  actors::ReportSink sink() {
+    // The conductor is wired later; a report is sent only while acts run.
+    return [this](std::uint16_t program, Report report) {
+      caf::anon_send(conductor, ActorReports{program, std::move(report)});
+    };
+  }
+
+  std::unique_ptr<actors::Body> segment_body(const LocalActor& a);
+  std::unique_ptr<actors::Body> norm_body(const LocalActor& a);
+  std::unique_ptr<actors::Body> update_body(const LocalActor& a);
+  std::unique_ptr<actors::Body> digest_body(const LocalActor& a);
+  Expected<std::unique_ptr<actors::Body>> user_body(const LocalActor& a);
+  std::shared_ptr<actors::Executor> communicator(const LocalActor& a);
+};
+
+namespace {
+
+/// Counts the time that a stream computes, for the step's metrics.
+class Metered final : public actors::Executor {
+ public:
+  Metered(std::unique_ptr<actors::Executor> inner, std::shared_ptr<std::atomic<std::int64_t>> busy_ns)
+      : inner_(std::move(inner)), busy_ns_(std::move(busy_ns)) {}
+  void submit(actors::ActContext c, std::function<void()> started, std::function<void(actors::ActDone)> done) override {
+    inner_->submit(std::move(c), std::move(started), [busy = busy_ns_, done = std::move(done)](actors::ActDone d) {
+      *busy += d.end_ns - d.begin_ns;
+      done(std::move(d));
+    });
+  }
+
+ private:
+  std::unique_ptr<actors::Executor> inner_;
+  std::shared_ptr<std::atomic<std::int64_t>> busy_ns_;
+};
+
+/// Passes time, computes nothing: for schedules on the paced device.
+class IdleBody final : public actors::Body {
+ public:
+  Status run(const actors::ActContext&, Parallel&) override { return {}; }
+};
+
+}  // namespace
+
+Status Worker::Impl::check_ops() const {
+  for (const auto& a : local.actors)
+    for (const auto& op : plan_actor(a).ops) {
+      if (plan_actor(a).kind == PlanActor::Kind::user) {
+        if (!env.user_actors->count(op.op))
+          return invalid("actor '" + op.name + "' is of kind '" + op.op + "', which this program does not register");
+      } else if (!op.op.empty() && !env.ops->find(op.op)) {
+        return invalid("op '" + op.name + "' is of kind '" + op.op + "', which this program does not register");
+      }
+    }
+  return {};
+}
+
+std::unique_ptr<actors::Body> Worker::Impl::segment_body(const LocalActor& a) {
+  const PlanActor& pa = plan_actor(a);
+  actors::SegmentSpec spec;
+  auto bind = [&](const PlanOperand& o) {
+    actors::Operand b;
+    b.view = view(o.tensor);
+    b.port = o.port;
+    switch (o.where) {
+      case PlanOperand::Where::scratch:
+        b.where = actors::Operand::Where::scratch;
+        b.offset = o.offset;
+        break;
+      case PlanOperand::Where::in:
+        b.where = actors::Operand::Where::in;
+        b.offset = plan_channel(a.in[o.port]).offsets[o.index];
+        break;
+      case PlanOperand::Where::out:
+        b.where = actors::Operand::Where::out;
+        b.offset = plan_channel(a.out[o.port]).offsets[o.index];
+        b.accumulator = plan_channel(a.out[o.port]).kind == PlanChannel::Kind::gradient;
+        break;
+    }
+    return b;
+  };
+  for (const auto& op : pa.ops) {
+    if (op.op.empty() && !local.reports) continue;
+    actors::BoundOp bound;
+    bound.def = op.op.empty() ? nullptr : env.ops->find(op.op);
+    bound.name = op.name;
+    bound.attrs = op.attrs;
+    for (const auto& o : op.in) bound.in.push_back(bind(o));
+    for (const auto& o : op.out) bound.out.push_back(bind(o));
+    if (op.attrs.has("rng")) bound.rng_key = philox_key(plan.seed, op.attrs.text("rng"));
+    spec.ops.push_back(std::move(bound));
+  }
+  spec.in = memories(a.in);
+  spec.out = memories(a.out);
+  bool accumulates = false;
+  for (auto c : a.out) {
+    spec.copy_bytes.push_back(local.channels[c].copy_bytes);
+    accumulates |= spec.copy_bytes.back() > 0;
+  }
+  if (accumulates)
+    spec.lanes = actors::lane_acts(a.spec.microbatches, plan.owned_lanes(pa.program, local.stage, local.dp_index),
+                                   plan.lanes_for(pa.program), plan.program_specs[pa.program].microbatches);
+  spec.scratch = pool->data() + local.scratch_offset;
+  spec.scratch_bytes = local.scratch_bytes;
+  spec.op_scratch_offset = pa.op_scratch_offset;
+  spec.samples_per_microbatch = plan.program_specs[pa.program].samples;
+  spec.report = sink();
+  return std::make_unique<actors::SegmentBody>(std::move(spec));
+}
+
+std::unique_ptr<actors::Body> Worker::Impl::norm_body(const LocalActor& a) {
+  std::vector<actors::ParamPart> parts;
+  for (const auto& ref : plan_actor(a).params) {
+    const PlanParam& p = plan.params[ref.param];
+    const auto& first = ref.grads[0];
+    const std::int32_t tensor = plan_channel(a.in[first.port]).tensors[first.index];
+    if (!plan.tensors[tensor].lane_terms && !first_replica(tensor)) continue;
+    actors::ParamPart part;
+    part.name = p.name;
+    part.extent = plan.extent(tensor, local.rank);
+    const Shape& shape = plan.tensors[p.tensor].shape;
+    part.rows = shape.empty() ? 1 : shape[0];
+    for (const auto& use : ref.grads) part.grads.push_back({use.port, plan_channel(a.in[use.port]).offsets[use.index]});
+    parts.push_back(std::move(part));
+  }
+  return std::make_unique<actors::NormBody>(std::move(parts), memories(a.in), sink());
+}
+
+std::unique_ptr<actors::Body> Worker::Impl::update_body(const LocalActor& a) {
+  const PlanActor& pa = plan_actor(a);
+  std::int64_t before = 0;
+  for (const auto& other : local.actors) {
+    if (&other == &a) break;
+    if (plan_actor(other).kind == PlanActor::Kind::update) state_offsets(plan, local.rank, plan_actor(other), before);
+  }
+  std::int64_t total = before;
+  const auto offsets = state_offsets(plan, local.rank, pa, total);
+  std::vector<actors::ParamPart> parts;
+  std::int32_t commit_port = -1;
+  for (std::size_t i = 0; i < a.in.size(); ++i)
+    if (plan_channel(a.in[i]).kind == PlanChannel::Kind::control) commit_port = static_cast<std::int32_t>(i);
+  for (std::size_t i = 0; i < pa.params.size(); ++i) {
+    const auto& ref = pa.params[i];
+    const PlanParam& p = plan.params[ref.param];
+    actors::ParamPart part;
+    part.name = p.name;
+    part.extent = plan.extent(p.tensor, local.rank);
+    for (const auto& use : ref.grads) part.grads.push_back({use.port, plan_channel(a.in[use.port]).offsets[use.index]});
+    part.param_offset = plan_channel(a.out[0]).offsets[ref.index];
+    part.state_offset = offsets[i];
+    part.decay = p.decay;
+    parts.push_back(std::move(part));
+  }
+  return std::make_unique<actors::UpdateBody>(std::move(parts), memories(a.in), commit_port, memory(a.out[0]),
+                                              pool->data() + local.state_offset, plan.hyper);
+}
+
+std::unique_ptr<actors::Body> Worker::Impl::digest_body(const LocalActor& a) {
+  std::vector<actors::DigestBody::Part> parts;
+  for (const auto& ref : plan_actor(a).params) {
+    const PlanParam& p = plan.params[ref.param];
+    auto v = view(p.tensor);
+    // The extent is part of the name: replicas must agree, parts add up.
+    auto name = p.name + "|" + to_string(v.extent);
+    parts.push_back({std::move(name), std::move(v), plan_channel(a.in[0]).offsets[ref.index]});
+  }
+  return std::make_unique<actors::DigestBody>(std::move(parts), memory(a.in[0]), sink());
+}
+
+Expected<std::unique_ptr<actors::Body>> Worker::Impl::user_body(const LocalActor& a) {
+  const PlanActor& pa = plan_actor(a);
+  const PlanOp& op = pa.ops[0];
+  auto made = env.user_actors->at(op.op)({op.name, local.rank, plan.seed, op.attrs});
+  if (!made.ok()) return made.status().in("actor '" + op.name + "'");
+  std::vector<actors::UserOperand> in, out;
+  for (const auto& o : op.in) in.push_back({o.port, plan_channel(a.in[o.port]).offsets[o.index], view(o.tensor)});
+  for (const auto& o : op.out) out.push_back({o.port, plan_channel(a.out[o.port]).offsets[o.index], view(o.tensor)});
+  return std::unique_ptr<actors::Body>(std::make_unique<actors::UserBody>(*std::move(made), std::move(in), std::move(out), memories(a.in),
+                                           memories(a.out), plan.program_specs[pa.program].samples, sink()));
+}
+
+std::shared_ptr<actors::Executor> Worker::Impl::communicator(const LocalActor& a) {
+  const PlanActor& pa = plan_actor(a);
+  actors::CommunicatorSpec spec;
+  spec.header.job = env.job;
+  spec.header.generation = env.generation;
+  spec.header.program = static_cast<std::uint16_t>(pa.program);
+  spec.header.channel = static_cast<std::uint32_t>(pa.exchange);
+  spec.routes = a.routes;
+  spec.route_of = a.route_of;
+  spec.microbatches = a.spec.microbatches;
+  spec.acts_per_run = pa.rate == Rate::microbatch ? plan.program_specs[pa.program].microbatches : 1;
+  spec.in = memories(a.in);
+  spec.has_out = !a.out.empty();
+  if (spec.has_out) spec.out = memory(a.out[0]);
+  for (std::int32_t i = 0; i < a.staging_slots; ++i)
+    spec.staging.push_back(pool->data() + a.staging_offset + i * a.staging_bytes);
+  spec.priority = pa.priority;
+  return std::make_shared<actors::Communicator>(std::move(spec), *env.transport, *streams.at("comm"), *env.clock);
+}
+
+Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalActor& a) {
+  const PlanActor& pa = plan_actor(a);
+  std::unique_ptr<actors::Body> body;
+  switch (pa.kind) {
+    case PlanActor::Kind::exchange: return communicator(a);
+    case PlanActor::Kind::segment: body = segment_body(a); break;
+    case PlanActor::Kind::norm: body = norm_body(a); break;
+    case PlanActor::Kind::update: body = update_body(a); break;
+    case PlanActor::Kind::digest: body = digest_body(a); break;
+    case PlanActor::Kind::user: {
+      TROUPE_ASSIGN(body, user_body(a));
+      break;
+    }
+  }
+  if (!env.run_kernels && pa.kind == PlanActor::Kind::segment) body = std::make_unique<IdleBody>();
+  auto stream = std::make_unique<actors::StreamExecutor>(pa.name, *streams.at(pa.stream), std::move(body), pa.priority,
+                                                         pa.run, pa.cost_s);
+  if (pa.stream != "compute") return std::shared_ptr<actors::Executor>(std::move(stream));
+  return std::shared_ptr<actors::Executor>(std::make_shared<Metered>(std::move(stream), busy_ns));
+}
+
+void Worker::Impl::initialise_parameters() {
+  SerialParallel serial;
+  for (const auto& a : local.actors) {
+    if (plan_actor(a).kind != PlanActor::Kind::update) continue;
+    const PlanChannel& c = plan_channel(a.out[0]);
+    for (std::size_t i = 0; i < c.tensors.size(); ++i)
+      for (const auto& p : plan.params) {
+        if (p.tensor != c.tensors[i]) continue;
+        auto v = view(p.tensor);
+        v.data = memory(a.out[0]).base + c.offsets[i];
+        if (p.init == Init::Kind::normal) kernels::init_normal(v, philox_key(plan.seed, p.name), p.init_value, serial);
+        else kernels::init_constant(v, p.init_value, serial);
+      }
+  }
+}
+
+ConductorSpec Worker::Impl::conductor_spec() {
+  ConductorSpec spec;
+  spec.closers = local.closers;
+  spec.fed.assign(plan.programs.size(), false);
+  for (const auto& r : plan.roles)
+    for (const auto& c : r.channels)
+      if (c.writer < 0 && c.rate == Rate::microbatch) spec.fed[r.actors[c.readers[0].actor].program] = true;
+  for (std::size_t i = 0; i < local.channels.size(); ++i) {
+    const PlanChannel& c = plan_channel(static_cast<std::int32_t>(i));
+    if (c.writer >= 0) continue;
+    ControlChannel out{c.name, role().actors[c.readers[0].actor].program, c.name == "commit", c.rate == Rate::microbatch,
+                       actors::ControlPort(c.name, c.slots, local.channels[i].readers, memory(static_cast<std::int32_t>(i)))};
+    spec.channels.emplace(static_cast<std::int32_t>(i), std::move(out));
+  }
+  spec.busy_ns = busy_ns;
+  spec.send = env.send;
+  return spec;
+}
+
+Status Worker::Impl::build() {
+  TROUPE_TRY(check_ops());
+  TROUPE_ASSIGN(pool, env.device->allocate(static_cast<std::size_t>(local.pool_bytes)));
+  initialise_parameters();
+  streams["compute"] = env.device->create_stream("compute", env.threads);
+  streams["comm"] = env.device->create_stream("comm", 1);
+  streams["host"] = env.device->create_stream("host", 1);
+  conductor = env.system->spawn<Conductor>(conductor_spec());
+  for (const auto& a : local.actors) {
+    auto made = executor(a);
+    if (!made.ok()) return made.status();
+    actors.push_back(env.system->spawn<actors::PortActor>(a.spec, *std::move(made), env.trace));
+  }
+  env.transport->on_peer_down([this](Rank rank, Status s) { caf::anon_send(conductor, PeerDown{rank, std::move(s)}); });
+  caf::anon_send(conductor, actors::Wire{actors, conductor});
+  for (const auto& a : actors) caf::anon_send(a, actors::Wire{actors, conductor});
+  return {};
+}
+
+Worker::Worker(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Worker::~Worker() { stop(); }
+
+Expected<std::unique_ptr<Worker>> Worker::create(const Plan& plan, Rank rank, WorkerEnv env) {
+  auto impl = std::make_unique<Impl>();
+  impl->plan = plan;
+  TROUPE_ASSIGN(impl->local, local_plan(impl->plan, rank));
+  impl->env = std::move(env);
+  std::unique_ptr<Worker> worker(new Worker(std::move(impl)));
+  TROUPE_TRY(worker->impl_->build());
+  return worker;
+}
+
+void Worker::handle(ToWorker message) { caf::anon_send(impl_->conductor, SessionSays{std::move(message)}); }
+
+void Worker::stop() {
+  if (impl_->stopped) return;
+  impl_->stopped = true;
+  // The order of a quiesce: nothing new is issued, what is in flight ends or is cancelled, then memory goes.
+  impl_->env.transport->shutdown();
+  for (auto& [name, stream] : impl_->streams) stream->quiesce();
+  for (auto& a : impl_->actors) caf::anon_send_exit(a, caf::exit_reason::user_shutdown);
+  if (impl_->conductor) caf::anon_send_exit(impl_->conductor, caf::exit_reason::user_shutdown);
+}
+
+const LocalPlan& Worker::local() const { return impl_->local; }
+
+}  // namespace troupe::runtime

@@ -1,0 +1,51 @@
+// Worker: one place of a running plan. Builds memory, streams and actors from its rank, then does what the
+// session says. Everything impure comes in through WorkerEnv, so production and simulation run this class.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "actors/user_actor.h"
+#include "comm/transport.h"
+#include "devices/device.h"
+#include "runtime/control.h"
+#include "runtime/local_plan.h"
+
+namespace caf { class actor_system; }
+
+namespace troupe::runtime {
+
+struct WorkerEnv {
+  caf::actor_system* system = nullptr;
+  const Clock* clock = nullptr;
+  Device* device = nullptr;
+  comm::Transport* transport = nullptr;
+  const kernels::OpSet* ops = nullptr;
+  const actors::UserActorSet* user_actors = nullptr;
+  TraceSink* trace = nullptr;          ///< may be null
+  int threads = 1;
+  std::uint64_t job = 0;
+  std::uint32_t generation = 1;
+  bool run_kernels = true;             ///< false: paced measurements, only time passes
+  /// To the session. Called from an actor; must not block for long.
+  std::function<void(FromWorker)> send;
+};
+
+class Worker {
+ public:
+  /// Allocates, initialises parameters, spawns actors. Error: memory, an unknown op or actor kind.
+  static Expected<std::unique_ptr<Worker>> create(const Plan& plan, Rank rank, WorkerEnv env);
+  ~Worker();
+  /// A message of the session. Thread-safe. (Hello and Connect are the process's business.)
+  void handle(ToWorker message);
+  /// Streams idle, network shut, actors gone; then memory may go. Idempotent.
+  void stop();
+  const LocalPlan& local() const;
+
+ private:
+  struct Impl;
+  explicit Worker(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace troupe::runtime

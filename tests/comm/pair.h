@@ -1,0 +1,140 @@
+// Two transports that know each other: what the contract tests run on. One kind per implementation.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "comm/sim/sim_network.h"
+#include "comm/ucx/ucx_transport.h"
+
+namespace troupe::comm::test {
+
+/// What became of one send or receive. Written by the transport's thread.
+struct Outcome {
+  std::atomic<int> calls{0};
+  Status status;
+  Header header;
+  bool done() const { return calls.load() != 0; }
+  SendDone sent() {
+    return [this](Status s) {
+      status = std::move(s);
+      ++calls;
+    };
+  }
+  RecvDone received() {
+    return [this](Status s, const Header& h) {
+      status = std::move(s);
+      header = h;
+      ++calls;
+    };
+  }
+};
+
+class SimPair {
+ public:
+  explicit SimPair(std::uint32_t generation0 = 1, std::uint32_t generation1 = 1)
+      : net_(clock_, {.ranks = 2, .link = {.latency_ns = 1000, .bytes_per_second = 10'000'000'000}}) {
+    ends_[0] = net_.open(0, 7, generation0);
+    ends_[1] = net_.open(1, 7, generation1);
+  }
+  Transport& at(Rank r) { return *ends_[r]; }
+  /// Runs until `ready` or until nothing is left to do. What it says at the end.
+  bool wait(const std::function<bool()>& ready) {
+    while (!ready()) {
+      const auto due = net_.next_due_ns();
+      if (!due) return ready();
+      clock_.advance_to(*due);
+      net_.run_due(*due);
+    }
+    return true;
+  }
+  /// Lets everything happen that can.
+  void settle() {
+    wait([] { return false; });
+  }
+
+ private:
+  ManualClock clock_;
+  SimNetwork net_;
+  std::unique_ptr<Transport> ends_[2];
+};
+
+inline bool wait_for(const std::function<bool()>& ready, std::chrono::milliseconds budget = std::chrono::seconds(10)) {
+  const auto end = std::chrono::steady_clock::now() + budget;
+  while (!ready()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return true;
+}
+
+class UcxPair {
+ public:
+  UcxPair(const char* tls, const char* device, std::uint32_t generation0, std::uint32_t generation1,
+          std::size_t eager_bytes_max = UcxOptions().eager_bytes_max) {
+    const std::uint32_t generations[] = {generation0, generation1};
+    for (Rank r : {0, 1}) {
+      auto t = UcxTransport::open({.rank = r, .job = 7, .generation = generations[r], .tls = tls,
+                                   .net_devices = device, .eager_bytes_max = eager_bytes_max});
+      REQUIRE_MESSAGE(t.ok(), t.status().message());
+      ends_[r] = *std::move(t);
+    }
+    const std::map<Rank, std::string> all = {{0, ends_[0]->address()}, {1, ends_[1]->address()}};
+    ends_[0]->connect(all);
+    ends_[1]->connect(all);
+  }
+  UcxTransport& at(Rank r) { return *ends_[r]; }
+  bool wait(const std::function<bool()>& ready) { return wait_for(ready); }
+  void settle() { std::this_thread::sleep_for(std::chrono::milliseconds(60)); }
+
+ private:
+  std::unique_ptr<UcxTransport> ends_[2];
+};
+
+struct ShmPair : UcxPair {
+  explicit ShmPair(std::uint32_t g0 = 1, std::uint32_t g1 = 1) : UcxPair("posix,cma", "", g0, g1) {}
+};
+struct TcpPair : UcxPair {
+  explicit TcpPair(std::uint32_t g0 = 1, std::uint32_t g1 = 1) : UcxPair("tcp", "lo", g0, g1) {}
+};
+/// Rendezvous at every size, without cma: the payload travels through the FIFO.
+struct RendezvousPair : UcxPair {
+  explicit RendezvousPair(std::uint32_t g0 = 1, std::uint32_t g1 = 1) : UcxPair("posix", "", g0, g1, 0) {}
+};
+/// Eager up to 1 MiB: messages of many fragments.
+struct EagerPair : UcxPair {
+  explicit EagerPair(std::uint32_t g0 = 1, std::uint32_t g1 = 1) : UcxPair("tcp", "lo", g0, g1, 1 << 20) {}
+};
+#define TROUPE_ALL_PAIRS SimPair, ShmPair, TcpPair, RendezvousPair, EagerPair
+
+inline Header header(std::uint32_t sequence, std::uint32_t channel = 3, std::uint32_t generation = 1) {
+  Header h;
+  h.job = 7;
+  h.generation = generation;
+  h.channel = channel;
+  h.sequence = sequence;
+  return h;
+}
+
+/// Bytes that differ with position and seed, so that a shifted or swapped payload shows.
+inline std::vector<std::byte> payload(std::size_t n, std::uint32_t seed) {
+  std::vector<std::byte> v(n);
+  std::uint32_t x = seed * 2654435761u + 1;
+  for (auto& b : v) {
+    x = x * 1664525u + 1013904223u;
+    b = static_cast<std::byte>(x >> 24);
+  }
+  return v;
+}
+
+}  // namespace troupe::comm::test
+
+TYPE_TO_STRING_AS("sim", troupe::comm::test::SimPair);
+TYPE_TO_STRING_AS("shared memory", troupe::comm::test::ShmPair);
+TYPE_TO_STRING_AS("tcp", troupe::comm::test::TcpPair);
+TYPE_TO_STRING_AS("shared memory, rendezvous only", troupe::comm::test::RendezvousPair);
+TYPE_TO_STRING_AS("tcp, eager", troupe::comm::test::EagerPair);
