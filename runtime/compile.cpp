@@ -409,11 +409,13 @@ class Compiler {
       gather.moves.push_back({shares.back(), wholes.back()});
     }
     std::map<std::int32_t, Where> scatter_at, gather_at;
+    const std::int32_t first = group.stages.front();
+    scatter_at[first] = add_exchange(scatter, Rate::step, first, true);
+    gather_at[first] = add_exchange(gather, Rate::step, first, true);
     for (auto s : group.stages) {
-      scatter_at[s] = scatter_at.empty() ? add_exchange(scatter, Rate::step, s, true)
-                                         : add_exchange_end(scatter_at.begin()->second, s);
-      gather_at[s] = gather_at.empty() ? add_exchange(gather, Rate::step, s, true)
-                                       : add_exchange_end(gather_at.begin()->second, s);
+      if (s == first) continue;
+      scatter_at[s] = add_exchange_end(scatter_at[first], s);
+      gather_at[s] = add_exchange_end(gather_at[first], s);
     }
     // The update reads the unreduced sums too: they stay until the commit, so that a failure finds them.
     const auto id = connect(std::move(grads), writer, {scatter_at[writer.role], update[writer.role]});

@@ -22,9 +22,9 @@ std::int32_t Graph::program(const std::string& name, ProgramSpec spec) {
 }
 
 std::int32_t Graph::unit(const std::string& name) {
-  const auto it = std::find(units_.begin(), units_.end(), name);
-  if (it == units_.end()) units_.push_back(name);
-  return unit_ = static_cast<std::int32_t>(it == units_.end() ? units_.size() - 1 : it - units_.begin());
+  const auto known = std::find(units_.begin(), units_.end(), name) - units_.begin();
+  if (known == static_cast<std::ptrdiff_t>(units_.size())) units_.push_back(name);
+  return unit_ = static_cast<std::int32_t>(known);
 }
 
 Value Graph::add_tensor(std::string name, TensorType type, Rate rate, std::int32_t node) {
