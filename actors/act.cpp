@@ -26,7 +26,7 @@ void StreamExecutor::submit(ActContext context, std::function<void()> started, s
     }
   };
   task.on_done = [status, done = std::move(done)](std::int64_t begin, std::int64_t end) {
-    done({*status, begin, end, -1, -1});
+    done({*status, begin, end});
   };
   stream_.submit(std::move(task));
 }

@@ -31,6 +31,7 @@ struct ActDone {
   std::int64_t begin_ns = 0, end_ns = 0;
   std::int64_t step = -1;              ///< where the executor learnt it (a receive); -1: as begun
   std::int64_t rows = -1;
+  std::uint64_t flow_in = 0, flow_out = 0;   ///< where a message crossed places: its name at both ends
 };
 
 class Executor {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "devices/base/check.h"
+#include "devices/base/philox.h"
 
 namespace troupe::actors {
 
@@ -80,6 +81,7 @@ void ActorCore::publish(Running& running, std::size_t port, bool same_stream) {
   token.step = running.context.step + spec_.out_step[port];
   token.microbatch = running.context.microbatch;
   token.rows = running.result.rows;
+  if (trace_) token.flow = flow_of(static_cast<std::int32_t>(port), token.sequence);
   for (const auto& r : readers)
     if (r.same_stream == same_stream && reads(r)) outbox_.arrive(r.actor, r.port, token);
 }
@@ -123,12 +125,26 @@ void ActorCore::finish(Running& r) {
     if (w.same_stream || !c.act.in[i].last) continue;
     outbox_.ack(w.actor, w.port, c.act.in[i].token.slot);
   }
-  if (trace_)
-    trace_->record({spec_.name, c.microbatch < 0 ? spec_.name : spec_.name + " mb" + std::to_string(c.microbatch),
-                    r.result.begin_ns, r.result.end_ns, c.step, c.microbatch, 0, 0});
+  if (trace_) record(r);
   const auto per_step = std::max<std::size_t>(1, spec_.microbatches.size());
   if (spec_.closes_step && c.local + 1 == static_cast<std::int32_t>(per_step))
     outbox_.step_closed(c.step);
+}
+
+std::uint64_t ActorCore::flow_of(std::int32_t port, std::uint32_t sequence) const {
+  return philox_key(static_cast<std::uint64_t>(sequence) << 8 | static_cast<std::uint64_t>(port), spec_.trace_name);
+}
+
+void ActorCore::record(const Running& r) {
+  const ActContext& c = r.context;
+  TraceSpan span{spec_.name, c.microbatch < 0 ? spec_.name : spec_.name + " mb" + std::to_string(c.microbatch),
+                 r.result.begin_ns, r.result.end_ns, c.step, c.microbatch, r.result.flow_in, r.result.flow_out};
+  std::uint64_t latest = 0;
+  for (const auto& in : c.act.in)   // the arrow comes from the token that completed the act's inputs
+    if (in.token.arrival > latest && r.result.flow_in == 0) latest = in.token.arrival, span.flow_in = in.token.flow;
+  for (std::size_t o = 0; o < c.act.out.size() && span.flow_out == 0; ++o)
+    if (c.act.out[o].last && !spec_.readers[o].empty()) span.flow_out = flow_of(static_cast<std::int32_t>(o), r.sequence[o]);
+  trace_->record(std::move(span));
 }
 
 std::string ActorCore::explain() const {

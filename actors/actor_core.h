@@ -43,6 +43,7 @@ struct ActorSpec {
   std::vector<std::int32_t> out_step;           ///< per output port: added to the act's step (a parameter: 1)
   std::vector<bool> initial;                    ///< per output port: a token before the first act
   std::vector<std::int32_t> microbatches;       ///< this place's, in order; empty: one act per step
+  std::string trace_name;                       ///< unique in the job: names this actor's tokens in a trace
   bool closes_step = false;                     ///< tells the conductor when its last act of a step is done
 };
 
@@ -84,6 +85,8 @@ class ActorCore {
   void pump();
   void finish(Running& running);
   void publish(Running& running, std::size_t port, bool same_stream);
+  void record(const Running& running);
+  std::uint64_t flow_of(std::int32_t port, std::uint32_t sequence) const;
 
   ActorSpec spec_;
   Ports ports_;

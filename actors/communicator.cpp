@@ -60,7 +60,11 @@ struct Communicator::Shared : std::enable_shared_from_this<Communicator::Shared>
                        [self = shared_from_this(), done = std::move(done), staging, begin, knows_step](
                            Status status, const comm::Header& header) {
                          if (staging) self->give_back(staging);
-                         ActDone result{std::move(status), begin, self->clock.now_ns(), -1, -1};
+                         ActDone result{std::move(status), begin, self->clock.now_ns()};
+                         // One name for the message at both ends: an arrow between two workers.
+                         const std::uint64_t flow = (std::uint64_t{header.channel} + 1) << 32 | header.sequence;
+                         if (self->spec.in.empty()) result.flow_in = flow;
+                         if (!self->spec.has_out) result.flow_out = flow;
                          if (!knows_step) result.step = static_cast<std::int64_t>(header.step);
                          done(std::move(result));
                        });

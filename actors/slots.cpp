@@ -22,6 +22,7 @@ void Ports::arrive(int port, const Token& token) {
     ASSERT(token.sequence > in.queue.back().sequence, in_specs_[port].name, token.sequence,
            in.queue.back().sequence);
   in.queue.push_back(token);
+  in.queue.back().arrival = ++arrivals_;
 }
 
 void Ports::ack(int port, std::int32_t slot) {

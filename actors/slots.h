@@ -33,6 +33,8 @@ struct Token {
   std::int32_t microbatch = -1;          ///< -1: once per step
   std::int64_t rows = -1;                ///< actual length of a ragged dim; -1: as planned
   ProgramMask readers = every_program;   ///< which programs' consumers get what is made from it
+  std::uint64_t flow = 0;                ///< names this token in a trace
+  std::uint64_t arrival = 0;             ///< counts what has arrived at its reader; set by Ports::arrive
 };
 
 struct InSpec {
@@ -110,7 +112,7 @@ class Ports {
   std::vector<OutSpec> out_specs_;
   std::vector<In> in_;
   std::vector<Out> out_;
-  std::uint64_t acts_ = 0;
+  std::uint64_t acts_ = 0, arrivals_ = 0;
 };
 
 }  // namespace troupe::actors

@@ -5,13 +5,17 @@ using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("troupe::runtime::wire");
 
 struct Report { name @0 :Text; step @1 :Int64; microbatch @2 :Int32; values @3 :List(Float64); }
+struct Span {
+  row @0 :Text; name @1 :Text; beginNs @2 :Int64; endNs @3 :Int64; step @4 :Int64; microbatch @5 :Int32;
+  flowIn @6 :UInt64; flowOut @7 :UInt64;
+}
 struct Address { rank @0 :Int32; blob @1 :Data; }
 
 struct ToWorker {
   union {
     hello :group {
       plan @0 :Data; rank @1 :Int32; job @2 :UInt64; generation @3 :UInt32; threads @4 :Int32;
-      tls @5 :Text; netDevice @6 :Text; traceFile @7 :Text; payload @8 :Data; paced @9 :Float64;
+      tls @5 :Text; netDevice @6 :Text; trace @7 :Bool; paced @8 :Float64; runKernels @9 :Bool;
     }
     connect @10 :List(Address);
     begin :group { step @11 :Int64; readers @12 :UInt32; }
@@ -33,6 +37,7 @@ struct FromWorker {
     report :group { program @6 :Int32; report @7 :Report; }
     failed :group { actor @8 :Text; code @9 :UInt8; message @10 :Text; }
     explanation @11 :Text;
-    stopped :group { peakBytes @12 :Int64; sentBytes @13 :UInt64; receivedBytes @14 :UInt64; }
+    spans @12 :List(Span);
+    stopped :group { peakBytes @13 :Int64; sentBytes @14 :UInt64; receivedBytes @15 :UInt64; }
   }
 }

@@ -74,9 +74,9 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    h.setThreads(m.threads);
                    h.setTls(m.tls);
                    h.setNetDevice(m.net_device);
-                   h.setTraceFile(m.trace_file);
-                   h.setPayload(data(m.payload));
+                   h.setTrace(m.trace);
                    h.setPaced(m.paced);
+                   h.setRunKernels(m.run_kernels);
                  },
                  [&](const Connect& m) {
                    auto list = b.initConnect(static_cast<unsigned>(m.addresses.size()));
@@ -145,6 +145,20 @@ std::vector<std::byte> encode(const FromWorker& in) {
                    x.setMessage(m.status.message());
                  },
                  [&](const Explained& m) { b.setExplanation(m.text); },
+                 [&](const Spans& m) {
+                   auto list = b.initSpans(static_cast<unsigned>(m.spans.size()));
+                   for (unsigned i = 0; i < m.spans.size(); ++i) {
+                     const TraceSpan& s = m.spans[i];
+                     list[i].setRow(s.row);
+                     list[i].setName(s.name);
+                     list[i].setBeginNs(s.begin_ns);
+                     list[i].setEndNs(s.end_ns);
+                     list[i].setStep(s.step);
+                     list[i].setMicrobatch(s.microbatch);
+                     list[i].setFlowIn(s.flow_in);
+                     list[i].setFlowOut(s.flow_out);
+                   }
+                 },
                  [&](const Stopped& m) {
                    auto x = b.initStopped();
                    x.setPeakBytes(m.peak_bytes);
@@ -162,7 +176,7 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
       case wire::ToWorker::HELLO: {
         const auto h = r.getHello();
         return Hello{bytes(h.getPlan()), h.getRank(), h.getJob(), h.getGeneration(), h.getThreads(), h.getTls().cStr(),
-                     h.getNetDevice().cStr(), h.getTraceFile().cStr(), bytes(h.getPayload()), h.getPaced()};
+                     h.getNetDevice().cStr(), h.getTrace(), h.getPaced(), h.getRunKernels()};
       }
       case wire::ToWorker::CONNECT: {
         Connect c;
@@ -203,6 +217,13 @@ Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
         return WorkerFailed{f.getActor().cStr(), Status(code, f.getMessage().cStr())};
       }
       case wire::FromWorker::EXPLANATION: return Explained{r.getExplanation().cStr()};
+      case wire::FromWorker::SPANS: {
+        Spans out;
+        for (auto s : r.getSpans())
+          out.spans.push_back({s.getRow().cStr(), s.getName().cStr(), s.getBeginNs(), s.getEndNs(), s.getStep(),
+                               s.getMicrobatch(), s.getFlowIn(), s.getFlowOut()});
+        return out;
+      }
       case wire::FromWorker::STOPPED: {
         const auto s = r.getStopped();
         return Stopped{s.getPeakBytes(), s.getSentBytes(), s.getReceivedBytes()};

@@ -12,6 +12,7 @@
 
 #include "actors/act.h"
 #include "devices/base/status.h"
+#include "devices/base/trace.h"
 #include "placement/mesh.h"
 
 namespace troupe::runtime {
@@ -27,9 +28,9 @@ struct Hello {
   std::uint32_t generation = 1;
   std::int32_t threads = 1;
   std::string tls, net_device;         ///< UCX; empty: its choice
-  std::string trace_file;              ///< empty: no trace
-  std::vector<std::byte> payload;      ///< the application's own
+  bool trace = false;
   double paced = 0;                    ///< > 0: the paced device, at this scale
+  bool run_kernels = true;             ///< paced only: whether kernels compute besides passing time
 };
 struct Connect { std::map<Rank, std::string> addresses; };
 struct BeginRun { std::int64_t step = 0; ProgramMask readers = 0; };
@@ -58,8 +59,9 @@ struct Closed {
 struct EarlyReport { std::int32_t program = 0; Report report; };   ///< programs that are fed: as it comes
 struct WorkerFailed { std::string actor; Status status; };
 struct Explained { std::string text; };
+struct Spans { std::vector<TraceSpan> spans; };
 struct Stopped { std::int64_t peak_bytes = 0; std::uint64_t sent_bytes = 0, received_bytes = 0; };
-using FromWorker = std::variant<WorkerAddress, Ready, Closed, EarlyReport, WorkerFailed, Explained, Stopped>;
+using FromWorker = std::variant<WorkerAddress, Ready, Closed, EarlyReport, WorkerFailed, Explained, Spans, Stopped>;
 
 /// Wire form: a Cap'n Proto message. Reading answers an error for anything malformed.
 std::vector<std::byte> encode(const ToWorker& message);

@@ -84,6 +84,7 @@ class Localizer {
       const auto acts = a.rate == Rate::microbatch ? static_cast<std::int32_t>(microbatches_[a.program].size()) : 1;
       actors::ActorSpec& s = l.spec;
       s.name = a.name;
+      s.trace_name = std::to_string(rank_) + "/" + a.name;
       s.program = static_cast<std::uint16_t>(a.program);
       if (a.rate == Rate::microbatch) s.microbatches = microbatches_[a.program];
       s.closes_step = a.closes_step;

@@ -107,11 +107,7 @@ Status Session::handle(Rank from, const FromWorker& message) {
     return m->status.in("worker " + std::to_string(from) + ", actor '" + m->actor + "'");
   if (const auto* m = std::get_if<EarlyReport>(&message)) {
     feed(m->program, m->report.step, m->report.microbatch + 1, &m->report);
-    if (options_.on_closed && plan_.program(plan_.programs[m->program]) >= 0) {
-      Closed part{m->program, m->report.step, {m->report}, 0};
-      auto& kept = open_[{m->program, m->report.step}].closed[from];
-      kept.reports.push_back(m->report);
-    }
+    open_[{m->program, m->report.step}].closed[from].reports.push_back(m->report);
     return {};
   }
   const auto* m = std::get_if<Closed>(&message);

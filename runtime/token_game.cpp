@@ -253,7 +253,7 @@ class Game {
       const auto number = context.act.number;
       GameActor* done = a;
       loop_.at(begin + to_ns(seconds), [done, number, begin, step, this] {
-        done->core_.done(number, ActDone{{}, begin, loop_.now_ns(), step, -1});
+        done->core_.done(number, ActDone{{}, begin, loop_.now_ns(), step});
       });
       it->second.first = nullptr;   // present, and told
       ++it;
@@ -391,7 +391,7 @@ void GameActor::submit(ActContext c) {
     if (plan_.stream == "compute")
       game_.result_.acts.push_back({game_.places_[place_]->local.rank, plan_.name, plan_.backward, plan_.program, step,
                                     microbatch, static_cast<double>(begin) * 1e-9, static_cast<double>(end) * 1e-9});
-    game_.post([this, number, begin, end] { core_.done(number, ActDone{{}, begin, end, -1, -1}); });
+    game_.post([this, number, begin, end] { core_.done(number, ActDone{{}, begin, end}); });
   };
   game_.places_[place_]->streams.at(plan_.stream)->submit(std::move(task));
 }

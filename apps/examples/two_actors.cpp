@@ -1,0 +1,60 @@
+// Two user-defined actors on two workers. `Halves` makes a tensor of which each worker has one half (S(0));
+// `Whole` wants all of it on both (B). The all-gather between them is a boxing that the plan shows.
+#include <cstdio>
+
+#include "runtime/app.h"
+#include "runtime/compile.h"
+
+using namespace troupe;
+using namespace troupe::runtime;
+
+/// Publishes its rows of a [4, 2] tensor: element = 100 * step + row.
+struct Halves final : actors::UserActor {
+  Status act(actors::UserCall& call) override {
+    auto& v = call.out[0];
+    for (std::int64_t i = 0; i < v.size(); ++i)
+      v.as<float>()[i] = static_cast<float>(100 * call.step + v.extent.dims[0].lo + i / v.cols());
+    return {};
+  }
+};
+
+/// Sums what it receives and tells the session.
+struct Whole final : actors::UserActor {
+  Status act(actors::UserCall& call) override {
+    double sum = 0;
+    for (std::int64_t i = 0; i < call.in[0].size(); ++i) sum += call.in[0].as<float>()[i];
+    call.report("sum", {sum});
+    return {};
+  }
+};
+
+template <class T>
+actors::UserActorFactory make() {
+  return [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+    return std::unique_ptr<actors::UserActor>(std::make_unique<T>());
+  };
+}
+
+int main(int argc, char** argv) {
+  App app;
+  app.actor("halves", make<Halves>());
+  app.actor("whole", make<Whole>());
+  app.serve_if_worker(argc, argv);
+
+  Graph g(app.ops());
+  g.program("main", {.microbatches = 1, .samples = 4});
+  g.unit("example");
+  const Value x = g.actor("halves", "producer", {}, {{"x", {DType::f32, {4, 2}}, NdSbp{Sbp::S(0)}}})[0];
+  g.actor("whole", "consumer", {x}, {}, {}, {NdSbp{Sbp::B()}});
+
+  auto plan = compile(g, {.stages = {Mesh::dense({{"x", 2}})}, .stage_of_unit = {0}, .lanes = 1, .seed = 0, .costs = {}});
+  if (!plan.ok()) return std::fprintf(stderr, "%s\n", plan.status().message().c_str()), exit_plan;
+  JobOptions job;
+  job.session.steps = 3;
+  job.session.on_closed = [](const std::string&, std::int64_t step, const std::vector<Report>& reports) {
+    for (const auto& r : reports) std::printf("step %lld: %s = %g\n", static_cast<long long>(step), r.name.c_str(), r.values[0]);
+  };
+  const JobResult result = app.run(*plan, job);
+  if (!result.status.ok()) std::fprintf(stderr, "%s\n", result.status.message().c_str());
+  return result.exit_code;
+}

@@ -1,0 +1,38 @@
+// The three things the command does with a language model: train it, show its plan, simulate it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/lm/config.h"
+#include "apps/lm/mesh_spec.h"
+#include "runtime/app.h"
+
+namespace troupe::lm {
+
+/// What the command line says, beyond the configuration.
+struct JobArguments {
+  std::string config_path;
+  std::vector<std::string> overrides;      ///< section.key=value
+  std::string mesh;                        ///< empty: the configuration's
+  std::string data;
+  std::string out;
+  std::int64_t steps = -1;                 ///< -1: schedule.steps
+  std::int64_t threads = -1;
+  bool trace = false;
+  bool quiet = false;
+  bool sample = false;
+  std::string sample_text;
+  std::string tls;                         ///< UCX
+  std::vector<std::string> net_devices, worker_prefixes;   ///< per rank
+  int stall_s = 120;
+  std::string dot;                         ///< plan
+  double tf_ms = -1, tb_ms = -1, hop_ms = 0;   ///< sim
+};
+
+/// Each answers an exit code (runtime/exit_codes.h) and has said on stderr what was wrong.
+int train_command(const runtime::App& app, const JobArguments& arguments);
+int plan_command(const runtime::App& app, const JobArguments& arguments);
+int sim_command(const runtime::App& app, const JobArguments& arguments);
+
+}  // namespace troupe::lm

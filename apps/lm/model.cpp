@@ -1,0 +1,130 @@
+#include "apps/lm/model.h"
+
+#include <cmath>
+
+namespace troupe::lm {
+
+namespace {
+
+using kernels::Attrs;
+using kernels::Value;
+using runtime::Graph;
+using runtime::Init;
+
+/// Writes one program's forward pass. B = samples of a microbatch, T = seq, C = dim.
+class Builder {
+ public:
+  Builder(Graph& g, const LmConfig& c, bool train) : g_(g), c_(c), train_(train) {}
+
+  Value embed(Value tokens) {                                                   // (B, T) -> (B, T, C)
+    g_.unit("embed");
+    return dropout(g_.op("embedding", {tokens, embedding()})[0], "embed");
+  }
+
+  Value block(Value x, std::int64_t layer) {                                    // (B, T, C)
+    const ModelConfig& m = c_.model;
+    const std::string unit = "layers." + std::to_string(layer);
+    g_.unit(unit);
+    prefix_ = "model." + unit + ".";
+    const Attrs rope{{"head_dim", m.head_dim}, {"theta", m.rope_theta}, {"inverse", std::int64_t{0}}};
+    const Value n = norm(x, prefix_ + "input_layernorm.weight");
+    Value q = linear(n, "self_attn.q_proj", m.heads * m.head_dim, m.dim);       // (B, T, heads * D)
+    Value k = linear(n, "self_attn.k_proj", m.kv_heads * m.head_dim, m.dim);    // (B, T, kv_heads * D)
+    const Value v = linear(n, "self_attn.v_proj", m.kv_heads * m.head_dim, m.dim);
+    q = g_.op("rope", {q}, rope)[0];
+    k = g_.op("rope", {k}, rope)[0];
+    const Value o = g_.op("attention", {q, k, v}, {{"head_dim", m.head_dim}})[0];
+    const Value a = linear(o, "self_attn.o_proj", m.dim, m.heads * m.head_dim, true);
+    x = g_.op("add", {x, dropout(a, unit + ".attn")})[0];
+    const Value n2 = norm(x, prefix_ + "post_attention_layernorm.weight");
+    const Value gate = linear(n2, "mlp.gate_proj", m.ffn, m.dim);
+    const Value up = linear(n2, "mlp.up_proj", m.ffn, m.dim);
+    const Value h = g_.op("swiglu", {gate, up})[0];
+    const Value d = linear(h, "mlp.down_proj", m.dim, m.ffn, true);
+    return g_.op("add", {x, dropout(d, unit + ".mlp")})[0];
+  }
+
+  Value head_norm(Value x) {
+    g_.unit("head");
+    return norm(x, "model.norm.weight");
+  }
+  Value head_weight() {
+    return c_.model.tied ? embedding()
+                         : g_.param("lm_head.weight", {c_.model.vocab, c_.model.dim}, Init::normal(std_of(false)));
+  }
+
+ private:
+  float std_of(bool residual) const {
+    // GPT-2: what adds to the residual stream starts smaller, so that its variance does not grow with depth.
+    return static_cast<float>(c_.model.init_std / (residual ? std::sqrt(2.0 * static_cast<double>(c_.model.layers)) : 1.0));
+  }
+  Value embedding() {
+    return g_.param("model.embed_tokens.weight", {c_.model.vocab, c_.model.dim}, Init::normal(std_of(false)));
+  }
+  Value linear(Value x, const std::string& name, std::int64_t out, std::int64_t in, bool residual = false) {
+    return g_.op("linear", {x, g_.param(prefix_ + name + ".weight", {out, in}, Init::normal(std_of(residual)))})[0];
+  }
+  Value norm(Value x, const std::string& name) {
+    return g_.op("rmsnorm", {x, g_.param(name, {c_.model.dim}, Init::constant(1), false)}, {{"eps", c_.model.norm_eps}})[0];
+  }
+  Value dropout(Value x, const std::string& name) {
+    if (!train_ || c_.model.dropout == 0) return x;
+    return g_.op("dropout", {x}, {{"p", c_.model.dropout}, {"rng", name + ".dropout"}})[0];
+  }
+
+  Graph& g_;
+  const LmConfig& c_;
+  bool train_;
+  std::string prefix_;
+};
+
+Value loader(Graph& g, const LmConfig& c, const std::string& text, const std::string& split, const std::string& what) {
+  const kernels::TensorType type{DType::i32, {c.schedule.microbatch, c.model.seq}};
+  return g.actor("lm.data", split + "." + what, {}, {{what, type, std::nullopt}},
+                 {{"path", text}, {"split", split}, {"what", what}, {"seq", c.model.seq}, {"vocab", c.model.vocab},
+                  {"batch", c.schedule.batch}, {"eval_fraction", c.eval.fraction}, {"seed", c.run.seed}})[0];
+}
+
+Value loss(Graph& g, const LmConfig& c, const std::string& text, const std::string& split) {
+  Builder b(g, c, split == "train");
+  g.unit("embed");
+  Value x = b.embed(loader(g, c, text, split, "inputs"));
+  for (std::int64_t l = 0; l < c.model.layers; ++l) x = b.block(x, l);
+  x = b.head_norm(x);
+  const Value targets = loader(g, c, text, split, "targets");
+  return g.op("lm_head_loss", {x, b.head_weight(), targets}, {{"scale", 1.0 / static_cast<double>(tokens_per_step(c))}})[0];
+}
+
+}  // namespace
+
+runtime::Graph build_model(const LmConfig& c, const kernels::OpSet& ops, const std::string& text, bool sample) {
+  Graph g(ops);
+  g.program("train", {c.schedule.microbatches(), c.schedule.microbatch});
+  const Value train_loss = loss(g, c, text, "train");
+  g.report("loss", train_loss);
+  kernels::AdamW hyper;
+  hyper.lr = static_cast<float>(c.schedule.lr);
+  hyper.beta1 = static_cast<float>(c.optimizer.beta1);
+  hyper.beta2 = static_cast<float>(c.optimizer.beta2);
+  hyper.eps = static_cast<float>(c.optimizer.eps);
+  hyper.weight_decay = static_cast<float>(c.optimizer.weight_decay);
+  g.minimize(train_loss, hyper);
+  if (c.eval.every > 0) {
+    g.program("evaluate", {c.eval.batches, c.schedule.microbatch});
+    g.report("eval_loss", loss(g, c, text, "eval"));
+  }
+  if (sample) {
+    g.program("sample", {c.sample.tokens, 1});
+    Builder b(g, c, false);
+    g.unit("embed");
+    Value x = b.embed(g.feed("prompt", {DType::i32, {1, c.model.seq}}));
+    for (std::int64_t l = 0; l < c.model.layers; ++l) x = b.block(x, l);
+    x = b.head_norm(x);
+    const Value position = g.feed("position", {DType::i32, {1}});
+    const Value logits = g.op("linear", {x, b.head_weight()})[0];               // (1, T, vocab)
+    g.actor("lm.sampler", "sampler", {logits, position}, {}, {{"temperature", c.sample.temperature}});
+  }
+  return g;
+}
+
+}  // namespace troupe::lm

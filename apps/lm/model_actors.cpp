@@ -1,0 +1,130 @@
+// The model's own actors: the loader of training text, and the one that draws the next token.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "apps/lm/byte_tokens.h"
+#include "apps/lm/data.h"
+#include "apps/lm/model.h"
+#include "devices/base/philox.h"
+
+namespace troupe::lm {
+
+namespace {
+
+/// Publishes inputs or targets of a microbatch. Which samples is a function of (step, microbatch): no state.
+class Loader final : public actors::UserActor {
+ public:
+  Loader(Corpus corpus, const kernels::Attrs& attrs)
+      : corpus_(std::move(corpus)), train_(attrs.text("split") == "train"), inputs_(attrs.text("what") == "inputs"),
+        batch_(attrs.integer("batch")), other_(static_cast<std::size_t>(attrs.integer("seq"))) {}
+
+  Status act(actors::UserCall& call) override {
+    auto& out = call.out[0];                                                    // (B, T)
+    const std::int64_t rows = out.rows(), seq = out.cols();
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const std::int64_t sample = (train_ ? call.step * batch_ : 0) + call.microbatch * call.samples_per_microbatch + i;
+      std::int32_t* row = out.as<std::int32_t>() + i * seq;
+      std::int32_t* in = inputs_ ? row : other_.data();
+      std::int32_t* targets = inputs_ ? other_.data() : row;
+      if (train_) corpus_.train_sample(sample, in, targets);
+      else corpus_.eval_sample(sample, in, targets);
+    }
+    return {};
+  }
+
+ private:
+  Corpus corpus_;
+  bool train_, inputs_;
+  std::int64_t batch_;
+  std::vector<std::int32_t> other_;
+};
+
+Expected<std::unique_ptr<actors::UserActor>> make_loader(const actors::UserActorInfo& info) {
+  CorpusOptions o;
+  o.path = info.attrs.text("path");
+  o.seq = info.attrs.integer("seq");
+  o.eval_fraction = info.attrs.real("eval_fraction");
+  o.seed = info.attrs.integer("seed");
+  o.vocab = info.attrs.integer("vocab");
+  TROUPE_ASSIGN(Corpus corpus, Corpus::open(o));
+  return std::unique_ptr<actors::UserActor>(std::make_unique<Loader>(std::move(corpus), info.attrs));
+}
+
+/// Draws from softmax(logits / temperature) at one position: Philox keyed by (seed, version, token).
+class Draw final : public actors::UserActor {
+ public:
+  Draw(std::uint64_t seed, double temperature) : key_(philox_key(seed, "sampler")), temperature_(temperature) {}
+
+  Status act(actors::UserCall& call) override {
+    const auto& logits = call.in[0];                                            // (1, T, vocab)
+    const std::int64_t vocab = logits.cols();
+    const float* row = logits.as<float>() + call.in[1].as<std::int32_t>()[0] * vocab;
+    std::int64_t best = 0;
+    for (std::int64_t i = 1; i < vocab; ++i)
+      if (row[i] > row[best]) best = i;
+    std::int64_t token = best;
+    if (temperature_ > 0) {
+      double total = 0;
+      for (std::int64_t i = 0; i < vocab; ++i) total += std::exp((row[i] - row[best]) / temperature_);
+      const auto random = philox(key_, static_cast<std::uint64_t>(call.microbatch), static_cast<std::uint64_t>(call.step));
+      double left = to_unit(random[0]) * total;
+      for (token = 0; token + 1 < vocab; ++token)
+        if ((left -= std::exp((row[token] - row[best]) / temperature_)) < 0) break;
+    }
+    call.report("token", {static_cast<double>(token)});
+    return {};
+  }
+
+ private:
+  std::uint64_t key_;
+  double temperature_;
+};
+
+Expected<std::unique_ptr<actors::UserActor>> make_draw(const actors::UserActorInfo& info) {
+  return std::unique_ptr<actors::UserActor>(std::make_unique<Draw>(info.seed, info.attrs.real("temperature")));
+}
+
+}  // namespace
+
+void register_actors(runtime::App& app) {
+  app.actor("lm.data", make_loader);
+  app.actor("lm.sampler", make_draw);
+}
+
+Sampler::Sampler(const LmConfig& config, const std::string& prompt) : seq_(config.model.seq) {
+  for (unsigned char c : prompt) tokens_.push_back(c);
+  if (tokens_.empty()) tokens_.push_back('\n');
+  prompt_tokens_ = tokens_.size();
+}
+
+std::vector<std::byte> Sampler::feed(const std::string& name, std::int32_t microbatch, const actors::Report* last) {
+  // Several feeds ask about one microbatch; its predecessor's token is new once.
+  if (last && tokens_.size() == prompt_tokens_ + static_cast<std::size_t>(microbatch) - 1)
+    tokens_.push_back(static_cast<std::int32_t>(last->values.at(0)));
+  const auto count = std::min<std::size_t>(tokens_.size(), static_cast<std::size_t>(seq_));
+  std::vector<std::int32_t> out;
+  if (name == "position") {
+    out = {static_cast<std::int32_t>(count) - 1};
+  } else {
+    out.assign(tokens_.end() - static_cast<std::ptrdiff_t>(count), tokens_.end());
+    out.resize(static_cast<std::size_t>(seq_), 0);   // behind the position: causal attention never looks there
+  }
+  std::vector<std::byte> bytes(out.size() * sizeof(std::int32_t));
+  std::memcpy(bytes.data(), out.data(), bytes.size());
+  return bytes;
+}
+
+void Sampler::finish(const std::vector<actors::Report>& reports) {
+  const auto want = static_cast<std::int32_t>(tokens_.size() - prompt_tokens_);
+  for (const auto& r : reports)
+    if (r.name == "token" && r.microbatch == want) tokens_.push_back(static_cast<std::int32_t>(r.values.at(0)));
+}
+
+std::string Sampler::text() const {
+  std::string out;
+  for (auto t : tokens_) out += static_cast<char>(t);
+  return out;
+}
+
+}  // namespace troupe::lm

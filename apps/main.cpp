@@ -1,0 +1,66 @@
+// troupe: the command. Reads its arguments, hands over to apps/lm/job.h.
+#include <CLI/CLI.hpp>
+
+#include "apps/lm/job.h"
+#include "apps/lm/model.h"
+
+using troupe::lm::JobArguments;
+
+namespace {
+
+void common(CLI::App& command, JobArguments& a) {
+  command.add_option("config", a.config_path, "configuration, such as apps/configs/quickstart.toml")->required();
+  command.add_option("--mesh", a.mesh, "dp=2,pp=2; a dp width per stage: dp=2/1,pp=2");
+  command.add_option("--set", a.overrides, "section.key=value, instead of what the configuration says (repeatable)")
+      ->allow_extra_args(false);
+  command.add_option("--threads", a.threads, "threads of each worker's compute stream");
+  command.add_option("--data", a.data, "training text: plain, .gz or .dz");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  troupe::runtime::App app;
+  troupe::lm::register_actors(app);
+  app.serve_if_worker(argc, argv);
+
+  JobArguments a;
+  CLI::App cli("Troupe trains language models as graphs of actors.", "troupe");
+  cli.require_subcommand(1);
+  cli.set_version_flag("--version", TROUPE_VERSION);
+  auto* train = cli.add_subcommand("train", "Train a language model on this machine, one worker process per place");
+  common(*train, a);
+  train->add_option("--steps", a.steps, "stop after so many steps (the learning rate's horizon is schedule.steps)")->check(CLI::NonNegativeNumber);
+  train->add_option("--out", a.out, "output folder (default: runs/ and the configuration's name)");
+  train->add_flag("--trace", a.trace, "write trace.json for ui.perfetto.dev");
+  train->add_flag("--quiet", a.quiet, "no progress line, no summary");
+  auto* sample = train->add_option("--sample", a.sample_text, "at the end, go on from this text")->expected(0, 1);
+  train->add_option("--ucx-tls", a.tls, "UCX transports, such as tcp (default: its choice)");
+  train->add_option("--net-device", a.net_devices, "UCX network device of rank 0, 1, ... (repeatable)")->allow_extra_args(false);
+  train->add_option("--worker-prefix", a.worker_prefixes, "command put before worker 0, 1, ...: \"ip netns exec NAME\" (repeatable)")
+      ->allow_extra_args(false);
+  train->add_option("--stall-limit", a.stall_s, "seconds without any message before the job gives up and says who waits for whom")
+      ->check(CLI::PositiveNumber);
+  auto* plan = cli.add_subcommand("plan", "Show the plan: actors, channels, boxings, memory, predicted times");
+  common(*plan, a);
+  plan->add_option("--dot", a.dot, "also write the plan as a Graphviz file");
+  auto* sim = cli.add_subcommand("sim", "Simulate a step: order, makespan, bubble");
+  common(*sim, a);
+  sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (instead of the cost model)");
+  sim->add_option("--tb", a.tb_ms, "backward time, ms (default: twice --tf)");
+  sim->add_option("--hop", a.hop_ms, "time of each message between places, ms");
+  try {
+    cli.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return cli.exit(e) == 0 ? troupe::runtime::exit_ok : troupe::runtime::exit_usage;
+  }
+  if (a.out.empty()) {
+    const auto slash = a.config_path.find_last_of('/');
+    auto name = a.config_path.substr(slash == std::string::npos ? 0 : slash + 1);
+    a.out = "runs/" + name.substr(0, name.rfind(".toml"));
+  }
+  a.sample = sample->count() > 0;
+  if (train->parsed()) return troupe::lm::train_command(app, a);
+  if (plan->parsed()) return troupe::lm::plan_command(app, a);
+  return troupe::lm::sim_command(app, a);
+}

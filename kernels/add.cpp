@@ -1,0 +1,38 @@
+// add(a, b) -> a + b. Its gradient is the gradient: no op is emitted.
+#include "kernels/cpu/kernels.h"
+#include "kernels/ops.h"
+#include "kernels/rules.h"
+
+namespace troupe::kernels {
+namespace {
+
+Inferred infer(Types in, const Attrs&) {
+  TROUPE_TRY(expect_inputs("add", in, 2));
+  TROUPE_TRY(expect(in[0] == in[1], "add", "two tensors of one shape", in));
+  return std::vector<TensorType>{in[0]};
+}
+
+Status gradient(GradContext& g) {
+  if (g.grad_out(0) == no_value) return {};
+  for (int i = 0; i < 2; ++i)
+    if (g.needs_grad(i)) g.grad_in(i, g.grad_out(0));
+  return {};
+}
+
+}  // namespace
+
+std::vector<OpDef> add_ops() {
+  OpDef op{.name = "add", .inputs = 2, .outputs = 1, .infer = infer};
+  op.signatures = [split = elementwise(2, 1)](Types in, const Attrs& attrs) {
+    auto table = split(in, attrs);
+    table.push_back(row({Sbp::P(), Sbp::P()}, {Sbp::P()}));
+    return table;
+  };
+  op.gradient = gradient;
+  op.cost = per_element(1);
+  op.in_place = {0};
+  op.cpu = cpu::add;
+  return {op};
+}
+
+}  // namespace troupe::kernels

@@ -1,0 +1,91 @@
+// attention(q (B, T, H D), k (B, T, KV D), v (B, T, KV D)){head_dim: D} -> o (B, T, H D), lse (B, T, H)
+// attention_grad(do, q, k, v, o, lse){head_dim} -> dq, dk, dv
+//
+// Exact and causal, scale 1 / sqrt(D). Grouped queries: query head h reads key-value head h / (H / KV).
+#include "kernels/cpu/kernels.h"
+#include "kernels/ops.h"
+#include "kernels/rules.h"
+
+namespace troupe::kernels {
+namespace {
+
+Status expect_heads(const std::string& op, Types all, std::size_t first, const Attrs& attrs) {
+  const TensorType &q = all[first], &k = all[first + 1], &v = all[first + 2];
+  const auto D = attrs.integer("head_dim");
+  const bool shapes = rank(q) == 3 && rank(k) == 3 && k == v && q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1];
+  const bool heads = shapes && D > 0 && q.shape[2] % D == 0 && k.shape[2] % D == 0 && k.shape[2] > 0 &&
+                     q.shape[2] % k.shape[2] == 0;
+  return expect(heads, op, "q (B, T, H * head_dim) and k, v (B, T, KV * head_dim) with H a multiple of KV", all);
+}
+
+TensorType lse_type(const TensorType& q, const Attrs& attrs) {
+  return {DType::f32, {q.shape[0], q.shape[1], q.shape[2] / attrs.integer("head_dim")}};
+}
+
+Inferred infer_attention(Types in, const Attrs& attrs) {
+  TROUPE_TRY(expect_inputs("attention", in, 3));
+  TROUPE_TRY(expect_heads("attention", in, 0, attrs));
+  return std::vector<TensorType>{in[0], lse_type(in[0], attrs)};
+}
+
+Inferred infer_grad(Types in, const Attrs& attrs) {
+  TROUPE_TRY(expect_inputs("attention_grad", in, 6));
+  TROUPE_TRY(expect_heads("attention_grad", in, 1, attrs));
+  TROUPE_TRY(expect(in[0] == in[1] && in[4] == in[1] && in[5] == lse_type(in[1], attrs), "attention_grad",
+                    "do and o like q, and lse (B, T, H)", in));
+  return std::vector<TensorType>{in[1], in[2], in[3]};
+}
+
+Status gradient(GradContext& g) {
+  if (g.grad_out(0) == no_value) return {};
+  const auto grads = g.emit("attention_grad", {g.grad_out(0), g.in(0), g.in(1), g.in(2), g.out(0), g.out(1)},
+                            only(g.attrs(), {"head_dim"}));
+  for (int i = 0; i < 3; ++i)
+    if (g.needs_grad(i)) g.grad_in(i, grads[static_cast<std::size_t>(i)]);
+  return {};
+}
+
+/// Samples, or whole key-value heads each with its group of query heads.
+struct HeadSplit {
+  Sbp q, kv, lse;
+  HeadSplit(const TensorType& query, const TensorType& key, const Attrs& attrs) {
+    const auto D = attrs.integer("head_dim"), group = query.shape[2] / key.shape[2];
+    q = Sbp::S(2, D * group), kv = Sbp::S(2, D), lse = Sbp::S(2, group);
+  }
+};
+
+/// `products` matrix products of T x T / 2 x D for each sample and head.
+OpCost cost(double products, const TensorType& q, Types in, Types out) {
+  const double tokens = static_cast<double>(rows_of(q)), T = static_cast<double>(q.shape[1]);
+  return {products * 2 * tokens * (T / 2) * static_cast<double>(last(q)), bytes_of(in, out)};
+}
+
+}  // namespace
+
+std::vector<OpDef> attention_ops() {
+  OpDef forward{.name = "attention", .inputs = 3, .outputs = 2, .infer = infer_attention};
+  forward.signatures = [](Types in, const Attrs& attrs) {
+    const HeadSplit h(in[0], in[1], attrs);
+    std::vector<Signature> table;
+    add_rows(table, 0, 1, "sss", "ss");
+    table.push_back(row({h.q, h.kv, h.kv}, {h.q, h.lse}));
+    return table;
+  };
+  forward.gradient = gradient;
+  forward.cost = [](Types in, Types out, const Attrs&) { return cost(2, in[0], in, out); };
+  forward.cpu = cpu::attention;
+
+  OpDef grad{.name = "attention_grad", .inputs = 6, .outputs = 3, .infer = infer_grad};
+  grad.signatures = [](Types in, const Attrs& attrs) {
+    const HeadSplit h(in[1], in[2], attrs);
+    std::vector<Signature> table;
+    add_rows(table, 0, 1, "ssssss", "sss");
+    table.push_back(row({h.q, h.q, h.kv, h.kv, h.q, h.lse}, {h.q, h.kv, h.kv}));
+    return table;
+  };
+  grad.cost = [](Types in, Types out, const Attrs&) { return cost(5, in[1], in, out); };
+  grad.cpu = cpu::attention_grad;
+  return {forward, grad};
+}
+
+}  // namespace troupe::kernels

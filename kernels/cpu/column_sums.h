@@ -1,0 +1,37 @@
+// Sums over rows, column by column: what gradients of biases and norm weights are.
+#pragma once
+
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/simd.h"
+
+namespace troupe::kernels {
+
+/// out[c] = or += sum over rows r of value(r, c, load): load(p) reads the 16 (or fewer) columns from c on.
+/// Each column adds its rows in order, in blocks of 64 rows that are then added in order.
+template <class F>
+void column_sums(Parallel& par, std::int64_t rows, std::int64_t cols, float* out, bool accumulate, F&& value) {
+  using namespace simd;
+  for_blocks(par, cols, 4 * lanes, [&](std::int64_t begin, std::int64_t end) {
+    v16 total[4] = {};
+    for (std::int64_t r0 = 0; r0 < rows; r0 += 64) {
+      v16 part[4] = {};
+      const std::int64_t r1 = std::min(rows, r0 + 64);
+      if (end - begin == 4 * lanes) {
+        for (std::int64_t r = r0; r < r1; ++r)
+          for (int j = 0; j < 4; ++j) part[j] += value(r, begin + j * lanes, [](const float* p) { return load(p); });
+      } else {
+        for (std::int64_t r = r0; r < r1; ++r)
+          chunks(end - begin, [&](std::int64_t c, std::int64_t n) {
+            part[c / lanes] += value(r, begin + c, [n](const float* p) { return load_tail(p, n); });
+          });
+      }
+      for (int j = 0; j < 4; ++j) total[j] += part[j];
+    }
+    chunks(end - begin, [&](std::int64_t c, std::int64_t n) {
+      float* o = out + begin + c;
+      store_tail(o, accumulate ? load_tail(o, n) + total[c / lanes] : total[c / lanes], n);
+    });
+  });
+}
+
+}  // namespace troupe::kernels

@@ -1,0 +1,67 @@
+// add, relu, swiglu: one formula per element. All may run in place.
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/simd.h"
+
+namespace troupe::kernels::cpu {
+
+using namespace simd;
+
+void add(const Call& call) {
+  const float *a = call.in[0].as<float>(), *b = call.in[1].as<float>();
+  float* c = call.out[0].as<float>();
+  for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
+    map(end - i, c + i, [](v16 x, v16 y) { return x + y; }, a + i, b + i);
+  });
+}
+
+void relu(const Call& call) {
+  const float* x = call.in[0].as<float>();
+  float* y = call.out[0].as<float>();
+  for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
+    map(end - i, y + i, [](v16 v) { return v < 0.0f ? v16{} : v; }, x + i);  // keeps NaN visible
+  });
+}
+
+void relu_grad(const Call& call) {
+  const float *dy = call.in[0].as<float>(), *y = call.in[1].as<float>();
+  float* dx = call.out[0].as<float>();
+  for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
+    map(end - i, dx + i, [](v16 d, v16 v) { return v > 0.0f ? d : v16{}; }, dy + i, y + i);
+  });
+}
+
+void swiglu(const Call& call) {  // h = gate * sigmoid(gate) * up
+  const float *gate = call.in[0].as<float>(), *up = call.in[1].as<float>();
+  float* h = call.out[0].as<float>();
+  for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
+    map(end - i, h + i, [](v16 g, v16 u) { return g * sigmoid(g) * u; }, gate + i, up + i);
+  });
+}
+
+void swiglu_grad(const Call& call) {  // d silu(g) = s + g s (1 - s)
+  const float *dh = call.in[0].as<float>(), *gate = call.in[1].as<float>(), *up = call.in[2].as<float>();
+  float *dgate = call.out[0].as<float>(), *dup = call.out[1].as<float>();
+  const auto both = [](v16 d, v16 g, v16 u, v16& dg, v16& du) {
+    const v16 s = sigmoid(g), silu = g * s;
+    du = d * silu;
+    dg = d * u * fma(silu, 1.0f - s, s);
+  };
+  for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t begin, std::int64_t end) {
+    chunks(end - begin, [&](std::int64_t c, std::int64_t n) {
+      const auto i = begin + c;
+      v16 dg, du;
+      if (n == lanes) {
+        both(load(dh + i), load(gate + i), load(up + i), dg, du);
+        store(dgate + i, dg);
+        store(dup + i, du);
+      } else {
+        both(load_tail(dh + i, n), load_tail(gate + i, n), load_tail(up + i, n), dg, du);
+        store_tail(dgate + i, dg, n);
+        store_tail(dup + i, du, n);
+      }
+    });
+  });
+}
+
+}  // namespace troupe::kernels::cpu

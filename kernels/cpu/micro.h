@@ -1,0 +1,115 @@
+// Pieces of a matrix product, shared by gemm.cpp and attention.cpp: packing into panels, and a tile of C
+// (12 x 32: 24 vector accumulators) held in registers while k runs.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/simd.h"
+
+namespace troupe::kernels::simd {
+
+inline constexpr std::int64_t panel_rows = 12, panel_cols = 32;
+
+/// Transposes sixteen vectors in registers.
+inline void transpose(v16 (&x)[16]) {
+  v16 y[16];
+  for (int step = 0; step < 4; ++step) {
+    // After four perfect shuffles of the list of rows, rows and columns have changed places.
+    for (int i = 0; i < 8; ++i) {
+      y[2 * i] = __builtin_shuffle(x[i], x[i + 8], i16{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
+      y[2 * i + 1] = __builtin_shuffle(x[i], x[i + 8], i16{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
+    }
+    for (int i = 0; i < 16; ++i) x[i] = y[i];
+  }
+}
+
+/// Rows [0, m) of an (m, kc) operand as panels of W rows, each stored k-major: (m / W, kc, W), zeros beyond m.
+/// k_major: element (i, k) is at src[k * ld + i], else at src[i * ld + k]. `readable` >= m: rows that exist in
+/// memory (vectors may read that far). Writes up to 16 floats past the end.
+template <std::int64_t W>
+void pack(bool k_major, const float* src, std::int64_t ld, std::int64_t m, std::int64_t readable, std::int64_t kc,
+          float* out) {
+  for (std::int64_t i = 0; i < m; i += W, out += W * kc) {
+    const std::int64_t w = std::min(W, m - i);
+    if (k_major) {
+      const bool whole = w == W && i + (W + lanes - 1) / lanes * lanes <= readable;
+      for (std::int64_t k = 0; k < kc; ++k) {
+        const float* row = src + k * ld + i;
+        if (whole) {
+          for (std::int64_t j = 0; j < W; j += lanes) store(out + k * W + j, load(row + j));
+        } else {
+          for (std::int64_t j = 0; j < W; ++j) out[k * W + j] = j < w ? row[j] : 0.0f;
+        }
+      }
+      continue;
+    }
+    std::int64_t k = 0;
+    for (; k + lanes <= kc; k += lanes)
+      for (std::int64_t j = 0; j < W; j += lanes) {
+        v16 t[16];
+        for (int r = 0; r < 16; ++r) t[r] = j + r < w ? load(src + (i + j + r) * ld + k) : v16{};
+        transpose(t);
+        for (int r = 0; r < 16; ++r) store(out + (k + r) * W + j, t[r]);
+      }
+    for (; k < kc; ++k)
+      for (std::int64_t j = 0; j < W; ++j) out[k * W + j] = j < w ? src[(i + j) * ld + k] : 0.0f;
+  }
+}
+
+/// C tile (R, n <= 32) = or += A (R, kc) * B panel (kc, 32). Element (r, k) of A is at a[r * row + k * col].
+template <int R, int row, int col>
+[[gnu::noinline]] void tile(std::int64_t kc, const float* a, const float* b, float* c, std::int64_t ldc, std::int64_t n,
+                            bool add) {
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) {  // C arrives while k runs
+    __builtin_prefetch(c + r * ldc, 1);
+    __builtin_prefetch(c + r * ldc + lanes, 1);
+  }
+  v16 acc[R][2] = {};
+  for (std::int64_t k = 0; k < kc; ++k) {
+    const v16 b0 = load(b + k * panel_cols), b1 = load(b + k * panel_cols + lanes);
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      const v16 x = splat(a[r * row + k * col]);
+      acc[r][0] = fma(x, b0, acc[r][0]);
+      acc[r][1] = fma(x, b1, acc[r][1]);
+    }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) {
+    float* out = c + r * ldc;
+    if (n == panel_cols) {
+      store(out, add ? load(out) + acc[r][0] : acc[r][0]);
+      store(out + lanes, add ? load(out + lanes) + acc[r][1] : acc[r][1]);
+    } else {
+      float t[panel_cols];
+      store(t, acc[r][0]);
+      store(t + lanes, acc[r][1]);
+      for (std::int64_t j = 0; j < n; ++j) out[j] = add ? out[j] + t[j] : t[j];
+    }
+  }
+}
+
+/// tile<rows, ...>() for rows = 1..12.
+template <int row, int col>
+void tile_of(std::int64_t rows, std::int64_t kc, const float* a, const float* b, float* c, std::int64_t ldc,
+             std::int64_t n, bool add) {
+  switch (rows) {
+#define TROUPE_TILE(R) case R: return tile<R, row, col>(kc, a, b, c, ldc, n, add);
+    TROUPE_TILE(1) TROUPE_TILE(2) TROUPE_TILE(3) TROUPE_TILE(4) TROUPE_TILE(5) TROUPE_TILE(6)
+    TROUPE_TILE(7) TROUPE_TILE(8) TROUPE_TILE(9) TROUPE_TILE(10) TROUPE_TILE(11) TROUPE_TILE(12)
+#undef TROUPE_TILE
+  }
+}
+
+/// C (m, n) = or += packed A (m, kc) * packed B (kc, n).
+inline void multiply_packed(std::int64_t m, std::int64_t n, std::int64_t kc, const float* a, const float* b, float* c,
+                            std::int64_t ldc, bool add) {
+  for (std::int64_t j = 0; j < n; j += panel_cols, b += kc * panel_cols)
+    for (std::int64_t i = 0; i < m; i += panel_rows)
+      tile_of<1, panel_rows>(std::min(panel_rows, m - i), kc, a + i * kc, b, c + i * ldc + j, ldc,
+                             std::min(panel_cols, n - j), add);
+}
+
+}  // namespace troupe::kernels::simd

@@ -1,0 +1,61 @@
+#include "kernels/vector.h"
+
+#include <cmath>
+
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/square_sum.h"
+
+namespace troupe::kernels {
+
+using namespace simd;
+
+void add_into(float* dst, const float* src, std::int64_t n, Parallel& par) {
+  for_blocks(par, n, element_block, [=](std::int64_t i, std::int64_t end) {
+    map(end - i, dst + i, [](v16 a, v16 b) { return a + b; }, dst + i, src + i);
+  });
+}
+
+void adamw_update(float* p, const float* g, float* m, float* v, std::int64_t n, const AdamW& a, Parallel& par) {
+  // Scalars in double, as PyTorch's single-tensor path computes them.
+  const double step = static_cast<double>(a.step);
+  const double correct1 = 1 - std::pow(static_cast<double>(a.beta1), step);
+  const double correct2 = 1 - std::pow(static_cast<double>(a.beta2), step);
+  const v16 decay = splat(static_cast<float>(1 - static_cast<double>(a.lr) * a.weight_decay));
+  const v16 rate = splat(static_cast<float>(-a.lr / correct1)), root = splat(static_cast<float>(1 / std::sqrt(correct2)));
+  const v16 scale = splat(static_cast<float>(a.grad_scale)), eps = splat(a.eps);
+  const v16 keep1 = splat(a.beta1), add1 = splat(static_cast<float>(1 - static_cast<double>(a.beta1)));
+  const v16 keep2 = splat(a.beta2), add2 = splat(static_cast<float>(1 - static_cast<double>(a.beta2)));
+  const auto update = [=](v16 grad, v16& pi, v16& mi, v16& vi) __attribute__((always_inline)) {
+    const v16 x = grad * scale;
+    mi = fma(x, add1, mi * keep1);
+    vi = fma(x * x, add2, vi * keep2);
+    pi = fma(mi / fma(sqrt(vi), root, eps), rate, pi * decay);
+  };
+  for_blocks(par, n, element_block, [=](std::int64_t begin, std::int64_t end) {
+    std::int64_t i = begin;
+    for (; i + lanes <= end; i += lanes) {
+      v16 pi = load(p + i), mi = load(m + i), vi = load(v + i);
+      update(load(g + i), pi, mi, vi);
+      store(p + i, pi);
+      store(m + i, mi);
+      store(v + i, vi);
+    }
+    if (const std::int64_t w = end - i; w > 0) {
+      v16 pi = load_tail(p + i, w), mi = load_tail(m + i, w), vi = load_tail(v + i, w);
+      update(load_tail(g + i, w), pi, mi, vi);
+      store_tail(p + i, pi, w);
+      store_tail(m + i, mi, w);
+      store_tail(v + i, vi, w);
+    }
+  });
+}
+
+void row_square_sums(const float* x, std::int64_t rows, std::int64_t cols, double* sums, Parallel& par) {
+  for_blocks(par, rows, 64, [=](std::int64_t begin, std::int64_t end) {
+    for (auto r = begin; r < end; ++r)
+      sums[r] = square_sum(cols, [row = x + r * cols](std::int64_t i, std::int64_t w) { return load8(row + i, w); });
+  });
+}
+
+}  // namespace troupe::kernels

@@ -1,0 +1,63 @@
+// embedding(tokens (B, T) i32, weight (V, C)) -> (B, T, C)
+// embedding_grad(dy (B, T, C), tokens){rows: V} -> dweight (V, C)
+//
+// Vocabulary parallel: weight S(0) gives each place the rows it has and zeros elsewhere: P.
+#include "kernels/cpu/kernels.h"
+#include "kernels/ops.h"
+#include "kernels/rules.h"
+
+namespace troupe::kernels {
+namespace {
+
+Inferred infer_embedding(Types in, const Attrs&) {
+  TROUPE_TRY(expect_inputs("embedding", in, 2, {0}));
+  TROUPE_TRY(expect(rank(in[0]) == 2 && rank(in[1]) == 2, "embedding", "tokens (B, T) and weight (V, C)", in));
+  return std::vector<TensorType>{{DType::f32, {in[0].shape[0], in[0].shape[1], in[1].shape[1]}}};
+}
+
+Inferred infer_grad(Types in, const Attrs& attrs) {
+  TROUPE_TRY(expect_inputs("embedding_grad", in, 2, {1}));
+  TROUPE_TRY(expect(rank(in[0]) == 3 && rank(in[1]) == 2 && in[0].shape[0] == in[1].shape[0] &&
+                        in[0].shape[1] == in[1].shape[1] && attrs.integer("rows") > 0,
+                    "embedding_grad", "dy (B, T, C), tokens (B, T) and the attribute rows", in));
+  return std::vector<TensorType>{{DType::f32, {attrs.integer("rows"), in[0].shape[2]}}};
+}
+
+Status gradient(GradContext& g) {
+  if (g.grad_out(0) == no_value || !g.needs_grad(1)) return {};
+  g.grad_in(1, g.emit("embedding_grad", {g.grad_out(0), g.in(0)}, {{"rows", g.type(g.in(1)).shape[0]}})[0]);
+  return {};
+}
+
+}  // namespace
+
+std::vector<OpDef> embedding_ops() {
+  using S = Sbp;
+  OpDef forward{.name = "embedding", .inputs = 2, .outputs = 1, .infer = infer_embedding};
+  forward.signatures = [](Types, const Attrs&) {
+    std::vector<Signature> table;
+    add_rows(table, 0, 2, "sb", "s");
+    table.push_back(row({S::B(), S::S(0)}, {S::P()}));
+    table.push_back(row({S::B(), S::S(1)}, {S::S(2)}));
+    return table;
+  };
+  forward.gradient = gradient;
+  forward.cost = [](Types, Types out, const Attrs&) { return OpCost{0, 2 * bytes_of({}, out)}; };
+  forward.cpu = cpu::embedding;
+
+  OpDef grad{.name = "embedding_grad", .inputs = 2, .outputs = 1, .infer = infer_grad};
+  grad.signatures = [](Types, const Attrs&) {
+    std::vector<Signature> table;
+    add_rows(table, 0, 2, "ss", "p");
+    table.push_back(row({S::B(), S::B()}, {S::S(0)}));
+    table.push_back(row({S::S(2), S::B()}, {S::S(1)}));
+    table.push_back(row({S::P(), S::B()}, {S::P()}));
+    return table;
+  };
+  grad.cost = [](Types in, Types out, const Attrs&) { return OpCost{0, bytes_of(in, {}) + 2 * bytes_of({}, out)}; };
+  grad.accumulates = 1;
+  grad.cpu = cpu::embedding_grad;
+  return {forward, grad};
+}
+
+}  // namespace troupe::kernels

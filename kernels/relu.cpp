@@ -1,0 +1,49 @@
+// relu(x) -> y = max(x, 0)
+// relu_grad(dy, y) -> dx
+#include "kernels/cpu/kernels.h"
+#include "kernels/ops.h"
+#include "kernels/rules.h"
+
+namespace troupe::kernels {
+namespace {
+
+Inferred infer_relu(Types in, const Attrs&) {
+  TROUPE_TRY(expect_inputs("relu", in, 1));
+  return std::vector<TensorType>{in[0]};
+}
+
+Inferred infer_grad(Types in, const Attrs&) {
+  TROUPE_TRY(expect_inputs("relu_grad", in, 2));
+  TROUPE_TRY(expect(in[0] == in[1], "relu_grad", "dy and y of one shape", in));
+  return std::vector<TensorType>{in[0]};
+}
+
+Status gradient(GradContext& g) {
+  if (g.grad_out(0) == no_value || !g.needs_grad(0)) return {};
+  g.grad_in(0, g.emit("relu_grad", {g.grad_out(0), g.out(0)}, only(g.attrs(), {"unit"}))[0]);
+  return {};
+}
+
+}  // namespace
+
+std::vector<OpDef> relu_ops() {
+  OpDef forward{.name = "relu", .inputs = 1, .outputs = 1, .infer = infer_relu};
+  forward.signatures = elementwise(1, 1);
+  forward.gradient = gradient;
+  forward.cost = per_element(1);
+  forward.in_place = {0};
+  forward.cpu = cpu::relu;
+
+  OpDef grad{.name = "relu_grad", .inputs = 2, .outputs = 1, .infer = infer_grad};
+  grad.signatures = [split = elementwise(2, 1)](Types in, const Attrs& attrs) {
+    auto table = split(in, attrs);
+    table.push_back(row({Sbp::P(), Sbp::B()}, {Sbp::P()}));  // linear in dy
+    return table;
+  };
+  grad.cost = per_element(1);
+  grad.in_place = {0};
+  grad.cpu = cpu::relu_grad;
+  return {forward, grad};
+}
+
+}  // namespace troupe::kernels

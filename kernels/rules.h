@@ -1,0 +1,45 @@
+// Small pieces that shape rules and signature tables are made of.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/op.h"
+
+namespace troupe::kernels {
+
+using Types = std::span<const TensorType>;
+using Inferred = Expected<std::vector<TensorType>>;
+
+/// Ok when `holds`, else "op: expected, got [types of all inputs]".
+Status expect(bool holds, const std::string& op, const std::string& expected, Types got);
+/// The number of inputs, and that all are f32 except those listed, which are i32.
+Status expect_inputs(const std::string& op, Types in, std::size_t count, std::initializer_list<std::size_t> i32 = {});
+
+inline int rank(const TensorType& t) { return static_cast<int>(t.shape.size()); }
+/// Product of all dims but the last.
+std::int64_t rows_of(const TensorType& t);
+std::int64_t last(const TensorType& t);
+/// Bytes of all inputs and outputs.
+double bytes_of(Types in, Types out);
+
+/// Split dims that an op treats as rows: for each d in [first, end), a signature in which each argument named
+/// by `in` / `out` is: 's' S(d), 'b' B, 'p' P. `unit` applies to dim `unit_dim` only.
+void add_rows(std::vector<Signature>& table, int first, int end, const std::string& in, const std::string& out,
+              int unit_dim = -1, std::int64_t unit = 1);
+/// One signature of explicit entries.
+inline Signature row(std::vector<Sbp> in, std::vector<Sbp> out) { return {std::move(in), std::move(out)}; }
+
+/// Signatures of an elementwise op of `inputs` and `outputs` of one shape: S(d) for every dim d; the
+/// attribute "unit" is the unit of the last.
+std::function<std::vector<Signature>(Types, const Attrs&)> elementwise(int inputs, int outputs);
+/// `flops` operations for each element of input 0, and the bytes of all arguments.
+std::function<OpCost(Types, Types, const Attrs&)> per_element(double flops);
+
+/// `attrs` without what is not in `keep`.
+Attrs only(const Attrs& attrs, std::initializer_list<const char*> keep);
+
+}  // namespace troupe::kernels

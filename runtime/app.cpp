@@ -1,0 +1,240 @@
+#include "runtime/app.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <set>
+
+#include "runtime/launcher.h"
+#include "runtime/plan_io.h"
+
+namespace troupe::runtime {
+
+void App::serve_if_worker(int argc, char** argv) const {
+  if (argc < 3 || std::strcmp(argv[1], worker_flag) != 0) return;
+  const int fd = std::atoi(argv[2]);
+  const int code = worker_process(fd, ops_, actors_);
+  std::fflush(nullptr);
+  // Static destructors of libraries have nothing to say here, and some (UCX, oneDNN) say it slowly.
+  ::_exit(code);
+}
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+/// The parent's side of a job: polls links, logs, deaths and signals; the session decides.
+class Job {
+ public:
+  Job(const Plan& plan, JobOptions options)
+      : plan_(plan), options_(std::move(options)),
+        session_(plan_, options_.session, [this](Rank to, const ToWorker& m) { send(to, m); }) {}
+
+  JobResult run() {
+    result_.places.resize(plan_.workers());
+    result_.spans.resize(plan_.workers());
+    block_signals();
+    if (Status s = start(); !s.ok()) end(s, exit_worker);
+    last_message_ = clock::now();
+    while (!over_) turn();
+    launcher_.finish(result_.status.ok() ? 2000 : 0);
+    restore_signals();
+    result_.params_hash = session_.params_hash();
+    result_.committed_steps = session_.committed();
+    return std::move(result_);
+  }
+
+ private:
+  void block_signals() {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    ::sigprocmask(SIG_BLOCK, &set, &old_signals_);
+    signal_fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  }
+  void restore_signals() {
+    ::close(signal_fd_);
+    ::sigprocmask(SIG_SETMASK, &old_signals_, nullptr);
+  }
+
+  Status start() {
+    std::random_device random;
+    const std::uint64_t job = static_cast<std::uint64_t>(random()) << 32 | random();
+    for (Rank r = 0; r < plan_.workers(); ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      TROUPE_TRY(launcher_.start(i < options_.prefixes.size() ? options_.prefixes[i] : std::vector<std::string>{}));
+    }
+    Hello hello;
+    hello.plan = write_plan(plan_);
+    hello.job = job;
+    hello.threads = options_.threads;
+    hello.tls = options_.tls;
+    hello.trace = options_.trace;
+    hello.paced = options_.paced;
+    hello.run_kernels = options_.run_kernels;
+    for (Rank r = 0; r < plan_.workers(); ++r) {
+      hello.rank = r;
+      const auto i = static_cast<std::size_t>(r);
+      hello.net_device = i < options_.net_devices.size() ? options_.net_devices[i] : "";
+      send(r, hello);
+    }
+    return {};
+  }
+
+  void send(Rank to, const ToWorker& message) {
+    auto& w = launcher_.workers()[to];
+    // A link that breaks is noticed where it is read; the process behind it tells why.
+    if (w.link) (void)w.link->send(encode(message)).ok();
+  }
+
+  void end(Status status, int code) {
+    if (over_) return;
+    over_ = true;
+    result_.status = std::move(status);
+    result_.exit_code = result_.status.ok() ? exit_ok : code;
+  }
+
+  void turn() {
+    auto& workers = launcher_.workers();
+    std::vector<pollfd> fds;
+    std::vector<std::pair<int, Rank>> what;   // 0 link, 1 log, 2 death, 3 signal
+    auto add = [&](int fd, int kind, Rank r) {
+      if (fd < 0) return;
+      fds.push_back({fd, POLLIN, 0});
+      what.push_back({kind, r});
+    };
+    for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r) {
+      auto& w = workers[r];
+      if (!stopped_.count(r) && w.link && !broken_.count(r)) add(w.link->fd(), 0, r);
+      add(w.log_fd, 1, r);
+      if (!w.exited) add(w.pidfd, 2, r);
+    }
+    add(signal_fd_, 3, 0);
+    ::poll(fds.data(), fds.size(), 200);
+    for (std::size_t i = 0; i < fds.size() && !over_; ++i) {
+      if (fds[i].revents == 0) continue;
+      auto [kind, r] = what[i];
+      if (kind == 0) read_link(r);
+      else if (kind == 1) launcher_.read_log(workers[r], [&, rank = r](const std::string& line) { log(rank, line); });
+      else if (kind == 2) launcher_.reap(workers[r]);
+      else on_signal();
+    }
+    if (over_) return;
+    for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
+      if (workers[r].exited && !stopped_.count(r)) return died(r);
+    const auto now = clock::now();
+    if (pending_ && now >= pending_until_) return end(*pending_, exit_worker);
+    if (static_cast<Rank>(stopped_.size()) == plan_.workers()) return end({}, exit_ok);
+    if (explaining_ && (now >= explain_until_ || static_cast<Rank>(explanations_.size()) == plan_.workers())) return stalled();
+    if (!explaining_ && now - last_message_ > std::chrono::seconds(options_.stall_s)) {
+      explaining_ = true;
+      explain_until_ = now + std::chrono::seconds(1);
+      for (Rank r = 0; r < plan_.workers(); ++r) send(r, ExplainAll{});
+    }
+  }
+
+  void log(Rank rank, const std::string& line) {
+    if (options_.on_log) options_.on_log(rank, line);
+  }
+
+  void on_signal() {
+    signalfd_siginfo info{};
+    if (::read(signal_fd_, &info, sizeof info) == sizeof info)
+      end(Status(Code::unavailable, std::string("interrupted by ") + ::strsignal(static_cast<int>(info.ssi_signo))), exit_interrupted);
+  }
+
+  void read_link(Rank r) {
+    std::deque<std::vector<std::byte>> messages;
+    const Status s = launcher_.workers()[r].link->receive(messages);
+    for (const auto& bytes : messages) {
+      auto message = decode_from_worker(bytes);
+      if (!message.ok()) return end(message.status().in("worker " + std::to_string(r)), exit_worker);
+      handle(r, *message);
+      if (over_) return;
+    }
+    if (!s.ok()) broken_.insert(r);   // its process is about to end; `died` says how
+  }
+
+  void handle(Rank r, FromWorker& message) {
+    if (!explaining_) last_message_ = clock::now();
+    if (auto* m = std::get_if<WorkerAddress>(&message)) {
+      addresses_.addresses[r] = m->blob;
+      if (static_cast<Rank>(addresses_.addresses.size()) == plan_.workers())
+        for (Rank to = 0; to < plan_.workers(); ++to) send(to, addresses_);
+    } else if (std::get_if<Ready>(&message)) {
+      if (++ready_ == plan_.workers()) session_.begin();
+    } else if (auto* m = std::get_if<Spans>(&message)) {
+      auto& all = result_.spans[r];
+      all.insert(all.end(), std::make_move_iterator(m->spans.begin()), std::make_move_iterator(m->spans.end()));
+    } else if (auto* m = std::get_if<Stopped>(&message)) {
+      result_.places[r] = {m->peak_bytes, m->sent_bytes, m->received_bytes};
+      stopped_.insert(r);
+    } else if (auto* m = std::get_if<Explained>(&message)) {
+      explanations_[r] = m->text;
+    } else if (!session_.finished() && !pending_) {
+      // After the end, peers that say goodbye are no failures.
+      const Status s = session_.handle(r, message);
+      if (s.ok()) return;
+      if (s.code() == Code::unavailable) {
+        // Most likely another worker has died, and that one is the culprit: give its death a moment to show.
+        pending_ = s;
+        pending_until_ = clock::now() + std::chrono::milliseconds(700);
+      } else {
+        end(with_log(r, s), std::get_if<WorkerFailed>(&message) ? exit_worker : exit_diverged);
+      }
+    }
+  }
+
+  Status with_log(Rank r, const Status& s) {
+    auto& w = launcher_.workers()[r];
+    launcher_.read_log(w, [&](const std::string& line) { log(r, line); });
+    if (w.last_lines.empty()) return s;
+    std::string text = s.message() + "; its last log lines:";
+    for (const auto& line : w.last_lines) text += "\n  " + line;
+    return {s.code(), text};
+  }
+
+  void died(Rank r) {
+    const auto& w = launcher_.workers()[r];
+    end(with_log(r, Status(Code::unavailable, "worker " + std::to_string(r) + " (pid " + std::to_string(w.pid) + ") " +
+                                                  describe_exit(w.wait_status))),
+        exit_worker);
+  }
+
+  void stalled() {
+    std::string text = "no progress for " + std::to_string(options_.stall_s) + " s\n" + session_.waits_for();
+    for (Rank r = 0; r < plan_.workers(); ++r)
+      text += "worker " + std::to_string(r) + (explanations_.count(r) ? ":\n" + explanations_[r] : " does not answer\n");
+    end(Status(Code::unavailable, text), exit_stalled);
+  }
+
+  const Plan& plan_;
+  JobOptions options_;
+  Session session_;
+  Launcher launcher_;
+  JobResult result_;
+  sigset_t old_signals_{};
+  int signal_fd_ = -1;
+  Connect addresses_;
+  Rank ready_ = 0;
+  bool over_ = false;
+  std::set<Rank> stopped_, broken_;
+  std::optional<Status> pending_;
+  clock::time_point pending_until_, last_message_, explain_until_;
+  bool explaining_ = false;
+  std::map<Rank, std::string> explanations_;
+};
+
+}  // namespace
+
+JobResult App::run(const Plan& plan, JobOptions options) const { return Job(plan, std::move(options)).run(); }
+
+}  // namespace troupe::runtime

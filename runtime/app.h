@@ -1,0 +1,68 @@
+// App: an application of Troupe is an executable. main() registers ops and actors, lets the App take over
+// if this process is a worker, and otherwise builds a graph and runs it:
+//
+//   troupe::runtime::App app;
+//   app.actor("source", make_source);
+//   app.serve_if_worker(argc, argv);               // workers re-execute this binary and stay here
+//   Graph g(app.ops());  ...
+//   auto plan = compile(g, {.stages = stage_meshes({1, 1})});
+//   return app.run(*plan, {.session = {.steps = 10}}).exit_code;
+#pragma once
+
+#include "actors/user_actor.h"
+#include "devices/base/trace.h"
+#include "runtime/exit_codes.h"
+#include "runtime/session.h"
+
+namespace troupe::runtime {
+
+struct JobOptions {
+  SessionOptions session;
+  int threads = 1;                         ///< of each worker's compute stream
+  std::string tls;                         ///< UCX transports; empty: its choice
+  std::vector<std::string> net_devices;    ///< UCX network device per rank; empty: its choice
+  std::vector<std::vector<std::string>> prefixes;   ///< per rank: a command put before the worker's
+  bool trace = false;
+  double paced = 0;                        ///< > 0: the paced device at this scale
+  bool run_kernels = true;                 ///< paced only
+  int stall_s = 120;                       ///< no message from any worker for so long: give up and say why
+  std::function<void(Rank, const std::string&)> on_log;   ///< a line of a worker's log
+};
+
+struct PlaceResult {
+  std::int64_t peak_bytes = 0;             ///< resident, as the kernel saw it
+  std::uint64_t sent_bytes = 0, received_bytes = 0;
+};
+
+struct JobResult {
+  Status status;
+  int exit_code = exit_ok;
+  std::string params_hash;
+  std::int64_t committed_steps = 0;
+  std::vector<PlaceResult> places;
+  std::vector<std::vector<TraceSpan>> spans;   ///< per worker, with JobOptions::trace
+};
+
+class App {
+ public:
+  App() : ops_(kernels::standard_ops()) {}
+  /// The standard ops and what the application adds.
+  const kernels::OpSet& ops() const { return ops_; }
+  Status op(kernels::OpDef def) { return ops_.add(std::move(def)); }
+  void actor(const std::string& kind, actors::UserActorFactory make) { actors_[kind] = std::move(make); }
+  const actors::UserActorSet& actors() const { return actors_; }
+
+  /// In a worker process: runs it and does not return. Call it in main after the registrations.
+  void serve_if_worker(int argc, char** argv) const;
+  /// Starts one worker process per place, runs the job, leaves nothing behind however it ends.
+  JobResult run(const Plan& plan, JobOptions options) const;
+
+ private:
+  kernels::OpSet ops_;
+  actors::UserActorSet actors_;
+};
+
+/// What a worker process does from its first message to its exit code.
+int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet& actors);
+
+}  // namespace troupe::runtime

@@ -1,0 +1,18 @@
+// How a Troupe program ends. Documented in docs/exit-codes.md; scripts and schedulers may rely on them.
+#pragma once
+
+namespace troupe::runtime {
+
+enum ExitCode : int {
+  exit_ok = 0,
+  exit_usage = 2,        ///< command line or configuration
+  exit_data = 3,         ///< the training text
+  exit_plan = 4,         ///< a mesh that cannot work, a plan that does not fit in memory
+  exit_output = 5,       ///< the output folder
+  exit_worker = 6,       ///< a worker died, or an actor failed
+  exit_stalled = 7,      ///< no progress within the stall limit
+  exit_diverged = 8,     ///< the loss is not finite
+  exit_interrupted = 130 ///< SIGINT or SIGTERM
+};
+
+}  // namespace troupe::runtime

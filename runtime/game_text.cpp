@@ -1,0 +1,44 @@
+#include <set>
+
+#include "runtime/plan_text.h"
+#include "runtime/text_table.h"
+
+namespace troupe::runtime {
+
+std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameResult& result) {
+  std::vector<Rank> speaker(plan.stages, -1);
+  for (Rank r : result.places)
+    if (auto& s = speaker[plan.stage_of(r)]; s < 0) s = r;
+  std::vector<std::vector<std::string>> orders(plan.stages);
+  std::vector<std::set<std::string>> seen(plan.stages);
+  for (const auto& a : result.acts) {   // in order of their begin
+    const auto stage = plan.stage_of(a.rank);
+    if (a.program != 0 || a.step != 0 || a.microbatch < 0 || a.rank != speaker[stage]) continue;
+    const std::string name = (a.backward ? "B" : "F") + std::to_string(a.microbatch);
+    if (seen[stage].insert(name).second) orders[stage].push_back(name);
+  }
+  return orders;
+}
+
+std::string game_text(const Plan& plan, const GameResult& result) {
+  std::string out = "simulated: " + counted(plan.stages, "stage") + ", " +
+                    counted(plan.program_specs[0].microbatches, "microbatch") +
+                    " a step, program '" + plan.programs[0] + "'\n\n";
+  const auto orders = stage_orders(plan, result);
+  for (std::int32_t s = 0; s < plan.stages; ++s) {
+    out += "stage " + std::to_string(s);
+    if (plan.dp_width(s) > 1) out += " (dp 0 of " + std::to_string(plan.dp_width(s)) + ")";
+    out += ":";
+    for (const auto& name : orders[s]) out += " " + name;
+    out += orders[s].empty() ? " no work on the compute stream\n" : "\n";
+  }
+  std::string stash;
+  for (auto n : result.peak_stash) stash += (stash.empty() ? "" : " ") + std::to_string(n);
+  out += "\nmakespan    " + human_seconds(result.makespan_s) + " (forward and backward of the first step)\n";
+  out += "bubble      " + human_percent(result.bubble) + "\n";
+  out += "peak stash  " + stash + " (microbatches between forward and backward, per stage)\n";
+  out += "step        " + human_seconds(result.step_s) + " (commit to commit)\n";
+  return out;
+}
+
+}  // namespace troupe::runtime

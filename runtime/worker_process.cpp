@@ -1,0 +1,155 @@
+// The production half of every seam comes together here: steady clock, UCX, CPU or paced device, CAF's
+// scheduler. Above this line nothing knows whether it is simulated.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/atom.hpp>
+#include <mutex>
+
+#include "comm/ucx/ucx_transport.h"
+#include "devices/cpu/cpu_device.h"
+#include "devices/paced/paced_device.h"
+#include "runtime/app.h"
+#include "runtime/launcher.h"
+#include "runtime/plan_io.h"
+#include "runtime/worker.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+struct ProductionConfig : caf::actor_system_config {
+  ProductionConfig() {
+    // One thread runs all actors of a worker. Sharing sleeps on a condition variable when idle; the
+    // default policy polls, and sleeps up to 10 ms between polls.
+    set("scheduler.policy", caf::atom("sharing"));
+    set("scheduler.max-threads", std::size_t{1});
+    set("scheduler.max-throughput", std::size_t{5});
+  }
+};
+
+class TraceMemory final : public TraceSink {
+ public:
+  void record(TraceSpan span) override {
+    std::lock_guard lock(mutex_);
+    spans_.push_back(std::move(span));
+  }
+  std::vector<TraceSpan> take() {
+    std::lock_guard lock(mutex_);
+    return std::move(spans_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<TraceSpan> spans_;
+};
+
+/// The process's end of the control link.
+class Control {
+ public:
+  explicit Control(int fd) : link_(fd) {}
+  void send(const FromWorker& message) {
+    std::lock_guard lock(mutex_);
+    // The parent is gone: there is nobody to work for and nobody to tell.
+    if (!link_.send(encode(message)).ok()) ::_exit(exit_worker);
+  }
+  ToWorker next() {
+    while (messages_.empty())
+      if (!link_.receive(messages_).ok()) ::_exit(exit_worker);
+    auto message = decode_to_worker(messages_.front());
+    messages_.pop_front();
+    if (!message.ok()) {
+      std::fprintf(stderr, "%s\n", message.status().message().c_str());
+      ::_exit(exit_worker);
+    }
+    return *std::move(message);
+  }
+
+ private:
+  Link link_;
+  std::mutex mutex_;
+  std::deque<std::vector<std::byte>> messages_;
+};
+
+}  // namespace
+
+int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet& user_actors) {
+  Control control(fd);
+  auto first = control.next();
+  const Hello* hello = std::get_if<Hello>(&first);
+  if (!hello) return exit_worker;
+  auto fail = [&](const std::string& who, const Status& status) {
+    control.send(WorkerFailed{who, status});
+    return exit_worker;
+  };
+  auto plan = read_plan(hello->plan);
+  if (!plan.ok()) return fail("worker", plan.status());
+
+  SteadyClock clock;
+  TraceMemory trace;
+  comm::UcxOptions ucx;
+  ucx.rank = hello->rank;
+  ucx.job = hello->job;
+  ucx.generation = hello->generation;
+  ucx.tls = hello->tls;
+  ucx.net_devices = hello->net_device;
+  auto transport = comm::UcxTransport::open(ucx);
+  if (!transport.ok()) return fail("transport", transport.status());
+  control.send(WorkerAddress{(*transport)->address()});
+  auto second = control.next();
+  const Connect* connect = std::get_if<Connect>(&second);
+  if (!connect) return exit_worker;
+  (*transport)->connect(connect->addresses);
+
+  std::unique_ptr<Device> device;
+  if (hello->paced > 0) {
+    PacedOptions paced;
+    paced.scale = hello->paced;
+    paced.run_work = hello->run_kernels;
+    device = std::make_unique<PacedDevice>(clock, paced);
+  } else {
+    device = std::make_unique<CpuDevice>(clock);
+  }
+  {
+    ProductionConfig config;
+    caf::actor_system system(config);
+    WorkerEnv env;
+    env.system = &system;
+    env.clock = &clock;
+    env.device = device.get();
+    env.transport = transport->get();
+    env.ops = &ops;
+    env.user_actors = &user_actors;
+    env.trace = hello->trace ? &trace : nullptr;
+    env.threads = hello->threads;
+    env.job = hello->job;
+    env.generation = hello->generation;
+    env.run_kernels = hello->run_kernels;
+    env.send = [&](FromWorker message) { control.send(message); };
+    auto worker = Worker::create(*plan, hello->rank, std::move(env));
+    if (!worker.ok()) return fail("worker", worker.status());
+    control.send(Ready{});
+    for (;;) {
+      auto message = control.next();
+      if (std::holds_alternative<Stop>(message)) break;
+      (*worker)->handle(std::move(message));
+    }
+    (*worker)->stop();
+    system.await_all_actors_done();
+  }
+  auto spans = trace.take();
+  constexpr std::size_t at_once = 10'000;
+  for (std::size_t i = 0; i < spans.size(); i += at_once) {
+    const auto end = spans.begin() + static_cast<std::ptrdiff_t>(std::min(spans.size(), i + at_once));
+    control.send(Spans{{spans.begin() + static_cast<std::ptrdiff_t>(i), end}});
+  }
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto stats = (*transport)->stats();
+  control.send(Stopped{usage.ru_maxrss * 1024, stats.sent_bytes, stats.received_bytes});
+  return exit_ok;
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,112 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "fixture.h"
+#include "kernels/cpu/gemm.h"
+
+using namespace troupe;
+using namespace troupe::kernels;
+
+namespace {
+
+bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (a[i].data != b[i].data) return false;
+  return a.size() == b.size();
+}
+
+}  // namespace
+
+TEST_CASE("NU-0: no op's bits depend on addresses, neighbours, threads or repetition") {
+  const OpSet ops = standard_ops();
+  TwoThreads two;
+  for (const auto& c : op_cases()) {
+    CAPTURE(c.name);
+    const OpDef& op = *ops.find(c.op);
+    const auto in = c.inputs();
+    for (const bool accumulate : {false, true}) {
+      if (accumulate && !op.accumulates) continue;
+      RunOptions options;
+      options.accumulate = accumulate;
+      const auto fresh = run(op, in, c.attrs);
+      Random random(5);
+      if (accumulate)
+        for (const auto& t : fresh) options.before.push_back(random_tensor(t.logical, random));
+      const auto first = run(op, in, c.attrs, options);
+      for (int shift = 0; shift < 16; ++shift) {
+        CAPTURE(shift);
+        options.shift = shift;
+        options.par = shift % 2 ? &two : nullptr;
+        options.surroundings = shift % 3 ? 0xFF : 0x3F;
+        REQUIRE(same_bits(run(op, in, c.attrs, options), first));
+      }
+      options.shift = 0;
+      options.par = &two;
+      REQUIRE(same_bits(run(op, in, c.attrs, options), first));
+    }
+  }
+}
+
+TEST_CASE("NU-0: an op that may run in place gives the same bits when it does") {
+  const OpSet ops = standard_ops();
+  TwoThreads two;
+  for (const auto& c : op_cases()) {
+    CAPTURE(c.name);
+    const OpDef& op = *ops.find(c.op);
+    if (op.in_place.empty()) continue;
+    RunOptions options;
+    options.in_place = true;
+    const auto in = c.inputs(), first = run(op, in, c.attrs);
+    for (std::size_t i = 0; i < op.in_place.size(); ++i)
+      if (op.in_place[i] >= 0) REQUIRE(first[i].logical == in[static_cast<std::size_t>(op.in_place[i])].logical);
+    CHECK(same_bits(run(op, in, c.attrs, options), first));
+    options.par = &two;
+    options.shift = 3;
+    CHECK(same_bits(run(op, in, c.attrs, options), first));
+  }
+}
+
+TEST_CASE("gemm: right for every transposition and edge, and a row or column of C does not know the others") {
+  OneThread one;
+  TwoThreads two;
+  Random random(3);
+  struct Size { std::int64_t M, N, K; };
+  for (const auto [M, N, K] : {Size{1, 1, 1}, {12, 32, 16}, {13, 33, 17}, {97, 40, 530}, {400, 70, 31}, {5, 530, 1030},
+                               {300, 1030, 20}, {3, 2, 0}})
+    for (const bool ta : {false, true})
+      for (const bool tb : {false, true})
+        for (const float beta : {0.0f, 1.0f}) {
+          CAPTURE(M); CAPTURE(N); CAPTURE(K); CAPTURE(ta); CAPTURE(tb); CAPTURE(beta);
+          const auto lda = (ta ? M : K) + 3, ldb = (tb ? K : N) + 1, ldc = N + 2;
+          const auto a = random_tensor({DType::f32, {(ta ? K : M) * lda}}, random);
+          const auto b = random_tensor({DType::f32, {(tb ? N : K) * ldb}}, random);
+          auto start = random_tensor({DType::f32, {M * ldc}}, random);
+          if (beta == 0)
+            for (std::int64_t m = 0; m < M; ++m) std::fill_n(start.as<float>() + m * ldc, N, NAN);
+          auto c = start;
+          gemm(ta, tb, M, N, K, a.as<float>(), lda, b.as<float>(), ldb, c.as<float>(), ldc, beta, one);
+          std::vector<double> got, expected;
+          for (std::int64_t m = 0; m < M; ++m)
+            for (std::int64_t n = 0; n < ldc; ++n) {
+              double sum = n >= N ? start.as<float>()[m * ldc + n] : beta ? start.as<float>()[m * ldc + n] : 0;
+              for (std::int64_t k = 0; k < K && n < N; ++k)
+                sum += double{a.as<float>()[ta ? k * lda + m : m * lda + k]} *
+                       double{b.as<float>()[tb ? n * ldb + k : k * ldb + n]};
+              expected.push_back(sum);
+              got.push_back(c.as<float>()[m * ldc + n]);
+            }
+          REQUIRE(distance(got, expected) <= 1e-5);
+          // The same on two threads, and for a block of C alone.
+          auto again = start;
+          gemm(ta, tb, M, N, K, a.as<float>(), lda, b.as<float>(), ldb, again.as<float>(), ldc, beta, two);
+          REQUIRE(again.data == c.data);
+          again = start;
+          const auto i = M / 3, j = N / 2;
+          gemm(ta, tb, M - i, N - j, K, a.as<float>() + (ta ? i : i * lda), lda, b.as<float>() + (tb ? j * ldb : j), ldb,
+               again.as<float>() + i * ldc + j, ldc, beta, one);
+          for (auto m = i; m < M; ++m)
+            REQUIRE(std::memcmp(again.as<float>() + m * ldc + j, c.as<float>() + m * ldc + j,
+                                sizeof(float) * static_cast<std::size_t>(N - j)) == 0);
+        }
+}

@@ -1,0 +1,94 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "fixture.h"
+
+using namespace troupe;
+using namespace troupe::kernels;
+
+namespace {
+
+Extent part_of(const Shape& shape, const Sbp& sbp, std::int64_t places, std::int64_t place) {
+  Extent e = Extent::whole(shape);
+  if (sbp.is_split()) {
+    auto& range = e.dims[static_cast<std::size_t>(sbp.dim)];
+    range = split_range(range, places, place, sbp.unit);
+  }
+  return e;
+}
+
+/// What place `place` holds of `whole`; `terms` are random partial sums of it.
+Tensor part(const Tensor& whole, const Sbp& sbp, std::int64_t places, std::int64_t place, std::vector<float>& rest,
+            Random& random) {
+  if (!sbp.is_partial()) return whole.slice(part_of(whole.logical.shape, sbp, places, place));
+  Tensor term = place + 1 == places ? whole : random_tensor(whole.logical, random);
+  if (place == 0) rest.assign(static_cast<std::size_t>(whole.size()), 0.0f);
+  for (std::int64_t i = 0; i < whole.size(); ++i) {
+    if (place + 1 == places) term.as<float>()[i] -= rest[static_cast<std::size_t>(i)];
+    else rest[static_cast<std::size_t>(i)] += term.as<float>()[i];
+  }
+  return term;
+}
+
+std::string text(const Signature& s) {
+  NdSbp all = s.in;
+  all.insert(all.end(), s.out.begin(), s.out.end());
+  return to_string(all);
+}
+
+}  // namespace
+
+TEST_CASE("every SBP signature holds: parts on 2 and 3 places give the whole within 1e-5, and without P its bits") {
+  const OpSet ops = standard_ops();
+  int signatures = 0;
+  for (const auto& c : op_cases()) {
+    const OpDef& op = *ops.find(c.op);
+    if (!op.signatures) continue;
+    const auto in = c.inputs(11);
+    const auto whole = run(op, in, c.attrs);
+    for (const auto& signature : op.signatures(c.in, c.attrs)) {
+      ++signatures;
+      REQUIRE(signature.in.size() == in.size());
+      REQUIRE(signature.out.size() == whole.size());
+      const bool has_partial_input =
+          std::any_of(signature.in.begin(), signature.in.end(), [](auto& s) { return s.is_partial(); });
+      for (const std::int64_t places : {2, 3}) {
+        CAPTURE(c.name);
+        CAPTURE(text(signature));
+        CAPTURE(places);
+        Random random(13);
+        std::vector<std::vector<float>> rest(in.size());
+        std::vector<Tensor> joined = whole;
+        std::vector<std::vector<double>> sums(whole.size());
+        for (std::int64_t place = 0; place < places; ++place) {
+          std::vector<Tensor> args, outs;
+          for (std::size_t i = 0; i < in.size(); ++i)
+            args.push_back(part(in[i], signature.in[i], places, place, rest[i], random));
+          for (std::size_t i = 0; i < whole.size(); ++i)
+            outs.emplace_back(whole[i].logical, part_of(whole[i].logical.shape, signature.out[i], places, place));
+          const auto got = run(op, args, outs, c.attrs);
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            if (signature.out[i].is_partial()) {
+              sums[i].resize(static_cast<std::size_t>(got[i].size()));
+              const auto term = got[i].values();
+              for (std::size_t e = 0; e < term.size(); ++e) sums[i][e] += term[e];
+            } else if (signature.out[i].is_broadcast()) {
+              CHECK(distance(got[i].values(), whole[i].values()) <= 1e-5);
+            } else if (got[i].size()) {
+              copy_extent(got[i].extent, got[i].data.data(), got[i].extent, joined[i].data.data(), joined[i].extent,
+                          size_of(joined[i].logical.dtype));
+            }
+          }
+        }
+        for (std::size_t i = 0; i < whole.size(); ++i) {
+          CAPTURE(i);
+          const auto& result = signature.out[i].is_partial() ? sums[i] : joined[i].values();
+          CHECK(distance(result, whole[i].values()) <= 1e-5);
+          if (!has_partial_input && !signature.out[i].is_partial()) CHECK(joined[i].data == whole[i].data);
+        }
+      }
+    }
+  }
+  CHECK(signatures > 100);
+}
