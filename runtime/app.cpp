@@ -129,7 +129,7 @@ class Job {
     }
     if (over_) return;
     for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
-      if (workers[r].exited && !stopped_.count(r)) return died(r);
+      if (workers[r].exited && broken_.count(r) && !stopped_.count(r)) return died(r);   // all it said is read
     const auto now = clock::now();
     if (pending_ && now >= pending_until_) return end(*pending_, exit_worker);
     if (static_cast<Rank>(stopped_.size()) == plan_.workers()) return end({}, exit_ok);

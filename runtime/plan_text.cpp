@@ -78,11 +78,14 @@ class PlanText {
     std::vector<TextRow> rows;
     for (const auto& a : role.actors) {
       auto name = [&](std::int32_t c) { return role.channels[c].name; };
-      const double seconds = a.kind == PlanActor::Kind::exchange ? plan_.exchanges[a.exchange].seconds : a.cost_s;
-      rows.push_back({{a.name, to_string(a.kind), plan_.programs[a.program], a.stream, rate_text(a.rate), human_seconds(seconds),
+      // Nobody knows what a user's actor costs.
+      const std::string cost = a.kind == PlanActor::Kind::user       ? "-"
+                               : a.kind == PlanActor::Kind::exchange ? human_seconds(plan_.exchanges[a.exchange].seconds)
+                                                                     : human_seconds(a.cost_s);
+      rows.push_back({{a.name, to_string(a.kind), plan_.programs[a.program], a.stream, rate_text(a.rate), cost,
                        join(a.in, name) + " -> " + join(a.out, name)}, {}});
     }
-    return "  " + counted(static_cast<std::int64_t>(rows.size()), "actor") + " of stage " + std::to_string(role.stage) + "\n" +
+    return "  " + counted(static_cast<std::int64_t>(role.actors.size()), "actor") + " of stage " + std::to_string(role.stage) + "\n" +
            table_text({"actor", "kind", "program", "stream", "acts per", ">predicted", "in -> out"}, fold_layers(std::move(rows), role.units));
   }
 
@@ -100,8 +103,7 @@ class PlanText {
                        human_bytes(c.bytes), human_bytes(total),
                        (c.writer < 0 ? "session" : role.actors[c.writer].name) + " -> " + join(c.readers, reader)}, {}});
     }
-    const auto count = counted(static_cast<std::int64_t>(rows.size()), "channel");
-    return "  " + count + " of stage " + std::to_string(role.stage) + ", " + human_bytes(sum) + " at dp 0\n" +
+    return "  " + counted(static_cast<std::int64_t>(role.channels.size()), "channel") + " of stage " + std::to_string(role.stage) + ", " + human_bytes(sum) + " at dp 0\n" +
            table_text({"channel", "kind", "a token per", ">slots", ">copies", ">bytes", ">total", "writer -> readers"},
                       fold_layers(std::move(rows), role.units));
   }

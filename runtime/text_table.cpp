@@ -4,7 +4,6 @@
 #include <cctype>
 #include <cmath>
 #include <cstdio>
-#include <map>
 #include <optional>
 #include <set>
 
@@ -67,32 +66,41 @@ std::string relative(const TextRow& row, const std::string& stem, int layer) {
   return out;
 }
 
-std::vector<TextRow> fold_stem(std::vector<TextRow> rows, const std::string& stem) {
-  std::map<int, std::vector<std::size_t>> of_layer;
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    if (const int layer = layer_of(rows[i].cells[0], stem); layer >= 0 && rows[i].cells.size() > 1) of_layer[layer].push_back(i);
-  std::map<int, std::vector<std::string>> seen;
-  for (const auto& [layer, members] : of_layer)
-    for (auto i : members) seen[layer].push_back(relative(rows[i], stem, layer));
+/// Neighbouring rows of one layer: [begin, end).
+struct Group {
+  int layer;
+  std::size_t begin, end;
+  std::string relative;
+};
 
-  std::set<std::size_t> gone;
-  std::map<std::size_t, std::string> remarks;   // after this row
-  for (auto first = seen.begin(); first != seen.end();) {
-    auto last = first, next = std::next(first);
-    while (next != seen.end() && next->first == last->first + 1 && next->second == first->second) last = next++;
-    if (last->first - first->first >= 2) {
-      for (int layer = first->first + 1; layer <= last->first; ++layer) gone.insert(of_layer[layer].begin(), of_layer[layer].end());
-      remarks[of_layer[first->first].back()] = stem + std::to_string(first->first + 1) + " .. " + stem + std::to_string(last->first) +
-                                               ": as " + stem + std::to_string(first->first) + " (" +
-                                               counted(static_cast<std::int64_t>(first->second.size()), "line") + " each)";
-    }
-    first = next;
-  }
-  std::vector<TextRow> out;
+std::vector<Group> groups_of(const std::vector<TextRow>& rows, const std::string& stem) {
+  std::vector<Group> groups;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (gone.count(i)) continue;
-    out.push_back(std::move(rows[i]));
-    if (const auto it = remarks.find(i); it != remarks.end()) out.push_back({{it->second}, {}});
+    const int layer = rows[i].cells.size() > 1 ? layer_of(rows[i].cells[0], stem) : -1;
+    if (layer < 0 || groups.empty() || groups.back().layer != layer) groups.push_back({layer, i, i, {}});
+    groups.back().end = i + 1;
+    if (layer >= 0) groups.back().relative += relative(rows[i], stem, layer);
+  }
+  return groups;
+}
+
+/// Layers may go up (forward) or down (backward) by one from group to group.
+std::vector<TextRow> fold_stem(std::vector<TextRow> rows, const std::string& stem) {
+  const auto groups = groups_of(rows, stem);
+  std::vector<TextRow> out;
+  for (std::size_t g = 0; g < groups.size();) {
+    std::size_t last = g;
+    const int step = g + 1 < groups.size() ? groups[g + 1].layer - groups[g].layer : 0;
+    while (groups[g].layer >= 0 && (step == 1 || step == -1) && last + 1 < groups.size() && groups[last + 1].layer >= 0 &&
+           groups[last + 1].layer == groups[last].layer + step && groups[last + 1].relative == groups[g].relative)
+      ++last;
+    if (last < g + 2) last = g;   // a remark for one layer is no shorter than the layer
+    for (std::size_t i = groups[g].begin; i < groups[g].end; ++i) out.push_back(std::move(rows[i]));
+    if (last > g)
+      out.push_back({{stem + std::to_string(groups[g + 1].layer) + " .. " + stem + std::to_string(groups[last].layer) + ": as " + stem +
+                      std::to_string(groups[g].layer) + " (" +
+                      counted(static_cast<std::int64_t>(groups[g].end - groups[g].begin), "line") + " each)"}, {}});
+    g = last + 1;
   }
   return out;
 }

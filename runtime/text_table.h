@@ -25,9 +25,9 @@ struct TextRow {
   std::vector<std::string> under;
 };
 
-/// Rows of a layer that differ from an earlier layer's only in the layer's number make way for one
-/// remark: "layers.1 .. layers.5: as layers.0". The first cell of a row says which layer it belongs to;
-/// units that end in a number are layers. Runs shorter than three layers stay as they are.
+/// Neighbouring layers whose rows differ in the layer's number only are told once, and then in one remark:
+/// "layers.1 .. layers.5: as layers.0". The first cell of a row says which layer it belongs to; units
+/// that end in a number are layers. Runs shorter than three layers stay as they are.
 std::vector<TextRow> fold_layers(std::vector<TextRow> rows, const std::vector<std::string>& units);
 
 /// Aligned text, indented by two. Columns whose name begins with '>' are aligned to the right.
