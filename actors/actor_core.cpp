@@ -90,6 +90,7 @@ void ActorCore::started(std::uint64_t number) {
   Running& r = running_.at(number);
   r.started = true;
   waiting_ = false;
+  if (failed_) return;   // nothing leaves an actor after its failure: readers would see a gap
   for (std::size_t i = 0; i < spec_.in.size(); ++i)
     if (spec_.writers[i].same_stream && r.context.act.in[i].last)
       outbox_.ack(spec_.writers[i].actor, spec_.writers[i].port, r.context.act.in[i].token.slot);
@@ -103,7 +104,7 @@ void ActorCore::done(std::uint64_t number, ActDone result) {
   ASSERT(r.started, spec_.name, number);
   r.done = true;
   r.result = std::move(result);
-  while (!running_.empty() && running_.begin()->second.done) {
+  while (!failed_ && !running_.empty() && running_.begin()->second.done) {
     finish(running_.begin()->second);
     running_.erase(running_.begin());
   }

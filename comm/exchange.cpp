@@ -238,7 +238,7 @@ std::uint32_t add_move(Route& route, Rank self, const BoxingPlan& plan, DType dt
                        std::uint32_t first_part) {
   Move move;
   move.dtype = dtype;
-  move.terms = plan.terms;
+  move.terms = plan.to_terms > 1 ? 1 : plan.terms;   // P -> P: each place gets its own term, as it is
   move.port = ends.port;
   move.have = std::move(ends.have);
   move.want_offset = ends.want_offset;

@@ -255,7 +255,7 @@ Expected<BoxingPlan> plan_boxing(const HoldingSet& from, const std::vector<Holdi
     }
     TROUPE_TRY(planner.add(h, needed));
   }
-  return BoxingPlan{planner.take(), terms};
+  return BoxingPlan{planner.take(), terms, to_terms};
 }
 
 Expected<BoxingPlan> plan_boxing(const Layout& from, const Layout& to) {

@@ -29,6 +29,7 @@ struct Transfer {
 struct BoxingPlan {
   std::vector<Transfer> transfers;
   std::int32_t terms = 1;        ///< leaves of the reduction tree of the source
+  std::int32_t to_terms = 1;     ///< of the destination; > 1: a partial sum stays one, nothing is added
 
   /// Bytes between different places, for elements of `item` bytes.
   std::int64_t moved_bytes(std::int64_t item) const;

@@ -70,14 +70,22 @@ class Differentiator final : public kernels::GradContext {
       const bool is_root = n.out[0] == loss_;
       grad_out_.clear();
       bool any = is_root;
-      g_.unit_ = n.unit;
+      const std::int32_t unit = g_.unit_ = n.unit;
       node_ = i;
       name_ = n.name;
       attrs_ = n.attrs;
       const auto outputs = n.out;
       for (Value v : outputs) {
+        const auto& parts = pending_[v];
+        // Contributions of one unit are added there: one tensor leaves it (and crosses stages), not several.
+        auto unit_of = [&](Value part) { return g_.nodes_[g_.tensors_[part].node].unit; };
+        const bool together = !parts.empty() && std::all_of(parts.begin(), parts.end(), [&](Value part) {
+          return unit_of(part) == unit_of(parts.front());
+        });
+        if (together) g_.unit_ = unit_of(parts.front());
         Value sum = kernels::no_value;
-        for (Value part : pending_[v]) sum = sum < 0 ? part : g_.op("add", {sum, part}, {}, name_ + ".sum")[0];
+        for (Value part : parts) sum = sum < 0 ? part : g_.op("add", {sum, part}, {}, name_ + ".sum")[0];
+        g_.unit_ = unit;
         grad_out_.push_back(sum);
         any |= sum >= 0;
       }

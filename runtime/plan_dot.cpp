@@ -35,7 +35,8 @@ const char* look(const PlanActor& a) {
 const char* look(const PlanChannel& c) {
   switch (c.kind) {
     case PlanChannel::Kind::control: return "style=dotted, color=gray40";
-    case PlanChannel::Kind::parameter: return "color=\"#4a9a4c\"";
+    // Parameters flow back to the start of a step: they shall not pull the picture apart.
+    case PlanChannel::Kind::parameter: return "color=\"#4a9a4c\", constraint=false";
     case PlanChannel::Kind::gradient: case PlanChannel::Kind::reduced: return "color=\"#c0552f\"";
     case PlanChannel::Kind::stash: return "color=\"#2f6fb0\", penwidth=2";
     default: return "color=black";
@@ -47,16 +48,17 @@ std::string node(std::int32_t stage, std::int32_t actor) {
 }
 
 std::string cluster(const Plan& plan, const PlanRole& role) {
-  std::string title = "stage " + std::to_string(role.stage) + ": " + to_string(plan.meshes[role.stage]);
+  const std::string title = "stage " + std::to_string(role.stage) + " " + to_string(plan.meshes[role.stage]);
   std::string out = "  subgraph cluster_" + std::to_string(role.stage) + " {\n    label=" + quoted({title}) + ";\n    style=rounded;\n";
   bool session = false;
   for (const auto& c : role.channels) session |= c.writer < 0;
   if (session) out += "    " + node(role.stage, -1) + " [label=\"session\", shape=circle, fillcolor=white];\n";
   for (std::size_t i = 0; i < role.actors.size(); ++i) {
     const PlanActor& a = role.actors[i];
-    const double seconds = a.kind == PlanActor::Kind::exchange ? plan.exchanges[a.exchange].seconds : a.cost_s;
-    out += "    " + node(role.stage, static_cast<std::int32_t>(i)) + " [label=" +
-           quoted({a.name, std::string(to_string(a.kind)) + ", " + a.stream, human_seconds(seconds)}) + ", " + look(a) + "];\n";
+    std::vector<std::string> lines{a.name, std::string(to_string(a.kind)) + ", " + a.stream};
+    if (a.kind != PlanActor::Kind::user)
+      lines.push_back(human_seconds(a.kind == PlanActor::Kind::exchange ? plan.exchanges[a.exchange].seconds : a.cost_s));
+    out += "    " + node(role.stage, static_cast<std::int32_t>(i)) + " [label=" + quoted(lines) + ", " + look(a) + "];\n";
   }
   for (const auto& c : role.channels) {
     const auto label = quoted({c.name, std::to_string(c.slots) + " x " + human_bytes(c.bytes)});
@@ -69,7 +71,7 @@ std::string cluster(const Plan& plan, const PlanRole& role) {
 }  // namespace
 
 std::string plan_dot(const Plan& plan) {
-  std::string out = "digraph plan {\n  rankdir=LR;\n  compound=true;\n  node [style=filled, fontname=\"Helvetica\", fontsize=10];\n"
+  std::string out = "digraph plan {\n  rankdir=LR;\n  node [style=filled, fontname=\"Helvetica\", fontsize=10];\n"
                     "  edge [fontname=\"Helvetica\", fontsize=8];\n";
   for (const auto& role : plan.roles) out += cluster(plan, role);
 

@@ -120,7 +120,7 @@ class PlanText {
       if (x.program == 0) train_bytes += x.bytes * acts;
       TextRow row{{x.name, plan_.programs[x.program], to_string(x.collective), human_bytes(x.bytes), std::to_string(acts),
                    human_bytes(x.bytes * acts), human_seconds(x.seconds)}, {}};
-      for (const auto& move : x.moves) row.under.push_back(side(move.from) + "  ->  " + side(move.to));
+      for (const auto& move : x.moves) row.under.push_back(moved(move));
       rows.push_back(std::move(row));
     }
     std::string out = "boxings: " + std::to_string(rows.size()) + ", moving " + human_bytes(train_bytes) + " between places per step of '" +
@@ -130,11 +130,14 @@ class PlanText {
                             fold_layers(std::move(rows), units));
   }
 
-  /// "layer0.add [2, 24] f32 on stage 0 {tp: 1, dp: 2} (B, S(0))".
-  std::string side(std::int32_t tensor) const {
-    const PlanTensor& t = plan_.tensors[tensor];
-    return t.name + " " + troupe::to_string(t.shape) + " " + troupe::to_string(t.dtype) + " on " + mesh_name(t.mesh) + " " +
-           to_string(plan_.meshes[t.mesh]) + " (" + troupe::to_string(t.sbp) + ")" + (t.lane_terms ? " in lane sums" : "");
+  /// "layer0.add [2, 24] f32: stage 0 {tp: 1, dp: 2} (B, S(0)) -> stage 1 {tp: 1, dp: 1} (B, S(0))".
+  std::string moved(const PlanExchange::Pair& move) const {
+    const PlanTensor& t = plan_.tensors[move.from];
+    return t.name + " " + troupe::to_string(t.shape) + " " + troupe::to_string(t.dtype) + ": " + lies(t) + " -> " + lies(plan_.tensors[move.to]);
+  }
+  std::string lies(const PlanTensor& t) const {
+    return mesh_name(t.mesh) + " " + to_string(plan_.meshes[t.mesh]) + " (" + troupe::to_string(t.sbp) + ")" +
+           (t.lane_terms ? " in lane sums" : "");
   }
 
   // ---- memory and time --------------------------------------------------------------------------------

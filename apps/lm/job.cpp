@@ -79,9 +79,13 @@ struct Predicted {
   std::vector<LocalPlan> places;
 };
 
-Expected<Predicted> predict(const Plan& plan, const GameOptions& options) {
+/// Verifies the plan with all its programs, then times a training step by itself.
+Expected<Predicted> predict(const Plan& plan) {
   Predicted out;
-  TROUPE_ASSIGN(out.game, play(plan, options));
+  TROUPE_TRY(verify(plan));
+  GameOptions training;
+  training.every_program = false;
+  TROUPE_ASSIGN(out.game, play(plan, training));
   for (Rank r : out.game.places) {
     TROUPE_ASSIGN(LocalPlan local, local_plan(plan, r));
     out.places.push_back(std::move(local));
@@ -152,7 +156,7 @@ class Training {
     code = exit_plan;
     TROUPE_ASSIGN(plan_, make_plan(app_, p_, text_, a_.sample));
     TROUPE_TRY(check_memory(plan_));
-    TROUPE_ASSIGN(predicted_, predict(plan_, {}));
+    TROUPE_ASSIGN(predicted_, predict(plan_));
     code = exit_output;
     TROUPE_TRY(report::write_file(file("plan.txt"), plan_text(plan_, predicted_.places, predicted_.game)));
     auto writer = report::MetricsWriter::open(file("metrics.jsonl"));
@@ -324,7 +328,7 @@ int plan_command(const App& app, const JobArguments& a) {
   if (!p.ok()) return say(p.status(), code);
   auto plan = make_plan(app, *p, a.data, a.sample);
   if (!plan.ok()) return say(plan.status(), exit_plan);
-  auto predicted = predict(*plan, {});
+  auto predicted = predict(*plan);
   if (!predicted.ok()) return say(predicted.status(), exit_plan);
   std::fputs(plan_text(*plan, predicted->places, predicted->game).c_str(), stdout);
   if (!a.dot.empty())

@@ -1,0 +1,425 @@
+// Exchanges over a simulated network: every collective, bit for bit, whatever the order of arrival.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+
+#include "comm/exchange.h"
+#include "comm/sim/sim_network.h"
+#include "devices/sim/sim_device.h"
+#include "placement/tree.h"
+
+using namespace troupe;
+using namespace troupe::comm;
+
+namespace {
+
+/// Places with a transport and a stream each, in virtual time.
+struct Cluster {
+  SimLoop loop;
+  SimNetwork net;
+  std::vector<std::unique_ptr<Transport>> ends;
+  std::vector<std::unique_ptr<SimDevice>> devices;
+  std::vector<std::unique_ptr<Stream>> streams;
+
+  static SimNetworkOptions options(Rank ranks, std::uint64_t seed) {
+    SimNetworkOptions o;
+    o.ranks = ranks;
+    o.seed = seed;
+    o.jitter_ns = seed ? 500'000 : 0;
+    o.link.bytes_per_second = seed ? 50'000'000 : 0;
+    return o;
+  }
+  Cluster(Rank ranks, std::uint64_t seed) : net(loop.clock(), options(ranks, seed)) {
+    for (Rank r = 0; r < ranks; ++r) {
+      ends.push_back(net.open(r));
+      devices.push_back(std::make_unique<SimDevice>(loop));
+      streams.push_back(devices.back()->create_stream("comm", 1));
+    }
+  }
+  void run() {
+    for (;;) {
+      const auto local = loop.next_due_ns(), remote = net.next_due_ns();
+      if (!local && !remote) return;
+      if (remote && (!local || *remote <= *local)) {
+        loop.at(std::max(*remote, loop.now_ns()), [] {});
+        while (loop.now_ns() < *remote) loop.run_one();
+        net.run_due(loop.now_ns());
+      } else {
+        loop.run_one();
+      }
+    }
+  }
+};
+
+/// What one place brings to an exchange and what it gets.
+struct End {
+  std::vector<Move::Piece> have;         // offsets into `source`
+  std::vector<std::byte> source, destination, staging;
+  bool wants = false;
+  Extent want;
+  Route route;
+  Status status = Status(Code::internal, "never done");
+  Header header;
+  int done = 0;
+};
+
+template <class T>
+std::vector<T> random_values(std::int64_t n, std::mt19937& random) {
+  std::vector<T> v(static_cast<std::size_t>(n));
+  for (auto& x : v) x = static_cast<T>(std::ldexp(static_cast<double>(static_cast<int>(random() % 2000001) - 1000000), static_cast<int>(random() % 30) - 40));
+  return v;
+}
+
+/// The sum of one element's terms [lo, hi) along the fixed tree, written down without tree.h.
+template <class T>
+T tree_sum(const std::vector<T>& terms, int lo, int hi) {
+  if (hi - lo == 1) return terms[static_cast<std::size_t>(lo)];
+  int half = 1;
+  while (2 * half < hi - lo) half *= 2;
+  return tree_sum(terms, lo, lo + half) + tree_sum(terms, lo + half, hi);
+}
+
+/// The logical tensor: one whole array per term.
+template <class T>
+struct Tensor {
+  Shape shape;
+  std::vector<std::vector<T>> terms;
+  Tensor(Shape s, int count, unsigned seed) : shape(std::move(s)) {
+    std::mt19937 random(seed);
+    for (int t = 0; t < count; ++t) terms.push_back(random_values<T>(elements(shape), random));
+  }
+  /// Terms [lo, hi) of every element, summed along the tree.
+  std::vector<T> sum(Term term) const {
+    std::vector<T> out;
+    for (std::int64_t i = 0; i < elements(shape); ++i) {
+      std::vector<T> all;
+      for (const auto& t : terms) all.push_back(t[static_cast<std::size_t>(i)]);
+      out.push_back(tree_sum(all, term.lo, term.hi));
+    }
+    return out;
+  }
+  /// Puts a holding's values behind `end.source`.
+  void give(End& end, const Extent& extent, Term term) const {
+    const auto at = static_cast<std::int64_t>(end.source.size());
+    end.have.push_back({extent, term, at});
+    end.source.resize(static_cast<std::size_t>(at + extent.elements() * static_cast<std::int64_t>(sizeof(T)) + 64));   // a gap: offsets count
+    const auto whole = sum(term);
+    if (!extent.empty()) copy_extent(extent, whole.data(), Extent::whole(shape), end.source.data() + at, extent, sizeof(T));
+  }
+};
+
+constexpr std::int64_t kLead = 24;   // the wanted extent begins behind this many bytes of the output slot
+
+void plan_ends(std::vector<End>& ends, const BoxingPlan& plan, DType dtype) {
+  std::uint32_t parts = 0;
+  for (std::size_t r = 0; r < ends.size(); ++r) {
+    MoveEnds m;
+    m.have = ends[r].have;
+    m.want = ends[r].wants ? &ends[r].want : nullptr;
+    m.want_offset = kLead;
+    const auto after = add_move(ends[r].route, static_cast<Rank>(r), plan, dtype, m, 5);
+    if (r) CHECK(after == parts);
+    parts = after;
+    ends[r].staging.assign(static_cast<std::size_t>(ends[r].route.staging_bytes), std::byte{0x5c});
+    ends[r].destination.assign(static_cast<std::size_t>(kLead + (ends[r].wants ? ends[r].want.elements() * size_of(dtype) : 0) + 16), std::byte{0x77});
+  }
+}
+
+void start(Cluster& c, std::vector<End>& ends, std::uint32_t sequence, std::int64_t step = 3) {
+  for (std::size_t r = 0; r < ends.size(); ++r) {
+    End& e = ends[r];
+    ExchangeAct act;
+    act.header.channel = 2;
+    act.header.sequence = sequence;
+    act.header.step = static_cast<std::uint64_t>(e.have.empty() ? 0 : step);
+    act.header.microbatch = static_cast<std::int32_t>(sequence);
+    if (!e.have.empty()) act.sources = {e.source.data()};
+    act.destination = e.wants ? e.destination.data() : nullptr;
+    act.staging = e.staging.data();
+    run_exchange(e.route, act, *c.ends[r], *c.streams[r], [&e](Status s, const Header& h) {
+      e.status = std::move(s);
+      e.header = h;
+      ++e.done;
+    });
+  }
+}
+
+/// Checks one place: bitwise the wanted extent of `whole`, and nothing around it was touched.
+template <class T>
+void check_end(const End& e, const std::vector<T>& whole, const Shape& shape) {
+  CHECK(e.done == 1);
+  CHECK_MESSAGE(e.status.ok(), e.status.message());
+  if (!e.wants) return;
+  std::vector<T> expected(static_cast<std::size_t>(e.want.elements()));
+  if (!e.want.empty()) copy_extent(e.want, whole.data(), Extent::whole(shape), expected.data(), e.want, sizeof(T));
+  CHECK(std::memcmp(e.destination.data() + kLead, expected.data(), expected.size() * sizeof(T)) == 0);
+  bool clean = true;
+  for (std::size_t i = 0; i < e.destination.size(); ++i)
+    if (i < kLead || i >= kLead + expected.size() * sizeof(T)) clean &= e.destination[i] == std::byte{0x77};
+  CHECK(clean);
+}
+
+/// Boxes a tensor from one layout to another over the network and checks what every place gets.
+template <class T>
+void check_boxing(const Layout& from, const Layout& to, Rank ranks, std::uint64_t seed) {
+  INFO(to_string(from), " -> ", to_string(to), " network seed ", seed);
+  const auto plan = plan_boxing(from, to);
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  const Tensor<T> tensor(from.shape, from.terms(), 11);
+  std::vector<End> ends(static_cast<std::size_t>(ranks));
+  for (std::int64_t p = 0; p < from.mesh.size(); ++p) {
+    const Holding h = from.holding_at(p);
+    tensor.give(ends[static_cast<std::size_t>(h.holder)], h.extent, h.term);
+  }
+  for (std::int64_t p = 0; p < to.mesh.size(); ++p) {
+    End& e = ends[static_cast<std::size_t>(to.mesh.ranks[p])];
+    e.wants = true;
+    e.want = to.extent_at(p);
+  }
+  plan_ends(ends, *plan, from.dtype);
+  Cluster c(ranks, seed);
+  start(c, ends, 0);
+  c.run();
+  const auto whole = tensor.sum({0, from.terms()});
+  std::int64_t sent = 0, received = 0;
+  for (std::size_t r = 0; r < ends.size(); ++r) {
+    INFO("rank ", r);
+    const auto position = to.mesh.find(static_cast<Rank>(r));
+    const bool zero = position >= 0 && to.terms() > 1 && to.holding_at(position).term.lo != 0;
+    check_end(ends[r], zero ? std::vector<T>(whole.size(), T{0}) : whole, from.shape);
+    sent += ends[r].route.sent_bytes();
+    received += ends[r].route.received_bytes();
+    CHECK(ends[r].route.sent_bytes() == plan->sent_bytes(static_cast<Rank>(r), sizeof(T)));
+  }
+  CHECK(sent == received);
+  CHECK(sent == plan->moved_bytes(sizeof(T)));
+}
+
+Mesh line(std::int64_t n, Rank first = 0) { return Mesh::dense({{"x", n}}, first); }
+
+}  // namespace
+
+TEST_CASE("S -> B: an all-gather gives every place the whole, along any dim, parts uneven or empty") {
+  for (Rank n = 2; n <= 5; ++n)
+    for (std::int32_t dim : {0, 1})
+      for (const Shape& shape : {Shape{7, 6}, Shape{3, 10}, Shape{8, 2}})
+        for (std::uint64_t seed : {0, 1, 2})
+          check_boxing<float>({shape, DType::f32, line(n), {Sbp::S(dim)}}, {shape, DType::f32, line(n), {Sbp::B()}}, n, seed);
+}
+
+TEST_CASE("NU-2: P -> S and P -> B are bitwise one owner's tree sum, whatever the order of arrival") {
+  for (Rank n = 2; n <= 5; ++n)
+    for (const Sbp to : {Sbp::S(0), Sbp::S(1), Sbp::B()})
+      for (std::uint64_t seed = 0; seed < 6; ++seed) {
+        check_boxing<float>({{5, 9}, DType::f32, line(n), {Sbp::P()}}, {{5, 9}, DType::f32, line(n), {to}}, n, seed);
+        check_boxing<double>({{2, 3}, DType::f64, line(n), {Sbp::P()}}, {{2, 3}, DType::f64, line(n), {to}}, n, seed);
+      }
+}
+
+TEST_CASE("S(i) -> S(j): an all-to-all packs and unpacks strided pieces") {
+  for (Rank n = 2; n <= 5; ++n)
+    for (std::uint64_t seed : {0, 1, 2}) {
+      check_boxing<float>({{6, 7}, DType::f32, line(n), {Sbp::S(0)}}, {{6, 7}, DType::f32, line(n), {Sbp::S(1)}}, n, seed);
+      check_boxing<float>({{6, 7}, DType::f32, line(n), {Sbp::S(1)}}, {{6, 7}, DType::f32, line(n), {Sbp::S(0)}}, n, seed);
+      check_boxing<double>({{4, 6, 5}, DType::f64, line(n), {Sbp::S(2)}}, {{4, 6, 5}, DType::f64, line(n), {Sbp::S(1, 2)}}, n, seed);
+    }
+}
+
+TEST_CASE("B -> P: one place keeps the value, the others hold zeros; nothing moves") {
+  for (Rank n = 2; n <= 5; ++n)
+    check_boxing<float>({{3, 4}, DType::f32, line(n), {Sbp::B()}}, {{3, 4}, DType::f32, line(n), {Sbp::P()}}, n, 1);
+}
+
+TEST_CASE("pieces cross between meshes of different sizes, disjoint and overlapping, with two axes") {
+  for (std::uint64_t seed : {0, 3}) {
+    for (std::int64_t a = 1; a <= 3; ++a)
+      for (std::int64_t b = 1; b <= 3; ++b)
+        for (Rank first : {0, 1, 3}) {
+          const Rank n = static_cast<Rank>(std::max<std::int64_t>(a, first + b));
+          check_boxing<float>({{5, 4}, DType::f32, line(a), {Sbp::S(0)}}, {{5, 4}, DType::f32, line(b, first), {Sbp::S(1)}}, n, seed);
+          check_boxing<float>({{5, 4}, DType::f32, line(a), {Sbp::P()}}, {{5, 4}, DType::f32, line(b, first), {Sbp::B()}}, n, seed);
+          check_boxing<float>({{5, 4}, DType::f32, line(a), {Sbp::B()}}, {{5, 4}, DType::f32, line(b, first), {Sbp::S(0)}}, n, seed);
+        }
+    const Mesh square = Mesh::dense({{"x", 2}, {"y", 2}});
+    check_boxing<float>({{6, 5}, DType::f32, square, {Sbp::P(), Sbp::S(0)}}, {{6, 5}, DType::f32, square, {Sbp::S(1), Sbp::B()}}, 4, seed);
+    check_boxing<float>({{6, 5}, DType::f32, square, {Sbp::S(0), Sbp::S(0)}}, {{6, 5}, DType::f32, square, {Sbp::S(1), Sbp::S(0)}}, 4, seed);
+    check_boxing<float>({{6, 5}, DType::f32, square, {Sbp::P(), Sbp::P()}}, {{6, 5}, DType::f32, square, {Sbp::B(), Sbp::B()}}, 4, seed);
+  }
+}
+
+TEST_CASE("NU-2: a reduce-scatter of lane sums is one owner's tree sum, for any dp, lanes and network") {
+  int exchanges = 0;
+  for (std::int32_t lanes : {4, 5, 8})
+    for (std::int64_t dp = 2; dp <= std::min<std::int64_t>(5, lanes); ++dp)
+      for (const Shape& shape : {Shape{7, 3}, Shape{3}, Shape{16, 2}})   // shape {3}: empty shares
+        for (std::uint64_t seed = 0; seed < 5; ++seed, ++exchanges) {
+          INFO("lanes ", lanes, " dp ", dp, " shape ", to_string(shape), " network seed ", seed);
+          const Tensor<float> tensor(shape, lanes, 23);
+          const Extent whole = Extent::whole(shape);
+          std::vector<End> ends(static_cast<std::size_t>(dp));
+          std::vector<Holding> holdings, wanted;
+          const Layout to(shape, DType::f32, line(dp), {Sbp::S(0)});
+          for (Rank r = 0; r < dp; ++r) {
+            for (const Term& node : tree_cover(lanes_of(dp, r, lanes), lanes)) {
+              holdings.push_back({r, whole, node});
+              tensor.give(ends[static_cast<std::size_t>(r)], whole, node);
+            }
+            ends[static_cast<std::size_t>(r)].wants = true;
+            ends[static_cast<std::size_t>(r)].want = to.extent_at(r);
+            wanted.push_back(to.holding_at(r));
+          }
+          const auto plan = plan_boxing(HoldingList(holdings, lanes), wanted);
+          REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+          plan_ends(ends, *plan, DType::f32);
+          std::vector<std::vector<std::byte>> before;
+          for (const auto& e : ends) before.push_back(e.source);
+          Cluster c(static_cast<Rank>(dp), seed);
+          start(c, ends, 0);
+          c.run();
+          const auto sum = tensor.sum({0, lanes});
+          for (std::size_t r = 0; r < ends.size(); ++r) {
+            check_end(ends[r], sum, shape);
+            CHECK(ends[r].source == before[r]);   // a reduction never overwrites its source
+          }
+        }
+  CHECK(exchanges > 100);
+}
+
+TEST_CASE("contiguous pieces go straight from slot to slot; only strided or partial ones are staged") {
+  const Shape shape{6, 4};
+  const auto route_of = [&](const Layout& from, const Layout& to, Rank self) {
+    const auto plan = plan_boxing(from, to);
+    MoveEnds m;
+    if (auto p = from.mesh.find(self); p >= 0) m.have = {{from.extent_at(p), from.holding_at(p).term, 0}};
+    Extent want;
+    if (auto p = to.mesh.find(self); p >= 0) want = to.extent_at(p), m.want = &want;
+    Route route;
+    add_move(route, self, *plan, DType::f32, m, 0);
+    return route;
+  };
+  const Layout rows(shape, DType::f32, line(2), {Sbp::S(0)}), columns(shape, DType::f32, line(2), {Sbp::S(1)}),
+      all(shape, DType::f32, line(2), {Sbp::B()}), partial(shape, DType::f32, line(2), {Sbp::P()}),
+      one(shape, DType::f32, line(1), {Sbp::B()}), other(shape, DType::f32, line(1, 1), {Sbp::B()});
+  CHECK(route_of(rows, all, 0).staging_bytes == 0);
+  CHECK(route_of(one, other, 0).staging_bytes == 0);
+  CHECK_FALSE(route_of(one, other, 0).before);
+  CHECK_FALSE(route_of(one, other, 1).after);    // nothing for a stream to do: the transport writes the slot
+  CHECK(route_of(rows, columns, 0).before);      // strided at the sender
+  CHECK(route_of(columns, rows, 0).staging_bytes > 0);
+  CHECK(route_of(columns, rows, 0).after);       // strided at the receiver
+  CHECK(route_of(partial, rows, 0).after);
+  CHECK(route_of(partial, rows, 0).staging_bytes == 64);   // 3 x 4 floats, 48 bytes: whole cache lines
+}
+
+TEST_CASE("several acts in flight do not mix, in any order of start, and report their own step and microbatch") {
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    constexpr int kActs = 5;
+    const Layout from({6, 7}, DType::f32, line(3), {Sbp::P()}), to({6, 7}, DType::f32, line(3, 1), {Sbp::S(1)});
+    const auto plan = plan_boxing(from, to);
+    REQUIRE(plan.ok());
+    std::vector<std::vector<End>> acts(kActs);
+    std::vector<Tensor<float>> tensors;
+    Cluster c(4, seed);
+    for (int a = 0; a < kActs; ++a) {
+      tensors.emplace_back(from.shape, 3, 100u + static_cast<unsigned>(a));
+      auto& ends = acts[static_cast<std::size_t>(a)];
+      ends.resize(4);
+      for (std::int64_t p = 0; p < 3; ++p) tensors.back().give(ends[static_cast<std::size_t>(p)], from.extent_at(p), from.holding_at(p).term);
+      for (std::int64_t p = 0; p < 3; ++p) ends[static_cast<std::size_t>(p + 1)].wants = true, ends[static_cast<std::size_t>(p + 1)].want = to.extent_at(p);
+      plan_ends(ends, *plan, DType::f32);
+    }
+    for (int a = 0; a < kActs; ++a) start(c, acts[static_cast<std::size_t>((a * 3 + static_cast<int>(seed)) % kActs)],
+                                          static_cast<std::uint32_t>((a * 3 + static_cast<int>(seed)) % kActs), 40);
+    c.run();
+    for (int a = 0; a < kActs; ++a) {
+      auto& ends = acts[static_cast<std::size_t>(a)];
+      const auto sum = tensors[static_cast<std::size_t>(a)].sum({0, 3});
+      for (const auto& e : ends) check_end(e, sum, from.shape);
+      CHECK(ends[3].header.step == 40);           // rank 3 only receives: it learns step and microbatch
+      CHECK(ends[3].header.microbatch == a);
+    }
+  }
+}
+
+TEST_CASE("two tensors of one exchange travel together under parts of their own") {
+  const Layout a_from({4, 3}, DType::f32, line(2), {Sbp::S(0)}), a_to({4, 3}, DType::f32, line(2), {Sbp::B()});
+  const Tensor<float> a(a_from.shape, 1, 1), b(a_from.shape, 1, 2);
+  const auto plan = plan_boxing(a_from, a_to);
+  REQUIRE(plan.ok());
+  Cluster c(2, 5);
+  std::vector<Route> routes(2);
+  std::vector<std::vector<std::byte>> sources(2), destinations(2, std::vector<std::byte>(96));
+  std::vector<End> scratch(2);
+  const Extent want = Extent::whole(a_from.shape);
+  int done = 0;
+  for (Rank r = 0; r < 2; ++r) {
+    End e;
+    a.give(e, a_from.extent_at(r), {0, 1});
+    b.give(e, a_from.extent_at(r), {0, 1});
+    sources[r] = e.source;
+    const auto next = add_move(routes[r], r, *plan, DType::f32, {0, {e.have[0]}, &want, 0}, 0);
+    CHECK(next == plan->transfers.size());
+    add_move(routes[r], r, *plan, DType::f32, {0, {e.have[1]}, &want, 48}, next);
+  }
+  for (Rank r = 0; r < 2; ++r) {
+    ExchangeAct act;
+    act.sources = {sources[r].data()};
+    act.destination = destinations[r].data();
+    run_exchange(routes[r], act, *c.ends[r], *c.streams[r], [&](Status s, const Header&) { done += s.ok(); });
+  }
+  c.run();
+  CHECK(done == 2);
+  for (const auto& d : destinations) {
+    CHECK(std::memcmp(d.data(), a.terms[0].data(), 48) == 0);
+    CHECK(std::memcmp(d.data() + 48, b.terms[0].data(), 48) == 0);
+  }
+}
+
+TEST_CASE("a receive that is not posted holds its sender back; a dead peer ends the act with its error, once") {
+  const Layout from({4}, DType::f32, line(1), {Sbp::B()}), to({4}, DType::f32, line(1, 1), {Sbp::B()});
+  const auto plan = plan_boxing(from, to);
+  const Tensor<float> tensor(from.shape, 1, 1);
+  std::vector<End> ends(2);
+  tensor.give(ends[0], Extent::whole(from.shape), {0, 1});
+  ends[1].wants = true;
+  ends[1].want = Extent::whole(from.shape);
+  plan_ends(ends, *plan, DType::f32);
+  Cluster c(2, 0);
+  ExchangeAct act;
+  act.sources = {ends[0].source.data()};
+  run_exchange(ends[0].route, act, *c.ends[0], *c.streams[0], [&](Status s, const Header&) {
+    ends[0].status = std::move(s);
+    ++ends[0].done;
+  });
+  c.run();
+  CHECK(ends[0].done == 0);   // rendezvous: the slot stays the sender's until there is a place for it
+  c.net.kill(1);
+  c.run();
+  CHECK(ends[0].done == 1);
+  CHECK(ends[0].status.code() == Code::unavailable);
+}
+
+TEST_CASE("P -> P between meshes of one size keeps every term apart") {
+  // What a partial activation needs when it crosses to the next stage under tp.
+  const Layout from({3, 4}, DType::f32, line(2), {Sbp::P()}), to({3, 4}, DType::f32, line(2, 2), {Sbp::P()});
+  const auto plan = plan_boxing(from, to);
+  if (!plan.ok()) {
+    CHECK(plan.status().message().find("P") != std::string::npos);
+    return;
+  }
+  const Tensor<float> tensor(from.shape, 2, 9);
+  std::vector<End> ends(4);
+  for (Rank r = 0; r < 2; ++r) {
+    tensor.give(ends[static_cast<std::size_t>(r)], Extent::whole(from.shape), {r, r + 1});
+    ends[static_cast<std::size_t>(r + 2)].wants = true;
+    ends[static_cast<std::size_t>(r + 2)].want = Extent::whole(from.shape);
+  }
+  plan_ends(ends, *plan, DType::f32);
+  Cluster c(4, 0);
+  start(c, ends, 0);
+  c.run();
+  for (int r = 0; r < 2; ++r) check_end(ends[static_cast<std::size_t>(r + 2)], tensor.terms[static_cast<std::size_t>(r)], from.shape);
+}

@@ -1,0 +1,140 @@
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "runtime/control.h"
+
+using namespace troupe;
+using namespace troupe::runtime;
+
+namespace {
+
+std::vector<std::byte> blob(int n) {
+  std::vector<std::byte> b(static_cast<std::size_t>(n));
+  for (int i = 0; i < n; ++i) b[static_cast<std::size_t>(i)] = static_cast<std::byte>(i * 37);
+  return b;
+}
+
+template <class T>
+T to_worker(const T& message) {
+  const auto read = decode_to_worker(encode(ToWorker(message)));
+  REQUIRE_MESSAGE(read.ok(), read.status().message());
+  REQUIRE(std::holds_alternative<T>(*read));
+  return std::get<T>(*read);
+}
+template <class T>
+T from_worker(const T& message) {
+  const auto read = decode_from_worker(encode(FromWorker(message)));
+  REQUIRE_MESSAGE(read.ok(), read.status().message());
+  REQUIRE(std::holds_alternative<T>(*read));
+  return std::get<T>(*read);
+}
+
+void check_same(const Report& a, const Report& b) {
+  CHECK(a.name == b.name);
+  CHECK(a.step == b.step);
+  CHECK(a.microbatch == b.microbatch);
+  REQUIRE(a.values.size() == b.values.size());
+  // Digests travel as the bits of doubles: whatever they are, NaNs included, they must not change.
+  for (std::size_t i = 0; i < a.values.size(); ++i) CHECK(std::bit_cast<std::uint64_t>(a.values[i]) == std::bit_cast<std::uint64_t>(b.values[i]));
+}
+
+Report report() {
+  return {"digest:w|[0:4, 1:2]", 1ll << 40, 7,
+          {1.5, -0.0, std::numeric_limits<double>::infinity(), std::bit_cast<double>(0x7ff0000000000001ull),
+           std::bit_cast<double>(0xfff8dead0000beefull), std::bit_cast<double>(0x0000000000000001ull), std::bit_cast<double>(~0ull)}};
+}
+
+}  // namespace
+
+TEST_CASE("every message to a worker survives the wire") {
+  Hello hello{blob(1001), 3, 0xfedcba9876543210ull, 5, 4, "tcp,self", "eth0", "/tmp/trace.json", blob(3), 0.25};
+  const auto h = to_worker(hello);
+  CHECK(h.plan == hello.plan);
+  CHECK(h.rank == 3);
+  CHECK(h.job == hello.job);
+  CHECK(h.generation == 5);
+  CHECK(h.threads == 4);
+  CHECK(h.tls == "tcp,self");
+  CHECK(h.net_device == "eth0");
+  CHECK(h.trace_file == "/tmp/trace.json");
+  CHECK(h.payload == hello.payload);
+  CHECK(h.paced == 0.25);
+  // Addresses are binary: zeros inside must survive.
+  const Connect connect{{{0, std::string("a\0b\xff", 4)}, {7, ""}, {12, std::string(300, '\0')}}};
+  CHECK(to_worker(connect).addresses == connect.addresses);
+  CHECK(to_worker(Connect{}).addresses.empty());
+  const auto begin = to_worker(BeginRun{12345678901, 0x80000001u});
+  CHECK(begin.step == 12345678901);
+  CHECK(begin.readers == 0x80000001u);
+  const auto go = to_worker(Go{2, 99});
+  CHECK(go.program == 2);
+  CHECK(go.step == 99);
+  const auto commit = to_worker(CommitStep{8, 5, {0.1, 3e-4, 1ll << 33}});
+  CHECK(commit.step == 8);
+  CHECK(commit.readers == 5);
+  CHECK(commit.commit.grad_scale == 0.1);
+  CHECK(commit.commit.lr == 3e-4);
+  CHECK(commit.commit.update == 1ll << 33);
+  const auto feed = to_worker(Feed{"prompt", 2, 11, 3, blob(64)});
+  CHECK(feed.name == "prompt");
+  CHECK(feed.program == 2);
+  CHECK(feed.step == 11);
+  CHECK(feed.microbatch == 3);
+  CHECK(feed.payload == blob(64));
+  to_worker(ExplainAll{});
+  to_worker(Stop{});
+}
+
+TEST_CASE("every message from a worker survives the wire") {
+  CHECK(from_worker(WorkerAddress{std::string("\0\1\2", 3)}).blob == std::string("\0\1\2", 3));
+  from_worker(Ready{});
+  const auto closed = from_worker(Closed{1, 77, {report(), {"loss", 0, -1, {}}}, 123456789});
+  CHECK(closed.program == 1);
+  CHECK(closed.step == 77);
+  CHECK(closed.busy_ns == 123456789);
+  REQUIRE(closed.reports.size() == 2);
+  check_same(closed.reports[0], report());
+  check_same(closed.reports[1], {"loss", 0, -1, {}});
+  const auto early = from_worker(EarlyReport{3, report()});
+  CHECK(early.program == 3);
+  check_same(early.report, report());
+  for (auto code : {Code::ok, Code::invalid, Code::not_found, Code::io, Code::unavailable, Code::exhausted, Code::internal}) {
+    const auto failed = from_worker(WorkerFailed{"layer0.fwd", Status(code, "why \"it\" failed\n")});
+    CHECK(failed.actor == "layer0.fwd");
+    CHECK(failed.status.code() == code);
+    CHECK(failed.status.message() == "why \"it\" failed\n");
+  }
+  CHECK(from_worker(Explained{"a waits for 'b'\n"}).text == "a waits for 'b'\n");
+  const auto stopped = from_worker(Stopped{1ll << 35, 1ull << 63, 12});
+  CHECK(stopped.peak_bytes == 1ll << 35);
+  CHECK(stopped.sent_bytes == 1ull << 63);
+  CHECK(stopped.received_bytes == 12);
+}
+
+TEST_CASE("10,000 corrupted control messages are each an error or a message, never the end of the process") {
+  const std::vector<std::vector<std::byte>> good = {
+      encode(ToWorker(Hello{blob(100), 3, 1, 1, 1, "tcp", "eth0", "t", blob(9), 0})), encode(ToWorker(Connect{{{0, "abc"}, {1, "defg"}}})),
+      encode(ToWorker(CommitStep{8, 5, {0.1, 3e-4, 9}})), encode(ToWorker(Feed{"prompt", 2, 11, 3, blob(64)})),
+      encode(FromWorker(Closed{1, 77, {report(), report()}, 1})), encode(FromWorker(EarlyReport{3, report()})),
+      encode(FromWorker(WorkerFailed{"a", Status(Code::io, "b")})), encode(FromWorker(Explained{"text"}))};
+  std::mt19937 random(5);
+  int errors = 0, messages = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    auto bad = good[random() % good.size()];
+    for (auto n = 1 + random() % 4; n > 0; --n) bad[random() % bad.size()] ^= static_cast<std::byte>(1u << random() % 8);
+    if (random() % 10 == 0) bad.resize(random() % bad.size());
+    const auto to = decode_to_worker(bad);
+    const auto from = decode_from_worker(bad);   // also as what it is not
+    to.ok() ? ++messages : ++errors;
+    from.ok() ? ++messages : ++errors;
+  }
+  MESSAGE(errors << " errors, " << messages << " messages");
+  CHECK(errors > 100);
+  CHECK(messages > 100);
+  CHECK_FALSE(decode_to_worker({}).ok());
+  CHECK_FALSE(decode_from_worker({}).ok());
+}
