@@ -79,7 +79,7 @@ void ActorCore::publish(Running& running, std::size_t port, bool same_stream) {
   token.slot = out.slot;
   token.sequence = running.sequence[port];
   token.step = running.context.step + spec_.out_step[port];
-  token.microbatch = running.context.microbatch;
+  token.microbatch = spec_.out[port].every > 1 ? -1 : running.context.microbatch;
   token.rows = running.result.rows;
   if (trace_) token.flow = flow_of(static_cast<std::int32_t>(port), token.sequence);
   for (const auto& r : readers)

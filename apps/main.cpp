@@ -1,19 +1,60 @@
 // troupe: the command. Reads its arguments, hands over to apps/lm/job.h.
 #include <CLI/CLI.hpp>
 
+#include <cstdio>
+
 #include "apps/lm/job.h"
 #include "apps/lm/model.h"
+#include "apps/lm/suggest.h"
 
 using troupe::lm::JobArguments;
 
 namespace {
+
+CLI::Validator whole_number(std::int64_t at_least) {
+  return CLI::Validator(
+      [at_least](std::string& text) {
+        std::int64_t value = 0;
+        const bool ok = CLI::detail::lexical_cast(text, value) && value >= at_least;
+        return ok ? std::string() : "expected a whole number of at least " + std::to_string(at_least) + ", not '" + text + "'";
+      },
+      "");
+}
+
+CLI::Validator milliseconds() {
+  return CLI::Validator(
+      [](std::string& text) {
+        double value = 0;
+        const bool ok = CLI::detail::lexical_cast(text, value) && value >= 0;
+        return ok ? std::string() : "expected milliseconds, at least 0, not '" + text + "'";
+      },
+      "");
+}
+
+/// What is wrong with a command line; of a word that nobody knows, the nearest one that somebody does.
+std::string describe(const CLI::App& cli, const CLI::ParseError& error) {
+  const CLI::App* at = &cli;
+  for (const auto* sub : cli.get_subcommands()) at = sub;
+  for (const auto& word : at->remaining()) {
+    std::vector<std::string> known;
+    if (word[0] == '-') {
+      for (const auto* option : at->get_options())
+        for (const auto& name : option->get_lnames()) known.push_back("--" + name);
+      return "unknown option '" + word + "'; did you mean '" + troupe::lm::nearest(word.substr(0, word.find('=')), known) + "'?";
+    }
+    if (at != &cli) return "unexpected argument '" + word + "'";
+    for (const auto* sub : cli.get_subcommands(nullptr)) known.push_back(sub->get_name());
+    return "unknown command '" + word + "'; did you mean '" + troupe::lm::nearest(word, known) + "'?";
+  }
+  return error.what();
+}
 
 void common(CLI::App& command, JobArguments& a) {
   command.add_option("config", a.config_path, "configuration, such as apps/configs/quickstart.toml")->required();
   command.add_option("--mesh", a.mesh, "dp=2,pp=2; a dp width per stage: dp=2/1,pp=2");
   command.add_option("--set", a.overrides, "section.key=value, instead of what the configuration says (repeatable)")
       ->allow_extra_args(false);
-  command.add_option("--threads", a.threads, "threads of each worker's compute stream");
+  command.add_option("--threads", a.threads, "threads of each worker's compute stream")->check(whole_number(1));
   command.add_option("--data", a.data, "training text: plain, .gz or .dz");
 }
 
@@ -30,7 +71,7 @@ int main(int argc, char** argv) {
   cli.set_version_flag("--version", TROUPE_VERSION);
   auto* train = cli.add_subcommand("train", "Train a language model on this machine, one worker process per place");
   common(*train, a);
-  train->add_option("--steps", a.steps, "stop after so many steps (the learning rate's horizon is schedule.steps)")->check(CLI::NonNegativeNumber);
+  train->add_option("--steps", a.steps, "stop after so many steps (the learning rate's horizon is schedule.steps)")->check(whole_number(0));
   train->add_option("--out", a.out, "output folder (default: runs/ and the configuration's name)");
   train->add_flag("--trace", a.trace, "write trace.json for ui.perfetto.dev");
   train->add_flag("--quiet", a.quiet, "no progress line, no summary");
@@ -40,19 +81,21 @@ int main(int argc, char** argv) {
   train->add_option("--worker-prefix", a.worker_prefixes, "command put before worker 0, 1, ...: \"ip netns exec NAME\" (repeatable)")
       ->allow_extra_args(false);
   train->add_option("--stall-limit", a.stall_s, "seconds without any message before the job gives up and says who waits for whom")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1));
   auto* plan = cli.add_subcommand("plan", "Show the plan: actors, channels, boxings, memory, predicted times");
   common(*plan, a);
   plan->add_option("--dot", a.dot, "also write the plan as a Graphviz file");
   auto* sim = cli.add_subcommand("sim", "Simulate a step: order, makespan, bubble");
   common(*sim, a);
-  sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (instead of the cost model)");
-  sim->add_option("--tb", a.tb_ms, "backward time, ms (default: twice --tf)");
-  sim->add_option("--hop", a.hop_ms, "time of each message between places, ms");
+  sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (instead of the cost model)")->check(milliseconds());
+  sim->add_option("--tb", a.tb_ms, "backward time, ms (default: twice --tf)")->check(milliseconds());
+  sim->add_option("--hop", a.hop_ms, "time of each message between places, ms")->check(milliseconds());
   try {
     cli.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return cli.exit(e) == 0 ? troupe::runtime::exit_ok : troupe::runtime::exit_usage;
+    if (e.get_exit_code() == 0) return cli.exit(e);   // --help, --version
+    std::fprintf(stderr, "troupe: %s (see troupe --help)\n", describe(cli, e).c_str());
+    return troupe::runtime::exit_usage;
   }
   if (a.out.empty()) {
     const auto slash = a.config_path.find_last_of('/');

@@ -188,7 +188,8 @@ class Job {
         pending_ = s;
         pending_until_ = clock::now() + std::chrono::milliseconds(700);
       } else {
-        end(with_log(r, s), std::get_if<WorkerFailed>(&message) ? exit_worker : exit_diverged);
+        const bool diverged = s.code() == Code::invalid && !std::get_if<WorkerFailed>(&message);
+        end(with_log(r, s), diverged ? exit_diverged : exit_worker);
       }
     }
   }

@@ -40,7 +40,7 @@ class Differentiator final : public kernels::GradContext {
   void grad_in(int i, Value v) override {
     const Value x = in(i);
     if (!needs_[x]) return;
-    if (!g_.is_param(x)) return pending_[x].push_back(v);
+    if (!g_.is_param(x)) return pending_[x].push_back({v, g_.nodes_[node_].unit});
     // A parameter's gradient accumulates over microbatches: in the kernel where it can, else one op later.
     const Node& producer = g_.nodes_[g_.tensors_[v].node];
     const auto* def = producer.kind == Node::Kind::op ? g_.ops_->find(producer.op) : nullptr;
@@ -78,13 +78,11 @@ class Differentiator final : public kernels::GradContext {
       for (Value v : outputs) {
         const auto& parts = pending_[v];
         // Contributions of one unit are added there: one tensor leaves it (and crosses stages), not several.
-        auto unit_of = [&](Value part) { return g_.nodes_[g_.tensors_[part].node].unit; };
-        const bool together = !parts.empty() && std::all_of(parts.begin(), parts.end(), [&](Value part) {
-          return unit_of(part) == unit_of(parts.front());
-        });
-        if (together) g_.unit_ = unit_of(parts.front());
         Value sum = kernels::no_value;
-        for (Value part : parts) sum = sum < 0 ? part : g_.op("add", {sum, part}, {}, name_ + ".sum")[0];
+        for (const auto& [part, from] : parts) {
+          g_.unit_ = from;
+          sum = sum < 0 ? part : g_.op("add", {sum, part}, {}, name_ + ".sum")[0];
+        }
         g_.unit_ = unit;
         grad_out_.push_back(sum);
         any |= sum >= 0;
@@ -111,7 +109,7 @@ class Differentiator final : public kernels::GradContext {
   Graph& g_;
   Value loss_;
   std::vector<bool> needs_;
-  std::map<Value, std::vector<Value>> pending_;
+  std::map<Value, std::vector<std::pair<Value, std::int32_t>>> pending_;
   std::set<Value> accumulated_;          // values that are one use's gradient already
   std::map<Value, std::vector<std::pair<std::int32_t, Value>>> uses_;
   std::int32_t node_ = 0;

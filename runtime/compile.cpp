@@ -7,6 +7,7 @@
 #include "actors/act.h"
 #include "devices/base/check.h"
 #include "placement/tree.h"
+#include "runtime/local_plan.h"
 #include "runtime/lowered.h"
 
 namespace troupe::runtime {
@@ -41,7 +42,8 @@ class Compiler {
     make_exchanges();
     note_readers();
     make_channels();
-    make_parameters();
+    make_credits();
+    TROUPE_TRY(make_parameters());
     make_control();
     fill_operands();
     finish_actors();
@@ -284,6 +286,27 @@ class Compiler {
     for (std::size_t i = 0; i < made.tensors.size(); ++i) place_[made.tensors[i]] = {id, static_cast<std::int32_t>(i)};
   }
 
+  /// 1F1B where a stage's forward work leaves nothing of its own for its backward work (a lone linear
+  /// layer keeps only its input): a zero-byte stash from its first forward segment to its last backward one.
+  void make_credits() {
+    for (std::int32_t s = 0; s < plan_.stages && plan_.trains; ++s) {
+      Where first, last;
+      auto& actors = plan_.roles[s].actors;
+      for (std::size_t a = 0; a < actors.size(); ++a) {
+        if (actors[a].program != 0 || actors[a].kind != PlanActor::Kind::segment) continue;
+        const Where w{s, static_cast<std::int32_t>(a)};
+        if (actors[a].backward) last = w;
+        else if (first.actor < 0) first = w;
+      }
+      if (first.actor < 0 || last.actor < 0) continue;
+      PlanChannel c;
+      c.kind = PlanChannel::Kind::stash;
+      c.name = "credit.stage" + std::to_string(s);
+      c.slots = stash_slots(s);
+      connect(std::move(c), first, {last});
+    }
+  }
+
   // ---- parameters, gradients, optimizer -----------------------------------------------------
 
   struct Group {                       // parameters that one actor updates
@@ -293,7 +316,7 @@ class Compiler {
     std::string name;
   };
 
-  void make_parameters() {
+  Status make_parameters() {
     std::map<std::pair<std::int32_t, std::int32_t>, Group> groups;
     for (std::size_t p = 0; p < low_.params.size(); ++p) {
       const auto& param = low_.params[p];
@@ -303,13 +326,14 @@ class Compiler {
       group.stages = param.stages;
       group.name = g_.units()[param.unit] + (param.stages.size() > 1 ? ".tied" : "");
     }
-    for (auto& [key, group] : groups) make_group(group);
+    for (auto& [key, group] : groups) TROUPE_TRY(make_group(group));
+    return {};
   }
 
   /// One use's gradient as an optimizer actor finds it on a stage: a channel and an index in it.
   using Found = std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>>;   // (stage, tensor of the use)
 
-  void make_group(const Group& group) {
+  Status make_group(const Group& group) {
     const bool trains = plan_.trains && !low_.params[group.params[0]].grads.empty();
     const Mesh mesh = plan_.meshes[group.mesh];
     const bool reduces = mesh.axis_size("dp") > 1;
@@ -355,17 +379,20 @@ class Compiler {
         norm[s] = add_actor(s, n);
       }
     }
-    if (!trains) return;
+    if (!trains) return {};
 
     // Gradients by the segment that makes them: one accumulator channel each.
     std::map<Where, std::vector<std::pair<std::size_t, std::int32_t>>> made_by;   // -> (param, use tensor)
     for (auto p : group.params)
-      for (auto t : low_.params[p].grads) made_by[writer_[t]].push_back({p, t});
+      for (auto t : low_.params[p].grads) {
+        TROUPE_TRY(check_gradient(plan_.tensors[t], plan_.tensors[low_.params[p].tensor]));
+        made_by[writer_[t]].push_back({p, t});
+      }
     Found for_norm, for_update;
     for (const auto& [writer, uses] : made_by) {
       PlanChannel c;
       c.kind = PlanChannel::Kind::gradient;
-      c.name = at(writer).name + ".grads" + (group.stages.size() > 1 ? ".tied" : "");
+      c.name = at(writer).name + ".grads" + (at(writer).name.rfind(group.name + ".", 0) == 0 ? "" : ".of." + group.name);
       c.rate = Rate::step;
       for (const auto& [p, t] : uses) put(c, t);
       if (!reduces) {
@@ -383,6 +410,19 @@ class Compiler {
       add_param_refs(group, s, norm[s], for_norm);
       add_param_refs(group, s, update[s], for_update);
     }
+    return {};
+  }
+
+  /// A gradient is reduced along dp only. Where it lies otherwise than its parameter on another axis, a
+  /// reduction there would be needed too, and there is none yet.
+  Status check_gradient(const PlanTensor& grad, const PlanTensor& param) const {
+    const Mesh& mesh = plan_.meshes[grad.mesh];
+    for (std::size_t a = 0; a < mesh.axes.size(); ++a)
+      if (static_cast<int>(a) != dp_axis(mesh) && mesh.axes[a].size > 1 && !(grad.sbp[a] == param.sbp[a]))
+        return invalid("the gradient '" + grad.name + "' is " + to_string(grad.sbp[a]) + " on axis " + mesh.axes[a].name +
+                       " and its parameter '" + param.name + "' is " + to_string(param.sbp[a]) +
+                       ": a reduction along that axis is not in this version; use " + mesh.axes[a].name + "=1");
+    return {};
   }
 
   /// P -> S(0) along dp (reduce-scatter), then S(0) -> B (all-gather): two boxings, both visible.
@@ -642,7 +682,9 @@ void Compiler::cost_exchanges() {
       // The first dp coordinate stands for all: widths and shares differ by one unit at most.
       Layout a = plan_.layout(x.moves[i].from, 0), b = plan_.layout(x.moves[i].to, 0);
       if (i == 0) x.collective = collective_of(a, b);
-      const auto plan = plan_boxing(a, b);
+      std::vector<Holding> wanted;
+      for (std::int64_t p = 0; p < b.mesh.size(); ++p) wanted.push_back(b.holding_at(p));
+      const auto plan = from.lane_terms ? plan_boxing(lane_holdings(plan_, from), wanted) : plan_boxing(a, b);
       if (!plan.ok()) continue;   // instantiate() reports it with its names
       x.bytes += plan->moved_bytes(size_of(from.dtype));
       seconds += boxing_seconds(*plan, size_of(from.dtype), plan_.costs);

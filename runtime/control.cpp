@@ -51,7 +51,8 @@ Expected<Result> decode(const std::vector<std::byte>& in, const std::function<Re
   std::copy(in.begin(), in.end(), reinterpret_cast<std::byte*>(words.data()));
   try {
     capnp::ReaderOptions options;
-    options.traversalLimitInWords = 1 << 28;
+    // What is read once takes no more than it has; a list of nothing that claims to be vast does.
+    options.traversalLimitInWords = 8 * words.size() + 64;
     capnp::FlatArrayMessageReader message(kj::ArrayPtr<const capnp::word>(words.data(), words.size()), options);
     return read(message.getRoot<Root>());
   } catch (const kj::Exception& e) {

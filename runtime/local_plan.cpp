@@ -123,20 +123,6 @@ class Localizer {
     return {};
   }
 
-  /// Everyone's sums of a gradient before its reduction: lane nodes are the terms.
-  HoldingList lane_holdings(const PlanTensor& t) const {
-    const Mesh& mesh = plan_.meshes[t.mesh];
-    const Layout l{t.shape, t.dtype, mesh, t.sbp};
-    const auto lanes = plan_.lanes_for(0);
-    std::vector<Holding> holdings;
-    for (std::int64_t p = 0; p < mesh.size(); ++p) {
-      const auto index = mesh.coord(p)[dp_axis(mesh)];
-      for (const Term& node : tree_cover(plan_.owned_lanes(0, t.mesh, index), lanes))
-        holdings.push_back({mesh.ranks[p], l.extent_at(p), node});
-    }
-    return {std::move(holdings), lanes};
-  }
-
   Status make_routes(LocalActor& l) {
     const PlanActor& a = plan_actor(l);
     const PlanExchange& x = plan_.exchanges[a.exchange];
@@ -160,16 +146,42 @@ class Localizer {
     return {};
   }
 
+  /// A place that only receives, and whose parts are all empty, still gets a message: it is how it learns that an
+  /// act takes place, and of which step.
+  void tell_the_empty(const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp, std::vector<BoxingPlan>& boxings) const {
+    const Layout from = plan_.layout(x.moves[0].from, from_dp), to = plan_.layout(x.moves[0].to, to_dp);
+    for (std::int64_t p = 0; p < to.mesh.size(); ++p) {
+      const Rank rank = to.mesh.ranks[p];
+      bool told = from.mesh.find(rank) >= 0;
+      for (const auto& b : boxings)
+        for (const auto& t : b.transfers) told |= t.to == rank;
+      if (told) continue;
+      const Rank teller = from.mesh.ranks[0];
+      const bool lanes = plan_.tensors[x.moves[0].from].lane_terms;
+      const Term term = lanes ? tree_cover(plan_.owned_lanes(0, plan_.stage_of(teller), plan_.dp_index(teller)), plan_.lanes_for(0)).front()
+                              : from.holding_at(0).term;
+      boxings[0].transfers.push_back({teller, rank, to.extent_at(p), term});
+    }
+  }
+
   Status add_route(LocalActor& l, const PlanActor& a, const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp) {
     comm::Route route;
     std::uint32_t part = 0;
+    std::vector<BoxingPlan> boxings;
     for (const auto& move : x.moves) {
       const PlanTensor& ft = plan_.tensors[move.from];
       const Layout from = plan_.layout(move.from, from_dp), to = plan_.layout(move.to, to_dp);
       std::vector<Holding> wanted;
       for (std::int64_t p = 0; p < to.mesh.size(); ++p) wanted.push_back(to.holding_at(p));
-      auto boxing = ft.lane_terms ? plan_boxing(lane_holdings(ft), wanted) : plan_boxing(from, to);
+      auto boxing = ft.lane_terms ? plan_boxing(lane_holdings(plan_, ft), wanted) : plan_boxing(from, to);
       if (!boxing.ok()) return boxing.status().in("exchange '" + x.name + "', tensor '" + ft.name + "'");
+      boxings.push_back(*std::move(boxing));
+    }
+    tell_the_empty(x, from_dp, to_dp, boxings);
+    for (std::size_t i = 0; i < x.moves.size(); ++i) {
+      const auto& move = x.moves[i];
+      const PlanTensor& ft = plan_.tensors[move.from];
+      const Layout from = plan_.layout(move.from, from_dp), to = plan_.layout(move.to, to_dp);
       comm::MoveEnds ends;
       Extent want;
       if (const Position at = find(a.in, move.from); at.port >= 0) {
@@ -190,7 +202,7 @@ class Localizer {
         ends.want = &want;
         ends.want_offset = c.offsets[at.index];
       }
-      part = comm::add_move(route, rank_, *boxing, ft.dtype, std::move(ends), part);
+      part = comm::add_move(route, rank_, boxings[i], ft.dtype, std::move(ends), part);
     }
     std::vector<Rank> peers;
     for (const auto& m : route.moves) {
@@ -259,6 +271,19 @@ class Localizer {
 };
 
 }  // namespace
+
+HoldingList lane_holdings(const Plan& plan, const PlanTensor& gradient) {
+  const Mesh& mesh = plan.meshes[gradient.mesh];
+  const Layout layout{gradient.shape, gradient.dtype, mesh, gradient.sbp};
+  const auto lanes = plan.lanes_for(0);
+  std::vector<Holding> holdings;
+  for (std::int64_t p = 0; p < mesh.size(); ++p) {
+    const auto index = mesh.coord(p)[dp_axis(mesh)];
+    for (const Term& node : tree_cover(plan.owned_lanes(0, gradient.mesh, index), lanes))
+      holdings.push_back({mesh.ranks[p], layout.extent_at(p), node});
+  }
+  return {std::move(holdings), lanes};
+}
 
 std::vector<std::int64_t> state_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total) {
   std::vector<std::int64_t> offsets;

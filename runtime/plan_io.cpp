@@ -275,7 +275,8 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
   std::copy(bytes.begin(), bytes.end(), reinterpret_cast<std::byte*>(words.data()));
   try {
     capnp::ReaderOptions options;
-    options.traversalLimitInWords = 1 << 28;
+    // What is read once takes no more than it has; a list of nothing that claims to be vast does.
+    options.traversalLimitInWords = 8 * words.size() + 64;
     capnp::FlatArrayMessageReader message(kj::ArrayPtr<const capnp::word>(words.data(), words.size()), options);
     const auto r = message.getRoot<wire::Plan>();
     if (r.getVersion() > plan_version)

@@ -104,7 +104,7 @@ void Session::feed(std::int32_t program, std::int64_t step, std::int32_t microba
 
 Status Session::handle(Rank from, const FromWorker& message) {
   if (const auto* m = std::get_if<WorkerFailed>(&message))
-    return m->status.in("worker " + std::to_string(from) + ", actor '" + m->actor + "'");
+    return m->status.in("worker " + std::to_string(from) + (m->actor.empty() ? "" : ", actor '" + m->actor + "'"));
   if (const auto* m = std::get_if<EarlyReport>(&message)) {
     feed(m->program, m->report.step, m->report.microbatch + 1, &m->report);
     open_[{m->program, m->report.step}].closed[from].reports.push_back(m->report);

@@ -80,12 +80,12 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   auto first = control.next();
   const Hello* hello = std::get_if<Hello>(&first);
   if (!hello) return exit_worker;
-  auto fail = [&](const std::string& who, const Status& status) {
-    control.send(WorkerFailed{who, status});
+  auto fail = [&](const Status& status) {   // the process itself, not one of its actors
+    control.send(WorkerFailed{"", status});
     return exit_worker;
   };
   auto plan = read_plan(hello->plan);
-  if (!plan.ok()) return fail("worker", plan.status());
+  if (!plan.ok()) return fail(plan.status());
 
   SteadyClock clock;
   TraceMemory trace;
@@ -96,7 +96,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   ucx.tls = hello->tls;
   ucx.net_devices = hello->net_device;
   auto transport = comm::UcxTransport::open(ucx);
-  if (!transport.ok()) return fail("transport", transport.status());
+  if (!transport.ok()) return fail(transport.status());
   control.send(WorkerAddress{(*transport)->address()});
   auto second = control.next();
   const Connect* connect = std::get_if<Connect>(&second);
@@ -129,7 +129,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     env.run_kernels = hello->run_kernels;
     env.send = [&](FromWorker message) { control.send(message); };
     auto worker = Worker::create(*plan, hello->rank, std::move(env));
-    if (!worker.ok()) return fail("worker", worker.status());
+    if (!worker.ok()) return fail(worker.status());
     control.send(Ready{});
     for (;;) {
       auto message = control.next();

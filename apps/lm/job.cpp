@@ -49,11 +49,12 @@ Expected<Prepared> prepare(const JobArguments& a, int& code) {
   }
   if (a.threads >= 0) p.config.run.threads = a.threads;
   TROUPE_TRY(validate(p.config));
+  if (a.sample && p.config.sample.tokens == 0) return invalid("--sample with 'sample.tokens' = 0 asks for an empty text");
   code = exit_plan;
   TROUPE_ASSIGN(p.mesh, mesh_of(p.config.mesh));
-  TROUPE_TRY(check_mesh(p.mesh, p.config));
   if (p.mesh.tp > 1)
     return invalid("tp=" + std::to_string(p.mesh.tp) + ": tensor parallelism is not in this version; use tp=1 and dp or pp instead");
+  TROUPE_TRY(check_mesh(p.mesh, p.config));
   return p;
 }
 
@@ -281,7 +282,9 @@ class Training {
   void summary(const JobResult& result) {
     if (a_.quiet) return;
     if (a_.sample) std::printf("\n--- sample ---\n%s\n--------------\n\n", sampler_.text().c_str());
-    std::printf("%lld steps on %s: loss %.4f", static_cast<long long>(result.committed_steps), to_string(p_.mesh).c_str(), last_loss_);
+    std::printf("%lld steps on %s", static_cast<long long>(result.committed_steps), to_string(p_.mesh).c_str());
+    if (curve_.train.empty()) std::printf(": nothing trained");
+    else std::printf(": loss %.4f", last_loss_);
     if (!curve_.eval.empty()) std::printf(", evaluation loss %.4f", eval_loss_);
     if (!step_ms_.empty()) {
       auto sorted = step_ms_;

@@ -30,7 +30,7 @@ Status errno_status(Code code, const std::string& what) {
 
 /// Opens a regular file for reading and says what is wrong otherwise.
 Status open_regular(const std::string& path, File& file, struct stat& info) {
-  file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);   // a FIFO without a writer must not block
   if (file.fd < 0 && errno == ENOENT) return {Code::not_found, fmt::format("data file '{}' does not exist", path)};
   if (file.fd < 0) return errno_status(Code::io, fmt::format("cannot read data file '{}'", path));
   if (::fstat(file.fd, &info) != 0) return errno_status(Code::io, fmt::format("cannot read data file '{}'", path));
