@@ -1,12 +1,7 @@
 #include "runtime/control.h"
 
-#include <capnp/message.h>
-#include <capnp/serialize.h>
-
-#include <algorithm>
-#include <functional>
-
 #include "runtime/control.capnp.h"
+#include "runtime/wire.h"
 
 namespace troupe::runtime {
 
@@ -36,28 +31,6 @@ Report get(wire::Report::Reader r) {
   Report report{r.getName().cStr(), r.getStep(), r.getMicrobatch(), {}};
   for (auto v : r.getValues()) report.values.push_back(v);
   return report;
-}
-
-std::vector<std::byte> flat(capnp::MallocMessageBuilder& message) {
-  const auto words = capnp::messageToFlatArray(message);
-  const auto all = words.asBytes();
-  const auto* first = reinterpret_cast<const std::byte*>(all.begin());
-  return {first, first + all.size()};
-}
-
-template <class Root, class Result>
-Expected<Result> decode(const std::vector<std::byte>& in, const std::function<Result(typename Root::Reader)>& read) {
-  std::vector<capnp::word> words((in.size() + sizeof(capnp::word) - 1) / sizeof(capnp::word));
-  std::copy(in.begin(), in.end(), reinterpret_cast<std::byte*>(words.data()));
-  try {
-    capnp::ReaderOptions options;
-    // What is read once takes no more than it has; a list of nothing that claims to be vast does.
-    options.traversalLimitInWords = 8 * words.size() + 64;
-    capnp::FlatArrayMessageReader message(kj::ArrayPtr<const capnp::word>(words.data(), words.size()), options);
-    return read(message.getRoot<Root>());
-  } catch (const kj::Exception& e) {
-    return invalid(std::string("malformed control message: ") + e.getDescription().cStr());
-  }
 }
 
 }  // namespace
@@ -117,7 +90,7 @@ std::vector<std::byte> encode(const ToWorker& in) {
                  [&](const Stop&) { b.setStop(); },
              },
              in);
-  return flat(message);
+  return message_bytes(message);
 }
 
 std::vector<std::byte> encode(const FromWorker& in) {
@@ -168,11 +141,11 @@ std::vector<std::byte> encode(const FromWorker& in) {
                  },
              },
              in);
-  return flat(message);
+  return message_bytes(message);
 }
 
 Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
-  return decode<wire::ToWorker, ToWorker>(in, [](wire::ToWorker::Reader r) -> ToWorker {
+  return read_message<wire::ToWorker, ToWorker>(in, "malformed control message", [](wire::ToWorker::Reader r) -> ToWorker {
     switch (r.which()) {
       case wire::ToWorker::HELLO: {
         const auto h = r.getHello();
@@ -202,7 +175,7 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
 }
 
 Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
-  return decode<wire::FromWorker, FromWorker>(in, [](wire::FromWorker::Reader r) -> FromWorker {
+  return read_message<wire::FromWorker, FromWorker>(in, "malformed control message", [](wire::FromWorker::Reader r) -> FromWorker {
     switch (r.which()) {
       case wire::FromWorker::ADDRESS: return WorkerAddress{text(r.getAddress())};
       case wire::FromWorker::READY: return Ready{};

@@ -1,9 +1,7 @@
 #include "runtime/plan_io.h"
 
-#include <capnp/message.h>
-#include <capnp/serialize.h>
-
 #include "runtime/plan.capnp.h"
+#include "runtime/wire.h"
 
 namespace troupe::runtime {
 
@@ -263,22 +261,11 @@ std::vector<std::byte> write_plan(const Plan& p) {
   put(c.initIntraNode(), p.costs.intra_node);
   put(c.initInterNode(), p.costs.inter_node);
   c.setPlacesPerNode(p.costs.places_per_node);
-  const auto words = capnp::messageToFlatArray(message);
-  const auto bytes = words.asBytes();
-  const auto* first = reinterpret_cast<const std::byte*>(bytes.begin());
-  return {first, first + bytes.size()};
+  return message_bytes(message);
 }
 
 Expected<Plan> read_plan(std::span<const std::byte> bytes) {
-  // Cap'n Proto wants aligned words.
-  std::vector<capnp::word> words((bytes.size() + sizeof(capnp::word) - 1) / sizeof(capnp::word));
-  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<std::byte*>(words.data()));
-  try {
-    capnp::ReaderOptions options;
-    // What is read once takes no more than it has; a list of nothing that claims to be vast does.
-    options.traversalLimitInWords = 8 * words.size() + 64;
-    capnp::FlatArrayMessageReader message(kj::ArrayPtr<const capnp::word>(words.data(), words.size()), options);
-    const auto r = message.getRoot<wire::Plan>();
+  return read_message<wire::Plan, Plan>(bytes, "not a plan", [](wire::Plan::Reader r) -> Expected<Plan> {
     if (r.getVersion() > plan_version)
       return invalid("the plan has version " + std::to_string(r.getVersion()) + ", this program reads up to " + std::to_string(plan_version));
     Plan p;
@@ -324,9 +311,7 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
                {c.getIntraNode().getLatencyS(), c.getIntraNode().getBytesPerS()},
                {c.getInterNode().getLatencyS(), c.getInterNode().getBytesPerS()}, c.getPlacesPerNode()};
     return p;
-  } catch (const kj::Exception& e) {
-    return invalid(std::string("not a plan: ") + e.getDescription().cStr());
-  }
+  });
 }
 
 }  // namespace troupe::runtime

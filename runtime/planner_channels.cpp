@@ -1,0 +1,164 @@
+// Channels: who writes what for whom, and how many slots that takes.
+#include <algorithm>
+
+#include "actors/act.h"
+#include "devices/base/check.h"
+#include "runtime/planner.h"
+
+namespace troupe::runtime {
+
+void Planner::read(std::int32_t tensor, Where who) {
+  auto& r = readers_[tensor];
+  if (std::find(r.begin(), r.end(), who) == r.end()) r.push_back(who);
+}
+
+void Planner::note_readers() {
+  for (std::size_t i = 0; i < low_.nodes.size(); ++i) {
+    const LoweredNode& n = low_.nodes[i];
+    const Where reader = n.kind == LoweredNode::Kind::boxing ? exchange_source_[static_cast<std::int32_t>(i)] : node_actor_[i];
+    for (auto t : n.in) read(t, reader);
+    for (auto t : n.out) writer_[t] = n.kind == LoweredNode::Kind::feed ? Where{n.stage, -1} : node_actor_[i];
+  }
+}
+
+std::int64_t Planner::local_bytes(std::int32_t tensor) const {
+  // Position 0 has the largest part of every split.
+  const Layout l = plan_.layout(tensor, 0);
+  return l.bytes_at(0);
+}
+
+std::int32_t Planner::put(PlanChannel& c, std::int32_t tensor) {
+  c.tensors.push_back(tensor);
+  c.offsets.push_back(c.bytes);
+  c.bytes += aligned(local_bytes(tensor));
+  return static_cast<std::int32_t>(c.tensors.size()) - 1;
+}
+
+std::int32_t Planner::connect(PlanChannel c, Where writer, const std::vector<Where>& readers) {
+  auto& role = plan_.roles[writer.role];
+  const auto id = static_cast<std::int32_t>(role.channels.size());
+  c.writer = writer.actor;
+  if (writer.actor >= 0) {
+    c.writer_port = static_cast<std::int32_t>(at(writer).out.size());
+    at(writer).out.push_back(id);
+  }
+  for (const Where& r : readers) {
+    ASSERT(r.role == writer.role, c.name, r.role, writer.role);
+    c.readers.push_back({r.actor, static_cast<std::int32_t>(at(r).in.size())});
+    at(r).in.push_back(id);
+  }
+  role.channels.push_back(std::move(c));
+  return id;
+}
+
+void Planner::make_channels() {
+  std::map<std::pair<Where, std::vector<Where>>, std::vector<std::int32_t>> groups;
+  for (std::size_t t = 0; t < plan_.tensors.size(); ++t) {
+    if (low_.producer[t] < 0 || plan_.tensors[t].lane_terms) continue;
+    auto readers = readers_[t];
+    std::erase(readers, writer_[t]);
+    // Every output of an exchange or an actor has a place of its own; a segment's private values do not.
+    const bool segment = writer_[t].actor >= 0 && at(writer_[t]).kind == PlanActor::Kind::segment;
+    if (readers.empty() && segment) continue;
+    std::sort(readers.begin(), readers.end());
+    if (!segment) {
+      // An exchange or actor publishes all its outputs at once: one channel per actor, all readers.
+      merged_readers_[writer_[t]].insert(readers.begin(), readers.end());
+      merged_[writer_[t]].push_back(static_cast<std::int32_t>(t));
+      if (writer_[t].actor >= 0) continue;
+    }
+    if (segment) groups[{writer_[t], readers}].push_back(static_cast<std::int32_t>(t));
+  }
+  for (auto& [writer, tensors] : merged_) {
+    const std::vector<Where> readers(merged_readers_[writer].begin(), merged_readers_[writer].end());
+    if (writer.actor >= 0) add_channel(writer, readers, tensors);
+    else
+      for (auto t : tensors) {   // feeds: one channel each
+        auto own = readers_[t];
+        add_channel(writer, own, {t});
+      }
+  }
+  for (auto& [key, tensors] : groups) add_channel(key.first, key.second, tensors);
+}
+
+void Planner::add_channel(Where writer, const std::vector<Where>& readers, const std::vector<std::int32_t>& tensors) {
+  PlanChannel c;
+  c.name = plan_.tensors[tensors[0]].name;
+  c.rate = plan_.tensors[tensors[0]].rate;
+  if (tensors.size() > 1) c.name += "+" + std::to_string(tensors.size() - 1);
+  for (auto t : tensors) put(c, t);
+  const bool segment = writer.actor >= 0 && at(writer).kind == PlanActor::Kind::segment;
+  const bool forward = writer.actor < 0 || !at(writer).backward;
+  bool to_backward = false, leaves = false;
+  for (const auto& r : readers) {
+    to_backward |= at(r).backward && at(r).kind == PlanActor::Kind::segment;
+    leaves |= at(r).stream != "compute";
+  }
+  if (writer.actor < 0) {
+    c.kind = PlanChannel::Kind::control;
+  } else if (forward && to_backward) {
+    // 1F1B: what a forward act leaves for its backward act is what limits how far it runs ahead.
+    c.kind = PlanChannel::Kind::stash;
+    c.slots = stash_slots(writer.role) + (segment ? 0 : 1);
+  } else if (!segment) {
+    c.kind = PlanChannel::Kind::boundary;
+    c.slots = 2;
+  } else {
+    c.kind = PlanChannel::Kind::activation;
+    c.slots = leaves ? 2 : 1;
+  }
+  const auto id = connect(std::move(c), writer, readers);
+  const auto& made = plan_.roles[writer.role].channels[id];
+  for (std::size_t i = 0; i < made.tensors.size(); ++i) place_[made.tensors[i]] = {id, static_cast<std::int32_t>(i)};
+}
+
+void Planner::make_credits() {
+  for (std::int32_t s = 0; s < plan_.stages && plan_.trains; ++s) {
+    Where first, last;
+    auto& actors = plan_.roles[s].actors;
+    for (std::size_t a = 0; a < actors.size(); ++a) {
+      if (actors[a].program != 0 || actors[a].kind != PlanActor::Kind::segment) continue;
+      const Where w{s, static_cast<std::int32_t>(a)};
+      if (actors[a].backward) last = w;
+      else if (first.actor < 0) first = w;
+    }
+    if (first.actor < 0 || last.actor < 0) continue;
+    PlanChannel c;
+    c.kind = PlanChannel::Kind::stash;
+    c.name = "credit.stage" + std::to_string(s);
+    c.slots = stash_slots(s);
+    connect(std::move(c), first, {last});
+  }
+}
+
+void Planner::make_control() {
+  for (std::int32_t s = 0; s < plan_.stages; ++s) {
+    auto& role = plan_.roles[s];
+    std::map<std::int32_t, std::vector<Where>> sources;
+    std::vector<Where> updates;
+    for (std::size_t a = 0; a < role.actors.size(); ++a) {
+      const Where w{s, static_cast<std::int32_t>(a)};
+      const PlanActor& actor = role.actors[a];
+      if (actor.kind == PlanActor::Kind::update && plan_.trains) updates.push_back(w);
+      if (actor.kind == PlanActor::Kind::user && actor.in.empty()) sources[actor.program].push_back(w);
+    }
+    for (const auto& [program, readers] : sources) {
+      PlanChannel c;
+      c.kind = PlanChannel::Kind::control;
+      c.name = "go." + plan_.programs[program];
+      c.rate = Rate::step;
+      c.slots = 2;
+      c.bytes = plan_alignment;
+      connect(std::move(c), {s, -1}, readers);
+    }
+    if (updates.empty()) continue;
+    PlanChannel c;
+    c.kind = PlanChannel::Kind::control;
+    c.name = "commit";
+    c.rate = Rate::step;
+    c.bytes = aligned(sizeof(actors::Commit));
+    connect(std::move(c), {s, -1}, updates);
+  }
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,41 @@
+// Cap'n Proto messages as plain bytes. Included by .cpp files only.
+#pragma once
+
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "devices/base/status.h"
+
+namespace troupe::runtime {
+
+inline std::vector<std::byte> message_bytes(capnp::MallocMessageBuilder& message) {
+  const auto words = capnp::messageToFlatArray(message);
+  const auto all = words.asBytes();
+  const auto* first = reinterpret_cast<const std::byte*>(all.begin());
+  return {first, first + all.size()};
+}
+
+/// read(root) of a message in `bytes`; anything malformed becomes an error that begins with `what`.
+template <class Root, class Result, class Read>
+Expected<Result> read_message(std::span<const std::byte> bytes, const char* what, Read&& read) {
+  // Cap'n Proto wants aligned words.
+  std::vector<capnp::word> words((bytes.size() + sizeof(capnp::word) - 1) / sizeof(capnp::word));
+  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<std::byte*>(words.data()));
+  try {
+    capnp::ReaderOptions options;
+    // What is read once takes no more than it has; a list of nothing that claims to be vast does.
+    options.traversalLimitInWords = 8 * words.size() + 64;
+    capnp::FlatArrayMessageReader message(kj::ArrayPtr<const capnp::word>(words.data(), words.size()), options);
+    return read(message.getRoot<Root>());
+  } catch (const kj::Exception& e) {
+    return invalid(std::string(what) + ": " + e.getDescription().cStr());
+  }
+}
+
+}  // namespace troupe::runtime
