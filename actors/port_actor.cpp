@@ -15,6 +15,12 @@ PortActor::PortActor(caf::actor_config& config, ActorSpec spec, std::shared_ptr<
   set_quiet_handlers(*this);
 }
 
+void PortActor::on_exit() {
+  actors_.clear();
+  conductor_ = nullptr;
+  executor_.reset();
+}
+
 caf::behavior PortActor::make_behavior() {
   return {
       [this](Wire& wire) {

@@ -26,6 +26,8 @@ class PortActor final : public caf::event_based_actor, private Outbox {
   PortActor(caf::actor_config& config, ActorSpec spec, std::shared_ptr<Executor> executor, TraceSink* trace);
   caf::behavior make_behavior() override;
   const char* name() const override { return "troupe.port_actor"; }
+  /// Actors know each other: only letting go here ends them, their executors and the user's actors inside.
+  void on_exit() override;
 
  private:
   void arrive(std::int32_t actor, std::int32_t port, const Token& token) override;

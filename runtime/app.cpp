@@ -44,7 +44,9 @@ class Job {
     if (Status s = start(); !s.ok()) end(s, exit_worker);
     last_message_ = clock::now();
     while (!over_) turn();
-    launcher_.finish(result_.status.ok() ? 2000 : 0);
+    // A worker that is told to go ends at once, or as soon as its transport is open: killed there, it would leave
+    // shared memory behind. One that hangs is killed.
+    launcher_.finish(result_.status.ok() ? 2000 : 500);
     restore_signals();
     result_.params_hash = session_.params_hash();
     result_.committed_steps = session_.committed();
@@ -130,6 +132,8 @@ class Job {
     if (over_) return;
     for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
       if (workers[r].exited && broken_.count(r) && !stopped_.count(r)) return died(r);   // all it said is read
+    if (options_.give_up)
+      if (Status s = options_.give_up(); !s.ok()) return end(std::move(s), exit_output);
     const auto now = clock::now();
     if (pending_ && now >= pending_until_) return end(*pending_, exit_worker);
     if (static_cast<Rank>(stopped_.size()) == plan_.workers()) return end({}, exit_ok);

@@ -27,6 +27,7 @@ struct JobOptions {
   bool run_kernels = true;                 ///< paced only
   int stall_s = 120;                       ///< no message from any worker for so long: give up and say why
   std::function<void(Rank, const std::string&)> on_log;   ///< a line of a worker's log
+  std::function<Status()> give_up;         ///< asked now and then; an error ends the job (a disk that is full, say)
 };
 
 struct PlaceResult {

@@ -26,6 +26,8 @@ class Differentiator final : public kernels::GradContext {
     g_.unit_ = unit;
     g_.program_ = program;
     collect_params();
+    if (g_.status_.ok() && g_.grads_.empty())
+      g_.fail("minimize: the loss '" + g_.tensors_[loss_].name + "' depends on no parameter, so there is nothing to train");
   }
 
   Value in(int i) const override { return g_.nodes_[node_].in[i]; }

@@ -42,6 +42,7 @@ Expected<Plan> compile(const Graph& graph, const CompileOptions& options) {
   if (!graph.status().ok()) return graph.status();
   REQUIRE(!options.stages.empty(), options.stages.size());
   if (graph.programs().empty()) return invalid("the graph has no program");
+  if (graph.units().empty()) return invalid("the graph has no unit: name one with unit(...) before the first op");
   Plan plan;
   plan.programs = graph.programs();
   plan.program_specs = graph.program_specs();

@@ -35,6 +35,7 @@ class Conductor final : public caf::event_based_actor {
   Conductor(caf::actor_config& config, ConductorSpec spec);
   caf::behavior make_behavior() override;
   const char* name() const override { return "troupe.conductor"; }
+  void on_exit() override { actors_.clear(); }   // actors know each other: see PortActor
 
  private:
   void session_says(const ToWorker& message);

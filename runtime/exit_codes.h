@@ -9,7 +9,7 @@ enum ExitCode : int {
   exit_data = 3,         ///< the training text
   exit_plan = 4,         ///< a mesh that cannot work, a plan that does not fit in memory
   exit_output = 5,       ///< the output folder
-  exit_worker = 6,       ///< a worker died, or an actor failed
+  exit_worker = 6,       ///< a worker died or could not start, or an actor failed
   exit_stalled = 7,      ///< no progress within the stall limit
   exit_diverged = 8,     ///< the loss is not finite
   exit_interrupted = 130 ///< SIGINT or SIGTERM

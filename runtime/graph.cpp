@@ -14,6 +14,16 @@ std::string Graph::unique(std::string name) {
   return candidate;
 }
 
+bool Graph::check_program(const std::string& reader, const std::vector<Value>& in) {
+  for (Value v : in)
+    if (const Node& from = nodes_[tensors_[v].node]; !is_param(v) && from.program != program_) {
+      fail("'" + reader + "' of program '" + programs_[program_] + "' reads '" + tensors_[v].name + "' of program '" +
+           programs_[from.program] + "': programs share parameters only");
+      return false;
+    }
+  return true;
+}
+
 std::int32_t Graph::program(const std::string& name, ProgramSpec spec) {
   if (spec.microbatches < 1) fail("program '" + name + "': microbatches must be at least 1");
   programs_.push_back(name);
@@ -70,6 +80,7 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
     fail("op '" + op + "' (for '" + name + "') takes " + std::to_string(def->inputs) + " inputs and got " + std::to_string(in.size()));
     return std::vector<Value>(8, 0);
   }
+  if (!check_program(name, in)) return std::vector<Value>(8, 0);
   auto out = def->infer(types, attrs);
   if (!out.ok()) {
     fail("op '" + name + "': " + out.status().message());
@@ -94,6 +105,7 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
 std::vector<Value> Graph::actor(const std::string& kind, const std::string& name, const std::vector<Value>& in,
                                 const std::vector<PortType>& out, Attrs attrs,
                                 std::vector<std::optional<NdSbp>> in_sbp) {
+  if (!status_.ok() || !check_program(name, in)) return std::vector<Value>(std::max<std::size_t>(8, out.size()), 0);
   Node n;
   n.kind = Node::Kind::actor;
   n.op = kind;
@@ -113,7 +125,8 @@ std::vector<Value> Graph::actor(const std::string& kind, const std::string& name
 }
 
 void Graph::report(const std::string& name, Value v) {
-  if (!status_.ok()) return;
+  if (!status_.ok() || !check_program(name, {v})) return;
+  if (is_param(v)) return fail("report '" + name + "': '" + tensors_[v].name + "' is a parameter; report what an op makes of it");
   Node n;
   n.kind = Node::Kind::report;
   n.op = name;

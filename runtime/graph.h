@@ -124,6 +124,8 @@ class Graph {
   Value add_tensor(std::string name, TensorType type, Rate rate, std::int32_t node);
   void fail(const std::string& message);
   std::string unique(std::string name);
+  /// Programs share parameters only: fails if `reader` reads a value of another program.
+  bool check_program(const std::string& reader, const std::vector<Value>& in);
 
   const kernels::OpSet* ops_;
   Status status_;

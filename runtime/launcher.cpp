@@ -56,7 +56,7 @@ Status Link::receive(std::deque<std::vector<std::byte>>& messages) {
   return {};
 }
 
-Launcher::~Launcher() { finish(0); }
+Launcher::~Launcher() { finish(200); }
 
 Status Launcher::start(const std::vector<std::string>& prefix) {
   int control[2], log[2];
@@ -138,6 +138,7 @@ void Launcher::reap(WorkerProcess& w) {
 }
 
 void Launcher::finish(int grace_ms) {
+  for (auto& w : workers_) w.link.reset();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(grace_ms);
   for (;;) {
     bool alive = false;
@@ -161,7 +162,6 @@ void Launcher::finish(int grace_ms) {
     read_log(w, [](const std::string&) {});
     if (w.log_fd >= 0) ::close(w.log_fd);
     w.log_fd = -1;
-    w.link.reset();
   }
 }
 

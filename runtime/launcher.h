@@ -49,7 +49,7 @@ inline constexpr std::size_t log_lines_kept = 20;
 class Launcher {
  public:
   Launcher() = default;
-  ~Launcher();                           ///< kills and reaps what still runs
+  ~Launcher();                           ///< finishes what still runs
   /// Starts a worker. `prefix` (may be empty) is put before the command: {"ip", "netns", "exec", "b"}.
   Status start(const std::vector<std::string>& prefix);
   std::vector<WorkerProcess>& workers() { return workers_; }
@@ -57,7 +57,7 @@ class Launcher {
   bool read_log(WorkerProcess& worker, const std::function<void(const std::string&)>& line);
   /// Reaps a worker whose pidfd is readable.
   void reap(WorkerProcess& worker);
-  /// Waits up to `grace_ms` for all to exit by themselves, then kills and reaps the rest.
+  /// Hangs up on all, waits up to `grace_ms` for them to exit by themselves, then kills and reaps the rest.
   void finish(int grace_ms);
 
  private:

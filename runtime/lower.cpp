@@ -191,6 +191,8 @@ class Lowering {
 
   Status lower_op(const Node& n) {
     const auto* def = g_.ops().find(n.op);
+    if (!n.out.empty() && g_.tensors()[n.out[0]].rate == Rate::step)
+      return invalid("op '" + n.name + "' (" + n.op + ") reads parameters only; ops on parameters are not in this version: apply it to activations");
     std::vector<TensorType> types;
     for (Value v : n.in) types.push_back(g_.tensors()[v].type);
     const std::int32_t s = stage(n);

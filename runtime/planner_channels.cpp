@@ -139,7 +139,7 @@ void Planner::make_control() {
     for (std::size_t a = 0; a < role.actors.size(); ++a) {
       const Where w{s, static_cast<std::int32_t>(a)};
       const PlanActor& actor = role.actors[a];
-      if (actor.kind == PlanActor::Kind::update && plan_.trains) updates.push_back(w);
+      if (actor.kind == PlanActor::Kind::update) updates.push_back(w);
       if (actor.kind == PlanActor::Kind::user && actor.in.empty()) sources[actor.program].push_back(w);
     }
     for (const auto& [program, readers] : sources) {

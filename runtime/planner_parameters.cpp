@@ -6,14 +6,14 @@
 namespace troupe::runtime {
 
 Status Planner::make_parameters() {
-  std::map<std::pair<std::int32_t, std::int32_t>, Group> groups;
+  std::map<std::tuple<std::int32_t, std::int32_t, bool>, Group> groups;   // unit, mesh, trained
   for (std::size_t p = 0; p < low_.params.size(); ++p) {
     const auto& param = low_.params[p];
-    Group& group = groups[{param.unit, plan_.tensors[param.tensor].mesh}];
+    Group& group = groups[{param.unit, plan_.tensors[param.tensor].mesh, !param.grads.empty()}];
     group.params.push_back(p);
     group.mesh = plan_.tensors[param.tensor].mesh;
     group.stages = param.stages;
-    group.name = g_.units()[param.unit] + (param.stages.size() > 1 ? ".tied" : "");
+    group.name = g_.units()[param.unit] + (param.stages.size() > 1 ? ".tied" : "") + (plan_.trains && param.grads.empty() ? ".fixed" : "");
   }
   for (auto& [key, group] : groups) TROUPE_TRY(make_group(group));
   return {};

@@ -75,7 +75,7 @@ void Session::start_program(std::int32_t program, std::int64_t step) {
 void Session::begin() {
   if (!plan_.trains) {
     for (std::int64_t s = 0; s < options_.steps; ++s) open_[{0, s}];
-    to_all(BeginRun{0, actors::every_program});
+    to_all(BeginRun{0, 1});
     for (std::int64_t s = 0; s < options_.steps; ++s) to_all(Go{0, s});
     check_finished();
     return;
@@ -95,7 +95,14 @@ void Session::feed(std::int32_t program, std::int64_t step, std::int32_t microba
   for (const auto& role : plan_.roles)
     for (const auto& c : role.channels) {
       if (c.writer >= 0 || c.rate != Rate::microbatch || role.actors[c.readers[0].actor].program != program) continue;
-      const Feed message{c.name, program, step, microbatch, options_.feed(c.name, step, microbatch, last)};
+      const Feed message{c.name, program, step, microbatch,
+                         options_.feed ? options_.feed(c.name, step, microbatch, last) : std::vector<std::byte>{}};
+      const PlanTensor& t = plan_.tensors[c.tensors[0]];
+      if (const auto want = static_cast<std::size_t>(elements(t.shape) * size_of(t.dtype)); message.payload.size() != want) {
+        fed_ = invalid("feed '" + c.name + "', microbatch " + std::to_string(microbatch) + " of step " + std::to_string(step) + ": got " +
+                       std::to_string(message.payload.size()) + " bytes, and its tensor has " + std::to_string(want));
+        return;
+      }
       const auto owner = owner_of(lane, plan_.dp_width(role.stage), lanes);
       for (Rank r : plan_.meshes[role.stage].ranks)
         if (plan_.dp_index(r) == owner) send_(r, message);
@@ -103,6 +110,7 @@ void Session::feed(std::int32_t program, std::int64_t step, std::int32_t microba
 }
 
 Status Session::handle(Rank from, const FromWorker& message) {
+  if (!fed_.ok()) return fed_;
   if (const auto* m = std::get_if<WorkerFailed>(&message))
     return m->status.in("worker " + std::to_string(from) + (m->actor.empty() ? "" : ", actor '" + m->actor + "'"));
   if (const auto* m = std::get_if<EarlyReport>(&message)) {
@@ -144,8 +152,10 @@ Status Session::complete(std::int32_t program, std::int64_t step, Vote vote) {
     });
     options_.on_closed(plan_.programs[program], step, reports);
   }
+  // Without training a commit hands the same parameters on to the next step.
+  if (program == 0 && !plan_.trains) to_all(CommitStep{step, step + 1 < options_.steps ? ProgramMask{1} : ProgramMask{0}, {}});
   check_finished();
-  return {};
+  return fed_;
 }
 
 Status Session::commit(std::int64_t step, const Vote& vote) {

@@ -79,6 +79,7 @@ class Session {
   std::vector<std::vector<bool>> votes_;      // per program, per rank
   std::int64_t committed_ = 0;                // steps
   bool digested_ = false, finished_ = false;
+  Status fed_;                                // what is wrong with what options.feed gave
   std::string params_hash_;
 };
 

@@ -73,10 +73,13 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
       });
     };
     auto worker = Worker::create(plan, r, std::move(env));
-    if (!worker.ok()) return worker.status().in("rank " + std::to_string(r));
+    if (!worker.ok()) {   // those that are made must still be stopped, or their actors would never end
+      failure = worker.status().in("rank " + std::to_string(r));
+      break;
+    }
     place.worker = *std::move(worker);
   }
-  session.begin();
+  if (failure.ok()) session.begin();
   std::uint64_t picks = 0;
   auto drain = [&] {
     while (scheduler.has_job()) {

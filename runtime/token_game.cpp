@@ -154,7 +154,7 @@ class Game {
     if (version == 0 && options_.every_program)
       for (std::size_t p = 1; p < plan_.programs.size(); ++p)
         if (plan_.programs[p] != "digest") mask |= ProgramMask{1} << p;
-    if (version == options_.steps && options_.every_program) mask |= ProgramMask{1} << plan_.program("digest");
+    if (version == options_.steps && options_.every_program && plan_.trains) mask |= ProgramMask{1} << plan_.program("digest");
     return mask;
   }
 
@@ -173,7 +173,7 @@ class Game {
     for (std::int32_t program = 0; program < static_cast<std::int32_t>(plan_.programs.size()); ++program) {
       if (program > 0 && !options_.every_program) continue;
       const std::int64_t runs = program == 0 ? options_.steps : 1;
-      for (std::int64_t s = 0; s < (program == 0 && plan_.trains ? std::min<std::int64_t>(2, runs) : runs); ++s) go(p, program, s);
+      for (std::int64_t s = 0; s < std::min<std::int64_t>(2, runs); ++s) go(p, program, s);
     }
   }
 
@@ -204,7 +204,7 @@ class Game {
         const auto it = closed_[{program, step}].find(static_cast<std::int32_t>(i));
         if (it == closed_[{program, step}].end() || it->second < place->local.closers[program]) return;
       }
-    if (program != 0 || !plan_.trains) return;
+    if (program != 0) return;
     loop_.at(loop_.now_ns() + to_ns(options_.control_s), [this, step] { commit(step); });
   }
 
@@ -442,6 +442,7 @@ Status check_structure(const Plan& plan) {
           if (id < 0 || id >= channels) return invalid(where + "actor '" + a.name + "' has a port without a channel");
     for (std::size_t i = 0; i < role.actors.size(); ++i) {
       const PlanActor& a = role.actors[i];
+      if (a.in.empty() && a.out.empty()) return invalid(where + "actor '" + a.name + "' has no port: nothing says when it acts");
       for (std::size_t p = 0; p < a.in.size(); ++p) {
         const auto& readers = role.channels[a.in[p]].readers;
         if (std::find(readers.begin(), readers.end(), PlanReader{static_cast<std::int32_t>(i), static_cast<std::int32_t>(p)}) == readers.end())

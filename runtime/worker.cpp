@@ -238,7 +238,14 @@ std::unique_ptr<actors::Body> Worker::Impl::digest_body(const LocalActor& a) {
 Expected<std::unique_ptr<actors::Body>> Worker::Impl::user_body(const LocalActor& a) {
   const PlanActor& pa = plan_actor(a);
   const PlanOp& op = pa.ops[0];
-  auto made = env.user_actors->at(op.op)({op.name, local.rank, plan.seed, op.attrs});
+  auto make = [&]() -> Expected<std::unique_ptr<actors::UserActor>> {
+    try {
+      return env.user_actors->at(op.op)({op.name, local.rank, plan.seed, op.attrs});
+    } catch (const std::exception& e) {
+      return Status(Code::internal, std::string("exception: ") + e.what());
+    }
+  };
+  auto made = make();
   if (!made.ok()) return made.status().in("actor '" + op.name + "'");
   std::vector<actors::UserOperand> in, out;
   for (const auto& o : op.in) in.push_back({o.port, plan_channel(a.in[o.port]).offsets[o.index], view(o.tensor)});

@@ -1,5 +1,7 @@
 // The production half of every seam comes together here: steady clock, UCX, CPU or paced device, CAF's
 // scheduler. Above this line nothing knows whether it is simulated.
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -44,6 +46,26 @@ class TraceMemory final : public TraceSink {
  private:
   std::mutex mutex_;
   std::vector<TraceSpan> spans_;
+};
+
+/// While it lives, the parent's death (PR_SET_PDEATHSIG, see launcher.h) is not a kill on the spot but waits for
+/// its end: UCX makes a file in /dev/shm, fills it and only then unlinks it, and a kill in between would leave it.
+class DeathWaits {
+ public:
+  DeathWaits() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGTERM);
+    ::sigprocmask(SIG_BLOCK, &set_, nullptr);
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  }
+  ~DeathWaits() {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::sigprocmask(SIG_UNBLOCK, &set_, nullptr);
+  }
+  DeathWaits(const DeathWaits&) = delete;
+
+ private:
+  sigset_t set_{};
 };
 
 /// The process's end of the control link.
@@ -95,7 +117,10 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   ucx.generation = hello->generation;
   ucx.tls = hello->tls;
   ucx.net_devices = hello->net_device;
-  auto transport = comm::UcxTransport::open(ucx);
+  auto transport = [&] {
+    const DeathWaits until_open;
+    return comm::UcxTransport::open(ucx);
+  }();
   if (!transport.ok()) return fail(transport.status());
   control.send(WorkerAddress{(*transport)->address()});
   auto second = control.next();

@@ -131,7 +131,7 @@ class Training {
     progress_.finish();
     Status s = result.status;
     code = result.exit_code;
-    if (s.ok() && !write_error_.ok()) s = write_error_, code = exit_output;
+    if (s.ok() && !write_error_.ok()) s = write_error_, code = exit_output;   // in the last step
     if (const Status w = write_results(result, s); s.ok() && !w.ok()) s = w, code = exit_output;
     if (!s.ok()) return say(s, code);
     summary(result);
@@ -180,6 +180,7 @@ class Training {
     o.trace = a_.trace;
     o.stall_s = a_.stall_s;
     o.on_log = [this](Rank rank, const std::string& line) { progress_.note("worker " + std::to_string(rank) + ": " + line); };
+    o.give_up = [this] { return write_error_; };
     SessionOptions& s = o.session;
     s.steps = steps_;
     s.clip = p_.config.optimizer.clip;

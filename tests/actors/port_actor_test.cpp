@@ -199,6 +199,30 @@ TEST_CASE("no exception crosses an actor boundary: it becomes the act's error") 
   CHECK(other.heard.failed.size() == 1);
 }
 
+TEST_CASE("actors that have ended let go of each other and of what they ran") {
+  std::weak_ptr<int> inside;
+  {
+    Net net(7);
+    auto token = std::make_shared<int>(1);
+    inside = token;
+    net.middle = [token](const ActContext&) { return Status(); };
+    net.build();
+    // The executor of one more actor owns something that must be destroyed with it: a user's actor, say.
+    struct Holder final : Executor {
+      std::shared_ptr<int> held;
+      void submit(ActContext, std::function<void()>, std::function<void(ActDone)>) override {}
+    };
+    auto holder = std::make_shared<Holder>();
+    holder->held = token;
+    ActorSpec spec{.name = "holder", .in = {{"never", 1}}, .writers = {{-1, 0, false}}};
+    net.actors.push_back(net.system.spawn<PortActor>(std::move(spec), std::move(holder), nullptr));
+    for (auto& a : net.actors) caf::anon_send(a, Wire{net.actors, net.conductor});
+    net.go(0);
+    net.run();
+  }
+  CHECK(inside.expired());
+}
+
 TEST_CASE("every actor explains to the conductor what it waits for") {
   Net net(6);
   net.build();

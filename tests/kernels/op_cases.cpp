@@ -43,6 +43,7 @@ std::vector<OpCase> build() {
       {"swiglu_grad", "swiglu_grad", {f({3, 7, 29}), f({3, 7, 29}), f({3, 7, 29})}, {{"unit", N{10}}}},
       {"add", "add", {f({3, 7, 29}), f({3, 7, 29})}, {}, 0, 1, r::add},
       {"add, blocks", "add", {f({3, 99, 129}), f({3, 99, 129})}, {}, 0, 1, r::add, false},
+      {"accumulate", "accumulate", {f({3, 7, 29})}, {}, 0, 1, r::accumulate},
       {"relu", "relu", {f({3, 7, 29})}, {}, 0, 1, r::relu},
       {"relu_grad", "relu_grad", {f({3, 7, 29}), f({3, 7, 29})}, {}},
       {"bias_add", "bias_add", {f({3, 4, 21}), f({21})}, {{"unit", N{7}}}, 0, 1, r::bias_add},

@@ -159,6 +159,8 @@ Values add(const OpCase&, const Values& in) {
   return {y};
 }
 
+Values accumulate(const OpCase&, const Values& in) { return in; }
+
 Values relu(const OpCase&, const Values& in) {
   Vec y = in[0];
   for (auto& x : y) x = std::max(x, 0.0);

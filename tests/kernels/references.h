@@ -17,6 +17,7 @@ Values attention(const OpCase&, const Values&);
 Values attention_grad(const OpCase&, const Values&);
 Values swiglu(const OpCase&, const Values&);
 Values add(const OpCase&, const Values&);
+Values accumulate(const OpCase&, const Values&);
 Values relu(const OpCase&, const Values&);
 Values bias_add(const OpCase&, const Values&);
 Values dropout(const OpCase&, const Values&);

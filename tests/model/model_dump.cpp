@@ -4,6 +4,7 @@
 //   model_dump FOLDER   ->  FOLDER/<case>/{config.json, tokens, targets, loss, param.<name>, grad.<name>}.npy
 //
 // Weights are drawn larger than a training run would: so that attention is not uniform and every term counts.
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -34,7 +35,7 @@ const Case cases[] = {
      "[model]\nlayers = 3\nheads = 4\nkv_heads = 1\ndim = 24\nffn = 41\nseq = 37\nvocab = 131\ntied = true\n"
      "[schedule]\nsteps = 1\nlr = 1e-3\nbatch = 3\nmicrobatch = 1\n"},
     {"long-tied",
-     "[model]\nlayers = 2\nheads = 3\nkv_heads = 3\ndim = 33\nhead_dim = 10\nffn = 48\nseq = 150\ntied = true\n"
+     "[model]\nlayers = 2\nheads = 3\nkv_heads = 3\ndim = 33\nhead_dim = 10\nffn = 48\nseq = 150\nvocab = 1100\ntied = true\n"
      "rope_theta = 500.0\nnorm_eps = 0.05\n"
      "[schedule]\nsteps = 1\nlr = 1e-3\nbatch = 3\nmicrobatch = 3\n"},
     {"grouped-long-untied",

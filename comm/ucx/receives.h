@@ -1,0 +1,94 @@
+// Messages meet their receives here: posted slots, messages that wait for one, payloads being fetched.
+//
+//   rendezvous     waits as UCX's descriptor; its payload moves into the slot once that is posted;
+//   eager          waits as a copy of its bytes; acknowledged when it is in the slot (TR-1);
+//   from ourselves waits as the sender's operation, whose buffer is copied from.
+//
+// Headers are checked before anything is done with a message (MA-2, TR-3); a peer with too many waiting
+// messages is given up (MA-3).
+//
+// Owned by the progress thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "comm/match.h"
+#include "comm/ucx/callbacks.h"
+#include "comm/ucx/endpoints.h"
+#include "comm/ucx/sends.h"
+#include "comm/ucx/ucx_worker.h"
+
+namespace troupe::comm::ucx {
+
+class Receives {
+ public:
+  Receives(const UcxOptions& options, Worker& worker, Endpoints& endpoints, Sends& sends, Callbacks& callbacks,
+           MatchTable& table)
+      : options_(options),
+        worker_(worker),
+        endpoints_(endpoints),
+        sends_(sends),
+        callbacks_(callbacks),
+        table_(table) {}
+
+  /// A receive is posted.
+  void start(Posted& receive);
+  /// UCX's handler of kMessageId; `arg` is the Receives.
+  static ucs_status_t on_message(void* arg, const void* header, std::size_t header_length, void* data,
+                                 std::size_t length, const ucp_am_recv_param_t* param);
+  /// A message to ourselves.
+  void arrive(std::unique_ptr<SendOp> op);
+
+  /// Takes out the receives from a peer that is down, for fail(), and drops its waiting messages. Those
+  /// that are being fetched end when UCX gives them back.
+  std::vector<Posted> take(const Peer& peer);
+  void fail(std::vector<Posted>& receives, const Status& why);
+  /// At shutdown: gives the waiting messages' descriptors back to UCX, before the worker's end;
+  /// the rest is forgotten after it.
+  void drop_all();
+  void clear();
+
+ private:
+  /// A message that waits for its receive: one of the three.
+  struct Held {
+    void* descriptor = nullptr;     ///< rendezvous
+    std::vector<std::byte> bytes;   ///< eager
+    std::unique_ptr<SendOp> local;  ///< from ourselves
+    std::uint64_t ack = 0;          ///< eager: the sender's id
+  };
+  /// A payload that UCX moves into its slot.
+  struct Fetch {
+    Receives* receives;
+    Peer* peer;
+    std::uint64_t id;
+    Posted receive;
+    Header header;
+  };
+
+  ucs_status_t on_message(std::span<const std::byte> bytes, void* data, std::size_t length, bool rendezvous);
+  bool arrive(Rank from, const Header& header, Held message, bool in_callback = false,
+              std::span<const std::byte> eager = {});
+  bool deliver(Rank from, const Header& header, Held message, Posted& receive, bool in_callback,
+               std::span<const std::byte> eager);
+  void fetch(Rank from, const Header& header, void* descriptor, Posted& receive);
+  void fetched(Fetch& op, ucs_status_t s);
+  void drop(std::uint64_t token);
+
+  const UcxOptions& options_;
+  Worker& worker_;
+  Endpoints& endpoints_;
+  Sends& sends_;
+  Callbacks& callbacks_;
+  MatchTable& table_;
+  std::unordered_map<std::uint64_t, Held> held_;  ///< by token; looked up, never iterated in order
+  std::map<std::uint64_t, std::unique_ptr<Fetch>> fetches_;  ///< by id
+  std::uint64_t next_id_ = 1;
+};
+
+}  // namespace troupe::comm::ucx

@@ -1,0 +1,167 @@
+// Bad input: one line that names the thing and what would do, a documented exit code, nothing left behind.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/command/checks.h"
+
+using namespace troupe::runtime;
+using namespace troupe::test;
+
+namespace {
+
+const std::string tiny = std::string(TROUPE_CONFIGS) + "/lm-tiny.toml";
+
+struct Case {
+  std::vector<std::string> arguments;   ///< after `train lm-tiny.toml --data TEXT --out FOLDER`
+  std::vector<std::string> says;
+};
+
+void check_cases(int code, const std::vector<Case>& cases) {
+  TempDir dir;
+  for (const auto& c : cases) {
+    std::string all;
+    for (const auto& a : c.arguments) all += a + " ";
+    CAPTURE(all);
+    check_one_line(run(train(dir / "out", c.arguments)), code, c.says);
+  }
+}
+
+Outcome train_on(const std::string& data, const std::string& out) {
+  return run(troupe_command({"train", tiny, "--data", data, "--out", out, "--steps", "1"}));
+}
+
+}  // namespace
+
+TEST_CASE("a command line that makes no sense says which word, and the nearest one that does") {
+  check_one_line(run(troupe_command({})), exit_usage, {"subcommand is required"});
+  check_one_line(run(troupe_command({"trian", tiny})), exit_usage, {"unknown command 'trian'", "'train'"});
+  check_one_line(run(troupe_command({"train"})), exit_usage, {"config is required"});
+  check_cases(exit_usage, {
+      {{"--stepz", "3"}, {"unknown option '--stepz'", "'--steps'"}},
+      {{"more"}, {"unexpected argument 'more'"}},
+      {{"--steps", "-3"}, {"--steps", "at least 0", "'-3'"}},
+      {{"--steps", "2.5"}, {"--steps", "whole number", "'2.5'"}},
+      {{"--threads", "0"}, {"--threads", "at least 1"}},
+      {{"--stall-limit", "0"}, {"--stall-limit", "at least 1"}},
+  });
+  check_success(run(troupe_command({"--version"})));
+  check_success(run(troupe_command({"train", "--help"})));
+}
+
+TEST_CASE("a config that cannot be used says where and why") {
+  TempDir dir;
+  auto with = [&](const std::string& config) {
+    return run(troupe_command({"train", config, "--data", sample_text(), "--out", dir / "out"}));
+  };
+  check_one_line(with(dir / "none.toml"), exit_usage, {"none.toml' does not exist"});
+  check_one_line(with(dir.path()), exit_usage, {"is a directory"});
+  check_one_line(with(write_text(dir / "broken.toml", "[model]\nlayers = = 3\n")), exit_usage, {"broken.toml:2:", "not valid TOML"});
+  check_one_line(with(write_text(dir / "empty.toml", "")), exit_usage, {"missing 'model.layers'"});
+  check_one_line(with(write_text(dir / "unknown.toml", "[model]\nlayer = 3\n")), exit_usage,
+                 {"unknown.toml:2", "unknown key 'model.layer'", "'model.layers'"});
+  check_cases(exit_usage, {
+      {{"--set", "modle.layers=3"}, {"unknown key 'modle.layers'", "'model.layers'"}},
+      {{"--set", "model.layers"}, {"section.key=value"}},
+      {{"--set", "model.layers=0"}, {"'model.layers' = 0 is out of range", "1..1024"}},
+      {{"--set", "model.layers=many"}, {"'model.layers' must be an integer", "\"many\""}},
+      {{"--set", "schedule.lr=nan"}, {"'schedule.lr' = nan is out of range"}},
+      {{"--set", "model.heads=5"}, {"'model.heads' = 5", "'model.kv_heads' = 3"}},
+      {{"--sample", "x", "--set", "sample.tokens=0"}, {"'sample.tokens' = 0"}},
+  });
+}
+
+TEST_CASE("a text that cannot be trained on says why, and how much would do") {
+  TempDir dir;
+  const auto out = dir / "out";
+  check_one_line(run(troupe_command({"train", tiny, "--out", out})), exit_data, {"--data"});
+  check_one_line(train_on(dir / "none.txt", out), exit_data, {"none.txt' does not exist"});
+  check_one_line(train_on(write_text(dir / "empty.txt", ""), out), exit_data, {"empty.txt' is empty"});
+  check_one_line(train_on(write_text(dir / "short.txt", "Once upon a time"), out), exit_data,
+                 {"too short: 16 bytes", "sequences of 32", "at least 650 bytes"});
+  check_one_line(train_on(dir.path(), out), exit_data, {"is a directory"});
+  REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
+  check_one_line(train_on(dir / "fifo", out), exit_data, {"not a regular file"});
+  check_one_line(train_on(write_text(dir / "bad.gz", "\x1f\x8b rubbish"), out), exit_data, {"damaged gzip"});
+  if (::geteuid() != 0) {   // root reads everything
+    REQUIRE(::chmod(write_text(dir / "secret.txt", "x").c_str(), 0) == 0);
+    check_one_line(train_on(dir / "secret.txt", out), exit_data, {"cannot read", "Permission denied"});
+  }
+  check_cases(exit_data, {{{"--set", "model.vocab=100"}, {"holds byte", "'model.vocab' is only 100"}}});
+}
+
+TEST_CASE("a mesh that cannot work names the numbers and the nearest one that does") {
+  check_cases(exit_usage, {
+      {{"--mesh", "dp"}, {"mesh 'dp'", "dp=2,pp=2"}},
+      {{"--mesh", "dp=0"}, {"dp=0", "at least 1"}},
+      {{"--mesh", "xp=2"}, {"unknown axis 'xp'"}},
+      {{"--mesh", "dp=2/1,pp=3"}, {"names 2 stages", "pp=3"}},
+  });
+  check_cases(exit_plan, {
+      {{"--mesh", "dp=9"}, {"dp=9", "8 lanes", "the nearest mesh that works is dp=8\n"}},
+      {{"--mesh", "pp=10"}, {"pp=10", "at most 9", "7 layers", "the nearest mesh that works is pp=9\n"}},
+      {{"--mesh", "dp=9,pp=20"}, {"the nearest mesh that works is dp=8,pp=9\n"}},
+      {{"--mesh", "tp=2"}, {"tp=2", "not in this version"}},
+      {{"--mesh", "tp=9"}, {"tp=9", "not in this version"}},
+  });
+}
+
+TEST_CASE("fewer microbatches than stages is legal, with a warning") {
+  TempDir dir;
+  const auto o = run(train(dir / "out", {"--mesh", "pp=9", "--steps", "1"}));
+  check_success(o);
+  CHECK(o.out.find("warning: mesh pp=9: 9 stages, but only 8 microbatches") != std::string::npos);
+}
+
+TEST_CASE("a plan larger than the machine's memory is refused before any worker starts") {
+  check_cases(exit_plan, {{{"--set", "model.dim=8192", "--set", "model.ffn=65536", "--set", "model.vocab=100000"},
+                           {"the plan needs", "MiB", "this machine has"}}});
+}
+
+TEST_CASE("an output folder that cannot be written is told before training begins") {
+  TempDir dir;
+  const auto file = write_text(dir / "file", "x");
+  auto into = [&](const std::string& out) { return run(train(out, {"--steps", "1"})); };
+  check_one_line(into(file), exit_output, {"is a file"});
+  check_one_line(into(file + "/below"), exit_output, {"cannot create output folder", "Not a directory"});
+  check_one_line(into("/proc/troupe"), exit_output, {"cannot create output folder '/proc/troupe'"});
+  REQUIRE(::mkdir((dir / "out").c_str(), 0700) == 0);
+  REQUIRE(::mkdir((dir / "out/metrics.jsonl").c_str(), 0700) == 0);
+  check_one_line(into(dir / "out"), exit_output, {"metrics.jsonl", "Is a directory"});
+}
+
+TEST_CASE("a disk that is full stops the job at once, and every line that was written is whole") {
+  TempDir dir;
+  std::string command = "ulimit -f 40; trap '' XFSZ; exec";   // files of at most 40 blocks
+  for (const auto& word : train(dir / "out", {"--steps", "10000000", "--ucx-tls", "tcp"})) command += " '" + word + "'";
+  const auto o = run({"/bin/sh", "-c", command}, 20);
+  check_one_line(o, exit_output, {"cannot write '" + (dir / "out/metrics.jsonl") + "'"});
+  const auto metrics = read(dir / "out/metrics.jsonl");
+  REQUIRE(metrics.size() > 1000);
+  CHECK(metrics.back() == '\n');
+}
+
+TEST_CASE("a worker that cannot start is named, with what it said") {
+  TempDir dir;
+  check_failure(run(train(dir / "out", {"--mesh", "dp=2", "--ucx-tls", "telepathy"})), exit_worker,
+                {"troupe: worker ", "UCX cannot use transports \"telepathy\""});
+  check_failure(run(train(dir / "out", {"--mesh", "dp=2", "--ucx-tls", "tcp", "--net-device", "lo", "--net-device", "eth77"})),
+                exit_worker, {"troupe: worker 1", "eth77"});
+  check_failure(run(train(dir / "out", {"--mesh", "dp=2", "--worker-prefix", "", "--worker-prefix", "no-such-command"})), exit_worker,
+                {"troupe: worker 1", "exited with code 127", "cannot execute no-such-command"});
+}
+
+TEST_CASE("a loss that is not finite ends the job with a code of its own") {
+  TempDir dir;
+  check_one_line(run(train(dir / "out", {"--mesh", "dp=2", "--steps", "50", "--set", "schedule.lr=10", "--set", "schedule.warmup=0",
+                                         "--set", "model.init_std=10", "--set", "optimizer.clip=0", "--set", "optimizer.weight_decay=10"})),
+                 exit_diverged, {"training has diverged", "schedule.lr"});
+}
+
+TEST_CASE("--steps 0 trains nothing and writes its files") {
+  TempDir dir;
+  const auto o = run(train(dir / "out", {"--mesh", "dp=2,pp=2", "--steps", "0"}));
+  check_success(o);
+  CHECK(o.out.find("0 steps on dp=2,pp=2: nothing trained") != std::string::npos);
+  CHECK(read(dir / "out/metrics.jsonl").empty());
+  for (const char* file : {"run.json", "plan.txt", "loss.svg"}) CHECK_FALSE(read(dir / (std::string("out/") + file)).empty());
+}

@@ -1,0 +1,142 @@
+// However a job ends, it says why, and nothing outlives it.
+#include <signal.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/command/checks.h"
+
+using namespace troupe::runtime;
+using namespace troupe::test;
+
+namespace {
+
+const char* const meshes[] = {"dp=2,pp=2", "dp=1"};
+
+/// A job that would take hours, its third step behind it.
+struct LongRun {
+  TempDir dir;
+  Run command;
+  std::vector<pid_t> workers;
+
+  explicit LongRun(const std::string& mesh, std::vector<std::string> more = {})
+      : command(train(dir / "out", [&] {
+          more.insert(more.end(), {"--mesh", mesh, "--steps", "10000000"});
+          return more;
+        }())) {
+    const bool running = command.wait_for_lines(dir / "out/metrics.jsonl", 3);
+    REQUIRE_MESSAGE(running, "the job did not come to its third step: ", command.wait(0).err);
+    workers = command.workers();
+  }
+
+  void check_metrics_are_whole() const {
+    std::istringstream lines(read(dir / "out/metrics.jsonl"));
+    std::string line;
+    int steps = 0;
+    while (std::getline(lines, line)) {
+      REQUIRE_FALSE(lines.eof());   // no newline at its end
+      const auto object = nlohmann::json::parse(line, nullptr, false);
+      REQUIRE_FALSE(object.is_discarded());
+      if (object.contains("loss")) CHECK(object["step"] == steps++);
+    }
+    CHECK(steps >= 3);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a worker that is killed ends the job within two seconds, by name, pid and signal") {
+  for (const char* mesh : meshes) {
+    CAPTURE(mesh);
+    LongRun job(mesh);
+    REQUIRE(job.workers.size() == (std::string(mesh) == "dp=1" ? 1 : 4));
+    const std::size_t victim = job.workers.size() - 1;
+    const auto pid = job.workers[victim];
+    ::kill(pid, SIGKILL);
+    const auto o = job.command.wait(2);
+    check_failure(o, exit_worker,
+                  {"troupe: worker " + std::to_string(victim) + " (pid " + std::to_string(pid) + ") was killed by signal 9 (Killed)"});
+    job.check_metrics_are_whole();
+  }
+}
+
+TEST_CASE("a worker that no longer answers: the job gives up and says who waits for whom") {
+  LongRun job("dp=1,pp=2", {"--stall-limit", "2"});
+  REQUIRE(job.workers.size() == 2);
+  ::kill(job.workers[1], SIGSTOP);
+  const auto o = job.command.wait(6);
+  check_failure(o, exit_stalled, {"no progress for 2 s", "program 'train', step ", "not closed by rank", "worker 1 does not answer", "worker 0:\n"});
+}
+
+TEST_CASE("Ctrl-C and SIGTERM end the job with 130, its files whole") {
+  for (const char* mesh : meshes)
+    for (int signal : {SIGINT, SIGTERM}) {
+      CAPTURE(mesh);
+      CAPTURE(signal);
+      LongRun job(mesh);
+      // A terminal sends Ctrl-C to everybody; `kill` means the command only.
+      if (signal == SIGINT) job.command.send_to_group(signal);
+      else job.command.send(signal);
+      const auto o = job.command.wait(2);
+      check_one_line(o, exit_interrupted, {"interrupted by "});
+      job.check_metrics_are_whole();
+      const auto summary = nlohmann::json::parse(read(job.dir / "out/run.json"), nullptr, false);
+      REQUIRE_FALSE(summary.is_discarded());
+      CHECK(summary["status"].get<std::string>().find("interrupted") == 0);
+    }
+}
+
+TEST_CASE("a job that is ended while its workers start leaves no process and no shared memory either") {
+  // UCX fills its segments in /dev/shm before it unlinks them: a worker killed just then would leave them there.
+  for (int signal : {SIGTERM, SIGKILL})
+    for (int after_ms : {5, 15, 20, 25, 30, 35, 40, 50, 60, 80}) {
+      CAPTURE(signal);
+      CAPTURE(after_ms);
+      TempDir dir;
+      Run command(train(dir / "out", {"--mesh", "dp=4,pp=2", "--steps", "10000000"}));
+      ::usleep(static_cast<useconds_t>(after_ms) * 1000);
+      command.send(signal);
+      const auto o = command.wait(2);
+      CHECK_FALSE(o.timed_out);
+      CHECK((o.signal == signal || o.code == exit_interrupted));   // very early, SIGTERM does what it does by default
+      check_nothing_left(o);
+    }
+}
+
+TEST_CASE("kill -9 of the command leaves no worker alive after one second") {
+  for (const std::string mesh : meshes) {
+    CAPTURE(mesh);
+    LongRun job(mesh);
+    job.command.send(SIGKILL);
+    const auto o = job.command.wait(2);
+    CHECK(o.signal == SIGKILL);
+    CHECK(o.cleared_s < 1);
+    check_nothing_left(o);
+    MESSAGE(mesh, ": workers gone after ", o.cleared_s * 1e3, " ms");
+  }
+}
+
+TEST_CASE("kill -9 of the command takes stopped workers with it") {
+  LongRun job("dp=2");
+  for (pid_t pid : job.workers) ::kill(pid, SIGSTOP);
+  job.command.send(SIGKILL);
+  check_nothing_left(job.command.wait(2));
+}
+
+TEST_CASE("an actor of the user that fails is named, with the cause and its worker's last words") {
+  struct How {
+    const char* argument;
+    std::vector<std::string> says;
+  };
+  for (const auto& how : {How{"error", {"worker 1, actor 'culprit': the tape is torn"}},
+                          How{"throw", {"worker 1, actor 'culprit': ", "the tape is torn"}},
+                          How{"make", {"worker 1: actor 'culprit': there is no tape"}},
+                          How{"abort", {"worker 1 (pid ", "was killed by signal 6", "its last log lines:\n  culprit: the tape is torn"}},
+                          How{"exit", {"worker 1 (pid ", "exited with code 42"}}}) {
+    CAPTURE(how.argument);
+    const auto o = run({FAILING_ACTOR, how.argument}, 5);
+    check_failure(o, exit_worker, how.says);
+    CHECK(o.seconds < 2);
+  }
+}

@@ -1,0 +1,43 @@
+// The examples do what their first lines say.
+#include "tests/command/checks.h"
+
+using namespace troupe::test;
+
+namespace {
+
+double last_loss(const Outcome& o) {
+  const auto at = o.out.rfind(": loss ");
+  REQUIRE_MESSAGE(at != std::string::npos, o.out);
+  return std::stod(o.out.substr(at + 7));
+}
+
+std::string hash(const Outcome& o) {
+  const auto at = o.out.find("params_hash ");
+  REQUIRE_MESSAGE(at != std::string::npos, o.out);
+  return o.out.substr(at + 12, 32);
+}
+
+}  // namespace
+
+TEST_CASE("example two_actors: the consumer sees the whole of what two halves made") {
+  const auto o = run({EXAMPLE_TWO_ACTORS});
+  check_success(o);
+  // Rows 0..3 of two columns hold 100 * step + row: 8 * 100 * step + 12, told by both consumers.
+  for (const char* line : {"step 0: sum = 12\n", "step 1: sum = 812\n", "step 2: sum = 1612\n"}) CHECK(o.out.find(line) != std::string::npos);
+}
+
+TEST_CASE("example mlp_pipeline: learns, and gives the same numbers on any mesh") {
+  const auto pipeline = run({EXAMPLE_MLP_PIPELINE}), one = run({EXAMPLE_MLP_PIPELINE, "1"}), four = run({EXAMPLE_MLP_PIPELINE, "2,2"});
+  for (const auto* o : {&pipeline, &one, &four}) {
+    check_success(*o);
+    CHECK(o->out == pipeline.out);
+    CHECK(hash(*o) == hash(pipeline));
+  }
+  CHECK(last_loss(pipeline) < 0.5 * std::stod(pipeline.out.substr(pipeline.out.find(": loss ") + 7)));
+}
+
+TEST_CASE("example custom_op: its gradient finds the factor") {
+  const auto o = run({EXAMPLE_CUSTOM_OP});
+  check_success(o);
+  CHECK(last_loss(o) < 0.01 * std::stod(o.out.substr(o.out.find(": loss ") + 7)));
+}

@@ -1,0 +1,60 @@
+// An application whose actor 'culprit' fails on worker 1: in step 2, or when it is made. How, says argv[1]:
+// error, throw, abort (with a word to its log first), exit, make.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+#include <unistd.h>
+
+#include "runtime/app.h"
+#include "runtime/compile.h"
+
+using namespace troupe;
+using namespace troupe::runtime;
+
+struct Source final : actors::UserActor {
+  Status act(actors::UserCall& call) override {
+    for (std::int64_t i = 0; i < call.out[0].size(); ++i) call.out[0].as<float>()[i] = 1;
+    return {};
+  }
+};
+
+struct Culprit final : actors::UserActor {
+  explicit Culprit(std::string how) : how(std::move(how)) {}
+  Status act(actors::UserCall& call) override {
+    if (call.step < 2) return {};
+    if (how == "error") return Status(Code::io, "the tape is torn");
+    if (how == "throw") throw std::runtime_error("the tape is torn");
+    if (how == "exit") ::_exit(42);
+    std::fprintf(stderr, "culprit: the tape is torn\n");
+    std::abort();
+  }
+  std::string how;
+};
+
+int main(int argc, char** argv) {
+  App app;
+  app.actor("source", [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+    return std::unique_ptr<actors::UserActor>(std::make_unique<Source>());
+  });
+  app.actor("culprit", [](const actors::UserActorInfo& info) -> Expected<std::unique_ptr<actors::UserActor>> {
+    if (info.attrs.text("how") == "make") return Status(Code::not_found, "there is no tape");
+    return std::unique_ptr<actors::UserActor>(std::make_unique<Culprit>(info.attrs.text("how")));
+  });
+  app.serve_if_worker(argc, argv);
+
+  Graph g(app.ops());
+  g.program("main", {.microbatches = 1, .samples = 2});
+  g.unit("first");
+  const Value x = g.actor("source", "source", {}, {{"x", {DType::f32, {2, 2}}, {}}})[0];
+  g.unit("second");
+  g.actor("culprit", "culprit", {x}, {}, {{"how", std::string(argc > 1 ? argv[1] : "error")}});
+  auto plan = compile(g, {.stages = stage_meshes({1, 1}), .stage_of_unit = {}, .lanes = 1, .seed = 0, .costs = {}});
+  if (!plan.ok()) return std::fprintf(stderr, "%s\n", plan.status().message().c_str()), exit_plan;
+  JobOptions job;
+  job.session.steps = 1000;
+  const JobResult result = app.run(*plan, job);
+  if (!result.status.ok()) std::fprintf(stderr, "%s\n", result.status.message().c_str());
+  return result.exit_code;
+}

@@ -1,0 +1,317 @@
+// What a user can get wrong while writing a graph: each error names the thing.
+#include <doctest/doctest.h>
+
+#include "runtime/token_game.h"
+#include "tests/runtime/mlp.h"
+
+using namespace mlp;
+
+namespace {
+
+const kernels::OpSet& ops() {
+  static const kernels::OpSet set = [] {
+    auto s = kernels::standard_ops();
+    kernels::OpDef step;   // an op without a gradient
+    step.name = "staircase";
+    step.infer = [](auto in, const Attrs&) -> Expected<std::vector<TensorType>> { return std::vector<TensorType>{in[0]}; };
+    step.cpu = [](const kernels::Call& c) { std::copy_n(c.in[0].as<float>(), c.in[0].size(), c.out[0].as<float>()); };
+    CHECK(s.add(step).ok());
+    return s;
+  }();
+  return set;
+}
+
+/// x (2, 6) made by an actor, w (6, 6), y = x w^T in unit "body" of program "train".
+struct Start {
+  Graph g{ops()};
+  Value x, w, y;
+  Start() {
+    g.program("train", {4, 2});
+    g.unit("body");
+    x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
+    w = g.param("w", {6, 6}, Init::normal(0.3f));
+    y = g.op("linear", {x, w})[0];
+  }
+  Value target() { return g.actor("data", "t", {}, {{"t", {DType::f32, {2, 6}}}}, {{"stream", std::string("t")}})[0]; }
+  Value loss(Value v) { return g.op("mse_loss", {v, target()}, {{"scale", 0.125}})[0]; }
+  /// The graph's error, or else what compiling it over `dp` answers.
+  Status verdict(const std::vector<std::int64_t>& dp = {1}) {
+    CompileOptions o;
+    o.stages = stage_meshes(dp);
+    o.lanes = 4;
+    auto p = compile(g, o);
+    if (!p.ok()) return p.status();
+    return verify(*p);
+  }
+};
+
+void check_names(const Status& s, const std::vector<std::string>& names) {
+  REQUIRE_FALSE(s.ok());
+  for (const auto& n : names) CHECK_MESSAGE(s.message().find(n) != std::string::npos, "'" << n << "' is not in: " << s.message());
+}
+
+/// Runs a graph in one thread.
+Expected<SimRun> run(Start& s, const std::vector<std::int64_t>& dp, std::int64_t steps = 3) {
+  CompileOptions o;
+  o.stages = stage_meshes(dp);
+  o.lanes = 4;
+  o.seed = 5;
+  auto p = compile(s.g, o);
+  if (!p.ok()) return p.status();
+  if (auto v = verify(*p); !v.ok()) return v;
+  SessionOptions session;
+  session.steps = steps;
+  session.loss_divisor = 8;
+  return run_simulated(*p, ops(), actor_set(), session);
+}
+
+}  // namespace
+
+TEST_CASE("an op that is not registered is named, with the place that wants it") {
+  Start s;
+  s.g.op("linnear", {s.x, s.w}, {}, "body.q_proj");
+  check_names(s.g.status(), {"'linnear'", "'body.q_proj'"});
+  check_names(s.verdict(), {"'linnear'"});
+}
+
+TEST_CASE("the wrong number of inputs is named with both numbers") {
+  Start s;
+  s.g.op("linear", {s.x}, {}, "body.q_proj");
+  check_names(s.g.status(), {"'linear'", "'body.q_proj'", "takes 2", "got 1"});
+}
+
+TEST_CASE("shapes that do not fit are named with the op and both shapes") {
+  Start s;
+  s.g.op("linear", {s.x, s.g.param("odd", {6, 5}, Init::constant(0))}, {}, "body.q_proj");
+  check_names(s.g.status(), {"'body.q_proj'", "[2, 6]", "[6, 5]"});
+  Start t;
+  t.g.op("add", {t.x, t.w}, {}, "body.sum");
+  check_names(t.g.status(), {"'body.sum'", "[2, 6]", "[6, 6]"});
+  Start u;
+  u.g.param("w", {6, 7}, Init::constant(0));
+  check_names(u.g.status(), {"'w'", "[6, 6]", "[6, 7]"});
+}
+
+TEST_CASE("the first error sticks, and everything after it is quiet") {
+  Start s;
+  s.g.op("linnear", {s.x, s.w});
+  const auto first = s.g.status().message();
+  const Value v = s.g.op("add", {s.g.op("nonsense", {})[0], s.x})[0];
+  s.g.report("v", v);
+  s.g.hint(v, {Sbp::B()});
+  s.g.minimize(v, {});
+  CHECK(s.g.status().message() == first);
+}
+
+TEST_CASE("minimize on what is no loss, twice, or through an op without gradient is refused by name") {
+  Start s;
+  s.g.minimize(s.y, {});
+  check_names(s.g.status(), {"'linear'", "no loss"});
+  Start a;
+  a.g.minimize(a.x, {});
+  check_names(a.g.status(), {"not the output of an op"});
+  Start t;
+  t.g.minimize(t.loss(t.g.op("staircase", {t.y}, {}, "body.stairs")[0]), {});
+  check_names(t.g.status(), {"'body.stairs'", "staircase", "no gradient"});
+  Start u;
+  const Value loss = u.loss(u.y);
+  u.g.minimize(loss, {});
+  CHECK(u.g.status().ok());
+  u.g.minimize(loss, {});
+  check_names(u.g.status(), {"minimize", "already"});
+  // Without a parameter upstream nothing needs the gradient of an op that has none.
+  Start v;
+  v.g.op("staircase", {v.x});
+  v.g.minimize(v.loss(v.y), {});
+  CHECK_MESSAGE(v.g.status().ok(), v.g.status().message());
+  CHECK(v.verdict().ok());
+}
+
+TEST_CASE("a loss that depends on no parameter is refused: there is nothing to train") {
+  Start s;
+  s.g.minimize(s.loss(s.x), {});
+  check_names(s.verdict(), {"parameter"});
+}
+
+TEST_CASE("programs share parameters only: a value of another program is refused with both programs' names") {
+  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {1, 1}}) {
+    Start s;
+    s.g.minimize(s.loss(s.y), {});
+    s.g.program("evaluate", {4, 2});
+    s.g.unit("other");
+    s.g.report("v", s.g.op("relu", {s.y}, {}, "other.relu")[0]);
+    check_names(s.verdict(dp), {"'other.relu'", "'train'", "'evaluate'"});
+    Start t;
+    t.g.minimize(t.loss(t.y), {});
+    t.g.program("evaluate", {4, 2});
+    t.g.report("borrowed", t.y);
+    check_names(t.verdict(dp), {"borrowed", "'train'", "'evaluate'"});
+    Start u;
+    u.g.minimize(u.loss(u.y), {});
+    u.g.program("evaluate", {4, 2});
+    u.g.actor("data", "thief", {u.y}, {{"x", {DType::f32, {2, 6}}}});
+    check_names(u.verdict(dp), {"thief", "'train'", "'evaluate'"});
+  }
+}
+
+TEST_CASE("a program without microbatches and a graph without programs are refused") {
+  Graph g(ops());
+  g.program("train", {0, 2});
+  check_names(g.status(), {"'train'", "microbatches"});
+  Graph empty(ops());
+  CompileOptions o;
+  o.stages = stage_meshes({1});
+  CHECK_FALSE(compile(empty, o).ok());
+}
+
+TEST_CASE("the same name gives the same parameter; ops and actors of one name are told apart") {
+  Start s;
+  CHECK(s.g.param("w", {6, 6}, Init::constant(0)) == s.w);
+  const Value a = s.g.op("relu", {s.y}, {}, "body.act")[0], b = s.g.op("relu", {s.y}, {}, "body.act")[0];
+  CHECK(s.g.tensors()[a].name != s.g.tensors()[b].name);
+}
+
+TEST_CASE("a port with an SBP for another mesh is refused with the actor, the port and the mesh") {
+  Start s;
+  s.g.actor("data", "bad.port", {}, {{"z", {DType::f32, {2, 6}}, NdSbp{Sbp::S(0)}}});
+  check_names(s.verdict(), {"'bad.port'", "'bad.port.z'", "tp: 1", "2 SBPs"});
+}
+
+TEST_CASE("a parameter of another unit's evaluation only does not disturb training, and is not lost") {
+  // Its gradients do not exist: it must be neither updated nor read as if it had some.
+  for (const bool first : {true, false})
+    for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {4}}) {
+      INFO(std::string(first ? "untrained" : "trained"), " parameter first, dp ", dp[0]);
+      Start s;   // unit "body": w, trained
+      Start alone;
+      Value probe = kernels::no_value;
+      auto head = [&](Start& at) {
+        probe = at.g.op("linear", {at.x, at.g.param(first ? "a.probe" : "z.probe", {1, 6}, Init::normal(0.5f))}, {}, "body.probe")[0];
+        at.g.report("probe", probe);
+      };
+      if (first) {
+        // The untrained parameter must come first in the graph, too.
+        s.g = Graph(ops());
+        s.g.program("train", {4, 2});
+        s.g.unit("body");
+        s.x = s.g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
+        head(s);
+        s.w = s.g.param("w", {6, 6}, Init::normal(0.3f));
+        s.y = s.g.op("linear", {s.x, s.w})[0];
+      } else {
+        head(s);
+      }
+      for (Start* at : {&s, &alone}) {
+        Value loss = at->loss(at->y);
+        at->g.report("loss", loss);
+        at->g.minimize(loss, {});
+        REQUIRE_MESSAGE(at->g.status().ok(), at->g.status().message());
+      }
+      const auto with = run(s, dp), without = run(alone, {1});
+      REQUIRE_MESSAGE(with.ok(), with.status().message());
+      REQUIRE_MESSAGE(without.ok(), without.status().message());
+      for (std::size_t i = 0; i < 3; ++i) {
+        CHECK(with->steps[i].loss == without->steps[i].loss);
+        CHECK(with->steps[i].grad_norm == without->steps[i].grad_norm);
+      }
+      CHECK(without->steps[2].loss < without->steps[0].loss);
+    }
+}
+
+TEST_CASE("a graph that does not train runs its steps with the parameters as they are") {
+  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {1, 1}}) {
+    Start s;
+    s.g.unit("tail");
+    s.g.report("y", s.g.op("linear", {s.y, s.g.param("v", {1, 6}, Init::normal(0.3f))})[0]);
+    CompileOptions o;
+    o.stages = stage_meshes(dp);
+    o.lanes = 4;
+    o.seed = 5;
+    const auto p = compile(s.g, o);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    const auto verified = verify(*p);
+    CHECK_MESSAGE(verified.ok(), verified.message());
+    if (!verified.ok()) continue;
+    SessionOptions session;
+    session.steps = 3;
+    int steps = 0;
+    session.on_closed = [&](const std::string& program, std::int64_t step, const std::vector<Report>& reports) {
+      CHECK(program == "train");
+      CHECK(step == steps++);
+      CHECK(reports.size() == 4);
+    };
+    const auto r = run_simulated(*p, ops(), actor_set(), session);
+    CHECK_MESSAGE(r.ok(), r.status().message());
+    CHECK(steps == 3);
+  }
+}
+
+TEST_CASE("an op on parameters only is refused by name: its gradient would need a reduction before it") {
+  for (const bool trains : {true, false}) {
+    Start s;
+    s.g.unit("tail");
+    Value sum = s.g.op("add", {s.g.param("u", {6, 6}, Init::normal(0.3f)), s.g.param("delta", {6, 6}, Init::normal(0.1f))}, {}, "tail.sum")[0];
+    Value loss = s.loss(s.g.op("linear", {s.y, sum})[0]);
+    s.g.report("loss", loss);
+    if (trains) s.g.minimize(loss, {});
+    check_names(s.verdict(), {"'tail.sum'", "parameters only"});
+  }
+}
+
+TEST_CASE("the report of a parameter is refused by name") {
+  Start s;
+  s.g.report("weights", s.w);
+  check_names(s.g.status(), {"'weights'", "'w'", "parameter"});
+}
+
+TEST_CASE("a graph without units is refused and says what to do") {
+  Graph g(ops());
+  g.program("train", {4, 2});
+  Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
+  g.report("r", g.op("relu", {x})[0]);
+  CompileOptions o;
+  o.stages = stage_meshes({1});
+  o.lanes = 4;
+  check_names(compile(g, o).status(), {"unit"});
+}
+
+TEST_CASE("a unit that is left and entered again trains like two units, or is refused with the names of those who wait") {
+  std::string hash;
+  for (const bool again : {false, true})
+    for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {1, 1}}) {
+      INFO(std::string(again ? "one unit twice" : "two units"), ", stages ", dp.size());
+      Start s;
+      s.g.unit("between");
+      Value v = s.g.op("linear", {s.y, s.g.param("b", {6, 6}, Init::normal(0.3f))}, {}, "middle.linear")[0];
+      s.g.unit(again ? "body" : "after");
+      v = s.g.op("linear", {v, s.g.param("c", {6, 6}, Init::normal(0.3f))}, {}, "last.linear")[0];
+      Value loss = s.loss(v);
+      s.g.report("loss", loss);
+      s.g.minimize(loss, {});
+      const auto r = run(s, dp);
+      if (!r.ok()) {
+        CHECK(again);
+        check_names(r.status(), {"body", "between"});
+        continue;
+      }
+      if (hash.empty()) hash = r->params_hash;
+      CHECK(r->params_hash == hash);
+    }
+}
+
+TEST_CASE("NU-2: each use of a tied parameter has a gradient of its own, in the order of the forward ops") {
+  Start s;
+  s.g.unit("tail");
+  Value h = s.g.op("linear", {s.y, s.w}, {}, "second")[0];
+  h = s.g.op("linear", {h, s.w}, {}, "third")[0];
+  s.g.minimize(s.loss(h), {});
+  REQUIRE_MESSAGE(s.g.status().ok(), s.g.status().message());
+  REQUIRE(s.g.grads().size() == 1);
+  CHECK(s.g.grads()[0].param == s.w);
+  std::vector<std::string> makers;
+  for (Value v : s.g.grads()[0].uses) makers.push_back(s.g.nodes()[static_cast<std::size_t>(s.g.tensors()[v].node)].name);
+  REQUIRE(makers.size() == 3);
+  CHECK(makers[0].rfind("body.linear.grad", 0) == 0);
+  CHECK(makers[1].rfind("second.grad", 0) == 0);
+  CHECK(makers[2].rfind("third.grad", 0) == 0);
+}

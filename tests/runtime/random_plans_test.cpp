@@ -1,0 +1,229 @@
+// Random graphs on random places: what the verifier accepts completes, bitwise like one worker alone (NU-1, NU-2).
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <random>
+
+#include "runtime/token_game.h"
+#include "tests/runtime/mlp.h"
+
+using namespace mlp;
+
+namespace {
+
+/// y = x / 2 + a function of (seed, step, microbatch, element): what an augmentation or a reward might do.
+class Noise final : public actors::UserActor {
+ public:
+  explicit Noise(const actors::UserActorInfo& info) : key_(philox_key(info.seed, info.name)) {}
+  Status act(actors::UserCall& call) override {
+    for (std::int64_t i = 0; i < call.in[0].size(); ++i)
+      call.out[0].as<float>()[i] = 0.5f * call.in[0].as<float>()[i] +
+                                   0.1f * to_unit(philox(key_, static_cast<std::uint64_t>(call.microbatch) << 32 | static_cast<std::uint64_t>(i),
+                                                         static_cast<std::uint64_t>(call.step))[0]);
+    return {};
+  }
+
+ private:
+  std::uint64_t key_;
+};
+
+actors::UserActorSet actors_of_the_test() {
+  auto set = actor_set();
+  set["noise"] = [](const actors::UserActorInfo& info) -> Expected<std::unique_ptr<actors::UserActor>> {
+    return std::unique_ptr<actors::UserActor>(std::make_unique<Noise>(info));
+  };
+  return set;
+}
+
+struct Case {
+  std::vector<std::int64_t> dp;
+  std::vector<std::int32_t> stage_of_unit;
+  std::int32_t lanes = 1;
+  std::int64_t microbatches = 1, samples = 1, eval_microbatches = 1;
+  std::uint64_t network_seed = 0;
+  std::string text;                      // for people
+};
+
+/// Layers drawn from what a user might write. `train` false: the same forward pass without dropout, for evaluation.
+class Builder {
+ public:
+  Builder(const kernels::OpSet& ops, unsigned seed) : ops_(ops), seed_(seed) {}
+
+  Graph graph(Case& c) {
+    std::mt19937 random(seed_);
+    auto below = [&](std::uint32_t n) { return static_cast<std::int64_t>(random() % n); };
+    c.microbatches = 1 + below(7);
+    c.samples = 1 + below(3);
+    c.eval_microbatches = 1 + below(5);
+    width_ = 3 + below(5);
+    const auto layers = 1 + below(5);
+    dropout_ = below(2) ? 0.2 : 0;
+    Graph g(ops_);
+    c.text = "M " + std::to_string(c.microbatches) + " n " + std::to_string(c.samples) + " w " + std::to_string(width_) + " layers:";
+    const unsigned shape = static_cast<unsigned>(random());
+    g.program("train", {c.microbatches, c.samples});
+    Value loss = forward(g, c, layers, shape, true);
+    g.report("loss", loss);
+    kernels::AdamW hyper;
+    hyper.weight_decay = 0.05f;
+    g.minimize(loss, hyper);
+    if (below(2)) {
+      g.program("evaluate", {c.eval_microbatches, c.samples});
+      std::string none;
+      std::swap(none, c.text);
+      g.report("eval_loss", forward(g, c, layers, shape, false));
+      std::swap(none, c.text);
+    }
+    const auto units = static_cast<std::int64_t>(g.units().size());
+    c.lanes = static_cast<std::int32_t>(1 + below(static_cast<std::uint32_t>(std::min<std::int64_t>(c.microbatches, 8))));
+    const auto stages = 1 + below(static_cast<std::uint32_t>(std::min<std::int64_t>(4, units)));
+    for (std::int64_t s = 0; s < stages; ++s) c.dp.push_back(1 + below(static_cast<std::uint32_t>(std::min<std::int32_t>(4, c.lanes))));
+    if (below(2)) {   // random cuts
+      std::vector<std::int64_t> cuts;
+      for (std::int64_t u = 1; u < units; ++u) cuts.push_back(u);
+      std::shuffle(cuts.begin(), cuts.end(), random);
+      cuts.resize(static_cast<std::size_t>(stages - 1));
+      for (std::int64_t u = 0; u < units; ++u)
+        c.stage_of_unit.push_back(static_cast<std::int32_t>(std::count_if(cuts.begin(), cuts.end(), [&](auto cut) { return cut <= u; })));
+    }
+    c.network_seed = 1 + random() % 1000;
+    c.text += "; lanes " + std::to_string(c.lanes) + " dp";
+    for (auto d : c.dp) c.text += " " + std::to_string(d);
+    return g;
+  }
+
+ private:
+  Value forward(Graph& g, Case& c, std::int64_t layers, unsigned shape, bool train) {
+    std::mt19937 random(shape);
+    auto below = [&](std::uint32_t n) { return static_cast<std::int64_t>(random() % n); };
+    const std::string prefix = train ? "" : "eval.";
+    g.unit("in");
+    Value x = g.actor("data", prefix + "x", {}, {{"x", {DType::f32, {c.samples, width_}}}}, {{"stream", std::string("x")}})[0];
+    std::vector<Value> seen = {x};
+    std::vector<std::string> square = {"w0"};
+    auto weight = [&](const std::string& name) {   // now and then an earlier one again: tied
+      std::string n = below(5) == 0 ? square[static_cast<std::size_t>(below(static_cast<std::uint32_t>(square.size())))] : name;
+      square.push_back(n);
+      return g.param(n, {width_, width_}, Init::normal(0.3f));
+    };
+    for (std::int64_t l = 0; l < layers; ++l) {
+      const std::string name = "l" + std::to_string(l);
+      if (below(4)) g.unit(name);   // else: one more layer in the same unit
+      const auto kind = below(8);
+      c.text += " " + std::to_string(kind);
+      switch (kind) {
+        case 0: x = g.op("relu", {g.op("linear", {x, weight(name)})[0]})[0]; break;
+        case 1: {   // residual, two ops deep
+          Value h = g.op("relu", {g.op("linear", {x, weight(name + ".up")})[0]})[0];
+          if (dropout_ > 0 && train) h = g.op("dropout", {h}, {{"p", dropout_}, {"rng", name + ".dropout"}})[0];
+          x = g.op("add", {x, g.op("linear", {h, weight(name + ".down")})[0]})[0];
+          break;
+        }
+        case 2: {   // two branches
+          Value a = g.op("linear", {x, weight(name + ".a")})[0], b = g.op("linear", {x, weight(name + ".b")})[0];
+          x = g.op("add", {a, g.op("relu", {b})[0]})[0];
+          break;
+        }
+        case 3:     // a skip connection from anywhere before
+          x = g.op("add", {g.op("linear", {x, weight(name)})[0], seen[static_cast<std::size_t>(below(static_cast<std::uint32_t>(seen.size())))]})[0];
+          break;
+        case 4: x = g.op("bias_add", {g.op("linear", {x, weight(name)})[0], g.param(name + ".bias", {width_}, Init::constant(0.1f))})[0]; break;
+        case 5:     // a user-defined actor in the middle; no gradient passes
+          x = g.actor("noise", prefix + name + ".noise", {x}, {{"y", {DType::f32, {c.samples, width_}}}})[0];
+          break;
+        case 7: x = g.op("add", {x, g.param(name + ".shift", {c.samples, width_}, Init::normal(0.1f))})[0]; break;   // one row per sample
+        case 6:     // an actor beside the path, seen again by an op
+          x = g.op("add", {g.op("linear", {x, weight(name)})[0],
+                           g.actor("noise", prefix + name + ".side", {seen[static_cast<std::size_t>(below(static_cast<std::uint32_t>(seen.size())))]},
+                                   {{"y", {DType::f32, {c.samples, width_}}}})[0]})[0];
+          break;
+      }
+      if (below(5) == 0) g.report(prefix + "see." + name, x);
+      seen.push_back(x);
+    }
+    g.unit("out");
+    x = g.op("linear", {x, g.param("head", {width_, width_}, Init::normal(0.3f))})[0];
+    Value t = g.actor("data", prefix + "t", {}, {{"t", {DType::f32, {c.samples, width_}}}}, {{"stream", std::string("t")}})[0];
+    return g.op("mse_loss", {x, t}, {{"scale", 1.0 / static_cast<double>(c.microbatches * c.samples)}})[0];
+  }
+
+  const kernels::OpSet& ops_;
+  unsigned seed_;
+  std::int64_t width_ = 4;
+  double dropout_ = 0;
+};
+
+struct Outcome {
+  SimRun run;
+  std::vector<double> eval;
+};
+
+Expected<Outcome> train_case(const Plan& p, const kernels::OpSet& ops, const Case& c, std::uint64_t seed) {
+  Outcome out;
+  SessionOptions session;
+  session.steps = 3;
+  session.clip = 0.3;
+  session.loss_divisor = static_cast<double>(c.microbatches * c.samples);
+  session.lr = [](std::int64_t) { return 1e-2; };
+  if (p.program("evaluate") > 0)
+    session.readers = [](std::int64_t version) { return version != 1 ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{}; };
+  session.on_closed = [&](const std::string&, std::int64_t step, const std::vector<Report>& reports) {
+    for (const auto& r : reports) {
+      out.eval.push_back(static_cast<double>(step));
+      out.eval.insert(out.eval.end(), r.values.begin(), r.values.end());
+    }
+  };
+  SimClusterOptions cluster;
+  cluster.seed = seed;
+  TROUPE_ASSIGN(out.run, run_simulated(p, ops, actors_of_the_test(), session, cluster));
+  return out;
+}
+
+/// Empty if graph number `seed` keeps the promise.
+std::string try_one(const kernels::OpSet& ops, unsigned seed, int& stages_most, int& widest) {
+  Case c;
+  const Graph g = Builder(ops, seed).graph(c);
+  const std::string which = "graph " + std::to_string(seed) + " (" + c.text + "): ";
+  CompileOptions o;
+  o.lanes = c.lanes;
+  o.seed = seed;
+  o.stages = stage_meshes({1});
+  const auto one = compile(g, o);
+  if (!one.ok()) return which + "one worker: " + one.status().message();
+  if (auto v = verify(*one); !v.ok()) return which + "one worker: " + v.message();
+  o.stages = stage_meshes(c.dp);
+  o.stage_of_unit = c.stage_of_unit;
+  const auto many = compile(g, o);
+  if (!many.ok()) return which + many.status().message();
+  if (auto v = verify(*many); !v.ok()) return which + "refused: " + v.message();
+  stages_most = std::max(stages_most, many->stages);
+  widest = std::max(widest, many->workers());
+  const auto a = train_case(*one, ops, c, 0), b = train_case(*many, ops, c, c.network_seed);
+  if (!a.ok()) return which + "accepted, but alone: " + a.status().message();
+  if (!b.ok()) return which + "accepted, but: " + b.status().message();
+  for (std::size_t s = 0; s < a->run.steps.size(); ++s) {
+    if (b->run.steps.size() != a->run.steps.size()) return which + "another number of steps";
+    if (a->run.steps[s].loss != b->run.steps[s].loss) return which + "another loss in step " + std::to_string(s);
+    if (a->run.steps[s].grad_norm != b->run.steps[s].grad_norm) return which + "another gradient norm in step " + std::to_string(s);
+  }
+  if (a->eval != b->eval) return which + "another evaluation";
+  if (a->run.params_hash != b->run.params_hash) return which + "other parameters";
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("NU-1, NU-2: 1,500 random graphs on random places are accepted, complete, and equal one worker bitwise") {
+  const auto ops = kernels::standard_ops();
+  // TROUPE_RANDOM_PLANS=FIRST:COUNT explores further or repeats one.
+  unsigned first = 0, count = 1500;
+  if (const char* chosen = std::getenv("TROUPE_RANDOM_PLANS")) std::sscanf(chosen, "%u:%u", &first, &count);
+  int faults = 0, stages = 0, workers = 0;
+  for (unsigned seed = first; seed < first + count && faults < 8; ++seed) {
+    const auto fault = try_one(ops, seed, stages, workers);
+    CHECK_MESSAGE(fault.empty(), fault);
+    faults += !fault.empty();
+  }
+  MESSAGE("up to " << stages << " stages and " << workers << " workers");
+}

@@ -1,0 +1,284 @@
+// A whole job in one thread: the same seed gives the same run; what users do wrong ends with their actor's name.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <set>
+#include <stdexcept>
+
+#include "runtime/token_game.h"
+#include "tests/runtime/mlp.h"
+
+using namespace mlp;
+
+namespace {
+
+/// A user actor that doubles, until it is told to misbehave at (step, microbatch).
+class Middle final : public actors::UserActor {
+ public:
+  explicit Middle(const actors::UserActorInfo& info)
+      : how_(info.attrs.text("how")), step_(info.attrs.integer("step")), microbatch_(info.attrs.integer("microbatch")) {}
+  Status act(actors::UserCall& call) override {
+    if (call.step == step_ && call.microbatch == microbatch_) {
+      if (how_ == "error") return Status(Code::io, "the tape is full");
+      if (how_ == "throw") throw std::runtime_error("the tape tore");
+      if (how_ == "throw int") throw 42;
+    }
+    for (std::int64_t i = 0; i < call.in[0].size(); ++i) call.out[0].as<float>()[i] = 2 * call.in[0].as<float>()[i];
+    return {};
+  }
+
+ private:
+  std::string how_;
+  std::int64_t step_, microbatch_;
+};
+
+actors::UserActorSet with_middle() {
+  auto set = actor_set();
+  set["middle"] = [](const actors::UserActorInfo& info) -> Expected<std::unique_ptr<actors::UserActor>> {
+    return std::unique_ptr<actors::UserActor>(std::make_unique<Middle>(info));
+  };
+  return set;
+}
+
+/// data -> linear -> middle -> linear -> loss
+Graph middle_graph(const kernels::OpSet& ops, const std::string& how, std::int64_t step = 1, std::int64_t microbatch = 2) {
+  Graph g(ops);
+  g.program("train", {4, 2});
+  g.unit("in");
+  Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
+  g.unit("first");
+  x = g.op("linear", {x, g.param("first.w", {6, 6}, Init::normal(0.3f))})[0];
+  g.unit("second");
+  x = g.actor("middle", "the.middle", {x}, {{"y", {DType::f32, {2, 6}}}}, {{"how", how}, {"step", step}, {"microbatch", microbatch}})[0];
+  x = g.op("linear", {x, g.param("second.w", {6, 6}, Init::normal(0.3f))})[0];
+  g.unit("out");
+  Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 6}}}}, {{"stream", std::string("t")}})[0];
+  Value loss = g.op("mse_loss", {x, t}, {{"scale", 1.0 / 8}})[0];
+  g.report("loss", loss);
+  g.minimize(loss, {});
+  return g;
+}
+
+Expected<SimRun> run(const Plan& p, const kernels::OpSet& ops, const actors::UserActorSet& set, std::uint64_t seed = 1, std::int64_t steps = 3) {
+  SessionOptions session;
+  session.steps = steps;
+  session.loss_divisor = 8;
+  SimClusterOptions cluster;
+  cluster.seed = seed;
+  return run_simulated(p, ops, set, session, cluster);
+}
+
+Expected<Plan> compile_over(const Graph& g, const std::vector<std::int64_t>& dp) {
+  CompileOptions o;
+  o.stages = stage_meshes(dp);
+  o.lanes = 4;
+  return compile(g, o);
+}
+
+}  // namespace
+
+TEST_CASE("the same seed gives the same run, message for message; another seed other times and the same numbers") {
+  const auto ops = kernels::standard_ops();
+  Shape_ s;
+  s.dropout = 0.1;
+  const auto p = plan(ops, s, {2, 1});
+  REQUIRE(p.ok());
+  std::set<std::uint64_t> digests;
+  std::set<std::string> hashes;
+  for (std::uint64_t seed : {0, 1, 2, 3}) {
+    const auto a = train(*p, ops, 4, seed, 16), b = train(*p, ops, 4, seed, 16);
+    REQUIRE(a.ok());
+    REQUIRE(b.ok());
+    CHECK(a->run.digest == b->run.digest);
+    CHECK(a->run.virtual_ns == b->run.virtual_ns);
+    CHECK(a->run.params_hash == b->run.params_hash);
+    digests.insert(a->run.digest);
+    hashes.insert(a->run.params_hash);
+  }
+  CHECK(digests.size() == 4);
+  CHECK(hashes.size() == 1);
+  CHECK_FALSE(hashes.begin()->empty());
+}
+
+TEST_CASE("another seed of the model, another learning rate or another step count changes params_hash") {
+  const auto ops = kernels::standard_ops();
+  Shape_ s;
+  const auto p = plan(ops, s, {1});
+  REQUIRE(p.ok());
+  Plan other = *p;
+  other.seed = 8;
+  const auto a = train(*p, ops, 3, 0, 16), b = train(other, ops, 3, 0, 16), c = train(*p, ops, 4, 0, 16);
+  REQUIRE(a.ok());
+  REQUIRE(b.ok());
+  REQUIRE(c.ok());
+  CHECK(a->run.params_hash != b->run.params_hash);
+  CHECK(a->run.params_hash != c->run.params_hash);
+  CHECK(a->run.steps[0].loss != b->run.steps[0].loss);
+}
+
+TEST_CASE("a user actor in the middle of a model works on any worker, bitwise alike") {
+  const auto ops = kernels::standard_ops();
+  std::set<std::string> hashes;
+  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {3}, {1, 1}, {2, 1}, {1, 2, 1}, {1, 1, 1, 1}}) {
+    const auto p = compile_over(middle_graph(ops, "fine"), dp);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    const auto verified = verify(*p);
+    CHECK_MESSAGE(verified.ok(), verified.message());
+    const auto r = run(*p, ops, with_middle());
+    REQUIRE_MESSAGE(r.ok(), r.status().message());
+    hashes.insert(r->params_hash);
+  }
+  CHECK(hashes.size() == 1);
+}
+
+TEST_CASE("a user actor that fails or throws ends the run with an error that names worker, actor and cause") {
+  const auto ops = kernels::standard_ops();
+  for (const std::string how : {"error", "throw", "throw int"})
+    for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2, 2}, {1, 1, 1}})
+      for (std::uint64_t seed : {0, 5}) {
+        INFO(how, " on ", dp.size(), " stages, seed ", seed);
+        const auto p = compile_over(middle_graph(ops, how), dp);
+        REQUIRE_MESSAGE(p.ok(), p.status().message());
+        const auto r = run(*p, ops, with_middle(), seed);
+        REQUIRE_FALSE(r.ok());
+        const auto m = r.status().message();
+        CHECK_MESSAGE(m.find("the.middle") != std::string::npos, m);
+        CHECK_MESSAGE(m.find("worker ") != std::string::npos, m);
+        if (how == "error") CHECK(m.find("the tape is full") != std::string::npos);
+        if (how == "error") CHECK(r.status().code() == Code::io);
+        if (how == "throw") CHECK(m.find("the tape tore") != std::string::npos);
+      }
+}
+
+TEST_CASE("a user actor is destroyed with its run, whether that ends well or not: its destructor may close a file") {
+  const auto ops = kernels::standard_ops();
+  for (const std::string how : {"fine", "error"}) {
+    auto alive = std::make_shared<int>(0);
+    auto set = with_middle();
+    struct Counted final : actors::UserActor {
+      std::shared_ptr<int> alive;
+      Middle middle;
+      Counted(std::shared_ptr<int> a, const actors::UserActorInfo& info) : alive(std::move(a)), middle(info) { ++*alive; }
+      ~Counted() override { --*alive; }
+      Status act(actors::UserCall& call) override { return middle.act(call); }
+    };
+    int made = 0;
+    set["middle"] = [&](const actors::UserActorInfo& info) -> Expected<std::unique_ptr<actors::UserActor>> {
+      ++made;
+      return std::unique_ptr<actors::UserActor>(std::make_unique<Counted>(alive, info));
+    };
+    const auto p = compile_over(middle_graph(ops, how), {2, 2});
+    REQUIRE(p.ok());
+    CHECK(run(*p, ops, set).ok() == (how == "fine"));
+    CHECK(made == 2);
+    CHECK(*alive == 0);
+  }
+}
+
+TEST_CASE("a user actor that cannot be made stops the job before it starts, by name") {
+  const auto ops = kernels::standard_ops();
+  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {1, 1, 1}}) {
+    const auto p = compile_over(middle_graph(ops, "fine"), dp);
+    REQUIRE(p.ok());
+    auto set = with_middle();
+    set["middle"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+      return Status(Code::not_found, "no such file: corpus.txt");
+    };
+    auto r = run(*p, ops, set);
+    REQUIRE_FALSE(r.ok());
+    CHECK(r.status().code() == Code::not_found);
+    CHECK(r.status().message().find("the.middle") != std::string::npos);
+    CHECK(r.status().message().find("corpus.txt") != std::string::npos);
+    set["middle"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> { throw std::runtime_error("no cheese"); };
+    std::string thrown;
+    try {
+      r = run(*p, ops, set);
+      thrown = r.status().message();
+    } catch (const std::exception& e) {
+      thrown = std::string("an exception crossed the boundary: ") + e.what();
+    }
+    CHECK_MESSAGE(thrown.find("the.middle") != std::string::npos, thrown);
+    set.erase("middle");
+    r = run(*p, ops, set);
+    REQUIRE_FALSE(r.ok());
+    CHECK(r.status().message().find("'middle'") != std::string::npos);
+    CHECK(r.status().message().find("the.middle") != std::string::npos);
+  }
+}
+
+namespace {
+
+/// Answers what it was fed, plus one.
+class Echo final : public actors::UserActor {
+ public:
+  Status act(actors::UserCall& call) override {
+    call.out[0].as<std::int32_t>()[0] = call.in[0].as<std::int32_t>()[0] + 1;
+    return {};
+  }
+};
+
+Graph fed_graph(const kernels::OpSet& ops) {
+  Graph g = middle_graph(ops, "fine");
+  g.program("sample", {5, 1});
+  g.unit("in");
+  Value prompt = g.feed("prompt", {DType::i32, {1}});
+  g.unit("out");
+  g.report("token", g.actor("echo", "echo", {prompt}, {{"token", {DType::i32, {1}}}})[0]);
+  return g;
+}
+
+Expected<SimRun> run_fed(const Plan& p, const kernels::OpSet& ops, std::uint64_t seed, std::size_t bytes, std::vector<double>& tokens) {
+  auto set = with_middle();
+  set["echo"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+    return std::unique_ptr<actors::UserActor>(std::make_unique<Echo>());
+  };
+  SessionOptions session;
+  session.steps = 3;
+  session.loss_divisor = 8;
+  session.readers = [](std::int64_t version) { return version == 1 ? std::vector<std::string>{"sample"} : std::vector<std::string>{}; };
+  session.feed = [&](const std::string& name, std::int64_t step, std::int32_t, const Report* last) {
+    CHECK(name == "prompt");
+    CHECK(step == 1);
+    const std::int32_t value = last ? static_cast<std::int32_t>(last->values.at(0)) * 2 : 10;
+    std::vector<std::byte> payload(bytes);
+    if (bytes) std::memcpy(payload.data(), &value, std::min(bytes, sizeof value));
+    return payload;
+  };
+  session.on_closed = [&](const std::string& program, std::int64_t, const std::vector<Report>& reports) {
+    CHECK(program == "sample");
+    for (const auto& r : reports) tokens.push_back(r.values.at(0));
+  };
+  SimClusterOptions cluster;
+  cluster.seed = seed;
+  return run_simulated(p, ops, set, session, cluster);
+}
+
+}  // namespace
+
+TEST_CASE("a fed program: each microbatch gets what was made of the report of the one before, on any topology") {
+  const auto ops = kernels::standard_ops();
+  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {3}, {1, 1}, {2, 3}})
+    for (std::uint64_t seed : {0, 4}) {
+      const auto p = compile_over(fed_graph(ops), dp);
+      REQUIRE_MESSAGE(p.ok(), p.status().message());
+      const auto verified = verify(*p);
+      CHECK_MESSAGE(verified.ok(), verified.message());
+      std::vector<double> tokens;
+      const auto r = run_fed(*p, ops, seed, 4, tokens);
+      REQUIRE_MESSAGE(r.ok(), r.status().message());
+      CHECK(tokens == std::vector<double>{11, 23, 47, 95, 191});
+    }
+}
+
+TEST_CASE("a feed of the wrong size is an error that names the feed and both sizes") {
+  const auto ops = kernels::standard_ops();
+  const auto p = compile_over(fed_graph(ops), {1, 1});
+  REQUIRE(p.ok());
+  for (std::size_t bytes : {0, 3, 100000}) {
+    std::vector<double> tokens;
+    const auto r = run_fed(*p, ops, 0, bytes, tokens);
+    REQUIRE_FALSE(r.ok());
+    CHECK_MESSAGE(r.status().message().find("prompt") != std::string::npos, r.status().message());
+    CHECK(r.status().message().find(std::to_string(bytes)) != std::string::npos);
+  }
+}

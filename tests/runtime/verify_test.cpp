@@ -1,0 +1,422 @@
+// The verifier: plans that the compiler makes are accepted, each planted fault is refused with its culprit's name.
+#include <doctest/doctest.h>
+
+#include "runtime/token_game.h"
+#include "tests/runtime/mlp.h"
+
+using namespace mlp;
+
+namespace {
+
+const kernels::OpSet& ops() {
+  static const kernels::OpSet set = kernels::standard_ops();
+  return set;
+}
+
+std::string text(const std::vector<std::int64_t>& dp) {
+  std::string t = "dp";
+  for (auto d : dp) t += " " + std::to_string(d);
+  return t;
+}
+
+Plan good_plan(const std::vector<std::int64_t>& dp = {2, 1}, const Shape_& s = {}) {
+  auto p = plan(ops(), s, dp);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  return *std::move(p);
+}
+
+/// The plan is refused, and the message has all of `names`.
+void check_refused(const Plan& p, const std::vector<std::string>& names, std::int64_t memory_bytes_max = 0) {
+  const Status s = verify(p, memory_bytes_max);
+  REQUIRE_FALSE(s.ok());
+  for (const auto& name : names) CHECK_MESSAGE(s.message().find(name) != std::string::npos, "'" << name << "' is not in: " << s.message());
+}
+
+std::int32_t find_actor(const PlanRole& role, const std::string& name) {
+  for (std::size_t i = 0; i < role.actors.size(); ++i)
+    if (role.actors[i].name == name) return static_cast<std::int32_t>(i);
+  FAIL("no actor '" << name << "'");
+  return -1;
+}
+
+/// A new channel between two actors of a role, connected at both ends.
+PlanChannel& connect(PlanRole& role, std::int32_t writer, std::int32_t reader, const std::string& name, Rate rate) {
+  PlanChannel c;
+  c.name = name;
+  c.kind = rate == Rate::step ? PlanChannel::Kind::gradient : PlanChannel::Kind::activation;
+  c.rate = rate;
+  c.writer = writer;
+  c.writer_port = static_cast<std::int32_t>(role.actors[writer].out.size());
+  c.readers = {{reader, static_cast<std::int32_t>(role.actors[reader].in.size())}};
+  const auto id = static_cast<std::int32_t>(role.channels.size());
+  role.actors[writer].out.push_back(id);
+  role.actors[reader].in.push_back(id);
+  role.channels.push_back(c);
+  return role.channels.back();
+}
+
+/// Four stages of one layer each, as in the textbook picture.
+Plan pipeline(std::int64_t stages, std::int64_t microbatches) {
+  Shape_ s;
+  s.layers = stages;
+  s.microbatches = microbatches;
+  s.samples = 1;
+  CompileOptions o;
+  o.stages = stage_meshes(std::vector<std::int64_t>(static_cast<std::size_t>(stages), 1));
+  o.lanes = 2;
+  o.stage_of_unit = {0};
+  for (std::int32_t l = 0; l < stages; ++l) o.stage_of_unit.push_back(l);
+  o.stage_of_unit.push_back(static_cast<std::int32_t>(stages) - 1);
+  auto p = compile(graph(ops(), s), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  return *std::move(p);
+}
+
+GameOptions timed(double forward_s, double backward_s) {
+  GameOptions o;
+  o.forward_s = forward_s;
+  o.backward_s = backward_s;
+  o.control_s = 0;
+  o.every_program = false;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("every plan of the MLP with up to 4 stages of dp 1 to 4 is accepted, and stash stays within S - s") {
+  Shape_ s;
+  s.width = 6;
+  s.hidden = 5;
+  int plans = 0;
+  std::vector<std::vector<std::int64_t>> all = {{}}, next;
+  for (int stages = 1; stages <= 4; ++stages) {
+    next.clear();
+    for (const auto& prefix : all)
+      for (std::int64_t d = 1; d <= 4; ++d) {
+        auto dp = prefix;
+        dp.push_back(d);
+        next.push_back(std::move(dp));
+      }
+    all = next;
+    for (const auto& dp : all) {
+      INFO(text(dp));
+      s.tied = plans % 2;
+      const Plan p = good_plan(dp, s);
+      const auto result = play(p);
+      REQUIRE_MESSAGE(result.ok(), result.status().message());
+      CHECK(verify(p).ok());
+      for (std::size_t st = 0; st < dp.size(); ++st) CHECK(result->peak_stash[st] <= static_cast<std::int32_t>(dp.size() - st));
+      ++plans;
+    }
+  }
+  CHECK(plans == 4 + 16 + 64 + 256);
+}
+
+TEST_CASE("a channel without slots is refused by its name") {
+  const Plan good = good_plan();
+  for (std::size_t r = 0; r < good.roles.size(); ++r)
+    for (std::size_t c = 0; c < good.roles[r].channels.size(); ++c) {
+      Plan p = good;
+      p.roles[r].channels[c].slots = 0;
+      check_refused(p, {"'" + p.roles[r].channels[c].name + "'", "0 slots", "stage " + std::to_string(r)});
+    }
+}
+
+TEST_CASE("a channel that lost a reader is refused with both names") {
+  const Plan good = good_plan();
+  for (std::size_t r = 0; r < good.roles.size(); ++r)
+    for (std::size_t c = 0; c < good.roles[r].channels.size(); ++c)
+      for (std::size_t k = 0; k < good.roles[r].channels[c].readers.size(); ++k) {
+        Plan p = good;
+        auto& channel = p.roles[r].channels[c];
+        const auto reader = p.roles[r].actors[channel.readers[k].actor].name;
+        channel.readers.erase(channel.readers.begin() + static_cast<std::ptrdiff_t>(k));
+        check_refused(p, {"'" + channel.name + "'", "'" + reader + "'"});
+      }
+}
+
+TEST_CASE("a channel with a reader that does not listen is refused with both names") {
+  Plan p = good_plan();
+  auto& channel = p.roles[0].channels[0];
+  const auto actor = channel.readers.empty() ? 0 : channel.readers[0].actor;
+  for (std::int32_t port : {99, -1}) {
+    Plan bad = p;
+    bad.roles[0].channels[0].readers.push_back({actor, port});
+    check_refused(bad, {"'" + channel.name + "'", "'" + p.roles[0].actors[actor].name + "'"});
+  }
+  Plan twice = p;   // the same port, told twice: every token would be acked once and awaited twice
+  twice.roles[0].channels[0].readers.push_back(channel.readers.at(0));
+  check_refused(twice, {"'" + channel.name + "'", "'" + p.roles[0].actors[actor].name + "'"});
+  Plan nobody = p;
+  nobody.roles[0].channels[0].readers.push_back({1000, 0});
+  check_refused(nobody, {"'" + channel.name + "'"});
+}
+
+TEST_CASE("a writer or a port that is not there is refused by name") {
+  Plan p = good_plan();
+  p.roles[0].channels[0].writer = 1000;
+  check_refused(p, {"'" + p.roles[0].channels[0].name + "'"});
+  p = good_plan();
+  p.roles[1].actors[0].in.push_back(4711);
+  check_refused(p, {"'" + p.roles[1].actors[0].name + "'"});
+  p = good_plan();
+  for (auto& a : p.roles[0].actors)
+    if (a.kind == PlanActor::Kind::exchange) {
+      a.exchange = 4711;
+      check_refused(p, {"'" + a.name + "'"});
+      break;
+    }
+  p = good_plan();
+  p.roles.pop_back();
+  CHECK_FALSE(verify(p).ok());
+}
+
+TEST_CASE("an actor without ports is refused by name: it would act without end") {
+  Plan p = good_plan({1});
+  PlanActor lonely;
+  lonely.kind = PlanActor::Kind::user;
+  lonely.name = "lonely";
+  lonely.stream = "host";
+  p.roles[0].actors.push_back(lonely);
+  check_refused(p, {"'lonely'"});
+}
+
+TEST_CASE("a stash that is too small for the order of acts is a deadlock that names who waits for what") {
+  // The backward pass is told to wait until the forward pass is through with all microbatches (GPipe's order).
+  // With one stash slot per microbatch that is a legal plan; with 1F1B's slots it can never finish.
+  Plan p = good_plan({1, 1});
+  PlanRole& role = p.roles[0];
+  const auto fwd = find_actor(role, "layer0.fwd"), bwd = find_actor(role, "layer0.bwd");
+  connect(role, fwd, bwd, "all.forward", Rate::step);
+  Plan roomy = p;
+  for (auto& r : roomy.roles)
+    for (auto& c : r.channels)
+      if (c.kind != PlanChannel::Kind::gradient && c.kind != PlanChannel::Kind::parameter) c.slots = 8;
+  const auto fits = verify(roomy);
+  CHECK_MESSAGE(fits.ok(), fits.message());
+  check_refused(p, {"deadlock", "'train'", "rank 0", "layer0.fwd", "waits for a free slot of"});
+}
+
+TEST_CASE("a cycle without a token is a deadlock that names the actors on it") {
+  Plan p = good_plan({1});
+  PlanRole& role = p.roles[0];
+  const auto first = find_actor(role, "layer0.fwd"), last = find_actor(role, "layer1.fwd");
+  connect(role, last, first, "back.edge", Rate::microbatch);
+  check_refused(p, {"deadlock", "layer0.fwd", "waits for a token on 'back.edge'"});
+}
+
+TEST_CASE("an initial token that is missing is a deadlock that names the parameters") {
+  Plan p = good_plan({1});
+  for (auto& c : p.roles[0].channels)
+    if (c.name == "layer1.params") c.initial = false;
+  check_refused(p, {"deadlock", "'layer1.params'"});
+}
+
+TEST_CASE("rates that do not balance are refused: once per step against once per microbatch") {
+  Plan p = good_plan({1});
+  for (auto& c : p.roles[0].channels)
+    if (c.name == "layer0.params") c.rate = Rate::microbatch;
+  check_refused(p, {"imbalance", "'layer0.update'", "'layer0.params'"});
+
+  p = good_plan({1});   // a step-rate reader of a microbatch channel
+  const auto fwd = find_actor(p.roles[0], "layer0.fwd"), norm = find_actor(p.roles[0], "layer0.norm");
+  connect(p.roles[0], fwd, norm, "per.microbatch", Rate::microbatch);
+  check_refused(p, {"imbalance", "'layer0.norm'", "'per.microbatch'"});
+
+  p = good_plan({1});   // a microbatch actor that pretends to write once per step without accumulating
+  const auto bwd = find_actor(p.roles[0], "layer0.bwd");
+  connect(p.roles[0], fwd, bwd, "per.step", Rate::step).kind = PlanChannel::Kind::activation;
+  check_refused(p, {"imbalance", "'layer0.fwd'", "'per.step'"});
+}
+
+TEST_CASE("an extra reader that never acts is a deadlock that names it and what it waits for") {
+  const Plan good = good_plan({2, 1});
+  int planted = 0;
+  for (std::size_t c = 0; c < good.roles[0].channels.size(); ++c) {
+    const auto kind = good.roles[0].channels[c].kind;
+    if (good.roles[0].channels[c].writer < 0 || kind == PlanChannel::Kind::gradient || kind == PlanChannel::Kind::reduced) continue;
+    if (good.roles[0].actors[good.roles[0].channels[c].writer].program != 0) continue;
+    Plan p = good;
+    PlanRole& role = p.roles[0];
+    PlanActor idle;
+    idle.kind = PlanActor::Kind::user;
+    idle.name = "idle.reader";
+    idle.stream = "host";
+    idle.rate = role.channels[c].rate;
+    role.actors.push_back(idle);
+    const auto index = static_cast<std::int32_t>(role.actors.size()) - 1;
+    role.channels[c].readers.push_back({index, 0});
+    role.actors[index].in.push_back(static_cast<std::int32_t>(c));
+    connect(role, index, index, "never", idle.rate);   // waits for itself
+    INFO(role.channels[c].name);
+    check_refused(p, {"deadlock", "idle.reader", "'never'"});
+    ++planted;
+  }
+  CHECK(planted >= 8);
+}
+
+TEST_CASE("a token too many is an imbalance that names channel and reader") {
+  // A forward pass whose backward pass never needs it may run ahead; nobody may be left with a token at the end.
+  Plan p = good_plan({1});
+  PlanRole& role = p.roles[0];
+  PlanActor reader;
+  reader.kind = PlanActor::Kind::user;
+  reader.name = "tardy";
+  reader.stream = "host";
+  role.actors.push_back(reader);
+  const auto index = static_cast<std::int32_t>(role.actors.size()) - 1;
+  // It reads 8 tokens a step and waits for a channel that an evaluation of 3 microbatches fills.
+  const auto fwd = find_actor(role, "layer0.fwd"), eval = find_actor(role, "evaluate.layer0.fwd");
+  connect(role, fwd, index, "many", Rate::microbatch).slots = 100;
+  connect(role, eval, index, "few", Rate::microbatch).slots = 100;
+  const Status s = verify(p);
+  REQUIRE_FALSE(s.ok());
+  CHECK_MESSAGE(s.message().find("tardy") != std::string::npos, s.message());
+}
+
+TEST_CASE("a plan larger than memory is refused with the rank and the MiB it needs and has") {
+  Shape_ s;
+  s.width = 400;
+  s.hidden = 700;
+  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2, 1}, {3}}) {
+    const Plan p = good_plan(dp, s);
+    std::int64_t most = 0;
+    for (Rank r = 0; r < p.workers(); ++r) most = std::max(most, local_plan(p, r)->memory.total());
+    CHECK(verify(p, most).ok());
+    const Status over = verify(p, most - 1);
+    CHECK(over.code() == Code::exhausted);
+    CHECK(over.message().find("rank ") != std::string::npos);
+    check_refused(p, {"rank 0", "MiB", "there are 2 MiB"}, 2 << 20);
+    CHECK(verify(p, 2 << 20).message().find("0 MiB on") == std::string::npos);
+  }
+}
+
+TEST_CASE("a plan that needs less than a MiB is refused with numbers that make sense") {
+  const auto message = verify(good_plan({1}), 1000).message();
+  CHECK(message.find("needs 0 MiB") == std::string::npos);
+}
+
+TEST_CASE("what the verifier counts for a rank is the most that any rank of its role needs") {
+  // Unaligned shares of lanes hold more gradient copies than the first place's: lanes 3..5 of 8 need three.
+  Shape_ s;
+  s.width = 100;
+  s.hidden = 100;
+  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {3}, {5}, {7}, {3, 3}, {3, 1}, {2, 5}}) {
+    INFO(text(dp));
+    const Plan p = good_plan(dp, s);
+    std::int64_t most = 0;
+    Rank where = 0;
+    for (Rank r = 0; r < p.workers(); ++r) {
+      const auto local = local_plan(p, r);
+      REQUIRE(local.ok());
+      if (local->memory.total() > most) most = local->memory.total(), where = r;
+      CHECK(local->pool_bytes >= local->memory.total());
+    }
+    INFO("rank " << where << " needs " << most);
+    CHECK(verify(p, most).ok());
+    CHECK_FALSE(verify(p, most - 1).ok());
+  }
+}
+
+TEST_CASE("1F1B: the order of acts is canonical, stash is S - s, the makespan ideal: 45 for S=4, M=12, tF=1, tB=2") {
+  const Plan p = pipeline(4, 12);
+  const auto result = play(p, timed(1, 2));
+  REQUIRE_MESSAGE(result.ok(), result.status().message());
+  CHECK(result->makespan_s == doctest::Approx(45).epsilon(1e-9));
+  CHECK(result->bubble == doctest::Approx(1 - 36.0 / 45).epsilon(1e-6));
+  for (int s = 0; s < 4; ++s) {
+    CHECK(result->peak_stash[static_cast<std::size_t>(s)] == 4 - s);
+    // S - s forwards, then one backward and one forward in turn, then the remaining backwards.
+    std::vector<std::string> canonical, played;
+    const int ahead = std::min(4 - s, 12);
+    for (int m = 0; m < ahead; ++m) canonical.push_back("F" + std::to_string(m));
+    for (int m = 0; m < 12; ++m) {
+      canonical.push_back("B" + std::to_string(m));
+      if (m + ahead < 12) canonical.push_back("F" + std::to_string(m + ahead));
+    }
+    for (const auto& a : result->acts) {
+      if (a.rank != s || a.step != 0 || a.program != 0 || a.microbatch < 0) continue;
+      const std::string act = (a.backward ? "B" : "F") + std::to_string(a.microbatch);
+      if (played.empty() || played.back() != act) played.push_back(act);   // several segments of one pass
+    }
+    CHECK(played == canonical);
+  }
+}
+
+TEST_CASE("1F1B: the makespan is (M + S - 1)(tF + tB) for other depths, counts and times too") {
+  for (std::int64_t stages : {1, 2, 3, 5})
+    for (std::int64_t microbatches : {2, 5, 8})
+      for (const auto& [f, b] : {std::pair{1.0, 2.0}, {1.0, 1.0}, {3.0, 4.0}}) {
+        INFO("S ", stages, " M ", microbatches, " tF ", f, " tB ", b);
+        const auto result = play(pipeline(stages, microbatches), timed(f, b));
+        REQUIRE_MESSAGE(result.ok(), result.status().message());
+        CHECK(result->makespan_s == doctest::Approx(static_cast<double>(microbatches + stages - 1) * (f + b)).epsilon(1e-9));
+        for (std::int64_t s = 0; s < stages; ++s) CHECK(result->peak_stash[static_cast<std::size_t>(s)] == std::min(stages - s, microbatches));
+      }
+}
+
+TEST_CASE("1F1B: a stage that keeps nothing for its backward pass but its input runs S - s ahead, no further") {
+  // One linear layer a stage: its backward act reads what the exchange brought, nothing that the forward act made.
+  Graph g(ops());
+  g.program("train", {9, 1});
+  g.unit("l0");
+  Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {1, 4}}}}, {{"stream", std::string("x")}})[0];
+  for (int l = 0; l < 4; ++l) {
+    g.unit("l" + std::to_string(l));
+    x = g.op("linear", {x, g.param("w" + std::to_string(l), {4, 4}, Init::normal(0.3f))})[0];
+  }
+  Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {1, 4}}}}, {{"stream", std::string("t")}})[0];
+  Value loss = g.op("mse_loss", {x, t}, {{"scale", 1.0 / 9}})[0];
+  g.report("loss", loss);
+  g.minimize(loss, {});
+  CompileOptions o;
+  o.stages = stage_meshes({1, 1, 1, 1});
+  o.lanes = 3;
+  o.stage_of_unit = {0, 1, 2, 3};
+  const auto p = compile(g, o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  for (const auto& [f, b] : {std::pair{1.0, 2.0}, {1.0, 7.0}, {5.0, 1.0}}) {
+    const auto result = play(*p, timed(f, b));
+    REQUIRE_MESSAGE(result.ok(), result.status().message());
+    CHECK(result->peak_stash == std::vector<std::int32_t>{4, 3, 2, 1});
+    CHECK(result->makespan_s == doctest::Approx((9 + 3) * (f + b)).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("1F1B: a hop has a slot at both ends, so that the makespan is ideal even with one slot each") {
+  Plan p = pipeline(4, 12);
+  for (auto& role : p.roles)
+    for (auto& c : role.channels) {
+      const bool received = c.writer >= 0 && role.actors[c.writer].stream == "comm";
+      if (received && c.kind == PlanChannel::Kind::stash) --c.slots;   // no room for landing beside the stash
+      if (c.kind == PlanChannel::Kind::boundary || (c.kind == PlanChannel::Kind::activation && c.slots == 2)) c.slots = 1;
+    }
+  const auto result = play(p, timed(1, 2));
+  REQUIRE_MESSAGE(result.ok(), result.status().message());
+  CHECK(result->makespan_s == doctest::Approx(45).epsilon(1e-9));
+}
+
+TEST_CASE("without back-pressure the game still ends, and no sooner than 1F1B's makespan") {
+  auto options = timed(1, 2);
+  options.unlimited_slots = true;
+  const auto result = play(pipeline(4, 12), options);
+  REQUIRE_MESSAGE(result.ok(), result.status().message());
+  CHECK(result->makespan_s >= 45 - 1e-6);
+}
+
+TEST_CASE("compile refuses meshes that cannot work and names the numbers") {
+  Shape_ s;
+  auto p = plan(ops(), s, {9});
+  REQUIRE_FALSE(p.ok());
+  CHECK(p.status().message().find("dp=9") != std::string::npos);
+  CHECK(p.status().message().find("8 lanes") != std::string::npos);
+  p = plan(ops(), s, {1, 1, 1, 1, 1, 1});   // 5 units
+  REQUIRE_FALSE(p.ok());
+  CHECK(p.status().message().find("6 pipeline stages") != std::string::npos);
+  CHECK(p.status().message().find("pp=5") != std::string::npos);
+  p = plan(ops(), s, {1}, 9);
+  REQUIRE_FALSE(p.ok());
+  CHECK(p.status().message().find("lanes = 9") != std::string::npos);
+  p = plan(ops(), s, {1}, 0);
+  REQUIRE_FALSE(p.ok());
+}
