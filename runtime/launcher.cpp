@@ -85,6 +85,9 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
     ::dup2(log[1], STDOUT_FILENO);
     ::dup2(log[1], STDERR_FILENO);
     ::fcntl(control[1], F_SETFD, 0);
+    // UCX's library, when it is loaded, tries its memory hooks out on a System V segment, which a kill -9 at that
+    // moment leaves behind. The hooks serve registration caches of RDMA devices; set the variable to have them.
+    ::setenv("UCX_MEM_EVENTS", "n", 0);
     ::execvp(argv[0], argv.data());
     ::dprintf(STDERR_FILENO, "cannot execute %s: %s\n", argv[0], std::strerror(errno));
     ::_exit(127);

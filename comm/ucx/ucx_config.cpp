@@ -28,8 +28,8 @@ Expected<ucp_context_h> make_ucx_context(const UcxOptions& o) {
       {"KEEPALIVE_NUM_EPS", "inf"},
       {"WARN_UNUSED_ENV_VARS", "n"},
       {"LOG_LEVEL", "fatal"},    // it writes to stdout, and what it reports reaches us as a status
-      {"ALLOC_PRIO", "thp,mmap,heap"},   // not "huge": it is a System V segment that outlives a kill -9 between its
-      {"ALLOC", "thp,mmap,heap"},        // making and its removal
+      {"ALLOC_PRIO", "thp,mmap,heap"},   // not "huge": a System V segment that outlives a kill -9 between its
+      {"ALLOC", "md,mmap,heap"},         // making and its removal
       {"MM_ERROR_HANDLING", "y"},  // or shared memory refuses endpoints that report dead peers
       {"USE_PROC_LINK", "y"},      // segments are unlinked as soon as they are made: nothing stays in /dev/shm
   };

@@ -2,7 +2,10 @@
 // network and devices. Real processes do the same in tests/command.
 #include <doctest/doctest.h>
 
-#include <cstdio>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "apps/lm/learning_rate.h"
@@ -35,7 +38,13 @@ lm::LmConfig config(bool tied, int layers) {
 }
 
 std::string corpus() {
-  const std::string path = "lm_numbers_corpus.txt";
+  static const std::string path =
+      (std::filesystem::temp_directory_path() / ("troupe-lm-numbers-" + std::to_string(::getpid()) + ".txt")).string();
+  static const bool removed_at_exit = [] {
+    std::atexit([] { std::filesystem::remove(path); });
+    return true;
+  }();
+  (void)removed_at_exit;
   std::ofstream out(path);
   for (int i = 0; i < 400; ++i) out << "the " << i * 7919 % 1000 << " actors exchange " << i % 13 << " messages; ";
   return path;
