@@ -67,7 +67,10 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
     env.job = 1;
     env.run_kernels = options.run_kernels;
     env.send = [&, r](FromWorker message) {
-      run.digest = (run.digest ^ static_cast<std::uint64_t>(loop.now_ns() + r * 1000003 + message.index())) * 0x100000001b3ull;
+auto fold = [&](std::uint64_t word) { run.digest = (run.digest ^ word) * 0x100000001b3ull; };
+      fold(static_cast<std::uint64_t>(loop.now_ns()));
+      fold(static_cast<std::uint64_t>(r));
+      for (std::byte b : encode(message)) fold(static_cast<std::uint64_t>(b));
       loop.at(loop.now_ns() + control_ns, [&, r, message = std::move(message)] {
         if (failure.ok()) failure = session.handle(r, message);
       });

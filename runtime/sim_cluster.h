@@ -19,7 +19,7 @@ struct SimRun {
   std::string params_hash;
   std::vector<StepResult> steps;
   std::int64_t virtual_ns = 0;
-  std::uint64_t digest = 0;            ///< rolling hash of (time, rank, message) of everything the session heard
+  std::uint64_t digest = 0;            ///< rolling hash of (time, rank, message with its payload) of all that the session heard
 };
 
 /// Runs a plan to its end. `options.on_step` and the other callbacks are called as in production. Error:

@@ -10,6 +10,7 @@
 #include "devices/base/check.h"
 #include "devices/sim/sim_device.h"
 #include "placement/tree.h"
+#include "runtime/verify.h"
 
 namespace troupe::runtime {
 
@@ -406,90 +407,9 @@ void GameActor::failed(const Status& status) {
 
 }  // namespace
 
-Status check_structure(const Plan& plan) {
-  if (plan.roles.size() != static_cast<std::size_t>(plan.stages)) return invalid("the plan has no role for some stage");
-  for (const auto& role : plan.roles) {
-    const std::string where = "stage " + std::to_string(role.stage) + ": ";
-    const auto channels = static_cast<std::int32_t>(role.channels.size());
-    for (std::int32_t id = 0; id < channels; ++id) {
-      const PlanChannel& c = role.channels[id];
-      if (c.slots < 1) return invalid(where + "channel '" + c.name + "' has " + std::to_string(c.slots) + " slots; it needs at least 1");
-      if (c.bytes < 0 || c.tensors.size() != c.offsets.size()) return invalid(where + "channel '" + c.name + "' has no proper memory");
-      if (c.writer >= 0) {
-        if (c.writer >= static_cast<std::int32_t>(role.actors.size())) return invalid(where + "channel '" + c.name + "' has no writer");
-        const PlanActor& w = role.actors[c.writer];
-        if (c.writer_port < 0 || c.writer_port >= static_cast<std::int32_t>(w.out.size()) || w.out[c.writer_port] != id)
-          return invalid(where + "channel '" + c.name + "' names '" + w.name + "' as its writer, which does not write it");
-        if (w.rate == Rate::step && c.rate == Rate::microbatch)
-          return invalid(where + "imbalance: '" + w.name + "' acts once per step and cannot fill channel '" + c.name + "' once per microbatch");
-        if (w.rate == Rate::microbatch && c.rate == Rate::step && c.kind != PlanChannel::Kind::gradient)
-          return invalid(where + "imbalance: '" + w.name + "' acts once per microbatch and channel '" + c.name + "' carries one token per step");
-      }
-      for (const auto& r : c.readers) {
-        if (r.actor < 0 || r.actor >= static_cast<std::int32_t>(role.actors.size())) return invalid(where + "channel '" + c.name + "' has a reader that is no actor");
-        const auto& ports = role.actors[r.actor].in;
-        if (r.port < 0 || r.port >= static_cast<std::int32_t>(ports.size()) || ports[r.port] != id)
-          return invalid(where + "channel '" + c.name + "' names '" + role.actors[r.actor].name + "' as a reader, which does not read it");
-        if (std::count(c.readers.begin(), c.readers.end(), r) > 1)
-          return invalid(where + "channel '" + c.name + "' names its reader '" + role.actors[r.actor].name + "' twice");
-        if (role.actors[r.actor].rate == Rate::step && c.rate == Rate::microbatch)
-          return invalid(where + "imbalance: '" + role.actors[r.actor].name + "' acts once per step and reads channel '" + c.name + "', which carries one token per microbatch");
-      }
-    }
-    for (const auto& a : role.actors)
-      for (const auto* ports : {&a.in, &a.out})
-        for (auto id : *ports)
-          if (id < 0 || id >= channels) return invalid(where + "actor '" + a.name + "' has a port without a channel");
-    for (std::size_t i = 0; i < role.actors.size(); ++i) {
-      const PlanActor& a = role.actors[i];
-      if (a.in.empty() && a.out.empty()) return invalid(where + "actor '" + a.name + "' has no port: nothing says when it acts");
-      for (std::size_t p = 0; p < a.in.size(); ++p) {
-        const auto& readers = role.channels[a.in[p]].readers;
-        if (std::find(readers.begin(), readers.end(), PlanReader{static_cast<std::int32_t>(i), static_cast<std::int32_t>(p)}) == readers.end())
-          return invalid(where + "channel '" + role.channels[a.in[p]].name + "' does not know its reader '" + a.name + "'");
-      }
-      for (std::size_t p = 0; p < a.out.size(); ++p)
-        if (const auto& c = role.channels[a.out[p]]; c.writer != static_cast<std::int32_t>(i) || c.writer_port != static_cast<std::int32_t>(p))
-          return invalid(where + "channel '" + c.name + "' does not know its writer '" + a.name + "'");
-      if (a.kind == PlanActor::Kind::exchange && (a.exchange < 0 || a.exchange >= static_cast<std::int32_t>(plan.exchanges.size())))
-        return invalid(where + "actor '" + a.name + "' has no exchange");
-    }
-  }
-  return {};
-}
-
 Expected<GameResult> play(const Plan& plan, const GameOptions& options) {
   TROUPE_TRY(check_structure(plan));
   return Game(plan, options).run();
-}
-
-namespace {
-
-/// "12 MiB": whole units, never fewer than are needed and never more than are there.
-std::string in_units(std::int64_t bytes, bool up) {
-  const int shift = bytes >= (1 << 20) ? 20 : 10;
-  return std::to_string((bytes + (up ? (std::int64_t{1} << shift) - 1 : 0)) >> shift) + (shift == 20 ? " MiB" : " KiB");
-}
-
-}  // namespace
-
-Status verify(const Plan& plan, std::int64_t memory_bytes_max) {
-  auto result = play(plan);
-  if (!result.ok()) return result.status();
-  if (memory_bytes_max <= 0) return {};
-  // Every dp coordinate counts, played or not: an unaligned share of the lanes holds more gradient copies.
-  for (std::int32_t s = 0; s < plan.stages; ++s) {
-    std::set<std::int64_t> seen;
-    for (Rank rank : plan.meshes[s].ranks) {
-      if (!seen.insert(plan.dp_index(rank)).second) continue;
-      TROUPE_ASSIGN(const LocalPlan local, local_plan(plan, rank));
-      if (local.memory.total() > memory_bytes_max)
-        return Status(Code::exhausted, "the plan needs " + in_units(local.memory.total(), true) + " on rank " + std::to_string(rank) +
-                                           " and there are " + in_units(memory_bytes_max, false) +
-                                           ": use a smaller microbatch, more stages (pp) or fewer lanes");
-    }
-  }
-  return {};
 }
 
 }  // namespace troupe::runtime

@@ -47,13 +47,7 @@ struct GameResult {
   std::vector<Rank> places;            ///< who was played
 };
 
-/// Structural checks: indices, ports, rates (balance), slots. Names the culprit.
-Status check_structure(const Plan& plan);
-
 /// Plays the game. Error: the structure, or a deadlock with every actor's wait, by name.
 Expected<GameResult> play(const Plan& plan, const GameOptions& options = {});
-
-/// check_structure, play, and memory against what a place has (0: not checked).
-Status verify(const Plan& plan, std::int64_t memory_bytes_max = 0);
 
 }  // namespace troupe::runtime

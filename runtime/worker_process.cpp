@@ -16,6 +16,7 @@
 #include "runtime/app.h"
 #include "runtime/launcher.h"
 #include "runtime/plan_io.h"
+#include "runtime/verify.h"
 #include "runtime/worker.h"
 
 namespace troupe::runtime {
@@ -108,6 +109,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   };
   auto plan = read_plan(hello->plan);
   if (!plan.ok()) return fail(plan.status());
+  if (const Status s = check_structure(*plan); !s.ok()) return fail(s);
 
   SteadyClock clock;
   TraceMemory trace;

