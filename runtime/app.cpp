@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -241,5 +242,11 @@ class Job {
 }  // namespace
 
 JobResult App::run(const Plan& plan, JobOptions options) const { return Job(plan, std::move(options)).run(); }
+
+int App::run_main(const Expected<Plan>& plan, JobOptions options) const {
+  const JobResult result = plan.ok() ? run(*plan, std::move(options)) : JobResult{plan.status(), exit_plan, {}, 0, {}, {}};
+  if (!result.status.ok()) std::fprintf(stderr, "%s\n", result.status.message().c_str());
+  return result.exit_code;
+}
 
 }  // namespace troupe::runtime

@@ -2,12 +2,14 @@
 // if this process is a worker, and otherwise builds a graph and runs it:
 //
 //   troupe::runtime::App app;
-//   app.actor("source", make_source);
+//   app.actor<Source>("source");
 //   app.serve_if_worker(argc, argv);               // workers re-execute this binary and stay here
 //   Graph g(app.ops());  ...
 //   auto plan = compile(g, {.stages = stage_meshes({1, 1})});
-//   return app.run(*plan, {.session = {.steps = 10}}).exit_code;
+//   return app.run_main(plan, {.session = {.steps = 10}});
 #pragma once
+
+#include <type_traits>
 
 #include "actors/user_actor.h"
 #include "devices/base/trace.h"
@@ -51,12 +53,22 @@ class App {
   const kernels::OpSet& ops() const { return ops_; }
   Status op(kernels::OpDef def) { return ops_.add(std::move(def)); }
   void actor(const std::string& kind, actors::UserActorFactory make) { actors_[kind] = std::move(make); }
+  /// The same for a class that needs nothing, or only its UserActorInfo, to be made.
+  template <class T>
+  void actor(const std::string& kind) {
+    actor(kind, [](const actors::UserActorInfo& info) -> Expected<std::unique_ptr<actors::UserActor>> {
+      if constexpr (std::is_constructible_v<T, const actors::UserActorInfo&>) return std::unique_ptr<actors::UserActor>(new T(info));
+      else return std::unique_ptr<actors::UserActor>(new T);
+    });
+  }
   const actors::UserActorSet& actors() const { return actors_; }
 
   /// In a worker process: runs it and does not return. Call it in main after the registrations.
   void serve_if_worker(int argc, char** argv) const;
   /// Starts one worker process per place, runs the job, leaves nothing behind however it ends.
   JobResult run(const Plan& plan, JobOptions options) const;
+  /// The last line of a main(): runs the plan, says on stderr what went wrong, answers the exit code.
+  int run_main(const Expected<Plan>& plan, JobOptions options) const;
 
  private:
   kernels::OpSet ops_;

@@ -51,7 +51,7 @@ OpDef column_scale_ds() {                                     // dy, x -> ds[col
 
 /// x counts up; the target is 3 x.
 struct Data final : actors::UserActor {
-  explicit Data(float f) : factor(f) {}
+  explicit Data(const actors::UserActorInfo& info) : factor(static_cast<float>(info.attrs.real("factor"))) {}
   Status act(actors::UserCall& call) override {
     for (std::int64_t i = 0; i < call.out[0].size(); ++i)
       call.out[0].as<float>()[i] = factor * static_cast<float>((call.microbatch + i) % 5 - 2);
@@ -63,9 +63,7 @@ struct Data final : actors::UserActor {
 int main(int argc, char** argv) {
   App app;
   if (!app.op(column_scale()).ok() || !app.op(column_scale_ds()).ok()) return exit_usage;
-  app.actor("data", [](const actors::UserActorInfo& info) -> Expected<std::unique_ptr<actors::UserActor>> {
-    return std::unique_ptr<actors::UserActor>(std::make_unique<Data>(static_cast<float>(info.attrs.real("factor"))));
-  });
+  app.actor<Data>("data");
   app.serve_if_worker(argc, argv);
 
   Graph g(app.ops());
@@ -79,8 +77,7 @@ int main(int argc, char** argv) {
   g.report("loss", loss);
   g.minimize(loss, {});
 
-  auto plan = compile(g, {.stages = stage_meshes({2}), .stage_of_unit = {}, .lanes = 4, .seed = 1, .costs = {}});
-  if (!plan.ok()) return std::fprintf(stderr, "%s\n", plan.status().message().c_str()), exit_plan;
+  const auto plan = compile(g, {.stages = stage_meshes({2}), .stage_of_unit = {}, .lanes = 4, .seed = 1, .costs = {}});
   JobOptions job;
   job.session.steps = 100;
   job.session.loss_divisor = 8;
@@ -88,7 +85,5 @@ int main(int argc, char** argv) {
   job.session.on_step = [](const StepResult& r) {
     if (r.step % 33 == 0) std::printf("step %lld: loss %.6f\n", static_cast<long long>(r.step), r.loss);
   };
-  const JobResult result = app.run(*plan, job);
-  if (!result.status.ok()) std::fprintf(stderr, "%s\n", result.status.message().c_str());
-  return result.exit_code;
+  return app.run_main(plan, job);
 }

@@ -12,7 +12,7 @@ using namespace troupe::runtime;
 
 /// Input rows are random; the target is each row shifted by one place.
 struct Data final : actors::UserActor {
-  explicit Data(bool target) : shift(target ? 1 : 0) {}
+  explicit Data(const actors::UserActorInfo& info) : shift(info.attrs.integer("shift")) {}
   Status act(actors::UserCall& call) override {
     auto& v = call.out[0];                                                        // (samples, 16)
     for (std::int64_t i = 0; i < v.size(); ++i) {
@@ -26,9 +26,7 @@ struct Data final : actors::UserActor {
 
 int main(int argc, char** argv) {
   App app;
-  app.actor("data", [](const actors::UserActorInfo& info) -> Expected<std::unique_ptr<actors::UserActor>> {
-    return std::unique_ptr<actors::UserActor>(std::make_unique<Data>(info.attrs.integer("target") != 0));
-  });
+  app.actor<Data>("data");
   app.serve_if_worker(argc, argv);
 
   std::vector<std::int64_t> dp;
@@ -39,17 +37,17 @@ int main(int argc, char** argv) {
   Graph g(app.ops());
   g.program("train", {microbatches, samples});
   g.unit("hidden");
-  const Value x = g.actor("data", "input", {}, {{"x", {DType::f32, {samples, 16}}, {}}}, {{"target", std::int64_t{0}}})[0];
+  const Value x = g.actor("data", "input", {}, {{"x", {DType::f32, {samples, 16}}, {}}}, {{"shift", std::int64_t{0}}})[0];
   const Value h = g.op("relu", {g.op("linear", {x, g.param("w1", {64, 16}, Init::normal(0.2f))})[0]})[0];
   g.unit("output");
   const Value y = g.op("linear", {h, g.param("w2", {16, 64}, Init::normal(0.2f))})[0];
-  const Value t = g.actor("data", "target", {}, {{"t", {DType::f32, {samples, 16}}, {}}}, {{"target", std::int64_t{1}}})[0];
+  const Value t = g.actor("data", "target", {}, {{"t", {DType::f32, {samples, 16}}, {}}}, {{"shift", std::int64_t{1}}})[0];
   const Value loss = g.op("mse_loss", {y, t}, {{"scale", 1.0 / (microbatches * samples)}})[0];
   g.report("loss", loss);
   g.minimize(loss, {});
 
-  auto plan = compile(g, {.stages = stage_meshes(dp), .stage_of_unit = {}, .lanes = 8, .seed = 1, .costs = {}});
-  if (!plan.ok()) return std::fprintf(stderr, "%s\n", plan.status().message().c_str()), exit_plan;
+  const auto plan = compile(g, {.stages = stage_meshes(dp), .stage_of_unit = {}, .lanes = 8, .seed = 1, .costs = {}});
+  if (!plan.ok()) return app.run_main(plan, {});
   JobOptions job;
   job.session.steps = 200;
   job.session.loss_divisor = microbatches * samples;
@@ -58,7 +56,6 @@ int main(int argc, char** argv) {
     if (r.step % 50 == 0 || r.step == 199) std::printf("step %lld: loss %.6f\n", static_cast<long long>(r.step), r.loss);
   };
   const JobResult result = app.run(*plan, job);
-  if (!result.status.ok()) std::fprintf(stderr, "%s\n", result.status.message().c_str());
-  else std::printf("params_hash %s\n", result.params_hash.c_str());
+  std::printf("params_hash %s%s\n", result.params_hash.c_str(), result.status.message().c_str());
   return result.exit_code;
 }

@@ -28,17 +28,10 @@ struct Whole final : actors::UserActor {
   }
 };
 
-template <class T>
-actors::UserActorFactory make() {
-  return [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
-    return std::unique_ptr<actors::UserActor>(std::make_unique<T>());
-  };
-}
-
 int main(int argc, char** argv) {
   App app;
-  app.actor("halves", make<Halves>());
-  app.actor("whole", make<Whole>());
+  app.actor<Halves>("halves");
+  app.actor<Whole>("whole");
   app.serve_if_worker(argc, argv);
 
   Graph g(app.ops());
@@ -47,14 +40,11 @@ int main(int argc, char** argv) {
   const Value x = g.actor("halves", "producer", {}, {{"x", {DType::f32, {4, 2}}, NdSbp{Sbp::S(0)}}})[0];
   g.actor("whole", "consumer", {x}, {}, {}, {NdSbp{Sbp::B()}});
 
-  auto plan = compile(g, {.stages = {Mesh::dense({{"x", 2}})}, .stage_of_unit = {0}, .lanes = 1, .seed = 0, .costs = {}});
-  if (!plan.ok()) return std::fprintf(stderr, "%s\n", plan.status().message().c_str()), exit_plan;
+  const auto plan = compile(g, {.stages = {Mesh::dense({{"x", 2}})}, .stage_of_unit = {0}, .lanes = 1, .seed = 0, .costs = {}});
   JobOptions job;
   job.session.steps = 3;
   job.session.on_closed = [](const std::string&, std::int64_t step, const std::vector<Report>& reports) {
     for (const auto& r : reports) std::printf("step %lld: %s = %g\n", static_cast<long long>(step), r.name.c_str(), r.values[0]);
   };
-  const JobResult result = app.run(*plan, job);
-  if (!result.status.ok()) std::fprintf(stderr, "%s\n", result.status.message().c_str());
-  return result.exit_code;
+  return app.run_main(plan, job);
 }
