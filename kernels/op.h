@@ -125,6 +125,8 @@ struct OpDef {
   /// A scalar loss, the root of a backward pass: output 0 is an f64 [1] sum over rows, not divided by
   /// anything. Its gradient rule reads no grad_out; it multiplies by the attribute "scale" (1 / divisor).
   bool is_loss = false;
+  /// The op draws random numbers: the graph gives it its logical name as the attribute "rng" where it has none.
+  bool random = false;
   /// Output i may share the memory of input in_place[i] (-1: not), when that input has no other reader.
   std::vector<int> in_place;
   std::function<void(const Call&)> cpu;

@@ -15,6 +15,7 @@
 
 #include "runtime/launcher.h"
 #include "runtime/plan_io.h"
+#include "runtime/verify.h"
 
 namespace troupe::runtime {
 
@@ -95,7 +96,7 @@ class Job {
   void send(Rank to, const ToWorker& message) {
     auto& w = launcher_.workers()[to];
     // A link that breaks is noticed where it is read; the process behind it tells why.
-    if (w.link) (void)w.link->send(encode(message)).ok();
+    if (w.link) (void)w.link->post(encode(message)).ok();
   }
 
   void end(Status status, int code) {
@@ -109,14 +110,16 @@ class Job {
     auto& workers = launcher_.workers();
     std::vector<pollfd> fds;
     std::vector<std::pair<int, Rank>> what;   // 0 link, 1 log, 2 death, 3 signal
-    auto add = [&](int fd, int kind, Rank r) {
+    auto add = [&](int fd, int kind, Rank r, short events = POLLIN) {
       if (fd < 0) return;
-      fds.push_back({fd, POLLIN, 0});
+      fds.push_back({fd, events, 0});
       what.push_back({kind, r});
     };
     for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r) {
       auto& w = workers[r];
-      if (!stopped_.count(r) && w.link && !broken_.count(r)) add(w.link->fd(), 0, r);
+      // A worker that does not read must not hold the others up, nor the signals.
+      const short more = w.link && w.link->unsent() ? POLLOUT : 0;
+      if (!stopped_.count(r) && w.link && !broken_.count(r)) add(w.link->fd(), 0, r, static_cast<short>(POLLIN | more));
       add(w.log_fd, 1, r);
       if (!w.exited) add(w.pidfd, 2, r);
     }
@@ -125,8 +128,9 @@ class Job {
     for (std::size_t i = 0; i < fds.size() && !over_; ++i) {
       if (fds[i].revents == 0) continue;
       auto [kind, r] = what[i];
-      if (kind == 0) read_link(r);
-      else if (kind == 1) launcher_.read_log(workers[r], [&, rank = r](const std::string& line) { log(rank, line); });
+      if (kind == 0 && (fds[i].revents & POLLOUT) != 0) (void)workers[r].link->flush().ok();
+      if (kind == 0 && (fds[i].revents & ~POLLOUT) != 0) read_link(r);
+      if (kind == 1) launcher_.read_log(workers[r], [&, rank = r](const std::string& line) { log(rank, line); });
       else if (kind == 2) launcher_.reap(workers[r]);
       else on_signal();
     }
@@ -175,7 +179,10 @@ class Job {
       if (static_cast<Rank>(addresses_.addresses.size()) == plan_.workers())
         for (Rank to = 0; to < plan_.workers(); ++to) send(to, addresses_);
     } else if (std::get_if<Ready>(&message)) {
-      if (++ready_ == plan_.workers()) session_.begin();
+      if (++ready_ == plan_.workers()) {
+        if (options_.on_ready) options_.on_ready();
+        session_.begin();
+      }
     } else if (auto* m = std::get_if<Spans>(&message)) {
       auto& all = result_.spans[r];
       all.insert(all.end(), std::make_move_iterator(m->spans.begin()), std::make_move_iterator(m->spans.end()));
@@ -193,8 +200,7 @@ class Job {
         pending_ = s;
         pending_until_ = clock::now() + std::chrono::milliseconds(700);
       } else {
-        const bool diverged = s.code() == Code::invalid && !std::get_if<WorkerFailed>(&message);
-        end(with_log(r, s), diverged ? exit_diverged : exit_worker);
+        end(with_log(r, s), session_.diverged() ? exit_diverged : exit_worker);
       }
     }
   }
@@ -241,7 +247,10 @@ class Job {
 
 }  // namespace
 
-JobResult App::run(const Plan& plan, JobOptions options) const { return Job(plan, std::move(options)).run(); }
+JobResult App::run(const Plan& plan, JobOptions options) const {
+  if (Status s = verify(plan); !s.ok()) return {std::move(s), exit_plan, {}, 0, {}, {}};
+  return Job(plan, std::move(options)).run();
+}
 
 int App::run_main(const Expected<Plan>& plan, JobOptions options) const {
   const JobResult result = plan.ok() ? run(*plan, std::move(options)) : JobResult{plan.status(), exit_plan, {}, 0, {}, {}};

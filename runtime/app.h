@@ -27,8 +27,9 @@ struct JobOptions {
   bool trace = false;
   double paced = 0;                        ///< > 0: the paced device at this scale
   bool run_kernels = true;                 ///< paced only
-  int stall_s = 120;                       ///< no message from any worker for so long: give up and say why
+  int stall_s = 120;                       ///< no act of any worker for so long: give up and say why
   std::function<void(Rank, const std::string&)> on_log;   ///< a line of a worker's log
+  std::function<void()> on_ready;          ///< all workers are built: the first step begins
   std::function<Status()> give_up;         ///< asked now and then; an error ends the job (a disk that is full, say)
 };
 

@@ -38,6 +38,7 @@ struct FromWorker {
     failed :group { actor @8 :Text; code @9 :UInt8; message @10 :Text; }
     explanation @11 :Text;
     spans @12 :List(Span);
+    progress @16 :Int64;
     stopped :group { peakBytes @13 :Int64; sentBytes @14 :UInt64; receivedBytes @15 :UInt64; }
   }
 }

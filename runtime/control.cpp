@@ -99,6 +99,7 @@ std::vector<std::byte> encode(const FromWorker& in) {
   std::visit(Overloaded{
                  [&](const WorkerAddress& m) { b.setAddress(data(m.blob)); },
                  [&](const Ready&) { b.setReady(); },
+                 [&](const Progress& m) { b.setProgress(m.acts); },
                  [&](const Closed& m) {
                    auto x = b.initClosed();
                    x.setProgram(m.program);
@@ -179,6 +180,7 @@ Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
     switch (r.which()) {
       case wire::FromWorker::ADDRESS: return WorkerAddress{text(r.getAddress())};
       case wire::FromWorker::READY: return Ready{};
+      case wire::FromWorker::PROGRESS: return Progress{r.getProgress()};
       case wire::FromWorker::CLOSED: {
         Closed c{r.getClosed().getProgram(), r.getClosed().getStep(), {}, r.getClosed().getBusyNs()};
         for (auto report : r.getClosed().getReports()) c.reports.push_back(get(report));

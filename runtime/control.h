@@ -49,6 +49,8 @@ using ToWorker = std::variant<Hello, Connect, BeginRun, Go, CommitStep, Feed, Ex
 
 struct WorkerAddress { std::string blob; };
 struct Ready {};
+/// Sent about once a second while acts are finished: a step that is merely long is no stall.
+struct Progress { std::int64_t acts = 0; };
 /// A program's step is over at a place. For the training program this is its vote.
 struct Closed {
   std::int32_t program = 0;
@@ -61,7 +63,7 @@ struct WorkerFailed { std::string actor; Status status; };
 struct Explained { std::string text; };
 struct Spans { std::vector<TraceSpan> spans; };
 struct Stopped { std::int64_t peak_bytes = 0; std::uint64_t sent_bytes = 0, received_bytes = 0; };
-using FromWorker = std::variant<WorkerAddress, Ready, Closed, EarlyReport, WorkerFailed, Explained, Spans, Stopped>;
+using FromWorker = std::variant<WorkerAddress, Ready, Progress, Closed, EarlyReport, WorkerFailed, Explained, Spans, Stopped>;
 
 /// Wire form: a Cap'n Proto message. Reading answers an error for anything malformed.
 std::vector<std::byte> encode(const ToWorker& message);

@@ -26,6 +26,9 @@ bool Graph::check_program(const std::string& reader, const std::vector<Value>& i
 
 std::int32_t Graph::program(const std::string& name, ProgramSpec spec) {
   if (spec.microbatches < 1) fail("program '" + name + "': microbatches must be at least 1");
+  if (name.empty() || name == "digest" || std::find(programs_.begin(), programs_.end(), name) != programs_.end())
+    fail("program '" + name + "': choose another name (each once; 'digest' is Troupe's own)");
+  if (programs_.size() == 31) fail("program '" + name + "' is one too many: a graph has at most 31");
   programs_.push_back(name);
   program_specs_.push_back(spec);
   return program_ = static_cast<std::int32_t>(programs_.size()) - 1;
@@ -91,6 +94,7 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
   n.op = op;
   n.name = unique(name);
   n.attrs = std::move(attrs);
+  if (def->random && !n.attrs.has("rng")) n.attrs.set("rng", n.name);
   n.in = in;
   n.unit = unit_;
   n.program = program_;

@@ -93,13 +93,14 @@ class Graph {
   Value param(const std::string& name, const Shape& shape, Init init, bool decay = true);
   /// One op. Inputs are values of this program or parameters.
   std::vector<Value> op(const std::string& op, const std::vector<Value>& in, Attrs attrs = {}, std::string name = {});
-  /// A user-defined actor of `kind`; answers its output ports. Without inputs it is a source.
+  /// A user-defined actor of `kind`; answers its output ports. Without inputs it is a source. No gradient passes
+  /// through it: parameters upstream are trained only by other ways to the loss.
   std::vector<Value> actor(const std::string& kind, const std::string& name, const std::vector<Value>& in,
                            const std::vector<PortType>& out, Attrs attrs = {},
                            std::vector<std::optional<NdSbp>> in_sbp = {});
   /// Sends the values of a small tensor to the session, once per microbatch.
   void report(const std::string& name, Value v);
-  /// How a value shall lie on its stage's mesh.
+  /// How a value should lie on its stage's mesh: weighed against the cost of its boxings, not forced.
   void hint(Value v, NdSbp sbp);
   /// A value that the session sends, once per microbatch (a prompt, a command).
   Value feed(const std::string& name, TensorType type);

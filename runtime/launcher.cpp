@@ -34,6 +34,30 @@ Status Link::send(const std::vector<std::byte>& message) {
   return {};
 }
 
+Status Link::post(const std::vector<std::byte>& message) {
+  const auto size = static_cast<std::uint32_t>(message.size());
+  const auto head = std::as_bytes(std::span(&size, 1));
+  out_.insert(out_.end(), head.begin(), head.end());
+  out_.insert(out_.end(), message.begin(), message.end());
+  return flush();
+}
+
+Status Link::flush() {
+  std::size_t at = 0;
+  while (at < out_.size()) {
+    const ssize_t n = ::send(fd_, out_.data() + at, out_.size() - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (n <= 0) {
+      out_.clear();
+      return Status(Code::unavailable, std::string("control link: ") + std::strerror(errno));
+    }
+    at += static_cast<std::size_t>(n);
+  }
+  out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(at));
+  return {};
+}
+
 Status Link::receive(std::deque<std::vector<std::byte>>& messages) {
   std::byte chunk[1 << 16];
   ssize_t n;

@@ -27,12 +27,16 @@ class Link {
   int fd() const { return fd_; }
   /// Blocks until written. Error: the other end is gone.
   Status send(const std::vector<std::byte>& message);
+  /// Queues a message and writes what the other end takes without waiting; `flush` writes more of it.
+  Status post(const std::vector<std::byte>& message);
+  Status flush();
+  bool unsent() const { return !out_.empty(); }
   /// Reads what is there (blocks if nothing is) and appends whole messages. Error: closed or malformed.
   Status receive(std::deque<std::vector<std::byte>>& messages);
 
  private:
   int fd_;
-  std::vector<std::byte> buffer_;
+  std::vector<std::byte> buffer_, out_;
 };
 
 struct WorkerProcess {

@@ -2,7 +2,7 @@
 // a worker instantiates its own part from its rank. Nobody lists the cluster.
 //
 // Plain values, comparable; written and read as Cap'n Proto (plan_io.h). Shown by plan_text.h, checked by
-// verify.h, timed by simulate.h, run by worker.h.
+// verify.h, timed by token_game.h, run by worker.h.
 #pragma once
 
 #include <string>

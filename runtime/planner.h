@@ -1,5 +1,5 @@
 // Planner: lowered ops -> segments -> actors, channels, slots and memory, by role. Internal to the compiler;
-// its parts are in planner_*.cpp, in the order in which run() calls them.
+// run() is in compile.cpp, its parts in planner_*.cpp in the order in which it calls them.
 #pragma once
 
 #include <set>

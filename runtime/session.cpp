@@ -189,7 +189,8 @@ Status Session::commit(std::int64_t step, const Vote& vote) {
     squares += actors::combine_row_sums(it->second, shape.empty() ? 1 : shape[0]);
   }
   result.grad_norm = std::sqrt(squares);
-  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
+  diverged_ = !std::isfinite(result.loss) || !std::isfinite(result.grad_norm);
+  if (diverged_)
     return invalid("step " + std::to_string(step) + ": loss " + std::to_string(result.loss) + ", gradient norm " +
                    std::to_string(result.grad_norm) + ": training has diverged; lower schedule.lr or raise schedule.warmup");
   result.lr = options_.lr ? options_.lr(step) : plan_.hyper.lr;

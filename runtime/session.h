@@ -52,6 +52,8 @@ class Session {
   /// What a worker says. Error: the job cannot go on (which place, which actor, why).
   Status handle(Rank from, const FromWorker& message);
   bool finished() const { return finished_; }
+  /// The error that handle answered was a loss or norm that is not finite.
+  bool diverged() const { return diverged_; }
   /// One hash over all logical parameters in name order, the same on any topology; empty before the end.
   const std::string& params_hash() const { return params_hash_; }
   std::int64_t committed() const { return committed_; }
@@ -78,7 +80,7 @@ class Session {
   std::map<std::pair<std::int32_t, std::int64_t>, Vote> open_;
   std::vector<std::vector<bool>> votes_;      // per program, per rank
   std::int64_t committed_ = 0;                // steps
-  bool digested_ = false, finished_ = false;
+  bool digested_ = false, finished_ = false, diverged_ = false;
   Status fed_;                                // what is wrong with what options.feed gave
   std::string params_hash_;
 };

@@ -5,8 +5,8 @@
 
 namespace troupe::runtime {
 
-/// Indices, ports, rates (the balance equations, channel by channel), slots. A plan that was read from outside
-/// is safe to instantiate after this.
+/// Indices, ports, rates (the balance equations, channel by channel), slots: what a plan that was read from outside
+/// must satisfy before it is instantiated. It trusts that offsets leave room for their tensors.
 Status check_structure(const Plan& plan);
 
 /// check_structure, the token game (token_game.h) with every program, and the memory of every place against

@@ -24,6 +24,7 @@ struct Worker::Impl {
   std::vector<caf::actor> actors;
   caf::actor conductor;
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns = std::make_shared<std::atomic<std::int64_t>>(0);
+  std::shared_ptr<std::atomic<std::int64_t>> acts = std::make_shared<std::atomic<std::int64_t>>(0);
   bool stopped = false;
 
   const PlanRole& role() const { return plan.roles[local.stage]; }
@@ -88,18 +89,20 @@ namespace {
 /// Counts the time that a stream computes, for the step's metrics.
 class Metered final : public actors::Executor {
  public:
-  Metered(std::unique_ptr<actors::Executor> inner, std::shared_ptr<std::atomic<std::int64_t>> busy_ns)
-      : inner_(std::move(inner)), busy_ns_(std::move(busy_ns)) {}
+  using Counter = std::shared_ptr<std::atomic<std::int64_t>>;
+  Metered(std::unique_ptr<actors::Executor> inner, Counter busy_ns, Counter acts)
+      : inner_(std::move(inner)), busy_ns_(std::move(busy_ns)), acts_(std::move(acts)) {}
   void submit(actors::ActContext c, std::function<void()> started, std::function<void(actors::ActDone)> done) override {
-    inner_->submit(std::move(c), std::move(started), [busy = busy_ns_, done = std::move(done)](actors::ActDone d) {
+    inner_->submit(std::move(c), std::move(started), [busy = busy_ns_, acts = acts_, done = std::move(done)](actors::ActDone d) {
       *busy += d.end_ns - d.begin_ns;
+      ++*acts;
       done(std::move(d));
     });
   }
 
  private:
   std::unique_ptr<actors::Executor> inner_;
-  std::shared_ptr<std::atomic<std::int64_t>> busy_ns_;
+  Counter busy_ns_, acts_;
 };
 
 /// Passes time, computes nothing: for schedules on the paced device.
@@ -292,7 +295,7 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalAc
   auto stream = std::make_unique<actors::StreamExecutor>(pa.name, *streams.at(pa.stream), std::move(body), pa.priority,
                                                          pa.run, pa.cost_s);
   if (pa.stream != "compute") return std::shared_ptr<actors::Executor>(std::move(stream));
-  return std::shared_ptr<actors::Executor>(std::make_shared<Metered>(std::move(stream), busy_ns));
+  return std::shared_ptr<actors::Executor>(std::make_shared<Metered>(std::move(stream), busy_ns, acts));
 }
 
 void Worker::Impl::initialise_parameters() {
@@ -373,6 +376,8 @@ void Worker::stop() {
   for (auto& a : impl_->actors) caf::anon_send_exit(a, caf::exit_reason::user_shutdown);
   if (impl_->conductor) caf::anon_send_exit(impl_->conductor, caf::exit_reason::user_shutdown);
 }
+
+std::int64_t Worker::acts() const { return *impl_->acts; }
 
 const LocalPlan& Worker::local() const { return impl_->local; }
 

@@ -8,7 +8,9 @@
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/atom.hpp>
+#include <condition_variable>
 #include <mutex>
+#include <thread>
 
 #include "comm/ucx/ucx_transport.h"
 #include "devices/cpu/cpu_device.h"
@@ -96,6 +98,37 @@ class Control {
   std::deque<std::vector<std::byte>> messages_;
 };
 
+/// Says once a second how far the worker is, if it has got any further.
+class Heartbeat {
+ public:
+  Heartbeat(const Worker& worker, Control& control) : thread_([this, &worker, &control] { beat(worker, control); }) {}
+  ~Heartbeat() {
+    {
+      std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  Heartbeat(const Heartbeat&) = delete;
+
+ private:
+  void beat(const Worker& worker, Control& control) {
+    std::int64_t last = 0;
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, std::chrono::seconds(1), [this] { return over_; })) {
+      const auto acts = worker.acts();
+      if (acts != last) control.send(Progress{acts});
+      last = acts;
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  std::thread thread_;   // last: it uses the members above
+};
+
 }  // namespace
 
 int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet& user_actors) {
@@ -126,8 +159,12 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   if (!transport.ok()) return fail(transport.status());
   control.send(WorkerAddress{(*transport)->address()});
   auto second = control.next();
+  while (std::holds_alternative<ExplainAll>(second)) {
+    control.send(Explained{"waits for the addresses of its peers\n"});
+    second = control.next();
+  }
   const Connect* connect = std::get_if<Connect>(&second);
-  if (!connect) return exit_worker;
+  if (!connect) return fail(invalid("expected the addresses of the peers, got another message"));
   (*transport)->connect(connect->addresses);
 
   std::unique_ptr<Device> device;
@@ -158,6 +195,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     auto worker = Worker::create(*plan, hello->rank, std::move(env));
     if (!worker.ok()) return fail(worker.status());
     control.send(Ready{});
+    Heartbeat heartbeat(**worker, control);
     for (;;) {
       auto message = control.next();
       if (std::holds_alternative<Stop>(message)) break;

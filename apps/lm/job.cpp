@@ -180,6 +180,7 @@ class Training {
     for (const auto& prefix : a_.worker_prefixes) o.prefixes.push_back(split_words(prefix));
     o.trace = a_.trace;
     o.stall_s = a_.stall_s;
+    o.on_ready = [this] { last_ns_ = clock_.now_ns(); };
     o.on_log = [this](Rank rank, const std::string& line) { progress_.note("worker " + std::to_string(rank) + ": " + line); };
     o.give_up = [this] { return write_error_; };
     SessionOptions& s = o.session;
@@ -208,7 +209,6 @@ class Training {
 
   void on_step(const StepResult& r) {
     const auto now = clock_.now_ns();
-    if (last_ns_ == 0) last_ns_ = begin_ns_;
     const double ms = static_cast<double>(now - last_ns_) * 1e-6;
     last_ns_ = now;
     report::StepMetrics m;
@@ -236,6 +236,7 @@ class Training {
     m.step = step;
     m.tokens = p_.config.eval.batches * p_.config.schedule.microbatch * p_.config.model.seq;
     m.eval_loss = sum / static_cast<double>(m.tokens);
+    m.eval_ms = static_cast<double>(clock_.now_ns() - last_ns_) * 1e-6;
     m.generation = 1;
     keep(metrics_->write(m));
     curve_.eval.push_back({static_cast<double>(step), m.eval_loss});

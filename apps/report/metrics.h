@@ -29,7 +29,7 @@ struct EvalMetrics {
   std::int64_t step = 0;    ///< the parameters are those after this many steps
   double eval_loss = 0;     ///< nats per token
   std::int64_t tokens = 0;  ///< evaluated
-  double eval_ms = 0;
+  double eval_ms = 0;       ///< from the commit of these parameters, or a later one, to the last loss
   std::int64_t generation = 0;
 };
 
