@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "tests/apps/temp_dir.h"
 
 using namespace troupe;

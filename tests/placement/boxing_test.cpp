@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <map>
 #include <optional>
 
 #include "placement/boxing.h"
