@@ -50,8 +50,15 @@ struct PortMemory {
   std::byte* at(std::int32_t slot) const { return base + slot * slot_bytes; }
 };
 
-/// Numbers that a worker reports to the session: losses, norms, digests, text.
+/// Numbers that a worker reports to the session.
 struct Report {
+  enum class Kind : std::uint8_t {
+    value,                             ///< what the application reports, under a name of its own
+    loss,                              ///< a microbatch's part of the loss that is minimised
+    norm,                              ///< a parameter's gradient: [row lo, row hi, sum of squares] of tree nodes of its rows
+    digest,                            ///< a parameter's bits; `name` is NAME|EXTENT
+  };
+  Kind kind = Kind::value;
   std::string name;
   std::int64_t step = 0;
   std::int32_t microbatch = -1;

@@ -13,17 +13,18 @@ namespace troupe::actors {
 
 namespace {
 
-/// The part's whole gradient: the only use, or the sum of the uses in graph order (into `sum`).
-const float* gradient(const ParamPart& part, const std::vector<PortMemory>& in, const ActContext& c,
-                      std::vector<float>& sum, Parallel& par) {
+/// The part's whole gradient: the only use, or the sum of the uses in graph order (into `scratch`).
+const float* gradient(const ParamPart& part, const std::vector<PortMemory>& in, const ActContext& c, std::byte* scratch,
+                      Parallel& par) {
   auto use = [&](const ParamPart::Use& u) {
     return reinterpret_cast<const float*>(in[u.port].at(c.act.in[u.port].token.slot) + u.offset);
   };
   if (part.grads.size() == 1) return use(part.grads[0]);
   const auto n = part.extent.elements();
-  sum.assign(use(part.grads[0]), use(part.grads[0]) + n);
-  for (std::size_t i = 1; i < part.grads.size(); ++i) kernels::add_into(sum.data(), use(part.grads[i]), n, par);
-  return sum.data();
+  auto* sum = reinterpret_cast<float*>(scratch);
+  std::copy_n(use(part.grads[0]), n, sum);
+  for (std::size_t i = 1; i < part.grads.size(); ++i) kernels::add_into(sum, use(part.grads[i]), n, par);
+  return sum;
 }
 
 double tree_sum(Term node, const std::function<const double*(Term)>& known) {
@@ -45,19 +46,18 @@ double combine_row_sums(const std::vector<double>& triples, std::int64_t rows) {
   });
 }
 
-NormBody::NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, ReportSink report)
-    : parts_(std::move(parts)), in_(std::move(in)), report_(std::move(report)) {}
+NormBody::NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::byte* scratch, ReportSink report)
+    : parts_(std::move(parts)), in_(std::move(in)), scratch_(scratch), report_(std::move(report)) {}
 
 Status NormBody::run(const ActContext& c, Parallel& par) {
-  std::vector<float> sum;
   for (const auto& part : parts_) {
     if (part.extent.empty()) continue;
     // Rows are indices of dim 0, everything else belongs to the row. Only whole rows can be summed here.
     const Range rows = part.extent.dims.empty() ? Range{0, 1} : part.extent.dims[0];
     const std::int64_t cols = part.extent.elements() / rows.size();
     std::vector<double> squares(static_cast<std::size_t>(rows.size()));
-    kernels::row_square_sums(gradient(part, in_, c, sum, par), rows.size(), cols, squares.data(), par);
-    Report report{"norm:" + part.name, c.step, -1, {}};
+    kernels::row_square_sums(gradient(part, in_, c, scratch_, par), rows.size(), cols, squares.data(), par);
+    Report report{Report::Kind::norm, part.name, c.step, -1, {}};
     const Term own{static_cast<std::int32_t>(rows.lo), static_cast<std::int32_t>(rows.hi)};
     for (const Term& node : tree_cover(own, static_cast<std::int32_t>(part.rows))) {
       const double value = tree_sum(node, [&](Term t) {
@@ -71,8 +71,9 @@ Status NormBody::run(const ActContext& c, Parallel& par) {
 }
 
 UpdateBody::UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port,
-                       PortMemory params, std::byte* state, kernels::AdamW hyper)
-    : parts_(std::move(parts)), in_(std::move(in)), commit_port_(commit_port), params_(params), state_(state), hyper_(hyper) {}
+                       PortMemory params, std::byte* state, std::byte* scratch, kernels::AdamW hyper)
+    : parts_(std::move(parts)), in_(std::move(in)), commit_port_(commit_port), params_(params), state_(state), scratch_(scratch),
+      hyper_(hyper) {}
 
 Status UpdateBody::run(const ActContext& c, Parallel& par) {
   Commit commit;
@@ -81,14 +82,13 @@ Status UpdateBody::run(const ActContext& c, Parallel& par) {
   hyper.lr = static_cast<float>(commit.lr);
   hyper.grad_scale = commit.grad_scale;
   hyper.step = commit.update;
-  std::vector<float> sum;
   for (const auto& part : parts_) {
     const auto n = part.extent.elements();
     if (n == 0) continue;
     hyper.weight_decay = part.decay ? hyper_.weight_decay : 0;
     auto* m = reinterpret_cast<float*>(state_ + part.state_offset);
     kernels::adamw_update(reinterpret_cast<float*>(params_.at(c.act.out[0].slot) + part.param_offset),
-                          gradient(part, in_, c, sum, par), m, m + n, n, hyper, par);
+                          gradient(part, in_, c, scratch_, par), m, m + n, n, hyper, par);
   }
   return {};
 }
@@ -101,7 +101,7 @@ Status DigestBody::run(const ActContext& c, Parallel& par) {
     part.view.data = params_.at(c.act.in[0].token.slot) + part.offset;
     const auto words = kernels::digest(part.view, par);
     // Words travel as doubles' bits: a report is a list of doubles.
-    report_(c.program, {"digest:" + part.name, c.step, -1, {std::bit_cast<double>(words[0]), std::bit_cast<double>(words[1])}});
+    report_(c.program, {Report::Kind::digest, part.name, c.step, -1, {std::bit_cast<double>(words[0]), std::bit_cast<double>(words[1])}});
   }
   return {};
 }

@@ -26,15 +26,17 @@ struct ParamPart {
 /// NU-2: each row is summed in float64 in a fixed order, rows along the fixed tree.
 double combine_row_sums(const std::vector<double>& triples, std::int64_t rows);
 
-/// Reports "norm:NAME" with triples [row lo, row hi, sum of squares] for the part's rows.
+/// Reports the norm of each part: triples [row lo, row hi, sum of squares] for its rows.
 class NormBody final : public Body {
  public:
-  NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, ReportSink report);
+  /// `scratch` holds the largest part that has several uses: their sum.
+  NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::byte* scratch, ReportSink report);
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
   std::vector<ParamPart> parts_;
   std::vector<PortMemory> in_;
+  std::byte* scratch_;
   ReportSink report_;
 };
 
@@ -42,7 +44,7 @@ class NormBody final : public Body {
 class UpdateBody final : public Body {
  public:
   UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port, PortMemory params,
-             std::byte* state, kernels::AdamW hyper);
+             std::byte* state, std::byte* scratch, kernels::AdamW hyper);
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
@@ -51,10 +53,11 @@ class UpdateBody final : public Body {
   std::int32_t commit_port_;
   PortMemory params_;
   std::byte* state_;
+  std::byte* scratch_;
   kernels::AdamW hyper_;
 };
 
-/// Reports "digest:NAME" of each part: see kernels::digest. Equal for equal parameters on any topology.
+/// Reports the digest of each part: see kernels::digest. Equal for equal parameters on any topology.
 class DigestBody final : public Body {
  public:
   struct Part { std::string name; kernels::View view; std::int64_t offset; };

@@ -1,21 +1,8 @@
 #include "actors/segment.h"
 
-#include "devices/base/check.h"
 #include "kernels/vector.h"
 
 namespace troupe::actors {
-
-std::vector<LaneAct> lane_acts(const std::vector<std::int32_t>& microbatches, Term owned, std::int32_t lanes,
-                               std::int64_t total) {
-  std::vector<LaneAct> acts;
-  for (auto m : microbatches) {
-    const std::int32_t lane = lane_of(m, lanes, total);
-    const Range range = microbatches_of(lane, lanes, total);
-    const LanePush push = lane_push(owned, lane, lanes);
-    acts.push_back({push.slot, m != range.lo, m + 1 == range.hi ? push.merges : 0});
-  }
-  return acts;
-}
 
 SegmentBody::SegmentBody(SegmentSpec spec) : spec_(std::move(spec)) {}
 
@@ -31,12 +18,13 @@ kernels::View SegmentBody::resolve(const Operand& o, const ActContext& c, const 
 }
 
 Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
-  const LaneAct lane = spec_.lanes.empty() ? LaneAct{} : spec_.lanes[c.local];
+  static const LaneAct none;
+  const LaneAct& lane = spec_.lanes.empty() ? none : spec_.lanes[c.local];
   for (const BoundOp& op : spec_.ops) {
     kernels::Call call;
     for (const auto& o : op.in) call.in.push_back(resolve(o, c, lane));
     if (!op.def) {
-      Report report{op.name, c.step, c.microbatch, {}};
+      Report report{op.report, op.name, c.step, c.microbatch, {}};
       const auto& v = call.in.front();
       for (std::int64_t i = 0; i < v.size(); ++i)
         report.values.push_back(v.dtype == DType::f64   ? v.as<double>()[i]
@@ -68,12 +56,9 @@ void SegmentBody::merge_lanes(const ActContext& c, const LaneAct& lane, Parallel
     const std::int64_t bytes = spec_.copy_bytes[port];
     if (bytes == 0) continue;
     std::byte* base = spec_.out[port].at(c.act.out[port].slot);
-    for (std::int32_t m = 0; m < lane.merges; ++m) {
-      const std::int32_t top = lane.copy - m;
-      ASSERT(top >= 1, lane.copy, m);
-      kernels::add_into(reinterpret_cast<float*>(base + (top - 1) * bytes),
-                        reinterpret_cast<const float*>(base + top * bytes), bytes / 4, parallel);
-    }
+    for (const auto& [into, from] : lane.merges)
+      kernels::add_into(reinterpret_cast<float*>(base + into * bytes), reinterpret_cast<const float*>(base + from * bytes),
+                        bytes / 4, parallel);
   }
 }
 

@@ -22,27 +22,19 @@ struct Operand {
 
 /// One op, bound to the memory of one place.
 struct BoundOp {
-  const kernels::OpDef* def = nullptr;   ///< null: `report` the first input under `name`
+  const kernels::OpDef* def = nullptr;   ///< null: report the first input under `name`
+  Report::Kind report = Report::Kind::value;
   std::string name;
   kernels::Attrs attrs;
   std::vector<Operand> in, out;
   std::uint64_t rng_key = 0;
 };
 
-/// What the position of a microbatch in its lane means for gradient accumulators (placement/tree.h).
-struct LaneAct {
-  std::int32_t copy = 0;              ///< which copy is written
-  bool accumulate = false;            ///< not the first of its lane
-  std::int32_t merges = 0;            ///< after the last of its lane
-};
-std::vector<LaneAct> lane_acts(const std::vector<std::int32_t>& microbatches, Term owned, std::int32_t lanes,
-                               std::int64_t microbatches_total);
-
 struct SegmentSpec {
   std::vector<BoundOp> ops;
   std::vector<PortMemory> in, out;
   std::vector<std::int64_t> copy_bytes;   ///< per output port: bytes of one lane copy; 0: no accumulator
-  std::vector<LaneAct> lanes;             ///< per local microbatch
+  std::vector<LaneAct> lanes;             ///< per local microbatch; empty: no accumulator
   std::byte* scratch = nullptr;           ///< shared by the segments of a stream
   std::int64_t scratch_bytes = 0;
   std::int64_t op_scratch_offset = 0;     ///< where kernels find their own scratch

@@ -73,7 +73,7 @@ class UserBody final : public Body {
     call.samples_per_microbatch = samples_;
     call.par = &parallel;
     call.report = [&](std::string name, std::vector<double> values) {
-      report_(c.program, {std::move(name), c.step, c.microbatch, std::move(values)});
+      report_(c.program, {Report::Kind::value, std::move(name), c.step, c.microbatch, std::move(values)});
     };
     return actor_->act(call);
   }

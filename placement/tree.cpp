@@ -1,6 +1,8 @@
 #include "placement/tree.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "devices/base/check.h"
 
@@ -12,6 +14,26 @@ std::pair<Term, Term> tree_children(Term node) {
   while (half * 2 < node.hi - node.lo) half *= 2;
   return {{node.lo, node.lo + half}, {node.lo + half, node.hi}};
 }
+
+namespace {
+
+/// The parent of a node that is not the root.
+Term tree_parent(Term node, std::int32_t leaves) {
+  Term at{0, leaves};
+  for (;;) {
+    const auto [left, right] = tree_children(at);
+    if (left == node || right == node) return at;
+    at = node.lo < left.hi ? left : right;
+  }
+}
+
+/// Which part of `split_range({0, total}, parts, .)` has `at`.
+std::int64_t part_of(std::int64_t at, std::int64_t total, std::int64_t parts) {
+  const std::int64_t size = total / parts, longer = total % parts;   // the first `longer` parts have one more
+  return at < longer * (size + 1) ? at / (size + 1) : longer + (at - longer * (size + 1)) / size;
+}
+
+}  // namespace
 
 bool is_tree_node(Term node, std::int32_t leaves) {
   Term at{0, leaves};
@@ -41,17 +63,48 @@ std::vector<Term> tree_cover(Term range, std::int32_t leaves) {
   return out;
 }
 
-LanePush lane_push(Term owned, std::int32_t leaf, std::int32_t leaves) {
-  ASSERT(leaf >= owned.lo && leaf < owned.hi, leaf, owned.lo, owned.hi);
-  const auto before = static_cast<std::int32_t>(tree_cover({owned.lo, leaf}, leaves).size());
-  const auto after = static_cast<std::int32_t>(tree_cover({owned.lo, leaf + 1}, leaves).size());
-  return {before, before + 1 - after};
-}
-
-std::int32_t lane_copies(Term owned, std::int32_t leaves) {
-  std::int32_t most = 0;
-  for (auto leaf = owned.lo; leaf < owned.hi; ++leaf) most = std::max(most, lane_push(owned, leaf, leaves).slot + 1);
-  return most;
+LaneSchedule lane_schedule(const std::vector<std::int32_t>& microbatches, std::int32_t lanes, std::int64_t total) {
+  LaneSchedule out;
+  std::map<std::int32_t, std::int32_t> open;                          // lane -> copy
+  std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> done; // complete node -> copy
+  std::set<std::int32_t> free;
+  for (auto m : microbatches) {
+    const std::int32_t lane = lane_of(m, lanes, total);
+    const Range range = microbatches_of(lane, lanes, total);
+    LaneAct act;
+    act.accumulate = m != range.lo;
+    if (!act.accumulate) {
+      if (free.empty()) free.insert(out.copies++);
+      open[lane] = *free.begin();
+      free.erase(free.begin());
+    }
+    ASSERT(open.count(lane), m, lane, lanes);
+    act.copy = open[lane];
+    if (m + 1 == range.hi) {
+      Term node{lane, lane + 1};
+      std::int32_t copy = act.copy;
+      open.erase(lane);
+      while (!(node == Term{0, lanes})) {
+        const Term parent = tree_parent(node, lanes);
+        const auto [left, right] = tree_children(parent);
+        const Term sibling = left == node ? right : left;
+        const auto it = done.find({sibling.lo, sibling.hi});
+        if (it == done.end()) break;
+        // Addition commutes bit for bit, so the sum goes wherever is lower.
+        const auto [into, from] = std::minmax(copy, it->second);
+        act.merges.push_back({into, from});
+        free.insert(from);
+        done.erase(it);
+        node = parent;
+        copy = into;
+      }
+      done[{node.lo, node.hi}] = copy;
+    }
+    out.acts.push_back(std::move(act));
+  }
+  ASSERT(open.empty(), open.size());
+  for (const auto& [node, copy] : done) out.held.push_back({{node.first, node.second}, copy});
+  return out;
 }
 
 Term lanes_of(std::int64_t dp, std::int64_t index, std::int32_t lanes) {
@@ -64,17 +117,13 @@ Range microbatches_of(std::int32_t lane, std::int32_t lanes, std::int64_t microb
 }
 
 std::int32_t lane_of(std::int64_t microbatch, std::int32_t lanes, std::int64_t microbatches) {
-  for (std::int32_t lane = 0; lane < lanes; ++lane)
-    if (microbatch < microbatches_of(lane, lanes, microbatches).hi) return lane;
-  ASSERT(false, microbatch, lanes, microbatches);
-  return -1;
+  ASSERT(microbatch >= 0 && microbatch < microbatches, microbatch, lanes, microbatches);
+  return static_cast<std::int32_t>(part_of(microbatch, microbatches, lanes));
 }
 
 std::int64_t owner_of(std::int32_t lane, std::int64_t dp, std::int32_t lanes) {
-  for (std::int64_t i = 0; i < dp; ++i)
-    if (lane < lanes_of(dp, i, lanes).hi) return i;
-  ASSERT(false, lane, dp, lanes);
-  return -1;
+  ASSERT(lane >= 0 && lane < lanes, lane, dp, lanes);
+  return part_of(lane, lanes, dp);
 }
 
 }  // namespace troupe

@@ -6,9 +6,10 @@
 // workers in the same spirit.
 //
 //   TR-1  combining the nodes of any cover of the leaves gives bitwise the same as one owner of all;
-//   TR-2  an owner of L contiguous leaves holds at most log2(L) + 2 sums at any time if it starts at
-//         leaf 0 or at a multiple of a power of two >= L, and at most 2 log2(L) + 2 wherever it starts
-//         (an unaligned share climbs one side of the tree and descends another).
+//   TR-2  an owner that finishes L contiguous leaves in order holds at most log2(L) + 2 sums at any time if
+//         it starts at leaf 0 or at a multiple of a power of two >= L, and at most 2 log2(L) + 2 wherever it
+//         starts (an unaligned share climbs one side of the tree and descends another). One that takes turns
+//         between W runs of leaves holds at most that for each run.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +29,20 @@ bool is_tree_node(Term node, std::int32_t leaves);
 /// The fewest tree nodes that cover [lo, hi), in order. Empty for an empty range.
 std::vector<Term> tree_cover(Term range, std::int32_t leaves);
 
-/// What an owner of the leaves [lo, hi) does after it has finished leaf `leaf`:
-/// its stack of sums gains the leaf, then `merges` times the top is added into the one below it.
-struct LanePush {
-  std::int32_t slot = 0;    ///< stack index in which the leaf was accumulated
-  std::int32_t merges = 0;  ///< top-of-stack merges that follow
+/// What one microbatch means for a sum over lanes: which copy it goes to, and what is complete after it.
+struct LaneAct {
+  std::int32_t copy = 0;               ///< which copy is written
+  bool accumulate = false;             ///< not the first of its lane: added to what the copy holds
+  std::vector<std::pair<std::int32_t, std::int32_t>> merges;   ///< then, in order: copy `first` += copy `second`
 };
-LanePush lane_push(Term owned, std::int32_t leaf, std::int32_t leaves);
-
-/// Number of stack entries an owner of [lo, hi) ever needs (gradient copies).
-std::int32_t lane_copies(Term owned, std::int32_t leaves);
+struct LaneSchedule {
+  std::vector<LaneAct> acts;           ///< one per microbatch
+  std::int32_t copies = 0;             ///< that ever exist at once
+  std::vector<std::pair<Term, std::int32_t>> held;   ///< at the end: tree nodes by `lo`, the fewest, and their copies
+};
+/// The sums of an owner that runs `microbatches` of `total` in this order; inside a lane it must be ascending.
+/// A lane's copy is the lowest that is free; of two siblings the higher copy is added into the lower.
+LaneSchedule lane_schedule(const std::vector<std::int32_t>& microbatches, std::int32_t lanes, std::int64_t total);
 
 /// The lanes of dp coordinate `index` of `dp`: contiguous, the first (lanes mod dp) get one more.
 Term lanes_of(std::int64_t dp, std::int64_t index, std::int32_t lanes);

@@ -2,6 +2,7 @@
 // boxings, memory and schedule are planned like everything else's.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "runtime/graph.h"
 
@@ -125,6 +126,11 @@ void Graph::minimize(Value loss, kernels::AdamW hyper) {
   if (trains()) return fail("minimize: this graph has a loss already");
   hyper_ = hyper;
   Differentiator(*this, loss).run();
+  if (!status_.ok()) return;
+  const auto program = std::exchange(program_, nodes_[tensors_[loss].node].program);
+  report("loss", loss);
+  nodes_.back().attrs.set("loss", 1);
+  program_ = program;
 }
 
 }  // namespace troupe::runtime

@@ -19,7 +19,7 @@ Status Planner::run() {
   make_actors();
   make_exchanges();
   note_readers();
-  make_channels();
+  TROUPE_TRY(make_channels());
   make_credits();
   TROUPE_TRY(make_parameters());
   make_control();
@@ -35,7 +35,11 @@ Where Planner::add_actor(std::int32_t role, PlanActor actor) {
 }
 
 std::int32_t Planner::stash_slots(std::int32_t stage) const {
-  return static_cast<std::int32_t>(std::min<std::int64_t>(plan_.stages - stage, plan_.program_specs[0].microbatches));
+  // One for each place downstream that could be at work on what this one made: S - s where all are equally wide.
+  const auto own = plan_.dp_width(stage);
+  std::int64_t places = own - 1;
+  for (std::int32_t s = stage; s < plan_.stages; ++s) places += plan_.dp_width(s);
+  return static_cast<std::int32_t>(std::min<std::int64_t>(places / own, plan_.program_specs[0].microbatches));
 }
 
 Expected<Plan> compile(const Graph& graph, const CompileOptions& options) {

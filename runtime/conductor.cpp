@@ -51,7 +51,7 @@ void Conductor::session_says(const ToWorker& message) {
     Token t;
     t.step = m->step;
     for (auto& [id, c] : spec_.channels)
-      if (!c.commit && !c.feed && c.program == m->program) push(c, t, {});
+      if (c.kind == PlanChannel::Kind::go && c.program == m->program) push(c, t, {});
   } else if (const auto* m = std::get_if<CommitStep>(&message)) {
     Token t;
     t.step = m->step;
@@ -59,13 +59,13 @@ void Conductor::session_says(const ToWorker& message) {
     std::vector<std::byte> payload(sizeof m->commit);
     std::memcpy(payload.data(), &m->commit, sizeof m->commit);
     for (auto& [id, c] : spec_.channels)
-      if (c.commit) push(c, t, payload);
+      if (c.kind == PlanChannel::Kind::commit) push(c, t, payload);
   } else if (const auto* m = std::get_if<Feed>(&message)) {
     Token t;
     t.step = m->step;
     t.microbatch = m->microbatch;
     for (auto& [id, c] : spec_.channels)
-      if (c.feed && c.name == m->name && c.program == m->program) push(c, t, m->payload);
+      if (c.kind == PlanChannel::Kind::feed && c.name == m->name && c.program == m->program) push(c, t, m->payload);
   } else if (std::holds_alternative<ExplainAll>(message)) {
     for (const auto& a : actors_) send(a, actors::Explain{});
   }

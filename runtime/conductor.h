@@ -8,20 +8,21 @@
 #include "actors/control_port.h"
 #include "actors/port_actor.h"
 #include "runtime/control.h"
+#include "runtime/plan.h"
 
 namespace troupe::runtime {
 
 struct ControlChannel {
-  std::string name;                    ///< "commit", "go.PROGRAM" or a feed's name
+  PlanChannel::Kind kind = PlanChannel::Kind::go;   ///< go, commit or feed
+  std::string name;                    ///< a feed's name
   std::int32_t program = 0;
-  bool commit = false, feed = false;
   actors::ControlPort port;
 };
 
 struct ConductorSpec {
   std::map<std::int32_t, ControlChannel> channels;   ///< by local channel: what acks name
   std::vector<std::int32_t> closers;                 ///< per program
-  std::vector<bool> fed;                             ///< per program: reports leave at once
+  std::vector<bool> fed;                             ///< per program: reports leave at once, a feed waits for one
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns;
   std::function<void(FromWorker)> send;
 };

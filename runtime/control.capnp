@@ -4,7 +4,7 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("troupe::runtime::wire");
 
-struct Report { name @0 :Text; step @1 :Int64; microbatch @2 :Int32; values @3 :List(Float64); }
+struct Report { kind @4 :UInt8; name @0 :Text; step @1 :Int64; microbatch @2 :Int32; values @3 :List(Float64); }
 struct Span {
   row @0 :Text; name @1 :Text; beginNs @2 :Int64; endNs @3 :Int64; step @4 :Int64; microbatch @5 :Int32;
   flowIn @6 :UInt64; flowOut @7 :UInt64;

@@ -21,6 +21,7 @@ std::vector<std::byte> bytes(capnp::Data::Reader d) {
 std::string text(capnp::Data::Reader d) { return {reinterpret_cast<const char*>(d.begin()), d.size()}; }
 
 void put(wire::Report::Builder b, const Report& r) {
+  b.setKind(static_cast<std::uint8_t>(r.kind));
   b.setName(r.name);
   b.setStep(r.step);
   b.setMicrobatch(r.microbatch);
@@ -28,7 +29,7 @@ void put(wire::Report::Builder b, const Report& r) {
   for (unsigned i = 0; i < r.values.size(); ++i) values.set(i, r.values[i]);
 }
 Report get(wire::Report::Reader r) {
-  Report report{r.getName().cStr(), r.getStep(), r.getMicrobatch(), {}};
+  Report report{static_cast<Report::Kind>(r.getKind()), r.getName().cStr(), r.getStep(), r.getMicrobatch(), {}};
   for (auto v : r.getValues()) report.values.push_back(v);
   return report;
 }

@@ -145,11 +145,16 @@ void Graph::hint(Value v, NdSbp sbp) {
   if (status_.ok()) tensors_[v].hint = std::move(sbp);
 }
 
-Value Graph::feed(const std::string& name, TensorType type) {
+Value Graph::feed(const std::string& name, TensorType type, const std::string& after) {
+  for (const auto& other : nodes_)
+    if (other.kind == Node::Kind::feed && other.op == name && other.program == program_)
+      fail("feed '" + name + "' is already in program '" + programs_[program_] + "': give each feed a name of its own");
   Node n;
   n.kind = Node::Kind::feed;
   n.op = name;
   n.name = unique("feed." + name);
+  n.attrs.set("after", after);
+  if (!program_specs_.empty()) program_specs_[program_].sequential = true;
   n.unit = unit_;
   n.program = program_;
   const Value v = add_tensor(name, std::move(type), Rate::microbatch, static_cast<std::int32_t>(nodes_.size()));

@@ -41,6 +41,7 @@ struct Init {
 struct ProgramSpec {
   std::int64_t microbatches = 1;         ///< per step, of the whole job
   std::int64_t samples = 1;              ///< rows of dim 0 per microbatch
+  bool sequential = false;               ///< microbatches run in index order on every mesh; a feed sets it
   bool operator==(const ProgramSpec&) const = default;
 };
 
@@ -62,7 +63,7 @@ struct Tensor {
 struct Node {
   enum class Kind : std::uint8_t { op, actor, feed, param, report };
   Kind kind = Kind::op;
-  std::string op;                        ///< op name, actor kind, report name
+  std::string op;                        ///< op name, actor kind, name of a report or feed
   std::string name;                      ///< logical, unique
   Attrs attrs;
   std::vector<Value> in, out;
@@ -102,10 +103,12 @@ class Graph {
   void report(const std::string& name, Value v);
   /// How a value should lie on its stage's mesh: weighed against the cost of its boxings, not forced.
   void hint(Value v, NdSbp sbp);
-  /// A value that the session sends, once per microbatch (a prompt, a command).
-  Value feed(const std::string& name, TensorType type);
+  /// A value that the session sends, once per microbatch (a prompt, a command). `after` names a report of the
+  /// same program: microbatch m + 1 is fed when microbatch m has reported it. Without: all are fed at once.
+  Value feed(const std::string& name, TensorType type, const std::string& after = {});
 
-  /// Backward by graph rewriting, from a loss op's output; fills grads(). Once, in one program.
+  /// Backward by graph rewriting, from a loss op's output; fills grads(). Once, in one program. The loss is
+  /// reported to the session, which sums it over the step.
   void minimize(Value loss, kernels::AdamW hyper);
 
   const Status& status() const { return status_; }

@@ -188,9 +188,8 @@ class Localizer {
         const PlanChannel& c = role_->channels[a.in[at.port]];
         ends.port = at.port;
         if (ft.lane_terms) {
-          const auto nodes = tree_cover(plan_.owned_lanes(0, local_.stage, local_.dp_index), plan_.lanes_for(0));
-          for (std::size_t i = 0; i < nodes.size(); ++i)
-            ends.have.push_back({plan_.extent(move.from, rank_), nodes[i], static_cast<std::int64_t>(i) * c.bytes + c.offsets[at.index]});
+          for (const auto& [node, copy] : plan_.lane_schedule(local_.stage, local_.dp_index).held)
+            ends.have.push_back({plan_.extent(move.from, rank_), node, copy * c.bytes + c.offsets[at.index]});
         } else {
           const Holding mine = from.holding_at(from.mesh.find(rank_));
           ends.have.push_back({mine.extent, mine.term, c.offsets[at.index]});
@@ -239,7 +238,7 @@ class Localizer {
         case PlanChannel::Kind::boundary: m.boundary += bytes; break;
         case PlanChannel::Kind::gradient: case PlanChannel::Kind::reduced: m.gradients += bytes; break;
         case PlanChannel::Kind::parameter: m.parameters += bytes; break;
-        case PlanChannel::Kind::control: m.control += bytes; break;
+        case PlanChannel::Kind::go: case PlanChannel::Kind::commit: case PlanChannel::Kind::feed: m.control += bytes; break;
       }
     }
     local_.state_offset = take(0, page);

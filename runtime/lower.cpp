@@ -126,24 +126,46 @@ class Lowering {
     if (from.program != reader.program)
       return invalid("'" + reader.name + "' of program '" + g_.programs()[reader.program] + "' reads '" + have.name +
                      "' of program '" + g_.programs()[from.program] + "': programs share parameters only");
-    PlanTensor t = have;
-    t.name = have.name + "@" + (have.mesh == stage ? to_string(sbp) : "stage" + std::to_string(stage));
+    // An all-reduce goes through the split between its halves; everything else is one step.
+    const int dp = have.mesh == stage ? dp_axis(mesh(stage)) : -1;
+    auto part = [&](NdSbp all) {
+      if (dp >= 0) all.erase(all.begin() + dp);
+      return Layout{have.shape, have.dtype, dp >= 0 ? mesh(stage).slice(dp, 0) : mesh(stage), all};
+    };
+    std::vector<NdSbp> steps;
+    if (have.mesh == stage)
+      for (const Layout& l : lower_boxing(part(have.sbp), part(sbp))) {
+        steps.push_back(l.sbp);
+        if (dp >= 0) steps.back().insert(steps.back().begin() + dp, have.sbp[dp]);
+      }
+    if (steps.empty()) steps = {sbp};
+    std::int32_t at = home;
+    for (const NdSbp& step : steps) {
+      auto& made = boxed_.try_emplace({home, stage, to_string(step)}, -1).first->second;
+      if (made < 0) made = box(at, have.name, stage, step, reader);
+      at = made;
+    }
+    return at;
+  }
+
+  /// One boxing node; answers the tensor after it.
+  std::int32_t box(std::int32_t from, const std::string& name, std::int32_t stage, const NdSbp& sbp, const Node& reader) {
+    PlanTensor t = plan_.tensors[from];
+    t.name = name + "@" + (t.mesh == stage ? to_string(sbp) : "stage" + std::to_string(stage));
     t.mesh = stage;
     t.sbp = sbp;
     LoweredNode n;
     n.kind = LoweredNode::Kind::boxing;
     n.name = "box." + t.name;
-    n.in = {home};
+    n.in = {from};
     n.stage = stage;
     n.unit = reader.unit;
     n.program = reader.program;
     n.backward = reader.backward;
-    n.rate = have.rate;
-    const auto node = static_cast<std::int32_t>(low_.nodes.size());
-    const std::int32_t id = add_tensor(std::move(t), node);
+    n.rate = t.rate;
+    const std::int32_t id = add_tensor(std::move(t), static_cast<std::int32_t>(low_.nodes.size()));
     n.out = {id};
     low_.nodes.push_back(std::move(n));
-    boxed_[key] = id;
     return id;
   }
 
@@ -298,6 +320,7 @@ class Lowering {
     LoweredNode node;
     node.kind = LoweredNode::Kind::feed;
     node.op = n.op;
+    node.attrs = n.attrs;
     node.name = n.name;
     node.stage = stage(n);
     node.unit = n.unit;
@@ -316,6 +339,7 @@ class Lowering {
     LoweredNode node;
     node.kind = LoweredNode::Kind::report;
     node.name = n.op;
+    node.attrs = n.attrs;
     node.in = {t};
     node.stage = s;
     node.unit = n.unit;

@@ -15,7 +15,9 @@ const char* to_string(PlanChannel::Kind kind) {
     case PlanChannel::Kind::gradient: return "gradient";
     case PlanChannel::Kind::reduced: return "reduced";
     case PlanChannel::Kind::parameter: return "parameter";
-    case PlanChannel::Kind::control: return "control";
+    case PlanChannel::Kind::go: return "go";
+    case PlanChannel::Kind::commit: return "commit";
+    case PlanChannel::Kind::feed: return "feed";
   }
   return "?";
 }
@@ -71,6 +73,17 @@ std::vector<std::int32_t> Plan::microbatches(std::int32_t program, std::int32_t 
     const Range r = microbatches_of(lane, lanes_for(program), program_specs[program].microbatches);
     for (auto m = r.lo; m < r.hi; ++m) out.push_back(static_cast<std::int32_t>(m));
   }
+  std::int64_t widest = 0;
+  for (std::int32_t s = 0; s < stages; ++s) widest = std::max(widest, dp_width(s));
+  if (widest == dp_width(stage) || program_specs[program].sequential) return out;
+  std::vector<std::pair<std::int64_t, std::int32_t>> turns;   // (how many the widest stage's owner runs before it, itself)
+  for (auto m : out) {
+    const auto owner = owner_of(lane_of(m, lanes_for(program), program_specs[program].microbatches), widest, lanes_for(program));
+    const auto first = microbatches_of(lanes_of(widest, owner, lanes_for(program)).lo, lanes_for(program), program_specs[program].microbatches).lo;
+    turns.push_back({m - first, m});
+  }
+  std::sort(turns.begin(), turns.end());
+  std::transform(turns.begin(), turns.end(), out.begin(), [](const auto& t) { return t.second; });
   return out;
 }
 
@@ -94,8 +107,12 @@ Extent Plan::extent(std::int32_t tensor, Rank rank) const {
   return l.extent_at(l.mesh.find(rank));
 }
 
+LaneSchedule Plan::lane_schedule(std::int32_t stage, std::int64_t dp_index) const {
+  return troupe::lane_schedule(microbatches(0, stage, dp_index), lanes_for(0), program_specs[0].microbatches);
+}
+
 std::int32_t Plan::grad_copies(std::int32_t stage, std::int64_t dp_index) const {
-  return std::max(1, lane_copies(owned_lanes(0, stage, dp_index), lanes_for(0)));
+  return std::max(1, lane_schedule(stage, dp_index).copies);
 }
 
 }  // namespace troupe::runtime

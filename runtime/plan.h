@@ -10,6 +10,7 @@
 
 #include "placement/boxing.h"
 #include "placement/cost.h"
+#include "placement/tree.h"
 #include "runtime/graph.h"
 
 namespace troupe::runtime {
@@ -33,9 +34,14 @@ struct PlanReader {
 
 /// A channel inside a place: one writer, some readers, `slots` buffers.
 struct PlanChannel {
-  enum class Kind : std::uint8_t { activation, stash, boundary, gradient, reduced, parameter, control };
+  enum class Kind : std::uint8_t {
+    activation, stash, boundary, gradient, reduced, parameter,
+    go, commit, feed                 ///< control: written by the worker's conductor
+  };
   Kind kind = Kind::activation;
-  std::string name;
+  std::string name;                ///< feed: the name that the session knows
+  std::string after;               ///< feed: the report whose value makes the next microbatch; empty: none
+  std::int32_t program = 0;
   std::int32_t writer = -1;        ///< actor of the role; -1: the worker's conductor
   std::int32_t writer_port = 0;
   std::vector<PlanReader> readers;
@@ -45,6 +51,7 @@ struct PlanChannel {
   std::int32_t slots = 1;
   Rate rate = Rate::microbatch;
   bool initial = false;            ///< holds a token before the first act
+  bool control() const { return kind == Kind::go || kind == Kind::commit || kind == Kind::feed; }
   bool operator==(const PlanChannel&) const = default;
 };
 const char* to_string(PlanChannel::Kind kind);
@@ -61,7 +68,7 @@ struct PlanOperand {
 };
 
 struct PlanOp {
-  std::string op;                  ///< "" : report the input under `name`
+  std::string op;                  ///< "": report the input under `name`; with the attr "loss" as the loss
   std::string name;
   Attrs attrs;
   std::vector<PlanOperand> in, out;
@@ -161,7 +168,9 @@ struct Plan {
   /// dp coordinate and dp width of a rank within its stage.
   std::int64_t dp_index(Rank rank) const;
   std::int64_t dp_width(std::int32_t stage) const { return meshes[stage].axis_size("dp"); }
-  /// The microbatches of a program that dp coordinate `dp_index` of a stage runs, in order.
+  /// The microbatches of a program that dp coordinate `dp_index` of a stage runs, in the order in which it
+  /// runs them. Owners take turns where another stage is wider: all of its places work from the first
+  /// microbatch on. Every place runs its own in one global order, so no two wait for each other.
   std::vector<std::int32_t> microbatches(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
   /// Lanes that dp coordinate `dp_index` of a stage owns.
   Term owned_lanes(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
@@ -169,6 +178,8 @@ struct Plan {
   Layout layout(std::int32_t tensor, std::int64_t dp_index) const;
   /// The part of a tensor that `rank` has (empty extent list if none).
   Extent extent(std::int32_t tensor, Rank rank) const;
+  /// How the gradients of that place accumulate: which lane copies, which sums at the end.
+  LaneSchedule lane_schedule(std::int32_t stage, std::int64_t dp_index) const;
   /// Lane copies of gradient channels that a place of `stage` with dp coordinate `dp_index` holds.
   std::int32_t grad_copies(std::int32_t stage, std::int64_t dp_index) const;
 };

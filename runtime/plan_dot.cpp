@@ -34,7 +34,7 @@ const char* look(const PlanActor& a) {
 
 const char* look(const PlanChannel& c) {
   switch (c.kind) {
-    case PlanChannel::Kind::control: return "style=dotted, color=gray40";
+    case PlanChannel::Kind::go: case PlanChannel::Kind::commit: case PlanChannel::Kind::feed: return "style=dotted, color=gray40";
     // Parameters flow back to the start of a step: they shall not pull the picture apart.
     case PlanChannel::Kind::parameter: return "color=\"#4a9a4c\", constraint=false";
     case PlanChannel::Kind::gradient: case PlanChannel::Kind::reduced: return "color=\"#c0552f\"";

@@ -94,6 +94,8 @@ void put(wire::Channel::Builder b, const PlanChannel& c) {
   b.setSlots(c.slots);
   b.setRate(static_cast<std::uint8_t>(c.rate));
   b.setInitial(c.initial);
+  b.setAfter(c.after);
+  b.setProgram(c.program);
 }
 PlanChannel get(wire::Channel::Reader r) {
   PlanChannel c;
@@ -108,6 +110,8 @@ PlanChannel get(wire::Channel::Reader r) {
   c.slots = r.getSlots();
   c.rate = static_cast<Rate>(r.getRate());
   c.initial = r.getInitial();
+  c.after = r.getAfter().cStr();
+  c.program = r.getProgram();
   return c;
 }
 
@@ -207,6 +211,7 @@ std::vector<std::byte> write_plan(const Plan& p) {
     programs[i].setName(p.programs[i]);
     programs[i].setMicrobatches(p.program_specs[i].microbatches);
     programs[i].setSamples(p.program_specs[i].samples);
+    programs[i].setSequential(p.program_specs[i].sequential);
   }
   b.setTrains(p.trains);
   b.setLanes(p.lanes);
@@ -271,7 +276,7 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
     Plan p;
     for (auto x : r.getPrograms()) {
       p.programs.push_back(x.getName().cStr());
-      p.program_specs.push_back({x.getMicrobatches(), x.getSamples()});
+      p.program_specs.push_back({x.getMicrobatches(), x.getSamples(), x.getSequential()});
     }
     p.trains = r.getTrains();
     p.lanes = r.getLanes();

@@ -53,7 +53,8 @@ class Planner {
   std::int32_t put(PlanChannel& c, std::int32_t tensor);
   /// Registers a channel with its writer's and readers' ports. Answers its index in the role.
   std::int32_t connect(PlanChannel c, Where writer, const std::vector<Where>& readers);
-  void make_channels();
+  /// Error: a feed that nobody reads.
+  Status make_channels();
   void add_channel(Where writer, const std::vector<Where>& readers, const std::vector<std::int32_t>& tensors);
   /// 1F1B where a stage's forward work leaves nothing of its own for its backward work (a lone linear
   /// layer keeps only its input): a zero-byte stash from its first forward segment to its last backward one.

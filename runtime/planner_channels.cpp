@@ -36,6 +36,7 @@ std::int32_t Planner::put(PlanChannel& c, std::int32_t tensor) {
 
 std::int32_t Planner::connect(PlanChannel c, Where writer, const std::vector<Where>& readers) {
   auto& role = plan_.roles[writer.role];
+  c.program = at(readers.empty() ? writer : readers[0]).program;
   const auto id = static_cast<std::int32_t>(role.channels.size());
   c.writer = writer.actor;
   if (writer.actor >= 0) {
@@ -51,7 +52,7 @@ std::int32_t Planner::connect(PlanChannel c, Where writer, const std::vector<Whe
   return id;
 }
 
-void Planner::make_channels() {
+Status Planner::make_channels() {
   std::map<std::pair<Where, std::vector<Where>>, std::vector<std::int32_t>> groups;
   for (std::size_t t = 0; t < plan_.tensors.size(); ++t) {
     if (low_.producer[t] < 0 || plan_.tensors[t].lane_terms) continue;
@@ -74,11 +75,14 @@ void Planner::make_channels() {
     if (writer.actor >= 0) add_channel(writer, readers, tensors);
     else
       for (auto t : tensors) {   // feeds: one channel each
-        auto own = readers_[t];
-        add_channel(writer, own, {t});
+        if (readers_[t].empty())
+          return invalid("feed '" + low_.nodes[low_.producer[t]].op + "' of program '" +
+                         g_.programs()[low_.nodes[low_.producer[t]].program] + "' has no reader: read it with an op or an actor, or leave it out");
+        add_channel(writer, readers_[t], {t});
       }
   }
   for (auto& [key, tensors] : groups) add_channel(key.first, key.second, tensors);
+  return {};
 }
 
 void Planner::add_channel(Where writer, const std::vector<Where>& readers, const std::vector<std::int32_t>& tensors) {
@@ -95,7 +99,10 @@ void Planner::add_channel(Where writer, const std::vector<Where>& readers, const
     leaves |= at(r).stream != "compute";
   }
   if (writer.actor < 0) {
-    c.kind = PlanChannel::Kind::control;
+    const LoweredNode& feed = low_.nodes[low_.producer[tensors[0]]];
+    c.kind = PlanChannel::Kind::feed;
+    c.name = feed.op;
+    c.after = feed.attrs.text("after");
   } else if (forward && to_backward) {
     // 1F1B: what a forward act leaves for its backward act is what limits how far it runs ahead.
     c.kind = PlanChannel::Kind::stash;
@@ -144,7 +151,7 @@ void Planner::make_control() {
     }
     for (const auto& [program, readers] : sources) {
       PlanChannel c;
-      c.kind = PlanChannel::Kind::control;
+      c.kind = PlanChannel::Kind::go;
       c.name = "go." + plan_.programs[program];
       c.rate = Rate::step;
       c.slots = 2;
@@ -153,7 +160,7 @@ void Planner::make_control() {
     }
     if (updates.empty()) continue;
     PlanChannel c;
-    c.kind = PlanChannel::Kind::control;
+    c.kind = PlanChannel::Kind::commit;
     c.name = "commit";
     c.rate = Rate::step;
     c.bytes = aligned(sizeof(actors::Commit));

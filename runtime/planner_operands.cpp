@@ -121,6 +121,12 @@ void Planner::finish_actors() {
         if (a.kind == PlanActor::Kind::norm)
           for (auto c : a.in) bytes += static_cast<double>(role.channels[c].bytes);
         a.cost_s = plan_.costs.kernel_s(0, bytes);
+        // The uses of a tied parameter are added there.
+        for (const auto& ref : a.params)
+          if (ref.grads.size() > 1) {
+            const auto& use = ref.grads[0];
+            a.scratch_bytes = std::max(a.scratch_bytes, aligned(local_bytes(role.channels[a.in[use.port]].tensors[use.index])));
+          }
       }
       // A step of a program is over at a place when every actor that nobody there waits for is done.
       a.closes_step = a.kind != PlanActor::Kind::update;

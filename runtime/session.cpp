@@ -48,129 +48,146 @@ void Session::to_all(const ToWorker& message) {
   for (Rank r = 0; r < plan_.workers(); ++r) send_(r, message);
 }
 
-ProgramMask Session::readers_of(std::int64_t version, bool start) {
-  ProgramMask mask = 0;
-  if (version < options_.steps) mask |= 1;
+std::vector<std::int32_t> Session::readers_of(std::int64_t version) const {
+  std::vector<std::int32_t> out;
+  if (version < options_.steps) out.push_back(0);
   if (options_.readers)
-    for (const auto& name : options_.readers(version)) {
-      const auto p = plan_.program(name);
-      if (p <= 0) continue;
-      mask |= ProgramMask{1} << p;
-      if (start) start_program(p, version);
-    }
-  if (version == options_.steps) {
-    const auto p = plan_.program("digest");
-    mask |= ProgramMask{1} << p;
-    open_[{p, version}];
-  }
+    for (const auto& name : options_.readers(version))
+      if (const auto p = plan_.program(name); p > 0) out.push_back(p);
+  if (version == options_.steps) out.push_back(plan_.program("digest"));
+  return out;
+}
+
+ProgramMask Session::mask(const std::vector<std::int32_t>& programs) {
+  ProgramMask mask = 0;
+  for (auto p : programs) mask |= ProgramMask{1} << p;
   return mask;
 }
 
-void Session::start_program(std::int32_t program, std::int64_t step) {
-  open_[{program, step}];
+void Session::start_readers(const std::vector<std::int32_t>& programs, std::int64_t version) {
+  for (auto p : programs)
+    if (p > 0) go(p, version);
+}
+
+void Session::go(std::int32_t program, std::int64_t step) {
+  Open& open = open_[{program, step}];
   to_all(Go{program, step});
-  feed(program, step, 0, nullptr);
+  for_each_feed(program, [&](const PlanChannel& c, std::int32_t stage) {
+    const auto all = static_cast<std::int32_t>(plan_.program_specs[program].microbatches);
+    const std::int32_t now = c.after.empty() ? all : 1;
+    for (std::int32_t m = 0; m < now; ++m) feed(c, stage, step, m, nullptr);
+    if (!c.after.empty()) open.fed[&c] = 1;
+  });
 }
 
 void Session::begin() {
-  if (!plan_.trains) {
-    for (std::int64_t s = 0; s < options_.steps; ++s) open_[{0, s}];
-    to_all(BeginRun{0, 1});
-    for (std::int64_t s = 0; s < options_.steps; ++s) to_all(Go{0, s});
-    check_finished();
-    return;
-  }
-  to_all(BeginRun{0, readers_of(0, false)});
-  readers_of(0, true);
-  for (std::int64_t s = 0; s < std::min<std::int64_t>(2, options_.steps); ++s) {
-    open_[{0, s}];
-    to_all(Go{0, s});
-  }
+  const auto readers = plan_.trains ? readers_of(0) : std::vector<std::int32_t>{0};
+  to_all(BeginRun{0, mask(readers)});
+  start_readers(readers, 0);
+  for (std::int64_t s = 0; s < std::min<std::int64_t>(2, options_.steps); ++s) go(0, s);
+  check_finished();
 }
 
-void Session::feed(std::int32_t program, std::int64_t step, std::int32_t microbatch, const Report* last) {
-  if (microbatch >= plan_.program_specs[program].microbatches) return;
-  const auto lanes = plan_.lanes_for(program);
-  const auto lane = lane_of(microbatch, lanes, plan_.program_specs[program].microbatches);
+template <class F>
+void Session::for_each_feed(std::int32_t program, F f) const {
   for (const auto& role : plan_.roles)
-    for (const auto& c : role.channels) {
-      if (c.writer >= 0 || c.rate != Rate::microbatch || role.actors[c.readers[0].actor].program != program) continue;
-      const Feed message{c.name, program, step, microbatch,
-                         options_.feed ? options_.feed(c.name, step, microbatch, last) : std::vector<std::byte>{}};
-      const PlanTensor& t = plan_.tensors[c.tensors[0]];
-      if (const auto want = static_cast<std::size_t>(elements(t.shape) * size_of(t.dtype)); message.payload.size() != want) {
-        fed_ = invalid("feed '" + c.name + "', microbatch " + std::to_string(microbatch) + " of step " + std::to_string(step) + ": got " +
-                       std::to_string(message.payload.size()) + " bytes, and its tensor has " + std::to_string(want));
-        return;
-      }
-      const auto owner = owner_of(lane, plan_.dp_width(role.stage), lanes);
-      for (Rank r : plan_.meshes[role.stage].ranks)
-        if (plan_.dp_index(r) == owner) send_(r, message);
-    }
+    for (const auto& c : role.channels)
+      if (c.kind == PlanChannel::Kind::feed && c.program == program) f(c, role.stage);
+}
+
+void Session::feed(const PlanChannel& channel, std::int32_t stage, std::int64_t step, std::int32_t microbatch, const Report* last) {
+  const Feed message{channel.name, channel.program, step, microbatch,
+                     options_.feed ? options_.feed(channel.name, step, microbatch, last) : std::vector<std::byte>{}};
+  const PlanTensor& t = plan_.tensors[channel.tensors[0]];
+  if (const auto want = static_cast<std::size_t>(elements(t.shape) * size_of(t.dtype)); message.payload.size() != want) {
+    fed_ = invalid("feed '" + channel.name + "', microbatch " + std::to_string(microbatch) + " of step " + std::to_string(step) +
+                   ": got " + std::to_string(message.payload.size()) + " bytes, and its tensor has " + std::to_string(want));
+    return;
+  }
+  const auto lanes = plan_.lanes_for(channel.program);
+  const auto lane = lane_of(microbatch, lanes, plan_.program_specs[channel.program].microbatches);
+  const auto owner = owner_of(lane, plan_.dp_width(stage), lanes);
+  for (Rank r : plan_.meshes[stage].ranks)
+    if (plan_.dp_index(r) == owner) send_(r, message);
 }
 
 Status Session::handle(Rank from, const FromWorker& message) {
   if (!fed_.ok()) return fed_;
   if (const auto* m = std::get_if<WorkerFailed>(&message))
     return m->status.in("worker " + std::to_string(from) + (m->actor.empty() ? "" : ", actor '" + m->actor + "'"));
-  if (const auto* m = std::get_if<EarlyReport>(&message)) {
-    feed(m->program, m->report.step, m->report.microbatch + 1, &m->report);
-    open_[{m->program, m->report.step}].closed[from].reports.push_back(m->report);
-    return {};
-  }
-  const auto* m = std::get_if<Closed>(&message);
-  if (!m) return {};
-  const std::pair<std::int32_t, std::int64_t> key{m->program, m->step};
-  const auto it = open_.find(key);
-  if (it == open_.end() || m->program >= static_cast<std::int32_t>(votes_.size()) || !votes(m->program, from))
-    return Status(Code::internal, "worker " + std::to_string(from) + " closes step " + std::to_string(m->step) + " of program " +
-                                      std::to_string(m->program) + ", which is not open there");
-  auto& kept = it->second.closed[from];
-  kept.reports.insert(kept.reports.end(), m->reports.begin(), m->reports.end());
-  kept.busy_ns = m->busy_ns;
-  kept.program = -1;   // closed, as opposed to early reports only
-  for (Rank r = 0; r < plan_.workers(); ++r) {
-    const auto c = it->second.closed.find(r);
-    if (votes(m->program, r) && (c == it->second.closed.end() || c->second.program != -1)) return {};
-  }
-  Vote vote = std::move(it->second);
-  open_.erase(it);
-  return complete(m->program, m->step, std::move(vote));
+  if (const auto* m = std::get_if<EarlyReport>(&message)) return report(from, *m);
+  if (const auto* m = std::get_if<Closed>(&message)) return close(from, *m);
+  return {};
 }
 
-Status Session::complete(std::int32_t program, std::int64_t step, Vote vote) {
+Status Session::report(Rank from, const EarlyReport& m) {
+  const auto it = open_.find({m.program, m.report.step});
+  if (it == open_.end())
+    return Status(Code::internal, "worker " + std::to_string(from) + " reports '" + m.report.name + "' of step " +
+                                      std::to_string(m.report.step) + ", which is not open");
+  it->second.places[from].reports.push_back(m.report);
+  for_each_feed(m.program, [&](const PlanChannel& c, std::int32_t stage) {
+    if (c.after != m.report.name) return;
+    auto& next = it->second.fed[&c];
+    if (next != m.report.microbatch + 1 || next == plan_.program_specs[m.program].microbatches) return;
+    feed(c, stage, m.report.step, next++, &m.report);
+  });
+  return fed_;
+}
+
+Status Session::close(Rank from, const Closed& m) {
+  const auto it = open_.find({m.program, m.step});
+  if (it == open_.end() || !votes(m.program, from) || !it->second.closed.insert(from).second)
+    return Status(Code::internal, "worker " + std::to_string(from) + " closes step " + std::to_string(m.step) + " of program " +
+                                      std::to_string(m.program) + ", which is not open there");
+  auto& place = it->second.places[from];
+  place.reports.insert(place.reports.end(), m.reports.begin(), m.reports.end());
+  place.busy_ns = m.busy_ns;
+  for (Rank r = 0; r < plan_.workers(); ++r)
+    if (votes(m.program, r) && !it->second.closed.count(r)) return {};
+  Open open = std::move(it->second);
+  open_.erase(it);
+  return complete({m.program, m.step}, std::move(open));
+}
+
+Status Session::complete(Key key, Open open) {
+  const auto [program, step] = key;
   if (program == 0 && plan_.trains) {
-    TROUPE_TRY(commit(step, vote));
+    TROUPE_TRY(commit(step, open));
   } else if (plan_.programs[program] == "digest") {
-    TROUPE_TRY(digest(vote));
+    TROUPE_TRY(digest(open));
   } else if (options_.on_closed) {
     std::vector<Report> reports;
-    for (auto& [rank, closed] : vote.closed)
-      for (auto& r : closed.reports) reports.push_back(std::move(r));
+    for (auto& [rank, place] : open.places)
+      for (auto& r : place.reports) reports.push_back(std::move(r));
     std::stable_sort(reports.begin(), reports.end(), [](const Report& a, const Report& b) {
       return std::tie(a.name, a.microbatch) < std::tie(b.name, b.microbatch);
     });
     options_.on_closed(plan_.programs[program], step, reports);
   }
-  // Without training a commit hands the same parameters on to the next step.
-  if (program == 0 && !plan_.trains) to_all(CommitStep{step, step + 1 < options_.steps ? ProgramMask{1} : ProgramMask{0}, {}});
+  if (program == 0 && !plan_.trains) {
+    // Without training a commit hands the same parameters on to the next step.
+    to_all(CommitStep{step, step + 1 < options_.steps ? ProgramMask{1} : ProgramMask{0}, {}});
+    if (step + 2 < options_.steps) go(0, step + 2);
+  }
   check_finished();
   return fed_;
 }
 
-Status Session::commit(std::int64_t step, const Vote& vote) {
+Status Session::commit(std::int64_t step, const Open& vote) {
   if (step != committed_)
     return Status(Code::internal, "step " + std::to_string(step) + " is voted while step " + std::to_string(committed_) + " is due");
   StepResult result;
   result.step = step;
   std::map<std::int32_t, double> losses;
   std::map<std::string, std::vector<double>> norms;
-  for (const auto& [rank, closed] : vote.closed) {
+  for (const auto& [rank, closed] : vote.places) {
     result.busy_ns += closed.busy_ns / plan_.workers();
     for (const auto& r : closed.reports) {
-      if (r.name == "loss") losses[r.microbatch] += r.values.at(0);
-      else if (r.name.rfind("norm:", 0) == 0) {
-        auto& all = norms[r.name.substr(5)];
+      if (r.kind == Report::Kind::loss) {
+        for (double value : r.values) losses[r.microbatch] += value;
+      } else if (r.kind == Report::Kind::norm) {
+        auto& all = norms[r.name];
         all.insert(all.end(), r.values.begin(), r.values.end());
       }
     }
@@ -200,28 +217,26 @@ Status Session::commit(std::int64_t step, const Vote& vote) {
   c.commit.update = step + 1;
   c.commit.grad_scale = options_.clip > 0 && result.grad_norm > options_.clip ? options_.clip / result.grad_norm : 1;
   ++committed_;
-  c.readers = readers_of(step + 1, false);
+  const auto readers = readers_of(step + 1);
+  c.readers = mask(readers);
   to_all(c);
-  readers_of(step + 1, true);
-  if (step + 2 < options_.steps) {
-    open_[{0, step + 2}];
-    to_all(Go{0, step + 2});
-  }
+  start_readers(readers, step + 1);
+  if (step + 2 < options_.steps) go(0, step + 2);
   if (options_.on_step) options_.on_step(result);
   return {};
 }
 
-Status Session::digest(const Vote& vote) {
+Status Session::digest(const Open& vote) {
   // name -> extent -> words. Replicas of an extent must agree; extents add up.
   std::map<std::string, std::map<std::string, std::pair<std::vector<double>, Rank>>> words;
-  for (const auto& [rank, closed] : vote.closed)
+  for (const auto& [rank, closed] : vote.places)
     for (const auto& r : closed.reports) {
-      if (r.name.rfind("digest:", 0) != 0) continue;
+      if (r.kind != Report::Kind::digest || r.values.size() != 2) continue;
       const auto bar = r.name.rfind('|');
-      auto [it, fresh] = words[r.name.substr(7, bar - 7)].try_emplace(r.name.substr(bar + 1), r.values, rank);
+      auto [it, fresh] = words[r.name.substr(0, bar)].try_emplace(r.name.substr(bar + 1), r.values, rank);
       for (std::size_t i = 0; !fresh && i < r.values.size(); ++i)
         if (std::bit_cast<std::uint64_t>(r.values[i]) != std::bit_cast<std::uint64_t>(it->second.first[i]))
-          return Status(Code::internal, "replicas of parameter '" + r.name.substr(7) + "' differ between ranks " +
+          return Status(Code::internal, "replicas of parameter '" + r.name + "' differ between ranks " +
                                             std::to_string(it->second.second) + " and " + std::to_string(rank));
     }
   std::uint64_t a = 0x6a09e667f3bcc908ull, b = 0xbb67ae8584caa73bull;
@@ -248,13 +263,14 @@ void Session::check_finished() {
 
 std::string Session::waits_for() const {
   std::string text;
-  for (const auto& [key, vote] : open_) {
+  for (const auto& [key, open] : open_) {
     std::string ranks;
-    for (Rank r = 0; r < plan_.workers(); ++r) {
-      const auto c = vote.closed.find(r);
-      if (votes(key.first, r) && (c == vote.closed.end() || c->second.program != -1)) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
-    }
+    for (Rank r = 0; r < plan_.workers(); ++r)
+      if (votes(key.first, r) && !open.closed.count(r)) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
     text += "program '" + plan_.programs[key.first] + "', step " + std::to_string(key.second) + ": not closed by rank " + ranks + "\n";
+    for (const auto& [channel, next] : open.fed)
+      if (next < plan_.program_specs[key.first].microbatches)
+        text += "  feed '" + channel->name + "' waits for report '" + channel->after + "' of microbatch " + std::to_string(next - 1) + "\n";
   }
   return text;
 }

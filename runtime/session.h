@@ -9,7 +9,7 @@
 
 #include <functional>
 #include <map>
-#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,7 +37,8 @@ struct SessionOptions {
   std::function<void(const StepResult&)> on_step;
   /// A program other than training has closed: its reports, ordered by (name, microbatch).
   std::function<void(const std::string& program, std::int64_t step, const std::vector<Report>&)> on_closed;
-  /// The payload of microbatch m of a fed program; `last` is the report of microbatch m - 1.
+  /// The payload of microbatch m of a feed; `last` is the report of microbatch m - 1 that the feed waits for
+  /// (see Graph::feed), null for the first and where it waits for none.
   std::function<std::vector<std::byte>(const std::string& feed, std::int64_t step, std::int32_t microbatch,
                                        const Report* last)> feed;
 };
@@ -61,23 +62,35 @@ class Session {
   std::string waits_for() const;
 
  private:
-  struct Vote {
-    std::map<Rank, Closed> closed;
+  /// A step of a program that some places have not closed yet.
+  struct Open {
+    std::map<Rank, Closed> places;                       ///< what each has said so far
+    std::set<Rank> closed;
+    std::map<const PlanChannel*, std::int32_t> fed;      ///< feeds that wait for reports: microbatches sent
   };
+  using Key = std::pair<std::int32_t, std::int64_t>;     // program, step
   bool votes(std::int32_t program, Rank rank) const;
   void to_all(const ToWorker& message);
-  ProgramMask readers_of(std::int64_t version, bool start);
-  void start_program(std::int32_t program, std::int64_t step);
-  void feed(std::int32_t program, std::int64_t step, std::int32_t microbatch, const Report* last);
-  Status complete(std::int32_t program, std::int64_t step, Vote vote);
-  Status commit(std::int64_t step, const Vote& vote);
-  Status digest(const Vote& vote);
+  /// The programs that read a version of the parameters.
+  std::vector<std::int32_t> readers_of(std::int64_t version) const;
+  static ProgramMask mask(const std::vector<std::int32_t>& programs);
+  /// Those of them that run once on it: all but training.
+  void start_readers(const std::vector<std::int32_t>& programs, std::int64_t version);
+  void go(std::int32_t program, std::int64_t step);
+  void feed(const PlanChannel& channel, std::int32_t stage, std::int64_t step, std::int32_t microbatch, const Report* last);
+  /// Calls f(channel, stage) for each feed of a program.
+  template <class F> void for_each_feed(std::int32_t program, F f) const;
+  Status report(Rank from, const EarlyReport& message);
+  Status close(Rank from, const Closed& message);
+  Status complete(Key key, Open open);
+  Status commit(std::int64_t step, const Open& vote);
+  Status digest(const Open& vote);
   void check_finished();
 
   const Plan& plan_;
   SessionOptions options_;
   Send send_;
-  std::map<std::pair<std::int32_t, std::int64_t>, Vote> open_;
+  std::map<Key, Open> open_;
   std::vector<std::vector<bool>> votes_;      // per program, per rank
   std::int64_t committed_ = 0;                // steps
   bool digested_ = false, finished_ = false, diverged_ = false;

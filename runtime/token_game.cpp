@@ -183,8 +183,7 @@ class Game {
     const PlanRole& role = plan_.roles[place.local.stage];
     for (std::size_t c = 0; c < place.local.channels.size(); ++c) {
       const PlanChannel& pc = role.channels[place.local.channels[c].channel];
-      if (pc.writer >= 0 || pc.name == "commit") continue;
-      if (role.actors[pc.readers[0].actor].program != program) continue;
+      if (!pc.control() || pc.kind == PlanChannel::Kind::commit || pc.program != program) continue;
       Token t;
       t.step = step;
       if (pc.rate == Rate::step) push(p, static_cast<std::int32_t>(c), t);
@@ -215,7 +214,7 @@ class Game {
       const Place& place = *places_[p];
       const PlanRole& role = plan_.roles[place.local.stage];
       for (std::size_t c = 0; c < place.local.channels.size(); ++c)
-        if (role.channels[place.local.channels[c].channel].name == "commit") {
+        if (role.channels[place.local.channels[c].channel].kind == PlanChannel::Kind::commit) {
           Token t;
           t.step = step;
           t.readers = readers_of(step + 1);

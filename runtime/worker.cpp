@@ -156,6 +156,7 @@ std::unique_ptr<actors::Body> Worker::Impl::segment_body(const LocalActor& a) {
     bound.def = op.op.empty() ? nullptr : env.ops->find(op.op);
     bound.name = op.name;
     bound.attrs = op.attrs;
+    if (op.attrs.has("loss")) bound.report = Report::Kind::loss;
     for (const auto& o : op.in) bound.in.push_back(bind(o));
     for (const auto& o : op.out) bound.out.push_back(bind(o));
     if (op.attrs.has("rng")) bound.rng_key = philox_key(plan.seed, op.attrs.text("rng"));
@@ -169,8 +170,7 @@ std::unique_ptr<actors::Body> Worker::Impl::segment_body(const LocalActor& a) {
     accumulates |= spec.copy_bytes.back() > 0;
   }
   if (accumulates)
-    spec.lanes = actors::lane_acts(a.spec.microbatches, plan.owned_lanes(pa.program, local.stage, local.dp_index),
-                                   plan.lanes_for(pa.program), plan.program_specs[pa.program].microbatches);
+    spec.lanes = plan.lane_schedule(local.stage, local.dp_index).acts;
   spec.scratch = pool->data() + local.scratch_offset;
   spec.scratch_bytes = local.scratch_bytes;
   spec.op_scratch_offset = pa.op_scratch_offset;
@@ -194,7 +194,7 @@ std::unique_ptr<actors::Body> Worker::Impl::norm_body(const LocalActor& a) {
     for (const auto& use : ref.grads) part.grads.push_back({use.port, plan_channel(a.in[use.port]).offsets[use.index]});
     parts.push_back(std::move(part));
   }
-  return std::make_unique<actors::NormBody>(std::move(parts), memories(a.in), sink());
+  return std::make_unique<actors::NormBody>(std::move(parts), memories(a.in), pool->data() + local.scratch_offset, sink());
 }
 
 std::unique_ptr<actors::Body> Worker::Impl::update_body(const LocalActor& a) {
@@ -209,7 +209,7 @@ std::unique_ptr<actors::Body> Worker::Impl::update_body(const LocalActor& a) {
   std::vector<actors::ParamPart> parts;
   std::int32_t commit_port = -1;
   for (std::size_t i = 0; i < a.in.size(); ++i)
-    if (plan_channel(a.in[i]).kind == PlanChannel::Kind::control) commit_port = static_cast<std::int32_t>(i);
+    if (plan_channel(a.in[i]).kind == PlanChannel::Kind::commit) commit_port = static_cast<std::int32_t>(i);
   for (std::size_t i = 0; i < pa.params.size(); ++i) {
     const auto& ref = pa.params[i];
     const PlanParam& p = plan.params[ref.param];
@@ -223,7 +223,7 @@ std::unique_ptr<actors::Body> Worker::Impl::update_body(const LocalActor& a) {
     parts.push_back(std::move(part));
   }
   return std::make_unique<actors::UpdateBody>(std::move(parts), memories(a.in), commit_port, memory(a.out[0]),
-                                              pool->data() + local.state_offset, plan.hyper);
+                                              pool->data() + local.state_offset, pool->data() + local.scratch_offset, plan.hyper);
 }
 
 std::unique_ptr<actors::Body> Worker::Impl::digest_body(const LocalActor& a) {
@@ -320,11 +320,11 @@ ConductorSpec Worker::Impl::conductor_spec() {
   spec.fed.assign(plan.programs.size(), false);
   for (const auto& r : plan.roles)
     for (const auto& c : r.channels)
-      if (c.writer < 0 && c.rate == Rate::microbatch) spec.fed[r.actors[c.readers[0].actor].program] = true;
+      if (!c.after.empty()) spec.fed[c.program] = true;
   for (std::size_t i = 0; i < local.channels.size(); ++i) {
     const PlanChannel& c = plan_channel(static_cast<std::int32_t>(i));
     if (c.writer >= 0) continue;
-    ControlChannel out{c.name, role().actors[c.readers[0].actor].program, c.name == "commit", c.rate == Rate::microbatch,
+    ControlChannel out{c.kind, c.name, c.program,
                        actors::ControlPort(c.name, c.slots, local.channels[i].readers, memory(static_cast<std::int32_t>(i)))};
     spec.channels.emplace(static_cast<std::int32_t>(i), std::move(out));
   }

@@ -101,7 +101,6 @@ runtime::Graph build_model(const LmConfig& c, const kernels::OpSet& ops, const s
   Graph g(ops);
   g.program("train", {c.schedule.microbatches(), c.schedule.microbatch});
   const Value train_loss = loss(g, c, text, "train");
-  g.report("loss", train_loss);
   kernels::AdamW hyper;
   hyper.lr = static_cast<float>(c.schedule.lr);
   hyper.beta1 = static_cast<float>(c.optimizer.beta1);
@@ -117,10 +116,10 @@ runtime::Graph build_model(const LmConfig& c, const kernels::OpSet& ops, const s
     g.program("sample", {c.sample.tokens, 1});
     Builder b(g, c, false);
     g.unit("embed");
-    Value x = b.embed(g.feed("prompt", {DType::i32, {1, c.model.seq}}));
+    Value x = b.embed(g.feed("prompt", {DType::i32, {1, c.model.seq}}, "token"));
     for (std::int64_t l = 0; l < c.model.layers; ++l) x = b.block(x, l);
     x = b.head_norm(x);
-    const Value position = g.feed("position", {DType::i32, {1}});
+    const Value position = g.feed("position", {DType::i32, {1}}, "token");
     const Value logits = g.op("linear", {x, b.head_weight()})[0];               // (1, T, vocab)
     g.actor("lm.sampler", "sampler", {logits, position}, {}, {{"temperature", c.sample.temperature}});
   }

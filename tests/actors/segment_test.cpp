@@ -1,8 +1,11 @@
 // Gradients along lanes: what a place has added up after its microbatches is what the tree of tree.h says.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 #include <random>
+#include <tuple>
 
 #include "actors/segment.h"
 #include "devices/parallel.h"
@@ -68,19 +71,7 @@ kernels::View vector_view() {
 
 }  // namespace
 
-TEST_CASE("lane_acts: the first of a lane begins a copy, later ones add, the last merges as the tree says") {
-  // 8 microbatches in 4 lanes, one owner: lanes 0..3 in copies 0, 1, 1, 2 with merges after lanes 1 and 3.
-  const auto acts = lane_acts({0, 1, 2, 3, 4, 5, 6, 7}, {0, 4}, 4, 8);
-  const int copy[] = {0, 0, 1, 1, 1, 1, 2, 2}, merges[] = {0, 0, 0, 1, 0, 0, 0, 2};
-  for (int m = 0; m < 8; ++m) {
-    INFO(m);
-    CHECK(acts[m].copy == copy[m]);
-    CHECK(acts[m].accumulate == (m % 2 == 1));
-    CHECK(acts[m].merges == merges[m]);
-  }
-}
-
-TEST_CASE("TR-1: the copies of every owner are bitwise the tree's sums, for any lanes, microbatches and shares") {
+TEST_CASE("TR-1: the copies of every owner are bitwise the tree's sums, for any lanes, microbatches, shares and turns") {
   SerialParallel serial;
   const kernels::OpDef op = weight_gradient();
   int owners = 0;
@@ -90,10 +81,20 @@ TEST_CASE("TR-1: the copies of every owner are bitwise the tree's sums, for any 
       for (std::int64_t dp = 1; dp <= lanes; ++dp)
         for (std::int64_t index = 0; index < dp; ++index, ++owners) {
           const Term owned = lanes_of(dp, index, lanes);
-          std::vector<std::int32_t> mine;
+          // Lanes in runs of `turn` that take turns, microbatch by microbatch; a turn of all lanes is index order.
+          const std::int32_t turn = 1 + owners % (owned.hi - owned.lo);
+          std::vector<std::tuple<std::int64_t, std::int32_t, std::int32_t>> order;   // position in the run, run, microbatch
+          std::map<std::int32_t, std::int64_t> length;
           for (auto lane = owned.lo; lane < owned.hi; ++lane)
-            for (auto r = microbatches_of(lane, lanes, total); r.lo < r.hi; ++r.lo) mine.push_back(static_cast<std::int32_t>(r.lo));
-          const auto copies = lane_copies(owned, lanes);
+            for (auto r = microbatches_of(lane, lanes, total); r.lo < r.hi; ++r.lo) {
+              const auto run = (lane - owned.lo) / turn;
+              order.push_back({length[run]++, run, static_cast<std::int32_t>(r.lo)});
+            }
+          std::sort(order.begin(), order.end());
+          std::vector<std::int32_t> mine;
+          for (const auto& [position, run, m] : order) mine.push_back(m);
+          auto schedule = lane_schedule(mine, lanes, total);
+          const auto copies = schedule.copies;
           const std::int64_t copy_bytes = (kElements * 4 + 63) / 64 * 64;
           // One more copy behind the planned ones: nobody may touch it. Garbage inside: nobody may add to it.
           std::vector<std::byte> slot(static_cast<std::size_t>(copy_bytes * (copies + 1)), std::byte{0x7f});
@@ -106,7 +107,7 @@ TEST_CASE("TR-1: the copies of every owner are bitwise the tree's sums, for any 
           spec.in = {{reinterpret_cast<std::byte*>(in.data()), kElements * 4}};
           spec.out = {{slot.data(), copy_bytes * copies}};
           spec.copy_bytes = {copy_bytes};
-          spec.lanes = lane_acts(mine, owned, lanes, total);
+          spec.lanes = schedule.acts;
           SegmentBody body(std::move(spec));
           for (std::size_t i = 0; i < mine.size(); ++i) {
             in = gradients[static_cast<std::size_t>(mine[i])];
@@ -118,12 +119,14 @@ TEST_CASE("TR-1: the copies of every owner are bitwise the tree's sums, for any 
             REQUIRE(body.run(c, serial).ok());
           }
           INFO("lanes ", lanes, " microbatches ", total, " dp ", dp, " index ", index);
-          const auto nodes = tree_cover(owned, lanes);
-          REQUIRE(static_cast<std::int32_t>(nodes.size()) <= copies);
-          for (std::size_t n = 0; n < nodes.size(); ++n) {
-            const auto expected = tree_sum(gradients, nodes[n].lo, nodes[n].hi, lanes);
-            CHECK(std::memcmp(slot.data() + static_cast<std::int64_t>(n) * copy_bytes, expected.data(), kElements * 4) == 0);
+          std::vector<Term> nodes;
+          for (const auto& [node, copy] : schedule.held) {
+            nodes.push_back(node);
+            REQUIRE(copy < copies);
+            const auto expected = tree_sum(gradients, node.lo, node.hi, lanes);
+            CHECK(std::memcmp(slot.data() + copy * copy_bytes, expected.data(), kElements * 4) == 0);
           }
+          CHECK(nodes == tree_cover(owned, lanes));
           bool clean = true;
           for (auto i = copies * copy_bytes; i < (copies + 1) * copy_bytes; ++i) clean &= slot[static_cast<std::size_t>(i)] == std::byte{0x7f};
           CHECK(clean);

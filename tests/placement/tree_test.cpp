@@ -1,32 +1,65 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <map>
+
 #include "placement/tree.h"
 
 using namespace troupe;
 
-TEST_CASE("TR-1: whatever the owners, stack merges leave exactly the cover of their lanes") {
+namespace {
+
+/// One microbatch per lane, in order.
+LaneSchedule in_order(Term owned, std::int32_t leaves) {
+  std::vector<std::int32_t> microbatches;
+  for (auto leaf = owned.lo; leaf < owned.hi; ++leaf) microbatches.push_back(leaf);
+  return lane_schedule(microbatches, leaves, leaves);
+}
+
+}  // namespace
+
+TEST_CASE("TR-1: whatever the owners, the merges leave exactly the cover of their lanes, each a node of the tree") {
   for (std::int32_t leaves = 1; leaves <= 17; ++leaves)
     for (std::int32_t lo = 0; lo < leaves; ++lo)
       for (std::int32_t hi = lo + 1; hi <= leaves; ++hi) {
-        const Term owned{lo, hi};
-        std::vector<Term> stack;
+        const auto schedule = in_order({lo, hi}, leaves);
+        std::map<std::int32_t, Term> copies;
         for (auto leaf = lo; leaf < hi; ++leaf) {
-          const LanePush push = lane_push(owned, leaf, leaves);
-          REQUIRE(push.slot == static_cast<int>(stack.size()));
-          stack.push_back({leaf, leaf + 1});
-          for (int m = 0; m < push.merges; ++m) {
-            const Term right = stack.back();
-            stack.pop_back();
-            const Term parent{stack.back().lo, right.hi};
-            const auto [a, b] = tree_children(parent);
-            REQUIRE(a == stack.back());
-            REQUIRE(b == right);
+          const LaneAct& act = schedule.acts[leaf - lo];
+          REQUIRE_FALSE(act.accumulate);
+          REQUIRE(copies.emplace(act.copy, Term{leaf, leaf + 1}).second);
+          for (const auto& [into, from] : act.merges) {
+            const Term a = copies.at(into), b = copies.at(from);
+            const Term parent{std::min(a.lo, b.lo), std::max(a.hi, b.hi)};
             REQUIRE(is_tree_node(parent, leaves));
-            stack.back() = parent;
+            const auto [left, right] = tree_children(parent);
+            REQUIRE((left == a ? right == b : left == b && right == a));
+            copies.erase(from);
+            copies[into] = parent;
           }
         }
-        REQUIRE(stack == tree_cover(owned, leaves));
+        std::vector<Term> held;
+        for (const auto& [node, copy] : schedule.held) {
+          REQUIRE(copies.at(copy) == node);
+          held.push_back(node);
+        }
+        REQUIRE(held == tree_cover({lo, hi}, leaves));
+        REQUIRE(held.size() == copies.size());
       }
+}
+
+TEST_CASE("lane_schedule: the first of a lane begins a copy, later ones add, the last merges as the tree says") {
+  // 8 microbatches in 4 lanes: lanes 0..3 in copies 0, 1, 1, 2 with merges after lanes 1 and 3.
+  const auto schedule = lane_schedule({0, 1, 2, 3, 4, 5, 6, 7}, 4, 8);
+  const int copy[] = {0, 0, 1, 1, 1, 1, 2, 2};
+  for (int m = 0; m < 8; ++m) {
+    CAPTURE(m);
+    CHECK(schedule.acts[m].copy == copy[m]);
+    CHECK(schedule.acts[m].accumulate == (m % 2 == 1));
+  }
+  CHECK(schedule.acts[3].merges == std::vector<std::pair<std::int32_t, std::int32_t>>{{0, 1}});
+  CHECK(schedule.acts[7].merges == std::vector<std::pair<std::int32_t, std::int32_t>>{{1, 2}, {0, 1}});
+  CHECK(schedule.copies == 3);
 }
 
 TEST_CASE("TR-2: an owner of L lanes holds at most log2(L) + 2 sums, twice the log when unaligned") {
@@ -36,8 +69,22 @@ TEST_CASE("TR-2: an owner of L lanes holds at most log2(L) + 2 sums, twice the l
         int log = 0;
         while ((2 << log) <= hi - lo) ++log;
         const bool aligned = lo % (2 << log) == 0;
-        REQUIRE(lane_copies({lo, hi}, leaves) <= (aligned ? log : 2 * log) + 2);
+        REQUIRE(in_order({lo, hi}, leaves).copies <= (aligned ? log : 2 * log) + 2);
       }
+}
+
+TEST_CASE("TR-2: taking turns between W runs of lanes takes at most W times the copies of one") {
+  for (std::int32_t runs : {2, 3, 4, 8})
+    for (std::int32_t each = 1; each <= 16; ++each) {
+      std::vector<std::int32_t> turns;
+      for (std::int32_t i = 0; i < each; ++i)
+        for (std::int32_t r = 0; r < runs; ++r) turns.push_back(r * each + i);
+      std::int32_t most = 0;
+      for (std::int32_t r = 0; r < runs; ++r) most = std::max(most, in_order({r * each, (r + 1) * each}, runs * each).copies);
+      const auto schedule = lane_schedule(turns, runs * each, runs * each);
+      REQUIRE(schedule.copies <= runs * most);
+      REQUIRE(schedule.held == std::vector<std::pair<Term, std::int32_t>>{{{0, runs * each}, 0}});
+    }
 }
 
 TEST_CASE("every microbatch belongs to one lane and every lane to one dp coordinate") {

@@ -37,13 +37,14 @@ void check_same(const Report& a, const Report& b) {
   CHECK(a.name == b.name);
   CHECK(a.step == b.step);
   CHECK(a.microbatch == b.microbatch);
+  CHECK(a.kind == b.kind);
   REQUIRE(a.values.size() == b.values.size());
   // Digests travel as the bits of doubles: whatever they are, NaNs included, they must not change.
   for (std::size_t i = 0; i < a.values.size(); ++i) CHECK(std::bit_cast<std::uint64_t>(a.values[i]) == std::bit_cast<std::uint64_t>(b.values[i]));
 }
 
 Report report() {
-  return {"digest:w|[0:4, 1:2]", 1ll << 40, 7,
+  return {Report::Kind::digest, "w|[0:4, 1:2]", 1ll << 40, 7,
           {1.5, -0.0, std::numeric_limits<double>::infinity(), std::bit_cast<double>(0x7ff0000000000001ull),
            std::bit_cast<double>(0xfff8dead0000beefull), std::bit_cast<double>(0x0000000000000001ull), std::bit_cast<double>(~0ull)}};
 }
@@ -93,13 +94,13 @@ TEST_CASE("every message to a worker survives the wire") {
 TEST_CASE("every message from a worker survives the wire") {
   CHECK(from_worker(WorkerAddress{std::string("\0\1\2", 3)}).blob == std::string("\0\1\2", 3));
   from_worker(Ready{});
-  const auto closed = from_worker(Closed{1, 77, {report(), {"loss", 0, -1, {}}}, 123456789});
+  const auto closed = from_worker(Closed{1, 77, {report(), {Report::Kind::loss, "loss", 0, -1, {}}}, 123456789});
   CHECK(closed.program == 1);
   CHECK(closed.step == 77);
   CHECK(closed.busy_ns == 123456789);
   REQUIRE(closed.reports.size() == 2);
   check_same(closed.reports[0], report());
-  check_same(closed.reports[1], {"loss", 0, -1, {}});
+  check_same(closed.reports[1], {Report::Kind::loss, "loss", 0, -1, {}});
   const auto early = from_worker(EarlyReport{3, report()});
   CHECK(early.program == 3);
   check_same(early.report, report());

@@ -204,7 +204,6 @@ TEST_CASE("a parameter of another unit's evaluation only does not disturb traini
       }
       for (Start* at : {&s, &alone}) {
         Value loss = at->loss(at->y);
-        at->g.report("loss", loss);
         at->g.minimize(loss, {});
         REQUIRE_MESSAGE(at->g.status().ok(), at->g.status().message());
       }
@@ -253,7 +252,6 @@ TEST_CASE("an op on parameters only is refused by name: its gradient would need 
     s.g.unit("tail");
     Value sum = s.g.op("add", {s.g.param("u", {6, 6}, Init::normal(0.3f)), s.g.param("delta", {6, 6}, Init::normal(0.1f))}, {}, "tail.sum")[0];
     Value loss = s.loss(s.g.op("linear", {s.y, sum})[0]);
-    s.g.report("loss", loss);
     if (trains) s.g.minimize(loss, {});
     check_names(s.verdict(), {"'tail.sum'", "parameters only"});
   }
@@ -287,7 +285,6 @@ TEST_CASE("a unit that is left and entered again trains like two units, or is re
       s.g.unit(again ? "body" : "after");
       v = s.g.op("linear", {v, s.g.param("c", {6, 6}, Init::normal(0.3f))}, {}, "last.linear")[0];
       Value loss = s.loss(v);
-      s.g.report("loss", loss);
       s.g.minimize(loss, {});
       const auto r = run(s, dp);
       if (!r.ok()) {

@@ -60,7 +60,6 @@ inline Graph graph(const kernels::OpSet& ops, const Shape_& s) {
   };
   g.program("train", {s.microbatches, n});
   Value loss = forward(true);
-  g.report("loss", loss);
   kernels::AdamW hyper;
   hyper.weight_decay = 0.1f;
   g.minimize(loss, hyper);

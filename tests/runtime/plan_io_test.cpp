@@ -71,8 +71,10 @@ Plan odd_plan() {
   role.stage = 3;
   role.units = {"a", "", "c"};
   PlanChannel c;
-  c.kind = PlanChannel::Kind::control;
-  c.name = "go";
+  c.kind = PlanChannel::Kind::feed;
+  c.name = "prompt";
+  c.after = "token";
+  c.program = 1;
   c.writer = 4;
   c.writer_port = 5;
   c.readers = {{6, 7}, {-8, 9}};

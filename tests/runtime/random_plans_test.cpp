@@ -65,7 +65,6 @@ class Builder {
     const unsigned shape = static_cast<unsigned>(random());
     g.program("train", {c.microbatches, c.samples});
     Value loss = forward(g, c, layers, shape, true);
-    g.report("loss", loss);
     kernels::AdamW hyper;
     hyper.weight_decay = 0.05f;
     g.minimize(loss, hyper);

@@ -55,7 +55,6 @@ Graph middle_graph(const kernels::OpSet& ops, const std::string& how, std::int64
   g.unit("out");
   Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 6}}}}, {{"stream", std::string("t")}})[0];
   Value loss = g.op("mse_loss", {x, t}, {{"scale", 1.0 / 8}})[0];
-  g.report("loss", loss);
   g.minimize(loss, {});
   return g;
 }
@@ -204,82 +203,5 @@ TEST_CASE("a user actor that cannot be made stops the job before it starts, by n
     REQUIRE_FALSE(r.ok());
     CHECK(r.status().message().find("'middle'") != std::string::npos);
     CHECK(r.status().message().find("the.middle") != std::string::npos);
-  }
-}
-
-namespace {
-
-/// Answers what it was fed, plus one.
-class Echo final : public actors::UserActor {
- public:
-  Status act(actors::UserCall& call) override {
-    call.out[0].as<std::int32_t>()[0] = call.in[0].as<std::int32_t>()[0] + 1;
-    return {};
-  }
-};
-
-Graph fed_graph(const kernels::OpSet& ops) {
-  Graph g = middle_graph(ops, "fine");
-  g.program("sample", {5, 1});
-  g.unit("in");
-  Value prompt = g.feed("prompt", {DType::i32, {1}});
-  g.unit("out");
-  g.report("token", g.actor("echo", "echo", {prompt}, {{"token", {DType::i32, {1}}}})[0]);
-  return g;
-}
-
-Expected<SimRun> run_fed(const Plan& p, const kernels::OpSet& ops, std::uint64_t seed, std::size_t bytes, std::vector<double>& tokens) {
-  auto set = with_middle();
-  set["echo"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
-    return std::unique_ptr<actors::UserActor>(std::make_unique<Echo>());
-  };
-  SessionOptions session;
-  session.steps = 3;
-  session.loss_divisor = 8;
-  session.readers = [](std::int64_t version) { return version == 1 ? std::vector<std::string>{"sample"} : std::vector<std::string>{}; };
-  session.feed = [&](const std::string& name, std::int64_t step, std::int32_t, const Report* last) {
-    CHECK(name == "prompt");
-    CHECK(step == 1);
-    const std::int32_t value = last ? static_cast<std::int32_t>(last->values.at(0)) * 2 : 10;
-    std::vector<std::byte> payload(bytes);
-    if (bytes) std::memcpy(payload.data(), &value, std::min(bytes, sizeof value));
-    return payload;
-  };
-  session.on_closed = [&](const std::string& program, std::int64_t, const std::vector<Report>& reports) {
-    CHECK(program == "sample");
-    for (const auto& r : reports) tokens.push_back(r.values.at(0));
-  };
-  SimClusterOptions cluster;
-  cluster.seed = seed;
-  return run_simulated(p, ops, set, session, cluster);
-}
-
-}  // namespace
-
-TEST_CASE("a fed program: each microbatch gets what was made of the report of the one before, on any topology") {
-  const auto ops = kernels::standard_ops();
-  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {3}, {1, 1}, {2, 3}})
-    for (std::uint64_t seed : {0, 4}) {
-      const auto p = compile_over(fed_graph(ops), dp);
-      REQUIRE_MESSAGE(p.ok(), p.status().message());
-      const auto verified = verify(*p);
-      CHECK_MESSAGE(verified.ok(), verified.message());
-      std::vector<double> tokens;
-      const auto r = run_fed(*p, ops, seed, 4, tokens);
-      REQUIRE_MESSAGE(r.ok(), r.status().message());
-      CHECK(tokens == std::vector<double>{11, 23, 47, 95, 191});
-    }
-}
-
-TEST_CASE("a feed of the wrong size is an error that names the feed and both sizes") {
-  const auto ops = kernels::standard_ops();
-  const auto p = compile_over(fed_graph(ops), {1, 1});
-  REQUIRE(p.ok());
-  for (std::size_t bytes : {0, 3, 100000}) {
-    std::vector<double> tokens;
-    const auto r = run_fed(*p, ops, 0, bytes, tokens);
-    REQUIRE_FALSE(r.ok());
-    CHECK_MESSAGE(r.status().message().find("prompt") != std::string::npos, r.status().message());
-    CHECK(r.status().message().find(std::to_string(bytes)) != std::string::npos);
   }
 }

@@ -1,0 +1,171 @@
+// Values that the session sends: prompts, commands. A feed may wait for a report of the microbatch before.
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "runtime/verify.h"
+#include "tests/runtime/mlp.h"
+
+using namespace mlp;
+
+namespace {
+
+/// Answers what it was fed, plus one; says the same under a name of its own.
+class Echo final : public actors::UserActor {
+ public:
+  Status act(actors::UserCall& call) override {
+    const std::int32_t value = call.in[0].as<std::int32_t>()[0] + 1;
+    call.out[0].as<std::int32_t>()[0] = value;
+    call.report("aside", {static_cast<double>(value) * 1000});
+    return {};
+  }
+};
+
+/// A trained layer, and a program "sample" of five microbatches: prompt -> echo -> report "token".
+Graph fed_graph(const kernels::OpSet& ops, const std::string& name, const std::string& after) {
+  Graph g(ops);
+  g.program("train", {4, 2});
+  g.unit("in");
+  Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
+  x = g.op("linear", {x, g.param("w", {6, 6}, Init::normal(0.3f))})[0];
+  g.unit("out");
+  Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 6}}}}, {{"stream", std::string("t")}})[0];
+  g.minimize(g.op("mse_loss", {x, t}, {{"scale", 1.0 / 8}})[0], {});
+  g.program("sample", {5, 1});
+  g.unit("in");
+  Value prompt = g.feed(name, {DType::i32, {1}}, after);
+  g.unit("out");
+  g.report("token", g.actor("echo", "echo", {prompt}, {{"token", {DType::i32, {1}}}})[0]);
+  return g;
+}
+
+Expected<Plan> compile_over(const Graph& g, const std::vector<std::int64_t>& dp) {
+  CompileOptions o;
+  o.stages = stage_meshes(dp);
+  o.lanes = 4;
+  return compile(g, o);
+}
+
+struct Fed {
+  std::vector<std::int32_t> asked;     // microbatches, in the order in which the session asked for them
+  std::vector<double> tokens;
+  Status status;
+};
+
+Fed run_fed(const Plan& p, const kernels::OpSet& ops, const std::string& feed, std::uint64_t seed, std::size_t bytes = 4) {
+  auto set = actor_set();
+  set["echo"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+    return std::unique_ptr<actors::UserActor>(std::make_unique<Echo>());
+  };
+  Fed fed;
+  SessionOptions session;
+  session.steps = 3;
+  session.loss_divisor = 8;
+  session.readers = [](std::int64_t version) { return version == 1 ? std::vector<std::string>{"sample"} : std::vector<std::string>{}; };
+  session.feed = [&](const std::string& name, std::int64_t step, std::int32_t microbatch, const Report* last) {
+    CHECK(name == feed);
+    CHECK(step == 1);
+    fed.asked.push_back(microbatch);
+    const std::int32_t value = last ? static_cast<std::int32_t>(last->values.at(0)) * 2 : 10 + microbatch;
+    std::vector<std::byte> payload(bytes);
+    if (bytes) std::memcpy(payload.data(), &value, std::min(bytes, sizeof value));
+    return payload;
+  };
+  session.on_closed = [&](const std::string& program, std::int64_t, const std::vector<Report>& reports) {
+    CHECK(program == "sample");
+    for (const auto& r : reports)
+      if (r.name == "token") fed.tokens.push_back(r.values.at(0));
+  };
+  SimClusterOptions cluster;
+  cluster.seed = seed;
+  fed.status = run_simulated(p, ops, set, session, cluster).status();
+  return fed;
+}
+
+const std::vector<std::vector<std::int64_t>> meshes = {{1}, {3}, {1, 1}, {2, 3}, {1, 3}};
+
+}  // namespace
+
+TEST_CASE("a feed that waits gets each microbatch once, made of the report it names of the one before, on any mesh") {
+  const auto ops = kernels::standard_ops();
+  for (const auto& dp : meshes)
+    for (std::uint64_t seed : {0, 4}) {
+      const auto p = compile_over(fed_graph(ops, "prompt", "token"), dp);
+      REQUIRE_MESSAGE(p.ok(), p.status().message());
+      const auto verified = verify(*p);
+      CHECK_MESSAGE(verified.ok(), verified.message());
+      const auto r = run_fed(*p, ops, "prompt", seed);   // the actor's other report starts nothing
+      REQUIRE_MESSAGE(r.status.ok(), r.status.message());
+      CHECK(r.asked == std::vector<std::int32_t>{0, 1, 2, 3, 4});
+      CHECK(r.tokens == std::vector<double>{11, 23, 47, 95, 191});
+    }
+}
+
+TEST_CASE("a feed that waits for nothing is sent whole at once, on any mesh and whatever its name") {
+  const auto ops = kernels::standard_ops();
+  for (const std::string name : {"prompt", "commit", "go.train"})
+    for (const auto& dp : meshes) {
+      const auto p = compile_over(fed_graph(ops, name, ""), dp);
+      REQUIRE_MESSAGE(p.ok(), p.status().message());
+      const auto r = run_fed(*p, ops, name, 4);
+      REQUIRE_MESSAGE(r.status.ok(), r.status.message());
+      CHECK(r.asked == std::vector<std::int32_t>{0, 1, 2, 3, 4});
+      CHECK(r.tokens == std::vector<double>{11, 12, 13, 14, 15});
+    }
+}
+
+TEST_CASE("a feed of the wrong size is an error that names the feed and both sizes") {
+  const auto ops = kernels::standard_ops();
+  const auto p = compile_over(fed_graph(ops, "prompt", "token"), {1, 1});
+  REQUIRE(p.ok());
+  for (std::size_t bytes : {0, 3, 100000}) {
+    const auto r = run_fed(*p, ops, "prompt", 0, bytes);
+    REQUIRE_FALSE(r.status.ok());
+    CHECK_MESSAGE(r.status.message().find("prompt") != std::string::npos, r.status.message());
+    CHECK(r.status.message().find(std::to_string(bytes)) != std::string::npos);
+  }
+}
+
+TEST_CASE("a feed that nobody reads and two feeds of one name are refused by name") {
+  const auto ops = kernels::standard_ops();
+  Graph unread = fed_graph(ops, "prompt", "token");
+  unread.feed("position", {DType::i32, {1}}, "token");
+  const auto p = compile_over(unread, {1});
+  REQUIRE_FALSE(p.ok());
+  CHECK_MESSAGE(p.status().message().find("'position' of program 'sample' has no reader") != std::string::npos, p.status().message());
+  Graph twice = fed_graph(ops, "prompt", "token");
+  twice.feed("prompt", {DType::i32, {1}});
+  CHECK_MESSAGE(twice.status().message().find("feed 'prompt' is already in program 'sample'") != std::string::npos, twice.status().message());
+}
+
+TEST_CASE("a feed that waits for a report that never comes: the session says which, of which microbatch") {
+  const auto ops = kernels::standard_ops();
+  const auto p = compile_over(fed_graph(ops, "prompt", "answer"), {1});
+  REQUIRE(p.ok());
+  const auto r = run_fed(*p, ops, "prompt", 0);
+  REQUIRE_FALSE(r.status.ok());
+  CHECK_MESSAGE(r.status.message().find("feed 'prompt' waits for report 'answer' of microbatch 0") != std::string::npos, r.status.message());
+}
+
+TEST_CASE("what the application reports under the name 'loss' is its own; the session sums what is minimised") {
+  const auto ops = kernels::standard_ops();
+  double with = 0, without = 0;
+  for (double* loss : {&with, &without}) {
+    Graph g(ops);
+    g.program("train", {4, 2});
+    g.unit("in");
+    Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
+    if (loss == &with) g.report("loss", x);
+    x = g.op("linear", {x, g.param("w", {6, 6}, Init::normal(0.3f))})[0];
+    Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 6}}}}, {{"stream", std::string("t")}})[0];
+    g.minimize(g.op("mse_loss", {x, t}, {{"scale", 1.0 / 8}})[0], {});
+    const auto p = compile_over(g, {2});
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    SessionOptions session;
+    session.on_step = [&](const StepResult& r) { *loss = r.loss; };
+    const auto r = run_simulated(*p, ops, actor_set(), session, {});
+    REQUIRE_MESSAGE(r.ok(), r.status().message());
+  }
+  CHECK(with == without);
+  CHECK(with != 0);
+}
