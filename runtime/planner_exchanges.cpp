@@ -17,7 +17,10 @@ void Planner::make_exchanges() {
     const std::int32_t source = w.role >= 0 ? w.role * 100000 + w.actor : -1 - from;
     groups[{source, n.stage, n.program, n.backward}].push_back(static_cast<std::int32_t>(i));
   }
-  for (const auto& [key, nodes] : groups) {
+  std::vector<std::vector<std::int32_t>> in_order;   // as the graph has them
+  for (auto& [key, nodes] : groups) in_order.push_back(std::move(nodes));
+  std::sort(in_order.begin(), in_order.end());
+  for (const auto& nodes : in_order) {
     const LoweredNode& first = low_.nodes[nodes[0]];
     const std::int32_t from_stage = plan_.tensors[first.in[0]].mesh, to_stage = first.stage;
     PlanExchange x;
