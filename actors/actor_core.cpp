@@ -126,7 +126,7 @@ void ActorCore::finish(Running& r) {
     if (w.same_stream || !c.act.in[i].last) continue;
     outbox_.ack(w.actor, w.port, c.act.in[i].token.slot);
   }
-  if (trace_) record(r);
+  if (trace_ && trace_->wants(c.step)) record(r);
   const auto per_step = std::max<std::size_t>(1, spec_.microbatches.size());
   if (spec_.closes_step && c.local + 1 == static_cast<std::int32_t>(per_step))
     outbox_.step_closed(c.step);

@@ -1,6 +1,7 @@
 // troupe: the command. Reads its arguments, hands over to apps/lm/job.h.
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "apps/lm/job.h"
@@ -27,6 +28,18 @@ CLI::Validator milliseconds() {
         double value = 0;
         const bool ok = CLI::detail::lexical_cast(text, value) && value >= 0;
         return ok ? std::string() : "expected milliseconds, at least 0, not '" + text + "'";
+      },
+      "");
+}
+
+/// "FIRST:COUNT" into `window`.
+CLI::Validator window_of_steps(troupe::TraceWindow& window) {
+  return CLI::Validator(
+      [&window](std::string& text) {
+        const auto colon = std::min(text.find(':'), text.size());
+        const bool ok = CLI::detail::lexical_cast(text.substr(0, colon), window.first) && window.first >= 0 && colon < text.size() &&
+                        CLI::detail::lexical_cast(text.substr(colon + 1), window.steps) && window.steps > 0;
+        return ok ? std::string() : "expected steps as FIRST:COUNT, such as 0:5, not '" + text + "'";
       },
       "");
 }
@@ -73,7 +86,10 @@ int main(int argc, char** argv) {
   common(*train, a);
   train->add_option("--steps", a.steps, "stop after so many steps (the learning rate's horizon is schedule.steps)")->check(whole_number(0));
   train->add_option("--out", a.out, "output folder (default: runs/ and the configuration's name)");
-  train->add_flag("--trace", a.trace, "write trace.json for ui.perfetto.dev");
+  std::string trace_text;
+  auto* trace = train->add_option("--trace", trace_text, "write trace.json for ui.perfetto.dev, of COUNT steps from FIRST on (default 0:5)");
+  trace->expected(0, 1)->check(window_of_steps(a.trace))->type_name("[FIRST:COUNT]");
+  train->add_flag("--pin", a.pin, "pin each compute thread to a core of its own");
   train->add_flag("--quiet", a.quiet, "no progress line, no summary");
   auto* sample = train->add_option("--sample", a.sample_text, "at the end, go on from this text")->expected(0, 1);
   train->add_option("--ucx-tls", a.tls, "UCX transports, such as tcp (default: its choice)");
@@ -103,6 +119,7 @@ int main(int argc, char** argv) {
     a.out = "runs/" + name.substr(0, name.rfind(".toml"));
   }
   a.sample = sample->count() > 0;
+  if (trace->count() > 0 && trace_text.empty()) a.trace = {.first = 0, .steps = 5};
   if (train->parsed()) return troupe::lm::train_command(app, a);
   if (plan->parsed()) return troupe::lm::plan_command(app, a);
   return troupe::lm::sim_command(app, a);

@@ -6,12 +6,6 @@
 namespace troupe::kernels {
 namespace {
 
-Inferred infer(Types in, const Attrs&) {
-  TROUPE_TRY(expect_inputs("add", in, 2));
-  TROUPE_TRY(expect(in[0] == in[1], "add", "two tensors of one shape", in));
-  return std::vector<TensorType>{in[0]};
-}
-
 Status gradient(GradContext& g) {
   if (g.grad_out(0) == no_value) return {};
   for (int i = 0; i < 2; ++i)
@@ -22,7 +16,7 @@ Status gradient(GradContext& g) {
 }  // namespace
 
 std::vector<OpDef> add_ops() {
-  OpDef op{.name = "add", .inputs = 2, .outputs = 1, .infer = infer};
+  OpDef op{.name = "add", .inputs = 2, .outputs = 1, .infer = one_shape("add", 2, "two tensors of one shape")};
   op.signatures = [split = elementwise(2, 1)](Types in, const Attrs& attrs) {
     auto table = split(in, attrs);
     table.push_back(row({Sbp::P(), Sbp::P()}, {Sbp::P()}));

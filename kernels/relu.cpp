@@ -7,17 +7,6 @@
 namespace troupe::kernels {
 namespace {
 
-Inferred infer_relu(Types in, const Attrs&) {
-  TROUPE_TRY(expect_inputs("relu", in, 1));
-  return std::vector<TensorType>{in[0]};
-}
-
-Inferred infer_grad(Types in, const Attrs&) {
-  TROUPE_TRY(expect_inputs("relu_grad", in, 2));
-  TROUPE_TRY(expect(in[0] == in[1], "relu_grad", "dy and y of one shape", in));
-  return std::vector<TensorType>{in[0]};
-}
-
 Status gradient(GradContext& g) {
   if (g.grad_out(0) == no_value || !g.needs_grad(0)) return {};
   g.grad_in(0, g.emit("relu_grad", {g.grad_out(0), g.out(0)}, only(g.attrs(), {"unit"}))[0]);
@@ -27,14 +16,14 @@ Status gradient(GradContext& g) {
 }  // namespace
 
 std::vector<OpDef> relu_ops() {
-  OpDef forward{.name = "relu", .inputs = 1, .outputs = 1, .infer = infer_relu};
+  OpDef forward{.name = "relu", .inputs = 1, .outputs = 1, .infer = one_shape("relu", 1)};
   forward.signatures = elementwise(1, 1);
   forward.gradient = gradient;
   forward.cost = per_element(1);
   forward.in_place = {0};
   forward.cpu = cpu::relu;
 
-  OpDef grad{.name = "relu_grad", .inputs = 2, .outputs = 1, .infer = infer_grad};
+  OpDef grad{.name = "relu_grad", .inputs = 2, .outputs = 1, .infer = one_shape("relu_grad", 2, "dy and y of one shape")};
   grad.signatures = [split = elementwise(2, 1)](Types in, const Attrs& attrs) {
     auto table = split(in, attrs);
     table.push_back(row({Sbp::P(), Sbp::B()}, {Sbp::P()}));  // linear in dy

@@ -20,6 +20,14 @@ Status expect_inputs(const std::string& op, Types in, std::size_t count, std::in
   return {};
 }
 
+std::function<Inferred(Types, const Attrs&)> one_shape(const std::string& op, std::size_t inputs, const std::string& expected) {
+  return [=](Types in, const Attrs&) -> Inferred {
+    TROUPE_TRY(expect_inputs(op, in, inputs));
+    for (const auto& t : in) TROUPE_TRY(expect(t == in[0], op, expected, in));
+    return std::vector<TensorType>{in[0]};
+  };
+}
+
 std::int64_t last(const TensorType& t) { return t.shape.empty() ? 1 : t.shape.back(); }
 
 std::int64_t rows_of(const TensorType& t) {

@@ -19,6 +19,10 @@ Status expect(bool holds, const std::string& op, const std::string& expected, Ty
 /// The number of inputs, and that all are f32 except those listed, which are i32.
 Status expect_inputs(const std::string& op, Types in, std::size_t count, std::initializer_list<std::size_t> i32 = {});
 
+/// The shape rule of an op whose f32 inputs and one output are all of one shape.
+std::function<Inferred(Types, const Attrs&)> one_shape(const std::string& op, std::size_t inputs,
+                                                       const std::string& expected = "inputs of one shape");
+
 inline int rank(const TensorType& t) { return static_cast<int>(t.shape.size()); }
 /// Product of all dims but the last.
 std::int64_t rows_of(const TensorType& t);

@@ -13,7 +13,10 @@
 #include <random>
 #include <set>
 
+#include "devices/cpu/cpu_device.h"
+#include "devices/host_memory.h"
 #include "runtime/launcher.h"
+#include "runtime/local_plan.h"
 #include "runtime/plan_io.h"
 #include "runtime/verify.h"
 
@@ -41,7 +44,6 @@ class Job {
 
   JobResult run() {
     result_.places.resize(plan_.workers());
-    result_.spans.resize(plan_.workers());
     block_signals();
     if (Status s = start(); !s.ok()) end(s, exit_worker);
     last_message_ = clock::now();
@@ -84,10 +86,13 @@ class Job {
     hello.trace = options_.trace;
     hello.paced = options_.paced;
     hello.run_kernels = options_.run_kernels;
+    const auto cores = options_.pin ? usable_cores() : std::vector<int>{};
     for (Rank r = 0; r < plan_.workers(); ++r) {
       hello.rank = r;
       const auto i = static_cast<std::size_t>(r);
       hello.net_device = i < options_.net_devices.size() ? options_.net_devices[i] : "";
+      const auto threads = static_cast<std::size_t>(options_.threads);
+      if (options_.pin) hello.cores.assign(cores.begin() + i * threads, cores.begin() + (i + 1) * threads);
       send(r, hello);
     }
     return {};
@@ -184,10 +189,14 @@ class Job {
         session_.begin();
       }
     } else if (auto* m = std::get_if<Spans>(&message)) {
-      auto& all = result_.spans[r];
+      auto& all = result_.places[r].spans;
+      result_.places[r].dropped_spans += m->dropped;
       all.insert(all.end(), std::make_move_iterator(m->spans.begin()), std::make_move_iterator(m->spans.end()));
     } else if (auto* m = std::get_if<Stopped>(&message)) {
-      result_.places[r] = {m->peak_bytes, m->sent_bytes, m->received_bytes};
+      auto& place = result_.places[r];
+      place.peak_bytes = m->peak_bytes;
+      place.sent_bytes = m->sent_bytes;
+      place.received_bytes = m->received_bytes;
       stopped_.insert(r);
     } else if (auto* m = std::get_if<Explained>(&message)) {
       explanations_[r] = m->text;
@@ -245,15 +254,47 @@ class Job {
   std::map<Rank, std::string> explanations_;
 };
 
+/// All workers of this machine together must fit in its memory.
+Status check_memory(const Plan& plan, std::int64_t bytes_max) {
+  std::int64_t need = 0;
+  for (Rank r = 0; r < plan.workers(); ++r) {
+    TROUPE_ASSIGN(const LocalPlan local, local_plan(plan, r));
+    need += local.pool_bytes;
+  }
+  const auto have = bytes_max > 0 ? static_cast<std::size_t>(bytes_max) : available_host_bytes();
+  if (static_cast<std::size_t>(need) <= have) return {};
+  constexpr std::int64_t mib = 1 << 20;
+  return Status(Code::exhausted, "the plan needs " + std::to_string((need + mib - 1) / mib) + " MiB for its " + std::to_string(plan.workers()) +
+                                     " workers and " + (bytes_max > 0 ? "may use " : "this machine has ") + std::to_string(have / mib) +
+                                     " MiB" + (bytes_max > 0 ? "" : " available") +
+                                     ": use a smaller model, schedule.microbatch or schedule.lanes");
+}
+
+/// Every compute thread must have a core of its own.
+Status check_cores(const Plan& plan, int threads) {
+  const auto need = static_cast<std::size_t>(plan.workers()) * static_cast<std::size_t>(threads);
+  const auto have = usable_cores().size();
+  if (need <= have) return {};
+  return Status(Code::exhausted, "pinning " + std::to_string(plan.workers()) + " workers of " + std::to_string(threads) +
+                                     " compute threads needs " + std::to_string(need) + " cores and this process may use " +
+                                     std::to_string(have) + ": use fewer threads or workers, or do not pin");
+}
+
 }  // namespace
 
+Status App::check(const Plan& plan, const JobOptions& options) const {
+  TROUPE_TRY(verify(plan));
+  TROUPE_TRY(check_memory(plan, options.memory_bytes_max));
+  return options.pin ? check_cores(plan, options.threads) : Status{};
+}
+
 JobResult App::run(const Plan& plan, JobOptions options) const {
-  if (Status s = verify(plan); !s.ok()) return {std::move(s), exit_plan, {}, 0, {}, {}};
+  if (Status s = check(plan, options); !s.ok()) return {std::move(s), exit_plan, {}, 0, {}};
   return Job(plan, std::move(options)).run();
 }
 
 int App::run_main(const Expected<Plan>& plan, JobOptions options) const {
-  const JobResult result = plan.ok() ? run(*plan, std::move(options)) : JobResult{plan.status(), exit_plan, {}, 0, {}, {}};
+  const JobResult result = plan.ok() ? run(*plan, std::move(options)) : JobResult{plan.status(), exit_plan, {}, 0, {}};
   if (!result.status.ok()) std::fprintf(stderr, "%s\n", result.status.message().c_str());
   return result.exit_code;
 }

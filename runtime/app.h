@@ -24,7 +24,9 @@ struct JobOptions {
   std::string tls;                         ///< UCX transports; empty: its choice
   std::vector<std::string> net_devices;    ///< UCX network device per rank; empty: its choice
   std::vector<std::vector<std::string>> prefixes;   ///< per rank: a command put before the worker's
-  bool trace = false;
+  TraceWindow trace;                       ///< steps whose spans JobResult has
+  std::int64_t memory_bytes_max = 0;       ///< of all workers together; 0: what this machine has available
+  bool pin = false;                        ///< each compute thread to a core of its own, rank by rank
   double paced = 0;                        ///< > 0: the paced device at this scale
   bool run_kernels = true;                 ///< paced only
   int stall_s = 120;                       ///< no act of any worker for so long: give up and say why
@@ -36,6 +38,8 @@ struct JobOptions {
 struct PlaceResult {
   std::int64_t peak_bytes = 0;             ///< resident, as the kernel saw it
   std::uint64_t sent_bytes = 0, received_bytes = 0;
+  std::vector<TraceSpan> spans;            ///< with JobOptions::trace; they arrive when the step after the window commits, or at the end
+  std::int64_t dropped_spans = 0;          ///< for which the worker had no room
 };
 
 struct JobResult {
@@ -43,8 +47,7 @@ struct JobResult {
   int exit_code = exit_ok;
   std::string params_hash;
   std::int64_t committed_steps = 0;
-  std::vector<PlaceResult> places;
-  std::vector<std::vector<TraceSpan>> spans;   ///< per worker, with JobOptions::trace
+  std::vector<PlaceResult> places;         ///< per rank
 };
 
 class App {
@@ -66,6 +69,9 @@ class App {
 
   /// In a worker process: runs it and does not return. Call it in main after the registrations.
   void serve_if_worker(int argc, char** argv) const;
+  /// What `run` refuses before it starts anything (exit_plan): a plan that does not verify, one whose workers together
+  /// need more memory than there is, and with `pin` more compute threads than cores.
+  Status check(const Plan& plan, const JobOptions& options) const;
   /// Starts one worker process per place, runs the job, leaves nothing behind however it ends.
   JobResult run(const Plan& plan, JobOptions options) const;
   /// The last line of a main(): runs the plan, says on stderr what went wrong, answers the exit code.

@@ -15,7 +15,8 @@ struct ToWorker {
   union {
     hello :group {
       plan @0 :Data; rank @1 :Int32; job @2 :UInt64; generation @3 :UInt32; threads @4 :Int32;
-      tls @5 :Text; netDevice @6 :Text; trace @7 :Bool; paced @8 :Float64; runKernels @9 :Bool;
+      tls @5 :Text; netDevice @6 :Text; traceFirst @7 :Int64; paced @8 :Float64; runKernels @9 :Bool;
+      traceSteps @27 :Int64; cores @28 :List(Int32);
     }
     connect @10 :List(Address);
     begin :group { step @11 :Int64; readers @12 :UInt32; }
@@ -37,7 +38,7 @@ struct FromWorker {
     report :group { program @6 :Int32; report @7 :Report; }
     failed :group { actor @8 :Text; code @9 :UInt8; message @10 :Text; }
     explanation @11 :Text;
-    spans @12 :List(Span);
+    spans :group { spans @12 :List(Span); dropped @17 :Int64; }
     progress @16 :Int64;
     stopped :group { peakBytes @13 :Int64; sentBytes @14 :UInt64; receivedBytes @15 :UInt64; }
   }

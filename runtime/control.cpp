@@ -49,9 +49,12 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    h.setThreads(m.threads);
                    h.setTls(m.tls);
                    h.setNetDevice(m.net_device);
-                   h.setTrace(m.trace);
+                   h.setTraceFirst(m.trace.first);
+                   h.setTraceSteps(m.trace.steps);
                    h.setPaced(m.paced);
                    h.setRunKernels(m.run_kernels);
+                   auto cores = h.initCores(static_cast<unsigned>(m.cores.size()));
+                   for (unsigned i = 0; i < m.cores.size(); ++i) cores.set(i, m.cores[i]);
                  },
                  [&](const Connect& m) {
                    auto list = b.initConnect(static_cast<unsigned>(m.addresses.size()));
@@ -122,7 +125,9 @@ std::vector<std::byte> encode(const FromWorker& in) {
                  },
                  [&](const Explained& m) { b.setExplanation(m.text); },
                  [&](const Spans& m) {
-                   auto list = b.initSpans(static_cast<unsigned>(m.spans.size()));
+                   auto x = b.initSpans();
+                   x.setDropped(m.dropped);
+                   auto list = x.initSpans(static_cast<unsigned>(m.spans.size()));
                    for (unsigned i = 0; i < m.spans.size(); ++i) {
                      const TraceSpan& s = m.spans[i];
                      list[i].setRow(s.row);
@@ -151,8 +156,10 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
     switch (r.which()) {
       case wire::ToWorker::HELLO: {
         const auto h = r.getHello();
-        return Hello{bytes(h.getPlan()), h.getRank(), h.getJob(), h.getGeneration(), h.getThreads(), h.getTls().cStr(),
-                     h.getNetDevice().cStr(), h.getTrace(), h.getPaced(), h.getRunKernels()};
+        Hello hello{bytes(h.getPlan()), h.getRank(), h.getJob(), h.getGeneration(), h.getThreads(), h.getTls().cStr(),
+                    h.getNetDevice().cStr(), {h.getTraceFirst(), h.getTraceSteps()}, h.getPaced(), h.getRunKernels(), {}};
+        for (auto core : h.getCores()) hello.cores.push_back(core);
+        return hello;
       }
       case wire::ToWorker::CONNECT: {
         Connect c;
@@ -195,8 +202,8 @@ Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
       }
       case wire::FromWorker::EXPLANATION: return Explained{r.getExplanation().cStr()};
       case wire::FromWorker::SPANS: {
-        Spans out;
-        for (auto s : r.getSpans())
+        Spans out{{}, r.getSpans().getDropped()};
+        for (auto s : r.getSpans().getSpans())
           out.spans.push_back({s.getRow().cStr(), s.getName().cStr(), s.getBeginNs(), s.getEndNs(), s.getStep(),
                                s.getMicrobatch(), s.getFlowIn(), s.getFlowOut()});
         return out;

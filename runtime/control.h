@@ -28,9 +28,10 @@ struct Hello {
   std::uint32_t generation = 1;
   std::int32_t threads = 1;
   std::string tls, net_device;         ///< UCX; empty: its choice
-  bool trace = false;
+  TraceWindow trace;
   double paced = 0;                    ///< > 0: the paced device, at this scale
   bool run_kernels = true;             ///< paced only: whether kernels compute besides passing time
+  std::vector<std::int32_t> cores;     ///< where to pin the compute threads; empty: nowhere
 };
 struct Connect { std::map<Rank, std::string> addresses; };
 struct BeginRun { std::int64_t step = 0; ProgramMask readers = 0; };
@@ -61,7 +62,7 @@ struct Closed {
 struct EarlyReport { std::int32_t program = 0; Report report; };   ///< programs that are fed: as it comes
 struct WorkerFailed { std::string actor; Status status; };
 struct Explained { std::string text; };
-struct Spans { std::vector<TraceSpan> spans; };
+struct Spans { std::vector<TraceSpan> spans; std::int64_t dropped = 0; };   ///< dropped: for want of room
 struct Stopped { std::int64_t peak_bytes = 0; std::uint64_t sent_bytes = 0, received_bytes = 0; };
 using FromWorker = std::variant<WorkerAddress, Ready, Progress, Closed, EarlyReport, WorkerFailed, Explained, Spans, Stopped>;
 

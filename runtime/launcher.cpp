@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstring>
 #include <span>
+#include <utility>
 
 namespace troupe::runtime {
 
@@ -80,25 +81,49 @@ Status Link::receive(std::deque<std::vector<std::byte>>& messages) {
   return {};
 }
 
+namespace {
+
+/// A descriptor that is closed unless it is released.
+class Fd {
+ public:
+  explicit Fd(int fd) : fd_(fd) {}
+  ~Fd() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Fd(const Fd&) = delete;
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+/// With what errno says.
+Status error(const std::string& what) { return Status(Code::io, what + ": " + std::strerror(errno)); }
+
+}  // namespace
+
 Launcher::~Launcher() { finish(200); }
 
 Status Launcher::start(const std::vector<std::string>& prefix) {
-  int control[2], log[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) != 0 || ::pipe2(log, O_CLOEXEC) != 0)
-    return Status(Code::io, std::string("cannot create a control link: ") + std::strerror(errno));
-  std::vector<std::string> words = prefix;
-  words.insert(words.end(), {"/proc/self/exe", worker_flag, std::to_string(control[1])});
   // /proc/self/exe of a prefix command would be that command: resolve it here.
   char self[4096];
   const ssize_t n = ::readlink("/proc/self/exe", self, sizeof self - 1);
   if (n <= 0) return Status(Code::io, "cannot read /proc/self/exe");
-  words[prefix.size()] = std::string(self, static_cast<std::size_t>(n));
+  int control[2], log[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) != 0) return error("cannot create a control link");
+  Fd worker_end(control[1]);
+  WorkerProcess w;
+  w.link = std::make_unique<Link>(control[0]);
+  if (::pipe2(log, O_CLOEXEC) != 0) return error("cannot create a pipe for a worker's log");
+  Fd log_begin(log[0]), log_end(log[1]);
+  std::vector<std::string> words = prefix;
+  words.insert(words.end(), {std::string(self, static_cast<std::size_t>(n)), worker_flag, std::to_string(control[1])});
   std::vector<char*> argv;
-  for (auto& w : words) argv.push_back(w.data());
+  for (auto& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) return Status(Code::io, std::string("cannot start a worker process: ") + std::strerror(errno));
+  if (pid < 0) return error("cannot start a worker process");
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);       // the parent died before the line above
@@ -116,16 +141,13 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
     ::dprintf(STDERR_FILENO, "cannot execute %s: %s\n", argv[0], std::strerror(errno));
     ::_exit(127);
   }
-  ::close(control[1]);
-  ::close(log[1]);
-  WorkerProcess w;
   w.pid = pid;
   w.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-  w.log_fd = log[0];
-  w.link = std::make_unique<Link>(control[0]);
+  const Status watched = w.pidfd < 0 ? error("cannot watch a worker process") : Status{};
+  w.log_fd = log_begin.release();
   ::fcntl(w.log_fd, F_SETFL, O_NONBLOCK);
-  workers_.push_back(std::move(w));
-  return {};
+  workers_.push_back(std::move(w));   // watched or not: `finish` ends it
+  return watched;
 }
 
 bool Launcher::read_log(WorkerProcess& w, const std::function<void(const std::string&)>& line) {

@@ -2,13 +2,13 @@
 // scheduler. Above this line nothing knows whether it is simulated.
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/atom.hpp>
 #include <condition_variable>
+#include <fstream>
 #include <mutex>
 #include <thread>
 
@@ -33,22 +33,6 @@ struct ProductionConfig : caf::actor_system_config {
     set("scheduler.max-threads", std::size_t{1});
     set("scheduler.max-throughput", std::size_t{5});
   }
-};
-
-class TraceMemory final : public TraceSink {
- public:
-  void record(TraceSpan span) override {
-    std::lock_guard lock(mutex_);
-    spans_.push_back(std::move(span));
-  }
-  std::vector<TraceSpan> take() {
-    std::lock_guard lock(mutex_);
-    return std::move(spans_);
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<TraceSpan> spans_;
 };
 
 /// While it lives, the parent's death (PR_SET_PDEATHSIG, see launcher.h) is not a kill on the spot but waits for
@@ -98,6 +82,28 @@ class Control {
   std::deque<std::vector<std::byte>> messages_;
 };
 
+/// Sends what the trace has, in messages of a bounded size.
+void send_spans(TraceRecorder& trace, Control& control) {
+  constexpr std::ptrdiff_t at_once = 10'000;
+  auto taken = trace.take();
+  for (auto begin = taken.spans.begin(); begin != taken.spans.end() || taken.dropped > 0; taken.dropped = 0) {
+    const auto end = begin + std::min(at_once, taken.spans.end() - begin);
+    control.send(Spans{{begin, end}, taken.dropped});
+    begin = end;
+  }
+}
+
+/// Most memory this program has had resident. getrusage's ru_maxrss will not do: it survives exec, and so begins with
+/// that of the process that was forked.
+std::int64_t peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string key, rest; status >> key; std::getline(status, rest)) {
+    std::int64_t kib = 0;
+    if (key == "VmHWM:" && status >> kib) return kib << 10;
+  }
+  return 0;
+}
+
 /// Says once a second how far the worker is, if it has got any further.
 class Heartbeat {
  public:
@@ -145,7 +151,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   if (const Status s = check_structure(*plan); !s.ok()) return fail(s);
 
   SteadyClock clock;
-  TraceMemory trace;
+  TraceRecorder trace(hello->trace);
   comm::UcxOptions ucx;
   ucx.rank = hello->rank;
   ucx.job = hello->job;
@@ -174,7 +180,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     paced.run_work = hello->run_kernels;
     device = std::make_unique<PacedDevice>(clock, paced);
   } else {
-    device = std::make_unique<CpuDevice>(clock);
+    device = std::make_unique<CpuDevice>(clock, CpuOptions{hello->cores});
   }
   {
     ProductionConfig config;
@@ -186,7 +192,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     env.transport = transport->get();
     env.ops = &ops;
     env.user_actors = &user_actors;
-    env.trace = hello->trace ? &trace : nullptr;
+    env.trace = hello->trace.steps > 0 ? &trace : nullptr;
     env.threads = hello->threads;
     env.job = hello->job;
     env.generation = hello->generation;
@@ -199,21 +205,17 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     for (;;) {
       auto message = control.next();
       if (std::holds_alternative<Stop>(message)) break;
+      // The window's acts are over when the step after it commits: sent here, a job that fails later has a trace.
+      if (const auto* commit = std::get_if<CommitStep>(&message); commit && commit->step - hello->trace.first >= hello->trace.steps)
+        send_spans(trace, control);
       (*worker)->handle(std::move(message));
     }
     (*worker)->stop();
     system.await_all_actors_done();
   }
-  auto spans = trace.take();
-  constexpr std::size_t at_once = 10'000;
-  for (std::size_t i = 0; i < spans.size(); i += at_once) {
-    const auto end = spans.begin() + static_cast<std::ptrdiff_t>(std::min(spans.size(), i + at_once));
-    control.send(Spans{{spans.begin() + static_cast<std::ptrdiff_t>(i), end}});
-  }
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
+  send_spans(trace, control);
   const auto stats = (*transport)->stats();
-  control.send(Stopped{usage.ru_maxrss * 1024, stats.sent_bytes, stats.received_bytes});
+  control.send(Stopped{peak_bytes(), stats.sent_bytes, stats.received_bytes});
   return exit_ok;
 }
 

@@ -19,7 +19,8 @@ struct JobArguments {
   std::string out;
   std::int64_t steps = -1;                 ///< -1: schedule.steps
   std::int64_t threads = -1;
-  bool trace = false;
+  TraceWindow trace;
+  bool pin = false;
   bool quiet = false;
   bool sample = false;
   std::string sample_text;
@@ -29,6 +30,9 @@ struct JobArguments {
   std::string dot;                         ///< plan
   double tf_ms = -1, tb_ms = -1, hop_ms = 0;   ///< sim
 };
+
+/// Says on stderr what is wrong; answers the code.
+int say(const Status& status, int code);
 
 /// Each answers an exit code (runtime/exit_codes.h) and has said on stderr what was wrong.
 int train_command(const runtime::App& app, const JobArguments& arguments);

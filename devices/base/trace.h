@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <string>
+#include <vector>
 
 namespace troupe {
 
@@ -18,11 +20,43 @@ struct TraceSpan {
   std::uint64_t flow_out = 0;     ///< id of the message that this act published; 0: none
 };
 
-/// Where spans go. `record` is thread-safe and must not block for long.
+/// The steps that are traced: [first, first + steps). By default none.
+struct TraceWindow {
+  std::int64_t first = 0, steps = 0;
+  bool contains(std::int64_t step) const { return step >= first && step - first < steps; }
+};
+
+/// Where spans go. Both are thread-safe and must not block for long.
 class TraceSink {
  public:
   virtual ~TraceSink() = default;
+  /// Whether spans of this step are kept: what nobody wants need not be put together.
+  virtual bool wants(std::int64_t) const { return true; }
   virtual void record(TraceSpan span) = 0;
+};
+
+/// Keeps the spans of a window of steps, `spans_max` of them over its whole life: a trace costs bounded memory however
+/// long the job and however large its step.
+class TraceRecorder final : public TraceSink {
+ public:
+  static constexpr std::int64_t spans_kept = 100'000;   ///< some 20 MB
+  explicit TraceRecorder(TraceWindow window, std::int64_t spans_max = spans_kept) : window_(window), room_(spans_max) {}
+
+  bool wants(std::int64_t step) const override { return window_.contains(step); }
+  void record(TraceSpan span) override;
+
+  /// What has come since the last call, and how many more there was no room for.
+  struct Taken {
+    std::vector<TraceSpan> spans;
+    std::int64_t dropped = 0;
+  };
+  Taken take();
+
+ private:
+  const TraceWindow window_;
+  std::mutex mutex_;
+  std::int64_t room_;
+  Taken kept_;
 };
 
 }  // namespace troupe

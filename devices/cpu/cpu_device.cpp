@@ -2,23 +2,28 @@
 
 #include <sched.h>
 
+#include <algorithm>
+
 #include "devices/cpu/thread_stream.h"
 #include "devices/host_memory.h"
 
 namespace troupe {
 
-CpuDevice::CpuDevice(const Clock& clock, CpuOptions options) : clock_(clock) {
+std::vector<int> usable_cores() {
+  std::vector<int> cores;
   cpu_set_t set;
-  if (options.pin && ::sched_getaffinity(0, sizeof set, &set) == 0)
-    for (int core = 0; core < CPU_SETSIZE; ++core)
-      if (CPU_ISSET(core, &set)) cores_.push_back(core);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  return cores;
 }
 
 Expected<std::unique_ptr<Buffer>> CpuDevice::allocate(std::size_t bytes) { return allocate_host(bytes); }
 
 std::unique_ptr<Stream> CpuDevice::create_stream(const std::string& name, int threads) {
-  std::vector<int> cores;
-  for (int i = 0; i < threads && !cores_.empty(); ++i) cores.push_back(cores_[next_core_++ % cores_.size()]);
+  const auto end = free_cores_.begin() + std::min<std::ptrdiff_t>(threads, std::ssize(free_cores_));
+  const std::vector<int> cores(free_cores_.begin(), end);
+  free_cores_.erase(free_cores_.begin(), end);
   return std::make_unique<ThreadStream>(name, threads, clock_, cores,
                                         [](Task& task, Parallel& parallel, std::int64_t) {
                                           if (task.work) task.work(parallel);

@@ -8,21 +8,24 @@
 namespace troupe {
 
 struct CpuOptions {
-  bool pin = false;  ///< pin each stream's threads to the next free cores of this process, round robin
+  /// Where to pin streams' threads, each core once, in the order of create_stream; threads beyond them are not pinned.
+  std::vector<int> cores;
 };
 
 /// create_stream and allocate are called by the owner's thread; streams do not refer to the device.
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(const Clock& clock, CpuOptions options = {});
+  explicit CpuDevice(const Clock& clock, CpuOptions options = {}) : clock_(clock), free_cores_(std::move(options.cores)) {}
 
   Expected<std::unique_ptr<Buffer>> allocate(std::size_t bytes) override;
   std::unique_ptr<Stream> create_stream(const std::string& name, int threads) override;
 
  private:
   const Clock& clock_;
-  std::vector<int> cores_;   ///< those this process may use; empty: no pinning
-  std::size_t next_core_ = 0;
+  std::vector<int> free_cores_;
 };
+
+/// The cores (logical CPUs) that this process may run on, in ascending order.
+std::vector<int> usable_cores();
 
 }  // namespace troupe

@@ -8,6 +8,7 @@
 #include "devices/base/clock.h"
 #include "devices/base/philox.h"
 #include "devices/base/status.h"
+#include "devices/base/trace.h"
 
 using namespace troupe;
 
@@ -113,4 +114,28 @@ TEST_CASE("the steady clock does not go back; the manual clock goes where it is 
   ManualClock manual;
   manual.advance_to(42);
   CHECK(manual.now_ns() == 42);
+}
+
+TEST_CASE("a trace keeps the steps of its window, at most so many spans in all, and counts the others") {
+  TraceRecorder trace({.first = 2, .steps = 3}, 5);
+  auto record = [&](std::int64_t step, int spans) {
+    for (int i = 0; i < spans; ++i) trace.record({.row = "a", .name = "a", .step = step, .microbatch = i});
+  };
+  for (std::int64_t step = 0; step < 8; ++step) CHECK(trace.wants(step) == (step >= 2 && step < 5));
+  record(1, 10);
+  record(2, 3);
+  auto taken = trace.take();
+  REQUIRE(taken.spans.size() == 3);
+  CHECK(taken.spans[2].microbatch == 2);
+  CHECK(taken.dropped == 0);
+  record(4, 4);   // two find room
+  record(5, 10);
+  taken = trace.take();
+  CHECK(taken.spans.size() == 2);
+  CHECK(taken.dropped == 2);
+  record(3, 1);
+  taken = trace.take();
+  CHECK(taken.spans.empty());
+  CHECK(taken.dropped == 1);
+  CHECK_FALSE(TraceRecorder({}).wants(0));
 }

@@ -213,24 +213,43 @@ TEST_CASE("Parallel::for_each really uses the stream's threads") {
   CHECK(arrived == 2);
 }
 
-TEST_CASE("threads carry the stream's name, and its core where pinning is asked for") {
+TEST_CASE("threads carry the stream's name; each has a core of its own, streams in order, while there are some") {
+  const auto usable = usable_cores();
+  REQUIRE(!usable.empty());
+  const std::vector<int> given(usable.begin(), usable.begin() + std::min<std::ptrdiff_t>(2, std::ssize(usable)));
   SteadyClock clock;
-  CpuDevice device(clock, {.pin = true});
-  auto stream = device.create_stream("a stream with a long name", 1);
-  char name[16] = {};
-  int cores = 0;
-  Gate done;
-  Task t;
-  t.work = [&](Parallel&) {
-    ::pthread_getname_np(::pthread_self(), name, sizeof name);
-    cpu_set_t set;
-    if (::sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
+  CpuDevice device(clock, {.cores = given});
+  const auto threads = static_cast<std::int64_t>(given.size());
+  auto pinned = device.create_stream("a stream with a long name", static_cast<int>(threads));
+  auto other = device.create_stream("other", 1);
+  /// Where the threads of a stream may run, and the name of its first.
+  auto look = [&](Stream& stream, std::int64_t n, std::string& name) {
+    std::vector<std::vector<int>> cores(static_cast<std::size_t>(n));
+    std::atomic<std::int64_t> arrived{0};
+    Gate done;
+    Task t;
+    t.work = [&](Parallel& parallel) {
+      char text[16] = {};
+      ::pthread_getname_np(::pthread_self(), text, sizeof text);
+      name = text;
+      parallel.for_each(n, [&](std::int64_t i) {   // each index in a thread of its own: they wait for each other
+        cores[static_cast<std::size_t>(i)] = usable_cores();
+        ++arrived;
+        while (arrived < n) std::this_thread::yield();
+      });
+    };
+    t.on_done = [&](std::int64_t, std::int64_t) { done.open(); };
+    stream.submit(std::move(t));
+    done.wait();
+    return cores;
   };
-  t.on_done = [&](std::int64_t, std::int64_t) { done.open(); };
-  stream->submit(std::move(t));
-  done.wait();
-  CHECK(std::string(name) == "a stream with a");
-  CHECK(cores == 1);
+  std::string name;
+  auto cores = look(*pinned, threads, name);
+  CHECK(name == "a stream with a");
+  std::sort(cores.begin(), cores.end());
+  REQUIRE(cores.size() == given.size());
+  for (std::size_t i = 0; i < cores.size(); ++i) CHECK(cores[i] == std::vector<int>{given[i]});
+  CHECK(look(*other, 1, name) == std::vector<std::vector<int>>{usable});
 }
 
 TEST_CASE("idle streams use no CPU") {

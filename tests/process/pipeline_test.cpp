@@ -57,15 +57,15 @@ TEST_CASE("1F1B on worker processes: stash <= S - s, microbatches in order, back
   JobOptions job;
   job.paced = 1;
   job.run_kernels = false;
-  job.trace = true;
+  job.trace = {.first = 0, .steps = 1};
   job.session.steps = 2;
   const JobResult result = test_app().run(*made, job);
   REQUIRE_MESSAGE(result.status.ok(), result.status.message());
   std::int64_t first = 0, last = 0;
   for (Rank r = 0; r < 4; ++r) {
     CAPTURE(r);
-    REQUIRE(!result.spans[r].empty());
-    const auto order = runs(*made, r, result.spans[r]);
+    REQUIRE(!result.places[r].spans.empty());
+    const auto order = runs(*made, r, result.places[r].spans);
     REQUIRE(order.size() == 24);
     std::int32_t next[2] = {0, 0}, stash = 0, peak = 0;
     for (const auto& e : order) {

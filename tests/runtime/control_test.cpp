@@ -52,7 +52,7 @@ Report report() {
 }  // namespace
 
 TEST_CASE("every message to a worker survives the wire") {
-  Hello hello{blob(1001), 3, 0xfedcba9876543210ull, 5, 4, "tcp,self", "eth0", true, 0.25, false};
+  Hello hello{blob(1001), 3, 0xfedcba9876543210ull, 5, 4, "tcp,self", "eth0", {7, 1ll << 40}, 0.25, false, {5, 0, 63}};
   const auto h = to_worker(hello);
   CHECK(h.plan == hello.plan);
   CHECK(h.rank == 3);
@@ -61,9 +61,11 @@ TEST_CASE("every message to a worker survives the wire") {
   CHECK(h.threads == 4);
   CHECK(h.tls == "tcp,self");
   CHECK(h.net_device == "eth0");
-  CHECK(h.trace);
+  CHECK(h.trace.first == 7);
+  CHECK(h.trace.steps == 1ll << 40);
   CHECK(h.paced == 0.25);
   CHECK_FALSE(h.run_kernels);
+  CHECK(h.cores == hello.cores);
   CHECK(to_worker(Hello{}).run_kernels);
   // Addresses are binary: zeros inside must survive.
   const Connect connect{{{0, std::string("a\0b\xff", 4)}, {7, ""}, {12, std::string(300, '\0')}}};
@@ -111,7 +113,9 @@ TEST_CASE("every message from a worker survives the wire") {
     CHECK(failed.status.message() == "why \"it\" failed\n");
   }
   CHECK(from_worker(Explained{"a waits for 'b'\n"}).text == "a waits for 'b'\n");
-  const auto spans = from_worker(Spans{{{"0/layer0.fwd", "layer0.fwd mb3", 1, 1ll << 40, 5, 3, 0xfedcba9876543210ull, 9}, {}}}).spans;
+  const auto traced = from_worker(Spans{{{"0/layer0.fwd", "layer0.fwd mb3", 1, 1ll << 40, 5, 3, 0xfedcba9876543210ull, 9}, {}}, 1ll << 33});
+  const auto& spans = traced.spans;
+  CHECK(traced.dropped == 1ll << 33);
   REQUIRE(spans.size() == 2);
   CHECK(spans[0].row == "0/layer0.fwd");
   CHECK(spans[0].name == "layer0.fwd mb3");
@@ -130,7 +134,7 @@ TEST_CASE("every message from a worker survives the wire") {
 
 TEST_CASE("10,000 corrupted control messages are each an error or a message, never the end of the process") {
   const std::vector<std::vector<std::byte>> good = {
-      encode(ToWorker(Hello{blob(100), 3, 1, 1, 1, "tcp", "eth0", true, 0.5, true})), encode(ToWorker(Connect{{{0, "abc"}, {1, "defg"}}})),
+      encode(ToWorker(Hello{blob(100), 3, 1, 1, 1, "tcp", "eth0", {0, 5}, 0.5, true, {1, 2}})), encode(ToWorker(Connect{{{0, "abc"}, {1, "defg"}}})),
       encode(ToWorker(CommitStep{8, 5, {0.1, 3e-4, 9}})), encode(ToWorker(Feed{"prompt", 2, 11, 3, blob(64)})),
       encode(FromWorker(Closed{1, 77, {report(), report()}, 1})), encode(FromWorker(EarlyReport{3, report()})),
       encode(FromWorker(WorkerFailed{"a", Status(Code::io, "b")})), encode(FromWorker(Explained{"text"}))};

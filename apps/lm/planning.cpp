@@ -1,0 +1,49 @@
+#include "apps/lm/planning.h"
+
+#include "apps/lm/model.h"
+#include "runtime/compile.h"
+
+namespace troupe::lm {
+
+using namespace runtime;
+
+Expected<Prepared> prepare(const JobArguments& a, int& code) {
+  code = exit_usage;
+  Prepared p;
+  TROUPE_ASSIGN(p.config, load_config(a.config_path, a.overrides));
+  if (!a.mesh.empty()) {
+    TROUPE_ASSIGN(const MeshSpec mesh, parse_mesh(a.mesh));
+    p.config.mesh = mesh_config(mesh);
+  }
+  if (a.threads >= 0) p.config.run.threads = a.threads;
+  TROUPE_TRY(validate(p.config));
+  if (a.sample && p.config.sample.tokens == 0) return invalid("--sample with 'sample.tokens' = 0 asks for an empty text");
+  code = exit_plan;
+  TROUPE_ASSIGN(p.mesh, mesh_of(p.config.mesh));
+  if (p.mesh.tp > 1)
+    return invalid("tp=" + std::to_string(p.mesh.tp) + ": tensor parallelism is not in this version; use tp=1 and dp or pp instead");
+  TROUPE_TRY(check_mesh(p.mesh, p.config));
+  return p;
+}
+
+Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& text, bool sample) {
+  CompileOptions o;
+  o.stages = stage_meshes(p.mesh.dp, p.mesh.tp);
+  o.lanes = static_cast<std::int32_t>(p.config.schedule.lanes);
+  o.seed = static_cast<std::uint64_t>(p.config.run.seed);
+  return compile(build_model(p.config, app.ops(), text, sample), o);
+}
+
+Expected<Predicted> predict(const Plan& plan) {
+  Predicted out;
+  GameOptions training;
+  training.every_program = false;
+  TROUPE_ASSIGN(out.game, play(plan, training));
+  for (Rank r : out.game.places) {
+    TROUPE_ASSIGN(LocalPlan local, local_plan(plan, r));
+    out.places.push_back(std::move(local));
+  }
+  return out;
+}
+
+}  // namespace troupe::lm

@@ -1,0 +1,28 @@
+// From the command line to a plan: configuration and mesh checked together, the model compiled, its step predicted.
+#pragma once
+
+#include "apps/lm/job.h"
+#include "runtime/token_game.h"
+
+namespace troupe::lm {
+
+/// What was asked for, complete and legal.
+struct Prepared {
+  LmConfig config;
+  MeshSpec mesh;
+};
+
+/// On an error, `code` is the exit code for it.
+Expected<Prepared> prepare(const JobArguments& arguments, int& code);
+
+/// `text`: the plain file that the plan's loaders read.
+Expected<runtime::Plan> make_plan(const runtime::App& app, const Prepared& prepared, const std::string& text, bool sample);
+
+/// A training step by itself, timed by the cost model, and the places that were played.
+struct Predicted {
+  runtime::GameResult game;
+  std::vector<runtime::LocalPlan> places;
+};
+Expected<Predicted> predict(const runtime::Plan& plan);
+
+}  // namespace troupe::lm

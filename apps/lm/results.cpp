@@ -1,0 +1,155 @@
+#include "apps/lm/results.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "apps/report/files.h"
+#include "apps/report/trace_json.h"
+#include "runtime/plan_text.h"
+
+namespace troupe::lm {
+
+using namespace runtime;
+
+namespace {
+
+report::Progress::Options progress_options(bool quiet, std::int64_t steps) {
+  static std::FILE* nowhere = std::fopen("/dev/null", "w");
+  return {quiet ? nowhere : stdout, isatty(fileno(stdout)) != 0 && !quiet, 0, steps, 100, 2000};
+}
+
+std::int64_t dropped_spans(const JobResult& result) {
+  std::int64_t dropped = 0;
+  for (const auto& place : result.places) dropped += place.dropped_spans;
+  return dropped;
+}
+
+}  // namespace
+
+Results::Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps)
+    : a_(arguments), config_(prepared.config), mesh_(prepared.mesh), tokens_per_step_(tokens_per_step(config_)),
+      progress_(clock_, progress_options(arguments.quiet, steps)) {}
+
+Status Results::open(const Plan& plan, const Predicted& predicted) {
+  plan_ = &plan;
+  predicted_step_s_ = predicted.game.step_s;
+  TROUPE_TRY(report::write_file(file("plan.txt"), plan_text(plan, predicted.places, predicted.game)));
+  auto writer = report::MetricsWriter::open(file("metrics.jsonl"));
+  if (!writer.ok()) return writer.status();
+  metrics_ = std::make_unique<report::MetricsWriter>(*std::move(writer));
+  return {};
+}
+
+void Results::keep(const Status& s) {
+  if (write_error_.ok() && !s.ok()) write_error_ = s;
+}
+
+void Results::step(const StepResult& r) {
+  const auto now = clock_.now_ns();
+  const double ms = static_cast<double>(now - last_ns_) * 1e-6;
+  last_ns_ = now;
+  report::StepMetrics m;
+  m.step = r.step;
+  m.loss = r.loss;
+  m.grad_norm = r.grad_norm;
+  m.lr = r.lr;
+  m.tokens = (r.step + 1) * tokens_per_step_;
+  m.step_ms = ms;
+  m.tokens_per_s = static_cast<double>(tokens_per_step_) / (ms * 1e-3);
+  // What a step takes beyond the mean of its workers' computing: waiting for peers and for the commit.
+  m.exposed_comm_ms = plan_->workers() > 1 ? std::max(0.0, ms - static_cast<double>(r.busy_ns) * 1e-6) : 0;
+  m.generation = 1;
+  keep(metrics_->write(m));
+  curve_.train.push_back({static_cast<double>(r.step), r.loss});
+  progress_.step(r.step, r.loss, m.tokens_per_s);
+  last_loss_ = r.loss;
+  step_ms_.push_back(ms);
+}
+
+void Results::evaluated(std::int64_t step, const std::vector<Report>& reports) {
+  double sum = 0;   // microbatches in index order: the same bits on any mesh
+  for (const auto& r : reports) sum += r.values.at(0);
+  report::EvalMetrics m;
+  m.step = step;
+  m.tokens = config_.eval.batches * config_.schedule.microbatch * config_.model.seq;
+  m.eval_loss = sum / static_cast<double>(m.tokens);
+  m.eval_ms = static_cast<double>(clock_.now_ns() - last_ns_) * 1e-6;
+  m.generation = 1;
+  keep(metrics_->write(m));
+  curve_.eval.push_back({static_cast<double>(step), m.eval_loss});
+  progress_.evaluated(step, m.eval_loss);
+  eval_loss_ = m.eval_loss;
+}
+
+Status Results::write_files(const JobResult& result, const Status& status, const std::string& sample) {
+  curve_.title = a_.config_path + " on " + to_string(mesh_);
+  curve_.subtitle = report::count_text(static_cast<double>(parameter_count(config_.model))) + " parameters, " +
+                    report::count_text(static_cast<double>(result.committed_steps * tokens_per_step_)) + " tokens";
+  TROUPE_TRY(report::write_loss_svg(file("loss.svg"), curve_));
+  TROUPE_TRY(report::write_run_json(file("run.json"), run_json(result, status, sample)));
+  if (a_.sample && status.ok()) TROUPE_TRY(report::write_file(file("sample.txt"), sample));
+  return a_.trace.steps > 0 ? write_trace(result) : Status{};
+}
+
+std::string Results::run_json(const JobResult& result, const Status& status, const std::string& sample) const {
+  nlohmann::json run;
+  run["config"] = nlohmann::json::parse(to_json(config_));
+  run["mesh"] = to_string(mesh_);
+  run["versions"] = {{"troupe", TROUPE_VERSION}, {"caf", TROUPE_CAF_VERSION}, {"ucx", TROUPE_UCX_VERSION}, {"compiler", __VERSION__}};
+  run["steps"] = result.committed_steps;
+  run["parameters"] = parameter_count(config_.model);
+  run["params_hash"] = result.params_hash;
+  run["status"] = status.ok() ? "finished" : status.message();
+  if (!curve_.train.empty()) run["loss"] = last_loss_;
+  if (!curve_.eval.empty()) run["eval_loss"] = eval_loss_;
+  for (Rank r = 0; r < static_cast<Rank>(result.places.size()); ++r) {
+    const auto local = local_plan(*plan_, r);
+    const auto& place = result.places[r];
+    run["workers"].push_back({{"rank", r}, {"stage", plan_->stage_of(r)}, {"planned_bytes", local.ok() ? local->pool_bytes : 0},
+                              {"peak_bytes", place.peak_bytes}, {"sent_bytes", place.sent_bytes}, {"received_bytes", place.received_bytes}});
+  }
+  if (a_.sample && status.ok()) run["sample"] = sample;
+  return run.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+Status Results::write_trace(const JobResult& result) const {
+  auto writer = report::TraceJsonWriter::open(file("trace.json"), begin_ns_);
+  if (!writer.ok()) return writer.status();
+  for (Rank r = 0; r < static_cast<Rank>(result.places.size()); ++r) {
+    const auto& place = result.places[r];
+    const auto dropped = place.dropped_spans > 0 ? " (" + std::to_string(place.dropped_spans) + " spans dropped)" : "";
+    writer->name_worker(r, "worker " + std::to_string(r) + ": stage " + std::to_string(plan_->stage_of(r)) + dropped);
+    writer->add(r, place.spans);
+  }
+  return writer->close();
+}
+
+void Results::print_summary(const JobResult& result, const std::string& sample) const {
+  if (a_.quiet) return;
+  if (a_.sample) std::printf("\n--- sample ---\n%s\n--------------\n\n", sample.c_str());
+  std::printf("%lld steps on %s", static_cast<long long>(result.committed_steps), to_string(mesh_).c_str());
+  if (curve_.train.empty()) std::printf(": nothing trained");
+  else std::printf(": loss %.4f", last_loss_);
+  if (!curve_.eval.empty()) std::printf(", evaluation loss %.4f", eval_loss_);
+  if (!step_ms_.empty()) {
+    auto sorted = step_ms_;
+    std::sort(sorted.begin(), sorted.end());
+    const double median = sorted[sorted.size() / 2];
+    std::printf(", %.1f ms per step (predicted %.1f), %s tokens/s", median, predicted_step_s_ * 1e3,
+                report::count_text(static_cast<double>(tokens_per_step_) / (median * 1e-3)).c_str());
+  }
+  std::printf("\nparams_hash %s\nmetrics %s, curve %s, plan %s", result.params_hash.c_str(), file("metrics.jsonl").c_str(),
+              file("loss.svg").c_str(), file("plan.txt").c_str());
+  if (a_.trace.steps > 0) {
+    std::printf(", trace %s (open it in ui.perfetto.dev or chrome://tracing)", file("trace.json").c_str());
+    if (const auto dropped = dropped_spans(result); dropped > 0)
+      std::printf("\nthe trace lacks %lld spans: a worker keeps %lld; trace fewer steps", static_cast<long long>(dropped),
+                  static_cast<long long>(TraceRecorder::spans_kept));
+  }
+  std::printf("\n");
+}
+
+}  // namespace troupe::lm

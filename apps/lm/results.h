@@ -1,0 +1,57 @@
+// What a run of `troupe train` tells: metrics.jsonl, the progress line, loss.svg, run.json, trace.json, the summary.
+#pragma once
+
+#include <memory>
+
+#include "apps/lm/planning.h"
+#include "apps/report/loss_svg.h"
+#include "apps/report/metrics.h"
+#include "apps/report/progress.h"
+
+namespace troupe::lm {
+
+/// Fed while the job runs; writes and prints when it has ended. Refers to its arguments. Not thread-safe.
+class Results {
+ public:
+  /// The run ends after `steps` steps.
+  Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps);
+
+  /// Writes plan.txt and begins metrics.jsonl.
+  Status open(const runtime::Plan& plan, const Predicted& predicted);
+  /// All workers are built: the first step's time begins.
+  void ready() { last_ns_ = clock_.now_ns(); }
+  void step(const runtime::StepResult& result);
+  /// What the evaluation of the parameters after `step` steps reported.
+  void evaluated(std::int64_t step, const std::vector<runtime::Report>& reports);
+  /// A line of its own among those of the progress.
+  void note(const std::string& line) { progress_.note(line); }
+  /// Why a line of metrics could not be written, if so.
+  const Status& write_error() const { return write_error_; }
+
+  void end_progress() { progress_.finish(); }
+  Status write_files(const runtime::JobResult& result, const Status& status, const std::string& sample);
+  void print_summary(const runtime::JobResult& result, const std::string& sample) const;
+
+ private:
+  std::string file(const std::string& name) const { return a_.out + "/" + name; }
+  std::string run_json(const runtime::JobResult& result, const Status& status, const std::string& sample) const;
+  Status write_trace(const runtime::JobResult& result) const;
+  void keep(const Status& status);
+
+  const JobArguments& a_;
+  const LmConfig& config_;
+  const MeshSpec& mesh_;
+  const std::int64_t tokens_per_step_;
+  SteadyClock clock_;
+  report::Progress progress_;
+  const runtime::Plan* plan_ = nullptr;
+  double predicted_step_s_ = 0;
+  std::unique_ptr<report::MetricsWriter> metrics_;
+  Status write_error_;
+  report::LossCurve curve_;
+  std::vector<double> step_ms_;
+  double last_loss_ = 0, eval_loss_ = 0;
+  std::int64_t begin_ns_ = clock_.now_ns(), last_ns_ = 0;
+};
+
+}  // namespace troupe::lm

@@ -1,0 +1,79 @@
+# What keeps a cluster simulable in one thread: below apps/, time, threads, chance, files, sockets and the environment are
+# touched by the production side of a seam only. Fails at any other file, and at an allowance that is no longer needed.
+# Run as: cmake -DROOT=... -P house_rules.cmake (a test, and part of every build). Comments are not read.
+cmake_minimum_required(VERSION 3.25)
+
+file(GLOB_RECURSE files RELATIVE "${ROOT}" "${ROOT}/*/*.h" "${ROOT}/*/*.cpp" "${ROOT}/*/*.cu" "${ROOT}/*/*.cuh")
+list(FILTER files INCLUDE REGEX "^(placement|kernels|devices|comm|actors|runtime|checkpoint)/")
+foreach(file IN LISTS files)
+  file(READ "${ROOT}/${file}" text)
+  string(REGEX REPLACE "//[^\n]*" "" text "${text}")
+  set("text_${file}" "${text}")
+endforeach()
+
+# rule(NAME PATTERN [FILE REASON]...): the pattern occurs in these files only.
+function(rule name pattern)
+  set(rest ${ARGN})
+  while(rest)
+    list(POP_FRONT rest file reason)
+    list(APPEND allowed ${file})
+  endwhile()
+  foreach(file IN LISTS files)
+    set(text " ${text_${file}}")
+    if(NOT text MATCHES "${pattern}")
+      if(file IN_LIST allowed)
+        message(SEND_ERROR "house rule '${name}': ${file} needs no allowance any more")
+      endif()
+    elseif(NOT file IN_LIST allowed)
+      string(STRIP "${CMAKE_MATCH_0}" found)
+      string(FIND "${text}" "${found}" at)
+      string(SUBSTRING "${text}" 0 ${at} before)
+      string(REGEX REPLACE "[^\n]" "" newlines "${before}\n")
+      string(LENGTH "${newlines}" line)
+      message(SEND_ERROR "${file}:${line}: house rule '${name}': ${found} belongs behind a seam (cmake/house_rules.cmake)")
+    endif()
+  endforeach()
+endfunction()
+
+set(no_name "[^a-zA-Z0-9_]")   # so that `sleep(` is not found in `asleep(`
+
+rule("no wall clock" "(system|steady|high_resolution)_clock|clock_gettime|gettimeofday|${no_name}time\\((NULL|nullptr|0|&)"
+  devices/base/clock.cpp           "SteadyClock: the production Clock"
+  devices/paced/paced_device.cpp   "a device in real time"
+  comm/ucx/progress_thread.cpp     "how long to spin before sleeping, its own CPU time"
+  comm/ucx/ucx_transport.cpp       "budgets of the goodbye and of a cancellation"
+  runtime/app.cpp                  "the parent process: stall limit"
+  runtime/launcher.cpp             "the grace of processes that are told to go")
+
+rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semaphore|binary_semaphore|latch|barrier)${no_name}|pthread_create|pthread_cond_"
+  devices/cpu/thread_stream.h      "the production Stream: a thread"
+  devices/cpu/thread_stream.cpp    "the same"
+  devices/cpu/thread_team.h        "its helpers"
+  comm/ucx/progress_thread.h       "the production Transport: a thread"
+  comm/ucx/progress_thread.cpp     "the same"
+  runtime/worker_process.cpp       "the heart-beat of a worker process")
+
+rule("no random device" "random_device|${no_name}s?rand\\(|getrandom|getentropy|arc4random|/dev/u?random"
+  runtime/app.cpp                  "the number that tells one job's messages from another's")
+
+rule("no sleep" "sleep_(for|until)${no_name}|${no_name}u?sleep\\(|nanosleep|${no_name}::p?poll\\(|epoll_|${no_name}::p?select\\(|timerfd_"
+  devices/paced/paced_device.cpp   "each task sleeps its modelled time"
+  comm/ucx/progress_thread.h       "sleeps in poll while the network is idle"
+  comm/ucx/progress_thread.cpp     "the same"
+  comm/ucx/ucx_transport.cpp       "between looks at requests that are being cancelled"
+  runtime/app.cpp                  "the parent process: its loop"
+  runtime/launcher.cpp             "waits for processes to end")
+
+set(calls "open|openat|creat|memfd_create|shm_open|socket|socketpair|pipe2?|bind|connect|listen|accept4?|opendir|readlink|mkstemp")
+rule("no file or socket" "std::[io]?fstream|std::filesystem|${no_name}f(re)?open\\(|[^a-zA-Z0-9_>]::(${calls})\\("
+  devices/host_memory.cpp          "how much memory the machine has left"
+  runtime/launcher.cpp             "control links and logs of worker processes"
+  runtime/worker_process.cpp       "what the kernel says of its peak memory")
+
+rule("no environment" "getenv|setenv|putenv|${no_name}environ${no_name}"
+  runtime/launcher.cpp             "UCX reads UCX_MEM_EVENTS when its library is loaded: set between fork and exec")
+
+rule("no unordered container" "unordered_(flat_)?(multi)?(map|set)"
+  comm/ucx/receives.h              "looked up by token, never iterated")
+
+rule("no detached or blocking actor" "${no_name}(detached|blocking_actor|blocking_api|scoped_actor|blocking_behavior)${no_name}|\\.detach\\(")

@@ -1,0 +1,47 @@
+#include "apps/lm/results.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/lm/model.h"
+#include "tests/apps/temp_dir.h"
+
+using namespace troupe;
+using namespace troupe::lm;
+
+TEST_CASE("a job that failed has a trace of the spans that arrived; it says how many did not find room") {
+  test::TempDir dir;
+  runtime::App app;
+  register_actors(app);
+  JobArguments a;
+  a.config_path = std::string(TROUPE_CONFIGS) + "/lm-tiny.toml";
+  a.mesh = "pp=2";
+  a.out = dir.path();
+  a.quiet = true;
+  a.trace = {.first = 3, .steps = 1};
+  int code = 0;
+  const auto prepared = prepare(a, code);
+  REQUIRE_MESSAGE(prepared.ok(), prepared.status().message());
+  const auto plan = make_plan(app, *prepared, test::write_text(dir / "text", std::string(5000, 'x')), false);
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  const auto predicted = predict(*plan);
+  REQUIRE_MESSAGE(predicted.ok(), predicted.status().message());
+  Results results(a, *prepared, 10);
+  REQUIRE(results.open(*plan, *predicted).ok());
+
+  runtime::JobResult failed{Status(Code::unavailable, "worker 1 is gone"), runtime::exit_worker, "", 7, {{}, {}}};
+  failed.places[0].spans = {{.row = "layers.0", .name = "layers.0", .begin_ns = 1, .end_ns = 2, .step = 3}};
+  failed.places[1].dropped_spans = 12;
+  REQUIRE(results.write_files(failed, failed.status, "").ok());
+  int slices = 0;
+  std::vector<std::string> names;
+  const auto trace = nlohmann::json::parse(test::read_text(dir / "trace.json"));
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["ph"] == "X") ++slices;
+    if (event["name"] == "process_name") names.push_back(event["args"]["name"]);
+  }
+  CHECK(slices == 1);
+  CHECK(names == std::vector<std::string>{"worker 0: stage 0", "worker 1: stage 1 (12 spans dropped)"});
+  CHECK(nlohmann::json::parse(test::read_text(dir / "run.json"))["status"] == "worker 1 is gone");
+}

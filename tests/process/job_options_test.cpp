@@ -1,0 +1,135 @@
+// What JobOptions ask of real worker processes: a trace of bounded size, memory, pinned threads.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "devices/cpu/cpu_device.h"
+#include "tests/process/apps.h"
+
+using namespace mlp;
+namespace fs = std::filesystem;
+
+namespace {
+
+Plan two_stages() {
+  static const auto ops = kernels::standard_ops();   // plans refer to it
+  auto made = plan(ops, Shape_{}, {1, 1});
+  REQUIRE_MESSAGE(made.ok(), made.status().message());
+  return *std::move(made);
+}
+
+JobOptions steps(std::int64_t n) {
+  JobOptions job;
+  job.session.steps = n;
+  return job;
+}
+
+/// "Key:  value" of a file in /proc.
+std::string field(const fs::path& file, const std::string& key) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);)
+    if (line.rfind(key + ":", 0) == 0) return line.substr(line.find_first_not_of(" \t", key.size() + 1));
+  return "";
+}
+
+/// Where the compute threads of this process's children may run.
+std::vector<std::string> cores_of_compute_threads() {
+  std::vector<std::string> out;
+  for (const auto& process : fs::directory_iterator("/proc")) {
+    std::error_code gone;
+    if (field(process.path() / "status", "PPid") != std::to_string(::getpid())) continue;
+    for (const auto& thread : fs::directory_iterator(process.path() / "task", gone))
+      if (field(thread.path() / "status", "Name") == "compute") out.push_back(field(thread.path() / "status", "Cpus_allowed_list"));
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a job that fails after its trace's window has the whole trace, and nothing outside the window") {
+  auto job = steps(1'000'000);
+  job.trace = {.first = 1, .steps = 2};
+  std::int64_t last = -1;
+  // The commit of step 3, the first after the window, makes workers send their spans before they go on to step 4.
+  job.session.on_step = [&](const StepResult& r) { last = r.step; };
+  job.give_up = [&] { return last >= 4 ? invalid("enough") : Status{}; };
+  const auto made = two_stages();
+  const JobResult result = test_app().run(made, job);
+  CHECK(result.status.message() == "enough");
+  REQUIRE(result.places.size() == 2);
+  for (Rank r = 0; r < 2; ++r) {
+    CHECK(result.places[r].dropped_spans == 0);
+    std::map<std::int64_t, int> acts, updates;
+    for (const auto& span : result.places[r].spans) {
+      ++acts[span.step];
+      const auto& role = made.roles[made.stage_of(r)];
+      for (const auto& a : role.actors)
+        if (a.name == span.row && a.kind == PlanActor::Kind::update) ++updates[span.step];
+    }
+    CHECK(acts.size() == 2);
+    CHECK(acts[1] > 0);
+    CHECK(acts[1] == acts[2]);   // the window's last step is as complete as the one before
+    CHECK(updates[1] > 0);
+    CHECK(updates[1] == updates[2]);
+  }
+}
+
+TEST_CASE("workers that together need more memory than there is are refused, with both numbers") {
+  const auto made = two_stages();
+  std::int64_t need = 0;
+  for (Rank r = 0; r < made.workers(); ++r) need += local_plan(made, r)->pool_bytes;
+  auto job = steps(1);
+  job.memory_bytes_max = need - 1;
+  bool ready = false;
+  job.on_ready = [&] { ready = true; };
+  const JobResult refused = test_app().run(made, job);
+  CHECK(refused.exit_code == exit_plan);
+  CHECK(refused.status.code() == Code::exhausted);
+  constexpr std::int64_t mib = 1 << 20;   // never fewer than are needed, never more than are there
+  CHECK(refused.status.message().find("the plan needs " + std::to_string((need + mib - 1) / mib) + " MiB for its 2 workers and may use " +
+                                      std::to_string((need - 1) / mib) + " MiB") == 0);
+  CHECK_FALSE(ready);
+  job.memory_bytes_max = need;
+  const JobResult result = test_app().run(made, job);
+  CHECK_MESSAGE(result.status.ok(), result.status.message());
+}
+
+TEST_CASE("a worker's peak memory is its own, not that of the process that started it") {
+  constexpr std::int64_t large = 256 << 20;
+  const std::vector<char> ours(large, 1);   // resident here, and in a fork until it executes
+  const JobResult result = test_app().run(two_stages(), steps(1));
+  REQUIRE_MESSAGE(result.status.ok(), result.status.message());
+  for (const auto& place : result.places) {
+    CHECK(place.peak_bytes > 1 << 20);
+    CHECK(place.peak_bytes < large);
+  }
+  CHECK(ours.back() == 1);
+}
+
+TEST_CASE("pinned workers have a core for each compute thread; too few cores are refused, with both numbers") {
+  const auto cores = usable_cores();
+  auto job = steps(2);
+  job.pin = true;
+  std::vector<std::string> seen;
+  job.session.on_step = [&](const StepResult& r) {
+    if (r.step == 0) seen = cores_of_compute_threads();   // they have worked: they have set themselves up
+  };
+  const auto made = two_stages();
+  if (cores.size() >= 2) {
+    const JobResult result = test_app().run(made, job);
+    REQUIRE_MESSAGE(result.status.ok(), result.status.message());
+    std::vector<std::string> want = {std::to_string(cores[0]), std::to_string(cores[1])};
+    std::sort(want.begin(), want.end());
+    CHECK(seen == want);
+  }
+  job.threads = static_cast<int>(cores.size());
+  const JobResult refused = test_app().run(made, job);
+  CHECK(refused.exit_code == exit_plan);
+  CHECK(refused.status.message().find("needs " + std::to_string(2 * cores.size()) + " cores and this process may use " +
+                                      std::to_string(cores.size())) != std::string::npos);
+}
