@@ -14,11 +14,9 @@ namespace troupe::comm {
 
 namespace {
 
-constexpr std::int64_t staging_alignment = 64;
-
 std::int64_t reserve(Route& route, std::int64_t bytes) {
   const std::int64_t at = route.staging_bytes;
-  route.staging_bytes += (bytes + staging_alignment - 1) / staging_alignment * staging_alignment;
+  route.staging_bytes += aligned(bytes);
   return at;
 }
 
