@@ -102,6 +102,10 @@ void ActorCore::started(std::uint64_t number) {
 void ActorCore::done(std::uint64_t number, ActDone result) {
   Running& r = running_.at(number);
   ASSERT(r.started, spec_.name, number);
+  if (!result.status.ok() && !failed_) {   // at once: acts before it may wait for a peer that never comes
+    failed_ = true;
+    outbox_.failed(result.status);
+  }
   r.done = true;
   r.result = std::move(result);
   while (!failed_ && !running_.empty() && running_.begin()->second.done) {
@@ -113,11 +117,6 @@ void ActorCore::done(std::uint64_t number, ActDone result) {
 
 void ActorCore::finish(Running& r) {
   ActContext& c = r.context;
-  if (!r.result.status.ok()) {
-    failed_ = true;
-    outbox_.failed(r.result.status);
-    return;
-  }
   if (c.step < 0) c.step = r.result.step;
   for (std::size_t o = 0; o < spec_.out.size(); ++o)
     if (c.act.out[o].last) publish(r, o, false);

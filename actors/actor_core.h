@@ -4,7 +4,8 @@
 //   PA-1  at most one act waits for its stream, so acts of one actor start in order;
 //   PA-2  readers and writers on the actor's own stream are told when an act starts, all others when it
 //         is done: the stream's order protects the former (what CUDA streams and events do);
-//   PA-3  tokens go out in the order of acts, also where acts may finish out of order (the network).
+//   PA-3  tokens go out in the order of acts, also where acts may finish out of order (the network); a failure
+//         goes out at once, and nothing after it: the slots of all acts under way stay taken.
 #pragma once
 
 #include <map>

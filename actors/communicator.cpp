@@ -59,7 +59,8 @@ struct Communicator::Shared : std::enable_shared_from_this<Communicator::Shared>
     comm::run_exchange(route, act, transport, stream,
                        [self = shared_from_this(), done = std::move(done), staging, begin, knows_step](
                            Status status, const comm::Header& header) {
-                         if (staging) self->give_back(staging);
+                         // After a failure the network may still use it, until the transport is shut down.
+                         if (staging && status.ok()) self->give_back(staging);
                          ActDone result{std::move(status), begin, self->clock.now_ns()};
                          // One name for the message at both ends: an arrow between two workers.
                          const std::uint64_t flow = (std::uint64_t{header.channel} + 1) << 32 | header.sequence;

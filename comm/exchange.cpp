@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "devices/base/check.h"
 #include "placement/tree.h"
@@ -14,11 +15,9 @@ namespace troupe::comm {
 
 namespace {
 
-constexpr std::int64_t staging_alignment = 64;
-
 std::int64_t reserve(Route& route, std::int64_t bytes) {
   const std::int64_t at = route.staging_bytes;
-  route.staging_bytes += (bytes + staging_alignment - 1) / staging_alignment * staging_alignment;
+  route.staging_bytes += aligned(bytes);
   return at;
 }
 
@@ -101,7 +100,7 @@ struct Running : std::enable_shared_from_this<Running> {
   ExchangeDone done;
   std::atomic<int> pending{0};
   std::mutex mutex;
-  Status status;
+  bool failed = false;
   Header header;
 
   Running(const Route& r, const ExchangeAct& a, Transport& t, Stream& s, ExchangeDone d)
@@ -169,14 +168,20 @@ struct Running : std::enable_shared_from_this<Running> {
     part_done({});
   }
 
+  /// The first failure is told at once: another part may wait for a peer that is silent, not dead.
   void part_done(const Status& s) {
     if (!s.ok()) {
-      std::lock_guard lock(mutex);
-      if (status.ok()) status = s;
+      std::unique_lock lock(mutex);
+      if (std::exchange(failed, true)) return;
+      const Header known = header;
+      lock.unlock();
+      done(s, known);
+      return;
     }
+    // A part that failed is never counted down: nothing below happens after it.
     if (pending.fetch_sub(1) != 1) return;
-    if (route.after && status.ok()) on_stream("combine", [this] { finish(); }, [this] { done(status, header); });
-    else done(status, header);
+    if (route.after) on_stream("combine", [this] { finish(); }, [this] { done({}, header); });
+    else done({}, header);
   }
 
   void finish() {

@@ -76,8 +76,9 @@ struct ExchangeAct {
 /// Status, and the header of a received message (step and microbatch, for places that only receive).
 using ExchangeDone = std::function<void(Status, const Header&)>;
 
-/// Starts one act; `done` is called once, from the transport's or the stream's thread. `route` and all
-/// memory stay valid until then. Packing and adding run on `stream`.
+/// Starts one act; `done` is called once, from the transport's or the stream's thread: with success when every part
+/// has moved, with the first failure at once. `route` and all memory stay valid until then; after a failure until the
+/// transport is shut down, because other parts may still be under way. Packing and adding run on `stream`.
 void run_exchange(const Route& route, const ExchangeAct& act, Transport& transport, Stream& stream, ExchangeDone done);
 
 }  // namespace troupe::comm

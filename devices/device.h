@@ -27,6 +27,7 @@ class Parallel {
   virtual ~Parallel() = default;
   virtual int threads() const = 0;
   /// Calls body(i) for i in [0, n), each once, on any of the stream's threads; returns when all are done.
+  /// If the body throws, the rest may be left out and one of its exceptions comes out of here.
   virtual void for_each(std::int64_t n, const std::function<void(std::int64_t)>& body) = 0;
 };
 

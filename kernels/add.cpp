@@ -24,7 +24,6 @@ std::vector<OpDef> add_ops() {
   };
   op.gradient = gradient;
   op.cost = per_element(1);
-  op.in_place = {0};
   op.cpu = cpu::add;
   return {op};
 }

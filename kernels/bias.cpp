@@ -43,7 +43,6 @@ std::vector<OpDef> bias_ops() {
   };
   forward.gradient = gradient;
   forward.cost = per_element(1);
-  forward.in_place = {0};
   forward.cpu = cpu::bias_add;
 
   OpDef grad{.name = "bias_grad", .inputs = 1, .outputs = 1, .infer = infer_grad};

@@ -34,7 +34,6 @@ std::vector<OpDef> dropout_ops() {
   };
   op.gradient = gradient;
   op.cost = per_element(15);
-  op.in_place = {0};
   op.cpu = cpu::dropout;
   return {op};
 }

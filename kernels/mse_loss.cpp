@@ -47,7 +47,6 @@ std::vector<OpDef> mse_loss_ops() {
   OpDef grad{.name = "mse_loss_grad", .inputs = 2, .outputs = 1, .infer = infer_grad};
   grad.signatures = elementwise(2, 1);
   grad.cost = per_element(2);
-  grad.in_place = {0};
   grad.cpu = cpu::mse_loss_grad;
   return {loss, grad};
 }

@@ -2,7 +2,7 @@
 // holds those of an application (no global registry: main builds it).
 //
 // NU-0: the bits that a kernel writes depend on the shapes and values of its inputs only: not on
-// addresses, alignment, thread count, aliasing or what ran before.
+// addresses, alignment, thread count or what ran before. An output overlaps no other argument.
 #pragma once
 
 #include <cstddef>
@@ -127,8 +127,6 @@ struct OpDef {
   bool is_loss = false;
   /// The op draws random numbers: the graph gives it its logical name as the attribute "rng" where it has none.
   bool random = false;
-  /// Output i may share the memory of input in_place[i] (-1: not), when that input has no other reader.
-  std::vector<int> in_place;
   std::function<void(const Call&)> cpu;
 };
 

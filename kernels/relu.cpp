@@ -20,7 +20,6 @@ std::vector<OpDef> relu_ops() {
   forward.signatures = elementwise(1, 1);
   forward.gradient = gradient;
   forward.cost = per_element(1);
-  forward.in_place = {0};
   forward.cpu = cpu::relu;
 
   OpDef grad{.name = "relu_grad", .inputs = 2, .outputs = 1, .infer = one_shape("relu_grad", 2, "dy and y of one shape")};
@@ -30,7 +29,6 @@ std::vector<OpDef> relu_ops() {
     return table;
   };
   grad.cost = per_element(1);
-  grad.in_place = {0};
   grad.cpu = cpu::relu_grad;
   return {forward, grad};
 }

@@ -42,15 +42,6 @@ Status gradient(GradContext& g) {
   return {};
 }
 
-/// Rows may be split along any dim but the last.
-auto rows_split(const char* in, const char* out) {
-  return [=](Types types, const Attrs&) {
-    std::vector<Signature> table;
-    add_rows(table, 0, rank(types[0]) - 1, in, out);
-    return table;
-  };
-}
-
 }  // namespace
 
 std::vector<OpDef> rmsnorm_ops() {
@@ -63,7 +54,6 @@ std::vector<OpDef> rmsnorm_ops() {
   OpDef dx{.name = "rmsnorm_dx", .inputs = 4, .outputs = 1, .infer = infer_dx};
   dx.signatures = rows_split("ssbs", "s");
   dx.cost = per_element(7);
-  dx.in_place = {0};
   dx.cpu = cpu::rmsnorm_dx;
 
   OpDef dw{.name = "rmsnorm_dw", .inputs = 3, .outputs = 1, .infer = infer_dw};

@@ -39,7 +39,6 @@ std::vector<OpDef> rope_ops() {
   op.scratch_bytes = [](Types in, Types, const Attrs& attrs) {
     return in[0].shape[1] * attrs.integer("head_dim") * size_of(DType::f32);
   };
-  op.in_place = {0};
   op.cpu = cpu::rope;
   return {op};
 }

@@ -56,6 +56,14 @@ void add_rows(std::vector<Signature>& table, int first, int end, const std::stri
   }
 }
 
+std::function<std::vector<Signature>(Types, const Attrs&)> rows_split(std::string in, std::string out) {
+  return [=](Types types, const Attrs&) {
+    std::vector<Signature> table;
+    add_rows(table, 0, rank(types[0]) - 1, in, out);
+    return table;
+  };
+}
+
 std::function<std::vector<Signature>(Types, const Attrs&)> elementwise(int inputs, int outputs) {
   return [=](Types in, const Attrs& attrs) {
     std::vector<Signature> table;

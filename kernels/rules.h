@@ -37,6 +37,8 @@ void add_rows(std::vector<Signature>& table, int first, int end, const std::stri
 /// One signature of explicit entries.
 inline Signature row(std::vector<Sbp> in, std::vector<Sbp> out) { return {std::move(in), std::move(out)}; }
 
+/// Signatures of an op on rows: they may be split along any dim of input 0 but the last. Letters as in add_rows.
+std::function<std::vector<Signature>(Types, const Attrs&)> rows_split(std::string in, std::string out);
 /// Signatures of an elementwise op of `inputs` and `outputs` of one shape: S(d) for every dim d; the
 /// attribute "unit" is the unit of the last.
 std::function<std::vector<Signature>(Types, const Attrs&)> elementwise(int inputs, int outputs);

@@ -35,14 +35,6 @@ Status gradient(GradContext& g) {
   return {};
 }
 
-auto rows_split(const char* in, const char* out) {
-  return [=](Types types, const Attrs&) {
-    std::vector<Signature> table;
-    add_rows(table, 0, rank(types[0]) - 1, in, out);
-    return table;
-  };
-}
-
 }  // namespace
 
 std::vector<OpDef> softmax_cross_entropy_ops() {
@@ -57,7 +49,6 @@ std::vector<OpDef> softmax_cross_entropy_ops() {
   OpDef grad{.name = "softmax_cross_entropy_grad", .inputs = 3, .outputs = 1, .infer = infer_grad};
   grad.signatures = rows_split("sss", "s");
   grad.cost = per_element(18);
-  grad.in_place = {0};
   grad.cpu = cpu::softmax_cross_entropy_grad;
   return {loss, grad};
 }

@@ -34,13 +34,11 @@ std::vector<OpDef> swiglu_ops() {
   forward.signatures = elementwise(2, 1);
   forward.gradient = gradient;
   forward.cost = per_element(25);
-  forward.in_place = {0};
   forward.cpu = cpu::swiglu;
 
   OpDef grad{.name = "swiglu_grad", .inputs = 3, .outputs = 2, .infer = infer_grad};
   grad.signatures = elementwise(3, 2);
   grad.cost = per_element(30);
-  grad.in_place = {1, 2};
   grad.cpu = cpu::swiglu_grad;
   return {forward, grad};
 }

@@ -2,8 +2,9 @@
 #include "runtime/compile.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 
-#include "devices/base/check.h"
 #include "runtime/planner.h"
 
 namespace troupe::runtime {
@@ -42,11 +43,63 @@ std::int32_t Planner::stash_slots(std::int32_t stage) const {
   return static_cast<std::int32_t>(std::min<std::int64_t>(places / own, plan_.program_specs[0].microbatches));
 }
 
+namespace {
+
+/// The stages' meshes hold ranks 0 .. n-1, each once.
+Status check_meshes(const std::vector<Mesh>& stages) {
+  if (stages.empty()) return invalid("CompileOptions::stages is empty: give one mesh per pipeline stage (see stage_meshes)");
+  std::map<Rank, std::size_t> stage_of;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const std::string where = "stage " + std::to_string(s) + ": mesh " + to_string(stages[s]) + " ";
+    std::set<std::string> axes;
+    std::int64_t places = 1;
+    for (const auto& a : stages[s].axes) {
+      if (a.size < 1) return invalid(where + "has an axis of size " + std::to_string(a.size) + "; every axis has at least 1 place");
+      if (!axes.insert(a.name).second) return invalid(where + "has two axes called '" + a.name + "'");
+      places *= a.size;
+    }
+    if (places != stages[s].size())
+      return invalid(where + "has " + std::to_string(stages[s].size()) + " ranks; its axes need " + std::to_string(places));
+    for (Rank r : stages[s].ranks)
+      if (const auto [it, fresh] = stage_of.try_emplace(r, s); !fresh)
+        return invalid(where + "has rank " + std::to_string(r) + ", which stage " + std::to_string(it->second) +
+                       " has too; a rank has one place");
+  }
+  Rank expected = 0;
+  for (const auto& [rank, s] : stage_of)
+    if (rank != expected++)
+      return invalid("no stage has rank " + std::to_string(expected - 1) + ", and stage " + std::to_string(s) + " has rank " +
+                     std::to_string(rank) + ": the " + std::to_string(stage_of.size()) + " ranks must be 0 to " +
+                     std::to_string(stage_of.size() - 1));
+  return {};
+}
+
+/// One stage per unit, in the order of the units, none left out.
+Status check_cuts(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, std::int32_t stages) {
+  const auto& units = graph.units();
+  if (stage_of_unit.size() != units.size())
+    return invalid("CompileOptions::stage_of_unit has " + std::to_string(stage_of_unit.size()) + " entries and the graph has " +
+                   std::to_string(units.size()) + " units: give one stage per unit, or none at all");
+  std::int32_t last = 0;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const std::int32_t s = stage_of_unit[u];
+    const std::string where = "unit '" + units[u] + "' is on stage " + std::to_string(s);
+    if (s < 0 || s >= stages) return invalid(where + "; there are stages 0 to " + std::to_string(stages - 1));
+    if (s < last) return invalid(where + ", the unit before it on stage " + std::to_string(last) + ": stages follow the order of the units");
+    if (s > last + (u == 0 ? 0 : 1)) return invalid(where + ": no unit is on stage " + std::to_string(u == 0 ? 0 : last + 1));
+    last = s;
+  }
+  if (last + 1 < stages) return invalid("no unit is on stage " + std::to_string(last + 1) + " of " + std::to_string(stages));
+  return {};
+}
+
+}  // namespace
+
 Expected<Plan> compile(const Graph& graph, const CompileOptions& options) {
   if (!graph.status().ok()) return graph.status();
-  REQUIRE(!options.stages.empty(), options.stages.size());
   if (graph.programs().empty()) return invalid("the graph has no program");
   if (graph.units().empty()) return invalid("the graph has no unit: name one with unit(...) before the first op");
+  TROUPE_TRY(check_meshes(options.stages));
   Plan plan;
   plan.programs = graph.programs();
   plan.program_specs = graph.program_specs();
@@ -80,6 +133,7 @@ Expected<Plan> compile(const Graph& graph, const CompileOptions& options) {
     }
     TROUPE_ASSIGN(stage_of_unit, partition_units(costs, plan.stages));
   }
+  TROUPE_TRY(check_cuts(graph, stage_of_unit, plan.stages));
   TROUPE_ASSIGN(Lowered low, lower(graph, stage_of_unit, plan));
   TROUPE_TRY(Planner(graph, plan, std::move(low)).run());
   return plan;

@@ -6,8 +6,8 @@
 namespace troupe::runtime {
 
 struct CompileOptions {
-  std::vector<Mesh> stages;                  ///< one mesh per pipeline stage; see stage_meshes
-  std::vector<std::int32_t> stage_of_unit;   ///< empty: units are cut into stages by cost
+  std::vector<Mesh> stages;                  ///< one mesh per pipeline stage, with ranks 0 .. n-1; see stage_meshes
+  std::vector<std::int32_t> stage_of_unit;   ///< one per unit, in order, every stage used; empty: cut by cost
   std::int32_t lanes = 8;
   std::uint64_t seed = 0;
   CostModel costs;

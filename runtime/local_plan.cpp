@@ -11,7 +11,6 @@ namespace troupe::runtime {
 namespace {
 
 constexpr std::int64_t page = 4096;
-std::int64_t aligned(std::int64_t bytes, std::int64_t to = 64) { return (bytes + to - 1) / to * to; }
 
 class Localizer {
  public:

@@ -9,8 +9,7 @@
 namespace troupe::runtime {
 
 /// Everything in a slot and in scratch memory begins at a multiple of this: a cache line, an AVX-512 vector.
-inline constexpr std::int64_t plan_alignment = 64;
-inline std::int64_t aligned(std::int64_t bytes) { return (bytes + plan_alignment - 1) / plan_alignment * plan_alignment; }
+inline constexpr std::int64_t plan_alignment = tensor_alignment;
 
 // Lower first. A backward act frees memory and feeds other stages; evaluation uses what is left.
 enum Priority : std::int32_t { backward_priority = 0, update_priority = 1, forward_priority = 2, other_priority = 3 };

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "devices/base/check.h"
 
@@ -52,7 +53,13 @@ ThreadTeam::~ThreadTeam() {
 }
 
 void ThreadTeam::take_indices() {
-  for (std::int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < n_;) (*body_)(i);
+  try {
+    for (std::int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < n_;) (*body_)(i);
+  } catch (...) {
+    next_.store(n_, std::memory_order_relaxed);  // nobody begins another index
+    std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = std::current_exception();
+  }
 }
 
 void ThreadTeam::for_each(std::int64_t n, const std::function<void(std::int64_t)>& body) {
@@ -74,6 +81,7 @@ void ThreadTeam::for_each(std::int64_t n, const std::function<void(std::int64_t)
   std::unique_lock lock(mutex_);
   open_ = false;  // who wakes up only now finds the door closed; waiting for him would cost a wake-up
   left_.wait(lock, [&] { return inside_ == 0; });
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void ThreadTeam::help() {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -16,7 +17,8 @@ namespace troupe {
 /// Names the calling thread (15 characters reach the kernel) and, where core >= 0, pins it; best effort.
 void set_up_thread(const std::string& name, int core);
 
-/// for_each is called from one thread, never from within its own body.
+/// for_each is called from one thread, never from within its own body. What the body throws, on whichever thread,
+/// comes out of for_each once every helper has left the loop: the first of several, and no new index is begun.
 class ThreadTeam final : public Parallel {
  public:
   /// `threads - 1` helpers called name/1, ...; helper i is pinned to cores[i] where there is one.
@@ -38,6 +40,7 @@ class ThreadTeam final : public Parallel {
   bool stop_ = false;
   int inside_ = 0;                    ///< helpers in the loop; the caller returns when none is left
   int sleeping_ = 0;
+  std::exception_ptr failure_;        ///< the loop's first; guarded by mutex_
   const std::function<void(std::int64_t)>* body_ = nullptr;  ///< fixed while open_ or inside_ > 0
   std::int64_t n_ = 0;
   std::atomic<std::int64_t> next_{0};

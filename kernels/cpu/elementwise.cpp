@@ -1,4 +1,4 @@
-// add, relu, swiglu: one formula per element. All may run in place.
+// add, relu, swiglu: one formula per element.
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"

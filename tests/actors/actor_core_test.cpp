@@ -122,7 +122,7 @@ TEST_CASE("PA-2: a slot told early is free again only when the early and the lat
   CHECK(core.ports().used_slots(0) == 0);
 }
 
-TEST_CASE("PA-3: tokens, acks and failures go out in the order of acts where acts end in another order") {
+TEST_CASE("PA-3: tokens and acks go out in the order of acts where acts end in another order") {
   auto spec = chain(4);
   spec.readers = {{{3, 5, 0, false}}};
   std::vector<int> order = {0, 1, 2, 3};
@@ -326,6 +326,23 @@ TEST_CASE("an act that ended well after an earlier one failed is not published: 
     if (!later_first) core.done(1, ok());
     CHECK(log.take() == Said{"failed peer is gone"});
   }
+}
+
+TEST_CASE("PA-3: a failure is told at once, not after the acts before it: one of them may never end") {
+  auto s = chain(4);
+  s.readers = {{{3, 5, 0, false}}};
+  Log log;
+  ActorCore core(s, log, nullptr);
+  core.begin(0, every_program);
+  for (int m = 0; m < 2; ++m) core.arrive(0, token(m, m, 0, m));
+  core.started(0);
+  core.started(1);
+  log.take();
+  core.done(1, {invalid("wrong size"), 0, 0, -1, -1});
+  CHECK(log.take() == Said{"failed wrong size"});
+  CHECK(core.ports().used_slots(0) == 2);   // what act 0 still reads and writes is nobody else's
+  core.done(0, ok());
+  CHECK(log.take() == Said{});
 }
 
 TEST_CASE("two failed acts of one actor are one failure") {

@@ -6,11 +6,15 @@
 #include <caf/atom.hpp>
 #include <caf/scheduler/test_coordinator.hpp>
 #include <caf/send.hpp>
+#include <atomic>
 #include <deque>
+#include <future>
 #include <random>
+#include <thread>
 
 #include "actors/port_actor.h"
 #include "actors/user_actor.h"
+#include "devices/cpu/cpu_device.h"
 #include "devices/sim/sim_device.h"
 
 using namespace troupe;
@@ -197,6 +201,30 @@ TEST_CASE("no exception crosses an actor boundary: it becomes the act's error") 
   other.go(0);
   other.run();
   CHECK(other.heard.failed.size() == 1);
+}
+
+TEST_CASE("no exception crosses an actor boundary: one on a helper thread of the stream is the act's error too") {
+  struct Broken : Body {
+    Status run(const ActContext&, Parallel& parallel) override {
+      const auto caller = std::this_thread::get_id();
+      std::atomic<int> arrived{0};
+      parallel.for_each(2, [&](std::int64_t) {
+        ++arrived;
+        while (arrived < 2) std::this_thread::yield();
+        if (std::this_thread::get_id() != caller) throw std::runtime_error("out of cheese");
+      });
+      return {};
+    }
+  };
+  SteadyClock clock;
+  CpuDevice device(clock);
+  const auto stream = device.create_stream("compute", 2);
+  StreamExecutor executor("kernel", *stream, std::make_unique<Broken>(), 0, 0, 0);
+  std::promise<Status> done;
+  executor.submit({}, [] {}, [&](ActDone d) { done.set_value(d.status); });
+  const Status status = done.get_future().get();
+  CHECK_FALSE(status.ok());
+  CHECK(status.message().find("out of cheese") != std::string::npos);
 }
 
 TEST_CASE("actors that have ended let go of each other and of what they ran") {

@@ -7,9 +7,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 
 #include "devices/cpu/cpu_device.h"
+#include "devices/cpu/thread_team.h"
 #include "devices/host_memory.h"
 
 using namespace troupe;
@@ -211,6 +213,45 @@ TEST_CASE("Parallel::for_each really uses the stream's threads") {
   stream->submit(std::move(t));
   done.wait();
   CHECK(arrived == 2);
+}
+
+TEST_CASE("Parallel::for_each: an exception on any of its threads comes out on the caller's, and the team stays usable") {
+  ThreadTeam team("team", 3, {});
+  const auto caller = std::this_thread::get_id();
+  enum Thrower { on_helper, on_caller, on_all };
+  for (int round = 0; round < 50; ++round)
+    for (Thrower who : {on_helper, on_caller, on_all}) {
+      std::atomic<int> arrived{0}, inside{0};
+      std::atomic<bool> thrown{false};
+      std::string caught;
+      try {
+        team.for_each(1000, [&](std::int64_t) {
+          ++inside;
+          if (++arrived <= 3)
+            while (arrived < 3) std::this_thread::yield();   // the first three indices: one on each thread
+          const bool mine = who == on_all || (std::this_thread::get_id() == caller) == (who == on_caller);
+          --inside;
+          if (mine && (who == on_all || !thrown.exchange(true))) throw std::runtime_error("broken");
+        });
+      } catch (const std::runtime_error& e) {
+        caught = e.what();
+      }
+      REQUIRE(caught == "broken");
+      REQUIRE(inside == 0);
+      std::vector<std::atomic<int>> calls(100);
+      team.for_each(100, [&](std::int64_t i) { ++calls[static_cast<std::size_t>(i)]; });
+      for (const auto& n : calls) REQUIRE(n == 1);
+    }
+}
+
+TEST_CASE("Parallel::for_each begins no new index after an exception") {
+  ThreadTeam team("team", 2, {});
+  std::atomic<int> calls{0};
+  CHECK_THROWS_AS(team.for_each(1'000'000'000, [&](std::int64_t) {
+    ++calls;
+    throw 7;
+  }), int);
+  CHECK(calls <= 2);
 }
 
 TEST_CASE("threads carry the stream's name; each has a core of its own, streams in order, while there are some") {

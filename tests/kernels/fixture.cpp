@@ -89,10 +89,9 @@ std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, std::vec
     in_types.push_back(t.logical);
   }
   for (std::size_t i = 0; i < out.size(); ++i) {
-    const int alias = options.in_place && i < op.in_place.size() ? op.in_place[i] : -1;
-    call.out.push_back(view_of(out[i], alias >= 0 ? call.in[static_cast<std::size_t>(alias)].data : place(out[i])));
+    call.out.push_back(view_of(out[i], place(out[i])));
     out_types.push_back(out[i].logical);
-    if (alias < 0) std::memset(call.out.back().data, 0xFF, out[i].data.size());  // NaN
+    std::memset(call.out.back().data, 0xFF, out[i].data.size());  // NaN
     if (!options.before.empty()) std::memcpy(call.out.back().data, options.before[i].data.data(), out[i].data.size());
   }
   const auto scratch_bytes = op.scratch_bytes ? op.scratch_bytes(in_types, out_types, attrs) : 0;

@@ -62,7 +62,6 @@ struct RunOptions {
   unsigned char surroundings = 0xFF;
   bool accumulate = false;
   std::vector<Tensor> before;       ///< outputs' contents before the call; NaN when empty
-  bool in_place = false;            ///< as OpDef::in_place allows
   std::int64_t first_sample = 0;
 };
 /// Runs `op` on parts; `out` says which part of which tensor each output is. Checks that nothing outside

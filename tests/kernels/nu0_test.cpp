@@ -48,25 +48,6 @@ TEST_CASE("NU-0: no op's bits depend on addresses, neighbours, threads or repeti
   }
 }
 
-TEST_CASE("NU-0: an op that may run in place gives the same bits when it does") {
-  const OpSet ops = standard_ops();
-  TwoThreads two;
-  for (const auto& c : op_cases()) {
-    CAPTURE(c.name);
-    const OpDef& op = *ops.find(c.op);
-    if (op.in_place.empty()) continue;
-    RunOptions options;
-    options.in_place = true;
-    const auto in = c.inputs(), first = run(op, in, c.attrs);
-    for (std::size_t i = 0; i < op.in_place.size(); ++i)
-      if (op.in_place[i] >= 0) REQUIRE(first[i].logical == in[static_cast<std::size_t>(op.in_place[i])].logical);
-    CHECK(same_bits(run(op, in, c.attrs, options), first));
-    options.par = &two;
-    options.shift = 3;
-    CHECK(same_bits(run(op, in, c.attrs, options), first));
-  }
-}
-
 TEST_CASE("gemm: right for every transposition and edge, and a row or column of C does not know the others") {
   OneThread one;
   TwoThreads two;
