@@ -12,8 +12,8 @@ using namespace mlp;
 
 namespace {
 
-constexpr std::int32_t stages = 4, microbatches = 12;
-constexpr std::int64_t forward_ns = 40'000'000, backward_ns = 40'000'000, period_ns = forward_ns + backward_ns;
+constexpr std::int32_t stages = 4, microbatches = 8;
+constexpr std::int64_t forward_ns = 60'000'000, backward_ns = 60'000'000, period_ns = forward_ns + backward_ns;
 
 /// Whether an actor is the forward or backward segment of stage r's layer: "layer2.fwd.1".
 bool is_pass(const std::string& actor, Rank r, const std::string& direction) {
