@@ -11,8 +11,7 @@ using namespace troupe::lm;
 
 namespace {
 
-const std::filesystem::path k_configs =
-    std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "apps" / "configs";
+const std::filesystem::path k_configs = TROUPE_SOURCE_DIR "/apps/configs";
 
 LmConfig load(const std::string& name) {
   const auto config = load_config((k_configs / (name + ".toml")).string());
