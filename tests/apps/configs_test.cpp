@@ -11,7 +11,7 @@ using namespace troupe::lm;
 
 namespace {
 
-const std::filesystem::path k_configs = TROUPE_CONFIGS;
+const std::filesystem::path k_configs = TROUPE_SOURCE_DIR "/apps/configs";
 
 LmConfig load(const std::string& name) {
   const auto config = load_config((k_configs / (name + ".toml")).string());

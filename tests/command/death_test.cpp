@@ -1,5 +1,6 @@
 // However a job ends, it says why, and nothing outlives it.
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -102,6 +103,18 @@ TEST_CASE("a job that is ended while its workers start leaves no process and no 
       CHECK((o.signal == signal || o.code == exit_interrupted));   // very early, SIGTERM does what it does by default
       check_nothing_left(o);
     }
+}
+
+TEST_CASE("Ctrl-C ends a job whose worker has never read its plan, larger than a socket takes") {
+  TempDir dir;
+  const auto asleep = dir / "asleep";
+  const auto sleeper = write_text(dir / "sleeper", "#!/bin/sh\necho asleep > " + asleep + "\nexec sleep 600\n");
+  REQUIRE(::chmod(sleeper.c_str(), 0700) == 0);
+  // A plan of 100 layers is well above a mebibyte; a socket takes about 200 KiB.
+  Run command(train(dir / "out", {"--mesh", "dp=2", "--set", "model.layers=100", "--worker-prefix", sleeper}));
+  REQUIRE(command.wait_for_lines(asleep, 1));
+  command.send_to_group(SIGINT);
+  check_one_line(command.wait(2), exit_interrupted, {"interrupted by "});
 }
 
 TEST_CASE("kill -9 of the command leaves no worker alive after one second") {

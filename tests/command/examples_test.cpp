@@ -41,3 +41,7 @@ TEST_CASE("example custom_op: its gradient finds the factor") {
   check_success(o);
   CHECK(last_loss(o) < 0.01 * std::stod(o.out.substr(o.out.find(": loss ") + 7)));
 }
+
+TEST_CASE("the program in README.md is a program: it compiles, trains as a pipeline and ends well") {
+  check_success(run({README_EXAMPLE}));
+}

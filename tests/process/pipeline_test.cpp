@@ -3,83 +3,130 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <set>
+#include <string>
+#include <vector>
 
-#include "runtime/token_game.h"
 #include "tests/process/apps.h"
 
 using namespace mlp;
 
 namespace {
 
-struct Entry {
+constexpr std::int32_t stages = 4, microbatches = 8;
+constexpr std::int64_t forward_ns = 60'000'000, backward_ns = 60'000'000, period_ns = forward_ns + backward_ns;
+
+/// Whether an actor is the forward or backward segment of stage r's layer: "layer2.fwd.1".
+bool is_pass(const std::string& actor, Rank r, const std::string& direction) {
+  return actor.starts_with("layer" + std::to_string(r) + "." + direction);
+}
+
+/// One layer a stage: one forward and one backward segment, which take their time; nothing else does.
+Plan pipeline() {
+  const auto ops = kernels::standard_ops();
+  Shape_ s;
+  s.layers = stages;
+  s.microbatches = microbatches;
+  CompileOptions o;
+  o.stages = stage_meshes({1, 1, 1, 1});
+  o.stage_of_unit = {0, 0, 1, 2, 3, 3};   // "in", the layers, "out"
+  auto made = compile(graph(ops, s), o);
+  REQUIRE_MESSAGE(made.ok(), made.status().message());
+  for (std::int32_t r = 0; r < stages; ++r)
+    for (auto& a : made->roles[r].actors) a.cost_s = is_pass(a.name, r, "fwd") ? forward_ns * 1e-9 : is_pass(a.name, r, "bwd") ? backward_ns * 1e-9 : 0;
+  return *std::move(made);
+}
+
+struct Act {
   bool backward;
   std::int32_t microbatch;
   std::int64_t begin_ns, end_ns;
 };
 
-/// Forward and backward runs of a stage's first step, in the order in which they began. A stage's several
-/// segments of one microbatch and direction are one run.
-std::vector<Entry> runs(const Plan& plan, Rank rank, const std::vector<TraceSpan>& spans) {
-  std::vector<Entry> out;
-  const auto& role = plan.roles[plan.stage_of(rank)];
-  for (const auto& span : spans) {
-    const auto a = std::find_if(role.actors.begin(), role.actors.end(), [&](const PlanActor& x) { return x.name == span.row; });
-    REQUIRE(a != role.actors.end());
-    if (a->kind != PlanActor::Kind::segment || a->program != 0 || span.step != 0) continue;
-    auto it = std::find_if(out.begin(), out.end(), [&](const Entry& e) { return e.backward == a->backward && e.microbatch == span.microbatch; });
-    if (it == out.end()) out.push_back({a->backward, span.microbatch, span.begin_ns, span.end_ns});
-    else it->begin_ns = std::min(it->begin_ns, span.begin_ns), it->end_ns = std::max(it->end_ns, span.end_ns);
-  }
-  std::sort(out.begin(), out.end(), [](const Entry& a, const Entry& b) { return a.begin_ns < b.begin_ns; });
+/// What a stage's layer did in a step, in the order in which it began.
+std::vector<Act> acts(const std::vector<TraceSpan>& spans, Rank rank, std::int64_t step) {
+  std::vector<Act> out;
+  for (const auto& s : spans)
+    for (bool backward : {false, true})
+      if (s.step == step && is_pass(s.row, rank, backward ? "bwd" : "fwd")) out.push_back({backward, s.microbatch, s.begin_ns, s.end_ns});
+  std::sort(out.begin(), out.end(), [](const Act& a, const Act& b) { return a.begin_ns < b.begin_ns; });
   return out;
+}
+
+std::string text(const std::vector<Act>& acts) {
+  std::string t;
+  for (const auto& a : acts) t += (a.backward ? "B" : "F") + std::to_string(a.microbatch) + " ";
+  return t;
+}
+
+/// S - s forwards, then one backward and one forward in turn, then the remaining backwards.
+std::string canonical(std::int32_t stage) {
+  std::string t;
+  const std::int32_t ahead = stages - stage;
+  for (std::int32_t m = 0; m < ahead; ++m) t += "F" + std::to_string(m) + " ";
+  for (std::int32_t m = 0; m < microbatches; ++m) {
+    t += "B" + std::to_string(m) + " ";
+    if (m + ahead < microbatches) t += "F" + std::to_string(m + ahead) + " ";
+  }
+  return t;
+}
+
+/// What no timing changes: microbatches in order, backward after forward, never more than S - s in between.
+/// Answers the most there were in between.
+std::int32_t check_always(const std::vector<Act>& order, std::int32_t stage) {
+  REQUIRE(order.size() == 2 * microbatches);
+  std::int32_t next[2] = {0, 0}, stash = 0, peak = 0;
+  for (const auto& a : order) {
+    CHECK(a.microbatch == next[a.backward]++);
+    if (a.backward) CHECK(next[0] > a.microbatch);
+    stash += a.backward ? -1 : 1;
+    peak = std::max(peak, stash);
+  }
+  CHECK(peak <= stages - stage);
+  return peak;
 }
 
 }  // namespace
 
-TEST_CASE("1F1B on worker processes: stash <= S - s, microbatches in order, backward never before forward") {
-  const auto ops = kernels::standard_ops();
-  Shape_ s;
-  s.layers = 4;   // "in" and "out" join the outer stages
-  s.microbatches = 12;
-  auto made = plan(ops, s, {1, 1, 1, 1});
-  REQUIRE_MESSAGE(made.ok(), made.status().message());
-  for (auto& role : made->roles)
-    for (auto& a : role.actors) {
-      const bool timed = a.kind == PlanActor::Kind::segment && a.program == 0;
-      a.cost_s = 0;
-      if (!timed) continue;
-      const auto same = std::count_if(role.actors.begin(), role.actors.end(), [&](const PlanActor& x) {
-        return x.kind == PlanActor::Kind::segment && x.program == 0 && x.backward == a.backward;
-      });
-      a.cost_s = (a.backward ? 8e-3 : 4e-3) / static_cast<double>(same);
-    }
+// When is the order canonical on a machine that is not quiet? While S - s microbatches are between forward and
+// backward, only a backward can begin. So the first act that is out of order is a backward, B(k+1), in the place of
+// a forward, F(m) with m = k + S - s, whose input was late. B(k+1) cannot have come early: it waits for the last stage,
+// which has one slot, hence alternates and is never idle in the ideal step. F(m) begins after it, reaches the last
+// stage S - 1 - s forwards later and is then a whole period tF + tB behind the ideal step, and so is all that follows.
+// Hence: a step that is less than one period late was canonical everywhere, however the time was lost.
+TEST_CASE("1F1B on worker processes: canonical order and a stash of S - s in every step that is less than a period late") {
+  const Plan plan = pipeline();
+  const std::int64_t ideal_ns = (microbatches + stages - 1) * period_ns;
   JobOptions job;
   job.paced = 1;
   job.run_kernels = false;
-  job.trace = {.first = 0, .steps = 1};
-  job.session.steps = 2;
-  const JobResult result = test_app().run(*made, job);
-  REQUIRE_MESSAGE(result.status.ok(), result.status.message());
-  std::int64_t first = 0, last = 0;
-  for (Rank r = 0; r < 4; ++r) {
-    CAPTURE(r);
-    REQUIRE(!result.places[r].spans.empty());
-    const auto order = runs(*made, r, result.places[r].spans);
-    REQUIRE(order.size() == 24);
-    std::int32_t next[2] = {0, 0}, stash = 0, peak = 0;
-    for (const auto& e : order) {
-      CHECK(e.microbatch == next[e.backward]++);
-      if (e.backward) CHECK(next[0] > e.microbatch);
-      stash += e.backward ? -1 : 1;
-      peak = std::max(peak, stash);
+  job.trace = {.first = 0, .steps = 3};
+  job.session.steps = 3;
+  int on_time = 0;
+  for (int attempt = 0; attempt < 4 && on_time == 0; ++attempt) {
+    const JobResult result = test_app().run(plan, job);
+    REQUIRE_MESSAGE(result.status.ok(), result.status.message());
+    for (std::int64_t step = 0; step < job.session.steps; ++step) {
+      CAPTURE(step);
+      std::vector<std::vector<Act>> order;
+      std::int64_t end_ns = 0;
+      for (Rank r = 0; r < stages; ++r) {
+        order.push_back(acts(result.places[r].spans, r, step));
+        for (const auto& a : order[r]) end_ns = std::max(end_ns, a.end_ns);
+      }
+      const std::int64_t late_ns = end_ns - order[0].at(0).begin_ns - ideal_ns;
+      CHECK(late_ns >= 0);
+      const bool in_time = late_ns < period_ns;
+      on_time += in_time;
+      for (Rank r = 0; r < stages; ++r) {
+        CAPTURE(r);
+        const auto peak = check_always(order[r], r);
+        if (in_time || r == stages - 1) CHECK(text(order[r]) == canonical(r));
+        if (in_time || r == stages - 1) CHECK(peak == stages - r);
+      }
+      MESSAGE("step ", step, ": ", static_cast<double>(late_ns) * 1e-6, " ms later than the ideal ", static_cast<double>(ideal_ns) * 1e-6, " ms");
     }
-    CHECK(peak <= 4 - r);
-    CHECK(peak >= 1);
-    first = r == 0 ? order.front().begin_ns : std::min(first, order.front().begin_ns);
-    last = std::max(last, std::max_element(order.begin(), order.end(), [](const Entry& a, const Entry& b) { return a.end_ns < b.end_ns; })->end_ns);
   }
-  MESSAGE("makespan of the first step: ", static_cast<double>(last - first) * 1e-6, " ms; ideal 180 ms");
+  CHECK_MESSAGE(on_time > 0, "in no step did this machine lose less than ", period_ns / 1'000'000, " ms");
 }
 
 TEST_CASE("NU-2 on worker processes: an MLP is bitwise the simulated one-worker run") {

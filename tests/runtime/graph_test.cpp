@@ -313,3 +313,19 @@ TEST_CASE("NU-2: each use of a tied parameter has a gradient of its own, in the 
   CHECK(makers[1].rfind("second.grad", 0) == 0);
   CHECK(makers[2].rfind("third.grad", 0) == 0);
 }
+
+TEST_CASE("an op that draws random numbers has a key of its own without being given one; its gradient has the same") {
+  Start s;
+  const Attrs p = {{"p", 0.5}};
+  Value h = s.g.op("dropout", {s.y}, p)[0];
+  h = s.g.op("dropout", {h}, p)[0];
+  h = s.g.op("dropout", {h}, {{"p", 0.5}, {"rng", std::string("mine")}})[0];
+  s.g.minimize(s.loss(h), {});
+  REQUIRE_MESSAGE(s.verdict().ok(), s.verdict().message());
+  std::map<std::string, int> forward, backward;
+  for (const auto& n : s.g.nodes())
+    if (n.op == "dropout") ++(n.backward ? backward : forward)[n.attrs.text("rng")];
+  // The op's logical name, which is unique.
+  CHECK(forward == std::map<std::string, int>{{"body.dropout", 1}, {"body.dropout.1", 1}, {"mine", 1}});
+  CHECK(backward == forward);
+}

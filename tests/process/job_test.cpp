@@ -1,0 +1,121 @@
+// App::run from its caller's side: what it refuses, what it takes for a stall, what it does not wait for.
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "runtime/plan_io.h"
+#include "tests/apps/temp_dir.h"
+#include "tests/process/apps.h"
+
+using namespace mlp;
+using troupe::test::TempDir;
+
+namespace {
+
+Plan good_plan(const Shape_& s, const std::vector<std::int64_t>& dp) {
+  auto p = plan(test_app().ops(), s, dp);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  return *std::move(p);
+}
+
+/// A worker's command after something else: `sh -c "script"` gets it as its arguments.
+std::vector<std::string> shell(const std::string& script) { return {"sh", "-c", script, "sh"}; }
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+bool says(const Status& s, const std::string& words) { return s.message().find(words) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("a plan that would deadlock is refused before any process starts") {
+  TempDir dir;
+  const auto mark = dir / "started";
+  JobOptions job;
+  job.session.steps = 1;
+  job.stall_s = 5;
+  job.prefixes = {shell("touch " + mark + "; exec \"$@\"")};
+  const Plan good = good_plan({}, {1});
+  const JobResult ran = test_app().run(good, job);
+  REQUIRE_MESSAGE(ran.status.ok(), ran.status.message());
+  REQUIRE(std::filesystem::remove(mark));   // a worker that starts leaves this mark
+
+  Plan bad = good;
+  for (auto& c : bad.roles[0].channels)
+    if (c.name == "layer1.params") c.initial = false;
+  const JobResult refused = test_app().run(bad, job);
+  CHECK(refused.exit_code == exit_plan);
+  CHECK(says(refused.status, "deadlock"));
+  CHECK(says(refused.status, "'layer1.params'"));
+  CHECK_FALSE(std::filesystem::exists(mark));
+}
+
+TEST_CASE("a step that is longer than the stall limit, but makes progress, is no stall") {
+  Shape_ s;
+  s.layers = 1;
+  s.microbatches = 12;
+  Plan p = good_plan(s, {1});
+  for (auto& a : p.roles[0].actors) a.cost_s = a.name == "layer0.fwd" || a.name == "layer0.bwd" ? 0.2 : 0;
+  JobOptions job;
+  job.paced = 1;
+  job.run_kernels = false;
+  job.session.steps = 1;
+  job.stall_s = 3;
+  std::chrono::steady_clock::time_point begin;
+  double step_s = 0;
+  job.on_ready = [&] { begin = std::chrono::steady_clock::now(); };
+  job.session.on_step = [&](const StepResult&) { step_s = seconds_since(begin); };
+  const JobResult result = test_app().run(p, job);
+  CHECK_MESSAGE(result.status.ok(), result.status.message());
+  CHECK(step_s > 4);   // nothing but word of progress came from the worker in this time
+}
+
+TEST_CASE("an actor that never comes back is a stall: its worker answers, and names it") {
+  Graph g(test_app().ops());
+  g.program("main", {.microbatches = 1, .samples = 2});
+  g.unit("first");
+  const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
+  g.unit("second");
+  g.actor("stuck", "tape drive", {x}, {});
+  const auto p = compile(g, {.stages = stage_meshes({1, 1}), .lanes = 1});
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  JobOptions job;
+  job.session.steps = 10;
+  job.stall_s = 2;
+  const JobResult result = test_app().run(*p, job);
+  CHECK(result.exit_code == exit_stalled);
+  INFO(result.status.message());
+  for (const char* words : {"no progress for 2 s", "program 'main', step 1", "worker 0:\n", "worker 1:\n", "tape drive"})
+    CHECK_MESSAGE(says(result.status, words), "not said: ", words);
+  CHECK_FALSE(says(result.status, "does not answer"));
+}
+
+TEST_CASE("a worker that does not read, and a plan that is larger than its socket takes: a signal still ends the job at once") {
+  Shape_ s;
+  s.layers = 100;
+  const Plan p = good_plan(s, {1, 1});
+  int pair[2], room = 0;
+  socklen_t size = sizeof room;
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+  REQUIRE(::getsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &room, &size) == 0);
+  for (int fd : pair) ::close(fd);
+  REQUIRE(write_plan(p).size() > static_cast<std::size_t>(room));
+  JobOptions job;
+  job.session.steps = 1;
+  job.prefixes = {shell("echo asleep; exec sleep 600")};
+  std::chrono::steady_clock::time_point begin;
+  job.on_log = [&](Rank rank, const std::string& line) {
+    if (rank != 0 || line != "asleep") return;
+    begin = std::chrono::steady_clock::now();
+    ::kill(::getpid(), SIGINT);
+  };
+  const JobResult result = test_app().run(p, job);
+  CHECK(result.exit_code == exit_interrupted);
+  CHECK(seconds_since(begin) < 5);   // the sleeper is given half a second
+}
