@@ -62,7 +62,9 @@ void Results::step(const StepResult& r) {
   // What a step takes beyond the mean of its workers' computing: waiting for peers and for the commit.
   m.exposed_comm_ms = plan_->workers() > 1 ? std::max(0.0, ms - static_cast<double>(r.busy_ns) * 1e-6) : 0;
   m.generation = 1;
-  keep(metrics_->write(m));
+  // An evaluation of version v runs beside step v and may end after it. Its line comes first, on any machine.
+  held_.push_back(m);
+  write_held();
   curve_.train.push_back({static_cast<double>(r.step), r.loss});
   progress_.step(r.step, r.loss, m.tokens_per_s);
   last_loss_ = r.loss;
@@ -79,12 +81,23 @@ void Results::evaluated(std::int64_t step, const std::vector<Report>& reports) {
   m.eval_ms = static_cast<double>(clock_.now_ns() - last_ns_) * 1e-6;
   m.generation = 1;
   keep(metrics_->write(m));
+  evaluating_.erase(step);
+  write_held();
   curve_.eval.push_back({static_cast<double>(step), m.eval_loss});
   progress_.evaluated(step, m.eval_loss);
   eval_loss_ = m.eval_loss;
 }
 
+void Results::write_held() {
+  while (!held_.empty() && (evaluating_.empty() || held_.front().step < *evaluating_.begin())) {
+    keep(metrics_->write(held_.front()));
+    held_.pop_front();
+  }
+}
+
 Status Results::write_files(const JobResult& result, const Status& status, const std::string& sample) {
+  evaluating_.clear();   // a run that failed has none to wait for
+  write_held();
   curve_.title = a_.config_path + " on " + to_string(mesh_);
   curve_.subtitle = report::count_text(static_cast<double>(parameter_count(config_.model))) + " parameters, " +
                     report::count_text(static_cast<double>(result.committed_steps * tokens_per_step_)) + " tokens";

@@ -1,7 +1,9 @@
 // What a run of `troupe train` tells: metrics.jsonl, the progress line, loss.svg, run.json, trace.json, the summary.
 #pragma once
 
+#include <deque>
 #include <memory>
+#include <set>
 
 #include "apps/lm/planning.h"
 #include "apps/report/loss_svg.h"
@@ -22,6 +24,8 @@ class Results {
   void ready() { last_ns_ = clock_.now_ns(); }
   void step(const runtime::StepResult& result);
   /// What the evaluation of the parameters after `step` steps reported.
+  /// An evaluation of this version has begun: lines of later steps wait for its line.
+  void evaluating(std::int64_t version) { evaluating_.insert(version); }
   void evaluated(std::int64_t step, const std::vector<runtime::Report>& reports);
   /// A line of its own among those of the progress.
   void note(const std::string& line) { progress_.note(line); }
@@ -33,6 +37,8 @@ class Results {
   void print_summary(const runtime::JobResult& result, const std::string& sample) const;
 
  private:
+  /// Writes the lines that no evaluation is to come before.
+  void write_held();
   std::string file(const std::string& name) const { return a_.out + "/" + name; }
   std::string run_json(const runtime::JobResult& result, const Status& status, const std::string& sample) const;
   Status write_trace(const runtime::JobResult& result) const;
@@ -47,6 +53,8 @@ class Results {
   const runtime::Plan* plan_ = nullptr;
   double predicted_step_s_ = 0;
   std::unique_ptr<report::MetricsWriter> metrics_;
+  std::set<std::int64_t> evaluating_;
+  std::deque<report::StepMetrics> held_;
   Status write_error_;
   report::LossCurve curve_;
   std::vector<double> step_ms_;

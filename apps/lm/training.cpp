@@ -81,7 +81,10 @@ JobOptions Training::options() {
   s.lr = [this](std::int64_t step) { return lr_at(p_.config.schedule, step); };
   s.readers = [this](std::int64_t version) {
     std::vector<std::string> programs;
-    if (evaluates_at(version)) programs.push_back("evaluate");
+    if (evaluates_at(version)) {
+      programs.push_back("evaluate");
+      results_.evaluating(version);
+    }
     if (a_.sample && version == steps_) programs.push_back("sample");
     return programs;
   };

@@ -15,7 +15,7 @@ TEST_CASE("a job that failed has a trace of the spans that arrived; it says how 
   runtime::App app;
   register_actors(app);
   JobArguments a;
-  a.config_path = std::string(TROUPE_CONFIGS) + "/lm-tiny.toml";
+  a.config_path = std::string(TROUPE_SOURCE_DIR "/apps/configs") + "/lm-tiny.toml";
   a.mesh = "pp=2";
   a.out = dir.path();
   a.quiet = true;

@@ -220,6 +220,7 @@ TEST_CASE("a SIGKILLed peer is reported within 2 s and everything pending with i
     CHECK(into == payload(4 << 20, 1));
 
     ::kill(other.pid, SIGSTOP);  // now nothing moves in the peer: these are under way when it dies
+    REQUIRE(::waitpid(other.pid, nullptr, WUNTRACED) == other.pid);   // all of its threads have stopped
     t.recv(1, {3, 0, 2}, into, fetching.received());
     t.recv(1, {3, 0, 9}, std::span(data).first(8), never_sent.received());
     t.send(1, header(8), std::span(data).first(8), small.sent());
