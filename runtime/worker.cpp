@@ -86,23 +86,23 @@ struct Worker::Impl {
 
 namespace {
 
-/// Counts the time that a stream computes, for the step's metrics.
+/// Counts acts, of any stream: a worker's progress; and the time that the compute stream is busy, for the metrics.
 class Metered final : public actors::Executor {
  public:
   using Counter = std::shared_ptr<std::atomic<std::int64_t>>;
-  Metered(std::unique_ptr<actors::Executor> inner, Counter busy_ns, Counter acts)
+  Metered(std::shared_ptr<actors::Executor> inner, Counter busy_ns, Counter acts)
       : inner_(std::move(inner)), busy_ns_(std::move(busy_ns)), acts_(std::move(acts)) {}
   void submit(actors::ActContext c, std::function<void()> started, std::function<void(actors::ActDone)> done) override {
     inner_->submit(std::move(c), std::move(started), [busy = busy_ns_, acts = acts_, done = std::move(done)](actors::ActDone d) {
-      *busy += d.end_ns - d.begin_ns;
+      if (busy) *busy += d.end_ns - d.begin_ns;
       ++*acts;
       done(std::move(d));
     });
   }
 
  private:
-  std::unique_ptr<actors::Executor> inner_;
-  Counter busy_ns_, acts_;
+  std::shared_ptr<actors::Executor> inner_;
+  Counter busy_ns_, acts_;   ///< no busy_ns_: not the compute stream
 };
 
 /// Passes time, computes nothing: for schedules on the paced device.
@@ -292,10 +292,8 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalAc
     }
   }
   if (!env.run_kernels && pa.kind == PlanActor::Kind::segment) body = std::make_unique<IdleBody>();
-  auto stream = std::make_unique<actors::StreamExecutor>(pa.name, *streams.at(pa.stream), std::move(body), pa.priority,
-                                                         pa.run, pa.cost_s);
-  if (pa.stream != "compute") return std::shared_ptr<actors::Executor>(std::move(stream));
-  return std::shared_ptr<actors::Executor>(std::make_shared<Metered>(std::move(stream), busy_ns, acts));
+  return std::shared_ptr<actors::Executor>(std::make_shared<actors::StreamExecutor>(
+      pa.name, *streams.at(pa.stream), std::move(body), pa.priority, pa.run, pa.cost_s));
 }
 
 void Worker::Impl::initialise_parameters() {
@@ -344,7 +342,9 @@ Status Worker::Impl::build() {
   for (const auto& a : local.actors) {
     auto made = executor(a);
     if (!made.ok()) return made.status();
-    actors.push_back(env.system->spawn<actors::PortActor>(a.spec, *std::move(made), env.trace));
+    const auto busy = plan_actor(a).stream == "compute" ? busy_ns : nullptr;
+    auto metered = std::make_shared<Metered>(*std::move(made), busy, acts);
+    actors.push_back(env.system->spawn<actors::PortActor>(a.spec, std::move(metered), env.trace));
   }
   env.transport->on_peer_down([this](Rank rank, Status s) { caf::anon_send(conductor, PeerDown{rank, std::move(s)}); });
   caf::anon_send(conductor, actors::Wire{actors, conductor});

@@ -41,7 +41,7 @@ class Worker {
   /// Streams idle, network shut, actors gone; then memory may go. Idempotent.
   void stop();
   const LocalPlan& local() const;
-  /// Acts that its compute stream has finished: grows while the worker gets on. Thread-safe.
+  /// Acts that its actors have finished: grows while the worker gets on. Thread-safe.
   std::int64_t acts() const;
 
  private:

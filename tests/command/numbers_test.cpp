@@ -105,7 +105,8 @@ TEST_CASE("NU-1: twenty steps give the same bits again, and with two threads") {
 
 TEST_CASE("NU-2: twenty steps give the same bits on every mesh") {
   std::vector<std::vector<std::string>> ways;
-  for (const char* mesh : {"dp=2", "dp=3", "dp=4", "pp=2", "pp=3", "pp=4", "dp=2,pp=2", "dp=2/1,pp=2"}) ways.push_back({"--mesh", mesh});
+  for (const char* mesh : {"dp=2", "dp=3", "dp=4", "pp=2", "pp=3", "pp=4", "dp=2,pp=2", "dp=2/1,pp=2"})
+    ways.push_back({"--mesh", mesh});
   check_same(ways);
 }
 

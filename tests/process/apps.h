@@ -1,4 +1,4 @@
-// The application under test: the MLP of tests/runtime/mlp.h with its actors, and one that gets stuck.
+// The application under test: the MLP of tests/runtime/mlp.h with its actors, and two that take their time.
 #pragma once
 
 #include <unistd.h>
@@ -14,11 +14,20 @@ struct Stuck final : troupe::actors::UserActor {
   }
 };
 
+/// Takes 0.3 s for each act.
+struct Slow final : troupe::actors::UserActor {
+  troupe::Status act(troupe::actors::UserCall&) override {
+    ::usleep(300'000);
+    return {};
+  }
+};
+
 inline const troupe::runtime::App& test_app() {
   static const troupe::runtime::App app = [] {
     troupe::runtime::App a;
     for (const auto& [kind, make] : mlp::actor_set()) a.actor(kind, make);
     a.actor<Stuck>("stuck");
+    a.actor<Slow>("slow");
     return a;
   }();
   return app;

@@ -76,6 +76,20 @@ TEST_CASE("a step that is longer than the stall limit, but makes progress, is no
   CHECK(step_s > 4);   // nothing but word of progress came from the worker in this time
 }
 
+TEST_CASE("the acts of an application's own actors are progress too") {
+  Graph g(test_app().ops());
+  g.program("main", {.microbatches = 16, .samples = 2});
+  g.unit("all");
+  g.actor("slow", "slow", {}, {{"x", {DType::f32, {2, 6}}}});
+  const auto p = compile(g, {.stages = stage_meshes({1}), .lanes = 1});
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  JobOptions job;
+  job.session.steps = 1;
+  job.stall_s = 3;
+  const JobResult result = test_app().run(*p, job);   // one step of 16 x 0.3 s
+  CHECK_MESSAGE(result.status.ok(), result.status.message());
+}
+
 TEST_CASE("an actor that never comes back is a stall: its worker answers, and names it") {
   Graph g(test_app().ops());
   g.program("main", {.microbatches = 1, .samples = 2});

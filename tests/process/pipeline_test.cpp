@@ -32,7 +32,8 @@ Plan pipeline() {
   auto made = compile(graph(ops, s), o);
   REQUIRE_MESSAGE(made.ok(), made.status().message());
   for (std::int32_t r = 0; r < stages; ++r)
-    for (auto& a : made->roles[r].actors) a.cost_s = is_pass(a.name, r, "fwd") ? forward_ns * 1e-9 : is_pass(a.name, r, "bwd") ? backward_ns * 1e-9 : 0;
+    for (auto& a : made->roles[r].actors)
+      a.cost_s = is_pass(a.name, r, "fwd") ? forward_ns * 1e-9 : is_pass(a.name, r, "bwd") ? backward_ns * 1e-9 : 0;
   return *std::move(made);
 }
 
@@ -47,7 +48,8 @@ std::vector<Act> acts(const std::vector<TraceSpan>& spans, Rank rank, std::int64
   std::vector<Act> out;
   for (const auto& s : spans)
     for (bool backward : {false, true})
-      if (s.step == step && is_pass(s.row, rank, backward ? "bwd" : "fwd")) out.push_back({backward, s.microbatch, s.begin_ns, s.end_ns});
+      if (s.step == step && is_pass(s.row, rank, backward ? "bwd" : "fwd"))
+        out.push_back({backward, s.microbatch, s.begin_ns, s.end_ns});
   std::sort(out.begin(), out.end(), [](const Act& a, const Act& b) { return a.begin_ns < b.begin_ns; });
   return out;
 }
@@ -120,10 +122,12 @@ TEST_CASE("1F1B on worker processes: canonical order and a stash of S - s in eve
       for (Rank r = 0; r < stages; ++r) {
         CAPTURE(r);
         const auto peak = check_always(order[r], r);
-        if (in_time || r == stages - 1) CHECK(text(order[r]) == canonical(r));
-        if (in_time || r == stages - 1) CHECK(peak == stages - r);
+        if (!in_time && r != stages - 1) continue;   // the last stage alternates at any time
+        CHECK(text(order[r]) == canonical(r));
+        CHECK(peak == stages - r);
       }
-      MESSAGE("step ", step, ": ", static_cast<double>(late_ns) * 1e-6, " ms later than the ideal ", static_cast<double>(ideal_ns) * 1e-6, " ms");
+      MESSAGE("step ", step, ": ", static_cast<double>(late_ns) * 1e-6, " ms later than the ideal ",
+              static_cast<double>(ideal_ns) * 1e-6, " ms");
     }
   }
   CHECK_MESSAGE(on_time > 0, "in no step did this machine lose less than ", period_ns / 1'000'000, " ms");
