@@ -308,7 +308,7 @@ class RoleCheck {
   bool lies(const PlanActor& a, const PlanOperand& o) const {
     if (!here(o.tensor)) return false;
     if (o.where == PlanOperand::Where::scratch)
-      return a.kind == PlanActor::Kind::segment && o.offset >= 0 && o.offset % tensor_alignment == 0 && o.offset <= a.op_scratch_offset - local_bytes(o.tensor);
+      return a.kind == PlanActor::Kind::segment && plan_.tensors[o.tensor].rate == a.rate && o.offset >= 0 && o.offset % tensor_alignment == 0 && o.offset <= a.op_scratch_offset - local_bytes(o.tensor);
     if (o.where > PlanOperand::Where::scratch) return false;
     const auto& ports = o.where == PlanOperand::Where::in ? a.in : a.out;
     if (!among(o.port, ports.size())) return false;
@@ -466,6 +466,7 @@ Status check_structure(const Plan& plan) {
     for (std::int32_t s = 0; s < plan.stages; ++s)
       if (holds(plan, plan.tensors[param.tensor].mesh, s)) trained.insert(stages[static_cast<std::size_t>(s)].trains(static_cast<std::int32_t>(p)));
     if (trained.size() > 1) return invalid("parameter '" + param.name + "' is trained on some of its stages only");
+    if (trained.count(true) && !plan.trains) return invalid("parameter '" + param.name + "' is trained, and the plan does not train");
   }
   return {};
 }
