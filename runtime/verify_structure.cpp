@@ -226,7 +226,7 @@ class RoleCheck {
       if (c.kind == PlanChannel::Kind::parameter) continue;
       const PlanActor& other = role_.actors[c.writer >= 0 ? c.writer : c.readers[0].actor];
       if (other.program != a.program)
-        return refuse("imbalance: channel '" + c.name + "' carries tokens of program '" + plan_.programs[other.program] + "', and its reader '" +
+        return refuse("imbalance: channel '" + c.name + "' carries tokens of '" + other.name + "' in program '" + plan_.programs[other.program] + "', and its reader '" +
                       a.name + "' acts in program '" + plan_.programs[a.program] + "': programs share parameters only");
     }
     return {};
