@@ -2,10 +2,9 @@
 #include "runtime/compile.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
 
 #include "runtime/planner.h"
+#include "runtime/verify.h"
 
 namespace troupe::runtime {
 
@@ -45,35 +44,6 @@ std::int32_t Planner::stash_slots(std::int32_t stage) const {
 
 namespace {
 
-/// The stages' meshes hold ranks 0 .. n-1, each once.
-Status check_meshes(const std::vector<Mesh>& stages) {
-  if (stages.empty()) return invalid("CompileOptions::stages is empty: give one mesh per pipeline stage (see stage_meshes)");
-  std::map<Rank, std::size_t> stage_of;
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    const std::string where = "stage " + std::to_string(s) + ": mesh " + to_string(stages[s]) + " ";
-    std::set<std::string> axes;
-    std::int64_t places = 1;
-    for (const auto& a : stages[s].axes) {
-      if (a.size < 1) return invalid(where + "has an axis of size " + std::to_string(a.size) + "; every axis has at least 1 place");
-      if (!axes.insert(a.name).second) return invalid(where + "has two axes called '" + a.name + "'");
-      places *= a.size;
-    }
-    if (places != stages[s].size())
-      return invalid(where + "has " + std::to_string(stages[s].size()) + " ranks; its axes need " + std::to_string(places));
-    for (Rank r : stages[s].ranks)
-      if (const auto [it, fresh] = stage_of.try_emplace(r, s); !fresh)
-        return invalid(where + "has rank " + std::to_string(r) + ", which stage " + std::to_string(it->second) +
-                       " has too; a rank has one place");
-  }
-  Rank expected = 0;
-  for (const auto& [rank, s] : stage_of)
-    if (rank != expected++)
-      return invalid("no stage has rank " + std::to_string(expected - 1) + ", and stage " + std::to_string(s) + " has rank " +
-                     std::to_string(rank) + ": the " + std::to_string(stage_of.size()) + " ranks must be 0 to " +
-                     std::to_string(stage_of.size() - 1));
-  return {};
-}
-
 /// One stage per unit, in the order of the units, none left out.
 Status check_cuts(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, std::int32_t stages) {
   const auto& units = graph.units();
@@ -99,7 +69,8 @@ Expected<Plan> compile(const Graph& graph, const CompileOptions& options) {
   if (!graph.status().ok()) return graph.status();
   if (graph.programs().empty()) return invalid("the graph has no program");
   if (graph.units().empty()) return invalid("the graph has no unit: name one with unit(...) before the first op");
-  TROUPE_TRY(check_meshes(options.stages));
+  if (options.stages.empty()) return invalid("CompileOptions::stages is empty: give one mesh per pipeline stage (see stage_meshes)");
+  TROUPE_TRY(check_stage_meshes(options.stages));
   Plan plan;
   plan.programs = graph.programs();
   plan.program_specs = graph.program_specs();

@@ -281,13 +281,17 @@ class Game {
         }
     }
     if (!missing.empty()) {
+      // One place of each stage first: the others of a stage mostly wait for the same.
+      std::vector<const Place*> places, others;
+      std::set<std::int32_t> stages;
+      for (const auto& place : places_) (stages.insert(place->local.stage).second ? places : others).push_back(place.get());
+      places.insert(places.end(), others.begin(), others.end());
       std::string waits;
       int lines = 0;
-      for (const auto& place : places_)
+      for (const Place* place : places)
         for (const auto& a : place->actors) {
           const auto& ports = a->core_.ports();
-          if (ports.in_specs().empty() && ports.out_specs().empty()) continue;
-          if (lines < 24 && (!ports.missing_credits().empty() || !a->core_.idle() || has_token(ports))) {
+          if (lines < 64 && (!ports.missing_credits().empty() || !a->core_.idle() || has_token(ports))) {
             waits += "\n  rank " + std::to_string(place->local.rank) + ": " + a->core_.explain();
             ++lines;
           }

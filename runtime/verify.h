@@ -5,9 +5,16 @@
 
 namespace troupe::runtime {
 
-/// Indices, ports, rates (the balance equations, channel by channel), slots: what a plan that was read from outside
-/// must satisfy before it is instantiated. It trusts that offsets leave room for their tensors.
+/// The stages' meshes hold ranks 0 .. n-1, each once.
+Status check_stage_meshes(const std::vector<Mesh>& stages);
+
+/// Indices, ports, rates (the balance equations, channel by channel), slots, and room for every tensor: what a plan
+/// that was read from outside must satisfy before it is instantiated.
 Status check_structure(const Plan& plan);
+
+/// A stage's ops are known, and their arguments have types, layouts and scratch memory that they accept. The plan has
+/// passed check_structure.
+Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops);
 
 /// check_structure, the token game (token_game.h) with every program, and the memory of every place against
 /// `memory_bytes_max` (0: not checked).

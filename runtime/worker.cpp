@@ -10,6 +10,7 @@
 #include "devices/base/philox.h"
 #include "devices/parallel.h"
 #include "runtime/conductor.h"
+#include "runtime/verify.h"
 
 namespace troupe::runtime {
 
@@ -115,15 +116,10 @@ class IdleBody final : public actors::Body {
 
 Status Worker::Impl::check_ops() const {
   for (const auto& a : local.actors)
-    for (const auto& op : plan_actor(a).ops) {
-      if (plan_actor(a).kind == PlanActor::Kind::user) {
-        if (!env.user_actors->count(op.op))
-          return invalid("actor '" + op.name + "' is of kind '" + op.op + "', which this program does not register");
-      } else if (!op.op.empty() && !env.ops->find(op.op)) {
-        return invalid("op '" + op.name + "' is of kind '" + op.op + "', which this program does not register");
-      }
-    }
-  return {};
+    for (const auto& op : plan_actor(a).ops)
+      if (plan_actor(a).kind == PlanActor::Kind::user && !env.user_actors->count(op.op))
+        return invalid("actor '" + op.name + "' is of kind '" + op.op + "', which this program does not register");
+  return runtime::check_ops(plan, local.stage, *env.ops);
 }
 
 std::unique_ptr<actors::Body> Worker::Impl::segment_body(const LocalActor& a) {

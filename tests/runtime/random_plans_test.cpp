@@ -2,7 +2,9 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <random>
 
 #include "runtime/token_game.h"
@@ -226,4 +228,140 @@ TEST_CASE("NU-1, NU-2: 1,500 random graphs on random places are accepted, comple
     faults += !fault.empty();
   }
   MESSAGE("up to " << stages << " stages and " << workers << " workers");
+}
+
+namespace {
+
+enum Fault { deadlock, imbalance, memory, structure, faults };
+const std::string fault_names[faults] = {"deadlock", "imbalance", "memory", "structure"};
+
+/// Plants a fault of one kind and answers who may be named for it.
+std::vector<std::string> plant(Plan& p, Fault fault, std::mt19937& random) {
+  auto any = [&](const auto& list) { return static_cast<std::int32_t>(random() % list.size()); };
+  PlanRole& role = p.roles[static_cast<std::size_t>(any(p.roles))];
+  const auto channel = any(role.channels), actor = any(role.actors);
+  PlanChannel& c = role.channels[channel];
+  PlanActor& a = role.actors[actor];
+  if (fault == deadlock) {
+    if (random() % 4 == 0) {   // credit taken away: legal, but slow
+      c.slots = 1;
+      return {c.name};
+    }
+    if (random() % 4 == 0)
+      for (auto& other : role.channels)
+        if (other.initial) {   // the token that begins it all
+          other.initial = false;
+          return {other.name};
+        }
+    // An edge between any two actors of a program and rate: forward it is legal, backward it closes a cycle.
+    const PlanActor from = a;
+    std::vector<std::int32_t> others;
+    for (std::size_t i = 0; i < role.actors.size(); ++i)
+      if (role.actors[i].program == from.program && role.actors[i].rate == from.rate && from.kind != PlanActor::Kind::exchange &&
+          role.actors[i].kind == PlanActor::Kind::segment && from.kind == PlanActor::Kind::segment)
+        others.push_back(static_cast<std::int32_t>(i));
+    if (others.empty()) {
+      c.slots = 0;
+      return {c.name};
+    }
+    const auto to = others[static_cast<std::size_t>(any(others))];
+    PlanChannel edge;
+    edge.name = "planted";
+    edge.writer = actor;
+    edge.writer_port = static_cast<std::int32_t>(role.actors[actor].out.size());
+    edge.readers = {{to, static_cast<std::int32_t>(role.actors[to].in.size())}};
+    edge.rate = from.rate;
+    const auto id = static_cast<std::int32_t>(role.channels.size());
+    role.actors[actor].out.push_back(id);
+    role.actors[to].in.push_back(id);
+    role.actors[actor].closes_step = false;   // now somebody waits for it
+    role.channels.push_back(edge);
+    return {"planted"};
+  }
+  if (fault == imbalance) {
+    auto other = [](Rate r) { return r == Rate::step ? Rate::microbatch : Rate::step; };
+    std::vector<std::string> names = {c.name};
+    switch (random() % 3) {
+      case 0: c.rate = other(c.rate); return names;
+      case 1: a.rate = other(a.rate); return {a.name};
+      default: a.program = (a.program + 1) % static_cast<std::int32_t>(p.programs.size()); return {a.name};
+    }
+  }
+  std::vector<std::string> names = {c.name};
+  switch (random() % 5) {
+    case 0:
+      if (c.readers.empty()) c.slots = -1;
+      else c.readers.erase(c.readers.begin() + any(c.readers));
+      return names;
+    case 1: c.writer += 1; return names;
+    case 2:
+      if (c.offsets.empty()) c.bytes = -64;
+      else c.offsets[static_cast<std::size_t>(any(c.offsets))] += c.bytes;
+      return names;
+    case 3: a.in.empty() ? a.out.pop_back() : a.in.pop_back(); return {a.name};
+    default:
+      for (auto& op : a.ops)
+        for (auto& o : op.in) return o.index += 1, o.offset += a.scratch_bytes, std::vector<std::string>{a.name};
+      a.closes_step = !a.closes_step;
+      return {a.name};
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a fault planted in a random plan is refused by the name of its culprit, or the plan still gives the same bits") {
+  const auto ops = kernels::standard_ops();
+  int refused[faults] = {}, ran[faults] = {};
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    Case c;
+    const Graph g = Builder(ops, seed).graph(c);
+    CompileOptions o;
+    o.lanes = c.lanes;
+    o.seed = seed;
+    o.stages = stage_meshes(c.dp);
+    o.stage_of_unit = c.stage_of_unit;
+    const auto good = compile(g, o);
+    REQUIRE_MESSAGE(good.ok(), good.status().message());
+    std::optional<Expected<Outcome>> expected;   // run only if a fault turns out to be none
+    std::mt19937 random(seed);
+    for (int f = 0; f < faults; ++f) {
+      const auto fault = static_cast<Fault>(f);
+      INFO("graph " << seed << " (" << c.text << "), " << fault_names[f]);
+      Plan p = *good;
+      std::vector<std::string> culprits;
+      std::int64_t limit = 0;
+      if (fault == memory) {
+        std::int64_t most = 0;
+        for (Rank r = 0; r < p.workers(); ++r) most = std::max(most, local_plan(p, r)->memory.total());
+        limit = most - 1 + static_cast<std::int64_t>(random() % 4 == 0) - static_cast<std::int64_t>(random() % 2 ? random() % static_cast<std::uint64_t>(most) : 0);
+        limit = std::max<std::int64_t>(limit, 1);
+        culprits = {"on rank "};
+        REQUIRE(verify(p, limit).ok() == (limit >= most));
+      } else {
+        culprits = plant(p, fault, random);
+      }
+      const Status v = verify(p, limit);
+      if (!v.ok()) {
+        ++refused[f];
+        bool named = false;
+        for (const auto& name : culprits) named |= v.message().find(name) != std::string::npos;
+        CHECK_MESSAGE(named, "'" << culprits[0] << "' is not in: " << v.message());
+        continue;
+      }
+      ++ran[f];
+      if (!expected) expected = train_case(*good, ops, c, 0);
+      REQUIRE(expected->ok());
+      const auto run = train_case(p, ops, c, c.network_seed);
+      REQUIRE_MESSAGE(run.ok(), "accepted, planted " << culprits[0] << ": " << run.status().message());
+      CHECK(run->run.params_hash == (*expected)->run.params_hash);
+      CHECK(run->eval == (*expected)->eval);
+      REQUIRE(run->run.steps.size() == (*expected)->run.steps.size());
+      for (std::size_t s = 0; s < run->run.steps.size(); ++s) CHECK(run->run.steps[s].loss == (*expected)->run.steps[s].loss);
+    }
+  }
+  for (int f = 0; f < faults; ++f) {
+    MESSAGE(fault_names[f] << ": " << refused[f] << " refused, " << ran[f] << " ran");
+    CHECK(refused[f] >= 100);
+  }
+  CHECK(ran[deadlock] >= 100);
 }

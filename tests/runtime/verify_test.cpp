@@ -46,7 +46,8 @@ std::int32_t find_actor(const PlanRole& role, const std::string& name) {
 PlanChannel& connect(PlanRole& role, std::int32_t writer, std::int32_t reader, const std::string& name, Rate rate) {
   PlanChannel c;
   c.name = name;
-  c.kind = rate == Rate::step ? PlanChannel::Kind::gradient : PlanChannel::Kind::activation;
+  const bool accumulates = rate == Rate::step && role.actors[writer].rate == Rate::microbatch;
+  c.kind = accumulates ? PlanChannel::Kind::gradient : PlanChannel::Kind::activation;
   c.rate = rate;
   c.writer = writer;
   c.writer_port = static_cast<std::int32_t>(role.actors[writer].out.size());
@@ -250,6 +251,7 @@ TEST_CASE("an extra reader that never acts is a deadlock that names it and what 
     idle.name = "idle.reader";
     idle.stream = "host";
     idle.rate = role.channels[c].rate;
+    idle.ops = {{"data", "idle.reader", {}, {}, {}}};
     role.actors.push_back(idle);
     const auto index = static_cast<std::int32_t>(role.actors.size()) - 1;
     role.channels[c].readers.push_back({index, 0});
@@ -262,23 +264,24 @@ TEST_CASE("an extra reader that never acts is a deadlock that names it and what 
   CHECK(planted >= 8);
 }
 
-TEST_CASE("a token too many is an imbalance that names channel and reader") {
-  // A forward pass whose backward pass never needs it may run ahead; nobody may be left with a token at the end.
+TEST_CASE("a reader in another program is an imbalance that names channel, reader and both programs") {
   Plan p = good_plan({1});
   PlanRole& role = p.roles[0];
   PlanActor reader;
   reader.kind = PlanActor::Kind::user;
   reader.name = "tardy";
   reader.stream = "host";
+  reader.closes_step = true;
+  reader.ops = {{"data", "tardy", {}, {}, {}}};
   role.actors.push_back(reader);
   const auto index = static_cast<std::int32_t>(role.actors.size()) - 1;
   // It reads 8 tokens a step and waits for a channel that an evaluation of 3 microbatches fills.
   const auto fwd = find_actor(role, "layer0.fwd"), eval = find_actor(role, "evaluate.layer0.fwd");
   connect(role, fwd, index, "many", Rate::microbatch).slots = 100;
   connect(role, eval, index, "few", Rate::microbatch).slots = 100;
-  const Status s = verify(p);
-  REQUIRE_FALSE(s.ok());
-  CHECK_MESSAGE(s.message().find("tardy") != std::string::npos, s.message());
+  check_refused(p, {"imbalance", "channel 'few'", "program 'evaluate'", "reader 'tardy'", "program 'train'"});
+  p.roles[0].actors[index].program = 1;   // now it is the other channel that carries too many
+  check_refused(p, {"imbalance", "channel 'many'", "program 'train'", "reader 'tardy'", "program 'evaluate'"});
 }
 
 TEST_CASE("a plan larger than memory is refused with the rank and the MiB it needs and has") {
@@ -467,4 +470,131 @@ TEST_CASE("compile refuses stages of units that are missing, out of range, out o
   check(refusal({0, 0, 2, 2, 2}), {"unit 'layer1'", "no unit is on stage 1"});
   check(refusal({1, 1, 1, 2, 2}), {"unit 'in'", "no unit is on stage 0"});
   check(refusal({0, 0, 1, 1, 1}), {"no unit is on stage 2 of 3"});
+}
+
+TEST_CASE("memory, places and roles that do not fit are refused, and the message names who does not") {
+  const Plan good = good_plan({2, 1});
+  auto first = [&](PlanRole& role, PlanActor::Kind kind) -> PlanActor& {
+    for (auto& a : role.actors)
+      if (a.kind == kind) return a;
+    FAIL("no " << to_string(kind));
+    return role.actors[0];
+  };
+  auto channel_of = [&](PlanRole& role, PlanChannel::Kind kind) -> PlanChannel& {
+    for (auto& c : role.channels)
+      if (c.kind == kind && !c.tensors.empty()) return c;
+    FAIL("no " << to_string(kind));
+    return role.channels[0];
+  };
+  for (auto kind : {PlanChannel::Kind::stash, PlanChannel::Kind::parameter, PlanChannel::Kind::gradient, PlanChannel::Kind::reduced}) {
+    Plan p = good;
+    PlanChannel& c = channel_of(p.roles[0], kind);
+    INFO(to_string(kind));
+    const std::string name = "'" + c.name + "'", tensor = "'" + p.tensors[c.tensors.back()].name + "'";
+    c.offsets.back() += 64;
+    check_refused(p, {"stage 0", name, tensor, "bytes"});
+    c.offsets.back() -= 68;
+    check_refused(p, {name});
+    c.offsets.back() += 4;
+    c.bytes -= 64;
+    check_refused(p, {name, tensor});
+  }
+  Plan p = good;
+  PlanChannel& pair = channel_of(p.roles[0], PlanChannel::Kind::parameter);
+  REQUIRE(pair.tensors.size() > 1);
+  pair.offsets[1] = pair.offsets[0];
+  check_refused(p, {"'" + pair.name + "'", "where another tensor is"});
+
+  p = good;
+  p.roles[1].stage = 0;
+  check_refused(p, {"stage 1", "of stage 0"});
+
+  p = good;   // a scratch tensor that ends where the op's own scratch begins
+  bool planted = false;
+  for (auto& a : p.roles[0].actors)
+    for (auto& op : a.ops)
+      for (auto& o : op.out)
+        if (o.where == PlanOperand::Where::scratch && !planted) {
+          planted = true;
+          o.offset = a.op_scratch_offset;
+          check_refused(p, {"'" + op.name + "'", "'" + a.name + "'", "nowhere"});
+        }
+  CHECK(planted);
+
+  p = good;
+  PlanActor& norm = first(p.roles[0], PlanActor::Kind::norm);
+  norm.params[0].grads.clear();
+  check_refused(p, {"'" + norm.name + "'", "no gradient"});
+  p = good;
+  PlanActor& index = first(p.roles[0], PlanActor::Kind::update);
+  index.params[0].index = 1;
+  check_refused(p, {"'" + index.name + "'", "'" + p.params[index.params[0].param].name + "'"});
+  index.params[0].index = 77;
+  check_refused(p, {"'" + index.name + "'"});
+
+  p = good;   // an update that nobody tells when to commit
+  PlanActor& update = first(p.roles[0], PlanActor::Kind::update);
+  const auto who = static_cast<std::int32_t>(&update - p.roles[0].actors.data());
+  for (auto& c : p.roles[0].channels)
+    if (c.name == "commit") std::erase_if(c.readers, [&](const PlanReader& r) { return r.actor == who; });
+  const auto at = std::find_if(update.in.begin(), update.in.end(), [&](auto id) { return p.roles[0].channels[id].name == "commit"; });
+  REQUIRE(at == update.in.end() - 1);
+  update.in.erase(at);
+  check_refused(p, {"update actor '" + update.name + "'", "0 commit ports"});
+
+  p = good;
+  PlanActor& exchange = first(p.roles[0], PlanActor::Kind::exchange);
+  const auto tensor = p.exchanges[exchange.exchange].moves[0];
+  std::swap(p.exchanges[exchange.exchange].moves[0].from, p.exchanges[exchange.exchange].moves[0].to);
+  check_refused(p, {"'" + exchange.name + "'"});
+  p.exchanges[exchange.exchange].moves[0] = {tensor.from, tensor.from};
+  check_refused(p, {"'" + exchange.name + "'"});
+
+  p = good;
+  PlanActor& segment = first(p.roles[0], PlanActor::Kind::segment);
+  segment.stream = "side";
+  check_refused(p, {"'" + segment.name + "'", "'side'", "'compute'"});
+  p = good;
+  first(p.roles[0], PlanActor::Kind::norm).closes_step = !first(p.roles[0], PlanActor::Kind::norm).closes_step;
+  check_refused(p, {"'" + first(p.roles[0], PlanActor::Kind::norm).name + "'", "step"});
+}
+
+TEST_CASE("an op whose arguments it would not accept is refused by name before its kernel runs") {
+  const Plan good = good_plan({1});
+  REQUIRE(check_ops(good, 0, ops()).ok());
+  auto segment = [](Plan& p) -> PlanActor& {
+    for (auto& a : p.roles[0].actors)
+      if (a.kind == PlanActor::Kind::segment && a.ops.size() > 1) return a;
+    FAIL("no segment");
+    return p.roles[0].actors[0];
+  };
+  auto refused = [](const Plan& p, const std::vector<std::string>& names) {
+    const Status s = check_ops(p, 0, ops());
+    REQUIRE_FALSE(s.ok());
+    for (const auto& name : names) CHECK_MESSAGE(s.message().find(name) != std::string::npos, "'" << name << "' is not in: " << s.message());
+  };
+  Plan p = good;
+  PlanOp& op = segment(p).ops[0];
+  REQUIRE(op.op == "linear");
+  const PlanOp kept = op;
+  op.op = "linaer";
+  refused(p, {"'" + kept.name + "'", "'linaer'"});
+  op = kept;
+  op.in.pop_back();
+  refused(p, {"'" + kept.name + "'", "1 inputs", "needs 2"});
+  op = kept;
+  std::swap(op.in[0], op.in[1]);
+  refused(p, {"'" + kept.name + "'"});
+  op = kept;
+  p.tensors[op.out[0].tensor].shape.back() -= 1;
+  refused(p, {"'" + kept.name + "'", "another type"});
+
+  p = good;
+  for (auto& a : p.roles[0].actors)
+    if (a.scratch_bytes > a.op_scratch_offset) {
+      a.scratch_bytes = a.op_scratch_offset;
+      refused(p, {"'" + a.name + "'", "bytes of scratch"});
+      return;
+    }
+  FAIL("no op of this plan has scratch of its own");
 }

@@ -1,0 +1,514 @@
+// The structure of a plan: whatever a plan from outside says, what passes here can be instantiated and played.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "actors/act.h"
+#include "runtime/verify.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+/// Far above any machine, far below overflow.
+constexpr std::int64_t bytes_max = std::int64_t{1} << 46, count_max = 1 << 20;
+
+bool among(std::int32_t index, std::size_t size) { return index >= 0 && static_cast<std::size_t>(index) < size; }
+bool known(Rate rate) { return rate == Rate::microbatch || rate == Rate::step; }
+bool sensible(double seconds) { return std::isfinite(seconds) && seconds >= 0 && seconds < 1e6; }
+
+Status check_mesh(const Mesh& mesh, const std::string& where) {
+  std::set<std::string> axes;
+  std::int64_t places = 1;
+  for (const auto& a : mesh.axes) {
+    if (a.size < 1 || a.size > count_max) return invalid(where + "has an axis of size " + std::to_string(a.size) + "; every axis has at least 1 place");
+    if (!axes.insert(a.name).second) return invalid(where + "has two axes called '" + a.name + "'");
+    places = std::min(places * a.size, bytes_max >> 20);
+  }
+  if (places != mesh.size())
+    return invalid(where + "has " + std::to_string(mesh.size()) + " ranks; its axes need " + std::to_string(places));
+  return {};
+}
+
+/// Whether the places of a stage are among those of a mesh.
+bool holds(const Plan& plan, std::int32_t mesh, std::int32_t stage) {
+  return plan.meshes[mesh].find(plan.meshes[stage].ranks[0]) >= 0;
+}
+
+Status check_programs(const Plan& plan) {
+  if (plan.stages < 1 || !among(plan.stages - 1, plan.meshes.size()) || plan.programs.empty() ||
+      plan.programs.size() != plan.program_specs.size() || plan.lanes < 1)
+    return invalid("the plan has no stages, programs or lanes");
+  if (plan.programs.size() > 8 * sizeof(actors::ProgramMask))
+    return invalid("the plan has " + std::to_string(plan.programs.size()) + " programs; " +
+                   std::to_string(8 * sizeof(actors::ProgramMask)) + " are possible");
+  for (std::size_t p = 0; p < plan.programs.size(); ++p) {
+    const auto& spec = plan.program_specs[p];
+    if (plan.program(plan.programs[p]) != static_cast<std::int32_t>(p)) return invalid("the plan has two programs '" + plan.programs[p] + "'");
+    if (spec.microbatches < 1 || spec.microbatches > count_max || spec.samples < 0 || spec.samples > bytes_max >> 20)
+      return invalid("program '" + plan.programs[p] + "' has " + std::to_string(spec.microbatches) + " microbatches of " +
+                     std::to_string(spec.samples) + " samples");
+  }
+  if (plan.program("digest") < 1) return invalid("the plan has no program 'digest' after its first");
+  if (plan.lanes > plan.program_specs[0].microbatches)
+    return invalid("the plan has " + std::to_string(plan.lanes) + " lanes and " + std::to_string(plan.program_specs[0].microbatches) + " microbatches");
+  return {};
+}
+
+Status check_meshes(const Plan& plan) {
+  TROUPE_TRY(check_stage_meshes({plan.meshes.begin(), plan.meshes.begin() + plan.stages}));
+  for (std::int32_t s = 0; s < plan.stages; ++s)
+    if (plan.dp_width(s) > plan.lanes)
+      return invalid("stage " + std::to_string(s) + " has dp=" + std::to_string(plan.dp_width(s)) + ", more than the " + std::to_string(plan.lanes) + " lanes");
+  for (std::size_t m = static_cast<std::size_t>(plan.stages); m < plan.meshes.size(); ++m) {
+    const Mesh& mesh = plan.meshes[m];
+    const std::string where = "mesh " + std::to_string(m) + " ";
+    TROUPE_TRY(check_mesh(mesh, where));
+    if (mesh.ranks.empty() || std::set<Rank>(mesh.ranks.begin(), mesh.ranks.end()).size() != mesh.ranks.size())
+      return invalid(where + "has no ranks, or one twice");
+    std::int64_t covered = 0;   // it is a union of stages
+    for (std::int32_t s = 0; s < plan.stages; ++s)
+      for (Rank r : plan.meshes[s].ranks)
+        if (holds(plan, static_cast<std::int32_t>(m), s)) covered += mesh.find(r) >= 0 ? 1 : mesh.size();
+    if (covered != mesh.size()) return invalid(where + "is not made of whole stages");
+  }
+  return {};
+}
+
+Status check_tensor(const Plan& plan, const PlanTensor& t) {
+  const std::string where = "tensor '" + t.name + "' ";
+  if (!among(t.mesh, plan.meshes.size())) return invalid(where + "is on no mesh of the plan");
+  if (t.dtype > DType::u8 || size_of(t.dtype) == 0) return invalid(where + "has a dtype that this version does not know");
+  if (!known(t.rate)) return invalid(where + "has a rate that this version does not know");
+  std::int64_t bytes = size_of(t.dtype);
+  for (auto n : t.shape) {
+    if (n < 0 || n > bytes_max) return invalid(where + "has a dim of " + std::to_string(n));
+    if ((bytes *= std::max<std::int64_t>(n, 1)) > bytes_max) return invalid(where + "is larger than any memory");
+  }
+  const Mesh& mesh = plan.meshes[t.mesh];
+  if (Status s = Layout{t.shape, t.dtype, mesh, t.sbp}.validate(); !s.ok()) return s.in("tensor '" + t.name + "'");
+  const int dp = dp_axis(mesh);
+  for (std::size_t a = 0; a < t.sbp.size(); ++a) {
+    if (t.sbp[a].kind > Sbp::Kind::partial || t.sbp[a].unit > bytes_max) return invalid(where + "has an SBP that this version does not know");
+    if (t.sbp[a].is_partial() && t.dtype != DType::f32 && t.dtype != DType::f64) return invalid(where + "is a partial sum of no floating-point type");
+    if (t.sbp[a].is_partial() && t.lane_terms && static_cast<int>(a) != dp) return invalid("gradient '" + t.name + "' is partial on another axis than dp");
+  }
+  if (t.rate == Rate::microbatch && (t.mesh >= plan.stages || (dp >= 0 && !(t.sbp[dp] == Sbp::S(0)))))
+    return invalid(where + "is made once per microbatch, and not on the dp coordinate of one stage that runs it");
+  if (!t.lane_terms) return {};
+  if (dp < 0) return invalid("gradient '" + t.name + "' is on a mesh without a dp axis");
+  if (t.rate != Rate::step || t.mesh >= plan.stages || t.dtype != DType::f32 || !t.sbp[dp].is_partial())
+    return invalid("gradient '" + t.name + "' is not an f32 sum over the lanes of one stage");
+  return {};
+}
+
+Status check_exchange(const Plan& plan, const PlanExchange& x) {
+  const std::string where = "exchange '" + x.name + "' ";
+  if (x.moves.empty() || !among(x.program, plan.programs.size()) || !known(x.rate) || !sensible(x.seconds)) return invalid(where + "moves nothing");
+  for (const auto& m : x.moves)
+    if (!among(m.from, plan.tensors.size()) || !among(m.to, plan.tensors.size()))
+      return invalid(where + "moves a tensor that the plan does not have");
+  const PlanTensor &from = plan.tensors[x.moves[0].from], &to = plan.tensors[x.moves[0].to];
+  for (const auto& m : x.moves) {
+    const PlanTensor &f = plan.tensors[m.from], &t = plan.tensors[m.to];
+    if (f.shape != t.shape || f.dtype != t.dtype) return invalid(where + "moves '" + f.name + "' to '" + t.name + "', which is another type");
+    if (f.mesh != from.mesh || t.mesh != to.mesh || f.lane_terms != from.lane_terms || t.lane_terms)
+      return invalid(where + "moves '" + f.name + "' to '" + t.name + "' and '" + from.name + "' to '" + to.name + "', which do not travel together");
+    if (f.rate != x.rate || t.rate != x.rate) return invalid("imbalance: " + where + "moves '" + f.name + "' to '" + t.name + "' at another rate than its own");
+    if (f.lane_terms && x.program != 0) return invalid(where + "reduces the gradient '" + f.name + "' in another program than the first");
+  }
+  return {};
+}
+
+Status check_tables(const Plan& plan) {
+  TROUPE_TRY(check_programs(plan));
+  TROUPE_TRY(check_meshes(plan));
+  for (const auto& t : plan.tensors) TROUPE_TRY(check_tensor(plan, t));
+  for (const auto& x : plan.exchanges) TROUPE_TRY(check_exchange(plan, x));
+  std::set<std::int32_t> tensors;
+  for (const auto& p : plan.params) {
+    if (!among(p.tensor, plan.tensors.size())) return invalid("parameter '" + p.name + "' has no tensor");
+    const PlanTensor& t = plan.tensors[p.tensor];
+    if (!tensors.insert(p.tensor).second || t.rate != Rate::step || t.dtype != DType::f32 || t.lane_terms || p.init > Init::Kind::normal ||
+        std::any_of(t.sbp.begin(), t.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); }))
+      return invalid("parameter '" + p.name + "' has no f32 tensor '" + t.name + "' of its own that lasts for a step");
+  }
+  return {};
+}
+
+/// One stage of the plan: its actors, channels and their memory.
+class RoleCheck {
+ public:
+  RoleCheck(const Plan& plan, std::int32_t stage)
+      : plan_(plan), stage_(stage), role_(plan.roles[stage]), where_("stage " + std::to_string(stage) + ": ") {
+    for (std::int64_t d = 0; d < plan.dp_width(stage); ++d) copies_ = std::max(copies_, plan.grad_copies(stage, d));
+  }
+
+  bool trains(std::int32_t param) const { return references(PlanActor::Kind::update, param) > 0; }
+
+  Status run() {
+    if (role_.stage != stage_) return refuse("its role says that it is of stage " + std::to_string(role_.stage));
+    for (const auto& a : role_.actors) TROUPE_TRY(check_basics(a));
+    for (std::size_t c = 0; c < role_.channels.size(); ++c) TROUPE_TRY(check_channel(static_cast<std::int32_t>(c)));
+    for (std::size_t a = 0; a < role_.actors.size(); ++a) TROUPE_TRY(check_ports(static_cast<std::int32_t>(a)));
+    for (const auto& c : role_.channels) {
+      TROUPE_TRY(check_kind(c));
+      TROUPE_TRY(check_memory(c));
+    }
+    for (const auto& a : role_.actors) {
+      TROUPE_TRY(check_closer(a));
+      TROUPE_TRY(check_operands(a));
+      switch (a.kind) {
+        case PlanActor::Kind::exchange: TROUPE_TRY(check_exchange_end(a)); break;
+        case PlanActor::Kind::norm: case PlanActor::Kind::update: case PlanActor::Kind::digest: TROUPE_TRY(check_optimizer(a)); break;
+        case PlanActor::Kind::segment: case PlanActor::Kind::user:
+          if (!a.params.empty()) return refuse("'" + a.name + "' updates a parameter and is no optimizer");
+      }
+    }
+    TROUPE_TRY(check_exchange_ends());
+    return check_params();
+  }
+
+ private:
+  Status refuse(const std::string& what) const { return invalid(where_ + what); }
+  Status refuse(const PlanChannel& c, const std::string& what) const { return refuse("channel '" + c.name + "' " + what); }
+  const PlanChannel& in(const PlanActor& a, std::int32_t port) const { return role_.channels[a.in[port]]; }
+  const PlanChannel& out(const PlanActor& a, std::int32_t port) const { return role_.channels[a.out[port]]; }
+  std::int64_t local_bytes(std::int32_t tensor) const { return plan_.layout(tensor, 0).bytes_at(0); }   // position 0 has the largest part
+  bool here(std::int32_t tensor) const { return among(tensor, plan_.tensors.size()) && holds(plan_, plan_.tensors[tensor].mesh, stage_); }
+
+  Status check_basics(const PlanActor& a) const {
+    using Kind = PlanActor::Kind;
+    const std::string name = "actor '" + a.name + "' ";
+    if (a.kind > Kind::digest || !known(a.rate) || !sensible(a.cost_s)) return refuse(name + "has a kind, rate or cost that this version does not know");
+    if (!among(a.program, plan_.programs.size())) return refuse("'" + a.name + "' belongs to no program");
+    if (a.in.empty() && a.out.empty()) return refuse(name + "has no port: nothing says when it acts");
+    if (a.in.empty() && a.kind != Kind::exchange) return refuse(name + "has no input: nothing says of which step it acts");
+    const char* stream = a.kind == Kind::exchange ? "comm" : a.kind == Kind::user ? "host" : "compute";
+    if (a.stream != stream) return refuse(name + "is on stream '" + a.stream + "'; " + to_string(a.kind) + " actors run on '" + stream + "'");
+    const bool optimizer = a.kind == Kind::norm || a.kind == Kind::update, digest = a.kind == Kind::digest;
+    if ((optimizer || digest) && a.rate != Rate::step) return refuse("imbalance: '" + a.name + "' acts once per microbatch; " + to_string(a.kind) + " actors act once per step");
+    if (a.program != (digest ? plan_.program("digest") : optimizer ? 0 : a.program) || (!digest && a.program == plan_.program("digest")))
+      return refuse(name + "belongs to program '" + plan_.programs[a.program] + "', where there is no " + to_string(a.kind));
+    for (const auto* ports : {&a.in, &a.out})
+      for (auto id : *ports)
+        if (!among(id, role_.channels.size())) return refuse(name + "has a port without a channel");
+    if (a.ops.size() != 1 && a.kind == Kind::user) return refuse(name + "has " + std::to_string(a.ops.size()) + " kinds; a user-defined actor has one");
+    if (!a.ops.empty() && a.kind != Kind::user && a.kind != Kind::segment) return refuse(name + "has ops and is no segment");
+    if (a.op_scratch_offset < 0 || a.op_scratch_offset % tensor_alignment != 0 || a.scratch_bytes < a.op_scratch_offset || a.scratch_bytes > bytes_max)
+      return refuse(name + "has no proper scratch memory");
+    return {};
+  }
+
+  /// Both ends know each other, and what one fills the other empties.
+  Status check_channel(std::int32_t id) const {
+    const PlanChannel& c = role_.channels[id];
+    if (c.slots < 1 || c.slots > count_max) return refuse(c, "has " + std::to_string(c.slots) + " slots; it needs at least 1");
+    if (!known(c.rate) || c.kind > PlanChannel::Kind::control) return refuse(c, "has a rate or kind that this version does not know");
+    if (c.writer >= 0) {
+      if (!among(c.writer, role_.actors.size())) return refuse(c, "has no writer");
+      const PlanActor& w = role_.actors[c.writer];
+      if (!among(c.writer_port, w.out.size()) || w.out[c.writer_port] != id) return refuse(c, "names '" + w.name + "' as its writer, which does not write it");
+      if (w.rate == Rate::step && c.rate == Rate::microbatch)
+        return refuse("imbalance: '" + w.name + "' acts once per step and cannot fill channel '" + c.name + "' once per microbatch");
+      if (w.rate == Rate::microbatch && c.rate == Rate::step && c.kind != PlanChannel::Kind::gradient)
+        return refuse("imbalance: '" + w.name + "' acts once per microbatch and channel '" + c.name + "' carries one token per step");
+    }
+    for (const auto& r : c.readers) {
+      if (!among(r.actor, role_.actors.size())) return refuse(c, "has a reader that is no actor");
+      const PlanActor& a = role_.actors[r.actor];
+      if (!among(r.port, a.in.size()) || a.in[r.port] != id) return refuse(c, "names '" + a.name + "' as a reader, which does not read it");
+      if (std::count(c.readers.begin(), c.readers.end(), r) > 1) return refuse(c, "names its reader '" + a.name + "' twice");
+      if (a.rate == Rate::step && c.rate == Rate::microbatch)
+        return refuse("imbalance: '" + a.name + "' acts once per step and reads channel '" + c.name + "', which carries one token per microbatch");
+      // Another program has other steps and microbatches. Only parameters are told to the programs that read them.
+      if (c.kind == PlanChannel::Kind::parameter) continue;
+      const PlanActor& other = role_.actors[c.writer >= 0 ? c.writer : c.readers[0].actor];
+      if (other.program != a.program)
+        return refuse("imbalance: channel '" + c.name + "' carries tokens of '" + other.name + "' in program '" + plan_.programs[other.program] + "', and its reader '" +
+                      a.name + "' acts in program '" + plan_.programs[a.program] + "': programs share parameters only");
+    }
+    return {};
+  }
+
+  Status check_ports(std::int32_t index) const {
+    const PlanActor& a = role_.actors[index];
+    for (std::size_t p = 0; p < a.in.size(); ++p) {
+      const PlanChannel& c = in(a, static_cast<std::int32_t>(p));
+      if (std::find(c.readers.begin(), c.readers.end(), PlanReader{index, static_cast<std::int32_t>(p)}) == c.readers.end())
+        return refuse(c, "does not know its reader '" + a.name + "'");
+    }
+    for (std::size_t p = 0; p < a.out.size(); ++p)
+      if (const PlanChannel& c = out(a, static_cast<std::int32_t>(p)); c.writer != index || c.writer_port != static_cast<std::int32_t>(p))
+        return refuse(c, "does not know its writer '" + a.name + "'");
+    return {};
+  }
+
+  /// A step is over at a place when everybody whom nobody there waits for has said so.
+  Status check_closer(const PlanActor& a) const {
+    bool read = false;
+    for (auto id : a.out)
+      for (const auto& r : role_.channels[id].readers) read |= role_.actors[r.actor].program == a.program;
+    const bool closes = !read && a.kind != PlanActor::Kind::update;
+    if (a.closes_step != closes)
+      return refuse("actor '" + a.name + (closes ? "' does not close its step, although nobody waits for it" : "' closes its step, although others act after it"));
+    return {};
+  }
+
+  /// What a kind of channel promises: who writes it, who reads it, and when.
+  Status check_kind(const PlanChannel& c) const {
+    using Kind = PlanChannel::Kind;
+    const PlanActor* w = c.writer >= 0 ? &role_.actors[c.writer] : nullptr;
+    if ((c.kind == Kind::control) != (w == nullptr)) return refuse(c, w ? "is a control channel and has a writer" : "has no writer");
+    if ((c.kind == Kind::parameter) != (w && w->kind == PlanActor::Kind::update))
+      return refuse(c, "is of kind " + std::string(to_string(c.kind)) + "; parameters, and only they, are written by update actors");
+    if (c.initial && c.kind != Kind::parameter) return refuse(c, "holds a token before the first act and is no parameter");
+    if (c.kind == Kind::parameter && (c.slots != 1 || c.rate != Rate::step)) return refuse(c, "has " + std::to_string(c.slots) + " slots; parameters are updated in their only one");
+    if (c.kind == Kind::gradient && (w->kind != PlanActor::Kind::segment || w->rate != Rate::microbatch || w->program != 0 || c.rate != Rate::step))
+      return refuse(c, "accumulates gradients, and '" + w->name + "' is no segment that makes some per microbatch");
+    if (w) return {};
+    const bool commit = c.name == "commit", feed = c.rate == Rate::microbatch;
+    if (c.readers.empty() || (commit && feed) || (feed && (c.tensors.size() != 1 || !here(c.tensors[0]))))
+      return refuse(c, "has no reader, or is no feed of one tensor");
+    std::int64_t payload = commit ? static_cast<std::int64_t>(sizeof(actors::Commit)) : 0;
+    if (feed) payload = elements(plan_.tensors[c.tensors[0]].shape) * size_of(plan_.tensors[c.tensors[0]].dtype);
+    if (c.bytes < payload) return refuse(c, "has slots of " + std::to_string(c.bytes) + " bytes; the session sends " + std::to_string(payload));
+    for (const auto& r : c.readers)
+      if (const PlanActor& a = role_.actors[r.actor]; (a.kind == PlanActor::Kind::update) != commit)
+        return refuse(c, "is read by '" + a.name + "'; update actors, and only they, wait for 'commit'");
+    return {};
+  }
+
+  /// Every tensor of a channel has room of its own in a slot.
+  Status check_memory(const PlanChannel& c) {
+    const std::int64_t copies = c.slots * static_cast<std::int64_t>(c.kind == PlanChannel::Kind::gradient ? copies_ : 1);
+    if (c.bytes < 0 || c.bytes > bytes_max / copies || c.bytes % tensor_alignment != 0 || c.tensors.size() != c.offsets.size())
+      return refuse(c, "has no proper memory");
+    if ((bytes_ += c.bytes * copies) > bytes_max) return refuse(c, "and those before it are larger than any memory");
+    std::map<std::int64_t, std::int32_t> by_offset;
+    for (std::size_t i = 0; i < c.tensors.size(); ++i) {
+      if (!here(c.tensors[i])) return refuse(c, "carries a tensor that the stage does not have");
+      const PlanTensor& t = plan_.tensors[c.tensors[i]];
+      if (t.rate != c.rate) return refuse("imbalance: channel '" + c.name + "' carries '" + t.name + "' at another rate than it is made");
+      if (t.lane_terms != (c.kind == PlanChannel::Kind::gradient)) return refuse(c, "carries '" + t.name + "': sums over lanes, and only they, lie in gradient channels");
+      const auto bytes = local_bytes(c.tensors[i]);
+      if (c.offsets[i] < 0 || c.offsets[i] % tensor_alignment != 0 || c.offsets[i] > c.bytes - bytes)
+        return refuse(c, "has slots of " + std::to_string(c.bytes) + " bytes; '" + t.name + "' needs " + std::to_string(bytes) + " from byte " + std::to_string(c.offsets[i]));
+      if (bytes > 0 && !by_offset.try_emplace(c.offsets[i], c.tensors[i]).second) return refuse(c, "keeps '" + t.name + "' where another tensor is");
+    }
+    std::int64_t end = 0;
+    for (const auto& [offset, tensor] : by_offset) {
+      if (offset < end) return refuse(c, "keeps '" + plan_.tensors[tensor].name + "' where another tensor is");
+      end = offset + local_bytes(tensor);
+    }
+    return {};
+  }
+
+  bool lies(const PlanActor& a, const PlanOperand& o) const {
+    if (!here(o.tensor)) return false;
+    if (o.where == PlanOperand::Where::scratch)
+      return a.kind == PlanActor::Kind::segment && plan_.tensors[o.tensor].rate == a.rate && o.offset >= 0 && o.offset % tensor_alignment == 0 && o.offset <= a.op_scratch_offset - local_bytes(o.tensor);
+    if (o.where > PlanOperand::Where::scratch) return false;
+    const auto& ports = o.where == PlanOperand::Where::in ? a.in : a.out;
+    if (!among(o.port, ports.size())) return false;
+    const auto& tensors = role_.channels[ports[o.port]].tensors;
+    return among(o.index, tensors.size()) && tensors[o.index] == o.tensor;
+  }
+
+  Status check_operands(const PlanActor& a) const {
+    for (const auto& op : a.ops) {
+      const std::string name = "op '" + op.name + "' of '" + a.name + "' ";
+      for (const auto* side : {&op.in, &op.out})
+        for (const auto& o : *side) {
+          const bool backwards = side == &op.out ? o.where == PlanOperand::Where::in : a.kind == PlanActor::Kind::user && o.where == PlanOperand::Where::out;
+          if (!lies(a, o) || backwards) return refuse(name + "has an argument that is nowhere");
+        }
+      if (!op.op.empty()) continue;
+      if (op.in.size() != 1 || !op.out.empty()) return refuse(name + "reports, and has not exactly one argument");
+      const DType dtype = plan_.tensors[op.in[0].tensor].dtype;
+      if (dtype != DType::f32 && dtype != DType::f64 && dtype != DType::i32 && dtype != DType::i64) return refuse(name + "reports numbers of type " + to_string(dtype));
+    }
+    return {};
+  }
+
+  /// An end of an exchange brings what its stage has of the moved tensors, and has a place for what it gets.
+  Status check_exchange_end(const PlanActor& a) {
+    if (!among(a.exchange, plan_.exchanges.size())) return refuse("actor '" + a.name + "' has no exchange");
+    const PlanExchange& x = plan_.exchanges[a.exchange];
+    ++ends_[a.exchange];
+    if (x.rate != a.rate || x.program != a.program) return refuse("imbalance: actor '" + a.name + "' acts at another rate or in another program than its exchange '" + x.name + "'");
+    if (a.out.size() > 1 || !a.params.empty()) return refuse("actor '" + a.name + "' writes " + std::to_string(a.out.size()) + " channels; an exchange writes one");
+    auto on = [&](const std::vector<std::int32_t>& ports, std::int32_t tensor) {
+      std::int64_t n = 0;
+      for (auto id : ports) n += std::count(role_.channels[id].tensors.begin(), role_.channels[id].tensors.end(), tensor);
+      return n;
+    };
+    std::set<std::int32_t> made;
+    for (const auto& m : x.moves) {
+      if (on(a.in, m.from) != (here(m.from) ? 1 : 0)) return refuse("actor '" + a.name + "' does not have '" + plan_.tensors[m.from].name + "' on one of its inputs");
+      if (on(a.out, m.to) != (here(m.to) ? 1 : 0) || !made.insert(m.to).second) return refuse("actor '" + a.name + "' does not have '" + plan_.tensors[m.to].name + "' on its output");
+    }
+    return {};
+  }
+
+  /// A stage that takes part in an exchange has one actor for it.
+  Status check_exchange_ends() const {
+    for (std::size_t i = 0; i < plan_.exchanges.size(); ++i) {
+      const auto& x = plan_.exchanges[i];
+      const int want = here(x.moves[0].from) || here(x.moves[0].to) ? 1 : 0;
+      const auto it = ends_.find(static_cast<std::int32_t>(i));
+      if (const int have = it == ends_.end() ? 0 : it->second; have != want)
+        return refuse("exchange '" + x.name + "' has " + std::to_string(have) + " actors here; it needs " + std::to_string(want));
+    }
+    return {};
+  }
+
+  Status check_optimizer(const PlanActor& a) {
+    using Kind = PlanActor::Kind;
+    const std::string name = std::string(to_string(a.kind)) + " actor '" + a.name + "' ";
+    const auto commits = std::count_if(a.in.begin(), a.in.end(), [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::control; });
+    if (commits != (a.kind == Kind::update ? 1 : 0)) return refuse(name + "has " + std::to_string(commits) + " commit ports");
+    if (a.out.size() != (a.kind == Kind::update ? 1 : 0)) return refuse(name + "writes " + std::to_string(a.out.size()) + " channels");
+    if (a.kind == Kind::digest && (a.in.size() != 1 || in(a, 0).kind != PlanChannel::Kind::parameter)) return refuse(name + "does not read one channel of parameters");
+    for (const auto& ref : a.params) {
+      if (!among(ref.param, plan_.params.size()) || !here(plan_.params[ref.param].tensor)) return refuse("'" + a.name + "' has a parameter that is nowhere");
+      const PlanParam& p = plan_.params[ref.param];
+      ++refs_[{a.kind, ref.param}];
+      if (a.kind != Kind::norm) {
+        const auto& tensors = (a.kind == Kind::update ? out(a, 0) : in(a, 0)).tensors;
+        if (!among(ref.index, tensors.size()) || tensors[ref.index] != p.tensor) return refuse("'" + a.name + "' does not find parameter '" + p.name + "' in its channel");
+      }
+      if (ref.grads.empty() != (a.kind == Kind::digest)) return refuse("'" + a.name + "' has no gradient of parameter '" + p.name + "'");
+      TROUPE_TRY(check_gradients(a, ref));
+    }
+    return {};
+  }
+
+  /// An update needs the whole sum for its part of the parameter; a norm needs each row of the sum once in the job.
+  Status check_gradients(const PlanActor& a, const PlanParamRef& ref) const {
+    const PlanParam& p = plan_.params[ref.param];
+    std::int32_t first = -1;
+    for (const auto& use : ref.grads) {
+      const bool placed = among(use.port, a.in.size()) && among(use.index, in(a, use.port).tensors.size());
+      if (!placed) return refuse("'" + a.name + "' has a gradient of parameter '" + p.name + "' that is nowhere");
+      const std::int32_t tensor = in(a, use.port).tensors[use.index];
+      if (first < 0) first = tensor;
+      const PlanTensor& g = plan_.tensors[tensor];
+      const bool whole = g.lane_terms ? plan_.meshes[plan_.tensors[p.tensor].mesh].axis_size("dp") == 1
+                                      : g.mesh == plan_.tensors[p.tensor].mesh && std::none_of(g.sbp.begin(), g.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); });
+      bool fits = g.dtype == DType::f32 && g.rate == Rate::step && g.shape == plan_.tensors[p.tensor].shape && whole;
+      for (Rank r : plan_.meshes[stage_].ranks)
+        fits = fits && plan_.extent(tensor, r) == plan_.extent(a.kind == PlanActor::Kind::update ? p.tensor : first, r);
+      if (!fits) return refuse("'" + a.name + "' takes '" + g.name + "' for a gradient of parameter '" + p.name + "'");
+    }
+    return {};
+  }
+
+  /// A parameter lies once on every stage of its mesh; who updates it says its norm.
+  Status check_params() const {
+    for (std::size_t p = 0; p < plan_.params.size(); ++p) {
+      const auto& param = plan_.params[p];
+      std::int64_t homes = 0;
+      for (const auto& c : role_.channels)
+        if (c.kind == PlanChannel::Kind::parameter) homes += std::count(c.tensors.begin(), c.tensors.end(), param.tensor);
+      if (homes != (here(param.tensor) ? 1 : 0)) return refuse("parameter '" + param.name + "' lies in " + std::to_string(homes) + " channels");
+      const auto index = static_cast<std::int32_t>(p);
+      const int norms = references(PlanActor::Kind::norm, index), updates = references(PlanActor::Kind::update, index);
+      if (norms != updates || norms > 1)   // none: no loss depends on it
+        return refuse("parameter '" + param.name + "' has " + std::to_string(norms) + " norms and " + std::to_string(updates) + " updates");
+    }
+    return {};
+  }
+
+  int references(PlanActor::Kind kind, std::int32_t param) const {
+    const auto it = refs_.find({kind, param});
+    return it == refs_.end() ? 0 : it->second;
+  }
+
+  const Plan& plan_;
+  const std::int32_t stage_;
+  const PlanRole& role_;
+  const std::string where_;
+  std::int32_t copies_ = 1;                                              // of gradients, at the place with most of them
+  std::int64_t bytes_ = 0;                                               // of all channels so far
+  std::map<std::int32_t, int> ends_;                                     // exchange -> actors
+  std::map<std::pair<PlanActor::Kind, std::int32_t>, int> refs_;         // (kind, parameter) -> references
+};
+
+}  // namespace
+
+Status check_stage_meshes(const std::vector<Mesh>& stages) {
+  std::map<Rank, std::size_t> stage_of;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const std::string where = "stage " + std::to_string(s) + ": mesh " + to_string(stages[s]) + " ";
+    TROUPE_TRY(check_mesh(stages[s], where));
+    for (Rank r : stages[s].ranks)
+      if (const auto [it, fresh] = stage_of.try_emplace(r, s); !fresh)
+        return invalid(where + "has rank " + std::to_string(r) + ", which stage " + std::to_string(it->second) + " has too; a rank has one place");
+  }
+  Rank expected = 0;
+  for (const auto& [rank, s] : stage_of)
+    if (rank != expected++)
+      return invalid("no stage has rank " + std::to_string(expected - 1) + ", and stage " + std::to_string(s) + " has rank " + std::to_string(rank) +
+                     ": the " + std::to_string(stage_of.size()) + " ranks must be 0 to " + std::to_string(stage_of.size() - 1));
+  return {};
+}
+
+Status check_structure(const Plan& plan) {
+  TROUPE_TRY(check_tables(plan));
+  if (plan.roles.size() != static_cast<std::size_t>(plan.stages)) return invalid("the plan has no role for some stage");
+  std::vector<RoleCheck> stages;
+  for (std::int32_t s = 0; s < plan.stages; ++s) TROUPE_TRY(stages.emplace_back(plan, s).run());
+  for (std::size_t p = 0; p < plan.params.size(); ++p) {
+    const auto& param = plan.params[p];
+    std::set<bool> trained;
+    for (std::int32_t s = 0; s < plan.stages; ++s)
+      if (holds(plan, plan.tensors[param.tensor].mesh, s)) trained.insert(stages[static_cast<std::size_t>(s)].trains(static_cast<std::int32_t>(p)));
+    if (trained.size() > 1) return invalid("parameter '" + param.name + "' is trained on some of its stages only");
+    if (trained.count(true) && !plan.trains) return invalid("parameter '" + param.name + "' is trained, and the plan does not train");
+  }
+  return {};
+}
+
+Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops) {
+  const Mesh& mesh = plan.meshes[stage];
+  for (const auto& a : plan.roles[stage].actors)
+    for (const auto& op : a.ops) {
+      if (op.op.empty() || a.kind != PlanActor::Kind::segment) continue;
+      const std::string name = "op '" + op.name + "' ";
+      const auto* def = ops.find(op.op);
+      if (!def) return invalid(name + "is of kind '" + op.op + "', which this program does not register");
+      if (static_cast<int>(op.in.size()) != def->inputs || static_cast<int>(op.out.size()) != def->outputs)
+        return invalid(name + "(" + op.op + ") has " + std::to_string(op.in.size()) + " inputs and " + std::to_string(op.out.size()) + " outputs; it needs " +
+                       std::to_string(def->inputs) + " and " + std::to_string(def->outputs));
+      std::vector<TensorType> in, out, local_in, local_out;
+      auto type = [&](const PlanOperand& o, std::vector<TensorType>& whole, std::vector<TensorType>& local) {
+        const PlanTensor& t = plan.tensors[o.tensor];
+        whole.push_back({t.dtype, t.shape});
+        local.push_back({t.dtype, plan.layout(o.tensor, 0).extent_at(0).shape()});
+      };
+      for (const auto& o : op.in) type(o, in, local_in);
+      for (const auto& o : op.out) type(o, out, local_out);
+      const auto inferred = def->infer(in, op.attrs);
+      if (!inferred.ok()) return inferred.status().in("op '" + op.name + "'");
+      if (*inferred != out) return invalid(name + "(" + op.op + ") writes a tensor of another type than its inputs give");
+      auto legal = def->signatures ? def->signatures(in, op.attrs) : std::vector<kernels::Signature>{};
+      legal.push_back({std::vector<Sbp>(in.size(), Sbp::B()), std::vector<Sbp>(out.size(), Sbp::B())});
+      for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+        if (static_cast<int>(axis) == dp_axis(mesh) || mesh.axes[axis].size == 1) continue;
+        kernels::Signature has;
+        for (const auto& o : op.in) has.in.push_back(plan.tensors[o.tensor].sbp[axis]);
+        for (const auto& o : op.out) has.out.push_back(plan.tensors[o.tensor].sbp[axis]);
+        if (std::none_of(legal.begin(), legal.end(), [&](const auto& s) { return s.in == has.in && s.out == has.out; }))
+          return invalid(name + "(" + op.op + ") has arguments on axis " + mesh.axes[axis].name + " whose SBPs are no signature of it");
+      }
+      const std::int64_t scratch = def->scratch_bytes ? def->scratch_bytes(local_in, local_out, op.attrs) : 0;
+      if (scratch > a.scratch_bytes - a.op_scratch_offset)
+        return invalid(name + "(" + op.op + ") needs " + std::to_string(scratch) + " bytes of scratch; '" + a.name + "' has " +
+                       std::to_string(a.scratch_bytes - a.op_scratch_offset));
+    }
+  return {};
+}
+
+}  // namespace troupe::runtime
