@@ -205,7 +205,8 @@ class RoleCheck {
   Status check_channel(std::int32_t id) const {
     const PlanChannel& c = role_.channels[id];
     if (c.slots < 1 || c.slots > count_max) return refuse(c, "has " + std::to_string(c.slots) + " slots; it needs at least 1");
-    if (!known(c.rate) || c.kind > PlanChannel::Kind::control) return refuse(c, "has a rate or kind that this version does not know");
+    if (!known(c.rate) || c.kind > PlanChannel::Kind::feed) return refuse(c, "has a rate or kind that this version does not know");
+    if (!among(c.program, plan_.programs.size())) return refuse(c, "belongs to no program");
     if (c.writer >= 0) {
       if (!among(c.writer, role_.actors.size())) return refuse(c, "has no writer");
       const PlanActor& w = role_.actors[c.writer];
@@ -260,7 +261,7 @@ class RoleCheck {
   Status check_kind(const PlanChannel& c) const {
     using Kind = PlanChannel::Kind;
     const PlanActor* w = c.writer >= 0 ? &role_.actors[c.writer] : nullptr;
-    if ((c.kind == Kind::control) != (w == nullptr)) return refuse(c, w ? "is a control channel and has a writer" : "has no writer");
+    if (c.control() != (w == nullptr)) return refuse(c, w ? "is a control channel and has a writer" : "has no writer");
     if ((c.kind == Kind::parameter) != (w && w->kind == PlanActor::Kind::update))
       return refuse(c, "is of kind " + std::string(to_string(c.kind)) + "; parameters, and only they, are written by update actors");
     if (c.initial && c.kind != Kind::parameter) return refuse(c, "holds a token before the first act and is no parameter");
@@ -268,9 +269,13 @@ class RoleCheck {
     if (c.kind == Kind::gradient && (w->kind != PlanActor::Kind::segment || w->rate != Rate::microbatch || w->program != 0 || c.rate != Rate::step))
       return refuse(c, "accumulates gradients, and '" + w->name + "' is no segment that makes some per microbatch");
     if (w) return {};
-    const bool commit = c.name == "commit", feed = c.rate == Rate::microbatch;
-    if (c.readers.empty() || (commit && feed) || (feed && (c.tensors.size() != 1 || !here(c.tensors[0]))))
+    const bool commit = c.kind == Kind::commit, feed = c.kind == Kind::feed;
+    if (feed != (c.rate == Rate::microbatch)) return refuse(c, "does not have the rate of its kind, " + std::string(to_string(c.kind)));
+    if (c.readers.empty() || (feed && (c.tensors.size() != 1 || !here(c.tensors[0]))))
       return refuse(c, "has no reader, or is no feed of one tensor");
+    if (!commit)
+      for (const auto& r : c.readers)
+        if (role_.actors[r.actor].program != c.program) return refuse(c, "is of another program than its reader '" + role_.actors[r.actor].name + "'");
     std::int64_t payload = commit ? static_cast<std::int64_t>(sizeof(actors::Commit)) : 0;
     if (feed) payload = elements(plan_.tensors[c.tensors[0]].shape) * size_of(plan_.tensors[c.tensors[0]].dtype);
     if (c.bytes < payload) return refuse(c, "has slots of " + std::to_string(c.bytes) + " bytes; the session sends " + std::to_string(payload));
@@ -367,7 +372,7 @@ class RoleCheck {
   Status check_optimizer(const PlanActor& a) {
     using Kind = PlanActor::Kind;
     const std::string name = std::string(to_string(a.kind)) + " actor '" + a.name + "' ";
-    const auto commits = std::count_if(a.in.begin(), a.in.end(), [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::control; });
+    const auto commits = std::count_if(a.in.begin(), a.in.end(), [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::commit; });
     if (commits != (a.kind == Kind::update ? 1 : 0)) return refuse(name + "has " + std::to_string(commits) + " commit ports");
     if (a.out.size() != (a.kind == Kind::update ? 1 : 0)) return refuse(name + "writes " + std::to_string(a.out.size()) + " channels");
     if (a.kind == Kind::digest && (a.in.size() != 1 || in(a, 0).kind != PlanChannel::Kind::parameter)) return refuse(name + "does not read one channel of parameters");
