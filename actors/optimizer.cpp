@@ -39,7 +39,7 @@ double tree_sum(Term node, const std::function<const double*(Term)>& known) {
 double combine_row_sums(const std::vector<double>& triples, std::int64_t rows) {
   std::map<std::pair<std::int32_t, std::int32_t>, double> nodes;
   for (std::size_t i = 0; i + 2 < triples.size(); i += 3)
-    nodes[{static_cast<std::int32_t>(triples[i]), static_cast<std::int32_t>(triples[i + 1])}] = triples[i + 2];
+    nodes[{static_cast<std::int32_t>(triples[i]), static_cast<std::int32_t>(triples[i + 1])}] += triples[i + 2];   // 0 at first
   return tree_sum({0, static_cast<std::int32_t>(rows)}, [&](Term t) {
     const auto it = nodes.find({t.lo, t.hi});
     return it == nodes.end() ? nullptr : &it->second;

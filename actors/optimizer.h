@@ -22,7 +22,8 @@ struct ParamPart {
   bool decay = true;                           ///< weight decay applies
 };
 
-/// Adds up a tensor's sums of squares from tree nodes of its rows: [lo, hi, sum] triples in any order.
+/// Adds up a tensor's sums of squares from tree nodes of its rows: [lo, hi, sum] triples in any order. Nodes that
+/// come more than once are parts of the same rows (a weight whose columns are split) and are added as they come.
 /// NU-2: each row is summed in float64 in a fixed order, rows along the fixed tree.
 double combine_row_sums(const std::vector<double>& triples, std::int64_t rows);
 

@@ -1,12 +1,28 @@
 #include "placement/cost.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 namespace troupe {
 
 double CostModel::kernel_s(double flops, double bytes) const {
   return launch_s + std::max(flops / flops_per_s, bytes / memory_bytes_per_s);
+}
+
+double axis_boxing_bytes(const Sbp& from, const Sbp& to, double bytes, std::int64_t n) {
+  const double others = static_cast<double>(n - 1), each = bytes / static_cast<double>(n);   // one place's part
+  if (n == 1 || from == to || from.is_broadcast()) return 0;
+  if (to.is_partial()) return std::numeric_limits<double>::infinity();
+  if (from.is_partial()) return (to.is_broadcast() ? 2 : 1) * others * each;
+  return to.is_broadcast() ? others * each : others * each / static_cast<double>(n);
+}
+
+double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::int64_t n, const LinkCost& link) {
+  const double sent = axis_boxing_bytes(from, to, bytes, n);
+  if (sent == 0) return 0;
+  const double messages = static_cast<double>(n - 1) * (from.is_partial() && to.is_broadcast() && n > 2 ? 2 : 1);
+  return messages * link.latency_s + sent / link.bytes_per_s;
 }
 
 double boxing_seconds(const BoxingPlan& plan, std::int64_t item, const CostModel& model) {

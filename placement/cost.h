@@ -30,6 +30,12 @@ struct CostModel {
   double kernel_s(double flops, double bytes) const;
 };
 
+/// Bytes that each of n places on one mesh axis sends to box a tensor of `bytes` in all between two layouts along
+/// that axis, each a direct exchange; infinite where it is illegal (S -> P).
+double axis_boxing_bytes(const Sbp& from, const Sbp& to, double bytes, std::int64_t n);
+/// The same as time over one kind of link: n - 1 messages, twice that for an all-reduce of more than two.
+double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::int64_t n, const LinkCost& link);
+
 /// Seconds until the last place has what it needs: per place, the sum of its messages' latencies and
 /// bytes over its links, sends and receives at once; the slowest place counts.
 double boxing_seconds(const BoxingPlan& plan, std::int64_t item, const CostModel& model);

@@ -12,6 +12,13 @@ namespace {
 
 constexpr std::int64_t page = 4096;
 
+/// Coordinates on the model axes. All meshes of a plan have the same axes in the same order; only dp differs in width.
+std::vector<std::int64_t> model_coord(const Mesh& mesh, std::int64_t position) {
+  auto coord = mesh.coord(position);
+  if (dp_axis(mesh) >= 0) coord[dp_axis(mesh)] = 0;
+  return coord;
+}
+
 class Localizer {
  public:
   Localizer(const Plan& plan, Rank rank) : plan_(plan), rank_(rank) {}
@@ -149,16 +156,19 @@ class Localizer {
   /// act takes place, and of which step.
   void tell_the_empty(const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp, std::vector<BoxingPlan>& boxings) const {
     const Layout from = plan_.layout(x.moves[0].from, from_dp), to = plan_.layout(x.moves[0].to, to_dp);
+    const bool lanes = plan_.tensors[x.moves[0].from].lane_terms;   // then only those of this place's model coordinates meet
+    const auto own = model_coord(to.mesh, std::max<std::int64_t>(0, to.mesh.find(rank_)));
+    std::int64_t first = 0;
+    while (lanes && model_coord(from.mesh, first) != own) ++first;
+    const Rank teller = from.mesh.ranks[first];
     for (std::int64_t p = 0; p < to.mesh.size(); ++p) {
       const Rank rank = to.mesh.ranks[p];
-      bool told = from.mesh.find(rank) >= 0;
+      bool told = from.mesh.find(rank) >= 0 || (lanes && model_coord(to.mesh, p) != own);
       for (const auto& b : boxings)
         for (const auto& t : b.transfers) told |= t.to == rank;
       if (told) continue;
-      const Rank teller = from.mesh.ranks[0];
-      const bool lanes = plan_.tensors[x.moves[0].from].lane_terms;
       const Term term = lanes ? tree_cover(plan_.owned_lanes(0, plan_.stage_of(teller), plan_.dp_index(teller)), plan_.lanes_for(0)).front()
-                              : from.holding_at(0).term;
+                              : from.holding_at(first).term;
       boxings[0].transfers.push_back({teller, rank, to.extent_at(p), term});
     }
   }
@@ -170,9 +180,7 @@ class Localizer {
     for (const auto& move : x.moves) {
       const PlanTensor& ft = plan_.tensors[move.from];
       const Layout from = plan_.layout(move.from, from_dp), to = plan_.layout(move.to, to_dp);
-      std::vector<Holding> wanted;
-      for (std::int64_t p = 0; p < to.mesh.size(); ++p) wanted.push_back(to.holding_at(p));
-      auto boxing = ft.lane_terms ? plan_boxing(lane_holdings(plan_, ft), wanted) : plan_boxing(from, to);
+      auto boxing = ft.lane_terms ? lane_boxing(plan_, move.from, move.to, rank_) : plan_boxing(from, to);
       if (!boxing.ok()) return boxing.status().in("exchange '" + x.name + "', tensor '" + ft.name + "'");
       boxings.push_back(*std::move(boxing));
     }
@@ -270,17 +278,20 @@ class Localizer {
 
 }  // namespace
 
-HoldingList lane_holdings(const Plan& plan, const PlanTensor& gradient) {
-  const Mesh& mesh = plan.meshes[gradient.mesh];
-  const Layout layout{gradient.shape, gradient.dtype, mesh, gradient.sbp};
+Expected<BoxingPlan> lane_boxing(const Plan& plan, std::int32_t gradient, std::int32_t to, Rank self) {
+  const PlanTensor &grad = plan.tensors[gradient], &share = plan.tensors[to];
+  const Mesh &from_mesh = plan.meshes[grad.mesh], &to_mesh = plan.meshes[share.mesh];
+  const auto own = model_coord(to_mesh, to_mesh.find(self));
+  const Layout from{grad.shape, grad.dtype, from_mesh, grad.sbp}, result{share.shape, share.dtype, to_mesh, share.sbp};
   const auto lanes = plan.lanes_for(0);
-  std::vector<Holding> holdings;
-  for (std::int64_t p = 0; p < mesh.size(); ++p) {
-    const auto index = mesh.coord(p)[dp_axis(mesh)];
-    for (const Term& node : tree_cover(plan.owned_lanes(0, gradient.mesh, index), lanes))
-      holdings.push_back({mesh.ranks[p], layout.extent_at(p), node});
-  }
-  return {std::move(holdings), lanes};
+  std::vector<Holding> have, want;
+  for (std::int64_t p = 0; p < from_mesh.size(); ++p)
+    if (model_coord(from_mesh, p) == own)
+      for (const Term& node : tree_cover(plan.owned_lanes(0, grad.mesh, from_mesh.coord(p)[dp_axis(from_mesh)]), lanes))
+        have.push_back({from_mesh.ranks[p], from.extent_at(p), node});
+  for (std::int64_t p = 0; p < to_mesh.size(); ++p)
+    if (model_coord(to_mesh, p) == own) want.push_back({to_mesh.ranks[p], result.extent_at(p), {}});
+  return plan_boxing(HoldingList(std::move(have), lanes), want);
 }
 
 std::vector<std::int64_t> state_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total) {

@@ -1,9 +1,11 @@
-// SBP deduction: each op takes the signature that fits its inputs as they lie, else the cheapest one;
-// every difference becomes a boxing node. One axis at a time; dp is no axis of deduction: a microbatch
-// is whole on one dp coordinate, so activations are S(0) there, parameters B, their gradients P.
+// Lowering: forward ops take the layouts that deduce.h has found, backward ops those that fit what is there, else
+// the cheapest; every difference becomes a boxing node. One axis at a time; dp is no axis of deduction: a
+// microbatch is whole on one dp coordinate, so activations are S(0) there, parameters B, their gradients P.
 #include <algorithm>
+#include <limits>
 #include <set>
 
+#include "runtime/deduce.h"
 #include "runtime/lowered.h"
 
 namespace troupe::runtime {
@@ -21,19 +23,20 @@ namespace {
 
 class Lowering {
  public:
-  Lowering(const Graph& g, const std::vector<std::int32_t>& stage_of_unit, Plan& plan)
-      : g_(g), stage_of_unit_(stage_of_unit), plan_(plan), home_(g.tensors().size(), -1) {
+  Lowering(const Graph& g, const std::vector<std::int32_t>& stage_of_unit, Plan& plan, Deduction deduced)
+      : g_(g), stage_of_unit_(stage_of_unit), plan_(plan), deduced_(std::move(deduced)), home_(g.tensors().size(), -1) {
     for (const auto& grad : g.grads())
-      for (Value v : grad.uses) is_grad_.insert(v);
+      for (Value v : grad.uses) param_of_grad_[v] = grad.param;
   }
 
   Expected<Lowered> run() {
     make_params();
-    for (const Node& n : g_.nodes()) {
+    for (std::size_t i = 0; i < g_.nodes().size(); ++i) {
+      const Node& n = g_.nodes()[i];
       Status s;
       switch (n.kind) {
         case Node::Kind::param: break;
-        case Node::Kind::op: s = lower_op(n); break;
+        case Node::Kind::op: s = lower_op(n, deduced_.signatures[i]); break;
         case Node::Kind::actor: s = lower_actor(n); break;
         case Node::Kind::feed: s = lower_feed(n); break;
         case Node::Kind::report: s = lower_report(n); break;
@@ -119,9 +122,8 @@ class Lowering {
     if (g_.is_param(v)) return want_param(v, home, stage, sbp, reader);
     // Copy: add_tensor below may move plan_.tensors.
     const PlanTensor have = plan_.tensors[home];
-    if (have.mesh == stage && have.sbp == sbp) return home;
-    const auto key = std::make_tuple(home, stage, to_string(sbp));
-    if (auto it = boxed_.find(key); it != boxed_.end()) return it->second;
+    for (const std::int32_t there : variants(home))
+      if (plan_.tensors[there].mesh == stage && fits(plan_.tensors[there].sbp, sbp, have.shape, stage)) return there;
     const LoweredNode& from = low_.nodes[low_.producer[home]];
     if (from.program != reader.program)
       return invalid("'" + reader.name + "' of program '" + g_.programs()[reader.program] + "' reads '" + have.name +
@@ -141,11 +143,22 @@ class Lowering {
     if (steps.empty()) steps = {sbp};
     std::int32_t at = home;
     for (const NdSbp& step : steps) {
-      auto& made = boxed_.try_emplace({home, stage, to_string(step)}, -1).first->second;
-      if (made < 0) made = box(at, have.name, stage, step, reader);
-      at = made;
+      at = box(at, have.name, stage, step, reader);
+      boxed_[home].push_back(at);
     }
     return at;
+  }
+
+  /// A tensor as it was made, and every boxed copy of it.
+  std::vector<std::int32_t> variants(std::int32_t home) const {
+    std::vector<std::int32_t> all = {home};
+    if (const auto it = boxed_.find(home); it != boxed_.end()) all.insert(all.end(), it->second.begin(), it->second.end());
+    return all;
+  }
+  bool fits(const NdSbp& have, const NdSbp& want, const Shape& shape, std::int32_t stage) const {
+    for (std::size_t a = 0; a < want.size(); ++a)
+      if (!same_parts(have[a], want[a], shape, mesh(stage).axes[a].size)) return false;
+    return true;
   }
 
   /// One boxing node; answers the tensor after it.
@@ -178,7 +191,7 @@ class Lowering {
     if (!param_fixed_.count(v)) {
       t.sbp = target;
       param_fixed_.insert(v);
-    } else if (!(t.sbp == target)) {
+    } else if (!fits(t.sbp, target, t.shape, t.mesh)) {
       Layout from{t.shape, t.dtype, plan_.meshes[t.mesh], t.sbp}, to = from;
       to.sbp = target;
       const auto box = plan_boxing(from, to);
@@ -191,27 +204,43 @@ class Lowering {
     return home;
   }
 
-  /// How a value lies along a model axis of `stage` now; nothing if it is free to choose.
-  std::optional<Sbp> lies(Value v, std::int32_t stage, std::size_t axis) const {
-    if (g_.is_param(v)) {
-      if (param_fixed_.count(v)) return plan_.tensors[home_[v]].sbp[axis];
-      const auto& hint = g_.tensors()[v].hint;
-      if (hint && axis < hint->size()) return (*hint)[axis];
-      return std::nullopt;
+  /// Bytes that each place sends to have a value as `wanted` along a model axis of `stage`, from its nearest copy.
+  double missing_bytes(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const {
+    const TensorType& type = g_.tensors()[v].type;
+    const std::int64_t n = mesh(stage).axes[axis].size;
+    double least = std::numeric_limits<double>::infinity();
+    for (const std::int32_t id : variants(home_[v])) {
+      const PlanTensor& t = plan_.tensors[id];
+      const bool here = axis < t.sbp.size() && plan_.meshes[t.mesh].axes == mesh(stage).axes;
+      const Sbp lies = here ? t.sbp[axis] : Sbp::B();
+      if (g_.is_param(v) && param_fixed_.count(v) && !same_parts(lies, wanted, type.shape, n)) continue;
+      if (same_parts(lies, wanted, type.shape, n)) return 0;
+      least = std::min(least, axis_boxing_bytes(lies, wanted, static_cast<double>(elements(type.shape) * size_of(type.dtype)), n));
     }
-    const PlanTensor& t = plan_.tensors[home_[v]];
-    if (axis < t.sbp.size() && plan_.meshes[t.mesh].axes == mesh(stage).axes) return t.sbp[axis];
-    return Sbp::B();
+    return least;
   }
 
-  static double boxing_bytes(Sbp from, Sbp to, double bytes, double n) {
-    if (from == to) return 0;
-    if (from.is_partial()) return to.is_broadcast() ? 2 * (n - 1) * bytes : to.is_split() ? (n - 1) * bytes : 1e30;
-    if (from.is_broadcast()) return to.is_partial() ? 0 : 0;
-    return to.is_broadcast() ? (n - 1) * bytes : to.is_split() ? (n - 1) / n * bytes : (n - 1) / n * bytes;
+  /// The row of its table that a backward op takes along a model axis: the one that moves least.
+  const kernels::Signature* cheapest(const Node& n, const std::vector<kernels::Signature>& table, std::size_t axis) const {
+    const std::int32_t s = stage(n);
+    const kernels::Signature* best = nullptr;
+    double best_bytes = 0;
+    for (const auto& sig : table) {
+      double bytes = 0;
+      for (std::size_t i = 0; i < n.in.size(); ++i) bytes += missing_bytes(n.in[i], s, axis, sig.in[i]);
+      for (std::size_t o = 0; o < n.out.size(); ++o)
+        if (const auto it = param_of_grad_.find(n.out[o]); it != param_of_grad_.end()) {
+          // A gradient lies like its parameter, or is a sum that is reduced to it once a step.
+          const Sbp& param = plan_.tensors[home_[it->second]].sbp[axis];
+          if (!sig.out[o].is_partial() || param.is_split())
+            bytes += same_parts(sig.out[o], param, g_.tensors()[n.out[o]].type.shape, mesh(s).axes[axis].size) ? 0 : std::numeric_limits<double>::infinity();
+        }
+      if (!best || bytes < best_bytes) best = &sig, best_bytes = bytes;
+    }
+    return best_bytes < std::numeric_limits<double>::infinity() ? best : nullptr;
   }
 
-  Status lower_op(const Node& n) {
+  Status lower_op(const Node& n, const std::vector<kernels::Signature>& deduced) {
     const auto* def = g_.ops().find(n.op);
     if (!n.out.empty() && g_.tensors()[n.out[0]].rate == Rate::step)
       return invalid("op '" + n.name + "' (" + n.op + ") reads parameters only; ops on parameters are not in this version: apply it to activations");
@@ -225,23 +254,10 @@ class Lowering {
     std::vector<NdSbp> in(n.in.size(), NdSbp(axes.size(), Sbp::B())), out(n.out.size(), NdSbp(axes.size(), Sbp::B()));
     for (std::size_t a = 0; a < axes.size(); ++a) {
       if (static_cast<int>(a) == dp || axes[a].size == 1) continue;
-      const kernels::Signature* best = nullptr;
-      double best_bytes = 0;
-      for (const auto& sig : signatures) {
-        double bytes = 0;
-        for (std::size_t i = 0; i < n.in.size(); ++i) {
-          const auto now = lies(n.in[i], s, a);
-          if (now) bytes += boxing_bytes(*now, sig.in[i], static_cast<double>(elements(types[i].shape) * size_of(types[i].dtype)),
-                                         static_cast<double>(axes[a].size));
-        }
-        for (std::size_t o = 0; o < n.out.size(); ++o)
-          if (const auto& hint = g_.tensors()[n.out[o]].hint; hint && a < hint->size()) {
-            const auto& type = g_.tensors()[n.out[o]].type;
-            bytes += boxing_bytes(sig.out[o], (*hint)[a], static_cast<double>(elements(type.shape) * size_of(type.dtype)),
-                                  static_cast<double>(axes[a].size));
-          }
-        if (!best || bytes < best_bytes) best = &sig, best_bytes = bytes;
-      }
+      const kernels::Signature* best = deduced.empty() ? cheapest(n, signatures, a) : &deduced[a];
+      if (!best)
+        return invalid("op '" + n.name + "' (" + n.op + "): no row of its SBP table gives a gradient that lies like its parameter on axis '" +
+                       axes[a].name + "'");
       for (std::size_t i = 0; i < n.in.size(); ++i) in[i][a] = best->in[i];
       for (std::size_t o = 0; o < n.out.size(); ++o) out[o][a] = best->out[o];
     }
@@ -263,7 +279,7 @@ class Lowering {
     for (std::size_t o = 0; o < n.out.size(); ++o) {
       const auto& type = g_.tensors()[n.out[o]].type;
       PlanTensor t{g_.tensors()[n.out[o]].name, type.dtype, type.shape, s, full(s, out[o]), g_.tensors()[n.out[o]].rate, false};
-      if (is_grad_.count(n.out[o])) {
+      if (param_of_grad_.count(n.out[o])) {
         if (dp < 0) return invalid("training needs a mesh with a dp axis (stage " + std::to_string(s) + " has " + to_string(mesh(s)) + ")");
         t.rate = Rate::step;
         t.lane_terms = true;
@@ -351,16 +367,19 @@ class Lowering {
   const Graph& g_;
   const std::vector<std::int32_t>& stage_of_unit_;
   Plan& plan_;
+  Deduction deduced_;
   Lowered low_;
   std::vector<std::int32_t> home_;                       // graph value -> plan tensor
-  std::set<Value> is_grad_, param_fixed_;
-  std::map<std::tuple<std::int32_t, std::int32_t, std::string>, std::int32_t> boxed_;
+  std::map<Value, Value> param_of_grad_;
+  std::set<Value> param_fixed_;
+  std::map<std::int32_t, std::vector<std::int32_t>> boxed_;   // home -> its copies with other layouts
 };
 
 }  // namespace
 
 Expected<Lowered> lower(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, Plan& plan) {
-  return Lowering(graph, stage_of_unit, plan).run();
+  TROUPE_ASSIGN(Deduction deduced, deduce(graph, stage_of_unit, plan));
+  return Lowering(graph, stage_of_unit, plan, std::move(deduced)).run();
 }
 
 }  // namespace troupe::runtime

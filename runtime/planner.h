@@ -71,10 +71,10 @@ class Planner {
   using Found = std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>>;   // (stage, tensor of the use)
   Status make_parameters();
   Status make_group(const Group& group);
-  /// A gradient is reduced along dp only. Where it lies otherwise than its parameter on another axis, a
-  /// reduction there would be needed too, and there is none yet.
-  Status check_gradient(const PlanTensor& grad, const PlanTensor& param) const;
-  /// P -> S(0) along dp (reduce-scatter), then S(0) -> B (all-gather): two boxings, both visible.
+  /// True where places of a model axis each know a part of the sum (a norm's weight over sequence shards).
+  bool summed_on_model_axis(const PlanTensor& grad) const;
+  /// P -> S(0) along dp (reduce-scatter), P -> B on the model axes where needed (all-reduce), then S(0) -> B along dp
+  /// (all-gather): visible boxings all of them.
   void reduce(const Group& group, const Mesh& mesh, Where writer, PlanChannel grads,
               const std::vector<std::pair<std::size_t, std::int32_t>>& uses, std::map<std::int32_t, Where>& norm,
               std::map<std::int32_t, Where>& update, Found& for_norm, Found& for_update);

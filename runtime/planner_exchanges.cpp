@@ -61,11 +61,10 @@ void Planner::cost_exchanges() {
       // The first dp coordinate stands for all: widths and shares differ by one unit at most.
       Layout a = plan_.layout(x.moves[i].from, 0), b = plan_.layout(x.moves[i].to, 0);
       if (i == 0) x.collective = collective_of(a, b);
-      std::vector<Holding> wanted;
-      for (std::int64_t p = 0; p < b.mesh.size(); ++p) wanted.push_back(b.holding_at(p));
-      const auto plan = from.lane_terms ? plan_boxing(lane_holdings(plan_, from), wanted) : plan_boxing(a, b);
-      if (!plan.ok()) continue;   // instantiate() reports it with its names
-      x.bytes += plan->moved_bytes(size_of(from.dtype));
+      const auto plan = from.lane_terms ? lane_boxing(plan_, x.moves[i].from, x.moves[i].to, b.mesh.ranks[0]) : plan_boxing(a, b);
+      if (!plan.ok()) continue;   // local_plan() reports it with its names
+      // Lanes meet once for each coordinate on the model axes.
+      x.bytes += plan->moved_bytes(size_of(from.dtype)) * (from.lane_terms ? b.mesh.size() / b.mesh.axis_size("dp") : 1);
       seconds += boxing_seconds(*plan, size_of(from.dtype), plan_.costs);
     }
     x.seconds = seconds;

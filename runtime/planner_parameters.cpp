@@ -68,20 +68,19 @@ Status Planner::make_group(const Group& group) {
   if (!trains) return {};
 
   // Gradients by the segment that makes them: one accumulator channel each.
-  std::map<Where, std::vector<std::pair<std::size_t, std::int32_t>>> made_by;   // -> (param, use tensor)
+  std::map<std::pair<Where, bool>, std::vector<std::pair<std::size_t, std::int32_t>>> made_by;   // -> (param, use tensor)
   for (auto p : group.params)
-    for (auto t : low_.params[p].grads) {
-      TROUPE_TRY(check_gradient(plan_.tensors[t], plan_.tensors[low_.params[p].tensor]));
-      made_by[writer_[t]].push_back({p, t});
-    }
+    for (auto t : low_.params[p].grads)
+      made_by[{writer_[t], summed_on_model_axis(plan_.tensors[t])}].push_back({p, t});
   Found for_norm, for_update;
-  for (const auto& [writer, uses] : made_by) {
+  for (const auto& [key, uses] : made_by) {
+    const auto [writer, summed] = key;
     PlanChannel c;
     c.kind = PlanChannel::Kind::gradient;
-    c.name = at(writer).name + ".grads" + (at(writer).name.rfind(group.name + ".", 0) == 0 ? "" : ".of." + group.name);
+    c.name = at(writer).name + ".grads" + (at(writer).name.rfind(group.name + ".", 0) == 0 ? "" : ".of." + group.name) + (summed ? ".sums" : "");
     c.rate = Rate::step;
     for (const auto& [p, t] : uses) put(c, t);
-    if (!reduces) {
+    if (!reduces && !summed) {
       const std::int32_t s = writer.role;
       const auto id = connect(std::move(c), writer, {norm[s], update[s]});
       for (std::size_t i = 0; i < uses.size(); ++i) {
@@ -99,62 +98,73 @@ Status Planner::make_group(const Group& group) {
   return {};
 }
 
-Status Planner::check_gradient(const PlanTensor& grad, const PlanTensor& param) const {
+bool Planner::summed_on_model_axis(const PlanTensor& grad) const {
   const Mesh& mesh = plan_.meshes[grad.mesh];
   for (std::size_t a = 0; a < mesh.axes.size(); ++a)
-    if (static_cast<int>(a) != dp_axis(mesh) && mesh.axes[a].size > 1 && !(grad.sbp[a] == param.sbp[a]))
-      return invalid("the gradient '" + grad.name + "' is " + to_string(grad.sbp[a]) + " on axis " + mesh.axes[a].name +
-                     " and its parameter '" + param.name + "' is " + to_string(param.sbp[a]) +
-                     ": a reduction along that axis is not in this version; use " + mesh.axes[a].name + "=1");
-  return {};
+    if (static_cast<int>(a) != dp_axis(mesh) && mesh.axes[a].size > 1 && grad.sbp[a].is_partial()) return true;
+  return false;
 }
 
 void Planner::reduce(const Group& group, const Mesh& mesh, Where writer, PlanChannel grads,
             const std::vector<std::pair<std::size_t, std::int32_t>>& uses, std::map<std::int32_t, Where>& norm,
             std::map<std::int32_t, Where>& update, Found& for_norm, Found& for_update) {
-  PlanExchange scatter, gather;
-  scatter.name = grads.name + ".reduce_scatter";
-  gather.name = grads.name + ".all_gather";
-  scatter.rate = gather.rate = Rate::step;
-  std::vector<std::int32_t> shares, wholes;
+  // Three layouts of each use's gradient after its lanes: a share along dp, still a sum on the model axes where it
+  // was made as one; the share with that sum done; the whole.
+  std::vector<std::int32_t> shares, sums, wholes;
+  const bool summed = summed_on_model_axis(plan_.tensors[uses.front().second]);
+  auto add_tensor = [&](PlanTensor t, const std::string& name) {
+    t.name = name;
+    plan_.tensors.push_back(std::move(t));
+    low_.producer.push_back(-1);
+    return static_cast<std::int32_t>(plan_.tensors.size()) - 1;
+  };
   for (const auto& [p, t] : uses) {
-    PlanTensor share = plan_.tensors[low_.params[p].tensor];
-    share.name = plan_.tensors[t].name + ".share";
+    const std::string name = plan_.tensors[t].name;
+    const PlanTensor whole = plan_.tensors[low_.params[p].tensor];
+    PlanTensor share = whole;
     share.sbp[dp_axis(mesh)] = Sbp::S(0);
-    PlanTensor whole = plan_.tensors[low_.params[p].tensor];
-    whole.name = plan_.tensors[t].name + ".sum";
-    plan_.tensors.push_back(share);
-    plan_.tensors.push_back(whole);
-    low_.producer.insert(low_.producer.end(), 2, -1);
-    shares.push_back(static_cast<std::int32_t>(plan_.tensors.size()) - 2);
-    wholes.push_back(static_cast<std::int32_t>(plan_.tensors.size()) - 1);
-    scatter.moves.push_back({t, shares.back()});
-    gather.moves.push_back({shares.back(), wholes.back()});
+    PlanTensor part = share;
+    for (std::size_t a = 0; a < mesh.axes.size(); ++a)
+      if (static_cast<int>(a) != dp_axis(mesh) && plan_.tensors[t].sbp[a].is_partial()) part.sbp[a] = Sbp::P();
+    shares.push_back(add_tensor(part, name + ".share"));
+    sums.push_back(summed ? add_tensor(share, name + ".share.sum") : shares.back());
+    wholes.push_back(add_tensor(whole, name + ".sum"));
   }
-  std::map<std::int32_t, Where> scatter_at, gather_at;
-  const std::int32_t first = group.stages.front();
-  scatter_at[first] = add_exchange(scatter, Rate::step, first, true);
-  gather_at[first] = add_exchange(gather, Rate::step, first, true);
-  for (auto s : group.stages) {
-    if (s == first) continue;
-    scatter_at[s] = add_exchange_end(scatter_at[first], s);
-    gather_at[s] = add_exchange_end(gather_at[first], s);
-  }
+  std::vector<std::int32_t> grads_of;
+  for (const auto& [p, t] : uses) grads_of.push_back(t);
+
+  // One end of an exchange on each stage of the group.
+  auto everywhere = [&](const std::string& name, const std::vector<std::int32_t>& from, const std::vector<std::int32_t>& to) {
+    PlanExchange x;
+    x.name = name;
+    x.rate = Rate::step;
+    for (std::size_t i = 0; i < from.size(); ++i) x.moves.push_back({from[i], to[i]});
+    std::map<std::int32_t, Where> at_stage;
+    for (auto s : group.stages)
+      at_stage[s] = at_stage.empty() ? add_exchange(x, Rate::step, s, true) : add_exchange_end(at_stage.begin()->second, s);
+    return at_stage;
+  };
+  auto scatter = everywhere(grads.name + ".reduce_scatter", grads_of, shares);
+  auto sum = summed ? everywhere(grads.name + ".all_reduce", shares, sums) : scatter;
+  auto gather = everywhere(grads.name + ".all_gather", sums, wholes);
+
   // The update reads the unreduced sums too: they stay until the commit, so that a failure finds them.
-  const auto id = connect(std::move(grads), writer, {scatter_at[writer.role], update[writer.role]});
+  const auto id = connect(std::move(grads), writer, {scatter[writer.role], update[writer.role]});
   for (std::size_t i = 0; i < uses.size(); ++i) place_[uses[i].second] = {id, static_cast<std::int32_t>(i)};
   for (auto s : group.stages) {
-    PlanChannel share, whole;
-    share.kind = whole.kind = PlanChannel::Kind::reduced;
-    share.rate = whole.rate = Rate::step;
-    share.name = scatter.name;
-    whole.name = gather.name;
-    for (auto t : shares) put(share, t);
-    for (auto t : wholes) put(whole, t);
-    const auto share_id = connect(std::move(share), scatter_at[s], {norm[s], gather_at[s]});
-    const auto whole_id = connect(std::move(whole), gather_at[s], {update[s]});
+    auto channel = [&](const std::vector<std::int32_t>& tensors, Where from, const std::vector<Where>& readers) {
+      PlanChannel c;
+      c.kind = PlanChannel::Kind::reduced;
+      c.rate = Rate::step;
+      c.name = at(from).name;
+      for (auto t : tensors) put(c, t);
+      return connect(std::move(c), from, readers);
+    };
+    if (summed) channel(shares, scatter[s], {sum[s]});
+    const auto sum_id = channel(sums, sum[s], {norm[s], gather[s]});
+    const auto whole_id = channel(wholes, gather[s], {update[s]});
     for (std::size_t i = 0; i < uses.size(); ++i) {
-      for_norm[{s, uses[i].second}] = {share_id, static_cast<std::int32_t>(i)};
+      for_norm[{s, uses[i].second}] = {sum_id, static_cast<std::int32_t>(i)};
       for_update[{s, uses[i].second}] = {whole_id, static_cast<std::int32_t>(i)};
     }
   }

@@ -26,21 +26,24 @@ class Builder {
     const std::string unit = "layers." + std::to_string(layer);
     g_.unit(unit);
     prefix_ = "model." + unit + ".";
+    const std::int64_t group = m.heads / m.kv_heads * m.head_dim;   // query columns that share a key-value head
     const Attrs rope{{"head_dim", m.head_dim}, {"theta", m.rope_theta}, {"inverse", std::int64_t{0}}};
     const Value n = norm(x, prefix_ + "input_layernorm.weight");
-    Value q = linear(n, "self_attn.q_proj", m.heads * m.head_dim, m.dim);       // (B, T, heads * D)
-    Value k = linear(n, "self_attn.k_proj", m.kv_heads * m.head_dim, m.dim);    // (B, T, kv_heads * D)
-    const Value v = linear(n, "self_attn.v_proj", m.kv_heads * m.head_dim, m.dim);
-    q = g_.op("rope", {q}, rope)[0];
+    Value q = linear(n, "self_attn.q_proj", m.heads * m.head_dim, m.dim, {{"unit", group}});            // (B, T, heads * D)
+    Value k = linear(n, "self_attn.k_proj", m.kv_heads * m.head_dim, m.dim, {{"unit", m.head_dim}});    // (B, T, kv_heads * D)
+    const Value v = linear(n, "self_attn.v_proj", m.kv_heads * m.head_dim, m.dim, {{"unit", m.head_dim}});
+    Attrs rope_q = rope;
+    rope_q.set("unit", group);
+    q = g_.op("rope", {q}, rope_q)[0];
     k = g_.op("rope", {k}, rope)[0];
     const Value o = g_.op("attention", {q, k, v}, {{"head_dim", m.head_dim}})[0];
-    const Value a = linear(o, "self_attn.o_proj", m.dim, m.heads * m.head_dim, true);
+    const Value a = linear(o, "self_attn.o_proj", m.dim, m.heads * m.head_dim, {{"in_unit", group}}, true);
     x = g_.op("add", {x, dropout(a, unit + ".attn")})[0];
     const Value n2 = norm(x, prefix_ + "post_attention_layernorm.weight");
     const Value gate = linear(n2, "mlp.gate_proj", m.ffn, m.dim);
     const Value up = linear(n2, "mlp.up_proj", m.ffn, m.dim);
     const Value h = g_.op("swiglu", {gate, up})[0];
-    const Value d = linear(h, "mlp.down_proj", m.dim, m.ffn, true);
+    const Value d = linear(h, "mlp.down_proj", m.dim, m.ffn, {}, true);
     return g_.op("add", {x, dropout(d, unit + ".mlp")})[0];
   }
 
@@ -61,8 +64,9 @@ class Builder {
   Value embedding() {
     return g_.param("model.embed_tokens.weight", {c_.model.vocab, c_.model.dim}, Init::normal(std_of(false)));
   }
-  Value linear(Value x, const std::string& name, std::int64_t out, std::int64_t in, bool residual = false) {
-    return g_.op("linear", {x, g_.param(prefix_ + name + ".weight", {out, in}, Init::normal(std_of(residual)))})[0];
+  /// `units`: columns of the output ("unit") or input ("in_unit") that stay together where they are divided.
+  Value linear(Value x, const std::string& name, std::int64_t out, std::int64_t in, const Attrs& units = {}, bool residual = false) {
+    return g_.op("linear", {x, g_.param(prefix_ + name + ".weight", {out, in}, Init::normal(std_of(residual)))}, units)[0];
   }
   Value norm(Value x, const std::string& name) {
     return g_.op("rmsnorm", {x, g_.param(name, {c_.model.dim}, Init::constant(1), false)}, {{"eps", c_.model.norm_eps}})[0];

@@ -20,8 +20,6 @@ Expected<Prepared> prepare(const JobArguments& a, int& code) {
   if (a.sample && p.config.sample.tokens == 0) return invalid("--sample with 'sample.tokens' = 0 asks for an empty text");
   code = exit_plan;
   TROUPE_ASSIGN(p.mesh, mesh_of(p.config.mesh));
-  if (p.mesh.tp > 1)
-    return invalid("tp=" + std::to_string(p.mesh.tp) + ": tensor parallelism is not in this version; use tp=1 and dp or pp instead");
   TROUPE_TRY(check_mesh(p.mesh, p.config));
   return p;
 }

@@ -1,0 +1,41 @@
+// Deduction of layouts along the model axes of a mesh: which row of its SBP table each forward op takes.
+//
+// A model axis (tp) is there to divide the model. So of all layouts those come first that leave the fewest
+// bytes of parameters on a place, and of these the one that costs least time: computing, and the boxings of the
+// forward pass and of its mirror image, the backward pass. On a transformer this finds Megatron's layout
+// (Shoeybi et al., 2019: column, row, column, row) with sequence-sharded norms between (Korthikanti et al.,
+// 2022) without being told. The search is a dynamic program over the ops in order; a state is how the values lie
+// that are still to be read. OneFlow (Yuan et al., 2021) decides op by op instead.
+//
+// dp is no axis of deduction: see docs/decisions/0004.
+#pragma once
+
+#include "runtime/plan.h"
+
+namespace troupe::runtime {
+
+/// What a layout costs on the largest place.
+struct LayoutCost {
+  double param_bytes = 0;
+  double seconds = 0;                  ///< of one microbatch, forward and backward; without overlap
+  bool operator<(const LayoutCost& o) const {
+    return param_bytes != o.param_bytes ? param_bytes < o.param_bytes : seconds < o.seconds;
+  }
+};
+
+struct Deduction {
+  /// By node of the graph, then by mesh axis; empty for backward nodes and for what is no op.
+  std::vector<std::vector<kernels::Signature>> signatures;
+  LayoutCost cost;                     ///< of the first program, all model axes together
+};
+
+/// `plan` has meshes, costs and programs. Error: hints and signatures that no layout satisfies, by name.
+Expected<Deduction> deduce(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, const Plan& plan);
+
+/// Which row of the table an input's gradient takes: how it lies when the op's backward pass makes it.
+Sbp gradient_lies(const kernels::Signature& signature, std::size_t input);
+
+/// True when both cut a tensor of this shape into the same parts over `n` places.
+bool same_parts(const Sbp& a, const Sbp& b, const Shape& shape, std::int64_t n);
+
+}  // namespace troupe::runtime
