@@ -91,7 +91,7 @@ LaneSchedule lane_schedule(const std::vector<std::int32_t>& microbatches, std::i
         const auto it = done.find({sibling.lo, sibling.hi});
         if (it == done.end()) break;
         // Addition commutes bit for bit, so the sum goes wherever is lower.
-        const auto [into, from] = std::minmax(copy, it->second);
+        const std::int32_t into = std::min(copy, it->second), from = std::max(copy, it->second);
         act.merges.push_back({into, from});
         free.insert(from);
         done.erase(it);
