@@ -24,6 +24,7 @@ class Differentiator final : public kernels::GradContext {
     g_.backward_ = true;
     for (std::int32_t i = last; i >= 0 && g_.status_.ok(); --i) visit(i);
     g_.backward_ = false;
+    g_.of_ = -1;
     g_.unit_ = unit;
     g_.program_ = program;
     collect_params();
@@ -75,6 +76,7 @@ class Differentiator final : public kernels::GradContext {
       bool any = is_root;
       const std::int32_t unit = g_.unit_ = n.unit;
       node_ = i;
+      g_.of_ = -1;   // sums of what flows back belong to no op
       name_ = n.name;
       attrs_ = n.attrs;
       const auto outputs = n.out;
@@ -92,6 +94,7 @@ class Differentiator final : public kernels::GradContext {
       }
       if (!any || !needs_[outputs[0]]) return;
     }
+    g_.of_ = i;
     const auto* def = g_.ops_->find(g_.nodes_[i].op);
     if (!def->gradient) return g_.fail("op '" + name_ + "' (" + def->name + ") has no gradient, and the loss depends on it");
     if (Status s = def->gradient(*this); !s.ok()) g_.fail("gradient of '" + name_ + "': " + s.message());

@@ -130,20 +130,7 @@ class AxisSearch {
       return {ports};
     }
     if (places(n) == 1) return {whole};
-    const auto* def = g_.ops().find(n.op);
-    std::vector<TensorType> types;
-    for (Value v : n.in) types.push_back(g_.tensors()[v].type);
-    auto table = def->signatures ? def->signatures(types, n.attrs) : std::vector<Signature>{};
-    // Samples are what dp divides: a model axis that divided them as well would only be another dp.
-    std::erase_if(table, [&](const Signature& sig) {
-      for (std::size_t i = 0; i < n.in.size(); ++i)
-        if (g_.tensors()[n.in[i]].rate == Rate::microbatch && sig.in[i].is_split() && sig.in[i].dim == 0) return true;
-      for (std::size_t o = 0; o < n.out.size(); ++o)
-        if (g_.tensors()[n.out[o]].type.shape.size() > 1 && sig.out[o].is_split() && sig.out[o].dim == 0) return true;
-      return false;
-    });
-    table.push_back(whole);
-    return table;
+    return model_rows(g_, n);
   }
 
   double boxing_s(const Sbp& from, const Sbp& to, const TensorType& type, std::int64_t n) const {
@@ -212,7 +199,7 @@ class AxisSearch {
       return it == known.end() || same_parts(it->second, wanted, t.type.shape, n);
     };
     if (!agrees(s.params) || !agrees(params_)) return false;
-    if (program_ == 0 && !s.params.count(v)) s.cost.param_bytes += bytes_of(t.type) * share(wanted, t.type.shape, n);
+    if (program_ == 0 && !s.params.count(v)) s.cost.param_bytes += bytes_of(t.type) / (wanted.is_split() ? static_cast<double>(n) : 1);
     s.params[v] = wanted;
     // A gradient that is a sum over this axis is reduced once a step.
     if (needs_grad_[v] && program_ == 0 && gradient_lies(sig, input).is_partial())
@@ -239,6 +226,20 @@ bool same_parts(const Sbp& a, const Sbp& b, const Shape& shape, std::int64_t n) 
   for (std::int64_t i = 0; i < n; ++i)
     if (!(split_range({0, whole}, n, i, a.unit) == split_range({0, whole}, n, i, b.unit))) return false;
   return true;
+}
+
+std::vector<Signature> model_rows(const Graph& graph, const Node& node) {
+  const auto* def = graph.ops().find(node.op);
+  std::vector<TensorType> types;
+  for (Value v : node.in) types.push_back(graph.tensors()[v].type);
+  auto table = def->signatures ? def->signatures(types, node.attrs) : std::vector<Signature>{};
+  std::erase_if(table, [&](const Signature& sig) {
+    for (std::size_t i = 0; i < node.in.size(); ++i)
+      if (graph.tensors()[node.in[i]].rate == Rate::microbatch && sig.in[i].is_split() && sig.in[i].dim == 0) return true;
+    return false;
+  });
+  table.push_back({std::vector<Sbp>(node.in.size(), Sbp::B()), std::vector<Sbp>(node.out.size(), Sbp::B())});
+  return table;
 }
 
 Sbp gradient_lies(const Signature& signature, std::size_t input) {

@@ -1,7 +1,7 @@
 // Deduction of layouts along the model axes of a mesh: which row of its SBP table each forward op takes.
 //
 // A model axis (tp) is there to divide the model. So of all layouts those come first that leave the fewest
-// bytes of parameters on a place, and of these the one that costs least time: computing, and the boxings of the
+// bytes of parameters on a place (whole heads that do not divide evenly are no loss), and of these the one that costs least time: computing, and the boxings of the
 // forward pass and of its mirror image, the backward pass. On a transformer this finds Megatron's layout
 // (Shoeybi et al., 2019: column, row, column, row) with sequence-sharded norms between (Korthikanti et al.,
 // 2022) without being told. The search is a dynamic program over the ops in order; a state is how the values lie
@@ -14,9 +14,9 @@
 
 namespace troupe::runtime {
 
-/// What a layout costs on the largest place.
+/// What a layout costs.
 struct LayoutCost {
-  double param_bytes = 0;
+  double param_bytes = 0;              ///< of a place that has an even part of what is divided
   double seconds = 0;                  ///< of one microbatch, forward and backward; without overlap
   bool operator<(const LayoutCost& o) const {
     return param_bytes != o.param_bytes ? param_bytes < o.param_bytes : seconds < o.seconds;
@@ -31,6 +31,10 @@ struct Deduction {
 
 /// `plan` has meshes, costs and programs. Error: hints and signatures that no layout satisfies, by name.
 Expected<Deduction> deduce(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, const Plan& plan);
+
+/// The rows of an op's table that a model axis may take. Samples (dim 0 of what is made per microbatch) are what dp
+/// divides: a model axis that divided them as well would only be another dp.
+std::vector<kernels::Signature> model_rows(const Graph& graph, const Node& node);
 
 /// Which row of the table an input's gradient takes: how it lies when the op's backward pass makes it.
 Sbp gradient_lies(const kernels::Signature& signature, std::size_t input);

@@ -99,6 +99,7 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
   n.unit = unit_;
   n.program = program_;
   n.backward = backward_;
+  n.of = of_;
   for (std::size_t i = 0; i < out->size(); ++i)
     n.out.push_back(add_tensor(n.name + (out->size() > 1 ? ":" + std::to_string(i) : ""), (*out)[i], rate,
                                static_cast<std::int32_t>(nodes_.size())));

@@ -71,6 +71,7 @@ struct Node {
   std::int32_t unit = 0;
   std::int32_t program = 0;
   bool backward = false;
+  std::int32_t of = -1;                  ///< backward: the forward node whose gradient this is part of
   Init init;                             ///< parameters
   bool decay = true;                     ///< parameters: weight decay applies
 };
@@ -142,6 +143,7 @@ class Graph {
   kernels::AdamW hyper_;
   std::int32_t unit_ = 0, program_ = 0;
   bool backward_ = false;
+  std::int32_t of_ = -1;
 };
 
 }  // namespace troupe::runtime

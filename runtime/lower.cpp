@@ -204,6 +204,17 @@ class Lowering {
     return home;
   }
 
+  /// A copy of the value lies that way already.
+  bool there(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const {
+    for (const std::int32_t id : variants(home_[v])) {
+      const PlanTensor& t = plan_.tensors[id];
+      if (axis < t.sbp.size() && plan_.meshes[t.mesh].axes == mesh(stage).axes &&
+          same_parts(t.sbp[axis], wanted, t.shape, mesh(stage).axes[axis].size))
+        return true;
+    }
+    return false;
+  }
+
   /// Bytes that each place sends to have a value as `wanted` along a model axis of `stage`, from its nearest copy.
   double missing_bytes(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const {
     const TensorType& type = g_.tensors()[v].type;
@@ -220,14 +231,38 @@ class Lowering {
     return least;
   }
 
-  /// The row of its table that a backward op takes along a model axis: the one that moves least.
+  /// True where a row reads what the forward op has read and made as the forward op did.
+  bool mirrors(const Node& n, const kernels::Signature& sig, std::size_t axis) const {
+    if (n.of < 0) return true;
+    const Node& f = g_.nodes()[n.of];
+    const kernels::Signature& forward = deduced_.signatures[n.of][axis];
+    auto agrees = [&](std::size_t i, const std::vector<Value>& values, const std::vector<Sbp>& lies) {
+      for (std::size_t j = 0; j < values.size(); ++j)
+        if (values[j] == n.in[i] && !lies[j].is_partial() &&
+            !same_parts(lies[j], sig.in[i], g_.tensors()[n.in[i]].type.shape, mesh(stage(n)).axes[axis].size))
+          return false;
+      return true;
+    };
+    for (std::size_t i = 0; i < n.in.size(); ++i)
+      if (!agrees(i, f.in, forward.in) || !agrees(i, f.out, forward.out)) return false;
+    return true;
+  }
+
+  /// The row of its table that a backward op takes along a model axis: of those that mirror the forward op, the one
+  /// that moves least.
   const kernels::Signature* cheapest(const Node& n, const std::vector<kernels::Signature>& table, std::size_t axis) const {
     const std::int32_t s = stage(n);
     const kernels::Signature* best = nullptr;
-    double best_bytes = 0;
+    // Bytes first; a slice moves none, but is a boxing that somebody undoes later.
+    std::pair<double, int> least{std::numeric_limits<double>::infinity(), 0};
     for (const auto& sig : table) {
+      if (!mirrors(n, sig, axis)) continue;
       double bytes = 0;
-      for (std::size_t i = 0; i < n.in.size(); ++i) bytes += missing_bytes(n.in[i], s, axis, sig.in[i]);
+      int boxings = 0;
+      for (std::size_t i = 0; i < n.in.size(); ++i) {
+        bytes += missing_bytes(n.in[i], s, axis, sig.in[i]);
+        boxings += !there(n.in[i], s, axis, sig.in[i]);
+      }
       for (std::size_t o = 0; o < n.out.size(); ++o)
         if (const auto it = param_of_grad_.find(n.out[o]); it != param_of_grad_.end()) {
           // A gradient lies like its parameter, or is a sum that is reduced to it once a step.
@@ -235,22 +270,32 @@ class Lowering {
           if (!sig.out[o].is_partial() || param.is_split())
             bytes += same_parts(sig.out[o], param, g_.tensors()[n.out[o]].type.shape, mesh(s).axes[axis].size) ? 0 : std::numeric_limits<double>::infinity();
         }
-      if (!best || bytes < best_bytes) best = &sig, best_bytes = bytes;
+      if (std::pair(bytes, boxings) < least) best = &sig, least = {bytes, boxings};
     }
-    return best_bytes < std::numeric_limits<double>::infinity() ? best : nullptr;
+    return best;
+  }
+
+  std::vector<kernels::Signature> backward_rows(const Node& n) const {
+    for (Value v : n.out)
+      if (param_of_grad_.count(v)) {   // dim 0 of a parameter's gradient is no sample
+        std::vector<TensorType> types;
+        for (Value in : n.in) types.push_back(g_.tensors()[in].type);
+        const auto* def = g_.ops().find(n.op);
+        auto table = def->signatures ? def->signatures(types, n.attrs) : std::vector<kernels::Signature>{};
+        table.push_back({std::vector<Sbp>(n.in.size(), Sbp::B()), std::vector<Sbp>(n.out.size(), Sbp::B())});
+        return table;
+      }
+    return model_rows(g_, n);
   }
 
   Status lower_op(const Node& n, const std::vector<kernels::Signature>& deduced) {
-    const auto* def = g_.ops().find(n.op);
     if (!n.out.empty() && g_.tensors()[n.out[0]].rate == Rate::step)
       return invalid("op '" + n.name + "' (" + n.op + ") reads parameters only; ops on parameters are not in this version: apply it to activations");
-    std::vector<TensorType> types;
-    for (Value v : n.in) types.push_back(g_.tensors()[v].type);
     const std::int32_t s = stage(n);
     const auto& axes = mesh(s).axes;
     const int dp = dp_axis(mesh(s));
-    auto signatures = def->signatures ? def->signatures(types, n.attrs) : std::vector<kernels::Signature>{};
-    signatures.push_back({std::vector<Sbp>(n.in.size(), Sbp::B()), std::vector<Sbp>(n.out.size(), Sbp::B())});
+    std::vector<kernels::Signature> signatures;
+    if (n.backward) signatures = backward_rows(n);
     std::vector<NdSbp> in(n.in.size(), NdSbp(axes.size(), Sbp::B())), out(n.out.size(), NdSbp(axes.size(), Sbp::B()));
     for (std::size_t a = 0; a < axes.size(); ++a) {
       if (static_cast<int>(a) == dp || axes[a].size == 1) continue;

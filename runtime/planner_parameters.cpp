@@ -139,10 +139,10 @@ void Planner::reduce(const Group& group, const Mesh& mesh, Where writer, PlanCha
     x.name = name;
     x.rate = Rate::step;
     for (std::size_t i = 0; i < from.size(); ++i) x.moves.push_back({from[i], to[i]});
-    std::map<std::int32_t, Where> at_stage;
-    for (auto s : group.stages)
-      at_stage[s] = at_stage.empty() ? add_exchange(x, Rate::step, s, true) : add_exchange_end(at_stage.begin()->second, s);
-    return at_stage;
+    const Where first = add_exchange(x, Rate::step, group.stages.front(), true);
+    std::map<std::int32_t, Where> ends;
+    for (auto s : group.stages) ends[s] = s == first.role ? first : add_exchange_end(first, s);
+    return ends;
   };
   auto scatter = everywhere(grads.name + ".reduce_scatter", grads_of, shares);
   auto sum = summed ? everywhere(grads.name + ".all_reduce", shares, sums) : scatter;

@@ -92,7 +92,6 @@ Status check_tensor(const Plan& plan, const PlanTensor& t) {
   for (std::size_t a = 0; a < t.sbp.size(); ++a) {
     if (t.sbp[a].kind > Sbp::Kind::partial || t.sbp[a].unit > bytes_max) return invalid(where + "has an SBP that this version does not know");
     if (t.sbp[a].is_partial() && t.dtype != DType::f32 && t.dtype != DType::f64) return invalid(where + "is a partial sum of no floating-point type");
-    if (t.sbp[a].is_partial() && t.lane_terms && static_cast<int>(a) != dp) return invalid("gradient '" + t.name + "' is partial on another axis than dp");
   }
   if (t.rate == Rate::microbatch && (t.mesh >= plan.stages || (dp >= 0 && !(t.sbp[dp] == Sbp::S(0)))))
     return invalid(where + "is made once per microbatch, and not on the dp coordinate of one stage that runs it");
