@@ -67,8 +67,6 @@ void common(CLI::App& command, JobArguments& a) {
   command.add_option("--mesh", a.mesh, "dp=2,pp=2; a dp width per stage: dp=2/1,pp=2");
   command.add_option("--set", a.overrides, "section.key=value, instead of what the configuration says (repeatable)")
       ->allow_extra_args(false);
-  command.add_option("--threads", a.threads, "threads of each worker's compute stream")->check(whole_number(1));
-  command.add_option("--data", a.data, "training text: plain, .gz or .dz");
 }
 
 }  // namespace
@@ -84,11 +82,14 @@ int main(int argc, char** argv) {
   cli.set_version_flag("--version", TROUPE_VERSION);
   auto* train = cli.add_subcommand("train", "Train a language model on this machine, one worker process per place");
   common(*train, a);
+  train->add_option("--data", a.data, "training text: plain, .gz or .dz");
+  train->add_option("--threads", a.threads, "threads of each worker's compute stream")->check(whole_number(1));
   train->add_option("--steps", a.steps, "stop after so many steps (the learning rate's horizon is schedule.steps)")->check(whole_number(0));
   train->add_option("--out", a.out, "output folder (default: runs/ and the configuration's name)");
+  bool traced = false;
+  train->add_flag("--trace", traced, "write trace.json for ui.perfetto.dev, of the first five steps");
   std::string trace_text;
-  auto* trace = train->add_option("--trace", trace_text, "write trace.json for ui.perfetto.dev, of COUNT steps from FIRST on (default 0:5)");
-  trace->expected(0, 1)->check(window_of_steps(a.trace))->type_name("[FIRST:COUNT]");
+  train->add_option("--trace-steps", trace_text, "the same, of COUNT steps from FIRST on")->check(window_of_steps(a.trace))->type_name("FIRST:COUNT");
   train->add_flag("--pin", a.pin, "pin each compute thread to a core of its own");
   train->add_flag("--quiet", a.quiet, "no progress line, no summary");
   auto* sample = train->add_option("--sample", a.sample_text, "at the end, go on from this text")->expected(0, 1);
@@ -96,7 +97,7 @@ int main(int argc, char** argv) {
   train->add_option("--net-device", a.net_devices, "UCX network device of rank 0, 1, ... (repeatable)")->allow_extra_args(false);
   train->add_option("--worker-prefix", a.worker_prefixes, "command put before worker 0, 1, ...: \"ip netns exec NAME\" (repeatable)")
       ->allow_extra_args(false);
-  train->add_option("--stall-limit", a.stall_s, "seconds without any message before the job gives up and says who waits for whom")
+  train->add_option("--stall-limit", a.stall_s, "seconds in which no act ends before the job gives up and says who waits for whom")
       ->check(whole_number(1));
   auto* plan = cli.add_subcommand("plan", "Show the plan: actors, channels, boxings, memory, predicted times");
   common(*plan, a);
@@ -119,7 +120,7 @@ int main(int argc, char** argv) {
     a.out = "runs/" + name.substr(0, name.rfind(".toml"));
   }
   a.sample = sample->count() > 0;
-  if (trace->count() > 0 && trace_text.empty()) a.trace = {.first = 0, .steps = 5};
+  if (traced && trace_text.empty()) a.trace = {.first = 0, .steps = 5};
   if (train->parsed()) return troupe::lm::train_command(app, a);
   if (plan->parsed()) return troupe::lm::plan_command(app, a);
   return troupe::lm::sim_command(app, a);

@@ -129,7 +129,11 @@ class Job {
       if (!w.exited) add(w.pidfd, 2, r);
     }
     add(signal_fd_, 3, 0);
-    ::poll(fds.data(), fds.size(), 200);
+    constexpr auto poll_timeout = std::chrono::milliseconds(200);
+    const auto before = clock::now();
+    ::poll(fds.data(), fds.size(), static_cast<int>(poll_timeout.count()));
+    // Whoever stopped this process (Ctrl-Z, a suspended machine) stopped the clock of the others' silence, too.
+    if (clock::now() - before > 5 * poll_timeout) heard();
     for (std::size_t i = 0; i < fds.size() && !over_; ++i) {
       if (fds[i].revents == 0) continue;
       auto [kind, r] = what[i];
@@ -145,7 +149,7 @@ class Job {
     if (options_.give_up)
       if (Status s = options_.give_up(); !s.ok()) return end(std::move(s), exit_output);
     const auto now = clock::now();
-    if (pending_ && now >= pending_until_) return end(*pending_, exit_worker);
+    if (pending_ && now >= pending_until_) return end(with_log(pending_rank_, *pending_), exit_worker);
     if (static_cast<Rank>(stopped_.size()) == plan_.workers()) return end({}, exit_ok);
     if (explaining_ && (now >= explain_until_ || static_cast<Rank>(explanations_.size()) == plan_.workers())) return stalled();
     if (!explaining_ && now - last_message_ > std::chrono::seconds(options_.stall_s)) {
@@ -177,8 +181,15 @@ class Job {
     if (!s.ok()) broken_.insert(r);   // its process is about to end; `died` says how
   }
 
+  /// A sign of progress: whatever was taken for a stall is none.
+  void heard() {
+    last_message_ = clock::now();
+    explaining_ = false;
+    explanations_.clear();
+  }
+
   void handle(Rank r, FromWorker& message) {
-    if (!explaining_) last_message_ = clock::now();
+    if (!std::holds_alternative<Explained>(message)) heard();
     if (auto* m = std::get_if<WorkerAddress>(&message)) {
       addresses_.addresses[r] = m->blob;
       if (static_cast<Rank>(addresses_.addresses.size()) == plan_.workers())
@@ -207,6 +218,7 @@ class Job {
       if (s.code() == Code::unavailable) {
         // Most likely another worker has died, and that one is the culprit: give its death a moment to show.
         pending_ = s;
+        pending_rank_ = r;
         pending_until_ = clock::now() + std::chrono::milliseconds(700);
       } else {
         end(with_log(r, s), session_.diverged() ? exit_diverged : exit_worker);
@@ -249,6 +261,7 @@ class Job {
   bool over_ = false;
   std::set<Rank> stopped_, broken_;
   std::optional<Status> pending_;
+  Rank pending_rank_ = 0;
   clock::time_point pending_until_, last_message_, explain_until_;
   bool explaining_ = false;
   std::map<Rank, std::string> explanations_;

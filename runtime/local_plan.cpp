@@ -228,7 +228,7 @@ class Localizer {
 
   void place_memory() {
     std::int64_t at = 0;
-    auto take = [&](std::int64_t bytes, std::int64_t alignment = 64) {
+    auto take = [&](std::int64_t bytes, std::int64_t alignment = tensor_alignment) {
       at = aligned(at, alignment);
       const auto here = at;
       at += bytes;
@@ -238,7 +238,7 @@ class Localizer {
     for (auto& c : local_.channels) {
       const PlanChannel& pc = role_->channels[c.channel];
       const std::int64_t bytes = c.slot_bytes * c.slots;
-      c.offset = take(bytes, bytes >= page ? page : 64);
+      c.offset = take(bytes, bytes >= page ? page : tensor_alignment);
       switch (pc.kind) {
         case PlanChannel::Kind::activation: m.activations += bytes; break;
         case PlanChannel::Kind::stash: m.stash += bytes; break;

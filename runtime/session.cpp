@@ -66,7 +66,10 @@ ProgramMask Session::mask(const std::vector<std::int32_t>& programs) {
 
 void Session::start_readers(const std::vector<std::int32_t>& programs, std::int64_t version) {
   for (auto p : programs)
-    if (p > 0) go(p, version);
+    if (p > 0) {
+      if (options_.on_started) options_.on_started(plan_.programs[p], version);
+      go(p, version);
+    }
 }
 
 void Session::go(std::int32_t program, std::int64_t step) {

@@ -34,6 +34,7 @@ struct SessionOptions {
   std::function<double(std::int64_t step)> lr;   ///< of each step
   /// Programs besides training that read version v (made by v commits): evaluation, samples.
   std::function<std::vector<std::string>(std::int64_t version)> readers;
+  std::function<void(const std::string& program, std::int64_t version)> on_started;   ///< one of these begins
   std::function<void(const StepResult&)> on_step;
   /// A program other than training has closed: its reports, ordered by (name, microbatch).
   std::function<void(const std::string& program, std::int64_t step, const std::vector<Report>&)> on_closed;

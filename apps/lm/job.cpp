@@ -18,6 +18,11 @@ int say(const Status& status, int code) {
   return code;
 }
 
+/// A mesh that works and wastes: whoever plans or simulates it wants to know as well.
+static void warn(const Prepared& p) {
+  if (const auto text = mesh_warning(p.mesh, p.config); !text.empty()) std::fprintf(stderr, "troupe: warning: %s\n", text.c_str());
+}
+
 int train_command(const App& app, const JobArguments& a) {
   int code = exit_ok;
   auto p = prepare(a, code);
@@ -29,7 +34,8 @@ int plan_command(const App& app, const JobArguments& a) {
   int code = exit_ok;
   auto p = prepare(a, code);
   if (!p.ok()) return say(p.status(), code);
-  auto plan = make_plan(app, *p, a.data, a.sample);
+  warn(*p);
+  auto plan = make_plan(app, *p, "corpus", a.sample);
   if (!plan.ok()) return say(plan.status(), exit_plan);
   if (const Status s = verify(*plan); !s.ok()) return say(s, exit_plan);
   auto predicted = predict(*plan);
@@ -44,7 +50,8 @@ int sim_command(const App& app, const JobArguments& a) {
   int code = exit_ok;
   auto p = prepare(a, code);
   if (!p.ok()) return say(p.status(), code);
-  auto plan = make_plan(app, *p, a.data, false);
+  warn(*p);
+  auto plan = make_plan(app, *p, "corpus", false);
   if (!plan.ok()) return say(plan.status(), exit_plan);
   GameOptions options;
   options.every_program = false;

@@ -23,9 +23,9 @@ class Results {
   /// All workers are built: the first step's time begins.
   void ready() { last_ns_ = clock_.now_ns(); }
   void step(const runtime::StepResult& result);
-  /// What the evaluation of the parameters after `step` steps reported.
   /// An evaluation of this version has begun: lines of later steps wait for its line.
   void evaluating(std::int64_t version) { evaluating_.insert(version); }
+  /// What the evaluation of the parameters after `step` steps reported.
   void evaluated(std::int64_t step, const std::vector<runtime::Report>& reports);
   /// A line of its own among those of the progress.
   void note(const std::string& line) { progress_.note(line); }

@@ -81,12 +81,12 @@ JobOptions Training::options() {
   s.lr = [this](std::int64_t step) { return lr_at(p_.config.schedule, step); };
   s.readers = [this](std::int64_t version) {
     std::vector<std::string> programs;
-    if (evaluates_at(version)) {
-      programs.push_back("evaluate");
-      results_.evaluating(version);
-    }
+    if (evaluates_at(version)) programs.push_back("evaluate");
     if (a_.sample && version == steps_) programs.push_back("sample");
     return programs;
+  };
+  s.on_started = [this](const std::string& program, std::int64_t version) {
+    if (program == "evaluate") results_.evaluating(version);
   };
   s.on_step = [this](const StepResult& r) { results_.step(r); };
   s.on_closed = [this](const std::string& program, std::int64_t step, const std::vector<Report>& reports) {

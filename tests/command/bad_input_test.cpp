@@ -32,6 +32,24 @@ Outcome train_on(const std::string& data, const std::string& out) {
 
 }  // namespace
 
+TEST_CASE("fewer microbatches than stages is legal and a warning, whoever asks") {
+  TempDir dir;
+  const std::vector<std::string> wasteful = {"--mesh", "pp=4", "--set", "schedule.batch=2", "--set", "schedule.lanes=2"};
+  const std::string says = "4 stages, but only 2 microbatches";
+  for (const char* command : {"plan", "sim"}) {
+    auto words = troupe_command({command, std::string(TROUPE_CONFIGS) + "/lm-tiny.toml"});
+    words.insert(words.end(), wasteful.begin(), wasteful.end());
+    const auto o = run(words);
+    CHECK(o.code == 0);
+    CHECK_MESSAGE(o.err.find(says) != std::string::npos, o.err);
+  }
+  auto words = wasteful;
+  words.insert(words.end(), {"--steps", "1"});
+  const auto o = run(train(dir / "out", words));
+  CHECK(o.code == 0);
+  CHECK_MESSAGE(o.out.find(says) != std::string::npos, o.out);
+}
+
 TEST_CASE("a command line that makes no sense says which word, and the nearest one that does") {
   check_one_line(run(troupe_command({})), exit_usage, {"subcommand is required"});
   check_one_line(run(troupe_command({"trian", tiny})), exit_usage, {"unknown command 'trian'", "'train'"});

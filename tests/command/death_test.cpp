@@ -70,6 +70,18 @@ TEST_CASE("a worker that no longer answers: the job gives up and says who waits 
   check_failure(o, exit_stalled, {"no progress for 2 s", "program 'train', step ", "not closed by rank", "worker 1 does not answer", "worker 0:\n"});
 }
 
+TEST_CASE("a job that was stopped for longer than the stall limit goes on when it is continued") {
+  LongRun job("dp=1,pp=2", {"--stall-limit", "1"});
+  job.command.send_to_group(SIGSTOP);
+  ::usleep(2'500'000);
+  const int before = count_lines(job.dir / "out/metrics.jsonl");
+  job.command.send_to_group(SIGCONT);
+  REQUIRE(job.command.wait_for_lines(job.dir / "out/metrics.jsonl", before + 50));
+  ::usleep(1'500'000);
+  job.command.send(SIGTERM);
+  check_one_line(job.command.wait(2), exit_interrupted, {"interrupted by "});
+}
+
 TEST_CASE("Ctrl-C and SIGTERM end the job with 130, its files whole") {
   for (const char* mesh : meshes)
     for (int signal : {SIGINT, SIGTERM}) {

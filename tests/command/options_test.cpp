@@ -29,10 +29,10 @@ TEST_CASE("--trace keeps a window of steps: the first five, or the ones that are
     return traced_steps(dir / "out/trace.json");
   };
   CHECK(traced({"--trace"}) == std::set<std::int64_t>{0, 1, 2, 3, 4});
-  CHECK(traced({"--trace", "2:3"}) == std::set<std::int64_t>{2, 3, 4});
-  CHECK(traced({"--trace", "100:3"}).empty());
+  CHECK(traced({"--trace-steps", "2:3"}) == std::set<std::int64_t>{2, 3, 4});
+  CHECK(traced({"--trace", "--trace-steps", "100:3"}).empty());
   for (const char* wrong : {"3", "2:", ":2", "2:0", "-1:2", "a:b"})
-    check_one_line(run(train(dir / "out", {"--trace", wrong})), exit_usage, {"--trace", "FIRST:COUNT", std::string("'") + wrong + "'"});
+    check_one_line(run(train(dir / "out", {"--trace-steps", wrong})), exit_usage, {"--trace-steps", "FIRST:COUNT", std::string("'") + wrong + "'"});
 }
 
 TEST_CASE("--pin with more compute threads than cores names both numbers") {
