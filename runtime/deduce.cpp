@@ -14,7 +14,7 @@ namespace {
 using kernels::no_value;
 using kernels::Signature;
 
-constexpr std::size_t beam = 128;      // states kept after each op; a transformer needs about thirty
+constexpr std::size_t beam = 64;       // states kept after each op
 
 double bytes_of(const TensorType& t) { return static_cast<double>(elements(t.shape) * size_of(t.dtype)); }
 
@@ -86,7 +86,13 @@ class AxisSearch {
       states.clear();
       for (auto& [key, s] : next) states.push_back(std::move(s));
       std::stable_sort(states.begin(), states.end(), [](const StatePtr& a, const StatePtr& b) { return a->cost < b->cost; });
-      if (states.size() > beam) states.resize(beam);
+      // For each layout of the parameters that are read again: a cheap one may be one that a later op cannot read.
+      std::map<std::string, std::size_t> kept;
+      std::erase_if(states, [&](const StatePtr& s) {
+        std::string params;
+        for (const auto& [v, sbp] : s->params) params += std::to_string(v) + to_string(sbp);
+        return ++kept[params] > beam;
+      });
     }
     for (StatePtr s = states.front(); s->node >= 0; s = s->before) {
       const Node& n = g_.nodes()[s->node];

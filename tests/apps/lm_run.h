@@ -1,0 +1,85 @@
+// A whole job of the language model in one thread: production classes over simulated clock, network and devices.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "apps/lm/learning_rate.h"
+#include "apps/lm/model.h"
+#include "runtime/compile.h"
+#include "runtime/sim_cluster.h"
+#include "runtime/token_game.h"
+#include "runtime/verify.h"
+
+namespace troupe::test {
+
+using namespace troupe::runtime;
+
+struct Outcome {
+  std::string hash;
+  std::vector<double> losses, norms, eval;
+  std::string text;
+  bool operator==(const Outcome&) const = default;
+};
+
+inline std::string corpus() {
+  static const std::string path =
+      (std::filesystem::temp_directory_path() / ("troupe-lm-numbers-" + std::to_string(::getpid()) + ".txt")).string();
+  static const bool removed_at_exit = [] {
+    std::atexit([] { std::filesystem::remove(path); });
+    return true;
+  }();
+  (void)removed_at_exit;
+  std::ofstream out(path);
+  for (int i = 0; i < 400; ++i) out << "the " << i * 7919 % 1000 << " actors exchange " << i % 13 << " messages; ";
+  return path;
+}
+
+inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, const std::vector<std::int64_t>& dp,
+                               std::int64_t steps, std::uint64_t seed, std::int64_t tp = 1) {
+  CompileOptions o;
+  o.stages = stage_meshes(dp, tp);
+  o.lanes = static_cast<std::int32_t>(c.schedule.lanes);
+  o.seed = 3;
+  auto plan = compile(lm::build_model(c, app.ops(), corpus(), true), o);
+  if (!plan.ok()) return plan.status();
+  if (const Status s = verify(*plan); !s.ok()) return s;
+  Outcome out;
+  lm::Sampler sampler(c, "the ");
+  SessionOptions s;
+  s.steps = steps;
+  s.clip = c.optimizer.clip;
+  s.loss_divisor = static_cast<double>(tokens_per_step(c));
+  s.lr = [&](std::int64_t step) { return lm::lr_at(c.schedule, step); };
+  s.readers = [&](std::int64_t version) {
+    std::vector<std::string> programs;
+    if (version > 0 && version % c.eval.every == 0) programs.push_back("evaluate");
+    if (version == steps) programs.push_back("sample");
+    return programs;
+  };
+  s.on_step = [&](const StepResult& r) {
+    out.losses.push_back(r.loss);
+    out.norms.push_back(r.grad_norm);
+  };
+  s.on_closed = [&](const std::string& program, std::int64_t, const std::vector<Report>& reports) {
+    if (program == "sample") return sampler.finish(reports);
+    double sum = 0;
+    for (const auto& r : reports) sum += r.values[0];
+    out.eval.push_back(sum);
+  };
+  s.feed = [&](const std::string& name, std::int64_t, std::int32_t m, const Report* last) { return sampler.feed(name, m, last); };
+  SimClusterOptions cluster;
+  cluster.seed = seed;
+  auto run = run_simulated(*plan, app.ops(), app.actors(), s, cluster);
+  if (!run.ok()) return run.status();
+  out.hash = run->params_hash;
+  out.text = sampler.text();
+  return out;
+}
+
+}  // namespace troupe::test
