@@ -4,6 +4,7 @@
 #include <set>
 
 #include "runtime/token_game.h"
+#include "runtime/verify_parts.h"
 
 namespace troupe::runtime {
 
@@ -17,6 +18,28 @@ std::string in_units(std::int64_t bytes, bool up) {
 
 }  // namespace
 
+Status check_structure(const Plan& plan) {
+  TROUPE_TRY(check_tables(plan));
+  if (plan.roles.size() != static_cast<std::size_t>(plan.stages))
+    return invalid("the plan has no role for some stage");
+  std::vector<Trained> stages;
+  for (std::int32_t s = 0; s < plan.stages; ++s) {
+    TROUPE_ASSIGN(Trained trained, check_role(plan, s));
+    stages.push_back(std::move(trained));
+  }
+  for (std::size_t p = 0; p < plan.params.size(); ++p) {
+    const auto& param = plan.params[p];
+    std::set<bool> trained;
+    for (std::int32_t s = 0; s < plan.stages; ++s)
+      if (holds(plan, plan.tensors[param.tensor].mesh, s))
+        trained.insert(stages[static_cast<std::size_t>(s)].count(static_cast<std::int32_t>(p)) > 0);
+    if (trained.size() > 1) return invalid("parameter '" + param.name + "' is trained on some of its stages only");
+    if (trained.count(true) && !plan.trains)
+      return invalid("parameter '" + param.name + "' is trained, and the plan does not train");
+  }
+  return {};
+}
+
 Status verify(const Plan& plan, std::int64_t memory_bytes_max) {
   auto result = play(plan);
   if (!result.ok()) return result.status();
@@ -28,9 +51,10 @@ Status verify(const Plan& plan, std::int64_t memory_bytes_max) {
       if (!seen.insert(plan.dp_index(rank)).second) continue;
       TROUPE_ASSIGN(const LocalPlan local, local_plan(plan, rank));
       if (local.memory.total() > memory_bytes_max)
-        return Status(Code::exhausted, "the plan needs " + in_units(local.memory.total(), true) + " on rank " + std::to_string(rank) +
-                                           " and there are " + in_units(memory_bytes_max, false) +
-                                           ": use a smaller microbatch, more stages (pp) or fewer lanes");
+        return Status(Code::exhausted,
+                      "the plan needs " + in_units(local.memory.total(), true) + " on rank " + std::to_string(rank) +
+                          " and there are " + in_units(memory_bytes_max, false) +
+                          ": use a smaller microbatch, more stages (pp) or fewer lanes");
     }
   }
   return {};
