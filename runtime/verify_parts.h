@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cmath>
-#include <set>
+#include <map>
 
 #include "runtime/verify.h"
 
@@ -23,8 +23,8 @@ inline bool holds(const Plan& plan, std::int32_t mesh, std::int32_t stage) {
 /// Programs, meshes, tensors, exchanges and parameters, without the roles.
 Status check_tables(const Plan& plan);
 
-/// The parameters that a stage trains.
-using Trained = std::set<std::int32_t>;
+/// The parameters that a stage trains, and the gradients that it adds up for each: one per use, in graph order.
+using Trained = std::map<std::int32_t, std::vector<std::int32_t>>;
 
 /// The actors and channels of one stage and their memory. The plan has passed check_tables.
 Expected<Trained> check_role(const Plan& plan, std::int32_t stage);

@@ -1,6 +1,7 @@
 // The role of a stage: what its actors and channels promise each other, and their memory.
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "actors/act.h"
 #include "runtime/verify_parts.h"
@@ -43,12 +44,7 @@ class RoleCheck {
     return check_params();
   }
 
-  Trained trained() const {
-    Trained all;
-    for (const auto& [ref, count] : refs_)
-      if (ref.first == PlanActor::Kind::update) all.insert(ref.second);
-    return all;
-  }
+  Trained trained() const { return norms_; }
 
  private:
   Status refuse(const std::string& what) const { return invalid(where_ + what); }
@@ -331,8 +327,9 @@ class RoleCheck {
     return {};
   }
 
-  /// An update needs the whole sum for its part of the parameter; a norm needs each row of the sum once in the job.
-  Status check_gradients(const PlanActor& a, const PlanParamRef& ref) const {
+  /// The gradients are whole sums, those of all uses in the same parts, and there is room to add them up. An update's
+  /// parts are the parameter's; those of a norm are compared over the stages when all have been seen.
+  Status check_gradients(const PlanActor& a, const PlanParamRef& ref) {
     const PlanParam& p = plan_.params[ref.param];
     std::int32_t first = -1;
     for (const auto& use : ref.grads) {
@@ -342,14 +339,20 @@ class RoleCheck {
       if (first < 0) first = tensor;
       const PlanTensor& g = plan_.tensors[tensor];
       const bool whole = g.lane_terms
-                             ? plan_.meshes[plan_.tensors[p.tensor].mesh].axis_size("dp") == 1
+                             ? plan_.dp_width(stage_) == 1
                              : g.mesh == plan_.tensors[p.tensor].mesh &&
                                    std::none_of(g.sbp.begin(), g.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); });
       bool fits = g.dtype == DType::f32 && g.rate == Rate::step && g.shape == plan_.tensors[p.tensor].shape && whole;
       for (Rank r : plan_.meshes[stage_].ranks)
         fits = fits && plan_.extent(tensor, r) == plan_.extent(a.kind == PlanActor::Kind::update ? p.tensor : first, r);
       if (!fits) return refuse("'" + a.name + "' takes '" + g.name + "' for a gradient of parameter '" + p.name + "'");
+      if (a.kind == PlanActor::Kind::norm) norms_[ref.param].push_back(tensor);
     }
+    if (ref.grads.size() < 2) return {};
+    if (const auto sum = aligned(local_bytes(first)); a.scratch_bytes < sum)
+      return refuse("'" + a.name + "' has " + std::to_string(a.scratch_bytes) + " bytes of scratch; to add up the " +
+                    std::to_string(ref.grads.size()) + " gradients of parameter '" + p.name + "' it needs " +
+                    std::to_string(sum));
     return {};
   }
 
@@ -385,6 +388,7 @@ class RoleCheck {
   std::int64_t bytes_ = 0;                                         // of all channels so far
   std::map<std::int32_t, int> ends_;                               // exchange -> actors
   std::map<std::pair<PlanActor::Kind, std::int32_t>, int> refs_;   // (kind, parameter) -> references
+  Trained norms_;
 };
 
 }  // namespace

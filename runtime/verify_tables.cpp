@@ -1,6 +1,7 @@
 // The tables of a plan: programs, meshes, tensors, exchanges, parameters.
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "actors/act.h"
 #include "runtime/verify_parts.h"
