@@ -36,11 +36,29 @@ double tree_sum(Term node, const std::function<const double*(Term)>& known) {
 
 }  // namespace
 
-double combine_row_sums(const std::vector<double>& triples, std::int64_t rows) {
+Expected<double> combine_row_sums(const std::string& name, const std::vector<double>& triples, std::int64_t rows) {
+  auto of = [&](std::int64_t lo, std::int64_t hi) {
+    return "rows [" + std::to_string(lo) + ", " + std::to_string(hi) + ") of the " + std::to_string(rows) + " of '" +
+           name + "'";
+  };
   std::map<std::pair<std::int32_t, std::int32_t>, double> nodes;
-  for (std::size_t i = 0; i + 2 < triples.size(); i += 3)
-    nodes[{static_cast<std::int32_t>(triples[i]), static_cast<std::int32_t>(triples[i + 1])}] = triples[i + 2];
-  return tree_sum({0, static_cast<std::int32_t>(rows)}, [&](Term t) {
+  for (std::size_t i = 0; i + 2 < triples.size(); i += 3) {
+    if (!(triples[i] >= 0 && triples[i] < triples[i + 1] && triples[i + 1] <= static_cast<double>(rows)))
+      return invalid("a norm is of rows that '" + name + "' does not have");
+    const Term node{static_cast<std::int32_t>(triples[i]), static_cast<std::int32_t>(triples[i + 1])};
+    if (!is_tree_node(node, static_cast<std::int32_t>(rows)))
+      return invalid("a norm is of " + of(node.lo, node.hi) + ", which are no node of its tree");
+    nodes[{node.lo, node.hi}] += triples[i + 2];   // parts of the same rows
+  }
+  std::int32_t end = 0;
+  for (const auto& [node, sum] : nodes) {
+    if (node.first > end) return invalid("no norm is of " + of(end, node.first));
+    if (node.first < end) return invalid("two norms overlap in " + of(node.first, std::min(node.second, end)));
+    end = node.second;
+  }
+  if (end < rows) return invalid("no norm is of " + of(end, rows));
+  if (rows == 0) return 0.0;
+  return tree_sum({0, end}, [&](Term t) {
     const auto it = nodes.find({t.lo, t.hi});
     return it == nodes.end() ? nullptr : &it->second;
   });

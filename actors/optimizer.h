@@ -22,9 +22,10 @@ struct ParamPart {
   bool decay = true;                           ///< weight decay applies
 };
 
-/// Adds up a tensor's sums of squares from tree nodes of its rows: [lo, hi, sum] triples in any order.
-/// NU-2: each row is summed in float64 in a fixed order, rows along the fixed tree.
-double combine_row_sums(const std::vector<double>& triples, std::int64_t rows);
+/// Adds up the sums of squares of tensor `name` from tree nodes of its rows: [lo, hi, sum] triples. What comes for the
+/// same node is added as it comes: parts of the same rows. Nodes that leave rows out, or overlap and are not equal, are
+/// an error. NU-2: each row is summed in float64 in a fixed order, rows along the fixed tree.
+Expected<double> combine_row_sums(const std::string& name, const std::vector<double>& triples, std::int64_t rows);
 
 /// Reports the norm of each part: triples [row lo, row hi, sum of squares] for its rows.
 class NormBody final : public Body {

@@ -181,7 +181,7 @@ std::unique_ptr<actors::Body> Worker::Impl::norm_body(const LocalActor& a) {
     const PlanParam& p = plan.params[ref.param];
     const auto& first = ref.grads[0];
     const std::int32_t tensor = plan_channel(a.in[first.port]).tensors[first.index];
-    if (!plan.tensors[tensor].lane_terms && !first_replica(tensor)) continue;
+    if (!first_replica(tensor)) continue;
     actors::ParamPart part;
     part.name = p.name;
     part.extent = plan.extent(tensor, local.rank);
