@@ -55,7 +55,7 @@ struct Report {
   enum class Kind : std::uint8_t {
     value,                             ///< what the application reports, under a name of its own
     loss,                              ///< a microbatch's part of the loss that is minimised
-    norm,                              ///< a parameter's gradient: [row lo, row hi, sum of squares] of tree nodes of its rows
+    norm,                              ///< a parameter's gradient: [column, row lo, row hi, sum of squares] of tree nodes of its rows
     digest,                            ///< a parameter's bits; `name` is NAME|EXTENT
   };
   Kind kind = Kind::value;

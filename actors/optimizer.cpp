@@ -36,14 +36,38 @@ double tree_sum(Term node, const std::function<const double*(Term)>& known) {
 
 }  // namespace
 
-double combine_row_sums(const std::vector<double>& triples, std::int64_t rows) {
-  std::map<std::pair<std::int32_t, std::int32_t>, double> nodes;
-  for (std::size_t i = 0; i + 2 < triples.size(); i += 3)
-    nodes[{static_cast<std::int32_t>(triples[i]), static_cast<std::int32_t>(triples[i + 1])}] += triples[i + 2];   // 0 at first
-  return tree_sum({0, static_cast<std::int32_t>(rows)}, [&](Term t) {
-    const auto it = nodes.find({t.lo, t.hi});
-    return it == nodes.end() ? nullptr : &it->second;
-  });
+Expected<double> combine_row_sums(const std::string& name, const std::vector<double>& reported, std::int64_t rows) {
+  auto of = [&](std::int64_t lo, std::int64_t hi) {
+    return "rows [" + std::to_string(lo) + ", " + std::to_string(hi) + ") of the " + std::to_string(rows) + " of '" +
+           name + "'";
+  };
+  std::map<std::int64_t, std::map<std::pair<std::int32_t, std::int32_t>, double>> parts;   // column -> nodes
+  for (std::size_t i = 0; i + 3 < reported.size(); i += 4) {
+    const double *column = &reported[i], *lo = column + 1, *hi = lo + 1, *sum = hi + 1;
+    if (!(*lo >= 0 && *lo < *hi && *hi <= static_cast<double>(rows)) || !(*column >= 0))
+      return invalid("a norm is of rows that '" + name + "' does not have");
+    const Term node{static_cast<std::int32_t>(*lo), static_cast<std::int32_t>(*hi)};
+    if (!is_tree_node(node, static_cast<std::int32_t>(rows)))
+      return invalid("a norm is of " + of(node.lo, node.hi) + ", which are no node of its tree");
+    if (!parts[static_cast<std::int64_t>(*column)].try_emplace({node.lo, node.hi}, *sum).second)
+      return invalid("two norms are of " + of(node.lo, node.hi));
+  }
+  double total = 0;
+  if (rows > 0 && parts.empty()) return invalid("no norm is of " + of(0, rows));
+  for (const auto& [column, nodes] : parts) {
+    std::int32_t end = 0;
+    for (const auto& [node, sum] : nodes) {
+      if (node.first > end) return invalid("no norm is of " + of(end, node.first));
+      if (node.first < end) return invalid("two norms overlap in " + of(node.first, std::min(node.second, end)));
+      end = node.second;
+    }
+    if (end < rows) return invalid("no norm is of " + of(end, rows));
+    total += tree_sum({0, end}, [&, &known = nodes](Term t) {
+      const auto it = known.find({t.lo, t.hi});
+      return it == known.end() ? nullptr : &it->second;
+    });
+  }
+  return total;
 }
 
 NormBody::NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::byte* scratch, ReportSink report)
@@ -63,7 +87,7 @@ Status NormBody::run(const ActContext& c, Parallel& par) {
       const double value = tree_sum(node, [&](Term t) {
         return t.hi - t.lo == 1 ? &squares[static_cast<std::size_t>(t.lo - rows.lo)] : nullptr;
       });
-      report.values.insert(report.values.end(), {double(node.lo), double(node.hi), value});
+      report.values.insert(report.values.end(), {double(part.column), double(node.lo), double(node.hi), value});
     }
     report_(c.program, std::move(report));
   }

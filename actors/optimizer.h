@@ -15,6 +15,7 @@ struct ParamPart {
   std::string name;
   Extent extent;                               ///< the part that this actor has
   std::int64_t rows = 1;                       ///< of the whole tensor: leaves of the norm's tree
+  std::int64_t column = 0;                     ///< index within a row of the part's first element
   struct Use { std::int32_t port; std::int64_t offset; };
   std::vector<Use> grads;                      ///< input port and byte offset, one per use, in graph order
   std::int64_t param_offset = 0;               ///< in the parameter slot
@@ -22,12 +23,13 @@ struct ParamPart {
   bool decay = true;                           ///< weight decay applies
 };
 
-/// Adds up a tensor's sums of squares from tree nodes of its rows: [lo, hi, sum] triples in any order. Nodes that
-/// come more than once are parts of the same rows (a weight whose columns are split) and are added as they come.
-/// NU-2: each row is summed in float64 in a fixed order, rows along the fixed tree.
-double combine_row_sums(const std::vector<double>& triples, std::int64_t rows);
+/// Adds up the sums of squares of tensor `name` from tree nodes of its rows: [column, lo, hi, sum] in any order, where
+/// `column` tells apart parts of the same rows (a weight whose columns are split over a model axis). Nodes of a column
+/// that leave rows out or overlap are an error. NU-2: each row of a part is summed in float64 in a fixed order, rows
+/// along the fixed tree, then columns in order: how rows are split never matters.
+Expected<double> combine_row_sums(const std::string& name, const std::vector<double>& reported, std::int64_t rows);
 
-/// Reports the norm of each part: triples [row lo, row hi, sum of squares] for its rows.
+/// Reports the norm of each part: [column, row lo, row hi, sum of squares] for its rows.
 class NormBody final : public Body {
  public:
   /// `scratch` holds the largest part that has several uses: their sum.

@@ -206,7 +206,8 @@ Status Session::commit(std::int64_t step, const Open& vote) {
     const auto it = norms.find(p->name);
     if (it == norms.end()) continue;   // not trained
     const Shape& shape = plan_.tensors[p->tensor].shape;
-    squares += actors::combine_row_sums(it->second, shape.empty() ? 1 : shape[0]);
+    TROUPE_ASSIGN(const double sum, actors::combine_row_sums(p->name, it->second, shape.empty() ? 1 : shape[0]));
+    squares += sum;
   }
   result.grad_norm = std::sqrt(squares);
   diverged_ = !std::isfinite(result.loss) || !std::isfinite(result.grad_norm);

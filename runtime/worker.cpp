@@ -187,6 +187,7 @@ std::unique_ptr<actors::Body> Worker::Impl::norm_body(const LocalActor& a) {
     part.extent = plan.extent(tensor, local.rank);
     const Shape& shape = plan.tensors[p.tensor].shape;
     part.rows = shape.empty() ? 1 : shape[0];
+    for (std::size_t d = 1; d < shape.size(); ++d) part.column = part.column * shape[d] + part.extent.dims[d].lo;
     for (const auto& use : ref.grads) part.grads.push_back({use.port, plan_channel(a.in[use.port]).offsets[use.index]});
     parts.push_back(std::move(part));
   }

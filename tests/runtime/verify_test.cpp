@@ -559,6 +559,54 @@ TEST_CASE("memory, places and roles that do not fit are refused, and the message
   check_refused(p, {"'" + first(p.roles[0], PlanActor::Kind::norm).name + "'", "step"});
 }
 
+TEST_CASE("a norm or an update without room to add up the uses of a tied parameter is refused by name and bytes") {
+  Shape_ s;
+  s.tied = true;
+  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {2, 1}}) {
+    INFO(text(dp));
+    const Plan good = good_plan(dp, s);
+    int planted = 0;
+    for (std::size_t r = 0; r < good.roles.size(); ++r)
+      for (std::size_t i = 0; i < good.roles[r].actors.size(); ++i) {
+        const PlanActor& a = good.roles[r].actors[i];
+        const auto tied = std::find_if(a.params.begin(), a.params.end(), [](const auto& p) { return p.grads.size() > 1; });
+        if (tied == a.params.end()) continue;
+        REQUIRE(a.scratch_bytes > 0);
+        for (const std::int64_t bytes : {std::int64_t{0}, a.scratch_bytes - 64}) {
+          Plan p = good;
+          p.roles[r].actors[i].scratch_bytes = bytes;
+          check_refused(p, {"stage " + std::to_string(r), "'" + a.name + "'", "'" + p.params[tied->param].name + "'",
+                            std::to_string(bytes) + " bytes of scratch", "needs " + std::to_string(a.scratch_bytes)});
+        }
+        ++planted;
+      }
+    CHECK(planted == 2 * static_cast<int>(dp.size()));   // a norm and an update on each stage of 'layer0.up'
+  }
+}
+
+TEST_CASE("norms that take other gradients on other stages are refused: they need not cover the parameter once") {
+  Shape_ s;
+  s.tied = true;
+  const Plan good = good_plan({2, 1}, s);
+  int planted = 0;
+  for (std::size_t i = 0; i < good.roles[0].actors.size(); ++i) {
+    const PlanActor& a = good.roles[0].actors[i];
+    for (std::size_t k = 0; k < a.params.size(); ++k) {
+      if (a.kind != PlanActor::Kind::norm || a.params[k].grads.size() < 2) continue;
+      Plan p = good;
+      auto& grads = p.roles[0].actors[i].params[k].grads;
+      const std::string name = "'" + p.params[a.params[k].param].name + "'";
+      std::swap(grads[0], grads[1]);   // added in another order than on stage 1
+      check_refused(p, {name, "other gradients"});
+      std::swap(grads[0], grads[1]);
+      grads.pop_back();
+      check_refused(p, {name, "other gradients"});
+      ++planted;
+    }
+  }
+  CHECK(planted == 1);
+}
+
 TEST_CASE("an op whose arguments it would not accept is refused by name before its kernel runs") {
   const Plan good = good_plan({1});
   REQUIRE(check_ops(good, 0, ops()).ok());

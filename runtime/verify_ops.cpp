@@ -1,0 +1,51 @@
+// The ops of a stage against the ops that this program registers.
+#include <algorithm>
+
+#include "runtime/verify.h"
+
+namespace troupe::runtime {
+
+Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops) {
+  const Mesh& mesh = plan.meshes[stage];
+  for (const auto& a : plan.roles[stage].actors)
+    for (const auto& op : a.ops) {
+      if (op.op.empty() || a.kind != PlanActor::Kind::segment) continue;
+      const std::string name = "op '" + op.name + "' ";
+      const auto* def = ops.find(op.op);
+      if (!def) return invalid(name + "is of kind '" + op.op + "', which this program does not register");
+      if (static_cast<int>(op.in.size()) != def->inputs || static_cast<int>(op.out.size()) != def->outputs)
+        return invalid(name + "(" + op.op + ") has " + std::to_string(op.in.size()) + " inputs and " +
+                       std::to_string(op.out.size()) + " outputs; it needs " + std::to_string(def->inputs) + " and " +
+                       std::to_string(def->outputs));
+      std::vector<TensorType> in, out, local_in, local_out;
+      auto type = [&](const PlanOperand& o, std::vector<TensorType>& whole, std::vector<TensorType>& local) {
+        const PlanTensor& t = plan.tensors[o.tensor];
+        whole.push_back({t.dtype, t.shape});
+        local.push_back({t.dtype, plan.layout(o.tensor, 0).extent_at(0).shape()});
+      };
+      for (const auto& o : op.in) type(o, in, local_in);
+      for (const auto& o : op.out) type(o, out, local_out);
+      const auto inferred = def->infer(in, op.attrs);
+      if (!inferred.ok()) return inferred.status().in("op '" + op.name + "'");
+      if (*inferred != out)
+        return invalid(name + "(" + op.op + ") writes a tensor of another type than its inputs give");
+      auto legal = def->signatures ? def->signatures(in, op.attrs) : std::vector<kernels::Signature>{};
+      legal.push_back({std::vector<Sbp>(in.size(), Sbp::B()), std::vector<Sbp>(out.size(), Sbp::B())});
+      for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+        if (static_cast<int>(axis) == dp_axis(mesh) || mesh.axes[axis].size == 1) continue;
+        kernels::Signature has;
+        for (const auto& o : op.in) has.in.push_back(plan.tensors[o.tensor].sbp[axis]);
+        for (const auto& o : op.out) has.out.push_back(plan.tensors[o.tensor].sbp[axis]);
+        if (std::none_of(legal.begin(), legal.end(), [&](const auto& s) { return s.in == has.in && s.out == has.out; }))
+          return invalid(name + "(" + op.op + ") has arguments on axis " + mesh.axes[axis].name +
+                         " whose SBPs are no signature of it");
+      }
+      const std::int64_t scratch = def->scratch_bytes ? def->scratch_bytes(local_in, local_out, op.attrs) : 0;
+      if (scratch > a.scratch_bytes - a.op_scratch_offset)
+        return invalid(name + "(" + op.op + ") needs " + std::to_string(scratch) + " bytes of scratch; '" + a.name +
+                       "' has " + std::to_string(a.scratch_bytes - a.op_scratch_offset));
+    }
+  return {};
+}
+
+}  // namespace troupe::runtime

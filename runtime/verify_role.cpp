@@ -1,0 +1,402 @@
+// The role of a stage: what its actors and channels promise each other, and their memory.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "actors/act.h"
+#include "runtime/verify_parts.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+/// One stage of the plan: its actors, channels and their memory.
+class RoleCheck {
+ public:
+  RoleCheck(const Plan& plan, std::int32_t stage)
+      : plan_(plan), stage_(stage), role_(plan.roles[stage]), where_("stage " + std::to_string(stage) + ": ") {
+    for (std::int64_t d = 0; d < plan.dp_width(stage); ++d) copies_ = std::max(copies_, plan.grad_copies(stage, d));
+  }
+
+  Status run() {
+    if (role_.stage != stage_) return refuse("its role says that it is of stage " + std::to_string(role_.stage));
+    for (const auto& a : role_.actors) TROUPE_TRY(check_basics(a));
+    for (std::size_t c = 0; c < role_.channels.size(); ++c) TROUPE_TRY(check_channel(static_cast<std::int32_t>(c)));
+    for (std::size_t a = 0; a < role_.actors.size(); ++a) TROUPE_TRY(check_ports(static_cast<std::int32_t>(a)));
+    for (const auto& c : role_.channels) {
+      TROUPE_TRY(check_kind(c));
+      TROUPE_TRY(check_memory(c));
+    }
+    for (const auto& a : role_.actors) {
+      TROUPE_TRY(check_closer(a));
+      TROUPE_TRY(check_operands(a));
+      switch (a.kind) {
+        case PlanActor::Kind::exchange: TROUPE_TRY(check_exchange_end(a)); break;
+        case PlanActor::Kind::norm:
+        case PlanActor::Kind::update:
+        case PlanActor::Kind::digest: TROUPE_TRY(check_optimizer(a)); break;
+        case PlanActor::Kind::segment:
+        case PlanActor::Kind::user:
+          if (!a.params.empty()) return refuse("'" + a.name + "' updates a parameter and is no optimizer");
+      }
+    }
+    TROUPE_TRY(check_exchange_ends());
+    return check_params();
+  }
+
+  Trained trained() const { return norms_; }
+
+ private:
+  Status refuse(const std::string& what) const { return invalid(where_ + what); }
+  Status refuse(const PlanChannel& c, const std::string& what) const {
+    return refuse("channel '" + c.name + "' " + what);
+  }
+  const PlanChannel& in(const PlanActor& a, std::int32_t port) const { return role_.channels[a.in[port]]; }
+  const PlanChannel& out(const PlanActor& a, std::int32_t port) const { return role_.channels[a.out[port]]; }
+  /// At position 0, which has the largest part.
+  std::int64_t local_bytes(std::int32_t tensor) const { return plan_.layout(tensor, 0).bytes_at(0); }
+  bool here(std::int32_t tensor) const {
+    return among(tensor, plan_.tensors.size()) && holds(plan_, plan_.tensors[tensor].mesh, stage_);
+  }
+
+  Status check_basics(const PlanActor& a) const {
+    using Kind = PlanActor::Kind;
+    const std::string name = "actor '" + a.name + "' ";
+    if (a.kind > Kind::digest || !known(a.rate) || !sensible(a.cost_s))
+      return refuse(name + "has a kind, rate or cost that this version does not know");
+    if (!among(a.program, plan_.programs.size())) return refuse("'" + a.name + "' belongs to no program");
+    if (a.in.empty() && a.out.empty()) return refuse(name + "has no port: nothing says when it acts");
+    if (a.in.empty() && a.kind != Kind::exchange)
+      return refuse(name + "has no input: nothing says of which step it acts");
+    const char* stream = a.kind == Kind::exchange ? "comm" : a.kind == Kind::user ? "host" : "compute";
+    if (a.stream != stream)
+      return refuse(name + "is on stream '" + a.stream + "'; " + to_string(a.kind) + " actors run on '" + stream + "'");
+    const bool optimizer = a.kind == Kind::norm || a.kind == Kind::update, digest = a.kind == Kind::digest;
+    if ((optimizer || digest) && a.rate != Rate::step)
+      return refuse("imbalance: '" + a.name + "' acts once per microbatch; " + to_string(a.kind) +
+                    " actors act once per step");
+    const std::int32_t digests = plan_.program("digest");
+    if ((optimizer && a.program != 0) || digest != (a.program == digests))
+      return refuse(name + "belongs to program '" + plan_.programs[a.program] + "', where there is no " +
+                    to_string(a.kind));
+    for (const auto* ports : {&a.in, &a.out})
+      for (auto id : *ports)
+        if (!among(id, role_.channels.size())) return refuse(name + "has a port without a channel");
+    if (a.ops.size() != 1 && a.kind == Kind::user)
+      return refuse(name + "has " + std::to_string(a.ops.size()) + " kinds; a user-defined actor has one");
+    if (!a.ops.empty() && a.kind != Kind::user && a.kind != Kind::segment)
+      return refuse(name + "has ops and is no segment");
+    if (a.op_scratch_offset < 0 || a.op_scratch_offset % tensor_alignment != 0 ||
+        a.scratch_bytes < a.op_scratch_offset || a.scratch_bytes > bytes_max)
+      return refuse(name + "has no proper scratch memory");
+    return {};
+  }
+
+  /// Both ends know each other, and what one fills the other empties.
+  Status check_channel(std::int32_t id) const {
+    const PlanChannel& c = role_.channels[id];
+    if (c.slots < 1 || c.slots > count_max)
+      return refuse(c, "has " + std::to_string(c.slots) + " slots; it needs at least 1");
+    if (!known(c.rate) || c.kind > PlanChannel::Kind::feed)
+      return refuse(c, "has a rate or kind that this version does not know");
+    if (!among(c.program, plan_.programs.size())) return refuse(c, "belongs to no program");
+    if (c.writer >= 0) {
+      if (!among(c.writer, role_.actors.size())) return refuse(c, "has no writer");
+      const PlanActor& w = role_.actors[c.writer];
+      if (!among(c.writer_port, w.out.size()) || w.out[c.writer_port] != id)
+        return refuse(c, "names '" + w.name + "' as its writer, which does not write it");
+      if (w.rate == Rate::step && c.rate == Rate::microbatch)
+        return refuse("imbalance: '" + w.name + "' acts once per step and cannot fill channel '" + c.name +
+                      "' once per microbatch");
+      if (w.rate == Rate::microbatch && c.rate == Rate::step && c.kind != PlanChannel::Kind::gradient)
+        return refuse("imbalance: '" + w.name + "' acts once per microbatch and channel '" + c.name +
+                      "' carries one token per step");
+    }
+    for (const auto& r : c.readers) {
+      if (!among(r.actor, role_.actors.size())) return refuse(c, "has a reader that is no actor");
+      const PlanActor& a = role_.actors[r.actor];
+      if (!among(r.port, a.in.size()) || a.in[r.port] != id)
+        return refuse(c, "names '" + a.name + "' as a reader, which does not read it");
+      if (std::count(c.readers.begin(), c.readers.end(), r) > 1)
+        return refuse(c, "names its reader '" + a.name + "' twice");
+      if (a.rate == Rate::step && c.rate == Rate::microbatch)
+        return refuse("imbalance: '" + a.name + "' acts once per step and reads channel '" + c.name +
+                      "', which carries one token per microbatch");
+      // Another program has other steps and microbatches. Only parameters are told to the programs that read them.
+      if (c.kind == PlanChannel::Kind::parameter) continue;
+      const PlanActor& other = role_.actors[c.writer >= 0 ? c.writer : c.readers[0].actor];
+      if (other.program != a.program)
+        return refuse("imbalance: channel '" + c.name + "' carries tokens of '" + other.name + "' in program '" +
+                      plan_.programs[other.program] + "', and its reader '" + a.name + "' acts in program '" +
+                      plan_.programs[a.program] + "': programs share parameters only");
+    }
+    return {};
+  }
+
+  Status check_ports(std::int32_t index) const {
+    const PlanActor& a = role_.actors[index];
+    for (std::size_t p = 0; p < a.in.size(); ++p) {
+      const PlanChannel& c = in(a, static_cast<std::int32_t>(p));
+      if (std::find(c.readers.begin(), c.readers.end(), PlanReader{index, static_cast<std::int32_t>(p)}) ==
+          c.readers.end())
+        return refuse(c, "does not know its reader '" + a.name + "'");
+    }
+    for (std::size_t p = 0; p < a.out.size(); ++p)
+      if (const PlanChannel& c = out(a, static_cast<std::int32_t>(p));
+          c.writer != index || c.writer_port != static_cast<std::int32_t>(p))
+        return refuse(c, "does not know its writer '" + a.name + "'");
+    return {};
+  }
+
+  /// A step is over at a place when everybody whom nobody there waits for has said so.
+  Status check_closer(const PlanActor& a) const {
+    bool read = false;
+    for (auto id : a.out)
+      for (const auto& r : role_.channels[id].readers) read |= role_.actors[r.actor].program == a.program;
+    const bool closes = !read && a.kind != PlanActor::Kind::update;
+    if (a.closes_step != closes)
+      return refuse("actor '" + a.name +
+                    (closes ? "' does not close its step, although nobody waits for it"
+                            : "' closes its step, although others act after it"));
+    return {};
+  }
+
+  /// What a kind of channel promises: who writes it, who reads it, and when.
+  Status check_kind(const PlanChannel& c) const {
+    using Kind = PlanChannel::Kind;
+    const PlanActor* w = c.writer >= 0 ? &role_.actors[c.writer] : nullptr;
+    if (c.control() != (w == nullptr)) return refuse(c, w ? "is a control channel and has a writer" : "has no writer");
+    if ((c.kind == Kind::parameter) != (w && w->kind == PlanActor::Kind::update))
+      return refuse(c, "is of kind " + std::string(to_string(c.kind)) +
+                           "; parameters, and only they, are written by update actors");
+    if (c.initial && c.kind != Kind::parameter)
+      return refuse(c, "holds a token before the first act and is no parameter");
+    if (c.kind == Kind::parameter && (c.slots != 1 || c.rate != Rate::step))
+      return refuse(c, "has " + std::to_string(c.slots) + " slots; parameters are updated in their only one");
+    if (c.kind == Kind::gradient &&
+        (w->kind != PlanActor::Kind::segment || w->rate != Rate::microbatch || w->program != 0 || c.rate != Rate::step))
+      return refuse(c, "accumulates gradients, and '" + w->name + "' is no segment that makes some per microbatch");
+    if (w) return {};
+    const bool commit = c.kind == Kind::commit, feed = c.kind == Kind::feed;
+    if (feed != (c.rate == Rate::microbatch))
+      return refuse(c, "does not have the rate of its kind, " + std::string(to_string(c.kind)));
+    if (c.readers.empty() || (feed && (c.tensors.size() != 1 || !here(c.tensors[0]))))
+      return refuse(c, "has no reader, or is no feed of one tensor");
+    if (!commit)
+      for (const auto& r : c.readers)
+        if (role_.actors[r.actor].program != c.program)
+          return refuse(c, "is of another program than its reader '" + role_.actors[r.actor].name + "'");
+    std::int64_t payload = commit ? static_cast<std::int64_t>(sizeof(actors::Commit)) : 0;
+    if (feed) payload = elements(plan_.tensors[c.tensors[0]].shape) * size_of(plan_.tensors[c.tensors[0]].dtype);
+    if (c.bytes < payload)
+      return refuse(c, "has slots of " + std::to_string(c.bytes) + " bytes; the session sends " +
+                           std::to_string(payload));
+    for (const auto& r : c.readers)
+      if (const PlanActor& a = role_.actors[r.actor]; (a.kind == PlanActor::Kind::update) != commit)
+        return refuse(c, "is read by '" + a.name + "'; update actors, and only they, wait for 'commit'");
+    return {};
+  }
+
+  /// Every tensor of a channel has room of its own in a slot.
+  Status check_memory(const PlanChannel& c) {
+    const std::int64_t copies =
+        c.slots * static_cast<std::int64_t>(c.kind == PlanChannel::Kind::gradient ? copies_ : 1);
+    if (c.bytes < 0 || c.bytes > bytes_max / copies || c.bytes % tensor_alignment != 0 ||
+        c.tensors.size() != c.offsets.size())
+      return refuse(c, "has no proper memory");
+    if ((bytes_ += c.bytes * copies) > bytes_max) return refuse(c, "and those before it are larger than any memory");
+    std::map<std::int64_t, std::int32_t> by_offset;
+    for (std::size_t i = 0; i < c.tensors.size(); ++i) {
+      if (!here(c.tensors[i])) return refuse(c, "carries a tensor that the stage does not have");
+      const PlanTensor& t = plan_.tensors[c.tensors[i]];
+      if (t.rate != c.rate)
+        return refuse("imbalance: channel '" + c.name + "' carries '" + t.name + "' at another rate than it is made");
+      if (t.lane_terms != (c.kind == PlanChannel::Kind::gradient))
+        return refuse(c, "carries '" + t.name + "': sums over lanes, and only they, lie in gradient channels");
+      const auto bytes = local_bytes(c.tensors[i]);
+      if (c.offsets[i] < 0 || c.offsets[i] % tensor_alignment != 0 || c.offsets[i] > c.bytes - bytes)
+        return refuse(c, "has slots of " + std::to_string(c.bytes) + " bytes; '" + t.name + "' needs " +
+                             std::to_string(bytes) + " from byte " + std::to_string(c.offsets[i]));
+      if (bytes > 0 && !by_offset.try_emplace(c.offsets[i], c.tensors[i]).second)
+        return refuse(c, "keeps '" + t.name + "' where another tensor is");
+    }
+    std::int64_t end = 0;
+    for (const auto& [offset, tensor] : by_offset) {
+      if (offset < end) return refuse(c, "keeps '" + plan_.tensors[tensor].name + "' where another tensor is");
+      end = offset + local_bytes(tensor);
+    }
+    return {};
+  }
+
+  bool lies(const PlanActor& a, const PlanOperand& o) const {
+    if (!here(o.tensor)) return false;
+    if (o.where == PlanOperand::Where::scratch)
+      return a.kind == PlanActor::Kind::segment && plan_.tensors[o.tensor].rate == a.rate && o.offset >= 0 &&
+             o.offset % tensor_alignment == 0 && o.offset <= a.op_scratch_offset - local_bytes(o.tensor);
+    if (o.where > PlanOperand::Where::scratch) return false;
+    const auto& ports = o.where == PlanOperand::Where::in ? a.in : a.out;
+    if (!among(o.port, ports.size())) return false;
+    const auto& tensors = role_.channels[ports[o.port]].tensors;
+    return among(o.index, tensors.size()) && tensors[o.index] == o.tensor;
+  }
+
+  Status check_operands(const PlanActor& a) const {
+    for (const auto& op : a.ops) {
+      const std::string name = "op '" + op.name + "' of '" + a.name + "' ";
+      for (const auto* side : {&op.in, &op.out})
+        for (const auto& o : *side) {
+          const bool user = a.kind == PlanActor::Kind::user, written = side == &op.out;
+          const bool backwards = written ? o.where == PlanOperand::Where::in
+                                         : user && o.where == PlanOperand::Where::out;
+          if (!lies(a, o) || backwards) return refuse(name + "has an argument that is nowhere");
+        }
+      if (!op.op.empty()) continue;
+      if (op.in.size() != 1 || !op.out.empty()) return refuse(name + "reports, and has not exactly one argument");
+      const DType dtype = plan_.tensors[op.in[0].tensor].dtype;
+      if (dtype != DType::f32 && dtype != DType::f64 && dtype != DType::i32 && dtype != DType::i64)
+        return refuse(name + "reports numbers of type " + to_string(dtype));
+    }
+    return {};
+  }
+
+  /// An end of an exchange brings what its stage has of the moved tensors, and has a place for what it gets.
+  Status check_exchange_end(const PlanActor& a) {
+    if (!among(a.exchange, plan_.exchanges.size())) return refuse("actor '" + a.name + "' has no exchange");
+    const PlanExchange& x = plan_.exchanges[a.exchange];
+    ++ends_[a.exchange];
+    if (x.rate != a.rate || x.program != a.program)
+      return refuse("imbalance: actor '" + a.name + "' acts at another rate or in another program than its exchange '" +
+                    x.name + "'");
+    if (a.out.size() > 1 || !a.params.empty())
+      return refuse("actor '" + a.name + "' writes " + std::to_string(a.out.size()) +
+                    " channels; an exchange writes one");
+    auto on = [&](const std::vector<std::int32_t>& ports, std::int32_t tensor) {
+      std::int64_t n = 0;
+      for (auto id : ports)
+        n += std::count(role_.channels[id].tensors.begin(), role_.channels[id].tensors.end(), tensor);
+      return n;
+    };
+    std::set<std::int32_t> made;
+    for (const auto& m : x.moves) {
+      if (on(a.in, m.from) != (here(m.from) ? 1 : 0))
+        return refuse("actor '" + a.name + "' does not have '" + plan_.tensors[m.from].name + "' on one of its inputs");
+      if (on(a.out, m.to) != (here(m.to) ? 1 : 0) || !made.insert(m.to).second)
+        return refuse("actor '" + a.name + "' does not have '" + plan_.tensors[m.to].name + "' on its output");
+    }
+    return {};
+  }
+
+  /// A stage that takes part in an exchange has one actor for it.
+  Status check_exchange_ends() const {
+    for (std::size_t i = 0; i < plan_.exchanges.size(); ++i) {
+      const auto& x = plan_.exchanges[i];
+      const int want = here(x.moves[0].from) || here(x.moves[0].to) ? 1 : 0;
+      const auto it = ends_.find(static_cast<std::int32_t>(i));
+      if (const int have = it == ends_.end() ? 0 : it->second; have != want)
+        return refuse("exchange '" + x.name + "' has " + std::to_string(have) + " actors here; it needs " +
+                      std::to_string(want));
+    }
+    return {};
+  }
+
+  Status check_optimizer(const PlanActor& a) {
+    using Kind = PlanActor::Kind;
+    const std::string name = std::string(to_string(a.kind)) + " actor '" + a.name + "' ";
+    const auto commits = std::count_if(a.in.begin(), a.in.end(),
+                                       [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::commit; });
+    if (commits != (a.kind == Kind::update ? 1 : 0))
+      return refuse(name + "has " + std::to_string(commits) + " commit ports");
+    if (a.out.size() != (a.kind == Kind::update ? 1 : 0))
+      return refuse(name + "writes " + std::to_string(a.out.size()) + " channels");
+    if (a.kind == Kind::digest && (a.in.size() != 1 || in(a, 0).kind != PlanChannel::Kind::parameter))
+      return refuse(name + "does not read one channel of parameters");
+    for (const auto& ref : a.params) {
+      if (!among(ref.param, plan_.params.size()) || !here(plan_.params[ref.param].tensor))
+        return refuse("'" + a.name + "' has a parameter that is nowhere");
+      const PlanParam& p = plan_.params[ref.param];
+      ++refs_[{a.kind, ref.param}];
+      if (a.kind != Kind::norm) {
+        const auto& tensors = (a.kind == Kind::update ? out(a, 0) : in(a, 0)).tensors;
+        if (!among(ref.index, tensors.size()) || tensors[ref.index] != p.tensor)
+          return refuse("'" + a.name + "' does not find parameter '" + p.name + "' in its channel");
+      }
+      if (ref.grads.empty() != (a.kind == Kind::digest))
+        return refuse("'" + a.name + "' has no gradient of parameter '" + p.name + "'");
+      TROUPE_TRY(check_gradients(a, ref));
+    }
+    return {};
+  }
+
+  /// The gradients are whole sums, those of all uses in the same parts, and there is room to add them up. An update's
+  /// parts are the parameter's; those of a norm are compared over the stages when all have been seen.
+  Status check_gradients(const PlanActor& a, const PlanParamRef& ref) {
+    const PlanParam& p = plan_.params[ref.param];
+    std::int32_t first = -1;
+    for (const auto& use : ref.grads) {
+      const bool placed = among(use.port, a.in.size()) && among(use.index, in(a, use.port).tensors.size());
+      if (!placed) return refuse("'" + a.name + "' has a gradient of parameter '" + p.name + "' that is nowhere");
+      const std::int32_t tensor = in(a, use.port).tensors[use.index];
+      if (first < 0) first = tensor;
+      const PlanTensor& g = plan_.tensors[tensor];
+      const bool whole = g.lane_terms
+                             ? plan_.dp_width(stage_) == 1
+                             : g.mesh == plan_.tensors[p.tensor].mesh &&
+                                   std::none_of(g.sbp.begin(), g.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); });
+      bool fits = g.dtype == DType::f32 && g.rate == Rate::step && g.shape == plan_.tensors[p.tensor].shape && whole;
+      for (Rank r : plan_.meshes[stage_].ranks)
+        fits = fits && plan_.extent(tensor, r) == plan_.extent(a.kind == PlanActor::Kind::update ? p.tensor : first, r);
+      if (!fits) return refuse("'" + a.name + "' takes '" + g.name + "' for a gradient of parameter '" + p.name + "'");
+      if (a.kind == PlanActor::Kind::norm) norms_[ref.param].push_back(tensor);
+    }
+    if (ref.grads.size() < 2) return {};
+    if (const auto sum = aligned(local_bytes(first)); a.scratch_bytes < sum)
+      return refuse("'" + a.name + "' has " + std::to_string(a.scratch_bytes) + " bytes of scratch; to add up the " +
+                    std::to_string(ref.grads.size()) + " gradients of parameter '" + p.name + "' it needs " +
+                    std::to_string(sum));
+    return {};
+  }
+
+  /// A parameter lies once on every stage of its mesh; who updates it says its norm.
+  Status check_params() const {
+    for (std::size_t p = 0; p < plan_.params.size(); ++p) {
+      const auto& param = plan_.params[p];
+      std::int64_t homes = 0;
+      for (const auto& c : role_.channels)
+        if (c.kind == PlanChannel::Kind::parameter)
+          homes += std::count(c.tensors.begin(), c.tensors.end(), param.tensor);
+      if (homes != (here(param.tensor) ? 1 : 0))
+        return refuse("parameter '" + param.name + "' lies in " + std::to_string(homes) + " channels");
+      const auto index = static_cast<std::int32_t>(p);
+      const int norms = references(PlanActor::Kind::norm, index), updates = references(PlanActor::Kind::update, index);
+      if (norms != updates || norms > 1)   // none: no loss depends on it
+        return refuse("parameter '" + param.name + "' has " + std::to_string(norms) + " norms and " +
+                      std::to_string(updates) + " updates");
+    }
+    return {};
+  }
+
+  int references(PlanActor::Kind kind, std::int32_t param) const {
+    const auto it = refs_.find({kind, param});
+    return it == refs_.end() ? 0 : it->second;
+  }
+
+  const Plan& plan_;
+  const std::int32_t stage_;
+  const PlanRole& role_;
+  const std::string where_;
+  std::int32_t copies_ = 1;                                        // of gradients, at the place with most of them
+  std::int64_t bytes_ = 0;                                         // of all channels so far
+  std::map<std::int32_t, int> ends_;                               // exchange -> actors
+  std::map<std::pair<PlanActor::Kind, std::int32_t>, int> refs_;   // (kind, parameter) -> references
+  Trained norms_;
+};
+
+}  // namespace
+
+Expected<Trained> check_role(const Plan& plan, std::int32_t stage) {
+  RoleCheck check(plan, stage);
+  TROUPE_TRY(check.run());
+  return check.trained();
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,160 @@
+// The tables of a plan: programs, meshes, tensors, exchanges, parameters.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "actors/act.h"
+#include "runtime/verify_parts.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+Status check_mesh(const Mesh& mesh, const std::string& where) {
+  std::set<std::string> axes;
+  std::int64_t places = 1;
+  for (const auto& a : mesh.axes) {
+    if (a.size < 1 || a.size > count_max)
+      return invalid(where + "has an axis of size " + std::to_string(a.size) + "; every axis has at least 1 place");
+    if (!axes.insert(a.name).second) return invalid(where + "has two axes called '" + a.name + "'");
+    places = std::min(places * a.size, bytes_max >> 20);
+  }
+  if (places != mesh.size())
+    return invalid(where + "has " + std::to_string(mesh.size()) + " ranks; its axes need " + std::to_string(places));
+  return {};
+}
+
+Status check_programs(const Plan& plan) {
+  if (plan.stages < 1 || !among(plan.stages - 1, plan.meshes.size()) || plan.programs.empty() ||
+      plan.programs.size() != plan.program_specs.size() || plan.lanes < 1)
+    return invalid("the plan has no stages, programs or lanes");
+  if (plan.programs.size() > 8 * sizeof(actors::ProgramMask))
+    return invalid("the plan has " + std::to_string(plan.programs.size()) + " programs; " +
+                   std::to_string(8 * sizeof(actors::ProgramMask)) + " are possible");
+  for (std::size_t p = 0; p < plan.programs.size(); ++p) {
+    const auto& spec = plan.program_specs[p];
+    if (plan.program(plan.programs[p]) != static_cast<std::int32_t>(p))
+      return invalid("the plan has two programs '" + plan.programs[p] + "'");
+    if (spec.microbatches < 1 || spec.microbatches > count_max || spec.samples < 0 || spec.samples > bytes_max >> 20)
+      return invalid("program '" + plan.programs[p] + "' has " + std::to_string(spec.microbatches) +
+                     " microbatches of " + std::to_string(spec.samples) + " samples");
+  }
+  if (plan.program("digest") < 1) return invalid("the plan has no program 'digest' after its first");
+  if (plan.lanes > plan.program_specs[0].microbatches)
+    return invalid("the plan has " + std::to_string(plan.lanes) + " lanes and " +
+                   std::to_string(plan.program_specs[0].microbatches) + " microbatches");
+  return {};
+}
+
+Status check_meshes(const Plan& plan) {
+  TROUPE_TRY(check_stage_meshes({plan.meshes.begin(), plan.meshes.begin() + plan.stages}));
+  for (std::int32_t s = 0; s < plan.stages; ++s)
+    if (plan.dp_width(s) > plan.lanes)
+      return invalid("stage " + std::to_string(s) + " has dp=" + std::to_string(plan.dp_width(s)) + ", more than the " +
+                     std::to_string(plan.lanes) + " lanes");
+  for (std::size_t m = static_cast<std::size_t>(plan.stages); m < plan.meshes.size(); ++m) {
+    const Mesh& mesh = plan.meshes[m];
+    const std::string where = "mesh " + std::to_string(m) + " ";
+    TROUPE_TRY(check_mesh(mesh, where));
+    if (mesh.ranks.empty() || std::set<Rank>(mesh.ranks.begin(), mesh.ranks.end()).size() != mesh.ranks.size())
+      return invalid(where + "has no ranks, or one twice");
+    std::int64_t covered = 0;   // it is a union of stages
+    for (std::int32_t s = 0; s < plan.stages; ++s)
+      for (Rank r : plan.meshes[s].ranks)
+        if (holds(plan, static_cast<std::int32_t>(m), s)) covered += mesh.find(r) >= 0 ? 1 : mesh.size();
+    if (covered != mesh.size()) return invalid(where + "is not made of whole stages");
+  }
+  return {};
+}
+
+Status check_tensor(const Plan& plan, const PlanTensor& t) {
+  const std::string where = "tensor '" + t.name + "' ";
+  if (!among(t.mesh, plan.meshes.size())) return invalid(where + "is on no mesh of the plan");
+  if (t.dtype > DType::u8 || size_of(t.dtype) == 0)
+    return invalid(where + "has a dtype that this version does not know");
+  if (!known(t.rate)) return invalid(where + "has a rate that this version does not know");
+  std::int64_t bytes = size_of(t.dtype);
+  for (auto n : t.shape) {
+    if (n < 0 || n > bytes_max) return invalid(where + "has a dim of " + std::to_string(n));
+    if ((bytes *= std::max<std::int64_t>(n, 1)) > bytes_max) return invalid(where + "is larger than any memory");
+  }
+  const Mesh& mesh = plan.meshes[t.mesh];
+  if (Status s = Layout{t.shape, t.dtype, mesh, t.sbp}.validate(); !s.ok()) return s.in("tensor '" + t.name + "'");
+  const int dp = dp_axis(mesh);
+  for (std::size_t a = 0; a < t.sbp.size(); ++a) {
+    if (t.sbp[a].kind > Sbp::Kind::partial || t.sbp[a].unit > bytes_max)
+      return invalid(where + "has an SBP that this version does not know");
+    if (t.sbp[a].is_partial() && t.dtype != DType::f32 && t.dtype != DType::f64)
+      return invalid(where + "is a partial sum of no floating-point type");
+  }
+  if (t.rate == Rate::microbatch && (t.mesh >= plan.stages || (dp >= 0 && !(t.sbp[dp] == Sbp::S(0)))))
+    return invalid(where + "is made once per microbatch, and not on the dp coordinate of one stage that runs it");
+  if (!t.lane_terms) return {};
+  if (dp < 0) return invalid("gradient '" + t.name + "' is on a mesh without a dp axis");
+  if (t.rate != Rate::step || t.mesh >= plan.stages || t.dtype != DType::f32 || !t.sbp[dp].is_partial())
+    return invalid("gradient '" + t.name + "' is not an f32 sum over the lanes of one stage");
+  return {};
+}
+
+Status check_exchange(const Plan& plan, const PlanExchange& x) {
+  const std::string where = "exchange '" + x.name + "' ";
+  if (x.moves.empty() || !among(x.program, plan.programs.size()) || !known(x.rate) || !sensible(x.seconds))
+    return invalid(where + "moves nothing");
+  for (const auto& m : x.moves)
+    if (!among(m.from, plan.tensors.size()) || !among(m.to, plan.tensors.size()))
+      return invalid(where + "moves a tensor that the plan does not have");
+  const PlanTensor &from = plan.tensors[x.moves[0].from], &to = plan.tensors[x.moves[0].to];
+  for (const auto& m : x.moves) {
+    const PlanTensor &f = plan.tensors[m.from], &t = plan.tensors[m.to];
+    if (f.shape != t.shape || f.dtype != t.dtype)
+      return invalid(where + "moves '" + f.name + "' to '" + t.name + "', which is another type");
+    if (f.mesh != from.mesh || t.mesh != to.mesh || f.lane_terms != from.lane_terms || t.lane_terms)
+      return invalid(where + "moves '" + f.name + "' to '" + t.name + "' and '" + from.name + "' to '" + to.name +
+                     "', which do not travel together");
+    if (f.rate != x.rate || t.rate != x.rate)
+      return invalid("imbalance: " + where + "moves '" + f.name + "' to '" + t.name + "' at another rate than its own");
+    if (f.lane_terms && x.program != 0)
+      return invalid(where + "reduces the gradient '" + f.name + "' in another program than the first");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_tables(const Plan& plan) {
+  TROUPE_TRY(check_programs(plan));
+  TROUPE_TRY(check_meshes(plan));
+  for (const auto& t : plan.tensors) TROUPE_TRY(check_tensor(plan, t));
+  for (const auto& x : plan.exchanges) TROUPE_TRY(check_exchange(plan, x));
+  std::set<std::int32_t> tensors;
+  for (const auto& p : plan.params) {
+    if (!among(p.tensor, plan.tensors.size())) return invalid("parameter '" + p.name + "' has no tensor");
+    const PlanTensor& t = plan.tensors[p.tensor];
+    if (!tensors.insert(p.tensor).second || t.rate != Rate::step || t.dtype != DType::f32 || t.lane_terms ||
+        p.init > Init::Kind::normal ||
+        std::any_of(t.sbp.begin(), t.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); }))
+      return invalid("parameter '" + p.name + "' has no f32 tensor '" + t.name + "' of its own that lasts for a step");
+  }
+  return {};
+}
+
+Status check_stage_meshes(const std::vector<Mesh>& stages) {
+  std::map<Rank, std::size_t> stage_of;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const std::string where = "stage " + std::to_string(s) + ": mesh " + to_string(stages[s]) + " ";
+    TROUPE_TRY(check_mesh(stages[s], where));
+    for (Rank r : stages[s].ranks)
+      if (const auto [it, fresh] = stage_of.try_emplace(r, s); !fresh)
+        return invalid(where + "has rank " + std::to_string(r) + ", which stage " + std::to_string(it->second) +
+                       " has too; a rank has one place");
+  }
+  Rank expected = 0;
+  for (const auto& [rank, s] : stage_of)
+    if (rank != expected++)
+      return invalid("no stage has rank " + std::to_string(expected - 1) + ", and stage " + std::to_string(s) +
+                     " has rank " + std::to_string(rank) + ": the " + std::to_string(stage_of.size()) +
+                     " ranks must be 0 to " + std::to_string(stage_of.size() - 1));
+  return {};
+}
+
+}  // namespace troupe::runtime
