@@ -72,3 +72,41 @@ TEST_CASE("NU-3: the same with tied embeddings, 20 steps; uneven stages, and mes
       CHECK(it->second == *other);
     }
 }
+
+TEST_CASE("without hints a transformer block gets Megatron's layout: column, row, column, row, and moves no byte more") {
+  runtime::App app;
+  lm::register_actors(app);
+  for (const std::int64_t tp : {2, 4, 8}) {
+    CAPTURE(tp);
+    auto c = lm::load_config(TROUPE_SOURCE_DIR "/apps/configs/gpt-1b.toml", {"model.layers=3", "schedule.batch=8", "schedule.lanes=8"});
+    REQUIRE_MESSAGE(c.ok(), c.status().message());
+    CompileOptions o;
+    o.stages = stage_meshes({1}, tp);
+    o.lanes = 8;
+    const auto plan = compile(lm::build_model(*c, app.ops(), "corpus", false), o);
+    REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+    const std::map<std::string, Sbp> layouts = {{"q_proj", Sbp::S(0)}, {"k_proj", Sbp::S(0)}, {"v_proj", Sbp::S(0)}, {"o_proj", Sbp::S(1)},
+                                                {"gate_proj", Sbp::S(0)}, {"up_proj", Sbp::S(0)}, {"down_proj", Sbp::S(1)}};
+    int seen = 0;
+    for (const auto& p : plan->params)
+      for (const auto& [name, sbp] : layouts)
+        if (p.name.find(name) != std::string::npos) {
+          const auto& t = plan->tensors[p.tensor];
+          CHECK_MESSAGE((t.sbp[0].kind == sbp.kind && t.sbp[0].dim == sbp.dim), p.name << " (" << to_string(t.sbp) << ")");
+          ++seen;
+        }
+    CHECK(seen == 3 * 7);
+    // Shoeybi et al.: two all-reduces of (B, T, C) forward and two backward, each 2 (n - 1) times its bytes; here each
+    // as a reduce-scatter and an all-gather with the norms between them on sequence shards.
+    const auto& m = c->model;
+    const std::int64_t activation = c->schedule.microbatch * m.seq * m.dim * 4;
+    std::int64_t moved = 0;
+    for (const auto& x : plan->exchanges) {
+      if (x.program != 0 || x.rate != Rate::microbatch) continue;
+      const auto& from = plan->tensors[x.moves[0].from].name;
+      if (from.find("layers.1.") == 0 && from.find("add.1") == std::string::npos) moved += x.bytes;
+      if (from.find("layers.1.add.1.sum") == 0) moved += x.bytes;   // the gradient of what layer 2 reads comes back to layer 1
+    }
+    CHECK(moved == 4 * 2 * (tp - 1) * activation);
+  }
+}

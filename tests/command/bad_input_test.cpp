@@ -118,8 +118,7 @@ TEST_CASE("a mesh that cannot work names the numbers and the nearest one that do
       {{"--mesh", "dp=9"}, {"dp=9", "8 lanes", "the nearest mesh that works is dp=8\n"}},
       {{"--mesh", "pp=10"}, {"pp=10", "at most 9", "7 layers", "the nearest mesh that works is pp=9\n"}},
       {{"--mesh", "dp=9,pp=20"}, {"the nearest mesh that works is dp=8,pp=9\n"}},
-      {{"--mesh", "tp=2"}, {"tp=2", "not in this version"}},
-      {{"--mesh", "tp=9"}, {"tp=9", "not in this version"}},
+      {{"--mesh", "tp=9"}, {"tp=9", "6 heads", "the nearest mesh that works is tp=6\n"}},
   });
 }
 
