@@ -637,6 +637,22 @@ TEST_CASE("norms that take other gradients on other stages are refused: they nee
   CHECK(planted == 1);
 }
 
+TEST_CASE("a norm whose rows are split over dp is refused by the name of its gradient: a row is summed in one place") {
+  Plan p = good_plan({2});
+  int planted = 0;
+  for (std::size_t i = 0; i < p.tensors.size(); ++i) {
+    PlanTensor& g = p.tensors[i];
+    if (!g.name.ends_with(".share")) continue;
+    Sbp& sbp = g.sbp[static_cast<std::size_t>(dp_axis(p.meshes[g.mesh]))];
+    REQUIRE(sbp == Sbp::S(0));
+    sbp = Sbp::S(1);
+    check_refused(p, {"'" + g.name + "'", "dim 1 over dp"});
+    sbp = Sbp::S(0);
+    ++planted;
+  }
+  CHECK(planted == 6);   // up and down of three layers
+}
+
 TEST_CASE("an op whose arguments it would not accept is refused by name before its kernel runs") {
   const Plan good = good_plan({1});
   REQUIRE(check_ops(good, 0, ops()).ok());
