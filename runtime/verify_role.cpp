@@ -30,6 +30,7 @@ class RoleCheck {
     for (const auto& a : role_.actors) {
       TROUPE_TRY(check_closer(a));
       TROUPE_TRY(check_operands(a));
+      TROUPE_TRY(check_scratch(a));
       switch (a.kind) {
         case PlanActor::Kind::exchange: TROUPE_TRY(check_exchange_end(a)); break;
         case PlanActor::Kind::norm:
@@ -259,6 +260,36 @@ class RoleCheck {
     return {};
   }
 
+  /// An op finds in scratch memory what an op before it left there, and writes beside all that it has itself.
+  Status check_scratch(const PlanActor& a) const {
+    std::map<std::int64_t, std::int32_t> left;   // offset -> tensor
+    for (const auto& op : a.ops) {
+      const std::string name = "op '" + op.name + "' of '" + a.name + "' ";
+      std::map<std::int64_t, std::int32_t> own;
+      auto skip = [&](const PlanOperand& o) {
+        return o.where != PlanOperand::Where::scratch || local_bytes(o.tensor) == 0;
+      };
+      for (const auto& o : op.in) {
+        if (skip(o)) continue;
+        if (const auto it = left.find(o.offset); it == left.end() || it->second != o.tensor)
+          return refuse(name + "reads '" + plan_.tensors[o.tensor].name + "' where no op before it left it");
+        own.insert({o.offset, o.tensor});
+      }
+      for (const auto& o : op.out) {
+        if (skip(o)) continue;
+        const std::int64_t end = o.offset + local_bytes(o.tensor);
+        auto overlaps = [&](const auto& kept) {
+          return kept.first < end && o.offset < kept.first + local_bytes(kept.second);
+        };
+        if (std::any_of(own.begin(), own.end(), overlaps))
+          return refuse(name + "writes '" + plan_.tensors[o.tensor].name + "' where another argument is");
+        std::erase_if(left, overlaps);
+        left[o.offset] = own[o.offset] = o.tensor;
+      }
+    }
+    return {};
+  }
+
   /// An end of an exchange brings what its stage has of the moved tensors, and has a place for what it gets.
   Status check_exchange_end(const PlanActor& a) {
     if (!among(a.exchange, plan_.exchanges.size())) return refuse("actor '" + a.name + "' has no exchange");
@@ -346,7 +377,13 @@ class RoleCheck {
       for (Rank r : plan_.meshes[stage_].ranks)
         fits = fits && plan_.extent(tensor, r) == plan_.extent(a.kind == PlanActor::Kind::update ? p.tensor : first, r);
       if (!fits) return refuse("'" + a.name + "' takes '" + g.name + "' for a gradient of parameter '" + p.name + "'");
-      if (a.kind == PlanActor::Kind::norm) norms_[ref.param].push_back(tensor);
+      if (a.kind != PlanActor::Kind::norm) continue;
+      // NU-2: a row is summed in one place, whatever dp is.
+      const int dp = dp_axis(plan_.meshes[g.mesh]);
+      if (dp >= 0 && plan_.meshes[g.mesh].axes[dp].size > 1 && g.sbp[dp].is_split() && g.sbp[dp].dim != 0)
+        return refuse("'" + a.name + "' takes '" + g.name + "', whose rows are split along dim " +
+                      std::to_string(g.sbp[dp].dim) + " over dp");
+      norms_[ref.param].push_back(tensor);
     }
     if (ref.grads.size() < 2) return {};
     if (const auto sum = aligned(local_bytes(first)); a.scratch_bytes < sum)

@@ -235,6 +235,32 @@ namespace {
 enum Fault { deadlock, imbalance, memory, structure, faults };
 const std::string fault_names[faults] = {"deadlock", "imbalance", "memory", "structure"};
 
+/// A norm or an update that has too little room for the sum of several uses, or a share of a parameter's gradient that is
+/// split along another dim than the parameter. Answers who may be named for it; nobody where there is neither.
+std::vector<std::string> plant_optimizer(Plan& p, PlanRole& role, std::mt19937& random) {
+  std::vector<PlanActor*> roomy;
+  for (auto& a : role.actors)
+    if ((a.kind == PlanActor::Kind::norm || a.kind == PlanActor::Kind::update) && a.scratch_bytes > 0) roomy.push_back(&a);
+  if (!roomy.empty() && random() % 2) {
+    PlanActor& a = *roomy[random() % roomy.size()];
+    a.scratch_bytes = a.scratch_bytes / 128 * 64;   // half, or none
+    return {a.name};
+  }
+  std::vector<PlanTensor*> shares;
+  for (const auto& c : role.channels)
+    for (auto t : c.tensors)
+      if (PlanTensor& g = p.tensors[t]; c.kind == PlanChannel::Kind::reduced && g.shape.size() > 1) shares.push_back(&g);
+  if (shares.empty()) return {};
+  PlanTensor& g = *shares[random() % shares.size()];
+  std::vector<Sbp*> axes;
+  for (std::size_t axis = 0; axis < g.sbp.size(); ++axis)
+    if (p.meshes[g.mesh].axes[axis].size > 1) axes.push_back(&g.sbp[axis]);
+  if (axes.empty()) return {};
+  Sbp& sbp = *axes[random() % axes.size()];
+  sbp = sbp == Sbp::S(1) ? Sbp::S(0) : Sbp::S(1);
+  return {g.name};
+}
+
 /// Plants a fault of one kind and answers who may be named for it.
 std::vector<std::string> plant(Plan& p, Fault fault, std::mt19937& random) {
   auto any = [&](const auto& list) { return static_cast<std::int32_t>(random() % list.size()); };
@@ -287,6 +313,8 @@ std::vector<std::string> plant(Plan& p, Fault fault, std::mt19937& random) {
       default: a.program = (a.program + 1) % static_cast<std::int32_t>(p.programs.size()); return {a.name};
     }
   }
+  if (fault == structure && random() % 3 == 0)
+    if (auto names = plant_optimizer(p, role, random); !names.empty()) return names;
   std::vector<std::string> names = {c.name};
   switch (random() % 5) {
     case 0:
@@ -356,7 +384,10 @@ TEST_CASE("a fault planted in a random plan is refused by the name of its culpri
       CHECK(run->run.params_hash == (*expected)->run.params_hash);
       CHECK(run->eval == (*expected)->eval);
       REQUIRE(run->run.steps.size() == (*expected)->run.steps.size());
-      for (std::size_t s = 0; s < run->run.steps.size(); ++s) CHECK(run->run.steps[s].loss == (*expected)->run.steps[s].loss);
+      for (std::size_t s = 0; s < run->run.steps.size(); ++s) {
+        CHECK(run->run.steps[s].loss == (*expected)->run.steps[s].loss);
+        CHECK(run->run.steps[s].grad_norm == (*expected)->run.steps[s].grad_norm);
+      }
     }
   }
   for (int f = 0; f < faults; ++f) {

@@ -559,6 +559,36 @@ TEST_CASE("memory, places and roles that do not fit are refused, and the message
   check_refused(p, {"'" + first(p.roles[0], PlanActor::Kind::norm).name + "'", "step"});
 }
 
+TEST_CASE("an op that reads scratch where nobody left its argument, or writes over one, is refused by name") {
+  const Plan good = good_plan({1});
+  int read = 0, written = 0;
+  for (std::size_t i = 0; i < good.roles[0].actors.size(); ++i)
+    for (std::size_t k = 0; k < good.roles[0].actors[i].ops.size(); ++k) {
+      Plan p = good;
+      PlanActor& a = p.roles[0].actors[i];
+      a.op_scratch_offset += 1 << 20;   // room enough for whatever is planted
+      a.scratch_bytes += 1 << 20;
+      REQUIRE(verify(p).ok());
+      PlanOp& op = a.ops[k];
+      const std::string name = "op '" + op.name + "' of '" + a.name + "'";
+      auto scratch = [](PlanOperand& o) { return o.where == PlanOperand::Where::scratch; };
+      const auto in = std::find_if(op.in.begin(), op.in.end(), scratch), out = std::find_if(op.out.begin(), op.out.end(), scratch);
+      if (in == op.in.end()) continue;
+      if (out != op.out.end()) {
+        const auto kept = out->offset;
+        out->offset = in->offset;
+        check_refused(p, {name, "where another argument is", "'" + p.tensors[out->tensor].name + "'"});
+        out->offset = kept;
+        ++written;
+      }
+      in->offset += 64;
+      check_refused(p, {name, "where no op before it left it", "'" + p.tensors[in->tensor].name + "'"});
+      ++read;
+    }
+  CHECK(read > 0);
+  CHECK(written > 0);
+}
+
 TEST_CASE("a norm or an update without room to add up the uses of a tied parameter is refused by name and bytes") {
   Shape_ s;
   s.tied = true;
@@ -605,6 +635,22 @@ TEST_CASE("norms that take other gradients on other stages are refused: they nee
     }
   }
   CHECK(planted == 1);
+}
+
+TEST_CASE("a norm whose rows are split over dp is refused by the name of its gradient: a row is summed in one place") {
+  Plan p = good_plan({2});
+  int planted = 0;
+  for (std::size_t i = 0; i < p.tensors.size(); ++i) {
+    PlanTensor& g = p.tensors[i];
+    if (!g.name.ends_with(".share")) continue;
+    Sbp& sbp = g.sbp[static_cast<std::size_t>(dp_axis(p.meshes[g.mesh]))];
+    REQUIRE(sbp == Sbp::S(0));
+    sbp = Sbp::S(1);
+    check_refused(p, {"'" + g.name + "'", "dim 1 over dp"});
+    sbp = Sbp::S(0);
+    ++planted;
+  }
+  CHECK(planted == 6);   // up and down of three layers
 }
 
 TEST_CASE("an op whose arguments it would not accept is refused by name before its kernel runs") {
