@@ -1,7 +1,8 @@
-// embedding(tokens (B, T) i32, weight (V, C)) -> (B, T, C)
-// embedding_grad(dy (B, T, C), tokens){rows: V} -> dweight (V, C)
+// embedding(tokens (B, T) i32, weight (V, C)){unit} -> (B, T, C)
+// embedding_grad(dy (B, T, C), tokens){rows: V, unit} -> dweight (V, C)
 //
-// Vocabulary parallel: weight S(0) gives each place the rows it has and zeros elsewhere: P.
+// Vocabulary parallel: weight S(0) gives each place the rows it has and zeros elsewhere: P. "unit" (1 by default):
+// rows that stay together, so that other readers of the table can ask for the same parts.
 #include "kernels/cpu/kernels.h"
 #include "kernels/ops.h"
 #include "kernels/rules.h"
@@ -25,7 +26,9 @@ Inferred infer_grad(Types in, const Attrs& attrs) {
 
 Status gradient(GradContext& g) {
   if (g.grad_out(0) == no_value || !g.needs_grad(1)) return {};
-  g.grad_in(1, g.emit("embedding_grad", {g.grad_out(0), g.in(0)}, {{"rows", g.type(g.in(1)).shape[0]}})[0]);
+  Attrs attrs = only(g.attrs(), {"unit"});
+  attrs.set("rows", g.type(g.in(1)).shape[0]);
+  g.grad_in(1, g.emit("embedding_grad", {g.grad_out(0), g.in(0)}, attrs)[0]);
   return {};
 }
 
@@ -34,10 +37,10 @@ Status gradient(GradContext& g) {
 std::vector<OpDef> embedding_ops() {
   using S = Sbp;
   OpDef forward{.name = "embedding", .inputs = 2, .outputs = 1, .infer = infer_embedding};
-  forward.signatures = [](Types, const Attrs&) {
+  forward.signatures = [](Types, const Attrs& a) {
     std::vector<Signature> table;
     add_rows(table, 0, 2, "sb", "s");
-    table.push_back(row({S::B(), S::S(0)}, {S::P()}));
+    table.push_back(row({S::B(), S::S(0, a.integer("unit", 1))}, {S::P()}));
     table.push_back(row({S::B(), S::S(1)}, {S::S(2)}));
     return table;
   };
@@ -46,10 +49,10 @@ std::vector<OpDef> embedding_ops() {
   forward.cpu = cpu::embedding;
 
   OpDef grad{.name = "embedding_grad", .inputs = 2, .outputs = 1, .infer = infer_grad};
-  grad.signatures = [](Types, const Attrs&) {
+  grad.signatures = [](Types, const Attrs& a) {
     std::vector<Signature> table;
     add_rows(table, 0, 2, "ss", "p");
-    table.push_back(row({S::B(), S::B()}, {S::S(0)}));
+    table.push_back(row({S::B(), S::B()}, {S::S(0, a.integer("unit", 1))}));
     table.push_back(row({S::S(2), S::B()}, {S::S(1)}));
     table.push_back(row({S::P(), S::B()}, {S::P()}));
     return table;

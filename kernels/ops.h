@@ -22,4 +22,8 @@ std::vector<OpDef> lm_head_loss_ops();
 std::vector<OpDef> softmax_cross_entropy_ops();
 std::vector<OpDef> mse_loss_ops();
 
+/// Rows of a vocabulary-sized table that stay together where a model axis divides it: one of the "groups" of
+/// lm_head_stats. Every op that reads the table takes it as its unit, so that all divide it alike.
+std::int64_t vocabulary_unit(std::int64_t vocabulary, const Attrs& attrs = {});
+
 }  // namespace troupe::kernels

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "kernels/ops.h"
+
 namespace troupe::lm {
 
 namespace {
@@ -18,7 +20,7 @@ class Builder {
 
   Value embed(Value tokens) {                                                   // (B, T) -> (B, T, C)
     g_.unit("embed");
-    return dropout(g_.op("embedding", {tokens, embedding()})[0], "embed");
+    return dropout(g_.op("embedding", {tokens, embedding()}, vocabulary())[0], "embed");
   }
 
   Value block(Value x, std::int64_t layer) {                                    // (B, T, C)
@@ -46,6 +48,9 @@ class Builder {
     const Value d = linear(h, "mlp.down_proj", m.dim, m.ffn, {}, true);
     return g_.op("add", {x, dropout(d, unit + ".mlp")})[0];
   }
+
+  /// Words that stay together where the vocabulary is divided: alike for all readers of a tied table.
+  Attrs vocabulary() const { return {{"unit", kernels::vocabulary_unit(c_.model.vocab)}}; }
 
   Value head_norm(Value x) {
     g_.unit("head");
@@ -96,7 +101,8 @@ Value loss(Graph& g, const LmConfig& c, const std::string& text, const std::stri
   for (std::int64_t l = 0; l < c.model.layers; ++l) x = b.block(x, l);
   x = b.head_norm(x);
   const Value targets = loader(g, c, text, split, "targets");
-  return g.op("lm_head_loss", {x, b.head_weight(), targets}, {{"scale", 1.0 / static_cast<double>(tokens_per_step(c))}})[0];
+  const Value w = b.head_weight(), stats = g.op("lm_head_stats", {x, w, targets})[0];
+  return g.op("lm_head_loss", {stats, x, w, targets}, {{"scale", 1.0 / static_cast<double>(tokens_per_step(c))}})[0];
 }
 
 }  // namespace
@@ -124,7 +130,7 @@ runtime::Graph build_model(const LmConfig& c, const kernels::OpSet& ops, const s
     for (std::int64_t l = 0; l < c.model.layers; ++l) x = b.block(x, l);
     x = b.head_norm(x);
     const Value position = g.feed("position", {DType::i32, {1}}, "token");
-    const Value logits = g.op("linear", {x, b.head_weight()})[0];               // (1, T, vocab)
+    const Value logits = g.op("linear", {x, b.head_weight()}, b.vocabulary())[0];   // (1, T, vocab)
     g.actor("lm.sampler", "sampler", {logits, position}, {}, {{"temperature", c.sample.temperature}});
   }
   return g;

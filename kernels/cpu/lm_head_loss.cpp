@@ -1,11 +1,13 @@
 // Language-model head and loss together, a chunk of rows at a time: no more than one chunk of logits exists,
-// and the gradient makes them again instead of keeping them.
+// and the gradient makes them again instead of keeping them. A place may have only some groups of the vocabulary.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/softmax_row.h"
+#include "kernels/ops.h"
 
 namespace troupe::kernels::cpu {
 
@@ -14,32 +16,74 @@ std::int64_t lm_head_chunk(std::int64_t V) {
   return std::clamp<std::int64_t>(rows, 256, 1024);
 }
 
-void lm_head_loss(const Call& call) {
+void lm_head_stats(const Call& call) {
   const View &x = call.in[0], &w = call.in[1];  // (B, T, C), (V, C)
   const auto V = w.shape[0], C = w.shape[1], rows = call.in[2].size(), chunk = lm_head_chunk(V);
+  const auto first = w.extent.dims[0].lo, u = vocabulary_unit(w.logical[0], *call.attrs);
   const auto* target = call.in[2].as<std::int32_t>();
-  float* lse = call.out[1].as<float>();
-  auto* row_loss = reinterpret_cast<double*>(call.scratch.data());
-  float* logits = reinterpret_cast<float*>(row_loss + chunk);  // (chunk, V)
-  double sum = 0;
+  float* stats = call.out[0].as<float>();                         // (G, rows, 3)
+  float* logits = reinterpret_cast<float*>(call.scratch.data());  // (chunk, V)
   for (std::int64_t r0 = 0; r0 < rows; r0 += chunk) {
     const auto n = std::min(chunk, rows - r0);
     gemm(false, true, n, V, C, x.as<float>() + r0 * C, C, w.as<float>(), C, logits, V, 0, *call.par);
     for_blocks(*call.par, n, 32, [&](std::int64_t begin, std::int64_t end) {
-      for (auto r = begin; r < end; ++r) row_loss[r] = softmax_row(logits + r * V, V, target[r0 + r], lse + r0 + r);
+      for (auto r = begin; r < end; ++r) {
+        const float* row = logits + r * V;
+        const std::int64_t t = target[r0 + r] < 0 ? -1 : target[r0 + r] - first;
+        float* out = stats + (r0 + r) * 3;
+        for (std::int64_t v = 0; v < V; v += u, out += rows * 3) {
+          const auto end_v = std::min(v + u, V);
+          const auto [top, sum] = max_and_sum(row + v, end_v - v);
+          out[0] = top;
+          out[1] = sum;
+          out[2] = t >= v && t < end_v ? row[t] : 0.0f;
+        }
+      }
     });
-    for (std::int64_t r = 0; r < n; ++r) sum += row_loss[r];
   }
+}
+
+void lm_head_loss(const Call& call) {
+  const auto groups = call.in[0].shape[0], rows = call.in[3].size();
+  const auto* target = call.in[3].as<std::int32_t>();
+  const float* stats = call.in[0].as<float>();  // (G, rows, 3)
+  float* lse = call.out[1].as<float>();
+  auto* row_loss = reinterpret_cast<double*>(call.scratch.data());
+  for_blocks(*call.par, rows, 32, [&](std::int64_t begin, std::int64_t end) {
+    for (auto r = begin; r < end; ++r) {
+      const auto group = [&](std::int64_t g) { return stats + (g * rows + r) * 3; };
+      float top = -INFINITY;
+      for (std::int64_t g = 0; g < groups; ++g) top = std::max(top, group(g)[0]);
+      double sum = 0, logit = 0;
+      for (std::int64_t g0 = 0; g0 < groups; g0 += simd::lanes) {
+        const auto n = std::min(groups - g0, simd::lanes);
+        simd::v16 weight = {};
+        for (std::int64_t g = 0; g < n; ++g) weight[g] = group(g0 + g)[0] - top;
+        weight = simd::exp(weight);
+        for (std::int64_t g = 0; g < n; ++g) {
+          sum += double{group(g0 + g)[1]} * double{weight[g]};
+          logit += group(g0 + g)[2];
+        }
+      }
+      const double whole = std::log(sum) + top;
+      lse[r] = static_cast<float>(whole);
+      row_loss[r] = target[r] < 0 ? 0.0 : whole - logit;
+    }
+  });
+  double sum = 0;
+  for (std::int64_t r = 0; r < rows; ++r) sum += row_loss[r];
   *call.out[0].as<double>() = sum;
 }
 
 void lm_head_loss_grad(const Call& call) {
   const View &x = call.in[0], &w = call.in[1], &dx = call.out[0], &dw = call.out[1];
-  const auto V = w.shape[0], C = w.shape[1], rows = call.in[2].size(), chunk = lm_head_chunk(V);
+  // The chunk is that of the whole vocabulary: dw adds up chunk by chunk, and its bits must not know the parts.
+  const auto V = w.shape[0], C = w.shape[1], rows = call.in[2].size(), chunk = lm_head_chunk(w.logical[0]);
+  const auto first = w.extent.dims[0].lo;
   const auto* target = call.in[2].as<std::int32_t>();
   const float* lse = call.in[3].as<float>();
   const float scale = static_cast<float>(call.attrs->real("scale", 1));
-  float* logits = reinterpret_cast<float*>(reinterpret_cast<double*>(call.scratch.data()) + chunk);
+  float* logits = reinterpret_cast<float*>(call.scratch.data());
   float beta = call.accumulate ? 1.0f : 0.0f;
   if (rows == 0) gemm(true, false, V, C, 0, logits, V, x.as<float>(), C, dw.as<float>(), C, beta, *call.par);
   for (std::int64_t r0 = 0; r0 < rows; r0 += chunk, beta = 1) {
@@ -48,7 +92,7 @@ void lm_head_loss_grad(const Call& call) {
     gemm(false, true, n, V, C, part, C, w.as<float>(), C, logits, V, 0, *call.par);
     for_blocks(*call.par, n, 32, [&](std::int64_t begin, std::int64_t end) {
       for (auto r = begin; r < end; ++r)
-        softmax_row_grad(logits + r * V, V, target[r0 + r], lse[r0 + r], scale, logits + r * V);
+        softmax_row_grad(logits + r * V, V, target[r0 + r], lse[r0 + r], scale, logits + r * V, first);
     });
     gemm(false, false, n, C, V, logits, V, w.as<float>(), C, dx.as<float>() + r0 * C, C, 0, *call.par);
     gemm(true, false, V, C, n, logits, V, part, C, dw.as<float>(), C, beta, *call.par);

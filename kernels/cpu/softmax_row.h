@@ -8,30 +8,46 @@
 
 namespace troupe::kernels {
 
-/// -log softmax(x)[target]; *lse = log sum exp(x). A negative target costs nothing.
-inline double softmax_row(const float* x, std::int64_t n, std::int32_t target, float* lse) {
+struct MaxAndSum { float max, sum; };
+
+/// The largest of x[0, n), and the sum of exp(x - max).
+inline MaxAndSum max_and_sum(const float* x, std::int64_t n) {
   using namespace simd;
+  const auto at = [=](std::int64_t i) {  // beyond n: -inf, which is no maximum and adds 0
+    return i + lanes <= n ? load(x + i) : i < n ? load_tail(x + i, n - i, -INFINITY) : splat(-INFINITY);
+  };
   v16 top = splat(-INFINITY);
-  chunks(n, [&](std::int64_t i, std::int64_t w) {
-    top = max(w == lanes ? load(x + i) : load_tail(x + i, w, -INFINITY), top);
-  });
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) top = max(load(x + i), top);
+  if (i < n) top = max(at(i), top);
   const float m = max(top);
   const v16 shift = splat(m);
-  v16 total[2] = {};
-  chunks(n, [&](std::int64_t i, std::int64_t w) {
-    total[i / lanes % 2] += exp((w == lanes ? load(x + i) : load_tail(x + i, w, -INFINITY)) - shift);
-  });
-  const double log_sum = std::log(static_cast<double>(sum(total[0] + total[1])));
+  v16 even = {}, odd = {};
+  for (i = 0; i + 2 * lanes <= n; i += 2 * lanes) {
+    even += exp(load(x + i) - shift);
+    odd += exp(load(x + i + lanes) - shift);
+  }
+  if (i < n) even += exp(at(i) - shift);
+  if (i + lanes < n) odd += exp(at(i + lanes) - shift);
+  return {m, sum(even + odd)};
+}
+
+/// -log softmax(x)[target]; *lse = log sum exp(x). A negative target costs nothing.
+inline double softmax_row(const float* x, std::int64_t n, std::int32_t target, float* lse) {
+  const auto [m, sum] = max_and_sum(x, n);
+  const double log_sum = std::log(static_cast<double>(sum));
   *lse = static_cast<float>(log_sum + m);
   return target < 0 ? 0.0 : log_sum + m - x[target];
 }
 
 /// dx = scale * (softmax(x) - onehot(target)); zeros for a negative target. May run in place.
-inline void softmax_row_grad(const float* x, std::int64_t n, std::int32_t target, float lse, float scale, float* dx) {
+/// x may be a part of the row: elements [first, first + n).
+inline void softmax_row_grad(const float* x, std::int64_t n, std::int32_t target, float lse, float scale, float* dx,
+                             std::int64_t first = 0) {
   using namespace simd;
   const v16 shift = splat(lse), f = splat(target < 0 ? 0.0f : scale);
   map(n, dx, [=](v16 v) { return exp(v - shift) * f; }, x);
-  if (target >= 0) dx[target] -= scale;
+  if (target >= 0 && target >= first && target < first + n) dx[target - first] -= scale;
 }
 
 }  // namespace troupe::kernels

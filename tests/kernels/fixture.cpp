@@ -38,6 +38,7 @@ std::vector<Tensor> OpCase::inputs(unsigned seed) const {
   Random random(seed);
   std::vector<Tensor> list;
   for (const auto& type : in) list.push_back(random_tensor(type, random, low, high));
+  if (prepare) prepare(*this, list);
   return list;
 }
 

@@ -83,6 +83,8 @@ struct OpCase {
   using Values = std::vector<std::vector<double>>;
   std::function<Values(const OpCase&, const Values&)> reference;
   bool small = true;                ///< cheap enough for finite differences
+  /// Writes the inputs that follow from others; empty: none do.
+  std::function<void(const OpCase&, std::vector<Tensor>&)> prepare = {};
 
   std::int64_t dim(std::size_t input, std::size_t d) const { return in[input].shape[d]; }
   std::vector<Tensor> inputs(unsigned seed = 1) const;

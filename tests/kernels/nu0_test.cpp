@@ -48,6 +48,33 @@ TEST_CASE("NU-0: no op's bits depend on addresses, neighbours, threads or repeti
   }
 }
 
+TEST_CASE("NU-0: loss and lse have the same bits for a vocabulary in 1, 2, 3, 8 or more parts") {
+  const OpSet ops = standard_ops();
+  const OpDef &stats_op = *ops.find("lm_head_stats"), &loss_op = *ops.find("lm_head_loss");
+  for (const auto& c : op_cases()) {
+    if (c.op != "lm_head_stats") continue;
+    CAPTURE(c.name);
+    const auto in = c.inputs();
+    std::vector<Tensor> first;
+    for (const std::int64_t parts : {1, 2, 3, 8, 11}) {
+      CAPTURE(parts);
+      Tensor stats(stats_op.infer(c.in, c.attrs)->at(0));
+      for (std::int64_t part = 0; part < parts; ++part) {
+        const auto sbp = stats_op.signatures(c.in, c.attrs).back();   // words divided
+        REQUIRE(sbp.in[1].is_split());
+        Extent words = Extent::whole(in[1].logical.shape), groups = stats.extent;
+        words.dims[0] = split_range(words.dims[0], parts, part, sbp.in[1].unit);
+        groups.dims[0] = split_range(groups.dims[0], parts, part);
+        const auto got = run(stats_op, {in[0], in[1].slice(words), in[2]}, {Tensor(stats.logical, groups)}, c.attrs)[0];
+        if (got.size()) copy_extent(groups, got.data.data(), groups, stats.data.data(), stats.extent, size_of(DType::f32));
+      }
+      const auto loss = run(loss_op, {stats, in[0], in[1], in[2]}, c.attrs);
+      if (parts == 1) first = loss;
+      REQUIRE(same_bits(loss, first));
+    }
+  }
+}
+
 TEST_CASE("gemm: right for every transposition and edge, and a row or column of C does not know the others") {
   OneThread one;
   TwoThreads two;

@@ -8,12 +8,19 @@ namespace {
 TensorType f(Shape shape) { return {DType::f32, std::move(shape)}; }
 TensorType i(Shape shape) { return {DType::i32, std::move(shape)}; }
 
+/// stats of x, w and targets.
+void with_stats(const OpCase& c, std::vector<Tensor>& in) {
+  in[0] = run(*standard_ops().find("lm_head_stats"), {in[1], in[2], in[3]}, c.attrs)[0];
+}
+
 std::vector<OpCase> build() {
   namespace r = reference;
   using N = std::int64_t;
   std::vector<OpCase> list = {
       {"embedding", "embedding", {i({4, 5}), f({11, 19})}, {}, 0, 11, r::embedding},
+      {"embedding, units", "embedding", {i({4, 5}), f({11, 19})}, {{"unit", N{7}}}, 0, 11, r::embedding},
       {"embedding_grad", "embedding_grad", {f({4, 5, 75}), i({4, 5})}, {{"rows", N{11}}}, 0, 11},
+      {"embedding_grad, units", "embedding_grad", {f({4, 5, 75}), i({4, 5})}, {{"rows", N{11}}, {"unit", N{7}}}, 0, 11},
       {"linear", "linear", {f({4, 3, 20}), f({18, 20})}, {{"unit", N{3}}, {"in_unit", N{4}}}, 0, 1, r::linear},
       {"linear, rank 2", "linear", {f({7, 33}), f({17, 33})}, {}, 0, 1, r::linear},
       {"linear, blocks", "linear", {f({2, 150, 530}), f({545, 530})}, {}, 0, 1, r::linear, false},
@@ -50,11 +57,25 @@ std::vector<OpCase> build() {
       {"bias_grad", "bias_grad", {f({3, 50, 85})}, {}},
       {"dropout", "dropout", {f({5, 3, 26})}, {{"p", 0.3}, {"rng", std::string("a")}}, 0, 1, r::dropout},
       {"dropout, blocks", "dropout", {f({2, 130, 131})}, {{"p", 0.5}, {"rng", std::string("a")}}, 0, 1, r::dropout, false},
-      {"lm_head_loss", "lm_head_loss", {f({3, 5, 13}), f({37, 13}), i({3, 5})}, {{"scale", 0.125}}, -2, 37, r::lm_head_loss},
-      {"lm_head_loss, chunks", "lm_head_loss", {f({3, 130, 20}), f({1100, 20}), i({3, 130})}, {{"scale", 0.01}}, -9, 1100,
-       r::lm_head_loss, false},
+      // 8 groups of 5 words, the last of 2; 5 groups of 2 and 1; 2 groups for up to 3 places; two chunks of rows.
+      {"lm_head_stats", "lm_head_stats", {f({3, 5, 13}), f({37, 13}), i({3, 5})}, {}, -2, 37, r::lm_head_stats},
+      {"lm_head_stats, few words", "lm_head_stats", {f({3, 5, 13}), f({9, 13}), i({3, 5})}, {}, -2, 9, r::lm_head_stats},
+      {"lm_head_stats, two groups", "lm_head_stats", {f({3, 5, 13}), f({37, 13}), i({3, 5})}, {{"groups", N{2}}}, -2, 37,
+       r::lm_head_stats},
+      {"lm_head_stats, chunks", "lm_head_stats", {f({3, 130, 20}), f({1100, 20}), i({3, 130})}, {}, -9, 1100,
+       r::lm_head_stats},
+      {"lm_head_loss", "lm_head_loss", {f({8, 3, 5, 3}), f({3, 5, 13}), f({37, 13}), i({3, 5})}, {{"scale", 0.125}}, -2, 37,
+       r::lm_head_loss, true, with_stats},
+      {"lm_head_loss, few words", "lm_head_loss", {f({5, 3, 5, 3}), f({3, 5, 13}), f({9, 13}), i({3, 5})},
+       {{"scale", 0.125}}, -2, 9, r::lm_head_loss, true, with_stats},
+      {"lm_head_loss, two groups", "lm_head_loss", {f({2, 3, 5, 3}), f({3, 5, 13}), f({37, 13}), i({3, 5})},
+       {{"scale", 0.125}, {"groups", N{2}}}, -2, 37, r::lm_head_loss, true, with_stats},
+      {"lm_head_loss, blocks", "lm_head_loss", {f({8, 3, 130, 3}), f({3, 130, 20}), f({1100, 20}), i({3, 130})},
+       {{"scale", 0.01}}, -9, 1100, r::lm_head_loss, false, with_stats},
       {"lm_head_loss_grad", "lm_head_loss_grad", {f({3, 5, 13}), f({37, 13}), i({3, 5}), f({3, 5})}, {{"scale", 0.125}},
        -2, 37, r::lm_head_loss_grad},
+      {"lm_head_loss_grad, two groups", "lm_head_loss_grad", {f({3, 5, 13}), f({37, 13}), i({3, 5}), f({3, 5})},
+       {{"scale", 0.125}, {"groups", N{2}}}, -2, 37, r::lm_head_loss_grad},
       {"lm_head_loss_grad, chunks", "lm_head_loss_grad", {f({3, 130, 20}), f({1100, 20}), i({3, 130}), f({3, 130})},
        {{"scale", 0.01}}, -9, 1100, r::lm_head_loss_grad, false},
       {"softmax_cross_entropy", "softmax_cross_entropy", {f({3, 7, 45}), i({3, 7})}, {{"scale", 0.5}}, -2, 45,

@@ -186,13 +186,34 @@ Values dropout(const OpCase& c, const Values& in) {
   return {y};
 }
 
-Values lm_head_loss(const OpCase& c, const Values& in) {
-  const auto V = c.dim(1, 0);
+Values lm_head_stats(const OpCase& c, const Values& in) {
+  const auto V = c.dim(1, 0), groups = c.attrs.integer("groups", 8), u = (V + groups - 1) / groups;
   const Vec logits = linear(c, in)[0];
+  Vec stats;
+  for (int64_t v = 0; v < V; v += u)
+    for (int64_t r = 0; r < size(in[2]); ++r) {
+      const double* row = logits.data() + r * V;
+      const double top = *std::max_element(row + v, row + std::min(v + u, V));
+      double sum = 0, logit = 0;
+      for (int64_t i = v; i < std::min(v + u, V); ++i) {
+        sum += std::exp(row[i] - top);
+        if (static_cast<int64_t>(in[2][at(r)]) == i) logit = row[i];
+      }
+      stats.insert(stats.end(), {top, sum, logit});
+    }
+  return {stats};
+}
+
+/// From x, w and targets: what stats say of them is lm_head_stats' affair.
+Values lm_head_loss(const OpCase& c, const Values& in) {
+  const auto V = c.dim(2, 0), C = c.dim(2, 1);
   Vec lses;
   double sum = 0;
-  for (int64_t r = 0; r < size(in[2]); ++r) {
-    const auto [loss, lse] = cross_entropy(logits.data() + r * V, V, in[2][at(r)]);
+  for (int64_t r = 0; r < size(in[3]); ++r) {
+    Vec logits(at(V));
+    for (int64_t v = 0; v < V; ++v)
+      for (int64_t i = 0; i < C; ++i) logits[at(v)] += in[1][at(r * C + i)] * in[2][at(v * C + i)];
+    const auto [loss, lse] = cross_entropy(logits.data(), V, in[3][at(r)]);
     sum += loss;
     lses.push_back(lse);
   }

@@ -21,6 +21,7 @@ Values accumulate(const OpCase&, const Values&);
 Values relu(const OpCase&, const Values&);
 Values bias_add(const OpCase&, const Values&);
 Values dropout(const OpCase&, const Values&);
+Values lm_head_stats(const OpCase&, const Values&);
 Values lm_head_loss(const OpCase&, const Values&);
 Values lm_head_loss_grad(const OpCase&, const Values&);
 Values softmax_cross_entropy(const OpCase&, const Values&);
