@@ -204,13 +204,20 @@ class Lowering {
     return home;
   }
 
+  /// The tensor's mesh has the model axes of a stage (a tied parameter's is wider along dp), so its SBP means the same.
+  bool alike(const PlanTensor& t, std::int32_t stage) const {
+    const auto &a = plan_.meshes[t.mesh].axes, &b = mesh(stage).axes;
+    const int dp = dp_axis(mesh(stage));
+    bool same = a.size() == b.size();
+    for (std::size_t i = 0; same && i < a.size(); ++i) same = static_cast<int>(i) == dp || a[i] == b[i];
+    return same;
+  }
+
   /// A copy of the value lies that way already.
   bool there(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const {
     for (const std::int32_t id : variants(home_[v])) {
       const PlanTensor& t = plan_.tensors[id];
-      if (axis < t.sbp.size() && plan_.meshes[t.mesh].axes == mesh(stage).axes &&
-          same_parts(t.sbp[axis], wanted, t.shape, mesh(stage).axes[axis].size))
-        return true;
+      if (alike(t, stage) && same_parts(t.sbp[axis], wanted, t.shape, mesh(stage).axes[axis].size)) return true;
     }
     return false;
   }
@@ -222,8 +229,7 @@ class Lowering {
     double least = std::numeric_limits<double>::infinity();
     for (const std::int32_t id : variants(home_[v])) {
       const PlanTensor& t = plan_.tensors[id];
-      const bool here = axis < t.sbp.size() && plan_.meshes[t.mesh].axes == mesh(stage).axes;
-      const Sbp lies = here ? t.sbp[axis] : Sbp::B();
+      const Sbp lies = alike(t, stage) ? t.sbp[axis] : Sbp::B();
       if (g_.is_param(v) && param_fixed_.count(v) && !same_parts(lies, wanted, type.shape, n)) continue;
       if (same_parts(lies, wanted, type.shape, n)) return 0;
       least = std::min(least, axis_boxing_bytes(lies, wanted, static_cast<double>(elements(type.shape) * size_of(type.dtype)), n));
