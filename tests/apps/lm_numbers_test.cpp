@@ -19,8 +19,8 @@ lm::LmConfig config(bool tied, int layers) {
 
 }  // namespace
 
-TEST_CASE("NU-1, NU-2: 20 steps of the language model give the same bits on any dp, pp and timing, with dropout, clipping, tying, "
-          "evaluation") {
+TEST_CASE("NU-1, NU-2: 20 steps of the language model give the same bits on any dp, pp and timing, with dropout, "
+          "clipping, tying, evaluation") {
   runtime::App app;
   lm::register_actors(app);
   std::uint64_t seed = 0;   // of the order of actors and the delays of messages; 0: first come, no jitter

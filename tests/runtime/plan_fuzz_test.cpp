@@ -108,8 +108,9 @@ void damage(T& value, std::mt19937& random) {
 
 /// Whether a field says where things lie, how much room they have or when they are done: none of it is in the numbers.
 bool no_number(const std::string& path) {
-  static const std::set<std::string> names = {"axis",  "rank",          "sbp.kind",          "sbp.dim", "sbp.unit", "offset", "bytes",
-                                              "slots", "scratch_bytes", "op_scratch_offset", "cost_s",  "seconds",  "priority"};
+  static const std::set<std::string> names = {
+      "axis",  "rank",          "sbp.kind",          "sbp.dim", "sbp.unit", "offset", "bytes",
+      "slots", "scratch_bytes", "op_scratch_offset", "cost_s",  "seconds",  "priority"};
   for (const auto& name : names)
     if (path == name || path.ends_with("." + name)) return true;
   return false;

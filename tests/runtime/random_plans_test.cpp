@@ -235,12 +235,13 @@ namespace {
 enum Fault { deadlock, imbalance, memory, structure, faults };
 const std::string fault_names[faults] = {"deadlock", "imbalance", "memory", "structure"};
 
-/// A norm or an update that has too little room for the sum of several uses, or a share of a parameter's gradient that is
-/// split along another dim than the parameter. Answers who may be named for it; nobody where there is neither.
+/// A norm or an update that has too little room for the sum of several uses, or a share of a parameter's gradient that
+/// is split along another dim than before. Answers who may be named for it; nobody where there is neither.
 std::vector<std::string> plant_optimizer(Plan& p, PlanRole& role, std::mt19937& random) {
   std::vector<PlanActor*> roomy;
   for (auto& a : role.actors)
-    if ((a.kind == PlanActor::Kind::norm || a.kind == PlanActor::Kind::update) && a.scratch_bytes > 0) roomy.push_back(&a);
+    if ((a.kind == PlanActor::Kind::norm || a.kind == PlanActor::Kind::update) && a.scratch_bytes > 0)
+      roomy.push_back(&a);
   if (!roomy.empty() && random() % 2) {
     PlanActor& a = *roomy[random() % roomy.size()];
     a.scratch_bytes = a.scratch_bytes / 128 * 64;   // half, or none
@@ -249,7 +250,8 @@ std::vector<std::string> plant_optimizer(Plan& p, PlanRole& role, std::mt19937& 
   std::vector<PlanTensor*> shares;
   for (const auto& c : role.channels)
     for (auto t : c.tensors)
-      if (PlanTensor& g = p.tensors[t]; c.kind == PlanChannel::Kind::reduced && g.shape.size() > 1) shares.push_back(&g);
+      if (PlanTensor& g = p.tensors[t]; c.kind == PlanChannel::Kind::reduced && g.shape.size() > 1)
+        shares.push_back(&g);
   if (shares.empty()) return {};
   PlanTensor& g = *shares[random() % shares.size()];
   std::vector<Sbp*> axes;

@@ -572,7 +572,8 @@ TEST_CASE("an op that reads scratch where nobody left its argument, or writes ov
       PlanOp& op = a.ops[k];
       const std::string name = "op '" + op.name + "' of '" + a.name + "'";
       auto scratch = [](PlanOperand& o) { return o.where == PlanOperand::Where::scratch; };
-      const auto in = std::find_if(op.in.begin(), op.in.end(), scratch), out = std::find_if(op.out.begin(), op.out.end(), scratch);
+      const auto in = std::find_if(op.in.begin(), op.in.end(), scratch);
+      const auto out = std::find_if(op.out.begin(), op.out.end(), scratch);
       if (in == op.in.end()) continue;
       if (out != op.out.end()) {
         const auto kept = out->offset;
@@ -599,7 +600,9 @@ TEST_CASE("a norm or an update without room to add up the uses of a tied paramet
     for (std::size_t r = 0; r < good.roles.size(); ++r)
       for (std::size_t i = 0; i < good.roles[r].actors.size(); ++i) {
         const PlanActor& a = good.roles[r].actors[i];
-        const auto tied = std::find_if(a.params.begin(), a.params.end(), [](const auto& p) { return p.grads.size() > 1; });
+        const auto tied = std::find_if(a.params.begin(), a.params.end(), [](const auto& ref) {
+          return ref.grads.size() > 1;
+        });
         if (tied == a.params.end()) continue;
         REQUIRE(a.scratch_bytes > 0);
         for (const std::int64_t bytes : {std::int64_t{0}, a.scratch_bytes - 64}) {
