@@ -20,11 +20,11 @@ TEST_CASE("a vote whose norms leave rows out commits nothing, and the error name
     Closed vote;
     for (const auto& param : p->params) {
       const auto rows = static_cast<double>(p->tensors[param.tensor].shape[0]);
-      vote.reports.push_back({Report::Kind::norm, param.name, 0, -1, {0, rows, 1}});
+      vote.reports.push_back({Report::Kind::norm, param.name, 0, -1, {0, 0, rows, 1}});
     }
     REQUIRE(vote.reports[1].name == "layer0.down");
-    REQUIRE(vote.reports[1].values[1] == 24);   // [0, 16) + [16, 24)
-    if (!whole) vote.reports[1].values = {16, 24, 1};
+    REQUIRE(vote.reports[1].values[2] == 24);   // [0, 16) + [16, 24)
+    if (!whole) vote.reports[1].values = {0, 16, 24, 1};
     const Status s = session.handle(0, vote);
     CHECK(s.ok() == whole);
     CHECK(commits == (whole ? 1 : 0));
