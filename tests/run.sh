@@ -42,7 +42,7 @@ build_sanitized() {
   build build-asan -DTROUPE_SANITIZE=ON -DCMAKE_BUILD_TYPE=Sanitized \
     -DCMAKE_CXX_FLAGS_SANITIZED="-O1 -g1 -Wno-maybe-uninitialized" || return 1
   local targets
-  mapfile -t targets < <(ctest --test-dir build-asan -N -R "^$sanitized\$" | grep -oE "$sanitized\$")
+  mapfile -t targets < <(ctest --test-dir build-asan -N -R "^$sanitized\$" | grep -oE "$sanitized\$" | sort -u)
   [ ${#targets[@]} -gt 0 ] || { echo "no test to build under sanitizers" >&2; return 1; }
   cmake --build build-asan --target "${targets[@]}"
 }
