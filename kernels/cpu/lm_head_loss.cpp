@@ -29,15 +29,15 @@ void lm_head_stats(const Call& call) {
     for_blocks(*call.par, n, 32, [&](std::int64_t begin, std::int64_t end) {
       for (auto r = begin; r < end; ++r) {
         const float* row = logits + r * V;
-        const std::int64_t t = target[r0 + r] < 0 ? -1 : target[r0 + r] - first;
-        float* out = stats + (r0 + r) * 3;
-        for (std::int64_t v = 0; v < V; v += u, out += rows * 3) {
-          const auto end_v = std::min(v + u, V);
-          const auto [top, sum] = max_and_sum(row + v, end_v - v);
-          out[0] = top;
-          out[1] = sum;
-          out[2] = t >= v && t < end_v ? row[t] : 0.0f;
+        const auto group = [&](std::int64_t g) { return stats + (g * rows + r0 + r) * 3; };
+        for (std::int64_t v = 0, g = 0; v < V; v += u, ++g) {
+          const auto [top, sum] = max_and_sum(row + v, std::min(u, V - v));
+          group(g)[0] = top;
+          group(g)[1] = sum;
+          group(g)[2] = 0;
         }
+        const std::int64_t t = target[r0 + r] - first;
+        if (target[r0 + r] >= 0 && t >= 0 && t < V) group(t / u)[2] = row[t];
       }
     });
   }
@@ -49,25 +49,29 @@ void lm_head_loss(const Call& call) {
   const float* stats = call.in[0].as<float>();  // (G, rows, 3)
   float* lse = call.out[1].as<float>();
   auto* row_loss = reinterpret_cast<double*>(call.scratch.data());
-  for_blocks(*call.par, rows, 32, [&](std::int64_t begin, std::int64_t end) {
-    for (auto r = begin; r < end; ++r) {
-      const auto group = [&](std::int64_t g) { return stats + (g * rows + r) * 3; };
-      float top = -INFINITY;
-      for (std::int64_t g = 0; g < groups; ++g) top = std::max(top, group(g)[0]);
-      double sum = 0, logit = 0;
-      for (std::int64_t g0 = 0; g0 < groups; g0 += simd::lanes) {
-        const auto n = std::min(groups - g0, simd::lanes);
-        simd::v16 weight = {};
-        for (std::int64_t g = 0; g < n; ++g) weight[g] = group(g0 + g)[0] - top;
-        weight = simd::exp(weight);
-        for (std::int64_t g = 0; g < n; ++g) {
-          sum += double{group(g0 + g)[1]} * double{weight[g]};
-          logit += group(g0 + g)[2];
-        }
+  for_blocks(*call.par, rows, simd::lanes, [&](std::int64_t begin, std::int64_t end) {
+    const auto n = end - begin;
+    float top[simd::lanes];
+    double sum[simd::lanes] = {}, logit[simd::lanes] = {};
+    std::fill_n(top, simd::lanes, -INFINITY);
+    for (std::int64_t g = 0; g < groups; ++g) {
+      const float* group = stats + (g * rows + begin) * 3;
+      for (std::int64_t i = 0; i < n; ++i) top[i] = std::max(top[i], group[3 * i]);
+    }
+    for (std::int64_t g = 0; g < groups; ++g) {
+      const float* group = stats + (g * rows + begin) * 3;
+      simd::v16 weight = {};
+      for (std::int64_t i = 0; i < n; ++i) weight[i] = group[3 * i] - top[i];
+      weight = simd::exp(weight);
+      for (std::int64_t i = 0; i < n; ++i) {
+        sum[i] += double{group[3 * i + 1]} * double{weight[i]};
+        logit[i] += group[3 * i + 2];
       }
-      const double whole = std::log(sum) + top;
-      lse[r] = static_cast<float>(whole);
-      row_loss[r] = target[r] < 0 ? 0.0 : whole - logit;
+    }
+    for (std::int64_t i = 0; i < n; ++i) {
+      const double whole = std::log(sum[i]) + top[i];
+      lse[begin + i] = static_cast<float>(whole);
+      row_loss[begin + i] = target[begin + i] < 0 ? 0.0 : whole - logit[i];
     }
   });
   double sum = 0;

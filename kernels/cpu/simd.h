@@ -67,12 +67,14 @@ inline float sum(v16 v) {
   v += rotate<2>(v);
   return v[0] + v[1];
 }
-inline float max(v16 v) {
+/// The largest lane, in all lanes.
+inline v16 max_everywhere(v16 v) {
   v = max(v, rotate<8>(v));
   v = max(v, rotate<4>(v));
   v = max(v, rotate<2>(v));
-  return v[0] > v[1] ? v[0] : v[1];
+  return max(v, rotate<1>(v));
 }
+inline float max(v16 v) { return max_everywhere(v)[0]; }
 
 /// x * 2^n for whole n in [-160, 160].
 inline v16 scale_by_power(v16 x, v16 n) {

@@ -20,16 +20,15 @@ inline MaxAndSum max_and_sum(const float* x, std::int64_t n) {
   std::int64_t i = 0;
   for (; i + lanes <= n; i += lanes) top = max(load(x + i), top);
   if (i < n) top = max(at(i), top);
-  const float m = max(top);
-  const v16 shift = splat(m);
+  top = max_everywhere(top);
   v16 even = {}, odd = {};
   for (i = 0; i + 2 * lanes <= n; i += 2 * lanes) {
-    even += exp(load(x + i) - shift);
-    odd += exp(load(x + i + lanes) - shift);
+    even += exp(load(x + i) - top);
+    odd += exp(load(x + i + lanes) - top);
   }
-  if (i < n) even += exp(at(i) - shift);
-  if (i + lanes < n) odd += exp(at(i + lanes) - shift);
-  return {m, sum(even + odd)};
+  if (i < n) even += exp(at(i) - top);
+  if (i + lanes < n) odd += exp(at(i + lanes) - top);
+  return {top[0], sum(even + odd)};
 }
 
 /// -log softmax(x)[target]; *lse = log sum exp(x). A negative target costs nothing.
