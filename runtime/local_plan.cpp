@@ -40,7 +40,7 @@ class Localizer {
     make_channels();
     make_specs();
     for (auto& a : local_.actors)
-      if (plan_actor(a).exchange >= 0) TROUPE_TRY(make_routes(a));
+      if (plan_actor(a).kind == PlanActor::Kind::exchange || plan_actor(a).gathers()) TROUPE_TRY(make_routes(a));
     place_memory();
     return std::move(local_);
   }

@@ -85,6 +85,8 @@ class RoleCheck {
         if (!among(id, role_.channels.size())) return refuse(name + "has a port without a channel");
     if (a.ops.size() != 1 && a.kind == Kind::user)
       return refuse(name + "has " + std::to_string(a.ops.size()) + " kinds; a user-defined actor has one");
+    if (a.exchange >= 0 && a.kind != Kind::exchange && a.kind != Kind::update)
+      return refuse(name + "has an exchange; exchange and update actors only do");
     if (!a.ops.empty() && a.kind != Kind::user && a.kind != Kind::segment)
       return refuse(name + "has ops and is no segment");
     if (a.op_scratch_offset < 0 || a.op_scratch_offset % tensor_alignment != 0 ||
@@ -340,7 +342,6 @@ class RoleCheck {
     if (a.out.size() != (a.kind == Kind::update ? 1 : 0))
       return refuse(name + "writes " + std::to_string(a.out.size()) + " channels");
     if (a.gathers()) TROUPE_TRY(check_gather(a));
-    else if (a.exchange >= 0) return refuse(name + "has an exchange");
     if (a.kind == Kind::digest && (a.in.size() != 1 || in(a, 0).kind != PlanChannel::Kind::parameter))
       return refuse(name + "does not read one channel of parameters");
     for (const auto& ref : a.params) {
