@@ -193,7 +193,9 @@ struct Running : std::enable_shared_from_this<Running> {
       if (m.terms == 1 || m.zero) {
         for (const auto& p : m.locals) {
           const auto& piece = piece_of(m, p.transfer);
-          copy_extent(p.transfer.extent, act.sources[m.port] + piece.offset, piece.extent, out, m.want, item);
+          const std::byte* from = act.sources[m.port] + piece.offset;
+          if (from == out && piece.extent == m.want) continue;   // in place: it lies there
+          copy_extent(p.transfer.extent, from, piece.extent, out, m.want, item);
         }
         for (const auto& p : m.receives)
           if (p.staging >= 0)

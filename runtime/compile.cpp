@@ -106,7 +106,7 @@ Expected<Plan> compile(const Graph& graph, const CompileOptions& options) {
   }
   TROUPE_TRY(check_cuts(graph, stage_of_unit, plan.stages));
   TROUPE_ASSIGN(Lowered low, lower(graph, stage_of_unit, plan));
-  TROUPE_TRY(Planner(graph, plan, std::move(low)).run());
+  TROUPE_TRY(Planner(graph, plan, std::move(low), options.zero).run());
   return plan;
 }
 

@@ -9,6 +9,7 @@ struct CompileOptions {
   std::vector<Mesh> stages;                  ///< one mesh per pipeline stage, with ranks 0 .. n-1; see stage_meshes
   std::vector<std::int32_t> stage_of_unit;   ///< one per unit, in order, every stage used; empty: cut by cost
   std::int32_t lanes = 8;
+  std::int32_t zero = 0;                     ///< ZeRO stage (Rajbhandari et al., 2020): 1 divides optimizer state over dp
   std::uint64_t seed = 0;
   CostModel costs;
 };

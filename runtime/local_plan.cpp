@@ -40,7 +40,7 @@ class Localizer {
     make_channels();
     make_specs();
     for (auto& a : local_.actors)
-      if (plan_actor(a).kind == PlanActor::Kind::exchange) TROUPE_TRY(make_routes(a));
+      if (plan_actor(a).kind == PlanActor::Kind::exchange || plan_actor(a).gathers()) TROUPE_TRY(make_routes(a));
     place_memory();
     return std::move(local_);
   }
@@ -94,7 +94,11 @@ class Localizer {
       s.program = static_cast<std::uint16_t>(a.program);
       if (a.rate == Rate::microbatch) s.microbatches = microbatches_[a.program];
       s.closes_step = a.closes_step;
-      auto same_stream = [&](std::int32_t other) { return a.stream == "compute" && role_->actors[other].stream == "compute"; };
+      // What an update gathers arrives from the network: the stream's order does not protect its readers.
+      auto same_stream = [&](std::int32_t other) {
+        const PlanActor& o = role_->actors[other];
+        return a.stream == "compute" && o.stream == "compute" && !a.gathers() && !o.gathers();
+      };
       for (auto id : a.in) {
         const PlanChannel& c = role_->channels[id];
         s.in.push_back({c.name, a.rate == Rate::microbatch && c.rate == Rate::step ? acts : 1});
@@ -191,7 +195,11 @@ class Localizer {
       const Layout from = plan_.layout(move.from, from_dp), to = plan_.layout(move.to, to_dp);
       comm::MoveEnds ends;
       Extent want;
-      if (const Position at = find(a.in, move.from); at.port >= 0) {
+      if (a.gathers()) {
+        // Its share lies in the parameter slot, where the others' go.
+        const Position at = find(a.out, move.to);
+        ends.have.push_back({plan_.extent(move.to, rank_), {}, role_->channels[a.out[at.port]].offsets[at.index]});
+      } else if (const Position at = find(a.in, move.from); at.port >= 0) {
         const PlanChannel& c = role_->channels[a.in[at.port]];
         ends.port = at.port;
         if (ft.lane_terms) {
@@ -298,7 +306,8 @@ std::vector<std::int64_t> state_offsets(const Plan& plan, Rank rank, const PlanA
   std::vector<std::int64_t> offsets;
   for (const auto& ref : update.params) {
     offsets.push_back(total);
-    total += aligned(2 * plan.extent(plan.params[ref.param].tensor, rank).elements() * 4);
+    const PlanParam& p = plan.params[ref.param];
+    total += aligned(2 * plan.extent(p.share >= 0 ? p.share : p.tensor, rank).elements() * 4);
   }
   return offsets;
 }

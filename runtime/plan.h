@@ -99,12 +99,14 @@ struct PlanActor {
   bool backward = false;
   std::vector<std::int32_t> in, out;   ///< channels, by port
   std::vector<PlanOp> ops;         ///< segments: the ops; user actors: one, with op = the actor's kind
-  std::int32_t exchange = -1;      ///< index into Plan::exchanges
+  std::int32_t exchange = -1;      ///< index into Plan::exchanges; of an update: it gathers what it has updated
   std::vector<PlanParamRef> params;
   double cost_s = 0;               ///< predicted, of one act
   std::int64_t scratch_bytes = 0;  ///< tensors inside the segment, then the ops' own scratch
   std::int64_t op_scratch_offset = 0;
   bool closes_step = false;
+  /// An update of shares (ZeRO): its act is over when everybody's shares have arrived in the parameter slot.
+  bool gathers() const { return kind == Kind::update && exchange >= 0; }
   bool operator==(const PlanActor&) const = default;
 };
 const char* to_string(PlanActor::Kind kind);
@@ -141,6 +143,7 @@ struct PlanParam {
   float init_value = 0;
   bool decay = true;
   std::int32_t grad_copies = 0;    ///< most lane copies any place holds
+  std::int32_t share = -1;         ///< ZeRO: the tensor that says which part a place updates; -1: all that it has
   bool operator==(const PlanParam&) const = default;
 };
 

@@ -258,6 +258,7 @@ std::vector<std::byte> write_plan(const Plan& p) {
     params[i].setInitValue(p.params[i].init_value);
     params[i].setDecay(p.params[i].decay);
     params[i].setGradCopies(p.params[i].grad_copies);
+    params[i].setShare(p.params[i].share);
   }
   auto c = b.initCosts();
   c.setFlopsPerS(p.costs.flops_per_s);
@@ -310,7 +311,7 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
       p.exchanges.push_back(std::move(e));
     }
     for (auto x : r.getParams())
-      p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(), x.getDecay(), x.getGradCopies()});
+      p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(), x.getDecay(), x.getGradCopies(), x.getShare()});
     const auto c = r.getCosts();
     p.costs = {c.getFlopsPerS(), c.getMemoryBytesPerS(), c.getLaunchS(),
                {c.getIntraNode().getLatencyS(), c.getIntraNode().getBytesPerS()},

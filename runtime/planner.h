@@ -22,7 +22,7 @@ struct Where {
 
 class Planner {
  public:
-  Planner(const Graph& g, Plan& plan, Lowered low) : g_(g), plan_(plan), low_(std::move(low)) {}
+  Planner(const Graph& g, Plan& plan, Lowered low, std::int32_t zero) : g_(g), plan_(plan), low_(std::move(low)), zero_(zero) {}
   Status run();
 
  private:
@@ -78,6 +78,8 @@ class Planner {
   void reduce(const Group& group, const Mesh& mesh, Where writer, PlanChannel grads,
               const std::vector<std::pair<std::size_t, std::int32_t>>& uses, std::map<std::int32_t, Where>& norm,
               std::map<std::int32_t, Where>& update, Found& for_norm, Found& for_update);
+  /// ZeRO 1: each dp coordinate updates its share of the group's parameters, then all gather the shares in place.
+  void share_update(const Group& group, std::map<std::int32_t, Where>& update);
   void add_param_refs(const Group& group, std::int32_t s, Where who, const Found& found);
 
   // operands, scratch, costs: planner_operands.cpp
@@ -92,6 +94,7 @@ class Planner {
   const Graph& g_;
   Plan& plan_;
   Lowered low_;
+  std::int32_t zero_;
   std::vector<Where> node_actor_;                              // lowered node -> its actor (boxing: the receiving end)
   std::map<std::int32_t, Where> exchange_source_;              // boxing node -> its sending end
   std::map<Where, std::vector<std::int32_t>> segment_nodes_;

@@ -66,6 +66,7 @@ Status Planner::make_group(const Group& group) {
     }
   }
   if (!trains) return {};
+  if (zero_ > 0 && reduces) share_update(group, update);
 
   // Gradients by the segment that makes them: one accumulator channel each.
   std::map<std::pair<Where, bool>, std::vector<std::pair<std::size_t, std::int32_t>>> made_by;   // -> (param, use tensor)
@@ -128,7 +129,7 @@ void Planner::reduce(const Group& group, const Mesh& mesh, Where writer, PlanCha
       if (static_cast<int>(a) != dp_axis(mesh) && plan_.tensors[t].sbp[a].is_partial()) part.sbp[a] = Sbp::P();
     shares.push_back(add_tensor(part, name + ".share"));
     sums.push_back(summed ? add_tensor(share, name + ".share.sum") : shares.back());
-    wholes.push_back(add_tensor(whole, name + ".sum"));
+    if (plan_.params[p].share < 0) wholes.push_back(add_tensor(whole, name + ".sum"));
   }
   std::vector<std::int32_t> grads_of;
   for (const auto& [p, t] : uses) grads_of.push_back(t);
@@ -146,7 +147,8 @@ void Planner::reduce(const Group& group, const Mesh& mesh, Where writer, PlanCha
   };
   auto scatter = everywhere(grads.name + ".reduce_scatter", grads_of, shares);
   auto sum = summed ? everywhere(grads.name + ".all_reduce", shares, sums) : scatter;
-  auto gather = everywhere(grads.name + ".all_gather", sums, wholes);
+  const bool shared = plan_.params[uses.front().first].share >= 0;   // then nobody needs the whole
+  auto gather = shared ? update : everywhere(grads.name + ".all_gather", sums, wholes);
 
   // The update reads the unreduced sums too: they stay until the commit, so that a failure finds them.
   const auto id = connect(std::move(grads), writer, {scatter[writer.role], update[writer.role]});
@@ -162,12 +164,29 @@ void Planner::reduce(const Group& group, const Mesh& mesh, Where writer, PlanCha
     };
     if (summed) channel(shares, scatter[s], {sum[s]});
     const auto sum_id = channel(sums, sum[s], {norm[s], gather[s]});
-    const auto whole_id = channel(wholes, gather[s], {update[s]});
+    const auto whole_id = shared ? sum_id : channel(wholes, gather[s], {update[s]});
     for (std::size_t i = 0; i < uses.size(); ++i) {
       for_norm[{s, uses[i].second}] = {sum_id, static_cast<std::int32_t>(i)};
       for_update[{s, uses[i].second}] = {whole_id, static_cast<std::int32_t>(i)};
     }
   }
+}
+
+void Planner::share_update(const Group& group, std::map<std::int32_t, Where>& update) {
+  PlanExchange gather;
+  gather.name = group.name + ".all_gather";
+  gather.rate = Rate::step;
+  for (auto p : group.params) {
+    PlanTensor share = plan_.tensors[low_.params[p].tensor];
+    share.name += ".share";
+    share.sbp[dp_axis(plan_.meshes[share.mesh])] = Sbp::S(0);
+    plan_.tensors.push_back(std::move(share));
+    low_.producer.push_back(-1);
+    plan_.params[p].share = static_cast<std::int32_t>(plan_.tensors.size()) - 1;
+    gather.moves.push_back({plan_.params[p].share, low_.params[p].tensor});
+  }
+  for (auto& [stage, where] : update) at(where).exchange = static_cast<std::int32_t>(plan_.exchanges.size());
+  plan_.exchanges.push_back(std::move(gather));
 }
 
 void Planner::add_param_refs(const Group& group, std::int32_t s, Where who, const Found& found) {

@@ -391,10 +391,11 @@ void GameActor::submit(ActContext c) {
   task.order = {plan_.priority, c.step, c.microbatch, plan_.run};
   task.cost_s = cost_s_;
   task.on_start = [this, number] { game_.post([this, number] { core_.started(number); }); };
-  task.on_done = [this, number, step = c.step, microbatch = c.microbatch](std::int64_t begin, std::int64_t end) {
+  task.on_done = [this, c, number, step = c.step, microbatch = c.microbatch](std::int64_t begin, std::int64_t end) {
     if (plan_.stream == "compute")
       game_.result_.acts.push_back({game_.places_[place_]->local.rank, plan_.name, plan_.backward, plan_.program, step,
                                     microbatch, static_cast<double>(begin) * 1e-9, static_cast<double>(end) * 1e-9});
+    if (plan_.gathers()) return game_.post([this, c]() mutable { game_.meet(*this, std::move(c)); });
     game_.post([this, number, begin, end] { core_.done(number, ActDone{{}, begin, end}); });
   };
   game_.places_[place_]->streams.at(plan_.stream)->submit(std::move(task));

@@ -85,6 +85,8 @@ class RoleCheck {
         if (!among(id, role_.channels.size())) return refuse(name + "has a port without a channel");
     if (a.ops.size() != 1 && a.kind == Kind::user)
       return refuse(name + "has " + std::to_string(a.ops.size()) + " kinds; a user-defined actor has one");
+    if (a.exchange >= 0 && a.kind != Kind::exchange && a.kind != Kind::update)
+      return refuse(name + "has an exchange; exchange and update actors only do");
     if (!a.ops.empty() && a.kind != Kind::user && a.kind != Kind::segment)
       return refuse(name + "has ops and is no segment");
     if (a.op_scratch_offset < 0 || a.op_scratch_offset % tensor_alignment != 0 ||
@@ -339,6 +341,7 @@ class RoleCheck {
       return refuse(name + "has " + std::to_string(commits) + " commit ports");
     if (a.out.size() != (a.kind == Kind::update ? 1 : 0))
       return refuse(name + "writes " + std::to_string(a.out.size()) + " channels");
+    if (a.gathers()) TROUPE_TRY(check_gather(a));
     if (a.kind == Kind::digest && (a.in.size() != 1 || in(a, 0).kind != PlanChannel::Kind::parameter))
       return refuse(name + "does not read one channel of parameters");
     for (const auto& ref : a.params) {
@@ -351,10 +354,26 @@ class RoleCheck {
         if (!among(ref.index, tensors.size()) || tensors[ref.index] != p.tensor)
           return refuse("'" + a.name + "' does not find parameter '" + p.name + "' in its channel");
       }
+      if (a.kind == Kind::update && a.gathers() != (p.share >= 0))
+        return refuse(name + (a.gathers() ? "gathers" : "does not gather") + " the shares of parameter '" + p.name + "'");
       if (ref.grads.empty() != (a.kind == Kind::digest))
         return refuse("'" + a.name + "' has no gradient of parameter '" + p.name + "'");
       TROUPE_TRY(check_gradients(a, ref));
     }
+    return {};
+  }
+
+  /// An update of shares gathers those of its own parameters, all of them, into its output.
+  Status check_gather(const PlanActor& a) {
+    if (!among(a.exchange, plan_.exchanges.size())) return refuse("actor '" + a.name + "' has no exchange");
+    const PlanExchange& x = plan_.exchanges[a.exchange];
+    ++ends_[a.exchange];
+    std::set<std::pair<std::int32_t, std::int32_t>> own, moved;
+    for (const auto& ref : a.params)
+      if (among(ref.param, plan_.params.size())) own.insert({plan_.params[ref.param].share, plan_.params[ref.param].tensor});
+    for (const auto& m : x.moves) moved.insert({m.from, m.to});
+    if (x.rate != a.rate || x.program != a.program || own != moved || moved.size() != x.moves.size())
+      return refuse("actor '" + a.name + "' does not gather the shares of its parameters with exchange '" + x.name + "'");
     return {};
   }
 
@@ -375,7 +394,7 @@ class RoleCheck {
                                    std::none_of(g.sbp.begin(), g.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); });
       bool fits = g.dtype == DType::f32 && g.rate == Rate::step && g.shape == plan_.tensors[p.tensor].shape && whole;
       for (Rank r : plan_.meshes[stage_].ranks)
-        fits = fits && plan_.extent(tensor, r) == plan_.extent(a.kind == PlanActor::Kind::update ? p.tensor : first, r);
+        fits = fits && plan_.extent(tensor, r) == plan_.extent(a.kind != PlanActor::Kind::update ? first : p.share >= 0 ? p.share : p.tensor, r);
       if (!fits) return refuse("'" + a.name + "' takes '" + g.name + "' for a gradient of parameter '" + p.name + "'");
       if (a.kind != PlanActor::Kind::norm) continue;
       // NU-2: a row is summed in one place, whatever dp is.

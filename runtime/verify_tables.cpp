@@ -134,6 +134,12 @@ Status check_tables(const Plan& plan) {
         p.init > Init::Kind::normal ||
         std::any_of(t.sbp.begin(), t.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); }))
       return invalid("parameter '" + p.name + "' has no f32 tensor '" + t.name + "' of its own that lasts for a step");
+    if (p.share == -1) continue;
+    if (!among(p.share, plan.tensors.size())) return invalid("parameter '" + p.name + "' has no tensor of shares");
+    PlanTensor share = plan.tensors[p.share];
+    if (const int dp = dp_axis(plan.meshes[t.mesh]); share.mesh == t.mesh && dp >= 0 && share.sbp[dp] == Sbp::S(0)) share.sbp[dp] = Sbp::B();
+    share.name = t.name;
+    if (!(share == t)) return invalid("the shares of parameter '" + p.name + "' are not its rows divided over dp");
   }
   return {};
 }

@@ -7,6 +7,7 @@
 #include "actors/communicator.h"
 #include "actors/optimizer.h"
 #include "actors/segment.h"
+#include "actors/update_then_gather.h"
 #include "devices/base/philox.h"
 #include "devices/parallel.h"
 #include "runtime/conductor.h"
@@ -212,9 +213,11 @@ std::unique_ptr<actors::Body> Worker::Impl::update_body(const LocalActor& a) {
     const PlanParam& p = plan.params[ref.param];
     actors::ParamPart part;
     part.name = p.name;
-    part.extent = plan.extent(p.tensor, local.rank);
+    const Extent whole = plan.extent(p.tensor, local.rank);
+    part.extent = p.share >= 0 ? plan.extent(p.share, local.rank) : whole;
     for (const auto& use : ref.grads) part.grads.push_back({use.port, plan_channel(a.in[use.port]).offsets[use.index]});
-    part.param_offset = plan_channel(a.out[0]).offsets[ref.index];
+    part.param_offset = plan_channel(a.out[0]).offsets[ref.index] +
+                        (part.extent.empty() ? 0 : offset_in(part.extent, whole) * size_of(plan.tensors[p.tensor].dtype));
     part.state_offset = offsets[i];
     part.decay = p.decay;
     parts.push_back(std::move(part));
@@ -265,7 +268,7 @@ std::shared_ptr<actors::Executor> Worker::Impl::communicator(const LocalActor& a
   spec.route_of = a.route_of;
   spec.microbatches = a.spec.microbatches;
   spec.acts_per_run = pa.rate == Rate::microbatch ? plan.program_specs[pa.program].microbatches : 1;
-  spec.in = memories(a.in);
+  spec.in = pa.gathers() ? memories(a.out) : memories(a.in);
   spec.has_out = !a.out.empty();
   if (spec.has_out) spec.out = memory(a.out[0]);
   for (std::int32_t i = 0; i < a.staging_slots; ++i)
@@ -289,8 +292,10 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalAc
     }
   }
   if (!env.run_kernels && pa.kind == PlanActor::Kind::segment) body = std::make_unique<IdleBody>();
-  return std::shared_ptr<actors::Executor>(std::make_shared<actors::StreamExecutor>(
-      pa.name, *streams.at(pa.stream), std::move(body), pa.priority, pa.run, pa.cost_s));
+  std::shared_ptr<actors::Executor> on_stream = std::make_shared<actors::StreamExecutor>(
+      pa.name, *streams.at(pa.stream), std::move(body), pa.priority, pa.run, pa.cost_s);
+  if (!pa.gathers()) return on_stream;
+  return std::shared_ptr<actors::Executor>(std::make_shared<actors::UpdateThenGather>(std::move(on_stream), communicator(a)));
 }
 
 void Worker::Impl::initialise_parameters() {

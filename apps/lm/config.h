@@ -73,6 +73,7 @@ struct MeshConfig {
   std::string dp = "1";  ///< "2", or per pipeline stage "2/1"
   std::int64_t pp = 1;
   std::int64_t tp = 1;
+  std::int64_t zero = 0;
   bool operator==(const MeshConfig&) const = default;
 };
 

@@ -20,6 +20,7 @@ struct JobArguments {
   std::int64_t steps = -1;                 ///< -1: schedule.steps
   std::int64_t threads = -1;
   TraceWindow trace;
+  std::int64_t zero = -1;                  ///< ZeRO stage; -1: the configuration's
   bool pin = false;
   bool quiet = false;
   bool sample = false;

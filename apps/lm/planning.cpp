@@ -13,8 +13,11 @@ Expected<Prepared> prepare(const JobArguments& a, int& code) {
   TROUPE_ASSIGN(p.config, load_config(a.config_path, a.overrides));
   if (!a.mesh.empty()) {
     TROUPE_ASSIGN(const MeshSpec mesh, parse_mesh(a.mesh));
+    const auto zero = p.config.mesh.zero;
     p.config.mesh = mesh_config(mesh);
+    p.config.mesh.zero = zero;
   }
+  if (a.zero >= 0) p.config.mesh.zero = a.zero;
   if (a.threads >= 0) p.config.run.threads = a.threads;
   TROUPE_TRY(validate(p.config));
   if (a.sample && p.config.sample.tokens == 0) return invalid("--sample with 'sample.tokens' = 0 asks for an empty text");
@@ -27,6 +30,7 @@ Expected<Prepared> prepare(const JobArguments& a, int& code) {
 Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& text, bool sample) {
   CompileOptions o;
   o.stages = stage_meshes(p.mesh.dp, p.mesh.tp);
+  o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
   o.lanes = static_cast<std::int32_t>(p.config.schedule.lanes);
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
   return compile(build_model(p.config, app.ops(), text, sample), o);

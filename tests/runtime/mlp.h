@@ -73,10 +73,12 @@ struct Result {
   std::vector<double> eval;
 };
 
-inline Expected<Plan> plan(const kernels::OpSet& ops, const Shape_& s, const std::vector<std::int64_t>& dp, std::int32_t lanes = 8) {
+inline Expected<Plan> plan(const kernels::OpSet& ops, const Shape_& s, const std::vector<std::int64_t>& dp, std::int32_t lanes = 8,
+                           std::int32_t zero = 0) {
   CompileOptions o;
   o.stages = stage_meshes(dp);
   o.lanes = lanes;
+  o.zero = zero;
   o.seed = 7;
   return compile(graph(ops, s), o);
 }

@@ -43,7 +43,7 @@ class Fields {
     }
     for (auto& q : p.params) {
       path_ = q.name + ".";
-      add("tensor", q.tensor, "init", q.init);
+      add("share", q.share, "tensor", q.tensor, "init", q.init);
     }
     for (auto& role : p.roles) {
       add("stage", role.stage);
@@ -130,8 +130,12 @@ TEST_CASE("a plan with damaged fields is refused with a reason, or runs to its e
   s.dropout = 0.1;
   std::vector<Plan> plans;
   std::vector<Result> undamaged;
-  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {2, 1}}) {
-    auto p = plan(ops, s, dp, 3);
+  struct Base {
+    std::vector<std::int64_t> dp;
+    std::int32_t zero;
+  };
+  for (const Base& b : {Base{{1}, 0}, {{2}, 0}, {{2, 1}, 0}, {{3}, 1}}) {
+    auto p = plan(ops, s, b.dp, 3, b.zero);
     REQUIRE_MESSAGE(p.ok(), p.status().message());
     auto run = train(*p, ops, 2, 0, 6);
     REQUIRE_MESSAGE(run.ok(), run.status().message());

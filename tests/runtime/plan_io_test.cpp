@@ -66,7 +66,7 @@ Plan odd_plan() {
   p.stages = 1;
   p.tensors = {{"x \"quoted\" \xc3\xa9", DType::i64, {3, 0, 5}, 1, {Sbp::S(1, 64), Sbp::P(), Sbp::B()}, Rate::step, true}};
   p.exchanges = {{"box", 1, Rate::step, {{3, 4}, {5, 6}}, Collective::all_to_all, std::int64_t{1} << 41, 1e-9}};
-  p.params = {{"w", 2, Init::Kind::normal, 0.02f, false, 5}};
+  p.params = {{"w", 2, Init::Kind::normal, 0.02f, false, 5, 9}};
   PlanRole role;
   role.stage = 3;
   role.units = {"a", "", "c"};

@@ -196,6 +196,7 @@ std::string try_one(const kernels::OpSet& ops, unsigned seed, int& stages_most, 
   if (auto v = verify(*one); !v.ok()) return which + "one worker: " + v.message();
   o.stages = stage_meshes(c.dp);
   o.stage_of_unit = c.stage_of_unit;
+  o.zero = static_cast<std::int32_t>(seed % 2);
   const auto many = compile(g, o);
   if (!many.ok()) return which + many.status().message();
   if (auto v = verify(*many); !v.ok()) return which + "refused: " + v.message();
@@ -350,6 +351,7 @@ TEST_CASE("a fault planted in a random plan is refused by the name of its culpri
     o.seed = seed;
     o.stages = stage_meshes(c.dp);
     o.stage_of_unit = c.stage_of_unit;
+    o.zero = static_cast<std::int32_t>(seed / 2 % 2);
     const auto good = compile(g, o);
     REQUIRE_MESSAGE(good.ok(), good.status().message());
     std::optional<Expected<Outcome>> expected;   // run only if a fault turns out to be none
