@@ -28,12 +28,18 @@ double share(const Sbp& sbp, const Shape& shape, std::int64_t n) {
 /// The same value before and after the op whose gradient flows back: a sum's gradient is whole, a whole's stays whole.
 Sbp dual(const Sbp& sbp) { return sbp.is_partial() ? Sbp::B() : sbp; }
 
-/// How a value lies, and which layouts of its gradient are paid for already: parts of one layout are added first.
+/// How a value lies, and what is paid for already: copies of it with other layouts, and layouts of its gradient (parts
+/// of one layout are added first).
 struct Lie {
   Sbp sbp;
-  std::vector<Sbp> paid;
+  std::vector<Sbp> copies, paid;
   bool operator==(const Lie&) const = default;
 };
+
+void insert(std::vector<Sbp>& sorted, const Sbp& sbp) {
+  auto less = [](const Sbp& a, const Sbp& b) { return std::tie(a.kind, a.dim, a.unit) < std::tie(b.kind, b.dim, b.unit); };
+  sorted.insert(std::upper_bound(sorted.begin(), sorted.end(), sbp, less), sbp);
+}
 
 struct State {
   std::map<Value, Lie> live;
@@ -52,7 +58,10 @@ std::string key_of(const State& s) {
   };
   for (const auto& [v, lie] : s.live) {
     add(v, lie.sbp);
-    for (const auto& p : lie.paid) key += to_string(p);
+    for (const auto* list : {&lie.copies, &lie.paid}) {
+      for (const auto& p : *list) key += to_string(p);
+      key += '|';
+    }
   }
   for (const auto& [v, sbp] : s.params) add(v, sbp);
   return key;
@@ -120,6 +129,8 @@ class AxisSearch {
         last_reader_[v] = i;
         any |= n.kind == Node::Kind::op && needs_grad_[v];
       }
+      // Nothing flows back through an op without a gradient.
+      any &= n.kind == Node::Kind::op && g_.ops().find(n.op)->gradient != nullptr;
       for (Value v : n.out) needs_grad_[v] = any && program_ == 0;
     }
   }
@@ -165,15 +176,15 @@ class AxisSearch {
         continue;
       }
       auto& lie = out->live.at(v);
-      out->cost.seconds += boxing_s(lie.sbp, sig.in[i], type, k);
+      double nearest = boxing_s(lie.sbp, sig.in[i], type, k);
+      for (const auto& copy : lie.copies) nearest = std::min(nearest, boxing_s(copy, sig.in[i], type, k));
+      out->cost.seconds += nearest;
+      if (nearest > 0) insert(lie.copies, sig.in[i]);
       if (n.kind != Node::Kind::op || !needs_grad_[v]) continue;
       const Sbp grad = gradient_lies(sig, i);
       if (std::find(lie.paid.begin(), lie.paid.end(), grad) != lie.paid.end()) continue;
       out->cost.seconds += boxing_s(grad, dual(lie.sbp), type, k);
-      lie.paid.push_back(grad);
-      std::sort(lie.paid.begin(), lie.paid.end(), [](const Sbp& a, const Sbp& b) {
-        return std::tie(a.kind, a.dim, a.unit) < std::tie(b.kind, b.dim, b.unit);
-      });
+      insert(lie.paid, grad);
     }
     bool trains = false;
     for (std::size_t o = 0; o < n.out.size(); ++o) {
@@ -183,7 +194,7 @@ class AxisSearch {
       trains |= needs_grad_[n.out[o]];
       if (n.kind == Node::Kind::op && t.hint && axis_ < t.hint->size())
         out->cost.seconds += boxing_s(sig.out[o], (*t.hint)[axis_], t.type, k);
-      if (last_reader_[n.out[o]] > index) out->live[n.out[o]] = {sig.out[o], {}};
+      if (last_reader_[n.out[o]] > index) out->live[n.out[o]] = {sig.out[o], {}, {}};
     }
     if (n.kind == Node::Kind::op) {
       const auto cost = op_cost(*g_.ops().find(n.op), in, made, n.attrs);

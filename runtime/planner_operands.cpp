@@ -120,7 +120,7 @@ void Planner::finish_actors() {
           bytes += static_cast<double>(role.channels[c].bytes) * (a.kind == PlanActor::Kind::update ? 7 : 1);
         if (a.kind == PlanActor::Kind::norm)
           for (auto c : a.in) bytes += static_cast<double>(role.channels[c].bytes);
-        if (a.gathers()) bytes /= static_cast<double>(plan_.dp_width(role.stage));
+        if (a.gathers()) bytes /= static_cast<double>(plan_.meshes[plan_.tensors[plan_.params[a.params[0].param].tensor].mesh].axis_size("dp"));
         a.cost_s = plan_.costs.kernel_s(0, bytes);
         // The uses of a tied parameter are added there.
         for (const auto& ref : a.params)

@@ -149,6 +149,16 @@ Status check_stage_meshes(const std::vector<Mesh>& stages) {
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const std::string where = "stage " + std::to_string(s) + ": mesh " + to_string(stages[s]) + " ";
     TROUPE_TRY(check_mesh(stages[s], where));
+    // A share of dp lies inside a part of the model axes, and stages pass each other's parts on.
+    const auto &axes = stages[s].axes, &first = stages[0].axes;
+    bool same = axes.size() == first.size();
+    for (std::size_t a = 0; same && a < axes.size(); ++a)
+      same = axes[a].name == first[a].name && (axes[a].name == "dp" || axes[a].size == first[a].size);
+    if (!same)
+      return invalid(where + "has other axes than stage 0, " + to_string(stages[0]) +
+                     ": stages differ in the width of dp only");
+    if (const int dp = dp_axis(stages[s]); dp >= 0 && dp + 1 != static_cast<int>(axes.size()))
+      return invalid(where + "has an axis behind dp: dp is the innermost axis, see stage_meshes");
     for (Rank r : stages[s].ranks)
       if (const auto [it, fresh] = stage_of.try_emplace(r, s); !fresh)
         return invalid(where + "has rank " + std::to_string(r) + ", which stage " + std::to_string(it->second) +

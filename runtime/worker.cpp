@@ -88,7 +88,7 @@ struct Worker::Impl {
 
 namespace {
 
-/// Counts acts, of any stream: a worker's progress; and the time that the compute stream is busy, for the metrics.
+/// Counts acts, of any stream: a worker's progress; or the time that the compute stream is busy, for the metrics.
 class Metered final : public actors::Executor {
  public:
   using Counter = std::shared_ptr<std::atomic<std::int64_t>>;
@@ -97,14 +97,14 @@ class Metered final : public actors::Executor {
   void submit(actors::ActContext c, std::function<void()> started, std::function<void(actors::ActDone)> done) override {
     inner_->submit(std::move(c), std::move(started), [busy = busy_ns_, acts = acts_, done = std::move(done)](actors::ActDone d) {
       if (busy) *busy += d.end_ns - d.begin_ns;
-      ++*acts;
+      if (acts) ++*acts;
       done(std::move(d));
     });
   }
 
  private:
   std::shared_ptr<actors::Executor> inner_;
-  Counter busy_ns_, acts_;   ///< no busy_ns_: not the compute stream
+  Counter busy_ns_, acts_;   ///< either may be none
 };
 
 /// Passes time, computes nothing: for schedules on the paced device.
@@ -294,6 +294,7 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalAc
   if (!env.run_kernels && pa.kind == PlanActor::Kind::segment) body = std::make_unique<IdleBody>();
   std::shared_ptr<actors::Executor> on_stream = std::make_shared<actors::StreamExecutor>(
       pa.name, *streams.at(pa.stream), std::move(body), pa.priority, pa.run, pa.cost_s);
+  if (pa.stream == "compute") on_stream = std::make_shared<Metered>(std::move(on_stream), busy_ns, nullptr);
   if (!pa.gathers()) return on_stream;
   return std::shared_ptr<actors::Executor>(std::make_shared<actors::UpdateThenGather>(std::move(on_stream), communicator(a)));
 }
@@ -344,8 +345,7 @@ Status Worker::Impl::build() {
   for (const auto& a : local.actors) {
     auto made = executor(a);
     if (!made.ok()) return made.status();
-    const auto busy = plan_actor(a).stream == "compute" ? busy_ns : nullptr;
-    auto metered = std::make_shared<Metered>(*std::move(made), busy, acts);
+    auto metered = std::make_shared<Metered>(*std::move(made), nullptr, acts);
     actors.push_back(env.system->spawn<actors::PortActor>(a.spec, std::move(metered), env.trace));
   }
   env.transport->on_peer_down([this](Rank rank, Status s) { caf::anon_send(conductor, PeerDown{rank, std::move(s)}); });

@@ -149,6 +149,10 @@ std::string mesh_warning(const MeshSpec& mesh, const LmConfig& config) {
   const auto microbatches = config.schedule.microbatches();
   const auto widest = *std::max_element(mesh.dp.begin(), mesh.dp.end());
   const auto each = std::max<std::int64_t>(1, microbatches / widest);
+  const auto kv_heads = config.model.kv_heads > 0 ? config.model.kv_heads : config.model.heads;   // 0: as many
+  if (mesh.tp > kv_heads)
+    return fmt::format("mesh {}: tp={} parts, but only {} key-value heads: the other places take no part in the attention",
+                       to_string(mesh), mesh.tp, kv_heads);
   if (mesh.pp == 1 || each >= mesh.pp) return {};
   return fmt::format("mesh {}: {} stages, but only {} microbatches{}: stages will wait most of the time; a smaller "
                      "'schedule.microbatch' or fewer stages would fill the pipeline",

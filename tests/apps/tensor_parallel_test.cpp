@@ -103,6 +103,9 @@ TEST_CASE("without hints a transformer block gets Megatron's layout: column, row
           ++seen;
         }
     CHECK(seen == 3 * 7);
+    for (const auto& t : plan->tensors)   // norms and the residual stream are on sequence shards
+      if (t.name == "layers.1.rmsnorm:0" || t.name == "layers.1.add" || t.name == "layers.1.rmsnorm.grad")
+        CHECK_MESSAGE(t.sbp[0] == Sbp::S(1), t.name << " (" << to_string(t.sbp) << ")");
     // Shoeybi et al.: two all-reduces of (B, T, C) forward and two backward, each 2 (n - 1) times its bytes; here each
     // as a reduce-scatter and an all-gather with the norms between them on sequence shards.
     const auto& m = c->model;

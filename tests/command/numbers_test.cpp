@@ -136,6 +136,13 @@ TEST_CASE("NU-2 under tensor parallelism: twenty steps on real processes give th
   }
 }
 
+TEST_CASE("NU-2: ZeRO 1 changes no bit on real processes") {
+  check_same({{"--mesh", "dp=2", "--zero", "1"},
+              {"--mesh", "dp=3", "--zero", "1", "--threads", "2", "--ucx-tls", "tcp"},
+              {"--mesh", "dp=2/1,pp=2", "--zero", "1"}});
+  CHECK(numbers({"--mesh", "dp=2,tp=2", "--zero", "1", "--set", untied}) == numbers({"--mesh", "tp=2", "--set", untied}));
+}
+
 TEST_CASE("another seed gives other numbers, and so do tied embeddings") {
   CHECK(numbers({"--set", "run.seed=2"}).hash != alone(untied).hash);
   CHECK(alone(tied).hash != alone(untied).hash);
