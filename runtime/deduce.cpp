@@ -11,7 +11,6 @@ namespace troupe::runtime {
 
 namespace {
 
-using kernels::no_value;
 using kernels::Signature;
 
 constexpr std::size_t beam = 64;       // states kept after each op
@@ -33,7 +32,6 @@ Sbp dual(const Sbp& sbp) { return sbp.is_partial() ? Sbp::B() : sbp; }
 struct Lie {
   Sbp sbp;
   std::vector<Sbp> copies, paid;
-  bool operator==(const Lie&) const = default;
 };
 
 void insert(std::vector<Sbp>& sorted, const Sbp& sbp) {
@@ -245,17 +243,22 @@ bool same_parts(const Sbp& a, const Sbp& b, const Shape& shape, std::int64_t n) 
   return true;
 }
 
-std::vector<Signature> model_rows(const Graph& graph, const Node& node) {
+std::vector<Signature> op_rows(const Graph& graph, const Node& node) {
   const auto* def = graph.ops().find(node.op);
   std::vector<TensorType> types;
   for (Value v : node.in) types.push_back(graph.tensors()[v].type);
   auto table = def->signatures ? def->signatures(types, node.attrs) : std::vector<Signature>{};
+  table.push_back({std::vector<Sbp>(node.in.size(), Sbp::B()), std::vector<Sbp>(node.out.size(), Sbp::B())});
+  return table;
+}
+
+std::vector<Signature> model_rows(const Graph& graph, const Node& node) {
+  auto table = op_rows(graph, node);
   std::erase_if(table, [&](const Signature& sig) {
     for (std::size_t i = 0; i < node.in.size(); ++i)
       if (graph.tensors()[node.in[i]].rate == Rate::microbatch && sig.in[i].is_split() && sig.in[i].dim == 0) return true;
     return false;
   });
-  table.push_back({std::vector<Sbp>(node.in.size(), Sbp::B()), std::vector<Sbp>(node.out.size(), Sbp::B())});
   return table;
 }
 

@@ -32,6 +32,9 @@ struct Deduction {
 /// `plan` has meshes, costs and programs. Error: hints and signatures that no layout satisfies, by name.
 Expected<Deduction> deduce(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, const Plan& plan);
 
+/// An op's SBP table with the row that is always legal: everything whole.
+std::vector<kernels::Signature> op_rows(const Graph& graph, const Node& node);
+
 /// The rows of an op's table that a model axis may take. Samples (dim 0 of what is made per microbatch) are what dp
 /// divides: a model axis that divided them as well would only be another dp.
 std::vector<kernels::Signature> model_rows(const Graph& graph, const Node& node);

@@ -281,19 +281,6 @@ class Lowering {
     return best;
   }
 
-  std::vector<kernels::Signature> backward_rows(const Node& n) const {
-    for (Value v : n.out)
-      if (param_of_grad_.count(v)) {   // dim 0 of a parameter's gradient is no sample
-        std::vector<TensorType> types;
-        for (Value in : n.in) types.push_back(g_.tensors()[in].type);
-        const auto* def = g_.ops().find(n.op);
-        auto table = def->signatures ? def->signatures(types, n.attrs) : std::vector<kernels::Signature>{};
-        table.push_back({std::vector<Sbp>(n.in.size(), Sbp::B()), std::vector<Sbp>(n.out.size(), Sbp::B())});
-        return table;
-      }
-    return model_rows(g_, n);
-  }
-
   Status lower_op(const Node& n, const std::vector<kernels::Signature>& deduced) {
     if (!n.out.empty() && g_.tensors()[n.out[0]].rate == Rate::step)
       return invalid("op '" + n.name + "' (" + n.op + ") reads parameters only; ops on parameters are not in this version: apply it to activations");
@@ -301,7 +288,9 @@ class Lowering {
     const auto& axes = mesh(s).axes;
     const int dp = dp_axis(mesh(s));
     std::vector<kernels::Signature> signatures;
-    if (n.backward) signatures = backward_rows(n);
+    // Dim 0 of a parameter's gradient is no sample.
+    const bool grad = std::any_of(n.out.begin(), n.out.end(), [&](Value v) { return param_of_grad_.count(v) != 0; });
+    if (n.backward) signatures = grad ? op_rows(g_, n) : model_rows(g_, n);
     std::vector<NdSbp> in(n.in.size(), NdSbp(axes.size(), Sbp::B())), out(n.out.size(), NdSbp(axes.size(), Sbp::B()));
     for (std::size_t a = 0; a < axes.size(); ++a) {
       if (static_cast<int>(a) == dp || axes[a].size == 1) continue;

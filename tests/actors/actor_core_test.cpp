@@ -328,15 +328,30 @@ TEST_CASE("an act that ended well after an earlier one failed is not published: 
   }
 }
 
-TEST_CASE("PA-3: a failure is told at once, not after the acts before it: one of them may never end") {
-  auto s = chain(4);
-  s.readers = {{{3, 5, 0, false}}};
+namespace {
+
+/// Two acts under way, read by an actor of another stream.
+struct TwoUnderWay {
   Log log;
-  ActorCore core(s, log, nullptr);
-  core.begin(0, every_program);
-  for (int m = 0; m < 2; ++m) core.arrive(0, token(m, m, 0, m));
-  core.started(0);
-  core.started(1);
+  ActorCore core;
+  TwoUnderWay() : core(spec(), log, nullptr) {
+    core.begin(0, every_program);
+    for (int m = 0; m < 2; ++m) core.arrive(0, token(m, m, 0, m));
+    core.started(0);
+    core.started(1);
+  }
+  static ActorSpec spec() {
+    auto s = chain(4);
+    s.readers = {{{3, 5, 0, false}}};
+    return s;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("PA-3: a failure is told at once, not after the acts before it: one of them may never end") {
+  TwoUnderWay two;
+  auto& [log, core] = two;
   log.take();
   core.done(1, {invalid("wrong size"), 0, 0, -1, -1});
   CHECK(log.take() == Said{"failed wrong size"});
@@ -346,14 +361,8 @@ TEST_CASE("PA-3: a failure is told at once, not after the acts before it: one of
 }
 
 TEST_CASE("two failed acts of one actor are one failure") {
-  auto s = chain(4);
-  s.readers = {{{3, 5, 0, false}}};
-  Log log;
-  ActorCore core(s, log, nullptr);
-  core.begin(0, every_program);
-  for (int m = 0; m < 2; ++m) core.arrive(0, token(m, m, 0, m));
-  core.started(0);
-  core.started(1);
+  TwoUnderWay two;
+  auto& [log, core] = two;
   core.done(0, {Status(Code::unavailable, "first"), 0, 0, -1, -1});
   core.done(1, {Status(Code::unavailable, "second"), 0, 0, -1, -1});
   REQUIRE(log.failures.size() == 1);

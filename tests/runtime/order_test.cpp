@@ -35,6 +35,37 @@ double makespan(const Plan& p) {
   return r->makespan_s;
 }
 
+const kernels::OpSet& ops() {
+  static const kernels::OpSet set = kernels::standard_ops();
+  return set;
+}
+
+/// Four stages of one layer each, as in the textbook picture.
+Plan pipeline(std::int64_t stages, std::int64_t microbatches) {
+  Shape_ s;
+  s.layers = stages;
+  s.microbatches = microbatches;
+  s.samples = 1;
+  CompileOptions o;
+  o.stages = stage_meshes(std::vector<std::int64_t>(static_cast<std::size_t>(stages), 1));
+  o.lanes = 2;
+  o.stage_of_unit = {0};
+  for (std::int32_t l = 0; l < stages; ++l) o.stage_of_unit.push_back(l);
+  o.stage_of_unit.push_back(static_cast<std::int32_t>(stages) - 1);
+  auto p = compile(graph(ops(), s), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  return *std::move(p);
+}
+
+GameOptions timed(double forward_s, double backward_s) {
+  GameOptions o;
+  o.forward_s = forward_s;
+  o.backward_s = backward_s;
+  o.control_s = 0;
+  o.every_program = false;
+  return o;
+}
+
 }  // namespace
 
 TEST_CASE("every microbatch runs once on each stage, and all places of a job agree on one global order") {
@@ -83,4 +114,89 @@ TEST_CASE("a stage behind or before a wider one takes turns between its places, 
     CHECK(makespan(p) <= 12 * 3 + 4);
   }
   CHECK(makespan(two_stages({2, 2})) == doctest::Approx(7 * 3));
+}
+
+TEST_CASE("1F1B: the order of acts is canonical, stash is S - s, the makespan ideal: 45 for S=4, M=12, tF=1, tB=2") {
+  const Plan p = pipeline(4, 12);
+  const auto result = play(p, timed(1, 2));
+  REQUIRE_MESSAGE(result.ok(), result.status().message());
+  CHECK(result->makespan_s == doctest::Approx(45).epsilon(1e-9));
+  CHECK(result->bubble == doctest::Approx(1 - 36.0 / 45).epsilon(1e-6));
+  for (int s = 0; s < 4; ++s) {
+    CHECK(result->peak_stash[static_cast<std::size_t>(s)] == 4 - s);
+    // S - s forwards, then one backward and one forward in turn, then the remaining backwards.
+    std::vector<std::string> canonical, played;
+    const int ahead = std::min(4 - s, 12);
+    for (int m = 0; m < ahead; ++m) canonical.push_back("F" + std::to_string(m));
+    for (int m = 0; m < 12; ++m) {
+      canonical.push_back("B" + std::to_string(m));
+      if (m + ahead < 12) canonical.push_back("F" + std::to_string(m + ahead));
+    }
+    for (const auto& a : result->acts) {
+      if (a.rank != s || a.step != 0 || a.program != 0 || a.microbatch < 0) continue;
+      const std::string act = (a.backward ? "B" : "F") + std::to_string(a.microbatch);
+      if (played.empty() || played.back() != act) played.push_back(act);   // several segments of one pass
+    }
+    CHECK(played == canonical);
+  }
+}
+
+TEST_CASE("1F1B: the makespan is (M + S - 1)(tF + tB) for other depths, counts and times too") {
+  for (std::int64_t stages : {1, 2, 3, 5})
+    for (std::int64_t microbatches : {2, 5, 8})
+      for (const auto& [f, b] : {std::pair{1.0, 2.0}, {1.0, 1.0}, {3.0, 4.0}}) {
+        INFO("S ", stages, " M ", microbatches, " tF ", f, " tB ", b);
+        const auto result = play(pipeline(stages, microbatches), timed(f, b));
+        REQUIRE_MESSAGE(result.ok(), result.status().message());
+        CHECK(result->makespan_s == doctest::Approx(static_cast<double>(microbatches + stages - 1) * (f + b)).epsilon(1e-9));
+        for (std::int64_t s = 0; s < stages; ++s) CHECK(result->peak_stash[static_cast<std::size_t>(s)] == std::min(stages - s, microbatches));
+      }
+}
+
+TEST_CASE("1F1B: a stage that keeps nothing for its backward pass but its input runs S - s ahead, no further") {
+  // One linear layer a stage: its backward act reads what the exchange brought, nothing that the forward act made.
+  Graph g(ops());
+  g.program("train", {9, 1});
+  g.unit("l0");
+  Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {1, 4}}}}, {{"stream", std::string("x")}})[0];
+  for (int l = 0; l < 4; ++l) {
+    g.unit("l" + std::to_string(l));
+    x = g.op("linear", {x, g.param("w" + std::to_string(l), {4, 4}, Init::normal(0.3f))})[0];
+  }
+  Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {1, 4}}}}, {{"stream", std::string("t")}})[0];
+  Value loss = g.op("mse_loss", {x, t}, {{"scale", 1.0 / 9}})[0];
+  g.minimize(loss, {});
+  CompileOptions o;
+  o.stages = stage_meshes({1, 1, 1, 1});
+  o.lanes = 3;
+  o.stage_of_unit = {0, 1, 2, 3};
+  const auto p = compile(g, o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  for (const auto& [f, b] : {std::pair{1.0, 2.0}, {1.0, 7.0}, {5.0, 1.0}}) {
+    const auto result = play(*p, timed(f, b));
+    REQUIRE_MESSAGE(result.ok(), result.status().message());
+    CHECK(result->peak_stash == std::vector<std::int32_t>{4, 3, 2, 1});
+    CHECK(result->makespan_s == doctest::Approx((9 + 3) * (f + b)).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("1F1B: a hop has a slot at both ends, so that the makespan is ideal even with one slot each") {
+  Plan p = pipeline(4, 12);
+  for (auto& role : p.roles)
+    for (auto& c : role.channels) {
+      const bool received = c.writer >= 0 && role.actors[c.writer].stream == "comm";
+      if (received && c.kind == PlanChannel::Kind::stash) --c.slots;   // no room for landing beside the stash
+      if (c.kind == PlanChannel::Kind::boundary || (c.kind == PlanChannel::Kind::activation && c.slots == 2)) c.slots = 1;
+    }
+  const auto result = play(p, timed(1, 2));
+  REQUIRE_MESSAGE(result.ok(), result.status().message());
+  CHECK(result->makespan_s == doctest::Approx(45).epsilon(1e-9));
+}
+
+TEST_CASE("without back-pressure the game still ends, and no sooner than 1F1B's makespan") {
+  auto options = timed(1, 2);
+  options.unlimited_slots = true;
+  const auto result = play(pipeline(4, 12), options);
+  REQUIRE_MESSAGE(result.ok(), result.status().message());
+  CHECK(result->makespan_s >= 45 - 1e-6);
 }

@@ -1,0 +1,77 @@
+// What compile() refuses, and what the message names.
+#include <doctest/doctest.h>
+
+#include "tests/runtime/mlp.h"
+
+using namespace mlp;
+
+namespace {
+
+const kernels::OpSet& ops() {
+  static const kernels::OpSet set = kernels::standard_ops();
+  return set;
+}
+
+}  // namespace
+
+TEST_CASE("compile refuses meshes that cannot work and names the numbers") {
+  Shape_ s;
+  auto p = plan(ops(), s, {9});
+  REQUIRE_FALSE(p.ok());
+  CHECK(p.status().message().find("dp=9") != std::string::npos);
+  CHECK(p.status().message().find("8 lanes") != std::string::npos);
+  p = plan(ops(), s, {1, 1, 1, 1, 1, 1});   // 5 units
+  REQUIRE_FALSE(p.ok());
+  CHECK(p.status().message().find("6 pipeline stages") != std::string::npos);
+  CHECK(p.status().message().find("pp=5") != std::string::npos);
+  p = plan(ops(), s, {1}, 9);
+  REQUIRE_FALSE(p.ok());
+  CHECK(p.status().message().find("lanes = 9") != std::string::npos);
+  p = plan(ops(), s, {1}, 0);
+  REQUIRE_FALSE(p.ok());
+}
+
+TEST_CASE("compile refuses meshes that overlap, leave a rank out or differ in more than dp, and names stage and rank") {
+  auto refusal = [](std::vector<Mesh> stages) {
+    CompileOptions o;
+    o.stages = std::move(stages);
+    const auto p = compile(graph(ops(), {}), o);
+    return p.ok() ? "accepted" : p.status().message();
+  };
+  auto check = [](const std::string& message, const std::vector<std::string>& parts) {
+    for (const auto& part : parts) CHECK_MESSAGE(message.find(part) != std::string::npos, "'" << part << "' is not in: " << message);
+  };
+  CHECK(refusal(stage_meshes({2, 1})) == "accepted");
+  check(refusal({}), {"stages is empty"});
+  check(refusal({Mesh::dense({{"dp", 2}}), Mesh::dense({{"dp", 2}}, 1)}), {"stage 1", "rank 1", "stage 0 has too"});
+  check(refusal({Mesh::dense({{"dp", 2}}), Mesh::dense({{"dp", 1}}, 3)}), {"rank 2", "stage 1 has rank 3", "0 to 2"});
+  check(refusal({Mesh::dense({{"dp", 1}}, -1)}), {"rank -1", "0 to 0"});
+  check(refusal({{{{"dp", 2}}, {0, 0}}}), {"stage 0", "rank 0"});
+  check(refusal({{{{"dp", 2}}, {0, 1, 2}}}), {"{dp: 2}", "has 3 ranks", "need 2"});
+  check(refusal({{{{"dp", 0}}, {}}}), {"stage 0", "size 0"});
+  check(refusal({{{{"dp", 1}, {"dp", 1}}, {0}}}), {"two axes called 'dp'"});
+  check(refusal({Mesh::dense({{"tp", 2}, {"dp", 1}}), Mesh::dense({{"tp", 1}, {"dp", 2}}, 2)}), {"stage 1", "other axes than stage 0", "width of dp only"});
+  check(refusal({Mesh::dense({{"dp", 1}}), Mesh::dense({{"tp", 1}, {"dp", 1}}, 1)}), {"stage 1", "other axes than stage 0"});
+  check(refusal({Mesh::dense({{"dp", 2}, {"tp", 2}})}), {"stage 0", "axis behind dp"});
+}
+
+TEST_CASE("compile refuses stages of units that are missing, out of range, out of order or unused, and names the unit") {
+  auto refusal = [](std::vector<std::int32_t> stage_of_unit) {
+    CompileOptions o;
+    o.stages = stage_meshes({1, 1, 1});
+    o.stage_of_unit = std::move(stage_of_unit);
+    const auto p = compile(graph(ops(), {}), o);   // units: in, layer0, layer1, layer2, out
+    return p.ok() ? "accepted" : p.status().message();
+  };
+  auto check = [](const std::string& message, const std::vector<std::string>& parts) {
+    for (const auto& part : parts) CHECK_MESSAGE(message.find(part) != std::string::npos, "'" << part << "' is not in: " << message);
+  };
+  CHECK(refusal({0, 0, 1, 2, 2}) == "accepted");
+  check(refusal({0, 1, 2}), {"3 entries", "5 units"});
+  check(refusal({0, 0, 1, 2, 3}), {"unit 'out'", "stage 3", "0 to 2"});
+  check(refusal({0, 0, 1, 2, -1}), {"unit 'out'", "stage -1"});
+  check(refusal({0, 1, 0, 1, 2}), {"unit 'layer1'", "stage 0", "order"});
+  check(refusal({0, 0, 2, 2, 2}), {"unit 'layer1'", "no unit is on stage 1"});
+  check(refusal({1, 1, 1, 2, 2}), {"unit 'in'", "no unit is on stage 0"});
+  check(refusal({0, 0, 1, 1, 1}), {"no unit is on stage 2 of 3"});
+}
