@@ -28,17 +28,19 @@ Status Planner::run() {
   return {};
 }
 
-Where Planner::add_actor(std::int32_t role, PlanActor actor) {
+Where Planner::add_actor(std::int32_t role, PlanActor actor, std::int32_t depth) {
   auto& actors = plan_.roles[role].actors;
   actors.push_back(std::move(actor));
-  return {role, static_cast<std::int32_t>(actors.size()) - 1};
+  const Where where{role, static_cast<std::int32_t>(actors.size()) - 1};
+  depth_[where] = depth;
+  return where;
 }
 
-std::int32_t Planner::stash_slots(std::int32_t stage) const {
+std::int32_t Planner::stash_slots(std::int32_t role, std::int32_t depth) const {
   // One for each place downstream that could be at work on what this one made: S - s where all are equally wide.
-  const auto own = plan_.dp_width(stage);
+  const auto own = plan_.dp_width(role);
   std::int64_t places = own - 1;
-  for (std::int32_t s = stage; s < plan_.stages; ++s) places += plan_.dp_width(s);
+  for (std::int32_t k = depth; k < depths_; ++k) places += plan_.dp_width(k % plan_.stages);
   return static_cast<std::int32_t>(std::min<std::int64_t>(places / own, plan_.program_specs[0].microbatches));
 }
 
@@ -61,6 +63,61 @@ Status check_cuts(const Graph& graph, const std::vector<std::int32_t>& stage_of_
   }
   if (last + 1 < stages) return invalid("no unit is on stage " + std::to_string(last + 1) + " of " + std::to_string(stages));
   return {};
+}
+
+/// Cuts the units into runs of about equal cost. What shared units cost, all stages share: they go with the unit before.
+Expected<std::vector<std::int32_t>> cut(const Graph& graph, const CostModel& model, std::int32_t depths) {
+  std::vector<std::int32_t> run_of(graph.units().size(), 0);   // unit -> index among those that are not shared
+  std::int32_t runs = 0;
+  for (std::size_t u = 0; u < run_of.size(); ++u) {
+    if (!graph.is_shared(static_cast<std::int32_t>(u))) ++runs;
+    run_of[u] = std::max(0, runs - 1);
+  }
+  std::vector<double> costs(static_cast<std::size_t>(std::max(1, runs)), 0);
+  for (const auto& n : graph.nodes()) {
+    if (n.kind != Node::Kind::op || n.program != 0 || graph.is_shared(n.unit)) continue;
+    std::vector<TensorType> in, out;
+    for (Value v : n.in) in.push_back(graph.tensors()[v].type);
+    for (Value v : n.out) out.push_back(graph.tensors()[v].type);
+    const auto cost = op_cost(*graph.ops().find(n.op), in, out, n.attrs);
+    costs[run_of[n.unit]] += model.kernel_s(cost.flops, cost.bytes);
+  }
+  TROUPE_ASSIGN(const auto depth_of_run, partition_units(costs, depths));
+  for (auto& r : run_of) r = depth_of_run[r];
+  return run_of;
+}
+
+/// The mesh of all stages together, as one more model axis before dp; the stages' own meshes get that axis with size 1,
+/// so that all meshes have the same axes.
+Expected<std::int32_t> share_stages(Plan& plan) {
+  for (std::int32_t s = 1; s < plan.stages; ++s)
+    if (plan.dp_width(s) != plan.dp_width(0))
+      return invalid("units shared by all stages need stages of one width; stage 0 has dp=" + std::to_string(plan.dp_width(0)) +
+                     ", stage " + std::to_string(s) + " dp=" + std::to_string(plan.dp_width(s)));
+  Mesh all = plan.meshes[0];
+  const auto at = dp_axis(all) < 0 ? all.axes.size() : static_cast<std::size_t>(dp_axis(all));
+  all.axes.insert(all.axes.begin() + static_cast<std::ptrdiff_t>(at), {"stages", plan.stages});
+  all.ranks.clear();
+  const std::int64_t width = plan.dp_width(0);
+  for (std::int64_t row = 0; row < plan.meshes[0].size(); row += width)
+    for (std::int32_t s = 0; s < plan.stages; ++s) {
+      const auto& ranks = plan.meshes[s].ranks;
+      all.ranks.insert(all.ranks.end(), ranks.begin() + row, ranks.begin() + row + width);
+    }
+  for (Mesh& mesh : plan.meshes) mesh.axes.insert(mesh.axes.begin() + static_cast<std::ptrdiff_t>(at), {"stages", 1});
+  plan.meshes.push_back(std::move(all));
+  return static_cast<std::int32_t>(plan.meshes.size()) - 1;
+}
+
+Expected<std::vector<UnitPlace>> place_units(const Graph& graph, const std::vector<std::int32_t>& depth_of_unit, Plan& plan) {
+  std::int32_t all = -1;
+  std::vector<UnitPlace> units;
+  for (std::size_t u = 0; u < depth_of_unit.size(); ++u) {
+    const bool shared = plan.stages > 1 && graph.is_shared(static_cast<std::int32_t>(u));
+    if (shared && all < 0) { TROUPE_ASSIGN(all, share_stages(plan)); }
+    units.push_back({shared ? all : depth_of_unit[u] % plan.stages, depth_of_unit[u]});
+  }
+  return units;
 }
 
 }  // namespace
@@ -91,22 +148,14 @@ Expected<Plan> compile(const Graph& graph, const CompileOptions& options) {
       return invalid("dp=" + std::to_string(plan.dp_width(s)) + " on stage " + std::to_string(s) + " is more than the " +
                      std::to_string(plan.lanes) + " lanes of a step: use dp=" + std::to_string(plan.lanes) + " or less, or more lanes");
 
+  if (options.interleave < 1) return invalid("CompileOptions::interleave is " + std::to_string(options.interleave) + ": it is 1 or more virtual stages");
+  const std::int32_t depths = plan.stages * options.interleave;
   auto stage_of_unit = options.stage_of_unit;
-  if (stage_of_unit.empty()) {
-    std::vector<double> costs(graph.units().size(), 0);
-    for (const auto& n : graph.nodes()) {
-      if (n.kind != Node::Kind::op || n.program != 0) continue;
-      std::vector<TensorType> in, out;
-      for (Value v : n.in) in.push_back(graph.tensors()[v].type);
-      for (Value v : n.out) out.push_back(graph.tensors()[v].type);
-      const auto cost = op_cost(*graph.ops().find(n.op), in, out, n.attrs);
-      costs[n.unit] += plan.costs.kernel_s(cost.flops, cost.bytes);
-    }
-    TROUPE_ASSIGN(stage_of_unit, partition_units(costs, plan.stages));
-  }
-  TROUPE_TRY(check_cuts(graph, stage_of_unit, plan.stages));
-  TROUPE_ASSIGN(Lowered low, lower(graph, stage_of_unit, plan));
-  TROUPE_TRY(Planner(graph, plan, std::move(low), options.zero).run());
+  if (stage_of_unit.empty()) { TROUPE_ASSIGN(stage_of_unit, cut(graph, plan.costs, depths)); }
+  TROUPE_TRY(check_cuts(graph, stage_of_unit, depths));
+  TROUPE_ASSIGN(const auto units, place_units(graph, stage_of_unit, plan));
+  TROUPE_ASSIGN(Lowered low, lower(graph, units, plan));
+  TROUPE_TRY(Planner(graph, plan, std::move(low), depths, options.zero).run());
   return plan;
 }
 

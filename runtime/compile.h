@@ -7,11 +7,21 @@ namespace troupe::runtime {
 
 struct CompileOptions {
   std::vector<Mesh> stages;                  ///< one mesh per pipeline stage, with ranks 0 .. n-1; see stage_meshes
-  std::vector<std::int32_t> stage_of_unit;   ///< one per unit, in order, every stage used; empty: cut by cost
+  /// One per unit, in order, every stage used; empty: cut by cost. With `interleave` the stages are virtual ones; a
+  /// shared unit's entry says where it begins and ends.
+  std::vector<std::int32_t> stage_of_unit;
+  std::int32_t interleave = 1;               ///< virtual stages of each stage (Narayanan et al., 2021): stage k runs on k mod S
   std::int32_t lanes = 8;
   std::int32_t zero = 0;                     ///< ZeRO stage (Rajbhandari et al., 2020): 1 divides optimizer state over dp
   std::uint64_t seed = 0;
   CostModel costs;
+};
+
+/// Where a unit's ops run.
+struct UnitPlace {
+  std::int32_t mesh = 0;                     ///< index into Plan::meshes: a stage's own, or that of all stages together
+  std::int32_t depth = 0;                    ///< virtual stage
+  bool operator==(const UnitPlace&) const = default;
 };
 
 /// Meshes with axes {tp, dp} for stages of dp widths `dp`, ranks numbered stage by stage, tp fastest. tp is

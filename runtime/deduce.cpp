@@ -68,9 +68,9 @@ std::string key_of(const State& s) {
 /// One model axis of one program.
 class AxisSearch {
  public:
-  AxisSearch(const Graph& g, const std::vector<std::int32_t>& stage_of_unit, const Plan& plan, std::size_t axis, std::int32_t program,
+  AxisSearch(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, std::size_t axis, std::int32_t program,
              std::map<Value, Sbp>& params)
-      : g_(g), stage_of_unit_(stage_of_unit), plan_(plan), axis_(axis), program_(program), params_(params) {}
+      : g_(g), units_(units), plan_(plan), axis_(axis), program_(program), params_(params) {}
 
   /// Fills signatures_[node][axis]. Answers the cost.
   Expected<LayoutCost> run(std::vector<std::vector<Signature>>& signatures) {
@@ -112,8 +112,8 @@ class AxisSearch {
   }
 
  private:
-  std::int64_t places(const Node& n) const { return plan_.meshes[stage_of_unit_[n.unit]].axes[axis_].size; }
-  std::string axis_name(const Node& n) const { return plan_.meshes[stage_of_unit_[n.unit]].axes[axis_].name; }
+  std::int64_t places(const Node& n) const { return plan_.meshes[units_[n.unit].mesh].axes[axis_].size; }
+  std::string axis_name(const Node& n) const { return plan_.meshes[units_[n.unit].mesh].axes[axis_].name; }
 
   void find_readers() {
     last_reader_.assign(g_.tensors().size(), -1);
@@ -223,7 +223,7 @@ class AxisSearch {
   }
 
   const Graph& g_;
-  const std::vector<std::int32_t>& stage_of_unit_;
+  const std::vector<UnitPlace>& units_;
   const Plan& plan_;
   std::size_t axis_;
   std::int32_t program_;
@@ -273,27 +273,27 @@ Sbp gradient_lies(const Signature& signature, std::size_t input) {
   return divided ? Sbp::P() : Sbp::B();
 }
 
-Expected<Deduction> deduce(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, const Plan& plan) {
+Expected<Deduction> deduce(const Graph& graph, const std::vector<UnitPlace>& units, const Plan& plan) {
   Deduction out;
   out.signatures.resize(graph.nodes().size());
   std::size_t axes = 0;
   for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
     const Node& n = graph.nodes()[i];
-    const auto own = plan.meshes[stage_of_unit[n.unit]].axes.size();
+    const auto own = plan.meshes[units[n.unit].mesh].axes.size();
     axes = std::max(axes, own);
     if (n.kind == Node::Kind::op && !n.backward)
       out.signatures[i].assign(own, {std::vector<Sbp>(n.in.size(), Sbp::B()), std::vector<Sbp>(n.out.size(), Sbp::B())});
   }
   for (std::size_t a = 0; a < axes; ++a) {
     bool model = true, wide = false;
-    for (std::int32_t s = 0; s < plan.stages; ++s) {
-      model &= a < plan.meshes[s].axes.size() && dp_axis(plan.meshes[s]) != static_cast<int>(a);
-      wide |= model && plan.meshes[s].axes[a].size > 1;
+    for (const Mesh& mesh : plan.meshes) {
+      model &= a < mesh.axes.size() && dp_axis(mesh) != static_cast<int>(a);
+      wide |= model && mesh.axes[a].size > 1;
     }
     if (!model || !wide) continue;
     std::map<Value, Sbp> params;
     for (std::int32_t p = 0; p < static_cast<std::int32_t>(graph.programs().size()); ++p) {
-      TROUPE_ASSIGN(const LayoutCost cost, AxisSearch(graph, stage_of_unit, plan, a, p, params).run(out.signatures));
+      TROUPE_ASSIGN(const LayoutCost cost, AxisSearch(graph, units, plan, a, p, params).run(out.signatures));
       if (p == 0) out.cost.param_bytes += cost.param_bytes, out.cost.seconds += cost.seconds;
     }
   }

@@ -10,7 +10,7 @@
 // dp is no axis of deduction: see docs/decisions/0004.
 #pragma once
 
-#include "runtime/plan.h"
+#include "runtime/compile.h"
 
 namespace troupe::runtime {
 
@@ -30,7 +30,7 @@ struct Deduction {
 };
 
 /// `plan` has meshes, costs and programs. Error: hints and signatures that no layout satisfies, by name.
-Expected<Deduction> deduce(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, const Plan& plan);
+Expected<Deduction> deduce(const Graph& graph, const std::vector<UnitPlace>& units, const Plan& plan);
 
 /// An op's SBP table with the row that is always legal: everything whole.
 std::vector<kernels::Signature> op_rows(const Graph& graph, const Node& node);

@@ -40,6 +40,11 @@ std::int32_t Graph::unit(const std::string& name) {
   return unit_ = static_cast<std::int32_t>(known);
 }
 
+std::int32_t Graph::shared_unit(const std::string& name) {
+  shared_units_.insert(unit(name));
+  return unit_;
+}
+
 Value Graph::add_tensor(std::string name, TensorType type, Rate rate, std::int32_t node) {
   tensors_.push_back({std::move(name), std::move(type), rate, node, std::nullopt});
   return static_cast<Value>(tensors_.size()) - 1;

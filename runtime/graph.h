@@ -90,6 +90,9 @@ class Graph {
   std::int32_t program(const std::string& name, ProgramSpec spec);
   /// Following nodes belong to this unit (layer): what pipeline stages are made of. Reuses a known name.
   std::int32_t unit(const std::string& name);
+  /// The same for a unit that all pipeline stages work on together, each with its part of the parameters (Yeung et
+  /// al., 2024: vocabulary parallelism). It begins and ends on the stage of the units around it.
+  std::int32_t shared_unit(const std::string& name);
 
   /// A parameter; the same name gives the same value (tying, sharing between programs).
   Value param(const std::string& name, const Shape& shape, Init init, bool decay = true);
@@ -117,6 +120,7 @@ class Graph {
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
   const std::vector<std::string>& units() const { return units_; }
+  bool is_shared(std::int32_t unit) const { return shared_units_.count(unit) != 0; }
   const std::vector<std::string>& programs() const { return programs_; }
   const std::vector<ProgramSpec>& program_specs() const { return program_specs_; }
   const std::vector<ParamGrad>& grads() const { return grads_; }
@@ -140,6 +144,7 @@ class Graph {
   std::vector<ProgramSpec> program_specs_;
   std::vector<ParamGrad> grads_;
   std::set<std::string> names_;
+  std::set<std::int32_t> shared_units_;
   kernels::AdamW hyper_;
   std::int32_t unit_ = 0, program_ = 0;
   bool backward_ = false;

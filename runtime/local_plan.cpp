@@ -146,7 +146,7 @@ class Localizer {
     const auto lanes = plan_.lanes_for(a.program);
     for (auto m : microbatches_[a.program]) {
       const auto lane = lane_of(m, lanes, plan_.program_specs[a.program].microbatches);
-      const bool source = from_mesh == local_.stage, target = to_mesh == local_.stage;
+      const bool source = plan_.meshes[from_mesh].find(rank_) >= 0, target = plan_.meshes[to_mesh].find(rank_) >= 0;
       const auto from = source ? local_.dp_index : owner_of(lane, plan_.dp_width(from_mesh), lanes);
       const auto to = target ? local_.dp_index : owner_of(lane, plan_.dp_width(to_mesh), lanes);
       auto [it, fresh] = routes.try_emplace(source ? to : from, static_cast<std::int32_t>(l.routes.size()));

@@ -23,14 +23,14 @@ namespace {
 
 class Lowering {
  public:
-  Lowering(const Graph& g, const std::vector<std::int32_t>& stage_of_unit, Plan& plan, Deduction deduced)
-      : g_(g), stage_of_unit_(stage_of_unit), plan_(plan), deduced_(std::move(deduced)), home_(g.tensors().size(), -1) {
+  Lowering(const Graph& g, const std::vector<UnitPlace>& units, Plan& plan, Deduction deduced)
+      : g_(g), units_(units), plan_(plan), deduced_(std::move(deduced)), home_(g.tensors().size(), -1) {
     for (const auto& grad : g.grads())
       for (Value v : grad.uses) param_of_grad_[v] = grad.param;
   }
 
   Expected<Lowered> run() {
-    make_params();
+    TROUPE_TRY(make_params());
     for (std::size_t i = 0; i < g_.nodes().size(); ++i) {
       const Node& n = g_.nodes()[i];
       Status s;
@@ -51,8 +51,8 @@ class Lowering {
   }
 
  private:
-  std::int32_t stage(const Node& n) const { return stage_of_unit_[n.unit]; }
-  const Mesh& mesh(std::int32_t stage) const { return plan_.meshes[stage]; }
+  std::int32_t home_mesh(const Node& n) const { return units_[n.unit].mesh; }
+  const Mesh& mesh(std::int32_t id) const { return plan_.meshes[id]; }
 
   std::int32_t add_tensor(PlanTensor t, std::int32_t producer) {
     plan_.tensors.push_back(std::move(t));
@@ -60,30 +60,35 @@ class Lowering {
     return static_cast<std::int32_t>(plan_.tensors.size()) - 1;
   }
 
-  /// A parameter lives on the union of the stages that use it: their dp widths side by side.
-  void make_params() {
-    std::vector<std::set<std::int32_t>> stages(g_.tensors().size());
+  /// A parameter lives where it is read; read on several stages, on their union: their dp widths side by side.
+  Status make_params() {
+    std::vector<std::set<std::int32_t>> meshes(g_.tensors().size());
     for (const Node& n : g_.nodes())
       for (Value v : n.in)
-        if (g_.is_param(v)) stages[v].insert(stage(n));
+        if (g_.is_param(v)) meshes[v].insert(home_mesh(n));
     for (std::size_t i = 0; i < g_.nodes().size(); ++i) {
       const Node& n = g_.nodes()[i];
-      if (n.kind != Node::Kind::param || stages[n.out[0]].empty()) continue;
+      if (n.kind != Node::Kind::param) continue;
+      const auto& read_on = meshes[n.out[0]];
+      if (read_on.empty()) continue;
+      if (read_on.size() > 1 && *read_on.rbegin() >= plan_.stages)
+        return invalid("parameter '" + n.name + "' is read in a shared unit, which divides it over the stages, and outside of one: read it in shared units only");
       LoweredParam p;
       p.graph_node = static_cast<std::int32_t>(i);
       p.unit = n.unit;
-      p.stages.assign(stages[n.out[0]].begin(), stages[n.out[0]].end());
       PlanTensor t;
       t.name = n.name;
       t.shape = g_.tensors()[n.out[0]].type.shape;
       t.dtype = g_.tensors()[n.out[0]].type.dtype;
       t.rate = Rate::step;
-      t.mesh = union_mesh(p.stages);
+      t.mesh = union_mesh({read_on.begin(), read_on.end()});
+      p.stages = plan_.stages_on(t.mesh);
       t.sbp.assign(plan_.meshes[t.mesh].axes.size(), Sbp::B());
       p.tensor = home_[n.out[0]] = add_tensor(std::move(t), -1);
       plan_.params.push_back({n.name, p.tensor, n.init.kind, n.init.value, n.decay, 0});
       low_.params.push_back(std::move(p));
     }
+    return {};
   }
 
   std::int32_t union_mesh(const std::vector<std::int32_t>& stages) {
@@ -109,8 +114,8 @@ class Lowering {
   }
 
   /// Sbp of a microbatch tensor on all axes: `model` on the model axes, S(0) on dp.
-  NdSbp full(std::int32_t stage, NdSbp model) const {
-    const int axis = dp_axis(mesh(stage));
+  NdSbp full(std::int32_t on, NdSbp model) const {
+    const int axis = dp_axis(mesh(on));
     if (axis >= 0) model[axis] = Sbp::S(0);
     return model;
   }
@@ -171,7 +176,8 @@ class Lowering {
     n.kind = LoweredNode::Kind::boxing;
     n.name = "box." + t.name;
     n.in = {from};
-    n.stage = stage;
+    n.mesh = stage;
+    n.depth = units_[reader.unit].depth;
     n.unit = reader.unit;
     n.program = reader.program;
     n.backward = reader.backward;
@@ -204,20 +210,17 @@ class Lowering {
     return home;
   }
 
-  /// The tensor's mesh has the model axes of a stage (a tied parameter's is wider along dp), so its SBP means the same.
-  bool alike(const PlanTensor& t, std::int32_t stage) const {
+  /// The tensor's mesh and that of a stage are equally wide along a model axis, so an SBP means the same on both.
+  bool alike(const PlanTensor& t, std::int32_t stage, std::size_t axis) const {
     const auto &a = plan_.meshes[t.mesh].axes, &b = mesh(stage).axes;
-    const int dp = dp_axis(mesh(stage));
-    bool same = a.size() == b.size();
-    for (std::size_t i = 0; same && i < a.size(); ++i) same = static_cast<int>(i) == dp || a[i] == b[i];
-    return same;
+    return a.size() == b.size() && a[axis] == b[axis];
   }
 
   /// A copy of the value lies that way already.
   bool there(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const {
     for (const std::int32_t id : variants(home_[v])) {
       const PlanTensor& t = plan_.tensors[id];
-      if (alike(t, stage) && same_parts(t.sbp[axis], wanted, t.shape, mesh(stage).axes[axis].size)) return true;
+      if (alike(t, stage, axis) && same_parts(t.sbp[axis], wanted, t.shape, mesh(stage).axes[axis].size)) return true;
     }
     return false;
   }
@@ -229,7 +232,7 @@ class Lowering {
     double least = std::numeric_limits<double>::infinity();
     for (const std::int32_t id : variants(home_[v])) {
       const PlanTensor& t = plan_.tensors[id];
-      const Sbp lies = alike(t, stage) ? t.sbp[axis] : Sbp::B();
+      const Sbp lies = alike(t, stage, axis) ? t.sbp[axis] : Sbp::B();
       if (g_.is_param(v) && param_fixed_.count(v) && !same_parts(lies, wanted, type.shape, n)) continue;
       if (same_parts(lies, wanted, type.shape, n)) return 0;
       least = std::min(least, axis_boxing_bytes(lies, wanted, static_cast<double>(elements(type.shape) * size_of(type.dtype)), n));
@@ -245,7 +248,7 @@ class Lowering {
     auto agrees = [&](std::size_t i, const std::vector<Value>& values, const std::vector<Sbp>& lies) {
       for (std::size_t j = 0; j < values.size(); ++j)
         if (values[j] == n.in[i] && !lies[j].is_partial() &&
-            !same_parts(lies[j], sig.in[i], g_.tensors()[n.in[i]].type.shape, mesh(stage(n)).axes[axis].size))
+            !same_parts(lies[j], sig.in[i], g_.tensors()[n.in[i]].type.shape, mesh(home_mesh(n)).axes[axis].size))
           return false;
       return true;
     };
@@ -257,7 +260,7 @@ class Lowering {
   /// The row of its table that a backward op takes along a model axis: of those that mirror the forward op, the one
   /// that moves least.
   const kernels::Signature* cheapest(const Node& n, const std::vector<kernels::Signature>& table, std::size_t axis) const {
-    const std::int32_t s = stage(n);
+    const std::int32_t s = home_mesh(n);
     const kernels::Signature* best = nullptr;
     // Bytes first; a slice moves none, but is a boxing that somebody undoes later.
     std::pair<double, int> least{std::numeric_limits<double>::infinity(), 0};
@@ -284,7 +287,7 @@ class Lowering {
   Status lower_op(const Node& n, const std::vector<kernels::Signature>& deduced) {
     if (!n.out.empty() && g_.tensors()[n.out[0]].rate == Rate::step)
       return invalid("op '" + n.name + "' (" + n.op + ") reads parameters only; ops on parameters are not in this version: apply it to activations");
-    const std::int32_t s = stage(n);
+    const std::int32_t s = home_mesh(n);
     const auto& axes = mesh(s).axes;
     const int dp = dp_axis(mesh(s));
     std::vector<kernels::Signature> signatures;
@@ -306,7 +309,8 @@ class Lowering {
     node.op = n.op;
     node.name = n.name;
     node.attrs = n.attrs;
-    node.stage = s;
+    node.mesh = s;
+    node.depth = units_[n.unit].depth;
     node.unit = n.unit;
     node.program = n.program;
     node.backward = n.backward;
@@ -332,7 +336,7 @@ class Lowering {
   }
 
   Status port_sbp(const Node& n, const std::optional<NdSbp>& hint, const std::string& port, NdSbp& sbp) const {
-    const std::int32_t s = stage(n);
+    const std::int32_t s = home_mesh(n);
     sbp.assign(mesh(s).axes.size(), Sbp::B());
     if (hint) {
       if (hint->size() != sbp.size())
@@ -350,13 +354,14 @@ class Lowering {
     node.op = n.op;
     node.name = n.name;
     node.attrs = n.attrs;
-    node.stage = stage(n);
+    node.mesh = home_mesh(n);
+    node.depth = units_[n.unit].depth;
     node.unit = n.unit;
     node.program = n.program;
     for (std::size_t i = 0; i < n.in.size(); ++i) {
       NdSbp sbp;
       TROUPE_TRY(port_sbp(n, n.in_sbp[i], "input " + std::to_string(i), sbp));
-      TROUPE_ASSIGN(const std::int32_t t, want(n.in[i], node.stage, sbp, n));
+      TROUPE_ASSIGN(const std::int32_t t, want(n.in[i], node.mesh, sbp, n));
       node.in.push_back(t);
     }
     const auto id = static_cast<std::int32_t>(low_.nodes.size());
@@ -364,8 +369,8 @@ class Lowering {
       const Tensor& graph_tensor = g_.tensors()[v];
       NdSbp sbp;
       TROUPE_TRY(port_sbp(n, graph_tensor.hint, graph_tensor.name, sbp));
-      PlanTensor t{graph_tensor.name, graph_tensor.type.dtype, graph_tensor.type.shape, node.stage, sbp, Rate::microbatch, false};
-      if (Status st = Layout(t.shape, t.dtype, mesh(node.stage), t.sbp).validate(); !st.ok()) return st.in("actor '" + n.name + "'");
+      PlanTensor t{graph_tensor.name, graph_tensor.type.dtype, graph_tensor.type.shape, node.mesh, sbp, Rate::microbatch, false};
+      if (Status st = Layout(t.shape, t.dtype, mesh(node.mesh), t.sbp).validate(); !st.ok()) return st.in("actor '" + n.name + "'");
       node.out.push_back(home_[v] = add_tensor(std::move(t), id));
     }
     low_.nodes.push_back(std::move(node));
@@ -373,23 +378,25 @@ class Lowering {
   }
 
   Status lower_feed(const Node& n) {
+    if (g_.is_shared(n.unit)) return invalid("feed '" + n.op + "' is in the shared unit '" + g_.units()[n.unit] + "': name it in the unit before, on whose stage it arrives");
     LoweredNode node;
     node.kind = LoweredNode::Kind::feed;
     node.op = n.op;
     node.attrs = n.attrs;
     node.name = n.name;
-    node.stage = stage(n);
+    node.mesh = home_mesh(n);
+    node.depth = units_[n.unit].depth;
     node.unit = n.unit;
     node.program = n.program;
     const auto& type = g_.tensors()[n.out[0]].type;
-    PlanTensor t{n.op, type.dtype, type.shape, node.stage, full(node.stage, NdSbp(mesh(node.stage).axes.size(), Sbp::B())), Rate::microbatch, false};
+    PlanTensor t{n.op, type.dtype, type.shape, node.mesh, full(node.mesh, NdSbp(mesh(node.mesh).axes.size(), Sbp::B())), Rate::microbatch, false};
     node.out = {home_[n.out[0]] = add_tensor(std::move(t), static_cast<std::int32_t>(low_.nodes.size()))};
     low_.nodes.push_back(std::move(node));
     return {};
   }
 
   Status lower_report(const Node& n) {
-    const std::int32_t s = plan_.tensors[home_[n.in[0]]].mesh;
+    const std::int32_t s = plan_.stages_on(plan_.tensors[home_[n.in[0]]].mesh).back();   // one place speaks
     NdSbp sbp = full(s, NdSbp(mesh(s).axes.size(), Sbp::B()));
     TROUPE_ASSIGN(const std::int32_t t, want(n.in[0], s, sbp, n));
     LoweredNode node;
@@ -397,7 +404,8 @@ class Lowering {
     node.name = n.op;
     node.attrs = n.attrs;
     node.in = {t};
-    node.stage = s;
+    node.mesh = s;
+    node.depth = units_[n.unit].depth;
     node.unit = n.unit;
     node.program = n.program;
     low_.nodes.push_back(std::move(node));
@@ -405,7 +413,7 @@ class Lowering {
   }
 
   const Graph& g_;
-  const std::vector<std::int32_t>& stage_of_unit_;
+  const std::vector<UnitPlace>& units_;
   Plan& plan_;
   Deduction deduced_;
   Lowered low_;
@@ -417,9 +425,9 @@ class Lowering {
 
 }  // namespace
 
-Expected<Lowered> lower(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, Plan& plan) {
-  TROUPE_ASSIGN(Deduction deduced, deduce(graph, stage_of_unit, plan));
-  return Lowering(graph, stage_of_unit, plan, std::move(deduced)).run();
+Expected<Lowered> lower(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan) {
+  TROUPE_ASSIGN(Deduction deduced, deduce(graph, units, plan));
+  return Lowering(graph, units, plan, std::move(deduced)).run();
 }
 
 }  // namespace troupe::runtime

@@ -14,7 +14,8 @@ struct LoweredNode {
   std::string op, name;
   Attrs attrs;
   std::vector<std::int32_t> in, out;   ///< tensors of the plan
-  std::int32_t stage = 0;              ///< boxing: where it ends
+  std::int32_t mesh = 0;               ///< of the places that run it; boxing: where it ends
+  std::int32_t depth = 0;              ///< virtual stage
   std::int32_t unit = 0;
   std::int32_t program = 0;
   bool backward = false;
@@ -37,7 +38,7 @@ struct Lowered {
 };
 
 /// Deduces layouts and inserts boxings; fills tensors, meshes and params of `plan`.
-Expected<Lowered> lower(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, Plan& plan);
+Expected<Lowered> lower(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan);
 
 /// Cost of one op at the largest place of its stage.
 kernels::OpCost op_cost(const kernels::OpDef& def, const std::vector<TensorType>& in,

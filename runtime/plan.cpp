@@ -52,6 +52,14 @@ std::int32_t Plan::program(const std::string& name) const {
   return it == programs.end() ? -1 : static_cast<std::int32_t>(it - programs.begin());
 }
 
+std::vector<std::int32_t> Plan::stages_on(std::int32_t mesh) const {
+  if (mesh < stages) return {mesh};
+  std::vector<std::int32_t> out;
+  for (std::int32_t s = 0; s < stages; ++s)
+    if (meshes[mesh].find(meshes[s].ranks[0]) >= 0) out.push_back(s);
+  return out;
+}
+
 std::int32_t Plan::lanes_for(std::int32_t program) const {
   return static_cast<std::int32_t>(std::min<std::int64_t>(lanes, program_specs[program].microbatches));
 }

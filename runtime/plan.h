@@ -154,7 +154,7 @@ struct Plan {
   std::int32_t lanes = 1;
   std::uint64_t seed = 0;
   kernels::AdamW hyper;
-  std::vector<Mesh> meshes;        ///< the first `stages` are the stages' own
+  std::vector<Mesh> meshes;        ///< the first `stages` are the stages' own; then unions of stages
   std::int32_t stages = 1;
   std::vector<PlanRole> roles;     ///< one per stage
   std::vector<PlanTensor> tensors;
@@ -166,6 +166,8 @@ struct Plan {
   /// The stage of a rank; -1 if it has none.
   std::int32_t stage_of(Rank rank) const;
   std::int32_t program(const std::string& name) const;
+  /// The stages whose places a mesh has, ascending.
+  std::vector<std::int32_t> stages_on(std::int32_t mesh) const;
   /// Lanes of a program: never more than it has microbatches.
   std::int32_t lanes_for(std::int32_t program) const;
   /// dp coordinate and dp width of a rank within its stage.

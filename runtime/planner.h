@@ -20,16 +20,20 @@ struct Where {
   auto operator<=>(const Where&) const = default;
 };
 
+/// The actors that one node of the graph becomes, by role: one on each stage of its mesh.
+using Ends = std::map<std::int32_t, Where>;
+
 class Planner {
  public:
-  Planner(const Graph& g, Plan& plan, Lowered low, std::int32_t zero) : g_(g), plan_(plan), low_(std::move(low)), zero_(zero) {}
+  Planner(const Graph& g, Plan& plan, Lowered low, std::int32_t depths, std::int32_t zero)
+      : g_(g), plan_(plan), low_(std::move(low)), depths_(depths), zero_(zero) {}
   Status run();
 
  private:
   PlanActor& at(Where w) { return plan_.roles[w.role].actors[w.actor]; }
-  Where add_actor(std::int32_t role, PlanActor actor);
-  /// 1F1B: how many microbatches stage s of S runs ahead of its backward work.
-  std::int32_t stash_slots(std::int32_t stage) const;
+  Where add_actor(std::int32_t role, PlanActor actor, std::int32_t depth);
+  /// 1F1B: how many microbatches virtual stage `depth` runs ahead of its backward work.
+  std::int32_t stash_slots(std::int32_t role, std::int32_t depth) const;
 
   // segments and actors: planner_segments.cpp
   /// A run of ops on one stream is cut where data leaves it and comes back: `part` counts those cuts.
@@ -39,8 +43,10 @@ class Planner {
   // exchanges: planner_exchanges.cpp
   /// Boxings of one producer to one stage, for the same direction, travel together as one exchange.
   void make_exchanges();
-  Where add_exchange(PlanExchange x, Rate rate, std::int32_t role, bool backward);
+  Where add_exchange(PlanExchange x, Rate rate, std::int32_t role, std::int32_t depth, bool backward);
   Where add_exchange_end(Where other, std::int32_t role);
+  /// An end of a once-a-step exchange on each of some stages.
+  Ends add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>& roles);
   /// What each exchange moves, and how long the cost model thinks one act takes.
   void cost_exchanges();
 
@@ -75,11 +81,11 @@ class Planner {
   bool summed_on_model_axis(const PlanTensor& grad) const;
   /// P -> S(0) along dp (reduce-scatter), P -> B on the model axes where needed (all-reduce), then S(0) -> B along dp
   /// (all-gather): visible boxings all of them.
-  void reduce(const Group& group, const Mesh& mesh, Where writer, PlanChannel grads,
-              const std::vector<std::pair<std::size_t, std::int32_t>>& uses, std::map<std::int32_t, Where>& norm,
-              std::map<std::int32_t, Where>& update, Found& for_norm, Found& for_update);
+  void reduce(const Group& group, const Mesh& mesh, const Ends& writers, const PlanChannel& grads,
+              const std::vector<std::pair<std::size_t, std::int32_t>>& uses, Ends& norm, Ends& update, Found& for_norm,
+              Found& for_update);
   /// ZeRO 1: each dp coordinate updates its share of the group's parameters, then all gather the shares in place.
-  void share_update(const Group& group, std::map<std::int32_t, Where>& update);
+  void share_update(const Group& group, const Ends& update);
   void add_param_refs(const Group& group, std::int32_t s, Where who, const Found& found);
 
   // operands, scratch, costs: planner_operands.cpp
@@ -94,16 +100,17 @@ class Planner {
   const Graph& g_;
   Plan& plan_;
   Lowered low_;
+  std::int32_t depths_;                                        // virtual stages
   std::int32_t zero_;
-  std::vector<Where> node_actor_;                              // lowered node -> its actor (boxing: the receiving end)
-  std::map<std::int32_t, Where> exchange_source_;              // boxing node -> its sending end
+  std::map<Where, std::int32_t> depth_;
+  std::vector<Ends> node_actor_;                               // lowered node -> its actors (boxing: the receiving ends)
+  std::map<std::int32_t, Ends> exchange_source_;               // boxing node -> its sending ends
   std::map<Where, std::vector<std::int32_t>> segment_nodes_;
-  std::vector<Where> writer_;                                  // per tensor
+  std::vector<Ends> writer_;                                   // per tensor
   std::vector<std::vector<Where>> readers_;
   std::map<Where, std::set<Where>> merged_readers_;
   std::map<Where, std::vector<std::int32_t>> merged_;
-  std::map<std::int32_t, std::pair<std::int32_t, std::int32_t>> place_;   // tensor -> (channel, index)
-  std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>> param_place_;   // (stage, tensor)
+  std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>> place_;   // (role, tensor) -> (channel, index)
 };
 
 }  // namespace troupe::runtime

@@ -15,9 +15,10 @@ void Planner::read(std::int32_t tensor, Where who) {
 void Planner::note_readers() {
   for (std::size_t i = 0; i < low_.nodes.size(); ++i) {
     const LoweredNode& n = low_.nodes[i];
-    const Where reader = n.kind == LoweredNode::Kind::boxing ? exchange_source_[static_cast<std::int32_t>(i)] : node_actor_[i];
-    for (auto t : n.in) read(t, reader);
-    for (auto t : n.out) writer_[t] = n.kind == LoweredNode::Kind::feed ? Where{n.stage, -1} : node_actor_[i];
+    const Ends& readers = n.kind == LoweredNode::Kind::boxing ? exchange_source_[static_cast<std::int32_t>(i)] : node_actor_[i];
+    for (auto t : n.in)
+      for (const auto& [role, reader] : readers) read(t, reader);
+    for (auto t : n.out) writer_[t] = n.kind == LoweredNode::Kind::feed ? Ends{{n.mesh, {n.mesh, -1}}} : node_actor_[i];
   }
 }
 
@@ -54,21 +55,21 @@ std::int32_t Planner::connect(PlanChannel c, Where writer, const std::vector<Whe
 
 Status Planner::make_channels() {
   std::map<std::pair<Where, std::vector<Where>>, std::vector<std::int32_t>> groups;
-  for (std::size_t t = 0; t < plan_.tensors.size(); ++t) {
+  for (std::int32_t t = 0; t < static_cast<std::int32_t>(plan_.tensors.size()); ++t) {
     if (low_.producer[t] < 0 || plan_.tensors[t].lane_terms) continue;
-    auto readers = readers_[t];
-    std::erase(readers, writer_[t]);
-    // Every output of an exchange or an actor has a place of its own; a segment's private values do not.
-    const bool segment = writer_[t].actor >= 0 && at(writer_[t]).kind == PlanActor::Kind::segment;
-    if (readers.empty() && segment) continue;
-    std::sort(readers.begin(), readers.end());
-    if (!segment) {
-      // An exchange or actor publishes all its outputs at once: one channel per actor, all readers.
-      merged_readers_[writer_[t]].insert(readers.begin(), readers.end());
-      merged_[writer_[t]].push_back(static_cast<std::int32_t>(t));
-      if (writer_[t].actor >= 0) continue;
+    for (const auto& [role, writer] : writer_[t]) {
+      auto readers = readers_[t];
+      std::erase_if(readers, [&](const Where& r) { return r.role != role || r == writer; });
+      std::sort(readers.begin(), readers.end());
+      if (writer.actor >= 0 && at(writer).kind == PlanActor::Kind::segment) {
+        // A segment's private values have no place of their own.
+        if (!readers.empty()) groups[{writer, readers}].push_back(t);
+      } else {
+        // An exchange or actor publishes all its outputs at once: one channel per actor, all readers.
+        merged_readers_[writer].insert(readers.begin(), readers.end());
+        merged_[writer].push_back(t);
+      }
     }
-    if (segment) groups[{writer_[t], readers}].push_back(static_cast<std::int32_t>(t));
   }
   for (auto& [writer, tensors] : merged_) {
     const std::vector<Where> readers(merged_readers_[writer].begin(), merged_readers_[writer].end());
@@ -106,7 +107,7 @@ void Planner::add_channel(Where writer, const std::vector<Where>& readers, const
   } else if (forward && to_backward) {
     // 1F1B: what a forward act leaves for its backward act is what limits how far it runs ahead.
     c.kind = PlanChannel::Kind::stash;
-    c.slots = stash_slots(writer.role) + (segment ? 0 : 1);
+    c.slots = stash_slots(writer.role, depth_.at(writer)) + (segment ? 0 : 1);
   } else if (!segment) {
     c.kind = PlanChannel::Kind::boundary;
     c.slots = 2;
@@ -116,24 +117,24 @@ void Planner::add_channel(Where writer, const std::vector<Where>& readers, const
   }
   const auto id = connect(std::move(c), writer, readers);
   const auto& made = plan_.roles[writer.role].channels[id];
-  for (std::size_t i = 0; i < made.tensors.size(); ++i) place_[made.tensors[i]] = {id, static_cast<std::int32_t>(i)};
+  for (std::size_t i = 0; i < made.tensors.size(); ++i) place_[{writer.role, made.tensors[i]}] = {id, static_cast<std::int32_t>(i)};
 }
 
 void Planner::make_credits() {
-  for (std::int32_t s = 0; s < plan_.stages && plan_.trains; ++s) {
+  for (std::int32_t k = 0; k < depths_ && plan_.trains; ++k) {
+    const std::int32_t role = k % plan_.stages;
     Where first, last;
-    auto& actors = plan_.roles[s].actors;
-    for (std::size_t a = 0; a < actors.size(); ++a) {
-      if (actors[a].program != 0 || actors[a].kind != PlanActor::Kind::segment) continue;
-      const Where w{s, static_cast<std::int32_t>(a)};
-      if (actors[a].backward) last = w;
+    for (const auto& [w, nodes] : segment_nodes_) {
+      const LoweredNode& n = low_.nodes[nodes.front()];
+      if (w.role != role || n.depth != k || n.mesh != role || n.program != 0) continue;
+      if (at(w).backward) last = w;
       else if (first.actor < 0) first = w;
     }
     if (first.actor < 0 || last.actor < 0) continue;
     PlanChannel c;
     c.kind = PlanChannel::Kind::stash;
-    c.name = "credit.stage" + std::to_string(s);
-    c.slots = stash_slots(s);
+    c.name = "credit.stage" + std::to_string(k);
+    c.slots = stash_slots(role, k);
     connect(std::move(c), first, {last});
   }
 }

@@ -13,23 +13,26 @@ void Planner::make_exchanges() {
     if (n.kind != LoweredNode::Kind::boxing) continue;
     const auto from = low_.producer[n.in[0]];
     // The producing segment (or the producing node itself where it is none) identifies the source.
-    const auto w = node_actor_[from];
-    const std::int32_t source = w.role >= 0 ? w.role * 100000 + w.actor : -1 - from;
-    groups[{source, n.stage, n.program, n.backward}].push_back(static_cast<std::int32_t>(i));
+    const auto& made = node_actor_[from];
+    const std::int32_t source = made.empty() ? -1 - from : made.begin()->second.role * 100000 + made.begin()->second.actor;
+    groups[{source, n.mesh, n.program, n.backward}].push_back(static_cast<std::int32_t>(i));
   }
   std::vector<std::vector<std::int32_t>> in_order;   // as the graph has them
   for (auto& [key, nodes] : groups) in_order.push_back(std::move(nodes));
   std::sort(in_order.begin(), in_order.end());
   for (const auto& nodes : in_order) {
     const LoweredNode& first = low_.nodes[nodes[0]];
-    const std::int32_t from_stage = plan_.tensors[first.in[0]].mesh, to_stage = first.stage;
     PlanExchange x;
     x.name = first.name;
     x.program = first.program;
     x.rate = first.rate;
     for (auto i : nodes) x.moves.push_back({low_.nodes[i].in[0], low_.nodes[i].out[0]});
-    const Where to = add_exchange(x, first.rate, to_stage, first.backward);
-    const Where source = from_stage == to_stage ? to : add_exchange_end(to, from_stage);
+    Ends to, source;
+    const auto to_roles = plan_.stages_on(first.mesh);
+    const Where made = add_exchange(std::move(x), first.rate, to_roles.front(), first.depth, first.backward);
+    for (auto role : to_roles) to[role] = role == made.role ? made : add_exchange_end(made, role);
+    for (auto role : plan_.stages_on(plan_.tensors[first.in[0]].mesh))
+      source[role] = to.count(role) ? to.at(role) : add_exchange_end(made, role);
     for (auto i : nodes) {
       node_actor_[i] = to;
       exchange_source_[i] = source;
@@ -37,7 +40,7 @@ void Planner::make_exchanges() {
   }
 }
 
-Where Planner::add_exchange(PlanExchange x, Rate rate, std::int32_t role, bool backward) {
+Where Planner::add_exchange(PlanExchange x, Rate rate, std::int32_t role, std::int32_t depth, bool backward) {
   PlanActor a;
   a.kind = PlanActor::Kind::exchange;
   a.name = x.name;
@@ -48,10 +51,17 @@ Where Planner::add_exchange(PlanExchange x, Rate rate, std::int32_t role, bool b
   a.priority = backward ? backward_priority : x.program ? other_priority : forward_priority;
   a.exchange = static_cast<std::int32_t>(plan_.exchanges.size());
   plan_.exchanges.push_back(std::move(x));
-  return add_actor(role, std::move(a));
+  return add_actor(role, std::move(a), depth);
 }
 
-Where Planner::add_exchange_end(Where other, std::int32_t role) { return add_actor(role, PlanActor(at(other))); }
+Where Planner::add_exchange_end(Where other, std::int32_t role) { return add_actor(role, PlanActor(at(other)), depth_.at(other)); }
+
+Ends Planner::add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>& roles) {
+  Ends ends;
+  const Where first = add_exchange(std::move(x), Rate::step, roles.front(), 0, true);
+  for (auto role : roles) ends[role] = role == first.role ? first : add_exchange_end(first, role);
+  return ends;
+}
 
 void Planner::cost_exchanges() {
   for (auto& x : plan_.exchanges) {

@@ -14,14 +14,13 @@ TensorType Planner::local_type(std::int32_t tensor) const {
 PlanOperand Planner::operand(Where who, std::int32_t tensor, bool writes) {
   PlanOperand o;
   o.tensor = tensor;
-  std::pair<std::int32_t, std::int32_t> place;
-  if (low_.producer[tensor] < 0) place = param_place_.at({who.role, tensor});
-  else if (auto it = place_.find(tensor); it != place_.end()) place = it->second;
-  else {
+  const auto it = place_.find({who.role, tensor});
+  if (it == place_.end()) {
     o.where = PlanOperand::Where::scratch;
     return o;
   }
-  const bool own = writes || (low_.producer[tensor] >= 0 && writer_[tensor] == who);
+  const auto place = it->second;
+  const bool own = writes || (low_.producer[tensor] >= 0 && writer_[tensor].at(who.role) == who);
   const auto& ports = own ? at(who).out : at(who).in;
   const auto port = std::find(ports.begin(), ports.end(), place.first) - ports.begin();
   ASSERT(port < static_cast<std::ptrdiff_t>(ports.size()), at(who).name, plan_.tensors[tensor].name);
@@ -69,9 +68,11 @@ void Planner::fill_operands() {
   for (std::size_t i = 0; i < low_.nodes.size(); ++i) {
     const LoweredNode& n = low_.nodes[i];
     if (n.kind != LoweredNode::Kind::actor) continue;
-    PlanOp& op = at(node_actor_[i]).ops[0];
-    for (auto t : n.in) op.in.push_back(operand(node_actor_[i], t, false));
-    for (auto t : n.out) op.out.push_back(operand(node_actor_[i], t, true));
+    for (const auto& [role, actor] : node_actor_[i]) {
+      PlanOp& op = at(actor).ops[0];
+      for (auto t : n.in) op.in.push_back(operand(actor, t, false));
+      for (auto t : n.out) op.out.push_back(operand(actor, t, true));
+    }
   }
 }
 

@@ -24,7 +24,7 @@ Status Planner::make_group(const Group& group) {
   const Mesh mesh = plan_.meshes[group.mesh];
   const bool reduces = mesh.axis_size("dp") > 1;
 
-  std::map<std::int32_t, Where> update, norm;
+  Ends update, norm;
   for (auto s : group.stages) {
     PlanActor u;
     u.kind = PlanActor::Kind::update;
@@ -33,7 +33,7 @@ Status Planner::make_group(const Group& group) {
     u.stream = "compute";
     u.priority = update_priority;
     u.run = 3;
-    update[s] = add_actor(s, u);
+    update[s] = add_actor(s, u, 0);
     // The parameter slot: one slot, every reader of every program, the update its in-place writer.
     PlanChannel c;
     c.kind = PlanChannel::Kind::parameter;
@@ -54,43 +54,43 @@ Status Planner::make_group(const Group& group) {
     d.stream = "compute";
     d.priority = other_priority;
     d.run = static_cast<std::uint32_t>(d.program * 4);
-    readers.insert(add_actor(s, d));
+    readers.insert(add_actor(s, d, 0));
     const auto id = connect(std::move(c), update[s], {readers.begin(), readers.end()});
     const auto& made = plan_.roles[s].channels[id];
-    for (std::size_t i = 0; i < made.tensors.size(); ++i) param_place_[{s, made.tensors[i]}] = {id, static_cast<std::int32_t>(i)};
+    for (std::size_t i = 0; i < made.tensors.size(); ++i) place_[{s, made.tensors[i]}] = {id, static_cast<std::int32_t>(i)};
     if (trains) {
       PlanActor n = u;
       n.kind = PlanActor::Kind::norm;
       n.name = group.name + ".norm";
-      norm[s] = add_actor(s, n);
+      norm[s] = add_actor(s, n, 0);
     }
   }
   if (!trains) return {};
   if (zero_ > 0 && reduces) share_update(group, update);
 
   // Gradients by the segment that makes them: one accumulator channel each.
-  std::map<std::pair<Where, bool>, std::vector<std::pair<std::size_t, std::int32_t>>> made_by;   // -> (param, use tensor)
+  std::map<std::pair<Ends, bool>, std::vector<std::pair<std::size_t, std::int32_t>>> made_by;   // -> (param, use tensor)
   for (auto p : group.params)
     for (auto t : low_.params[p].grads)
       made_by[{writer_[t], summed_on_model_axis(plan_.tensors[t])}].push_back({p, t});
   Found for_norm, for_update;
   for (const auto& [key, uses] : made_by) {
-    const auto [writer, summed] = key;
+    const auto& [writers, summed] = key;
     PlanChannel c;
     c.kind = PlanChannel::Kind::gradient;
+    const Where writer = writers.begin()->second;
     c.name = at(writer).name + ".grads" + (at(writer).name.rfind(group.name + ".", 0) == 0 ? "" : ".of." + group.name) + (summed ? ".sums" : "");
     c.rate = Rate::step;
     for (const auto& [p, t] : uses) put(c, t);
     if (!reduces && !summed) {
-      const std::int32_t s = writer.role;
-      const auto id = connect(std::move(c), writer, {norm[s], update[s]});
-      for (std::size_t i = 0; i < uses.size(); ++i) {
-        place_[uses[i].second] = {id, static_cast<std::int32_t>(i)};
-        for_norm[{s, uses[i].second}] = for_update[{s, uses[i].second}] = {id, static_cast<std::int32_t>(i)};
+      for (const auto& [s, w] : writers) {
+        const auto id = connect(c, w, {norm[s], update[s]});
+        for (std::int32_t i = 0; i < static_cast<std::int32_t>(uses.size()); ++i)
+          place_[{s, uses[i].second}] = for_norm[{s, uses[i].second}] = for_update[{s, uses[i].second}] = {id, i};
       }
       continue;
     }
-    reduce(group, mesh, writer, std::move(c), uses, norm, update, for_norm, for_update);
+    reduce(group, mesh, writers, c, uses, norm, update, for_norm, for_update);
   }
   for (auto s : group.stages) {
     add_param_refs(group, s, norm[s], for_norm);
@@ -106,9 +106,9 @@ bool Planner::summed_on_model_axis(const PlanTensor& grad) const {
   return false;
 }
 
-void Planner::reduce(const Group& group, const Mesh& mesh, Where writer, PlanChannel grads,
-            const std::vector<std::pair<std::size_t, std::int32_t>>& uses, std::map<std::int32_t, Where>& norm,
-            std::map<std::int32_t, Where>& update, Found& for_norm, Found& for_update) {
+void Planner::reduce(const Group& group, const Mesh& mesh, const Ends& writers, const PlanChannel& grads,
+                     const std::vector<std::pair<std::size_t, std::int32_t>>& uses, Ends& norm, Ends& update, Found& for_norm,
+                     Found& for_update) {
   // Three layouts of each use's gradient after its lanes: a share along dp, still a sum on the model axes where it
   // was made as one; the share with that sum done; the whole.
   std::vector<std::int32_t> shares, sums, wholes;
@@ -140,10 +140,7 @@ void Planner::reduce(const Group& group, const Mesh& mesh, Where writer, PlanCha
     x.name = name;
     x.rate = Rate::step;
     for (std::size_t i = 0; i < from.size(); ++i) x.moves.push_back({from[i], to[i]});
-    const Where first = add_exchange(x, Rate::step, group.stages.front(), true);
-    std::map<std::int32_t, Where> ends;
-    for (auto s : group.stages) ends[s] = s == first.role ? first : add_exchange_end(first, s);
-    return ends;
+    return add_exchange_ends(std::move(x), group.stages);
   };
   auto scatter = everywhere(grads.name + ".reduce_scatter", grads_of, shares);
   auto sum = summed ? everywhere(grads.name + ".all_reduce", shares, sums) : scatter;
@@ -151,8 +148,10 @@ void Planner::reduce(const Group& group, const Mesh& mesh, Where writer, PlanCha
   auto gather = shared ? update : everywhere(grads.name + ".all_gather", sums, wholes);
 
   // The update reads the unreduced sums too: they stay until the commit, so that a failure finds them.
-  const auto id = connect(std::move(grads), writer, {scatter[writer.role], update[writer.role]});
-  for (std::size_t i = 0; i < uses.size(); ++i) place_[uses[i].second] = {id, static_cast<std::int32_t>(i)};
+  for (const auto& [s, writer] : writers) {
+    const auto id = connect(grads, writer, {scatter[s], update[s]});
+    for (std::size_t i = 0; i < uses.size(); ++i) place_[{s, uses[i].second}] = {id, static_cast<std::int32_t>(i)};
+  }
   for (auto s : group.stages) {
     auto channel = [&](const std::vector<std::int32_t>& tensors, Where from, const std::vector<Where>& readers) {
       PlanChannel c;
@@ -172,7 +171,7 @@ void Planner::reduce(const Group& group, const Mesh& mesh, Where writer, PlanCha
   }
 }
 
-void Planner::share_update(const Group& group, std::map<std::int32_t, Where>& update) {
+void Planner::share_update(const Group& group, const Ends& update) {
   PlanExchange gather;
   gather.name = group.name + ".all_gather";
   gather.rate = Rate::step;
@@ -185,7 +184,7 @@ void Planner::share_update(const Group& group, std::map<std::int32_t, Where>& up
     plan_.params[p].share = static_cast<std::int32_t>(plan_.tensors.size()) - 1;
     gather.moves.push_back({plan_.params[p].share, low_.params[p].tensor});
   }
-  for (auto& [stage, where] : update) at(where).exchange = static_cast<std::int32_t>(plan_.exchanges.size());
+  for (const auto& [stage, where] : update) at(where).exchange = static_cast<std::int32_t>(plan_.exchanges.size());
   plan_.exchanges.push_back(std::move(gather));
 }
 

@@ -6,8 +6,8 @@
 namespace troupe::runtime {
 
 void Planner::make_segments() {
-  using Group = std::tuple<std::int32_t, std::int32_t, std::int32_t, bool, Rate>;   // program, stage, unit, backward, rate
-  std::map<std::pair<Group, std::int32_t>, Where> segments;
+  using Group = std::tuple<std::int32_t, std::int32_t, std::int32_t, bool, Rate>;   // program, mesh, unit, backward, rate
+  std::map<std::pair<Group, std::int32_t>, Ends> segments;
   std::vector<Group> group(low_.nodes.size());
   std::vector<std::int32_t> part(low_.nodes.size(), 0);
   node_actor_.assign(low_.nodes.size(), {});
@@ -18,7 +18,7 @@ void Planner::make_segments() {
       group[i] = group[from];
       part[i] = part[from] + (low_.nodes[from].kind == LoweredNode::Kind::op ? 0 : 1);
     } else {
-      group[i] = {n.program, n.stage, n.unit, n.backward, n.rate};
+      group[i] = {n.program, n.mesh, n.unit, n.backward, n.rate};
       for (auto t : n.in) {
         const auto from = low_.producer[t];
         if (from < 0 || group[from] != group[i]) continue;
@@ -31,7 +31,7 @@ void Planner::make_segments() {
     auto [it, fresh] = segments.try_emplace({group[i], part[i]});
     if (fresh) {
       PlanActor a;
-      const auto [program, stage, unit, backward, rate] = group[i];
+      const auto [program, mesh, unit, backward, rate] = group[i];
       a.kind = PlanActor::Kind::segment;
       a.program = program;
       a.rate = rate;
@@ -41,15 +41,15 @@ void Planner::make_segments() {
       a.run = static_cast<std::uint32_t>(program * 4 + (backward ? 1 : 0));
       a.name = (program ? g_.programs()[program] + "." : "") + g_.units()[unit] + (backward ? ".bwd" : ".fwd") +
                (part[i] ? "." + std::to_string(part[i]) : "");
-      it->second = add_actor(stage, std::move(a));
+      for (auto role : plan_.stages_on(mesh)) it->second[role] = add_actor(role, a, n.depth);
     }
     node_actor_[i] = it->second;
-    segment_nodes_[it->second].push_back(static_cast<std::int32_t>(i));
+    for (const auto& [role, segment] : it->second) segment_nodes_[segment].push_back(static_cast<std::int32_t>(i));
   }
   for (const auto& unit : g_.units()) {
     for (std::size_t i = 0; i < low_.nodes.size(); ++i)
       if (g_.units()[low_.nodes[i].unit] == unit && low_.nodes[i].kind != LoweredNode::Kind::boxing) {
-        plan_.roles[low_.nodes[i].stage].units.push_back(unit);
+        for (auto role : plan_.stages_on(low_.nodes[i].mesh)) plan_.roles[role].units.push_back(unit);
         break;
       }
   }
@@ -67,7 +67,7 @@ void Planner::make_actors() {
     a.priority = forward_priority;
     a.run = static_cast<std::uint32_t>(n.program * 4 + 2);
     a.ops.push_back({n.op, n.name, n.attrs, {}, {}});
-    node_actor_[i] = add_actor(n.stage, std::move(a));
+    for (auto role : plan_.stages_on(n.mesh)) node_actor_[i][role] = add_actor(role, a, n.depth);
   }
 }
 

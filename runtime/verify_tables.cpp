@@ -87,12 +87,14 @@ Status check_tensor(const Plan& plan, const PlanTensor& t) {
     if (t.sbp[a].is_partial() && t.dtype != DType::f32 && t.dtype != DType::f64)
       return invalid(where + "is a partial sum of no floating-point type");
   }
-  if (t.rate == Rate::microbatch && (t.mesh >= plan.stages || (dp >= 0 && !(t.sbp[dp] == Sbp::S(0)))))
-    return invalid(where + "is made once per microbatch, and not on the dp coordinate of one stage that runs it");
+  // On several stages only where each dp coordinate has a place on every one of them.
+  const bool runs = mesh.axis_size("dp") == plan.dp_width(plan.stages_on(t.mesh).front());
+  if (t.rate == Rate::microbatch && (!runs || (dp >= 0 && !(t.sbp[dp] == Sbp::S(0)))))
+    return invalid(where + "is made once per microbatch, and not on the dp coordinate of the stages that run it");
   if (!t.lane_terms) return {};
   if (dp < 0) return invalid("gradient '" + t.name + "' is on a mesh without a dp axis");
-  if (t.rate != Rate::step || t.mesh >= plan.stages || t.dtype != DType::f32 || !t.sbp[dp].is_partial())
-    return invalid("gradient '" + t.name + "' is not an f32 sum over the lanes of one stage");
+  if (t.rate != Rate::step || !runs || t.dtype != DType::f32 || !t.sbp[dp].is_partial())
+    return invalid("gradient '" + t.name + "' is not an f32 sum over the lanes of its stage");
   return {};
 }
 
