@@ -12,7 +12,7 @@ std::optional<Task> ReadyQueue::pop() {
     const TaskOrder& o = e.task.order;
     const bool continues =
         last_ && o.run == last_->run && o.step == last_->step && o.microbatch == last_->microbatch;
-    return std::make_tuple(!continues, o.priority, o.step, o.microbatch, e.arrival);
+    return std::make_tuple(o.priority >= 0, !continues, o.priority, o.step, o.microbatch, e.arrival);
   };
   std::size_t best = 0;
   for (std::size_t i = 1; i < tasks_.size(); ++i)
@@ -20,7 +20,7 @@ std::optional<Task> ReadyQueue::pop() {
   Task task = std::move(tasks_[best].task);
   if (best + 1 != tasks_.size()) tasks_[best] = std::move(tasks_.back());
   tasks_.pop_back();
-  last_ = task.order;
+  if (task.order.priority >= 0) last_ = task.order;
   return task;
 }
 

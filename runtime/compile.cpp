@@ -41,7 +41,14 @@ std::int32_t Planner::stash_slots(std::int32_t role, std::int32_t depth) const {
   const auto own = plan_.dp_width(role);
   std::int64_t places = own - 1;
   for (std::int32_t k = depth; k < depths_; ++k) places += plan_.dp_width(k % plan_.stages);
-  return static_cast<std::int32_t>(std::min<std::int64_t>(places / own, plan_.program_specs[0].microbatches));
+  return static_cast<std::int32_t>(std::min<std::int64_t>(places / own + shared_slack(), plan_.program_specs[0].microbatches));
+}
+
+std::int32_t Planner::shared_slack() const {
+  // One while the parts of the forward pass meet, one while those of the backward pass do.
+  for (const LoweredNode& n : low_.nodes)
+    if (n.mesh >= plan_.stages && n.depth == depths_ - 1 && n.kind == LoweredNode::Kind::op) return 2;
+  return 0;
 }
 
 namespace {

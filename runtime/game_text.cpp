@@ -13,7 +13,7 @@ std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameR
   std::vector<std::set<std::string>> seen(plan.stages);
   for (const auto& a : result.acts) {   // in order of their begin
     const auto stage = plan.stage_of(a.rank);
-    if (a.program != 0 || a.step != 0 || a.microbatch < 0 || a.rank != speaker[stage]) continue;
+    if (a.program != 0 || a.step != 0 || a.microbatch < 0 || a.shared || a.rank != speaker[stage]) continue;
     const std::string name = (a.backward ? "B" : "F") + std::to_string(a.microbatch);
     if (seen[stage].insert(name).second) orders[stage].push_back(name);
   }
@@ -29,7 +29,13 @@ std::string game_text(const Plan& plan, const GameResult& result) {
     out += "stage " + std::to_string(s);
     if (plan.dp_width(s) > 1) out += " (dp 0 of " + std::to_string(plan.dp_width(s)) + ")";
     out += ":";
-    for (const auto& name : orders[s]) out += " " + name;
+    // The middle of a long step repeats itself.
+    constexpr std::size_t shown = 40, tail = 8;
+    const bool all = orders[s].size() <= shown + tail;
+    for (std::size_t i = 0; i < orders[s].size(); ++i) {
+      if (!all && i == shown) out += " ...", i = orders[s].size() - tail;
+      out += " " + orders[s][i];
+    }
     out += orders[s].empty() ? " no work on the compute stream\n" : "\n";
   }
   std::string stash;

@@ -169,7 +169,7 @@ class Lowering {
   /// One boxing node; answers the tensor after it.
   std::int32_t box(std::int32_t from, const std::string& name, std::int32_t stage, const NdSbp& sbp, const Node& reader) {
     PlanTensor t = plan_.tensors[from];
-    t.name = name + "@" + (t.mesh == stage ? to_string(sbp) : "stage" + std::to_string(stage));
+    t.name = name + "@" + (t.mesh == stage ? to_string(sbp) : stage < plan_.stages ? "stage" + std::to_string(stage) : "stages");
     t.mesh = stage;
     t.sbp = sbp;
     LoweredNode n;

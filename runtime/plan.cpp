@@ -60,6 +60,15 @@ std::vector<std::int32_t> Plan::stages_on(std::int32_t mesh) const {
   return out;
 }
 
+bool Plan::shared(const PlanActor& actor) const {
+  if (actor.kind != PlanActor::Kind::segment) return false;
+  for (const auto& op : actor.ops)
+    for (const auto* side : {&op.in, &op.out})
+      for (const auto& o : *side)
+        if (tensors[o.tensor].rate == Rate::microbatch && tensors[o.tensor].mesh >= stages) return true;
+  return false;
+}
+
 std::int32_t Plan::lanes_for(std::int32_t program) const {
   return static_cast<std::int32_t>(std::min<std::int64_t>(lanes, program_specs[program].microbatches));
 }

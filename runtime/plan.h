@@ -168,6 +168,8 @@ struct Plan {
   std::int32_t program(const std::string& name) const;
   /// The stages whose places a mesh has, ascending.
   std::vector<std::int32_t> stages_on(std::int32_t mesh) const;
+  /// True for a part of a unit that all stages share (Graph::shared_unit).
+  bool shared(const PlanActor& actor) const;
   /// Lanes of a program: never more than it has microbatches.
   std::int32_t lanes_for(std::int32_t program) const;
   /// dp coordinate and dp width of a rank within its stage.

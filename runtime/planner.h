@@ -12,7 +12,8 @@ namespace troupe::runtime {
 inline constexpr std::int64_t plan_alignment = tensor_alignment;
 
 // Lower first. A backward act frees memory and feeds other stages; evaluation uses what is left.
-enum Priority : std::int32_t { backward_priority = 0, update_priority = 1, forward_priority = 2, other_priority = 3 };
+// Negative: between any two tasks (RQ-3), for what places of several stages wait for.
+enum Priority : std::int32_t { urgent_priority = -1, backward_priority = 0, update_priority = 1, forward_priority = 2, other_priority = 3 };
 
 /// Where an actor is: (role, index). Roles are stages.
 struct Where {
@@ -34,6 +35,9 @@ class Planner {
   Where add_actor(std::int32_t role, PlanActor actor, std::int32_t depth);
   /// 1F1B: how many microbatches virtual stage `depth` runs ahead of its backward work.
   std::int32_t stash_slots(std::int32_t role, std::int32_t depth) const;
+  /// Microbatches that a shared unit at the end of the pipeline keeps longer under way: the others' passes begin when
+  /// their streams are between two segments.
+  std::int32_t shared_slack() const;
 
   // segments and actors: planner_segments.cpp
   /// A run of ops on one stream is cut where data leaves it and comes back: `part` counts those cuts.

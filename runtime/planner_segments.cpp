@@ -38,6 +38,8 @@ void Planner::make_segments() {
       a.backward = backward;
       a.stream = "compute";
       a.priority = program != 0 ? other_priority : backward ? backward_priority : forward_priority;
+      // Nobody waits for what the first stage's backward work leaves.
+      if (program == 0 && mesh >= plan_.stages && (!backward || n.depth > 0)) a.priority = urgent_priority;
       a.run = static_cast<std::uint32_t>(program * 4 + (backward ? 1 : 0));
       a.name = (program ? g_.programs()[program] + "." : "") + g_.units()[unit] + (backward ? ".bwd" : ".fwd") +
                (part[i] ? "." + std::to_string(part[i]) : "");

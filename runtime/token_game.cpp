@@ -326,6 +326,7 @@ class Game {
       last = std::max(last, a.end_s);
       busy += a.end_s - a.begin_s;
       per_place[a.rank] += a.end_s - a.begin_s;
+      if (a.shared) continue;
       auto [it, fresh] = held[a.rank].try_emplace(a.microbatch, a.begin_s, a.end_s);
       it->second.second = std::max(it->second.second, a.end_s);
     }
@@ -393,7 +394,7 @@ void GameActor::submit(ActContext c) {
   task.on_start = [this, number] { game_.post([this, number] { core_.started(number); }); };
   task.on_done = [this, c, number, step = c.step, microbatch = c.microbatch](std::int64_t begin, std::int64_t end) {
     if (plan_.stream == "compute")
-      game_.result_.acts.push_back({game_.places_[place_]->local.rank, plan_.name, plan_.backward, plan_.program, step,
+      game_.result_.acts.push_back({game_.places_[place_]->local.rank, plan_.name, plan_.backward, game_.plan_.shared(plan_), plan_.program, step,
                                     microbatch, static_cast<double>(begin) * 1e-9, static_cast<double>(end) * 1e-9});
     if (plan_.gathers()) return game_.post([this, c]() mutable { game_.meet(*this, std::move(c)); });
     game_.post([this, number, begin, end] { core_.done(number, ActDone{{}, begin, end}); });

@@ -30,6 +30,7 @@ struct GameAct {
   Rank rank = 0;
   std::string actor;
   bool backward = false;
+  bool shared = false;                 ///< this place's part of a unit that all stages share
   std::int32_t program = 0;
   std::int64_t step = 0;
   std::int32_t microbatch = -1;
@@ -42,7 +43,7 @@ struct GameResult {
   double bubble = 0;                   ///< 1 - busy / (makespan x stages), first step
   double compute_s = 0;                ///< busiest stream, per step
   std::vector<GameAct> acts;           ///< in order of their start
-  std::vector<std::int32_t> peak_stash;    ///< per stage: most microbatches between forward and backward
+  std::vector<std::int32_t> peak_stash;    ///< per stage: most microbatches between its own forward and backward work
   std::vector<MemoryUse> memory;       ///< per representative place
   std::vector<Rank> places;            ///< who was played
 };

@@ -74,6 +74,7 @@ struct MeshConfig {
   std::int64_t pp = 1;
   std::int64_t tp = 1;
   std::int64_t zero = 0;
+  bool shared_vocabulary = false;  ///< all pipeline stages divide embedding and vocabulary projection
   bool operator==(const MeshConfig&) const = default;
 };
 

@@ -19,8 +19,10 @@ class Builder {
   Builder(Graph& g, const LmConfig& c, bool train) : g_(g), c_(c), train_(train) {}
 
   Value embed(Value tokens) {                                                   // (B, T) -> (B, T, C)
+    vocabulary_unit("vocabulary.in");
+    const Value x = g_.op("embedding", {tokens, embedding()}, vocabulary())[0];
     g_.unit("embed");
-    return dropout(g_.op("embedding", {tokens, embedding()}, vocabulary())[0], "embed");
+    return dropout(x, "embed");
   }
 
   Value block(Value x, std::int64_t layer) {                                    // (B, T, C)
@@ -47,6 +49,11 @@ class Builder {
     const Value h = g_.op("swiglu", {gate, up})[0];
     const Value d = linear(h, "mlp.down_proj", m.dim, m.ffn, {}, true);
     return g_.op("add", {x, dropout(d, unit + ".mlp")})[0];
+  }
+
+  /// Following ops read the vocabulary: in a unit that all stages share, or in the one that is at work.
+  void vocabulary_unit(const std::string& name) {
+    if (c_.mesh.shared_vocabulary) g_.shared_unit(name);
   }
 
   /// Words that stay together where the vocabulary is divided: alike for all readers of a tied table.
@@ -101,6 +108,7 @@ Value loss(Graph& g, const LmConfig& c, const std::string& text, const std::stri
   for (std::int64_t l = 0; l < c.model.layers; ++l) x = b.block(x, l);
   x = b.head_norm(x);
   const Value targets = loader(g, c, text, split, "targets");
+  b.vocabulary_unit("vocabulary.out");
   const Value w = b.head_weight(), stats = g.op("lm_head_stats", {x, w, targets})[0];
   return g.op("lm_head_loss", {stats, x, w, targets}, {{"scale", 1.0 / static_cast<double>(tokens_per_step(c))}})[0];
 }
@@ -130,7 +138,9 @@ runtime::Graph build_model(const LmConfig& c, const kernels::OpSet& ops, const s
     for (std::int64_t l = 0; l < c.model.layers; ++l) x = b.block(x, l);
     x = b.head_norm(x);
     const Value position = g.feed("position", {DType::i32, {1}}, "token");
+    b.vocabulary_unit("vocabulary.out");
     const Value logits = g.op("linear", {x, b.head_weight()}, b.vocabulary())[0];   // (1, T, vocab)
+    g.unit("head");
     g.actor("lm.sampler", "sampler", {logits, position}, {}, {{"temperature", c.sample.temperature}});
   }
   return g;

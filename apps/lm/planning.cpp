@@ -1,5 +1,7 @@
 #include "apps/lm/planning.h"
 
+#include <utility>
+
 #include "apps/lm/model.h"
 #include "runtime/compile.h"
 
@@ -13,9 +15,10 @@ Expected<Prepared> prepare(const JobArguments& a, int& code) {
   TROUPE_ASSIGN(p.config, load_config(a.config_path, a.overrides));
   if (!a.mesh.empty()) {
     TROUPE_ASSIGN(const MeshSpec mesh, parse_mesh(a.mesh));
-    const auto zero = p.config.mesh.zero;
-    p.config.mesh = mesh_config(mesh);
-    p.config.mesh.zero = zero;
+    // The rest of the section is no axis of the mesh.
+    const MeshConfig before = std::exchange(p.config.mesh, mesh_config(mesh));
+    p.config.mesh.zero = before.zero;
+    p.config.mesh.shared_vocabulary = before.shared_vocabulary;
   }
   if (a.zero >= 0) p.config.mesh.zero = a.zero;
   if (a.threads >= 0) p.config.run.threads = a.threads;

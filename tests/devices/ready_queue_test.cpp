@@ -47,6 +47,17 @@ TEST_CASE("RQ-2: otherwise lower (priority, step, microbatch), then first come")
   CHECK_FALSE(queue.pop().has_value());
 }
 
+TEST_CASE("RQ-3: an urgent task goes between two tasks of a run, which continues after it") {
+  ReadyQueue queue;
+  queue.push(task("F0a", {1, 0, 0, 7}));
+  CHECK(queue.pop()->name == "F0a");
+  queue.push(task("F0b", {1, 0, 0, 7}));
+  queue.push(task("B9", {0, 0, 9, 8}));
+  queue.push(task("U", {-1, 0, 5, 9}));
+  queue.push(task("V", {-1, 0, 4, 9}));
+  CHECK(pop_all(queue) == "V U F0b B9");
+}
+
 TEST_CASE("RQ-2: first come holds for many equal tasks, whatever was popped in between") {
   ReadyQueue queue;
   std::vector<std::string> popped;
