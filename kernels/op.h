@@ -100,6 +100,7 @@ class GradContext {
 /// How inputs and outputs may lie along one mesh axis: one row of OneFlow's SBP signature table.
 struct Signature {
   std::vector<Sbp> in, out;
+  bool operator==(const Signature&) const = default;
 };
 
 /// Arithmetic and memory traffic of one call.

@@ -31,7 +31,8 @@ struct CostModel {
 };
 
 /// Bytes that each of n places on one mesh axis sends to box a tensor of `bytes` in all between two layouts along
-/// that axis, each a direct exchange; infinite where it is illegal (S -> P).
+/// that axis; an all-reduce in two halves (lower_boxing), all else a direct exchange. Infinite for S -> P: nobody wants a
+/// whole gathered on one place for the sake of a sum.
 double axis_boxing_bytes(const Sbp& from, const Sbp& to, double bytes, std::int64_t n);
 /// The same as time over one kind of link: n - 1 messages, twice that for an all-reduce of more than two.
 double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::int64_t n, const LinkCost& link);

@@ -129,13 +129,14 @@ Expected<std::vector<UnitPlace>> place_units(const Graph& graph, const std::vect
 
 }  // namespace
 
-Expected<Plan> compile(const Graph& graph, const CompileOptions& options) {
+Expected<Staged> place(const Graph& graph, const CompileOptions& options) {
   if (!graph.status().ok()) return graph.status();
   if (graph.programs().empty()) return invalid("the graph has no program");
   if (graph.units().empty()) return invalid("the graph has no unit: name one with unit(...) before the first op");
   if (options.stages.empty()) return invalid("CompileOptions::stages is empty: give one mesh per pipeline stage (see stage_meshes)");
   TROUPE_TRY(check_stage_meshes(options.stages));
-  Plan plan;
+  Staged out;
+  Plan& plan = out.plan;
   plan.programs = graph.programs();
   plan.program_specs = graph.program_specs();
   plan.programs.push_back("digest");
@@ -156,14 +157,19 @@ Expected<Plan> compile(const Graph& graph, const CompileOptions& options) {
                      std::to_string(plan.lanes) + " lanes of a step: use dp=" + std::to_string(plan.lanes) + " or less, or more lanes");
 
   if (options.interleave < 1) return invalid("CompileOptions::interleave is " + std::to_string(options.interleave) + ": it is 1 or more virtual stages");
-  const std::int32_t depths = plan.stages * options.interleave;
+  out.depths = plan.stages * options.interleave;
   auto stage_of_unit = options.stage_of_unit;
-  if (stage_of_unit.empty()) { TROUPE_ASSIGN(stage_of_unit, cut(graph, plan.costs, depths)); }
-  TROUPE_TRY(check_cuts(graph, stage_of_unit, depths));
-  TROUPE_ASSIGN(const auto units, place_units(graph, stage_of_unit, plan));
-  TROUPE_ASSIGN(Lowered low, lower(graph, units, plan));
-  TROUPE_TRY(Planner(graph, plan, std::move(low), depths, options.zero).run());
-  return plan;
+  if (stage_of_unit.empty()) { TROUPE_ASSIGN(stage_of_unit, cut(graph, plan.costs, out.depths)); }
+  TROUPE_TRY(check_cuts(graph, stage_of_unit, out.depths));
+  TROUPE_ASSIGN(out.units, place_units(graph, stage_of_unit, plan));
+  return out;
+}
+
+Expected<Plan> compile(const Graph& graph, const CompileOptions& options) {
+  TROUPE_ASSIGN(Staged staged, place(graph, options));
+  TROUPE_ASSIGN(Lowered low, lower(graph, staged.units, staged.plan));
+  TROUPE_TRY(Planner(graph, staged.plan, std::move(low), staged.depths, options.zero).run());
+  return std::move(staged.plan);
 }
 
 }  // namespace troupe::runtime

@@ -69,8 +69,8 @@ std::string key_of(const State& s) {
 class AxisSearch {
  public:
   AxisSearch(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, std::size_t axis, std::int32_t program,
-             std::map<Value, Sbp>& params)
-      : g_(g), units_(units), plan_(plan), axis_(axis), program_(program), params_(params) {}
+             std::map<Value, Sbp>& params, const Allowed& allowed)
+      : g_(g), units_(units), plan_(plan), axis_(axis), program_(program), params_(params), allowed_(allowed) {}
 
   /// Fills signatures_[node][axis]. Answers the cost.
   Expected<LayoutCost> run(std::vector<std::vector<Signature>>& signatures) {
@@ -81,7 +81,7 @@ class AxisSearch {
       if (n.program != program_ || n.backward || n.kind == Node::Kind::param) continue;
       std::map<std::string, StatePtr> next;
       for (const auto& s : states)
-        for (const auto& sig : rows(n)) {
+        for (const auto& sig : rows(n, i)) {
           auto made = step(s, i, n, sig);
           if (!made) continue;
           auto& best = next[key_of(*made)];
@@ -134,7 +134,7 @@ class AxisSearch {
   }
 
   /// The rows of an op's table on this axis; of anything else the one that its ports ask for.
-  std::vector<Signature> rows(const Node& n) const {
+  std::vector<Signature> rows(const Node& n, std::int32_t index) const {
     const Signature whole{std::vector<Sbp>(n.in.size(), Sbp::B()), std::vector<Sbp>(n.out.size(), Sbp::B())};
     if (n.kind != Node::Kind::op) {
       Signature ports = whole;
@@ -145,7 +145,9 @@ class AxisSearch {
       return {ports};
     }
     if (places(n) == 1) return {whole};
-    return model_rows(g_, n);
+    auto table = model_rows(g_, n);
+    if (allowed_) std::erase_if(table, [&](const Signature& row) { return !allowed_(index, axis_, row); });
+    return table;
   }
 
   double boxing_s(const Sbp& from, const Sbp& to, const TensorType& type, std::int64_t n) const {
@@ -228,6 +230,7 @@ class AxisSearch {
   std::size_t axis_;
   std::int32_t program_;
   std::map<Value, Sbp>& params_;       // decided by earlier programs
+  const Allowed& allowed_;
   std::vector<std::int32_t> last_reader_;
   std::vector<bool> needs_grad_;
 };
@@ -273,7 +276,8 @@ Sbp gradient_lies(const Signature& signature, std::size_t input) {
   return divided ? Sbp::P() : Sbp::B();
 }
 
-Expected<Deduction> deduce(const Graph& graph, const std::vector<UnitPlace>& units, const Plan& plan) {
+Expected<Deduction> deduce(const Graph& graph, const std::vector<UnitPlace>& units, const Plan& plan,
+                           const Allowed& allowed) {
   Deduction out;
   out.signatures.resize(graph.nodes().size());
   std::size_t axes = 0;
@@ -293,7 +297,7 @@ Expected<Deduction> deduce(const Graph& graph, const std::vector<UnitPlace>& uni
     if (!model || !wide) continue;
     std::map<Value, Sbp> params;
     for (std::int32_t p = 0; p < static_cast<std::int32_t>(graph.programs().size()); ++p) {
-      TROUPE_ASSIGN(const LayoutCost cost, AxisSearch(graph, units, plan, a, p, params).run(out.signatures));
+      TROUPE_ASSIGN(const LayoutCost cost, AxisSearch(graph, units, plan, a, p, params, allowed).run(out.signatures));
       if (p == 0) out.cost.param_bytes += cost.param_bytes, out.cost.seconds += cost.seconds;
     }
   }

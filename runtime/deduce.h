@@ -10,6 +10,8 @@
 // dp is no axis of deduction: see docs/decisions/0004.
 #pragma once
 
+#include <functional>
+
 #include "runtime/compile.h"
 
 namespace troupe::runtime {
@@ -29,8 +31,12 @@ struct Deduction {
   LayoutCost cost;                     ///< of the first program, all model axes together
 };
 
+/// Whether a forward op (by node) may take a row of its table on a mesh axis (by index): restricts a search.
+using Allowed = std::function<bool(std::int32_t node, std::size_t axis, const kernels::Signature& row)>;
+
 /// `plan` has meshes, costs and programs. Error: hints and signatures that no layout satisfies, by name.
-Expected<Deduction> deduce(const Graph& graph, const std::vector<UnitPlace>& units, const Plan& plan);
+Expected<Deduction> deduce(const Graph& graph, const std::vector<UnitPlace>& units, const Plan& plan,
+                           const Allowed& allowed = nullptr);
 
 /// An op's SBP table with the row that is always legal: everything whole.
 std::vector<kernels::Signature> op_rows(const Graph& graph, const Node& node);

@@ -37,6 +37,15 @@ struct Lowered {
   std::vector<std::int32_t> producer;  ///< per tensor: node, or -1 (parameter)
 };
 
+/// What is decided before layouts: meshes, programs and costs of a plan, and where its units run.
+struct Staged {
+  Plan plan;
+  std::vector<UnitPlace> units;
+  std::int32_t depths = 1;             ///< virtual stages
+};
+/// Errors: a graph, meshes or cuts that do not fit each other.
+Expected<Staged> place(const Graph& graph, const CompileOptions& options);
+
 /// Deduces layouts and inserts boxings; fills tensors, meshes and params of `plan`.
 Expected<Lowered> lower(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan);
 

@@ -45,6 +45,7 @@ class GameActor final : public actors::Outbox {
   const PlanActor& plan_;
   ActorCore core_;
   double cost_s_ = 0;
+  bool shared_ = false;
 };
 
 struct Place {
@@ -126,6 +127,7 @@ class Game {
           if (o.every == 1) o.slots = std::max(o.slots, 1024);
       auto actor = std::make_unique<GameActor>(*this, index, static_cast<std::int32_t>(i), l, a, std::move(spec));
       actor->cost_s_ = a.cost_s;
+      actor->shared_ = plan_.shared(a);
       if (options_.forward_s >= 0) {
         actor->cost_s_ = 0;
         if (a.kind == PlanActor::Kind::segment && a.program == 0) {
@@ -394,7 +396,7 @@ void GameActor::submit(ActContext c) {
   task.on_start = [this, number] { game_.post([this, number] { core_.started(number); }); };
   task.on_done = [this, c, number, step = c.step, microbatch = c.microbatch](std::int64_t begin, std::int64_t end) {
     if (plan_.stream == "compute")
-      game_.result_.acts.push_back({game_.places_[place_]->local.rank, plan_.name, plan_.backward, game_.plan_.shared(plan_), plan_.program, step,
+      game_.result_.acts.push_back({game_.places_[place_]->local.rank, plan_.name, plan_.backward, shared_, plan_.program, step,
                                     microbatch, static_cast<double>(begin) * 1e-9, static_cast<double>(end) * 1e-9});
     if (plan_.gathers()) return game_.post([this, c]() mutable { game_.meet(*this, std::move(c)); });
     game_.post([this, number, begin, end] { core_.done(number, ActDone{{}, begin, end}); });

@@ -41,6 +41,9 @@ int plan_command(const App& app, const JobArguments& a) {
   auto predicted = predict(*plan);
   if (!predicted.ok()) return say(predicted.status(), exit_plan);
   std::fputs(plan_text(*plan, predicted->places, predicted->game).c_str(), stdout);
+  const auto layouts = explain_layouts(app, *p, a.sample);
+  if (!layouts.ok()) return say(layouts.status(), exit_plan);
+  if (!layouts->choices.empty()) std::fputs(("\n" + layout_text(*layouts)).c_str(), stdout);
   if (!a.dot.empty())
     if (const Status s = report::write_file(a.dot, plan_dot(*plan)); !s.ok()) return say(s, exit_output);
   return exit_ok;

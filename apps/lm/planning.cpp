@@ -30,13 +30,25 @@ Expected<Prepared> prepare(const JobArguments& a, int& code) {
   return p;
 }
 
-Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& text, bool sample) {
+namespace {
+
+CompileOptions compile_options(const Prepared& p) {
   CompileOptions o;
   o.stages = stage_meshes(p.mesh.dp, p.mesh.tp);
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
   o.lanes = static_cast<std::int32_t>(p.config.schedule.lanes);
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
-  return compile(build_model(p.config, app.ops(), text, sample), o);
+  return o;
+}
+
+}  // namespace
+
+Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& text, bool sample) {
+  return compile(build_model(p.config, app.ops(), text, sample), compile_options(p));
+}
+
+Expected<LayoutChoices> explain_layouts(const App& app, const Prepared& p, bool sample) {
+  return layout_choices(build_model(p.config, app.ops(), "corpus", sample), compile_options(p));
 }
 
 Expected<Predicted> predict(const Plan& plan) {

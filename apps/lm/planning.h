@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/lm/job.h"
+#include "runtime/layout_choice.h"
 #include "runtime/token_game.h"
 
 namespace troupe::lm {
@@ -14,6 +15,9 @@ struct Prepared {
 
 /// On an error, `code` is the exit code for it.
 Expected<Prepared> prepare(const JobArguments& arguments, int& code);
+
+/// Which layouts along model axes the plan takes, and what others would cost.
+Expected<runtime::LayoutChoices> explain_layouts(const runtime::App& app, const Prepared& prepared, bool sample);
 
 /// `text`: the plain file that the plan's loaders read.
 Expected<runtime::Plan> make_plan(const runtime::App& app, const Prepared& prepared, const std::string& text, bool sample);

@@ -1,0 +1,118 @@
+// The search for layouts against all that there are, and what is said about it.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <random>
+
+#include "kernels/ops.h"
+#include "runtime/layout_choice.h"
+#include "runtime/lowered.h"
+
+using namespace troupe;
+using namespace troupe::runtime;
+
+namespace {
+
+/// A few linears, sums and norms with random widths; some values are read twice.
+Graph random_graph(const kernels::OpSet& ops, std::mt19937& rng) {
+  Graph g(ops);
+  g.program("train", {4, 1});
+  g.unit("all");
+  auto draw = [&](int n) { return static_cast<std::int64_t>(rng() % static_cast<unsigned>(n)); };
+  const std::int64_t width = 64 << draw(4), rows = 16 << draw(6);
+  Value x = g.actor("data", "input", {}, {{"x", {DType::f32, {1, rows, width}}, std::nullopt}})[0];
+  const Value y = g.actor("data", "target", {}, {{"y", {DType::f32, {1, rows, width}}, std::nullopt}})[0];
+  const auto blocks = 1 + draw(2);
+  for (int i = 0; i < blocks; ++i) {
+    const std::string n = std::to_string(i);
+    const std::int64_t hidden = 64 << draw(5);
+    const Value before = x;
+    if (draw(2)) x = g.op("rmsnorm", {x, g.param("n" + n, {width}, Init::constant(1), false)}, {{"eps", 1e-5}})[0];
+    x = g.op("linear", {x, g.param("a" + n, {hidden, width}, Init::normal(0.1f))})[0];
+    x = g.op("linear", {x, g.param("b" + n, {width, hidden}, Init::normal(0.1f))})[0];
+    if (draw(2)) x = g.op("add", {x, before})[0];
+  }
+  g.minimize(g.op("mse_loss", {x, y}, {{"scale", 1.0}})[0], {});
+  return g;
+}
+
+CompileOptions on_tp(std::int64_t tp) {
+  CompileOptions o;
+  o.stages = stage_meshes({1}, tp);
+  o.lanes = 4;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("the layout found is the cheapest of all: random graphs against every combination of rows") {
+  const auto ops = kernels::standard_ops();
+  std::mt19937 rng(7);
+  std::int64_t tried = 0, graphs = 0;
+  for (int k = 0; k < 60; ++k) {
+    CAPTURE(k);
+    const Graph g = random_graph(ops, rng);
+    REQUIRE_MESSAGE(g.status().ok(), g.status().message());
+    auto staged = place(g, on_tp(2 << (k % 3)));
+    REQUIRE_MESSAGE(staged.ok(), staged.status().message());
+    // Slow and fast links: what is cheapest depends on them.
+    staged->plan.costs.intra_node = {k % 2 ? 1e-7 : 1e-4, k % 5 ? 4e9 : 4e7};
+    const auto best = deduce(g, staged->units, staged->plan);
+    REQUIRE_MESSAGE(best.ok(), best.status().message());
+    std::vector<std::pair<std::int32_t, std::vector<kernels::Signature>>> tables;
+    std::size_t combinations = 1;
+    for (std::int32_t i = 0; i < static_cast<std::int32_t>(g.nodes().size()); ++i)
+      if (const Node& n = g.nodes()[i]; n.kind == Node::Kind::op && !n.backward) {
+        tables.push_back({i, model_rows(g, n)});
+        combinations *= tables.back().second.size();
+      }
+    if (combinations > 4000) continue;
+    ++graphs;
+    LayoutCost cheapest{1e300, 1e300};
+    for (std::size_t c = 0; c < combinations; ++c) {
+      std::map<std::int32_t, kernels::Signature> only;
+      std::size_t rest = c;
+      for (const auto& [node, rows] : tables) {
+        only[node] = rows[rest % rows.size()];
+        rest /= rows.size();
+      }
+      const auto one = deduce(g, staged->units, staged->plan,
+                              [&](std::int32_t node, std::size_t, const kernels::Signature& row) { return row == only.at(node); });
+      if (one.ok() && one->cost < cheapest) cheapest = one->cost;
+      ++tried;
+    }
+    CHECK(best->cost.param_bytes == cheapest.param_bytes);
+    CHECK(best->cost.seconds == doctest::Approx(cheapest.seconds).epsilon(1e-12));
+  }
+  MESSAGE(graphs << " graphs, " << tried << " combinations");
+  CHECK(graphs >= 25);
+}
+
+TEST_CASE("what another row would have cost is never less, and the text names the next best") {
+  const auto ops = kernels::standard_ops();
+  std::mt19937 rng(8);
+  for (int k = 0; k < 20; ++k) {
+    const Graph g = random_graph(ops, rng);
+    const auto choices = layout_choices(g, on_tp(4));
+    REQUIRE_MESSAGE(choices.ok(), choices.status().message());
+    REQUIRE_FALSE(choices->choices.empty());
+    for (const auto& c : choices->choices) {
+      CAPTURE(c.ops);
+      if (!c.instead) continue;
+      CHECK_FALSE(*c.instead == c.chosen);
+      CHECK_FALSE(c.more < LayoutCost{0, -1e-15});
+    }
+    const std::string text = layout_text(*choices);
+    CHECK(text.find("the next best takes ") != std::string::npos);
+    CHECK(text.find("linear a0") != std::string::npos);
+  }
+}
+
+TEST_CASE("where no mesh has a model axis there is no layout to choose") {
+  const auto ops = kernels::standard_ops();
+  std::mt19937 rng(9);
+  const auto choices = layout_choices(random_graph(ops, rng), on_tp(1));
+  REQUIRE(choices.ok());
+  CHECK(choices->choices.empty());
+  CHECK(layout_text(*choices).empty());
+}
