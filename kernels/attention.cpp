@@ -2,6 +2,9 @@
 // attention_grad(do, q, k, v, o, lse){head_dim} -> dq, dk, dv
 //
 // Exact and causal, scale 1 / sqrt(D). Grouped queries: query head h reads key-value head h / (H / KV).
+//
+// Two ways to divide heads: whole key-value heads with their groups, or query heads alone with all keys and values at
+// hand, whose gradients are then partial sums. With more places than key-value heads only the latter keeps all busy.
 #include "kernels/cpu/kernels.h"
 #include "kernels/ops.h"
 #include "kernels/rules.h"
@@ -45,12 +48,13 @@ Status gradient(GradContext& g) {
   return {};
 }
 
-/// Samples, or whole key-value heads each with its group of query heads.
+/// Whole key-value heads each with its group of query heads; `one`: query heads.
 struct HeadSplit {
-  Sbp q, kv, lse;
+  Sbp q, kv, lse, one, one_lse;
   HeadSplit(const TensorType& query, const TensorType& key, const Attrs& attrs) {
     const auto D = attrs.integer("head_dim"), group = query.shape[2] / key.shape[2];
     q = Sbp::S(2, D * group), kv = Sbp::S(2, D), lse = Sbp::S(2, group);
+    one = Sbp::S(2, D), one_lse = Sbp::S(2);
   }
 };
 
@@ -69,6 +73,7 @@ std::vector<OpDef> attention_ops() {
     std::vector<Signature> table;
     add_rows(table, 0, 1, "sss", "ss");
     table.push_back(row({h.q, h.kv, h.kv}, {h.q, h.lse}));
+    if (h.one != h.q) table.push_back(row({h.one, Sbp::B(), Sbp::B()}, {h.one, h.one_lse}));
     return table;
   };
   forward.gradient = gradient;
@@ -81,6 +86,7 @@ std::vector<OpDef> attention_ops() {
     std::vector<Signature> table;
     add_rows(table, 0, 1, "ssssss", "sss");
     table.push_back(row({h.q, h.q, h.kv, h.kv, h.q, h.lse}, {h.q, h.kv, h.kv}));
+    if (h.one != h.q) table.push_back(row({h.one, h.one, Sbp::B(), Sbp::B(), h.one, h.one_lse}, {h.one, Sbp::P(), Sbp::P()}));
     return table;
   };
   grad.cost = [](Types in, Types out, const Attrs&) { return cost(5, in[1], in, out); };

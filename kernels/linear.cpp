@@ -2,7 +2,8 @@
 // linear_dx(dy, w) -> dx (..., K) = dy w
 // linear_dw(dy, x) -> dw (N, K) = dy^T x
 //
-// Attributes "unit" (columns of N that stay together: a head) and "in_unit" (of K), both 1 by default.
+// Attributes "unit" (columns of N that stay together: a head with its group) and "in_unit" (of K), both 1 by default;
+// "subunit" and "in_subunit": smaller ones that a mesh axis may divide too (a query head without its group).
 #include "kernels/cpu/kernels.h"
 #include "kernels/ops.h"
 #include "kernels/rules.h"
@@ -41,7 +42,7 @@ Inferred infer_dw(Types in, const Attrs&) {
 Status gradient(GradContext& g) {
   const Value dy = g.grad_out(0);
   if (dy == no_value) return {};
-  const Attrs units = only(g.attrs(), {"unit", "in_unit"});
+  const Attrs units = only(g.attrs(), {"unit", "in_unit", "subunit", "in_subunit"});
   if (g.needs_grad(0)) g.grad_in(0, g.emit("linear_dx", {dy, g.in(1)}, units)[0]);
   if (g.needs_grad(1)) g.grad_in(1, g.emit("linear_dw", {dy, g.in(0)}, units)[0]);
   return {};
@@ -49,6 +50,13 @@ Status gradient(GradContext& g) {
 
 /// 2 M N K, whatever the order of the operands: the products of all dims that take part.
 OpCost cost(double rows, double n, double k, Types in, Types out) { return {2 * rows * n * k, bytes_of(in, out)}; }
+
+/// The units of dim N (or with `prefix` "in_" of K), larger first.
+std::vector<std::int64_t> units(const Attrs& a, const std::string& prefix = "") {
+  std::vector<std::int64_t> out = {a.integer(prefix + "unit", 1)};
+  if (const auto smaller = a.integer(prefix + "subunit", out[0]); smaller != out[0]) out.push_back(smaller);
+  return out;
+}
 
 double num(std::int64_t x) { return static_cast<double>(x); }
 
@@ -58,11 +66,10 @@ std::vector<OpDef> linear_ops() {
   OpDef y{.name = "linear", .inputs = 2, .outputs = 1, .infer = infer_linear};
   y.signatures = [](Types in, const Attrs& a) {
     const int d = rank(in[0]) - 1;
-    const auto n = a.integer("unit", 1), k = a.integer("in_unit", 1);
     std::vector<Signature> table;
     add_rows(table, 0, d, "sb", "s");
-    table.push_back(row({S::B(), S::S(0, n)}, {S::S(d, n)}));        // column parallel
-    table.push_back(row({S::S(d, k), S::S(1, k)}, {S::P()}));        // row parallel
+    for (auto n : units(a)) table.push_back(row({S::B(), S::S(0, n)}, {S::S(d, n)}));               // column parallel
+    for (auto k : units(a, "in_")) table.push_back(row({S::S(d, k), S::S(1, k)}, {S::P()}));        // row parallel
     table.push_back(row({S::P(), S::B()}, {S::P()}));
     return table;
   };
@@ -75,11 +82,10 @@ std::vector<OpDef> linear_ops() {
   OpDef dx{.name = "linear_dx", .inputs = 2, .outputs = 1, .infer = infer_dx};
   dx.signatures = [](Types in, const Attrs& a) {
     const int d = rank(in[0]) - 1;
-    const auto n = a.integer("unit", 1), k = a.integer("in_unit", 1);
     std::vector<Signature> table;
     add_rows(table, 0, d, "sb", "s");
-    table.push_back(row({S::S(d, n), S::S(0, n)}, {S::P()}));
-    table.push_back(row({S::B(), S::S(1, k)}, {S::S(d, k)}));
+    for (auto n : units(a)) table.push_back(row({S::S(d, n), S::S(0, n)}, {S::P()}));
+    for (auto k : units(a, "in_")) table.push_back(row({S::B(), S::S(1, k)}, {S::S(d, k)}));
     table.push_back(row({S::P(), S::B()}, {S::P()}));
     return table;
   };
@@ -91,11 +97,10 @@ std::vector<OpDef> linear_ops() {
   OpDef dw{.name = "linear_dw", .inputs = 2, .outputs = 1, .infer = infer_dw};
   dw.signatures = [](Types in, const Attrs& a) {
     const int d = rank(in[0]) - 1;
-    const auto n = a.integer("unit", 1), k = a.integer("in_unit", 1);
     std::vector<Signature> table;
     add_rows(table, 0, d, "ss", "p");
-    table.push_back(row({S::S(d, n), S::B()}, {S::S(0, n)}));
-    table.push_back(row({S::B(), S::S(d, k)}, {S::S(1, k)}));
+    for (auto n : units(a)) table.push_back(row({S::S(d, n), S::B()}, {S::S(0, n)}));
+    for (auto k : units(a, "in_")) table.push_back(row({S::B(), S::S(d, k)}, {S::S(1, k)}));
     table.push_back(row({S::P(), S::B()}, {S::P()}));
     return table;
   };

@@ -1,4 +1,4 @@
-// rope(x (B, T, H D)){head_dim: D, theta, inverse, unit: columns that stay together, D by default} -> (B, T, H D)
+// rope(x (B, T, H D)){head_dim: D, theta, inverse, unit: columns that stay together besides D} -> (B, T, H D)
 //
 // A rotation: its gradient is the rotation backwards. The position is the index along dim 1.
 #include "kernels/cpu/kernels.h"
@@ -30,7 +30,9 @@ std::vector<OpDef> rope_ops() {
   OpDef op{.name = "rope", .inputs = 1, .outputs = 1, .infer = infer};
   op.signatures = [](Types, const Attrs& attrs) {
     std::vector<Signature> table;
-    add_rows(table, 0, 3, "s", "s", 2, attrs.integer("unit", attrs.integer("head_dim")));
+    const auto D = attrs.integer("head_dim"), unit = attrs.integer("unit", D);
+    add_rows(table, 0, 3, "s", "s", 2, unit);
+    if (unit != D) table.push_back(row({Sbp::S(2, D)}, {Sbp::S(2, D)}));
     table.push_back(row({Sbp::P()}, {Sbp::P()}));
     return table;
   };

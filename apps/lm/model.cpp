@@ -33,7 +33,7 @@ class Builder {
     const std::int64_t group = m.heads / m.kv_heads * m.head_dim;   // query columns that share a key-value head
     const Attrs rope{{"head_dim", m.head_dim}, {"theta", m.rope_theta}, {"inverse", std::int64_t{0}}};
     const Value n = norm(x, prefix_ + "input_layernorm.weight");
-    Value q = linear(n, "self_attn.q_proj", m.heads * m.head_dim, m.dim, {{"unit", group}});            // (B, T, heads * D)
+    Value q = linear(n, "self_attn.q_proj", m.heads * m.head_dim, m.dim, {{"unit", group}, {"subunit", m.head_dim}});   // (B, T, heads * D)
     Value k = linear(n, "self_attn.k_proj", m.kv_heads * m.head_dim, m.dim, {{"unit", m.head_dim}});    // (B, T, kv_heads * D)
     const Value v = linear(n, "self_attn.v_proj", m.kv_heads * m.head_dim, m.dim, {{"unit", m.head_dim}});
     Attrs rope_q = rope;
@@ -41,7 +41,7 @@ class Builder {
     q = g_.op("rope", {q}, rope_q)[0];
     k = g_.op("rope", {k}, rope)[0];
     const Value o = g_.op("attention", {q, k, v}, {{"head_dim", m.head_dim}})[0];
-    const Value a = linear(o, "self_attn.o_proj", m.dim, m.heads * m.head_dim, {{"in_unit", group}}, true);
+    const Value a = linear(o, "self_attn.o_proj", m.dim, m.heads * m.head_dim, {{"in_unit", group}, {"in_subunit", m.head_dim}}, true);
     x = g_.op("add", {x, dropout(a, unit + ".attn")})[0];
     const Value n2 = norm(x, prefix_ + "post_attention_layernorm.weight");
     const Value gate = linear(n2, "mlp.gate_proj", m.ffn, m.dim);

@@ -58,7 +58,8 @@ void attention(const Call& call) {
     s.pack_positions(k.as<float>() + s.kv_at(b, kv), s.kv_ld, kt);
     s.pack_elements(v.as<float>() + s.kv_at(b, kv), s.kv_ld, vp);
 
-    for (std::int64_t h = kv * s.group; h < (kv + 1) * s.group; ++h)
+    const Range heads = s.queries_of(kv);
+    for (std::int64_t h = heads.lo; h < heads.hi; ++h)
       for (std::int64_t q0 = 0; q0 < s.T; q0 += seq_block) {
         const auto qn = std::min(seq_block, s.T - q0);
         pack<panel_rows>(false, q.as<float>() + s.q_at(b, h) + q0 * s.q_ld, s.q_ld, qn, qn, s.D, qp);

@@ -14,7 +14,8 @@ inline constexpr std::int64_t seq_block = 96;  // whole panels of 12 rows and of
 static_assert(seq_block % simd::panel_rows == 0 && seq_block % simd::panel_cols == 0);
 
 struct HeadShape {
-  std::int64_t B, T, H, KV, D, group;
+  std::int64_t B, T, H, KV, D;                ///< H, KV: heads of this part
+  std::int64_t group, first_q, first_kv;      ///< of the whole: query heads of a key-value head; where the part begins
   std::int64_t q_ld, kv_ld;                   ///< floats from one position to the next
   std::int64_t by_position, by_element;       ///< floats of a packed head, see below
   float scale;
@@ -22,13 +23,19 @@ struct HeadShape {
   static HeadShape of(const View& q, const View& k, std::int64_t D) {
     HeadShape s{};
     s.B = q.shape[0], s.T = q.shape[1], s.D = D;
-    s.H = q.shape[2] / D, s.KV = k.shape[2] / D, s.group = s.KV ? s.H / s.KV : 0;
+    s.H = q.shape[2] / D, s.KV = k.shape[2] / D, s.group = q.logical[2] / k.logical[2];
+    s.first_q = q.extent.dims[2].lo / D, s.first_kv = k.extent.dims[2].lo / D;
     s.q_ld = s.H * D, s.kv_ld = s.KV * D;
     const auto panels = [](std::int64_t n) { return (n + simd::panel_cols - 1) / simd::panel_cols; };
     s.by_position = panels(s.T) * simd::panel_cols * D + simd::lanes;
     s.by_element = panels(D) * simd::panel_cols * s.T + simd::lanes;
     s.scale = 1.0f / std::sqrt(static_cast<float>(D));
     return s;
+  }
+  /// This part's query heads of one of its key-value heads.
+  Range queries_of(std::int64_t kv) const {
+    const auto lo = (first_kv + kv) * group - first_q;
+    return {std::clamp<std::int64_t>(lo, 0, H), std::clamp<std::int64_t>(lo + group, 0, H)};
   }
   std::int64_t q_at(std::int64_t b, std::int64_t h) const { return b * T * q_ld + h * D; }
   std::int64_t kv_at(std::int64_t b, std::int64_t kv) const { return b * T * kv_ld + kv * D; }

@@ -31,7 +31,6 @@ void attention_grad(const Call& call) {
   const View &d_o = call.in[0], &q = call.in[1], &k = call.in[2], &v = call.in[3], &o = call.in[4];
   const float* lse = call.in[5].as<float>();  // (B, T, H)
   const auto s = HeadShape::of(q, k, call.attrs->integer("head_dim"));
-  if (q.size() == 0) return;
   call.par->for_each(s.B * s.KV, [&](std::int64_t task) {
     const auto b = task / s.KV, kv = task % s.KV;
     float* const kt = workspace(2 * s.by_position + 3 * s.by_element + 2 * (seq_block * s.D + lanes) +
@@ -46,8 +45,13 @@ void attention_grad(const Call& call) {
     s.pack_elements(k.as<float>() + s.kv_at(b, kv), s.kv_ld, kp);
     float *const dk = call.out[1].as<float>() + s.kv_at(b, kv), *const dv = call.out[2].as<float>() + s.kv_at(b, kv);
 
-    for (std::int64_t g = 0; g < s.group; ++g) {
-      const auto h = kv * s.group + g, at = s.q_at(b, h);
+    const Range heads = s.queries_of(kv);
+    for (std::int64_t t = 0; t < s.T && heads.lo == heads.hi; ++t) {   // none of its queries are here
+      std::fill_n(dk + t * s.kv_ld, s.D, 0.0f);
+      std::fill_n(dv + t * s.kv_ld, s.D, 0.0f);
+    }
+    for (std::int64_t h = heads.lo; h < heads.hi; ++h) {
+      const auto at = s.q_at(b, h);
       const float *qh = q.as<float>() + at, *oh = o.as<float>() + at, *doh = d_o.as<float>() + at;
       float* const dq = call.out[0].as<float>() + at;
       s.pack_elements(qh, s.q_ld, q_all);
@@ -71,7 +75,7 @@ void attention_grad(const Call& call) {
                              lse[(b * s.T + q0 + r0 + r) * s.H + h], delta[r0 + r]);
             times_head<seq_block, 1>(s, rows, cols, gr, kp, k0, dq + (q0 + r0) * s.q_ld, s.q_ld, k0 > 0);
           }
-          const bool add = g > 0 || !diagonal;  // a key's first query block is its own
+          const bool add = h > heads.lo || !diagonal;  // a key's first query block is its own
           for (std::int64_t c0 = 0; c0 < kn; c0 += panel_rows) {
             // On the diagonal, queries before c0 see none of these keys.
             const auto keys = std::min(panel_rows, kn - c0), skip = diagonal ? c0 : 0;
