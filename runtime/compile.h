@@ -25,8 +25,10 @@ struct UnitPlace {
 };
 
 /// Meshes with axes {tp, dp} for stages of dp widths `dp`, ranks numbered stage by stage, tp fastest. tp is
-/// the outer axis so that a dim that both split is cut by tp first: a ZeRO share lies inside a tp part.
-std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, std::int64_t tp = 1);
+/// the outer axis so that a dim that both split is cut by tp first: a ZeRO share lies inside a tp part. With
+/// `replicas` > 1 the axis is two, {tp: tp / replicas, tp.q: replicas}: what the first divides down to one unit (a
+/// key-value head), the second can have whole at several places (grouped-query attention on many places).
+std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, std::int64_t tp = 1, std::int64_t replicas = 1);
 
 /// Cuts consecutive units into `stages` runs so that the costliest run is as cheap as possible.
 /// Error: more stages than units.

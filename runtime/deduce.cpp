@@ -24,6 +24,9 @@ double share(const Sbp& sbp, const Shape& shape, std::int64_t n) {
   return static_cast<double>(split_range({0, whole}, n, 0, sbp.unit).size()) / static_cast<double>(whole);
 }
 
+/// A split that leaves a part as it is: there is one unit only.
+bool lone(const Sbp& sbp, const Shape& shape) { return sbp.is_split() && shape[static_cast<std::size_t>(sbp.dim)] <= sbp.unit; }
+
 /// The same value before and after the op whose gradient flows back: a sum's gradient is whole, a whole's stays whole.
 Sbp dual(const Sbp& sbp) { return sbp.is_partial() ? Sbp::B() : sbp; }
 
@@ -75,6 +78,7 @@ class AxisSearch {
   /// Fills signatures_[node][axis]. Answers the cost.
   Expected<LayoutCost> run(std::vector<std::vector<Signature>>& signatures) {
     find_readers();
+    earlier_ = &signatures;
     std::vector<StatePtr> states = {std::make_shared<State>()};
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(g_.nodes().size()); ++i) {
       const Node& n = g_.nodes()[i];
@@ -168,14 +172,15 @@ class AxisSearch {
     std::vector<TensorType> in, made;
     for (std::size_t i = 0; i < n.in.size(); ++i) {
       const Value v = n.in[i];
-      const TensorType& type = g_.tensors()[v].type;
-      in.push_back(type);
+      const TensorType type = part(n, index, v, [i](const Signature& s) { return s.in[i]; });
+      in.push_back(g_.tensors()[v].type);
       split = std::min(split, share(sig.in[i], type.shape, k));
       if (g_.is_param(v)) {
-        if (!read_param(*out, v, sig, i, k)) return nullptr;
+        if (!read_param(*out, n, type, sig, i, k)) return nullptr;
         continue;
       }
       auto& lie = out->live.at(v);
+      if (!may_box(v, lie.sbp, n, index, i, sig.in[i])) return nullptr;
       double nearest = boxing_s(lie.sbp, sig.in[i], type, k);
       for (const auto& copy : lie.copies) nearest = std::min(nearest, boxing_s(copy, sig.in[i], type, k));
       out->cost.seconds += nearest;
@@ -189,11 +194,12 @@ class AxisSearch {
     bool trains = false;
     for (std::size_t o = 0; o < n.out.size(); ++o) {
       const Tensor& t = g_.tensors()[n.out[o]];
+      const TensorType type = part(n, index, n.out[o], [o](const Signature& s) { return s.out[o]; });
       made.push_back(t.type);
-      split = std::min(split, share(sig.out[o], t.type.shape, k));
+      split = std::min(split, share(sig.out[o], type.shape, k));
       trains |= needs_grad_[n.out[o]];
       if (n.kind == Node::Kind::op && t.hint && axis_ < t.hint->size())
-        out->cost.seconds += boxing_s(sig.out[o], (*t.hint)[axis_], t.type, k);
+        out->cost.seconds += boxing_s(sig.out[o], (*t.hint)[axis_], type, k);
       if (last_reader_[n.out[o]] > index) out->live[n.out[o]] = {sig.out[o], {}, {}};
     }
     if (n.kind == Node::Kind::op) {
@@ -205,8 +211,49 @@ class AxisSearch {
     return out;
   }
 
+  /// The largest part of a value that the axes before this one leave at an op.
+  template <class Lies>
+  TensorType part(const Node& n, std::int32_t index, Value v, Lies lies) const {
+    TensorType type = g_.tensors()[v].type;
+    if (n.kind != Node::Kind::op) return type;
+    NdSbp sbp;
+    for (std::size_t a = 0; a < axis_; ++a) sbp.push_back(lies((*earlier_)[index][a]));
+    type.shape = part_of(std::move(type.shape), sbp, axis_, plan_.meshes[units_[n.unit].mesh]);
+    return type;
+  }
+
+  /// Whether the boxing to an op's input, with what it does on the axes before this one, is one that there is.
+  bool may_box(Value v, const Sbp& lies, const Node& n, std::int32_t index, std::size_t input, const Sbp& wanted) const {
+    const std::int32_t maker = g_.tensors()[v].node;
+    const Node& m = g_.nodes()[maker];
+    if (axis_ == 0 || n.kind != Node::Kind::op || m.kind != Node::Kind::op) return true;
+    const auto output = static_cast<std::size_t>(std::find(m.out.begin(), m.out.end(), v) - m.out.begin());
+    NdSbp from, to;
+    for (std::size_t a = 0; a < axis_; ++a) {
+      from.push_back((*earlier_)[maker][a].out[output]);
+      to.push_back((*earlier_)[index][a].in[input]);
+    }
+    from.push_back(lies);
+    to.push_back(wanted);
+    return sums_together(from, to);
+  }
+
+  /// True where the axes before this one have left a single unit (a key-value head) of what the op's table would divide:
+  /// to have it whole is no loss then.
+  bool is_lone(const Node& reader, const TensorType& type, std::size_t input) const {
+    const auto table = model_rows(g_, reader);
+    std::map<std::int32_t, bool> alone;   // by dim: no row divides it further
+    for (const auto& row : table)
+      if (row.in[input].is_split()) {
+        const auto [it, fresh] = alone.try_emplace(row.in[input].dim, true);
+        it->second &= lone(row.in[input], type.shape);
+      }
+    return std::any_of(alone.begin(), alone.end(), [](const auto& dim) { return dim.second; });
+  }
+
   /// A parameter takes the layout of its first reader; later ones must agree. False: they do not.
-  bool read_param(State& s, Value v, const Signature& sig, std::size_t input, std::int64_t n) const {
+  bool read_param(State& s, const Node& reader, const TensorType& type, const Signature& sig, std::size_t input, std::int64_t n) const {
+    const Value v = reader.in[input];
     const Tensor& t = g_.tensors()[v];
     const Sbp& wanted = sig.in[input];
     if (wanted.is_partial()) return false;
@@ -216,11 +263,11 @@ class AxisSearch {
       return it == known.end() || same_parts(it->second, wanted, t.type.shape, n);
     };
     if (!agrees(s.params) || !agrees(params_)) return false;
-    if (program_ == 0 && !s.params.count(v)) s.cost.param_bytes += bytes_of(t.type) / (wanted.is_split() ? static_cast<double>(n) : 1);
+    if (program_ == 0 && !s.params.count(v)) s.cost.param_bytes += bytes_of(type) / (wanted.is_split() || (wanted.is_broadcast() && is_lone(reader, type, input)) ? static_cast<double>(n) : 1);
     s.params[v] = wanted;
     // A gradient that is a sum over this axis is reduced once a step.
     if (needs_grad_[v] && program_ == 0 && gradient_lies(sig, input).is_partial())
-      s.cost.seconds += boxing_s(Sbp::P(), wanted, t.type, n) / static_cast<double>(plan_.program_specs[0].microbatches);
+      s.cost.seconds += boxing_s(Sbp::P(), wanted, type, n) / static_cast<double>(plan_.program_specs[0].microbatches);
     return true;
   }
 
@@ -231,6 +278,7 @@ class AxisSearch {
   std::int32_t program_;
   std::map<Value, Sbp>& params_;       // decided by earlier programs
   const Allowed& allowed_;
+  const std::vector<std::vector<Signature>>* earlier_ = nullptr;   // rows taken on the axes before this one
   std::vector<std::int32_t> last_reader_;
   std::vector<bool> needs_grad_;
 };
@@ -244,6 +292,48 @@ bool same_parts(const Sbp& a, const Sbp& b, const Shape& shape, std::int64_t n) 
   for (std::int64_t i = 0; i < n; ++i)
     if (!(split_range({0, whole}, n, i, a.unit) == split_range({0, whole}, n, i, b.unit))) return false;
   return true;
+}
+
+namespace {
+
+/// The ranges of one dim at all places, axis by axis.
+bool same_ranges(const NdSbp& a, const NdSbp& b, Range in_a, Range in_b, std::int32_t dim, std::size_t axis, const Mesh& mesh) {
+  if (axis == mesh.axes.size()) return in_a == in_b;
+  const std::int64_t n = mesh.axes[axis].size;
+  if (n == 1 || !a[axis].is_split() || a[axis].dim != dim) return same_ranges(a, b, in_a, in_b, dim, axis + 1, mesh);
+  for (std::int64_t i = 0; i < n; ++i)
+    if (!same_ranges(a, b, split_range(in_a, n, i, a[axis].unit), split_range(in_b, n, i, b[axis].unit), dim, axis + 1, mesh)) return false;
+  return true;
+}
+
+}  // namespace
+
+bool same_layout(const NdSbp& a, const NdSbp& b, const Shape& shape, const Mesh& mesh) {
+  if (a == b) return true;
+  for (std::size_t axis = 0; axis < b.size(); ++axis)
+    if (mesh.axes[axis].size > 1 && (a[axis].kind != b[axis].kind || (a[axis].is_split() && a[axis].dim != b[axis].dim))) return false;
+  for (std::size_t dim = 0; dim < shape.size(); ++dim)
+    if (!same_ranges(a, b, {0, shape[dim]}, {0, shape[dim]}, static_cast<std::int32_t>(dim), 0, mesh)) return false;
+  return true;
+}
+
+bool sums_together(const NdSbp& from, const NdSbp& to) {
+  bool before = false, after = false, same = true;
+  for (std::size_t a = 0; a < to.size(); ++a) {
+    before |= from[a].is_partial();
+    after |= to[a].is_partial();
+    same &= from[a].is_partial() == to[a].is_partial();
+  }
+  return same || !before || !after;
+}
+
+Shape part_of(Shape shape, const NdSbp& sbp, std::size_t axes, const Mesh& mesh) {
+  for (std::size_t a = 0; a < axes; ++a)
+    if (sbp[a].is_split()) {
+      auto& n = shape[static_cast<std::size_t>(sbp[a].dim)];
+      n = split_range({0, n}, mesh.axes[a].size, 0, sbp[a].unit).size();
+    }
+  return shape;
 }
 
 std::vector<Signature> op_rows(const Graph& graph, const Node& node) {

@@ -2,6 +2,7 @@
 // the cheapest; every difference becomes a boxing node. One axis at a time; dp is no axis of deduction: a
 // microbatch is whole on one dp coordinate, so activations are S(0) there, parameters B, their gradients P.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -161,9 +162,7 @@ class Lowering {
     return all;
   }
   bool fits(const NdSbp& have, const NdSbp& want, const Shape& shape, std::int32_t stage) const {
-    for (std::size_t a = 0; a < want.size(); ++a)
-      if (!same_parts(have[a], want[a], shape, mesh(stage).axes[a].size)) return false;
-    return true;
+    return same_layout(have, want, shape, mesh(stage));
   }
 
   /// One boxing node; answers the tensor after it.
@@ -216,11 +215,14 @@ class Lowering {
     return a.size() == b.size() && a[axis] == b[axis];
   }
 
+  /// The largest part of a tensor that the axes before one leave.
+  Shape part_before(const PlanTensor& t, std::size_t axis) const { return part_of(t.shape, t.sbp, axis, plan_.meshes[t.mesh]); }
+
   /// A copy of the value lies that way already.
   bool there(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const {
     for (const std::int32_t id : variants(home_[v])) {
       const PlanTensor& t = plan_.tensors[id];
-      if (alike(t, stage, axis) && same_parts(t.sbp[axis], wanted, t.shape, mesh(stage).axes[axis].size)) return true;
+      if (alike(t, stage, axis) && same_parts(t.sbp[axis], wanted, part_before(t, axis), mesh(stage).axes[axis].size)) return true;
     }
     return false;
   }
@@ -233,8 +235,9 @@ class Lowering {
     for (const std::int32_t id : variants(home_[v])) {
       const PlanTensor& t = plan_.tensors[id];
       const Sbp lies = alike(t, stage, axis) ? t.sbp[axis] : Sbp::B();
-      if (g_.is_param(v) && param_fixed_.count(v) && !same_parts(lies, wanted, type.shape, n)) continue;
-      if (same_parts(lies, wanted, type.shape, n)) return 0;
+      const bool same = same_parts(lies, wanted, part_before(t, axis), n);
+      if (g_.is_param(v) && param_fixed_.count(v) && !same) continue;
+      if (same) return 0;
       least = std::min(least, axis_boxing_bytes(lies, wanted, static_cast<double>(elements(type.shape) * size_of(type.dtype)), n));
     }
     return least;
@@ -248,7 +251,7 @@ class Lowering {
     auto agrees = [&](std::size_t i, const std::vector<Value>& values, const std::vector<Sbp>& lies) {
       for (std::size_t j = 0; j < values.size(); ++j)
         if (values[j] == n.in[i] && !lies[j].is_partial() &&
-            !same_parts(lies[j], sig.in[i], g_.tensors()[n.in[i]].type.shape, mesh(home_mesh(n)).axes[axis].size))
+            !same_parts(lies[j], sig.in[i], part_before(plan_.tensors[home_[n.in[i]]], axis), mesh(home_mesh(n)).axes[axis].size))
           return false;
       return true;
     };
@@ -257,31 +260,78 @@ class Lowering {
     return true;
   }
 
-  /// The row of its table that a backward op takes along a model axis: of those that mirror the forward op, the one
-  /// that moves least.
-  const kernels::Signature* cheapest(const Node& n, const std::vector<kernels::Signature>& table, std::size_t axis) const {
+  /// One row of a backward op's table on one axis, and what it moves.
+  struct Candidate {
+    const kernels::Signature* row;
+    double bytes;
+    int boxings;
+  };
+
+  /// The rows that mirror the forward op and that can be had along a model axis, with their cost there.
+  std::vector<Candidate> candidates(const Node& n, const std::vector<kernels::Signature>& table, std::size_t axis) const {
     const std::int32_t s = home_mesh(n);
-    const kernels::Signature* best = nullptr;
-    // Bytes first; a slice moves none, but is a boxing that somebody undoes later.
-    std::pair<double, int> least{std::numeric_limits<double>::infinity(), 0};
+    std::vector<Candidate> out;
     for (const auto& sig : table) {
       if (!mirrors(n, sig, axis)) continue;
-      double bytes = 0;
-      int boxings = 0;
+      Candidate c{&sig, 0, 0};
       for (std::size_t i = 0; i < n.in.size(); ++i) {
-        bytes += missing_bytes(n.in[i], s, axis, sig.in[i]);
-        boxings += !there(n.in[i], s, axis, sig.in[i]);
+        c.bytes += missing_bytes(n.in[i], s, axis, sig.in[i]);
+        c.boxings += !there(n.in[i], s, axis, sig.in[i]);
       }
+      bool fits = true;
       for (std::size_t o = 0; o < n.out.size(); ++o)
         if (const auto it = param_of_grad_.find(n.out[o]); it != param_of_grad_.end()) {
           // A gradient lies like its parameter, or is a sum that is reduced to it once a step.
           const Sbp& param = plan_.tensors[home_[it->second]].sbp[axis];
           if (!sig.out[o].is_partial() || param.is_split())
-            bytes += same_parts(sig.out[o], param, g_.tensors()[n.out[o]].type.shape, mesh(s).axes[axis].size) ? 0 : std::numeric_limits<double>::infinity();
+            fits &= same_parts(sig.out[o], param, part_before(plan_.tensors[home_[it->second]], axis), mesh(s).axes[axis].size);
         }
-      if (std::pair(bytes, boxings) < least) best = &sig, least = {bytes, boxings};
+      if (fits && std::isfinite(c.bytes)) out.push_back(c);
     }
-    return best;
+    return out;
+  }
+
+  /// Whether what lies somewhere can be boxed to `in`, where that is known: the first `axes` axes.
+  bool may_box(const Node& n, const std::vector<NdSbp>& in, std::size_t axes) const {
+    for (std::size_t i = 0; i < n.in.size(); ++i) {
+      const PlanTensor& t = plan_.tensors[home_[n.in[i]]];
+      if (g_.is_param(n.in[i]) || plan_.meshes[t.mesh].axes != mesh(home_mesh(n)).axes) continue;
+      const auto end = static_cast<std::ptrdiff_t>(axes);
+      if (!sums_together({t.sbp.begin(), t.sbp.begin() + end}, {in[i].begin(), in[i].begin() + end})) return false;
+    }
+    return true;
+  }
+
+  /// The rows that a backward op takes along the model axes: of those that can be had together, the ones that move least.
+  struct Choice {
+    std::vector<const kernels::Signature*> rows;   // by axis; null: not a model axis
+    double bytes = std::numeric_limits<double>::infinity();
+    int boxings = 0;
+  };
+  void choose(const Node& n, const std::vector<std::vector<Candidate>>& by_axis, std::vector<NdSbp>& in, Choice& now, Choice& best) const {
+    const std::size_t axis = now.rows.size();
+    // Bytes first; a slice moves none, but is a boxing that somebody undoes later.
+    if (std::pair(now.bytes, now.boxings) >= std::pair(best.bytes, best.boxings)) return;
+    if (axis == by_axis.size()) {
+      best = now;
+      return;
+    }
+    const auto before = now;
+    if (by_axis[axis].empty()) {
+      now.rows.push_back(nullptr);
+      choose(n, by_axis, in, now, best);
+    }
+    for (const Candidate& c : by_axis[axis]) {
+      for (std::size_t i = 0; i < n.in.size(); ++i) in[i][axis] = c.row->in[i];
+      if (!may_box(n, in, axis + 1)) continue;
+      now = before;
+      now.rows.push_back(c.row);
+      now.bytes += c.bytes;
+      now.boxings += c.boxings;
+      choose(n, by_axis, in, now, best);
+    }
+    now = before;
+    for (auto& sbp : in) sbp[axis] = Sbp::B();
   }
 
   Status lower_op(const Node& n, const std::vector<kernels::Signature>& deduced) {
@@ -290,19 +340,30 @@ class Lowering {
     const std::int32_t s = home_mesh(n);
     const auto& axes = mesh(s).axes;
     const int dp = dp_axis(mesh(s));
-    std::vector<kernels::Signature> signatures;
+    std::vector<NdSbp> in(n.in.size(), NdSbp(axes.size(), Sbp::B())), out(n.out.size(), NdSbp(axes.size(), Sbp::B()));
     // Dim 0 of a parameter's gradient is no sample.
     const bool grad = std::any_of(n.out.begin(), n.out.end(), [&](Value v) { return param_of_grad_.count(v) != 0; });
-    if (n.backward) signatures = grad ? op_rows(g_, n) : model_rows(g_, n);
-    std::vector<NdSbp> in(n.in.size(), NdSbp(axes.size(), Sbp::B())), out(n.out.size(), NdSbp(axes.size(), Sbp::B()));
+    const auto table = !n.backward ? deduced : grad ? op_rows(g_, n) : model_rows(g_, n);
+    Choice now{{}, 0, 0}, best;
+    if (n.backward) {
+      std::vector<std::vector<Candidate>> by_axis(axes.size());
+      for (std::size_t a = 0; a < axes.size(); ++a) {
+        if (static_cast<int>(a) == dp || axes[a].size == 1) continue;
+        by_axis[a] = candidates(n, table, a);
+        if (by_axis[a].empty())
+          return invalid("op '" + n.name + "' (" + n.op + "): no row of its SBP table gives a gradient that lies like its parameter on axis '" +
+                         axes[a].name + "'");
+      }
+      choose(n, by_axis, in, now, best);
+      if (best.rows.empty()) return invalid("op '" + n.name + "' (" + n.op + "): its rows on the axes of " + to_string(mesh(s)) + " cannot be had together");
+    } else {
+      for (std::size_t a = 0; a < axes.size(); ++a)
+        best.rows.push_back(static_cast<int>(a) == dp || axes[a].size == 1 ? nullptr : &deduced[a]);
+    }
     for (std::size_t a = 0; a < axes.size(); ++a) {
-      if (static_cast<int>(a) == dp || axes[a].size == 1) continue;
-      const kernels::Signature* best = deduced.empty() ? cheapest(n, signatures, a) : &deduced[a];
-      if (!best)
-        return invalid("op '" + n.name + "' (" + n.op + "): no row of its SBP table gives a gradient that lies like its parameter on axis '" +
-                       axes[a].name + "'");
-      for (std::size_t i = 0; i < n.in.size(); ++i) in[i][a] = best->in[i];
-      for (std::size_t o = 0; o < n.out.size(); ++o) out[o][a] = best->out[o];
+      if (!best.rows[a]) continue;
+      for (std::size_t i = 0; i < n.in.size(); ++i) in[i][a] = best.rows[a]->in[i];
+      for (std::size_t o = 0; o < n.out.size(); ++o) out[o][a] = best.rows[a]->out[o];
     }
     LoweredNode node;
     node.kind = LoweredNode::Kind::op;

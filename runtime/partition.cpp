@@ -5,12 +5,13 @@
 
 namespace troupe::runtime {
 
-std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, std::int64_t tp) {
+std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, std::int64_t tp, std::int64_t replicas) {
   std::vector<Mesh> meshes;
   Rank first = 0;
   for (auto width : dp) {
     Mesh m;
-    m.axes = {{"tp", tp}, {"dp", width}};
+    m.axes = {{"tp", tp / replicas}, {"dp", width}};
+    if (replicas > 1) m.axes.insert(m.axes.begin() + 1, {"tp.q", replicas});
     for (std::int64_t t = 0; t < tp; ++t)
       for (std::int64_t d = 0; d < width; ++d) m.ranks.push_back(first + static_cast<Rank>(d * tp + t));
     first += static_cast<Rank>(tp * width);

@@ -1,12 +1,12 @@
 // The ops of a stage against the ops that this program registers.
 #include <algorithm>
 
+#include "runtime/deduce.h"
 #include "runtime/verify.h"
 
 namespace troupe::runtime {
 
 Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops) {
-  const Mesh& mesh = plan.meshes[stage];
   for (const auto& a : plan.roles[stage].actors)
     for (const auto& op : a.ops) {
       if (op.op.empty() || a.kind != PlanActor::Kind::segment) continue;
@@ -29,14 +29,27 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
       if (!inferred.ok()) return inferred.status().in("op '" + op.name + "'");
       if (*inferred != out)
         return invalid(name + "(" + op.op + ") writes a tensor of another type than its inputs give");
+      // A unit that stages share lies on the mesh of all of them.
+      const Mesh& mesh = plan.meshes[op.out.empty() ? stage : plan.tensors[op.out[0].tensor].mesh];
       auto legal = def->signatures ? def->signatures(in, op.attrs) : std::vector<kernels::Signature>{};
       legal.push_back({std::vector<Sbp>(in.size(), Sbp::B()), std::vector<Sbp>(out.size(), Sbp::B())});
       for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
         if (static_cast<int>(axis) == dp_axis(mesh) || mesh.axes[axis].size == 1) continue;
-        kernels::Signature has;
-        for (const auto& o : op.in) has.in.push_back(plan.tensors[o.tensor].sbp[axis]);
-        for (const auto& o : op.out) has.out.push_back(plan.tensors[o.tensor].sbp[axis]);
-        if (std::none_of(legal.begin(), legal.end(), [&](const auto& s) { return s.in == has.in && s.out == has.out; }))
+        // Units may differ where they cut the same parts.
+        auto lies = [&](const PlanOperand& o, const Sbp& wanted) {
+          const PlanTensor& t = plan.tensors[o.tensor];
+          NdSbp there = t.sbp;
+          there[axis] = wanted;
+          return same_layout(t.sbp, there, t.shape, plan.meshes[t.mesh]);
+        };
+        auto fits = [&](const kernels::Signature& row) {
+          for (std::size_t i = 0; i < op.in.size(); ++i)
+            if (!lies(op.in[i], row.in[i])) return false;
+          for (std::size_t o = 0; o < op.out.size(); ++o)
+            if (!lies(op.out[o], row.out[o])) return false;
+          return true;
+        };
+        if (std::none_of(legal.begin(), legal.end(), fits))
           return invalid(name + "(" + op.op + ") has arguments on axis " + mesh.axes[axis].name +
                          " whose SBPs are no signature of it");
       }

@@ -144,15 +144,21 @@ Status check_mesh(const MeshSpec& mesh, const LmConfig& config) {
                              fmt::join(faults, "; "), to_string(near)));
 }
 
+std::int64_t kv_replicas(const MeshSpec& mesh, const LmConfig& config) {
+  const auto heads = config.model.kv_heads > 0 ? config.model.kv_heads : config.model.heads;   // 0: as many
+  return mesh.tp % heads == 0 ? std::max<std::int64_t>(1, mesh.tp / heads) : 1;
+}
+
 std::string mesh_warning(const MeshSpec& mesh, const LmConfig& config) {
   // A replica's own microbatches have to fill the pipeline, not the whole step's.
   const auto microbatches = config.schedule.microbatches();
   const auto widest = *std::max_element(mesh.dp.begin(), mesh.dp.end());
   const auto each = std::max<std::int64_t>(1, microbatches / widest);
   const auto kv_heads = config.model.kv_heads > 0 ? config.model.kv_heads : config.model.heads;   // 0: as many
-  if (mesh.tp > kv_heads)
-    return fmt::format("mesh {}: tp={} parts, but only {} key-value heads: the other places take no part in the attention",
-                       to_string(mesh), mesh.tp, kv_heads);
+  if (mesh.tp > kv_heads && mesh.tp % kv_heads != 0)
+    return fmt::format("mesh {}: tp={} is no multiple of the {} key-value heads: places send each other keys and values, or "
+                       "take no part in the attention (see 'troupe plan'); tp={} would give each its own",
+                       to_string(mesh), mesh.tp, kv_heads, (mesh.tp / kv_heads + 1) * kv_heads);
   if (mesh.pp == 1 || each >= mesh.pp) return {};
   return fmt::format("mesh {}: {} stages, but only {} microbatches{}: stages will wait most of the time; a smaller "
                      "'schedule.microbatch' or fewer stages would fill the pipeline",

@@ -35,6 +35,9 @@ MeshConfig mesh_config(const MeshSpec& mesh);
 /// Ok, or why this model cannot run on this mesh: the numbers and the nearest mesh that works.
 Status check_mesh(const MeshSpec& mesh, const LmConfig& config);
 
+/// Places that have a key-value head together: tp / kv_heads where that is a whole number above 1, else 1.
+std::int64_t kv_replicas(const MeshSpec& mesh, const LmConfig& config);
+
 /// What is legal but wasteful (fewer microbatches than stages, ...): text for people; empty when nothing is.
 std::string mesh_warning(const MeshSpec& mesh, const LmConfig& config);
 

@@ -34,7 +34,7 @@ namespace {
 
 CompileOptions compile_options(const Prepared& p) {
   CompileOptions o;
-  o.stages = stage_meshes(p.mesh.dp, p.mesh.tp);
+  o.stages = stage_meshes(p.mesh.dp, p.mesh.tp, kv_replicas(p.mesh, p.config));
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
   o.lanes = static_cast<std::int32_t>(p.config.schedule.lanes);
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "apps/lm/learning_rate.h"
+#include "apps/lm/mesh_spec.h"
 #include "apps/lm/model.h"
 #include "runtime/compile.h"
 #include "runtime/sim_cluster.h"
@@ -40,17 +41,20 @@ inline std::string corpus() {
   return path;
 }
 
-inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, const std::vector<std::int64_t>& dp,
-                               std::int64_t steps, std::uint64_t seed, std::int64_t tp = 1,
-                               std::int32_t zero = 0) {
+inline Expected<Plan> plan_of(const runtime::App& app, const lm::LmConfig& c, const std::vector<std::int64_t>& dp, std::int64_t tp = 1,
+                              std::int32_t zero = 0, const CostModel& costs = {}) {
   CompileOptions o;
-  o.stages = stage_meshes(dp, tp);
+  o.stages = stage_meshes(dp, tp, lm::kv_replicas({dp, static_cast<std::int64_t>(dp.size()), tp}, c));
   o.zero = zero;
   o.lanes = static_cast<std::int32_t>(c.schedule.lanes);
   o.seed = 3;
-  auto plan = compile(lm::build_model(c, app.ops(), corpus(), true), o);
-  if (!plan.ok()) return plan.status();
-  if (const Status s = verify(*plan); !s.ok()) return s;
+  o.costs = costs;
+  return compile(lm::build_model(c, app.ops(), corpus(), true), o);
+}
+
+inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, const Plan& plan, std::int64_t steps,
+                               std::uint64_t seed) {
+  if (const Status s = verify(plan); !s.ok()) return s;
   Outcome out;
   lm::Sampler sampler(c, "the ");
   SessionOptions s;
@@ -77,11 +81,18 @@ inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, c
   s.feed = [&](const std::string& name, std::int64_t, std::int32_t m, const Report* last) { return sampler.feed(name, m, last); };
   SimClusterOptions cluster;
   cluster.seed = seed;
-  auto run = run_simulated(*plan, app.ops(), app.actors(), s, cluster);
+  auto run = run_simulated(plan, app.ops(), app.actors(), s, cluster);
   if (!run.ok()) return run.status();
   out.hash = run->params_hash;
   out.text = sampler.text();
   return out;
+}
+
+inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, const std::vector<std::int64_t>& dp,
+                               std::int64_t steps, std::uint64_t seed, std::int64_t tp = 1,
+                               std::int32_t zero = 0) {
+  TROUPE_ASSIGN(const Plan plan, plan_of(app, c, dp, tp, zero));
+  return train(app, c, plan, steps, seed);
 }
 
 }  // namespace troupe::test

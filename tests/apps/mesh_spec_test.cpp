@@ -94,12 +94,17 @@ TEST_CASE("fewer microbatches than stages is a warning, uneven shares are not") 
   CHECK(mesh_warning(*parse_mesh("dp=2"), config) == "");
 }
 
-TEST_CASE("more places along tp than key-value heads is a warning") {
+TEST_CASE("more places along tp than key-value heads is a warning where they are no multiple of them") {
   auto config = config_of(6, 2, 3);
   config.model.heads = 6;
   config.model.kv_heads = 3;
   CHECK(mesh_warning(*parse_mesh("tp=3"), config) == "");
-  CHECK(contains(mesh_warning(*parse_mesh("tp=4"), config), "tp=4 parts, but only 3 key-value heads"));
+  CHECK(contains(mesh_warning(*parse_mesh("tp=4"), config), "tp=4 is no multiple of the 3 key-value heads"));
+  CHECK(contains(mesh_warning(*parse_mesh("tp=4"), config), "tp=6 would give each its own"));
+  CHECK(mesh_warning(*parse_mesh("tp=6"), config) == "");
+  CHECK(kv_replicas(*parse_mesh("tp=6"), config) == 2);
+  CHECK(kv_replicas(*parse_mesh("tp=4"), config) == 1);
+  CHECK(kv_replicas(*parse_mesh("tp=2"), config) == 1);
   config.model.kv_heads = 0;   // as many as heads
   CHECK(mesh_warning(*parse_mesh("tp=6"), config) == "");
 }

@@ -49,7 +49,7 @@ TEST_CASE("NU-3: 100 steps of lm-tiny on any tp agree with one worker to 1e-5 of
   const auto alone = train(app, c, {1}, many, 0);
   REQUIRE_MESSAGE(alone.ok(), alone.status().message());
   std::map<std::int64_t, Outcome> first;   // by tp
-  for (const Mesh_& m : {Mesh_{{1}, 2}, {{1}, 3}, {{1}, 4}, {{2}, 2}, {{1, 1}, 2}, {{2, 2}, 2}}) {
+  for (const Mesh_& m : {Mesh_{{1}, 2}, {{1}, 3}, {{1}, 4}, {{2}, 2}, {{1, 1}, 2}, {{2, 2}, 2}, {{1}, 6}}) {
     CAPTURE(text(m));
     const auto other = train(app, c, m.dp, many, 1, m.tp);
     REQUIRE_MESSAGE(other.ok(), other.status().message());
@@ -68,7 +68,7 @@ TEST_CASE("NU-3: the same with tied embeddings, 20 steps; uneven stages, and mes
   const auto alone = train(app, c, {1}, some, 0);
   REQUIRE_MESSAGE(alone.ok(), alone.status().message());
   std::map<std::int64_t, Outcome> first;
-  for (const Mesh_& m : {Mesh_{{1}, 2}, {{3}, 2}, {{2, 1}, 2}, {{1, 2, 1}, 2}, {{1}, 5}, {{1, 1}, 5}})
+  for (const Mesh_& m : {Mesh_{{1}, 2}, {{3}, 2}, {{2, 1}, 2}, {{1, 2, 1}, 2}, {{1}, 5}, {{1, 1}, 5}, {{1}, 6}, {{1, 1}, 6}})
     for (std::uint64_t seed : {2, 3}) {
       CAPTURE(text(m));
       CAPTURE(seed);
@@ -78,6 +78,32 @@ TEST_CASE("NU-3: the same with tied embeddings, 20 steps; uneven stages, and mes
       const auto [it, fresh] = first.try_emplace(m.tp, *other);
       CHECK(it->second == *other);
     }
+}
+
+TEST_CASE("NU-3: with more places than key-value heads a head lies at several, and query heads are divided among them") {
+  runtime::App app;
+  lm::register_actors(app);
+  auto c = lm_tiny(false);
+  c.model.heads = 4;
+  c.model.kv_heads = 2;
+  c.model.head_dim = 12;
+  const auto alone = train(app, c, {1}, some, 0);
+  REQUIRE_MESSAGE(alone.ok(), alone.status().message());
+  CostModel fast;                        // links that cost nothing: the search divides whatever it can
+  fast.intra_node = fast.inter_node = {0, 1e15};
+  for (const Mesh_& m : {Mesh_{{1}, 4}, {{2}, 4}, {{1, 1}, 4}}) {
+    CAPTURE(text(m));
+    const auto plan = plan_of(app, c, m.dp, m.tp, 0, fast);
+    REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+    bool divided = false;
+    for (const auto& t : plan->tensors)
+      if (t.name == "layers.1.attention:0") divided = t.sbp[1] == Sbp::S(2, c.model.head_dim);
+    CHECK(divided);
+    const auto other = train(app, c, *plan, some, 4);
+    REQUIRE_MESSAGE(other.ok(), other.status().message());
+    CHECK(worst(other->losses, alone->losses) <= 1e-5);
+    CHECK(worst(other->eval, alone->eval) <= 1e-5);
+  }
 }
 
 TEST_CASE("without hints a transformer block gets Megatron's layout: column, row, column, row, and moves no byte more") {
