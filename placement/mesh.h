@@ -31,12 +31,15 @@ struct Mesh {
   /// Coordinates of a position, one per axis.
   std::vector<std::int64_t> coord(std::int64_t position) const;
   std::int64_t position(const std::vector<std::int64_t>& coord) const;
-  /// Position of a rank, or -1.
+  /// Position of a rank, or -1. Arithmetic where the ranks go up by one stride along each axis, as those of every stage
+  /// do; a search where they do not.
   std::int64_t find(Rank rank) const;
   /// Index of an axis by name, or -1.
   int axis(const std::string& name) const;
   /// Length of an axis by name; 1 when there is no such axis.
   std::int64_t axis_size(const std::string& name) const;
+  /// Positions of the places that have the coordinates of `position` on all axes but the `free` ones, ascending.
+  std::vector<std::int64_t> group(std::int64_t position, const std::vector<bool>& free) const;
   /// The sub-mesh in which `axis` is fixed to `index` (the axis disappears).
   Mesh slice(int axis, std::int64_t index) const;
 
