@@ -35,20 +35,18 @@ std::int64_t Mesh::position(const std::vector<std::int64_t>& coord) const {
   return p;
 }
 
-namespace {
-
-/// Where `rank` is if the ranks go up by one stride along each axis: the longest strides first. -1 if it is nowhere then.
-std::int64_t strided_position(const Mesh& mesh, Rank rank) {
-  std::int64_t left = rank - mesh.ranks[0], position = 0;
+std::int64_t Mesh::guess(Rank rank) const {
+  if (ranks.empty()) return -1;
+  std::int64_t left = rank - ranks[0], position = 0;   // the longest strides first
   Rank passed = std::numeric_limits<Rank>::max();   // the stride of the axis before
-  for (std::size_t done = 0; done < mesh.axes.size(); ++done) {
+  for (std::size_t done = 0; done < axes.size(); ++done) {
     Rank stride = 0;
     std::int64_t step = 1, step_of = 1, size_of = 1;
-    for (std::size_t a = mesh.axes.size(); a-- > 0; step *= mesh.axes[a].size) {
-      if (mesh.axes[a].size == 1) continue;
-      if (step >= mesh.size()) return -1;   // its axes promise more places than it has
-      const Rank here = mesh.ranks[step] - mesh.ranks[0];
-      if (here > stride && here < passed) stride = here, step_of = step, size_of = mesh.axes[a].size;
+    for (std::size_t a = axes.size(); a-- > 0; step *= axes[a].size) {
+      if (axes[a].size == 1) continue;
+      if (step >= size()) return -1;   // its axes promise more places than it has
+      const Rank here = ranks[step] - ranks[0];
+      if (here > stride && here < passed) stride = here, step_of = step, size_of = axes[a].size;
     }
     if (stride == 0) break;
     const std::int64_t index = std::clamp<std::int64_t>(left / stride, 0, size_of - 1);
@@ -56,14 +54,11 @@ std::int64_t strided_position(const Mesh& mesh, Rank rank) {
     position += index * step_of;
     passed = stride;
   }
-  return left == 0 && position < mesh.size() ? position : -1;
+  return left == 0 && position < size() && ranks[position] == rank ? position : -1;
 }
 
-}  // namespace
-
 std::int64_t Mesh::find(Rank rank) const {
-  if (ranks.empty()) return -1;
-  if (const std::int64_t p = strided_position(*this, rank); p >= 0 && ranks[p] == rank) return p;
+  if (const std::int64_t p = guess(rank); p >= 0) return p;
   const auto it = std::find(ranks.begin(), ranks.end(), rank);
   return it == ranks.end() ? -1 : it - ranks.begin();
 }

@@ -31,9 +31,11 @@ struct Mesh {
   /// Coordinates of a position, one per axis.
   std::vector<std::int64_t> coord(std::int64_t position) const;
   std::int64_t position(const std::vector<std::int64_t>& coord) const;
-  /// Position of a rank, or -1. Arithmetic where the ranks go up by one stride along each axis, as those of every stage
-  /// do; a search where they do not.
+  /// Position of a rank, or -1: guessed first, searched for if it is not there.
   std::int64_t find(Rank rank) const;
+  /// Position of a rank where the ranks go up by one stride along each axis, as those of a stage do: by arithmetic, no
+  /// search. -1 if it is not there, which does not mean that it is nowhere.
+  std::int64_t guess(Rank rank) const;
   /// Index of an axis by name, or -1.
   int axis(const std::string& name) const;
   /// Length of an axis by name; 1 when there is no such axis.

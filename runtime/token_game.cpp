@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -10,6 +11,7 @@
 #include "devices/base/check.h"
 #include "devices/sim/sim_device.h"
 #include "placement/tree.h"
+#include "runtime/game_period.h"
 #include "runtime/verify.h"
 
 namespace troupe::runtime {
@@ -38,6 +40,11 @@ class GameActor final : public actors::Outbox {
   void submit(ActContext context) override;
   void step_closed(std::int64_t step) override;
   void failed(const Status& status) override;
+  void on_start(std::uint64_t number);
+  void on_done(std::uint64_t number, std::int64_t begin_ns, std::int64_t end_ns);
+
+  /// Acts once for each microbatch of program 0.
+  bool moves() const { return plan_.program == 0 && plan_.rate == Rate::microbatch; }
 
   Game& game_;
   std::int32_t place_, index_;
@@ -45,7 +52,28 @@ class GameActor final : public actors::Outbox {
   const PlanActor& plan_;
   ActorCore core_;
   double cost_s_ = 0;
-  bool shared_ = false;
+  Stream* stream_ = nullptr;
+  std::vector<std::vector<std::int32_t>> peers_;    // per route: the other places that it meets
+  struct Flight {                                   // an act that is submitted and not done
+    std::uint64_t number = 0;
+    std::int64_t step = 0;
+    std::int32_t microbatch = -1, local = 0;
+  };
+  std::vector<Flight> flights_;
+  Flight& flight(std::uint64_t number) {
+    return *std::find_if(flights_.begin(), flights_.end(), [&](const Flight& f) { return f.number == number; });
+  }
+};
+
+/// What one actor, or the conductor, tells another one at the same place: it arrives before anything else happens.
+struct Mail {
+  enum class Kind : std::uint8_t { begin, token, ack, control_ack, started, done, meet, closed };
+  Kind kind = Kind::begin;
+  GameActor* to = nullptr;             // control_ack: from
+  std::int32_t port = 0, slot = 0;
+  std::uint64_t number = 0;
+  std::int64_t begin_ns = 0, end_ns = 0, step = -1;
+  Token token;
 };
 
 struct Place {
@@ -54,23 +82,35 @@ struct Place {
   std::map<std::string, std::unique_ptr<Stream>> streams;
   std::vector<std::unique_ptr<GameActor>> actors;
   std::map<std::int32_t, ControlPort> controls;     // by local channel
+  std::vector<std::pair<GameActor*, std::uint64_t>> submitted;   // and not started, in this order
+  std::map<std::string, std::pair<GameActor*, GameActor::Flight>> last;   // act that a stream chose, by stream
 };
 
 class Game {
  public:
-  Game(const Plan& plan, const GameOptions& options) : plan_(plan), options_(options) {}
+  /// Plays the first `microbatches` of each step of program 0 at every place, and repeats them up to all.
+  Game(const Plan& plan, const GameOptions& options, std::int64_t microbatches)
+      : plan_(plan), options_(options), microbatches_(microbatches) {}
 
   Expected<GameResult> run() {
     choose_places();
     for (Rank r : result_.places) TROUPE_TRY(build(r));
+    for (const auto& place : places_) TROUPE_TRY(introduce(*place));
     for (std::int32_t p = 0; p < static_cast<std::int32_t>(places_.size()); ++p) begin(p);
-    while (failure_.ok() && loop_.run_one()) {
-    }
+    do {
+      deliver();
+      if (shortened() && loop_.next_due_ns() != loop_.now_ns()) look();
+    } while (failure_.ok() && loop_.run_one());
     if (!failure_.ok()) return failure_;
     TROUPE_TRY(check_finished());
+    if (shortened() && !repeat(search_.cycles(), options_.steps, left_out_, acts_, commits_ns_))
+      return Status(Code::not_found, "no steady state");
     measure();
     return std::move(result_);
   }
+
+  /// Fewer microbatches than there are.
+  bool shortened() const { return left_out_ > 0; }
 
  private:
   friend class GameActor;
@@ -122,6 +162,7 @@ class Game {
       const LocalActor& l = place.local.actors[i];
       const PlanActor& a = role.actors[l.actor];
       auto spec = l.spec;
+      if (a.program == 0 && a.rate == Rate::microbatch) shorten(spec);
       if (options_.unlimited_slots)
         for (auto& o : spec.out)
           if (o.every == 1) o.slots = std::max(o.slots, 1024);
@@ -136,8 +177,11 @@ class Game {
           actor->cost_s_ = sum > 0 ? all * a.cost_s / sum : all / static_cast<double>(a.backward ? backwards : forwards);
         }
       }
+      auto& stream = place.streams[a.stream];
+      if (!stream) stream = place.device->create_stream(a.stream, 1);
+      actor->stream_ = stream.get();
+      if (a.kind == PlanActor::Kind::exchange || a.gathers()) ++attendants_[a.exchange];
       place.actors.push_back(std::move(actor));
-      if (!place.streams.count(a.stream)) place.streams[a.stream] = place.device->create_stream(a.stream, 1);
     }
     for (std::size_t c = 0; c < place.local.channels.size(); ++c) {
       const LocalChannel& l = place.local.channels[c];
@@ -146,6 +190,31 @@ class Game {
                                ControlPort(role.channels[l.channel].name, l.slots, l.readers, {}));
     }
     result_.memory.push_back(place.local.memory);
+    return {};
+  }
+
+  /// An actor of the first microbatches only.
+  void shorten(actors::ActorSpec& spec) {
+    const auto all = static_cast<std::int64_t>(spec.microbatches.size());
+    if (microbatches_ >= all) return;
+    left_out_ = all - microbatches_;
+    const auto acts = static_cast<std::int32_t>(microbatches_);
+    spec.microbatches.resize(static_cast<std::size_t>(acts));
+    for (auto& in : spec.in)
+      if (in.hold > 1) in.hold = acts;
+    for (auto& out : spec.out)
+      if (out.every > 1) out.every = acts;
+  }
+
+  /// Whom each act of an exchange waits for.
+  Status introduce(Place& place) {
+    for (auto& a : place.actors)
+      for (const auto& ranks : a->local_.peers) {
+        std::set<std::int32_t> peers;
+        for (Rank r : ranks) peers.insert(place_of(r));
+        peers.erase(a->place_);
+        a->peers_.emplace_back(peers.begin(), peers.end());
+      }
     return {};
   }
 
@@ -162,17 +231,16 @@ class Game {
   }
 
   void push(std::int32_t p, std::int32_t channel, const Token& token) {
-    places_[p]->controls.at(channel).push(token, {}, [this, p](const actors::Reader& r, const Token& t) {
-      post([this, p, r, t] { places_[p]->actors[r.actor]->core_.arrive(r.port, t); });
-    });
+    places_[p]->controls.at(channel).push(token, {}, [this, p](const actors::Reader& r, const Token& t) { hand_over(p, r, t); });
+  }
+
+  void hand_over(std::int32_t p, const actors::Reader& r, const Token& t) {
+    post({.kind = Mail::Kind::token, .to = places_[p]->actors[r.actor].get(), .port = r.port, .token = t});
   }
 
   void begin(std::int32_t p) {
     Place& place = *places_[p];
-    for (auto& a : place.actors) {
-      ActorCore* core = &a->core_;
-      post([this, core] { core->begin(0, readers_of(0)); });
-    }
+    for (auto& a : place.actors) post({.kind = Mail::Kind::begin, .to = a.get()});
     for (std::int32_t program = 0; program < static_cast<std::int32_t>(plan_.programs.size()); ++program) {
       if (program > 0 && !options_.every_program) continue;
       const std::int64_t runs = program == 0 ? options_.steps : 1;
@@ -191,6 +259,7 @@ class Game {
       if (pc.rate == Rate::step) push(p, static_cast<std::int32_t>(c), t);
       else
         for (auto m : plan_.microbatches(program, place.local.stage, place.local.dp_index)) {
+          if (program == 0 && shortened() && m >= microbatches_) break;
           t.microbatch = m;
           push(p, static_cast<std::int32_t>(c), t);
         }
@@ -200,6 +269,7 @@ class Game {
   void step_closed(std::int32_t p, std::int32_t program, std::int64_t step) {
     auto& count = closed_[{program, step}][p];
     ++count;
+    ++closings_;
     if (count < places_[p]->local.closers[program]) return;
     for (const auto& place : places_)
       if (const auto i = &place - places_.data(); place->local.closers[program] > 0) {
@@ -229,40 +299,148 @@ class Game {
   // ---- exchanges: an act is over when every peer has begun it ------------------------------------
 
   struct Meeting {
-    std::map<std::int32_t, std::pair<GameActor*, ActContext>> present;   // by place
+    struct Guest {
+      std::int32_t place = 0;
+      GameActor* waits = nullptr;      // null: told
+      std::uint64_t number = 0;
+    };
+    std::vector<Guest> guests;
     std::int64_t step = -1;
+    bool has(std::int32_t place) const {
+      return std::any_of(guests.begin(), guests.end(), [&](const Guest& g) { return g.place == place; });
+    }
   };
 
-  void meet(GameActor& actor, ActContext c) {
+  void meet(GameActor& actor, std::uint64_t number) {
+    const GameActor::Flight& f = actor.flight(number);
     const PlanExchange& x = plan_.exchanges[actor.plan_.exchange];
-    const auto per_step = static_cast<std::uint64_t>(actor.local_.route_of.size());
+    const auto per_step = std::max<std::size_t>(1, actor.core_.spec().microbatches.size());
     const auto total = x.rate == Rate::microbatch ? plan_.program_specs[x.program].microbatches : 1;
-    const auto sequence = static_cast<std::int64_t>(c.act.number / per_step) * total + std::max(0, c.microbatch);
-    auto& meeting = meetings_[{actor.plan_.exchange, sequence}];
-    if (c.step >= 0) meeting.step = c.step;
-    meeting.present[actor.place_] = {&actor, std::move(c)};
+    const auto sequence = static_cast<std::int64_t>(number / per_step) * total + std::max(0, f.microbatch);
+    const auto at = meetings_.try_emplace({actor.plan_.exchange, sequence}).first;
+    Meeting& meeting = at->second;
+    if (f.step >= 0) meeting.step = f.step;
+    meeting.guests.push_back({actor.place_, &actor, number});
     const double seconds = (options_.forward_s >= 0 ? 0 : x.seconds) + options_.hop_s;
-    for (auto it = meeting.present.begin(); it != meeting.present.end();) {
-      auto [a, context] = it->second;
-      if (!a) { ++it; continue; }
-      bool complete = true;
-      for (Rank r : a->local_.peers[a->local_.route_of[context.local]]) {
-        const auto peer = place_of(r);
-        complete &= peer == it->first || meeting.present.count(peer) != 0;
+    bool all_told = true;
+    for (auto& guest : meeting.guests) {
+      if (!guest.waits) continue;
+      const auto& peers = guest.waits->peers_[guest.waits->local_.route_of[guest.waits->flight(guest.number).local]];
+      if (!std::all_of(peers.begin(), peers.end(), [&](std::int32_t p) { return meeting.has(p); })) {
+        all_told = false;
+        continue;
       }
-      if (!complete) { ++it; continue; }
-      const std::int64_t begin = loop_.now_ns(), step = meeting.step;
-      const auto number = context.act.number;
-      GameActor* done = a;
-      loop_.at(begin + to_ns(seconds), [done, number, begin, step, this] {
-        done->core_.done(number, ActDone{{}, begin, loop_.now_ns(), step});
+      GameActor* done = std::exchange(guest.waits, nullptr);
+      const std::int64_t begin = loop_.now_ns(), step = meeting.step, end = begin + to_ns(seconds);
+      loop_.at(end, [this, done, n = guest.number, begin, step] {
+        post({.kind = Mail::Kind::done, .to = done, .number = n, .begin_ns = begin, .end_ns = loop_.now_ns(), .step = step});
       });
-      it->second.first = nullptr;   // present, and told
-      ++it;
+      under_way_.push_back({done, guest.number, end});
+    }
+    if (all_told && static_cast<std::int32_t>(meeting.guests.size()) == attendants_[actor.plan_.exchange]) meetings_.erase(at);
+  }
+
+  // ---- mail ---------------------------------------------------------------------------------------
+
+  void post(Mail mail) { mail_.push_back(std::move(mail)); }
+
+  void deliver() {
+    while (!mail_.empty() && failure_.ok()) {
+      const Mail m = mail_.front();
+      mail_.pop_front();
+      ActorCore& core = m.to->core_;
+      switch (m.kind) {
+        case Mail::Kind::begin: core.begin(0, readers_of(0)); break;
+        case Mail::Kind::token: core.arrive(m.port, m.token); break;
+        case Mail::Kind::ack: core.ack(m.port, m.slot); break;
+        case Mail::Kind::control_ack: {
+          const auto p = m.to->place_;
+          places_[p]->controls.at(m.port).ack(m.slot, [this, p](const actors::Reader& r, const Token& t) { hand_over(p, r, t); });
+          break;
+        }
+        case Mail::Kind::started: core.started(m.number); break;
+        case Mail::Kind::done: finished(*m.to, m); break;
+        case Mail::Kind::meet: meet(*m.to, m.number); break;
+        case Mail::Kind::closed: step_closed(m.to->place_, m.to->plan_.program, m.step); break;
+      }
     }
   }
 
-  void post(std::function<void()> f) { loop_.at(loop_.now_ns(), std::move(f)); }
+  void over(const GameActor& a, std::uint64_t number) {
+    std::erase_if(under_way_, [&](const UnderWay& u) { return u.actor == &a && u.number == number; });
+  }
+
+  void finished(GameActor& a, const Mail& m) {
+    if (a.plan_.kind == PlanActor::Kind::exchange || a.plan_.gathers()) over(a, m.number);
+    std::erase_if(a.flights_, [&](const GameActor::Flight& f) { return f.number == m.number; });
+    a.core_.done(m.number, ActDone{{}, m.begin_ns, m.end_ns, m.step});
+  }
+
+  // ---- the steady state ---------------------------------------------------------------------------
+
+  /// At the end of an instant: nobody has anything left to say.
+  void look() {
+    const GameActor* first = nullptr;
+    std::int64_t least = std::numeric_limits<std::int64_t>::max(), most = 0;
+    for (const auto& place : places_)
+      for (const auto& a : place->actors)
+        if (a->moves()) {
+          if (!first) first = a.get();
+          const auto acts = static_cast<std::int64_t>(a->core_.ports().acts());
+          if (first == a.get() && acts == seen_) return;
+          least = std::min(least, acts);
+          most = std::max(most, acts);
+        }
+    if (!first) return;
+    seen_ = static_cast<std::int64_t>(first->core_.ports().acts());
+    const std::int64_t step = least / microbatches_;
+    if (step >= options_.steps || most > (step + 1) * microbatches_ || !others_rest()) return;
+    search_.see(step, seen_, loop_.now_ns(), state());
+  }
+
+  /// Nobody else's turn on a stream depends on which microbatch is at hand.
+  bool others_rest() const {
+    for (const auto& place : places_)
+      for (const auto& a : place->actors) {
+        if (a->moves() || a->core_.idle()) continue;
+        for (const auto& b : place->actors)
+          if (b->moves() && b->stream_ == a->stream_ && b->plan_.priority == a->plan_.priority) return false;
+      }
+    return true;
+  }
+
+  /// All that the future depends on, counted from the act that is `seen_`.
+  std::vector<std::int64_t> state() const {
+    std::vector<std::int64_t> out = {static_cast<std::int64_t>(commits_ns_.size()), closings_};
+    auto tell = [&](const GameActor& a, std::uint64_t number) {
+      out.insert(out.end(), {a.place_, a.index_, static_cast<std::int64_t>(number) - (a.moves() ? seen_ : 0)});
+    };
+    for (const auto& place : places_) {
+      for (const auto& a : place->actors) a->core_.tell(a->moves() ? seen_ : 0, out);
+      for (const auto& [channel, port] : place->controls) {
+        const PlanChannel& c = plan_.roles[place->local.stage].channels[place->local.channels[channel].channel];
+        const bool moves = c.program == 0 && c.rate == Rate::microbatch;
+        out.push_back(static_cast<std::int64_t>(port.waiting()) + (moves ? seen_ : 0));
+      }
+      for (const auto& [actor, number] : place->submitted) tell(*actor, number);
+      for (const auto& [stream, last] : place->last) {
+        tell(*last.first, last.second.number);
+        out.insert(out.end(), {last.second.step, last.second.microbatch - (last.first->moves() ? seen_ : 0)});
+      }
+    }
+    for (const auto& u : under_way_) {
+      tell(*u.actor, u.number);
+      out.push_back(u.end_ns - loop_.now_ns());
+    }
+    for (const auto& [key, meeting] : meetings_) {
+      const PlanExchange& x = plan_.exchanges[key.first];
+      const bool moves = x.program == 0 && x.rate == Rate::microbatch;
+      const auto total = x.rate == Rate::microbatch ? plan_.program_specs[x.program].microbatches : 1;
+      out.insert(out.end(), {key.first, key.second / total, key.second % total - (moves ? seen_ : 0), meeting.step});
+      for (const auto& g : meeting.guests) out.insert(out.end(), {g.place, g.waits != nullptr});
+    }
+    return out;
+  }
 
   // ---- afterwards ---------------------------------------------------------------------------------
 
@@ -316,9 +494,15 @@ class Game {
   }
 
   void measure() {
-    std::sort(result_.acts.begin(), result_.acts.end(), [](const GameAct& a, const GameAct& b) {
-      return std::tie(a.begin_s, a.end_s, a.rank) < std::tie(b.begin_s, b.end_s, b.rank);
+    std::sort(acts_.begin(), acts_.end(), [](const PlayedAct& a, const PlayedAct& b) {
+      return std::tie(a.begin_ns, a.end_ns, a.rank, a.step, a.microbatch, a.actor) <
+             std::tie(b.begin_ns, b.end_ns, b.rank, b.step, b.microbatch, b.actor);
     });
+    result_.acts.reserve(acts_.size());
+    for (const auto& a : acts_)
+      result_.acts.push_back({a.rank, a.actor->name, a.actor->backward, plan_.shared(*a.actor), a.actor->program, a.step, a.microbatch,
+                              static_cast<double>(a.begin_ns) * 1e-9, static_cast<double>(a.end_ns) * 1e-9});
+    result_.played_microbatches = microbatches_;
     double first = 1e300, last = 0, busy = 0;
     std::map<Rank, double> per_place;
     std::map<Rank, std::map<std::int32_t, std::pair<double, double>>> held;   // rank -> microbatch -> forward begins, backward ends
@@ -359,64 +543,97 @@ class Game {
   std::map<std::pair<std::int32_t, std::int64_t>, std::map<std::int32_t, std::int32_t>> closed_;
   std::map<std::pair<std::int32_t, std::int64_t>, Meeting> meetings_;
   std::vector<std::int64_t> commits_ns_;
+  std::deque<Mail> mail_;
+  std::vector<PlayedAct> acts_;        // on compute streams
   Status failure_;
+
+  // What the steady state is known by.
+  struct UnderWay {
+    GameActor* actor;
+    std::uint64_t number;
+    std::int64_t end_ns;
+  };
+  std::int64_t microbatches_, left_out_ = 0;
+  std::int64_t seen_ = -1;             // acts of the first actor that acts once per microbatch
+  std::int64_t closings_ = 0;
+  std::vector<UnderWay> under_way_;    // in the order of their begin
+  std::map<std::int32_t, std::int32_t> attendants_;   // of an exchange, by place
+  CycleSearch search_;
 };
 
 void GameActor::arrive(std::int32_t actor, std::int32_t port, const Token& token) {
-  GameActor* to = game_.places_[place_]->actors[actor].get();
-  game_.post([to, port, token] { to->core_.arrive(port, token); });
+  game_.post({.kind = Mail::Kind::token, .to = game_.places_[place_]->actors[actor].get(), .port = port, .token = token});
 }
 
 void GameActor::ack(std::int32_t actor, std::int32_t port, std::int32_t slot) {
-  if (actor >= 0) {
-    GameActor* to = game_.places_[place_]->actors[actor].get();
-    game_.post([to, port, slot] { to->core_.ack(port, slot); });
-    return;
-  }
-  const auto place = place_;
-  Game* game = &game_;
-  game->post([game, place, port, slot] {
-    game->places_[place]->controls.at(port).ack(slot, [game, place](const actors::Reader& r, const Token& t) {
-      game->post([game, place, r, t] { game->places_[place]->actors[r.actor]->core_.arrive(r.port, t); });
-    });
-  });
+  if (actor >= 0) game_.post({.kind = Mail::Kind::ack, .to = game_.places_[place_]->actors[actor].get(), .port = port, .slot = slot});
+  else game_.post({.kind = Mail::Kind::control_ack, .to = this, .port = port, .slot = slot});
 }
 
 void GameActor::submit(ActContext c) {
   const auto number = c.act.number;
+  flights_.push_back({number, c.step, c.microbatch, c.local});
   if (plan_.kind == PlanActor::Kind::exchange) {
-    game_.post([this, number] { core_.started(number); });
-    game_.post([this, c = std::move(c)]() mutable { game_.meet(*this, std::move(c)); });
+    game_.post({.kind = Mail::Kind::started, .to = this, .number = number});
+    game_.post({.kind = Mail::Kind::meet, .to = this, .number = number});
     return;
   }
+  game_.places_[place_]->submitted.push_back({this, number});
   Task task;
-  task.name = plan_.name;
   task.order = {plan_.priority, c.step, c.microbatch, plan_.run};
   task.cost_s = cost_s_;
-  task.on_start = [this, number] { game_.post([this, number] { core_.started(number); }); };
-  task.on_done = [this, c, number, step = c.step, microbatch = c.microbatch](std::int64_t begin, std::int64_t end) {
-    if (plan_.stream == "compute")
-      game_.result_.acts.push_back({game_.places_[place_]->local.rank, plan_.name, plan_.backward, shared_, plan_.program, step,
-                                    microbatch, static_cast<double>(begin) * 1e-9, static_cast<double>(end) * 1e-9});
-    if (plan_.gathers()) return game_.post([this, c]() mutable { game_.meet(*this, std::move(c)); });
-    game_.post([this, number, begin, end] { core_.done(number, ActDone{{}, begin, end}); });
-  };
-  game_.places_[place_]->streams.at(plan_.stream)->submit(std::move(task));
+  task.on_start = [this, number] { on_start(number); };
+  task.on_done = [this, number](std::int64_t begin, std::int64_t end) { on_done(number, begin, end); };
+  stream_->submit(std::move(task));
+}
+
+void GameActor::on_start(std::uint64_t number) {
+  Place& place = *game_.places_[place_];
+  std::erase(place.submitted, std::pair(this, number));
+  if (plan_.priority >= 0) place.last[plan_.stream] = {this, flight(number)};   // RQ-3
+  game_.under_way_.push_back({this, number, game_.loop_.now_ns() + to_ns(cost_s_)});
+  game_.post({.kind = Mail::Kind::started, .to = this, .number = number});
+}
+
+void GameActor::on_done(std::uint64_t number, std::int64_t begin, std::int64_t end) {
+  const Flight& f = flight(number);
+  game_.over(*this, number);
+  if (plan_.stream == "compute")
+    game_.acts_.push_back({game_.places_[place_]->local.rank, &plan_, f.step, f.microbatch, begin, end});
+  if (plan_.gathers()) game_.post({.kind = Mail::Kind::meet, .to = this, .number = number});
+  else game_.post({.kind = Mail::Kind::done, .to = this, .number = number, .begin_ns = begin, .end_ns = end});
 }
 
 void GameActor::step_closed(std::int64_t step) {
-  game_.post([this, step] { game_.step_closed(place_, plan_.program, step); });
+  game_.post({.kind = Mail::Kind::closed, .to = this, .step = step});
 }
 
 void GameActor::failed(const Status& status) {
   if (game_.failure_.ok()) game_.failure_ = status.in(plan_.name);
 }
 
+/// With how many microbatches of a step it is worth trying. None where places differ in theirs.
+std::vector<std::int64_t> few_microbatches(const Plan& plan) {
+  for (std::int32_t s = 0; s < plan.stages; ++s)
+    if (plan.dp_width(s) != plan.dp_width(0)) return {};
+  const auto all = static_cast<std::int64_t>(plan.microbatches(0, 0, 0).size());
+  constexpr std::int64_t usual_cycles = 12;   // what is left out has to be whole cycles; they are of 1, 2, 3 or 4 microbatches
+  std::vector<std::int64_t> out;
+  for (std::int64_t warm : {3 * plan.stages + 8, 8 * plan.stages + 32})
+    if (const std::int64_t left_out = (all - warm) / usual_cycles * usual_cycles; left_out * 2 >= all) out.push_back(all - left_out);
+  return out;
+}
+
 }  // namespace
 
 Expected<GameResult> play(const Plan& plan, const GameOptions& options) {
-  TROUPE_TRY(check_structure(plan));
-  return Game(plan, options).run();
+  if (!options.checked) TROUPE_TRY(check_structure(plan));
+  const std::int64_t all = plan.program_specs[0].microbatches;
+  for (const auto few : options.every_microbatch ? std::vector<std::int64_t>{} : few_microbatches(plan)) {
+    auto result = Game(plan, options, few).run();
+    if (result.ok()) return result;    // what it cannot tell, or what is wrong, the whole game says
+  }
+  return Game(plan, options, all).run();
 }
 
 }  // namespace troupe::runtime
