@@ -15,7 +15,7 @@ void CycleSearch::see(std::int64_t step, std::int64_t microbatch, std::int64_t n
 }
 
 bool repeat(const std::vector<Cycle>& cycles, std::int64_t steps, std::int64_t microbatches, std::vector<PlayedAct>& acts,
-            std::vector<std::int64_t>& commits_ns) {
+            std::vector<std::int64_t>& times_ns) {
   if (static_cast<std::int64_t>(cycles.size()) != steps) return false;
   for (const auto& c : cycles)
     if (c.microbatches < 1 || microbatches % c.microbatches != 0) return false;
@@ -43,7 +43,7 @@ bool repeat(const std::vector<Cycle>& cycles, std::int64_t steps, std::int64_t m
         for (std::int64_t i = 1; i <= times(c); ++i) add(a, delay + i * (c.to_ns - c.from_ns), i * c.microbatches);
   }
   acts = std::move(out);
-  for (auto& ns : commits_ns) ns += later(ns);
+  for (auto& ns : times_ns) ns += later(ns);
   return true;
 }
 

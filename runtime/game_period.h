@@ -20,6 +20,7 @@ namespace troupe::runtime {
 struct PlayedAct {
   Rank rank = 0;
   const PlanActor* actor = nullptr;    ///< of the plan
+  bool shared = false;                 ///< a part of a unit that all stages share
   std::int64_t step = 0;
   std::int32_t microbatch = -1;
   std::int64_t begin_ns = 0, end_ns = 0;
@@ -51,9 +52,9 @@ class CycleSearch {
   std::vector<Cycle> cycles_;
 };
 
-/// Puts `microbatches` more into each step: its cycle as often as that takes. `acts` and `commits_ns` are what was played.
-/// False, and nothing changed, if some step of `steps` has no cycle that divides them.
+/// Puts `microbatches` more into each step: its cycle as often as that takes. `acts` are what was played, `times_ns` other
+/// moments of the game. False, and nothing changed, if some step of `steps` has no cycle that divides them.
 bool repeat(const std::vector<Cycle>& cycles, std::int64_t steps, std::int64_t microbatches, std::vector<PlayedAct>& acts,
-            std::vector<std::int64_t>& commits_ns);
+            std::vector<std::int64_t>& times_ns);
 
 }  // namespace troupe::runtime
