@@ -73,6 +73,8 @@ class ActorCore {
   const ActorSpec& spec() const { return spec_; }
   const Ports& ports() const { return ports_; }
   bool idle() const { return running_.empty(); }
+  /// As Ports::tell: all that decides what this actor does from now on.
+  void tell(std::int64_t origin, std::vector<std::int64_t>& out) const;
   /// What the actor is doing or waiting for, for people.
   std::string explain() const;
 

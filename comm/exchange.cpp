@@ -241,8 +241,7 @@ std::int64_t Route::received_bytes() const {
   return n;
 }
 
-std::uint32_t add_move(Route& route, Rank self, const BoxingPlan& plan, DType dtype, MoveEnds ends,
-                       std::uint32_t first_part) {
+void add_move(Route& route, Rank self, const BoxingPlan& plan, DType dtype, MoveEnds ends, PartNumbers& numbers) {
   Move move;
   move.dtype = dtype;
   move.terms = plan.to_terms > 1 ? 1 : plan.terms;   // P -> P: each place gets its own term, as it is
@@ -253,9 +252,8 @@ std::uint32_t add_move(Route& route, Rank self, const BoxingPlan& plan, DType dt
   if (ends.want) move.want = *ends.want;
   const std::int64_t item = size_of(dtype);
   for (const auto& t : plan.transfers) {
-    const std::uint32_t id = first_part++;
     if (t.from != self && t.to != self) continue;
-    Move::Part part{t, id, -1};
+    Move::Part part{t, 0, -1};
     if (t.from == self && t.to == self) {
       move.locals.push_back(part);
       route.after = true;
@@ -264,19 +262,20 @@ std::uint32_t add_move(Route& route, Rank self, const BoxingPlan& plan, DType dt
         part.staging = reserve(route, t.extent.elements() * item);
         route.before = true;
       }
+      part.id = numbers.sent[t.to]++;
       move.sends.push_back(part);
     } else {
       if (move.terms > 1 || !contiguous_in(t.extent, move.want)) {
         part.staging = reserve(route, t.extent.elements() * item);
         route.after = true;
       }
+      part.id = numbers.received[t.from]++;
       move.receives.push_back(part);
     }
   }
   move.zero = move.wants && !move.want.empty() && move.locals.empty() && move.receives.empty();
   route.after |= move.zero;
   route.moves.push_back(std::move(move));
-  return first_part;
 }
 
 void run_exchange(const Route& route, const ExchangeAct& act, Transport& transport, Stream& stream, ExchangeDone done) {

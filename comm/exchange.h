@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "comm/transport.h"
@@ -35,7 +36,7 @@ struct Move {
 
   struct Part {
     Transfer transfer;
-    std::uint32_t id = 0;              ///< numbers the transfers of the whole exchange; the same at both ends
+    std::uint32_t id = 0;              ///< numbers the transfers of the exchange from one place to another
     std::int64_t staging = -1;         ///< byte offset in staging memory; -1: straight from or to a slot
   };
   std::vector<Part> sends, receives, locals;
@@ -59,10 +60,13 @@ struct MoveEnds {
   const Extent* want = nullptr;        ///< null: this place only sends
   std::int64_t want_offset = 0;
 };
-/// Adds to `route` this place's part of moving one tensor. `first_part` numbers its transfers;
-/// answers the number after the last.
-std::uint32_t add_move(Route& route, Rank self, const BoxingPlan& plan, DType dtype, MoveEnds ends,
-                       std::uint32_t first_part);
+/// How many transfers of an exchange go to, and come from, each other place so far.
+struct PartNumbers {
+  std::map<Rank, std::uint32_t> sent, received;
+};
+/// Adds to `route` this place's part of moving one tensor. Of `plan` it needs the transfers from and to `self` only.
+/// They are numbered link by link in their order, which both ends know.
+void add_move(Route& route, Rank self, const BoxingPlan& plan, DType dtype, MoveEnds ends, PartNumbers& numbers);
 
 /// Identity and memory of one act.
 struct ExchangeAct {

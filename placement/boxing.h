@@ -6,7 +6,8 @@
 //   BX-3  terms are added along the tree of tree.h, so the order never depends on who holds them;
 //   BX-4  which replica serves whom is a pure function of (from, to): both ends compute the same plan.
 //         Of several, the one that has least to send so far (destinations in the order of `to`), then
-//         the nearest rank: loads are even, and neighbours serve each other where that costs nothing;
+//         the nearest rank: loads are even, and neighbours serve each other where that costs nothing.
+//         Axes of one mesh on which both layouts agree divide it into groups that serve themselves;
 //   BX-5  a transfer lies inside one holding of its source and one of its destination: one buffer each.
 #pragma once
 
@@ -49,6 +50,19 @@ Expected<BoxingPlan> plan_boxing(const HoldingSet& from, const std::vector<Holdi
 /// The same between layouts of one shape. Checks both.
 Expected<BoxingPlan> plan_boxing(const Layout& from, const Layout& to);
 
+/// The places among which a place's part of a boxing happens: nobody else sends to one of them, or needs one.
+struct BoxingGroup {
+  std::vector<Holding> from, to;
+  std::int32_t terms = 1, to_terms = 1;
+  bool replicas = true;          ///< false: nothing is held twice, so each transfer stands for itself
+};
+/// Of a boxing on one mesh, those that differ from `rank` only on axes which have a part in it, so that a boxing
+/// along dp never lists tp; of one between two meshes, all. Checks both layouts, which must have one shape.
+Expected<BoxingGroup> boxing_group(const Layout& from, const Layout& to, Rank rank);
+/// The transfers that `rank` sends, receives or keeps: those of the whole plan, in its order. Where the group has no
+/// replicas the work is that of these transfers; with replicas the whole group is planned (BX-4).
+Expected<BoxingPlan> plan_boxing(const BoxingGroup& group, Rank rank);
+
 /// The collective that a boxing amounts to, where one fits: what NCCL would be asked for, what costs
 /// are computed from and what `troupe plan` prints. On one mesh: one axis changes, or several in the
 /// same way (all of them P -> B: one all_reduce of their product), and no later axis cuts the same dim.
@@ -65,6 +79,9 @@ enum class Collective : std::uint8_t {
 };
 const char* to_string(Collective c);
 Collective collective_of(const Layout& from, const Layout& to);
+
+/// What plan_boxing moves between places, by arithmetic.
+std::int64_t direct_bytes(const Layout& from, const Layout& to);
 
 /// Bytes that must cross between places, in total: for each destination, every element it needs times
 /// the terms it does not hold of it itself (S -> B on n places of N bytes in all: (n-1)N; P -> S: (n-1)N).

@@ -94,14 +94,8 @@ Collective collective_of(const Layout& from, const Layout& to) {
   return Collective::send_recv;
 }
 
-std::int64_t lower_bound_bytes(const Layout& from, const Layout& to) {
-  const std::int64_t item = size_of(from.dtype), terms = from.terms();
-  if (collective_of(from, to) == Collective::all_reduce) {
-    std::int64_t group = 1, elements = 0;  // places of one all-reduce; elements summed over all groups
-    for (const auto a : changed_axes(from, to)) group *= from.mesh.axes[a].size;
-    for (std::int64_t p = 0; p < to.mesh.size(); ++p) elements += to.extent_at(p).elements();
-    return item * 2 * (group - 1) * (elements / group);
-  }
+std::int64_t direct_bytes(const Layout& from, const Layout& to) {
+  const std::int64_t terms = from.terms();
   std::int64_t missing = 0;
   const bool keeps_terms = terms > 1 && to.terms() > 1;
   for (std::int64_t p = 0; p < to.mesh.size(); ++p) {
@@ -113,7 +107,15 @@ std::int64_t lower_bound_bytes(const Layout& from, const Layout& to) {
       if (!keeps_terms || own.term == h.term) missing -= intersect(own.extent, h.extent).elements();
     }
   }
-  return item * missing;
+  return size_of(from.dtype) * missing;
+}
+
+std::int64_t lower_bound_bytes(const Layout& from, const Layout& to) {
+  if (collective_of(from, to) != Collective::all_reduce) return direct_bytes(from, to);
+  std::int64_t group = 1, elements = 0;  // places of one all-reduce; elements summed over all groups
+  for (const auto a : changed_axes(from, to)) group *= from.mesh.axes[a].size;
+  for (std::int64_t p = 0; p < to.mesh.size(); ++p) elements += to.extent_at(p).elements();
+  return size_of(from.dtype) * 2 * (group - 1) * (elements / group);
 }
 
 std::vector<Layout> lower_boxing(const Layout& from, const Layout& to) {

@@ -1,6 +1,7 @@
 #include "placement/mesh.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "devices/base/check.h"
 
@@ -34,9 +35,51 @@ std::int64_t Mesh::position(const std::vector<std::int64_t>& coord) const {
   return p;
 }
 
+std::int64_t Mesh::guess(Rank rank) const {
+  if (ranks.empty()) return -1;
+  std::int64_t left = rank - ranks[0], position = 0;   // the longest strides first
+  Rank passed = std::numeric_limits<Rank>::max();   // the stride of the axis before
+  for (std::size_t done = 0; done < axes.size(); ++done) {
+    Rank stride = 0;
+    std::int64_t step = 1, step_of = 1, size_of = 1;
+    for (std::size_t a = axes.size(); a-- > 0; step *= axes[a].size) {
+      if (axes[a].size == 1) continue;
+      if (step >= size()) return -1;   // its axes promise more places than it has
+      const Rank here = ranks[step] - ranks[0];
+      if (here > stride && here < passed) stride = here, step_of = step, size_of = axes[a].size;
+    }
+    if (stride == 0) break;
+    const std::int64_t index = std::clamp<std::int64_t>(left / stride, 0, size_of - 1);
+    left -= index * stride;
+    position += index * step_of;
+    passed = stride;
+  }
+  return left == 0 && position < size() && ranks[position] == rank ? position : -1;
+}
+
 std::int64_t Mesh::find(Rank rank) const {
+  if (const std::int64_t p = guess(rank); p >= 0) return p;
   const auto it = std::find(ranks.begin(), ranks.end(), rank);
   return it == ranks.end() ? -1 : it - ranks.begin();
+}
+
+std::vector<std::int64_t> Mesh::group(std::int64_t position, const std::vector<bool>& free) const {
+  std::vector<std::int64_t> out = {position};
+  std::int64_t step = 1;
+  std::vector<std::int64_t> steps(axes.size());
+  for (std::size_t a = axes.size(); a-- > 0; step *= axes[a].size) {
+    steps[a] = step;
+    if (free[a]) out[0] -= position / step % axes[a].size * step;
+  }
+  for (std::size_t a = 0; a < axes.size(); ++a) {
+    if (!free[a]) continue;
+    std::vector<std::int64_t> more;
+    more.reserve(out.size() * static_cast<std::size_t>(axes[a].size));
+    for (const auto p : out)
+      for (std::int64_t i = 0; i < axes[a].size; ++i) more.push_back(p + i * steps[a]);
+    out = std::move(more);
+  }
+  return out;
 }
 
 int Mesh::axis(const std::string& name) const {
@@ -55,8 +98,10 @@ Mesh Mesh::slice(int axis, std::int64_t index) const {
   Mesh m;
   for (std::size_t i = 0; i < axes.size(); ++i)
     if (static_cast<int>(i) != axis) m.axes.push_back(axes[i]);
-  for (std::int64_t p = 0; p < size(); ++p)
-    if (coord(p)[axis] == index) m.ranks.push_back(ranks[p]);
+  std::int64_t inner = 1;
+  for (std::size_t i = static_cast<std::size_t>(axis) + 1; i < axes.size(); ++i) inner *= axes[i].size;
+  for (std::int64_t p = index * inner; p < size(); p += axes[axis].size * inner)
+    m.ranks.insert(m.ranks.end(), ranks.begin() + p, ranks.begin() + p + inner);
   return m;
 }
 

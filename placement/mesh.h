@@ -31,12 +31,17 @@ struct Mesh {
   /// Coordinates of a position, one per axis.
   std::vector<std::int64_t> coord(std::int64_t position) const;
   std::int64_t position(const std::vector<std::int64_t>& coord) const;
-  /// Position of a rank, or -1.
+  /// Position of a rank, or -1: guessed first, searched for if it is not there.
   std::int64_t find(Rank rank) const;
+  /// Position of a rank where the ranks go up by one stride along each axis, as those of a stage do: by arithmetic, no
+  /// search. -1 if it is not there, which does not mean that it is nowhere.
+  std::int64_t guess(Rank rank) const;
   /// Index of an axis by name, or -1.
   int axis(const std::string& name) const;
   /// Length of an axis by name; 1 when there is no such axis.
   std::int64_t axis_size(const std::string& name) const;
+  /// Positions of the places that have the coordinates of `position` on all axes but the `free` ones, ascending.
+  std::vector<std::int64_t> group(std::int64_t position, const std::vector<bool>& free) const;
   /// The sub-mesh in which `axis` is fixed to `index` (the axis disappears).
   Mesh slice(int axis, std::int64_t index) const;
 

@@ -29,6 +29,7 @@ struct JobOptions {
   bool pin = false;                        ///< each compute thread to a core of its own, rank by rank
   double paced = 0;                        ///< > 0: the paced device at this scale
   bool run_kernels = true;                 ///< paced only
+  bool checked = false;                    ///< App::check has accepted this plan with these options: not again
   int stall_s = 120;                       ///< no act of any worker for so long: give up and say why
   std::function<void(Rank, const std::string&)> on_log;   ///< a line of a worker's log
   std::function<void()> on_ready;          ///< all workers are built: the first step begins

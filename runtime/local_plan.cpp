@@ -12,11 +12,13 @@ namespace {
 
 constexpr std::int64_t page = 4096;
 
-/// Coordinates on the model axes. All meshes of a plan have the same axes in the same order; only dp differs in width.
-std::vector<std::int64_t> model_coord(const Mesh& mesh, std::int64_t position) {
-  auto coord = mesh.coord(position);
-  if (dp_axis(mesh) >= 0) coord[dp_axis(mesh)] = 0;
-  return coord;
+/// The places of `mesh` that have the coordinates on the model axes which `place` has in `of`. All meshes of a plan have
+/// the same axes in the same order; only dp differs in width.
+std::vector<std::int64_t> dp_group(const Mesh& mesh, const Mesh& of, Rank place) {
+  auto coord = of.coord(std::max<std::int64_t>(0, of.find(place)));
+  std::vector<bool> free(mesh.axes.size(), false);
+  if (const int dp = dp_axis(mesh); dp >= 0) coord[dp] = 0, free[dp] = true;
+  return mesh.group(mesh.position(coord), free);
 }
 
 class Localizer {
@@ -157,35 +159,44 @@ class Localizer {
   }
 
   /// A place that only receives, and whose parts are all empty, still gets a message: it is how it learns that an
-  /// act takes place, and of which step.
+  /// act takes place, and of which step. `boxings` get what this place says, or is told.
   void tell_the_empty(const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp, std::vector<BoxingPlan>& boxings) const {
-    const Layout from = plan_.layout(x.moves[0].from, from_dp), to = plan_.layout(x.moves[0].to, to_dp);
+    if (plan_.tensors[x.moves[0].from].mesh == plan_.tensors[x.moves[0].to].mesh) return;   // nobody only receives
+    std::vector<std::pair<Layout, Layout>> moves;
+    for (const auto& m : x.moves) moves.emplace_back(plan_.layout(m.from, from_dp), plan_.layout(m.to, to_dp));
+    const auto& [from, to] = moves[0];
     const bool lanes = plan_.tensors[x.moves[0].from].lane_terms;   // then only those of this place's model coordinates meet
-    const auto own = model_coord(to.mesh, std::max<std::int64_t>(0, to.mesh.find(rank_)));
-    std::int64_t first = 0;
-    while (lanes && model_coord(from.mesh, first) != own) ++first;
+    auto gets = [&, lanes = lanes](std::int64_t p) {
+      return std::any_of(moves.begin(), moves.end(), [&](const auto& m) {
+        const Holding h = m.second.holding_at(p);
+        const bool zeros = !lanes && m.first.terms() == 1 && h.term.lo > 0;
+        return !h.extent.empty() && !zeros;
+      });
+    };
+    const std::int64_t first = lanes ? dp_group(from.mesh, to.mesh, rank_).front() : 0;
     const Rank teller = from.mesh.ranks[first];
-    for (std::int64_t p = 0; p < to.mesh.size(); ++p) {
+    for (const auto p : lanes ? dp_group(to.mesh, to.mesh, rank_) : to.mesh.group(0, std::vector<bool>(to.mesh.axes.size(), true))) {
       const Rank rank = to.mesh.ranks[p];
-      bool told = from.mesh.find(rank) >= 0 || (lanes && model_coord(to.mesh, p) != own);
-      for (const auto& b : boxings)
-        for (const auto& t : b.transfers) told |= t.to == rank;
-      if (told) continue;
+      if ((rank != rank_ && teller != rank_) || from.mesh.find(rank) >= 0 || gets(p)) continue;
       const Term term = lanes ? tree_cover(plan_.owned_lanes(0, plan_.stage_of(teller), plan_.dp_index(teller)), plan_.lanes_for(0)).front()
                               : from.holding_at(first).term;
       boxings[0].transfers.push_back({teller, rank, to.extent_at(p), term});
     }
   }
 
+  Expected<BoxingPlan> own_boxing(const PlanExchange::Pair& move, const Layout& from, const Layout& to) const {
+    if (plan_.tensors[move.from].lane_terms) return plan_boxing(lane_group(plan_, move.from, move.to, rank_), rank_);
+    TROUPE_ASSIGN(const BoxingGroup group, boxing_group(from, to, rank_));
+    return plan_boxing(group, rank_);
+  }
+
   Status add_route(LocalActor& l, const PlanActor& a, const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp) {
     comm::Route route;
-    std::uint32_t part = 0;
+    comm::PartNumbers numbers;
     std::vector<BoxingPlan> boxings;
     for (const auto& move : x.moves) {
-      const PlanTensor& ft = plan_.tensors[move.from];
-      const Layout from = plan_.layout(move.from, from_dp), to = plan_.layout(move.to, to_dp);
-      auto boxing = ft.lane_terms ? lane_boxing(plan_, move.from, move.to, rank_) : plan_boxing(from, to);
-      if (!boxing.ok()) return boxing.status().in("exchange '" + x.name + "', tensor '" + ft.name + "'");
+      auto boxing = own_boxing(move, plan_.layout(move.from, from_dp), plan_.layout(move.to, to_dp));
+      if (!boxing.ok()) return boxing.status().in("exchange '" + x.name + "', tensor '" + plan_.tensors[move.from].name + "'");
       boxings.push_back(*std::move(boxing));
     }
     tell_the_empty(x, from_dp, to_dp, boxings);
@@ -216,7 +227,7 @@ class Localizer {
         ends.want = &want;
         ends.want_offset = c.offsets[at.index];
       }
-      part = comm::add_move(route, rank_, boxings[i], ft.dtype, std::move(ends), part);
+      comm::add_move(route, rank_, boxings[i], ft.dtype, std::move(ends), numbers);
     }
     std::vector<Rank> peers;
     for (const auto& m : route.moves) {
@@ -286,20 +297,18 @@ class Localizer {
 
 }  // namespace
 
-Expected<BoxingPlan> lane_boxing(const Plan& plan, std::int32_t gradient, std::int32_t to, Rank self) {
+BoxingGroup lane_group(const Plan& plan, std::int32_t gradient, std::int32_t to, Rank self) {
   const PlanTensor &grad = plan.tensors[gradient], &share = plan.tensors[to];
   const Mesh &from_mesh = plan.meshes[grad.mesh], &to_mesh = plan.meshes[share.mesh];
-  const auto own = model_coord(to_mesh, to_mesh.find(self));
   const Layout from{grad.shape, grad.dtype, from_mesh, grad.sbp}, result{share.shape, share.dtype, to_mesh, share.sbp};
-  const auto lanes = plan.lanes_for(0);
-  std::vector<Holding> have, want;
-  for (std::int64_t p = 0; p < from_mesh.size(); ++p)
-    if (model_coord(from_mesh, p) == own)
-      for (const Term& node : tree_cover(plan.owned_lanes(0, grad.mesh, from_mesh.coord(p)[dp_axis(from_mesh)]), lanes))
-        have.push_back({from_mesh.ranks[p], from.extent_at(p), node});
-  for (std::int64_t p = 0; p < to_mesh.size(); ++p)
-    if (model_coord(to_mesh, p) == own) want.push_back({to_mesh.ranks[p], result.extent_at(p), {}});
-  return plan_boxing(HoldingList(std::move(have), lanes), want);
+  BoxingGroup group;
+  group.terms = plan.lanes_for(0);
+  group.replicas = false;   // a lane has one owner
+  for (const auto p : dp_group(from_mesh, to_mesh, self))
+    for (const Term& node : tree_cover(plan.owned_lanes(0, grad.mesh, from_mesh.coord(p)[dp_axis(from_mesh)]), group.terms))
+      group.from.push_back({from_mesh.ranks[p], from.extent_at(p), node});
+  for (const auto p : dp_group(to_mesh, to_mesh, self)) group.to.push_back({to_mesh.ranks[p], result.extent_at(p), {}});
+  return group;
 }
 
 std::vector<std::int64_t> state_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total) {

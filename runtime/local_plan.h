@@ -62,7 +62,7 @@ Expected<LocalPlan> local_plan(const Plan& plan, Rank rank);
 
 /// The reduction of a gradient along dp, among the places that share `self`'s model coordinates: lane nodes
 /// (placement/tree.h) are the terms, each place's extent of `to` the result.
-Expected<BoxingPlan> lane_boxing(const Plan& plan, std::int32_t gradient, std::int32_t to, Rank self);
+BoxingGroup lane_group(const Plan& plan, std::int32_t gradient, std::int32_t to, Rank self);
 
 /// Index of the parameter state of a local update actor: byte offsets of its params' moments, in order.
 std::vector<std::int64_t> state_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total);

@@ -43,6 +43,8 @@ std::int32_t Plan::workers() const {
 
 std::int32_t Plan::stage_of(Rank rank) const {
   for (std::int32_t s = 0; s < stages; ++s)
+    if (meshes[s].guess(rank) >= 0) return s;
+  for (std::int32_t s = 0; s < stages; ++s)
     if (meshes[s].find(rank) >= 0) return s;
   return -1;
 }

@@ -1,5 +1,6 @@
 // Exchanges: boxings that travel together, one actor at each end.
 #include <algorithm>
+#include <deque>
 
 #include "runtime/local_plan.h"
 #include "runtime/planner.h"
@@ -63,21 +64,80 @@ Ends Planner::add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>&
   return ends;
 }
 
-void Planner::cost_exchanges() {
-  for (auto& x : plan_.exchanges) {
+namespace {
+
+/// What moving one tensor costs. Layers repeat each other's boxings: each is worked out once.
+class MoveCosts {
+ public:
+  explicit MoveCosts(const Plan& plan) : plan_(plan) {}
+
+  struct Cost {
+    Collective collective = Collective::none;
+    std::int64_t bytes = 0;   // of the whole job
     double seconds = 0;
-    for (std::size_t i = 0; i < x.moves.size(); ++i) {
-      const PlanTensor& from = plan_.tensors[x.moves[i].from];
-      // The first dp coordinate stands for all: widths and shares differ by one unit at most.
-      Layout a = plan_.layout(x.moves[i].from, 0), b = plan_.layout(x.moves[i].to, 0);
-      if (i == 0) x.collective = collective_of(a, b);
-      const auto plan = from.lane_terms ? lane_boxing(plan_, x.moves[i].from, x.moves[i].to, b.mesh.ranks[0]) : plan_boxing(a, b);
-      if (!plan.ok()) continue;   // local_plan() reports it with its names
+  };
+  const Cost& of(const PlanExchange::Pair& move) {
+    auto& known = known_[{plan_.tensors[move.from].mesh, plan_.tensors[move.to].mesh}];
+    for (const auto& [pair, cost] : known)
+      if (alike(pair.from, move.from) && alike(pair.to, move.to)) return cost;
+    return known.emplace_back(move, work_out(move)).second;
+  }
+
+ private:
+  bool alike(std::int32_t one, std::int32_t other) const {
+    PlanTensor a = plan_.tensors[one];
+    a.name = plan_.tensors[other].name;
+    return a == plan_.tensors[other];
+  }
+
+  Cost work_out(const PlanExchange::Pair& move) const {
+    // The first dp coordinate stands for all: widths and shares differ by one unit at most.
+    const Layout from = plan_.layout(move.from, 0), to = plan_.layout(move.to, 0);
+    const bool lanes = plan_.tensors[move.from].lane_terms;
+    Cost cost{collective_of(from, to), 0, 0};
+    for (const Rank rank : {to.mesh.ranks.front(), to.mesh.ranks.back()}) {
+      const auto group = lanes ? Expected(lane_group(plan_, move.from, move.to, rank)) : boxing_group(from, to, rank);
+      if (!group.ok()) return cost;   // local_plan() reports it with its names
+      cost.seconds = std::max(cost.seconds, slowest_s(*group, size_of(from.dtype)));
       // Lanes meet once for each coordinate on the model axes.
-      x.bytes += plan->moved_bytes(size_of(from.dtype)) * (from.lane_terms ? b.mesh.size() / b.mesh.axis_size("dp") : 1);
-      seconds += boxing_seconds(*plan, size_of(from.dtype), plan_.costs);
+      if (lanes) cost.bytes = lane_bytes(*group) * (to.mesh.size() / static_cast<std::int64_t>(group->to.size()));
     }
-    x.seconds = seconds;
+    if (!lanes) cost.bytes = direct_bytes(from, to);
+    return cost;
+  }
+
+  /// At each end the first place has the largest part and the last one the fewest neighbours on its node.
+  double slowest_s(const BoxingGroup& group, std::int64_t item) const {
+    double seconds = 0;
+    for (const auto* end : {&group.from, &group.to})
+      for (const Rank rank : {end->front().holder, end->back().holder})
+        if (const auto own = plan_boxing(group, rank); own.ok()) seconds = std::max(seconds, boxing_seconds(*own, item, plan_.costs));
+    return seconds;
+  }
+
+  /// Each place needs every node that it does not hold itself, of its share.
+  static std::int64_t lane_bytes(const BoxingGroup& group) {
+    std::map<Rank, std::int64_t> held;
+    for (const auto& h : group.from) ++held[h.holder];
+    std::int64_t elements = 0;
+    for (const auto& h : group.to) elements += h.extent.elements() * (static_cast<std::int64_t>(group.from.size()) - held[h.holder]);
+    return elements * size_of(DType::f32);
+  }
+
+  const Plan& plan_;
+  std::map<std::pair<std::int32_t, std::int32_t>, std::deque<std::pair<PlanExchange::Pair, Cost>>> known_;   // by meshes
+};
+
+}  // namespace
+
+void Planner::cost_exchanges() {
+  MoveCosts costs(plan_);
+  for (auto& x : plan_.exchanges) {
+    x.collective = costs.of(x.moves[0]).collective;
+    for (const auto& move : x.moves) {
+      x.bytes += costs.of(move).bytes;
+      x.seconds += costs.of(move).seconds;
+    }
   }
 }
 

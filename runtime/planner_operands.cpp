@@ -109,10 +109,11 @@ std::int64_t Planner::place_scratch(std::vector<PlanOp>& ops,
 }
 
 void Planner::finish_actors() {
+  std::vector<std::int32_t> copies(plan_.roles.size(), 0);   // most of any place, by stage
+  for (std::int32_t s = 0; s < plan_.stages; ++s)
+    for (std::int64_t i = 0; i < plan_.dp_width(s) && plan_.trains; ++i) copies[s] = std::max(copies[s], plan_.grad_copies(s, i));
   for (std::size_t p = 0; p < plan_.params.size(); ++p)
-    for (auto s : low_.params[p].stages)
-      for (std::int64_t i = 0; i < plan_.dp_width(s) && plan_.trains; ++i)
-        plan_.params[p].grad_copies = std::max(plan_.params[p].grad_copies, plan_.grad_copies(s, i));
+    for (auto s : low_.params[p].stages) plan_.params[p].grad_copies = std::max(plan_.params[p].grad_copies, copies[s]);
   for (auto& role : plan_.roles)
     for (auto& a : role.actors) {
       if (a.kind == PlanActor::Kind::norm || a.kind == PlanActor::Kind::update || a.kind == PlanActor::Kind::digest) {

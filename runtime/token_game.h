@@ -3,8 +3,9 @@
 // model it is the simulator.
 //
 // Places that behave alike are played once: along tp always, along dp where every stage has the same
-// width (the largest share stands for all). One run proves all timings for marked graphs: one writer per
-// channel, no data-dependent choice (Commoner et al., 1971).
+// width (the largest share stands for all). Microbatches of a steady state are not played again and again
+// (game_period.h). One run proves all timings for marked graphs: one writer per channel, no data-dependent
+// choice (Commoner et al., 1971).
 #pragma once
 
 #include <string>
@@ -20,6 +21,8 @@ struct GameOptions {
   double hop_s = 0;                    ///< added to every exchange
   bool every_program = true;           ///< also run the other programs once
   bool unlimited_slots = false;        ///< what no back-pressure would give
+  bool checked = false;                ///< the plan has passed check_structure
+  bool every_microbatch = false;       ///< plays them all, also where a steady state tells the rest (game_period.h)
   /// >= 0: all forward (backward) segments of a stage together take this long per microbatch; everything
   /// else takes no time.
   double forward_s = -1, backward_s = -1;
@@ -46,6 +49,7 @@ struct GameResult {
   std::vector<std::int32_t> peak_stash;    ///< per stage: most microbatches between its own forward and backward work
   std::vector<MemoryUse> memory;       ///< per representative place
   std::vector<Rank> places;            ///< who was played
+  std::int64_t played_microbatches = 0;    ///< of program 0, per step and place; the others repeat them
 };
 
 /// Plays the game. Error: the structure, or a deadlock with every actor's wait, by name.

@@ -17,6 +17,7 @@ inline bool sensible(double seconds) { return std::isfinite(seconds) && seconds 
 
 /// Whether the places of a stage are among those of a mesh.
 inline bool holds(const Plan& plan, std::int32_t mesh, std::int32_t stage) {
+  if (mesh < plan.stages) return mesh == stage;
   return plan.meshes[mesh].find(plan.meshes[stage].ranks[0]) >= 0;
 }
 

@@ -377,6 +377,14 @@ class RoleCheck {
     return {};
   }
 
+  /// Every place of the stage has the same part of two tensors of one shape.
+  bool same_parts(std::int32_t a, std::int32_t b) const {
+    const PlanTensor &x = plan_.tensors[a], &y = plan_.tensors[b];
+    if (x.mesh == y.mesh && x.rate == y.rate && x.shape == y.shape && x.sbp == y.sbp) return true;
+    const auto& ranks = plan_.meshes[stage_].ranks;
+    return std::all_of(ranks.begin(), ranks.end(), [&](Rank r) { return plan_.extent(a, r) == plan_.extent(b, r); });
+  }
+
   /// The gradients are whole sums, those of all uses in the same parts, and there is room to add them up. An update's
   /// parts are the parameter's; those of a norm are compared over the stages when all have been seen.
   Status check_gradients(const PlanActor& a, const PlanParamRef& ref) {
@@ -393,8 +401,7 @@ class RoleCheck {
                              : g.mesh == plan_.tensors[p.tensor].mesh &&
                                    std::none_of(g.sbp.begin(), g.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); });
       bool fits = g.dtype == DType::f32 && g.rate == Rate::step && g.shape == plan_.tensors[p.tensor].shape && whole;
-      for (Rank r : plan_.meshes[stage_].ranks)
-        fits = fits && plan_.extent(tensor, r) == plan_.extent(a.kind != PlanActor::Kind::update ? first : p.share >= 0 ? p.share : p.tensor, r);
+      fits = fits && same_parts(tensor, a.kind != PlanActor::Kind::update ? first : p.share >= 0 ? p.share : p.tensor);
       if (!fits) return refuse("'" + a.name + "' takes '" + g.name + "' for a gradient of parameter '" + p.name + "'");
       if (a.kind != PlanActor::Kind::norm) continue;
       // NU-2: a row is summed in one place, whatever dp is.

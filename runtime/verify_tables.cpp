@@ -60,8 +60,8 @@ Status check_meshes(const Plan& plan) {
       return invalid(where + "has no ranks, or one twice");
     std::int64_t covered = 0;   // it is a union of stages
     for (std::int32_t s = 0; s < plan.stages; ++s)
-      for (Rank r : plan.meshes[s].ranks)
-        if (holds(plan, static_cast<std::int32_t>(m), s)) covered += mesh.find(r) >= 0 ? 1 : mesh.size();
+      if (holds(plan, static_cast<std::int32_t>(m), s))
+        for (Rank r : plan.meshes[s].ranks) covered += mesh.find(r) >= 0 ? 1 : mesh.size();
     if (covered != mesh.size()) return invalid(where + "is not made of whole stages");
   }
   return {};

@@ -55,6 +55,7 @@ Expected<Predicted> predict(const Plan& plan) {
   Predicted out;
   GameOptions training;
   training.every_program = false;
+  training.checked = true;
   TROUPE_ASSIGN(out.game, play(plan, training));
   for (Rank r : out.game.places) {
     TROUPE_ASSIGN(LocalPlan local, local_plan(plan, r));

@@ -27,6 +27,7 @@ struct Predicted {
   runtime::GameResult game;
   std::vector<runtime::LocalPlan> places;
 };
+/// Of a plan that verify() has accepted: its structure is not checked again.
 Expected<Predicted> predict(const runtime::Plan& plan);
 
 }  // namespace troupe::lm

@@ -29,7 +29,9 @@ int Training::run() {
   int code = exit_ok;
   if (const Status s = open(code); !s.ok()) return say(s, code);
   if (const auto warning = mesh_warning(p_.mesh, p_.config); !warning.empty()) results_.note("warning: " + warning);
-  const JobResult result = app_.run(plan_, options());
+  JobOptions options = this->options();
+  options.checked = true;   // by open()
+  const JobResult result = app_.run(plan_, std::move(options));
   results_.end_progress();
   Status s = result.status;
   code = result.exit_code;

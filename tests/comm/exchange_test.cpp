@@ -114,15 +114,13 @@ struct Tensor {
 constexpr std::int64_t kLead = 24;   // the wanted extent begins behind this many bytes of the output slot
 
 void plan_ends(std::vector<End>& ends, const BoxingPlan& plan, DType dtype) {
-  std::uint32_t parts = 0;
   for (std::size_t r = 0; r < ends.size(); ++r) {
     MoveEnds m;
     m.have = ends[r].have;
     m.want = ends[r].wants ? &ends[r].want : nullptr;
     m.want_offset = kLead;
-    const auto after = add_move(ends[r].route, static_cast<Rank>(r), plan, dtype, m, 5);
-    if (r) CHECK(after == parts);
-    parts = after;
+    PartNumbers numbers;
+    add_move(ends[r].route, static_cast<Rank>(r), plan, dtype, m, numbers);
     ends[r].staging.assign(static_cast<std::size_t>(ends[r].route.staging_bytes), std::byte{0x5c});
     ends[r].destination.assign(static_cast<std::size_t>(kLead + (ends[r].wants ? ends[r].want.elements() * size_of(dtype) : 0) + 16), std::byte{0x77});
   }
@@ -297,7 +295,8 @@ TEST_CASE("contiguous pieces go straight from slot to slot; only strided or part
     Extent want;
     if (auto p = to.mesh.find(self); p >= 0) want = to.extent_at(p), m.want = &want;
     Route route;
-    add_move(route, self, *plan, DType::f32, m, 0);
+    PartNumbers numbers;
+    add_move(route, self, *plan, DType::f32, m, numbers);
     return route;
   };
   const Layout rows(shape, DType::f32, line(2), {Sbp::S(0)}), columns(shape, DType::f32, line(2), {Sbp::S(1)}),
@@ -360,9 +359,12 @@ TEST_CASE("two tensors of one exchange travel together under parts of their own"
     a.give(e, a_from.extent_at(r), {0, 1});
     b.give(e, a_from.extent_at(r), {0, 1});
     sources[r] = e.source;
-    const auto next = add_move(routes[r], r, *plan, DType::f32, {0, {e.have[0]}, &want, 0}, 0);
-    CHECK(next == plan->transfers.size());
-    add_move(routes[r], r, *plan, DType::f32, {0, {e.have[1]}, &want, 48}, next);
+    PartNumbers numbers;
+    add_move(routes[r], r, *plan, DType::f32, {0, {e.have[0]}, &want, 0}, numbers);
+    add_move(routes[r], r, *plan, DType::f32, {0, {e.have[1]}, &want, 48}, numbers);
+    CHECK(routes[r].moves[0].sends[0].id == 0);
+    CHECK(routes[r].moves[1].sends[0].id == 1);
+    CHECK(routes[r].moves[1].receives[0].id == 1);
   }
   for (Rank r = 0; r < 2; ++r) {
     ExchangeAct act;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "placement/boxing.h"
 #include "placement/cost.h"
@@ -325,6 +326,33 @@ TEST_CASE("BX-4: replicas share the work evenly, neighbours first") {
     for (Rank r = 0; r < 8; ++r) CHECK(plan->sent_bytes(r, 8) == plan->moved_bytes(8) / 8);
     CHECK(plan->transfers == plan_boxing(from, to)->transfers);
   }
+}
+
+TEST_CASE("what one place plans for itself is its part of the whole plan, and arithmetic knows the bytes: 6,000 random pairs") {
+  int alone = 0, divided = 0;
+  for (unsigned seed = 1; seed <= 6'000; ++seed) {
+    std::mt19937 random(seed);
+    const auto [from, to] = random_pair(random);
+    INFO("seed " << seed << ": " << to_string(from) << " -> " << to_string(to));
+    const auto whole = plan_boxing(from, to);
+    if (!whole.ok()) continue;
+    REQUIRE(direct_bytes(from, to) == whole->moved_bytes(kItem));
+    std::set<Rank> ranks(from.mesh.ranks.begin(), from.mesh.ranks.end());
+    ranks.insert(to.mesh.ranks.begin(), to.mesh.ranks.end());
+    for (const Rank rank : ranks) {
+      const auto group = boxing_group(from, to, rank);
+      REQUIRE(group.ok());
+      alone += !group->replicas;
+      divided += from.mesh == to.mesh && group->from.size() < static_cast<std::size_t>(from.mesh.size());
+      const auto own = plan_boxing(*group, rank);
+      REQUIRE_MESSAGE(own.ok(), own.status().message());
+      auto expected = whole->transfers;
+      std::erase_if(expected, [&](const Transfer& t) { return t.from != rank && t.to != rank; });
+      REQUIRE(own->transfers == expected);
+    }
+  }
+  CHECK(alone > 3000);
+  CHECK(divided > 3000);
 }
 
 TEST_CASE("transfers are as large as they can be: boundaries of others do not cut them") {

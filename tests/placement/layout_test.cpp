@@ -22,6 +22,35 @@ TEST_CASE("mesh: row-major positions, slices, names") {
   CHECK(to_string(m) == "{dp: 2, tp: 3}");
 }
 
+TEST_CASE("mesh: every rank is found where it is, in any order of ranks; those in strides without a search") {
+  for (unsigned seed = 1; seed <= 3000; ++seed) {
+    std::mt19937 random(seed);
+    Mesh m = random_mesh(random, static_cast<Rank>(random() % 9));
+    for (std::int64_t p = 0; p < m.size(); ++p) REQUIRE(m.find(m.ranks[p]) == p);
+    for (const Rank absent : {-1, 8 + 64}) REQUIRE(m.find(absent) == -1);
+    // The same places in strides: the first axis varies fastest.
+    Mesh strided = m;
+    for (std::int64_t p = 0; p < m.size(); ++p) {
+      const auto c = m.coord(p);
+      std::int64_t rank = 0;
+      for (std::size_t a = c.size(); a-- > 0;) rank = rank * m.axes[a].size + c[a];
+      strided.ranks[p] = static_cast<Rank>(5 + rank);
+    }
+    for (std::int64_t p = 0; p < m.size(); ++p) REQUIRE(strided.guess(strided.ranks[p]) == p);
+    // A group has all places that differ on the free axes only.
+    std::vector<bool> free;
+    for (std::size_t a = 0; a < m.axes.size(); ++a) free.push_back(random() % 2 == 0);
+    const std::int64_t at = static_cast<std::int64_t>(random()) % m.size();
+    std::vector<std::int64_t> expected;
+    for (std::int64_t p = 0; p < m.size(); ++p) {
+      bool in = true;
+      for (std::size_t a = 0; a < free.size(); ++a) in &= free[a] || m.coord(p)[a] == m.coord(at)[a];
+      if (in) expected.push_back(p);
+    }
+    REQUIRE(m.group(at, free) == expected);
+  }
+}
+
 TEST_CASE("LY-1: each replica set of each term holds every element exactly once") {
   for (unsigned seed = 1; seed <= 2000; ++seed) {
     std::mt19937 random(seed);

@@ -1,0 +1,197 @@
+// The players of the token game: who is at which place, what they tell each other, when an exchange is over. Internal
+// to token_game.cpp (the rules), game_state.cpp (what the steady state is known by), game_result.cpp (what came out).
+#pragma once
+
+#include <cmath>
+#include <deque>
+#include <map>
+#include <memory>
+
+#include "actors/control_port.h"
+#include "devices/sim/sim_device.h"
+#include "runtime/game_period.h"
+#include "runtime/token_game.h"
+
+namespace troupe::runtime {
+
+using actors::ActContext;
+using actors::ActDone;
+using actors::ActorCore;
+using actors::ControlPort;
+using actors::ProgramMask;
+using actors::Token;
+
+inline std::int64_t to_ns(double s) { return static_cast<std::int64_t>(std::llround(s * 1e9)); }
+
+class Game;
+
+class GameActor final : public actors::Outbox {
+ public:
+  GameActor(Game& game, std::int32_t place, std::int32_t index, const LocalActor& local, const PlanActor& plan,
+            bool shared, actors::ActorSpec spec)
+      : game_(game), place_(place), index_(index), local_(local), plan_(plan), core_(std::move(spec), *this, nullptr), shared_(shared) {}
+
+  void arrive(std::int32_t actor, std::int32_t port, const Token& token) override;
+  void ack(std::int32_t actor, std::int32_t port, std::int32_t slot) override;
+  void submit(ActContext context) override;
+  void step_closed(std::int64_t step) override;
+  void failed(const Status& status) override;
+  void on_start(std::uint64_t number);
+  void on_done(std::uint64_t number, std::int64_t begin_ns, std::int64_t end_ns);
+
+  /// Acts once for each microbatch of program 0.
+  bool moves() const { return plan_.program == 0 && plan_.rate == Rate::microbatch; }
+
+  Game& game_;
+  std::int32_t place_, index_;
+  const LocalActor& local_;
+  const PlanActor& plan_;
+  ActorCore core_;
+  const bool shared_;                               // a part of a unit that all stages share
+  double cost_s_ = 0;
+  Stream* stream_ = nullptr;
+  std::vector<std::vector<std::int32_t>> peers_;    // per route: the other places that it meets
+  struct Flight {                                   // an act that is submitted and not done
+    std::uint64_t number = 0;
+    std::int64_t step = 0;
+    std::int32_t microbatch = -1, local = 0;
+  };
+  std::vector<Flight> flights_;
+  Flight& flight(std::uint64_t number) {
+    return *std::find_if(flights_.begin(), flights_.end(), [&](const Flight& f) { return f.number == number; });
+  }
+};
+
+/// What one actor, or the conductor, tells another one at the same place: it arrives before anything else happens.
+struct Mail {
+  enum class Kind : std::uint8_t { begin, token, ack, control_ack, started, done, meet, closed };
+  Kind kind = Kind::begin;
+  GameActor* to = nullptr;             // control_ack: from
+  std::int32_t port = 0, slot = 0;
+  std::uint64_t number = 0;
+  std::int64_t begin_ns = 0, end_ns = 0, step = -1;
+  Token token{};
+};
+
+struct Place {
+  LocalPlan local;
+  std::unique_ptr<SimDevice> device;
+  std::map<std::string, std::unique_ptr<Stream>> streams;
+  std::vector<std::unique_ptr<GameActor>> actors;
+  std::map<std::int32_t, ControlPort> controls;     // by local channel
+  std::vector<std::pair<GameActor*, std::uint64_t>> submitted;   // and not started, in this order
+  std::map<std::string, std::pair<GameActor*, GameActor::Flight>> last;   // act that a stream chose, by stream
+};
+
+/// One game: built, played to its end, measured.
+class Game {
+ public:
+  /// Plays the first `microbatches` of each step of program 0 at every place, and repeats them up to all.
+  Game(const Plan& plan, const GameOptions& options, std::int64_t microbatches)
+      : plan_(plan), options_(options), microbatches_(microbatches) {}
+
+  Expected<GameResult> run();
+
+  /// Fewer microbatches than there are.
+  bool shortened() const { return left_out_ > 0; }
+
+ private:
+  friend class GameActor;
+
+  /// One place for all that behave alike.
+  void choose_places();
+  std::int32_t place_of(Rank rank) const;
+  Status build(Rank rank);
+
+  /// An actor of the first microbatches only.
+  void shorten(actors::ActorSpec& spec);
+
+  /// Whom each act of an exchange waits for.
+  Status introduce(Place& place);
+
+  // ---- the conductor and the session ----------------------------------------------------------
+
+  ProgramMask readers_of(std::int64_t version) const;
+  void push(std::int32_t p, std::int32_t channel, const Token& token);
+
+  void hand_over(std::int32_t p, const actors::Reader& r, const Token& t);
+  void begin(std::int32_t p);
+
+  void go(std::int32_t p, std::int32_t program, std::int64_t step);
+  void step_closed(std::int32_t p, std::int32_t program, std::int64_t step);
+
+  void commit(std::int64_t step);
+
+  // ---- exchanges: an act is over when every peer has begun it ------------------------------------
+
+  struct Meeting {
+    struct Guest {
+      std::int32_t place = 0;
+      GameActor* waits = nullptr;      // null: told
+      std::uint64_t number = 0;
+    };
+    std::vector<Guest> guests;
+    std::int64_t step = -1;
+    bool has(std::int32_t place) const {
+      return std::any_of(guests.begin(), guests.end(), [&](const Guest& g) { return g.place == place; });
+    }
+  };
+  void meet(GameActor& actor, std::uint64_t number);
+
+  // ---- mail ---------------------------------------------------------------------------------------
+
+  void post(Mail mail) { mail_.push_back(std::move(mail)); }
+
+  void deliver();
+  void over(const GameActor& a, std::uint64_t number);
+
+  void finished(GameActor& a, const Mail& m);
+
+  // ---- the steady state ---------------------------------------------------------------------------
+
+  /// At the end of an instant: nobody has anything left to say.
+  void look();
+
+  /// Nobody else's turn on a stream depends on which microbatch is at hand.
+  bool others_rest() const;
+
+  /// All that the future depends on, counted from the act that is `seen_`.
+  std::vector<std::int64_t> state() const;
+
+  // ---- afterwards ---------------------------------------------------------------------------------
+
+  Status check_finished();
+  static bool has_token(const actors::Ports& ports);
+
+  void measure();
+
+  const Plan& plan_;
+  GameOptions options_;
+  SimLoop loop_;
+  GameResult result_;
+  bool collapse_dp_ = true;
+  std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> representative_;
+  std::vector<std::unique_ptr<Place>> places_;
+  std::map<std::pair<std::int32_t, std::int64_t>, std::map<std::int32_t, std::int32_t>> closed_;
+  std::map<std::pair<std::int32_t, std::int64_t>, Meeting> meetings_;
+  std::vector<std::int64_t> commits_ns_;
+  std::int64_t end_ns_ = 0;            // when nothing happened any more
+  std::deque<Mail> mail_;
+  std::vector<PlayedAct> acts_;        // on compute streams
+  Status failure_;
+
+  // What the steady state is known by.
+  struct UnderWay {
+    GameActor* actor;
+    std::uint64_t number;
+    std::int64_t end_ns;
+  };
+  std::int64_t microbatches_, left_out_ = 0;
+  std::int64_t seen_ = -1;             // acts of the first actor that acts once per microbatch
+  std::int64_t closings_ = 0;
+  std::vector<UnderWay> under_way_;    // in the order of their begin
+  std::map<std::int32_t, std::int32_t> attendants_;   // of an exchange, by place
+  CycleSearch search_;
+};
+
+}  // namespace troupe::runtime

@@ -1,0 +1,81 @@
+// Plans for a thousand places and more: what they cost must not grow with the places that take no part.
+#include <doctest/doctest.h>
+
+#include "apps/lm/model.h"
+#include "apps/lm/planning.h"
+#include "runtime/local_plan.h"
+#include "runtime/verify.h"
+
+using namespace troupe;
+using namespace troupe::runtime;
+
+namespace {
+
+Plan plan_175b(const std::string& mesh) {
+  App app;
+  lm::register_actors(app);
+  lm::JobArguments a;
+  a.config_path = TROUPE_SOURCE_DIR "/apps/configs/gpt-175b.toml";
+  a.mesh = mesh;
+  int code = 0;
+  const auto prepared = lm::prepare(a, code);
+  REQUIRE_MESSAGE(prepared.ok(), prepared.status().message());
+  auto plan = lm::make_plan(app, *prepared, "corpus", false);
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  return *std::move(plan);
+}
+
+/// Most places that one place meets in any of its exchanges.
+std::size_t widest_meeting(const Plan& plan, Rank rank) {
+  const auto local = local_plan(plan, rank);
+  REQUIRE_MESSAGE(local.ok(), local.status().message());
+  std::size_t most = 0;
+  for (const auto& a : local->actors)
+    for (const auto& peers : a.peers) most = std::max(most, peers.size());
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("175 B parameters on 1,024 and on 12,288 places: one place of each stage is played, a steady state once") {
+  for (const auto& [mesh, workers, dp] : {std::tuple("dp=8,tp=8,pp=16", 1024, 8), std::tuple("dp=96,tp=8,pp=16", 12288, 96)}) {
+    CAPTURE(mesh);
+    const Plan plan = plan_175b(mesh);
+    CHECK(plan.workers() == workers);
+    REQUIRE(verify(plan).ok());
+    GameOptions training;
+    training.every_program = false;
+    training.checked = true;
+    const auto game = play(plan, training);
+    REQUIRE_MESSAGE(game.ok(), game.status().message());
+    CHECK(game->places.size() == 16);
+    CHECK(game->played_microbatches < 5 * 16);   // of 192 and 16
+    CHECK(game->peak_stash.front() == 16);
+    CHECK(game->peak_stash.back() == 1);
+    // Whom a place meets: those of its dp line, or of its tp line.
+    CHECK(widest_meeting(plan, 0) < static_cast<std::size_t>(std::max(dp, 9)));
+    CHECK(widest_meeting(plan, workers - 1) < static_cast<std::size_t>(std::max(dp, 9)));
+  }
+}
+
+TEST_CASE("a boxing along dp lists the places of one dp line; the last place's transfers are as many as the first one's") {
+  const Plan plan = plan_175b("dp=96,tp=8,pp=16");
+  int gathers = 0, reductions = 0;
+  for (const auto& x : plan.exchanges) {
+    if (x.rate != Rate::step) continue;
+    const auto& move = x.moves[0];
+    const Layout from = plan.layout(move.from, 0), to = plan.layout(move.to, 0);
+    const bool lanes = plan.tensors[move.from].lane_terms;
+    for (const Rank rank : {to.mesh.ranks.front(), to.mesh.ranks.back()}) {
+      const auto group = lanes ? Expected(lane_group(plan, move.from, move.to, rank)) : boxing_group(from, to, rank);
+      REQUIRE_MESSAGE(group.ok(), group.status().message());
+      REQUIRE_MESSAGE(group->to.size() <= 96, x.name);
+      const auto own = plan_boxing(*group, rank);
+      REQUIRE(own.ok());
+      REQUIRE_MESSAGE(own->transfers.size() <= 2 * group->from.size(), x.name);
+    }
+    (lanes ? reductions : gathers) += 1;
+  }
+  CHECK(reductions > 90);
+  CHECK(gathers > 90);
+}

@@ -1,0 +1,144 @@
+// The game that leaves out what a steady state repeats, against the game that plays everything.
+#include "runtime/token_game.h"
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "runtime/game_period.h"
+#include "tests/runtime/mlp.h"
+
+using namespace mlp;
+
+namespace {
+
+struct Drawn {
+  Plan plan;
+  GameOptions options;
+  std::string text;
+};
+
+/// A pipeline with many microbatches, costs that differ from stage to stage, and one of the ways to play it.
+Drawn draw(const kernels::OpSet& ops, unsigned seed) {
+  std::mt19937 random(seed);
+  auto below = [&](std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)); };
+  const std::int64_t stages = 1 + below(4), dp = 1 + below(2);
+  Shape_ s;
+  s.layers = stages + below(4);
+  s.microbatches = dp * (90 + below(60));
+  s.samples = 1;
+  s.width = 4 + below(5);
+  s.hidden = 4 + below(60);
+  s.tied = below(3) == 0;
+  CompileOptions o;
+  o.stages = stage_meshes(std::vector<std::int64_t>(static_cast<std::size_t>(stages), dp));
+  o.lanes = static_cast<std::int32_t>(dp * (1 + below(4)));
+  o.zero = static_cast<std::int32_t>(below(2));
+  o.costs.flops_per_s = 1e6 * static_cast<double>(1 + below(1000));
+  o.costs.launch_s = 1e-7 * static_cast<double>(below(100));
+  o.costs.intra_node = {1e-6 * static_cast<double>(below(40)), 1e7 * static_cast<double>(1 + below(100))};
+  auto p = compile(graph(ops, s), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  GameOptions play;
+  play.every_program = below(2) == 0;
+  play.steps = 1 + below(3);
+  play.hop_s = below(2) ? 0 : 1e-6 * static_cast<double>(below(300));
+  if (below(4) == 0) play.forward_s = 1e-3, play.backward_s = 1e-3 * static_cast<double>(1 + below(3));
+  return {*std::move(p), play,
+          "seed " + std::to_string(seed) + ": " + std::to_string(stages) + " stages, dp " + std::to_string(dp) + ", " +
+              std::to_string(s.microbatches) + " microbatches"};
+}
+
+bool same(const GameAct& a, const GameAct& b) {
+  return a.rank == b.rank && a.actor == b.actor && a.backward == b.backward && a.shared == b.shared && a.program == b.program &&
+         a.step == b.step && a.microbatch == b.microbatch && a.begin_s == b.begin_s && a.end_s == b.end_s;
+}
+
+}  // namespace
+
+TEST_CASE("GP-2: with the steady state repeated, 150 random pipelines give what playing every microbatch gives, to the bit") {
+  const auto ops = kernels::standard_ops();
+  int shorter = 0;
+  for (unsigned seed = 1; seed <= 150; ++seed) {
+    Drawn d = draw(ops, seed);
+    INFO(d.text);
+    const auto few = play(d.plan, d.options);
+    d.options.every_microbatch = true;
+    const auto all = play(d.plan, d.options);
+    REQUIRE_MESSAGE(few.ok(), few.status().message());
+    REQUIRE_MESSAGE(all.ok(), all.status().message());
+    shorter += few->played_microbatches < all->played_microbatches;
+    CHECK(few->step_s == all->step_s);
+    CHECK(few->makespan_s == all->makespan_s);
+    CHECK(few->bubble == all->bubble);
+    CHECK(few->compute_s == all->compute_s);
+    CHECK(few->peak_stash == all->peak_stash);
+    CHECK(few->places == all->places);
+    REQUIRE(few->acts.size() == all->acts.size());
+    for (std::size_t i = 0; i < few->acts.size(); ++i) REQUIRE_MESSAGE(same(few->acts[i], all->acts[i]), "act " << i);
+  }
+  MESSAGE(shorter << " of 150 were played with fewer microbatches");
+  CHECK(shorter > 75);
+}
+
+TEST_CASE("a pipeline of 4,000 microbatches is played with as many as it takes to fill, settle and drain") {
+  const auto ops = kernels::standard_ops();
+  Shape_ s;
+  s.layers = 4;
+  s.microbatches = 4000;
+  s.samples = 1;
+  const auto p = plan(ops, s, {1, 1, 1, 1});
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  GameOptions o;
+  o.forward_s = 1;
+  o.backward_s = 2;
+  const auto r = play(*p, o);
+  REQUIRE_MESSAGE(r.ok(), r.status().message());
+  CHECK(r->played_microbatches < 64);
+  CHECK(r->makespan_s == doctest::Approx((4000 + 3) * 3));   // 1F1B: (M + S - 1)(tF + tB)
+  CHECK(r->peak_stash == std::vector<std::int32_t>{4, 3, 2, 1});
+}
+
+TEST_CASE("GP-1: where places run other microbatches than each other, all are played") {
+  const auto ops = kernels::standard_ops();
+  Shape_ s;
+  s.microbatches = 200;
+  s.samples = 1;
+  const auto p = plan(ops, s, {2, 1});
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  const auto r = play(*p);
+  REQUIRE_MESSAGE(r.ok(), r.status().message());
+  CHECK(r->played_microbatches == 200);
+}
+
+TEST_CASE("a cycle is found when a state returns within one step, and repeated only where it divides what is left out") {
+  CycleSearch search;
+  const std::vector<std::int64_t> a = {1, 2}, b = {1, 3};
+  search.see(0, 5, 100, a);
+  search.see(0, 6, 110, b);
+  CHECK(search.cycles().empty());
+  search.see(1, 7, 120, a);   // another step: no return
+  CHECK(search.cycles().empty());
+  search.see(1, 8, 130, b);
+  search.see(1, 9, 150, a);
+  REQUIRE(search.cycles().size() == 1);
+  CHECK(search.cycles()[0].step == 1);
+  CHECK(search.cycles()[0].from_ns == 120);
+  CHECK(search.cycles()[0].to_ns == 150);
+  CHECK(search.cycles()[0].microbatches == 2);
+
+  PlanActor actor;
+  std::vector<PlayedAct> acts = {{0, &actor, false, 0, 0, 1, 5}, {0, &actor, false, 0, 1, 11, 19}, {0, &actor, false, 0, 2, 21, 25}};
+  std::vector<std::int64_t> commits = {30};
+  const std::vector<Cycle> cycles = {{0, 10, 20, 1}};
+  CHECK_FALSE(repeat(cycles, 2, 3, acts, commits));                 // a step without a cycle
+  CHECK_FALSE(repeat({{0, 10, 20, 2}}, 1, 3, acts, commits));       // 3 is no multiple of 2
+  CHECK(acts.size() == 3);
+  REQUIRE(repeat(cycles, 1, 3, acts, commits));
+  REQUIRE(acts.size() == 6);
+  CHECK(commits == std::vector<std::int64_t>{60});
+  std::vector<std::pair<std::int32_t, std::int64_t>> when;
+  for (const auto& act : acts) when.push_back({act.microbatch, act.begin_ns});
+  std::sort(when.begin(), when.end());
+  CHECK(when == std::vector<std::pair<std::int32_t, std::int64_t>>{{0, 1}, {1, 11}, {2, 21}, {3, 31}, {4, 41}, {5, 51}});
+}
