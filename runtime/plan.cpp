@@ -104,6 +104,12 @@ std::vector<std::int32_t> Plan::microbatches(std::int32_t program, std::int32_t 
   return out;
 }
 
+bool Plan::ordered() const {
+  bool one_width = trains;   // a sequential program must not wait for its later microbatches
+  for (std::int32_t s = 1; s < stages; ++s) one_width &= dp_width(s) == dp_width(0);
+  return pipeline.ordered() && one_width;
+}
+
 Layout Plan::layout(std::int32_t tensor, std::int64_t dp_index) const {
   const PlanTensor& t = tensors[tensor];
   const Mesh& mesh = meshes[t.mesh];

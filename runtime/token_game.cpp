@@ -1,6 +1,7 @@
 #include "runtime/token_game.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -100,6 +101,13 @@ class Game {
     return representative_.at({s, !dp ? rank : collapse_dp_ ? 0 : plan_.dp_index(rank)});
   }
 
+  /// Time that GameOptions gives to one pass through a stage. `predicted`: what the cost model says of each.
+  double given_s(Pass pass, const std::array<double, 3>& predicted) const {
+    const double backward = predicted[static_cast<std::size_t>(Pass::backward)], weights = predicted[static_cast<std::size_t>(Pass::weights)];
+    const double weights_s = weights == 0 ? 0 : options_.weights_s >= 0 ? options_.weights_s : options_.backward_s * weights / (backward + weights);
+    return pass == Pass::forward ? options_.forward_s : pass == Pass::weights ? weights_s : options_.backward_s - weights_s;
+  }
+
   Status build(Rank rank) {
     auto made = local_plan(plan_, rank);
     if (!made.ok()) return made.status();
@@ -109,13 +117,15 @@ class Game {
     place.local = *std::move(made);
     place.device = std::make_unique<SimDevice>(loop_);
     const PlanRole& role = plan_.roles[place.local.stage];
-    double forward = 0, backward = 0;
-    std::int64_t forwards = 0, backwards = 0;
+    std::map<std::pair<std::int32_t, Pass>, std::pair<double, std::int64_t>> passes;   // depth and pass -> cost, segments
+    std::array<double, 3> predicted{};                                                   // of the whole stage, by pass
     for (const auto& l : place.local.actors) {
       const PlanActor& a = role.actors[l.actor];
       if (a.kind != PlanActor::Kind::segment || a.program != 0) continue;
-      (a.backward ? backward : forward) += a.cost_s;
-      ++(a.backward ? backwards : forwards);
+      auto& [cost, segments] = passes[{a.depth, a.pass}];
+      cost += a.cost_s;
+      ++segments;
+      predicted[static_cast<std::size_t>(a.pass)] += a.cost_s;
     }
     for (std::size_t i = 0; i < place.local.actors.size(); ++i) {
       const LocalActor& l = place.local.actors[i];
@@ -129,9 +139,9 @@ class Game {
       if (options_.forward_s >= 0) {
         actor->cost_s_ = 0;
         if (a.kind == PlanActor::Kind::segment && a.program == 0) {
-          const double all = a.backward ? options_.backward_s : options_.forward_s;
-          const double sum = a.backward ? backward : forward;
-          actor->cost_s_ = sum > 0 ? all * a.cost_s / sum : all / static_cast<double>(a.backward ? backwards : forwards);
+          const double all = given_s(a.pass, predicted) / plan_.pipeline.chunks;
+          const auto& [cost, segments] = passes[{a.depth, a.pass}];
+          actor->cost_s_ = cost > 0 ? all * a.cost_s / cost : all / static_cast<double>(segments);
         }
       }
       place.actors.push_back(std::move(actor));
@@ -319,22 +329,32 @@ class Game {
     });
     double first = 1e300, last = 0, busy = 0;
     std::map<Rank, double> per_place;
-    std::map<Rank, std::map<std::int32_t, std::pair<double, double>>> held;   // rank -> microbatch -> forward begins, backward ends
+    std::map<Rank, std::array<double, 3>> per_pass;
+    using Held = std::map<std::pair<std::int32_t, std::int32_t>, std::pair<double, double>>;   // virtual stage, microbatch -> forward begins, backward ends
+    std::map<Rank, Held> held;
     for (const auto& a : result_.acts) {
       if (a.program != 0 || a.step != 0 || a.microbatch < 0) continue;
       first = std::min(first, a.begin_s);
       last = std::max(last, a.end_s);
       busy += a.end_s - a.begin_s;
       per_place[a.rank] += a.end_s - a.begin_s;
+      per_pass[a.rank][static_cast<std::size_t>(a.pass)] += a.end_s - a.begin_s;
       if (a.shared) continue;
-      auto [it, fresh] = held[a.rank].try_emplace(a.microbatch, a.begin_s, a.end_s);
+      auto [it, fresh] = held[a.rank].try_emplace({a.depth, a.microbatch}, a.begin_s, a.end_s);
       it->second.second = std::max(it->second.second, a.end_s);
     }
     if (last > first) {
       result_.makespan_s = last - first;
       result_.bubble = 1 - busy / (result_.makespan_s * static_cast<double>(places_.size()));
     }
-    for (const auto& [rank, s] : per_place) result_.compute_s = std::max(result_.compute_s, s);
+    for (const auto& [rank, s] : per_place)
+      if (s > result_.compute_s) {
+        const auto count = static_cast<double>(plan_.microbatches(0, plan_.stage_of(rank), plan_.dp_index(rank)).size());
+        const auto& [f, b, w] = per_pass[rank];
+        const double waits = published_bubble_s(plan_.pipeline, plan_.stages, f / count, b / count, w / count);
+        result_.compute_s = s;
+        result_.published_bubble = waits / (s + waits);
+      }
     if (commits_ns_.size() >= 2) result_.step_s = static_cast<double>(commits_ns_.back() - commits_ns_[commits_ns_.size() - 2]) * 1e-9;
     else result_.step_s = static_cast<double>(loop_.now_ns()) * 1e-9;
     result_.peak_stash.assign(plan_.stages, 0);
@@ -389,12 +409,12 @@ void GameActor::submit(ActContext c) {
   }
   Task task;
   task.name = plan_.name;
-  task.order = {plan_.priority, c.step, c.microbatch, plan_.run};
+  task.order = {plan_.priority, c.step, c.microbatch, plan_.run, c.turn};
   task.cost_s = cost_s_;
   task.on_start = [this, number] { game_.post([this, number] { core_.started(number); }); };
   task.on_done = [this, c, number, step = c.step, microbatch = c.microbatch](std::int64_t begin, std::int64_t end) {
     if (plan_.stream == "compute")
-      game_.result_.acts.push_back({game_.places_[place_]->local.rank, plan_.name, plan_.backward, game_.plan_.shared(plan_), plan_.program, step,
+      game_.result_.acts.push_back({game_.places_[place_]->local.rank, plan_.name, plan_.pass, plan_.depth, game_.plan_.shared(plan_), plan_.program, step,
                                     microbatch, static_cast<double>(begin) * 1e-9, static_cast<double>(end) * 1e-9});
     if (plan_.gathers()) return game_.post([this, c]() mutable { game_.meet(*this, std::move(c)); });
     game_.post([this, number, begin, end] { core_.done(number, ActDone{{}, begin, end}); });

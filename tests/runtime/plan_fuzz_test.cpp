@@ -56,7 +56,7 @@ class Fields {
       }
       for (auto& a : role.actors) {
         path_ = "actor " + a.name + ".";
-        add("kind", a.kind, "program", a.program, "rate", a.rate, "priority", a.priority, "backward", a.backward, "exchange", a.exchange);
+        add("kind", a.kind, "program", a.program, "rate", a.rate, "priority", a.priority, "pass", a.pass, "depth", a.depth, "takes_turns", a.takes_turns, "exchange", a.exchange);
         add("cost_s", a.cost_s, "scratch_bytes", a.scratch_bytes, "op_scratch_offset", a.op_scratch_offset, "closes_step", a.closes_step);
         list("in", a.in);
         list("out", a.out);

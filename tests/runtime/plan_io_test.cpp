@@ -93,7 +93,9 @@ Plan odd_plan() {
   a.stream = "host";
   a.priority = -3;
   a.run = 0xffffffff;
-  a.backward = true;
+  a.pass = Pass::weights;
+  a.depth = 5;
+  a.takes_turns = true;
   a.in = {1, 2, 3};
   a.out = {4};
   Attrs attrs{{"i", std::int64_t{-5}}, {"d", 0.1}, {"s", std::string("text")}, {"l", std::vector<std::int64_t>{1, -2, 3}},
