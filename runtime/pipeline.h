@@ -5,6 +5,7 @@
 // priorities alone take a wrong one now and then, and the bubble grows by a whole pass.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -105,9 +105,10 @@ std::vector<std::int32_t> Plan::microbatches(std::int32_t program, std::int32_t 
 }
 
 bool Plan::ordered() const {
-  bool one_width = trains;   // a sequential program must not wait for its later microbatches
-  for (std::int32_t s = 1; s < stages; ++s) one_width &= dp_width(s) == dp_width(0);
-  return pipeline.ordered() && one_width;
+  // A program that does not train may be sequential: its first microbatch waits for no later one.
+  bool alike = trains && pipeline.ordered() && meshes[0].axis("stages") < 0;
+  for (std::int32_t s = 1; s < stages; ++s) alike &= dp_width(s) == dp_width(0);
+  return alike;
 }
 
 Layout Plan::layout(std::int32_t tensor, std::int64_t dp_index) const {

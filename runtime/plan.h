@@ -184,8 +184,8 @@ struct Plan {
   /// runs them. Owners take turns where another stage is wider: all of its places work from the first
   /// microbatch on. Every place runs its own in one global order, so no two wait for each other.
   std::vector<std::int32_t> microbatches(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
-  /// Stages of one width begin their passes in pass_order; of different widths as slots and priorities let them, for no
-  /// paper says in which order these should.
+  /// Passes begin in pass_order: where the pipeline has one and the stages are of one width and share no unit. Else they
+  /// begin as slots and priorities let them, for then no paper says in which order they should.
   bool ordered() const;
   /// Lanes that dp coordinate `dp_index` of a stage owns.
   Term owned_lanes(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;

@@ -33,6 +33,7 @@ Expected<Prepared> prepare(const JobArguments& a, int& code) {
 Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& text, bool sample) {
   CompileOptions o;
   o.stages = stage_meshes(p.mesh.dp, p.mesh.tp);
+  TROUPE_ASSIGN(o.pipeline, parse_pipeline(p.config.schedule.pipeline));
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
   o.lanes = static_cast<std::int32_t>(p.config.schedule.lanes);
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);

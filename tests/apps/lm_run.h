@@ -42,10 +42,11 @@ inline std::string corpus() {
 
 inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, const std::vector<std::int64_t>& dp,
                                std::int64_t steps, std::uint64_t seed, std::int64_t tp = 1,
-                               std::int32_t zero = 0) {
+                               std::int32_t zero = 0, const Pipeline& pipeline = {}) {
   CompileOptions o;
   o.stages = stage_meshes(dp, tp);
   o.zero = zero;
+  o.pipeline = pipeline;
   o.lanes = static_cast<std::int32_t>(c.schedule.lanes);
   o.seed = 3;
   auto plan = compile(lm::build_model(c, app.ops(), corpus(), true), o);

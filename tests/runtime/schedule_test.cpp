@@ -159,3 +159,59 @@ TEST_CASE("zero-bubble: the makespan is M(tF + tB + tW) + (S - 1)(tF + tB - tW),
       }
     }
 }
+
+TEST_CASE("a plan has slots for what its order keeps, not more: the sum over chunks is Megatron's peak but for group ends") {
+  const Plan plan = pipeline(interleaved(4), 4, 16);
+  std::vector<std::int32_t> slots;
+  for (const auto& c : plan.roles[0].channels)
+    if (c.name.starts_with("credit")) slots.push_back(c.slots);
+  CHECK(slots == std::vector<std::int32_t>{8, 8, 4, 4});   // Megatron keeps (v - 1)S + 2(S - 1) + 1 = 19 at once
+}
+
+TEST_CASE("zero-bubble: input and weight gradients are actors of their own, and a stage's weights follow s microbatches behind") {
+  const Plan plan = pipeline(zero_bubble, 4, 8);
+  for (const auto& role : plan.roles) {
+    std::set<std::string> names;
+    for (const auto& a : role.actors) {
+      if (a.kind != PlanActor::Kind::segment || a.program != 0) continue;
+      for (const auto& op : a.ops) CHECK((op.op == "linear_dw") == (a.pass == Pass::weights));
+      if (a.pass == Pass::weights) names.insert(a.name);
+    }
+    CHECK(names == std::set<std::string>{"layer" + std::to_string(role.stage) + ".wgrad"});
+    for (const auto& c : role.channels)
+      if (c.writer >= 0 && role.actors[c.writer].pass == Pass::backward && role.actors[c.writer].kind == PlanActor::Kind::segment && c.kind == PlanChannel::Kind::stash)
+        CHECK(c.slots == role.stage + 1);
+  }
+}
+
+TEST_CASE("stages of different widths take any schedule, without an order: slots and priorities are enough to end a step") {
+  for (const Pipeline& schedule : {interleaved(2), zero_bubble})
+    for (const auto& dp : std::vector<std::vector<std::int64_t>>{{1, 2}, {2, 1}, {3, 1, 2}}) {
+      Shape_ s;
+      s.layers = 6;
+      const auto p = plan(ops(), s, dp, 8, 0, schedule);
+      REQUIRE_MESSAGE(p.ok(), p.status().message());
+      CHECK_FALSE(p->ordered());
+      const auto result = play(*p);
+      CHECK_MESSAGE(result.ok(), result.status().message());
+    }
+}
+
+TEST_CASE("a schedule that does not fit is refused, with one that does") {
+  auto refusal = [](const std::vector<std::int64_t>& dp, std::int64_t layers, const Pipeline& schedule) {
+    Shape_ s;
+    s.layers = layers;
+    const auto p = plan(ops(), s, dp, 8, 0, schedule);
+    REQUIRE_FALSE(p.ok());
+    return p.status().message();
+  };
+  CHECK(refusal({1}, 4, interleaved(2)) ==
+        "pipeline schedule interleaved:2 needs pp=2 or more: with one stage there is no bubble to divide; use 1f1b");
+  CHECK(refusal({1, 1}, 4, interleaved(4)) ==
+        "pipeline schedule interleaved:4 on 2 stages needs 8 units (layers) at least, and there are 6: use interleaved:3 or less");
+  CHECK(refusal({1, 1}, 1, interleaved(2)) ==
+        "pipeline schedule interleaved:2 on 2 stages needs 4 units (layers) at least, and there are 3: use 1f1b or fewer stages");
+  CHECK(refusal({1, 1}, 1, interleaved(1)) == "CompileOptions::pipeline is interleaved:1 with 1 chunks a stage: interleaved has 2 or more, others have 1");
+  CHECK(refusal({1, 1}, 1, {Pipeline::Kind::zero_bubble, 2}) ==
+        "CompileOptions::pipeline is zero-bubble with 2 chunks a stage: interleaved has 2 or more, others have 1");
+}
