@@ -357,6 +357,7 @@ TEST_CASE("a fault planted in a random plan is refused by the name of its culpri
     o.seed = seed;
     o.stages = stage_meshes(c.dp);
     o.stage_of_unit = c.stage_of_unit;
+    o.pipeline = c.pipeline;
     o.zero = static_cast<std::int32_t>(seed / 2 % 2);
     const auto good = compile(g, o);
     REQUIRE_MESSAGE(good.ok(), good.status().message());
