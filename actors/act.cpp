@@ -12,7 +12,7 @@ void StreamExecutor::submit(ActContext context, std::function<void()> started, s
   auto status = std::make_shared<Status>();
   Task task;
   task.name = name_;
-  task.order = {priority_, context.step, context.microbatch, run_};
+  task.order = {priority_, context.step, context.microbatch, run_, context.turn};
   task.cost_s = cost_s_;
   task.on_start = std::move(started);
   task.work = [body = body_, context = std::move(context), status](Parallel& parallel) {

@@ -23,6 +23,7 @@ struct ActContext {
   std::int64_t step = 0;               ///< -1 for an actor without inputs: the message will tell
   std::int32_t microbatch = -1;        ///< index within the step, of the whole job; -1: once per step
   std::int32_t local = 0;              ///< index of this act among this actor's acts of the step
+  std::int64_t turn = -1;              ///< on its stream: see TaskOrder
 };
 
 /// How an act ended.

@@ -45,6 +45,7 @@ void ActorCore::pump() {
     const auto per_step = std::max<std::size_t>(1, spec_.microbatches.size());
     c.local = static_cast<std::int32_t>(c.act.number % per_step);
     c.microbatch = spec_.microbatches.empty() ? -1 : spec_.microbatches[c.local];
+    if (!spec_.turns.empty()) c.turn = static_cast<std::int64_t>(c.act.number / per_step) * spec_.turns_per_step + spec_.turns[c.local];
     c.step = -1;
     for (std::size_t i = 0; i < c.act.in.size(); ++i) {
       const Token& token = c.act.in[i].token;

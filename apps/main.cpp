@@ -107,6 +107,7 @@ int main(int argc, char** argv) {
   common(*sim, a);
   sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (instead of the cost model)")->check(milliseconds());
   sim->add_option("--tb", a.tb_ms, "backward time, ms (default: twice --tf)")->check(milliseconds());
+  sim->add_option("--tw", a.tw_ms, "the part of --tb that makes weight gradients, ms (default: as the cost model divides it)")->check(milliseconds());
   sim->add_option("--hop", a.hop_ms, "time of each message between places, ms")->check(milliseconds());
   try {
     cli.parse(argc, argv);

@@ -19,6 +19,7 @@ struct TaskOrder {
   std::int64_t step = 0;
   std::int32_t microbatch = 0;
   std::uint32_t run = 0;         ///< tasks of one (program, direction) chain share it: see ReadyQueue
+  std::int64_t turn = -1;        ///< a stream starts turns 0, 1, 2, .. in this order; -1: any time
 };
 
 /// Parallelism inside one task, lent by the stream. Results must not depend on `threads` (NU-0).

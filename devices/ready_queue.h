@@ -4,9 +4,11 @@
 //   RQ-1  a task that continues the last run (same run, step and microbatch) goes first: a forward
 //         chain that has begun reaches its send before anything else starts;
 //   RQ-2  otherwise lower (priority, step, microbatch), then first come;
-//   RQ-3  a task of negative priority is urgent: it goes before any other and interrupts no run, which goes on after it.
+//   RQ-3  a task of negative priority is urgent: it goes before any other and interrupts no run, which goes on after it;
+//   RQ-4  a task with a turn waits until all lower turns have been popped, while tasks without one pass by.
 //
-// Backward has a lower priority number than forward: with `stash slots = min(S - s, M)` that is 1F1B.
+// Backward has a lower priority number than forward: with `stash slots = min(S - s, M)` that is 1F1B. Turns are how a plan
+// writes other schedules down.
 #pragma once
 
 #include <optional>
@@ -20,7 +22,7 @@ namespace troupe {
 class ReadyQueue {
  public:
   void push(Task task);
-  /// The next task, or none.
+  /// The next task; none if all that are here wait for their turn.
   std::optional<Task> pop();
   bool empty() const { return tasks_.empty(); }
   std::size_t size() const { return tasks_.size(); }
@@ -34,6 +36,7 @@ class ReadyQueue {
   std::vector<Entry> tasks_;
   std::uint64_t arrivals_ = 0;
   std::optional<TaskOrder> last_;
+  std::int64_t next_turn_ = 0;
 };
 
 }  // namespace troupe

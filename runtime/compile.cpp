@@ -15,7 +15,9 @@ Status Planner::run() {
   }
   writer_.assign(plan_.tensors.size(), {});
   readers_.assign(plan_.tensors.size(), {});
+  split_backward();
   make_segments();
+  take_turns();
   make_actors();
   make_exchanges();
   note_readers();
@@ -29,18 +31,30 @@ Status Planner::run() {
 }
 
 Where Planner::add_actor(std::int32_t role, PlanActor actor, std::int32_t depth) {
+  actor.depth = depth;
   auto& actors = plan_.roles[role].actors;
   actors.push_back(std::move(actor));
   const Where where{role, static_cast<std::int32_t>(actors.size()) - 1};
-  depth_[where] = depth;
   return where;
 }
 
-std::int32_t Planner::stash_slots(std::int32_t role, std::int32_t depth) const {
-  // One for each place downstream that could be at work on what this one made: S - s where all are equally wide.
+std::int32_t Planner::slots_between(std::int32_t role, PassAt from, PassAt to) const {
   const auto own = plan_.dp_width(role);
+  if (plan_.ordered()) {
+    const std::int32_t stages = plan_.stages, stage = from.depth % stages;
+    std::int32_t most = 1;
+    for (std::int64_t d = 0; d < own; ++d) {
+      const auto order = pass_order(plan_.pipeline, stages, stage, static_cast<std::int32_t>(plan_.microbatches(0, role, d).size()));
+      most = std::max(most, most_between(order, {from.pass, from.depth / stages}, {to.pass, to.depth / stages}));
+    }
+    return most;
+  }
+  // One for each place that could be at work in between: downstream between forward and backward, S - s where all are
+  // equally wide; upstream between backward and weights.
+  const std::int32_t begin = to.pass == Pass::weights ? 0 : std::min(from.depth, to.depth);
+  const std::int32_t end = from.pass == Pass::forward && to.pass != Pass::forward ? depths_ : std::max(from.depth, to.depth) + 1;
   std::int64_t places = own - 1;
-  for (std::int32_t k = depth; k < depths_; ++k) places += plan_.dp_width(k % plan_.stages);
+  for (std::int32_t k = begin; k < end; ++k) places += plan_.dp_width(k % plan_.stages);
   return static_cast<std::int32_t>(std::min<std::int64_t>(places / own + shared_slack(), plan_.program_specs[0].microbatches));
 }
 
@@ -51,7 +65,31 @@ std::int32_t Planner::shared_slack() const {
   return 0;
 }
 
+std::int32_t Planner::landing_slots(std::int32_t role) const {
+  if (depths_ == plan_.stages || !plan_.ordered()) return 1;
+  const std::int32_t group = slots_between(role, {Pass::forward, role}, {Pass::forward, role + plan_.stages});
+  return 1 + std::max(0, group - plan_.stages);
+}
+
 namespace {
+
+/// Interleaving needs a pipeline to begin with, and a unit for each virtual stage.
+Status check_pipeline(const Pipeline& pipeline, std::int32_t stages, const Graph& graph) {
+  const bool interleaved = pipeline.kind == Pipeline::Kind::interleaved;
+  if (interleaved ? pipeline.chunks < 2 : pipeline.chunks != 1)
+    return invalid("CompileOptions::pipeline is " + to_string(pipeline) + " with " + std::to_string(pipeline.chunks) +
+                   " chunks a stage: interleaved has 2 or more, others have 1");
+  if (!interleaved) return {};
+  if (stages == 1)
+    return invalid("pipeline schedule " + to_string(pipeline) + " needs pp=2 or more: with one stage there is no bubble to divide; use 1f1b");
+  std::int64_t units = 0;
+  for (std::size_t u = 0; u < graph.units().size(); ++u) units += !graph.is_shared(static_cast<std::int32_t>(u));
+  if (std::int64_t{stages} * pipeline.chunks > units)
+    return invalid("pipeline schedule " + to_string(pipeline) + " on " + std::to_string(stages) + " stages needs " +
+                   std::to_string(std::int64_t{stages} * pipeline.chunks) + " units (layers) at least, and there are " + std::to_string(units) +
+                   (units / stages < 2 ? ": use 1f1b or fewer stages" : ": use interleaved:" + std::to_string(units / stages) + " or less"));
+  return {};
+}
 
 /// One stage per unit, in the order of the units, none left out.
 Status check_cuts(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, std::int32_t stages) {
@@ -156,8 +194,9 @@ Expected<Staged> place(const Graph& graph, const CompileOptions& options) {
       return invalid("dp=" + std::to_string(plan.dp_width(s)) + " on stage " + std::to_string(s) + " is more than the " +
                      std::to_string(plan.lanes) + " lanes of a step: use dp=" + std::to_string(plan.lanes) + " or less, or more lanes");
 
-  if (options.interleave < 1) return invalid("CompileOptions::interleave is " + std::to_string(options.interleave) + ": it is 1 or more virtual stages");
-  out.depths = plan.stages * options.interleave;
+  TROUPE_TRY(check_pipeline(options.pipeline, plan.stages, graph));
+  plan.pipeline = options.pipeline;
+  out.depths = plan.stages * options.pipeline.chunks;
   auto stage_of_unit = options.stage_of_unit;
   if (stage_of_unit.empty()) { TROUPE_ASSIGN(stage_of_unit, cut(graph, plan.costs, out.depths)); }
   TROUPE_TRY(check_cuts(graph, stage_of_unit, out.depths));

@@ -7,10 +7,10 @@ namespace troupe::runtime {
 
 struct CompileOptions {
   std::vector<Mesh> stages;                  ///< one mesh per pipeline stage, with ranks 0 .. n-1; see stage_meshes
-  /// One per unit, in order, every stage used; empty: cut by cost. With `interleave` the stages are virtual ones; a
+  /// One per unit, in order, every stage used; empty: cut by cost. Interleaved, the stages are virtual ones; a
   /// shared unit's entry says where it begins and ends.
   std::vector<std::int32_t> stage_of_unit;
-  std::int32_t interleave = 1;               ///< virtual stages of each stage (Narayanan et al., 2021): stage k runs on k mod S
+  Pipeline pipeline;                         ///< order of the stages' work
   std::int32_t lanes = 8;
   std::int32_t zero = 0;                     ///< ZeRO stage (Rajbhandari et al., 2020): 1 divides optimizer state over dp
   std::uint64_t seed = 0;

@@ -2,6 +2,7 @@
 // to token_game.cpp (the rules), game_state.cpp (what the steady state is known by), game_result.cpp (what came out).
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <deque>
 #include <map>
@@ -102,6 +103,8 @@ class Game {
   void choose_places();
   std::int32_t place_of(Rank rank) const;
   Status build(Rank rank);
+  /// Time that GameOptions gives to one pass through a stage. `predicted`: what the cost model says of each.
+  double given_s(Pass pass, const std::array<double, 3>& predicted) const;
 
   /// An actor of the first microbatches only.
   void shorten(actors::ActorSpec& spec);

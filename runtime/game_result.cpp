@@ -62,26 +62,36 @@ void Game::measure() {
   });
   result_.acts.reserve(acts_.size());
   for (const auto& a : acts_)
-    result_.acts.push_back({a.rank, a.actor->name, a.actor->backward, a.shared, a.actor->program, a.step, a.microbatch,
+    result_.acts.push_back({a.rank, a.actor->name, a.actor->pass, a.actor->depth, a.shared, a.actor->program, a.step, a.microbatch,
                             static_cast<double>(a.begin_ns) * 1e-9, static_cast<double>(a.end_ns) * 1e-9});
   double first = 1e300, last = 0, busy = 0;
   std::map<Rank, double> per_place;
-  std::map<Rank, std::map<std::int32_t, std::pair<double, double>>> held;   // rank -> microbatch -> forward begins, backward ends
+  std::map<Rank, std::array<double, 3>> per_pass;
+  using Held = std::map<std::pair<std::int32_t, std::int32_t>, std::pair<double, double>>;   // virtual stage, microbatch -> forward begins, backward ends
+  std::map<Rank, Held> held;
   for (const auto& a : result_.acts) {
     if (a.program != 0 || a.step != 0 || a.microbatch < 0) continue;
     first = std::min(first, a.begin_s);
     last = std::max(last, a.end_s);
     busy += a.end_s - a.begin_s;
     per_place[a.rank] += a.end_s - a.begin_s;
+    per_pass[a.rank][static_cast<std::size_t>(a.pass)] += a.end_s - a.begin_s;
     if (a.shared) continue;
-    auto [it, fresh] = held[a.rank].try_emplace(a.microbatch, a.begin_s, a.end_s);
+    auto [it, fresh] = held[a.rank].try_emplace({a.depth, a.microbatch}, a.begin_s, a.end_s);
     it->second.second = std::max(it->second.second, a.end_s);
   }
   if (last > first) {
     result_.makespan_s = last - first;
     result_.bubble = 1 - busy / (result_.makespan_s * static_cast<double>(places_.size()));
   }
-  for (const auto& [rank, s] : per_place) result_.compute_s = std::max(result_.compute_s, s);
+  for (const auto& [rank, s] : per_place)
+    if (s > result_.compute_s) {
+      const auto count = static_cast<double>(plan_.microbatches(0, plan_.stage_of(rank), plan_.dp_index(rank)).size());
+      const auto& [f, b, w] = per_pass[rank];
+      const double waits = published_bubble_s(plan_.pipeline, plan_.stages, f / count, b / count, w / count);
+      result_.compute_s = s;
+      result_.published_bubble = waits / (s + waits);
+    }
   if (commits_ns_.size() >= 2) result_.step_s = static_cast<double>(commits_ns_.back() - commits_ns_[commits_ns_.size() - 2]) * 1e-9;
   else result_.step_s = static_cast<double>(end_ns_) * 1e-9;
   result_.peak_stash.assign(plan_.stages, 0);

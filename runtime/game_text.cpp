@@ -14,7 +14,8 @@ std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameR
   for (const auto& a : result.acts) {   // in order of their begin
     const auto stage = plan.stage_of(a.rank);
     if (a.program != 0 || a.step != 0 || a.microbatch < 0 || a.shared || a.rank != speaker[stage]) continue;
-    const std::string name = (a.backward ? "B" : "F") + std::to_string(a.microbatch);
+    std::string name = "FBW"[static_cast<int>(a.pass)] + std::to_string(a.microbatch);
+    if (plan.pipeline.chunks > 1) name += "." + std::to_string(a.depth / plan.stages);
     if (seen[stage].insert(name).second) orders[stage].push_back(name);
   }
   return orders;
@@ -41,7 +42,7 @@ std::string game_text(const Plan& plan, const GameResult& result) {
   std::string stash;
   for (auto n : result.peak_stash) stash += (stash.empty() ? "" : " ") + std::to_string(n);
   out += "\nmakespan    " + human_seconds(result.makespan_s) + " (forward and backward of the first step)\n";
-  out += "bubble      " + human_percent(result.bubble) + "\n";
+  out += "bubble      " + human_percent(result.bubble) + " (published for " + to_string(plan.pipeline) + ": " + human_percent(result.published_bubble) + ")\n";
   out += "peak stash  " + stash + " (microbatches between forward and backward, per stage)\n";
   out += "step        " + human_seconds(result.step_s) + " (commit to commit)\n";
   return out;

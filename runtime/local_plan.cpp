@@ -41,6 +41,7 @@ class Localizer {
     choose_actors();
     make_channels();
     make_specs();
+    if (plan_.ordered()) make_turns();
     for (auto& a : local_.actors)
       if (plan_actor(a).kind == PlanActor::Kind::exchange || plan_actor(a).gathers()) TROUPE_TRY(make_routes(a));
     place_memory();
@@ -119,6 +120,17 @@ class Localizer {
         l.out.push_back(channel_at_[id]);
       }
     }
+  }
+
+  /// Turns on the compute stream, in the order of the pipeline's passes.
+  void make_turns() {
+    std::map<std::pair<std::int32_t, Pass>, std::vector<actors::ActorSpec*>> takers;   // chunk and pass
+    for (auto& l : local_.actors)
+      if (const PlanActor& a = plan_actor(l); a.takes_turns) takers[{a.depth / plan_.stages, a.pass}].push_back(&l.spec);
+    std::int32_t turn = 0;
+    for (const PassOf& p : pass_order(plan_.pipeline, plan_.stages, local_.stage, static_cast<std::int32_t>(microbatches_[0].size())))
+      for (actors::ActorSpec* spec : takers[{p.chunk, p.pass}]) spec->turns.push_back(turn++);
+    for (auto& l : local_.actors) l.spec.turns_per_step = turn;
   }
 
   // ---- exchanges ------------------------------------------------------------------------------

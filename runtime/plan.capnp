@@ -32,9 +32,9 @@ struct Op { op @0 :Text; name @1 :Text; attrs @2 :List(Attr); in @3 :List(Operan
 struct ParamRef { param @0 :Int32; index @1 :Int32; grads @2 :List(Pair); }
 struct Actor {
   kind @0 :UInt8; name @1 :Text; program @2 :Int32; rate @3 :UInt8; stream @4 :Text; priority @5 :Int32;
-  run @6 :UInt32; backward @7 :Bool; in @8 :List(Int32); out @9 :List(Int32); ops @10 :List(Op);
+  run @6 :UInt32; pass @7 :UInt8; in @8 :List(Int32); out @9 :List(Int32); ops @10 :List(Op);
   exchange @11 :Int32; params @12 :List(ParamRef); costS @13 :Float64; scratchBytes @14 :Int64;
-  opScratchOffset @15 :Int64; closesStep @16 :Bool;
+  opScratchOffset @15 :Int64; closesStep @16 :Bool; depth @17 :Int32; takesTurns @18 :Bool;
 }
 struct Exchange {
   name @0 :Text; program @1 :Int32; rate @2 :UInt8; moves @3 :List(Pair); collective @4 :UInt8; bytes @5 :Int64;
@@ -65,4 +65,6 @@ struct Plan {
   exchanges @10 :List(Exchange);
   params @11 :List(Param);
   costs @12 :Costs;
+  pipeline @13 :UInt8;
+  chunks @14 :Int32 = 1;
 }

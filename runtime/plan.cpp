@@ -106,6 +106,13 @@ std::vector<std::int32_t> Plan::microbatches(std::int32_t program, std::int32_t 
   return out;
 }
 
+bool Plan::ordered() const {
+  // A program that does not train may be sequential: its first microbatch waits for no later one.
+  bool alike = trains && pipeline.ordered() && meshes[0].axis("stages") < 0;
+  for (std::int32_t s = 1; s < stages; ++s) alike &= dp_width(s) == dp_width(0);
+  return alike;
+}
+
 Layout Plan::layout(std::int32_t tensor, std::int64_t dp_index) const {
   const PlanTensor& t = tensors[tensor];
   const Mesh& mesh = meshes[t.mesh];

@@ -12,6 +12,7 @@
 #include "placement/cost.h"
 #include "placement/tree.h"
 #include "runtime/graph.h"
+#include "runtime/pipeline.h"
 
 namespace troupe::runtime {
 
@@ -96,7 +97,9 @@ struct PlanActor {
   std::string stream;              ///< "compute", "comm" or "host"
   std::int32_t priority = 0;
   std::uint32_t run = 0;
-  bool backward = false;
+  Pass pass = Pass::forward;
+  std::int32_t depth = 0;          ///< virtual stage: chunk depth / S of stage depth mod S
+  bool takes_turns = false;        ///< its acts begin in the order of the plan's pipeline: see Plan::ordered
   std::vector<std::int32_t> in, out;   ///< channels, by port
   std::vector<PlanOp> ops;         ///< segments: the ops; user actors: one, with op = the actor's kind
   std::int32_t exchange = -1;      ///< index into Plan::exchanges; of an update: it gathers what it has updated
@@ -107,6 +110,7 @@ struct PlanActor {
   bool closes_step = false;
   /// An update of shares (ZeRO): its act is over when everybody's shares have arrived in the parameter slot.
   bool gathers() const { return kind == Kind::update && exchange >= 0; }
+  bool backward() const { return pass != Pass::forward; }
   bool operator==(const PlanActor&) const = default;
 };
 const char* to_string(PlanActor::Kind kind);
@@ -156,6 +160,7 @@ struct Plan {
   kernels::AdamW hyper;
   std::vector<Mesh> meshes;        ///< the first `stages` are the stages' own; then unions of stages
   std::int32_t stages = 1;
+  Pipeline pipeline;
   std::vector<PlanRole> roles;     ///< one per stage
   std::vector<PlanTensor> tensors;
   std::vector<PlanExchange> exchanges;
@@ -179,6 +184,9 @@ struct Plan {
   /// runs them. Owners take turns where another stage is wider: all of its places work from the first
   /// microbatch on. Every place runs its own in one global order, so no two wait for each other.
   std::vector<std::int32_t> microbatches(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
+  /// Passes begin in pass_order: where the pipeline has one and the stages are of one width and share no unit. Else they
+  /// begin as slots and priorities let them, for then no paper says in which order they should.
+  bool ordered() const;
   /// Lanes that dp coordinate `dp_index` of a stage owns.
   Term owned_lanes(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
   /// The layout of a tensor; for microbatch rate on the sub-mesh of the one dp coordinate that runs it.

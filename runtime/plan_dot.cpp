@@ -22,7 +22,7 @@ std::string quoted(const std::vector<std::string>& lines) {
 
 const char* look(const PlanActor& a) {
   switch (a.kind) {
-    case PlanActor::Kind::segment: return a.backward ? "shape=box, fillcolor=\"#f7c6b4\"" : "shape=box, fillcolor=\"#bcd9f2\"";
+    case PlanActor::Kind::segment: return a.backward() ? "shape=box, fillcolor=\"#f7c6b4\"" : "shape=box, fillcolor=\"#bcd9f2\"";
     case PlanActor::Kind::user: return "shape=component, fillcolor=\"#f6e3a1\"";
     case PlanActor::Kind::exchange: return "shape=ellipse, fillcolor=\"#d9c8ef\"";
     case PlanActor::Kind::norm: return "shape=diamond, fillcolor=\"#e4e4e4\"";

@@ -140,7 +140,9 @@ void put(wire::Actor::Builder b, const PlanActor& a) {
   b.setStream(a.stream);
   b.setPriority(a.priority);
   b.setRun(a.run);
-  b.setBackward(a.backward);
+  b.setPass(static_cast<std::uint8_t>(a.pass));
+  b.setDepth(a.depth);
+  b.setTakesTurns(a.takes_turns);
   set_numbers(b.initIn(static_cast<unsigned>(a.in.size())), a.in);
   set_numbers(b.initOut(static_cast<unsigned>(a.out.size())), a.out);
   auto ops = b.initOps(static_cast<unsigned>(a.ops.size()));
@@ -177,7 +179,9 @@ PlanActor get(wire::Actor::Reader r) {
   a.stream = r.getStream().cStr();
   a.priority = r.getPriority();
   a.run = r.getRun();
-  a.backward = r.getBackward();
+  a.pass = static_cast<Pass>(r.getPass());
+  a.depth = r.getDepth();
+  a.takes_turns = r.getTakesTurns();
   a.in = numbers<std::int32_t>(r.getIn());
   a.out = numbers<std::int32_t>(r.getOut());
   for (auto op : r.getOps())
@@ -225,6 +229,8 @@ std::vector<std::byte> write_plan(const Plan& p) {
   auto meshes = b.initMeshes(static_cast<unsigned>(p.meshes.size()));
   for (unsigned i = 0; i < p.meshes.size(); ++i) put(meshes[i], p.meshes[i]);
   b.setStages(p.stages);
+  b.setPipeline(static_cast<std::uint8_t>(p.pipeline.kind));
+  b.setChunks(p.pipeline.chunks);
   auto roles = b.initRoles(static_cast<unsigned>(p.roles.size()));
   for (unsigned i = 0; i < p.roles.size(); ++i) {
     const PlanRole& role = p.roles[i];
@@ -290,6 +296,7 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
     p.hyper.weight_decay = h.getWeightDecay();
     for (auto m : r.getMeshes()) p.meshes.push_back(get(m));
     p.stages = r.getStages();
+    p.pipeline = {static_cast<Pipeline::Kind>(r.getPipeline()), r.getChunks()};
     for (auto x : r.getRoles()) {
       PlanRole role;
       role.stage = x.getStage();

@@ -37,7 +37,7 @@ class PlanText {
       bytes += elements(t.shape) * size_of(t.dtype);
     }
     std::string out = "plan: " + counted(plan_.workers(), "worker") + ", " + counted(plan_.stages, "stage") + ", " +
-                      counted(plan_.lanes, "lane") + ", seed " + std::to_string(plan_.seed) + "\n";
+                      "pipeline " + to_string(plan_.pipeline) + ", " + counted(plan_.lanes, "lane") + ", seed " + std::to_string(plan_.seed) + "\n";
     out += "parameters: " + counted(static_cast<std::int64_t>(plan_.params.size()), "tensor") + ", " + std::to_string(params) +
            " elements, " + human_bytes(bytes) + (plan_.trains ? "" : " (no training)") + "\n";
     std::vector<TextRow> programs, meshes;
@@ -57,7 +57,7 @@ class PlanText {
     const Mesh& mesh = plan_.meshes[role.stage];
     double forward = 0, backward = 0;
     for (const auto& a : role.actors)
-      if (a.kind == PlanActor::Kind::segment && a.program == 0) (a.backward ? backward : forward) += a.cost_s;
+      if (a.kind == PlanActor::Kind::segment && a.program == 0) (a.backward() ? backward : forward) += a.cost_s;
     std::string out = "stage " + std::to_string(role.stage) + ": " + join(role.units, [](const auto& u) { return u; }) + "\n";
     out += "  dp " + std::to_string(plan_.dp_width(role.stage)) + ", " + counted(mesh.size(), "place") + "; a microbatch takes " +
            human_seconds(forward) + " forward, " + human_seconds(backward) + " backward\n\n";
@@ -172,7 +172,7 @@ class PlanText {
     out += "  step                   " + human_seconds(r.step_s) + "\n";
     out += "  busiest compute        " + human_seconds(r.compute_s) + share(r.compute_s) + "\n";
     out += "  exposed communication  " + human_seconds(exposed) + share(exposed) + ": step - compute, so bubble, updates and vote too\n";
-    out += "  pipeline bubble        " + human_percent(r.bubble) + " of " + human_seconds(r.makespan_s) + " forward and backward\n";
+    out += "  pipeline bubble        " + human_percent(r.bubble) + " of " + human_seconds(r.makespan_s) + " forward and backward; published for " + to_string(plan_.pipeline) + ": " + human_percent(r.published_bubble) + "\n";
     out += "  peak stash             " + stash + " (microbatches between forward and backward, per stage)\n";
     return out;
   }

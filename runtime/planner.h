@@ -11,14 +11,25 @@ namespace troupe::runtime {
 /// Everything in a slot and in scratch memory begins at a multiple of this: a cache line, an AVX-512 vector.
 inline constexpr std::int64_t plan_alignment = tensor_alignment;
 
-// Lower first. A backward act frees memory and feeds other stages; evaluation uses what is left.
-// Negative: between any two tasks (RQ-3), for what places of several stages wait for.
-enum Priority : std::int32_t { urgent_priority = -1, backward_priority = 0, update_priority = 1, forward_priority = 2, other_priority = 3 };
+// Lower first. A backward act frees memory and feeds other stages; weight gradients feed nobody before the end of the
+// step; evaluation uses what is left. Negative: between any two tasks (RQ-3), for what places of several stages wait for.
+enum Priority : std::int32_t { urgent_priority = -1, backward_priority, update_priority, forward_priority, weights_priority, other_priority };
+
+// Chains of tasks on a stream that continue each other (RQ-1).
+enum Run : std::uint32_t { forward_run, backward_run, weights_run, source_run, update_run, runs_per_program };
+inline std::uint32_t run_of(std::int32_t program, Run run) { return static_cast<std::uint32_t>(program) * runs_per_program + run; }
 
 /// Where an actor is: (role, index). Roles are stages.
 struct Where {
   std::int32_t role = -1, actor = -1;
   auto operator<=>(const Where&) const = default;
+};
+
+/// A pass through a virtual stage.
+struct PassAt {
+  Pass pass = Pass::forward;
+  std::int32_t depth = 0;
+  bool operator==(const PassAt&) const = default;
 };
 
 /// The actors that one node of the graph becomes, by role: one on each stage of its mesh.
@@ -32,16 +43,28 @@ class Planner {
 
  private:
   PlanActor& at(Where w) { return plan_.roles[w.role].actors[w.actor]; }
+  PassAt pass_at(Where w) { return {at(w).pass, at(w).depth}; }
   Where add_actor(std::int32_t role, PlanActor actor, std::int32_t depth);
-  /// 1F1B: how many microbatches virtual stage `depth` runs ahead of its backward work.
-  std::int32_t stash_slots(std::int32_t role, std::int32_t depth) const;
+  /// Slots for what arrives from another virtual stage before its turn. Groups of more than S microbatches arrive while
+  /// their first chunk is still under way.
+  std::int32_t landing_slots(std::int32_t role) const;
   /// Microbatches that a shared unit at the end of the pipeline keeps longer under way: the others' passes begin when
   /// their streams are between two segments.
   std::int32_t shared_slack() const;
+  /// How many microbatches a place keeps from one pass to a later one.
+  std::int32_t slots_between(std::int32_t role, PassAt from, PassAt to) const;
+  /// Who goes first on a stream: of two chunks, for what is farther along.
+  std::int32_t priority(Priority kind, std::int32_t depth) const {
+    return kind * depths_ + (kind == forward_priority ? depths_ - 1 - depth : depth);
+  }
 
   // segments and actors: planner_segments.cpp
   /// A run of ops on one stream is cut where data leaves it and comes back: `part` counts those cuts.
   void make_segments();
+  /// Which ops make parameter gradients and nothing else, if the pipeline splits the backward pass.
+  void split_backward();
+  /// The segments that begin a pass do so in turn.
+  void take_turns();
   void make_actors();
 
   // exchanges: planner_exchanges.cpp
@@ -65,7 +88,7 @@ class Planner {
   /// Error: a feed that nobody reads.
   Status make_channels();
   void add_channel(Where writer, const std::vector<Where>& readers, const std::vector<std::int32_t>& tensors);
-  /// 1F1B where a stage's forward work leaves nothing of its own for its backward work (a lone linear
+  /// Where a stage's forward work leaves nothing of its own for its backward work (a lone linear
   /// layer keeps only its input): a zero-byte stash from its first forward segment to its last backward one.
   void make_credits();
   void make_control();
@@ -106,7 +129,7 @@ class Planner {
   Lowered low_;
   std::int32_t depths_;                                        // virtual stages
   std::int32_t zero_;
-  std::map<Where, std::int32_t> depth_;
+  std::vector<Pass> pass_;                                     // per lowered node
   std::vector<Ends> node_actor_;                               // lowered node -> its actors (boxing: the receiving ends)
   std::map<std::int32_t, Ends> exchange_source_;               // boxing node -> its sending ends
   std::map<Where, std::vector<std::int32_t>> segment_nodes_;

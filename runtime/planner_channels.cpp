@@ -93,24 +93,25 @@ void Planner::add_channel(Where writer, const std::vector<Where>& readers, const
   if (tensors.size() > 1) c.name += "+" + std::to_string(tensors.size() - 1);
   for (auto t : tensors) put(c, t);
   const bool segment = writer.actor >= 0 && at(writer).kind == PlanActor::Kind::segment;
-  const bool forward = writer.actor < 0 || !at(writer).backward;
-  bool to_backward = false, leaves = false;
+  std::int32_t kept = 0;   // microbatches that wait for a later pass
+  bool leaves = false;
   for (const auto& r : readers) {
-    to_backward |= at(r).backward && at(r).kind == PlanActor::Kind::segment;
     leaves |= at(r).stream != "compute";
+    if (writer.actor >= 0 && at(r).program == 0 && at(r).kind == PlanActor::Kind::segment && pass_at(r) != pass_at(writer))
+      kept = std::max(kept, slots_between(writer.role, pass_at(writer), pass_at(r)));
   }
   if (writer.actor < 0) {
     const LoweredNode& feed = low_.nodes[low_.producer[tensors[0]]];
     c.kind = PlanChannel::Kind::feed;
     c.name = feed.op;
     c.after = feed.attrs.text("after");
-  } else if (forward && to_backward) {
+  } else if (kept > 0) {
     // 1F1B: what a forward act leaves for its backward act is what limits how far it runs ahead.
     c.kind = PlanChannel::Kind::stash;
-    c.slots = stash_slots(writer.role, depth_.at(writer)) + (segment ? 0 : 1);
+    c.slots = kept + (segment ? 0 : landing_slots(writer.role));
   } else if (!segment) {
     c.kind = PlanChannel::Kind::boundary;
-    c.slots = 2;
+    c.slots = 1 + landing_slots(writer.role);
   } else {
     c.kind = PlanChannel::Kind::activation;
     c.slots = leaves ? 2 : 1;
@@ -127,14 +128,17 @@ void Planner::make_credits() {
     for (const auto& [w, nodes] : segment_nodes_) {
       const LoweredNode& n = low_.nodes[nodes.front()];
       if (w.role != role || n.depth != k || n.mesh != role || n.program != 0) continue;
-      if (at(w).backward) last = w;
-      else if (first.actor < 0) first = w;
+      if (at(w).pass == Pass::forward) {
+        if (first.actor < 0) first = w;
+      } else if (last.actor < 0 || at(w).pass <= at(last).pass) {
+        last = w;   // the last of those that make input gradients, if any do
+      }
     }
     if (first.actor < 0 || last.actor < 0) continue;
     PlanChannel c;
     c.kind = PlanChannel::Kind::stash;
     c.name = "credit.stage" + std::to_string(k);
-    c.slots = stash_slots(role, k);
+    c.slots = slots_between(role, pass_at(first), pass_at(last));
     connect(std::move(c), first, {last});
   }
 }

@@ -47,15 +47,15 @@ Where Planner::add_exchange(PlanExchange x, Rate rate, std::int32_t role, std::i
   a.name = x.name;
   a.program = x.program;
   a.rate = rate;
-  a.backward = backward;
+  a.pass = backward ? Pass::backward : Pass::forward;
   a.stream = "comm";
-  a.priority = backward ? backward_priority : x.program ? other_priority : forward_priority;
+  a.priority = priority(backward ? backward_priority : x.program ? other_priority : forward_priority, depth);
   a.exchange = static_cast<std::int32_t>(plan_.exchanges.size());
   plan_.exchanges.push_back(std::move(x));
   return add_actor(role, std::move(a), depth);
 }
 
-Where Planner::add_exchange_end(Where other, std::int32_t role) { return add_actor(role, PlanActor(at(other)), depth_.at(other)); }
+Where Planner::add_exchange_end(Where other, std::int32_t role) { return add_actor(role, PlanActor(at(other)), at(other).depth); }
 
 Ends Planner::add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>& roles) {
   Ends ends;

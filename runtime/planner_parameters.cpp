@@ -31,8 +31,8 @@ Status Planner::make_group(const Group& group) {
     u.name = group.name + ".update";
     u.rate = Rate::step;
     u.stream = "compute";
-    u.priority = update_priority;
-    u.run = 3;
+    u.priority = priority(update_priority, 0);
+    u.run = run_of(0, update_run);
     update[s] = add_actor(s, u, 0);
     // The parameter slot: one slot, every reader of every program, the update its in-place writer.
     PlanChannel c;
@@ -52,8 +52,8 @@ Status Planner::make_group(const Group& group) {
     d.program = plan_.program("digest");
     d.rate = Rate::step;
     d.stream = "compute";
-    d.priority = other_priority;
-    d.run = static_cast<std::uint32_t>(d.program * 4);
+    d.priority = priority(other_priority, 0);
+    d.run = run_of(d.program, forward_run);
     readers.insert(add_actor(s, d, 0));
     const auto id = connect(std::move(c), update[s], {readers.begin(), readers.end()});
     const auto& made = plan_.roles[s].channels[id];

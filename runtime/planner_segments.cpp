@@ -5,8 +5,27 @@
 
 namespace troupe::runtime {
 
+namespace {
+
+/// "layer0.fwd", "evaluate.layer0.fwd", "layer0.wgrad".
+std::string segment_name(const Graph& g, std::int32_t program, std::int32_t unit, Pass pass, std::int32_t part) {
+  const char* suffix[] = {".fwd", ".bwd", ".wgrad"};
+  return (program ? g.programs()[program] + "." : "") + g.units()[unit] + suffix[static_cast<int>(pass)] + (part ? "." + std::to_string(part) : "");
+}
+
+}  // namespace
+
+void Planner::split_backward() {
+  for (const LoweredNode& n : low_.nodes) {
+    const bool only_gradients = !n.out.empty() && std::all_of(n.out.begin(), n.out.end(), [&](auto t) { return plan_.tensors[t].lane_terms; });
+    // What all stages do together stays as it is.
+    const bool apart = plan_.pipeline.splits_backward() && only_gradients && n.mesh < plan_.stages;
+    pass_.push_back(apart ? Pass::weights : n.backward ? Pass::backward : Pass::forward);
+  }
+}
+
 void Planner::make_segments() {
-  using Group = std::tuple<std::int32_t, std::int32_t, std::int32_t, bool, Rate>;   // program, mesh, unit, backward, rate
+  using Group = std::tuple<std::int32_t, std::int32_t, std::int32_t, Pass, Rate>;   // program, mesh, unit, pass, rate
   std::map<std::pair<Group, std::int32_t>, Ends> segments;
   std::vector<Group> group(low_.nodes.size());
   std::vector<std::int32_t> part(low_.nodes.size(), 0);
@@ -18,7 +37,7 @@ void Planner::make_segments() {
       group[i] = group[from];
       part[i] = part[from] + (low_.nodes[from].kind == LoweredNode::Kind::op ? 0 : 1);
     } else {
-      group[i] = {n.program, n.mesh, n.unit, n.backward, n.rate};
+      group[i] = {n.program, n.mesh, n.unit, pass_[i], n.rate};
       for (auto t : n.in) {
         const auto from = low_.producer[t];
         if (from < 0 || group[from] != group[i]) continue;
@@ -31,18 +50,18 @@ void Planner::make_segments() {
     auto [it, fresh] = segments.try_emplace({group[i], part[i]});
     if (fresh) {
       PlanActor a;
-      const auto [program, mesh, unit, backward, rate] = group[i];
+      const auto [program, mesh, unit, pass, rate] = group[i];
       a.kind = PlanActor::Kind::segment;
       a.program = program;
       a.rate = rate;
-      a.backward = backward;
+      a.pass = pass;
       a.stream = "compute";
-      a.priority = program != 0 ? other_priority : backward ? backward_priority : forward_priority;
+      const Priority of_pass[] = {forward_priority, backward_priority, weights_priority};
+      a.priority = priority(program != 0 ? other_priority : of_pass[static_cast<int>(pass)], n.depth);
       // Nobody waits for what the first stage's backward work leaves.
-      if (program == 0 && mesh >= plan_.stages && (!backward || n.depth > 0)) a.priority = urgent_priority;
-      a.run = static_cast<std::uint32_t>(program * 4 + (backward ? 1 : 0));
-      a.name = (program ? g_.programs()[program] + "." : "") + g_.units()[unit] + (backward ? ".bwd" : ".fwd") +
-               (part[i] ? "." + std::to_string(part[i]) : "");
+      if (program == 0 && mesh >= plan_.stages && (pass == Pass::forward || n.depth > 0)) a.priority = priority(urgent_priority, n.depth);
+      a.run = run_of(program, static_cast<Run>(pass));
+      a.name = segment_name(g_, program, unit, pass, part[i]);
       for (auto role : plan_.stages_on(mesh)) it->second[role] = add_actor(role, a, n.depth);
     }
     node_actor_[i] = it->second;
@@ -57,6 +76,17 @@ void Planner::make_segments() {
   }
 }
 
+void Planner::take_turns() {
+  std::set<std::tuple<std::int32_t, std::int32_t, Pass>> begun;   // role, virtual stage, pass
+  for (const auto& [w, nodes] : segment_nodes_) {
+    const LoweredNode& n = low_.nodes[nodes.front()];
+    if (!plan_.ordered() || n.program != 0 || n.mesh != w.role) continue;
+    // Forward and backward segments follow the first of their pass by themselves; weight gradients wait for no other.
+    const bool first = begun.insert({w.role, n.depth, at(w).pass}).second;
+    at(w).takes_turns = first || at(w).pass == Pass::weights;
+  }
+}
+
 void Planner::make_actors() {
   for (std::size_t i = 0; i < low_.nodes.size(); ++i) {
     const LoweredNode& n = low_.nodes[i];
@@ -66,8 +96,8 @@ void Planner::make_actors() {
     a.name = n.name;
     a.program = n.program;
     a.stream = "host";
-    a.priority = forward_priority;
-    a.run = static_cast<std::uint32_t>(n.program * 4 + 2);
+    a.priority = priority(forward_priority, n.depth);
+    a.run = run_of(n.program, source_run);
     a.ops.push_back({n.op, n.name, n.attrs, {}, {}});
     for (auto role : plan_.stages_on(n.mesh)) node_actor_[i][role] = add_actor(role, a, n.depth);
   }

@@ -54,6 +54,12 @@ std::int32_t Game::place_of(Rank rank) const {
   return representative_.at({s, !dp ? rank : collapse_dp_ ? 0 : plan_.dp_index(rank)});
 }
 
+double Game::given_s(Pass pass, const std::array<double, 3>& predicted) const {
+  const double backward = predicted[static_cast<std::size_t>(Pass::backward)], weights = predicted[static_cast<std::size_t>(Pass::weights)];
+  const double weights_s = weights == 0 ? 0 : options_.weights_s >= 0 ? options_.weights_s : options_.backward_s * weights / (backward + weights);
+  return pass == Pass::forward ? options_.forward_s : pass == Pass::weights ? weights_s : options_.backward_s - weights_s;
+}
+
 Status Game::build(Rank rank) {
   auto made = local_plan(plan_, rank);
   if (!made.ok()) return made.status();
@@ -63,13 +69,15 @@ Status Game::build(Rank rank) {
   place.local = *std::move(made);
   place.device = std::make_unique<SimDevice>(loop_);
   const PlanRole& role = plan_.roles[place.local.stage];
-  double forward = 0, backward = 0;
-  std::int64_t forwards = 0, backwards = 0;
+  std::map<std::pair<std::int32_t, Pass>, std::pair<double, std::int64_t>> passes;   // depth and pass -> cost, segments
+  std::array<double, 3> predicted{};                                                   // of the whole stage, by pass
   for (const auto& l : place.local.actors) {
     const PlanActor& a = role.actors[l.actor];
     if (a.kind != PlanActor::Kind::segment || a.program != 0) continue;
-    (a.backward ? backward : forward) += a.cost_s;
-    ++(a.backward ? backwards : forwards);
+    auto& [cost, segments] = passes[{a.depth, a.pass}];
+    cost += a.cost_s;
+    ++segments;
+    predicted[static_cast<std::size_t>(a.pass)] += a.cost_s;
   }
   for (std::size_t i = 0; i < place.local.actors.size(); ++i) {
     const LocalActor& l = place.local.actors[i];
@@ -87,9 +95,9 @@ Status Game::build(Rank rank) {
     if (options_.forward_s >= 0) {
       actor->cost_s_ = 0;
       if (a.kind == PlanActor::Kind::segment && a.program == 0) {
-        const double all = a.backward ? options_.backward_s : options_.forward_s;
-        const double sum = a.backward ? backward : forward;
-        actor->cost_s_ = sum > 0 ? all * a.cost_s / sum : all / static_cast<double>(a.backward ? backwards : forwards);
+        const double all = given_s(a.pass, predicted) / plan_.pipeline.chunks;
+        const auto& [cost, segments] = passes[{a.depth, a.pass}];
+        actor->cost_s_ = cost > 0 ? all * a.cost_s / cost : all / static_cast<double>(segments);
       }
     }
     auto& stream = place.streams[a.stream];
@@ -287,7 +295,7 @@ void GameActor::submit(ActContext c) {
   }
   game_.places_[place_]->submitted.push_back({this, number});
   Task task;
-  task.order = {plan_.priority, c.step, c.microbatch, plan_.run};
+  task.order = {plan_.priority, c.step, c.microbatch, plan_.run, c.turn};
   task.cost_s = cost_s_;
   task.on_start = [this, number] { on_start(number); };
   task.on_done = [this, number](std::int64_t begin, std::int64_t end) { on_done(number, begin, end); };
@@ -322,8 +330,9 @@ void GameActor::failed(const Status& status) {
 namespace {
 
 /// With how many microbatches of a step it is worth trying: enough to fill the pipeline, settle and drain. None where
-/// places differ in theirs.
+/// places differ in theirs, or take turns, which count the microbatches of a whole step.
 std::vector<std::int64_t> few_microbatches(const Plan& plan) {
+  if (plan.ordered()) return {};
   for (std::int32_t s = 0; s < plan.stages; ++s)
     if (plan.dp_width(s) != plan.dp_width(0)) return {};
   const auto all = static_cast<std::int64_t>(plan.microbatches(0, 0, 0).size());

@@ -23,16 +23,18 @@ struct GameOptions {
   bool unlimited_slots = false;        ///< what no back-pressure would give
   bool checked = false;                ///< the plan has passed check_structure
   bool every_microbatch = false;       ///< plays them all, also where a steady state tells the rest (game_period.h)
-  /// >= 0: all forward (backward) segments of a stage together take this long per microbatch; everything
-  /// else takes no time.
+  /// >= 0: all forward (backward) segments of a stage together take this long per microbatch, each chunk as long as the
+  /// others; everything else takes no time.
   double forward_s = -1, backward_s = -1;
+  double weights_s = -1;               ///< the part of backward_s that makes weight gradients; -1: as the cost model divides it
 };
 
 /// One act on a compute stream, as played.
 struct GameAct {
   Rank rank = 0;
   std::string actor;
-  bool backward = false;
+  Pass pass = Pass::forward;
+  std::int32_t depth = 0;              ///< virtual stage
   bool shared = false;                 ///< this place's part of a unit that all stages share
   std::int32_t program = 0;
   std::int64_t step = 0;
@@ -44,9 +46,10 @@ struct GameResult {
   double step_s = 0;                   ///< of the last step: from commit to commit
   double makespan_s = 0;               ///< of the first step's forward and backward work
   double bubble = 0;                   ///< 1 - busy / (makespan x stages), first step
+  double published_bubble = 0;         ///< as the schedule's paper has it, if all stages were like the busiest one
   double compute_s = 0;                ///< busiest stream, per step
   std::vector<GameAct> acts;           ///< in order of their start
-  std::vector<std::int32_t> peak_stash;    ///< per stage: most microbatches between its own forward and backward work
+  std::vector<std::int32_t> peak_stash;    ///< per stage: most microbatches between its own forward and backward work, of each chunk
   std::vector<MemoryUse> memory;       ///< per representative place
   std::vector<Rank> places;            ///< who was played
   std::int64_t played_microbatches = 0;    ///< of program 0, per step and place; the others repeat them

@@ -28,6 +28,11 @@ Status check_programs(const Plan& plan) {
   if (plan.stages < 1 || !among(plan.stages - 1, plan.meshes.size()) || plan.programs.empty() ||
       plan.programs.size() != plan.program_specs.size() || plan.lanes < 1)
     return invalid("the plan has no stages, programs or lanes");
+  const auto& pipeline = plan.pipeline;
+  if (pipeline.kind > Pipeline::Kind::zero_bubble || pipeline.chunks < 1 || plan.roles.empty() || !among(pipeline.chunks - 1, plan.roles[0].actors.size()) ||
+      (pipeline.chunks > 1 && pipeline.kind != Pipeline::Kind::interleaved))
+    return invalid("the plan has no pipeline schedule that this version knows: " + to_string(pipeline) + " with " +
+                   std::to_string(pipeline.chunks) + " chunks a stage");
   if (plan.programs.size() > 8 * sizeof(actors::ProgramMask))
     return invalid("the plan has " + std::to_string(plan.programs.size()) + " programs; " +
                    std::to_string(8 * sizeof(actors::ProgramMask)) + " are possible");

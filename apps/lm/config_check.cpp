@@ -6,6 +6,7 @@
 
 #include "apps/lm/config_fields.h"
 #include "apps/lm/mesh_spec.h"
+#include "runtime/pipeline.h"
 
 namespace troupe::lm {
 
@@ -19,16 +20,14 @@ std::string expectation(const Key& key) {
     return fmt::format("a number in {}{:g}, {:g}{}", key.flags & k_lo_open ? '(' : '[', key.lo, key.hi,
                        key.flags & k_hi_open ? ')' : ']');
   } else {
-    return key.choices.empty() ? "a string" : fmt::format("one of \"{}\"", fmt::join(key.choices, "\", \""));
+    return "a string";
   }
 }
 
 template <class T>
 Status check_range(const Key& key, const T& value) {
   bool legal = true;
-  if constexpr (std::is_same_v<T, std::string>) {
-    legal = key.choices.empty() || std::find(key.choices.begin(), key.choices.end(), value) != key.choices.end();
-  } else if constexpr (!std::is_same_v<T, bool>) {
+  if constexpr (!std::is_same_v<T, std::string> && !std::is_same_v<T, bool>) {
     const double x = static_cast<double>(value);
     legal = ((key.flags & k_lo_open) ? x > key.lo : x >= key.lo) && ((key.flags & k_hi_open) ? x < key.hi : x <= key.hi);  // NaN: false
   }
@@ -71,6 +70,8 @@ Status validate(const LmConfig& config) {
     return invalid(fmt::format("'schedule.warmup' = {} exceeds 'schedule.steps' = {}", s.warmup, s.steps));
   if (s.min_lr > s.lr)
     return invalid(fmt::format("'schedule.min_lr' = {} exceeds 'schedule.lr' = {}", s.min_lr, s.lr));
+
+  TROUPE_TRY(runtime::parse_pipeline(s.pipeline).status().in("'schedule.pipeline'"));
 
   if (config.eval.every > 0 && config.eval.fraction == 0)
     return invalid(fmt::format("'eval.fraction' = 0 leaves no text for the evaluation every {} steps ('eval.every')",

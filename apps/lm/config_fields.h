@@ -15,7 +15,6 @@ struct Key {
   const char* meaning;
   double lo = 0, hi = 0;         ///< legal range of a number
   unsigned flags = 0;            ///< k_required, ...
-  std::vector<std::string> choices{};  ///< legal texts; empty: any
 };
 inline constexpr unsigned k_required = 1, k_lo_open = 2, k_hi_open = 4;
 
@@ -45,7 +44,7 @@ void each_field(Config& c, Visit&& visit) {
   visit(Key{"schedule.batch", "sequences per step", 1, 1 << 20, k_required}, c.schedule.batch);
   visit(Key{"schedule.microbatch", "sequences per microbatch", 1, 1 << 20, k_required}, c.schedule.microbatch);
   visit(Key{"schedule.lanes", "leaves of the gradient's reduction tree", 1, 1 << 16}, c.schedule.lanes);
-  visit(Key{"schedule.pipeline", "order of work in a pipeline", 0, 0, 0, {"1f1b"}}, c.schedule.pipeline);
+  visit(Key{"schedule.pipeline", "order of work in a pipeline: \"1f1b\", \"interleaved:V\" with V chunks of layers a stage, \"zero-bubble\""}, c.schedule.pipeline);
 
   visit(Key{"optimizer.beta1", "decay of AdamW's first moment", 0, 1, k_hi_open}, c.optimizer.beta1);
   visit(Key{"optimizer.beta2", "decay of AdamW's second moment", 0, 1, k_hi_open}, c.optimizer.beta2);

@@ -62,6 +62,7 @@ int sim_command(const App& app, const JobArguments& a) {
   if (a.tf_ms >= 0 || a.tb_ms >= 0) {
     options.forward_s = std::max(0.0, a.tf_ms) * 1e-3;
     options.backward_s = (a.tb_ms >= 0 ? a.tb_ms : 2 * a.tf_ms) * 1e-3;
+    if (a.tw_ms >= 0) options.weights_s = std::min(a.tw_ms * 1e-3, options.backward_s);
   }
   auto game = play(*plan, options);
   if (!game.ok()) return say(game.status(), exit_plan);

@@ -29,7 +29,7 @@ struct JobArguments {
   std::vector<std::string> net_devices, worker_prefixes;   ///< per rank
   int stall_s = 120;
   std::string dot;                         ///< plan
-  double tf_ms = -1, tb_ms = -1, hop_ms = 0;   ///< sim
+  double tf_ms = -1, tb_ms = -1, tw_ms = -1, hop_ms = 0;   ///< sim
 };
 
 /// Says on stderr what is wrong; answers the code.

@@ -32,9 +32,10 @@ Expected<Prepared> prepare(const JobArguments& a, int& code) {
 
 namespace {
 
-CompileOptions compile_options(const Prepared& p) {
+Expected<CompileOptions> compile_options(const Prepared& p) {
   CompileOptions o;
   o.stages = stage_meshes(p.mesh.dp, p.mesh.tp, kv_replicas(p.mesh, p.config));
+  TROUPE_ASSIGN(o.pipeline, parse_pipeline(p.config.schedule.pipeline));
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
   o.lanes = static_cast<std::int32_t>(p.config.schedule.lanes);
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
@@ -44,11 +45,13 @@ CompileOptions compile_options(const Prepared& p) {
 }  // namespace
 
 Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& text, bool sample) {
-  return compile(build_model(p.config, app.ops(), text, sample), compile_options(p));
+  TROUPE_ASSIGN(const CompileOptions options, compile_options(p));
+  return compile(build_model(p.config, app.ops(), text, sample), options);
 }
 
 Expected<LayoutChoices> explain_layouts(const App& app, const Prepared& p, bool sample) {
-  return layout_choices(build_model(p.config, app.ops(), "corpus", sample), compile_options(p));
+  TROUPE_ASSIGN(const CompileOptions options, compile_options(p));
+  return layout_choices(build_model(p.config, app.ops(), "corpus", sample), options);
 }
 
 Expected<Predicted> predict(const Plan& plan) {

@@ -43,17 +43,16 @@ void ThreadStream::quiesce() {
 void ThreadStream::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [&] { return stop_ || !queue_.empty(); });
-    if (stop_) return;
-    {
-      Task task = *queue_.pop();
-      running_ = true;
-      lock.unlock();
-      const std::int64_t begin_ns = clock_.now_ns();
-      if (task.on_start) task.on_start();
-      execute_(task, team_, begin_ns);
-      if (task.on_done) task.on_done(begin_ns, clock_.now_ns());
-    }  // what the task owned is gone before quiesce() returns
+    std::optional<Task> task;
+    wake_.wait(lock, [&] { return stop_ || (task = queue_.pop()); });
+    if (!task) return;
+    running_ = true;
+    lock.unlock();
+    const std::int64_t begin_ns = clock_.now_ns();
+    if (task->on_start) task->on_start();
+    execute_(*task, team_, begin_ns);
+    if (task->on_done) task->on_done(begin_ns, clock_.now_ns());
+    task.reset();  // what it owned is gone before quiesce() returns
     lock.lock();
     running_ = false;
     idle_.notify_all();

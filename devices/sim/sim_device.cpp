@@ -55,7 +55,7 @@ class SimStream final : public Stream {
     s->choosing = false;
     if (*s->stuck) return;
     s->running = s->queue.pop();
-    if (!s->running) return;  // quiesced meanwhile
+    if (!s->running) return;  // quiesced meanwhile, or all wait for their turn
     s->begin_ns = s->loop.now_ns();
     const std::uint64_t number = ++s->started;
     const std::int64_t end_ns = s->begin_ns + std::llround(s->running->cost_s * 1e9);

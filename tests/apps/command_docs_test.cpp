@@ -20,13 +20,11 @@ const std::map<std::string, std::string> derived = {{"model.kv_heads", "`model.h
 
 template <class T>
 std::string row(const Key& key, const T& value) {
-  std::string meaning = key.meaning;
-  for (std::size_t i = 0; i < key.choices.size(); ++i) meaning += (i ? ", " : "; one of: ") + key.choices[i];
   const auto known = derived.find(key.name);
   const std::string usual = key.flags & k_required    ? "required"
                             : known != derived.end() ? known->second
                                                      : "`" + nlohmann::json(value).dump() + "`";
-  return "| `" + std::string(key.name) + "` | " + meaning + " | " + usual + " |";
+  return "| `" + std::string(key.name) + "` | " + key.meaning + " | " + usual + " |";
 }
 
 /// The rows of the table below a heading.

@@ -45,6 +45,26 @@ TEST_CASE("NU-1, NU-2: 20 steps of the language model give the same bits on any 
   }
 }
 
+TEST_CASE("NU-2: every pipeline schedule gives the bits of one worker, with evaluation and a sample beside it") {
+  runtime::App app;
+  lm::register_actors(app);
+  std::uint64_t seed = 100;
+  for (const bool tied : {false, true}) {
+    const auto c = config(tied, 7);
+    const auto alone = train(app, c, {1}, 20, 0);
+    REQUIRE_MESSAGE(alone.ok(), alone.status().message());
+    for (const char* name : {"interleaved:2", "zero-bubble"})
+      for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1, 1}, {1, 1, 1}, {1, 1, 1, 1}, {2, 2}, {3, 3}, {2, 1}}) {
+        std::string what = std::string(tied ? "tied, " : "untied, ") + name + ", dp per stage";
+        for (auto d : dp) what += " " + std::to_string(d);
+        CAPTURE(what);
+        const auto other = train(app, c, dp, 20, ++seed, 1, 0, *parse_pipeline(name));
+        REQUIRE_MESSAGE(other.ok(), other.status().message());
+        CHECK(*other == *alone);
+      }
+  }
+}
+
 TEST_CASE("NU-1: message timing and the order of actors change no bit of the language model") {
   runtime::App app;
   lm::register_actors(app);

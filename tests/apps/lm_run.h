@@ -42,10 +42,11 @@ inline std::string corpus() {
 }
 
 inline Expected<Plan> plan_of(const runtime::App& app, const lm::LmConfig& c, const std::vector<std::int64_t>& dp, std::int64_t tp = 1,
-                              std::int32_t zero = 0, const CostModel& costs = {}) {
+                              std::int32_t zero = 0, const Pipeline& pipeline = {}, const CostModel& costs = {}) {
   CompileOptions o;
   o.stages = stage_meshes(dp, tp, lm::kv_replicas({dp, static_cast<std::int64_t>(dp.size()), tp}, c));
   o.zero = zero;
+  o.pipeline = pipeline;
   o.lanes = static_cast<std::int32_t>(c.schedule.lanes);
   o.seed = 3;
   o.costs = costs;
@@ -90,8 +91,8 @@ inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, c
 
 inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, const std::vector<std::int64_t>& dp,
                                std::int64_t steps, std::uint64_t seed, std::int64_t tp = 1,
-                               std::int32_t zero = 0) {
-  TROUPE_ASSIGN(const Plan plan, plan_of(app, c, dp, tp, zero));
+                               std::int32_t zero = 0, const Pipeline& pipeline = {}) {
+  TROUPE_ASSIGN(const Plan plan, plan_of(app, c, dp, tp, zero, pipeline));
   return train(app, c, plan, steps, seed);
 }
 

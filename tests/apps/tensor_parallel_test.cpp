@@ -93,7 +93,7 @@ TEST_CASE("NU-3: with more places than key-value heads a head lies at several, a
   fast.intra_node = fast.inter_node = {0, 1e15};
   for (const Mesh_& m : {Mesh_{{1}, 4}, {{2}, 4}, {{1, 1}, 4}}) {
     CAPTURE(text(m));
-    const auto plan = plan_of(app, c, m.dp, m.tp, 0, fast);
+    const auto plan = plan_of(app, c, m.dp, m.tp, 0, {}, fast);
     REQUIRE_MESSAGE(plan.ok(), plan.status().message());
     bool divided = false;
     for (const auto& t : plan->tensors)

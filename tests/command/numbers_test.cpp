@@ -143,6 +143,11 @@ TEST_CASE("NU-2: ZeRO 1 changes no bit on real processes") {
   CHECK(numbers({"--mesh", "dp=2,tp=2", "--zero", "1", "--set", untied}) == numbers({"--mesh", "tp=2", "--set", untied}));
 }
 
+TEST_CASE("NU-2: pipeline schedules change no bit on real processes") {
+  check_same({{"--mesh", "pp=2", "--set", "schedule.pipeline=interleaved:2"},
+              {"--mesh", "dp=2,pp=2", "--set", "schedule.pipeline=zero-bubble", "--threads", "2"}});
+}
+
 TEST_CASE("another seed gives other numbers, and so do tied embeddings") {
   CHECK(numbers({"--set", "run.seed=2"}).hash != alone(untied).hash);
   CHECK(alone(tied).hash != alone(untied).hash);

@@ -68,3 +68,18 @@ TEST_CASE("RQ-2: first come holds for many equal tasks, whatever was popped in b
   REQUIRE(popped.size() == 15);
   for (int i = 0; i < 15; ++i) CHECK(popped[i] == std::to_string(i));
 }
+
+TEST_CASE("RQ-4: turns start in their order, tasks without one pass by, and a run that has begun goes on") {
+  ReadyQueue queue;
+  queue.push(task("turn 1", {0, 0, 0, 1, 1}));
+  CHECK_FALSE(queue.pop().has_value());
+  CHECK_FALSE(queue.empty());
+  queue.push(task("any time", {9, 0, 0, 2}));
+  CHECK(queue.pop()->name == "any time");
+  queue.push(task("turn 2", {0, 0, 0, 3, 2}));
+  queue.push(task("turn 0", {5, 0, 0, 1, 0}));
+  CHECK(queue.pop()->name == "turn 0");
+  CHECK(queue.pop()->name == "turn 1");
+  queue.push(task("continues turn 1", {8, 0, 0, 1}));
+  CHECK(pop_all(queue) == "continues turn 1 turn 2");
+}

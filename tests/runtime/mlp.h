@@ -74,11 +74,12 @@ struct Result {
 };
 
 inline Expected<Plan> plan(const kernels::OpSet& ops, const Shape_& s, const std::vector<std::int64_t>& dp, std::int32_t lanes = 8,
-                           std::int32_t zero = 0) {
+                           std::int32_t zero = 0, const Pipeline& pipeline = {}) {
   CompileOptions o;
   o.stages = stage_meshes(dp);
   o.lanes = lanes;
   o.zero = zero;
+  o.pipeline = pipeline;
   o.seed = 7;
   return compile(graph(ops, s), o);
 }

@@ -134,7 +134,7 @@ TEST_CASE("1F1B: the order of acts is canonical, stash is S - s, the makespan id
     }
     for (const auto& a : result->acts) {
       if (a.rank != s || a.step != 0 || a.program != 0 || a.microbatch < 0) continue;
-      const std::string act = (a.backward ? "B" : "F") + std::to_string(a.microbatch);
+      const std::string act = (a.pass == Pass::backward ? "B" : "F") + std::to_string(a.microbatch);
       if (played.empty() || played.back() != act) played.push_back(act);   // several segments of one pass
     }
     CHECK(played == canonical);

@@ -24,7 +24,7 @@ class Fields {
   std::vector<std::pair<std::string, Field>> all;
 
   explicit Fields(Plan& p) {
-    add("lanes", p.lanes, "stages", p.stages, "trains", p.trains);
+    add("lanes", p.lanes, "stages", p.stages, "pipeline", p.pipeline.kind, "chunks", p.pipeline.chunks, "trains", p.trains);
     for (auto& s : p.program_specs) add("microbatches", s.microbatches, "samples", s.samples);
     for (auto& m : p.meshes) {
       for (auto& a : m.axes) add("axis", a.size);
@@ -56,7 +56,7 @@ class Fields {
       }
       for (auto& a : role.actors) {
         path_ = "actor " + a.name + ".";
-        add("kind", a.kind, "program", a.program, "rate", a.rate, "priority", a.priority, "backward", a.backward, "exchange", a.exchange);
+        add("kind", a.kind, "program", a.program, "rate", a.rate, "priority", a.priority, "pass", a.pass, "depth", a.depth, "takes_turns", a.takes_turns, "exchange", a.exchange);
         add("cost_s", a.cost_s, "scratch_bytes", a.scratch_bytes, "op_scratch_offset", a.op_scratch_offset, "closes_step", a.closes_step);
         list("in", a.in);
         list("out", a.out);
@@ -110,7 +110,8 @@ void damage(T& value, std::mt19937& random) {
 bool no_number(const std::string& path) {
   static const std::set<std::string> names = {
       "axis",  "rank",          "sbp.kind",          "sbp.dim", "sbp.unit", "offset", "bytes",
-      "slots", "scratch_bytes", "op_scratch_offset", "cost_s",  "seconds",  "priority"};
+      "slots", "scratch_bytes", "op_scratch_offset", "cost_s",  "seconds",  "priority",
+      "pass",  "depth",         "takes_turns",       "pipeline", "chunks"};
   for (const auto& name : names)
     if (path == name || path.ends_with("." + name)) return true;
   return false;
@@ -132,10 +133,11 @@ TEST_CASE("a plan with damaged fields is refused with a reason, or runs to its e
   std::vector<Result> undamaged;
   struct Base {
     std::vector<std::int64_t> dp;
-    std::int32_t zero;
+    std::int32_t zero = 0;
+    Pipeline pipeline = {};
   };
-  for (const Base& b : {Base{{1}, 0}, {{2}, 0}, {{2, 1}, 0}, {{3}, 1}}) {
-    auto p = plan(ops, s, b.dp, 3, b.zero);
+  for (const Base& b : {Base{{1}}, {{2}}, {{2, 1}}, {{3}, 1}, {{1, 1}, 0, {Pipeline::Kind::interleaved, 2}}, {{2, 2}, 0, {Pipeline::Kind::zero_bubble, 1}}}) {
+    auto p = plan(ops, s, b.dp, 3, b.zero, b.pipeline);
     REQUIRE_MESSAGE(p.ok(), p.status().message());
     auto run = train(*p, ops, 2, 0, 6);
     REQUIRE_MESSAGE(run.ok(), run.status().message());

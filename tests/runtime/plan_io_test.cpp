@@ -28,6 +28,7 @@ void check_same(const Plan& a, const Plan& b) {
   CHECK(a.hyper.weight_decay == b.hyper.weight_decay);
   CHECK(a.meshes == b.meshes);
   CHECK(a.stages == b.stages);
+  CHECK(a.pipeline == b.pipeline);
   CHECK(a.tensors == b.tensors);
   CHECK(a.exchanges == b.exchanges);
   CHECK(a.params == b.params);
@@ -93,7 +94,9 @@ Plan odd_plan() {
   a.stream = "host";
   a.priority = -3;
   a.run = 0xffffffff;
-  a.backward = true;
+  a.pass = Pass::weights;
+  a.depth = 5;
+  a.takes_turns = true;
   a.in = {1, 2, 3};
   a.out = {4};
   Attrs attrs{{"i", std::int64_t{-5}}, {"d", 0.1}, {"s", std::string("text")}, {"l", std::vector<std::int64_t>{1, -2, 3}},
@@ -107,6 +110,7 @@ Plan odd_plan() {
   a.closes_step = true;
   role.actors = {a};
   p.roles = {role};
+  p.pipeline = {Pipeline::Kind::interleaved, 7};
   p.costs = {1e12, 2e11, 3e-6, {4e-6, 5e9}, {6e-5, 7e8}, 16};
   return p;
 }

@@ -43,6 +43,7 @@ struct Case {
   std::vector<std::int64_t> dp;
   std::vector<std::int32_t> stage_of_unit;
   std::int32_t lanes = 1;
+  Pipeline pipeline;
   std::int64_t microbatches = 1, samples = 1, eval_microbatches = 1;
   std::uint64_t network_seed = 0;
   std::string text;                      // for people
@@ -81,17 +82,21 @@ class Builder {
     c.lanes = static_cast<std::int32_t>(1 + below(static_cast<std::uint32_t>(std::min<std::int64_t>(c.microbatches, 8))));
     const auto stages = 1 + below(static_cast<std::uint32_t>(std::min<std::int64_t>(4, units)));
     for (std::int64_t s = 0; s < stages; ++s) c.dp.push_back(1 + below(static_cast<std::uint32_t>(std::min<std::int32_t>(4, c.lanes))));
+    if (below(2)) std::fill(c.dp.begin(), c.dp.end(), c.dp[0]);   // then passes have an order, if the schedule has one
+    if (below(3) == 0) c.pipeline.kind = Pipeline::Kind::zero_bubble;
+    else if (below(2) && stages > 1 && 2 * stages <= units) c.pipeline = {Pipeline::Kind::interleaved, static_cast<std::int32_t>(2 + below(static_cast<std::uint32_t>(units / stages - 1)))};
     if (below(2)) {   // random cuts
       std::vector<std::int64_t> cuts;
       for (std::int64_t u = 1; u < units; ++u) cuts.push_back(u);
       std::shuffle(cuts.begin(), cuts.end(), random);
-      cuts.resize(static_cast<std::size_t>(stages - 1));
+      cuts.resize(static_cast<std::size_t>(stages * c.pipeline.chunks - 1));
       for (std::int64_t u = 0; u < units; ++u)
         c.stage_of_unit.push_back(static_cast<std::int32_t>(std::count_if(cuts.begin(), cuts.end(), [&](auto cut) { return cut <= u; })));
     }
     c.network_seed = 1 + random() % 1000;
     c.text += "; lanes " + std::to_string(c.lanes) + " dp";
     for (auto d : c.dp) c.text += " " + std::to_string(d);
+    c.text += " " + to_string(c.pipeline);
     return g;
   }
 
@@ -196,6 +201,7 @@ std::string try_one(const kernels::OpSet& ops, unsigned seed, int& stages_most, 
   if (auto v = verify(*one); !v.ok()) return which + "one worker: " + v.message();
   o.stages = stage_meshes(c.dp);
   o.stage_of_unit = c.stage_of_unit;
+  o.pipeline = c.pipeline;
   o.zero = static_cast<std::int32_t>(seed % 2);
   const auto many = compile(g, o);
   if (!many.ok()) return which + many.status().message();
@@ -351,6 +357,7 @@ TEST_CASE("a fault planted in a random plan is refused by the name of its culpri
     o.seed = seed;
     o.stages = stage_meshes(c.dp);
     o.stage_of_unit = c.stage_of_unit;
+    o.pipeline = c.pipeline;
     o.zero = static_cast<std::int32_t>(seed / 2 % 2);
     const auto good = compile(g, o);
     REQUIRE_MESSAGE(good.ok(), good.status().message());
