@@ -13,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,6 +25,7 @@
 #include "devices/base/check.h"
 #include "devices/base/clock.h"
 #include "devices/cpu/cpu_device.h"
+#include "devices/host_memory.h"
 
 namespace {
 
@@ -145,7 +147,23 @@ Header header(std::uint32_t channel, std::uint32_t sequence) {
 
 // ---- what is measured -----------------------------------------------------------------------------------------
 
-using Buffers = std::vector<std::vector<std::byte>>;
+/// Memory as workers have it: large pages where the machine gives them.
+class Memory {
+ public:
+  explicit Memory(std::size_t bytes) {
+    auto made = allocate_host(bytes);
+    if (!made.ok()) give_up(made.status().message());
+    buffer_ = *std::move(made);
+    std::memset(buffer_->data(), 0, bytes);
+  }
+  std::byte* data() const { return buffer_->data(); }
+  std::span<std::byte> span() const { return {buffer_->data(), buffer_->size()}; }
+
+ private:
+  std::unique_ptr<Buffer> buffer_;
+};
+
+using Buffers = std::vector<Memory>;
 
 /// Seconds for `count` messages from rank 1 to rank 0, `outstanding` under way, the buffers used in turn.
 double stream(Member& m, std::uint32_t channel, Buffers& buffers, int outstanding, int count) {
@@ -157,8 +175,8 @@ double stream(Member& m, std::uint32_t channel, Buffers& buffers, int outstandin
       if (i + outstanding < count) next(i + outstanding);
       left.one_done(s);
     };
-    if (m.rank() == 1) m.transport().send(0, header(channel, sequence), buffer, after);
-    else m.transport().recv(1, {channel, 0, sequence}, buffer, [after](const Status& s, const Header&) { after(s); });
+    if (m.rank() == 1) m.transport().send(0, header(channel, sequence), buffer.span(), after);
+    else m.transport().recv(1, {channel, 0, sequence}, buffer.span(), [after](const Status& s, const Header&) { after(s); });
   };
   const double begin = now_s();
   for (int i = 0; i < std::min(outstanding, count); ++i) next(i);
@@ -191,16 +209,16 @@ double ping_pong(Member& m, std::uint32_t channel, std::vector<std::byte>& ball,
 /// One tensor of floats: everybody's terms are added and everybody has the sum (P -> S -> B, as the planner does it).
 class AllReduce {
  public:
-  AllReduce(Member& m, int ranks, std::int64_t bytes) : m_(m), device_(clock_, {}) {
+  AllReduce(Member& m, int ranks, std::int64_t bytes)
+      : m_(m), device_(clock_), elements_(bytes / 4), terms_(bytes), share_(bytes), sum_(bytes) {
     const Mesh mesh = Mesh::dense({{"dp", ranks}});
-    const Shape shape{bytes / 4};
+    const Shape shape{elements_};
     const Layout partial(shape, DType::f32, mesh, {Sbp::P()}), split(shape, DType::f32, mesh, {Sbp::S(0)}),
         whole(shape, DType::f32, mesh, {Sbp::B()});
     scatter_ = step(partial, split);
     gather_ = step(split, whole);
-    for (auto* v : {&terms_, &share_, &sum_}) v->assign(static_cast<std::size_t>(bytes), std::byte{});
-    for (std::int64_t i = 0; i < bytes / 4; ++i) reinterpret_cast<float*>(terms_.data())[i] = static_cast<float>(m.rank() + i % 7);
-    staging_.resize(static_cast<std::size_t>(std::max(scatter_.staging_bytes, gather_.staging_bytes)));
+    for (std::int64_t i = 0; i < elements_; ++i) reinterpret_cast<float*>(terms_.data())[i] = static_cast<float>(m.rank() + i % 7);
+    staging_ = std::make_unique<Memory>(std::max(scatter_.staging_bytes, gather_.staging_bytes));
     stream_ = device_.create_stream("comm", 1);
   }
   double seconds(std::uint32_t number) {
@@ -212,8 +230,8 @@ class AllReduce {
   /// The sum is what arithmetic says: a wrong all-reduce has no speed.
   void check(int ranks) const {
     const auto* sum = reinterpret_cast<const float*>(sum_.data());
-    for (std::size_t i = 0; i < sum_.size() / 4; ++i)
-      if (sum[i] != static_cast<float>(ranks * (ranks - 1) / 2 + ranks * static_cast<int>(i % 7))) give_up("wrong sum");
+    for (std::int64_t i = 0; i < elements_; ++i)
+      if (sum[i] != static_cast<float>(ranks * (ranks - 1) / 2 + ranks * (i % 7))) give_up("wrong sum");
   }
 
  private:
@@ -226,13 +244,13 @@ class AllReduce {
     add_move(route, m_.rank(), *plan, DType::f32, {.have = {{have.extent, have.term, 0}}, .want = &want}, 0);
     return route;
   }
-  void run(const Route& route, std::uint32_t channel, const std::vector<std::byte>& from, std::vector<std::byte>& to) {
+  void run(const Route& route, std::uint32_t channel, const Memory& from, const Memory& to) {
     Countdown left(1);
     ExchangeAct act;
     act.header = header(channel, 0);
     act.sources = {from.data()};
     act.destination = to.data();
-    act.staging = staging_.data();
+    act.staging = staging_->data();
     run_exchange(route, act, m_.transport(), *stream_, [&](const Status& s, const Header&) { left.one_done(s); });
     left.wait();
   }
@@ -240,8 +258,10 @@ class AllReduce {
   Member& m_;
   SteadyClock clock_;
   CpuDevice device_;
+  const std::int64_t elements_;
+  Memory terms_, share_, sum_;
   Route scatter_, gather_;
-  std::vector<std::byte> terms_, share_, sum_, staging_;
+  std::unique_ptr<Memory> staging_;
   std::unique_ptr<Stream> stream_;
 };
 
@@ -254,7 +274,8 @@ double median(std::vector<double> v) {
 
 void run_stream(const Options& o, std::size_t bytes, int outstanding, int buffers, int count) {
   Member m(2, o);
-  Buffers slots(static_cast<std::size_t>(buffers), std::vector<std::byte>(bytes));
+  Buffers slots;
+  for (int i = 0; i < buffers; ++i) slots.emplace_back(bytes);
   stream(m, 1, slots, outstanding, std::max(count / 10, 2 * outstanding));
   const double s = stream(m, 2, slots, outstanding, count);
   if (m.rank() == 0)
