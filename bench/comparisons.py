@@ -43,7 +43,7 @@ def workers(rounds):
     goals = {"dp=2": 0.93, "pp=2": 0.80, "tp=2": 0.75}
     sides = {"apart": lambda: jobs.train_apart(2, steps), "ddp": lambda: jobs.torch(python, steps, world=2)}
     for mesh in goals:
-        sides[mesh] = lambda mesh=mesh: jobs.train(steps, "--mesh", mesh)
+        sides[mesh] = lambda mesh=mesh: jobs.train(steps, "--mesh", mesh, "--pin")
     found = measure(sides, rounds)
     rows = [Row(f"lm-10m, {mesh}", "tokens/s", found[mesh], found["apart"], "two jobs of one worker each", goal)
             for mesh, goal in goals.items()]
@@ -54,7 +54,7 @@ def overhead(rounds):
     meshes = ["dp=1", "dp=2", "pp=2", "tp=2"]
 
     def share(mesh):
-        jobs.train(5, "--mesh", mesh, "--trace", "--trace-steps", "1:4")
+        jobs.train(5, "--mesh", mesh, "--pin", "--trace", "--trace-steps", "1:4")
         return 100 * trace.overhead(jobs.SCRATCH / "run/trace.json")
 
     found = measure({mesh: lambda mesh=mesh: share(mesh) for mesh in meshes}, rounds)

@@ -64,7 +64,8 @@ def train(steps, *more):
 def train_apart(jobs, steps):
     """Tokens per second of `jobs` one-worker jobs side by side, together."""
     outs = [SCRATCH / f"apart{i}" for i in range(jobs)]
-    for p in [start(train_command(out, steps)) for out in outs]:
+    cores = sorted(os.sched_getaffinity(0))
+    for p in [start(["taskset", "-c", core, *train_command(out, steps)]) for core, out in zip(cores, outs)]:
         finish(p)
     return sum(TOKENS / step_ms(out) * 1e3 for out in outs)
 
