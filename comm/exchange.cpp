@@ -28,18 +28,24 @@ const Move::Piece& piece_of(const Move& move, const Transfer& t) {
   return move.have.front();
 }
 
+/// sum[i] = a[i] + b[i]; `sum` may be a or b.
 template <class T>
-void add_run(T* into, const T* from, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) into[i] += from[i];
+void add_run(const T* a, const T* b, T* sum, std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) sum[i] = a[i] + b[i];
+}
+void add_run(const void* a, const void* b, void* sum, std::int64_t n, DType dtype) {
+  if (dtype == DType::f32) add_run(static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(sum), n);
+  else if (dtype == DType::f64) add_run(static_cast<const double*>(a), static_cast<const double*>(b), static_cast<double*>(sum), n);
+  else ASSERT(false, to_string(dtype));
 }
 
 /// into[part] += from[part], both buffers row-major with their own extents.
-void add_extent(const Extent& part, const void* from, const Extent& from_extent, void* into, const Extent& into_extent,
-                DType dtype) {
+void add_extent(const Extent& part, const std::byte* from, const Extent& from_extent, std::byte* into,
+                const Extent& into_extent, DType dtype) {
+  const std::int64_t item = size_of(dtype);
   for_each_run(part, from_extent, into_extent, [&](std::int64_t a, std::int64_t b, std::int64_t run) {
-    if (dtype == DType::f32) add_run(static_cast<float*>(into) + b, static_cast<const float*>(from) + a, run);
-    else if (dtype == DType::f64) add_run(static_cast<double*>(into) + b, static_cast<const double*>(from) + a, run);
-    else ASSERT(false, to_string(dtype));
+    add_run(into + b * item, from + a * item, into + b * item, run, dtype);
   });
 }
 
@@ -50,6 +56,17 @@ struct Operand {
   Extent extent;                  // of the buffer that data points to
   std::byte* scratch = nullptr;   // non-null: may be overwritten
 };
+
+/// The last addition of a tree, straight to where its result is wanted. False, and nothing is done, where `piece` is not
+/// one run of each buffer.
+bool add_into_out(const Extent& piece, const Operand& a, const Operand& b, DType dtype, std::byte* out, const Extent& out_extent) {
+  for (const Extent* e : {&a.extent, &b.extent, &out_extent})
+    if (!contiguous_in(piece, *e)) return false;
+  const std::int64_t item = size_of(dtype);
+  add_run(a.data + offset_in(piece, a.extent) * item, b.data + offset_in(piece, b.extent) * item,
+          out + offset_in(piece, out_extent) * item, piece.elements(), dtype);
+  return true;
+}
 
 /// Adds the operands (same destination piece, consecutive terms) along the tree into `out`.
 void combine(std::vector<Operand> operands, const Extent& piece, std::int32_t terms, DType dtype, std::byte* out,
@@ -68,6 +85,7 @@ void combine(std::vector<Operand> operands, const Extent& piece, std::int32_t te
       Operand right = stack.back();
       stack.pop_back();
       Operand& left = stack.back();
+      if (Term{left.term.lo, right.term.hi} == Term{0, terms} && add_into_out(piece, left, right, dtype, out, out_extent)) return;
       // Addition commutes bit for bit, so the sum goes wherever may be overwritten.
       if (left.scratch) add_extent(piece, right.data, right.extent, left.scratch, left.extent, dtype);
       else if (right.scratch) {

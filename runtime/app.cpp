@@ -92,7 +92,10 @@ class Job {
       const auto i = static_cast<std::size_t>(r);
       hello.net_device = i < options_.net_devices.size() ? options_.net_devices[i] : "";
       const auto threads = static_cast<std::size_t>(options_.threads);
-      if (options_.pin) hello.cores.assign(cores.begin() + i * threads, cores.begin() + (i + 1) * threads);
+      if (options_.pin) {
+        hello.cores.assign(cores.begin() + i * threads, cores.begin() + (i + 1) * threads);
+        hello.cores.insert(hello.cores.end(), cores.begin() + plan_.workers() * threads, cores.end());
+      }
       send(r, hello);
     }
     return {};

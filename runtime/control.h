@@ -31,7 +31,7 @@ struct Hello {
   TraceWindow trace;
   double paced = 0;                    ///< > 0: the paced device, at this scale
   bool run_kernels = true;             ///< paced only: whether kernels compute besides passing time
-  std::vector<std::int32_t> cores;     ///< where to pin the compute threads; empty: nowhere
+  std::vector<std::int32_t> cores;     ///< to keep to: one for each compute thread, then those that no worker computes on; empty: any
 };
 struct Connect { std::map<Rank, std::string> addresses; };
 struct BeginRun { std::int64_t step = 0; ProgramMask readers = 0; };

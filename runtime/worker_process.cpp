@@ -150,6 +150,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   if (!plan.ok()) return fail(plan.status());
   if (const Status s = check_structure(*plan); !s.ok()) return fail(s);
 
+  if (!hello->cores.empty()) keep_to(hello->cores);   // threads started from here on inherit it
   SteadyClock clock;
   TraceRecorder trace(hello->trace);
   comm::UcxOptions ucx;
@@ -180,7 +181,9 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     paced.run_work = hello->run_kernels;
     device = std::make_unique<PacedDevice>(clock, paced);
   } else {
-    device = std::make_unique<CpuDevice>(clock, CpuOptions{hello->cores});
+    auto compute_cores = hello->cores;
+    if (!compute_cores.empty()) compute_cores.resize(hello->threads);
+    device = std::make_unique<CpuDevice>(clock, CpuOptions{compute_cores});
   }
   {
     ProductionConfig config;

@@ -31,6 +31,7 @@ Expected<ucp_context_h> make_ucx_context(const UcxOptions& o) {
       {"ALLOC_PRIO", "thp,mmap,heap"},   // not "huge": a System V segment that outlives a kill -9 between its
       {"ALLOC", "md,mmap,heap"},         // making and its removal
       {"MM_ERROR_HANDLING", "y"},  // or shared memory refuses endpoints that report dead peers
+      {"MEMORY_INVALIDATE", "y"},  // cma's: without it, endpoints that report dead peers never use cma
       {"USE_PROC_LINK", "y"},      // segments are unlinked as soon as they are made: nothing stays in /dev/shm
   };
   for (const auto& [name, value] : settings)

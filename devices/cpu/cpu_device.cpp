@@ -18,6 +18,13 @@ std::vector<int> usable_cores() {
   return cores;
 }
 
+void keep_to(const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) CPU_SET(core, &set);
+  ::sched_setaffinity(0, sizeof set, &set);
+}
+
 Expected<std::unique_ptr<Buffer>> CpuDevice::allocate(std::size_t bytes) { return allocate_host(bytes); }
 
 std::unique_ptr<Stream> CpuDevice::create_stream(const std::string& name, int threads) {

@@ -27,5 +27,8 @@ class CpuDevice final : public Device {
 
 /// The cores (logical CPUs) that this process may run on, in ascending order.
 std::vector<int> usable_cores();
+/// The calling thread, and every thread that it starts from now on, runs on these cores only. A core that is not there
+/// is ignored.
+void keep_to(const std::vector<int>& cores);
 
 }  // namespace troupe

@@ -10,16 +10,60 @@ namespace {
 
 using namespace simd;
 
-// Packed A is 192 KiB and a panel of packed B 64 KiB: both stay in L2 while a block of C is made.
-constexpr std::int64_t m_block = 96, n_block = 512;
-constexpr std::int64_t a_floats = m_block * gemm_k_block + lanes, b_floats = n_block * gemm_k_block + lanes;
+// Packed A is 576 KiB and stays in L2 while a block of C is made; a panel of packed B is 64 KiB.
+constexpr std::int64_t m_block = 288, n_block = 512;
+constexpr std::int64_t a_floats = m_block * gemm_k_block + lanes, b_floats = panel_cols * gemm_k_block + lanes;
 
-/// Rows of C per task. Here, and only here, the cut may follow the number of threads: an element of C is the
-/// same chain of multiply-adds wherever the cut is, and each cut costs packing B once more.
-std::int64_t task_rows(std::int64_t M, std::int64_t col_tasks, std::int64_t threads) {
-  const std::int64_t tasks = threads == 1 ? 1 : std::max<std::int64_t>(1, 2 * threads / col_tasks);
-  const std::int64_t rows = ((M + tasks - 1) / tasks + m_block - 1) / m_block * m_block;
-  return std::max(2 * m_block, rows);
+/// One operand, element (i, k) of it: its memory, its length along i, how it is stored.
+struct Operand {
+  const float* data;
+  std::int64_t ld, extent;
+  bool k_major;   ///< element (i, k) is at data[k * ld + i], else at data[i * ld + k]
+
+  const float* at(std::int64_t i, std::int64_t k) const { return data + (k_major ? k * ld + i : i * ld + k); }
+  template <std::int64_t W>
+  void pack_block(std::int64_t i, std::int64_t m, std::int64_t k, std::int64_t kc, float* out) const {
+    pack<W>(k_major, at(i, k), ld, m, extent - i, kc, out);
+  }
+  Ahead ahead(std::int64_t i, std::int64_t m, std::int64_t k, std::int64_t kc) const {
+    return k_major ? Ahead(at(i, k), kc, m, ld) : Ahead(at(i, k), m, kc, ld);
+  }
+};
+
+/// How C is cut into tasks. Here, and only here, the cut may follow the number of threads: an element of C is the
+/// same chain of multiply-adds wherever the cut is, and each cut costs packing once more.
+struct Cut {
+  std::int64_t rows, cols, row_tasks, col_tasks;
+  Cut(std::int64_t M, std::int64_t N, std::int64_t threads) : rows(M), cols(threads == 1 ? N : n_block) {
+    col_tasks = (N + cols - 1) / cols;
+    if (threads > 1) {
+      const std::int64_t tasks = std::max<std::int64_t>(1, 2 * threads / col_tasks), blocks = 96;
+      rows = std::max(2 * blocks, ((M + tasks - 1) / tasks + blocks - 1) / blocks * blocks);
+    }
+    row_tasks = (M + rows - 1) / rows;
+  }
+};
+
+/// Rows [i0, i1) and columns [j0, j1) of C. Each panel of B is packed when its turn has come, and its source is fetched
+/// while the panel before is multiplied: weights come from far away.
+void multiply(const Operand& a, const Operand& b, std::int64_t i0, std::int64_t i1, std::int64_t j0, std::int64_t j1,
+              std::int64_t K, float* c, std::int64_t ldc, bool add) {
+  float* const pa = workspace(a_floats + b_floats);
+  float* const pb = pa + a_floats;
+  for (std::int64_t k = 0; k < K; k += gemm_k_block) {
+    const std::int64_t kc = std::min(K - k, gemm_k_block);
+    for (std::int64_t i = i0; i < i1; i += m_block) {
+      const std::int64_t m = std::min(i1 - i, m_block);
+      a.pack_block<panel_rows>(i, m, k, kc, pa);
+      for (std::int64_t j = j0; j < j1; j += panel_cols) {
+        const std::int64_t n = std::min(j1 - j, panel_cols), next = std::min(j1 - j - n, panel_cols);
+        b.pack_block<panel_cols>(j, n, k, kc, pb);
+        Ahead ahead = b.ahead(j + n, next, k, kc);
+        for (std::int64_t r = 0; r < m; r += panel_rows)
+          tile_of<1, panel_rows>(std::min(panel_rows, m - r), kc, pa + r * kc, pb, c + (i + r) * ldc + j, ldc, n, add || k > 0, &ahead);
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -31,22 +75,11 @@ void gemm(bool ta, bool tb, std::int64_t M, std::int64_t N, std::int64_t K, cons
     for (std::int64_t i = 0; i < M && beta == 0; ++i) std::fill(c + i * ldc, c + i * ldc + N, 0.0f);
     return;
   }
-  const std::int64_t col_tasks = (N + n_block - 1) / n_block;
-  const std::int64_t rows = task_rows(M, col_tasks, par.threads()), row_tasks = (M + rows - 1) / rows;
-  par.for_each(row_tasks * col_tasks, [&](std::int64_t task) {
-    float* const pa = workspace(a_floats + b_floats);
-    float* const pb = pa + a_floats;
-    const std::int64_t i0 = task / col_tasks * rows, i1 = std::min(M, i0 + rows);
-    const std::int64_t j0 = task % col_tasks * n_block, n = std::min(N - j0, n_block);
-    for (std::int64_t k = 0; k < K; k += gemm_k_block) {
-      const std::int64_t kc = std::min(K - k, gemm_k_block);
-      pack<panel_cols>(!tb, tb ? b + j0 * ldb + k : b + k * ldb + j0, ldb, n, N - j0, kc, pb);
-      for (std::int64_t i = i0; i < i1; i += m_block) {
-        const std::int64_t m = std::min(i1 - i, m_block);
-        pack<panel_rows>(ta, ta ? a + k * lda + i : a + i * lda + k, lda, m, M - i, kc, pa);
-        multiply_packed(m, n, kc, pa, pb, c + i * ldc + j0, ldc, k > 0 || beta != 0);
-      }
-    }
+  const Operand left{a, lda, M, ta}, right{b, ldb, N, !tb};
+  const Cut cut(M, N, par.threads());
+  par.for_each(cut.row_tasks * cut.col_tasks, [&](std::int64_t task) {
+    const std::int64_t i = task / cut.col_tasks * cut.rows, j = task % cut.col_tasks * cut.cols;
+    multiply(left, right, i, std::min(M, i + cut.rows), j, std::min(N, j + cut.cols), K, c, ldc, beta != 0);
   });
 }
 

@@ -37,13 +37,13 @@ std::string field(const fs::path& file, const std::string& key) {
 }
 
 /// Where the compute threads of this process's children may run.
-std::vector<std::string> cores_of_compute_threads() {
+std::vector<std::string> cores_of_threads(const std::string& name) {
   std::vector<std::string> out;
   for (const auto& process : fs::directory_iterator("/proc")) {
     std::error_code gone;
     if (field(process.path() / "status", "PPid") != std::to_string(::getpid())) continue;
     for (const auto& thread : fs::directory_iterator(process.path() / "task", gone))
-      if (field(thread.path() / "status", "Name") == "compute") out.push_back(field(thread.path() / "status", "Cpus_allowed_list"));
+      if (field(thread.path() / "status", "Name") == name) out.push_back(field(thread.path() / "status", "Cpus_allowed_list"));
   }
   std::sort(out.begin(), out.end());
   return out;
@@ -115,9 +115,11 @@ TEST_CASE("pinned workers have a core for each compute thread; too few cores are
   const auto cores = usable_cores();
   auto job = steps(2);
   job.pin = true;
-  std::vector<std::string> seen;
+  std::vector<std::string> seen, messages;
   job.session.on_step = [&](const StepResult& r) {
-    if (r.step == 0) seen = cores_of_compute_threads();   // they have worked: they have set themselves up
+    if (r.step != 0) return;   // they have worked: they have set themselves up
+    seen = cores_of_threads("compute");
+    messages = cores_of_threads("troupe-ucx");
   };
   const auto made = two_stages();
   if (cores.size() >= 2) {
@@ -126,6 +128,8 @@ TEST_CASE("pinned workers have a core for each compute thread; too few cores are
     std::vector<std::string> want = {std::to_string(cores[0]), std::to_string(cores[1])};
     std::sort(want.begin(), want.end());
     CHECK(seen == want);
+    REQUIRE(messages.size() == 2);
+    CHECK(messages[0] != messages[1]);   // each keeps off the core on which the other worker computes
   }
   job.threads = static_cast<int>(cores.size());
   const JobResult refused = test_app().run(made, job);
