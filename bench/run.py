@@ -18,7 +18,7 @@ VERSION_OF_TORCH = "import torch; s = torch.__config__.show(); print(torch.__ver
 
 def say(*command):
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True, cwd=jobs.ROOT)
-    return (done.stdout + done.stderr).strip().splitlines()[0]
+    return next(iter((done.stdout + done.stderr).splitlines()), "")
 
 
 def machine():
