@@ -79,6 +79,12 @@ class Game {
   void choose_places() {
     bool same = true;
     for (std::int32_t s = 1; s < plan_.stages; ++s) same &= plan_.dp_width(s) == plan_.dp_width(0);
+    // Where a round is not full its places do not behave alike.
+    for (const auto& x : plan_.exchanges) {
+      if (x.rate != Rate::lane_round && x.rate != Rate::round) continue;
+      const auto parts = x.rate == Rate::lane_round ? plan_.lanes_for(0) : plan_.program_specs[x.program].microbatches;
+      same &= plan_.acts_of(x) * plan_.dp_width(plan_.round_stage(x)) == parts;
+    }
     for (std::int32_t s = 0; s < plan_.stages; ++s) {
       std::set<std::int64_t> seen;
       const Mesh& mesh = plan_.meshes[s];
@@ -125,6 +131,12 @@ class Game {
       if (options_.unlimited_slots)
         for (auto& o : spec.out)
           if (o.every == 1) o.slots = std::max(o.slots, 1024);
+      if (options_.unlimited_slots)   // then nobody takes turns in a buffer either
+        for (std::size_t p = 0; p < spec.in.size() + spec.out.size(); ++p) {
+          const bool in = p < spec.in.size();
+          const auto channel = in ? a.in[p] : a.out[p - spec.in.size()];
+          if (role.channels[channel].kind == PlanChannel::Kind::turn) (in ? spec.in[p].cycle : spec.out[p - spec.in.size()].cycle) = {actors::Phase::skip};
+        }
       auto actor = std::make_unique<GameActor>(*this, index, static_cast<std::int32_t>(i), l, a, std::move(spec));
       actor->cost_s_ = a.cost_s;
       actor->shared_ = plan_.shared(a);
@@ -236,7 +248,7 @@ class Game {
   void meet(GameActor& actor, ActContext c) {
     const PlanExchange& x = plan_.exchanges[actor.plan_.exchange];
     const auto per_step = static_cast<std::uint64_t>(actor.local_.route_of.size());
-    const auto total = x.rate == Rate::microbatch ? plan_.program_specs[x.program].microbatches : 1;
+    const auto total = actor.local_.acts_per_run;
     const auto sequence = static_cast<std::int64_t>(c.act.number / per_step) * total + std::max(0, c.microbatch);
     auto& meeting = meetings_[{actor.plan_.exchange, sequence}];
     if (c.step >= 0) meeting.step = c.step;
@@ -293,7 +305,8 @@ class Game {
       for (const Place* place : places)
         for (const auto& a : place->actors) {
           const auto& ports = a->core_.ports();
-          if (lines < 64 && (!ports.missing_credits().empty() || !a->core_.idle() || has_token(ports))) {
+          // A gather may wait for nothing but the parameters.
+          if (lines < 160 && (!ports.missing_credits().empty() || !a->core_.idle() || has_token(ports) || a->plan_.rate == Rate::round)) {
             waits += "\n  rank " + std::to_string(place->local.rank) + ": " + a->core_.explain();
             ++lines;
           }
@@ -303,7 +316,8 @@ class Game {
     for (const auto& place : places_)
       for (const auto& a : place->actors)
         for (std::size_t i = 0; i < a->core_.ports().in_specs().size(); ++i)
-          if (a->core_.ports().queued(static_cast<int>(i)) > 0)
+          // A buffer that is free at the end was free at the beginning.
+          if (a->core_.ports().queued(static_cast<int>(i)) > (a->core_.ports().in_specs()[i].any_step ? 1u : 0u))
             return invalid("imbalance: channel '" + a->core_.ports().in_specs()[i].name + "' still holds tokens for '" +
                            a->core_.spec().name + "' on rank " + std::to_string(place->local.rank) + " when every step is done");
     return {};
