@@ -18,7 +18,8 @@ void ActorCore::begin(std::int64_t step, ProgramMask readers) {
     first.context.step = step - spec_.out_step[o];
     first.context.act.out.resize(spec_.out.size());
     first.context.act.out[o] = {ports_.take_slot(static_cast<int>(o)), true, true};
-    first.context.act.in.push_back({Token{.readers = readers}, false});
+    // A version of the parameters is told to the programs that read it, free memory to whoever waits for it.
+    first.context.act.in.push_back({Token{.readers = spec_.out_step[o] ? readers : every_program}, false});
     first.sequence.assign(spec_.out.size(), 0);
     publish(first, o, true);
     publish(first, o, false);
@@ -49,6 +50,7 @@ void ActorCore::pump() {
     c.step = -1;
     for (std::size_t i = 0; i < c.act.in.size(); ++i) {
       const Token& token = c.act.in[i].token;
+      if (!c.act.in[i].read || spec_.in[i].any_step) continue;
       if (c.step < 0) c.step = token.step;
       ASSERT(c.step == token.step, spec_.name, spec_.in[i].name, c.step, token.step);
       if (token.microbatch >= 0 && c.microbatch >= 0)
@@ -80,7 +82,7 @@ void ActorCore::publish(Running& running, std::size_t port, bool same_stream) {
   token.slot = out.slot;
   token.sequence = running.sequence[port];
   token.step = running.context.step + spec_.out_step[port];
-  token.microbatch = spec_.out[port].every > 1 ? -1 : running.context.microbatch;
+  token.microbatch = spec_.out[port].accumulates() ? -1 : running.context.microbatch;
   token.rows = running.result.rows;
   if (trace_) token.flow = flow_of(static_cast<std::int32_t>(port), token.sequence);
   for (const auto& r : readers)

@@ -6,23 +6,21 @@ namespace troupe::actors {
 
 SegmentBody::SegmentBody(SegmentSpec spec) : spec_(std::move(spec)) {}
 
-kernels::View SegmentBody::resolve(const Operand& o, const ActContext& c, const LaneAct& lane) const {
+kernels::View SegmentBody::resolve(const Operand& o, const ActContext& c) const {
   kernels::View view = o.view;
   switch (o.where) {
     case Operand::Where::in: view.data = spec_.in[o.port].at(c.act.in[o.port].token.slot) + o.offset; break;
     case Operand::Where::out: view.data = spec_.out[o.port].at(c.act.out[o.port].slot) + o.offset; break;
     case Operand::Where::scratch: view.data = spec_.scratch + o.offset; break;
   }
-  if (o.accumulator) view.data += lane.copy * spec_.copy_bytes[o.port];
+  if (o.accumulator) view.data += spec_.lanes[o.port][c.local].copy * spec_.copy_bytes[o.port];
   return view;
 }
 
 Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
-  static const LaneAct none;
-  const LaneAct& lane = spec_.lanes.empty() ? none : spec_.lanes[c.local];
   for (const BoundOp& op : spec_.ops) {
     kernels::Call call;
-    for (const auto& o : op.in) call.in.push_back(resolve(o, c, lane));
+    for (const auto& o : op.in) call.in.push_back(resolve(o, c));
     if (!op.def) {
       Report report{op.report, op.name, c.step, c.microbatch, {}};
       const auto& v = call.in.front();
@@ -35,8 +33,8 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
       continue;
     }
     for (const auto& o : op.out) {
-      call.out.push_back(resolve(o, c, lane));
-      if (o.accumulator) call.accumulate = lane.accumulate;
+      call.out.push_back(resolve(o, c));
+      if (o.accumulator) call.accumulate = spec_.lanes[o.port][c.local].accumulate;
     }
     call.attrs = &op.attrs;
     call.scratch = {spec_.scratch + spec_.op_scratch_offset,
@@ -47,16 +45,16 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
     call.first_sample = c.microbatch < 0 ? 0 : c.microbatch * spec_.samples_per_microbatch;
     op.def->cpu(call);
   }
-  merge_lanes(c, lane, parallel);
+  merge_lanes(c, parallel);
   return {};
 }
 
-void SegmentBody::merge_lanes(const ActContext& c, const LaneAct& lane, Parallel& parallel) const {
+void SegmentBody::merge_lanes(const ActContext& c, Parallel& parallel) const {
   for (std::size_t port = 0; port < spec_.out.size(); ++port) {
     const std::int64_t bytes = spec_.copy_bytes[port];
     if (bytes == 0) continue;
     std::byte* base = spec_.out[port].at(c.act.out[port].slot);
-    for (const auto& [into, from] : lane.merges)
+    for (const auto& [into, from] : spec_.lanes[port][c.local].merges)
       kernels::add_into(reinterpret_cast<float*>(base + into * bytes), reinterpret_cast<const float*>(base + from * bytes),
                         bytes / 4, parallel);
   }

@@ -34,7 +34,7 @@ struct SegmentSpec {
   std::vector<BoundOp> ops;
   std::vector<PortMemory> in, out;
   std::vector<std::int64_t> copy_bytes;   ///< per output port: bytes of one lane copy; 0: no accumulator
-  std::vector<LaneAct> lanes;             ///< per local microbatch; empty: no accumulator
+  std::vector<std::vector<LaneAct>> lanes;    ///< per output port, per local microbatch; empty: no accumulator
   std::byte* scratch = nullptr;           ///< shared by the segments of a stream
   std::int64_t scratch_bytes = 0;
   std::int64_t op_scratch_offset = 0;     ///< where kernels find their own scratch
@@ -48,8 +48,8 @@ class SegmentBody final : public Body {
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
-  kernels::View resolve(const Operand& operand, const ActContext& context, const LaneAct& lane) const;
-  void merge_lanes(const ActContext& context, const LaneAct& lane, Parallel& parallel) const;
+  kernels::View resolve(const Operand& operand, const ActContext& context) const;
+  void merge_lanes(const ActContext& context, Parallel& parallel) const;
   SegmentSpec spec_;
 };
 

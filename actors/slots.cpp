@@ -6,6 +6,18 @@
 
 namespace troupe::actors {
 
+namespace {
+
+Phase phase_of(std::uint64_t act, std::int32_t group, const std::vector<Phase>& cycle) {
+  if (!cycle.empty()) return cycle[act % cycle.size()];
+  return act % static_cast<std::uint64_t>(group) + 1 == static_cast<std::uint64_t>(group) ? Phase::last : Phase::keep;
+}
+
+}  // namespace
+
+Phase InSpec::phase(std::uint64_t act) const { return phase_of(act, hold, cycle); }
+Phase OutSpec::phase(std::uint64_t act) const { return phase_of(act, every, cycle); }
+
 Ports::Ports(std::vector<InSpec> in, std::vector<OutSpec> out)
     : in_specs_(std::move(in)), out_specs_(std::move(out)), in_(in_specs_.size()), out_(out_specs_.size()) {
   for (const auto& spec : in_specs_) REQUIRE(spec.hold >= 1, spec.name, spec.hold);
@@ -38,11 +50,16 @@ std::int32_t Ports::free_slots(int port) const {
 }
 
 bool Ports::ready() const {
-  for (const In& in : in_)
-    if (in.queue.empty()) return false;
-  for (std::size_t o = 0; o < out_.size(); ++o)
-    if (out_[o].current < 0 && free_slots(static_cast<int>(o)) == 0) return false;
-  return true;
+  return std::none_of(in_.begin(), in_.end(), [this](const In& in) { return lacks_token(&in - in_.data()); }) &&
+         std::none_of(out_.begin(), out_.end(), [this](const Out& out) { return lacks_slot(&out - out_.data()); });
+}
+
+bool Ports::lacks_token(std::ptrdiff_t port) const {
+  return in_[port].queue.empty() && in_specs_[port].phase(acts_) != Phase::skip;
+}
+
+bool Ports::lacks_slot(std::ptrdiff_t port) const {
+  return out_[port].current < 0 && free_slots(static_cast<int>(port)) == 0 && out_specs_[port].phase(acts_) != Phase::skip;
 }
 
 std::int32_t Ports::take_slot(int port) {
@@ -56,27 +73,28 @@ std::int32_t Ports::take_slot(int port) {
 Act Ports::begin() {
   ASSERT(ready(), acts_);
   Act act;
-  act.number = acts_++;
+  act.number = acts_;
   for (std::size_t i = 0; i < in_.size(); ++i) {
-    In& in = in_[i];
-    const bool last = ++in.used == in_specs_[i].hold;
-    act.in.push_back({in.queue.front(), last});
-    if (last) {
-      in.queue.pop_front();
-      in.used = 0;
+    const Phase phase = in_specs_[i].phase(acts_);
+    if (phase == Phase::skip) {
+      act.in.push_back({{}, false, false});
+      continue;
     }
+    act.in.push_back({in_[i].queue.front(), phase == Phase::last});
+    if (phase == Phase::last) in_[i].queue.pop_front();
   }
   for (std::size_t o = 0; o < out_.size(); ++o) {
-    Out& out = out_[o];
-    const bool first = out.current < 0;
-    if (first) out.current = take_slot(static_cast<int>(o));
-    const bool last = ++out.filled == out_specs_[o].every;
-    act.out.push_back({out.current, first, last});
-    if (last) {
-      out.current = -1;
-      out.filled = 0;
+    const Phase phase = out_specs_[o].phase(acts_);
+    if (phase == Phase::skip) {
+      act.out.push_back({});
+      continue;
     }
+    const bool first = out_[o].current < 0;
+    if (first) out_[o].current = take_slot(static_cast<int>(o));
+    act.out.push_back({out_[o].current, first, phase == Phase::last});
+    if (phase == Phase::last) out_[o].current = -1;
   }
+  ++acts_;
   return act;
 }
 
@@ -98,14 +116,12 @@ void Ports::tell(std::int64_t origin, std::vector<std::int64_t>& out) const {
   for (std::size_t i = 0; i < in_.size(); ++i) {
     const In& in = in_[i];
     out.push_back(static_cast<std::int64_t>(in.queue.size()));
-    out.push_back(in.used - (in_specs_[i].hold > 1 ? origin : 0));
     for (const Token& token : in.queue) tell(static_cast<int>(i), token, origin, out);
   }
   for (std::size_t o = 0; o < out_.size(); ++o) {
     const bool group = out_specs_[o].every > 1;
     out.push_back(free_slots(static_cast<int>(o)));
     out.push_back(out_[o].current >= 0);
-    out.push_back(out_[o].filled - (group ? origin : 0));
     out.push_back(static_cast<std::int64_t>(out_[o].published) - (group ? 0 : origin));
   }
 }
@@ -113,14 +129,14 @@ void Ports::tell(std::int64_t origin, std::vector<std::int64_t>& out) const {
 std::vector<std::string> Ports::missing_inputs() const {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < in_.size(); ++i)
-    if (in_[i].queue.empty()) names.push_back(in_specs_[i].name);
+    if (lacks_token(static_cast<std::ptrdiff_t>(i))) names.push_back(in_specs_[i].name);
   return names;
 }
 
 std::vector<std::string> Ports::missing_credits() const {
   std::vector<std::string> names;
   for (std::size_t o = 0; o < out_.size(); ++o)
-    if (out_[o].current < 0 && free_slots(static_cast<int>(o)) == 0) names.push_back(out_specs_[o].name);
+    if (lacks_slot(static_cast<std::ptrdiff_t>(o))) names.push_back(out_specs_[o].name);
   return names;
 }
 

@@ -4,13 +4,15 @@
 // act when every input port holds a token and every output port has a free slot (its credit). It
 // publishes the slot to its consumers; each acks when it has finished reading; at the last ack the slot
 // is free again. OneFlow's register protocol (Yuan et al., 2021), with rates as in synchronous dataflow
-// (Lee and Messerschmitt, 1987).
+// (Lee and Messerschmitt, 1987) or, where acts differ, cyclo-static dataflow (Bilsen et al., 1996): a port
+// repeats a cycle of phases, one per act.
 //
 //   SL-1  conservation: every slot is free, being written, or held by a known number of readers;
-//   SL-2  an actor begins an act only if every input has a token and every output a free slot;
+//   SL-2  an actor begins an act only if every input that takes part has a token and every such output a free slot;
 //   SL-3  tokens of a channel are consumed in the order in which they were published;
-//   SL-4  a token serves exactly `hold` acts of its reader, and is acked once, after the last of them;
-//   SL-5  a slot serves exactly `every` acts of its writer, and is published once, after the last of them;
+//   SL-4  a token serves exactly `hold` acts of its reader (those up to the port's next `last` phase), and is acked
+//         once, after the last of them;
+//   SL-5  a slot serves exactly `every` acts of its writer (likewise), and is published once, after the last of them;
 //   SL-6  an ack of a slot that is not published is our bug and ends the process.
 #pragma once
 
@@ -37,15 +39,25 @@ struct Token {
   std::uint64_t arrival = 0;             ///< counts what has arrived at its reader; set by Ports::arrive
 };
 
+/// What an act is to a port: none of its business, one of those that share a token or slot, the last of them.
+enum class Phase : std::uint8_t { skip, keep, last };
+
 struct InSpec {
   std::string name;
   std::int32_t hold = 1;       ///< acts that one token serves
+  std::vector<Phase> cycle;    ///< act n is cycle[n mod size]; empty: `hold` says it
+  bool any_step = false;       ///< a token says that memory is free, nothing about the act's step
+  Phase phase(std::uint64_t act) const;
 };
 
 struct OutSpec {
   std::string name;
   std::int32_t slots = 1;
   std::int32_t every = 1;      ///< acts that fill one slot (an accumulator publishes once after `every`)
+  std::vector<Phase> cycle;    ///< act n is cycle[n mod size]; empty: `every` says it
+  Phase phase(std::uint64_t act) const;
+  /// True where a slot is filled by acts of several microbatches.
+  bool accumulates() const { return every > 1 || !cycle.empty(); }
 };
 
 /// One act: which tokens it reads and which slots it writes.
@@ -53,6 +65,7 @@ struct Act {
   struct In {
     Token token;
     bool last = false;         ///< ack after this act
+    bool read = true;          ///< false: the port takes no part in this act
   };
   struct Out {
     std::int32_t slot = 0;
@@ -103,14 +116,15 @@ class Ports {
 
  private:
   enum : std::int32_t { free_slot = -1, writing = -2 };
+  /// The next act takes part in this port and cannot begin.
+  bool lacks_token(std::ptrdiff_t port) const;
+  bool lacks_slot(std::ptrdiff_t port) const;
   struct In {
     std::deque<Token> queue;
-    std::int32_t used = 0;                 // acts the head token has served
   };
   struct Out {
     std::vector<std::int32_t> state;       // free_slot, writing, or the number of readers
     std::int32_t current = -1;             // the slot that an unfinished group of acts fills
-    std::int32_t filled = 0;               // acts into `current`
     std::uint32_t published = 0;
   };
   std::vector<InSpec> in_specs_;

@@ -65,7 +65,7 @@ std::string describe(const CLI::App& cli, const CLI::ParseError& error) {
 void common(CLI::App& command, JobArguments& a) {
   command.add_option("config", a.config_path, "configuration, such as apps/configs/quickstart.toml")->required();
   command.add_option("--mesh", a.mesh, "dp=2,pp=2; a dp width per stage: dp=2/1,pp=2");
-  command.add_option("--zero", a.zero, "ZeRO stage: 0, or 1 to divide the optimizer's state over dp")->check(whole_number(0));
+  command.add_option("--zero", a.zero, "ZeRO stage over dp: 1 divides the optimizer's state, 2 reduced gradients too, 3 parameters too")->check(whole_number(0));
   command.add_option("--set", a.overrides, "section.key=value, instead of what the configuration says (repeatable)")
       ->allow_extra_args(false);
 }

@@ -107,6 +107,37 @@ LaneSchedule lane_schedule(const std::vector<std::int32_t>& microbatches, std::i
   return out;
 }
 
+LaneSchedule fold_schedule(std::int32_t leaves) {
+  LaneSchedule out;
+  std::vector<Term> stack;   // of complete nodes; node i is in copy i
+  for (std::int32_t leaf = 0; leaf < leaves; ++leaf) {
+    LaneAct act;
+    Term node{leaf, leaf + 1};
+    auto right_of_top = [&] {
+      return !stack.empty() && is_tree_node({stack.back().lo, node.hi}, leaves) &&
+             tree_children({stack.back().lo, node.hi}) == std::pair(stack.back(), node);
+    };
+    act.accumulate = right_of_top();
+    if (act.accumulate) {
+      node.lo = stack.back().lo;
+      stack.pop_back();
+    }
+    act.copy = static_cast<std::int32_t>(stack.size());
+    out.copies = std::max(out.copies, act.copy + 1);
+    while (right_of_top()) {
+      const auto from = static_cast<std::int32_t>(stack.size());
+      act.merges.push_back({from - 1, from});
+      node.lo = stack.back().lo;
+      stack.pop_back();
+    }
+    stack.push_back(node);
+    out.acts.push_back(std::move(act));
+  }
+  ASSERT(stack.size() == 1, leaves, stack.size());
+  out.held.push_back({stack.front(), 0});
+  return out;
+}
+
 Term lanes_of(std::int64_t dp, std::int64_t index, std::int32_t lanes) {
   const Range r = split_range({0, lanes}, dp, index);
   return {static_cast<std::int32_t>(r.lo), static_cast<std::int32_t>(r.hi)};

@@ -29,7 +29,8 @@ bool is_tree_node(Term node, std::int32_t leaves);
 /// The fewest tree nodes that cover [lo, hi), in order. Empty for an empty range.
 std::vector<Term> tree_cover(Term range, std::int32_t leaves);
 
-/// What one microbatch means for a sum over lanes: which copy it goes to, and what is complete after it.
+/// What one microbatch (in fold_schedule one leaf) means for a sum over lanes: which copy it goes to, and what is
+/// complete after it.
 struct LaneAct {
   std::int32_t copy = 0;               ///< which copy is written
   bool accumulate = false;             ///< not the first of its lane: added to what the copy holds
@@ -43,6 +44,10 @@ struct LaneSchedule {
 /// The sums of an owner that runs `microbatches` of `total` in this order; inside a lane it must be ascending.
 /// A lane's copy is the lowest that is free; of two siblings the higher copy is added into the lower.
 LaneSchedule lane_schedule(const std::vector<std::int32_t>& microbatches, std::int32_t lanes, std::int64_t total);
+
+/// The sums of one that is brought the leaves in ascending order, each complete: a right child is added to its sibling
+/// at once, so log2(leaves) copies do, rounded up, at least one. At the end copy 0 holds the root.
+LaneSchedule fold_schedule(std::int32_t leaves);
 
 /// The lanes of dp coordinate `index` of `dp`: contiguous, the first (lanes mod dp) get one more.
 Term lanes_of(std::int64_t dp, std::int64_t index, std::int32_t lanes);

@@ -209,6 +209,8 @@ class Job {
     } else if (auto* m = std::get_if<Stopped>(&message)) {
       auto& place = result_.places[r];
       place.peak_bytes = m->peak_bytes;
+      place.file_bytes = m->file_bytes;
+      place.shared_bytes = m->shared_bytes;
       place.sent_bytes = m->sent_bytes;
       place.received_bytes = m->received_bytes;
       stopped_.insert(r);

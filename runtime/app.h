@@ -37,7 +37,9 @@ struct JobOptions {
 };
 
 struct PlaceResult {
-  std::int64_t peak_bytes = 0;             ///< resident, as the kernel saw it
+  std::int64_t peak_bytes = 0;             ///< most that was resident, as the kernel saw it
+  std::int64_t file_bytes = 0;             ///< of it at the end, mapped from files: the program, libraries, the data set
+  std::int64_t shared_bytes = 0;           ///< ... shared with other processes: the transport's
   std::uint64_t sent_bytes = 0, received_bytes = 0;
   std::vector<TraceSpan> spans;            ///< with JobOptions::trace; they arrive when the step after the window commits, or at the end
   std::int64_t dropped_spans = 0;          ///< for which the worker had no room

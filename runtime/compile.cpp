@@ -24,10 +24,18 @@ Status Planner::run() {
   TROUPE_TRY(make_channels());
   make_credits();
   TROUPE_TRY(make_parameters());
+  make_rings();
   make_control();
   fill_operands();
   finish_actors();
   return {};
+}
+
+std::int32_t Planner::add_tensor(PlanTensor tensor, const std::string& name) {
+  tensor.name = name;
+  plan_.tensors.push_back(std::move(tensor));
+  low_.producer.push_back(-1);
+  return static_cast<std::int32_t>(plan_.tensors.size()) - 1;
 }
 
 Where Planner::add_actor(std::int32_t role, PlanActor actor, std::int32_t depth) {
@@ -186,6 +194,8 @@ Expected<Staged> place(const Graph& graph, const CompileOptions& options) {
   plan.costs = options.costs;
   plan.meshes = options.stages;
   plan.stages = static_cast<std::int32_t>(options.stages.size());
+  if (options.zero < 0 || options.zero > 3) return invalid("CompileOptions::zero is " + std::to_string(options.zero) + ": ZeRO has stages 0 to 3");
+  plan.interleaved = options.zero >= 2;
   if (plan.lanes < 1 || plan.lanes > plan.program_specs[0].microbatches)
     return invalid("lanes = " + std::to_string(plan.lanes) + " must be between 1 and the " +
                    std::to_string(plan.program_specs[0].microbatches) + " microbatches of a step");
@@ -197,6 +207,12 @@ Expected<Staged> place(const Graph& graph, const CompileOptions& options) {
   TROUPE_TRY(check_pipeline(options.pipeline, plan.stages, graph));
   plan.pipeline = options.pipeline;
   out.depths = plan.stages * options.pipeline.chunks;
+  // Rounds of microbatches that the stages before and after do not run in that order would wait for each other.
+  for (std::int32_t s = 1; s < plan.stages && options.zero == 3 && plan.lanes < plan.program_specs[0].microbatches; ++s)
+    if (plan.dp_width(s) != plan.dp_width(0))
+      return invalid("ZeRO 3 on stages of different width needs one microbatch per lane: use " +
+                     std::to_string(plan.program_specs[0].microbatches) + " lanes instead of " + std::to_string(plan.lanes) +
+                     ", stages of one width, or ZeRO 2");
   auto stage_of_unit = options.stage_of_unit;
   if (stage_of_unit.empty()) { TROUPE_ASSIGN(stage_of_unit, cut(graph, plan.costs, out.depths)); }
   TROUPE_TRY(check_cuts(graph, stage_of_unit, out.depths));

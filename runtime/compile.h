@@ -12,7 +12,8 @@ struct CompileOptions {
   std::vector<std::int32_t> stage_of_unit;
   Pipeline pipeline;                         ///< order of the stages' work
   std::int32_t lanes = 8;
-  std::int32_t zero = 0;                     ///< ZeRO stage (Rajbhandari et al., 2020): 1 divides optimizer state over dp
+  std::int32_t zero = 0;                     ///< ZeRO stage (Rajbhandari et al., 2020): 1 divides optimizer state over dp, 2 reduced
+                                             ///< gradients as well, 3 parameters too
   std::uint64_t seed = 0;
   CostModel costs;
 };

@@ -40,6 +40,6 @@ struct FromWorker {
     explanation @11 :Text;
     spans :group { spans @12 :List(Span); dropped @17 :Int64; }
     progress @16 :Int64;
-    stopped :group { peakBytes @13 :Int64; sentBytes @14 :UInt64; receivedBytes @15 :UInt64; }
+    stopped :group { peakBytes @13 :Int64; sentBytes @14 :UInt64; receivedBytes @15 :UInt64; fileBytes @18 :Int64; sharedBytes @19 :Int64; }
   }
 }

@@ -143,6 +143,8 @@ std::vector<std::byte> encode(const FromWorker& in) {
                  [&](const Stopped& m) {
                    auto x = b.initStopped();
                    x.setPeakBytes(m.peak_bytes);
+                   x.setFileBytes(m.file_bytes);
+                   x.setSharedBytes(m.shared_bytes);
                    x.setSentBytes(m.sent_bytes);
                    x.setReceivedBytes(m.received_bytes);
                  },
@@ -210,7 +212,7 @@ Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
       }
       case wire::FromWorker::STOPPED: {
         const auto s = r.getStopped();
-        return Stopped{s.getPeakBytes(), s.getSentBytes(), s.getReceivedBytes()};
+        return Stopped{s.getPeakBytes(), s.getFileBytes(), s.getSharedBytes(), s.getSentBytes(), s.getReceivedBytes()};
       }
     }
     kj::throwFatalException(KJ_EXCEPTION(FAILED, "a kind of message that this version does not know"));

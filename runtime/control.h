@@ -63,7 +63,10 @@ struct EarlyReport { std::int32_t program = 0; Report report; };   ///< programs
 struct WorkerFailed { std::string actor; Status status; };
 struct Explained { std::string text; };
 struct Spans { std::vector<TraceSpan> spans; std::int64_t dropped = 0; };   ///< dropped: for want of room
-struct Stopped { std::int64_t peak_bytes = 0; std::uint64_t sent_bytes = 0, received_bytes = 0; };
+struct Stopped {
+  std::int64_t peak_bytes = 0, file_bytes = 0, shared_bytes = 0;   ///< resident: see PlaceResult
+  std::uint64_t sent_bytes = 0, received_bytes = 0;
+};
 using FromWorker = std::variant<WorkerAddress, Ready, Progress, Closed, EarlyReport, WorkerFailed, Explained, Spans, Stopped>;
 
 /// Wire form: a Cap'n Proto message. Reading answers an error for anything malformed.

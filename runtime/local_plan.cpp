@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "devices/base/check.h"
 #include "placement/tree.h"
+#include "runtime/round_boxing.h"
 
 namespace troupe::runtime {
 
@@ -19,6 +21,12 @@ std::vector<std::int64_t> dp_group(const Mesh& mesh, const Mesh& of, Rank place)
   std::vector<bool> free(mesh.axes.size(), false);
   if (const int dp = dp_axis(mesh); dp >= 0) coord[dp] = 0, free[dp] = true;
   return mesh.group(mesh.position(coord), free);
+}
+
+/// The tree nodes that a place has sums of when its microbatches are done; its lanes are contiguous.
+std::vector<Term> lane_nodes(const Plan& plan, std::int32_t stage, std::int64_t dp_index) {
+  const auto lanes = plan.owned_lanes(0, stage, dp_index);
+  return lanes.empty() ? std::vector<Term>{} : tree_cover({lanes.front(), lanes.back() + 1}, plan.lanes_for(0));
 }
 
 class Localizer {
@@ -69,19 +77,15 @@ class Localizer {
     channel_at_.assign(role_->channels.size(), -1);
     for (std::size_t i = 0; i < role_->channels.size(); ++i) {
       const PlanChannel& c = role_->channels[i];
-      if (c.writer >= 0 && actor_at_[c.writer] < 0) continue;
       LocalChannel l;
       l.channel = static_cast<std::int32_t>(i);
       l.slots = c.slots;
-      l.slot_bytes = c.bytes;
-      if (c.kind == PlanChannel::Kind::gradient) {
-        l.copy_bytes = c.bytes;
-        l.slot_bytes = c.bytes * plan_.grad_copies(local_.stage, local_.dp_index);
-      }
+      l.copy_bytes = c.bytes;
+      l.slot_bytes = c.bytes * plan_.copies(*role_, c, local_.dp_index);
       for (const auto& r : c.readers)
         if (actor_at_[r.actor] >= 0)
           l.readers.push_back({actor_at_[r.actor], r.port, static_cast<std::uint16_t>(role_->actors[r.actor].program), false});
-      if (c.writer < 0 && l.readers.empty()) continue;
+      if ((c.writer < 0 || actor_at_[c.writer] < 0) && l.readers.empty()) continue;
       channel_at_[i] = static_cast<std::int32_t>(local_.channels.size());
       local_.channels.push_back(std::move(l));
     }
@@ -90,12 +94,14 @@ class Localizer {
   void make_specs() {
     for (auto& l : local_.actors) {
       const PlanActor& a = plan_actor(l);
-      const auto acts = a.rate == Rate::microbatch ? static_cast<std::int32_t>(microbatches_[a.program].size()) : 1;
+      const auto acts = acts_of(a);
       actors::ActorSpec& s = l.spec;
       s.name = a.name;
       s.trace_name = std::to_string(rank_) + "/" + a.name;
       s.program = static_cast<std::uint16_t>(a.program);
       if (a.rate == Rate::microbatch) s.microbatches = microbatches_[a.program];
+      else if (a.rate != Rate::step)
+        for (std::int32_t round = 0; round < acts; ++round) s.microbatches.push_back(round);
       s.closes_step = a.closes_step;
       // What an update gathers arrives from the network: the stream's order does not protect its readers.
       auto same_stream = [&](std::int32_t other) {
@@ -104,14 +110,14 @@ class Localizer {
       };
       for (auto id : a.in) {
         const PlanChannel& c = role_->channels[id];
-        s.in.push_back({c.name, a.rate == Rate::microbatch && c.rate == Rate::step ? acts : 1});
+        s.in.push_back({c.name, c.rate == Rate::step ? acts : 1, cycle(a, c.rate), c.kind == PlanChannel::Kind::turn});
         s.writers.push_back({c.writer < 0 ? -1 : actor_at_[c.writer], c.writer < 0 ? channel_at_[id] : c.writer_port,
                              c.writer >= 0 && same_stream(c.writer)});
         l.in.push_back(channel_at_[id]);
       }
       for (auto id : a.out) {
         const PlanChannel& c = role_->channels[id];
-        s.out.push_back({c.name, c.slots, a.rate == Rate::microbatch && c.rate == Rate::step ? acts : 1});
+        s.out.push_back({c.name, c.slots, c.rate == Rate::step ? acts : 1, cycle(a, c.rate)});
         std::vector<actors::Reader> readers = local_.channels[channel_at_[id]].readers;
         for (auto& r : readers) r.same_stream = same_stream(local_.actors[r.actor].actor);
         s.readers.push_back(std::move(readers));
@@ -133,6 +139,36 @@ class Localizer {
     for (auto& l : local_.actors) l.spec.turns_per_step = turn;
   }
 
+  std::int32_t acts_of(const PlanActor& a) const {
+    if (a.rate != Rate::lane_round && a.rate != Rate::round) return plan_.acts(a.rate, a.program, local_.stage, local_.dp_index);
+    // A sum acts as often as the exchange that brings its parts.
+    const PlanActor& x = a.kind == PlanActor::Kind::sum ? role_->actors[role_->channels[a.in[0]].writer] : a;
+    return plan_.acts(a.rate, a.program, plan_.round_stage(plan_.exchanges[x.exchange]), 0);
+  }
+
+  /// What an actor's acts are to a channel of another rate, where not all are alike (see actors/slots.h).
+  std::vector<actors::Phase> cycle(const PlanActor& a, Rate channel) const {
+    using actors::Phase;
+    std::vector<Phase> out;
+    if (a.rate == Rate::microbatch && channel == Rate::lane) {   // a lane ends with its last microbatch
+      const auto lanes = plan_.lanes_for(a.program);
+      const auto total = plan_.program_specs[a.program].microbatches;
+      for (auto m : microbatches_[a.program])
+        out.push_back(m + 1 == microbatches_of(lane_of(m, lanes, total), lanes, total).hi ? Phase::last : Phase::keep);
+    }
+    // A place may have no lane or microbatch in a round.
+    if ((a.rate == Rate::lane_round && channel == Rate::lane) || (a.rate == Rate::round && channel == Rate::round))
+      for (std::int32_t round = 0; round < acts_of(a); ++round) out.push_back(takes_part(a, local_.dp_index, round) ? Phase::last : Phase::skip);
+    return out;
+  }
+
+  /// Whether a dp coordinate of the stage whose round it is brings a lane or runs a microbatch.
+  bool takes_part(const PlanActor& a, std::int64_t dp_index, std::int32_t round) const {
+    const std::int32_t stage = plan_.round_stage(plan_.exchanges[a.exchange]);
+    return a.rate == Rate::lane_round ? round < plan_.acts(Rate::lane, a.program, stage, dp_index)
+                                      : plan_.runs_in_round(a.program, stage, dp_index, round);
+  }
+
   // ---- exchanges ------------------------------------------------------------------------------
 
   struct Position {                    // of a tensor in this actor's ports
@@ -151,18 +187,18 @@ class Localizer {
     const PlanActor& a = plan_actor(l);
     const PlanExchange& x = plan_.exchanges[a.exchange];
     const std::int32_t from_mesh = plan_.tensors[x.moves[0].from].mesh, to_mesh = plan_.tensors[x.moves[0].to].mesh;
+    l.acts_per_run = plan_.acts_of(x);
+    if (a.rate == Rate::lane_round || a.rate == Rate::round) return make_round_routes(l, a, x);
     if (a.rate == Rate::step) {
       l.route_of = {0};
       return add_route(l, a, x, 0, 0);
     }
     // One route per dp coordinate at the other end.
     std::map<std::int64_t, std::int32_t> routes;
-    const auto lanes = plan_.lanes_for(a.program);
     for (auto m : microbatches_[a.program]) {
-      const auto lane = lane_of(m, lanes, plan_.program_specs[a.program].microbatches);
       const bool source = plan_.meshes[from_mesh].find(rank_) >= 0, target = plan_.meshes[to_mesh].find(rank_) >= 0;
-      const auto from = source ? local_.dp_index : owner_of(lane, plan_.dp_width(from_mesh), lanes);
-      const auto to = target ? local_.dp_index : owner_of(lane, plan_.dp_width(to_mesh), lanes);
+      const auto from = source ? local_.dp_index : plan_.owner(a.program, from_mesh, m);
+      const auto to = target ? local_.dp_index : plan_.owner(a.program, to_mesh, m);
       auto [it, fresh] = routes.try_emplace(source ? to : from, static_cast<std::int32_t>(l.routes.size()));
       if (fresh) TROUPE_TRY(add_route(l, a, x, from, to));
       l.route_of.push_back(it->second);
@@ -190,7 +226,7 @@ class Localizer {
     for (const auto p : lanes ? dp_group(to.mesh, to.mesh, rank_) : to.mesh.group(0, std::vector<bool>(to.mesh.axes.size(), true))) {
       const Rank rank = to.mesh.ranks[p];
       if ((rank != rank_ && teller != rank_) || from.mesh.find(rank) >= 0 || gets(p)) continue;
-      const Term term = lanes ? tree_cover(plan_.owned_lanes(0, plan_.stage_of(teller), plan_.dp_index(teller)), plan_.lanes_for(0)).front()
+      const Term term = lanes ? lane_nodes(plan_, plan_.stage_of(teller), plan_.dp_index(teller)).front()
                               : from.holding_at(first).term;
       boxings[0].transfers.push_back({teller, rank, to.extent_at(p), term});
     }
@@ -241,6 +277,49 @@ class Localizer {
       }
       comm::add_move(route, rank_, boxings[i], ft.dtype, std::move(ends), numbers);
     }
+    keep_route(l, a, std::move(route));
+    return {};
+  }
+
+  /// Rounds in which the same dp coordinates take part are alike.
+  Status make_round_routes(LocalActor& l, const PlanActor& a, const PlanExchange& x) {
+    std::map<std::vector<bool>, std::int32_t> routes;
+    for (std::int32_t round = 0; round < acts_of(a); ++round) {
+      std::vector<bool> present;
+      for (std::int64_t d = 0; d < plan_.dp_width(plan_.round_stage(x)); ++d) present.push_back(takes_part(a, d, round));
+      auto [it, fresh] = routes.try_emplace(present, static_cast<std::int32_t>(l.routes.size()));
+      if (fresh) TROUPE_TRY(add_round_route(l, a, x, round));
+      l.route_of.push_back(it->second);
+    }
+    return {};
+  }
+
+  Status add_round_route(LocalActor& l, const PlanActor& a, const PlanExchange& x, std::int32_t round) {
+    TROUPE_ASSIGN(const auto boxings, round_boxings(plan_, x, round, rank_));
+    comm::Route route;
+    comm::PartNumbers numbers;
+    for (const auto& b : boxings) {
+      const auto [from, to] = x.moves[b.move];
+      comm::MoveEnds ends;
+      Extent want;
+      if (const Position at = find(a.in, from); at.port >= 0 && (b.from < 0 || b.from == rank_)) {
+        ends.port = at.port;
+        ends.have.push_back({plan_.extent(from, rank_), {}, role_->channels[a.in[at.port]].offsets[at.index]});
+      }
+      const Position at = find(a.out, to);
+      if (at.port >= 0 && (x.rate == Rate::lane_round || takes_part(a, local_.dp_index, round))) {
+        const PlanChannel& c = role_->channels[a.out[at.port]];
+        want = plan_.extent(to, rank_);
+        ends.want = &want;
+        ends.want_offset = b.lane * c.bytes + c.offsets[at.index];
+      }
+      comm::add_move(route, rank_, b.plan, plan_.tensors[from].dtype, std::move(ends), numbers);
+    }
+    keep_route(l, a, std::move(route));
+    return {};
+  }
+
+  void keep_route(LocalActor& l, const PlanActor& a, comm::Route route) {
     std::vector<Rank> peers;
     for (const auto& m : route.moves) {
       for (const auto& p : m.sends) peers.push_back(p.transfer.to);
@@ -252,10 +331,23 @@ class Localizer {
     l.staging_bytes = std::max(l.staging_bytes, aligned(route.staging_bytes));
     l.staging_slots = l.staging_bytes == 0 ? 0 : a.rate == Rate::step ? 1 : 2;
     l.routes.push_back(std::move(route));
-    return {};
   }
 
   // ---- memory ---------------------------------------------------------------------------------
+
+  static std::int64_t& purpose(MemoryUse& m, PlanChannel::Kind kind) {
+    using Kind = PlanChannel::Kind;
+    switch (kind) {
+      case Kind::activation: return m.activations;
+      case Kind::stash: return m.stash;
+      case Kind::boundary: return m.boundary;
+      case Kind::gradient: case Kind::reduced: case Kind::part: case Kind::sum: return m.gradients;
+      case Kind::parameter: return m.parameters;
+      case Kind::gathered: return m.gathered;
+      case Kind::go: case Kind::commit: case Kind::feed: case Kind::turn: return m.control;
+    }
+    return m.control;
+  }
 
   void place_memory() {
     std::int64_t at = 0;
@@ -266,18 +358,27 @@ class Localizer {
       return here;
     };
     MemoryUse& m = local_.memory;
+    struct Shared { std::int64_t bytes = 0, offset = 0; };
+    std::map<std::pair<std::int32_t, std::int32_t>, Shared> buffers;   // of rings: as large as their largest occupant
+    for (const auto& c : local_.channels) {
+      const PlanChannel& pc = role_->channels[c.channel];
+      if (pc.ring < 0) continue;
+      auto& shared = buffers[{pc.ring, pc.buffer}];
+      shared.bytes = std::max(shared.bytes, pc.buffer_offset + c.slot_bytes);
+    }
+    std::set<std::pair<std::int32_t, std::int32_t>> placed;
     for (auto& c : local_.channels) {
       const PlanChannel& pc = role_->channels[c.channel];
-      const std::int64_t bytes = c.slot_bytes * c.slots;
-      c.offset = take(bytes, bytes >= page ? page : tensor_alignment);
-      switch (pc.kind) {
-        case PlanChannel::Kind::activation: m.activations += bytes; break;
-        case PlanChannel::Kind::stash: m.stash += bytes; break;
-        case PlanChannel::Kind::boundary: m.boundary += bytes; break;
-        case PlanChannel::Kind::gradient: case PlanChannel::Kind::reduced: m.gradients += bytes; break;
-        case PlanChannel::Kind::parameter: m.parameters += bytes; break;
-        case PlanChannel::Kind::go: case PlanChannel::Kind::commit: case PlanChannel::Kind::feed: m.control += bytes; break;
+      std::int64_t bytes = c.slot_bytes * c.slots;
+      if (pc.ring >= 0) {
+        auto& shared = buffers.at({pc.ring, pc.buffer});
+        bytes = placed.insert({pc.ring, pc.buffer}).second ? shared.bytes : 0;
+        if (bytes > 0) shared.offset = take(bytes, page);
+        c.offset = shared.offset + pc.buffer_offset;
+      } else {
+        c.offset = take(bytes, bytes >= page ? page : tensor_alignment);
       }
+      purpose(m, pc.kind) += bytes;
     }
     local_.state_offset = take(0, page);
     if (plan_.trains)
@@ -317,7 +418,7 @@ BoxingGroup lane_group(const Plan& plan, std::int32_t gradient, std::int32_t to,
   group.terms = plan.lanes_for(0);
   group.replicas = false;   // a lane has one owner
   for (const auto p : dp_group(from_mesh, to_mesh, self))
-    for (const Term& node : tree_cover(plan.owned_lanes(0, grad.mesh, from_mesh.coord(p)[dp_axis(from_mesh)]), group.terms))
+    for (const Term& node : lane_nodes(plan, grad.mesh, from_mesh.coord(p)[dp_axis(from_mesh)]))
       group.from.push_back({from_mesh.ranks[p], from.extent_at(p), node});
   for (const auto p : dp_group(to_mesh, to_mesh, self)) group.to.push_back({to_mesh.ranks[p], result.extent_at(p), {}});
   return group;

@@ -13,7 +13,7 @@ namespace troupe::runtime {
 
 struct LocalChannel {
   std::int32_t channel = 0;            ///< in the role
-  std::int64_t copy_bytes = 0;         ///< gradient channels: bytes of a lane copy; else 0
+  std::int64_t copy_bytes = 0;         ///< of each of the slot's copies (see Plan::copies): what one holds of its tensors
   std::int64_t slot_bytes = 0;
   std::int32_t slots = 1;
   std::int64_t offset = 0;             ///< of slot 0 in the worker's pool
@@ -27,6 +27,7 @@ struct LocalActor {
   // Exchanges only.
   std::vector<comm::Route> routes;
   std::vector<std::int32_t> route_of;  ///< per local act of a step
+  std::int64_t acts_per_run = 1;       ///< of the whole job: numbers messages the same at all ends
   std::vector<std::vector<Rank>> peers;    ///< per route
   std::int64_t staging_bytes = 0;      ///< of one act
   std::int32_t staging_slots = 0;
@@ -35,10 +36,10 @@ struct LocalActor {
 
 /// Bytes by purpose, at one place.
 struct MemoryUse {
-  std::int64_t parameters = 0, gradients = 0, optimizer = 0, stash = 0, activations = 0, boundary = 0, scratch = 0,
-               staging = 0, control = 0;
+  std::int64_t parameters = 0, gathered = 0, gradients = 0, optimizer = 0, stash = 0, activations = 0, boundary = 0,
+               scratch = 0, staging = 0, control = 0;
   std::int64_t total() const {
-    return parameters + gradients + optimizer + stash + activations + boundary + scratch + staging + control;
+    return parameters + gathered + gradients + optimizer + stash + activations + boundary + scratch + staging + control;
   }
 };
 

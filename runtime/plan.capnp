@@ -25,7 +25,7 @@ struct Pair { a @0 :Int32; b @1 :Int32; }
 struct Channel {
   kind @0 :UInt8; name @1 :Text; writer @2 :Int32; writerPort @3 :Int32; readers @4 :List(Pair);
   tensors @5 :List(Int32); offsets @6 :List(Int64); bytes @7 :Int64; slots @8 :Int32; rate @9 :UInt8; initial @10 :Bool;
-  after @11 :Text; program @12 :Int32;
+  after @11 :Text; program @12 :Int32; ring @13 :Int32 = -1; buffer @14 :Int32; bufferOffset @15 :Int64;
 }
 struct Operand { where @0 :UInt8; port @1 :Int32; index @2 :Int32; offset @3 :Int64; tensor @4 :Int32; }
 struct Op { op @0 :Text; name @1 :Text; attrs @2 :List(Attr); in @3 :List(Operand); out @4 :List(Operand); }
@@ -43,6 +43,7 @@ struct Exchange {
 struct Role { stage @0 :Int32; actors @1 :List(Actor); channels @2 :List(Channel); units @3 :List(Text); }
 struct Param {
   name @0 :Text; tensor @1 :Int32; init @2 :UInt8; initValue @3 :Float32; decay @4 :Bool; gradCopies @5 :Int32; share @6 :Int32 = -1;
+  storedAsShare @7 :Bool;
 }
 struct Program { name @0 :Text; microbatches @1 :Int64; samples @2 :Int64; sequential @3 :Bool; }
 struct AdamW { lr @0 :Float32; beta1 @1 :Float32; beta2 @2 :Float32; eps @3 :Float32; weightDecay @4 :Float32; }
@@ -67,4 +68,5 @@ struct Plan {
   costs @12 :Costs;
   pipeline @13 :UInt8;
   chunks @14 :Int32 = 1;
+  interleaved @15 :Bool;
 }

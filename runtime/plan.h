@@ -37,7 +37,11 @@ struct PlanReader {
 struct PlanChannel {
   enum class Kind : std::uint8_t {
     activation, stash, boundary, gradient, reduced, parameter,
-    go, commit, feed                 ///< control: written by the worker's conductor
+    go, commit, feed,                ///< control: written by the worker's conductor
+    part,                            ///< ZeRO 2: a place's share of a round's lane sums, as they arrive
+    sum,                             ///< ... and what they add up to
+    gathered,                        ///< ZeRO 3: parameters while a unit needs them
+    turn                             ///< no bytes: a buffer of a ring is free for its next channel
   };
   Kind kind = Kind::activation;
   std::string name;                ///< feed: the name that the session knows
@@ -52,6 +56,9 @@ struct PlanChannel {
   std::int32_t slots = 1;
   Rate rate = Rate::microbatch;
   bool initial = false;            ///< holds a token before the first act
+  std::int32_t ring = -1;          ///< of the role: its channels take turns in few buffers; -1: memory of its own
+  std::int32_t buffer = 0;         ///< of that ring
+  std::int64_t buffer_offset = 0;  ///< bytes: channels that are needed together lie side by side
   bool control() const { return kind == Kind::go || kind == Kind::commit || kind == Kind::feed; }
   bool operator==(const PlanChannel&) const = default;
 };
@@ -89,7 +96,7 @@ struct PlanParamRef {
 };
 
 struct PlanActor {
-  enum class Kind : std::uint8_t { segment, user, exchange, norm, update, digest };
+  enum class Kind : std::uint8_t { segment, user, exchange, norm, update, digest, sum };
   Kind kind = Kind::segment;
   std::string name;
   std::int32_t program = 0;
@@ -148,6 +155,9 @@ struct PlanParam {
   bool decay = true;
   std::int32_t grad_copies = 0;    ///< most lane copies any place holds
   std::int32_t share = -1;         ///< ZeRO: the tensor that says which part a place updates; -1: all that it has
+  bool stored_as_share = false;    ///< ZeRO 3: between its uses a place keeps no more than that
+  /// The tensor that lies in the parameter slots.
+  std::int32_t stored() const { return stored_as_share ? share : tensor; }
   bool operator==(const PlanParam&) const = default;
 };
 
@@ -161,6 +171,7 @@ struct Plan {
   std::vector<Mesh> meshes;        ///< the first `stages` are the stages' own; then unions of stages
   std::int32_t stages = 1;
   Pipeline pipeline;
+  bool interleaved = false;            ///< lane l belongs to dp coordinate l mod width (ZeRO 2 and 3); else contiguous
   std::vector<PlanRole> roles;     ///< one per stage
   std::vector<PlanTensor> tensors;
   std::vector<PlanExchange> exchanges;
@@ -181,22 +192,38 @@ struct Plan {
   std::int64_t dp_index(Rank rank) const;
   std::int64_t dp_width(std::int32_t stage) const { return meshes[stage].axis_size("dp"); }
   /// The microbatches of a program that dp coordinate `dp_index` of a stage runs, in the order in which it
-  /// runs them. Owners take turns where another stage is wider: all of its places work from the first
-  /// microbatch on. Every place runs its own in one global order, so no two wait for each other.
+  /// runs them: ascending if lanes are interleaved. Else owners take turns where another stage is wider: all of
+  /// its places work from the first microbatch on. Every place runs its own in one global order, so no two wait
+  /// for each other.
   std::vector<std::int32_t> microbatches(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
   /// Passes begin in pass_order: where the pipeline has one and the stages are of one width and share no unit. Else they
   /// begin as slots and priorities let them, for then no paper says in which order they should.
   bool ordered() const;
-  /// Lanes that dp coordinate `dp_index` of a stage owns.
-  Term owned_lanes(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
+  /// Lanes that dp coordinate `dp_index` of a stage owns, ascending.
+  std::vector<std::int32_t> owned_lanes(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
+  /// The dp coordinate of a stage that owns a lane, and the one that runs a microbatch.
+  std::int64_t lane_owner(std::int32_t program, std::int32_t stage, std::int32_t lane) const;
+  std::int64_t owner(std::int32_t program, std::int32_t stage, std::int64_t microbatch) const;
+  /// What an actor or channel of that rate does at a place in a run of a program: acts, or tokens.
+  std::int32_t acts(Rate rate, std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
+  /// Whether a dp coordinate runs a microbatch in a round of them: the k-th of each coordinate in round k, or one
+  /// alone where a microbatch may depend on the one before (ProgramSpec::sequential).
+  bool runs_in_round(std::int32_t program, std::int32_t stage, std::int64_t dp_index, std::int32_t round) const;
+  /// Acts of an exchange in a run of its program, of the whole job: numbers its messages the same at all ends.
+  std::int64_t acts_of(const PlanExchange& exchange) const;
+  /// The stage (of several equally wide, the first) whose dp coordinates a round is of: gathers end there, sums of
+  /// lanes begin there.
+  std::int32_t round_stage(const PlanExchange& exchange) const;
   /// The layout of a tensor; for microbatch rate on the sub-mesh of the one dp coordinate that runs it.
   Layout layout(std::int32_t tensor, std::int64_t dp_index) const;
   /// The part of a tensor that `rank` has (empty extent list if none).
   Extent extent(std::int32_t tensor, Rank rank) const;
   /// How the gradients of that place accumulate: which lane copies, which sums at the end.
   LaneSchedule lane_schedule(std::int32_t stage, std::int64_t dp_index) const;
-  /// Lane copies of gradient channels that a place of `stage` with dp coordinate `dp_index` holds.
+  /// Lane copies that a place of `stage` with dp coordinate `dp_index` holds of gradients, or of its share of them.
   std::int32_t grad_copies(std::int32_t stage, std::int64_t dp_index) const;
+  /// Times that a slot of a channel holds its tensors: lane copies of a gradient or sum, lanes of a round's parts.
+  std::int32_t copies(const PlanRole& role, const PlanChannel& channel, std::int64_t dp_index) const;
 };
 
 /// Position of the dp axis in a mesh, or -1.

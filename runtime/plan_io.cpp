@@ -96,6 +96,9 @@ void put(wire::Channel::Builder b, const PlanChannel& c) {
   b.setInitial(c.initial);
   b.setAfter(c.after);
   b.setProgram(c.program);
+  b.setRing(c.ring);
+  b.setBuffer(c.buffer);
+  b.setBufferOffset(c.buffer_offset);
 }
 PlanChannel get(wire::Channel::Reader r) {
   PlanChannel c;
@@ -112,6 +115,9 @@ PlanChannel get(wire::Channel::Reader r) {
   c.initial = r.getInitial();
   c.after = r.getAfter().cStr();
   c.program = r.getProgram();
+  c.ring = r.getRing();
+  c.buffer = r.getBuffer();
+  c.buffer_offset = r.getBufferOffset();
   return c;
 }
 
@@ -231,6 +237,7 @@ std::vector<std::byte> write_plan(const Plan& p) {
   b.setStages(p.stages);
   b.setPipeline(static_cast<std::uint8_t>(p.pipeline.kind));
   b.setChunks(p.pipeline.chunks);
+  b.setInterleaved(p.interleaved);
   auto roles = b.initRoles(static_cast<unsigned>(p.roles.size()));
   for (unsigned i = 0; i < p.roles.size(); ++i) {
     const PlanRole& role = p.roles[i];
@@ -265,6 +272,7 @@ std::vector<std::byte> write_plan(const Plan& p) {
     params[i].setDecay(p.params[i].decay);
     params[i].setGradCopies(p.params[i].grad_copies);
     params[i].setShare(p.params[i].share);
+    params[i].setStoredAsShare(p.params[i].stored_as_share);
   }
   auto c = b.initCosts();
   c.setFlopsPerS(p.costs.flops_per_s);
@@ -297,6 +305,7 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
     for (auto m : r.getMeshes()) p.meshes.push_back(get(m));
     p.stages = r.getStages();
     p.pipeline = {static_cast<Pipeline::Kind>(r.getPipeline()), r.getChunks()};
+    p.interleaved = r.getInterleaved();
     for (auto x : r.getRoles()) {
       PlanRole role;
       role.stage = x.getStage();
@@ -318,7 +327,7 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
       p.exchanges.push_back(std::move(e));
     }
     for (auto x : r.getParams())
-      p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(), x.getDecay(), x.getGradCopies(), x.getShare()});
+      p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(), x.getDecay(), x.getGradCopies(), x.getShare(), x.getStoredAsShare()});
     const auto c = r.getCosts();
     p.costs = {c.getFlopsPerS(), c.getMemoryBytesPerS(), c.getLaunchS(),
                {c.getIntraNode().getLatencyS(), c.getIntraNode().getBytesPerS()},

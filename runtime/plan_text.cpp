@@ -1,6 +1,7 @@
 #include "runtime/plan_text.h"
 
 #include <algorithm>
+#include <map>
 
 #include "runtime/text_table.h"
 
@@ -8,7 +9,16 @@ namespace troupe::runtime {
 
 namespace {
 
-std::string rate_text(Rate rate) { return rate == Rate::step ? "step" : "microbatch"; }
+std::string rate_text(Rate rate) {
+  switch (rate) {
+    case Rate::step: return "step";
+    case Rate::microbatch: return "microbatch";
+    case Rate::lane: return "lane";
+    case Rate::lane_round: return "round of lanes";
+    case Rate::round: return "round";
+  }
+  return "?";
+}
 
 template <class Items, class Name>
 std::string join(const Items& items, Name&& name) {
@@ -66,8 +76,7 @@ class PlanText {
     for (std::int32_t p = 0; p < count_programs(); ++p) columns.push_back("microbatches of " + plan_.programs[p]);
     std::vector<TextRow> shares;
     for (std::int64_t d = 0; d < plan_.dp_width(role.stage); ++d) {
-      const Term lanes = plan_.owned_lanes(0, role.stage, d);
-      TextRow row{{std::to_string(d), ranks_at(role.stage, d), range(lanes.lo, lanes.hi)}, {}};
+      TextRow row{{std::to_string(d), ranks_at(role.stage, d), ranges(plan_.owned_lanes(0, role.stage, d))}, {}};
       for (std::int32_t p = 0; p < count_programs(); ++p) row.cells.push_back(ranges(plan_.microbatches(p, role.stage, d)));
       shares.push_back(std::move(row));
     }
@@ -92,20 +101,37 @@ class PlanText {
   std::string channels(const PlanRole& role) const {
     std::vector<TextRow> rows;
     std::int64_t sum = 0;
+    std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> rings;   // (ring, buffer) -> bytes
     for (const auto& c : role.channels) {
       auto reader = [&](const PlanReader& r) { return role.actors[r.actor].name; };
-      const bool copies = c.kind == PlanChannel::Kind::gradient;
+      using Kind = PlanChannel::Kind;
+      const bool copies = c.kind == Kind::gradient || c.kind == Kind::part || c.kind == Kind::sum;
       // dp coordinate 0 has the largest share; what others hold is in the table of memory.
-      const auto n = copies ? plan_.grad_copies(role.stage, 0) : 1;
+      const auto n = plan_.copies(role, c, 0);
       const std::int64_t total = c.bytes * c.slots * n;
-      sum += total;
+      if (c.ring < 0) sum += total;
+      else rings[{c.ring, c.buffer}] = std::max(rings[{c.ring, c.buffer}], c.buffer_offset + total);
+      const std::string shared = c.ring < 0 ? "" : ", in buffer " + std::to_string(c.buffer) + " of ring " + std::to_string(c.ring);
       rows.push_back({{c.name, to_string(c.kind), rate_text(c.rate), std::to_string(c.slots), copies ? std::to_string(n) : "",
-                       human_bytes(c.bytes), human_bytes(total),
+                       human_bytes(c.bytes), human_bytes(total) + shared,
                        (c.writer < 0 ? "session" : role.actors[c.writer].name) + " -> " + join(c.readers, reader)}, {}});
+    }
+    for (const auto& [buffer, bytes] : rings) sum += bytes;
+    std::map<std::int32_t, std::int64_t> bytes_of, buffers_of;
+    for (const auto& [buffer, bytes] : rings) bytes_of[buffer.first] += bytes, ++buffers_of[buffer.first];
+    std::string shared;
+    for (const auto& [ring, bytes] : bytes_of) {
+      std::vector<const PlanChannel*> members;
+      for (const auto& c : role.channels)
+        if (c.ring == ring) members.push_back(&c);
+      shared += "  ring " + std::to_string(ring) + ": " + counted(static_cast<std::int64_t>(members.size()), "channel") + " of kind " +
+                to_string(members.front()->kind) + ", '" + members.front()->name + "' and others of '" + plan_.programs[members.front()->program] +
+                "', take turns in " + counted(buffers_of[ring], "buffer") + ", " + human_bytes(bytes) + "\n";
     }
     return "  " + counted(static_cast<std::int64_t>(role.channels.size()), "channel") + " of stage " + std::to_string(role.stage) + ", " + human_bytes(sum) + " at dp 0\n" +
            table_text({"channel", "kind", "a token per", ">slots", ">copies", ">bytes", ">total", "writer -> readers"},
-                      fold_layers(std::move(rows), role.units));
+                      fold_layers(std::move(rows), role.units)) +
+           shared;
   }
 
   // ---- boxings --------------------------------------------------------------------------------------
@@ -116,7 +142,7 @@ class PlanText {
     std::int64_t train_bytes = 0;
     for (const auto& role : plan_.roles) units.insert(units.end(), role.units.begin(), role.units.end());
     for (const auto& x : plan_.exchanges) {
-      const std::int64_t acts = x.rate == Rate::step ? 1 : plan_.program_specs[x.program].microbatches;
+      const std::int64_t acts = plan_.acts_of(x);
       if (x.program == 0) train_bytes += x.bytes * acts;
       TextRow row{{x.name, plan_.programs[x.program], to_string(x.collective), human_bytes(x.bytes), std::to_string(acts),
                    human_bytes(x.bytes * acts), human_seconds(x.seconds)}, {}};
@@ -149,7 +175,7 @@ class PlanText {
       if (!largest || l.memory.total() > largest->memory.total()) largest = &l;
       const MemoryUse& m = l.memory;
       TextRow row{{std::to_string(l.stage), represented(l)}, {}};
-      for (auto bytes : {m.parameters, m.gradients}) row.cells.push_back(human_bytes(bytes));
+      for (auto bytes : {m.parameters, m.gathered, m.gradients}) row.cells.push_back(human_bytes(bytes));
       row.cells.push_back(plan_.trains ? std::to_string(plan_.grad_copies(l.stage, l.dp_index)) : "-");
       for (auto bytes : {m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.staging, m.control, m.total()})
         row.cells.push_back(human_bytes(bytes));
@@ -158,8 +184,24 @@ class PlanText {
     std::string out = "peak memory per device";
     if (largest) out += ": " + human_bytes(largest->memory.total()) + " on rank " + std::to_string(largest->rank);
     return out + "\n" +
-           table_text({">stage", "ranks", ">parameters", ">gradients", ">(copies)", ">optimizer", ">stash", ">activations", ">boundary",
-                       ">scratch", ">staging", ">control", ">total"}, rows);
+           table_text({">stage", "ranks", ">parameters", ">gathered", ">gradients", ">(copies)", ">optimizer", ">stash", ">activations", ">boundary",
+                       ">scratch", ">staging", ">control", ">total"}, rows) +
+           whole_gradients();
+  }
+
+  /// What ZeRO 2 saves nothing of, and how it would.
+  std::string whole_gradients() const {
+    const auto microbatches = plan_.program_specs[0].microbatches;
+    std::int64_t bytes = 0;
+    for (const auto& role : plan_.roles) {
+      std::int64_t own = 0;
+      for (const auto& c : role.channels)
+        if (c.kind == PlanChannel::Kind::gradient && c.rate == Rate::lane) own += c.bytes;
+      bytes = std::max(bytes, own);
+    }
+    if (bytes == 0 || plan_.lanes_for(0) == microbatches) return {};
+    return "a lane is of several microbatches, so up to " + human_bytes(bytes) + " of whole gradients wait for its last one; with " +
+           std::to_string(microbatches) + " lanes (schedule.lanes), one per microbatch, two units' would do\n";
   }
 
   std::string prediction() const {
@@ -188,9 +230,6 @@ class PlanText {
   static std::string sorted_ranks(std::vector<Rank> r) {
     std::sort(r.begin(), r.end());
     return ranges(r);
-  }
-  static std::string range(std::int32_t lo, std::int32_t hi) {
-    return hi <= lo ? "-" : hi == lo + 1 ? std::to_string(lo) : std::to_string(lo) + "-" + std::to_string(hi - 1);
   }
 
   std::string ranks_at(std::int32_t stage, std::int64_t dp_index) const {

@@ -72,10 +72,11 @@ class Planner {
   void make_exchanges();
   Where add_exchange(PlanExchange x, Rate rate, std::int32_t role, std::int32_t depth, bool backward);
   Where add_exchange_end(Where other, std::int32_t role);
-  /// An end of a once-a-step exchange on each of some stages.
-  Ends add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>& roles);
+  /// An end of an exchange on each of some stages.
+  Ends add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>& roles, std::int32_t depth, bool backward);
   /// What each exchange moves, and how long the cost model thinks one act takes.
   void cost_exchanges();
+  void cost_round(PlanExchange& x);
 
   // channels: planner_channels.cpp
   void read(std::int32_t tensor, Where who);
@@ -93,6 +94,9 @@ class Planner {
   void make_credits();
   void make_control();
 
+  /// A tensor that no lowered node makes.
+  std::int32_t add_tensor(PlanTensor tensor, const std::string& name);
+
   // parameters, gradients, optimizer: planner_parameters.cpp
   struct Group {                       // parameters that one actor updates
     std::vector<std::size_t> params;   // indices into low_.params
@@ -108,12 +112,37 @@ class Planner {
   bool summed_on_model_axis(const PlanTensor& grad) const;
   /// P -> S(0) along dp (reduce-scatter), P -> B on the model axes where needed (all-reduce), then S(0) -> B along dp
   /// (all-gather): visible boxings all of them.
-  void reduce(const Group& group, const Mesh& mesh, const Ends& writers, const PlanChannel& grads,
+  void reduce(const Group& group, const Ends& writers, const PlanChannel& grads,
               const std::vector<std::pair<std::size_t, std::int32_t>>& uses, Ends& norm, Ends& update, Found& for_norm,
               Found& for_update);
-  /// ZeRO 1: each dp coordinate updates its share of the group's parameters, then all gather the shares in place.
-  void share_update(const Group& group, const Ends& update);
   void add_param_refs(const Group& group, std::int32_t s, Where who, const Found& found);
+  /// A gradient of a use on the mesh of its parameter, reduced: a share along dp, or all of it; still a sum on the
+  /// model axes where it was made as one, if `partial`.
+  PlanTensor reduced_tensor(std::size_t param, std::int32_t grad, bool share, bool partial) const;
+  /// One end of a once-a-step exchange of these tensors on each stage of the group.
+  Ends everywhere(const Group& group, const std::string& name, const std::vector<std::int32_t>& from,
+                  const std::vector<std::int32_t>& to);
+  /// What an actor makes once a step, of the kind `reduced` or `sum`. Answers the channel.
+  std::int32_t add_sums(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, Where from, const std::vector<Where>& readers);
+
+  // ZeRO: planner_shares.cpp
+  /// The tensors that say which share of a group's parameters each dp coordinate updates.
+  void make_shares(const Group& group);
+  /// ZeRO 1 and 2: when they have updated their shares all gather them, in place.
+  void gather_updated(const Group& group, const Ends& update);
+  /// ZeRO 3: each use of the group's parameters gathers them anew. Answers who reads the shares, by stage.
+  std::map<std::int32_t, std::set<Where>> gather_for_uses(const Group& group);
+  /// ZeRO 2: each round of lanes every place gets its share of the round's lane sums, and adds them up.
+  void reduce_by_lanes(const Group& group, const Ends& writers, PlanChannel grads,
+                       const std::vector<std::pair<std::size_t, std::int32_t>>& uses, Ends& norm, Ends& update, Found& found);
+
+  // rings: planner_rings.cpp
+  /// Few buffers that many channels use one after the other, in the order in which a pass needs them.
+  void make_rings();
+  using Occupant = std::vector<std::int32_t>;        // channels that are needed together
+  void add_ring(std::int32_t role, std::int32_t buffers, const std::vector<Occupant>& occupants);
+  /// Positions of a role's actors in an order in which each comes after those that it reads from.
+  std::vector<std::int32_t> order_of(const PlanRole& role) const;
 
   // operands, scratch, costs: planner_operands.cpp
   TensorType local_type(std::int32_t tensor) const;
@@ -138,6 +167,7 @@ class Planner {
   std::map<Where, std::set<Where>> merged_readers_;
   std::map<Where, std::vector<std::int32_t>> merged_;
   std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>> place_;   // (role, tensor) -> (channel, index)
+  std::map<std::pair<Where, std::int32_t>, std::int32_t> gathered_;   // (segment, parameter) -> what it reads instead
 };
 
 }  // namespace troupe::runtime

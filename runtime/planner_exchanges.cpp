@@ -4,6 +4,7 @@
 
 #include "runtime/local_plan.h"
 #include "runtime/planner.h"
+#include "runtime/round_boxing.h"
 
 namespace troupe::runtime {
 
@@ -57,9 +58,10 @@ Where Planner::add_exchange(PlanExchange x, Rate rate, std::int32_t role, std::i
 
 Where Planner::add_exchange_end(Where other, std::int32_t role) { return add_actor(role, PlanActor(at(other)), at(other).depth); }
 
-Ends Planner::add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>& roles) {
+Ends Planner::add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>& roles, std::int32_t depth, bool backward) {
   Ends ends;
-  const Where first = add_exchange(std::move(x), Rate::step, roles.front(), 0, true);
+  const Rate rate = x.rate;
+  const Where first = add_exchange(std::move(x), rate, roles.front(), depth, backward);
   for (auto role : roles) ends[role] = role == first.role ? first : add_exchange_end(first, role);
   return ends;
 }
@@ -133,12 +135,29 @@ class MoveCosts {
 void Planner::cost_exchanges() {
   MoveCosts costs(plan_);
   for (auto& x : plan_.exchanges) {
+    if (x.rate == Rate::lane_round || x.rate == Rate::round) {
+      cost_round(x);
+      continue;
+    }
     x.collective = costs.of(x.moves[0]).collective;
     for (const auto& move : x.moves) {
       x.bytes += costs.of(move).bytes;
       x.seconds += costs.of(move).seconds;
     }
   }
+}
+
+void Planner::cost_round(PlanExchange& x) {
+  const PlanTensor &from = plan_.tensors[x.moves[0].from], &to = plan_.tensors[x.moves[0].to];
+  x.collective = collective_of(plan_.layout(x.moves[0].from, 0), plan_.layout(x.moves[0].to, 0));
+  const Mesh& mesh = plan_.meshes[to.mesh];
+  const auto boxings = round_boxings(plan_, x, 0, mesh.ranks[0]);
+  if (!boxings.ok()) return;   // local_plan() reports it with its names
+  BoxingPlan all;
+  for (const auto& b : *boxings) all.transfers.insert(all.transfers.end(), b.plan.transfers.begin(), b.plan.transfers.end());
+  // The places along dp meet once for each coordinate on the model axes.
+  x.bytes = all.moved_bytes(size_of(from.dtype)) * (mesh.size() / mesh.axis_size("dp"));
+  x.seconds = boxing_seconds(all, size_of(from.dtype), plan_.costs);
 }
 
 }  // namespace troupe::runtime

@@ -13,6 +13,7 @@ TensorType Planner::local_type(std::int32_t tensor) const {
 
 PlanOperand Planner::operand(Where who, std::int32_t tensor, bool writes) {
   PlanOperand o;
+  if (const auto it = gathered_.find({who, tensor}); it != gathered_.end()) tensor = it->second;
   o.tensor = tensor;
   const auto it = place_.find({who.role, tensor});
   if (it == place_.end()) {
@@ -131,15 +132,19 @@ void Planner::finish_actors() {
             a.scratch_bytes = std::max(a.scratch_bytes, aligned(local_bytes(role.channels[a.in[use.port]].tensors[use.index])));
           }
       }
+      if (a.kind == PlanActor::Kind::sum) {
+        const auto& parts = role.channels[a.in[0]];
+        a.cost_s = plan_.costs.kernel_s(0, 3.0 * static_cast<double>(parts.bytes * plan_.copies(role, parts, 0)));
+      }
       // A step of a program is over at a place when every actor that nobody there waits for is done.
       a.closes_step = a.kind != PlanActor::Kind::update;
       for (auto c : a.out)
         for (const auto& r : role.channels[c].readers)
-          if (role.actors[r.actor].program == a.program) a.closes_step = false;
+          if (role.actors[r.actor].program == a.program && role.channels[c].kind != PlanChannel::Kind::turn) a.closes_step = false;
       if (a.kind == PlanActor::Kind::digest)
         for (const auto& t : role.channels[a.in[0]].tensors)
           for (std::size_t p = 0; p < plan_.params.size(); ++p)
-            if (plan_.params[p].tensor == t)
+            if (plan_.params[p].stored() == t)
               a.params.push_back({static_cast<std::int32_t>(p), static_cast<std::int32_t>(a.params.size()), {}});
     }
   cost_exchanges();

@@ -21,8 +21,14 @@ Status Planner::make_parameters() {
 
 Status Planner::make_group(const Group& group) {
   const bool trains = plan_.trains && !low_.params[group.params[0]].grads.empty();
-  const Mesh mesh = plan_.meshes[group.mesh];
-  const bool reduces = mesh.axis_size("dp") > 1;
+  const bool reduces = plan_.meshes[group.mesh].axis_size("dp") > 1;
+  const bool shared = zero_ > 0 && trains && reduces;
+  if (shared) make_shares(group);
+  std::map<std::int32_t, std::set<Where>> readers;
+  if (shared && zero_ == 3) readers = gather_for_uses(group);
+  else
+    for (auto p : group.params)
+      for (const auto& r : readers_[low_.params[p].tensor]) readers[r.role].insert(r);
 
   Ends update, norm;
   for (auto s : group.stages) {
@@ -40,12 +46,7 @@ Status Planner::make_group(const Group& group) {
     c.name = group.name + ".params";
     c.rate = Rate::step;
     c.initial = true;
-    std::set<Where> readers;
-    for (auto p : group.params) {
-      put(c, low_.params[p].tensor);
-      for (const auto& r : readers_[low_.params[p].tensor])
-        if (r.role == s) readers.insert(r);
-    }
+    for (auto p : group.params) put(c, plan_.params[p].stored());
     PlanActor d;
     d.kind = PlanActor::Kind::digest;
     d.name = group.name + ".digest";
@@ -54,8 +55,8 @@ Status Planner::make_group(const Group& group) {
     d.stream = "compute";
     d.priority = priority(other_priority, 0);
     d.run = run_of(d.program, forward_run);
-    readers.insert(add_actor(s, d, 0));
-    const auto id = connect(std::move(c), update[s], {readers.begin(), readers.end()});
+    readers[s].insert(add_actor(s, d, 0));
+    const auto id = connect(std::move(c), update[s], {readers[s].begin(), readers[s].end()});
     const auto& made = plan_.roles[s].channels[id];
     for (std::size_t i = 0; i < made.tensors.size(); ++i) place_[{s, made.tensors[i]}] = {id, static_cast<std::int32_t>(i)};
     if (trains) {
@@ -66,7 +67,7 @@ Status Planner::make_group(const Group& group) {
     }
   }
   if (!trains) return {};
-  if (zero_ > 0 && reduces) share_update(group, update);
+  if (shared && zero_ < 3) gather_updated(group, update);
 
   // Gradients by the segment that makes them: one accumulator channel each.
   std::map<std::pair<Ends, bool>, std::vector<std::pair<std::size_t, std::int32_t>>> made_by;   // -> (param, use tensor)
@@ -90,7 +91,12 @@ Status Planner::make_group(const Group& group) {
       }
       continue;
     }
-    reduce(group, mesh, writers, c, uses, norm, update, for_norm, for_update);
+    if (reduces && zero_ >= 2) {
+      reduce_by_lanes(group, writers, c, uses, norm, update, for_norm);
+      for_update = for_norm;
+    } else {
+      reduce(group, writers, c, uses, norm, update, for_norm, for_update);
+    }
   }
   for (auto s : group.stages) {
     add_param_refs(group, s, norm[s], for_norm);
@@ -106,86 +112,68 @@ bool Planner::summed_on_model_axis(const PlanTensor& grad) const {
   return false;
 }
 
-void Planner::reduce(const Group& group, const Mesh& mesh, const Ends& writers, const PlanChannel& grads,
+PlanTensor Planner::reduced_tensor(std::size_t param, std::int32_t grad, bool share, bool partial) const {
+  PlanTensor t = plan_.tensors[low_.params[param].tensor];
+  const Mesh& mesh = plan_.meshes[t.mesh];
+  for (std::size_t a = 0; a < mesh.axes.size(); ++a)
+    if (static_cast<int>(a) == dp_axis(mesh)) t.sbp[a] = share ? Sbp::S(0) : Sbp::B();
+    else if (partial && plan_.tensors[grad].sbp[a].is_partial()) t.sbp[a] = Sbp::P();
+  return t;
+}
+
+Ends Planner::everywhere(const Group& group, const std::string& name, const std::vector<std::int32_t>& from,
+                         const std::vector<std::int32_t>& to) {
+  PlanExchange x;
+  x.name = name;
+  x.rate = Rate::step;
+  for (std::size_t i = 0; i < from.size(); ++i) x.moves.push_back({from[i], to[i]});
+  return add_exchange_ends(std::move(x), group.stages, 0, true);
+}
+
+std::int32_t Planner::add_sums(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, Where from,
+                               const std::vector<Where>& readers) {
+  PlanChannel c;
+  c.kind = kind;
+  c.rate = Rate::step;
+  c.name = at(from).name;
+  for (auto t : tensors) put(c, t);
+  return connect(std::move(c), from, readers);
+}
+
+void Planner::reduce(const Group& group, const Ends& writers, const PlanChannel& grads,
                      const std::vector<std::pair<std::size_t, std::int32_t>>& uses, Ends& norm, Ends& update, Found& for_norm,
                      Found& for_update) {
   // Three layouts of each use's gradient after its lanes: a share along dp, still a sum on the model axes where it
   // was made as one; the share with that sum done; the whole.
-  std::vector<std::int32_t> shares, sums, wholes;
+  std::vector<std::int32_t> grads_of, shares, sums, wholes;
   const bool summed = summed_on_model_axis(plan_.tensors[uses.front().second]);
-  auto add_tensor = [&](PlanTensor t, const std::string& name) {
-    t.name = name;
-    plan_.tensors.push_back(std::move(t));
-    low_.producer.push_back(-1);
-    return static_cast<std::int32_t>(plan_.tensors.size()) - 1;
-  };
+  const bool shared = plan_.params[uses.front().first].share >= 0;   // then nobody needs the whole
   for (const auto& [p, t] : uses) {
     const std::string name = plan_.tensors[t].name;
-    const PlanTensor whole = plan_.tensors[low_.params[p].tensor];
-    PlanTensor share = whole;
-    share.sbp[dp_axis(mesh)] = Sbp::S(0);
-    PlanTensor part = share;
-    for (std::size_t a = 0; a < mesh.axes.size(); ++a)
-      if (static_cast<int>(a) != dp_axis(mesh) && plan_.tensors[t].sbp[a].is_partial()) part.sbp[a] = Sbp::P();
-    shares.push_back(add_tensor(part, name + ".share"));
-    sums.push_back(summed ? add_tensor(share, name + ".share.sum") : shares.back());
-    if (plan_.params[p].share < 0) wholes.push_back(add_tensor(whole, name + ".sum"));
+    grads_of.push_back(t);
+    shares.push_back(add_tensor(reduced_tensor(p, t, true, true), name + ".share"));
+    sums.push_back(summed ? add_tensor(reduced_tensor(p, t, true, false), name + ".share.sum") : shares.back());
+    if (!shared) wholes.push_back(add_tensor(reduced_tensor(p, t, false, false), name + ".sum"));
   }
-  std::vector<std::int32_t> grads_of;
-  for (const auto& [p, t] : uses) grads_of.push_back(t);
-
-  // One end of an exchange on each stage of the group.
-  auto everywhere = [&](const std::string& name, const std::vector<std::int32_t>& from, const std::vector<std::int32_t>& to) {
-    PlanExchange x;
-    x.name = name;
-    x.rate = Rate::step;
-    for (std::size_t i = 0; i < from.size(); ++i) x.moves.push_back({from[i], to[i]});
-    return add_exchange_ends(std::move(x), group.stages);
-  };
-  auto scatter = everywhere(grads.name + ".reduce_scatter", grads_of, shares);
-  auto sum = summed ? everywhere(grads.name + ".all_reduce", shares, sums) : scatter;
-  const bool shared = plan_.params[uses.front().first].share >= 0;   // then nobody needs the whole
-  auto gather = shared ? update : everywhere(grads.name + ".all_gather", sums, wholes);
+  auto scatter = everywhere(group, grads.name + ".reduce_scatter", grads_of, shares);
+  auto sum = summed ? everywhere(group, grads.name + ".all_reduce", shares, sums) : scatter;
+  auto gather = shared ? update : everywhere(group, grads.name + ".all_gather", sums, wholes);
 
   // The update reads the unreduced sums too: they stay until the commit, so that a failure finds them.
   for (const auto& [s, writer] : writers) {
     const auto id = connect(grads, writer, {scatter[s], update[s]});
     for (std::size_t i = 0; i < uses.size(); ++i) place_[{s, uses[i].second}] = {id, static_cast<std::int32_t>(i)};
   }
+  using Kind = PlanChannel::Kind;
   for (auto s : group.stages) {
-    auto channel = [&](const std::vector<std::int32_t>& tensors, Where from, const std::vector<Where>& readers) {
-      PlanChannel c;
-      c.kind = PlanChannel::Kind::reduced;
-      c.rate = Rate::step;
-      c.name = at(from).name;
-      for (auto t : tensors) put(c, t);
-      return connect(std::move(c), from, readers);
-    };
-    if (summed) channel(shares, scatter[s], {sum[s]});
-    const auto sum_id = channel(sums, sum[s], {norm[s], gather[s]});
-    const auto whole_id = shared ? sum_id : channel(wholes, gather[s], {update[s]});
+    if (summed) add_sums(Kind::reduced, shares, scatter[s], {sum[s]});
+    const auto sum_id = add_sums(Kind::reduced, sums, sum[s], {norm[s], gather[s]});
+    const auto whole_id = shared ? sum_id : add_sums(Kind::reduced, wholes, gather[s], {update[s]});
     for (std::size_t i = 0; i < uses.size(); ++i) {
       for_norm[{s, uses[i].second}] = {sum_id, static_cast<std::int32_t>(i)};
       for_update[{s, uses[i].second}] = {whole_id, static_cast<std::int32_t>(i)};
     }
   }
-}
-
-void Planner::share_update(const Group& group, const Ends& update) {
-  PlanExchange gather;
-  gather.name = group.name + ".all_gather";
-  gather.rate = Rate::step;
-  for (auto p : group.params) {
-    PlanTensor share = plan_.tensors[low_.params[p].tensor];
-    share.name += ".share";
-    share.sbp[dp_axis(plan_.meshes[share.mesh])] = Sbp::S(0);
-    plan_.tensors.push_back(std::move(share));
-    low_.producer.push_back(-1);
-    plan_.params[p].share = static_cast<std::int32_t>(plan_.tensors.size()) - 1;
-    gather.moves.push_back({plan_.params[p].share, low_.params[p].tensor});
-  }
-  for (const auto& [stage, where] : update) at(where).exchange = static_cast<std::int32_t>(plan_.exchanges.size());
-  plan_.exchanges.push_back(std::move(gather));
 }
 
 void Planner::add_param_refs(const Group& group, std::int32_t s, Where who, const Found& found) {

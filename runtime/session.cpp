@@ -37,7 +37,7 @@ Session::Session(const Plan& plan, SessionOptions options, Send send)
       const auto stage = plan_.stage_of(r);
       const bool runs = !plan_.microbatches(static_cast<std::int32_t>(p), stage, plan_.dp_index(r)).empty();
       for (const auto& a : plan_.roles[stage].actors)
-        if (a.program == static_cast<std::int32_t>(p) && a.closes_step && (runs || a.rate == Rate::step)) votes_[p][r] = true;
+        if (a.program == static_cast<std::int32_t>(p) && a.closes_step && (runs || a.rate != Rate::microbatch)) votes_[p][r] = true;
     }
   }
 }
@@ -107,9 +107,7 @@ void Session::feed(const PlanChannel& channel, std::int32_t stage, std::int64_t 
                    ": got " + std::to_string(message.payload.size()) + " bytes, and its tensor has " + std::to_string(want));
     return;
   }
-  const auto lanes = plan_.lanes_for(channel.program);
-  const auto lane = lane_of(microbatch, lanes, plan_.program_specs[channel.program].microbatches);
-  const auto owner = owner_of(lane, plan_.dp_width(stage), lanes);
+  const auto owner = plan_.owner(channel.program, stage, microbatch);
   for (Rank r : plan_.meshes[stage].ranks)
     if (plan_.dp_index(r) == owner) send_(r, message);
 }

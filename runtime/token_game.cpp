@@ -32,6 +32,12 @@ Expected<GameResult> Game::run() {
 void Game::choose_places() {
   bool same = true;
   for (std::int32_t s = 1; s < plan_.stages; ++s) same &= plan_.dp_width(s) == plan_.dp_width(0);
+  // Where a round is not full its places do not behave alike.
+  for (const auto& x : plan_.exchanges) {
+    if (x.rate != Rate::lane_round && x.rate != Rate::round) continue;
+    const auto parts = x.rate == Rate::lane_round ? plan_.lanes_for(0) : plan_.program_specs[x.program].microbatches;
+    same &= plan_.acts_of(x) * plan_.dp_width(plan_.round_stage(x)) == parts;
+  }
   for (std::int32_t s = 0; s < plan_.stages; ++s) {
     std::set<std::int64_t> seen;
     const Mesh& mesh = plan_.meshes[s];
@@ -90,6 +96,12 @@ Status Game::build(Rank rank) {
     if (options_.unlimited_slots)
       for (auto& o : spec.out)
         if (o.every == 1) o.slots = std::max(o.slots, 1024);
+    if (options_.unlimited_slots)   // then nobody takes turns in a buffer either
+      for (std::size_t p = 0; p < spec.in.size() + spec.out.size(); ++p) {
+        const bool in = p < spec.in.size();
+        const auto channel = in ? a.in[p] : a.out[p - spec.in.size()];
+        if (role.channels[channel].kind == PlanChannel::Kind::turn) (in ? spec.in[p].cycle : spec.out[p - spec.in.size()].cycle) = {actors::Phase::skip};
+      }
     auto actor = std::make_unique<GameActor>(*this, index, static_cast<std::int32_t>(i), l, a, plan_.shared(a), std::move(spec));
     actor->cost_s_ = a.cost_s;
     if (options_.forward_s >= 0) {
@@ -218,8 +230,9 @@ void Game::commit(std::int64_t step) {
 void Game::meet(GameActor& actor, std::uint64_t number) {
   const GameActor::Flight& f = actor.flight(number);
   const PlanExchange& x = plan_.exchanges[actor.plan_.exchange];
-  const auto per_step = std::max<std::size_t>(1, actor.core_.spec().microbatches.size());
-  const auto total = x.rate == Rate::microbatch ? plan_.program_specs[x.program].microbatches : 1;
+  // A shortened step has fewer microbatches than the routes know.
+  const auto per_step = shortened() && actor.moves() ? actor.core_.spec().microbatches.size() : actor.local_.route_of.size();
+  const auto total = actor.local_.acts_per_run;
   const auto sequence = static_cast<std::int64_t>(number / per_step) * total + std::max(0, f.microbatch);
   const auto at = meetings_.try_emplace({actor.plan_.exchange, sequence}).first;
   Meeting& meeting = at->second;
@@ -330,9 +343,9 @@ void GameActor::failed(const Status& status) {
 namespace {
 
 /// With how many microbatches of a step it is worth trying: enough to fill the pipeline, settle and drain. None where
-/// places differ in theirs, or take turns, which count the microbatches of a whole step.
+/// places differ in theirs, or take turns or go in rounds, which count the microbatches of a whole step.
 std::vector<std::int64_t> few_microbatches(const Plan& plan) {
-  if (plan.ordered()) return {};
+  if (plan.ordered() || plan.interleaved) return {};
   for (std::int32_t s = 0; s < plan.stages; ++s)
     if (plan.dp_width(s) != plan.dp_width(0)) return {};
   const auto all = static_cast<std::int64_t>(plan.microbatches(0, 0, 0).size());

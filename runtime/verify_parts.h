@@ -12,7 +12,7 @@ namespace troupe::runtime {
 inline constexpr std::int64_t bytes_max = std::int64_t{1} << 46, count_max = 1 << 20;
 
 inline bool among(std::int32_t index, std::size_t size) { return index >= 0 && static_cast<std::size_t>(index) < size; }
-inline bool known(Rate rate) { return rate == Rate::microbatch || rate == Rate::step; }
+inline bool known(Rate rate) { return rate <= Rate::round; }
 inline bool sensible(double seconds) { return std::isfinite(seconds) && seconds >= 0 && seconds < 1e6; }
 
 /// Whether the places of a stage are among those of a mesh.
@@ -26,6 +26,15 @@ Status check_tables(const Plan& plan);
 
 /// The parameters that a stage trains, and the gradients that it adds up for each: one per use, in graph order.
 using Trained = std::map<std::int32_t, std::vector<std::int32_t>>;
+
+/// A channel that only acts in rounds write or read: kind, rate, writer and readers go together. All know each other.
+Status check_round_channel(const Plan& plan, const PlanRole& role, const PlanChannel& channel);
+/// A sum adds up what one exchange brings, tensor by tensor, where it lies.
+Status check_sum(const Plan& plan, const PlanRole& role, const PlanActor& actor);
+
+/// Rings and their turns: channels that share memory never hold it at the same time. The actors and channels of the
+/// stage know each other.
+Status check_rings(const Plan& plan, std::int32_t stage);
 
 /// The actors and channels of one stage and their memory. The plan has passed check_tables.
 Expected<Trained> check_role(const Plan& plan, std::int32_t stage);

@@ -14,9 +14,7 @@ namespace {
 class RoleCheck {
  public:
   RoleCheck(const Plan& plan, std::int32_t stage)
-      : plan_(plan), stage_(stage), role_(plan.roles[stage]), where_("stage " + std::to_string(stage) + ": ") {
-    for (std::int64_t d = 0; d < plan.dp_width(stage); ++d) copies_ = std::max(copies_, plan.grad_copies(stage, d));
-  }
+      : plan_(plan), stage_(stage), role_(plan.roles[stage]), where_("stage " + std::to_string(stage) + ": ") {}
 
   Status run() {
     if (role_.stage != stage_) return refuse("its role says that it is of stage " + std::to_string(role_.stage));
@@ -27,12 +25,14 @@ class RoleCheck {
       TROUPE_TRY(check_kind(c));
       TROUPE_TRY(check_memory(c));
     }
+    TROUPE_TRY(check_rings(plan_, stage_));
     for (const auto& a : role_.actors) {
       TROUPE_TRY(check_closer(a));
       TROUPE_TRY(check_operands(a));
       TROUPE_TRY(check_scratch(a));
       switch (a.kind) {
         case PlanActor::Kind::exchange: TROUPE_TRY(check_exchange_end(a)); break;
+        case PlanActor::Kind::sum: TROUPE_TRY(check_sum(plan_, role_, a)); break;
         case PlanActor::Kind::norm:
         case PlanActor::Kind::update:
         case PlanActor::Kind::digest: TROUPE_TRY(check_optimizer(a)); break;
@@ -63,7 +63,7 @@ class RoleCheck {
   Status check_basics(const PlanActor& a) const {
     using Kind = PlanActor::Kind;
     const std::string name = "actor '" + a.name + "' ";
-    if (a.kind > Kind::digest || !known(a.rate) || !sensible(a.cost_s))
+    if (a.kind > Kind::sum || !known(a.rate) || !sensible(a.cost_s))
       return refuse(name + "has a kind, rate or cost that this version does not know");
     if (!among(a.program, plan_.programs.size())) return refuse("'" + a.name + "' belongs to no program");
     if (a.pass > Pass::weights || !among(a.depth, static_cast<std::size_t>(plan_.stages * plan_.pipeline.chunks)))
@@ -73,15 +73,19 @@ class RoleCheck {
     if (a.in.empty() && a.out.empty()) return refuse(name + "has no port: nothing says when it acts");
     if (a.in.empty() && a.kind != Kind::exchange)
       return refuse(name + "has no input: nothing says of which step it acts");
-    const char* stream = a.kind == Kind::exchange ? "comm" : a.kind == Kind::user ? "host" : "compute";
+    const char* stream = a.kind == Kind::exchange || a.kind == Kind::sum ? "comm" : a.kind == Kind::user ? "host" : "compute";
     if (a.stream != stream)
       return refuse(name + "is on stream '" + a.stream + "'; " + to_string(a.kind) + " actors run on '" + stream + "'");
     const bool optimizer = a.kind == Kind::norm || a.kind == Kind::update, digest = a.kind == Kind::digest;
     if ((optimizer || digest) && a.rate != Rate::step)
       return refuse("imbalance: '" + a.name + "' acts once per microbatch; " + to_string(a.kind) +
                     " actors act once per step");
+    if ((a.rate == Rate::lane_round || a.rate == Rate::round) && a.kind != Kind::exchange && (a.kind != Kind::sum || a.rate == Rate::round))
+      return refuse("imbalance: '" + a.name + "' acts in rounds; " + to_string(a.kind) + " actors do not");
+    if (a.rate == Rate::lane || (a.kind == Kind::sum && a.rate != Rate::lane_round))
+      return refuse("imbalance: '" + a.name + "' acts at a rate that is not of its kind, " + to_string(a.kind));
     const std::int32_t digests = plan_.program("digest");
-    if ((optimizer && a.program != 0) || digest != (a.program == digests))
+    if (((optimizer || a.kind == Kind::sum) && a.program != 0) || digest != (a.program == digests))
       return refuse(name + "belongs to program '" + plan_.programs[a.program] + "', where there is no " +
                     to_string(a.kind));
     for (const auto* ports : {&a.in, &a.out})
@@ -104,7 +108,7 @@ class RoleCheck {
     const PlanChannel& c = role_.channels[id];
     if (c.slots < 1 || c.slots > count_max)
       return refuse(c, "has " + std::to_string(c.slots) + " slots; it needs at least 1");
-    if (!known(c.rate) || c.kind > PlanChannel::Kind::feed)
+    if (!known(c.rate) || c.kind > PlanChannel::Kind::turn)
       return refuse(c, "has a rate or kind that this version does not know");
     if (!among(c.program, plan_.programs.size())) return refuse(c, "belongs to no program");
     if (c.writer >= 0) {
@@ -118,6 +122,7 @@ class RoleCheck {
       if (w.rate == Rate::microbatch && c.rate == Rate::step && c.kind != PlanChannel::Kind::gradient)
         return refuse("imbalance: '" + w.name + "' acts once per microbatch and channel '" + c.name +
                       "' carries one token per step");
+      if (!goes_with(w.rate, c.rate)) return refuse("imbalance: '" + w.name + "' acts at another rate than it fills channel '" + c.name + "'");
     }
     for (const auto& r : c.readers) {
       if (!among(r.actor, role_.actors.size())) return refuse(c, "has a reader that is no actor");
@@ -129,6 +134,7 @@ class RoleCheck {
       if (a.rate == Rate::step && c.rate == Rate::microbatch)
         return refuse("imbalance: '" + a.name + "' acts once per step and reads channel '" + c.name +
                       "', which carries one token per microbatch");
+      if (!goes_with(a.rate, c.rate)) return refuse("imbalance: '" + a.name + "' acts at another rate than it reads channel '" + c.name + "'");
       // Another program has other steps and microbatches. Only parameters are told to the programs that read them.
       if (c.kind == PlanChannel::Kind::parameter) continue;
       const PlanActor& other = role_.actors[c.writer >= 0 ? c.writer : c.readers[0].actor];
@@ -138,6 +144,13 @@ class RoleCheck {
                       plan_.programs[a.program] + "': programs share parameters only");
     }
     return {};
+  }
+
+  /// An act has one token of the channel, is one of those that share one, or (the last round) has none.
+  static bool goes_with(Rate actor, Rate channel) {
+    if (actor == channel || channel == Rate::step) return true;
+    if (channel == Rate::lane) return actor == Rate::microbatch || actor == Rate::lane_round;
+    return actor == Rate::microbatch && channel == Rate::round;
   }
 
   Status check_ports(std::int32_t index) const {
@@ -159,7 +172,8 @@ class RoleCheck {
   Status check_closer(const PlanActor& a) const {
     bool read = false;
     for (auto id : a.out)
-      for (const auto& r : role_.channels[id].readers) read |= role_.actors[r.actor].program == a.program;
+      for (const auto& r : role_.channels[id].readers)
+        read |= role_.actors[r.actor].program == a.program && role_.channels[id].kind != PlanChannel::Kind::turn;
     const bool closes = !read && a.kind != PlanActor::Kind::update;
     if (a.closes_step != closes)
       return refuse("actor '" + a.name +
@@ -176,12 +190,14 @@ class RoleCheck {
     if ((c.kind == Kind::parameter) != (w && w->kind == PlanActor::Kind::update))
       return refuse(c, "is of kind " + std::string(to_string(c.kind)) +
                            "; parameters, and only they, are written by update actors");
-    if (c.initial && c.kind != Kind::parameter)
-      return refuse(c, "holds a token before the first act and is no parameter");
+    if (c.initial && c.kind != Kind::parameter && c.kind != Kind::turn)
+      return refuse(c, "holds a token before the first act and is neither parameter nor turn");
+    TROUPE_TRY(check_round_channel(plan_, role_, c));
     if (c.kind == Kind::parameter && (c.slots != 1 || c.rate != Rate::step))
       return refuse(c, "has " + std::to_string(c.slots) + " slots; parameters are updated in their only one");
     if (c.kind == Kind::gradient &&
-        (w->kind != PlanActor::Kind::segment || w->rate != Rate::microbatch || w->program != 0 || c.rate != Rate::step))
+        (w->kind != PlanActor::Kind::segment || w->rate != Rate::microbatch || w->program != 0 ||
+         (c.rate != Rate::step && c.rate != Rate::lane)))
       return refuse(c, "accumulates gradients, and '" + w->name + "' is no segment that makes some per microbatch");
     if (w) return {};
     const bool commit = c.kind == Kind::commit, feed = c.kind == Kind::feed;
@@ -204,10 +220,19 @@ class RoleCheck {
     return {};
   }
 
+  /// Copies at the place that has most of them.
+  std::int64_t copies(const PlanChannel& c) const {
+    std::int64_t most = 1;
+    for (std::int64_t d = 0; d < plan_.dp_width(stage_); ++d) {
+      most = std::max<std::int64_t>(most, plan_.copies(role_, c, d));
+      if (c.kind != PlanChannel::Kind::gradient) break;   // all places have as many
+    }
+    return most;
+  }
+
   /// Every tensor of a channel has room of its own in a slot.
   Status check_memory(const PlanChannel& c) {
-    const std::int64_t copies =
-        c.slots * static_cast<std::int64_t>(c.kind == PlanChannel::Kind::gradient ? copies_ : 1);
+    const std::int64_t copies = c.slots * this->copies(c);
     if (c.bytes < 0 || c.bytes > bytes_max / copies || c.bytes % tensor_alignment != 0 ||
         c.tensors.size() != c.offsets.size())
       return refuse(c, "has no proper memory");
@@ -304,9 +329,11 @@ class RoleCheck {
     if (x.rate != a.rate || x.program != a.program)
       return refuse("imbalance: actor '" + a.name + "' acts at another rate or in another program than its exchange '" +
                     x.name + "'");
-    if (a.out.size() > 1 || !a.params.empty())
-      return refuse("actor '" + a.name + "' writes " + std::to_string(a.out.size()) +
-                    " channels; an exchange writes one");
+    const auto turns = std::count_if(a.out.begin(), a.out.end(), [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::turn; });
+    const auto written = static_cast<std::ptrdiff_t>(a.out.size()) - turns;
+    if (written > 1 || (written == 1 && out(a, 0).kind == PlanChannel::Kind::turn) || !a.params.empty())
+      return refuse("actor '" + a.name + "' writes " + std::to_string(written) +
+                    " channels; an exchange writes one, its first");
     auto on = [&](const std::vector<std::int32_t>& ports, std::int32_t tensor) {
       std::int64_t n = 0;
       for (auto id : ports)
@@ -355,10 +382,10 @@ class RoleCheck {
       ++refs_[{a.kind, ref.param}];
       if (a.kind != Kind::norm) {
         const auto& tensors = (a.kind == Kind::update ? out(a, 0) : in(a, 0)).tensors;
-        if (!among(ref.index, tensors.size()) || tensors[ref.index] != p.tensor)
+        if (!among(ref.index, tensors.size()) || tensors[ref.index] != p.stored())
           return refuse("'" + a.name + "' does not find parameter '" + p.name + "' in its channel");
       }
-      if (a.kind == Kind::update && a.gathers() != (p.share >= 0))
+      if (a.kind == Kind::update && a.gathers() != (p.share >= 0 && !p.stored_as_share))
         return refuse(name + (a.gathers() ? "gathers" : "does not gather") + " the shares of parameter '" + p.name + "'");
       if (ref.grads.empty() != (a.kind == Kind::digest))
         return refuse("'" + a.name + "' has no gradient of parameter '" + p.name + "'");
@@ -430,7 +457,7 @@ class RoleCheck {
       std::int64_t homes = 0;
       for (const auto& c : role_.channels)
         if (c.kind == PlanChannel::Kind::parameter)
-          homes += std::count(c.tensors.begin(), c.tensors.end(), param.tensor);
+          homes += std::count(c.tensors.begin(), c.tensors.end(), param.stored());
       if (homes != (here(param.tensor) ? 1 : 0))
         return refuse("parameter '" + param.name + "' lies in " + std::to_string(homes) + " channels");
       const auto index = static_cast<std::int32_t>(p);
@@ -451,7 +478,6 @@ class RoleCheck {
   const std::int32_t stage_;
   const PlanRole& role_;
   const std::string where_;
-  std::int32_t copies_ = 1;                                        // of gradients, at the place with most of them
   std::int64_t bytes_ = 0;                                         // of all channels so far
   std::map<std::int32_t, int> ends_;                               // exchange -> actors
   std::map<std::pair<PlanActor::Kind, std::int32_t>, int> refs_;   // (kind, parameter) -> references

@@ -98,8 +98,28 @@ Status check_tensor(const Plan& plan, const PlanTensor& t) {
     return invalid(where + "is made once per microbatch, and not on the dp coordinate of the stages that run it");
   if (!t.lane_terms) return {};
   if (dp < 0) return invalid("gradient '" + t.name + "' is on a mesh without a dp axis");
-  if (t.rate != Rate::step || !runs || t.dtype != DType::f32 || !t.sbp[dp].is_partial())
+  if ((t.rate != Rate::step && t.rate != Rate::lane) || !runs || t.dtype != DType::f32 || !t.sbp[dp].is_partial())
     return invalid("gradient '" + t.name + "' is not an f32 sum over the lanes of its stage");
+  if (plan.interleaved ? t.rate == Rate::step && mesh.axes[dp].size > 1 : t.rate == Rate::lane)
+    return invalid("gradient '" + t.name + (plan.interleaved ? "' is summed at once, and the lanes of its places are no nodes of the tree"
+                                                             : "' is summed lane by lane, and lanes do not belong to the places in turn"));
+  return {};
+}
+
+/// What moves in a round: shares of the lanes' gradients, or parameters made whole. Sums on model axes stay sums.
+Status check_round(const Plan& plan, const PlanExchange& x, const PlanTensor& from, const PlanTensor& to) {
+  const std::string where = "exchange '" + x.name + "' ";
+  const bool lanes = x.rate == Rate::lane_round;
+  const Mesh &from_mesh = plan.meshes[from.mesh], &to_mesh = plan.meshes[to.mesh], &wide = lanes ? to_mesh : from_mesh,
+             &narrow = lanes ? from_mesh : to_mesh;
+  if (from.lane_terms != lanes) return invalid(where + (lanes ? "adds lanes of what is no gradient" : "gathers a gradient"));
+  for (Rank r : narrow.ranks)
+    if (wide.find(r) < 0) return invalid(where + "moves '" + from.name + "' between meshes of which neither has all places");
+  for (auto s : plan.stages_on(lanes ? from.mesh : to.mesh))
+    if (plan.dp_width(s) != narrow.axis_size("dp")) return invalid(where + "is made in rounds of stages that differ in dp");
+  for (std::size_t a = 0; a < from.sbp.size(); ++a)
+    if (static_cast<int>(a) == dp_axis(from_mesh) ? to.sbp[a].is_partial() : to.sbp[a].is_partial() != (lanes && from.sbp[a].is_partial()))
+      return invalid(where + "moves '" + from.name + "' to '" + to.name + "', which is a sum over other places");
   return {};
 }
 
@@ -111,6 +131,8 @@ Status check_exchange(const Plan& plan, const PlanExchange& x) {
     if (!among(m.from, plan.tensors.size()) || !among(m.to, plan.tensors.size()))
       return invalid(where + "moves a tensor that the plan does not have");
   const PlanTensor &from = plan.tensors[x.moves[0].from], &to = plan.tensors[x.moves[0].to];
+  if (x.rate == Rate::lane) return invalid(where + "acts once per lane: places meet once per round of lanes");
+  const Rate from_rate = x.rate == Rate::lane_round ? Rate::lane : x.rate == Rate::round ? Rate::step : x.rate;
   for (const auto& m : x.moves) {
     const PlanTensor &f = plan.tensors[m.from], &t = plan.tensors[m.to];
     if (f.shape != t.shape || f.dtype != t.dtype)
@@ -118,10 +140,11 @@ Status check_exchange(const Plan& plan, const PlanExchange& x) {
     if (f.mesh != from.mesh || t.mesh != to.mesh || f.lane_terms != from.lane_terms || t.lane_terms)
       return invalid(where + "moves '" + f.name + "' to '" + t.name + "' and '" + from.name + "' to '" + to.name +
                      "', which do not travel together");
-    if (f.rate != x.rate || t.rate != x.rate)
+    if (f.rate != from_rate || t.rate != x.rate)
       return invalid("imbalance: " + where + "moves '" + f.name + "' to '" + t.name + "' at another rate than its own");
     if (f.lane_terms && x.program != 0)
       return invalid(where + "reduces the gradient '" + f.name + "' in another program than the first");
+    if (x.rate == Rate::lane_round || x.rate == Rate::round) TROUPE_TRY(check_round(plan, x, f, t));
   }
   return {};
 }
@@ -141,7 +164,10 @@ Status check_tables(const Plan& plan) {
         p.init > Init::Kind::normal ||
         std::any_of(t.sbp.begin(), t.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); }))
       return invalid("parameter '" + p.name + "' has no f32 tensor '" + t.name + "' of its own that lasts for a step");
-    if (p.share == -1) continue;
+    if (p.share == -1) {
+      if (p.stored_as_share) return invalid("parameter '" + p.name + "' is stored as shares that it does not have");
+      continue;
+    }
     if (!among(p.share, plan.tensors.size())) return invalid("parameter '" + p.name + "' has no tensor of shares");
     PlanTensor share = plan.tensors[p.share];
     if (const int dp = dp_axis(plan.meshes[t.mesh]); share.mesh == t.mesh && dp >= 0 && share.sbp[dp] == Sbp::S(0)) share.sbp[dp] = Sbp::B();

@@ -5,6 +5,7 @@
 #include <caf/send.hpp>
 
 #include "actors/communicator.h"
+#include "actors/lane_sum.h"
 #include "actors/optimizer.h"
 #include "actors/segment.h"
 #include "actors/update_then_gather.h"
@@ -78,7 +79,18 @@ struct Worker::Impl {
     };
   }
 
+  /// A gradient that leaves this place lane by lane: one copy, which the first microbatch of a lane begins.
+  std::vector<LaneAct> own_lane_acts() const {
+    std::vector<LaneAct> out;
+    const auto lanes = plan.lanes_for(0);
+    const auto total = plan.program_specs[0].microbatches;
+    for (auto m : plan.microbatches(0, local.stage, local.dp_index))
+      out.push_back({0, m != microbatches_of(lane_of(m, lanes, total), lanes, total).lo, {}});
+    return out;
+  }
+
   std::unique_ptr<actors::Body> segment_body(const LocalActor& a);
+  std::unique_ptr<actors::Body> sum_body(const LocalActor& a);
   std::unique_ptr<actors::Body> norm_body(const LocalActor& a);
   std::unique_ptr<actors::Body> update_body(const LocalActor& a);
   std::unique_ptr<actors::Body> digest_body(const LocalActor& a);
@@ -161,19 +173,23 @@ std::unique_ptr<actors::Body> Worker::Impl::segment_body(const LocalActor& a) {
   }
   spec.in = memories(a.in);
   spec.out = memories(a.out);
-  bool accumulates = false;
   for (auto c : a.out) {
-    spec.copy_bytes.push_back(local.channels[c].copy_bytes);
-    accumulates |= spec.copy_bytes.back() > 0;
+    const bool gradient = plan_channel(c).kind == PlanChannel::Kind::gradient;
+    spec.copy_bytes.push_back(gradient ? local.channels[c].copy_bytes : 0);
+    spec.lanes.push_back(!gradient ? std::vector<LaneAct>{} : plan_channel(c).rate == Rate::lane ? own_lane_acts() : plan.lane_schedule(local.stage, local.dp_index).acts);
   }
-  if (accumulates)
-    spec.lanes = plan.lane_schedule(local.stage, local.dp_index).acts;
   spec.scratch = pool->data() + local.scratch_offset;
   spec.scratch_bytes = local.scratch_bytes;
   spec.op_scratch_offset = pa.op_scratch_offset;
   spec.samples_per_microbatch = plan.program_specs[pa.program].samples;
   spec.report = sink();
   return std::make_unique<actors::SegmentBody>(std::move(spec));
+}
+
+std::unique_ptr<actors::Body> Worker::Impl::sum_body(const LocalActor& a) {
+  const auto lanes_of_round = plan.copies(role(), plan_channel(a.in[0]), local.dp_index);
+  return std::make_unique<actors::LaneSumBody>(actors::LaneSumSpec{
+      fold_schedule(plan.lanes_for(0)), lanes_of_round, local.channels[a.out[0]].copy_bytes, memory(a.in[0]), memory(a.out[0])});
 }
 
 std::unique_ptr<actors::Body> Worker::Impl::norm_body(const LocalActor& a) {
@@ -213,11 +229,11 @@ std::unique_ptr<actors::Body> Worker::Impl::update_body(const LocalActor& a) {
     const PlanParam& p = plan.params[ref.param];
     actors::ParamPart part;
     part.name = p.name;
-    const Extent whole = plan.extent(p.tensor, local.rank);
-    part.extent = p.share >= 0 ? plan.extent(p.share, local.rank) : whole;
+    const Extent stored = plan.extent(p.stored(), local.rank);
+    part.extent = p.share >= 0 ? plan.extent(p.share, local.rank) : stored;
     for (const auto& use : ref.grads) part.grads.push_back({use.port, plan_channel(a.in[use.port]).offsets[use.index]});
     part.param_offset = plan_channel(a.out[0]).offsets[ref.index] +
-                        (part.extent.empty() ? 0 : offset_in(part.extent, whole) * size_of(plan.tensors[p.tensor].dtype));
+                        (part.extent.empty() ? 0 : offset_in(part.extent, stored) * size_of(plan.tensors[p.tensor].dtype));
     part.state_offset = offsets[i];
     part.decay = p.decay;
     parts.push_back(std::move(part));
@@ -230,7 +246,7 @@ std::unique_ptr<actors::Body> Worker::Impl::digest_body(const LocalActor& a) {
   std::vector<actors::DigestBody::Part> parts;
   for (const auto& ref : plan_actor(a).params) {
     const PlanParam& p = plan.params[ref.param];
-    auto v = view(p.tensor);
+    auto v = view(p.stored());
     // The extent is part of the name: replicas must agree, parts add up.
     auto name = p.name + "|" + to_string(v.extent);
     parts.push_back({std::move(name), std::move(v), plan_channel(a.in[0]).offsets[ref.index]});
@@ -267,9 +283,9 @@ std::shared_ptr<actors::Executor> Worker::Impl::communicator(const LocalActor& a
   spec.routes = a.routes;
   spec.route_of = a.route_of;
   spec.microbatches = a.spec.microbatches;
-  spec.acts_per_run = pa.rate == Rate::microbatch ? plan.program_specs[pa.program].microbatches : 1;
+  spec.acts_per_run = a.acts_per_run;
   spec.in = pa.gathers() ? memories(a.out) : memories(a.in);
-  spec.has_out = !a.out.empty();
+  spec.has_out = !a.out.empty() && plan_channel(a.out[0]).kind != PlanChannel::Kind::turn;
   if (spec.has_out) spec.out = memory(a.out[0]);
   for (std::int32_t i = 0; i < a.staging_slots; ++i)
     spec.staging.push_back(pool->data() + a.staging_offset + i * a.staging_bytes);
@@ -286,6 +302,7 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalAc
     case PlanActor::Kind::norm: body = norm_body(a); break;
     case PlanActor::Kind::update: body = update_body(a); break;
     case PlanActor::Kind::digest: body = digest_body(a); break;
+    case PlanActor::Kind::sum: body = sum_body(a); break;
     case PlanActor::Kind::user: {
       TROUPE_ASSIGN(body, user_body(a));
       break;
@@ -306,8 +323,8 @@ void Worker::Impl::initialise_parameters() {
     const PlanChannel& c = plan_channel(a.out[0]);
     for (std::size_t i = 0; i < c.tensors.size(); ++i)
       for (const auto& p : plan.params) {
-        if (p.tensor != c.tensors[i]) continue;
-        auto v = view(p.tensor);
+        if (p.stored() != c.tensors[i]) continue;
+        auto v = view(p.stored());
         v.data = memory(a.out[0]).base + c.offsets[i];
         if (p.init == Init::Kind::normal) kernels::init_normal(v, philox_key(plan.seed, p.name), p.init_value, serial);
         else kernels::init_constant(v, p.init_value, serial);

@@ -93,15 +93,16 @@ void send_spans(TraceRecorder& trace, Control& control) {
   }
 }
 
-/// Most memory this program has had resident. getrusage's ru_maxrss will not do: it survives exec, and so begins with
-/// that of the process that was forked.
-std::int64_t peak_bytes() {
+/// What this program has resident, and the most it has had. getrusage's ru_maxrss will not do: it survives exec, and so
+/// begins with that of the process that was forked.
+Stopped resident() {
+  Stopped out;
   std::ifstream status("/proc/self/status");
   for (std::string key, rest; status >> key; std::getline(status, rest)) {
-    std::int64_t kib = 0;
-    if (key == "VmHWM:" && status >> kib) return kib << 10;
+    auto* bytes = key == "VmHWM:" ? &out.peak_bytes : key == "RssFile:" ? &out.file_bytes : key == "RssShmem:" ? &out.shared_bytes : nullptr;
+    if (bytes && status >> *bytes) *bytes <<= 10;
   }
-  return 0;
+  return out;
 }
 
 /// Says once a second how far the worker is, if it has got any further.
@@ -185,6 +186,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     if (!compute_cores.empty()) compute_cores.resize(hello->threads);
     device = std::make_unique<CpuDevice>(clock, CpuOptions{compute_cores});
   }
+  Stopped stopped;
   {
     ProductionConfig config;
     caf::actor_system system(config);
@@ -213,12 +215,16 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
         send_spans(trace, control);
       (*worker)->handle(std::move(message));
     }
+    stopped = resident();
     (*worker)->stop();
     system.await_all_actors_done();
   }
   send_spans(trace, control);
   const auto stats = (*transport)->stats();
-  control.send(Stopped{peak_bytes(), stats.sent_bytes, stats.received_bytes});
+  stopped.peak_bytes = resident().peak_bytes;
+  stopped.sent_bytes = stats.sent_bytes;
+  stopped.received_bytes = stats.received_bytes;
+  control.send(stopped);
   return exit_ok;
 }
 

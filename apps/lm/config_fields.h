@@ -63,7 +63,7 @@ void each_field(Config& c, Visit&& visit) {
   visit(Key{"mesh.dp", "data-parallel width, \"2\" or per stage \"2/1\""}, c.mesh.dp);
   visit(Key{"mesh.pp", "pipeline stages", 1, 1026}, c.mesh.pp);
   visit(Key{"mesh.tp", "tensor-parallel width", 1, 1024}, c.mesh.tp);
-  visit(Key{"mesh.zero", "ZeRO stage: 1 divides the optimizer's state over dp", 0, 1}, c.mesh.zero);
+  visit(Key{"mesh.zero", "ZeRO stage: 1 divides the optimizer's state over dp, 2 reduced gradients too, 3 parameters too", 0, 3}, c.mesh.zero);
   visit(Key{"mesh.shared_vocabulary", "all pipeline stages divide embedding and vocabulary projection"}, c.mesh.shared_vocabulary);
 
   visit(Key{"run.seed", "seed of every random number", 0, k_any_count}, c.run.seed);

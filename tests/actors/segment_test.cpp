@@ -107,7 +107,7 @@ TEST_CASE("TR-1: the copies of every owner are bitwise the tree's sums, for any 
           spec.in = {{reinterpret_cast<std::byte*>(in.data()), kElements * 4}};
           spec.out = {{slot.data(), copy_bytes * copies}};
           spec.copy_bytes = {copy_bytes};
-          spec.lanes = schedule.acts;
+          spec.lanes = {schedule.acts};
           SegmentBody body(std::move(spec));
           for (std::size_t i = 0; i < mine.size(); ++i) {
             in = gradients[static_cast<std::size_t>(mine[i])];

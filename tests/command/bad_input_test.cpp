@@ -111,7 +111,7 @@ TEST_CASE("a mesh that cannot work names the numbers and the nearest one that do
   check_cases(exit_usage, {
       {{"--mesh", "dp"}, {"mesh 'dp'", "dp=2,pp=2"}},
       {{"--mesh", "dp=0"}, {"dp=0", "at least 1"}},
-      {{"--zero", "2"}, {"'mesh.zero' = 2 is out of range"}},
+      {{"--zero", "4"}, {"'mesh.zero' = 4 is out of range"}},
       {{"--mesh", "xp=2"}, {"unknown axis 'xp'"}},
       {{"--mesh", "dp=2/1,pp=3"}, {"names 2 stages", "pp=3"}},
   });

@@ -62,6 +62,14 @@ TEST_CASE("a worker that is killed ends the job within two seconds, by name, pid
   }
 }
 
+TEST_CASE("a worker that is killed while others gather its parameters and wait for its gradients ends the job by name") {
+  LongRun job("dp=3", {"--zero", "3"});
+  REQUIRE(job.workers.size() == 3);
+  ::kill(job.workers[1], SIGKILL);
+  check_failure(job.command.wait(2), exit_worker, {"troupe: worker 1 (pid " + std::to_string(job.workers[1]) + ") was killed by signal 9"});
+  job.check_metrics_are_whole();
+}
+
 TEST_CASE("a worker that no longer answers: the job gives up and says who waits for whom") {
   LongRun job("dp=1,pp=2", {"--stall-limit", "2"});
   REQUIRE(job.workers.size() == 2);

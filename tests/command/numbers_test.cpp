@@ -148,6 +148,10 @@ TEST_CASE("NU-2: pipeline schedules change no bit on real processes") {
               {"--mesh", "dp=2,pp=2", "--set", "schedule.pipeline=zero-bubble", "--threads", "2"}});
 }
 
+TEST_CASE("NU-2: ZeRO 2 and 3 change no bit on real processes") {
+  check_same({{"--mesh", "dp=3", "--zero", "2", "--ucx-tls", "tcp"}, {"--mesh", "dp=2,pp=2", "--zero", "3", "--threads", "2"}});
+}
+
 TEST_CASE("another seed gives other numbers, and so do tied embeddings") {
   CHECK(numbers({"--set", "run.seed=2"}).hash != alone(untied).hash);
   CHECK(alone(tied).hash != alone(untied).hash);

@@ -48,6 +48,37 @@ TEST_CASE("TR-1: whatever the owners, the merges leave exactly the cover of thei
       }
 }
 
+TEST_CASE("TR-1: leaves that are brought in order add up to the root, node by node, in log2(leaves) copies") {
+  for (std::int32_t leaves = 1; leaves <= 65; ++leaves) {
+    CAPTURE(leaves);
+    const auto schedule = fold_schedule(leaves);
+    REQUIRE(static_cast<std::int32_t>(schedule.acts.size()) == leaves);
+    std::map<std::int32_t, Term> copies;
+    auto add = [&](std::int32_t into, Term right) {
+      const Term left = copies.at(into), sum{left.lo, right.hi};
+      REQUIRE(is_tree_node(sum, leaves));
+      REQUIRE(tree_children(sum) == std::pair(left, right));
+      copies[into] = sum;
+    };
+    for (std::int32_t leaf = 0; leaf < leaves; ++leaf) {
+      const LaneAct& act = schedule.acts[leaf];
+      REQUIRE(act.copy < schedule.copies);
+      if (act.accumulate) add(act.copy, {leaf, leaf + 1});
+      else REQUIRE(copies.emplace(act.copy, Term{leaf, leaf + 1}).second);
+      for (const auto& [into, from] : act.merges) {
+        const Term right = copies.at(from);
+        copies.erase(from);
+        add(into, right);
+      }
+    }
+    REQUIRE(copies.size() == 1);
+    CHECK(copies.at(0) == Term{0, leaves});
+    std::int32_t log = 0;
+    while (1 << log < leaves) ++log;
+    CHECK(schedule.copies == std::max(1, log));
+  }
+}
+
 TEST_CASE("lane_schedule: the first of a lane begins a copy, later ones add, the last merges as the tree says") {
   // 8 microbatches in 4 lanes: lanes 0..3 in copies 0, 1, 1, 2 with merges after lanes 1 and 3.
   const auto schedule = lane_schedule({0, 1, 2, 3, 4, 5, 6, 7}, 4, 8);

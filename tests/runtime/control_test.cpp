@@ -126,8 +126,10 @@ TEST_CASE("every message from a worker survives the wire") {
   CHECK(spans[0].flow_in == 0xfedcba9876543210ull);
   CHECK(spans[0].flow_out == 9);
   CHECK(spans[1].microbatch == -1);
-  const auto stopped = from_worker(Stopped{1ll << 35, 1ull << 63, 12});
+  const auto stopped = from_worker(Stopped{1ll << 35, 7, 8, 1ull << 63, 12});
   CHECK(stopped.peak_bytes == 1ll << 35);
+  CHECK(stopped.file_bytes == 7);
+  CHECK(stopped.shared_bytes == 8);
   CHECK(stopped.sent_bytes == 1ull << 63);
   CHECK(stopped.received_bytes == 12);
 }

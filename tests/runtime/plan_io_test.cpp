@@ -65,9 +65,10 @@ Plan odd_plan() {
   p.meshes = {Mesh::dense({{"tp", 2}, {"dp", 3}}, 4)};
   p.meshes[0].ranks[0] = 77;
   p.stages = 1;
+  p.interleaved = true;
   p.tensors = {{"x \"quoted\" \xc3\xa9", DType::i64, {3, 0, 5}, 1, {Sbp::S(1, 64), Sbp::P(), Sbp::B()}, Rate::step, true}};
   p.exchanges = {{"box", 1, Rate::step, {{3, 4}, {5, 6}}, Collective::all_to_all, std::int64_t{1} << 41, 1e-9}};
-  p.params = {{"w", 2, Init::Kind::normal, 0.02f, false, 5, 9}};
+  p.params = {{"w", 2, Init::Kind::normal, 0.02f, false, 5, 9, true}};
   PlanRole role;
   role.stage = 3;
   role.units = {"a", "", "c"};
@@ -85,6 +86,9 @@ Plan odd_plan() {
   c.slots = 9;
   c.rate = Rate::step;
   c.initial = true;
+  c.ring = 3;
+  c.buffer = 4;
+  c.buffer_offset = std::int64_t{1} << 41;
   role.channels = {c};
   PlanActor a;
   a.kind = PlanActor::Kind::digest;

@@ -1,0 +1,127 @@
+// Rings: channels that share memory are accepted only if they can never hold it at the same time.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "runtime/verify.h"
+#include "tests/runtime/mlp.h"
+
+using namespace mlp;
+
+namespace {
+
+Plan ringed(std::int32_t zero, const std::vector<std::int64_t>& dp = {2}) {
+  Shape_ s;
+  s.layers = 5;
+  auto p = plan(kernels::standard_ops(), s, dp, 8, zero);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  const Status ok = verify(*p);
+  REQUIRE_MESSAGE(ok.ok(), ok.message());
+  return *std::move(p);
+}
+
+std::string refusal(const Plan& p) {
+  const Status s = verify(p);
+  CHECK_FALSE(s.ok());
+  return s.message();
+}
+
+/// Takes a channel out of a role: its ends know nothing of it afterwards.
+void remove(PlanRole& role, std::int32_t id) {
+  auto take_port = [](std::vector<std::int32_t>& ports, std::int32_t port) { ports.erase(ports.begin() + port); };
+  const PlanChannel gone = role.channels[static_cast<std::size_t>(id)];
+  take_port(role.actors[static_cast<std::size_t>(gone.writer)].out, gone.writer_port);
+  for (const auto& r : gone.readers) take_port(role.actors[static_cast<std::size_t>(r.actor)].in, r.port);
+  role.channels.erase(role.channels.begin() + id);
+  for (auto& c : role.channels) {
+    if (c.writer == gone.writer && c.writer_port > gone.writer_port) --c.writer_port;
+    for (auto& own : c.readers)
+      for (const auto& r : gone.readers)
+        if (own.actor == r.actor && own.port > r.port) --own.port;
+  }
+  for (auto& a : role.actors)
+    for (auto* ports : {&a.in, &a.out})
+      for (auto& port : *ports) port -= port > id;
+}
+
+}  // namespace
+
+TEST_CASE("a buffer whose next user nobody waits for is refused by name, whichever turn is missing") {
+  for (const std::int32_t zero : {2, 3}) {
+    const Plan good = ringed(zero);
+    int planted = 0;
+    for (std::size_t i = 0; i < good.roles[0].channels.size(); ++i) {
+      const PlanChannel& turn = good.roles[0].channels[i];
+      if (turn.kind != PlanChannel::Kind::turn) continue;
+      Plan p = good;
+      remove(p.roles[0], static_cast<std::int32_t>(i));
+      const auto message = refusal(p);
+      CHECK_MESSAGE(message.find("does not pass the turn") != std::string::npos, message);
+      CHECK_MESSAGE(message.find("'" + turn.name.substr(5) + "'") != std::string::npos, message);
+      ++planted;
+    }
+    CHECK(planted >= 2 * 5);   // two rings over the five layers, and with ZeRO 3 those of what is gathered
+  }
+}
+
+TEST_CASE("a ring needs exactly one token for each of its buffers") {
+  const Plan good = ringed(3);
+  int planted = 0;
+  for (std::size_t i = 0; i < good.roles[0].channels.size(); ++i) {
+    if (good.roles[0].channels[i].kind != PlanChannel::Kind::turn) continue;
+    Plan p = good;
+    p.roles[0].channels[i].initial = !p.roles[0].channels[i].initial;
+    const auto message = refusal(p);
+    CHECK_MESSAGE((message.find("tokens: it needs one") != std::string::npos || message.find("does not pass") != std::string::npos), message);
+    ++planted;
+  }
+  CHECK(planted > 0);
+}
+
+TEST_CASE("channels that are put into a buffer of a ring without its turns, or where another of the same turn lies, are refused") {
+  const Plan good = ringed(3, {2, 2});
+  int planted = 0;
+  for (std::size_t s = 0; s < good.roles.size(); ++s)
+    for (std::size_t i = 0; i < good.roles[s].channels.size(); ++i) {
+      const PlanChannel& c = good.roles[s].channels[i];
+      if (c.ring < 0) continue;
+      Plan p = good;
+      p.roles[s].channels[i].buffer = 1 - c.buffer;
+      const bool shared = std::any_of(good.roles[s].channels.begin(), good.roles[s].channels.end(),
+                                      [&](const auto& other) { return other.ring == c.ring && other.buffer == 1 - c.buffer; });
+      if (shared) CHECK(refusal(p).find("stage " + std::to_string(s)) != std::string::npos);
+      p = good;
+      p.roles[s].channels[i].slots = 2;
+      CHECK(refusal(p).find("'" + c.name + "'") != std::string::npos);
+      p = good;
+      p.roles[s].channels[i].buffer_offset = 4;
+      CHECK(refusal(p).find("'" + c.name + "'") != std::string::npos);
+      ++planted;
+    }
+  CHECK(planted > 0);
+  for (std::size_t i = 0; i < good.roles[0].channels.size(); ++i) {   // a stash is no member of a ring
+    if (good.roles[0].channels[i].kind != PlanChannel::Kind::stash) continue;
+    Plan p = good;
+    p.roles[0].channels[i].ring = 0;
+    CHECK(refusal(p).find("is part of a ring") != std::string::npos);
+  }
+}
+
+TEST_CASE("lanes that do not belong to the places in turn cannot be summed round by round, nor the others at once") {
+  Plan p = ringed(2);
+  p.interleaved = false;
+  CHECK(refusal(p).find("is summed lane by lane") != std::string::npos);
+  p = ringed(0);
+  p.interleaved = true;
+  CHECK(refusal(p).find("is summed at once") != std::string::npos);
+}
+
+TEST_CASE("a sum that does not find its parts where it keeps them is refused by name") {
+  const Plan good = ringed(2);
+  for (const auto& a : good.roles[0].actors) {
+    if (a.kind != PlanActor::Kind::sum) continue;
+    Plan p = good;
+    p.roles[0].channels[static_cast<std::size_t>(a.out[0])].bytes += 64;
+    CHECK(refusal(p).find("'" + a.name + "' adds up tensors that do not lie alike") != std::string::npos);
+  }
+}
