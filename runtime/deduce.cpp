@@ -52,19 +52,30 @@ struct State {
 };
 using StatePtr = std::shared_ptr<const State>;
 
-std::string key_of(const State& s) {
-  std::string key;
-  auto add = [&](Value v, const Sbp& sbp) {
-    key += std::to_string(v) + to_string(sbp) + ' ';
-  };
+/// What the rest of a search depends on.
+using Key = std::vector<std::int64_t>;
+
+void add_to(Key& key, const Sbp& sbp) { key.insert(key.end(), {static_cast<std::int64_t>(sbp.kind), sbp.dim, sbp.unit}); }
+
+Key params_of(const State& s) {
+  Key key;
+  for (const auto& [v, sbp] : s.params) {
+    key.push_back(v);
+    add_to(key, sbp);
+  }
+  return key;
+}
+
+Key key_of(const State& s) {
+  Key key = params_of(s);
   for (const auto& [v, lie] : s.live) {
-    add(v, lie.sbp);
+    key.insert(key.end(), {-1, v});
+    add_to(key, lie.sbp);
     for (const auto* list : {&lie.copies, &lie.paid}) {
-      for (const auto& p : *list) key += to_string(p);
-      key += '|';
+      key.push_back(static_cast<std::int64_t>(list->size()));
+      for (const auto& p : *list) add_to(key, p);
     }
   }
-  for (const auto& [v, sbp] : s.params) add(v, sbp);
   return key;
 }
 
@@ -83,9 +94,10 @@ class AxisSearch {
     for (std::int32_t i = 0; i < static_cast<std::int32_t>(g_.nodes().size()); ++i) {
       const Node& n = g_.nodes()[i];
       if (n.program != program_ || n.backward || n.kind == Node::Kind::param) continue;
-      std::map<std::string, StatePtr> next;
+      std::map<Key, StatePtr> next;
+      const auto table = rows(n, i);
       for (const auto& s : states)
-        for (const auto& sig : rows(n, i)) {
+        for (const auto& sig : table) {
           auto made = step(s, i, n, sig);
           if (!made) continue;
           auto& best = next[key_of(*made)];
@@ -98,12 +110,8 @@ class AxisSearch {
       for (auto& [key, s] : next) states.push_back(std::move(s));
       std::stable_sort(states.begin(), states.end(), [](const StatePtr& a, const StatePtr& b) { return a->cost < b->cost; });
       // For each layout of the parameters that are read again: a cheap one may be one that a later op cannot read.
-      std::map<std::string, std::size_t> kept;
-      std::erase_if(states, [&](const StatePtr& s) {
-        std::string params;
-        for (const auto& [v, sbp] : s->params) params += std::to_string(v) + to_string(sbp);
-        return ++kept[params] > beam;
-      });
+      std::map<Key, std::size_t> kept;
+      std::erase_if(states, [&](const StatePtr& s) { return ++kept[params_of(*s)] > beam; });
     }
     for (StatePtr s = states.front(); s->node >= 0; s = s->before) {
       const Node& n = g_.nodes()[s->node];
@@ -386,7 +394,9 @@ Expected<Deduction> deduce(const Graph& graph, const std::vector<UnitPlace>& uni
     }
     if (!model || !wide) continue;
     std::map<Value, Sbp> params;
-    for (std::int32_t p = 0; p < static_cast<std::int32_t>(graph.programs().size()); ++p) {
+    // Only the first program counts in the cost; a restricted search asks for nothing else.
+    const auto programs = allowed ? 1 : static_cast<std::int32_t>(graph.programs().size());
+    for (std::int32_t p = 0; p < programs; ++p) {
       TROUPE_ASSIGN(const LayoutCost cost, AxisSearch(graph, units, plan, a, p, params, allowed).run(out.signatures));
       if (p == 0) out.cost.param_bytes += cost.param_bytes, out.cost.seconds += cost.seconds;
     }

@@ -31,7 +31,8 @@ struct Deduction {
   LayoutCost cost;                     ///< of the first program, all model axes together
 };
 
-/// Whether a forward op (by node) may take a row of its table on a mesh axis (by index): restricts a search.
+/// Whether a forward op (by node) may take a row of its table on a mesh axis (by index): restricts a search, which
+/// then is of the first program only.
 using Allowed = std::function<bool(std::int32_t node, std::size_t axis, const kernels::Signature& row)>;
 
 /// `plan` has meshes, costs and programs. Error: hints and signatures that no layout satisfies, by name.

@@ -62,7 +62,7 @@ void Planner::make_rings() {
       if (segment < 0) continue;
       const LoweredNode& n = low_.nodes[segment_nodes_.at({s, segment}).front()];
       // With one microbatch at a time its backward pass follows its forward pass; in a pipeline they mix.
-      const bool backward = depths_ > 1 && role.actors[segment].backward;
+      const bool backward = depths_ > 1 && role.actors[segment].backward();
       auto& pass = passes[{c.kind, n.program, n.depth, n.mesh, backward}];
       // All that a unit gathers for one direction is needed together.
       std::pair<std::int32_t, std::int32_t> key{order[segment], 0};
@@ -70,7 +70,7 @@ void Planner::make_rings() {
         for (const auto& [at, occupant] : pass) {
           const auto& first = role.channels[occupant.front()].readers.front();
           const LoweredNode& other = low_.nodes[segment_nodes_.at({s, first.actor}).front()];
-          if (other.unit == n.unit && role.actors[first.actor].backward == role.actors[segment].backward) key = at;
+          if (other.unit == n.unit && role.actors[first.actor].backward() == role.actors[segment].backward()) key = at;
         }
       pass[key].push_back(static_cast<std::int32_t>(i));
     }

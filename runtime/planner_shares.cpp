@@ -32,7 +32,7 @@ std::map<std::int32_t, std::set<Where>> Planner::gather_for_uses(const Group& gr
   for (auto p : group.params)
     for (const Where& r : readers_[low_.params[p].tensor]) {
       const LoweredNode& n = low_.nodes[segment_nodes_.at(r).front()];
-      Use& use = uses[{n.program, at(r).backward, n.unit, n.mesh}];
+      Use& use = uses[{n.program, at(r).backward(), n.unit, n.mesh}];
       use.params.insert(p);
       use.readers[r.role].insert(r);
     }
@@ -55,7 +55,7 @@ std::map<std::int32_t, std::set<Where>> Planner::gather_for_uses(const Group& gr
       for (const auto& [role, readers] : use.readers)
         for (const Where& r : readers) gathered_[{r, low_.params[p].tensor}] = tensors.back();
     }
-    const auto depth = depth_.at(*use.readers.begin()->second.begin());
+    const auto depth = at(*use.readers.begin()->second.begin()).depth;
     for (const auto& [s, end] : add_exchange_ends(std::move(x), group.stages, depth, backward)) {
       holders[s].insert(end);
       if (!use.readers.count(s)) continue;   // it has shares that another stage needs
@@ -89,7 +89,7 @@ void Planner::reduce_by_lanes(const Group& group, const Ends& writers, PlanChann
     sums.push_back(summed ? add_tensor(reduced_tensor(p, t, true, false), name + ".share.sum") : shares.back());
     x.moves.push_back({t, parts.back()});
   }
-  const auto depth = depth_.at(writers.begin()->second);
+  const auto depth = at(writers.begin()->second).depth;
   const Ends ends = add_exchange_ends(std::move(x), group.stages, depth, true);
   auto all_reduce = summed ? everywhere(group, grads.name + ".all_reduce", shares, sums) : Ends{};
   grads.rate = Rate::lane;
@@ -104,8 +104,8 @@ void Planner::reduce_by_lanes(const Group& group, const Ends& writers, PlanChann
     a.name = grads.name + ".sum";
     a.rate = Rate::lane_round;
     a.stream = "comm";   // on the compute stream it would wait behind the backward pass, and the next parts behind it
-    a.priority = backward_priority;
-    a.run = 3;
+    a.priority = priority(backward_priority, depth);
+    a.run = run_of(0, update_run);
     const Where sum = add_actor(s, std::move(a), depth);
     PlanChannel c;
     c.kind = Kind::part;

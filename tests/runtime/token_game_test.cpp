@@ -50,7 +50,7 @@ Drawn draw(const kernels::OpSet& ops, unsigned seed) {
 }
 
 bool same(const GameAct& a, const GameAct& b) {
-  return a.rank == b.rank && a.actor == b.actor && a.backward == b.backward && a.shared == b.shared && a.program == b.program &&
+  return a.rank == b.rank && a.actor == b.actor && a.pass == b.pass && a.shared == b.shared && a.program == b.program &&
          a.step == b.step && a.microbatch == b.microbatch && a.begin_s == b.begin_s && a.end_s == b.end_s;
 }
 
