@@ -100,7 +100,7 @@ Expected<Plan> compile(const Graph& graph, const CompileOptions& options) {
       for (Value v : n.in) in.push_back(graph.tensors()[v].type);
       for (Value v : n.out) out.push_back(graph.tensors()[v].type);
       const auto cost = op_cost(*graph.ops().find(n.op), in, out, n.attrs);
-      costs[n.unit] += plan.costs.kernel_s(cost.flops, cost.bytes);
+      costs[n.unit] += plan.costs.kernel_s(n.op, cost.flops, cost.bytes);
     }
     TROUPE_ASSIGN(stage_of_unit, partition_units(costs, plan.stages));
   }

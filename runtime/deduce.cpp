@@ -196,7 +196,7 @@ class AxisSearch {
     }
     if (n.kind == Node::Kind::op) {
       const auto cost = op_cost(*g_.ops().find(n.op), in, made, n.attrs);
-      out->cost.seconds += (trains ? 3 : 1) * plan_.costs.kernel_s(cost.flops * split, cost.bytes * split);
+      out->cost.seconds += (trains ? 3 : 1) * plan_.costs.kernel_s(n.op, cost.flops * split, cost.bytes * split);
     }
     for (Value v : n.in)
       if (last_reader_[v] == index) out->live.erase(v), out->params.erase(v);

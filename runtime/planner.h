@@ -89,6 +89,8 @@ class Planner {
   /// First fit by lifetime: tensors that never live at the same time share memory. Answers the bytes.
   std::int64_t place_scratch(std::vector<PlanOp>& ops,
                              const std::map<std::int32_t, std::pair<std::int32_t, std::int32_t>>& life);
+  /// What merging lane copies adds to an act of a segment that makes gradients, on average over the step.
+  double lane_merges_s(const PlanRole& role, const PlanActor& a) const;
   void finish_actors();
 
   const Graph& g_;

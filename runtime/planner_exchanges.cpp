@@ -55,7 +55,7 @@ Where Planner::add_exchange_end(Where other, std::int32_t role) { return add_act
 
 void Planner::cost_exchanges() {
   for (auto& x : plan_.exchanges) {
-    double seconds = 0;
+    double seconds = 0, latency_s = 0;
     for (std::size_t i = 0; i < x.moves.size(); ++i) {
       const PlanTensor& from = plan_.tensors[x.moves[i].from];
       // The first dp coordinate stands for all: widths and shares differ by one unit at most.
@@ -66,8 +66,11 @@ void Planner::cost_exchanges() {
       // Lanes meet once for each coordinate on the model axes.
       x.bytes += plan->moved_bytes(size_of(from.dtype)) * (from.lane_terms ? b.mesh.size() / b.mesh.axis_size("dp") : 1);
       seconds += boxing_seconds(*plan, size_of(from.dtype), plan_.costs);
+      latency_s += boxing_seconds(*plan, 0, plan_.costs);
+      if (const double added = adding_bytes(*plan, size_of(from.dtype)); added > 0) seconds += plan_.costs.kernel_s("add_into", 0, added);
     }
     x.seconds = seconds;
+    x.latency_s = std::min(latency_s, seconds);
   }
 }
 

@@ -61,7 +61,7 @@ void Planner::fill_operands() {
       for (const auto& o : op.out) out.push_back(local_type(o.tensor));
       if (def->scratch_bytes) own = std::max(own, def->scratch_bytes(in, out, op.attrs));
       const auto cost = op_cost(*def, in, out, op.attrs);
-      actor.cost_s += plan_.costs.kernel_s(cost.flops, cost.bytes);
+      actor.cost_s += plan_.costs.kernel_s(op.op, cost.flops, cost.bytes);
     }
     actor.scratch_bytes = actor.op_scratch_offset + aligned(own);
     actor.ops = std::move(ops);
@@ -107,6 +107,21 @@ std::int64_t Planner::place_scratch(std::vector<PlanOp>& ops,
   return total;
 }
 
+double Planner::lane_merges_s(const PlanRole& role, const PlanActor& a) const {
+  double seconds = 0;
+  for (auto c : a.out) {
+    const PlanChannel& grads = role.channels[c];
+    if (grads.kind != PlanChannel::Kind::gradient) continue;
+    const LaneSchedule lanes = plan_.lane_schedule(role.stage, 0);
+    std::size_t merges = 0;
+    for (const auto& act : lanes.acts) merges += act.merges.size();
+    if (merges > 0)
+      seconds += static_cast<double>(merges) / static_cast<double>(lanes.acts.size()) *
+                 plan_.costs.kernel_s("add_into", 0, 3 * static_cast<double>(grads.bytes));
+  }
+  return seconds;
+}
+
 void Planner::finish_actors() {
   for (std::size_t p = 0; p < plan_.params.size(); ++p)
     for (auto s : low_.params[p].stages)
@@ -114,6 +129,7 @@ void Planner::finish_actors() {
         plan_.params[p].grad_copies = std::max(plan_.params[p].grad_copies, plan_.grad_copies(s, i));
   for (auto& role : plan_.roles)
     for (auto& a : role.actors) {
+      if (a.kind == PlanActor::Kind::segment) a.cost_s += lane_merges_s(role, a);
       if (a.kind == PlanActor::Kind::norm || a.kind == PlanActor::Kind::update || a.kind == PlanActor::Kind::digest) {
         double bytes = 0;
         for (auto c : a.kind == PlanActor::Kind::digest ? a.in : a.out)
@@ -121,7 +137,7 @@ void Planner::finish_actors() {
         if (a.kind == PlanActor::Kind::norm)
           for (auto c : a.in) bytes += static_cast<double>(role.channels[c].bytes);
         if (a.gathers()) bytes /= static_cast<double>(plan_.meshes[plan_.tensors[plan_.params[a.params[0].param].tensor].mesh].axis_size("dp"));
-        a.cost_s = plan_.costs.kernel_s(0, bytes);
+        a.cost_s = plan_.costs.kernel_s(a.kind == PlanActor::Kind::update ? "adamw" : a.kind == PlanActor::Kind::norm ? "square_sums" : "digest", 0, bytes);
         // The uses of a tied parameter are added there.
         for (const auto& ref : a.params)
           if (ref.grads.size() > 1) {

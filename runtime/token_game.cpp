@@ -135,7 +135,7 @@ class Game {
         }
       }
       place.actors.push_back(std::move(actor));
-      if (!place.streams.count(a.stream)) place.streams[a.stream] = place.device->create_stream(a.stream, 1);
+      if (const auto stream = stream_name(a); !place.streams.count(stream)) place.streams[stream] = place.device->create_stream(stream, 1);
     }
     for (std::size_t c = 0; c < place.local.channels.size(); ++c) {
       const LocalChannel& l = place.local.channels[c];
@@ -145,6 +145,10 @@ class Game {
     }
     result_.memory.push_back(place.local.memory);
     return {};
+  }
+
+  std::string stream_name(const PlanActor& a) const {
+    return options_.unlimited_streams && a.stream != "compute" ? a.stream + "." + a.name : a.stream;
   }
 
   // ---- the conductor and the session ----------------------------------------------------------
@@ -226,6 +230,10 @@ class Game {
 
   // ---- exchanges: an act is over when every peer has begun it ------------------------------------
 
+  struct Link {
+    std::int64_t free_at_ns = 0;
+    double busy_s = 0;
+  };
   struct Meeting {
     std::map<std::int32_t, std::pair<GameActor*, ActContext>> present;   // by place
     std::int64_t step = -1;
@@ -239,7 +247,10 @@ class Game {
     auto& meeting = meetings_[{actor.plan_.exchange, sequence}];
     if (c.step >= 0) meeting.step = c.step;
     meeting.present[actor.place_] = {&actor, std::move(c)};
-    const double seconds = (options_.forward_s >= 0 ? 0 : x.seconds) + options_.hop_s;
+    const bool priced = options_.forward_s < 0;
+    const double latency_s = (priced ? x.latency_s : 0) + options_.hop_s, carried_s = priced ? x.seconds - x.latency_s : 0;
+    const auto& ends = x.moves.front();
+    const std::pair<std::int32_t, std::int32_t> way{plan_.tensors[ends.from].mesh, plan_.tensors[ends.to].mesh};
     for (auto it = meeting.present.begin(); it != meeting.present.end();) {
       auto [a, context] = it->second;
       if (!a) { ++it; continue; }
@@ -252,7 +263,10 @@ class Game {
       const std::int64_t begin = loop_.now_ns(), step = meeting.step;
       const auto number = context.act.number;
       GameActor* done = a;
-      loop_.at(begin + to_ns(seconds), [done, number, begin, step, this] {
+      Link& link = links_[{it->first, way}];
+      link.free_at_ns = std::max(begin, link.free_at_ns) + to_ns(carried_s);
+      link.busy_s += carried_s;
+      loop_.at(link.free_at_ns + to_ns(latency_s), [done, number, begin, step, this] {
         done->core_.done(number, ActDone{{}, begin, loop_.now_ns(), step});
       });
       it->second.first = nullptr;   // present, and told
@@ -333,6 +347,8 @@ class Game {
       result_.makespan_s = last - first;
       result_.bubble = 1 - busy / (result_.makespan_s * static_cast<double>(places_.size()));
     }
+    for (const auto& [key, link] : links_)
+      result_.messages_s = std::max(result_.messages_s, link.busy_s / static_cast<double>(std::max<std::int64_t>(1, options_.steps)));
     for (const auto& [rank, s] : per_place) result_.compute_s = std::max(result_.compute_s, s);
     if (commits_ns_.size() >= 2) result_.step_s = static_cast<double>(commits_ns_.back() - commits_ns_[commits_ns_.size() - 2]) * 1e-9;
     else result_.step_s = static_cast<double>(loop_.now_ns()) * 1e-9;
@@ -355,6 +371,7 @@ class Game {
   std::vector<std::unique_ptr<Place>> places_;
   std::map<std::pair<std::int32_t, std::int64_t>, std::map<std::int32_t, std::int32_t>> closed_;
   std::map<std::pair<std::int32_t, std::int64_t>, Meeting> meetings_;
+  std::map<std::pair<std::int32_t, std::pair<std::int32_t, std::int32_t>>, Link> links_;   // by place and way
   std::vector<std::int64_t> commits_ns_;
   Status failure_;
 };
@@ -398,7 +415,7 @@ void GameActor::submit(ActContext c) {
     if (plan_.gathers()) return game_.post([this, c]() mutable { game_.meet(*this, std::move(c)); });
     game_.post([this, number, begin, end] { core_.done(number, ActDone{{}, begin, end}); });
   };
-  game_.places_[place_]->streams.at(plan_.stream)->submit(std::move(task));
+  game_.places_[place_]->streams.at(game_.stream_name(plan_))->submit(std::move(task));
 }
 
 void GameActor::step_closed(std::int64_t step) {

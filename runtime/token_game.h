@@ -2,6 +2,9 @@
 // streams, the ReadyQueue rule). Played without asking for the result it is the verifier; with a cost
 // model it is the simulator.
 //
+// A place's links to its own stage are one, those to another stage another, each way: exchanges take turns on them for what
+// is not latency. Compute streams run one task at a time.
+//
 // Places that behave alike are played once: along tp always, along dp where every stage has the same
 // width (the largest share stands for all). One run proves all timings for marked graphs: one writer per
 // channel, no data-dependent choice (Commoner et al., 1971).
@@ -20,6 +23,7 @@ struct GameOptions {
   double hop_s = 0;                    ///< added to every exchange
   bool every_program = true;           ///< also run the other programs once
   bool unlimited_slots = false;        ///< what no back-pressure would give
+  bool unlimited_streams = false;      ///< ... and a stream for each actor that does not compute: nobody waits for one
   /// >= 0: all forward (backward) segments of a stage together take this long per microbatch; everything
   /// else takes no time.
   double forward_s = -1, backward_s = -1;
@@ -40,7 +44,8 @@ struct GameResult {
   double step_s = 0;                   ///< of the last step: from commit to commit
   double makespan_s = 0;               ///< of the first step's forward and backward work
   double bubble = 0;                   ///< 1 - busy / (makespan x stages), first step
-  double compute_s = 0;                ///< busiest stream, per step
+  double compute_s = 0;                ///< busiest stream, first step, forward and backward
+  double messages_s = 0;               ///< busiest link, mean over the steps
   std::vector<GameAct> acts;           ///< in order of their start
   std::vector<std::int32_t> peak_stash;    ///< per stage: most microbatches between forward and backward
   std::vector<MemoryUse> memory;       ///< per representative place
