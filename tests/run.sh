@@ -53,6 +53,6 @@ must "build" cmake --build build
 may "tests" run_ctest build
 must "build with sanitizers" build_sanitized
 export TROUPE_RANDOM_PLANS=${TROUPE_RANDOM_PLANS:-1:200}   # a smaller draw: instrumented code is slow
-may "tests with sanitizers" run_ctest build-asan -R "^$sanitized\$"
+may "tests with sanitizers" run_ctest build-asan -j 2 -R "^$sanitized\$"
 report
 exit $failed

@@ -49,7 +49,7 @@ TEST_CASE("NU-3: 100 steps of lm-tiny on any tp agree with one worker to 1e-5 of
   const auto alone = train(app, c, {1}, many, 0);
   REQUIRE_MESSAGE(alone.ok(), alone.status().message());
   std::map<std::int64_t, Outcome> first;   // by tp
-  for (const Mesh_& m : {Mesh_{{1}, 2}, {{1}, 3}, {{1}, 4}, {{2}, 2}, {{1, 1}, 2}, {{2, 2}, 2}, {{1}, 6}}) {
+  for (const Mesh_& m : {Mesh_{{1}, 2}, {{1}, 3}, {{1}, 4}, {{2}, 2}, {{1, 1}, 2}, {{2, 2}, 2}}) {
     CAPTURE(text(m));
     const auto other = train(app, c, m.dp, many, 1, m.tp);
     REQUIRE_MESSAGE(other.ok(), other.status().message());
@@ -68,8 +68,9 @@ TEST_CASE("NU-3: the same with tied embeddings, 20 steps; uneven stages, and mes
   const auto alone = train(app, c, {1}, some, 0);
   REQUIRE_MESSAGE(alone.ok(), alone.status().message());
   std::map<std::int64_t, Outcome> first;
-  for (const Mesh_& m : {Mesh_{{1}, 2}, {{3}, 2}, {{2, 1}, 2}, {{1, 2, 1}, 2}, {{1}, 5}, {{1, 1}, 5}, {{1}, 6}, {{1, 1}, 6}})
+  for (const Mesh_& m : {Mesh_{{1}, 2}, {{3}, 2}, {{2, 1}, 2}, {{1, 2, 1}, 2}, {{1}, 5}, {{1, 1}, 5}, {{1}, 6}})
     for (std::uint64_t seed : {2, 3}) {
+      if (seed == 3 && m.tp > 2) continue;   // many places, many messages: one timing will do
       CAPTURE(text(m));
       CAPTURE(seed);
       const auto other = train(app, c, m.dp, some, seed, m.tp);
