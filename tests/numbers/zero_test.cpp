@@ -1,22 +1,12 @@
 // ZeRO as a layout: the optimizer's state and the update divided over dp, parameters gathered in place.
-#include "tests/apps/lm_run.h"
+#include "tests/numbers/lm_run.h"
 
 using namespace troupe;
 using namespace troupe::test;
 
 namespace {
 
-#ifdef __SANITIZE_ADDRESS__
-constexpr std::int64_t steps = 2;   // instrumented code is slow
-#else
-constexpr std::int64_t steps = 3;
-#endif
-
-lm::LmConfig config(bool tied) {
-  auto c = lm::load_config(TROUPE_SOURCE_DIR "/apps/configs/lm-tiny.toml", {tied ? "model.tied=true" : "model.tied=false"});
-  REQUIRE_MESSAGE(c.ok(), c.status().message());
-  return *c;
-}
+constexpr std::int64_t steps = unless_instrumented(3, 2);
 
 Plan plan_of(const runtime::App& app, const lm::LmConfig& c, std::int64_t dp, std::int32_t zero) {
   CompileOptions o;
@@ -28,15 +18,11 @@ Plan plan_of(const runtime::App& app, const lm::LmConfig& c, std::int64_t dp, st
   return *std::move(p);
 }
 
-}  // namespace
-
-namespace {
-
 void same_bits(std::int32_t zero) {
   runtime::App app;
   lm::register_actors(app);
   for (const bool tied : {false, true}) {
-    const auto c = config(tied);
+    const auto c = lm_tiny(tied);
     const auto alone = train(app, c, {1}, steps, 0);
     REQUIRE_MESSAGE(alone.ok(), alone.status().message());
     std::uint64_t seed = 5;
@@ -64,7 +50,7 @@ TEST_CASE("NU-2: ZeRO 3 changes no bit on any dp and pp, tied and untied, under 
 TEST_CASE("ZeRO 1 divides the optimizer's state by dp, and the gathered gradients are gone") {
   runtime::App app;
   lm::register_actors(app);
-  const auto c = config(false);
+  const auto c = lm_tiny(false);
   for (const std::int64_t dp : {2, 4}) {
     CAPTURE(dp);
     const auto all = local_plan(plan_of(app, c, dp, 0), 0), shared = local_plan(plan_of(app, c, dp, 1), 0);
@@ -85,7 +71,7 @@ TEST_CASE("ZeRO 1 divides the optimizer's state by dp, and the gathered gradient
 TEST_CASE("ZeRO 2 divides the sums of gradients by dp too; of whole gradients two units' are left, and two as parts") {
   runtime::App app;
   lm::register_actors(app);
-  const auto c = config(false);
+  const auto c = lm_tiny(false);
   for (const std::int64_t dp : {2, 4}) {
     CAPTURE(dp);
     const Plan p = plan_of(app, c, dp, 2);
@@ -109,7 +95,7 @@ TEST_CASE("ZeRO 2 divides the sums of gradients by dp too; of whole gradients tw
 TEST_CASE("ZeRO 3 divides the parameters by dp too, plus two gathered units to train and one to evaluate") {
   runtime::App app;
   lm::register_actors(app);
-  const auto c = config(false);
+  const auto c = lm_tiny(false);
   for (const std::int64_t dp : {2, 4}) {
     CAPTURE(dp);
     const Plan p = plan_of(app, c, dp, 3);
@@ -132,7 +118,7 @@ TEST_CASE("ZeRO 3 divides the parameters by dp too, plus two gathered units to t
 TEST_CASE("NU-2: ZeRO 2 and 3 change no bit where a lane has several microbatches, and lanes and microbatches divide unevenly") {
   runtime::App app;
   lm::register_actors(app);
-  auto c = config(true);
+  auto c = lm_tiny(true);
   c.schedule.lanes = 5;
   const auto alone = train(app, c, {1}, 2, 0);
   REQUIRE_MESSAGE(alone.ok(), alone.status().message());
@@ -148,7 +134,7 @@ TEST_CASE("NU-2: ZeRO 2 and 3 change no bit where a lane has several microbatche
 TEST_CASE("NU-2: ZeRO 2 and 3 change no bit where all stages share the vocabulary") {
   runtime::App app;
   lm::register_actors(app);
-  auto c = config(true);
+  auto c = lm_tiny(true);
   c.mesh.shared_vocabulary = true;
   const auto narrow = train(app, c, {1, 1}, 2, 0);
   REQUIRE_MESSAGE(narrow.ok(), narrow.status().message());
@@ -163,7 +149,7 @@ TEST_CASE("NU-2: ZeRO 2 and 3 change no bit where all stages share the vocabular
 TEST_CASE("the gather of an update is a boxing that the plan shows: S(0) -> B over dp") {
   runtime::App app;
   lm::register_actors(app);
-  const auto p = plan_of(app, config(false), 4, 1);
+  const auto p = plan_of(app, lm_tiny(false), 4, 1);
   std::int64_t gathered = 0, bytes = 0;
   for (const auto& x : p.exchanges)
     if (x.name.find(".all_gather") != std::string::npos) {

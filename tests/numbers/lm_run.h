@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
+#include "apps/lm/config.h"
 #include "apps/lm/learning_rate.h"
 #include "apps/lm/mesh_spec.h"
 #include "apps/lm/model.h"
@@ -20,6 +22,13 @@
 namespace troupe::test {
 
 using namespace troupe::runtime;
+
+/// Steps of a test: under sanitizers fewer, for instrumented code is slow and what it looks for shows in the first steps.
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::int64_t unless_instrumented(std::int64_t, std::int64_t fewer) { return fewer; }
+#else
+constexpr std::int64_t unless_instrumented(std::int64_t steps, std::int64_t) { return steps; }
+#endif
 
 struct Outcome {
   std::string hash;
@@ -94,6 +103,32 @@ inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, c
                                std::int32_t zero = 0, const Pipeline& pipeline = {}) {
   TROUPE_ASSIGN(const Plan plan, plan_of(app, c, dp, tp, zero, pipeline));
   return train(app, c, plan, steps, seed);
+}
+
+inline lm::LmConfig lm_tiny(bool tied) {
+  auto c = lm::load_config(TROUPE_SOURCE_DIR "/apps/configs/lm-tiny.toml", {tied ? "model.tied=true" : "model.tied=false"});
+  REQUIRE_MESSAGE(c.ok(), c.status().message());
+  return *c;
+}
+
+/// The largest difference, relative to b.
+inline double worst(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double far = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) far = std::max(far, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  return far;
+}
+
+/// dp of each pipeline stage, and the tp of all.
+struct DpTp {
+  std::vector<std::int64_t> dp;
+  std::int64_t tp;
+};
+
+inline std::string text(const DpTp& m) {
+  std::string s = "tp " + std::to_string(m.tp) + ", dp per stage";
+  for (auto d : m.dp) s += " " + std::to_string(d);
+  return s;
 }
 
 }  // namespace troupe::test

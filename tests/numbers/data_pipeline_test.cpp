@@ -1,10 +1,12 @@
 // NU-1 and NU-2 for the language model, whole jobs in one thread. Real processes do the same in tests/command.
-#include "tests/apps/lm_run.h"
+#include "tests/numbers/lm_run.h"
 
 using namespace troupe;
 using namespace troupe::test;
 
 namespace {
+
+constexpr std::int64_t steps = unless_instrumented(20, 6);
 
 lm::LmConfig config(bool tied, int layers) {
   const std::string text =
@@ -26,19 +28,19 @@ TEST_CASE("NU-1, NU-2: 20 steps of the language model give the same bits on any 
   std::uint64_t seed = 0;   // of the order of actors and the delays of messages; 0: first come, no jitter
   for (const bool tied : {false, true}) {
     const auto c = config(tied, 7);
-    const auto alone = train(app, c, {1}, 20, 0);
+    const auto alone = train(app, c, {1}, steps, 0);
     REQUIRE_MESSAGE(alone.ok(), alone.status().message());
-    REQUIRE(alone->losses.size() == 20);
+    REQUIRE(alone->losses.size() == steps);
     CHECK(alone->losses.back() < alone->losses.front());
     for (double n : alone->norms) CHECK(n > c.optimizer.clip);   // clipping acts in every step
-    CHECK(alone->eval.size() == 4);
+    CHECK(alone->eval.size() == steps / 5);
     CHECK(alone->text.size() == 4 + 12);
     for (const std::vector<std::int64_t>& dp :
          {std::vector<std::int64_t>{2}, {3}, {4}, {1, 1}, {1, 1, 1}, {1, 1, 1, 1}, {2, 2}, {2, 1}}) {
       std::string what = tied ? "tied, dp per stage" : "untied, dp per stage";
       for (auto d : dp) what += " " + std::to_string(d);
       CAPTURE(what);
-      const auto other = train(app, c, dp, 20, ++seed);
+      const auto other = train(app, c, dp, steps, ++seed);
       REQUIRE_MESSAGE(other.ok(), other.status().message());
       CHECK(*other == *alone);
     }
@@ -51,14 +53,14 @@ TEST_CASE("NU-2: every pipeline schedule gives the bits of one worker, with eval
   std::uint64_t seed = 100;
   for (const bool tied : {false, true}) {
     const auto c = config(tied, 7);
-    const auto alone = train(app, c, {1}, 20, 0);
+    const auto alone = train(app, c, {1}, steps, 0);
     REQUIRE_MESSAGE(alone.ok(), alone.status().message());
     for (const char* name : {"interleaved:2", "zero-bubble"})
       for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1, 1}, {1, 1, 1}, {1, 1, 1, 1}, {2, 2}, {3, 3}, {2, 1}}) {
         std::string what = std::string(tied ? "tied, " : "untied, ") + name + ", dp per stage";
         for (auto d : dp) what += " " + std::to_string(d);
         CAPTURE(what);
-        const auto other = train(app, c, dp, 20, ++seed, 1, 0, *parse_pipeline(name));
+        const auto other = train(app, c, dp, steps, ++seed, 1, 0, *parse_pipeline(name));
         REQUIRE_MESSAGE(other.ok(), other.status().message());
         CHECK(*other == *alone);
       }
