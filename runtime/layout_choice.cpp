@@ -60,10 +60,7 @@ Expected<LayoutChoices> layout_choices(const Graph& graph, const CompileOptions&
       alike[it->second].second.insert(i);
     }
   }
-  const auto ops = std::count_if(graph.nodes().begin(), graph.nodes().end(),
-                                 [](const Node& n) { return n.kind == Node::Kind::op && !n.backward && n.program == 0; });
-  out.compared = ops <= compared_ops;
-  for (std::size_t c = 0; out.compared && c < out.choices.size(); ++c) {
+  for (std::size_t c = 0; c < out.choices.size(); ++c) {
     const auto& [axis, nodes] = alike[c];
     const auto other = deduce(graph, staged.units, staged.plan, [&](std::int32_t node, std::size_t a, const kernels::Signature& row) {
       return a != axis || !nodes.count(node) || !(row == best.signatures[node][a]);
@@ -86,8 +83,6 @@ std::string layout_text(const LayoutChoices& choices) {
       row.cells.insert(row.cells.end(), {text(*c.instead), more_text(c.more.param_bytes, human_bytes(static_cast<std::int64_t>(c.more.param_bytes))),
                                          more_text(c.more.seconds, human_seconds(c.more.seconds))});
       if (!next || c.more < next->more) next = &c;
-    } else if (!choices.compared) {
-      row.cells.insert(row.cells.end(), {"-", "-", "-"});
     } else {
       row.cells.insert(row.cells.end(), {"no other row fits", "-", "-"});
     }
@@ -96,7 +91,6 @@ std::string layout_text(const LayoutChoices& choices) {
   std::string out = "layouts found along model axes (inputs -> outputs): " + human_bytes(static_cast<std::int64_t>(choices.cost.param_bytes)) +
                     " of parameters on a place, " + human_seconds(choices.cost.seconds) +
                     " of work and boxings for a microbatch through all stages\n";
-  if (!choices.compared) out += "what other rows would cost is worked out for at most " + counted(compared_ops, "forward op") + ": plan fewer layers\n";
   if (next)
     out += "the next best takes " + text(*next->instead) + " for " + next->ops + ": " +
            more_text(next->more.param_bytes, human_bytes(static_cast<std::int64_t>(next->more.param_bytes))) + " and " +

@@ -18,11 +18,7 @@ struct LayoutChoice {
 struct LayoutChoices {
   LayoutCost cost;                     ///< of the chosen layout, all model axes together
   std::vector<LayoutChoice> choices;   ///< by axis, in the order of the graph
-  bool compared = true;                ///< false: the graph has more than `compared_ops`, and nobody searched without a row
 };
-
-/// A search takes a time that grows with the ops, and there is one for each kind of them.
-inline constexpr std::int64_t compared_ops = 500;
 
 /// Searches once for each kind of op. Empty where no mesh has a model axis wider than 1. Errors as of compile().
 Expected<LayoutChoices> layout_choices(const Graph& graph, const CompileOptions& options);

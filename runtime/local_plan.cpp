@@ -46,6 +46,7 @@ class Localizer {
     for (std::size_t p = 0; p < plan_.programs.size(); ++p)
       microbatches_.push_back(plan_.microbatches(static_cast<std::int32_t>(p), local_.stage, local_.dp_index));
     local_.closers.assign(plan_.programs.size(), 0);
+    if (plan_.trains) lanes_ = plan_.lane_schedule(local_.stage, local_.dp_index);
     choose_actors();
     make_channels();
     make_specs();
@@ -74,6 +75,7 @@ class Localizer {
   }
 
   void make_channels() {
+    const std::int32_t sums = plan_.trains ? plan_.grad_copies(local_.stage, local_.dp_index) : 1;
     channel_at_.assign(role_->channels.size(), -1);
     for (std::size_t i = 0; i < role_->channels.size(); ++i) {
       const PlanChannel& c = role_->channels[i];
@@ -81,7 +83,7 @@ class Localizer {
       l.channel = static_cast<std::int32_t>(i);
       l.slots = c.slots;
       l.copy_bytes = c.bytes;
-      l.slot_bytes = c.bytes * plan_.copies(*role_, c, local_.dp_index);
+      l.slot_bytes = c.bytes * (c.sums_lanes() ? sums : plan_.copies(*role_, c, local_.dp_index));
       for (const auto& r : c.readers)
         if (actor_at_[r.actor] >= 0)
           l.readers.push_back({actor_at_[r.actor], r.port, static_cast<std::uint16_t>(role_->actors[r.actor].program), false});
@@ -262,7 +264,7 @@ class Localizer {
         const PlanChannel& c = role_->channels[a.in[at.port]];
         ends.port = at.port;
         if (ft.lane_terms) {
-          for (const auto& [node, copy] : plan_.lane_schedule(local_.stage, local_.dp_index).held)
+          for (const auto& [node, copy] : lanes_.held)
             ends.have.push_back({plan_.extent(move.from, rank_), node, copy * c.bytes + c.offsets[at.index]});
         } else {
           const Holding mine = from.holding_at(from.mesh.find(rank_));
@@ -405,6 +407,7 @@ class Localizer {
   LocalPlan local_;
   const PlanRole* role_ = nullptr;
   std::vector<std::vector<std::int32_t>> microbatches_;   // per program
+  LaneSchedule lanes_;                                    // of its gradients
   std::vector<std::int32_t> actor_at_, channel_at_;       // role -> local
 };
 

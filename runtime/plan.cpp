@@ -186,8 +186,8 @@ std::int32_t Plan::grad_copies(std::int32_t stage, std::int64_t dp_index) const 
 }
 
 std::int32_t Plan::copies(const PlanRole& role, const PlanChannel& c, std::int64_t dp_index) const {
+  if (c.sums_lanes()) return grad_copies(role.stage, dp_index);
   switch (c.kind) {
-    case PlanChannel::Kind::gradient: return c.rate == Rate::step ? grad_copies(role.stage, dp_index) : 1;
     case PlanChannel::Kind::part:
       return static_cast<std::int32_t>(dp_width(round_stage(exchanges[role.actors[c.writer].exchange])));
     case PlanChannel::Kind::sum: return fold_schedule(lanes_for(0)).copies;

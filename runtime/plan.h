@@ -59,6 +59,8 @@ struct PlanChannel {
   std::int32_t ring = -1;          ///< of the role: its channels take turns in few buffers; -1: memory of its own
   std::int32_t buffer = 0;         ///< of that ring
   std::int64_t buffer_offset = 0;  ///< bytes: channels that are needed together lie side by side
+  /// Holds as many lane copies as its place adds gradients in (Plan::grad_copies).
+  bool sums_lanes() const { return kind == Kind::gradient && rate == Rate::step; }
   bool control() const { return kind == Kind::go || kind == Kind::commit || kind == Kind::feed; }
   bool operator==(const PlanChannel&) const = default;
 };

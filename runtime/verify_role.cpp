@@ -221,13 +221,12 @@ class RoleCheck {
   }
 
   /// Copies at the place that has most of them.
-  std::int64_t copies(const PlanChannel& c) const {
-    std::int64_t most = 1;
-    for (std::int64_t d = 0; d < plan_.dp_width(stage_); ++d) {
-      most = std::max<std::int64_t>(most, plan_.copies(role_, c, d));
-      if (c.kind != PlanChannel::Kind::gradient) break;   // all places have as many
-    }
-    return most;
+  std::int64_t copies(const PlanChannel& c) {
+    if (!c.sums_lanes()) return plan_.copies(role_, c, 0);   // all places have as many
+    if (grad_copies_ == 0)
+      for (std::int64_t d = 0; d < plan_.dp_width(stage_); ++d)
+        grad_copies_ = std::max<std::int64_t>(grad_copies_, plan_.grad_copies(stage_, d));
+    return grad_copies_;
   }
 
   /// Every tensor of a channel has room of its own in a slot.
@@ -479,6 +478,7 @@ class RoleCheck {
   const PlanRole& role_;
   const std::string where_;
   std::int64_t bytes_ = 0;                                         // of all channels so far
+  std::int64_t grad_copies_ = 0;                                   // 0: not counted yet
   std::map<std::int32_t, int> ends_;                               // exchange -> actors
   std::map<std::pair<PlanActor::Kind, std::int32_t>, int> refs_;   // (kind, parameter) -> references
   Trained norms_;

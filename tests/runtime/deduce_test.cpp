@@ -36,6 +36,33 @@ Graph random_graph(const kernels::OpSet& ops, std::mt19937& rng) {
   return g;
 }
 
+/// Layers of one kind, between a first and a last op of their own; one parameter may be read by both of these (tied).
+/// Alike ones differ by name only; others by a number that no layout depends on.
+Graph layers(const kernels::OpSet& ops, int count, bool alike, unsigned kind) {
+  Graph g(ops);
+  g.program("train", {4, 1});
+  g.unit("first");
+  const std::int64_t width = 64 << (kind % 3), hidden = 128 << (kind % 5), rows = 32 << (kind % 4);
+  Value x = g.actor("data", "input", {}, {{"x", {DType::f32, {1, rows, width}}, std::nullopt}})[0];
+  const Value y = g.actor("data", "target", {}, {{"y", {DType::f32, {1, rows, width}}, std::nullopt}})[0];
+  const Value tied = g.param("tied", {width, width}, Init::normal(0.1f)), first = x;
+  x = g.op("linear", {x, tied})[0];
+  for (int i = 0; i < count; ++i) {
+    const std::string n = "layers." + std::to_string(i);
+    g.unit(n);
+    const Value before = x;
+    x = g.op("rmsnorm", {x, g.param(n + ".norm", {width}, Init::constant(1), false)}, {{"eps", alike ? 1e-5 : 1e-5 * (i + 1)}})[0];
+    x = g.op("linear", {x, g.param(n + ".up", {hidden, width}, Init::normal(0.1f))})[0];
+    x = g.op("linear", {x, g.param(n + ".down", {width, hidden}, Init::normal(0.1f))})[0];
+    x = g.op("add", {x, kind & 1 ? first : before})[0];   // from far back: alive in all layers
+    x = g.op("dropout", {x}, {{"p", 0.1}, {"rng", n}})[0];
+  }
+  g.unit("last");
+  if (kind & 2) x = g.op("linear", {x, tied})[0];
+  g.minimize(g.op("mse_loss", {x, y}, {{"scale", 1.0}})[0], {});
+  return g;
+}
+
 CompileOptions on_tp(std::int64_t tp) {
   CompileOptions o;
   o.stages = stage_meshes({1}, tp);
@@ -86,6 +113,32 @@ TEST_CASE("the layout found is the cheapest of all: random graphs against every 
   }
   MESSAGE(graphs << " graphs, " << tried << " combinations");
   CHECK(graphs >= 25);
+}
+
+TEST_CASE("layers that repeat one another are searched once, with the answer of the whole search") {
+  const auto ops = kernels::standard_ops();
+  for (unsigned kind = 0; kind < 24; ++kind)
+    for (const int count : {1, 2, 3, 12}) {
+      CAPTURE(kind);
+      CAPTURE(count);
+      const Graph same = layers(ops, count, true, kind), different = layers(ops, count, false, kind);
+      REQUIRE_MESSAGE(same.status().ok(), same.status().message());
+      auto staged = place(same, on_tp(2 << (kind % 3)));
+      REQUIRE_MESSAGE(staged.ok(), staged.status().message());
+      staged->plan.costs.intra_node = {kind % 2 ? 1e-7 : 1e-4, kind % 5 ? 4e9 : 4e7};
+      const auto once = deduce(same, staged->units, staged->plan), whole = deduce(different, staged->units, staged->plan);
+      REQUIRE_MESSAGE(once.ok(), once.status().message());
+      REQUIRE_MESSAGE(whole.ok(), whole.status().message());
+      CHECK(once->cost.param_bytes == whole->cost.param_bytes);
+      CHECK(once->cost.seconds == doctest::Approx(whole->cost.seconds).epsilon(1e-12));
+      // Of equally cheap layouts either may be found: the rows themselves cost what was said.
+      const auto rows = deduce(different, staged->units, staged->plan, [&](std::int32_t node, std::size_t axis, const kernels::Signature& row) {
+        return row == once->signatures[node][axis];
+      });
+      REQUIRE_MESSAGE(rows.ok(), rows.status().message());
+      CHECK(rows->cost.param_bytes == whole->cost.param_bytes);
+      CHECK(rows->cost.seconds == doctest::Approx(whole->cost.seconds).epsilon(1e-12));
+    }
 }
 
 TEST_CASE("what another row would have cost is never less, and the text names the next best") {
