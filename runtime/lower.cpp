@@ -2,12 +2,10 @@
 // the cheapest; every difference becomes a boxing node. One axis at a time; dp is no axis of deduction: a
 // microbatch is whole on one dp coordinate, so activations are S(0) there, parameters B, their gradients P.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <set>
 
+#include "runtime/backward_rows.h"
 #include "runtime/deduce.h"
-#include "runtime/lowered.h"
 
 namespace troupe::runtime {
 
@@ -25,9 +23,10 @@ namespace {
 class Lowering {
  public:
   Lowering(const Graph& g, const std::vector<UnitPlace>& units, Plan& plan, Deduction deduced)
-      : g_(g), units_(units), plan_(plan), deduced_(std::move(deduced)), home_(g.tensors().size(), -1) {
+      : g_(g), units_(units), plan_(plan), deduced_(std::move(deduced)) {
+    lying_.home.assign(g.tensors().size(), -1);
     for (const auto& grad : g.grads())
-      for (Value v : grad.uses) param_of_grad_[v] = grad.param;
+      for (Value v : grad.uses) lying_.param_of_grad[v] = grad.param;
   }
 
   Expected<Lowered> run() {
@@ -46,8 +45,8 @@ class Lowering {
     }
     for (auto& p : low_.params)
       for (const auto& grad : g_.grads())
-        if (home_[grad.param] == p.tensor)
-          for (Value v : grad.uses) p.grads.push_back(home_[v]);
+        if (lying_.home[grad.param] == p.tensor)
+          for (Value v : grad.uses) p.grads.push_back(lying_.home[v]);
     return std::move(low_);
   }
 
@@ -85,7 +84,7 @@ class Lowering {
       t.mesh = union_mesh({read_on.begin(), read_on.end()});
       p.stages = plan_.stages_on(t.mesh);
       t.sbp.assign(plan_.meshes[t.mesh].axes.size(), Sbp::B());
-      p.tensor = home_[n.out[0]] = add_tensor(std::move(t), -1);
+      p.tensor = lying_.home[n.out[0]] = add_tensor(std::move(t), -1);
       plan_.params.push_back({n.name, p.tensor, n.init.kind, n.init.value, n.decay, 0});
       low_.params.push_back(std::move(p));
     }
@@ -123,12 +122,12 @@ class Lowering {
 
   /// The tensor that holds graph value `v` on `stage` with layout `sbp`: as it lies, or through a boxing.
   Expected<std::int32_t> want(Value v, std::int32_t stage, const NdSbp& sbp, const Node& reader) {
-    const std::int32_t home = home_[v];
+    const std::int32_t home = lying_.home[v];
     if (home < 0) return invalid("'" + reader.name + "' reads '" + g_.tensors()[v].name + "' before it is made");
     if (g_.is_param(v)) return want_param(v, home, stage, sbp, reader);
     // Copy: add_tensor below may move plan_.tensors.
     const PlanTensor have = plan_.tensors[home];
-    for (const std::int32_t there : variants(home))
+    for (const std::int32_t there : lying_.variants(home))
       if (plan_.tensors[there].mesh == stage && fits(plan_.tensors[there].sbp, sbp, have.shape, stage)) return there;
     const LoweredNode& from = low_.nodes[low_.producer[home]];
     if (from.program != reader.program)
@@ -150,17 +149,11 @@ class Lowering {
     std::int32_t at = home;
     for (const NdSbp& step : steps) {
       at = box(at, have.name, stage, step, reader);
-      boxed_[home].push_back(at);
+      lying_.boxed[home].push_back(at);
     }
     return at;
   }
 
-  /// A tensor as it was made, and every boxed copy of it.
-  std::vector<std::int32_t> variants(std::int32_t home) const {
-    std::vector<std::int32_t> all = {home};
-    if (const auto it = boxed_.find(home); it != boxed_.end()) all.insert(all.end(), it->second.begin(), it->second.end());
-    return all;
-  }
   bool fits(const NdSbp& have, const NdSbp& want, const Shape& shape, std::int32_t stage) const {
     return same_layout(have, want, shape, mesh(stage));
   }
@@ -193,9 +186,9 @@ class Lowering {
     NdSbp target = sbp;
     const int axis = dp_axis(plan_.meshes[t.mesh]);
     if (axis >= 0) target[axis] = Sbp::B();
-    if (!param_fixed_.count(v)) {
+    if (!lying_.fixed.count(v)) {
       t.sbp = target;
-      param_fixed_.insert(v);
+      lying_.fixed.insert(v);
     } else if (!fits(t.sbp, target, t.shape, t.mesh)) {
       Layout from{t.shape, t.dtype, plan_.meshes[t.mesh], t.sbp}, to = from;
       to.sbp = target;
@@ -209,131 +202,6 @@ class Lowering {
     return home;
   }
 
-  /// The tensor's mesh and that of a stage are equally wide along a model axis, so an SBP means the same on both.
-  bool alike(const PlanTensor& t, std::int32_t stage, std::size_t axis) const {
-    const auto &a = plan_.meshes[t.mesh].axes, &b = mesh(stage).axes;
-    return a.size() == b.size() && a[axis] == b[axis];
-  }
-
-  /// The largest part of a tensor that the axes before one leave.
-  Shape part_before(const PlanTensor& t, std::size_t axis) const { return part_of(t.shape, t.sbp, axis, plan_.meshes[t.mesh]); }
-
-  /// A copy of the value lies that way already.
-  bool there(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const {
-    for (const std::int32_t id : variants(home_[v])) {
-      const PlanTensor& t = plan_.tensors[id];
-      if (alike(t, stage, axis) && same_parts(t.sbp[axis], wanted, part_before(t, axis), mesh(stage).axes[axis].size)) return true;
-    }
-    return false;
-  }
-
-  /// Bytes that each place sends to have a value as `wanted` along a model axis of `stage`, from its nearest copy.
-  double missing_bytes(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const {
-    const TensorType& type = g_.tensors()[v].type;
-    const std::int64_t n = mesh(stage).axes[axis].size;
-    double least = std::numeric_limits<double>::infinity();
-    for (const std::int32_t id : variants(home_[v])) {
-      const PlanTensor& t = plan_.tensors[id];
-      const Sbp lies = alike(t, stage, axis) ? t.sbp[axis] : Sbp::B();
-      const bool same = same_parts(lies, wanted, part_before(t, axis), n);
-      if (g_.is_param(v) && param_fixed_.count(v) && !same) continue;
-      if (same) return 0;
-      least = std::min(least, axis_boxing_bytes(lies, wanted, static_cast<double>(elements(type.shape) * size_of(type.dtype)), n));
-    }
-    return least;
-  }
-
-  /// True where a row reads what the forward op has read and made as the forward op did.
-  bool mirrors(const Node& n, const kernels::Signature& sig, std::size_t axis) const {
-    if (n.of < 0) return true;
-    const Node& f = g_.nodes()[n.of];
-    const kernels::Signature& forward = deduced_.signatures[n.of][axis];
-    auto agrees = [&](std::size_t i, const std::vector<Value>& values, const std::vector<Sbp>& lies) {
-      for (std::size_t j = 0; j < values.size(); ++j)
-        if (values[j] == n.in[i] && !lies[j].is_partial() &&
-            !same_parts(lies[j], sig.in[i], part_before(plan_.tensors[home_[n.in[i]]], axis), mesh(home_mesh(n)).axes[axis].size))
-          return false;
-      return true;
-    };
-    for (std::size_t i = 0; i < n.in.size(); ++i)
-      if (!agrees(i, f.in, forward.in) || !agrees(i, f.out, forward.out)) return false;
-    return true;
-  }
-
-  /// One row of a backward op's table on one axis, and what it moves.
-  struct Candidate {
-    const kernels::Signature* row;
-    double bytes;
-    int boxings;
-  };
-
-  /// The rows that mirror the forward op and that can be had along a model axis, with their cost there.
-  std::vector<Candidate> candidates(const Node& n, const std::vector<kernels::Signature>& table, std::size_t axis) const {
-    const std::int32_t s = home_mesh(n);
-    std::vector<Candidate> out;
-    for (const auto& sig : table) {
-      if (!mirrors(n, sig, axis)) continue;
-      Candidate c{&sig, 0, 0};
-      for (std::size_t i = 0; i < n.in.size(); ++i) {
-        c.bytes += missing_bytes(n.in[i], s, axis, sig.in[i]);
-        c.boxings += !there(n.in[i], s, axis, sig.in[i]);
-      }
-      bool fits = true;
-      for (std::size_t o = 0; o < n.out.size(); ++o)
-        if (const auto it = param_of_grad_.find(n.out[o]); it != param_of_grad_.end()) {
-          // A gradient lies like its parameter, or is a sum that is reduced to it once a step.
-          const Sbp& param = plan_.tensors[home_[it->second]].sbp[axis];
-          if (!sig.out[o].is_partial() || param.is_split())
-            fits &= same_parts(sig.out[o], param, part_before(plan_.tensors[home_[it->second]], axis), mesh(s).axes[axis].size);
-        }
-      if (fits && std::isfinite(c.bytes)) out.push_back(c);
-    }
-    return out;
-  }
-
-  /// Whether what lies somewhere can be boxed to `in`, where that is known: the first `axes` axes.
-  bool may_box(const Node& n, const std::vector<NdSbp>& in, std::size_t axes) const {
-    for (std::size_t i = 0; i < n.in.size(); ++i) {
-      const PlanTensor& t = plan_.tensors[home_[n.in[i]]];
-      if (g_.is_param(n.in[i]) || plan_.meshes[t.mesh].axes != mesh(home_mesh(n)).axes) continue;
-      const auto end = static_cast<std::ptrdiff_t>(axes);
-      if (!sums_together({t.sbp.begin(), t.sbp.begin() + end}, {in[i].begin(), in[i].begin() + end})) return false;
-    }
-    return true;
-  }
-
-  /// The rows that a backward op takes along the model axes: of those that can be had together, the ones that move least.
-  struct Choice {
-    std::vector<const kernels::Signature*> rows;   // by axis; null: not a model axis
-    double bytes = std::numeric_limits<double>::infinity();
-    int boxings = 0;
-  };
-  void choose(const Node& n, const std::vector<std::vector<Candidate>>& by_axis, std::vector<NdSbp>& in, Choice& now, Choice& best) const {
-    const std::size_t axis = now.rows.size();
-    // Bytes first; a slice moves none, but is a boxing that somebody undoes later.
-    if (std::pair(now.bytes, now.boxings) >= std::pair(best.bytes, best.boxings)) return;
-    if (axis == by_axis.size()) {
-      best = now;
-      return;
-    }
-    const auto before = now;
-    if (by_axis[axis].empty()) {
-      now.rows.push_back(nullptr);
-      choose(n, by_axis, in, now, best);
-    }
-    for (const Candidate& c : by_axis[axis]) {
-      for (std::size_t i = 0; i < n.in.size(); ++i) in[i][axis] = c.row->in[i];
-      if (!may_box(n, in, axis + 1)) continue;
-      now = before;
-      now.rows.push_back(c.row);
-      now.bytes += c.bytes;
-      now.boxings += c.boxings;
-      choose(n, by_axis, in, now, best);
-    }
-    now = before;
-    for (auto& sbp : in) sbp[axis] = Sbp::B();
-  }
-
   Status lower_op(const Node& n, const std::vector<kernels::Signature>& deduced) {
     if (!n.out.empty() && g_.tensors()[n.out[0]].rate == Rate::step)
       return invalid("op '" + n.name + "' (" + n.op + ") reads parameters only; ops on parameters are not in this version: apply it to activations");
@@ -342,28 +210,19 @@ class Lowering {
     const int dp = dp_axis(mesh(s));
     std::vector<NdSbp> in(n.in.size(), NdSbp(axes.size(), Sbp::B())), out(n.out.size(), NdSbp(axes.size(), Sbp::B()));
     // Dim 0 of a parameter's gradient is no sample.
-    const bool grad = std::any_of(n.out.begin(), n.out.end(), [&](Value v) { return param_of_grad_.count(v) != 0; });
+    const bool grad = std::any_of(n.out.begin(), n.out.end(), [&](Value v) { return lying_.param_of_grad.count(v) != 0; });
     const auto table = !n.backward ? deduced : grad ? op_rows(g_, n) : model_rows(g_, n);
-    Choice now{{}, 0, 0}, best;
+    std::vector<const kernels::Signature*> rows;
     if (n.backward) {
-      std::vector<std::vector<Candidate>> by_axis(axes.size());
-      for (std::size_t a = 0; a < axes.size(); ++a) {
-        if (static_cast<int>(a) == dp || axes[a].size == 1) continue;
-        by_axis[a] = candidates(n, table, a);
-        if (by_axis[a].empty())
-          return invalid("op '" + n.name + "' (" + n.op + "): no row of its SBP table gives a gradient that lies like its parameter on axis '" +
-                         axes[a].name + "'");
-      }
-      choose(n, by_axis, in, now, best);
-      if (best.rows.empty()) return invalid("op '" + n.name + "' (" + n.op + "): its rows on the axes of " + to_string(mesh(s)) + " cannot be had together");
+      TROUPE_ASSIGN(rows, BackwardRows(g_, units_, plan_, deduced_, lying_).choose(n, table));
     } else {
       for (std::size_t a = 0; a < axes.size(); ++a)
-        best.rows.push_back(static_cast<int>(a) == dp || axes[a].size == 1 ? nullptr : &deduced[a]);
+        rows.push_back(static_cast<int>(a) == dp || axes[a].size == 1 ? nullptr : &deduced[a]);
     }
     for (std::size_t a = 0; a < axes.size(); ++a) {
-      if (!best.rows[a]) continue;
-      for (std::size_t i = 0; i < n.in.size(); ++i) in[i][a] = best.rows[a]->in[i];
-      for (std::size_t o = 0; o < n.out.size(); ++o) out[o][a] = best.rows[a]->out[o];
+      if (!rows[a]) continue;
+      for (std::size_t i = 0; i < n.in.size(); ++i) in[i][a] = rows[a]->in[i];
+      for (std::size_t o = 0; o < n.out.size(); ++o) out[o][a] = rows[a]->out[o];
     }
     LoweredNode node;
     node.kind = LoweredNode::Kind::op;
@@ -384,13 +243,13 @@ class Lowering {
     for (std::size_t o = 0; o < n.out.size(); ++o) {
       const auto& type = g_.tensors()[n.out[o]].type;
       PlanTensor t{g_.tensors()[n.out[o]].name, type.dtype, type.shape, s, full(s, out[o]), g_.tensors()[n.out[o]].rate, false};
-      if (param_of_grad_.count(n.out[o])) {
+      if (lying_.param_of_grad.count(n.out[o])) {
         if (dp < 0) return invalid("training needs a mesh with a dp axis (stage " + std::to_string(s) + " has " + to_string(mesh(s)) + ")");
         t.rate = Rate::step;
         t.lane_terms = true;
         t.sbp[dp] = Sbp::P();
       }
-      node.out.push_back(home_[n.out[o]] = add_tensor(std::move(t), id));
+      node.out.push_back(lying_.home[n.out[o]] = add_tensor(std::move(t), id));
     }
     low_.nodes.push_back(std::move(node));
     return {};
@@ -432,7 +291,7 @@ class Lowering {
       TROUPE_TRY(port_sbp(n, graph_tensor.hint, graph_tensor.name, sbp));
       PlanTensor t{graph_tensor.name, graph_tensor.type.dtype, graph_tensor.type.shape, node.mesh, sbp, Rate::microbatch, false};
       if (Status st = Layout(t.shape, t.dtype, mesh(node.mesh), t.sbp).validate(); !st.ok()) return st.in("actor '" + n.name + "'");
-      node.out.push_back(home_[v] = add_tensor(std::move(t), id));
+      node.out.push_back(lying_.home[v] = add_tensor(std::move(t), id));
     }
     low_.nodes.push_back(std::move(node));
     return {};
@@ -451,13 +310,13 @@ class Lowering {
     node.program = n.program;
     const auto& type = g_.tensors()[n.out[0]].type;
     PlanTensor t{n.op, type.dtype, type.shape, node.mesh, full(node.mesh, NdSbp(mesh(node.mesh).axes.size(), Sbp::B())), Rate::microbatch, false};
-    node.out = {home_[n.out[0]] = add_tensor(std::move(t), static_cast<std::int32_t>(low_.nodes.size()))};
+    node.out = {lying_.home[n.out[0]] = add_tensor(std::move(t), static_cast<std::int32_t>(low_.nodes.size()))};
     low_.nodes.push_back(std::move(node));
     return {};
   }
 
   Status lower_report(const Node& n) {
-    const std::int32_t s = plan_.stages_on(plan_.tensors[home_[n.in[0]]].mesh).back();   // one place speaks
+    const std::int32_t s = plan_.stages_on(plan_.tensors[lying_.home[n.in[0]]].mesh).back();   // one place speaks
     NdSbp sbp = full(s, NdSbp(mesh(s).axes.size(), Sbp::B()));
     TROUPE_ASSIGN(const std::int32_t t, want(n.in[0], s, sbp, n));
     LoweredNode node;
@@ -478,10 +337,7 @@ class Lowering {
   Plan& plan_;
   Deduction deduced_;
   Lowered low_;
-  std::vector<std::int32_t> home_;                       // graph value -> plan tensor
-  std::map<Value, Value> param_of_grad_;
-  std::set<Value> param_fixed_;
-  std::map<std::int32_t, std::vector<std::int32_t>> boxed_;   // home -> its copies with other layouts
+  Lying lying_;
 };
 
 }  // namespace

@@ -27,6 +27,36 @@ Status check_tables(const Plan& plan);
 /// The parameters that a stage trains, and the gradients that it adds up for each: one per use, in graph order.
 using Trained = std::map<std::int32_t, std::vector<std::int32_t>>;
 
+/// The optimizer of one stage, actor by actor. The channels have passed RoleCheck's checks.
+class OptimizerCheck {
+ public:
+  OptimizerCheck(const Plan& plan, std::int32_t stage)
+      : plan_(plan), stage_(stage), role_(plan.roles[stage]), where_("stage " + std::to_string(stage) + ": ") {}
+  /// A norm, an update or a digest.
+  Status check(const PlanActor& a);
+  /// After all actors: a parameter lies once on every stage of its mesh; who updates it says its norm.
+  Status check_params() const;
+  const Trained& trained() const { return norms_; }
+
+ private:
+  Status refuse(const std::string& what) const { return invalid(where_ + what); }
+  const PlanChannel& in(const PlanActor& a, std::int32_t port) const { return role_.channels[a.in[port]]; }
+  bool holds_here(std::int32_t tensor) const {
+    return among(tensor, plan_.tensors.size()) && holds(plan_, plan_.tensors[tensor].mesh, stage_);
+  }
+  Status check_gather(const PlanActor& a) const;
+  Status check_gradients(const PlanActor& a, const PlanParamRef& ref);
+  bool same_parts(std::int32_t a, std::int32_t b) const;
+  int references(PlanActor::Kind kind, std::int32_t param) const;
+
+  const Plan& plan_;
+  const std::int32_t stage_;
+  const PlanRole& role_;
+  const std::string where_;
+  std::map<std::pair<PlanActor::Kind, std::int32_t>, int> refs_;   // (kind, parameter) -> references
+  Trained norms_;
+};
+
 /// A channel that only acts in rounds write or read: kind, rate, writer and readers go together. All know each other.
 Status check_round_channel(const Plan& plan, const PlanRole& role, const PlanChannel& channel);
 /// A sum adds up what one exchange brings, tensor by tensor, where it lies.

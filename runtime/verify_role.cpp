@@ -14,7 +14,7 @@ namespace {
 class RoleCheck {
  public:
   RoleCheck(const Plan& plan, std::int32_t stage)
-      : plan_(plan), stage_(stage), role_(plan.roles[stage]), where_("stage " + std::to_string(stage) + ": ") {}
+      : plan_(plan), stage_(stage), role_(plan.roles[stage]), where_("stage " + std::to_string(stage) + ": "), optimizer_(plan, stage) {}
 
   Status run() {
     if (role_.stage != stage_) return refuse("its role says that it is of stage " + std::to_string(role_.stage));
@@ -35,17 +35,20 @@ class RoleCheck {
         case PlanActor::Kind::sum: TROUPE_TRY(check_sum(plan_, role_, a)); break;
         case PlanActor::Kind::norm:
         case PlanActor::Kind::update:
-        case PlanActor::Kind::digest: TROUPE_TRY(check_optimizer(a)); break;
+        case PlanActor::Kind::digest:
+          TROUPE_TRY(optimizer_.check(a));
+          if (a.gathers()) ++ends_[a.exchange];
+          break;
         case PlanActor::Kind::segment:
         case PlanActor::Kind::user:
           if (!a.params.empty()) return refuse("'" + a.name + "' updates a parameter and is no optimizer");
       }
     }
     TROUPE_TRY(check_exchange_ends());
-    return check_params();
+    return optimizer_.check_params();
   }
 
-  Trained trained() const { return norms_; }
+  const Trained& trained() const { return optimizer_.trained(); }
 
  private:
   Status refuse(const std::string& what) const { return invalid(where_ + what); }
@@ -362,126 +365,14 @@ class RoleCheck {
     return {};
   }
 
-  Status check_optimizer(const PlanActor& a) {
-    using Kind = PlanActor::Kind;
-    const std::string name = std::string(to_string(a.kind)) + " actor '" + a.name + "' ";
-    const auto commits = std::count_if(a.in.begin(), a.in.end(),
-                                       [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::commit; });
-    if (commits != (a.kind == Kind::update ? 1 : 0))
-      return refuse(name + "has " + std::to_string(commits) + " commit ports");
-    if (a.out.size() != (a.kind == Kind::update ? 1 : 0))
-      return refuse(name + "writes " + std::to_string(a.out.size()) + " channels");
-    if (a.gathers()) TROUPE_TRY(check_gather(a));
-    if (a.kind == Kind::digest && (a.in.size() != 1 || in(a, 0).kind != PlanChannel::Kind::parameter))
-      return refuse(name + "does not read one channel of parameters");
-    for (const auto& ref : a.params) {
-      if (!among(ref.param, plan_.params.size()) || !here(plan_.params[ref.param].tensor))
-        return refuse("'" + a.name + "' has a parameter that is nowhere");
-      const PlanParam& p = plan_.params[ref.param];
-      ++refs_[{a.kind, ref.param}];
-      if (a.kind != Kind::norm) {
-        const auto& tensors = (a.kind == Kind::update ? out(a, 0) : in(a, 0)).tensors;
-        if (!among(ref.index, tensors.size()) || tensors[ref.index] != p.stored())
-          return refuse("'" + a.name + "' does not find parameter '" + p.name + "' in its channel");
-      }
-      if (a.kind == Kind::update && a.gathers() != (p.share >= 0 && !p.stored_as_share))
-        return refuse(name + (a.gathers() ? "gathers" : "does not gather") + " the shares of parameter '" + p.name + "'");
-      if (ref.grads.empty() != (a.kind == Kind::digest))
-        return refuse("'" + a.name + "' has no gradient of parameter '" + p.name + "'");
-      TROUPE_TRY(check_gradients(a, ref));
-    }
-    return {};
-  }
-
-  /// An update of shares gathers those of its own parameters, all of them, into its output.
-  Status check_gather(const PlanActor& a) {
-    if (!among(a.exchange, plan_.exchanges.size())) return refuse("actor '" + a.name + "' has no exchange");
-    const PlanExchange& x = plan_.exchanges[a.exchange];
-    ++ends_[a.exchange];
-    std::set<std::pair<std::int32_t, std::int32_t>> own, moved;
-    for (const auto& ref : a.params)
-      if (among(ref.param, plan_.params.size())) own.insert({plan_.params[ref.param].share, plan_.params[ref.param].tensor});
-    for (const auto& m : x.moves) moved.insert({m.from, m.to});
-    if (x.rate != a.rate || x.program != a.program || own != moved || moved.size() != x.moves.size())
-      return refuse("actor '" + a.name + "' does not gather the shares of its parameters with exchange '" + x.name + "'");
-    return {};
-  }
-
-  /// Every place of the stage has the same part of two tensors of one shape.
-  bool same_parts(std::int32_t a, std::int32_t b) const {
-    const PlanTensor &x = plan_.tensors[a], &y = plan_.tensors[b];
-    if (x.mesh == y.mesh && x.rate == y.rate && x.shape == y.shape && x.sbp == y.sbp) return true;
-    const auto& ranks = plan_.meshes[stage_].ranks;
-    return std::all_of(ranks.begin(), ranks.end(), [&](Rank r) { return plan_.extent(a, r) == plan_.extent(b, r); });
-  }
-
-  /// The gradients are whole sums, those of all uses in the same parts, and there is room to add them up. An update's
-  /// parts are the parameter's; those of a norm are compared over the stages when all have been seen.
-  Status check_gradients(const PlanActor& a, const PlanParamRef& ref) {
-    const PlanParam& p = plan_.params[ref.param];
-    std::int32_t first = -1;
-    for (const auto& use : ref.grads) {
-      const bool placed = among(use.port, a.in.size()) && among(use.index, in(a, use.port).tensors.size());
-      if (!placed) return refuse("'" + a.name + "' has a gradient of parameter '" + p.name + "' that is nowhere");
-      const std::int32_t tensor = in(a, use.port).tensors[use.index];
-      if (first < 0) first = tensor;
-      const PlanTensor& g = plan_.tensors[tensor];
-      const bool whole = g.lane_terms
-                             ? plan_.dp_width(stage_) == 1
-                             : g.mesh == plan_.tensors[p.tensor].mesh &&
-                                   std::none_of(g.sbp.begin(), g.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); });
-      bool fits = g.dtype == DType::f32 && g.rate == Rate::step && g.shape == plan_.tensors[p.tensor].shape && whole;
-      fits = fits && same_parts(tensor, a.kind != PlanActor::Kind::update ? first : p.share >= 0 ? p.share : p.tensor);
-      if (!fits) return refuse("'" + a.name + "' takes '" + g.name + "' for a gradient of parameter '" + p.name + "'");
-      if (a.kind != PlanActor::Kind::norm) continue;
-      // NU-2: a row is summed in one place, whatever dp is.
-      const int dp = dp_axis(plan_.meshes[g.mesh]);
-      if (dp >= 0 && plan_.meshes[g.mesh].axes[dp].size > 1 && g.sbp[dp].is_split() && g.sbp[dp].dim != 0)
-        return refuse("'" + a.name + "' takes '" + g.name + "', whose rows are split along dim " +
-                      std::to_string(g.sbp[dp].dim) + " over dp");
-      norms_[ref.param].push_back(tensor);
-    }
-    if (ref.grads.size() < 2) return {};
-    if (const auto sum = aligned(local_bytes(first)); a.scratch_bytes < sum)
-      return refuse("'" + a.name + "' has " + std::to_string(a.scratch_bytes) + " bytes of scratch; to add up the " +
-                    std::to_string(ref.grads.size()) + " gradients of parameter '" + p.name + "' it needs " +
-                    std::to_string(sum));
-    return {};
-  }
-
-  /// A parameter lies once on every stage of its mesh; who updates it says its norm.
-  Status check_params() const {
-    for (std::size_t p = 0; p < plan_.params.size(); ++p) {
-      const auto& param = plan_.params[p];
-      std::int64_t homes = 0;
-      for (const auto& c : role_.channels)
-        if (c.kind == PlanChannel::Kind::parameter)
-          homes += std::count(c.tensors.begin(), c.tensors.end(), param.stored());
-      if (homes != (here(param.tensor) ? 1 : 0))
-        return refuse("parameter '" + param.name + "' lies in " + std::to_string(homes) + " channels");
-      const auto index = static_cast<std::int32_t>(p);
-      const int norms = references(PlanActor::Kind::norm, index), updates = references(PlanActor::Kind::update, index);
-      if (norms != updates || norms > 1)   // none: no loss depends on it
-        return refuse("parameter '" + param.name + "' has " + std::to_string(norms) + " norms and " +
-                      std::to_string(updates) + " updates");
-    }
-    return {};
-  }
-
-  int references(PlanActor::Kind kind, std::int32_t param) const {
-    const auto it = refs_.find({kind, param});
-    return it == refs_.end() ? 0 : it->second;
-  }
-
   const Plan& plan_;
   const std::int32_t stage_;
   const PlanRole& role_;
   const std::string where_;
-  std::int64_t bytes_ = 0;                                         // of all channels so far
-  std::int64_t grad_copies_ = 0;                                   // 0: not counted yet
-  std::map<std::int32_t, int> ends_;                               // exchange -> actors
-  std::map<std::pair<PlanActor::Kind, std::int32_t>, int> refs_;   // (kind, parameter) -> references
-  Trained norms_;
+  std::int64_t bytes_ = 0;             // of all channels so far
+  std::int64_t grad_copies_ = 0;       // 0: not counted yet
+  std::map<std::int32_t, int> ends_;   // exchange -> actors
+  OptimizerCheck optimizer_;
 };
 
 }  // namespace

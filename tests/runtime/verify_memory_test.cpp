@@ -1,0 +1,272 @@
+// The verifier: faults planted in memory, places, operands and the optimizer are refused with the culprit's name.
+#include "tests/runtime/planted.h"
+
+using namespace planted;
+
+TEST_CASE("a plan larger than memory is refused with the rank and the MiB it needs and has") {
+  Shape_ s;
+  s.width = 400;
+  s.hidden = 700;
+  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2, 1}, {3}}) {
+    const Plan p = good_plan(dp, s);
+    std::int64_t most = 0;
+    for (Rank r = 0; r < p.workers(); ++r) most = std::max(most, local_plan(p, r)->memory.total());
+    CHECK(verify(p, most).ok());
+    const Status over = verify(p, most - 1);
+    CHECK(over.code() == Code::exhausted);
+    CHECK(over.message().find("rank ") != std::string::npos);
+    check_refused(p, {"rank 0", "MiB", "there are 2 MiB"}, 2 << 20);
+    CHECK(verify(p, 2 << 20).message().find("0 MiB on") == std::string::npos);
+  }
+}
+
+TEST_CASE("a plan that needs less than a MiB is refused with numbers that make sense") {
+  const auto message = verify(good_plan({1}), 1000).message();
+  CHECK(message.find("needs 0 MiB") == std::string::npos);
+}
+
+TEST_CASE("what the verifier counts for a rank is the most that any rank of its role needs") {
+  // Unaligned shares of lanes hold more gradient copies than the first place's: lanes 3..5 of 8 need three.
+  Shape_ s;
+  s.width = 100;
+  s.hidden = 100;
+  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {3}, {5}, {7}, {3, 3}, {3, 1}, {2, 5}}) {
+    INFO(text(dp));
+    const Plan p = good_plan(dp, s);
+    std::int64_t most = 0;
+    Rank where = 0;
+    for (Rank r = 0; r < p.workers(); ++r) {
+      const auto local = local_plan(p, r);
+      REQUIRE(local.ok());
+      if (local->memory.total() > most) most = local->memory.total(), where = r;
+      CHECK(local->pool_bytes >= local->memory.total());
+    }
+    INFO("rank " << where << " needs " << most);
+    CHECK(verify(p, most).ok());
+    CHECK_FALSE(verify(p, most - 1).ok());
+  }
+}
+
+TEST_CASE("memory, places and roles that do not fit are refused, and the message names who does not") {
+  const Plan good = good_plan({2, 1});
+  auto first = [&](PlanRole& role, PlanActor::Kind kind) -> PlanActor& {
+    for (auto& a : role.actors)
+      if (a.kind == kind) return a;
+    FAIL("no " << to_string(kind));
+    return role.actors[0];
+  };
+  auto channel_of = [&](PlanRole& role, PlanChannel::Kind kind) -> PlanChannel& {
+    for (auto& c : role.channels)
+      if (c.kind == kind && !c.tensors.empty()) return c;
+    FAIL("no " << to_string(kind));
+    return role.channels[0];
+  };
+  for (auto kind : {PlanChannel::Kind::stash, PlanChannel::Kind::parameter, PlanChannel::Kind::gradient, PlanChannel::Kind::reduced}) {
+    Plan p = good;
+    PlanChannel& c = channel_of(p.roles[0], kind);
+    INFO(to_string(kind));
+    const std::string name = "'" + c.name + "'", tensor = "'" + p.tensors[c.tensors.back()].name + "'";
+    c.offsets.back() += 64;
+    check_refused(p, {"stage 0", name, tensor, "bytes"});
+    c.offsets.back() -= 68;
+    check_refused(p, {name});
+    c.offsets.back() += 4;
+    c.bytes -= 64;
+    check_refused(p, {name, tensor});
+  }
+  Plan p = good;
+  PlanChannel& pair = channel_of(p.roles[0], PlanChannel::Kind::parameter);
+  REQUIRE(pair.tensors.size() > 1);
+  pair.offsets[1] = pair.offsets[0];
+  check_refused(p, {"'" + pair.name + "'", "where another tensor is"});
+
+  p = good;
+  p.roles[1].stage = 0;
+  check_refused(p, {"stage 1", "of stage 0"});
+
+  p = good;   // a scratch tensor that ends where the op's own scratch begins
+  bool planted = false;
+  for (auto& a : p.roles[0].actors)
+    for (auto& op : a.ops)
+      for (auto& o : op.out)
+        if (o.where == PlanOperand::Where::scratch && !planted) {
+          planted = true;
+          o.offset = a.op_scratch_offset;
+          check_refused(p, {"'" + op.name + "'", "'" + a.name + "'", "nowhere"});
+        }
+  CHECK(planted);
+
+  p = good;
+  PlanActor& norm = first(p.roles[0], PlanActor::Kind::norm);
+  norm.params[0].grads.clear();
+  check_refused(p, {"'" + norm.name + "'", "no gradient"});
+  p = good;
+  PlanActor& index = first(p.roles[0], PlanActor::Kind::update);
+  index.params[0].index = 1;
+  check_refused(p, {"'" + index.name + "'", "'" + p.params[index.params[0].param].name + "'"});
+  index.params[0].index = 77;
+  check_refused(p, {"'" + index.name + "'"});
+
+  p = good;   // an update that nobody tells when to commit
+  PlanActor& update = first(p.roles[0], PlanActor::Kind::update);
+  const auto who = static_cast<std::int32_t>(&update - p.roles[0].actors.data());
+  for (auto& c : p.roles[0].channels)
+    if (c.name == "commit") std::erase_if(c.readers, [&](const PlanReader& r) { return r.actor == who; });
+  const auto at = std::find_if(update.in.begin(), update.in.end(), [&](auto id) { return p.roles[0].channels[id].name == "commit"; });
+  REQUIRE(at == update.in.end() - 1);
+  update.in.erase(at);
+  check_refused(p, {"update actor '" + update.name + "'", "0 commit ports"});
+
+  p = good;
+  PlanActor& exchange = first(p.roles[0], PlanActor::Kind::exchange);
+  const auto tensor = p.exchanges[exchange.exchange].moves[0];
+  std::swap(p.exchanges[exchange.exchange].moves[0].from, p.exchanges[exchange.exchange].moves[0].to);
+  check_refused(p, {"'" + exchange.name + "'"});
+  p.exchanges[exchange.exchange].moves[0] = {tensor.from, tensor.from};
+  check_refused(p, {"'" + exchange.name + "'"});
+
+  p = good;
+  PlanActor& segment = first(p.roles[0], PlanActor::Kind::segment);
+  segment.stream = "side";
+  check_refused(p, {"'" + segment.name + "'", "'side'", "'compute'"});
+  p = good;
+  first(p.roles[0], PlanActor::Kind::norm).closes_step = !first(p.roles[0], PlanActor::Kind::norm).closes_step;
+  check_refused(p, {"'" + first(p.roles[0], PlanActor::Kind::norm).name + "'", "step"});
+}
+
+TEST_CASE("an op that reads scratch where nobody left its argument, or writes over one, is refused by name") {
+  const Plan good = good_plan({1});
+  int read = 0, written = 0;
+  for (std::size_t i = 0; i < good.roles[0].actors.size(); ++i)
+    for (std::size_t k = 0; k < good.roles[0].actors[i].ops.size(); ++k) {
+      Plan p = good;
+      PlanActor& a = p.roles[0].actors[i];
+      a.op_scratch_offset += 1 << 20;   // room enough for whatever is planted
+      a.scratch_bytes += 1 << 20;
+      REQUIRE(verify(p).ok());
+      PlanOp& op = a.ops[k];
+      const std::string name = "op '" + op.name + "' of '" + a.name + "'";
+      auto scratch = [](PlanOperand& o) { return o.where == PlanOperand::Where::scratch; };
+      const auto in = std::find_if(op.in.begin(), op.in.end(), scratch);
+      const auto out = std::find_if(op.out.begin(), op.out.end(), scratch);
+      if (in == op.in.end()) continue;
+      if (out != op.out.end()) {
+        const auto kept = out->offset;
+        out->offset = in->offset;
+        check_refused(p, {name, "where another argument is", "'" + p.tensors[out->tensor].name + "'"});
+        out->offset = kept;
+        ++written;
+      }
+      in->offset += 64;
+      check_refused(p, {name, "where no op before it left it", "'" + p.tensors[in->tensor].name + "'"});
+      ++read;
+    }
+  CHECK(read > 0);
+  CHECK(written > 0);
+}
+
+TEST_CASE("a norm or an update without room to add up the uses of a tied parameter is refused by name and bytes") {
+  Shape_ s;
+  s.tied = true;
+  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {2, 1}}) {
+    INFO(text(dp));
+    const Plan good = good_plan(dp, s);
+    int planted = 0;
+    for (std::size_t r = 0; r < good.roles.size(); ++r)
+      for (std::size_t i = 0; i < good.roles[r].actors.size(); ++i) {
+        const PlanActor& a = good.roles[r].actors[i];
+        const auto tied = std::find_if(a.params.begin(), a.params.end(), [](const auto& ref) {
+          return ref.grads.size() > 1;
+        });
+        if (tied == a.params.end()) continue;
+        REQUIRE(a.scratch_bytes > 0);
+        for (const std::int64_t bytes : {std::int64_t{0}, a.scratch_bytes - 64}) {
+          Plan p = good;
+          p.roles[r].actors[i].scratch_bytes = bytes;
+          check_refused(p, {"stage " + std::to_string(r), "'" + a.name + "'", "'" + p.params[tied->param].name + "'",
+                            std::to_string(bytes) + " bytes of scratch", "needs " + std::to_string(a.scratch_bytes)});
+        }
+        ++planted;
+      }
+    CHECK(planted == 2 * static_cast<int>(dp.size()));   // a norm and an update on each stage of 'layer0.up'
+  }
+}
+
+TEST_CASE("norms that take other gradients on other stages are refused: they need not cover the parameter once") {
+  Shape_ s;
+  s.tied = true;
+  const Plan good = good_plan({2, 1}, s);
+  int planted = 0;
+  for (std::size_t i = 0; i < good.roles[0].actors.size(); ++i) {
+    const PlanActor& a = good.roles[0].actors[i];
+    for (std::size_t k = 0; k < a.params.size(); ++k) {
+      if (a.kind != PlanActor::Kind::norm || a.params[k].grads.size() < 2) continue;
+      Plan p = good;
+      auto& grads = p.roles[0].actors[i].params[k].grads;
+      const std::string name = "'" + p.params[a.params[k].param].name + "'";
+      std::swap(grads[0], grads[1]);   // added in another order than on stage 1
+      check_refused(p, {name, "other gradients"});
+      std::swap(grads[0], grads[1]);
+      grads.pop_back();
+      check_refused(p, {name, "other gradients"});
+      ++planted;
+    }
+  }
+  CHECK(planted == 1);
+}
+
+TEST_CASE("a norm whose rows are split over dp is refused by the name of its gradient: a row is summed in one place") {
+  Plan p = good_plan({2});
+  int planted = 0;
+  for (std::size_t i = 0; i < p.tensors.size(); ++i) {
+    PlanTensor& g = p.tensors[i];
+    if (!g.name.ends_with(".share")) continue;
+    Sbp& sbp = g.sbp[static_cast<std::size_t>(dp_axis(p.meshes[g.mesh]))];
+    REQUIRE(sbp == Sbp::S(0));
+    sbp = Sbp::S(1);
+    check_refused(p, {"'" + g.name + "'", "dim 1 over dp"});
+    sbp = Sbp::S(0);
+    ++planted;
+  }
+  CHECK(planted == 6);   // up and down of three layers
+}
+
+TEST_CASE("an op whose arguments it would not accept is refused by name before its kernel runs") {
+  const Plan good = good_plan({1});
+  REQUIRE(check_ops(good, 0, ops()).ok());
+  auto segment = [](Plan& p) -> PlanActor& {
+    for (auto& a : p.roles[0].actors)
+      if (a.kind == PlanActor::Kind::segment && a.ops.size() > 1) return a;
+    FAIL("no segment");
+    return p.roles[0].actors[0];
+  };
+  auto refused = [](const Plan& p, const std::vector<std::string>& names) {
+    const Status s = check_ops(p, 0, ops());
+    REQUIRE_FALSE(s.ok());
+    for (const auto& name : names) CHECK_MESSAGE(s.message().find(name) != std::string::npos, "'" << name << "' is not in: " << s.message());
+  };
+  Plan p = good;
+  PlanOp& op = segment(p).ops[0];
+  REQUIRE(op.op == "linear");
+  const PlanOp kept = op;
+  op.op = "linaer";
+  refused(p, {"'" + kept.name + "'", "'linaer'"});
+  op = kept;
+  op.in.pop_back();
+  refused(p, {"'" + kept.name + "'", "1 inputs", "needs 2"});
+  op = kept;
+  std::swap(op.in[0], op.in[1]);
+  refused(p, {"'" + kept.name + "'"});
+  op = kept;
+  p.tensors[op.out[0].tensor].shape.back() -= 1;
+  refused(p, {"'" + kept.name + "'", "another type"});
+
+  p = good;
+  for (auto& a : p.roles[0].actors)
+    if (a.scratch_bytes > a.op_scratch_offset) {
+      a.scratch_bytes = a.op_scratch_offset;
+      refused(p, {"'" + a.name + "'", "bytes of scratch"});
+      return;
+    }
+  FAIL("no op of this plan has scratch of its own");
+}
