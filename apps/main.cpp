@@ -22,6 +22,16 @@ CLI::Validator whole_number(std::int64_t at_least) {
       "");
 }
 
+CLI::Validator positive_number() {
+  return CLI::Validator(
+      [](std::string& text) {
+        double value = 0;
+        const bool ok = CLI::detail::lexical_cast(text, value) && value > 0 && value < 1e9;
+        return ok ? std::string() : "expected a number above 0, not '" + text + "'";
+      },
+      "");
+}
+
 CLI::Validator milliseconds() {
   return CLI::Validator(
       [](std::string& text) {
@@ -66,6 +76,10 @@ void common(CLI::App& command, JobArguments& a) {
   command.add_option("config", a.config_path, "configuration, such as apps/configs/quickstart.toml")->required();
   command.add_option("--mesh", a.mesh, "dp=2,pp=2; a dp width per stage: dp=2/1,pp=2");
   command.add_option("--zero", a.zero, "ZeRO stage over dp: 1 divides the optimizer's state, 2 reduced gradients too, 3 parameters too")->check(whole_number(0));
+  command.add_option("--throttle", a.throttle, "slower links: latency=50us,bandwidth=100MB/s; of one link: 0-1:bandwidth=... (repeatable)")
+      ->allow_extra_args(false);
+  command.add_option("--paced", a.paced, "kernels sleep their predicted time, times SCALE, and compute nothing: for experiments with schedules")
+      ->check(positive_number())->type_name("SCALE");
   command.add_option("--set", a.overrides, "section.key=value, instead of what the configuration says (repeatable)")
       ->allow_extra_args(false);
 }

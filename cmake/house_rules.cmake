@@ -49,6 +49,8 @@ rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semapho
   devices/cpu/thread_stream.h      "the production Stream: a thread"
   devices/cpu/thread_stream.cpp    "the same"
   devices/cpu/thread_team.h        "its helpers"
+  devices/cpu/thread_alarm.h       "the production Alarm: a thread"
+  devices/cpu/thread_alarm.cpp     "the same"
   comm/ucx/progress_thread.h       "the production Transport: a thread"
   comm/ucx/progress_thread.cpp     "the same"
   runtime/worker_process.cpp       "the heart-beat of a worker process")

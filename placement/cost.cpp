@@ -10,6 +10,18 @@ double CostModel::kernel_s(double flops, double bytes) const {
   return launch_s + std::max(flops / flops_per_s, bytes / memory_bytes_per_s);
 }
 
+const LinkCost& CostModel::link(Rank a, Rank b) const {
+  for (const auto& odd : odd_links)
+    if (std::minmax(a, b) == std::minmax(odd.a, odd.b)) return odd.cost;
+  return a / places_per_node == b / places_per_node ? intra_node : inter_node;
+}
+
+void CostModel::slow_kernels(double factor) {
+  flops_per_s /= factor;
+  memory_bytes_per_s /= factor;
+  launch_s *= factor;
+}
+
 double axis_boxing_bytes(const Sbp& from, const Sbp& to, double bytes, std::int64_t n) {
   const double others = static_cast<double>(n - 1), each = bytes / static_cast<double>(n);   // one place's part
   if (n == 1 || from == to || from.is_broadcast()) return 0;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "placement/boxing.h"
 
@@ -13,6 +14,14 @@ namespace troupe {
 struct LinkCost {
   double latency_s = 10e-6;
   double bytes_per_s = 4e9;
+  bool operator==(const LinkCost&) const = default;
+};
+
+/// A link between two ranks that is not like the others of its kind.
+struct OddLink {
+  Rank a = 0, b = 0;
+  LinkCost cost;
+  bool operator==(const OddLink&) const = default;
 };
 
 /// What kernels and links of one kind of machine cost. Plain data; `troupe calibrate` will measure it.
@@ -24,10 +33,13 @@ struct CostModel {
   LinkCost inter_node{30e-6, 1.2e9};
   std::int32_t places_per_node = 8;     ///< ranks r with equal r / places_per_node share a node
 
-  const LinkCost& link(Rank a, Rank b) const {
-    return a / places_per_node == b / places_per_node ? intra_node : inter_node;
-  }
+  std::vector<OddLink> odd_links;       ///< few; either order of ranks
+
+  const LinkCost& link(Rank a, Rank b) const;
   double kernel_s(double flops, double bytes) const;
+  /// Every kernel takes `factor` times as long.
+  void slow_kernels(double factor);
+  bool operator==(const CostModel&) const = default;
 };
 
 /// Bytes that each of n places on one mesh axis sends to box a tensor of `bytes` in all between two layouts along

@@ -84,6 +84,7 @@ class Job {
     hello.threads = options_.threads;
     hello.tls = options_.tls;
     hello.trace = options_.trace;
+    hello.throttle = options_.throttle;
     hello.paced = options_.paced;
     hello.run_kernels = options_.run_kernels;
     const auto cores = options_.pin ? usable_cores() : std::vector<int>{};

@@ -27,6 +27,7 @@ struct JobOptions {
   TraceWindow trace;                       ///< steps whose spans JobResult has
   std::int64_t memory_bytes_max = 0;       ///< of all workers together; 0: what this machine has available
   bool pin = false;                        ///< each compute thread to a core of its own, rank by rank
+  std::vector<comm::Throttle> throttle;    ///< makes links between workers slower than they are
   double paced = 0;                        ///< > 0: the paced device at this scale
   bool run_kernels = true;                 ///< paced only
   bool checked = false;                    ///< App::check has accepted this plan with these options: not again

@@ -9,6 +9,7 @@ struct Span {
   row @0 :Text; name @1 :Text; beginNs @2 :Int64; endNs @3 :Int64; step @4 :Int64; microbatch @5 :Int32;
   flowIn @6 :UInt64; flowOut @7 :UInt64;
 }
+struct Throttle { a @0 :Int32; b @1 :Int32; latencyNs @2 :Int64; bytesPerSecond @3 :Int64; }
 struct Address { rank @0 :Int32; blob @1 :Data; }
 
 struct ToWorker {
@@ -16,7 +17,7 @@ struct ToWorker {
     hello :group {
       plan @0 :Data; rank @1 :Int32; job @2 :UInt64; generation @3 :UInt32; threads @4 :Int32;
       tls @5 :Text; netDevice @6 :Text; traceFirst @7 :Int64; paced @8 :Float64; runKernels @9 :Bool;
-      traceSteps @27 :Int64; cores @28 :List(Int32);
+      traceSteps @27 :Int64; cores @28 :List(Int32); throttle @29 :List(Throttle);
     }
     connect @10 :List(Address);
     begin :group { step @11 :Int64; readers @12 :UInt32; }

@@ -28,6 +28,12 @@ void put(wire::Report::Builder b, const Report& r) {
   auto values = b.initValues(static_cast<unsigned>(r.values.size()));
   for (unsigned i = 0; i < r.values.size(); ++i) values.set(i, r.values[i]);
 }
+void put(wire::Throttle::Builder b, const comm::Throttle& t) {
+  b.setA(t.a);
+  b.setB(t.b);
+  b.setLatencyNs(t.latency_ns);
+  b.setBytesPerSecond(t.bytes_per_second);
+}
 Report get(wire::Report::Reader r) {
   Report report{static_cast<Report::Kind>(r.getKind()), r.getName().cStr(), r.getStep(), r.getMicrobatch(), {}};
   for (auto v : r.getValues()) report.values.push_back(v);
@@ -55,6 +61,8 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    h.setRunKernels(m.run_kernels);
                    auto cores = h.initCores(static_cast<unsigned>(m.cores.size()));
                    for (unsigned i = 0; i < m.cores.size(); ++i) cores.set(i, m.cores[i]);
+                   auto throttle = h.initThrottle(static_cast<unsigned>(m.throttle.size()));
+                   for (unsigned i = 0; i < m.throttle.size(); ++i) put(throttle[i], m.throttle[i]);
                  },
                  [&](const Connect& m) {
                    auto list = b.initConnect(static_cast<unsigned>(m.addresses.size()));
@@ -161,6 +169,7 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
         Hello hello{bytes(h.getPlan()), h.getRank(), h.getJob(), h.getGeneration(), h.getThreads(), h.getTls().cStr(),
                     h.getNetDevice().cStr(), {h.getTraceFirst(), h.getTraceSteps()}, h.getPaced(), h.getRunKernels(), {}};
         for (auto core : h.getCores()) hello.cores.push_back(core);
+        for (auto t : h.getThrottle()) hello.throttle.push_back({t.getA(), t.getB(), t.getLatencyNs(), t.getBytesPerSecond()});
         return hello;
       }
       case wire::ToWorker::CONNECT: {

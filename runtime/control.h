@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/act.h"
+#include "comm/throttled/throttled_transport.h"
 #include "devices/base/status.h"
 #include "devices/base/trace.h"
 #include "placement/mesh.h"
@@ -32,6 +33,7 @@ struct Hello {
   double paced = 0;                    ///< > 0: the paced device, at this scale
   bool run_kernels = true;             ///< paced only: whether kernels compute besides passing time
   std::vector<std::int32_t> cores;     ///< to keep to: one for each compute thread, then those that no worker computes on; empty: any
+  std::vector<comm::Throttle> throttle;   ///< slower links than there are; empty: none
 };
 struct Connect { std::map<Rank, std::string> addresses; };
 struct BeginRun { std::int64_t step = 0; ProgramMask readers = 0; };

@@ -48,9 +48,10 @@ struct Param {
 struct Program { name @0 :Text; microbatches @1 :Int64; samples @2 :Int64; sequential @3 :Bool; }
 struct AdamW { lr @0 :Float32; beta1 @1 :Float32; beta2 @2 :Float32; eps @3 :Float32; weightDecay @4 :Float32; }
 struct Link { latencyS @0 :Float64; bytesPerS @1 :Float64; }
+struct OddLink { a @0 :Int32; b @1 :Int32; cost @2 :Link; }
 struct Costs {
   flopsPerS @0 :Float64; memoryBytesPerS @1 :Float64; launchS @2 :Float64; intraNode @3 :Link; interNode @4 :Link;
-  placesPerNode @5 :Int32;
+  placesPerNode @5 :Int32; oddLinks @6 :List(OddLink);
 }
 struct Plan {
   version @0 :UInt32;

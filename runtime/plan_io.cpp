@@ -205,6 +205,7 @@ PlanActor get(wire::Actor::Reader r) {
   return a;
 }
 
+LinkCost get(wire::Link::Reader r) { return {r.getLatencyS(), r.getBytesPerS()}; }
 void put(wire::Link::Builder b, const LinkCost& l) {
   b.setLatencyS(l.latency_s);
   b.setBytesPerS(l.bytes_per_s);
@@ -281,6 +282,12 @@ std::vector<std::byte> write_plan(const Plan& p) {
   put(c.initIntraNode(), p.costs.intra_node);
   put(c.initInterNode(), p.costs.inter_node);
   c.setPlacesPerNode(p.costs.places_per_node);
+  auto odd = c.initOddLinks(static_cast<unsigned>(p.costs.odd_links.size()));
+  for (unsigned i = 0; i < p.costs.odd_links.size(); ++i) {
+    odd[i].setA(p.costs.odd_links[i].a);
+    odd[i].setB(p.costs.odd_links[i].b);
+    put(odd[i].initCost(), p.costs.odd_links[i].cost);
+  }
   return message_bytes(message);
 }
 
@@ -329,9 +336,8 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
     for (auto x : r.getParams())
       p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(), x.getDecay(), x.getGradCopies(), x.getShare(), x.getStoredAsShare()});
     const auto c = r.getCosts();
-    p.costs = {c.getFlopsPerS(), c.getMemoryBytesPerS(), c.getLaunchS(),
-               {c.getIntraNode().getLatencyS(), c.getIntraNode().getBytesPerS()},
-               {c.getInterNode().getLatencyS(), c.getInterNode().getBytesPerS()}, c.getPlacesPerNode()};
+    p.costs = {c.getFlopsPerS(), c.getMemoryBytesPerS(), c.getLaunchS(), get(c.getIntraNode()), get(c.getInterNode()), c.getPlacesPerNode(), {}};
+    for (auto l : c.getOddLinks()) p.costs.odd_links.push_back({l.getA(), l.getB(), get(l.getCost())});
     return p;
   });
 }

@@ -14,6 +14,7 @@
 
 #include "comm/ucx/ucx_transport.h"
 #include "devices/cpu/cpu_device.h"
+#include "devices/cpu/thread_alarm.h"
 #include "devices/paced/paced_device.h"
 #include "runtime/app.h"
 #include "runtime/launcher.h"
@@ -160,12 +161,12 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   ucx.generation = hello->generation;
   ucx.tls = hello->tls;
   ucx.net_devices = hello->net_device;
-  auto transport = [&] {
+  auto opened = [&] {
     const DeathWaits until_open;
     return comm::UcxTransport::open(ucx);
   }();
-  if (!transport.ok()) return fail(transport.status());
-  control.send(WorkerAddress{(*transport)->address()});
+  if (!opened.ok()) return fail(opened.status());
+  control.send(WorkerAddress{(*opened)->address()});
   auto second = control.next();
   while (std::holds_alternative<ExplainAll>(second)) {
     control.send(Explained{"waits for the addresses of its peers\n"});
@@ -173,7 +174,10 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   }
   const Connect* connect = std::get_if<Connect>(&second);
   if (!connect) return fail(invalid("expected the addresses of the peers, got another message"));
-  (*transport)->connect(connect->addresses);
+  (*opened)->connect(connect->addresses);
+  std::unique_ptr<comm::Transport> transport = *std::move(opened);
+  if (!hello->throttle.empty())
+    transport = std::make_unique<comm::ThrottledTransport>(std::move(transport), std::make_unique<ThreadAlarm>("alarm", clock), hello->throttle);
 
   std::unique_ptr<Device> device;
   if (hello->paced > 0) {
@@ -194,7 +198,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     env.system = &system;
     env.clock = &clock;
     env.device = device.get();
-    env.transport = transport->get();
+    env.transport = transport.get();
     env.ops = &ops;
     env.user_actors = &user_actors;
     env.trace = hello->trace.steps > 0 ? &trace : nullptr;
@@ -220,7 +224,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     system.await_all_actors_done();
   }
   send_spans(trace, control);
-  const auto stats = (*transport)->stats();
+  const auto stats = transport->stats();
   stopped.peak_bytes = resident().peak_bytes;
   stopped.sent_bytes = stats.sent_bytes;
   stopped.received_bytes = stats.received_bytes;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "apps/lm/model.h"
+#include "apps/lm/throttle_spec.h"
 #include "runtime/compile.h"
 
 namespace troupe::lm {
@@ -23,10 +24,16 @@ Expected<Prepared> prepare(const JobArguments& a, int& code) {
   if (a.zero >= 0) p.config.mesh.zero = a.zero;
   if (a.threads >= 0) p.config.run.threads = a.threads;
   TROUPE_TRY(validate(p.config));
+  for (const auto& text : a.throttle) {
+    TROUPE_ASSIGN(const comm::Throttle t, parse_throttle(text));
+    p.throttle.push_back(t);
+  }
   if (a.sample && p.config.sample.tokens == 0) return invalid("--sample with 'sample.tokens' = 0 asks for an empty text");
   code = exit_plan;
   TROUPE_ASSIGN(p.mesh, mesh_of(p.config.mesh));
   TROUPE_TRY(check_mesh(p.mesh, p.config));
+  slow_down(p.costs, p.throttle);
+  if (a.paced > 0) p.costs.slow_kernels(a.paced);   // the plan says how long they sleep
   return p;
 }
 
@@ -39,6 +46,7 @@ Expected<CompileOptions> compile_options(const Prepared& p) {
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
   o.lanes = static_cast<std::int32_t>(p.config.schedule.lanes);
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
+  o.costs = p.costs;
   return o;
 }
 

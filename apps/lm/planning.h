@@ -11,6 +11,8 @@ namespace troupe::lm {
 struct Prepared {
   LmConfig config;
   MeshSpec mesh;
+  std::vector<comm::Throttle> throttle;
+  CostModel costs;                         ///< with the throttle
 };
 
 /// On an error, `code` is the exit code for it.

@@ -71,6 +71,9 @@ JobOptions Training::options() {
   o.tls = a_.tls;
   o.net_devices = a_.net_devices;
   for (const auto& prefix : a_.worker_prefixes) o.prefixes.push_back(split_words(prefix));
+  o.throttle = p_.throttle;
+  o.paced = a_.paced > 0 ? 1 : 0;
+  o.run_kernels = a_.paced == 0;
   o.trace = a_.trace;
   o.stall_s = a_.stall_s;
   o.on_ready = [this] { results_.ready(); };

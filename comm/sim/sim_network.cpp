@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/link.h"
 #include "comm/match.h"
 #include "devices/base/check.h"
 #include "devices/base/philox.h"
@@ -17,13 +18,6 @@ namespace troupe::comm {
 namespace {
 
 std::string name_of(Rank rank) { return "rank " + std::to_string(rank); }
-
-std::int64_t transfer_ns(std::uint64_t bytes, std::int64_t bytes_per_second) {
-  if (bytes_per_second <= 0) return 0;
-  using Wide = unsigned __int128;
-  const Wide rate = static_cast<Wide>(bytes_per_second);
-  return static_cast<std::int64_t>((static_cast<Wide>(bytes) * 1'000'000'000u + rate - 1) / rate);
-}
 
 }  // namespace
 
@@ -211,8 +205,7 @@ class SimNetwork::End final : public Transport {
     std::int64_t end_ns = at_ns;
     if (link >= 0) {
       Impl::Way& way = net_.way(link);
-      end_ns = std::max(at_ns, way.free_at_ns) + transfer_ns(message.header.bytes, way.link.bytes_per_second);
-      way.free_at_ns = end_ns;
+      end_ns = occupy(way.free_at_ns, at_ns, message.header.bytes, way.link.bytes_per_second);
     }
     const std::uint64_t receive_id = net_.next_id++;
     receiving_.emplace(receive_id, Receiving{std::move(receive), message.header});

@@ -3,13 +3,17 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
 #include <thread>
 
 #include "comm/sim/sim_network.h"
+#include "comm/throttled/throttled_transport.h"
 #include "comm/ucx/ucx_transport.h"
+#include "devices/cpu/thread_alarm.h"
+#include "devices/sim/sim_alarm.h"
 
 namespace troupe::comm::test {
 
@@ -72,27 +76,31 @@ inline bool wait_for(const std::function<bool()>& ready, std::chrono::millisecon
   return true;
 }
 
-class UcxPair {
- public:
-  UcxPair(const char* tls, const char* device, std::uint32_t generation0, std::uint32_t generation1,
+/// Two connected ends.
+struct UcxEnds {
+  std::unique_ptr<UcxTransport> ends[2];
+
+  UcxEnds(const char* tls, const char* device, std::uint32_t generation0, std::uint32_t generation1,
           std::size_t eager_bytes_max = UcxOptions().eager_bytes_max) {
     const std::uint32_t generations[] = {generation0, generation1};
     for (Rank r : {0, 1}) {
       auto t = UcxTransport::open({.rank = r, .job = 7, .generation = generations[r], .tls = tls,
                                    .net_devices = device, .eager_bytes_max = eager_bytes_max});
       REQUIRE_MESSAGE(t.ok(), t.status().message());
-      ends_[r] = *std::move(t);
+      ends[r] = *std::move(t);
     }
-    const std::map<Rank, std::string> all = {{0, ends_[0]->address()}, {1, ends_[1]->address()}};
-    ends_[0]->connect(all);
-    ends_[1]->connect(all);
+    const std::map<Rank, std::string> all = {{0, ends[0]->address()}, {1, ends[1]->address()}};
+    ends[0]->connect(all);
+    ends[1]->connect(all);
   }
-  UcxTransport& at(Rank r) { return *ends_[r]; }
+};
+
+class UcxPair : UcxEnds {
+ public:
+  using UcxEnds::UcxEnds;
+  UcxTransport& at(Rank r) { return *ends[r]; }
   bool wait(const std::function<bool()>& ready) { return wait_for(ready); }
   void settle() { std::this_thread::sleep_for(std::chrono::milliseconds(60)); }
-
- private:
-  std::unique_ptr<UcxTransport> ends_[2];
 };
 
 struct ShmPair : UcxPair {
@@ -109,7 +117,58 @@ struct RendezvousPair : UcxPair {
 struct EagerPair : UcxPair {
   explicit EagerPair(std::uint32_t g0 = 1, std::uint32_t g1 = 1) : UcxPair("tcp", "lo", g0, g1, 1 << 20) {}
 };
-#define TROUPE_ALL_PAIRS SimPair, ShmPair, TcpPair, RendezvousPair, EagerPair
+
+/// A message of 1 MiB takes a millisecond.
+inline const std::vector<Throttle> throttles = {{-1, -1, 200'000, 1'000'000'000}};
+
+/// Over shared memory, in real time.
+class ThrottledPair {
+ public:
+  explicit ThrottledPair(std::uint32_t g0 = 1, std::uint32_t g1 = 1) {
+    UcxEnds ucx("posix,cma", "", g0, g1);
+    for (Rank r : {0, 1})
+      ends_[r] = std::make_unique<ThrottledTransport>(std::move(ucx.ends[r]), std::make_unique<ThreadAlarm>("alarm", clock_), throttles);
+  }
+  Transport& at(Rank r) { return *ends_[r]; }
+  bool wait(const std::function<bool()>& ready) { return wait_for(ready); }
+  void settle() { std::this_thread::sleep_for(std::chrono::milliseconds(60)); }
+
+ private:
+  SteadyClock clock_;
+  std::unique_ptr<ThrottledTransport> ends_[2];
+};
+
+/// Over a simulated network, in the same virtual time.
+class ThrottledSimPair {
+ public:
+  explicit ThrottledSimPair(std::uint32_t g0 = 1, std::uint32_t g1 = 1, const std::vector<Throttle>& links = throttles, SimLink under = {})
+      : net_(loop_.clock(), {.ranks = 2, .link = under}) {
+    for (Rank r : {0, 1})
+      ends_[r] = std::make_unique<ThrottledTransport>(net_.open(r, 7, r == 0 ? g0 : g1), std::make_unique<SimAlarm>(loop_), links);
+  }
+  Transport& at(Rank r) { return *ends_[r]; }
+  std::int64_t now_ns() const { return loop_.now_ns(); }
+  bool wait(const std::function<bool()>& ready) {
+    while (!ready()) {
+      const auto moved = net_.next_due_ns(), alarmed = loop_.next_due_ns();
+      if (!moved && !alarmed) return ready();
+      const std::int64_t due_ns = std::min(moved.value_or(INT64_MAX), alarmed.value_or(INT64_MAX));
+      loop_.run_due(due_ns);
+      net_.run_due(due_ns);
+    }
+    return true;
+  }
+  void settle() {
+    wait([] { return false; });
+  }
+
+ private:
+  SimLoop loop_;
+  SimNetwork net_;
+  std::unique_ptr<ThrottledTransport> ends_[2];
+};
+
+#define TROUPE_ALL_PAIRS SimPair, ShmPair, TcpPair, RendezvousPair, EagerPair, ThrottledPair, ThrottledSimPair
 
 inline Header header(std::uint32_t sequence, std::uint32_t channel = 3, std::uint32_t generation = 1) {
   Header h;
@@ -138,3 +197,5 @@ TYPE_TO_STRING_AS("shared memory", troupe::comm::test::ShmPair);
 TYPE_TO_STRING_AS("tcp", troupe::comm::test::TcpPair);
 TYPE_TO_STRING_AS("shared memory, rendezvous only", troupe::comm::test::RendezvousPair);
 TYPE_TO_STRING_AS("tcp, eager", troupe::comm::test::EagerPair);
+TYPE_TO_STRING_AS("throttled shared memory", troupe::comm::test::ThrottledPair);
+TYPE_TO_STRING_AS("throttled sim", troupe::comm::test::ThrottledSimPair);

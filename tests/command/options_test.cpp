@@ -1,7 +1,8 @@
-// Options of `troupe train` that change what is observed or where it runs, never the numbers.
+// Options of `troupe train` that change what is observed, where it runs or how long it takes.
 #include <nlohmann/json.hpp>
 
 #include <set>
+#include <sstream>
 
 #include "tests/command/checks.h"
 
@@ -33,6 +34,33 @@ TEST_CASE("--trace keeps a window of steps: the first five, or the ones that are
   CHECK(traced({"--trace", "--trace-steps", "100:3"}).empty());
   for (const char* wrong : {"3", "2:", ":2", "2:0", "-1:2", "a:b"})
     check_one_line(run(train(dir / "out", {"--trace-steps", wrong})), exit_usage, {"--trace-steps", "FIRST:COUNT", std::string("'") + wrong + "'"});
+}
+
+TEST_CASE("--throttle makes steps slower and changes no number") {
+  TempDir dir;
+  const auto hash = [&](const std::vector<std::string>& throttle, double& step_ms) {
+    auto arguments = throttle;
+    arguments.insert(arguments.end(), {"--mesh", "dp=2,pp=2", "--steps", "3"});
+    check_success(run(train(dir / "out", arguments)));
+    std::istringstream lines(read(dir / "out/metrics.jsonl"));
+    step_ms = 0;
+    for (std::string line; std::getline(lines, line);)
+      if (const auto m = nlohmann::json::parse(line); m.contains("step_ms")) step_ms += m["step_ms"].get<double>() / 3;
+    return nlohmann::json::parse(read(dir / "out/run.json"))["params_hash"].get<std::string>();
+  };
+  double free_ms = 0, slow_ms = 0;
+  const auto free = hash({}, free_ms), slow = hash({"--throttle", "latency=1ms", "--throttle", "0-2:latency=40ms,bandwidth=100MB/s"}, slow_ms);
+  CHECK(free == slow);
+  CHECK(slow_ms > 80);   // a boundary's latency, there and back
+  check_one_line(run(train(dir / "out", {"--throttle", "0-1:speed=3"})), exit_usage, {"--throttle 0-1:speed=3", "'speed=3'", "bandwidth=100MB/s"});
+}
+
+TEST_CASE("--paced: kernels take their predicted time, by which the step can be foretold") {
+  TempDir dir;
+  check_success(run(train(dir / "out", {"--mesh", "dp=2", "--steps", "2", "--paced", "50"})));
+  const auto run_json = nlohmann::json::parse(read(dir / "out/run.json"));
+  CHECK(run_json["steps"] == 2);
+  check_one_line(run(train(dir / "out", {"--paced", "0"})), exit_usage, {"--paced", "above 0", "'0'"});
 }
 
 TEST_CASE("--pin with more compute threads than cores names both numbers") {

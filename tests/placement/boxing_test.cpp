@@ -444,5 +444,8 @@ TEST_CASE("costs: roofline kernels; the slowest place's messages") {
   const Extent e{{{0, 4}}};  // 32 bytes: 1 + 4 s within a node, 10 + 8 between
   const BoxingPlan plan{{{0, 0, e, {}}, {1, 0, e, {}}, {0, 1, e, {}}, {3, 0, e, {}}}, 1};
   CHECK(boxing_seconds(plan, 8, model) == doctest::Approx(5 + 18));
+  model.slow_kernels(3);
+  CHECK(model.kernel_s(2e9, 1) == doctest::Approx(3 * 2.000001));
+  CHECK(model.kernel_s(1, 2e8) == doctest::Approx(3 * 2.000001));
   CHECK(boxing_seconds({}, 8, model) == 0);
 }

@@ -52,7 +52,8 @@ Report report() {
 }  // namespace
 
 TEST_CASE("every message to a worker survives the wire") {
-  Hello hello{blob(1001), 3, 0xfedcba9876543210ull, 5, 4, "tcp,self", "eth0", {7, 1ll << 40}, 0.25, false, {5, 0, 63}};
+  Hello hello{blob(1001), 3, 0xfedcba9876543210ull, 5, 4, "tcp,self", "eth0", {7, 1ll << 40}, 0.25, false, {5, 0, 63},
+              {{-1, -1, 50'000, 1ll << 40}, {3, 2, 0, 7}}};
   const auto h = to_worker(hello);
   CHECK(h.plan == hello.plan);
   CHECK(h.rank == 3);
@@ -66,6 +67,7 @@ TEST_CASE("every message to a worker survives the wire") {
   CHECK(h.paced == 0.25);
   CHECK_FALSE(h.run_kernels);
   CHECK(h.cores == hello.cores);
+  CHECK(h.throttle == hello.throttle);
   CHECK(to_worker(Hello{}).run_kernels);
   // Addresses are binary: zeros inside must survive.
   const Connect connect{{{0, std::string("a\0b\xff", 4)}, {7, ""}, {12, std::string(300, '\0')}}};

@@ -43,14 +43,7 @@ void check_same(const Plan& a, const Plan& b) {
       CHECK(a.roles[r].actors[i] == b.roles[r].actors[i]);
     }
   }
-  CHECK(a.costs.flops_per_s == b.costs.flops_per_s);
-  CHECK(a.costs.memory_bytes_per_s == b.costs.memory_bytes_per_s);
-  CHECK(a.costs.launch_s == b.costs.launch_s);
-  CHECK(a.costs.places_per_node == b.costs.places_per_node);
-  for (auto link : {&CostModel::intra_node, &CostModel::inter_node}) {
-    CHECK((a.costs.*link).latency_s == (b.costs.*link).latency_s);
-    CHECK((a.costs.*link).bytes_per_s == (b.costs.*link).bytes_per_s);
-  }
+  CHECK(a.costs == b.costs);
 }
 
 /// A plan in which every field differs from its default.
@@ -115,7 +108,7 @@ Plan odd_plan() {
   role.actors = {a};
   p.roles = {role};
   p.pipeline = {Pipeline::Kind::interleaved, 7};
-  p.costs = {1e12, 2e11, 3e-6, {4e-6, 5e9}, {6e-5, 7e8}, 16};
+  p.costs = {1e12, 2e11, 3e-6, {4e-6, 5e9}, {6e-5, 7e8}, 16, {{3, 5, {7e-3, 8e6}}}};
   return p;
 }
 
