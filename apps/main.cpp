@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "apps/calibrate/calibrate.h"
+#include "apps/calibrate/link_times.h"
 #include "apps/lm/job.h"
 #include "apps/lm/model.h"
 #include "apps/lm/suggest.h"
@@ -76,6 +78,7 @@ void common(CLI::App& command, JobArguments& a) {
   command.add_option("config", a.config_path, "configuration, such as apps/configs/quickstart.toml")->required();
   command.add_option("--mesh", a.mesh, "dp=2,pp=2; a dp width per stage: dp=2/1,pp=2");
   command.add_option("--zero", a.zero, "ZeRO stage over dp: 1 divides the optimizer's state, 2 reduced gradients too, 3 parameters too")->check(whole_number(0));
+  command.add_option("--costs", a.costs, "costs of kernels and links, as troupe calibrate wrote them (default: those of this machine, if there are)");
   command.add_option("--throttle", a.throttle, "slower links: latency=50us,bandwidth=100MB/s; of one link: 0-1:bandwidth=... (repeatable)")
       ->allow_extra_args(false);
   command.add_option("--paced", a.paced, "kernels sleep their predicted time, times SCALE, and compute nothing: for experiments with schedules")
@@ -89,6 +92,7 @@ void common(CLI::App& command, JobArguments& a) {
 int main(int argc, char** argv) {
   troupe::runtime::App app;
   troupe::lm::register_actors(app);
+  troupe::calibrate::register_actors(app);
   app.serve_if_worker(argc, argv);
 
   JobArguments a;
@@ -122,7 +126,13 @@ int main(int argc, char** argv) {
   sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (instead of the cost model)")->check(milliseconds());
   sim->add_option("--tb", a.tb_ms, "backward time, ms (default: twice --tf)")->check(milliseconds());
   sim->add_option("--tw", a.tw_ms, "the part of --tb that makes weight gradients, ms (default: as the cost model divides it)")->check(milliseconds());
+  sim->add_flag("--ideal", a.ideal, "with unlimited slots and streams: what is left is computing, and links that are slow");
   sim->add_option("--hop", a.hop_ms, "time of each message between places, ms")->check(milliseconds());
+  troupe::calibrate::Arguments c;
+  auto* calibrate = cli.add_subcommand("calibrate", "Measure kernels and links of this machine, for plan, sim and train");
+  calibrate->add_option("--costs", c.costs, "the file to write (default: in the user's cache folder, where the others look)");
+  calibrate->add_option("--threads", c.threads, "threads of each worker")->check(whole_number(1));
+  calibrate->add_option("--widest", c.widest, "measure the ops of models up to this width")->check(whole_number(1));
   try {
     cli.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -138,6 +148,7 @@ int main(int argc, char** argv) {
   a.sample = sample->count() > 0;
   if (traced && trace_text.empty()) a.trace = {.first = 0, .steps = 5};
   if (train->parsed()) return troupe::lm::train_command(app, a);
+  if (calibrate->parsed()) return troupe::calibrate::calibrate_command(app, c);
   if (plan->parsed()) return troupe::lm::plan_command(app, a);
   return troupe::lm::sim_command(app, a);
 }

@@ -1,6 +1,7 @@
 #include "placement/cost.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 
@@ -8,6 +9,21 @@ namespace troupe {
 
 double CostModel::kernel_s(double flops, double bytes) const {
   return launch_s + std::max(flops / flops_per_s, bytes / memory_bytes_per_s);
+}
+
+double CostModel::kernel_s(const std::string& op, double flops, double bytes) const {
+  const auto known = kernels.find(op);
+  if (known == kernels.end() || known->second.empty()) return kernel_s(flops, bytes);
+  const auto full_rate_s = [&](double f, double b) { return f / flops_per_s + b / memory_bytes_per_s; };
+  const auto distance = [](double a, double b) { return std::log((a + 1) / (b + 1)); };
+  double sum = 0, weights = 0;
+  for (const KernelTime& t : known->second) {
+    const double df = distance(flops, t.flops), db = distance(bytes, t.bytes);
+    const double square = df * df + db * db + 1e-12, near = 1 / (square * square);
+    sum += near * std::log(t.seconds / full_rate_s(t.flops, t.bytes));
+    weights += near;
+  }
+  return full_rate_s(flops, bytes) * std::exp(sum / weights);
 }
 
 const LinkCost& CostModel::link(Rank a, Rank b) const {
@@ -20,6 +36,8 @@ void CostModel::slow_kernels(double factor) {
   flops_per_s /= factor;
   memory_bytes_per_s /= factor;
   launch_s *= factor;
+  for (auto& [op, times] : kernels)
+    for (auto& t : times) t.seconds *= factor;
 }
 
 double axis_boxing_bytes(const Sbp& from, const Sbp& to, double bytes, std::int64_t n) {
@@ -35,6 +53,15 @@ double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::in
   if (sent == 0) return 0;
   const double messages = static_cast<double>(n - 1) * (from.is_partial() && to.is_broadcast() && n > 2 ? 2 : 1);
   return messages * link.latency_s + sent / link.bytes_per_s;
+}
+
+double adding_bytes(const BoxingPlan& plan, std::int64_t item) {
+  if (plan.terms == 1 || plan.to_terms > 1) return 0;
+  std::map<Rank, double> received;
+  double most = 0;
+  for (const auto& t : plan.transfers)
+    if (t.from != t.to) most = std::max(most, received[t.to] += static_cast<double>(t.extent.elements() * item));
+  return 3 * most;   // read, read, written
 }
 
 double boxing_seconds(const BoxingPlan& plan, std::int64_t item, const CostModel& model) {

@@ -64,6 +64,7 @@ class AxisSearch {
   Status search(std::size_t op, std::vector<StatePtr>& states) const;
   StatePtr step(const StatePtr& s, std::size_t op, const Signature& sig) const;
   double boxing_s(const Sbp& from, const Sbp& to, const TensorType& type, std::int64_t n) const;
+  double work_s(std::size_t op, double split) const;
   template <class Lies>
   TensorType part(const Node& n, Value v, std::int32_t index, Lies lies) const;
   bool may_box(Value v, const Sbp& lies, const Node& n, std::int32_t index, std::size_t input, const Sbp& wanted) const;
@@ -100,6 +101,7 @@ class AxisSearch {
   std::vector<std::size_t> blocks_;                 // first op of each, and the end
   std::vector<std::int64_t> maker_, first_reader_, last_reader_;   // by value: op, -1: none
   std::vector<bool> needs_grad_;
+  mutable std::map<std::pair<std::size_t, double>, double> work_s_;   // by op and part
 };
 
 }  // namespace troupe::runtime

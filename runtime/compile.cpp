@@ -133,7 +133,7 @@ Expected<std::vector<std::int32_t>> cut(const Graph& graph, const CostModel& mod
     for (Value v : n.in) in.push_back(graph.tensors()[v].type);
     for (Value v : n.out) out.push_back(graph.tensors()[v].type);
     const auto cost = op_cost(*graph.ops().find(n.op), in, out, n.attrs);
-    costs[run_of[n.unit]] += model.kernel_s(cost.flops, cost.bytes);
+    costs[run_of[n.unit]] += model.kernel_s(n.op, cost.flops, cost.bytes);
   }
   TROUPE_ASSIGN(const auto depth_of_run, partition_units(costs, depths));
   for (auto& r : run_of) r = depth_of_run[r];

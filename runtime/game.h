@@ -26,6 +26,12 @@ inline std::int64_t to_ns(double s) { return static_cast<std::int64_t>(std::llro
 
 class Game;
 
+/// Those of a place that lead from the places of one mesh to those of another.
+struct Link {
+  std::int32_t from = 0, to = 0;       // meshes
+  std::int64_t free_at_ns = 0;
+};
+
 class GameActor final : public actors::Outbox {
  public:
   GameActor(Game& game, std::int32_t place, std::int32_t index, const LocalActor& local, const PlanActor& plan,
@@ -42,6 +48,7 @@ class GameActor final : public actors::Outbox {
 
   /// Acts once for each microbatch of program 0.
   bool moves() const { return plan_.program == 0 && plan_.rate == Rate::microbatch; }
+  bool meets() const { return plan_.kind == PlanActor::Kind::exchange || plan_.gathers(); }
 
   Game& game_;
   std::int32_t place_, index_;
@@ -50,7 +57,10 @@ class GameActor final : public actors::Outbox {
   ActorCore core_;
   const bool shared_;                               // a part of a unit that all stages share
   double cost_s_ = 0;
+  std::string stream_name_;
   Stream* stream_ = nullptr;
+  Link* link_ = nullptr;                            // of an act that meets others
+  std::int64_t carried_ns_ = 0, latency_ns_ = 0;    // how long that act has the link, and how long the rest of it takes
   std::vector<std::vector<std::int32_t>> peers_;    // per route: the other places that it meets
   struct Flight {                                   // an act that is submitted and not done
     std::uint64_t number = 0;
@@ -78,6 +88,7 @@ struct Place {
   LocalPlan local;
   std::unique_ptr<SimDevice> device;
   std::map<std::string, std::unique_ptr<Stream>> streams;
+  std::deque<Link> links;
   std::vector<std::unique_ptr<GameActor>> actors;
   std::map<std::int32_t, ControlPort> controls;     // by local channel
   std::vector<std::pair<GameActor*, std::uint64_t>> submitted;   // and not started, in this order
@@ -105,6 +116,10 @@ class Game {
   Status build(Rank rank);
   /// Time that GameOptions gives to one pass through a stage. `predicted`: what the cost model says of each.
   double given_s(Pass pass, const std::array<double, 3>& predicted) const;
+
+  std::string stream_name(const PlanActor& a) const;
+  /// Gives an actor that meets others its link and its times there.
+  void put_on_link(Place& place, GameActor& actor);
 
   /// An actor of the first microbatches only.
   void shorten(actors::ActorSpec& spec);
@@ -167,6 +182,8 @@ class Game {
   static bool has_token(const actors::Ports& ports);
 
   void measure();
+  /// Over the whole game, microbatches that were left out included.
+  double busiest_link_s() const;
 
   const Plan& plan_;
   GameOptions options_;

@@ -57,6 +57,18 @@ bool Game::has_token(const actors::Ports& ports) {
   return false;
 }
 
+double Game::busiest_link_s() const {
+  std::map<const Link*, std::int64_t> busy_ns;
+  std::int64_t most_ns = 0;
+  for (const auto& place : places_)
+    for (const auto& a : place->actors) {
+      if (!a->meets()) continue;
+      const auto acts = static_cast<std::int64_t>(a->core_.ports().acts()) + (a->moves() ? left_out_ * options_.steps : 0);
+      most_ns = std::max(most_ns, busy_ns[a->link_] += acts * a->carried_ns_);
+    }
+  return static_cast<double>(most_ns) * 1e-9;
+}
+
 void Game::measure() {
   std::sort(acts_.begin(), acts_.end(), [](const PlayedAct& a, const PlayedAct& b) {
     return std::tie(a.begin_ns, a.end_ns, a.rank, a.step, a.microbatch, a.actor) <
@@ -94,6 +106,7 @@ void Game::measure() {
       result_.compute_s = s;
       result_.published_bubble = waits / (s + waits);
     }
+  result_.messages_s = busiest_link_s() / static_cast<double>(std::max<std::int64_t>(1, options_.steps));
   if (commits_ns_.size() >= 2) result_.step_s = static_cast<double>(commits_ns_.back() - commits_ns_[commits_ns_.size() - 2]) * 1e-9;
   else result_.step_s = static_cast<double>(end_ns_) * 1e-9;
   result_.peak_stash.assign(plan_.stages, 0);

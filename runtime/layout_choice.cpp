@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -67,7 +68,9 @@ Expected<LayoutChoices> layout_choices(const Graph& graph, const CompileOptions&
     });
     if (!other.ok()) continue;   // no other row fits
     out.choices[c].instead = other->signatures[*nodes.begin()][axis];
-    out.choices[c].more = {other->cost.param_bytes - best.cost.param_bytes, other->cost.seconds - best.cost.seconds};
+    const double more_s = other->cost.seconds - best.cost.seconds;
+    const bool rounding = std::abs(more_s) < 1e-12 * best.cost.seconds;   // of sums in another order
+    out.choices[c].more = {other->cost.param_bytes - best.cost.param_bytes, rounding ? 0 : more_s};
   }
   std::stable_sort(out.choices.begin(), out.choices.end(), [](const auto& a, const auto& b) { return a.axis < b.axis; });
   return out;

@@ -38,7 +38,7 @@ struct Actor {
 }
 struct Exchange {
   name @0 :Text; program @1 :Int32; rate @2 :UInt8; moves @3 :List(Pair); collective @4 :UInt8; bytes @5 :Int64;
-  seconds @6 :Float64;
+  seconds @6 :Float64; latencyS @7 :Float64;
 }
 struct Role { stage @0 :Int32; actors @1 :List(Actor); channels @2 :List(Channel); units @3 :List(Text); }
 struct Param {
@@ -49,9 +49,11 @@ struct Program { name @0 :Text; microbatches @1 :Int64; samples @2 :Int64; seque
 struct AdamW { lr @0 :Float32; beta1 @1 :Float32; beta2 @2 :Float32; eps @3 :Float32; weightDecay @4 :Float32; }
 struct Link { latencyS @0 :Float64; bytesPerS @1 :Float64; }
 struct OddLink { a @0 :Int32; b @1 :Int32; cost @2 :Link; }
+struct KernelTime { flops @0 :Float64; bytes @1 :Float64; seconds @2 :Float64; }
+struct Kernel { op @0 :Text; times @1 :List(KernelTime); }
 struct Costs {
   flopsPerS @0 :Float64; memoryBytesPerS @1 :Float64; launchS @2 :Float64; intraNode @3 :Link; interNode @4 :Link;
-  placesPerNode @5 :Int32; oddLinks @6 :List(OddLink);
+  placesPerNode @5 :Int32; oddLinks @6 :List(OddLink); kernels @7 :List(Kernel);
 }
 struct Plan {
   version @0 :UInt32;

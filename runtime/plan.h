@@ -137,6 +137,7 @@ struct PlanExchange {
   Collective collective = Collective::transfers;
   std::int64_t bytes = 0;          ///< moved between places per act of the whole job
   double seconds = 0;              ///< predicted, of one act
+  double latency_s = 0;            ///< the part of it in which the link is free for others
   bool operator==(const PlanExchange&) const = default;
 };
 

@@ -210,6 +210,45 @@ void put(wire::Link::Builder b, const LinkCost& l) {
   b.setLatencyS(l.latency_s);
   b.setBytesPerS(l.bytes_per_s);
 }
+void put(wire::Costs::Builder b, const CostModel& c) {
+  b.setFlopsPerS(c.flops_per_s);
+  b.setMemoryBytesPerS(c.memory_bytes_per_s);
+  b.setLaunchS(c.launch_s);
+  put(b.initIntraNode(), c.intra_node);
+  put(b.initInterNode(), c.inter_node);
+  b.setPlacesPerNode(c.places_per_node);
+  auto odd = b.initOddLinks(static_cast<unsigned>(c.odd_links.size()));
+  for (unsigned i = 0; i < c.odd_links.size(); ++i) {
+    odd[i].setA(c.odd_links[i].a);
+    odd[i].setB(c.odd_links[i].b);
+    put(odd[i].initCost(), c.odd_links[i].cost);
+  }
+  auto kernels = b.initKernels(static_cast<unsigned>(c.kernels.size()));
+  unsigned i = 0;
+  for (const auto& [op, times] : c.kernels) {
+    kernels[i].setOp(op);
+    auto list = kernels[i++].initTimes(static_cast<unsigned>(times.size()));
+    for (unsigned t = 0; t < times.size(); ++t) {
+      list[t].setFlops(times[t].flops);
+      list[t].setBytes(times[t].bytes);
+      list[t].setSeconds(times[t].seconds);
+    }
+  }
+}
+CostModel get(wire::Costs::Reader r) {
+  CostModel c;
+  c.flops_per_s = r.getFlopsPerS();
+  c.memory_bytes_per_s = r.getMemoryBytesPerS();
+  c.launch_s = r.getLaunchS();
+  c.intra_node = get(r.getIntraNode());
+  c.inter_node = get(r.getInterNode());
+  c.places_per_node = r.getPlacesPerNode();
+  for (auto l : r.getOddLinks()) c.odd_links.push_back({l.getA(), l.getB(), get(l.getCost())});
+  for (auto k : r.getKernels())
+    for (auto t : k.getTimes()) c.kernels[k.getOp().cStr()].push_back({t.getFlops(), t.getBytes(), t.getSeconds()});
+  return c;
+}
+
 
 }  // namespace
 
@@ -263,6 +302,7 @@ std::vector<std::byte> write_plan(const Plan& p) {
     exchanges[i].setCollective(static_cast<std::uint8_t>(x.collective));
     exchanges[i].setBytes(x.bytes);
     exchanges[i].setSeconds(x.seconds);
+    exchanges[i].setLatencyS(x.latency_s);
   }
   auto params = b.initParams(static_cast<unsigned>(p.params.size()));
   for (unsigned i = 0; i < p.params.size(); ++i) {
@@ -275,19 +315,7 @@ std::vector<std::byte> write_plan(const Plan& p) {
     params[i].setShare(p.params[i].share);
     params[i].setStoredAsShare(p.params[i].stored_as_share);
   }
-  auto c = b.initCosts();
-  c.setFlopsPerS(p.costs.flops_per_s);
-  c.setMemoryBytesPerS(p.costs.memory_bytes_per_s);
-  c.setLaunchS(p.costs.launch_s);
-  put(c.initIntraNode(), p.costs.intra_node);
-  put(c.initInterNode(), p.costs.inter_node);
-  c.setPlacesPerNode(p.costs.places_per_node);
-  auto odd = c.initOddLinks(static_cast<unsigned>(p.costs.odd_links.size()));
-  for (unsigned i = 0; i < p.costs.odd_links.size(); ++i) {
-    odd[i].setA(p.costs.odd_links[i].a);
-    odd[i].setB(p.costs.odd_links[i].b);
-    put(odd[i].initCost(), p.costs.odd_links[i].cost);
-  }
+  put(b.initCosts(), p.costs);
   return message_bytes(message);
 }
 
@@ -331,13 +359,12 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
       e.collective = static_cast<Collective>(x.getCollective());
       e.bytes = x.getBytes();
       e.seconds = x.getSeconds();
+      e.latency_s = x.getLatencyS();
       p.exchanges.push_back(std::move(e));
     }
     for (auto x : r.getParams())
       p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(), x.getDecay(), x.getGradCopies(), x.getShare(), x.getStoredAsShare()});
-    const auto c = r.getCosts();
-    p.costs = {c.getFlopsPerS(), c.getMemoryBytesPerS(), c.getLaunchS(), get(c.getIntraNode()), get(c.getInterNode()), c.getPlacesPerNode(), {}};
-    for (auto l : c.getOddLinks()) p.costs.odd_links.push_back({l.getA(), l.getB(), get(l.getCost())});
+    p.costs = get(r.getCosts());
     return p;
   });
 }

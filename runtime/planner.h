@@ -151,7 +151,11 @@ class Planner {
   /// First fit by lifetime: tensors that never live at the same time share memory. Answers the bytes.
   std::int64_t place_scratch(std::vector<PlanOp>& ops,
                              const std::map<std::int32_t, std::pair<std::int32_t, std::int32_t>>& life);
+  /// What merging lane copies adds to an act of a segment that makes gradients, where a stage merges so many copies an
+  /// act on average over the step.
+  double lane_merges_s(const PlanRole& role, const PlanActor& a, double merges) const;
   void finish_actors();
+  void finish_actor(const PlanRole& role, PlanActor& a, double merges);
 
   const Graph& g_;
   Plan& plan_;

@@ -68,6 +68,18 @@ Ends Planner::add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>&
 
 namespace {
 
+struct ExchangeTime {
+  double seconds = 0, latency_s = 0;   // in all; the part in which its links are free
+};
+
+/// Messages, then the sums that they are terms of.
+ExchangeTime time_of(const BoxingPlan& plan, std::int64_t item, const CostModel& costs) {
+  ExchangeTime time{boxing_seconds(plan, item, costs), boxing_seconds(plan, 0, costs)};
+  time.latency_s = std::min(time.latency_s, time.seconds);
+  if (const double added = adding_bytes(plan, item); added > 0) time.seconds += costs.kernel_s("add_into", 0, added);
+  return time;
+}
+
 /// What moving one tensor costs. Layers repeat each other's boxings: each is worked out once.
 class MoveCosts {
  public:
@@ -76,7 +88,7 @@ class MoveCosts {
   struct Cost {
     Collective collective = Collective::none;
     std::int64_t bytes = 0;   // of the whole job
-    double seconds = 0;
+    ExchangeTime time;
   };
   const Cost& of(const PlanExchange::Pair& move) {
     auto& known = known_[{plan_.tensors[move.from].mesh, plan_.tensors[move.to].mesh}];
@@ -96,11 +108,14 @@ class MoveCosts {
     // The first dp coordinate stands for all: widths and shares differ by one unit at most.
     const Layout from = plan_.layout(move.from, 0), to = plan_.layout(move.to, 0);
     const bool lanes = plan_.tensors[move.from].lane_terms;
-    Cost cost{collective_of(from, to), 0, 0};
+    Cost cost{collective_of(from, to), 0, {}};
     for (const Rank rank : {to.mesh.ranks.front(), to.mesh.ranks.back()}) {
       const auto group = lanes ? Expected(lane_group(plan_, move.from, move.to, rank)) : boxing_group(from, to, rank);
       if (!group.ok()) return cost;   // local_plan() reports it with its names
-      cost.seconds = std::max(cost.seconds, slowest_s(*group, size_of(from.dtype)));
+      for (const auto& own : busy_parts(*group)) {
+        const ExchangeTime time = time_of(own, size_of(from.dtype), plan_.costs);
+        if (time.seconds > cost.time.seconds) cost.time = time;
+      }
       // Lanes meet once for each coordinate on the model axes.
       if (lanes) cost.bytes = lane_bytes(*group) * (to.mesh.size() / static_cast<std::int64_t>(group->to.size()));
     }
@@ -109,12 +124,12 @@ class MoveCosts {
   }
 
   /// At each end the first place has the largest part and the last one the fewest neighbours on its node.
-  double slowest_s(const BoxingGroup& group, std::int64_t item) const {
-    double seconds = 0;
+  static std::vector<BoxingPlan> busy_parts(const BoxingGroup& group) {
+    std::vector<BoxingPlan> parts;
     for (const auto* end : {&group.from, &group.to})
       for (const Rank rank : {end->front().holder, end->back().holder})
-        if (const auto own = plan_boxing(group, rank); own.ok()) seconds = std::max(seconds, boxing_seconds(*own, item, plan_.costs));
-    return seconds;
+        if (auto own = plan_boxing(group, rank); own.ok()) parts.push_back(*std::move(own));
+    return parts;
   }
 
   /// Each place needs every node that it does not hold itself, of its share.
@@ -141,8 +156,10 @@ void Planner::cost_exchanges() {
     }
     x.collective = costs.of(x.moves[0]).collective;
     for (const auto& move : x.moves) {
-      x.bytes += costs.of(move).bytes;
-      x.seconds += costs.of(move).seconds;
+      const auto& cost = costs.of(move);
+      x.bytes += cost.bytes;
+      x.seconds += cost.time.seconds;
+      x.latency_s += cost.time.latency_s;
     }
   }
 }
@@ -157,7 +174,9 @@ void Planner::cost_round(PlanExchange& x) {
   for (const auto& b : *boxings) all.transfers.insert(all.transfers.end(), b.plan.transfers.begin(), b.plan.transfers.end());
   // The places along dp meet once for each coordinate on the model axes.
   x.bytes = all.moved_bytes(size_of(from.dtype)) * (mesh.size() / mesh.axis_size("dp"));
-  x.seconds = boxing_seconds(all, size_of(from.dtype), plan_.costs);
+  const ExchangeTime time = time_of(all, size_of(from.dtype), plan_.costs);   // whoever gets lanes adds them later
+  x.seconds = time.seconds;
+  x.latency_s = time.latency_s;
 }
 
 }  // namespace troupe::runtime

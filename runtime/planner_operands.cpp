@@ -61,7 +61,7 @@ void Planner::fill_operands() {
       for (const auto& o : op.out) out.push_back(local_type(o.tensor));
       if (def->scratch_bytes) own = std::max(own, def->scratch_bytes(in, out, op.attrs));
       const auto cost = op_cost(*def, in, out, op.attrs);
-      actor.cost_s += plan_.costs.kernel_s(cost.flops, cost.bytes);
+      actor.cost_s += plan_.costs.kernel_s(op.op, cost.flops, cost.bytes);
     }
     actor.scratch_bytes = actor.op_scratch_offset + aligned(own);
     actor.ops = std::move(ops);
@@ -109,45 +109,72 @@ std::int64_t Planner::place_scratch(std::vector<PlanOp>& ops,
   return total;
 }
 
+namespace {
+
+/// Sums of lane copies that an act of a stage makes, on average over the step.
+double merges_per_act(const LaneSchedule& lanes) {
+  std::size_t merges = 0;
+  for (const auto& act : lanes.acts) merges += act.merges.size();
+  return static_cast<double>(merges) / static_cast<double>(std::max<std::size_t>(1, lanes.acts.size()));
+}
+
+}  // namespace
+
+double Planner::lane_merges_s(const PlanRole& role, const PlanActor& a, double merges) const {
+  double seconds = 0;
+  for (auto c : a.out) {
+    const PlanChannel& grads = role.channels[c];
+    // Lanes that leave one by one are added elsewhere.
+    if (grads.kind == PlanChannel::Kind::gradient && grads.rate == Rate::step && merges > 0)
+      seconds += merges * plan_.costs.kernel_s("add_into", 0, 3 * static_cast<double>(grads.bytes));
+  }
+  return seconds;
+}
+
 void Planner::finish_actors() {
   std::vector<std::int32_t> copies(plan_.roles.size(), 0);   // most of any place, by stage
   for (std::int32_t s = 0; s < plan_.stages; ++s)
     for (std::int64_t i = 0; i < plan_.dp_width(s) && plan_.trains; ++i) copies[s] = std::max(copies[s], plan_.grad_copies(s, i));
   for (std::size_t p = 0; p < plan_.params.size(); ++p)
     for (auto s : low_.params[p].stages) plan_.params[p].grad_copies = std::max(plan_.params[p].grad_copies, copies[s]);
-  for (auto& role : plan_.roles)
-    for (auto& a : role.actors) {
-      if (a.kind == PlanActor::Kind::norm || a.kind == PlanActor::Kind::update || a.kind == PlanActor::Kind::digest) {
-        double bytes = 0;
-        for (auto c : a.kind == PlanActor::Kind::digest ? a.in : a.out)
-          bytes += static_cast<double>(role.channels[c].bytes) * (a.kind == PlanActor::Kind::update ? 7 : 1);
-        if (a.kind == PlanActor::Kind::norm)
-          for (auto c : a.in) bytes += static_cast<double>(role.channels[c].bytes);
-        if (a.gathers()) bytes /= static_cast<double>(plan_.meshes[plan_.tensors[plan_.params[a.params[0].param].tensor].mesh].axis_size("dp"));
-        a.cost_s = plan_.costs.kernel_s(0, bytes);
-        // The uses of a tied parameter are added there.
-        for (const auto& ref : a.params)
-          if (ref.grads.size() > 1) {
-            const auto& use = ref.grads[0];
-            a.scratch_bytes = std::max(a.scratch_bytes, aligned(local_bytes(role.channels[a.in[use.port]].tensors[use.index])));
-          }
-      }
-      if (a.kind == PlanActor::Kind::sum) {
-        const auto& parts = role.channels[a.in[0]];
-        a.cost_s = plan_.costs.kernel_s(0, 3.0 * static_cast<double>(parts.bytes * plan_.copies(role, parts, 0)));
-      }
-      // A step of a program is over at a place when every actor that nobody there waits for is done.
-      a.closes_step = a.kind != PlanActor::Kind::update;
-      for (auto c : a.out)
-        for (const auto& r : role.channels[c].readers)
-          if (role.actors[r.actor].program == a.program && role.channels[c].kind != PlanChannel::Kind::turn) a.closes_step = false;
-      if (a.kind == PlanActor::Kind::digest)
-        for (const auto& t : role.channels[a.in[0]].tensors)
-          for (std::size_t p = 0; p < plan_.params.size(); ++p)
-            if (plan_.params[p].stored() == t)
-              a.params.push_back({static_cast<std::int32_t>(p), static_cast<std::int32_t>(a.params.size()), {}});
-    }
+  for (auto& role : plan_.roles) {
+    const double merges = plan_.trains ? merges_per_act(plan_.lane_schedule(role.stage, 0)) : 0;
+    for (auto& a : role.actors) finish_actor(role, a, merges);
+  }
   cost_exchanges();
+}
+
+void Planner::finish_actor(const PlanRole& role, PlanActor& a, double merges) {
+  if (a.kind == PlanActor::Kind::segment) a.cost_s += lane_merges_s(role, a, merges);
+  if (a.kind == PlanActor::Kind::norm || a.kind == PlanActor::Kind::update || a.kind == PlanActor::Kind::digest) {
+    double bytes = 0;
+    for (auto c : a.kind == PlanActor::Kind::digest ? a.in : a.out)
+      bytes += static_cast<double>(role.channels[c].bytes) * (a.kind == PlanActor::Kind::update ? 7 : 1);
+    if (a.kind == PlanActor::Kind::norm)
+      for (auto c : a.in) bytes += static_cast<double>(role.channels[c].bytes);
+    if (a.gathers()) bytes /= static_cast<double>(plan_.meshes[plan_.tensors[plan_.params[a.params[0].param].tensor].mesh].axis_size("dp"));
+    a.cost_s = plan_.costs.kernel_s(a.kind == PlanActor::Kind::update ? "adamw" : a.kind == PlanActor::Kind::norm ? "square_sums" : "digest", 0, bytes);
+    // The uses of a tied parameter are added there.
+    for (const auto& ref : a.params)
+      if (ref.grads.size() > 1) {
+        const auto& use = ref.grads[0];
+        a.scratch_bytes = std::max(a.scratch_bytes, aligned(local_bytes(role.channels[a.in[use.port]].tensors[use.index])));
+      }
+  }
+  if (a.kind == PlanActor::Kind::sum) {
+    const auto& parts = role.channels[a.in[0]];
+    a.cost_s = plan_.costs.kernel_s("add_into", 0, 3.0 * static_cast<double>(parts.bytes * plan_.copies(role, parts, 0)));
+  }
+  // A step of a program is over at a place when every actor that nobody there waits for is done.
+  a.closes_step = a.kind != PlanActor::Kind::update;
+  for (auto c : a.out)
+    for (const auto& r : role.channels[c].readers)
+      if (role.actors[r.actor].program == a.program && role.channels[c].kind != PlanChannel::Kind::turn) a.closes_step = false;
+  if (a.kind == PlanActor::Kind::digest)
+    for (const auto& t : role.channels[a.in[0]].tensors)
+      for (std::size_t p = 0; p < plan_.params.size(); ++p)
+        if (plan_.params[p].stored() == t)
+          a.params.push_back({static_cast<std::int32_t>(p), static_cast<std::int32_t>(a.params.size()), {}});
 }
 
 }  // namespace troupe::runtime

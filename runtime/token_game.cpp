@@ -112,10 +112,11 @@ Status Game::build(Rank rank) {
         actor->cost_s_ = cost > 0 ? all * a.cost_s / cost : all / static_cast<double>(segments);
       }
     }
-    auto& stream = place.streams[a.stream];
-    if (!stream) stream = place.device->create_stream(a.stream, 1);
+    actor->stream_name_ = stream_name(a);
+    auto& stream = place.streams[actor->stream_name_];
+    if (!stream) stream = place.device->create_stream(actor->stream_name_, 1);
     actor->stream_ = stream.get();
-    if (a.kind == PlanActor::Kind::exchange || a.gathers()) ++attendants_[a.exchange];
+    if (actor->meets()) put_on_link(place, *actor);
     place.actors.push_back(std::move(actor));
   }
   for (std::size_t c = 0; c < place.local.channels.size(); ++c) {
@@ -126,6 +127,21 @@ Status Game::build(Rank rank) {
   }
   result_.memory.push_back(place.local.memory);
   return {};
+}
+
+std::string Game::stream_name(const PlanActor& a) const {
+  return options_.unlimited_streams && a.stream != "compute" ? a.stream + "." + a.name : a.stream;
+}
+
+void Game::put_on_link(Place& place, GameActor& actor) {
+  ++attendants_[actor.plan_.exchange];
+  const PlanExchange& x = plan_.exchanges[actor.plan_.exchange];
+  const std::int32_t from = plan_.tensors[x.moves[0].from].mesh, to = plan_.tensors[x.moves[0].to].mesh;
+  auto link = std::find_if(place.links.begin(), place.links.end(), [&](const Link& l) { return l.from == from && l.to == to; });
+  actor.link_ = link != place.links.end() ? &*link : &place.links.emplace_back(Link{from, to});
+  const bool priced = options_.forward_s < 0;
+  actor.carried_ns_ = priced ? to_ns(x.seconds - x.latency_s) : 0;
+  actor.latency_ns_ = to_ns((priced ? x.latency_s : 0) + options_.hop_s);
 }
 
 void Game::shorten(actors::ActorSpec& spec) {
@@ -229,7 +245,6 @@ void Game::commit(std::int64_t step) {
 
 void Game::meet(GameActor& actor, std::uint64_t number) {
   const GameActor::Flight& f = actor.flight(number);
-  const PlanExchange& x = plan_.exchanges[actor.plan_.exchange];
   // A shortened step has fewer microbatches than the routes know.
   const auto per_step = shortened() && actor.moves() ? actor.core_.spec().microbatches.size() : actor.local_.route_of.size();
   const auto total = actor.local_.acts_per_run;
@@ -238,7 +253,6 @@ void Game::meet(GameActor& actor, std::uint64_t number) {
   Meeting& meeting = at->second;
   if (f.step >= 0) meeting.step = f.step;
   meeting.guests.push_back({actor.place_, &actor, number});
-  const double seconds = (options_.forward_s >= 0 ? 0 : x.seconds) + options_.hop_s;
   bool all_told = true;
   for (auto& guest : meeting.guests) {
     if (!guest.waits) continue;
@@ -248,7 +262,10 @@ void Game::meet(GameActor& actor, std::uint64_t number) {
       continue;
     }
     GameActor* done = std::exchange(guest.waits, nullptr);
-    const std::int64_t begin = loop_.now_ns(), step = meeting.step, end = begin + to_ns(seconds);
+    const std::int64_t begin = loop_.now_ns(), step = meeting.step;
+    std::int64_t& free_at_ns = done->link_->free_at_ns;
+    free_at_ns = std::max(begin, free_at_ns) + done->carried_ns_;
+    const std::int64_t end = free_at_ns + done->latency_ns_;
     loop_.at(end, [this, done, n = guest.number, begin, step] {
       post({.kind = Mail::Kind::done, .to = done, .number = n, .begin_ns = begin, .end_ns = loop_.now_ns(), .step = step});
     });
@@ -284,7 +301,7 @@ void Game::over(const GameActor& a, std::uint64_t number) {
 }
 
 void Game::finished(GameActor& a, const Mail& m) {
-  if (a.plan_.kind == PlanActor::Kind::exchange || a.plan_.gathers()) over(a, m.number);
+  if (a.meets()) over(a, m.number);
   std::erase_if(a.flights_, [&](const GameActor::Flight& f) { return f.number == m.number; });
   a.core_.done(m.number, ActDone{{}, m.begin_ns, m.end_ns, m.step});
 }
@@ -318,7 +335,7 @@ void GameActor::submit(ActContext c) {
 void GameActor::on_start(std::uint64_t number) {
   Place& place = *game_.places_[place_];
   std::erase(place.submitted, std::pair(this, number));
-  if (plan_.priority >= 0) place.last[plan_.stream] = {this, flight(number)};   // RQ-3
+  if (plan_.priority >= 0) place.last[stream_name_] = {this, flight(number)};   // RQ-3
   game_.under_way_.push_back({this, number, game_.loop_.now_ns() + to_ns(cost_s_)});
   game_.post({.kind = Mail::Kind::started, .to = this, .number = number});
 }

@@ -2,6 +2,9 @@
 // streams, the ReadyQueue rule). Played without asking for the result it is the verifier; with a cost
 // model it is the simulator.
 //
+// A place's links to its own stage are one, those to another stage another, each way: exchanges take turns on them for what
+// is not latency. Compute streams run one task at a time.
+//
 // Places that behave alike are played once: along tp always, along dp where every stage has the same
 // width (the largest share stands for all). Microbatches of a steady state are not played again and again
 // (game_period.h). One run proves all timings for marked graphs: one writer per channel, no data-dependent
@@ -21,6 +24,7 @@ struct GameOptions {
   double hop_s = 0;                    ///< added to every exchange
   bool every_program = true;           ///< also run the other programs once
   bool unlimited_slots = false;        ///< what no back-pressure would give
+  bool unlimited_streams = false;      ///< ... and a stream for each actor that does not compute: nobody waits for one
   bool checked = false;                ///< the plan has passed check_structure
   bool every_microbatch = false;       ///< plays them all, also where a steady state tells the rest (game_period.h)
   /// >= 0: all forward (backward) segments of a stage together take this long per microbatch, each chunk as long as the
@@ -47,7 +51,8 @@ struct GameResult {
   double makespan_s = 0;               ///< of the first step's forward and backward work
   double bubble = 0;                   ///< 1 - busy / (makespan x stages), first step
   double published_bubble = 0;         ///< as the schedule's paper has it, if all stages were like the busiest one
-  double compute_s = 0;                ///< busiest stream, per step
+  double compute_s = 0;                ///< busiest compute stream, first step, forward and backward
+  double messages_s = 0;               ///< busiest link, mean over the steps
   std::vector<GameAct> acts;           ///< in order of their start
   std::vector<std::int32_t> peak_stash;    ///< per stage: most microbatches between its own forward and backward work, of each chunk
   std::vector<MemoryUse> memory;       ///< per representative place

@@ -6,6 +6,17 @@
 
 namespace troupe::runtime {
 
+namespace {
+
+/// A microbatch belongs to one dp coordinate; of what outlives it, does each coordinate have another part?
+bool in_dp_parts(const Plan& plan, const PlanTensor& t) {
+  const Mesh& mesh = plan.meshes[t.mesh];
+  const int dp = dp_axis(mesh);
+  return t.rate != Rate::microbatch && dp >= 0 && mesh.axes[dp].size > 1 && t.sbp[dp].is_split();
+}
+
+}  // namespace
+
 Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops) {
   for (const auto& a : plan.roles[stage].actors)
     for (const auto& op : a.ops) {
@@ -17,6 +28,10 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
         return invalid(name + "(" + op.op + ") has " + std::to_string(op.in.size()) + " inputs and " +
                        std::to_string(op.out.size()) + " outputs; it needs " + std::to_string(def->inputs) + " and " +
                        std::to_string(def->outputs));
+      for (const auto* side : {&op.in, &op.out})
+        for (const auto& o : *side)
+          if (in_dp_parts(plan, plan.tensors[o.tensor]))
+            return invalid(name + "(" + op.op + ") works on '" + plan.tensors[o.tensor].name + "', of which a place has a part only");
       std::vector<TensorType> in, out, local_in, local_out;
       auto type = [&](const PlanOperand& o, std::vector<TensorType>& whole, std::vector<TensorType>& local) {
         const PlanTensor& t = plan.tensors[o.tensor];

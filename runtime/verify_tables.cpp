@@ -125,7 +125,8 @@ Status check_round(const Plan& plan, const PlanExchange& x, const PlanTensor& fr
 
 Status check_exchange(const Plan& plan, const PlanExchange& x) {
   const std::string where = "exchange '" + x.name + "' ";
-  if (x.moves.empty() || !among(x.program, plan.programs.size()) || !known(x.rate) || !sensible(x.seconds))
+  if (x.moves.empty() || !among(x.program, plan.programs.size()) || !known(x.rate) || !sensible(x.seconds) ||
+      !(x.latency_s >= 0 && x.latency_s <= x.seconds))
     return invalid(where + "moves nothing");
   for (const auto& m : x.moves)
     if (!among(m.from, plan.tensors.size()) || !among(m.to, plan.tensors.size()))

@@ -59,6 +59,7 @@ int sim_command(const App& app, const JobArguments& a) {
   GameOptions options;
   options.every_program = false;
   options.hop_s = a.hop_ms * 1e-3;
+  options.unlimited_slots = options.unlimited_streams = a.ideal;
   if (a.tf_ms >= 0 || a.tb_ms >= 0) {
     options.forward_s = std::max(0.0, a.tf_ms) * 1e-3;
     options.backward_s = (a.tb_ms >= 0 ? a.tb_ms : 2 * a.tf_ms) * 1e-3;

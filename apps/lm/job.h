@@ -27,11 +27,13 @@ struct JobArguments {
   std::string sample_text;
   std::string tls;                         ///< UCX
   std::vector<std::string> net_devices, worker_prefixes;   ///< per rank
+  std::string costs;                       ///< a file; empty: this machine's, if there is one
   std::vector<std::string> throttle;       ///< links, as throttle_spec.h reads them
   double paced = 0;                        ///< > 0: kernels take their predicted time x this, and compute nothing
   int stall_s = 120;
   std::string dot;                         ///< plan
   double tf_ms = -1, tb_ms = -1, tw_ms = -1, hop_ms = 0;   ///< sim
+  bool ideal = false;                      ///< sim: unlimited slots and streams
 };
 
 /// Says on stderr what is wrong; answers the code.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "apps/calibrate/costs_file.h"
 #include "apps/lm/model.h"
 #include "apps/lm/throttle_spec.h"
 #include "runtime/compile.h"
@@ -9,6 +10,15 @@
 namespace troupe::lm {
 
 using namespace runtime;
+
+/// The file that is named, or the one of this machine, or the cost model's defaults.
+static Expected<CostModel> costs_of(const JobArguments& a, const Prepared& p) {
+  const auto path = a.costs.empty() ? calibrate::default_costs_path() : a.costs;
+  auto costs = calibrate::read_costs(path);
+  if (!costs.ok() && a.costs.empty() && costs.status().code() == Code::not_found) return CostModel{};
+  if (!costs.ok()) return costs.status();
+  return costs->model(p.mesh.workers());
+}
 
 Expected<Prepared> prepare(const JobArguments& a, int& code) {
   code = exit_usage;
@@ -32,6 +42,8 @@ Expected<Prepared> prepare(const JobArguments& a, int& code) {
   code = exit_plan;
   TROUPE_ASSIGN(p.mesh, mesh_of(p.config.mesh));
   TROUPE_TRY(check_mesh(p.mesh, p.config));
+  code = exit_usage;
+  TROUPE_ASSIGN(p.costs, costs_of(a, p));
   slow_down(p.costs, p.throttle);
   if (a.paced > 0) p.costs.slow_kernels(a.paced);   // the plan says how long they sleep
   return p;

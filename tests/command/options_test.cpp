@@ -55,6 +55,31 @@ TEST_CASE("--throttle makes steps slower and changes no number") {
   check_one_line(run(train(dir / "out", {"--throttle", "0-1:speed=3"})), exit_usage, {"--throttle 0-1:speed=3", "'speed=3'", "bandwidth=100MB/s"});
 }
 
+TEST_CASE("plan and sim know of --throttle: slower links make layouts that move more dearer, and steps longer; --ideal does not") {
+  const std::string tiny = std::string(TROUPE_CONFIGS) + "/lm-tiny.toml";
+  const auto said = [](const Outcome& o, const std::string& begin) {
+    check_success(o);
+    const auto at = o.out.find(begin);
+    REQUIRE_MESSAGE(at != std::string::npos, o.out);
+    return o.out.substr(at, o.out.find('\n', at) - at);
+  };
+  const auto layouts = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"plan", tiny, "--mesh", "tp=2"};
+    words.insert(words.end(), more.begin(), more.end());
+    return said(run(troupe_command(words)), "the next best takes");
+  };
+  CHECK(layouts({}) != layouts({"--throttle", "bandwidth=1MB/s"}));
+  const auto step = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"sim", tiny, "--mesh", "dp=2"};
+    words.insert(words.end(), more.begin(), more.end());
+    return said(run(troupe_command(words)), "step  ");
+  };
+  const auto slow = step({"--throttle", "bandwidth=1MB/s"});
+  CHECK(step({}).find(" ms ") != std::string::npos);
+  CHECK(slow != step({}));
+  CHECK(step({"--throttle", "bandwidth=1MB/s", "--ideal"}) == slow);   // links are as slow, and all that there is to wait for
+}
+
 TEST_CASE("--paced: kernels take their predicted time, by which the step can be foretold") {
   TempDir dir;
   check_success(run(train(dir / "out", {"--mesh", "dp=2", "--steps", "2", "--paced", "50"})));

@@ -1,6 +1,8 @@
 // What compile() refuses, and what the message names.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;
@@ -74,6 +76,42 @@ TEST_CASE("compile refuses stages of units that are missing, out of range, out o
   check(refusal({0, 0, 2, 2, 2}), {"unit 'layer1'", "no unit is on stage 1"});
   check(refusal({1, 1, 1, 2, 2}), {"unit 'in'", "no unit is on stage 0"});
   check(refusal({0, 0, 1, 1, 1}), {"no unit is on stage 2 of 3"});
+}
+
+TEST_CASE("stages are cut by what kernels were measured to take, where they were") {
+  Shape_ s;
+  s.layers = 4;
+  auto layers_before_the_cut = [&](const CostModel& costs) {
+    CompileOptions o;
+    o.stages = stage_meshes({1, 1});
+    o.costs = costs;
+    const auto p = compile(graph(ops(), s), o);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    return std::count_if(p->roles[0].units.begin(), p->roles[0].units.end(), [](const std::string& u) { return u.starts_with("layer"); });
+  };
+  CostModel costs;
+  CHECK(layers_before_the_cut(costs) == 2);
+  costs.kernels["mse_loss"] = {{100, 100, 1}};   // the last unit has all the work
+  CHECK(layers_before_the_cut(costs) == 4);
+}
+
+TEST_CASE("an exchange of two places takes a latency for each tensor that it moves, and its links for the bytes, in rounds as well") {
+  CompileOptions o;
+  o.stages = stage_meshes({2});
+  o.lanes = 8;
+  o.costs.intra_node = {1, 1e6};
+  o.costs.memory_bytes_per_s = 1e15;   // adding takes no time
+  o.costs.launch_s = 0;
+  for (o.zero = 0; o.zero <= 3; ++o.zero) {
+    const auto p = compile(graph(ops(), {}), o);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    CHECK(p->exchanges.size() >= 3);
+    for (const auto& x : p->exchanges) {
+      CAPTURE(x.name);
+      CHECK(x.latency_s == doctest::Approx(x.moves.size()));
+      CHECK(x.seconds == doctest::Approx(x.latency_s + static_cast<double>(x.bytes) / 2 / 1e6));   // half of them each way
+    }
+  }
 }
 
 TEST_CASE("compile refuses ZeRO 2 and 3 with schedules other than 1F1B, and says what goes") {

@@ -200,3 +200,33 @@ TEST_CASE("without back-pressure the game still ends, and no sooner than 1F1B's 
   REQUIRE_MESSAGE(result.ok(), result.status().message());
   CHECK(result->makespan_s >= 45 - 1e-6);
 }
+
+TEST_CASE("exchanges of a place take turns on its links, but not for their latency; the ideal has the same links") {
+  Shape_ s;
+  CompileOptions o;
+  o.stages = stage_meshes({2});
+  auto plan = compile(graph(ops(), s), o);
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  double count = 0;
+  for (auto& x : plan->exchanges) {
+    x.seconds = x.rate == Rate::step ? 1 : 0;
+    x.latency_s = 0;
+    count += x.seconds;
+  }
+  REQUIRE(count >= 4);   // a reduction and a gather for each of several layers
+  for (auto& a : plan->roles[0].actors) a.cost_s = 0;
+  GameOptions options;
+  options.every_program = false;
+  options.control_s = 0;
+  const auto busy = play(*plan, options);
+  REQUIRE(busy.ok());
+  CHECK(busy->step_s == doctest::Approx(count));
+  CHECK(busy->messages_s == doctest::Approx(count));
+  options.unlimited_slots = options.unlimited_streams = true;
+  CHECK(play(*plan, options)->step_s == doctest::Approx(count));
+  for (auto& x : plan->exchanges) x.latency_s = x.seconds;   // nothing occupies a link: layers overlap
+  const auto late = play(*plan, options);
+  REQUIRE(late.ok());
+  CHECK(late->messages_s == 0);
+  CHECK(late->step_s < count);
+}

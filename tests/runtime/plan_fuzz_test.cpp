@@ -38,7 +38,7 @@ class Fields {
     }
     for (auto& x : p.exchanges) {
       path_ = x.name + ".";
-      add("program", x.program, "rate", x.rate, "seconds", x.seconds);
+      add("program", x.program, "rate", x.rate, "seconds", x.seconds, "latency_s", x.latency_s);
       for (auto& m : x.moves) add("from", m.from, "to", m.to);
     }
     for (auto& q : p.params) {
@@ -111,7 +111,7 @@ void damage(T& value, std::mt19937& random) {
 bool no_number(const std::string& path) {
   static const std::set<std::string> names = {
       "axis",  "rank",          "sbp.kind",          "sbp.dim", "sbp.unit", "offset", "bytes",
-      "slots", "scratch_bytes", "op_scratch_offset", "cost_s",  "seconds",  "priority",
+      "slots", "scratch_bytes", "op_scratch_offset", "cost_s",  "seconds",  "latency_s", "priority",
       "pass",  "depth",         "takes_turns",       "pipeline", "chunks",
       "ring",  "buffer", "buffer_offset"};
   for (const auto& name : names)

@@ -116,6 +116,23 @@ TEST_CASE("lanes that do not belong to the places in turn cannot be summed round
   CHECK(refusal(p).find("is summed at once") != std::string::npos);
 }
 
+TEST_CASE("an op of which a place would have only its share of a gathered parameter is refused by the name of that") {
+  const auto ops = kernels::standard_ops();
+  const Plan good = ringed(3);
+  REQUIRE(check_ops(good, 0, ops).ok());
+  int gathered = 0;
+  for (std::size_t i = 0; i < good.tensors.size(); ++i) {
+    if (good.tensors[i].rate != Rate::round) continue;
+    ++gathered;
+    Plan p = good;
+    p.tensors[i].sbp[static_cast<std::size_t>(dp_axis(p.meshes[0]))] = Sbp::S(0);
+    const Status s = check_ops(p, 0, ops);
+    CHECK_FALSE(s.ok());
+    CHECK(s.message().find("works on '" + p.tensors[i].name + "', of which a place has a part only") != std::string::npos);
+  }
+  CHECK(gathered > 5);
+}
+
 TEST_CASE("a sum that does not find its parts where it keeps them is refused by name") {
   const Plan good = ringed(2);
   for (const auto& a : good.roles[0].actors) {

@@ -1,0 +1,98 @@
+#include "apps/calibrate/calibrate.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "apps/calibrate/kernel_times.h"
+#include "apps/calibrate/link_times.h"
+#include "apps/lm/job.h"
+#include "apps/lm/model.h"
+#include "devices/cpu/cpu_device.h"
+#include "runtime/compile.h"
+
+namespace troupe::calibrate {
+
+using namespace runtime;
+
+namespace {
+
+/// The models whose ops are measured: sizes a factor of two apart, of which others are interpolated.
+struct Size {
+  std::int64_t heads, dim, ffn, seq, microbatch;
+};
+constexpr Size sizes[] = {
+    {4, 128, 352, 128, 1},  {4, 128, 352, 128, 4},  {4, 256, 704, 256, 1},   {4, 256, 704, 256, 4},
+    {8, 512, 1408, 256, 1}, {8, 512, 1408, 256, 4}, {16, 1024, 2816, 512, 1},
+};
+
+/// Each on one place and divided by tp=2.
+Expected<std::vector<KernelCase>> all_cases(const App& app, std::int64_t widest) {
+  std::vector<KernelCase> cases;
+  for (const Size& s : sizes)
+    for (std::int64_t tp : {1, 2}) {
+      if (s.dim > widest && s.dim > sizes[0].dim) continue;
+      lm::LmConfig c;
+      c.model = {.vocab = 256, .layers = 2, .heads = s.heads, .kv_heads = s.heads, .dim = s.dim, .head_dim = s.dim / s.heads, .ffn = s.ffn, .seq = s.seq};
+      c.schedule = {.steps = 1, .lr = 1e-3, .min_lr = 1e-4, .batch = 2 * s.microbatch, .microbatch = s.microbatch, .lanes = 1};
+      TROUPE_TRY(lm::validate(c));
+      CompileOptions o;
+      o.stages = stage_meshes({1}, tp);
+      o.lanes = 1;
+      TROUPE_ASSIGN(const Plan plan, compile(lm::build_model(c, app.ops(), "corpus", false), o));
+      add_distinct(cases, kernel_cases(plan, app.ops()));
+    }
+  return cases;
+}
+
+/// Best rates, for ops that nobody has measured.
+KernelCosts summary(int workers, std::map<std::string, std::vector<KernelTime>> times) {
+  KernelCosts k;
+  k.workers = workers;
+  k.launch_s = 1;
+  for (const auto& [op, list] : times)
+    for (const auto& t : list) {
+      if (op.starts_with("linear")) k.flops_per_s = std::max(k.flops_per_s, t.flops / t.seconds);
+      if (op == "add_into") k.memory_bytes_per_s = std::max(k.memory_bytes_per_s, t.bytes / t.seconds);
+      k.launch_s = std::min(k.launch_s, t.seconds);
+    }
+  k.times = std::move(times);
+  return k;
+}
+
+Expected<MachineCosts> measure(const App& app, const Arguments& a) {
+  MachineCosts c;
+  c.machine = this_machine();
+  c.threads = a.threads;
+  std::printf("%s\n", c.machine.c_str());
+  TROUPE_ASSIGN(const auto cases, all_cases(app, a.widest));
+  const SteadyClock clock;
+  const int workers_max = std::max(1, static_cast<int>(usable_cores().size()) / a.threads);
+  for (int workers = 1; workers <= workers_max; workers *= 2) {
+    std::printf("%zu kernels, %d worker%s of %d thread%s ...\n", cases.size(), workers, workers == 1 ? "" : "s", a.threads, a.threads == 1 ? "" : "s");
+    std::fflush(stdout);
+    CpuDevice device(clock);
+    TROUPE_ASSIGN(auto times, measure_kernels(device, cases, workers, a.threads));
+    c.kernels.push_back(summary(workers, std::move(times)));
+    const auto& k = c.kernels.back();
+    std::printf("  %.1f GFLOP/s, %.1f GB/s each\n", k.flops_per_s * 1e-9, k.memory_bytes_per_s * 1e-9);
+  }
+  std::printf("messages between two workers ...\n");
+  std::fflush(stdout);
+  TROUPE_ASSIGN(c.intra_node, measure_link(app));
+  std::printf("  %.1f us, %.2f GB/s\n", c.intra_node.latency_s * 1e6, c.intra_node.bytes_per_s * 1e-9);
+  return c;
+}
+
+}  // namespace
+
+int calibrate_command(const App& app, const Arguments& a) {
+  const std::string path = a.costs.empty() ? default_costs_path() : a.costs;
+  if (path.empty()) return lm::say(invalid("neither XDG_CACHE_HOME nor HOME is set: name the file to write with --costs FILE"), exit_usage);
+  const auto measured = measure(app, a);
+  if (!measured.ok()) return lm::say(measured.status(), exit_worker);
+  if (const Status s = write_costs(path, *measured); !s.ok()) return lm::say(s, exit_output);
+  std::printf("costs %s\n", path.c_str());
+  return exit_ok;
+}
+
+}  // namespace troupe::calibrate

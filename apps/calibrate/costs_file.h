@@ -1,0 +1,45 @@
+// The cost model of one machine, kept in a TOML file that people can read.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "devices/base/status.h"
+#include "placement/cost.h"
+
+namespace troupe::calibrate {
+
+/// What kernels take while so many workers of a node are busy.
+struct KernelCosts {
+  int workers = 1;
+  double flops_per_s = 0, memory_bytes_per_s = 0, launch_s = 0;
+  std::map<std::string, std::vector<KernelTime>> times;
+  bool operator==(const KernelCosts&) const = default;
+};
+
+struct MachineCosts {
+  std::string machine;                ///< which one it is: for people
+  int threads = 1;                    ///< of each worker's compute stream
+  LinkCost intra_node;
+  std::vector<KernelCosts> kernels;   ///< ascending by workers, at least one
+  bool operator==(const MachineCosts&) const = default;
+  /// For a job of so many workers on one such machine: by the fewest measured workers that are as many, else the most.
+  CostModel model(std::int64_t workers) const;
+};
+
+/// Host name, processor and number of cores.
+std::string this_machine();
+
+/// "" without a home: `costs-HOST.toml` in $XDG_CACHE_HOME/troupe, or in ~/.cache/troupe.
+std::string default_costs_path();
+
+/// Replaces the file, with its folder if that is missing; whoever reads sees the old one or the new one.
+Status write_costs(const std::string& path, const MachineCosts& costs);
+/// Error: `not_found`; or the line that is wrong, or a version that this program does not read, and what to do.
+Expected<MachineCosts> read_costs(const std::string& path);
+
+/// The text of the file, and back; `name` stands for it in messages.
+std::string to_toml(const MachineCosts& costs);
+Expected<MachineCosts> parse_costs(std::string_view text, const std::string& name);
+
+}  // namespace troupe::calibrate

@@ -1,0 +1,38 @@
+// How long kernels take on this machine: every op of some plans at the sizes that these have, alone and with equally
+// busy neighbours, through the very device that runs them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "devices/device.h"
+#include "runtime/plan.h"
+
+namespace troupe::calibrate {
+
+/// One kernel at one size.
+struct KernelCase {
+  struct Argument {
+    kernels::View view;              ///< without data
+    bool cold = false;               ///< a parameter or its gradient: a step passes through all of them, no cache keeps them
+  };
+  std::string op;
+  std::vector<Argument> in, out;
+  kernels::Attrs attrs;
+  double flops = 0, bytes = 0;
+  std::int64_t scratch_bytes = 0;
+  std::function<void(const kernels::Call&)> run;
+};
+
+/// The ops of a plan's training program at the first place of each stage; and what works on gradients outside the graph
+/// (sums of lanes, norms, the optimizer) at the size of its parameter channels.
+std::vector<KernelCase> kernel_cases(const runtime::Plan& plan, const kernels::OpSet& ops);
+
+/// Adds those of `more` that differ in op or size from what is there.
+void add_distinct(std::vector<KernelCase>& cases, std::vector<KernelCase> more);
+
+/// Measured by op, while `workers` streams of `threads` threads each do the same. Takes some 20 ms a case. Error: memory.
+Expected<std::map<std::string, std::vector<KernelTime>>> measure_kernels(Device& device, const std::vector<KernelCase>& cases,
+                                                                         int workers, int threads);
+
+}  // namespace troupe::calibrate

@@ -1,0 +1,85 @@
+#include "apps/calibrate/costs_file.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/apps/temp_dir.h"
+
+using namespace troupe;
+using namespace troupe::calibrate;
+using namespace troupe::test;
+
+namespace {
+
+MachineCosts costs() {
+  MachineCosts c;
+  c.machine = "host \"a\\b\": 'a processor', 2 cores";
+  c.threads = 3;
+  c.intra_node = {25e-6, 2.5e9};
+  c.kernels = {{1, 100e9, 20e9, 0.5e-6, {{"linear", {{1e6, 4096, 12.5e-6}, {3e9, 8e6, 0.025}}}, {"add", {{0, 64, 1e-6}}}}},
+               {4, 80e9, 5e9, 0.75e-6, {{"linear", {{1e6, 4096, 25e-6}}}}}};
+  return c;
+}
+
+/// The file's text with one thing replaced.
+std::string with(const std::string& from, const std::string& to) {
+  std::string text = to_toml(costs());
+  const auto at = text.find(from);
+  REQUIRE_MESSAGE(at != std::string::npos, from);
+  return text.replace(at, from.size(), to);
+}
+
+}  // namespace
+
+TEST_CASE("costs are written and read back; the folder is made") {
+  TempDir dir;
+  const std::string path = dir / "new/folder/costs.toml";
+  REQUIRE(write_costs(path, costs()).ok());
+  const auto read = read_costs(path);
+  REQUIRE_MESSAGE(read.ok(), read.status().message());
+  CHECK(read->machine == costs().machine);
+  CHECK(read->threads == 3);
+  REQUIRE(read->kernels.size() == 2);
+  CHECK(to_toml(*read) == to_toml(costs()));
+  CHECK(read->kernels[0].times.at("linear")[1].seconds == doctest::Approx(0.025));
+  CHECK(read->intra_node.latency_s == doctest::Approx(25e-6));
+}
+
+TEST_CASE("a job takes the kernels that were measured with as many busy workers as it has on a machine, or the nearest") {
+  const MachineCosts c = costs();
+  CHECK(c.model(1).flops_per_s == 100e9);
+  for (std::int64_t workers : {2, 3, 4, 64}) CHECK(c.model(workers).flops_per_s == 80e9);
+  CHECK(c.model(1).kernels.at("linear").size() == 2);
+  CHECK(c.model(2).kernel_s("linear", 1e6, 4096) == doctest::Approx(25e-6));
+  CHECK(c.model(2).intra_node == c.intra_node);
+}
+
+TEST_CASE("a costs file that is damaged, old or of something else is refused with its line and what is wrong") {
+  const std::tuple<std::string, std::string, std::string> wrong[] = {
+      {"version = 1", "version = 2", "has version 2, this program reads version 1: run troupe calibrate again"},
+      {"version = 1", "", "has no 'version': not a file that troupe calibrate wrote"},
+      {"threads = 3", "threads = 0", "'threads' must be a whole number of at least 1"},
+      {"machine = ", "maschine = ", "'machine' must be a text"},
+      {"latency_us = 25", "latency_us = -25", "'latency_us' must be a number above 0"},
+      {"gb_per_s = 2.5", "gb_per_s = \"fast\"", "'gb_per_s' must be a number above 0"},
+      {"gflops = 80", "gflops = nan", "'gflops' must be a number above 0"},
+      {"[intra_node]", "[inter]", "has no section 'intra_node'"},
+      {"workers = 4", "workers = 1", "must ascend"},
+      {"[0, 64, 1]", "[0, 64]", "expected [flops, bytes, microseconds]"},
+      {"[0, 64, 1]", "[0, 64, 0]", "expected [flops, bytes, microseconds]"},
+      {"[0, 64, 1]", "[0, inf, 1]", "expected [flops, bytes, microseconds]"},
+      {"add = [\n  [0, 64, 1],\n]", "add = 7", "'add' must be a list"},
+      {"[intra_node]", "[intra_node", "not valid TOML"},
+  };
+  for (const auto& [from, to, says] : wrong) {
+    CAPTURE(to);
+    const auto c = parse_costs(with(from, to), "some.toml");
+    REQUIRE_FALSE(c.ok());
+    CHECK_MESSAGE(c.status().message().find(says) != std::string::npos, c.status().message());
+    CHECK(c.status().message().starts_with("costs some.toml"));
+  }
+  for (const char* text : {"", "version = 1", "version = 1\nmachine = 'm'\nthreads = 1\nkernels = 3", "version = 1\nkernels = [1]"})
+    CHECK_FALSE(parse_costs(text, "some.toml").ok());
+  TempDir dir;
+  CHECK(read_costs(dir / "none.toml").status().code() == Code::not_found);
+  CHECK(read_costs(dir.path()).status().code() == Code::io);
+}
