@@ -88,6 +88,7 @@ Expected<MachineCosts> measure(const App& app, const Arguments& a) {
 int calibrate_command(const App& app, const Arguments& a) {
   const std::string path = a.costs.empty() ? default_costs_path() : a.costs;
   if (path.empty()) return lm::say(invalid("neither XDG_CACHE_HOME nor HOME is set: name the file to write with --costs FILE"), exit_usage);
+  if (const Status s = make_folder_of(path); !s.ok()) return lm::say(s, exit_output);   // not after half a minute's work
   const auto measured = measure(app, a);
   if (!measured.ok()) return lm::say(measured.status(), exit_worker);
   if (const Status s = write_costs(path, *measured); !s.ok()) return lm::say(s, exit_output);

@@ -186,11 +186,12 @@ Expected<MachineCosts> parse_costs(std::string_view text, const std::string& nam
   }
 }
 
+Status make_folder_of(const std::string& path) {
+  return report::prepare_output_dir(std::filesystem::absolute(path).parent_path().string());
+}
+
 Status write_costs(const std::string& path, const MachineCosts& costs) {
-  const auto folder = std::filesystem::path(path).parent_path();
-  std::error_code error;
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  if (error) return Status(Code::io, fmt::format("cannot create the folder '{}': {}", folder.string(), error.message()));
+  TROUPE_TRY(make_folder_of(path));
   return report::write_file(path, to_toml(costs));
 }
 

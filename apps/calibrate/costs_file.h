@@ -33,6 +33,8 @@ std::string this_machine();
 /// "" without a home: `costs-HOST.toml` in $XDG_CACHE_HOME/troupe, or in ~/.cache/troupe.
 std::string default_costs_path();
 
+/// Makes the folder of a file where it is missing, and proves by writing that it can be written.
+Status make_folder_of(const std::string& path);
 /// Replaces the file, with its folder if that is missing; whoever reads sees the old one or the new one.
 Status write_costs(const std::string& path, const MachineCosts& costs);
 /// Error: `not_found`; or the line that is wrong, or a version that this program does not read, and what to do.

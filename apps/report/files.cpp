@@ -50,7 +50,7 @@ void sync_dir_of(const std::string& path) {
 Status prepare_output_dir(const std::string& dir) {
   std::error_code error;
   if (fs::exists(dir, error) && !fs::is_directory(dir, error))
-    return invalid(fmt::format("output folder '{}' is a file; name a folder with --out", dir));
+    return invalid(fmt::format("output folder '{}' is a file; name a folder", dir));
   fs::create_directories(dir, error);
   if (error) return Status(Code::io, fmt::format("cannot create output folder '{}': {}", dir, error.message()));
   const std::string probe = fmt::format("{}/.write-test-{}", dir, ::getpid());

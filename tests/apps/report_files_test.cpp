@@ -19,7 +19,7 @@ TEST_CASE("the output folder is created with its parents and left empty") {
 TEST_CASE("an output folder that cannot be is refused by name") {
   test::TempDir dir;
   const auto file = test::write_text(dir / "file", "x");
-  CHECK(prepare_output_dir(file).message() == "output folder '" + file + "' is a file; name a folder with --out");
+  CHECK(prepare_output_dir(file).message() == "output folder '" + file + "' is a file; name a folder");
   const auto below = prepare_output_dir(file + "/sub");
   CHECK_FALSE(below.ok());
   CHECK(below.message().find("output folder '" + file + "/sub'") != std::string::npos);
