@@ -18,6 +18,6 @@ if [ ! -x "$TROUPE_PEERS/torch/bin/python" ]; then
 fi
 mpicc -O3 -march=native bench/peers/all_reduce.c -o "$TROUPE_PEERS/all_reduce"
 
-cmake -G Ninja -B build -DTROUPE_BENCH=ON >/dev/null
+cmake -G Ninja -B build >/dev/null
 cmake --build build --target troupe bench_gemm bench_messages
 exec python3 bench/run.py "$@"

@@ -15,6 +15,7 @@
 #include "comm/ucx/ucx_transport.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/thread_alarm.h"
+#include "devices/cpu/time_slice.h"
 #include "devices/paced/paced_device.h"
 #include "runtime/app.h"
 #include "runtime/launcher.h"
@@ -25,6 +26,9 @@
 namespace troupe::runtime {
 
 namespace {
+
+/// Actors and the network act for microseconds and sleep again (devices/cpu/time_slice.h).
+constexpr std::int64_t message_slice_ns = 100'000;
 
 struct ProductionConfig : caf::actor_system_config {
   ProductionConfig() {
@@ -153,6 +157,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   if (const Status s = check_structure(*plan); !s.ok()) return fail(s);
 
   if (!hello->cores.empty()) keep_to(hello->cores);   // threads started from here on inherit it
+  set_time_slice(message_slice_ns);                   // and this; threads that compute take the usual slices again
   SteadyClock clock;
   TraceRecorder trace(hello->trace);
   comm::UcxOptions ucx;

@@ -241,7 +241,8 @@ class AllReduce {
     const Holding have = from.holding_at(m_.rank());
     const Extent want = to.extent_at(m_.rank());
     Route route;
-    add_move(route, m_.rank(), *plan, DType::f32, {.have = {{have.extent, have.term, 0}}, .want = &want}, 0);
+    PartNumbers numbers;
+    add_move(route, m_.rank(), *plan, DType::f32, {.have = {{have.extent, have.term, 0}}, .want = &want}, numbers);
     return route;
   }
   void run(const Route& route, std::uint32_t channel, const Memory& from, const Memory& to) {

@@ -1,6 +1,7 @@
 #include "devices/cpu/thread_stream.h"
 
 #include "devices/base/check.h"
+#include "devices/cpu/time_slice.h"
 
 namespace troupe {
 
@@ -9,6 +10,7 @@ ThreadStream::ThreadStream(std::string name, int threads, const Clock& clock, co
     : name_(std::move(name)), clock_(clock), execute_(std::move(execute)), team_(name_, threads, cores) {
   thread_ = std::thread([this, core = cores.empty() ? -1 : cores[0]] {
     set_up_thread(name_, core);
+    set_time_slice(0);
     run();
   });
 }

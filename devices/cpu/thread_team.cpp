@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "devices/base/check.h"
+#include "devices/cpu/time_slice.h"
 
 namespace troupe {
 namespace {
@@ -38,6 +39,7 @@ ThreadTeam::ThreadTeam(const std::string& name, int threads, const std::vector<i
     const std::string tail = "/" + std::to_string(i);
     helpers_.emplace_back([this, core, label = name.substr(0, 15 - tail.size()) + tail] {
       set_up_thread(label, core);
+      set_time_slice(0);
       help();
     });
   }

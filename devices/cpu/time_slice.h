@@ -1,0 +1,17 @@
+// Time slices of threads. Where threads outnumber cores, Linux lets a thread that wakes wait until the running one has
+// used up its slice (1.4 ms on two cores). A thread that acts for microseconds and sleeps again (actors, the network)
+// asks for a short slice: from Linux 6.12 on it then runs as soon as it wakes, and its share of the CPU stays the same.
+#pragma once
+
+#include <cstdint>
+
+namespace troupe {
+
+/// For the calling thread, and for the threads and processes that it starts from now on. 0: the system's own.
+/// Best effort: older systems keep theirs.
+void set_time_slice(std::int64_t ns);
+
+/// ns, of the calling thread. 0: the system has no slices of a thread's own.
+std::int64_t time_slice();
+
+}  // namespace troupe

@@ -1,0 +1,37 @@
+#include "devices/cpu/time_slice.h"
+
+#include <doctest/doctest.h>
+
+#include <future>
+#include <thread>
+
+#include "devices/base/clock.h"
+#include "devices/cpu/cpu_device.h"
+
+using namespace troupe;
+
+TEST_CASE("a thread that asks for a short slice has it, and so have those that it starts; a compute stream has the system's") {
+  std::int64_t before = 0, asked = 0, started = 0, computing = 0;
+  std::thread([&] {
+    before = time_slice();
+    set_time_slice(200'000);
+    asked = time_slice();
+    std::thread([&] { started = time_slice(); }).join();
+    SteadyClock clock;
+    CpuDevice device(clock);
+    auto stream = device.create_stream("compute", 1);
+    Task task;
+    task.work = [&](Parallel&) { computing = time_slice(); };
+    std::promise<void> done;
+    task.on_done = [&](std::int64_t, std::int64_t) { done.set_value(); };
+    stream->submit(std::move(task));
+    done.get_future().wait();
+  }).join();
+  if (before == 0) {
+    MESSAGE("skipped: this system (before Linux 6.12) knows no slices of a thread's own");
+    return;
+  }
+  CHECK(asked == 200'000);
+  CHECK(started == 200'000);
+  CHECK(computing == before);
+}
