@@ -163,20 +163,29 @@ class Memory {
   std::unique_ptr<Buffer> buffer_;
 };
 
-using Buffers = std::vector<Memory>;
+/// Slots of equal size in one arena, as a worker's are: they lie on large pages even where one alone would fill none.
+class Slots {
+ public:
+  Slots(std::size_t bytes, int count) : bytes_(bytes), count_(count), arena_(std::max(bytes * count, std::size_t{8} << 20)) {}
+  std::span<std::byte> operator[](int i) const { return {arena_.data() + static_cast<std::size_t>(i % count_) * bytes_, bytes_}; }
 
-/// Seconds for `count` messages from rank 1 to rank 0, `outstanding` under way, the buffers used in turn.
-double stream(Member& m, std::uint32_t channel, Buffers& buffers, int outstanding, int count) {
+ private:
+  std::size_t bytes_;
+  int count_;
+  Memory arena_;
+};
+
+/// Seconds for `count` messages from rank 1 to rank 0, `outstanding` under way, the slots used in turn.
+double stream(Member& m, std::uint32_t channel, const Slots& slots, int outstanding, int count) {
   Countdown left(count);
   std::function<void(int)> next = [&](int i) {
-    auto& buffer = buffers[static_cast<std::size_t>(i) % buffers.size()];
     const auto sequence = static_cast<std::uint32_t>(i);
     const auto after = [&, i](const Status& s) {
       if (i + outstanding < count) next(i + outstanding);
       left.one_done(s);
     };
-    if (m.rank() == 1) m.transport().send(0, header(channel, sequence), buffer.span(), after);
-    else m.transport().recv(1, {channel, 0, sequence}, buffer.span(), [after](const Status& s, const Header&) { after(s); });
+    if (m.rank() == 1) m.transport().send(0, header(channel, sequence), slots[i], after);
+    else m.transport().recv(1, {channel, 0, sequence}, slots[i], [after](const Status& s, const Header&) { after(s); });
   };
   const double begin = now_s();
   for (int i = 0; i < std::min(outstanding, count); ++i) next(i);
@@ -275,8 +284,7 @@ double median(std::vector<double> v) {
 
 void run_stream(const Options& o, std::size_t bytes, int outstanding, int buffers, int count) {
   Member m(2, o);
-  Buffers slots;
-  for (int i = 0; i < buffers; ++i) slots.emplace_back(bytes);
+  const Slots slots(bytes, buffers);
   stream(m, 1, slots, outstanding, std::max(count / 10, 2 * outstanding));
   const double s = stream(m, 2, slots, outstanding, count);
   if (m.rank() == 0)
