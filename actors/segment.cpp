@@ -1,6 +1,6 @@
 #include "actors/segment.h"
 
-#include "kernels/vector.h"
+#include "actors/lane_merge.h"
 
 namespace troupe::actors {
 
@@ -53,10 +53,9 @@ void SegmentBody::merge_lanes(const ActContext& c, Parallel& parallel) const {
   for (std::size_t port = 0; port < spec_.out.size(); ++port) {
     const std::int64_t bytes = spec_.copy_bytes[port];
     if (bytes == 0) continue;
+    const LaneAct& act = spec_.lanes[port][c.local];
     std::byte* base = spec_.out[port].at(c.act.out[port].slot);
-    for (const auto& [into, from] : spec_.lanes[port][c.local].merges)
-      kernels::add_into(reinterpret_cast<float*>(base + into * bytes), reinterpret_cast<const float*>(base + from * bytes),
-                        bytes / 4, parallel);
+    if (!act.merges.empty()) actors::merge_lanes(act, {reinterpret_cast<const float*>(base + act.copy * bytes)}, base, bytes, parallel);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "kernels/op.h"
 
@@ -12,6 +13,9 @@ namespace troupe::kernels {
 
 /// dst[i] += src[i].
 void add_into(float* dst, const float* src, std::int64_t n, Parallel& par);
+
+/// out[i] = ((terms[0][i] + terms[1][i]) + terms[2][i]) + ... in one pass; `out` may be one of the terms.
+void add_up(float* out, std::span<const float* const> terms, std::int64_t n, Parallel& par);
 
 /// AdamW with decoupled weight decay (Loshchilov and Hutter, 2019), as PyTorch writes it.
 struct AdamW {

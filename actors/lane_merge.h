@@ -1,0 +1,23 @@
+// The additions of one act of a lane schedule, in one pass over memory.
+#pragma once
+
+#include <vector>
+
+#include "kernels/vector.h"
+#include "placement/tree.h"
+
+namespace troupe::actors {
+
+/// Adds up `terms` (they belong to copy act.copy), then along act.merges; the copies are at `base`, `bytes` apart.
+/// Only the copy that remains is written.
+inline void merge_lanes(const LaneAct& act, std::vector<const float*> terms, std::byte* base, std::int64_t bytes, Parallel& par) {
+  const auto copy = [&](std::int32_t i) { return reinterpret_cast<float*>(base + i * bytes); };
+  std::int32_t sum = act.copy;
+  for (const auto& [into, from] : act.merges) {
+    terms.push_back(copy(into == sum ? from : into));
+    sum = into;
+  }
+  kernels::add_up(copy(sum), terms, bytes / 4, par);
+}
+
+}  // namespace troupe::actors
