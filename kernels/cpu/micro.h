@@ -11,17 +11,37 @@ namespace troupe::kernels::simd {
 
 inline constexpr std::int64_t panel_rows = 12, panel_cols = 32;
 
-/// Transposes sixteen vectors in registers.
-inline void transpose(v16 (&x)[16]) {
-  v16 y[16];
-  for (int step = 0; step < 4; ++step) {
-    // After four perfect shuffles of the list of rows, rows and columns have changed places.
-    for (int i = 0; i < 8; ++i) {
-      y[2 * i] = __builtin_shuffle(x[i], x[i + 8], i16{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
-      y[2 * i + 1] = __builtin_shuffle(x[i], x[i + 8], i16{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
-    }
-    for (int i = 0; i < 16; ++i) x[i] = y[i];
+/// v with lanes 4 q .. 4 q + 3 from memory.
+template <int q>
+inline v16 with_quarter(v16 v, const float* p) {
+#if defined(__AVX512F__)
+  return (v16)_mm512_mask_broadcast_f32x4((__m512)v, 0xF << 4 * q, _mm_loadu_ps(p));
+#else
+  std::memcpy(reinterpret_cast<float*>(&v) + 4 * q, p, 16);
+  return v;
+#endif
+}
+
+/// Four columns of up to sixteen rows: lane r of out[k] is src[r * ld + k], zero from `rows` on. Rows r, r + 4, r + 8 and
+/// r + 12 are loaded into one vector, so that only quarters are left to be transposed.
+inline void load_columns(const float* src, std::int64_t ld, std::int64_t rows, v16 (&out)[4]) {
+  v16 x[4];
+#pragma GCC unroll 4
+  for (std::int64_t r = 0; r < 4; ++r) {
+    x[r] = v16{};
+    if (r < rows) x[r] = with_quarter<0>(x[r], src + r * ld);
+    if (r + 4 < rows) x[r] = with_quarter<1>(x[r], src + (r + 4) * ld);
+    if (r + 8 < rows) x[r] = with_quarter<2>(x[r], src + (r + 8) * ld);
+    if (r + 12 < rows) x[r] = with_quarter<3>(x[r], src + (r + 12) * ld);
   }
+  constexpr i16 low{0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29};
+  constexpr i16 pairs{0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29};
+  const v16 a = __builtin_shuffle(x[0], x[1], low), b = __builtin_shuffle(x[2], x[3], low);
+  const v16 c = __builtin_shuffle(x[0], x[1], low + 2), d = __builtin_shuffle(x[2], x[3], low + 2);
+  out[0] = __builtin_shuffle(a, b, pairs);
+  out[1] = __builtin_shuffle(a, b, pairs + 2);
+  out[2] = __builtin_shuffle(c, d, pairs);
+  out[3] = __builtin_shuffle(c, d, pairs + 2);
 }
 
 /// Rows [0, m) of an (m, kc) operand as panels of W rows, each stored k-major: (m / W, kc, W), zeros beyond m.
@@ -45,13 +65,16 @@ void pack(bool k_major, const float* src, std::int64_t ld, std::int64_t m, std::
       continue;
     }
     std::int64_t k = 0;
-    for (; k + lanes <= kc; k += lanes)
-      for (std::int64_t j = 0; j < W; j += lanes) {
-        v16 t[16];
-        for (int r = 0; r < 16; ++r) t[r] = j + r < w ? load(src + (i + j + r) * ld + k) : v16{};
-        transpose(t);
-        for (int r = 0; r < 16; ++r) store(out + (k + r) * W + j, t[r]);
-      }
+    const auto columns = [&](std::int64_t rows) __attribute__((always_inline)) {
+      for (; k + 4 <= kc; k += 4)
+        for (std::int64_t j = 0; j < W; j += lanes) {
+          v16 t[4];
+          load_columns(src + (i + j) * ld + k, ld, rows - j, t);
+          for (int c = 0; c < 4; ++c) store(out + (k + c) * W + j, t[c]);
+        }
+    };
+    if (w == W) columns(W);
+    else columns(w);
     for (; k < kc; ++k)
       for (std::int64_t j = 0; j < W; ++j) out[k * W + j] = j < w ? src[(i + j) * ld + k] : 0.0f;
   }
