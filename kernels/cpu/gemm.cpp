@@ -10,9 +10,9 @@ namespace {
 
 using namespace simd;
 
-// Packed A is 576 KiB and stays in L2 while a block of C is made; a panel of packed B is 64 KiB.
-constexpr std::int64_t m_block = 288, n_block = 512;
-constexpr std::int64_t a_floats = m_block * gemm_k_block + lanes, b_floats = panel_cols * gemm_k_block + lanes;
+// Packed A is at most 576 KiB and stays in L2 while a block of C is made; a panel of packed B is at most 64 KiB.
+constexpr std::int64_t a_block = 288 * gemm_k_block, n_block = 512;
+constexpr std::int64_t a_floats = a_block + lanes, b_floats = panel_cols * gemm_k_block + lanes;
 
 /// One operand, element (i, k) of it: its memory, its length along i, how it is stored.
 struct Operand {
@@ -52,6 +52,7 @@ void multiply(const Operand& a, const Operand& b, std::int64_t i0, std::int64_t 
   float* const pb = pa + a_floats;
   for (std::int64_t k = 0; k < K; k += gemm_k_block) {
     const std::int64_t kc = std::min(K - k, gemm_k_block);
+    const std::int64_t m_block = a_block / kc / panel_rows * panel_rows;   // B is packed once for each of these
     for (std::int64_t i = i0; i < i1; i += m_block) {
       const std::int64_t m = std::min(i1 - i, m_block);
       a.pack_block<panel_rows>(i, m, k, kc, pa);
