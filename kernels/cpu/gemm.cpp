@@ -22,8 +22,8 @@ struct Operand {
 
   const float* at(std::int64_t i, std::int64_t k) const { return data + (k_major ? k * ld + i : i * ld + k); }
   template <std::int64_t W>
-  void pack_block(std::int64_t i, std::int64_t m, std::int64_t k, std::int64_t kc, float* out) const {
-    pack<W>(k_major, at(i, k), ld, m, extent - i, kc, out);
+  void pack_block(std::int64_t i, std::int64_t m, std::int64_t k, std::int64_t kc, float* out, Ahead* ahead = nullptr) const {
+    pack<W>(k_major, at(i, k), ld, m, extent - i, kc, out, ahead);
   }
   Ahead ahead(std::int64_t i, std::int64_t m, std::int64_t k, std::int64_t kc) const {
     return k_major ? Ahead(at(i, k), kc, m, ld) : Ahead(at(i, k), m, kc, ld);
@@ -55,7 +55,8 @@ void multiply(const Operand& a, const Operand& b, std::int64_t i0, std::int64_t 
     const std::int64_t m_block = a_block / kc / panel_rows * panel_rows;   // B is packed once for each of these
     for (std::int64_t i = i0; i < i1; i += m_block) {
       const std::int64_t m = std::min(i1 - i, m_block);
-      a.pack_block<panel_rows>(i, m, k, kc, pa);
+      Ahead first = b.ahead(j0, std::min(j1 - j0, panel_cols), k, kc);
+      a.pack_block<panel_rows>(i, m, k, kc, pa, &first);
       for (std::int64_t j = j0; j < j1; j += panel_cols) {
         const std::int64_t n = std::min(j1 - j, panel_cols), next = std::min(j1 - j - n, panel_cols);
         b.pack_block<panel_cols>(j, n, k, kc, pb);

@@ -44,42 +44,6 @@ inline void load_columns(const float* src, std::int64_t ld, std::int64_t rows, v
   out[3] = __builtin_shuffle(c, d, pairs + 2);
 }
 
-/// Rows [0, m) of an (m, kc) operand as panels of W rows, each stored k-major: (m / W, kc, W), zeros beyond m.
-/// k_major: element (i, k) is at src[k * ld + i], else at src[i * ld + k]. `readable` >= m: rows that exist in
-/// memory (vectors may read that far). Writes up to 16 floats past the end.
-template <std::int64_t W>
-void pack(bool k_major, const float* src, std::int64_t ld, std::int64_t m, std::int64_t readable, std::int64_t kc,
-          float* out) {
-  for (std::int64_t i = 0; i < m; i += W, out += W * kc) {
-    const std::int64_t w = std::min(W, m - i);
-    if (k_major) {
-      const bool whole = w == W && i + (W + lanes - 1) / lanes * lanes <= readable;
-      for (std::int64_t k = 0; k < kc; ++k) {
-        const float* row = src + k * ld + i;
-        if (whole) {
-          for (std::int64_t j = 0; j < W; j += lanes) store(out + k * W + j, load(row + j));
-        } else {
-          for (std::int64_t j = 0; j < W; ++j) out[k * W + j] = j < w ? row[j] : 0.0f;
-        }
-      }
-      continue;
-    }
-    std::int64_t k = 0;
-    const auto columns = [&](std::int64_t rows) __attribute__((always_inline)) {
-      for (; k + 4 <= kc; k += 4)
-        for (std::int64_t j = 0; j < W; j += lanes) {
-          v16 t[4];
-          load_columns(src + (i + j) * ld + k, ld, rows - j, t);
-          for (int c = 0; c < 4; ++c) store(out + (k + c) * W + j, t[c]);
-        }
-    };
-    if (w == W) columns(W);
-    else columns(w);
-    for (; k < kc; ++k)
-      for (std::int64_t j = 0; j < W; ++j) out[k * W + j] = j < w ? src[(i + j) * ld + k] : 0.0f;
-  }
-}
-
 /// Rows of memory that are needed soon: next() fetches one line after the other into the second cache.
 class Ahead {
  public:
@@ -97,6 +61,45 @@ class Ahead {
   const float *row_, *at_;
   std::int64_t rows_, floats_, ld_;
 };
+
+/// Rows [0, m) of an (m, kc) operand as panels of W rows, each stored k-major: (m / W, kc, W), zeros beyond m.
+/// k_major: element (i, k) is at src[k * ld + i], else at src[i * ld + k]. `readable` >= m: rows that exist in
+/// memory (vectors may read that far). Writes up to 16 floats past the end. Meanwhile fetches what is `ahead`.
+template <std::int64_t W>
+void pack(bool k_major, const float* src, std::int64_t ld, std::int64_t m, std::int64_t readable, std::int64_t kc,
+          float* out, Ahead* ahead = nullptr) {
+  for (std::int64_t i = 0; i < m; i += W, out += W * kc) {
+    const std::int64_t w = std::min(W, m - i);
+    if (k_major) {
+      const bool whole = w == W && i + (W + lanes - 1) / lanes * lanes <= readable;
+      for (std::int64_t k = 0; k < kc; ++k) {
+        const float* row = src + k * ld + i;
+        if (ahead) ahead->next();
+        if (whole) {
+          for (std::int64_t j = 0; j < W; j += lanes) store(out + k * W + j, load(row + j));
+        } else {
+          for (std::int64_t j = 0; j < W; ++j) out[k * W + j] = j < w ? row[j] : 0.0f;
+        }
+      }
+      continue;
+    }
+    std::int64_t k = 0;
+    const auto columns = [&](std::int64_t rows) __attribute__((always_inline)) {
+      for (; k + 4 <= kc; k += 4) {
+        if (ahead) ahead->next();
+        for (std::int64_t j = 0; j < W; j += lanes) {
+          v16 t[4];
+          load_columns(src + (i + j) * ld + k, ld, rows - j, t);
+          for (int c = 0; c < 4; ++c) store(out + (k + c) * W + j, t[c]);
+        }
+      }
+    };
+    if (w == W) columns(W);
+    else columns(w);
+    for (; k < kc; ++k)
+      for (std::int64_t j = 0; j < W; ++j) out[k * W + j] = j < w ? src[(i + j) * ld + k] : 0.0f;
+  }
+}
 
 /// C tile (R, n <= 32) = or += A (R, kc) * B panel (kc, 32). Element (r, k) of A is at a[r * row + k * col].
 /// While k runs, C arrives, and what is `ahead`.
