@@ -62,6 +62,7 @@ Expected<LayoutCost> AxisSearch::run(std::vector<std::vector<Signature>>& signat
   std::vector<StatePtr> states = {std::make_shared<State>()}, before;   // after the last block, and the one before
   for (std::size_t b = 0; b + 1 < blocks_.size(); ++b) {
     before = states;
+    searched_ += static_cast<std::int64_t>(block_size(b));
     for (std::size_t op = blocks_[b]; op < blocks_[b + 1]; ++op)
       if (Status s = search(op, states); !s.ok()) return s;
     if (b == 0 || !alike(b)) continue;
@@ -79,7 +80,13 @@ Expected<LayoutCost> AxisSearch::run(std::vector<std::vector<Signature>>& signat
       s = s->before;
     }
   }
-  return states.front()->cost;
+  return LayoutCost{states.front()->cost.param_bytes / widest(), states.front()->cost.seconds};
+}
+
+double AxisSearch::widest() const {
+  std::int64_t most = 1;
+  for (const Mesh& mesh : plan_.meshes) most = std::max(most, mesh.axes[axis_].size);
+  return static_cast<double>(most);
 }
 
 void AxisSearch::choose(std::size_t op, const Signature& sig, std::vector<std::vector<Signature>>& signatures) {
@@ -277,7 +284,8 @@ bool AxisSearch::read_param(State& s, const Node& reader, const TensorType& type
     return it == known.end() || same_parts(it->second, wanted, t.type.shape, n);
   };
   if (!agrees(s.params) || !agrees(params_)) return false;
-  if (program_ == 0 && !s.params.count(v)) s.cost.param_bytes += bytes_of(type) / (wanted.is_split() || (wanted.is_broadcast() && is_lone(reader, type, input)) ? static_cast<double>(n) : 1);
+  const bool divided = wanted.is_split() || (wanted.is_broadcast() && is_lone(reader, type, input));
+  if (program_ == 0 && !s.params.count(v)) s.cost.param_bytes += bytes_of(type) * (divided ? widest() / static_cast<double>(n) : widest());
   s.params[v] = wanted;
   // A gradient that is a sum over this axis is reduced once a step.
   if (needs_grad_[v] && program_ == 0 && gradient_lies(sig, input).is_partial())

@@ -22,7 +22,10 @@ class AxisSearch {
       : g_(g), units_(units), plan_(plan), axis_(axis), program_(program), params_(params), allowed_(allowed) {}
 
   /// Fills signatures[node][axis], reads those of the axes before. Answers the cost. Error: an op that no row fits, by name.
+  /// Once.
   Expected<LayoutCost> run(std::vector<std::vector<kernels::Signature>>& signatures);
+  /// Ops of which every row was tried: those of layers that repeat others are not.
+  std::int64_t searched() const { return searched_; }
 
  private:
   using Signature = kernels::Signature;
@@ -57,6 +60,8 @@ class AxisSearch {
 
   // axis_search.cpp
   const Node& node(std::size_t op) const { return g_.nodes()[ops_[op]]; }
+  /// Places along the axis, of the widest mesh. Bytes of parameters are counted times this: whole numbers, as n is 1 or all.
+  double widest() const;
   std::int64_t places(const Node& n) const { return plan_.meshes[units_[n.unit].mesh].axes[axis_].size; }
   std::string axis_name(const Node& n) const { return plan_.meshes[units_[n.unit].mesh].axes[axis_].name; }
   void find_ops();
@@ -101,6 +106,7 @@ class AxisSearch {
   std::vector<std::size_t> blocks_;                 // first op of each, and the end
   std::vector<std::int64_t> maker_, first_reader_, last_reader_;   // by value: op, -1: none
   std::vector<bool> needs_grad_;
+  std::int64_t searched_ = 0;
   mutable std::map<std::pair<std::size_t, double>, double> work_s_;   // by op and part
 };
 

@@ -113,7 +113,9 @@ Expected<Deduction> deduce(const Graph& graph, const std::vector<UnitPlace>& uni
     // Only the first program counts in the cost; a restricted search asks for nothing else.
     const auto programs = allowed ? 1 : static_cast<std::int32_t>(graph.programs().size());
     for (std::int32_t p = 0; p < programs; ++p) {
-      TROUPE_ASSIGN(const LayoutCost cost, AxisSearch(graph, units, plan, a, p, params, allowed).run(out.signatures));
+      AxisSearch search(graph, units, plan, a, p, params, allowed);
+      TROUPE_ASSIGN(const LayoutCost cost, search.run(out.signatures));
+      out.searched += search.searched();
       if (p == 0) out.cost.param_bytes += cost.param_bytes, out.cost.seconds += cost.seconds;
     }
   }

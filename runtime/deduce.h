@@ -29,6 +29,7 @@ struct Deduction {
   /// By node of the graph, then by mesh axis; empty for backward nodes and for what is no op.
   std::vector<std::vector<kernels::Signature>> signatures;
   LayoutCost cost;                     ///< of the first program, all model axes together
+  std::int64_t searched = 0;           ///< ops of which every row was tried, axis by axis; layers that repeat others are not
 };
 
 /// Whether a forward op (by node) may take a row of its table on a mesh axis (by index): restricts a search, which

@@ -208,6 +208,7 @@ class Game {
   };
   std::int64_t microbatches_, left_out_ = 0;
   std::int64_t seen_ = -1;             // acts of the first actor that acts once per microbatch
+  std::int64_t commit_due_ns_ = 0;                 // of the last step that has closed
   std::int64_t closings_ = 0;
   std::vector<UnderWay> under_way_;    // in the order of their begin
   std::map<std::int32_t, std::int32_t> attendants_;   // of an exchange, by place

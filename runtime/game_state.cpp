@@ -1,4 +1,5 @@
 // What a steady state is known by: all that the rest of a game depends on, counted from the microbatch at hand.
+#include <algorithm>
 #include <limits>
 
 #include "runtime/game.h"
@@ -35,7 +36,7 @@ bool Game::others_rest() const {
 }
 
 std::vector<std::int64_t> Game::state() const {
-  std::vector<std::int64_t> out = {static_cast<std::int64_t>(commits_ns_.size()), closings_};
+  std::vector<std::int64_t> out = {static_cast<std::int64_t>(commits_ns_.size()), closings_, std::max<std::int64_t>(0, commit_due_ns_ - loop_.now_ns())};
   auto tell = [&](const GameActor& a, std::uint64_t number) {
     out.insert(out.end(), {a.place_, a.index_, static_cast<std::int64_t>(number) - (a.moves() ? seen_ : 0)});
   };

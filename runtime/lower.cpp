@@ -3,6 +3,7 @@
 // microbatch is whole on one dp coordinate, so activations are S(0) there, parameters B, their gradients P.
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "runtime/backward_rows.h"
 #include "runtime/deduce.h"
@@ -202,6 +203,20 @@ class Lowering {
     return home;
   }
 
+  /// A node where its unit runs, still without tensors.
+  LoweredNode node_of(const Node& n, LoweredNode::Kind kind) const {
+    LoweredNode node;
+    node.kind = kind;
+    node.op = n.op;
+    node.name = n.name;
+    node.attrs = n.attrs;
+    node.mesh = home_mesh(n);
+    node.depth = units_[n.unit].depth;
+    node.unit = n.unit;
+    node.program = n.program;
+    return node;
+  }
+
   Status lower_op(const Node& n, const std::vector<kernels::Signature>& deduced) {
     if (!n.out.empty() && g_.tensors()[n.out[0]].rate == Rate::step)
       return invalid("op '" + n.name + "' (" + n.op + ") reads parameters only; ops on parameters are not in this version: apply it to activations");
@@ -224,15 +239,7 @@ class Lowering {
       for (std::size_t i = 0; i < n.in.size(); ++i) in[i][a] = rows[a]->in[i];
       for (std::size_t o = 0; o < n.out.size(); ++o) out[o][a] = rows[a]->out[o];
     }
-    LoweredNode node;
-    node.kind = LoweredNode::Kind::op;
-    node.op = n.op;
-    node.name = n.name;
-    node.attrs = n.attrs;
-    node.mesh = s;
-    node.depth = units_[n.unit].depth;
-    node.unit = n.unit;
-    node.program = n.program;
+    LoweredNode node = node_of(n, LoweredNode::Kind::op);
     node.backward = n.backward;
     node.rate = n.out.empty() ? Rate::microbatch : g_.tensors()[n.out[0]].rate;
     for (std::size_t i = 0; i < n.in.size(); ++i) {
@@ -269,15 +276,7 @@ class Lowering {
   }
 
   Status lower_actor(const Node& n) {
-    LoweredNode node;
-    node.kind = LoweredNode::Kind::actor;
-    node.op = n.op;
-    node.name = n.name;
-    node.attrs = n.attrs;
-    node.mesh = home_mesh(n);
-    node.depth = units_[n.unit].depth;
-    node.unit = n.unit;
-    node.program = n.program;
+    LoweredNode node = node_of(n, LoweredNode::Kind::actor);
     for (std::size_t i = 0; i < n.in.size(); ++i) {
       NdSbp sbp;
       TROUPE_TRY(port_sbp(n, n.in_sbp[i], "input " + std::to_string(i), sbp));
@@ -299,15 +298,7 @@ class Lowering {
 
   Status lower_feed(const Node& n) {
     if (g_.is_shared(n.unit)) return invalid("feed '" + n.op + "' is in the shared unit '" + g_.units()[n.unit] + "': name it in the unit before, on whose stage it arrives");
-    LoweredNode node;
-    node.kind = LoweredNode::Kind::feed;
-    node.op = n.op;
-    node.attrs = n.attrs;
-    node.name = n.name;
-    node.mesh = home_mesh(n);
-    node.depth = units_[n.unit].depth;
-    node.unit = n.unit;
-    node.program = n.program;
+    LoweredNode node = node_of(n, LoweredNode::Kind::feed);
     const auto& type = g_.tensors()[n.out[0]].type;
     PlanTensor t{n.op, type.dtype, type.shape, node.mesh, full(node.mesh, NdSbp(mesh(node.mesh).axes.size(), Sbp::B())), Rate::microbatch, false};
     node.out = {lying_.home[n.out[0]] = add_tensor(std::move(t), static_cast<std::int32_t>(low_.nodes.size()))};
@@ -319,15 +310,10 @@ class Lowering {
     const std::int32_t s = plan_.stages_on(plan_.tensors[lying_.home[n.in[0]]].mesh).back();   // one place speaks
     NdSbp sbp = full(s, NdSbp(mesh(s).axes.size(), Sbp::B()));
     TROUPE_ASSIGN(const std::int32_t t, want(n.in[0], s, sbp, n));
-    LoweredNode node;
-    node.kind = LoweredNode::Kind::report;
-    node.name = n.op;
-    node.attrs = n.attrs;
+    LoweredNode node = node_of(n, LoweredNode::Kind::report);
+    node.name = std::exchange(node.op, {});   // known by what it reports
     node.in = {t};
     node.mesh = s;
-    node.depth = units_[n.unit].depth;
-    node.unit = n.unit;
-    node.program = n.program;
     low_.nodes.push_back(std::move(node));
     return {};
   }

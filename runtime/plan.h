@@ -219,7 +219,7 @@ struct Plan {
   std::int32_t round_stage(const PlanExchange& exchange) const;
   /// The layout of a tensor; for microbatch rate on the sub-mesh of the one dp coordinate that runs it.
   Layout layout(std::int32_t tensor, std::int64_t dp_index) const;
-  /// The part of a tensor that `rank` has (empty extent list if none).
+  /// The part of a tensor that `rank` has ; it has one.
   Extent extent(std::int32_t tensor, Rank rank) const;
   /// How the gradients of that place accumulate: which lane copies, which sums at the end.
   LaneSchedule lane_schedule(std::int32_t stage, std::int64_t dp_index) const;

@@ -153,9 +153,9 @@ class Planner {
                              const std::map<std::int32_t, std::pair<std::int32_t, std::int32_t>>& life);
   /// What merging lane copies adds to an act of a segment that makes gradients, where a stage merges so many copies an
   /// act on average over the step.
-  double lane_merges_s(const PlanRole& role, const PlanActor& a, double merges) const;
+  double lane_merges_s(const PlanRole& role, const PlanActor& a, double passes) const;
   void finish_actors();
-  void finish_actor(const PlanRole& role, PlanActor& a, double merges);
+  void finish_actor(const PlanRole& role, PlanActor& a, double passes);
 
   const Graph& g_;
   Plan& plan_;

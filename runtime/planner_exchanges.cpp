@@ -76,7 +76,11 @@ struct ExchangeTime {
 ExchangeTime time_of(const BoxingPlan& plan, std::int64_t item, const CostModel& costs) {
   ExchangeTime time{boxing_seconds(plan, item, costs), boxing_seconds(plan, 0, costs)};
   time.latency_s = std::min(time.latency_s, time.seconds);
-  if (const double added = adding_bytes(plan, item); added > 0) time.seconds += costs.kernel_s("add_into", 0, added);
+  if (const double added = adding_bytes(plan, item); added > 0) {
+    const double adding_s = costs.kernel_s("add_into", 0, added);
+    time.seconds += adding_s;
+    time.latency_s += adding_s;
+  }
   return time;
 }
 

@@ -111,22 +111,24 @@ std::int64_t Planner::place_scratch(std::vector<PlanOp>& ops,
 
 namespace {
 
-/// Sums of lane copies that an act of a stage makes, on average over the step.
-double merges_per_act(const LaneSchedule& lanes) {
-  std::size_t merges = 0;
-  for (const auto& act : lanes.acts) merges += act.merges.size();
-  return static_cast<double>(merges) / static_cast<double>(std::max<std::size_t>(1, lanes.acts.size()));
+/// Passes over the memory of a lane copy that the additions of an act take (actors/lane_merge.h), on average over a step: a
+/// read of each term and a write. `arriving`: the lane itself comes from elsewhere, else it is added as it is made.
+double passes_per_act(const LaneSchedule& lanes, bool arriving) {
+  std::size_t passes = 0;
+  for (const auto& act : lanes.acts)
+    if (arriving || !act.merges.empty()) passes += 2 + act.merges.size() + (arriving && act.accumulate ? 1 : 0);
+  return static_cast<double>(passes) / static_cast<double>(std::max<std::size_t>(1, lanes.acts.size()));
 }
 
 }  // namespace
 
-double Planner::lane_merges_s(const PlanRole& role, const PlanActor& a, double merges) const {
+double Planner::lane_merges_s(const PlanRole& role, const PlanActor& a, double passes) const {
   double seconds = 0;
   for (auto c : a.out) {
     const PlanChannel& grads = role.channels[c];
     // Lanes that leave one by one are added elsewhere.
-    if (grads.kind == PlanChannel::Kind::gradient && grads.rate == Rate::step && merges > 0)
-      seconds += merges * plan_.costs.kernel_s("add_into", 0, 3 * static_cast<double>(grads.bytes));
+    if (grads.kind == PlanChannel::Kind::gradient && grads.rate == Rate::step && passes > 0)
+      seconds += plan_.costs.kernel_s("add_into", 0, passes * static_cast<double>(grads.bytes));
   }
   return seconds;
 }
@@ -138,14 +140,14 @@ void Planner::finish_actors() {
   for (std::size_t p = 0; p < plan_.params.size(); ++p)
     for (auto s : low_.params[p].stages) plan_.params[p].grad_copies = std::max(plan_.params[p].grad_copies, copies[s]);
   for (auto& role : plan_.roles) {
-    const double merges = plan_.trains ? merges_per_act(plan_.lane_schedule(role.stage, 0)) : 0;
-    for (auto& a : role.actors) finish_actor(role, a, merges);
+    const double passes = plan_.trains ? passes_per_act(plan_.lane_schedule(role.stage, 0), false) : 0;
+    for (auto& a : role.actors) finish_actor(role, a, passes);
   }
   cost_exchanges();
 }
 
-void Planner::finish_actor(const PlanRole& role, PlanActor& a, double merges) {
-  if (a.kind == PlanActor::Kind::segment) a.cost_s += lane_merges_s(role, a, merges);
+void Planner::finish_actor(const PlanRole& role, PlanActor& a, double passes) {
+  if (a.kind == PlanActor::Kind::segment) a.cost_s += lane_merges_s(role, a, passes);
   if (a.kind == PlanActor::Kind::norm || a.kind == PlanActor::Kind::update || a.kind == PlanActor::Kind::digest) {
     double bytes = 0;
     for (auto c : a.kind == PlanActor::Kind::digest ? a.in : a.out)
@@ -163,7 +165,8 @@ void Planner::finish_actor(const PlanRole& role, PlanActor& a, double merges) {
   }
   if (a.kind == PlanActor::Kind::sum) {
     const auto& parts = role.channels[a.in[0]];
-    a.cost_s = plan_.costs.kernel_s("add_into", 0, 3.0 * static_cast<double>(parts.bytes * plan_.copies(role, parts, 0)));
+    const double lanes = passes_per_act(fold_schedule(plan_.lanes_for(0)), true) * static_cast<double>(plan_.copies(role, parts, 0));
+    a.cost_s = plan_.costs.kernel_s("add_into", 0, lanes * static_cast<double>(parts.bytes));
   }
   // A step of a program is over at a place when every actor that nobody there waits for is done.
   a.closes_step = a.kind != PlanActor::Kind::update;

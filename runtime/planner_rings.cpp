@@ -43,13 +43,13 @@ void Planner::make_rings() {
     const std::int32_t s = role.stage;
     const auto order = order_of(role);
     // Who takes turns: the segments of one pass of one (virtual) stage. What all stages share has a time of its own.
-    struct Pass {
+    struct Turns {
       Kind kind;
       std::int32_t program, depth, mesh;
       bool backward;
-      auto operator<=>(const Pass&) const = default;
+      auto operator<=>(const Turns&) const = default;
     };
-    std::map<Pass, std::map<std::pair<std::int32_t, std::int32_t>, Occupant>> passes;   // -> by order -> channels
+    std::map<Turns, std::map<std::pair<std::int32_t, std::int32_t>, Occupant>> passes;   // -> by order -> channels
     for (std::size_t i = 0; i < role.channels.size(); ++i) {
       const PlanChannel& c = role.channels[i];
       std::int32_t segment = -1;

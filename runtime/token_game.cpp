@@ -95,7 +95,7 @@ Status Game::build(Rank rank) {
     }
     if (options_.unlimited_slots)
       for (auto& o : spec.out)
-        if (o.every == 1) o.slots = std::max(o.slots, 1024);
+        if (o.every == 1) o.slots = std::max(o.slots, static_cast<std::int32_t>(plan_.program_specs[a.program].microbatches));
     if (options_.unlimited_slots)   // then nobody takes turns in a buffer either
       for (std::size_t p = 0; p < spec.in.size() + spec.out.size(); ++p) {
         const bool in = p < spec.in.size();
@@ -224,7 +224,8 @@ void Game::step_closed(std::int32_t p, std::int32_t program, std::int64_t step) 
       if (it == closed_[{program, step}].end() || it->second < place->local.closers[program]) return;
     }
   if (program != 0) return;
-  loop_.at(loop_.now_ns() + to_ns(options_.control_s), [this, step] { commit(step); });
+  commit_due_ns_ = loop_.now_ns() + to_ns(options_.control_s);
+  loop_.at(commit_due_ns_, [this, step] { commit(step); });
 }
 
 void Game::commit(std::int64_t step) {

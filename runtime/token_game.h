@@ -5,7 +5,7 @@
 // A place's links to its own stage are one, those to another stage another, each way: exchanges take turns on them for what
 // is not latency. Compute streams run one task at a time.
 //
-// Places that behave alike are played once: along tp always, along dp where every stage has the same
+// Places that behave alike are played once: along tp always (given a dp axis), along dp where every stage has the same
 // width (the largest share stands for all). Microbatches of a steady state are not played again and again
 // (game_period.h). One run proves all timings for marked graphs: one writer per channel, no data-dependent
 // choice (Commoner et al., 1971).
@@ -49,7 +49,7 @@ struct GameAct {
 struct GameResult {
   double step_s = 0;                   ///< of the last step: from commit to commit
   double makespan_s = 0;               ///< of the first step's forward and backward work
-  double bubble = 0;                   ///< 1 - busy / (makespan x stages), first step
+  double bubble = 0;                   ///< 1 - busy / (makespan x places played), first step
   double published_bubble = 0;         ///< as the schedule's paper has it, if all stages were like the busiest one
   double compute_s = 0;                ///< busiest compute stream, first step, forward and backward
   double messages_s = 0;               ///< busiest link, mean over the steps

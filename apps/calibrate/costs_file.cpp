@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <thread>
 
@@ -18,6 +18,7 @@ namespace troupe::calibrate {
 namespace {
 
 constexpr std::int64_t format_version = 1;
+constexpr double least = 1e-6, most = 1e18;   // of any number in a file: beyond, nothing was measured
 
 std::string host_name() {
   char name[256] = {};
@@ -87,10 +88,10 @@ class Reader {
     bool good = row && row->size() == 3;
     for (std::size_t i = 0; good && i < 3; ++i) {
       const auto value = row->get(i)->value<double>();
-      good = value && std::isfinite(*value) && *value >= 0;
+      good = value && *value >= 0 && *value <= most;   // no NaN either
       if (good) *fields[i] = *value;
     }
-    if (!good || t.seconds == 0 || t.flops + t.bytes == 0) fail(node, "expected [flops, bytes, microseconds], of which the last is above 0");
+    if (!good || t.seconds < least || t.flops + t.bytes == 0) fail(node, "expected [flops, bytes, microseconds], of which the last is above 0");
     t.seconds *= 1e-6;
     return t;
   }
@@ -107,7 +108,7 @@ class Reader {
   }
   double number(const toml::table& t, const char* key) {
     const auto value = t[key].value<double>();
-    if (!value || !std::isfinite(*value) || *value <= 0) return fail(t, fmt::format("'{}' must be a number above 0", key)), 1;
+    if (!value || !(*value >= least && *value <= most)) return fail(t, fmt::format("'{}' must be a number above 0, and one that can be", key)), 1;
     return *value;
   }
   std::int64_t whole(const toml::table& t, const char* key) {
@@ -187,7 +188,10 @@ Expected<MachineCosts> parse_costs(std::string_view text, const std::string& nam
 }
 
 Status make_folder_of(const std::string& path) {
-  return report::prepare_output_dir(std::filesystem::absolute(path).parent_path().string());
+  std::error_code error;
+  const auto whole = std::filesystem::absolute(path, error);
+  if (error) return Status(Code::io, fmt::format("costs '{}': {}", path, error.message()));
+  return report::prepare_output_dir(whole.parent_path().string());
 }
 
 Status write_costs(const std::string& path, const MachineCosts& costs) {
@@ -199,9 +203,10 @@ Expected<MachineCosts> read_costs(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return Status(Code::not_found, fmt::format("costs '{}' do not exist; troupe calibrate measures them", path));
   std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (std::filesystem::is_directory(path, error) || !in || !(text << in.rdbuf())) return Status(Code::io, fmt::format("cannot read costs '{}'", path));
-  return parse_costs(text.str(), path);
+  if (std::filesystem::is_directory(path, error) || !in) return Status(Code::io, fmt::format("cannot read costs '{}'", path));
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  if (in.bad()) return Status(Code::io, fmt::format("cannot read costs '{}'", path));
+  return parse_costs(text, path);
 }
 
 }  // namespace troupe::calibrate

@@ -27,6 +27,7 @@ int train_command(const App& app, const JobArguments& a) {
   int code = exit_ok;
   auto p = prepare(a, code);
   if (!p.ok()) return say(p.status(), code);
+  p->costs.places_per_node = static_cast<std::int32_t>(p->mesh.workers());   // all workers start on this machine
   return Training(app, a, *std::move(p)).run();
 }
 

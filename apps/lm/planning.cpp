@@ -6,18 +6,25 @@
 #include "apps/lm/model.h"
 #include "apps/lm/throttle_spec.h"
 #include "runtime/compile.h"
+#include "runtime/text_table.h"
 
 namespace troupe::lm {
 
 using namespace runtime;
 
-/// The file that is named, or the one of this machine, or the cost model's defaults.
-static Expected<CostModel> costs_of(const JobArguments& a, const Prepared& p) {
+/// The file that is named, or the one of this machine if it is for as many threads, or the cost model's defaults.
+static Status find_costs(const JobArguments& a, Prepared& p) {
   const auto path = a.costs.empty() ? calibrate::default_costs_path() : a.costs;
-  auto costs = calibrate::read_costs(path);
-  if (!costs.ok() && a.costs.empty() && costs.status().code() == Code::not_found) return CostModel{};
-  if (!costs.ok()) return costs.status();
-  return costs->model(p.mesh.workers());
+  const auto costs = calibrate::read_costs(path);
+  if (!costs.ok()) return a.costs.empty() && costs.status().code() == Code::not_found ? Status{} : costs.status();
+  if (costs->threads != p.config.run.threads) {
+    if (a.costs.empty()) return {};
+    return invalid("costs '" + path + "' are of workers with " + counted(costs->threads, "thread") + ", the job's have " +
+                   std::to_string(p.config.run.threads) + ": run troupe calibrate --threads " + std::to_string(p.config.run.threads));
+  }
+  p.costs = costs->model(p.mesh.workers());
+  p.costs_from = path;
+  return {};
 }
 
 Expected<Prepared> prepare(const JobArguments& a, int& code) {
@@ -43,7 +50,7 @@ Expected<Prepared> prepare(const JobArguments& a, int& code) {
   TROUPE_ASSIGN(p.mesh, mesh_of(p.config.mesh));
   TROUPE_TRY(check_mesh(p.mesh, p.config));
   code = exit_usage;
-  TROUPE_ASSIGN(p.costs, costs_of(a, p));
+  TROUPE_TRY(find_costs(a, p));
   slow_down(p.costs, p.throttle);
   if (a.paced > 0) p.costs.slow_kernels(a.paced);   // the plan says how long they sleep
   return p;

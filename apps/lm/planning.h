@@ -13,6 +13,7 @@ struct Prepared {
   MeshSpec mesh;
   std::vector<comm::Throttle> throttle;
   CostModel costs;                         ///< with the throttle
+  std::string costs_from = "built-in";     ///< or the file
 };
 
 /// On an error, `code` is the exit code for it.

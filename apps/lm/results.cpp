@@ -30,7 +30,7 @@ std::int64_t dropped_spans(const JobResult& result) {
 }  // namespace
 
 Results::Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps)
-    : a_(arguments), config_(prepared.config), mesh_(prepared.mesh), tokens_per_step_(tokens_per_step(config_)),
+    : a_(arguments), config_(prepared.config), mesh_(prepared.mesh), costs_from_(prepared.costs_from), tokens_per_step_(tokens_per_step(config_)),
       progress_(clock_, progress_options(arguments.quiet, steps)) {}
 
 Status Results::open(const Plan& plan, const Predicted& predicted) {
@@ -111,6 +111,7 @@ std::string Results::run_json(const JobResult& result, const Status& status, con
   nlohmann::json run;
   run["config"] = nlohmann::json::parse(to_json(config_));
   run["mesh"] = to_string(mesh_);
+  run["costs"] = costs_from_;   // on tp they decide layouts
   run["versions"] = {{"troupe", TROUPE_VERSION}, {"caf", TROUPE_CAF_VERSION}, {"ucx", TROUPE_UCX_VERSION}, {"compiler", __VERSION__}};
   run["steps"] = result.committed_steps;
   run["parameters"] = parameter_count(config_.model);

@@ -15,7 +15,8 @@ class Alarm {
   /// Runs fn when the clock shows due_ns, at once if that is past. One at a time, by (due_ns, order of calls), never
   /// inside at(). Thread-safe; fn may call it.
   virtual void at(std::int64_t due_ns, std::function<void()> fn) = 0;
-  /// Forgets what has not begun; returns when nothing is running. Idempotent; the alarm stays usable.
+  /// Forgets what has not begun, and what is set meanwhile; returns when nothing is running. Idempotent; the alarm stays
+  /// usable.
   virtual void quiesce() = 0;
 };
 

@@ -32,6 +32,7 @@ void ThreadAlarm::at(std::int64_t due_ns, std::function<void()> fn) {
   bool earliest = false;
   {
     std::lock_guard lock(mutex_);
+    if (quiescing_ > 0) return;
     const auto [it, fresh] = events_.emplace(std::pair(due_ns, sequence_++), std::move(fn));
     earliest = it == events_.begin();
   }
@@ -42,8 +43,10 @@ void ThreadAlarm::quiesce() {
   REQUIRE(std::this_thread::get_id() != thread_.get_id());  // it would wait for itself
   Events dropped;  // destroyed last, outside the lock: closures may own anything
   std::unique_lock lock(mutex_);
+  ++quiescing_;    // nothing is set meanwhile, or one that sets itself again would go on for ever
   std::swap(events_, dropped);
   idle_.wait(lock, [&] { return !running_; });
+  --quiescing_;
   lock.unlock();
 }
 

@@ -36,6 +36,7 @@ class ThreadAlarm final : public Alarm {
   Events events_;          ///< guarded by mutex_, as the next three
   std::uint64_t sequence_ = 0;
   bool running_ = false;
+  int quiescing_ = 0;
   bool stop_ = false;
   std::thread thread_;     ///< last: starts when all else exists
 };

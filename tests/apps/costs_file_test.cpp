@@ -62,6 +62,7 @@ TEST_CASE("a costs file that is damaged, old or of something else is refused wit
       {"latency_us = 25", "latency_us = -25", "'latency_us' must be a number above 0"},
       {"gb_per_s = 2.5", "gb_per_s = \"fast\"", "'gb_per_s' must be a number above 0"},
       {"gflops = 80", "gflops = nan", "'gflops' must be a number above 0"},
+      {"gflops = 80", "gflops = 1e300", "'gflops' must be a number above 0, and one that can be"},
       {"[intra_node]", "[inter]", "has no section 'intra_node'"},
       {"workers = 4", "workers = 1", "must ascend"},
       {"[0, 64, 1]", "[0, 64]", "expected [flops, bytes, microseconds]"},

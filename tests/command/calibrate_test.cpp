@@ -26,6 +26,9 @@ TEST_CASE("calibrate writes the costs that plan and sim then use") {
     CHECK(with.out != run(troupe_command({command, tiny, "--mesh", "dp=2"})).out);
   }
   check_success(run(train(dir / "out", {"--costs", costs, "--steps", "2"})));
+  CHECK(read(dir / "out/run.json").find("\"costs\": \"" + costs) != std::string::npos);
+  check_one_line(run(troupe_command({"plan", tiny, "--costs", costs, "--set", "run.threads=2"})), exit_usage,
+                 {"of workers with 1 thread, the job's have 2", "troupe calibrate --threads 2"});
   std::string text = read(costs);
   text.replace(text.find("version = 1"), 11, "version = 9");
   write_text(costs, text);

@@ -55,6 +55,26 @@ TEST_CASE("an alarm that goes off may set the next one") {
   CHECK(left == 0);
 }
 
+TEST_CASE("after quiesce nothing runs, also what the one that was running has set meanwhile") {
+  SteadyClock clock;
+  ThreadAlarm alarm("alarm", clock);
+  std::atomic<int> begun{0};
+  std::function<void()> again = [&] {
+    ++begun;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    alarm.at(clock.now_ns(), again);
+  };
+  for (int round = 0; round < 50; ++round) {
+    const int before = begun;
+    alarm.at(clock.now_ns(), again);
+    while (begun == before) std::this_thread::yield();
+    alarm.quiesce();
+    const int at_rest = begun;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    CHECK(begun == at_rest);
+  }
+}
+
 TEST_CASE("quiesce forgets what waits, waits for what runs, and leaves the alarm usable") {
   SteadyClock clock;
   ThreadAlarm alarm("alarm", clock);

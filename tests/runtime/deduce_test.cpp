@@ -117,13 +117,15 @@ TEST_CASE("the layout found is the cheapest of all: random graphs against every 
 
 TEST_CASE("layers that repeat one another are searched once, with the answer of the whole search") {
   const auto ops = kernels::standard_ops();
-  for (unsigned kind = 0; kind < 24; ++kind)
-    for (const int count : {1, 2, 3, 12}) {
+  for (unsigned kind = 0; kind < 32; ++kind) {
+    std::int64_t searched = 0;   // of twelve layers
+    for (const int count : {1, 2, 3, 12, 24}) {
       CAPTURE(kind);
       CAPTURE(count);
       const Graph same = layers(ops, count, true, kind), different = layers(ops, count, false, kind);
       REQUIRE_MESSAGE(same.status().ok(), same.status().message());
-      auto staged = place(same, on_tp(2 << (kind % 3)));
+      const std::int64_t tps[] = {2, 4, 8, 5};
+      auto staged = place(same, on_tp(tps[kind % 4]));
       REQUIRE_MESSAGE(staged.ok(), staged.status().message());
       staged->plan.costs.intra_node = {kind % 2 ? 1e-7 : 1e-4, kind % 5 ? 4e9 : 4e7};
       const auto once = deduce(same, staged->units, staged->plan), whole = deduce(different, staged->units, staged->plan);
@@ -131,6 +133,9 @@ TEST_CASE("layers that repeat one another are searched once, with the answer of 
       REQUIRE_MESSAGE(whole.ok(), whole.status().message());
       CHECK(once->cost.param_bytes == whole->cost.param_bytes);
       CHECK(once->cost.seconds == doctest::Approx(whole->cost.seconds).epsilon(1e-12));
+      if (count == 12) searched = once->searched;
+      if (count == 24) CHECK(once->searched == searched);
+      CHECK(once->searched <= whole->searched);
       // Of equally cheap layouts either may be found: the rows themselves cost what was said.
       const auto rows = deduce(different, staged->units, staged->plan, [&](std::int32_t node, std::size_t axis, const kernels::Signature& row) {
         return row == once->signatures[node][axis];
@@ -139,6 +144,7 @@ TEST_CASE("layers that repeat one another are searched once, with the answer of 
       CHECK(rows->cost.param_bytes == whole->cost.param_bytes);
       CHECK(rows->cost.seconds == doctest::Approx(whole->cost.seconds).epsilon(1e-12));
     }
+  }
 }
 
 TEST_CASE("what another row would have cost is never less, and the text names the next best") {
