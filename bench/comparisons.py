@@ -39,15 +39,17 @@ def model(rounds):
 
 
 def workers(rounds):
-    steps, python = 6, jobs.PYTHONS["PyTorch, current wheel"]
+    steps = 6
     goals = {"dp=2": 0.93, "pp=2": 0.80, "tp=2": 0.75}
-    sides = {"apart": lambda: jobs.train_apart(2, steps), "ddp": lambda: jobs.torch(python, steps, world=2)}
+    sides = {"apart": lambda: jobs.train_apart(2, steps)}
+    for name, python in jobs.PYTHONS.items():
+        sides[name] = lambda python=python: jobs.torch(python, steps, world=2)
     for mesh in goals:
         sides[mesh] = lambda mesh=mesh: jobs.train(steps, "--mesh", mesh, "--pin")
     found = measure(sides, rounds)
     rows = [Row(f"lm-10m, {mesh}", "tokens/s", found[mesh], found["apart"], "two jobs of one worker each", goal)
             for mesh, goal in goals.items()]
-    return rows + [Row("lm-10m, dp=2", "tokens/s", found["dp=2"], found["ddp"], "PyTorch, current wheel, DDP over gloo", 1.5)]
+    return rows + [Row("lm-10m, dp=2", "tokens/s", found["dp=2"], found[name], name + ", DDP over gloo", 1.5) for name in jobs.PYTHONS]
 
 
 def overhead(rounds):
