@@ -134,10 +134,6 @@ Expected<Staged> place(const Graph& graph, const CompileOptions& options) {
   TROUPE_TRY(check_pipeline(options.pipeline, plan.stages, graph));
   plan.pipeline = options.pipeline;
   out.depths = plan.stages * options.pipeline.chunks;
-  // The rings of buffers follow the order of 1F1B.
-  if (options.zero > 1 && options.pipeline.kind != Pipeline::Kind::one_f_one_b)
-    return invalid("ZeRO " + std::to_string(options.zero) + " with the pipeline schedule " + to_string(options.pipeline) +
-                   " is not in this version: use 1f1b, or ZeRO 1");
   // Rounds of microbatches that the stages before and after do not run in that order would wait for each other.
   for (std::int32_t s = 1; s < plan.stages && options.zero == 3 && plan.lanes < plan.program_specs[0].microbatches; ++s)
     if (plan.dp_width(s) != plan.dp_width(0))

@@ -46,7 +46,7 @@ void Planner::make_rings() {
     struct Turns {
       Kind kind;
       std::int32_t program, depth, mesh;
-      bool backward;
+      Pass pass;
       auto operator<=>(const Turns&) const = default;
     };
     std::map<Turns, std::map<std::pair<std::int32_t, std::int32_t>, Occupant>> passes;   // -> by order -> channels
@@ -61,9 +61,10 @@ void Planner::make_rings() {
           if (segment < 0 || order[r.actor] < order[segment]) segment = r.actor;
       if (segment < 0) continue;
       const LoweredNode& n = low_.nodes[segment_nodes_.at({s, segment}).front()];
-      // With one microbatch at a time its backward pass follows its forward pass; in a pipeline they mix.
-      const bool backward = depths_ > 1 && role.actors[segment].backward();
-      auto& pass = passes[{c.kind, n.program, n.depth, n.mesh, backward}];
+      // With one microbatch at a time its backward pass follows its forward pass; in a pipeline they mix. The weights' pass,
+      // where it is apart, follows in its own time.
+      const bool mixed = depths_ > 1 || c.kind != Kind::gathered;
+      auto& pass = passes[{c.kind, n.program, n.depth, n.mesh, mixed ? role.actors[segment].pass : Pass::forward}];
       // All that a unit gathers for one direction is needed together.
       std::pair<std::int32_t, std::int32_t> key{order[segment], 0};
       if (c.kind == Kind::gathered)

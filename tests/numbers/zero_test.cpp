@@ -131,6 +131,27 @@ TEST_CASE("NU-2: ZeRO 2 and 3 change no bit where a lane has several microbatche
     }
 }
 
+TEST_CASE("NU-2: ZeRO 2 and 3 change no bit with interleaved stages and zero-bubble") {
+  runtime::App app;
+  lm::register_actors(app);
+  std::uint64_t seed = 200;
+  for (const bool tied : {false, true}) {
+    const auto c = lm_tiny(tied);
+    const auto alone = train(app, c, {1}, steps, 0);
+    REQUIRE_MESSAGE(alone.ok(), alone.status().message());
+    for (const std::int32_t zero : {2, 3})
+      for (const char* name : {"interleaved:2", "zero-bubble"})
+        for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{2, 2}, {3, 3}, {1, 2}, {2, 2, 2}}) {
+          std::string what = std::string(tied ? "tied, " : "untied, ") + name + ", zero " + std::to_string(zero) + ", dp per stage";
+          for (auto d : dp) what += " " + std::to_string(d);
+          CAPTURE(what);
+          const auto other = train(app, c, dp, steps, ++seed, 1, zero, *parse_pipeline(name));
+          REQUIRE_MESSAGE(other.ok(), other.status().message());
+          CHECK(*other == *alone);
+        }
+  }
+}
+
 TEST_CASE("NU-2: ZeRO 2 and 3 change no bit where all stages share the vocabulary") {
   runtime::App app;
   lm::register_actors(app);

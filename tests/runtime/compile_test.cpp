@@ -113,17 +113,3 @@ TEST_CASE("an exchange of two places takes a latency for each tensor that it mov
     }
   }
 }
-
-TEST_CASE("compile refuses ZeRO 2 and 3 with schedules other than 1F1B, and says what goes") {
-  for (const Pipeline& pipeline : {Pipeline{Pipeline::Kind::interleaved, 2}, Pipeline{Pipeline::Kind::zero_bubble, 1}})
-    for (const std::int32_t zero : {1, 2, 3}) {
-      CAPTURE(zero);
-      CompileOptions o;
-      o.stages = stage_meshes({2, 2});
-      o.pipeline = pipeline;
-      o.zero = zero;
-      const auto p = compile(graph(ops(), {}), o);
-      REQUIRE(p.ok() == (zero == 1));
-      if (!p.ok()) CHECK(p.status().message().find("use 1f1b, or ZeRO 1") != std::string::npos);
-    }
-}

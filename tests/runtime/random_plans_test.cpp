@@ -164,7 +164,6 @@ class Builder {
 /// ZeRO 3 on stages of different width needs one microbatch per lane.
 std::int32_t zero_of(const Case& c, unsigned zero) {
   const bool uneven = std::any_of(c.dp.begin(), c.dp.end(), [&](auto d) { return d != c.dp[0]; });
-  if (c.pipeline.kind != Pipeline::Kind::one_f_one_b) zero = std::min(zero, 1u);
   return zero == 3 && uneven && c.lanes < c.microbatches ? 2 : static_cast<std::int32_t>(zero);
 }
 
