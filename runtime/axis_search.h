@@ -22,7 +22,7 @@ class AxisSearch {
       : g_(g), units_(units), plan_(plan), axis_(axis), program_(program), params_(params), allowed_(allowed) {}
 
   /// Fills signatures[node][axis], reads those of the axes before. Answers the cost. Error: an op that no row fits, by name.
-  /// Once.
+  /// To be called once.
   Expected<LayoutCost> run(std::vector<std::vector<kernels::Signature>>& signatures);
   /// Ops of which every row was tried: those of layers that repeat others are not.
   std::int64_t searched() const { return searched_; }

@@ -127,7 +127,7 @@ double Planner::lane_merges_s(const PlanRole& role, const PlanActor& a, double p
   for (auto c : a.out) {
     const PlanChannel& grads = role.channels[c];
     // Lanes that leave one by one are added elsewhere.
-    if (grads.kind == PlanChannel::Kind::gradient && grads.rate == Rate::step && passes > 0)
+    if (grads.sums_lanes() && passes > 0)
       seconds += plan_.costs.kernel_s("add_into", 0, passes * static_cast<double>(grads.bytes));
   }
   return seconds;

@@ -125,9 +125,10 @@ Status check_round(const Plan& plan, const PlanExchange& x, const PlanTensor& fr
 
 Status check_exchange(const Plan& plan, const PlanExchange& x) {
   const std::string where = "exchange '" + x.name + "' ";
-  if (x.moves.empty() || !among(x.program, plan.programs.size()) || !known(x.rate) || !sensible(x.seconds) ||
-      !(x.latency_s >= 0 && x.latency_s <= x.seconds))
-    return invalid(where + "moves nothing");
+  if (x.moves.empty()) return invalid(where + "moves nothing");
+  if (!among(x.program, plan.programs.size()) || !known(x.rate)) return invalid(where + "is of no program, or has no rate");
+  if (!sensible(x.seconds) || !(x.latency_s >= 0 && x.latency_s <= x.seconds))
+    return invalid(where + "takes " + std::to_string(x.seconds) + " s, " + std::to_string(x.latency_s) + " s of it latency: no time that can be");
   for (const auto& m : x.moves)
     if (!among(m.from, plan.tensors.size()) || !among(m.to, plan.tensors.size()))
       return invalid(where + "moves a tensor that the plan does not have");

@@ -30,6 +30,9 @@ constexpr std::int64_t unless_instrumented(std::int64_t, std::int64_t fewer) { r
 constexpr std::int64_t unless_instrumented(std::int64_t steps, std::int64_t) { return steps; }
 #endif
 
+/// Steps of a long test and of a short one.
+constexpr std::int64_t many = unless_instrumented(100, 6), some = unless_instrumented(10, 2);
+
 struct Outcome {
   std::string hash;
   std::vector<double> losses, norms, eval;

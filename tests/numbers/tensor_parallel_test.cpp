@@ -5,12 +5,6 @@
 using namespace troupe;
 using namespace troupe::test;
 
-namespace {
-
-constexpr std::int64_t many = unless_instrumented(100, 6), some = unless_instrumented(10, 2);
-
-}  // namespace
-
 TEST_CASE("NU-3: 100 steps of lm-tiny on any tp agree with one worker to 1e-5 of the loss; NU-2: dp and pp under it agree bitwise") {
   runtime::App app;
   lm::register_actors(app);

@@ -4,12 +4,6 @@
 using namespace troupe;
 using namespace troupe::test;
 
-namespace {
-
-constexpr std::int64_t many = unless_instrumented(100, 6), some = unless_instrumented(10, 2);
-
-}  // namespace
-
 TEST_CASE("NU-3: with the vocabulary divided over the pipeline stages, and over tp too, the numbers agree; NU-2: dp changes none") {
   runtime::App app;
   lm::register_actors(app);
