@@ -1,0 +1,96 @@
+// Manifest: what a checkpoint has, by logical name, and where each rectangle of it lies. checkpoint/FORMAT.md is the
+// contract; this is its values, and their form on disk (manifest.capnp).
+//
+// Nothing in it says how many places wrote it, or how they were arranged: to a reader a manifest is a set of holdings.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checksum.h"
+#include "devices/base/status.h"
+#include "placement/extent.h"
+
+namespace troupe::checkpoint {
+
+/// What a tensor is to training.
+enum class TensorKind : std::uint8_t {
+  parameter,
+  first_moment,    ///< Adam's exponential average of the gradient
+  second_moment    ///< ... of its square
+};
+const char* to_string(TensorKind kind);
+inline constexpr TensorKind tensor_kinds[] = {TensorKind::parameter, TensorKind::first_moment, TensorKind::second_moment};
+
+/// The name in files of a parameter or of its moments: NAME, NAME.exp_avg, NAME.exp_avg_sq (torch.optim's words).
+std::string stored_name(const std::string& parameter, TensorKind kind);
+
+/// A rectangle of a tensor, in a file: row-major, without gaps.
+struct StoredExtent {
+  Extent extent;
+  std::int32_t file = 0;               ///< index into Manifest::files
+  std::int64_t offset = 0;             ///< bytes from the file's begin, a multiple of storage_alignment
+  std::vector<Checksum> blocks;        ///< see block_bytes
+  bool operator==(const StoredExtent&) const = default;
+};
+
+struct StoredTensor {
+  std::string parameter;               ///< the logical name, the same for a parameter and its moments
+  TensorKind kind = TensorKind::parameter;
+  DType dtype = DType::f32;
+  Shape shape;                         ///< of the whole, unpadded
+  std::vector<StoredExtent> extents;   ///< each element in exactly one
+  std::string name() const { return stored_name(parameter, kind); }
+  std::int64_t bytes() const { return elements(shape) * size_of(dtype); }
+  bool operator==(const StoredTensor&) const = default;
+};
+
+/// A safetensors file beside the manifest.
+struct StoredFile {
+  std::string name;                    ///< no folder in it
+  std::int64_t bytes = 0;
+  std::int64_t data_offset = 0;        ///< its header ends there
+  Checksum header;                     ///< of the bytes before data_offset
+  bool operator==(const StoredFile&) const = default;
+};
+
+/// What says which run a checkpoint belongs to and how far that run was.
+struct Stamp {
+  std::uint64_t job = 0;               ///< stays over every resumption
+  std::uint32_t generation = 0;        ///< of the processes that wrote it: a later one wins
+  std::int64_t step = 0;               ///< optimizer steps done; the data cursor (the next step's samples follow from it)
+  bool operator==(const Stamp&) const = default;
+};
+
+struct Manifest {
+  Stamp stamp;
+  std::uint64_t seed = 0;
+  std::int32_t lanes = 1;              ///< of the gradients' tree: another number adds in another order
+  std::string config;                  ///< the application's own, TOML for the language model
+  std::vector<StoredFile> files;
+  std::vector<StoredTensor> tensors;   ///< by (parameter, kind)
+  const StoredTensor* find(const std::string& parameter, TensorKind kind) const;
+  /// Of tensors, without gaps and headers.
+  std::int64_t bytes() const;
+  bool operator==(const Manifest&) const = default;
+};
+
+/// The newest version of the form on disk that this program reads, and the one that it writes.
+inline constexpr std::uint32_t manifest_version = 1;
+
+/// Begins with a magic word, the version, the length and a checksum of the rest.
+std::vector<std::byte> encode(const Manifest& manifest);
+/// Reads what encode wrote, and checks it (see validate). Error: `invalid`, naming what is wrong: no manifest, damaged,
+/// of a newer version (both versions named).
+Expected<Manifest> decode_manifest(const std::vector<std::byte>& bytes);
+
+/// Every logical byte exactly once, whole moments beside their parameters or none, no two extents in the same bytes of a
+/// file, nothing outside one, a checksum for each block. Error: `invalid`, naming tensor, extent or file.
+Status validate(const Manifest& manifest);
+
+/// The same as JSON, for people: `troupe ckpt show`. Of one tensor if `tensor` is not empty (error: not_found, and the
+/// nearest names); extents only then.
+Expected<std::string> to_json(const Manifest& manifest, const std::string& tensor = "");
+
+}  // namespace troupe::checkpoint
