@@ -68,6 +68,7 @@ rule("no sleep" "sleep_(for|until)${no_name}|${no_name}u?sleep\\(|nanosleep|${no
 
 set(calls "open|openat|creat|memfd_create|shm_open|socket|socketpair|pipe2?|bind|connect|listen|accept4?|opendir|readlink|mkstemp")
 rule("no file or socket" "std::[io]?fstream|std::filesystem|${no_name}f(re)?open\\(|[^a-zA-Z0-9_>]::(${calls})\\("
+  devices/files/file_storage.cpp   "the production Storage"
   devices/host_memory.cpp          "how much memory the machine has left"
   runtime/launcher.cpp             "control links and logs of worker processes"
   runtime/worker_process.cpp       "what the kernel says of its peak memory")

@@ -62,7 +62,9 @@ class Storage {
   virtual Expected<std::vector<DirEntry>> list(const std::string& path) = 0;
 };
 
-/// All of a small file.
+/// The folder that a path lies in: "a/b" of "a/b/c", "." of "a", "/" of "/a".
+std::string folder_of(const std::string& path);
+/// All of a small file: `exhausted` above 1 GiB.
 Expected<std::vector<std::byte>> read_file(Storage& storage, const std::string& path);
 /// A file that is whole or not there: written under a temporary name beside it, synced, renamed, its folder synced.
 Status write_file(Storage& storage, const std::string& path, const std::vector<std::byte>& bytes);

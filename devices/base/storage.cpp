@@ -1,0 +1,45 @@
+#include "devices/base/storage.h"
+
+namespace troupe {
+
+namespace {
+
+constexpr std::int64_t small_file_bytes = std::int64_t{1} << 30;
+
+Status write_part(Storage& storage, const std::string& path, const std::vector<std::byte>& bytes) {
+  TROUPE_ASSIGN(const auto file, storage.create(path, Access::buffered));
+  TROUPE_TRY(file->write_at(0, bytes.data(), static_cast<std::int64_t>(bytes.size())));
+  return file->sync();
+}
+
+}  // namespace
+
+std::string folder_of(const std::string& path) {
+  const auto slash = path.find_last_of('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+Expected<std::vector<std::byte>> read_file(Storage& storage, const std::string& path) {
+  TROUPE_ASSIGN(const auto file, storage.open(path, Access::buffered));
+  TROUPE_ASSIGN(const std::int64_t size, file->size());
+  if (size > small_file_bytes)
+    return Status(Code::exhausted, "'" + path + "' has " + std::to_string(size) + " bytes: too many to be read at once");
+  std::vector<std::byte> bytes(static_cast<std::size_t>(size));
+  TROUPE_TRY(file->read_at(0, bytes.data(), size));
+  return bytes;
+}
+
+Status write_file(Storage& storage, const std::string& path, const std::vector<std::byte>& bytes) {
+  const std::string part = path + ".tmp";
+  if (const Status left = storage.remove(part); !left.ok() && left.code() != Code::not_found) return left;
+  Status status = write_part(storage, part, bytes);
+  if (status.ok()) status = storage.rename(part, path);
+  if (!status.ok()) {
+    (void)storage.remove(part);   // best effort: the next write_file removes it otherwise
+    return status;
+  }
+  return storage.sync_dir(folder_of(path));
+}
+
+}  // namespace troupe

@@ -1,0 +1,212 @@
+// The contract of storage.h, over files and over the simulated disk.
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <numeric>
+
+#include "devices/base/philox.h"
+#include "devices/files/file_storage.h"
+#include "devices/host_memory.h"
+#include "devices/sim/sim_storage.h"
+#include "tests/apps/temp_dir.h"
+
+using namespace troupe;
+using troupe::test::TempDir;
+
+namespace {
+
+/// Runs a case over every Storage; `dir` is an empty folder of it.
+void on_each(const std::function<void(Storage&, const std::string& dir)>& body) {
+  SUBCASE("files") {
+    TempDir dir;
+    FileStorage storage;
+    body(storage, dir.path());
+  }
+  SUBCASE("simulated") {
+    SimStorage storage;
+    REQUIRE(storage.make_dir("disk").ok());
+    body(storage, "disk");
+  }
+}
+
+std::vector<std::byte> bytes_of(const std::string& text) {
+  std::vector<std::byte> bytes(text.size());
+  std::memcpy(bytes.data(), text.data(), text.size());
+  return bytes;
+}
+
+void write(Storage& storage, const std::string& path, const std::string& text) {
+  auto file = storage.create(path, Access::buffered);
+  REQUIRE_MESSAGE(file.ok(), file.status().message());
+  REQUIRE((*file)->write_at(0, bytes_of(text).data(), std::ssize(text)).ok());
+  REQUIRE((*file)->sync().ok());
+}
+
+/// What is in a file; "(CODE)" if it cannot be read.
+std::string text_in(Storage& storage, const std::string& path) {
+  const auto bytes = read_file(storage, path);
+  if (!bytes.ok()) return std::string("(") + to_string(bytes.status().code()) + ")";
+  return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};
+}
+
+std::string names_in(Storage& storage, const std::string& path) {
+  const auto entries = storage.list(path);
+  if (!entries.ok()) return std::string("(") + to_string(entries.status().code()) + ")";
+  std::string names;
+  for (const auto& e : *entries) names += (names.empty() ? "" : " ") + e.name + (e.folder ? "/" : ":" + std::to_string(e.bytes));
+  return names;
+}
+
+/// The code, if the message names `path`.
+Code refused(const Status& status, const std::string& path) {
+  CHECK_MESSAGE(status.message().find("'" + path + "'") != std::string::npos, status.message());
+  return status.code();
+}
+
+}  // namespace
+
+TEST_CASE("what was written is read, in any pieces, by whoever opens the file") {
+  on_each([](Storage& storage, const std::string& dir) {
+    auto made = storage.create(dir + "/f", Access::buffered);
+    REQUIRE(made.ok());
+    CHECK((*made)->write_at(4, bytes_of("world").data(), 5).ok());
+    CHECK((*made)->write_at(0, bytes_of("hel-").data(), 4).ok());
+    CHECK((*made)->write_at(3, bytes_of("lo").data(), 1).ok());
+    CHECK(*(*made)->size() == 9);
+    auto opened = storage.open(dir + "/f", Access::buffered);
+    REQUIRE(opened.ok());
+    std::string text(5, ' ');
+    for (File* file : {made->get(), opened->get()}) {
+      CHECK(file->read_at(2, reinterpret_cast<std::byte*>(text.data()), 5).ok());
+      CHECK(text == "llwor");
+    }
+    CHECK((*opened)->read_at(9, nullptr, 0).ok());
+  });
+}
+
+TEST_CASE("a read past the end says how many bytes there are and how many were wanted") {
+  on_each([](Storage& storage, const std::string& dir) {
+    write(storage, dir + "/f", "hello");
+    std::byte into[4096];
+    for (const auto access : {Access::buffered, Access::direct}) {
+      auto file = storage.open(dir + "/f", access);
+      REQUIRE(file.ok());
+      const Status s = (*file)->read_at(2, into, 4);
+      CHECK(refused(s, dir + "/f") == Code::io);
+      CHECK(s.message().find("5 bytes are there, 6 are wanted") != std::string::npos);
+      CHECK((*file)->read_at(0, into, 4096).code() == Code::io);
+    }
+  });
+}
+
+TEST_CASE("errors have the code of what happened and name the path") {
+  on_each([](Storage& storage, const std::string& dir) {
+    const std::string none = dir + "/none", file = dir + "/file", folder = dir + "/folder";
+    write(storage, file, "text");
+    REQUIRE(storage.make_dir(folder).ok());
+    write(storage, folder + "/inside", "text");
+    CHECK(refused(storage.open(none, Access::buffered).status(), none) == Code::not_found);
+    CHECK(refused(storage.open(folder, Access::direct).status(), folder) == Code::io);
+    CHECK(refused(storage.create(file, Access::buffered).status(), file) == Code::io);
+    CHECK(refused(storage.create(none + "/x", Access::direct).status(), none + "/x") == Code::not_found);
+    CHECK(refused(storage.list(none).status(), none) == Code::not_found);
+    CHECK(refused(storage.list(file).status(), file) == Code::io);
+    CHECK(refused(storage.rename(none, file), none) == Code::not_found);
+    CHECK(refused(storage.rename(file, folder), file) == Code::io);
+    CHECK(refused(storage.remove(none), none) == Code::not_found);
+    CHECK(refused(storage.remove(folder), folder) == Code::io);
+    CHECK(refused(storage.sync_dir(none), none) == Code::not_found);
+    CHECK(refused(storage.make_dir(file + "/below"), file + "/below") == Code::io);
+    auto reader = storage.open(file, Access::buffered);
+    REQUIRE(reader.ok());
+    CHECK(refused((*reader)->write_at(0, nullptr, 1), file) == Code::io);
+    CHECK(text_in(storage, file) == "text");
+  });
+}
+
+TEST_CASE("folders: made with their parents, listed by name, removed when empty") {
+  on_each([](Storage& storage, const std::string& dir) {
+    CHECK(storage.make_dir(dir + "/a/b").ok());
+    CHECK(storage.make_dir(dir + "/a/b").ok());
+    write(storage, dir + "/a/z", "12345");
+    write(storage, dir + "/a/a", "");
+    CHECK(names_in(storage, dir + "/a") == "a:0 b/ z:5");
+    CHECK(storage.sync_dir(dir + "/a").ok());
+    CHECK(storage.remove(dir + "/a/b").ok());
+    CHECK(storage.remove(dir + "/a/a").ok());
+    CHECK(names_in(storage, dir + "/a") == "z:5");
+    CHECK(storage.rename(dir + "/a", dir + "/c").ok());
+    CHECK(names_in(storage, dir) == "c/");
+    CHECK(text_in(storage, dir + "/c/z") == "12345");
+  });
+}
+
+TEST_CASE("a rename replaces its target; who had opened that still reads it") {
+  on_each([](Storage& storage, const std::string& dir) {
+    write(storage, dir + "/old", "old");
+    write(storage, dir + "/new", "new");
+    auto before = storage.open(dir + "/old", Access::buffered);
+    REQUIRE(before.ok());
+    CHECK(storage.rename(dir + "/new", dir + "/old").ok());
+    CHECK(names_in(storage, dir) == "old:3");
+    CHECK(text_in(storage, dir + "/old") == "new");
+    std::string text(3, ' ');
+    CHECK((*before)->read_at(0, reinterpret_cast<std::byte*>(text.data()), 3).ok());
+    CHECK(text == "old");
+  });
+}
+
+TEST_CASE("write_file replaces a file as a whole and leaves nothing beside it, whatever was left there") {
+  on_each([](Storage& storage, const std::string& dir) {
+    write(storage, dir + "/f.tmp", "what a crash has left");
+    for (const std::string text : {"first", "", "third, and longer"}) {
+      CHECK(write_file(storage, dir + "/f", bytes_of(text)).ok());
+      CHECK(text_in(storage, dir + "/f") == text);
+      CHECK(names_in(storage, dir) == "f:" + std::to_string(text.size()));
+    }
+    CHECK(write_file(storage, dir + "/none/f", bytes_of("x")).code() == Code::not_found);
+  });
+}
+
+TEST_CASE("folder_of: everything before the last slash") {
+  CHECK(folder_of("a/b/c") == "a/b");
+  CHECK(folder_of("/a") == "/");
+  CHECK(folder_of("a") == ".");
+}
+
+TEST_CASE("a direct file takes transfers of any offset, length and address, like a buffered one") {
+  on_each([](Storage& storage, const std::string& dir) {
+    constexpr std::int64_t size = 300'000;
+    auto memory = allocate_host(2 * size);
+    REQUIRE(memory.ok());
+    std::byte* const data = (*memory)->data();
+    std::vector<std::byte> expected(size);
+    auto made = storage.create(dir + "/f", Access::direct);
+    REQUIRE(made.ok());
+    REQUIRE((*made)->write_at(0, expected.data(), size).ok());
+    std::uint64_t draw = 0;
+    const auto random = [&](std::int64_t below) { return static_cast<std::int64_t>(philox(7, draw++, 0)[0] % static_cast<std::uint32_t>(below)); };
+    const auto place = [&](std::int64_t below) { return random(2) ? random(below) : random(below) / storage_alignment * storage_alignment; };
+    for (int round = 0; round < 200; ++round) {
+      const std::int64_t offset = place(size), bytes = std::min(size - offset, place(100'000)), address = place(size);
+      if (round % 2 == 0) {
+        for (std::int64_t i = 0; i < bytes; ++i) data[address + i] = expected[static_cast<std::size_t>(offset + i)] = static_cast<std::byte>(random(256));
+        REQUIRE((*made)->write_at(offset, data + address, bytes).ok());
+      } else {
+        REQUIRE((*made)->read_at(offset, data + address, bytes).ok());
+        REQUIRE(std::equal(data + address, data + address + bytes, expected.begin() + offset));
+      }
+    }
+    REQUIRE((*made)->sync().ok());
+    for (const auto access : {Access::buffered, Access::direct}) {
+      auto file = storage.open(dir + "/f", access);
+      REQUIRE(file.ok());
+      CHECK(*(*file)->size() == size);
+      REQUIRE((*file)->read_at(0, data, size).ok());
+      CHECK(std::equal(data, data + size, expected.begin()));
+    }
+  });
+}
