@@ -16,6 +16,8 @@ struct Checksum {
   std::uint64_t low = 0, high = 0;
   bool operator==(const Checksum&) const = default;
 };
+/// 16 hexadecimal digits.
+std::string hexadecimal(std::uint64_t number);
 /// 32 hexadecimal digits, high half first, as xxhsum -H2 prints it.
 std::string to_string(const Checksum& sum);
 

@@ -14,6 +14,8 @@
 
 namespace troupe::checkpoint {
 
+using troupe::to_string;               // of shapes, which are the standard library's vectors
+
 /// What a tensor is to training.
 enum class TensorKind : std::uint8_t {
   parameter,

@@ -1,7 +1,6 @@
 // Reader: the bytes of a checkpoint, whole blocks only, each checked before anybody sees it.
 #pragma once
 
-#include <map>
 #include <memory>
 
 #include "checkpoint/manifest.h"
@@ -29,6 +28,11 @@ class Reader {
 
  private:
   Reader() = default;
+  /// Reads an extent and checks nothing.
+  Status fetch(const StoredTensor& tensor, const StoredExtent& extent, std::byte* into) const;
+  /// What is to be said of a block that is not what was written.
+  std::string damage(const StoredTensor& tensor, const StoredExtent& extent, std::size_t block) const;
+
   std::string folder_;
   Manifest manifest_;
   std::vector<std::shared_ptr<File>> files_;

@@ -35,6 +35,11 @@ std::int64_t lay_out(std::vector<ShardEntry>& entries);
 /// storage_alignment. Its `__metadata__` has the stamp: {"troupe.job", "troupe.generation", "troupe.step"}.
 std::vector<std::byte> shard_header(const std::vector<ShardEntry>& entries, const Stamp& stamp);
 
+/// The format's word for a dtype: "F32".
+const char* safetensors_dtype(DType dtype);
+/// Readers of safetensors refuse a longer header.
+inline constexpr std::int64_t safetensors_header_bytes = 100'000'000;
+
 /// A tensor as a safetensors header tells it.
 struct SafeTensor {
   std::string name;
@@ -44,7 +49,7 @@ struct SafeTensor {
 };
 struct SafeTensorsHeader {
   std::int64_t data_offset = 0;
-  std::vector<SafeTensor> tensors;     ///< by `begin`
+  std::vector<SafeTensor> tensors;     ///< by (`begin`, `end`)
   std::vector<std::pair<std::string, std::string>> metadata;
 };
 /// Reads and checks the header of any safetensors file, ours or not: lengths, dtypes, shapes that fit their bytes, no

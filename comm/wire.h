@@ -1,4 +1,4 @@
-// Cap'n Proto messages as plain bytes. Included by .cpp files only.
+// Cap'n Proto messages as plain bytes. Included only by .cpp files of targets that link Cap'n Proto.
 #pragma once
 
 #include <capnp/message.h>
@@ -12,7 +12,7 @@
 
 #include "devices/base/status.h"
 
-namespace troupe::runtime {
+namespace troupe {
 
 inline std::vector<std::byte> message_bytes(capnp::MallocMessageBuilder& message) {
   const auto words = capnp::messageToFlatArray(message);
@@ -38,4 +38,4 @@ Expected<Result> read_message(std::span<const std::byte> bytes, const char* what
   }
 }
 
-}  // namespace troupe::runtime
+}  // namespace troupe

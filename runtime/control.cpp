@@ -1,7 +1,7 @@
 #include "runtime/control.h"
 
+#include "comm/wire.h"
 #include "runtime/control.capnp.h"
-#include "runtime/wire.h"
 
 namespace troupe::runtime {
 

@@ -1,7 +1,7 @@
 #include "runtime/plan_io.h"
 
+#include "comm/wire.h"
 #include "runtime/plan.capnp.h"
-#include "runtime/wire.h"
 
 namespace troupe::runtime {
 

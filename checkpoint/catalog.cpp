@@ -1,0 +1,209 @@
+#include "checkpoint/catalog.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+namespace troupe::checkpoint {
+
+namespace {
+
+constexpr const char* claim_name = "claim";
+/// A folder with this end is on its way out: nobody commits there any more.
+constexpr const char* gone = ".gone";
+
+template <class T>
+bool read_number(std::string_view text, T& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+/// The step and generation that a folder's name tells; false if it is no checkpoint's.
+bool read_name(const std::string& name, CatalogEntry& entry) {
+  const auto dot = name.find(".g");
+  if (!name.starts_with("step-") || dot == std::string::npos) return false;
+  return read_number(std::string_view(name).substr(5, dot - 5), entry.step) &&
+         read_number(std::string_view(name).substr(dot + 2), entry.generation) && folder_name(entry.step, entry.generation) == name;
+}
+
+bool has(const std::vector<DirEntry>& entries, const std::string& name) {
+  return std::any_of(entries.begin(), entries.end(), [&](const DirEntry& e) { return !e.folder && e.name == name; });
+}
+
+struct Claim {
+  std::uint64_t job = 0;
+  std::uint32_t generation = 0;
+};
+
+/// What the claim says; nothing (code not_found) where there is none.
+Expected<Claim> read_claim(Storage& storage, const std::string& dir) {
+  const std::string path = dir + "/" + claim_name;
+  TROUPE_ASSIGN(const auto bytes, read_file(storage, path));
+  const auto* first = reinterpret_cast<const char*>(bytes.data());
+  const auto json = nlohmann::json::parse(first, first + bytes.size(), nullptr, false);
+  Claim claim;
+  const auto damaged = [&] { return invalid("'" + path + "' is damaged: remove it if no job writes to '" + dir + "'"); };
+  if (!json.is_object() || !json.contains("job") || !json["job"].is_string() || !json.contains("generation") || !json["generation"].is_number_unsigned())
+    return damaged();
+  const std::string job = json["job"];
+  const auto [end, error] = std::from_chars(job.data(), job.data() + job.size(), claim.job, 16);
+  const auto generation = json["generation"].get<std::uint64_t>();
+  if (error != std::errc() || end != job.data() + job.size() || generation > std::numeric_limits<std::uint32_t>::max()) return damaged();
+  claim.generation = static_cast<std::uint32_t>(generation);
+  return claim;
+}
+
+Status write_claim(Storage& storage, const std::string& dir, const Claim& claim) {
+  const std::string text = nlohmann::json{{"job", hexadecimal(claim.job)}, {"generation", claim.generation}}.dump() + "\n";
+  const auto* first = reinterpret_cast<const std::byte*>(text.data());
+  return write_file(storage, dir + "/" + claim_name, {first, first + text.size()});
+}
+
+/// A folder whose name is durable, and those of its parents that were not there.
+Status make_durable_dir(Storage& storage, const std::string& dir) {
+  std::vector<std::string> missing;
+  for (std::string at = dir; at != "." && at != "/"; at = folder_of(at)) {
+    const auto found = storage.list(at);
+    if (found.ok()) break;
+    if (found.status().code() != Code::not_found) return found.status();
+    missing.push_back(at);
+  }
+  TROUPE_TRY(storage.make_dir(dir));
+  for (const auto& made : missing) TROUPE_TRY(storage.sync_dir(folder_of(made)));
+  return {};
+}
+
+/// A folder of files, with them. Not its name in its parent.
+Status remove_folder(Storage& storage, const std::string& path) {
+  TROUPE_ASSIGN(const auto files, storage.list(path));
+  for (const auto& f : files) TROUPE_TRY(storage.remove(path + "/" + f.name));
+  return storage.remove(path);
+}
+
+}  // namespace
+
+std::string folder_name(std::int64_t step, std::uint32_t generation) {
+  char text[64];
+  std::snprintf(text, sizeof text, "step-%08lld.g%u", static_cast<long long>(step), generation);
+  return text;
+}
+
+std::string shard_name(std::int32_t rank) {
+  char text[64];
+  std::snprintf(text, sizeof text, "shard-%05d.safetensors", rank);
+  return text;
+}
+
+Expected<std::vector<CatalogEntry>> Catalog::entries() const {
+  const auto names = storage_.list(dir_);
+  if (names.status().code() == Code::not_found) return std::vector<CatalogEntry>();
+  if (!names.ok()) return names.status();
+  std::vector<CatalogEntry> entries;
+  for (const auto& name : *names) {
+    CatalogEntry entry{.folder = name.name};
+    if (!name.folder || !read_name(name.name, entry)) continue;
+    const auto files = storage_.list(path(name.name));
+    if (files.status().code() == Code::not_found) continue;   // somebody has removed it since
+    if (!files.ok()) return files.status();
+    entry.committed = has(*files, manifest_name);
+    entries.push_back(std::move(entry));
+  }
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return std::tie(a.generation, a.step) < std::tie(b.generation, b.step); });
+  return entries;
+}
+
+Expected<Manifest> Catalog::manifest(const std::string& folder) const {
+  const std::string name = path(folder) + "/" + manifest_name;
+  TROUPE_ASSIGN(const auto bytes, read_file(storage_, name));
+  auto manifest = decode_manifest(bytes);
+  if (!manifest.ok()) return manifest.status().in("'" + name + "'");
+  if (const Stamp& stamp = manifest->stamp; folder_name(stamp.step, stamp.generation) != folder)
+    return invalid("'" + name + "' is the manifest of " + folder_name(stamp.step, stamp.generation));
+  return manifest;
+}
+
+Expected<Stamp> Catalog::claim(std::uint64_t job, std::uint64_t fresh) {
+  TROUPE_TRY(make_durable_dir(storage_, dir_));
+  const auto claimed = read_claim(storage_, dir_);
+  if (!claimed.ok() && claimed.status().code() != Code::not_found) return claimed.status();
+  TROUPE_ASSIGN(const auto all, entries());
+  std::uint32_t last = claimed.ok() ? claimed->generation : 0;
+  for (const auto& entry : all) last = std::max(last, entry.generation);
+  if (last == std::numeric_limits<std::uint32_t>::max()) return invalid("'" + dir_ + "' has had " + std::to_string(last) + " generations: use another folder");
+  const Claim mine{job != 0 ? job : claimed.ok() ? claimed->job : fresh, last + 1};
+  TROUPE_TRY(write_claim(storage_, dir_, mine));
+  return Stamp{mine.job, mine.generation, 0};
+}
+
+Expected<std::vector<std::string>> Catalog::clean(std::uint32_t mine) const {
+  std::vector<std::string> removed;
+  TROUPE_ASSIGN(const auto all, entries());
+  for (const auto& entry : all) {
+    if (entry.committed || entry.generation >= mine) continue;
+    // First out of reach of a process that does not know yet that it is superseded and is about to commit there.
+    TROUPE_TRY(storage_.rename(path(entry.folder), path(entry.folder + gone)));
+    removed.push_back(entry.folder);
+  }
+  const auto names = storage_.list(dir_);
+  if (names.status().code() == Code::not_found) return removed;
+  if (!names.ok()) return names.status();
+  for (const auto& name : *names) {
+    CatalogEntry ignored;
+    const auto stem = name.name.substr(0, name.name.rfind(gone));
+    if (name.folder && name.name == stem + gone && read_name(stem, ignored)) TROUPE_TRY(remove_folder(storage_, path(name.name)));
+  }
+  TROUPE_TRY(storage_.sync_dir(dir_));
+  return removed;
+}
+
+Status Catalog::commit(const Manifest& manifest) {
+  const std::string folder = path(folder_name(manifest.stamp.step, manifest.stamp.generation));
+  TROUPE_TRY(validate(manifest).in("the manifest of '" + folder + "'"));
+  TROUPE_ASSIGN(const auto files, storage_.list(folder));
+  for (const auto& f : manifest.files) {
+    const auto there = std::find_if(files.begin(), files.end(), [&](const DirEntry& e) { return e.name == f.name; });
+    if (there == files.end()) return {Code::not_found, "'" + folder + "/" + f.name + "' is not there"};
+    if (there->bytes != f.bytes)
+      return invalid("'" + folder + "/" + f.name + "' has " + std::to_string(there->bytes) + " bytes, " + std::to_string(f.bytes) + " were written");
+  }
+  TROUPE_TRY(storage_.sync_dir(folder));   // the shards' names before the one that vouches for them
+  TROUPE_ASSIGN(const auto claim, read_claim(storage_, dir_));
+  if (claim.job != manifest.stamp.job || claim.generation != manifest.stamp.generation)
+    return invalid("'" + dir_ + "' belongs to generation " + std::to_string(claim.generation) + " of job " + hexadecimal(claim.job) +
+                   ": generation " + std::to_string(manifest.stamp.generation) + " of job " + hexadecimal(manifest.stamp.job) + " commits nothing there");
+  Status status = write_file(storage_, folder + "/" + manifest_name, encode(manifest));
+  if (status.ok()) status = storage_.sync_dir(dir_);
+  if (!status.ok() && !has(files, manifest_name)) (void)storage_.remove(folder + "/" + manifest_name);   // there, but it may not survive
+  return status;
+}
+
+Status Catalog::remove(const std::string& folder) {
+  const std::string manifest = path(folder) + "/" + manifest_name;
+  const Status status = storage_.remove(manifest);
+  if (!status.ok() && status.code() != Code::not_found) return status;
+  if (status.ok()) TROUPE_TRY(storage_.sync_dir(path(folder)));
+  TROUPE_TRY(remove_folder(storage_, path(folder)));
+  return storage_.sync_dir(dir_);
+}
+
+Expected<std::vector<std::string>> Catalog::prune(const Retention& retention) {
+  TROUPE_ASSIGN(const auto all, entries());
+  std::vector<std::string> removed;
+  std::int64_t kept = 0;
+  for (auto entry = all.rbegin(); entry != all.rend(); ++entry) {
+    if (!entry->committed) continue;
+    if (kept < std::max<std::int64_t>(retention.keep, 1)) {
+      kept += manifest(entry->folder).ok();   // one that cannot be read stands for nothing, and is not ours to remove
+    } else if (retention.every <= 0 || entry->step % retention.every != 0) {
+      removed.push_back(entry->folder);
+    }
+  }
+  std::reverse(removed.begin(), removed.end());
+  for (const auto& folder : removed) TROUPE_TRY(remove(folder));
+  return removed;
+}
+
+}  // namespace troupe::checkpoint
