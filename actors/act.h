@@ -58,12 +58,14 @@ struct Report {
     loss,                              ///< a microbatch's part of the loss that is minimised
     norm,                              ///< a parameter's gradient: [column, row lo, row hi, sum of squares] of tree nodes of its rows
     digest,                            ///< a parameter's bits; `name` is NAME|EXTENT
+    shard,                             ///< a place's part of a checkpoint: see actors/writer.h
   };
   Kind kind = Kind::value;
   std::string name;
   std::int64_t step = 0;
   std::int32_t microbatch = -1;
   std::vector<double> values;
+  std::vector<std::byte> bytes;        ///< shard only
 };
 using ReportSink = std::function<void(std::uint16_t program, Report)>;
 

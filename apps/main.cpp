@@ -74,8 +74,9 @@ std::string describe(const CLI::App& cli, const CLI::ParseError& error) {
   return error.what();
 }
 
-void common(CLI::App& command, JobArguments& a) {
-  command.add_option("config", a.config_path, "configuration, such as apps/configs/quickstart.toml")->required();
+/// Answers the option of the configuration's path.
+CLI::Option* common(CLI::App& command, JobArguments& a) {
+  auto* config = command.add_option("config", a.config_path, "configuration, such as apps/configs/quickstart.toml")->required();
   command.add_option("--mesh", a.mesh, "dp=2,pp=2; a dp width per stage: dp=2/1,pp=2");
   command.add_option("--zero", a.zero, "ZeRO stage over dp: 1 divides the optimizer's state, 2 reduced gradients too, 3 parameters too")->check(whole_number(0));
   command.add_option("--costs", a.costs, "costs of kernels and links, as troupe calibrate wrote them (default: those of this machine, if there are)");
@@ -85,6 +86,16 @@ void common(CLI::App& command, JobArguments& a) {
       ->check(positive_number())->type_name("SCALE");
   command.add_option("--set", a.overrides, "section.key=value, instead of what the configuration says (repeatable)")
       ->allow_extra_args(false);
+  return config;
+}
+
+/// The options of `train` that are about checkpoints. Answers that of --resume.
+CLI::Option* checkpoint_options(CLI::App& train, JobArguments& a) {
+  train.add_option("--checkpoint-every", a.checkpoint_every, "save a checkpoint every so many steps, and at the end (0: none)")->check(whole_number(0));
+  train.add_option("--checkpoint-dir", a.checkpoint_dir, "folder of checkpoints (default: checkpoints in the output folder)");
+  train.add_option("--keep", a.keep, "how many checkpoints stay")->check(whole_number(1));
+  return train.add_option("--resume", a.resume, "go on from a checkpoint: its folder, or a folder of checkpoints (default: latest, in --checkpoint-dir)")
+      ->expected(0, 1)->type_name("[DIR|latest]");
 }
 
 }  // namespace
@@ -100,7 +111,8 @@ int main(int argc, char** argv) {
   cli.require_subcommand(1);
   cli.set_version_flag("--version", TROUPE_VERSION);
   auto* train = cli.add_subcommand("train", "Train a language model on this machine, one worker process per place");
-  common(*train, a);
+  common(*train, a)->required(false);
+  auto* resume = checkpoint_options(*train, a);
   train->add_option("--data", a.data, "training text: plain, .gz or .dz");
   train->add_option("--threads", a.threads, "threads of each worker's compute stream")->check(whole_number(1));
   train->add_option("--steps", a.steps, "stop after so many steps (the learning rate's horizon is schedule.steps)")->check(whole_number(0));
@@ -140,7 +152,12 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "troupe: %s (see troupe --help)\n", describe(cli, e).c_str());
     return troupe::runtime::exit_usage;
   }
-  if (a.out.empty()) {
+  a.resumes = resume->count() > 0;
+  if (train->parsed() && a.config_path.empty() && !a.resumes) {
+    std::fprintf(stderr, "troupe: name a configuration, such as apps/configs/quickstart.toml, or a checkpoint with --resume (see troupe train --help)\n");
+    return troupe::runtime::exit_usage;
+  }
+  if (a.out.empty() && !a.config_path.empty()) {
     const auto slash = a.config_path.find_last_of('/');
     auto name = a.config_path.substr(slash == std::string::npos ? 0 : slash + 1);
     a.out = "runs/" + name.substr(0, name.rfind(".toml"));

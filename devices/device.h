@@ -68,6 +68,8 @@ class Device {
   virtual ~Device() = default;
   /// 4 KiB-aligned memory, zeroed. Error: `exhausted` with the number of bytes.
   virtual Expected<std::unique_ptr<Buffer>> allocate(std::size_t bytes) = 0;
+  /// The same in host memory that this device copies to and from fast: pinned where it is not the host itself.
+  virtual Expected<std::unique_ptr<Buffer>> allocate_pinned(std::size_t bytes) { return allocate(bytes); }
   /// A new stream with `threads` threads for each task.
   virtual std::unique_ptr<Stream> create_stream(const std::string& name, int threads) = 0;
 };

@@ -14,6 +14,7 @@
 #include <set>
 
 #include "devices/cpu/cpu_device.h"
+#include "devices/files/file_storage.h"
 #include "devices/host_memory.h"
 #include "runtime/launcher.h"
 #include "runtime/local_plan.h"
@@ -40,14 +41,21 @@ class Job {
  public:
   Job(const Plan& plan, JobOptions options)
       : plan_(plan), options_(std::move(options)),
-        session_(plan_, options_.session, [this](Rank to, const ToWorker& m) { send(to, m); }) {}
+        session_(plan_, session_options(), [this](Rank to, const ToWorker& m) { send(to, m); }) {}
 
   JobResult run() {
     result_.places.resize(plan_.workers());
     block_signals();
-    if (Status s = start(); !s.ok()) end(s, exit_worker);
+    if (Status s = begin_checkpoints(); !s.ok()) end(s, exit_checkpoint);
+    else if (s = start(); !s.ok()) end(s, exit_worker);
     last_message_ = clock::now();
     while (!over_) turn();
+    // What all workers have written is committed, however the job ends.
+    if (checkpoints_)
+      if (Status s = checkpoints_->finish(); !s.ok() && result_.status.ok()) {
+        result_.status = std::move(s);
+        result_.exit_code = exit_checkpoint;
+      }
     // A worker that is told to go ends at once, or as soon as its transport is open: killed there, it would leave
     // shared memory behind. One that hangs is killed.
     launcher_.finish(result_.status.ok() ? 2000 : 500);
@@ -71,9 +79,28 @@ class Job {
     ::sigprocmask(SIG_SETMASK, &old_signals_, nullptr);
   }
 
-  Status start() {
+  SessionOptions session_options() {
+    SessionOptions s = options_.session;
+    s.snapshot = [this](std::int64_t version) { return checkpoints_ && checkpoints_->wants(version); };
+    s.on_skipped = [this](std::int64_t version) { checkpoints_->skipped(version); };
+    s.on_shards = [this](std::int64_t version, const std::vector<Report>& reports) { checkpoints_->shards(version, reports); };
+    return s;
+  }
+
+  static std::uint64_t fresh_number() {
     std::random_device random;
-    const std::uint64_t job = static_cast<std::uint64_t>(random()) << 32 | random();
+    return static_cast<std::uint64_t>(random()) << 32 | random();
+  }
+
+  Status begin_checkpoints() {
+    if (options_.checkpoint.dir.empty()) return {};
+    disk_ = device_.create_stream("checkpoints", 1);
+    checkpoints_ = std::make_unique<Checkpoints>(plan_, options_.checkpoint, options_.session.steps, storage_, *disk_);
+    return checkpoints_->begin(fresh_number());
+  }
+
+  Status start() {
+    const std::uint64_t job = fresh_number();
     for (Rank r = 0; r < plan_.workers(); ++r) {
       const auto i = static_cast<std::size_t>(r);
       TROUPE_TRY(launcher_.start(i < options_.prefixes.size() ? options_.prefixes[i] : std::vector<std::string>{}));
@@ -87,6 +114,8 @@ class Job {
     hello.throttle = options_.throttle;
     hello.paced = options_.paced;
     hello.run_kernels = options_.run_kernels;
+    if (checkpoints_) hello.save = checkpoints_->target();
+    hello.restore = options_.checkpoint.restore;
     const auto cores = options_.pin ? usable_cores() : std::vector<int>{};
     for (Rank r = 0; r < plan_.workers(); ++r) {
       hello.rank = r;
@@ -150,6 +179,8 @@ class Job {
     if (over_) return;
     for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
       if (workers[r].exited && broken_.count(r) && !stopped_.count(r)) return died(r);   // all it said is read
+    if (checkpoints_)
+      if (Status s = checkpoints_->poll(); !s.ok()) return end(std::move(s), exit_checkpoint);
     if (options_.give_up)
       if (Status s = options_.give_up(); !s.ok()) return end(std::move(s), exit_output);
     const auto now = clock::now();
@@ -227,7 +258,7 @@ class Job {
         pending_rank_ = r;
         pending_until_ = clock::now() + std::chrono::milliseconds(700);
       } else {
-        end(with_log(r, s), session_.diverged() ? exit_diverged : exit_worker);
+        end(with_log(r, s), session_.diverged() ? exit_diverged : s.code() == Code::damaged ? exit_checkpoint : exit_worker);
       }
     }
   }
@@ -257,6 +288,11 @@ class Job {
 
   const Plan& plan_;
   JobOptions options_;
+  SteadyClock clock_;
+  CpuDevice device_{clock_, {}};
+  FileStorage storage_;
+  std::unique_ptr<Stream> disk_;
+  std::unique_ptr<Checkpoints> checkpoints_;   // goes before the stream
   Session session_;
   Launcher launcher_;
   JobResult result_;
@@ -278,7 +314,7 @@ Status check_memory(const Plan& plan, std::int64_t bytes_max) {
   std::int64_t need = 0;
   for (Rank r = 0; r < plan.workers(); ++r) {
     TROUPE_ASSIGN(const LocalPlan local, local_plan(plan, r));
-    need += local.pool_bytes;
+    need += local.pool_bytes + local.arena_bytes;
   }
   const auto have = bytes_max > 0 ? static_cast<std::size_t>(bytes_max) : available_host_bytes();
   if (static_cast<std::size_t>(need) <= have) return {};
@@ -303,6 +339,9 @@ Status check_cores(const Plan& plan, int threads) {
 
 Status App::check(const Plan& plan, const JobOptions& options) const {
   TROUPE_TRY(verify(plan));
+  if (options.checkpoint.dir.empty() != (plan.snapshot_slots() == 0))
+    return invalid(plan.snapshot_slots() == 0 ? "the job has a folder for checkpoints, and its plan takes none: see CompileOptions::snapshots"
+                                              : "the plan takes checkpoints, and the job has no folder for them: see JobOptions::checkpoint");
   TROUPE_TRY(check_memory(plan, options.memory_bytes_max));
   return options.pin ? check_cores(plan, options.threads) : Status{};
 }

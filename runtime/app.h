@@ -13,6 +13,7 @@
 
 #include "actors/user_actor.h"
 #include "devices/base/trace.h"
+#include "runtime/checkpoints.h"
 #include "runtime/exit_codes.h"
 #include "runtime/session.h"
 
@@ -20,6 +21,7 @@ namespace troupe::runtime {
 
 struct JobOptions {
   SessionOptions session;
+  CheckpointOptions checkpoint;            ///< for plans with CompileOptions::snapshots; where to begin for any
   int threads = 1;                         ///< of each worker's compute stream
   std::string tls;                         ///< UCX transports; empty: its choice
   std::vector<std::string> net_devices;    ///< UCX network device per rank; empty: its choice

@@ -15,6 +15,9 @@ struct CompileOptions {
   std::int32_t zero = 0;                     ///< ZeRO stage (Rajbhandari et al., 2020): 1 divides optimizer state over dp, 2 reduced
                                              ///< gradients as well, 3 parameters too
   std::uint64_t seed = 0;
+  /// Versions of parameters and optimizer state that every place has room for in host memory, to be written to disk while
+  /// training goes on (the arena); 0: no checkpoint can be taken.
+  std::int32_t snapshots = 0;
   CostModel costs;
 };
 

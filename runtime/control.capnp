@@ -4,7 +4,7 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("troupe::runtime::wire");
 
-struct Report { kind @4 :UInt8; name @0 :Text; step @1 :Int64; microbatch @2 :Int32; values @3 :List(Float64); }
+struct Report { kind @4 :UInt8; name @0 :Text; step @1 :Int64; microbatch @2 :Int32; values @3 :List(Float64); bytes @5 :Data; }
 struct Span {
   row @0 :Text; name @1 :Text; beginNs @2 :Int64; endNs @3 :Int64; step @4 :Int64; microbatch @5 :Int32;
   flowIn @6 :UInt64; flowOut @7 :UInt64;
@@ -18,6 +18,7 @@ struct ToWorker {
       plan @0 :Data; rank @1 :Int32; job @2 :UInt64; generation @3 :UInt32; threads @4 :Int32;
       tls @5 :Text; netDevice @6 :Text; traceFirst @7 :Int64; paced @8 :Float64; runKernels @9 :Bool;
       traceSteps @27 :Int64; cores @28 :List(Int32); throttle @29 :List(Throttle);
+      saveDir @30 :Text; saveJob @31 :UInt64; saveGeneration @32 :UInt32; restore @33 :Text;
     }
     connect @10 :List(Address);
     begin :group { step @11 :Int64; readers @12 :UInt32; }

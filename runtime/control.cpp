@@ -27,6 +27,7 @@ void put(wire::Report::Builder b, const Report& r) {
   b.setMicrobatch(r.microbatch);
   auto values = b.initValues(static_cast<unsigned>(r.values.size()));
   for (unsigned i = 0; i < r.values.size(); ++i) values.set(i, r.values[i]);
+  if (!r.bytes.empty()) b.setBytes(data(r.bytes));
 }
 void put(wire::Throttle::Builder b, const comm::Throttle& t) {
   b.setA(t.a);
@@ -35,7 +36,7 @@ void put(wire::Throttle::Builder b, const comm::Throttle& t) {
   b.setBytesPerSecond(t.bytes_per_second);
 }
 Report get(wire::Report::Reader r) {
-  Report report{static_cast<Report::Kind>(r.getKind()), r.getName().cStr(), r.getStep(), r.getMicrobatch(), {}};
+  Report report{static_cast<Report::Kind>(r.getKind()), r.getName().cStr(), r.getStep(), r.getMicrobatch(), {}, bytes(r.getBytes())};
   for (auto v : r.getValues()) report.values.push_back(v);
   return report;
 }
@@ -63,6 +64,10 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    for (unsigned i = 0; i < m.cores.size(); ++i) cores.set(i, m.cores[i]);
                    auto throttle = h.initThrottle(static_cast<unsigned>(m.throttle.size()));
                    for (unsigned i = 0; i < m.throttle.size(); ++i) put(throttle[i], m.throttle[i]);
+                   h.setSaveDir(m.save.dir);
+                   h.setSaveJob(m.save.job);
+                   h.setSaveGeneration(m.save.generation);
+                   h.setRestore(m.restore);
                  },
                  [&](const Connect& m) {
                    auto list = b.initConnect(static_cast<unsigned>(m.addresses.size()));
@@ -170,6 +175,8 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
                     h.getNetDevice().cStr(), {h.getTraceFirst(), h.getTraceSteps()}, h.getPaced(), h.getRunKernels(), {}};
         for (auto core : h.getCores()) hello.cores.push_back(core);
         for (auto t : h.getThrottle()) hello.throttle.push_back({t.getA(), t.getB(), t.getLatencyNs(), t.getBytesPerSecond()});
+        hello.save = {h.getSaveDir().cStr(), h.getSaveJob(), h.getSaveGeneration()};
+        hello.restore = h.getRestore().cStr();
         return hello;
       }
       case wire::ToWorker::CONNECT: {

@@ -21,6 +21,14 @@ namespace troupe::runtime {
 using actors::ProgramMask;
 using actors::Report;
 
+/// Where a job keeps its checkpoints, and who it is there (checkpoint/catalog.h).
+struct CheckpointTarget {
+  std::string dir;                     ///< empty: it keeps none
+  std::uint64_t job = 0;               ///< stays when it is resumed
+  std::uint32_t generation = 0;
+  bool operator==(const CheckpointTarget&) const = default;
+};
+
 /// First words to a worker process: who it is and what it runs.
 struct Hello {
   std::vector<std::byte> plan;
@@ -34,6 +42,8 @@ struct Hello {
   bool run_kernels = true;             ///< paced only: whether kernels compute besides passing time
   std::vector<std::int32_t> cores;     ///< to keep to: one for each compute thread, then those that no worker computes on; empty: any
   std::vector<comm::Throttle> throttle;   ///< slower links than there are; empty: none
+  CheckpointTarget save;
+  std::string restore;                 ///< folder of the checkpoint to begin from; empty: initial values
 };
 struct Connect { std::map<Rank, std::string> addresses; };
 struct BeginRun { std::int64_t step = 0; ProgramMask readers = 0; };

@@ -26,8 +26,8 @@ bool Graph::check_program(const std::string& reader, const std::vector<Value>& i
 
 std::int32_t Graph::program(const std::string& name, ProgramSpec spec) {
   if (spec.microbatches < 1) fail("program '" + name + "': microbatches must be at least 1");
-  if (name.empty() || name == "digest" || std::find(programs_.begin(), programs_.end(), name) != programs_.end())
-    fail("program '" + name + "': choose another name (each once; 'digest' is Troupe's own)");
+  if (name.empty() || name == "digest" || name == "snapshot" || std::find(programs_.begin(), programs_.end(), name) != programs_.end())
+    fail("program '" + name + "': choose another name (each once; 'digest' and 'snapshot' are Troupe's own)");
   if (programs_.size() == 31) fail("program '" + name + "' is one too many: a graph has at most 31");
   programs_.push_back(name);
   program_specs_.push_back(spec);

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "devices/base/check.h"
 #include "placement/tree.h"
 #include "runtime/round_boxing.h"
+#include "runtime/saved_parts.h"
 
 namespace troupe::runtime {
 
@@ -75,6 +77,8 @@ class Localizer {
   }
 
   void make_channels() {
+    std::optional<SavedParts> saved;
+    if (plan_.snapshot_slots() > 0) saved.emplace(plan_);
     const std::int32_t sums = plan_.trains ? plan_.grad_copies(local_.stage, local_.dp_index) : 1;
     channel_at_.assign(role_->channels.size(), -1);
     for (std::size_t i = 0; i < role_->channels.size(); ++i) {
@@ -84,6 +88,10 @@ class Localizer {
       l.slots = c.slots;
       l.copy_bytes = c.bytes;
       l.slot_bytes = c.bytes * (c.sums_lanes() ? sums : plan_.copies(*role_, c, local_.dp_index));
+      if (c.kind == PlanChannel::Kind::snapshot) {
+        std::vector<checkpoint::ShardEntry> entries;
+        l.copy_bytes = l.slot_bytes = saved->entries(rank_, role_->actors[c.writer], entries);
+      }
       for (const auto& r : c.readers)
         if (actor_at_[r.actor] >= 0)
           l.readers.push_back({actor_at_[r.actor], r.port, static_cast<std::uint16_t>(role_->actors[r.actor].program), false});
@@ -347,6 +355,7 @@ class Localizer {
       case Kind::parameter: return m.parameters;
       case Kind::gathered: return m.gathered;
       case Kind::go: case Kind::commit: case Kind::feed: case Kind::turn: return m.control;
+      case Kind::snapshot: return m.arena;
     }
     return m.control;
   }
@@ -377,6 +386,9 @@ class Localizer {
         bytes = placed.insert({pc.ring, pc.buffer}).second ? shared.bytes : 0;
         if (bytes > 0) shared.offset = take(bytes, page);
         c.offset = shared.offset + pc.buffer_offset;
+      } else if (pc.kind == PlanChannel::Kind::snapshot) {
+        c.offset = local_.arena_bytes;
+        local_.arena_bytes += bytes;
       } else {
         c.offset = take(bytes, bytes >= page ? page : tensor_alignment);
       }

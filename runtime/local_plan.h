@@ -16,7 +16,7 @@ struct LocalChannel {
   std::int64_t copy_bytes = 0;         ///< of each of the slot's copies (see Plan::copies): what one holds of its tensors
   std::int64_t slot_bytes = 0;
   std::int32_t slots = 1;
-  std::int64_t offset = 0;             ///< of slot 0 in the worker's pool
+  std::int64_t offset = 0;             ///< of slot 0 in the worker's pool; a snapshot's: in the arena
   std::vector<actors::Reader> readers; ///< of channels that the conductor writes
 };
 
@@ -37,9 +37,9 @@ struct LocalActor {
 /// Bytes by purpose, at one place.
 struct MemoryUse {
   std::int64_t parameters = 0, gathered = 0, gradients = 0, optimizer = 0, stash = 0, activations = 0, boundary = 0,
-               scratch = 0, staging = 0, control = 0;
+               scratch = 0, staging = 0, control = 0, arena = 0;   // arena: host memory, whatever the device
   std::int64_t total() const {
-    return parameters + gathered + gradients + optimizer + stash + activations + boundary + scratch + staging + control;
+    return parameters + gathered + gradients + optimizer + stash + activations + boundary + scratch + staging + control + arena;
   }
 };
 
@@ -54,6 +54,7 @@ struct LocalPlan {
   std::int64_t scratch_offset = 0;     ///< of the compute stream
   std::int64_t scratch_bytes = 0;
   std::int64_t pool_bytes = 0;
+  std::int64_t arena_bytes = 0;        ///< host memory from which checkpoints are written
   MemoryUse memory;
   std::vector<std::int32_t> closers;   ///< per program: actors that close its step here
 };
@@ -65,7 +66,7 @@ Expected<LocalPlan> local_plan(const Plan& plan, Rank rank);
 /// (placement/tree.h) are the terms, each place's extent of `to` the result.
 BoxingGroup lane_group(const Plan& plan, std::int32_t gradient, std::int32_t to, Rank self);
 
-/// Index of the parameter state of a local update actor: byte offsets of its params' moments, in order.
+/// Byte offsets of the moments of an update actor's params, in order; the second follows the first.
 std::vector<std::int64_t> state_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total);
 
 }  // namespace troupe::runtime

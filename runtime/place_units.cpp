@@ -114,6 +114,10 @@ Expected<Staged> place(const Graph& graph, const CompileOptions& options) {
   plan.program_specs = graph.program_specs();
   plan.programs.push_back("digest");
   plan.program_specs.push_back({});
+  if (options.snapshots > 0) {
+    plan.programs.push_back("snapshot");
+    plan.program_specs.push_back({});
+  }
   plan.trains = graph.trains();
   plan.hyper = graph.hyper();
   plan.lanes = options.lanes;

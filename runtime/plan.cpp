@@ -22,6 +22,7 @@ const char* to_string(PlanChannel::Kind kind) {
     case PlanChannel::Kind::sum: return "sum";
     case PlanChannel::Kind::gathered: return "gathered";
     case PlanChannel::Kind::turn: return "turn";
+    case PlanChannel::Kind::snapshot: return "snapshot";
   }
   return "?";
 }
@@ -35,8 +36,20 @@ const char* to_string(PlanActor::Kind kind) {
     case PlanActor::Kind::update: return "update";
     case PlanActor::Kind::digest: return "digest";
     case PlanActor::Kind::sum: return "sum";
+    case PlanActor::Kind::snapshot: return "snapshot";
+    case PlanActor::Kind::writer: return "writer";
   }
   return "?";
+}
+
+const char* stream_of(PlanActor::Kind kind) {
+  switch (kind) {
+    case PlanActor::Kind::exchange: case PlanActor::Kind::sum: return "comm";
+    case PlanActor::Kind::user: return "host";
+    case PlanActor::Kind::snapshot: return "snapshot";
+    case PlanActor::Kind::writer: return "disk";
+    default: return "compute";
+  }
 }
 
 std::int32_t Plan::workers() const {
@@ -57,6 +70,13 @@ std::int32_t Plan::stage_of(Rank rank) const {
 std::int32_t Plan::program(const std::string& name) const {
   const auto it = std::find(programs.begin(), programs.end(), name);
   return it == programs.end() ? -1 : static_cast<std::int32_t>(it - programs.begin());
+}
+
+std::int32_t Plan::snapshot_slots() const {
+  for (const auto& role : roles)
+    for (const auto& c : role.channels)
+      if (c.kind == PlanChannel::Kind::snapshot) return c.slots;
+  return 0;
 }
 
 std::vector<std::int32_t> Plan::stages_on(std::int32_t mesh) const {

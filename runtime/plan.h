@@ -41,7 +41,8 @@ struct PlanChannel {
     part,                            ///< ZeRO 2: a place's share of a round's lane sums, as they arrive
     sum,                             ///< ... and what they add up to
     gathered,                        ///< ZeRO 3: parameters while a unit needs them
-    turn                             ///< no bytes: a buffer of a ring is free for its next channel
+    turn,                            ///< no bytes: a buffer of a ring is free for its next channel
+    snapshot                         ///< what a place saves of a group: its slots lie in the host arena (LocalPlan)
   };
   Kind kind = Kind::activation;
   std::string name;                ///< feed: the name that the session knows
@@ -98,12 +99,12 @@ struct PlanParamRef {
 };
 
 struct PlanActor {
-  enum class Kind : std::uint8_t { segment, user, exchange, norm, update, digest, sum };
+  enum class Kind : std::uint8_t { segment, user, exchange, norm, update, digest, sum, snapshot, writer };
   Kind kind = Kind::segment;
   std::string name;
   std::int32_t program = 0;
   Rate rate = Rate::microbatch;
-  std::string stream;              ///< "compute", "comm" or "host"
+  std::string stream;              ///< "compute", "comm", "host", "snapshot" or "disk": see stream_of
   std::int32_t priority = 0;
   std::uint32_t run = 0;
   Pass pass = Pass::forward;
@@ -123,6 +124,8 @@ struct PlanActor {
   bool operator==(const PlanActor&) const = default;
 };
 const char* to_string(PlanActor::Kind kind);
+/// The stream that actors of a kind run on.
+const char* stream_of(PlanActor::Kind kind);
 
 /// A boxing that places execute together.
 struct PlanExchange {
@@ -185,6 +188,8 @@ struct Plan {
   /// The stage of a rank; -1 if it has none.
   std::int32_t stage_of(Rank rank) const;
   std::int32_t program(const std::string& name) const;
+  /// Versions of the parameters that the arenas hold for checkpoints at the same time; 0: none can be taken.
+  std::int32_t snapshot_slots() const;
   /// The stages whose places a mesh has, ascending.
   std::vector<std::int32_t> stages_on(std::int32_t mesh) const;
   /// True for a part of a unit that all stages share (Graph::shared_unit).

@@ -29,6 +29,7 @@ const char* look(const PlanActor& a) {
     case PlanActor::Kind::update: return "shape=house, fillcolor=\"#bfe3c0\"";
     case PlanActor::Kind::digest: return "shape=note, fillcolor=\"#e4e4e4\"";
     case PlanActor::Kind::sum: return "shape=invtriangle, fillcolor=\"#d9c8ef\"";
+    case PlanActor::Kind::snapshot: case PlanActor::Kind::writer: return "shape=cylinder, fillcolor=\"#e4e4e4\"";
   }
   return "";
 }

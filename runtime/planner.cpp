@@ -20,6 +20,7 @@ Status Planner::run() {
   TROUPE_TRY(make_channels());
   make_credits();
   TROUPE_TRY(make_parameters());
+  if (snapshots_ > 0) make_snapshots();
   make_rings();
   make_control();
   fill_operands();

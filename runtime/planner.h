@@ -37,8 +37,8 @@ using Ends = std::map<std::int32_t, Where>;
 
 class Planner {
  public:
-  Planner(const Graph& g, Plan& plan, Lowered low, std::int32_t depths, std::int32_t zero)
-      : g_(g), plan_(plan), low_(std::move(low)), depths_(depths), zero_(zero) {}
+  Planner(const Graph& g, Plan& plan, Lowered low, std::int32_t depths, const CompileOptions& options)
+      : g_(g), plan_(plan), low_(std::move(low)), depths_(depths), zero_(options.zero), snapshots_(options.snapshots) {}
   Status run();
 
  private:
@@ -136,6 +136,10 @@ class Planner {
   void reduce_by_lanes(const Group& group, const Ends& writers, PlanChannel grads,
                        const std::vector<std::pair<std::size_t, std::int32_t>>& uses, Ends& norm, Ends& update, Found& found);
 
+  // checkpoints: planner_snapshots.cpp
+  /// On each stage a snapshot of every group of parameters, and one writer that takes them to disk.
+  void make_snapshots();
+
   // rings: planner_rings.cpp
   /// Few buffers that many channels use one after the other, in the order in which a pass needs them.
   void make_rings();
@@ -162,6 +166,7 @@ class Planner {
   Lowered low_;
   std::int32_t depths_;                                        // virtual stages
   std::int32_t zero_;
+  std::int32_t snapshots_;                                     // slots of the arena
   std::vector<Pass> pass_;                                     // per lowered node
   std::vector<Ends> node_actor_;                               // lowered node -> its actors (boxing: the receiving ends)
   std::map<std::int32_t, Ends> exchange_source_;               // boxing node -> its sending ends

@@ -168,12 +168,22 @@ void Planner::finish_actor(const PlanRole& role, PlanActor& a, double passes) {
     const double lanes = passes_per_act(fold_schedule(plan_.lanes_for(0)), true) * static_cast<double>(plan_.copies(role, parts, 0));
     a.cost_s = plan_.costs.kernel_s("add_into", 0, lanes * static_cast<double>(parts.bytes));
   }
+  if (a.kind == PlanActor::Kind::snapshot || a.kind == PlanActor::Kind::writer) {
+    // Parameters and two moments, read and written once; the disk's rate is a guess until somebody measures disks.
+    constexpr double disk_bytes_per_s = 1e9;
+    double bytes = 0;
+    auto parameters = [&](const PlanActor& snapshot) { bytes += 3 * static_cast<double>(role.channels[snapshot.in[0]].bytes) / static_cast<double>(plan_.dp_width(role.stage)); };
+    if (a.kind == PlanActor::Kind::snapshot) parameters(a);
+    else
+      for (auto c : a.in) parameters(role.actors[role.channels[c].writer]);
+    a.cost_s = a.kind == PlanActor::Kind::snapshot ? plan_.costs.kernel_s("snapshot", 0, 2 * bytes) : bytes / disk_bytes_per_s;
+  }
   // A step of a program is over at a place when every actor that nobody there waits for is done.
   a.closes_step = a.kind != PlanActor::Kind::update;
   for (auto c : a.out)
     for (const auto& r : role.channels[c].readers)
       if (role.actors[r.actor].program == a.program && role.channels[c].kind != PlanChannel::Kind::turn) a.closes_step = false;
-  if (a.kind == PlanActor::Kind::digest)
+  if (a.kind == PlanActor::Kind::digest || a.kind == PlanActor::Kind::snapshot)
     for (const auto& t : role.channels[a.in[0]].tensors)
       for (std::size_t p = 0; p < plan_.params.size(); ++p)
         if (plan_.params[p].stored() == t)

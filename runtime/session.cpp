@@ -30,7 +30,8 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
 }  // namespace
 
 Session::Session(const Plan& plan, SessionOptions options, Send send)
-    : plan_(plan), options_(std::move(options)), send_(std::move(send)) {
+    : plan_(plan), options_(std::move(options)), send_(std::move(send)), committed_(options_.first_step),
+      snapshot_(plan.program("snapshot")), arena_slots_(plan.snapshot_slots()) {
   for (std::size_t p = 0; p < plan_.programs.size(); ++p) {
     votes_.push_back(std::vector<bool>(plan_.workers(), false));
     for (Rank r = 0; r < plan_.workers(); ++r) {
@@ -55,7 +56,16 @@ std::vector<std::int32_t> Session::readers_of(std::int64_t version) const {
     for (const auto& name : options_.readers(version))
       if (const auto p = plan_.program(name); p > 0) out.push_back(p);
   if (version == options_.steps) out.push_back(plan_.program("digest"));
+  if (snapshot_ >= 0 && version > options_.first_step && options_.snapshot && options_.snapshot(version)) {
+    if (admits(version)) out.push_back(snapshot_);
+    else if (options_.on_skipped) options_.on_skipped(version);
+  }
   return out;
+}
+
+bool Session::admits(std::int64_t version) const {
+  const auto under_way = std::count_if(open_.begin(), open_.end(), [&](const auto& o) { return o.first.first == snapshot_; });
+  return under_way < arena_slots_ || version == options_.steps;
 }
 
 ProgramMask Session::mask(const std::vector<std::int32_t>& programs) {
@@ -84,10 +94,11 @@ void Session::go(std::int32_t program, std::int64_t step) {
 }
 
 void Session::begin() {
-  const auto readers = plan_.trains ? readers_of(0) : std::vector<std::int32_t>{0};
-  to_all(BeginRun{0, mask(readers)});
-  start_readers(readers, 0);
-  for (std::int64_t s = 0; s < std::min<std::int64_t>(2, options_.steps); ++s) go(0, s);
+  const auto first = options_.first_step;
+  const auto readers = plan_.trains ? readers_of(first) : std::vector<std::int32_t>{0};
+  to_all(BeginRun{first, mask(readers)});
+  start_readers(readers, first);
+  for (std::int64_t s = first; s < std::min(first + 2, options_.steps); ++s) go(0, s);
   check_finished();
 }
 
@@ -157,14 +168,12 @@ Status Session::complete(Key key, Open open) {
     TROUPE_TRY(commit(step, open));
   } else if (plan_.programs[program] == "digest") {
     TROUPE_TRY(digest(open));
-  } else if (options_.on_closed) {
+  } else if (program == snapshot_ ? bool(options_.on_shards) : bool(options_.on_closed)) {
     std::vector<Report> reports;
     for (auto& [rank, place] : open.places)
       for (auto& r : place.reports) reports.push_back(std::move(r));
-    std::stable_sort(reports.begin(), reports.end(), [](const Report& a, const Report& b) {
-      return std::tie(a.name, a.microbatch) < std::tie(b.name, b.microbatch);
-    });
-    options_.on_closed(plan_.programs[program], step, reports);
+    if (program == snapshot_) options_.on_shards(step, reports);
+    else close_program(program, step, std::move(reports));
   }
   if (program == 0 && !plan_.trains) {
     // Without training a commit hands the same parameters on to the next step.
@@ -173,6 +182,13 @@ Status Session::complete(Key key, Open open) {
   }
   check_finished();
   return fed_;
+}
+
+void Session::close_program(std::int32_t program, std::int64_t step, std::vector<Report> reports) {
+  std::stable_sort(reports.begin(), reports.end(), [](const Report& a, const Report& b) {
+    return std::tie(a.name, a.microbatch) < std::tie(b.name, b.microbatch);
+  });
+  options_.on_closed(plan_.programs[program], step, reports);
 }
 
 Status Session::commit(std::int64_t step, const Open& vote) {

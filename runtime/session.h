@@ -4,7 +4,10 @@
 //
 //   SE-1  a step commits once, after the vote of every place that votes;
 //   SE-2  version v + 1 is made from version v and the commit of step v: nobody runs two commits ahead;
-//   SE-3  numbers that many places report are combined in an order that no topology changes (NU-2).
+//   SE-3  numbers that many places report are combined in an order that no topology changes (NU-2);
+//   SE-4  whether a version is snapshotted is decided once, with the commit that makes it, and only if every place's arena
+//         has a free slot for it: each place holds those versions whose writers have not all closed. The last version
+//         always is: nobody waits behind it.
 #pragma once
 
 #include <functional>
@@ -28,7 +31,8 @@ struct StepResult {
 };
 
 struct SessionOptions {
-  std::int64_t steps = 1;                        ///< run steps [0, steps)
+  std::int64_t first_step = 0;                   ///< version of the parameters that the places begin with
+  std::int64_t steps = 1;                        ///< run steps [first_step, steps)
   double clip = 0;                               ///< global norm; 0: off
   double loss_divisor = 1;                       ///< tokens of a step
   std::function<double(std::int64_t step)> lr;   ///< of each step
@@ -36,6 +40,11 @@ struct SessionOptions {
   std::function<std::vector<std::string>(std::int64_t version)> readers;
   std::function<void(const std::string& program, std::int64_t version)> on_started;   ///< one of these begins
   std::function<void(const StepResult&)> on_step;
+  /// Whether a checkpoint of this version is wanted, if the plan can take any; and: there was no room for it.
+  std::function<bool(std::int64_t version)> snapshot;
+  std::function<void(std::int64_t version)> on_skipped;
+  /// All places have written what they have of a version, or failed to: their Report::Kind::shard, by rank.
+  std::function<void(std::int64_t version, const std::vector<Report>&)> on_shards;
   /// A program other than training has closed: its reports, ordered by (name, microbatch).
   std::function<void(const std::string& program, std::int64_t step, const std::vector<Report>&)> on_closed;
   /// The payload of microbatch m of a feed; `last` is the report of microbatch m - 1 that the feed waits for
@@ -58,6 +67,7 @@ class Session {
   bool diverged() const { return diverged_; }
   /// One hash over all logical parameters in name order, the same on any topology; empty before the end.
   const std::string& params_hash() const { return params_hash_; }
+  /// The newest version: steps done, those before first_step included.
   std::int64_t committed() const { return committed_; }
   /// Who has not closed which step yet: what a process that cannot make progress says.
   std::string waits_for() const;
@@ -74,6 +84,8 @@ class Session {
   void to_all(const ToWorker& message);
   /// The programs that read a version of the parameters.
   std::vector<std::int32_t> readers_of(std::int64_t version) const;
+  /// SE-4.
+  bool admits(std::int64_t version) const;
   static ProgramMask mask(const std::vector<std::int32_t>& programs);
   /// Those of them that run once on it: all but training.
   void start_readers(const std::vector<std::int32_t>& programs, std::int64_t version);
@@ -84,6 +96,7 @@ class Session {
   Status report(Rank from, const EarlyReport& message);
   Status close(Rank from, const Closed& message);
   Status complete(Key key, Open open);
+  void close_program(std::int32_t program, std::int64_t step, std::vector<Report> reports);
   Status commit(std::int64_t step, const Open& vote);
   Status digest(const Open& vote);
   void check_finished();
@@ -94,6 +107,7 @@ class Session {
   std::map<Key, Open> open_;
   std::vector<std::vector<bool>> votes_;      // per program, per rank
   std::int64_t committed_ = 0;                // steps
+  const std::int32_t snapshot_, arena_slots_; // the program, -1 if there is none
   bool digested_ = false, finished_ = false, diverged_ = false;
   Status fed_;                                // what is wrong with what options.feed gave
   std::string params_hash_;

@@ -40,6 +40,7 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
     if (on_step) on_step(r);
   };
   Status failure;
+  Rank ready = 0;
   struct Place {
     std::unique_ptr<comm::Transport> transport;
     std::unique_ptr<SimDevice> device;
@@ -66,13 +67,17 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
     env.user_actors = &user_actors;
     env.job = 1;
     env.run_kernels = options.run_kernels;
+    env.storage = options.storage;
+    env.save = options.save;
+    env.restore = options.restore;
     env.send = [&, r](FromWorker message) {
-auto fold = [&](std::uint64_t word) { run.digest = (run.digest ^ word) * 0x100000001b3ull; };
+      auto fold = [&](std::uint64_t word) { run.digest = (run.digest ^ word) * 0x100000001b3ull; };
       fold(static_cast<std::uint64_t>(loop.now_ns()));
       fold(static_cast<std::uint64_t>(r));
       for (std::byte b : encode(message)) fold(static_cast<std::uint64_t>(b));
       loop.at(loop.now_ns() + control_ns, [&, r, message = std::move(message)] {
-        if (failure.ok()) failure = session.handle(r, message);
+        if (std::holds_alternative<Ready>(message) && ++ready == plan.workers()) session.begin();
+        else if (failure.ok()) failure = session.handle(r, message);
       });
     };
     auto worker = Worker::create(plan, r, std::move(env));
@@ -82,7 +87,8 @@ auto fold = [&](std::uint64_t word) { run.digest = (run.digest ^ word) * 0x10000
     }
     place.worker = *std::move(worker);
   }
-  if (failure.ok()) session.begin();
+  if (failure.ok())
+    for (auto& p : places) p.worker->start();
   std::uint64_t picks = 0;
   auto drain = [&] {
     while (scheduler.has_job()) {

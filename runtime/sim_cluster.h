@@ -13,6 +13,9 @@ struct SimClusterOptions {
   std::uint64_t seed = 0;              ///< orders runnable actors and jitters the network; 0: first come, no jitter
   int threads = 1;                     ///< ignored by the simulated device; kept for symmetry
   bool run_kernels = true;
+  Storage* storage = nullptr;          ///< for plans with snapshots, and to restore from
+  CheckpointTarget save;
+  std::string restore;
 };
 
 struct SimRun {

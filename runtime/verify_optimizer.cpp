@@ -13,10 +13,11 @@ Status OptimizerCheck::check(const PlanActor& a) {
                                      [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::commit; });
   if (commits != (a.kind == Kind::update ? 1 : 0))
     return refuse(name + "has " + std::to_string(commits) + " commit ports");
-  if (a.out.size() != (a.kind == Kind::update ? 1 : 0))
+  const bool reads = a.kind == Kind::digest || a.kind == Kind::snapshot;
+  if (a.out.size() != (a.kind == Kind::update || a.kind == Kind::snapshot ? 1 : 0))
     return refuse(name + "writes " + std::to_string(a.out.size()) + " channels");
   if (a.gathers()) TROUPE_TRY(check_gather(a));
-  if (a.kind == Kind::digest && (a.in.size() != 1 || in(a, 0).kind != PlanChannel::Kind::parameter))
+  if (reads && (a.in.size() != 1 || in(a, 0).kind != PlanChannel::Kind::parameter))
     return refuse(name + "does not read one channel of parameters");
   for (const auto& ref : a.params) {
     if (!among(ref.param, plan_.params.size()) || !holds_here(plan_.params[ref.param].tensor))
@@ -30,7 +31,7 @@ Status OptimizerCheck::check(const PlanActor& a) {
     }
     if (a.kind == Kind::update && a.gathers() != (p.share >= 0 && !p.stored_as_share))
       return refuse(name + (a.gathers() ? "gathers" : "does not gather") + " the shares of parameter '" + p.name + "'");
-    if (ref.grads.empty() != (a.kind == Kind::digest))
+    if (ref.grads.empty() != reads)
       return refuse("'" + a.name + "' has no gradient of parameter '" + p.name + "'");
     TROUPE_TRY(check_gradients(a, ref));
   }
@@ -103,6 +104,9 @@ Status OptimizerCheck::check_params() const {
       return refuse("parameter '" + param.name + "' lies in " + std::to_string(homes) + " channels");
     const auto index = static_cast<std::int32_t>(p);
     const int norms = references(PlanActor::Kind::norm, index), updates = references(PlanActor::Kind::update, index);
+    const int snapshots = references(PlanActor::Kind::snapshot, index), wanted = homes > 0 && plan_.program("snapshot") > 0 ? 1 : 0;
+    if (snapshots != wanted)
+      return refuse("parameter '" + param.name + "' has " + std::to_string(snapshots) + " snapshots; it needs " + std::to_string(wanted));
     if (norms != updates || norms > 1)   // none: no loss depends on it
       return refuse("parameter '" + param.name + "' has " + std::to_string(norms) + " norms and " +
                     std::to_string(updates) + " updates");

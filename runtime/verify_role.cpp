@@ -36,15 +36,18 @@ class RoleCheck {
         case PlanActor::Kind::norm:
         case PlanActor::Kind::update:
         case PlanActor::Kind::digest:
+        case PlanActor::Kind::snapshot:
           TROUPE_TRY(optimizer_.check(a));
           if (a.gathers()) ++ends_[a.exchange];
           break;
         case PlanActor::Kind::segment:
         case PlanActor::Kind::user:
+        case PlanActor::Kind::writer:
           if (!a.params.empty()) return refuse("'" + a.name + "' updates a parameter and is no optimizer");
       }
     }
     TROUPE_TRY(check_exchange_ends());
+    TROUPE_TRY(check_writer());
     return optimizer_.check_params();
   }
 
@@ -66,7 +69,7 @@ class RoleCheck {
   Status check_basics(const PlanActor& a) const {
     using Kind = PlanActor::Kind;
     const std::string name = "actor '" + a.name + "' ";
-    if (a.kind > Kind::sum || !known(a.rate) || !sensible(a.cost_s))
+    if (a.kind > Kind::writer || !known(a.rate) || !sensible(a.cost_s))
       return refuse(name + "has a kind, rate or cost that this version does not know");
     if (!among(a.program, plan_.programs.size())) return refuse("'" + a.name + "' belongs to no program");
     if (a.pass > Pass::weights || !among(a.depth, static_cast<std::size_t>(plan_.stages * plan_.pipeline.chunks)))
@@ -76,11 +79,12 @@ class RoleCheck {
     if (a.in.empty() && a.out.empty()) return refuse(name + "has no port: nothing says when it acts");
     if (a.in.empty() && a.kind != Kind::exchange)
       return refuse(name + "has no input: nothing says of which step it acts");
-    const char* stream = a.kind == Kind::exchange || a.kind == Kind::sum ? "comm" : a.kind == Kind::user ? "host" : "compute";
+    const char* stream = stream_of(a.kind);
     if (a.stream != stream)
       return refuse(name + "is on stream '" + a.stream + "'; " + to_string(a.kind) + " actors run on '" + stream + "'");
     const bool optimizer = a.kind == Kind::norm || a.kind == Kind::update, digest = a.kind == Kind::digest;
-    if ((optimizer || digest) && a.rate != Rate::step)
+    const bool saves = a.kind == Kind::snapshot || a.kind == Kind::writer;
+    if ((optimizer || digest || saves) && a.rate != Rate::step)
       return refuse("imbalance: '" + a.name + "' acts once per microbatch; " + to_string(a.kind) +
                     " actors act once per step");
     if ((a.rate == Rate::lane_round || a.rate == Rate::round) && a.kind != Kind::exchange && (a.kind != Kind::sum || a.rate == Rate::round))
@@ -88,7 +92,8 @@ class RoleCheck {
     if (a.rate == Rate::lane || (a.kind == Kind::sum && a.rate != Rate::lane_round))
       return refuse("imbalance: '" + a.name + "' acts at a rate that is not of its kind, " + to_string(a.kind));
     const std::int32_t digests = plan_.program("digest");
-    if (((optimizer || a.kind == Kind::sum) && a.program != 0) || digest != (a.program == digests))
+    const bool own_program = digest == (a.program == digests) && saves == (a.program == plan_.program("snapshot"));
+    if (((optimizer || a.kind == Kind::sum) && a.program != 0) || !own_program)
       return refuse(name + "belongs to program '" + plan_.programs[a.program] + "', where there is no " +
                     to_string(a.kind));
     for (const auto* ports : {&a.in, &a.out})
@@ -111,7 +116,7 @@ class RoleCheck {
     const PlanChannel& c = role_.channels[id];
     if (c.slots < 1 || c.slots > count_max)
       return refuse(c, "has " + std::to_string(c.slots) + " slots; it needs at least 1");
-    if (!known(c.rate) || c.kind > PlanChannel::Kind::turn)
+    if (!known(c.rate) || c.kind > PlanChannel::Kind::snapshot)
       return refuse(c, "has a rate or kind that this version does not know");
     if (!among(c.program, plan_.programs.size())) return refuse(c, "belongs to no program");
     if (c.writer >= 0) {
@@ -202,6 +207,7 @@ class RoleCheck {
         (w->kind != PlanActor::Kind::segment || w->rate != Rate::microbatch || w->program != 0 ||
          (c.rate != Rate::step && c.rate != Rate::lane)))
       return refuse(c, "accumulates gradients, and '" + w->name + "' is no segment that makes some per microbatch");
+    if (c.kind == Kind::snapshot || (w && w->kind == PlanActor::Kind::snapshot)) TROUPE_TRY(check_snapshot(c));
     if (w) return {};
     const bool commit = c.kind == Kind::commit, feed = c.kind == Kind::feed;
     if (feed != (c.rate == Rate::microbatch))
@@ -220,6 +226,15 @@ class RoleCheck {
     for (const auto& r : c.readers)
       if (const PlanActor& a = role_.actors[r.actor]; (a.kind == PlanActor::Kind::update) != commit)
         return refuse(c, "is read by '" + a.name + "'; update actors, and only they, wait for 'commit'");
+    return {};
+  }
+
+  /// What a snapshot fills one writer takes to disk; what it takes of memory each place knows (SavedParts).
+  Status check_snapshot(const PlanChannel& c) const {
+    const bool proper = c.kind == PlanChannel::Kind::snapshot && c.writer >= 0 && role_.actors[c.writer].kind == PlanActor::Kind::snapshot &&
+                        c.readers.size() == 1 && role_.actors[c.readers[0].actor].kind == PlanActor::Kind::writer && c.rate == Rate::step;
+    if (!proper || !c.tensors.empty() || c.bytes != 0 || c.slots != plan_.snapshot_slots())
+      return refuse(c, "is no snapshot's: one of those writes it, a writer reads it, and all have as many slots");
     return {};
   }
 
@@ -321,6 +336,19 @@ class RoleCheck {
       }
     }
     return {};
+  }
+
+  /// All that a place saves is one shard.
+  Status check_writer() const {
+    std::int64_t writers = 0;
+    for (const auto& a : role_.actors) {
+      if (a.kind != PlanActor::Kind::writer) continue;
+      ++writers;
+      for (auto id : a.in)
+        if (role_.channels[id].kind != PlanChannel::Kind::snapshot) return refuse("writer '" + a.name + "' reads what is no snapshot");
+      if (!a.out.empty() || !a.ops.empty()) return refuse("writer '" + a.name + "' has an output or an op");
+    }
+    return writers > 1 ? refuse("has " + std::to_string(writers) + " writers of checkpoints; one is possible") : Status{};
   }
 
   /// An end of an exchange brings what its stage has of the moved tensors, and has a place for what it gets.

@@ -8,10 +8,16 @@
 #include "actors/lane_sum.h"
 #include "actors/optimizer.h"
 #include "actors/segment.h"
+#include "actors/snapshot.h"
 #include "actors/update_then_gather.h"
+#include "actors/writer.h"
+#include "checkpoint/cut.h"
+#include "devices/base/check.h"
 #include "devices/base/philox.h"
 #include "devices/parallel.h"
 #include "runtime/conductor.h"
+#include "runtime/restore.h"
+#include "runtime/saved_parts.h"
 #include "runtime/verify.h"
 
 namespace troupe::runtime {
@@ -22,7 +28,8 @@ struct Worker::Impl {
   Plan plan;
   LocalPlan local;
   WorkerEnv env;
-  std::unique_ptr<Buffer> pool;
+  std::unique_ptr<Buffer> pool, arena;
+  std::vector<std::int64_t> state_at;   // per parameter: its moments in the pool; -1: it is not here, or not trained
   std::map<std::string, std::unique_ptr<Stream>> streams;
   std::vector<caf::actor> actors;
   caf::actor conductor;
@@ -38,13 +45,16 @@ struct Worker::Impl {
 
   Status build();
   Status check_ops() const;
+  void place_state();
   void initialise_parameters();
+  RestorePlaces restore_places() const;
   Expected<std::shared_ptr<actors::Executor>> executor(const LocalActor& a);
   ConductorSpec conductor_spec();
 
   PortMemory memory(std::int32_t local_channel) const {
     const LocalChannel& c = local.channels[local_channel];
-    return {pool->data() + c.offset, c.slot_bytes};
+    const bool host = plan_channel(local_channel).kind == PlanChannel::Kind::snapshot;
+    return {(host ? arena : pool)->data() + c.offset, c.slot_bytes};
   }
   std::vector<PortMemory> memories(const std::vector<std::int32_t>& channels) const {
     std::vector<PortMemory> out;
@@ -94,6 +104,8 @@ struct Worker::Impl {
   std::unique_ptr<actors::Body> norm_body(const LocalActor& a);
   std::unique_ptr<actors::Body> update_body(const LocalActor& a);
   std::unique_ptr<actors::Body> digest_body(const LocalActor& a);
+  std::unique_ptr<actors::Body> snapshot_body(const LocalActor& a);
+  Expected<std::unique_ptr<actors::Body>> writer_body(const LocalActor& a);
   Expected<std::unique_ptr<actors::Body>> user_body(const LocalActor& a);
   std::shared_ptr<actors::Executor> communicator(const LocalActor& a);
 };
@@ -213,19 +225,11 @@ std::unique_ptr<actors::Body> Worker::Impl::norm_body(const LocalActor& a) {
 
 std::unique_ptr<actors::Body> Worker::Impl::update_body(const LocalActor& a) {
   const PlanActor& pa = plan_actor(a);
-  std::int64_t before = 0;
-  for (const auto& other : local.actors) {
-    if (&other == &a) break;
-    if (plan_actor(other).kind == PlanActor::Kind::update) state_offsets(plan, local.rank, plan_actor(other), before);
-  }
-  std::int64_t total = before;
-  const auto offsets = state_offsets(plan, local.rank, pa, total);
   std::vector<actors::ParamPart> parts;
   std::int32_t commit_port = -1;
   for (std::size_t i = 0; i < a.in.size(); ++i)
     if (plan_channel(a.in[i]).kind == PlanChannel::Kind::commit) commit_port = static_cast<std::int32_t>(i);
-  for (std::size_t i = 0; i < pa.params.size(); ++i) {
-    const auto& ref = pa.params[i];
+  for (const auto& ref : pa.params) {
     const PlanParam& p = plan.params[ref.param];
     actors::ParamPart part;
     part.name = p.name;
@@ -234,12 +238,12 @@ std::unique_ptr<actors::Body> Worker::Impl::update_body(const LocalActor& a) {
     for (const auto& use : ref.grads) part.grads.push_back({use.port, plan_channel(a.in[use.port]).offsets[use.index]});
     part.param_offset = plan_channel(a.out[0]).offsets[ref.index] +
                         (part.extent.empty() ? 0 : offset_in(part.extent, stored) * size_of(plan.tensors[p.tensor].dtype));
-    part.state_offset = offsets[i];
+    part.state_offset = state_at[static_cast<std::size_t>(ref.param)];
     part.decay = p.decay;
     parts.push_back(std::move(part));
   }
   return std::make_unique<actors::UpdateBody>(std::move(parts), memories(a.in), commit_port, memory(a.out[0]),
-                                              pool->data() + local.state_offset, pool->data() + local.scratch_offset, plan.hyper);
+                                              pool->data(), pool->data() + local.scratch_offset, plan.hyper);
 }
 
 std::unique_ptr<actors::Body> Worker::Impl::digest_body(const LocalActor& a) {
@@ -252,6 +256,43 @@ std::unique_ptr<actors::Body> Worker::Impl::digest_body(const LocalActor& a) {
     parts.push_back({std::move(name), std::move(v), plan_channel(a.in[0]).offsets[ref.index]});
   }
   return std::make_unique<actors::DigestBody>(std::move(parts), memory(a.in[0]), sink());
+}
+
+std::unique_ptr<actors::Body> Worker::Impl::snapshot_body(const LocalActor& a) {
+  const PlanActor& pa = plan_actor(a);
+  std::vector<checkpoint::ShardEntry> entries;
+  SavedParts(plan).entries(local.rank, pa, entries);
+  std::vector<actors::SnapshotCopy> copies;
+  for (const auto& e : entries) {
+    const auto ref = std::find_if(pa.params.begin(), pa.params.end(), [&](const auto& r) { return plan.params[r.param].name == e.parameter; });
+    const PlanParam& p = plan.params[ref->param];
+    const bool moment = e.kind != checkpoint::TensorKind::parameter;
+    const Extent whole = plan.extent(!moment ? p.stored() : p.share >= 0 ? p.share : p.tensor, local.rank);
+    ASSERT(contiguous_in(e.extent, whole), e.parameter, e.extent, whole);   // rows of what lies here
+    std::int64_t from = offset_in(e.extent, whole) * size_of(e.dtype);
+    if (!moment) from += plan_channel(a.in[0]).offsets[ref->index];
+    else from += state_at[static_cast<std::size_t>(ref->param)] + (e.kind == checkpoint::TensorKind::second_moment ? whole.elements() * size_of(e.dtype) : 0);
+    copies.push_back({moment, from, e.offset, e.bytes()});
+  }
+  return std::make_unique<actors::SnapshotBody>(std::move(copies), memory(a.in[0]), pool->data(), memory(a.out[0]));
+}
+
+Expected<std::unique_ptr<actors::Body>> Worker::Impl::writer_body(const LocalActor& a) {
+  if (!env.storage || env.save.dir.empty()) return invalid("the plan takes checkpoints, and the job has no folder for them");
+  actors::WriterSpec spec;
+  spec.storage = env.storage;
+  spec.dir = env.save.dir;
+  spec.stamp = {env.save.job, env.save.generation, 0};
+  spec.rank = local.rank;
+  spec.in = memories(a.in);
+  const SavedParts saved(plan);
+  std::int64_t before = 0;
+  for (auto c : a.in) {
+    const auto end = saved.entries(local.rank, role().actors[plan_channel(c).writer], spec.entries);
+    spec.bytes.push_back(end - before);
+    before = end;
+  }
+  return std::unique_ptr<actors::Body>(std::make_unique<actors::WriterBody>(std::move(spec), sink()));
 }
 
 Expected<std::unique_ptr<actors::Body>> Worker::Impl::user_body(const LocalActor& a) {
@@ -303,6 +344,11 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalAc
     case PlanActor::Kind::update: body = update_body(a); break;
     case PlanActor::Kind::digest: body = digest_body(a); break;
     case PlanActor::Kind::sum: body = sum_body(a); break;
+    case PlanActor::Kind::snapshot: body = snapshot_body(a); break;
+    case PlanActor::Kind::writer: {
+      TROUPE_ASSIGN(body, writer_body(a));
+      break;
+    }
     case PlanActor::Kind::user: {
       TROUPE_ASSIGN(body, user_body(a));
       break;
@@ -314,6 +360,29 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalAc
   if (pa.stream == "compute") on_stream = std::make_shared<Metered>(std::move(on_stream), busy_ns, nullptr);
   if (!pa.gathers()) return on_stream;
   return std::shared_ptr<actors::Executor>(std::make_shared<actors::UpdateThenGather>(std::move(on_stream), communicator(a)));
+}
+
+void Worker::Impl::place_state() {
+  state_at.assign(plan.params.size(), -1);
+  std::int64_t total = 0;
+  for (const auto& a : local.actors) {
+    if (plan_actor(a).kind != PlanActor::Kind::update) continue;
+    const auto offsets = state_offsets(plan, local.rank, plan_actor(a), total);
+    for (std::size_t i = 0; i < offsets.size(); ++i)
+      state_at[static_cast<std::size_t>(plan_actor(a).params[i].param)] = local.state_offset + offsets[i];
+  }
+}
+
+RestorePlaces Worker::Impl::restore_places() const {
+  RestorePlaces places{pool->data(), std::vector<std::int64_t>(plan.params.size(), -1), state_at};
+  for (const auto& a : local.actors) {
+    if (plan_actor(a).kind != PlanActor::Kind::update) continue;
+    const PlanChannel& c = plan_channel(a.out[0]);
+    for (std::size_t p = 0; p < plan.params.size(); ++p)
+      if (const auto it = std::find(c.tensors.begin(), c.tensors.end(), plan.params[p].stored()); it != c.tensors.end())
+        places.params[p] = local.channels[a.out[0]].offset + c.offsets[static_cast<std::size_t>(it - c.tensors.begin())];
+  }
+  return places;
 }
 
 void Worker::Impl::initialise_parameters() {
@@ -351,13 +420,20 @@ ConductorSpec Worker::Impl::conductor_spec() {
   return spec;
 }
 
+/// Transfers under way at the same time, each of them mostly waiting.
+constexpr int disk_threads = 4;
+
 Status Worker::Impl::build() {
   TROUPE_TRY(check_ops());
   TROUPE_ASSIGN(pool, env.device->allocate(static_cast<std::size_t>(local.pool_bytes)));
-  initialise_parameters();
+  if (local.arena_bytes > 0) { TROUPE_ASSIGN(arena, env.device->allocate_pinned(static_cast<std::size_t>(local.arena_bytes))); }
+  place_state();
+  if (env.restore.empty()) initialise_parameters();
   streams["compute"] = env.device->create_stream("compute", env.threads);
   streams["comm"] = env.device->create_stream("comm", 1);
   streams["host"] = env.device->create_stream("host", 1);
+  if (local.arena_bytes > 0) streams["snapshot"] = env.device->create_stream("snapshot", 1);
+  if (local.arena_bytes > 0 || !env.restore.empty()) streams["disk"] = env.device->create_stream("disk", disk_threads);
   conductor = env.system->spawn<Conductor>(conductor_spec());
   for (const auto& a : local.actors) {
     auto made = executor(a);
@@ -382,6 +458,20 @@ Expected<std::unique_ptr<Worker>> Worker::create(const Plan& plan, Rank rank, Wo
   std::unique_ptr<Worker> worker(new Worker(std::move(impl)));
   TROUPE_TRY(worker->impl_->build());
   return worker;
+}
+
+void Worker::start() {
+  Impl& impl = *impl_;
+  auto done = [send = impl.env.send](const Status& s) {
+    if (s.ok()) send(Ready{});
+    else send(WorkerFailed{"", s});
+  };
+  if (impl.env.restore.empty()) return done({});
+  if (!impl.env.storage) return done(invalid("there is no storage to restore from"));
+  RestoreEnv env{*impl.env.storage, *impl.env.transport, *impl.env.device, *impl.streams.at("disk"), *impl.streams.at("comm"), {}};
+  env.header.job = impl.env.job;
+  env.header.generation = impl.env.generation;
+  restore(impl.plan, impl.local.rank, impl.env.restore, impl.restore_places(), env, done);
 }
 
 void Worker::handle(ToWorker message) { caf::anon_send(impl_->conductor, SessionSays{std::move(message)}); }

@@ -7,6 +7,7 @@
 
 #include "actors/user_actor.h"
 #include "comm/transport.h"
+#include "devices/base/storage.h"
 #include "devices/device.h"
 #include "runtime/control.h"
 #include "runtime/local_plan.h"
@@ -27,6 +28,9 @@ struct WorkerEnv {
   std::uint64_t job = 0;
   std::uint32_t generation = 1;
   bool run_kernels = true;             ///< false: paced measurements, only time passes
+  Storage* storage = nullptr;          ///< may be null where nothing is saved or restored
+  CheckpointTarget save;               ///< for plans that have snapshots
+  std::string restore;                 ///< folder of the checkpoint to begin from; empty: initial values
   /// To the session. Called from an actor; must not block for long.
   std::function<void(FromWorker)> send;
 };
@@ -36,6 +40,9 @@ class Worker {
   /// Allocates, initialises parameters, spawns actors. Error: memory, an unknown op or actor kind.
   static Expected<std::unique_ptr<Worker>> create(const Plan& plan, Rank rank, WorkerEnv env);
   ~Worker();
+  /// Restores from env.restore, together with all other places, if there is something to restore; then says Ready, or
+  /// WorkerFailed, to the session. Once, before anything else.
+  void start();
   /// A message of the session. Thread-safe. (Hello and Connect are the process's business.)
   void handle(ToWorker message);
   /// Streams idle, network shut, actors gone; then memory may go. Idempotent.

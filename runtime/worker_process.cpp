@@ -16,6 +16,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/thread_alarm.h"
 #include "devices/cpu/time_slice.h"
+#include "devices/files/file_storage.h"
 #include "devices/paced/paced_device.h"
 #include "runtime/app.h"
 #include "runtime/launcher.h"
@@ -159,6 +160,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   if (!hello->cores.empty()) keep_to(hello->cores);   // threads started from here on inherit it
   set_time_slice(message_slice_ns);                   // and this; threads that compute take the usual slices again
   SteadyClock clock;
+  FileStorage storage;
   TraceRecorder trace(hello->trace);
   comm::UcxOptions ucx;
   ucx.rank = hello->rank;
@@ -211,10 +213,13 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     env.job = hello->job;
     env.generation = hello->generation;
     env.run_kernels = hello->run_kernels;
+    env.storage = &storage;
+    env.save = hello->save;
+    env.restore = hello->restore;
     env.send = [&](FromWorker message) { control.send(message); };
     auto worker = Worker::create(*plan, hello->rank, std::move(env));
     if (!worker.ok()) return fail(worker.status());
-    control.send(Ready{});
+    (*worker)->start();
     Heartbeat heartbeat(**worker, control);
     for (;;) {
       auto message = control.next();

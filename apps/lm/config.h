@@ -78,6 +78,20 @@ struct MeshConfig {
   bool operator==(const MeshConfig&) const = default;
 };
 
+struct CheckpointConfig {
+  std::int64_t every = 0;         ///< steps between checkpoints, 0: none
+  std::int64_t keep = 2;          ///< newest ones that stay
+  std::int64_t keep_every = 0;    ///< those of steps that are multiples of it stay as well; 0: none
+  std::int64_t arena = 2;         ///< versions that fit into each worker's host memory until they are on disk
+  std::int64_t max_failures = 5;  ///< in a row; then the job stops
+  bool operator==(const CheckpointConfig&) const = default;
+};
+
+struct DataConfig {
+  std::string fingerprint;  ///< of the text (Corpus::fingerprint): another one is refused; empty: any text will do
+  bool operator==(const DataConfig&) const = default;
+};
+
 struct RunConfig {
   std::int64_t seed = 1;
   std::int64_t threads = 1;  ///< per worker
@@ -91,6 +105,8 @@ struct LmConfig {
   EvalConfig eval;
   SampleConfig sample;
   MeshConfig mesh;
+  CheckpointConfig checkpoint;
+  DataConfig data;
   RunConfig run;
   bool operator==(const LmConfig&) const = default;
 };

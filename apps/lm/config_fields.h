@@ -66,6 +66,14 @@ void each_field(Config& c, Visit&& visit) {
   visit(Key{"mesh.zero", "ZeRO stage: 1 divides the optimizer's state over dp, 2 reduced gradients too, 3 parameters too", 0, 3}, c.mesh.zero);
   visit(Key{"mesh.shared_vocabulary", "all pipeline stages divide embedding and vocabulary projection"}, c.mesh.shared_vocabulary);
 
+  visit(Key{"checkpoint.every", "steps between checkpoints, 0: none", 0, 1e9}, c.checkpoint.every);
+  visit(Key{"checkpoint.keep", "newest checkpoints that stay", 1, 1e9}, c.checkpoint.keep);
+  visit(Key{"checkpoint.keep_every", "checkpoints of steps that are multiples of it stay as well, 0: none", 0, 1e9}, c.checkpoint.keep_every);
+  visit(Key{"checkpoint.arena", "versions of the state that fit into host memory until they are on disk", 1, 64}, c.checkpoint.arena);
+  visit(Key{"checkpoint.max_failures", "failures to save in a row after which the job stops", 1, 1e9}, c.checkpoint.max_failures);
+
+  visit(Key{"data.fingerprint", "of the text, as a checkpoint keeps it: another text is refused"}, c.data.fingerprint);
+
   visit(Key{"run.seed", "seed of every random number", 0, k_any_count}, c.run.seed);
   visit(Key{"run.threads", "threads per worker", 1, 1024}, c.run.threads);
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "apps/lm/permutation.h"
+#include "checkpoint/checksum.h"
 #include "devices/base/check.h"
 #include "devices/base/philox.h"
 
@@ -102,6 +103,16 @@ void Corpus::train_sample(std::int64_t index, std::int32_t* inputs, std::int32_t
 
 void Corpus::eval_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const {
   read(eval_position(index), inputs, targets);
+}
+
+std::string Corpus::fingerprint() const {
+  constexpr std::int64_t pieces = 64, piece = std::int64_t{1} << 20;
+  const auto* text = reinterpret_cast<const std::byte*>(file_.data());
+  const std::string length = std::to_string(file_.size()) + "-";
+  if (file_.size() <= pieces * piece) return length + to_string(checkpoint::checksum(text, file_.size()));
+  std::vector<checkpoint::Checksum> sums;
+  for (std::int64_t i = 0; i < pieces; ++i) sums.push_back(checkpoint::checksum(text + (file_.size() - piece) / (pieces - 1) * i, piece));
+  return length + to_string(checkpoint::checksum(reinterpret_cast<const std::byte*>(sums.data()), static_cast<std::int64_t>(sums.size() * sizeof sums[0])));
 }
 
 }  // namespace troupe::lm

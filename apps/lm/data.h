@@ -39,6 +39,8 @@ class Corpus {
   std::int64_t train_windows() const { return train_windows_; }
   /// Evaluation samples; 0 without an evaluation part.
   std::int64_t eval_windows() const { return eval_windows_; }
+  /// Of the text: its length, and a checksum; of a text above 64 MiB, of 64 pieces of 1 MiB all over it.
+  std::string fingerprint() const;
   std::int64_t train_bytes() const { return train_bytes_; }
   std::int64_t eval_bytes() const { return file_.size() - train_bytes_; }
 

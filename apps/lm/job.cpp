@@ -6,6 +6,7 @@
 #include "apps/lm/planning.h"
 #include "apps/lm/training.h"
 #include "apps/report/files.h"
+#include "devices/files/file_storage.h"
 #include "runtime/plan_text.h"
 #include "runtime/verify.h"
 
@@ -23,12 +24,30 @@ static void warn(const Prepared& p) {
   if (const auto text = mesh_warning(p.mesh, p.config); !text.empty()) std::fprintf(stderr, "troupe: warning: %s\n", text.c_str());
 }
 
-int train_command(const App& app, const JobArguments& a) {
+std::string checkpoint_dir(const JobArguments& a) { return a.checkpoint_dir.empty() ? a.out + "/checkpoints" : a.checkpoint_dir; }
+
+int train_command(const App& app, const JobArguments& arguments) {
+  JobArguments a = arguments;
   int code = exit_ok;
-  auto p = prepare(a, code);
+  FileStorage storage;
+  std::optional<Resume> resume;
+  std::optional<ResumePoint> point;
+  if (a.resumes) {
+    const bool latest = a.resume.empty() || a.resume == "latest";
+    if (latest && a.out.empty() && a.checkpoint_dir.empty())
+      return say(invalid("--resume: name a checkpoint, or a configuration or --out that says where the run is"), exit_usage);
+    auto found = Resume::find(storage, latest ? checkpoint_dir(a) : a.resume);
+    if (!found.ok()) return say(found.status(), exit_checkpoint);
+    resume = *std::move(found);
+    auto first = resume->next();
+    if (!first.ok()) return say(first.status(), exit_checkpoint);
+    point = *std::move(first);
+    if (a.out.empty()) a.out = resume->catalog() + "/..";   // the run that it is of
+  }
+  auto p = prepare(a, code, point ? point->manifest.config : "");
   if (!p.ok()) return say(p.status(), code);
   p->costs.places_per_node = static_cast<std::int32_t>(p->mesh.workers());   // all workers start on this machine
-  return Training(app, a, *std::move(p)).run();
+  return Training(app, a, *std::move(p), std::move(resume), std::move(point)).run();
 }
 
 int plan_command(const App& app, const JobArguments& a) {

@@ -30,11 +30,18 @@ struct JobArguments {
   std::string costs;                       ///< a file; empty: this machine's, if there is one
   std::vector<std::string> throttle;       ///< links, as throttle_spec.h reads them
   double paced = 0;                        ///< > 0: kernels take their predicted time x this, and compute nothing
+  std::int64_t checkpoint_every = -1, keep = -1;   ///< -1: the configuration's
+  std::string checkpoint_dir;              ///< empty: OUT/checkpoints
+  bool resumes = false;
+  std::string resume;                      ///< a folder; empty or "latest": the newest in checkpoint_dir
   int stall_s = 120;
   std::string dot;                         ///< plan
   double tf_ms = -1, tb_ms = -1, tw_ms = -1, hop_ms = 0;   ///< sim
   bool ideal = false;                      ///< sim: unlimited slots and streams
 };
+
+/// Where a run's checkpoints are.
+std::string checkpoint_dir(const JobArguments& arguments);
 
 /// Says on stderr what is wrong; answers the code.
 int say(const Status& status, int code);

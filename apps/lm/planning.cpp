@@ -27,10 +27,13 @@ static Status find_costs(const JobArguments& a, Prepared& p) {
   return {};
 }
 
-Expected<Prepared> prepare(const JobArguments& a, int& code) {
+Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& saved) {
   code = exit_usage;
   Prepared p;
-  TROUPE_ASSIGN(p.config, load_config(a.config_path, a.overrides));
+  TROUPE_ASSIGN(p.config, a.config_path.empty() ? parse_config(saved, "the checkpoint's configuration", a.overrides)
+                                                : load_config(a.config_path, a.overrides));
+  if (a.checkpoint_every >= 0) p.config.checkpoint.every = a.checkpoint_every;
+  if (a.keep >= 0) p.config.checkpoint.keep = a.keep;
   if (!a.mesh.empty()) {
     TROUPE_ASSIGN(const MeshSpec mesh, parse_mesh(a.mesh));
     // The rest of the section is no axis of the mesh.
@@ -65,6 +68,7 @@ Expected<CompileOptions> compile_options(const Prepared& p) {
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
   o.lanes = static_cast<std::int32_t>(p.config.schedule.lanes);
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
+  o.snapshots = p.config.checkpoint.every > 0 ? static_cast<std::int32_t>(p.config.checkpoint.arena) : 0;
   o.costs = p.costs;
   return o;
 }

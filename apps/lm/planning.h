@@ -16,8 +16,8 @@ struct Prepared {
   std::string costs_from = "built-in";     ///< or the file
 };
 
-/// On an error, `code` is the exit code for it.
-Expected<Prepared> prepare(const JobArguments& arguments, int& code);
+/// On an error, `code` is the exit code for it. Without a path in the arguments the configuration is `saved`, a checkpoint's.
+Expected<Prepared> prepare(const JobArguments& arguments, int& code, const std::string& saved = "");
 
 /// Which layouts along model axes the plan takes, and what others would cost.
 Expected<runtime::LayoutChoices> explain_layouts(const runtime::App& app, const Prepared& prepared, bool sample);

@@ -33,11 +33,19 @@ Results::Results(const JobArguments& arguments, const Prepared& prepared, std::i
     : a_(arguments), config_(prepared.config), mesh_(prepared.mesh), costs_from_(prepared.costs_from), tokens_per_step_(tokens_per_step(config_)),
       progress_(clock_, progress_options(arguments.quiet, steps)) {}
 
-Status Results::open(const Plan& plan, const Predicted& predicted) {
+Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t first_step) {
   plan_ = &plan;
+  first_step_ = first_step;
+  progress_.begin_at(first_step);
   predicted_step_s_ = predicted.game.step_s;
   TROUPE_TRY(report::write_file(file("plan.txt"), plan_text(plan, predicted.places, predicted.game)));
-  auto writer = report::MetricsWriter::open(file("metrics.jsonl"));
+  if (first_step > 0) {
+    auto before = report::keep_lines_before(file("metrics.jsonl"), first_step);
+    if (!before.ok()) return before.status();
+    curve_.train = std::move(before->train);
+    curve_.eval = std::move(before->eval);
+  }
+  auto writer = report::MetricsWriter::open(file("metrics.jsonl"), first_step > 0 ? report::MetricsWriter::Mode::append : report::MetricsWriter::Mode::fresh);
   if (!writer.ok()) return writer.status();
   metrics_ = std::make_unique<report::MetricsWriter>(*std::move(writer));
   return {};
@@ -61,7 +69,7 @@ void Results::step(const StepResult& r) {
   m.tokens_per_s = static_cast<double>(tokens_per_step_) / (ms * 1e-3);
   // What a step takes beyond the mean of its workers' computing: waiting for peers and for the commit.
   m.exposed_comm_ms = plan_->workers() > 1 ? std::max(0.0, ms - static_cast<double>(r.busy_ns) * 1e-6) : 0;
-  m.generation = 1;
+  m.generation = generation_;
   // An evaluation of version v runs beside step v and may end after it. Its line comes first, on any machine.
   held_.push_back(m);
   write_held();
@@ -79,13 +87,41 @@ void Results::evaluated(std::int64_t step, const std::vector<Report>& reports) {
   m.tokens = config_.eval.batches * config_.schedule.microbatch * config_.model.seq;
   m.eval_loss = sum / static_cast<double>(m.tokens);
   m.eval_ms = static_cast<double>(clock_.now_ns() - last_ns_) * 1e-6;
-  m.generation = 1;
+  m.generation = generation_;
   keep(metrics_->write(m));
   evaluating_.erase(step);
   write_held();
   curve_.eval.push_back({static_cast<double>(step), m.eval_loss});
   progress_.evaluated(step, m.eval_loss);
   eval_loss_ = m.eval_loss;
+}
+
+void Results::checkpoint(const CheckpointEvent& e) {
+  using Kind = CheckpointEvent::Kind;
+  const std::string of = "checkpoint of step " + std::to_string(e.step);
+  report::CheckpointMetrics m;
+  m.step = e.step;
+  m.bytes = e.bytes;
+  m.generation = generation_;
+  switch (e.kind) {
+    case Kind::committed:
+      m.what = "saved";
+      saved_step_ = e.step;
+      ++saved_;
+      if (!e.status.ok()) progress_.note(of + ": older ones could not be removed: " + e.status.message());
+      break;
+    case Kind::failed:
+      m.what = "failed";
+      m.why = e.status.message();
+      ++failed_;
+      progress_.note(of + " failed (" + std::to_string(e.failures) + " in a row): " + m.why);
+      break;
+    case Kind::skipped:
+      m.what = "skipped";
+      if (skipped_++ == 0) progress_.note(of + " is skipped: the disk does not keep up; training goes on, checkpoints come less often");
+      break;
+  }
+  keep(metrics_->write(m));
 }
 
 void Results::write_held() {
@@ -117,6 +153,9 @@ std::string Results::run_json(const JobResult& result, const Status& status, con
   run["parameters"] = parameter_count(config_.model);
   run["params_hash"] = result.params_hash;
   run["status"] = status.ok() ? "finished" : status.message();
+  if (saved_ + skipped_ + failed_ > 0)
+    run["checkpoints"] = {{"saved", saved_}, {"skipped", skipped_}, {"failed", failed_}, {"newest", saved_step_}};
+  if (first_step_ > 0) run["resumed_at"] = first_step_;
   if (!curve_.train.empty()) run["loss"] = last_loss_;
   if (!curve_.eval.empty()) run["eval_loss"] = eval_loss_;
   for (Rank r = 0; r < static_cast<Rank>(result.places.size()); ++r) {
@@ -155,6 +194,9 @@ void Results::print_summary(const JobResult& result, const std::string& sample) 
     std::printf(", %.1f ms per step (predicted %.1f), %s tokens/s", median, predicted_step_s_ * 1e3,
                 report::count_text(static_cast<double>(tokens_per_step_) / (median * 1e-3)).c_str());
   }
+  if (saved_ + skipped_ + failed_ > 0)
+    std::printf("\n%lld checkpoints saved, %lld skipped, %lld failed; the newest is of step %lld", static_cast<long long>(saved_),
+                static_cast<long long>(skipped_), static_cast<long long>(failed_), static_cast<long long>(saved_step_));
   std::printf("\nparams_hash %s\nmetrics %s, curve %s, plan %s", result.params_hash.c_str(), file("metrics.jsonl").c_str(),
               file("loss.svg").c_str(), file("plan.txt").c_str());
   if (a_.trace.steps > 0) {

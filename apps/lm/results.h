@@ -18,8 +18,11 @@ class Results {
   /// The run ends after `steps` steps.
   Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps);
 
-  /// Writes plan.txt and begins metrics.jsonl.
-  Status open(const runtime::Plan& plan, const Predicted& predicted);
+  /// Writes plan.txt and begins metrics.jsonl; where the run goes on at a step above 0, after the lines of the steps before.
+  Status open(const runtime::Plan& plan, const Predicted& predicted, std::int64_t first_step);
+  /// Of this run: it is in every line of metrics.
+  void generation(std::uint32_t generation) { generation_ = generation; }
+  void checkpoint(const runtime::CheckpointEvent& event);
   /// All workers are built: the first step's time begins.
   void ready() { last_ns_ = clock_.now_ns(); }
   void step(const runtime::StepResult& result);
@@ -57,6 +60,9 @@ class Results {
   std::set<std::int64_t> evaluating_;
   std::deque<report::StepMetrics> held_;
   Status write_error_;
+  std::int64_t generation_ = 1;
+  std::int64_t first_step_ = 0;
+  std::int64_t saved_ = 0, skipped_ = 0, failed_ = 0, saved_step_ = -1;   ///< checkpoints
   report::LossCurve curve_;
   std::vector<double> step_ms_;
   double last_loss_ = 0, eval_loss_ = 0;

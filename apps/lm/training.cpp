@@ -21,17 +21,28 @@ std::vector<std::string> split_words(const std::string& text) {
 
 }  // namespace
 
-Training::Training(const App& app, const JobArguments& a, Prepared prepared)
-    : app_(app), a_(a), p_(std::move(prepared)), steps_(a.steps >= 0 ? a.steps : p_.config.schedule.steps),
-      results_(a, p_, steps_), sampler_(p_.config, a.sample ? a.sample_text : "\n") {}
+Training::Training(const App& app, const JobArguments& a, Prepared prepared, std::optional<Resume> resume, std::optional<ResumePoint> point)
+    : app_(app), a_(a), p_(std::move(prepared)), steps_(a.steps >= 0 ? a.steps : p_.config.schedule.steps), resume_(std::move(resume)),
+      point_(std::move(point)), results_(a, p_, steps_), sampler_(p_.config, a.sample ? a.sample_text : "\n") {}
 
 int Training::run() {
   int code = exit_ok;
   if (const Status s = open(code); !s.ok()) return say(s, code);
   if (const auto warning = mesh_warning(p_.mesh, p_.config); !warning.empty()) results_.note("warning: " + warning);
-  JobOptions options = this->options();
-  options.checked = true;   // by open()
-  const JobResult result = app_.run(plan_, std::move(options));
+  JobResult result;
+  for (;;) {
+    JobOptions options = this->options();
+    options.checked = true;   // by open()
+    result = app_.run(plan_, std::move(options));
+    if (result.status.code() != Code::damaged || !point_) break;
+    // Its manifest was good and its data is not: an older checkpoint, unless the user named this one.
+    resume_->reject(result.status);
+    const Status damaged = result.status;
+    auto older = resume_->next();
+    if (!older.ok()) break;
+    point_ = *std::move(older);
+    if (const Status s = begin_at_point(); !s.ok()) return say(s, exit_usage);
+  }
   results_.end_progress();
   Status s = result.status;
   code = result.exit_code;
@@ -47,16 +58,55 @@ Status Training::open(int& code) {
   code = exit_data;
   if (a_.data.empty()) return invalid("no training text: name one with --data FILE (plain text, .gz or .dz)");
   code = exit_output;
+  TROUPE_TRY(check_folder());
   TROUPE_TRY(report::prepare_output_dir(a_.out));
   code = exit_data;
   TROUPE_ASSIGN(const std::string text, plain_text_path(a_.data, a_.out + "/corpus"));
   TROUPE_ASSIGN(const Corpus corpus, Corpus::open(corpus_options(p_.config, text)));
+  fingerprint_ = corpus.fingerprint();
+  if (const auto& wanted = p_.config.data.fingerprint; !wanted.empty() && wanted != fingerprint_)
+    return invalid("data file '" + a_.data + "' has fingerprint " + fingerprint_ + ", and 'data.fingerprint' is " + wanted +
+                   ": it is not the text that the run began with");
   code = exit_plan;
   TROUPE_ASSIGN(plan_, make_plan(app_, p_, text, a_.sample));
   TROUPE_TRY(app_.check(plan_, options()));
-  TROUPE_ASSIGN(const Predicted predicted, predict(plan_));
+  TROUPE_ASSIGN(predicted_, predict(plan_));
+  if (point_) {
+    code = exit_usage;
+    return begin_at_point();
+  }
   code = exit_output;
-  return results_.open(plan_, predicted);
+  return results_.open(plan_, predicted_, 0);
+}
+
+Status Training::begin_at_point() {
+  const auto& manifest = point_->manifest;
+  TROUPE_ASSIGN(LmConfig saved, parse_config(manifest.config, "the configuration in '" + point_->folder + "'"));
+  LmConfig now = p_.config;
+  now.data.fingerprint = fingerprint_;
+  std::vector<std::string> notes = resume_->notes();
+  TROUPE_TRY(check_resumable(saved, now, notes).in("cannot go on from '" + point_->folder + "'"));
+  first_step_ = manifest.stamp.step;
+  if (first_step_ > steps_)
+    return invalid("'" + point_->folder + "' is of step " + std::to_string(first_step_) + ", and the run is to end after " + std::to_string(steps_) +
+                   ": raise --steps or schedule.steps");
+  TROUPE_TRY(results_.open(plan_, predicted_, first_step_));
+  for (const auto& note : notes) results_.note(note);
+  results_.note("resumed from '" + point_->folder + "', step " + std::to_string(first_step_));
+  return {};
+}
+
+Status Training::check_folder() const {
+  if (p_.config.checkpoint.every == 0 || point_) return {};
+  TROUPE_ASSIGN(const auto entries, checkpoint::Catalog(storage_, checkpoint_dir(a_)).entries());
+  for (const auto& e : entries)
+    if (e.committed)
+      return invalid("'" + checkpoint_dir(a_) + "' has checkpoints of an earlier run: go on with --resume, choose another --out or --checkpoint-dir, or remove them");
+  return {};
+}
+
+void Training::told(const CheckpointEvent& e) {
+  results_.checkpoint(e);
 }
 
 bool Training::evaluates_at(std::int64_t version) const {
@@ -79,7 +129,22 @@ JobOptions Training::options() {
   o.on_ready = [this] { results_.ready(); };
   o.on_log = [this](Rank rank, const std::string& line) { results_.note("worker " + std::to_string(rank) + ": " + line); };
   o.give_up = [this] { return results_.write_error(); };
+  o.checkpoint.restore = point_ ? point_->folder : "";
+  if (p_.config.checkpoint.every > 0) {
+    const auto& c = p_.config.checkpoint;
+    LmConfig config = p_.config;
+    config.data.fingerprint = fingerprint_;
+    o.checkpoint.dir = checkpoint_dir(a_);
+    o.checkpoint.every = c.every;
+    o.checkpoint.retention = {c.keep, c.keep_every};
+    o.checkpoint.failures_max = static_cast<int>(c.max_failures);
+    o.checkpoint.config = to_toml(config);
+    if (point_) o.checkpoint.job = point_->manifest.stamp.job;
+    o.checkpoint.on_begin = [this](const CheckpointTarget& t) { results_.generation(t.generation); };
+    o.checkpoint.on_event = [this](const CheckpointEvent& e) { told(e); };
+  }
   SessionOptions& s = o.session;
+  s.first_step = first_step_;
   s.steps = steps_;
   s.clip = p_.config.optimizer.clip;
   s.loss_divisor = static_cast<double>(tokens_per_step(p_.config));

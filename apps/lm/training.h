@@ -1,26 +1,42 @@
 // One run of `troupe train`: its text, its plan, its session.
 #pragma once
 
+#include <optional>
+
 #include "apps/lm/model.h"
 #include "apps/lm/results.h"
+#include "apps/lm/resume.h"
+#include "devices/files/file_storage.h"
 
 namespace troupe::lm {
 
 class Training {
  public:
-  Training(const runtime::App& app, const JobArguments& arguments, Prepared prepared);
+  /// `resume`: where to begin; none: with initial values. `point` is its first answer.
+  Training(const runtime::App& app, const JobArguments& arguments, Prepared prepared, std::optional<Resume> resume, std::optional<ResumePoint> point);
   /// Trains and writes what there is to say; answers the exit code.
   int run();
 
  private:
   Status open(int& code);
+  /// From here on the run begins at `point_`. Error: its configuration does not fit.
+  Status begin_at_point();
+  /// A folder that has checkpoints of an earlier run is not written into by another.
+  Status check_folder() const;
   runtime::JobOptions options();
+  void told(const runtime::CheckpointEvent& event);
   bool evaluates_at(std::int64_t version) const;
 
   const runtime::App& app_;
   const JobArguments& a_;
   const Prepared p_;
   const std::int64_t steps_;
+  mutable FileStorage storage_;        ///< has no state
+  std::optional<Resume> resume_;
+  std::optional<ResumePoint> point_;
+  std::int64_t first_step_ = 0;
+  std::string fingerprint_;            ///< of the text
+  Predicted predicted_;
   Results results_;
   Sampler sampler_;
   runtime::Plan plan_;

@@ -9,7 +9,11 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "apps/report/files.h"
 
 namespace troupe::report {
 namespace {
@@ -44,6 +48,32 @@ std::string to_json_line(const StepMetrics& m) {
 std::string to_json_line(const EvalMetrics& m) {
   return fmt::format("{{\"step\": {}, \"eval_loss\": {}, \"tokens\": {}, \"eval_ms\": {}, \"generation\": {}}}\n", m.step,
                      number(m.eval_loss, 17), m.tokens, number(m.eval_ms, 6), m.generation);
+}
+
+std::string to_json_line(const CheckpointMetrics& m) {
+  // The message is free text: the library knows how to quote it.
+  const auto why = m.why.empty() ? "" : ", \"why\": " + nlohmann::json(m.why).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return fmt::format("{{\"step\": {}, \"checkpoint\": \"{}\", \"bytes\": {}{}, \"generation\": {}}}\n", m.step, m.what, m.bytes, why, m.generation);
+}
+
+Expected<MetricsBefore> keep_lines_before(const std::string& path, std::int64_t step) {
+  MetricsBefore out;
+  std::ifstream file(path);
+  if (!file) return out;
+  std::string kept;
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) continue;   // half a line, at the end
+    // A checkpoint's line is of the step that it is after; those of the version that the run goes on from stay.
+    const auto at = json["step"].get<std::int64_t>();
+    if (at >= step + (json.contains("checkpoint") ? 1 : 0)) continue;
+    kept += line + "\n";
+    for (const auto& [key, curve] : {std::pair("loss", &out.train), std::pair("eval_loss", &out.eval)})
+      if (json.contains(key) && json[key].is_number()) curve->push_back({static_cast<double>(at), json[key].get<double>()});
+  }
+  file.close();
+  TROUPE_TRY(write_file(path, kept));
+  return out;
 }
 
 Expected<MetricsWriter> MetricsWriter::open(const std::string& path, Mode mode) {

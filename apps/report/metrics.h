@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "apps/report/loss_svg.h"
 #include "devices/base/status.h"
 
 namespace troupe::report {
@@ -33,7 +34,17 @@ struct EvalMetrics {
   std::int64_t generation = 0;
 };
 
+/// What became of a checkpoint.
+struct CheckpointMetrics {
+  std::int64_t step = 0;        ///< steps done
+  std::string what;             ///< "saved", "failed" or "skipped" (no room in the arena: the disk does not keep up)
+  std::int64_t bytes = 0;       ///< saved: of its tensors
+  std::string why;              ///< failed
+  std::int64_t generation = 0;
+};
+
 /// One line, with its newline.
+std::string to_json_line(const CheckpointMetrics& metrics);
 std::string to_json_line(const StepMetrics& metrics);
 std::string to_json_line(const EvalMetrics& metrics);
 
@@ -48,6 +59,7 @@ class MetricsWriter {
 
   Status write(const StepMetrics& metrics) { return write_line(to_json_line(metrics)); }
   Status write(const EvalMetrics& metrics) { return write_line(to_json_line(metrics)); }
+  Status write(const CheckpointMetrics& metrics) { return write_line(to_json_line(metrics)); }
 
  private:
   MetricsWriter(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
@@ -56,5 +68,13 @@ class MetricsWriter {
   int fd_;
   std::string path_;
 };
+
+/// What a file of metrics says of losses.
+struct MetricsBefore {
+  std::vector<LossPoint> train, eval;
+};
+/// Rewrites a file of metrics without what steps from `step` on said: a run that goes on there says it again. Fine if there
+/// is no such file. Answers what is left, as a curve.
+Expected<MetricsBefore> keep_lines_before(const std::string& path, std::int64_t step);
 
 }  // namespace troupe::report

@@ -25,6 +25,8 @@ class Progress {
   };
   Progress(const Clock& clock, Options options);
   ~Progress() { finish(); }
+  /// Another first_step than the options said.
+  void begin_at(std::int64_t step) { options_.first_step = step; }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 

@@ -12,6 +12,7 @@ const char* to_string(Code code) {
     case Code::io: return "io";
     case Code::unavailable: return "unavailable";
     case Code::exhausted: return "exhausted";
+    case Code::damaged: return "damaged";
     case Code::internal: return "internal";
   }
   return "unknown";

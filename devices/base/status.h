@@ -20,6 +20,7 @@ enum class Code : std::uint8_t {
   io,           ///< the operating system refused or failed
   unavailable,  ///< a peer or process is gone or does not answer
   exhausted,    ///< memory, disk, slots: a stated limit was hit
+  damaged,      ///< bytes that are not those that were written
   internal,     ///< a bug that was caught at a boundary
 };
 

@@ -1,0 +1,17 @@
+#include "actors/snapshot.h"
+
+#include <cstring>
+
+namespace troupe::actors {
+
+Status SnapshotBody::run(const ActContext& c, Parallel& par) {
+  const std::byte* params = params_.at(c.act.in[0].token.slot);
+  std::byte* arena = arena_.at(c.act.out[0].slot);
+  par.for_each(static_cast<std::int64_t>(copies_.size()), [&](std::int64_t i) {
+    const SnapshotCopy& copy = copies_[static_cast<std::size_t>(i)];
+    std::memcpy(arena + copy.to, (copy.state ? state_ : params) + copy.from, static_cast<std::size_t>(copy.bytes));
+  });
+  return {};
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,35 @@
+// Snapshot: one more reader of a group's parameter slot. It copies this place's part of the parameters, and of the
+// moments that the same slot guards (their only writer is the update, which waits for every reader of the slot), into a
+// slot of the host arena while the next forward and backward run. Then training may go on to overwrite them.
+//
+// The idea is CheckFreq's (Mohan et al., 2021) and DataStates-LLM's (Maurya et al., 2024): copy lazily, write later. Here
+// the slots say when a copy must be over, tensor group by tensor group, and whether there is room for one.
+#pragma once
+
+#include <vector>
+
+#include "actors/act.h"
+
+namespace troupe::actors {
+
+/// Bytes that a snapshot copies.
+struct SnapshotCopy {
+  bool state = false;            ///< from the optimizer's state; else from the parameter slot
+  std::int64_t from = 0, to = 0; ///< bytes into either, into the arena's slot
+  std::int64_t bytes = 0;
+};
+
+class SnapshotBody final : public Body {
+ public:
+  SnapshotBody(std::vector<SnapshotCopy> copies, PortMemory params, const std::byte* state, PortMemory arena)
+      : copies_(std::move(copies)), params_(params), state_(state), arena_(arena) {}
+  Status run(const ActContext& context, Parallel& parallel) override;
+
+ private:
+  std::vector<SnapshotCopy> copies_;
+  PortMemory params_;
+  const std::byte* state_;
+  PortMemory arena_;
+};
+
+}  // namespace troupe::actors

@@ -1,0 +1,97 @@
+#include "apps/lm/resume.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/lm/config_fields.h"
+
+namespace troupe::lm {
+
+namespace {
+
+std::string parent_of(const std::string& path) {
+  const auto slash = path.find_last_of('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string base_of(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
+
+enum class Change { refused_model, refused_data, told, free };
+
+/// What it means that a key differs from the one that a checkpoint was made with.
+Change change_of(const std::string& key) {
+  auto in = [&](std::initializer_list<const char*> keys) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
+  if (in({"model.seq", "run.seed", "schedule.batch", "eval.fraction", "data.fingerprint"})) return Change::refused_data;
+  if (in({"model.dropout", "schedule.lanes", "schedule.microbatch"})) return Change::told;
+  if (in({"model.init_std"})) return Change::free;   // of initial weights: those are long gone
+  if (key.rfind("model.", 0) == 0) return Change::refused_model;
+  return key.rfind("optimizer.", 0) == 0 || key.rfind("schedule.", 0) == 0 ? Change::told : Change::free;
+}
+
+}  // namespace
+
+Expected<Resume> Resume::find(Storage& storage, const std::string& what) {
+  Resume out(storage);
+  std::string path = what;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (const auto inside = storage.list(path); !inside.ok()) {
+    return inside.status().in("--resume");
+  } else if (std::any_of(inside->begin(), inside->end(), [](const DirEntry& e) { return e.name == checkpoint::manifest_name; })) {
+    out.named_ = true;
+    out.dir_ = parent_of(path);
+    out.folders_ = {base_of(path)};
+    return out;
+  }
+  out.dir_ = path;
+  TROUPE_ASSIGN(const auto entries, checkpoint::Catalog(storage, path).entries());
+  for (const auto& e : entries)
+    if (e.committed) out.folders_.push_back(e.folder);
+  if (out.folders_.empty())
+    return Status(Code::not_found, fmt::format("--resume: there is no checkpoint in '{}': name a folder that has some, or leave --resume out", path));
+  return out;
+}
+
+Expected<ResumePoint> Resume::next() {
+  const checkpoint::Catalog catalog(*storage_, dir_);
+  while (!folders_.empty()) {
+    current_ = folders_.back();
+    folders_.pop_back();
+    auto manifest = catalog.manifest(current_);
+    if (manifest.ok()) return ResumePoint{catalog.path(current_), *std::move(manifest)};
+    reject(manifest.status());
+  }
+  return Status(Code::damaged, first_.message());
+}
+
+void Resume::reject(const Status& why) {
+  if (first_.ok()) first_ = Status(Code::damaged, why.message());
+  if (!named_) notes_.push_back(fmt::format("checkpoint '{}' is passed over: {}", current_, why.message()));
+}
+
+Status check_resumable(const LmConfig& saved, const LmConfig& now, std::vector<std::string>& notes) {
+  struct Value { std::string key, text; };
+  auto values = [](const LmConfig& c) {
+    std::vector<Value> out;
+    each_field(c, [&](const Key& key, const auto& value) { out.push_back({key.name, fmt::format("{}", value)}); });
+    return out;
+  };
+  const auto before = values(saved), after = values(now);
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (before[i].text == after[i].text) continue;
+    const auto& key = before[i].key;
+    const std::string both = fmt::format("'{}' was {} and is {}", key, before[i].text, after[i].text);
+    switch (change_of(key)) {
+      case Change::refused_model: return invalid(both + ": the checkpoint is of another model");
+      case Change::refused_data:
+        if (key == "data.fingerprint" && (before[i].text.empty() || after[i].text.empty())) break;
+        return invalid(both + ": the run would go on with other samples than it began with; begin a new run from the checkpoint's "
+                              "weights instead (troupe ckpt export, import)");
+      case Change::told: notes.push_back(both); break;
+      case Change::free: break;
+    }
+  }
+  return {};
+}
+
+}  // namespace troupe::lm

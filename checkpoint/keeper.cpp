@@ -1,0 +1,71 @@
+#include "checkpoint/keeper.h"
+
+namespace troupe::checkpoint {
+
+Keeper::Keeper(Storage& storage, Stream& stream, std::string dir, Manifest head, Retention retention)
+    : storage_(storage), stream_(stream), catalog_(storage, std::move(dir)), head_(std::move(head)), retention_(retention) {}
+
+void Keeper::commit(std::int64_t step, std::vector<ShardRecord> records) { add({step, std::move(records), {}}); }
+
+void Keeper::abandon(std::int64_t step, Status why) { add({step, {}, std::move(why)}); }
+
+void Keeper::add(Work work) {
+  {
+    std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(work));
+  }
+  Task task;
+  task.name = "commit a checkpoint";
+  task.work = [this](Parallel&) { work_off(); };
+  stream_.submit(std::move(task));
+}
+
+void Keeper::work_off() {
+  for (;;) {
+    Work work;
+    {
+      std::lock_guard lock(mutex_);
+      if (waiting_.empty()) return;
+      work = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    Outcome outcome = run(std::move(work));
+    std::lock_guard lock(mutex_);
+    outcomes_.push_back(std::move(outcome));
+  }
+}
+
+Outcome Keeper::run(Work work) {
+  Outcome out;
+  out.step = work.step;
+  const std::string folder = folder_name(work.step, head_.stamp.generation);
+  out.status = std::move(work.failed);
+  if (out.status.ok()) {
+    Manifest head = head_;
+    head.stamp.step = work.step;
+    auto manifest = merge(std::move(head), work.records);
+    out.status = manifest.ok() ? catalog_.commit(*manifest) : manifest.status();
+    if (manifest.ok()) out.bytes = manifest->bytes();
+  }
+  if (!out.status.ok()) {
+    // Nothing may look like a checkpoint, and room is what a full disk needs. If even that fails, the next start cleans up.
+    (void)catalog_.remove(folder).ok();
+    return out;
+  }
+  auto removed = catalog_.prune(retention_);
+  if (removed.ok()) out.removed = *std::move(removed);
+  else out.pruned = removed.status();
+  return out;
+}
+
+std::vector<Outcome> Keeper::outcomes() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(outcomes_, {});
+}
+
+void Keeper::finish() {
+  stream_.quiesce();   // what is under way ends, what waits is forgotten there
+  work_off();
+}
+
+}  // namespace troupe::checkpoint

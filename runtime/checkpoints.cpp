@@ -1,0 +1,60 @@
+#include "runtime/checkpoints.h"
+
+namespace troupe::runtime {
+
+Checkpoints::Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t steps, Storage& storage, Stream& stream)
+    : plan_(plan), options_(std::move(options)), steps_(steps), storage_(storage), stream_(stream) {}
+
+Status Checkpoints::begin(std::uint64_t fresh) {
+  checkpoint::Catalog catalog(storage_, options_.dir);
+  TROUPE_ASSIGN(const checkpoint::Stamp stamp, catalog.claim(options_.job, fresh));
+  TROUPE_TRY(catalog.clean(stamp.generation).status());
+  target_ = {options_.dir, stamp.job, stamp.generation};
+  if (options_.on_begin) options_.on_begin(target_);
+  checkpoint::Manifest head;
+  head.stamp = stamp;
+  head.seed = plan_.seed;
+  head.lanes = plan_.lanes;
+  head.config = options_.config;
+  keeper_ = std::make_unique<checkpoint::Keeper>(storage_, stream_, options_.dir, std::move(head), options_.retention);
+  return {};
+}
+
+bool Checkpoints::wants(std::int64_t version) const {
+  return version == steps_ || (options_.every > 0 && version % options_.every == 0);
+}
+
+void Checkpoints::skipped(std::int64_t version) {
+  if (options_.on_event) options_.on_event({CheckpointEvent::Kind::skipped, version, 0, {}, failures_});
+}
+
+void Checkpoints::shards(std::int64_t version, const std::vector<Report>& reports) {
+  std::vector<checkpoint::ShardRecord> records;
+  for (const auto& r : reports) {
+    if (r.kind != Report::Kind::shard) continue;
+    if (!r.name.empty()) return keeper_->abandon(version, Status(Code::io, r.name));
+    auto record = checkpoint::decode_shard_record(r.bytes);
+    if (!record.ok()) return keeper_->abandon(version, record.status());
+    records.push_back(*std::move(record));
+  }
+  keeper_->commit(version, std::move(records));
+}
+
+Status Checkpoints::poll() {
+  for (auto& o : keeper_->outcomes()) {
+    const bool ok = o.status.ok();
+    failures_ = ok ? 0 : failures_ + 1;
+    if (options_.on_event)
+      options_.on_event({ok ? CheckpointEvent::Kind::committed : CheckpointEvent::Kind::failed, o.step, o.bytes, ok ? o.pruned : o.status, failures_});
+    if (failures_ >= options_.failures_max)
+      return o.status.in("saving has failed " + std::to_string(failures_) + " times in a row, most recently the checkpoint of step " + std::to_string(o.step));
+  }
+  return {};
+}
+
+Status Checkpoints::finish() {
+  keeper_->finish();
+  return poll();
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,70 @@
+// Checkpoints of a running job, as its own process sees them: who may write where, which versions are wanted, what became
+// of them. Workers write the shards (actors/writer.h), a Keeper commits them beside the job's loop.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "checkpoint/keeper.h"
+#include "runtime/control.h"
+#include "runtime/plan.h"
+
+namespace troupe::runtime {
+
+/// What happened to a checkpoint, for people and metrics.
+struct CheckpointEvent {
+  enum class Kind : std::uint8_t {
+    committed,                         ///< it is on disk
+    failed,                            ///< it could not be written: `status` says where and why
+    skipped                            ///< there was no room for it in the arenas: the disk does not keep up
+  };
+  Kind kind = Kind::committed;
+  std::int64_t step = 0;
+  std::int64_t bytes = 0;              ///< committed: of its tensors
+  Status status;                       ///< failed; committed: why older ones could not be removed, if so
+  int failures = 0;                    ///< failed: in a row
+};
+
+struct CheckpointOptions {
+  std::string dir;                     ///< of checkpoints; empty: none are taken (the plan has no snapshots then)
+  std::int64_t every = 0;              ///< steps between them; 0: of the last version only
+  checkpoint::Retention retention;
+  std::string config;                  ///< the application's own words, kept in every manifest
+  /// Folder of the checkpoint to begin from; empty: initial values. SessionOptions::first_step is its step.
+  std::string restore;
+  std::uint64_t job = 0;               ///< that of the checkpoint to begin from; 0: the folder's own, or a new one
+  std::function<void(const CheckpointTarget&)> on_begin;   ///< the folder is ours
+  int failures_max = 5;                ///< failures in a row after which the job stops (exit_checkpoint)
+  std::function<void(const CheckpointEvent&)> on_event;
+};
+
+class Checkpoints {
+ public:
+  /// `storage` and `stream` (on which commits run) stay. `steps`: the job's last version.
+  Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t steps, Storage& storage, Stream& stream);
+
+  /// Takes the folder for this run and removes what earlier ones left unfinished. `fresh`: the number of a new job.
+  Status begin(std::uint64_t fresh);
+  CheckpointTarget target() const { return target_; }
+  bool wants(std::int64_t version) const;
+  void skipped(std::int64_t version);
+  /// What all places say of a version's shards (SessionOptions::on_shards).
+  void shards(std::int64_t version, const std::vector<Report>& reports);
+  /// Tells what has happened since the last call. Error: saving has failed too often in a row.
+  Status poll();
+  /// Waits for what is under way, and tells.
+  Status finish();
+
+ private:
+  const Plan& plan_;
+  CheckpointOptions options_;
+  const std::int64_t steps_;
+  Storage& storage_;
+  Stream& stream_;
+  CheckpointTarget target_;
+  std::unique_ptr<checkpoint::Keeper> keeper_;
+  int failures_ = 0;
+};
+
+}  // namespace troupe::runtime
