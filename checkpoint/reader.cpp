@@ -14,13 +14,15 @@ namespace {
 std::int64_t bytes_of(const StoredTensor& tensor, const StoredExtent& extent) { return extent.extent.elements() * size_of(tensor.dtype); }
 std::int64_t room_for(const StoredTensor& tensor, const StoredExtent& extent) { return aligned(bytes_of(tensor, extent), storage_alignment); }
 
+Status damaged(std::string what) { return {Code::damaged, std::move(what)}; }
+
 Status check_shard(File& file, const StoredFile& expected) {
   TROUPE_ASSIGN(const std::int64_t size, file.size());
-  if (size != expected.bytes) return invalid(std::to_string(size) + " bytes are there, " + std::to_string(expected.bytes) + " were written");
+  if (size != expected.bytes) return damaged(std::to_string(size) + " bytes are there, " + std::to_string(expected.bytes) + " were written");
   TROUPE_ASSIGN(const auto header, allocate_host(static_cast<std::size_t>(expected.data_offset)));
   TROUPE_TRY(file.read_at(0, header->data(), expected.data_offset));
   if (checksum(header->data(), expected.data_offset) != expected.header)
-    return invalid("its header is another one than was written: the file is damaged, or of another checkpoint");
+    return damaged("its header is another one than was written: the file is damaged, or of another checkpoint");
   return {};
 }
 
@@ -40,9 +42,10 @@ Expected<Reader> Reader::open(Storage& storage, const std::string& folder, Manif
   Reader reader;
   for (const auto& f : manifest.files) {
     const std::string path = folder + "/" + f.name;
-    TROUPE_ASSIGN(auto file, storage.open(path, access));
-    TROUPE_TRY(check_shard(*file, f).in("'" + path + "'"));
-    reader.files_.push_back(std::move(file));
+    auto file = storage.open(path, access);
+    if (!file.ok()) return damaged(file.status().message());
+    TROUPE_TRY(check_shard(**file, f).in("'" + path + "'"));
+    reader.files_.push_back(*std::move(file));
   }
   reader.folder_ = folder;
   reader.manifest_ = std::move(manifest);
@@ -63,9 +66,10 @@ std::string Reader::damage(const StoredTensor& tensor, const StoredExtent& exten
 }
 
 Status Reader::read(const StoredTensor& tensor, const StoredExtent& extent, std::byte* into) const {
-  TROUPE_TRY(fetch(tensor, extent, into));
-  const auto damaged = damaged_blocks(extent, into, bytes_of(tensor, extent));
-  return damaged.empty() ? Status() : invalid(damage(tensor, extent, damaged.front()));
+  // What a disk does not give back any more is as lost as what it gives back wrong.
+  if (const Status s = fetch(tensor, extent, into); !s.ok()) return damaged(s.in(key_of(tensor.name(), extent.extent)).message());
+  const auto blocks = damaged_blocks(extent, into, bytes_of(tensor, extent));
+  return blocks.empty() ? Status() : damaged(damage(tensor, extent, blocks.front()));
 }
 
 Status Reader::read_part(const StoredTensor& tensor, const Extent& part, std::byte* into) const {

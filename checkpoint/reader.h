@@ -11,14 +11,14 @@ namespace troupe::checkpoint {
 
 class Reader {
  public:
-  /// `folder`: that of one checkpoint, whose manifest has been read. Error: a shard that is missing, of another size, or
-  /// whose header is another one, by name.
+  /// `folder`: that of one checkpoint, whose manifest has been read. Error: `damaged` where a shard is missing, of another
+  /// size, or its header another one, by name.
   static Expected<Reader> open(Storage& storage, const std::string& folder, Manifest manifest, Access access = Access::direct);
 
   const Manifest& manifest() const { return manifest_; }
   /// Reads an extent of a tensor of the manifest into `into`, which has room for its bytes rounded up to
-  /// storage_alignment and begins at a multiple of it. Thread-safe. Error: `invalid` for a block that is damaged, naming
-  /// file, tensor, extent and block; `io`.
+  /// storage_alignment and begins at a multiple of it. Thread-safe. Error: `damaged`, naming file, tensor, extent and
+  /// block, or what the system says when it reads it.
   Status read(const StoredTensor& tensor, const StoredExtent& extent, std::byte* into) const;
   /// Reads `part` of a tensor, which need not be an extent of it, into a row-major buffer of `part`. Reads whole extents,
   /// one at a time.

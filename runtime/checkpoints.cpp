@@ -2,8 +2,8 @@
 
 namespace troupe::runtime {
 
-Checkpoints::Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t steps, Storage& storage, Stream& stream)
-    : plan_(plan), options_(std::move(options)), steps_(steps), storage_(storage), stream_(stream) {}
+Checkpoints::Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream)
+    : plan_(plan), options_(std::move(options)), first_(first), last_(last), storage_(storage), stream_(stream) {}
 
 Status Checkpoints::begin(std::uint64_t fresh) {
   checkpoint::Catalog catalog(storage_, options_.dir);
@@ -21,7 +21,8 @@ Status Checkpoints::begin(std::uint64_t fresh) {
 }
 
 bool Checkpoints::wants(std::int64_t version) const {
-  return version == steps_ || (options_.every > 0 && version % options_.every == 0);
+  if (version == first_) return false;   // there is one, or nothing has been learnt
+  return version == last_ || (options_.every > 0 && version % options_.every == 0);
 }
 
 void Checkpoints::skipped(std::int64_t version) {

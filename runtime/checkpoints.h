@@ -41,8 +41,8 @@ struct CheckpointOptions {
 
 class Checkpoints {
  public:
-  /// `storage` and `stream` (on which commits run) stay. `steps`: the job's last version.
-  Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t steps, Storage& storage, Stream& stream);
+  /// `storage` and `stream` (on which commits run) stay. `first`, `last`: the versions that the job begins and ends with.
+  Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream);
 
   /// Takes the folder for this run and removes what earlier ones left unfinished. `fresh`: the number of a new job.
   Status begin(std::uint64_t fresh);
@@ -59,7 +59,7 @@ class Checkpoints {
  private:
   const Plan& plan_;
   CheckpointOptions options_;
-  const std::int64_t steps_;
+  const std::int64_t first_, last_;
   Storage& storage_;
   Stream& stream_;
   CheckpointTarget target_;

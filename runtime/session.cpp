@@ -56,7 +56,7 @@ std::vector<std::int32_t> Session::readers_of(std::int64_t version) const {
     for (const auto& name : options_.readers(version))
       if (const auto p = plan_.program(name); p > 0) out.push_back(p);
   if (version == options_.steps) out.push_back(plan_.program("digest"));
-  if (snapshot_ >= 0 && version > options_.first_step && options_.snapshot && options_.snapshot(version)) {
+  if (snapshot_ >= 0 && options_.snapshot && options_.snapshot(version)) {
     if (admits(version)) out.push_back(snapshot_);
     else if (options_.on_skipped) options_.on_skipped(version);
   }

@@ -53,7 +53,8 @@ TEST_CASE("fewer microbatches than stages is legal and a warning, whoever asks")
 TEST_CASE("a command line that makes no sense says which word, and the nearest one that does") {
   check_one_line(run(troupe_command({})), exit_usage, {"subcommand is required"});
   check_one_line(run(troupe_command({"trian", tiny})), exit_usage, {"unknown command 'trian'", "'train'"});
-  check_one_line(run(troupe_command({"train"})), exit_usage, {"config is required"});
+  check_one_line(run(troupe_command({"train"})), exit_usage, {"name a configuration", "--resume"});
+  check_one_line(run(troupe_command({"plan"})), exit_usage, {"config is required"});
   check_cases(exit_usage, {
       {{"--stepz", "3"}, {"unknown option '--stepz'", "'--steps'"}},
       {{"more"}, {"unexpected argument 'more'"}},
