@@ -42,7 +42,7 @@ int train_command(const App& app, const JobArguments& arguments) {
     auto first = resume->next();
     if (!first.ok()) return say(first.status(), exit_checkpoint);
     point = *std::move(first);
-    if (a.out.empty()) a.out = resume->catalog() + "/..";   // the run that it is of
+    if (a.out.empty()) a.out = resume->run_folder();
   }
   auto p = prepare(a, code, point ? point->manifest.config : "");
   if (!p.ok()) return say(p.status(), code);

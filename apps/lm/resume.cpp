@@ -64,6 +64,8 @@ Expected<ResumePoint> Resume::next() {
   return Status(Code::damaged, first_.message());
 }
 
+std::string Resume::run_folder() const { return parent_of(dir_); }
+
 void Resume::reject(const Status& why) {
   if (first_.ok()) first_ = Status(Code::damaged, why.message());
   if (!named_) notes_.push_back(fmt::format("checkpoint '{}' is passed over: {}", current_, why.message()));

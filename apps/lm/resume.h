@@ -25,8 +25,8 @@ class Resume {
   Expected<ResumePoint> next();
   /// Says that the one before was no good, after its manifest had been read.
   void reject(const Status& why);
-  /// The folder of checkpoints that it is in.
-  const std::string& catalog() const { return dir_; }
+  /// The output folder of the run that it is of: what its folder of checkpoints is in.
+  std::string run_folder() const;
   /// What was passed over, for people.
   const std::vector<std::string>& notes() const { return notes_; }
 
