@@ -76,8 +76,10 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
       fold(static_cast<std::uint64_t>(r));
       for (std::byte b : encode(message)) fold(static_cast<std::uint64_t>(b));
       loop.at(loop.now_ns() + control_ns, [&, r, message = std::move(message)] {
+        if (++run.messages == options.stop_after && failure.ok()) failure = Status(Code::unavailable, "the simulated machines stop");
+        if (!failure.ok()) return;
         if (std::holds_alternative<Ready>(message) && ++ready == plan.workers()) session.begin();
-        else if (failure.ok()) failure = session.handle(r, message);
+        else failure = session.handle(r, message);
       });
     };
     auto worker = Worker::create(plan, r, std::move(env));

@@ -16,12 +16,14 @@ struct SimClusterOptions {
   Storage* storage = nullptr;          ///< for plans with snapshots, and to restore from
   CheckpointTarget save;
   std::string restore;
+  std::int64_t stop_after = -1;        ///< the machines stop when the session has heard so many messages (`unavailable`); -1: never
 };
 
 struct SimRun {
   std::string params_hash;
   std::vector<StepResult> steps;
   std::int64_t virtual_ns = 0;
+  std::int64_t messages = 0;           ///< heard by the session
   std::uint64_t digest = 0;            ///< rolling hash of (time, rank, message with its payload) of all that the session heard
 };
 

@@ -1,0 +1,107 @@
+// A job in one thread that saves to a simulated disk and begins from what is there.
+#pragma once
+
+#include "checkpoint/reader.h"
+#include "devices/parallel.h"
+#include "devices/sim/sim_device.h"
+#include "devices/sim/sim_storage.h"
+#include "runtime/checkpoints.h"
+#include "tests/numbers/lm_run.h"
+
+namespace troupe::test {
+
+struct Topology {
+  const char* name;
+  std::vector<std::int64_t> dp;   // of each stage
+  std::int64_t tp = 1;
+  std::int32_t zero = 0;
+};
+
+/// Uneven on purpose: 3 layers, shapes that neither 3 nor 4 divides, more query than key-value heads.
+inline lm::LmConfig uneven(bool tied) {
+  auto c = lm::load_config(TROUPE_SOURCE_DIR "/apps/configs/lm-tiny.toml",
+                           {"model.layers=3", "model.dim=36", "model.heads=4", "model.kv_heads=2", "model.head_dim=10", "model.ffn=50", "model.vocab=250",
+                            "eval.every=0", tied ? "model.tied=true" : "model.tied=false"});
+  REQUIRE_MESSAGE(c.ok(), c.status().message());
+  return *c;
+}
+
+struct Run {
+  std::string hash;
+  std::vector<double> losses;
+  std::string folder;                  ///< of the checkpoint of its last version
+  std::int64_t messages = 0;           ///< see SimRun
+};
+
+struct RunOptions {
+  std::string into;                    ///< folder of its checkpoints
+  std::int64_t first = 0, steps = 1;   ///< runs steps [first, steps)
+  std::string restore;                 ///< begins from this checkpoint; empty: with initial values
+  std::uint64_t seed = 0;
+  std::int64_t every = 0;              ///< steps between checkpoints; the last version is always saved
+  std::int64_t stop_after = -1;        ///< messages; see SimClusterOptions
+};
+
+/// A job of the language model that saves what it learns.
+inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& storage, const RunOptions& r) {
+  runtime::App app;
+  lm::register_actors(app);
+  CompileOptions o;
+  o.stages = stage_meshes(t.dp, t.tp, lm::kv_replicas({t.dp, static_cast<std::int64_t>(t.dp.size()), t.tp}, c));
+  o.zero = t.zero;
+  o.lanes = static_cast<std::int32_t>(c.schedule.lanes);
+  o.seed = 3;
+  o.snapshots = 2;
+  TROUPE_ASSIGN(const Plan plan, compile(lm::build_model(c, app.ops(), corpus(), false), o));
+  TROUPE_TRY(verify(plan));
+  SimLoop loop;
+  SimDevice device(loop);
+  const auto stream = device.create_stream("checkpoints", 1);   // nobody runs it: the end commits
+  CheckpointOptions options;
+  options.dir = r.into;
+  options.every = r.every;
+  options.retention.keep = r.every > 0 ? 2 : 100;
+  std::vector<Status> failed;
+  options.on_event = [&](const CheckpointEvent& e) {
+    if (e.kind != CheckpointEvent::Kind::committed) failed.push_back(e.status);
+  };
+  Checkpoints checkpoints(plan, options, r.first - 1, r.steps, storage, *stream);   // first - 1: also what was only restored is saved
+  TROUPE_TRY(checkpoints.begin(1));
+  SimClusterOptions cluster;
+  cluster.seed = r.seed;
+  cluster.stop_after = r.stop_after;
+  cluster.storage = &storage;
+  cluster.save = checkpoints.target();
+  cluster.restore = r.restore;
+  SessionOptions s;
+  s.first_step = r.first;
+  s.steps = r.steps;
+  s.clip = c.optimizer.clip;
+  s.loss_divisor = static_cast<double>(tokens_per_step(c));
+  s.lr = [&](std::int64_t step) { return lm::lr_at(c.schedule, step); };
+  s.snapshot = [&](std::int64_t v) { return checkpoints.wants(v); };
+  s.on_skipped = [&](std::int64_t v) { checkpoints.skipped(v); };
+  Status over;
+  s.on_shards = [&](std::int64_t v, const std::vector<Report>& reports) {
+    checkpoints.shards(v, reports);
+    if (over.ok()) over = checkpoints.finish();   // at once: the simulation has one thread
+  };
+  TROUPE_ASSIGN(const SimRun ran, run_simulated(plan, app.ops(), app.actors(), s, cluster));
+  TROUPE_TRY(over);
+  if (!failed.empty()) return failed[0];
+  Run out{ran.params_hash, {}, r.into + "/" + checkpoint::folder_name(r.steps, cluster.save.generation), ran.messages};
+  for (const auto& step : ran.steps) out.losses.push_back(step.loss);
+  return out;
+}
+
+inline checkpoint::Reader open(SimStorage& storage, const std::string& folder) {
+  const auto bytes = read_file(storage, folder + "/manifest");
+  REQUIRE_MESSAGE(bytes.ok(), bytes.status().message());
+  auto manifest = checkpoint::decode_manifest(*bytes);
+  REQUIRE_MESSAGE(manifest.ok(), manifest.status().message());
+  auto reader = checkpoint::Reader::open(storage, folder, *std::move(manifest));
+  REQUIRE_MESSAGE(reader.ok(), reader.status().message());
+  return *std::move(reader);
+}
+
+}  // namespace troupe::test
