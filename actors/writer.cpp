@@ -38,9 +38,10 @@ std::vector<checkpoint::StoredTensor> tensors_of(const std::vector<ShardEntry>& 
 }  // namespace
 
 Status WriterBody::run(const ActContext& c, Parallel& par) {
+  const double stall_s = spec_.stall_ns ? static_cast<double>(spec_.stall_ns(c.step)) * 1e-9 : 0;
   auto record = write(c, par);
   for (int attempt = 1; !record.ok() && attempt < spec_.attempts; ++attempt) record = write(c, par);
-  Report report{Report::Kind::shard, "", c.step, -1, {}, {}};
+  Report report{Report::Kind::shard, "", c.step, -1, {stall_s}, {}};
   if (record.ok()) report.bytes = checkpoint::encode(*record);
   else report.name = record.status().message();
   report_(c.program, std::move(report));

@@ -21,12 +21,14 @@ struct WriterSpec {
   std::vector<PortMemory> in;          ///< the snapshots' arenas: ports follow each other in the file
   std::vector<std::int64_t> bytes;     ///< of each port's slot, in the file as in memory
   int attempts = 2;
+  std::function<std::int64_t(std::int64_t step)> stall_ns;   ///< how long updates waited for the snapshots of a step
 };
 
 class WriterBody final : public Body {
  public:
   WriterBody(WriterSpec spec, ReportSink report) : spec_(std::move(spec)), report_(std::move(report)) {}
-  /// Reports one Report::Kind::shard: `bytes` is the encoded checkpoint::ShardRecord, or `name` says what went wrong.
+  /// Reports one Report::Kind::shard: `bytes` is the encoded checkpoint::ShardRecord, or `name` says what went wrong; `values`
+  /// are the stall in seconds.
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:

@@ -45,7 +45,11 @@ Outcome Keeper::run(Work work) {
     head.stamp.step = work.step;
     auto manifest = merge(std::move(head), work.records);
     out.status = manifest.ok() ? catalog_.commit(*manifest) : manifest.status();
-    if (manifest.ok()) out.bytes = manifest->bytes();
+    if (manifest.ok()) {
+      out.bytes = manifest->bytes();
+      for (const auto& t : manifest->tensors)
+        if (t.kind == TensorKind::parameter) out.parameter_bytes += t.bytes();
+    }
   }
   if (!out.status.ok()) {
     // Nothing may look like a checkpoint, and room is what a full disk needs. If even that fails, the next start cleans up.

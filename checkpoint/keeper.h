@@ -15,7 +15,7 @@ namespace troupe::checkpoint {
 struct Outcome {
   std::int64_t step = 0;
   Status status;                       ///< ok: it is committed
-  std::int64_t bytes = 0;              ///< of its tensors
+  std::int64_t bytes = 0, parameter_bytes = 0;   ///< of its tensors, of those that are parameters
   std::vector<std::string> removed;    ///< folders that it made superfluous
   Status pruned;                       ///< why some of those are still there
 };

@@ -95,7 +95,7 @@ class Job {
   Status begin_checkpoints() {
     if (options_.checkpoint.dir.empty()) return {};
     disk_ = device_.create_stream("checkpoints", 1);
-    checkpoints_ = std::make_unique<Checkpoints>(plan_, options_.checkpoint, options_.session.first_step, options_.session.steps, storage_, *disk_);
+    checkpoints_ = std::make_unique<Checkpoints>(plan_, options_.checkpoint, options_.session.first_step, options_.session.steps, storage_, *disk_, clock_);
     return checkpoints_->begin(fresh_number());
   }
 

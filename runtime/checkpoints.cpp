@@ -1,9 +1,11 @@
 #include "runtime/checkpoints.h"
 
+#include <algorithm>
+
 namespace troupe::runtime {
 
-Checkpoints::Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream)
-    : plan_(plan), options_(std::move(options)), first_(first), last_(last), storage_(storage), stream_(stream) {}
+Checkpoints::Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream, const Clock& clock)
+    : plan_(plan), options_(std::move(options)), first_(first), last_(last), storage_(storage), stream_(stream), clock_(clock) {}
 
 Status Checkpoints::begin(std::uint64_t fresh) {
   checkpoint::Catalog catalog(storage_, options_.dir);
@@ -20,19 +22,28 @@ Status Checkpoints::begin(std::uint64_t fresh) {
   return {};
 }
 
-bool Checkpoints::wants(std::int64_t version) const {
+bool Checkpoints::wants(std::int64_t version) {
   if (version == first_) return false;   // there is one, or nothing has been learnt
-  return version == last_ || (options_.every > 0 && version % options_.every == 0);
+  const bool wanted = version == last_ || (options_.every > 0 && version % options_.every == 0);
+  if (wanted) under_way_[version].begin_ns = clock_.now_ns();
+  return wanted;
 }
 
 void Checkpoints::skipped(std::int64_t version) {
-  if (options_.on_event) options_.on_event({CheckpointEvent::Kind::skipped, version, 0, {}, failures_});
+  under_way_.erase(version);
+  if (!options_.on_event) return;
+  CheckpointEvent event;
+  event.kind = CheckpointEvent::Kind::skipped;
+  event.step = version;
+  options_.on_event(event);
 }
 
 void Checkpoints::shards(std::int64_t version, const std::vector<Report>& reports) {
   std::vector<checkpoint::ShardRecord> records;
   for (const auto& r : reports) {
     if (r.kind != Report::Kind::shard) continue;
+    auto& stall_s = under_way_[version].stall_s;
+    for (double s : r.values) stall_s = std::max(stall_s, s);
     if (!r.name.empty()) return keeper_->abandon(version, Status(Code::io, r.name));
     auto record = checkpoint::decode_shard_record(r.bytes);
     if (!record.ok()) return keeper_->abandon(version, record.status());
@@ -45,8 +56,18 @@ Status Checkpoints::poll() {
   for (auto& o : keeper_->outcomes()) {
     const bool ok = o.status.ok();
     failures_ = ok ? 0 : failures_ + 1;
-    if (options_.on_event)
-      options_.on_event({ok ? CheckpointEvent::Kind::committed : CheckpointEvent::Kind::failed, o.step, o.bytes, ok ? o.pruned : o.status, failures_});
+    const UnderWay saved = under_way_[o.step];
+    under_way_.erase(o.step);
+    CheckpointEvent event;
+    event.kind = ok ? CheckpointEvent::Kind::committed : CheckpointEvent::Kind::failed;
+    event.step = o.step;
+    event.parameter_bytes = o.parameter_bytes;
+    event.moment_bytes = o.bytes - o.parameter_bytes;
+    event.stall_s = saved.stall_s;
+    event.save_s = static_cast<double>(clock_.now_ns() - saved.begin_ns) * 1e-9;
+    event.status = ok ? o.pruned : o.status;
+    event.failures = failures_;
+    if (options_.on_event) options_.on_event(event);
     if (failures_ >= options_.failures_max)
       return o.status.in("saving has failed " + std::to_string(failures_) + " times in a row, most recently the checkpoint of step " + std::to_string(o.step));
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -21,7 +22,9 @@ struct CheckpointEvent {
   };
   Kind kind = Kind::committed;
   std::int64_t step = 0;
-  std::int64_t bytes = 0;              ///< committed: of its tensors
+  std::int64_t parameter_bytes = 0, moment_bytes = 0;   ///< committed
+  double stall_s = 0;                  ///< most that an update of any place waited for its copy
+  double save_s = 0;                   ///< from the decision until all of it was on disk
   Status status;                       ///< failed; committed: why older ones could not be removed, if so
   int failures = 0;                    ///< failed: in a row
 };
@@ -42,12 +45,13 @@ struct CheckpointOptions {
 class Checkpoints {
  public:
   /// `storage` and `stream` (on which commits run) stay. `first`, `last`: the versions that the job begins and ends with.
-  Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream);
+  Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream,
+              const Clock& clock);
 
   /// Takes the folder for this run and removes what earlier ones left unfinished. `fresh`: the number of a new job.
   Status begin(std::uint64_t fresh);
   CheckpointTarget target() const { return target_; }
-  bool wants(std::int64_t version) const;
+  bool wants(std::int64_t version);
   void skipped(std::int64_t version);
   /// What all places say of a version's shards (SessionOptions::on_shards).
   void shards(std::int64_t version, const std::vector<Report>& reports);
@@ -62,6 +66,12 @@ class Checkpoints {
   const std::int64_t first_, last_;
   Storage& storage_;
   Stream& stream_;
+  const Clock& clock_;
+  struct UnderWay {
+    std::int64_t begin_ns = 0;
+    double stall_s = 0;
+  };
+  std::map<std::int64_t, UnderWay> under_way_;   // by version
   CheckpointTarget target_;
   std::unique_ptr<checkpoint::Keeper> keeper_;
   int failures_ = 0;

@@ -53,6 +53,7 @@ void Conductor::session_says(const ToWorker& message) {
     for (auto& [id, c] : spec_.channels)
       if (c.kind == PlanChannel::Kind::go && c.program == m->program) push(c, t, {});
   } else if (const auto* m = std::get_if<CommitStep>(&message)) {
+    if (spec_.on_commit) spec_.on_commit(m->step);
     Token t;
     t.step = m->step;
     t.readers = m->readers;

@@ -18,6 +18,7 @@
 #include "runtime/conductor.h"
 #include "runtime/restore.h"
 #include "runtime/saved_parts.h"
+#include "runtime/stall_meter.h"
 #include "runtime/verify.h"
 
 namespace troupe::runtime {
@@ -35,6 +36,7 @@ struct Worker::Impl {
   caf::actor conductor;
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns = std::make_shared<std::atomic<std::int64_t>>(0);
   std::shared_ptr<std::atomic<std::int64_t>> acts = std::make_shared<std::atomic<std::int64_t>>(0);
+  std::shared_ptr<StallMeter> stalls = std::make_shared<StallMeter>();
   bool stopped = false;
 
   const PlanRole& role() const { return plan.roles[local.stage]; }
@@ -129,6 +131,23 @@ class Metered final : public actors::Executor {
  private:
   std::shared_ptr<actors::Executor> inner_;
   Counter busy_ns_, acts_;   ///< either may be none
+};
+
+/// Tells when copies end.
+class Copying final : public actors::Executor {
+ public:
+  Copying(std::shared_ptr<actors::Executor> inner, std::shared_ptr<StallMeter> stalls) : inner_(std::move(inner)), stalls_(std::move(stalls)) {}
+  void submit(actors::ActContext c, std::function<void()> started, std::function<void(actors::ActDone)> done) override {
+    const auto version = c.step;
+    inner_->submit(std::move(c), std::move(started), [stalls = stalls_, version, done = std::move(done)](actors::ActDone d) {
+      stalls->copied(version, d.end_ns);
+      done(std::move(d));
+    });
+  }
+
+ private:
+  std::shared_ptr<actors::Executor> inner_;
+  std::shared_ptr<StallMeter> stalls_;
 };
 
 /// Passes time, computes nothing: for schedules on the paced device.
@@ -285,6 +304,7 @@ Expected<std::unique_ptr<actors::Body>> Worker::Impl::writer_body(const LocalAct
   spec.stamp = {env.save.job, env.save.generation, 0};
   spec.rank = local.rank;
   spec.in = memories(a.in);
+  spec.stall_ns = [stalls = stalls](std::int64_t step) { return stalls->stall_ns(step); };
   const SavedParts saved(plan);
   std::int64_t before = 0;
   for (auto c : a.in) {
@@ -358,6 +378,7 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalAc
   std::shared_ptr<actors::Executor> on_stream = std::make_shared<actors::StreamExecutor>(
       pa.name, *streams.at(pa.stream), std::move(body), pa.priority, pa.run, pa.cost_s);
   if (pa.stream == "compute") on_stream = std::make_shared<Metered>(std::move(on_stream), busy_ns, nullptr);
+  if (pa.kind == PlanActor::Kind::snapshot) on_stream = std::make_shared<Copying>(std::move(on_stream), stalls);
   if (!pa.gathers()) return on_stream;
   return std::shared_ptr<actors::Executor>(std::make_shared<actors::UpdateThenGather>(std::move(on_stream), communicator(a)));
 }
@@ -416,6 +437,7 @@ ConductorSpec Worker::Impl::conductor_spec() {
     spec.channels.emplace(static_cast<std::int32_t>(i), std::move(out));
   }
   spec.busy_ns = busy_ns;
+  spec.on_commit = [stalls = stalls, clock = env.clock](std::int64_t step) { stalls->committed(step, clock->now_ns()); };
   spec.send = env.send;
   return spec;
 }

@@ -101,7 +101,10 @@ void Results::checkpoint(const CheckpointEvent& e) {
   const std::string of = "checkpoint of step " + std::to_string(e.step);
   report::CheckpointMetrics m;
   m.step = e.step;
-  m.bytes = e.bytes;
+  m.parameter_bytes = e.parameter_bytes;
+  m.moment_bytes = e.moment_bytes;
+  m.stall_ms = e.stall_s * 1e3;
+  m.save_ms = e.save_s * 1e3;
   m.generation = generation_;
   switch (e.kind) {
     case Kind::committed:

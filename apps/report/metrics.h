@@ -38,7 +38,9 @@ struct EvalMetrics {
 struct CheckpointMetrics {
   std::int64_t step = 0;        ///< steps done
   std::string what;             ///< "saved", "failed" or "skipped" (no room in the arena: the disk does not keep up)
-  std::int64_t bytes = 0;       ///< saved: of its tensors
+  std::int64_t parameter_bytes = 0, moment_bytes = 0;   ///< saved
+  double stall_ms = 0;          ///< saved: most that an update waited for its copy, at any worker
+  double save_ms = 0;           ///< saved: from the decision until all of it was on disk
   std::string why;              ///< failed
   std::int64_t generation = 0;
 };
