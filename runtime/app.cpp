@@ -229,7 +229,9 @@ class Job {
       addresses_.addresses[r] = m->blob;
       if (static_cast<Rank>(addresses_.addresses.size()) == plan_.workers())
         for (Rank to = 0; to < plan_.workers(); ++to) send(to, addresses_);
-    } else if (std::get_if<Ready>(&message)) {
+    } else if (auto* m = std::get_if<Ready>(&message)) {
+      result_.places[r].restored_bytes = m->restored_bytes;
+      result_.places[r].restore_s = m->restore_s;
       if (++ready_ == plan_.workers()) {
         if (options_.on_ready) options_.on_ready();
         session_.begin();

@@ -44,6 +44,8 @@ struct PlaceResult {
   std::int64_t file_bytes = 0;             ///< of it at the end, mapped from files: the program, libraries, the data set
   std::int64_t shared_bytes = 0;           ///< ... shared with other processes: the transport's
   std::uint64_t sent_bytes = 0, received_bytes = 0;
+  std::int64_t restored_bytes = 0;         ///< that it read of the checkpoint to begin from
+  double restore_s = 0;                    ///< until it had all that it needed of it
   std::vector<TraceSpan> spans;            ///< with JobOptions::trace; they arrive when the step after the window commits, or at the end
   std::int64_t dropped_spans = 0;          ///< for which the worker had no room
 };

@@ -35,7 +35,7 @@ struct ToWorker {
 struct FromWorker {
   union {
     address @0 :Data;
-    ready @1 :Void;
+    ready :group { restoredBytes @1 :Int64; restoreS @20 :Float64; }
     closed :group { program @2 :Int32; step @3 :Int64; reports @4 :List(Report); busyNs @5 :Int64; }
     report :group { program @6 :Int32; report @7 :Report; }
     failed :group { actor @8 :Text; code @9 :UInt8; message @10 :Text; }

@@ -115,7 +115,11 @@ std::vector<std::byte> encode(const FromWorker& in) {
   auto b = message.initRoot<wire::FromWorker>();
   std::visit(Overloaded{
                  [&](const WorkerAddress& m) { b.setAddress(data(m.blob)); },
-                 [&](const Ready&) { b.setReady(); },
+                 [&](const Ready& m) {
+                   auto x = b.initReady();
+                   x.setRestoredBytes(m.restored_bytes);
+                   x.setRestoreS(m.restore_s);
+                 },
                  [&](const Progress& m) { b.setProgress(m.acts); },
                  [&](const Closed& m) {
                    auto x = b.initClosed();
@@ -205,7 +209,7 @@ Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
   return read_message<wire::FromWorker, FromWorker>(in, "malformed control message", [](wire::FromWorker::Reader r) -> FromWorker {
     switch (r.which()) {
       case wire::FromWorker::ADDRESS: return WorkerAddress{text(r.getAddress())};
-      case wire::FromWorker::READY: return Ready{};
+      case wire::FromWorker::READY: return Ready{r.getReady().getRestoredBytes(), r.getReady().getRestoreS()};
       case wire::FromWorker::PROGRESS: return Progress{r.getProgress()};
       case wire::FromWorker::CLOSED: {
         Closed c{r.getClosed().getProgram(), r.getClosed().getStep(), {}, r.getClosed().getBusyNs()};

@@ -61,7 +61,9 @@ struct Stop {};
 using ToWorker = std::variant<Hello, Connect, BeginRun, Go, CommitStep, Feed, ExplainAll, Stop>;
 
 struct WorkerAddress { std::string blob; };
-struct Ready {};
+/// It may be told to begin. What it has read of a checkpoint for that (its own part, not what others sent), and the time until
+/// it had all.
+struct Ready { std::int64_t restored_bytes = 0; double restore_s = 0; };
 /// Sent about once a second while acts are finished: a step that is merely long is no stall.
 struct Progress { std::int64_t acts = 0; };
 /// A program's step is over at a place. For the training program this is its vote.

@@ -128,7 +128,7 @@ class ReadPlan {
 /// One place's restoring under way; lives as long as one of its callbacks.
 class Restoring : public std::enable_shared_from_this<Restoring> {
  public:
-  Restoring(checkpoint::Reader reader, RestorePlaces places, const RestoreEnv& env, std::function<void(Status)> done)
+  Restoring(checkpoint::Reader reader, RestorePlaces places, const RestoreEnv& env, std::function<void(Expected<std::int64_t>)> done)
       : reader_(std::move(reader)), places_(std::move(places)), env_(env), done_(std::move(done)) {}
 
   Status plan(const Plan& plan, Rank rank) {
@@ -137,7 +137,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
   }
 
   void start() {
-    if (moves_.empty()) return done_({});
+    if (moves_.empty()) return done_(std::int64_t{0});
     for (std::size_t i = 0; i < window; ++i) next();
   }
 
@@ -194,11 +194,12 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
 
   void arrived(std::size_t i) {
     std::unique_lock lock(mutex_);
+    for (const auto* e : moves_[i].reads) bytes_ += e->extent.elements() * size_of(moves_[i].tensor->dtype);
     moves_[i].buffer.reset();
     staging_.erase(i);
     const bool all = ++arrived_ == moves_.size() && failure_.ok();
     lock.unlock();
-    if (all) done_({});
+    if (all) done_(bytes_);
     else next();
   }
 
@@ -215,11 +216,12 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
   checkpoint::Reader reader_;
   RestorePlaces places_;
   RestoreEnv env_;
-  std::function<void(Status)> done_;
+  std::function<void(Expected<std::int64_t>)> done_;
   std::vector<TensorMove> moves_;
   std::map<std::size_t, std::unique_ptr<Buffer>> staging_;
   std::mutex mutex_;
   std::size_t next_ = 0, arrived_ = 0;
+  std::int64_t bytes_ = 0;             // read, of tensors that have arrived
   Status failure_;
 };
 
@@ -232,7 +234,7 @@ Expected<checkpoint::Reader> open(Storage& storage, const std::string& folder) {
 }  // namespace
 
 void restore(const Plan& plan, Rank rank, const std::string& folder, const RestorePlaces& places, const RestoreEnv& env,
-             std::function<void(Status)> done) {
+             std::function<void(Expected<std::int64_t>)> done) {
   auto reader = open(env.storage, folder);
   if (!reader.ok()) return done(reader.status());
   auto restoring = std::make_shared<Restoring>(*std::move(reader), places, env, done);

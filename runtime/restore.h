@@ -31,10 +31,10 @@ struct RestoreEnv {
 };
 
 /// Restores what `rank` has of a plan's parameters and moments from the checkpoint in `folder`, together with all other
-/// places of the plan. `done` is called once, from any thread; all of `places` and `env` stays until then. A checkpoint
+/// places of the plan. `done` is called once, with the bytes that this place has read, from any thread; all of `places` and `env` stays until then. A checkpoint
 /// without moments leaves them as they are (zero). Errors: `damaged`, naming file and tensor; `invalid` for the checkpoint of
 /// another model, naming the tensor; io; unavailable when a peer is gone.
 void restore(const Plan& plan, Rank rank, const std::string& folder, const RestorePlaces& places, const RestoreEnv& env,
-             std::function<void(Status)> done);
+             std::function<void(Expected<std::int64_t>)> done);
 
 }  // namespace troupe::runtime

@@ -484,11 +484,12 @@ Expected<std::unique_ptr<Worker>> Worker::create(const Plan& plan, Rank rank, Wo
 
 void Worker::start() {
   Impl& impl = *impl_;
-  auto done = [send = impl.env.send](const Status& s) {
-    if (s.ok()) send(Ready{});
-    else send(WorkerFailed{"", s});
+  const std::int64_t begin_ns = impl.env.clock->now_ns();
+  auto done = [send = impl.env.send, clock = impl.env.clock, begin_ns](const Expected<std::int64_t>& bytes) {
+    if (bytes.ok()) send(Ready{*bytes, static_cast<double>(clock->now_ns() - begin_ns) * 1e-9});
+    else send(WorkerFailed{"", bytes.status()});
   };
-  if (impl.env.restore.empty()) return done({});
+  if (impl.env.restore.empty()) return done(std::int64_t{0});
   if (!impl.env.storage) return done(invalid("there is no storage to restore from"));
   RestoreEnv env{*impl.env.storage, *impl.env.transport, *impl.env.device, *impl.streams.at("disk"), *impl.streams.at("comm"), {}};
   env.header.job = impl.env.job;

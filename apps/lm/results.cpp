@@ -165,7 +165,8 @@ std::string Results::run_json(const JobResult& result, const Status& status, con
     const auto local = local_plan(*plan_, r);
     const auto& place = result.places[r];
     run["workers"].push_back({{"rank", r}, {"stage", plan_->stage_of(r)}, {"planned_bytes", local.ok() ? local->pool_bytes : 0},
-                              {"peak_bytes", place.peak_bytes}, {"file_bytes", place.file_bytes}, {"shared_bytes", place.shared_bytes}, {"sent_bytes", place.sent_bytes}, {"received_bytes", place.received_bytes}});
+                              {"peak_bytes", place.peak_bytes}, {"file_bytes", place.file_bytes}, {"shared_bytes", place.shared_bytes}, {"sent_bytes", place.sent_bytes}, {"received_bytes", place.received_bytes},
+                              {"arena_bytes", local.ok() ? local->arena_bytes : 0}, {"restored_bytes", place.restored_bytes}, {"restore_s", place.restore_s}});
   }
   if (a_.sample && status.ok()) run["sample"] = sample;
   return run.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

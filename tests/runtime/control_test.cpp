@@ -40,20 +40,21 @@ void check_same(const Report& a, const Report& b) {
   CHECK(a.kind == b.kind);
   REQUIRE(a.values.size() == b.values.size());
   // Digests travel as the bits of doubles: whatever they are, NaNs included, they must not change.
+  CHECK(a.bytes == b.bytes);
   for (std::size_t i = 0; i < a.values.size(); ++i) CHECK(std::bit_cast<std::uint64_t>(a.values[i]) == std::bit_cast<std::uint64_t>(b.values[i]));
 }
 
 Report report() {
   return {Report::Kind::digest, "w|[0:4, 1:2]", 1ll << 40, 7,
           {1.5, -0.0, std::numeric_limits<double>::infinity(), std::bit_cast<double>(0x7ff0000000000001ull),
-           std::bit_cast<double>(0xfff8dead0000beefull), std::bit_cast<double>(0x0000000000000001ull), std::bit_cast<double>(~0ull)}};
+           std::bit_cast<double>(0xfff8dead0000beefull), std::bit_cast<double>(0x0000000000000001ull), std::bit_cast<double>(~0ull)}, blob(77)};
 }
 
 }  // namespace
 
 TEST_CASE("every message to a worker survives the wire") {
   Hello hello{blob(1001), 3, 0xfedcba9876543210ull, 5, 4, "tcp,self", "eth0", {7, 1ll << 40}, 0.25, false, {5, 0, 63},
-              {{-1, -1, 50'000, 1ll << 40}, {3, 2, 0, 7}}};
+              {{-1, -1, 50'000, 1ll << 40}, {3, 2, 0, 7}}, {"runs/a/checkpoints", 0x8000000000000001ull, 6}, "runs/a/checkpoints/step-00000005.g1"};
   const auto h = to_worker(hello);
   CHECK(h.plan == hello.plan);
   CHECK(h.rank == 3);
@@ -68,6 +69,8 @@ TEST_CASE("every message to a worker survives the wire") {
   CHECK_FALSE(h.run_kernels);
   CHECK(h.cores == hello.cores);
   CHECK(h.throttle == hello.throttle);
+  CHECK(h.save == hello.save);
+  CHECK(h.restore == hello.restore);
   CHECK(to_worker(Hello{}).run_kernels);
   // Addresses are binary: zeros inside must survive.
   const Connect connect{{{0, std::string("a\0b\xff", 4)}, {7, ""}, {12, std::string(300, '\0')}}};
@@ -97,7 +100,9 @@ TEST_CASE("every message to a worker survives the wire") {
 
 TEST_CASE("every message from a worker survives the wire") {
   CHECK(from_worker(WorkerAddress{std::string("\0\1\2", 3)}).blob == std::string("\0\1\2", 3));
-  from_worker(Ready{});
+  const auto ready = from_worker(Ready{1ll << 40, 0.75});
+  CHECK(ready.restored_bytes == 1ll << 40);
+  CHECK(ready.restore_s == 0.75);
   const auto closed = from_worker(Closed{1, 77, {report(), {Report::Kind::loss, "loss", 0, -1, {}}}, 123456789});
   CHECK(closed.program == 1);
   CHECK(closed.step == 77);
