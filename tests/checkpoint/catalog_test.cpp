@@ -1,5 +1,8 @@
 // A folder of checkpoints: who writes there, what is whole, what may go.
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
 
 #include "devices/sim/sim_storage.h"
 #include "tests/checkpoint/sample.h"
@@ -33,27 +36,50 @@ struct Run {
   }
 };
 
-/// Forwards to a storage and does something else first, once, before the operation of a number.
-class Interrupted final : public Storage {
+/// A storage that asks before each operation whether it may: an error is the operation's answer.
+class Asking final : public Storage {
  public:
-  Interrupted(Storage& storage, int before, std::function<void()> event) : storage_(storage), left_(before), event_(std::move(event)) {}
-  bool happened() const { return left_ < 0; }
-  Expected<std::unique_ptr<File>> create(const std::string& path, Access access) override { return now().create(path, access); }
-  Expected<std::unique_ptr<File>> open(const std::string& path, Access access) override { return now().open(path, access); }
-  Status make_dir(const std::string& path) override { return now().make_dir(path); }
-  Status rename(const std::string& from, const std::string& to) override { return now().rename(from, to); }
-  Status remove(const std::string& path) override { return now().remove(path); }
-  Status sync_dir(const std::string& path) override { return now().sync_dir(path); }
-  Expected<std::vector<DirEntry>> list(const std::string& path) override { return now().list(path); }
+  Asking(Storage& storage, std::function<Status()> before) : storage_(storage), before_(std::move(before)) {}
+  Expected<std::unique_ptr<File>> create(const std::string& path, Access access) override { return ask([&] { return storage_.create(path, access); }); }
+  Expected<std::unique_ptr<File>> open(const std::string& path, Access access) override { return ask([&] { return storage_.open(path, access); }); }
+  Status make_dir(const std::string& path) override { return ask([&] { return storage_.make_dir(path); }); }
+  Status rename(const std::string& from, const std::string& to) override { return ask([&] { return storage_.rename(from, to); }); }
+  Status remove(const std::string& path) override { return ask([&] { return storage_.remove(path); }); }
+  Status sync_dir(const std::string& path) override { return ask([&] { return storage_.sync_dir(path); }); }
+  Expected<std::vector<DirEntry>> list(const std::string& path) override { return ask([&] { return storage_.list(path); }); }
 
  private:
-  Storage& now() {
-    if (left_-- == 0) event_();
-    return storage_;
+  template <class Operation>
+  std::invoke_result_t<Operation> ask(Operation operation) {
+    if (Status refused = before_(); !refused.ok()) return refused;
+    return operation();
   }
   Storage& storage_;
-  int left_;
-  std::function<void()> event_;
+  std::function<Status()> before_;
+};
+
+/// Two threads whose operations alternate at random; which one is next depends on the seed only.
+class Turns {
+ public:
+  explicit Turns(std::uint64_t seed) : draw_(seed) { next_ = static_cast<int>(draw_.below(2)); }
+  void take(int me) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return next_ == me || ended_[1 - me]; });
+    next_ = static_cast<int>(draw_.below(2));
+    changed_.notify_all();
+  }
+  void end(int me) {
+    const std::lock_guard lock(mutex_);
+    ended_[me] = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Draw draw_;
+  int next_;
+  bool ended_[2] = {};
 };
 
 }  // namespace
@@ -136,6 +162,25 @@ TEST_CASE("CA-1: a commit that the disk refuses has committed nothing, and can b
   CHECK(run.contents() == "1.g1");
 }
 
+TEST_CASE("CA-1: a commit of which any one operation fails has committed nothing, and can be made again") {
+  Run run;
+  const Stamp stamp = must(run.catalog.claim(0, 77));
+  must(run.save_step(1, stamp));
+  const Manifest manifest = must(run.catalog.manifest("step-00000001.g1"));
+  int failing = 0;
+  for (bool failed = true; failed; ++failing) {
+    CAPTURE(failing);
+    must(run.storage.remove(run.catalog.path("step-00000001.g1/manifest")));
+    int left = failing;
+    Asking storage(run.storage, [&] { return left-- == 0 ? Status(Code::io, "a fault") : Status(); });
+    const Status status = Catalog(storage, "runs/a").commit(manifest);
+    failed = left < 0;
+    CHECK(run.contents() == (status.ok() ? "1.g1" : "1.g1*"));
+    if (failed) must(run.catalog.commit(manifest));
+  }
+  CHECK(failing > 6);
+}
+
 TEST_CASE("CA-4: a superseded generation commits nothing, whichever job superseded it, and is told so") {
   Run run;
   const Stamp old = must(run.catalog.claim(0, 77));
@@ -150,28 +195,38 @@ TEST_CASE("CA-4: a superseded generation commits nothing, whichever job supersed
   CHECK(run.contents() == "1.g1 2.g1* 3.g3* 4.g3 5.g3*");
 }
 
-TEST_CASE("CA-4: a new generation that starts at any moment of an old one's commit leaves no half of a checkpoint") {
+TEST_CASE("CA-4: a new generation that starts while an old one commits, in any order of their operations, leaves no half of a checkpoint") {
   int committed = 0, refused = 0;
-  for (int before = 0;; ++before) {
-    CAPTURE(before);
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    CAPTURE(seed);
     Run run;
     const Stamp old = must(run.catalog.claim(0, 77));
     must(run.save_step(1, old));
-    Interrupted storage(run.storage, before, [&] { (void)must(run.catalog.clean(must(run.catalog.claim(0, 0)).generation)); });
-    Catalog catalog(storage, "runs/a");
-    const Status status = save(catalog, storage, {old.job, old.generation, 2}, run.model, run.draw);
-    if (!storage.happened()) break;
-    ++(status.ok() ? committed : refused);
-    bool there = false;
-    for (const auto& entry : must(run.catalog.entries())) {
-      if (!entry.committed) continue;
-      must(load_and_compare(run.catalog, run.storage, entry.folder, run.model));
-      there = there || entry.step == 2;
-    }
-    CHECK(there == status.ok());
+    Turns turns(seed);
+    Status saved, cleaned;
+    std::thread old_one([&] {
+      Asking storage(run.storage, [&] { return turns.take(0), Status(); });
+      Catalog catalog(storage, "runs/a");
+      saved = save(catalog, storage, {old.job, old.generation, 2}, run.model, run.draw, 1);
+      turns.end(0);
+    });
+    std::thread new_one([&] {
+      for (auto wait = seed % 16; wait > 0; --wait) turns.take(1);
+      Asking storage(run.storage, [&] { return turns.take(1), Status(); });
+      Catalog catalog(storage, "runs/a");
+      const auto claimed = catalog.claim(0, 0);
+      cleaned = claimed.ok() ? catalog.clean(claimed->generation).status() : claimed.status();
+      turns.end(1);
+    });
+    old_one.join();
+    new_one.join();
+    must(cleaned);
+    ++(saved.ok() ? committed : refused);
+    for (const auto& entry : must(run.catalog.entries()))
+      if (entry.committed) must(load_and_compare(run.catalog, run.storage, entry.folder, run.model));
   }
-  CHECK(committed > 0);
-  CHECK(refused > 10);
+  CHECK(committed > 20);
+  CHECK(refused > 20);
 }
 
 TEST_CASE("clean removes what no commit completed, of generations before the own, and what a clean has begun to remove") {

@@ -109,7 +109,7 @@ struct Scene {
       }
       case 9: {   // a shard of another step or of another job
         const std::string from = draw.below(2) ? mine.path("step-00000001.g1") : other.path(folder);
-        replace(storage, path(shard), must(read_file(storage, from + "/" + shard)));
+        put(shard, must(read_file(storage, from + "/" + shard)));
         return {shard};
       }
       case 10: {   // a manifest of another step or of another job
