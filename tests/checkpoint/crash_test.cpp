@@ -81,7 +81,7 @@ TEST_CASE("CA-1..3: stopped at any operation of saving, pruning, claiming and cl
   uninterrupted.check();
   REQUIRE(operations > 150);
   for (std::int64_t stop = 0; stop < operations; ++stop)
-    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    for (std::uint64_t seed = 0; seed < 6; ++seed) {
       CAPTURE(stop);
       CAPTURE(seed);
       SimStorage storage;

@@ -43,6 +43,8 @@ TEST_CASE("validate takes what is whole") {
   m.tensors[3].shape = {0, 5};   // nothing to hold
   m.tensors[3].extents.clear();
   must(validate(m));
+  m.config = std::string("any\0bytes\xff", 10);
+  CHECK(must(decode_manifest(encode(m))) == m);
 }
 
 TEST_CASE("validate: every element in exactly one extent, or the tensor and the extents are named") {
