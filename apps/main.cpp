@@ -6,6 +6,7 @@
 
 #include "apps/calibrate/calibrate.h"
 #include "apps/calibrate/link_times.h"
+#include "apps/ckpt/ckpt.h"
 #include "apps/lm/job.h"
 #include "apps/lm/model.h"
 #include "apps/lm/suggest.h"
@@ -59,7 +60,7 @@ CLI::Validator window_of_steps(troupe::TraceWindow& window) {
 /// What is wrong with a command line; of a word that nobody knows, the nearest one that somebody does.
 std::string describe(const CLI::App& cli, const CLI::ParseError& error) {
   const CLI::App* at = &cli;
-  for (const auto* sub : cli.get_subcommands()) at = sub;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
   for (const auto& word : at->remaining()) {
     std::vector<std::string> known;
     if (word[0] == '-') {
@@ -67,8 +68,9 @@ std::string describe(const CLI::App& cli, const CLI::ParseError& error) {
         for (const auto& name : option->get_lnames()) known.push_back("--" + name);
       return "unknown option '" + word + "'; did you mean '" + troupe::lm::nearest(word.substr(0, word.find('=')), known) + "'?";
     }
-    if (at != &cli) return "unexpected argument '" + word + "'";
-    for (const auto* sub : cli.get_subcommands(nullptr)) known.push_back(sub->get_name());
+    const auto commands = at->get_subcommands(nullptr);
+    if (commands.empty()) return "unexpected argument '" + word + "'";
+    for (const auto* sub : commands) known.push_back(sub->get_name());
     return "unknown command '" + word + "'; did you mean '" + troupe::lm::nearest(word, known) + "'?";
   }
   return error.what();
@@ -96,6 +98,26 @@ CLI::Option* checkpoint_options(CLI::App& train, JobArguments& a) {
   train.add_option("--keep", a.keep, "how many checkpoints stay")->check(whole_number(1));
   return train.add_option("--resume", a.resume, "go on from a checkpoint: its folder, or a folder of checkpoints (default: latest, in --checkpoint-dir)")
       ->expected(0, 1)->type_name("[DIR|latest]");
+}
+
+/// `troupe ckpt ...`; sets `run` to the command that was named.
+void add_ckpt(CLI::App& cli, troupe::ckpt::Arguments& a, int (*&run)(const troupe::ckpt::Arguments&)) {
+  using namespace troupe::ckpt;
+  auto* ckpt = cli.add_subcommand("ckpt", "Look at checkpoints, verify, compare and remove them");
+  ckpt->require_subcommand(1);
+  const auto add = [&](const char* name, const char* what, int (*command)(const Arguments&)) {
+    auto* sub = ckpt->add_subcommand(name, what);
+    sub->add_option("dir", a.dir, "a checkpoint's folder, or a folder of checkpoints (the newest is meant)")->required();
+    sub->callback([&run, command] { run = command; });
+    return sub;
+  };
+  add("ls", "List the checkpoints of a folder", ls_command);
+  add("show", "Print a manifest as JSON, or one tensor of it with its extents", show_command)->add_option("tensor", a.tensor, "a tensor's name");
+  add("verify", "Read everything and check every block", verify_command);
+  add("diff", "Compare two checkpoints, tensor by tensor", diff_command)->add_option("other", a.other, "the second one")->required();
+  auto* prune = add("prune", "Remove old checkpoints of a folder", prune_command);
+  prune->add_option("--keep", a.retention.keep, "the newest so many stay (2)")->check(whole_number(1));
+  prune->add_option("--keep-every", a.retention.every, "and those of steps that are multiples of K")->check(whole_number(1))->type_name("K");
 }
 
 }  // namespace
@@ -145,6 +167,9 @@ int main(int argc, char** argv) {
   calibrate->add_option("--costs", c.costs, "the file to write (default: in the user's cache folder, where the others look)");
   calibrate->add_option("--threads", c.threads, "threads of each worker")->check(whole_number(1));
   calibrate->add_option("--widest", c.widest, "measure the ops of models up to this width")->check(whole_number(1));
+  troupe::ckpt::Arguments k;
+  int (*ckpt)(const troupe::ckpt::Arguments&) = nullptr;
+  add_ckpt(cli, k, ckpt);
   try {
     cli.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -152,6 +177,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "troupe: %s (see troupe --help)\n", describe(cli, e).c_str());
     return troupe::runtime::exit_usage;
   }
+  if (ckpt) return ckpt(k);
   a.resumes = resume->count() > 0;
   if (train->parsed() && a.config_path.empty() && !a.resumes) {
     std::fprintf(stderr, "troupe: name a configuration, such as apps/configs/quickstart.toml, or a checkpoint with --resume (see troupe train --help)\n");

@@ -26,7 +26,7 @@ bool read_name(const std::string& name, CatalogEntry& entry) {
   const auto dot = name.find(".g");
   if (!name.starts_with("step-") || dot == std::string::npos) return false;
   return read_number(std::string_view(name).substr(5, dot - 5), entry.step) &&
-         read_number(std::string_view(name).substr(dot + 2), entry.generation) && folder_name(entry.step, entry.generation) == name;
+         read_number(std::string_view(name).substr(dot + 2), entry.generation) && entry.step >= 0 && folder_name(entry.step, entry.generation) == name;
 }
 
 bool has(const std::vector<DirEntry>& entries, const std::string& name) {
@@ -196,7 +196,9 @@ Expected<std::vector<std::string>> Catalog::prune(const Retention& retention) {
   for (auto entry = all.rbegin(); entry != all.rend(); ++entry) {
     if (!entry->committed) continue;
     if (kept < std::max<std::int64_t>(retention.keep, 1)) {
-      kept += manifest(entry->folder).ok();   // one that cannot be read stands for nothing, and is not ours to remove
+      const Status read = manifest(entry->folder).status();
+      if (!read.ok() && read.code() != Code::invalid) return read;
+      kept += read.ok();   // a damaged one stands for nothing, and is not ours to remove
     } else if (retention.every <= 0 || entry->step % retention.every != 0) {
       removed.push_back(entry->folder);
     }

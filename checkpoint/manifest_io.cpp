@@ -28,6 +28,8 @@ static_assert(sizeof(Front) == 40);
 constexpr char magic[8] = {'T', 'R', 'O', 'U', 'P', 'E', 'C', 'P'};
 
 unsigned count(std::size_t n) { return static_cast<unsigned>(n); }
+// With their lengths: what Cap'n Proto makes of a std::string itself ends at its first NUL.
+capnp::Text::Reader text(const std::string& s) { return {s.c_str(), s.size()}; }
 std::string text(capnp::Text::Reader r) { return {r.begin(), r.size()}; }
 /// An enumerator of a later version stays one that this program does not know.
 template <class E, class W>
@@ -57,7 +59,7 @@ StoredExtent get(wire::StoredExtent::Reader r) {
 }
 
 void put(wire::StoredTensor::Builder b, const StoredTensor& t) {
-  b.setParameter(t.parameter);
+  b.setParameter(text(t.parameter));
   b.setKind(static_cast<wire::Kind>(t.kind));
   b.setDtype(static_cast<wire::Type>(t.dtype));
   auto shape = b.initShape(count(t.shape.size()));
@@ -73,7 +75,7 @@ StoredTensor get(wire::StoredTensor::Reader r) {
 }
 
 void put(wire::StoredFile::Builder b, const StoredFile& f) {
-  b.setName(f.name);
+  b.setName(text(f.name));
   b.setBytes(f.bytes);
   b.setDataOffset(f.data_offset);
   put(b.initHeader(), f.header);
@@ -107,7 +109,7 @@ std::vector<std::byte> encode(const Manifest& m) {
   b.setStep(m.stamp.step);
   b.setSeed(m.seed);
   b.setLanes(m.lanes);
-  b.setConfig(m.config);
+  b.setConfig(text(m.config));
   auto files = b.initFiles(count(m.files.size()));
   for (unsigned i = 0; i < files.size(); ++i) put(files[i], m.files[i]);
   auto tensors = b.initTensors(count(m.tensors.size()));

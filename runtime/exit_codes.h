@@ -5,6 +5,7 @@ namespace troupe::runtime {
 
 enum ExitCode : int {
   exit_ok = 0,
+  exit_differs = 1,      ///< troupe ckpt diff: two checkpoints that are not the same
   exit_usage = 2,        ///< command line or configuration
   exit_data = 3,         ///< the training text
   exit_plan = 4,         ///< a mesh that cannot work, a plan that does not fit in memory

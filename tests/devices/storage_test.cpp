@@ -1,11 +1,8 @@
 // The contract of storage.h, over files and over the simulated disk.
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
-#include <cstring>
-#include <filesystem>
+#include <algorithm>
 #include <functional>
-#include <numeric>
 
 #include "devices/base/philox.h"
 #include "devices/files/file_storage.h"
@@ -33,9 +30,8 @@ void on_each(const std::function<void(Storage&, const std::string& dir)>& body) 
 }
 
 std::vector<std::byte> bytes_of(const std::string& text) {
-  std::vector<std::byte> bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
-  return bytes;
+  const auto* first = reinterpret_cast<const std::byte*>(text.data());
+  return {first, first + text.size()};
 }
 
 void write(Storage& storage, const std::string& path, const std::string& text) {

@@ -1,0 +1,215 @@
+#include "apps/ckpt/ckpt.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include "apps/lm/job.h"
+#include "checkpoint/reader.h"
+#include "devices/cpu/thread_team.h"
+#include "devices/files/file_storage.h"
+#include "runtime/exit_codes.h"
+#include "runtime/text_table.h"
+
+namespace troupe::ckpt {
+
+namespace {
+
+using namespace runtime;
+using checkpoint::Catalog;
+using checkpoint::CatalogEntry;
+using checkpoint::Manifest;
+using checkpoint::Reader;
+
+/// What a DIR on the command line is.
+struct Place {
+  std::string path;
+  bool is_checkpoint = false;          ///< itself, not a folder of them
+};
+
+struct Checkpoint {
+  std::string path;
+  Manifest manifest;
+};
+
+std::string base_of(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
+
+/// Error: there is no such folder.
+Expected<Place> look_at(Storage& storage, std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  TROUPE_ASSIGN(const auto inside, storage.list(path));
+  const bool itself = std::any_of(inside.begin(), inside.end(), [](const DirEntry& e) { return e.name == checkpoint::manifest_name; });
+  return Place{path, itself || base_of(path).starts_with("step-")};
+}
+
+/// A checkpoint's manifest; where its folder still has the name it was given, that of this folder.
+Expected<Manifest> read_manifest(Storage& storage, const std::string& path) {
+  if (base_of(path).starts_with("step-")) return Catalog(storage, folder_of(path)).manifest(base_of(path));
+  TROUPE_ASSIGN(const auto bytes, read_file(storage, path + "/" + checkpoint::manifest_name));
+  auto manifest = checkpoint::decode_manifest(bytes);
+  if (!manifest.ok()) return manifest.status().in("'" + path + "/" + checkpoint::manifest_name + "'");
+  return manifest;
+}
+
+Status none_in(const Place& place) { return {Code::not_found, fmt::format("there is no checkpoint in '{}'", place.path)}; }
+
+const CatalogEntry* newest_of(const std::vector<CatalogEntry>& entries) {
+  const auto newest = std::find_if(entries.rbegin(), entries.rend(), [](const CatalogEntry& e) { return e.committed; });
+  return newest == entries.rend() ? nullptr : &*newest;
+}
+
+/// The one that a place is, as if it were in a folder of them.
+Expected<std::vector<CatalogEntry>> only(Storage& storage, const Place& place) {
+  TROUPE_ASSIGN(const auto manifest, read_manifest(storage, place.path));
+  return std::vector<CatalogEntry>{{base_of(place.path), manifest.stamp.step, manifest.stamp.generation, true}};
+}
+
+/// The one that a place means.
+Expected<Checkpoint> find(Storage& storage, const Place& place) {
+  std::string path = place.path;
+  if (!place.is_checkpoint) {
+    const Catalog catalog(storage, place.path);
+    TROUPE_ASSIGN(const auto entries, catalog.entries());
+    const auto* newest = newest_of(entries);
+    if (!newest) return none_in(place);
+    path = catalog.path(newest->folder);
+  }
+  TROUPE_ASSIGN(auto manifest, read_manifest(storage, path));
+  return Checkpoint{path, std::move(manifest)};
+}
+
+Expected<Reader> open(Storage& storage, Checkpoint checkpoint) { return Reader::open(storage, checkpoint.path, std::move(checkpoint.manifest)); }
+
+/// Calls f with what `dir` is; the exit code.
+template <class F>
+int at(Storage& storage, const std::string& dir, F&& f) {
+  const auto place = look_at(storage, dir);
+  return place.ok() ? f(*place) : lm::say(place.status(), exit_usage);
+}
+
+/// Calls f with the checkpoint that `dir` means; the exit code.
+template <class F>
+int with_checkpoint(Storage& storage, const std::string& dir, F&& f) {
+  return at(storage, dir, [&](const Place& place) {
+    auto found = find(storage, place);
+    return found.ok() ? f(*std::move(found)) : lm::say(found.status(), exit_checkpoint);
+  });
+}
+
+void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+std::string summary(const Manifest& m) {
+  return fmt::format("{} of {} in {}", counted(std::ssize(m.tensors), "tensor"), human_bytes(m.bytes()), counted(std::ssize(m.files), "file"));
+}
+
+TextRow row_of(Storage& storage, const Catalog& catalog, const CatalogEntry& entry, bool newest) {
+  TextRow row{{entry.folder, std::to_string(entry.step), std::to_string(entry.generation), "", "", "", "not committed"}, {}};
+  if (!entry.committed) return row;
+  const auto manifest = read_manifest(storage, catalog.path(entry.folder));
+  if (manifest.ok()) {
+    row.cells[3] = std::to_string(manifest->tensors.size());
+    row.cells[4] = human_bytes(manifest->bytes());
+    row.cells[5] = std::to_string(manifest->files.size());
+  } else {
+    row.under.push_back(manifest.status().message());
+  }
+  row.cells[6] = !manifest.ok() ? "cannot be read" : newest ? "newest" : "";
+  return row;
+}
+
+std::string described(const checkpoint::TensorDifference& d) {
+  using Kind = checkpoint::TensorDifference::Kind;
+  switch (d.kind) {
+    case Kind::same:
+    case Kind::values: return "";
+    case Kind::missing_in_a: return "only in the second";
+    case Kind::missing_in_b: return "only in the first";
+    case Kind::shape: return "of another shape";
+    case Kind::dtype: return "of another dtype";
+  }
+  return "";
+}
+
+int print_differences(const std::vector<checkpoint::TensorDifference>& all) {
+  using Kind = checkpoint::TensorDifference::Kind;
+  std::vector<TextRow> rows;
+  for (const auto& d : all) {
+    if (d.kind == Kind::same) continue;
+    const bool values = d.kind == Kind::values;
+    rows.push_back({{d.name, values ? std::to_string(d.elements) : "", values ? fmt::format("{:.6g}", d.greatest) : "", described(d)}, {}});
+  }
+  const auto same = std::ssize(all) - std::ssize(rows);
+  if (!rows.empty()) print(table_text({"tensor", ">elements", ">max |a-b|", ""}, rows));
+  print(fmt::format("{} the same bit for bit, {} not\n", counted(same, "tensor"), rows.size()));
+  return rows.empty() ? exit_ok : exit_differs;
+}
+
+}  // namespace
+
+int ls_command(const Arguments& a) {
+  FileStorage storage;
+  return at(storage, a.dir, [&](const Place& place) {
+    const Catalog catalog(storage, place.is_checkpoint ? folder_of(place.path) : place.path);
+    const auto entries = place.is_checkpoint ? only(storage, place) : catalog.entries();
+    if (!entries.ok()) return lm::say(entries.status(), exit_checkpoint);
+    if (entries->empty()) return lm::say(none_in(place), exit_checkpoint);
+    const auto newest = newest_of(*entries);
+    std::vector<TextRow> rows;
+    for (const auto& e : *entries) rows.push_back(row_of(storage, catalog, e, &e == newest && !place.is_checkpoint));
+    print(table_text({"checkpoint", ">step", ">generation", ">tensors", ">size", ">files", ""}, rows));
+    return static_cast<int>(exit_ok);
+  });
+}
+
+int show_command(const Arguments& a) {
+  FileStorage storage;
+  return with_checkpoint(storage, a.dir, [&](const Checkpoint& found) {
+    const auto json = to_json(found.manifest, a.tensor);
+    if (!json.ok()) return lm::say(json.status().in("'" + found.path + "'"), exit_usage);
+    print(*json + "\n");
+    return static_cast<int>(exit_ok);
+  });
+}
+
+int verify_command(const Arguments& a) {
+  FileStorage storage;
+  return with_checkpoint(storage, a.dir, [&](Checkpoint found) {
+    const std::string path = found.path;
+    const auto reader = open(storage, std::move(found));
+    if (!reader.ok()) return lm::say(reader.status(), exit_checkpoint);
+    ThreadTeam team("verify", static_cast<int>(std::max(1u, std::thread::hardware_concurrency())), {});
+    const auto wrong = reader->verify(team);
+    for (const auto& line : wrong) print(line + "\n");
+    if (!wrong.empty()) return lm::say({Code::damaged, fmt::format("'{}' is damaged in {}", path, counted(std::ssize(wrong), "block"))}, exit_checkpoint);
+    print(fmt::format("{}: {}, every block as it was written\n", path, summary(reader->manifest())));
+    return static_cast<int>(exit_ok);
+  });
+}
+
+int diff_command(const Arguments& a) {
+  FileStorage storage;
+  return with_checkpoint(storage, a.dir, [&](Checkpoint first) {
+    return with_checkpoint(storage, a.other, [&](Checkpoint second) {
+      const auto left = open(storage, std::move(first)), right = open(storage, std::move(second));
+      for (const auto* reader : {&left, &right})
+        if (!reader->ok()) return lm::say(reader->status(), exit_checkpoint);
+      const auto differences = diff(*left, *right);
+      return differences.ok() ? print_differences(*differences) : lm::say(differences.status(), exit_checkpoint);
+    });
+  });
+}
+
+int prune_command(const Arguments& a) {
+  FileStorage storage;
+  return at(storage, a.dir, [&](const Place& place) {
+    if (place.is_checkpoint) return lm::say(invalid(fmt::format("'{}' is one checkpoint: name the folder that it is in", place.path)), exit_usage);
+    const auto removed = Catalog(storage, place.path).prune(a.retention);
+    if (!removed.ok()) return lm::say(removed.status(), exit_checkpoint);
+    for (const auto& folder : *removed) print("removed " + folder + "\n");
+    return static_cast<int>(exit_ok);
+  });
+}
+
+}  // namespace troupe::ckpt

@@ -1,0 +1,274 @@
+// A folder of checkpoints: who writes there, what is whole, what may go.
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "devices/sim/sim_storage.h"
+#include "tests/checkpoint/sample.h"
+
+using namespace troupe;
+using namespace troupe::checkpoint;
+using namespace troupe::checkpoint::test;
+
+namespace {
+
+/// A folder of small checkpoints, all of the same model.
+struct Run {
+  SimStorage storage;
+  Catalog catalog{storage, "runs/a"};
+  Draw draw{1};
+  Model model = random_model(draw, 3, 500);
+
+  Status save_step(std::int64_t step, const Stamp& claimed) {
+    return save(catalog, storage, {claimed.job, claimed.generation, step}, model, draw);
+  }
+  void leave_uncommitted(const std::string& folder) {
+    must(storage.make_dir(catalog.path(folder)));
+    must(write_file(storage, catalog.path(folder) + "/shard-00000.safetensors", std::vector<std::byte>(100)));
+  }
+  /// "3.g1 4.g1*": steps and generations, oldest first; what is not committed with a star.
+  std::string contents() {
+    std::string text;
+    for (const auto& e : must(catalog.entries()))
+      text += (text.empty() ? "" : " ") + std::to_string(e.step) + ".g" + std::to_string(e.generation) + (e.committed ? "" : "*");
+    return text;
+  }
+};
+
+/// A storage that asks before each operation whether it may: an error is the operation's answer.
+class Asking final : public Storage {
+ public:
+  Asking(Storage& storage, std::function<Status()> before) : storage_(storage), before_(std::move(before)) {}
+  Expected<std::unique_ptr<File>> create(const std::string& path, Access access) override { return ask([&] { return storage_.create(path, access); }); }
+  Expected<std::unique_ptr<File>> open(const std::string& path, Access access) override { return ask([&] { return storage_.open(path, access); }); }
+  Status make_dir(const std::string& path) override { return ask([&] { return storage_.make_dir(path); }); }
+  Status rename(const std::string& from, const std::string& to) override { return ask([&] { return storage_.rename(from, to); }); }
+  Status remove(const std::string& path) override { return ask([&] { return storage_.remove(path); }); }
+  Status sync_dir(const std::string& path) override { return ask([&] { return storage_.sync_dir(path); }); }
+  Expected<std::vector<DirEntry>> list(const std::string& path) override { return ask([&] { return storage_.list(path); }); }
+
+ private:
+  template <class Operation>
+  std::invoke_result_t<Operation> ask(Operation operation) {
+    if (Status refused = before_(); !refused.ok()) return refused;
+    return operation();
+  }
+  Storage& storage_;
+  std::function<Status()> before_;
+};
+
+/// Two threads whose operations alternate at random; which one is next depends on the seed only.
+class Turns {
+ public:
+  explicit Turns(std::uint64_t seed) : draw_(seed) { next_ = static_cast<int>(draw_.below(2)); }
+  void take(int me) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return next_ == me || ended_[1 - me]; });
+    next_ = static_cast<int>(draw_.below(2));
+    changed_.notify_all();
+  }
+  void end(int me) {
+    const std::lock_guard lock(mutex_);
+    ended_[me] = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Draw draw_;
+  int next_;
+  bool ended_[2] = {};
+};
+
+}  // namespace
+
+TEST_CASE("names: step and generation, sorted by number; what is not such a folder is nobody's") {
+  CHECK(folder_name(40, 2) == "step-00000040.g2");
+  CHECK(folder_name(1'234'567'890, 10) == "step-1234567890.g10");
+  CHECK(shard_name(7) == "shard-00007.safetensors");
+  Run run;
+  CHECK(run.contents().empty());   // not even the folder is there
+  for (const char* name : {"step-00000009.g10", "step-1234567890.g1", "step-00000040.g9", "step-40.g2", "step-00000040.g02", "step-00000040.g2.gone",
+                           "step-00000040", "step--0000040.g2", "step-00000041.g4294967296", "other"})
+    must(run.storage.make_dir(run.catalog.path(name)));
+  must(write_file(run.storage, "runs/a/step-00000050.g1", {}));   // a file
+  CHECK(run.contents() == "1234567890.g1* 40.g9* 9.g10*");
+}
+
+TEST_CASE("a claim: the job stays, the generation is above any that was, and all of it survives a crash") {
+  Run run;
+  CHECK(must(run.catalog.claim(0, 77)) == Stamp{77, 1, 0});
+  run.storage.crash(1);
+  CHECK(must(run.catalog.claim(0, 88)) == Stamp{77, 2, 0});
+  must(run.storage.make_dir(run.catalog.path("step-00000003.g7")));
+  CHECK(must(run.catalog.claim(0, 88)) == Stamp{77, 8, 0});
+  CHECK(must(run.catalog.claim(99, 88)) == Stamp{99, 9, 0});
+  const auto text = must(read_file(run.storage, "runs/a/claim"));
+  CHECK(std::string(reinterpret_cast<const char*>(text.data()), text.size()) == "{\"generation\":9,\"job\":\"0000000000000063\"}\n");
+}
+
+TEST_CASE("a claim that cannot be read is an error that names it") {
+  Run run;
+  for (const std::string text : {"", "{", "[]", "{\"job\":\"1\"}", "{\"job\":1,\"generation\":1}", "{\"job\":\"x\",\"generation\":1}",
+                                 "{\"job\":\"1\",\"generation\":-1}", "{\"job\":\"1\",\"generation\":4294967296}", "{\"job\":\"11111111111111111\",\"generation\":1}"}) {
+    must(run.storage.make_dir("runs/a"));
+    const auto* first = reinterpret_cast<const std::byte*>(text.data());
+    must(write_file(run.storage, "runs/a/claim", {first, first + text.size()}));
+    check_refused(run.catalog.claim(0, 77).status(), {"'runs/a/claim' is damaged", "remove it"});
+  }
+  must(run.storage.remove("runs/a/claim"));
+  must(run.storage.make_dir(run.catalog.path("step-00000003.g4294967295")));
+  check_refused(run.catalog.claim(0, 77).status(), {"4294967295 generations"});
+}
+
+TEST_CASE("CA-1: a commit refuses shards that are not there or are of another size, and then nothing is committed") {
+  Run run;
+  const Stamp stamp = must(run.catalog.claim(0, 77));
+  const std::string folder = run.catalog.path("step-00000000.g1");
+  must(run.storage.make_dir(folder));
+  const auto holdings = random_holdings(run.draw, run.model, 2);
+  std::vector<ShardRecord> records;
+  for (std::int32_t rank : {0, 1}) records.push_back(must(write_shard(run.storage, folder, rank, stamp, run.model, holdings[static_cast<std::size_t>(rank)])));
+  const Manifest manifest = must(merge(head_of(stamp), records));
+  Manifest hole = manifest;
+  hole.tensors[0].extents.clear();
+  check_refused(run.catalog.commit(hole), {"step-00000000.g1", "in no extent"});
+  must(run.storage.rename(folder + "/shard-00001.safetensors", folder + "/elsewhere"));
+  check_refused(run.catalog.commit(manifest), {"shard-00001.safetensors", "not there"}, Code::not_found);
+  must(run.storage.rename(folder + "/elsewhere", folder + "/shard-00001.safetensors"));
+  run.storage.truncate(folder + "/shard-00000.safetensors", 4095);
+  check_refused(run.catalog.commit(manifest), {"shard-00000.safetensors", "4095 bytes"});
+  CHECK(run.contents() == "0.g1*");
+}
+
+TEST_CASE("CA-1: a commit that the disk refuses has committed nothing, and can be made again") {
+  Run run;
+  const Stamp stamp = must(run.catalog.claim(0, 77));
+  must(run.save_step(1, stamp));
+  const auto rename_away = [&] { must(run.storage.rename(run.catalog.path("step-00000001.g1/manifest"), "aside")), must(run.storage.remove("aside")); };
+  const Manifest manifest = must(run.catalog.manifest("step-00000001.g1"));
+  rename_away();
+  run.storage.set_read_only(true);
+  check_refused(run.catalog.commit(manifest), {"Read-only"}, Code::io);
+  run.storage.set_read_only(false);
+  run.storage.set_capacity(1);
+  check_refused(run.catalog.commit(manifest), {"manifest.tmp", "No space"}, Code::exhausted);
+  CHECK(run.contents() == "1.g1*");
+  CHECK(must(run.storage.list(run.catalog.path("step-00000001.g1"))).size() == manifest.files.size());   // no part of a manifest
+  run.storage.set_capacity(INT64_MAX);
+  must(run.catalog.commit(manifest));
+  CHECK(run.contents() == "1.g1");
+}
+
+TEST_CASE("CA-1: a commit of which any one operation fails has committed nothing, and can be made again") {
+  Run run;
+  const Stamp stamp = must(run.catalog.claim(0, 77));
+  must(run.save_step(1, stamp));
+  const Manifest manifest = must(run.catalog.manifest("step-00000001.g1"));
+  int failing = 0;
+  for (bool failed = true; failed; ++failing) {
+    CAPTURE(failing);
+    must(run.storage.remove(run.catalog.path("step-00000001.g1/manifest")));
+    int left = failing;
+    Asking storage(run.storage, [&] { return left-- == 0 ? Status(Code::io, "a fault") : Status(); });
+    const Status status = Catalog(storage, "runs/a").commit(manifest);
+    failed = left < 0;
+    CHECK(run.contents() == (status.ok() ? "1.g1" : "1.g1*"));
+    if (failed) must(run.catalog.commit(manifest));
+  }
+  CHECK(failing > 6);
+}
+
+TEST_CASE("CA-4: a superseded generation commits nothing, whichever job superseded it, and is told so") {
+  Run run;
+  const Stamp old = must(run.catalog.claim(0, 77));
+  must(run.save_step(1, old));
+  (void)must(run.catalog.claim(0, 0));
+  check_refused(run.save_step(2, old), {"belongs to generation 2 of job 000000000000004d", "generation 1", "commits nothing"});
+  const Stamp other = must(run.catalog.claim(5, 0));
+  check_refused(run.save_step(3, {77, other.generation, 0}), {"of job 0000000000000005"});
+  must(run.save_step(4, other));
+  must(run.storage.remove("runs/a/claim"));
+  check_refused(run.save_step(5, other), {"runs/a/claim"}, Code::not_found);
+  CHECK(run.contents() == "1.g1 2.g1* 3.g3* 4.g3 5.g3*");
+}
+
+TEST_CASE("CA-4: a new generation that starts while an old one commits, in any order of their operations, leaves no half of a checkpoint") {
+  int committed = 0, refused = 0;
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    CAPTURE(seed);
+    Run run;
+    const Stamp old = must(run.catalog.claim(0, 77));
+    must(run.save_step(1, old));
+    Turns turns(seed);
+    Status saved, cleaned;
+    std::thread old_one([&] {
+      Asking storage(run.storage, [&] { return turns.take(0), Status(); });
+      Catalog catalog(storage, "runs/a");
+      saved = save(catalog, storage, {old.job, old.generation, 2}, run.model, run.draw, 1);
+      turns.end(0);
+    });
+    std::thread new_one([&] {
+      for (auto wait = seed % 16; wait > 0; --wait) turns.take(1);
+      Asking storage(run.storage, [&] { return turns.take(1), Status(); });
+      Catalog catalog(storage, "runs/a");
+      const auto claimed = catalog.claim(0, 0);
+      cleaned = claimed.ok() ? catalog.clean(claimed->generation).status() : claimed.status();
+      turns.end(1);
+    });
+    old_one.join();
+    new_one.join();
+    must(cleaned);
+    ++(saved.ok() ? committed : refused);
+    for (const auto& entry : must(run.catalog.entries()))
+      if (entry.committed) must(load_and_compare(run.catalog, run.storage, entry.folder, run.model));
+  }
+  CHECK(committed > 5);
+  CHECK(refused > 5);
+}
+
+TEST_CASE("clean removes what no commit completed, of generations before the own, and what a clean has begun to remove") {
+  Run run;
+  const Stamp first = must(run.catalog.claim(0, 77));
+  must(run.save_step(1, first));
+  run.leave_uncommitted("step-00000002.g1");
+  run.leave_uncommitted("step-00000000.g1.gone");
+  run.leave_uncommitted("step-mine.gone");
+  run.leave_uncommitted("step-00000003.g2");
+  run.leave_uncommitted("step-00000003.g3");
+  CHECK(must(run.catalog.clean(2)) == std::vector<std::string>{"step-00000002.g1"});
+  CHECK(must(run.catalog.clean(3)) == std::vector<std::string>{"step-00000003.g2"});
+  std::string names;
+  for (const auto& e : must(run.storage.list("runs/a"))) names += e.name + " ";
+  CHECK(names == "claim step-00000001.g1 step-00000003.g3 step-mine.gone ");
+  CHECK(must(Catalog(run.storage, "runs/none").clean(9)).empty());
+}
+
+TEST_CASE("CA-3: prune keeps the newest, those that retention names, and whatever cannot be read") {
+  Run run;
+  const Stamp first = must(run.catalog.claim(0, 77));
+  for (std::int64_t step = 1; step <= 7; ++step) must(run.save_step(step, first));
+  const Stamp second = must(run.catalog.claim(0, 77));
+  for (std::int64_t step = 6; step <= 8; ++step) must(run.save_step(step, second));   // resumed at 5
+  run.leave_uncommitted("step-00000009.g2");
+  CHECK(must(run.catalog.prune({.keep = 20})).empty());
+  CHECK(must(run.catalog.prune({.keep = 4, .every = 3})) ==
+        std::vector<std::string>{"step-00000001.g1", "step-00000002.g1", "step-00000004.g1", "step-00000005.g1"});
+  CHECK(run.contents() == "3.g1 6.g1 7.g1 6.g2 7.g2 8.g2 9.g2*");
+  run.storage.flip_bit(run.catalog.path("step-00000008.g2/manifest"), 400);
+  (void)must(run.catalog.prune({.keep = 0}));   // at least one
+  CHECK(run.contents() == "7.g2 8.g2 9.g2*");
+  must(load_and_compare(run.catalog, run.storage, "step-00000007.g2", run.model));
+}
+
+TEST_CASE("a manifest in another checkpoint's folder is named as what it is") {
+  Run run;
+  const Stamp stamp = must(run.catalog.claim(0, 77));
+  must(run.save_step(1, stamp));
+  must(run.save_step(2, stamp));
+  must(write_file(run.storage, run.catalog.path("step-00000002.g1/manifest"), must(read_file(run.storage, run.catalog.path("step-00000001.g1/manifest")))));
+  check_refused(run.catalog.manifest("step-00000002.g1").status(), {"step-00000002.g1/manifest", "is the manifest of step-00000001.g1"});
+  CHECK(run.catalog.manifest("step-00000009.g1").status().code() == Code::not_found);
+}

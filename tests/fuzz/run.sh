@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Fuzzes what reads files that others may have written: manifests, and headers of safetensors files. libFuzzer under
+# AddressSanitizer and UndefinedBehaviorSanitizer; no part of the ordinary build. Wants clang (Debian: clang, libclang-rt-dev).
+#
+#   tests/fuzz/run.sh [SECONDS for each (600)]
+#
+# Exits with 0 if there was no finding. Inputs are kept in build-fuzz/, so that a later run goes on from them.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+seconds=${1:-600}
+build=build-fuzz
+flags=(-std=c++20 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -I. "-I$build")
+libraries=(-lcapnp -lkj -lpthread)
+
+mkdir -p "$build"/{objects,checkpoint,manifest,safetensors}
+capnp compile "-oc++:$build/checkpoint" --src-prefix=checkpoint checkpoint/manifest.capnp
+mv "$build/checkpoint/manifest.capnp.c++" "$build/checkpoint/manifest_capnp.cpp"
+
+objects=()
+for source in checkpoint/*.cpp devices/base/*.cpp devices/sim/sim_storage.cpp devices/files/*.cpp devices/host_memory.cpp \
+              placement/extent.cpp "$build/checkpoint/manifest_capnp.cpp"; do
+  object=$build/objects/$(tr / _ <<<"$source").o
+  objects+=("$object")
+  [ "$object" -nt "$source" ] || clang++ "${flags[@]}" -fsanitize=fuzzer-no-link -c "$source" -o "$object"
+done
+
+clang++ "${flags[@]}" tests/fuzz/seeds.cpp tests/checkpoint/sample.cpp "${objects[@]}" "${libraries[@]}" -o "$build/seeds"
+"$build/seeds" "$build/manifest" "$build/safetensors"
+for target in manifest safetensors; do
+  clang++ "${flags[@]}" -fsanitize=fuzzer "tests/fuzz/${target}_fuzz.cpp" "${objects[@]}" "${libraries[@]}" -o "$build/${target}_fuzz"
+  echo "== $target, $seconds s"
+  "$build/${target}_fuzz" -max_total_time="$seconds" -max_len=16384 -timeout=10 -artifact_prefix="$build/finding-$target-" \
+    -print_final_stats=1 "$build/$target" 2>&1 | tail -n 15
+done
