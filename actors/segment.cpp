@@ -39,6 +39,7 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
     call.attrs = &op.attrs;
     call.scratch = {spec_.scratch + spec_.op_scratch_offset,
                     static_cast<std::size_t>(spec_.scratch_bytes - spec_.op_scratch_offset)};
+    call.state = op.state;
     call.par = &parallel;
     call.rng_key = op.rng_key;
     call.step = c.step;

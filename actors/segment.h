@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "actors/act.h"
@@ -27,6 +28,7 @@ struct BoundOp {
   std::string name;
   kernels::Attrs attrs;
   std::vector<Operand> in, out;
+  std::span<std::byte> state;            ///< its own, from act to act
   std::uint64_t rng_key = 0;
 };
 

@@ -9,6 +9,7 @@
 #include "apps/ckpt/ckpt.h"
 #include "apps/lm/job.h"
 #include "apps/lm/model.h"
+#include "apps/lm/sampling.h"
 #include "apps/lm/suggest.h"
 
 using troupe::lm::JobArguments;
@@ -35,12 +36,13 @@ CLI::Validator positive_number() {
       "");
 }
 
-CLI::Validator milliseconds() {
+/// `what`: "milliseconds".
+CLI::Validator not_negative(const std::string& what) {
   return CLI::Validator(
-      [](std::string& text) {
+      [what](std::string& text) {
         double value = 0;
         const bool ok = CLI::detail::lexical_cast(text, value) && value >= 0;
-        return ok ? std::string() : "expected milliseconds, at least 0, not '" + text + "'";
+        return ok ? std::string() : "expected " + what + ", at least 0, not '" + text + "'";
       },
       "");
 }
@@ -120,6 +122,16 @@ void add_ckpt(CLI::App& cli, troupe::ckpt::Arguments& a, int (*&run)(const troup
   prune->add_option("--keep-every", a.retention.every, "and those of steps that are multiples of K")->check(whole_number(1))->type_name("K");
 }
 
+void sample_options(CLI::App& sample, troupe::lm::SampleArguments& s) {
+  sample.add_option("--from", s.from, "the checkpoint: its folder, or a folder of checkpoints, of which the newest is taken")->required();
+  sample.add_option("text", s.text, "text to go on from (default: sample.prompt of the checkpoint's configuration)");
+  sample.add_option("--tokens", s.tokens, "how many tokens to generate")->check(whole_number(1));
+  sample.add_option("--temperature", s.temperature, "randomness, 0: always the most likely token")->check(not_negative("a number"));
+  sample.add_option("--seed", s.seed, "another seed draws other tokens")->check(whole_number(0));
+  sample.add_option("--threads", s.threads, "threads of each worker's compute stream")->check(whole_number(1));
+  sample.add_option("--mesh", s.mesh, "pp=2,tp=2 (default: one worker)");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -157,11 +169,14 @@ int main(int argc, char** argv) {
   plan->add_option("--dot", a.dot, "also write the plan as a Graphviz file");
   auto* sim = cli.add_subcommand("sim", "Simulate a step: order, makespan, bubble");
   common(*sim, a);
-  sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (instead of the cost model)")->check(milliseconds());
-  sim->add_option("--tb", a.tb_ms, "backward time, ms (default: twice --tf)")->check(milliseconds());
-  sim->add_option("--tw", a.tw_ms, "the part of --tb that makes weight gradients, ms (default: as the cost model divides it)")->check(milliseconds());
+  sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (instead of the cost model)")->check(not_negative("milliseconds"));
+  sim->add_option("--tb", a.tb_ms, "backward time, ms (default: twice --tf)")->check(not_negative("milliseconds"));
+  sim->add_option("--tw", a.tw_ms, "the part of --tb that makes weight gradients, ms (default: as the cost model divides it)")->check(not_negative("milliseconds"));
   sim->add_flag("--ideal", a.ideal, "with unlimited slots and streams: what is left is computing, and links that are slow");
-  sim->add_option("--hop", a.hop_ms, "time of each message between places, ms")->check(milliseconds());
+  sim->add_option("--hop", a.hop_ms, "time of each message between places, ms")->check(not_negative("milliseconds"));
+  troupe::lm::SampleArguments s;
+  auto* generate = cli.add_subcommand("sample", "Go on from a text with a model from a checkpoint");
+  sample_options(*generate, s);
   troupe::calibrate::Arguments c;
   auto* calibrate = cli.add_subcommand("calibrate", "Measure kernels and links of this machine, for plan, sim and train");
   calibrate->add_option("--costs", c.costs, "the file to write (default: in the user's cache folder, where the others look)");
@@ -191,6 +206,7 @@ int main(int argc, char** argv) {
   a.sample = sample->count() > 0;
   if (traced && trace_text.empty()) a.trace = {.first = 0, .steps = 5};
   if (train->parsed()) return troupe::lm::train_command(app, a);
+  if (generate->parsed()) return troupe::lm::sample_command(app, s);
   if (calibrate->parsed()) return troupe::calibrate::calibrate_command(app, c);
   if (plan->parsed()) return troupe::lm::plan_command(app, a);
   return troupe::lm::sim_command(app, a);

@@ -6,20 +6,11 @@
 // Two ways to divide heads: whole key-value heads with their groups, or query heads alone with all keys and values at
 // hand, whose gradients are then partial sums. With more places than key-value heads only the latter keeps all busy.
 #include "kernels/cpu/kernels.h"
+#include "kernels/heads.h"
 #include "kernels/ops.h"
-#include "kernels/rules.h"
 
 namespace troupe::kernels {
 namespace {
-
-Status expect_heads(const std::string& op, Types all, std::size_t first, const Attrs& attrs) {
-  const TensorType &q = all[first], &k = all[first + 1], &v = all[first + 2];
-  const auto D = attrs.integer("head_dim");
-  const bool shapes = rank(q) == 3 && rank(k) == 3 && k == v && q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1];
-  const bool heads = shapes && D > 0 && q.shape[2] % D == 0 && k.shape[2] % D == 0 && k.shape[2] > 0 &&
-                     q.shape[2] % k.shape[2] == 0;
-  return expect(heads, op, "q (B, T, H * head_dim) and k, v (B, T, KV * head_dim) with H a multiple of KV", all);
-}
 
 TensorType lse_type(const TensorType& q, const Attrs& attrs) {
   return {DType::f32, {q.shape[0], q.shape[1], q.shape[2] / attrs.integer("head_dim")}};
@@ -47,16 +38,6 @@ Status gradient(GradContext& g) {
     if (g.needs_grad(i)) g.grad_in(i, grads[static_cast<std::size_t>(i)]);
   return {};
 }
-
-/// Whole key-value heads each with its group of query heads; `one`: query heads.
-struct HeadSplit {
-  Sbp q, kv, lse, one, one_lse;
-  HeadSplit(const TensorType& query, const TensorType& key, const Attrs& attrs) {
-    const auto D = attrs.integer("head_dim"), group = query.shape[2] / key.shape[2];
-    q = Sbp::S(2, D * group), kv = Sbp::S(2, D), lse = Sbp::S(2, group);
-    one = Sbp::S(2, D), one_lse = Sbp::S(2);
-  }
-};
 
 /// `products` matrix products of T x T / 2 x D for each sample and head.
 OpCost cost(double products, const TensorType& q, Types in, Types out) {

@@ -30,6 +30,7 @@ Status OpSet::add(OpDef op) {
   if (op.name.empty()) return invalid("an op without a name");
   if (!op.infer) return invalid("op '" + op.name + "' has no shape rule (infer)");
   if (!op.cpu) return invalid("op '" + op.name + "' has no CPU body");
+  if (op.state_bytes && op.gradient) return invalid("op '" + op.name + "' keeps state from call to call and has a gradient: it can have one of them");
   if (ops_.count(op.name)) return invalid("op '" + op.name + "' is registered twice: choose another name");
   auto name = op.name;
   ops_.emplace(std::move(name), std::move(op));

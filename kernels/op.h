@@ -1,8 +1,8 @@
 // OpDef: what the graph, the planner and the device need to know of an op. One op per file; an OpSet
 // holds those of an application (no global registry: main builds it).
 //
-// NU-0: the bits that a kernel writes depend on the shapes and values of its inputs only: not on
-// addresses, alignment, thread count or what ran before. An output overlaps no other argument.
+// NU-0: the bits that a kernel writes depend on the shapes and values of its inputs, and of its state where it has one,
+// only: not on addresses, alignment, thread count or what ran before. An output overlaps no other argument.
 #pragma once
 
 #include <cstddef>
@@ -70,6 +70,7 @@ struct Call {
   bool accumulate = false;
   const Attrs* attrs = nullptr;
   std::span<std::byte> scratch;      ///< at least OpDef::scratch_bytes, 64-byte aligned, garbage inside
+  std::span<std::byte> state;        ///< at least OpDef::state_bytes, 64-byte aligned: as this op's last call left it, at first zero
   Parallel* par = nullptr;
   std::uint64_t rng_key = 0;         ///< philox_key(seed, logical name of the forward op)
   std::int64_t step = 0;
@@ -121,6 +122,9 @@ struct OpDef {
   std::function<OpCost(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&)> cost;
   /// Empty: none.
   std::function<std::int64_t(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&)> scratch_bytes;
+  /// Empty: none. Else memory that the op keeps from call to call (Call::state). It then runs only in programs whose
+  /// microbatches all come to one place, one after the other (ProgramSpec::stateful); it has no gradient.
+  std::function<std::int64_t(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&)> state_bytes;
   /// Bit i: the kernel honours Call::accumulate for output i (weight gradients).
   std::uint32_t accumulates = 0;
   /// A scalar loss, the root of a backward pass: output 0 is an f64 [1] sum over rows, not divided by
@@ -134,7 +138,7 @@ struct OpDef {
 /// The ops of an application, by name. A value: main builds it and passes it down.
 class OpSet {
  public:
-  /// Error: a name that is taken, an op without infer or cpu.
+  /// Error: a name that is taken, an op without infer or cpu, one with state and a gradient.
   Status add(OpDef op);
   const OpDef* find(const std::string& name) const;
   std::vector<std::string> names() const;

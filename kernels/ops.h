@@ -12,6 +12,7 @@ std::vector<OpDef> linear_ops();
 std::vector<OpDef> rmsnorm_ops();
 std::vector<OpDef> rope_ops();
 std::vector<OpDef> attention_ops();
+std::vector<OpDef> attention_cached_ops();
 std::vector<OpDef> swiglu_ops();
 std::vector<OpDef> accumulate_ops();
 std::vector<OpDef> add_ops();

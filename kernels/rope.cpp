@@ -1,6 +1,8 @@
 // rope(x (B, T, H D)){head_dim: D, theta, inverse, unit: columns that stay together besides D} -> (B, T, H D)
+// rope_at(x (B, T, H D), position i32 (1)){head_dim, theta, inverse, unit} -> (B, T, H D)
 //
-// A rotation: its gradient is the rotation backwards. The position is the index along dim 1.
+// A rotation: its gradient is the rotation backwards. The position is the index along dim 1; in rope_at, which has no
+// gradient, so many more.
 #include "kernels/cpu/kernels.h"
 #include "kernels/ops.h"
 #include "kernels/rules.h"
@@ -8,11 +10,22 @@
 namespace troupe::kernels {
 namespace {
 
+Status expect_heads(const std::string& op, Types in, const Attrs& attrs) {
+  const auto D = attrs.integer("head_dim");
+  return expect(rank(in[0]) == 3 && D > 0 && D % 2 == 0 && in[0].shape[2] % D == 0, op,
+                "x (B, T, H * head_dim) with an even head_dim", in);
+}
+
 Inferred infer(Types in, const Attrs& attrs) {
   TROUPE_TRY(expect_inputs("rope", in, 1));
-  const auto D = attrs.integer("head_dim");
-  TROUPE_TRY(expect(rank(in[0]) == 3 && D > 0 && D % 2 == 0 && in[0].shape[2] % D == 0, "rope",
-                    "x (B, T, H * head_dim) with an even head_dim", in));
+  TROUPE_TRY(expect_heads("rope", in, attrs));
+  return std::vector<TensorType>{in[0]};
+}
+
+Inferred infer_at(Types in, const Attrs& attrs) {
+  TROUPE_TRY(expect_inputs("rope_at", in, 2, {1}));
+  TROUPE_TRY(expect_heads("rope_at", in, attrs));
+  TROUPE_TRY(expect(in[1].shape == Shape{1}, "rope_at", "a position (1)", in));
   return std::vector<TensorType>{in[0]};
 }
 
@@ -24,25 +37,36 @@ Status gradient(GradContext& g) {
   return {};
 }
 
+/// Of x and the result.
+std::vector<Signature> signatures(const Attrs& attrs) {
+  std::vector<Signature> table;
+  const auto D = attrs.integer("head_dim"), unit = attrs.integer("unit", D);
+  add_rows(table, 0, 3, "s", "s", 2, unit);
+  if (unit != D) table.push_back(row({Sbp::S(2, D)}, {Sbp::S(2, D)}));
+  table.push_back(row({Sbp::P()}, {Sbp::P()}));
+  return table;
+}
+
 }  // namespace
 
 std::vector<OpDef> rope_ops() {
   OpDef op{.name = "rope", .inputs = 1, .outputs = 1, .infer = infer};
-  op.signatures = [](Types, const Attrs& attrs) {
-    std::vector<Signature> table;
-    const auto D = attrs.integer("head_dim"), unit = attrs.integer("unit", D);
-    add_rows(table, 0, 3, "s", "s", 2, unit);
-    if (unit != D) table.push_back(row({Sbp::S(2, D)}, {Sbp::S(2, D)}));
-    table.push_back(row({Sbp::P()}, {Sbp::P()}));
-    return table;
-  };
+  op.signatures = [](Types, const Attrs& attrs) { return signatures(attrs); };
   op.gradient = gradient;
   op.cost = per_element(3);
   op.scratch_bytes = [](Types in, Types, const Attrs& attrs) {
     return in[0].shape[1] * attrs.integer("head_dim") * size_of(DType::f32);
   };
   op.cpu = cpu::rope;
-  return {op};
+
+  OpDef at = op;
+  at.name = "rope_at", at.inputs = 2, at.infer = infer_at, at.gradient = nullptr;
+  at.signatures = [](Types, const Attrs& attrs) {
+    auto table = signatures(attrs);
+    for (auto& row : table) row.in.push_back(Sbp::B());
+    return table;
+  };
+  return {op, at};
 }
 
 }  // namespace troupe::kernels

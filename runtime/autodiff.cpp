@@ -17,6 +17,8 @@ class Differentiator final : public kernels::GradContext {
     if (last < 0 || g_.nodes_[last].kind != Node::Kind::op) return g_.fail("minimize: the loss is not the output of an op");
     const auto* def = g_.ops_->find(g_.nodes_[last].op);
     if (!def->is_loss) return g_.fail("minimize: op '" + g_.nodes_[last].op + "' is no loss (is_loss)");
+    if (const auto p = g_.nodes_[last].program; g_.program_specs_[p].stateful)
+      return g_.fail("minimize: program '" + g_.programs_[p] + "' is stateful, so its microbatches run at one dp coordinate: train in another one");
     mark_needs_grad(last);
     const auto unit = g_.unit_;
     const auto program = g_.program_;

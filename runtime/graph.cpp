@@ -30,6 +30,7 @@ std::int32_t Graph::program(const std::string& name, ProgramSpec spec) {
     fail("program '" + name + "': choose another name (each once; 'digest' and 'snapshot' are Troupe's own)");
   if (programs_.size() == 31) fail("program '" + name + "' is one too many: a graph has at most 31");
   programs_.push_back(name);
+  spec.sequential |= spec.stateful;
   program_specs_.push_back(spec);
   return program_ = static_cast<std::int32_t>(programs_.size()) - 1;
 }
@@ -89,6 +90,11 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
     return std::vector<Value>(8, 0);
   }
   if (!check_program(name, in)) return std::vector<Value>(8, 0);
+  if (def->state_bytes && !program_specs_[program_].stateful) {
+    fail("op '" + name + "' (" + op + ") keeps state from one microbatch to the next, and program '" + programs_[program_] +
+         "' may run its microbatches at several places: make it stateful (ProgramSpec::stateful)");
+    return std::vector<Value>(8, 0);
+  }
   auto out = def->infer(types, attrs);
   if (!out.ok()) {
     fail("op '" + name + "': " + out.status().message());
@@ -151,7 +157,8 @@ void Graph::hint(Value v, NdSbp sbp) {
   if (status_.ok()) tensors_[v].hint = std::move(sbp);
 }
 
-Value Graph::feed(const std::string& name, TensorType type, const std::string& after) {
+Value Graph::feed(const std::string& name, TensorType type, const std::string& after, std::int64_t at_once) {
+  if (at_once < 1) fail("feed '" + name + "': at_once is " + std::to_string(at_once) + "; the first microbatch waits for nothing");
   for (const auto& other : nodes_)
     if (other.kind == Node::Kind::feed && other.op == name && other.program == program_)
       fail("feed '" + name + "' is already in program '" + programs_[program_] + "': give each feed a name of its own");
@@ -160,6 +167,7 @@ Value Graph::feed(const std::string& name, TensorType type, const std::string& a
   n.op = name;
   n.name = unique("feed." + name);
   n.attrs.set("after", after);
+  n.attrs.set("at_once", at_once);
   if (!program_specs_.empty()) program_specs_[program_].sequential = true;
   n.unit = unit_;
   n.program = program_;

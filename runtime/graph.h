@@ -43,7 +43,8 @@ struct Init {
 struct ProgramSpec {
   std::int64_t microbatches = 1;         ///< per step, of the whole job
   std::int64_t samples = 1;              ///< rows of dim 0 per microbatch
-  bool sequential = false;               ///< microbatches run in index order on every mesh; a feed sets it
+  bool sequential = false;               ///< microbatches run in index order on every mesh; a feed sets it, and so does:
+  bool stateful = false;                 ///< ops may keep state (OpDef::state_bytes): all microbatches run at dp coordinate 0 of every stage
   bool operator==(const ProgramSpec&) const = default;
 };
 
@@ -109,9 +110,10 @@ class Graph {
   void report(const std::string& name, Value v);
   /// How a value should lie on its stage's mesh: weighed against the cost of its boxings, not forced.
   void hint(Value v, NdSbp sbp);
-  /// A value that the session sends, once per microbatch (a prompt, a command). `after` names a report of the
-  /// same program: microbatch m + 1 is fed when microbatch m has reported it. Without: all are fed at once.
-  Value feed(const std::string& name, TensorType type, const std::string& after = {});
+  /// A value that the session sends, once per microbatch (a token, a command). `after` names a report of the
+  /// same program: microbatch m + 1 is fed when microbatch m has reported it, but for the first `at_once`, which wait for
+  /// nothing (a prompt). Without: all are fed at once.
+  Value feed(const std::string& name, TensorType type, const std::string& after = {}, std::int64_t at_once = 1);
 
   /// Backward by graph rewriting, from a loss op's output; fills grads(). Once, in one program. The loss is
   /// reported to the session, which sums it over the step.

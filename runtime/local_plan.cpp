@@ -410,6 +410,8 @@ class Localizer {
     for (auto& a : local_.actors) {
       a.staging_offset = take(a.staging_bytes * a.staging_slots);
       m.staging += a.staging_bytes * a.staging_slots;
+      a.cache_offset = take(plan_actor(a).state_bytes);
+      m.cache += plan_actor(a).state_bytes;
     }
     local_.pool_bytes = aligned(at, page);
   }

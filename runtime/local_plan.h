@@ -32,14 +32,15 @@ struct LocalActor {
   std::int64_t staging_bytes = 0;      ///< of one act
   std::int32_t staging_slots = 0;
   std::int64_t staging_offset = 0;     ///< in the pool
+  std::int64_t cache_offset = 0;       ///< segments: of their ops' state, in the pool
 };
 
 /// Bytes by purpose, at one place.
 struct MemoryUse {
   std::int64_t parameters = 0, gathered = 0, gradients = 0, optimizer = 0, stash = 0, activations = 0, boundary = 0,
-               scratch = 0, staging = 0, control = 0, arena = 0;   // arena: host memory, whatever the device
+               scratch = 0, cache = 0, staging = 0, control = 0, arena = 0;   // arena: host memory, whatever the device
   std::int64_t total() const {
-    return parameters + gathered + gradients + optimizer + stash + activations + boundary + scratch + staging + control + arena;
+    return parameters + gathered + gradients + optimizer + stash + activations + boundary + scratch + cache + staging + control + arena;
   }
 };
 

@@ -26,15 +26,19 @@ struct Channel {
   kind @0 :UInt8; name @1 :Text; writer @2 :Int32; writerPort @3 :Int32; readers @4 :List(Pair);
   tensors @5 :List(Int32); offsets @6 :List(Int64); bytes @7 :Int64; slots @8 :Int32; rate @9 :UInt8; initial @10 :Bool;
   after @11 :Text; program @12 :Int32; ring @13 :Int32 = -1; buffer @14 :Int32; bufferOffset @15 :Int64;
+  atOnce @16 :Int64 = 1;
 }
 struct Operand { where @0 :UInt8; port @1 :Int32; index @2 :Int32; offset @3 :Int64; tensor @4 :Int32; }
-struct Op { op @0 :Text; name @1 :Text; attrs @2 :List(Attr); in @3 :List(Operand); out @4 :List(Operand); }
+struct Op {
+  op @0 :Text; name @1 :Text; attrs @2 :List(Attr); in @3 :List(Operand); out @4 :List(Operand); stateOffset @5 :Int64;
+  stateBytes @6 :Int64;
+}
 struct ParamRef { param @0 :Int32; index @1 :Int32; grads @2 :List(Pair); }
 struct Actor {
   kind @0 :UInt8; name @1 :Text; program @2 :Int32; rate @3 :UInt8; stream @4 :Text; priority @5 :Int32;
   run @6 :UInt32; pass @7 :UInt8; in @8 :List(Int32); out @9 :List(Int32); ops @10 :List(Op);
   exchange @11 :Int32; params @12 :List(ParamRef); costS @13 :Float64; scratchBytes @14 :Int64;
-  opScratchOffset @15 :Int64; closesStep @16 :Bool; depth @17 :Int32; takesTurns @18 :Bool;
+  opScratchOffset @15 :Int64; closesStep @16 :Bool; depth @17 :Int32; takesTurns @18 :Bool; stateBytes @19 :Int64;
 }
 struct Exchange {
   name @0 :Text; program @1 :Int32; rate @2 :UInt8; moves @3 :List(Pair); collective @4 :UInt8; bytes @5 :Int64;
@@ -45,7 +49,7 @@ struct Param {
   name @0 :Text; tensor @1 :Int32; init @2 :UInt8; initValue @3 :Float32; decay @4 :Bool; gradCopies @5 :Int32; share @6 :Int32 = -1;
   storedAsShare @7 :Bool;
 }
-struct Program { name @0 :Text; microbatches @1 :Int64; samples @2 :Int64; sequential @3 :Bool; }
+struct Program { name @0 :Text; microbatches @1 :Int64; samples @2 :Int64; sequential @3 :Bool; stateful @4 :Bool; }
 struct AdamW { lr @0 :Float32; beta1 @1 :Float32; beta2 @2 :Float32; eps @3 :Float32; weightDecay @4 :Float32; }
 struct Link { latencyS @0 :Float64; bytesPerS @1 :Float64; }
 struct OddLink { a @0 :Int32; b @1 :Int32; cost @2 :Link; }

@@ -97,7 +97,8 @@ bool Plan::shared(const PlanActor& actor) const {
 }
 
 std::int32_t Plan::lanes_for(std::int32_t program) const {
-  return static_cast<std::int32_t>(std::min<std::int64_t>(lanes, program_specs[program].microbatches));
+  const ProgramSpec& spec = program_specs[program];
+  return spec.stateful ? 1 : static_cast<std::int32_t>(std::min<std::int64_t>(lanes, spec.microbatches));
 }
 
 std::int64_t Plan::dp_index(Rank rank) const {

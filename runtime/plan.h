@@ -47,6 +47,7 @@ struct PlanChannel {
   Kind kind = Kind::activation;
   std::string name;                ///< feed: the name that the session knows
   std::string after;               ///< feed: the report whose value makes the next microbatch; empty: none
+  std::int64_t at_once = 1;        ///< ... so many microbatches wait for none
   std::int32_t program = 0;
   std::int32_t writer = -1;        ///< actor of the role; -1: the worker's conductor
   std::int32_t writer_port = 0;
@@ -83,6 +84,8 @@ struct PlanOp {
   std::string name;
   Attrs attrs;
   std::vector<PlanOperand> in, out;
+  std::int64_t state_offset = 0;   ///< bytes into its actor's state
+  std::int64_t state_bytes = 0;    ///< what it keeps from act to act, at the largest place of the role; 0: nothing
   bool operator==(const PlanOp&) const = default;
 };
 
@@ -117,6 +120,7 @@ struct PlanActor {
   double cost_s = 0;               ///< predicted, of one act
   std::int64_t scratch_bytes = 0;  ///< tensors inside the segment, then the ops' own scratch
   std::int64_t op_scratch_offset = 0;
+  std::int64_t state_bytes = 0;    ///< segments: of all their ops
   bool closes_step = false;
   /// An update of shares (ZeRO): its act is over when everybody's shares have arrived in the parameter slot.
   bool gathers() const { return kind == Kind::update && exchange >= 0; }
@@ -194,7 +198,7 @@ struct Plan {
   std::vector<std::int32_t> stages_on(std::int32_t mesh) const;
   /// True for a part of a unit that all stages share (Graph::shared_unit).
   bool shared(const PlanActor& actor) const;
-  /// Lanes of a program: never more than it has microbatches.
+  /// Lanes of a program: never more than it has microbatches, and one if it is stateful: dp coordinate 0 owns that.
   std::int32_t lanes_for(std::int32_t program) const;
   /// dp coordinate and dp width of a rank within its stage.
   std::int64_t dp_index(Rank rank) const;

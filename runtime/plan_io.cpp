@@ -95,6 +95,7 @@ void put(wire::Channel::Builder b, const PlanChannel& c) {
   b.setRate(static_cast<std::uint8_t>(c.rate));
   b.setInitial(c.initial);
   b.setAfter(c.after);
+  b.setAtOnce(c.at_once);
   b.setProgram(c.program);
   b.setRing(c.ring);
   b.setBuffer(c.buffer);
@@ -114,6 +115,7 @@ PlanChannel get(wire::Channel::Reader r) {
   c.rate = static_cast<Rate>(r.getRate());
   c.initial = r.getInitial();
   c.after = r.getAfter().cStr();
+  c.at_once = r.getAtOnce();
   c.program = r.getProgram();
   c.ring = r.getRing();
   c.buffer = r.getBuffer();
@@ -161,6 +163,8 @@ void put(wire::Actor::Builder b, const PlanActor& a) {
     for (const auto& [key, value] : op.attrs.all()) put(attrs[k++], key, value);
     put(ops[i].initIn(static_cast<unsigned>(op.in.size())), op.in);
     put(ops[i].initOut(static_cast<unsigned>(op.out.size())), op.out);
+    ops[i].setStateOffset(op.state_offset);
+    ops[i].setStateBytes(op.state_bytes);
   }
   b.setExchange(a.exchange);
   auto params = b.initParams(static_cast<unsigned>(a.params.size()));
@@ -174,6 +178,7 @@ void put(wire::Actor::Builder b, const PlanActor& a) {
   b.setCostS(a.cost_s);
   b.setScratchBytes(a.scratch_bytes);
   b.setOpScratchOffset(a.op_scratch_offset);
+  b.setStateBytes(a.state_bytes);
   b.setClosesStep(a.closes_step);
 }
 PlanActor get(wire::Actor::Reader r) {
@@ -191,7 +196,7 @@ PlanActor get(wire::Actor::Reader r) {
   a.in = numbers<std::int32_t>(r.getIn());
   a.out = numbers<std::int32_t>(r.getOut());
   for (auto op : r.getOps())
-    a.ops.push_back({op.getOp().cStr(), op.getName().cStr(), get_attrs(op.getAttrs()), get(op.getIn()), get(op.getOut())});
+    a.ops.push_back({op.getOp().cStr(), op.getName().cStr(), get_attrs(op.getAttrs()), get(op.getIn()), get(op.getOut()), op.getStateOffset(), op.getStateBytes()});
   a.exchange = r.getExchange();
   for (auto p : r.getParams()) {
     PlanParamRef ref{p.getParam(), p.getIndex(), {}};
@@ -201,6 +206,7 @@ PlanActor get(wire::Actor::Reader r) {
   a.cost_s = r.getCostS();
   a.scratch_bytes = r.getScratchBytes();
   a.op_scratch_offset = r.getOpScratchOffset();
+  a.state_bytes = r.getStateBytes();
   a.closes_step = r.getClosesStep();
   return a;
 }
@@ -262,6 +268,7 @@ std::vector<std::byte> write_plan(const Plan& p) {
     programs[i].setMicrobatches(p.program_specs[i].microbatches);
     programs[i].setSamples(p.program_specs[i].samples);
     programs[i].setSequential(p.program_specs[i].sequential);
+    programs[i].setStateful(p.program_specs[i].stateful);
   }
   b.setTrains(p.trains);
   b.setLanes(p.lanes);
@@ -326,7 +333,7 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
     Plan p;
     for (auto x : r.getPrograms()) {
       p.programs.push_back(x.getName().cStr());
-      p.program_specs.push_back({x.getMicrobatches(), x.getSamples(), x.getSequential()});
+      p.program_specs.push_back({x.getMicrobatches(), x.getSamples(), x.getSequential(), x.getStateful()});
     }
     p.trains = r.getTrains();
     p.lanes = r.getLanes();

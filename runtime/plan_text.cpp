@@ -177,7 +177,7 @@ class PlanText {
       TextRow row{{std::to_string(l.stage), represented(l)}, {}};
       for (auto bytes : {m.parameters, m.gathered, m.gradients}) row.cells.push_back(human_bytes(bytes));
       row.cells.push_back(plan_.trains ? std::to_string(plan_.grad_copies(l.stage, l.dp_index)) : "-");
-      for (auto bytes : {m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.staging, m.control, m.arena, m.total()})
+      for (auto bytes : {m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.cache, m.staging, m.control, m.arena, m.total()})
         row.cells.push_back(human_bytes(bytes));
       rows.push_back(std::move(row));
     }
@@ -185,7 +185,7 @@ class PlanText {
     if (largest) out += ": " + human_bytes(largest->memory.total()) + " on rank " + std::to_string(largest->rank);
     return out + "\n" +
            table_text({">stage", "ranks", ">parameters", ">gathered", ">gradients", ">(copies)", ">optimizer", ">stash", ">activations", ">boundary",
-                       ">scratch", ">staging", ">control", ">arena", ">total"}, rows) +
+                       ">scratch", ">cache", ">staging", ">control", ">arena", ">total"}, rows) +
            whole_gradients();
   }
 

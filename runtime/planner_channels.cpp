@@ -105,6 +105,7 @@ void Planner::add_channel(Where writer, const std::vector<Where>& readers, const
     c.kind = PlanChannel::Kind::feed;
     c.name = feed.op;
     c.after = feed.attrs.text("after");
+    c.at_once = feed.attrs.integer("at_once", 1);
   } else if (kept > 0) {
     // 1F1B: what a forward act leaves for its backward act is what limits how far it runs ahead.
     c.kind = PlanChannel::Kind::stash;

@@ -1,4 +1,4 @@
-// Operands: where each op finds its arguments; scratch memory by lifetime; costs; who closes a step.
+// Operands: where each op finds its arguments; scratch memory by lifetime; ops' state; costs; who closes a step.
 #include <algorithm>
 
 #include "devices/base/check.h"
@@ -53,13 +53,18 @@ void Planner::fill_operands() {
     PlanActor& actor = at(where);
     actor.op_scratch_offset = place_scratch(ops, life);
     std::int64_t own = 0;
-    for (const auto& op : ops) {
+    for (auto& op : ops) {
       if (op.op.empty()) continue;
       const auto* def = g_.ops().find(op.op);
       std::vector<TensorType> in, out;
       for (const auto& o : op.in) in.push_back(local_type(o.tensor));
       for (const auto& o : op.out) out.push_back(local_type(o.tensor));
       if (def->scratch_bytes) own = std::max(own, def->scratch_bytes(in, out, op.attrs));
+      if (def->state_bytes) {
+        op.state_offset = actor.state_bytes;
+        op.state_bytes = def->state_bytes(in, out, op.attrs);
+        actor.state_bytes += aligned(op.state_bytes);
+      }
       const auto cost = op_cost(*def, in, out, op.attrs);
       actor.cost_s += plan_.costs.kernel_s(op.op, cost.flops, cost.bytes);
     }

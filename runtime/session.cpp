@@ -87,9 +87,9 @@ void Session::go(std::int32_t program, std::int64_t step) {
   to_all(Go{program, step});
   for_each_feed(program, [&](const PlanChannel& c, std::int32_t stage) {
     const auto all = static_cast<std::int32_t>(plan_.program_specs[program].microbatches);
-    const std::int32_t now = c.after.empty() ? all : 1;
+    const auto now = c.after.empty() ? all : static_cast<std::int32_t>(std::min<std::int64_t>(all, c.at_once));
     for (std::int32_t m = 0; m < now; ++m) feed(c, stage, step, m, nullptr);
-    if (!c.after.empty()) open.fed[&c] = 1;
+    if (!c.after.empty()) open.fed[&c] = now;
   });
 }
 

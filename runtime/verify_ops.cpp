@@ -68,6 +68,13 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
           return invalid(name + "(" + op.op + ") has arguments on axis " + mesh.axes[axis].name +
                          " whose SBPs are no signature of it");
       }
+      if (def->state_bytes && !plan.program_specs[a.program].stateful)
+        return invalid(name + "(" + op.op + ") keeps state from one microbatch to the next, and program '" + plan.programs[a.program] +
+                       "' is not stateful");
+      const std::int64_t state = def->state_bytes ? def->state_bytes(local_in, local_out, op.attrs) : 0;
+      if (state > op.state_bytes)
+        return invalid(name + "(" + op.op + ") needs " + std::to_string(state) + " bytes of state; '" + a.name + "' has " +
+                       std::to_string(op.state_bytes));
       const std::int64_t scratch = def->scratch_bytes ? def->scratch_bytes(local_in, local_out, op.attrs) : 0;
       if (scratch > a.scratch_bytes - a.op_scratch_offset)
         return invalid(name + "(" + op.op + ") needs " + std::to_string(scratch) + " bytes of scratch; '" + a.name +

@@ -62,6 +62,9 @@ Status check_round_channel(const Plan& plan, const PlanRole& role, const PlanCha
 /// A sum adds up what one exchange brings, tensor by tensor, where it lies.
 Status check_sum(const Plan& plan, const PlanRole& role, const PlanActor& actor);
 
+/// What a segment's ops keep from act to act; adds its bytes to what the stage has.
+Status check_state(const Plan& plan, std::int32_t stage, const PlanActor& actor, std::int64_t& bytes);
+
 /// Rings and their turns: channels that share memory never hold it at the same time. The actors and channels of the
 /// stage know each other.
 Status check_rings(const Plan& plan, std::int32_t stage);

@@ -30,6 +30,7 @@ class RoleCheck {
       TROUPE_TRY(check_closer(a));
       TROUPE_TRY(check_operands(a));
       TROUPE_TRY(check_scratch(a));
+      TROUPE_TRY(check_state(plan_, stage_, a, bytes_));
       switch (a.kind) {
         case PlanActor::Kind::exchange: TROUPE_TRY(check_exchange_end(a)); break;
         case PlanActor::Kind::sum: TROUPE_TRY(check_sum(plan_, role_, a)); break;
@@ -210,6 +211,7 @@ class RoleCheck {
     if (c.kind == Kind::snapshot || (w && w->kind == PlanActor::Kind::snapshot)) TROUPE_TRY(check_snapshot(c));
     if (w) return {};
     const bool commit = c.kind == Kind::commit, feed = c.kind == Kind::feed;
+    if (feed && c.at_once < 1) return refuse(c, "feeds " + std::to_string(c.at_once) + " microbatches at once; the first waits for nothing");
     if (feed != (c.rate == Rate::microbatch))
       return refuse(c, "does not have the rate of its kind, " + std::string(to_string(c.kind)));
     if (c.readers.empty() || (feed && (c.tensors.size() != 1 || !here(c.tensors[0]))))
@@ -397,7 +399,7 @@ class RoleCheck {
   const std::int32_t stage_;
   const PlanRole& role_;
   const std::string where_;
-  std::int64_t bytes_ = 0;             // of all channels so far
+  std::int64_t bytes_ = 0;             // of all channels and states so far
   std::int64_t grad_copies_ = 0;       // 0: not counted yet
   std::map<std::int32_t, int> ends_;   // exchange -> actors
   OptimizerCheck optimizer_;

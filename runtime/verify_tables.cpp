@@ -43,6 +43,9 @@ Status check_programs(const Plan& plan) {
     if (spec.microbatches < 1 || spec.microbatches > count_max || spec.samples < 0 || spec.samples > bytes_max >> 20)
       return invalid("program '" + plan.programs[p] + "' has " + std::to_string(spec.microbatches) +
                      " microbatches of " + std::to_string(spec.samples) + " samples");
+    if (spec.stateful && (!spec.sequential || (p == 0 && plan.trains)))
+      return invalid("program '" + plan.programs[p] + "' is stateful, and " + (spec.sequential ? "trains" : "not sequential") +
+                     ": its microbatches would not all run at one place in order");
   }
   if (plan.program("digest") < 1) return invalid("the plan has no program 'digest' after its first");
   if (plan.lanes > plan.program_specs[0].microbatches)

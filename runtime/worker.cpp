@@ -50,6 +50,7 @@ struct Worker::Impl {
   void place_state();
   void initialise_parameters();
   RestorePlaces restore_places() const;
+  void clear_caches();
   Expected<std::shared_ptr<actors::Executor>> executor(const LocalActor& a);
   ConductorSpec conductor_spec();
 
@@ -199,6 +200,7 @@ std::unique_ptr<actors::Body> Worker::Impl::segment_body(const LocalActor& a) {
     if (op.attrs.has("loss")) bound.report = Report::Kind::loss;
     for (const auto& o : op.in) bound.in.push_back(bind(o));
     for (const auto& o : op.out) bound.out.push_back(bind(o));
+    bound.state = {pool->data() + a.cache_offset + op.state_offset, static_cast<std::size_t>(op.state_bytes)};
     if (op.attrs.has("rng")) bound.rng_key = philox_key(plan.seed, op.attrs.text("rng"));
     spec.ops.push_back(std::move(bound));
   }
@@ -422,6 +424,10 @@ void Worker::Impl::initialise_parameters() {
   }
 }
 
+void Worker::Impl::clear_caches() {
+  for (const auto& a : local.actors) std::fill_n(pool->data() + a.cache_offset, plan_actor(a).state_bytes, std::byte{0});
+}
+
 ConductorSpec Worker::Impl::conductor_spec() {
   ConductorSpec spec;
   spec.closers = local.closers;
@@ -451,6 +457,7 @@ Status Worker::Impl::build() {
   if (local.arena_bytes > 0) { TROUPE_ASSIGN(arena, env.device->allocate_pinned(static_cast<std::size_t>(local.arena_bytes))); }
   place_state();
   if (env.restore.empty()) initialise_parameters();
+  clear_caches();
   streams["compute"] = env.device->create_stream("compute", env.threads);
   streams["comm"] = env.device->create_stream("comm", 1);
   streams["host"] = env.device->create_stream("host", 1);

@@ -55,13 +55,13 @@ int plan_command(const App& app, const JobArguments& a) {
   auto p = prepare(a, code);
   if (!p.ok()) return say(p.status(), code);
   warn(*p);
-  auto plan = make_plan(app, *p, "corpus", a.sample);
+  auto plan = make_plan(app, *p, "corpus", 0);
   if (!plan.ok()) return say(plan.status(), exit_plan);
   if (const Status s = verify(*plan); !s.ok()) return say(s, exit_plan);
   auto predicted = predict(*plan);
   if (!predicted.ok()) return say(predicted.status(), exit_plan);
   std::fputs(plan_text(*plan, predicted->places, predicted->game).c_str(), stdout);
-  const auto layouts = explain_layouts(app, *p, a.sample);
+  const auto layouts = explain_layouts(app, *p);
   if (!layouts.ok()) return say(layouts.status(), exit_plan);
   if (!layouts->choices.empty()) std::fputs(("\n" + layout_text(*layouts)).c_str(), stdout);
   if (!a.dot.empty())
@@ -74,7 +74,7 @@ int sim_command(const App& app, const JobArguments& a) {
   auto p = prepare(a, code);
   if (!p.ok()) return say(p.status(), code);
   warn(*p);
-  auto plan = make_plan(app, *p, "corpus", false);
+  auto plan = make_plan(app, *p, "corpus", 0);
   if (!plan.ok()) return say(plan.status(), exit_plan);
   GameOptions options;
   options.every_program = false;

@@ -13,10 +13,12 @@ using kernels::Value;
 using runtime::Graph;
 using runtime::Init;
 
-/// Writes one program's forward pass. B = samples of a microbatch, T = seq, C = dim.
+/// Writes one program's forward pass. B = samples of a microbatch, T = seq, C = dim; of a sample both are 1.
 class Builder {
  public:
   Builder(Graph& g, const LmConfig& c, bool train) : g_(g), c_(c), train_(train) {}
+  /// Token by token: each attends those before it, of which attention keeps what it needs.
+  Builder(Graph& g, const LmConfig& c, Value position) : g_(g), c_(c), train_(false), position_(position) {}
 
   Value embed(Value tokens) {                                                   // (B, T) -> (B, T, C)
     vocabulary_unit("vocabulary.in");
@@ -31,16 +33,11 @@ class Builder {
     g_.unit(unit);
     prefix_ = "model." + unit + ".";
     const std::int64_t group = m.heads / m.kv_heads * m.head_dim;   // query columns that share a key-value head
-    const Attrs rope{{"head_dim", m.head_dim}, {"theta", m.rope_theta}, {"inverse", std::int64_t{0}}};
     const Value n = norm(x, prefix_ + "input_layernorm.weight");
     Value q = linear(n, "self_attn.q_proj", m.heads * m.head_dim, m.dim, {{"unit", group}, {"subunit", m.head_dim}});   // (B, T, heads * D)
     Value k = linear(n, "self_attn.k_proj", m.kv_heads * m.head_dim, m.dim, {{"unit", m.head_dim}});    // (B, T, kv_heads * D)
     const Value v = linear(n, "self_attn.v_proj", m.kv_heads * m.head_dim, m.dim, {{"unit", m.head_dim}});
-    Attrs rope_q = rope;
-    rope_q.set("unit", group);
-    q = g_.op("rope", {q}, rope_q)[0];
-    k = g_.op("rope", {k}, rope)[0];
-    const Value o = g_.op("attention", {q, k, v}, {{"head_dim", m.head_dim}})[0];
+    const Value o = attention(rotated(q, group), rotated(k, m.head_dim), v);
     const Value a = linear(o, "self_attn.o_proj", m.dim, m.heads * m.head_dim, {{"in_unit", group}, {"in_subunit", m.head_dim}}, true);
     x = g_.op("add", {x, dropout(a, unit + ".attn")})[0];
     const Value n2 = norm(x, prefix_ + "post_attention_layernorm.weight");
@@ -83,6 +80,16 @@ class Builder {
   Value norm(Value x, const std::string& name) {
     return g_.op("rmsnorm", {x, g_.param(name, {c_.model.dim}, Init::constant(1), false)}, {{"eps", c_.model.norm_eps}})[0];
   }
+  /// `unit`: columns that stay together.
+  Value rotated(Value x, std::int64_t unit) {
+    const Attrs attrs{{"head_dim", c_.model.head_dim}, {"theta", c_.model.rope_theta}, {"inverse", std::int64_t{0}}, {"unit", unit}};
+    return position_ == kernels::no_value ? g_.op("rope", {x}, attrs)[0] : g_.op("rope_at", {x, position_}, attrs)[0];
+  }
+  Value attention(Value q, Value k, Value v) {
+    const std::int64_t D = c_.model.head_dim;
+    if (position_ == kernels::no_value) return g_.op("attention", {q, k, v}, {{"head_dim", D}})[0];
+    return g_.op("attention_cached", {q, k, v, position_}, {{"head_dim", D}, {"window", c_.model.seq}})[0];
+  }
   Value dropout(Value x, const std::string& name) {
     if (!train_ || c_.model.dropout == 0) return x;
     return g_.op("dropout", {x}, {{"p", c_.model.dropout}, {"rng", name + ".dropout"}})[0];
@@ -91,6 +98,7 @@ class Builder {
   Graph& g_;
   const LmConfig& c_;
   bool train_;
+  Value position_ = kernels::no_value;   ///< of the one token
   std::string prefix_;
 };
 
@@ -113,9 +121,24 @@ Value loss(Graph& g, const LmConfig& c, const std::string& text, const std::stri
   return g.op("lm_head_loss", {stats, x, w, targets}, {{"scale", 1.0 / static_cast<double>(tokens_per_step(c))}})[0];
 }
 
+void add_sample(Graph& g, const LmConfig& c, std::int64_t prompt_tokens) {
+  // The last token is drawn and not fed.
+  g.program("sample", {.microbatches = prompt_tokens + c.sample.tokens - 1, .samples = 1, .stateful = true});
+  g.unit("embed");
+  const Value token = g.feed("token", {DType::i32, {1, 1}}, "token", prompt_tokens);
+  Builder b(g, c, g.feed("position", {DType::i32, {1}}));
+  Value x = b.embed(token);
+  for (std::int64_t l = 0; l < c.model.layers; ++l) x = b.block(x, l);
+  x = b.head_norm(x);
+  b.vocabulary_unit("vocabulary.out");
+  const Value logits = g.op("linear", {x, b.head_weight()}, b.vocabulary())[0];   // (1, 1, vocab)
+  g.unit("head");
+  g.actor("lm.sampler", "sampler", {logits}, {}, {{"temperature", c.sample.temperature}, {"first", prompt_tokens - 1}});
+}
+
 }  // namespace
 
-runtime::Graph build_model(const LmConfig& c, const kernels::OpSet& ops, const std::string& text, bool sample) {
+runtime::Graph build_model(const LmConfig& c, const kernels::OpSet& ops, const std::string& text, std::int64_t prompt_tokens) {
   Graph g(ops);
   g.program("train", {c.schedule.microbatches(), c.schedule.microbatch});
   const Value train_loss = loss(g, c, text, "train");
@@ -130,19 +153,13 @@ runtime::Graph build_model(const LmConfig& c, const kernels::OpSet& ops, const s
     g.program("evaluate", {c.eval.batches, c.schedule.microbatch});
     g.report("eval_loss", loss(g, c, text, "eval"));
   }
-  if (sample) {
-    g.program("sample", {c.sample.tokens, 1});
-    Builder b(g, c, false);
-    g.unit("embed");
-    Value x = b.embed(g.feed("prompt", {DType::i32, {1, c.model.seq}}, "token"));
-    for (std::int64_t l = 0; l < c.model.layers; ++l) x = b.block(x, l);
-    x = b.head_norm(x);
-    const Value position = g.feed("position", {DType::i32, {1}}, "token");
-    b.vocabulary_unit("vocabulary.out");
-    const Value logits = g.op("linear", {x, b.head_weight()}, b.vocabulary())[0];   // (1, T, vocab)
-    g.unit("head");
-    g.actor("lm.sampler", "sampler", {logits, position}, {}, {{"temperature", c.sample.temperature}});
-  }
+  if (prompt_tokens > 0) add_sample(g, c, prompt_tokens);
+  return g;
+}
+
+runtime::Graph build_sampler(const LmConfig& c, const kernels::OpSet& ops, std::int64_t prompt_tokens) {
+  Graph g(ops);
+  add_sample(g, c, prompt_tokens);
   return g;
 }
 

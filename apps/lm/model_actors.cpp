@@ -51,15 +51,17 @@ Expected<std::unique_ptr<actors::UserActor>> make_loader(const actors::UserActor
   return std::unique_ptr<actors::UserActor>(std::make_unique<Loader>(std::move(corpus), info.attrs));
 }
 
-/// Draws from softmax(logits / temperature) at one position: Philox keyed by (seed, version, token).
+/// Draws what follows from softmax(logits / temperature): Philox keyed by (seed, version, number of the drawn token).
+/// Before the prompt's last token there is nothing to draw.
 class Draw final : public actors::UserActor {
  public:
-  Draw(std::uint64_t seed, double temperature) : key_(philox_key(seed, "sampler")), temperature_(temperature) {}
+  Draw(std::uint64_t seed, double temperature, std::int64_t first) : key_(philox_key(seed, "sampler")), temperature_(temperature), first_(first) {}
 
   Status act(actors::UserCall& call) override {
-    const auto& logits = call.in[0];                                            // (1, T, vocab)
+    if (call.microbatch < first_) return {};
+    const auto& logits = call.in[0];                                            // (1, 1, vocab)
     const std::int64_t vocab = logits.cols();
-    const float* row = logits.as<float>() + call.in[1].as<std::int32_t>()[0] * vocab;
+    const float* row = logits.as<float>();
     std::int64_t best = 0;
     for (std::int64_t i = 1; i < vocab; ++i)
       if (row[i] > row[best]) best = i;
@@ -67,7 +69,7 @@ class Draw final : public actors::UserActor {
     if (temperature_ > 0) {
       double total = 0;
       for (std::int64_t i = 0; i < vocab; ++i) total += std::exp((row[i] - row[best]) / temperature_);
-      const auto random = philox(key_, static_cast<std::uint64_t>(call.microbatch), static_cast<std::uint64_t>(call.step));
+      const auto random = philox(key_, static_cast<std::uint64_t>(call.microbatch - first_), static_cast<std::uint64_t>(call.step));
       double left = to_unit(random[0]) * total;
       for (token = 0; token + 1 < vocab; ++token)
         if ((left -= std::exp((row[token] - row[best]) / temperature_)) < 0) break;
@@ -79,10 +81,11 @@ class Draw final : public actors::UserActor {
  private:
   std::uint64_t key_;
   double temperature_;
+  std::int64_t first_;
 };
 
 Expected<std::unique_ptr<actors::UserActor>> make_draw(const actors::UserActorInfo& info) {
-  return std::unique_ptr<actors::UserActor>(std::make_unique<Draw>(info.seed, info.attrs.real("temperature")));
+  return std::unique_ptr<actors::UserActor>(std::make_unique<Draw>(info.seed, info.attrs.real("temperature"), info.attrs.integer("first")));
 }
 
 }  // namespace
@@ -92,33 +95,27 @@ void register_actors(runtime::App& app) {
   app.actor("lm.sampler", make_draw);
 }
 
-Sampler::Sampler(const LmConfig& config, const std::string& prompt) : seq_(config.model.seq) {
+Sampler::Sampler(const std::string& prompt) {
   for (unsigned char c : prompt) tokens_.push_back(c);
   if (tokens_.empty()) tokens_.push_back('\n');
-  prompt_tokens_ = tokens_.size();
+  prompt_tokens_ = static_cast<std::int64_t>(tokens_.size());
 }
 
 std::vector<std::byte> Sampler::feed(const std::string& name, std::int32_t microbatch, const actors::Report* last) {
-  // Several feeds ask about one microbatch; its predecessor's token is new once.
-  if (last && tokens_.size() == prompt_tokens_ + static_cast<std::size_t>(microbatch) - 1)
-    tokens_.push_back(static_cast<std::int32_t>(last->values.at(0)));
-  const auto count = std::min<std::size_t>(tokens_.size(), static_cast<std::size_t>(seq_));
-  std::vector<std::int32_t> out;
-  if (name == "position") {
-    out = {static_cast<std::int32_t>(count) - 1};
-  } else {
-    out.assign(tokens_.end() - static_cast<std::ptrdiff_t>(count), tokens_.end());
-    out.resize(static_cast<std::size_t>(seq_), 0);   // behind the position: causal attention never looks there
-  }
-  std::vector<std::byte> bytes(out.size() * sizeof(std::int32_t));
-  std::memcpy(bytes.data(), out.data(), bytes.size());
+  if (last) tokens_.push_back(static_cast<std::int32_t>(last->values.at(0)));
+  const std::int32_t value = name == "position" ? microbatch : tokens_.at(static_cast<std::size_t>(microbatch));
+  std::vector<std::byte> bytes(sizeof value);
+  std::memcpy(bytes.data(), &value, sizeof value);
   return bytes;
 }
 
 void Sampler::finish(const std::vector<actors::Report>& reports) {
-  const auto want = static_cast<std::int32_t>(tokens_.size() - prompt_tokens_);
+  const auto want = static_cast<std::int32_t>(tokens_.size()) - 1;
   for (const auto& r : reports)
-    if (r.name == "token" && r.microbatch == want) tokens_.push_back(static_cast<std::int32_t>(r.values.at(0)));
+    if (r.name == "token" && r.microbatch == want) {
+      tokens_.push_back(static_cast<std::int32_t>(r.values.at(0)));
+      return;
+    }
 }
 
 std::string Sampler::text() const {

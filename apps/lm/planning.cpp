@@ -75,14 +75,23 @@ Expected<CompileOptions> compile_options(const Prepared& p) {
 
 }  // namespace
 
-Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& text, bool sample) {
+Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& text, std::int64_t prompt_tokens) {
   TROUPE_ASSIGN(const CompileOptions options, compile_options(p));
-  return compile(build_model(p.config, app.ops(), text, sample), options);
+  return compile(build_model(p.config, app.ops(), text, prompt_tokens), options);
 }
 
-Expected<LayoutChoices> explain_layouts(const App& app, const Prepared& p, bool sample) {
+Expected<Plan> make_sample_plan(const App& app, const Prepared& p, std::int64_t prompt_tokens) {
+  CompileOptions o;   // nothing is added up, comes back or is saved
+  o.stages = stage_meshes(p.mesh.dp, p.mesh.tp, kv_replicas(p.mesh, p.config));
+  o.lanes = 1;
+  o.seed = static_cast<std::uint64_t>(p.config.run.seed);
+  o.costs = p.costs;
+  return compile(build_sampler(p.config, app.ops(), prompt_tokens), o);
+}
+
+Expected<LayoutChoices> explain_layouts(const App& app, const Prepared& p) {
   TROUPE_ASSIGN(const CompileOptions options, compile_options(p));
-  return layout_choices(build_model(p.config, app.ops(), "corpus", sample), options);
+  return layout_choices(build_model(p.config, app.ops(), "corpus", 0), options);
 }
 
 Expected<Predicted> predict(const Plan& plan) {

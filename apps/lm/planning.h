@@ -20,10 +20,12 @@ struct Prepared {
 Expected<Prepared> prepare(const JobArguments& arguments, int& code, const std::string& saved = "");
 
 /// Which layouts along model axes the plan takes, and what others would cost.
-Expected<runtime::LayoutChoices> explain_layouts(const runtime::App& app, const Prepared& prepared, bool sample);
+Expected<runtime::LayoutChoices> explain_layouts(const runtime::App& app, const Prepared& prepared);
 
-/// `text`: the plain file that the plan's loaders read.
-Expected<runtime::Plan> make_plan(const runtime::App& app, const Prepared& prepared, const std::string& text, bool sample);
+/// `text`: the plain file that the plan's loaders read. With program "sample" if `prompt_tokens` is not 0.
+Expected<runtime::Plan> make_plan(const runtime::App& app, const Prepared& prepared, const std::string& text, std::int64_t prompt_tokens);
+/// Program "sample" alone, on one replica.
+Expected<runtime::Plan> make_sample_plan(const runtime::App& app, const Prepared& prepared, std::int64_t prompt_tokens);
 
 /// A training step by itself, timed by the cost model, and the places that were played.
 struct Predicted {

@@ -31,12 +31,12 @@ Change change_of(const std::string& key) {
 
 }  // namespace
 
-Expected<Resume> Resume::find(Storage& storage, const std::string& what) {
+Expected<Resume> Resume::find(Storage& storage, const std::string& what, const std::string& option) {
   Resume out(storage);
   std::string path = what;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   if (const auto inside = storage.list(path); !inside.ok()) {
-    return inside.status().in("--resume");
+    return inside.status().in(option);
   } else if (std::any_of(inside->begin(), inside->end(), [](const DirEntry& e) { return e.name == checkpoint::manifest_name; })) {
     out.named_ = true;
     out.dir_ = parent_of(path);
@@ -48,7 +48,7 @@ Expected<Resume> Resume::find(Storage& storage, const std::string& what) {
   for (const auto& e : entries)
     if (e.committed) out.folders_.push_back(e.folder);
   if (out.folders_.empty())
-    return Status(Code::not_found, fmt::format("--resume: there is no checkpoint in '{}': name a folder that has some, or leave --resume out", path));
+    return Status(Code::not_found, fmt::format("{}: there is no checkpoint in '{}': name a folder that has some", option, path));
   return out;
 }
 

@@ -19,8 +19,8 @@ struct ResumePoint {
 /// user named it.
 class Resume {
  public:
-  /// `what`: a checkpoint's folder, or a folder of checkpoints, of which the newest is meant. Error: not_found.
-  static Expected<Resume> find(Storage& storage, const std::string& what);
+  /// `what`: a checkpoint's folder, or a folder of checkpoints, of which the newest is meant; `option` said so. Error: not_found.
+  static Expected<Resume> find(Storage& storage, const std::string& what, const std::string& option = "--resume");
   /// The next older one that has a good manifest; `damaged` when there is none (left), with what was wrong with the newest.
   Expected<ResumePoint> next();
   /// Says that the one before was no good, after its manifest had been read.

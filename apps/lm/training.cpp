@@ -23,7 +23,7 @@ std::vector<std::string> split_words(const std::string& text) {
 
 Training::Training(const App& app, const JobArguments& a, Prepared prepared, std::optional<Resume> resume, std::optional<ResumePoint> point)
     : app_(app), a_(a), p_(std::move(prepared)), steps_(a.steps >= 0 ? a.steps : p_.config.schedule.steps), resume_(std::move(resume)),
-      point_(std::move(point)), results_(a, p_, steps_), sampler_(p_.config, a.sample ? a.sample_text : "\n") {}
+      point_(std::move(point)), results_(a, p_, steps_), sampler_(a.sample_text.empty() ? p_.config.sample.prompt : a.sample_text) {}
 
 int Training::run() {
   int code = exit_ok;
@@ -68,7 +68,7 @@ Status Training::open(int& code) {
     return invalid("data file '" + a_.data + "' has fingerprint " + fingerprint_ + ", and 'data.fingerprint' is " + wanted +
                    ": it is not the text that the run began with");
   code = exit_plan;
-  TROUPE_ASSIGN(plan_, make_plan(app_, p_, text, a_.sample));
+  TROUPE_ASSIGN(plan_, make_plan(app_, p_, text, a_.sample ? sampler_.prompt_tokens() : 0));
   TROUPE_TRY(app_.check(plan_, options()));
   TROUPE_ASSIGN(predicted_, predict(plan_));
   if (point_) {

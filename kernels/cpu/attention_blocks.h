@@ -1,8 +1,11 @@
-// What forward and backward attention share: how a head's rows are cut and packed.
+// What all kinds of attention share: how a head's rows are cut and packed, and one block of the online softmax.
 //
 // A task is one (sample, key-value head). Scores are made 12 query rows x 96 keys at a time and never leave
 // the nearest caches; what lies above the diagonal is skipped in steps of 12 rows.
 #pragma once
+
+#include <algorithm>
+#include <cmath>
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/kernels.h"
@@ -20,17 +23,21 @@ struct HeadShape {
   std::int64_t by_position, by_element;       ///< floats of a packed head, see below
   float scale;
 
-  static HeadShape of(const View& q, const View& k, std::int64_t D) {
+  static HeadShape of(const View& q, const View& k, std::int64_t D) { return of(q, k, D, q.shape[1]); }
+  /// Of packed heads of `T` positions.
+  static HeadShape of(const View& q, const View& k, std::int64_t D, std::int64_t T) {
     HeadShape s{};
-    s.B = q.shape[0], s.T = q.shape[1], s.D = D;
+    s.B = q.shape[0], s.T = T, s.D = D;
     s.H = q.shape[2] / D, s.KV = k.shape[2] / D, s.group = q.logical[2] / k.logical[2];
     s.first_q = q.extent.dims[2].lo / D, s.first_kv = k.extent.dims[2].lo / D;
     s.q_ld = s.H * D, s.kv_ld = s.KV * D;
-    const auto panels = [](std::int64_t n) { return (n + simd::panel_cols - 1) / simd::panel_cols; };
-    s.by_position = panels(s.T) * simd::panel_cols * D + simd::lanes;
-    s.by_element = panels(D) * simd::panel_cols * s.T + simd::lanes;
+    s.by_position = packed_floats(T, D), s.by_element = packed_floats(D, T);
     s.scale = 1.0f / std::sqrt(static_cast<float>(D));
     return s;
+  }
+  /// `n` positions (elements) in panels of 32, each with all elements (positions) of these; room for pack().
+  static std::int64_t packed_floats(std::int64_t n, std::int64_t of_each) {
+    return (n + simd::panel_cols - 1) / simd::panel_cols * simd::panel_cols * of_each + simd::lanes;
   }
   /// This part's query heads of one of its key-value heads.
   Range queries_of(std::int64_t kv) const {
@@ -47,6 +54,15 @@ struct HeadShape {
   /// A head (T, D) as the right operand of rows x T x D: panels of 32 elements, (D / 32, T, 32).
   void pack_elements(const float* head, std::int64_t ld, float* out) const {
     simd::pack<simd::panel_cols>(true, head, ld, D, D, T, out);
+  }
+  /// One position of a head (D) where pack_positions, or pack_elements, would have it.
+  void put_position(const float* row, std::int64_t position, float* out) const {
+    float* const column = out + position / simd::panel_cols * simd::panel_cols * D + position % simd::panel_cols;
+    for (std::int64_t d = 0; d < D; ++d) column[d * simd::panel_cols] = row[d];
+  }
+  void put_elements(const float* row, std::int64_t position, float* out) const {
+    for (std::int64_t d = 0; d < D; d += simd::panel_cols)
+      std::copy_n(row + d, std::min(simd::panel_cols, D - d), out + d * T + position * simd::panel_cols);
   }
 };
 
@@ -72,6 +88,52 @@ inline void head_scores(const HeadShape& s, std::int64_t rows, std::int64_t cols
 inline simd::i16 below(std::int64_t base, std::int64_t n) {
   const simd::i16 index{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   return index < static_cast<std::int32_t>(n - base);
+}
+
+/// Scores (rows, seq_block) become exp(scale * score - running max); answers by how much older sums shrink. Row r has
+/// `cols` keys or, on the diagonal, where first_valid is not 0, first_valid + r.
+inline simd::v16 softmax_panel(float* scores, std::int64_t rows, std::int64_t cols, std::int64_t first_valid, float scale,
+                               float* run_max, float* run_sum) {
+  using namespace simd;
+  float now[lanes] = {}, before[lanes] = {};
+  for (std::int64_t r = 0; r < rows; ++r) {
+    float* row = scores + r * seq_block;
+    const std::int64_t valid = first_valid ? first_valid + r : cols;
+    v16 top = splat(-INFINITY);
+    for (std::int64_t j = 0; j < valid; j += lanes) top = max(below(j, valid) ? load(row + j) : splat(-INFINITY), top);
+    before[r] = run_max[r];
+    now[r] = std::max(run_max[r], max(top) * scale);
+    run_max[r] = now[r];
+    const v16 s = splat(scale), m = splat(-now[r]);
+    v16 total{};
+    for (std::int64_t j = 0; j < cols; j += lanes) {
+      const v16 p = below(j, valid) ? exp(fma(load(row + j), s, m)) : v16{};
+      store(row + j, p);
+      total += p;
+    }
+    const float old = run_sum[r];
+    run_sum[r] = sum(total);
+    before[r] -= now[r];
+    now[r] = old;
+  }
+  const v16 shrink = exp(load(before));
+  for (std::int64_t r = 0; r < rows; ++r) run_sum[r] = now[r] * shrink[r] + run_sum[r];
+  return shrink;
+}
+
+/// Up to 12 query rows of one head (qp: packed) see the keys and values from position k0 on, at most seq_block of them: see
+/// softmax_panel. `acc` (rows, D) is what they have seen so far, not yet divided by run_sum; at k0 = 0 garbage.
+inline void attend(const HeadShape& s, std::int64_t rows, std::int64_t cols, std::int64_t first_valid, const float* qp,
+                   const float* keys, const float* values, std::int64_t k0, float* run_max, float* run_sum, float* acc) {
+  using namespace simd;
+  alignas(64) float scores[panel_rows * seq_block];
+  head_scores(s, rows, cols, qp, keys, k0, scores);
+  const v16 shrink = softmax_panel(scores, rows, cols, first_valid, s.scale, run_max, run_sum);
+  for (std::int64_t r = 0; r < rows && k0 > 0; ++r) {
+    const v16 f = splat(shrink[r]);
+    map(s.D, acc + r * s.D, [f](v16 x) { return x * f; }, acc + r * s.D);
+  }
+  times_head<seq_block, 1>(s, rows, cols, scores, values, k0, acc, s.D, k0 > 0);
 }
 
 }  // namespace troupe::kernels::cpu

@@ -68,6 +68,38 @@ void multiply(const Operand& a, const Operand& b, std::int64_t i0, std::int64_t 
   }
 }
 
+/// Columns [j0, j1) of a C of one row, B stored by columns (a linear layer's weights, for one token): B is read once, from far
+/// away, so it is transposed on its way into the multiply-adds, and the next panel fetched meanwhile.
+void multiply_row(const float* a, const Operand& b, std::int64_t j0, std::int64_t j1, std::int64_t K, float* c, bool add) {
+  for (std::int64_t j = j0; j < j1; j += panel_cols) {
+    const std::int64_t n = std::min(j1 - j, panel_cols);
+    for (std::int64_t k0 = 0; k0 < K; k0 += gemm_k_block) {
+      const std::int64_t end = std::min(K, k0 + gemm_k_block);
+      Ahead ahead = b.ahead(j + n, std::min(j1 - j - n, panel_cols), k0, end - k0);
+      v16 acc[2] = {};
+      std::int64_t k = k0;
+      const auto columns = [&](std::int64_t cols) __attribute__((always_inline)) {
+        for (; k + 4 <= end; k += 4) {
+          for (std::int64_t line = 0; line < panel_cols * 4; line += lanes) ahead.next();
+          for (std::int64_t h = 0; h < 2; ++h) {
+            v16 t[4];
+            load_columns(b.at(j + h * lanes, k), b.ld, cols - h * lanes, t);
+            for (int i = 0; i < 4; ++i) acc[h] = fma(splat(a[k + i]), t[i], acc[h]);
+          }
+        }
+      };
+      if (n == panel_cols) columns(panel_cols);
+      else columns(n);
+      float sums[panel_cols];
+      store(sums, acc[0]);
+      store(sums + lanes, acc[1]);
+      for (; k < end; ++k)
+        for (std::int64_t i = 0; i < n; ++i) sums[i] = std::fma(a[k], *b.at(j + i, k), sums[i]);
+      for (std::int64_t i = 0; i < n; ++i) c[j + i] = add || k0 > 0 ? c[j + i] + sums[i] : sums[i];
+    }
+  }
+}
+
 }  // namespace
 
 void gemm(bool ta, bool tb, std::int64_t M, std::int64_t N, std::int64_t K, const float* a, std::int64_t lda,
@@ -81,6 +113,7 @@ void gemm(bool ta, bool tb, std::int64_t M, std::int64_t N, std::int64_t K, cons
   const Cut cut(M, N, par.threads());
   par.for_each(cut.row_tasks * cut.col_tasks, [&](std::int64_t task) {
     const std::int64_t i = task / cut.col_tasks * cut.rows, j = task % cut.col_tasks * cut.cols;
+    if (M == 1 && !ta && tb) return multiply_row(a, right, j, std::min(N, j + cut.cols), K, c, beta != 0);
     multiply(left, right, i, std::min(M, i + cut.rows), j, std::min(N, j + cut.cols), K, c, ldc, beta != 0);
   });
 }

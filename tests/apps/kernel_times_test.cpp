@@ -20,7 +20,7 @@ runtime::Plan tiny(const kernels::OpSet& ops) {
   runtime::CompileOptions o;
   o.stages = runtime::stage_meshes({1, 1}, 2);
   o.lanes = 2;
-  auto plan = runtime::compile(lm::build_model(c, ops, "corpus", false), o);
+  auto plan = runtime::compile(lm::build_model(c, ops, "corpus", 0), o);
   REQUIRE_MESSAGE(plan.ok(), plan.status().message());
   return *std::move(plan);
 }

@@ -87,11 +87,11 @@ std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, std::vec
   for (const auto& t : in) {
     call.in.push_back(view_of(t, place(t)));
     std::copy(t.data.begin(), t.data.end(), call.in.back().data);
-    in_types.push_back(t.logical);
+    in_types.push_back({t.logical.dtype, t.extent.shape()});
   }
   for (std::size_t i = 0; i < out.size(); ++i) {
     call.out.push_back(view_of(out[i], place(out[i])));
-    out_types.push_back(out[i].logical);
+    out_types.push_back({out[i].logical.dtype, out[i].extent.shape()});
     std::memset(call.out.back().data, 0xFF, out[i].data.size());  // NaN
     if (!options.before.empty()) std::memcpy(call.out.back().data, options.before[i].data.data(), out[i].data.size());
   }
@@ -99,6 +99,11 @@ std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, std::vec
   Placed scratch(static_cast<std::size_t>(scratch_bytes), 0, options.surroundings);
   std::memset(scratch.data(), 0xFF, scratch.size);
   call.scratch = {scratch.data(), scratch.size};
+  std::vector<std::byte> forgotten, &state = options.state ? *options.state : forgotten;
+  state.resize(static_cast<std::size_t>(op.state_bytes ? op.state_bytes(in_types, out_types, attrs) : 0));
+  Placed kept(state.size(), 0, options.surroundings);
+  std::copy(state.begin(), state.end(), kept.data());
+  call.state = {kept.data(), kept.size};
   call.accumulate = options.accumulate;
   call.attrs = &attrs;
   call.par = options.par ? options.par : &one;
@@ -108,6 +113,8 @@ std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, std::vec
   op.cpu(call);
   for (const auto& m : memory) REQUIRE_MESSAGE(m.intact(), op.name << " wrote outside its arguments");
   REQUIRE_MESSAGE(scratch.intact(), op.name << " wrote outside its scratch");
+  REQUIRE_MESSAGE(kept.intact(), op.name << " wrote outside its state");
+  std::copy_n(kept.data(), kept.size, state.begin());
   for (std::size_t i = 0; i < out.size(); ++i) std::copy_n(call.out[i].data, out[i].data.size(), out[i].data.begin());
   return out;
 }

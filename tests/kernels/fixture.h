@@ -63,6 +63,7 @@ struct RunOptions {
   bool accumulate = false;
   std::vector<Tensor> before;       ///< outputs' contents before the call; NaN when empty
   std::int64_t first_sample = 0;
+  std::vector<std::byte>* state = nullptr;   ///< the op's, from call to call (empty: the first one); null: zero, and forgotten
 };
 /// Runs `op` on parts; `out` says which part of which tensor each output is. Checks that nothing outside
 /// the outputs was written.

@@ -116,5 +116,9 @@ TEST_CASE("gemm: right for every transposition and edge, and a row or column of 
           for (auto m = i; m < M; ++m)
             REQUIRE(std::memcmp(again.as<float>() + m * ldc + j, c.as<float>() + m * ldc + j,
                                 sizeof(float) * static_cast<std::size_t>(N - j)) == 0);
+          // A row by itself, as one token has it.
+          again = start;
+          gemm(ta, tb, 1, N, K, a.as<float>() + (ta ? i : i * lda), lda, b.as<float>(), ldb, again.as<float>() + i * ldc, ldc, beta, two);
+          REQUIRE(std::memcmp(again.as<float>() + i * ldc, c.as<float>() + i * ldc, sizeof(float) * static_cast<std::size_t>(N)) == 0);
         }
 }

@@ -75,11 +75,12 @@ Values rmsnorm(const OpCase& c, const Values& in) {
 
 Values rope(const OpCase& c, const Values& in) {
   const auto T = c.dim(0, 1), W = c.dim(0, 2), D = c.attrs.integer("head_dim");
+  const double first = in.size() > 1 ? in[1][0] : 0;
   Vec y(in[0].size());
   for (int64_t i = 0; i < size(in[0]); ++i) {
     const auto t = i / W % T, e = i % W % D, j = e % (D / 2);
     const double power = -2.0 * static_cast<double>(j) / static_cast<double>(D);
-    double angle = static_cast<double>(t) * std::pow(c.attrs.real("theta"), power);
+    double angle = (first + static_cast<double>(t)) * std::pow(c.attrs.real("theta"), power);
     if (c.attrs.integer("inverse")) angle = -angle;
     const double other = e < D / 2 ? -in[0][at(i + D / 2)] : in[0][at(i - D / 2)];
     y[at(i)] = in[0][at(i)] * std::cos(angle) + other * std::sin(angle);
@@ -123,6 +124,8 @@ Values attention(const OpCase& c, const Values& in) {
   });
   return {o, lses};
 }
+
+Values attention_cached(const OpCase& c, const Values& in) { return {attention(c, in)[0]}; }
 
 Values attention_grad(const OpCase& c, const Values& in) {
   const auto T = c.dim(1, 1), D = c.attrs.integer("head_dim"), H = c.dim(1, 2) / D, KV = c.dim(2, 2) / D;

@@ -14,6 +14,7 @@ Values linear_dw(const OpCase&, const Values&);
 Values rmsnorm(const OpCase&, const Values&);
 Values rope(const OpCase&, const Values&);
 Values attention(const OpCase&, const Values&);
+Values attention_cached(const OpCase&, const Values&);   ///< of a text of one token
 Values attention_grad(const OpCase&, const Values&);
 Values swiglu(const OpCase&, const Values&);
 Values add(const OpCase&, const Values&);

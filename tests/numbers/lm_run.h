@@ -53,6 +53,8 @@ inline std::string corpus() {
   return path;
 }
 
+inline const std::string prompt = "the ";
+
 inline Expected<Plan> plan_of(const runtime::App& app, const lm::LmConfig& c, const std::vector<std::int64_t>& dp, std::int64_t tp = 1,
                               std::int32_t zero = 0, const Pipeline& pipeline = {}, const CostModel& costs = {}) {
   CompileOptions o;
@@ -62,14 +64,14 @@ inline Expected<Plan> plan_of(const runtime::App& app, const lm::LmConfig& c, co
   o.lanes = static_cast<std::int32_t>(c.schedule.lanes);
   o.seed = 3;
   o.costs = costs;
-  return compile(lm::build_model(c, app.ops(), corpus(), true), o);
+  return compile(lm::build_model(c, app.ops(), corpus(), lm::Sampler(prompt).prompt_tokens()), o);
 }
 
 inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, const Plan& plan, std::int64_t steps,
                                std::uint64_t seed) {
   if (const Status s = verify(plan); !s.ok()) return s;
   Outcome out;
-  lm::Sampler sampler(c, "the ");
+  lm::Sampler sampler(prompt);
   SessionOptions s;
   s.steps = steps;
   s.clip = c.optimizer.clip;

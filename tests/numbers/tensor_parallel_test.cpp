@@ -81,7 +81,7 @@ TEST_CASE("without hints a transformer block gets Megatron's layout: column, row
     CompileOptions o;
     o.stages = stage_meshes({1}, tp);
     o.lanes = 8;
-    const auto plan = compile(lm::build_model(*c, app.ops(), "corpus", false), o);
+    const auto plan = compile(lm::build_model(*c, app.ops(), "corpus", 0), o);
     REQUIRE_MESSAGE(plan.ok(), plan.status().message());
     const std::map<std::string, Sbp> layouts = {{"q_proj", Sbp::S(0)}, {"k_proj", Sbp::S(0)}, {"v_proj", Sbp::S(0)}, {"o_proj", Sbp::S(1)},
                                                 {"gate_proj", Sbp::S(0)}, {"up_proj", Sbp::S(0)}, {"down_proj", Sbp::S(1)}};

@@ -39,7 +39,7 @@ TEST_CASE("a vocabulary that the stages divide leaves each an equal part of it, 
     CompileOptions o;
     o.stages = stage_meshes({1, 1, 1, 1});
     o.lanes = 8;
-    const auto plan = compile(lm::build_model(*c, app.ops(), "corpus", false), o);
+    const auto plan = compile(lm::build_model(*c, app.ops(), "corpus", 0), o);
     REQUIRE_MESSAGE(plan.ok(), plan.status().message());
     REQUIRE(verify(*plan).ok());
     GameOptions options;

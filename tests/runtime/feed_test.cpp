@@ -22,7 +22,7 @@ class Echo final : public actors::UserActor {
 };
 
 /// A trained layer, and a program "sample" of five microbatches: prompt -> echo -> report "token".
-Graph fed_graph(const kernels::OpSet& ops, const std::string& name, const std::string& after) {
+Graph fed_graph(const kernels::OpSet& ops, const std::string& name, const std::string& after, std::int64_t at_once = 1) {
   Graph g(ops);
   g.program("train", {4, 2});
   g.unit("in");
@@ -33,7 +33,7 @@ Graph fed_graph(const kernels::OpSet& ops, const std::string& name, const std::s
   g.minimize(g.op("mse_loss", {x, t}, {{"scale", 1.0 / 8}})[0], {});
   g.program("sample", {5, 1});
   g.unit("in");
-  Value prompt = g.feed(name, {DType::i32, {1}}, after);
+  Value prompt = g.feed(name, {DType::i32, {1}}, after, at_once);
   g.unit("out");
   g.report("token", g.actor("echo", "echo", {prompt}, {{"token", {DType::i32, {1}}}})[0]);
   return g;
@@ -112,6 +112,28 @@ TEST_CASE("a feed that waits for nothing is sent whole at once, on any mesh and 
       CHECK(r.asked == std::vector<std::int32_t>{0, 1, 2, 3, 4});
       CHECK(r.tokens == std::vector<double>{11, 12, 13, 14, 15});
     }
+}
+
+TEST_CASE("of a feed that waits the first microbatches may be sent at once: later ones get the report of the one before") {
+  const auto ops = kernels::standard_ops();
+  const std::vector<std::vector<double>> tokens = {{11, 23, 47, 95, 191}, {11, 12, 25, 51, 103}, {11, 12, 13, 27, 55}, {11, 12, 13, 14, 29}, {11, 12, 13, 14, 15}};
+  for (std::int64_t at_once = 1; at_once <= 7; ++at_once)
+    for (const auto& dp : meshes)
+      for (std::uint64_t seed : {0, 4}) {
+        CAPTURE(at_once);
+        const auto p = compile_over(fed_graph(ops, "prompt", "token", at_once), dp);
+        REQUIRE_MESSAGE(p.ok(), p.status().message());
+        const auto r = run_fed(*p, ops, "prompt", seed);
+        REQUIRE_MESSAGE(r.status.ok(), r.status.message());
+        CHECK(r.asked == std::vector<std::int32_t>{0, 1, 2, 3, 4});
+        CHECK(r.tokens == tokens[static_cast<std::size_t>(std::min<std::int64_t>(at_once, 5) - 1)]);
+      }
+  CHECK(fed_graph(ops, "prompt", "token", 0).status().message().find("feed 'prompt': at_once is 0") != std::string::npos);
+  auto p = compile_over(fed_graph(ops, "prompt", "token", 2), {1});
+  REQUIRE(p.ok());
+  for (auto& c : p->roles[0].channels)
+    if (c.kind == PlanChannel::Kind::feed) c.at_once = 0;
+  CHECK_MESSAGE(verify(*p).message().find("channel 'prompt' feeds 0 microbatches at once") != std::string::npos, verify(*p).message());
 }
 
 TEST_CASE("a feed of the wrong size is an error that names the feed and both sizes") {

@@ -25,7 +25,7 @@ class Fields {
 
   explicit Fields(Plan& p) {
     add("lanes", p.lanes, "stages", p.stages, "pipeline", p.pipeline.kind, "chunks", p.pipeline.chunks, "trains", p.trains, "interleaved", p.interleaved);
-    for (auto& s : p.program_specs) add("microbatches", s.microbatches, "samples", s.samples);
+    for (auto& s : p.program_specs) add("microbatches", s.microbatches, "samples", s.samples, "stateful", s.stateful);
     for (auto& m : p.meshes) {
       for (auto& a : m.axes) add("axis", a.size);
       list("rank", m.ranks);
@@ -58,12 +58,14 @@ class Fields {
       for (auto& a : role.actors) {
         path_ = "actor " + a.name + ".";
         add("kind", a.kind, "program", a.program, "rate", a.rate, "priority", a.priority, "pass", a.pass, "depth", a.depth, "takes_turns", a.takes_turns, "exchange", a.exchange);
-        add("cost_s", a.cost_s, "scratch_bytes", a.scratch_bytes, "op_scratch_offset", a.op_scratch_offset, "closes_step", a.closes_step);
+        add("cost_s", a.cost_s, "scratch_bytes", a.scratch_bytes, "op_scratch_offset", a.op_scratch_offset, "state_bytes", a.state_bytes, "closes_step", a.closes_step);
         list("in", a.in);
         list("out", a.out);
-        for (auto& op : a.ops)
+        for (auto& op : a.ops) {
+          add("state_offset", op.state_offset, "state_bytes", op.state_bytes);
           for (auto* side : {&op.in, &op.out})
             for (auto& o : *side) add("where", o.where, "port", o.port, "index", o.index, "offset", o.offset, "tensor", o.tensor);
+        }
         for (auto& ref : a.params) {
           add("param", ref.param, "param.index", ref.index);
           for (auto& use : ref.grads) add("grad.port", use.port, "grad.index", use.index);
@@ -111,7 +113,7 @@ void damage(T& value, std::mt19937& random) {
 bool no_number(const std::string& path) {
   static const std::set<std::string> names = {
       "axis",  "rank",          "sbp.kind",          "sbp.dim", "sbp.unit", "offset", "bytes",
-      "slots", "scratch_bytes", "op_scratch_offset", "cost_s",  "seconds",  "latency_s", "priority",
+      "slots", "scratch_bytes", "op_scratch_offset", "state_bytes", "state_offset", "cost_s",  "seconds",  "latency_s", "priority",
       "pass",  "depth",         "takes_turns",       "pipeline", "chunks",
       "ring",  "buffer", "buffer_offset"};
   for (const auto& name : names)

@@ -50,7 +50,7 @@ void check_same(const Plan& a, const Plan& b) {
 Plan odd_plan() {
   Plan p;
   p.programs = {"train", "evaluate"};
-  p.program_specs = {{7, 3}, {5, 2}};
+  p.program_specs = {{7, 3}, {5, 2, true, true}};
   p.trains = true;
   p.lanes = 6;
   p.seed = 0xfedcba9876543210ull;
@@ -69,6 +69,7 @@ Plan odd_plan() {
   c.kind = PlanChannel::Kind::feed;
   c.name = "prompt";
   c.after = "token";
+  c.at_once = 12;
   c.program = 1;
   c.writer = 4;
   c.writer_port = 5;
@@ -98,12 +99,13 @@ Plan odd_plan() {
   a.out = {4};
   Attrs attrs{{"i", std::int64_t{-5}}, {"d", 0.1}, {"s", std::string("text")}, {"l", std::vector<std::int64_t>{1, -2, 3}},
               {"empty", std::vector<std::int64_t>{}}, {"nothing", std::string()}};
-  a.ops = {{"op", "name", attrs, {{PlanOperand::Where::in, 1, 2, 3, 4}}, {{PlanOperand::Where::out, 5, 6, 7, 8}, {PlanOperand::Where::scratch, 0, 0, 9, 1}}}};
+  a.ops = {{"op", "name", attrs, {{PlanOperand::Where::in, 1, 2, 3, 4}}, {{PlanOperand::Where::out, 5, 6, 7, 8}, {PlanOperand::Where::scratch, 0, 0, 9, 1}}, 128, 77}};
   a.exchange = 11;
   a.params = {{2, 3, {{4, 5}, {6, 7}}}, {1, 0, {}}};
   a.cost_s = 1.25e-6;
   a.scratch_bytes = 1000;
   a.op_scratch_offset = 640;
+  a.state_bytes = std::int64_t{1} << 40;
   a.closes_step = true;
   role.actors = {a};
   p.roles = {role};

@@ -104,11 +104,11 @@ TEST_CASE("The memory that the text shows adds up, and is that of the channels")
       const MemoryUse& m = s.places[i].memory;
       std::int64_t channels = 0;
       for (const auto& c : s.places[i].channels) channels += c.slot_bytes * c.slots;
-      CHECK(channels + m.optimizer + m.scratch + m.staging == m.total());
+      CHECK(channels + m.optimizer + m.scratch + m.cache + m.staging == m.total());
       CHECK(m.total() <= s.places[i].pool_bytes);
       // The line holds every number of the struct, in the order of the columns.
       std::size_t at = 0;
-      for (auto bytes : {m.parameters, m.gradients, m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.staging, m.control, m.total()}) {
+      for (auto bytes : {m.parameters, m.gradients, m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.cache, m.staging, m.control, m.total()}) {
         at = lines[i + 2].find(" " + human_bytes(bytes), at);
         REQUIRE_MESSAGE(at != std::string::npos, lines[i + 2]);
         ++at;

@@ -1,0 +1,83 @@
+// troupe sample: text from a checkpoint, on real processes.
+#include <filesystem>
+
+#include "tests/command/checks.h"
+
+using namespace troupe::runtime;
+using namespace troupe::test;
+
+namespace {
+
+/// Steps 2 and 4 of a run that sampled at its end: 4 bytes of prompt, and 40 tokens, more than model.seq.
+const std::string& trained() {
+  static const TempDir dir;
+  static const std::string out = [] {
+    const auto path = dir / "out";
+    check_success(run(train(path, {"--mesh", "dp=2,pp=2", "--steps", "4", "--checkpoint-every", "2", "--sample", "the ", "--set", "sample.tokens=40"})));
+    return path;
+  }();
+  return out;
+}
+
+Outcome sample(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"sample", "--from", trained() + "/checkpoints"});
+  return run(troupe_command(arguments));
+}
+
+/// What it writes, and nothing else.
+std::string text_of(const std::vector<std::string>& arguments) {
+  const auto o = sample(arguments);
+  check_success(o);
+  CHECK(o.err.empty());
+  return o.out;
+}
+
+}  // namespace
+
+TEST_CASE("a sample from a run's last checkpoint is the one that the run made at its end, on any mesh and with two threads") {
+  const auto expected = read(trained() + "/sample.txt") + "\n";
+  REQUIRE(expected.size() == 4 + 40 + 1);
+  for (const std::vector<std::string>& how : {std::vector<std::string>{}, {"--mesh", "pp=2"}, {"--mesh", "pp=4"}, {"--threads", "2"}}) {
+    auto arguments = how;
+    arguments.insert(arguments.begin(), "the ");
+    CHECK(text_of(arguments) == expected);
+  }
+}
+
+TEST_CASE("--tokens, --temperature, --seed and the text say how a sample goes on; without a text it is the configured prompt") {
+  const auto text = text_of({"the "});
+  CHECK(text_of({"the ", "--tokens", "7"}) == text.substr(0, 4 + 7) + "\n");
+  CHECK(text_of({"the ", "--seed", "9"}) != text);
+  CHECK(text_of({"the "}) == text);
+  const auto likely = text_of({"the ", "--temperature", "0"});
+  CHECK(likely == text_of({"the ", "--temperature", "0", "--seed", "9"}));
+  CHECK(likely != text);
+  CHECK(text_of({}).substr(0, 1) == "\n");
+  CHECK(text_of({}).size() == 1 + 40 + 1);
+  const auto long_text = text_of({std::string(100, 'a'), "--tokens", "3"});   // longer than model.seq
+  CHECK(long_text.size() == 100 + 3 + 1);
+}
+
+TEST_CASE("another checkpoint is taken by its own folder, and is another model") {
+  std::string first;
+  for (const auto& entry : std::filesystem::directory_iterator(trained() + "/checkpoints"))
+    if (entry.path().filename().string().starts_with("step-00000002")) first = entry.path();
+  REQUIRE_FALSE(first.empty());
+  const auto o = run(troupe_command({"sample", "--from", first, "the "}));
+  check_success(o);
+  CHECK(o.out.size() == 4 + 40 + 1);
+  CHECK(o.out != text_of({"the "}));
+}
+
+TEST_CASE("what cannot be sampled from says why") {
+  TempDir dir;
+  check_one_line(run(troupe_command({"sample", "the "})), exit_usage, {"--from"});
+  check_one_line(run(troupe_command({"sample", "--from", dir / "none", "the "})), exit_checkpoint, {"--from", "none"});
+  check_one_line(run(troupe_command({"sample", "--from", dir.path(), "the "})), exit_checkpoint, {"--from", "there is no checkpoint in"});
+  check_one_line(sample({"the ", "--tokens", "0"}), exit_usage, {"--tokens", "at least 1"});
+  check_one_line(sample({"the ", "--temperature", "-1"}), exit_usage, {"--temperature", "at least 0"});
+  check_one_line(sample({"the ", "--temperature", "11"}), exit_usage, {"'sample.temperature' = 11 is out of range"});
+  check_one_line(sample({"the ", "--mesh", "dp=2"}), exit_plan, {"mesh dp=2", "one replica makes a text"});
+  check_one_line(sample({"the ", "--mesh", "pp=99"}), exit_plan, {"the nearest mesh that works is pp=9"});
+  check_one_line(sample({"the ", "--mesh", "xp=2"}), exit_usage, {"unknown axis 'xp'"});
+}
