@@ -39,8 +39,8 @@ std::vector<checkpoint::StoredTensor> tensors_of(const std::vector<ShardEntry>& 
 
 Status WriterBody::run(const ActContext& c, Parallel& par) {
   const double stall_s = spec_.stall_ns ? static_cast<double>(spec_.stall_ns(c.step)) * 1e-9 : 0;
-  auto record = write(c, par);
-  for (int attempt = 1; !record.ok() && attempt < spec_.attempts; ++attempt) record = write(c, par);
+  auto record = write(c, par, false);
+  for (int attempt = 1; !record.ok() && attempt < spec_.attempts; ++attempt) record = write(c, par, true);
   Report report{Report::Kind::shard, "", c.step, -1, {stall_s}, {}};
   if (record.ok()) report.bytes = checkpoint::encode(*record);
   else report.name = record.status().message();
@@ -48,13 +48,13 @@ Status WriterBody::run(const ActContext& c, Parallel& par) {
   return {};
 }
 
-Expected<ShardRecord> WriterBody::write(const ActContext& c, Parallel& par) const {
+Expected<ShardRecord> WriterBody::write(const ActContext& c, Parallel& par, bool again) const {
   checkpoint::Stamp stamp = spec_.stamp;
   stamp.step = c.step;
   const std::string folder = spec_.dir + "/" + checkpoint::folder_name(c.step, stamp.generation);
   const std::string name = checkpoint::shard_name(spec_.rank), path = folder + "/" + name;
   TROUPE_TRY(spec_.storage->make_dir(folder));
-  if (const Status s = spec_.storage->remove(path); !s.ok() && s.code() != Code::not_found) return s;   // an attempt before this one
+  if (const Status s = again ? spec_.storage->remove(path) : Status{}; !s.ok() && s.code() != Code::not_found) return s;
   TROUPE_ASSIGN(const auto file, spec_.storage->create(path, Access::direct));
   const auto header = checkpoint::shard_header(spec_.entries, stamp);
   const auto data_offset = static_cast<std::int64_t>(header.size());

@@ -32,7 +32,8 @@ class WriterBody final : public Body {
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
-  Expected<checkpoint::ShardRecord> write(const ActContext& context, Parallel& parallel) const;
+  /// `again`: what an attempt before this one left is in the way. (Else it would be somebody else's, and stay.)
+  Expected<checkpoint::ShardRecord> write(const ActContext& context, Parallel& parallel, bool again) const;
   /// Writes and sums up the data section. `file` ends up in the record's extents.
   Status write_data(const ActContext& context, File& file, std::int64_t data_offset, std::vector<std::vector<checkpoint::Checksum>>& sums,
                     Parallel& parallel) const;

@@ -75,3 +75,37 @@ TEST_CASE("ME-1: when the disk is full no half line stays behind") {
   CHECK_FALSE(status.ok());
   CHECK(test::read_text(path) == line);
 }
+
+TEST_CASE("a run that goes on at a step says once what each step said; what earlier ones said stays, and is its curve") {
+  test::TempDir dir;
+  const auto path = dir / "metrics.jsonl";
+  auto line = [](std::int64_t step, double loss) {
+    StepMetrics m;
+    m.step = step;
+    m.loss = loss;
+    return to_json_line(m);
+  };
+  CheckpointMetrics saved;
+  saved.what = "saved";
+  saved.step = 2;
+  saved.stall_ms = 0.5;
+  CheckpointMetrics failed;
+  failed.what = "failed";
+  failed.step = 3;
+  failed.why = "no \"room\"\n";
+  EvalMetrics eval;
+  eval.step = 1;
+  eval.eval_loss = 3.25;
+  const std::string kept = line(0, 5.5) + to_json_line(eval) + line(1, 4.5) + to_json_line(saved);
+  test::write_text(path, kept + line(2, 4.25) + to_json_line(failed) + line(3, 4) + R"({"step": 4, "lo)");
+  const auto before = keep_lines_before(path, 2);
+  REQUIRE(before.ok());
+  CHECK(test::read_text(path) == kept);
+  REQUIRE(before->train.size() == 2);
+  CHECK(before->train[1].loss == 4.5);
+  REQUIRE(before->eval.size() == 1);
+  CHECK(before->eval[0].loss == 3.25);
+  CHECK(nlohmann::json::parse(to_json_line(failed))["why"] == "no \"room\"\n");
+  CHECK(nlohmann::json::parse(to_json_line(saved))["stall_ms"] == 0.5);
+  CHECK(keep_lines_before(dir / "none", 2)->train.empty());
+}
