@@ -10,14 +10,14 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <set>
 
 #include "apps/lm/model.h"
 #include "devices/base/philox.h"
-#include "devices/parallel.h"
+#include "tests/model/interpreter.h"
 
 using namespace troupe;
 using namespace troupe::runtime;
+using test::die, test::Interpreter, test::need;
 
 namespace {
 
@@ -42,17 +42,6 @@ const Case cases[] = {
      "[model]\nlayers = 2\nheads = 4\nkv_heads = 2\ndim = 32\nffn = 65\nseq = 101\nvocab = 300\n"
      "[schedule]\nsteps = 1\nlr = 1e-3\nbatch = 4\nmicrobatch = 2\n"},
 };
-
-[[noreturn]] void die(const std::string& message) {
-  std::fprintf(stderr, "model_dump: %s\n", message.c_str());
-  std::exit(1);
-}
-
-template <class T>
-T need(Expected<T> value) {
-  if (!value.ok()) die(value.status().message());
-  return *std::move(value);
-}
 
 /// Words of random letters: all that the model is asked is to be differentiated.
 std::string write_text(const std::string& path) {
@@ -81,71 +70,6 @@ void write_npy(const std::string& path, const char* type, const Shape& shape, co
   out.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
   if (!out.flush()) die("cannot write " + path);
 }
-
-/// Executes the nodes of one program in graph order: every tensor has its own memory, nothing is shared.
-class Interpreter {
- public:
-  Interpreter(const Graph& g, const App& app) : g_(g), app_(app), memory_(g.tensors().size()) {
-    for (std::size_t v = 0; v < memory_.size(); ++v)
-      memory_[v].assign((elements(type(v).shape) * size_of(type(v).dtype) + 7) / 8, ~std::uint64_t{0});   // NaN
-    for (const auto& grad : g.grads())
-      for (Value use : grad.uses) uses_.insert(use);
-  }
-
-  template <class T>
-  T* data(Value v) { return reinterpret_cast<T*>(memory_[static_cast<std::size_t>(v)].data()); }
-  std::int64_t size(Value v) const { return elements(type(static_cast<std::size_t>(v)).shape); }
-
-  void run(std::int32_t program, std::int64_t microbatch) {
-    for (const Node& n : g_.nodes()) {
-      if (n.program != program) continue;
-      if (n.kind == Node::Kind::actor) act(n, microbatch);
-      if (n.kind == Node::Kind::op) call(n, microbatch);
-    }
-  }
-
- private:
-  const TensorType& type(std::size_t v) const { return g_.tensors()[v].type; }
-  kernels::View view(Value v) {
-    const auto& t = type(static_cast<std::size_t>(v));
-    return {data<std::byte>(v), t.dtype, t.shape, t.shape, Extent::whole(t.shape)};
-  }
-
-  void act(const Node& n, std::int64_t microbatch) {
-    auto& actor = actors_[n.name];
-    if (!actor) actor = need(app_.actors().at(n.op)({n.name, 0, 1, n.attrs}));
-    actors::UserCall call;
-    for (Value v : n.in) call.in.push_back(view(v));
-    for (Value v : n.out) call.out.push_back(view(v));
-    call.microbatch = static_cast<std::int32_t>(microbatch);
-    call.samples_per_microbatch = g_.program_specs()[static_cast<std::size_t>(n.program)].samples;
-    if (const Status s = actor->act(call); !s.ok()) die(n.name + ": " + s.message());
-  }
-
-  void call(const Node& n, std::int64_t microbatch) {
-    const auto* def = g_.ops().find(n.op);
-    kernels::Call call;
-    std::vector<TensorType> in, out;
-    for (Value v : n.in) call.in.push_back(view(v)), in.push_back(type(static_cast<std::size_t>(v)));
-    for (Value v : n.out) call.out.push_back(view(v)), out.push_back(type(static_cast<std::size_t>(v)));
-    for (Value v : n.out) call.accumulate |= microbatch > 0 && uses_.count(v);
-    const auto bytes = def->scratch_bytes ? def->scratch_bytes(in, out, n.attrs) : 0;
-    std::vector<std::byte> scratch(static_cast<std::size_t>(bytes) + 64, std::byte{0xFF});
-    auto* aligned = scratch.data() + (64 - reinterpret_cast<std::uintptr_t>(scratch.data()) % 64) % 64;
-    call.scratch = {aligned, static_cast<std::size_t>(bytes)};
-    call.attrs = &n.attrs;
-    call.par = &serial_;
-    call.first_sample = microbatch * g_.program_specs()[static_cast<std::size_t>(n.program)].samples;
-    def->cpu(call);
-  }
-
-  const Graph& g_;
-  const App& app_;
-  SerialParallel serial_;
-  std::vector<std::vector<std::uint64_t>> memory_;   // per tensor
-  std::set<Value> uses_;
-  std::map<std::string, std::unique_ptr<actors::UserActor>> actors_;
-};
 
 /// Matrices keep the scale of what goes through them; norms are 1 with noise.
 void fill_parameter(float* p, const Shape& shape, const std::string& name) {
