@@ -7,6 +7,7 @@
 #include "apps/calibrate/calibrate.h"
 #include "apps/calibrate/link_times.h"
 #include "apps/ckpt/ckpt.h"
+#include "apps/ckpt/hf_commands.h"
 #include "apps/lm/job.h"
 #include "apps/lm/model.h"
 #include "apps/lm/sampling.h"
@@ -102,10 +103,10 @@ CLI::Option* checkpoint_options(CLI::App& train, JobArguments& a) {
       ->expected(0, 1)->type_name("[DIR|latest]");
 }
 
-/// `troupe ckpt ...`; sets `run` to the command that was named.
-void add_ckpt(CLI::App& cli, troupe::ckpt::Arguments& a, int (*&run)(const troupe::ckpt::Arguments&)) {
+/// `troupe ckpt ...`, which it answers; sets `run` to the command that was named.
+CLI::App& add_ckpt(CLI::App& cli, troupe::ckpt::Arguments& a, int (*&run)(const troupe::ckpt::Arguments&)) {
   using namespace troupe::ckpt;
-  auto* ckpt = cli.add_subcommand("ckpt", "Look at checkpoints, verify, compare and remove them");
+  auto* ckpt = cli.add_subcommand("ckpt", "Look at checkpoints, verify, compare and remove them; export and import");
   ckpt->require_subcommand(1);
   const auto add = [&](const char* name, const char* what, int (*command)(const Arguments&)) {
     auto* sub = ckpt->add_subcommand(name, what);
@@ -120,6 +121,26 @@ void add_ckpt(CLI::App& cli, troupe::ckpt::Arguments& a, int (*&run)(const troup
   auto* prune = add("prune", "Remove old checkpoints of a folder", prune_command);
   prune->add_option("--keep", a.retention.keep, "the newest so many stay (2)")->check(whole_number(1));
   prune->add_option("--keep-every", a.retention.every, "and those of steps that are multiples of K")->check(whole_number(1))->type_name("K");
+  return *ckpt;
+}
+
+struct HfCommands {
+  troupe::ckpt::ExportArguments to;
+  troupe::ckpt::ImportArguments from;
+  CLI::App *exports = nullptr, *imports = nullptr;
+};
+
+/// `troupe ckpt export` and `import`.
+void add_hf(CLI::App& ckpt, HfCommands& h) {
+  h.exports = ckpt.add_subcommand("export", "Write a checkpoint's parameters as another program reads them");
+  h.exports->add_option("dir", h.to.from, "a checkpoint's folder, or a folder of checkpoints (the newest is meant)")->required();
+  h.exports->add_option("--format", "hf: config.json and safetensors, for Hugging Face's LlamaForCausalLM")->required()->check(CLI::IsMember({"hf"}));
+  h.exports->add_option("--out", h.to.out, "folder to write; must not exist")->required();
+  h.exports->add_option("--file-bytes", h.to.file_bytes, "largest file of tensors, where no tensor is larger (default: 5 GB)")->check(whole_number(1));
+  h.imports = ckpt.add_subcommand("import", "Make a checkpoint of what Hugging Face's transformers saved of a Llama");
+  h.imports->add_option("dir", h.from.from, "folder with config.json and model.safetensors")->required();
+  h.imports->add_option("--out", h.from.out, "folder of checkpoints to write; may have none yet")->required();
+  h.imports->add_option("--config", h.from.config, "configuration of everything but the model (default: a short run at a low rate)");
 }
 
 void sample_options(CLI::App& sample, troupe::lm::SampleArguments& s) {
@@ -184,7 +205,8 @@ int main(int argc, char** argv) {
   calibrate->add_option("--widest", c.widest, "measure the ops of models up to this width")->check(whole_number(1));
   troupe::ckpt::Arguments k;
   int (*ckpt)(const troupe::ckpt::Arguments&) = nullptr;
-  add_ckpt(cli, k, ckpt);
+  HfCommands hf;
+  add_hf(add_ckpt(cli, k, ckpt), hf);
   try {
     cli.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -207,6 +229,8 @@ int main(int argc, char** argv) {
   if (traced && trace_text.empty()) a.trace = {.first = 0, .steps = 5};
   if (train->parsed()) return troupe::lm::train_command(app, a);
   if (generate->parsed()) return troupe::lm::sample_command(app, s);
+  if (hf.exports->parsed()) return troupe::ckpt::export_command(app, hf.to);
+  if (hf.imports->parsed()) return troupe::ckpt::import_command(app, hf.from);
   if (calibrate->parsed()) return troupe::calibrate::calibrate_command(app, c);
   if (plan->parsed()) return troupe::lm::plan_command(app, a);
   return troupe::lm::sim_command(app, a);

@@ -37,7 +37,7 @@ int train_command(const App& app, const JobArguments& arguments) {
     if (latest && a.out.empty() && a.checkpoint_dir.empty())
       return say(invalid("--resume: name a checkpoint, or a configuration or --out that says where the run is"), exit_usage);
     auto found = Resume::find(storage, latest ? checkpoint_dir(a) : a.resume);
-    if (!found.ok()) return say(found.status(), exit_checkpoint);
+    if (!found.ok()) return say(found.status().in("--resume"), exit_checkpoint);
     resume = *std::move(found);
     auto first = resume->next();
     if (!first.ok()) return say(first.status(), exit_checkpoint);

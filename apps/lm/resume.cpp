@@ -29,14 +29,30 @@ Change change_of(const std::string& key) {
   return key.rfind("optimizer.", 0) == 0 || key.rfind("schedule.", 0) == 0 ? Change::told : Change::free;
 }
 
+struct Difference {
+  std::string key, before, after;
+  std::string text() const { return fmt::format("'{}' was {} and is {}", key, before, after); }
+};
+
+std::vector<Difference> differences(const LmConfig& saved, const LmConfig& now) {
+  std::vector<Difference> all;
+  each_field(saved, [&](const Key& key, const auto& value) { all.push_back({key.name, fmt::format("{}", value), {}}); });
+  std::size_t i = 0;
+  each_field(now, [&](const Key&, const auto& value) { all[i++].after = fmt::format("{}", value); });
+  std::erase_if(all, [](const Difference& d) { return d.before == d.after; });
+  return all;
+}
+
+Status another_model(const Difference& d) { return invalid(d.text() + ": the checkpoint is of another model"); }
+
 }  // namespace
 
-Expected<Resume> Resume::find(Storage& storage, const std::string& what, const std::string& option) {
+Expected<Resume> Resume::find(Storage& storage, const std::string& what) {
   Resume out(storage);
   std::string path = what;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   if (const auto inside = storage.list(path); !inside.ok()) {
-    return inside.status().in(option);
+    return inside.status();
   } else if (std::any_of(inside->begin(), inside->end(), [](const DirEntry& e) { return e.name == checkpoint::manifest_name; })) {
     out.named_ = true;
     out.dir_ = parent_of(path);
@@ -48,7 +64,7 @@ Expected<Resume> Resume::find(Storage& storage, const std::string& what, const s
   for (const auto& e : entries)
     if (e.committed) out.folders_.push_back(e.folder);
   if (out.folders_.empty())
-    return Status(Code::not_found, fmt::format("{}: there is no checkpoint in '{}': name a folder that has some", option, path));
+    return Status(Code::not_found, fmt::format("there is no checkpoint in '{}': name a folder that has some", path));
   return out;
 }
 
@@ -64,7 +80,7 @@ Expected<ResumePoint> Resume::next() {
   return Status(Code::damaged, first_.message());
 }
 
-std::string Resume::run_folder() const { return parent_of(dir_); }
+std::string Resume::run_folder() const { return base_of(dir_) == "checkpoints" ? parent_of(dir_) : "runs/" + base_of(dir_); }
 
 void Resume::reject(const Status& why) {
   if (first_.ok()) first_ = Status(Code::damaged, why.message());
@@ -72,28 +88,30 @@ void Resume::reject(const Status& why) {
 }
 
 Status check_resumable(const LmConfig& saved, const LmConfig& now, std::vector<std::string>& notes) {
-  struct Value { std::string key, text; };
-  auto values = [](const LmConfig& c) {
-    std::vector<Value> out;
-    each_field(c, [&](const Key& key, const auto& value) { out.push_back({key.name, fmt::format("{}", value)}); });
-    return out;
-  };
-  const auto before = values(saved), after = values(now);
-  for (std::size_t i = 0; i < before.size(); ++i) {
-    if (before[i].text == after[i].text) continue;
-    const auto& key = before[i].key;
-    const std::string both = fmt::format("'{}' was {} and is {}", key, before[i].text, after[i].text);
-    switch (change_of(key)) {
-      case Change::refused_model: return invalid(both + ": the checkpoint is of another model");
+  for (const auto& d : differences(saved, now)) {
+    switch (change_of(d.key)) {
+      case Change::refused_model: return another_model(d);
       case Change::refused_data:
-        if (key == "data.fingerprint" && (before[i].text.empty() || after[i].text.empty())) break;
-        return invalid(both + ": the run would go on with other samples than it began with; begin a new run from the checkpoint's "
-                              "weights instead (troupe ckpt export, import)");
-      case Change::told: notes.push_back(both); break;
+        if (d.key == "data.fingerprint" && (d.before.empty() || d.after.empty())) break;
+        return invalid(d.text() + ": the run would go on with other samples than it began with; begin a new run from the checkpoint's "
+                                  "weights instead (troupe ckpt export, import)");
+      case Change::told: notes.push_back(d.text()); break;
       case Change::free: break;
     }
   }
   return {};
+}
+
+Status check_model(const LmConfig& saved, const LmConfig& now) {
+  for (const auto& d : differences(saved, now)) {
+    if (d.key == "model.seq" && now.model.seq > saved.model.seq) return invalid(d.text() + ": the model knows no position beyond");
+    if (change_of(d.key) == Change::refused_model) return another_model(d);
+  }
+  return {};
+}
+
+bool is_weights_only(const checkpoint::Manifest& m) {
+  return m.stamp.step == 0 && std::all_of(m.tensors.begin(), m.tensors.end(), [](const auto& t) { return t.kind == checkpoint::TensorKind::parameter; });
 }
 
 }  // namespace troupe::lm

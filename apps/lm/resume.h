@@ -19,13 +19,13 @@ struct ResumePoint {
 /// user named it.
 class Resume {
  public:
-  /// `what`: a checkpoint's folder, or a folder of checkpoints, of which the newest is meant; `option` said so. Error: not_found.
-  static Expected<Resume> find(Storage& storage, const std::string& what, const std::string& option = "--resume");
+  /// `what`: a checkpoint's folder, or a folder of checkpoints, of which the newest is meant. Error: not_found.
+  static Expected<Resume> find(Storage& storage, const std::string& what);
   /// The next older one that has a good manifest; `damaged` when there is none (left), with what was wrong with the newest.
   Expected<ResumePoint> next();
   /// Says that the one before was no good, after its manifest had been read.
   void reject(const Status& why);
-  /// The output folder of the run that it is of: what its folder of checkpoints is in.
+  /// The output folder of the run that it is of: what a folder `checkpoints` is in; of another folder runs/ and its name.
   std::string run_folder() const;
   /// What was passed over, for people.
   const std::vector<std::string>& notes() const { return notes_; }
@@ -40,8 +40,14 @@ class Resume {
   Status first_;                       ///< what was wrong with the newest
 };
 
+/// True for weights from elsewhere (troupe ckpt import): step 0, no moments. No run has begun with them.
+bool is_weights_only(const checkpoint::Manifest& manifest);
+
 /// Ok where `now` may go on from a checkpoint of a run of `saved`. Error: it is another model, or another order of the data,
 /// naming the key and both values. `notes` gets what changes numbers and is allowed: the schedule, say.
 Status check_resumable(const LmConfig& saved, const LmConfig& now, std::vector<std::string>& notes);
+/// Ok where a run of `now` may begin with weights of the model of `saved`: only the model is fixed, but for its dropout and
+/// for a shorter `model.seq`.
+Status check_model(const LmConfig& saved, const LmConfig& now);
 
 }  // namespace troupe::lm

@@ -89,8 +89,8 @@ Status sample_from(const App& app, const SampleArguments& a, const ResumePoint& 
 
 int sample_command(const App& app, const SampleArguments& a) {
   FileStorage storage;
-  auto found = Resume::find(storage, a.from, "--from");
-  if (!found.ok()) return say(found.status(), exit_checkpoint);
+  auto found = Resume::find(storage, a.from);
+  if (!found.ok()) return say(found.status().in("--from"), exit_checkpoint);
   for (;;) {
     const auto point = found->next();
     if (!point.ok()) return say(point.status(), exit_checkpoint);

@@ -85,7 +85,8 @@ Status Training::begin_at_point() {
   LmConfig now = p_.config;
   now.data.fingerprint = fingerprint_;
   std::vector<std::string> notes = resume_->notes();
-  TROUPE_TRY(check_resumable(saved, now, notes).in("cannot go on from '" + point_->folder + "'"));
+  const Status fits = is_weights_only(manifest) ? check_model(saved, now) : check_resumable(saved, now, notes);
+  TROUPE_TRY(fits.in("cannot go on from '" + point_->folder + "'"));
   first_step_ = manifest.stamp.step;
   if (first_step_ > steps_)
     return invalid("'" + point_->folder + "' is of step " + std::to_string(first_step_) + ", and the run is to end after " + std::to_string(steps_) +

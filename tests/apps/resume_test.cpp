@@ -64,7 +64,7 @@ TEST_CASE("the newest checkpoint is that of the latest generation; one that cann
   commit(storage, "/c", 20, 2);
   auto resume = Resume::find(storage, "/c/");
   REQUIRE_MESSAGE(resume.ok(), resume.status().message());
-  CHECK(resume->run_folder() == "/");
+  CHECK(resume->run_folder() == "runs/c");
   storage.flip_bit("/c/step-00000020.g2/manifest", 400);
   const auto first = resume->next();
   REQUIRE(first.ok());

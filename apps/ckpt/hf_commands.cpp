@@ -1,0 +1,43 @@
+#include "apps/ckpt/hf_commands.h"
+
+#include <cstdio>
+#include <random>
+
+#include "apps/lm/job.h"
+#include "devices/files/file_storage.h"
+
+namespace troupe::ckpt {
+
+namespace {
+
+std::uint64_t fresh_number() {
+  std::random_device random;
+  return (static_cast<std::uint64_t>(random()) << 32) | random() | 1;   // not 0
+}
+
+}  // namespace
+
+int export_command(const runtime::App& app, const ExportArguments& a) {
+  FileStorage storage;
+  int code = runtime::exit_ok;
+  const auto out = export_hf(storage, app.ops(), a, code);
+  if (!out.ok()) return lm::say(out.status(), code);
+  for (const auto& warning : out->warnings) std::fprintf(stderr, "troupe: warning: %s\n", warning.c_str());
+  std::printf("exported '%s' to '%s': %lld parameters, %lld bytes in %lld file%s\n", out->from.c_str(), a.out.c_str(), static_cast<long long>(out->parameters),
+              static_cast<long long>(out->bytes), static_cast<long long>(out->files), out->files == 1 ? "" : "s");
+  return runtime::exit_ok;
+}
+
+int import_command(const runtime::App& app, ImportArguments a) {
+  FileStorage storage;
+  int code = runtime::exit_ok;
+  a.job = fresh_number();
+  const auto in = import_hf(storage, app.ops(), a, code);
+  if (!in.ok()) return lm::say(in.status(), code);
+  std::printf("imported '%s' to '%s': %lld parameters%s%s\n", a.from.c_str(), in->folder.c_str(), static_cast<long long>(in->parameters),
+              in->widened.empty() ? "" : ", to f32 from ", in->widened.c_str());
+  std::printf("train them with: troupe train --resume '%s' --data FILE\n", a.out.c_str());
+  return runtime::exit_ok;
+}
+
+}  // namespace troupe::ckpt

@@ -1,0 +1,142 @@
+#include "apps/ckpt/hf_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace troupe::ckpt {
+
+using checkpoint::SafeTensor;
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* single = "model.safetensors";
+constexpr const char* index_name = "model.safetensors.index.json";
+
+/// The format's word for what can be widened, and the bytes of an element; 0 for other dtypes.
+std::int64_t item_of(const std::string& dtype) { return dtype == "F32" ? 4 : dtype == "BF16" || dtype == "F16" ? 2 : 0; }
+
+/// Tables that early versions of transformers saved beside the parameters; they follow from the configuration.
+bool is_derived(const std::string& name) { return name.ends_with(".rotary_emb.inv_freq"); }
+
+std::uint32_t bits_of_bf16(std::uint16_t x) { return static_cast<std::uint32_t>(x) << 16; }
+
+std::uint32_t bits_of_f16(std::uint16_t x) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(x & 0x8000) << 16, exponent = (x >> 10) & 31, fraction = x & 1023;
+  if (exponent == 31) return sign | 0x7f800000 | fraction << 13;   // infinite, NaN
+  if (exponent != 0) return sign | (exponent + 112) << 23 | fraction << 13;
+  const float subnormal = static_cast<float>(fraction) * 0x1p-24f;
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &subnormal, 4);
+  return sign | bits;
+}
+
+void widen(const std::string& dtype, const std::vector<std::byte>& from, std::byte* into) {
+  const bool bf16 = dtype == "BF16";
+  for (std::size_t i = 0; i < from.size() / 2; ++i) {
+    std::uint16_t x = 0;
+    std::memcpy(&x, from.data() + 2 * i, 2);
+    const std::uint32_t bits = bf16 ? bits_of_bf16(x) : bits_of_f16(x);
+    std::memcpy(into + 4 * i, &bits, 4);
+  }
+}
+
+/// The first of them, and how many there are.
+std::string list(const std::vector<std::string>& all) {
+  return all.front() + (all.size() == 1 ? "" : fmt::format(", and {} more", all.size() - 1));
+}
+
+}  // namespace
+
+Expected<HfFiles> HfFiles::open(Storage& storage, const std::string& folder, const std::vector<Parameter>& model) {
+  HfFiles out(storage);
+  TROUPE_ASSIGN(const auto entries, storage.list(folder));
+  const auto has = [&](const char* name) { return std::any_of(entries.begin(), entries.end(), [&](const auto& e) { return e.name == name; }); };
+  if (has(single)) TROUPE_TRY(out.add(folder, single));
+  else if (has(index_name)) TROUPE_TRY(out.add_index(folder));
+  else return Status(Code::not_found, fmt::format("'{}' has neither {} nor {}: save the model with save_pretrained", folder, single, index_name));
+
+  std::map<std::string, Place> by_name;
+  for (auto& place : out.places_)
+    if (!is_derived(place.tensor.name) && !by_name.try_emplace(place.tensor.name, place).second)
+      return invalid(fmt::format("'{}': '{}' is in two files", folder, place.tensor.name));
+  out.places_.clear();
+  std::vector<std::string> missing, others;
+  for (const auto& p : model) {
+    const auto at = by_name.find(p.name);
+    if (at == by_name.end()) {
+      missing.push_back(fmt::format("'{}' of shape {}", p.name, to_string(p.shape)));
+      continue;
+    }
+    const SafeTensor& t = at->second.tensor;
+    if (t.shape != p.shape) return invalid(fmt::format("'{}': '{}' has shape {}, and {} in the model of config.json", at->second.path, t.name, to_string(t.shape), to_string(p.shape)));
+    if (item_of(t.dtype) == 0) return invalid(fmt::format("'{}': '{}' is {}: only F32, BF16 and F16 can be read", at->second.path, t.name, t.dtype));
+    out.places_.push_back(at->second);
+    by_name.erase(at);
+  }
+  if (!missing.empty()) return invalid(fmt::format("'{}' lacks {}, which the model of config.json has", folder, list(missing)));
+  for (const auto& [name, place] : by_name) others.push_back("'" + name + "'");
+  if (!others.empty()) return invalid(fmt::format("'{}' has {}, which the model of config.json does not have", folder, list(others)));
+  return out;
+}
+
+Status HfFiles::add(const std::string& folder, const std::string& file) {
+  const std::string path = folder + "/" + file;
+  TROUPE_ASSIGN(const auto header, checkpoint::read_safetensors_header(*storage_, path));
+  for (const auto& t : header.tensors) places_.push_back({path, t});
+  return {};
+}
+
+/// {"weight_map": {TENSOR: FILE, ...}, ...}
+Status HfFiles::add_index(const std::string& folder) {
+  const std::string path = folder + "/" + index_name;
+  const auto wrong = [&](const std::string& what) { return invalid("'" + path + "' " + what); };
+  TROUPE_ASSIGN(const auto bytes, read_file(*storage_, path));
+  const auto* first = reinterpret_cast<const char*>(bytes.data());
+  const json index = json::parse(first, first + bytes.size(), nullptr, false);
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) return wrong("is no JSON object with a weight_map");
+  std::set<std::string> files, listed, there;
+  for (const auto& [name, file] : index["weight_map"].items()) {
+    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos) return wrong("says no file of this folder for '" + name + "'");
+    listed.insert(name + "' in " + file.get<std::string>());
+    files.insert(file.get<std::string>());
+  }
+  for (const auto& file : files) TROUPE_TRY(add(folder, file));
+  for (const auto& p : places_) there.insert(p.tensor.name + "' in " + p.path.substr(folder.size() + 1));
+  for (const auto& entry : listed)
+    if (!there.count(entry)) return wrong("lists '" + entry + ", where it is not");
+  for (const auto& entry : there)
+    if (!listed.count(entry)) return wrong("does not list '" + entry);
+  return {};
+}
+
+Status HfFiles::read(std::size_t parameter, Range rows, std::byte* into) {
+  const Place& place = places_[parameter];
+  const SafeTensor& t = place.tensor;
+  if (opened_ != place.path) {
+    TROUPE_ASSIGN(file_, storage_->open(place.path, Access::buffered));
+    opened_ = place.path;
+  }
+  const std::int64_t row_bytes = (t.end - t.begin) / t.shape[0], bytes = rows.size() * row_bytes, at = t.begin + rows.lo * row_bytes;
+  if (t.dtype == "F32") return file_->read_at(at, into, bytes);
+  narrow_.resize(static_cast<std::size_t>(bytes));
+  TROUPE_TRY(file_->read_at(at, narrow_.data(), bytes));
+  widen(t.dtype, narrow_, into);
+  return {};
+}
+
+std::string HfFiles::widened() const {
+  std::set<std::string> dtypes;
+  for (const auto& p : places_)
+    if (p.tensor.dtype != "F32") dtypes.insert(p.tensor.dtype);
+  std::string out;
+  for (const auto& d : dtypes) out += (out.empty() ? "" : ", ") + d;
+  return out;
+}
+
+}  // namespace troupe::ckpt

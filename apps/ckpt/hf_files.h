@@ -1,0 +1,41 @@
+// The safetensors of a folder that Hugging Face's transformers wrote: which tensor lies where, and its values as f32.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/ckpt/hf_config.h"
+#include "checkpoint/shard.h"
+
+namespace troupe::ckpt {
+
+/// Where the tensors of a model are. Opens files as they are read from.
+class HfFiles {
+ public:
+  /// Reads headers, and the index where there is one. Error: no safetensors there; not exactly these parameters, in f32, bf16
+  /// or f16 (naming those that differ, with the shapes that were expected).
+  static Expected<HfFiles> open(Storage& storage, const std::string& folder, const std::vector<Parameter>& model);
+
+  /// Rows [lo, hi) of the parameter of this number, widened to f32, into `into`.
+  Status read(std::size_t parameter, Range rows, std::byte* into);
+  /// Dtypes that are widened: "BF16, F16".
+  std::string widened() const;
+
+ private:
+  explicit HfFiles(Storage& storage) : storage_(&storage) {}
+  struct Place {
+    std::string path;
+    checkpoint::SafeTensor tensor;
+  };
+  Status add(const std::string& folder, const std::string& file);
+  Status add_index(const std::string& folder);
+
+  Storage* storage_;
+  std::vector<Place> places_;          ///< by name, until `open` has put them into the model's order
+  std::string opened_;                 ///< path of `file_`
+  std::unique_ptr<File> file_;
+  std::vector<std::byte> narrow_;      ///< a piece as it is in the file
+};
+
+}  // namespace troupe::ckpt

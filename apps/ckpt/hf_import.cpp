@@ -1,0 +1,122 @@
+#include "apps/ckpt/hf_import.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "apps/ckpt/hf_files.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/cut.h"
+#include "devices/host_memory.h"
+#include "runtime/exit_codes.h"
+
+namespace troupe::ckpt {
+
+using checkpoint::ShardEntry;
+using checkpoint::ShardRecord;
+
+namespace {
+
+/// Where a configuration does not say: a short run at a low rate, for weights that somebody has trained before.
+constexpr const char* default_config = "[schedule]\nsteps = 1000\nwarmup = 50\nlr = 2e-5\nbatch = 8\nmicrobatch = 1\n";
+
+struct Config {
+  lm::LmConfig config;
+  std::string text;                    ///< for the manifest
+};
+
+/// config.json's model, and everything else from --config. On an error, `code` is the exit code for it.
+Expected<Config> config_of(Storage& storage, const ImportArguments& a, int& code) {
+  code = runtime::exit_checkpoint;
+  const std::string path = a.from + "/config.json";
+  TROUPE_ASSIGN(const auto bytes, read_file(storage, path));
+  TROUPE_ASSIGN(const auto model, read_llama_config({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path));
+  const auto overrides = overrides_of(model);
+  std::string text = "[model]\n";
+  for (const auto& o : overrides) text += o.substr(std::strlen("model.")) + "\n";
+  text += default_config;   // and no more, so that what follows from other keys still does when somebody sets those
+  TROUPE_ASSIGN(auto config, lm::parse_config(text, "the model of '" + path + "'"));
+  if (a.config.empty()) return Config{std::move(config), std::move(text)};
+  code = runtime::exit_usage;
+  TROUPE_ASSIGN(config, lm::load_config(a.config, overrides));
+  text = to_toml(config);
+  return Config{std::move(config), std::move(text)};
+}
+
+/// All parameters, one after the other, in pieces of whole rows.
+std::vector<ShardEntry> entries_of(const std::vector<Parameter>& model) {
+  std::vector<ShardEntry> entries;
+  for (const auto& p : model)
+    for (auto& extent : checkpoint::cut_rows(Extent::whole(p.shape), size_of(DType::f32)))
+      entries.push_back({p.name, checkpoint::TensorKind::parameter, DType::f32, p.shape, std::move(extent), 0});
+  return entries;
+}
+
+/// The one shard: as wide as the files that it comes from, however many these are. `code`: which side was at fault.
+Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, const checkpoint::Stamp& stamp, const std::vector<Parameter>& model,
+                                  HfFiles& files, int& code) {
+  code = runtime::exit_output;
+  auto entries = entries_of(model);
+  const std::int64_t data_bytes = checkpoint::lay_out(entries);
+  const auto header = checkpoint::shard_header(entries, stamp);
+  const std::int64_t data_offset = std::ssize(header);
+  ShardRecord record{{checkpoint::shard_name(0), data_offset + data_bytes, data_offset, checkpoint::checksum(header.data(), data_offset)}, {}};
+  TROUPE_ASSIGN(const auto file, storage.create(folder + "/" + record.file.name, Access::direct));
+  TROUPE_TRY(file->write_at(0, header.data(), data_offset));
+  std::int64_t room = 0;
+  for (const auto& e : entries) room = std::max(room, aligned(e.bytes(), storage_alignment));
+  TROUPE_ASSIGN(const auto buffer, allocate_host(static_cast<std::size_t>(room)));
+  std::size_t parameter = 0;
+  for (const auto& e : entries) {
+    if (record.tensors.empty() || record.tensors.back().parameter != e.parameter) {
+      parameter = record.tensors.size();
+      record.tensors.push_back({e.parameter, e.kind, e.dtype, e.shape, {}});
+    }
+    code = runtime::exit_checkpoint;
+    TROUPE_TRY(files.read(parameter, e.extent.dims[0], buffer->data()));
+    code = runtime::exit_output;
+    const std::int64_t bytes = e.bytes(), whole = aligned(bytes, storage_alignment);
+    std::memset(buffer->data() + bytes, 0, static_cast<std::size_t>(whole - bytes));
+    TROUPE_TRY(file->write_at(data_offset + e.offset, buffer->data(), whole));
+    record.tensors.back().extents.push_back({e.extent, 0, data_offset + e.offset, checkpoint::block_checksums(buffer->data(), bytes)});
+  }
+  TROUPE_TRY(file->sync());
+  return record;
+}
+
+}  // namespace
+
+Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const ImportArguments& a, int& code) {
+  TROUPE_ASSIGN(auto chosen, config_of(storage, a, code));
+  const lm::LmConfig& config = chosen.config;
+  code = runtime::exit_checkpoint;
+  const auto model = parameters_of(config, ops);
+  TROUPE_ASSIGN(auto files, HfFiles::open(storage, a.from, model));
+
+  code = runtime::exit_output;
+  checkpoint::Catalog catalog(storage, a.out);
+  TROUPE_ASSIGN(const auto there, catalog.entries());
+  if (std::any_of(there.begin(), there.end(), [](const auto& e) { return e.committed; }))
+    return invalid("'" + a.out + "' has checkpoints already: name another folder");
+  checkpoint::Manifest head;
+  TROUPE_ASSIGN(head.stamp, catalog.claim(a.job, a.job));
+  TROUPE_TRY(catalog.clean(head.stamp.generation).status());
+  head.seed = static_cast<std::uint64_t>(config.run.seed);
+  head.lanes = static_cast<std::int32_t>(config.schedule.lanes);
+  head.config = std::move(chosen.text);
+
+  const std::string name = checkpoint::folder_name(0, head.stamp.generation), folder = catalog.path(name);
+  TROUPE_TRY(storage.make_dir(folder));
+  auto record = write_shard(storage, folder, head.stamp, model, files, code);
+  Status status = record.status();
+  if (status.ok()) {
+    TROUPE_ASSIGN(const auto manifest, checkpoint::merge(std::move(head), {*record}));
+    status = catalog.commit(manifest);
+  }
+  if (!status.ok()) {
+    (void)catalog.remove(name);   // room is what a full disk needs; if even that fails, the next import cleans up
+    return status;
+  }
+  return Imported{folder, lm::parameter_count(config.model), files.widened()};
+}
+
+}  // namespace troupe::ckpt

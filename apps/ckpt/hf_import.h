@@ -1,0 +1,28 @@
+// troupe ckpt import: what Hugging Face's transformers saved of a Llama, as a checkpoint to begin training from.
+#pragma once
+
+#include <string>
+
+#include "devices/base/storage.h"
+#include "kernels/op.h"
+
+namespace troupe::ckpt {
+
+struct ImportArguments {
+  std::string from;                    ///< folder with config.json and model.safetensors, or an index of several
+  std::string out;                     ///< folder of checkpoints; has none yet
+  std::string config;                  ///< TOML of everything but the model; empty: defaults
+  std::uint64_t job = 0;               ///< number of the new job, not 0
+};
+
+struct Imported {
+  std::string folder;                  ///< of the checkpoint
+  std::int64_t parameters = 0;
+  std::string widened;                 ///< dtypes that became f32: "BF16, F16"
+};
+
+/// Commits a checkpoint of step 0 that has parameters and no moments. Memory: two pieces of
+/// 16 MiB. Error: nothing has been committed, and `code` is the exit code for it.
+Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const ImportArguments& arguments, int& code);
+
+}  // namespace troupe::ckpt

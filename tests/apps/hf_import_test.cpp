@@ -1,0 +1,254 @@
+// troupe ckpt import: what it takes, what it refuses by name, what it leaves behind. On a simulated disk.
+#include <cmath>
+#include <limits>
+
+#include "apps/lm/resume.h"
+#include "devices/parallel.h"
+#include "tests/apps/hf_model.h"
+#include "tests/apps/temp_dir.h"
+
+using namespace troupe;
+using namespace troupe::ckpt;
+using namespace troupe::ckpt::test;
+
+namespace {
+
+/// Imports, and answers the tensor's values.
+struct Read {
+  explicit Read(Storage& storage, const std::string& dir)
+      : catalog(storage, dir), reader(must(checkpoint::Reader::open(storage, catalog.path(folder()), must(catalog.manifest(folder()))))) {}
+  std::string folder() const {
+    const auto all = must(catalog.entries());
+    REQUIRE(all.size() == 1);
+    REQUIRE(all[0].committed);
+    return all[0].folder;
+  }
+  std::vector<float> values(const std::string& name) const {
+    const auto* t = reader.manifest().find(name, checkpoint::TensorKind::parameter);
+    REQUIRE(t);
+    std::vector<float> out(static_cast<std::size_t>(elements(t->shape)));
+    must(reader.read_part(*t, Extent::whole(t->shape), reinterpret_cast<std::byte*>(out.data())));
+    return out;
+  }
+  lm::LmConfig config() const { return must(lm::parse_config(reader.manifest().config, "manifest")); }
+
+  checkpoint::Catalog catalog;
+  checkpoint::Reader reader;
+};
+
+/// IEEE 754's definition, in numbers.
+double value_of(std::uint16_t bits, int exponent_bits) {
+  const int fraction_bits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
+  const int exponent = (bits >> fraction_bits) & ((1 << exponent_bits) - 1), fraction = bits & ((1 << fraction_bits) - 1);
+  const double sign = bits & 0x8000 ? -1 : 1;
+  if (exponent == (1 << exponent_bits) - 1) return fraction ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+  return sign * (exponent ? std::ldexp((1 << fraction_bits) + fraction, exponent - bias - fraction_bits) : std::ldexp(fraction, 1 - bias - fraction_bits));
+}
+
+/// A folder, spoiled by `spoil`, is refused with these words, and nothing is written.
+void check_spoiled(const std::function<void(HfFolder&)>& spoil, const std::vector<std::string>& says, bool tied = false) {
+  Draw draw(9);
+  SimStorage storage;
+  HfFolder folder = HfFolder::random(draw, small_config(tied), "F32", 4);
+  spoil(folder);
+  folder.write(storage, "/hf");
+  check_refused(import_to(storage, "/hf", "/ckpt").status(), says);
+  CHECK(must(storage.list("/")).size() == 1);
+}
+
+}  // namespace
+
+TEST_CASE("every bf16 and f16 value becomes the f32 of the same value") {
+  const auto config = small_config(true, {"model.vocab=4096", "model.dim=16"});
+  for (const auto& [dtype, exponent_bits] : {std::pair<std::string, int>{"BF16", 8}, {"F16", 5}}) {
+    Draw draw(8);
+    SimStorage storage;
+    HfFolder folder = HfFolder::random(draw, config, dtype, 2);
+    auto& table = folder.tensors["model.embed_tokens.weight"].bytes;
+    for (std::uint32_t i = 0; i < 65536; ++i) std::memcpy(table.data() + 2 * i, &i, 2);
+    folder.write(storage, "/hf", 3);
+    CHECK(must(import_to(storage, "/hf", "/ckpt")).widened == dtype);
+    const Read read(storage, "/ckpt");
+    const auto values = read.values("model.embed_tokens.weight");
+    int wrong = 0;
+    for (std::uint32_t i = 0; i < 65536; ++i) {
+      const double is = values[i], expected = value_of(static_cast<std::uint16_t>(i), exponent_bits);
+      wrong += !(std::isnan(expected) ? std::isnan(is) : is == expected && std::signbit(is) == std::signbit(expected));
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("an import is a checkpoint of step 0 without moments, which verifies, of several pieces where tensors are large") {
+  Draw draw(7);
+  SimStorage storage;
+  const auto config = small_config(false, {"model.vocab=70000", "model.dim=64"});   // 17.9 MB
+  const HfFolder folder = HfFolder::random(draw, config, "F32", 4);
+  folder.write(storage, "/hf", 2);
+  const auto imported = must(import_to(storage, "/hf", "/ckpt"));
+  CHECK(imported.folder == "/ckpt/step-00000000.g1");
+  CHECK(imported.parameters == lm::parameter_count(config.model));
+  CHECK(imported.widened.empty());
+  const Read read(storage, "/ckpt");
+  CHECK(lm::is_weights_only(read.reader.manifest()));
+  SerialParallel serial;
+  CHECK(read.reader.verify(serial).empty());
+  CHECK(read.reader.manifest().stamp.job == 77);
+  CHECK(read.reader.manifest().find("lm_head.weight", checkpoint::TensorKind::parameter)->extents.size() == 2);
+  for (const auto& [name, t] : folder.tensors) {
+    const auto values = read.values(name);
+    CHECK(std::memcmp(values.data(), t.bytes.data(), t.bytes.size()) == 0);
+  }
+}
+
+TEST_CASE("the configuration: the model is config.json's, the rest --config's or a default that leaves lanes open") {
+  Draw draw(6);
+  SimStorage storage;
+  const auto model = small_config(true).model;
+  HfFolder::random(draw, small_config(true), "F32", 4).write(storage, "/hf");
+  must(import_to(storage, "/hf", "/a"));
+  const auto c = Read(storage, "/a").config();
+  auto expected = model;
+  expected.dropout = 0;
+  CHECK(c.model == expected);
+  CHECK(must(lm::parse_config(Read(storage, "/a").reader.manifest().config, "manifest", {"schedule.batch=3"})).schedule.lanes == 3);
+
+  troupe::test::TempDir dir;
+  const auto with = [&](const std::string& text) { return import_to(storage, "/hf", "/b", troupe::test::write_text(dir / "c.toml", text)); };
+  check_refused(with("[schedule]\nsteps = 5\nlr = 1e-3\nbatch = 4\nmicrobatch = 3\n").status(), {"c.toml", "'schedule.batch' = 4"});
+  must(with("[model]\nlayers = 9\ndropout = 0.25\n[schedule]\nsteps = 5\nlr = 1e-3\nbatch = 4\nmicrobatch = 2\n[run]\nseed = 12\n"));
+  const Read read(storage, "/b");
+  expected.dropout = 0.25;
+  CHECK(read.config().model == expected);
+  CHECK(read.config().schedule.batch == 4);
+  CHECK(read.reader.manifest().seed == 12);
+  CHECK(read.reader.manifest().lanes == 2);
+}
+
+TEST_CASE("config.json as other versions of transformers write it") {
+  const auto read = [](const std::string& more) {
+    return read_llama_config(R"({"model_type": "llama", "vocab_size": 99, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
+                                 "num_attention_heads": 4, "max_position_embeddings": 16)" + more + "}", "c.json");
+  };
+  const auto oldest = must(read(""));
+  CHECK(oldest.kv_heads == 4);
+  CHECK(oldest.head_dim == 6);
+  CHECK(oldest.norm_eps == 1e-6);
+  CHECK(oldest.rope_theta == 10000);
+  CHECK_FALSE(oldest.tied);
+  CHECK(must(read(R"(, "rope_theta": 500000, "rope_scaling": null, "head_dim": null)")).rope_theta == 500000);
+  CHECK(must(read(R"(, "rope_parameters": {"rope_type": "default", "rope_theta": 7.5})")).rope_theta == 7.5);
+  const auto model = small_config(true).model;
+  auto again = must(read_llama_config(write_llama_config(model), "c.json"));
+  again.dropout = model.dropout;
+  CHECK(again == model);
+}
+
+TEST_CASE("what this program does not compute is refused by its key") {
+  const auto set = [](const char* key, const nlohmann::json& value) { return [=](HfFolder& f) { f.config[key] = value; }; };
+  check_spoiled(set("model_type", "mistral"), {"/hf/config.json", "'model_type' must be \"llama\", but is \"mistral\""});
+  check_spoiled([](HfFolder& f) { f.config.erase("model_type"); }, {"'model_type' is missing"});
+  check_spoiled(set("architectures", {"LlamaForSequenceClassification"}), {"'architectures'", "LlamaForCausalLM", "LlamaForSequenceClassification"});
+  check_spoiled(set("attention_bias", true), {"'attention_bias' must be false, but is true"});
+  check_spoiled(set("mlp_bias", true), {"'mlp_bias' must be false"});
+  check_spoiled(set("hidden_act", "gelu"), {"'hidden_act' must be \"silu\", but is \"gelu\""});
+  check_spoiled(set("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}), {"'rope_scaling'", "'rope_type' must be \"default\"", "llama3"});
+  check_spoiled(set("rope_scaling", {{"type", "linear"}, {"factor", 2.0}}), {"'type' must be \"default\"", "linear"});
+  check_spoiled(set("rope_parameters", {{"rope_type", "yarn"}}), {"'rope_parameters'", "yarn"});
+  check_spoiled(set("partial_rotary_factor", 0.5), {"'partial_rotary_factor' must be 1.0, but is 0.5"});
+  check_spoiled(set("quantization_config", {{"bits", 4}}), {"'quantization_config' must be left out"});
+  check_spoiled(set("hidden_size", "wide"), {"'hidden_size' is no whole number above 0, but is \"wide\""});
+  check_spoiled(set("num_attention_heads", 0), {"'num_attention_heads' is no whole number above 0"});
+  check_spoiled(set("rms_norm_eps", "small"), {"'rms_norm_eps' is no number"});
+  check_spoiled(set("tie_word_embeddings", 1), {"'tie_word_embeddings' is neither true nor false"});
+  check_spoiled([](HfFolder& f) { f.config.erase("vocab_size"); }, {"'vocab_size' is missing"});
+  check_spoiled(set("vocab_size", 5'000'000), {"/hf/config.json", "'model.vocab' = 5000000 is out of range"});
+  check_spoiled(set("num_key_value_heads", 4), {"'model.heads' = 6 must be a multiple of 'model.kv_heads' = 4"});
+  check_spoiled([](HfFolder& f) { f.config = "text"; }, {"/hf/config.json", "is no JSON object"});
+}
+
+TEST_CASE("tensors that are missing, too many, or of another shape or dtype are named") {
+  const std::string up = "model.layers.1.mlp.up_proj.weight";
+  check_spoiled([&](HfFolder& f) { f.tensors.erase(up); }, {"lacks '" + up + "' of shape [27, 20]"});
+  check_spoiled([&](HfFolder& f) { f.tensors.erase(up), f.tensors.erase("lm_head.weight"); }, {"lacks 'lm_head.weight' of shape [51, 20], and 1 more"});
+  check_spoiled([&](HfFolder& f) { f.tensors["model.layers.1.mlp.up_proj.bias"] = {"F32", {27}, std::vector<std::byte>(108)}; }, {"has 'model.layers.1.mlp.up_proj.bias', which"});
+  check_spoiled([&](HfFolder& f) { f.tensors["lm_head.weight"] = f.tensors["model.embed_tokens.weight"]; }, {"has 'lm_head.weight', which"}, true);
+  check_spoiled([&](HfFolder& f) { f.tensors[up].shape = {20, 27}; }, {"'" + up + "' has shape [20, 27], and [27, 20] in the model of config.json"});
+  check_spoiled([&](HfFolder& f) { f.tensors[up] = {"I32", {27, 20}, f.tensors[up].bytes}; }, {"'" + up + "' is I32: only F32, BF16 and F16"});
+  Draw draw(5);
+  SimStorage storage;
+  HfFolder old = HfFolder::random(draw, small_config(false), "F32", 4);
+  old.tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = {"F32", {2}, std::vector<std::byte>(8)};   // what early versions saved
+  old.write(storage, "/hf");
+  must(import_to(storage, "/hf", "/ckpt"));
+}
+
+TEST_CASE("files that are missing, short, or not those of the index are named") {
+  Draw draw(4);
+  SimStorage storage;
+  const HfFolder good = HfFolder::random(draw, small_config(false), "F32", 4);
+  const auto refused = [&](const std::string& dir, const std::vector<std::string>& says, Code code = Code::invalid) {
+    check_refused(import_to(storage, dir, "/ckpt").status(), says, code);
+    CHECK(storage.list("/ckpt").status().code() == Code::not_found);
+  };
+  refused("/none", {"/none/config.json"}, Code::not_found);
+  good.write(storage, "/bin");
+  must(storage.remove("/bin/model.safetensors"));
+  refused("/bin", {"'/bin' has neither model.safetensors nor model.safetensors.index.json", "save_pretrained"}, Code::not_found);
+  good.write(storage, "/short");
+  storage.truncate("/short/model.safetensors", 5000);
+  refused("/short", {"/short/model.safetensors"});
+  good.write(storage, "/two", 2);
+  must(storage.remove("/two/part-1.safetensors"));
+  refused("/two", {"/two/part-1.safetensors"}, Code::not_found);
+  const auto index = [&](const std::string& dir, const std::string& text) {
+    good.write(storage, dir, 2);
+    must(storage.remove(dir + "/model.safetensors.index.json"));
+    HfFolder::write_text(storage, dir + "/model.safetensors.index.json", text);
+  };
+  index("/no-map", "[]");
+  refused("/no-map", {"/no-map/model.safetensors.index.json", "weight_map"});
+  index("/out", R"({"weight_map": {"lm_head.weight": "../etc/part-0.safetensors"}})");
+  refused("/out", {"no file of this folder for 'lm_head.weight'"});
+  index("/else", R"({"weight_map": {"lm_head.weight": "part-1.safetensors"}})");
+  refused("/else", {"lists 'lm_head.weight' in part-1.safetensors, where it is not"});
+  index("/few", R"({"weight_map": {"lm_head.weight": "part-0.safetensors"}})");
+  refused("/few", {"does not list 'model.", "in part-0.safetensors"});
+}
+
+TEST_CASE("an import does not touch a folder that has checkpoints; wherever the machine stops, it is there whole or can be made again") {
+  Draw draw(3);
+  const auto config = small_config(true, {"model.layers=1"});
+  const HfFolder folder = HfFolder::random(draw, config, "F32", 4);
+  bool done = false;
+  std::int64_t stop = 0;
+  for (; !done; ++stop) {
+    SimStorage storage;
+    folder.write(storage, "/hf");
+    storage.stop_at(storage.operations() + stop);
+    done = import_to(storage, "/hf", "/ckpt").ok();
+    storage.crash(static_cast<std::uint64_t>(stop));
+    const auto entries = must(checkpoint::Catalog(storage, "/ckpt").entries());
+    const bool there = std::any_of(entries.begin(), entries.end(), [](const auto& e) { return e.committed; });
+    CHECK((!done || there));
+    const auto again = import_to(storage, "/hf", "/ckpt");
+    if (there) check_refused(again.status(), {"'/ckpt' has checkpoints already"});
+    else must(again.status());
+    SerialParallel serial;
+    CHECK(Read(storage, "/ckpt").reader.verify(serial).empty());
+  }
+  CHECK(stop > 20);   // operations of an import
+}
+
+TEST_CASE("weights alone fix the model, but for dropout and a shorter sequence; a run's checkpoint fixes the order of its data too") {
+  const auto saved = small_config(false);
+  std::vector<std::string> notes;
+  for (const auto* fine : {"schedule.batch=12", "schedule.lr=2", "run.seed=9", "eval.fraction=0.2", "model.seq=7", "model.dropout=0", "data.fingerprint=\"x\""})
+    CHECK_MESSAGE(lm::check_model(saved, small_config(false, {fine})).ok(), fine);
+  check_refused(lm::check_model(saved, small_config(false, {"model.seq=14"})), {"'model.seq' was 13 and is 14", "no position beyond"});
+  for (const auto* other : {"model.ffn=28", "model.rope_theta=299", "model.norm_eps=3e-6", "model.tied=true"})
+    check_refused(lm::check_model(saved, small_config(false, {other})), {std::string("'") + std::string(other).substr(0, 9), "another model"});
+  for (const auto* data : {"schedule.batch=12", "run.seed=9", "eval.fraction=0.2", "model.seq=7"})
+    check_refused(lm::check_resumable(saved, small_config(false, {data}), notes), {"other samples"});
+  CHECK(notes.empty());
+}

@@ -1,0 +1,84 @@
+// troupe ckpt export and import, and training from what was imported.
+#include <nlohmann/json.hpp>
+
+#include <sstream>
+
+#include "tests/command/checks.h"
+
+using namespace troupe::runtime;
+using namespace troupe::test;
+
+namespace {
+
+std::vector<double> losses(const std::string& path) {
+  std::vector<double> out;
+  std::istringstream lines(read(path));
+  for (std::string line; std::getline(lines, line);)
+    if (const auto m = nlohmann::json::parse(line); m.contains("loss")) out.push_back(m["loss"]);
+  return out;
+}
+
+Outcome exported(const std::string& from, const std::string& out, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> words{"ckpt", "export", from, "--format", "hf", "--out", out};
+  words.insert(words.end(), more.begin(), more.end());
+  return run(troupe_command(words));
+}
+
+}  // namespace
+
+TEST_CASE("a run's checkpoint is exported, imported, exported again with the same bytes, and trained on with another schedule and other data") {
+  TempDir dir;
+  check_success(run(train(dir / "run", {"--steps", "2", "--checkpoint-every", "1", "--mesh", "dp=2,tp=2", "--quiet"})));
+  const auto first = exported(dir / "run/checkpoints", dir / "hf");
+  check_success(first);
+  CHECK(first.out.find("step-00000002.g1' to '" + (dir / "hf") + "': 170448 parameters, 681792 bytes in 1 file\n") != std::string::npos);
+  check_success(run(troupe_command({"ckpt", "import", dir / "hf", "--out", dir / "imported"})));
+  check_success(exported(dir / "imported", dir / "hf2"));
+  for (const char* file : {"/config.json", "/model.safetensors"}) CHECK(read(dir / "hf" + file) == read(dir / "hf2" + file));
+  CHECK(read(dir / "hf/model.safetensors").size() > 681792);
+
+  const std::string text = write_text(dir / "text.txt", std::string(3000, 'a') + std::string(3000, 'b'));
+  const auto resumed = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"train", "--resume", dir / "imported", "--data", text, "--out", dir / "on", "--steps", "12", "--quiet"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(troupe_command(words));
+  };
+  check_success(resumed({"--mesh", "pp=2", "--set", "schedule.batch=4", "--set", "model.seq=16", "--set", "run.seed=3", "--set", "schedule.lr=1e-2",
+                         "--set", "schedule.warmup=0", "--checkpoint-every", "12"}));
+  const auto steps = losses(dir / "on/metrics.jsonl");
+  REQUIRE(steps.size() == 12);
+  CHECK(steps.back() < steps.front() / 2);
+  check_one_line(resumed({"--set", "model.ffn=64"}), exit_usage, {"'model.ffn' was 96 and is 64", "another model"});
+  check_one_line(resumed({"--set", "model.seq=64"}), exit_usage, {"'model.seq' was 32 and is 64", "no position beyond"});
+
+  // What was trained from it is a run like any other.
+  check_success(exported(dir / "on/checkpoints", dir / "hf3"));
+  CHECK(nlohmann::json::parse(read(dir / "hf3/config.json"))["max_position_embeddings"] == 16);
+  CHECK(read(dir / "hf3/model.safetensors") != read(dir / "hf/model.safetensors"));
+}
+
+TEST_CASE("export and import that cannot be done say why, with the code of what was wrong") {
+  TempDir dir;
+  check_success(run(train(dir / "run", {"--steps", "1", "--checkpoint-every", "1", "--quiet"})));
+  const std::string checkpoints = dir / "run/checkpoints";
+  check_one_line(run(troupe_command({"ckpt", "export", checkpoints, "--out", dir / "hf"})), exit_usage, {"--format is required"});
+  check_one_line(run(troupe_command({"ckpt", "export", checkpoints, "--format", "gguf", "--out", dir / "hf"})), exit_usage, {"--format", "gguf", "hf"});
+  check_one_line(run(troupe_command({"ckpt", "exprot"})), exit_usage, {"unknown command 'exprot'", "'export'"});
+  check_one_line(exported(dir / "nothing", dir / "hf"), exit_checkpoint, {dir / "nothing", "No such file"});
+  check_one_line(exported(dir.path(), dir / "hf"), exit_checkpoint, {"there is no checkpoint in"});
+  check_one_line(exported(checkpoints, dir / "run"), exit_output, {"is there already"});
+  check_success(exported(checkpoints, dir / "hf", {"--file-bytes", "100000"}));
+
+  const auto imported = [&](const std::string& from, const std::string& out, const std::string& config) {
+    std::vector<std::string> words{"ckpt", "import", from, "--out", out};
+    if (!config.empty()) words.insert(words.end(), {"--config", config});
+    return run(troupe_command(words));
+  };
+  check_one_line(imported(dir / "nothing", dir / "in", ""), exit_checkpoint, {"nothing/config.json", "No such file"});
+  check_one_line(imported(dir / "hf", dir / "in", dir / "no.toml"), exit_usage, {"no.toml", "does not exist"});
+  check_one_line(imported(dir / "hf", checkpoints, ""), exit_output, {"has checkpoints already"});
+  check_success(imported(dir / "hf", dir / "in", std::string(TROUPE_CONFIGS) + "/lm-tiny.toml"));
+  std::filesystem::remove(dir / "hf/model-00002-of-00008.safetensors");
+  check_one_line(imported(dir / "hf", dir / "in2", ""), exit_checkpoint, {"model-00002-of-00008.safetensors", "No such file"});
+  CHECK_FALSE(std::filesystem::exists(dir / "in2"));
+}
