@@ -58,27 +58,34 @@ class Asking final : public Storage {
   std::function<Status()> before_;
 };
 
-/// Two threads whose operations alternate at random; which one is next depends on the seed only.
+/// Two threads of which one runs at a time; before each operation it is drawn who goes on. The order depends on the seed only.
 class Turns {
  public:
-  explicit Turns(std::uint64_t seed) : draw_(seed) { next_ = static_cast<int>(draw_.below(2)); }
+  explicit Turns(std::uint64_t seed) : draw_(seed), runs_(draw_.below(2)) {}
+  void begin(int me) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return runs_ == me; });
+  }
   void take(int me) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return next_ == me || ended_[1 - me]; });
-    next_ = static_cast<int>(draw_.below(2));
-    changed_.notify_all();
+    pass_to(ended_[1 - me] ? me : draw_.below(2));
+    changed_.wait(lock, [&] { return runs_ == me; });
   }
   void end(int me) {
     const std::lock_guard lock(mutex_);
     ended_[me] = true;
-    changed_.notify_all();
+    pass_to(1 - me);
   }
 
  private:
+  void pass_to(std::int64_t next) {
+    runs_ = next;
+    changed_.notify_all();
+  }
   std::mutex mutex_;
   std::condition_variable changed_;
   Draw draw_;
-  int next_;
+  std::int64_t runs_;
   bool ended_[2] = {};
 };
 
@@ -205,12 +212,14 @@ TEST_CASE("CA-4: a new generation that starts while an old one commits, in any o
     Turns turns(seed);
     Status saved, cleaned;
     std::thread old_one([&] {
+      turns.begin(0);
       Asking storage(run.storage, [&] { return turns.take(0), Status(); });
       Catalog catalog(storage, "runs/a");
       saved = save(catalog, storage, {old.job, old.generation, 2}, run.model, run.draw, 1);
       turns.end(0);
     });
     std::thread new_one([&] {
+      turns.begin(1);
       for (auto wait = seed % 16; wait > 0; --wait) turns.take(1);
       Asking storage(run.storage, [&] { return turns.take(1), Status(); });
       Catalog catalog(storage, "runs/a");

@@ -1,4 +1,7 @@
 // Shards are safetensors files: ours are read by the reference implementation, and everybody's are checked here.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
