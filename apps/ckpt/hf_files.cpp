@@ -18,8 +18,7 @@ namespace {
 constexpr const char* single = "model.safetensors";
 constexpr const char* index_name = "model.safetensors.index.json";
 
-/// The format's word for what can be widened, and the bytes of an element; 0 for other dtypes.
-std::int64_t item_of(const std::string& dtype) { return dtype == "F32" ? 4 : dtype == "BF16" || dtype == "F16" ? 2 : 0; }
+bool can_widen(const std::string& dtype) { return dtype == "F32" || dtype == "BF16" || dtype == "F16"; }
 
 /// Tables that early versions of transformers saved beside the parameters; they follow from the configuration.
 bool is_derived(const std::string& name) { return name.ends_with(".rotary_emb.inv_freq"); }
@@ -60,29 +59,33 @@ Expected<HfFiles> HfFiles::open(Storage& storage, const std::string& folder, con
   if (has(single)) TROUPE_TRY(out.add(folder, single));
   else if (has(index_name)) TROUPE_TRY(out.add_index(folder));
   else return Status(Code::not_found, fmt::format("'{}' has neither {} nor {}: save the model with save_pretrained", folder, single, index_name));
+  TROUPE_TRY(out.match(model).in("'" + folder + "'"));
+  return out;
+}
 
+/// Puts the tensors into the model's order.
+Status HfFiles::match(const std::vector<Parameter>& model) {
   std::map<std::string, Place> by_name;
-  for (auto& place : out.places_)
+  for (auto& place : places_)
     if (!is_derived(place.tensor.name) && !by_name.try_emplace(place.tensor.name, place).second)
-      return invalid(fmt::format("'{}': '{}' is in two files", folder, place.tensor.name));
-  out.places_.clear();
+      return invalid(fmt::format("'{}' is in two files", place.tensor.name));
+  places_.clear();
   std::vector<std::string> missing, others;
   for (const auto& p : model) {
-    const auto at = by_name.find(p.name);
-    if (at == by_name.end()) {
+    const auto node = by_name.extract(p.name);
+    if (node.empty()) {
       missing.push_back(fmt::format("'{}' of shape {}", p.name, to_string(p.shape)));
       continue;
     }
-    const SafeTensor& t = at->second.tensor;
-    if (t.shape != p.shape) return invalid(fmt::format("'{}': '{}' has shape {}, and {} in the model of config.json", at->second.path, t.name, to_string(t.shape), to_string(p.shape)));
-    if (item_of(t.dtype) == 0) return invalid(fmt::format("'{}': '{}' is {}: only F32, BF16 and F16 can be read", at->second.path, t.name, t.dtype));
-    out.places_.push_back(at->second);
-    by_name.erase(at);
+    const SafeTensor& t = node.mapped().tensor;
+    if (t.shape != p.shape) return invalid(fmt::format("'{}' has shape {}, and {} in the model of config.json", t.name, to_string(t.shape), to_string(p.shape)));
+    if (!can_widen(t.dtype)) return invalid(fmt::format("'{}' is {}: only F32, BF16 and F16 can be read", t.name, t.dtype));
+    places_.push_back(node.mapped());
   }
-  if (!missing.empty()) return invalid(fmt::format("'{}' lacks {}, which the model of config.json has", folder, list(missing)));
   for (const auto& [name, place] : by_name) others.push_back("'" + name + "'");
-  if (!others.empty()) return invalid(fmt::format("'{}' has {}, which the model of config.json does not have", folder, list(others)));
-  return out;
+  if (!missing.empty()) return invalid(fmt::format("lacks {}, which the model of config.json has", list(missing)));
+  if (!others.empty()) return invalid(fmt::format("has {}, which the model of config.json does not have", list(others)));
+  return {};
 }
 
 Status HfFiles::add(const std::string& folder, const std::string& file) {

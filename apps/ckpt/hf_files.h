@@ -30,6 +30,7 @@ class HfFiles {
   };
   Status add(const std::string& folder, const std::string& file);
   Status add_index(const std::string& folder);
+  Status match(const std::vector<Parameter>& model);
 
   Storage* storage_;
   std::vector<Place> places_;          ///< by name, until `open` has put them into the model's order

@@ -98,10 +98,11 @@ Status Training::begin_at_point() {
 }
 
 Status Training::check_folder() const {
-  if (p_.config.checkpoint.every == 0 || point_) return {};
+  const bool begins = !point_ || is_weights_only(point_->manifest);
+  if (p_.config.checkpoint.every == 0 || !begins) return {};
   TROUPE_ASSIGN(const auto entries, checkpoint::Catalog(storage_, checkpoint_dir(a_)).entries());
   for (const auto& e : entries)
-    if (e.committed)
+    if (e.committed && !(point_ && e.step == 0))   // an import may lie there
       return invalid("'" + checkpoint_dir(a_) + "' has checkpoints of an earlier run: go on with --resume, choose another --out or --checkpoint-dir, or remove them");
   return {};
 }

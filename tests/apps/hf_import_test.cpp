@@ -169,7 +169,7 @@ TEST_CASE("what this program does not compute is refused by its key") {
 
 TEST_CASE("tensors that are missing, too many, or of another shape or dtype are named") {
   const std::string up = "model.layers.1.mlp.up_proj.weight";
-  check_spoiled([&](HfFolder& f) { f.tensors.erase(up); }, {"lacks '" + up + "' of shape [27, 20]"});
+  check_spoiled([&](HfFolder& f) { f.tensors.erase(up); }, {"'/hf': lacks '" + up + "' of shape [27, 20]"});
   check_spoiled([&](HfFolder& f) { f.tensors.erase(up), f.tensors.erase("lm_head.weight"); }, {"lacks 'lm_head.weight' of shape [51, 20], and 1 more"});
   check_spoiled([&](HfFolder& f) { f.tensors["model.layers.1.mlp.up_proj.bias"] = {"F32", {27}, std::vector<std::byte>(108)}; }, {"has 'model.layers.1.mlp.up_proj.bias', which"});
   check_spoiled([&](HfFolder& f) { f.tensors["lm_head.weight"] = f.tensors["model.embed_tokens.weight"]; }, {"has 'lm_head.weight', which"}, true);

@@ -51,6 +51,8 @@ TEST_CASE("a run's checkpoint is exported, imported, exported again with the sam
   check_one_line(resumed({"--set", "model.ffn=64"}), exit_usage, {"'model.ffn' was 96 and is 64", "another model"});
   check_one_line(resumed({"--set", "model.seq=64"}), exit_usage, {"'model.seq' was 32 and is 64", "no position beyond"});
 
+  check_one_line(resumed({"--checkpoint-every", "12"}), exit_output, {"has checkpoints of an earlier run"});
+
   // What was trained from it is a run like any other.
   check_success(exported(dir / "on/checkpoints", dir / "hf3"));
   CHECK(nlohmann::json::parse(read(dir / "hf3/config.json"))["max_position_embeddings"] == 16);
