@@ -1,5 +1,6 @@
 // troupe sample: text from a checkpoint, on real processes.
 #include <filesystem>
+#include <fstream>
 
 #include "tests/command/checks.h"
 
@@ -58,7 +59,7 @@ TEST_CASE("--tokens, --temperature, --seed and the text say how a sample goes on
   CHECK(long_text.size() == 100 + 3 + 1);
 }
 
-TEST_CASE("another checkpoint is taken by its own folder, and is another model") {
+TEST_CASE("an older checkpoint is taken by its own folder, and goes on otherwise") {
   std::string first;
   for (const auto& entry : std::filesystem::directory_iterator(trained() + "/checkpoints"))
     if (entry.path().filename().string().starts_with("step-00000002")) first = entry.path();
@@ -67,6 +68,29 @@ TEST_CASE("another checkpoint is taken by its own folder, and is another model")
   check_success(o);
   CHECK(o.out.size() == 4 + 40 + 1);
   CHECK(o.out != text_of({"the "}));
+}
+
+TEST_CASE("a damaged checkpoint is passed over, and told, for the one before it; damaged and named it is an error") {
+  TempDir dir;
+  std::filesystem::copy(trained() + "/checkpoints", dir / "checkpoints", std::filesystem::copy_options::recursive);
+  std::string older, newest;
+  for (const auto& entry : std::filesystem::directory_iterator(dir / "checkpoints")) {
+    if (entry.path().filename().string().starts_with("step-00000002")) older = entry.path();
+    if (entry.path().filename().string().starts_with("step-00000004")) newest = entry.path();
+  }
+  const auto expected = run(troupe_command({"sample", "--from", older, "the "}));
+  check_success(expected);
+  {
+    std::fstream shard(newest + "/shard-00000.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    shard.seekp(200'000);
+    shard.write("damage", 6);
+    REQUIRE(shard.flush());
+  }
+  const auto o = run(troupe_command({"sample", "--from", dir / "checkpoints", "the "}));
+  CHECK(o.code == exit_ok);
+  CHECK(o.out == expected.out);
+  CHECK_MESSAGE(o.err.find("is passed over") != std::string::npos, o.err);
+  check_one_line(run(troupe_command({"sample", "--from", newest, "the "})), exit_checkpoint, {"shard-00000.safetensors", "is damaged"});
 }
 
 TEST_CASE("what cannot be sampled from says why") {
