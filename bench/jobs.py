@@ -50,8 +50,16 @@ def train_command(out, steps, *more):
 
 def step_ms(out):
     """Median step of a run, its first steps left out."""
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return median(line["step_ms"] for line in lines[SKIPPED:])
+    return median(step_times(out))
+
+
+def metrics(out):
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def step_times(out):
+    """Milliseconds of each step but the first."""
+    return [line["step_ms"] for line in metrics(out) if "step_ms" in line][SKIPPED:]
 
 
 def train(steps, *more):

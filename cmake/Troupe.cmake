@@ -31,9 +31,9 @@ function(troupe_library name)
 endfunction()
 
 # troupe_test(NAME FOLDER USES ... [PER_FILE]): one doctest binary of all *.cpp in tests/FOLDER, registered with CTest as
-# NAME; with PER_FILE every file is registered on its own, as NAME.PART (PART_test.cpp), so that they run side by side.
+# NAME; OPTIMISED: the tests compute much themselves; with PER_FILE every file is registered on its own, as NAME.PART (PART_test.cpp), so that they run side by side.
 function(troupe_test name folder)
-  cmake_parse_arguments(A "PER_FILE" "" "USES" ${ARGN})
+  cmake_parse_arguments(A "PER_FILE;OPTIMISED" "" "USES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/${folder}/*.cpp")
   if(NOT sources)
     message(FATAL_ERROR "tests/${folder} has no test")
@@ -41,6 +41,10 @@ function(troupe_test name folder)
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE ${A_USES} doctest_main)
   target_precompile_headers(${name} PRIVATE <doctest/doctest.h> <vector> <string> <functional> <map>)
+  # Most tests' own code runs for a moment, and its checks take long to optimise: half the compile time.
+  if(NOT A_OPTIMISED)
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
   set(tests ${name})
   if(A_PER_FILE)
     set(tests)

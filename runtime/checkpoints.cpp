@@ -4,6 +4,19 @@
 
 namespace troupe::runtime {
 
+namespace {
+
+/// Places that write a shard of every checkpoint.
+std::int64_t count_writers(const Plan& plan) {
+  std::int64_t n = 0;
+  for (const auto& role : plan.roles)
+    if (std::any_of(role.actors.begin(), role.actors.end(), [](const PlanActor& a) { return a.kind == PlanActor::Kind::writer; }))
+      n += plan.meshes[role.stage].size();
+  return n;
+}
+
+}  // namespace
+
 Checkpoints::Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream, const Clock& clock)
     : plan_(plan), options_(std::move(options)), first_(first), last_(last), storage_(storage), stream_(stream), clock_(clock) {}
 
@@ -49,6 +62,8 @@ void Checkpoints::shards(std::int64_t version, const std::vector<Report>& report
     if (!record.ok()) return keeper_->abandon(version, record.status());
     records.push_back(*std::move(record));
   }
+  if (const auto writers = static_cast<std::size_t>(count_writers(plan_)); records.size() != writers)
+    return keeper_->abandon(version, Status(Code::internal, std::to_string(records.size()) + " of " + std::to_string(writers) + " places have written a shard"));
   keeper_->commit(version, std::move(records));
 }
 

@@ -13,7 +13,7 @@ enum ExitCode : int {
   exit_worker = 6,       ///< a worker died or could not start, or an actor failed
   exit_stalled = 7,      ///< no progress within the stall limit
   exit_diverged = 8,     ///< the loss is not finite
-  exit_checkpoint = 9,   ///< a checkpoint: none there, damaged, of a newer version, of another model; or saving has failed too often
+  exit_checkpoint = 9,   ///< a checkpoint: none there, damaged, of a newer version; or saving has failed too often
   exit_interrupted = 130 ///< SIGINT or SIGTERM
 };
 

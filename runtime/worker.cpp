@@ -200,7 +200,7 @@ std::unique_ptr<actors::Body> Worker::Impl::segment_body(const LocalActor& a) {
     if (op.attrs.has("loss")) bound.report = Report::Kind::loss;
     for (const auto& o : op.in) bound.in.push_back(bind(o));
     for (const auto& o : op.out) bound.out.push_back(bind(o));
-    bound.state = {pool->data() + a.cache_offset + op.state_offset, static_cast<std::size_t>(op.state_bytes)};
+    if (op.state_bytes > 0) bound.state = {pool->data() + a.cache_offset + op.state_offset, static_cast<std::size_t>(op.state_bytes)};
     if (op.attrs.has("rng")) bound.rng_key = philox_key(plan.seed, op.attrs.text("rng"));
     spec.ops.push_back(std::move(bound));
   }

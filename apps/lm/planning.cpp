@@ -48,6 +48,8 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& 
     TROUPE_ASSIGN(const comm::Throttle t, parse_throttle(text));
     p.throttle.push_back(t);
   }
+  if (a.paced > 0 && (a.resumes || p.config.checkpoint.every > 0))
+    return invalid("--paced computes nothing: there is nothing to save, or to go on from");
   if (a.sample && p.config.sample.tokens == 0) return invalid("--sample with 'sample.tokens' = 0 asks for an empty text");
   code = exit_plan;
   TROUPE_ASSIGN(p.mesh, mesh_of(p.config.mesh));

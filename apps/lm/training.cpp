@@ -37,7 +37,6 @@ int Training::run() {
     if (result.status.code() != Code::damaged || !point_) break;
     // Its manifest was good and its data is not: an older checkpoint, unless the user named this one.
     resume_->reject(result.status);
-    const Status damaged = result.status;
     auto older = resume_->next();
     if (!older.ok()) break;
     point_ = *std::move(older);
@@ -107,10 +106,6 @@ Status Training::check_folder() const {
   return {};
 }
 
-void Training::told(const CheckpointEvent& e) {
-  results_.checkpoint(e);
-}
-
 bool Training::evaluates_at(std::int64_t version) const {
   const auto every = p_.config.eval.every;
   return every > 0 && version > 0 && (version % every == 0 || version == steps_);
@@ -143,7 +138,7 @@ JobOptions Training::options() {
     o.checkpoint.config = to_toml(config);
     if (point_) o.checkpoint.job = point_->manifest.stamp.job;
     o.checkpoint.on_begin = [this](const CheckpointTarget& t) { results_.generation(t.generation); };
-    o.checkpoint.on_event = [this](const CheckpointEvent& e) { told(e); };
+    o.checkpoint.on_event = [this](const CheckpointEvent& e) { results_.checkpoint(e); };
   }
   SessionOptions& s = o.session;
   s.first_step = first_step_;

@@ -24,7 +24,6 @@ class Training {
   /// A folder that has checkpoints of an earlier run is not written into by another.
   Status check_folder() const;
   runtime::JobOptions options();
-  void told(const runtime::CheckpointEvent& event);
   bool evaluates_at(std::int64_t version) const;
 
   const runtime::App& app_;
