@@ -10,7 +10,7 @@ Status check_state(const Plan& plan, std::int32_t stage, const PlanActor& a, std
   const std::string name = "actor '" + a.name + "' ";
   std::vector<const PlanOp*> keepers;
   for (const auto& op : a.ops)
-    if (op.state_bytes != 0) keepers.push_back(&op);
+    if (op.state_bytes != 0 || op.state_offset != 0) keepers.push_back(&op);
   if (a.state_bytes == 0 && keepers.empty()) return {};
   if (a.kind != PlanActor::Kind::segment || a.rate != Rate::microbatch)
     return refuse(name + "keeps state; segments that act once per microbatch do");

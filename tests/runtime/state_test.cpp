@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <limits>
 
 #include "runtime/verify.h"
 #include "tests/runtime/mlp.h"
@@ -211,6 +212,14 @@ TEST_CASE("a plan without room for an op's state, or with two in one place, is r
   for (auto& other : a.ops)
     if (&other != &*op) other.state_bytes = 8, other.state_offset = 0;
   check_refused(verify(p), {"'in.tally'", "'in.linear'", "in the same place"});
+  p = good;
+  for (auto& other : keeper(p).ops)   // an op that keeps nothing keeps it nowhere
+    if (other.state_bytes == 0) other.state_offset = std::numeric_limits<std::int64_t>::max() - 63;
+  check_refused(verify(p), {"'in.linear'", "no room for its state"});
+  p = good;
+  for (auto& trained : p.roles[0].actors)
+    if (trained.program == 0 && !trained.ops.empty() && trained.kind == PlanActor::Kind::segment) trained.ops[0].state_offset = 64;
+  check_refused(verify(p), {"'train' is not stateful"});
   p = good;
   keeper(p).state_bytes = std::int64_t{1} << 46;
   check_refused(verify(p), {"'" + keeper(p).name + "'", "more state than any memory has"});
