@@ -1,31 +1,23 @@
 #include "actors/writer.h"
 
-#include <algorithm>
-#include <mutex>
+#include <numeric>
+#include <utility>
 
 #include "checkpoint/catalog.h"
+#include "checkpoint/transfers.h"
 
 namespace troupe::actors {
 
 using checkpoint::Checksum;
 using checkpoint::ShardEntry;
 using checkpoint::ShardRecord;
+using checkpoint::StoredTensor;
 
 namespace {
 
-/// Large enough for any disk, small enough that several threads share a slot.
-constexpr std::int64_t write_bytes = std::int64_t{8} << 20;
-
-/// A run of the data section that lies in one slot.
-struct Chunk {
-  const std::byte* data = nullptr;
-  std::int64_t offset = 0, bytes = 0;
-};
-
 /// The entries as tensors of a manifest, one extent after the other.
-std::vector<checkpoint::StoredTensor> tensors_of(const std::vector<ShardEntry>& entries, std::int64_t data_offset,
-                                                 std::vector<std::vector<Checksum>> sums) {
-  std::vector<checkpoint::StoredTensor> out;
+std::vector<StoredTensor> tensors_of(const std::vector<ShardEntry>& entries, std::int64_t data_offset, std::vector<std::vector<Checksum>> sums) {
+  std::vector<StoredTensor> out;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const ShardEntry& e = entries[i];
     if (out.empty() || out.back().parameter != e.parameter || out.back().kind != e.kind)
@@ -35,73 +27,101 @@ std::vector<checkpoint::StoredTensor> tensors_of(const std::vector<ShardEntry>& 
   return out;
 }
 
+/// Until it works, or has failed so often.
+template <class Call>
+Status attempt(int times, Call call) {
+  Status s = call();
+  for (int i = 1; !s.ok() && i < times; ++i) s = call();
+  return s;
+}
+
 }  // namespace
 
 Status WriterBody::run(const ActContext& c, Parallel& par) {
-  const double stall_s = spec_.stall_ns ? static_cast<double>(spec_.stall_ns(c.step)) * 1e-9 : 0;
-  auto record = write(c, par, false);
-  for (int attempt = 1; !record.ok() && attempt < spec_.attempts; ++attempt) record = write(c, par, true);
-  Report report{Report::Kind::shard, "", c.step, -1, {stall_s}, {}};
-  if (record.ok()) report.bytes = checkpoint::encode(*record);
-  else report.name = record.status().message();
-  report_(c.program, std::move(report));
+  shards_->write(c, part_, in_.at(c.act.in[0].token.slot), par);
   return {};
 }
 
-Expected<ShardRecord> WriterBody::write(const ActContext& c, Parallel& par, bool again) const {
-  checkpoint::Stamp stamp = spec_.stamp;
-  stamp.step = c.step;
-  const std::string folder = spec_.dir + "/" + checkpoint::folder_name(c.step, stamp.generation);
-  const std::string name = checkpoint::shard_name(spec_.rank), path = folder + "/" + name;
-  TROUPE_TRY(spec_.storage->make_dir(folder));
-  if (const Status s = again ? spec_.storage->remove(path) : Status{}; !s.ok() && s.code() != Code::not_found) return s;
-  TROUPE_ASSIGN(const auto file, spec_.storage->create(path, Access::direct));
-  const auto header = checkpoint::shard_header(spec_.entries, stamp);
-  const auto data_offset = static_cast<std::int64_t>(header.size());
-  TROUPE_TRY(file->write_at(0, header.data(), data_offset));
-  std::vector<std::vector<Checksum>> sums(spec_.entries.size());
-  TROUPE_TRY(write_data(c, *file, data_offset, sums, par));
-  TROUPE_TRY(file->sync());
-  TROUPE_TRY(spec_.storage->sync_dir(folder));
-  std::int64_t bytes = data_offset;
-  for (auto b : spec_.bytes) bytes += b;
-  return ShardRecord{{name, bytes, data_offset, checkpoint::checksum(header.data(), data_offset)}, tensors_of(spec_.entries, data_offset, std::move(sums))};
+std::string Shards::folder(std::int64_t step) const { return spec_.dir + "/" + checkpoint::folder_name(step, spec_.stamp.generation); }
+
+void Shards::write(const ActContext& c, std::size_t part, const std::byte* data, Parallel& par) {
+  auto [shard, well] = begin(c.step);
+  const Status s = well ? attempt(spec_.attempts, [&, &shard = shard] { return write_part(shard, part, data, par); }) : Status{};
+  {
+    std::lock_guard lock(mutex_);
+    if (shard.failure.ok()) shard.failure = s;
+    if (--shard.left > 0) return;
+  }
+  Report report{Report::Kind::shard, "", c.step, -1, {spec_.stall_ns ? static_cast<double>(spec_.stall_ns(c.step)) * 1e-9 : 0}, {}};
+  if (const auto record = finish(c.step, shard); record.ok()) report.bytes = checkpoint::encode(*record);
+  else report.name = record.status().message();
+  {
+    std::lock_guard lock(mutex_);
+    under_way_.erase(c.step);
+  }
+  report_(c.program, std::move(report));
 }
 
-Status WriterBody::write_data(const ActContext& c, File& file, std::int64_t data_offset, std::vector<std::vector<Checksum>>& sums,
-                              Parallel& par) const {
-  std::vector<Chunk> chunks;
-  std::vector<const std::byte*> slots;
-  std::vector<std::int64_t> begins;   // of ports, in the data section
-  std::int64_t at = 0;
-  for (std::size_t p = 0; p < spec_.in.size(); ++p) {
-    slots.push_back(spec_.in[p].at(c.act.in[p].token.slot));
-    begins.push_back(at);
-    for (std::int64_t b = 0; b < spec_.bytes[p]; b += write_bytes)
-      chunks.push_back({slots[p] + b, at + b, std::min(write_bytes, spec_.bytes[p] - b)});
-    at += spec_.bytes[p];
+std::pair<Shards::UnderWay&, bool> Shards::begin(std::int64_t step) {
+  std::lock_guard lock(mutex_);
+  const auto [at, is_new] = under_way_.try_emplace(step);
+  UnderWay& shard = at->second;
+  if (is_new) {
+    shard.left = spec_.parts.size();
+    shard.sums.resize(spec_.entries.size());
+    shard.failure = attempt(spec_.attempts, [&] { return create(step, shard); });
   }
-  // Writing and summing up take turns, so that the one waits for the disk while the other computes.
-  const auto n = static_cast<std::int64_t>(std::max(chunks.size(), spec_.entries.size()));
+  return {shard, shard.failure.ok()};
+}
+
+Status Shards::create(std::int64_t step, UnderWay& shard) const {
+  checkpoint::Stamp stamp = spec_.stamp;
+  stamp.step = step;
+  const std::string name = checkpoint::shard_name(spec_.rank), path = folder(step) + "/" + name;
+  TROUPE_TRY(spec_.storage->make_dir(folder(step)));
+  if (std::exchange(shard.file, nullptr)) TROUPE_TRY(spec_.storage->remove(path));   // of an attempt before; nobody else's is removed
+  TROUPE_ASSIGN(shard.file, spec_.storage->create(path, Access::direct));
+  const auto header = checkpoint::shard_header(spec_.entries, stamp);
+  const auto header_bytes = static_cast<std::int64_t>(header.size());
+  shard.record = {name, std::accumulate(spec_.parts.begin(), spec_.parts.end(), header_bytes), header_bytes, checkpoint::checksum(header.data(), header_bytes)};
+  return shard.file->write_at(0, header.data(), header_bytes);
+}
+
+Status Shards::write_part(UnderWay& shard, std::size_t part, const std::byte* data, Parallel& par) const {
+  const std::int64_t begin = std::accumulate(spec_.parts.begin(), spec_.parts.begin() + static_cast<std::ptrdiff_t>(part), std::int64_t{0});
+  const std::int64_t end = begin + spec_.parts[part];
+  std::vector<checkpoint::StoredRun> runs;
+  std::vector<std::size_t> entries;
+  for (std::size_t i = 0; i < spec_.entries.size(); ++i) {
+    const ShardEntry& e = spec_.entries[i];
+    if (e.offset < begin || e.offset >= end) continue;
+    runs.push_back({0, e.offset, e.bytes()});
+    entries.push_back(i);
+    shard.sums[i].resize(static_cast<std::size_t>((e.bytes() + checkpoint::block_bytes - 1) / checkpoint::block_bytes));
+  }
+  const auto transfers = checkpoint::cut_transfers(runs);
   std::mutex mutex;
   Status failure;
-  par.for_each(2 * n, [&](std::int64_t i) {
-    const auto k = static_cast<std::size_t>(i / 2);
-    if (i % 2 == 0 && k < chunks.size()) {
-      {
-        std::lock_guard lock(mutex);
-        if (!failure.ok()) return;
-      }
-      Status s = file.write_at(data_offset + chunks[k].offset, chunks[k].data, chunks[k].bytes);
+  par.for_each(std::ssize(transfers), [&](std::int64_t i) {
+    const checkpoint::Transfer& t = transfers[static_cast<std::size_t>(i)];
+    for (const auto& b : t.blocks) shard.sums[entries[b.run]][b.index] = checkpoint::checksum(data + (b.offset - begin), b.bytes);
+    {
       std::lock_guard lock(mutex);
-      if (failure.ok()) failure = std::move(s);
-    } else if (i % 2 == 1 && k < spec_.entries.size()) {
-      const ShardEntry& e = spec_.entries[k];
-      const auto port = static_cast<std::size_t>(std::upper_bound(begins.begin(), begins.end(), e.offset) - begins.begin()) - 1;
-      sums[k] = checkpoint::block_checksums(slots[port] + (e.offset - begins[port]), e.bytes());
+      if (!failure.ok()) return;
     }
+    Status s = shard.file->write_at(shard.record.data_offset + t.offset, data + (t.offset - begin), t.bytes);
+    std::lock_guard lock(mutex);
+    if (failure.ok()) failure = std::move(s);
   });
   return failure;
+}
+
+Expected<ShardRecord> Shards::finish(std::int64_t step, UnderWay& shard) const {
+  TROUPE_TRY(shard.failure);
+  // A sync that has failed is not tried again: nobody knows then which of the bytes written before it are there.
+  TROUPE_TRY(shard.file->sync());
+  TROUPE_TRY(spec_.storage->sync_dir(folder(step)));
+  return ShardRecord{shard.record, tensors_of(spec_.entries, shard.record.data_offset, std::move(shard.sums))};
 }
 
 }  // namespace troupe::actors

@@ -1,10 +1,14 @@
-// Writer: takes a place's snapshots from the arena to its shard of a checkpoint. The arena's slots are laid out as the
-// file is (checkpoint/shard.h), so they are written as they lie, in large direct writes.
+// Writer: takes a group's snapshots from the arena to its part of the place's shard of a checkpoint. The arena's slots are laid
+// out as the file is (checkpoint/shard.h), so they are written as they lie, in large direct writes, while later groups
+// are still being copied.
 //
 // The disk may fail at any time, and training goes on: a failure is tried again, then reported to the session in the
 // place of the record. It never fails the act.
 #pragma once
 
+#include <functional>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "actors/act.h"
@@ -12,34 +16,57 @@
 
 namespace troupe::actors {
 
-struct WriterSpec {
+struct ShardSpec {
   Storage* storage = nullptr;
   std::string dir;                     ///< of the job's checkpoints (checkpoint/catalog.h)
-  checkpoint::Stamp stamp;             ///< job and generation; each act has its own step
+  checkpoint::Stamp stamp;             ///< job and generation; each version has its own step
   std::int32_t rank = 0;
-  std::vector<checkpoint::ShardEntry> entries;   ///< as lay_out placed them: port by port
-  std::vector<PortMemory> in;          ///< the snapshots' arenas: ports follow each other in the file
-  std::vector<std::int64_t> bytes;     ///< of each port's slot, in the file as in memory
-  int attempts = 2;
+  std::vector<checkpoint::ShardEntry> entries;   ///< as lay_out placed them, part by part
+  std::vector<std::int64_t> parts;     ///< bytes of each writer's part: they follow each other in the data section
+  int attempts = 2;                    ///< of creating a file, and of writing a part
   std::function<std::int64_t(std::int64_t step)> stall_ns;   ///< how long updates waited for the snapshots of a step
+};
+
+/// A place's shards under way, one for each version: the first writer that comes creates the file, the last one syncs it and
+/// reports one Report::Kind::shard, whose `bytes` are the encoded checkpoint::ShardRecord, or whose `name` says what went wrong, and
+/// whose `values` are the stall in seconds. Thread-safe.
+class Shards {
+ public:
+  Shards(ShardSpec spec, ReportSink report) : spec_(std::move(spec)), report_(std::move(report)) {}
+  /// Writes and sums up one part of a version. `data`: as it lies in the file.
+  void write(const ActContext& context, std::size_t part, const std::byte* data, Parallel& parallel);
+
+ private:
+  struct UnderWay {
+    std::unique_ptr<File> file;
+    checkpoint::StoredFile record;
+    std::vector<std::vector<checkpoint::Checksum>> sums;   // by entry
+    std::size_t left = 0;              // parts
+    Status failure;                    // the first; nothing is written after it
+  };
+  /// The version's file; whether all has gone well so far.
+  std::pair<UnderWay&, bool> begin(std::int64_t step);
+  Status create(std::int64_t step, UnderWay& shard) const;
+  Status write_part(UnderWay& shard, std::size_t part, const std::byte* data, Parallel& parallel) const;
+  Expected<checkpoint::ShardRecord> finish(std::int64_t step, UnderWay& shard) const;
+  std::string folder(std::int64_t step) const;
+
+  const ShardSpec spec_;
+  const ReportSink report_;
+  std::mutex mutex_;
+  std::map<std::int64_t, UnderWay> under_way_;   // by step
 };
 
 class WriterBody final : public Body {
  public:
-  WriterBody(WriterSpec spec, ReportSink report) : spec_(std::move(spec)), report_(std::move(report)) {}
-  /// Reports one Report::Kind::shard: `bytes` is the encoded checkpoint::ShardRecord, or `name` says what went wrong; `values`
-  /// are the stall in seconds.
+  /// `part` of the shards; `in`: the snapshots' arena.
+  WriterBody(std::shared_ptr<Shards> shards, std::size_t part, PortMemory in) : shards_(std::move(shards)), part_(part), in_(in) {}
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
-  /// `again`: what an attempt before this one left is in the way. (Else it would be somebody else's, and stay.)
-  Expected<checkpoint::ShardRecord> write(const ActContext& context, Parallel& parallel, bool again) const;
-  /// Writes and sums up the data section. `file` ends up in the record's extents.
-  Status write_data(const ActContext& context, File& file, std::int64_t data_offset, std::vector<std::vector<checkpoint::Checksum>>& sums,
-                    Parallel& parallel) const;
-
-  WriterSpec spec_;
-  ReportSink report_;
+  std::shared_ptr<Shards> shards_;
+  std::size_t part_;
+  PortMemory in_;
 };
 
 }  // namespace troupe::actors

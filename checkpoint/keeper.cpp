@@ -2,8 +2,8 @@
 
 namespace troupe::checkpoint {
 
-Keeper::Keeper(Storage& storage, Stream& stream, std::string dir, Manifest head, Retention retention)
-    : storage_(storage), stream_(stream), catalog_(storage, std::move(dir)), head_(std::move(head)), retention_(retention) {}
+Keeper::Keeper(Storage& storage, Stream& stream, const Clock& clock, std::string dir, Manifest head, Retention retention)
+    : storage_(storage), stream_(stream), clock_(clock), catalog_(storage, std::move(dir)), head_(std::move(head)), retention_(retention) {}
 
 void Keeper::commit(std::int64_t step, std::vector<ShardRecord> records) { add({step, std::move(records), {}}); }
 
@@ -51,6 +51,7 @@ Outcome Keeper::run(Work work) {
         if (t.kind == TensorKind::parameter) out.parameter_bytes += t.bytes();
     }
   }
+  out.end_ns = clock_.now_ns();
   if (!out.status.ok()) {
     // Nothing may look like a checkpoint, and room is what a full disk needs. If even that fails, the next start cleans up.
     (void)catalog_.remove(folder).ok();

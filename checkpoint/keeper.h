@@ -18,12 +18,13 @@ struct Outcome {
   std::int64_t bytes = 0, parameter_bytes = 0;   ///< of its tensors, of those that are parameters
   std::vector<std::string> removed;    ///< folders that it made superfluous
   Status pruned;                       ///< why some of those are still there
+  std::int64_t end_ns = 0;             ///< when it was committed, or given up; what was removed was removed after that
 };
 
 class Keeper {
  public:
-  /// `head`: stamp (job and generation), seed, lanes and config of every manifest. Both references stay.
-  Keeper(Storage& storage, Stream& stream, std::string dir, Manifest head, Retention retention);
+  /// `head`: stamp (job and generation), seed, lanes and config of every manifest. All references stay.
+  Keeper(Storage& storage, Stream& stream, const Clock& clock, std::string dir, Manifest head, Retention retention);
   ~Keeper() { finish(); }
 
   /// The shards of a step lie in its folder, synced. Thread-safe, does not wait.
@@ -47,6 +48,7 @@ class Keeper {
 
   Storage& storage_;
   Stream& stream_;
+  const Clock& clock_;
   Catalog catalog_;
   const Manifest head_;
   const Retention retention_;

@@ -1,11 +1,12 @@
 #include "checkpoint/reader.h"
 
 #include <algorithm>
-#include <atomic>
 #include <tuple>
 
 #include "checkpoint/shard.h"
+#include "checkpoint/transfers.h"
 #include "devices/host_memory.h"
+#include "devices/parallel.h"
 
 namespace troupe::checkpoint {
 
@@ -26,15 +27,14 @@ Status check_shard(File& file, const StoredFile& expected) {
   return {};
 }
 
-/// The blocks of an extent that are not what was written.
-std::vector<std::size_t> damaged_blocks(const StoredExtent& extent, const std::byte* data, std::int64_t bytes) {
-  std::vector<std::size_t> damaged;
-  for (std::size_t b = 0; b < extent.blocks.size(); ++b) {
-    const std::int64_t begin = static_cast<std::int64_t>(b) * block_bytes;
-    if (checksum(data + begin, std::min(block_bytes, bytes - begin)) != extent.blocks[b]) damaged.push_back(b);
-  }
-  return damaged;
+std::vector<StoredRun> runs_of(const std::vector<Wanted>& wanted) {
+  std::vector<StoredRun> runs;
+  for (const Wanted& w : wanted) runs.push_back({w.extent->file, w.extent->offset, bytes_of(*w.tensor, *w.extent)});
+  return runs;
 }
+
+/// Memory that checking a checkpoint takes, where no extent is larger.
+constexpr std::int64_t verify_bytes = std::int64_t{64} << 20;
 
 }  // namespace
 
@@ -52,24 +52,52 @@ Expected<Reader> Reader::open(Storage& storage, const std::string& folder, Manif
   return reader;
 }
 
-Status Reader::fetch(const StoredTensor& tensor, const StoredExtent& extent, std::byte* into) const {
-  const auto file = static_cast<std::size_t>(extent.file);
-  const std::int64_t left = manifest_.files[file].bytes - extent.offset;
-  return files_[file]->read_at(extent.offset, into, std::min(room_for(tensor, extent), left));
+std::int64_t place(std::vector<Wanted>& wanted) {
+  std::sort(wanted.begin(), wanted.end(), [](const Wanted& a, const Wanted& b) {
+    return std::tie(a.extent->file, a.extent->offset) < std::tie(b.extent->file, b.extent->offset);
+  });
+  std::int64_t end = 0;
+  for (Wanted& w : wanted) {
+    w.at = end;
+    end = aligned(end + bytes_of(*w.tensor, *w.extent), storage_alignment);
+  }
+  return end;
 }
 
-std::string Reader::damage(const StoredTensor& tensor, const StoredExtent& extent, std::size_t block) const {
-  const std::int64_t begin = extent.offset + static_cast<std::int64_t>(block) * block_bytes;
-  const std::int64_t end = std::min(begin + block_bytes, extent.offset + bytes_of(tensor, extent));
-  return "'" + folder_ + "/" + manifest_.files[static_cast<std::size_t>(extent.file)].name + "': " + key_of(tensor.name(), extent.extent) +
-         " is damaged in block " + std::to_string(block) + ", bytes " + std::to_string(begin) + " to " + std::to_string(end) + " of the file";
+Status Reader::fetch(std::int32_t file, std::int64_t offset, std::int64_t bytes, std::byte* into) const {
+  const auto f = static_cast<std::size_t>(file);
+  return files_[f]->read_at(offset, into, std::min(bytes, manifest_.files[f].bytes - offset));   // the last padding may be absent
 }
 
-Status Reader::read(const StoredTensor& tensor, const StoredExtent& extent, std::byte* into) const {
-  // What a disk does not give back any more is as lost as what it gives back wrong.
-  if (const Status s = fetch(tensor, extent, into); !s.ok()) return damaged(s.in(key_of(tensor.name(), extent.extent)).message());
-  const auto blocks = damaged_blocks(extent, into, bytes_of(tensor, extent));
-  return blocks.empty() ? Status() : damaged(damage(tensor, extent, blocks.front()));
+std::string Reader::where(const Wanted& w) const {
+  return "'" + folder_ + "/" + manifest_.files[static_cast<std::size_t>(w.extent->file)].name + "': " + key_of(w.tensor->name(), w.extent->extent);
+}
+
+std::vector<std::string> Reader::check(const std::vector<Wanted>& wanted, std::byte* into, Parallel& parallel) const {
+  const auto transfers = cut_transfers(runs_of(wanted));
+  std::vector<std::vector<std::string>> wrong(transfers.size());
+  parallel.for_each(std::ssize(transfers), [&](std::int64_t i) {
+    const Transfer& t = transfers[static_cast<std::size_t>(i)];
+    const auto address = [&](const TransferBlock& b) { return into + wanted[b.run].at + (b.offset - wanted[b.run].extent->offset); };
+    const bool whole = fetch(t.file, t.offset, t.bytes, address(t.blocks.front())).ok();
+    for (const TransferBlock& b : t.blocks) {
+      const Wanted& w = wanted[b.run];
+      // What a disk does not give back any more is as lost as what it gives back wrong; its neighbours may be well.
+      if (const Status s = whole ? Status{} : fetch(t.file, b.offset, b.bytes, address(b)); !s.ok())
+        wrong[static_cast<std::size_t>(i)].push_back(where(w) + ": " + s.message());
+      else if (checksum(address(b), b.bytes) != w.extent->blocks[b.index])
+        wrong[static_cast<std::size_t>(i)].push_back(where(w) + " is damaged in block " + std::to_string(b.index) + ", bytes " + std::to_string(b.offset) +
+                                                     " to " + std::to_string(b.offset + b.bytes) + " of the file");
+    }
+  });
+  std::vector<std::string> lines;
+  for (auto& w : wrong) lines.insert(lines.end(), std::make_move_iterator(w.begin()), std::make_move_iterator(w.end()));
+  return lines;
+}
+
+Status Reader::read(const std::vector<Wanted>& wanted, std::byte* into, Parallel& parallel) const {
+  const auto wrong = check(wanted, into, parallel);
+  return wrong.empty() ? Status() : damaged(wrong.front());
 }
 
 Status Reader::read_part(const StoredTensor& tensor, const Extent& part, std::byte* into) const {
@@ -81,43 +109,37 @@ Status Reader::read_part(const StoredTensor& tensor, const Extent& part, std::by
       room = std::max(room, room_for(tensor, e));
     }
   TROUPE_ASSIGN(const auto buffer, allocate_host(static_cast<std::size_t>(room)));
+  SerialParallel serial;
   for (const auto& [extent, shared] : pieces) {
-    TROUPE_TRY(read(tensor, *extent, buffer->data()));
+    TROUPE_TRY(read({{&tensor, extent, 0}}, buffer->data(), serial));
     copy_extent(shared, buffer->data(), extent->extent, into, part, size_of(tensor.dtype));
   }
   return {};
 }
 
 std::vector<std::string> Reader::verify(Parallel& parallel) const {
-  std::vector<std::pair<const StoredTensor*, const StoredExtent*>> pieces;
-  std::int64_t room = 0;
+  std::vector<Wanted> all;
   for (const auto& t : manifest_.tensors)
-    for (const auto& e : t.extents) {
-      pieces.emplace_back(&t, &e);
-      room = std::max(room, room_for(t, e));
+    for (const auto& e : t.extents) all.push_back({&t, &e, 0});
+  place(all);
+  std::vector<std::string> wrong;
+  std::unique_ptr<Buffer> buffer;
+  for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+    std::int64_t bytes = 0;
+    while (end < all.size() && (end == begin || bytes + room_for(*all[end].tensor, *all[end].extent) <= verify_bytes)) {
+      all[end].at = bytes;
+      bytes += room_for(*all[end].tensor, *all[end].extent);
+      ++end;
     }
-  std::sort(pieces.begin(), pieces.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.second->file, a.second->offset) < std::tie(b.second->file, b.second->offset);
-  });
-  std::vector<std::unique_ptr<Buffer>> buffers;
-  for (int i = 0; i < parallel.threads(); ++i) {
-    auto buffer = allocate_host(static_cast<std::size_t>(room));
-    if (!buffer.ok()) return {buffer.status().message()};
-    buffers.push_back(*std::move(buffer));
+    if (!buffer || static_cast<std::int64_t>(buffer->size()) < bytes) {
+      auto larger = allocate_host(static_cast<std::size_t>(std::max(bytes, verify_bytes)));
+      if (!larger.ok()) return {larger.status().message()};
+      buffer = *std::move(larger);
+    }
+    const auto lines = check({all.begin() + static_cast<std::ptrdiff_t>(begin), all.begin() + static_cast<std::ptrdiff_t>(end)}, buffer->data(), parallel);
+    wrong.insert(wrong.end(), lines.begin(), lines.end());
   }
-  std::vector<std::vector<std::string>> wrong(pieces.size());
-  std::atomic<std::size_t> next{0};
-  parallel.for_each(parallel.threads(), [&](std::int64_t thread) {
-    std::byte* const data = buffers[static_cast<std::size_t>(thread)]->data();
-    for (std::size_t i = next++; i < pieces.size(); i = next++) {
-      const auto& [tensor, extent] = pieces[i];
-      if (const Status s = fetch(*tensor, *extent, data); !s.ok()) wrong[i] = {s.message()};
-      else for (const auto block : damaged_blocks(*extent, data, bytes_of(*tensor, *extent))) wrong[i].push_back(damage(*tensor, *extent, block));
-    }
-  });
-  std::vector<std::string> lines;
-  for (auto& w : wrong) lines.insert(lines.end(), std::make_move_iterator(w.begin()), std::make_move_iterator(w.end()));
-  return lines;
+  return wrong;
 }
 
 }  // namespace troupe::checkpoint

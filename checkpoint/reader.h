@@ -9,6 +9,16 @@
 
 namespace troupe::checkpoint {
 
+/// An extent that is to be read, and where it goes.
+struct Wanted {
+  const StoredTensor* tensor = nullptr;
+  const StoredExtent* extent = nullptr;
+  std::int64_t at = 0;                 ///< bytes from a buffer's begin
+};
+/// Sorts by where extents lie in files and places them in a buffer: what are neighbours in a file are neighbours there, and
+/// everything begins at a multiple of storage_alignment. Answers the buffer's bytes, a multiple of that.
+std::int64_t place(std::vector<Wanted>& wanted);
+
 class Reader {
  public:
   /// `folder`: that of one checkpoint, whose manifest has been read. Error: `damaged` where a shard is missing, of another
@@ -16,10 +26,10 @@ class Reader {
   static Expected<Reader> open(Storage& storage, const std::string& folder, Manifest manifest, Access access = Access::direct);
 
   const Manifest& manifest() const { return manifest_; }
-  /// Reads an extent of a tensor of the manifest into `into`, which has room for its bytes rounded up to
-  /// storage_alignment and begins at a multiple of it. Thread-safe. Error: `damaged`, naming file, tensor, extent and
-  /// block, or what the system says when it reads it.
-  Status read(const StoredTensor& tensor, const StoredExtent& extent, std::byte* into) const;
+  /// Reads extents of the manifest, as place() placed them, into a buffer that begins at a multiple of storage_alignment; checks
+  /// every block. Reentrant. Error: `damaged`, naming file, tensor, extent and block, or what the system says when it
+  /// reads it.
+  Status read(const std::vector<Wanted>& wanted, std::byte* into, Parallel& parallel) const;
   /// Reads `part` of a tensor, which need not be an extent of it, into a row-major buffer of `part`. Reads whole extents,
   /// one at a time.
   Status read_part(const StoredTensor& tensor, const Extent& part, std::byte* into) const;
@@ -28,10 +38,10 @@ class Reader {
 
  private:
   Reader() = default;
-  /// Reads an extent and checks nothing.
-  Status fetch(const StoredTensor& tensor, const StoredExtent& extent, std::byte* into) const;
-  /// What is to be said of a block that is not what was written.
-  std::string damage(const StoredTensor& tensor, const StoredExtent& extent, std::size_t block) const;
+  /// Reads; answers what is wrong, by where it lies.
+  std::vector<std::string> check(const std::vector<Wanted>& wanted, std::byte* into, Parallel& parallel) const;
+  Status fetch(std::int32_t file, std::int64_t offset, std::int64_t bytes, std::byte* into) const;
+  std::string where(const Wanted& wanted) const;
 
   std::string folder_;
   Manifest manifest_;

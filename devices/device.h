@@ -61,6 +61,9 @@ class Buffer {
   virtual ~Buffer() = default;
   virtual std::byte* data() = 0;
   virtual std::size_t size() const = 0;
+  /// Takes its pages from the system now, rather than one by one when they are first used. What lies there stays; others may
+  /// use the memory meanwhile.
+  virtual void populate() {}
 };
 
 class Device {

@@ -23,6 +23,7 @@ class HostBuffer final : public Buffer {
 
   std::byte* data() override { return static_cast<std::byte*>(data_); }
   std::size_t size() const override { return size_; }
+  void populate() override { ::madvise(data_, mapped_, MADV_POPULATE_WRITE); }   // a hint: Linux before 5.14 knows none
 
  private:
   void* data_;

@@ -31,7 +31,7 @@ Status Checkpoints::begin(std::uint64_t fresh) {
   head.seed = plan_.seed;
   head.lanes = plan_.lanes;
   head.config = options_.config;
-  keeper_ = std::make_unique<checkpoint::Keeper>(storage_, stream_, options_.dir, std::move(head), options_.retention);
+  keeper_ = std::make_unique<checkpoint::Keeper>(storage_, stream_, clock_, options_.dir, std::move(head), options_.retention);
   return {};
 }
 
@@ -79,7 +79,7 @@ Status Checkpoints::poll() {
     event.parameter_bytes = o.parameter_bytes;
     event.moment_bytes = o.bytes - o.parameter_bytes;
     event.stall_s = saved.stall_s;
-    event.save_s = static_cast<double>(clock_.now_ns() - saved.begin_ns) * 1e-9;
+    event.save_s = static_cast<double>(o.end_ns - saved.begin_ns) * 1e-9;
     event.status = ok ? o.pruned : o.status;
     event.failures = failures_;
     if (options_.on_event) options_.on_event(event);

@@ -176,12 +176,9 @@ void Planner::finish_actor(const PlanRole& role, PlanActor& a, double passes) {
   if (a.kind == PlanActor::Kind::snapshot || a.kind == PlanActor::Kind::writer) {
     // Parameters and two moments, read and written once; the disk's rate is a guess until somebody measures disks.
     constexpr double disk_bytes_per_s = 1e9;
-    double bytes = 0;
-    auto parameters = [&](const PlanActor& snapshot) { bytes += 3 * static_cast<double>(role.channels[snapshot.in[0]].bytes) / static_cast<double>(plan_.dp_width(role.stage)); };
-    if (a.kind == PlanActor::Kind::snapshot) parameters(a);
-    else
-      for (auto c : a.in) parameters(role.actors[role.channels[c].writer]);
-    a.cost_s = a.kind == PlanActor::Kind::snapshot ? plan_.costs.kernel_s("snapshot", 0, 2 * bytes) : bytes / disk_bytes_per_s;
+    const PlanActor& snapshot = a.kind == PlanActor::Kind::snapshot ? a : role.actors[role.channels[a.in[0]].writer];
+    const double bytes = 3 * static_cast<double>(role.channels[snapshot.in[0]].bytes) / static_cast<double>(plan_.dp_width(role.stage));
+    a.cost_s = &a == &snapshot ? plan_.costs.kernel_s("snapshot", 0, 2 * bytes) : bytes / disk_bytes_per_s;
   }
   // A step of a program is over at a place when every actor that nobody there waits for is done.
   a.closes_step = a.kind != PlanActor::Kind::update;

@@ -1,4 +1,4 @@
-// Checkpoints: snapshots are readers of the parameter slots, the arena is the slots between them and their writer.
+// Checkpoints: snapshots are readers of the parameter slots, the arena is the slots between them and their writers.
 #include "runtime/planner.h"
 
 namespace troupe::runtime {
@@ -16,27 +16,22 @@ void Planner::make_snapshots() {
     a.run = run_of(program, forward_run);
     return add_actor(stage, std::move(a), 0);
   };
-  for (std::int32_t s = 0; s < plan_.stages; ++s) {
-    std::vector<std::pair<std::int32_t, Where>> snapshots;   // of which channel
-    for (std::size_t c = 0; c < plan_.roles[s].channels.size(); ++c) {
-      const PlanChannel& params = plan_.roles[s].channels[c];
-      if (params.kind != PlanChannel::Kind::parameter) continue;
-      const std::string group = params.name.substr(0, params.name.rfind(".params"));
-      snapshots.push_back({static_cast<std::int32_t>(c), actor(s, PlanActor::Kind::snapshot, group + ".snapshot")});
-    }
-    if (snapshots.empty()) continue;
-    const Where writer = actor(s, PlanActor::Kind::writer, "stage" + std::to_string(s) + ".writer");
-    for (const auto& [params, snapshot] : snapshots) {
-      plan_.roles[s].channels[params].readers.push_back({snapshot.actor, 0});
-      at(snapshot).in.push_back(params);
+  for (std::int32_t s = 0; s < plan_.stages; ++s)
+    for (std::size_t c = 0, channels = plan_.roles[s].channels.size(); c < channels; ++c) {
+      if (plan_.roles[s].channels[c].kind != PlanChannel::Kind::parameter) continue;
+      const std::string& params = plan_.roles[s].channels[c].name;
+      const std::string group = params.substr(0, params.rfind(".params"));
+      const Where snapshot = actor(s, PlanActor::Kind::snapshot, group + ".snapshot");
+      const Where writer = actor(s, PlanActor::Kind::writer, group + ".writer");
+      plan_.roles[s].channels[c].readers.push_back({snapshot.actor, 0});
+      at(snapshot).in.push_back(static_cast<std::int32_t>(c));
       PlanChannel arena;
       arena.kind = PlanChannel::Kind::snapshot;
-      arena.name = at(snapshot).name;
+      arena.name = group + ".snapshot";
       arena.rate = Rate::step;
       arena.slots = snapshots_;
       connect(std::move(arena), snapshot, {writer});
     }
-  }
 }
 
 }  // namespace troupe::runtime

@@ -44,11 +44,11 @@ class RoleCheck {
         case PlanActor::Kind::segment:
         case PlanActor::Kind::user:
         case PlanActor::Kind::writer:
+          if (a.kind == PlanActor::Kind::writer) TROUPE_TRY(check_writer(a));
           if (!a.params.empty()) return refuse("'" + a.name + "' updates a parameter and is no optimizer");
       }
     }
     TROUPE_TRY(check_exchange_ends());
-    TROUPE_TRY(check_writer());
     return optimizer_.check_params();
   }
 
@@ -340,17 +340,11 @@ class RoleCheck {
     return {};
   }
 
-  /// All that a place saves is one shard.
-  Status check_writer() const {
-    std::int64_t writers = 0;
-    for (const auto& a : role_.actors) {
-      if (a.kind != PlanActor::Kind::writer) continue;
-      ++writers;
-      for (auto id : a.in)
-        if (role_.channels[id].kind != PlanChannel::Kind::snapshot) return refuse("writer '" + a.name + "' reads what is no snapshot");
-      if (!a.out.empty() || !a.ops.empty()) return refuse("writer '" + a.name + "' has an output or an op");
-    }
-    return writers > 1 ? refuse("has " + std::to_string(writers) + " writers of checkpoints; one is possible") : Status{};
+  /// A writer takes one snapshot to disk.
+  Status check_writer(const PlanActor& a) const {
+    if (a.in.size() != 1 || role_.channels[a.in[0]].kind != PlanChannel::Kind::snapshot || !a.out.empty() || !a.ops.empty())
+      return refuse("writer '" + a.name + "' does more, or less, than to write one snapshot");
+    return {};
   }
 
   /// An end of an exchange brings what its stage has of the moved tensors, and has a place for what it gets.

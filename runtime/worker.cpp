@@ -1,5 +1,3 @@
-#include "runtime/worker.h"
-
 #include <algorithm>
 #include <caf/actor_system.hpp>
 #include <caf/send.hpp>
@@ -8,110 +6,12 @@
 #include "actors/lane_sum.h"
 #include "actors/optimizer.h"
 #include "actors/segment.h"
-#include "actors/snapshot.h"
 #include "actors/update_then_gather.h"
-#include "actors/writer.h"
-#include "checkpoint/cut.h"
-#include "devices/base/check.h"
 #include "devices/base/philox.h"
-#include "devices/parallel.h"
-#include "runtime/conductor.h"
-#include "runtime/restore.h"
-#include "runtime/saved_parts.h"
-#include "runtime/stall_meter.h"
 #include "runtime/verify.h"
+#include "runtime/worker_impl.h"
 
 namespace troupe::runtime {
-
-using actors::PortMemory;
-
-struct Worker::Impl {
-  Plan plan;
-  LocalPlan local;
-  WorkerEnv env;
-  std::unique_ptr<Buffer> pool, arena;
-  std::vector<std::int64_t> state_at;   // per parameter: its moments in the pool; -1: it is not here, or not trained
-  std::map<std::string, std::unique_ptr<Stream>> streams;
-  std::vector<caf::actor> actors;
-  caf::actor conductor;
-  std::shared_ptr<std::atomic<std::int64_t>> busy_ns = std::make_shared<std::atomic<std::int64_t>>(0);
-  std::shared_ptr<std::atomic<std::int64_t>> acts = std::make_shared<std::atomic<std::int64_t>>(0);
-  std::shared_ptr<StallMeter> stalls = std::make_shared<StallMeter>();
-  bool stopped = false;
-
-  const PlanRole& role() const { return plan.roles[local.stage]; }
-  const PlanActor& plan_actor(const LocalActor& a) const { return role().actors[a.actor]; }
-  const PlanChannel& plan_channel(std::int32_t local_channel) const {
-    return role().channels[local.channels[local_channel].channel];
-  }
-
-  Status build();
-  Status check_ops() const;
-  void place_state();
-  void initialise_parameters();
-  RestorePlaces restore_places() const;
-  void clear_caches();
-  Expected<std::shared_ptr<actors::Executor>> executor(const LocalActor& a);
-  ConductorSpec conductor_spec();
-
-  PortMemory memory(std::int32_t local_channel) const {
-    const LocalChannel& c = local.channels[local_channel];
-    const bool host = plan_channel(local_channel).kind == PlanChannel::Kind::snapshot;
-    return {(host ? arena : pool)->data() + c.offset, c.slot_bytes};
-  }
-  std::vector<PortMemory> memories(const std::vector<std::int32_t>& channels) const {
-    std::vector<PortMemory> out;
-    for (auto c : channels) out.push_back(memory(c));
-    return out;
-  }
-
-  kernels::View view(std::int32_t tensor) const {
-    const PlanTensor& t = plan.tensors[tensor];
-    kernels::View v;
-    v.dtype = t.dtype;
-    v.logical = t.shape;
-    v.extent = plan.extent(tensor, local.rank);
-    v.shape = v.extent.shape();
-    return v;
-  }
-
-  /// Of all places with the same part of a tensor, exactly one answers true.
-  bool first_replica(std::int32_t tensor) const {
-    const PlanTensor& t = plan.tensors[tensor];
-    const Mesh& mesh = plan.meshes[t.mesh];
-    const auto coord = mesh.coord(mesh.find(local.rank));
-    for (std::size_t a = 0; a < coord.size(); ++a)
-      if (t.sbp[a].is_broadcast() && coord[a] != 0) return false;
-    return true;
-  }
-
-  actors::ReportSink sink() {
-    // The conductor is wired later; a report is sent only while acts run.
-    return [this](std::uint16_t program, Report report) {
-      caf::anon_send(conductor, ActorReports{program, std::move(report)});
-    };
-  }
-
-  /// A gradient that leaves this place lane by lane: one copy, which the first microbatch of a lane begins.
-  std::vector<LaneAct> own_lane_acts() const {
-    std::vector<LaneAct> out;
-    const auto lanes = plan.lanes_for(0);
-    const auto total = plan.program_specs[0].microbatches;
-    for (auto m : plan.microbatches(0, local.stage, local.dp_index))
-      out.push_back({0, m != microbatches_of(lane_of(m, lanes, total), lanes, total).lo, {}});
-    return out;
-  }
-
-  std::unique_ptr<actors::Body> segment_body(const LocalActor& a);
-  std::unique_ptr<actors::Body> sum_body(const LocalActor& a);
-  std::unique_ptr<actors::Body> norm_body(const LocalActor& a);
-  std::unique_ptr<actors::Body> update_body(const LocalActor& a);
-  std::unique_ptr<actors::Body> digest_body(const LocalActor& a);
-  std::unique_ptr<actors::Body> snapshot_body(const LocalActor& a);
-  Expected<std::unique_ptr<actors::Body>> writer_body(const LocalActor& a);
-  Expected<std::unique_ptr<actors::Body>> user_body(const LocalActor& a);
-  std::shared_ptr<actors::Executor> communicator(const LocalActor& a);
-};
 
 namespace {
 
@@ -279,44 +179,6 @@ std::unique_ptr<actors::Body> Worker::Impl::digest_body(const LocalActor& a) {
   return std::make_unique<actors::DigestBody>(std::move(parts), memory(a.in[0]), sink());
 }
 
-std::unique_ptr<actors::Body> Worker::Impl::snapshot_body(const LocalActor& a) {
-  const PlanActor& pa = plan_actor(a);
-  std::vector<checkpoint::ShardEntry> entries;
-  SavedParts(plan).entries(local.rank, pa, entries);
-  std::vector<actors::SnapshotCopy> copies;
-  for (const auto& e : entries) {
-    const auto ref = std::find_if(pa.params.begin(), pa.params.end(), [&](const auto& r) { return plan.params[r.param].name == e.parameter; });
-    const PlanParam& p = plan.params[ref->param];
-    const bool moment = e.kind != checkpoint::TensorKind::parameter;
-    const Extent whole = plan.extent(!moment ? p.stored() : p.share >= 0 ? p.share : p.tensor, local.rank);
-    ASSERT(contiguous_in(e.extent, whole), e.parameter, e.extent, whole);   // rows of what lies here
-    std::int64_t from = offset_in(e.extent, whole) * size_of(e.dtype);
-    if (!moment) from += plan_channel(a.in[0]).offsets[ref->index];
-    else from += state_at[static_cast<std::size_t>(ref->param)] + (e.kind == checkpoint::TensorKind::second_moment ? whole.elements() * size_of(e.dtype) : 0);
-    copies.push_back({moment, from, e.offset, e.bytes()});
-  }
-  return std::make_unique<actors::SnapshotBody>(std::move(copies), memory(a.in[0]), pool->data(), memory(a.out[0]));
-}
-
-Expected<std::unique_ptr<actors::Body>> Worker::Impl::writer_body(const LocalActor& a) {
-  if (!env.storage || env.save.dir.empty()) return invalid("the plan takes checkpoints, and the job has no folder for them");
-  actors::WriterSpec spec;
-  spec.storage = env.storage;
-  spec.dir = env.save.dir;
-  spec.stamp = {env.save.job, env.save.generation, 0};
-  spec.rank = local.rank;
-  spec.in = memories(a.in);
-  spec.stall_ns = [stalls = stalls](std::int64_t step) { return stalls->stall_ns(step); };
-  const SavedParts saved(plan);
-  std::int64_t before = 0;
-  for (auto c : a.in) {
-    const auto end = saved.entries(local.rank, role().actors[plan_channel(c).writer], spec.entries);
-    spec.bytes.push_back(end - before);
-    before = end;
-  }
-  return std::unique_ptr<actors::Body>(std::make_unique<actors::WriterBody>(std::move(spec), sink()));
-}
-
 Expected<std::unique_ptr<actors::Body>> Worker::Impl::user_body(const LocalActor& a) {
   const PlanActor& pa = plan_actor(a);
   const PlanOp& op = pa.ops[0];
@@ -367,10 +229,7 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalAc
     case PlanActor::Kind::digest: body = digest_body(a); break;
     case PlanActor::Kind::sum: body = sum_body(a); break;
     case PlanActor::Kind::snapshot: body = snapshot_body(a); break;
-    case PlanActor::Kind::writer: {
-      TROUPE_ASSIGN(body, writer_body(a));
-      break;
-    }
+    case PlanActor::Kind::writer: body = writer_body(a); break;
     case PlanActor::Kind::user: {
       TROUPE_ASSIGN(body, user_body(a));
       break;
@@ -383,49 +242,6 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalAc
   if (pa.kind == PlanActor::Kind::snapshot) on_stream = std::make_shared<Copying>(std::move(on_stream), stalls);
   if (!pa.gathers()) return on_stream;
   return std::shared_ptr<actors::Executor>(std::make_shared<actors::UpdateThenGather>(std::move(on_stream), communicator(a)));
-}
-
-void Worker::Impl::place_state() {
-  state_at.assign(plan.params.size(), -1);
-  std::int64_t total = 0;
-  for (const auto& a : local.actors) {
-    if (plan_actor(a).kind != PlanActor::Kind::update) continue;
-    const auto offsets = state_offsets(plan, local.rank, plan_actor(a), total);
-    for (std::size_t i = 0; i < offsets.size(); ++i)
-      state_at[static_cast<std::size_t>(plan_actor(a).params[i].param)] = local.state_offset + offsets[i];
-  }
-}
-
-RestorePlaces Worker::Impl::restore_places() const {
-  RestorePlaces places{pool->data(), std::vector<std::int64_t>(plan.params.size(), -1), state_at};
-  for (const auto& a : local.actors) {
-    if (plan_actor(a).kind != PlanActor::Kind::update) continue;
-    const PlanChannel& c = plan_channel(a.out[0]);
-    for (std::size_t p = 0; p < plan.params.size(); ++p)
-      if (const auto it = std::find(c.tensors.begin(), c.tensors.end(), plan.params[p].stored()); it != c.tensors.end())
-        places.params[p] = local.channels[a.out[0]].offset + c.offsets[static_cast<std::size_t>(it - c.tensors.begin())];
-  }
-  return places;
-}
-
-void Worker::Impl::initialise_parameters() {
-  SerialParallel serial;
-  for (const auto& a : local.actors) {
-    if (plan_actor(a).kind != PlanActor::Kind::update) continue;
-    const PlanChannel& c = plan_channel(a.out[0]);
-    for (std::size_t i = 0; i < c.tensors.size(); ++i)
-      for (const auto& p : plan.params) {
-        if (p.stored() != c.tensors[i]) continue;
-        auto v = view(p.stored());
-        v.data = memory(a.out[0]).base + c.offsets[i];
-        if (p.init == Init::Kind::normal) kernels::init_normal(v, philox_key(plan.seed, p.name), p.init_value, serial);
-        else kernels::init_constant(v, p.init_value, serial);
-      }
-  }
-}
-
-void Worker::Impl::clear_caches() {
-  for (const auto& a : local.actors) std::fill_n(pool->data() + a.cache_offset, plan_actor(a).state_bytes, std::byte{0});
 }
 
 ConductorSpec Worker::Impl::conductor_spec() {
@@ -458,10 +274,17 @@ Status Worker::Impl::build() {
   place_state();
   if (env.restore.empty()) initialise_parameters();
   clear_caches();
+  TROUPE_TRY(make_shards());
   streams["compute"] = env.device->create_stream("compute", env.threads);
   streams["comm"] = env.device->create_stream("comm", 1);
   streams["host"] = env.device->create_stream("host", 1);
-  if (local.arena_bytes > 0) streams["snapshot"] = env.device->create_stream("snapshot", 1);
+  if (local.arena_bytes > 0) {
+    streams["snapshot"] = env.device->create_stream("snapshot", 1);
+    Task populate;   // else the first copies are as slow as the system gives memory, and updates wait for them
+    populate.name = "populate the arena";
+    populate.work = [this](Parallel&) { arena->populate(); };
+    streams["snapshot"]->submit(std::move(populate));
+  }
   if (local.arena_bytes > 0 || !env.restore.empty()) streams["disk"] = env.device->create_stream("disk", disk_threads);
   conductor = env.system->spawn<Conductor>(conductor_spec());
   for (const auto& a : local.actors) {

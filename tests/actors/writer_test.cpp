@@ -1,0 +1,130 @@
+// A place's shard of a checkpoint, written part by part.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "actors/writer.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/reader.h"
+#include "devices/parallel.h"
+#include "devices/sim/sim_storage.h"
+
+using namespace troupe;
+using namespace troupe::actors;
+
+namespace {
+
+/// Three parts: two tensors, none, one.
+struct Place {
+  SimStorage storage;
+  ShardSpec spec;
+  std::vector<Report> reports;
+  std::vector<std::vector<std::byte>> data;
+
+  Place() {
+    spec.storage = &storage;
+    spec.dir = "/ckpt";
+    spec.stamp = {0xfeed, 3, 0};
+    for (const char* name : {"a", "b", "c"}) {
+      const Extent whole{{{0, 5}, {0, 700}}};
+      spec.entries.push_back({name, checkpoint::TensorKind::parameter, DType::f32, {5, 700}, whole, 0});
+    }
+    const std::int64_t bytes = checkpoint::lay_out(spec.entries);
+    spec.parts = {spec.entries[2].offset, 0, bytes - spec.entries[2].offset};
+    for (const auto part : spec.parts) data.emplace_back(static_cast<std::size_t>(part));
+    for (std::size_t p = 0; p < data.size(); ++p)
+      for (std::size_t i = 0; i < data[p].size(); ++i) data[p][i] = static_cast<std::byte>(i * (p + 3) % 251);
+  }
+
+  std::unique_ptr<Shards> shards() {
+    return std::make_unique<Shards>(spec, [this](std::uint16_t program, Report r) {
+      CHECK(program == 7);
+      reports.push_back(std::move(r));
+    });
+  }
+
+  void write(Shards& shards, std::int64_t step, std::size_t part) {
+    ActContext c;
+    c.program = 7;
+    c.step = step;
+    SerialParallel serial;
+    shards.write(c, part, data[part].data(), serial);
+  }
+
+  /// What was reported is what lies there, and a manifest made of it is whole.
+  void check_saved(const Report& report, std::int64_t step) {
+    CHECK(report.kind == Report::Kind::shard);
+    CHECK(report.name == "");
+    CHECK(report.step == step);
+    auto record = checkpoint::decode_shard_record(report.bytes);
+    REQUIRE(record.ok());
+    checkpoint::Manifest head;
+    head.stamp = spec.stamp;
+    head.stamp.step = step;
+    auto manifest = checkpoint::merge(head, {*record});
+    REQUIRE(manifest.ok());
+    checkpoint::Catalog catalog(storage, spec.dir);
+    auto reader = checkpoint::Reader::open(storage, catalog.path(checkpoint::folder_name(step, 3)), *manifest);
+    REQUIRE(reader.ok());
+    SerialParallel serial;
+    CHECK(reader->verify(serial).empty());
+    std::vector<std::byte> read(static_cast<std::size_t>(spec.entries[2].bytes()));
+    REQUIRE(reader->read_part(*manifest->find("c", checkpoint::TensorKind::parameter), spec.entries[2].extent, read.data()).ok());
+    CHECK(std::equal(read.begin(), read.end(), data[2].begin()));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a shard is whole when its parts have come, in any order, and the last of them reports it once") {
+  std::vector<std::size_t> order{0, 1, 2};
+  do {
+    Place place;
+    const auto shards = place.shards();
+    for (const auto part : order) {
+      CHECK(place.reports.empty());
+      place.write(*shards, 4, part);
+    }
+    REQUIRE(place.reports.size() == 1);
+    place.check_saved(place.reports[0], 4);
+    place.storage.crash(1);   // it was synced
+    place.check_saved(place.reports[0], 4);
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST_CASE("parts of two versions may come in between each other") {
+  Place place;
+  const auto shards = place.shards();
+  for (const auto& [step, part] : std::vector<std::pair<std::int64_t, std::size_t>>{{1, 0}, {2, 0}, {1, 2}, {2, 1}, {1, 1}, {2, 2}}) place.write(*shards, step, part);
+  REQUIRE(place.reports.size() == 2);
+  place.check_saved(place.reports[0], 1);
+  place.check_saved(place.reports[1], 2);
+}
+
+TEST_CASE("a part that cannot be written makes one report that says why, and the next version is written") {
+  Place place;
+  const auto shards = place.shards();
+  place.write(*shards, 1, 0);
+  place.storage.set_read_only(true);
+  place.write(*shards, 1, 2);
+  place.storage.set_read_only(false);
+  place.write(*shards, 1, 1);
+  REQUIRE(place.reports.size() == 1);
+  CHECK(place.reports[0].name.find("Read-only") != std::string::npos);
+  CHECK(place.reports[0].bytes.empty());
+  for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 2, part);
+  REQUIRE(place.reports.size() == 2);
+  place.check_saved(place.reports[1], 2);
+}
+
+TEST_CASE("a file that is in the way is not of this shard, and stays") {
+  Place place;
+  const std::string path = "/ckpt/" + checkpoint::folder_name(1, 3) + "/" + checkpoint::shard_name(0);
+  REQUIRE(place.storage.make_dir("/ckpt/" + checkpoint::folder_name(1, 3)).ok());
+  REQUIRE(write_file(place.storage, path, std::vector<std::byte>(9)).ok());
+  const auto shards = place.shards();
+  for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 1, part);
+  REQUIRE(place.reports.size() == 1);
+  CHECK(place.reports[0].name.find("shard-00000") != std::string::npos);
+  CHECK(read_file(place.storage, path)->size() == 9);
+}
