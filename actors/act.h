@@ -59,6 +59,7 @@ struct Report {
     norm,                              ///< a parameter's gradient: [column, row lo, row hi, sum of squares] of tree nodes of its rows
     digest,                            ///< a parameter's bits; `name` is NAME|EXTENT
     shard,                             ///< a place's part of a checkpoint: see actors/writer.h
+    saving,                            ///< how far it is: [stall in seconds, bytes of parameters, of moments] so far
   };
   Kind kind = Kind::value;
   std::string name;

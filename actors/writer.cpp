@@ -1,5 +1,6 @@
 #include "actors/writer.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -48,11 +49,16 @@ void Shards::write(const ActContext& c, std::size_t part, const std::byte* data,
   auto [shard, well] = begin(c.step);
   const Status s = well ? attempt(spec_.attempts, [&, &shard = shard] { return write_part(shard, part, data, par); }) : Status{};
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (shard.failure.ok()) shard.failure = s;
-    if (--shard.left > 0) return;
+    if (--shard.left > 0) {
+      auto progress = count(c.step, shard, part);
+      lock.unlock();
+      if (progress) report_(c.program, *std::move(progress));
+      return;
+    }
   }
-  Report report{Report::Kind::shard, "", c.step, -1, {spec_.stall_ns ? static_cast<double>(spec_.stall_ns(c.step)) * 1e-9 : 0}, {}};
+  Report report{Report::Kind::shard, "", c.step, -1, {stall_s(c.step)}, {}};
   if (const auto record = finish(c.step, shard); record.ok()) report.bytes = checkpoint::encode(*record);
   else report.name = record.status().message();
   {
@@ -69,6 +75,7 @@ std::pair<Shards::UnderWay&, bool> Shards::begin(std::int64_t step) {
   if (is_new) {
     shard.left = spec_.parts.size();
     shard.sums.resize(spec_.entries.size());
+    if (spec_.clock) shard.told_ns = spec_.clock->now_ns();
     shard.failure = attempt(spec_.attempts, [&] { return create(step, shard); });
   }
   return {shard, shard.failure.ok()};
@@ -88,15 +95,12 @@ Status Shards::create(std::int64_t step, UnderWay& shard) const {
 }
 
 Status Shards::write_part(UnderWay& shard, std::size_t part, const std::byte* data, Parallel& par) const {
-  const std::int64_t begin = std::accumulate(spec_.parts.begin(), spec_.parts.begin() + static_cast<std::ptrdiff_t>(part), std::int64_t{0});
-  const std::int64_t end = begin + spec_.parts[part];
+  const auto [first, last] = entries_of(part);
+  const std::int64_t begin = first < last ? spec_.entries[first].offset : 0;
   std::vector<checkpoint::StoredRun> runs;
-  std::vector<std::size_t> entries;
-  for (std::size_t i = 0; i < spec_.entries.size(); ++i) {
+  for (std::size_t i = first; i < last; ++i) {
     const ShardEntry& e = spec_.entries[i];
-    if (e.offset < begin || e.offset >= end) continue;
     runs.push_back({0, e.offset, e.bytes()});
-    entries.push_back(i);
     shard.sums[i].resize(static_cast<std::size_t>((e.bytes() + checkpoint::block_bytes - 1) / checkpoint::block_bytes));
   }
   const auto transfers = checkpoint::cut_transfers(runs);
@@ -104,7 +108,7 @@ Status Shards::write_part(UnderWay& shard, std::size_t part, const std::byte* da
   Status failure;
   par.for_each(std::ssize(transfers), [&](std::int64_t i) {
     const checkpoint::Transfer& t = transfers[static_cast<std::size_t>(i)];
-    for (const auto& b : t.blocks) shard.sums[entries[b.run]][b.index] = checkpoint::checksum(data + (b.offset - begin), b.bytes);
+    for (const auto& b : t.blocks) shard.sums[first + b.run][b.index] = checkpoint::checksum(data + (b.offset - begin), b.bytes);
     {
       std::lock_guard lock(mutex);
       if (!failure.ok()) return;
@@ -114,6 +118,24 @@ Status Shards::write_part(UnderWay& shard, std::size_t part, const std::byte* da
     if (failure.ok()) failure = std::move(s);
   });
   return failure;
+}
+
+std::pair<std::size_t, std::size_t> Shards::entries_of(std::size_t part) const {
+  const std::int64_t begin = std::accumulate(spec_.parts.begin(), spec_.parts.begin() + static_cast<std::ptrdiff_t>(part), std::int64_t{0});
+  const auto at = [&](std::int64_t offset) {
+    const auto it = std::lower_bound(spec_.entries.begin(), spec_.entries.end(), offset, [](const ShardEntry& e, std::int64_t o) { return e.offset < o; });
+    return static_cast<std::size_t>(it - spec_.entries.begin());
+  };
+  return {at(begin), at(begin + spec_.parts[part])};
+}
+
+std::optional<Report> Shards::count(std::int64_t step, UnderWay& shard, std::size_t part) const {
+  const auto [first, last] = entries_of(part);
+  for (std::size_t i = first; i < last; ++i)
+    (spec_.entries[i].kind == checkpoint::TensorKind::parameter ? shard.parameter_bytes : shard.moment_bytes) += static_cast<double>(spec_.entries[i].bytes());
+  if (!spec_.clock || !shard.failure.ok() || spec_.clock->now_ns() - shard.told_ns < spec_.tell_ns) return {};
+  shard.told_ns = spec_.clock->now_ns();
+  return Report{Report::Kind::saving, "", step, -1, {stall_s(step), shard.parameter_bytes, shard.moment_bytes}, {}};
 }
 
 Expected<ShardRecord> Shards::finish(std::int64_t step, UnderWay& shard) const {

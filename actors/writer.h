@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "actors/act.h"
@@ -24,11 +25,14 @@ struct ShardSpec {
   std::vector<checkpoint::ShardEntry> entries;   ///< as lay_out placed them, part by part
   std::vector<std::int64_t> parts;     ///< bytes of each writer's part: they follow each other in the data section
   int attempts = 2;                    ///< of creating a file, and of writing a part
-  std::function<std::int64_t(std::int64_t step)> stall_ns;   ///< how long updates waited for the snapshots of a step
+  /// How long updates have waited for the snapshots of a step so far; may be empty.
+  std::function<std::int64_t(std::int64_t step)> stall_ns;
+  const Clock* clock = nullptr;        ///< null: nobody wants to hear of a shard before it is whole
+  std::int64_t tell_ns = 1'000'000'000;   ///< between two reports of how far one is
 };
 
 /// A place's shards under way, one for each version: the first writer that comes creates the file, the last one syncs it and
-/// reports one Report::Kind::shard, whose `bytes` are the encoded checkpoint::ShardRecord, or whose `name` says what went wrong, and
+/// reports one Report::Kind::shard (and those between a Report::Kind::saving now and then), whose `bytes` are the encoded checkpoint::ShardRecord, or whose `name` says what went wrong, and
 /// whose `values` are the stall in seconds. Thread-safe.
 class Shards {
  public:
@@ -42,12 +46,18 @@ class Shards {
     checkpoint::StoredFile record;
     std::vector<std::vector<checkpoint::Checksum>> sums;   // by entry
     std::size_t left = 0;              // parts
+    double parameter_bytes = 0, moment_bytes = 0;   // on disk, but for a sync
+    std::int64_t told_ns = 0;
     Status failure;                    // the first; nothing is written after it
   };
   /// The version's file; whether all has gone well so far.
   std::pair<UnderWay&, bool> begin(std::int64_t step);
   Status create(std::int64_t step, UnderWay& shard) const;
   Status write_part(UnderWay& shard, std::size_t part, const std::byte* data, Parallel& parallel) const;
+  /// One part more is written: what is to be said of that now, if anything is.
+  std::optional<Report> count(std::int64_t step, UnderWay& shard, std::size_t part) const;
+  std::pair<std::size_t, std::size_t> entries_of(std::size_t part) const;
+  double stall_s(std::int64_t step) const { return spec_.stall_ns ? static_cast<double>(spec_.stall_ns(step)) * 1e-9 : 0; }
   Expected<checkpoint::ShardRecord> finish(std::int64_t step, UnderWay& shard) const;
   std::string folder(std::int64_t step) const;
 

@@ -203,7 +203,7 @@ def memory(folder, rounds):
     del rounds
     never = json.loads((train(folder / "job", LM_10M, 20, *TINY) / "run.json").read_text())["workers"][0]
     out = folder / "job"
-    process = start(command(out, LM_10M, 600, "--checkpoint-every", 1, *TINY))
+    process = start(command(out, LM_10M, 1200, "--checkpoint-every", 1, *TINY))
     samples = []   # checkpoints so far, bytes of its own
     while process.poll() is None:
         now = resident(process.pid)
@@ -213,7 +213,7 @@ def memory(folder, rounds):
     finish(process)
     every = json.loads((out / "run.json").read_text())["workers"][0]
     at = lambda n: next(own for count, own in samples if count >= n)
-    print("\n| lm-10m, 1 worker | planned | of that the arena | peak | checkpoints |\n|---|---|---|---|---|")
+    print("\n| lm-10m, 1 worker | planned for the device | arena | peak | checkpoints |\n|---|---|---|---|---|")
     for name, worker, count in (("never saved", never, 0), ("every step", every, len(events(out)))):
         print(f"| {name} | {worker['planned_bytes'] / MB:.1f} MB | {worker['arena_bytes'] / MB:.1f} MB | {worker['peak_bytes'] / MB:.1f} MB | {count} |")
     print(f"\nPeak of the one less peak of the other: {(every['peak_bytes'] - never['peak_bytes']) / MB:.1f} MB, arena {every['arena_bytes'] / MB:.1f} MB.")

@@ -84,6 +84,7 @@ class Job {
     s.snapshot = [this](std::int64_t version) { return checkpoints_ && checkpoints_->wants(version); };
     s.on_skipped = [this](std::int64_t version) { checkpoints_->skipped(version); };
     s.on_shards = [this](std::int64_t version, const std::vector<Report>& reports) { checkpoints_->shards(version, reports); };
+    s.on_saving = [this](std::int64_t version, Rank place, const Report& report) { checkpoints_->saving(version, place, report); };
     return s;
   }
 

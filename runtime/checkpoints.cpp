@@ -6,6 +6,9 @@ namespace troupe::runtime {
 
 namespace {
 
+/// Between two events of one save that is under way.
+constexpr std::int64_t tell_ns = 900'000'000;
+
 /// Places that write a shard of every checkpoint.
 std::int64_t count_writers(const Plan& plan) {
   std::int64_t n = 0;
@@ -48,6 +51,27 @@ void Checkpoints::skipped(std::int64_t version) {
   CheckpointEvent event;
   event.kind = CheckpointEvent::Kind::skipped;
   event.step = version;
+  options_.on_event(event);
+}
+
+void Checkpoints::saving(std::int64_t version, Rank place, const Report& report) {
+  const auto it = under_way_.find(version);
+  if (it == under_way_.end() || report.values.size() != 3) return;
+  UnderWay& u = it->second;
+  u.stall_s = std::max(u.stall_s, report.values[0]);
+  u.bytes[place] = {report.values[1], report.values[2]};
+  const auto now_ns = clock_.now_ns();
+  if (!options_.on_event || now_ns - std::max(u.begin_ns, u.told_ns) < tell_ns) return;
+  u.told_ns = now_ns;
+  CheckpointEvent event;
+  event.kind = CheckpointEvent::Kind::saving;
+  event.step = version;
+  for (const auto& [rank, bytes] : u.bytes) {
+    event.parameter_bytes += static_cast<std::int64_t>(bytes.first);
+    event.moment_bytes += static_cast<std::int64_t>(bytes.second);
+  }
+  event.stall_s = u.stall_s;
+  event.save_s = static_cast<double>(now_ns - u.begin_ns) * 1e-9;
   options_.on_event(event);
 }
 

@@ -16,15 +16,16 @@ namespace troupe::runtime {
 /// What happened to a checkpoint, for people and metrics.
 struct CheckpointEvent {
   enum class Kind : std::uint8_t {
+    saving,                            ///< it is under way: bytes that are written, stall so far; about once a second
     committed,                         ///< it is on disk
     failed,                            ///< it could not be written: `status` says where and why
     skipped                            ///< there was no room for it in the arenas: the disk does not keep up
   };
   Kind kind = Kind::committed;
   std::int64_t step = 0;
-  std::int64_t parameter_bytes = 0, moment_bytes = 0;   ///< committed
+  std::int64_t parameter_bytes = 0, moment_bytes = 0;   ///< saving, committed
   double stall_s = 0;                  ///< most that an update of any place waited for its copy
-  double save_s = 0;                   ///< from the decision until all of it was on disk
+  double save_s = 0;                   ///< from the decision until all of it was on disk, or until now
   Status status;                       ///< failed; committed: why older ones could not be removed, if so
   int failures = 0;                    ///< failed: in a row
 };
@@ -53,6 +54,8 @@ class Checkpoints {
   CheckpointTarget target() const { return target_; }
   bool wants(std::int64_t version);
   void skipped(std::int64_t version);
+  /// How far a place is with its shard (SessionOptions::on_saving).
+  void saving(std::int64_t version, Rank place, const Report& report);
   /// What all places say of a version's shards (SessionOptions::on_shards).
   void shards(std::int64_t version, const std::vector<Report>& reports);
   /// Tells what has happened since the last call. Error: saving has failed too often in a row.
@@ -68,8 +71,9 @@ class Checkpoints {
   Stream& stream_;
   const Clock& clock_;
   struct UnderWay {
-    std::int64_t begin_ns = 0;
+    std::int64_t begin_ns = 0, told_ns = 0;
     double stall_s = 0;
+    std::map<Rank, std::pair<double, double>> bytes;   // of parameters and of moments, so far
   };
   std::map<std::int64_t, UnderWay> under_way_;   // by version
   CheckpointTarget target_;

@@ -17,7 +17,7 @@ caf::behavior Conductor::make_behavior() {
       [this](const SessionSays& m) { session_says(m.message); },
       [this](const actors::Ack& m) { spec_.channels.at(m.port).port.ack(m.slot, deliver()); },
       [this](ActorReports& m) {
-        if (spec_.fed[m.program]) spec_.send(EarlyReport{m.program, std::move(m.report)});
+        if (spec_.fed[m.program] || m.report.kind == Report::Kind::saving) spec_.send(EarlyReport{m.program, std::move(m.report)});
         else reports_[{m.program, m.report.step}].push_back(std::move(m.report));
       },
       [this](const actors::StepClosed& m) { closed(m); },

@@ -137,6 +137,10 @@ Status Session::report(Rank from, const EarlyReport& m) {
   if (it == open_.end())
     return Status(Code::internal, "worker " + std::to_string(from) + " reports '" + m.report.name + "' of step " +
                                       std::to_string(m.report.step) + ", which is not open");
+  if (m.report.kind == Report::Kind::saving) {
+    if (options_.on_saving) options_.on_saving(m.report.step, from, m.report);
+    return {};
+  }
   it->second.places[from].reports.push_back(m.report);
   for_each_feed(m.program, [&](const PlanChannel& c, std::int32_t stage) {
     if (c.after != m.report.name) return;

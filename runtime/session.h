@@ -45,6 +45,8 @@ struct SessionOptions {
   std::function<void(std::int64_t version)> on_skipped;
   /// All places have written what they have of a version, or failed to: their Report::Kind::shard, by rank.
   std::function<void(std::int64_t version, const std::vector<Report>&)> on_shards;
+  /// How far a place is with that: a Report::Kind::saving.
+  std::function<void(std::int64_t version, Rank place, const Report&)> on_saving;
   /// A program other than training has closed: its reports, ordered by (name, microbatch).
   std::function<void(const std::string& program, std::int64_t step, const std::vector<Report>&)> on_closed;
   /// The payload of microbatch m of a feed; `last` is the report of microbatch m - 1 that the feed waits for

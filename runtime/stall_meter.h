@@ -24,14 +24,13 @@ class StallMeter {
     committed_ = {version, now_ns};
   }
   /// From the commit to the end of the last copy, if that came later: the most that an update waited. All copies of the
-  /// version are over; asked once. A commit that is still to come finds them over.
+  /// version are over. A commit that is still to come finds them over.
   std::int64_t stall_ns(std::int64_t version) {
     std::lock_guard lock(mutex_);
     const auto it = copied_.find(version);
     if (it == copied_.end()) return 0;
-    const std::int64_t end = it->second;
-    copied_.erase(copied_.begin(), std::next(it));
-    return committed_.first == version ? std::max<std::int64_t>(0, end - committed_.second) : 0;
+    copied_.erase(copied_.begin(), it);   // nobody asks for an older one any more
+    return committed_.first == version ? std::max<std::int64_t>(0, it->second - committed_.second) : 0;
   }
 
  private:

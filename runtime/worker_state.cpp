@@ -88,6 +88,7 @@ Status Worker::Impl::make_shards() {
   spec.dir = env.save.dir;
   spec.stamp = {env.save.job, env.save.generation, 0};
   spec.rank = local.rank;
+  spec.clock = env.clock;
   spec.stall_ns = [stalls = stalls](std::int64_t step) { return stalls->stall_ns(step); };
   shards = std::make_shared<actors::Shards>(std::move(spec), sink());
   return {};

@@ -9,6 +9,7 @@
 #include "apps/report/files.h"
 #include "apps/report/trace_json.h"
 #include "runtime/plan_text.h"
+#include "runtime/text_table.h"
 
 namespace troupe::lm {
 
@@ -106,7 +107,13 @@ void Results::checkpoint(const CheckpointEvent& e) {
   m.stall_ms = e.stall_s * 1e3;
   m.save_ms = e.save_s * 1e3;
   m.generation = generation_;
+  if (e.kind != Kind::skipped)
+    progress_.beside(e.kind != Kind::saving ? "" : "saving " + std::to_string(e.step) + ": " + human_bytes(e.parameter_bytes) + " of parameters, " +
+                                                     human_bytes(e.moment_bytes) + " of moments, stall " + human_seconds(e.stall_s));
   switch (e.kind) {
+    case Kind::saving:
+      m.what = "saving";
+      break;
     case Kind::committed:
       m.what = "saved";
       saved_step_ = e.step;

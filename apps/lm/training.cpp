@@ -97,12 +97,18 @@ Status Training::begin_at_point() {
 }
 
 Status Training::check_folder() const {
+  if (p_.config.checkpoint.every == 0) return {};
   const bool begins = !point_ || is_weights_only(point_->manifest);
-  if (p_.config.checkpoint.every == 0 || !begins) return {};
-  TROUPE_ASSIGN(const auto entries, checkpoint::Catalog(storage_, checkpoint_dir(a_)).entries());
-  for (const auto& e : entries)
-    if (e.committed && !(point_ && e.step == 0))   // an import may lie there
-      return invalid("'" + checkpoint_dir(a_) + "' has checkpoints of an earlier run: go on with --resume, choose another --out or --checkpoint-dir, or remove them");
+  const checkpoint::Catalog catalog(storage_, checkpoint_dir(a_));
+  const std::string elsewhere = "choose another --out or --checkpoint-dir, or remove them";
+  TROUPE_ASSIGN(const auto entries, catalog.entries());
+  for (const auto& e : entries) {
+    if (!e.committed || (point_ && e.step == 0)) continue;   // an import may lie there
+    if (begins) return invalid("'" + catalog.dir() + "' has checkpoints of an earlier run: go on with --resume, " + elsewhere);
+    const auto manifest = catalog.manifest(e.folder);   // one that is damaged is nobody's
+    if (manifest.ok() && manifest->stamp.job != point_->manifest.stamp.job)
+      return invalid("'" + catalog.path(e.folder) + "' is of another run than '" + point_->folder + "', from which this one goes on, and would be pruned: " + elsewhere);
+  }
   return {};
 }
 

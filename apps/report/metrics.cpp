@@ -53,7 +53,7 @@ std::string to_json_line(const EvalMetrics& m) {
 std::string to_json_line(const CheckpointMetrics& m) {
   // The message is free text: the library knows how to quote it.
   const auto why = m.why.empty() ? "" : ", \"why\": " + nlohmann::json(m.why).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  const auto saved = m.what != "saved" ? "" : fmt::format(", \"parameter_bytes\": {}, \"moment_bytes\": {}, \"stall_ms\": {}, \"save_ms\": {}",
+  const auto saved = m.what != "saved" && m.what != "saving" ? "" : fmt::format(", \"parameter_bytes\": {}, \"moment_bytes\": {}, \"stall_ms\": {}, \"save_ms\": {}",
                                                          m.parameter_bytes, m.moment_bytes, number(m.stall_ms, 6), number(m.save_ms, 6));
   return fmt::format("{{\"step\": {}, \"checkpoint\": \"{}\"{}{}, \"generation\": {}}}\n", m.step, m.what, saved, why, m.generation);
 }

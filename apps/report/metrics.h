@@ -37,10 +37,10 @@ struct EvalMetrics {
 /// What became of a checkpoint.
 struct CheckpointMetrics {
   std::int64_t step = 0;        ///< steps done
-  std::string what;             ///< "saved", "failed" or "skipped" (no room in the arena: the disk does not keep up)
-  std::int64_t parameter_bytes = 0, moment_bytes = 0;   ///< saved
-  double stall_ms = 0;          ///< saved: most that an update waited for its copy, at any worker
-  double save_ms = 0;           ///< saved: from the decision until all of it was on disk
+  std::string what;             ///< "saved", "saving" (about once a second, where it takes longer), "failed" or "skipped" (no room in the arena: the disk does not keep up)
+  std::int64_t parameter_bytes = 0, moment_bytes = 0;   ///< saved, saving: on disk
+  double stall_ms = 0;          ///< saved, saving: most that an update waited for its copy, at any worker
+  double save_ms = 0;           ///< saved, saving: from the decision until all of it was on disk, or until now
   std::string why;              ///< failed
   std::int64_t generation = 0;
 };

@@ -47,11 +47,18 @@ void Progress::step(std::int64_t step, double loss, double tokens_per_s) {
   shown_ns_ = now_ns;
   shown_twentieth_ = twentieth;
 
-  const auto text = line(step, loss, tokens_per_s);
-  if (!options_.terminal) {
-    print_plain(text);
-    return;
-  }
+  step_ = line(step, loss, tokens_per_s);
+  if (options_.terminal) draw();
+  else print_plain(step_ + beside_);
+}
+
+void Progress::beside(std::string text) {
+  beside_ = text.empty() ? "" : "  " + std::move(text);
+  if (drawn_width_ > 0) draw();
+}
+
+void Progress::draw() {
+  const std::string text = step_ + beside_;
   // Blanks wipe the rest of a longer line before; no escape codes, so any terminal will do.
   fmt::print(options_.out, "\r{:<{}}", text, drawn_width_);
   std::fflush(options_.out);

@@ -34,6 +34,8 @@ class Progress {
   /// plain_line_ms, but one at each 5% of the way.
   void step(std::int64_t step, double loss, double tokens_per_s);
   void evaluated(std::int64_t step, double eval_loss);
+  /// What else is under way, at the end of the line; empty: nothing.
+  void beside(std::string text);
   /// A line of its own (an incident, a warning) that does not tear the progress line.
   void note(std::string_view text);
   /// Leaves the cursor on a fresh line. Called by the destructor.
@@ -41,6 +43,7 @@ class Progress {
 
  private:
   std::string line(std::int64_t step, double loss, double tokens_per_s) const;
+  void draw();
   void print_plain(std::string_view text);
 
   const Clock& clock_;
@@ -49,7 +52,7 @@ class Progress {
   std::int64_t shown_ns_ = 0;
   std::int64_t shown_twentieth_ = -1;
   std::size_t drawn_width_ = 0;  ///< of the line that stands on the terminal; 0: none
-  std::string drawn_;
+  std::string drawn_, step_, beside_;
   double eval_loss_ = 0;
   bool has_eval_ = false;
 };

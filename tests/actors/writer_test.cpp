@@ -117,6 +117,27 @@ TEST_CASE("a part that cannot be written makes one report that says why, and the
   place.check_saved(place.reports[1], 2);
 }
 
+TEST_CASE("a shard that takes long says how far it is: stall, bytes of parameters and of moments that are written") {
+  ManualClock clock;
+  Place place;
+  place.spec.entries[1].kind = checkpoint::TensorKind::first_moment;
+  place.spec.clock = &clock;
+  place.spec.stall_ns = [](std::int64_t step) { return step * 1'000'000; };
+  const auto shards = place.shards();
+  place.write(*shards, 4, 1);   // creates it
+  CHECK(place.reports.empty());
+  clock.advance_to(2'000'000'000);
+  place.write(*shards, 4, 0);
+  REQUIRE(place.reports.size() == 1);
+  CHECK(place.reports[0].kind == Report::Kind::saving);
+  CHECK(place.reports[0].step == 4);
+  CHECK(place.reports[0].values == std::vector<double>{4e-3, 14000, 14000});
+  place.write(*shards, 4, 2);
+  REQUIRE(place.reports.size() == 2);
+  CHECK(place.reports[1].kind == Report::Kind::shard);
+  CHECK(place.reports[1].values == std::vector<double>{4e-3});
+}
+
 TEST_CASE("a file that is in the way is not of this shard, and stays") {
   Place place;
   const std::string path = "/ckpt/" + checkpoint::folder_name(1, 3) + "/" + checkpoint::shard_name(0);

@@ -64,6 +64,31 @@ TEST_CASE("a note stands on a line of its own and the progress line comes back b
   CHECK(text.find("\nstep 2/5", note) != std::string::npos);
 }
 
+TEST_CASE("what is under way beside the steps stands at the end of the line until it is over") {
+  for (const bool terminal : {false, true}) {
+    test::TempDir dir;
+    std::FILE* out = std::fopen((dir / "out").c_str(), "wb");
+    ManualClock clock;
+    {
+      Progress progress(clock, {.out = out, .terminal = terminal, .end_step = 3});
+      progress.beside("saving 0");   // nothing is drawn yet
+      for (std::int64_t s = 0; s < 3; ++s) {
+        clock.advance_to((s + 1) * 3'000'000'000);
+        progress.step(s, 5.0, 100);
+        if (s == 0) progress.beside("saving 1: 3 MiB");
+        if (s == 1) progress.beside("");
+      }
+    }
+    std::fclose(out);
+    const auto text = test::read_text(dir / "out");
+    CAPTURE(text);
+    CHECK(text.find("saving 0") < text.find("step 2/3"));
+    CHECK(text.find("ETA 3 s  saving 1: 3 MiB") != std::string::npos);   // of step 2
+    CHECK(text.find("saving", text.find("step 3/3")) == std::string::npos);
+    CHECK((text.find("ETA 6 s  saving 1: 3 MiB") != std::string::npos) == terminal);   // drawn again at once
+  }
+}
+
 TEST_CASE("durations and counts read well") {
   CHECK(duration_text(0) == "0 s");
   CHECK(duration_text(59.4) == "59 s");

@@ -39,8 +39,9 @@ TEST_CASE("a run's checkpoint is exported, imported, exported again with the sam
 
   const std::string text = write_text(dir / "text.txt", std::string(3000, 'a') + std::string(3000, 'b'));
   const auto resumed = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words{"train", "--resume", dir / "imported", "--data", text, "--out", dir / "on", "--steps", "12", "--quiet"};
+    std::vector<std::string> words{"train", "--data", text, "--out", dir / "on", "--steps", "12", "--quiet"};
     words.insert(words.end(), more.begin(), more.end());
+    if (std::find(more.begin(), more.end(), "--resume") == more.end()) words.insert(words.end(), {"--resume", dir / "imported"});
     return run(troupe_command(words));
   };
   check_success(resumed({"--mesh", "pp=2", "--set", "schedule.batch=4", "--set", "model.seq=16", "--set", "run.seed=3", "--set", "schedule.lr=1e-2",
@@ -52,6 +53,7 @@ TEST_CASE("a run's checkpoint is exported, imported, exported again with the sam
   check_one_line(resumed({"--set", "model.seq=64"}), exit_usage, {"'model.seq' was 32 and is 64", "no position beyond"});
 
   check_one_line(resumed({"--checkpoint-every", "12"}), exit_output, {"has checkpoints of an earlier run"});
+  check_one_line(resumed({"--resume", dir / "run/checkpoints", "--checkpoint-every", "12"}), exit_output, {"is of another run than '" + (dir / "run/checkpoints"), "would be pruned"});
 
   // What was trained from it is a run like any other.
   check_success(exported(dir / "on/checkpoints", dir / "hf3"));

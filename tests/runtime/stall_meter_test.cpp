@@ -17,5 +17,6 @@ TEST_CASE("a stall is what a copy takes beyond the commit that overwrites it, an
   meter.committed(7, 310);
   meter.copied(7, 345);
   CHECK(meter.stall_ns(7) == 35);
+  CHECK(meter.stall_ns(7) == 35);     // may be asked while it is written, too
   CHECK(meter.stall_ns(8) == 0);      // never copied
 }
