@@ -28,12 +28,13 @@ std::vector<StoredTensor> tensors_of(const std::vector<ShardEntry>& entries, std
   return out;
 }
 
-/// Until it works, or has failed so often.
+/// Until it works or has failed so often; a full disk is not asked again at once. Answers what was wrong at first.
 template <class Call>
 Status attempt(int times, Call call) {
-  Status s = call();
-  for (int i = 1; !s.ok() && i < times; ++i) s = call();
-  return s;
+  const Status first = call();
+  for (int i = 1; !first.ok() && first.code() != Code::exhausted && i < times; ++i)
+    if (call().ok()) return {};
+  return first;
 }
 
 }  // namespace
@@ -46,18 +47,14 @@ Status WriterBody::run(const ActContext& c, Parallel& par) {
 std::string Shards::folder(std::int64_t step) const { return spec_.dir + "/" + checkpoint::folder_name(step, spec_.stamp.generation); }
 
 void Shards::write(const ActContext& c, std::size_t part, const std::byte* data, Parallel& par) {
-  auto [shard, well] = begin(c.step);
-  const Status s = well ? attempt(spec_.attempts, [&, &shard = shard] { return write_part(shard, part, data, par); }) : Status{};
+  auto [shard, well] = join(c.step);
+  const Status s = well ? write_part(c, shard, part, data, par) : Status{};
   {
-    std::unique_lock lock(mutex_);
+    std::lock_guard lock(mutex_);
     if (shard.failure.ok()) shard.failure = s;
-    if (--shard.left > 0) {
-      auto progress = count(c.step, shard, part);
-      lock.unlock();
-      if (progress) report_(c.program, *std::move(progress));
-      return;
-    }
+    if (--shard.left > 0) return;
   }
+  tell(c, shard, 0, 0, true);
   Report report{Report::Kind::shard, "", c.step, -1, {stall_s(c.step)}, {}};
   if (const auto record = finish(c.step, shard); record.ok()) report.bytes = checkpoint::encode(*record);
   else report.name = record.status().message();
@@ -68,7 +65,7 @@ void Shards::write(const ActContext& c, std::size_t part, const std::byte* data,
   report_(c.program, std::move(report));
 }
 
-std::pair<Shards::UnderWay&, bool> Shards::begin(std::int64_t step) {
+std::pair<Shards::UnderWay&, bool> Shards::join(std::int64_t step) {
   std::lock_guard lock(mutex_);
   const auto [at, is_new] = under_way_.try_emplace(step);
   UnderWay& shard = at->second;
@@ -94,7 +91,7 @@ Status Shards::create(std::int64_t step, UnderWay& shard) const {
   return shard.file->write_at(0, header.data(), header_bytes);
 }
 
-Status Shards::write_part(UnderWay& shard, std::size_t part, const std::byte* data, Parallel& par) const {
+Status Shards::write_part(const ActContext& c, UnderWay& shard, std::size_t part, const std::byte* data, Parallel& par) {
   const auto [first, last] = entries_of(part);
   const std::int64_t begin = first < last ? spec_.entries[first].offset : 0;
   std::vector<checkpoint::StoredRun> runs;
@@ -113,9 +110,14 @@ Status Shards::write_part(UnderWay& shard, std::size_t part, const std::byte* da
       std::lock_guard lock(mutex);
       if (!failure.ok()) return;
     }
-    Status s = shard.file->write_at(shard.record.data_offset + t.offset, data + (t.offset - begin), t.bytes);
+    const Status s = attempt(spec_.attempts, [&] { return shard.file->write_at(shard.record.data_offset + t.offset, data + (t.offset - begin), t.bytes); });
+    if (s.ok()) {
+      double bytes[2] = {};   // of moments, of parameters
+      for (const auto& b : t.blocks) bytes[spec_.entries[first + b.run].kind == checkpoint::TensorKind::parameter] += static_cast<double>(b.bytes);
+      return tell(c, shard, bytes[1], bytes[0], false);
+    }
     std::lock_guard lock(mutex);
-    if (failure.ok()) failure = std::move(s);
+    if (failure.ok()) failure = s;
   });
   return failure;
 }
@@ -129,13 +131,18 @@ std::pair<std::size_t, std::size_t> Shards::entries_of(std::size_t part) const {
   return {at(begin), at(begin + spec_.parts[part])};
 }
 
-std::optional<Report> Shards::count(std::int64_t step, UnderWay& shard, std::size_t part) const {
-  const auto [first, last] = entries_of(part);
-  for (std::size_t i = first; i < last; ++i)
-    (spec_.entries[i].kind == checkpoint::TensorKind::parameter ? shard.parameter_bytes : shard.moment_bytes) += static_cast<double>(spec_.entries[i].bytes());
-  if (!spec_.clock || !shard.failure.ok() || spec_.clock->now_ns() - shard.told_ns < spec_.tell_ns) return {};
-  shard.told_ns = spec_.clock->now_ns();
-  return Report{Report::Kind::saving, "", step, -1, {stall_s(step), shard.parameter_bytes, shard.moment_bytes}, {}};
+void Shards::tell(const ActContext& c, UnderWay& shard, double parameter_bytes, double moment_bytes, bool now) {
+  if (!spec_.clock) return;
+  std::unique_lock lock(mutex_);
+  shard.parameter_bytes += parameter_bytes;
+  shard.moment_bytes += moment_bytes;
+  const auto now_ns = spec_.clock->now_ns();
+  if (!shard.failure.ok() || (!now && now_ns - shard.told_ns < spec_.tell_ns)) return;
+  shard.told_ns = now_ns;
+  Report report{Report::Kind::saving, "", c.step, -1, {0, shard.parameter_bytes, shard.moment_bytes}, {}};
+  lock.unlock();
+  report.values[0] = stall_s(c.step);
+  report_(c.program, std::move(report));
 }
 
 Expected<ShardRecord> Shards::finish(std::int64_t step, UnderWay& shard) const {

@@ -9,7 +9,6 @@
 #include <functional>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "actors/act.h"
@@ -24,7 +23,7 @@ struct ShardSpec {
   std::int32_t rank = 0;
   std::vector<checkpoint::ShardEntry> entries;   ///< as lay_out placed them, part by part
   std::vector<std::int64_t> parts;     ///< bytes of each writer's part: they follow each other in the data section
-  int attempts = 2;                    ///< of creating a file, and of writing a part
+  int attempts = 2;                    ///< of creating a file, and of each write
   /// How long updates have waited for the snapshots of a step so far; may be empty.
   std::function<std::int64_t(std::int64_t step)> stall_ns;
   const Clock* clock = nullptr;        ///< null: nobody wants to hear of a shard before it is whole
@@ -32,11 +31,15 @@ struct ShardSpec {
 };
 
 /// A place's shards under way, one for each version: the first writer that comes creates the file, the last one syncs it and
-/// reports one Report::Kind::shard (and those between a Report::Kind::saving now and then), whose `bytes` are the encoded checkpoint::ShardRecord, or whose `name` says what went wrong, and
-/// whose `values` are the stall in seconds. Thread-safe.
+/// reports. Thread-safe. Reports:
+///   Report::Kind::shard    once for each version. `bytes`: the encoded checkpoint::ShardRecord; or `name`: what went wrong.
+///                          `values`: [stall in seconds].
+///   Report::Kind::saving   about every `tell_ns` while writes end, and when all are written. `values`: [stall in seconds so far,
+///                          bytes of parameters, of moments that are written].
 class Shards {
  public:
   Shards(ShardSpec spec, ReportSink report) : spec_(std::move(spec)), report_(std::move(report)) {}
+  std::int64_t part_bytes(std::size_t part) const { return spec_.parts[part]; }
   /// Writes and sums up one part of a version. `data`: as it lies in the file.
   void write(const ActContext& context, std::size_t part, const std::byte* data, Parallel& parallel);
 
@@ -51,11 +54,11 @@ class Shards {
     Status failure;                    // the first; nothing is written after it
   };
   /// The version's file; whether all has gone well so far.
-  std::pair<UnderWay&, bool> begin(std::int64_t step);
+  std::pair<UnderWay&, bool> join(std::int64_t step);
   Status create(std::int64_t step, UnderWay& shard) const;
-  Status write_part(UnderWay& shard, std::size_t part, const std::byte* data, Parallel& parallel) const;
-  /// One part more is written: what is to be said of that now, if anything is.
-  std::optional<Report> count(std::int64_t step, UnderWay& shard, std::size_t part) const;
+  Status write_part(const ActContext& context, UnderWay& shard, std::size_t part, const std::byte* data, Parallel& parallel);
+  /// So many bytes more are written.
+  void tell(const ActContext& context, UnderWay& shard, double parameter_bytes, double moment_bytes, bool now);
   std::pair<std::size_t, std::size_t> entries_of(std::size_t part) const;
   double stall_s(std::int64_t step) const { return spec_.stall_ns ? static_cast<double>(spec_.stall_ns(step)) * 1e-9 : 0; }
   Expected<checkpoint::ShardRecord> finish(std::int64_t step, UnderWay& shard) const;

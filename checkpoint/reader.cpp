@@ -5,6 +5,7 @@
 
 #include "checkpoint/shard.h"
 #include "checkpoint/transfers.h"
+#include "devices/base/check.h"
 #include "devices/host_memory.h"
 #include "devices/parallel.h"
 
@@ -38,14 +39,16 @@ constexpr std::int64_t verify_bytes = std::int64_t{64} << 20;
 
 }  // namespace
 
-Expected<Reader> Reader::open(Storage& storage, const std::string& folder, Manifest manifest, Access access) {
+Expected<Reader> Reader::open(Storage& storage, const std::string& folder, Manifest manifest, const std::set<std::int32_t>& files) {
   Reader reader;
-  for (const auto& f : manifest.files) {
-    const std::string path = folder + "/" + f.name;
-    auto file = storage.open(path, access);
+  reader.files_.resize(manifest.files.size());
+  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
+    if (!files.empty() && !files.count(static_cast<std::int32_t>(i))) continue;
+    const std::string path = folder + "/" + manifest.files[i].name;
+    auto file = storage.open(path, Access::direct);
     if (!file.ok()) return damaged(file.status().message());
-    TROUPE_TRY(check_shard(**file, f).in("'" + path + "'"));
-    reader.files_.push_back(*std::move(file));
+    TROUPE_TRY(check_shard(**file, manifest.files[i]).in("'" + path + "'"));
+    reader.files_[i] = *std::move(file);
   }
   reader.folder_ = folder;
   reader.manifest_ = std::move(manifest);
@@ -66,6 +69,7 @@ std::int64_t place(std::vector<Wanted>& wanted) {
 
 Status Reader::fetch(std::int32_t file, std::int64_t offset, std::int64_t bytes, std::byte* into) const {
   const auto f = static_cast<std::size_t>(file);
+  REQUIRE(files_[f], folder_, manifest_.files[f].name);   // it was opened for others
   return files_[f]->read_at(offset, into, std::min(bytes, manifest_.files[f].bytes - offset));   // the last padding may be absent
 }
 

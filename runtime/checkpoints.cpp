@@ -6,7 +6,7 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Between two events of one save that is under way.
+/// Between two events of one save that is under way. Below what its places wait (ShardSpec::tell_ns): of one place every word counts.
 constexpr std::int64_t tell_ns = 900'000'000;
 
 /// Places that write a shard of every checkpoint.

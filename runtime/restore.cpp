@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "checkpoint/catalog.h"
@@ -20,7 +21,8 @@ using checkpoint::StoredTensor;
 using checkpoint::TensorKind;
 using checkpoint::Wanted;
 
-/// Bytes that are read at once, where no tensor has more; and batches under way: one is read while others' parts travel.
+/// Bytes that are read at once, or that arrive, where no tensor has more; and batches under way: one is read while others'
+/// parts travel.
 constexpr std::int64_t batch_bytes = std::int64_t{32} << 20;
 constexpr std::size_t window = 3;
 /// Above the channels of any plan: a message of restoring meets no other.
@@ -61,7 +63,7 @@ class ReadPlan {
       if (it == params.end()) return invalid("the checkpoint has parameter '" + t.parameter + "', which this model does not have");
       if (t.kind != TensorKind::parameter && !trained.count(static_cast<std::int32_t>(it->second))) continue;
       TROUPE_ASSIGN(Source source, source_of(t, it->second, first_channel + static_cast<std::uint32_t>(i)));
-      const std::int64_t bytes = source.bytes();
+      const std::int64_t bytes = source.bytes(rank_);
       if (!sources.empty() && bytes_ + bytes > batch_bytes) TROUPE_TRY(end_batch(sources, out));
       bytes_ += bytes;
       sources.push_back(std::move(source));
@@ -88,10 +90,12 @@ class ReadPlan {
     Layout layout;
     std::vector<Rank> readers;         ///< of each extent
     std::vector<const StoredExtent*> mine;
-    std::int64_t bytes() const {
-      std::int64_t bytes = 0;
-      for (const auto* e : mine) bytes += aligned(e->extent.elements() * size_of(tensor->dtype), storage_alignment);
-      return bytes;
+    /// That are read here, or that arrive here, whichever are more.
+    std::int64_t bytes(Rank rank) const {
+      std::int64_t read = 0;
+      for (const auto* e : mine) read += aligned(e->extent.elements() * size_of(tensor->dtype), storage_alignment);
+      const auto position = layout.mesh.find(rank);
+      return std::max(read, position < 0 ? 0 : layout.extent_at(position).elements() * size_of(tensor->dtype));
     }
   };
 
@@ -171,11 +175,19 @@ class ReadPlan {
 /// One place's restoring under way; lives as long as one of its callbacks.
 class Restoring : public std::enable_shared_from_this<Restoring> {
  public:
-  Restoring(checkpoint::Reader reader, RestorePlaces places, const RestoreEnv& env, std::function<void(Expected<std::int64_t>)> done)
-      : reader_(std::move(reader)), places_(std::move(places)), env_(env), done_(std::move(done)) {}
+  Restoring(RestorePlaces places, const RestoreEnv& env, std::function<void(Expected<std::int64_t>)> done)
+      : places_(std::move(places)), env_(env), done_(std::move(done)) {}
 
-  Status plan(const Plan& plan, Rank rank) {
-    TROUPE_ASSIGN(batches_, ReadPlan(plan, rank, reader_.manifest(), places_).run());
+  Status open(const Plan& plan, Rank rank, const std::string& folder) {
+    TROUPE_ASSIGN(const auto encoded, read_file(env_.storage, folder + "/" + checkpoint::manifest_name));
+    TROUPE_ASSIGN(auto manifest, checkpoint::decode_manifest(encoded));
+    TROUPE_ASSIGN(batches_, ReadPlan(plan, rank, manifest, places_).run());
+    std::set<std::int32_t> files;
+    for (const Batch& batch : batches_)
+      for (const Wanted& w : batch.reads) files.insert(w.extent->file);
+    // The manifest's tensors stay where they are when it moves: batches point at them.
+    if (!files.empty()) { TROUPE_ASSIGN(reader_, checkpoint::Reader::open(env_.storage, folder, std::move(manifest), files)); }
+    else manifest_ = std::move(manifest);
     left_.reserve(batches_.size());
     std::int64_t bytes = 0;
     for (const Batch& batch : batches_) {
@@ -207,7 +219,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
     task.name = "restore " + batch.reads.front().tensor->name();
     auto status = std::make_shared<Status>();
     task.work = [self = shared_from_this(), &batch, buffer, status](Parallel& par) {
-      *status = self->reader_.read(batch.reads, self->buffers_[buffer]->data(), par);
+      *status = self->reader_->read(batch.reads, self->buffers_[buffer]->data(), par);
     };
     task.on_done = [self = shared_from_this(), &batch, &left, buffer, status](std::int64_t, std::int64_t) {
       if (status->ok()) self->travel(batch, left, buffer);
@@ -258,7 +270,8 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
     done_(status);
   }
 
-  checkpoint::Reader reader_;
+  std::optional<checkpoint::Reader> reader_;   // if there is anything to read
+  checkpoint::Manifest manifest_;      // of who reads nothing
   RestorePlaces places_;
   RestoreEnv env_;
   std::function<void(Expected<std::int64_t>)> done_;
@@ -272,20 +285,12 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
   Status failure_;
 };
 
-Expected<checkpoint::Reader> open(Storage& storage, const std::string& folder) {
-  TROUPE_ASSIGN(const auto bytes, read_file(storage, folder + "/" + checkpoint::manifest_name));
-  TROUPE_ASSIGN(auto manifest, checkpoint::decode_manifest(bytes));
-  return checkpoint::Reader::open(storage, folder, std::move(manifest));
-}
-
 }  // namespace
 
 void restore(const Plan& plan, Rank rank, const std::string& folder, const RestorePlaces& places, const RestoreEnv& env,
              std::function<void(Expected<std::int64_t>)> done) {
-  auto reader = open(env.storage, folder);
-  if (!reader.ok()) return done(reader.status());
-  auto restoring = std::make_shared<Restoring>(*std::move(reader), places, env, done);
-  if (const Status s = restoring->plan(plan, rank); !s.ok()) return done(s);
+  auto restoring = std::make_shared<Restoring>(places, env, done);
+  if (const Status s = restoring->open(plan, rank, folder); !s.ok()) return done(s);
   restoring->start();
 }
 

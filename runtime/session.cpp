@@ -134,13 +134,13 @@ Status Session::handle(Rank from, const FromWorker& message) {
 
 Status Session::report(Rank from, const EarlyReport& m) {
   const auto it = open_.find({m.program, m.report.step});
+  if (m.report.kind == Report::Kind::saving) {   // news, which nothing waits for
+    if (it != open_.end() && options_.on_saving) options_.on_saving(m.report.step, from, m.report);
+    return {};
+  }
   if (it == open_.end())
     return Status(Code::internal, "worker " + std::to_string(from) + " reports '" + m.report.name + "' of step " +
                                       std::to_string(m.report.step) + ", which is not open");
-  if (m.report.kind == Report::Kind::saving) {
-    if (options_.on_saving) options_.on_saving(m.report.step, from, m.report);
-    return {};
-  }
   it->second.places[from].reports.push_back(m.report);
   for_each_feed(m.program, [&](const PlanChannel& c, std::int32_t stage) {
     if (c.after != m.report.name) return;

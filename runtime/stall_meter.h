@@ -12,30 +12,31 @@ namespace troupe::runtime {
 /// Thread-safe.
 class StallMeter {
  public:
-  /// One group's parameters of a version have been copied.
+  /// One group's parameters of a version have been copied. The commit of the version after it cannot have arrived: an update
+  /// that this copy held up is part of making that.
   void copied(std::int64_t version, std::int64_t now_ns) {
     std::lock_guard lock(mutex_);
-    auto& end = copied_[version];
-    end = std::max(end, now_ns);
+    auto& stall_ns = stalls_[version];
+    if (committed_.first == version) stall_ns = std::max(stall_ns, now_ns - committed_.second);
   }
   /// The commit that overwrites a version has arrived.
   void committed(std::int64_t version, std::int64_t now_ns) {
     std::lock_guard lock(mutex_);
     committed_ = {version, now_ns};
   }
-  /// From the commit to the end of the last copy, if that came later: the most that an update waited. All copies of the
-  /// version are over. A commit that is still to come finds them over.
+  /// From the commit to the end of the last copy so far, if that came later: the most that an update waited. However many
+  /// commits came since; older versions are forgotten.
   std::int64_t stall_ns(std::int64_t version) {
     std::lock_guard lock(mutex_);
-    const auto it = copied_.find(version);
-    if (it == copied_.end()) return 0;
-    copied_.erase(copied_.begin(), it);   // nobody asks for an older one any more
-    return committed_.first == version ? std::max<std::int64_t>(0, it->second - committed_.second) : 0;
+    const auto it = stalls_.find(version);
+    if (it == stalls_.end()) return 0;
+    stalls_.erase(stalls_.begin(), it);
+    return it->second;
   }
 
  private:
   std::mutex mutex_;
-  std::map<std::int64_t, std::int64_t> copied_;   // version -> end of its last copy
+  std::map<std::int64_t, std::int64_t> stalls_;   // by version
   std::pair<std::int64_t, std::int64_t> committed_{-1, 0};
 };
 

@@ -97,6 +97,7 @@ Status Worker::Impl::make_shards() {
 std::unique_ptr<actors::Body> Worker::Impl::writer_body(const LocalActor& a) {
   std::size_t part = 0;
   for (const auto* other = local.actors.data(); other != &a; ++other) part += plan_actor(*other).kind == PlanActor::Kind::writer ? 1 : 0;
+  ASSERT(shards->part_bytes(part) == memory(a.in[0]).slot_bytes, plan_actor(a).name, shards->part_bytes(part), memory(a.in[0]).slot_bytes);
   return std::make_unique<actors::WriterBody>(shards, part, memory(a.in[0]));
 }
 

@@ -1,5 +1,6 @@
 #include "apps/lm/results.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,7 +20,9 @@ namespace {
 
 report::Progress::Options progress_options(bool quiet, std::int64_t steps) {
   static std::FILE* nowhere = std::fopen("/dev/null", "w");
-  return {quiet ? nowhere : stdout, isatty(fileno(stdout)) != 0 && !quiet, 0, steps, 100, 2000};
+  winsize window{};
+  const bool terminal = isatty(fileno(stdout)) != 0 && !quiet && ioctl(fileno(stdout), TIOCGWINSZ, &window) == 0;
+  return {quiet ? nowhere : stdout, terminal, window.ws_col, 0, steps, 100, 2000};
 }
 
 std::int64_t dropped_spans(const JobResult& result) {
@@ -107,7 +110,8 @@ void Results::checkpoint(const CheckpointEvent& e) {
   m.stall_ms = e.stall_s * 1e3;
   m.save_ms = e.save_s * 1e3;
   m.generation = generation_;
-  if (e.kind != Kind::skipped)
+  if (e.kind == Kind::saving) saving_step_ = e.step;
+  if (e.kind == Kind::saving || saving_step_ == e.step)
     progress_.beside(e.kind != Kind::saving ? "" : "saving " + std::to_string(e.step) + ": " + human_bytes(e.parameter_bytes) + " of parameters, " +
                                                      human_bytes(e.moment_bytes) + " of moments, stall " + human_seconds(e.stall_s));
   switch (e.kind) {

@@ -62,7 +62,7 @@ class Results {
   Status write_error_;
   std::int64_t generation_ = 1;
   std::int64_t first_step_ = 0;
-  std::int64_t saved_ = 0, skipped_ = 0, failed_ = 0, saved_step_ = -1;   ///< checkpoints
+  std::int64_t saved_ = 0, skipped_ = 0, failed_ = 0, saved_step_ = -1, saving_step_ = -1;   ///< checkpoints
   report::LossCurve curve_;
   std::vector<double> step_ms_;
   double last_loss_ = 0, eval_loss_ = 0;

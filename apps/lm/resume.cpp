@@ -10,11 +10,6 @@ namespace troupe::lm {
 
 namespace {
 
-std::string parent_of(const std::string& path) {
-  const auto slash = path.find_last_of('/');
-  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-}
-
 std::string base_of(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
 
 enum class Change { refused_model, refused_data, told, free };
@@ -55,7 +50,7 @@ Expected<Resume> Resume::find(Storage& storage, const std::string& what) {
     return inside.status();
   } else if (std::any_of(inside->begin(), inside->end(), [](const DirEntry& e) { return e.name == checkpoint::manifest_name; })) {
     out.named_ = true;
-    out.dir_ = parent_of(path);
+    out.dir_ = folder_of(path);
     out.folders_ = {base_of(path)};
     return out;
   }
@@ -80,7 +75,7 @@ Expected<ResumePoint> Resume::next() {
   return Status(Code::damaged, first_.message());
 }
 
-std::string Resume::run_folder() const { return base_of(dir_) == "checkpoints" ? parent_of(dir_) : "runs/" + base_of(dir_); }
+std::string Resume::run_folder() const { return base_of(dir_) == "checkpoints" ? folder_of(dir_) : "runs/" + base_of(dir_); }
 
 void Resume::reject(const Status& why) {
   if (first_.ok()) first_ = Status(Code::damaged, why.message());

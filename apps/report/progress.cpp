@@ -58,7 +58,8 @@ void Progress::beside(std::string text) {
 }
 
 void Progress::draw() {
-  const std::string text = step_ + beside_;
+  std::string text = step_ + beside_;
+  if (options_.columns > 0 && text.size() >= options_.columns) text.resize(options_.columns - 1);   // a line that wraps cannot be redrawn
   // Blanks wipe the rest of a longer line before; no escape codes, so any terminal will do.
   fmt::print(options_.out, "\r{:<{}}", text, drawn_width_);
   std::fflush(options_.out);

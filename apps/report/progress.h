@@ -18,6 +18,7 @@ class Progress {
   struct Options {
     std::FILE* out = stdout;
     bool terminal = false;           ///< isatty(fileno(out))
+    std::size_t columns = 0;         ///< of the terminal: a line is cut there; 0: as wide as need be
     std::int64_t first_step = 0;     ///< where this run starts (not 0 when resuming)
     std::int64_t end_step = 0;       ///< where it stops
     std::int64_t redraw_ms = 100;    ///< on a terminal

@@ -129,7 +129,10 @@ Expected<std::unique_ptr<File>> open_file(const char* what, const std::string& p
   if (access == Access::direct) {
     // Never with O_CREAT: a filesystem without O_DIRECT creates the file and then refuses.
     direct = Descriptor(path, (flags & O_ACCMODE) | O_DIRECT);
-    if (!direct.ok() && errno != EINVAL) return failure(errno, what, path);
+    if (const int error = errno; !direct.ok() && error != EINVAL) {
+      if ((flags & O_CREAT) != 0) ::unlink(path.c_str());   // ours, and not to be in the way of another attempt
+      return failure(error, what, path);
+    }
   }
   return std::unique_ptr<File>(new PosixFile(path, std::move(buffered), std::move(direct)));
 }

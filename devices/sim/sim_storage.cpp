@@ -123,7 +123,7 @@ SimStorage::~SimStorage() = default;
 
 Status SimStorage::begin(const char* what, const std::string& path, bool changes) {
   if (operations_ >= stop_at_) return {Code::unavailable, sentence(what, path, "the machine has stopped")};
-  ++operations_;
+  if (operations_++ == fails_) return {Code::io, sentence(what, path, "Input/output error")};
   if (changes && read_only_) return {Code::io, sentence(what, path, "Read-only file system")};
   return {};
 }
@@ -300,6 +300,11 @@ std::int64_t SimStorage::operations() const {
 void SimStorage::stop_at(std::int64_t operation) {
   const std::lock_guard lock(mutex_);
   stop_at_ = operation;
+}
+
+void SimStorage::fail(std::int64_t operation) {
+  const std::lock_guard lock(mutex_);
+  fails_ = operation;
 }
 
 void SimStorage::set_capacity(std::int64_t bytes) {

@@ -37,6 +37,8 @@ class SimStorage final : public Storage {
   std::int64_t operations() const;
   /// The machine stops before its operation of this number (the first is 0): it and all later ones answer `unavailable`.
   void stop_at(std::int64_t operation);
+  /// Its operation of this number answers `io`, and the disk goes on.
+  void fail(std::int64_t operation);
   /// Bytes of files that fit. A write that does not fit is done in part and answers `exhausted`.
   void set_capacity(std::int64_t bytes);
   /// While true, what would change something answers `io`.
@@ -73,7 +75,7 @@ class SimStorage final : public Storage {
   mutable std::mutex mutex_;
   NodePtr root_;
   std::vector<Change> unsynced_;      ///< of names, oldest first
-  std::int64_t operations_ = 0, stop_at_ = unlimited, capacity_ = unlimited;
+  std::int64_t operations_ = 0, stop_at_ = unlimited, fails_ = unlimited, capacity_ = unlimited;
   bool read_only_ = false;
   std::uint64_t lives_ = 0;           ///< crashes so far
 };

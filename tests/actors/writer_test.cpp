@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <mutex>
+#include <thread>
 
 #include "actors/writer.h"
 #include "checkpoint/catalog.h"
@@ -104,17 +106,62 @@ TEST_CASE("parts of two versions may come in between each other") {
 TEST_CASE("a part that cannot be written makes one report that says why, and the next version is written") {
   Place place;
   const auto shards = place.shards();
-  place.write(*shards, 1, 0);
-  place.storage.set_read_only(true);
-  place.write(*shards, 1, 2);
-  place.storage.set_read_only(false);
   place.write(*shards, 1, 1);
+  place.storage.set_read_only(true);
+  place.write(*shards, 1, 0);
+  place.storage.set_read_only(false);
+  const auto before = place.storage.operations();
+  place.write(*shards, 1, 2);
+  CHECK(place.storage.operations() == before);   // nothing is written after a failure
   REQUIRE(place.reports.size() == 1);
   CHECK(place.reports[0].name.find("Read-only") != std::string::npos);
   CHECK(place.reports[0].bytes.empty());
   for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 2, part);
   REQUIRE(place.reports.size() == 2);
   place.check_saved(place.reports[1], 2);
+}
+
+TEST_CASE("whatever the disk fails to do once, the shard is whole, or its report says why and the next version is written") {
+  std::int64_t operations = 0;
+  {
+    Place place;
+    const auto shards = place.shards();
+    for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 1, part);
+    operations = place.storage.operations();
+  }
+  REQUIRE(operations >= 6);
+  int whole = 0;
+  for (std::int64_t failing = 0; failing < operations; ++failing) {
+    CAPTURE(failing);
+    Place place;
+    place.storage.fail(failing);
+    const auto shards = place.shards();
+    for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 1, part);
+    REQUIRE(place.reports.size() == 1);
+    if (place.reports[0].name.empty()) place.check_saved(place.reports[0], 1), ++whole;
+    else CHECK(place.reports[0].name.find("Input/output error") != std::string::npos);
+    for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 2, part);
+    REQUIRE(place.reports.size() == 2);
+    place.check_saved(place.reports[1], 2);
+  }
+  CHECK(whole == operations - 2);   // all but the two syncs: of the file, of its folder
+}
+
+TEST_CASE("writers of two versions may write at the same time") {
+  Place place;
+  std::mutex mutex;
+  Shards shards(place.spec, [&](std::uint16_t, Report r) {
+    std::lock_guard lock(mutex);
+    place.reports.push_back(std::move(r));
+  });
+  std::vector<std::thread> threads;
+  for (std::size_t part = 0; part < 3; ++part)
+    threads.emplace_back([&, part] {
+      for (std::int64_t step = 1; step <= 20; ++step) place.write(shards, step, part);
+    });
+  for (auto& t : threads) t.join();
+  REQUIRE(place.reports.size() == 20);
+  for (const auto& report : place.reports) place.check_saved(report, report.step);
 }
 
 TEST_CASE("a shard that takes long says how far it is: stall, bytes of parameters and of moments that are written") {
@@ -133,9 +180,11 @@ TEST_CASE("a shard that takes long says how far it is: stall, bytes of parameter
   CHECK(place.reports[0].step == 4);
   CHECK(place.reports[0].values == std::vector<double>{4e-3, 14000, 14000});
   place.write(*shards, 4, 2);
-  REQUIRE(place.reports.size() == 2);
-  CHECK(place.reports[1].kind == Report::Kind::shard);
-  CHECK(place.reports[1].values == std::vector<double>{4e-3});
+  REQUIRE(place.reports.size() == 3);
+  CHECK(place.reports[1].kind == Report::Kind::saving);   // all of it is written: others may still write theirs
+  CHECK(place.reports[1].values == std::vector<double>{4e-3, 28000, 14000});
+  CHECK(place.reports[2].kind == Report::Kind::shard);
+  CHECK(place.reports[2].values == std::vector<double>{4e-3});
 }
 
 TEST_CASE("a file that is in the way is not of this shard, and stays") {

@@ -107,5 +107,7 @@ TEST_CASE("a run that goes on at a step says once what each step said; what earl
   CHECK(before->eval[0].loss == 3.25);
   CHECK(nlohmann::json::parse(to_json_line(failed))["why"] == "no \"room\"\n");
   CHECK(nlohmann::json::parse(to_json_line(saved))["stall_ms"] == 0.5);
+  saved.what = "saving";
+  CHECK(nlohmann::json::parse(to_json_line(saved))["stall_ms"] == 0.5);
   CHECK(keep_lines_before(dir / "none", 2)->train.empty());
 }

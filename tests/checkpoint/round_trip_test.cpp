@@ -50,6 +50,39 @@ TEST_CASE("any part of a tensor is read from whatever extents it lies in") {
   }
 }
 
+TEST_CASE("who reads some files needs only those, several extents at once: what lies together is placed together") {
+  Draw draw(9);
+  SimStorage storage;
+  Catalog catalog(storage, "run");
+  const Stamp stamp = must(catalog.claim(0, 77));
+  const Model model = random_model(draw, 8, 20'000);
+  must(save(catalog, storage, stamp, model, draw, 3));
+  const Manifest manifest = must(catalog.manifest("step-00000000.g1"));
+  REQUIRE(manifest.files.size() == 3);
+  must(storage.remove(catalog.path("step-00000000.g1") + "/" + manifest.files[2].name));
+  CHECK(Reader::open(storage, catalog.path("step-00000000.g1"), manifest).status().code() == Code::damaged);
+  const Reader reader = must(Reader::open(storage, catalog.path("step-00000000.g1"), manifest, {0, 1}));
+  std::vector<Wanted> wanted;
+  for (const auto& t : reader.manifest().tensors)
+    for (const auto& e : t.extents)
+      if (e.file < 2) wanted.push_back({&t, &e, 0});
+  REQUIRE(wanted.size() > 4);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(place(wanted)));
+  SerialParallel serial;
+  must(reader.read(wanted, bytes.data(), serial));
+  std::fill(bytes.begin(), bytes.end(), std::byte{});
+  storage.fail(storage.operations());   // of several blocks: each is asked for by itself then
+  must(reader.read(wanted, bytes.data(), serial));
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const Wanted& w = wanted[i];
+    CHECK(w.at % storage_alignment == 0);
+    if (i > 0 && w.extent->file == wanted[i - 1].extent->file) CHECK(w.at - wanted[i - 1].at <= w.extent->offset - wanted[i - 1].extent->offset);
+    const auto t = std::find_if(model.begin(), model.end(), [&](const Tensor& m) { return m.parameter == w.tensor->parameter && m.kind == w.tensor->kind; });
+    const auto expected = part_of(*t, w.extent->extent);
+    CHECK(std::equal(expected.begin(), expected.end(), bytes.begin() + w.at));
+  }
+}
+
 TEST_CASE("blocks of 1 MiB begin with each extent; the last one is what is left") {
   Draw draw(6);
   const std::int64_t rows = 3 * block_bytes / 4 / 100 + 7;   // of 100 floats: three blocks and a bit

@@ -16,7 +16,8 @@ TEST_CASE("a stall is what a copy takes beyond the commit that overwrites it, an
   meter.copied(7, 300);
   meter.committed(7, 310);
   meter.copied(7, 345);
-  CHECK(meter.stall_ns(7) == 35);
+  meter.committed(8, 400);
+  CHECK(meter.stall_ns(7) == 35);     // however long it is written after that
   CHECK(meter.stall_ns(7) == 35);     // may be asked while it is written, too
   CHECK(meter.stall_ns(8) == 0);      // never copied
 }
