@@ -27,7 +27,7 @@ inline std::int64_t to_ns(double s) { return static_cast<std::int64_t>(std::llro
 class Game;
 
 /// Those of a place that lead from the places of one mesh to those of another.
-struct Link {
+struct GameLink {
   std::int32_t from = 0, to = 0;       // meshes
   std::int64_t free_at_ns = 0;
 };
@@ -59,7 +59,7 @@ class GameActor final : public actors::Outbox {
   double cost_s_ = 0;
   std::string stream_name_;
   Stream* stream_ = nullptr;
-  Link* link_ = nullptr;                            // of an act that meets others
+  GameLink* link_ = nullptr;                        // of an act that meets others
   std::int64_t carried_ns_ = 0, latency_ns_ = 0;    // how long that act has the link, and how long the rest of it takes
   std::vector<std::vector<std::int32_t>> peers_;    // per route: the other places that it meets
   struct Flight {                                   // an act that is submitted and not done
@@ -88,7 +88,7 @@ struct Place {
   LocalPlan local;
   std::unique_ptr<SimDevice> device;
   std::map<std::string, std::unique_ptr<Stream>> streams;
-  std::deque<Link> links;
+  std::deque<GameLink> links;
   std::vector<std::unique_ptr<GameActor>> actors;
   std::map<std::int32_t, ControlPort> controls;     // by local channel
   std::vector<std::pair<GameActor*, std::uint64_t>> submitted;   // and not started, in this order

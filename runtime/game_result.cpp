@@ -58,7 +58,7 @@ bool Game::has_token(const actors::Ports& ports) {
 }
 
 double Game::busiest_link_s() const {
-  std::map<const Link*, std::int64_t> busy_ns;
+  std::map<const GameLink*, std::int64_t> busy_ns;
   std::int64_t most_ns = 0;
   for (const auto& place : places_)
     for (const auto& a : place->actors) {

@@ -47,7 +47,7 @@ std::vector<std::int64_t> Game::state() const {
       const bool moves = c.program == 0 && c.rate == Rate::microbatch;
       out.push_back(static_cast<std::int64_t>(port.waiting()) + (moves ? seen_ : 0));
     }
-    for (const Link& link : place->links) out.push_back(std::max<std::int64_t>(0, link.free_at_ns - loop_.now_ns()));
+    for (const GameLink& link : place->links) out.push_back(std::max<std::int64_t>(0, link.free_at_ns - loop_.now_ns()));
     for (const auto& [actor, number] : place->submitted) tell(*actor, number);
     for (const auto& [stream, last] : place->last) {
       tell(*last.first, last.second.number);

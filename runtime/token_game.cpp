@@ -137,8 +137,8 @@ void Game::put_on_link(Place& place, GameActor& actor) {
   ++attendants_[actor.plan_.exchange];
   const PlanExchange& x = plan_.exchanges[actor.plan_.exchange];
   const std::int32_t from = plan_.tensors[x.moves[0].from].mesh, to = plan_.tensors[x.moves[0].to].mesh;
-  auto link = std::find_if(place.links.begin(), place.links.end(), [&](const Link& l) { return l.from == from && l.to == to; });
-  actor.link_ = link != place.links.end() ? &*link : &place.links.emplace_back(Link{from, to});
+  auto link = std::find_if(place.links.begin(), place.links.end(), [&](const GameLink& l) { return l.from == from && l.to == to; });
+  actor.link_ = link != place.links.end() ? &*link : &place.links.emplace_back(GameLink{from, to});
   const bool priced = options_.forward_s < 0;
   actor.carried_ns_ = priced ? to_ns(x.seconds - x.latency_s) : 0;
   actor.latency_ns_ = to_ns((priced ? x.latency_s : 0) + options_.hop_s);
