@@ -9,7 +9,7 @@
 namespace troupe::kernels {
 namespace {
 
-Inferred infer(Types in, const Attrs&) {
+Inferred infer_accumulate(Types in, const Attrs&) {
   TROUPE_TRY(expect_inputs("accumulate", in, 1));
   return std::vector<TensorType>{in[0]};
 }
@@ -24,7 +24,7 @@ void cpu(const Call& c) {
 }  // namespace
 
 std::vector<OpDef> accumulate_ops() {
-  OpDef op{.name = "accumulate", .inputs = 1, .outputs = 1, .infer = infer};
+  OpDef op{.name = "accumulate", .inputs = 1, .outputs = 1, .infer = infer_accumulate};
   op.signatures = [split = elementwise(1, 1)](Types in, const Attrs& attrs) {
     auto table = split(in, attrs);
     table.push_back(row({Sbp::P()}, {Sbp::P()}));

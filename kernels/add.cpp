@@ -6,7 +6,7 @@
 namespace troupe::kernels {
 namespace {
 
-Status gradient(GradContext& g) {
+Status add_gradient(GradContext& g) {
   if (g.grad_out(0) == no_value) return {};
   for (int i = 0; i < 2; ++i)
     if (g.needs_grad(i)) g.grad_in(i, g.grad_out(0));
@@ -22,7 +22,7 @@ std::vector<OpDef> add_ops() {
     table.push_back(row({Sbp::P(), Sbp::P()}, {Sbp::P()}));
     return table;
   };
-  op.gradient = gradient;
+  op.gradient = add_gradient;
   op.cost = per_element(1);
   op.cpu = cpu::add;
   return {op};

@@ -22,7 +22,7 @@ Inferred infer_attention(Types in, const Attrs& attrs) {
   return std::vector<TensorType>{in[0], lse_type(in[0], attrs)};
 }
 
-Inferred infer_grad(Types in, const Attrs& attrs) {
+Inferred infer_attention_grad(Types in, const Attrs& attrs) {
   TROUPE_TRY(expect_inputs("attention_grad", in, 6));
   TROUPE_TRY(expect_heads("attention_grad", in, 1, attrs));
   TROUPE_TRY(expect(in[0] == in[1] && in[4] == in[1] && in[5] == lse_type(in[1], attrs), "attention_grad",
@@ -30,7 +30,7 @@ Inferred infer_grad(Types in, const Attrs& attrs) {
   return std::vector<TensorType>{in[1], in[2], in[3]};
 }
 
-Status gradient(GradContext& g) {
+Status attention_gradient(GradContext& g) {
   if (g.grad_out(0) == no_value) return {};
   const auto grads = g.emit("attention_grad", {g.grad_out(0), g.in(0), g.in(1), g.in(2), g.out(0), g.out(1)},
                             only(g.attrs(), {"head_dim"}));
@@ -40,7 +40,7 @@ Status gradient(GradContext& g) {
 }
 
 /// `products` matrix products of T x T / 2 x D for each sample and head.
-OpCost cost(double products, const TensorType& q, Types in, Types out) {
+OpCost attention_cost(double products, const TensorType& q, Types in, Types out) {
   const double tokens = static_cast<double>(rows_of(q)), T = static_cast<double>(q.shape[1]);
   return {products * 2 * tokens * (T / 2) * static_cast<double>(last(q)), bytes_of(in, out)};
 }
@@ -57,11 +57,11 @@ std::vector<OpDef> attention_ops() {
     if (h.one != h.q) table.push_back(row({h.one, Sbp::B(), Sbp::B()}, {h.one, h.one_lse}));
     return table;
   };
-  forward.gradient = gradient;
-  forward.cost = [](Types in, Types out, const Attrs&) { return cost(2, in[0], in, out); };
+  forward.gradient = attention_gradient;
+  forward.cost = [](Types in, Types out, const Attrs&) { return attention_cost(2, in[0], in, out); };
   forward.cpu = cpu::attention;
 
-  OpDef grad{.name = "attention_grad", .inputs = 6, .outputs = 3, .infer = infer_grad};
+  OpDef grad{.name = "attention_grad", .inputs = 6, .outputs = 3, .infer = infer_attention_grad};
   grad.signatures = [](Types in, const Attrs& attrs) {
     const HeadSplit h(in[1], in[2], attrs);
     std::vector<Signature> table;
@@ -70,7 +70,7 @@ std::vector<OpDef> attention_ops() {
     if (h.one != h.q) table.push_back(row({h.one, h.one, Sbp::B(), Sbp::B(), h.one, h.one_lse}, {h.one, Sbp::P(), Sbp::P()}));
     return table;
   };
-  grad.cost = [](Types in, Types out, const Attrs&) { return cost(5, in[1], in, out); };
+  grad.cost = [](Types in, Types out, const Attrs&) { return attention_cost(5, in[1], in, out); };
   grad.cpu = cpu::attention_grad;
   return {forward, grad};
 }

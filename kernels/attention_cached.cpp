@@ -11,7 +11,7 @@
 namespace troupe::kernels {
 namespace {
 
-Inferred infer(Types in, const Attrs& attrs) {
+Inferred infer_attention_cached(Types in, const Attrs& attrs) {
   TROUPE_TRY(expect_inputs("attention_cached", in, 4, {3}));
   TROUPE_TRY(expect_heads("attention_cached", in, 0, attrs));
   TROUPE_TRY(expect(in[0].shape[0] == 1 && in[0].shape[1] == 1 && in[3].shape == Shape{1} && attrs.integer("window") > 0,
@@ -27,7 +27,7 @@ std::int64_t state_bytes(Types in, Types, const Attrs& attrs) {
 }  // namespace
 
 std::vector<OpDef> attention_cached_ops() {
-  OpDef op{.name = "attention_cached", .inputs = 4, .outputs = 1, .infer = infer};
+  OpDef op{.name = "attention_cached", .inputs = 4, .outputs = 1, .infer = infer_attention_cached};
   op.signatures = [](Types in, const Attrs& attrs) {
     const HeadSplit h(in[0], in[1], attrs);
     std::vector<Signature> table = {row({h.q, h.kv, h.kv, Sbp::B()}, {h.q})};

@@ -15,13 +15,13 @@ Inferred infer_add(Types in, const Attrs&) {
   return std::vector<TensorType>{in[0]};
 }
 
-Inferred infer_grad(Types in, const Attrs&) {
+Inferred infer_bias_grad(Types in, const Attrs&) {
   TROUPE_TRY(expect_inputs("bias_grad", in, 1));
   TROUPE_TRY(expect(rank(in[0]) >= 1, "bias_grad", "dy (..., N)", in));
   return std::vector<TensorType>{{DType::f32, {last(in[0])}}};
 }
 
-Status gradient(GradContext& g) {
+Status bias_gradient(GradContext& g) {
   if (g.grad_out(0) == no_value) return {};
   if (g.needs_grad(0)) g.grad_in(0, g.grad_out(0));
   if (g.needs_grad(1)) g.grad_in(1, g.emit("bias_grad", {g.grad_out(0)}, only(g.attrs(), {"unit"}))[0]);
@@ -41,11 +41,11 @@ std::vector<OpDef> bias_ops() {
     table.push_back(row({S::P(), S::P()}, {S::P()}));
     return table;
   };
-  forward.gradient = gradient;
+  forward.gradient = bias_gradient;
   forward.cost = per_element(1);
   forward.cpu = cpu::bias_add;
 
-  OpDef grad{.name = "bias_grad", .inputs = 1, .outputs = 1, .infer = infer_grad};
+  OpDef grad{.name = "bias_grad", .inputs = 1, .outputs = 1, .infer = infer_bias_grad};
   grad.signatures = [](Types in, const Attrs& attrs) {
     const int d = rank(in[0]) - 1;
     const auto n = attrs.integer("unit", 1);

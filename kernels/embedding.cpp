@@ -16,7 +16,7 @@ Inferred infer_embedding(Types in, const Attrs&) {
   return std::vector<TensorType>{{DType::f32, {in[0].shape[0], in[0].shape[1], in[1].shape[1]}}};
 }
 
-Inferred infer_grad(Types in, const Attrs& attrs) {
+Inferred infer_embedding_grad(Types in, const Attrs& attrs) {
   TROUPE_TRY(expect_inputs("embedding_grad", in, 2, {1}));
   TROUPE_TRY(expect(rank(in[0]) == 3 && rank(in[1]) == 2 && in[0].shape[0] == in[1].shape[0] &&
                         in[0].shape[1] == in[1].shape[1] && attrs.integer("rows") > 0,
@@ -24,7 +24,7 @@ Inferred infer_grad(Types in, const Attrs& attrs) {
   return std::vector<TensorType>{{DType::f32, {attrs.integer("rows"), in[0].shape[2]}}};
 }
 
-Status gradient(GradContext& g) {
+Status embedding_gradient(GradContext& g) {
   if (g.grad_out(0) == no_value || !g.needs_grad(1)) return {};
   Attrs attrs = only(g.attrs(), {"unit"});
   attrs.set("rows", g.type(g.in(1)).shape[0]);
@@ -44,11 +44,11 @@ std::vector<OpDef> embedding_ops() {
     table.push_back(row({S::B(), S::S(1)}, {S::S(2)}));
     return table;
   };
-  forward.gradient = gradient;
+  forward.gradient = embedding_gradient;
   forward.cost = [](Types, Types out, const Attrs&) { return OpCost{0, 2 * bytes_of({}, out)}; };
   forward.cpu = cpu::embedding;
 
-  OpDef grad{.name = "embedding_grad", .inputs = 2, .outputs = 1, .infer = infer_grad};
+  OpDef grad{.name = "embedding_grad", .inputs = 2, .outputs = 1, .infer = infer_embedding_grad};
   grad.signatures = [](Types, const Attrs& a) {
     std::vector<Signature> table;
     add_rows(table, 0, 2, "ss", "p");

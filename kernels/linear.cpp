@@ -25,21 +25,21 @@ Inferred infer_linear(Types in, const Attrs&) {
   return std::vector<TensorType>{{DType::f32, with_last(in[0].shape, in[1].shape[0])}};
 }
 
-Inferred infer_dx(Types in, const Attrs&) {
+Inferred infer_linear_dx(Types in, const Attrs&) {
   TROUPE_TRY(expect_inputs("linear_dx", in, 2));
   TROUPE_TRY(expect(rank(in[0]) >= 1 && rank(in[1]) == 2 && last(in[0]) == in[1].shape[0], "linear_dx",
                     "dy (..., N) and w (N, K)", in));
   return std::vector<TensorType>{{DType::f32, with_last(in[0].shape, in[1].shape[1])}};
 }
 
-Inferred infer_dw(Types in, const Attrs&) {
+Inferred infer_linear_dw(Types in, const Attrs&) {
   TROUPE_TRY(expect_inputs("linear_dw", in, 2));
   TROUPE_TRY(expect(rank(in[0]) >= 1 && rank(in[0]) == rank(in[1]) && with_last(in[0].shape, 0) == with_last(in[1].shape, 0),
                     "linear_dw", "dy (..., N) and x (..., K) with equal leading dims", in));
   return std::vector<TensorType>{{DType::f32, {last(in[0]), last(in[1])}}};
 }
 
-Status gradient(GradContext& g) {
+Status linear_gradient(GradContext& g) {
   const Value dy = g.grad_out(0);
   if (dy == no_value) return {};
   const Attrs units = only(g.attrs(), {"unit", "in_unit", "subunit", "in_subunit"});
@@ -49,7 +49,7 @@ Status gradient(GradContext& g) {
 }
 
 /// 2 M N K, whatever the order of the operands: the products of all dims that take part.
-OpCost cost(double rows, double n, double k, Types in, Types out) { return {2 * rows * n * k, bytes_of(in, out)}; }
+OpCost linear_cost(double rows, double n, double k, Types in, Types out) { return {2 * rows * n * k, bytes_of(in, out)}; }
 
 /// The units of dim N (or with `prefix` "in_" of K), larger first.
 std::vector<std::int64_t> units(const Attrs& a, const std::string& prefix = "") {
@@ -73,13 +73,13 @@ std::vector<OpDef> linear_ops() {
     table.push_back(row({S::P(), S::B()}, {S::P()}));
     return table;
   };
-  y.gradient = gradient;
+  y.gradient = linear_gradient;
   y.cost = [](Types in, Types out, const Attrs&) {
-    return cost(num(rows_of(in[0])), num(last(out[0])), num(last(in[0])), in, out);
+    return linear_cost(num(rows_of(in[0])), num(last(out[0])), num(last(in[0])), in, out);
   };
   y.cpu = cpu::linear;
 
-  OpDef dx{.name = "linear_dx", .inputs = 2, .outputs = 1, .infer = infer_dx};
+  OpDef dx{.name = "linear_dx", .inputs = 2, .outputs = 1, .infer = infer_linear_dx};
   dx.signatures = [](Types in, const Attrs& a) {
     const int d = rank(in[0]) - 1;
     std::vector<Signature> table;
@@ -90,11 +90,11 @@ std::vector<OpDef> linear_ops() {
     return table;
   };
   dx.cost = [](Types in, Types out, const Attrs&) {
-    return cost(num(rows_of(in[0])), num(last(in[0])), num(last(out[0])), in, out);
+    return linear_cost(num(rows_of(in[0])), num(last(in[0])), num(last(out[0])), in, out);
   };
   dx.cpu = cpu::linear_dx;
 
-  OpDef dw{.name = "linear_dw", .inputs = 2, .outputs = 1, .infer = infer_dw};
+  OpDef dw{.name = "linear_dw", .inputs = 2, .outputs = 1, .infer = infer_linear_dw};
   dw.signatures = [](Types in, const Attrs& a) {
     const int d = rank(in[0]) - 1;
     std::vector<Signature> table;
@@ -105,7 +105,7 @@ std::vector<OpDef> linear_ops() {
     return table;
   };
   dw.cost = [](Types in, Types out, const Attrs&) {
-    return cost(num(rows_of(in[0])), num(last(in[0])), num(last(in[1])), in, out);
+    return linear_cost(num(rows_of(in[0])), num(last(in[0])), num(last(in[1])), in, out);
   };
   dw.accumulates = 1;
   dw.cpu = cpu::linear_dw;

@@ -45,14 +45,14 @@ Inferred infer_stats(Types in, const Attrs& attrs) {
   return std::vector<TensorType>{stats_type(in, attrs)};
 }
 
-Inferred infer_loss(Types in, const Attrs& attrs) {
+Inferred infer_lm_head_loss(Types in, const Attrs& attrs) {
   TROUPE_TRY(expect_inputs("lm_head_loss", in, 4, {3}));
   TROUPE_TRY(expect_head("lm_head_loss", in.subspan(1), in));
   TROUPE_TRY(expect(in[0] == stats_type(in.subspan(1), attrs), "lm_head_loss", "stats as lm_head_stats makes them of the others", in));
   return std::vector<TensorType>{{DType::f64, {1}}, {DType::f32, in[3].shape}};
 }
 
-Inferred infer_grad(Types in, const Attrs&) {
+Inferred infer_lm_head_loss_grad(Types in, const Attrs&) {
   TROUPE_TRY(expect_inputs("lm_head_loss_grad", in, 4, {2}));
   TROUPE_TRY(expect_head("lm_head_loss_grad", in, in));
   TROUPE_TRY(expect(in[3].shape == in[2].shape, "lm_head_loss_grad", "lse (B, T)", in));
@@ -60,7 +60,7 @@ Inferred infer_grad(Types in, const Attrs&) {
 }
 
 /// Nothing for stats: what x and w do to the loss by way of them is in lm_head_loss_grad.
-Status gradient(GradContext& g) {
+Status lm_head_loss_gradient(GradContext& g) {
   if (!g.needs_grad(1) && !g.needs_grad(2)) return {};
   const auto grads =
       g.emit("lm_head_loss_grad", {g.in(1), g.in(2), g.in(3), g.out(1)}, only(g.attrs(), {"groups", "scale"}));
@@ -76,7 +76,7 @@ std::int64_t scratch(Types in, Types, const Attrs&) {
 }
 
 /// `products` matrix products of rows x V x C, and the logits written and read once each.
-OpCost cost(double products, Types in, Types out) {
+OpCost lm_head_loss_cost(double products, Types in, Types out) {
   const double rows = static_cast<double>(rows_of(in[0])), V = static_cast<double>(in[1].shape[0]);
   return {products * 2 * rows * V * static_cast<double>(last(in[0])), bytes_of(in, out) + 8 * rows * V};
 }
@@ -91,11 +91,11 @@ std::vector<OpDef> lm_head_loss_ops() {
     table.push_back(row({S::B(), S::S(0, vocabulary_unit(in[1].shape[0], attrs)), S::B()}, {S::S(0)}));
     return table;
   };
-  stats.cost = [](Types in, Types out, const Attrs&) { return cost(1, in, out); };
+  stats.cost = [](Types in, Types out, const Attrs&) { return lm_head_loss_cost(1, in, out); };
   stats.scratch_bytes = scratch;
   stats.cpu = cpu::lm_head_stats;
 
-  OpDef loss{.name = "lm_head_loss", .inputs = 4, .outputs = 2, .infer = infer_loss};
+  OpDef loss{.name = "lm_head_loss", .inputs = 4, .outputs = 2, .infer = infer_lm_head_loss};
   loss.signatures = [](Types in, const Attrs& attrs) {
     std::vector<Signature> table;
     for (int d = 0; d < 2; ++d) table.push_back(row({S::S(d + 1), S::S(d), S::B(), S::S(d)}, {S::P(), S::S(d)}));
@@ -103,13 +103,13 @@ std::vector<OpDef> lm_head_loss_ops() {
     table.push_back(row({S::B(), S::B(), S::S(0, u), S::B()}, {S::B(), S::B()}));
     return table;
   };
-  loss.gradient = gradient;
+  loss.gradient = lm_head_loss_gradient;
   loss.cost = [](Types in, Types, const Attrs&) { return OpCost{0, bytes_of(in.first(1), {})}; };
   loss.scratch_bytes = [](Types in, Types, const Attrs&) { return elements(in[3].shape) * size_of(DType::f64); };
   loss.is_loss = true;
   loss.cpu = cpu::lm_head_loss;
 
-  OpDef grad{.name = "lm_head_loss_grad", .inputs = 4, .outputs = 2, .infer = infer_grad};
+  OpDef grad{.name = "lm_head_loss_grad", .inputs = 4, .outputs = 2, .infer = infer_lm_head_loss_grad};
   grad.signatures = [](Types in, const Attrs& attrs) {
     std::vector<Signature> table;
     add_rows(table, 0, 2, "sbss", "sp");
@@ -117,7 +117,7 @@ std::vector<OpDef> lm_head_loss_ops() {
     table.push_back(row({S::B(), S::S(0, u), S::B(), S::B()}, {S::P(), S::S(0, u)}));
     return table;
   };
-  grad.cost = [](Types in, Types out, const Attrs&) { return cost(3, in, out); };
+  grad.cost = [](Types in, Types out, const Attrs&) { return lm_head_loss_cost(3, in, out); };
   grad.scratch_bytes = scratch;
   grad.accumulates = 2;
   grad.cpu = cpu::lm_head_loss_grad;

@@ -8,19 +8,19 @@
 namespace troupe::kernels {
 namespace {
 
-Inferred infer_loss(Types in, const Attrs&) {
+Inferred infer_mse_loss(Types in, const Attrs&) {
   TROUPE_TRY(expect_inputs("mse_loss", in, 2));
   TROUPE_TRY(expect(in[0] == in[1], "mse_loss", "y and target of one shape", in));
   return std::vector<TensorType>{{DType::f64, {1}}};
 }
 
-Inferred infer_grad(Types in, const Attrs&) {
+Inferred infer_mse_loss_grad(Types in, const Attrs&) {
   TROUPE_TRY(expect_inputs("mse_loss_grad", in, 2));
   TROUPE_TRY(expect(in[0] == in[1], "mse_loss_grad", "y and target of one shape", in));
   return std::vector<TensorType>{in[0]};
 }
 
-Status gradient(GradContext& g) {
+Status mse_loss_gradient(GradContext& g) {
   if (g.needs_grad(1)) return invalid("mse_loss has no gradient for its target: pass the trained value as input 0");
   if (!g.needs_grad(0)) return {};
   g.grad_in(0, g.emit("mse_loss_grad", {g.in(0), g.in(1)}, only(g.attrs(), {"scale", "unit"}))[0]);
@@ -30,13 +30,13 @@ Status gradient(GradContext& g) {
 }  // namespace
 
 std::vector<OpDef> mse_loss_ops() {
-  OpDef loss{.name = "mse_loss", .inputs = 2, .outputs = 1, .infer = infer_loss};
+  OpDef loss{.name = "mse_loss", .inputs = 2, .outputs = 1, .infer = infer_mse_loss};
   loss.signatures = [](Types in, const Attrs& attrs) {
     std::vector<Signature> table;
     add_rows(table, 0, rank(in[0]), "ss", "p", rank(in[0]) - 1, attrs.integer("unit", 1));
     return table;
   };
-  loss.gradient = gradient;
+  loss.gradient = mse_loss_gradient;
   loss.cost = per_element(3);
   loss.scratch_bytes = [](Types in, Types, const Attrs&) {
     return (elements(in[0].shape) / element_block + 1) * size_of(DType::f64);
@@ -44,7 +44,7 @@ std::vector<OpDef> mse_loss_ops() {
   loss.is_loss = true;
   loss.cpu = cpu::mse_loss;
 
-  OpDef grad{.name = "mse_loss_grad", .inputs = 2, .outputs = 1, .infer = infer_grad};
+  OpDef grad{.name = "mse_loss_grad", .inputs = 2, .outputs = 1, .infer = infer_mse_loss_grad};
   grad.signatures = elementwise(2, 1);
   grad.cost = per_element(2);
   grad.cpu = cpu::mse_loss_grad;

@@ -7,7 +7,7 @@
 namespace troupe::kernels {
 namespace {
 
-Status gradient(GradContext& g) {
+Status relu_gradient(GradContext& g) {
   if (g.grad_out(0) == no_value || !g.needs_grad(0)) return {};
   g.grad_in(0, g.emit("relu_grad", {g.grad_out(0), g.out(0)}, only(g.attrs(), {"unit"}))[0]);
   return {};
@@ -18,7 +18,7 @@ Status gradient(GradContext& g) {
 std::vector<OpDef> relu_ops() {
   OpDef forward{.name = "relu", .inputs = 1, .outputs = 1, .infer = one_shape("relu", 1)};
   forward.signatures = elementwise(1, 1);
-  forward.gradient = gradient;
+  forward.gradient = relu_gradient;
   forward.cost = per_element(1);
   forward.cpu = cpu::relu;
 

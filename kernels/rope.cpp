@@ -16,7 +16,7 @@ Status expect_heads(const std::string& op, Types in, const Attrs& attrs) {
                 "x (B, T, H * head_dim) with an even head_dim", in);
 }
 
-Inferred infer(Types in, const Attrs& attrs) {
+Inferred infer_rope(Types in, const Attrs& attrs) {
   TROUPE_TRY(expect_inputs("rope", in, 1));
   TROUPE_TRY(expect_heads("rope", in, attrs));
   return std::vector<TensorType>{in[0]};
@@ -29,7 +29,7 @@ Inferred infer_at(Types in, const Attrs& attrs) {
   return std::vector<TensorType>{in[0]};
 }
 
-Status gradient(GradContext& g) {
+Status rope_gradient(GradContext& g) {
   if (g.grad_out(0) == no_value || !g.needs_grad(0)) return {};
   Attrs attrs = g.attrs();
   attrs.set("inverse", std::int64_t{attrs.integer("inverse") == 0});
@@ -50,9 +50,9 @@ std::vector<Signature> signatures(const Attrs& attrs) {
 }  // namespace
 
 std::vector<OpDef> rope_ops() {
-  OpDef op{.name = "rope", .inputs = 1, .outputs = 1, .infer = infer};
+  OpDef op{.name = "rope", .inputs = 1, .outputs = 1, .infer = infer_rope};
   op.signatures = [](Types, const Attrs& attrs) { return signatures(attrs); };
-  op.gradient = gradient;
+  op.gradient = rope_gradient;
   op.cost = per_element(3);
   op.scratch_bytes = [](Types in, Types, const Attrs& attrs) {
     return in[0].shape[1] * attrs.integer("head_dim") * size_of(DType::f32);

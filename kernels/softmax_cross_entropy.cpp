@@ -16,20 +16,20 @@ Status expect_rows(const std::string& op, Types in) {
   return expect(any && in[1].shape == rows, op, "logits (..., V) and targets (...)", in);
 }
 
-Inferred infer_loss(Types in, const Attrs&) {
+Inferred infer_softmax_cross_entropy(Types in, const Attrs&) {
   TROUPE_TRY(expect_inputs("softmax_cross_entropy", in, 2, {1}));
   TROUPE_TRY(expect_rows("softmax_cross_entropy", in));
   return std::vector<TensorType>{{DType::f64, {1}}, {DType::f32, in[1].shape}};
 }
 
-Inferred infer_grad(Types in, const Attrs&) {
+Inferred infer_softmax_cross_entropy_grad(Types in, const Attrs&) {
   TROUPE_TRY(expect_inputs("softmax_cross_entropy_grad", in, 3, {1}));
   TROUPE_TRY(expect_rows("softmax_cross_entropy_grad", in));
   TROUPE_TRY(expect(in[2].shape == in[1].shape, "softmax_cross_entropy_grad", "lse (...)", in));
   return std::vector<TensorType>{in[0]};
 }
 
-Status gradient(GradContext& g) {
+Status softmax_cross_entropy_gradient(GradContext& g) {
   if (!g.needs_grad(0)) return {};
   g.grad_in(0, g.emit("softmax_cross_entropy_grad", {g.in(0), g.in(1), g.out(1)}, only(g.attrs(), {"scale"}))[0]);
   return {};
@@ -38,15 +38,15 @@ Status gradient(GradContext& g) {
 }  // namespace
 
 std::vector<OpDef> softmax_cross_entropy_ops() {
-  OpDef loss{.name = "softmax_cross_entropy", .inputs = 2, .outputs = 2, .infer = infer_loss};
+  OpDef loss{.name = "softmax_cross_entropy", .inputs = 2, .outputs = 2, .infer = infer_softmax_cross_entropy};
   loss.signatures = rows_split("ss", "ps");
-  loss.gradient = gradient;
+  loss.gradient = softmax_cross_entropy_gradient;
   loss.cost = per_element(20);
   loss.scratch_bytes = [](Types in, Types, const Attrs&) { return rows_of(in[0]) * size_of(DType::f64); };
   loss.is_loss = true;
   loss.cpu = cpu::softmax_cross_entropy;
 
-  OpDef grad{.name = "softmax_cross_entropy_grad", .inputs = 3, .outputs = 1, .infer = infer_grad};
+  OpDef grad{.name = "softmax_cross_entropy_grad", .inputs = 3, .outputs = 1, .infer = infer_softmax_cross_entropy_grad};
   grad.signatures = rows_split("sss", "s");
   grad.cost = per_element(18);
   grad.cpu = cpu::softmax_cross_entropy_grad;

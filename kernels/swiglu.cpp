@@ -13,13 +13,13 @@ Inferred infer_swiglu(Types in, const Attrs&) {
   return std::vector<TensorType>{in[0]};
 }
 
-Inferred infer_grad(Types in, const Attrs&) {
+Inferred infer_swiglu_grad(Types in, const Attrs&) {
   TROUPE_TRY(expect_inputs("swiglu_grad", in, 3));
   TROUPE_TRY(expect(in[0] == in[1] && in[1] == in[2], "swiglu_grad", "dh, gate and up of one shape", in));
   return std::vector<TensorType>{in[0], in[0]};
 }
 
-Status gradient(GradContext& g) {
+Status swiglu_gradient(GradContext& g) {
   if (g.grad_out(0) == no_value) return {};
   const auto grads = g.emit("swiglu_grad", {g.grad_out(0), g.in(0), g.in(1)}, only(g.attrs(), {"unit"}));
   for (int i = 0; i < 2; ++i)
@@ -32,11 +32,11 @@ Status gradient(GradContext& g) {
 std::vector<OpDef> swiglu_ops() {
   OpDef forward{.name = "swiglu", .inputs = 2, .outputs = 1, .infer = infer_swiglu};
   forward.signatures = elementwise(2, 1);
-  forward.gradient = gradient;
+  forward.gradient = swiglu_gradient;
   forward.cost = per_element(25);
   forward.cpu = cpu::swiglu;
 
-  OpDef grad{.name = "swiglu_grad", .inputs = 3, .outputs = 2, .infer = infer_grad};
+  OpDef grad{.name = "swiglu_grad", .inputs = 3, .outputs = 2, .infer = infer_swiglu_grad};
   grad.signatures = elementwise(3, 2);
   grad.cost = per_element(30);
   grad.cpu = cpu::swiglu_grad;
