@@ -15,21 +15,21 @@ namespace {
 struct Half { std::uint16_t bits; };
 struct Brain { std::uint16_t bits; };
 
-double number(Half h) {
+double as_double(Half h) {
   const int exponent = (h.bits >> 10) & 31, mantissa = h.bits & 1023;
   const double size = exponent == 31  ? (mantissa ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity())
                       : exponent == 0 ? std::ldexp(mantissa, -24)
                                       : std::ldexp(1024 + mantissa, exponent - 25);
   return h.bits & 0x8000 ? -size : size;
 }
-double number(Brain b) {
+double as_double(Brain b) {
   const std::uint32_t bits = static_cast<std::uint32_t>(b.bits) << 16;
   float value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
 template <class T>
-double number(T value) { return static_cast<double>(value); }
+double as_double(T value) { return static_cast<double>(value); }
 
 template <class T>
 void compare(const std::byte* a, const std::byte* b, std::int64_t n, TensorDifference& d) {
@@ -38,7 +38,7 @@ void compare(const std::byte* a, const std::byte* b, std::int64_t n, TensorDiffe
     T x, y;
     std::memcpy(&x, a, sizeof x);
     std::memcpy(&y, b, sizeof y);
-    const double apart = std::abs(number(x) - number(y));
+    const double apart = std::abs(as_double(x) - as_double(y));
     d.elements += 1;
     d.greatest = std::isfinite(apart) ? std::max(d.greatest, apart) : std::numeric_limits<double>::infinity();
   }

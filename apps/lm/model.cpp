@@ -14,11 +14,11 @@ using runtime::Graph;
 using runtime::Init;
 
 /// Writes one program's forward pass. B = samples of a microbatch, T = seq, C = dim; of a sample both are 1.
-class Builder {
+class ModelBuilder {
  public:
-  Builder(Graph& g, const LmConfig& c, bool train) : g_(g), c_(c), train_(train) {}
+  ModelBuilder(Graph& g, const LmConfig& c, bool train) : g_(g), c_(c), train_(train) {}
   /// Token by token: each attends those before it, of which attention keeps what it needs.
-  Builder(Graph& g, const LmConfig& c, Value position) : g_(g), c_(c), train_(false), position_(position) {}
+  ModelBuilder(Graph& g, const LmConfig& c, Value position) : g_(g), c_(c), train_(false), position_(position) {}
 
   Value embed(Value tokens) {                                                   // (B, T) -> (B, T, C)
     vocabulary_unit("vocabulary.in");
@@ -110,7 +110,7 @@ Value loader(Graph& g, const LmConfig& c, const std::string& text, const std::st
 }
 
 Value loss(Graph& g, const LmConfig& c, const std::string& text, const std::string& split) {
-  Builder b(g, c, split == "train");
+  ModelBuilder b(g, c, split == "train");
   g.unit("embed");
   Value x = b.embed(loader(g, c, text, split, "inputs"));
   for (std::int64_t l = 0; l < c.model.layers; ++l) x = b.block(x, l);
@@ -126,7 +126,7 @@ void add_sample(Graph& g, const LmConfig& c, std::int64_t prompt_tokens) {
   g.program("sample", {.microbatches = prompt_tokens + c.sample.tokens - 1, .samples = 1, .stateful = true});
   g.unit("embed");
   const Value token = g.feed("token", {DType::i32, {1, 1}}, "token", prompt_tokens);
-  Builder b(g, c, g.feed("position", {DType::i32, {1}}));
+  ModelBuilder b(g, c, g.feed("position", {DType::i32, {1}}));
   Value x = b.embed(token);
   for (std::int64_t l = 0; l < c.model.layers; ++l) x = b.block(x, l);
   x = b.head_norm(x);
