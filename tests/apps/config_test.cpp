@@ -5,10 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/lm/suggest.h"
+#include "tests/apps/contains.h"
 #include "tests/apps/temp_dir.h"
 
 using namespace troupe;
 using namespace troupe::lm;
+using troupe::test::contains;
 
 namespace {
 
@@ -29,8 +31,6 @@ Expected<LmConfig> with(const std::vector<std::string>& overrides) { return pars
 
 std::string error_of(const std::vector<std::string>& overrides) { return with(overrides).status().message(); }
 std::string error_of_text(const std::string& text) { return parse_config(text, "x.toml").status().message(); }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 

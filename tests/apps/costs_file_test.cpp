@@ -21,7 +21,7 @@ MachineCosts costs() {
 }
 
 /// The file's text with one thing replaced.
-std::string with(const std::string& from, const std::string& to) {
+std::string file_with(const std::string& from, const std::string& to) {
   std::string text = to_toml(costs());
   const auto at = text.find(from);
   REQUIRE_MESSAGE(at != std::string::npos, from);
@@ -73,7 +73,7 @@ TEST_CASE("a costs file that is damaged, old or of something else is refused wit
   };
   for (const auto& [from, to, says] : wrong) {
     CAPTURE(to);
-    const auto c = parse_costs(with(from, to), "some.toml");
+    const auto c = parse_costs(file_with(from, to), "some.toml");
     REQUIRE_FALSE(c.ok());
     CHECK_MESSAGE(c.status().message().find(says) != std::string::npos, c.status().message());
     CHECK(c.status().message().starts_with("costs some.toml"));

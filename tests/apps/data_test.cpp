@@ -9,14 +9,14 @@
 
 #include "apps/lm/byte_tokens.h"
 #include "apps/lm/permutation.h"
+#include "tests/apps/contains.h"
 #include "tests/apps/temp_dir.h"
 
 using namespace troupe;
 using namespace troupe::lm;
+using troupe::test::contains;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 std::string some_text(std::size_t bytes) {
   std::string text(bytes, '\0');

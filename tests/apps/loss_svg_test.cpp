@@ -5,11 +5,12 @@
 #include <cmath>
 #include <cstdio>
 
+#include "tests/apps/contains.h"
+
 using namespace troupe::report;
+using troupe::test::contains;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 int count(const std::string& text, const std::string& part) {
   int n = 0;

@@ -2,8 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/apps/contains.h"
+
 using namespace troupe;
 using namespace troupe::lm;
+using troupe::test::contains;
 
 namespace {
 
@@ -17,10 +20,8 @@ LmConfig config_of(std::int64_t layers, std::int64_t lanes, std::int64_t microba
   return config;
 }
 
-std::string error_of(const std::string& text) { return parse_mesh(text).status().message(); }
+std::string mesh_error(const std::string& text) { return parse_mesh(text).status().message(); }
 std::string check(const std::string& text, const LmConfig& config) { return check_mesh(*parse_mesh(text), config).message(); }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -44,19 +45,19 @@ TEST_CASE("a mesh goes into the config and comes back") {
 }
 
 TEST_CASE("a mesh that does not parse says what was expected") {
-  CHECK(error_of("dq=2") == "mesh 'dq=2': unknown axis 'dq'; did you mean 'dp'?");
-  CHECK(contains(error_of(""), "expected axis=width"));
-  CHECK(contains(error_of("2"), "expected axis=width"));
-  CHECK(contains(error_of("dp=2,"), "expected axis=width"));
-  CHECK(contains(error_of("dp=0"), "dp=0 must be a whole number of at least 1"));
-  CHECK(contains(error_of("dp=-2"), "must be a whole number"));
-  CHECK(contains(error_of("dp=2x"), "must be a whole number"));
-  CHECK(contains(error_of("dp="), "must be a whole number"));
-  CHECK(contains(error_of("dp=2/"), "must be a whole number"));
-  CHECK(contains(error_of("pp=99999999999999999999"), "must be a whole number"));
-  CHECK(contains(error_of("dp=2,dp=3"), "axis dp is given twice"));
-  CHECK(contains(error_of("dp=2/1,pp=3"), "dp=2/1 names 2 stages, but pp=3"));
-  CHECK(contains(error_of("dp=2/1/1,pp=1"), "names 3 stages, but pp=1"));
+  CHECK(mesh_error("dq=2") == "mesh 'dq=2': unknown axis 'dq'; did you mean 'dp'?");
+  CHECK(contains(mesh_error(""), "expected axis=width"));
+  CHECK(contains(mesh_error("2"), "expected axis=width"));
+  CHECK(contains(mesh_error("dp=2,"), "expected axis=width"));
+  CHECK(contains(mesh_error("dp=0"), "dp=0 must be a whole number of at least 1"));
+  CHECK(contains(mesh_error("dp=-2"), "must be a whole number"));
+  CHECK(contains(mesh_error("dp=2x"), "must be a whole number"));
+  CHECK(contains(mesh_error("dp="), "must be a whole number"));
+  CHECK(contains(mesh_error("dp=2/"), "must be a whole number"));
+  CHECK(contains(mesh_error("pp=99999999999999999999"), "must be a whole number"));
+  CHECK(contains(mesh_error("dp=2,dp=3"), "axis dp is given twice"));
+  CHECK(contains(mesh_error("dp=2/1,pp=3"), "dp=2/1 names 2 stages, but pp=3"));
+  CHECK(contains(mesh_error("dp=2/1/1,pp=1"), "names 3 stages, but pp=1"));
 }
 
 TEST_CASE("a mesh that cannot work names the numbers and the nearest one that does") {

@@ -10,7 +10,7 @@ using namespace troupe::comm;
 
 namespace {
 
-Header header(std::uint32_t sequence) {
+Header header_of(std::uint32_t sequence) {
   Header h;
   h.job = 7;
   h.generation = 1;
@@ -27,11 +27,11 @@ TEST_CASE("MA-1: receive and message meet whichever comes first, and only once")
   bool full = false;
   Posted receive{2, {0, 0, 5}, {}, {}};
   CHECK_FALSE(table.post(receive));
-  CHECK_FALSE(table.announce({3, header(5), 1}, full));  // another peer
-  CHECK_FALSE(table.announce({2, header(6), 2}, full));  // another sequence
-  CHECK(table.announce({2, header(5), 3}, full));
-  CHECK_FALSE(table.announce({2, header(5), 4}, full));
-  CHECK_FALSE(table.announce({2, header(5), 5}, full));
+  CHECK_FALSE(table.announce({3, header_of(5), 1}, full));  // another peer
+  CHECK_FALSE(table.announce({2, header_of(6), 2}, full));  // another sequence
+  CHECK(table.announce({2, header_of(5), 3}, full));
+  CHECK_FALSE(table.announce({2, header_of(5), 4}, full));
+  CHECK_FALSE(table.announce({2, header_of(5), 5}, full));
   Posted again{2, {0, 0, 5}, {}, {}};
   CHECK(table.post(again)->token == 4);  // equal keys: in the order of arrival
   CHECK(table.post(again)->token == 5);
@@ -50,7 +50,7 @@ TEST_CASE("MA-2: 10000 random byte strings are counted and dropped") {
 }
 
 TEST_CASE("MA-2: a good header with any one bit flipped is dropped, or is still a legal header") {
-  const Header good = header(3);
+  const Header good = header_of(3);
   MatchTable table(7, 1);
   for (std::size_t bit = 0; bit < 8 * sizeof good; ++bit) {
     Header bad;
@@ -71,7 +71,7 @@ TEST_CASE("MA-2: a good header with any one bit flipped is dropped, or is still 
 
 TEST_CASE("TR-3: other jobs and generations are stale, not garbage") {
   MatchTable table(7, 1);
-  Header h = header(0);
+  Header h = header_of(0);
   CHECK(table.admit(0, bytes(h)));
   h.generation = 0;
   CHECK_FALSE(table.admit(0, bytes(h)));
@@ -86,10 +86,10 @@ TEST_CASE("MA-3: the table says when a peer announces more than the limit") {
   MatchTable table(7, 1, {.announced_max = 3});
   bool full = false;
   for (std::uint32_t i = 0; i < 3; ++i) {
-    CHECK_FALSE(table.announce({0, header(i), i}, full));
+    CHECK_FALSE(table.announce({0, header_of(i), i}, full));
     CHECK_FALSE(full);
   }
-  CHECK_FALSE(table.announce({0, header(9), 9}, full));
+  CHECK_FALSE(table.announce({0, header_of(9), 9}, full));
   CHECK(full);
   CHECK(table.announced() == 3);
 }
@@ -100,7 +100,7 @@ TEST_CASE("take() takes out one peer and leaves the others") {
   for (Rank r : {0, 1, 2}) {
     Posted receive{r, {0, 0, 1}, {}, {}};
     table.post(receive);
-    table.announce({r, header(2), 0}, full);
+    table.announce({r, header_of(2), 0}, full);
   }
   const auto taken = table.take(1);
   CHECK(taken.posted.size() == 1);

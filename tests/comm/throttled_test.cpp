@@ -8,8 +8,8 @@ using namespace troupe::comm::test;
 namespace {
 
 /// Sends and receives on a pair without any delay of its own; notes when each ended.
-struct World {
-  explicit World(const std::vector<Throttle>& links) : pair(1, 1, links, {.latency_ns = 0, .bytes_per_second = 0}) {}
+struct TimedPair {
+  explicit TimedPair(const std::vector<Throttle>& links) : pair(1, 1, links, {.latency_ns = 0, .bytes_per_second = 0}) {}
   void recv(Rank at, std::uint32_t sequence, std::size_t n) {
     pair.at(at).recv(1 - at, {3, 0, sequence}, std::span(into[at]).first(n), [this, sequence](const Status& s, const Header&) {
       CHECK(s.ok());
@@ -30,7 +30,7 @@ struct World {
 }  // namespace
 
 TEST_CASE("TH-1: a message leaves after bytes / bandwidth and arrives a latency later; the link carries one at a time") {
-  World w({{-1, -1, 500, 1'000'000'000}});   // a byte a nanosecond
+  TimedPair w({{-1, -1, 500, 1'000'000'000}});   // a byte a nanosecond
   for (std::uint32_t i : {0u, 1u, 2u}) {
     w.recv(1, i, 1000 * (i + 1));
     w.send(0, i, 1000 * (i + 1));
@@ -43,7 +43,7 @@ TEST_CASE("TH-1: a message leaves after bytes / bandwidth and arrives a latency 
 }
 
 TEST_CASE("TH-1: a message that waits for its receive occupies no link") {
-  World w({{-1, -1, 500, 1'000'000'000}});
+  TimedPair w({{-1, -1, 500, 1'000'000'000}});
   w.send(0, 0, 4000);
   w.send(0, 1, 1000);
   w.recv(1, 1, 1000);
@@ -57,9 +57,9 @@ TEST_CASE("TH-1: a message that waits for its receive occupies no link") {
 }
 
 TEST_CASE("TH-1: without a bandwidth a message takes the latency, without a throttle no time") {
-  World latency({{0, 1, 700, 0}});
-  World elsewhere({{0, 2, 700, 1}});
-  for (World* w : {&latency, &elsewhere}) {
+  TimedPair latency({{0, 1, 700, 0}});
+  TimedPair elsewhere({{0, 2, 700, 1}});
+  for (TimedPair* w : {&latency, &elsewhere}) {
     w->recv(1, 0, 4000);
     w->send(0, 0, 4000);
     w->pair.settle();
@@ -77,7 +77,7 @@ TEST_CASE("a throttle concerns the link it names, both ways; the last that fits 
   CHECK_FALSE(from_two.concerns(0, 1));
   CHECK(pair.concerns(1, 0));
   CHECK_FALSE(pair.concerns(0, 2));
-  World w({{-1, -1, 9'000, 0}, {1, 0, 40, 0}});
+  TimedPair w({{-1, -1, 9'000, 0}, {1, 0, 40, 0}});
   w.recv(1, 0, 8);
   w.send(0, 0, 8);
   w.pair.settle();
@@ -85,7 +85,7 @@ TEST_CASE("a throttle concerns the link it names, both ways; the last that fits 
 }
 
 TEST_CASE("TH-2: errors are not delayed, nor what a rank sends to itself") {
-  World w({{-1, -1, 1'000'000, 1}});   // a second a byte
+  TimedPair w({{-1, -1, 1'000'000, 1}});   // a second a byte
   Outcome s, r, refused;
   w.pair.at(0).recv(0, {3, 0, 0}, std::span(w.into[0]).first(64), r.received());
   w.pair.at(0).send(0, header(0), std::span(w.data).first(64), s.sent());
@@ -98,7 +98,7 @@ TEST_CASE("TH-2: errors are not delayed, nor what a rank sends to itself") {
 }
 
 TEST_CASE("TR-4: what has been moved and is still under way when the transport shuts down calls nobody") {
-  World w({{-1, -1, 500, 1'000'000}});
+  TimedPair w({{-1, -1, 500, 1'000'000}});
   w.recv(1, 0, 1000);
   w.send(0, 0, 1000);
   REQUIRE(w.pair.wait([&] { return w.pair.at(1).stats().received_messages == 1; }));

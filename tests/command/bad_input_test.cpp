@@ -9,8 +9,6 @@ using namespace troupe::test;
 
 namespace {
 
-const std::string tiny = std::string(TROUPE_CONFIGS) + "/lm-tiny.toml";
-
 struct Case {
   std::vector<std::string> arguments;   ///< after `train lm-tiny.toml --data TEXT --out FOLDER`
   std::vector<std::string> says;
@@ -27,7 +25,7 @@ void check_cases(int code, const std::vector<Case>& cases) {
 }
 
 Outcome train_on(const std::string& data, const std::string& out) {
-  return run(troupe_command({"train", tiny, "--data", data, "--out", out, "--steps", "1"}));
+  return run(troupe_command({"train", tiny_config, "--data", data, "--out", out, "--steps", "1"}));
 }
 
 }  // namespace
@@ -37,7 +35,7 @@ TEST_CASE("fewer microbatches than stages is legal and a warning, whoever asks")
   const std::vector<std::string> wasteful = {"--mesh", "pp=4", "--set", "schedule.batch=2", "--set", "schedule.lanes=2"};
   const std::string says = "4 stages, but only 2 microbatches";
   for (const char* command : {"plan", "sim"}) {
-    auto words = troupe_command({command, std::string(TROUPE_CONFIGS) + "/lm-tiny.toml"});
+    auto words = troupe_command({command, tiny_config});
     words.insert(words.end(), wasteful.begin(), wasteful.end());
     const auto o = run(words);
     CHECK(o.code == 0);
@@ -52,7 +50,7 @@ TEST_CASE("fewer microbatches than stages is legal and a warning, whoever asks")
 
 TEST_CASE("a command line that makes no sense says which word, and the nearest one that does") {
   check_one_line(run(troupe_command({})), exit_usage, {"subcommand is required"});
-  check_one_line(run(troupe_command({"trian", tiny})), exit_usage, {"unknown command 'trian'", "'train'"});
+  check_one_line(run(troupe_command({"trian", tiny_config})), exit_usage, {"unknown command 'trian'", "'train'"});
   check_one_line(run(troupe_command({"train"})), exit_usage, {"name a configuration", "--resume"});
   check_one_line(run(troupe_command({"plan"})), exit_usage, {"config is required"});
   check_cases(exit_usage, {
@@ -92,7 +90,7 @@ TEST_CASE("a config that cannot be used says where and why") {
 TEST_CASE("a text that cannot be trained on says why, and how much would do") {
   TempDir dir;
   const auto out = dir / "out";
-  check_one_line(run(troupe_command({"train", tiny, "--out", out})), exit_data, {"--data"});
+  check_one_line(run(troupe_command({"train", tiny_config, "--out", out})), exit_data, {"--data"});
   check_one_line(train_on(dir / "none.txt", out), exit_data, {"none.txt' does not exist"});
   check_one_line(train_on(write_text(dir / "empty.txt", ""), out), exit_data, {"empty.txt' is empty"});
   check_one_line(train_on(write_text(dir / "short.txt", "Once upon a time"), out), exit_data,

@@ -56,7 +56,6 @@ TEST_CASE("--throttle makes steps slower and changes no number") {
 }
 
 TEST_CASE("plan and sim know of --throttle: slower links make layouts that move more dearer, and steps longer; --ideal does not") {
-  const std::string tiny = std::string(TROUPE_CONFIGS) + "/lm-tiny.toml";
   const auto said = [](const Outcome& o, const std::string& begin) {
     check_success(o);
     const auto at = o.out.find(begin);
@@ -64,13 +63,13 @@ TEST_CASE("plan and sim know of --throttle: slower links make layouts that move 
     return o.out.substr(at, o.out.find('\n', at) - at);
   };
   const auto layouts = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words = {"plan", tiny, "--mesh", "tp=2"};
+    std::vector<std::string> words = {"plan", tiny_config, "--mesh", "tp=2"};
     words.insert(words.end(), more.begin(), more.end());
     return said(run(troupe_command(words)), "the next best takes");
   };
   CHECK(layouts({}) != layouts({"--throttle", "bandwidth=1MB/s"}));
   const auto step = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words = {"sim", tiny, "--mesh", "dp=2"};
+    std::vector<std::string> words = {"sim", tiny_config, "--mesh", "dp=2"};
     words.insert(words.end(), more.begin(), more.end());
     return said(run(troupe_command(words)), "step  ");
   };

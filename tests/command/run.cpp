@@ -219,7 +219,7 @@ const std::string& sample_text() {
 }
 
 std::vector<std::string> train(const std::string& out, const std::vector<std::string>& arguments) {
-  auto words = troupe_command({"train", std::string(TROUPE_CONFIGS) + "/lm-tiny.toml", "--data", sample_text(), "--out", out});
+  auto words = troupe_command({"train", tiny_config, "--data", sample_text(), "--out", out});
   words.insert(words.end(), arguments.begin(), arguments.end());
   return words;
 }

@@ -11,6 +11,8 @@
 
 namespace troupe::test {
 
+inline const std::string tiny_config = std::string(TROUPE_CONFIGS) + "/lm-tiny.toml";
+
 struct Outcome {
   int code = -1;                       ///< exit code; -1 when a signal ended it
   int signal = 0;

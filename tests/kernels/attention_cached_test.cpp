@@ -71,10 +71,6 @@ std::vector<Tensor> decode(const Text& text, std::int64_t window, RunOptions opt
   return out;
 }
 
-bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Tensor& x, const Tensor& y) { return x.data == y.data; });
-}
-
 // Tails, several blocks of keys, uneven groups, a group of more rows than a panel has.
 const std::vector<Text> texts = {{14, 4, 2, 10}, {230, 4, 2, 32}, {100, 3, 1, 65}, {40, 15, 1, 8}, {35, 3, 3, 64}};
 

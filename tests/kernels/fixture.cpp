@@ -129,6 +129,10 @@ std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, const At
   return run(op, in, std::move(out), attrs, options);
 }
 
+bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Tensor& x, const Tensor& y) { return x.data == y.data; });
+}
+
 double distance(const std::vector<double>& a, const std::vector<double>& b) {
   REQUIRE(a.size() == b.size());
   double worst = 0, largest = 0;

@@ -74,6 +74,7 @@ std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, const At
 
 /// max |a - b| / max |b|; infinite when a NaN is in the way.
 double distance(const std::vector<double>& a, const std::vector<double>& b);
+bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b);
 
 /// An op with sample inputs and, where there is one, its definition in double.
 struct OpCase {

@@ -8,16 +8,6 @@
 using namespace troupe;
 using namespace troupe::kernels;
 
-namespace {
-
-bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  for (std::size_t i = 0; i < a.size(); ++i)
-    if (a[i].data != b[i].data) return false;
-  return a.size() == b.size();
-}
-
-}  // namespace
-
 TEST_CASE("NU-0: no op's bits depend on addresses, neighbours, threads or repetition") {
   const OpSet ops = standard_ops();
   TwoThreads two;

@@ -7,8 +7,8 @@ using namespace troupe::test;
 
 namespace {
 
-const std::string dir = "/run/checkpoints";
-constexpr std::int64_t steps = 4;
+const std::string run_dir = "/run/checkpoints";
+constexpr std::int64_t saved_steps = 4;
 const Topology two{"dp=2", {2}}, stages{"pp=2", {1, 1}};
 
 lm::LmConfig small() {
@@ -17,12 +17,12 @@ lm::LmConfig small() {
   return c;
 }
 
-RunOptions saving() { return {.into = dir, .steps = steps, .every = 1}; }
+RunOptions saving() { return {.into = run_dir, .steps = saved_steps, .every = 1}; }
 
 /// After a crash: whatever has a manifest loads, every byte of it; the newest resumes, on another mesh, to the same bits. A new run
 /// if nothing was saved.
 void check_goes_on(const lm::LmConfig& c, SimStorage& storage, const std::string& expected) {
-  const checkpoint::Catalog catalog(storage, dir);
+  const checkpoint::Catalog catalog(storage, run_dir);
   const auto entries = catalog.entries();
   REQUIRE_MESSAGE(entries.ok(), entries.status().message());
   RunOptions on = saving();
@@ -58,8 +58,8 @@ TEST_CASE("machines that stop at any message of a save, or any operation of thei
     messages = whole->messages;
     operations = storage.operations();
   }
-  CHECK(messages > 2 * steps);
-  CHECK(operations > 20 * steps);
+  CHECK(messages > 2 * saved_steps);
+  CHECK(operations > 20 * saved_steps);
   constexpr std::int64_t stride = unless_instrumented(1, 7);
   for (std::int64_t n = 1; n < messages; n += stride) {
     CAPTURE(n);

@@ -6,9 +6,9 @@ using namespace troupe::test;
 
 namespace {
 
-constexpr std::int64_t steps = unless_instrumented(20, 6);
+constexpr std::int64_t lm_steps = unless_instrumented(20, 6);
 
-lm::LmConfig config(bool tied, int layers) {
+lm::LmConfig deep_config(bool tied, int layers) {
   const std::string text =
       "[model]\nlayers = " + std::to_string(layers) + "\nheads = 4\nkv_heads = 2\ndim = 24\nhead_dim = 6\nffn = 40\nseq = 16\n"
       "dropout = 0.1\ntied = " + (tied ? "true" : "false") +
@@ -27,20 +27,20 @@ TEST_CASE("NU-1, NU-2: 20 steps of the language model give the same bits on any 
   lm::register_actors(app);
   std::uint64_t seed = 0;   // of the order of actors and the delays of messages; 0: first come, no jitter
   for (const bool tied : {false, true}) {
-    const auto c = config(tied, 7);
-    const auto alone = train(app, c, {1}, steps, 0);
+    const auto c = deep_config(tied, 7);
+    const auto alone = train(app, c, {1}, lm_steps, 0);
     REQUIRE_MESSAGE(alone.ok(), alone.status().message());
-    REQUIRE(alone->losses.size() == steps);
+    REQUIRE(alone->losses.size() == lm_steps);
     CHECK(alone->losses.back() < alone->losses.front());
     for (double n : alone->norms) CHECK(n > c.optimizer.clip);   // clipping acts in every step
-    CHECK(alone->eval.size() == steps / 5);
+    CHECK(alone->eval.size() == lm_steps / 5);
     CHECK(alone->text.size() == 4 + 12);
     for (const std::vector<std::int64_t>& dp :
          {std::vector<std::int64_t>{2}, {3}, {4}, {1, 1}, {1, 1, 1}, {1, 1, 1, 1}, {2, 2}, {2, 1}}) {
       std::string what = tied ? "tied, dp per stage" : "untied, dp per stage";
       for (auto d : dp) what += " " + std::to_string(d);
       CAPTURE(what);
-      const auto other = train(app, c, dp, steps, ++seed);
+      const auto other = train(app, c, dp, lm_steps, ++seed);
       REQUIRE_MESSAGE(other.ok(), other.status().message());
       CHECK(*other == *alone);
     }
@@ -52,15 +52,15 @@ TEST_CASE("NU-2: every pipeline schedule gives the bits of one worker, with eval
   lm::register_actors(app);
   std::uint64_t seed = 100;
   for (const bool tied : {false, true}) {
-    const auto c = config(tied, 7);
-    const auto alone = train(app, c, {1}, steps, 0);
+    const auto c = deep_config(tied, 7);
+    const auto alone = train(app, c, {1}, lm_steps, 0);
     REQUIRE_MESSAGE(alone.ok(), alone.status().message());
     for (const char* name : {"interleaved:2", "zero-bubble"})
       for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1, 1}, {1, 1, 1}, {1, 1, 1, 1}, {2, 2}, {3, 3}, {2, 1}}) {
         std::string what = std::string(tied ? "tied, " : "untied, ") + name + ", dp per stage";
         for (auto d : dp) what += " " + std::to_string(d);
         CAPTURE(what);
-        const auto other = train(app, c, dp, steps, ++seed, 1, 0, *parse_pipeline(name));
+        const auto other = train(app, c, dp, lm_steps, ++seed, 1, 0, *parse_pipeline(name));
         REQUIRE_MESSAGE(other.ok(), other.status().message());
         CHECK(*other == *alone);
       }
@@ -70,7 +70,7 @@ TEST_CASE("NU-2: every pipeline schedule gives the bits of one worker, with eval
 TEST_CASE("NU-1: message timing and the order of actors change no bit of the language model") {
   runtime::App app;
   lm::register_actors(app);
-  const auto c = config(true, 3);
+  const auto c = deep_config(true, 3);
   const auto first = train(app, c, {1}, 8, 0);
   REQUIRE_MESSAGE(first.ok(), first.status().message());
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {

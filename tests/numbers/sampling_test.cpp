@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t seed = 3;   // as plan_of()'s
 
-lm::LmConfig config(bool tied, std::int64_t tokens) {
+lm::LmConfig sampling_config(bool tied, std::int64_t tokens) {
   auto c = lm_tiny(tied);
   c.model.init_std = 0.3;   // so that logits differ
   c.sample.tokens = tokens;
@@ -123,7 +123,7 @@ TEST_CASE("with cached keys and values the logits of every token are those of th
   runtime::App app;
   lm::register_actors(app);
   for (const bool tied : {false, true}) {
-    Reference reference(app, config(tied, 1));
+    Reference reference(app, sampling_config(tied, 1));
     auto text = bytes_of("The logits of 32 tokens, compared");
     text.resize(32);
     const auto whole = reference.whole(text);
@@ -140,7 +140,7 @@ TEST_CASE("a sample is the text that the whole forward pass, made anew for each 
   runtime::App app;
   lm::register_actors(app);
   for (const double temperature : {0.0, 0.8}) {
-    auto c = config(temperature == 0, 32 - static_cast<std::int64_t>(begin.size()));
+    auto c = sampling_config(temperature == 0, 32 - static_cast<std::int64_t>(begin.size()));
     c.sample.temperature = temperature;
     Reference reference(app, c);
     auto tokens = bytes_of(begin);
@@ -159,7 +159,7 @@ TEST_CASE("a sample is the text that the whole forward pass, made anew for each 
 TEST_CASE("a text that is longer than the window goes on from the newest model.seq tokens, the same on any mesh") {
   runtime::App app;
   lm::register_actors(app);
-  const auto c = config(true, 50);
+  const auto c = sampling_config(true, 50);
   Reference reference(app, c);
   const std::string long_prompt = begin + begin + begin + begin;   // 44 tokens, and the window has 32
   auto tokens = bytes_of(long_prompt);

@@ -6,7 +6,7 @@ using namespace troupe::test;
 
 namespace {
 
-constexpr std::int64_t steps = unless_instrumented(3, 2);
+constexpr std::int64_t zero_steps = unless_instrumented(3, 2);
 
 Plan plan_of(const runtime::App& app, const lm::LmConfig& c, std::int64_t dp, std::int32_t zero) {
   CompileOptions o;
@@ -23,19 +23,19 @@ void same_bits(std::int32_t zero) {
   lm::register_actors(app);
   for (const bool tied : {false, true}) {
     const auto c = lm_tiny(tied);
-    const auto alone = train(app, c, {1}, steps, 0);
+    const auto alone = train(app, c, {1}, zero_steps, 0);
     REQUIRE_MESSAGE(alone.ok(), alone.status().message());
     std::uint64_t seed = 5;
     auto check = [&](const std::vector<std::int64_t>& dp, std::int64_t tp, const Outcome& expected) {
       std::string what = std::string(tied ? "tied" : "untied") + ", tp " + std::to_string(tp) + ", dp per stage";
       for (auto d : dp) what += " " + std::to_string(d);
       CAPTURE(what);
-      const auto other = train(app, c, dp, steps, ++seed, tp, zero);
+      const auto other = train(app, c, dp, zero_steps, ++seed, tp, zero);
       REQUIRE_MESSAGE(other.ok(), other.status().message());
       CHECK(*other == expected);
     };
     for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{2}, {3}, {4}, {2, 2}, {1, 3}}) check(dp, 1, *alone);
-    const auto tp = train(app, c, {1}, steps, 0, 2);
+    const auto tp = train(app, c, {1}, zero_steps, 0, 2);
     REQUIRE(tp.ok());
     for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{2}, {3, 3}}) check(dp, 2, *tp);
   }
@@ -137,7 +137,7 @@ TEST_CASE("NU-2: ZeRO 2 and 3 change no bit with interleaved stages and zero-bub
   std::uint64_t seed = 200;
   for (const bool tied : {false, true}) {
     const auto c = lm_tiny(tied);
-    const auto alone = train(app, c, {1}, steps, 0);
+    const auto alone = train(app, c, {1}, zero_steps, 0);
     REQUIRE_MESSAGE(alone.ok(), alone.status().message());
     for (const std::int32_t zero : {2, 3})
       for (const char* name : {"interleaved:2", "zero-bubble"})
@@ -145,7 +145,7 @@ TEST_CASE("NU-2: ZeRO 2 and 3 change no bit with interleaved stages and zero-bub
           std::string what = std::string(tied ? "tied, " : "untied, ") + name + ", zero " + std::to_string(zero) + ", dp per stage";
           for (auto d : dp) what += " " + std::to_string(d);
           CAPTURE(what);
-          const auto other = train(app, c, dp, steps, ++seed, 1, zero, *parse_pipeline(name));
+          const auto other = train(app, c, dp, zero_steps, ++seed, 1, zero, *parse_pipeline(name));
           REQUIRE_MESSAGE(other.ok(), other.status().message());
           CHECK(*other == *alone);
         }

@@ -7,15 +7,6 @@
 
 using namespace mlp;
 
-namespace {
-
-const kernels::OpSet& ops() {
-  static const kernels::OpSet set = kernels::standard_ops();
-  return set;
-}
-
-}  // namespace
-
 TEST_CASE("compile refuses meshes that cannot work and names the numbers") {
   Shape_ s;
   auto p = plan(ops(), s, {9});

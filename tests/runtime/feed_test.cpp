@@ -39,13 +39,6 @@ Graph fed_graph(const kernels::OpSet& ops, const std::string& name, const std::s
   return g;
 }
 
-Expected<Plan> compile_over(const Graph& g, const std::vector<std::int64_t>& dp) {
-  CompileOptions o;
-  o.stages = stage_meshes(dp);
-  o.lanes = 4;
-  return compile(g, o);
-}
-
 struct Fed {
   std::vector<std::int32_t> asked;     // microbatches, in the order in which the session asked for them
   std::vector<double> tokens;

@@ -9,7 +9,7 @@ using namespace mlp;
 
 namespace {
 
-const kernels::OpSet& ops() {
+const kernels::OpSet& staircase_ops() {
   static const kernels::OpSet set = [] {
     auto s = kernels::standard_ops();
     kernels::OpDef step;   // an op without a gradient
@@ -24,7 +24,7 @@ const kernels::OpSet& ops() {
 
 /// x (2, 6) made by an actor, w (6, 6), y = x w^T in unit "body" of program "train".
 struct Start {
-  Graph g{ops()};
+  Graph g{staircase_ops()};
   Value x, w, y;
   Start() {
     g.program("train", {4, 2});
@@ -63,7 +63,7 @@ Expected<SimRun> run(Start& s, const std::vector<std::int64_t>& dp, std::int64_t
   SessionOptions session;
   session.steps = steps;
   session.loss_divisor = 8;
-  return run_simulated(*p, ops(), actor_set(), session);
+  return run_simulated(*p, staircase_ops(), actor_set(), session);
 }
 
 }  // namespace
@@ -156,10 +156,10 @@ TEST_CASE("programs share parameters only: a value of another program is refused
 }
 
 TEST_CASE("a program without microbatches and a graph without programs are refused") {
-  Graph g(ops());
+  Graph g(staircase_ops());
   g.program("train", {0, 2});
   check_names(g.status(), {"'train'", "microbatches"});
-  Graph empty(ops());
+  Graph empty(staircase_ops());
   CompileOptions o;
   o.stages = stage_meshes({1});
   CHECK_FALSE(compile(empty, o).ok());
@@ -192,7 +192,7 @@ TEST_CASE("a parameter of another unit's evaluation only does not disturb traini
       };
       if (first) {
         // The untrained parameter must come first in the graph, too.
-        s.g = Graph(ops());
+        s.g = Graph(staircase_ops());
         s.g.program("train", {4, 2});
         s.g.unit("body");
         s.x = s.g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
@@ -240,7 +240,7 @@ TEST_CASE("a graph that does not train runs its steps with the parameters as the
       CHECK(step == steps++);
       CHECK(reports.size() == 4);
     };
-    const auto r = run_simulated(*p, ops(), actor_set(), session);
+    const auto r = run_simulated(*p, staircase_ops(), actor_set(), session);
     CHECK_MESSAGE(r.ok(), r.status().message());
     CHECK(steps == 3);
   }
@@ -264,7 +264,7 @@ TEST_CASE("the report of a parameter is refused by name") {
 }
 
 TEST_CASE("a graph without units is refused and says what to do") {
-  Graph g(ops());
+  Graph g(staircase_ops());
   g.program("train", {4, 2});
   Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
   g.report("r", g.op("relu", {x})[0]);

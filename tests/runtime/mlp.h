@@ -10,6 +10,11 @@ namespace mlp {
 using namespace troupe;
 using namespace troupe::runtime;
 
+inline const kernels::OpSet& ops() {
+  static const kernels::OpSet set = kernels::standard_ops();
+  return set;
+}
+
 struct Shape_ {
   std::int64_t microbatches = 8, samples = 2, width = 24, hidden = 40, layers = 3;
   bool tied = false;
@@ -72,6 +77,15 @@ struct Result {
   SimRun run;
   std::vector<double> eval;
 };
+
+/// Any graph, on four lanes.
+inline Expected<Plan> compile_over(const Graph& g, const std::vector<std::int64_t>& dp, std::int64_t tp = 1, std::int32_t zero = 0) {
+  CompileOptions o;
+  o.stages = stage_meshes(dp, tp);
+  o.lanes = 4;
+  o.zero = zero;
+  return compile(g, o);
+}
 
 inline Expected<Plan> plan(const kernels::OpSet& ops, const Shape_& s, const std::vector<std::int64_t>& dp, std::int32_t lanes = 8,
                            std::int32_t zero = 0, const Pipeline& pipeline = {}) {

@@ -35,11 +35,6 @@ double makespan(const Plan& p) {
   return r->makespan_s;
 }
 
-const kernels::OpSet& ops() {
-  static const kernels::OpSet set = kernels::standard_ops();
-  return set;
-}
-
 /// Four stages of one layer each, as in the textbook picture.
 Plan pipeline(std::int64_t stages, std::int64_t microbatches) {
   Shape_ s;

@@ -10,11 +10,6 @@ namespace planted {
 
 using namespace mlp;
 
-inline const kernels::OpSet& ops() {
-  static const kernels::OpSet set = kernels::standard_ops();
-  return set;
-}
-
 inline std::string text(const std::vector<std::int64_t>& dp) {
   std::string t = "dp";
   for (auto d : dp) t += " " + std::to_string(d);

@@ -15,11 +15,6 @@ namespace {
 const Pipeline zero_bubble{Pipeline::Kind::zero_bubble, 1};
 Pipeline interleaved(std::int32_t chunks) { return {Pipeline::Kind::interleaved, chunks}; }
 
-const kernels::OpSet& ops() {
-  static const kernels::OpSet set = kernels::standard_ops();
-  return set;
-}
-
 /// One layer in each virtual stage.
 Plan pipeline(const Pipeline& schedule, std::int32_t stages, std::int64_t microbatches) {
   Shape_ s;

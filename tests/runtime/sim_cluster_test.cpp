@@ -68,13 +68,6 @@ Expected<SimRun> run(const Plan& p, const kernels::OpSet& ops, const actors::Use
   return run_simulated(p, ops, set, session, cluster);
 }
 
-Expected<Plan> compile_over(const Graph& g, const std::vector<std::int64_t>& dp) {
-  CompileOptions o;
-  o.stages = stage_meshes(dp);
-  o.lanes = 4;
-  return compile(g, o);
-}
-
 }  // namespace
 
 TEST_CASE("the same seed gives the same run, message for message; another seed other times and the same numbers") {

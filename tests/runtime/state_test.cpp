@@ -26,7 +26,7 @@ kernels::OpDef tally() {
   return op;
 }
 
-const kernels::OpSet& ops() {
+const kernels::OpSet& tally_ops() {
   static const kernels::OpSet set = [] {
     auto s = kernels::standard_ops();
     CHECK(s.add(tally()).ok());
@@ -50,7 +50,7 @@ void add_count(Graph& g, bool stateful) {
 
 /// "count" beside training, which leaves its parameters alone; or by itself.
 Graph graph(bool trains, bool stateful = true) {
-  Graph g(ops());
+  Graph g(tally_ops());
   if (trains) {
     g.program("train", {4, 2});
     g.unit("in");
@@ -65,15 +65,7 @@ Graph graph(bool trains, bool stateful = true) {
   return g;
 }
 
-Expected<Plan> compile_over(const Graph& g, const std::vector<std::int64_t>& dp, std::int64_t tp = 1, std::int32_t zero = 0) {
-  CompileOptions o;
-  o.stages = stage_meshes(dp, tp);
-  o.lanes = 4;
-  o.zero = zero;
-  return compile(g, o);
-}
-
-Plan good_plan(const std::vector<std::int64_t>& dp, bool trains = true, std::int64_t tp = 1, std::int32_t zero = 0) {
+Plan tally_plan(const std::vector<std::int64_t>& dp, bool trains = true, std::int64_t tp = 1, std::int32_t zero = 0) {
   auto p = compile_over(graph(trains), dp, tp, zero);
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   const Status v = verify(*p);
@@ -101,7 +93,7 @@ std::vector<std::vector<double>> counts(const Plan& p, std::int64_t runs, std::u
   };
   SimClusterOptions cluster;
   cluster.seed = timing;
-  const auto run = run_simulated(p, ops(), actor_set(), session, cluster);
+  const auto run = run_simulated(p, tally_ops(), actor_set(), session, cluster);
   REQUIRE_MESSAGE(run.ok(), run.status().message());
   return out;
 }
@@ -139,7 +131,7 @@ TEST_CASE("state lasts from microbatch to microbatch and from run to run, zero a
     for (const std::int32_t zero : {0, 1, 2, 3}) {
       CAPTURE(zero);
       CAPTURE(dp.size());
-      CHECK(counts(good_plan(dp, true, 1, zero), 3, timing++) == expected(3));
+      CHECK(counts(tally_plan(dp, true, 1, zero), 3, timing++) == expected(3));
     }
 }
 
@@ -148,7 +140,7 @@ TEST_CASE("a program with state may be the only one, on any mesh, and then nothi
     for (const std::int64_t tp : {1, 2, 3}) {
       CAPTURE(tp);
       CAPTURE(dp.size());
-      const Plan p = good_plan(dp, false, tp);
+      const Plan p = tally_plan(dp, false, tp);
       CHECK_FALSE(p.trains);
       CHECK(local_plan(p, 0)->memory.optimizer == 0);
       CHECK(counts(p, 1, 5) == expected(1));
@@ -157,7 +149,7 @@ TEST_CASE("a program with state may be the only one, on any mesh, and then nothi
 
 TEST_CASE("microbatches of a stateful program belong to dp coordinate 0 of every stage, in order; state has its memory there only") {
   for (const std::int32_t zero : {0, 2}) {   // lanes contiguous, and in turn
-    const Plan p = good_plan({4, 1, 2}, true, 1, zero);
+    const Plan p = tally_plan({4, 1, 2}, true, 1, zero);
     const auto count = p.program("count");
     for (std::int32_t s = 0; s < p.stages; ++s)
       for (std::int64_t d = 0; d < p.dp_width(s); ++d) {
@@ -175,7 +167,7 @@ TEST_CASE("microbatches of a stateful program belong to dp coordinate 0 of every
 
 TEST_CASE("an op with state in a program that may run at several places is refused, and named with its program") {
   check_refused(compile_over(graph(true, false), {1}).status(), {"'in.tally'", "(tally)", "program 'count'", "ProgramSpec::stateful"});
-  Plan p = good_plan({2});
+  Plan p = tally_plan({2});
   p.program_specs[p.program("count")].stateful = false;
   check_refused(verify(p), {"'" + keeper(p).name + "'", "'count' is not stateful"});
   for (auto& a : p.roles[0].actors) {   // nor when the plan does not tell
@@ -183,16 +175,16 @@ TEST_CASE("an op with state in a program that may run at several places is refus
     for (auto& op : a.ops) op.state_bytes = 0;
   }
   CHECK(check_structure(p).ok());
-  check_refused(check_ops(p, 0, ops()), {"'in.tally'", "(tally)", "'count' is not stateful"});
+  check_refused(check_ops(p, 0, tally_ops()), {"'in.tally'", "(tally)", "'count' is not stateful"});
 }
 
 TEST_CASE("a plan without room for an op's state, or with two in one place, is refused by name") {
-  const Plan good = good_plan({1});
+  const Plan good = tally_plan({1});
   Plan p = good;
   for (auto& op : keeper(p).ops)
     if (op.state_bytes > 0) --op.state_bytes;
   CHECK(verify(p).ok());   // what an op needs, only its registration says
-  check_refused(check_ops(p, 0, ops()), {"'in.tally'", "needs 32 bytes of state", "'" + keeper(p).name + "' has 31"});
+  check_refused(check_ops(p, 0, tally_ops()), {"'in.tally'", "needs 32 bytes of state", "'" + keeper(p).name + "' has 31"});
 
   for (const std::int64_t bytes : {0, -64, 16}) {
     p = good;
@@ -229,17 +221,17 @@ TEST_CASE("a plan without room for an op's state, or with two in one place, is r
 }
 
 TEST_CASE("a stateful program is not trained, and runs in order") {
-  Graph g(ops());
+  Graph g(tally_ops());
   g.program("train", {.microbatches = 4, .samples = 2, .stateful = true});
   g.unit("in");
   Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
   x = g.op("linear", {x, g.param("w", {6, 6}, Init::normal(0.3f))})[0];
   g.minimize(g.op("mse_loss", {x, x}, {{"scale", 1.0 / 8}})[0], {});
   check_refused(g.status(), {"program 'train' is stateful"});
-  Plan p = good_plan({2});
+  Plan p = tally_plan({2});
   p.program_specs[0].stateful = p.program_specs[0].sequential = true;
   check_refused(verify(p), {"program 'train' is stateful"});
-  p = good_plan({2});
+  p = tally_plan({2});
   p.program_specs[p.program("count")].sequential = false;
   check_refused(verify(p), {"program 'count' is stateful, and not sequential"});
 }
