@@ -55,7 +55,7 @@ Value Graph::param(const std::string& name, const Shape& shape, Init init, bool 
   for (const auto& n : nodes_)
     if (n.kind == Node::Kind::param && n.name == name) {
       const auto& have = tensors_[n.out[0]].type.shape;
-      if (have != shape) fail("parameter '" + name + "' has shape " + to_string(have) + " and is asked for as " + to_string(shape));
+      if (have != shape) fail("parameter '" + name + "' has shape " + troupe::to_string(have) + " and is asked for as " + troupe::to_string(shape));
       return n.out[0];
     }
   Node n;

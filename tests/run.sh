@@ -39,7 +39,7 @@ run_ctest() {  # DIR [further arguments of ctest]
 
 build_sanitized() {
   # -O1: half the compile time of -O2 under sanitizers. GCC 12 sees uninitialised values in instrumented libstdc++.
-  build build-asan -DTROUPE_SANITIZE=ON -DCMAKE_BUILD_TYPE=Sanitized \
+  build build-asan -DTROUPE_SANITIZE=ON -DTROUPE_UNITY=ON -DCMAKE_BUILD_TYPE=Sanitized \
     -DCMAKE_CXX_FLAGS_SANITIZED="-O1 -g1 -Wno-maybe-uninitialized" || return 1
   local targets
   mapfile -t targets < <(ctest --test-dir build-asan -N | grep -oE " $sanitized(\.|\$)" | grep -oE "$sanitized" | sort -u)

@@ -3,7 +3,7 @@
 
 using namespace troupe;
 using namespace troupe::ckpt;
-using namespace troupe::ckpt::test;
+using namespace troupe::ckpt::hf_model;
 
 TEST_CASE("export, import, export: the same bytes; tied and untied, one file and several, whatever extents the checkpoint has") {
   for (const bool tied : {false, true})

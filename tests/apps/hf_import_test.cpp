@@ -9,7 +9,7 @@
 
 using namespace troupe;
 using namespace troupe::ckpt;
-using namespace troupe::ckpt::test;
+using namespace troupe::ckpt::hf_model;
 
 namespace {
 

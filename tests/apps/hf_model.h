@@ -12,7 +12,7 @@
 #include "runtime/app.h"
 #include "tests/checkpoint/sample.h"
 
-namespace troupe::ckpt::test {
+namespace troupe::ckpt::hf_model {
 
 using namespace checkpoint::test;
 
@@ -132,4 +132,4 @@ inline Expected<Imported> import_to(Storage& storage, const std::string& from, c
   return import_hf(storage, app().ops(), {.from = from, .out = out, .config = config, .job = 77}, code);
 }
 
-}  // namespace troupe::ckpt::test
+}  // namespace troupe::ckpt::hf_model
