@@ -28,7 +28,21 @@ clang++ "${flags[@]}" tests/fuzz/seeds.cpp tests/checkpoint/sample.cpp "${object
 "$build/seeds" "$build/manifest" "$build/safetensors"
 for target in manifest safetensors; do
   clang++ "${flags[@]}" -fsanitize=fuzzer "tests/fuzz/${target}_fuzz.cpp" "${objects[@]}" "${libraries[@]}" -o "$build/${target}_fuzz"
-  echo "== $target, $seconds s"
-  "$build/${target}_fuzz" -max_total_time="$seconds" -max_len=16384 -timeout=10 -artifact_prefix="$build/finding-$target-" \
-    -print_final_stats=1 "$build/$target" 2>&1 | tail -n 15
 done
+
+fuzz() {  # TARGET
+  "$build/$1_fuzz" -max_total_time="$seconds" -max_len=16384 -timeout=10 -artifact_prefix="$build/finding-$1-" -print_final_stats=1 "$build/$1" \
+    >"$build/$1.log" 2>&1
+}
+declare -A jobs   # side by side: each has its own corpus and log
+for target in manifest safetensors; do
+  fuzz "$target" &
+  jobs[$target]=$!
+done
+status=0
+for target in manifest safetensors; do
+  wait "${jobs[$target]}" || status=1
+  echo "== $target, $seconds s"
+  tail -n 15 "$build/$target.log"
+done
+exit $status
