@@ -193,7 +193,7 @@ def resident(parent):
             fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
         except OSError:
             continue
-        if fields["PPid"].strip() == str(parent):
+        if fields["PPid"].strip() == str(parent) and "RssAnon" in fields:   # else it has ended
             return [int(fields[key].split()[0]) * 1024 for key in ("RssAnon", "VmRSS")]
     return None
 
