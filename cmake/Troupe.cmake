@@ -11,7 +11,8 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY_RELEASE)
 
 option(TROUPE_SANITIZE "Build with AddressSanitizer and UndefinedBehaviorSanitizer" OFF)
 option(TROUPE_UNITY "Compile several files of a target as one: less work from nothing, more after a small change" OFF)
-# Loops over numbers: GCC 12 vectorises them at -O3 only, and takes four times as long over instrumented ones for nothing.
+# Loops over numbers: GCC 12 vectorises them at -O3 only. Under sanitizers -O1 takes a third to a quarter of the time to
+# compile them, and the tests' jobs run a tenth longer.
 set(TROUPE_LOOPS -O3)
 if(TROUPE_SANITIZE)
   set(TROUPE_LOOPS -O1)
