@@ -112,6 +112,7 @@ def slow(folder, rounds):
         return median(step_times(out))
 
     found = measure({"never": never, "every": every}, rounds)
+    disk.group.rmdir()
     ratio = median(a / b for a, b in zip(found["every"], found["never"]))
     print(f"\n| lm-10m, 1 worker, a disk of {rate / MB:.0f} MB/s | never saved | wanted every step | ratio | saved | skipped |\n|---|---|---|---|---|---|")
     print(f"| ms a step | {spread(found['never'])} | {spread(found['every'])} | {ratio:.3f} | {sum(saved)} | {sum(skipped)} |\n\nWhat the user is told, first and last: {said[0]!r}, {said[-1]!r}\n", flush=True)
