@@ -1,7 +1,5 @@
 #include "actors/writer.h"
 
-#include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "checkpoint/catalog.h"
@@ -54,7 +52,7 @@ void Shards::write(const ActContext& c, std::size_t part, const std::byte* data,
     if (shard.failure.ok()) shard.failure = s;
     if (--shard.left > 0) return;
   }
-  tell(c, shard, 0, 0, true);
+  tell(c, shard, {}, true);
   Report report{Report::Kind::shard, "", c.step, -1, {stall_s(c.step)}, {}};
   if (const auto record = finish(c.step, shard); record.ok()) report.bytes = checkpoint::encode(*record);
   else report.name = record.status().message();
@@ -87,15 +85,14 @@ Status Shards::create(std::int64_t step, UnderWay& shard) const {
   TROUPE_ASSIGN(shard.file, spec_.storage->create(path, Access::direct));
   const auto header = checkpoint::shard_header(spec_.entries, stamp);
   const auto header_bytes = static_cast<std::int64_t>(header.size());
-  shard.record = {name, std::accumulate(spec_.parts.begin(), spec_.parts.end(), header_bytes), header_bytes, checkpoint::checksum(header.data(), header_bytes)};
+  shard.record = {name, header_bytes + spec_.parts.back().offset + spec_.parts.back().bytes, header_bytes, checkpoint::checksum(header.data(), header_bytes)};
   return shard.file->write_at(0, header.data(), header_bytes);
 }
 
 Status Shards::write_part(const ActContext& c, UnderWay& shard, std::size_t part, const std::byte* data, Parallel& par) {
-  const auto [first, last] = entries_of(part);
-  const std::int64_t begin = first < last ? spec_.entries[first].offset : 0;
+  const ShardPart& p = spec_.parts[part];
   std::vector<checkpoint::StoredRun> runs;
-  for (std::size_t i = first; i < last; ++i) {
+  for (std::size_t i = p.first; i < p.end; ++i) {
     const ShardEntry& e = spec_.entries[i];
     runs.push_back({0, e.offset, e.bytes()});
     shard.sums[i].resize(static_cast<std::size_t>((e.bytes() + checkpoint::block_bytes - 1) / checkpoint::block_bytes));
@@ -105,16 +102,17 @@ Status Shards::write_part(const ActContext& c, UnderWay& shard, std::size_t part
   Status failure;
   par.for_each(std::ssize(transfers), [&](std::int64_t i) {
     const checkpoint::Transfer& t = transfers[static_cast<std::size_t>(i)];
-    for (const auto& b : t.blocks) shard.sums[first + b.run][b.index] = checkpoint::checksum(data + (b.offset - begin), b.bytes);
+    for (const auto& b : t.blocks) shard.sums[p.first + b.run][b.index] = checkpoint::checksum(data + (b.offset - p.offset), b.bytes);
     {
       std::lock_guard lock(mutex);
       if (!failure.ok()) return;
     }
-    const Status s = attempt(spec_.attempts, [&] { return shard.file->write_at(shard.record.data_offset + t.offset, data + (t.offset - begin), t.bytes); });
+    const Status s = attempt(spec_.attempts, [&] { return shard.file->write_at(shard.record.data_offset + t.offset, data + (t.offset - p.offset), t.bytes); });
     if (s.ok()) {
-      double bytes[2] = {};   // of moments, of parameters
-      for (const auto& b : t.blocks) bytes[spec_.entries[first + b.run].kind == checkpoint::TensorKind::parameter] += static_cast<double>(b.bytes);
-      return tell(c, shard, bytes[1], bytes[0], false);
+      Written more;
+      for (const auto& b : t.blocks)
+        (spec_.entries[p.first + b.run].kind == checkpoint::TensorKind::parameter ? more.parameters : more.moments) += static_cast<double>(b.bytes);
+      return tell(c, shard, more, false);
     }
     std::lock_guard lock(mutex);
     if (failure.ok()) failure = s;
@@ -122,24 +120,15 @@ Status Shards::write_part(const ActContext& c, UnderWay& shard, std::size_t part
   return failure;
 }
 
-std::pair<std::size_t, std::size_t> Shards::entries_of(std::size_t part) const {
-  const std::int64_t begin = std::accumulate(spec_.parts.begin(), spec_.parts.begin() + static_cast<std::ptrdiff_t>(part), std::int64_t{0});
-  const auto at = [&](std::int64_t offset) {
-    const auto it = std::lower_bound(spec_.entries.begin(), spec_.entries.end(), offset, [](const ShardEntry& e, std::int64_t o) { return e.offset < o; });
-    return static_cast<std::size_t>(it - spec_.entries.begin());
-  };
-  return {at(begin), at(begin + spec_.parts[part])};
-}
-
-void Shards::tell(const ActContext& c, UnderWay& shard, double parameter_bytes, double moment_bytes, bool now) {
+void Shards::tell(const ActContext& c, UnderWay& shard, Written more, bool all) {
   if (!spec_.clock) return;
   std::unique_lock lock(mutex_);
-  shard.parameter_bytes += parameter_bytes;
-  shard.moment_bytes += moment_bytes;
+  shard.written.parameters += more.parameters;
+  shard.written.moments += more.moments;
   const auto now_ns = spec_.clock->now_ns();
-  if (!shard.failure.ok() || (!now && now_ns - shard.told_ns < spec_.tell_ns)) return;
+  if (!shard.failure.ok() || (!all && now_ns - shard.told_ns < spec_.tell_ns)) return;
   shard.told_ns = now_ns;
-  Report report{Report::Kind::saving, "", c.step, -1, {0, shard.parameter_bytes, shard.moment_bytes}, {}};
+  Report report{Report::Kind::saving, "", c.step, -1, {0, shard.written.parameters, shard.written.moments}, {}};
   lock.unlock();
   report.values[0] = stall_s(c.step);
   report_(c.program, std::move(report));

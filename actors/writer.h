@@ -16,13 +16,19 @@
 
 namespace troupe::actors {
 
+/// What one writer brings of a shard: entries that follow each other, as they lie in the data section.
+struct ShardPart {
+  std::size_t first = 0, end = 0;      ///< of the entries
+  std::int64_t offset = 0, bytes = 0;  ///< in the data section, padding included; may be nothing
+};
+
 struct ShardSpec {
   Storage* storage = nullptr;
   std::string dir;                     ///< of the job's checkpoints (checkpoint/catalog.h)
   checkpoint::Stamp stamp;             ///< job and generation; each version has its own step
   std::int32_t rank = 0;
   std::vector<checkpoint::ShardEntry> entries;   ///< as lay_out placed them, part by part
-  std::vector<std::int64_t> parts;     ///< bytes of each writer's part: they follow each other in the data section
+  std::vector<ShardPart> parts;        ///< one for each writer; they follow each other
   int attempts = 2;                    ///< of creating a file, and of each write
   /// How long updates have waited for the snapshots of a step so far; may be empty.
   std::function<std::int64_t(std::int64_t step)> stall_ns;
@@ -39,17 +45,21 @@ struct ShardSpec {
 class Shards {
  public:
   Shards(ShardSpec spec, ReportSink report) : spec_(std::move(spec)), report_(std::move(report)) {}
-  std::int64_t part_bytes(std::size_t part) const { return spec_.parts[part]; }
+  std::int64_t part_bytes(std::size_t part) const { return spec_.parts[part].bytes; }
   /// Writes and sums up one part of a version. `data`: as it lies in the file.
   void write(const ActContext& context, std::size_t part, const std::byte* data, Parallel& parallel);
 
  private:
+  /// Bytes that are on disk, but for a sync.
+  struct Written {
+    double parameters = 0, moments = 0;
+  };
   struct UnderWay {
     std::unique_ptr<File> file;
     checkpoint::StoredFile record;
     std::vector<std::vector<checkpoint::Checksum>> sums;   // by entry
     std::size_t left = 0;              // parts
-    double parameter_bytes = 0, moment_bytes = 0;   // on disk, but for a sync
+    Written written;
     std::int64_t told_ns = 0;
     Status failure;                    // the first; nothing is written after it
   };
@@ -57,9 +67,8 @@ class Shards {
   std::pair<UnderWay&, bool> join(std::int64_t step);
   Status create(std::int64_t step, UnderWay& shard) const;
   Status write_part(const ActContext& context, UnderWay& shard, std::size_t part, const std::byte* data, Parallel& parallel);
-  /// So many bytes more are written.
-  void tell(const ActContext& context, UnderWay& shard, double parameter_bytes, double moment_bytes, bool now);
-  std::pair<std::size_t, std::size_t> entries_of(std::size_t part) const;
+  /// So much more is written; says so if it is time to, or if that was all.
+  void tell(const ActContext& context, UnderWay& shard, Written more, bool all);
   double stall_s(std::int64_t step) const { return spec_.stall_ns ? static_cast<double>(spec_.stall_ns(step)) * 1e-9 : 0; }
   Expected<checkpoint::ShardRecord> finish(std::int64_t step, UnderWay& shard) const;
   std::string folder(std::int64_t step) const;

@@ -39,11 +39,11 @@ constexpr std::int64_t verify_bytes = std::int64_t{64} << 20;
 
 }  // namespace
 
-Expected<Reader> Reader::open(Storage& storage, const std::string& folder, Manifest manifest, const std::set<std::int32_t>& files) {
+Expected<Reader> Reader::open(Storage& storage, const std::string& folder, Manifest manifest, const std::optional<std::set<std::int32_t>>& files) {
   Reader reader;
   reader.files_.resize(manifest.files.size());
   for (std::size_t i = 0; i < manifest.files.size(); ++i) {
-    if (!files.empty() && !files.count(static_cast<std::int32_t>(i))) continue;
+    if (files && !files->count(static_cast<std::int32_t>(i))) continue;
     const std::string path = folder + "/" + manifest.files[i].name;
     auto file = storage.open(path, Access::direct);
     if (!file.ok()) return damaged(file.status().message());
@@ -126,22 +126,18 @@ std::vector<std::string> Reader::verify(Parallel& parallel) const {
   for (const auto& t : manifest_.tensors)
     for (const auto& e : t.extents) all.push_back({&t, &e, 0});
   place(all);
+  std::int64_t room = verify_bytes;
+  for (const Wanted& w : all) room = std::max(room, room_for(*w.tensor, *w.extent));
+  const auto buffer = allocate_host(static_cast<std::size_t>(room));
+  if (!buffer.ok()) return {buffer.status().message()};
   std::vector<std::string> wrong;
-  std::unique_ptr<Buffer> buffer;
-  for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
-    std::int64_t bytes = 0;
-    while (end < all.size() && (end == begin || bytes + room_for(*all[end].tensor, *all[end].extent) <= verify_bytes)) {
-      all[end].at = bytes;
-      bytes += room_for(*all[end].tensor, *all[end].extent);
-      ++end;
-    }
-    if (!buffer || static_cast<std::int64_t>(buffer->size()) < bytes) {
-      auto larger = allocate_host(static_cast<std::size_t>(std::max(bytes, verify_bytes)));
-      if (!larger.ok()) return {larger.status().message()};
-      buffer = *std::move(larger);
-    }
-    const auto lines = check({all.begin() + static_cast<std::ptrdiff_t>(begin), all.begin() + static_cast<std::ptrdiff_t>(end)}, buffer->data(), parallel);
+  for (auto begin = all.begin(); begin != all.end();) {   // as many at once as there is room for
+    const std::int64_t base = begin->at;
+    auto end = begin;
+    for (; end != all.end() && end->at - base + room_for(*end->tensor, *end->extent) <= room; ++end) end->at -= base;
+    const auto lines = check({begin, end}, (*buffer)->data(), parallel);
     wrong.insert(wrong.end(), lines.begin(), lines.end());
+    begin = end;
   }
   return wrong;
 }

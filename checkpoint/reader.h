@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "checkpoint/manifest.h"
@@ -22,10 +23,10 @@ std::int64_t place(std::vector<Wanted>& wanted);
 
 class Reader {
  public:
-  /// `folder`: that of one checkpoint, whose manifest has been read. `files`: which of its files will be read (none named: all),
-  /// for of a thousand places each needs a few. Error: `damaged` where such a shard is missing, of another size, or its
+  /// `folder`: that of one checkpoint, whose manifest has been read. `files`: those that will be read (by default all), for of a
+  /// thousand places each needs a few. Error: `damaged` where such a shard is missing, of another size, or its
   /// header another one, by name.
-  static Expected<Reader> open(Storage& storage, const std::string& folder, Manifest manifest, const std::set<std::int32_t>& files = {});
+  static Expected<Reader> open(Storage& storage, const std::string& folder, Manifest manifest, const std::optional<std::set<std::int32_t>>& files = {});
 
   const Manifest& manifest() const { return manifest_; }
   /// Reads extents of the manifest, as place() placed them, into a buffer that begins at a multiple of storage_alignment; checks

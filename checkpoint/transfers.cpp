@@ -7,15 +7,20 @@
 
 namespace troupe::checkpoint {
 
-bool together(const StoredRun& a, const StoredRun& b) {
+namespace {
+
+/// `b` is the next thing in the file of `a`.
+bool follows_in_file(const StoredRun& a, const StoredRun& b) {
   return a.file == b.file && b.offset == aligned(a.offset + a.bytes, storage_alignment);
 }
+
+}  // namespace
 
 std::vector<Transfer> cut_transfers(const std::vector<StoredRun>& runs) {
   std::vector<Transfer> out;
   for (std::size_t r = 0; r < runs.size(); ++r) {
     const StoredRun& run = runs[r];
-    bool follows = r > 0 && together(runs[r - 1], run);
+    bool follows = r > 0 && follows_in_file(runs[r - 1], run);
     std::size_t index = 0;
     for (std::int64_t begin = 0; begin < run.bytes; begin += block_bytes, ++index) {
       const TransferBlock block{r, index, run.offset + begin, std::min(block_bytes, run.bytes - begin)};

@@ -33,10 +33,9 @@ struct Transfer {
 
 /// Bytes of a transfer: as fast as any size where we measured (docs/measurements), and small enough that threads end together.
 inline constexpr std::int64_t transfer_bytes = std::int64_t{8} << 20;
-/// `b` is the next thing in the file of `a`: at most the padding up to storage_alignment lies between them.
-bool together(const StoredRun& a, const StoredRun& b);
 
-/// All blocks of runs that are given by (file, offset) and do not overlap.
+/// All blocks of runs that are given by (file, offset) and do not overlap. Runs go together where nothing but the padding up to
+/// storage_alignment lies between them: a transfer has no byte of anybody else.
 std::vector<Transfer> cut_transfers(const std::vector<StoredRun>& runs);
 
 }  // namespace troupe::checkpoint

@@ -6,7 +6,8 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Between two events of one save that is under way. Below what its places wait (ShardSpec::tell_ns): of one place every word counts.
+/// Between two events of one save that is under way. Less than a place waits between two reports (ShardSpec::tell_ns), so that a
+/// job of one place tells each.
 constexpr std::int64_t tell_ns = 900'000'000;
 
 /// Places that write a shard of every checkpoint.

@@ -186,8 +186,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
     for (const Batch& batch : batches_)
       for (const Wanted& w : batch.reads) files.insert(w.extent->file);
     // The manifest's tensors stay where they are when it moves: batches point at them.
-    if (!files.empty()) { TROUPE_ASSIGN(reader_, checkpoint::Reader::open(env_.storage, folder, std::move(manifest), files)); }
-    else manifest_ = std::move(manifest);
+    TROUPE_ASSIGN(reader_, checkpoint::Reader::open(env_.storage, folder, std::move(manifest), files));
     left_.reserve(batches_.size());
     std::int64_t bytes = 0;
     for (const Batch& batch : batches_) {
@@ -270,8 +269,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
     done_(status);
   }
 
-  std::optional<checkpoint::Reader> reader_;   // if there is anything to read
-  checkpoint::Manifest manifest_;      // of who reads nothing
+  std::optional<checkpoint::Reader> reader_;   // once it is open
   RestorePlaces places_;
   RestoreEnv env_;
   std::function<void(Expected<std::int64_t>)> done_;

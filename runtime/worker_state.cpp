@@ -75,12 +75,13 @@ std::unique_ptr<actors::Body> Worker::Impl::snapshot_body(const LocalActor& a) {
 Status Worker::Impl::make_shards() {
   actors::ShardSpec spec;
   const SavedParts saved(plan);
-  std::int64_t before = 0;
   for (const auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::writer) continue;
-    const auto end = saved.entries(local.rank, role().actors[plan_channel(a.in[0]).writer], spec.entries);
-    spec.parts.push_back(end - before);
-    before = end;
+    const auto before = spec.parts.empty() ? actors::ShardPart{} : spec.parts.back();
+    actors::ShardPart part{before.end, 0, before.offset + before.bytes, 0};
+    part.bytes = saved.entries(local.rank, role().actors[plan_channel(a.in[0]).writer], spec.entries) - part.offset;
+    part.end = spec.entries.size();
+    spec.parts.push_back(part);
   }
   if (spec.parts.empty()) return {};
   if (!env.storage || env.save.dir.empty()) return invalid("the plan takes checkpoints, and the job has no folder for them");

@@ -52,7 +52,7 @@ void Progress::step(std::int64_t step, double loss, double tokens_per_s) {
   else print_plain(step_ + beside_);
 }
 
-void Progress::beside(std::string text) {
+void Progress::show_beside(std::string text) {
   beside_ = text.empty() ? "" : "  " + std::move(text);
   if (drawn_width_ > 0) draw();
 }

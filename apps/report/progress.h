@@ -36,7 +36,7 @@ class Progress {
   void step(std::int64_t step, double loss, double tokens_per_s);
   void evaluated(std::int64_t step, double eval_loss);
   /// What else is under way, at the end of the line; empty: nothing.
-  void beside(std::string text);
+  void show_beside(std::string text);
   /// A line of its own (an incident, a warning) that does not tear the progress line.
   void note(std::string_view text);
   /// Leaves the cursor on a fresh line. Called by the destructor.

@@ -32,8 +32,9 @@ struct Place {
       spec.entries.push_back({name, checkpoint::TensorKind::parameter, DType::f32, {5, 700}, whole, 0});
     }
     const std::int64_t bytes = checkpoint::lay_out(spec.entries);
-    spec.parts = {spec.entries[2].offset, 0, bytes - spec.entries[2].offset};
-    for (const auto part : spec.parts) data.emplace_back(static_cast<std::size_t>(part));
+    const std::int64_t third = spec.entries[2].offset;
+    spec.parts = {{0, 2, 0, third}, {2, 2, third, 0}, {2, 3, third, bytes - third}};
+    for (const auto& part : spec.parts) data.emplace_back(static_cast<std::size_t>(part.bytes));
     for (std::size_t p = 0; p < data.size(); ++p)
       for (std::size_t i = 0; i < data[p].size(); ++i) data[p][i] = static_cast<std::byte>(i * (p + 3) % 251);
   }

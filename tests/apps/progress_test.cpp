@@ -71,12 +71,12 @@ TEST_CASE("what is under way beside the steps stands at the end of the line unti
     ManualClock clock;
     {
       Progress progress(clock, {.out = out, .terminal = terminal, .end_step = 3});
-      progress.beside("saving 0");   // nothing is drawn yet
+      progress.show_beside("saving 0");   // nothing is drawn yet
       for (std::int64_t s = 0; s < 3; ++s) {
         clock.advance_to((s + 1) * 3'000'000'000);
         progress.step(s, 5.0, 100);
-        if (s == 0) progress.beside("saving 1: 3 MiB");
-        if (s == 1) progress.beside("");
+        if (s == 0) progress.show_beside("saving 1: 3 MiB");
+        if (s == 1) progress.show_beside("");
       }
     }
     std::fclose(out);

@@ -30,15 +30,32 @@ TEST_CASE("a checkpoint of random tensors, cut at random, written by 1 to 4 plac
   }
 }
 
-TEST_CASE("any part of a tensor is read from whatever extents it lies in") {
-  Draw draw(5);
+namespace {
+
+/// A checkpoint of random tensors, written by three places.
+struct Saved {
+  Draw draw;
   SimStorage storage;
-  Catalog catalog(storage, "run");
-  const Stamp stamp = must(catalog.claim(0, 77));
-  const Model model = random_model(draw, 6, 20'000);
-  must(save(catalog, storage, stamp, model, draw, 3));
-  const Reader reader = must(Reader::open(storage, catalog.path("step-00000000.g1"), must(catalog.manifest("step-00000000.g1"))));
-  for (const auto& t : model) {
+  Catalog catalog{storage, "run"};
+  Model model;
+  const std::string folder = catalog.path("step-00000000.g1");
+  Manifest manifest;
+
+  Saved(std::uint64_t seed, int tensors) : draw(seed) {
+    const Stamp stamp = must(catalog.claim(0, 77));
+    model = random_model(draw, tensors, 20'000);
+    must(save(catalog, storage, stamp, model, draw, 3));
+    manifest = must(catalog.manifest("step-00000000.g1"));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("any part of a tensor is read from whatever extents it lies in") {
+  Saved saved(5, 6);
+  Draw& draw = saved.draw;
+  const Reader reader = must(Reader::open(saved.storage, saved.folder, saved.manifest));
+  for (const auto& t : saved.model) {
     const StoredTensor* stored = reader.manifest().find(t.parameter, t.kind);
     REQUIRE(stored);
     for (int round = 0; round < 20; ++round)
@@ -51,17 +68,13 @@ TEST_CASE("any part of a tensor is read from whatever extents it lies in") {
 }
 
 TEST_CASE("who reads some files needs only those, several extents at once: what lies together is placed together") {
-  Draw draw(9);
-  SimStorage storage;
-  Catalog catalog(storage, "run");
-  const Stamp stamp = must(catalog.claim(0, 77));
-  const Model model = random_model(draw, 8, 20'000);
-  must(save(catalog, storage, stamp, model, draw, 3));
-  const Manifest manifest = must(catalog.manifest("step-00000000.g1"));
-  REQUIRE(manifest.files.size() == 3);
-  must(storage.remove(catalog.path("step-00000000.g1") + "/" + manifest.files[2].name));
-  CHECK(Reader::open(storage, catalog.path("step-00000000.g1"), manifest).status().code() == Code::damaged);
-  const Reader reader = must(Reader::open(storage, catalog.path("step-00000000.g1"), manifest, {0, 1}));
+  Saved saved(9, 8);
+  SimStorage& storage = saved.storage;
+  const Model& model = saved.model;
+  REQUIRE(saved.manifest.files.size() == 3);
+  must(storage.remove(saved.folder + "/" + saved.manifest.files[2].name));
+  CHECK(Reader::open(storage, saved.folder, saved.manifest).status().code() == Code::damaged);
+  const Reader reader = must(Reader::open(storage, saved.folder, saved.manifest, std::set<std::int32_t>{0, 1}));
   std::vector<Wanted> wanted;
   for (const auto& t : reader.manifest().tensors)
     for (const auto& e : t.extents)
