@@ -86,6 +86,7 @@ Status Shards::create(std::int64_t step, UnderWay& shard) const {
   const auto header = checkpoint::shard_header(spec_.entries, stamp);
   const auto header_bytes = static_cast<std::int64_t>(header.size());
   shard.record = {name, header_bytes + spec_.parts.back().offset + spec_.parts.back().bytes, header_bytes, checkpoint::checksum(header.data(), header_bytes)};
+  TROUPE_TRY(shard.file->reserve(shard.record.bytes));
   return shard.file->write_at(0, header.data(), header_bytes);
 }
 

@@ -31,8 +31,8 @@ struct Transfer {
   std::vector<TransferBlock> blocks;   ///< by offset
 };
 
-/// Bytes of a transfer: as fast as any size where we measured (docs/measurements), and small enough that threads end together.
-inline constexpr std::int64_t transfer_bytes = std::int64_t{8} << 20;
+/// Bytes of a transfer, at most: as fast as any size where we measured (docs/measurements), and so small that threads end together.
+inline constexpr std::int64_t transfer_bytes = std::int64_t{2} << 20;
 
 /// All blocks of runs that are given by (file, offset) and do not overlap. Runs go together where nothing but the padding up to
 /// storage_alignment lies between them: a transfer has no byte of anybody else.

@@ -25,6 +25,9 @@ inline constexpr std::int64_t storage_alignment = 4096;
 class File {
  public:
   virtual ~File() = default;
+  /// Makes a file that was just created this large, with room for all of it: a disk that is full says so before the first
+  /// byte, and writes that do not move the end need not take turns (the system's lock of an inode). Zeros until written.
+  virtual Status reserve(std::int64_t bytes) = 0;
   /// Writes all of it, or answers why not. Past the end the file grows.
   virtual Status write_at(std::int64_t offset, const std::byte* data, std::int64_t bytes) = 0;
   /// Reads all of it. Error: `io` where the file ends before (both sizes named), or what the system says.

@@ -57,6 +57,14 @@ class PosixFile final : public File {
   PosixFile(std::string path, Descriptor buffered, Descriptor direct)
       : path_(std::move(path)), buffered_(std::move(buffered)), direct_(std::move(direct)) {}
 
+  Status reserve(std::int64_t bytes) override {
+    if (bytes == 0 || uninterrupted([&] { return ::fallocate(buffered_.get(), 0, 0, bytes); }) == 0) return {};
+    // A filesystem that cannot promise room only makes it large. posix_fallocate would write zeros there: all bytes twice.
+    if (errno == EOPNOTSUPP || errno == ENOSYS) return resize(bytes);
+    const Status s = failure(errno, "reserve " + std::to_string(bytes) + " bytes for", path_);
+    static_cast<void>(resize(0));   // gives back what room there was
+    return s;
+  }
   Status write_at(std::int64_t offset, const std::byte* data, std::int64_t bytes) override {
     return split("write", offset, data, bytes, [](int fd, const std::byte* at, std::size_t n, off_t where) {
       return ::pwrite(fd, at, n, where);
@@ -78,6 +86,10 @@ class PosixFile final : public File {
   }
 
  private:
+  Status resize(std::int64_t bytes) {
+    return uninterrupted([&] { return ::ftruncate(buffered_.get(), bytes); }) == 0 ? Status() : failure(errno, "resize", path_);
+  }
+
   /// The head up to the first aligned byte, what is aligned, the tail.
   template <class Byte, class Call>
   Status split(const char* what, std::int64_t offset, Byte* data, std::int64_t bytes, Call call) {

@@ -34,7 +34,6 @@ std::string sentence(const char* what, const std::string& path, const std::strin
 }
 
 void put(std::vector<std::byte>& bytes, std::int64_t offset, const std::byte* data, std::int64_t n) {
-  if (n == 0) return;
   if (std::ssize(bytes) < offset + n) bytes.resize(static_cast<std::size_t>(offset + n));
   std::copy(data, data + n, bytes.begin() + offset);
 }
@@ -44,7 +43,7 @@ void put(std::vector<std::byte>& bytes, std::int64_t offset, const std::byte* da
 struct SimStorage::Node {
   struct Write {
     std::int64_t offset;
-    std::vector<std::byte> bytes;
+    std::vector<std::byte> bytes;                      // none: the file was made so large
   };
   bool folder = false;
   std::vector<std::byte> bytes, synced_bytes;          // a file
@@ -70,15 +69,26 @@ class SimStorage::OpenFile final : public File {
   OpenFile(SimStorage& storage, NodePtr node, std::string path, bool writes)
       : storage_(storage), node_(std::move(node)), path_(std::move(path)), life_(storage.lives_), writes_(writes) {}
 
+  Status reserve(std::int64_t bytes) override {
+    const std::lock_guard lock(storage_.mutex_);
+    TROUPE_TRY(begin("reserve", true));
+    if (!writes_) return {Code::io, sentence("reserve", path_, "opened for reading")};
+    if (bytes - std::ssize(node_->bytes) > room()) return {Code::exhausted, sentence("reserve", path_, "No space left on device")};
+    put(node_->bytes, bytes, nullptr, 0);
+    node_->unsynced.push_back({bytes, {}});
+    return {};
+  }
+
   Status write_at(std::int64_t offset, const std::byte* data, std::int64_t bytes) override {
     const std::lock_guard lock(storage_.mutex_);
     TROUPE_TRY(begin("write", true));
     if (!writes_) return {Code::io, sentence("write", path_, "opened for reading")};
-    const std::int64_t size = std::ssize(node_->bytes), growth = std::max(std::int64_t{0}, offset + bytes - size);
-    const std::int64_t room = std::max(std::int64_t{0}, storage_.capacity_ - storage_.used(*storage_.root_));
+    const std::int64_t size = std::ssize(node_->bytes), growth = std::max(std::int64_t{0}, offset + bytes - size), room = this->room();
     const std::int64_t fits = growth <= room ? bytes : std::clamp(size + room - offset, std::int64_t{0}, bytes);
-    put(node_->bytes, offset, data, fits);
-    node_->unsynced.push_back({offset, {data, data + fits}});
+    if (fits > 0) {
+      put(node_->bytes, offset, data, fits);
+      node_->unsynced.push_back({offset, {data, data + fits}});
+    }
     return fits == bytes ? Status() : Status(Code::exhausted, sentence("write", path_, "No space left on device"));
   }
 
@@ -106,6 +116,8 @@ class SimStorage::OpenFile final : public File {
   }
 
  private:
+  std::int64_t room() const { return std::max(std::int64_t{0}, storage_.capacity_ - storage_.used(*storage_.root_)); }
+
   Status begin(const char* what, bool changes) {
     if (life_ != storage_.lives_) return {Code::unavailable, sentence(what, path_, "it was opened before a crash")};
     return storage_.begin(what, path_, changes);

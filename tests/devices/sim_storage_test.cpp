@@ -196,8 +196,22 @@ TEST_CASE("a full disk takes the part of a write that fits, and all again when t
   CHECK(full.message().find("'g'") != std::string::npos);
   CHECK(sectors(storage, "g") == "b");
   CHECK(file->write_at(0, data.data(), sector).ok());   // over what is there
+  CHECK(file->reserve(2 * sector).code() == Code::exhausted);
   REQUIRE(storage.remove("f").ok());
   CHECK(file->write_at(0, data.data(), 2 * sector).ok());
+  CHECK(file->reserve(3 * sector).ok());
+  CHECK(create(storage, "h")->reserve(1).code() == Code::exhausted);   // reserved is taken
+}
+
+TEST_CASE("ST-3: of a file for which room was reserved a crash leaves its size or not, and any of what was written into it") {
+  const auto calls = [](SimStorage& s) {
+    auto file = create(s, "f");
+    REQUIRE(file->sync().ok());
+    REQUIRE(s.sync_dir("/").ok());
+    REQUIRE(file->reserve(3 * sector).ok());
+    put(*file, sector, 'a', sector);
+  };
+  CHECK(after_crashes(calls, [](Storage& s) { return sectors(s, "f"); }) == std::set<std::string>{"", "00", "000", "0a", "0a0"});
 }
 
 TEST_CASE("a disk that has become read-only is read and changes no more") {
@@ -207,6 +221,7 @@ TEST_CASE("a disk that has become read-only is read and changes no more") {
   storage.set_read_only(true);
   std::byte b{};
   CHECK(file->write_at(0, &b, 1).code() == Code::io);
+  CHECK(file->reserve(1).code() == Code::io);
   CHECK(storage.create("g", Access::buffered).status().code() == Code::io);
   CHECK(storage.make_dir("d").code() == Code::io);
   CHECK(storage.rename("f", "g").code() == Code::io);

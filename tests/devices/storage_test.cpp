@@ -83,6 +83,26 @@ TEST_CASE("what was written is read, in any pieces, by whoever opens the file") 
   });
 }
 
+TEST_CASE("a file has the size that was reserved for it at once, with zeros where nothing was written, and may still grow") {
+  on_each([](Storage& storage, const std::string& dir) {
+    for (const auto access : {Access::buffered, Access::direct}) {
+      const std::string path = dir + (access == Access::direct ? "/d" : "/b");
+      auto made = storage.create(path, access);
+      REQUIRE(made.ok());
+      CHECK((*made)->reserve(0).ok());
+      CHECK((*made)->reserve(5).ok());
+      CHECK(*(*made)->size() == 5);
+      CHECK((*made)->write_at(1, bytes_of("abc").data(), 3).ok());
+      CHECK(text_in(storage, path) == std::string("\0abc\0", 5));
+      CHECK((*made)->write_at(4, bytes_of("de").data(), 2).ok());
+      CHECK(text_in(storage, path) == std::string("\0abcde", 6));
+    }
+    auto reader = storage.open(dir + "/b", Access::buffered);
+    REQUIRE(reader.ok());
+    CHECK(refused((*reader)->reserve(9), dir + "/b") == Code::io);
+  });
+}
+
 TEST_CASE("a read past the end says how many bytes there are and how many were wanted") {
   on_each([](Storage& storage, const std::string& dir) {
     write(storage, dir + "/f", "hello");
