@@ -1,0 +1,182 @@
+// What the job's own process makes of what its places say of a checkpoint. The shards are real ones, on the simulated disk.
+#include <doctest/doctest.h>
+
+#include "actors/writer.h"
+#include "devices/parallel.h"
+#include "devices/sim/sim_device.h"
+#include "devices/sim/sim_storage.h"
+#include "runtime/checkpoints.h"
+#include "tests/runtime/mlp.h"
+
+using namespace troupe;
+using namespace troupe::runtime;
+using Kind = CheckpointEvent::Kind;
+
+namespace {
+
+constexpr std::int64_t tenth_s = 100'000'000;
+constexpr std::int64_t tensor_bytes = 4 * 700;   // of one place, of each tensor
+
+Plan two_places() {
+  CompileOptions o;
+  o.stages = stage_meshes({2});
+  o.lanes = 8;
+  o.snapshots = 2;
+  auto plan = compile(mlp::graph(mlp::ops(), {}), o);
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  return *std::move(plan);
+}
+
+/// Two places, each with a row of a parameter, which is one part of its shard, and of both moments, which are the other.
+struct Job {
+  SimLoop loop;
+  SimDevice device{loop};
+  SimStorage storage;
+  std::unique_ptr<Stream> stream = device.create_stream("checkpoints", 1);
+  Plan plan = two_places();
+  std::vector<CheckpointEvent> events;
+  std::unique_ptr<Checkpoints> checkpoints;
+  std::vector<std::unique_ptr<actors::Shards>> shards;
+  std::map<std::int64_t, std::vector<Report>> written;   // by version
+  double stall_s[2] = {};
+
+  Job() {
+    CheckpointOptions options;
+    options.dir = "/ckpt";
+    options.every = 1;
+    options.failures_max = 3;
+    options.on_event = [this](const CheckpointEvent& e) { events.push_back(e); };
+    checkpoints = std::make_unique<Checkpoints>(plan, options, 0, 100, storage, *stream, loop.clock());
+    REQUIRE(checkpoints->begin(77).ok());
+    for (std::int32_t rank = 0; rank < 2; ++rank) shards.push_back(place(rank));
+  }
+
+  std::unique_ptr<actors::Shards> place(std::int32_t rank) {
+    const auto target = checkpoints->target();
+    actors::ShardSpec spec;
+    spec.storage = &storage;
+    spec.dir = target.dir;
+    spec.stamp = {target.job, target.generation, 0};
+    spec.rank = rank;
+    for (const auto kind : {checkpoint::TensorKind::parameter, checkpoint::TensorKind::first_moment, checkpoint::TensorKind::second_moment})
+      spec.entries.push_back({"w", kind, DType::f32, {2, 700}, Extent{{{rank, rank + 1}, {0, 700}}}, 0});
+    const std::int64_t bytes = checkpoint::lay_out(spec.entries), second = spec.entries[1].offset;
+    spec.parts = {{0, 1, 0, second}, {1, 3, second, bytes - second}};
+    spec.stall_ns = [this, rank](std::int64_t) { return static_cast<std::int64_t>(stall_s[rank] * 1e9); };
+    spec.clock = &loop.clock();
+    spec.tell_ns = 0;   // each write
+    return std::make_unique<actors::Shards>(spec, [this, rank](std::uint16_t, Report r) {
+      if (r.kind == Report::Kind::saving) checkpoints->saving(r.step, rank, r);
+      else written[r.step].push_back(std::move(r));
+    });
+  }
+
+  void write(std::int64_t version, std::int32_t rank, std::size_t part) {
+    actors::ActContext c;
+    c.step = version;
+    const std::vector<std::byte> data(static_cast<std::size_t>(shards[static_cast<std::size_t>(rank)]->part_bytes(part)));
+    SerialParallel serial;
+    shards[static_cast<std::size_t>(rank)]->write(c, part, data.data(), serial);
+  }
+  void write_all(std::int64_t version) {
+    for (std::int32_t rank = 0; rank < 2; ++rank)
+      for (std::size_t part = 0; part < 2; ++part) write(version, rank, part);
+  }
+  void pass(std::int64_t ns) { loop.run_due(loop.now_ns() + ns); }
+  Status end(std::int64_t version) {
+    checkpoints->shards(version, written[version]);
+    return checkpoints->finish();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("of a save that takes long the bytes of all places are told by class, with the longest stall, about once a second") {
+  Job job;
+  REQUIRE(job.checkpoints->wants(1));
+  job.stall_s[0] = 0.25;
+  job.stall_s[1] = 0.5;
+  job.pass(8 * tenth_s);
+  job.write(1, 0, 0);
+  CHECK(job.events.empty());   // not yet a second
+  job.pass(2 * tenth_s);
+  job.write(1, 1, 0);
+  REQUIRE(job.events.size() == 1);
+  CHECK(job.events[0].kind == Kind::saving);
+  CHECK(job.events[0].step == 1);
+  CHECK(job.events[0].parameter_bytes == 2 * tensor_bytes);
+  CHECK(job.events[0].moment_bytes == 0);
+  CHECK(job.events[0].stall_s == doctest::Approx(0.5));
+  CHECK(job.events[0].save_s == doctest::Approx(1.0));
+  job.pass(5 * tenth_s);
+  job.write(1, 0, 1);
+  CHECK(job.events.size() == 1);
+  job.pass(5 * tenth_s);
+  job.write(1, 1, 1);
+  REQUIRE(job.events.size() == 2);
+  CHECK(job.events[1].parameter_bytes == 2 * tensor_bytes);
+  CHECK(job.events[1].moment_bytes == 4 * tensor_bytes);
+  CHECK(job.end(1).ok());
+  REQUIRE(job.events.size() == 3);
+  CHECK(job.events[2].status.message() == "");
+  CHECK(job.events[2].kind == Kind::committed);
+  CHECK(job.events[2].parameter_bytes == 2 * tensor_bytes);
+  CHECK(job.events[2].moment_bytes == 4 * tensor_bytes);
+  CHECK(job.events[2].stall_s == doctest::Approx(0.5));
+  CHECK(job.events[2].save_s == doctest::Approx(2.0));
+}
+
+TEST_CASE("nothing is told of a save that is quick, skipped, or over") {
+  Job job;
+  REQUIRE(job.checkpoints->wants(1));
+  job.write_all(1);
+  CHECK(job.end(1).ok());
+  REQUIRE(job.checkpoints->wants(2));
+  job.checkpoints->skipped(2);
+  job.pass(20 * tenth_s);
+  Report late{Report::Kind::saving, "", 1, -1, {0, 1, 1}, {}};
+  job.checkpoints->saving(1, 0, late);
+  late.step = 2;
+  job.checkpoints->saving(2, 0, late);
+  REQUIRE(job.events.size() == 2);
+  CHECK(job.events[0].kind == Kind::committed);
+  CHECK(job.events[1].kind == Kind::skipped);
+}
+
+TEST_CASE("a version is committed only if every place has written its shard") {
+  Job job;
+  REQUIRE(job.checkpoints->wants(1));
+  job.write(1, 0, 0);
+  job.write(1, 0, 1);
+  CHECK(job.end(1).ok());
+  REQUIRE(job.events.size() == 1);
+  CHECK(job.events[0].kind == Kind::failed);
+  CHECK(job.events[0].status.message().find("1 of 2 places") != std::string::npos);
+  const auto left = job.storage.list("/ckpt");
+  REQUIRE(left.ok());
+  for (const auto& entry : *left) CHECK_MESSAGE(!entry.folder, entry.name);
+}
+
+TEST_CASE("failures are counted until a checkpoint is committed, and so many in a row stop the job") {
+  Job job;
+  std::int64_t version = 0;
+  const auto save = [&](bool full) {
+    job.storage.set_capacity(full ? 0 : 1 << 20);
+    REQUIRE(job.checkpoints->wants(++version));
+    job.write_all(version);
+    return job.end(version);
+  };
+  CHECK(save(true).ok());
+  CHECK(save(true).ok());
+  CHECK(job.events.back().failures == 2);
+  CHECK(job.events.back().status.message().find("No space left") != std::string::npos);
+  CHECK(save(false).ok());
+  CHECK(job.events.back().kind == Kind::committed);
+  CHECK(save(true).ok());
+  CHECK(job.events.back().failures == 1);
+  CHECK(save(true).ok());
+  const Status s = save(true);
+  CHECK(!s.ok());
+  CHECK(s.message().find("3 times in a row") != std::string::npos);
+  CHECK(s.message().find("step 6") != std::string::npos);
+}
