@@ -84,8 +84,8 @@ Status Shards::create(std::int64_t step, UnderWay& shard) const {
   if (std::exchange(shard.file, nullptr)) TROUPE_TRY(spec_.storage->remove(path));   // of an attempt before; nobody else's is removed
   TROUPE_ASSIGN(shard.file, spec_.storage->create(path, Access::direct));
   const auto header = checkpoint::shard_header(spec_.entries, stamp);
-  const auto header_bytes = static_cast<std::int64_t>(header.size());
-  shard.record = {name, header_bytes + spec_.parts.back().offset + spec_.parts.back().bytes, header_bytes, checkpoint::checksum(header.data(), header_bytes)};
+  const std::int64_t header_bytes = std::ssize(header), data_bytes = spec_.parts.back().offset + spec_.parts.back().bytes;
+  shard.record = {name, header_bytes + data_bytes, header_bytes, checkpoint::checksum(header.data(), header_bytes)};
   TROUPE_TRY(shard.file->reserve(shard.record.bytes));
   return shard.file->write_at(0, header.data(), header_bytes);
 }

@@ -28,7 +28,7 @@ struct ShardSpec {
   checkpoint::Stamp stamp;             ///< job and generation; each version has its own step
   std::int32_t rank = 0;
   std::vector<checkpoint::ShardEntry> entries;   ///< as lay_out placed them, part by part
-  std::vector<ShardPart> parts;        ///< one for each writer; they follow each other
+  std::vector<ShardPart> parts;        ///< one for each writer, at least one: they follow each other and have all entries
   int attempts = 2;                    ///< of creating a file, and of each write
   /// How long updates have waited for the snapshots of a step so far; may be empty.
   std::function<std::int64_t(std::int64_t step)> stall_ns;

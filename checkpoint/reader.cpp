@@ -39,7 +39,7 @@ constexpr std::int64_t verify_bytes = std::int64_t{64} << 20;
 
 }  // namespace
 
-Expected<Reader> Reader::open(Storage& storage, const std::string& folder, Manifest manifest, const std::optional<std::set<std::int32_t>>& files) {
+Expected<Reader> Reader::open(Storage& storage, const std::string& folder, Manifest manifest, const std::set<std::int32_t>* files) {
   Reader reader;
   reader.files_.resize(manifest.files.size());
   for (std::size_t i = 0; i < manifest.files.size(); ++i) {

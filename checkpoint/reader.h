@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <set>
 
 #include "checkpoint/manifest.h"
@@ -23,10 +22,9 @@ std::int64_t place(std::vector<Wanted>& wanted);
 
 class Reader {
  public:
-  /// `folder`: that of one checkpoint, whose manifest has been read. `files`: those that will be read (by default all), for of a
-  /// thousand places each needs a few. Error: `damaged` where such a shard is missing, of another size, or its
-  /// header another one, by name.
-  static Expected<Reader> open(Storage& storage, const std::string& folder, Manifest manifest, const std::optional<std::set<std::int32_t>>& files = {});
+  /// `folder`: that of one checkpoint, whose manifest has been read. `files`: those that will be read (null: all), for of a thousand
+  /// places each needs a few. Error: `damaged` where such a shard is missing, of another size, or its header another one, by name.
+  static Expected<Reader> open(Storage& storage, const std::string& folder, Manifest manifest, const std::set<std::int32_t>* files = nullptr);
 
   const Manifest& manifest() const { return manifest_; }
   /// Reads extents of the manifest, as place() placed them, into a buffer that begins at a multiple of storage_alignment; checks

@@ -186,7 +186,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
     for (const Batch& batch : batches_)
       for (const Wanted& w : batch.reads) files.insert(w.extent->file);
     // The manifest's tensors stay where they are when it moves: batches point at them.
-    TROUPE_ASSIGN(reader_, checkpoint::Reader::open(env_.storage, folder, std::move(manifest), files));
+    TROUPE_ASSIGN(reader_, checkpoint::Reader::open(env_.storage, folder, std::move(manifest), &files));
     left_.reserve(batches_.size());
     std::int64_t bytes = 0;
     for (const Batch& batch : batches_) {

@@ -78,10 +78,9 @@ Status Worker::Impl::make_shards() {
   for (const auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::writer) continue;
     const auto before = spec.parts.empty() ? actors::ShardPart{} : spec.parts.back();
-    actors::ShardPart part{before.end, 0, before.offset + before.bytes, 0};
-    part.bytes = saved.entries(local.rank, role().actors[plan_channel(a.in[0]).writer], spec.entries) - part.offset;
-    part.end = spec.entries.size();
-    spec.parts.push_back(part);
+    const std::int64_t offset = before.offset + before.bytes;
+    const std::int64_t end = saved.entries(local.rank, role().actors[plan_channel(a.in[0]).writer], spec.entries);   // of all parts so far
+    spec.parts.push_back({before.end, spec.entries.size(), offset, end - offset});
   }
   if (spec.parts.empty()) return {};
   if (!env.storage || env.save.dir.empty()) return invalid("the plan takes checkpoints, and the job has no folder for them");

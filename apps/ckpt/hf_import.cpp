@@ -61,6 +61,7 @@ Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, c
   const std::int64_t data_offset = std::ssize(header);
   ShardRecord record{{checkpoint::shard_name(0), data_offset + data_bytes, data_offset, checkpoint::checksum(header.data(), data_offset)}, {}};
   TROUPE_ASSIGN(const auto file, storage.create(folder + "/" + record.file.name, Access::direct));
+  TROUPE_TRY(file->reserve(record.file.bytes));
   TROUPE_TRY(file->write_at(0, header.data(), data_offset));
   std::int64_t room = 0;
   for (const auto& e : entries) room = std::max(room, aligned(e.bytes(), storage_alignment));

@@ -5,7 +5,8 @@
 //   ST-1  the bytes of a file survive when sync() of it has returned;
 //   ST-2  names (create, rename, remove) survive when sync_dir() of their folder has returned; a rename replaces its
 //         target at once: after a crash the name leads to the old file or to the new one;
-//   ST-3  without these, anything goes: writes survive in part and in any order, names survive or do not.
+//   ST-3  without these, anything goes: writes survive in part and in any order, a size without its bytes, names
+//        survive or do not.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +26,9 @@ inline constexpr std::int64_t storage_alignment = 4096;
 class File {
  public:
   virtual ~File() = default;
-  /// Makes a file that was just created this large, with room for all of it: a disk that is full says so before the first
-  /// byte, and writes that do not move the end need not take turns (the system's lock of an inode). Zeros until written.
+  /// Makes the file at least this large, with zeros, and takes the room for it where the system can: then a full disk says so
+  /// before the first byte, and writes that do not move the end need not take turns (a system's lock of an inode). Where it
+  /// cannot, a later write may still answer `exhausted`. After an error the file is as it was.
   virtual Status reserve(std::int64_t bytes) = 0;
   /// Writes all of it, or answers why not. Past the end the file grows.
   virtual Status write_at(std::int64_t offset, const std::byte* data, std::int64_t bytes) = 0;

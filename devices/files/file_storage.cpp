@@ -58,11 +58,12 @@ class PosixFile final : public File {
       : path_(std::move(path)), buffered_(std::move(buffered)), direct_(std::move(direct)) {}
 
   Status reserve(std::int64_t bytes) override {
-    if (bytes == 0 || uninterrupted([&] { return ::fallocate(buffered_.get(), 0, 0, bytes); }) == 0) return {};
-    // A filesystem that cannot promise room only makes it large. posix_fallocate would write zeros there: all bytes twice.
-    if (errno == EOPNOTSUPP || errno == ENOSYS) return resize(bytes);
+    TROUPE_ASSIGN(const std::int64_t there, size());
+    if (bytes <= there || uninterrupted([&] { return ::fallocate(buffered_.get(), 0, 0, bytes); }) == 0) return {};
+    // Who cannot take room only makes the file large. posix_fallocate would write zeros there: all bytes twice.
+    if (errno != ENOSPC && errno != EDQUOT) return resize(bytes);
     const Status s = failure(errno, "reserve " + std::to_string(bytes) + " bytes for", path_);
-    static_cast<void>(resize(0));   // gives back what room there was
+    static_cast<void>(resize(there));   // gives back what room there was
     return s;
   }
   Status write_at(std::int64_t offset, const std::byte* data, std::int64_t bytes) override {

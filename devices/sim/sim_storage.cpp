@@ -33,8 +33,12 @@ std::string sentence(const char* what, const std::string& path, const std::strin
   return std::string("cannot ") + what + " '" + path + "': " + why;
 }
 
+void grow(std::vector<std::byte>& bytes, std::int64_t size) {
+  if (std::ssize(bytes) < size) bytes.resize(static_cast<std::size_t>(size));
+}
+
 void put(std::vector<std::byte>& bytes, std::int64_t offset, const std::byte* data, std::int64_t n) {
-  if (std::ssize(bytes) < offset + n) bytes.resize(static_cast<std::size_t>(offset + n));
+  grow(bytes, offset + n);
   std::copy(data, data + n, bytes.begin() + offset);
 }
 
@@ -72,9 +76,11 @@ class SimStorage::OpenFile final : public File {
   Status reserve(std::int64_t bytes) override {
     const std::lock_guard lock(storage_.mutex_);
     TROUPE_TRY(begin("reserve", true));
+    const std::int64_t growth = bytes - std::ssize(node_->bytes);
+    if (growth <= 0) return {};
     if (!writes_) return {Code::io, sentence("reserve", path_, "opened for reading")};
-    if (bytes - std::ssize(node_->bytes) > room()) return {Code::exhausted, sentence("reserve", path_, "No space left on device")};
-    put(node_->bytes, bytes, nullptr, 0);
+    if (growth > free_bytes()) return {Code::exhausted, sentence("reserve", path_, "No space left on device")};
+    grow(node_->bytes, bytes);
     node_->unsynced.push_back({bytes, {}});
     return {};
   }
@@ -83,7 +89,7 @@ class SimStorage::OpenFile final : public File {
     const std::lock_guard lock(storage_.mutex_);
     TROUPE_TRY(begin("write", true));
     if (!writes_) return {Code::io, sentence("write", path_, "opened for reading")};
-    const std::int64_t size = std::ssize(node_->bytes), growth = std::max(std::int64_t{0}, offset + bytes - size), room = this->room();
+    const std::int64_t size = std::ssize(node_->bytes), growth = std::max(std::int64_t{0}, offset + bytes - size), room = free_bytes();
     const std::int64_t fits = growth <= room ? bytes : std::clamp(size + room - offset, std::int64_t{0}, bytes);
     if (fits > 0) {
       put(node_->bytes, offset, data, fits);
@@ -116,7 +122,7 @@ class SimStorage::OpenFile final : public File {
   }
 
  private:
-  std::int64_t room() const { return std::max(std::int64_t{0}, storage_.capacity_ - storage_.used(*storage_.root_)); }
+  std::int64_t free_bytes() const { return std::max(std::int64_t{0}, storage_.capacity_ - storage_.used(*storage_.root_)); }
 
   Status begin(const char* what, bool changes) {
     if (life_ != storage_.lives_) return {Code::unavailable, sentence(what, path_, "it was opened before a crash")};
@@ -291,7 +297,7 @@ void SimStorage::settle(Node& folder, Draw& draw, std::set<const Node*>& seen) {
     const auto fate = draw.fate();
     for (const auto& write : node->unsynced) {
       const std::int64_t end = write.offset + std::ssize(write.bytes);
-      if (draw.keeps(fate) && std::ssize(node->synced_bytes) < end) node->synced_bytes.resize(static_cast<std::size_t>(end));   // a size without its data
+      if (std::ssize(node->synced_bytes) < end && draw.keeps(fate)) grow(node->synced_bytes, end);   // a size without its data
       for (std::int64_t at = write.offset; at < end;) {
         const std::int64_t next = std::min(end, (at / sector_bytes + 1) * sector_bytes);
         if (draw.keeps(fate)) put(node->synced_bytes, at, &write.bytes[static_cast<std::size_t>(at - write.offset)], next - at);

@@ -1,8 +1,9 @@
 // SimStorage: a disk in memory, with what a crash may leave of it, damage, a limit, and a moment at which it stops.
 //
 //   SS-1  until a crash everybody sees what was written last;
-//   SS-2  a crash keeps what was synced (ST-1, ST-2). Of the rest each sector of 512 bytes of each write and each change of
-//         names is kept or lost by itself, or all are, or none: a rename happens whole or not at all;
+//   SS-2  a crash keeps what was synced (ST-1, ST-2). Of the rest each sector of 512 bytes of each write, each size that one
+//         gave its file (File::reserve, too) and each change of names is kept or lost by itself, or all are, or none: a rename
+//         happens whole or not at all;
 //   SS-3  the same calls and the same seed leave the same disk;
 //   SS-4  files that were open before a crash answer `unavailable` after it.
 #pragma once
@@ -39,7 +40,7 @@ class SimStorage final : public Storage {
   void stop_at(std::int64_t operation);
   /// Its operation of this number answers `io`, and the disk goes on.
   void fail(std::int64_t operation);
-  /// Bytes of files that fit. A write that does not fit is done in part and answers `exhausted`.
+  /// Bytes of files that fit. A write that does not fit is done in part, reserving is not done at all; both answer `exhausted`.
   void set_capacity(std::int64_t bytes);
   /// While true, what would change something answers `io`.
   void set_read_only(bool read_only);

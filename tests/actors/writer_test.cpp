@@ -148,6 +148,20 @@ TEST_CASE("whatever the disk fails to do once, the shard is whole, or its report
   CHECK(whole == operations - 2);   // all but the two syncs: of the file, of its folder
 }
 
+TEST_CASE("a shard for which there is no room fails before its first byte, once, and the next version is written when there is") {
+  Place place;
+  const auto shards = place.shards();
+  place.storage.set_capacity(place.data[0].size());
+  for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 1, part);
+  REQUIRE(place.reports.size() == 1);
+  CHECK(place.reports[0].name.find("cannot reserve '/ckpt/") != std::string::npos);
+  CHECK(place.storage.operations() == 3);   // the folder, the file, the room: not tried again
+  place.storage.set_capacity(1 << 20);
+  for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 2, part);
+  REQUIRE(place.reports.size() == 2);
+  place.check_saved(place.reports[1], 2);
+}
+
 TEST_CASE("writers of two versions may write at the same time") {
   Place place;
   std::mutex mutex;

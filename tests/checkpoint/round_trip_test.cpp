@@ -74,7 +74,8 @@ TEST_CASE("who reads some files needs only those, several extents at once: what 
   REQUIRE(saved.manifest.files.size() == 3);
   must(storage.remove(saved.folder + "/" + saved.manifest.files[2].name));
   CHECK(Reader::open(storage, saved.folder, saved.manifest).status().code() == Code::damaged);
-  const Reader reader = must(Reader::open(storage, saved.folder, saved.manifest, std::set<std::int32_t>{0, 1}));
+  const std::set<std::int32_t> others{0, 1};
+  const Reader reader = must(Reader::open(storage, saved.folder, saved.manifest, &others));
   std::vector<Wanted> wanted;
   for (const auto& t : reader.manifest().tensors)
     for (const auto& e : t.extents)

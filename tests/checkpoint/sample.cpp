@@ -82,6 +82,7 @@ Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, s
     record.tensors.push_back({e.parameter, e.kind, e.dtype, e.shape, {{e.extent, 0, data_offset + e.offset, block_checksums(part.data(), e.bytes())}}});
   }
   TROUPE_ASSIGN(const auto file, storage.create(folder + "/" + record.file.name, Access::direct));
+  TROUPE_TRY(file->reserve(record.file.bytes));
   TROUPE_TRY(file->write_at(data_offset, data.data(), data_bytes));
   TROUPE_TRY(file->write_at(0, header.data(), data_offset));
   TROUPE_TRY(file->sync());

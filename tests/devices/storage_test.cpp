@@ -89,8 +89,8 @@ TEST_CASE("a file has the size that was reserved for it at once, with zeros wher
       const std::string path = dir + (access == Access::direct ? "/d" : "/b");
       auto made = storage.create(path, access);
       REQUIRE(made.ok());
-      CHECK((*made)->reserve(0).ok());
       CHECK((*made)->reserve(5).ok());
+      CHECK((*made)->reserve(3).ok());   // never smaller
       CHECK(*(*made)->size() == 5);
       CHECK((*made)->write_at(1, bytes_of("abc").data(), 3).ok());
       CHECK(text_in(storage, path) == std::string("\0abc\0", 5));
@@ -100,6 +100,7 @@ TEST_CASE("a file has the size that was reserved for it at once, with zeros wher
     auto reader = storage.open(dir + "/b", Access::buffered);
     REQUIRE(reader.ok());
     CHECK(refused((*reader)->reserve(9), dir + "/b") == Code::io);
+    CHECK(*(*reader)->size() == 6);
   });
 }
 
