@@ -94,8 +94,8 @@ struct Job {
 TEST_CASE("of a save that takes long the bytes of all places are told by class, with the longest stall, about once a second") {
   Job job;
   REQUIRE(job.checkpoints->wants(1));
-  job.stall_s[0] = 0.25;
-  job.stall_s[1] = 0.5;
+  job.stall_s[0] = 0.5;
+  job.stall_s[1] = 0.25;
   job.pass(8 * tenth_s);
   job.write(1, 0, 0);
   CHECK(job.events.empty());   // not yet a second
