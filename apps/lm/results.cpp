@@ -113,7 +113,7 @@ void Results::checkpoint(const CheckpointEvent& e) {
   if (e.kind == Kind::saving) saving_step_ = e.step;
   if (e.kind == Kind::saving || saving_step_ == e.step)
     progress_.show_beside(e.kind != Kind::saving ? "" : "saving " + std::to_string(e.step) + ": " + human_bytes(e.parameter_bytes) + " of parameters, " +
-                                                     human_bytes(e.moment_bytes) + " of moments, stall " + human_seconds(e.stall_s));
+                                                          human_bytes(e.moment_bytes) + " of moments, stall " + human_seconds(e.stall_s));
   switch (e.kind) {
     case Kind::saving:
       m.what = "saving";
