@@ -80,7 +80,7 @@ Status NormBody::run(const ActContext& c, Parallel& par) {
     const Range rows = part.extent.dims.empty() ? Range{0, 1} : part.extent.dims[0];
     const std::int64_t cols = part.extent.elements() / rows.size();
     std::vector<double> squares(static_cast<std::size_t>(rows.size()));
-    kernels::row_square_sums(gradient(part, in_, c, scratch_, par), rows.size(), cols, squares.data(), par);
+    kernels::row_square_sums({.rounded = gradient(part, in_, c, scratch_, par)}, rows.size(), cols, squares.data(), par);
     Report report{Report::Kind::norm, part.name, c.step, -1, {}};
     const Term own{static_cast<std::int32_t>(rows.lo), static_cast<std::int32_t>(rows.hi)};
     for (const Term& node : tree_cover(own, static_cast<std::int32_t>(part.rows))) {
@@ -112,7 +112,7 @@ Status UpdateBody::run(const ActContext& c, Parallel& par) {
     hyper.weight_decay = part.decay ? hyper_.weight_decay : 0;
     auto* m = reinterpret_cast<float*>(state_ + part.state_offset);
     kernels::adamw_update(reinterpret_cast<float*>(params_.at(c.act.out[0].slot) + part.param_offset),
-                          gradient(part, in_, c, scratch_, par), m, m + n, n, hyper, par);
+                          {.rounded = gradient(part, in_, c, scratch_, par)}, m, m + n, n, hyper, par);
   }
   return {};
 }

@@ -62,6 +62,7 @@ Status check_tensor(const Manifest& m, std::size_t i) {
   const StoredTensor& t = m.tensors[i];
   if (!is_text(t.parameter)) return invalid("tensor " + std::to_string(i) + " has a name that is no text");
   if (t.kind > TensorKind::second_moment) return invalid("tensor " + t.parameter + " is of an unknown kind");
+  if (t.dtype == DType::sum64) return invalid("tensor " + t.name() + " is of dtype sum64, which no checkpoint stores");
   if (t.dtype > DType::u8) return invalid("tensor " + t.name() + " is of an unknown dtype");
   if (!checked_bytes(t.shape, size_of(t.dtype))) return invalid("tensor " + t.name() + " has the shape " + to_string(t.shape));
   for (const auto& e : t.extents) TROUPE_TRY(check_extent(m, t, e));

@@ -1,10 +1,8 @@
-// accumulate(x) -> out = x, or out += x: how a weight gradient joins its lane's sum when the op that made
-// it cannot add in its own kernel (a user-defined one, say). The graph inserts it.
-#include <cstring>
-
+// accumulate(x) -> out = x, or exact sums = or += x: how a weight gradient becomes terms when the op that made it has no
+// kernel that adds them (a user-defined op, say). The graph inserts it.
+#include "kernels/cpu/kernels.h"
 #include "kernels/ops.h"
 #include "kernels/rules.h"
-#include "kernels/vector.h"
 
 namespace troupe::kernels {
 namespace {
@@ -12,13 +10,6 @@ namespace {
 Inferred infer_accumulate(Types in, const Attrs&) {
   TROUPE_TRY(expect_inputs("accumulate", in, 1));
   return std::vector<TensorType>{in[0]};
-}
-
-void cpu(const Call& c) {
-  auto* out = c.out[0].as<float>();
-  const auto* in = c.in[0].as<float>();
-  if (c.accumulate) add_into(out, in, c.in[0].size(), *c.par);
-  else std::memmove(out, in, static_cast<std::size_t>(c.in[0].bytes()));
 }
 
 }  // namespace
@@ -32,7 +23,7 @@ std::vector<OpDef> accumulate_ops() {
   };
   op.cost = per_element(1);
   op.accumulates = 1;
-  op.cpu = cpu;
+  op.cpu = cpu::accumulate;
   return {op};
 }
 

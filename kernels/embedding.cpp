@@ -1,5 +1,5 @@
 // embedding(tokens (B, T) i32, weight (V, C)){unit} -> (B, T, C)
-// embedding_grad(dy (B, T, C), tokens){rows: V, unit} -> dweight (V, C)
+// embedding_grad(dy (B, T, C), tokens){rows: V, unit} -> dweight (V, C): a term for each token
 //
 // Vocabulary parallel: weight S(0) gives each place the rows it has and zeros elsewhere: P. "unit" (1 by default):
 // rows that stay together, so that other readers of the table can ask for the same parts.
@@ -59,6 +59,7 @@ std::vector<OpDef> embedding_ops() {
   };
   grad.cost = [](Types in, Types out, const Attrs&) { return OpCost{0, bytes_of(in, {}) + 2 * bytes_of({}, out)}; };
   grad.accumulates = 1;
+  grad.terms = [](Types in, const Attrs&) { return elements(in[1].shape); };
   grad.cpu = cpu::embedding_grad;
   return {forward, grad};
 }

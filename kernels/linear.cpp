@@ -1,9 +1,10 @@
 // linear(x (..., K), w (N, K)) -> y (..., N) = x w^T: w as Hugging Face stores it
 // linear_dx(dy, w) -> dx (..., K) = dy w
-// linear_dw(dy, x) -> dw (N, K) = dy^T x
+// linear_dw(dy, x) -> dw (N, K) = dy^T x: a term for each 512 rows
 //
 // Attributes "unit" (columns of N that stay together: a head with its group) and "in_unit" (of K), both 1 by default;
 // "subunit" and "in_subunit": smaller ones that a mesh axis may divide too (a query head without its group).
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/ops.h"
 #include "kernels/rules.h"
@@ -108,6 +109,7 @@ std::vector<OpDef> linear_ops() {
     return linear_cost(num(rows_of(in[0])), num(last(in[0])), num(last(in[1])), in, out);
   };
   dw.accumulates = 1;
+  dw.terms = [](Types in, const Attrs&) { return (rows_of(in[0]) + gemm_k_block - 1) / gemm_k_block; };
   dw.cpu = cpu::linear_dw;
   return {y, dx, dw};
 }

@@ -12,6 +12,7 @@
 // et al., 2019) with a fixed order of addition. It names x and w because its gradient, made from lse, needs them.
 #include <algorithm>
 
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/ops.h"
 #include "kernels/rules.h"
@@ -69,6 +70,9 @@ Status lm_head_loss_gradient(GradContext& g) {
   return {};
 }
 
+/// Terms of the product that `rows` rows give dw.
+std::int64_t blocks(std::int64_t rows) { return (rows + gemm_k_block - 1) / gemm_k_block; }
+
 /// One chunk of logits, of x and w as a place has them.
 std::int64_t scratch(Types in, Types, const Attrs&) {
   const auto V = in[1].shape[0];
@@ -120,6 +124,10 @@ std::vector<OpDef> lm_head_loss_ops() {
   grad.cost = [](Types in, Types out, const Attrs&) { return lm_head_loss_cost(3, in, out); };
   grad.scratch_bytes = scratch;
   grad.accumulates = 2;
+  grad.terms = [](Types in, const Attrs&) {
+    const std::int64_t rows = rows_of(in[0]), chunk = cpu::lm_head_chunk(in[1].shape[0]);
+    return rows / chunk * blocks(chunk) + blocks(rows % chunk);
+  };
   grad.cpu = cpu::lm_head_loss_grad;
   return {stats, loss, grad};
 }

@@ -52,6 +52,8 @@ struct View {
   Shape shape;              ///< of the part
   Shape logical;            ///< of the whole tensor
   Extent extent;            ///< where the part lies in the whole
+  std::int32_t exponent = 0;   ///< sum64: the value of an element is its count times 2^-exponent
+  float* peak = nullptr;       ///< of an output of terms: raised to the largest |term| of the call; NaN above all
 
   template <class T>
   T* as() const { return reinterpret_cast<T*>(data); }
@@ -65,8 +67,8 @@ struct View {
 /// One call of a kernel on one device stream.
 struct Call {
   std::vector<View> in, out;
-  /// For the outputs named in OpDef::accumulates: out = result (false) or out += result (true). Which one
-  /// is a matter of the microbatch's position in its lane only.
+  /// For outputs of dtype sum64 named in OpDef::accumulates: sums = this call's terms (false) or += them (true). Never set
+  /// where such an output is f32: it then receives the gradient of this call alone.
   bool accumulate = false;
   const Attrs* attrs = nullptr;
   std::span<std::byte> scratch;      ///< at least OpDef::scratch_bytes, 64-byte aligned, garbage inside
@@ -125,8 +127,11 @@ struct OpDef {
   /// Empty: none. Else memory that the op keeps from call to call (Call::state). It then runs only in programs whose
   /// microbatches all come to one place, one after the other (ProgramSpec::stateful); it has no gradient.
   std::function<std::int64_t(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&)> state_bytes;
-  /// Bit i: the kernel honours Call::accumulate for output i (weight gradients).
+  /// Bit i: output i is a weight gradient, which the kernel writes as f32 or adds up as sum64 (Call::accumulate). What one
+  /// store adds to a sum, rounded once to a multiple of its unit, is a term.
   std::uint32_t accumulates = 0;
+  /// Of such ops: the most terms that one call adds to an element. Empty: 1.
+  std::function<std::int64_t(std::span<const TensorType> in, const Attrs&)> terms;
   /// A scalar loss, the root of a backward pass: output 0 is an f64 [1] sum over rows, not divided by
   /// anything. Its gradient rule reads no grad_out; it multiplies by the attribute "scale" (1 / divisor).
   bool is_loss = false;

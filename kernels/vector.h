@@ -8,6 +8,7 @@
 #include <span>
 
 #include "kernels/op.h"
+#include "kernels/sum.h"
 
 namespace troupe::kernels {
 
@@ -23,12 +24,12 @@ struct AdamW {
   double grad_scale = 1;     ///< gradients are multiplied by it first (clipping, loss divisor)
   std::int64_t step = 1;     ///< 1-based, for the bias correction
 };
-/// One update of n parameters p with gradients g; m and v are the running moments.
-void adamw_update(float* p, const float* g, float* m, float* v, std::int64_t n, const AdamW& hyper, Parallel& par);
+/// One update of n parameters p with gradient g; m and v are the running moments.
+void adamw_update(float* p, const Gradient& g, float* m, float* v, std::int64_t n, const AdamW& hyper, Parallel& par);
 
-/// sums[r] = sum of squares of row r of x (rows, cols), in double. Column c goes to accumulator c mod 8, in
+/// sums[r] = sum of squares of row r of g (rows, cols), in double. Column c goes to accumulator c mod 8, in
 /// order of c; the eight combine as ((0+4)+(2+6)) + ((1+5)+(3+7)).
-void row_square_sums(const float* x, std::int64_t rows, std::int64_t cols, double* sums, Parallel& par);
+void row_square_sums(const Gradient& g, std::int64_t rows, std::int64_t cols, double* sums, Parallel& par);
 
 /// f32 values that are normal(0, std): each a pure function of (key, its index in the logical tensor).
 void init_normal(const View& view, std::uint64_t key, float std, Parallel& par);

@@ -9,7 +9,7 @@ namespace troupe {
 
 std::int64_t size_of(DType dtype) {
   switch (dtype) {
-    case DType::f64: case DType::i64: return 8;
+    case DType::f64: case DType::i64: case DType::sum64: return 8;
     case DType::f32: case DType::i32: return 4;
     case DType::bf16: case DType::f16: return 2;
     case DType::u8: return 1;
@@ -26,6 +26,7 @@ const char* to_string(DType dtype) {
     case DType::i32: return "i32";
     case DType::i64: return "i64";
     case DType::u8: return "u8";
+    case DType::sum64: return "sum64";
   }
   return "?";
 }

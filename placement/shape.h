@@ -8,11 +8,12 @@
 namespace troupe {
 
 /// Element types. A property of every tensor from the first day; which kernels exist is another matter.
-enum class DType : std::uint8_t { f32, f64, bf16, f16, i32, i64, u8 };
+/// sum64: an exact sum, an int64 that counts units of 2^-e, where e is the tensor's exponent. No file stores it.
+enum class DType : std::uint8_t { f32, f64, bf16, f16, i32, i64, u8, sum64 };
 
 /// Bytes of one element.
 std::int64_t size_of(DType dtype);
-/// "f32", "i64", ...: the names safetensors uses, in lower case.
+/// "f32", "i64", ...: the names safetensors uses, in lower case; and "sum64".
 const char* to_string(DType dtype);
 
 /// Lengths of the tensor dims, outermost first. Row-major everywhere.

@@ -78,7 +78,7 @@ Status check_meshes(const Plan& plan) {
 Status check_tensor(const Plan& plan, const PlanTensor& t) {
   const std::string where = "tensor '" + t.name + "' ";
   if (!among(t.mesh, plan.meshes.size())) return invalid(where + "is on no mesh of the plan");
-  if (t.dtype > DType::u8 || size_of(t.dtype) == 0)
+  if (t.dtype > DType::sum64 || size_of(t.dtype) == 0)
     return invalid(where + "has a dtype that this version does not know");
   if (!known(t.rate)) return invalid(where + "has a rate that this version does not know");
   std::int64_t bytes = size_of(t.dtype);
@@ -92,7 +92,7 @@ Status check_tensor(const Plan& plan, const PlanTensor& t) {
   for (std::size_t a = 0; a < t.sbp.size(); ++a) {
     if (t.sbp[a].kind > Sbp::Kind::partial || t.sbp[a].unit > bytes_max)
       return invalid(where + "has an SBP that this version does not know");
-    if (t.sbp[a].is_partial() && t.dtype != DType::f32 && t.dtype != DType::f64)
+    if (t.sbp[a].is_partial() && t.dtype != DType::f32 && t.dtype != DType::f64 && t.dtype != DType::sum64)
       return invalid(where + "is a partial sum of no floating-point type");
   }
   // On several stages only where each dp coordinate has a place on every one of them.

@@ -52,7 +52,7 @@ void add_vector_kernels(std::int64_t n, std::vector<KernelCase>& cases) {
   const double bytes = static_cast<double>(n) * 4;
   const auto v = vector_argument(n);
   cases.push_back({"adamw", {v}, {v, v, v}, {}, 0, 7 * bytes, 0, [](const Call& c) {
-                     kernels::adamw_update(c.out[0].as<float>(), c.in[0].as<float>(), c.out[1].as<float>(), c.out[2].as<float>(),
+                     kernels::adamw_update(c.out[0].as<float>(), {.rounded = c.in[0].as<float>()}, c.out[1].as<float>(), c.out[2].as<float>(),
                                            c.in[0].size(), {}, *c.par);
                    }});
   cases.push_back({"add_into", {v}, {v}, {}, 0, 3 * bytes, 0,
@@ -60,7 +60,7 @@ void add_vector_kernels(std::int64_t n, std::vector<KernelCase>& cases) {
   cases.push_back({"square_sums", {v}, {}, {}, 0, bytes, 0, [](const Call& c) {
                      constexpr std::int64_t cols = 256;
                      std::vector<double> sums(static_cast<std::size_t>(c.in[0].size() / cols));
-                     kernels::row_square_sums(c.in[0].as<float>(), c.in[0].size() / cols, cols, sums.data(), *c.par);
+                     kernels::row_square_sums({.rounded = c.in[0].as<float>()}, c.in[0].size() / cols, cols, sums.data(), *c.par);
                    }});
 }
 

@@ -72,16 +72,16 @@ template <int row, int col>
 void times_head(const HeadShape& s, std::int64_t rows, std::int64_t kc, const float* a, const float* packed,
                 std::int64_t first, float* out, std::int64_t ld, bool add) {
   for (std::int64_t d = 0; d < s.D; d += simd::panel_cols)
-    simd::tile_of<row, col>(rows, kc, a, packed + d * s.T + first * simd::panel_cols, out + d, ld,
-                            std::min(simd::panel_cols, s.D - d), add);
+    simd::tile_of<row, col>(rows, kc, a, packed + d * s.T + first * simd::panel_cols,
+                            simd::FloatTile{out + d, ld, std::min(simd::panel_cols, s.D - d), add});
 }
 
 /// scores (rows, cols rounded up to 32; row length seq_block) = a (panel of 12 rows) * positions from `first` on.
 inline void head_scores(const HeadShape& s, std::int64_t rows, std::int64_t cols, const float* a, const float* packed,
                         std::int64_t first, float* scores) {
   for (std::int64_t j = 0; j < cols; j += simd::panel_cols)
-    simd::tile_of<1, simd::panel_rows>(rows, s.D, a, packed + (first + j) * s.D, scores + j, seq_block,
-                                       simd::panel_cols, false);
+    simd::tile_of<1, simd::panel_rows>(rows, s.D, a, packed + (first + j) * s.D,
+                                       simd::FloatTile{scores + j, seq_block, simd::panel_cols, false});
 }
 
 /// Lanes base .. base + 15 that are below n: all bits set.

@@ -19,7 +19,7 @@ void bias_add(const Call& call) {
 void bias_grad(const Call& call) {
   const float* dy = call.in[0].as<float>();
   const auto N = call.out[0].size();
-  column_sums(*call.par, N ? call.in[0].size() / N : 0, N, call.out[0].as<float>(), call.accumulate,
+  column_sums(*call.par, N ? call.in[0].size() / N : 0, N, terms_of(call.out[0], call.accumulate),
               [=](std::int64_t r, std::int64_t c, auto&& at) { return at(dy + r * N + c); });
 }
 

@@ -3,13 +3,14 @@
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/term_store.h"
 
 namespace troupe::kernels {
 
-/// out[c] = or += sum over rows r of value(r, c, load): load(p) reads the 16 (or fewer) columns from c on.
-/// Each column adds its rows in order, in blocks of 64 rows that are then added in order.
+/// Puts one term into each column c: the sum over rows r of value(r, c, load), where load(p) reads the 16 (or fewer) columns
+/// from c on. Each column adds its rows in order, in blocks of 64 rows that are then added in order.
 template <class F>
-void column_sums(Parallel& par, std::int64_t rows, std::int64_t cols, float* out, bool accumulate, F&& value) {
+void column_sums(Parallel& par, std::int64_t rows, std::int64_t cols, const Terms& out, F&& value) {
   using namespace simd;
   for_blocks(par, cols, 4 * lanes, [&](std::int64_t begin, std::int64_t end) {
     v16 total[4] = {};
@@ -27,10 +28,9 @@ void column_sums(Parallel& par, std::int64_t rows, std::int64_t cols, float* out
       }
       for (int j = 0; j < 4; ++j) total[j] += part[j];
     }
-    chunks(end - begin, [&](std::int64_t c, std::int64_t n) {
-      float* o = out + begin + c;
-      store_tail(o, accumulate ? load_tail(o, n) + total[c / lanes] : total[c / lanes], n);
-    });
+    float terms[4 * lanes];
+    for (int j = 0; j < 4; ++j) store(terms + j * lanes, total[j]);
+    TermStore(out).put(begin, terms, end - begin, out.accumulate);
   });
 }
 

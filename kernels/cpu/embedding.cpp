@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/term_store.h"
 
 namespace troupe::kernels::cpu {
 
@@ -28,16 +29,16 @@ void embedding_grad(const Call& call) {
   const auto C = dw.shape[1], lo = dw.extent.dims[0].lo, rows = dw.shape[0], n = tokens.size();
   const auto* t = tokens.as<std::int32_t>();
   const float* g = dy.as<float>();  // (B, T, C)
-  float* w = dw.as<float>();        // (V, C)
-  if (!call.accumulate)
-    for_blocks(*call.par, dw.size(), element_block,
-               [&](std::int64_t i, std::int64_t end) { std::fill(w + i, w + end, 0.0f); });
-  // Threads share columns, so that each element of dw sees its tokens in their order.
-  for_blocks(*call.par, C, 64, [&](std::int64_t begin, std::int64_t end) {
+  const Terms w = terms_of(dw, call.accumulate);  // (V, C)
+  // Every task has rows of the table to itself, which see their tokens in order. Frequent words lie together in a
+  // vocabulary, so that the rows are dealt out one by one.
+  const std::int64_t tasks = call.par->threads() == 1 ? 1 : std::min<std::int64_t>(rows, 4 * call.par->threads());
+  call.par->for_each(tasks, [&](std::int64_t task) {
+    TermStore store(w);
+    for (auto row = task; row < rows && !w.accumulate; row += tasks) store.clear(row * C, C);
     for (std::int64_t i = 0; i < n; ++i) {
       const std::int64_t row = t[i] - lo;
-      if (row < 0 || row >= rows) continue;
-      for (auto c = begin; c < end; ++c) w[row * C + c] += g[i * C + c];
+      if (row >= 0 && row < rows && row % tasks == task) store.put(row * C, g + i * C, C, true);
     }
   });
 }

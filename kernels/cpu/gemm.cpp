@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/micro.h"
+#include "kernels/cpu/term_store.h"
 
 namespace troupe::kernels {
 namespace {
@@ -44,10 +45,53 @@ struct Cut {
   }
 };
 
+/// C as floats.
+struct Floats {
+  float* c;
+  std::int64_t ld;
+  bool accumulate;
+
+  template <class F>
+  void tile(std::int64_t i, std::int64_t j, std::int64_t, std::int64_t n, bool later, F&& multiply) const {
+    multiply(FloatTile{c + i * ld + j, ld, n, accumulate || later});
+  }
+};
+
+/// A tile of terms in the first cache, while the sums that it is added to arrive there.
+struct TermTile {
+  float* hot;                  // (12, 32)
+  const std::int64_t* sums;    // null: none are needed
+  std::int64_t ld;
+
+  void fetch(int r) const {
+    if (sums)
+      for (std::int64_t j = 0; j < panel_cols; j += 8) __builtin_prefetch(sums + r * ld + j, 1);
+  }
+  void put(int r, v16 left, v16 right) const {
+    store(hot + r * panel_cols, left);
+    store(hot + r * panel_cols + lanes, right);
+  }
+};
+
+/// C as terms, of one task.
+struct TermMatrix {
+  const Terms& c;
+  TermStore store{c};
+  float hot[panel_rows * panel_cols] = {};
+
+  template <class F>
+  void tile(std::int64_t i, std::int64_t j, std::int64_t rows, std::int64_t n, bool later, F&& multiply) {
+    const std::int64_t at = i * c.ld + j;
+    multiply(TermTile{hot, c.sums ? c.sums + at : nullptr, c.ld});
+    store.put(at, hot, panel_cols, rows, n, c.accumulate || later);
+  }
+};
+
 /// Rows [i0, i1) and columns [j0, j1) of C. Each panel of B is packed when its turn has come, and its source is fetched
 /// while the panel before is multiplied: weights come from far away.
+template <class Matrix>
 void multiply(const Operand& a, const Operand& b, std::int64_t i0, std::int64_t i1, std::int64_t j0, std::int64_t j1,
-              std::int64_t K, float* c, std::int64_t ldc, bool add) {
+              std::int64_t K, Matrix&& c) {
   float* const pa = workspace(a_floats + b_floats);
   float* const pb = pa + a_floats;
   for (std::int64_t k = 0; k < K; k += gemm_k_block) {
@@ -61,8 +105,10 @@ void multiply(const Operand& a, const Operand& b, std::int64_t i0, std::int64_t 
         const std::int64_t n = std::min(j1 - j, panel_cols), next = std::min(j1 - j - n, panel_cols);
         b.pack_block<panel_cols>(j, n, k, kc, pb);
         Ahead ahead = b.ahead(j + n, next, k, kc);
-        for (std::int64_t r = 0; r < m; r += panel_rows)
-          tile_of<1, panel_rows>(std::min(panel_rows, m - r), kc, pa + r * kc, pb, c + (i + r) * ldc + j, ldc, n, add || k > 0, &ahead);
+        for (std::int64_t r = 0; r < m; r += panel_rows) {
+          const std::int64_t rows = std::min(panel_rows, m - r);
+          c.tile(i + r, j, rows, n, k > 0, [&](const auto& to) { tile_of<1, panel_rows>(rows, kc, pa + r * kc, pb, to, &ahead); });
+        }
       }
     }
   }
@@ -114,7 +160,22 @@ void gemm(bool ta, bool tb, std::int64_t M, std::int64_t N, std::int64_t K, cons
   par.for_each(cut.row_tasks * cut.col_tasks, [&](std::int64_t task) {
     const std::int64_t i = task / cut.col_tasks * cut.rows, j = task % cut.col_tasks * cut.cols;
     if (M == 1 && !ta && tb) return multiply_row(a, right, j, std::min(N, j + cut.cols), K, c, beta != 0);
-    multiply(left, right, i, std::min(M, i + cut.rows), j, std::min(N, j + cut.cols), K, c, ldc, beta != 0);
+    multiply(left, right, i, std::min(M, i + cut.rows), j, std::min(N, j + cut.cols), K, Floats{c, ldc, beta != 0});
+  });
+}
+
+void gemm_terms(bool ta, bool tb, std::int64_t M, std::int64_t N, std::int64_t K, const float* a, std::int64_t lda,
+                const float* b, std::int64_t ldb, const Terms& out, Parallel& par) {
+  if (M == 0 || N == 0) return;
+  if (K == 0) {
+    for (std::int64_t i = 0; i < M && !out.accumulate; ++i) TermStore(out).clear(i * out.ld, N);
+    return;
+  }
+  const Operand left{a, lda, M, ta}, right{b, ldb, N, !tb};
+  const Cut cut(M, N, par.threads());
+  par.for_each(cut.row_tasks * cut.col_tasks, [&](std::int64_t task) {
+    const std::int64_t i = task / cut.col_tasks * cut.rows, j = task % cut.col_tasks * cut.cols;
+    multiply(left, right, i, std::min(M, i + cut.rows), j, std::min(N, j + cut.cols), K, TermMatrix{out});
   });
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "devices/device.h"
+#include "kernels/cpu/terms.h"
 
 namespace troupe::kernels {
 
@@ -17,5 +18,10 @@ inline constexpr std::int64_t gemm_k_block = 512;
 /// ta: A is stored (K, M); tb: B is stored (N, K). ld* = floats from one stored row to the next.
 void gemm(bool ta, bool tb, std::int64_t M, std::int64_t N, std::int64_t K, const float* a, std::int64_t lda,
           const float* b, std::int64_t ldb, float* c, std::int64_t ldc, float beta, Parallel& par);
+
+/// Adds op(A) * op(B) to `out`: every block of k is a term. Where `out` is f32, its blocks add up as in gemm, and what each
+/// of them stores counts for the peak.
+void gemm_terms(bool ta, bool tb, std::int64_t M, std::int64_t N, std::int64_t K, const float* a, std::int64_t lda,
+                const float* b, std::int64_t ldb, const Terms& out, Parallel& par);
 
 }  // namespace troupe::kernels

@@ -25,6 +25,7 @@ void relu_grad(const Call&);
 void bias_add(const Call&);
 void bias_grad(const Call&);
 void dropout(const Call&);
+void accumulate(const Call&);
 void lm_head_stats(const Call&);
 void lm_head_loss(const Call&);
 void lm_head_loss_grad(const Call&);

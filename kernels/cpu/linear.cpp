@@ -16,12 +16,11 @@ void linear_dx(const Call& call) {  // dx (M, K) = dy (M, N) w
   gemm(false, false, M, K, N, dy.as<float>(), N, w.as<float>(), K, dx.as<float>(), K, 0, *call.par);
 }
 
-void linear_dw(const Call& call) {  // dw (N, K) = or += dy^T (N, M) x (M, K)
+void linear_dw(const Call& call) {  // terms of dw (N, K): dy^T (N, M) x (M, K)
   const View &dy = call.in[0], &x = call.in[1], &dw = call.out[0];
   const auto N = dw.shape[0], K = dw.shape[1];
   const auto M = N ? dy.size() / N : 0;
-  gemm(true, false, N, K, M, dy.as<float>(), N, x.as<float>(), K, dw.as<float>(), K, call.accumulate ? 1.0f : 0.0f,
-       *call.par);
+  gemm_terms(true, false, N, K, M, dy.as<float>(), N, x.as<float>(), K, terms_of(dw, call.accumulate), *call.par);
 }
 
 }  // namespace troupe::kernels::cpu

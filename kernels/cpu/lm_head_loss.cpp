@@ -81,16 +81,16 @@ void lm_head_loss(const Call& call) {
 
 void lm_head_loss_grad(const Call& call) {
   const View &x = call.in[0], &w = call.in[1], &dx = call.out[0], &dw = call.out[1];
-  // The chunk is that of the whole vocabulary: dw adds up chunk by chunk, and its bits must not know the parts.
+  // The chunk is that of the whole vocabulary: each adds terms to dw, and their bits must not know the parts.
   const auto V = w.shape[0], C = w.shape[1], rows = call.in[2].size(), chunk = lm_head_chunk(w.logical[0]);
   const auto first = w.extent.dims[0].lo;
   const auto* target = call.in[2].as<std::int32_t>();
   const float* lse = call.in[3].as<float>();
   const float scale = static_cast<float>(call.attrs->real("scale", 1));
   float* logits = reinterpret_cast<float*>(call.scratch.data());
-  float beta = call.accumulate ? 1.0f : 0.0f;
-  if (rows == 0) gemm(true, false, V, C, 0, logits, V, x.as<float>(), C, dw.as<float>(), C, beta, *call.par);
-  for (std::int64_t r0 = 0; r0 < rows; r0 += chunk, beta = 1) {
+  Terms terms = terms_of(dw, call.accumulate);
+  if (rows == 0) gemm_terms(true, false, V, C, 0, logits, V, x.as<float>(), C, terms, *call.par);
+  for (std::int64_t r0 = 0; r0 < rows; r0 += chunk, terms.accumulate = true) {
     const auto n = std::min(chunk, rows - r0);
     const float* part = x.as<float>() + r0 * C;
     gemm(false, true, n, V, C, part, C, w.as<float>(), C, logits, V, 0, *call.par);
@@ -99,7 +99,7 @@ void lm_head_loss_grad(const Call& call) {
         softmax_row_grad(logits + r * V, V, target[r0 + r], lse[r0 + r], scale, logits + r * V, first);
     });
     gemm(false, false, n, C, V, logits, V, w.as<float>(), C, dx.as<float>() + r0 * C, C, 0, *call.par);
-    gemm(true, false, V, C, n, logits, V, part, C, dw.as<float>(), C, beta, *call.par);
+    gemm_terms(true, false, V, C, n, logits, V, part, C, terms, *call.par);
   }
 }
 

@@ -101,11 +101,34 @@ void pack(bool k_major, const float* src, std::int64_t ld, std::int64_t m, std::
   }
 }
 
-/// C tile (R, n <= 32) = or += A (R, kc) * B panel (kc, 32). Element (r, k) of A is at a[r * row + k * col].
-/// While k runs, C arrives, and what is `ahead`.
-template <int R, int row, int col>
-[[gnu::noinline]] void tile(std::int64_t kc, const float* a, const float* b, float* c, std::int64_t ldc, std::int64_t n,
-                            bool add, Ahead* ahead) {
+/// Where a tile goes: rows of floats, = or +=.
+struct FloatTile {
+  float* c;
+  std::int64_t ld, n;   ///< n <= 32 columns
+  bool add;
+
+  void fetch(int r) const {
+    __builtin_prefetch(c + r * ld, 1);
+    __builtin_prefetch(c + r * ld + lanes, 1);
+  }
+  void put(int r, v16 left, v16 right) const {
+    float* out = c + r * ld;
+    if (n == panel_cols) {
+      store(out, add ? load(out) + left : left);
+      store(out + lanes, add ? load(out + lanes) + right : right);
+    } else {
+      float t[panel_cols];
+      store(t, left);
+      store(t + lanes, right);
+      for (std::int64_t j = 0; j < n; ++j) out[j] = add ? out[j] + t[j] : t[j];
+    }
+  }
+};
+
+/// Tile `to` (R rows) = or += A (R, kc) * B panel (kc, 32). Element (r, k) of A is at a[r * row + k * col].
+/// While k runs, `to` arrives, and what is `ahead`.
+template <int R, int row, int col, class Tile>
+[[gnu::noinline]] void tile(std::int64_t kc, const float* a, const float* b, const Tile& to, Ahead* ahead) {
   v16 acc[R][2] = {};
   const auto one = [&](std::int64_t k) __attribute__((always_inline)) {
     // Both panels together are larger than the first cache, and its own prefetcher is late: 8 % of the rate.
@@ -123,36 +146,21 @@ template <int R, int row, int col>
   constexpr std::int64_t stride = 8;
   std::int64_t k = 0;
   for (int r = 0; k + stride <= kc; ++r) {
-    if (r < R) {
-      __builtin_prefetch(c + r * ldc, 1);
-      __builtin_prefetch(c + r * ldc + lanes, 1);
-    }
+    if (r < R) to.fetch(r);
     if (ahead) ahead->next();
 #pragma GCC unroll 1
     for (const std::int64_t end = k + stride; k < end; ++k) one(k);
   }
   for (; k < kc; ++k) one(k);
 #pragma GCC unroll 12
-  for (int r = 0; r < R; ++r) {
-    float* out = c + r * ldc;
-    if (n == panel_cols) {
-      store(out, add ? load(out) + acc[r][0] : acc[r][0]);
-      store(out + lanes, add ? load(out + lanes) + acc[r][1] : acc[r][1]);
-    } else {
-      float t[panel_cols];
-      store(t, acc[r][0]);
-      store(t + lanes, acc[r][1]);
-      for (std::int64_t j = 0; j < n; ++j) out[j] = add ? out[j] + t[j] : t[j];
-    }
-  }
+  for (int r = 0; r < R; ++r) to.put(r, acc[r][0], acc[r][1]);
 }
 
 /// tile<rows, ...>() for rows = 1..12.
-template <int row, int col>
-void tile_of(std::int64_t rows, std::int64_t kc, const float* a, const float* b, float* c, std::int64_t ldc,
-             std::int64_t n, bool add, Ahead* ahead = nullptr) {
+template <int row, int col, class Tile>
+void tile_of(std::int64_t rows, std::int64_t kc, const float* a, const float* b, const Tile& to, Ahead* ahead = nullptr) {
   switch (rows) {
-#define TROUPE_TILE(R) case R: return tile<R, row, col>(kc, a, b, c, ldc, n, add, ahead);
+#define TROUPE_TILE(R) case R: return tile<R, row, col>(kc, a, b, to, ahead);
     TROUPE_TILE(1) TROUPE_TILE(2) TROUPE_TILE(3) TROUPE_TILE(4) TROUPE_TILE(5) TROUPE_TILE(6)
     TROUPE_TILE(7) TROUPE_TILE(8) TROUPE_TILE(9) TROUPE_TILE(10) TROUPE_TILE(11) TROUPE_TILE(12)
 #undef TROUPE_TILE

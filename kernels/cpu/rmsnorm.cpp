@@ -48,7 +48,7 @@ void rmsnorm_dw(const Call& call) {
   const View& dy = call.in[0];
   const float *g = dy.as<float>(), *x = call.in[1].as<float>(), *rstd = call.in[2].as<float>();
   const auto C = call.out[0].size();
-  column_sums(*call.par, C ? dy.size() / C : 0, C, call.out[0].as<float>(), call.accumulate,
+  column_sums(*call.par, C ? dy.size() / C : 0, C, terms_of(call.out[0], call.accumulate),
               [=](std::int64_t r, std::int64_t c, auto&& at) { return at(g + r * C + c) * at(x + r * C + c) * rstd[r]; });
 }
 

@@ -8,19 +8,33 @@
 namespace troupe::kernels {
 
 /// Index i goes to accumulator i mod 8, in order of i; the eight combine as ((0+4)+(2+6)) + ((1+5)+(3+7)).
-/// `at(i, n)` gives the values i .. i + n - 1 (n <= 8) as a v8, zeros beyond.
+class SquareSum {
+ public:
+  /// Adds the next n values: at(i, w) gives i .. i + w - 1 of them (w <= 8) as a v8, zeros beyond. REQUIRES that n is a
+  /// multiple of 8 in all calls but the last.
+  template <class F>
+  void add(std::int64_t n, F&& at) {
+    simd::d8 acc = acc_;
+    const auto add = [&](simd::v8 v) {
+      const simd::d8 x = __builtin_convertvector(v, simd::d8);
+      acc += x * x;
+    };
+    std::int64_t i = 0;
+    for (; i + 8 <= n; i += 8) add(at(i, std::int64_t{8}));
+    if (i < n) add(at(i, n - i));
+    acc_ = acc;
+  }
+  double value() const { return ((acc_[0] + acc_[4]) + (acc_[2] + acc_[6])) + ((acc_[1] + acc_[5]) + (acc_[3] + acc_[7])); }
+
+ private:
+  simd::d8 acc_ = {};
+};
+
 template <class F>
 inline double square_sum(std::int64_t n, F&& at) {
-  using namespace simd;
-  d8 acc{};
-  const auto add = [&](v8 v) {
-    const d8 x = __builtin_convertvector(v, d8);
-    acc += x * x;
-  };
-  std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8) add(at(i, std::int64_t{8}));
-  if (i < n) add(at(i, n - i));
-  return ((acc[0] + acc[4]) + (acc[2] + acc[6])) + ((acc[1] + acc[5]) + (acc[3] + acc[7]));
+  SquareSum sum;
+  sum.add(n, at);
+  return sum.value();
 }
 
 inline simd::v8 load8(const float* p, std::int64_t n) {

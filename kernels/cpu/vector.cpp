@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/gradient.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/square_sum.h"
 
@@ -28,7 +29,7 @@ void add_up(float* out, std::span<const float* const> terms, std::int64_t n, Par
   });
 }
 
-void adamw_update(float* p, const float* g, float* m, float* v, std::int64_t n, const AdamW& a, Parallel& par) {
+void adamw_update(float* p, const Gradient& g, float* m, float* v, std::int64_t n, const AdamW& a, Parallel& par) {
   // Scalars in double, as PyTorch's single-tensor path computes them.
   const double step = static_cast<double>(a.step);
   const double correct1 = 1 - std::pow(static_cast<double>(a.beta1), step);
@@ -44,29 +45,34 @@ void adamw_update(float* p, const float* g, float* m, float* v, std::int64_t n, 
     vi = fma(x * x, add2, vi * keep2);
     pi = fma(mi / fma(sqrt(vi), root, eps), rate, pi * decay);
   };
-  for_blocks(par, n, element_block, [=](std::int64_t begin, std::int64_t end) {
-    std::int64_t i = begin;
-    for (; i + lanes <= end; i += lanes) {
+  const auto update_all = [=](std::int64_t i, std::int64_t end, const float* grads) {
+    for (; i + lanes <= end; i += lanes, grads += lanes) {
       v16 pi = load(p + i), mi = load(m + i), vi = load(v + i);
-      update(load(g + i), pi, mi, vi);
+      update(load(grads), pi, mi, vi);
       store(p + i, pi);
       store(m + i, mi);
       store(v + i, vi);
     }
     if (const std::int64_t w = end - i; w > 0) {
       v16 pi = load_tail(p + i, w), mi = load_tail(m + i, w), vi = load_tail(v + i, w);
-      update(load_tail(g + i, w), pi, mi, vi);
+      update(load_tail(grads, w), pi, mi, vi);
       store_tail(p + i, pi, w);
       store_tail(m + i, mi, w);
       store_tail(v + i, vi, w);
     }
-  });
+  };
+  for_blocks(par, n, element_block, [&](std::int64_t begin, std::int64_t end) { for_pieces(g, begin, end, update_all); });
 }
 
-void row_square_sums(const float* x, std::int64_t rows, std::int64_t cols, double* sums, Parallel& par) {
-  for_blocks(par, rows, 64, [=](std::int64_t begin, std::int64_t end) {
-    for (auto r = begin; r < end; ++r)
-      sums[r] = square_sum(cols, [row = x + r * cols](std::int64_t i, std::int64_t w) { return load8(row + i, w); });
+void row_square_sums(const Gradient& g, std::int64_t rows, std::int64_t cols, double* sums, Parallel& par) {
+  for_blocks(par, rows, 64, [&](std::int64_t begin, std::int64_t end) {
+    for (auto r = begin; r < end; ++r) {
+      SquareSum sum;
+      for_pieces(g, r * cols, (r + 1) * cols, [&](std::int64_t i, std::int64_t stop, const float* x) {
+        sum.add(stop - i, [x](std::int64_t c, std::int64_t w) { return load8(x + c, w); });
+      });
+      sums[r] = sum.value();
+    }
   });
 }
 

@@ -37,7 +37,7 @@ TEST_CASE("adamw_update does what PyTorch's AdamW does, step after step") {
   AdamW a{.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 0.25};
   for (a.step = 1; a.step <= 5; ++a.step) {
     const auto g = randoms(n, static_cast<unsigned>(a.step + 10));
-    adamw_update(p.data(), g.data(), m.data(), v.data(), static_cast<std::int64_t>(n), a, one);
+    adamw_update(p.data(), {.rounded = g.data()}, m.data(), v.data(), static_cast<std::int64_t>(n), a, one);
     for (std::size_t i = 0; i < n; ++i) {
       const double x = 0.25 * static_cast<double>(g[i]);
       P[i] *= 1 - 1e-2 * 0.1;
@@ -62,14 +62,14 @@ TEST_CASE("NU-0: add_into and adamw_update give an element the same bits whereve
   for (auto& x : v0) x = std::abs(x);
   auto p = p0, m = m0, v = v0, sum = p0;
   const AdamW a{.grad_scale = 0.3, .step = 7};
-  adamw_update(p.data(), g.data(), m.data(), v.data(), n, a, one);
+  adamw_update(p.data(), {.rounded = g.data()}, m.data(), v.data(), n, a, one);
   add_into(sum.data(), g.data(), n, one);
   for (const std::int64_t piece : {13, 16, 16385, 39999}) {  // 13: every element is once in a tail
     auto p1 = p0, m1 = m0, v1 = v0, sum1 = p0;
     for (std::int64_t i = 0; i < n; i += piece) {
       const auto w = std::min(piece, n - i);
       Parallel& par = piece > 100 ? static_cast<Parallel&>(two) : one;
-      adamw_update(p1.data() + i, g.data() + i, m1.data() + i, v1.data() + i, w, a, par);
+      adamw_update(p1.data() + i, {.rounded = g.data() + i}, m1.data() + i, v1.data() + i, w, a, par);
       add_into(sum1.data() + i, g.data() + i, w, par);
     }
     CHECK(p1 == p);
@@ -107,7 +107,7 @@ TEST_CASE("row_square_sums adds in the documented order, whatever the address or
     const std::int64_t rows = 131;
     const auto x = randoms(static_cast<std::size_t>(rows * cols), 5);
     std::vector<double> sums(static_cast<std::size_t>(rows)), expected, again(static_cast<std::size_t>(rows));
-    row_square_sums(x.data(), rows, cols, sums.data(), one);
+    row_square_sums({.rounded = x.data()}, rows, cols, sums.data(), one);
     for (std::int64_t r = 0; r < rows; ++r) {
       double s[8] = {};
       for (std::int64_t c = 0; c < cols; ++c) {
@@ -119,7 +119,7 @@ TEST_CASE("row_square_sums adds in the documented order, whatever the address or
     CHECK(sums == expected);
     std::vector<float> moved(x.size() + 3);
     std::copy(x.begin(), x.end(), moved.begin() + 3);
-    row_square_sums(moved.data() + 3, rows, cols, again.data(), two);
+    row_square_sums({.rounded = moved.data() + 3}, rows, cols, again.data(), two);
     CHECK(again == expected);
   }
 }

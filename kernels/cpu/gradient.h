@@ -1,0 +1,51 @@
+// A Gradient as floats, a piece at a time: sums are read once, and no rounded copy of a whole gradient exists.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/cpu/fixed.h"
+#include "kernels/sum.h"
+
+namespace troupe::kernels {
+
+/// Floats of a piece: a quarter of the first cache at most, and whole vectors.
+inline constexpr std::int64_t gradient_piece = 1024;
+
+/// out[0, n) = elements [begin, begin + n) of g.
+inline void round_piece(float* out, const Gradient& g, std::int64_t begin, std::int64_t n) {
+  using namespace simd;
+  if (g.rounded) {
+    std::copy_n(g.rounded + begin, n, out);
+    return;
+  }
+  const double unit = power_of_two(-g.exponent);
+  const auto total = [&](auto&& at) __attribute__((always_inline)) {
+    counts sum{};
+    for (const std::int64_t* use : g.sums) sum += at(use + begin);
+    return to_floats(sum, unit);
+  };
+  std::int64_t i = 0;
+  for (; i + wide <= n; i += wide) store_floats(out + i, total([i](const std::int64_t* p) { return load_counts(p + i); }));
+  if (i == n) return;
+  const floats tail = total([=](const std::int64_t* p) {
+    std::int64_t some[wide] = {};
+    std::copy_n(p + i, n - i, some);
+    return load_counts(some);
+  });
+  std::copy_n(reinterpret_cast<const float*>(&tail), n - i, out + i);
+}
+
+/// Calls body(i, end, g) for pieces [i, end) of [begin, end), with the floats of elements i, i + 1, ... at g.
+template <class F>
+void for_pieces(const Gradient& g, std::int64_t begin, std::int64_t end, F&& body) {
+  if (g.rounded) return body(begin, end, g.rounded + begin);
+  alignas(64) float piece[gradient_piece];
+  for (std::int64_t i = begin; i < end; i += gradient_piece) {
+    const std::int64_t to = std::min(end, i + gradient_piece);
+    round_piece(piece, g, i, to - i);
+    body(i, to, std::as_const(piece));
+  }
+}
+
+}  // namespace troupe::kernels

@@ -1,0 +1,33 @@
+#include "kernels/sum.h"
+
+#include "kernels/cpu/gradient.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/term_store.h"
+
+namespace troupe::kernels {
+
+using namespace simd;
+
+void add_terms(std::int64_t* sums, const float* terms, std::int64_t n, std::int32_t exponent, bool accumulate, Parallel& par) {
+  put_terms({.sums = sums, .exponent = exponent, .accumulate = accumulate, .ld = n}, terms, n, par);
+}
+
+void add_sums(std::int64_t* into, const std::int64_t* from, std::int64_t n, Parallel& par) {
+  for_blocks(par, n, element_block, [=](std::int64_t i, std::int64_t end) {
+    for (; i + wide <= end; i += wide) store_counts(into + i, load_counts(into + i) + load_counts(from + i));
+    for (; i < end; ++i) into[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(into[i]) + static_cast<std::uint64_t>(from[i]));
+  });
+}
+
+void round_sums(float* out, const Gradient& g, std::int64_t n, Parallel& par) {
+  for_blocks(par, n, element_block, [&](std::int64_t begin, std::int64_t end) { round_piece(out + begin, g, begin, end - begin); });
+}
+
+namespace cpu {
+
+void accumulate(const Call& call) {
+  put_terms(terms_of(call.out[0], call.accumulate), call.in[0].as<float>(), call.in[0].size(), *call.par);
+}
+
+}  // namespace cpu
+}  // namespace troupe::kernels
