@@ -20,20 +20,18 @@ inline void round_piece(float* out, const Gradient& g, std::int64_t begin, std::
     return;
   }
   const double unit = power_of_two(-g.exponent);
-  const auto total = [&](auto&& at) __attribute__((always_inline)) {
-    counts sum{};
-    for (const std::int64_t* use : g.sums) sum += at(use + begin);
-    return to_floats(sum, unit);
-  };
   std::int64_t i = 0;
-  for (; i + wide <= n; i += wide) store_floats(out + i, total([i](const std::int64_t* p) { return load_counts(p + i); }));
-  if (i == n) return;
-  const floats tail = total([=](const std::int64_t* p) {
-    std::int64_t some[wide] = {};
-    std::copy_n(p + i, n - i, some);
-    return load_counts(some);
-  });
-  std::copy_n(reinterpret_cast<const float*>(&tail), n - i, out + i);
+  for (; i + lanes <= n; i += lanes) {
+    counts sum[lanes / wide] = {};
+    for (const std::int64_t* use : g.sums)
+      for (std::int64_t k = 0; k < lanes / wide; ++k) sum[k] += load_counts(use + begin + i + k * wide);
+    for (std::int64_t k = 0; k < lanes / wide; ++k) store_floats(out + i + k * wide, to_floats(sum[k], unit));
+  }
+  for (; i < n; ++i) {
+    counts sum{};
+    for (const std::int64_t* use : g.sums) sum[0] += static_cast<std::uint64_t>(use[begin + i]);
+    out[i] = to_floats(sum, unit)[0];
+  }
 }
 
 /// Calls body(i, end, g) for pieces [i, end) of [begin, end), with the floats of elements i, i + 1, ... at g.

@@ -12,6 +12,7 @@ std::vector<double> Tensor::values() const {
   for (std::size_t i = 0; i < v.size(); ++i)
     v[i] = logical.dtype == DType::f32   ? as<float>()[i]
            : logical.dtype == DType::f64 ? as<double>()[i]
+           : logical.dtype == DType::sum64 ? static_cast<double>(as<std::int64_t>()[i])
                                          : as<std::int32_t>()[i];
   return v;
 }
@@ -29,6 +30,7 @@ Tensor random_tensor(const TensorType& type, Random& random, std::int64_t low, s
   for (std::int64_t i = 0; i < t.size(); ++i) {
     if (type.dtype == DType::f32) t.as<float>()[i] = real(random);
     else if (type.dtype == DType::f64) t.as<double>()[i] = real(random);
+    else if (type.dtype == DType::sum64) t.as<std::int64_t>()[i] = static_cast<std::int64_t>(std::ldexp(double{real(random)}, 40));
     else t.as<std::int32_t>()[i] = integer(random);
   }
   return t;
@@ -92,6 +94,10 @@ std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, std::vec
   for (std::size_t i = 0; i < out.size(); ++i) {
     call.out.push_back(view_of(out[i], place(out[i])));
     out_types.push_back({out[i].logical.dtype, out[i].extent.shape()});
+    if (op.accumulates >> i & 1) {
+      call.out.back().exponent = options.exponent;
+      call.out.back().peak = options.peak;
+    }
     std::memset(call.out.back().data, 0xFF, out[i].data.size());  // NaN
     if (!options.before.empty()) std::memcpy(call.out.back().data, options.before[i].data.data(), out[i].data.size());
   }
@@ -125,7 +131,10 @@ std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, const At
   const auto inferred = op.infer(types, attrs);
   REQUIRE_MESSAGE(inferred.ok(), inferred.status().message());
   std::vector<Tensor> out;
-  for (const auto& type : *inferred) out.emplace_back(type);
+  for (const auto& type : *inferred) {
+    const bool sums = options.sums && op.accumulates >> out.size() & 1;
+    out.emplace_back(TensorType{sums ? DType::sum64 : type.dtype, type.shape});
+  }
   return run(op, in, std::move(out), attrs, options);
 }
 

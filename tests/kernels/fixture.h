@@ -52,7 +52,7 @@ struct Tensor {
 };
 
 using Random = std::mt19937;
-/// f32 in [-1, 1); i32 in [low, high).
+/// f32 in [-1, 1); i32 in [low, high); sum64 in [-2^40, 2^40).
 Tensor random_tensor(const TensorType& type, Random& random, std::int64_t low = 0, std::int64_t high = 1);
 
 /// How to call a kernel; the result must not depend on any of it (but `accumulate`).
@@ -60,6 +60,9 @@ struct RunOptions {
   Parallel* par = nullptr;          ///< one thread when null
   int shift = 0;                    ///< moves every argument to another multiple of 4 bytes
   unsigned char surroundings = 0xFF;
+  bool sums = false;                ///< of whole tensors: outputs named in OpDef::accumulates are exact sums
+  std::int32_t exponent = 30;       ///< of those
+  float* peak = nullptr;            ///< of outputs named in OpDef::accumulates
   bool accumulate = false;
   std::vector<Tensor> before;       ///< outputs' contents before the call; NaN when empty
   std::int64_t first_sample = 0;

@@ -92,3 +92,37 @@ TEST_CASE("every SBP signature holds: parts on 2 and 3 places give the whole wit
   }
   CHECK(signatures > 100);
 }
+
+TEST_CASE("exact sums of parts are those of the whole, wherever no argument is partial") {
+  const OpSet ops = standard_ops();
+  int signatures = 0;
+  for (const auto& c : op_cases()) {
+    const OpDef& op = *ops.find(c.op);
+    if (!op.accumulates || !op.signatures) continue;
+    const auto in = c.inputs(11);
+    RunOptions options;
+    options.sums = true;
+    const auto whole = run(op, in, c.attrs, options);
+    for (const auto& signature : op.signatures(c.in, c.attrs)) {
+      const auto partial = [](const Sbp& s) { return s.is_partial(); };
+      if (std::any_of(signature.in.begin(), signature.in.end(), partial)) continue;
+      for (std::size_t i = 0; i < whole.size(); ++i) {
+        if (!(op.accumulates >> i & 1) || signature.out[i].is_partial()) continue;
+        ++signatures;
+        for (const std::int64_t places : {2, 3})
+          for (std::int64_t place = 0; place < places; ++place) {
+            CAPTURE(c.name);
+            CAPTURE(text(signature));
+            CAPTURE(places);
+            std::vector<Tensor> args, outs;
+            for (std::size_t a = 0; a < in.size(); ++a)
+              args.push_back(in[a].slice(part_of(in[a].logical.shape, signature.in[a], places, place)));
+            for (std::size_t o = 0; o < whole.size(); ++o)
+              outs.emplace_back(whole[o].logical, part_of(whole[o].logical.shape, signature.out[o], places, place));
+            CHECK(run(op, args, outs, c.attrs, options)[i].data == whole[i].slice(outs[i].extent).data);
+          }
+      }
+    }
+  }
+  CHECK(signatures >= 18);
+}

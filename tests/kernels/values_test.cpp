@@ -140,29 +140,6 @@ TEST_CASE("every gradient rule agrees with central differences of the definition
   }
 }
 
-TEST_CASE("an accumulating output adds to what was there; without accumulate nothing of it survives") {
-  const OpSet ops = standard_ops();
-  for (const auto& c : op_cases()) {
-    const OpDef& op = *ops.find(c.op);
-    if (!op.accumulates) continue;
-    CAPTURE(c.name);
-    const auto in = c.inputs();
-    const auto fresh = run(op, in, c.attrs);
-    RunOptions options;
-    Random random(9);
-    options.accumulate = true;
-    for (const auto& t : fresh) options.before.push_back(random_tensor(t.logical, random));
-    const auto added = run(op, in, c.attrs, options);
-    for (std::size_t i = 0; i < fresh.size(); ++i) {
-      CAPTURE(i);
-      auto expected = fresh[i].values();
-      if (op.accumulates >> i & 1)
-        for (std::size_t e = 0; e < expected.size(); ++e) expected[e] += options.before[i].values()[e];
-      CHECK(distance(added[i].values(), expected) <= 1e-6);
-    }
-  }
-}
-
 TEST_CASE("a shape that does not fit is an error that names the op and the shapes") {
   const OpSet ops = standard_ops();
   for (const auto& c : op_cases()) {
