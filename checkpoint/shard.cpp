@@ -57,7 +57,7 @@ std::string key_of(const std::string& name, const Extent& extent) {
 std::int64_t lay_out(std::vector<ShardEntry>& entries) {
   std::int64_t end = 0;
   for (auto& e : entries) {
-    REQUIRE(!e.extent.empty(), e.parameter, e.extent);
+    REQUIRE(!e.extent.empty() && e.dtype != DType::sum64, e.parameter, e.extent);
     e.offset = end;
     end = aligned(end + e.bytes(), storage_alignment);
   }

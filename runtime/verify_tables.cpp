@@ -93,7 +93,7 @@ Status check_tensor(const Plan& plan, const PlanTensor& t) {
     if (t.sbp[a].kind > Sbp::Kind::partial || t.sbp[a].unit > bytes_max)
       return invalid(where + "has an SBP that this version does not know");
     if (t.sbp[a].is_partial() && t.dtype != DType::f32 && t.dtype != DType::f64 && t.dtype != DType::sum64)
-      return invalid(where + "is a partial sum of no floating-point type");
+      return invalid(where + "is a partial sum of a type that is never added up");
   }
   // On several stages only where each dp coordinate has a place on every one of them.
   const bool runs = mesh.axis_size("dp") == plan.dp_width(plan.stages_on(t.mesh).front());

@@ -1,6 +1,6 @@
 // The matrix products of one training step, each alone: the rate that a whole step can at most reach.
 //
-//   bench_gemm M,N,K,COUNT,FORM ...     FORM is nt (y = x w^T), nn (dx = dy w) or tn (dw += dy^T x)
+//   bench_gemm M,N,K,COUNT,FORM ...     FORM is nt (y = x w^T), nn (dx = dy w) or tn (dw += dy^T x, as exact sums)
 //
 // Prints one line of JSON: for every product the median GFLOP/s, and the rate of them all, weighted by COUNT.
 #include <fmt/format.h>
@@ -39,12 +39,15 @@ Product parse(const char* text) {
 double seconds(const Product& p) {
   const std::vector<float> a(static_cast<std::size_t>(p.M * p.K), 0.5f), b(static_cast<std::size_t>(p.K * p.N), 0.25f);
   std::vector<float> c(static_cast<std::size_t>(p.M * p.N));
+  std::vector<std::int64_t> sums(c.size());
+  float peak = 0;
   const bool ta = p.form == "tn", tb = p.form == "nt";
   troupe::SerialParallel serial;
   std::vector<double> times;
   for (int round = 0; round < 60; ++round) {
     const auto begin = std::chrono::steady_clock::now();
-    troupe::kernels::gemm(ta, tb, p.M, p.N, p.K, a.data(), ta ? p.M : p.K, b.data(), tb ? p.K : p.N, c.data(), p.N, ta ? 1 : 0, serial);
+    if (ta) troupe::kernels::gemm_terms(ta, tb, p.M, p.N, p.K, a.data(), p.M, b.data(), p.N, {sums.data(), nullptr, 30, true, &peak, p.N}, serial);
+    else troupe::kernels::gemm(ta, tb, p.M, p.N, p.K, a.data(), p.K, b.data(), tb ? p.K : p.N, c.data(), p.N, serial);
     if (round >= 10) times.push_back(Seconds(std::chrono::steady_clock::now() - begin).count());
   }
   std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());

@@ -49,11 +49,10 @@ struct Cut {
 struct Floats {
   float* c;
   std::int64_t ld;
-  bool accumulate;
 
   template <class F>
   void tile(std::int64_t i, std::int64_t j, std::int64_t, std::int64_t n, bool later, F&& multiply) const {
-    multiply(FloatTile{c + i * ld + j, ld, n, accumulate || later});
+    multiply(FloatTile{c + i * ld + j, ld, n, later});
   }
 };
 
@@ -107,7 +106,8 @@ void multiply(const Operand& a, const Operand& b, std::int64_t i0, std::int64_t 
         Ahead ahead = b.ahead(j + n, next, k, kc);
         for (std::int64_t r = 0; r < m; r += panel_rows) {
           const std::int64_t rows = std::min(panel_rows, m - r);
-          c.tile(i + r, j, rows, n, k > 0, [&](const auto& to) { tile_of<1, panel_rows>(rows, kc, pa + r * kc, pb, to, &ahead); });
+          c.tile(i + r, j, rows, n, k > 0,
+                 [&](const auto& to) { tile_of<1, panel_rows>(rows, kc, pa + r * kc, pb, to, &ahead); });
         }
       }
     }
@@ -116,7 +116,7 @@ void multiply(const Operand& a, const Operand& b, std::int64_t i0, std::int64_t 
 
 /// Columns [j0, j1) of a C of one row, B stored by columns (a linear layer's weights, for one token): B is read once, from far
 /// away, so it is transposed on its way into the multiply-adds, and the next panel fetched meanwhile.
-void multiply_row(const float* a, const Operand& b, std::int64_t j0, std::int64_t j1, std::int64_t K, float* c, bool add) {
+void multiply_row(const float* a, const Operand& b, std::int64_t j0, std::int64_t j1, std::int64_t K, float* c) {
   for (std::int64_t j = j0; j < j1; j += panel_cols) {
     const std::int64_t n = std::min(j1 - j, panel_cols);
     for (std::int64_t k0 = 0; k0 < K; k0 += gemm_k_block) {
@@ -141,7 +141,7 @@ void multiply_row(const float* a, const Operand& b, std::int64_t j0, std::int64_
       store(sums + lanes, acc[1]);
       for (; k < end; ++k)
         for (std::int64_t i = 0; i < n; ++i) sums[i] = std::fma(a[k], *b.at(j + i, k), sums[i]);
-      for (std::int64_t i = 0; i < n; ++i) c[j + i] = add || k0 > 0 ? c[j + i] + sums[i] : sums[i];
+      for (std::int64_t i = 0; i < n; ++i) c[j + i] = k0 > 0 ? c[j + i] + sums[i] : sums[i];
     }
   }
 }
@@ -149,18 +149,18 @@ void multiply_row(const float* a, const Operand& b, std::int64_t j0, std::int64_
 }  // namespace
 
 void gemm(bool ta, bool tb, std::int64_t M, std::int64_t N, std::int64_t K, const float* a, std::int64_t lda,
-          const float* b, std::int64_t ldb, float* c, std::int64_t ldc, float beta, Parallel& par) {
+          const float* b, std::int64_t ldb, float* c, std::int64_t ldc, Parallel& par) {
   if (M == 0 || N == 0) return;
   if (K == 0) {
-    for (std::int64_t i = 0; i < M && beta == 0; ++i) std::fill(c + i * ldc, c + i * ldc + N, 0.0f);
+    for (std::int64_t i = 0; i < M; ++i) std::fill(c + i * ldc, c + i * ldc + N, 0.0f);
     return;
   }
   const Operand left{a, lda, M, ta}, right{b, ldb, N, !tb};
   const Cut cut(M, N, par.threads());
   par.for_each(cut.row_tasks * cut.col_tasks, [&](std::int64_t task) {
     const std::int64_t i = task / cut.col_tasks * cut.rows, j = task % cut.col_tasks * cut.cols;
-    if (M == 1 && !ta && tb) return multiply_row(a, right, j, std::min(N, j + cut.cols), K, c, beta != 0);
-    multiply(left, right, i, std::min(M, i + cut.rows), j, std::min(N, j + cut.cols), K, Floats{c, ldc, beta != 0});
+    if (M == 1 && !ta && tb) return multiply_row(a, right, j, std::min(N, j + cut.cols), K, c);
+    multiply(left, right, i, std::min(M, i + cut.rows), j, std::min(N, j + cut.cols), K, Floats{c, ldc});
   });
 }
 

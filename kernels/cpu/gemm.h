@@ -14,10 +14,10 @@ namespace troupe::kernels {
 
 inline constexpr std::int64_t gemm_k_block = 512;
 
-/// C (M, N) = beta * C + op(A) (M, K) * op(B) (K, N); beta is 0 (C may be garbage) or 1.
+/// C (M, N) = op(A) (M, K) * op(B) (K, N).
 /// ta: A is stored (K, M); tb: B is stored (N, K). ld* = floats from one stored row to the next.
 void gemm(bool ta, bool tb, std::int64_t M, std::int64_t N, std::int64_t K, const float* a, std::int64_t lda,
-          const float* b, std::int64_t ldb, float* c, std::int64_t ldc, float beta, Parallel& par);
+          const float* b, std::int64_t ldb, float* c, std::int64_t ldc, Parallel& par);
 
 /// Adds op(A) * op(B) to `out`: every block of k is a term. Where `out` is f32, its blocks add up as in gemm, and what each
 /// of them stores counts for the peak.

@@ -7,13 +7,13 @@ namespace troupe::kernels::cpu {
 void linear(const Call& call) {  // y (M, N) = x (M, K) w^T
   const View &x = call.in[0], &w = call.in[1], &y = call.out[0];
   const auto N = w.shape[0], K = w.shape[1], M = y.size() / std::max<std::int64_t>(N, 1);
-  gemm(false, true, M, N, K, x.as<float>(), K, w.as<float>(), K, y.as<float>(), N, 0, *call.par);
+  gemm(false, true, M, N, K, x.as<float>(), K, w.as<float>(), K, y.as<float>(), N, *call.par);
 }
 
 void linear_dx(const Call& call) {  // dx (M, K) = dy (M, N) w
   const View &dy = call.in[0], &w = call.in[1], &dx = call.out[0];
   const auto N = w.shape[0], K = w.shape[1], M = dx.size() / std::max<std::int64_t>(K, 1);
-  gemm(false, false, M, K, N, dy.as<float>(), N, w.as<float>(), K, dx.as<float>(), K, 0, *call.par);
+  gemm(false, false, M, K, N, dy.as<float>(), N, w.as<float>(), K, dx.as<float>(), K, *call.par);
 }
 
 void linear_dw(const Call& call) {  // terms of dw (N, K): dy^T (N, M) x (M, K)

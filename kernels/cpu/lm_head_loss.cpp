@@ -25,7 +25,7 @@ void lm_head_stats(const Call& call) {
   float* logits = reinterpret_cast<float*>(call.scratch.data());  // (chunk, V)
   for (std::int64_t r0 = 0; r0 < rows; r0 += chunk) {
     const auto n = std::min(chunk, rows - r0);
-    gemm(false, true, n, V, C, x.as<float>() + r0 * C, C, w.as<float>(), C, logits, V, 0, *call.par);
+    gemm(false, true, n, V, C, x.as<float>() + r0 * C, C, w.as<float>(), C, logits, V, *call.par);
     for_blocks(*call.par, n, 32, [&](std::int64_t begin, std::int64_t end) {
       for (auto r = begin; r < end; ++r) {
         const float* row = logits + r * V;
@@ -93,12 +93,12 @@ void lm_head_loss_grad(const Call& call) {
   for (std::int64_t r0 = 0; r0 < rows; r0 += chunk, terms.accumulate = true) {
     const auto n = std::min(chunk, rows - r0);
     const float* part = x.as<float>() + r0 * C;
-    gemm(false, true, n, V, C, part, C, w.as<float>(), C, logits, V, 0, *call.par);
+    gemm(false, true, n, V, C, part, C, w.as<float>(), C, logits, V, *call.par);
     for_blocks(*call.par, n, 32, [&](std::int64_t begin, std::int64_t end) {
       for (auto r = begin; r < end; ++r)
         softmax_row_grad(logits + r * V, V, target[r0 + r], lse[r0 + r], scale, logits + r * V, first);
     });
-    gemm(false, false, n, C, V, logits, V, w.as<float>(), C, dx.as<float>() + r0 * C, C, 0, *call.par);
+    gemm(false, false, n, C, V, logits, V, w.as<float>(), C, dx.as<float>() + r0 * C, C, *call.par);
     gemm_terms(true, false, V, C, n, logits, V, part, C, terms, *call.par);
   }
 }

@@ -18,7 +18,8 @@ struct Terms {
 /// The output of a call.
 inline Terms terms_of(const View& out, bool accumulate) {
   const bool exact = out.dtype == DType::sum64;
-  return {exact ? out.as<std::int64_t>() : nullptr, exact ? nullptr : out.as<float>(), out.exponent, accumulate, out.peak, out.cols()};
+  return {exact ? out.as<std::int64_t>() : nullptr, exact ? nullptr : out.as<float>(), out.exponent, accumulate, out.peak,
+          out.cols()};
 }
 
 }  // namespace troupe::kernels

@@ -88,7 +88,8 @@ TEST_CASE("validate: both moments beside their parameter, of its shape, or none"
 TEST_CASE("validate: names, kinds, dtypes, shapes, files and numbers that cannot be") {
   for (const char* name : {"", "a\nb", "\xff\xfe", "\xed\xa0\x80"}) refuses({"tensor 3 has a name that is no text"}, [&](Manifest& m) { m.tensors[3].parameter = name; });
   refuses({"tensor b", "unknown kind"}, [](Manifest& m) { m.tensors[3].kind = static_cast<TensorKind>(3); });
-  refuses({"tensor b", "unknown dtype"}, [](Manifest& m) { m.tensors[3].dtype = static_cast<DType>(7); });
+  refuses({"tensor b", "unknown dtype"}, [](Manifest& m) { m.tensors[3].dtype = static_cast<DType>(8); });
+  refuses({"tensor b", "sum64", "no checkpoint stores"}, [](Manifest& m) { m.tensors[3].dtype = DType::sum64; });
   for (const Shape& shape : {Shape{-1}, Shape{INT64_MAX}, Shape{1 << 30, 1 << 30, 1 << 30}, Shape{INT64_MIN, INT64_MIN}})
     refuses({"tensor b has the shape " + to_string(shape)}, [&](Manifest& m) { m.tensors[3].shape = shape; });
   refuses({"tensor a.exp_avg: names do not ascend"}, [](Manifest& m) { std::swap(m.tensors[0], m.tensors[3]); });

@@ -65,7 +65,7 @@ std::vector<float> logits(const checkpoint::Reader& reader, const std::vector<st
   const std::int64_t n = std::ssize(tokens), dim = config.model.dim, vocab = config.model.vocab;
   std::vector<float> out(static_cast<std::size_t>(n * vocab));
   SerialParallel serial;
-  kernels::gemm(false, true, n, vocab, dim, run.data<float>(head.in[0]), dim, run.data<float>(head.in[1]), dim, out.data(), vocab, 0, serial);
+  kernels::gemm(false, true, n, vocab, dim, run.data<float>(head.in[0]), dim, run.data<float>(head.in[1]), dim, out.data(), vocab, serial);
   return out;
 }
 

@@ -4,6 +4,7 @@
 
 #include "fixture.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/sum.h"
 
 using namespace troupe;
 using namespace troupe::kernels;
@@ -84,42 +85,54 @@ TEST_CASE("gemm: right for every transposition and edge, and a row or column of 
   for (const auto [M, N, K] : {Size{1, 1, 1}, {12, 32, 16}, {13, 33, 17}, {97, 40, 530}, {400, 70, 31}, {5, 530, 1030},
                                {300, 1030, 20}, {3, 2, 0}})
     for (const bool ta : {false, true})
-      for (const bool tb : {false, true})
-        for (const float beta : {0.0f, 1.0f}) {
-          CAPTURE(M); CAPTURE(N); CAPTURE(K); CAPTURE(ta); CAPTURE(tb); CAPTURE(beta);
-          const auto lda = (ta ? M : K) + 3, ldb = (tb ? K : N) + 1, ldc = N + 2;
-          const auto a = random_tensor({DType::f32, {(ta ? K : M) * lda}}, random);
-          const auto b = random_tensor({DType::f32, {(tb ? N : K) * ldb}}, random);
-          auto start = random_tensor({DType::f32, {M * ldc}}, random);
-          if (beta == 0)
-            for (std::int64_t m = 0; m < M; ++m) std::fill_n(start.as<float>() + m * ldc, N, NAN);
-          auto c = start;
-          gemm(ta, tb, M, N, K, a.as<float>(), lda, b.as<float>(), ldb, c.as<float>(), ldc, beta, one);
-          std::vector<double> got, expected;
+      for (const bool tb : {false, true}) {
+        CAPTURE(M); CAPTURE(N); CAPTURE(K); CAPTURE(ta); CAPTURE(tb);
+        const auto lda = (ta ? M : K) + 3, ldb = (tb ? K : N) + 1, ldc = N + 2;
+        const auto a = random_tensor({DType::f32, {(ta ? K : M) * lda}}, random);
+        const auto b = random_tensor({DType::f32, {(tb ? N : K) * ldb}}, random);
+        auto start = random_tensor({DType::f32, {M * ldc}}, random);
+        for (std::int64_t m = 0; m < M; ++m) std::fill_n(start.as<float>() + m * ldc, N, NAN);
+        auto c = start;
+        gemm(ta, tb, M, N, K, a.as<float>(), lda, b.as<float>(), ldb, c.as<float>(), ldc, one);
+        std::vector<double> got, expected;
+        for (std::int64_t m = 0; m < M; ++m)
+          for (std::int64_t n = 0; n < ldc; ++n) {
+            double sum = n >= N ? start.as<float>()[m * ldc + n] : 0;
+            for (std::int64_t k = 0; k < K && n < N; ++k)
+              sum += double{a.as<float>()[ta ? k * lda + m : m * lda + k]} *
+                     double{b.as<float>()[tb ? n * ldb + k : k * ldb + n]};
+            expected.push_back(sum);
+            got.push_back(c.as<float>()[m * ldc + n]);
+          }
+        REQUIRE(distance(got, expected) <= 1e-5);
+        // The same on two threads, and for a block of C alone.
+        auto again = start;
+        gemm(ta, tb, M, N, K, a.as<float>(), lda, b.as<float>(), ldb, again.as<float>(), ldc, two);
+        REQUIRE(again.data == c.data);
+        again = start;
+        const auto i = M / 3, j = N / 2;
+        gemm(ta, tb, M - i, N - j, K, a.as<float>() + (ta ? i : i * lda), lda, b.as<float>() + (tb ? j * ldb : j), ldb,
+             again.as<float>() + i * ldc + j, ldc, one);
+        for (auto m = i; m < M; ++m)
+          REQUIRE(std::memcmp(again.as<float>() + m * ldc + j, c.as<float>() + m * ldc + j,
+                              sizeof(float) * static_cast<std::size_t>(N - j)) == 0);
+        // A row by itself, as one token has it.
+        again = start;
+        gemm(ta, tb, 1, N, K, a.as<float>() + (ta ? i : i * lda), lda, b.as<float>(), ldb, again.as<float>() + i * ldc, ldc, two);
+        REQUIRE(std::memcmp(again.as<float>() + i * ldc, c.as<float>() + i * ldc, sizeof(float) * static_cast<std::size_t>(N)) == 0);
+        // Terms: as f32 the same bits; as exact sums each block of k by itself.
+        again = start;
+        gemm_terms(ta, tb, M, N, K, a.as<float>(), lda, b.as<float>(), ldb, {.values = again.as<float>(), .ld = ldc}, two);
+        REQUIRE(again.data == c.data);
+        auto sums = random_tensor({DType::sum64, {M * ldc}}, random), expected_sums = sums;
+        gemm_terms(ta, tb, M, N, K, a.as<float>(), lda, b.as<float>(), ldb,
+                   {.sums = sums.as<std::int64_t>(), .exponent = 35, .accumulate = true, .ld = ldc}, two);
+        for (std::int64_t k = 0; k < K; k += gemm_k_block) {
+          gemm(ta, tb, M, N, std::min(gemm_k_block, K - k), a.as<float>() + (ta ? k * lda : k), lda,
+               b.as<float>() + (tb ? k : k * ldb), ldb, again.as<float>(), ldc, one);
           for (std::int64_t m = 0; m < M; ++m)
-            for (std::int64_t n = 0; n < ldc; ++n) {
-              double sum = n >= N ? start.as<float>()[m * ldc + n] : beta ? start.as<float>()[m * ldc + n] : 0;
-              for (std::int64_t k = 0; k < K && n < N; ++k)
-                sum += double{a.as<float>()[ta ? k * lda + m : m * lda + k]} *
-                       double{b.as<float>()[tb ? n * ldb + k : k * ldb + n]};
-              expected.push_back(sum);
-              got.push_back(c.as<float>()[m * ldc + n]);
-            }
-          REQUIRE(distance(got, expected) <= 1e-5);
-          // The same on two threads, and for a block of C alone.
-          auto again = start;
-          gemm(ta, tb, M, N, K, a.as<float>(), lda, b.as<float>(), ldb, again.as<float>(), ldc, beta, two);
-          REQUIRE(again.data == c.data);
-          again = start;
-          const auto i = M / 3, j = N / 2;
-          gemm(ta, tb, M - i, N - j, K, a.as<float>() + (ta ? i : i * lda), lda, b.as<float>() + (tb ? j * ldb : j), ldb,
-               again.as<float>() + i * ldc + j, ldc, beta, one);
-          for (auto m = i; m < M; ++m)
-            REQUIRE(std::memcmp(again.as<float>() + m * ldc + j, c.as<float>() + m * ldc + j,
-                                sizeof(float) * static_cast<std::size_t>(N - j)) == 0);
-          // A row by itself, as one token has it.
-          again = start;
-          gemm(ta, tb, 1, N, K, a.as<float>() + (ta ? i : i * lda), lda, b.as<float>(), ldb, again.as<float>() + i * ldc, ldc, beta, two);
-          REQUIRE(std::memcmp(again.as<float>() + i * ldc, c.as<float>() + i * ldc, sizeof(float) * static_cast<std::size_t>(N)) == 0);
+            add_terms(expected_sums.as<std::int64_t>() + m * ldc, again.as<float>() + m * ldc, N, 35, true, one);
         }
+        REQUIRE(sums.data == expected_sums.data);
+      }
 }

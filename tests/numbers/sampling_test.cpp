@@ -46,7 +46,7 @@ class Reference {
     const auto T = c_.model.seq, C = c_.model.dim, V = c_.model.vocab;
     std::vector<float> logits(static_cast<std::size_t>(T * V));
     SerialParallel serial;
-    kernels::gemm(false, true, T, V, C, run_.data<float>(head.in[0]), C, run_.data<float>(head.in[1]), C, logits.data(), V, 0, serial);
+    kernels::gemm(false, true, T, V, C, run_.data<float>(head.in[0]), C, run_.data<float>(head.in[1]), C, logits.data(), V, serial);
     std::vector<std::vector<float>> rows;
     for (std::size_t t = 0; t < count; ++t) rows.emplace_back(logits.begin() + t * V, logits.begin() + (t + 1) * V);
     return rows;
