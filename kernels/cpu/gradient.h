@@ -23,8 +23,13 @@ inline void round_piece(float* out, const Gradient& g, std::int64_t begin, std::
   std::int64_t i = 0;
   for (; i + lanes <= n; i += lanes) {
     counts sum[lanes / wide] = {};
-    for (const std::int64_t* use : g.sums)
-      for (std::int64_t k = 0; k < lanes / wide; ++k) sum[k] += load_counts(use + begin + i + k * wide);
+    for (const std::int64_t* use : g.sums) {
+      const std::int64_t* from = use + begin + i;
+      // The sums of the next piece, while the caller works on this one.
+      __builtin_prefetch(from + gradient_piece);
+      __builtin_prefetch(from + gradient_piece + lanes / 2);
+      for (std::int64_t k = 0; k < lanes / wide; ++k) sum[k] += load_counts(from + k * wide);
+    }
     for (std::int64_t k = 0; k < lanes / wide; ++k) store_floats(out + i + k * wide, to_floats(sum[k], unit));
   }
   for (; i < n; ++i) {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/fixed.h"
 
 namespace troupe::kernels {
 
@@ -14,20 +14,27 @@ class SquareSum {
   /// multiple of 8 in all calls but the last.
   template <class F>
   void add(std::int64_t n, F&& at) {
-    simd::d8 acc = acc_;
-    const auto add = [&](simd::v8 v) {
-      const simd::d8 x = __builtin_convertvector(v, simd::d8);
-      acc += x * x;
+    using namespace simd;
+    constexpr std::int64_t parts = 8 / wide;
+    doubles acc[parts];
+    std::memcpy(acc, acc_, sizeof acc);
+    const auto add = [&](v8 v) __attribute__((always_inline)) {
+      floats part[parts];
+      std::memcpy(part, &v, sizeof part);
+      for (std::int64_t k = 0; k < parts; ++k) {
+        const doubles x = widen(part[k]);
+        acc[k] += x * x;
+      }
     };
     std::int64_t i = 0;
     for (; i + 8 <= n; i += 8) add(at(i, std::int64_t{8}));
     if (i < n) add(at(i, n - i));
-    acc_ = acc;
+    std::memcpy(acc_, acc, sizeof acc);
   }
   double value() const { return ((acc_[0] + acc_[4]) + (acc_[2] + acc_[6])) + ((acc_[1] + acc_[5]) + (acc_[3] + acc_[7])); }
 
  private:
-  simd::d8 acc_ = {};
+  double acc_[8] = {};
 };
 
 template <class F>
