@@ -60,6 +60,9 @@ struct Report {
     digest,                            ///< a parameter's bits; `name` is NAME|EXTENT
     shard,                             ///< a place's part of a checkpoint: see actors/writer.h
     saving,                            ///< how far it is: [stall in seconds, bytes of parameters, of moments] so far
+    /// A parameter's gradient terms: [largest magnitude (inf and NaN too), microbatch + 1 of the first microbatch whose
+    /// terms were not finite or beyond the range of their exact sum, 0: none].
+    peak,
   };
   Kind kind = Kind::value;
   std::string name;
@@ -93,11 +96,13 @@ class StreamExecutor final : public Executor {
   double cost_s_;
 };
 
-/// What a step's update needs to know: the payload of a commit message.
+/// What a step's update needs to know: the payload of a commit message begins with it. The exponents of the next step's
+/// gradient sums follow, an int32 for each parameter of the plan.
 struct Commit {
   double grad_scale = 1;               ///< clip factor
   double lr = 0;
   std::int64_t update = 1;             ///< 1-based number of the update (Adam's bias correction)
+  bool skip = false;                   ///< void: the update changes nothing
 };
 
 }  // namespace troupe::actors

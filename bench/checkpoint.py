@@ -69,7 +69,7 @@ def steps(folder, rounds):
     head = ["", "ms a step: never saved", "saved every step", "ratio (goal: at most 1.05)", "if training waited for the same save", "ratio",
             "stall, median (1 %)", "p99 (5 %)", "skipped"]
     rows = [steps_of(folder, rounds, "lm-10m, 1 worker", LM_10M, 20), steps_of(folder, rounds, "lm-10m, dp=2", LM_10M, 20, "--mesh", "dp=2"),
-            steps_of(folder, rounds, "lm-100m, 1 worker", LM_100M, 8, "--set", "schedule.batch=2", "--set", "schedule.lanes=2")]
+            steps_of(folder, rounds, "lm-100m, 1 worker", LM_100M, 8, "--set", "schedule.batch=2")]
     print("\n".join(["", "| " + " | ".join(head) + " |", "|" + "---|" * len(head), *rows, ""]), flush=True)
 
 
@@ -121,7 +121,7 @@ def slow(folder, rounds):
 # --- how fast
 
 # States of about 1.2 GB and 4 GB; steps that are as small as they can be, for only the disk is measured.
-TINY = ["--set", "schedule.batch=1", "--set", "schedule.microbatch=1", "--set", "schedule.lanes=1", "--set", "model.seq=16"]
+TINY = ["--set", "schedule.batch=1", "--set", "schedule.microbatch=1", "--set", "model.seq=16"]
 STATES = {"1.2 GB": [], "4 GB": ["--set", "model.layers=48"]}
 
 

@@ -5,9 +5,11 @@ namespace troupe::checkpoint {
 Keeper::Keeper(Storage& storage, Stream& stream, const Clock& clock, std::string dir, Manifest head, Retention retention)
     : storage_(storage), stream_(stream), clock_(clock), catalog_(storage, std::move(dir)), head_(std::move(head)), retention_(retention) {}
 
-void Keeper::commit(std::int64_t step, std::vector<ShardRecord> records) { add({step, std::move(records), {}}); }
+void Keeper::commit(std::int64_t step, std::vector<ShardRecord> records, TrainingState state) {
+  add({step, std::move(records), std::move(state), {}});
+}
 
-void Keeper::abandon(std::int64_t step, Status why) { add({step, {}, std::move(why)}); }
+void Keeper::abandon(std::int64_t step, Status why) { add({step, {}, {}, std::move(why)}); }
 
 void Keeper::add(Work work) {
   {
@@ -43,6 +45,8 @@ Outcome Keeper::run(Work work) {
   if (out.status.ok()) {
     Manifest head = head_;
     head.stamp.step = work.step;
+    head.updates = work.state.updates;
+    head.exponents = std::move(work.state.exponents);
     auto manifest = merge(std::move(head), work.records);
     out.status = manifest.ok() ? catalog_.commit(*manifest) : manifest.status();
     if (manifest.ok()) {

@@ -23,12 +23,12 @@ struct Outcome {
 
 class Keeper {
  public:
-  /// `head`: stamp (job and generation), seed, lanes and config of every manifest. All references stay.
+  /// `head`: stamp (job and generation), seed and config of every manifest. All references stay.
   Keeper(Storage& storage, Stream& stream, const Clock& clock, std::string dir, Manifest head, Retention retention);
   ~Keeper() { finish(); }
 
-  /// The shards of a step lie in its folder, synced. Thread-safe, does not wait.
-  void commit(std::int64_t step, std::vector<ShardRecord> records);
+  /// The shards of a step lie in its folder, synced; `state` is that version's. Thread-safe, does not wait.
+  void commit(std::int64_t step, std::vector<ShardRecord> records, TrainingState state);
   /// Some place could not write: what lies in the folder goes.
   void abandon(std::int64_t step, Status why);
   /// What has come to an end since the last call, in order. Thread-safe.
@@ -40,6 +40,7 @@ class Keeper {
   struct Work {
     std::int64_t step = 0;
     std::vector<ShardRecord> records;
+    TrainingState state;
     Status failed;
   };
   void add(Work work);

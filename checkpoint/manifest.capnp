@@ -16,8 +16,10 @@ struct StoredTensor {
 }
 struct StoredFile { name @0 :Text; bytes @1 :Int64; dataOffset @2 :Int64; header @3 :Sum; }
 
+struct SumExponent { parameter @0 :Text; exponent @1 :Int32; peak @2 :Float32; }
+
 struct Manifest {
-  job @0 :UInt64; generation @1 :UInt32; step @2 :Int64; seed @3 :UInt64; lanes @4 :Int32; config @5 :Text;
-  files @6 :List(StoredFile); tensors @7 :List(StoredTensor);
+  job @0 :UInt64; generation @1 :UInt32; step @2 :Int64; seed @3 :UInt64; lanesGone @4 :Int32; config @5 :Text;
+  files @6 :List(StoredFile); tensors @7 :List(StoredTensor); updates @8 :Int64 = -1; exponents @9 :List(SumExponent);
 }
 struct ShardRecord { file @0 :StoredFile; tensors @1 :List(StoredTensor); }

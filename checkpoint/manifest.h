@@ -65,13 +65,30 @@ struct Stamp {
   bool operator==(const Stamp&) const = default;
 };
 
+/// The sums of a parameter's gradient are counts of 2^-exponent (runtime/sum_scale.h says how it goes on from here).
+struct SumExponent {
+  std::string parameter;
+  std::int32_t exponent = 0;
+  float peak = 0;                      ///< largest term of the steps since the exponent could last become finer
+  bool operator==(const SumExponent&) const = default;
+};
+inline constexpr std::int32_t sum_exponent_max = 900;   ///< and -900 the least
+
+/// What training knows of a version of the parameters that no tensor holds.
+struct TrainingState {
+  std::int64_t updates = -1;           ///< that the parameters have had; -1: as many as steps
+  std::vector<SumExponent> exponents;  ///< by parameter; those that are not there begin at the constant
+  bool operator==(const TrainingState&) const = default;
+};
+
 struct Manifest {
   Stamp stamp;
   std::uint64_t seed = 0;
-  std::int32_t lanes = 1;              ///< of the gradients' tree: another number adds in another order
   std::string config;                  ///< the application's own, TOML for the language model
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;   ///< by (parameter, kind)
+  std::int64_t updates = -1;           ///< see TrainingState; older manifests have neither of the two
+  std::vector<SumExponent> exponents;
   const StoredTensor* find(const std::string& parameter, TensorKind kind) const;
   /// Of tensors, without gaps and headers.
   std::int64_t bytes() const;

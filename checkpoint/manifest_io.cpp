@@ -108,12 +108,19 @@ std::vector<std::byte> encode(const Manifest& m) {
   b.setGeneration(m.stamp.generation);
   b.setStep(m.stamp.step);
   b.setSeed(m.seed);
-  b.setLanes(m.lanes);
+  b.setLanesGone(1);   // for programs of before: they refuse a manifest with less
   b.setConfig(text(m.config));
   auto files = b.initFiles(count(m.files.size()));
   for (unsigned i = 0; i < files.size(); ++i) put(files[i], m.files[i]);
   auto tensors = b.initTensors(count(m.tensors.size()));
   for (unsigned i = 0; i < tensors.size(); ++i) put(tensors[i], m.tensors[i]);
+  b.setUpdates(m.updates);
+  auto exponents = b.initExponents(count(m.exponents.size()));
+  for (unsigned i = 0; i < exponents.size(); ++i) {
+    exponents[i].setParameter(text(m.exponents[i].parameter));
+    exponents[i].setExponent(m.exponents[i].exponent);
+    exponents[i].setPeak(m.exponents[i].peak);
+  }
 
   const auto rest = message_bytes(message);
   const Checksum sum = checksum(rest.data(), std::ssize(rest));
@@ -128,9 +135,10 @@ std::vector<std::byte> encode(const Manifest& m) {
 Expected<Manifest> decode_manifest(const std::vector<std::byte>& bytes) {
   TROUPE_ASSIGN(const auto rest, unframed(bytes));
   return read_message<wire::Manifest, Manifest>(rest, "the manifest is damaged", [](wire::Manifest::Reader r) -> Expected<Manifest> {
-    Manifest m{{r.getJob(), r.getGeneration(), r.getStep()}, r.getSeed(), r.getLanes(), text(r.getConfig()), {}, {}};
+    Manifest m{{r.getJob(), r.getGeneration(), r.getStep()}, r.getSeed(), text(r.getConfig()), {}, {}, r.getUpdates()};
     for (auto f : r.getFiles()) m.files.push_back(get(f));
     for (auto t : r.getTensors()) m.tensors.push_back(get(t));
+    for (auto e : r.getExponents()) m.exponents.push_back({text(e.getParameter()), e.getExponent(), e.getPeak()});
     TROUPE_TRY(validate(m));
     return m;
   });

@@ -29,12 +29,15 @@ Json detail(const Manifest& m, const StoredTensor& t) {
 }
 
 Json whole(const Manifest& m) {
-  Json files = Json::array(), tensors = Json::array();
+  Json files = Json::array(), tensors = Json::array(), exponents = Json::array();
   for (const auto& f : m.files)
     files.push_back({{"name", f.name}, {"bytes", f.bytes}, {"data_offset", f.data_offset}, {"header", to_string(f.header)}});
   for (const auto& t : m.tensors) tensors.push_back(summary(t));
-  return {{"job", hexadecimal(m.stamp.job)}, {"generation", m.stamp.generation}, {"step", m.stamp.step}, {"seed", m.seed}, {"lanes", m.lanes},
-          {"bytes", m.bytes()}, {"config", m.config}, {"files", files}, {"tensors", tensors}};
+  for (const auto& e : m.exponents)
+    exponents.push_back({{"parameter", e.parameter}, {"exponent", e.exponent}, {"peak", e.peak}});
+  return {{"job", hexadecimal(m.stamp.job)}, {"generation", m.stamp.generation}, {"step", m.stamp.step},
+          {"updates", m.updates < 0 ? m.stamp.step : m.updates}, {"seed", m.seed}, {"bytes", m.bytes()},
+          {"config", m.config}, {"files", files}, {"tensors", tensors}, {"exponents", exponents}};
 }
 
 /// How many characters two names share at their begins and at their ends.

@@ -1,5 +1,6 @@
 // What a manifest must satisfy before a byte of data is read.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -91,6 +92,22 @@ Status check_names(const Manifest& m) {
   return {};
 }
 
+/// In the order of their parameters, each once.
+Status check_exponents(const Manifest& m) {
+  for (std::size_t i = 0; i < m.exponents.size(); ++i) {
+    const SumExponent& e = m.exponents[i];
+    if (!m.find(e.parameter, TensorKind::parameter))
+      return invalid("exponent " + std::to_string(i) + " is of no parameter that is there");
+    if (i > 0 && e.parameter <= m.exponents[i - 1].parameter)
+      return invalid("exponent of " + e.parameter + ": names do not ascend");
+    if (e.exponent < -sum_exponent_max || e.exponent > sum_exponent_max)
+      return invalid("exponent of " + e.parameter + ": " + number(e.exponent) + " is not from -900 to 900");
+    if (!std::isfinite(e.peak) || e.peak < 0)
+      return invalid("exponent of " + e.parameter + ": no term has the magnitude " + std::to_string(e.peak));
+  }
+  return {};
+}
+
 using Boxes = std::span<const Extent*>;
 
 /// Groups of boxes between which planes across dim `d` pass. Sorts them along it.
@@ -166,10 +183,12 @@ Status check_places(const Manifest& m) {
 
 Status validate(const Manifest& m) {
   if (m.stamp.step < 0) return invalid("step " + number(m.stamp.step));
-  if (m.lanes < 1) return invalid(number(m.lanes) + " lanes");
+  if (m.updates < -1 || m.updates > m.stamp.step)
+    return invalid(number(m.updates) + " updates in " + number(m.stamp.step) + " steps");
   TROUPE_TRY(check_files(m));
   for (std::size_t i = 0; i < m.tensors.size(); ++i) TROUPE_TRY(check_tensor(m, i));
   TROUPE_TRY(check_names(m));
+  TROUPE_TRY(check_exponents(m));
   for (const auto& t : m.tensors) TROUPE_TRY(check_coverage(t));
   return check_places(m);
 }

@@ -83,7 +83,9 @@ class Job {
     SessionOptions s = options_.session;
     s.snapshot = [this](std::int64_t version) { return checkpoints_ && checkpoints_->wants(version); };
     s.on_skipped = [this](std::int64_t version) { checkpoints_->skipped(version); };
-    s.on_shards = [this](std::int64_t version, const std::vector<Report>& reports) { checkpoints_->shards(version, reports); };
+    s.on_shards = [this](std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
+      checkpoints_->shards(version, reports, sums);
+    };
     s.on_saving = [this](std::int64_t version, Rank place, const Report& report) { checkpoints_->saving(version, place, report); };
     return s;
   }
@@ -325,7 +327,7 @@ Status check_memory(const Plan& plan, std::int64_t bytes_max) {
   return Status(Code::exhausted, "the plan needs " + std::to_string((need + mib - 1) / mib) + " MiB for its " + std::to_string(plan.workers()) +
                                      " workers and " + (bytes_max > 0 ? "may use " : "this machine has ") + std::to_string(have / mib) +
                                      " MiB" + (bytes_max > 0 ? "" : " available") +
-                                     ": use a smaller model, schedule.microbatch or schedule.lanes");
+                                     ": use a smaller model or a smaller schedule.microbatch");
 }
 
 /// Every compute thread must have a core of its own.

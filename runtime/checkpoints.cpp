@@ -19,7 +19,19 @@ std::int64_t count_writers(const Plan& plan) {
   return n;
 }
 
+checkpoint::TrainingState training_state(const SumState& sums) {
+  checkpoint::TrainingState state{sums.updates, {}};
+  for (const auto& [name, scale] : sums.scales) state.exponents.push_back({name, scale.exponent, scale.peak});
+  return state;
+}
+
 }  // namespace
+
+SumState sums_of(const checkpoint::Manifest& m) {
+  SumState sums{m.updates < 0 ? m.stamp.step : m.updates, {}};
+  for (const auto& e : m.exponents) sums.scales[e.parameter] = {e.exponent, e.peak};
+  return sums;
+}
 
 Checkpoints::Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream, const Clock& clock)
     : plan_(plan), options_(std::move(options)), first_(first), last_(last), storage_(storage), stream_(stream), clock_(clock) {}
@@ -33,7 +45,6 @@ Status Checkpoints::begin(std::uint64_t fresh) {
   checkpoint::Manifest head;
   head.stamp = stamp;
   head.seed = plan_.seed;
-  head.lanes = plan_.lanes;
   head.config = options_.config;
   keeper_ = std::make_unique<checkpoint::Keeper>(storage_, stream_, clock_, options_.dir, std::move(head), options_.retention);
   return {};
@@ -76,7 +87,7 @@ void Checkpoints::saving(std::int64_t version, Rank place, const Report& report)
   options_.on_event(event);
 }
 
-void Checkpoints::shards(std::int64_t version, const std::vector<Report>& reports) {
+void Checkpoints::shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
   std::vector<checkpoint::ShardRecord> records;
   for (const auto& r : reports) {
     if (r.kind != Report::Kind::shard) continue;
@@ -89,7 +100,7 @@ void Checkpoints::shards(std::int64_t version, const std::vector<Report>& report
   }
   if (const auto writers = static_cast<std::size_t>(count_writers(plan_)); records.size() != writers)
     return keeper_->abandon(version, Status(Code::internal, std::to_string(records.size()) + " of " + std::to_string(writers) + " places have written a shard"));
-  keeper_->commit(version, std::move(records));
+  keeper_->commit(version, std::move(records), training_state(sums));
 }
 
 Status Checkpoints::poll() {

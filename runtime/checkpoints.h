@@ -10,6 +10,7 @@
 #include "checkpoint/keeper.h"
 #include "runtime/control.h"
 #include "runtime/plan.h"
+#include "runtime/sum_scale.h"
 
 namespace troupe::runtime {
 
@@ -43,6 +44,9 @@ struct CheckpointOptions {
   std::function<void(const CheckpointEvent&)> on_event;
 };
 
+/// What the sums of a run begin with that goes on from this checkpoint (SessionOptions::sums).
+SumState sums_of(const checkpoint::Manifest& manifest);
+
 class Checkpoints {
  public:
   /// `storage` and `stream` (on which commits run) stay. `first`, `last`: the versions that the job begins and ends with.
@@ -56,8 +60,8 @@ class Checkpoints {
   void skipped(std::int64_t version);
   /// How far a place is with its shard (SessionOptions::on_saving).
   void saving(std::int64_t version, Rank place, const Report& report);
-  /// What all places say of a version's shards (SessionOptions::on_shards).
-  void shards(std::int64_t version, const std::vector<Report>& reports);
+  /// What all places say of a version's shards, and that version's sums (SessionOptions::on_shards).
+  void shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums);
   /// Tells what has happened since the last call. Error: saving has failed too often in a row.
   Status poll();
   /// Waits for what is under way, and tells.

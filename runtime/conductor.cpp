@@ -6,6 +6,19 @@ namespace troupe::runtime {
 
 using actors::Token;
 
+namespace {
+
+/// The Commit, then the exponents: see actors::Commit.
+std::vector<std::byte> commit_payload(const CommitStep& m) {
+  const std::size_t exponent_bytes = sizeof(std::int32_t) * m.exponents.size();
+  std::vector<std::byte> payload(sizeof m.commit + exponent_bytes);
+  std::memcpy(payload.data(), &m.commit, sizeof m.commit);
+  if (exponent_bytes > 0) std::memcpy(payload.data() + sizeof m.commit, m.exponents.data(), exponent_bytes);
+  return payload;
+}
+
+}  // namespace
+
 Conductor::Conductor(caf::actor_config& config, ConductorSpec spec)
     : caf::event_based_actor(config), spec_(std::move(spec)) {
   actors::set_quiet_handlers(*this);
@@ -46,6 +59,7 @@ void Conductor::push(ControlChannel& channel, const Token& token, std::vector<st
 
 void Conductor::session_says(const ToWorker& message) {
   if (const auto* m = std::get_if<BeginRun>(&message)) {
+    if (spec_.on_begin) spec_.on_begin(m->exponents);
     for (const auto& a : actors_) send(a, actors::Begin{m->step, m->readers});
   } else if (const auto* m = std::get_if<Go>(&message)) {
     Token t;
@@ -57,8 +71,7 @@ void Conductor::session_says(const ToWorker& message) {
     Token t;
     t.step = m->step;
     t.readers = m->readers;
-    std::vector<std::byte> payload(sizeof m->commit);
-    std::memcpy(payload.data(), &m->commit, sizeof m->commit);
+    const auto payload = commit_payload(*m);
     for (auto& [id, c] : spec_.channels)
       if (c.kind == PlanChannel::Kind::commit) push(c, t, payload);
   } else if (const auto* m = std::get_if<Feed>(&message)) {

@@ -24,6 +24,8 @@ struct ConductorSpec {
   std::vector<std::int32_t> closers;                 ///< per program
   std::vector<bool> fed;                             ///< per program: reports leave at once, a feed waits for one
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns;
+  /// Before any actor begins: the exponents of the first step's gradient sums. May be empty.
+  std::function<void(const std::vector<std::int32_t>&)> on_begin;
   std::function<void(std::int64_t step)> on_commit;   ///< may be empty
   std::function<void(FromWorker)> send;
 };

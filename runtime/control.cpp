@@ -20,6 +20,15 @@ std::vector<std::byte> bytes(capnp::Data::Reader d) {
 }
 std::string text(capnp::Data::Reader d) { return {reinterpret_cast<const char*>(d.begin()), d.size()}; }
 
+void put(capnp::List<std::int32_t>::Builder list, const std::vector<std::int32_t>& numbers) {
+  for (unsigned i = 0; i < list.size(); ++i) list.set(i, numbers[i]);
+}
+std::vector<std::int32_t> get(capnp::List<std::int32_t>::Reader list) {
+  std::vector<std::int32_t> numbers;
+  for (auto n : list) numbers.push_back(n);
+  return numbers;
+}
+
 void put(wire::Report::Builder b, const Report& r) {
   b.setKind(static_cast<std::uint8_t>(r.kind));
   b.setName(r.name);
@@ -60,8 +69,7 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    h.setTraceSteps(m.trace.steps);
                    h.setPaced(m.paced);
                    h.setRunKernels(m.run_kernels);
-                   auto cores = h.initCores(static_cast<unsigned>(m.cores.size()));
-                   for (unsigned i = 0; i < m.cores.size(); ++i) cores.set(i, m.cores[i]);
+                   put(h.initCores(static_cast<unsigned>(m.cores.size())), m.cores);
                    auto throttle = h.initThrottle(static_cast<unsigned>(m.throttle.size()));
                    for (unsigned i = 0; i < m.throttle.size(); ++i) put(throttle[i], m.throttle[i]);
                    h.setSaveDir(m.save.dir);
@@ -81,6 +89,7 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    auto x = b.initBegin();
                    x.setStep(m.step);
                    x.setReaders(m.readers);
+                   put(x.initExponents(static_cast<unsigned>(m.exponents.size())), m.exponents);
                  },
                  [&](const Go& m) {
                    auto x = b.initGo();
@@ -94,6 +103,8 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    x.setGradScale(m.commit.grad_scale);
                    x.setLr(m.commit.lr);
                    x.setUpdate(m.commit.update);
+                   x.setSkip(m.commit.skip);
+                   put(x.initExponents(static_cast<unsigned>(m.exponents.size())), m.exponents);
                  },
                  [&](const Feed& m) {
                    auto x = b.initFeed();
@@ -177,7 +188,7 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
         const auto h = r.getHello();
         Hello hello{bytes(h.getPlan()), h.getRank(), h.getJob(), h.getGeneration(), h.getThreads(), h.getTls().cStr(),
                     h.getNetDevice().cStr(), {h.getTraceFirst(), h.getTraceSteps()}, h.getPaced(), h.getRunKernels(), {}};
-        for (auto core : h.getCores()) hello.cores.push_back(core);
+        hello.cores = get(h.getCores());
         for (auto t : h.getThrottle()) hello.throttle.push_back({t.getA(), t.getB(), t.getLatencyNs(), t.getBytesPerSecond()});
         hello.save = {h.getSaveDir().cStr(), h.getSaveJob(), h.getSaveGeneration()};
         hello.restore = h.getRestore().cStr();
@@ -188,11 +199,15 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
         for (auto a : r.getConnect()) c.addresses[a.getRank()] = text(a.getBlob());
         return c;
       }
-      case wire::ToWorker::BEGIN: return BeginRun{r.getBegin().getStep(), r.getBegin().getReaders()};
+      case wire::ToWorker::BEGIN: {
+        const auto b = r.getBegin();
+        return BeginRun{b.getStep(), b.getReaders(), get(b.getExponents())};
+      }
       case wire::ToWorker::GO: return Go{r.getGo().getProgram(), r.getGo().getStep()};
       case wire::ToWorker::COMMIT: {
         const auto c = r.getCommit();
-        return CommitStep{c.getStep(), c.getReaders(), {c.getGradScale(), c.getLr(), c.getUpdate()}};
+        return CommitStep{c.getStep(), c.getReaders(), {c.getGradScale(), c.getLr(), c.getUpdate(), c.getSkip()},
+                          get(c.getExponents())};
       }
       case wire::ToWorker::FEED: {
         const auto f = r.getFeed();

@@ -46,9 +46,16 @@ struct Hello {
   std::string restore;                 ///< folder of the checkpoint to begin from; empty: initial values
 };
 struct Connect { std::map<Rank, std::string> addresses; };
-struct BeginRun { std::int64_t step = 0; ProgramMask readers = 0; };
+/// `exponents`: of the first step's gradient sums, by index of Plan::params; empty where the plan does not train.
+struct BeginRun { std::int64_t step = 0; ProgramMask readers = 0; std::vector<std::int32_t> exponents; };
 struct Go { std::int32_t program = 0; std::int64_t step = 0; };
-struct CommitStep { std::int64_t step = 0; ProgramMask readers = 0; actors::Commit commit; };
+/// `exponents`: of the next step's.
+struct CommitStep {
+  std::int64_t step = 0;
+  ProgramMask readers = 0;
+  actors::Commit commit;
+  std::vector<std::int32_t> exponents;
+};
 struct Feed {
   std::string name;
   std::int32_t program = 0;

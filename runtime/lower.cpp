@@ -86,7 +86,7 @@ class Lowering {
       p.stages = plan_.stages_on(t.mesh);
       t.sbp.assign(plan_.meshes[t.mesh].axes.size(), Sbp::B());
       p.tensor = lying_.home[n.out[0]] = add_tensor(std::move(t), -1);
-      plan_.params.push_back({n.name, p.tensor, n.init.kind, n.init.value, n.decay, 0});
+      plan_.params.push_back({n.name, p.tensor, n.init.kind, n.init.value, n.decay});
       low_.params.push_back(std::move(p));
     }
     return {};

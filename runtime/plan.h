@@ -163,6 +163,7 @@ struct PlanParam {
   Init::Kind init = Init::Kind::constant;
   float init_value = 0;
   bool decay = true;
+  std::int64_t terms = 1;          ///< most terms that all microbatches of a step add to one element
   std::int32_t grad_copies = 0;    ///< most lane copies any place holds
   std::int32_t share = -1;         ///< ZeRO: the tensor that says which part a place updates; -1: all that it has
   bool stored_as_share = false;    ///< ZeRO 3: between its uses a place keeps no more than that

@@ -318,6 +318,7 @@ std::vector<std::byte> write_plan(const Plan& p) {
     params[i].setInit(static_cast<std::uint8_t>(p.params[i].init));
     params[i].setInitValue(p.params[i].init_value);
     params[i].setDecay(p.params[i].decay);
+    params[i].setTerms(p.params[i].terms);
     params[i].setGradCopies(p.params[i].grad_copies);
     params[i].setShare(p.params[i].share);
     params[i].setStoredAsShare(p.params[i].stored_as_share);
@@ -370,7 +371,7 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
       p.exchanges.push_back(std::move(e));
     }
     for (auto x : r.getParams())
-      p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(), x.getDecay(), x.getGradCopies(), x.getShare(), x.getStoredAsShare()});
+      p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(), x.getDecay(), x.getTerms(), x.getGradCopies(), x.getShare(), x.getStoredAsShare()});
     p.costs = get(r.getCosts());
     return p;
   });

@@ -169,7 +169,8 @@ void Planner::make_control() {
     c.kind = PlanChannel::Kind::commit;
     c.name = "commit";
     c.rate = Rate::step;
-    c.bytes = aligned(sizeof(actors::Commit));
+    // And each parameter's exponent.
+    c.bytes = aligned(static_cast<std::int64_t>(sizeof(actors::Commit) + sizeof(std::int32_t) * plan_.params.size()));
     connect(std::move(c), {s, -1}, updates);
   }
 }

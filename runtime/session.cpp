@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "actors/optimizer.h"
@@ -27,10 +28,30 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
   return h ^ (h >> 31);
 }
 
+/// Where a plan does not train, no parameter has sums.
+std::vector<PlanParam> summed(const Plan& plan) { return plan.trains ? plan.params : std::vector<PlanParam>{}; }
+
+SumState sums_at_begin(const SessionOptions& o) { return o.sums == SumState{} ? SumState{o.first_step, {}} : o.sums; }
+
+/// "step 12: microbatch 3: a gradient term of 'layer0.q'"; without the microbatch where no place has told it.
+std::string named_term(std::int64_t step, std::int32_t microbatch, const std::string& parameter) {
+  const bool known = microbatch != StepTerms::no_microbatch;
+  return "step " + std::to_string(step) + (known ? ": microbatch " + std::to_string(microbatch) : "") +
+         ": a gradient term of '" + parameter + "'";
+}
+
+/// What a place says of terms: [magnitude, an f32 widened; 0 or 1 + the index of a microbatch].
+bool is_peak(const std::vector<double>& values, std::int64_t microbatches) {
+  constexpr double most = std::numeric_limits<float>::max();
+  return values.size() == 2 && !(values[0] < 0) && (!std::isfinite(values[0]) || values[0] <= most) && values[1] >= 0 &&
+         values[1] <= static_cast<double>(microbatches);
+}
+
 }  // namespace
 
 Session::Session(const Plan& plan, SessionOptions options, Send send)
     : plan_(plan), options_(std::move(options)), send_(std::move(send)), committed_(options_.first_step),
+      sums_(summed(plan), plan.program_specs[0].microbatches, sums_at_begin(options_)),
       snapshot_(plan.program("snapshot")), arena_slots_(plan.snapshot_slots()) {
   for (std::size_t p = 0; p < plan_.programs.size(); ++p) {
     votes_.push_back(std::vector<bool>(plan_.workers(), false));
@@ -49,7 +70,7 @@ void Session::to_all(const ToWorker& message) {
   for (Rank r = 0; r < plan_.workers(); ++r) send_(r, message);
 }
 
-std::vector<std::int32_t> Session::readers_of(std::int64_t version) const {
+std::vector<std::int32_t> Session::readers_of(std::int64_t version) {
   std::vector<std::int32_t> out;
   if (version < options_.steps) out.push_back(0);
   if (options_.readers)
@@ -57,8 +78,12 @@ std::vector<std::int32_t> Session::readers_of(std::int64_t version) const {
       if (const auto p = plan_.program(name); p > 0) out.push_back(p);
   if (version == options_.steps) out.push_back(plan_.program("digest"));
   if (snapshot_ >= 0 && options_.snapshot && options_.snapshot(version)) {
-    if (admits(version)) out.push_back(snapshot_);
-    else if (options_.on_skipped) options_.on_skipped(version);
+    if (admits(version)) {
+      out.push_back(snapshot_);
+      saved_sums_[version] = sums_.state();
+    } else if (options_.on_skipped) {
+      options_.on_skipped(version);
+    }
   }
   return out;
 }
@@ -96,7 +121,7 @@ void Session::go(std::int32_t program, std::int64_t step) {
 void Session::begin() {
   const auto first = options_.first_step;
   const auto readers = plan_.trains ? readers_of(first) : std::vector<std::int32_t>{0};
-  to_all(BeginRun{first, mask(readers)});
+  to_all(BeginRun{first, mask(readers), sums_.exponents()});
   start_readers(readers, first);
   for (std::int64_t s = first; s < std::min(first + 2, options_.steps); ++s) go(0, s);
   check_finished();
@@ -176,12 +201,12 @@ Status Session::complete(Key key, Open open) {
     std::vector<Report> reports;
     for (auto& [rank, place] : open.places)
       for (auto& r : place.reports) reports.push_back(std::move(r));
-    if (program == snapshot_) options_.on_shards(step, reports);
+    if (program == snapshot_) options_.on_shards(step, reports, saved_sums_.extract(step).mapped());
     else close_program(program, step, std::move(reports));
   }
   if (program == 0 && !plan_.trains) {
     // Without training a commit hands the same parameters on to the next step.
-    to_all(CommitStep{step, step + 1 < options_.steps ? ProgramMask{1} : ProgramMask{0}, {}});
+    to_all(CommitStep{step, step + 1 < options_.steps ? ProgramMask{1} : ProgramMask{0}, {}, {}});
     if (step + 2 < options_.steps) go(0, step + 2);
   }
   check_finished();
@@ -198,24 +223,72 @@ void Session::close_program(std::int32_t program, std::int64_t step, std::vector
 Status Session::commit(std::int64_t step, const Open& vote) {
   if (step != committed_)
     return Status(Code::internal, "step " + std::to_string(step) + " is voted while step " + std::to_string(committed_) + " is due");
+  TROUPE_ASSIGN(const auto terms, terms_of(vote));
+  const StepVerdict verdict = sums_.judge(terms);
+  if (verdict.kind == StepVerdict::Kind::good)
+    for (std::size_t i = 0; i < terms.size(); ++i)
+      if (terms[i].microbatch != StepTerms::no_microbatch)   // places and session do not have the same exponent
+        return Status(Code::internal, named_term(step, terms[i].microbatch, plan_.params[i].name) +
+                                          " is said to exceed the range of its exact sum, and the largest does not");
   StepResult result;
   result.step = step;
+  result.loss = loss_of(vote);
+  for (const auto& [rank, closed] : vote.places) result.busy_ns += closed.busy_ns / plan_.workers();
+  if (verdict.kind == StepVerdict::Kind::not_finite)
+    return diverge(named_term(step, verdict.microbatch, plan_.params[verdict.param].name) + " is not finite");
+  result.skipped = verdict.kind == StepVerdict::Kind::overflow;
+  if (!result.skipped) { TROUPE_ASSIGN(result.grad_norm, norm_of(vote)); }   // square sums of a void step mean nothing
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
+    return diverge("step " + std::to_string(step) + ": loss " + std::to_string(result.loss) + ", gradient norm " +
+                   std::to_string(result.grad_norm));
+  result.lr = options_.lr ? options_.lr(step) : plan_.hyper.lr;
+  CommitStep c;
+  c.step = step;
+  c.commit.lr = result.lr;
+  c.commit.update = sums_.state().updates + 1;
+  c.commit.grad_scale = options_.clip > 0 && result.grad_norm > options_.clip ? options_.clip / result.grad_norm : 1;
+  c.commit.skip = result.skipped;
+  if (result.skipped) {
+    result.skipped_parameter = plan_.params[verdict.param].name;
+    if (verdict.microbatch != StepTerms::no_microbatch) result.skipped_microbatch = verdict.microbatch;
+    if (++voids_ == void_steps_max)
+      return diverge(named_term(step, verdict.microbatch, result.skipped_parameter) +
+                     " exceeds the range of its exact sum; " + std::to_string(voids_) + " steps in a row are void");
+    sums_.skip(terms);
+  } else {
+    voids_ = 0;
+    sums_.commit(terms);
+  }
+  c.exponents = sums_.exponents();
+  ++committed_;
+  const auto readers = readers_of(step + 1);
+  c.readers = mask(readers);
+  to_all(c);
+  start_readers(readers, step + 1);
+  if (step + 2 < options_.steps) go(0, step + 2);
+  if (options_.on_step) options_.on_step(result);
+  return {};
+}
+
+double Session::loss_of(const Open& vote) const {
   std::map<std::int32_t, double> losses;
-  std::map<std::string, std::vector<double>> norms;
-  for (const auto& [rank, closed] : vote.places) {
-    result.busy_ns += closed.busy_ns / plan_.workers();
-    for (const auto& r : closed.reports) {
-      if (r.kind == Report::Kind::loss) {
+  for (const auto& [rank, closed] : vote.places)
+    for (const auto& r : closed.reports)
+      if (r.kind == Report::Kind::loss)
         for (double value : r.values) losses[r.microbatch] += value;
-      } else if (r.kind == Report::Kind::norm) {
+  double loss = 0;
+  for (const auto& [microbatch, value] : losses) loss += value;
+  return loss / options_.loss_divisor;
+}
+
+Expected<double> Session::norm_of(const Open& vote) const {
+  std::map<std::string, std::vector<double>> norms;
+  for (const auto& [rank, closed] : vote.places)
+    for (const auto& r : closed.reports)
+      if (r.kind == Report::Kind::norm) {
         auto& all = norms[r.name];
         all.insert(all.end(), r.values.begin(), r.values.end());
       }
-    }
-  }
-  double loss = 0;
-  for (const auto& [microbatch, value] : losses) loss += value;
-  result.loss = loss / options_.loss_divisor;
   double squares = 0;   // tensors in name order
   std::vector<const PlanParam*> params;
   for (const auto& p : plan_.params) params.push_back(&p);
@@ -227,25 +300,29 @@ Status Session::commit(std::int64_t step, const Open& vote) {
     TROUPE_ASSIGN(const double sum, actors::combine_row_sums(p->name, it->second, shape.empty() ? 1 : shape[0]));
     squares += sum;
   }
-  result.grad_norm = std::sqrt(squares);
-  diverged_ = !std::isfinite(result.loss) || !std::isfinite(result.grad_norm);
-  if (diverged_)
-    return invalid("step " + std::to_string(step) + ": loss " + std::to_string(result.loss) + ", gradient norm " +
-                   std::to_string(result.grad_norm) + ": training has diverged; lower schedule.lr or raise schedule.warmup");
-  result.lr = options_.lr ? options_.lr(step) : plan_.hyper.lr;
-  CommitStep c;
-  c.step = step;
-  c.commit.lr = result.lr;
-  c.commit.update = step + 1;
-  c.commit.grad_scale = options_.clip > 0 && result.grad_norm > options_.clip ? options_.clip / result.grad_norm : 1;
-  ++committed_;
-  const auto readers = readers_of(step + 1);
-  c.readers = mask(readers);
-  to_all(c);
-  start_readers(readers, step + 1);
-  if (step + 2 < options_.steps) go(0, step + 2);
-  if (options_.on_step) options_.on_step(result);
-  return {};
+  return std::sqrt(squares);
+}
+
+Expected<std::vector<StepTerms>> Session::terms_of(const Open& vote) const {
+  std::map<std::string_view, std::size_t> index;
+  for (std::size_t i = 0; i < plan_.params.size(); ++i) index[plan_.params[i].name] = i;
+  std::vector<StepTerms> terms(plan_.params.size());
+  for (const auto& [rank, closed] : vote.places)
+    for (const auto& r : closed.reports) {
+      if (r.kind != Report::Kind::peak) continue;
+      const auto at = index.find(r.name);
+      if (at == index.end() || !is_peak(r.values, plan_.program_specs[0].microbatches))
+        return Status(Code::internal,
+                      "worker " + std::to_string(rank) + " reports gradient terms of '" + r.name + "' that cannot be");
+      const auto first = static_cast<std::int32_t>(r.values[1]);
+      terms[at->second].add({static_cast<float>(r.values[0]), first == 0 ? StepTerms::no_microbatch : first - 1});
+    }
+  return terms;
+}
+
+Status Session::diverge(const std::string& why) {
+  diverged_ = true;
+  return invalid(why + ": training has diverged; lower schedule.lr or raise schedule.warmup");
 }
 
 Status Session::digest(const Open& vote) {

@@ -7,7 +7,10 @@
 //   SE-3  numbers that many places report are combined in an order that no topology changes (NU-2);
 //   SE-4  whether a version is snapshotted is decided once, with the commit that makes it, and only if every place's arena
 //         has a free slot for it: each place holds those versions whose writers have not all closed. The last version
-//         always is: nobody waits behind it.
+//         always is: nobody waits behind it;
+//   SE-5  whether a step is void (a gradient term is beyond the range of its exact sum) is decided once, after the vote
+//         of every place, and for all of them: version v + 1 is then version v, with coarser exponents
+//         (runtime/sum_scale.h).
 #pragma once
 
 #include <functional>
@@ -18,6 +21,7 @@
 
 #include "runtime/control.h"
 #include "runtime/plan.h"
+#include "runtime/sum_scale.h"
 
 namespace troupe::runtime {
 
@@ -25,13 +29,18 @@ namespace troupe::runtime {
 struct StepResult {
   std::int64_t step = 0;
   double loss = 0;                     ///< sum over microbatches in index order, over the divisor
-  double grad_norm = 0;                ///< before clipping
+  double grad_norm = 0;                ///< before clipping; 0 where the step is void
   double lr = 0;
   std::int64_t busy_ns = 0;            ///< of the compute streams, mean over the places
+  bool skipped = false;                ///< void: no parameter is updated
+  std::string skipped_parameter;       ///< a gradient term of it was beyond the range of its sum
+  std::int32_t skipped_microbatch = -1;   ///< the first with such a term; -1: no place has told it
 };
 
 struct SessionOptions {
   std::int64_t first_step = 0;                   ///< version of the parameters that the places begin with
+  /// Of these parameters; those without an entry begin at first_exponent. Left empty: as many updates as first_step.
+  SumState sums;
   std::int64_t steps = 1;                        ///< run steps [first_step, steps)
   double clip = 0;                               ///< global norm; 0: off
   double loss_divisor = 1;                       ///< tokens of a step
@@ -44,7 +53,8 @@ struct SessionOptions {
   std::function<bool(std::int64_t version)> snapshot;
   std::function<void(std::int64_t version)> on_skipped;
   /// All places have written what they have of a version, or failed to: their Report::Kind::shard, by rank.
-  std::function<void(std::int64_t version, const std::vector<Report>&)> on_shards;
+  /// `sums`: that version's.
+  std::function<void(std::int64_t version, const std::vector<Report>&, const SumState& sums)> on_shards;
   /// How far a place is with that: a Report::Kind::saving.
   std::function<void(std::int64_t version, Rank place, const Report&)> on_saving;
   /// A program other than training has closed: its reports, ordered by (name, microbatch).
@@ -65,7 +75,7 @@ class Session {
   /// What a worker says. Error: the job cannot go on (which place, which actor, why).
   Status handle(Rank from, const FromWorker& message);
   bool finished() const { return finished_; }
-  /// The error that handle answered was a loss or norm that is not finite.
+  /// The error that handle returned was a loss, a norm or a gradient term that is not finite, or void steps in a row.
   bool diverged() const { return diverged_; }
   /// One hash over all logical parameters in name order, the same on any topology; empty before the end.
   const std::string& params_hash() const { return params_hash_; }
@@ -84,8 +94,8 @@ class Session {
   using Key = std::pair<std::int32_t, std::int64_t>;     // program, step
   bool votes(std::int32_t program, Rank rank) const;
   void to_all(const ToWorker& message);
-  /// The programs that read a version of the parameters.
-  std::vector<std::int32_t> readers_of(std::int64_t version) const;
+  /// The programs that read a version of the parameters, which is the newest.
+  std::vector<std::int32_t> readers_of(std::int64_t version);
   /// SE-4.
   bool admits(std::int64_t version) const;
   static ProgramMask mask(const std::vector<std::int32_t>& programs);
@@ -100,6 +110,12 @@ class Session {
   Status complete(Key key, Open open);
   void close_program(std::int32_t program, std::int64_t step, std::vector<Report> reports);
   Status commit(std::int64_t step, const Open& vote);
+  double loss_of(const Open& vote) const;
+  /// Norm of the gradient. Error: places leave rows out, or report them twice.
+  Expected<double> norm_of(const Open& vote) const;
+  /// By index of the plan's parameters. Error: a report that none of this plan can be.
+  Expected<std::vector<StepTerms>> terms_of(const Open& vote) const;
+  Status diverge(const std::string& why);
   Status digest(const Open& vote);
   void check_finished();
 
@@ -109,6 +125,9 @@ class Session {
   std::map<Key, Open> open_;
   std::vector<std::vector<bool>> votes_;      // per program, per rank
   std::int64_t committed_ = 0;                // steps
+  SumScales sums_;                            // of the newest version
+  int voids_ = 0;                             // void steps in a row
+  std::map<std::int64_t, SumState> saved_sums_;   // of each version whose snapshot is under way
   const std::int32_t snapshot_, arena_slots_; // the program, -1 if there is none
   bool digested_ = false, finished_ = false, diverged_ = false;
   Status fed_;                                // what is wrong with what options.feed gave

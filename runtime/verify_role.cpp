@@ -220,7 +220,9 @@ class RoleCheck {
       for (const auto& r : c.readers)
         if (role_.actors[r.actor].program != c.program)
           return refuse(c, "is of another program than its reader '" + role_.actors[r.actor].name + "'");
-    std::int64_t payload = commit ? static_cast<std::int64_t>(sizeof(actors::Commit)) : 0;
+    std::int64_t payload = 0;
+    if (commit)   // and each parameter's exponent
+      payload = static_cast<std::int64_t>(sizeof(actors::Commit) + sizeof(std::int32_t) * plan_.params.size());
     if (feed) payload = elements(plan_.tensors[c.tensors[0]].shape) * size_of(plan_.tensors[c.tensors[0]].dtype);
     if (c.bytes < payload)
       return refuse(c, "has slots of " + std::to_string(c.bytes) + " bytes; the session sends " +

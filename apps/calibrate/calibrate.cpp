@@ -33,7 +33,7 @@ Expected<std::vector<KernelCase>> all_cases(const App& app, std::int64_t widest)
       if (s.dim > widest && s.dim > sizes[0].dim) continue;
       lm::LmConfig c;
       c.model = {.vocab = 256, .layers = 2, .heads = s.heads, .kv_heads = s.heads, .dim = s.dim, .head_dim = s.dim / s.heads, .ffn = s.ffn, .seq = s.seq};
-      c.schedule = {.steps = 1, .lr = 1e-3, .min_lr = 1e-4, .batch = 2 * s.microbatch, .microbatch = s.microbatch, .lanes = 1};
+      c.schedule = {.steps = 1, .lr = 1e-3, .min_lr = 1e-4, .batch = 2 * s.microbatch, .microbatch = s.microbatch};
       TROUPE_TRY(lm::validate(c));
       CompileOptions o;
       o.stages = stage_meshes({1}, tp);

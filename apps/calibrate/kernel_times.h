@@ -25,7 +25,7 @@ struct KernelCase {
 };
 
 /// The ops of a plan's training program at the first place of each stage; and what works on gradients outside the graph
-/// (sums of lanes, norms, the optimizer) at the size of its parameter channels.
+/// (sums of gradients, norms, the optimizer) at the size of its parameter channels.
 std::vector<KernelCase> kernel_cases(const runtime::Plan& plan, const kernels::OpSet& ops);
 
 /// Adds those of `more` that differ in op or size from what is there.

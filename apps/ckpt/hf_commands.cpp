@@ -34,6 +34,7 @@ int import_command(const runtime::App& app, ImportArguments a) {
   a.job = fresh_number();
   const auto in = import_hf(storage, app.ops(), a, code);
   if (!in.ok()) return lm::say(in.status(), code);
+  for (const auto& warning : in->warnings) std::fprintf(stderr, "troupe: warning: %s\n", warning.c_str());
   std::printf("imported '%s' to '%s': %lld parameters%s%s\n", a.from.c_str(), in->folder.c_str(), static_cast<long long>(in->parameters),
               in->widened.empty() ? "" : ", to f32 from ", in->widened.c_str());
   std::printf("train them with: troupe train --resume '%s' --data FILE\n", a.out.c_str());

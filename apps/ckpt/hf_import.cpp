@@ -22,6 +22,7 @@ constexpr const char* default_config = "[schedule]\nsteps = 1000\nwarmup = 50\nl
 struct Config {
   lm::LmConfig config;
   std::string text;                    ///< for the manifest
+  std::vector<std::string> warnings;
 };
 
 /// config.json's model, and everything else from --config. On an error, `code` is the exit code for it.
@@ -35,11 +36,12 @@ Expected<Config> config_of(Storage& storage, const ImportArguments& a, int& code
   for (const auto& o : overrides) text += o.substr(std::strlen("model.")) + "\n";
   text += default_config;   // and no more, so that what follows from other keys still does when somebody sets those
   TROUPE_ASSIGN(auto config, lm::parse_config(text, "the model of '" + path + "'"));
-  if (a.config.empty()) return Config{std::move(config), std::move(text)};
+  if (a.config.empty()) return Config{std::move(config), std::move(text), {}};
   code = runtime::exit_usage;
-  TROUPE_ASSIGN(config, lm::load_config(a.config, overrides));
+  std::vector<std::string> warnings;
+  TROUPE_ASSIGN(config, lm::load_config(a.config, overrides, &warnings));
   text = to_toml(config);
-  return Config{std::move(config), std::move(text)};
+  return Config{std::move(config), std::move(text), std::move(warnings)};
 }
 
 /// All parameters, one after the other, in pieces of whole rows.
@@ -102,7 +104,6 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
   TROUPE_ASSIGN(head.stamp, catalog.claim(a.job, a.job));
   TROUPE_TRY(catalog.clean(head.stamp.generation).status());
   head.seed = static_cast<std::uint64_t>(config.run.seed);
-  head.lanes = static_cast<std::int32_t>(config.schedule.lanes);
   head.config = std::move(chosen.text);
 
   const std::string name = checkpoint::folder_name(0, head.stamp.generation), folder = catalog.path(name);
@@ -117,7 +118,7 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
     (void)catalog.remove(name);   // room is what a full disk needs; if even that fails, the next import cleans up
     return status;
   }
-  return Imported{folder, lm::parameter_count(config.model), files.widened()};
+  return Imported{folder, lm::parameter_count(config.model), files.widened(), std::move(chosen.warnings)};
 }
 
 }  // namespace troupe::ckpt

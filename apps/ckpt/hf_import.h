@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "devices/base/storage.h"
 #include "kernels/op.h"
@@ -19,6 +20,7 @@ struct Imported {
   std::string folder;                  ///< of the checkpoint
   std::int64_t parameters = 0;
   std::string widened;                 ///< dtypes that became f32: "BF16, F16"
+  std::vector<std::string> warnings;   ///< of the configuration: see lm::load_config
 };
 
 /// Commits a checkpoint of step 0 that has parameters and no moments. Memory: two pieces of

@@ -64,14 +64,24 @@ Status unknown(const std::string& where, const char* what, const std::string& na
   return invalid(fmt::format("{}: unknown {} '{}'; did you mean '{}'?", where, what, name, nearest(name, known)));
 }
 
+/// What is said of a key that old configurations have and that means nothing any more; null for any other.
+const char* why_ignored(const std::string& name) {
+  if (name == "schedule.lanes") return "schedule.lanes has no meaning any more and is ignored: gradients are exact sums";
+  return nullptr;
+}
+
 /// A config in the making: which keys have been set, so that defaults and missing keys can be told.
 struct Builder {
   LmConfig config;
-  std::vector<std::string> seen;
+  std::vector<std::string> seen, warnings;
 
   bool has(const char* name) const { return std::find(seen.begin(), seen.end(), name) != seen.end(); }
 
   Status set(const std::string& where, const std::string& name, const toml::node& node) {
+    if (const char* why = why_ignored(name)) {
+      warnings.push_back(fmt::format("{}: {}", where, why));
+      return {};
+    }
     Status status;
     bool known = false;
     each_field(config, [&](const Key& key, auto& value) {
@@ -148,7 +158,6 @@ struct Builder {
     }
     auto& s = config.schedule;
     if (!has("schedule.min_lr")) s.min_lr = s.lr / 10;
-    if (!has("schedule.lanes")) s.lanes = std::max<std::int64_t>(1, std::min<std::int64_t>(8, s.microbatches()));
     return {};
   }
 };
@@ -170,7 +179,7 @@ Expected<std::string> read_file(const std::string& path) {
 }  // namespace
 
 Expected<LmConfig> parse_config(std::string_view text, const std::string& name,
-                                const std::vector<std::string>& overrides) {
+                                const std::vector<std::string>& overrides, std::vector<std::string>* warnings) {
   Builder builder;
   try {
     TROUPE_TRY(builder.set_all(name, toml::parse(text)));
@@ -181,12 +190,14 @@ Expected<LmConfig> parse_config(std::string_view text, const std::string& name,
   for (const auto& override : overrides) TROUPE_TRY(builder.set_override(override));
   TROUPE_TRY(builder.complete().in(name));
   TROUPE_TRY(validate(builder.config).in(name));
+  if (warnings) warnings->insert(warnings->end(), builder.warnings.begin(), builder.warnings.end());
   return builder.config;
 }
 
-Expected<LmConfig> load_config(const std::string& path, const std::vector<std::string>& overrides) {
+Expected<LmConfig> load_config(const std::string& path, const std::vector<std::string>& overrides,
+                               std::vector<std::string>* warnings) {
   TROUPE_ASSIGN(const std::string text, read_file(path));
-  return parse_config(text, path, overrides);
+  return parse_config(text, path, overrides, warnings);
 }
 
 }  // namespace troupe::lm

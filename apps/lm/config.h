@@ -40,7 +40,6 @@ struct ScheduleConfig {
   double min_lr = 0.0;          ///< default: lr / 10
   std::int64_t batch = 0;       ///< sequences per step
   std::int64_t microbatch = 0;  ///< sequences per microbatch
-  std::int64_t lanes = 0;       ///< default: min(8, microbatches); leaves of the gradient's reduction tree
   std::string pipeline = "1f1b";
   bool operator==(const ScheduleConfig&) const = default;
   std::int64_t microbatches() const { return batch / microbatch; }
@@ -112,11 +111,14 @@ struct LmConfig {
 };
 
 /// Reads a TOML file, then applies "section.key=value" overrides (values in TOML; bare text will do for strings).
-Expected<LmConfig> load_config(const std::string& path, const std::vector<std::string>& overrides = {});
+/// `warnings`, if any, gets a line for each key that once had a meaning and is ignored.
+Expected<LmConfig> load_config(const std::string& path, const std::vector<std::string>& overrides = {},
+                               std::vector<std::string>* warnings = nullptr);
 
 /// The same from text; `name` stands for the file in messages.
 Expected<LmConfig> parse_config(std::string_view text, const std::string& name,
-                                const std::vector<std::string>& overrides = {});
+                                const std::vector<std::string>& overrides = {},
+                                std::vector<std::string>* warnings = nullptr);
 
 /// Ok, or the first thing that is out of range or does not fit the rest. Loading has called it already.
 Status validate(const LmConfig& config);

@@ -63,9 +63,6 @@ Status validate(const LmConfig& config) {
   if (s.batch % s.microbatch != 0)
     return invalid(fmt::format("'schedule.batch' = {} must be a multiple of 'schedule.microbatch' = {}", s.batch,
                                s.microbatch));
-  if (s.lanes > s.microbatches())
-    return invalid(fmt::format("'schedule.lanes' = {} exceeds the {} microbatches of a step (batch {} / microbatch {})",
-                               s.lanes, s.microbatches(), s.batch, s.microbatch));
   if (s.warmup > s.steps)
     return invalid(fmt::format("'schedule.warmup' = {} exceeds 'schedule.steps' = {}", s.warmup, s.steps));
   if (s.min_lr > s.lr)

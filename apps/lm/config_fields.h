@@ -43,7 +43,6 @@ void each_field(Config& c, Visit&& visit) {
   visit(Key{"schedule.min_lr", "final learning rate", 0, 10}, c.schedule.min_lr);
   visit(Key{"schedule.batch", "sequences per step", 1, 1 << 20, k_required}, c.schedule.batch);
   visit(Key{"schedule.microbatch", "sequences per microbatch", 1, 1 << 20, k_required}, c.schedule.microbatch);
-  visit(Key{"schedule.lanes", "leaves of the gradient's reduction tree", 1, 1 << 16}, c.schedule.lanes);
   visit(Key{"schedule.pipeline", "order of work in a pipeline: \"1f1b\", \"interleaved:V\" with V chunks of layers a stage, \"zero-bubble\""}, c.schedule.pipeline);
 
   visit(Key{"optimizer.beta1", "decay of AdamW's first moment", 0, 1, k_hi_open}, c.optimizer.beta1);

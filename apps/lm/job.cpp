@@ -19,8 +19,9 @@ int say(const Status& status, int code) {
   return code;
 }
 
-/// A mesh that works and wastes: whoever plans or simulates it wants to know as well.
+/// What the configuration ignores; and a mesh that works and wastes: `plan` and `sim` tell it as `train` does.
 static void warn(const Prepared& p) {
+  for (const auto& text : p.warnings) std::fprintf(stderr, "troupe: warning: %s\n", text.c_str());
   if (const auto text = mesh_warning(p.mesh, p.config); !text.empty()) std::fprintf(stderr, "troupe: warning: %s\n", text.c_str());
 }
 

@@ -117,7 +117,7 @@ Expected<MeshSpec> mesh_of(const MeshConfig& config) {
 MeshConfig mesh_config(const MeshSpec& mesh) { return {dp_text(mesh), mesh.pp, mesh.tp}; }
 
 Status check_mesh(const MeshSpec& mesh, const LmConfig& config) {
-  const auto lanes = config.schedule.lanes;
+  const auto microbatches = config.schedule.microbatches();
   const auto units = pipeline_units(config.model);
   const auto heads = config.model.heads;
 
@@ -129,11 +129,10 @@ Status check_mesh(const MeshSpec& mesh, const LmConfig& config) {
     faults.push_back(fmt::format("pp={} stages, but the model divides into at most {} (embedding, {} layers, head)",
                                  mesh.pp, units, config.model.layers));
   }
-  if (const auto widest = *std::max_element(mesh.dp.begin(), mesh.dp.end()); widest > lanes) {
-    for (auto& width : near.dp) width = std::min(width, lanes);
-    faults.push_back(fmt::format("dp={} replicas, but a step has only {} lanes ('schedule.lanes', at most {} = batch {} / "
-                                 "microbatch {})", widest, lanes, config.schedule.microbatches(), config.schedule.batch,
-                                 config.schedule.microbatch));
+  if (const auto widest = *std::max_element(mesh.dp.begin(), mesh.dp.end()); widest > microbatches) {
+    for (auto& width : near.dp) width = std::min(width, microbatches);
+    faults.push_back(fmt::format("dp={} replicas, but a step has only {} microbatches (batch {} / microbatch {})",
+                                 widest, microbatches, config.schedule.batch, config.schedule.microbatch));
   }
   if (mesh.tp > heads) {
     near.tp = heads;

@@ -1,5 +1,6 @@
 #include "apps/lm/planning.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "apps/calibrate/costs_file.h"
@@ -30,8 +31,9 @@ static Status find_costs(const JobArguments& a, Prepared& p) {
 Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& saved) {
   code = exit_usage;
   Prepared p;
-  TROUPE_ASSIGN(p.config, a.config_path.empty() ? parse_config(saved, "the checkpoint's configuration", a.overrides)
-                                                : load_config(a.config_path, a.overrides));
+  const bool has_saved = a.config_path.empty();
+  TROUPE_ASSIGN(p.config, has_saved ? parse_config(saved, "the checkpoint's configuration", a.overrides, &p.warnings)
+                                    : load_config(a.config_path, a.overrides, &p.warnings));
   if (a.checkpoint_every >= 0) p.config.checkpoint.every = a.checkpoint_every;
   if (a.keep >= 0) p.config.checkpoint.keep = a.keep;
   if (!a.mesh.empty()) {
@@ -68,7 +70,8 @@ Expected<CompileOptions> compile_options(const Prepared& p) {
   o.stages = stage_meshes(p.mesh.dp, p.mesh.tp, kv_replicas(p.mesh, p.config));
   TROUPE_ASSIGN(o.pipeline, parse_pipeline(p.config.schedule.pipeline));
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
-  o.lanes = static_cast<std::int32_t>(p.config.schedule.lanes);
+  o.lanes = static_cast<std::int32_t>(std::max(std::min<std::int64_t>(8, p.config.schedule.microbatches()),
+                                               *std::max_element(p.mesh.dp.begin(), p.mesh.dp.end())));
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
   o.snapshots = p.config.checkpoint.every > 0 ? static_cast<std::int32_t>(p.config.checkpoint.arena) : 0;
   o.costs = p.costs;

@@ -14,6 +14,7 @@ struct Prepared {
   std::vector<comm::Throttle> throttle;
   CostModel costs;                         ///< with the throttle
   std::string costs_from = "built-in";     ///< or the file
+  std::vector<std::string> warnings;       ///< of the configuration: see load_config
 };
 
 /// On an error, `code` is the exit code for it. Without a path in the arguments the configuration is `saved`, a checkpoint's.

@@ -33,6 +33,12 @@ std::int64_t dropped_spans(const JobResult& result) {
 
 }  // namespace
 
+std::string void_step_text(const StepResult& r) {
+  const auto where = r.skipped_microbatch < 0 ? "" : "in microbatch " + std::to_string(r.skipped_microbatch) + " ";
+  return "step " + std::to_string(r.step) + " is void: " + where + "a gradient term of '" + r.skipped_parameter +
+         "' exceeds the range of its exact sum; the sum's exponent becomes coarser";
+}
+
 Results::Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps)
     : a_(arguments), config_(prepared.config), mesh_(prepared.mesh), costs_from_(prepared.costs_from), tokens_per_step_(tokens_per_step(config_)),
       progress_(clock_, progress_options(arguments.quiet, steps)) {}
@@ -74,6 +80,9 @@ void Results::step(const StepResult& r) {
   // What a step takes beyond the mean of its workers' computing: waiting for peers and for the commit.
   m.exposed_comm_ms = plan_->workers() > 1 ? std::max(0.0, ms - static_cast<double>(r.busy_ns) * 1e-6) : 0;
   m.generation = generation_;
+  m.skipped = r.skipped_parameter;
+  m.skipped_microbatch = r.skipped_microbatch;
+  if (r.skipped) progress_.note(void_step_text(r));
   // An evaluation of version v runs beside step v and may end after it. Its line comes first, on any machine.
   held_.push_back(m);
   write_held();

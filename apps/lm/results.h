@@ -12,6 +12,9 @@
 
 namespace troupe::lm {
 
+/// What is said of a void step.
+std::string void_step_text(const runtime::StepResult& step);
+
 /// Fed while the job runs; writes and prints when it has ended. Refers to its arguments. Not thread-safe.
 class Results {
  public:

@@ -18,7 +18,7 @@ enum class Change { refused_model, refused_data, told, free };
 Change change_of(const std::string& key) {
   auto in = [&](std::initializer_list<const char*> keys) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
   if (in({"model.seq", "run.seed", "schedule.batch", "eval.fraction", "data.fingerprint"})) return Change::refused_data;
-  if (in({"model.dropout", "schedule.lanes", "schedule.microbatch"})) return Change::told;
+  if (in({"model.dropout", "schedule.microbatch"})) return Change::told;
   if (in({"model.init_std"})) return Change::free;   // of initial weights: those are long gone
   if (key.rfind("model.", 0) == 0) return Change::refused_model;
   return key.rfind("optimizer.", 0) == 0 || key.rfind("schedule.", 0) == 0 ? Change::told : Change::free;

@@ -28,6 +28,7 @@ Training::Training(const App& app, const JobArguments& a, Prepared prepared, std
 int Training::run() {
   int code = exit_ok;
   if (const Status s = open(code); !s.ok()) return say(s, code);
+  for (const auto& warning : p_.warnings) results_.note("warning: " + warning);
   if (const auto warning = mesh_warning(p_.mesh, p_.config); !warning.empty()) results_.note("warning: " + warning);
   JobResult result;
   for (;;) {
@@ -80,10 +81,13 @@ Status Training::open(int& code) {
 
 Status Training::begin_at_point() {
   const auto& manifest = point_->manifest;
-  TROUPE_ASSIGN(LmConfig saved, parse_config(manifest.config, "the configuration in '" + point_->folder + "'"));
+  std::vector<std::string> warnings, notes = resume_->notes();
+  const std::string name = "the configuration in '" + point_->folder + "'";
+  TROUPE_ASSIGN(LmConfig saved, parse_config(manifest.config, name, {}, &warnings));
+  if (!a_.config_path.empty())   // else p_.config is this one, and has warned
+    for (const auto& warning : warnings) notes.push_back("warning: " + warning);
   LmConfig now = p_.config;
   now.data.fingerprint = fingerprint_;
-  std::vector<std::string> notes = resume_->notes();
   const Status fits = is_weights_only(manifest) ? check_model(saved, now) : check_resumable(saved, now, notes);
   TROUPE_TRY(fits.in("cannot go on from '" + point_->folder + "'"));
   first_step_ = manifest.stamp.step;
@@ -148,6 +152,7 @@ JobOptions Training::options() {
   }
   SessionOptions& s = o.session;
   s.first_step = first_step_;
+  if (point_) s.sums = sums_of(point_->manifest);
   s.steps = steps_;
   s.clip = p_.config.optimizer.clip;
   s.loss_divisor = static_cast<double>(tokens_per_step(p_.config));

@@ -22,6 +22,11 @@ std::string number(double value, int digits) {
   return std::isfinite(value) ? fmt::format("{:.{}g}", value, digits) : "null";
 }
 
+/// Free text: the library knows how to quote it.
+std::string json_text(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 /// Size of the file up to and including its last newline.
 off_t whole_lines(int fd) {
   off_t end = ::lseek(fd, 0, SEEK_END);
@@ -39,10 +44,15 @@ off_t whole_lines(int fd) {
 }  // namespace
 
 std::string to_json_line(const StepMetrics& m) {
+  std::string skipped;
+  if (!m.skipped.empty()) skipped = ", \"skipped\": " + json_text(m.skipped);
+  if (!m.skipped.empty() && m.skipped_microbatch >= 0)
+    skipped += fmt::format(", \"skipped_microbatch\": {}", m.skipped_microbatch);
   return fmt::format("{{\"step\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, \"tokens\": {}, \"tokens_per_s\": {}, "
-                     "\"step_ms\": {}, \"exposed_comm_ms\": {}, \"generation\": {}}}\n",
+                     "\"step_ms\": {}, \"exposed_comm_ms\": {}, \"generation\": {}{}}}\n",
                      m.step, number(m.loss, 17), number(m.grad_norm, 17), number(m.lr, 17), m.tokens,
-                     number(m.tokens_per_s, 6), number(m.step_ms, 6), number(m.exposed_comm_ms, 6), m.generation);
+                     number(m.tokens_per_s, 6), number(m.step_ms, 6), number(m.exposed_comm_ms, 6), m.generation,
+                     skipped);
 }
 
 std::string to_json_line(const EvalMetrics& m) {
@@ -51,8 +61,7 @@ std::string to_json_line(const EvalMetrics& m) {
 }
 
 std::string to_json_line(const CheckpointMetrics& m) {
-  // The message is free text: the library knows how to quote it.
-  const auto why = m.why.empty() ? "" : ", \"why\": " + nlohmann::json(m.why).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const auto why = m.why.empty() ? "" : ", \"why\": " + json_text(m.why);
   const auto saved = m.what != "saved" && m.what != "saving" ? "" : fmt::format(", \"parameter_bytes\": {}, \"moment_bytes\": {}, \"stall_ms\": {}, \"save_ms\": {}",
                                                          m.parameter_bytes, m.moment_bytes, number(m.stall_ms, 6), number(m.save_ms, 6));
   return fmt::format("{{\"step\": {}, \"checkpoint\": \"{}\"{}{}, \"generation\": {}}}\n", m.step, m.what, saved, why, m.generation);

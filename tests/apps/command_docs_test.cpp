@@ -15,8 +15,7 @@ namespace {
 /// Defaults that follow from other keys (config_test.cpp checks that they do).
 const std::map<std::string, std::string> derived = {{"model.kv_heads", "`model.heads`"},
                                                     {"model.head_dim", "`model.dim` / `model.heads`"},
-                                                    {"schedule.min_lr", "`schedule.lr` / 10"},
-                                                    {"schedule.lanes", "8, or the microbatches of a step if fewer"}};
+                                                    {"schedule.min_lr", "`schedule.lr` / 10"}};
 
 template <class T>
 std::string row(const Key& key, const T& value) {

@@ -42,8 +42,6 @@ TEST_CASE("what is left out gets its default, also where it follows from other k
   CHECK(config->model.head_dim == 8);
   CHECK(config->schedule.min_lr == doctest::Approx(1e-4));
   CHECK(config->schedule.microbatches() == 12);
-  CHECK(config->schedule.lanes == 8);
-  CHECK(with({"schedule.microbatch=8"})->schedule.lanes == 3);
   CHECK(config->run.threads == 1);
   CHECK(tokens_per_step(*config) == 24 * 16);
 }
@@ -76,6 +74,25 @@ TEST_CASE("a value out of range names key, value and the legal range") {
   CHECK(contains(error_of({"optimizer.clip=nan"}), "'optimizer.clip' = nan is out of range"));
   CHECK(contains(error_of({"schedule.pipeline=\"gpipe\""}), "expected \"1f1b\", \"interleaved:V\""));
   CHECK(contains(error_of({"run.seed=-1"}), "'run.seed' = -1 is out of range"));
+}
+
+TEST_CASE("schedule.lanes of old configurations is ignored, whatever its value, with a warning that says where it stands") {
+  const std::string why = "schedule.lanes has no meaning any more and is ignored: gradients are exact sums";
+  std::vector<std::string> warnings;
+  const auto config = parse_config(k_small + "lanes = 99\n", "x.toml", {"schedule.lanes=few"}, &warnings);
+  REQUIRE_MESSAGE(config.ok(), config.status().message());
+  CHECK(*config == *with({}));
+  CHECK(warnings == std::vector<std::string>{"x.toml:12: " + why, "--set schedule.lanes=few: " + why});
+  CHECK(parse_config(k_small + "lanes = 99\n", "x.toml").ok());   // the caller need not hear it
+  CHECK_FALSE(contains(to_toml(*config), "lanes"));
+  test::TempDir dir;
+  warnings.clear();
+  CHECK(load_config(test::write_text(dir / "x.toml", k_small + "lanes = 2\n"), {}, &warnings).ok());
+  CHECK(warnings == std::vector<std::string>{dir / "x.toml" + ":12: " + why});
+  warnings.clear();
+  CHECK(parse_config(k_small, "x.toml", {}, &warnings).ok());
+  CHECK(warnings.empty());
+  CHECK_FALSE(contains(error_of({"schedule.lane=2"}), "lanes"));   // and is not suggested
 }
 
 TEST_CASE("missing keys are named all at once, with what they mean") {
@@ -115,7 +132,6 @@ TEST_CASE("overrides are typed, later ones win, and bare text will do for string
 
 TEST_CASE("keys that do not fit together are refused with their numbers") {
   CHECK(error_of({"schedule.microbatch=5"}) == "x.toml: 'schedule.batch' = 24 must be a multiple of 'schedule.microbatch' = 5");
-  CHECK(contains(error_of({"schedule.lanes=13"}), "'schedule.lanes' = 13 exceeds the 12 microbatches"));
   CHECK(contains(error_of({"model.kv_heads=3"}), "'model.heads' = 4 must be a multiple of 'model.kv_heads' = 3"));
   CHECK(contains(error_of({"model.heads=5"}), "'model.dim' = 32 must be a multiple of 'model.heads' = 5"));
   CHECK(contains(error_of({"model.heads=32"}), "expected an integer in 2..1024 (width of one head)"));

@@ -4,6 +4,7 @@
 
 #include "apps/lm/resume.h"
 #include "devices/parallel.h"
+#include "runtime/checkpoints.h"
 #include "tests/apps/hf_model.h"
 #include "tests/apps/temp_dir.h"
 
@@ -101,7 +102,7 @@ TEST_CASE("an import is a checkpoint of step 0 without moments, which verifies, 
   }
 }
 
-TEST_CASE("the configuration: the model is config.json's, the rest --config's or a default that leaves lanes open") {
+TEST_CASE("the configuration: the model is config.json's, the rest --config's or a default; a key that is ignored is told") {
   Draw draw(6);
   SimStorage storage;
   const auto model = small_config(true).model;
@@ -111,18 +112,20 @@ TEST_CASE("the configuration: the model is config.json's, the rest --config's or
   auto expected = model;
   expected.dropout = 0;
   CHECK(c.model == expected);
-  CHECK(must(lm::parse_config(Read(storage, "/a").reader.manifest().config, "manifest", {"schedule.batch=3"})).schedule.lanes == 3);
+  CHECK(must(lm::parse_config(Read(storage, "/a").reader.manifest().config, "manifest", {"schedule.batch=3"})).schedule.microbatches() == 3);
 
   troupe::test::TempDir dir;
   const auto with = [&](const std::string& text) { return import_to(storage, "/hf", "/b", troupe::test::write_text(dir / "c.toml", text)); };
   check_refused(with("[schedule]\nsteps = 5\nlr = 1e-3\nbatch = 4\nmicrobatch = 3\n").status(), {"c.toml", "'schedule.batch' = 4"});
-  must(with("[model]\nlayers = 9\ndropout = 0.25\n[schedule]\nsteps = 5\nlr = 1e-3\nbatch = 4\nmicrobatch = 2\n[run]\nseed = 12\n"));
+  const auto in = must(with("[model]\nlayers = 9\ndropout = 0.25\n[schedule]\nlanes = 2\nsteps = 5\nlr = 1e-3\nbatch = 4\nmicrobatch = 2\n[run]\nseed = 12\n"));
+  REQUIRE(in.warnings.size() == 1);
+  CHECK(in.warnings[0].find("c.toml:5: schedule.lanes has no meaning any more") != std::string::npos);
   const Read read(storage, "/b");
   expected.dropout = 0.25;
   CHECK(read.config().model == expected);
   CHECK(read.config().schedule.batch == 4);
   CHECK(read.reader.manifest().seed == 12);
-  CHECK(read.reader.manifest().lanes == 2);
+  CHECK(runtime::sums_of(read.reader.manifest()) == runtime::SumState{});   // a run begins with no update and first exponents
 }
 
 TEST_CASE("config.json as other versions of transformers write it") {

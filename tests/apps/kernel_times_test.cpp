@@ -16,7 +16,7 @@ namespace {
 runtime::Plan tiny(const kernels::OpSet& ops) {
   lm::LmConfig c;
   c.model = {.vocab = 16, .layers = 2, .heads = 2, .kv_heads = 1, .dim = 8, .head_dim = 4, .ffn = 16, .seq = 4, .dropout = 0.1};
-  c.schedule = {.steps = 1, .lr = 1e-3, .min_lr = 1e-4, .batch = 2, .microbatch = 1, .lanes = 2};
+  c.schedule = {.steps = 1, .lr = 1e-3, .min_lr = 1e-4, .batch = 2, .microbatch = 1};
   runtime::CompileOptions o;
   o.stages = runtime::stage_meshes({1, 1}, 2);
   o.lanes = 2;

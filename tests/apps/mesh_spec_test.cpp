@@ -10,13 +10,12 @@ using troupe::test::contains;
 
 namespace {
 
-LmConfig config_of(std::int64_t layers, std::int64_t lanes, std::int64_t microbatches) {
+LmConfig config_of(std::int64_t layers, std::int64_t microbatches) {
   LmConfig config;
   config.model.layers = layers;
   config.model.heads = 6;
   config.schedule.batch = microbatches;
   config.schedule.microbatch = 1;
-  config.schedule.lanes = lanes;
   return config;
 }
 
@@ -61,11 +60,10 @@ TEST_CASE("a mesh that does not parse says what was expected") {
 }
 
 TEST_CASE("a mesh that cannot work names the numbers and the nearest one that does") {
-  const auto config = config_of(4, 8, 16);
+  const auto config = config_of(4, 8);
   CHECK(check("dp=8,pp=6", config) == "");
   CHECK(check("dp=9", config) ==
-        "mesh dp=9 cannot work: dp=9 replicas, but a step has only 8 lanes ('schedule.lanes', at most 16 = batch 16 / "
-        "microbatch 1); the nearest mesh that works is dp=8");
+        "mesh dp=9 cannot work: dp=9 replicas, but a step has only 8 microbatches (batch 8 / microbatch 1); the nearest mesh that works is dp=8");
   CHECK(check("pp=7", config) ==
         "mesh pp=7 cannot work: pp=7 stages, but the model divides into at most 6 (embedding, 4 layers, head); the nearest "
         "mesh that works is pp=6");
@@ -75,7 +73,7 @@ TEST_CASE("a mesh that cannot work names the numbers and the nearest one that do
 }
 
 TEST_CASE("the nearest mesh that an error names does work") {
-  const auto config = config_of(3, 5, 5);
+  const auto config = config_of(3, 5);
   for (const char* text : {"dp=6", "pp=9", "dp=7/1/9,pp=3", "dp=9,pp=9,tp=9"}) {
     const auto message = check(text, config);
     const std::string before = "the nearest mesh that works is ";
@@ -87,7 +85,7 @@ TEST_CASE("the nearest mesh that an error names does work") {
 }
 
 TEST_CASE("fewer microbatches than stages is a warning, uneven shares are not") {
-  const auto config = config_of(6, 2, 3);
+  const auto config = config_of(6, 3);
   CHECK(check("pp=4", config) == "");
   CHECK(contains(mesh_warning(*parse_mesh("pp=4"), config), "4 stages, but only 3 microbatches"));
   CHECK(contains(mesh_warning(*parse_mesh("dp=2,pp=2"), config), "2 stages, but only 1 microbatches per replica"));
@@ -96,7 +94,7 @@ TEST_CASE("fewer microbatches than stages is a warning, uneven shares are not") 
 }
 
 TEST_CASE("more places along tp than key-value heads is a warning where they are no multiple of them") {
-  auto config = config_of(6, 2, 3);
+  auto config = config_of(6, 3);
   config.model.heads = 6;
   config.model.kv_heads = 3;
   CHECK(mesh_warning(*parse_mesh("tp=3"), config) == "");

@@ -26,6 +26,18 @@ TEST_CASE("ME-2: a step's line has exactly the promised keys, and losses read ba
   CHECK(line.find("\"loss\": 0.33333333333333331,") != std::string::npos);
 }
 
+TEST_CASE("a void step's line names the parameter and, where it is known, the microbatch") {
+  StepMetrics m;
+  m.skipped = "layer0.\"q\"";
+  auto json = nlohmann::json::parse(to_json_line(m));
+  CHECK(json["skipped"] == "layer0.\"q\"");
+  CHECK_FALSE(json.contains("skipped_microbatch"));
+  m.skipped_microbatch = 0;
+  json = nlohmann::json::parse(to_json_line(m));
+  CHECK(json["skipped_microbatch"] == 0);
+  CHECK(json["generation"] == 0);
+}
+
 TEST_CASE("an evaluation's line carries step and eval_loss; a number that is none becomes null") {
   const auto eval = nlohmann::json::parse(to_json_line(EvalMetrics{5, 2.5, 4096, 12, 0}));
   CHECK(eval["step"] == 5);

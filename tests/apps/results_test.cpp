@@ -45,3 +45,37 @@ TEST_CASE("a job that failed has a trace of the spans that arrived; it says how 
   CHECK(names == std::vector<std::string>{"worker 0: stage 0", "worker 1: stage 1 (12 spans dropped)"});
   CHECK(nlohmann::json::parse(test::read_text(dir / "run.json"))["status"] == "worker 1 is gone");
 }
+
+TEST_CASE("a void step is told: its line of metrics and its note name the parameter and the microbatch") {
+  test::TempDir dir;
+  runtime::App app;
+  register_actors(app);
+  JobArguments a;
+  a.config_path = std::string(TROUPE_SOURCE_DIR "/apps/configs") + "/lm-tiny.toml";
+  a.out = dir.path();
+  a.quiet = true;
+  int code = 0;
+  const auto prepared = prepare(a, code);
+  REQUIRE_MESSAGE(prepared.ok(), prepared.status().message());
+  const auto plan = make_plan(app, *prepared, test::write_text(dir / "text", std::string(5000, 'x')), false);
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  Results results(a, *prepared, 10);
+  REQUIRE(results.open(*plan, {}, 0).ok());
+  runtime::StepResult step;
+  results.step(step);
+  step.step = 12;
+  step.skipped = true;
+  step.skipped_parameter = "layer0.q";
+  step.skipped_microbatch = 3;
+  results.step(step);
+  const auto lines = test::read_text(dir / "metrics.jsonl");
+  const auto good = nlohmann::json::parse(lines.substr(0, lines.find('\n')));
+  const auto skipped = nlohmann::json::parse(lines.substr(lines.find('\n')));
+  CHECK_FALSE(good.contains("skipped"));
+  CHECK(skipped["skipped"] == "layer0.q");
+  CHECK(skipped["skipped_microbatch"] == 3);
+  CHECK(void_step_text(step) == "step 12 is void: in microbatch 3 a gradient term of 'layer0.q' exceeds the range of its exact sum; "
+                                "the sum's exponent becomes coarser");
+  step.skipped_microbatch = -1;
+  CHECK(void_step_text(step) == "step 12 is void: a gradient term of 'layer0.q' exceeds the range of its exact sum; the sum's exponent becomes coarser");
+}

@@ -1,5 +1,6 @@
 // Manifests: what validate refuses, what decode makes of bytes that are none, the JSON.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/checkpoint/sample.h"
@@ -23,6 +24,8 @@ Manifest good() {
       {"a", TensorKind::first_moment, DType::f32, {4, 6}, {extent({{0, 4}, {0, 3}}, 0, 2 * page), extent({{0, 4}, {3, 6}}, 1, 2 * page)}},
       {"a", TensorKind::second_moment, DType::f32, {4, 6}, {extent({{0, 4}, {0, 6}}, 0, 3 * page)}},
       {"b", TensorKind::parameter, DType::i64, {}, {extent({}, 1, 9 * page)}}};
+  m.updates = 2;
+  m.exponents = {{"a", 41, 0.75f}, {"b", -3, 0}};
   return m;
 }
 
@@ -100,7 +103,22 @@ TEST_CASE("validate: names, kinds, dtypes, shapes, files and numbers that cannot
   for (const std::int64_t offset : {std::int64_t{0}, std::int64_t{8}, 11 * page, -page}) refuses({"file shard-0: a data section"}, [&](Manifest& m) { m.files[0].data_offset = offset; });
   refuses({"file shard-1"}, [](Manifest& m) { m.files[0].bytes = m.files[1].bytes = INT64_MAX; });
   refuses({"step -1"}, [](Manifest& m) { m.stamp.step = -1; });
-  refuses({"0 lanes"}, [](Manifest& m) { m.lanes = 0; });
+  for (const std::int64_t updates : {-2, 4}) refuses({std::to_string(updates) + " updates in 3 steps"}, [&](Manifest& m) { m.updates = updates; });
+}
+
+TEST_CASE("validate: exponents of parameters that are there, in their order, each once, of numbers that sums can have") {
+  const auto a = [](Manifest& m) -> SumExponent& { return m.exponents[0]; };
+  for (const char* name : {"", "c", "a.exp_avg"}) refuses({"exponent 1 is of no parameter that is there"}, [&](Manifest& m) { m.exponents[1].parameter = name; });
+  refuses({"exponent of a: names do not ascend"}, [](Manifest& m) { std::swap(m.exponents[0], m.exponents[1]); });
+  refuses({"exponent of a: names do not ascend"}, [](Manifest& m) { m.exponents[1].parameter = "a"; });
+  for (const int e : {-901, 901, INT32_MIN, INT32_MAX})
+    refuses({"exponent of a: " + std::to_string(e) + " is not from -900 to 900"}, [&](Manifest& m) { a(m).exponent = e; });
+  for (const float peak : {-1.0f, HUGE_VALF, NAN}) refuses({"exponent of a: no term has the magnitude"}, [&](Manifest& m) { a(m).peak = peak; });
+  for (const int e : {-900, 900}) {
+    Manifest m = good();
+    a(m) = {"a", e, 0};
+    must(validate(m));
+  }
 }
 
 TEST_CASE("validate: thousands of extents, in a grid, in stripes, interlocked, with one overlap found among them") {
@@ -208,6 +226,27 @@ TEST_CASE("decode: a message that is damaged under a good checksum is an error o
   CHECK(refused > 1000);
 }
 
+TEST_CASE("decode: a manifest of the program before sums were exact has its tensors, as many updates as steps, and no exponents") {
+  // What encode made there of: stamp {1, 2, 3}, seed 7, lanes 4, "w" f32 [4] in one extent.
+  const std::uint64_t words[] = {
+      0x50434550554f5254, 0x0000000000000001, 0x0000000000000130, 0x7ad32eb69d6122fc, 0xcd8928a85f158edb, 0x0000002500000000, 0x0003000400000000,
+      0x0000000000000001, 0x0000000400000002, 0x0000000000000003, 0x0000000000000007, 0x000000b200000009, 0x0000002700000011, 0x000000270000002d,
+      0x6c7564656863735b, 0x73656e616c0a5d65, 0x0000000a34203d20, 0x0002000200000004, 0x000000000000a000, 0x0000000000001000, 0x0000004200000005,
+      0x0000000200000004, 0x00302d6472616873, 0x0000000000000000, 0x0000000000000000, 0x0003000100000004, 0x0000000000000000, 0x0000001200000009,
+      0x0000000d00000009, 0x0000002700000009, 0x0000000000000077, 0x0000000000000004, 0x0002000200000004, 0x0000000000000000, 0x0000000000001000,
+      0x0000001700000005, 0x000000170000000d, 0x0000000200000004, 0x0000000000000000, 0x0000000000000004, 0x0000000200000004, 0x0000000000000001,
+      0x0000000000000002};
+  const auto* first = reinterpret_cast<const std::byte*>(words);
+  Manifest expected;
+  expected.stamp = {1, 2, 3};
+  expected.seed = 7;
+  expected.config = "[schedule]\nlanes = 4\n";
+  expected.files = {{"shard-0", 10 * page, page, {}}};
+  expected.tensors = {{"w", TensorKind::parameter, DType::f32, {4}, {extent({{0, 4}}, 0, page)}}};
+  CHECK(must(decode_manifest({first, first + sizeof words})) == expected);
+  CHECK(nlohmann::json::parse(must(to_json(expected)))["updates"] == 3);
+}
+
 TEST_CASE("merge refuses places that disagree, and names the tensor and the file") {
   const StoredTensor a{"a", TensorKind::parameter, DType::f32, {4}, {extent({{0, 2}}, 0, page)}};
   StoredTensor b = a;
@@ -227,6 +266,11 @@ TEST_CASE("as JSON: a manifest in whole, or one tensor with its extents; an unkn
   const auto all = nlohmann::json::parse(must(to_json(good())));
   CHECK(all["job"] == "0000000000000001");
   CHECK(all["step"] == 3);
+  CHECK(all["updates"] == 2);
+  CHECK(all["exponents"][0]["parameter"] == "a");
+  CHECK(all["exponents"][0]["exponent"] == 41);
+  CHECK(all["exponents"][0]["peak"] == 0.75);
+  CHECK(all["exponents"][1]["exponent"] == -3);
   CHECK(all["bytes"] == 48 + 96 + 96 + 8);
   CHECK(all["files"][1]["name"] == "shard-1");
   CHECK(all["tensors"][1]["name"] == "a.exp_avg");

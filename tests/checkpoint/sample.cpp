@@ -93,7 +93,6 @@ Manifest head_of(const Stamp& stamp) {
   Manifest head;
   head.stamp = stamp;
   head.seed = 7;
-  head.lanes = 4;
   head.config = "[model]\nlayers = 2\n";
   return head;
 }

@@ -32,7 +32,7 @@ Outcome train_on(const std::string& data, const std::string& out) {
 
 TEST_CASE("fewer microbatches than stages is legal and a warning, whoever asks") {
   TempDir dir;
-  const std::vector<std::string> wasteful = {"--mesh", "pp=4", "--set", "schedule.batch=2", "--set", "schedule.lanes=2"};
+  const std::vector<std::string> wasteful = {"--mesh", "pp=4", "--set", "schedule.batch=2"};
   const std::string says = "4 stages, but only 2 microbatches";
   for (const char* command : {"plan", "sim"}) {
     auto words = troupe_command({command, tiny_config});
@@ -44,6 +44,19 @@ TEST_CASE("fewer microbatches than stages is legal and a warning, whoever asks")
   auto words = wasteful;
   words.insert(words.end(), {"--steps", "1"});
   const auto o = run(train(dir / "out", words));
+  CHECK(o.code == 0);
+  CHECK_MESSAGE(o.out.find(says) != std::string::npos, o.out);
+}
+
+TEST_CASE("schedule.lanes of old configurations is ignored with a warning, whichever command reads it") {
+  TempDir dir;
+  const std::string says = "warning: --set schedule.lanes=2: schedule.lanes has no meaning any more and is ignored";
+  for (const char* command : {"plan", "sim"}) {
+    const auto o = run(troupe_command({command, tiny_config, "--set", "schedule.lanes=2"}));
+    CHECK(o.code == 0);
+    CHECK_MESSAGE(o.err.find(says) != std::string::npos, o.err);
+  }
+  const auto o = run(train(dir / "out", {"--steps", "1", "--set", "schedule.lanes=2"}));
   CHECK(o.code == 0);
   CHECK_MESSAGE(o.out.find(says) != std::string::npos, o.out);
 }
@@ -115,7 +128,7 @@ TEST_CASE("a mesh that cannot work names the numbers and the nearest one that do
       {{"--mesh", "dp=2/1,pp=3"}, {"names 2 stages", "pp=3"}},
   });
   check_cases(exit_plan, {
-      {{"--mesh", "dp=9"}, {"dp=9", "8 lanes", "the nearest mesh that works is dp=8\n"}},
+      {{"--mesh", "dp=9"}, {"dp=9", "8 microbatches", "the nearest mesh that works is dp=8\n"}},
       {{"--mesh", "pp=10"}, {"pp=10", "at most 9", "7 layers", "the nearest mesh that works is pp=9\n"}},
       {{"--mesh", "dp=9,pp=20"}, {"the nearest mesh that works is dp=8,pp=9\n"}},
       {{"--mesh", "tp=9"}, {"tp=9", "6 heads", "the nearest mesh that works is tp=6\n"}},

@@ -37,7 +37,7 @@ checkpoint::Reader open_checkpoint(Storage& storage, const std::string& folder) 
 lm::LmConfig config_for(const checkpoint::Manifest& manifest, std::int64_t rows, std::int64_t length) {
   const std::string batch = std::to_string(rows);
   return need(lm::parse_config(manifest.config, "manifest", {"model.seq=" + std::to_string(length), "schedule.batch=" + batch, "schedule.microbatch=" + batch,
-                                                             "schedule.lanes=1", "eval.every=1", "eval.batches=1"}));
+                                                             "eval.every=1", "eval.batches=1"}));
 }
 
 const Node& node(const Graph& g, const char* op) {

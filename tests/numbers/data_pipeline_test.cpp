@@ -12,7 +12,7 @@ lm::LmConfig deep_config(bool tied, int layers) {
   const std::string text =
       "[model]\nlayers = " + std::to_string(layers) + "\nheads = 4\nkv_heads = 2\ndim = 24\nhead_dim = 6\nffn = 40\nseq = 16\n"
       "dropout = 0.1\ntied = " + (tied ? "true" : "false") +
-      "\n[schedule]\nsteps = 40\nwarmup = 5\nlr = 3e-3\nbatch = 8\nmicrobatch = 1\nlanes = 8\n"
+      "\n[schedule]\nsteps = 40\nwarmup = 5\nlr = 3e-3\nbatch = 8\nmicrobatch = 1\n"
       "[optimizer]\nclip = 0.05\n[eval]\nevery = 5\nbatches = 3\n[sample]\ntokens = 12\n";
   auto c = lm::parse_config(text, "test");
   REQUIRE_MESSAGE(c.ok(), c.status().message());

@@ -49,7 +49,7 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
   CompileOptions o;
   o.stages = stage_meshes(t.dp, t.tp, lm::kv_replicas({t.dp, static_cast<std::int64_t>(t.dp.size()), t.tp}, c));
   o.zero = t.zero;
-  o.lanes = static_cast<std::int32_t>(c.schedule.lanes);
+  o.lanes = static_cast<std::int32_t>(std::min<std::int64_t>(8, c.schedule.microbatches()));
   o.seed = 3;
   o.snapshots = 2;
   TROUPE_ASSIGN(const Plan plan, compile(lm::build_model(c, app.ops(), corpus(), false), o));
@@ -75,6 +75,11 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
   cluster.restore = r.restore;
   SessionOptions s;
   s.first_step = r.first;
+  if (!r.restore.empty()) {
+    TROUPE_ASSIGN(const auto bytes, read_file(storage, r.restore + "/manifest"));
+    TROUPE_ASSIGN(const auto manifest, checkpoint::decode_manifest(bytes));
+    s.sums = sums_of(manifest);
+  }
   s.steps = r.steps;
   s.clip = c.optimizer.clip;
   s.loss_divisor = static_cast<double>(tokens_per_step(c));
@@ -82,8 +87,8 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
   s.snapshot = [&](std::int64_t v) { return checkpoints.wants(v); };
   s.on_skipped = [&](std::int64_t v) { checkpoints.skipped(v); };
   Status over;
-  s.on_shards = [&](std::int64_t v, const std::vector<Report>& reports) {
-    checkpoints.shards(v, reports);
+  s.on_shards = [&](std::int64_t v, const std::vector<Report>& reports, const SumState& sums) {
+    checkpoints.shards(v, reports, sums);
     if (over.ok()) over = checkpoints.finish();   // at once: the simulation has one thread
   };
   TROUPE_ASSIGN(const SimRun ran, run_simulated(plan, app.ops(), app.actors(), s, cluster));

@@ -76,7 +76,7 @@ TEST_CASE("without hints a transformer block gets Megatron's layout: column, row
   lm::register_actors(app);
   for (const std::int64_t tp : {2, 4, 8}) {
     CAPTURE(tp);
-    auto c = lm::load_config(TROUPE_SOURCE_DIR "/apps/configs/gpt-1b.toml", {"model.layers=3", "schedule.batch=8", "schedule.lanes=8"});
+    auto c = lm::load_config(TROUPE_SOURCE_DIR "/apps/configs/gpt-1b.toml", {"model.layers=3", "schedule.batch=8"});
     REQUIRE_MESSAGE(c.ok(), c.status().message());
     CompileOptions o;
     o.stages = stage_meshes({1}, tp);

@@ -30,7 +30,7 @@ TEST_CASE("NU-3: with the vocabulary divided over the pipeline stages, and over 
 TEST_CASE("a vocabulary that the stages divide leaves each an equal part of it, and the pipeline a smaller bubble") {
   runtime::App app;
   lm::register_actors(app);
-  auto c = lm::load_config(TROUPE_SOURCE_DIR "/apps/configs/gpt-1b.toml", {"model.layers=8", "schedule.batch=16", "schedule.lanes=8"});
+  auto c = lm::load_config(TROUPE_SOURCE_DIR "/apps/configs/gpt-1b.toml", {"model.layers=8", "schedule.batch=16"});
   REQUIRE_MESSAGE(c.ok(), c.status().message());
   std::vector<std::int64_t> most;        // parameter bytes of the fullest place
   std::vector<double> makespan, ideal;   // ideal: all stages equally busy, and 1F1B's bubble

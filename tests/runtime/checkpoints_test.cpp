@@ -39,6 +39,7 @@ struct Job {
   std::vector<std::unique_ptr<actors::Shards>> shards;
   std::map<std::int64_t, std::vector<Report>> written;   // by version
   double stall_s[2] = {};
+  SumState sums;
 
   Job() {
     CheckpointOptions options;
@@ -84,7 +85,7 @@ struct Job {
   }
   void pass(std::int64_t ns) { loop.run_due(loop.now_ns() + ns); }
   Status end(std::int64_t version) {
-    checkpoints->shards(version, written[version]);
+    checkpoints->shards(version, written[version], sums);
     return checkpoints->finish();
   }
 };
@@ -124,6 +125,26 @@ TEST_CASE("of a save that takes long the bytes of all places are told by class, 
   CHECK(job.events[2].moment_bytes == 4 * tensor_bytes);
   CHECK(job.events[2].stall_s == doctest::Approx(0.5));
   CHECK(job.events[2].save_s == doctest::Approx(2.0));
+}
+
+TEST_CASE("a checkpoint keeps the updates and exponents of its version, and a run that goes on from it begins with them") {
+  Job job;
+  for (const std::int64_t version : {1, 2}) {
+    REQUIRE(job.checkpoints->wants(version));
+    job.write_all(version);
+    job.sums = {version - 1, {{"w", {static_cast<std::int32_t>(40 + version), 0.25f}}}};
+    CHECK(job.end(version).ok());
+  }
+  const checkpoint::Catalog catalog(job.storage, "/ckpt");
+  for (const std::int64_t version : {1, 2}) {
+    const auto manifest = catalog.manifest(checkpoint::folder_name(version, 1));
+    REQUIRE_MESSAGE(manifest.ok(), manifest.status().message());
+    CHECK(manifest->updates == version - 1);
+    CHECK(sums_of(*manifest) == SumState{version - 1, {{"w", {static_cast<std::int32_t>(40 + version), 0.25f}}}});
+  }
+  checkpoint::Manifest old;
+  old.stamp.step = 7;
+  CHECK(sums_of(old) == SumState{7, {}});
 }
 
 TEST_CASE("nothing is told of a save that is quick, skipped, or over") {

@@ -76,18 +76,23 @@ TEST_CASE("every message to a worker survives the wire") {
   const Connect connect{{{0, std::string("a\0b\xff", 4)}, {7, ""}, {12, std::string(300, '\0')}}};
   CHECK(to_worker(connect).addresses == connect.addresses);
   CHECK(to_worker(Connect{}).addresses.empty());
-  const auto begin = to_worker(BeginRun{12345678901, 0x80000001u});
+  const auto begin = to_worker(BeginRun{12345678901, 0x80000001u, {40, -900, 0}});
   CHECK(begin.step == 12345678901);
   CHECK(begin.readers == 0x80000001u);
+  CHECK(begin.exponents == std::vector<std::int32_t>{40, -900, 0});
+  CHECK(to_worker(BeginRun{}).exponents.empty());
   const auto go = to_worker(Go{2, 99});
   CHECK(go.program == 2);
   CHECK(go.step == 99);
-  const auto commit = to_worker(CommitStep{8, 5, {0.1, 3e-4, 1ll << 33}});
+  const auto commit = to_worker(CommitStep{8, 5, {0.1, 3e-4, 1ll << 33, true}, {41, -7}});
   CHECK(commit.step == 8);
   CHECK(commit.readers == 5);
   CHECK(commit.commit.grad_scale == 0.1);
   CHECK(commit.commit.lr == 3e-4);
   CHECK(commit.commit.update == 1ll << 33);
+  CHECK(commit.commit.skip);
+  CHECK(commit.exponents == std::vector<std::int32_t>{41, -7});
+  CHECK_FALSE(to_worker(CommitStep{}).commit.skip);
   const auto feed = to_worker(Feed{"prompt", 2, 11, 3, blob(64)});
   CHECK(feed.name == "prompt");
   CHECK(feed.program == 2);
@@ -144,7 +149,7 @@ TEST_CASE("every message from a worker survives the wire") {
 TEST_CASE("10,000 corrupted control messages are each an error or a message, never the end of the process") {
   const std::vector<std::vector<std::byte>> good = {
       encode(ToWorker(Hello{blob(100), 3, 1, 1, 1, "tcp", "eth0", {0, 5}, 0.5, true, {1, 2}})), encode(ToWorker(Connect{{{0, "abc"}, {1, "defg"}}})),
-      encode(ToWorker(CommitStep{8, 5, {0.1, 3e-4, 9}})), encode(ToWorker(Feed{"prompt", 2, 11, 3, blob(64)})),
+      encode(ToWorker(CommitStep{8, 5, {0.1, 3e-4, 9}, {40, 41}})), encode(ToWorker(Feed{"prompt", 2, 11, 3, blob(64)})),
       encode(FromWorker(Closed{1, 77, {report(), report()}, 1})), encode(FromWorker(EarlyReport{3, report()})),
       encode(FromWorker(WorkerFailed{"a", Status(Code::io, "b")})), encode(FromWorker(Explained{"text"}))};
   std::mt19937 random(5);
