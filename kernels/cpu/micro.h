@@ -125,11 +125,44 @@ struct FloatTile {
   }
 };
 
+#if defined(__FMA__) && !defined(__AVX512F__)
+/// One half of the panel's columns for R <= 6 rows: twelve accumulators of eight floats, what sixteen registers have room for.
+/// Each element is the chain of multiply-adds that tile() promises. step(i) is called before k = 8 i.
+template <int R, int row, int col, class Step>
+[[gnu::always_inline]] inline void half_panel(std::int64_t kc, const float* a, const float* b, v16 (*out)[2], int half, Step&& step) {
+  __m256 acc[R][2] = {};
+  for (std::int64_t k = 0; k < kc; ++k) {
+    if (k % 8 == 0) step(static_cast<int>(k / 8));
+    const __m256 b0 = _mm256_loadu_ps(b + k * panel_cols + half * lanes), b1 = _mm256_loadu_ps(b + k * panel_cols + half * lanes + 8);
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) {
+      const __m256 x = _mm256_broadcast_ss(a + r * row + k * col);
+      acc[r][0] = _mm256_fmadd_ps(x, b0, acc[r][0]);
+      acc[r][1] = _mm256_fmadd_ps(x, b1, acc[r][1]);
+    }
+  }
+  for (int r = 0; r < R; ++r) std::memcpy(&out[r][half], acc[r], sizeof(v16));
+}
+#endif
+
 /// Tile `to` (R rows) = or += A (R, kc) * B panel (kc, 32). Element (r, k) of A is at a[r * row + k * col].
 /// While k runs, `to` arrives, and what is `ahead`.
 template <int R, int row, int col, class Tile>
 [[gnu::noinline]] void tile(std::int64_t kc, const float* a, const float* b, const Tile& to, Ahead* ahead) {
   v16 acc[R][2] = {};
+#if defined(__FMA__) && !defined(__AVX512F__)
+  constexpr int first = R < 6 ? R : 6;
+  const auto arrive = [&](int i) {
+    if (i < R) to.fetch(i);
+    if (ahead) ahead->next();
+  };
+  half_panel<first, row, col>(kc, a, b, acc, 0, arrive);
+  half_panel<first, row, col>(kc, a, b, acc, 1, [](int) {});
+  if constexpr (R > first) {
+    half_panel<R - first, row, col>(kc, a + first * row, b, acc + first, 0, [](int) {});
+    half_panel<R - first, row, col>(kc, a + first * row, b, acc + first, 1, [](int) {});
+  }
+#else
   const auto one = [&](std::int64_t k) __attribute__((always_inline)) {
     // Both panels together are larger than the first cache, and its own prefetcher is late: 8 % of the rate.
     __builtin_prefetch(b + (k + 8) * panel_cols);
@@ -152,6 +185,7 @@ template <int R, int row, int col, class Tile>
     for (const std::int64_t end = k + stride; k < end; ++k) one(k);
   }
   for (; k < kc; ++k) one(k);
+#endif
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r) to.put(r, acc[r][0], acc[r][1]);
 }
