@@ -53,7 +53,7 @@ void ActorCore::pump() {
       if (!c.act.in[i].read || spec_.in[i].any_step) continue;
       if (c.step < 0) c.step = token.step;
       ASSERT(c.step == token.step, spec_.name, spec_.in[i].name, c.step, token.step);
-      if (token.microbatch >= 0 && c.microbatch >= 0)
+      if (token.microbatch >= 0 && c.microbatch >= 0 && !spec_.rounds)
         ASSERT(token.microbatch == c.microbatch, spec_.name, spec_.in[i].name, token.microbatch, c.microbatch);
     }
     running.sequence.assign(spec_.out.size(), 0);
@@ -69,7 +69,9 @@ void ActorCore::publish(Running& running, std::size_t port, bool same_stream) {
   const auto& readers = spec_.readers[port];
   ProgramMask mask = every_program;
   for (const auto& in : running.context.act.in) mask &= in.token.readers;
-  auto reads = [&](const Reader& r) { return (mask >> r.program & 1) != 0; };
+  // Which programs read a version of the parameters is the commit's to say; within a program every reader gets everything.
+  const bool own = spec_.out_step[port] == 0;
+  auto reads = [&](const Reader& r) { return (mask >> r.program & 1) != 0 || (own && r.program == spec_.program); };
   const auto& out = running.context.act.out[port];
   const bool early = std::any_of(readers.begin(), readers.end(),
                                  [&](const Reader& r) { return r.same_stream && reads(r); });

@@ -44,6 +44,7 @@ struct ActorSpec {
   std::vector<std::int32_t> out_step;           ///< per output port: added to the act's step (a parameter: 1)
   std::vector<bool> initial;                    ///< per output port: a token before the first act
   std::vector<std::int32_t> microbatches;       ///< this place's, in order; empty: one act per step
+  bool rounds = false;                          ///< those are numbers of rounds: which microbatch a token is of says nothing of its act
   std::vector<std::int32_t> turns;              ///< of its acts of a step among all `turns_per_step` of its stream; empty: none
   std::int32_t turns_per_step = 0;
   std::string trace_name;                       ///< unique in the job: names this actor's tokens in a trace

@@ -51,7 +51,9 @@ struct Communicator::Shared : std::enable_shared_from_this<Communicator::Shared>
     if (!spec.in.empty()) act.header.slot = static_cast<std::uint32_t>(c.act.in[0].token.slot);
     if (spec.has_out) act.destination = spec.out.at(c.act.out[0].slot);
     act.staging = staging;
-    act.order = {spec.priority, c.step, c.microbatch, 0};
+    act.first = !spec.has_out || c.act.out[0].first;
+    // Acts that add to one slot are of one order on the stream, so that they keep the one in which they begin.
+    act.order = {spec.priority, c.step, route.sums ? -1 : c.microbatch, 0};
     const std::int64_t begin = clock.now_ns();
     const bool knows_step = c.step >= 0;
     auto done = std::move(w.done);

@@ -13,18 +13,16 @@ namespace troupe::actors {
 
 namespace {
 
-/// The part's whole gradient: the only use, or the sum of the uses in graph order (into `scratch`).
-const float* gradient(const ParamPart& part, const std::vector<PortMemory>& in, const ActContext& c, std::byte* scratch,
-                      Parallel& par) {
-  auto use = [&](const ParamPart::Use& u) {
-    return reinterpret_cast<const float*>(in[u.port].at(c.act.in[u.port].token.slot) + u.offset);
-  };
-  if (part.grads.size() == 1) return use(part.grads[0]);
-  const auto n = part.extent.elements();
-  auto* sum = reinterpret_cast<float*>(scratch);
-  std::copy_n(use(part.grads[0]), n, sum);
-  for (std::size_t i = 1; i < part.grads.size(); ++i) kernels::add_into(sum, use(part.grads[i]), n, par);
-  return sum;
+/// A part's gradient as it lies in the inputs; `sums` is where its sums are listed.
+kernels::Gradient gradient(const ParamPart& part, const std::vector<PortMemory>& in, const ActContext& c, const std::byte* params,
+                           std::vector<const std::int64_t*>& sums) {
+  const auto at = [&](const ParamPart::Sum& s) { return in[s.port].at(c.act.in[s.port].token.slot) + s.offset; };
+  if (part.rounded) return {.rounded = reinterpret_cast<const float*>(at(part.grads[0]))};
+  sums.clear();
+  for (const auto& s : part.grads) sums.push_back(reinterpret_cast<const std::int64_t*>(at(s)));
+  kernels::Gradient g{.sums = sums};
+  std::memcpy(&g.exponent, params + part.exponent_offset, sizeof g.exponent);
+  return g;
 }
 
 double tree_sum(Term node, const std::function<const double*(Term)>& known) {
@@ -70,17 +68,19 @@ Expected<double> combine_row_sums(const std::string& name, const std::vector<dou
   return total;
 }
 
-NormBody::NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::byte* scratch, ReportSink report)
-    : parts_(std::move(parts)), in_(std::move(in)), scratch_(scratch), report_(std::move(report)) {}
+NormBody::NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t params_port, ReportSink report)
+    : parts_(std::move(parts)), in_(std::move(in)), params_port_(params_port), report_(std::move(report)) {}
 
 Status NormBody::run(const ActContext& c, Parallel& par) {
+  const std::byte* params = in_[params_port_].at(c.act.in[params_port_].token.slot);
+  std::vector<const std::int64_t*> sums;
   for (const auto& part : parts_) {
     if (part.extent.empty()) continue;
     // Rows are indices of dim 0, everything else belongs to the row. Only whole rows can be summed here.
     const Range rows = part.extent.dims.empty() ? Range{0, 1} : part.extent.dims[0];
     const std::int64_t cols = part.extent.elements() / rows.size();
     std::vector<double> squares(static_cast<std::size_t>(rows.size()));
-    kernels::row_square_sums({.rounded = gradient(part, in_, c, scratch_, par)}, rows.size(), cols, squares.data(), par);
+    kernels::row_square_sums(gradient(part, in_, c, params, sums), rows.size(), cols, squares.data(), par);
     Report report{Report::Kind::norm, part.name, c.step, -1, {}};
     const Term own{static_cast<std::int32_t>(rows.lo), static_cast<std::int32_t>(rows.hi)};
     for (const Term& node : tree_cover(own, static_cast<std::int32_t>(part.rows))) {
@@ -95,24 +95,27 @@ Status NormBody::run(const ActContext& c, Parallel& par) {
 }
 
 UpdateBody::UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port,
-                       PortMemory params, std::byte* state, std::byte* scratch, kernels::AdamW hyper)
-    : parts_(std::move(parts)), in_(std::move(in)), commit_port_(commit_port), params_(params), state_(state), scratch_(scratch),
-      hyper_(hyper) {}
+                       PortMemory params, std::byte* state, kernels::AdamW hyper)
+    : parts_(std::move(parts)), in_(std::move(in)), commit_port_(commit_port), params_(params), state_(state), hyper_(hyper) {}
 
 Status UpdateBody::run(const ActContext& c, Parallel& par) {
   Commit commit;
-  std::memcpy(&commit, in_[commit_port_].at(c.act.in[commit_port_].token.slot), sizeof commit);
+  const std::byte* payload = in_[commit_port_].at(c.act.in[commit_port_].token.slot);
+  std::memcpy(&commit, payload, sizeof commit);
   kernels::AdamW hyper = hyper_;
   hyper.lr = static_cast<float>(commit.lr);
   hyper.grad_scale = commit.grad_scale;
   hyper.step = commit.update;
+  std::byte* params = params_.at(c.act.out[0].slot);
+  std::vector<const std::int64_t*> sums;
   for (const auto& part : parts_) {
     const auto n = part.extent.elements();
-    if (n == 0) continue;
-    hyper.weight_decay = part.decay ? hyper_.weight_decay : 0;
-    auto* m = reinterpret_cast<float*>(state_ + part.state_offset);
-    kernels::adamw_update(reinterpret_cast<float*>(params_.at(c.act.out[0].slot) + part.param_offset),
-                          {.rounded = gradient(part, in_, c, scratch_, par)}, m, m + n, n, hyper, par);
+    if (n > 0 && !commit.skip) {
+      hyper.weight_decay = part.decay ? hyper_.weight_decay : 0;
+      auto* m = reinterpret_cast<float*>(state_ + part.state_offset);
+      kernels::adamw_update(reinterpret_cast<float*>(params + part.param_offset), gradient(part, in_, c, params, sums), m, m + n, n, hyper, par);
+    }
+    std::memcpy(params + part.exponent_offset, payload + sizeof commit + part.index * sizeof(std::int32_t), sizeof(std::int32_t));
   }
   return {};
 }

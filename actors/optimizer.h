@@ -1,5 +1,5 @@
 // The two actors of an optimizer step: the norm of the reduced gradient (a vote), then, after the commit,
-// the update in place. A tied parameter has one gradient per use; uses are added in graph order.
+// the update in place. Both read the exact sums of a gradient once and round each element once, to the same f32.
 #pragma once
 
 #include <vector>
@@ -16,8 +16,11 @@ struct ParamPart {
   Extent extent;                               ///< the part that this actor has
   std::int64_t rows = 1;                       ///< of the whole tensor: leaves of the norm's tree
   std::int64_t column = 0;                     ///< index within a row of the part's first element
-  struct Use { std::int32_t port; std::int64_t offset; };
-  std::vector<Use> grads;                      ///< input port and byte offset, one per use, in graph order
+  struct Sum { std::int32_t port; std::int64_t offset; };
+  std::vector<Sum> grads;                      ///< input port and byte offset of its exact sums, which are added up
+  bool rounded = false;                        ///< the only one is f32 already
+  std::int64_t exponent_offset = 0;            ///< of the sums, in the parameter slot: an int32
+  std::int32_t index = 0;                      ///< of its exponent in a commit's payload
   std::int64_t param_offset = 0;               ///< in the parameter slot
   std::int64_t state_offset = 0;               ///< of the first moment; the second follows after `elements`
   bool decay = true;                           ///< weight decay applies
@@ -32,22 +35,22 @@ Expected<double> combine_row_sums(const std::string& name, const std::vector<dou
 /// Reports the norm of each part: [column, row lo, row hi, sum of squares] for its rows.
 class NormBody final : public Body {
  public:
-  /// `scratch` holds the largest part that has several uses: their sum.
-  NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::byte* scratch, ReportSink report);
+  NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t params_port, ReportSink report);
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
   std::vector<ParamPart> parts_;
   std::vector<PortMemory> in_;
-  std::byte* scratch_;
+  std::int32_t params_port_;
   ReportSink report_;
 };
 
-/// AdamW (Loshchilov and Hutter, 2019) over a group of parameters. Input `commit_port` carries a Commit.
+/// AdamW (Loshchilov and Hutter, 2019) over a group of parameters. Input `commit_port` carries a Commit and the exponents of
+/// the next step's sums, which the update leaves in the parameter slot. A void step changes nothing else.
 class UpdateBody final : public Body {
  public:
   UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port, PortMemory params,
-             std::byte* state, std::byte* scratch, kernels::AdamW hyper);
+             std::byte* state, kernels::AdamW hyper);
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
@@ -56,7 +59,6 @@ class UpdateBody final : public Body {
   std::int32_t commit_port_;
   PortMemory params_;
   std::byte* state_;
-  std::byte* scratch_;
   kernels::AdamW hyper_;
 };
 

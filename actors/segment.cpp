@@ -1,6 +1,7 @@
 #include "actors/segment.h"
 
-#include "actors/lane_merge.h"
+#include <cmath>
+#include <cstring>
 
 namespace troupe::actors {
 
@@ -13,11 +14,15 @@ kernels::View SegmentBody::resolve(const Operand& o, const ActContext& c) const 
     case Operand::Where::out: view.data = spec_.out[o.port].at(c.act.out[o.port].slot) + o.offset; break;
     case Operand::Where::scratch: view.data = spec_.scratch + o.offset; break;
   }
-  if (o.accumulator) view.data += spec_.lanes[o.port][c.local].copy * spec_.copy_bytes[o.port];
+  if (o.gradient >= 0) {
+    const SegmentGradient& g = spec_.gradients[o.gradient];
+    std::memcpy(&view.exponent, spec_.in[g.exponent_port].at(c.act.in[g.exponent_port].token.slot) + g.exponent_offset, sizeof view.exponent);
+  }
   return view;
 }
 
 Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
+  if (c.local == 0) terms_.assign(spec_.gradients.size(), {});
   for (const BoundOp& op : spec_.ops) {
     kernels::Call call;
     for (const auto& o : op.in) call.in.push_back(resolve(o, c));
@@ -32,9 +37,12 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
       spec_.report(c.program, std::move(report));
       continue;
     }
+    std::vector<float> largest(op.out.size(), 0);
     for (const auto& o : op.out) {
       call.out.push_back(resolve(o, c));
-      if (o.accumulator) call.accumulate = spec_.lanes[o.port][c.local].accumulate;
+      if (o.gradient < 0) continue;
+      call.out.back().peak = &largest[call.out.size() - 1];
+      call.accumulate |= o.view.dtype == DType::sum64 && !c.act.out[o.port].first;
     }
     call.attrs = &op.attrs;
     call.scratch = {spec_.scratch + spec_.op_scratch_offset,
@@ -45,19 +53,24 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
     call.step = c.step;
     call.first_sample = c.microbatch < 0 ? 0 : c.microbatch * spec_.samples_per_microbatch;
     op.def->cpu(call);
+    for (std::size_t i = 0; i < op.out.size(); ++i)
+      if (const auto g = op.out[i].gradient; g >= 0) note(static_cast<std::size_t>(g), largest[i], call.out[i].exponent, c);
   }
-  merge_lanes(c, parallel);
+  if (!terms_.empty() && c.local + 1 == spec_.acts_per_step) report_terms(c);
   return {};
 }
 
-void SegmentBody::merge_lanes(const ActContext& c, Parallel& parallel) const {
-  for (std::size_t port = 0; port < spec_.out.size(); ++port) {
-    const std::int64_t bytes = spec_.copy_bytes[port];
-    if (bytes == 0) continue;
-    const LaneAct& act = spec_.lanes[port][c.local];
-    std::byte* base = spec_.out[port].at(c.act.out[port].slot);
-    if (!act.merges.empty()) actors::merge_lanes(act, {reinterpret_cast<const float*>(base + act.copy * bytes)}, base, bytes, parallel);
-  }
+void SegmentBody::note(std::size_t gradient, float largest, std::int32_t exponent, const ActContext& c) {
+  Terms& terms = terms_[gradient];
+  if (!(largest <= terms.largest)) terms.largest = std::isnan(terms.largest) ? terms.largest : largest;
+  const bool fits = std::isfinite(largest) && std::ldexp(static_cast<double>(largest), exponent) < std::ldexp(1.0, spec_.gradients[gradient].term_bits);
+  if (!fits && (terms.beyond < 0 || c.microbatch < terms.beyond)) terms.beyond = c.microbatch;
+}
+
+void SegmentBody::report_terms(const ActContext& c) {
+  for (std::size_t g = 0; g < terms_.size(); ++g)
+    spec_.report(c.program, {Report::Kind::peak, spec_.gradients[g].param, c.step, -1,
+                             {static_cast<double>(terms_[g].largest), static_cast<double>(terms_[g].beyond + 1)}});
 }
 
 }  // namespace troupe::actors

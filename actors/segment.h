@@ -1,4 +1,5 @@
-// Segment: a run of ops on one stream, executed as one act. Also where gradients accumulate along lanes.
+// Segment: a run of ops on one stream, executed as one act. Also where gradients are made: the ops that write them add the
+// terms of each microbatch to a slot that is published once a step, or write one microbatch's terms into a slot of its own.
 #pragma once
 
 #include <memory>
@@ -7,7 +8,6 @@
 
 #include "actors/act.h"
 #include "kernels/op.h"
-#include "placement/tree.h"
 
 namespace troupe::actors {
 
@@ -17,8 +17,8 @@ struct Operand {
   Where where = Where::scratch;
   std::int32_t port = 0;              ///< in, out: which port
   std::int64_t offset = 0;            ///< bytes into the slot, or into scratch memory
-  bool accumulator = false;           ///< out: one of the lane copies; see LaneAct
-  kernels::View view;                 ///< everything but `data`
+  std::int32_t gradient = -1;         ///< out: index into SegmentSpec::gradients; -1: it is none
+  kernels::View view;                 ///< everything but `data`, `exponent` and `peak`
 };
 
 /// One op, bound to the memory of one place.
@@ -32,11 +32,19 @@ struct BoundOp {
   std::uint64_t rng_key = 0;
 };
 
+/// A gradient that a segment makes.
+struct SegmentGradient {
+  std::string param;                      ///< the parameter's name
+  std::int32_t exponent_port = 0;         ///< input port that has the exponent of its sum, an int32
+  std::int64_t exponent_offset = 0;       ///< byte of the slot
+  int term_bits = 0;                      ///< |term| * 2^exponent stays below 2^term_bits, or the sum overflows
+};
+
 struct SegmentSpec {
   std::vector<BoundOp> ops;
   std::vector<PortMemory> in, out;
-  std::vector<std::int64_t> copy_bytes;   ///< per output port: bytes of one lane copy; 0: no accumulator
-  std::vector<std::vector<LaneAct>> lanes;    ///< per output port, per local microbatch; empty: no accumulator
+  std::vector<SegmentGradient> gradients;
+  std::int32_t acts_per_step = 1;
   std::byte* scratch = nullptr;           ///< shared by the segments of a stream
   std::int64_t scratch_bytes = 0;
   std::int64_t op_scratch_offset = 0;     ///< where kernels find their own scratch
@@ -50,9 +58,18 @@ class SegmentBody final : public Body {
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
+  /// The terms of a step so far.
+  struct Terms {
+    float largest = 0;                    ///< magnitude; NaN above all
+    std::int32_t beyond = -1;             ///< lowest microbatch of which one is not finite, or too large for the sum
+  };
   kernels::View resolve(const Operand& operand, const ActContext& context) const;
-  void merge_lanes(const ActContext& context, Parallel& parallel) const;
+  /// Takes in the largest term of an act.
+  void note(std::size_t gradient, float largest, std::int32_t exponent, const ActContext& context);
+  void report_terms(const ActContext& context);
+
   SegmentSpec spec_;
+  std::vector<Terms> terms_;              // by gradient
 };
 
 }  // namespace troupe::actors

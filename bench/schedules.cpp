@@ -40,7 +40,6 @@ Expected<Plan> pipeline(const App& app, const Pipeline& schedule, std::int32_t s
   const Value target = g.actor("nothing", "t", {}, {{"t", {DType::f32, {1, 8}}, {}}})[0];
   g.minimize(g.op("mse_loss", {x, target}, {{"scale", 1.0}})[0], {});
   o.stages = stage_meshes(std::vector<std::int64_t>(static_cast<std::size_t>(stages), 1));
-  o.lanes = 1;
   o.pipeline = schedule;
   TROUPE_ASSIGN(Plan plan, compile(g, o));
   const double moved = schedule.splits_backward() ? t.weights_s : 0;

@@ -5,10 +5,11 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <utility>
 
 #include "devices/base/check.h"
+#include "devices/parallel.h"
+#include "kernels/sum.h"
 #include "placement/tree.h"
 
 namespace troupe::comm {
@@ -134,38 +135,77 @@ struct Running : std::enable_shared_from_this<Running> {
   }
 
   void start() {
+    int count = 1;   // network() itself, so that nothing finishes before all is issued
+    for (const auto& m : route.moves) count += static_cast<int>(m.sends.size() + m.receives.size());
+    pending = count + (route.sums ? 1 : 0);
+    // Tasks of one order run first come, first served, and all acts of a sum have one: nothing is added before it has begun.
+    if (route.sums) on_stream("begin sums", [this] { add_own(); }, [this] { part_done({}); });
     if (route.before) on_stream("pack", [this] { pack(); }, [this] { network(); });
     else network();
+  }
+
+  std::int32_t exponent(const Move& m) const {
+    std::int32_t e = 0;
+    if (m.exponent_port >= 0) std::memcpy(&e, act.sources[m.exponent_port] + m.exponent_offset, sizeof e);
+    return e;
   }
 
   void pack() {
     for (const auto& m : route.moves)
       for (const auto& p : m.sends)
-        if (p.staging >= 0) {
+        if (p.packs) {
           const auto& piece = piece_of(m, p.transfer);
-          copy_extent(p.transfer.extent, act.sources[m.port] + piece.offset, piece.extent, act.staging + p.staging,
-                      p.transfer.extent, size_of(m.dtype));
+          convert_extent(m, p.transfer.extent, act.sources[m.port] + piece.offset, piece.extent, act.staging + p.staging, p.transfer.extent);
         }
   }
 
-  void network() {
-    int count = 1;   // this function itself, so that nothing finishes before all is issued
-    for (const auto& m : route.moves) count += static_cast<int>(m.sends.size() + m.receives.size());
-    pending = count;
+  /// Copies a part; an exact sum that leaves as f32 is rounded.
+  void convert_extent(const Move& m, const Extent& part, const std::byte* from, const Extent& from_extent, std::byte* into,
+                      const Extent& into_extent) const {
+    if (m.from != DType::sum64 || m.to != DType::f32) return copy_extent(part, from, from_extent, into, into_extent, size_of(m.from));
+    SerialParallel serial;
+    for_each_run(part, from_extent, into_extent, [&](std::int64_t a, std::int64_t b, std::int64_t run) {
+      const auto* sums = reinterpret_cast<const std::int64_t*>(from) + a;
+      kernels::round_sums(reinterpret_cast<float*>(into) + b, {{&sums, 1}, exponent(m)}, run, serial);
+    });
+  }
+
+  /// Adds a part to the destination of an exact sum, or begins it there.
+  void add_to_sum(const Move& m, const Extent& part, const std::byte* from, const Extent& from_extent, bool add) const {
+    SerialParallel serial;
+    auto* out = reinterpret_cast<std::int64_t*>(act.destination + m.want_offset);
+    for_each_run(part, from_extent, m.want, [&](std::int64_t a, std::int64_t b, std::int64_t run) {
+      if (m.from == DType::f32) kernels::add_terms(out + b, reinterpret_cast<const float*>(from) + a, run, exponent(m), add, serial);
+      else if (add) kernels::add_sums(out + b, reinterpret_cast<const std::int64_t*>(from) + a, run, serial);
+      else std::memcpy(out + b, from + a * 8, static_cast<std::size_t>(run) * 8);
+    });
+  }
+
+  /// What this place has of exact sums itself: the first act of a slot begins them with it, or with zeros.
+  void add_own() {
     for (const auto& m : route.moves) {
-      const std::int64_t item = size_of(m.dtype);
+      if (!m.sums() || !m.wants || m.want.empty()) continue;
+      const bool begins = m.begins && act.first;
+      std::int64_t own = 0;
+      for (const auto& p : m.locals) own += p.transfer.extent.elements();
+      const bool covered = own == m.want.elements();   // each element once: see reduction_group
+      if (begins && !covered) std::memset(act.destination + m.want_offset, 0, static_cast<std::size_t>(m.want.elements()) * 8);
+      for (const auto& p : m.locals) {
+        const auto& piece = piece_of(m, p.transfer);
+        add_to_sum(m, p.transfer.extent, act.sources[m.port] + piece.offset, piece.extent, !begins || !covered);
+      }
+    }
+  }
+
+  void network() {
+    for (const auto& m : route.moves) {
+      const std::int64_t item = size_of(m.wire());
       for (const auto& p : m.receives) {
         const std::size_t bytes = static_cast<std::size_t>(p.transfer.extent.elements() * item);
         std::byte* into = p.staging >= 0 ? act.staging + p.staging
                                          : act.destination + m.want_offset + offset_in(p.transfer.extent, m.want) * item;
         transport.recv(p.transfer.from, {act.header.channel, p.id, act.header.sequence}, {into, bytes},
-                       [self = shared_from_this()](Status s, const Header& h) {
-                         if (s.ok()) {
-                           std::lock_guard lock(self->mutex);
-                           self->header = h;
-                         }
-                         self->part_done(s);
-                       });
+                       [self = shared_from_this(), &m, &p](Status s, const Header& h) { self->received(m, p, s, h); });
       }
       for (const auto& p : m.sends) {
         const std::size_t bytes = static_cast<std::size_t>(p.transfer.extent.elements() * item);
@@ -186,6 +226,16 @@ struct Running : std::enable_shared_from_this<Running> {
     part_done({});
   }
 
+  void received(const Move& m, const Move::Part& p, const Status& s, const Header& h) {
+    if (s.ok()) {
+      std::lock_guard lock(mutex);
+      header = h;
+    }
+    if (!s.ok() || !m.sums()) return part_done(s);
+    on_stream("add", [this, &m, &p] { add_to_sum(m, p.transfer.extent, act.staging + p.staging, p.transfer.extent, true); },
+              [this] { part_done({}); });
+  }
+
   /// The first failure is told at once: another part may wait for a peer that is silent, not dead.
   void part_done(const Status& s) {
     if (!s.ok()) {
@@ -204,8 +254,8 @@ struct Running : std::enable_shared_from_this<Running> {
 
   void finish() {
     for (const auto& m : route.moves) {
-      if (!m.wants || m.want.empty()) continue;
-      const std::int64_t item = size_of(m.dtype);
+      if (!m.wants || m.want.empty() || m.sums()) continue;
+      const std::int64_t item = size_of(m.to);
       std::byte* out = act.destination + m.want_offset;
       if (m.zero) std::memset(out, 0, static_cast<std::size_t>(m.want.elements() * item));
       if (m.terms == 1 || m.zero) {
@@ -213,7 +263,7 @@ struct Running : std::enable_shared_from_this<Running> {
           const auto& piece = piece_of(m, p.transfer);
           const std::byte* from = act.sources[m.port] + piece.offset;
           if (from == out && piece.extent == m.want) continue;   // in place: it lies there
-          copy_extent(p.transfer.extent, from, piece.extent, out, m.want, item);
+          convert_extent(m, p.transfer.extent, from, piece.extent, out, m.want);
         }
         for (const auto& p : m.receives)
           if (p.staging >= 0)
@@ -237,7 +287,7 @@ struct Running : std::enable_shared_from_this<Running> {
       for (auto& [extent, operands] : pieces) {
         std::sort(operands.begin(), operands.end(),
                   [](const Operand& a, const Operand& b) { return a.term.lo < b.term.lo; });
-        combine(std::move(operands), extent, m.terms, m.dtype, out, m.want);
+        combine(std::move(operands), extent, m.terms, m.to, out, m.want);
       }
     }
   }
@@ -248,51 +298,65 @@ struct Running : std::enable_shared_from_this<Running> {
 std::int64_t Route::sent_bytes() const {
   std::int64_t n = 0;
   for (const auto& m : moves)
-    for (const auto& p : m.sends) n += p.transfer.extent.elements() * size_of(m.dtype);
+    for (const auto& p : m.sends) n += p.transfer.extent.elements() * size_of(m.wire());
   return n;
 }
 
 std::int64_t Route::received_bytes() const {
   std::int64_t n = 0;
   for (const auto& m : moves)
-    for (const auto& p : m.receives) n += p.transfer.extent.elements() * size_of(m.dtype);
+    for (const auto& p : m.receives) n += p.transfer.extent.elements() * size_of(m.wire());
   return n;
 }
 
-void add_move(Route& route, Rank self, const BoxingPlan& plan, DType dtype, MoveEnds ends, PartNumbers& numbers) {
+void add_move(Route& route, Rank self, const BoxingPlan& plan, DType from, DType to, MoveEnds ends, PartNumbers& numbers) {
   Move move;
-  move.dtype = dtype;
-  move.terms = plan.to_terms > 1 ? 1 : plan.terms;   // P -> P: each place gets its own term, as it is
+  move.from = from;
+  move.to = to;
+  move.terms = plan.to_terms > 1 || move.sums() ? 1 : plan.terms;   // P -> P: each place gets its own term, as it is
   move.port = ends.port;
   move.have = std::move(ends.have);
   move.want_offset = ends.want_offset;
   move.wants = ends.want != nullptr;
+  move.exponent_port = ends.exponent_port;
+  move.exponent_offset = ends.exponent_offset;
   if (ends.want) move.want = *ends.want;
-  const std::int64_t item = size_of(dtype);
+  const std::int64_t item = size_of(move.wire());
   for (const auto& t : plan.transfers) {
     if (t.from != self && t.to != self) continue;
     Move::Part part{t, 0, -1};
     if (t.from == self && t.to == self) {
       move.locals.push_back(part);
-      route.after = true;
+      route.after |= !move.sums();
     } else if (t.from == self) {
-      if (!contiguous_in(t.extent, piece_of(move, t).extent)) {
-        part.staging = reserve(route, t.extent.elements() * item);
+      if (move.wire() != from || !contiguous_in(t.extent, piece_of(move, t).extent)) {
+        // What several places get is packed once.
+        const auto same = std::find_if(move.sends.begin(), move.sends.end(), [&](const Move::Part& p) {
+          return p.transfer.extent == t.extent && p.transfer.term == t.term;
+        });
+        part.packs = same == move.sends.end();
+        part.staging = part.packs ? reserve(route, t.extent.elements() * item) : same->staging;
         route.before = true;
       }
       part.id = numbers.sent[t.to]++;
       move.sends.push_back(part);
     } else {
-      if (move.terms > 1 || !contiguous_in(t.extent, move.want)) {
+      if (move.sums() || move.terms > 1 || !contiguous_in(t.extent, move.want)) {
         part.staging = reserve(route, t.extent.elements() * item);
-        route.after = true;
+        route.after |= !move.sums();
       }
       part.id = numbers.received[t.from]++;
       move.receives.push_back(part);
     }
   }
-  move.zero = move.wants && !move.want.empty() && move.locals.empty() && move.receives.empty();
-  route.after |= move.zero;
+  if (move.sums()) {
+    route.sums = true;
+    for (const Move& before : route.moves)
+      if (before.wants && before.want_offset == move.want_offset && !before.want.empty()) move.begins = false;
+  } else {
+    move.zero = move.wants && !move.want.empty() && move.locals.empty() && move.receives.empty();
+    route.after |= move.zero;
+  }
   route.moves.push_back(std::move(move));
 }
 

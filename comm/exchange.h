@@ -1,9 +1,14 @@
 // Exchange: one place's share of a boxing, executed. Every collective is this class with another plan:
-// all-gather, reduce-scatter, all-to-all, broadcast, send/recv are transfers between extents; terms of
-// partial sums are added along the fixed tree of placement/tree.h, whatever the order of arrival (NU-2).
+// all-gather, reduce-scatter, all-to-all, broadcast, send/recv are transfers between extents.
 //
-// Direct exchange: each piece travels once, from its holder to whoever needs it, straight into the
-// destination slot where the piece is contiguous there and complete; through staging memory otherwise.
+// Floating-point terms of a partial sum are added along the fixed tree of placement/tree.h, whatever the order of arrival.
+// Terms of an exact sum (sum64) are added as they arrive, in any order: integers do not round (NU-2). An exact sum may
+// take several acts: the first begins it, every later one adds to it.
+//
+// Direct exchange: each piece travels once, from its holder to the place that needs it, straight into the
+// destination slot where the piece is contiguous there and complete; through staging memory otherwise. Where source and
+// destination differ in type, the smaller of the two travels: an f32 term is converted where it arrives, an exact sum is
+// rounded where it lies.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +30,7 @@ struct Move {
     Term term;
     std::int64_t offset = 0;
   };
-  DType dtype = DType::f32;
+  DType from = DType::f32, to = DType::f32;   ///< they differ between f32 and sum64 only
   std::int32_t terms = 1;              ///< leaves of the reduction tree
   std::int32_t port = 0;               ///< which input slot has the source
   std::vector<Piece> have;             ///< in that slot
@@ -33,13 +38,21 @@ struct Move {
   std::int64_t want_offset = 0;
   bool wants = false;
   bool zero = false;                   ///< B -> P at a place that keeps no value: zeros
+  bool begins = true;                  ///< exact sums: of the moves of a route into one destination, the first
+  std::int32_t exponent_port = -1;     ///< input slot that has the exponent (an int32) of the exact sum; -1: nothing is converted
+  std::int64_t exponent_offset = 0;
 
   struct Part {
     Transfer transfer;
     std::uint32_t id = 0;              ///< numbers the transfers of the exchange from one place to another
     std::int64_t staging = -1;         ///< byte offset in staging memory; -1: straight from or to a slot
+    bool packs = false;                ///< of sends that share their staging memory, the one that fills it
   };
   std::vector<Part> sends, receives, locals;
+
+  bool sums() const { return to == DType::sum64; }
+  /// What travels.
+  DType wire() const { return size_of(from) <= size_of(to) ? from : to; }
 };
 
 /// Everything one act does at one place.
@@ -48,6 +61,7 @@ struct Route {
   std::int64_t staging_bytes = 0;
   bool before = false;                 ///< something to pack before the network
   bool after = false;                  ///< something to unpack, copy or add after it
+  bool sums = false;                   ///< exact sums: what this place has itself begins them, parts are added as they arrive
 
   std::int64_t sent_bytes() const;
   std::int64_t received_bytes() const;
@@ -59,6 +73,8 @@ struct MoveEnds {
   std::vector<Move::Piece> have;       ///< empty: this place only receives
   const Extent* want = nullptr;        ///< null: this place only sends
   std::int64_t want_offset = 0;
+  std::int32_t exponent_port = -1;     ///< see Move
+  std::int64_t exponent_offset = 0;
 };
 /// How many transfers of an exchange go to, and come from, each other place so far.
 struct PartNumbers {
@@ -66,7 +82,7 @@ struct PartNumbers {
 };
 /// Adds to `route` this place's part of moving one tensor. Of `plan` it needs the transfers from and to `self` only.
 /// They are numbered link by link in their order, which both ends know.
-void add_move(Route& route, Rank self, const BoxingPlan& plan, DType dtype, MoveEnds ends, PartNumbers& numbers);
+void add_move(Route& route, Rank self, const BoxingPlan& plan, DType from, DType to, MoveEnds ends, PartNumbers& numbers);
 
 /// Identity and memory of one act.
 struct ExchangeAct {
@@ -74,7 +90,8 @@ struct ExchangeAct {
   std::vector<const std::byte*> sources;   ///< the input slots; none if this place only receives
   std::byte* destination = nullptr;    ///< the output slot; null if this place only sends
   std::byte* staging = nullptr;
-  TaskOrder order;
+  bool first = true;                   ///< of the acts that fill the output slot: exact sums begin with it
+  TaskOrder order;                     ///< the same for all acts that add to one slot
 };
 
 /// Status, and the header of a received message (step and microbatch, for places that only receive).

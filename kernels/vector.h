@@ -15,9 +15,6 @@ namespace troupe::kernels {
 /// dst[i] += src[i].
 void add_into(float* dst, const float* src, std::int64_t n, Parallel& par);
 
-/// out[i] = ((terms[0][i] + terms[1][i]) + terms[2][i]) + ... in one pass; `out` may be one of the terms.
-void add_up(float* out, std::span<const float* const> terms, std::int64_t n, Parallel& par);
-
 /// AdamW with decoupled weight decay (Loshchilov and Hutter, 2019), as PyTorch writes it.
 struct AdamW {
   float lr = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;

@@ -11,9 +11,10 @@ struct CompileOptions {
   /// shared unit's entry says where it begins and ends.
   std::vector<std::int32_t> stage_of_unit;
   Pipeline pipeline;                         ///< order of the stages' work
-  std::int32_t lanes = 8;
   std::int32_t zero = 0;                     ///< ZeRO stage (Rajbhandari et al., 2020): 1 divides optimizer state over dp, 2 reduced
                                              ///< gradients as well, 3 parameters too
+  /// Per stage: which dp coordinate runs each microbatch of a step; empty: microbatch m is run by m mod width.
+  std::vector<std::vector<std::int32_t>> owners;
   std::uint64_t seed = 0;
   /// Versions of parameters and optimizer state that every place has room for in host memory, to be written to disk while
   /// training goes on (the arena); 0: no checkpoint can be taken.

@@ -74,9 +74,14 @@ void Game::measure() {
     return std::tie(a.begin_ns, a.end_ns, a.rank, a.step, a.microbatch, a.actor) <
            std::tie(b.begin_ns, b.end_ns, b.rank, b.step, b.microbatch, b.actor);
   });
+  // A shortened step is played with the microbatches of each place numbered from 0.
+  const auto number = [&](const PlayedAct& a) {
+    if (!shortened() || a.actor->program != 0 || a.microbatch < 0) return a.microbatch;
+    return static_cast<std::int32_t>(a.microbatch * plan_.dp_width(plan_.stage_of(a.rank)) + plan_.dp_index(a.rank));
+  };
   result_.acts.reserve(acts_.size());
   for (const auto& a : acts_)
-    result_.acts.push_back({a.rank, a.actor->name, a.actor->pass, a.actor->depth, a.shared, a.actor->program, a.step, a.microbatch,
+    result_.acts.push_back({a.rank, a.actor->name, a.actor->pass, a.actor->depth, a.shared, a.actor->program, a.step, number(a),
                             static_cast<double>(a.begin_ns) * 1e-9, static_cast<double>(a.end_ns) * 1e-9});
   double first = 1e300, last = 0, busy = 0;
   std::map<Rank, double> per_place;

@@ -27,9 +27,8 @@ using kernels::TensorType;
 using kernels::Value;
 
 /// How often a tensor is made: once per microbatch, or once per step (parameters, their gradients). A compiled plan
-/// has more, where the dp coordinates of a stage meet: once per lane of the place; once per round of lanes (one of each
-/// coordinate); once per round of microbatches (again one of each).
-enum class Rate : std::uint8_t { microbatch, step, lane, lane_round, round };
+/// has a third rate, where the dp coordinates of a stage meet: once per round of microbatches, one of each coordinate.
+enum class Rate : std::uint8_t { microbatch, step, round };
 
 /// How a parameter begins.
 struct Init {

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "devices/base/check.h"
-#include "placement/tree.h"
 #include "runtime/round_boxing.h"
 #include "runtime/saved_parts.h"
 
@@ -16,19 +15,13 @@ namespace {
 
 constexpr std::int64_t page = 4096;
 
-/// The places of `mesh` that have the coordinates on the model axes which `place` has in `of`. All meshes of a plan have
-/// the same axes in the same order; only dp differs in width.
-std::vector<std::int64_t> dp_group(const Mesh& mesh, const Mesh& of, Rank place) {
+/// The places of `mesh` that have the coordinates which `place` has in `of`, but on the `free` axes. All meshes of a plan
+/// have the same axes in the same order; only dp differs in width.
+std::vector<std::int64_t> along(std::vector<bool> free, const Mesh& mesh, const Mesh& of, Rank place) {
   auto coord = of.coord(std::max<std::int64_t>(0, of.find(place)));
-  std::vector<bool> free(mesh.axes.size(), false);
-  if (const int dp = dp_axis(mesh); dp >= 0) coord[dp] = 0, free[dp] = true;
+  for (std::size_t a = 0; a < free.size(); ++a)
+    if (free[a]) coord[a] = 0;
   return mesh.group(mesh.position(coord), free);
-}
-
-/// The tree nodes that a place has sums of when its microbatches are done; its lanes are contiguous.
-std::vector<Term> lane_nodes(const Plan& plan, std::int32_t stage, std::int64_t dp_index) {
-  const auto lanes = plan.owned_lanes(0, stage, dp_index);
-  return lanes.empty() ? std::vector<Term>{} : tree_cover({lanes.front(), lanes.back() + 1}, plan.lanes_for(0));
 }
 
 class Localizer {
@@ -48,7 +41,6 @@ class Localizer {
     for (std::size_t p = 0; p < plan_.programs.size(); ++p)
       microbatches_.push_back(plan_.microbatches(static_cast<std::int32_t>(p), local_.stage, local_.dp_index));
     local_.closers.assign(plan_.programs.size(), 0);
-    if (plan_.trains) lanes_ = plan_.lane_schedule(local_.stage, local_.dp_index);
     choose_actors();
     make_channels();
     make_specs();
@@ -79,18 +71,16 @@ class Localizer {
   void make_channels() {
     std::optional<SavedParts> saved;
     if (plan_.snapshot_slots() > 0) saved.emplace(plan_);
-    const std::int32_t sums = plan_.trains ? plan_.grad_copies(local_.stage, local_.dp_index) : 1;
     channel_at_.assign(role_->channels.size(), -1);
     for (std::size_t i = 0; i < role_->channels.size(); ++i) {
       const PlanChannel& c = role_->channels[i];
       LocalChannel l;
       l.channel = static_cast<std::int32_t>(i);
       l.slots = c.slots;
-      l.copy_bytes = c.bytes;
-      l.slot_bytes = c.bytes * (c.sums_lanes() ? sums : plan_.copies(*role_, c, local_.dp_index));
+      l.slot_bytes = c.bytes;
       if (c.kind == PlanChannel::Kind::snapshot) {
         std::vector<checkpoint::ShardEntry> entries;
-        l.copy_bytes = l.slot_bytes = saved->entries(rank_, role_->actors[c.writer], entries);
+        l.slot_bytes = saved->entries(rank_, role_->actors[c.writer], entries);
       }
       for (const auto& r : c.readers)
         if (actor_at_[r.actor] >= 0)
@@ -112,6 +102,7 @@ class Localizer {
       if (a.rate == Rate::microbatch) s.microbatches = microbatches_[a.program];
       else if (a.rate != Rate::step)
         for (std::int32_t round = 0; round < acts; ++round) s.microbatches.push_back(round);
+      s.rounds = a.rate == Rate::round;
       s.closes_step = a.closes_step;
       // What an update gathers arrives from the network: the stream's order does not protect its readers.
       auto same_stream = [&](std::int32_t other) {
@@ -150,33 +141,22 @@ class Localizer {
   }
 
   std::int32_t acts_of(const PlanActor& a) const {
-    if (a.rate != Rate::lane_round && a.rate != Rate::round) return plan_.acts(a.rate, a.program, local_.stage, local_.dp_index);
-    // A sum acts as often as the exchange that brings its parts.
-    const PlanActor& x = a.kind == PlanActor::Kind::sum ? role_->actors[role_->channels[a.in[0]].writer] : a;
-    return plan_.acts(a.rate, a.program, plan_.round_stage(plan_.exchanges[x.exchange]), 0);
+    return plan_.acts(a.rate, a.program, a.rate == Rate::round ? plan_.round_stage(plan_.exchanges[a.exchange]) : local_.stage, local_.dp_index);
   }
 
-  /// What an actor's acts are to a channel of another rate, where not all are alike (see actors/slots.h).
+  /// What an actor's acts are to a channel where not all are alike (see actors/slots.h): a place may have no microbatch in
+  /// a round.
   std::vector<actors::Phase> cycle(const PlanActor& a, Rate channel) const {
-    using actors::Phase;
-    std::vector<Phase> out;
-    if (a.rate == Rate::microbatch && channel == Rate::lane) {   // a lane ends with its last microbatch
-      const auto lanes = plan_.lanes_for(a.program);
-      const auto total = plan_.program_specs[a.program].microbatches;
-      for (auto m : microbatches_[a.program])
-        out.push_back(m + 1 == microbatches_of(lane_of(m, lanes, total), lanes, total).hi ? Phase::last : Phase::keep);
-    }
-    // A place may have no lane or microbatch in a round.
-    if ((a.rate == Rate::lane_round && channel == Rate::lane) || (a.rate == Rate::round && channel == Rate::round))
-      for (std::int32_t round = 0; round < acts_of(a); ++round) out.push_back(takes_part(a, local_.dp_index, round) ? Phase::last : Phase::skip);
+    std::vector<actors::Phase> out;
+    if (a.rate == Rate::round && channel == (plan_.reduces(plan_.exchanges[a.exchange]) ? Rate::microbatch : Rate::round))
+      for (std::int32_t round = 0; round < acts_of(a); ++round)
+        out.push_back(takes_part(a, local_.dp_index, round) ? actors::Phase::last : actors::Phase::skip);
     return out;
   }
 
-  /// Whether a dp coordinate of the stage whose round it is brings a lane or runs a microbatch.
+  /// Whether a dp coordinate of the stage whose round it is runs a microbatch.
   bool takes_part(const PlanActor& a, std::int64_t dp_index, std::int32_t round) const {
-    const std::int32_t stage = plan_.round_stage(plan_.exchanges[a.exchange]);
-    return a.rate == Rate::lane_round ? round < plan_.acts(Rate::lane, a.program, stage, dp_index)
-                                      : plan_.runs_in_round(a.program, stage, dp_index, round);
+    return plan_.runs_in_round(a.program, plan_.round_stage(plan_.exchanges[a.exchange]), dp_index, round);
   }
 
   // ---- exchanges ------------------------------------------------------------------------------
@@ -198,17 +178,18 @@ class Localizer {
     const PlanExchange& x = plan_.exchanges[a.exchange];
     const std::int32_t from_mesh = plan_.tensors[x.moves[0].from].mesh, to_mesh = plan_.tensors[x.moves[0].to].mesh;
     l.acts_per_run = plan_.acts_of(x);
-    if (a.rate == Rate::lane_round || a.rate == Rate::round) return make_round_routes(l, a, x);
+    if (a.rate == Rate::round) return make_round_routes(l, a, x);
     if (a.rate == Rate::step) {
       l.route_of = {0};
-      return add_route(l, a, x, 0, 0);
+      return plan_.reduces(x) ? add_reduction(l, a, x, {}) : add_route(l, a, x, 0, 0);
     }
     // One route per dp coordinate at the other end.
     std::map<std::int64_t, std::int32_t> routes;
     for (auto m : microbatches_[a.program]) {
       const bool source = plan_.meshes[from_mesh].find(rank_) >= 0, target = plan_.meshes[to_mesh].find(rank_) >= 0;
-      const auto from = source ? local_.dp_index : plan_.owner(a.program, from_mesh, m);
-      const auto to = target ? local_.dp_index : plan_.owner(a.program, to_mesh, m);
+      const auto owner_on = [&](std::int32_t mesh) { return plan_.owner(a.program, plan_.stages_on(mesh).front(), m); };
+      const auto from = source ? local_.dp_index : owner_on(from_mesh);
+      const auto to = target ? local_.dp_index : owner_on(to_mesh);
       auto [it, fresh] = routes.try_emplace(source ? to : from, static_cast<std::int32_t>(l.routes.size()));
       if (fresh) TROUPE_TRY(add_route(l, a, x, from, to));
       l.route_of.push_back(it->second);
@@ -223,29 +204,60 @@ class Localizer {
     std::vector<std::pair<Layout, Layout>> moves;
     for (const auto& m : x.moves) moves.emplace_back(plan_.layout(m.from, from_dp), plan_.layout(m.to, to_dp));
     const auto& [from, to] = moves[0];
-    const bool lanes = plan_.tensors[x.moves[0].from].lane_terms;   // then only those of this place's model coordinates meet
-    auto gets = [&, lanes = lanes](std::int64_t p) {
+    auto gets = [&](std::int64_t p) {
       return std::any_of(moves.begin(), moves.end(), [&](const auto& m) {
         const Holding h = m.second.holding_at(p);
-        const bool zeros = !lanes && m.first.terms() == 1 && h.term.lo > 0;
+        const bool zeros = m.first.terms() == 1 && h.term.lo > 0;
         return !h.extent.empty() && !zeros;
       });
     };
-    const std::int64_t first = lanes ? dp_group(from.mesh, to.mesh, rank_).front() : 0;
-    const Rank teller = from.mesh.ranks[first];
-    for (const auto p : lanes ? dp_group(to.mesh, to.mesh, rank_) : to.mesh.group(0, std::vector<bool>(to.mesh.axes.size(), true))) {
+    const Rank teller = from.mesh.ranks[0];
+    for (const auto p : to.mesh.group(0, std::vector<bool>(to.mesh.axes.size(), true))) {
       const Rank rank = to.mesh.ranks[p];
       if ((rank != rank_ && teller != rank_) || from.mesh.find(rank) >= 0 || gets(p)) continue;
-      const Term term = lanes ? lane_nodes(plan_, plan_.stage_of(teller), plan_.dp_index(teller)).front()
-                              : from.holding_at(first).term;
-      boxings[0].transfers.push_back({teller, rank, to.extent_at(p), term});
+      boxings[0].transfers.push_back({teller, rank, to.extent_at(p), from.holding_at(0).term});
     }
   }
 
-  Expected<BoxingPlan> own_boxing(const PlanExchange::Pair& move, const Layout& from, const Layout& to) const {
-    if (plan_.tensors[move.from].lane_terms) return plan_boxing(lane_group(plan_, move.from, move.to, rank_), rank_);
+  Expected<BoxingPlan> own_boxing(Layout from, const Layout& to) const {
+    from.dtype = to.dtype;   // the exchange converts
     TROUPE_ASSIGN(const BoxingGroup group, boxing_group(from, to, rank_));
     return plan_boxing(group, rank_);
+  }
+
+  /// Where an exchange finds the exponent of a gradient's exact sum: in the slot of its parameter.
+  void find_exponent(const PlanActor& a, std::int32_t gradient_of, comm::MoveEnds& ends) const {
+    const Exponent at = exponent_of(plan_, *role_, a, gradient_of);
+    ends.exponent_port = at.port;
+    ends.exponent_offset = at.offset;
+  }
+
+  /// What this place brings to sums of gradients, and gets of them; in a round of the coordinates that take part.
+  Status add_reduction(LocalActor& l, const PlanActor& a, const PlanExchange& x, const std::function<bool(std::int64_t)>& takes_part) {
+    comm::Route route;
+    comm::PartNumbers numbers;
+    for (const auto& move : x.moves) {
+      const PlanTensor& from = plan_.tensors[move.from];
+      const BoxingGroup group = reduction_group(plan_, move.from, move.to, rank_, takes_part);
+      auto boxing = plan_boxing(group, rank_);
+      if (!boxing.ok()) return boxing.status().in("exchange '" + x.name + "', tensor '" + from.name + "'");
+      comm::MoveEnds ends;
+      const auto mine = std::find_if(group.from.begin(), group.from.end(), [&](const Holding& h) { return h.holder == rank_; });
+      if (const Position at = find(a.in, move.from); at.port >= 0 && mine != group.from.end()) {
+        ends.port = at.port;
+        ends.have.push_back({mine->extent, mine->term, role_->channels[a.in[at.port]].offsets[at.index]});
+      }
+      Extent want;
+      if (const Position at = find(a.out, move.to); at.port >= 0) {
+        want = plan_.extent(move.to, rank_);
+        ends.want = &want;
+        ends.want_offset = role_->channels[a.out[at.port]].offsets[at.index];
+      }
+      if (from.dtype != DType::sum64) find_exponent(a, from.gradient_of, ends);
+      comm::add_move(route, rank_, *boxing, from.dtype, plan_.tensors[move.to].dtype, std::move(ends), numbers);
+    }
+    keep_route(l, a, std::move(route));
+    return {};
   }
 
   Status add_route(LocalActor& l, const PlanActor& a, const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp) {
@@ -253,14 +265,14 @@ class Localizer {
     comm::PartNumbers numbers;
     std::vector<BoxingPlan> boxings;
     for (const auto& move : x.moves) {
-      auto boxing = own_boxing(move, plan_.layout(move.from, from_dp), plan_.layout(move.to, to_dp));
+      auto boxing = own_boxing(plan_.layout(move.from, from_dp), plan_.layout(move.to, to_dp));
       if (!boxing.ok()) return boxing.status().in("exchange '" + x.name + "', tensor '" + plan_.tensors[move.from].name + "'");
       boxings.push_back(*std::move(boxing));
     }
     tell_the_empty(x, from_dp, to_dp, boxings);
     for (std::size_t i = 0; i < x.moves.size(); ++i) {
       const auto& move = x.moves[i];
-      const PlanTensor& ft = plan_.tensors[move.from];
+      const PlanTensor &ft = plan_.tensors[move.from], &tt = plan_.tensors[move.to];
       const Layout from = plan_.layout(move.from, from_dp), to = plan_.layout(move.to, to_dp);
       comm::MoveEnds ends;
       Extent want;
@@ -271,13 +283,8 @@ class Localizer {
       } else if (const Position at = find(a.in, move.from); at.port >= 0) {
         const PlanChannel& c = role_->channels[a.in[at.port]];
         ends.port = at.port;
-        if (ft.lane_terms) {
-          for (const auto& [node, copy] : lanes_.held)
-            ends.have.push_back({plan_.extent(move.from, rank_), node, copy * c.bytes + c.offsets[at.index]});
-        } else {
-          const Holding mine = from.holding_at(from.mesh.find(rank_));
-          ends.have.push_back({mine.extent, mine.term, c.offsets[at.index]});
-        }
+        const Holding mine = from.holding_at(from.mesh.find(rank_));
+        ends.have.push_back({mine.extent, mine.term, c.offsets[at.index]});
       }
       if (const Position at = find(a.out, move.to); at.port >= 0) {
         const PlanChannel& c = role_->channels[a.out[at.port]];
@@ -285,7 +292,8 @@ class Localizer {
         ends.want = &want;
         ends.want_offset = c.offsets[at.index];
       }
-      comm::add_move(route, rank_, boxings[i], ft.dtype, std::move(ends), numbers);
+      if (ft.dtype != tt.dtype) find_exponent(a, ft.gradient_of, ends);
+      comm::add_move(route, rank_, boxings[i], ft.dtype, tt.dtype, std::move(ends), numbers);
     }
     keep_route(l, a, std::move(route));
     return {};
@@ -298,32 +306,32 @@ class Localizer {
       std::vector<bool> present;
       for (std::int64_t d = 0; d < plan_.dp_width(plan_.round_stage(x)); ++d) present.push_back(takes_part(a, d, round));
       auto [it, fresh] = routes.try_emplace(present, static_cast<std::int32_t>(l.routes.size()));
-      if (fresh) TROUPE_TRY(add_round_route(l, a, x, round));
+      if (fresh && plan_.reduces(x)) TROUPE_TRY(add_reduction(l, a, x, [&](std::int64_t d) { return present[static_cast<std::size_t>(d)]; }));
+      if (fresh && !plan_.reduces(x)) TROUPE_TRY(add_gather(l, a, x, round));
       l.route_of.push_back(it->second);
     }
     return {};
   }
 
-  Status add_round_route(LocalActor& l, const PlanActor& a, const PlanExchange& x, std::int32_t round) {
-    TROUPE_ASSIGN(const auto boxings, round_boxings(plan_, x, round, rank_));
+  /// Parameters whole, for the places that run a microbatch in this round.
+  Status add_gather(LocalActor& l, const PlanActor& a, const PlanExchange& x, std::int32_t round) {
+    TROUPE_ASSIGN(const auto boxings, gather_boxings(plan_, x, round, rank_));
     comm::Route route;
     comm::PartNumbers numbers;
-    for (const auto& b : boxings) {
-      const auto [from, to] = x.moves[b.move];
+    for (std::size_t m = 0; m < x.moves.size(); ++m) {
+      const auto [from, to] = x.moves[m];
       comm::MoveEnds ends;
       Extent want;
-      if (const Position at = find(a.in, from); at.port >= 0 && (b.from < 0 || b.from == rank_)) {
+      if (const Position at = find(a.in, from); at.port >= 0) {
         ends.port = at.port;
         ends.have.push_back({plan_.extent(from, rank_), {}, role_->channels[a.in[at.port]].offsets[at.index]});
       }
-      const Position at = find(a.out, to);
-      if (at.port >= 0 && (x.rate == Rate::lane_round || takes_part(a, local_.dp_index, round))) {
-        const PlanChannel& c = role_->channels[a.out[at.port]];
+      if (const Position at = find(a.out, to); at.port >= 0 && takes_part(a, local_.dp_index, round)) {
         want = plan_.extent(to, rank_);
         ends.want = &want;
-        ends.want_offset = b.lane * c.bytes + c.offsets[at.index];
+        ends.want_offset = role_->channels[a.out[at.port]].offsets[at.index];
       }
-      comm::add_move(route, rank_, b.plan, plan_.tensors[from].dtype, std::move(ends), numbers);
+      comm::add_move(route, rank_, boxings[m], plan_.tensors[from].dtype, plan_.tensors[to].dtype, std::move(ends), numbers);
     }
     keep_route(l, a, std::move(route));
     return {};
@@ -339,7 +347,7 @@ class Localizer {
     peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
     l.peers.push_back(std::move(peers));
     l.staging_bytes = std::max(l.staging_bytes, aligned(route.staging_bytes));
-    l.staging_slots = l.staging_bytes == 0 ? 0 : a.rate == Rate::step ? 1 : 2;
+    l.staging_slots = l.staging_bytes == 0 ? 0 : a.rate == Rate::step || a.staging_ring >= 0 ? 1 : 2;
     l.routes.push_back(std::move(route));
   }
 
@@ -351,7 +359,7 @@ class Localizer {
       case Kind::activation: return m.activations;
       case Kind::stash: return m.stash;
       case Kind::boundary: return m.boundary;
-      case Kind::gradient: case Kind::reduced: case Kind::part: case Kind::sum: return m.gradients;
+      case Kind::gradient: case Kind::reduced: case Kind::rounded: return m.gradients;
       case Kind::parameter: return m.parameters;
       case Kind::gathered: return m.gathered;
       case Kind::go: case Kind::commit: case Kind::feed: case Kind::turn: return m.control;
@@ -407,9 +415,23 @@ class Localizer {
       if (plan_actor(a).stream == "compute") local_.scratch_bytes = std::max(local_.scratch_bytes, plan_actor(a).scratch_bytes);
     m.scratch = local_.scratch_bytes;
     local_.scratch_offset = take(m.scratch, page);
+    std::map<std::pair<std::int32_t, std::int32_t>, Shared> landing;   // as large as the largest exchange of a buffer needs
+    for (const auto& a : local_.actors)
+      if (const PlanActor& pa = plan_actor(a); pa.staging_ring >= 0) {
+        auto& bytes = landing[{pa.staging_ring, pa.staging_buffer}].bytes;
+        bytes = std::max(bytes, a.staging_bytes);
+      }
+    for (auto& [buffer, shared] : landing) {
+      shared.offset = take(shared.bytes);
+      m.staging += shared.bytes;
+    }
     for (auto& a : local_.actors) {
-      a.staging_offset = take(a.staging_bytes * a.staging_slots);
-      m.staging += a.staging_bytes * a.staging_slots;
+      if (const PlanActor& pa = plan_actor(a); pa.staging_ring >= 0) {
+        a.staging_offset = landing.at({pa.staging_ring, pa.staging_buffer}).offset;
+      } else {
+        a.staging_offset = take(a.staging_bytes * a.staging_slots);
+        m.staging += a.staging_bytes * a.staging_slots;
+      }
       a.cache_offset = take(plan_actor(a).state_bytes);
       m.cache += plan_actor(a).state_bytes;
     }
@@ -421,24 +443,46 @@ class Localizer {
   LocalPlan local_;
   const PlanRole* role_ = nullptr;
   std::vector<std::vector<std::int32_t>> microbatches_;   // per program
-  LaneSchedule lanes_;                                    // of its gradients
   std::vector<std::int32_t> actor_at_, channel_at_;       // role -> local
 };
 
 }  // namespace
 
-BoxingGroup lane_group(const Plan& plan, std::int32_t gradient, std::int32_t to, Rank self) {
-  const PlanTensor &grad = plan.tensors[gradient], &share = plan.tensors[to];
-  const Mesh &from_mesh = plan.meshes[grad.mesh], &to_mesh = plan.meshes[share.mesh];
-  const Layout from{grad.shape, grad.dtype, from_mesh, grad.sbp}, result{share.shape, share.dtype, to_mesh, share.sbp};
+BoxingGroup reduction_group(const Plan& plan, std::int32_t gradient, std::int32_t to, Rank self,
+                            const std::function<bool(std::int64_t)>& takes_part) {
+  const PlanTensor &grad = plan.tensors[gradient], &sum = plan.tensors[to];
+  const Mesh &from_mesh = plan.meshes[grad.mesh], &to_mesh = plan.meshes[sum.mesh];
+  // Of all dp coordinates, whatever the rate.
+  const Layout from{grad.shape, grad.dtype, from_mesh, grad.sbp}, result{sum.shape, sum.dtype, to_mesh, sum.sbp};
+  const auto dp = static_cast<std::size_t>(dp_axis(from_mesh));
+  std::vector<bool> free;
+  for (std::size_t a = 0; a < grad.sbp.size(); ++a) free.push_back(a == dp || (grad.sbp[a].is_partial() && !sum.sbp[a].is_partial()));
+  // On an axis where the result stays a sum, a gradient that is none is a term of the first place.
+  const auto adds = [&](const std::vector<std::int64_t>& coord) {
+    for (std::size_t a = 0; a < coord.size(); ++a)
+      if (a != dp && sum.sbp[a].is_partial() && !grad.sbp[a].is_partial() && coord[a] != 0) return false;
+    return !takes_part || takes_part(coord[dp]);
+  };
   BoxingGroup group;
-  group.terms = plan.lanes_for(0);
-  group.replicas = false;   // a lane has one owner
-  for (const auto p : dp_group(from_mesh, to_mesh, self))
-    for (const Term& node : lane_nodes(plan, grad.mesh, from_mesh.coord(p)[dp_axis(from_mesh)]))
-      group.from.push_back({from_mesh.ranks[p], from.extent_at(p), node});
-  for (const auto p : dp_group(to_mesh, to_mesh, self)) group.to.push_back({to_mesh.ranks[p], result.extent_at(p), {}});
+  group.terms = 0;
+  group.replicas = false;   // each place's term is its own
+  for (const auto p : along(free, from_mesh, to_mesh, self)) {
+    if (!adds(from_mesh.coord(p))) continue;
+    group.from.push_back({from_mesh.ranks[p], from.extent_at(p), {group.terms, group.terms + 1}});
+    ++group.terms;
+  }
+  for (const auto p : along(free, to_mesh, to_mesh, self)) group.to.push_back({to_mesh.ranks[p], result.extent_at(p), {}});
   return group;
+}
+
+Exponent exponent_of(const Plan& plan, const PlanRole& role, const PlanActor& a, std::int32_t param) {
+  for (std::size_t port = 0; port < a.in.size(); ++port) {
+    const PlanChannel& c = role.channels[a.in[port]];
+    if (c.kind != PlanChannel::Kind::parameter) continue;
+    const auto it = std::find(c.tensors.begin(), c.tensors.end(), plan.params[param].stored());
+    if (it != c.tensors.end()) return {static_cast<std::int32_t>(port), exponent_at(c, it - c.tensors.begin())};
+  }
+  return {};
 }
 
 std::vector<std::int64_t> state_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total) {

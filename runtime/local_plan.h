@@ -2,6 +2,7 @@
 // worker builds it for itself, the verifier for the few places that stand for all.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,6 @@ namespace troupe::runtime {
 
 struct LocalChannel {
   std::int32_t channel = 0;            ///< in the role
-  std::int64_t copy_bytes = 0;         ///< of each of the slot's copies (see Plan::copies): what one holds of its tensors
   std::int64_t slot_bytes = 0;
   std::int32_t slots = 1;
   std::int64_t offset = 0;             ///< of slot 0 in the worker's pool; a snapshot's: in the arena
@@ -63,9 +63,21 @@ struct LocalPlan {
 /// Errors: a boxing that nobody can serve, by name.
 Expected<LocalPlan> local_plan(const Plan& plan, Rank rank);
 
-/// The reduction of a gradient along dp, among the places that share `self`'s model coordinates: lane nodes
-/// (placement/tree.h) are the terms, each place's extent of `to` the result.
-BoxingGroup lane_group(const Plan& plan, std::int32_t gradient, std::int32_t to, Rank self);
+/// The reduction of a gradient, among the places that share `self`'s coordinates on all axes where each has the whole or its
+/// own part: dp is added over, and the model axes on which the gradient is a sum and the result is none. Terms are numbered by place; each
+/// place's extent of `to` is a result. `takes_part` says whose microbatch a round has, by dp coordinate; empty: all.
+BoxingGroup reduction_group(const Plan& plan, std::int32_t gradient, std::int32_t to, Rank self,
+                            const std::function<bool(std::int64_t dp)>& takes_part = {});
+
+/// Where an actor reads the exponent of a parameter's exact gradient sums, an int32: which input port, and which byte of its
+/// slot. The last tensor of a trained group's parameter slot has one for each of the group's parameters.
+struct Exponent {
+  std::int32_t port = -1;              ///< -1: the actor does not read the parameter's slot
+  std::int64_t offset = 0;
+};
+Exponent exponent_of(const Plan& plan, const PlanRole& role, const PlanActor& actor, std::int32_t param);
+/// The byte in a slot of trained parameters where the exponent of its `index`-th one is.
+inline std::int64_t exponent_at(const PlanChannel& params, std::int64_t index) { return params.offsets.back() + 4 * index; }
 
 /// Byte offsets of the moments of an update actor's params, in order; the second follows the first.
 std::vector<std::int64_t> state_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total);

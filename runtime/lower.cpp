@@ -249,17 +249,35 @@ class Lowering {
     const auto id = static_cast<std::int32_t>(low_.nodes.size());
     for (std::size_t o = 0; o < n.out.size(); ++o) {
       const auto& type = g_.tensors()[n.out[o]].type;
-      PlanTensor t{g_.tensors()[n.out[o]].name, type.dtype, type.shape, s, full(s, out[o]), g_.tensors()[n.out[o]].rate, false};
+      PlanTensor t{g_.tensors()[n.out[o]].name, type.dtype, type.shape, s, full(s, out[o]), g_.tensors()[n.out[o]].rate};
       if (lying_.param_of_grad.count(n.out[o])) {
         if (dp < 0) return invalid("training needs a mesh with a dp axis (stage " + std::to_string(s) + " has " + to_string(mesh(s)) + ")");
         t.rate = Rate::step;
-        t.lane_terms = true;
+        t.dtype = DType::sum64;
         t.sbp[dp] = Sbp::P();
+        t.gradient_of = add_terms(lying_.param_of_grad.at(n.out[o]), n, t);
       }
       node.out.push_back(lying_.home[n.out[o]] = add_tensor(std::move(t), id));
     }
     low_.nodes.push_back(std::move(node));
     return {};
+  }
+
+  /// Counts the terms of a use's gradient; answers the parameter's index. An op adds so many a microbatch at each place
+  /// that makes a part of the sum.
+  std::int32_t add_terms(Value param, const Node& n, const PlanTensor& grad) {
+    std::int32_t index = 0;
+    while (plan_.params[index].tensor != lying_.home[param]) ++index;
+    std::vector<TensorType> in;
+    for (Value v : n.in) in.push_back(g_.tensors()[v].type);
+    const auto& def = *g_.ops().find(n.op);
+    std::int64_t terms = plan_.program_specs[n.program].microbatches * (def.terms ? def.terms(in, n.attrs) : 1);
+    const Mesh& on = mesh(grad.mesh);
+    for (std::size_t a = 0; a < on.axes.size(); ++a)
+      if (static_cast<int>(a) != dp_axis(on) && grad.sbp[a].is_partial()) terms *= on.axes[a].size;
+    auto& all = plan_.params[index].terms;
+    all = counted_.insert(index).second ? terms : all + terms;
+    return index;
   }
 
   Status port_sbp(const Node& n, const std::optional<NdSbp>& hint, const std::string& port, NdSbp& sbp) const {
@@ -288,7 +306,7 @@ class Lowering {
       const Tensor& graph_tensor = g_.tensors()[v];
       NdSbp sbp;
       TROUPE_TRY(port_sbp(n, graph_tensor.hint, graph_tensor.name, sbp));
-      PlanTensor t{graph_tensor.name, graph_tensor.type.dtype, graph_tensor.type.shape, node.mesh, sbp, Rate::microbatch, false};
+      PlanTensor t{graph_tensor.name, graph_tensor.type.dtype, graph_tensor.type.shape, node.mesh, sbp, Rate::microbatch};
       if (Status st = Layout(t.shape, t.dtype, mesh(node.mesh), t.sbp).validate(); !st.ok()) return st.in("actor '" + n.name + "'");
       node.out.push_back(lying_.home[v] = add_tensor(std::move(t), id));
     }
@@ -300,7 +318,7 @@ class Lowering {
     if (g_.is_shared(n.unit)) return invalid("feed '" + n.op + "' is in the shared unit '" + g_.units()[n.unit] + "': name it in the unit before, on whose stage it arrives");
     LoweredNode node = node_of(n, LoweredNode::Kind::feed);
     const auto& type = g_.tensors()[n.out[0]].type;
-    PlanTensor t{n.op, type.dtype, type.shape, node.mesh, full(node.mesh, NdSbp(mesh(node.mesh).axes.size(), Sbp::B())), Rate::microbatch, false};
+    PlanTensor t{n.op, type.dtype, type.shape, node.mesh, full(node.mesh, NdSbp(mesh(node.mesh).axes.size(), Sbp::B())), Rate::microbatch};
     node.out = {lying_.home[n.out[0]] = add_tensor(std::move(t), static_cast<std::int32_t>(low_.nodes.size()))};
     low_.nodes.push_back(std::move(node));
     return {};
@@ -324,6 +342,7 @@ class Lowering {
   Deduction deduced_;
   Lowered low_;
   Lying lying_;
+  std::set<std::int32_t> counted_;   // parameters whose terms are counted
 };
 
 }  // namespace

@@ -28,7 +28,7 @@ struct LoweredParam {
   std::int32_t tensor = -1;
   std::int32_t unit = 0;
   std::vector<std::int32_t> stages;    ///< ascending
-  std::vector<std::int32_t> grads;     ///< one lane-term tensor per use, in graph order
+  std::vector<std::int32_t> grads;     ///< one tensor per use, in graph order
 };
 
 struct Lowered {

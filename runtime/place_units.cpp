@@ -120,30 +120,21 @@ Expected<Staged> place(const Graph& graph, const CompileOptions& options) {
   }
   plan.trains = graph.trains();
   plan.hyper = graph.hyper();
-  plan.lanes = options.lanes;
   plan.seed = options.seed;
   plan.costs = options.costs;
   plan.meshes = options.stages;
   plan.stages = static_cast<std::int32_t>(options.stages.size());
   if (options.zero < 0 || options.zero > 3) return invalid("CompileOptions::zero is " + std::to_string(options.zero) + ": ZeRO has stages 0 to 3");
-  plan.interleaved = options.zero >= 2;
-  if (plan.lanes < 1 || plan.lanes > plan.program_specs[0].microbatches)
-    return invalid("lanes = " + std::to_string(plan.lanes) + " must be between 1 and the " +
-                   std::to_string(plan.program_specs[0].microbatches) + " microbatches of a step");
-  for (std::int32_t s = 0; s < plan.stages; ++s)
-    if (plan.dp_width(s) > plan.lanes)
+  const auto microbatches = plan.program_specs[0].microbatches;
+  for (std::int32_t s = 0; s < plan.stages && plan.trains; ++s)
+    if (plan.dp_width(s) > microbatches)
       return invalid("dp=" + std::to_string(plan.dp_width(s)) + " on stage " + std::to_string(s) + " is more than the " +
-                     std::to_string(plan.lanes) + " lanes of a step: use dp=" + std::to_string(plan.lanes) + " or less, or more lanes");
-
+                     std::to_string(microbatches) + " microbatches of a step: use dp=" + std::to_string(microbatches) + " or less, or more microbatches");
+  TROUPE_TRY(check_owners(options.owners, plan));
+  plan.owners = options.owners;
   TROUPE_TRY(check_pipeline(options.pipeline, plan.stages, graph));
   plan.pipeline = options.pipeline;
   out.depths = plan.stages * options.pipeline.chunks;
-  // Rounds of microbatches that the stages before and after do not run in that order would wait for each other.
-  for (std::int32_t s = 1; s < plan.stages && options.zero == 3 && plan.lanes < plan.program_specs[0].microbatches; ++s)
-    if (plan.dp_width(s) != plan.dp_width(0))
-      return invalid("ZeRO 3 on stages of different width needs one microbatch per lane: use " +
-                     std::to_string(plan.program_specs[0].microbatches) + " lanes instead of " + std::to_string(plan.lanes) +
-                     ", stages of one width, or ZeRO 2");
   auto stage_of_unit = options.stage_of_unit;
   if (stage_of_unit.empty()) { TROUPE_ASSIGN(stage_of_unit, cut(graph, plan.costs, out.depths)); }
   TROUPE_TRY(check_cuts(graph, stage_of_unit, out.depths));

@@ -19,7 +19,7 @@ struct Axis { name @0 :Text; size @1 :Int64; }
 struct Mesh { axes @0 :List(Axis); ranks @1 :List(Int32); }
 struct Tensor {
   name @0 :Text; dtype @1 :UInt8; shape @2 :List(Int64); mesh @3 :Int32; sbp @4 :List(Sbp);
-  rate @5 :UInt8; laneTerms @6 :Bool;
+  rate @5 :UInt8; gradientOf @6 :Int32 = -1;
 }
 struct Pair { a @0 :Int32; b @1 :Int32; }
 struct Channel {
@@ -39,6 +39,7 @@ struct Actor {
   run @6 :UInt32; pass @7 :UInt8; in @8 :List(Int32); out @9 :List(Int32); ops @10 :List(Op);
   exchange @11 :Int32; params @12 :List(ParamRef); costS @13 :Float64; scratchBytes @14 :Int64;
   opScratchOffset @15 :Int64; closesStep @16 :Bool; depth @17 :Int32; takesTurns @18 :Bool; stateBytes @19 :Int64;
+  stagingRing @20 :Int32 = -1; stagingBuffer @21 :Int32;
 }
 struct Exchange {
   name @0 :Text; program @1 :Int32; rate @2 :UInt8; moves @3 :List(Pair); collective @4 :UInt8; bytes @5 :Int64;
@@ -46,8 +47,8 @@ struct Exchange {
 }
 struct Role { stage @0 :Int32; actors @1 :List(Actor); channels @2 :List(Channel); units @3 :List(Text); }
 struct Param {
-  name @0 :Text; tensor @1 :Int32; init @2 :UInt8; initValue @3 :Float32; decay @4 :Bool; gradCopies @5 :Int32; share @6 :Int32 = -1;
-  storedAsShare @7 :Bool; terms @8 :Int64 = 1;
+  name @0 :Text; tensor @1 :Int32; init @2 :UInt8; initValue @3 :Float32; decay @4 :Bool; terms @5 :Int64 = 1; share @6 :Int32 = -1;
+  storedAsShare @7 :Bool;
 }
 struct Program { name @0 :Text; microbatches @1 :Int64; samples @2 :Int64; sequential @3 :Bool; stateful @4 :Bool; }
 struct AdamW { lr @0 :Float32; beta1 @1 :Float32; beta2 @2 :Float32; eps @3 :Float32; weightDecay @4 :Float32; }
@@ -63,7 +64,7 @@ struct Plan {
   version @0 :UInt32;
   programs @1 :List(Program);
   trains @2 :Bool;
-  lanes @3 :Int32;
+  owners @3 :List(List(Int32));
   seed @4 :UInt64;
   hyper @5 :AdamW;
   meshes @6 :List(Mesh);
@@ -75,5 +76,4 @@ struct Plan {
   costs @12 :Costs;
   pipeline @13 :UInt8;
   chunks @14 :Int32 = 1;
-  interleaved @15 :Bool;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "devices/base/check.h"
-#include "placement/tree.h"
 
 namespace troupe::runtime {
 
@@ -18,8 +17,7 @@ const char* to_string(PlanChannel::Kind kind) {
     case PlanChannel::Kind::go: return "go";
     case PlanChannel::Kind::commit: return "commit";
     case PlanChannel::Kind::feed: return "feed";
-    case PlanChannel::Kind::part: return "part";
-    case PlanChannel::Kind::sum: return "sum";
+    case PlanChannel::Kind::rounded: return "rounded";
     case PlanChannel::Kind::gathered: return "gathered";
     case PlanChannel::Kind::turn: return "turn";
     case PlanChannel::Kind::snapshot: return "snapshot";
@@ -35,7 +33,6 @@ const char* to_string(PlanActor::Kind kind) {
     case PlanActor::Kind::norm: return "norm";
     case PlanActor::Kind::update: return "update";
     case PlanActor::Kind::digest: return "digest";
-    case PlanActor::Kind::sum: return "sum";
     case PlanActor::Kind::snapshot: return "snapshot";
     case PlanActor::Kind::writer: return "writer";
   }
@@ -44,7 +41,7 @@ const char* to_string(PlanActor::Kind kind) {
 
 const char* stream_of(PlanActor::Kind kind) {
   switch (kind) {
-    case PlanActor::Kind::exchange: case PlanActor::Kind::sum: return "comm";
+    case PlanActor::Kind::exchange: return "comm";
     case PlanActor::Kind::user: return "host";
     case PlanActor::Kind::snapshot: return "snapshot";
     case PlanActor::Kind::writer: return "disk";
@@ -96,43 +93,30 @@ bool Plan::shared(const PlanActor& actor) const {
   return false;
 }
 
-std::int32_t Plan::lanes_for(std::int32_t program) const {
-  const ProgramSpec& spec = program_specs[program];
-  return spec.stateful ? 1 : static_cast<std::int32_t>(std::min<std::int64_t>(lanes, spec.microbatches));
-}
-
 std::int64_t Plan::dp_index(Rank rank) const {
   const Mesh& mesh = meshes[stage_of(rank)];
   const int axis = dp_axis(mesh);
   return axis < 0 ? 0 : mesh.coord(mesh.find(rank))[axis];
 }
 
-std::vector<std::int32_t> Plan::owned_lanes(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const {
-  const auto width = static_cast<std::int32_t>(dp_width(stage)), lanes = lanes_for(program);
-  const Term run = interleaved ? Term{static_cast<std::int32_t>(dp_index), lanes} : lanes_of(width, dp_index, lanes);
-  std::vector<std::int32_t> out;
-  for (auto lane = run.lo; lane < run.hi; lane += interleaved ? width : 1) out.push_back(lane);
-  return out;
-}
-
-std::int64_t Plan::lane_owner(std::int32_t program, std::int32_t stage, std::int32_t lane) const {
-  return interleaved ? lane % dp_width(stage) : owner_of(lane, dp_width(stage), lanes_for(program));
-}
-
 std::int64_t Plan::owner(std::int32_t program, std::int32_t stage, std::int64_t microbatch) const {
-  return lane_owner(program, stage, lane_of(microbatch, lanes_for(program), program_specs[program].microbatches));
+  if (program_specs[program].stateful) return 0;
+  if (program == 0 && !owners.empty()) return owners[stage][microbatch];
+  return microbatch % dp_width(stage);
 }
 
 std::int32_t Plan::acts(Rate rate, std::int32_t program, std::int32_t stage, std::int64_t dp_index) const {
   switch (rate) {
     case Rate::step: return 1;
     case Rate::microbatch: return static_cast<std::int32_t>(microbatches(program, stage, dp_index).size());
-    case Rate::lane: return static_cast<std::int32_t>(owned_lanes(program, stage, dp_index).size());
-    // Coordinate 0 has most of everything.
-    case Rate::lane_round: return acts(Rate::lane, program, stage, 0);
-    case Rate::round:
-      return program_specs[program].sequential ? static_cast<std::int32_t>(program_specs[program].microbatches)
-                                               : acts(Rate::microbatch, program, stage, 0);
+    case Rate::round: {
+      const auto all = static_cast<std::int32_t>(program_specs[program].microbatches);
+      if (program_specs[program].sequential) return all;
+      if (program != 0 || owners.empty()) return acts(Rate::microbatch, program, stage, 0);   // coordinate 0 has most
+      std::vector<std::int32_t> count(static_cast<std::size_t>(dp_width(stage)), 0);
+      for (auto owner : owners[stage]) ++count[owner];
+      return *std::max_element(count.begin(), count.end());
+    }
   }
   return 1;
 }
@@ -147,26 +131,15 @@ std::int64_t Plan::acts_of(const PlanExchange& x) const {
 }
 
 std::int32_t Plan::round_stage(const PlanExchange& x) const {
-  return stages_on(tensors[x.rate == Rate::round ? x.moves[0].to : x.moves[0].from].mesh).front();
+  return stages_on(tensors[reduces(x) ? x.moves[0].from : x.moves[0].to].mesh).front();
 }
 
 std::vector<std::int32_t> Plan::microbatches(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const {
+  const auto all = static_cast<std::int32_t>(program_specs[program].microbatches);
+  const bool in_turn = !program_specs[program].stateful && (program != 0 || owners.empty());
   std::vector<std::int32_t> out;
-  for (auto lane : owned_lanes(program, stage, dp_index)) {
-    const Range r = microbatches_of(lane, lanes_for(program), program_specs[program].microbatches);
-    for (auto m = r.lo; m < r.hi; ++m) out.push_back(static_cast<std::int32_t>(m));
-  }
-  std::int64_t widest = 0;
-  for (std::int32_t s = 0; s < stages; ++s) widest = std::max(widest, dp_width(s));
-  if (interleaved || widest == dp_width(stage) || program_specs[program].sequential) return out;
-  std::vector<std::pair<std::int64_t, std::int32_t>> turns;   // (how many the widest stage's owner runs before it, itself)
-  for (auto m : out) {
-    const auto owner = owner_of(lane_of(m, lanes_for(program), program_specs[program].microbatches), widest, lanes_for(program));
-    const auto first = microbatches_of(lanes_of(widest, owner, lanes_for(program)).lo, lanes_for(program), program_specs[program].microbatches).lo;
-    turns.push_back({m - first, m});
-  }
-  std::sort(turns.begin(), turns.end());
-  std::transform(turns.begin(), turns.end(), out.begin(), [](const auto& t) { return t.second; });
+  for (std::int32_t m = in_turn ? static_cast<std::int32_t>(dp_index) : 0; m < all; m += in_turn ? static_cast<std::int32_t>(dp_width(stage)) : 1)
+    if (owner(program, stage, m) == dp_index) out.push_back(m);
   return out;
 }
 
@@ -195,25 +168,6 @@ Extent Plan::extent(std::int32_t tensor, Rank rank) const {
   const int axis = dp_axis(mesh);
   const Layout l = layout(tensor, t.rate != Rate::microbatch || axis < 0 ? 0 : mesh.coord(position)[axis]);
   return l.extent_at(l.mesh.find(rank));
-}
-
-LaneSchedule Plan::lane_schedule(std::int32_t stage, std::int64_t dp_index) const {
-  return troupe::lane_schedule(microbatches(0, stage, dp_index), lanes_for(0), program_specs[0].microbatches);
-}
-
-std::int32_t Plan::grad_copies(std::int32_t stage, std::int64_t dp_index) const {
-  if (interleaved && dp_width(stage) > 1) return fold_schedule(lanes_for(0)).copies;
-  return std::max(1, lane_schedule(stage, dp_index).copies);
-}
-
-std::int32_t Plan::copies(const PlanRole& role, const PlanChannel& c, std::int64_t dp_index) const {
-  if (c.sums_lanes()) return grad_copies(role.stage, dp_index);
-  switch (c.kind) {
-    case PlanChannel::Kind::part:
-      return static_cast<std::int32_t>(dp_width(round_stage(exchanges[role.actors[c.writer].exchange])));
-    case PlanChannel::Kind::sum: return fold_schedule(lanes_for(0)).copies;
-    default: return 1;
-  }
 }
 
 }  // namespace troupe::runtime

@@ -10,7 +10,6 @@
 
 #include "placement/boxing.h"
 #include "placement/cost.h"
-#include "placement/tree.h"
 #include "runtime/graph.h"
 #include "runtime/pipeline.h"
 
@@ -22,9 +21,11 @@ struct PlanTensor {
   DType dtype = DType::f32;
   Shape shape;                     ///< microbatch rate: of one microbatch
   std::int32_t mesh = 0;           ///< index into Plan::meshes
-  NdSbp sbp;                       ///< per axis. Microbatch rate: the dp axis says S(0), whole microbatches
+  NdSbp sbp;                       ///< per axis. Microbatch rate: the dp axis says S(0), whole microbatches; of gradients P
   Rate rate = Rate::microbatch;
-  bool lane_terms = false;         ///< a gradient before reduction: P over dp, its terms are lane sums
+  /// A gradient: of this parameter (index into Plan::params); -1: it is none. As ops make it, it is P over dp: a place adds up
+  /// those of its microbatches (step, sum64), or passes each on (microbatch; f32 where it is one term, else sum64).
+  std::int32_t gradient_of = -1;
   bool operator==(const PlanTensor&) const = default;
 };
 
@@ -36,10 +37,12 @@ struct PlanReader {
 /// A channel inside a place: one writer, some readers, `slots` buffers.
 struct PlanChannel {
   enum class Kind : std::uint8_t {
-    activation, stash, boundary, gradient, reduced, parameter,
+    activation, stash, boundary,
+    gradient,                        ///< a place's own sums of gradients; with ZeRO 2 and 3 those of one microbatch
+    reduced,                         ///< exact sums over dp: a place's share; where model axes add too, before and after
+    rounded,                         ///< ... all of them, as f32
+    parameter,
     go, commit, feed,                ///< control: written by the worker's conductor
-    part,                            ///< ZeRO 2: a place's share of a round's lane sums, as they arrive
-    sum,                             ///< ... and what they add up to
     gathered,                        ///< ZeRO 3: parameters while a unit needs them
     turn,                            ///< no bytes: a buffer of a ring is free for its next channel
     snapshot                         ///< what a place saves of a group: its slots lie in the host arena (LocalPlan)
@@ -53,16 +56,14 @@ struct PlanChannel {
   std::int32_t writer_port = 0;
   std::vector<PlanReader> readers;
   std::vector<std::int32_t> tensors;
-  std::vector<std::int64_t> offsets;   ///< bytes into a slot (into a lane copy), 64-byte aligned
-  std::int64_t bytes = 0;          ///< of one slot, one lane copy, at the largest place of the role
+  std::vector<std::int64_t> offsets;   ///< bytes into a slot, 64-byte aligned
+  std::int64_t bytes = 0;          ///< of one slot, at the largest place of the role
   std::int32_t slots = 1;
   Rate rate = Rate::microbatch;
   bool initial = false;            ///< holds a token before the first act
   std::int32_t ring = -1;          ///< of the role: its channels take turns in few buffers; -1: memory of its own
   std::int32_t buffer = 0;         ///< of that ring
   std::int64_t buffer_offset = 0;  ///< bytes: channels that are needed together lie side by side
-  /// Holds as many lane copies as its place adds gradients in (Plan::grad_copies).
-  bool sums_lanes() const { return kind == Kind::gradient && rate == Rate::step; }
   bool control() const { return kind == Kind::go || kind == Kind::commit || kind == Kind::feed; }
   bool operator==(const PlanChannel&) const = default;
 };
@@ -102,7 +103,7 @@ struct PlanParamRef {
 };
 
 struct PlanActor {
-  enum class Kind : std::uint8_t { segment, user, exchange, norm, update, digest, sum, snapshot, writer };
+  enum class Kind : std::uint8_t { segment, user, exchange, norm, update, digest, snapshot, writer };
   Kind kind = Kind::segment;
   std::string name;
   std::int32_t program = 0;
@@ -121,6 +122,9 @@ struct PlanActor {
   std::int64_t scratch_bytes = 0;  ///< tensors inside the segment, then the ops' own scratch
   std::int64_t op_scratch_offset = 0;
   std::int64_t state_bytes = 0;    ///< segments: of all their ops
+  /// Exchanges that take turns in few buffers with what arrives before it is added up; -1: memory of its own.
+  std::int32_t staging_ring = -1;
+  std::int32_t staging_buffer = 0;
   bool closes_step = false;
   /// An update of shares (ZeRO): its act is over when everybody's shares have arrived in the parameter slot.
   bool gathers() const { return kind == Kind::update && exchange >= 0; }
@@ -163,8 +167,7 @@ struct PlanParam {
   Init::Kind init = Init::Kind::constant;
   float init_value = 0;
   bool decay = true;
-  std::int64_t terms = 1;          ///< most terms that all microbatches of a step add to one element
-  std::int32_t grad_copies = 0;    ///< most lane copies any place holds
+  std::int64_t terms = 1;          ///< most terms that all microbatches of a step add to one element of its gradient
   std::int32_t share = -1;         ///< ZeRO: the tensor that says which part a place updates; -1: all that it has
   bool stored_as_share = false;    ///< ZeRO 3: between its uses a place keeps no more than that
   /// The tensor that lies in the parameter slots.
@@ -172,17 +175,21 @@ struct PlanParam {
   bool operator==(const PlanParam&) const = default;
 };
 
+/// Position of the dp axis in a mesh, or -1.
+inline int dp_axis(const Mesh& mesh) { return mesh.axis("dp"); }
+
 struct Plan {
   std::vector<std::string> programs;
   std::vector<ProgramSpec> program_specs;
   bool trains = false;
-  std::int32_t lanes = 1;
   std::uint64_t seed = 0;
   kernels::AdamW hyper;
   std::vector<Mesh> meshes;        ///< the first `stages` are the stages' own; then unions of stages
   std::int32_t stages = 1;
   Pipeline pipeline;
-  bool interleaved = false;            ///< lane l belongs to dp coordinate l mod width (ZeRO 2 and 3); else contiguous
+  /// Per stage: which dp coordinate runs each microbatch of program 0. Empty: microbatch m is run by m mod width. Any
+  /// table gives the same numbers, for gradients are exact sums.
+  std::vector<std::vector<std::int32_t>> owners;
   std::vector<PlanRole> roles;     ///< one per stage
   std::vector<PlanTensor> tensors;
   std::vector<PlanExchange> exchanges;
@@ -199,23 +206,16 @@ struct Plan {
   std::vector<std::int32_t> stages_on(std::int32_t mesh) const;
   /// True for a part of a unit that all stages share (Graph::shared_unit).
   bool shared(const PlanActor& actor) const;
-  /// Lanes of a program: never more than it has microbatches, and one if it is stateful: dp coordinate 0 owns that.
-  std::int32_t lanes_for(std::int32_t program) const;
   /// dp coordinate and dp width of a rank within its stage.
   std::int64_t dp_index(Rank rank) const;
   std::int64_t dp_width(std::int32_t stage) const { return meshes[stage].axis_size("dp"); }
-  /// The microbatches of a program that dp coordinate `dp_index` of a stage runs, in the order in which it
-  /// runs them: ascending if lanes are interleaved. Else owners take turns where another stage is wider: all of
-  /// its places work from the first microbatch on. Every place runs its own in one global order, so no two wait
-  /// for each other.
+  /// The microbatches of a program that dp coordinate `dp_index` of a stage runs, in the order in which it runs them:
+  /// ascending, so no two places wait for each other.
   std::vector<std::int32_t> microbatches(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
   /// Passes begin in pass_order: where the pipeline has one and the stages are of one width and share no unit. Else they
   /// begin as slots and priorities let them, for then no paper says in which order they should.
   bool ordered() const;
-  /// Lanes that dp coordinate `dp_index` of a stage owns, ascending.
-  std::vector<std::int32_t> owned_lanes(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
-  /// The dp coordinate of a stage that owns a lane, and the one that runs a microbatch.
-  std::int64_t lane_owner(std::int32_t program, std::int32_t stage, std::int32_t lane) const;
+  /// The dp coordinate of a stage that runs a microbatch; 0 runs all of a stateful program.
   std::int64_t owner(std::int32_t program, std::int32_t stage, std::int64_t microbatch) const;
   /// What an actor or channel of that rate does at a place in a run of a program: acts, or tokens.
   std::int32_t acts(Rate rate, std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
@@ -224,22 +224,17 @@ struct Plan {
   bool runs_in_round(std::int32_t program, std::int32_t stage, std::int64_t dp_index, std::int32_t round) const;
   /// Acts of an exchange in a run of its program, of the whole job: numbers its messages the same at all ends.
   std::int64_t acts_of(const PlanExchange& exchange) const;
-  /// The stage (of several equally wide, the first) whose dp coordinates a round is of: gathers end there, sums of
-  /// lanes begin there.
+  /// True for a gradient as ops make it: a term of the sum over dp.
+  bool unreduced(const PlanTensor& t) const { return t.gradient_of >= 0 && t.sbp[dp_axis(meshes[t.mesh])].is_partial(); }
+  /// True where an exchange adds up gradients; false for all that only move.
+  bool reduces(const PlanExchange& exchange) const { return unreduced(tensors[exchange.moves[0].from]); }
+  /// The stage (of several equally wide, the first) whose dp coordinates a round is of: gathers end there, reductions
+  /// begin there.
   std::int32_t round_stage(const PlanExchange& exchange) const;
   /// The layout of a tensor; for microbatch rate on the sub-mesh of the one dp coordinate that runs it.
   Layout layout(std::int32_t tensor, std::int64_t dp_index) const;
   /// The part of a tensor that `rank` has ; it has one.
   Extent extent(std::int32_t tensor, Rank rank) const;
-  /// How the gradients of that place accumulate: which lane copies, which sums at the end.
-  LaneSchedule lane_schedule(std::int32_t stage, std::int64_t dp_index) const;
-  /// Lane copies that a place of `stage` with dp coordinate `dp_index` holds of gradients, or of its share of them.
-  std::int32_t grad_copies(std::int32_t stage, std::int64_t dp_index) const;
-  /// Times that a slot of a channel holds its tensors: lane copies of a gradient or sum, lanes of a round's parts.
-  std::int32_t copies(const PlanRole& role, const PlanChannel& channel, std::int64_t dp_index) const;
 };
-
-/// Position of the dp axis in a mesh, or -1.
-inline int dp_axis(const Mesh& mesh) { return mesh.axis("dp"); }
 
 }  // namespace troupe::runtime

@@ -28,7 +28,6 @@ const char* look(const PlanActor& a) {
     case PlanActor::Kind::norm: return "shape=diamond, fillcolor=\"#e4e4e4\"";
     case PlanActor::Kind::update: return "shape=house, fillcolor=\"#bfe3c0\"";
     case PlanActor::Kind::digest: return "shape=note, fillcolor=\"#e4e4e4\"";
-    case PlanActor::Kind::sum: return "shape=invtriangle, fillcolor=\"#d9c8ef\"";
     case PlanActor::Kind::snapshot: case PlanActor::Kind::writer: return "shape=cylinder, fillcolor=\"#e4e4e4\"";
   }
   return "";
@@ -42,7 +41,7 @@ const char* look(const PlanChannel& c) {
     case PlanChannel::Kind::gathered: return "color=\"#4a9a4c\"";
     // Nothing flows but the right to write: it leads back in the pass.
     case PlanChannel::Kind::turn: return "style=dashed, color=gray60, constraint=false";
-    case PlanChannel::Kind::gradient: case PlanChannel::Kind::reduced: case PlanChannel::Kind::part: case PlanChannel::Kind::sum: return "color=\"#c0552f\"";
+    case PlanChannel::Kind::gradient: case PlanChannel::Kind::reduced: case PlanChannel::Kind::rounded: return "color=\"#c0552f\"";
     case PlanChannel::Kind::stash: return "color=\"#2f6fb0\", penwidth=2";
     default: return "color=black";
   }

@@ -67,7 +67,7 @@ void put(wire::Tensor::Builder b, const PlanTensor& t) {
     sbp[i].setUnit(t.sbp[i].unit);
   }
   b.setRate(static_cast<std::uint8_t>(t.rate));
-  b.setLaneTerms(t.lane_terms);
+  b.setGradientOf(t.gradient_of);
 }
 PlanTensor get(wire::Tensor::Reader r) {
   PlanTensor t;
@@ -77,7 +77,7 @@ PlanTensor get(wire::Tensor::Reader r) {
   t.mesh = r.getMesh();
   for (auto s : r.getSbp()) t.sbp.push_back({static_cast<Sbp::Kind>(s.getKind()), s.getDim(), s.getUnit()});
   t.rate = static_cast<Rate>(r.getRate());
-  t.lane_terms = r.getLaneTerms();
+  t.gradient_of = r.getGradientOf();
   return t;
 }
 
@@ -179,6 +179,8 @@ void put(wire::Actor::Builder b, const PlanActor& a) {
   b.setScratchBytes(a.scratch_bytes);
   b.setOpScratchOffset(a.op_scratch_offset);
   b.setStateBytes(a.state_bytes);
+  b.setStagingRing(a.staging_ring);
+  b.setStagingBuffer(a.staging_buffer);
   b.setClosesStep(a.closes_step);
 }
 PlanActor get(wire::Actor::Reader r) {
@@ -207,6 +209,8 @@ PlanActor get(wire::Actor::Reader r) {
   a.scratch_bytes = r.getScratchBytes();
   a.op_scratch_offset = r.getOpScratchOffset();
   a.state_bytes = r.getStateBytes();
+  a.staging_ring = r.getStagingRing();
+  a.staging_buffer = r.getStagingBuffer();
   a.closes_step = r.getClosesStep();
   return a;
 }
@@ -271,7 +275,8 @@ std::vector<std::byte> write_plan(const Plan& p) {
     programs[i].setStateful(p.program_specs[i].stateful);
   }
   b.setTrains(p.trains);
-  b.setLanes(p.lanes);
+  auto owners = b.initOwners(static_cast<unsigned>(p.owners.size()));
+  for (unsigned i = 0; i < p.owners.size(); ++i) set_numbers(owners.init(i, static_cast<unsigned>(p.owners[i].size())), p.owners[i]);
   b.setSeed(p.seed);
   auto h = b.initHyper();
   h.setLr(p.hyper.lr);
@@ -284,7 +289,6 @@ std::vector<std::byte> write_plan(const Plan& p) {
   b.setStages(p.stages);
   b.setPipeline(static_cast<std::uint8_t>(p.pipeline.kind));
   b.setChunks(p.pipeline.chunks);
-  b.setInterleaved(p.interleaved);
   auto roles = b.initRoles(static_cast<unsigned>(p.roles.size()));
   for (unsigned i = 0; i < p.roles.size(); ++i) {
     const PlanRole& role = p.roles[i];
@@ -319,7 +323,6 @@ std::vector<std::byte> write_plan(const Plan& p) {
     params[i].setInitValue(p.params[i].init_value);
     params[i].setDecay(p.params[i].decay);
     params[i].setTerms(p.params[i].terms);
-    params[i].setGradCopies(p.params[i].grad_copies);
     params[i].setShare(p.params[i].share);
     params[i].setStoredAsShare(p.params[i].stored_as_share);
   }
@@ -329,15 +332,15 @@ std::vector<std::byte> write_plan(const Plan& p) {
 
 Expected<Plan> read_plan(std::span<const std::byte> bytes) {
   return read_message<wire::Plan, Plan>(bytes, "not a plan", [](wire::Plan::Reader r) -> Expected<Plan> {
-    if (r.getVersion() > plan_version)
-      return invalid("the plan has version " + std::to_string(r.getVersion()) + ", this program reads up to " + std::to_string(plan_version));
+    if (r.getVersion() != plan_version)
+      return invalid("the plan has version " + std::to_string(r.getVersion()) + ", this program reads version " + std::to_string(plan_version));
     Plan p;
     for (auto x : r.getPrograms()) {
       p.programs.push_back(x.getName().cStr());
       p.program_specs.push_back({x.getMicrobatches(), x.getSamples(), x.getSequential(), x.getStateful()});
     }
     p.trains = r.getTrains();
-    p.lanes = r.getLanes();
+    for (auto stage : r.getOwners()) p.owners.push_back(numbers<std::int32_t>(stage));
     p.seed = r.getSeed();
     const auto h = r.getHyper();
     p.hyper.lr = h.getLr();
@@ -348,7 +351,6 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
     for (auto m : r.getMeshes()) p.meshes.push_back(get(m));
     p.stages = r.getStages();
     p.pipeline = {static_cast<Pipeline::Kind>(r.getPipeline()), r.getChunks()};
-    p.interleaved = r.getInterleaved();
     for (auto x : r.getRoles()) {
       PlanRole role;
       role.stage = x.getStage();
@@ -371,7 +373,7 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
       p.exchanges.push_back(std::move(e));
     }
     for (auto x : r.getParams())
-      p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(), x.getDecay(), x.getTerms(), x.getGradCopies(), x.getShare(), x.getStoredAsShare()});
+      p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(), x.getDecay(), x.getTerms(), x.getShare(), x.getStoredAsShare()});
     p.costs = get(r.getCosts());
     return p;
   });

@@ -10,7 +10,7 @@
 namespace troupe::runtime {
 
 /// Version of the schema's meaning. A newer one is refused by name.
-inline constexpr std::uint32_t plan_version = 1;
+inline constexpr std::uint32_t plan_version = 2;
 
 std::vector<std::byte> write_plan(const Plan& plan);
 /// Error: not a plan, or one of a newer version.

@@ -13,8 +13,6 @@ std::string rate_text(Rate rate) {
   switch (rate) {
     case Rate::step: return "step";
     case Rate::microbatch: return "microbatch";
-    case Rate::lane: return "lane";
-    case Rate::lane_round: return "round of lanes";
     case Rate::round: return "round";
   }
   return "?";
@@ -47,17 +45,17 @@ class PlanText {
       bytes += elements(t.shape) * size_of(t.dtype);
     }
     std::string out = "plan: " + counted(plan_.workers(), "worker") + ", " + counted(plan_.stages, "stage") + ", " +
-                      "pipeline " + to_string(plan_.pipeline) + ", " + counted(plan_.lanes, "lane") + ", seed " + std::to_string(plan_.seed) + "\n";
+                      "pipeline " + to_string(plan_.pipeline) + ", seed " + std::to_string(plan_.seed) + "\n";
     out += "parameters: " + counted(static_cast<std::int64_t>(plan_.params.size()), "tensor") + ", " + std::to_string(params) +
            " elements, " + human_bytes(bytes) + (plan_.trains ? "" : " (no training)") + "\n";
     std::vector<TextRow> programs, meshes;
     for (std::int32_t p = 0; p < count_programs(); ++p) {
       const auto& spec = plan_.program_specs[p];
-      programs.push_back({{plan_.programs[p], std::to_string(spec.microbatches), std::to_string(spec.samples), std::to_string(plan_.lanes_for(p))}, {}});
+      programs.push_back({{plan_.programs[p], std::to_string(spec.microbatches), std::to_string(spec.samples)}, {}});
     }
     for (std::int32_t m = 0; m < static_cast<std::int32_t>(plan_.meshes.size()); ++m)
       meshes.push_back({{mesh_name(m), to_string(plan_.meshes[m]), sorted_ranks(plan_.meshes[m].ranks)}, {}});
-    return out + "\nprograms\n" + table_text({"name", ">microbatches", ">samples of each", ">lanes"}, programs) + "\nmeshes\n" +
+    return out + "\nprograms\n" + table_text({"name", ">microbatches", ">samples of each"}, programs) + "\nmeshes\n" +
            table_text({"of", "axes", "ranks"}, meshes);
   }
 
@@ -72,11 +70,11 @@ class PlanText {
     out += "  dp " + std::to_string(plan_.dp_width(role.stage)) + ", " + counted(mesh.size(), "place") + "; a microbatch takes " +
            human_seconds(forward) + " forward, " + human_seconds(backward) + " backward\n\n";
 
-    std::vector<std::string> columns{">dp", "ranks", "lanes"};
+    std::vector<std::string> columns{">dp", "ranks"};
     for (std::int32_t p = 0; p < count_programs(); ++p) columns.push_back("microbatches of " + plan_.programs[p]);
     std::vector<TextRow> shares;
     for (std::int64_t d = 0; d < plan_.dp_width(role.stage); ++d) {
-      TextRow row{{std::to_string(d), ranks_at(role.stage, d), ranges(plan_.owned_lanes(0, role.stage, d))}, {}};
+      TextRow row{{std::to_string(d), ranks_at(role.stage, d)}, {}};
       for (std::int32_t p = 0; p < count_programs(); ++p) row.cells.push_back(ranges(plan_.microbatches(p, role.stage, d)));
       shares.push_back(std::move(row));
     }
@@ -104,15 +102,11 @@ class PlanText {
     std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> rings;   // (ring, buffer) -> bytes
     for (const auto& c : role.channels) {
       auto reader = [&](const PlanReader& r) { return role.actors[r.actor].name; };
-      using Kind = PlanChannel::Kind;
-      const bool copies = c.kind == Kind::gradient || c.kind == Kind::part || c.kind == Kind::sum;
-      // dp coordinate 0 has the largest share; what others hold is in the table of memory.
-      const auto n = plan_.copies(role, c, 0);
-      const std::int64_t total = c.bytes * c.slots * n;
+      const std::int64_t total = c.bytes * c.slots;
       if (c.ring < 0) sum += total;
       else rings[{c.ring, c.buffer}] = std::max(rings[{c.ring, c.buffer}], c.buffer_offset + total);
       const std::string shared = c.ring < 0 ? "" : ", in buffer " + std::to_string(c.buffer) + " of ring " + std::to_string(c.ring);
-      rows.push_back({{c.name, to_string(c.kind), rate_text(c.rate), std::to_string(c.slots), copies ? std::to_string(n) : "",
+      rows.push_back({{c.name, to_string(c.kind), rate_text(c.rate), std::to_string(c.slots),
                        human_bytes(c.bytes), human_bytes(total) + shared,
                        (c.writer < 0 ? "session" : role.actors[c.writer].name) + " -> " + join(c.readers, reader)}, {}});
     }
@@ -124,12 +118,12 @@ class PlanText {
       std::vector<const PlanChannel*> members;
       for (const auto& c : role.channels)
         if (c.ring == ring) members.push_back(&c);
-      shared += "  ring " + std::to_string(ring) + ": " + counted(static_cast<std::int64_t>(members.size()), "channel") + " of kind " +
-                to_string(members.front()->kind) + ", '" + members.front()->name + "' and others of '" + plan_.programs[members.front()->program] +
+      if (members.size() == 2) continue;   // sums, and what they are rounded to: the table says it
+      shared += "  ring " + std::to_string(ring) + ": " + counted(static_cast<std::int64_t>(members.size()), "channel") + ", '" + members.front()->name + "' and others of '" + plan_.programs[members.front()->program] +
                 "', take turns in " + counted(buffers_of[ring], "buffer") + ", " + human_bytes(bytes) + "\n";
     }
     return "  " + counted(static_cast<std::int64_t>(role.channels.size()), "channel") + " of stage " + std::to_string(role.stage) + ", " + human_bytes(sum) + " at dp 0\n" +
-           table_text({"channel", "kind", "a token per", ">slots", ">copies", ">bytes", ">total", "writer -> readers"},
+           table_text({"channel", "kind", "a token per", ">slots", ">bytes", ">total", "writer -> readers"},
                       fold_layers(std::move(rows), role.units)) +
            shared;
   }
@@ -163,7 +157,7 @@ class PlanText {
   }
   std::string lies(const PlanTensor& t) const {
     return mesh_name(t.mesh) + " " + to_string(plan_.meshes[t.mesh]) + " (" + troupe::to_string(t.sbp) + ")" +
-           (t.lane_terms ? " in lane sums" : "");
+           (t.dtype == DType::sum64 ? " in exact sums" : "");
   }
 
   // ---- memory and time --------------------------------------------------------------------------------
@@ -176,7 +170,6 @@ class PlanText {
       const MemoryUse& m = l.memory;
       TextRow row{{std::to_string(l.stage), represented(l)}, {}};
       for (auto bytes : {m.parameters, m.gathered, m.gradients}) row.cells.push_back(human_bytes(bytes));
-      row.cells.push_back(plan_.trains ? std::to_string(plan_.grad_copies(l.stage, l.dp_index)) : "-");
       for (auto bytes : {m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.cache, m.staging, m.control, m.arena, m.total()})
         row.cells.push_back(human_bytes(bytes));
       rows.push_back(std::move(row));
@@ -184,24 +177,8 @@ class PlanText {
     std::string out = "peak memory per device";
     if (largest) out += ": " + human_bytes(largest->memory.total()) + " on rank " + std::to_string(largest->rank);
     return out + "\n" +
-           table_text({">stage", "ranks", ">parameters", ">gathered", ">gradients", ">(copies)", ">optimizer", ">stash", ">activations", ">boundary",
-                       ">scratch", ">cache", ">staging", ">control", ">arena", ">total"}, rows) +
-           whole_gradients();
-  }
-
-  /// What ZeRO 2 saves nothing of, and how it would.
-  std::string whole_gradients() const {
-    const auto microbatches = plan_.program_specs[0].microbatches;
-    std::int64_t bytes = 0;
-    for (const auto& role : plan_.roles) {
-      std::int64_t own = 0;
-      for (const auto& c : role.channels)
-        if (c.kind == PlanChannel::Kind::gradient && c.rate == Rate::lane) own += c.bytes;
-      bytes = std::max(bytes, own);
-    }
-    if (bytes == 0 || plan_.lanes_for(0) == microbatches) return {};
-    return "a lane is of several microbatches, so up to " + human_bytes(bytes) + " of whole gradients wait for its last one; with " +
-           std::to_string(microbatches) + " lanes (schedule.lanes), one per microbatch, two units' would do\n";
+           table_text({">stage", "ranks", ">parameters", ">gathered", ">gradients", ">optimizer", ">stash", ">activations", ">boundary",
+                       ">scratch", ">cache", ">staging", ">control", ">arena", ">total"}, rows);
   }
 
   std::string prediction() const {

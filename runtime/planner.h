@@ -2,6 +2,8 @@
 // run() is in compile.cpp, its parts in planner_*.cpp in the order in which it calls them.
 #pragma once
 
+#include <array>
+#include <functional>
 #include <set>
 
 #include "runtime/lowered.h"
@@ -76,7 +78,7 @@ class Planner {
   Ends add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>& roles, std::int32_t depth, bool backward);
   /// What each exchange moves, and how long the cost model thinks one act takes.
   void cost_exchanges();
-  void cost_round(PlanExchange& x);
+  void cost_gather(PlanExchange& x);
 
   // channels: planner_channels.cpp
   void read(std::int32_t tensor, Where who);
@@ -104,26 +106,36 @@ class Planner {
     std::vector<std::int32_t> stages;
     std::string name;
   };
-  /// One use's gradient as an optimizer actor finds it on a stage: a channel and an index in it.
+  /// The sums that a use's gradient is in, as an optimizer actor finds them on a stage: a channel and an index in it.
   using Found = std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>>;   // (stage, tensor of the use)
   Status make_parameters();
   Status make_group(const Group& group);
   /// True where places of a model axis each know a part of the sum (a norm's weight over sequence shards).
   bool summed_on_model_axis(const PlanTensor& grad) const;
-  /// P -> S(0) along dp (reduce-scatter), P -> B on the model axes where needed (all-reduce), then S(0) -> B along dp
-  /// (all-gather): visible boxings all of them.
-  void reduce(const Group& group, const Ends& writers, const PlanChannel& grads,
-              const std::vector<std::pair<std::size_t, std::int32_t>>& uses, Ends& norm, Ends& update, Found& for_norm,
-              Found& for_update);
+  /// A gradient of each use, by parameter: (index into low_.params, tensor).
+  using Uses = std::vector<std::pair<std::size_t, std::int32_t>>;
+  /// P -> S(0) along dp, and P -> B on the model axes where it is a sum there too (reduce-scatter); where each place updates
+  /// the whole, then S(0) -> B along dp (all-gather): visible boxings both.
+  void reduce(const Group& group, const Uses& uses, const Ends& norm, const Ends& update, Found& for_norm, Found& for_update);
+  /// Its first half: the gradient of use u is added to sum `sum_of[u]`, of which each dp coordinate gets its share. Returns the
+  /// exchanges whose first output has the sums; `readers`: of these, by stage.
+  Ends reduce_shares(const Group& group, Rate rate, const Uses& uses, const std::vector<std::int32_t>& sum_of, std::vector<std::int32_t>& shares,
+                     const std::function<std::vector<Where>(std::int32_t)>& readers);
+  /// The channels in which the segments of a stage leave gradients of these uses, one for each segment, read by `readers`.
+  std::vector<std::int32_t> connect_gradients(const Group& group, std::int32_t stage, const Uses& uses, const std::vector<Where>& readers);
+  std::string gradients_name(const Group& group, std::int32_t gradient);
+  /// An actor reads the slot of a group's parameters, too.
+  void read_parameters(const Group& group, Where who);
+  /// Most terms that a microbatch adds to an element of a gradient, at one place.
+  std::int64_t terms_of(std::int32_t gradient) const;
   void add_param_refs(const Group& group, std::int32_t s, Where who, const Found& found);
-  /// A gradient of a use on the mesh of its parameter, reduced: a share along dp, or all of it; still a sum on the
-  /// model axes where it was made as one, if `partial`.
-  PlanTensor reduced_tensor(std::size_t param, std::int32_t grad, bool share, bool partial) const;
-  /// One end of a once-a-step exchange of these tensors on each stage of the group.
-  Ends everywhere(const Group& group, const std::string& name, const std::vector<std::int32_t>& from,
+  /// A parameter's gradient on its mesh, added up over all places: a share along dp, or all of it.
+  PlanTensor reduced_tensor(std::size_t param, bool share) const;
+  /// One end of an exchange of these tensors on each stage of the group.
+  Ends everywhere(const Group& group, const std::string& name, Rate rate, const std::vector<std::int32_t>& from,
                   const std::vector<std::int32_t>& to);
-  /// What an actor makes once a step, of the kind `reduced` or `sum`. Answers the channel.
-  std::int32_t add_sums(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, Where from, const std::vector<Where>& readers);
+  /// What an exchange makes once a step. Answers the channel.
+  std::int32_t add_result(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, Where from, const std::vector<Where>& readers);
 
   // ZeRO: planner_shares.cpp
   /// The tensors that say which share of a group's parameters each dp coordinate updates.
@@ -132,9 +144,8 @@ class Planner {
   void gather_updated(const Group& group, const Ends& update);
   /// ZeRO 3: each use of the group's parameters gathers them anew. Answers who reads the shares, by stage.
   std::map<std::int32_t, std::set<Where>> gather_for_uses(const Group& group);
-  /// ZeRO 2: each round of lanes every place gets its share of the round's lane sums, and adds them up.
-  void reduce_by_lanes(const Group& group, const Ends& writers, PlanChannel grads,
-                       const std::vector<std::pair<std::size_t, std::int32_t>>& uses, Ends& norm, Ends& update, Found& found);
+  /// ZeRO 2 and 3: in each round of microbatches every place gets its share of their gradients, and adds it to those before.
+  void reduce_by_rounds(const Group& group, const Uses& uses, const Ends& norm, const Ends& update, Found& found);
 
   // checkpoints: planner_snapshots.cpp
   /// On each stage a snapshot of every group of parameters, and one writer that takes them to disk.
@@ -145,6 +156,9 @@ class Planner {
   void make_rings();
   using Occupant = std::vector<std::int32_t>;        // channels that are needed together
   void add_ring(std::int32_t role, std::int32_t buffers, const std::vector<Occupant>& occupants);
+  /// Reductions of one stage, in the order in which their gradients are made, land what arrives in few buffers.
+  void share_staging(std::int32_t role, const std::vector<std::int32_t>& exchanges);
+  bool shares_staging(const PlanRole& role, const PlanActor& actor) const;
   /// Positions of a role's actors in an order in which each comes after those that it reads from.
   std::vector<std::int32_t> order_of(const PlanRole& role) const;
 
@@ -155,11 +169,8 @@ class Planner {
   /// First fit by lifetime: tensors that never live at the same time share memory. Answers the bytes.
   std::int64_t place_scratch(std::vector<PlanOp>& ops,
                              const std::map<std::int32_t, std::pair<std::int32_t, std::int32_t>>& life);
-  /// What merging lane copies adds to an act of a segment that makes gradients, where a stage merges so many copies an
-  /// act on average over the step.
-  double lane_merges_s(const PlanRole& role, const PlanActor& a, double passes) const;
   void finish_actors();
-  void finish_actor(const PlanRole& role, PlanActor& a, double passes);
+  void finish_actor(const PlanRole& role, PlanActor& a);
 
   const Graph& g_;
   Plan& plan_;
@@ -177,6 +188,8 @@ class Planner {
   std::map<Where, std::vector<std::int32_t>> merged_;
   std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>> place_;   // (role, tensor) -> (channel, index)
   std::map<std::pair<Where, std::int32_t>, std::int32_t> gathered_;   // (segment, parameter) -> what it reads instead
+  std::set<Where> after_commit_;                               // exchanges that wait for the commit
+  std::vector<std::pair<std::int32_t, std::array<std::int32_t, 2>>> reused_;   // role, channels: the second lies where the first was
 };
 
 }  // namespace troupe::runtime

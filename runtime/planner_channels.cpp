@@ -56,7 +56,7 @@ std::int32_t Planner::connect(PlanChannel c, Where writer, const std::vector<Whe
 Status Planner::make_channels() {
   std::map<std::pair<Where, std::vector<Where>>, std::vector<std::int32_t>> groups;
   for (std::int32_t t = 0; t < static_cast<std::int32_t>(plan_.tensors.size()); ++t) {
-    if (low_.producer[t] < 0 || plan_.tensors[t].lane_terms) continue;
+    if (low_.producer[t] < 0 || plan_.tensors[t].gradient_of >= 0) continue;
     for (const auto& [role, writer] : writer_[t]) {
       auto readers = readers_[t];
       std::erase_if(readers, [&](const Where& r) { return r.role != role || r == writer; });
@@ -148,11 +148,11 @@ void Planner::make_control() {
   for (std::int32_t s = 0; s < plan_.stages; ++s) {
     auto& role = plan_.roles[s];
     std::map<std::int32_t, std::vector<Where>> sources;
-    std::vector<Where> updates;
+    std::vector<Where> updates;   // and gathers of what they read
     for (std::size_t a = 0; a < role.actors.size(); ++a) {
       const Where w{s, static_cast<std::int32_t>(a)};
       const PlanActor& actor = role.actors[a];
-      if (actor.kind == PlanActor::Kind::update) updates.push_back(w);
+      if (actor.kind == PlanActor::Kind::update || after_commit_.count(w)) updates.push_back(w);
       if (actor.kind == PlanActor::Kind::user && actor.in.empty()) sources[actor.program].push_back(w);
     }
     for (const auto& [program, readers] : sources) {
@@ -169,8 +169,7 @@ void Planner::make_control() {
     c.kind = PlanChannel::Kind::commit;
     c.name = "commit";
     c.rate = Rate::step;
-    // And each parameter's exponent.
-    c.bytes = aligned(static_cast<std::int64_t>(sizeof(actors::Commit) + sizeof(std::int32_t) * plan_.params.size()));
+    c.bytes = aligned(actors::commit_bytes(plan_.params.size()));
     connect(std::move(c), {s, -1}, updates);
   }
 }

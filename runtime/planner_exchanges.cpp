@@ -110,39 +110,44 @@ class MoveCosts {
 
   Cost work_out(const PlanExchange::Pair& move) const {
     // The first dp coordinate stands for all: widths and shares differ by one unit at most.
-    const Layout from = plan_.layout(move.from, 0), to = plan_.layout(move.to, 0);
-    const bool lanes = plan_.tensors[move.from].lane_terms;
+    Layout from = plan_.layout(move.from, 0);
+    const Layout to = plan_.layout(move.to, 0);
+    const bool reduces = plan_.unreduced(plan_.tensors[move.from]);
+    const std::int64_t item = std::min(size_of(from.dtype), size_of(to.dtype));   // the smaller of two types travels
+    from.dtype = to.dtype;
     Cost cost{collective_of(from, to), 0, {}};
     for (const Rank rank : {to.mesh.ranks.front(), to.mesh.ranks.back()}) {
-      const auto group = lanes ? Expected(lane_group(plan_, move.from, move.to, rank)) : boxing_group(from, to, rank);
+      const auto group = reduces ? Expected(reduction_group(plan_, move.from, move.to, rank)) : boxing_group(from, to, rank);
       if (!group.ok()) return cost;   // local_plan() reports it with its names
       for (const auto& own : busy_parts(*group)) {
-        const ExchangeTime time = time_of(own, size_of(from.dtype), plan_.costs);
+        const ExchangeTime time = time_of(own, item, plan_.costs);
         if (time.seconds > cost.time.seconds) cost.time = time;
       }
-      // Lanes meet once for each coordinate on the model axes.
-      if (lanes) cost.bytes = lane_bytes(*group) * (to.mesh.size() / static_cast<std::int64_t>(group->to.size()));
+      // Gradients meet once for each coordinate on the axes that they are no sum on.
+      if (reduces) cost.bytes = term_bytes(*group, item) * (to.mesh.size() / static_cast<std::int64_t>(group->to.size()));
     }
-    if (!lanes) cost.bytes = direct_bytes(from, to);
+    if (!reduces) cost.bytes = direct_bytes(from, to) / size_of(to.dtype) * item;
     return cost;
   }
 
   /// At each end the first place has the largest part and the last one the fewest neighbours on its node.
   static std::vector<BoxingPlan> busy_parts(const BoxingGroup& group) {
     std::vector<BoxingPlan> parts;
-    for (const auto* end : {&group.from, &group.to})
+    for (const auto* end : {&group.from, &group.to}) {
+      if (end->empty()) continue;   // another place of a model axis brings the only term
       for (const Rank rank : {end->front().holder, end->back().holder})
         if (auto own = plan_boxing(group, rank); own.ok()) parts.push_back(*std::move(own));
+    }
     return parts;
   }
 
-  /// Each place needs every node that it does not hold itself, of its share.
-  static std::int64_t lane_bytes(const BoxingGroup& group) {
-    std::map<Rank, std::int64_t> held;
-    for (const auto& h : group.from) ++held[h.holder];
+  /// Each place needs every term but its own, of its share.
+  static std::int64_t term_bytes(const BoxingGroup& group, std::int64_t item) {
+    std::set<Rank> brings;
+    for (const auto& h : group.from) brings.insert(h.holder);
     std::int64_t elements = 0;
-    for (const auto& h : group.to) elements += h.extent.elements() * (static_cast<std::int64_t>(group.from.size()) - held[h.holder]);
-    return elements * size_of(DType::f32);
+    for (const auto& h : group.to) elements += h.extent.elements() * (group.terms - (brings.count(h.holder) ? 1 : 0));
+    return elements * item;
   }
 
   const Plan& plan_;
@@ -154,8 +159,8 @@ class MoveCosts {
 void Planner::cost_exchanges() {
   MoveCosts costs(plan_);
   for (auto& x : plan_.exchanges) {
-    if (x.rate == Rate::lane_round || x.rate == Rate::round) {
-      cost_round(x);
+    if (x.rate == Rate::round && !plan_.reduces(x)) {
+      cost_gather(x);
       continue;
     }
     x.collective = costs.of(x.moves[0]).collective;
@@ -168,17 +173,17 @@ void Planner::cost_exchanges() {
   }
 }
 
-void Planner::cost_round(PlanExchange& x) {
+void Planner::cost_gather(PlanExchange& x) {
   const PlanTensor &from = plan_.tensors[x.moves[0].from], &to = plan_.tensors[x.moves[0].to];
   x.collective = collective_of(plan_.layout(x.moves[0].from, 0), plan_.layout(x.moves[0].to, 0));
   const Mesh& mesh = plan_.meshes[to.mesh];
-  const auto boxings = round_boxings(plan_, x, 0, mesh.ranks[0]);
+  const auto boxings = gather_boxings(plan_, x, 0, mesh.ranks[0]);
   if (!boxings.ok()) return;   // local_plan() reports it with its names
   BoxingPlan all;
-  for (const auto& b : *boxings) all.transfers.insert(all.transfers.end(), b.plan.transfers.begin(), b.plan.transfers.end());
+  for (const auto& b : *boxings) all.transfers.insert(all.transfers.end(), b.transfers.begin(), b.transfers.end());
   // The places along dp meet once for each coordinate on the model axes.
   x.bytes = all.moved_bytes(size_of(from.dtype)) * (mesh.size() / mesh.axis_size("dp"));
-  const ExchangeTime time = time_of(all, size_of(from.dtype), plan_.costs);   // whoever gets lanes adds them later
+  const ExchangeTime time = time_of(all, size_of(from.dtype), plan_.costs);
   x.seconds = time.seconds;
   x.latency_s = time.latency_s;
 }

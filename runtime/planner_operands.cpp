@@ -114,64 +114,22 @@ std::int64_t Planner::place_scratch(std::vector<PlanOp>& ops,
   return total;
 }
 
-namespace {
-
-/// Passes over the memory of a lane copy that the additions of an act take (actors/lane_merge.h), on average over a step: a
-/// read of each term and a write. `arriving`: the lane itself comes from elsewhere, else it is added as it is made.
-double passes_per_act(const LaneSchedule& lanes, bool arriving) {
-  std::size_t passes = 0;
-  for (const auto& act : lanes.acts)
-    if (arriving || !act.merges.empty()) passes += 2 + act.merges.size() + (arriving && act.accumulate ? 1 : 0);
-  return static_cast<double>(passes) / static_cast<double>(std::max<std::size_t>(1, lanes.acts.size()));
-}
-
-}  // namespace
-
-double Planner::lane_merges_s(const PlanRole& role, const PlanActor& a, double passes) const {
-  double seconds = 0;
-  for (auto c : a.out) {
-    const PlanChannel& grads = role.channels[c];
-    // Lanes that leave one by one are added elsewhere.
-    if (grads.sums_lanes() && passes > 0)
-      seconds += plan_.costs.kernel_s("add_into", 0, passes * static_cast<double>(grads.bytes));
-  }
-  return seconds;
-}
-
 void Planner::finish_actors() {
-  std::vector<std::int32_t> copies(plan_.roles.size(), 0);   // most of any place, by stage
-  for (std::int32_t s = 0; s < plan_.stages; ++s)
-    for (std::int64_t i = 0; i < plan_.dp_width(s) && plan_.trains; ++i) copies[s] = std::max(copies[s], plan_.grad_copies(s, i));
-  for (std::size_t p = 0; p < plan_.params.size(); ++p)
-    for (auto s : low_.params[p].stages) plan_.params[p].grad_copies = std::max(plan_.params[p].grad_copies, copies[s]);
-  for (auto& role : plan_.roles) {
-    const double passes = plan_.trains ? passes_per_act(plan_.lane_schedule(role.stage, 0), false) : 0;
-    for (auto& a : role.actors) finish_actor(role, a, passes);
-  }
+  for (auto& role : plan_.roles)
+    for (auto& a : role.actors) finish_actor(role, a);
   cost_exchanges();
 }
 
-void Planner::finish_actor(const PlanRole& role, PlanActor& a, double passes) {
-  if (a.kind == PlanActor::Kind::segment) a.cost_s += lane_merges_s(role, a, passes);
+void Planner::finish_actor(const PlanRole& role, PlanActor& a) {
   if (a.kind == PlanActor::Kind::norm || a.kind == PlanActor::Kind::update || a.kind == PlanActor::Kind::digest) {
     double bytes = 0;
     for (auto c : a.kind == PlanActor::Kind::digest ? a.in : a.out)
       bytes += static_cast<double>(role.channels[c].bytes) * (a.kind == PlanActor::Kind::update ? 7 : 1);
     if (a.kind == PlanActor::Kind::norm)
-      for (auto c : a.in) bytes += static_cast<double>(role.channels[c].bytes);
+      for (auto c : a.in)
+        if (role.channels[c].kind != PlanChannel::Kind::parameter) bytes += static_cast<double>(role.channels[c].bytes);
     if (a.gathers()) bytes /= static_cast<double>(plan_.meshes[plan_.tensors[plan_.params[a.params[0].param].tensor].mesh].axis_size("dp"));
     a.cost_s = plan_.costs.kernel_s(a.kind == PlanActor::Kind::update ? "adamw" : a.kind == PlanActor::Kind::norm ? "square_sums" : "digest", 0, bytes);
-    // The uses of a tied parameter are added there.
-    for (const auto& ref : a.params)
-      if (ref.grads.size() > 1) {
-        const auto& use = ref.grads[0];
-        a.scratch_bytes = std::max(a.scratch_bytes, aligned(local_bytes(role.channels[a.in[use.port]].tensors[use.index])));
-      }
-  }
-  if (a.kind == PlanActor::Kind::sum) {
-    const auto& parts = role.channels[a.in[0]];
-    const double lanes = passes_per_act(fold_schedule(plan_.lanes_for(0)), true) * static_cast<double>(plan_.copies(role, parts, 0));
-    a.cost_s = plan_.costs.kernel_s("add_into", 0, lanes * static_cast<double>(parts.bytes));
   }
   if (a.kind == PlanActor::Kind::snapshot || a.kind == PlanActor::Kind::writer) {
     // Parameters and two moments, read and written once; the disk's rate is a guess until somebody measures disks.

@@ -1,5 +1,6 @@
-// Rings: few buffers that many channels use one after the other (ZeRO 2 and 3). A buffer's channels follow each other
-// in a cycle of zero-byte channels: whoever ends the use of one tells the writer of the next. One token goes round each
+// Rings: few buffers that many channels use one after the other: with ZeRO 2 and 3, and where gradients that have been added up
+// come back whole. A buffer's channels follow each other in a cycle of zero-byte channels: the readers of one, when they
+// are done, tell the writer of the next. One token goes round each
 // cycle, so two channels of a buffer never hold it at the same time; and a pass that runs in the ring's order can always
 // go on. So it stays a marked graph, which one token game proves.
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace troupe::runtime {
 namespace {
 
 // With two the next is filled or emptied while one is in use.
-constexpr std::int32_t gradient_buffers = 2, part_buffers = 2, gathered_buffers = 2, gathered_buffers_elsewhere = 1;
+constexpr std::int32_t gradient_buffers = 2, staging_buffers = 2, gathered_buffers = 2, gathered_buffers_elsewhere = 1;
 
 }  // namespace
 
@@ -37,8 +38,6 @@ std::vector<std::int32_t> Planner::order_of(const PlanRole& role) const {
 
 void Planner::make_rings() {
   using Kind = PlanChannel::Kind;
-  // A lane of several microbatches accumulates in its channel's own slot, while other units do the same.
-  const bool one_microbatch = plan_.lanes_for(0) == plan_.program_specs[0].microbatches;
   for (auto& role : plan_.roles) {
     const std::int32_t s = role.stage;
     const auto order = order_of(role);
@@ -50,12 +49,16 @@ void Planner::make_rings() {
       auto operator<=>(const Turns&) const = default;
     };
     std::map<Turns, std::map<std::pair<std::int32_t, std::int32_t>, Occupant>> passes;   // -> by order -> channels
+    std::map<Turns, std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t>> reductions;   // -> by order -> exchange
     for (std::size_t i = 0; i < role.channels.size(); ++i) {
       const PlanChannel& c = role.channels[i];
       std::int32_t segment = -1;
-      if (c.kind == Kind::gradient && c.rate == Rate::lane && one_microbatch) segment = c.writer;
-      if (c.kind == Kind::part)
-        for (auto in : role.actors[c.writer].in) segment = role.channels[in].writer;   // it brings gradients of this stage
+      if (c.kind == Kind::gradient)
+        if (const auto exchange = c.readers.front().actor; shares_staging(role, role.actors[exchange])) {
+          const LoweredNode& n = low_.nodes[segment_nodes_.at({s, c.writer}).front()];
+          reductions[{c.kind, n.program, n.depth, n.mesh, role.actors[c.writer].pass}].emplace(std::pair{order[c.writer], exchange}, exchange);
+        }
+      if (c.kind == Kind::gradient && c.rate == Rate::microbatch) segment = c.writer;
       if (c.kind == Kind::gathered)
         for (const auto& r : c.readers)
           if (segment < 0 || order[r.actor] < order[segment]) segment = r.actor;
@@ -75,15 +78,53 @@ void Planner::make_rings() {
         }
       pass[key].push_back(static_cast<std::int32_t>(i));
     }
+    for (const auto& [pass, exchanges] : reductions) {
+      std::vector<std::int32_t> in_order;
+      for (const auto& [at, exchange] : exchanges) in_order.push_back(exchange);
+      share_staging(s, in_order);
+    }
     for (const auto& [pass, by_order] : passes) {
       std::vector<Occupant> occupants;
       for (const auto& [at, occupant] : by_order) occupants.push_back(occupant);
       const auto buffers = pass.kind == Kind::gradient ? gradient_buffers
-                           : pass.kind == Kind::part   ? part_buffers
                            : pass.program == 0         ? gathered_buffers
                                                        : gathered_buffers_elsewhere;
       add_ring(s, buffers, occupants);
     }
+  }
+  // One ring for each segment: a turn that reached a segment with two could not say which it is of.
+  std::set<Where> reused;
+  for (const auto& [role, channels] : reused_)
+    if (reused.insert({role, plan_.roles[role].channels[channels[0]].writer}).second) add_ring(role, 1, {{channels[0]}, {channels[1]}});
+}
+
+bool Planner::shares_staging(const PlanRole& role, const PlanActor& a) const {
+  if (a.kind != PlanActor::Kind::exchange) return false;
+  // One that waits for several segments, or for other stages, would keep the others waiting.
+  const auto gradients = std::count_if(a.in.begin(), a.in.end(), [&](auto c) { return role.channels[c].kind == PlanChannel::Kind::gradient; });
+  return gradients == 1 && plan_.stages_on(plan_.tensors[plan_.exchanges[a.exchange].moves[0].to].mesh).size() == 1;
+}
+
+void Planner::share_staging(std::int32_t s, const std::vector<std::int32_t>& exchanges) {
+  auto& role = plan_.roles[s];
+  const auto count = static_cast<std::int32_t>(exchanges.size());
+  if (count <= staging_buffers) return;
+  std::int32_t ring = 0;
+  for (const auto& a : role.actors) ring = std::max(ring, a.staging_ring + 1);
+  for (std::int32_t i = 0; i < count; ++i) {
+    PlanActor& a = role.actors[exchanges[i]];
+    a.staging_ring = ring;
+    a.staging_buffer = i % staging_buffers;
+    const bool wraps = i + staging_buffers >= count;
+    const auto next = wraps ? i % staging_buffers : i + staging_buffers;
+    if (next == i) continue;   // alone in its buffer
+    PlanChannel turn;
+    turn.kind = PlanChannel::Kind::turn;
+    turn.name = "staging." + a.name;
+    turn.rate = a.rate;
+    turn.slots = 2;
+    turn.initial = wraps;
+    connect(std::move(turn), {s, exchanges[i]}, {{s, exchanges[next]}});
   }
 }
 
@@ -100,7 +141,7 @@ void Planner::add_ring(std::int32_t s, std::int32_t buffers, const std::vector<O
       c.ring = ring;
       c.buffer = i % buffers;
       c.buffer_offset = offset;
-      offset += c.bytes * plan_.copies(role, c, 0);
+      offset += c.bytes;
     }
   }
   for (std::int32_t i = 0; i < count; ++i) {

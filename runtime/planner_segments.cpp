@@ -17,7 +17,7 @@ std::string segment_name(const Graph& g, std::int32_t program, std::int32_t unit
 
 void Planner::split_backward() {
   for (const LoweredNode& n : low_.nodes) {
-    const bool only_gradients = !n.out.empty() && std::all_of(n.out.begin(), n.out.end(), [&](auto t) { return plan_.tensors[t].lane_terms; });
+    const bool only_gradients = !n.out.empty() && std::all_of(n.out.begin(), n.out.end(), [&](auto t) { return plan_.tensors[t].gradient_of >= 0; });
     // What all stages do together stays as it is.
     const bool apart = plan_.pipeline.splits_backward() && only_gradients && n.mesh < plan_.stages;
     pass_.push_back(apart ? Pass::weights : n.backward ? Pass::backward : Pass::forward);

@@ -1,6 +1,5 @@
 // ZeRO as layouts (Rajbhandari et al., 2020): S(0) along dp for the optimizer's state (1), for reduced gradients as
 // well (2), for the parameters between their uses too (3).
-#include "devices/base/check.h"
 #include "runtime/planner.h"
 
 namespace troupe::runtime {
@@ -72,52 +71,17 @@ std::map<std::int32_t, std::set<Where>> Planner::gather_for_uses(const Group& gr
   return holders;
 }
 
-void Planner::reduce_by_lanes(const Group& group, const Ends& writers, PlanChannel grads,
-                              const std::vector<std::pair<std::size_t, std::int32_t>>& uses, Ends& norm, Ends& update, Found& found) {
-  const bool summed = summed_on_model_axis(plan_.tensors[uses.front().second]);
-  PlanExchange x;
-  x.name = grads.name + ".scatter";
-  x.rate = Rate::lane_round;
-  std::vector<std::int32_t> parts, shares, sums;
+void Planner::reduce_by_rounds(const Group& group, const Uses& uses, const Ends& norm, const Ends& update, Found& found) {
+  std::vector<std::int32_t> sum_of, shares;
   for (const auto& [p, t] : uses) {
-    const std::string name = plan_.tensors[t].name;
-    plan_.tensors[t].rate = Rate::lane;
-    PlanTensor share = reduced_tensor(p, t, true, true), part = share;
-    part.rate = Rate::lane_round;
-    parts.push_back(add_tensor(part, name + ".part"));
-    shares.push_back(add_tensor(share, name + ".share"));
-    sums.push_back(summed ? add_tensor(reduced_tensor(p, t, true, false), name + ".share.sum") : shares.back());
-    x.moves.push_back({t, parts.back()});
+    // A microbatch's gradient that is one term travels as it is and is converted where it is added.
+    plan_.tensors[t].rate = Rate::microbatch;
+    if (terms_of(t) == 1) plan_.tensors[t].dtype = DType::f32;
+    sum_of.push_back(static_cast<std::int32_t>(sum_of.size()));   // each use has a sum of its own: its stage's rounds are its own
   }
-  const auto depth = at(writers.begin()->second).depth;
-  const Ends ends = add_exchange_ends(std::move(x), group.stages, depth, true);
-  auto all_reduce = summed ? everywhere(group, grads.name + ".all_reduce", shares, sums) : Ends{};
-  grads.rate = Rate::lane;
-  using Kind = PlanChannel::Kind;
-  for (const auto& [s, end] : ends) {
-    if (const auto writer = writers.find(s); writer != writers.end()) {
-      const auto id = connect(grads, writer->second, {end});
-      for (std::size_t i = 0; i < uses.size(); ++i) place_[{s, uses[i].second}] = {id, static_cast<std::int32_t>(i)};
-    }
-    PlanActor a;
-    a.kind = PlanActor::Kind::sum;
-    a.name = grads.name + ".sum";
-    a.rate = Rate::lane_round;
-    a.stream = "comm";   // on the compute stream it would wait behind the backward pass, and the next parts behind it
-    a.priority = priority(backward_priority, depth);
-    a.run = run_of(0, update_run);
-    const Where sum = add_actor(s, std::move(a), depth);
-    PlanChannel c;
-    c.kind = Kind::part;
-    c.name = at(end).name;
-    c.rate = Rate::lane_round;
-    c.slots = writers.count(s) ? 1 : 2;   // where the gradients are made the slot is part of a ring
-    for (auto t : parts) put(c, t);
-    connect(std::move(c), end, {sum});
-    const auto id = add_sums(Kind::sum, shares, sum, summed ? std::vector{all_reduce[s]} : std::vector{norm[s], update[s]});
-    const auto whole = summed ? add_sums(Kind::reduced, sums, all_reduce[s], {norm[s], update[s]}) : id;
-    for (std::size_t i = 0; i < uses.size(); ++i) found[{s, uses[i].second}] = {whole, static_cast<std::int32_t>(i)};
-  }
+  const Ends sums = reduce_shares(group, Rate::round, uses, sum_of, shares, [&](std::int32_t s) { return std::vector{norm.at(s), update.at(s)}; });
+  for (auto s : group.stages)
+    for (std::size_t u = 0; u < uses.size(); ++u) found[{s, uses[u].second}] = {at(sums.at(s)).out.front(), static_cast<std::int32_t>(u)};
 }
 
 }  // namespace troupe::runtime

@@ -151,7 +151,7 @@ class ReadPlan {
     }
     if (source.mine.empty() && (!ends.want || mine.empty())) return {};
     comm::PartNumbers numbers;
-    comm::add_move(route, rank_, boxing, t.dtype, std::move(ends), numbers);
+    comm::add_move(route, rank_, boxing, t.dtype, t.dtype, std::move(ends), numbers);
     return {};
   }
 

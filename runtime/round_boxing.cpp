@@ -30,60 +30,26 @@ struct Side {                          // of an exchange: the places along dp th
   }
 };
 
-Status named(const Status& s, const Plan& plan, const PlanExchange& x, std::int32_t move) {
-  return s.in("exchange '" + x.name + "', tensor '" + plan.tensors[x.moves[move].from].name + "'");
-}
-
-Expected<std::vector<RoundBoxing>> lanes_to_shares(const Plan& plan, const PlanExchange& x, std::int32_t round, const Side& from,
-                                                   const Side& to) {
-  const auto width = static_cast<std::int32_t>(from.positions.size());
-  const std::int32_t lanes = std::min(width, plan.lanes_for(0) - round * width);
-  std::vector<RoundBoxing> out;
-  for (std::int32_t m = 0; m < static_cast<std::int32_t>(x.moves.size()); ++m) {
-    const auto have = from.holdings(plan.layout(x.moves[m].from, 0)), want = to.holdings(plan.layout(x.moves[m].to, 0));
-    for (std::int32_t lane = 0; lane < lanes; ++lane) {
-      auto boxing = plan_boxing(HoldingList({have[lane]}), want);
-      if (!boxing.ok()) return named(boxing.status(), plan, x, m);
-      out.push_back({m, lane, have[lane].holder, *std::move(boxing)});
-    }
-  }
-  // A place that brings no lane, and whose parts are all empty, still gets a message: it is how it learns that the
-  // round takes place, and of which step.
-  for (const Holding& target : to.holdings(plan.layout(x.moves[0].to, 0))) {
-    bool told = false;
-    for (const auto& b : out) {
-      told |= b.from == target.holder;
-      for (const auto& t : b.plan.transfers) told |= t.to == target.holder;
-    }
-    if (!told) out[0].plan.transfers.push_back({out[0].from, target.holder, target.extent, {}});
-  }
-  return out;
-}
-
-Expected<std::vector<RoundBoxing>> shares_to_whole(const Plan& plan, const PlanExchange& x, std::int32_t round, const Side& from, Side to) {
-  std::int64_t d = 0;
-  std::erase_if(to.positions, [&](auto) { return !plan.runs_in_round(x.program, plan.round_stage(x), d++, round); });
-  std::vector<RoundBoxing> out;
-  for (std::int32_t m = 0; m < static_cast<std::int32_t>(x.moves.size()); ++m) {
-    auto boxing = plan_boxing(HoldingList(from.holdings(plan.layout(x.moves[m].from, 0))), to.holdings(plan.layout(x.moves[m].to, 0)));
-    if (!boxing.ok()) return named(boxing.status(), plan, x, m);
-    out.push_back({m, 0, -1, *std::move(boxing)});
-  }
-  return out;
-}
-
 }  // namespace
 
-Expected<std::vector<RoundBoxing>> round_boxings(const Plan& plan, const PlanExchange& x, std::int32_t round, Rank self) {
+Expected<std::vector<BoxingPlan>> gather_boxings(const Plan& plan, const PlanExchange& x, std::int32_t round, Rank self) {
   const Mesh &from = plan.meshes[plan.tensors[x.moves[0].from].mesh], &to = plan.meshes[plan.tensors[x.moves[0].to].mesh];
-  // All meshes of a plan have the same axes; the wider of the two has everybody who takes part.
-  const Mesh& wide = x.rate == Rate::lane_round ? to : from;
-  const auto model = model_coord(wide, wide.find(self));
-  const Side source{from, along_dp(from, model)}, target{to, along_dp(to, model)};
+  // All meshes of a plan have the same axes; the shares' mesh has every place that takes part.
+  const auto model = model_coord(from, from.find(self));
+  const Side source{from, along_dp(from, model)};
+  Side target{to, along_dp(to, model)};
   for (const Side& side : {source, target})
     if (static_cast<std::int64_t>(side.positions.size()) != side.mesh.axis_size("dp"))
       return invalid("exchange '" + x.name + "': meshes " + to_string(from) + " and " + to_string(to) + " do not have the same model axes");
-  return x.rate == Rate::lane_round ? lanes_to_shares(plan, x, round, source, target) : shares_to_whole(plan, x, round, source, target);
+  std::int64_t d = 0;
+  std::erase_if(target.positions, [&](auto) { return !plan.runs_in_round(x.program, plan.round_stage(x), d++, round); });
+  std::vector<BoxingPlan> out;
+  for (const auto& move : x.moves) {
+    auto boxing = plan_boxing(HoldingList(source.holdings(plan.layout(move.from, 0))), target.holdings(plan.layout(move.to, 0)));
+    if (!boxing.ok()) return boxing.status().in("exchange '" + x.name + "', tensor '" + plan.tensors[move.from].name + "'");
+    out.push_back(*std::move(boxing));
+  }
+  return out;
 }
 
 }  // namespace troupe::runtime

@@ -79,6 +79,8 @@ class Session {
   bool diverged() const { return diverged_; }
   /// One hash over all logical parameters in name order, the same on any topology; empty before the end.
   const std::string& params_hash() const { return params_hash_; }
+  /// The sums' state of the newest version.
+  const SumState& sums() const { return sums_.state(); }
   /// The newest version: steps done, those before first_step included.
   std::int64_t committed() const { return committed_; }
   /// Who has not closed which step yet: what a process that cannot make progress says.

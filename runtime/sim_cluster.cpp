@@ -129,6 +129,7 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
   drain();
   if (!failure.ok()) return failure;
   run.params_hash = session.params_hash();
+  run.sums = session.sums();
   return run;
 }
 

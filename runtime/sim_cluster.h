@@ -22,6 +22,7 @@ struct SimClusterOptions {
 struct SimRun {
   std::string params_hash;
   std::vector<StepResult> steps;
+  SumState sums;                       ///< of the last version
   std::int64_t virtual_ns = 0;
   std::int64_t messages = 0;           ///< heard by the session
   std::uint64_t digest = 0;            ///< rolling hash of (time, rank, message with its payload) of all that the session heard

@@ -61,13 +61,14 @@ StepVerdict SumScales::judge(const std::vector<StepTerms>& terms) const {
 }
 
 void SumScales::commit(const std::vector<StepTerms>& terms) {
-  const bool finer = ++state_.updates % finer_every == 0;
+  const bool finer = ++state_.updates % finer_every == 0, looks = state_.updates % look_every == 0;
   for (std::size_t i = 0; i < params_.size(); ++i) {
     auto& [exponent, peak] = *params_[i].scale;
     peak = std::max(peak, terms[i].largest);
     if (peak > 0) {
       const auto wanted = fitting(peak, params_[i].bits);
       if (wanted < exponent) exponent = wanted;
+      else if (looks && wanted - exponent > coarse_bits) exponent = wanted - coarse_bits;
       else if (wanted > exponent && finer) ++exponent;
     }
     if (finer) peak = 0;
@@ -78,7 +79,7 @@ void SumScales::skip(const std::vector<StepTerms>& terms) {
   for (std::size_t i = 0; i < params_.size(); ++i) {
     auto& scale = *params_[i].scale;
     const float largest = terms[i].largest;
-    if (overflows(largest, scale.exponent, params_[i].bits)) scale = {fitting(largest, params_[i].bits), largest};
+    if (overflows(largest, scale.exponent, params_[i].bits)) scale = {fitting(largest, params_[i].bits), 0};
   }
 }
 

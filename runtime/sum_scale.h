@@ -4,13 +4,17 @@
 // With m the largest magnitude of a parameter's terms in a step, and bits = term_bits(terms):
 //
 //   SC-1  m * 2^e >= 2^bits is an overflow. It makes the step void for the whole job: no parameter is updated, and e
-//         becomes coarser at once, so that m lies margin_bits below the bound;
+//         becomes coarser at once, so that m lies margin_bits below the bound.
+//         The peak starts anew: the outlier is of no version of the parameters;
 //   SC-2  a void step changes no other scale: only committed steps decide. It makes no new version of the parameters, so
 //         the job forgets what the step said of parameters whose terms were within their range;
 //   SC-3  after a commit, e becomes coarser at once where fewer than margin_bits are left above the peak; where more are,
 //         it becomes finer by one bit, but only when the number of updates is a multiple of finer_every. The peak then
 //         starts anew. (An exponent that begins 20 bits too coarse has adapted after 1,280 updates.)
-//   SC-4  terms that are all zero say nothing: a parameter that has no others keeps its exponent.
+//   SC-4  where e lies more than coarse_bits below what the peak allows, the sum keeps fewer bits of its largest term than f32
+//         has: it becomes finer at once, up to coarse_bits, but only when the number of updates is a multiple of look_every.
+//         Without it an outlier that has made a step void would leave sums that round every ordinary term to zero;
+//   SC-5  terms that are all zero say nothing: a parameter that has no others keeps its exponent.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/sum.h"
 #include "runtime/plan.h"
 
 namespace troupe::runtime {
@@ -37,9 +42,10 @@ struct SumState {
   bool operator==(const SumState&) const = default;
 };
 
-inline constexpr int term_bits_max = 50;         ///< kernels::term_bits_max of kernels/sum.h
+using kernels::term_bits_max;
 inline constexpr int margin_bits = 12;
 inline constexpr int finer_every = 64;           ///< updates
+inline constexpr int coarse_bits = 12, look_every = 8;
 inline constexpr std::int32_t exponent_max = 900;   ///< and -900 the least
 inline constexpr int void_steps_max = 3;         ///< so many in a row: training has diverged
 

@@ -1,9 +1,9 @@
 #include "runtime/token_game.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
-#include "placement/tree.h"
 #include "runtime/game.h"
 #include "runtime/verify.h"
 
@@ -30,13 +30,11 @@ Expected<GameResult> Game::run() {
 }
 
 void Game::choose_places() {
-  bool same = true;
+  bool same = plan_.owners.empty();
   for (std::int32_t s = 1; s < plan_.stages; ++s) same &= plan_.dp_width(s) == plan_.dp_width(0);
   // Where a round is not full its places do not behave alike.
   for (const auto& x : plan_.exchanges) {
-    if (x.rate != Rate::lane_round && x.rate != Rate::round) continue;
-    const auto parts = x.rate == Rate::lane_round ? plan_.lanes_for(0) : plan_.program_specs[x.program].microbatches;
-    same &= plan_.acts_of(x) * plan_.dp_width(plan_.round_stage(x)) == parts;
+    if (x.rate == Rate::round) same &= plan_.acts_of(x) * plan_.dp_width(plan_.round_stage(x)) == plan_.program_specs[x.program].microbatches;
   }
   for (std::int32_t s = 0; s < plan_.stages; ++s) {
     std::set<std::int64_t> seen;
@@ -150,6 +148,9 @@ void Game::shorten(actors::ActorSpec& spec) {
   left_out_ = all - microbatches_;
   const auto acts = static_cast<std::int32_t>(microbatches_);
   spec.microbatches.resize(static_cast<std::size_t>(acts));
+  // Numbered as the place runs them, so that a moment of the steady state tells the same as the one before. All places that are
+  // played have the same dp coordinate then (see few_microbatches).
+  std::iota(spec.microbatches.begin(), spec.microbatches.end(), 0);
   for (auto& in : spec.in)
     if (in.hold > 1) in.hold = acts;
   for (auto& out : spec.out)
@@ -204,12 +205,15 @@ void Game::go(std::int32_t p, std::int32_t program, std::int64_t step) {
     Token t;
     t.step = step;
     if (pc.rate == Rate::step) push(p, static_cast<std::int32_t>(c), t);
-    else
+    else {
+      const bool shorter = program == 0 && shortened();
+      std::int32_t index = 0;
       for (auto m : plan_.microbatches(program, place.local.stage, place.local.dp_index)) {
-        if (program == 0 && shortened() && m >= microbatches_) break;
-        t.microbatch = m;
+        if (shorter && index >= microbatches_) break;
+        t.microbatch = shorter ? index++ : m;
         push(p, static_cast<std::int32_t>(c), t);
       }
+    }
   }
 }
 
@@ -363,7 +367,9 @@ namespace {
 /// With how many microbatches of a step it is worth trying: enough to fill the pipeline, settle and drain. None where
 /// places differ in theirs, or take turns or go in rounds, which count the microbatches of a whole step.
 std::vector<std::int64_t> few_microbatches(const Plan& plan) {
-  if (plan.ordered() || plan.interleaved) return {};
+  if (plan.ordered() || !plan.owners.empty()) return {};
+  for (const auto& x : plan.exchanges)
+    if (x.rate == Rate::round) return {};
   for (std::int32_t s = 0; s < plan.stages; ++s)
     if (plan.dp_width(s) != plan.dp_width(0)) return {};
   const auto all = static_cast<std::int64_t>(plan.microbatches(0, 0, 0).size());

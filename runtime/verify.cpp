@@ -53,7 +53,7 @@ Status verify(const Plan& plan, std::int64_t memory_bytes_max) {
   auto result = play(plan);
   if (!result.ok()) return result.status();
   if (memory_bytes_max <= 0) return {};
-  // Every dp coordinate counts, played or not: an unaligned share of the lanes holds more gradient copies.
+  // Every dp coordinate counts, played or not.
   for (std::int32_t s = 0; s < plan.stages; ++s) {
     std::set<std::int64_t> seen;
     for (Rank rank : plan.meshes[s].ranks) {
@@ -63,7 +63,7 @@ Status verify(const Plan& plan, std::int64_t memory_bytes_max) {
         return Status(Code::exhausted,
                       "the plan needs " + in_units(local.memory.total(), true) + " on rank " + std::to_string(rank) +
                           " and there are " + in_units(memory_bytes_max, false) +
-                          ": use a smaller microbatch, more stages (pp) or fewer lanes");
+                          ": use a smaller microbatch, more stages (pp) or a higher ZeRO stage");
     }
   }
   return {};

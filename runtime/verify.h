@@ -8,6 +8,9 @@ namespace troupe::runtime {
 /// The stages' meshes hold ranks 0 .. n-1, each once.
 Status check_stage_meshes(const std::vector<Mesh>& stages);
 
+/// Whose microbatches are whose (CompileOptions::owners): of every stage of the plan each dp coordinate runs some.
+Status check_owners(const std::vector<std::vector<std::int32_t>>& owners, const Plan& plan);
+
 /// Indices, ports, rates (the balance equations, channel by channel), slots, and room for every tensor: what a plan
 /// that was read from outside must satisfy before it is instantiated.
 Status check_structure(const Plan& plan);

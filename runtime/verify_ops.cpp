@@ -42,6 +42,12 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
       for (const auto& o : op.out) type(o, out, local_out);
       const auto inferred = def->infer(in, op.attrs);
       if (!inferred.ok()) return inferred.status().in("op '" + op.name + "'");
+      // What the op makes as f32 it adds to an exact sum as well.
+      for (std::size_t o = 0; o < out.size(); ++o)
+        if (out[o].dtype == DType::sum64 && (def->accumulates >> o & 1)) out[o].dtype = DType::f32;
+      for (std::size_t o = 0; o < out.size(); ++o)
+        if (const PlanTensor& t = plan.tensors[op.out[o].tensor]; plan.unreduced(t) && t.dtype == DType::f32 && def->terms && def->terms(in, op.attrs) > 1)
+          return invalid(name + "(" + op.op + ") adds several terms to '" + t.name + "', which is no exact sum");
       if (*inferred != out)
         return invalid(name + "(" + op.op + ") writes a tensor of another type than its inputs give");
       // A unit that stages share lies on the mesh of all of them.

@@ -14,11 +14,14 @@ Status OptimizerCheck::check(const PlanActor& a) {
   if (commits != (a.kind == Kind::update ? 1 : 0))
     return refuse(name + "has " + std::to_string(commits) + " commit ports");
   const bool reads = a.kind == Kind::digest || a.kind == Kind::snapshot;
-  if (a.out.size() != (a.kind == Kind::update || a.kind == Kind::snapshot ? 1 : 0))
-    return refuse(name + "writes " + std::to_string(a.out.size()) + " channels");
+  const auto turns = std::count_if(a.out.begin(), a.out.end(), [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::turn; });
+  const auto written = static_cast<std::ptrdiff_t>(a.out.size()) - turns;
+  if (written != (a.kind == Kind::update || a.kind == Kind::snapshot ? 1 : 0) || (written == 1 && role_.channels[a.out[0]].kind == PlanChannel::Kind::turn))
+    return refuse(name + "writes " + std::to_string(written) + " channels, or a turn before them");
   if (a.gathers()) TROUPE_TRY(check_gather(a));
   if (reads && (a.in.size() != 1 || in(a, 0).kind != PlanChannel::Kind::parameter))
     return refuse(name + "does not read one channel of parameters");
+  if (!a.params.empty() && !reads) TROUPE_TRY(check_exponents(a));
   for (const auto& ref : a.params) {
     if (!among(ref.param, plan_.params.size()) || !holds_here(plan_.params[ref.param].tensor))
       return refuse("'" + a.name + "' has a parameter that is nowhere");
@@ -59,7 +62,7 @@ bool OptimizerCheck::same_parts(std::int32_t a, std::int32_t b) const {
   return std::all_of(ranks.begin(), ranks.end(), [&](Rank r) { return plan_.extent(a, r) == plan_.extent(b, r); });
 }
 
-/// The gradients are whole sums, those of all uses in the same parts, and there is room to add them up. An update's
+/// The gradients are whole sums, those of all uses in the same parts. An update's
 /// parts are the parameter's; those of a norm are compared over the stages when all have been seen.
 Status OptimizerCheck::check_gradients(const PlanActor& a, const PlanParamRef& ref) {
   const PlanParam& p = plan_.params[ref.param];
@@ -67,14 +70,18 @@ Status OptimizerCheck::check_gradients(const PlanActor& a, const PlanParamRef& r
   for (const auto& use : ref.grads) {
     const bool placed = among(use.port, a.in.size()) && among(use.index, in(a, use.port).tensors.size());
     if (!placed) return refuse("'" + a.name + "' has a gradient of parameter '" + p.name + "' that is nowhere");
+    if (std::count(ref.grads.begin(), ref.grads.end(), use) > 1)
+      return refuse("'" + a.name + "' adds '" + plan_.tensors[in(a, use.port).tensors[use.index]].name + "' to the gradient of parameter '" + p.name + "' twice");
     const std::int32_t tensor = in(a, use.port).tensors[use.index];
     if (first < 0) first = tensor;
     const PlanTensor& g = plan_.tensors[tensor];
-    const bool whole = g.lane_terms
-                           ? plan_.dp_width(stage_) == 1
-                           : g.mesh == plan_.tensors[p.tensor].mesh &&
-                                 std::none_of(g.sbp.begin(), g.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); });
-    bool fits = g.dtype == DType::f32 && g.rate == Rate::step && g.shape == plan_.tensors[p.tensor].shape && whole;
+    // Sums over all places; where dp has one coordinate an op makes them whole.
+    const bool whole = g.mesh == plan_.tensors[p.tensor].mesh && (!plan_.unreduced(g) || plan_.meshes[g.mesh].axis_size("dp") == 1);
+    bool sums = true;   // on all axes but dp, of which `whole` speaks
+    for (std::size_t axis = 0; axis < g.sbp.size(); ++axis)
+      sums &= !g.sbp[axis].is_partial() || static_cast<int>(axis) == dp_axis(plan_.meshes[g.mesh]) || plan_.meshes[g.mesh].axes[axis].size == 1;
+    const bool rounded = g.dtype == DType::f32 && a.kind == PlanActor::Kind::update && ref.grads.size() == 1;
+    bool fits = g.gradient_of == ref.param && (g.dtype == DType::sum64 || rounded) && g.rate == Rate::step && whole && sums;
     fits = fits && same_parts(tensor, a.kind != PlanActor::Kind::update ? first : p.share >= 0 ? p.share : p.tensor);
     if (!fits) return refuse("'" + a.name + "' takes '" + g.name + "' for a gradient of parameter '" + p.name + "'");
     if (a.kind != PlanActor::Kind::norm) continue;
@@ -85,12 +92,20 @@ Status OptimizerCheck::check_gradients(const PlanActor& a, const PlanParamRef& r
                     std::to_string(g.sbp[dp].dim) + " over dp");
     norms_[ref.param].push_back(tensor);
   }
-  if (ref.grads.size() < 2) return {};
-  if (const auto sum = aligned(plan_.layout(first, 0).bytes_at(0)); a.scratch_bytes < sum)
-    return refuse("'" + a.name + "' has " + std::to_string(a.scratch_bytes) + " bytes of scratch; to add up the " +
-                  std::to_string(ref.grads.size()) + " gradients of parameter '" + p.name + "' it needs " +
-                  std::to_string(sum));
   return {};
+}
+
+/// The last tensor of a slot of trained parameters has an exponent for each of those before it.
+Status OptimizerCheck::check_exponents(const PlanActor& a) const {
+  const PlanChannel* params = a.kind == PlanActor::Kind::update ? &role_.channels[a.out[0]] : nullptr;
+  for (auto id : a.in)
+    if (role_.channels[id].kind == PlanChannel::Kind::parameter) params = params ? nullptr : &role_.channels[id];
+  if (params && !params->tensors.empty()) {
+    const PlanTensor& t = plan_.tensors[params->tensors.back()];
+    const bool everywhere = std::all_of(t.sbp.begin(), t.sbp.end(), [](Sbp sbp) { return sbp.is_broadcast(); });
+    if (t.dtype == DType::i32 && everywhere && elements(t.shape) == static_cast<std::int64_t>(params->tensors.size()) - 1) return {};
+  }
+  return refuse("'" + a.name + "' does not find the exponents of its gradients' sums in one slot of parameters");
 }
 
 Status OptimizerCheck::check_params() const {

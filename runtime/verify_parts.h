@@ -24,7 +24,7 @@ inline bool holds(const Plan& plan, std::int32_t mesh, std::int32_t stage) {
 /// Programs, meshes, tensors, exchanges and parameters, without the roles.
 Status check_tables(const Plan& plan);
 
-/// The parameters that a stage trains, and the gradients that it adds up for each: one per use, in graph order.
+/// The parameters that a stage trains, and the sums of gradients that it reads for each: one of all uses, or one per use.
 using Trained = std::map<std::int32_t, std::vector<std::int32_t>>;
 
 /// The optimizer of one stage, actor by actor. The channels have passed RoleCheck's checks.
@@ -45,6 +45,7 @@ class OptimizerCheck {
     return among(tensor, plan_.tensors.size()) && holds(plan_, plan_.tensors[tensor].mesh, stage_);
   }
   Status check_gather(const PlanActor& a) const;
+  Status check_exponents(const PlanActor& a) const;
   Status check_gradients(const PlanActor& a, const PlanParamRef& ref);
   bool same_parts(std::int32_t a, std::int32_t b) const;
   int references(PlanActor::Kind kind, std::int32_t param) const;
@@ -57,10 +58,9 @@ class OptimizerCheck {
   Trained norms_;
 };
 
-/// A channel that only acts in rounds write or read: kind, rate, writer and readers go together. All know each other.
+/// A channel of gradients or of acts in rounds: kind, rate, writer and readers go together. All know each other, and the
+/// plan's exchanges have passed check_tables.
 Status check_round_channel(const Plan& plan, const PlanRole& role, const PlanChannel& channel);
-/// A sum adds up what one exchange brings, tensor by tensor, where it lies.
-Status check_sum(const Plan& plan, const PlanRole& role, const PlanActor& actor);
 
 /// What a segment's ops keep from act to act; adds its bytes to what the stage has.
 Status check_state(const Plan& plan, std::int32_t stage, const PlanActor& actor, std::int64_t& bytes);

@@ -23,6 +23,10 @@ class RingCheck {
       buffers[{c.ring, c.buffer}].push_back(static_cast<std::int32_t>(i));
     }
     for (const auto& [key, members] : buffers) TROUPE_TRY(check_buffer(members));
+    std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int32_t>> landings;
+    for (std::size_t i = 0; i < role_.actors.size(); ++i)
+      if (const PlanActor& a = role_.actors[i]; a.staging_ring >= 0) landings[{a.staging_ring, a.staging_buffer}].push_back(static_cast<std::int32_t>(i));
+    for (const auto& [key, members] : landings) TROUPE_TRY(check_staging(members));
     return {};
   }
 
@@ -32,18 +36,15 @@ class RingCheck {
   Status refuse(const PlanChannel& c, const std::string& what) const { return invalid(where_ + "channel '" + c.name + "' " + what); }
 
   Status check_member(const PlanChannel& c) const {
-    const bool kind = (c.kind == Kind::gradient && c.rate == Rate::lane) || c.kind == Kind::part || c.kind == Kind::gathered;
+    const bool kind = c.kind == Kind::gradient || c.kind == Kind::rounded || c.kind == Kind::gathered;
     if (!kind || c.slots != 1 || c.initial || c.readers.empty())
-      return refuse(c, "is part of a ring, and is no gradient of a lane, part or gathered parameter with one slot");
-    // Then an act of its writer is the whole use of a buffer.
-    if (c.kind == Kind::gradient && plan_.lanes_for(0) != plan_.program_specs[0].microbatches)
-      return refuse(c, "is part of a ring, and its lanes are of several microbatches");
+      return refuse(c, "is part of a ring, and is no gradient or gathered parameter with one slot");
     if (c.buffer_offset < 0 || c.buffer_offset > bytes_max || c.buffer_offset % tensor_alignment != 0)
       return refuse(c, "has no proper place in its buffer");
     return {};
   }
 
-  std::int64_t end(const PlanChannel& c) const { return c.buffer_offset + c.bytes * plan_.copies(role_, c, 0); }
+  std::int64_t end(const PlanChannel& c) const { return c.buffer_offset + c.bytes; }
   bool overlap(const PlanChannel& a, const PlanChannel& b) const { return a.buffer_offset < end(b) && b.buffer_offset < end(a); }
 
   bool overlap(const std::vector<std::int32_t>& members) const {
@@ -103,8 +104,8 @@ class RingCheck {
     const std::int32_t program = role_.actors[any.writer].program;
     for (auto id : members) {
       const PlanChannel& c = channel(id);
-      if (c.kind != any.kind || c.rate != any.rate || role_.actors[c.writer].program != program)
-        return refuse(c, "shares its memory with '" + any.name + "', which is of another kind, rate or program");
+      if (c.rate != any.rate || role_.actors[c.writer].program != program)
+        return refuse(c, "shares its memory with '" + any.name + "', which is of another rate or program");
       TROUPE_ASSIGN(const Turns turns, turns_of(c));
       Station& station = stations[{turns.next, turns.initial}];
       station.writers.insert(c.writer);
@@ -130,6 +131,28 @@ class RingCheck {
     if (tokens != 1)
       return refuse(any, "shares its memory in a cycle of " + std::to_string(tokens) + " tokens: it needs one");
     return {};
+  }
+
+  /// Exchanges that land in one buffer pass one token round: each act has the buffer for itself.
+  Status check_staging(const std::vector<std::int32_t>& members) const {
+    if (members.size() == 1 && role_.actors[members[0]].kind == PlanActor::Kind::exchange) return {};
+    const std::set<std::int32_t> all(members.begin(), members.end());
+    std::int32_t at = members[0], tokens = 0;
+    for (std::size_t n = 0; n < members.size(); ++n) {
+      const PlanActor& a = role_.actors[at];
+      const PlanChannel* turn = nullptr;
+      int found = 0;
+      for (auto id : a.out)
+        if (const PlanChannel& c = channel(id); c.kind == Kind::turn && c.rate == a.rate && c.readers.size() == 1 && all.count(c.readers[0].actor)) turn = &c, ++found;
+      if (a.kind != PlanActor::Kind::exchange || a.rate != role_.actors[members[0]].rate || found != 1)
+        return invalid(where_ + "actor '" + a.name + "' shares its staging memory and does not pass the turn to one other of those that do");
+      tokens += turn->initial ? 1 : 0;
+      at = turn->readers[0].actor;
+      if ((at == members[0]) != (n + 1 == members.size()))
+        return invalid(where_ + "actor '" + a.name + "' shares its staging memory and is in no one cycle with all others that do");
+    }
+    if (tokens == 1) return {};
+    return invalid(where_ + "actor '" + role_.actors[members[0]].name + "' shares its staging memory in a cycle of " + std::to_string(tokens) + " tokens: it needs one");
   }
 
   const Plan& plan_;

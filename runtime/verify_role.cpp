@@ -4,6 +4,7 @@
 #include <set>
 
 #include "actors/act.h"
+#include "runtime/local_plan.h"
 #include "runtime/verify_parts.h"
 
 namespace troupe::runtime {
@@ -33,7 +34,6 @@ class RoleCheck {
       TROUPE_TRY(check_state(plan_, stage_, a, bytes_));
       switch (a.kind) {
         case PlanActor::Kind::exchange: TROUPE_TRY(check_exchange_end(a)); break;
-        case PlanActor::Kind::sum: TROUPE_TRY(check_sum(plan_, role_, a)); break;
         case PlanActor::Kind::norm:
         case PlanActor::Kind::update:
         case PlanActor::Kind::digest:
@@ -88,13 +88,11 @@ class RoleCheck {
     if ((optimizer || digest || saves) && a.rate != Rate::step)
       return refuse("imbalance: '" + a.name + "' acts once per microbatch; " + to_string(a.kind) +
                     " actors act once per step");
-    if ((a.rate == Rate::lane_round || a.rate == Rate::round) && a.kind != Kind::exchange && (a.kind != Kind::sum || a.rate == Rate::round))
+    if (a.rate == Rate::round && a.kind != Kind::exchange)
       return refuse("imbalance: '" + a.name + "' acts in rounds; " + to_string(a.kind) + " actors do not");
-    if (a.rate == Rate::lane || (a.kind == Kind::sum && a.rate != Rate::lane_round))
-      return refuse("imbalance: '" + a.name + "' acts at a rate that is not of its kind, " + to_string(a.kind));
     const std::int32_t digests = plan_.program("digest");
     const bool own_program = digest == (a.program == digests) && saves == (a.program == plan_.program("snapshot"));
-    if (((optimizer || a.kind == Kind::sum) && a.program != 0) || !own_program)
+    if ((optimizer && a.program != 0) || !own_program)
       return refuse(name + "belongs to program '" + plan_.programs[a.program] + "', where there is no " +
                     to_string(a.kind));
     for (const auto* ports : {&a.in, &a.out})
@@ -158,8 +156,7 @@ class RoleCheck {
   /// An act has one token of the channel, is one of those that share one, or (the last round) has none.
   static bool goes_with(Rate actor, Rate channel) {
     if (actor == channel || channel == Rate::step) return true;
-    if (channel == Rate::lane) return actor == Rate::microbatch || actor == Rate::lane_round;
-    return actor == Rate::microbatch && channel == Rate::round;
+    return actor != Rate::step;
   }
 
   Status check_ports(std::int32_t index) const {
@@ -196,9 +193,9 @@ class RoleCheck {
     using Kind = PlanChannel::Kind;
     const PlanActor* w = c.writer >= 0 ? &role_.actors[c.writer] : nullptr;
     if (c.control() != (w == nullptr)) return refuse(c, w ? "is a control channel and has a writer" : "has no writer");
-    if ((c.kind == Kind::parameter) != (w && w->kind == PlanActor::Kind::update))
+    if ((c.kind == Kind::parameter) != (w && w->kind == PlanActor::Kind::update && c.kind != Kind::turn))
       return refuse(c, "is of kind " + std::string(to_string(c.kind)) +
-                           "; parameters, and only they, are written by update actors");
+                           "; parameters, and only they, are written by update actors, and turns of the memory that they have read");
     if (c.initial && c.kind != Kind::parameter && c.kind != Kind::turn)
       return refuse(c, "holds a token before the first act and is neither parameter nor turn");
     TROUPE_TRY(check_round_channel(plan_, role_, c));
@@ -206,7 +203,7 @@ class RoleCheck {
       return refuse(c, "has " + std::to_string(c.slots) + " slots; parameters are updated in their only one");
     if (c.kind == Kind::gradient &&
         (w->kind != PlanActor::Kind::segment || w->rate != Rate::microbatch || w->program != 0 ||
-         (c.rate != Rate::step && c.rate != Rate::lane)))
+         (c.rate != Rate::step && c.rate != Rate::microbatch)))
       return refuse(c, "accumulates gradients, and '" + w->name + "' is no segment that makes some per microbatch");
     if (c.kind == Kind::snapshot || (w && w->kind == PlanActor::Kind::snapshot)) TROUPE_TRY(check_snapshot(c));
     if (w) return {};
@@ -220,16 +217,14 @@ class RoleCheck {
       for (const auto& r : c.readers)
         if (role_.actors[r.actor].program != c.program)
           return refuse(c, "is of another program than its reader '" + role_.actors[r.actor].name + "'");
-    std::int64_t payload = 0;
-    if (commit)   // and each parameter's exponent
-      payload = static_cast<std::int64_t>(sizeof(actors::Commit) + sizeof(std::int32_t) * plan_.params.size());
+    std::int64_t payload = commit ? actors::commit_bytes(plan_.params.size()) : 0;
     if (feed) payload = elements(plan_.tensors[c.tensors[0]].shape) * size_of(plan_.tensors[c.tensors[0]].dtype);
     if (c.bytes < payload)
       return refuse(c, "has slots of " + std::to_string(c.bytes) + " bytes; the session sends " +
                            std::to_string(payload));
     for (const auto& r : c.readers)
-      if (const PlanActor& a = role_.actors[r.actor]; (a.kind == PlanActor::Kind::update) != commit)
-        return refuse(c, "is read by '" + a.name + "'; update actors, and only they, wait for 'commit'");
+      if (const PlanActor& a = role_.actors[r.actor]; (a.kind == PlanActor::Kind::update || rounds_sums(a)) != commit)
+        return refuse(c, "is read by '" + a.name + "'; updates, gathers of the gradients that they read, and no others wait for 'commit'");
     return {};
   }
 
@@ -242,30 +237,25 @@ class RoleCheck {
     return {};
   }
 
-  /// Copies at the place that has most of them.
-  std::int64_t copies(const PlanChannel& c) {
-    if (!c.sums_lanes()) return plan_.copies(role_, c, 0);   // all places have as many
-    if (grad_copies_ == 0)
-      for (std::int64_t d = 0; d < plan_.dp_width(stage_); ++d)
-        grad_copies_ = std::max<std::int64_t>(grad_copies_, plan_.grad_copies(stage_, d));
-    return grad_copies_;
+  /// A gather of gradients for updates: it begins with the commit, in the memory of the place's own sums.
+  bool rounds_sums(const PlanActor& a) const {
+    return a.kind == PlanActor::Kind::exchange && !a.out.empty() && out(a, 0).kind == PlanChannel::Kind::rounded;
   }
 
   /// Every tensor of a channel has room of its own in a slot.
   Status check_memory(const PlanChannel& c) {
-    const std::int64_t copies = c.slots * this->copies(c);
-    if (c.bytes < 0 || c.bytes > bytes_max / copies || c.bytes % tensor_alignment != 0 ||
+    if (c.bytes < 0 || c.bytes > bytes_max / c.slots || c.bytes % tensor_alignment != 0 ||
         c.tensors.size() != c.offsets.size())
       return refuse(c, "has no proper memory");
-    if ((bytes_ += c.bytes * copies) > bytes_max) return refuse(c, "and those before it are larger than any memory");
+    if ((bytes_ += c.bytes * c.slots) > bytes_max) return refuse(c, "and those before it are larger than any memory");
     std::map<std::int64_t, std::int32_t> by_offset;
     for (std::size_t i = 0; i < c.tensors.size(); ++i) {
       if (!here(c.tensors[i])) return refuse(c, "carries a tensor that the stage does not have");
       const PlanTensor& t = plan_.tensors[c.tensors[i]];
       if (t.rate != c.rate)
         return refuse("imbalance: channel '" + c.name + "' carries '" + t.name + "' at another rate than it is made");
-      if (t.lane_terms != (c.kind == PlanChannel::Kind::gradient))
-        return refuse(c, "carries '" + t.name + "': sums over lanes, and only they, lie in gradient channels");
+      if (c.kind != kind_of(t, c.kind))
+        return refuse(c, "carries '" + t.name + "', which lies in a channel of kind " + to_string(kind_of(t, c.kind)));
       const auto bytes = local_bytes(c.tensors[i]);
       if (c.offsets[i] < 0 || c.offsets[i] % tensor_alignment != 0 || c.offsets[i] > c.bytes - bytes)
         return refuse(c, "has slots of " + std::to_string(c.bytes) + " bytes; '" + t.name + "' needs " +
@@ -279,6 +269,13 @@ class RoleCheck {
       end = offset + local_bytes(tensor);
     }
     return {};
+  }
+
+  /// The kind of channel that a gradient lies in; that any other tensor lies in one of another kind is refused as well.
+  PlanChannel::Kind kind_of(const PlanTensor& t, PlanChannel::Kind have) const {
+    using Kind = PlanChannel::Kind;
+    if (t.gradient_of >= 0) return plan_.unreduced(t) ? Kind::gradient : t.dtype == DType::sum64 ? Kind::reduced : Kind::rounded;
+    return have == Kind::gradient || have == Kind::reduced || have == Kind::rounded ? Kind::activation : have;
   }
 
   bool lies(const PlanActor& a, const PlanOperand& o) const {
@@ -302,6 +299,9 @@ class RoleCheck {
           const bool backwards = written ? o.where == PlanOperand::Where::in
                                          : user && o.where == PlanOperand::Where::out;
           if (!lies(a, o) || backwards) return refuse(name + "has an argument that is nowhere");
+          const PlanTensor& t = plan_.tensors[o.tensor];
+          if (written && plan_.unreduced(t) && exponent_of(plan_, role_, a, t.gradient_of).port < 0)
+            return refuse(name + "makes the gradient '" + t.name + "', and '" + a.name + "' does not read the slot that has its exponent");
         }
       if (!op.op.empty()) continue;
       if (op.in.size() != 1 || !op.out.empty()) return refuse(name + "reports, and has not exactly one argument");
@@ -368,12 +368,16 @@ class RoleCheck {
         n += std::count(role_.channels[id].tensors.begin(), role_.channels[id].tensors.end(), tensor);
       return n;
     };
-    std::set<std::int32_t> made;
+    std::set<std::pair<std::int32_t, std::int32_t>> made;
     for (const auto& m : x.moves) {
       if (on(a.in, m.from) != (here(m.from) ? 1 : 0))
         return refuse("actor '" + a.name + "' does not have '" + plan_.tensors[m.from].name + "' on one of its inputs");
-      if (on(a.out, m.to) != (here(m.to) ? 1 : 0) || !made.insert(m.to).second)
+      const bool fresh = made.insert({plan_.reduces(x) ? m.from : 0, m.to}).second;   // uses of a parameter are added into one sum
+      if (on(a.out, m.to) != (here(m.to) ? 1 : 0) || !fresh)
         return refuse("actor '" + a.name + "' does not have '" + plan_.tensors[m.to].name + "' on its output");
+      const PlanTensor &from = plan_.tensors[m.from], &to = plan_.tensors[m.to];
+      if (from.dtype != to.dtype && exponent_of(plan_, role_, a, from.gradient_of).port < 0)
+        return refuse("actor '" + a.name + "' converts '" + from.name + "' and does not read the slot that has its exponent");
     }
     return {};
   }
@@ -396,7 +400,6 @@ class RoleCheck {
   const PlanRole& role_;
   const std::string where_;
   std::int64_t bytes_ = 0;             // of all channels and states so far
-  std::int64_t grad_copies_ = 0;       // 0: not counted yet
   std::map<std::int32_t, int> ends_;   // exchange -> actors
   OptimizerCheck optimizer_;
 };

@@ -3,11 +3,11 @@
 #include <caf/send.hpp>
 
 #include "actors/communicator.h"
-#include "actors/lane_sum.h"
 #include "actors/optimizer.h"
 #include "actors/segment.h"
 #include "actors/update_then_gather.h"
 #include "devices/base/philox.h"
+#include "runtime/sum_scale.h"
 #include "runtime/verify.h"
 #include "runtime/worker_impl.h"
 
@@ -86,7 +86,11 @@ std::unique_ptr<actors::Body> Worker::Impl::segment_body(const LocalActor& a) {
       case PlanOperand::Where::out:
         b.where = actors::Operand::Where::out;
         b.offset = plan_channel(a.out[o.port]).offsets[o.index];
-        b.accumulator = plan_channel(a.out[o.port]).kind == PlanChannel::Kind::gradient;
+        if (const auto param = plan.tensors[o.tensor].gradient_of; param >= 0) {
+          const Exponent at = exponent_of(plan, role(), pa, param);
+          b.gradient = static_cast<std::int32_t>(spec.gradients.size());
+          spec.gradients.push_back({plan.params[param].name, at.port, at.offset, term_bits(plan.params[param].terms)});
+        }
         break;
     }
     return b;
@@ -106,23 +110,13 @@ std::unique_ptr<actors::Body> Worker::Impl::segment_body(const LocalActor& a) {
   }
   spec.in = memories(a.in);
   spec.out = memories(a.out);
-  for (auto c : a.out) {
-    const bool gradient = plan_channel(c).kind == PlanChannel::Kind::gradient;
-    spec.copy_bytes.push_back(gradient ? local.channels[c].copy_bytes : 0);
-    spec.lanes.push_back(!gradient ? std::vector<LaneAct>{} : plan_channel(c).rate == Rate::lane ? own_lane_acts() : plan.lane_schedule(local.stage, local.dp_index).acts);
-  }
+  spec.acts_per_step = static_cast<std::int32_t>(std::max<std::size_t>(1, a.spec.microbatches.size()));
   spec.scratch = pool->data() + local.scratch_offset;
   spec.scratch_bytes = local.scratch_bytes;
   spec.op_scratch_offset = pa.op_scratch_offset;
   spec.samples_per_microbatch = plan.program_specs[pa.program].samples;
   spec.report = sink();
   return std::make_unique<actors::SegmentBody>(std::move(spec));
-}
-
-std::unique_ptr<actors::Body> Worker::Impl::sum_body(const LocalActor& a) {
-  const auto lanes_of_round = plan.copies(role(), plan_channel(a.in[0]), local.dp_index);
-  return std::make_unique<actors::LaneSumBody>(actors::LaneSumSpec{
-      fold_schedule(plan.lanes_for(0)), lanes_of_round, local.channels[a.out[0]].copy_bytes, memory(a.in[0]), memory(a.out[0])});
 }
 
 std::unique_ptr<actors::Body> Worker::Impl::norm_body(const LocalActor& a) {
@@ -139,9 +133,12 @@ std::unique_ptr<actors::Body> Worker::Impl::norm_body(const LocalActor& a) {
     part.rows = shape.empty() ? 1 : shape[0];
     for (std::size_t d = 1; d < shape.size(); ++d) part.column = part.column * shape[d] + part.extent.dims[d].lo;
     for (const auto& use : ref.grads) part.grads.push_back({use.port, plan_channel(a.in[use.port]).offsets[use.index]});
+    part.exponent_offset = exponent_of(plan, role(), plan_actor(a), ref.param).offset;
     parts.push_back(std::move(part));
   }
-  return std::make_unique<actors::NormBody>(std::move(parts), memories(a.in), pool->data() + local.scratch_offset, sink());
+  std::int32_t params_port = 0;
+  while (plan_channel(a.in[params_port]).kind != PlanChannel::Kind::parameter) ++params_port;
+  return std::make_unique<actors::NormBody>(std::move(parts), memories(a.in), params_port, sink());
 }
 
 std::unique_ptr<actors::Body> Worker::Impl::update_body(const LocalActor& a) {
@@ -157,6 +154,9 @@ std::unique_ptr<actors::Body> Worker::Impl::update_body(const LocalActor& a) {
     const Extent stored = plan.extent(p.stored(), local.rank);
     part.extent = p.share >= 0 ? plan.extent(p.share, local.rank) : stored;
     for (const auto& use : ref.grads) part.grads.push_back({use.port, plan_channel(a.in[use.port]).offsets[use.index]});
+    part.rounded = plan_channel(a.in[ref.grads[0].port]).kind == PlanChannel::Kind::rounded;
+    part.exponent_offset = exponent_at(plan_channel(a.out[0]), ref.index);
+    part.index = ref.param;
     part.param_offset = plan_channel(a.out[0]).offsets[ref.index] +
                         (part.extent.empty() ? 0 : offset_in(part.extent, stored) * size_of(plan.tensors[p.tensor].dtype));
     part.state_offset = state_at[static_cast<std::size_t>(ref.param)];
@@ -164,7 +164,7 @@ std::unique_ptr<actors::Body> Worker::Impl::update_body(const LocalActor& a) {
     parts.push_back(std::move(part));
   }
   return std::make_unique<actors::UpdateBody>(std::move(parts), memories(a.in), commit_port, memory(a.out[0]),
-                                              pool->data(), pool->data() + local.scratch_offset, plan.hyper);
+                                              pool->data(), plan.hyper);
 }
 
 std::unique_ptr<actors::Body> Worker::Impl::digest_body(const LocalActor& a) {
@@ -227,7 +227,6 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalAc
     case PlanActor::Kind::norm: body = norm_body(a); break;
     case PlanActor::Kind::update: body = update_body(a); break;
     case PlanActor::Kind::digest: body = digest_body(a); break;
-    case PlanActor::Kind::sum: body = sum_body(a); break;
     case PlanActor::Kind::snapshot: body = snapshot_body(a); break;
     case PlanActor::Kind::writer: body = writer_body(a); break;
     case PlanActor::Kind::user: {
@@ -260,6 +259,7 @@ ConductorSpec Worker::Impl::conductor_spec() {
   }
   spec.busy_ns = busy_ns;
   spec.on_commit = [stalls = stalls, clock = env.clock](std::int64_t step) { stalls->committed(step, clock->now_ns()); };
+  spec.on_begin = [this](const std::vector<std::int32_t>& exponents) { set_exponents(exponents); };
   spec.send = env.send;
   return spec;
 }

@@ -92,18 +92,10 @@ struct Worker::Impl {
     };
   }
 
-  /// A gradient that leaves this place lane by lane: one copy, which the first microbatch of a lane begins.
-  std::vector<LaneAct> own_lane_acts() const {
-    std::vector<LaneAct> out;
-    const auto lanes = plan.lanes_for(0);
-    const auto total = plan.program_specs[0].microbatches;
-    for (auto m : plan.microbatches(0, local.stage, local.dp_index))
-      out.push_back({0, m != microbatches_of(lane_of(m, lanes, total), lanes, total).lo, {}});
-    return out;
-  }
+  /// The exponents of a step's gradient sums, by index of the plan's parameters, where updates will leave those of the next.
+  void set_exponents(const std::vector<std::int32_t>& exponents);
 
   std::unique_ptr<actors::Body> segment_body(const LocalActor& a);
-  std::unique_ptr<actors::Body> sum_body(const LocalActor& a);
   std::unique_ptr<actors::Body> norm_body(const LocalActor& a);
   std::unique_ptr<actors::Body> update_body(const LocalActor& a);
   std::unique_ptr<actors::Body> digest_body(const LocalActor& a);

@@ -1,5 +1,6 @@
 // What of a worker outlives a step: parameters, moments and caches, how they begin, and how they are saved.
 #include <algorithm>
+#include <cstring>
 
 #include "actors/snapshot.h"
 #include "devices/base/check.h"
@@ -46,6 +47,15 @@ void Worker::Impl::initialise_parameters() {
         if (p.init == Init::Kind::normal) kernels::init_normal(v, philox_key(plan.seed, p.name), p.init_value, serial);
         else kernels::init_constant(v, p.init_value, serial);
       }
+  }
+}
+
+void Worker::Impl::set_exponents(const std::vector<std::int32_t>& exponents) {
+  for (const auto& a : local.actors) {
+    if (plan_actor(a).kind != PlanActor::Kind::update) continue;
+    std::byte* slot = memory(a.out[0]).base;   // the version that the job begins with lies in the first
+    for (const auto& ref : plan_actor(a).params)
+      std::memcpy(slot + exponent_at(plan_channel(a.out[0]), ref.index), &exponents.at(static_cast<std::size_t>(ref.param)), sizeof(std::int32_t));
   }
 }
 

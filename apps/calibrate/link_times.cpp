@@ -47,7 +47,6 @@ Expected<Plan> chain(const App& app, std::int64_t message_bytes) {
   CompileOptions o;
   o.stages = {Mesh::dense({{"x", 2}})};
   o.stage_of_unit = {0};
-  o.lanes = 1;
   return compile(g, o);
 }
 

@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
   const Value loss = g.op("mse_loss", {g.op("multiply", {data[0], wx})[0], data[1]})[0];
   g.minimize(loss, {.lr = 5e-2});
 
-  const auto plan = compile(g, {.stages = stage_meshes({2}), .lanes = 4});
+  const auto plan = compile(g, {.stages = stage_meshes({2})});
   return app.run_main(plan, {.session = {.steps = 200, .on_step = [](const StepResult& r) {
     if (r.step % 33 == 0) std::printf("step %d: loss %.6f\n", static_cast<int>(r.step), r.loss);
   }}});

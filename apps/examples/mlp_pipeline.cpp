@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
   const Value loss = g.op("mse_loss", {y, t}, {{"scale", 1.0 / (microbatches * samples)}})[0];
   g.minimize(loss, {});
 
-  const auto plan = compile(g, {.stages = stage_meshes(dp), .stage_of_unit = {}, .lanes = 8, .seed = 1, .costs = {}});
+  const auto plan = compile(g, {.stages = stage_meshes(dp), .stage_of_unit = {}, .seed = 1, .costs = {}});
   if (!plan.ok()) return app.run_main(plan, {});
   JobOptions job;
   job.session.steps = 200;

@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
   const Value x = g.actor("halves", "producer", {}, {{"x", {DType::f32, {4, 2}}, NdSbp{Sbp::S(0)}}})[0];
   g.actor("whole", "consumer", {x}, {}, {}, {NdSbp{Sbp::B()}});
 
-  const auto plan = compile(g, {.stages = {Mesh::dense({{"x", 2}})}, .stage_of_unit = {0}, .lanes = 1, .seed = 0, .costs = {}});
+  const auto plan = compile(g, {.stages = {Mesh::dense({{"x", 2}})}, .stage_of_unit = {0}, .seed = 0, .costs = {}});
   JobOptions job;
   job.session.steps = 3;
   job.session.on_closed = [](const std::string&, std::int64_t step, const std::vector<Report>& reports) {

@@ -70,8 +70,6 @@ Expected<CompileOptions> compile_options(const Prepared& p) {
   o.stages = stage_meshes(p.mesh.dp, p.mesh.tp, kv_replicas(p.mesh, p.config));
   TROUPE_ASSIGN(o.pipeline, parse_pipeline(p.config.schedule.pipeline));
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
-  o.lanes = static_cast<std::int32_t>(std::max(std::min<std::int64_t>(8, p.config.schedule.microbatches()),
-                                               *std::max_element(p.mesh.dp.begin(), p.mesh.dp.end())));
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
   o.snapshots = p.config.checkpoint.every > 0 ? static_cast<std::int32_t>(p.config.checkpoint.arena) : 0;
   o.costs = p.costs;
@@ -88,7 +86,6 @@ Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& t
 Expected<Plan> make_sample_plan(const App& app, const Prepared& p, std::int64_t prompt_tokens) {
   CompileOptions o;   // nothing is added up, comes back or is saved
   o.stages = stage_meshes(p.mesh.dp, p.mesh.tp, kv_replicas(p.mesh, p.config));
-  o.lanes = 1;
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
   o.costs = p.costs;
   return compile(build_sampler(p.config, app.ops(), prompt_tokens), o);

@@ -251,7 +251,7 @@ class AllReduce {
     const Extent want = to.extent_at(m_.rank());
     Route route;
     PartNumbers numbers;
-    add_move(route, m_.rank(), *plan, DType::f32, {.have = {{have.extent, have.term, 0}}, .want = &want}, numbers);
+    add_move(route, m_.rank(), *plan, DType::f32, DType::f32, {.have = {{have.extent, have.term, 0}}, .want = &want}, numbers);
     return route;
   }
   void run(const Route& route, std::uint32_t channel, const Memory& from, const Memory& to) {

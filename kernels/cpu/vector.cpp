@@ -17,18 +17,6 @@ void add_into(float* dst, const float* src, std::int64_t n, Parallel& par) {
   });
 }
 
-void add_up(float* out, std::span<const float* const> terms, std::int64_t n, Parallel& par) {
-  for_blocks(par, n, element_block, [=](std::int64_t begin, std::int64_t end) {
-    chunks(end - begin, [=](std::int64_t c, std::int64_t w) {
-      const auto at = [=](const float* p) { return w == lanes ? load(p + begin + c) : load_tail(p + begin + c, w); };
-      v16 sum = at(terms[0]);
-      for (std::size_t t = 1; t < terms.size(); ++t) sum += at(terms[t]);
-      if (w == lanes) store(out + begin + c, sum);
-      else store_tail(out + begin + c, sum, w);
-    });
-  });
-}
-
 void adamw_update(float* p, const Gradient& g, float* m, float* v, std::int64_t n, const AdamW& a, Parallel& par) {
   // Scalars in double, as PyTorch's single-tensor path computes them.
   const double step = static_cast<double>(a.step);

@@ -1,14 +1,16 @@
-// Gradients along lanes: what a place has added up after its microbatches is what the tree of tree.h says.
+// Gradients in a segment: what it has added up after its microbatches, and what it reports of their terms.
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
-#include <map>
+#include <limits>
+#include <numeric>
 #include <random>
-#include <tuple>
 
 #include "actors/segment.h"
 #include "devices/parallel.h"
+#include "kernels/sum.h"
 
 using namespace troupe;
 using namespace troupe::actors;
@@ -16,9 +18,10 @@ using namespace troupe::actors;
 namespace {
 
 constexpr std::int64_t kElements = 37;
+constexpr std::int32_t kExponent = 30;
 using Values = std::vector<float>;
 
-/// Values whose sum depends on the order of addition.
+/// Values whose sum in floating point depends on the order of addition.
 std::vector<Values> random_gradients(std::int64_t microbatches, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<Values> all(static_cast<std::size_t>(microbatches), Values(kElements));
@@ -27,112 +30,129 @@ std::vector<Values> random_gradients(std::int64_t microbatches, unsigned seed) {
   return all;
 }
 
-Values plus(Values a, const Values& b) {
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
-  return a;
-}
-
-/// One owner's sum of lanes [lo, hi): inside a lane in index order, lanes split at the largest power of two below
-/// their number. Written down without tree.h.
-Values tree_sum(const std::vector<Values>& gradients, int lo, int hi, int lanes) {
-  if (hi - lo == 1) {
-    const auto total = static_cast<int>(gradients.size());
-    const int base = total / lanes, more = total % lanes;
-    const int first = lo * base + std::min(lo, more), count = base + (lo < more ? 1 : 0);
-    Values sum = gradients[first];
-    for (int m = first + 1; m < first + count; ++m) sum = plus(std::move(sum), gradients[m]);
-    return sum;
-  }
-  int half = 1;
-  while (2 * half < hi - lo) half *= 2;
-  return plus(tree_sum(gradients, lo, lo + half, lanes), tree_sum(gradients, lo + half, hi, lanes));
-}
-
-/// dw (+)= x, honouring Call::accumulate as a weight gradient does.
+/// dw = or += x, as a weight gradient does: sums or terms, and the largest of them.
 kernels::OpDef weight_gradient() {
   kernels::OpDef op;
   op.name = "copy_grad";
   op.accumulates = 1;
   op.cpu = [](const kernels::Call& c) {
-    for (std::int64_t i = 0; i < c.in[0].size(); ++i) {
-      const float x = c.in[0].as<float>()[i];
-      c.out[0].as<float>()[i] = c.accumulate ? c.out[0].as<float>()[i] + x : x;
-    }
+    const auto* x = c.in[0].as<float>();
+    const auto n = c.in[0].size();
+    REQUIRE(c.out[0].peak);
+    CHECK(*c.out[0].peak == 0);
+    for (std::int64_t i = 0; i < n; ++i)
+      if (!(std::abs(x[i]) <= *c.out[0].peak) && !std::isnan(*c.out[0].peak)) *c.out[0].peak = std::abs(x[i]);
+    if (c.out[0].dtype == DType::sum64) kernels::add_terms(c.out[0].as<std::int64_t>(), x, n, c.out[0].exponent, c.accumulate, *c.par);
+    else std::copy_n(x, n, c.out[0].as<float>());
+    CHECK((c.out[0].dtype == DType::sum64 || !c.accumulate));
   };
   return op;
 }
 
-kernels::View vector_view() {
+kernels::View vector_view(DType dtype = DType::f32) {
   kernels::View v;
+  v.dtype = dtype;
   v.shape = v.logical = {kElements};
   v.extent = Extent::whole(v.shape);
   return v;
 }
 
+/// One segment that makes one gradient, and what it reports.
+struct Maker {
+  kernels::OpDef op = weight_gradient();
+  Values in = Values(kElements);
+  std::vector<std::int32_t> params = {7, kExponent};   // the exponent lies behind something else
+  std::vector<std::byte> slot;
+  std::vector<Report> reports;
+  std::unique_ptr<SegmentBody> body;
+
+  Maker(DType dtype, std::int32_t acts, int term_bits = 50) : slot(static_cast<std::size_t>(kElements * size_of(dtype) + 64), std::byte{0x7f}) {
+    SegmentSpec spec;
+    spec.ops.resize(1);
+    spec.ops[0].def = &op;
+    spec.ops[0].in = {{Operand::Where::in, 0, 0, -1, vector_view()}};
+    spec.ops[0].out = {{Operand::Where::out, 0, 0, 0, vector_view(dtype)}};
+    spec.in = {{reinterpret_cast<std::byte*>(in.data()), kElements * 4}, {reinterpret_cast<std::byte*>(params.data()), 8}};
+    spec.out = {{slot.data(), kElements * size_of(dtype)}};
+    spec.gradients = {{"w", 1, 4, term_bits}};
+    spec.acts_per_step = acts;
+    spec.report = [this](std::uint16_t, Report r) { reports.push_back(std::move(r)); };
+    body = std::make_unique<SegmentBody>(std::move(spec));
+  }
+  void act(const Values& gradient, std::int32_t microbatch, std::int32_t local, bool first, bool last) {
+    in = gradient;
+    ActContext c;
+    c.act.in = {{{}, true}, {{}, true}};
+    c.act.out = {{0, first, last}};
+    c.step = 5;
+    c.microbatch = microbatch;
+    c.local = local;
+    SerialParallel serial;
+    REQUIRE(body->run(c, serial).ok());
+  }
+};
+
 }  // namespace
 
-TEST_CASE("TR-1: the copies of every owner are bitwise the tree's sums, for any lanes, microbatches, shares and turns") {
-  SerialParallel serial;
-  const kernels::OpDef op = weight_gradient();
-  int owners = 0;
-  for (std::int32_t lanes = 1; lanes <= 9; ++lanes)
-    for (std::int64_t total : {std::int64_t{lanes}, std::int64_t{lanes + 1}, std::int64_t{2 * lanes}, std::int64_t{3 * lanes + 2}}) {
-      const auto gradients = random_gradients(total, static_cast<unsigned>(lanes * 100 + total));
-      for (std::int64_t dp = 1; dp <= lanes; ++dp)
-        for (std::int64_t index = 0; index < dp; ++index, ++owners) {
-          const Term owned = lanes_of(dp, index, lanes);
-          // Lanes in runs of `turn` that take turns, microbatch by microbatch; a turn of all lanes is index order.
-          const std::int32_t turn = 1 + owners % (owned.hi - owned.lo);
-          std::vector<std::tuple<std::int64_t, std::int32_t, std::int32_t>> order;   // position in the run, run, microbatch
-          std::map<std::int32_t, std::int64_t> length;
-          for (auto lane = owned.lo; lane < owned.hi; ++lane)
-            for (auto r = microbatches_of(lane, lanes, total); r.lo < r.hi; ++r.lo) {
-              const auto run = (lane - owned.lo) / turn;
-              order.push_back({length[run]++, run, static_cast<std::int32_t>(r.lo)});
-            }
-          std::sort(order.begin(), order.end());
-          std::vector<std::int32_t> mine;
-          for (const auto& [position, run, m] : order) mine.push_back(m);
-          auto schedule = lane_schedule(mine, lanes, total);
-          const auto copies = schedule.copies;
-          const std::int64_t copy_bytes = (kElements * 4 + 63) / 64 * 64;
-          // One more copy behind the planned ones: nobody may touch it. Garbage inside: nobody may add to it.
-          std::vector<std::byte> slot(static_cast<std::size_t>(copy_bytes * (copies + 1)), std::byte{0x7f});
-          Values in(kElements);
-          SegmentSpec spec;
-          spec.ops.resize(1);
-          spec.ops[0].def = &op;
-          spec.ops[0].in = {{Operand::Where::in, 0, 0, false, vector_view()}};
-          spec.ops[0].out = {{Operand::Where::out, 0, 0, true, vector_view()}};
-          spec.in = {{reinterpret_cast<std::byte*>(in.data()), kElements * 4}};
-          spec.out = {{slot.data(), copy_bytes * copies}};
-          spec.copy_bytes = {copy_bytes};
-          spec.lanes = {schedule.acts};
-          SegmentBody body(std::move(spec));
-          for (std::size_t i = 0; i < mine.size(); ++i) {
-            in = gradients[static_cast<std::size_t>(mine[i])];
-            ActContext c;
-            c.act.in = {{{}, true}};
-            c.act.out = {{0, i == 0, i + 1 == mine.size()}};
-            c.microbatch = mine[i];
-            c.local = static_cast<std::int32_t>(i);
-            REQUIRE(body.run(c, serial).ok());
-          }
-          INFO("lanes ", lanes, " microbatches ", total, " dp ", dp, " index ", index);
-          std::vector<Term> nodes;
-          for (const auto& [node, copy] : schedule.held) {
-            nodes.push_back(node);
-            REQUIRE(copy < copies);
-            const auto expected = tree_sum(gradients, node.lo, node.hi, lanes);
-            CHECK(std::memcmp(slot.data() + copy * copy_bytes, expected.data(), kElements * 4) == 0);
-          }
-          CHECK(nodes == tree_cover(owned, lanes));
-          bool clean = true;
-          for (auto i = copies * copy_bytes; i < (copies + 1) * copy_bytes; ++i) clean &= slot[static_cast<std::size_t>(i)] == std::byte{0x7f};
-          CHECK(clean);
-        }
+TEST_CASE("NU-2: the sums of places that share the microbatches in any way, in any order, add up to the same bits") {
+  std::mt19937 random(1);
+  for (int draw = 0; draw < 60; ++draw) {
+    const auto total = static_cast<std::int32_t>(1 + random() % 13);
+    const auto gradients = random_gradients(total, 100 + static_cast<unsigned>(draw));
+    std::vector<std::int64_t> expected(kElements, 0);
+    for (const auto& g : gradients)
+      for (std::int64_t i = 0; i < kElements; ++i) expected[i] += std::llrint(std::ldexp(static_cast<double>(g[i]), kExponent));
+    const auto places = 1 + random() % static_cast<unsigned>(total);
+    std::vector<std::vector<std::int32_t>> owned(places);
+    for (std::int32_t m = 0; m < total; ++m) owned[static_cast<std::size_t>(m) < places ? static_cast<std::size_t>(m) : random() % places].push_back(m);
+    std::vector<std::int64_t> sum(kElements, 0);
+    for (auto& mine : owned) {
+      std::shuffle(mine.begin(), mine.end(), random);
+      Maker maker(DType::sum64, static_cast<std::int32_t>(mine.size()));
+      for (std::size_t i = 0; i < mine.size(); ++i)
+        maker.act(gradients[mine[i]], mine[i], static_cast<std::int32_t>(i), i == 0, i + 1 == mine.size());
+      for (std::int64_t i = 0; i < kElements; ++i) sum[i] += reinterpret_cast<std::int64_t*>(maker.slot.data())[i];
+      CHECK(std::all_of(maker.slot.end() - 64, maker.slot.end(), [](std::byte b) { return b == std::byte{0x7f}; }));
     }
-  CHECK(owners > 500);
+    CHECK(sum == expected);
+  }
+}
+
+TEST_CASE("a gradient that leaves microbatch by microbatch is that microbatch's alone") {
+  const auto gradients = random_gradients(3, 9);
+  Maker maker(DType::f32, 3);
+  for (std::int32_t m = 0; m < 3; ++m) {
+    maker.act(gradients[m], m, m, true, true);
+    CHECK(std::memcmp(maker.slot.data(), gradients[m].data(), kElements * 4) == 0);
+  }
+}
+
+TEST_CASE("a segment reports once a step the largest term, and the lowest microbatch with one that its sum has no room for") {
+  const auto told = [](const std::vector<std::pair<std::int32_t, float>>& largest, int term_bits = 50) {   // by act: microbatch, its largest term
+    Maker maker(DType::sum64, static_cast<std::int32_t>(largest.size()), term_bits);
+    for (std::size_t i = 0; i < largest.size(); ++i) {
+      Values g(kElements, 0.25f);
+      g[11] = -largest[i].second;
+      maker.act(g, largest[i].first, static_cast<std::int32_t>(i), i == 0, i + 1 == largest.size());
+      CHECK(maker.reports.size() == (i + 1 == largest.size() ? 1 : 0));
+    }
+    const Report& r = maker.reports.at(0);
+    CHECK(r.kind == Report::Kind::peak);
+    CHECK(r.name == "w");
+    CHECK(r.step == 5);
+    return r.values;
+  };
+  using V = std::vector<double>;
+  CHECK(told({{0, 1}, {1, 3}, {2, 2}}) == V{3, 0});
+  // 2^(35 - 30) = 32 is the bound.
+  CHECK(told({{0, 1}, {1, std::nextafter(32.0f, 0.0f)}}, 35) == V{std::nextafter(32.0f, 0.0f), 0});
+  CHECK(told({{0, 1}, {1, 32}}, 35) == V{32, 2});
+  CHECK(told({{4, 40}, {0, 1}, {2, 33}, {3, 64}}, 35) == V{64, 3});
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  CHECK(told({{0, 1}, {3, inf}, {1, 2}}) == V{inf, 4});
+  const auto with_nan = told({{0, inf}, {2, nan}, {1, 2}});
+  CHECK(std::isnan(with_nan[0]));
+  CHECK(with_nan[1] == 1);
 }
 
 TEST_CASE("a segment's report carries the values of its input, of any number type, with step and microbatch") {
@@ -149,7 +169,7 @@ TEST_CASE("a segment's report carries the values of its input, of any number typ
     v.shape = v.logical = {1};
     v.extent = Extent::whole(v.shape);
     v.dtype = i ? DType::i64 : DType::f64;
-    spec.ops[i].in = {{Operand::Where::in, i, 0, false, v}};
+    spec.ops[i].in = {{Operand::Where::in, i, 0, -1, v}};
   }
   spec.in = {{reinterpret_cast<std::byte*>(&loss), 8}, {reinterpret_cast<std::byte*>(&token), 8}};
   spec.report = [&](std::uint16_t program, Report r) {

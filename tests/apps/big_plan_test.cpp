@@ -64,17 +64,19 @@ TEST_CASE("a boxing along dp lists the places of one dp line; the last place's t
   for (const auto& x : plan.exchanges) {
     if (x.rate != Rate::step) continue;
     const auto& move = x.moves[0];
-    const Layout from = plan.layout(move.from, 0), to = plan.layout(move.to, 0);
-    const bool lanes = plan.tensors[move.from].lane_terms;
+    Layout from = plan.layout(move.from, 0);
+    const Layout to = plan.layout(move.to, 0);
+    from.dtype = to.dtype;   // the exchange converts
+    const bool reduces = plan.reduces(x);
     for (const Rank rank : {to.mesh.ranks.front(), to.mesh.ranks.back()}) {
-      const auto group = lanes ? Expected(lane_group(plan, move.from, move.to, rank)) : boxing_group(from, to, rank);
+      const auto group = reduces ? Expected(reduction_group(plan, move.from, move.to, rank)) : boxing_group(from, to, rank);
       REQUIRE_MESSAGE(group.ok(), group.status().message());
       REQUIRE_MESSAGE(group->to.size() <= 96, x.name);
       const auto own = plan_boxing(*group, rank);
       REQUIRE(own.ok());
       REQUIRE_MESSAGE(own->transfers.size() <= 2 * group->from.size(), x.name);
     }
-    (lanes ? reductions : gathers) += 1;
+    (reduces ? reductions : gathers) += 1;
   }
   CHECK(reductions > 90);
   CHECK(gathers > 90);

@@ -99,7 +99,7 @@ std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, std::vec
       call.out.back().peak = options.peak;
     }
     std::memset(call.out.back().data, 0xFF, out[i].data.size());  // NaN
-    if (!options.before.empty()) std::memcpy(call.out.back().data, options.before[i].data.data(), out[i].data.size());
+    if (!options.before.empty()) std::copy(options.before[i].data.begin(), options.before[i].data.end(), call.out.back().data);   // none of an empty part
   }
   const auto scratch_bytes = op.scratch_bytes ? op.scratch_bytes(in_types, out_types, attrs) : 0;
   Placed scratch(static_cast<std::size_t>(scratch_bytes), 0, options.surroundings);

@@ -175,3 +175,15 @@ TEST_CASE("norm and update of exact sums have the bits of those of the rounded g
     }
   }
 }
+
+TEST_CASE("add_terms scales by any exponent: those of tiny gradients are beyond what f32 can say") {
+  OneThread one;
+  for (const int e : {-300, -90, -2, 128, 150, 186}) {
+    CAPTURE(e);
+    std::vector<float> terms;
+    for (int i = 0; i < 37; ++i) terms.push_back(std::ldexp(1.0f + static_cast<float>(i) / 64, std::clamp(40 - e, -149, 120)));
+    Sums sums(terms.size());
+    add_terms(sums.data(), terms.data(), std::ssize(terms), e, false, one);
+    for (std::size_t i = 0; i < terms.size(); ++i) REQUIRE(sums[i] == std::llrint(std::ldexp(static_cast<double>(terms[i]), e)));
+  }
+}

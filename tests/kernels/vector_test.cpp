@@ -79,27 +79,6 @@ TEST_CASE("NU-0: add_into and adamw_update give an element the same bits whereve
   }
 }
 
-TEST_CASE("NU-0: add_up adds its terms in their order, in place too, wherever the vector is cut") {
-  OneThread one;
-  TwoThreads two;
-  const std::int64_t n = 40000;
-  const std::vector<std::vector<float>> x = {randoms(n, 1), randoms(n, 2), randoms(n, 3), randoms(n, 4)};
-  auto expected = x[0];
-  for (std::size_t count = 1; count <= x.size(); ++count) {
-    for (std::int64_t i = 0; i < n && count > 1; ++i) expected[i] += x[count - 1][i];
-    for (const std::int64_t piece : {std::int64_t{13}, std::int64_t{16385}, n}) {  // 13: every element is once in a tail
-      auto out = x[count - 1];   // the last term is where the sum goes
-      for (std::int64_t i = 0; i < n; i += piece) {
-        std::vector<const float*> terms;
-        for (std::size_t t = 0; t + 1 < count; ++t) terms.push_back(x[t].data() + i);
-        terms.push_back(out.data() + i);
-        add_up(out.data() + i, terms, std::min(piece, n - i), piece > 100 ? static_cast<Parallel&>(two) : one);
-      }
-      CHECK(out == expected);
-    }
-  }
-}
-
 TEST_CASE("row_square_sums adds in the documented order, whatever the address or the threads") {
   OneThread one;
   TwoThreads two;

@@ -39,6 +39,8 @@ class Interpreter {
       for (Value use : grad.uses) uses_.insert(use);
   }
 
+  bool adds_up = true;   ///< a gradient is the sum over the microbatches so far, else that of the last one
+
   template <class T>
   T* data(Value v) { return reinterpret_cast<T*>(memory_[static_cast<std::size_t>(v)].data()); }
   std::int64_t size(Value v) const { return elements(type(static_cast<std::size_t>(v)).shape); }
@@ -83,7 +85,9 @@ class Interpreter {
     std::vector<TensorType> in, out;
     for (Value v : n.in) call.in.push_back(view(v)), in.push_back(type(static_cast<std::size_t>(v)));
     for (Value v : n.out) call.out.push_back(view(v)), out.push_back(type(static_cast<std::size_t>(v)));
-    for (Value v : n.out) call.accumulate |= microbatch > 0 && uses_.count(v);
+    std::map<Value, std::vector<float>> before;   // gradients: of the microbatches so far
+    for (Value v : n.out)
+      if (adds_up && microbatch > 0 && uses_.count(v)) before[v].assign(data<float>(v), data<float>(v) + size(v));
     auto& state = states_[n.name];
     if (def->state_bytes) state.resize(static_cast<std::size_t>(def->state_bytes(in, out, n.attrs)) / sizeof(Line) + 1);
     call.state = {state.empty() ? nullptr : state.front().bytes, state.size() * sizeof(Line)};
@@ -95,6 +99,8 @@ class Interpreter {
     call.par = &serial_;
     call.first_sample = microbatch * g_.program_specs()[static_cast<std::size_t>(n.program)].samples;
     def->cpu(call);
+    for (const auto& [v, sum] : before)
+      for (std::int64_t i = 0; i < size(v); ++i) data<float>(v)[i] += sum[static_cast<std::size_t>(i)];
   }
 
   const Graph& g_;

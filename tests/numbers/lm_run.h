@@ -61,7 +61,6 @@ inline Expected<Plan> plan_of(const runtime::App& app, const lm::LmConfig& c, co
   o.stages = stage_meshes(dp, tp, lm::kv_replicas({dp, static_cast<std::int64_t>(dp.size()), tp}, c));
   o.zero = zero;
   o.pipeline = pipeline;
-  o.lanes = static_cast<std::int32_t>(std::min<std::int64_t>(8, c.schedule.microbatches()));
   o.seed = 3;
   o.costs = costs;
   return compile(lm::build_model(c, app.ops(), corpus(), lm::Sampler(prompt).prompt_tokens()), o);

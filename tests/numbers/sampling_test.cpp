@@ -99,7 +99,6 @@ Expected<std::string> sample(const runtime::App& app, const lm::LmConfig& c, con
   lm::Sampler sampler(prompt);
   CompileOptions o;
   o.stages = stage_meshes(m.dp, m.tp, lm::kv_replicas({m.dp, static_cast<std::int64_t>(m.dp.size()), m.tp}, c));
-  o.lanes = static_cast<std::int32_t>(*std::max_element(m.dp.begin(), m.dp.end()));
   o.seed = seed;
   TROUPE_ASSIGN(const Plan plan, compile(lm::build_sampler(c, app.ops(), sampler.prompt_tokens()), o));
   TROUPE_TRY(verify(plan));

@@ -49,7 +49,6 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
   CompileOptions o;
   o.stages = stage_meshes(t.dp, t.tp, lm::kv_replicas({t.dp, static_cast<std::int64_t>(t.dp.size()), t.tp}, c));
   o.zero = t.zero;
-  o.lanes = static_cast<std::int32_t>(std::min<std::int64_t>(8, c.schedule.microbatches()));
   o.seed = 3;
   o.snapshots = 2;
   TROUPE_ASSIGN(const Plan plan, compile(lm::build_model(c, app.ops(), corpus(), false), o));

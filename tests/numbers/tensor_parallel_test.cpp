@@ -80,7 +80,6 @@ TEST_CASE("without hints a transformer block gets Megatron's layout: column, row
     REQUIRE_MESSAGE(c.ok(), c.status().message());
     CompileOptions o;
     o.stages = stage_meshes({1}, tp);
-    o.lanes = 8;
     const auto plan = compile(lm::build_model(*c, app.ops(), "corpus", 0), o);
     REQUIRE_MESSAGE(plan.ok(), plan.status().message());
     const std::map<std::string, Sbp> layouts = {{"q_proj", Sbp::S(0)}, {"k_proj", Sbp::S(0)}, {"v_proj", Sbp::S(0)}, {"o_proj", Sbp::S(1)},

@@ -38,7 +38,6 @@ TEST_CASE("a vocabulary that the stages divide leaves each an equal part of it, 
     c->mesh.shared_vocabulary = shared;
     CompileOptions o;
     o.stages = stage_meshes({1, 1, 1, 1});
-    o.lanes = 8;
     const auto plan = compile(lm::build_model(*c, app.ops(), "corpus", 0), o);
     REQUIRE_MESSAGE(plan.ok(), plan.status().message());
     REQUIRE(verify(*plan).ok());

@@ -81,7 +81,7 @@ TEST_CASE("the acts of an application's own actors are progress too") {
   g.program("main", {.microbatches = 16, .samples = 2});
   g.unit("all");
   g.actor("slow", "slow", {}, {{"x", {DType::f32, {2, 6}}}});
-  const auto p = compile(g, {.stages = stage_meshes({1}), .lanes = 1});
+  const auto p = compile(g, {.stages = stage_meshes({1})});
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   JobOptions job;
   job.session.steps = 1;
@@ -97,7 +97,7 @@ TEST_CASE("an actor that never comes back is a stall: its worker answers, and na
   const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
   g.unit("second");
   g.actor("stuck", "tape drive", {x}, {});
-  const auto p = compile(g, {.stages = stage_meshes({1, 1}), .lanes = 1});
+  const auto p = compile(g, {.stages = stage_meshes({1, 1})});
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   JobOptions job;
   job.session.steps = 10;

@@ -20,7 +20,6 @@ constexpr std::int64_t tensor_bytes = 4 * 700;   // of one place, of each tensor
 Plan two_places() {
   CompileOptions o;
   o.stages = stage_meshes({2});
-  o.lanes = 8;
   o.snapshots = 2;
   auto plan = compile(mlp::graph(mlp::ops(), {}), o);
   REQUIRE_MESSAGE(plan.ok(), plan.status().message());

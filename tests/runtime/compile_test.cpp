@@ -12,16 +12,16 @@ TEST_CASE("compile refuses meshes that cannot work and names the numbers") {
   auto p = plan(ops(), s, {9});
   REQUIRE_FALSE(p.ok());
   CHECK(p.status().message().find("dp=9") != std::string::npos);
-  CHECK(p.status().message().find("8 lanes") != std::string::npos);
+  CHECK(p.status().message().find("8 microbatches of a step") != std::string::npos);
   p = plan(ops(), s, {1, 1, 1, 1, 1, 1});   // 5 units
   REQUIRE_FALSE(p.ok());
   CHECK(p.status().message().find("6 pipeline stages") != std::string::npos);
   CHECK(p.status().message().find("pp=5") != std::string::npos);
-  p = plan(ops(), s, {1}, 9);
-  REQUIRE_FALSE(p.ok());
-  CHECK(p.status().message().find("lanes = 9") != std::string::npos);
-  p = plan(ops(), s, {1}, 0);
-  REQUIRE_FALSE(p.ok());
+  for (const std::int32_t zero : {-1, 4}) {
+    p = plan(ops(), s, {1}, zero);
+    REQUIRE_FALSE(p.ok());
+    CHECK(p.status().message().find("CompileOptions::zero is " + std::to_string(zero)) != std::string::npos);
+  }
 }
 
 TEST_CASE("compile refuses meshes that overlap, leave a rank out or differ in more than dp, and names stage and rank") {
@@ -89,7 +89,6 @@ TEST_CASE("stages are cut by what kernels were measured to take, where they were
 TEST_CASE("an exchange of two places takes a latency for each tensor that it moves, and its links for the bytes, in rounds as well") {
   CompileOptions o;
   o.stages = stage_meshes({2});
-  o.lanes = 8;
   o.costs.intra_node = {1, 1e6};
   o.costs.memory_bytes_per_s = 1e15;   // adding takes no time
   o.costs.launch_s = 0;

@@ -66,7 +66,6 @@ Graph layers(const kernels::OpSet& ops, int count, bool alike, unsigned kind) {
 CompileOptions on_tp(std::int64_t tp) {
   CompileOptions o;
   o.stages = stage_meshes({1}, tp);
-  o.lanes = 4;
   return o;
 }
 

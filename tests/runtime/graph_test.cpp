@@ -39,7 +39,6 @@ struct Start {
   Status verdict(const std::vector<std::int64_t>& dp = {1}) {
     CompileOptions o;
     o.stages = stage_meshes(dp);
-    o.lanes = 4;
     auto p = compile(g, o);
     if (!p.ok()) return p.status();
     return verify(*p);
@@ -55,7 +54,6 @@ void check_names(const Status& s, const std::vector<std::string>& names) {
 Expected<SimRun> run(Start& s, const std::vector<std::int64_t>& dp, std::int64_t steps = 3) {
   CompileOptions o;
   o.stages = stage_meshes(dp);
-  o.lanes = 4;
   o.seed = 5;
   auto p = compile(s.g, o);
   if (!p.ok()) return p.status();
@@ -225,7 +223,6 @@ TEST_CASE("a graph that does not train runs its steps with the parameters as the
     s.g.report("y", s.g.op("linear", {s.y, s.g.param("v", {1, 6}, Init::normal(0.3f))})[0]);
     CompileOptions o;
     o.stages = stage_meshes(dp);
-    o.lanes = 4;
     o.seed = 5;
     const auto p = compile(s.g, o);
     REQUIRE_MESSAGE(p.ok(), p.status().message());
@@ -270,7 +267,6 @@ TEST_CASE("a graph without units is refused and says what to do") {
   g.report("r", g.op("relu", {x})[0]);
   CompileOptions o;
   o.stages = stage_meshes({1});
-  o.lanes = 4;
   check_names(compile(g, o).status(), {"unit"});
 }
 

@@ -78,20 +78,18 @@ struct Result {
   std::vector<double> eval;
 };
 
-/// Any graph, on four lanes.
+/// Any graph.
 inline Expected<Plan> compile_over(const Graph& g, const std::vector<std::int64_t>& dp, std::int64_t tp = 1, std::int32_t zero = 0) {
   CompileOptions o;
   o.stages = stage_meshes(dp, tp);
-  o.lanes = 4;
   o.zero = zero;
   return compile(g, o);
 }
 
-inline Expected<Plan> plan(const kernels::OpSet& ops, const Shape_& s, const std::vector<std::int64_t>& dp, std::int32_t lanes = 8,
-                           std::int32_t zero = 0, const Pipeline& pipeline = {}) {
+inline Expected<Plan> plan(const kernels::OpSet& ops, const Shape_& s, const std::vector<std::int64_t>& dp, std::int32_t zero = 0,
+                           const Pipeline& pipeline = {}) {
   CompileOptions o;
   o.stages = stage_meshes(dp);
-  o.lanes = lanes;
   o.zero = zero;
   o.pipeline = pipeline;
   o.seed = 7;

@@ -18,7 +18,6 @@ Plan two_stages(const std::vector<std::int64_t>& dp) {
   s.microbatches = 12;
   CompileOptions o;
   o.stages = stage_meshes(dp);
-  o.lanes = 12;
   o.stage_of_unit = {0, 0, 1, 1};
   const auto ops = kernels::standard_ops();
   auto p = compile(graph(ops, s), o);
@@ -43,7 +42,6 @@ Plan pipeline(std::int64_t stages, std::int64_t microbatches) {
   s.samples = 1;
   CompileOptions o;
   o.stages = stage_meshes(std::vector<std::int64_t>(static_cast<std::size_t>(stages), 1));
-  o.lanes = 2;
   o.stage_of_unit = {0};
   for (std::int32_t l = 0; l < stages; ++l) o.stage_of_unit.push_back(l);
   o.stage_of_unit.push_back(static_cast<std::int32_t>(stages) - 1);
@@ -70,7 +68,7 @@ TEST_CASE("every microbatch runs once on each stage, and all places of a job agr
       Shape_ s;
       s.microbatches = 13;
       const auto ops = kernels::standard_ops();
-      auto made = plan(ops, s, dp, 7);
+      auto made = plan(ops, s, dp);
       REQUIRE(made.ok());
       return *std::move(made);
     }();
@@ -93,17 +91,17 @@ TEST_CASE("every microbatch runs once on each stage, and all places of a job agr
   }
 }
 
-TEST_CASE("equally wide stages run their microbatches in index order") {
+TEST_CASE("places own microbatches in turn and run theirs in index order") {
   const Plan p = two_stages({2, 2});
-  CHECK(p.microbatches(0, 0, 0) == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5});
-  CHECK(p.microbatches(0, 1, 1) == std::vector<std::int32_t>{6, 7, 8, 9, 10, 11});
+  CHECK(p.microbatches(0, 0, 0) == std::vector<std::int32_t>{0, 2, 4, 6, 8, 10});
+  CHECK(p.microbatches(0, 1, 1) == std::vector<std::int32_t>{1, 3, 5, 7, 9, 11});
 }
 
-TEST_CASE("a stage behind or before a wider one takes turns between its places, and none of them waits for the others") {
+TEST_CASE("a stage behind or before a wider one serves its places in turn, and none of them waits for the others") {
   for (const auto& dp : {std::vector<std::int64_t>{1, 2}, {2, 1}}) {
     const Plan p = two_stages(dp);
     const std::int32_t narrow = dp[0] == 1 ? 0 : 1;
-    CHECK(p.microbatches(0, narrow, 0) == std::vector<std::int32_t>{0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11});
+    CHECK(p.microbatches(0, narrow, 0) == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
     // The narrow stage has 12 * 3 to do and is the bottleneck: little more than its own work and one way through
     // the other stage.
     CHECK(makespan(p) <= 12 * 3 + 4);
@@ -163,7 +161,6 @@ TEST_CASE("1F1B: a stage that keeps nothing for its backward pass but its input 
   g.minimize(loss, {});
   CompileOptions o;
   o.stages = stage_meshes({1, 1, 1, 1});
-  o.lanes = 3;
   o.stage_of_unit = {0, 1, 2, 3};
   const auto p = compile(g, o);
   REQUIRE_MESSAGE(p.ok(), p.status().message());

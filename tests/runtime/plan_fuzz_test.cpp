@@ -24,7 +24,8 @@ class Fields {
   std::vector<std::pair<std::string, Field>> all;
 
   explicit Fields(Plan& p) {
-    add("lanes", p.lanes, "stages", p.stages, "pipeline", p.pipeline.kind, "chunks", p.pipeline.chunks, "trains", p.trains, "interleaved", p.interleaved);
+    add("stages", p.stages, "pipeline", p.pipeline.kind, "chunks", p.pipeline.chunks, "trains", p.trains);
+    for (auto& stage : p.owners) list("owner", stage);
     for (auto& s : p.program_specs) add("microbatches", s.microbatches, "samples", s.samples, "stateful", s.stateful);
     for (auto& m : p.meshes) {
       for (auto& a : m.axes) add("axis", a.size);
@@ -32,7 +33,7 @@ class Fields {
     }
     for (auto& t : p.tensors) {
       path_ = t.name + ".";
-      add("dtype", t.dtype, "mesh", t.mesh, "rate", t.rate, "lane_terms", t.lane_terms);
+      add("dtype", t.dtype, "mesh", t.mesh, "rate", t.rate, "gradient_of", t.gradient_of);
       list("shape", t.shape);
       for (auto& s : t.sbp) add("sbp.kind", s.kind, "sbp.dim", s.dim, "sbp.unit", s.unit);
     }
@@ -43,7 +44,7 @@ class Fields {
     }
     for (auto& q : p.params) {
       path_ = q.name + ".";
-      add("share", q.share, "stored_as_share", q.stored_as_share, "tensor", q.tensor, "init", q.init);
+      add("share", q.share, "stored_as_share", q.stored_as_share, "tensor", q.tensor, "init", q.init, "terms", q.terms);
     }
     for (auto& role : p.roles) {
       add("stage", role.stage);
@@ -59,6 +60,7 @@ class Fields {
         path_ = "actor " + a.name + ".";
         add("kind", a.kind, "program", a.program, "rate", a.rate, "priority", a.priority, "pass", a.pass, "depth", a.depth, "takes_turns", a.takes_turns, "exchange", a.exchange);
         add("cost_s", a.cost_s, "scratch_bytes", a.scratch_bytes, "op_scratch_offset", a.op_scratch_offset, "state_bytes", a.state_bytes, "closes_step", a.closes_step);
+        add("staging_ring", a.staging_ring, "staging_buffer", a.staging_buffer);
         list("in", a.in);
         list("out", a.out);
         for (auto& op : a.ops) {
@@ -141,7 +143,7 @@ TEST_CASE("a plan with damaged fields is refused with a reason, or runs to its e
     Pipeline pipeline = {};
   };
   for (const Base& b : {Base{{1}}, {{2}}, {{2, 1}}, {{3}, 1}, {{2}, 2}, {{3}, 3}, {{1, 1}, 0, {Pipeline::Kind::interleaved, 2}}, {{2, 2}, 0, {Pipeline::Kind::zero_bubble, 1}}}) {
-    auto p = plan(ops, s, b.dp, 3, b.zero, b.pipeline);
+    auto p = plan(ops, s, b.dp, b.zero, b.pipeline);
     REQUIRE_MESSAGE(p.ok(), p.status().message());
     auto run = train(*p, ops, 2, 0, 6);
     REQUIRE_MESSAGE(run.ok(), run.status().message());

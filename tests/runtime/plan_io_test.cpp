@@ -19,7 +19,7 @@ void check_same(const Plan& a, const Plan& b) {
   CHECK(a.programs == b.programs);
   CHECK(a.program_specs == b.program_specs);
   CHECK(a.trains == b.trains);
-  CHECK(a.lanes == b.lanes);
+  CHECK(a.owners == b.owners);
   CHECK(a.seed == b.seed);
   CHECK(a.hyper.lr == b.hyper.lr);
   CHECK(a.hyper.beta1 == b.hyper.beta1);
@@ -52,13 +52,12 @@ Plan odd_plan() {
   p.programs = {"train", "evaluate"};
   p.program_specs = {{7, 3}, {5, 2, true, true}};
   p.trains = true;
-  p.lanes = 6;
+  p.owners = {{0, 1, 1, 0}, {2, 0, 1, 1}};
   p.seed = 0xfedcba9876543210ull;
   p.hyper = {0.5f, 0.25f, 0.125f, 0.0625f, 0.03f};
   p.meshes = {Mesh::dense({{"tp", 2}, {"dp", 3}}, 4)};
   p.meshes[0].ranks[0] = 77;
   p.stages = 1;
-  p.interleaved = true;
   p.tensors = {{"x \"quoted\" \xc3\xa9", DType::i64, {3, 0, 5}, 1, {Sbp::S(1, 64), Sbp::P(), Sbp::B()}, Rate::step, true}};
   p.exchanges = {{"box", 1, Rate::step, {{3, 4}, {5, 6}}, Collective::all_to_all, std::int64_t{1} << 41, 1e-9}};
   p.params = {{"w", 2, Init::Kind::normal, 0.02f, false, 5, 9, true}};
@@ -106,6 +105,8 @@ Plan odd_plan() {
   a.scratch_bytes = 1000;
   a.op_scratch_offset = 640;
   a.state_bytes = std::int64_t{1} << 40;
+  a.staging_ring = 6;
+  a.staging_buffer = 1;
   a.closes_step = true;
   role.actors = {a};
   p.roles = {role};

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <map>
+
 #include <algorithm>
 #include <sstream>
 
@@ -103,7 +105,13 @@ TEST_CASE("The memory that the text shows adds up, and is that of the channels")
     for (std::size_t i = 0; i < s.places.size(); ++i) {
       const MemoryUse& m = s.places[i].memory;
       std::int64_t channels = 0;
-      for (const auto& c : s.places[i].channels) channels += c.slot_bytes * c.slots;
+      std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> buffers;   // of rings
+      for (const auto& c : s.places[i].channels) {
+        const PlanChannel& pc = s.plan.roles[static_cast<std::size_t>(s.places[i].stage)].channels[static_cast<std::size_t>(c.channel)];
+        if (pc.ring < 0) channels += c.slot_bytes * c.slots;
+        else buffers[{pc.ring, pc.buffer}] = std::max(buffers[{pc.ring, pc.buffer}], pc.buffer_offset + c.slot_bytes);
+      }
+      for (const auto& [buffer, bytes] : buffers) channels += bytes;
       CHECK(channels + m.optimizer + m.scratch + m.cache + m.staging == m.total());
       CHECK(m.total() <= s.places[i].pool_bytes);
       // The line holds every number of the struct, in the order of the columns.

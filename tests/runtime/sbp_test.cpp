@@ -37,7 +37,6 @@ TEST_CASE("P -> B on a model axis is an all-reduce of two places, and a reduce-s
     CAPTURE(tp);
     CompileOptions o;
     o.stages = stage_meshes({1}, tp);
-    o.lanes = 2;
     const auto p = compile(column_row(ops, 4), o);
     REQUIRE_MESSAGE(p.ok(), p.status().message());
     if (tp == 1) CHECK(boxings(*p).empty());

@@ -23,7 +23,6 @@ Plan pipeline(const Pipeline& schedule, std::int32_t stages, std::int64_t microb
   s.samples = 1;
   CompileOptions o;
   o.stages = stage_meshes(std::vector<std::int64_t>(static_cast<std::size_t>(stages), 1));
-  o.lanes = 1;
   o.pipeline = schedule;
   o.stage_of_unit = {0};   // "in", the layers, "out"
   for (std::int32_t l = 0; l < s.layers; ++l) o.stage_of_unit.push_back(l);
@@ -184,7 +183,7 @@ TEST_CASE("stages of different widths take any schedule, without an order: slots
     for (const auto& dp : std::vector<std::vector<std::int64_t>>{{1, 2}, {2, 1}, {3, 1, 2}}) {
       Shape_ s;
       s.layers = 6;
-      const auto p = plan(ops(), s, dp, 8, 0, schedule);
+      const auto p = plan(ops(), s, dp, 0, schedule);
       REQUIRE_MESSAGE(p.ok(), p.status().message());
       CHECK_FALSE(p->ordered());
       const auto result = play(*p);
@@ -196,7 +195,7 @@ TEST_CASE("a schedule that does not fit is refused, with one that does") {
   auto refusal = [](const std::vector<std::int64_t>& dp, std::int64_t layers, const Pipeline& schedule) {
     Shape_ s;
     s.layers = layers;
-    const auto p = plan(ops(), s, dp, 8, 0, schedule);
+    const auto p = plan(ops(), s, dp, 0, schedule);
     REQUIRE_FALSE(p.ok());
     return p.status().message();
   };

@@ -148,7 +148,7 @@ TEST_CASE("a program with state may be the only one, on any mesh, and then nothi
 }
 
 TEST_CASE("microbatches of a stateful program belong to dp coordinate 0 of every stage, in order; state has its memory there only") {
-  for (const std::int32_t zero : {0, 2}) {   // lanes contiguous, and in turn
+  for (const std::int32_t zero : {0, 2}) {
     const Plan p = tally_plan({4, 1, 2}, true, 1, zero);
     const auto count = p.program("count");
     for (std::int32_t s = 0; s < p.stages; ++s)

@@ -32,7 +32,6 @@ Drawn draw(const kernels::OpSet& ops, unsigned seed) {
   s.tied = below(3) == 0;
   CompileOptions o;
   o.stages = stage_meshes(std::vector<std::int64_t>(static_cast<std::size_t>(stages), dp), tp);
-  o.lanes = static_cast<std::int32_t>(dp * (1 + below(4)));
   o.zero = static_cast<std::int32_t>(below(2));
   o.costs.flops_per_s = 1e6 * static_cast<double>(1 + below(1000));
   o.costs.launch_s = 1e-7 * static_cast<double>(below(100));

@@ -26,7 +26,6 @@ TEST_CASE("a plan that needs less than a MiB is refused with numbers that make s
 }
 
 TEST_CASE("what the verifier counts for a rank is the most that any rank of its role needs") {
-  // Unaligned shares of lanes hold more gradient copies than the first place's: lanes 3..5 of 8 need three.
   Shape_ s;
   s.width = 100;
   s.hidden = 100;
@@ -165,37 +164,77 @@ TEST_CASE("an op that reads scratch where nobody left its argument, or writes ov
   CHECK(written > 0);
 }
 
-TEST_CASE("a norm or an update without room to add up the uses of a tied parameter is refused by name and bytes") {
-  Shape_ s;
-  s.tied = true;
-  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {2, 1}}) {
-    INFO(text(dp));
-    const Plan good = good_plan(dp, s);
-    int planted = 0;
-    for (std::size_t r = 0; r < good.roles.size(); ++r)
-      for (std::size_t i = 0; i < good.roles[r].actors.size(); ++i) {
-        const PlanActor& a = good.roles[r].actors[i];
-        const auto tied = std::find_if(a.params.begin(), a.params.end(), [](const auto& ref) {
-          return ref.grads.size() > 1;
-        });
-        if (tied == a.params.end()) continue;
-        REQUIRE(a.scratch_bytes > 0);
-        for (const std::int64_t bytes : {std::int64_t{0}, a.scratch_bytes - 64}) {
-          Plan p = good;
-          p.roles[r].actors[i].scratch_bytes = bytes;
-          check_refused(p, {"stage " + std::to_string(r), "'" + a.name + "'", "'" + p.params[tied->param].name + "'",
-                            std::to_string(bytes) + " bytes of scratch", "needs " + std::to_string(a.scratch_bytes)});
-        }
+TEST_CASE("a slot of trained parameters without an exponent for each of them is refused by the name of who needs it") {
+  const Plan good = good_plan({2, 1});
+  int planted = 0;
+  for (const auto& role : good.roles)
+    for (const auto& c : role.channels) {
+      if (c.kind != PlanChannel::Kind::parameter || role.actors[c.writer].params.empty()) continue;
+      const std::string group = c.name.substr(0, c.name.rfind(".params"));
+      for (const int what : {0, 1, 2}) {
+        Plan p = good;
+        PlanTensor& exponents = p.tensors[c.tensors.back()];
+        REQUIRE(exponents.dtype == DType::i32);
+        if (what == 0) exponents.shape[0] -= 1;
+        if (what == 1) exponents.dtype = DType::f32;
+        if (what == 2) exponents.sbp[static_cast<std::size_t>(dp_axis(p.meshes[exponents.mesh]))] = Sbp::S(0);
+        check_refused(p, {"stage " + std::to_string(role.stage), "'" + group + ".", "does not find the exponents of its gradients' sums"});
+      }
+      ++planted;
+    }
+  CHECK(planted == 3);   // layers
+}
+
+TEST_CASE("an actor that makes, rounds or converts gradients and does not read their exponents is refused by name") {
+  // The slot's reader list and the actor's ports forget each other.
+  const auto forget = [](PlanRole& role, std::int32_t actor, std::int32_t channel) {
+    auto& readers = role.channels[channel].readers;
+    const auto it = std::find_if(readers.begin(), readers.end(), [&](const auto& r) { return r.actor == actor; });
+    if (it == readers.end()) return false;
+    const auto port = it->port;
+    readers.erase(it);
+    auto& in = role.actors[actor].in;
+    in.erase(in.begin() + port);
+    for (auto& c : role.channels)
+      for (auto& r : c.readers)
+        if (r.actor == actor && r.port > port) --r.port;
+    for (auto& op : role.actors[actor].ops)
+      for (auto& o : op.in)
+        if (o.where == PlanOperand::Where::in && o.port > port) --o.port;
+    for (auto& ref : role.actors[actor].params)
+      for (auto& use : ref.grads)
+        if (use.port > port) --use.port;
+    return true;
+  };
+  int planted = 0;
+  for (const std::int32_t zero : {0, 2}) {
+    auto good = plan(ops(), {}, {2}, zero);
+    REQUIRE(good.ok());
+    REQUIRE(verify(*good).ok());
+    const PlanRole& role = good->roles[0];
+    for (std::int32_t c = 0; c < static_cast<std::int32_t>(role.channels.size()); ++c) {
+      if (role.channels[c].kind != PlanChannel::Kind::parameter) continue;
+      for (std::int32_t a = 0; a < static_cast<std::int32_t>(role.actors.size()); ++a) {
+        const PlanActor& actor = role.actors[a];
+        const bool converts = actor.kind == PlanActor::Kind::exchange && std::any_of(good->exchanges[actor.exchange].moves.begin(), good->exchanges[actor.exchange].moves.end(),
+                                                                                    [&](const auto& m) { return good->tensors[m.from].dtype != good->tensors[m.to].dtype; });
+        if (actor.kind != PlanActor::Kind::norm && !converts) continue;
+        Plan p = *good;
+        if (!forget(p.roles[0], a, c)) continue;
+        check_refused(p, {"'" + actor.name + "'", "exponent"});
         ++planted;
       }
-    CHECK(planted == 2 * static_cast<int>(dp.size()));   // a norm and an update on each stage of 'layer0.up'
+    }
   }
+  CHECK(planted == 2 * (3 + 3));   // norms, and gathers or reductions
 }
 
 TEST_CASE("norms that take other gradients on other stages are refused: they need not cover the parameter once") {
   Shape_ s;
   s.tied = true;
-  const Plan good = good_plan({2, 1}, s);
+  auto made = plan(ops(), s, {2, 1}, 2);   // in rounds each use has a sum of its own
+  REQUIRE(made.ok());
+  const Plan good = *std::move(made);
   int planted = 0;
   for (std::size_t i = 0; i < good.roles[0].actors.size(); ++i) {
     const PlanActor& a = good.roles[0].actors[i];

@@ -50,7 +50,7 @@ int main(int argc, char** argv) {
   const Value x = g.actor("source", "source", {}, {{"x", {DType::f32, {2, 2}}, {}}})[0];
   g.unit("second");
   g.actor("culprit", "culprit", {x}, {}, {{"how", std::string(argc > 1 ? argv[1] : "error")}});
-  auto plan = compile(g, {.stages = stage_meshes({1, 1}), .stage_of_unit = {}, .lanes = 1, .seed = 0, .costs = {}});
+  auto plan = compile(g, {.stages = stage_meshes({1, 1}), .stage_of_unit = {}, .seed = 0, .costs = {}});
   if (!plan.ok()) return std::fprintf(stderr, "%s\n", plan.status().message().c_str()), exit_plan;
   JobOptions job;
   job.session.steps = 1000;

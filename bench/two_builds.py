@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Two builds of Troupe side by side: the time of a step, and the loss after training, pair by pair.
+
+  bench/two_builds.py steps --before ROOT --after ROOT --data FILE CONFIG [--pairs 10] [--steps 6] [-- further arguments of train]
+  bench/two_builds.py loss  --before ROOT --after ROOT --data FILE CONFIG [--pairs 5]  [--steps 1000] [-- ...]
+
+ROOT is a checkout with build/apps/troupe. Pairs alternate which build goes first. `steps` prints the ratio of the median
+step times; `loss` trains both with each of the seeds 1, 2, ... and prints the difference of the evaluation losses."""
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+
+def train(root, args, steps, extra):
+    with tempfile.TemporaryDirectory() as out:
+        config = os.path.join(root, "apps/configs", args.config + ".toml")
+        command = [os.path.join(root, "build/apps/troupe"), "train", config, "--data", args.data, "--steps", str(steps), "--out", out, "--quiet", *extra, *args.further]
+        run = subprocess.run(command, capture_output=True, text=True)
+        if run.returncode != 0:
+            sys.exit(f"{' '.join(command)}: exit code {run.returncode}\n{run.stderr}")
+        lines = [json.loads(line) for line in open(os.path.join(out, "metrics.jsonl"))]
+        return lines, json.load(open(os.path.join(out, "run.json")))
+
+
+def step_ms(root, args, _):
+    lines, _ = train(root, args, args.steps, ["--set", "eval.every=0"])
+    return statistics.median([line["step_ms"] for line in lines if "step_ms" in line][1:])   # the first warms up
+
+
+def eval_loss(root, args, pair):
+    _, run = train(root, args, args.steps, ["--set", f"run.seed={pair + 1}", "--set", f"eval.every={args.steps}"])
+    return run["eval_loss"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["steps", "loss"])
+    parser.add_argument("config")
+    for name in ("--before", "--after", "--data"):
+        parser.add_argument(name, required=True)
+    parser.add_argument("--pairs", type=int)
+    parser.add_argument("--steps", type=int)
+    argv = sys.argv[1:]
+    further = argv[argv.index("--") + 1:] if "--" in argv else []
+    args = parser.parse_args(argv[:argv.index("--")] if "--" in argv else argv)
+    args.further = further
+    measure = step_ms if args.what == "steps" else eval_loss
+    args.pairs = args.pairs or (10 if args.what == "steps" else 5)
+    args.steps = args.steps or (6 if args.what == "steps" else 1000)
+    values = []
+    for pair in range(args.pairs):
+        both = {}
+        for side in ("before", "after") if pair % 2 == 0 else ("after", "before"):
+            both[side] = measure(getattr(args, side), args, pair)
+        values.append(both["after"] / both["before"] if args.what == "steps" else both["after"] - both["before"])
+        print(f"pair {pair + 1}: before {both['before']:.6g}, after {both['after']:.6g}: {values[-1]:.6g}", flush=True)
+    mean = statistics.mean(values)
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else float("nan")
+    kind = "ratio of step times" if args.what == "steps" else "difference of evaluation losses"
+    print(f"{args.config} {' '.join(further)}: {kind}: median {statistics.median(values):.6g}, mean {mean:.6g}, standard error {error:.2g}, {len(values)} pairs")
+
+
+if __name__ == "__main__":
+    main()
