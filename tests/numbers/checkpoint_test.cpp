@@ -82,6 +82,46 @@ TEST_CASE("a checkpoint of any topology restores on any other with the bits of e
   }
 }
 
+TEST_CASE("a job resumed just after a void step, or just after exponents have changed, has the bits of one that ran straight through (NU-2, SC-1, SC-4)") {
+  const auto c = uneven(true);
+  SimStorage storage;
+  // So fine that the first step overflows; so coarse that it may become finer with update 8, which is step 8's.
+  SumState begin;
+  begin.scales["model.norm.weight"] = {70, 0};
+  begin.scales["model.layers.1.mlp.up_proj.weight"] = {10, 0};
+  constexpr std::int64_t end = 11;
+  const auto straight = run(c, {"", {1}}, storage, {.into = dir + "/straight", .steps = end, .sums = begin});
+  REQUIRE_MESSAGE(straight.ok(), straight.status().message());
+  REQUIRE(straight->skipped.size() == end);
+  for (std::size_t i = 0; i < end; ++i) CHECK(straight->skipped[i] == (i == 0));
+  const std::vector<Topology> all{{"1 worker", {1}}, {"dp=3", {3}}, {"dp=2,pp=2, ZeRO 2", {2, 2}, 1, 2}, {"ZeRO 3", {3}, 1, 3}};
+  std::uint64_t seed = 10;
+  for (const std::int64_t at : {1, 9})   // just after the void step; just after update 8
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto &a = all[i], &b = all[(i + 1) % all.size()];
+      CAPTURE(at);
+      CAPTURE(a.name);
+      CAPTURE(b.name);
+      const std::string into = dir + "/" + std::to_string(at) + "-" + std::to_string(i);
+      const auto first = run(c, a, storage, {.into = into, .steps = at, .seed = ++seed, .sums = begin});
+      REQUIRE_MESSAGE(first.ok(), first.status().message());
+      CHECK(first->sums.updates == at - 1);
+      CHECK(first->sums.scales.at("model.norm.weight").exponent < 70);
+      if (at == 1) CHECK(first->sums.scales.at("model.layers.1.mlp.up_proj.weight").exponent == 10);
+      else CHECK(first->sums.scales.at("model.layers.1.mlp.up_proj.weight").exponent > 10);
+      const auto on = run(c, b, storage, {.into = into + "-on", .first = at, .steps = end, .restore = first->folder, .seed = ++seed});
+      REQUIRE_MESSAGE(on.ok(), on.status().message());
+      CHECK(on->hash == straight->hash);
+      CHECK(on->sums == straight->sums);
+      CHECK(on->losses == std::vector<double>(straight->losses.begin() + at, straight->losses.end()));
+      if (i > 0) continue;
+      // What the checkpoint keeps of the sums is needed: a job that begins them anew has other bits.
+      const auto anew = run(c, b, storage, {.into = into + "-anew", .first = at, .steps = end, .restore = first->folder, .seed = seed, .sums = SumState{at - 1, {}}});
+      REQUIRE_MESSAGE(anew.ok(), anew.status().message());
+      CHECK(anew->hash != straight->hash);
+    }
+}
+
 TEST_CASE("a checkpoint of another model is refused, naming the tensor; a damaged one, naming file and tensor") {
   SimStorage storage;
   const auto c = uneven(false);

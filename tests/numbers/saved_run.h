@@ -1,6 +1,8 @@
 // A job in one thread that saves to a simulated disk and begins from what is there.
 #pragma once
 
+#include <optional>
+
 #include "checkpoint/reader.h"
 #include "devices/parallel.h"
 #include "devices/sim/sim_device.h"
@@ -31,6 +33,8 @@ struct Run {
   std::vector<double> losses;
   std::string folder;                  ///< of the checkpoint of its last version
   std::int64_t messages = 0;           ///< see SimRun
+  std::vector<bool> skipped;           ///< by step: nothing was updated
+  SumState sums;                       ///< of its last version
 };
 
 struct RunOptions {
@@ -40,6 +44,7 @@ struct RunOptions {
   std::uint64_t seed = 0;
   std::int64_t every = 0;              ///< steps between checkpoints; the last version is always saved
   std::int64_t stop_after = -1;        ///< messages; see SimClusterOptions
+  std::optional<SumState> sums;        ///< begins with these, whatever the checkpoint has
 };
 
 /// A job of the language model that saves what it learns.
@@ -79,6 +84,7 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
     TROUPE_ASSIGN(const auto manifest, checkpoint::decode_manifest(bytes));
     s.sums = sums_of(manifest);
   }
+  if (r.sums) s.sums = *r.sums;
   s.steps = r.steps;
   s.clip = c.optimizer.clip;
   s.loss_divisor = static_cast<double>(tokens_per_step(c));
@@ -93,8 +99,11 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
   TROUPE_ASSIGN(const SimRun ran, run_simulated(plan, app.ops(), app.actors(), s, cluster));
   TROUPE_TRY(over);
   if (!failed.empty()) return failed[0];
-  Run out{ran.params_hash, {}, r.into + "/" + checkpoint::folder_name(r.steps, cluster.save.generation), ran.messages};
-  for (const auto& step : ran.steps) out.losses.push_back(step.loss);
+  Run out{ran.params_hash, {}, r.into + "/" + checkpoint::folder_name(r.steps, cluster.save.generation), ran.messages, {}, ran.sums};
+  for (const auto& step : ran.steps) {
+    out.losses.push_back(step.loss);
+    out.skipped.push_back(step.skipped);
+  }
   return out;
 }
 
