@@ -7,7 +7,7 @@
 //   SE-3  numbers that many places report are combined in an order that no topology changes (NU-2);
 //   SE-4  whether a version is snapshotted is decided once, with the commit that makes it, and only if every place's arena
 //         has a free slot for it: each place holds those versions whose writers have not all closed. The last version
-//         always is: nobody waits behind it;
+//         always is: no later version waits for its slot;
 //   SE-5  whether a step is void (a gradient term is beyond the range of its exact sum) is decided once, after the vote
 //         of every place, and for all of them: version v + 1 is then version v, with coarser exponents
 //         (runtime/sum_scale.h).

@@ -148,8 +148,8 @@ void Game::shorten(actors::ActorSpec& spec) {
   left_out_ = all - microbatches_;
   const auto acts = static_cast<std::int32_t>(microbatches_);
   spec.microbatches.resize(static_cast<std::size_t>(acts));
-  // Numbered as the place runs them, so that a moment of the steady state tells the same as the one before. All places that are
-  // played have the same dp coordinate then (see few_microbatches).
+  // The place counts its own microbatches, in the order in which it runs them: two moments of the steady state then look the
+  // same to the game. The game plays only places of one dp coordinate then (see few_microbatches).
   std::iota(spec.microbatches.begin(), spec.microbatches.end(), 0);
   for (auto& in : spec.in)
     if (in.hold > 1) in.hold = acts;
