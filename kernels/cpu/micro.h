@@ -11,6 +11,26 @@ namespace troupe::kernels::simd {
 
 inline constexpr std::int64_t panel_rows = 12, panel_cols = 32;
 
+#if defined(__FMA__) && !defined(__AVX512F__)
+/// Four columns of up to sixteen rows: lane r of out[k] is src[r * ld + k], zero from `rows` on. Rows r and r + 4 are loaded
+/// into one vector, so that only quarters are left to be transposed.
+[[gnu::always_inline]] inline void load_columns(const float* src, std::int64_t ld, std::int64_t rows, v16 (&out)[4]) {
+#pragma GCC unroll 2
+  for (std::int64_t h = 0; h < 2; ++h) {
+    const auto row = [&](std::int64_t r) __attribute__((always_inline)) { return r < rows ? _mm_loadu_ps(src + r * ld) : _mm_setzero_ps(); };
+    __m256 x[4];
+#pragma GCC unroll 4
+    for (std::int64_t r = 0; r < 4; ++r) x[r] = _mm256_insertf128_ps(_mm256_castps128_ps256(row(8 * h + r)), row(8 * h + r + 4), 1);
+    const __m256 a = _mm256_unpacklo_ps(x[0], x[1]), b = _mm256_unpacklo_ps(x[2], x[3]);
+    const __m256 c = _mm256_unpackhi_ps(x[0], x[1]), d = _mm256_unpackhi_ps(x[2], x[3]);
+    float* const to = reinterpret_cast<float*>(out) + 8 * h;
+    _mm256_storeu_ps(to, _mm256_shuffle_ps(a, b, 0x44));
+    _mm256_storeu_ps(to + lanes, _mm256_shuffle_ps(a, b, 0xEE));
+    _mm256_storeu_ps(to + 2 * lanes, _mm256_shuffle_ps(c, d, 0x44));
+    _mm256_storeu_ps(to + 3 * lanes, _mm256_shuffle_ps(c, d, 0xEE));
+  }
+}
+#else
 /// v with lanes 4 q .. 4 q + 3 from memory.
 template <int q>
 inline v16 with_quarter(v16 v, const float* p) {
@@ -43,6 +63,7 @@ inline void load_columns(const float* src, std::int64_t ld, std::int64_t rows, v
   out[2] = __builtin_shuffle(c, d, pairs);
   out[3] = __builtin_shuffle(c, d, pairs + 2);
 }
+#endif
 
 /// Rows of memory that are needed soon: next() fetches one line after the other into the second cache.
 class Ahead {
@@ -131,8 +152,7 @@ struct FloatTile {
 template <int R, int row, int col, class Step>
 [[gnu::always_inline]] inline void half_panel(std::int64_t kc, const float* a, const float* b, v16 (*out)[2], int half, Step&& step) {
   __m256 acc[R][2] = {};
-  for (std::int64_t k = 0; k < kc; ++k) {
-    if (k % 8 == 0) step(static_cast<int>(k / 8));
+  const auto one = [&](std::int64_t k) __attribute__((always_inline)) {
     const __m256 b0 = _mm256_loadu_ps(b + k * panel_cols + half * lanes), b1 = _mm256_loadu_ps(b + k * panel_cols + half * lanes + 8);
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
@@ -140,8 +160,20 @@ template <int R, int row, int col, class Step>
       acc[r][0] = _mm256_fmadd_ps(x, b0, acc[r][0]);
       acc[r][1] = _mm256_fmadd_ps(x, b1, acc[r][1]);
     }
+  };
+  std::int64_t k = 0;
+  for (int i = 0; k + 8 <= kc; ++i) {
+    step(i);
+#pragma GCC unroll 4
+    for (const std::int64_t end = k + 8; k < end; ++k) one(k);
   }
-  for (int r = 0; r < R; ++r) std::memcpy(&out[r][half], acc[r], sizeof(v16));
+  for (; k < kc; ++k) one(k);
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r) {   // by name: a copy of the array would keep it in memory while k runs
+    float* const to = reinterpret_cast<float*>(&out[r][half]);
+    _mm256_storeu_ps(to, acc[r][0]);
+    _mm256_storeu_ps(to + 8, acc[r][1]);
+  }
 }
 #endif
 
@@ -156,11 +188,9 @@ template <int R, int row, int col, class Tile>
     if (i < R) to.fetch(i);
     if (ahead) ahead->next();
   };
-  half_panel<first, row, col>(kc, a, b, acc, 0, arrive);
-  half_panel<first, row, col>(kc, a, b, acc, 1, [](int) {});
-  if constexpr (R > first) {
-    half_panel<R - first, row, col>(kc, a + first * row, b, acc + first, 0, [](int) {});
-    half_panel<R - first, row, col>(kc, a + first * row, b, acc + first, 1, [](int) {});
+  for (int half = 0; half < 2; ++half) {
+    half_panel<first, row, col>(kc, a, b, acc, half, [&](int i) { if (half == 0) arrive(i); });
+    if constexpr (R > first) half_panel<R - first, row, col>(kc, a + first * row, b, acc + first, half, [](int) {});
   }
 #else
   const auto one = [&](std::int64_t k) __attribute__((always_inline)) {
