@@ -102,7 +102,7 @@ struct Commit {
   double grad_scale = 1;               ///< clip factor
   double lr = 0;
   std::int64_t update = 1;             ///< 1-based number of the update (Adam's bias correction)
-  bool skip = false;                   ///< void: the update changes nothing
+  bool void_step = false;              ///< void: the update changes nothing
 };
 /// Bytes of that payload in a plan of so many parameters.
 inline std::int64_t commit_bytes(std::size_t params) { return static_cast<std::int64_t>(sizeof(Commit) + params * sizeof(std::int32_t)); }

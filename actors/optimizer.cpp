@@ -110,7 +110,7 @@ Status UpdateBody::run(const ActContext& c, Parallel& par) {
   std::vector<const std::int64_t*> sums;
   for (const auto& part : parts_) {
     const auto n = part.extent.elements();
-    if (n > 0 && !commit.skip) {
+    if (n > 0 && !commit.void_step) {
       hyper.weight_decay = part.decay ? hyper_.weight_decay : 0;
       auto* m = reinterpret_cast<float*>(state_ + part.state_offset);
       kernels::adamw_update(reinterpret_cast<float*>(params + part.param_offset), gradient(part, in_, c, params, sums), m, m + n, n, hyper, par);

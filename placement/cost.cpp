@@ -55,13 +55,13 @@ double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::in
   return messages * link.latency_s + sent / link.bytes_per_s;
 }
 
-double adding_bytes(const BoxingPlan& plan, std::int64_t item) {
+std::int64_t added_elements(const BoxingPlan& plan) {
   if (plan.terms == 1 || plan.to_terms > 1) return 0;
-  std::map<Rank, double> received;
-  double most = 0;
+  std::map<Rank, std::int64_t> received;
+  std::int64_t most = 0;
   for (const auto& t : plan.transfers)
-    if (t.from != t.to) most = std::max(most, received[t.to] += static_cast<double>(t.extent.elements() * item));
-  return 3 * most;   // read, read, written
+    if (t.from != t.to) most = std::max(most, received[t.to] += t.extent.elements());
+  return most;
 }
 
 double boxing_seconds(const BoxingPlan& plan, std::int64_t item, const CostModel& model) {

@@ -62,8 +62,8 @@ double axis_boxing_bytes(const Sbp& from, const Sbp& to, double bytes, std::int6
 /// The same as time over one kind of link: n - 1 messages, twice that for an all-reduce of more than two.
 double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::int64_t n, const LinkCost& link);
 
-/// Bytes of memory traffic with which the busiest place adds what it receives of a partial sum.
-double adding_bytes(const BoxingPlan& plan, std::int64_t item);
+/// Elements of a partial sum that the busiest place receives and adds.
+std::int64_t added_elements(const BoxingPlan& plan);
 
 /// Seconds until the last place has what it needs: per place, the sum of its messages' latencies and
 /// bytes over its links, sends and receives at once; the slowest place counts.

@@ -82,7 +82,7 @@ class Job {
   SessionOptions session_options() {
     SessionOptions s = options_.session;
     s.snapshot = [this](std::int64_t version) { return checkpoints_ && checkpoints_->wants(version); };
-    s.on_skipped = [this](std::int64_t version) { checkpoints_->skipped(version); };
+    s.on_checkpoint_skipped = [this](std::int64_t version) { checkpoints_->skipped(version); };
     s.on_shards = [this](std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
       checkpoints_->shards(version, reports, sums);
     };

@@ -57,8 +57,17 @@ void Conductor::push(ControlChannel& channel, const Token& token, std::vector<st
   channel.port.push(token, std::move(payload), deliver());
 }
 
+bool Conductor::complete(const std::string& what, const std::vector<std::int32_t>& exponents) {
+  if (exponents.size() == spec_.exponents) return true;
+  spec_.send(WorkerFailed{"conductor", Status(Code::internal, what + " carries " + std::to_string(exponents.size()) +
+                                                                  " exponents of gradient sums, and the plan needs " +
+                                                                  std::to_string(spec_.exponents))});
+  return false;
+}
+
 void Conductor::session_says(const ToWorker& message) {
   if (const auto* m = std::get_if<BeginRun>(&message)) {
+    if (!complete("the begin at step " + std::to_string(m->step), m->exponents)) return;
     if (spec_.on_begin) spec_.on_begin(m->exponents);
     for (const auto& a : actors_) send(a, actors::Begin{m->step, m->readers});
   } else if (const auto* m = std::get_if<Go>(&message)) {
@@ -67,6 +76,7 @@ void Conductor::session_says(const ToWorker& message) {
     for (auto& [id, c] : spec_.channels)
       if (c.kind == PlanChannel::Kind::go && c.program == m->program) push(c, t, {});
   } else if (const auto* m = std::get_if<CommitStep>(&message)) {
+    if (!complete("the commit of step " + std::to_string(m->step), m->exponents)) return;
     if (spec_.on_commit) spec_.on_commit(m->step);
     Token t;
     t.step = m->step;

@@ -24,6 +24,7 @@ struct ConductorSpec {
   std::vector<std::int32_t> closers;                 ///< per program
   std::vector<bool> fed;                             ///< per program: reports leave at once, a feed waits for one
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns;
+  std::size_t exponents = 0;                         ///< that BeginRun and a commit carry: one a parameter, none where the plan does not train
   /// Before any actor begins: the exponents of the first step's gradient sums. May be empty.
   std::function<void(const std::vector<std::int32_t>&)> on_begin;
   std::function<void(std::int64_t step)> on_commit;   ///< may be empty
@@ -43,6 +44,8 @@ class Conductor final : public caf::event_based_actor {
 
  private:
   void session_says(const ToWorker& message);
+  /// Whether `what` has as many exponents as the plan has sums; if not, the worker has failed.
+  bool complete(const std::string& what, const std::vector<std::int32_t>& exponents);
   void push(ControlChannel& channel, const actors::Token& token, std::vector<std::byte> payload);
   void closed(const actors::StepClosed& m);
   std::function<void(const actors::Reader&, const actors::Token&)> deliver();

@@ -24,7 +24,7 @@ struct ToWorker {
     begin :group { step @11 :Int64; readers @12 :UInt32; exponents @34 :List(Int32); }
     go :group { program @13 :Int32; step @14 :Int64; }
     commit :group {
-      step @15 :Int64; readers @16 :UInt32; gradScale @17 :Float64; lr @18 :Float64; update @19 :Int64; skip @35 :Bool;
+      step @15 :Int64; readers @16 :UInt32; gradScale @17 :Float64; lr @18 :Float64; update @19 :Int64; voidStep @35 :Bool;
       exponents @36 :List(Int32);
     }
     feed :group { name @20 :Text; program @21 :Int32; step @22 :Int64; microbatch @23 :Int32; payload @24 :Data; }

@@ -103,7 +103,7 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    x.setGradScale(m.commit.grad_scale);
                    x.setLr(m.commit.lr);
                    x.setUpdate(m.commit.update);
-                   x.setSkip(m.commit.skip);
+                   x.setVoidStep(m.commit.void_step);
                    put(x.initExponents(static_cast<unsigned>(m.exponents.size())), m.exponents);
                  },
                  [&](const Feed& m) {
@@ -206,7 +206,7 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
       case wire::ToWorker::GO: return Go{r.getGo().getProgram(), r.getGo().getStep()};
       case wire::ToWorker::COMMIT: {
         const auto c = r.getCommit();
-        return CommitStep{c.getStep(), c.getReaders(), {c.getGradScale(), c.getLr(), c.getUpdate(), c.getSkip()},
+        return CommitStep{c.getStep(), c.getReaders(), {c.getGradScale(), c.getLr(), c.getUpdate(), c.getVoidStep()},
                           get(c.getExponents())};
       }
       case wire::ToWorker::FEED: {

@@ -72,15 +72,21 @@ struct ExchangeTime {
   double seconds = 0, latency_s = 0;   // in all; the part in which its links are free
 };
 
-/// Messages, then the sums that they are terms of.
-ExchangeTime time_of(const BoxingPlan& plan, std::int64_t item, const CostModel& costs) {
+/// Seconds in which a place adds `elements` that arrive as `from` to sums of type `to`.
+double adding_seconds(std::int64_t elements, DType from, DType to, const CostModel& costs) {
+  if (elements == 0) return 0;
+  const char* op = to != DType::sum64 ? "add_into" : from == to ? "add_sums" : "add_terms";
+  return costs.kernel_s(op, 0, static_cast<double>(elements * (size_of(from) + 2 * size_of(to))));   // read, read, written
+}
+
+/// Messages, the smaller of two types, then the sums that they are terms of.
+ExchangeTime time_of(const BoxingPlan& plan, DType from, DType to, const CostModel& costs) {
+  const std::int64_t item = std::min(size_of(from), size_of(to));
   ExchangeTime time{boxing_seconds(plan, item, costs), boxing_seconds(plan, 0, costs)};
   time.latency_s = std::min(time.latency_s, time.seconds);
-  if (const double added = adding_bytes(plan, item); added > 0) {
-    const double adding_s = costs.kernel_s("add_into", 0, added);
-    time.seconds += adding_s;
-    time.latency_s += adding_s;
-  }
+  const double adding_s = adding_seconds(added_elements(plan), from, to, costs);
+  time.seconds += adding_s;
+  time.latency_s += adding_s;
   return time;
 }
 
@@ -113,6 +119,7 @@ class MoveCosts {
     Layout from = plan_.layout(move.from, 0);
     const Layout to = plan_.layout(move.to, 0);
     const bool reduces = plan_.unreduced(plan_.tensors[move.from]);
+    const DType left_as = from.dtype;
     const std::int64_t item = std::min(size_of(from.dtype), size_of(to.dtype));   // the smaller of two types travels
     from.dtype = to.dtype;
     Cost cost{collective_of(from, to), 0, {}};
@@ -120,7 +127,7 @@ class MoveCosts {
       const auto group = reduces ? Expected(reduction_group(plan_, move.from, move.to, rank)) : boxing_group(from, to, rank);
       if (!group.ok()) return cost;   // local_plan() reports it with its names
       for (const auto& own : busy_parts(*group)) {
-        const ExchangeTime time = time_of(own, item, plan_.costs);
+        const ExchangeTime time = time_of(own, left_as, to.dtype, plan_.costs);
         if (time.seconds > cost.time.seconds) cost.time = time;
       }
       // Gradients meet once for each coordinate on the axes that they are no sum on.
@@ -182,8 +189,8 @@ void Planner::cost_gather(PlanExchange& x) {
   BoxingPlan all;
   for (const auto& b : *boxings) all.transfers.insert(all.transfers.end(), b.transfers.begin(), b.transfers.end());
   // The places along dp meet once for each coordinate on the model axes.
-  x.bytes = all.moved_bytes(size_of(from.dtype)) * (mesh.size() / mesh.axis_size("dp"));
-  const ExchangeTime time = time_of(all, size_of(from.dtype), plan_.costs);
+  x.bytes = all.moved_bytes(std::min(size_of(from.dtype), size_of(to.dtype))) * (mesh.size() / mesh.axis_size("dp"));
+  const ExchangeTime time = time_of(all, from.dtype, to.dtype, plan_.costs);
   x.seconds = time.seconds;
   x.latency_s = time.latency_s;
 }

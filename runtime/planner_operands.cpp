@@ -122,9 +122,15 @@ void Planner::finish_actors() {
 
 void Planner::finish_actor(const PlanRole& role, PlanActor& a) {
   if (a.kind == PlanActor::Kind::norm || a.kind == PlanActor::Kind::update || a.kind == PlanActor::Kind::digest) {
+    // An update reads a gradient (a sum is as long as two floats), and reads and writes a parameter and two moments.
+    const bool of_sums = std::any_of(a.in.begin(), a.in.end(), [&](std::int32_t c) {
+      const auto& tensors = role.channels[c].tensors;
+      return !tensors.empty() && plan_.tensors[tensors[0]].dtype == DType::sum64;
+    });
+    const int floats = of_sums ? 2 + 6 : 1 + 6;
     double bytes = 0;
     for (auto c : a.kind == PlanActor::Kind::digest ? a.in : a.out)
-      bytes += static_cast<double>(role.channels[c].bytes) * (a.kind == PlanActor::Kind::update ? 7 : 1);
+      bytes += static_cast<double>(role.channels[c].bytes) * (a.kind == PlanActor::Kind::update ? floats : 1);
     if (a.kind == PlanActor::Kind::norm)
       for (auto c : a.in)
         if (role.channels[c].kind != PlanChannel::Kind::parameter) bytes += static_cast<double>(role.channels[c].bytes);

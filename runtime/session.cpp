@@ -81,8 +81,8 @@ std::vector<std::int32_t> Session::readers_of(std::int64_t version) {
     if (admits(version)) {
       out.push_back(snapshot_);
       saved_sums_[version] = sums_.state();
-    } else if (options_.on_skipped) {
-      options_.on_skipped(version);
+    } else if (options_.on_checkpoint_skipped) {
+      options_.on_checkpoint_skipped(version);
     }
   }
   return out;
@@ -236,8 +236,8 @@ Status Session::commit(std::int64_t step, const Open& vote) {
   for (const auto& [rank, closed] : vote.places) result.busy_ns += closed.busy_ns / plan_.workers();
   if (verdict.kind == StepVerdict::Kind::not_finite)
     return diverge(named_term(step, verdict.microbatch, plan_.params[verdict.param].name) + " is not finite");
-  result.skipped = verdict.kind == StepVerdict::Kind::overflow;
-  if (!result.skipped) { TROUPE_ASSIGN(result.grad_norm, norm_of(vote)); }   // square sums of a void step mean nothing
+  result.void_step = verdict.kind == StepVerdict::Kind::overflow;
+  if (!result.void_step) { TROUPE_ASSIGN(result.grad_norm, norm_of(vote)); }   // square sums of a void step mean nothing
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
     return diverge("step " + std::to_string(step) + ": loss " + std::to_string(result.loss) + ", gradient norm " +
                    std::to_string(result.grad_norm));
@@ -247,14 +247,14 @@ Status Session::commit(std::int64_t step, const Open& vote) {
   c.commit.lr = result.lr;
   c.commit.update = sums_.state().updates + 1;
   c.commit.grad_scale = options_.clip > 0 && result.grad_norm > options_.clip ? options_.clip / result.grad_norm : 1;
-  c.commit.skip = result.skipped;
-  if (result.skipped) {
-    result.skipped_parameter = plan_.params[verdict.param].name;
-    if (verdict.microbatch != StepTerms::no_microbatch) result.skipped_microbatch = verdict.microbatch;
+  c.commit.void_step = result.void_step;
+  if (result.void_step) {
+    result.void_parameter = plan_.params[verdict.param].name;
+    if (verdict.microbatch != StepTerms::no_microbatch) result.void_microbatch = verdict.microbatch;
     if (++voids_ == void_steps_max)
-      return diverge(named_term(step, verdict.microbatch, result.skipped_parameter) +
+      return diverge(named_term(step, verdict.microbatch, result.void_parameter) +
                      " exceeds the range of its exact sum; " + std::to_string(voids_) + " steps in a row are void");
-    sums_.skip(terms);
+    sums_.void_step(terms);
   } else {
     voids_ = 0;
     sums_.commit(terms);

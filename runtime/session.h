@@ -32,9 +32,9 @@ struct StepResult {
   double grad_norm = 0;                ///< before clipping; 0 where the step is void
   double lr = 0;
   std::int64_t busy_ns = 0;            ///< of the compute streams, mean over the places
-  bool skipped = false;                ///< void: no parameter is updated
-  std::string skipped_parameter;       ///< a gradient term of it was beyond the range of its sum
-  std::int32_t skipped_microbatch = -1;   ///< the first with such a term; -1: no place has told it
+  bool void_step = false;              ///< no parameter is updated
+  std::string void_parameter;       ///< a gradient term of it was beyond the range of its sum
+  std::int32_t void_microbatch = -1;   ///< the first with such a term; -1: no place has told it
 };
 
 struct SessionOptions {
@@ -51,7 +51,7 @@ struct SessionOptions {
   std::function<void(const StepResult&)> on_step;
   /// Whether a checkpoint of this version is wanted, if the plan can take any; and: there was no room for it.
   std::function<bool(std::int64_t version)> snapshot;
-  std::function<void(std::int64_t version)> on_skipped;
+  std::function<void(std::int64_t version)> on_checkpoint_skipped;
   /// All places have written what they have of a version, or failed to: their Report::Kind::shard, by rank.
   /// `sums`: that version's.
   std::function<void(std::int64_t version, const std::vector<Report>&, const SumState& sums)> on_shards;

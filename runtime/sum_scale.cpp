@@ -75,7 +75,7 @@ void SumScales::commit(const std::vector<StepTerms>& terms) {
   }
 }
 
-void SumScales::skip(const std::vector<StepTerms>& terms) {
+void SumScales::void_step(const std::vector<StepTerms>& terms) {
   for (std::size_t i = 0; i < params_.size(); ++i) {
     auto& scale = *params_[i].scale;
     const float largest = terms[i].largest;

@@ -84,7 +84,7 @@ class SumScales {
   /// REQUIRES: the verdict is good.
   void commit(const std::vector<StepTerms>& terms);
   /// REQUIRES: the verdict is overflow.
-  void skip(const std::vector<StepTerms>& terms);
+  void void_step(const std::vector<StepTerms>& terms);
 
  private:
   struct Param {

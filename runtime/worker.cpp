@@ -258,6 +258,7 @@ ConductorSpec Worker::Impl::conductor_spec() {
     spec.channels.emplace(static_cast<std::int32_t>(i), std::move(out));
   }
   spec.busy_ns = busy_ns;
+  spec.exponents = plan.trains ? plan.params.size() : 0;
   spec.on_commit = [stalls = stalls, clock = env.clock](std::int64_t step) { stalls->committed(step, clock->now_ns()); };
   spec.on_begin = [this](const std::vector<std::int32_t>& exponents) { set_exponents(exponents); };
   spec.send = env.send;

@@ -39,8 +39,9 @@ KernelCase::Argument argument(const Plan& plan, const PlanRole& role, const Plan
   return a;
 }
 
-KernelCase::Argument vector_argument(std::int64_t n) {
+KernelCase::Argument vector_argument(std::int64_t n, DType dtype) {
   KernelCase::Argument a;
+  a.view.dtype = dtype;
   a.view.shape = a.view.logical = {n};
   a.view.extent = Extent::whole({n});
   a.cold = true;
@@ -49,18 +50,27 @@ KernelCase::Argument vector_argument(std::int64_t n) {
 
 /// What the planner asks the cost model about by these names.
 void add_vector_kernels(std::int64_t n, std::vector<KernelCase>& cases) {
-  const double bytes = static_cast<double>(n) * 4;
-  const auto v = vector_argument(n);
-  cases.push_back({"adamw", {v}, {v, v, v}, {}, 0, 7 * bytes, 0, [](const Call& c) {
-                     kernels::adamw_update(c.out[0].as<float>(), {.rounded = c.in[0].as<float>()}, c.out[1].as<float>(), c.out[2].as<float>(),
+  constexpr std::int32_t exponent = 40;
+  const auto bytes = static_cast<double>(n);
+  const auto v = vector_argument(n, DType::f32), sums = vector_argument(n, DType::sum64);
+  cases.push_back({"adamw", {sums}, {v, v, v}, {}, 0, (8 + 6 * 4) * bytes, 0, [](const Call& c) {
+                     const std::int64_t* const uses[] = {c.in[0].as<std::int64_t>()};
+                     kernels::adamw_update(c.out[0].as<float>(), {.sums = uses, .exponent = exponent}, c.out[1].as<float>(), c.out[2].as<float>(),
                                            c.in[0].size(), {}, *c.par);
                    }});
-  cases.push_back({"add_into", {v}, {v}, {}, 0, 3 * bytes, 0,
+  cases.push_back({"add_into", {v}, {v}, {}, 0, 3 * 4 * bytes, 0,
                    [](const Call& c) { kernels::add_into(c.out[0].as<float>(), c.in[0].as<float>(), c.in[0].size(), *c.par); }});
-  cases.push_back({"square_sums", {v}, {}, {}, 0, bytes, 0, [](const Call& c) {
+  cases.push_back({"add_terms", {v}, {sums}, {}, 0, (4 + 2 * 8) * bytes, 0, [](const Call& c) {
+                     kernels::add_terms(c.out[0].as<std::int64_t>(), c.in[0].as<float>(), c.in[0].size(), exponent, true, *c.par);
+                   }});
+  cases.push_back({"add_sums", {sums}, {sums}, {}, 0, 3 * 8 * bytes, 0, [](const Call& c) {
+                     kernels::add_sums(c.out[0].as<std::int64_t>(), c.in[0].as<std::int64_t>(), c.in[0].size(), *c.par);
+                   }});
+  cases.push_back({"square_sums", {sums}, {}, {}, 0, 8 * bytes, 0, [](const Call& c) {
                      constexpr std::int64_t cols = 256;
-                     std::vector<double> sums(static_cast<std::size_t>(c.in[0].size() / cols));
-                     kernels::row_square_sums({.rounded = c.in[0].as<float>()}, c.in[0].size() / cols, cols, sums.data(), *c.par);
+                     const std::int64_t* const uses[] = {c.in[0].as<std::int64_t>()};
+                     std::vector<double> rows(static_cast<std::size_t>(c.in[0].size() / cols));
+                     kernels::row_square_sums({.sums = uses, .exponent = exponent}, c.in[0].size() / cols, cols, rows.data(), *c.par);
                    }});
 }
 

@@ -34,8 +34,8 @@ std::int64_t dropped_spans(const JobResult& result) {
 }  // namespace
 
 std::string void_step_text(const StepResult& r) {
-  const auto where = r.skipped_microbatch < 0 ? "" : "in microbatch " + std::to_string(r.skipped_microbatch) + " ";
-  return "step " + std::to_string(r.step) + " is void: " + where + "a gradient term of '" + r.skipped_parameter +
+  const auto where = r.void_microbatch < 0 ? "" : "in microbatch " + std::to_string(r.void_microbatch) + " ";
+  return "step " + std::to_string(r.step) + " is void: " + where + "a gradient term of '" + r.void_parameter +
          "' exceeds the range of its exact sum; the sum's exponent becomes coarser";
 }
 
@@ -80,9 +80,9 @@ void Results::step(const StepResult& r) {
   // What a step takes beyond the mean of its workers' computing: waiting for peers and for the commit.
   m.exposed_comm_ms = plan_->workers() > 1 ? std::max(0.0, ms - static_cast<double>(r.busy_ns) * 1e-6) : 0;
   m.generation = generation_;
-  m.skipped = r.skipped_parameter;
-  m.skipped_microbatch = r.skipped_microbatch;
-  if (r.skipped) progress_.note(void_step_text(r));
+  m.void_parameter = r.void_parameter;
+  m.void_microbatch = r.void_microbatch;
+  if (r.void_step) progress_.note(void_step_text(r));
   // An evaluation of version v runs beside step v and may end after it. Its line comes first, on any machine.
   held_.push_back(m);
   write_held();

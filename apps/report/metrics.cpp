@@ -44,15 +44,15 @@ off_t whole_lines(int fd) {
 }  // namespace
 
 std::string to_json_line(const StepMetrics& m) {
-  std::string skipped;
-  if (!m.skipped.empty()) skipped = ", \"skipped\": " + json_text(m.skipped);
-  if (!m.skipped.empty() && m.skipped_microbatch >= 0)
-    skipped += fmt::format(", \"skipped_microbatch\": {}", m.skipped_microbatch);
+  std::string void_step;
+  if (!m.void_parameter.empty()) void_step = ", \"void\": " + json_text(m.void_parameter);
+  if (!m.void_parameter.empty() && m.void_microbatch >= 0)
+    void_step += fmt::format(", \"void_microbatch\": {}", m.void_microbatch);
   return fmt::format("{{\"step\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, \"tokens\": {}, \"tokens_per_s\": {}, "
                      "\"step_ms\": {}, \"exposed_comm_ms\": {}, \"generation\": {}{}}}\n",
                      m.step, number(m.loss, 17), number(m.grad_norm, 17), number(m.lr, 17), m.tokens,
                      number(m.tokens_per_s, 6), number(m.step_ms, 6), number(m.exposed_comm_ms, 6), m.generation,
-                     skipped);
+                     void_step);
 }
 
 std::string to_json_line(const EvalMetrics& m) {

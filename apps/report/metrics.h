@@ -24,8 +24,8 @@ struct StepMetrics {
   double step_ms = 0;
   double exposed_comm_ms = 0;   ///< of step_ms, time in which compute waited for communication
   std::int64_t generation = 0;  ///< version of the membership
-  std::string skipped;          ///< the step is void, for a gradient term of this parameter; empty: it is not
-  std::int64_t skipped_microbatch = -1;   ///< of that term; -1: not known
+  std::string void_parameter;   ///< the step is void, for a gradient term of this parameter; empty: it is not
+  std::int64_t void_microbatch = -1;   ///< of that term; -1: not known
 };
 
 struct EvalMetrics {

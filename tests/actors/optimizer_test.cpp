@@ -131,8 +131,8 @@ struct Update {
     }
     std::memcpy(&slot[n], &exponent, 4);
   }
-  void run(bool skip) {
-    const Commit c{.grad_scale = 0.5, .lr = 0.125, .update = 3, .skip = skip};
+  void run(bool void_step) {
+    const Commit c{.grad_scale = 0.5, .lr = 0.125, .update = 3, .void_step = void_step};
     const std::int32_t exponents[3] = {101, 102, 103};
     std::memcpy(commit.data(), &c, sizeof c);
     std::memcpy(commit.data() + sizeof c, exponents, sizeof exponents);

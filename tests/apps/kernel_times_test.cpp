@@ -30,7 +30,7 @@ TEST_CASE("every op of a plan is measured, at every size once, alone and with a 
   const auto ops = kernels::standard_ops();
   const auto plan = tiny(ops);
   const auto cases = kernel_cases(plan, ops);
-  std::set<std::string> expected = {"adamw", "add_into", "square_sums"}, found;
+  std::set<std::string> expected = {"adamw", "add_into", "add_sums", "add_terms", "square_sums"}, found;
   for (const auto& role : plan.roles)
     for (const auto& actor : role.actors)
       for (const auto& op : actor.ops)
@@ -50,7 +50,7 @@ TEST_CASE("every op of a plan is measured, at every size once, alone and with a 
   // A few of them by the clock: whatever the machine does meanwhile, each has its time.
   std::vector<KernelCase> some;
   for (const auto& k : cases)
-    if (k.op == "adamw" || k.op == "linear" || k.op == "lm_head_grad" || k.op == "embedding" || k.op == "dropout") some.push_back(k);
+    if (k.op == "adamw" || k.op == "add_sums" || k.op == "add_terms" || k.op == "square_sums" || k.op == "linear" || k.op == "lm_head_grad" || k.op == "embedding" || k.op == "dropout") some.push_back(k);
   SteadyClock clock;
   for (int workers : {1, 2}) {
     CpuDevice device(clock);

@@ -28,13 +28,13 @@ TEST_CASE("ME-2: a step's line has exactly the promised keys, and losses read ba
 
 TEST_CASE("a void step's line names the parameter and, where it is known, the microbatch") {
   StepMetrics m;
-  m.skipped = "layer0.\"q\"";
+  m.void_parameter = "layer0.\"q\"";
   auto json = nlohmann::json::parse(to_json_line(m));
-  CHECK(json["skipped"] == "layer0.\"q\"");
-  CHECK_FALSE(json.contains("skipped_microbatch"));
-  m.skipped_microbatch = 0;
+  CHECK(json["void"] == "layer0.\"q\"");
+  CHECK_FALSE(json.contains("void_microbatch"));
+  m.void_microbatch = 0;
   json = nlohmann::json::parse(to_json_line(m));
-  CHECK(json["skipped_microbatch"] == 0);
+  CHECK(json["void_microbatch"] == 0);
   CHECK(json["generation"] == 0);
 }
 

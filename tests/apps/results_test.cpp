@@ -64,18 +64,18 @@ TEST_CASE("a void step is told: its line of metrics and its note name the parame
   runtime::StepResult step;
   results.step(step);
   step.step = 12;
-  step.skipped = true;
-  step.skipped_parameter = "layer0.q";
-  step.skipped_microbatch = 3;
+  step.void_step = true;
+  step.void_parameter = "layer0.q";
+  step.void_microbatch = 3;
   results.step(step);
   const auto lines = test::read_text(dir / "metrics.jsonl");
   const auto good = nlohmann::json::parse(lines.substr(0, lines.find('\n')));
-  const auto skipped = nlohmann::json::parse(lines.substr(lines.find('\n')));
-  CHECK_FALSE(good.contains("skipped"));
-  CHECK(skipped["skipped"] == "layer0.q");
-  CHECK(skipped["skipped_microbatch"] == 3);
+  const auto void_step = nlohmann::json::parse(lines.substr(lines.find('\n')));
+  CHECK_FALSE(good.contains("void"));
+  CHECK(void_step["void"] == "layer0.q");
+  CHECK(void_step["void_microbatch"] == 3);
   CHECK(void_step_text(step) == "step 12 is void: in microbatch 3 a gradient term of 'layer0.q' exceeds the range of its exact sum; "
                                 "the sum's exponent becomes coarser");
-  step.skipped_microbatch = -1;
+  step.void_microbatch = -1;
   CHECK(void_step_text(step) == "step 12 is void: a gradient term of 'layer0.q' exceeds the range of its exact sum; the sum's exponent becomes coarser");
 }

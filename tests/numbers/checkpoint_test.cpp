@@ -92,8 +92,8 @@ TEST_CASE("a job resumed just after a void step, or just after exponents have ch
   constexpr std::int64_t end = 11;
   const auto straight = run(c, {"", {1}}, storage, {.into = dir + "/straight", .steps = end, .sums = begin});
   REQUIRE_MESSAGE(straight.ok(), straight.status().message());
-  REQUIRE(straight->skipped.size() == end);
-  for (std::size_t i = 0; i < end; ++i) CHECK(straight->skipped[i] == (i == 0));
+  REQUIRE(straight->void_steps.size() == end);
+  for (std::size_t i = 0; i < end; ++i) CHECK(straight->void_steps[i] == (i == 0));
   const std::vector<Topology> all{{"1 worker", {1}}, {"dp=3", {3}}, {"dp=2,pp=2, ZeRO 2", {2, 2}, 1, 2}, {"ZeRO 3", {3}, 1, 3}};
   std::uint64_t seed = 10;
   for (const std::int64_t at : {1, 9})   // just after the void step; just after update 8

@@ -33,7 +33,7 @@ struct Run {
   std::vector<double> losses;
   std::string folder;                  ///< of the checkpoint of its last version
   std::int64_t messages = 0;           ///< see SimRun
-  std::vector<bool> skipped;           ///< by step: nothing was updated
+  std::vector<bool> void_steps;        ///< by step: nothing was updated
   SumState sums;                       ///< of its last version
 };
 
@@ -90,7 +90,7 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
   s.loss_divisor = static_cast<double>(tokens_per_step(c));
   s.lr = [&](std::int64_t step) { return lm::lr_at(c.schedule, step); };
   s.snapshot = [&](std::int64_t v) { return checkpoints.wants(v); };
-  s.on_skipped = [&](std::int64_t v) { checkpoints.skipped(v); };
+  s.on_checkpoint_skipped = [&](std::int64_t v) { checkpoints.skipped(v); };
   Status over;
   s.on_shards = [&](std::int64_t v, const std::vector<Report>& reports, const SumState& sums) {
     checkpoints.shards(v, reports, sums);
@@ -102,7 +102,7 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
   Run out{ran.params_hash, {}, r.into + "/" + checkpoint::folder_name(r.steps, cluster.save.generation), ran.messages, {}, ran.sums};
   for (const auto& step : ran.steps) {
     out.losses.push_back(step.loss);
-    out.skipped.push_back(step.skipped);
+    out.void_steps.push_back(step.void_step);
   }
   return out;
 }

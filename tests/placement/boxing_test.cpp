@@ -448,7 +448,7 @@ TEST_CASE("costs: roofline kernels; the slowest place's messages") {
   CHECK(model.kernel_s(2e9, 1) == doctest::Approx(3 * 2.000001));
   CHECK(model.kernel_s(1, 2e8) == doctest::Approx(3 * 2.000001));
   CHECK(boxing_seconds({}, 8, model) == 0);
-  CHECK(adding_bytes(plan, 8) == 0);
-  CHECK(adding_bytes({plan.transfers, 2}, 8) == 3 * 64);      // place 0 adds what comes from 1 and 3
-  CHECK(adding_bytes({plan.transfers, 2, 2}, 8) == 0);        // a sum that stays partial
+  CHECK(added_elements(plan) == 0);
+  CHECK(added_elements({plan.transfers, 2}) == 8);            // place 0 adds what comes from 1 and 3
+  CHECK(added_elements({plan.transfers, 2, 2}) == 0);          // a sum that stays partial
 }

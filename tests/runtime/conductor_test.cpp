@@ -36,7 +36,7 @@ class Listener final : public caf::event_based_actor {
 
 }  // namespace
 
-TEST_CASE("the conductor hands exponents on: those of BeginRun before any actor begins, those of a commit behind it in the commit's slot") {
+TEST_CASE("the conductor hands exponents on: those of BeginRun before any actor begins, those of a commit behind it in the commit's slot; a number of them that is not the plan's fails the worker") {
   constexpr std::size_t bytes = sizeof(actors::Commit) + 3 * sizeof(std::int32_t);
   std::vector<std::byte> slot(bytes);
   std::vector<std::string> told;
@@ -46,6 +46,9 @@ TEST_CASE("the conductor hands exponents on: those of BeginRun before any actor 
   ConductorSpec spec;
   spec.channels.emplace(0, ControlChannel{PlanChannel::Kind::commit, "commit", 0,
                                           actors::ControlPort("commit", 1, {{0, 0}}, {slot.data(), static_cast<std::int64_t>(bytes)})});
+  spec.exponents = 3;
+  std::vector<FromWorker> sent;
+  spec.send = [&](FromWorker m) { sent.push_back(std::move(m)); };
   spec.on_begin = [&](const std::vector<std::int32_t>& exponents) {
     told.push_back("exponents");
     for (auto e : exponents) told.back() += " " + std::to_string(e);
@@ -64,8 +67,19 @@ TEST_CASE("the conductor hands exponents on: those of BeginRun before any actor 
   std::memcpy(&commit, slot.data(), sizeof commit);
   std::memcpy(exponents, slot.data() + sizeof commit, sizeof exponents);
   CHECK(commit.update == 9);
-  CHECK(commit.skip);
+  CHECK(commit.void_step);
   CHECK(std::vector<std::int32_t>(exponents, exponents + 3) == std::vector<std::int32_t>{39, -2, 8});
+  REQUIRE(sent.empty());
+  caf::anon_send(conductor, SessionSays{CommitStep{5, 1, {0.5, 1e-3, 10, false}, {39, -2}}});
+  caf::anon_send(conductor, SessionSays{BeginRun{6, 1, {40, -2, 7, 7}}});
+  scheduler.run();
+  CHECK(told.back() == "step 4");   // neither is acted on
+  REQUIRE(sent.size() == 2);
+  for (const auto& [index, text] : {std::pair{0, "the commit of step 5 carries 2 exponents"}, {1, "the begin at step 6 carries 4 exponents"}}) {
+    const auto* failed = std::get_if<WorkerFailed>(&sent[static_cast<std::size_t>(index)]);
+    REQUIRE(failed);
+    CHECK(failed->status.message().find(text) != std::string::npos);
+  }
   for (const auto& actor : {conductor, listener}) caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
   scheduler.run();
 }

@@ -90,9 +90,9 @@ TEST_CASE("every message to a worker survives the wire") {
   CHECK(commit.commit.grad_scale == 0.1);
   CHECK(commit.commit.lr == 3e-4);
   CHECK(commit.commit.update == 1ll << 33);
-  CHECK(commit.commit.skip);
+  CHECK(commit.commit.void_step);
   CHECK(commit.exponents == std::vector<std::int32_t>{41, -7});
-  CHECK_FALSE(to_worker(CommitStep{}).commit.skip);
+  CHECK_FALSE(to_worker(CommitStep{}).commit.void_step);
   const auto feed = to_worker(Feed{"prompt", 2, 11, 3, blob(64)});
   CHECK(feed.name == "prompt");
   CHECK(feed.program == 2);

@@ -115,9 +115,9 @@ void check_same(const SimRun& a, const SimRun& b) {
     CAPTURE(s);
     CHECK(a.steps[s].loss == b.steps[s].loss);
     CHECK(a.steps[s].grad_norm == b.steps[s].grad_norm);
-    CHECK(a.steps[s].skipped == b.steps[s].skipped);
-    CHECK(a.steps[s].skipped_parameter == b.steps[s].skipped_parameter);
-    CHECK(a.steps[s].skipped_microbatch == b.steps[s].skipped_microbatch);
+    CHECK(a.steps[s].void_step == b.steps[s].void_step);
+    CHECK(a.steps[s].void_parameter == b.steps[s].void_parameter);
+    CHECK(a.steps[s].void_microbatch == b.steps[s].void_microbatch);
   }
   CHECK(a.params_hash == b.params_hash);
   CHECK(a.sums == b.sums);
@@ -139,9 +139,9 @@ TEST_CASE("NU-2: a step with a term beyond its sum is void on any topology alike
   const auto expected = train_with(g, alone, burst, 5, 0);
   REQUIRE_MESSAGE(expected.ok(), expected.status().message());
   REQUIRE(expected->steps.size() == 5);
-  for (const auto& step : expected->steps) CHECK(step.skipped == (step.step == 2));
-  CHECK(expected->steps[2].skipped_microbatch == 5);
-  CHECK(expected->steps[2].skipped_parameter == "w0");
+  for (const auto& step : expected->steps) CHECK(step.void_step == (step.step == 2));
+  CHECK(expected->steps[2].void_microbatch == 5);
+  CHECK(expected->steps[2].void_parameter == "w0");
   CHECK(expected->steps[2].grad_norm == 0);
   std::uint64_t seed = 0;
   for (const auto& o : topologies()) {
@@ -190,7 +190,7 @@ TEST_CASE("a void step leaves the parameters of the step before, and counts no u
     return *run;
   };
   const auto with = train({3, 0, 1e5f}, 4), without = train({}, 3);   // the last step of `with` is the void one
-  CHECK(with.steps[3].skipped);
+  CHECK(with.steps[3].void_step);
   CHECK(with.params_hash == without.params_hash);
   CHECK(with.sums.updates == 3);
   CHECK(without.sums.updates == 3);

@@ -113,8 +113,8 @@ TEST_CASE("exponents go out with BeginRun and with each commit, by index of the 
   auto expected = job.begun;
   expected[down] = 50 - 12 - 2;
   CHECK(job.commits[0].exponents == expected);
-  CHECK_FALSE(job.commits[0].commit.skip);
-  CHECK_FALSE(job.steps[0].skipped);
+  CHECK_FALSE(job.commits[0].commit.void_step);
+  CHECK_FALSE(job.steps[0].void_step);
 }
 
 TEST_CASE("a run that goes on begins with its exponents and counts its updates on; one that says nothing had one in each step") {
@@ -146,21 +146,21 @@ TEST_CASE("SE-5: a term beyond the range makes the step void, at one place or at
     const Status s = job.vote();
     REQUIRE_MESSAGE(s.ok(), s.message());
     REQUIRE(job.commits.size() == 1);
-    CHECK(job.commits[0].commit.skip);
+    CHECK(job.commits[0].commit.void_step);
     CHECK(job.commits[0].commit.update == 1);
     auto expected = job.begun;
     expected[job.index("layer2.down")] = 50 - 12 - 20;
     if (several) expected[job.index("layer1.up")] = 50 - 12 - 24, expected[job.index("layer0.up")] = 50 - 12 - 17;
     CHECK(job.commits[0].exponents == expected);
     CHECK(job.session->committed() == 1);
-    CHECK(job.steps[0].skipped);
-    CHECK(job.steps[0].skipped_parameter == (several ? "layer1.up" : "layer2.down"));
-    CHECK(job.steps[0].skipped_microbatch == 4);
+    CHECK(job.steps[0].void_step);
+    CHECK(job.steps[0].void_parameter == (several ? "layer1.up" : "layer2.down"));
+    CHECK(job.steps[0].void_microbatch == 4);
     CHECK(job.steps[0].grad_norm == 0);
     job.norm = 1;
     CHECK(job.vote().ok());
     CHECK(job.commits[1].step == 1);
-    CHECK_FALSE(job.commits[1].commit.skip);
+    CHECK_FALSE(job.commits[1].commit.void_step);
     CHECK(job.commits[1].commit.update == 1);   // the first
     CHECK(job.vote().ok());
     CHECK(job.commits[2].commit.update == 2);

@@ -39,7 +39,7 @@ struct One {
     const auto terms = with_largest({m});
     const Verdict kind = sums.judge(terms).kind;
     if (kind == Verdict::good) sums.commit(terms);
-    if (kind == Verdict::overflow) sums.skip(terms);
+    if (kind == Verdict::overflow) sums.void_step(terms);
     return kind;
   }
 };
@@ -84,7 +84,7 @@ TEST_CASE("SC-1: a term overflows from exactly 2^term_bits on, and then lies mar
   SumScales narrow(sum_params({1 << 20}), 1, {0, {{"z", {40, 0}}}});   // 42 bits
   CHECK(narrow.judge(with_largest({4.0f})).kind == Verdict::overflow);
   CHECK(narrow.judge(with_largest({3.999f})).kind == Verdict::good);
-  narrow.skip(with_largest({4.0f}));
+  narrow.void_step(with_largest({4.0f}));
   CHECK(narrow.exponents() == std::vector<std::int32_t>{42 - 12 - 3});
 }
 
@@ -93,7 +93,7 @@ TEST_CASE("SC-2: a void step changes the scales of parameters that overflow, and
   const auto before = sums.state();
   const auto terms = with_largest({2048, 0.001f, 1000, 4096});   // of z, y, x, w; that of x would make its exponent coarser
   CHECK(sums.judge(terms).kind == Verdict::overflow);
-  sums.skip(terms);
+  sums.void_step(terms);
   auto after = before;
   after.scales["z"] = {26, 0};
   after.scales["w"] = {25, 0};
