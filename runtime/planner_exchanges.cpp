@@ -108,10 +108,10 @@ class MoveCosts {
   }
 
  private:
+  /// But for their names and, of gradients, the parameter: every layer has such tensors.
   bool alike(std::int32_t one, std::int32_t other) const {
-    PlanTensor a = plan_.tensors[one];
-    a.name = plan_.tensors[other].name;
-    return a == plan_.tensors[other];
+    const PlanTensor &a = plan_.tensors[one], &b = plan_.tensors[other];
+    return a.mesh == b.mesh && a.dtype == b.dtype && a.rate == b.rate && (a.gradient_of < 0) == (b.gradient_of < 0) && a.shape == b.shape && a.sbp == b.sbp;
   }
 
   Cost work_out(const PlanExchange::Pair& move) const {
