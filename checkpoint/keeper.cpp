@@ -47,6 +47,7 @@ Outcome Keeper::run(Work work) {
     head.stamp.step = work.step;
     head.updates = work.state.updates;
     head.exponents = std::move(work.state.exponents);
+    head.void_steps = work.state.void_steps;
     auto manifest = merge(std::move(head), work.records);
     out.status = manifest.ok() ? catalog_.commit(*manifest) : manifest.status();
     if (manifest.ok()) {

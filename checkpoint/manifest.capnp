@@ -20,6 +20,6 @@ struct SumExponent { parameter @0 :Text; exponent @1 :Int32; peak @2 :Float32; }
 
 struct Manifest {
   job @0 :UInt64; generation @1 :UInt32; step @2 :Int64; seed @3 :UInt64; lanesGone @4 :Int32; config @5 :Text;
-  files @6 :List(StoredFile); tensors @7 :List(StoredTensor); updates @8 :Int64 = -1; exponents @9 :List(SumExponent);
+  files @6 :List(StoredFile); tensors @7 :List(StoredTensor); updates @8 :Int64 = -1; exponents @9 :List(SumExponent); voidSteps @10 :Int32;
 }
 struct ShardRecord { file @0 :StoredFile; tensors @1 :List(StoredTensor); }

@@ -73,11 +73,13 @@ struct SumExponent {
   bool operator==(const SumExponent&) const = default;
 };
 inline constexpr std::int32_t sum_exponent_max = 900;   ///< and -900 the least
+inline constexpr int sum_term_bits = 50;   ///< peak * 2^exponent lies below 2^50: a larger term would have made its step void
 
 /// What training knows of a version of the parameters that no tensor holds.
 struct TrainingState {
   std::int64_t updates = -1;           ///< that the parameters have had; -1: as many as steps
   std::vector<SumExponent> exponents;  ///< by parameter; those that are not there begin at the constant
+  std::int32_t void_steps = 0;         ///< in a row, the last of which made this version
   bool operator==(const TrainingState&) const = default;
 };
 
@@ -87,8 +89,9 @@ struct Manifest {
   std::string config;                  ///< the application's own, TOML for the language model
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;   ///< by (parameter, kind)
-  std::int64_t updates = -1;           ///< see TrainingState; older manifests have neither of the two
+  std::int64_t updates = -1;           ///< see TrainingState; older manifests have none of the three
   std::vector<SumExponent> exponents;
+  std::int32_t void_steps = 0;
   const StoredTensor* find(const std::string& parameter, TensorKind kind) const;
   /// Of tensors, without gaps and headers.
   std::int64_t bytes() const;

@@ -115,6 +115,7 @@ std::vector<std::byte> encode(const Manifest& m) {
   auto tensors = b.initTensors(count(m.tensors.size()));
   for (unsigned i = 0; i < tensors.size(); ++i) put(tensors[i], m.tensors[i]);
   b.setUpdates(m.updates);
+  b.setVoidSteps(m.void_steps);
   auto exponents = b.initExponents(count(m.exponents.size()));
   for (unsigned i = 0; i < exponents.size(); ++i) {
     exponents[i].setParameter(text(m.exponents[i].parameter));
@@ -135,7 +136,7 @@ std::vector<std::byte> encode(const Manifest& m) {
 Expected<Manifest> decode_manifest(const std::vector<std::byte>& bytes) {
   TROUPE_ASSIGN(const auto rest, unframed(bytes));
   return read_message<wire::Manifest, Manifest>(rest, "the manifest is damaged", [](wire::Manifest::Reader r) -> Expected<Manifest> {
-    Manifest m{{r.getJob(), r.getGeneration(), r.getStep()}, r.getSeed(), text(r.getConfig()), {}, {}, r.getUpdates()};
+    Manifest m{{r.getJob(), r.getGeneration(), r.getStep()}, r.getSeed(), text(r.getConfig()), {}, {}, r.getUpdates(), {}, r.getVoidSteps()};
     for (auto f : r.getFiles()) m.files.push_back(get(f));
     for (auto t : r.getTensors()) m.tensors.push_back(get(t));
     for (auto e : r.getExponents()) m.exponents.push_back({text(e.getParameter()), e.getExponent(), e.getPeak()});

@@ -36,7 +36,7 @@ Json whole(const Manifest& m) {
   for (const auto& e : m.exponents)
     exponents.push_back({{"parameter", e.parameter}, {"exponent", e.exponent}, {"peak", e.peak}});
   return {{"job", hexadecimal(m.stamp.job)}, {"generation", m.stamp.generation}, {"step", m.stamp.step},
-          {"updates", m.updates < 0 ? m.stamp.step : m.updates}, {"seed", m.seed}, {"bytes", m.bytes()},
+          {"updates", m.updates < 0 ? m.stamp.step : m.updates}, {"void_steps", m.void_steps}, {"seed", m.seed}, {"bytes", m.bytes()},
           {"config", m.config}, {"files", files}, {"tensors", tensors}, {"exponents", exponents}};
 }
 

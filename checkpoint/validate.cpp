@@ -104,6 +104,8 @@ Status check_exponents(const Manifest& m) {
       return invalid("exponent of " + e.parameter + ": " + number(e.exponent) + " is not from -900 to 900");
     if (!std::isfinite(e.peak) || e.peak < 0)
       return invalid("exponent of " + e.parameter + ": no term has the magnitude " + std::to_string(e.peak));
+    if (e.peak > 0 && std::ilogb(e.peak) + e.exponent >= sum_term_bits)
+      return invalid("exponent of " + e.parameter + ": a term of " + std::to_string(e.peak) + " would not have fitted");
   }
   return {};
 }
@@ -185,6 +187,8 @@ Status validate(const Manifest& m) {
   if (m.stamp.step < 0) return invalid("step " + number(m.stamp.step));
   if (m.updates < -1 || m.updates > m.stamp.step)
     return invalid(number(m.updates) + " updates in " + number(m.stamp.step) + " steps");
+  if (m.void_steps < 0 || m.void_steps > m.stamp.step)
+    return invalid(number(m.void_steps) + " void steps in a row, in " + number(m.stamp.step) + " steps");
   TROUPE_TRY(check_files(m));
   for (std::size_t i = 0; i < m.tensors.size(); ++i) TROUPE_TRY(check_tensor(m, i));
   TROUPE_TRY(check_names(m));

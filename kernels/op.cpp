@@ -1,6 +1,14 @@
 #include "kernels/op.h"
 
+#include "devices/base/check.h"
+
 namespace troupe::kernels {
+
+void View::not_of_type(std::size_t size) const {
+  const std::string elements = to_string(dtype);
+  ASSERT(!"an argument has elements of another type than its kernel reads or writes", elements, size);
+  __builtin_unreachable();
+}
 
 std::int64_t Attrs::integer(const std::string& key, std::int64_t otherwise) const {
   const auto it = map_.find(key);
@@ -30,6 +38,9 @@ Status OpSet::add(OpDef op) {
   if (op.name.empty()) return invalid("an op without a name");
   if (!op.infer) return invalid("op '" + op.name + "' has no shape rule (infer)");
   if (!op.cpu) return invalid("op '" + op.name + "' has no CPU body");
+  if (op.outputs < 32 && op.accumulates >> op.outputs != 0)
+    return invalid("op '" + op.name + "' accumulates an output that it does not have: bit i of OpDef::accumulates is output i, and it has " +
+                   std::to_string(op.outputs));
   if (op.state_bytes && op.gradient) return invalid("op '" + op.name + "' keeps state from call to call and has a gradient: it can have one of them");
   if (ops_.count(op.name)) return invalid("op '" + op.name + "' is registered twice: choose another name");
   auto name = op.name;

@@ -11,6 +11,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -55,13 +56,28 @@ struct View {
   std::int32_t exponent = 0;   ///< sum64: the value of an element is its count times 2^-exponent
   float* peak = nullptr;       ///< of an output of terms: raised to the largest |term| of the call; NaN above all
 
+  /// Its elements. ASSERTs that they are of this type: an output of OpDef::accumulates may be f32 or sum64, as the plan has it.
   template <class T>
-  T* as() const { return reinterpret_cast<T*>(data); }
+  T* as() const {
+    if (!holds<T>()) not_of_type(sizeof(T));
+    return reinterpret_cast<T*>(data);
+  }
+  template <class T>
+  bool holds() const {
+    if constexpr (std::is_same_v<T, float>) return dtype == DType::f32;
+    else if constexpr (std::is_same_v<T, double>) return dtype == DType::f64;
+    else if constexpr (std::is_same_v<T, std::int32_t>) return dtype == DType::i32;
+    else if constexpr (std::is_same_v<T, std::int64_t>) return dtype == DType::i64 || dtype == DType::sum64;
+    else static_assert(sizeof(T) == 0, "no DType has elements of this type: use data");
+  }
   std::int64_t size() const { return elements(shape); }
   std::int64_t bytes() const { return size() * size_of(dtype); }
   /// Length of the last dim, and the product of the others: most kernels see (rows, cols).
   std::int64_t cols() const { return shape.empty() ? 1 : shape.back(); }
   std::int64_t rows() const { return shape.empty() ? 1 : (cols() ? size() / cols() : 0); }
+
+ private:
+  [[noreturn]] void not_of_type(std::size_t size) const;
 };
 
 /// One call of a kernel on one device stream.
@@ -78,6 +94,12 @@ struct Call {
   std::int64_t step = 0;
   std::int64_t first_sample = 0;     ///< global index, within the step, of row 0 of dim 0
 };
+
+/// How the body of an op stores a weight gradient (OpDef::accumulates), whatever the plan has made of that output:
+/// out = or += terms[0, out.size()), each rounded once where `out` is an exact sum; and its peak is raised. A body that calls it
+/// once passes Call::accumulate. One that adds several terms passes Call::accumulate first, then true, and says how many in
+/// OpDef::terms.
+void put_terms(const View& out, const float* terms, bool accumulate, Parallel& par);
 
 /// A tensor of the graph under construction.
 using Value = std::int32_t;
@@ -127,10 +149,14 @@ struct OpDef {
   /// Empty: none. Else memory that the op keeps from call to call (Call::state). It then runs only in programs whose
   /// microbatches all come to one place, one after the other (ProgramSpec::stateful); it has no gradient.
   std::function<std::int64_t(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&)> state_bytes;
-  /// Bit i: output i is a weight gradient, which the kernel writes as f32 or adds up as sum64 (Call::accumulate). What one
-  /// store adds to a sum, rounded once to a multiple of its unit, is a term.
+  /// Bit i: output i is a weight gradient, which the kernel adds up itself. The plan decides, by ZeRO stage and terms, whether
+  /// that output is f32 or an exact sum (sum64): the body stores with put_terms() and needs not know. What one store adds,
+  /// rounded once to a multiple of the sum's unit, is a term. 0, which is right for most ops: outputs are f32, and the graph adds
+  /// the op `accumulate` behind those that are weight gradients; the bits are as independent of the topology, at 4 bytes an
+  /// element of traffic more.
   std::uint32_t accumulates = 0;
-  /// Of such ops: the most terms that one call adds to an element. Empty: 1.
+  /// Of such ops: the most terms that one call adds to an element, 1 to 2^40. Empty: 1. Where a call adds more than it says,
+  /// ZeRO 2 and 3 give other bits than ZeRO 0 (terms were added as f32), and a sum may wrap.
   std::function<std::int64_t(std::span<const TensorType> in, const Attrs&)> terms;
   /// A scalar loss, the root of a backward pass: output 0 is an f64 [1] sum over rows, not divided by
   /// anything. Its gradient rule reads no grad_out; it multiplies by the attribute "scale" (1 / divisor).

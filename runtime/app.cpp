@@ -13,6 +13,7 @@
 #include <random>
 #include <set>
 
+#include "checkpoint/catalog.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
 #include "devices/host_memory.h"
@@ -340,6 +341,20 @@ Status check_cores(const Plan& plan, int threads) {
                                      std::to_string(have) + ": use fewer threads or workers, or do not pin");
 }
 
+/// A job that begins from a checkpoint begins with its version, and with its state of sums where the caller names none.
+Status begin_where_saved(JobOptions& o) {
+  if (o.checkpoint.restore.empty()) return {};
+  FileStorage storage;
+  TROUPE_ASSIGN(const auto bytes, read_file(storage, o.checkpoint.restore + "/" + checkpoint::manifest_name));
+  auto manifest = checkpoint::decode_manifest(bytes);
+  if (!manifest.ok()) return manifest.status().in("'" + o.checkpoint.restore + "'");
+  if (o.session.first_step != manifest->stamp.step)
+    return invalid("'" + o.checkpoint.restore + "' is of step " + std::to_string(manifest->stamp.step) + ", and the job would begin with step " +
+                   std::to_string(o.session.first_step) + ": set SessionOptions::first_step to the checkpoint's");
+  if (!o.session.sums) o.session.sums = sums_of(*manifest);
+  return {};
+}
+
 }  // namespace
 
 Status App::check(const Plan& plan, const JobOptions& options) const {
@@ -353,6 +368,7 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
 
 JobResult App::run(const Plan& plan, JobOptions options) const {
   if (Status s = options.checked ? Status{} : check(plan, options); !s.ok()) return {std::move(s), exit_plan, {}, 0, {}};
+  if (Status s = begin_where_saved(options); !s.ok()) return {std::move(s), exit_checkpoint, {}, 0, {}};
   return Job(plan, std::move(options)).run();
 }
 

@@ -20,7 +20,7 @@ std::int64_t count_writers(const Plan& plan) {
 }
 
 checkpoint::TrainingState training_state(const SumState& sums) {
-  checkpoint::TrainingState state{sums.updates, {}};
+  checkpoint::TrainingState state{sums.updates, {}, sums.void_steps};
   for (const auto& [name, scale] : sums.scales) state.exponents.push_back({name, scale.exponent, scale.peak});
   return state;
 }
@@ -28,7 +28,7 @@ checkpoint::TrainingState training_state(const SumState& sums) {
 }  // namespace
 
 SumState sums_of(const checkpoint::Manifest& m) {
-  SumState sums{m.updates < 0 ? m.stamp.step : m.updates, {}};
+  SumState sums{m.updates < 0 ? m.stamp.step : m.updates, {}, m.void_steps};
   for (const auto& e : m.exponents) sums.scales[e.parameter] = {e.exponent, e.peak};
   return sums;
 }

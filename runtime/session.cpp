@@ -31,7 +31,7 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
 /// Where a plan does not train, no parameter has sums.
 std::vector<PlanParam> summed(const Plan& plan) { return plan.trains ? plan.params : std::vector<PlanParam>{}; }
 
-SumState sums_at_begin(const SessionOptions& o) { return o.sums == SumState{} ? SumState{o.first_step, {}} : o.sums; }
+SumState sums_at_begin(const SessionOptions& o) { return o.sums.value_or(SumState{o.first_step, {}}); }
 
 /// "step 12: microbatch 3: a gradient term of 'layer0.q'"; without the microbatch where no place has told it.
 std::string named_term(std::int64_t step, std::int32_t microbatch, const std::string& parameter) {
@@ -235,9 +235,10 @@ Status Session::commit(std::int64_t step, const Open& vote) {
   result.loss = loss_of(vote);
   for (const auto& [rank, closed] : vote.places) result.busy_ns += closed.busy_ns / plan_.workers();
   if (verdict.kind == StepVerdict::Kind::not_finite)
-    return diverge(named_term(step, verdict.microbatch, plan_.params[verdict.param].name) + " is not finite");
+    return diverge(named_term(step, verdict.microbatch, plan_.params[verdict.param].name) + " is not finite" +
+                   (std::isfinite(loss_of(vote, verdict.microbatch)) ? "" : ", nor is the loss of that microbatch"));
   result.void_step = verdict.kind == StepVerdict::Kind::overflow;
-  if (!result.void_step) { TROUPE_ASSIGN(result.grad_norm, norm_of(vote)); }   // square sums of a void step mean nothing
+  if (!result.void_step) { TROUPE_ASSIGN(result.grad_norm, norm_of(vote, terms)); }   // square sums of a void step mean nothing
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
     return diverge("step " + std::to_string(step) + ": loss " + std::to_string(result.loss) + ", gradient norm " +
                    std::to_string(result.grad_norm));
@@ -251,12 +252,11 @@ Status Session::commit(std::int64_t step, const Open& vote) {
   if (result.void_step) {
     result.void_parameter = plan_.params[verdict.param].name;
     if (verdict.microbatch != StepTerms::no_microbatch) result.void_microbatch = verdict.microbatch;
-    if (++voids_ == void_steps_max)
+    if (sums_.state().void_steps + 1 == void_steps_max)
       return diverge(named_term(step, verdict.microbatch, result.void_parameter) +
-                     " exceeds the range of its exact sum; " + std::to_string(voids_) + " steps in a row are void");
+                     " exceeds the range of its exact sum; " + std::to_string(void_steps_max) + " steps in a row are void");
     sums_.void_step(terms);
   } else {
-    voids_ = 0;
     sums_.commit(terms);
   }
   c.exponents = sums_.exponents();
@@ -270,18 +270,18 @@ Status Session::commit(std::int64_t step, const Open& vote) {
   return {};
 }
 
-double Session::loss_of(const Open& vote) const {
+double Session::loss_of(const Open& vote, std::optional<std::int32_t> microbatch) const {
   std::map<std::int32_t, double> losses;
   for (const auto& [rank, closed] : vote.places)
     for (const auto& r : closed.reports)
-      if (r.kind == Report::Kind::loss)
+      if (r.kind == Report::Kind::loss && (!microbatch || r.microbatch == *microbatch))
         for (double value : r.values) losses[r.microbatch] += value;
   double loss = 0;
   for (const auto& [microbatch, value] : losses) loss += value;
   return loss / options_.loss_divisor;
 }
 
-Expected<double> Session::norm_of(const Open& vote) const {
+Expected<double> Session::norm_of(const Open& vote, const std::vector<StepTerms>& terms) const {
   std::map<std::string, std::vector<double>> norms;
   for (const auto& [rank, closed] : vote.places)
     for (const auto& r : closed.reports)
@@ -298,6 +298,9 @@ Expected<double> Session::norm_of(const Open& vote) const {
     if (it == norms.end()) continue;   // not trained
     const Shape& shape = plan_.tensors[p->tensor].shape;
     TROUPE_ASSIGN(const double sum, actors::combine_row_sums(p->name, it->second, shape.empty() ? 1 : shape[0]));
+    if (sum > 0 && terms[static_cast<std::size_t>(p - plan_.params.data())].largest == 0)   // nobody would notice one that is too large
+      return invalid("the gradient of '" + p->name + "' is not zero, and no op has told of a term of it: an op with OpDef::accumulates "
+                     "stores with kernels::put_terms, whatever type its output has");
     squares += sum;
   }
   return std::sqrt(squares);
@@ -322,7 +325,7 @@ Expected<std::vector<StepTerms>> Session::terms_of(const Open& vote) const {
 
 Status Session::diverge(const std::string& why) {
   diverged_ = true;
-  return invalid(why + ": training has diverged; lower schedule.lr or raise schedule.warmup");
+  return invalid(why + ": training has diverged");
 }
 
 Status Session::digest(const Open& vote) {

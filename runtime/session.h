@@ -39,11 +39,12 @@ struct StepResult {
 
 struct SessionOptions {
   std::int64_t first_step = 0;                   ///< version of the parameters that the places begin with
-  /// Of these parameters; those without an entry begin at first_exponent. Left empty: as many updates as first_step.
-  SumState sums;
+  /// Of these parameters; those without an entry begin at first_exponent. nullopt: as many updates as first_step; App::run
+  /// then takes those of the checkpoint that the job begins from.
+  std::optional<SumState> sums;
   std::int64_t steps = 1;                        ///< run steps [first_step, steps)
   double clip = 0;                               ///< global norm; 0: off
-  double loss_divisor = 1;                       ///< tokens of a step
+  double loss_divisor = 1;                       ///< tokens of a step: the loss that is told is divided by it. Gradients are not: the loss op's `scale` must agree
   std::function<double(std::int64_t step)> lr;   ///< of each step
   /// Programs besides training that read version v (made by v commits): evaluation, samples.
   std::function<std::vector<std::string>(std::int64_t version)> readers;
@@ -112,9 +113,10 @@ class Session {
   Status complete(Key key, Open open);
   void close_program(std::int32_t program, std::int64_t step, std::vector<Report> reports);
   Status commit(std::int64_t step, const Open& vote);
-  double loss_of(const Open& vote) const;
+  /// Of these microbatches; nullopt: of all.
+  double loss_of(const Open& vote, std::optional<std::int32_t> microbatch = {}) const;
   /// Norm of the gradient. Error: places leave rows out, or report them twice.
-  Expected<double> norm_of(const Open& vote) const;
+  Expected<double> norm_of(const Open& vote, const std::vector<StepTerms>& terms) const;
   /// By index of the plan's parameters. Error: a report that none of this plan can be.
   Expected<std::vector<StepTerms>> terms_of(const Open& vote) const;
   Status diverge(const std::string& why);
@@ -128,7 +130,6 @@ class Session {
   std::vector<std::vector<bool>> votes_;      // per program, per rank
   std::int64_t committed_ = 0;                // steps
   SumScales sums_;                            // of the newest version
-  int voids_ = 0;                             // void steps in a row
   std::map<std::int64_t, SumState> saved_sums_;   // of each version whose snapshot is under way
   const std::int32_t snapshot_, arena_slots_; // the program, -1 if there is none
   bool digested_ = false, finished_ = false, diverged_ = false;

@@ -32,6 +32,7 @@ void StepTerms::add(const StepTerms& other) {
 
 SumScales::SumScales(const std::vector<PlanParam>& params, std::int64_t microbatches, const SumState& begin) {
   state_.updates = begin.updates;
+  state_.void_steps = begin.void_steps;
   for (const auto& p : params) {
     const auto known = begin.scales.find(p.name);
     SumScale& scale = state_.scales[p.name];
@@ -61,14 +62,15 @@ StepVerdict SumScales::judge(const std::vector<StepTerms>& terms) const {
 }
 
 void SumScales::commit(const std::vector<StepTerms>& terms) {
-  const bool finer = ++state_.updates % finer_every == 0, looks = state_.updates % look_every == 0;
+  state_.void_steps = 0;
+  const bool finer = ++state_.updates % finer_every == 0;
   for (std::size_t i = 0; i < params_.size(); ++i) {
     auto& [exponent, peak] = *params_[i].scale;
     peak = std::max(peak, terms[i].largest);
     if (peak > 0) {
       const auto wanted = fitting(peak, params_[i].bits);
       if (wanted < exponent) exponent = wanted;
-      else if (looks && wanted - exponent > coarse_bits) exponent = wanted - coarse_bits;
+      else if (wanted - exponent > coarse_bits) exponent = wanted - coarse_bits;
       else if (wanted > exponent && finer) ++exponent;
     }
     if (finer) peak = 0;
@@ -76,6 +78,7 @@ void SumScales::commit(const std::vector<StepTerms>& terms) {
 }
 
 void SumScales::void_step(const std::vector<StepTerms>& terms) {
+  ++state_.void_steps;
   for (std::size_t i = 0; i < params_.size(); ++i) {
     auto& scale = *params_[i].scale;
     const float largest = terms[i].largest;

@@ -12,8 +12,8 @@
 //         it becomes finer by one bit, but only when the number of updates is a multiple of finer_every. The peak then
 //         starts anew. (An exponent that begins 20 bits too coarse has adapted after 1,280 updates.)
 //   SC-4  where e lies more than coarse_bits below what the peak allows, the sum keeps fewer bits of its largest term than f32
-//         has: it becomes finer at once, up to coarse_bits, but only when the number of updates is a multiple of look_every.
-//         Without it an outlier that has made a step void would leave sums that round every ordinary term to zero;
+//         has: it becomes finer at once, up to coarse_bits. Without it an outlier that has made a step void would leave sums that
+//         round every ordinary term to zero; with it those of one step are;
 //   SC-5  terms that are all zero say nothing: a parameter that has no others keeps its exponent.
 #pragma once
 
@@ -39,13 +39,14 @@ struct SumScale {
 struct SumState {
   std::int64_t updates = 0;            ///< that the parameters have had: Adam's count; void steps do not count
   std::map<std::string, SumScale> scales;   ///< by the parameter's name
+  std::int32_t void_steps = 0;         ///< in a row, the last of which made this version
   bool operator==(const SumState&) const = default;
 };
 
 using kernels::term_bits_max;
 inline constexpr int margin_bits = 12;
 inline constexpr int finer_every = 64;           ///< updates
-inline constexpr int coarse_bits = 12, look_every = 8;
+inline constexpr int coarse_bits = 12;
 inline constexpr std::int32_t exponent_max = 900;   ///< and -900 the least
 inline constexpr int void_steps_max = 3;         ///< so many in a row: training has diverged
 

@@ -200,10 +200,13 @@ Status check_tables(const Plan& plan) {
   for (const auto& p : plan.params) {
     if (!among(p.tensor, plan.tensors.size())) return invalid("parameter '" + p.name + "' has no tensor");
     const PlanTensor& t = plan.tensors[p.tensor];
-    if (!tensors.insert(p.tensor).second || t.rate != Rate::step || t.dtype != DType::f32 || t.gradient_of >= 0 || p.terms < 1 || p.terms > terms_max ||
+    if (!tensors.insert(p.tensor).second || t.rate != Rate::step || t.dtype != DType::f32 || t.gradient_of >= 0 ||
         p.init > Init::Kind::normal ||
         std::any_of(t.sbp.begin(), t.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); }))
       return invalid("parameter '" + p.name + "' has no f32 tensor '" + t.name + "' of its own that lasts for a step");
+    if (p.terms < 1 || p.terms > terms_max)
+      return invalid("a step adds " + std::to_string(p.terms) + " terms to the gradient of parameter '" + p.name + "'; 1 to " + std::to_string(terms_max) +
+                     " are possible: see OpDef::terms");
     if (p.share == -1) {
       if (p.stored_as_share) return invalid("parameter '" + p.name + "' is stored as shares that it does not have");
       continue;

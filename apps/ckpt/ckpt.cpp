@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <cstdio>
 #include <thread>
 
@@ -132,7 +133,21 @@ std::string described(const checkpoint::TensorDifference& d) {
   return "";
 }
 
-int print_differences(const std::vector<checkpoint::TensorDifference>& all) {
+/// What no tensor says and training goes on with: a line for each difference.
+std::vector<std::string> state_differences(const Manifest& a, const Manifest& b) {
+  std::vector<std::string> lines;
+  const auto updates = [](const Manifest& m) { return m.updates < 0 ? m.stamp.step : m.updates; };
+  if (updates(a) != updates(b)) lines.push_back(fmt::format("updates: {} and {}", updates(a), updates(b)));
+  if (a.void_steps != b.void_steps) lines.push_back(fmt::format("void steps in a row: {} and {}", a.void_steps, b.void_steps));
+  std::set<std::string> parameters;
+  for (const auto& [x, y] : {std::pair(&a, &b), std::pair(&b, &a)})
+    for (const auto& e : x->exponents)
+      if (std::find(y->exponents.begin(), y->exponents.end(), e) == y->exponents.end()) parameters.insert(e.parameter);
+  if (!parameters.empty()) lines.push_back(fmt::format("exponents of gradient sums: {} differ, '{}' first", parameters.size(), *parameters.begin()));
+  return lines;
+}
+
+int print_differences(const std::vector<checkpoint::TensorDifference>& all, const std::vector<std::string>& state) {
   using Kind = checkpoint::TensorDifference::Kind;
   std::vector<TextRow> rows;
   for (const auto& d : all) {
@@ -143,7 +158,8 @@ int print_differences(const std::vector<checkpoint::TensorDifference>& all) {
   const auto same = std::ssize(all) - std::ssize(rows);
   if (!rows.empty()) print(table_text({"tensor", ">elements", ">max |a-b|", ""}, rows));
   print(fmt::format("{} the same bit for bit, {} not\n", counted(same, "tensor"), rows.size()));
-  return rows.empty() ? exit_ok : exit_differs;
+  for (const auto& line : state) print(line + "\n");
+  return rows.empty() && state.empty() ? exit_ok : exit_differs;
 }
 
 }  // namespace
@@ -196,7 +212,7 @@ int diff_command(const Arguments& a) {
       for (const auto* reader : {&left, &right})
         if (!reader->ok()) return lm::say(reader->status(), exit_checkpoint);
       const auto differences = diff(*left, *right);
-      return differences.ok() ? print_differences(*differences) : lm::say(differences.status(), exit_checkpoint);
+      return differences.ok() ? print_differences(*differences, state_differences(left->manifest(), right->manifest())) : lm::say(differences.status(), exit_checkpoint);
     });
   });
 }

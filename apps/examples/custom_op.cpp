@@ -1,6 +1,9 @@
-// A user-defined op, y = a * b: its shape rule, its SBP signatures, its gradient, its body. The graph differentiates, plans
-// and parallelises it like a built-in one. Here y = x * (W x) learns the target 3 x * x: W becomes 3 times the identity.
+// User-defined ops: their shape rules, SBP signatures, gradients, bodies. The graph differentiates, plans and parallelises them
+// like built-in ones. `multiply`, y = a * b, needs nothing more: its gradients are ordinary tensors. `gain`, y[r, c] = x[r, c] *
+// s[c], has a parameter, and `gain_grad` adds the parameter's gradient up itself, as an exact sum or as f32: put_terms knows.
+// Here y = gain(x * (W x), s) learns the target 3 x * x. The loss and the hash at the end are the same for any dp (argument 1).
 #include <cstdio>
+#include <cstdlib>
 
 #include "devices/base/philox.h"
 #include "kernels/rules.h"
@@ -29,6 +32,41 @@ OpDef multiply() {
   return op;
 }
 
+OpDef gain() {
+  OpDef op{.name = "gain", .inputs = 2, .outputs = 1};
+  op.infer = [](Types in, const Attrs&) -> Expected<std::vector<TensorType>> {
+    if (in[0].shape.size() != 2 || in[1].shape != Shape{in[0].shape[1]}) return invalid("gain takes x (rows, columns) and s (columns)");
+    return std::vector{in[0]};
+  };
+  op.signatures = [](Types, const Attrs&) {
+    return std::vector{row({Sbp::S(0), Sbp::B()}, {Sbp::S(0)}), row({Sbp::S(1), Sbp::S(0)}, {Sbp::S(1)}), row({Sbp::P(), Sbp::B()}, {Sbp::P()})};
+  };
+  op.gradient = [](GradContext& g) -> Status {
+    if (g.needs_grad(0)) g.grad_in(0, g.emit("gain", {g.grad_out(0), g.in(1)}, {})[0]);
+    if (g.needs_grad(1)) g.grad_in(1, g.emit("gain_grad", {g.grad_out(0), g.in(0)}, {})[0]);
+    return {};
+  };
+  op.cpu = [](const Call& c) {
+    const auto *x = c.in[0].as<float>(), *s = c.in[1].as<float>();
+    for (std::int64_t i = 0; i < c.out[0].size(); ++i) c.out[0].as<float>()[i] = x[i] * s[i % c.out[0].cols()];
+  };
+  return op;
+}
+
+OpDef gain_grad() {   // ds[c] = sum over r of dy[r, c] * x[r, c]: one term of each element in a call
+  OpDef op{.name = "gain_grad", .inputs = 2, .outputs = 1};
+  op.infer = [](Types in, const Attrs&) -> Expected<std::vector<TensorType>> { return std::vector{TensorType{DType::f32, {in[0].shape[1]}}}; };
+  op.signatures = [](Types, const Attrs&) { return std::vector{row({Sbp::S(1), Sbp::S(1)}, {Sbp::S(0)}), row({Sbp::S(0), Sbp::S(0)}, {Sbp::P()})}; };
+  op.accumulates = 1;
+  op.cpu = [](const Call& c) {
+    const auto *dy = c.in[0].as<float>(), *x = c.in[1].as<float>();
+    std::vector<float> terms(static_cast<std::size_t>(c.out[0].size()));
+    for (std::int64_t i = 0; i < c.in[0].size(); ++i) terms[static_cast<std::size_t>(i % c.in[0].cols())] += dy[i] * x[i];
+    put_terms(c.out[0], terms.data(), c.accumulate, *c.par);
+  };
+  return op;
+}
+
 struct Data final : actors::UserActor {   // x is random, t = 3 x * x
   Status act(actors::UserCall& call) override {
     auto *x = call.out[0].as<float>(), *t = call.out[1].as<float>();
@@ -43,7 +81,8 @@ struct Data final : actors::UserActor {   // x is random, t = 3 x * x
 int main(int argc, char** argv) {
   App app;
   app.actor<Data>("data");
-  if (!app.op(multiply()).ok()) return exit_usage;
+  for (const auto& op : {multiply(), gain(), gain_grad()})
+    if (!app.op(op).ok()) return exit_usage;
   app.serve_if_worker(argc, argv);
 
   Graph g(app.ops());
@@ -52,11 +91,20 @@ int main(int argc, char** argv) {
   const TensorType rows{DType::f32, {2, 8}};
   const auto data = g.actor("data", "data", {}, {{"x", rows}, {"t", rows}});
   const Value wx = g.op("linear", {data[0], g.param("w", {8, 8}, Init::constant(0))})[0];
-  const Value loss = g.op("mse_loss", {g.op("multiply", {data[0], wx})[0], data[1]})[0];
+  const Value y = g.op("gain", {g.op("multiply", {data[0], wx})[0], g.param("s", {8}, Init::constant(1))})[0];
+  const Value loss = g.op("mse_loss", {y, data[1]})[0];
   g.minimize(loss, {.lr = 5e-2});
 
-  const auto plan = compile(g, {.stages = stage_meshes({2})});
-  return app.run_main(plan, {.session = {.steps = 200, .on_step = [](const StepResult& r) {
+  const std::int64_t dp = argc > 1 ? std::atoi(argv[1]) : 2;
+  const std::int32_t zero = argc > 2 ? std::atoi(argv[2]) : 0;
+  const auto plan = compile(g, {.stages = stage_meshes({dp}), .zero = zero});
+  JobOptions job;
+  job.session.steps = 200;
+  job.session.on_step = [](const StepResult& r) {
     if (r.step % 33 == 0) std::printf("step %d: loss %.6f\n", static_cast<int>(r.step), r.loss);
-  }}});
+  };
+  const JobResult result = plan.ok() ? app.run(*plan, job) : JobResult{plan.status(), exit_plan, {}, 0, {}};
+  if (!result.status.ok()) std::fprintf(stderr, "%s\n", result.status.message().c_str());
+  else std::printf("params_hash %s\n", result.params_hash.c_str());
+  return result.exit_code;
 }

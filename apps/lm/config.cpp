@@ -66,7 +66,7 @@ Status unknown(const std::string& where, const char* what, const std::string& na
 
 /// What is said of a key that old configurations have and that means nothing any more; null for any other.
 const char* why_ignored(const std::string& name) {
-  if (name == "schedule.lanes") return "schedule.lanes has no meaning any more and is ignored: gradients are exact sums";
+  if (name == "schedule.lanes") return "schedule.lanes has no meaning any more and is ignored, gradients are exact sums: remove it";
   return nullptr;
 }
 

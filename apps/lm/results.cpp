@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -80,6 +81,7 @@ void Results::step(const StepResult& r) {
   // What a step takes beyond the mean of its workers' computing: waiting for peers and for the commit.
   m.exposed_comm_ms = plan_->workers() > 1 ? std::max(0.0, ms - static_cast<double>(r.busy_ns) * 1e-6) : 0;
   m.generation = generation_;
+  if (r.void_step) m.grad_norm = std::nan(""), ++void_steps_;
   m.void_parameter = r.void_parameter;
   m.void_microbatch = r.void_microbatch;
   if (r.void_step) progress_.note(void_step_text(r));
@@ -175,6 +177,7 @@ std::string Results::run_json(const JobResult& result, const Status& status, con
   run["steps"] = result.committed_steps;
   run["parameters"] = parameter_count(config_.model);
   run["params_hash"] = result.params_hash;
+  run["void_steps"] = void_steps_;
   run["status"] = status.ok() ? "finished" : status.message();
   if (saved_ + skipped_ + failed_ > 0)
     run["checkpoints"] = {{"saved", saved_}, {"skipped", skipped_}, {"failed", failed_}, {"newest", saved_step_}};
@@ -218,6 +221,7 @@ void Results::print_summary(const JobResult& result, const std::string& sample) 
     std::printf(", %.1f ms per step (predicted %.1f), %s tokens/s", median, predicted_step_s_ * 1e3,
                 report::count_text(static_cast<double>(tokens_per_step_) / (median * 1e-3)).c_str());
   }
+  if (void_steps_ > 0) std::printf("\n%lld steps were void: see metrics.jsonl", static_cast<long long>(void_steps_));
   if (saved_ + skipped_ + failed_ > 0)
     std::printf("\n%lld checkpoints saved, %lld skipped, %lld failed; the newest is of step %lld", static_cast<long long>(saved_),
                 static_cast<long long>(skipped_), static_cast<long long>(failed_), static_cast<long long>(saved_step_));

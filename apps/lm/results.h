@@ -68,6 +68,7 @@ class Results {
   std::int64_t saved_ = 0, skipped_ = 0, failed_ = 0, saved_step_ = -1, saving_step_ = -1;   ///< checkpoints
   report::LossCurve curve_;
   std::vector<double> step_ms_;
+  std::int64_t void_steps_ = 0;
   double last_loss_ = 0, eval_loss_ = 0;
   std::int64_t begin_ns_ = clock_.now_ns(), last_ns_ = 0;
 };

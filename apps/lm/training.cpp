@@ -46,6 +46,7 @@ int Training::run() {
   results_.end_progress();
   Status s = result.status;
   code = result.exit_code;
+  if (code == exit_diverged) s = Status(s.code(), s.message() + "; lower schedule.lr or raise schedule.warmup");
   if (s.ok() && !results_.write_error().ok()) s = results_.write_error(), code = exit_output;   // in the last step
   if (const Status w = results_.write_files(result, s, sampler_.text()); s.ok() && !w.ok()) s = w, code = exit_output;
   if (!s.ok()) return say(s, code);
@@ -152,7 +153,6 @@ JobOptions Training::options() {
   }
   SessionOptions& s = o.session;
   s.first_step = first_step_;
-  if (point_) s.sums = sums_of(point_->manifest);
   s.steps = steps_;
   s.clip = p_.config.optimizer.clip;
   s.loss_divisor = static_cast<double>(tokens_per_step(p_.config));

@@ -13,6 +13,10 @@ void add_terms(std::int64_t* sums, const float* terms, std::int64_t n, std::int3
   put_terms({.sums = sums, .exponent = exponent, .accumulate = accumulate, .ld = n}, terms, n, par);
 }
 
+void put_terms(const View& out, const float* terms, bool accumulate, Parallel& par) {
+  put_terms(terms_of(out, accumulate), terms, out.size(), par);
+}
+
 void add_sums(std::int64_t* into, const std::int64_t* from, std::int64_t n, Parallel& par) {
   for_blocks(par, n, element_block, [=](std::int64_t i, std::int64_t end) {
     for (; i + wide <= end; i += wide) store_counts(into + i, load_counts(into + i) + load_counts(from + i));
@@ -28,7 +32,7 @@ void round_sums(float* out, const Gradient& g, std::int64_t n, Parallel& par) {
 namespace cpu {
 
 void accumulate(const Call& call) {
-  put_terms(terms_of(call.out[0], call.accumulate), call.in[0].as<float>(), call.in[0].size(), *call.par);
+  put_terms(call.out[0], call.in[0].as<float>(), call.accumulate, *call.par);
 }
 
 }  // namespace cpu

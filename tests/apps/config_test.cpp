@@ -77,7 +77,7 @@ TEST_CASE("a value out of range names key, value and the legal range") {
 }
 
 TEST_CASE("schedule.lanes of old configurations is ignored, whatever its value, with a warning that says where it stands") {
-  const std::string why = "schedule.lanes has no meaning any more and is ignored: gradients are exact sums";
+  const std::string why = "schedule.lanes has no meaning any more and is ignored, gradients are exact sums: remove it";
   std::vector<std::string> warnings;
   const auto config = parse_config(k_small + "lanes = 99\n", "x.toml", {"schedule.lanes=few"}, &warnings);
   REQUIRE_MESSAGE(config.ok(), config.status().message());

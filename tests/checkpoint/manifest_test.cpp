@@ -113,6 +113,7 @@ TEST_CASE("validate: exponents of parameters that are there, in their order, eac
   refuses({"exponent of a: names do not ascend"}, [](Manifest& m) { m.exponents[1].parameter = "a"; });
   for (const int e : {-901, 901, INT32_MIN, INT32_MAX})
     refuses({"exponent of a: " + std::to_string(e) + " is not from -900 to 900"}, [&](Manifest& m) { a(m).exponent = e; });
+  refuses({"exponent of a: a term of", "would not have fitted"}, [&](Manifest& m) { a(m).peak = std::ldexp(1.0f, 50 - a(m).exponent); });
   for (const float peak : {-1.0f, HUGE_VALF, NAN}) refuses({"exponent of a: no term has the magnitude"}, [&](Manifest& m) { a(m).peak = peak; });
   for (const int e : {-900, 900}) {
     Manifest m = good();

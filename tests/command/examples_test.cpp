@@ -36,10 +36,16 @@ TEST_CASE("example mlp_pipeline: learns, and gives the same numbers on any mesh"
   CHECK(last_loss(pipeline) < 0.5 * std::stod(pipeline.out.substr(pipeline.out.find(": loss ") + 7)));
 }
 
-TEST_CASE("example custom_op: its gradient finds the factor") {
+TEST_CASE("example custom_op: its gradients find the factor, with the same bits on any dp and ZeRO stage") {
   const auto o = run({EXAMPLE_CUSTOM_OP});
   check_success(o);
   CHECK(last_loss(o) < 0.01 * std::stod(o.out.substr(o.out.find(": loss ") + 7)));
+  for (const std::vector<std::string>& how : {std::vector<std::string>{"1"}, {"3"}, {"2", "1"}, {"4", "2"}, {"2", "3"}}) {
+    CAPTURE(how[0]);
+    const auto other = run({EXAMPLE_CUSTOM_OP, how[0], how.size() > 1 ? how[1] : "0"});
+    check_success(other);
+    CHECK(other.out == o.out);
+  }
 }
 
 TEST_CASE("the program in README.md is a program: it compiles, trains as a pipeline and ends well") {

@@ -131,7 +131,7 @@ TEST_CASE("a checkpoint keeps the updates and exponents of its version, and a ru
   for (const std::int64_t version : {1, 2}) {
     REQUIRE(job.checkpoints->wants(version));
     job.write_all(version);
-    job.sums = {version - 1, {{"w", {static_cast<std::int32_t>(40 + version), 0.25f}}}};
+    job.sums = {version - 1, {{"w", {static_cast<std::int32_t>(40 + version), 0.25f}}}, 1};
     CHECK(job.end(version).ok());
   }
   const checkpoint::Catalog catalog(job.storage, "/ckpt");
@@ -139,7 +139,7 @@ TEST_CASE("a checkpoint keeps the updates and exponents of its version, and a ru
     const auto manifest = catalog.manifest(checkpoint::folder_name(version, 1));
     REQUIRE_MESSAGE(manifest.ok(), manifest.status().message());
     CHECK(manifest->updates == version - 1);
-    CHECK(sums_of(*manifest) == SumState{version - 1, {{"w", {static_cast<std::int32_t>(40 + version), 0.25f}}}});
+    CHECK(sums_of(*manifest) == SumState{version - 1, {{"w", {static_cast<std::int32_t>(40 + version), 0.25f}}}, 1});
   }
   checkpoint::Manifest old;
   old.stamp.step = 7;
