@@ -15,8 +15,8 @@ namespace troupe::kernels {
 /// A term becomes an integer in the mantissa of a double, which has room for 51 bits.
 inline constexpr int term_bits_max = 50;
 
-/// sums[i] = or += terms[i] * 2^exponent, to the nearest integer (ties to even). Of exchanges and tests: it tells nobody of terms
-/// that are too large. The body of an op stores with put_terms() (op.h).
+/// sums[i] = or += terms[i] * 2^exponent, to the nearest integer (ties to even). Exchanges call it: it raises no peak, so the
+/// session does not learn of terms that are too large. The body of an op stores with put_terms() (op.h).
 void add_terms(std::int64_t* sums, const float* terms, std::int64_t n, std::int32_t exponent, bool accumulate, Parallel& par);
 
 /// into[i] += from[i].

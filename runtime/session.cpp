@@ -298,7 +298,7 @@ Expected<double> Session::norm_of(const Open& vote, const std::vector<StepTerms>
     if (it == norms.end()) continue;   // not trained
     const Shape& shape = plan_.tensors[p->tensor].shape;
     TROUPE_ASSIGN(const double sum, actors::combine_row_sums(p->name, it->second, shape.empty() ? 1 : shape[0]));
-    if (sum > 0 && terms[static_cast<std::size_t>(p - plan_.params.data())].largest == 0)   // nobody would notice one that is too large
+    if (sum > 0 && terms[static_cast<std::size_t>(p - plan_.params.data())].largest == 0)   // the session would not learn of one that is too large
       return invalid("the gradient of '" + p->name + "' is not zero, and no op has told of a term of it: an op with OpDef::accumulates "
                      "stores with kernels::put_terms, whatever type its output has");
     squares += sum;

@@ -221,3 +221,42 @@ TEST_CASE("no samples: sums are zero, or stay as they are; the peak stays") {
     CHECK(peak == 0.5f);
   }
 }
+
+TEST_CASE("put_terms stores what an op's body gives, in the type that the output has, and raises its peak") {
+  OneThread one;
+  const std::vector<float> terms{0.25f, -3.0f, 1.5f};
+  std::vector<std::int64_t> sums(3, 7);
+  std::vector<float> values(3, 7.0f);
+  View out;
+  out.shape = out.logical = {3};
+  float peak = 1;
+  out.peak = &peak;
+  out.dtype = DType::sum64;
+  out.exponent = 4;
+  out.data = reinterpret_cast<std::byte*>(sums.data());
+  put_terms(out, terms.data(), false, one);
+  CHECK(sums == std::vector<std::int64_t>{4, -48, 24});
+  put_terms(out, terms.data(), true, one);
+  CHECK(sums == std::vector<std::int64_t>{8, -96, 48});
+  CHECK(peak == 3);
+  peak = 1;
+  out.dtype = DType::f32;
+  out.data = reinterpret_cast<std::byte*>(values.data());
+  put_terms(out, terms.data(), false, one);
+  CHECK(values == terms);
+  CHECK(peak == 3);
+  CHECK(out.holds<float>());
+  CHECK_FALSE(out.holds<std::int64_t>());   // as<std::int64_t>() ends the process
+}
+
+TEST_CASE("an op that accumulates an output that it does not have is refused by name") {
+  for (const std::uint32_t bits : {1u, 2u, 8u}) {
+    OpSet ops;
+    OpDef op = *standard_ops().find("bias_grad");
+    op.name = "mine";
+    op.accumulates = bits;
+    const Status s = ops.add(op);
+    CHECK(s.ok() == (bits == 1));
+    if (bits != 1) CHECK(s.message().find("op 'mine' accumulates an output that it does not have") != std::string::npos);
+  }
+}

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 
+#include "checkpoint/manifest.h"
 #include "devices/cpu/cpu_device.h"
 #include "tests/process/apps.h"
 
@@ -50,6 +51,22 @@ std::vector<std::string> cores_of_threads(const std::string& name) {
 }
 
 }  // namespace
+
+TEST_CASE("a job that would begin with another step than its checkpoint's is refused before a worker starts, and says both") {
+  const fs::path folder = fs::temp_directory_path() / ("troupe-first-step-" + std::to_string(::getpid()));
+  fs::create_directory(folder);
+  troupe::checkpoint::Manifest manifest;
+  manifest.stamp.step = 6;
+  const auto bytes = troupe::checkpoint::encode(manifest);
+  std::ofstream(folder / "manifest", std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  auto job = steps(8);
+  job.session.first_step = 4;
+  job.checkpoint.restore = folder.string();
+  const auto result = App().run(two_stages(), job);
+  fs::remove_all(folder);
+  CHECK(result.exit_code == exit_checkpoint);
+  CHECK_MESSAGE(result.status.message().find("is of step 6, and the job would begin with step 4") != std::string::npos, result.status.message());
+}
 
 TEST_CASE("a job that fails after its trace's window has the whole trace, and nothing outside the window") {
   auto job = steps(1'000'000);

@@ -227,6 +227,17 @@ TEST_CASE("parameters of one slot have exponents of their own, at every place th
     }
 }
 
+TEST_CASE("a plan whose steps add no term, or more than 2^40, to a gradient is refused by the parameter and the number") {
+  auto p = plan(ops(), {}, {2});
+  REQUIRE(p.ok());
+  for (const std::int64_t terms : {std::int64_t{0}, std::int64_t{-5}, (std::int64_t{1} << 40) + 1}) {
+    p->params[1].terms = terms;
+    const Status s = verify(*p);
+    REQUIRE_FALSE(s.ok());
+    CHECK(s.message().find("a step adds " + std::to_string(terms) + " terms to the gradient of parameter '" + p->params[1].name + "'") != std::string::npos);
+  }
+}
+
 TEST_CASE("a plan counts the terms of a parameter over all its uses and microbatches, on any topology") {
   Shape_ s;
   s.tied = true;
