@@ -37,7 +37,7 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
       spec_.report(c.program, std::move(report));
       continue;
     }
-    std::vector<float> largest(op.out.size(), 0);
+    std::vector<float> largest(op.out.size(), -0.0f);
     for (const auto& o : op.out) {
       call.out.push_back(resolve(o, c));
       if (o.gradient < 0) continue;
@@ -53,6 +53,7 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
     call.step = c.step;
     call.first_sample = c.microbatch < 0 ? 0 : c.microbatch * spec_.samples_per_microbatch;
     op.def->cpu(call);
+    TROUPE_TRY(check_told(op, call, largest));
     for (std::size_t i = 0; i < op.out.size(); ++i)
       if (const auto g = op.out[i].gradient; g >= 0) note(static_cast<std::size_t>(g), largest[i], call.out[i].exponent, c);
   }
@@ -60,17 +61,36 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
   return {};
 }
 
+Status SegmentBody::check_told(const BoundOp& op, const kernels::Call& call, const std::vector<float>& largest) const {
+  for (std::size_t i = 0; i < op.out.size(); ++i) {
+    if (op.out[i].gradient < 0 || call.accumulate || !std::signbit(largest[i])) continue;
+    const kernels::View& v = call.out[i];
+    bool zero = true;
+    for (std::int64_t e = 0; zero && e < v.size(); ++e) zero = v.dtype == DType::sum64 ? v.as<std::int64_t>()[e] == 0 : v.as<float>()[e] == 0;
+    if (!zero)
+      return invalid("op '" + op.def->name + "' has stored a gradient of '" + spec_.gradients[static_cast<std::size_t>(op.out[i].gradient)].param +
+                     "' and told of no term of it: an op with OpDef::accumulates stores with kernels::put_terms, whatever type its output has");
+  }
+  return {};
+}
+
 void SegmentBody::note(std::size_t gradient, float largest, std::int32_t exponent, const ActContext& c) {
   Terms& terms = terms_[gradient];
+  largest = std::abs(largest);   // -0
   if (!(largest <= terms.largest)) terms.largest = std::isnan(terms.largest) ? terms.largest : largest;
-  const bool fits = std::isfinite(largest) && std::ldexp(static_cast<double>(largest), exponent) < std::ldexp(1.0, spec_.gradients[gradient].term_bits);
-  if (!fits && (terms.beyond < 0 || c.microbatch < terms.beyond)) terms.beyond = c.microbatch;
+  const auto lowest = [&](std::int32_t& microbatch) {
+    if (microbatch < 0 || c.microbatch < microbatch) microbatch = c.microbatch;
+  };
+  if (!std::isfinite(largest)) lowest(terms.not_finite);
+  else if (std::ldexp(static_cast<double>(largest), exponent) >= std::ldexp(1.0, spec_.gradients[gradient].term_bits)) lowest(terms.too_large);
 }
 
 void SegmentBody::report_terms(const ActContext& c) {
-  for (std::size_t g = 0; g < terms_.size(); ++g)
+  for (std::size_t g = 0; g < terms_.size(); ++g) {
+    const Terms& t = terms_[g];
     spec_.report(c.program, {Report::Kind::peak, spec_.gradients[g].param, c.step, -1,
-                             {static_cast<double>(terms_[g].largest), static_cast<double>(terms_[g].beyond + 1)}});
+                             {static_cast<double>(t.largest), static_cast<double>((std::isfinite(t.largest) ? t.too_large : t.not_finite) + 1)}});
+  }
 }
 
 }  // namespace troupe::actors

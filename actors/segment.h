@@ -61,9 +61,11 @@ class SegmentBody final : public Body {
   /// The terms of a step so far.
   struct Terms {
     float largest = 0;                    ///< magnitude; NaN above all
-    std::int32_t beyond = -1;             ///< lowest microbatch of which one is not finite, or too large for the sum
+    std::int32_t too_large = -1, not_finite = -1;   ///< lowest microbatch with a term that is too large for the sum, that is not finite
   };
   kernels::View resolve(const Operand& operand, const ActContext& context) const;
+  /// Error: an op has stored a gradient that is not zero, and has told of no term of it: one too large would go unseen.
+  Status check_told(const BoundOp& op, const kernels::Call& call, const std::vector<float>& largest) const;
   /// Takes in the largest term of an act.
   void note(std::size_t gradient, float largest, std::int32_t exponent, const ActContext& context);
   void report_terms(const ActContext& context);

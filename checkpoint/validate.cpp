@@ -187,8 +187,9 @@ Status validate(const Manifest& m) {
   if (m.stamp.step < 0) return invalid("step " + number(m.stamp.step));
   if (m.updates < -1 || m.updates > m.stamp.step)
     return invalid(number(m.updates) + " updates in " + number(m.stamp.step) + " steps");
-  if (m.void_steps < 0 || m.void_steps > m.stamp.step)
-    return invalid(number(m.void_steps) + " void steps in a row, in " + number(m.stamp.step) + " steps");
+  const std::int64_t updates = m.updates < 0 ? m.stamp.step : m.updates;
+  if (m.void_steps < 0 || m.void_steps > m.stamp.step - updates)   // a void step is no update
+    return invalid(number(m.void_steps) + " void steps in a row, in " + number(m.stamp.step) + " steps with " + number(updates) + " updates");
   TROUPE_TRY(check_files(m));
   for (std::size_t i = 0; i < m.tensors.size(); ++i) TROUPE_TRY(check_tensor(m, i));
   TROUPE_TRY(check_names(m));

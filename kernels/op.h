@@ -54,7 +54,8 @@ struct View {
   Shape logical;            ///< of the whole tensor
   Extent extent;            ///< where the part lies in the whole
   std::int32_t exponent = 0;   ///< sum64: the value of an element is its count times 2^-exponent
-  float* peak = nullptr;       ///< of an output of terms: raised to the largest |term| of the call; NaN above all
+  float* peak = nullptr;       ///< of an output of terms: raised to the largest |term| of the call; NaN above all. From -0: then
+                               ///< +0 says that all terms were zero, and -0 that none was told of
 
   /// Its elements. ASSERTs that they are of this type: an output of OpDef::accumulates may be f32 or sum64, as the plan has it.
   template <class T>
@@ -68,6 +69,8 @@ struct View {
     else if constexpr (std::is_same_v<T, double>) return dtype == DType::f64;
     else if constexpr (std::is_same_v<T, std::int32_t>) return dtype == DType::i32;
     else if constexpr (std::is_same_v<T, std::int64_t>) return dtype == DType::i64 || dtype == DType::sum64;
+    else if constexpr (std::is_same_v<T, std::uint8_t>) return dtype == DType::u8;
+    else if constexpr (std::is_same_v<T, std::uint16_t>) return dtype == DType::bf16 || dtype == DType::f16;
     else static_assert(sizeof(T) == 0, "no DType has elements of this type: use data");
   }
   std::int64_t size() const { return elements(shape); }
@@ -150,13 +153,14 @@ struct OpDef {
   /// microbatches all come to one place, one after the other (ProgramSpec::stateful); it has no gradient.
   std::function<std::int64_t(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&)> state_bytes;
   /// Bit i: output i is a weight gradient, which the kernel adds up itself. The plan decides, by ZeRO stage and terms, whether
-  /// that output is f32 or an exact sum (sum64): the body stores with put_terms() and needs not know. What one store adds,
+  /// that output is f32 or an exact sum (sum64): the body stores with put_terms() and need not know. What one store adds,
   /// rounded once to a multiple of the sum's unit, is a term. 0, which is right for most ops: outputs are f32, and the graph adds
-  /// the op `accumulate` behind those that are weight gradients; the bits are as independent of the topology, at 4 bytes an
-  /// element of traffic more.
+  /// the op `accumulate` behind those that are weight gradients; the bits are as independent of the topology, for 4 bytes an
+  /// element of activation memory.
   std::uint32_t accumulates = 0;
-  /// Of such ops: the most terms that one call adds to an element, 1 to 2^40. Empty: 1. Where a call adds more than it says,
-  /// ZeRO 2 and 3 give other bits than ZeRO 0 (terms were added as f32), and a sum may wrap.
+  /// Of such ops: the most terms that one call adds to an element, at least 1; a step adds at most 2^40 to a parameter, over all
+  /// uses and microbatches. Empty: 1. Where a call adds more than it says, ZeRO 2 and 3 give other bits than ZeRO 0 (terms were
+  /// added as f32), and a sum may wrap.
   std::function<std::int64_t(std::span<const TensorType> in, const Attrs&)> terms;
   /// A scalar loss, the root of a backward pass: output 0 is an f64 [1] sum over rows, not divided by
   /// anything. Its gradient rule reads no grad_out; it multiplies by the attribute "scale" (1 / divisor).

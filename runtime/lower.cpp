@@ -2,6 +2,7 @@
 // the cheapest; every difference becomes a boxing node. One axis at a time; dp is no axis of deduction: a
 // microbatch is whole on one dp coordinate, so activations are S(0) there, parameters B, their gradients P.
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -271,12 +272,18 @@ class Lowering {
     std::vector<TensorType> in;
     for (Value v : n.in) in.push_back(g_.tensors()[v].type);
     const auto& def = *g_.ops().find(n.op);
-    std::int64_t terms = plan_.program_specs[n.program].microbatches * (def.terms ? def.terms(in, n.attrs) : 1);
+    std::int64_t terms = def.terms ? def.terms(in, n.attrs) : 1;
+    const auto times = [&terms](std::int64_t n) {
+      if (terms > 0 && __builtin_mul_overflow(terms, n, &terms)) terms = std::numeric_limits<std::int64_t>::max() / 4;   // the verifier refuses it
+    };
+    times(plan_.program_specs[n.program].microbatches);
     const Mesh& on = mesh(grad.mesh);
     for (std::size_t a = 0; a < on.axes.size(); ++a)
-      if (static_cast<int>(a) != dp_axis(on) && grad.sbp[a].is_partial()) terms *= on.axes[a].size;
+      if (static_cast<int>(a) != dp_axis(on) && grad.sbp[a].is_partial()) times(on.axes[a].size);
     auto& all = plan_.params[index].terms;
-    all = counted_.insert(index).second ? terms : all + terms;
+    if (counted_.insert(index).second) all = terms;
+    else if (terms < 1 || all < 1) all = std::min(terms, all);   // an op that says so of one use is wrong
+    else if (__builtin_add_overflow(all, terms, &all)) all = std::numeric_limits<std::int64_t>::max();
     return index;
   }
 

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "actors/optimizer.h"
+#include "devices/base/check.h"
 #include "devices/base/philox.h"
 #include "placement/tree.h"
 
@@ -127,6 +128,11 @@ void Session::begin() {
   check_finished();
 }
 
+void Session::pause_at(std::int64_t version) {
+  REQUIRE(version >= earliest_end(), version, earliest_end());
+  options_.steps = std::min(options_.steps, version);
+}
+
 template <class F>
 void Session::for_each_feed(std::int32_t program, F f) const {
   for (const auto& role : plan_.roles)
@@ -238,7 +244,7 @@ Status Session::commit(std::int64_t step, const Open& vote) {
     return diverge(named_term(step, verdict.microbatch, plan_.params[verdict.param].name) + " is not finite" +
                    (std::isfinite(loss_of(vote, verdict.microbatch)) ? "" : ", nor is the loss of that microbatch"));
   result.void_step = verdict.kind == StepVerdict::Kind::overflow;
-  if (!result.void_step) { TROUPE_ASSIGN(result.grad_norm, norm_of(vote, terms)); }   // square sums of a void step mean nothing
+  if (!result.void_step) { TROUPE_ASSIGN(result.grad_norm, norm_of(vote)); }   // square sums of a void step mean nothing
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
     return diverge("step " + std::to_string(step) + ": loss " + std::to_string(result.loss) + ", gradient norm " +
                    std::to_string(result.grad_norm));
@@ -252,7 +258,7 @@ Status Session::commit(std::int64_t step, const Open& vote) {
   if (result.void_step) {
     result.void_parameter = plan_.params[verdict.param].name;
     if (verdict.microbatch != StepTerms::no_microbatch) result.void_microbatch = verdict.microbatch;
-    if (sums_.state().void_steps + 1 == void_steps_max)
+    if (sums_.state().void_steps + 1 >= void_steps_max)
       return diverge(named_term(step, verdict.microbatch, result.void_parameter) +
                      " exceeds the range of its exact sum; " + std::to_string(void_steps_max) + " steps in a row are void");
     sums_.void_step(terms);
@@ -270,18 +276,18 @@ Status Session::commit(std::int64_t step, const Open& vote) {
   return {};
 }
 
-double Session::loss_of(const Open& vote, std::optional<std::int32_t> microbatch) const {
+double Session::loss_of(const Open& vote, std::optional<std::int32_t> only) const {
   std::map<std::int32_t, double> losses;
   for (const auto& [rank, closed] : vote.places)
     for (const auto& r : closed.reports)
-      if (r.kind == Report::Kind::loss && (!microbatch || r.microbatch == *microbatch))
+      if (r.kind == Report::Kind::loss && (!only || r.microbatch == *only))
         for (double value : r.values) losses[r.microbatch] += value;
   double loss = 0;
   for (const auto& [microbatch, value] : losses) loss += value;
   return loss / options_.loss_divisor;
 }
 
-Expected<double> Session::norm_of(const Open& vote, const std::vector<StepTerms>& terms) const {
+Expected<double> Session::norm_of(const Open& vote) const {
   std::map<std::string, std::vector<double>> norms;
   for (const auto& [rank, closed] : vote.places)
     for (const auto& r : closed.reports)
@@ -298,9 +304,6 @@ Expected<double> Session::norm_of(const Open& vote, const std::vector<StepTerms>
     if (it == norms.end()) continue;   // not trained
     const Shape& shape = plan_.tensors[p->tensor].shape;
     TROUPE_ASSIGN(const double sum, actors::combine_row_sums(p->name, it->second, shape.empty() ? 1 : shape[0]));
-    if (sum > 0 && terms[static_cast<std::size_t>(p - plan_.params.data())].largest == 0)   // the session would not learn of one that is too large
-      return invalid("the gradient of '" + p->name + "' is not zero, and no op has told of a term of it: an op with OpDef::accumulates "
-                     "stores with kernels::put_terms, whatever type its output has");
     squares += sum;
   }
   return std::sqrt(squares);

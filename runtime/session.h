@@ -13,6 +13,7 @@
 //         (runtime/sum_scale.h).
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
@@ -76,6 +77,11 @@ class Session {
   /// What a worker says. Error: the job cannot go on (which place, which actor, why).
   Status handle(Rank from, const FromWorker& message);
   bool finished() const { return finished_; }
+  /// The oldest version with which the run can still end: the steps that places have been told to begin are finished.
+  std::int64_t earliest_end() const { return std::min(options_.steps, committed_ + 2); }
+  /// The run ends with this version, with its digest and, where a snapshot of it is wanted, with that. No effect where the
+  /// run ends earlier. REQUIRES: begun; version >= earliest_end().
+  void pause_at(std::int64_t version);
   /// The error that handle returned was a loss, a norm or a gradient term that is not finite, or void steps in a row.
   bool diverged() const { return diverged_; }
   /// One hash over all logical parameters in name order, the same on any topology; empty before the end.
@@ -113,10 +119,10 @@ class Session {
   Status complete(Key key, Open open);
   void close_program(std::int32_t program, std::int64_t step, std::vector<Report> reports);
   Status commit(std::int64_t step, const Open& vote);
-  /// Of these microbatches; nullopt: of all.
-  double loss_of(const Open& vote, std::optional<std::int32_t> microbatch = {}) const;
+  /// Of this microbatch; nullopt: of all.
+  double loss_of(const Open& vote, std::optional<std::int32_t> only = {}) const;
   /// Norm of the gradient. Error: places leave rows out, or report them twice.
-  Expected<double> norm_of(const Open& vote, const std::vector<StepTerms>& terms) const;
+  Expected<double> norm_of(const Open& vote) const;
   /// By index of the plan's parameters. Error: a report that none of this plan can be.
   Expected<std::vector<StepTerms>> terms_of(const Open& vote) const;
   Status diverge(const std::string& why);

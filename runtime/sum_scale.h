@@ -6,14 +6,15 @@
 //   SC-1  m * 2^e >= 2^bits is an overflow. It makes the step void for the whole job: no parameter is updated, and e
 //         becomes coarser at once, so that m lies margin_bits below the bound.
 //         The peak starts anew: the outlier is of no version of the parameters;
-//   SC-2  a void step changes no other scale: only committed steps decide. It makes no new version of the parameters, so
+//   SC-2  a void step changes no other scale: only committed updates decide. Its version has the parameters of the one before, so
 //         the job forgets what the step said of parameters whose terms were within their range;
 //   SC-3  after a commit, e becomes coarser at once where fewer than margin_bits are left above the peak; where more are,
 //         it becomes finer by one bit, but only when the number of updates is a multiple of finer_every. The peak then
-//         starts anew. (An exponent that begins 20 bits too coarse has adapted after 1,280 updates.)
+//         starts anew;
 //   SC-4  where e lies more than coarse_bits below what the peak allows, the sum keeps fewer bits of its largest term than f32
 //         has: it becomes finer at once, up to coarse_bits. Without it an outlier that has made a step void would leave sums that
-//         round every ordinary term to zero; with it those of one step are;
+//         round every ordinary term to zero; with it those of one step are.
+//         (An exponent that begins 20 bits too coarse has gained 8 with the first commit, and the rest after 768 updates.)
 //   SC-5  terms that are all zero say nothing: a parameter that has no others keeps its exponent.
 #pragma once
 
@@ -59,7 +60,7 @@ int term_bits(std::int64_t terms);
 struct StepTerms {
   static constexpr std::int32_t no_microbatch = std::numeric_limits<std::int32_t>::max();
   float largest = 0;                           ///< magnitude; NaN above all
-  std::int32_t microbatch = no_microbatch;     ///< the first with terms that are not finite or that overflow
+  std::int32_t microbatch = no_microbatch;     ///< the first with a term that is not finite; where all are, that overflows
   void add(const StepTerms& other);
 };
 

@@ -18,11 +18,11 @@ class TermStore {
   TermStore(const TermStore&) = delete;
   ~TermStore() {
     if (!to_.peak) return;
-    std::uint32_t seen = 0;
-    for (int i = 0; i < 2 * simd::wide; ++i) seen = std::max(seen, seen_[i]);
+    std::int32_t seen = 0;   // magnitudes are not negative; -0, which is what View::peak begins with, is
+    for (int i = 0; i < 2 * simd::wide; ++i) seen = std::max(seen, static_cast<std::int32_t>(seen_[i]));
     std::atomic_ref<float> peak(*to_.peak);
     float now = peak.load(std::memory_order_relaxed);
-    while (std::bit_cast<std::uint32_t>(now) < seen &&
+    while (std::bit_cast<std::int32_t>(now) < seen &&
            !peak.compare_exchange_weak(now, std::bit_cast<float>(seen), std::memory_order_relaxed)) {}
   }
 

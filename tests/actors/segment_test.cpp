@@ -80,6 +80,10 @@ struct Maker {
     body = std::make_unique<SegmentBody>(std::move(spec));
   }
   void act(const Values& gradient, std::int32_t microbatch, std::int32_t local, bool first, bool last) {
+    const Status s = try_act(gradient, microbatch, local, first, last);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+  }
+  Status try_act(const Values& gradient, std::int32_t microbatch, std::int32_t local, bool first, bool last) {
     in = gradient;
     ActContext c;
     c.act.in = {{{}, true}, {{}, true}};
@@ -88,7 +92,7 @@ struct Maker {
     c.microbatch = microbatch;
     c.local = local;
     SerialParallel serial;
-    REQUIRE(body->run(c, serial).ok());
+    return body->run(c, serial);
   }
 };
 
@@ -153,6 +157,27 @@ TEST_CASE("a segment reports once a step the largest term, and the lowest microb
   const auto with_nan = told({{0, inf}, {2, nan}, {1, 2}});
   CHECK(std::isnan(with_nan[0]));
   CHECK(with_nan[1] == 1);
+  const auto later_nan = told({{2, 1e7f}, {5, nan}});   // 1e7 is too large; what is not finite is what is told
+  CHECK(std::isnan(later_nan[0]));
+  CHECK(later_nan[1] == 6);
+}
+
+TEST_CASE("an op that stores a gradient and tells of no term of it is an error by name, unless the gradient is zero") {
+  for (const auto dtype : {DType::f32, DType::sum64})
+    for (const bool zero : {true, false}) {
+      CAPTURE(zero);
+      Maker maker(dtype, 2);
+      maker.op.cpu = [](const kernels::Call& c) {
+        for (std::int64_t i = 0; i < c.out[0].size(); ++i)
+          if (c.out[0].dtype == DType::f32) c.out[0].as<float>()[i] = c.in[0].as<float>()[i];
+          else c.out[0].as<std::int64_t>()[i] = static_cast<std::int64_t>(c.in[0].as<float>()[i]);
+      };
+      Values g(kElements, 0);
+      if (!zero) g[30] = 8;
+      const Status s = maker.try_act(g, 0, 0, true, false);
+      CHECK(s.ok() == zero);
+      if (!zero) CHECK(s.message().find("op 'copy_grad' has stored a gradient of 'w' and told of no term of it") == 0);
+    }
 }
 
 TEST_CASE("a segment's report carries the values of its input, of any number type, with step and microbatch") {

@@ -1,8 +1,11 @@
 // Plans for a thousand places and more: what they cost must not grow with the places that take no part.
 #include <doctest/doctest.h>
 
+#include <map>
+
 #include "apps/lm/model.h"
 #include "apps/lm/planning.h"
+#include "runtime/compile.h"
 #include "runtime/local_plan.h"
 #include "runtime/verify.h"
 
@@ -80,4 +83,26 @@ TEST_CASE("a boxing along dp lists the places of one dp line; the last place's t
   }
   CHECK(reductions > 90);
   CHECK(gathers > 90);
+}
+
+TEST_CASE("a plan counts the terms of a language model's gradients: a token of an embedding, blocks of tokens of products and of the head, both where they share weights") {
+  App app;
+  lm::register_actors(app);
+  for (const bool tied : {false, true})
+    for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {1, 1}}) {
+      CAPTURE(tied);
+      const auto config = lm::load_config(TROUPE_SOURCE_DIR "/apps/configs/lm-tiny.toml", {"model.seq=1537", std::string("model.tied=") + (tied ? "true" : "false")});
+      REQUIRE_MESSAGE(config.ok(), config.status().message());
+      CompileOptions o;
+      o.stages = stage_meshes(dp);
+      const auto plan = compile(lm::build_model(*config, app.ops(), "corpus", 0), o);
+      REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+      std::map<std::string, std::int64_t> terms;
+      for (const auto& p : plan->params) terms[p.name] = p.terms;
+      constexpr std::int64_t microbatches = 8, tokens = 1537, of_head = 4, of_product = 4;   // 1024 and 513 in halves; 512 three times and 1
+      CHECK(terms.at("model.embed_tokens.weight") == microbatches * (tokens + (tied ? of_head : 0)));
+      CHECK(terms.at("model.layers.0.mlp.up_proj.weight") == microbatches * of_product);
+      CHECK(terms.at("model.norm.weight") == microbatches);
+      if (!tied) CHECK(terms.at("lm_head.weight") == microbatches * of_head);
+    }
 }

@@ -25,6 +25,7 @@ Manifest good() {
       {"a", TensorKind::second_moment, DType::f32, {4, 6}, {extent({{0, 4}, {0, 6}}, 0, 3 * page)}},
       {"b", TensorKind::parameter, DType::i64, {}, {extent({}, 1, 9 * page)}}};
   m.updates = 2;
+  m.void_steps = 1;
   m.exponents = {{"a", 41, 0.75f}, {"b", -3, 0}};
   return m;
 }
@@ -103,6 +104,7 @@ TEST_CASE("validate: names, kinds, dtypes, shapes, files and numbers that cannot
   for (const std::int64_t offset : {std::int64_t{0}, std::int64_t{8}, 11 * page, -page}) refuses({"file shard-0: a data section"}, [&](Manifest& m) { m.files[0].data_offset = offset; });
   refuses({"file shard-1"}, [](Manifest& m) { m.files[0].bytes = m.files[1].bytes = INT64_MAX; });
   refuses({"step -1"}, [](Manifest& m) { m.stamp.step = -1; });
+  for (const std::int32_t in_a_row : {-1, 2}) refuses({std::to_string(in_a_row) + " void steps in a row, in 3 steps with 2 updates"}, [&](Manifest& m) { m.void_steps = in_a_row; });
   for (const std::int64_t updates : {-2, 4}) refuses({std::to_string(updates) + " updates in 3 steps"}, [&](Manifest& m) { m.updates = updates; });
 }
 
@@ -113,6 +115,9 @@ TEST_CASE("validate: exponents of parameters that are there, in their order, eac
   refuses({"exponent of a: names do not ascend"}, [](Manifest& m) { m.exponents[1].parameter = "a"; });
   for (const int e : {-901, 901, INT32_MIN, INT32_MAX})
     refuses({"exponent of a: " + std::to_string(e) + " is not from -900 to 900"}, [&](Manifest& m) { a(m).exponent = e; });
+  Manifest fits = good();
+  a(fits).peak = std::nextafter(std::ldexp(1.0f, 50 - a(fits).exponent), 0.0f);
+  must(validate(fits));
   refuses({"exponent of a: a term of", "would not have fitted"}, [&](Manifest& m) { a(m).peak = std::ldexp(1.0f, 50 - a(m).exponent); });
   for (const float peak : {-1.0f, HUGE_VALF, NAN}) refuses({"exponent of a: no term has the magnitude"}, [&](Manifest& m) { a(m).peak = peak; });
   for (const int e : {-900, 900}) {
@@ -268,6 +273,7 @@ TEST_CASE("as JSON: a manifest in whole, or one tensor with its extents; an unkn
   CHECK(all["job"] == "0000000000000001");
   CHECK(all["step"] == 3);
   CHECK(all["updates"] == 2);
+  CHECK(all["void_steps"] == 1);
   CHECK(all["exponents"][0]["parameter"] == "a");
   CHECK(all["exponents"][0]["exponent"] == 41);
   CHECK(all["exponents"][0]["peak"] == 0.75);

@@ -7,6 +7,7 @@
 
 #include "fixture.h"
 #include "kernels/sum.h"
+#include "tests/last_words.h"
 
 using namespace troupe;
 using namespace troupe::kernels;
@@ -245,8 +246,20 @@ TEST_CASE("put_terms stores what an op's body gives, in the type that the output
   put_terms(out, terms.data(), false, one);
   CHECK(values == terms);
   CHECK(peak == 3);
+  put_terms(out, terms.data(), true, one);
+  CHECK(values == std::vector<float>{0.5f, -6.0f, 3.0f});
+  const std::vector<float> ties{0.03125f, 0.09375f, -0.03125f};   // 1/2, 3/2 and -1/2 of a unit: to the even one
+  out.dtype = DType::sum64;
+  out.data = reinterpret_cast<std::byte*>(sums.data());
+  put_terms(out, ties.data(), false, one);
+  CHECK(sums == std::vector<std::int64_t>{0, 2, 0});
+  CHECK(out.holds<std::int64_t>());
+  CHECK_FALSE(out.holds<float>());
+  CHECK(last_words([&] { (void)out.as<float>(); }).find("another type") != std::string::npos);
+  out.dtype = DType::f32;
   CHECK(out.holds<float>());
-  CHECK_FALSE(out.holds<std::int64_t>());   // as<std::int64_t>() ends the process
+  CHECK_FALSE(out.holds<std::int64_t>());
+  CHECK(last_words([&] { (void)out.as<std::int64_t>(); }).find("another type") != std::string::npos);
 }
 
 TEST_CASE("an op that accumulates an output that it does not have is refused by name") {

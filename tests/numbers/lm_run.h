@@ -37,6 +37,7 @@ struct Outcome {
   std::string hash;
   std::vector<double> losses, norms, eval;
   std::string text;
+  SumState sums;                       ///< of the last version
   bool operator==(const Outcome&) const = default;
 };
 
@@ -98,6 +99,7 @@ inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, c
   auto run = run_simulated(plan, app.ops(), app.actors(), s, cluster);
   if (!run.ok()) return run.status();
   out.hash = run->params_hash;
+  out.sums = run->sums;
   out.text = sampler.text();
   return out;
 }

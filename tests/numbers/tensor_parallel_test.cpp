@@ -19,6 +19,11 @@ TEST_CASE("NU-3: 100 steps of lm-tiny on any tp agree with one worker to 1e-5 of
     REQUIRE_MESSAGE(other.ok(), other.status().message());
     CHECK(worst(other->losses, alone->losses) <= 1e-5);
     CHECK(worst(other->eval, alone->eval) <= 1e-5);
+    // Each tp place tells of the terms that it adds: the largest of all is about that of one worker.
+    for (const auto& [name, scale] : alone->sums.scales) {
+      CAPTURE(name);
+      CHECK(other->sums.scales.at(name).peak == doctest::Approx(scale.peak).epsilon(1e-2));
+    }
     MESSAGE(text(m) << ": loss within " << worst(other->losses, alone->losses) << ", norm within " << worst(other->norms, alone->norms));
     const auto [it, fresh] = first.try_emplace(m.tp, *other);
     CHECK(it->second == *other);

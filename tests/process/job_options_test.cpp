@@ -62,6 +62,7 @@ TEST_CASE("a job that would begin with another step than its checkpoint's is ref
   auto job = steps(8);
   job.session.first_step = 4;
   job.checkpoint.restore = folder.string();
+  job.prefixes = {{"no-such-command"}, {"no-such-command"}};   // a worker that is started fails
   const auto result = App().run(two_stages(), job);
   fs::remove_all(folder);
   CHECK(result.exit_code == exit_checkpoint);

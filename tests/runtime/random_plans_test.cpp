@@ -234,6 +234,7 @@ std::string try_one(const kernels::OpSet& ops, unsigned seed, int& stages_most, 
   }
   if (a->eval != b->eval) return which + "another evaluation";
   if (a->run.params_hash != b->run.params_hash) return which + "other parameters";
+  if (!(a->run.sums == b->run.sums)) return which + "other exponents or peaks of sums";
   return {};
 }
 

@@ -1,6 +1,8 @@
 // The rule by which exponents of gradient sums follow the terms.
 #include <doctest/doctest.h>
 
+#include <numeric>
+
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -238,4 +240,25 @@ TEST_CASE("named is what is not finite before what overflows, then the lowest mi
   CHECK(named({{1, none}, {2048, none}, {1, none}, {1024, none}}) == std::tuple(Verdict::overflow, 1, none));
   CHECK(named({{2048, 0}, {endless, 5}, {1, none}, {std::nanf(""), 4}}) == std::tuple(Verdict::not_finite, 3, 4));
   CHECK(named({{endless, 4}, {endless, 4}, {endless, 4}, {2048, 1}}) == std::tuple(Verdict::not_finite, 0, 4));
+}
+
+TEST_CASE("of what places tell of one parameter the lowest microbatch of the worst kind stays, in any order") {
+  const StepTerms large{1e30f, 2}, larger{2e30f, 4}, infinite{HUGE_VALF, 5}, nan{NAN, 7}, fine{1.0f};
+  const auto sum = [](std::vector<StepTerms> parts) {
+    std::vector<std::int32_t> seen;
+    std::vector<std::size_t> order(parts.size());
+    std::iota(order.begin(), order.end(), 0);
+    do {
+      StepTerms all;
+      for (const auto i : order) all.add(parts[i]);
+      seen.push_back(all.microbatch);
+    } while (std::next_permutation(order.begin(), order.end()));
+    CHECK(std::equal(seen.begin() + 1, seen.end(), seen.begin()));
+    return seen[0];
+  };
+  CHECK(sum({fine, large, larger}) == 2);
+  CHECK(sum({large, infinite, fine}) == 5);
+  CHECK(sum({nan, large, infinite}) == 5);
+  CHECK(sum({fine, nan}) == 7);
+  CHECK(sum({fine, fine}) == StepTerms::no_microbatch);
 }
