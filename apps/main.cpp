@@ -1,8 +1,13 @@
 // troupe: the command. Reads its arguments, hands over to apps/lm/job.h.
 #include <CLI/CLI.hpp>
 
+#include <fcntl.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <cstdio>
+#include <cstdlib>
 
 #include "apps/calibrate/calibrate.h"
 #include "apps/calibrate/link_times.h"
@@ -21,7 +26,8 @@ CLI::Validator whole_number(std::int64_t at_least) {
   return CLI::Validator(
       [at_least](std::string& text) {
         std::int64_t value = 0;
-        const bool ok = CLI::detail::lexical_cast(text, value) && value >= at_least;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool ok = error == std::errc() && end == text.data() + text.size() && value >= at_least;
         return ok ? std::string() : "expected a whole number of at least " + std::to_string(at_least) + ", not '" + text + "'";
       },
       "");
@@ -99,7 +105,7 @@ CLI::Option* checkpoint_options(CLI::App& train, JobArguments& a) {
   train.add_option("--checkpoint-every", a.checkpoint_every, "save a checkpoint every so many steps, and at the end (0: none)")->check(whole_number(0));
   train.add_option("--checkpoint-dir", a.checkpoint_dir, "folder of checkpoints (default: checkpoints in the output folder)");
   train.add_option("--keep", a.keep, "how many checkpoints stay")->check(whole_number(1));
-  return train.add_option("--resume", a.resume, "go on from a checkpoint: its folder, or a folder of checkpoints (default: latest, in --checkpoint-dir)")
+  return train.add_option("--resume", a.resume, "go on from a checkpoint: its folder, a folder of checkpoints, or a run's output folder (default: latest, in --checkpoint-dir)")
       ->expected(0, 1)->type_name("[DIR|latest]");
 }
 
@@ -153,14 +159,22 @@ void sample_options(CLI::App& sample, troupe::lm::SampleArguments& s) {
   sample.add_option("--mesh", s.mesh, "pp=2,tp=2 (default: one worker)");
 }
 
-}  // namespace
+/// A standard stream that the caller has closed: else the first file that is opened would get its number, and what is printed.
+void keep_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd)
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF && ::open(fd == 0 ? "/dev/null" : "/dev/full", O_RDWR) != fd) std::abort();
+}
 
-int main(int argc, char** argv) {
-  troupe::runtime::App app;
-  troupe::lm::register_actors(app);
-  troupe::calibrate::register_actors(app);
-  app.serve_if_worker(argc, argv);
+/// A command whose output is lost has failed.
+int end_output(int code) {
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (!lost || code != troupe::runtime::exit_ok) return code;
+  std::fprintf(stderr, "troupe: cannot write to the standard output: what was to be printed is lost\n");
+  return troupe::runtime::exit_output;
+}
 
+/// Reads the command line and does what it says; returns the exit code.
+int run(const troupe::runtime::App& app, int argc, char** argv) {
   JobArguments a;
   CLI::App cli("Troupe trains language models as graphs of actors.", "troupe");
   cli.require_subcommand(1);
@@ -234,4 +248,15 @@ int main(int argc, char** argv) {
   if (calibrate->parsed()) return troupe::calibrate::calibrate_command(app, c);
   if (plan->parsed()) return troupe::lm::plan_command(app, a);
   return troupe::lm::sim_command(app, a);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  troupe::runtime::App app;
+  troupe::lm::register_actors(app);
+  troupe::calibrate::register_actors(app);
+  app.serve_if_worker(argc, argv);
+  keep_standard_streams();
+  return end_output(run(app, argc, argv));
 }

@@ -97,6 +97,12 @@ std::string shard_name(std::int32_t rank) {
   return text;
 }
 
+std::string checkpoints_in(Storage& storage, const std::string& path) {
+  const std::string inside = path + "/checkpoints";
+  const auto own = Catalog(storage, path).entries();
+  return own.ok() && own->empty() && storage.list(inside).ok() ? inside : path;
+}
+
 Expected<std::vector<CatalogEntry>> Catalog::entries() const {
   const auto names = storage_.list(dir_);
   if (names.status().code() == Code::not_found) return std::vector<CatalogEntry>();
@@ -123,6 +129,14 @@ Expected<Manifest> Catalog::manifest(const std::string& folder) const {
   if (const Stamp& stamp = manifest->stamp; folder_name(stamp.step, stamp.generation) != folder)
     return invalid("'" + name + "' is the manifest of " + folder_name(stamp.step, stamp.generation));
   return manifest;
+}
+
+Expected<std::unique_ptr<FolderLock>> Catalog::lock() const {
+  TROUPE_TRY(make_durable_dir(storage_, dir_));
+  auto lock = storage_.lock_dir(dir_);
+  if (lock.status().code() == Code::unavailable)
+    return Status(Code::unavailable, "'" + dir_ + "' is written by another run: wait for its end, or use another folder");
+  return lock;
 }
 
 Expected<Stamp> Catalog::claim(std::uint64_t job, std::uint64_t fresh) {

@@ -27,6 +27,10 @@ std::string folder_name(std::int64_t step, std::uint32_t generation);
 std::string shard_name(std::int32_t rank);
 inline constexpr const char* manifest_name = "manifest";
 
+/// The folder of checkpoints that a user means by `path`: its `checkpoints` where `path` is a run's output folder (it has that
+/// folder and no checkpoint of its own), else `path`.
+std::string checkpoints_in(Storage& storage, const std::string& path);
+
 struct CatalogEntry {
   std::string folder;                  ///< its name in the catalog's folder
   std::int64_t step = 0;
@@ -52,6 +56,8 @@ class Catalog {
   /// Reads and checks a manifest, and that it is the one of its folder (its stamp agrees with the folder's name).
   Expected<Manifest> manifest(const std::string& folder) const;
 
+  /// Makes the folder if need be and takes its lock: of those that run now, one writes there. Error: `unavailable`.
+  Expected<std::unique_ptr<FolderLock>> lock() const;
   /// Takes the folder for a job from whoever had it: makes it if need be, writes the claim. Answers the generation, one
   /// above any that the claim or a folder tells. `job`: 0 for that of the claim, or a new one where there is none (`fresh`).
   Expected<Stamp> claim(std::uint64_t job, std::uint64_t fresh);

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -37,6 +38,21 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
+/// Whether the process began with SIGHUP ignored, as under nohup. Looked at before any library is initialised: UCX's installs
+/// a handler of its own as it is loaded.
+bool hangup_ignored = false;
+
+__attribute__((no_sanitize("address", "undefined"))) void look_at_hangup(int, char**, char**) {
+  struct {
+    void* handler;
+    unsigned long flags;
+    void* restorer;
+    std::uint64_t mask;
+  } action;   // the kernel's struct sigaction: none of libc's functions is sure to work here
+  if (::syscall(SYS_rt_sigaction, SIGHUP, nullptr, &action, sizeof action.mask) == 0) hangup_ignored = action.handler == reinterpret_cast<void*>(1);   // SIG_IGN
+}
+__attribute__((section(".preinit_array"), used)) void (*const look_at_hangup_first)(int, char**, char**) = look_at_hangup;
+
 /// The parent's side of a job: polls links, logs, deaths and signals; the session decides.
 class Job {
  public:
@@ -52,14 +68,10 @@ class Job {
     last_message_ = clock::now();
     while (!over_) turn();
     // What all workers have written is committed, however the job ends.
-    if (checkpoints_)
-      if (Status s = checkpoints_->finish(); !s.ok() && result_.status.ok()) {
-        result_.status = std::move(s);
-        result_.exit_code = exit_checkpoint;
-      }
+    if (checkpoints_) finish_checkpoints();
     // A worker that is told to go ends at once, or as soon as its transport is open: killed there, it would leave
     // shared memory behind. One that hangs is killed.
-    launcher_.finish(result_.status.ok() ? 2000 : 500);
+    launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500);
     restore_signals();
     result_.params_hash = session_.params_hash();
     result_.committed_steps = session_.committed();
@@ -72,6 +84,7 @@ class Job {
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
+    if (!hangup_ignored) sigaddset(&set, SIGHUP);
     ::sigprocmask(SIG_BLOCK, &set, &old_signals_);
     signal_fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   }
@@ -99,8 +112,18 @@ class Job {
   Status begin_checkpoints() {
     if (options_.checkpoint.dir.empty()) return {};
     disk_ = device_.create_stream("checkpoints", 1);
-    checkpoints_ = std::make_unique<Checkpoints>(plan_, options_.checkpoint, options_.session.first_step, options_.session.steps, storage_, *disk_, clock_);
-    return checkpoints_->begin(fresh_number());
+    auto checkpoints = std::make_unique<Checkpoints>(plan_, options_.checkpoint, options_.session.first_step, options_.session.steps, storage_, *disk_, clock_);
+    TROUPE_TRY(checkpoints->begin(fresh_number()));
+    checkpoints_ = std::move(checkpoints);
+    return {};
+  }
+
+  /// All that the workers have written is committed. A run that ends without its last checkpoint has failed.
+  void finish_checkpoints() {
+    const Status s = checkpoints_->finish();
+    if (s.ok()) return;
+    if (paused_) result_.status = Status(result_.status.code(), result_.status.message() + "; " + s.message());
+    else if (result_.status.ok()) result_.status = s, result_.exit_code = exit_checkpoint;
   }
 
   Status start() {
@@ -189,7 +212,7 @@ class Job {
       if (Status s = options_.give_up(); !s.ok()) return end(std::move(s), exit_output);
     const auto now = clock::now();
     if (pending_ && now >= pending_until_) return end(with_log(pending_rank_, *pending_), exit_worker);
-    if (static_cast<Rank>(stopped_.size()) == plan_.workers()) return end({}, exit_ok);
+    if (static_cast<Rank>(stopped_.size()) == plan_.workers()) return end(paused_ ? *paused_ : Status{}, exit_interrupted);
     if (explaining_ && (now >= explain_until_ || static_cast<Rank>(explanations_.size()) == plan_.workers())) return stalled();
     if (!explaining_ && now - last_message_ > std::chrono::seconds(options_.stall_s)) {
       explaining_ = true;
@@ -202,10 +225,22 @@ class Job {
     if (options_.on_log) options_.on_log(rank, line);
   }
 
+  /// The first signal lets a job that saves checkpoints end with one of the step that is under way; the next one, and the
+  /// first of any other job, ends it at once.
   void on_signal() {
     signalfd_siginfo info{};
-    if (::read(signal_fd_, &info, sizeof info) == sizeof info)
-      end(Status(Code::unavailable, std::string("interrupted by ") + ::strsignal(static_cast<int>(info.ssi_signo))), exit_interrupted);
+    if (::read(signal_fd_, &info, sizeof info) != sizeof info) return;
+    const std::string why = std::string("interrupted by ") + ::strsignal(static_cast<int>(info.ssi_signo));
+    const std::int64_t version = session_.earliest_end();
+    const bool can_pause = checkpoints_ && ready_ == plan_.workers();
+    if (signalled_ || !can_pause) return end(Status(Code::unavailable, why), exit_interrupted);
+    signalled_ = true;
+    if (version < options_.session.steps) {   // else the run ends in a moment, whole
+      paused_ = Status(Code::unavailable, why + " after step " + std::to_string(version) + " of " + std::to_string(options_.session.steps));
+      checkpoints_->end_with(version);
+      session_.pause_at(version);
+    }
+    if (options_.on_pause) options_.on_pause(why, version);
   }
 
   void read_link(Rank r) {
@@ -264,7 +299,7 @@ class Job {
         pending_rank_ = r;
         pending_until_ = clock::now() + std::chrono::milliseconds(700);
       } else {
-        end(with_log(r, s), session_.diverged() ? exit_diverged : s.code() == Code::damaged ? exit_checkpoint : exit_worker);
+        end(session_.diverged() ? s : with_log(r, s), session_.diverged() ? exit_diverged : s.code() == Code::damaged ? exit_checkpoint : exit_worker);
       }
     }
   }
@@ -306,7 +341,8 @@ class Job {
   int signal_fd_ = -1;
   Connect addresses_;
   Rank ready_ = 0;
-  bool over_ = false;
+  bool over_ = false, signalled_ = false;
+  std::optional<Status> paused_;   // by a signal: what the job ends with once its last version is saved
   std::set<Rank> stopped_, broken_;
   std::optional<Status> pending_;
   Rank pending_rank_ = 0;

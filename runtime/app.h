@@ -36,6 +36,8 @@ struct JobOptions {
   int stall_s = 120;                       ///< no act of any worker for so long: give up and say why
   std::function<void(Rank, const std::string&)> on_log;   ///< a line of a worker's log
   std::function<void()> on_ready;          ///< all workers are built: the first step begins
+  /// A signal ends the job with a checkpoint of this version, before SessionOptions::steps. `why`: "interrupted by Terminated".
+  std::function<void(const std::string& why, std::int64_t version)> on_pause;
   std::function<Status()> give_up;         ///< asked now and then; an error ends the job (a disk that is full, say)
 };
 
@@ -80,7 +82,10 @@ class App {
   /// What `run` refuses before it starts anything (exit_plan): a plan that does not verify, one whose workers together
   /// need more memory than there is, and with `pin` more compute threads than cores.
   Status check(const Plan& plan, const JobOptions& options) const;
-  /// Starts one worker process per place, runs the job, leaves nothing behind however it ends.
+  /// A job that restores a checkpoint begins with its step (`first_step` must be that) and, unless the caller says
+  /// otherwise, with the state of its sums.
+  /// Starts one worker process per place, runs the job, leaves nothing behind however it ends. SIGINT, SIGTERM and SIGHUP (but
+  /// under nohup) end it with exit_interrupted: with a checkpoint first where it saves any, at once on a second signal.
   JobResult run(const Plan& plan, JobOptions options) const;
   /// The last line of a main(): runs the plan, says on stderr what went wrong, answers the exit code.
   int run_main(const Expected<Plan>& plan, JobOptions options) const;

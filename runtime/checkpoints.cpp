@@ -10,6 +10,9 @@ namespace {
 /// job of one place tells each.
 constexpr std::int64_t tell_ns = 900'000'000;
 
+/// Commits that wait for the disk, beyond which no snapshot is taken: manifests of versions that nobody will keep would pile up.
+constexpr int committing_max = 4;
+
 /// Places that write a shard of every checkpoint.
 std::int64_t count_writers(const Plan& plan) {
   std::int64_t n = 0;
@@ -18,6 +21,8 @@ std::int64_t count_writers(const Plan& plan) {
       n += plan.meshes[role.stage].size();
   return n;
 }
+
+static_assert(checkpoint::sum_exponent_max == exponent_max && checkpoint::sum_term_bits == term_bits_max);
 
 checkpoint::TrainingState training_state(const SumState& sums) {
   checkpoint::TrainingState state{sums.updates, {}, sums.void_steps};
@@ -38,6 +43,7 @@ Checkpoints::Checkpoints(const Plan& plan, CheckpointOptions options, std::int64
 
 Status Checkpoints::begin(std::uint64_t fresh) {
   checkpoint::Catalog catalog(storage_, options_.dir);
+  TROUPE_ASSIGN(lock_, catalog.lock());
   TROUPE_ASSIGN(const checkpoint::Stamp stamp, catalog.claim(options_.job, fresh));
   TROUPE_TRY(catalog.clean(stamp.generation).status());
   target_ = {options_.dir, stamp.job, stamp.generation};
@@ -52,9 +58,13 @@ Status Checkpoints::begin(std::uint64_t fresh) {
 
 bool Checkpoints::wants(std::int64_t version) {
   if (version == first_) return false;   // there is one, or nothing has been learnt
-  const bool wanted = version == last_ || (options_.every > 0 && version % options_.every == 0);
-  if (wanted) under_way_[version].begin_ns = clock_.now_ns();
-  return wanted;
+  if (version != last_ && (options_.every <= 0 || version % options_.every != 0)) return false;
+  if (version != last_ && committing_ >= committing_max) {
+    skipped(version);
+    return false;
+  }
+  under_way_[version].begin_ns = clock_.now_ns();
+  return true;
 }
 
 void Checkpoints::skipped(std::int64_t version) {
@@ -88,6 +98,7 @@ void Checkpoints::saving(std::int64_t version, Rank place, const Report& report)
 }
 
 void Checkpoints::shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
+  ++committing_;
   std::vector<checkpoint::ShardRecord> records;
   for (const auto& r : reports) {
     if (r.kind != Report::Kind::shard) continue;
@@ -105,8 +116,10 @@ void Checkpoints::shards(std::int64_t version, const std::vector<Report>& report
 
 Status Checkpoints::poll() {
   for (auto& o : keeper_->outcomes()) {
+    --committing_;
     const bool ok = o.status.ok();
     failures_ = ok ? 0 : failures_ + 1;
+    if (!ok && o.step == last_) last_failed_ = o.status.in("the last checkpoint, of step " + std::to_string(o.step) + ", could not be saved");
     const UnderWay saved = under_way_[o.step];
     under_way_.erase(o.step);
     CheckpointEvent event;
@@ -127,7 +140,8 @@ Status Checkpoints::poll() {
 
 Status Checkpoints::finish() {
   keeper_->finish();
-  return poll();
+  TROUPE_TRY(poll());
+  return last_failed_;
 }
 
 }  // namespace troupe::runtime

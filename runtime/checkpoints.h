@@ -53,9 +53,13 @@ class Checkpoints {
   Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream,
               const Clock& clock);
 
-  /// Takes the folder for this run and removes what earlier ones left unfinished. `fresh`: the number of a new job.
+  /// Takes the folder for this run and removes what earlier ones left unfinished. `fresh`: the number of a new job. Error: what
+  /// the disk says; another run that is still there has the folder's lock.
   Status begin(std::uint64_t fresh);
   CheckpointTarget target() const { return target_; }
+  /// The run ends with this version instead of `last`.
+  void end_with(std::int64_t version) { last_ = version; }
+  /// Whether a snapshot of this version is to be taken. One that is due is skipped while commits of earlier ones wait for the disk.
   bool wants(std::int64_t version);
   void skipped(std::int64_t version);
   /// How far a place is with its shard (SessionOptions::on_saving).
@@ -64,13 +68,14 @@ class Checkpoints {
   void shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums);
   /// Tells what has happened since the last call. Error: saving has failed too often in a row.
   Status poll();
-  /// Waits for what is under way, and tells.
+  /// Waits for what is under way, and tells. Error: as poll; or the last version's checkpoint could not be saved.
   Status finish();
 
  private:
   const Plan& plan_;
   CheckpointOptions options_;
-  const std::int64_t first_, last_;
+  const std::int64_t first_;
+  std::int64_t last_;
   Storage& storage_;
   Stream& stream_;
   const Clock& clock_;
@@ -81,8 +86,11 @@ class Checkpoints {
   };
   std::map<std::int64_t, UnderWay> under_way_;   // by version
   CheckpointTarget target_;
+  std::unique_ptr<FolderLock> lock_;
   std::unique_ptr<checkpoint::Keeper> keeper_;
   int failures_ = 0;
+  int committing_ = 0;                 ///< given to the keeper, and no outcome yet
+  Status last_failed_;                 ///< why the last version has no checkpoint
 };
 
 }  // namespace troupe::runtime

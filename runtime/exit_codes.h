@@ -14,7 +14,7 @@ enum ExitCode : int {
   exit_stalled = 7,      ///< no progress within the stall limit
   exit_diverged = 8,     ///< loss, norm or a gradient term is not finite, or too many steps in a row are void
   exit_checkpoint = 9,   ///< a checkpoint: none there, damaged, of a newer version; or saving has failed too often
-  exit_interrupted = 130 ///< SIGINT or SIGTERM
+  exit_interrupted = 130 ///< SIGINT, SIGTERM or SIGHUP
 };
 
 }  // namespace troupe::runtime

@@ -130,7 +130,7 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
     sigset_t none;
     sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    ::signal(SIGINT, SIG_IGN);                   // Ctrl-C reaches the whole group; the parent decides
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_IGN);   // they reach the whole group; the parent decides
     ::dup2(log[1], STDOUT_FILENO);
     ::dup2(log[1], STDERR_FILENO);
     ::fcntl(control[1], F_SETFD, 0);

@@ -47,9 +47,9 @@ class DeathWaits {
  public:
   DeathWaits() {
     sigemptyset(&set_);
-    sigaddset(&set_, SIGTERM);
+    sigaddset(&set_, SIGUSR2);
     ::sigprocmask(SIG_BLOCK, &set_, nullptr);
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    ::prctl(PR_SET_PDEATHSIG, SIGUSR2);   // SIGTERM and its like are ignored (launcher.cpp)
   }
   ~DeathWaits() {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -17,7 +17,7 @@
 namespace troupe::calibrate {
 namespace {
 
-constexpr std::int64_t format_version = 1;
+constexpr std::int64_t format_version = 2;   // 1: adamw and square_sums read gradients in f32
 constexpr double least = 1e-6, most = 1e18;   // of any number in a file: beyond, nothing was measured
 
 std::string host_name() {

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <cstdio>
+#include <set>
 #include <thread>
 
 #include "apps/lm/job.h"
@@ -42,7 +42,8 @@ Expected<Place> look_at(Storage& storage, std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   TROUPE_ASSIGN(const auto inside, storage.list(path));
   const bool itself = std::any_of(inside.begin(), inside.end(), [](const DirEntry& e) { return e.name == checkpoint::manifest_name; });
-  return Place{path, itself || base_of(path).starts_with("step-")};
+  if (itself || base_of(path).starts_with("step-")) return Place{path, true};
+  return Place{checkpoint::checkpoints_in(storage, path), false};
 }
 
 /// A checkpoint's manifest; where its folder still has the name it was given, that of this folder.
@@ -143,7 +144,7 @@ std::vector<std::string> state_differences(const Manifest& a, const Manifest& b)
   for (const auto& [x, y] : {std::pair(&a, &b), std::pair(&b, &a)})
     for (const auto& e : x->exponents)
       if (std::find(y->exponents.begin(), y->exponents.end(), e) == y->exponents.end()) parameters.insert(e.parameter);
-  if (!parameters.empty()) lines.push_back(fmt::format("exponents of gradient sums: {} differ, '{}' first", parameters.size(), *parameters.begin()));
+  if (!parameters.empty()) lines.push_back(fmt::format("exponents or peaks of gradient sums: {} differ, '{}' first", parameters.size(), *parameters.begin()));
   return lines;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "apps/lm/config_fields.h"
 #include "apps/lm/mesh_spec.h"
@@ -58,6 +59,14 @@ Status validate(const LmConfig& config) {
   if (m.head_dim % 2 != 0)
     return invalid(fmt::format("'model.head_dim' = {} must be even: rotary embeddings turn pairs of values{}",
                                m.head_dim, m.head_dim * m.heads == m.dim ? " (it is model.dim / model.heads)" : ""));
+
+  // Kernels compute in f32: what is in range as a double may not be there.
+  const auto& o = config.optimizer;
+  for (const auto& [name, beta] : {std::pair("beta1", o.beta1), std::pair("beta2", o.beta2)})
+    if (static_cast<float>(beta) >= 1)
+      return invalid(fmt::format("'optimizer.{}' = {} is 1 in float32, and moments would never change: expected at most 0.9999999", name, beta));
+  if (static_cast<float>(o.eps) < std::numeric_limits<float>::min())
+    return invalid(fmt::format("'optimizer.eps' = {} is 0 in float32: expected at least 1e-37", o.eps));
 
   const auto& s = config.schedule;
   if (s.batch % s.microbatch != 0)

@@ -13,11 +13,24 @@ namespace troupe::lm {
 
 using namespace runtime;
 
+/// A run that goes on from another one's checkpoint saves as often as that one, unless it is told how often.
+static Status go_on_saving(const std::string& saved, const JobArguments& a, Prepared& p) {
+  const bool told = std::any_of(a.overrides.begin(), a.overrides.end(), [](const auto& o) { return o.starts_with("checkpoint.every="); });
+  if (told || p.config.checkpoint.every > 0 || a.paced > 0) return {};
+  TROUPE_ASSIGN(const LmConfig before, parse_config(saved, "the checkpoint's configuration"));
+  p.config.checkpoint.every = before.checkpoint.every;
+  return {};
+}
+
 /// The file that is named, or the one of this machine if it is for as many threads, or the cost model's defaults.
 static Status find_costs(const JobArguments& a, Prepared& p) {
   const auto path = a.costs.empty() ? calibrate::default_costs_path() : a.costs;
   const auto costs = calibrate::read_costs(path);
-  if (!costs.ok()) return a.costs.empty() && costs.status().code() == Code::not_found ? Status{} : costs.status();
+  if (!costs.ok()) {
+    if (!a.costs.empty()) return costs.status();
+    if (costs.status().code() != Code::not_found) p.warnings.push_back(costs.status().message() + "; the cost model's defaults are used");
+    return {};
+  }
   if (costs->threads != p.config.run.threads) {
     if (a.costs.empty()) return {};
     return invalid("costs '" + path + "' are of workers with " + counted(costs->threads, "thread") + ", the job's have " +
@@ -35,6 +48,7 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& 
   TROUPE_ASSIGN(p.config, has_saved ? parse_config(saved, "the checkpoint's configuration", a.overrides, &p.warnings)
                                     : load_config(a.config_path, a.overrides, &p.warnings));
   if (a.checkpoint_every >= 0) p.config.checkpoint.every = a.checkpoint_every;
+  else if (!has_saved && !saved.empty()) TROUPE_TRY(go_on_saving(saved, a, p));
   if (a.keep >= 0) p.config.checkpoint.keep = a.keep;
   if (!a.mesh.empty()) {
     TROUPE_ASSIGN(const MeshSpec mesh, parse_mesh(a.mesh));

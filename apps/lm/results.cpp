@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "apps/report/files.h"
 #include "apps/report/trace_json.h"
 #include "runtime/plan_text.h"
 #include "runtime/text_table.h"
@@ -23,7 +22,7 @@ report::Progress::Options progress_options(bool quiet, std::int64_t steps) {
   static std::FILE* nowhere = std::fopen("/dev/null", "w");
   winsize window{};
   const bool terminal = isatty(fileno(stdout)) != 0 && !quiet && ioctl(fileno(stdout), TIOCGWINSZ, &window) == 0;
-  return {quiet ? nowhere : stdout, terminal, window.ws_col, 0, steps, 100, 2000};
+  return {.out = quiet ? nowhere : stdout, .terminal = terminal, .columns = window.ws_col, .end_step = steps};
 }
 
 std::int64_t dropped_spans(const JobResult& result) {
@@ -44,22 +43,26 @@ Results::Results(const JobArguments& arguments, const Prepared& prepared, std::i
     : a_(arguments), config_(prepared.config), mesh_(prepared.mesh), costs_from_(prepared.costs_from), tokens_per_step_(tokens_per_step(config_)),
       progress_(clock_, progress_options(arguments.quiet, steps)) {}
 
-Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t first_step) {
+Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues) {
+  if (!continues && !metrics_) {   // else they are this run's own, which begins once more, from an older checkpoint
+    TROUPE_ASSIGN(const auto aside, report::set_aside(a_.out, {"metrics.jsonl", "run.json", "loss.svg", "plan.txt", "trace.json", "sample.txt"}));
+    if (!aside.empty()) note("what an earlier run has left in '" + a_.out + "' is now in '" + aside + "'");
+  }
   plan_ = &plan;
   first_step_ = first_step;
   progress_.begin_at(first_step);
   predicted_step_s_ = predicted.game.step_s;
   TROUPE_TRY(report::write_file(file("plan.txt"), plan_text(plan, predicted.places, predicted.game)));
-  if (first_step > 0) {
+  if (continues) {
     auto before = report::keep_lines_before(file("metrics.jsonl"), first_step);
     if (!before.ok()) return before.status();
     curve_.train = std::move(before->train);
     curve_.eval = std::move(before->eval);
   }
-  auto writer = report::MetricsWriter::open(file("metrics.jsonl"), first_step > 0 ? report::MetricsWriter::Mode::append : report::MetricsWriter::Mode::fresh);
+  auto writer = report::MetricsWriter::open(file("metrics.jsonl"), continues ? report::MetricsWriter::Mode::append : report::MetricsWriter::Mode::fresh);
   if (!writer.ok()) return writer.status();
   metrics_ = std::make_unique<report::MetricsWriter>(*std::move(writer));
-  return {};
+  return report::write_run_json(file("run.json"), run_json({}, "running", nullptr));
 }
 
 void Results::keep(const Status& s) {
@@ -84,7 +87,7 @@ void Results::step(const StepResult& r) {
   if (r.void_step) m.grad_norm = std::nan(""), ++void_steps_;
   m.void_parameter = r.void_parameter;
   m.void_microbatch = r.void_microbatch;
-  if (r.void_step) progress_.note(void_step_text(r));
+  if (r.void_step) warn(void_step_text(r));
   // An evaluation of version v runs beside step v and may end after it. Its line comes first, on any machine.
   held_.push_back(m);
   write_held();
@@ -92,6 +95,17 @@ void Results::step(const StepResult& r) {
   progress_.step(r.step, r.loss, m.tokens_per_s);
   last_loss_ = r.loss;
   step_ms_.push_back(ms);
+  if (now >= next_current_ns_) write_current(r.step + 1);
+}
+
+void Results::write_current(std::int64_t steps) {
+  JobResult so_far;
+  so_far.committed_steps = steps;
+  keep(report::write_run_json(file("run.json"), run_json(so_far, "running", nullptr), report::Durability::not_synced));
+  keep(write_curve(steps, report::Durability::not_synced));
+  const auto end_ns = clock_.now_ns();
+  constexpr std::int64_t pause_ns = 10'000'000'000;
+  next_current_ns_ = end_ns + std::max(pause_ns, 200 * (end_ns - last_ns_));   // steps wait while these are written
 }
 
 void Results::evaluated(std::int64_t step, const std::vector<Report>& reports) {
@@ -133,17 +147,17 @@ void Results::checkpoint(const CheckpointEvent& e) {
       m.what = "saved";
       saved_step_ = e.step;
       ++saved_;
-      if (!e.status.ok()) progress_.note(of + ": older ones could not be removed: " + e.status.message());
+      if (!e.status.ok()) warn(of + ": older ones could not be removed: " + e.status.message());
       break;
     case Kind::failed:
       m.what = "failed";
       m.why = e.status.message();
       ++failed_;
-      progress_.note(of + " failed (" + std::to_string(e.failures) + " in a row): " + m.why);
+      warn(of + " failed (" + std::to_string(e.failures) + " in a row): " + m.why);
       break;
     case Kind::skipped:
       m.what = "skipped";
-      if (skipped_++ == 0) progress_.note(of + " is skipped: the disk does not keep up; training goes on, checkpoints come less often");
+      if (skipped_++ == 0) warn(of + " is skipped: the disk does not keep up; training goes on, checkpoints come less often");
       break;
   }
   keep(metrics_->write(m));
@@ -159,16 +173,21 @@ void Results::write_held() {
 Status Results::write_files(const JobResult& result, const Status& status, const std::string& sample) {
   evaluating_.clear();   // a run that failed has none to wait for
   write_held();
-  curve_.title = a_.config_path + " on " + to_string(mesh_);
-  curve_.subtitle = report::count_text(static_cast<double>(parameter_count(config_.model))) + " parameters, " +
-                    report::count_text(static_cast<double>(result.committed_steps * tokens_per_step_)) + " tokens";
-  TROUPE_TRY(report::write_loss_svg(file("loss.svg"), curve_));
-  TROUPE_TRY(report::write_run_json(file("run.json"), run_json(result, status, sample)));
+  TROUPE_TRY(write_curve(result.committed_steps, report::Durability::synced));
+  const auto text = status.ok() ? "finished" : status.message();
+  TROUPE_TRY(report::write_run_json(file("run.json"), run_json(result, text, a_.sample && status.ok() ? &sample : nullptr)));
   if (a_.sample && status.ok()) TROUPE_TRY(report::write_file(file("sample.txt"), sample));
   return a_.trace.steps > 0 ? write_trace(result) : Status{};
 }
 
-std::string Results::run_json(const JobResult& result, const Status& status, const std::string& sample) const {
+Status Results::write_curve(std::int64_t steps, report::Durability durability) {
+  curve_.title = a_.config_path + " on " + to_string(mesh_);
+  curve_.subtitle = report::count_text(static_cast<double>(parameter_count(config_.model))) + " parameters, " +
+                    report::count_text(static_cast<double>(steps * tokens_per_step_)) + " tokens";
+  return report::write_loss_svg(file("loss.svg"), curve_, durability);
+}
+
+std::string Results::run_json(const JobResult& result, const std::string& status, const std::string* sample) const {
   nlohmann::json run;
   run["config"] = nlohmann::json::parse(to_json(config_));
   run["mesh"] = to_string(mesh_);
@@ -178,11 +197,12 @@ std::string Results::run_json(const JobResult& result, const Status& status, con
   run["parameters"] = parameter_count(config_.model);
   run["params_hash"] = result.params_hash;
   run["void_steps"] = void_steps_;
-  run["status"] = status.ok() ? "finished" : status.message();
+  run["status"] = status;
+  run["data"] = a_.data;
   if (saved_ + skipped_ + failed_ > 0)
     run["checkpoints"] = {{"saved", saved_}, {"skipped", skipped_}, {"failed", failed_}, {"newest", saved_step_}};
   if (first_step_ > 0) run["resumed_at"] = first_step_;
-  if (!curve_.train.empty()) run["loss"] = last_loss_;
+  if (last_loss_) run["loss"] = *last_loss_;
   if (!curve_.eval.empty()) run["eval_loss"] = eval_loss_;
   for (Rank r = 0; r < static_cast<Rank>(result.places.size()); ++r) {
     const auto local = local_plan(*plan_, r);
@@ -191,7 +211,7 @@ std::string Results::run_json(const JobResult& result, const Status& status, con
                               {"peak_bytes", place.peak_bytes}, {"file_bytes", place.file_bytes}, {"shared_bytes", place.shared_bytes}, {"sent_bytes", place.sent_bytes}, {"received_bytes", place.received_bytes},
                               {"arena_bytes", local.ok() ? local->arena_bytes : 0}, {"restored_bytes", place.restored_bytes}, {"restore_s", place.restore_s}});
   }
-  if (a_.sample && status.ok()) run["sample"] = sample;
+  if (sample) run["sample"] = *sample;
   return run.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -211,8 +231,8 @@ void Results::print_summary(const JobResult& result, const std::string& sample) 
   if (a_.quiet) return;
   if (a_.sample) std::printf("\n--- sample ---\n%s\n--------------\n\n", sample.c_str());
   std::printf("%lld steps on %s", static_cast<long long>(result.committed_steps), to_string(mesh_).c_str());
-  if (curve_.train.empty()) std::printf(": nothing trained");
-  else std::printf(": loss %.4f", last_loss_);
+  if (last_loss_) std::printf(": loss %.4f", *last_loss_);
+  else std::printf(": nothing trained");
   if (!curve_.eval.empty()) std::printf(", evaluation loss %.4f", eval_loss_);
   if (!step_ms_.empty()) {
     auto sorted = step_ms_;
@@ -221,7 +241,7 @@ void Results::print_summary(const JobResult& result, const std::string& sample) 
     std::printf(", %.1f ms per step (predicted %.1f), %s tokens/s", median, predicted_step_s_ * 1e3,
                 report::count_text(static_cast<double>(tokens_per_step_) / (median * 1e-3)).c_str());
   }
-  if (void_steps_ > 0) std::printf("\n%lld steps were void: see metrics.jsonl", static_cast<long long>(void_steps_));
+  if (void_steps_ > 0) std::printf("\n%s void: see metrics.jsonl", (counted(void_steps_, "step") + (void_steps_ == 1 ? " was" : " were")).c_str());
   if (saved_ + skipped_ + failed_ > 0)
     std::printf("\n%lld checkpoints saved, %lld skipped, %lld failed; the newest is of step %lld", static_cast<long long>(saved_),
                 static_cast<long long>(skipped_), static_cast<long long>(failed_), static_cast<long long>(saved_step_));

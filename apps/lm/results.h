@@ -3,9 +3,11 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "apps/lm/planning.h"
+#include "apps/report/files.h"
 #include "apps/report/loss_svg.h"
 #include "apps/report/metrics.h"
 #include "apps/report/progress.h"
@@ -21,8 +23,9 @@ class Results {
   /// The run ends after `steps` steps.
   Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps);
 
-  /// Writes plan.txt and begins metrics.jsonl; where the run goes on at a step above 0, after the lines of the steps before.
-  Status open(const runtime::Plan& plan, const Predicted& predicted, std::int64_t first_step);
+  /// Writes plan.txt and begins metrics.jsonl. Where the folder's own run goes on (`continues`), after the lines of the steps
+  /// before `first_step`; else what an earlier run has left there is set aside first.
+  Status open(const runtime::Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues);
   /// Of this run: it is in every line of metrics.
   void generation(std::uint32_t generation) { generation_ = generation; }
   void checkpoint(const runtime::CheckpointEvent& event);
@@ -35,6 +38,10 @@ class Results {
   void evaluated(std::int64_t step, const std::vector<runtime::Report>& reports);
   /// A line of its own among those of the progress.
   void note(const std::string& line) { progress_.note(line); }
+  /// The same on stderr, with --quiet too: what a user must not miss.
+  void warn(const std::string& line) { progress_.warn(line); }
+  /// Of the newest checkpoint that this run has saved; -1: none.
+  std::int64_t saved_step() const { return saved_step_; }
   /// Why a line of metrics could not be written, if so.
   const Status& write_error() const { return write_error_; }
 
@@ -46,7 +53,11 @@ class Results {
   /// Writes the lines that no evaluation is to come before.
   void write_held();
   std::string file(const std::string& name) const { return a_.out + "/" + name; }
-  std::string run_json(const runtime::JobResult& result, const Status& status, const std::string& sample) const;
+  /// `status`: "running", "finished", or why the run failed. `sample`: null where there is none.
+  std::string run_json(const runtime::JobResult& result, const std::string& status, const std::string* sample) const;
+  /// Now and then: run.json and the curve as of this step, for who looks while the run goes on.
+  void write_current(std::int64_t steps);
+  Status write_curve(std::int64_t steps, report::Durability durability);
   Status write_trace(const runtime::JobResult& result) const;
   void keep(const Status& status);
 
@@ -69,8 +80,9 @@ class Results {
   report::LossCurve curve_;
   std::vector<double> step_ms_;
   std::int64_t void_steps_ = 0;
-  double last_loss_ = 0, eval_loss_ = 0;
-  std::int64_t begin_ns_ = clock_.now_ns(), last_ns_ = 0;
+  std::optional<double> last_loss_;    ///< of this run's last step; none: it has trained none
+  double eval_loss_ = 0;
+  std::int64_t begin_ns_ = clock_.now_ns(), last_ns_ = 0, next_current_ns_ = 0;
 };
 
 }  // namespace troupe::lm

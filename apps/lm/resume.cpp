@@ -54,7 +54,7 @@ Expected<Resume> Resume::find(Storage& storage, const std::string& what) {
     out.folders_ = {base_of(path)};
     return out;
   }
-  out.dir_ = path;
+  out.dir_ = path = checkpoint::checkpoints_in(storage, path);
   TROUPE_ASSIGN(const auto entries, checkpoint::Catalog(storage, path).entries());
   for (const auto& e : entries)
     if (e.committed) out.folders_.push_back(e.folder);

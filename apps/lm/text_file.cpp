@@ -7,10 +7,12 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,7 +27,20 @@ struct File {
 };
 
 Status errno_status(Code code, const std::string& what) {
-  return {code, fmt::format("{}: {}", what, std::strerror(errno))};
+  return {errno == ENOSPC || errno == EDQUOT ? Code::exhausted : code, fmt::format("{}: {}", what, std::strerror(errno))};
+}
+
+/// Archives and compressed files that nobody trains on by intention; null for any other.
+const char* packed_as(const unsigned char* head, std::size_t bytes) {
+  struct Format {
+    const char* name;
+    std::string_view magic;
+  };
+  static constexpr Format formats[] = {{"xz", "\xfd" "7zXZ"}, {"zstd", "\x28\xb5\x2f\xfd"}, {"bzip2", "BZh"}, {"zip", "PK\x03\x04"}, {"7z", "7z\xbc\xaf"}};
+  const std::string_view text(reinterpret_cast<const char*>(head), bytes);
+  for (const auto& f : formats)
+    if (text.starts_with(f.magic)) return f.name;
+  return nullptr;
 }
 
 /// Opens a regular file for reading and says what is wrong otherwise.
@@ -61,6 +76,8 @@ Status unpack(const std::string& from, const std::string& to) {
   }
   if (::gzclose(in) != Z_OK && status.ok())  // a file that ends too soon is reported here only
     status = invalid(fmt::format("data file '{}' is a damaged gzip file: it ends too soon", from));
+  if (out && status.ok() && (std::fflush(out) != 0 || ::fsync(fileno(out)) != 0))   // a name that leads to half a text would be trusted
+    status = errno_status(Code::io, fmt::format("cannot unpack '{}' to '{}'", from, to));
   if (out && std::fclose(out) != 0 && status.ok())
     status = errno_status(Code::io, fmt::format("cannot unpack '{}' to '{}'", from, to));
   return status;
@@ -72,8 +89,11 @@ Expected<std::string> plain_text_path(const std::string& path, const std::string
   File file;
   struct stat info{};
   TROUPE_TRY(open_regular(path, file, info));
-  unsigned char magic[2] = {};
-  if (::pread(file.fd, magic, 2, 0) != 2 || magic[0] != 0x1f || magic[1] != 0x8b) return path;
+  unsigned char magic[6] = {};
+  const auto n = std::max<ssize_t>(0, ::pread(file.fd, magic, sizeof magic, 0));
+  if (const char* format = packed_as(magic, static_cast<std::size_t>(n)))
+    return invalid(fmt::format("data file '{}' is packed with {}: unpack it first; plain text, .gz and .dz are read", path, format));
+  if (n < 2 || magic[0] != 0x1f || magic[1] != 0x8b) return path;
 
   namespace fs = std::filesystem;
   std::error_code error;

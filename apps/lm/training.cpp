@@ -1,5 +1,6 @@
 #include "apps/lm/training.h"
 
+#include <filesystem>
 #include <iterator>
 #include <sstream>
 
@@ -7,6 +8,7 @@
 #include "apps/lm/learning_rate.h"
 #include "apps/lm/text_file.h"
 #include "apps/report/files.h"
+#include "runtime/text_table.h"
 
 namespace troupe::lm {
 
@@ -28,8 +30,8 @@ Training::Training(const App& app, const JobArguments& a, Prepared prepared, std
 int Training::run() {
   int code = exit_ok;
   if (const Status s = open(code); !s.ok()) return say(s, code);
-  for (const auto& warning : p_.warnings) results_.note("warning: " + warning);
-  if (const auto warning = mesh_warning(p_.mesh, p_.config); !warning.empty()) results_.note("warning: " + warning);
+  for (const auto& warning : p_.warnings) results_.warn(warning);
+  if (const auto warning = mesh_warning(p_.mesh, p_.config); !warning.empty()) results_.warn(warning);
   JobResult result;
   for (;;) {
     JobOptions options = this->options();
@@ -46,6 +48,7 @@ int Training::run() {
   results_.end_progress();
   Status s = result.status;
   code = result.exit_code;
+  if (code == exit_interrupted && results_.saved_step() > first_step_) s = Status(s.code(), s.message() + "; go on with --resume");
   if (code == exit_diverged) s = Status(s.code(), s.message() + "; lower schedule.lr or raise schedule.warmup");
   if (s.ok() && !results_.write_error().ok()) s = results_.write_error(), code = exit_output;   // in the last step
   if (const Status w = results_.write_files(result, s, sampler_.text()); s.ok() && !w.ok()) s = w, code = exit_output;
@@ -61,8 +64,10 @@ Status Training::open(int& code) {
   code = exit_output;
   TROUPE_TRY(check_folder());
   TROUPE_TRY(report::prepare_output_dir(a_.out));
-  code = exit_data;
-  TROUPE_ASSIGN(const std::string text, plain_text_path(a_.data, a_.out + "/corpus"));
+  TROUPE_TRY(lock_folder());
+  auto unpacked = plain_text_path(a_.data, a_.out + "/corpus");
+  if (unpacked.status().code() != Code::exhausted) code = exit_data;   // else there is no room for it in the output folder
+  TROUPE_ASSIGN(const std::string text, std::move(unpacked));
   TROUPE_ASSIGN(const Corpus corpus, Corpus::open(corpus_options(p_.config, text)));
   fingerprint_ = corpus.fingerprint();
   if (const auto& wanted = p_.config.data.fingerprint; !wanted.empty() && wanted != fingerprint_)
@@ -77,16 +82,29 @@ Status Training::open(int& code) {
     return begin_at_point();
   }
   code = exit_output;
-  return results_.open(plan_, predicted_, 0);
+  return results_.open(plan_, predicted_, 0, false);
+}
+
+Status Training::lock_folder() {
+  auto lock = storage_.lock_dir(a_.out);
+  if (lock.status().code() == Code::unavailable)
+    return Status(Code::unavailable, "output folder '" + a_.out + "' is written by another run: choose another --out, or wait for its end");
+  TROUPE_ASSIGN(lock_, std::move(lock));
+  return {};
+}
+
+bool Training::continues_folder() const {
+  if (first_step_ == 0) return false;
+  std::error_code error;
+  const auto same = [&](const std::string& a, const std::string& b) { return std::filesystem::equivalent(a, b, error); };
+  return same(folder_of(point_->folder), checkpoint_dir(a_)) || same(resume_->run_folder(), a_.out);
 }
 
 Status Training::begin_at_point() {
   const auto& manifest = point_->manifest;
-  std::vector<std::string> warnings, notes = resume_->notes();
+  std::vector<std::string> warnings = resume_->notes(), notes;
   const std::string name = "the configuration in '" + point_->folder + "'";
-  TROUPE_ASSIGN(LmConfig saved, parse_config(manifest.config, name, {}, &warnings));
-  if (!a_.config_path.empty())   // else p_.config is this one, and has warned
-    for (const auto& warning : warnings) notes.push_back("warning: " + warning);
+  TROUPE_ASSIGN(LmConfig saved, parse_config(manifest.config, name, {}, a_.config_path.empty() ? nullptr : &warnings));   // else p_.config is this one, and has warned
   LmConfig now = p_.config;
   now.data.fingerprint = fingerprint_;
   const Status fits = is_weights_only(manifest) ? check_model(saved, now) : check_resumable(saved, now, notes);
@@ -95,9 +113,12 @@ Status Training::begin_at_point() {
   if (first_step_ > steps_)
     return invalid("'" + point_->folder + "' is of step " + std::to_string(first_step_) + ", and the run is to end after " + std::to_string(steps_) +
                    ": raise --steps or schedule.steps");
-  TROUPE_TRY(results_.open(plan_, predicted_, first_step_));
+  TROUPE_TRY(results_.open(plan_, predicted_, first_step_, continues_folder()));
+  for (const auto& warning : warnings) results_.warn(warning);
   for (const auto& note : notes) results_.note(note);
-  results_.note("resumed from '" + point_->folder + "', step " + std::to_string(first_step_));
+  const auto every = p_.config.checkpoint.every;
+  results_.note("resumed from '" + point_->folder + "', step " + std::to_string(first_step_) +
+                (every > 0 ? "; a checkpoint every " + counted(every, "step") : "; no checkpoint is saved, see --checkpoint-every"));
   return {};
 }
 
@@ -135,6 +156,9 @@ JobOptions Training::options() {
   o.trace = a_.trace;
   o.stall_s = a_.stall_s;
   o.on_ready = [this] { results_.ready(); };
+  o.on_pause = [this](const std::string& why, std::int64_t version) {
+    results_.note(why + ": saving a checkpoint of step " + std::to_string(version) + "; a second signal ends the run at once");
+  };
   o.on_log = [this](Rank rank, const std::string& line) { results_.note("worker " + std::to_string(rank) + ": " + line); };
   o.give_up = [this] { return results_.write_error(); };
   o.checkpoint.restore = point_ ? point_->folder : "";

@@ -1,6 +1,7 @@
 // One run of `troupe train`: its text, its plan, its session.
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "apps/lm/model.h"
@@ -24,6 +25,10 @@ class Training {
   /// A folder that has checkpoints of an earlier run is not written into by another.
   Status check_folder() const;
   runtime::JobOptions options();
+  /// Of two runs at the same time one writes into the output folder.
+  Status lock_folder();
+  /// Whether the run goes on that has written the output folder.
+  bool continues_folder() const;
   bool evaluates_at(std::int64_t version) const;
 
   const runtime::App& app_;
@@ -31,6 +36,7 @@ class Training {
   const Prepared p_;
   const std::int64_t steps_;
   mutable FileStorage storage_;        ///< has no state
+  std::unique_ptr<FolderLock> lock_;   ///< of the output folder
   std::optional<Resume> resume_;
   std::optional<ResumePoint> point_;
   std::int64_t first_step_ = 0;

@@ -28,11 +28,11 @@ Status write_all(int fd, std::string_view text) {
   return {};
 }
 
-Status write_and_sync(const std::string& path, std::string_view text) {
+Status write_new(const std::string& path, std::string_view text, Durability durability) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return errno_status("cannot create");
   Status status = write_all(fd, text);
-  if (status.ok() && ::fsync(fd) != 0) status = errno_status("cannot sync");
+  if (status.ok() && durability == Durability::synced && ::fsync(fd) != 0) status = errno_status("cannot sync");
   if (::close(fd) != 0 && status.ok()) status = errno_status("cannot close");
   return status;
 }
@@ -54,24 +54,40 @@ Status prepare_output_dir(const std::string& dir) {
   fs::create_directories(dir, error);
   if (error) return Status(Code::io, fmt::format("cannot create output folder '{}': {}", dir, error.message()));
   const std::string probe = fmt::format("{}/.write-test-{}", dir, ::getpid());
-  const Status status = write_and_sync(probe, "x");
+  const Status status = write_new(probe, "x", Durability::synced);
   ::unlink(probe.c_str());
   return status.in(fmt::format("output folder '{}' cannot be written", dir));
 }
 
-Status write_file(const std::string& path, std::string_view text) {
+Status write_file(const std::string& path, std::string_view text, Durability durability) {
   const std::string part = fmt::format("{}.{}.part", path, ::getpid());
-  Status status = write_and_sync(part, text);
+  Status status = write_new(part, text, durability);
   if (status.ok() && ::rename(part.c_str(), path.c_str()) != 0) status = errno_status("cannot rename");
-  if (status.ok()) sync_dir_of(path);
-  else ::unlink(part.c_str());
+  if (!status.ok()) ::unlink(part.c_str());
+  else if (durability == Durability::synced) sync_dir_of(path);
   return status.in(fmt::format("'{}'", path));
 }
 
-Status write_run_json(const std::string& path, const std::string& json) {
+Expected<std::string> set_aside(const std::string& dir, const std::vector<std::string>& names) {
+  std::error_code error;
+  std::string aside;
+  for (const auto& name : names) {
+    if (!fs::is_regular_file(dir + "/" + name, error)) continue;
+    for (int n = 1; aside.empty(); ++n) {
+      const auto free = fmt::format("{}/earlier-{}", dir, n);
+      if (fs::create_directory(free, error)) aside = free;
+      else if (error) return Status(Code::io, fmt::format("cannot create '{}': {}", free, error.message()));
+    }
+    fs::rename(dir + "/" + name, aside + "/" + name, error);
+    if (error) return Status(Code::io, fmt::format("cannot move '{}/{}' to '{}': {}", dir, name, aside, error.message()));
+  }
+  return aside;
+}
+
+Status write_run_json(const std::string& path, const std::string& json, Durability durability) {
   const auto value = nlohmann::ordered_json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (value.is_discarded()) return Status(Code::internal, fmt::format("'{}': what was to be written is not JSON", path));
-  return write_file(path, value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  return write_file(path, value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", durability);
 }
 
 }  // namespace troupe::report

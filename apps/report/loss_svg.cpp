@@ -200,6 +200,8 @@ std::string loss_svg(const LossCurve& given) {
   return out + legend(curve) + "</svg>\n";
 }
 
-Status write_loss_svg(const std::string& path, const LossCurve& curve) { return write_file(path, loss_svg(curve)); }
+Status write_loss_svg(const std::string& path, const LossCurve& curve, Durability durability) {
+  return write_file(path, loss_svg(curve), durability);
+}
 
 }  // namespace troupe::report

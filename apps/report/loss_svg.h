@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "devices/base/status.h"
+#include "apps/report/files.h"
 
 namespace troupe::report {
 
@@ -23,7 +23,7 @@ struct LossCurve {
 /// A self-contained picture: training loss thin, its moving mean thick, evaluations as dots.
 std::string loss_svg(const LossCurve& curve);
 
-Status write_loss_svg(const std::string& path, const LossCurve& curve);
+Status write_loss_svg(const std::string& path, const LossCurve& curve, Durability durability = Durability::synced);
 
 /// Round numbers (1, 2 or 5 times a power of ten) from just inside lo to just inside hi, about `count` of them.
 std::vector<double> nice_ticks(double lo, double hi, int count);

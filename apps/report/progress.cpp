@@ -82,6 +82,16 @@ void Progress::note(std::string_view text) {
   std::fflush(options_.out);
 }
 
+void Progress::warn(std::string_view text) {
+  if (drawn_width_ > 0) {   // the two streams may be one terminal
+    fmt::print(options_.out, "\r{:<{}}\r", "", drawn_width_);
+    std::fflush(options_.out);
+  }
+  fmt::print(options_.err, "troupe: warning: {}\n", text);
+  std::fflush(options_.err);
+  if (drawn_width_ > 0) draw();
+}
+
 void Progress::finish() {
   if (drawn_width_ > 0) print_plain("");
   drawn_width_ = 0;

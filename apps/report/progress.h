@@ -17,6 +17,7 @@ class Progress {
  public:
   struct Options {
     std::FILE* out = stdout;
+    std::FILE* err = stderr;         ///< warnings go there, quiet or not
     bool terminal = false;           ///< isatty(fileno(out))
     std::size_t columns = 0;         ///< of the terminal: a line is cut there; 0: as wide as need be
     std::int64_t first_step = 0;     ///< where this run starts (not 0 when resuming)
@@ -37,8 +38,10 @@ class Progress {
   void evaluated(std::int64_t step, double eval_loss);
   /// What else is under way, at the end of the line; empty: nothing.
   void show_beside(std::string text);
-  /// A line of its own (an incident, a warning) that does not tear the progress line.
+  /// A line of its own that does not tear the progress line.
   void note(std::string_view text);
+  /// The same on Options::err, as "troupe: warning: ...".
+  void warn(std::string_view text);
   /// Leaves the cursor on a fresh line. Called by the destructor.
   void finish();
 

@@ -42,6 +42,12 @@ class File {
 /// aligned to storage_alignment (address, offset and length) are fast, and others still work.
 enum class Access : std::uint8_t { buffered, direct };
 
+/// While it lives, nobody else has the folder's lock. The system releases it when its holder ends, however that ends.
+class FolderLock {
+ public:
+  virtual ~FolderLock() = default;
+};
+
 struct DirEntry {
   std::string name;
   bool folder = false;
@@ -63,6 +69,9 @@ class Storage {
   /// A file, or an empty folder.
   virtual Status remove(const std::string& path) = 0;
   virtual Status sync_dir(const std::string& path) = 0;
+  /// Takes the lock of a folder, without waiting. Error: `unavailable`, another holder has it. Where the system has no locks
+  /// of folders (some network filesystems) the lock excludes nobody.
+  virtual Expected<std::unique_ptr<FolderLock>> lock_dir(const std::string& path) = 0;
   /// What is in a folder, by name.
   virtual Expected<std::vector<DirEntry>> list(const std::string& path) = 0;
 };

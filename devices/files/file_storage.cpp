@@ -1,6 +1,7 @@
 #include "devices/files/file_storage.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -132,6 +133,14 @@ class PosixFile final : public File {
   Descriptor buffered_, direct_;
 };
 
+class PosixLock final : public FolderLock {
+ public:
+  explicit PosixLock(Descriptor folder) : folder_(std::move(folder)) {}
+
+ private:
+  Descriptor folder_;   // flock: the kernel releases it with the last copy of the descriptor
+};
+
 Expected<std::unique_ptr<File>> open_file(const char* what, const std::string& path, int flags, Access access) {
   Descriptor buffered(path, flags | O_NONBLOCK);   // a FIFO without a writer must not block
   if (!buffered.ok()) return failure(errno, what, path);
@@ -180,6 +189,14 @@ Status FileStorage::sync_dir(const std::string& path) {
   // EINVAL: a filesystem whose folders need no sync.
   if (uninterrupted([&] { return ::fsync(folder.get()); }) != 0 && errno != EINVAL) return failure(errno, "sync the folder", path);
   return {};
+}
+
+Expected<std::unique_ptr<FolderLock>> FileStorage::lock_dir(const std::string& path) {
+  Descriptor folder(path, O_RDONLY | O_DIRECTORY);
+  if (!folder.ok()) return failure(errno, "lock the folder", path);
+  if (uninterrupted([&] { return ::flock(folder.get(), LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK)
+    return Status(Code::unavailable, "cannot lock the folder '" + path + "': another process has it");
+  return std::unique_ptr<FolderLock>(new PosixLock(std::move(folder)));
 }
 
 Expected<std::vector<DirEntry>> FileStorage::list(const std::string& path) {

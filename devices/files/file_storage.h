@@ -16,6 +16,7 @@ class FileStorage final : public Storage {
   Status rename(const std::string& from, const std::string& to) override;
   Status remove(const std::string& path) override;
   Status sync_dir(const std::string& path) override;
+  Expected<std::unique_ptr<FolderLock>> lock_dir(const std::string& path) override;
   Expected<std::vector<DirEntry>> list(const std::string& path) override;
 };
 

@@ -234,6 +234,30 @@ Status SimStorage::remove(const std::string& path) {
   return {};
 }
 
+class SimStorage::Lock final : public FolderLock {
+ public:
+  Lock(SimStorage& storage, NodePtr folder) : storage_(storage), folder_(std::move(folder)), life_(storage.lives_) {}
+  ~Lock() override {
+    const std::lock_guard lock(storage_.mutex_);
+    if (life_ == storage_.lives_) storage_.locked_.erase(folder_);
+  }
+
+ private:
+  SimStorage& storage_;
+  NodePtr folder_;
+  std::uint64_t life_;
+};
+
+Expected<std::unique_ptr<FolderLock>> SimStorage::lock_dir(const std::string& path) {
+  const std::lock_guard lock(mutex_);
+  TROUPE_TRY(begin("lock the folder", path, false));
+  const NodePtr node = find(path);
+  if (!node) return Status(Code::not_found, sentence("lock the folder", path, "No such file or directory"));
+  if (!node->folder) return Status(Code::io, sentence("lock the folder", path, "Not a directory"));
+  if (!locked_.insert(node).second) return Status(Code::unavailable, sentence("lock the folder", path, "another process has it"));
+  return std::unique_ptr<FolderLock>(new Lock(*this, node));
+}
+
 Expected<std::vector<DirEntry>> SimStorage::list(const std::string& path) {
   const std::lock_guard lock(mutex_);
   TROUPE_TRY(begin("list", path, false));
@@ -283,6 +307,7 @@ void SimStorage::crash(std::uint64_t seed) {
   std::set<const Node*> seen;
   settle(*root_, draw, seen);
   ++lives_;
+  locked_.clear();
   stop_at_ = unlimited;
 }
 

@@ -5,7 +5,7 @@
 //         gave its file (File::reserve, too) and each change of names is kept or lost by itself, or all are, or none: a rename
 //         happens whole or not at all;
 //   SS-3  the same calls and the same seed leave the same disk;
-//   SS-4  files that were open before a crash answer `unavailable` after it.
+//   SS-4  files that were open before a crash answer `unavailable` after it; no lock survives one.
 #pragma once
 
 #include <limits>
@@ -30,6 +30,7 @@ class SimStorage final : public Storage {
   Status rename(const std::string& from, const std::string& to) override;
   Status remove(const std::string& path) override;
   Status sync_dir(const std::string& path) override;
+  Expected<std::unique_ptr<FolderLock>> lock_dir(const std::string& path) override;
   Expected<std::vector<DirEntry>> list(const std::string& path) override;
 
   /// The machine stops and starts again: what is on disk now is all there is. Undoes stop_at.
@@ -52,6 +53,7 @@ class SimStorage final : public Storage {
 
  private:
   class OpenFile;
+  class Lock;
   struct Node;
   using NodePtr = std::shared_ptr<Node>;
   /// One name in one folder; null: there is none any more.
@@ -79,6 +81,7 @@ class SimStorage final : public Storage {
   std::int64_t operations_ = 0, stop_at_ = unlimited, fails_ = unlimited, capacity_ = unlimited;
   bool read_only_ = false;
   std::uint64_t lives_ = 0;           ///< crashes so far
+  std::set<NodePtr> locked_;          ///< folders
 };
 
 }  // namespace troupe

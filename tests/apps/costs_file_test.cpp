@@ -55,8 +55,8 @@ TEST_CASE("a job takes the kernels that were measured with as many busy workers 
 
 TEST_CASE("a costs file that is damaged, old or of something else is refused with its line and what is wrong") {
   const std::tuple<std::string, std::string, std::string> wrong[] = {
-      {"version = 1", "version = 2", "has version 2, this program reads version 1: run troupe calibrate again"},
-      {"version = 1", "", "has no 'version': not a file that troupe calibrate wrote"},
+      {"version = 2", "version = 1", "has version 1, this program reads version 2: run troupe calibrate again"},
+      {"version = 2", "", "has no 'version': not a file that troupe calibrate wrote"},
       {"threads = 3", "threads = 0", "'threads' must be a whole number of at least 1"},
       {"machine = ", "maschine = ", "'machine' must be a text"},
       {"latency_us = 25", "latency_us = -25", "'latency_us' must be a number above 0"},
@@ -78,7 +78,7 @@ TEST_CASE("a costs file that is damaged, old or of something else is refused wit
     CHECK_MESSAGE(c.status().message().find(says) != std::string::npos, c.status().message());
     CHECK(c.status().message().starts_with("costs some.toml"));
   }
-  for (const char* text : {"", "version = 1", "version = 1\nmachine = 'm'\nthreads = 1\nkernels = 3", "version = 1\nkernels = [1]"})
+  for (const char* text : {"", "version = 2", "version = 2\nmachine = 'm'\nthreads = 1\nkernels = 3", "version = 2\nkernels = [1]"})
     CHECK_FALSE(parse_costs(text, "some.toml").ok());
   TempDir dir;
   CHECK(read_costs(dir / "none.toml").status().code() == Code::not_found);

@@ -28,7 +28,7 @@ TEST_CASE("a job that failed has a trace of the spans that arrived; it says how 
   const auto predicted = predict(*plan);
   REQUIRE_MESSAGE(predicted.ok(), predicted.status().message());
   Results results(a, *prepared, 10);
-  REQUIRE(results.open(*plan, *predicted, 0).ok());
+  REQUIRE(results.open(*plan, *predicted, 0, false).ok());
 
   runtime::JobResult failed{Status(Code::unavailable, "worker 1 is gone"), runtime::exit_worker, "", 7, {{}, {}}};
   failed.places[0].spans = {{.row = "layers.0", .name = "layers.0", .begin_ns = 1, .end_ns = 2, .step = 3}};
@@ -60,7 +60,7 @@ TEST_CASE("a void step is told: its line of metrics and its note name the parame
   const auto plan = make_plan(app, *prepared, test::write_text(dir / "text", std::string(5000, 'x')), false);
   REQUIRE_MESSAGE(plan.ok(), plan.status().message());
   Results results(a, *prepared, 10);
-  REQUIRE(results.open(*plan, {}, 0).ok());
+  REQUIRE(results.open(*plan, {}, 0, false).ok());
   runtime::StepResult step;
   results.step(step);
   step.step = 12;

@@ -46,6 +46,7 @@ class Asking final : public Storage {
   Status rename(const std::string& from, const std::string& to) override { return ask([&] { return storage_.rename(from, to); }); }
   Status remove(const std::string& path) override { return ask([&] { return storage_.remove(path); }); }
   Status sync_dir(const std::string& path) override { return ask([&] { return storage_.sync_dir(path); }); }
+  Expected<std::unique_ptr<FolderLock>> lock_dir(const std::string& path) override { return ask([&] { return storage_.lock_dir(path); }); }
   Expected<std::vector<DirEntry>> list(const std::string& path) override { return ask([&] { return storage_.list(path); }); }
 
  private:

@@ -45,7 +45,7 @@ TEST_CASE("fewer microbatches than stages is legal and a warning, whoever asks")
   words.insert(words.end(), {"--steps", "1"});
   const auto o = run(train(dir / "out", words));
   CHECK(o.code == 0);
-  CHECK_MESSAGE(o.out.find(says) != std::string::npos, o.out);
+  CHECK_MESSAGE(o.err.find(says) != std::string::npos, o.err);
 }
 
 TEST_CASE("schedule.lanes of old configurations is ignored with a warning, whichever command reads it") {
@@ -58,7 +58,7 @@ TEST_CASE("schedule.lanes of old configurations is ignored with a warning, which
   }
   const auto o = run(train(dir / "out", {"--steps", "1", "--set", "schedule.lanes=2"}));
   CHECK(o.code == 0);
-  CHECK_MESSAGE(o.out.find(says) != std::string::npos, o.out);
+  CHECK_MESSAGE(o.err.find(says) != std::string::npos, o.err);
 }
 
 TEST_CASE("a command line that makes no sense says which word, and the nearest one that does") {
@@ -135,11 +135,16 @@ TEST_CASE("a mesh that cannot work names the numbers and the nearest one that do
   });
 }
 
-TEST_CASE("fewer microbatches than stages is legal, with a warning") {
+TEST_CASE("fewer microbatches than stages is legal, with a warning on stderr, quiet or not") {
   TempDir dir;
-  const auto o = run(train(dir / "out", {"--mesh", "pp=9", "--steps", "1"}));
-  check_success(o);
-  CHECK(o.out.find("warning: mesh pp=9: 9 stages, but only 8 microbatches") != std::string::npos);
+  for (const bool quiet : {false, true}) {
+    std::vector<std::string> words = {"--mesh", "pp=9", "--steps", "1"};
+    if (quiet) words.push_back("--quiet");
+    const auto o = run(train(dir / "out", words));
+    CHECK(o.code == exit_ok);
+    CHECK(o.err.find("troupe: warning: mesh pp=9: 9 stages, but only 8 microbatches") == 0);
+    CHECK(o.out.empty() == quiet);
+  }
 }
 
 TEST_CASE("a plan larger than the machine's memory is refused before any worker starts") {

@@ -104,10 +104,7 @@ TEST_CASE("a disk that is full or read-only fails checkpoints within an interval
     wait_until(metrics, [&](const Counts& c) { return c.last_saved > bad.last_saved; });
   }
   command.send(SIGTERM);
-  const auto o = command.wait(5);
-  CHECK(o.out.find("No space left on device") != std::string::npos);
-  CHECK(o.out.find("Read-only file system") != std::string::npos);
-  check_one_line(o, exit_interrupted, {"interrupted by "});
+  check_failure(command.wait(5), exit_interrupted, {"troupe: warning: checkpoint of step ", "No space left on device", "Read-only file system", "troupe: interrupted by "});
   const int saved = counts(metrics).last_saved;
   const auto resumed = run(train(dir / "out", {"--resume", "--checkpoint-dir", dir / "disk/checkpoints", "--set", "eval.every=0", "--steps", std::to_string(saved + 5), "--quiet"}));
   check_success(resumed);
@@ -122,7 +119,7 @@ TEST_CASE("a disk that stays full ends the job with the code for it, after as ma
   REQUIRE(command.wait_for_lines(metrics, 3));
   wait_until(metrics, [](const Counts& c) { return c.saved > 1; });
   disk.fill();
-  check_one_line(command.wait(20), exit_checkpoint, {"saving has failed 3 times in a row", "No space left on device"});
+  check_failure(command.wait(20), exit_checkpoint, {" failed (1 in a row): ", "troupe: saving has failed 3 times in a row", "No space left on device"});
   const Counts c = counts(metrics);
   CHECK(c.failed == 3);
   CHECK(std::filesystem::exists(dir / ("disk/checkpoints/step-" + std::string(8 - std::to_string(c.last_saved).size(), '0') + std::to_string(c.last_saved) + ".g1/manifest")));

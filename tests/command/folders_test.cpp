@@ -1,0 +1,196 @@
+// The folders of a run: who may write there, what is left of earlier runs, what a run that goes on does.
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/command/checks.h"
+
+using namespace troupe::runtime;
+using namespace troupe::test;
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+json summary(const std::string& out) { return json::parse(read(out + "/run.json"), nullptr, false); }
+
+/// A run that would take hours, once its metrics have so many lines.
+struct Endless {
+  Run command;
+  Endless(const std::string& out, std::vector<std::string> more, int lines = 3) : command(train(out, [&] {
+          more.insert(more.end(), {"--steps", "1000000", "--set", "eval.every=0"});
+          return more;
+        }())) {
+    const bool running = command.wait_for_lines(out + "/metrics.jsonl", lines);
+    REQUIRE_MESSAGE(running, "the job makes no steps: ", command.wait(0).err);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a folder of checkpoints that cannot be taken ends the command with one line that names it, quiet or not") {
+  TempDir dir;
+  for (const char* claim : {"", "garbage", "{\"job\": 7}"}) {
+    CAPTURE(claim);
+    fs::create_directories(dir / "checkpoints");
+    write_text(dir / "checkpoints/claim", claim);
+    check_one_line(run(train(dir / "out", {"--steps", "2", "--checkpoint-every", "1", "--checkpoint-dir", dir / "checkpoints", "--quiet"})), exit_checkpoint,
+                   {"'" + (dir / "checkpoints/claim") + "' is damaged"});
+  }
+  write_text(dir / "file", "no folder");
+  const auto o = run(train(dir / "out", {"--steps", "2", "--checkpoint-every", "1", "--checkpoint-dir", dir / "file/checkpoints"}));
+  CHECK((o.code == exit_output || o.code == exit_checkpoint));
+  CHECK_MESSAGE(o.err.find(dir / "file") != std::string::npos, o.err);
+  check_nothing_left(o);
+}
+
+TEST_CASE("of two runs at a time one writes into an output folder, or into a folder of checkpoints; kill -9 frees both at once") {
+  TempDir dir;
+  Endless first(dir / "one", {"--checkpoint-every", "5", "--checkpoint-dir", dir / "checkpoints"}, 30);   // and some checkpoints
+  check_one_line(run(train(dir / "one", {"--steps", "1"})), exit_output, {"output folder '" + (dir / "one") + "' is written by another run"});
+  check_one_line(run(train(dir / "two", {"--quiet", "--resume", dir / "checkpoints", "--checkpoint-every", "5", "--checkpoint-dir", dir / "checkpoints", "--steps", "1000000"})),
+                 exit_checkpoint, {"'" + (dir / "checkpoints") + "' is written by another run"});
+  first.command.send(SIGKILL);
+  first.command.wait(2);
+  const auto o = run(train(dir / "one", {"--resume", "--checkpoint-dir", dir / "checkpoints", "--quiet", "--set", "eval.every=0", "--steps", "1"}));
+  CHECK(o.err.find("written by another run") == std::string::npos);
+}
+
+TEST_CASE("what an earlier run has left is set aside, whole, by a run that does not go on from it; run.json tells that a run is under way") {
+  TempDir dir;
+  check_success(run(train(dir / "out", {"--steps", "3", "--quiet"})));
+  const auto metrics = read(dir / "out/metrics.jsonl"), hash = summary(dir / "out")["params_hash"].get<std::string>();
+  {
+    Endless second(dir / "out", {}, 12);   // more than the earlier one has
+    CHECK(summary(dir / "out")["status"] == "running");
+    CHECK(read(dir / "out/earlier-1/metrics.jsonl") == metrics);
+    CHECK(summary(dir / "out/earlier-1")["params_hash"] == hash);
+    CHECK(fs::exists(dir / "out/earlier-1/loss.svg"));
+    second.command.send(SIGTERM);
+    CHECK(second.command.wait(5).code == exit_interrupted);
+  }
+  check_success(run(train(dir / "out", {"--steps", "1", "--quiet"})));
+  CHECK(fs::exists(dir / "out/earlier-2/metrics.jsonl"));
+  CHECK(count_lines(dir / "out/metrics.jsonl") >= 1);
+  // A checkpoint of another run: its steps are not this folder's.
+  check_success(run(train(dir / "other", {"--steps", "4", "--checkpoint-every", "4", "--quiet"})));
+  check_success(run(train(dir / "out", {"--steps", "6", "--resume", dir / "other/checkpoints", "--checkpoint-every", "0", "--quiet"})));
+  CHECK(fs::exists(dir / "out/earlier-3/metrics.jsonl"));
+  CHECK(summary(dir / "out")["resumed_at"] == 4);
+}
+
+TEST_CASE("a run that goes on saves checkpoints as before, in the folder that it was of, whether its configuration is named or not") {
+  TempDir dir;
+  check_success(run(train(dir / "out", {"--steps", "4", "--checkpoint-every", "2", "--quiet"})));
+  const auto onward = run(train(dir / "out", {"--steps", "6", "--resume", dir / "out"}));   // the output folder will do
+  check_success(onward);
+  CHECK(onward.out.find("step 4; a checkpoint every 2 steps") != std::string::npos);
+  CHECK(fs::exists(dir / "out/checkpoints/step-00000006.g2/manifest"));
+  const auto list = run(troupe_command({"ckpt", "ls", dir / "out"}));
+  check_success(list);
+  CHECK(list.out.find("step-00000006.g2") != std::string::npos);
+  check_success(run(troupe_command({"sample", "--from", dir / "out", "--tokens", "3"})));
+  const auto none = run(train(dir / "out", {"--steps", "8", "--resume", "--checkpoint-every", "0"}));
+  check_success(none);
+  CHECK(none.out.find("no checkpoint is saved") != std::string::npos);
+  CHECK_FALSE(fs::exists(dir / "out/checkpoints/step-00000008.g3"));
+  const auto done = run(train(dir / "out", {"--steps", "6", "--resume"}));   // there is nothing left to train
+  check_success(done);
+  CHECK(done.out.find("6 steps on dp=1: nothing trained") != std::string::npos);
+  CHECK_FALSE(summary(dir / "out").contains("loss"));
+}
+
+TEST_CASE("the first SIGINT, SIGTERM or SIGHUP ends a run that saves checkpoints with one, from which it goes on to the same bits") {
+  TempDir dir;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    CAPTURE(signal);
+    const std::string out = dir / std::to_string(signal);
+    Endless job(out, {"--mesh", "dp=2", "--checkpoint-every", "100000"});
+    job.command.send_to_group(signal);
+    const auto o = job.command.wait(5);
+    check_one_line(o, exit_interrupted, {"interrupted by ", " of 1000000; go on with --resume"});
+    CHECK(o.out.find("a second signal ends the run at once") != std::string::npos);
+    const std::int64_t steps = summary(out)["steps"];
+    CHECK(steps >= 4);
+    CHECK(count_lines(out + "/metrics.jsonl") == steps + 1);   // and the line of the checkpoint
+    const auto more = std::to_string(steps + 3);
+    check_success(run(train(out, {"--resume", "--mesh", "pp=2", "--steps", more, "--set", "eval.every=0", "--quiet"})));
+    check_success(run(train(dir / "straight", {"--steps", more, "--set", "eval.every=0", "--quiet"})));
+    CHECK(summary(out)["params_hash"] == summary(dir / "straight")["params_hash"]);
+  }
+}
+
+TEST_CASE("a second signal ends a run at once, and nohup's SIGHUP is ignored") {
+  TempDir dir;
+  const std::vector<std::string> slow = {"--checkpoint-every", "100000", "--worker-prefix", "nice"};
+  Endless job(dir / "out", slow);
+  for (const pid_t worker : job.command.workers()) ::kill(worker, SIGSTOP);   // no step ends any more
+  job.command.send(SIGTERM);
+  ::usleep(300'000);
+  CHECK(summary(dir / "out")["status"] == "running");
+  job.command.send(SIGTERM);
+  check_failure(job.command.wait(3), exit_interrupted, {"troupe: interrupted by Terminated\n"});
+  std::vector<std::string> words = {"/usr/bin/nohup"};
+  for (const auto& word : train(dir / "hup", {"--steps", "1000000"})) words.push_back(word);
+  Run deaf(words);
+  REQUIRE(deaf.wait_for_lines(dir / "hup/metrics.jsonl", 3));
+  deaf.send_to_group(SIGHUP);
+  REQUIRE(deaf.wait_for_lines(dir / "hup/metrics.jsonl", count_lines(dir / "hup/metrics.jsonl") + 20));
+  deaf.send(SIGTERM);
+  CHECK(deaf.wait(5).code == exit_interrupted);
+}
+
+TEST_CASE("a run whose last checkpoint cannot be saved has failed, and says so with --quiet too") {
+  TempDir dir;
+  fs::create_directories(dir / "out/checkpoints");
+  // A file where the checkpoint's folder is to be.
+  write_text(dir / "out/checkpoints/step-00000003.g1", "in the way");
+  check_failure(run(train(dir / "out", {"--steps", "3", "--checkpoint-every", "3", "--quiet"})), exit_checkpoint,
+                {"troupe: warning: checkpoint of step 3 failed (1 in a row)", "troupe: the last checkpoint, of step 3, could not be saved"});
+}
+
+TEST_CASE("output that cannot be written is an error, and a closed standard output harms no file") {
+  TempDir dir;
+  for (const std::string to : {">/dev/full", ">&-"}) {
+    CAPTURE(to);
+    const auto o = run({"/bin/sh", "-c", TROUPE_COMMAND " plan " + tiny_config + " " + to});
+    CHECK(o.code == exit_output);
+    CHECK(o.err == "troupe: cannot write to the standard output: what was to be printed is lost\n");
+  }
+  const auto o = run({"/bin/sh", "-c", TROUPE_COMMAND " train " + tiny_config + " --data " + sample_text() + " --out " + (dir / "out") + " --steps 2 --quiet >&-"});
+  CHECK(o.code == exit_ok);
+  CHECK(o.err.empty());
+  CHECK(summary(dir / "out")["status"] == "finished");
+}
+
+TEST_CASE("a damaged costs file that nobody has named is passed over with a warning; one that is named is refused") {
+  TempDir dir;
+  fs::create_directories(dir / "troupe");
+  const auto costs = [&](const std::string& more) {
+    return run({"/bin/sh", "-c", "for f in costs-$(hostname).toml; do echo garbage > " + (dir / "troupe/$f") + "; XDG_CACHE_HOME=" + dir.path() + " " TROUPE_COMMAND " plan " +
+                                     tiny_config + " " + more + "; done"});
+  };
+  const auto over = costs("");
+  CHECK(over.code == exit_ok);
+  CHECK(over.err.find("troupe: warning: costs ") == 0);
+  CHECK(over.err.find("the cost model's defaults are used") != std::string::npos);
+  CHECK(costs("--costs " + (dir / "troupe/$f")).code == exit_usage);
+}
+
+TEST_CASE("a text that is packed otherwise than with gzip is refused by the name of its format") {
+  TempDir dir;
+  for (const auto& [format, head] : {std::pair<std::string, std::string>{"xz", "\xfd" "7zXZ"}, {"zstd", "\x28\xb5\x2f\xfd"}, {"bzip2", "BZh9"}, {"zip", "PK\x03\x04"}}) {
+    const auto packed = write_text(dir / format, head + std::string(5000, 'x'));
+    check_one_line(run(troupe_command({"train", tiny_config, "--data", packed, "--out", dir / "out", "--steps", "1"})), exit_data, {"is packed with " + format + ": unpack it first"});
+  }
+}
+
+TEST_CASE("moments that would never change, and numbers of steps that no integer has, are refused") {
+  TempDir dir;
+  check_one_line(run(train(dir / "out", {"--set", "optimizer.beta1=0.9999999999"})), exit_usage, {"'optimizer.beta1'", "is 1 in float32"});
+  check_one_line(run(train(dir / "out", {"--set", "optimizer.eps=1e-300"})), exit_usage, {"'optimizer.eps'", "is 0 in float32"});
+  check_one_line(run(train(dir / "out", {"--steps", "99999999999999999999"})), exit_usage, {"expected a whole number"});
+}
