@@ -1,8 +1,16 @@
 #include "actors/act.h"
 
-#include <exception>
-
 namespace troupe::actors {
+
+Status exception_status(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& e) {
+    return {Code::internal, std::string("exception: ") + e.what()};
+  } catch (...) {
+    return {Code::internal, "an exception that is no std::exception"};
+  }
+}
 
 StreamExecutor::StreamExecutor(std::string name, Stream& stream, std::unique_ptr<Body> body, std::int32_t priority,
                                std::uint32_t run, double cost_s)
@@ -19,10 +27,8 @@ void StreamExecutor::submit(ActContext context, std::function<void()> started, s
     // No exception crosses an actor boundary.
     try {
       *status = body->run(context, parallel);
-    } catch (const std::exception& e) {
-      *status = Status(Code::internal, std::string("exception: ") + e.what());
     } catch (...) {
-      *status = Status(Code::internal, "an exception that is no std::exception");
+      *status = exception_status(std::current_exception());
     }
   };
   task.on_done = [status, done = std::move(done)](std::int64_t begin, std::int64_t end) {

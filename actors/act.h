@@ -5,6 +5,7 @@
 // function of an act that runs on a stream.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,6 +16,9 @@
 #include "devices/device.h"
 
 namespace troupe::actors {
+
+/// What an exception says, as an error.
+Status exception_status(const std::exception_ptr& exception);
 
 /// One act with its place in the computation.
 struct ActContext {

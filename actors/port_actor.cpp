@@ -1,18 +1,25 @@
 #include "actors/port_actor.h"
 
+#include <caf/sec.hpp>
 #include <caf/send.hpp>
+
+#include "actors/act.h"
 
 namespace troupe::actors {
 
-void set_quiet_handlers(caf::scheduled_actor& self) {
+void set_quiet_handlers(caf::scheduled_actor& self, std::function<void(const Status&)> failed) {
   self.set_down_handler([](caf::down_msg&) {});
   self.set_error_handler([](caf::error&) {});
   self.set_default_handler(caf::drop);
+  self.set_exception_handler([failed = std::move(failed)](std::exception_ptr& exception) -> caf::error {
+    failed(exception_status(exception));
+    return caf::sec::runtime_error;
+  });
 }
 
 PortActor::PortActor(caf::actor_config& config, ActorSpec spec, std::shared_ptr<Executor> executor, TraceSink* trace)
     : caf::event_based_actor(config), core_(std::move(spec), *this, trace), executor_(std::move(executor)) {
-  set_quiet_handlers(*this);
+  set_quiet_handlers(*this, [this](const Status& status) { this->failed(status); });
 }
 
 void PortActor::on_exit() {

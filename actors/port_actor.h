@@ -3,6 +3,7 @@
 #pragma once
 
 #include <caf/event_based_actor.hpp>
+#include <functional>
 #include <memory>
 
 #include "actors/actor_core.h"
@@ -42,8 +43,9 @@ class PortActor final : public caf::event_based_actor, private Outbox {
   caf::actor conductor_;
 };
 
-/// Installs quiet handlers: CAF's defaults print and die on down, exit and exception.
-void set_quiet_handlers(caf::scheduled_actor& self);
+/// Installs quiet handlers: CAF's defaults print and die on down, exit and exception. An exception in a handler of the actor's
+/// messages ends the actor, after `failed` has been told of it.
+void set_quiet_handlers(caf::scheduled_actor& self, std::function<void(const Status&)> failed);
 
 }  // namespace troupe::actors
 

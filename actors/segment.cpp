@@ -24,6 +24,7 @@ kernels::View SegmentBody::resolve(const Operand& o, const ActContext& c) const 
 Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
   if (c.local == 0) terms_.assign(spec_.gradients.size(), {});
   for (const BoundOp& op : spec_.ops) {
+    if (spec_.progress) ++*spec_.progress;
     kernels::Call call;
     for (const auto& o : op.in) call.in.push_back(resolve(o, c));
     if (!op.def) {
@@ -53,7 +54,7 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
     call.step = c.step;
     call.first_sample = c.microbatch < 0 ? 0 : c.microbatch * spec_.samples_per_microbatch;
     op.def->cpu(call);
-    TROUPE_TRY(check_told(op, call, largest));
+    TROUPE_TRY(check_told(op, call, largest, c));
     for (std::size_t i = 0; i < op.out.size(); ++i)
       if (const auto g = op.out[i].gradient; g >= 0) note(static_cast<std::size_t>(g), largest[i], call.out[i].exponent, c);
   }
@@ -61,9 +62,13 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
   return {};
 }
 
-Status SegmentBody::check_told(const BoundOp& op, const kernels::Call& call, const std::vector<float>& largest) const {
+Status SegmentBody::check_told(const BoundOp& op, const kernels::Call& call, const std::vector<float>& largest, const ActContext& c) {
   for (std::size_t i = 0; i < op.out.size(); ++i) {
-    if (op.out[i].gradient < 0 || call.accumulate || !std::signbit(largest[i])) continue;
+    if (op.out[i].gradient < 0) continue;
+    const auto& slot = c.act.out[op.out[i].port];
+    bool& told = terms_[static_cast<std::size_t>(op.out[i].gradient)].told;
+    told = (told && !slot.first) || !std::signbit(largest[i]);
+    if (told || !slot.last) continue;
     const kernels::View& v = call.out[i];
     bool zero = true;
     for (std::int64_t e = 0; zero && e < v.size(); ++e) zero = v.dtype == DType::sum64 ? v.as<std::int64_t>()[e] == 0 : v.as<float>()[e] == 0;

@@ -2,6 +2,7 @@
 // terms of each microbatch to a slot that is published once a step, or write one microbatch's terms into a slot of its own.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <vector>
@@ -49,6 +50,7 @@ struct SegmentSpec {
   std::int64_t scratch_bytes = 0;
   std::int64_t op_scratch_offset = 0;     ///< where kernels find their own scratch
   std::int64_t samples_per_microbatch = 1;
+  std::shared_ptr<std::atomic<std::int64_t>> progress;   ///< counts ops that begin; may be null
   ReportSink report;
 };
 
@@ -61,11 +63,13 @@ class SegmentBody final : public Body {
   /// The terms of a step so far.
   struct Terms {
     float largest = 0;                    ///< magnitude; NaN above all
+    bool told = false;                    ///< an act told of one since the slot's first
     std::int32_t too_large = -1, not_finite = -1;   ///< lowest microbatch with a term that is too large for the sum, that is not finite
   };
   kernels::View resolve(const Operand& operand, const ActContext& context) const;
-  /// Error: an op has stored a gradient that is not zero, and has told of no term of it: one too large would go unseen.
-  Status check_told(const BoundOp& op, const kernels::Call& call, const std::vector<float>& largest) const;
+  /// Error: an op has stored a gradient that is not zero, and told of no term of it in any act of the slot: one too large would go
+  /// unseen.
+  Status check_told(const BoundOp& op, const kernels::Call& call, const std::vector<float>& largest, const ActContext& context);
   /// Takes in the largest term of an act.
   void note(std::size_t gradient, float largest, std::int32_t exponent, const ActContext& context);
   void report_terms(const ActContext& context);

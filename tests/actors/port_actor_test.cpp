@@ -34,7 +34,7 @@ struct Heard {
 
 class Ear final : public caf::event_based_actor {
  public:
-  Ear(caf::actor_config& config, Heard* heard) : caf::event_based_actor(config), heard_(heard) { set_quiet_handlers(*this); }
+  Ear(caf::actor_config& config, Heard* heard) : caf::event_based_actor(config), heard_(heard) { set_quiet_handlers(*this, [](const Status&) {}); }
   caf::behavior make_behavior() override {
     return {
         [this](const StepClosed& m) { heard_->closed.push_back(m.actor + " " + std::to_string(m.step)); },
@@ -201,6 +201,24 @@ TEST_CASE("no exception crosses an actor boundary: it becomes the act's error") 
   other.go(0);
   other.run();
   CHECK(other.heard.failed.size() == 1);
+}
+
+TEST_CASE("no exception crosses an actor boundary: one in a handler ends that actor, and the conductor hears its name and the cause") {
+  struct Throwing final : Executor {
+    void submit(ActContext, std::function<void()>, std::function<void(ActDone)>) override { throw std::runtime_error("out of cheese"); }
+  };
+  Net net(8);
+  net.build();
+  ActorSpec spec{.name = "thrower", .program = 0, .in = {{"go", 1}}, .out = {}, .writers = {{-1, 0, false}},
+                 .readers = {}, .out_step = {}, .initial = {}, .microbatches = {0}, .closes_step = true};
+  net.actors.push_back(net.system.spawn<PortActor>(std::move(spec), std::make_shared<Throwing>(), nullptr));
+  caf::anon_send(net.actors.back(), Wire{net.actors, net.conductor});
+  caf::anon_send(net.actors.back(), Begin{0, every_program});
+  caf::anon_send(net.actors.back(), Arrive{0, Token{}});
+  net.go(0);
+  net.run();
+  CHECK(net.heard.failed == std::vector<std::string>{"thrower: exception: out of cheese"});
+  CHECK(net.sunk.size() == Net::kMicrobatches);   // the others go on
 }
 
 TEST_CASE("no exception crosses an actor boundary: one on a helper thread of the stream is the act's error too") {

@@ -65,6 +65,7 @@ struct Maker {
   std::vector<std::byte> slot;
   std::vector<Report> reports;
   std::unique_ptr<SegmentBody> body;
+  std::shared_ptr<std::atomic<std::int64_t>> progress = std::make_shared<std::atomic<std::int64_t>>(0);
 
   Maker(DType dtype, std::int32_t acts, int term_bits = 50) : slot(static_cast<std::size_t>(kElements * size_of(dtype) + 64), std::byte{0x7f}) {
     SegmentSpec spec;
@@ -76,6 +77,7 @@ struct Maker {
     spec.out = {{slot.data(), kElements * size_of(dtype)}};
     spec.gradients = {{"w", 1, 4, term_bits}};
     spec.acts_per_step = acts;
+    spec.progress = progress;
     spec.report = [this](std::uint16_t, Report r) { reports.push_back(std::move(r)); };
     body = std::make_unique<SegmentBody>(std::move(spec));
   }
@@ -128,6 +130,7 @@ TEST_CASE("a gradient that leaves microbatch by microbatch is that microbatch's 
   for (std::int32_t m = 0; m < 3; ++m) {
     maker.act(gradients[m], m, m, true, true);
     CHECK(std::memcmp(maker.slot.data(), gradients[m].data(), kElements * 4) == 0);
+    CHECK(*maker.progress == m + 1);   // an op that begins is progress
   }
 }
 
@@ -173,8 +176,10 @@ TEST_CASE("an op that stores a gradient and tells of no term of it is an error b
           else c.out[0].as<std::int64_t>()[i] = static_cast<std::int64_t>(c.in[0].as<float>()[i]);
       };
       Values g(kElements, 0);
+      Status s = maker.try_act(g, 0, 0, true, dtype == DType::f32);   // a sum is whole with the last act of its slot
+      REQUIRE(s.ok());
       if (!zero) g[30] = 8;
-      const Status s = maker.try_act(g, 0, 0, true, false);
+      s = maker.try_act(g, 1, 1, dtype == DType::f32, true);
       CHECK(s.ok() == zero);
       if (!zero) CHECK(s.message().find("op 'copy_grad' has stored a gradient of 'w' and told of no term of it") == 0);
     }
