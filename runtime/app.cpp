@@ -25,18 +25,7 @@
 
 namespace troupe::runtime {
 
-void App::serve_if_worker(int argc, char** argv) const {
-  if (argc < 3 || std::strcmp(argv[1], worker_flag) != 0) return;
-  const int fd = std::atoi(argv[2]);
-  const int code = worker_process(fd, ops_, actors_);
-  std::fflush(nullptr);
-  // Static destructors of libraries have nothing to say here, and some (UCX, oneDNN) say it slowly.
-  ::_exit(code);
-}
-
 namespace {
-
-using clock = std::chrono::steady_clock;
 
 /// Whether the process began with SIGHUP ignored, as under nohup. Looked at before any library is initialised: UCX's installs
 /// a handler of its own as it is loaded.
@@ -52,6 +41,22 @@ __attribute__((no_sanitize("address", "undefined"))) void look_at_hangup(int, ch
   if (::syscall(SYS_rt_sigaction, SIGHUP, nullptr, &action, sizeof action.mask) == 0) hangup_ignored = action.handler == reinterpret_cast<void*>(1);   // SIG_IGN
 }
 __attribute__((section(".preinit_array"), used)) void (*const look_at_hangup_first)(int, char**, char**) = look_at_hangup;
+
+}  // namespace
+
+void App::serve_if_worker(int argc, char** argv) const {
+  ::signal(SIGHUP, hangup_ignored ? SIG_IGN : SIG_DFL);   // instead of UCX's handler, which turns its debug log on
+  if (argc < 3 || std::strcmp(argv[1], worker_flag) != 0) return;
+  const int fd = std::atoi(argv[2]);
+  const int code = worker_process(fd, ops_, actors_);
+  std::fflush(nullptr);
+  // Static destructors of libraries have nothing to say here, and some (UCX, oneDNN) say it slowly.
+  ::_exit(code);
+}
+
+namespace {
+
+using clock = std::chrono::steady_clock;
 
 /// The parent's side of a job: polls links, logs, deaths and signals; the session decides.
 class Job {
@@ -89,6 +94,8 @@ class Job {
     signal_fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   }
   void restore_signals() {
+    signalfd_siginfo late{};   // one that came too late to change anything must not kill the caller now
+    while (::read(signal_fd_, &late, sizeof late) == sizeof late) {}
     ::close(signal_fd_);
     ::sigprocmask(SIG_SETMASK, &old_signals_, nullptr);
   }
@@ -121,10 +128,12 @@ class Job {
   /// All that the workers have written is committed. A run that ends without its last checkpoint has failed.
   void finish_checkpoints() {
     const Status s = checkpoints_->finish();
-    if (s.ok()) return;
-    if (paused_) result_.status = Status(result_.status.code(), result_.status.message() + "; " + s.message());
-    else if (result_.status.ok()) result_.status = s, result_.exit_code = exit_checkpoint;
+    if (s.ok() || (!result_.status.ok() && result_.exit_code != exit_interrupted)) return;
+    if (result_.status.ok()) result_.status = s, result_.exit_code = exit_checkpoint;
+    else if (paused_) result_.status = unsaved(s), result_.exit_code = exit_checkpoint;   // 130 would mean that it is saved
   }
+  /// Why the last save of a job that a signal ends has failed.
+  Status unsaved(const Status& s) const { return paused_ ? s.in(paused_->message()) : s; }
 
   Status start() {
     const std::uint64_t job = fresh_number();
@@ -207,7 +216,7 @@ class Job {
     for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
       if (workers[r].exited && broken_.count(r) && !stopped_.count(r)) return died(r);   // all it said is read
     if (checkpoints_)
-      if (Status s = checkpoints_->poll(); !s.ok()) return end(std::move(s), exit_checkpoint);
+      if (const Status s = checkpoints_->poll(); !s.ok()) return end(unsaved(s), exit_checkpoint);
     if (options_.give_up)
       if (Status s = options_.give_up(); !s.ok()) return end(std::move(s), exit_output);
     const auto now = clock::now();
@@ -233,8 +242,11 @@ class Job {
     const std::string why = std::string("interrupted by ") + ::strsignal(static_cast<int>(info.ssi_signo));
     const std::int64_t version = session_.earliest_end();
     const bool can_pause = checkpoints_ && ready_ == plan_.workers();
+    const auto now = clock::now();
+    // A terminal that closes, a service manager and `timeout` send two for one event.
+    if (signalled_ && (info.ssi_signo == SIGHUP || now - *signalled_ < std::chrono::seconds(1))) return;
     if (signalled_ || !can_pause) return end(Status(Code::unavailable, why), exit_interrupted);
-    signalled_ = true;
+    signalled_ = now;
     if (version < options_.session.steps) {   // else the run ends in a moment, whole
       paused_ = Status(Code::unavailable, why + " after step " + std::to_string(version) + " of " + std::to_string(options_.session.steps));
       checkpoints_->end_with(version);
@@ -321,7 +333,13 @@ class Job {
   }
 
   void stalled() {
-    std::string text = "no progress for " + std::to_string(options_.stall_s) + " s\n" + session_.waits_for();
+    std::string silent;   // the culprits, where a worker is one
+    int count = 0;
+    for (Rank r = 0; r < plan_.workers(); ++r)
+      if (!explanations_.count(r)) silent += (count++ > 0 ? ", " : "") + std::to_string(r);
+    std::string text = "no progress for " + std::to_string(options_.stall_s) + " s";
+    if (count > 0) text += count == 1 ? ": worker " + silent + " does not answer" : ": workers " + silent + " do not answer";
+    text += "\n" + session_.waits_for();
     for (Rank r = 0; r < plan_.workers(); ++r)
       text += "worker " + std::to_string(r) + (explanations_.count(r) ? ":\n" + explanations_[r] : " does not answer\n");
     end(Status(Code::unavailable, text), exit_stalled);
@@ -341,7 +359,8 @@ class Job {
   int signal_fd_ = -1;
   Connect addresses_;
   Rank ready_ = 0;
-  bool over_ = false, signalled_ = false;
+  bool over_ = false;
+  std::optional<clock::time_point> signalled_;   // the first signal, if the job ends with a checkpoint
   std::optional<Status> paused_;   // by a signal: what the job ends with once its last version is saved
   std::set<Rank> stopped_, broken_;
   std::optional<Status> pending_;

@@ -33,7 +33,7 @@ struct JobOptions {
   double paced = 0;                        ///< > 0: the paced device at this scale
   bool run_kernels = true;                 ///< paced only
   bool checked = false;                    ///< App::check has accepted this plan with these options: not again
-  int stall_s = 120;                       ///< no act of any worker for so long: give up and say why
+  int stall_s = 120;                       ///< no progress of any worker (Worker::progress) for so long: give up and say why
   std::function<void(Rank, const std::string&)> on_log;   ///< a line of a worker's log
   std::function<void()> on_ready;          ///< all workers are built: the first step begins
   /// A signal ends the job with a checkpoint of this version, before SessionOptions::steps. `why`: "interrupted by Terminated".

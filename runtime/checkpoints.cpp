@@ -115,6 +115,7 @@ void Checkpoints::shards(std::int64_t version, const std::vector<Report>& report
 }
 
 Status Checkpoints::poll() {
+  Status too_often;
   for (auto& o : keeper_->outcomes()) {
     --committing_;
     const bool ok = o.status.ok();
@@ -133,9 +134,9 @@ Status Checkpoints::poll() {
     event.failures = failures_;
     if (options_.on_event) options_.on_event(event);
     if (failures_ >= options_.failures_max)
-      return o.status.in("saving has failed " + std::to_string(failures_) + " times in a row, most recently the checkpoint of step " + std::to_string(o.step));
+      too_often = o.status.in("saving has failed " + std::to_string(failures_) + " times in a row, most recently the checkpoint of step " + std::to_string(o.step));
   }
-  return {};
+  return too_often;
 }
 
 Status Checkpoints::finish() {

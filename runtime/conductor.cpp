@@ -21,7 +21,7 @@ std::vector<std::byte> commit_payload(const CommitStep& m) {
 
 Conductor::Conductor(caf::actor_config& config, ConductorSpec spec)
     : caf::event_based_actor(config), spec_(std::move(spec)) {
-  actors::set_quiet_handlers(*this);
+  actors::set_quiet_handlers(*this, [this](const Status& status) { spec_.send(WorkerFailed{"conductor", status}); });
 }
 
 caf::behavior Conductor::make_behavior() {

@@ -127,10 +127,10 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);       // the parent died before the line above
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_IGN);   // they reach the whole group; the parent decides
     sigset_t none;
     sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_IGN);   // they reach the whole group; the parent decides
     ::dup2(log[1], STDOUT_FILENO);
     ::dup2(log[1], STDERR_FILENO);
     ::fcntl(control[1], F_SETFD, 0);

@@ -221,6 +221,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
       *status = self->reader_->read(batch.reads, self->buffers_[buffer]->data(), par);
     };
     task.on_done = [self = shared_from_this(), &batch, &left, buffer, status](std::int64_t, std::int64_t) {
+      if (self->env_.progress) ++*self->env_.progress;
       if (status->ok()) self->travel(batch, left, buffer);
       else self->end(*status);
     };
@@ -251,6 +252,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
   void arrived(const Batch& batch, const TensorMove& move, std::size_t& left, std::size_t buffer) {
     std::unique_lock lock(mutex_);
     staging_.erase(&move);
+    if (env_.progress) ++*env_.progress;
     if (--left > 0) return;
     for (const Wanted& w : batch.reads) bytes_ += w.extent->extent.elements() * size_of(w.tensor->dtype);
     const bool all = ++arrived_ == batches_.size() && failure_.ok();

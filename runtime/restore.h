@@ -4,7 +4,9 @@
 // No place waits for all others, only for the parts that it needs; the next tensors are read meanwhile.
 #pragma once
 
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "comm/transport.h"
@@ -28,6 +30,7 @@ struct RestoreEnv {
   Stream& disk;
   Stream& comm;
   comm::Header header;                 ///< job and generation
+  std::shared_ptr<std::atomic<std::int64_t>> progress;   ///< counts reads and arrivals; may be null
 };
 
 /// Restores what `rank` has of a plan's parameters and moments from the checkpoint in `folder`, together with all other

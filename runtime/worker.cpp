@@ -115,6 +115,7 @@ std::unique_ptr<actors::Body> Worker::Impl::segment_body(const LocalActor& a) {
   spec.scratch_bytes = local.scratch_bytes;
   spec.op_scratch_offset = pa.op_scratch_offset;
   spec.samples_per_microbatch = plan.program_specs[pa.program].samples;
+  spec.progress = progress;
   spec.report = sink();
   return std::make_unique<actors::SegmentBody>(std::move(spec));
 }
@@ -291,7 +292,7 @@ Status Worker::Impl::build() {
   for (const auto& a : local.actors) {
     auto made = executor(a);
     if (!made.ok()) return made.status();
-    auto metered = std::make_shared<Metered>(*std::move(made), nullptr, acts);
+    auto metered = std::make_shared<Metered>(*std::move(made), nullptr, progress);
     actors.push_back(env.system->spawn<actors::PortActor>(a.spec, std::move(metered), env.trace));
   }
   env.transport->on_peer_down([this](Rank rank, Status s) { caf::anon_send(conductor, PeerDown{rank, std::move(s)}); });
@@ -322,7 +323,7 @@ void Worker::start() {
   };
   if (impl.env.restore.empty()) return done(std::int64_t{0});
   if (!impl.env.storage) return done(invalid("there is no storage to restore from"));
-  RestoreEnv env{*impl.env.storage, *impl.env.transport, *impl.env.device, *impl.streams.at("disk"), *impl.streams.at("comm"), {}};
+  RestoreEnv env{*impl.env.storage, *impl.env.transport, *impl.env.device, *impl.streams.at("disk"), *impl.streams.at("comm"), {}, impl.progress};
   env.header.job = impl.env.job;
   env.header.generation = impl.env.generation;
   restore(impl.plan, impl.local.rank, impl.env.restore, impl.restore_places(), env, done);
@@ -340,7 +341,7 @@ void Worker::stop() {
   if (impl_->conductor) caf::anon_send_exit(impl_->conductor, caf::exit_reason::user_shutdown);
 }
 
-std::int64_t Worker::acts() const { return *impl_->acts; }
+std::int64_t Worker::progress() const { return *impl_->progress; }
 
 const LocalPlan& Worker::local() const { return impl_->local; }
 

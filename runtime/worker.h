@@ -48,8 +48,9 @@ class Worker {
   /// Streams idle, network shut, actors gone; then memory may go. Idempotent.
   void stop();
   const LocalPlan& local() const;
-  /// Acts that its actors have finished: grows while the worker gets on. Thread-safe.
-  std::int64_t acts() const;
+  /// Acts that its actors have finished, ops that they have begun, pieces of a checkpoint that have been read or have arrived:
+  /// grows while the worker gets on. Thread-safe.
+  std::int64_t progress() const;
 
  private:
   struct Impl;

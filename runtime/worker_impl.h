@@ -30,7 +30,7 @@ struct Worker::Impl {
   std::vector<caf::actor> actors;
   caf::actor conductor;
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns = std::make_shared<std::atomic<std::int64_t>>(0);
-  std::shared_ptr<std::atomic<std::int64_t>> acts = std::make_shared<std::atomic<std::int64_t>>(0);
+  std::shared_ptr<std::atomic<std::int64_t>> progress = std::make_shared<std::atomic<std::int64_t>>(0);
   std::shared_ptr<StallMeter> stalls = std::make_shared<StallMeter>();
   std::shared_ptr<actors::Shards> shards;   // of checkpoints, if the plan takes any
   bool stopped = false;

@@ -130,9 +130,9 @@ class Heartbeat {
     std::int64_t last = 0;
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, std::chrono::seconds(1), [this] { return over_; })) {
-      const auto acts = worker.acts();
-      if (acts != last) control.send(Progress{acts});
-      last = acts;
+      const auto now = worker.progress();
+      if (now != last) control.send(Progress{now});
+      last = now;
     }
   }
 

@@ -162,6 +162,19 @@ TEST_CASE("SS-4: files that were open before a crash answer unavailable after it
   CHECK(file->size().status().code() == Code::unavailable);
 }
 
+TEST_CASE("SS-4: no lock of a folder survives a crash, and one from before it frees nothing after it") {
+  SimStorage storage;
+  REQUIRE(storage.make_dir("disk").ok());
+  REQUIRE(storage.sync_dir(".").ok());
+  auto before = storage.lock_dir("disk");
+  REQUIRE(before.ok());
+  storage.crash(1);
+  auto after = storage.lock_dir("disk");
+  REQUIRE(after.ok());
+  before->reset();
+  CHECK(storage.lock_dir("disk").status().code() == Code::unavailable);
+}
+
 TEST_CASE("a machine stops before the operation it was told, and for good until the crash") {
   const auto work = [](SimStorage& s) {
     Status last = s.make_dir("d");

@@ -161,6 +161,23 @@ TEST_CASE("folders: made with their parents, listed by name, removed when empty"
   });
 }
 
+TEST_CASE("a folder's lock has one holder at a time, whatever is done in the folder, and is free when that one goes") {
+  on_each([](Storage& storage, const std::string& dir) {
+    REQUIRE(storage.make_dir(dir + "/a").ok());
+    REQUIRE(storage.make_dir(dir + "/b").ok());
+    auto lock = storage.lock_dir(dir + "/a");
+    REQUIRE_MESSAGE(lock.ok(), lock.status().message());
+    CHECK(refused(storage.lock_dir(dir + "/a").status(), dir + "/a") == Code::unavailable);
+    CHECK(storage.lock_dir(dir + "/b").ok());
+    write(storage, dir + "/a/file", "1");
+    CHECK(names_in(storage, dir + "/a") == "file:1");   // the lock is no file
+    lock->reset();
+    CHECK(storage.lock_dir(dir + "/a").ok());
+    CHECK(refused(storage.lock_dir(dir + "/none").status(), dir + "/none") == Code::not_found);
+    CHECK(refused(storage.lock_dir(dir + "/a/file").status(), dir + "/a/file") == Code::io);
+  });
+}
+
 TEST_CASE("a rename replaces its target; who had opened that still reads it") {
   on_each([](Storage& storage, const std::string& dir) {
     write(storage, dir + "/old", "old");

@@ -3,6 +3,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
+#include "kernels/rules.h"
 #include "runtime/app.h"
 #include "tests/runtime/mlp.h"
 
@@ -22,12 +25,23 @@ struct Slow final : troupe::actors::UserActor {
   }
 };
 
+/// y = x, 0.8 s later.
+inline troupe::kernels::OpDef nap() {
+  troupe::kernels::OpDef op{.name = "nap", .inputs = 1, .outputs = 1, .infer = troupe::kernels::one_shape("nap", 1)};
+  op.cpu = [](const troupe::kernels::Call& call) {
+    ::usleep(800'000);
+    std::copy_n(call.in[0].as<float>(), call.in[0].size(), call.out[0].as<float>());
+  };
+  return op;
+}
+
 inline const troupe::runtime::App& test_app() {
   static const troupe::runtime::App app = [] {
     troupe::runtime::App a;
     for (const auto& [kind, make] : mlp::actor_set()) a.actor(kind, make);
     a.actor<Stuck>("stuck");
     a.actor<Slow>("slow");
+    (void)a.op(nap()).ok();
     return a;
   }();
   return app;

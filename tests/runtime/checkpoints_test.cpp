@@ -200,3 +200,55 @@ TEST_CASE("failures are counted until a checkpoint is committed, and so many in 
   CHECK(s.message().find("3 times in a row") != std::string::npos);
   CHECK(s.message().find("step 6") != std::string::npos);
 }
+
+TEST_CASE("while commits wait for the disk no further snapshot is taken, but of the last version; they are skipped, and told") {
+  Job job;
+  std::int64_t version = 0;
+  for (; version < 4; ++version) {   // the stream is the loop's: nothing is committed until it runs
+    REQUIRE(job.checkpoints->wants(version + 1));
+    job.write_all(version + 1);
+    job.checkpoints->shards(version + 1, job.written[version + 1], job.sums);
+  }
+  CHECK(job.events.empty());
+  CHECK_FALSE(job.checkpoints->wants(5));
+  REQUIRE(job.events.size() == 1);
+  CHECK(job.events[0].kind == Kind::skipped);
+  CHECK(job.events[0].step == 5);
+  job.checkpoints->end_with(6);
+  CHECK(job.checkpoints->wants(6));
+  job.pass(tenth_s);
+  CHECK(job.checkpoints->poll().ok());
+  CHECK(job.events.size() == 5);
+  CHECK(job.checkpoints->wants(7));
+}
+
+TEST_CASE("the last version's checkpoint is the run's: where it fails the end says so, whatever was saved before") {
+  for (const bool last : {true, false}) {
+    CAPTURE(last);
+    Job job;
+    job.checkpoints->end_with(last ? 2 : 3);
+    REQUIRE(job.checkpoints->wants(1));
+    job.write_all(1);
+    CHECK(job.end(1).ok());
+    REQUIRE(job.checkpoints->wants(2));
+    job.storage.set_capacity(0);
+    job.write_all(2);
+    const Status s = job.end(2);
+    CHECK(s.ok() == !last);
+    if (last) CHECK(s.message().find("the last checkpoint, of step 2, could not be saved: ") == 0);
+  }
+}
+
+TEST_CASE("of two runs one has the folder; the second says so, and takes it when the first has gone") {
+  Job job;
+  CheckpointOptions options;
+  options.dir = "/ckpt";
+  Checkpoints second(job.plan, options, 0, 100, job.storage, *job.stream, job.loop.clock());
+  const Status s = second.begin(78);
+  CHECK(s.code() == Code::unavailable);
+  CHECK(s.message() == "'/ckpt' is written by another run: wait for its end, or use another folder");
+  CHECK(job.checkpoints->target().generation == 1);
+  job.checkpoints.reset();
+  CHECK(second.begin(78).ok());
+  CHECK(second.target().generation == 2);   // the refused one has claimed nothing
+}

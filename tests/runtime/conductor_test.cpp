@@ -22,7 +22,7 @@ struct SteppedConfig : caf::actor_system_config {
 /// Notes what a conductor tells the actors of its place.
 class Listener final : public caf::event_based_actor {
  public:
-  Listener(caf::actor_config& config, std::vector<std::string>* told) : caf::event_based_actor(config), told_(told) { actors::set_quiet_handlers(*this); }
+  Listener(caf::actor_config& config, std::vector<std::string>* told) : caf::event_based_actor(config), told_(told) { actors::set_quiet_handlers(*this, [](const Status&) {}); }
   caf::behavior make_behavior() override {
     return {
         [this](const actors::Begin& m) { told_->push_back("begin " + std::to_string(m.step)); },

@@ -315,3 +315,52 @@ TEST_CASE("a checkpoint's version has the sums that it had when its snapshot beg
   CHECK(saved[2].scales.at("layer0.up") == SumScale{50 - 12 - 27, 0});
   CHECK(saved[2].scales.at("layer0.down") == SumScale{43, 1e-3f});
 }
+
+TEST_CASE("a run that is paused ends with the steps that its places have begun, with its digest and with a snapshot, and begins no other") {
+  CompileOptions o;
+  o.stages = stage_meshes({1});
+  o.snapshots = 2;
+  auto p = compile(graph(ops(), {}), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  const auto digest = p->program("digest"), snapshot = p->program("snapshot");
+  for (const std::int64_t steps : {1000, 4}) {   // paused; at its end anyway
+    CAPTURE(steps);
+    std::vector<std::pair<std::int32_t, std::int64_t>> gone;
+    bool stopped = false;
+    SessionOptions options;
+    options.steps = steps;
+    options.snapshot = [&](std::int64_t version) { return version == 4; };
+    Session session(*p, options, [&](Rank, const ToWorker& m) {
+      if (const auto* go = std::get_if<Go>(&m)) gone.push_back({go->program, go->step});
+      stopped |= std::holds_alternative<Stop>(m);
+    });
+    session.begin();
+    const auto vote = [&] {
+      Closed v{0, session.committed(), {}, 0};
+      for (const auto& param : p->params) {
+        v.reports.push_back({Report::Kind::norm, param.name, v.step, -1, {0, 0, static_cast<double>(p->tensors[param.tensor].shape[0]), 1}});
+        v.reports.push_back({Report::Kind::peak, param.name, v.step, -1, {1e-3f, 0}});
+      }
+      return session.handle(0, v);
+    };
+    REQUIRE(vote().ok());
+    REQUIRE(vote().ok());
+    CHECK(session.earliest_end() == 4);
+    session.pause_at(4);
+    CHECK(session.earliest_end() == 4);
+    REQUIRE(vote().ok());
+    REQUIRE(vote().ok());
+    CHECK(session.committed() == 4);
+    std::int64_t last = 0;
+    for (const auto& [program, step] : gone)
+      if (program == 0) last = std::max(last, step);
+    CHECK(last == 3);
+    CHECK(std::count(gone.begin(), gone.end(), std::pair<std::int32_t, std::int64_t>(digest, 4)) == 1);
+    CHECK(std::count(gone.begin(), gone.end(), std::pair<std::int32_t, std::int64_t>(snapshot, 4)) == 1);
+    CHECK_FALSE(session.finished());
+    REQUIRE(session.handle(0, Closed{digest, 4, {}, 0}).ok());
+    REQUIRE(session.handle(0, Closed{snapshot, 4, {}, 0}).ok());
+    CHECK(session.finished());
+    CHECK(stopped);
+  }
+}
