@@ -197,7 +197,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   train->add_option("--net-device", a.net_devices, "UCX network device of rank 0, 1, ... (repeatable)")->allow_extra_args(false);
   train->add_option("--worker-prefix", a.worker_prefixes, "command put before worker 0, 1, ...: \"ip netns exec NAME\" (repeatable)")
       ->allow_extra_args(false);
-  train->add_option("--stall-limit", a.stall_s, "seconds in which no act ends before the job gives up and says who waits for whom")
+  train->add_option("--stall-limit", a.stall_s, "seconds without progress of any worker before the job gives up and says who waits for whom")
       ->check(whole_number(1));
   auto* plan = cli.add_subcommand("plan", "Show the plan: actors, channels, boxings, memory, predicted times");
   common(*plan, a);

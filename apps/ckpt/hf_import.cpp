@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "apps/ckpt/hf_files.h"
+#include "apps/lm/byte_tokens.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/cut.h"
 #include "devices/host_memory.h"
@@ -101,6 +102,7 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
   if (std::any_of(there.begin(), there.end(), [](const auto& e) { return e.committed; }))
     return invalid("'" + a.out + "' has checkpoints already: name another folder");
   checkpoint::Manifest head;
+  TROUPE_ASSIGN(const auto lock, catalog.lock());
   TROUPE_ASSIGN(head.stamp, catalog.claim(a.job, a.job));
   TROUPE_TRY(catalog.clean(head.stamp.generation).status());
   head.seed = static_cast<std::uint64_t>(config.run.seed);
@@ -118,6 +120,8 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
     (void)catalog.remove(name);   // room is what a full disk needs; if even that fails, the next import cleans up
     return status;
   }
+  if (config.model.vocab > lm::byte_tokens)
+    chosen.warnings.push_back("the model has " + std::to_string(config.model.vocab) + " tokens, and texts are read as bytes, tokens 0 to 255: what it has learnt with its tokenizer does not apply");
   return Imported{folder, lm::parameter_count(config.model), files.widened(), std::move(chosen.warnings)};
 }
 

@@ -1,4 +1,4 @@
-// The byte tokenizer: token = byte. Any text encodes, any sequence of tokens below 256 decodes.
+// The byte tokenizer: token = byte.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,9 @@
 
 namespace troupe::lm {
 
+/// Tokens that have a text.
+inline constexpr std::int64_t byte_tokens = 256;
+
 inline std::vector<std::int32_t> encode(std::string_view text) {
   std::vector<std::int32_t> tokens;
   tokens.reserve(text.size());
@@ -15,11 +18,11 @@ inline std::vector<std::int32_t> encode(std::string_view text) {
   return tokens;
 }
 
-/// Tokens of 256 and above (a model may have a larger vocabulary) decode to '?'.
+/// A token that is no byte is '?'.
 inline std::string decode(const std::vector<std::int32_t>& tokens) {
   std::string text;
   text.reserve(tokens.size());
-  for (auto token : tokens) text += token >= 0 && token < 256 ? static_cast<char>(token) : '?';
+  for (auto token : tokens) text += token >= 0 && token < byte_tokens ? static_cast<char>(token) : '?';
   return text;
 }
 

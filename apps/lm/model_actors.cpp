@@ -119,9 +119,7 @@ void Sampler::finish(const std::vector<actors::Report>& reports) {
 }
 
 std::string Sampler::text() const {
-  std::string out;
-  for (auto t : tokens_) out += static_cast<char>(t);
-  return out;
+  return decode(tokens_);
 }
 
 }  // namespace troupe::lm

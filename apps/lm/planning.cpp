@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "apps/calibrate/costs_file.h"
+#include "apps/lm/byte_tokens.h"
 #include "apps/lm/model.h"
 #include "apps/lm/throttle_spec.h"
 #include "runtime/compile.h"
@@ -41,6 +42,12 @@ static Status find_costs(const JobArguments& a, Prepared& p) {
   return {};
 }
 
+Status check_sampled(const LmConfig& config) {
+  if (config.model.vocab <= byte_tokens) return {};
+  return invalid("'model.vocab' = " + std::to_string(config.model.vocab) + ": a sample's tokens are bytes, and those from " + std::to_string(byte_tokens) +
+                 " on have no text; models with a tokenizer are not sampled yet");
+}
+
 Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& saved) {
   code = exit_usage;
   Prepared p;
@@ -66,6 +73,7 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& 
   }
   if (a.paced > 0 && (a.resumes || p.config.checkpoint.every > 0))
     return invalid("--paced computes nothing: there is nothing to save, or to go on from");
+  if (a.sample) TROUPE_TRY(check_sampled(p.config));
   if (a.sample && p.config.sample.tokens == 0) return invalid("--sample with 'sample.tokens' = 0 asks for an empty text");
   code = exit_plan;
   TROUPE_ASSIGN(p.mesh, mesh_of(p.config.mesh));

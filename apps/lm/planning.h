@@ -17,6 +17,9 @@ struct Prepared {
   std::vector<std::string> warnings;       ///< of the configuration: see load_config
 };
 
+/// Error: the model has tokens that are no bytes, so its samples have no text.
+Status check_sampled(const LmConfig& config);
+
 /// On an error, `code` is the exit code for it. Without a path in the arguments the configuration is `saved`, a checkpoint's.
 Expected<Prepared> prepare(const JobArguments& arguments, int& code, const std::string& saved = "");
 

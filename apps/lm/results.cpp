@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "apps/report/trace_json.h"
@@ -63,6 +65,22 @@ Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t 
   if (!writer.ok()) return writer.status();
   metrics_ = std::make_unique<report::MetricsWriter>(*std::move(writer));
   return report::write_run_json(file("run.json"), run_json({}, "running", nullptr));
+}
+
+void Results::begun(std::uint64_t job, std::uint32_t generation) {
+  job_ = job;
+  generation_ = generation;
+  keep(report::write_run_json(file("run.json"), run_json({}, "running", nullptr)));
+}
+
+std::uint64_t Results::job_of_folder() const {
+  std::ifstream in(file("run.json"));
+  const auto run = nlohmann::json::parse(in, nullptr, false);
+  if (!run.is_object() || !run.contains("job") || !run["job"].is_string()) return 0;
+  const std::string text = run["job"];
+  std::uint64_t job = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), job, 16);
+  return error == std::errc() && end == text.data() + text.size() ? job : 0;
 }
 
 void Results::keep(const Status& s) {
@@ -125,6 +143,11 @@ void Results::evaluated(std::int64_t step, const std::vector<Report>& reports) {
   eval_loss_ = m.eval_loss;
 }
 
+Status Results::evaluation() const {
+  if (curve_.eval.empty() || std::isfinite(eval_loss_)) return {};
+  return invalid("the evaluation loss after step " + std::to_string(static_cast<std::int64_t>(curve_.eval.back().step)) + " is not finite: training has diverged");
+}
+
 void Results::checkpoint(const CheckpointEvent& e) {
   using Kind = CheckpointEvent::Kind;
   const std::string of = "checkpoint of step " + std::to_string(e.step);
@@ -174,8 +197,8 @@ Status Results::write_files(const JobResult& result, const Status& status, const
   evaluating_.clear();   // a run that failed has none to wait for
   write_held();
   TROUPE_TRY(write_curve(result.committed_steps, report::Durability::synced));
-  const auto text = status.ok() ? "finished" : status.message();
-  TROUPE_TRY(report::write_run_json(file("run.json"), run_json(result, text, a_.sample && status.ok() ? &sample : nullptr)));
+  const std::string text = status.ok() ? "finished" : status.message();
+  TROUPE_TRY(report::write_run_json(file("run.json"), run_json(result, text.substr(0, text.find('\n')), a_.sample && status.ok() ? &sample : nullptr)));
   if (a_.sample && status.ok()) TROUPE_TRY(report::write_file(file("sample.txt"), sample));
   return a_.trace.steps > 0 ? write_trace(result) : Status{};
 }
@@ -198,6 +221,7 @@ std::string Results::run_json(const JobResult& result, const std::string& status
   run["params_hash"] = result.params_hash;
   run["void_steps"] = void_steps_;
   run["status"] = status;
+  if (job_ != 0) run["job"] = checkpoint::hexadecimal(job_);
   run["data"] = a_.data;
   if (saved_ + skipped_ + failed_ > 0)
     run["checkpoints"] = {{"saved", saved_}, {"skipped", skipped_}, {"failed", failed_}, {"newest", saved_step_}};

@@ -26,8 +26,12 @@ class Results {
   /// Writes plan.txt and begins metrics.jsonl. Where the folder's own run goes on (`continues`), after the lines of the steps
   /// before `first_step`; else what an earlier run has left there is set aside first.
   Status open(const runtime::Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues);
-  /// Of this run: it is in every line of metrics.
-  void generation(std::uint32_t generation) { generation_ = generation; }
+  /// The run goes on that has this number.
+  void goes_on(std::uint64_t job) { job_ = job; }
+  /// The run saves checkpoints, as this job; the generation is in every line of metrics.
+  void begun(std::uint64_t job, std::uint32_t generation);
+  /// The number of the run whose results are in the output folder; 0: none, or it had no checkpoints.
+  std::uint64_t job_of_folder() const;
   void checkpoint(const runtime::CheckpointEvent& event);
   /// All workers are built: the first step's time begins.
   void ready() { last_ns_ = clock_.now_ns(); }
@@ -40,6 +44,8 @@ class Results {
   void note(const std::string& line) { progress_.note(line); }
   /// The same on stderr, with --quiet too: what a user must not miss.
   void warn(const std::string& line) { progress_.warn(line); }
+  /// Ok unless the newest evaluation loss is not finite.
+  Status evaluation() const;
   /// Of the newest checkpoint that this run has saved; -1: none.
   std::int64_t saved_step() const { return saved_step_; }
   /// Why a line of metrics could not be written, if so.
@@ -75,6 +81,7 @@ class Results {
   std::deque<report::StepMetrics> held_;
   Status write_error_;
   std::int64_t generation_ = 1;
+  std::uint64_t job_ = 0;              ///< 0: the run neither saves checkpoints nor goes on from any
   std::int64_t first_step_ = 0;
   std::int64_t saved_ = 0, skipped_ = 0, failed_ = 0, saved_step_ = -1, saving_step_ = -1;   ///< checkpoints
   report::LossCurve curve_;

@@ -36,6 +36,8 @@ int Training::run() {
   for (;;) {
     JobOptions options = this->options();
     options.checked = true;   // by open()
+    std::error_code error;    // one folder for both: the job takes its lock itself
+    if (!options.checkpoint.dir.empty() && std::filesystem::equivalent(options.checkpoint.dir, a_.out, error)) lock_.reset();
     result = app_.run(plan_, std::move(options));
     if (result.status.code() != Code::damaged || !point_) break;
     // Its manifest was good and its data is not: an older checkpoint, unless the user named this one.
@@ -43,11 +45,17 @@ int Training::run() {
     auto older = resume_->next();
     if (!older.ok()) break;
     point_ = *std::move(older);
-    if (const Status s = begin_at_point(); !s.ok()) return say(s, exit_usage);
+    if (Status s = begin_at_point(); !s.ok()) {
+      result.status = std::move(s);
+      result.exit_code = exit_usage;
+      break;
+    }
   }
   results_.end_progress();
   Status s = result.status;
   code = result.exit_code;
+  if (s.ok())
+    if (s = results_.evaluation(); !s.ok()) code = exit_diverged;
   if (code == exit_interrupted && results_.saved_step() > first_step_) s = Status(s.code(), s.message() + "; go on with --resume");
   if (code == exit_diverged) s = Status(s.code(), s.message() + "; lower schedule.lr or raise schedule.warmup");
   if (s.ok() && !results_.write_error().ok()) s = results_.write_error(), code = exit_output;   // in the last step
@@ -95,9 +103,7 @@ Status Training::lock_folder() {
 
 bool Training::continues_folder() const {
   if (first_step_ == 0) return false;
-  std::error_code error;
-  const auto same = [&](const std::string& a, const std::string& b) { return std::filesystem::equivalent(a, b, error); };
-  return same(folder_of(point_->folder), checkpoint_dir(a_)) || same(resume_->run_folder(), a_.out);
+  return results_.job_of_folder() == point_->manifest.stamp.job;
 }
 
 Status Training::begin_at_point() {
@@ -110,6 +116,7 @@ Status Training::begin_at_point() {
   const Status fits = is_weights_only(manifest) ? check_model(saved, now) : check_resumable(saved, now, notes);
   TROUPE_TRY(fits.in("cannot go on from '" + point_->folder + "'"));
   first_step_ = manifest.stamp.step;
+  if (first_step_ > 0) results_.goes_on(manifest.stamp.job);
   if (first_step_ > steps_)
     return invalid("'" + point_->folder + "' is of step " + std::to_string(first_step_) + ", and the run is to end after " + std::to_string(steps_) +
                    ": raise --steps or schedule.steps");
@@ -172,7 +179,7 @@ JobOptions Training::options() {
     o.checkpoint.failures_max = static_cast<int>(c.max_failures);
     o.checkpoint.config = to_toml(config);
     if (point_) o.checkpoint.job = point_->manifest.stamp.job;
-    o.checkpoint.on_begin = [this](const CheckpointTarget& t) { results_.generation(t.generation); };
+    o.checkpoint.on_begin = [this](const CheckpointTarget& t) { results_.begun(t.job, t.generation); };
     o.checkpoint.on_event = [this](const CheckpointEvent& e) { results_.checkpoint(e); };
   }
   SessionOptions& s = o.session;

@@ -7,6 +7,16 @@
 
 namespace troupe::report {
 
+namespace {
+
+/// What cannot be written (a terminal that is gone, a full disk) is lost, and no reason to stop.
+void put(std::FILE* to, const std::string& text) {
+  (void)!std::fwrite(text.data(), 1, text.size(), to);
+  std::fflush(to);
+}
+
+}  // namespace
+
 std::string duration_text(double seconds) {
   if (!(seconds >= 0) || seconds > 1e9) return "?";
   const auto s = static_cast<std::int64_t>(std::llround(seconds));
@@ -61,8 +71,7 @@ void Progress::draw() {
   std::string text = step_ + beside_;
   if (options_.columns > 0 && text.size() >= options_.columns) text.resize(options_.columns - 1);   // a line that wraps cannot be redrawn
   // Blanks wipe the rest of a longer line before; no escape codes, so any terminal will do.
-  fmt::print(options_.out, "\r{:<{}}", text, drawn_width_);
-  std::fflush(options_.out);
+  put(options_.out, fmt::format("\r{:<{}}", text, drawn_width_));
   drawn_width_ = text.size();
   drawn_ = text;
 }
@@ -78,17 +87,14 @@ void Progress::note(std::string_view text) {
     print_plain(text);
     return;
   }
-  fmt::print(options_.out, "\r{:<{}}\n{}", text, drawn_width_, drawn_);
-  std::fflush(options_.out);
+  put(options_.out, fmt::format("\r{:<{}}\n{}", text, drawn_width_, drawn_));
 }
 
 void Progress::warn(std::string_view text) {
   if (drawn_width_ > 0) {   // the two streams may be one terminal
-    fmt::print(options_.out, "\r{:<{}}\r", "", drawn_width_);
-    std::fflush(options_.out);
+    put(options_.out, fmt::format("\r{:<{}}\r", "", drawn_width_));
   }
-  fmt::print(options_.err, "troupe: warning: {}\n", text);
-  std::fflush(options_.err);
+  put(options_.err, fmt::format("troupe: warning: {}\n", text));
   if (drawn_width_ > 0) draw();
 }
 
@@ -98,8 +104,7 @@ void Progress::finish() {
 }
 
 void Progress::print_plain(std::string_view text) {
-  fmt::print(options_.out, "{}\n", text);
-  std::fflush(options_.out);
+  put(options_.out, fmt::format("{}\n", text));
 }
 
 }  // namespace troupe::report

@@ -75,7 +75,8 @@ TEST_CASE("a worker that no longer answers: the job gives up and says who waits 
   REQUIRE(job.workers.size() == 2);
   ::kill(job.workers[1], SIGSTOP);
   const auto o = job.command.wait(6);
-  check_failure(o, exit_stalled, {"no progress for 2 s", "program 'train', step ", "not closed by rank", "worker 1 does not answer", "worker 0:\n"});
+  check_failure(o, exit_stalled, {"no progress for 2 s: worker 1 does not answer\n", "program 'train', step ", "not closed by rank", "worker 1 does not answer", "worker 0:\n"});
+  CHECK(nlohmann::json::parse(read(job.dir / "out/run.json"))["status"] == "no progress for 2 s: worker 1 does not answer");   // the rest was for the terminal
 }
 
 TEST_CASE("a job that was stopped for longer than the stall limit goes on when it is continued") {

@@ -59,6 +59,13 @@ TEST_CASE("of two runs at a time one writes into an output folder, or into a fol
   CHECK(o.err.find("written by another run") == std::string::npos);
 }
 
+TEST_CASE("checkpoints may lie in the output folder itself") {
+  TempDir dir;
+  check_success(run(train(dir / "out", {"--steps", "2", "--checkpoint-every", "2", "--checkpoint-dir", dir / "out", "--quiet"})));
+  check_success(run(train(dir / "out", {"--steps", "4", "--resume", "--checkpoint-dir", dir / "out", "--quiet"})));
+  CHECK(summary(dir / "out")["checkpoints"]["newest"] == 4);
+}
+
 TEST_CASE("what an earlier run has left is set aside, whole, by a run that does not go on from it; run.json tells that a run is under way") {
   TempDir dir;
   check_success(run(train(dir / "out", {"--steps", "3", "--quiet"})));
@@ -80,6 +87,11 @@ TEST_CASE("what an earlier run has left is set aside, whole, by a run that does 
   check_success(run(train(dir / "out", {"--steps", "6", "--resume", dir / "other/checkpoints", "--checkpoint-every", "0", "--quiet"})));
   CHECK(fs::exists(dir / "out/earlier-3/metrics.jsonl"));
   CHECK(summary(dir / "out")["resumed_at"] == 4);
+  // Results of a run without checkpoints, where another one's are: they are not that one's, to be cut and gone on from.
+  check_success(run(train(dir / "other", {"--steps", "9", "--quiet"})));
+  check_success(run(train(dir / "other", {"--steps", "5", "--resume", "--quiet"})));
+  CHECK(count_lines(dir / "other/earlier-2/metrics.jsonl") >= 9);
+  CHECK(count_lines(dir / "other/metrics.jsonl") <= 3);
 }
 
 TEST_CASE("a run that goes on saves checkpoints as before, in the folder that it was of, whether its configuration is named or not") {
@@ -110,6 +122,8 @@ TEST_CASE("the first SIGINT, SIGTERM or SIGHUP ends a run that saves checkpoints
     const std::string out = dir / std::to_string(signal);
     Endless job(out, {"--mesh", "dp=2", "--checkpoint-every", "100000"});
     job.command.send_to_group(signal);
+    ::usleep(2000);
+    job.command.send_to_group(SIGHUP);   // a terminal that closes sends two, a service manager SIGTERM and SIGHUP
     const auto o = job.command.wait(5);
     check_one_line(o, exit_interrupted, {"interrupted by ", " of 1000000; go on with --resume"});
     CHECK(o.out.find("a second signal ends the run at once") != std::string::npos);
@@ -129,7 +143,7 @@ TEST_CASE("a second signal ends a run at once, and nohup's SIGHUP is ignored") {
   Endless job(dir / "out", slow);
   for (const pid_t worker : job.command.workers()) ::kill(worker, SIGSTOP);   // no step ends any more
   job.command.send(SIGTERM);
-  ::usleep(300'000);
+  ::usleep(1'200'000);   // two signals at once are one event
   CHECK(summary(dir / "out")["status"] == "running");
   job.command.send(SIGTERM);
   check_failure(job.command.wait(3), exit_interrupted, {"troupe: interrupted by Terminated\n"});
@@ -160,6 +174,13 @@ TEST_CASE("output that cannot be written is an error, and a closed standard outp
     CHECK(o.code == exit_output);
     CHECK(o.err == "troupe: cannot write to the standard output: what was to be printed is lost\n");
   }
+  for (const std::string to : {">/dev/full 2>/dev/full", ">/dev/full", "2>/dev/full", "2>&-"}) {   // also of warnings
+    CAPTURE(to);
+    const auto o = run({"/bin/sh", "-c", TROUPE_COMMAND " train " + tiny_config + " --data " + sample_text() + " --out " + (dir / "out") + " --mesh pp=9 --steps 2 " + to});
+    CHECK(o.signal == 0);
+    CHECK(o.code == (to.starts_with(">") ? exit_output : exit_ok));
+    CHECK(summary(dir / "out")["status"] == "finished");
+  }
   const auto o = run({"/bin/sh", "-c", TROUPE_COMMAND " train " + tiny_config + " --data " + sample_text() + " --out " + (dir / "out") + " --steps 2 --quiet >&-"});
   CHECK(o.code == exit_ok);
   CHECK(o.err.empty());
@@ -186,6 +207,34 @@ TEST_CASE("a text that is packed otherwise than with gzip is refused by the name
     const auto packed = write_text(dir / format, head + std::string(5000, 'x'));
     check_one_line(run(troupe_command({"train", tiny_config, "--data", packed, "--out", dir / "out", "--steps", "1"})), exit_data, {"is packed with " + format + ": unpack it first"});
   }
+}
+
+TEST_CASE("a model with tokens that are no bytes is not sampled: its samples would have another text") {
+  TempDir dir;
+  const std::vector<std::string> large = {"--set", "model.vocab=280", "--steps", "1"};
+  auto words = large;
+  words.push_back("--sample");
+  check_one_line(run(train(dir / "out", words)), exit_usage, {"'model.vocab' = 280", "tokens are bytes"});
+  words = large;
+  words.insert(words.end(), {"--checkpoint-every", "1", "--quiet"});
+  check_success(run(train(dir / "out", words)));
+  check_one_line(run(troupe_command({"sample", "--from", dir / "out", "--tokens", "3"})), exit_usage, {"'model.vocab' = 280"});
+}
+
+TEST_CASE("a run whose last update has ruined the parameters has diverged, though all its own losses are finite") {
+  TempDir dir;
+  const std::vector<std::string> ruinous = {"--set", "schedule.lr=10", "--set", "schedule.min_lr=10", "--set", "schedule.warmup=0", "--set", "optimizer.weight_decay=10", "--quiet"};
+  const auto train_for = [&](int steps) {
+    auto words = ruinous;
+    words.insert(words.end(), {"--steps", std::to_string(steps), "--set", "eval.every=1000"});
+    return run(train(dir / "out", words));
+  };
+  CHECK(train_for(60).code == exit_diverged);
+  const int good = count_lines(dir / "out/metrics.jsonl");   // steps whose loss was finite
+  REQUIRE(good > 0);
+  REQUIRE(good < 60);
+  check_one_line(train_for(good), exit_diverged, {"the evaluation loss after step " + std::to_string(good) + " is not finite: training has diverged"});
+  CHECK(count_lines(dir / "out/metrics.jsonl") == good + 1);
 }
 
 TEST_CASE("moments that would never change, and numbers of steps that no integer has, are refused") {
