@@ -56,7 +56,7 @@ must "build" cmake --build build
 may "tests" run_ctest build -j 2
 must "build with sanitizers" build_sanitized
 # Smaller draws: instrumented code is slow.
-export TROUPE_RANDOM_PLANS=${TROUPE_RANDOM_PLANS:-1:200} TROUPE_PLAN_FUZZ=${TROUPE_PLAN_FUZZ:-1:1000}
+export TROUPE_RANDOM_PLANS=${TROUPE_RANDOM_PLANS:-1:100} TROUPE_PLAN_FUZZ=${TROUPE_PLAN_FUZZ:-1:600}
 may "tests with sanitizers" run_ctest build-asan -j 2 -R "^$sanitized(\.|\$)"
 report
 exit $failed
