@@ -116,7 +116,7 @@ CLI::App& add_ckpt(CLI::App& cli, troupe::ckpt::Arguments& a, int (*&run)(const 
   ckpt->require_subcommand(1);
   const auto add = [&](const char* name, const char* what, int (*command)(const Arguments&)) {
     auto* sub = ckpt->add_subcommand(name, what);
-    sub->add_option("dir", a.dir, "a checkpoint's folder, or a folder of checkpoints (the newest is meant)")->required();
+    sub->add_option("dir", a.dir, "a checkpoint's folder, or a folder of checkpoints or a run's output folder (the newest is meant)")->required();
     sub->callback([&run, command] { run = command; });
     return sub;
   };
@@ -139,7 +139,7 @@ struct HfCommands {
 /// `troupe ckpt export` and `import`.
 void add_hf(CLI::App& ckpt, HfCommands& h) {
   h.exports = ckpt.add_subcommand("export", "Write a checkpoint's parameters as another program reads them");
-  h.exports->add_option("dir", h.to.from, "a checkpoint's folder, or a folder of checkpoints (the newest is meant)")->required();
+  h.exports->add_option("dir", h.to.from, "a checkpoint's folder, or a folder of checkpoints or a run's output folder (the newest is meant)")->required();
   h.exports->add_option("--format", "hf: config.json and safetensors, for Hugging Face's LlamaForCausalLM")->required()->check(CLI::IsMember({"hf"}));
   h.exports->add_option("--out", h.to.out, "folder to write; must not exist")->required();
   h.exports->add_option("--file-bytes", h.to.file_bytes, "largest file of tensors, where no tensor is larger (default: 5 GB)")->check(whole_number(1));
@@ -150,7 +150,7 @@ void add_hf(CLI::App& ckpt, HfCommands& h) {
 }
 
 void sample_options(CLI::App& sample, troupe::lm::SampleArguments& s) {
-  sample.add_option("--from", s.from, "the checkpoint: its folder, or a folder of checkpoints, of which the newest is taken")->required();
+  sample.add_option("--from", s.from, "the checkpoint: its folder, or a folder of checkpoints or a run's output folder, of which the newest is taken")->required();
   sample.add_option("text", s.text, "text to go on from (default: sample.prompt of the checkpoint's configuration)");
   sample.add_option("--tokens", s.tokens, "how many tokens to generate")->check(whole_number(1));
   sample.add_option("--temperature", s.temperature, "randomness, 0: always the most likely token")->check(not_negative("a number"));

@@ -10,7 +10,7 @@ namespace {
 /// job of one place tells each.
 constexpr std::int64_t tell_ns = 900'000'000;
 
-/// Commits that wait for the disk, beyond which no snapshot is taken: manifests of versions that nobody will keep would pile up.
+/// While so many commits wait for the disk, the job takes no further snapshot: their manifests would pile up in its memory.
 constexpr int committing_max = 4;
 
 /// Places that write a shard of every checkpoint.

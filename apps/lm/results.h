@@ -61,7 +61,7 @@ class Results {
   std::string file(const std::string& name) const { return a_.out + "/" + name; }
   /// `status`: "running", "finished", or why the run failed. `sample`: null where there is none.
   std::string run_json(const runtime::JobResult& result, const std::string& status, const std::string* sample) const;
-  /// Now and then: run.json and the curve as of this step, for who looks while the run goes on.
+  /// Now and then: run.json and the curve as of this step, for readers while the run goes on.
   void write_current(std::int64_t steps);
   Status write_curve(std::int64_t steps, report::Durability durability);
   Status write_trace(const runtime::JobResult& result) const;

@@ -30,7 +30,7 @@ Status errno_status(Code code, const std::string& what) {
   return {errno == ENOSPC || errno == EDQUOT ? Code::exhausted : code, fmt::format("{}: {}", what, std::strerror(errno))};
 }
 
-/// Archives and compressed files that nobody trains on by intention; null for any other.
+/// Returns the name of a packed format that this program does not read; null for any other file.
 const char* packed_as(const unsigned char* head, std::size_t bytes) {
   struct Format {
     const char* name;

@@ -91,9 +91,7 @@ void Progress::note(std::string_view text) {
 }
 
 void Progress::warn(std::string_view text) {
-  if (drawn_width_ > 0) {   // the two streams may be one terminal
-    put(options_.out, fmt::format("\r{:<{}}\r", "", drawn_width_));
-  }
+  if (drawn_width_ > 0) put(options_.out, fmt::format("\r{:<{}}\r", "", drawn_width_));   // the two streams may be one terminal
   put(options_.err, fmt::format("troupe: warning: {}\n", text));
   if (drawn_width_ > 0) draw();
 }

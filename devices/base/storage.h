@@ -42,7 +42,7 @@ class File {
 /// aligned to storage_alignment (address, offset and length) are fast, and others still work.
 enum class Access : std::uint8_t { buffered, direct };
 
-/// While it lives, nobody else has the folder's lock. The system releases it when its holder ends, however that ends.
+/// While it lives, no other process has the folder's lock. The system releases it when the holding process ends, however it ends.
 class FolderLock {
  public:
   virtual ~FolderLock() = default;
@@ -70,7 +70,7 @@ class Storage {
   virtual Status remove(const std::string& path) = 0;
   virtual Status sync_dir(const std::string& path) = 0;
   /// Takes the lock of a folder, without waiting. Error: `unavailable`, another holder has it. Where the system has no locks
-  /// of folders (some network filesystems) the lock excludes nobody.
+  /// of folders (some network filesystems) the lock excludes no process.
   virtual Expected<std::unique_ptr<FolderLock>> lock_dir(const std::string& path) = 0;
   /// What is in a folder, by name.
   virtual Expected<std::vector<DirEntry>> list(const std::string& path) = 0;

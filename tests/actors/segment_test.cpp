@@ -160,7 +160,7 @@ TEST_CASE("a segment reports once a step the largest term, and the lowest microb
   const auto with_nan = told({{0, inf}, {2, nan}, {1, 2}});
   CHECK(std::isnan(with_nan[0]));
   CHECK(with_nan[1] == 1);
-  const auto later_nan = told({{2, 1e7f}, {5, nan}});   // 1e7 is too large; what is not finite is what is told
+  const auto later_nan = told({{2, 1e7f}, {5, nan}});   // 1e7 exceeds the sum; the segment reports the microbatch of the NaN
   CHECK(std::isnan(later_nan[0]));
   CHECK(later_nan[1] == 6);
 }
