@@ -25,6 +25,7 @@ class ControlPort {
     flush(send);
   }
   std::size_t waiting() const { return waiting_.size(); }
+  bool first_reader(const Reader& r) const { return !readers_.empty() && readers_[0].actor == r.actor && readers_[0].port == r.port; }
 
  private:
   void flush(const std::function<void(const Reader&, const Token&)>& send) {

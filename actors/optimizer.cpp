@@ -42,7 +42,7 @@ Expected<double> combine_row_sums(const std::string& name, const std::vector<dou
   std::map<std::int64_t, std::map<std::pair<std::int32_t, std::int32_t>, double>> parts;   // column -> nodes
   for (std::size_t i = 0; i + 3 < reported.size(); i += 4) {
     const double *column = &reported[i], *lo = column + 1, *hi = lo + 1, *sum = hi + 1;
-    if (!(*lo >= 0 && *lo < *hi && *hi <= static_cast<double>(rows)) || !(*column >= 0))
+    if (!(*lo >= 0 && *lo < *hi && *hi <= static_cast<double>(rows)) || !(*column >= 0 && *column < 0x1p53))
       return invalid("a norm is of rows that '" + name + "' does not have");
     const Term node{static_cast<std::int32_t>(*lo), static_cast<std::int32_t>(*hi)};
     if (!is_tree_node(node, static_cast<std::int32_t>(rows)))

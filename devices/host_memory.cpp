@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
+#include <optional>
 
 namespace troupe {
 namespace {
@@ -34,18 +36,61 @@ Status exhausted(std::size_t bytes, const std::string& why) {
   return {Code::exhausted, "cannot allocate " + std::to_string(bytes) + " bytes of host memory: " + why};
 }
 
+constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+
+/// The number behind `key` in a file of lines "key number".
+std::optional<std::size_t> value_of(const std::string& file, const std::string& key) {
+  std::ifstream in(file);
+  for (std::string word, rest; in >> word; std::getline(in, rest))
+    if (std::size_t value = 0; word == key && in >> value) return value;
+  return std::nullopt;
+}
+
+std::optional<std::size_t> number_in(const std::string& file) {   // "max", no limit, is no number
+  std::ifstream in(file);
+  std::size_t value = 0;
+  return in >> value ? std::optional(value) : std::nullopt;
+}
+
+struct GroupFiles { const char *limit, *used, *droppable; };
+constexpr GroupFiles version_1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+constexpr GroupFiles version_2{"memory.max", "memory.current", "inactive_file"};
+
+/// The least that is left in the group `path` and those that it lies in. A container sees its own group as the root of the
+/// mount: a path that does not exist there is shortened from its front.
+std::size_t left_in(const std::string& mount, std::string path, const GroupFiles& files) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  while (path.size() > 1 && !fs::is_directory(mount + path, ignored)) {
+    const auto next = path.find('/', 1);
+    path = next == std::string::npos ? "/" : path.substr(next);
+  }
+  std::size_t least = unlimited;
+  for (;;) {
+    const std::string group = mount + (path == "/" ? "" : path) + "/";
+    if (const auto limit = number_in(group + files.limit)) {
+      const auto used = number_in(group + files.used).value_or(0), droppable = value_of(group + "memory.stat", files.droppable).value_or(0);
+      const auto held = used - std::min(used, droppable);
+      least = std::min(least, *limit - std::min(*limit, held));
+    }
+    if (path.size() <= 1) return least;
+    path.resize(std::max<std::size_t>(1, path.rfind('/')));
+  }
+}
+
 }  // namespace
 
-std::size_t available_host_bytes() {
-  std::size_t available = std::numeric_limits<std::size_t>::max();
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string key, unit; meminfo >> key;) {
-    std::size_t kib = 0;
-    if (key == "MemAvailable:" && meminfo >> kib) available = kib * 1024;
-    std::getline(meminfo, unit);
+std::size_t available_host_bytes(const std::string& root) {
+  std::size_t available = value_of(root + "/proc/meminfo", "MemAvailable:").value_or(unlimited >> 10) << 10;
+  std::ifstream groups(root + "/proc/self/cgroup");   // "4:memory:/a/b" in version 1, "0::/a/b" in version 2
+  for (std::string line; std::getline(groups, line);) {
+    const auto kinds = line.find(':'), path = line.find(':', kinds + 1);
+    if (path == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(kinds + 1, path - kinds - 1) + ",";
+    const std::string mount = root + "/sys/fs/cgroup";
+    if (controllers.find(",memory,") != std::string::npos) available = std::min(available, left_in(mount + "/memory", line.substr(path + 1), version_1));
+    else if (controllers == ",,") available = std::min(available, left_in(mount, line.substr(path + 1), version_2));
   }
-  std::ifstream cgroup("/sys/fs/cgroup/memory.max");  // "max" (no limit) does not parse as a number
-  if (std::size_t limit = 0; cgroup >> limit) available = std::min(available, limit);
   return available;
 }
 

@@ -1,6 +1,8 @@
 // Host memory for devices that compute on the CPU, and for the simulated one.
 #pragma once
 
+#include <string>
+
 #include "devices/device.h"
 
 namespace troupe {
@@ -10,7 +12,9 @@ namespace troupe {
 /// the machine (or its cgroup) could give.
 Expected<std::unique_ptr<Buffer>> allocate_host(std::size_t bytes);
 
-/// Bytes that this process could still get: the kernel's MemAvailable, or its cgroup's limit if lower.
-std::size_t available_host_bytes();
+/// Bytes that this process could still get: the kernel's MemAvailable, or what is left in a control group of the process
+/// (version 1 or 2), at any level, if that is less. Page cache that a group can drop counts as left.
+/// `root` stands before /proc and /sys.
+std::size_t available_host_bytes(const std::string& root = {});
 
 }  // namespace troupe

@@ -20,7 +20,7 @@ std::vector<std::byte> commit_payload(const CommitStep& m) {
 }  // namespace
 
 Conductor::Conductor(caf::actor_config& config, ConductorSpec spec)
-    : caf::event_based_actor(config), spec_(std::move(spec)) {
+    : caf::event_based_actor(config), spec_(std::move(spec)), order_(spec_.closers, spec_.exponents, spec_.feeds) {
   actors::set_quiet_handlers(*this, [this](const Status& status) { spec_.send(WorkerFailed{"conductor", status}); });
 }
 
@@ -28,7 +28,10 @@ caf::behavior Conductor::make_behavior() {
   return {
       [this](actors::Wire& wire) { actors_ = std::move(wire.actors); },
       [this](const SessionSays& m) { session_says(m.message); },
-      [this](const actors::Ack& m) { spec_.channels.at(m.port).port.ack(m.slot, deliver()); },
+      [this](const actors::Ack& m) {
+        auto& channel = spec_.channels.at(m.port);
+        channel.port.ack(m.slot, deliver(channel));
+      },
       [this](ActorReports& m) {
         if (spec_.fed[m.program] || m.report.kind == Report::Kind::saving) spec_.send(EarlyReport{m.program, std::move(m.report)});
         else reports_[{m.program, m.report.step}].push_back(std::move(m.report));
@@ -49,25 +52,21 @@ caf::behavior Conductor::make_behavior() {
   };
 }
 
-std::function<void(const actors::Reader&, const Token&)> Conductor::deliver() {
-  return [this](const actors::Reader& r, const Token& t) { send(actors_[r.actor], actors::Arrive{r.port, t}); };
+std::function<void(const actors::Reader&, const Token&)> Conductor::deliver(const ControlChannel& channel) {
+  return [this, &channel](const actors::Reader& r, const Token& t) {
+    send(actors_[r.actor], actors::Arrive{r.port, t});
+    if (channel.kind == PlanChannel::Kind::feed && channel.port.first_reader(r))
+      spec_.send(FeedTaken{channel.name, channel.program, t.step, t.microbatch});
+  };
 }
 
 void Conductor::push(ControlChannel& channel, const Token& token, std::vector<std::byte> payload) {
-  channel.port.push(token, std::move(payload), deliver());
-}
-
-bool Conductor::complete(const std::string& what, const std::vector<std::int32_t>& exponents) {
-  if (exponents.size() == spec_.exponents) return true;
-  spec_.send(WorkerFailed{"conductor", Status(Code::internal, what + " carries " + std::to_string(exponents.size()) +
-                                                                  " exponents of gradient sums, and the plan needs " +
-                                                                  std::to_string(spec_.exponents))});
-  return false;
+  channel.port.push(token, std::move(payload), deliver(channel));
 }
 
 void Conductor::session_says(const ToWorker& message) {
+  if (const Status s = order_.check(message); !s.ok()) return spec_.send(WorkerFailed{"conductor", s});
   if (const auto* m = std::get_if<BeginRun>(&message)) {
-    if (!complete("the begin at step " + std::to_string(m->step), m->exponents)) return;
     if (spec_.on_begin) spec_.on_begin(m->exponents);
     for (const auto& a : actors_) send(a, actors::Begin{m->step, m->readers});
   } else if (const auto* m = std::get_if<Go>(&message)) {
@@ -76,7 +75,6 @@ void Conductor::session_says(const ToWorker& message) {
     for (auto& [id, c] : spec_.channels)
       if (c.kind == PlanChannel::Kind::go && c.program == m->program) push(c, t, {});
   } else if (const auto* m = std::get_if<CommitStep>(&message)) {
-    if (!complete("the commit of step " + std::to_string(m->step), m->exponents)) return;
     if (spec_.on_commit) spec_.on_commit(m->step);
     Token t;
     t.step = m->step;
@@ -102,6 +100,7 @@ void Conductor::closed(const actors::StepClosed& m) {
   Closed out{m.program, m.step, std::move(reports_[key]), 0};
   reports_.erase(key);
   if (m.program == 0) {
+    order_.closed(m.step);
     const auto now = spec_.busy_ns->load();
     out.busy_ns = now - busy_reported_ns_;
     busy_reported_ns_ = now;

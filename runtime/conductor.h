@@ -9,6 +9,7 @@
 #include "actors/port_actor.h"
 #include "runtime/control.h"
 #include "runtime/plan.h"
+#include "runtime/session_order.h"
 
 namespace troupe::runtime {
 
@@ -22,6 +23,7 @@ struct ControlChannel {
 struct ConductorSpec {
   std::map<std::int32_t, ControlChannel> channels;   ///< by local channel: what acks name
   std::vector<std::int32_t> closers;                 ///< per program
+  std::vector<FedChannel> feeds;                     ///< that this place reads
   std::vector<bool> fed;                             ///< per program: reports leave at once, a feed waits for one
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns;
   std::size_t exponents = 0;                         ///< that BeginRun and a commit carry: one a parameter, none where the plan does not train
@@ -44,13 +46,13 @@ class Conductor final : public caf::event_based_actor {
 
  private:
   void session_says(const ToWorker& message);
-  /// Whether `what` has as many exponents as the plan has sums; if not, the worker has failed.
-  bool complete(const std::string& what, const std::vector<std::int32_t>& exponents);
   void push(ControlChannel& channel, const actors::Token& token, std::vector<std::byte> payload);
   void closed(const actors::StepClosed& m);
-  std::function<void(const actors::Reader&, const actors::Token&)> deliver();
+  /// Sends a token to a reader of the channel; of a feed, tells the session that it is taken.
+  std::function<void(const actors::Reader&, const actors::Token&)> deliver(const ControlChannel& channel);
 
   ConductorSpec spec_;
+  SessionOrder order_;
   std::vector<caf::actor> actors_;
   std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> closing_;
   std::map<std::pair<std::int32_t, std::int64_t>, std::vector<Report>> reports_;

@@ -39,6 +39,7 @@ struct FromWorker {
     ready :group { restoredBytes @1 :Int64; restoreS @20 :Float64; }
     closed :group { program @2 :Int32; step @3 :Int64; reports @4 :List(Report); busyNs @5 :Int64; }
     report :group { program @6 :Int32; report @7 :Report; }
+    taken :group { name @21 :Text; program @22 :Int32; step @23 :Int64; microbatch @24 :Int32; }
     failed :group { actor @8 :Text; code @9 :UInt8; message @10 :Text; }
     explanation @11 :Text;
     spans :group { spans @12 :List(Span); dropped @17 :Int64; }

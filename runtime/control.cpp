@@ -145,6 +145,13 @@ std::vector<std::byte> encode(const FromWorker& in) {
                    x.setProgram(m.program);
                    put(x.initReport(), m.report);
                  },
+                 [&](const FeedTaken& m) {
+                   auto x = b.initTaken();
+                   x.setName(m.name);
+                   x.setProgram(m.program);
+                   x.setStep(m.step);
+                   x.setMicrobatch(m.microbatch);
+                 },
                  [&](const WorkerFailed& m) {
                    auto x = b.initFailed();
                    x.setActor(m.actor);
@@ -232,6 +239,10 @@ Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
         return c;
       }
       case wire::FromWorker::REPORT: return EarlyReport{r.getReport().getProgram(), get(r.getReport().getReport())};
+      case wire::FromWorker::TAKEN: {
+        const auto t = r.getTaken();
+        return FeedTaken{t.getName().cStr(), t.getProgram(), t.getStep(), t.getMicrobatch()};
+      }
       case wire::FromWorker::FAILED: {
         const auto f = r.getFailed();
         const auto code = f.getCode() <= static_cast<std::uint8_t>(Code::internal) ? static_cast<Code>(f.getCode()) : Code::internal;

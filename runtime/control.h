@@ -81,6 +81,7 @@ struct Closed {
   std::int64_t busy_ns = 0;            ///< of the compute stream since the last Closed of program 0
 };
 struct EarlyReport { std::int32_t program = 0; Report report; };   ///< programs that are fed: as it comes
+struct FeedTaken { std::string name; std::int32_t program = 0; std::int64_t step = 0; std::int32_t microbatch = 0; };   ///< it lies in its slot
 struct WorkerFailed { std::string actor; Status status; };
 struct Explained { std::string text; };
 struct Spans { std::vector<TraceSpan> spans; std::int64_t dropped = 0; };   ///< dropped: for want of room
@@ -88,7 +89,7 @@ struct Stopped {
   std::int64_t peak_bytes = 0, file_bytes = 0, shared_bytes = 0;   ///< resident: see PlaceResult
   std::uint64_t sent_bytes = 0, received_bytes = 0;
 };
-using FromWorker = std::variant<WorkerAddress, Ready, Progress, Closed, EarlyReport, WorkerFailed, Explained, Spans, Stopped>;
+using FromWorker = std::variant<WorkerAddress, Ready, Progress, Closed, EarlyReport, FeedTaken, WorkerFailed, Explained, Spans, Stopped>;
 
 /// Wire form: a Cap'n Proto message. Reading answers an error for anything malformed.
 std::vector<std::byte> encode(const ToWorker& message);

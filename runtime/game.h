@@ -1,5 +1,6 @@
 // The players of the token game: who is at which place, what they tell each other, when an exchange is over. Internal
-// to token_game.cpp (the rules), game_state.cpp (what the steady state is known by), game_result.cpp (what came out).
+// to token_game.cpp (the rules), game_session.cpp (what the session decides), game_state.cpp (what the steady state is known
+// by), game_result.cpp (what came out).
 #pragma once
 
 #include <array>
@@ -7,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "actors/control_port.h"
 #include "devices/sim/sim_device.h"
@@ -136,6 +138,23 @@ class Game {
   void begin(std::int32_t p);
 
   void go(std::int32_t p, std::int32_t program, std::int64_t step);
+  /// A feed whose microbatches wait for reports.
+  struct WaitingFeed {
+    const PlanChannel* channel = nullptr;
+    std::int32_t stage = 0;
+    std::int64_t begun = -1;           ///< the newest step that has begun
+    std::int64_t step = 0, sent = 0;   ///< the step whose microbatches are sent, and how many of them
+    bool due = false;                  ///< the next one is on its way
+  };
+  /// Microbatches of a feed that wait for no report.
+  std::int64_t at_once(const PlanChannel& feed) const;
+  /// The session may send a step's microbatches that wait for no report: of a feed one step after the other.
+  void begin_feed(WaitingFeed& feed);
+  void begin_feeds(std::int32_t program, std::int64_t step);
+  /// An act that is over has reported what feeds of its program wait for.
+  void reported(const GameActor& actor, std::int64_t step, std::int32_t microbatch);
+  /// The session's next microbatch of a feed arrives at the places that run it.
+  void feed(const WaitingFeed& feed, std::int64_t step, std::int32_t microbatch);
   void step_closed(std::int32_t p, std::int32_t program, std::int64_t step);
 
   void commit(std::int64_t step);
@@ -194,6 +213,7 @@ class Game {
   std::vector<std::unique_ptr<Place>> places_;
   std::map<std::pair<std::int32_t, std::int64_t>, std::map<std::int32_t, std::int32_t>> closed_;
   std::map<std::pair<std::int32_t, std::int64_t>, Meeting> meetings_;
+  std::vector<WaitingFeed> waiting_feeds_;
   std::vector<std::int64_t> commits_ns_;
   std::int64_t end_ns_ = 0;            // when nothing happened any more
   std::deque<Mail> mail_;

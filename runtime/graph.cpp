@@ -157,6 +157,10 @@ void Graph::hint(Value v, NdSbp sbp) {
   if (status_.ok()) tensors_[v].hint = std::move(sbp);
 }
 
+bool lists_report(const Attrs& attrs, const std::string& name) {
+  return ("," + attrs.text("reports") + ",").find("," + name + ",") != std::string::npos;
+}
+
 Value Graph::feed(const std::string& name, TensorType type, const std::string& after, std::int64_t at_once) {
   if (at_once < 1) fail("feed '" + name + "': at_once is " + std::to_string(at_once) + "; the first microbatch waits for nothing");
   for (const auto& other : nodes_)

@@ -78,6 +78,9 @@ struct Node {
   bool decay = true;                     ///< parameters: weight decay applies
 };
 
+/// Whether an actor with these attributes says that its body reports `name`: see Graph::actor.
+bool lists_report(const Attrs& attrs, const std::string& name);
+
 /// The gradient of one parameter: one value per use, in graph order.
 struct ParamGrad {
   Value param = kernels::no_value;
@@ -101,7 +104,8 @@ class Graph {
   /// One op. Inputs are values of this program or parameters.
   std::vector<Value> op(const std::string& op, const std::vector<Value>& in, Attrs attrs = {}, std::string name = {});
   /// A user-defined actor of `kind`; answers its output ports. Without inputs it is a source. No gradient passes
-  /// through it: parameters upstream are trained only by other ways to the loss.
+  /// through it: parameters upstream are trained only by other ways to the loss. The attribute "reports" names what the
+  /// actor's body reports by itself (UserCall::report) where a feed waits for it; several names: "token,score".
   std::vector<Value> actor(const std::string& kind, const std::string& name, const std::vector<Value>& in,
                            const std::vector<PortType>& out, Attrs attrs = {},
                            std::vector<std::optional<NdSbp>> in_sbp = {});
@@ -110,8 +114,9 @@ class Graph {
   /// How a value should lie on its stage's mesh: weighed against the cost of its boxings, not forced.
   void hint(Value v, NdSbp sbp);
   /// A value that the session sends, once per microbatch (a token, a command). `after` names a report of the
-  /// same program: microbatch m + 1 is fed when microbatch m has reported it, but for the first `at_once`, which wait for
-  /// nothing (a prompt). Without: all are fed at once.
+  /// same program (report(), or an actor's attribute "reports"): microbatch m + 1 is fed when microbatch m has reported it,
+  /// but for the first `at_once`, which wait for nothing (a prompt). Without: no microbatch waits for a report. A place has at
+  /// most feed_window microbatches of a feed that its actors have not taken yet.
   Value feed(const std::string& name, TensorType type, const std::string& after = {}, std::int64_t at_once = 1);
 
   /// Backward by graph rewriting, from a loss op's output; fills grads(). Once, in one program. The loss is

@@ -323,6 +323,13 @@ class Lowering {
 
   Status lower_feed(const Node& n) {
     if (g_.is_shared(n.unit)) return invalid("feed '" + n.op + "' is in the shared unit '" + g_.units()[n.unit] + "': name it in the unit before, on whose stage it arrives");
+    const std::string& after = n.attrs.text("after");
+    const auto reports = [&](const Node& other) {
+      return other.program == n.program && (other.kind == Node::Kind::report ? other.op == after : other.kind == Node::Kind::actor && lists_report(other.attrs, after));
+    };
+    if (!after.empty() && std::none_of(g_.nodes().begin(), g_.nodes().end(), reports))
+      return invalid("feed '" + n.op + "' of program '" + g_.programs()[n.program] + "' waits for report '" + after +
+                     "', which this program does not make: name a report of it, or say in the attribute \"reports\" of the actor whose body reports it");
     LoweredNode node = node_of(n, LoweredNode::Kind::feed);
     const auto& type = g_.tensors()[n.out[0]].type;
     PlanTensor t{n.op, type.dtype, type.shape, node.mesh, full(node.mesh, NdSbp(mesh(node.mesh).axes.size(), Sbp::B())), Rate::microbatch};

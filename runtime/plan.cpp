@@ -39,6 +39,12 @@ const char* to_string(PlanActor::Kind kind) {
   return "?";
 }
 
+bool PlanActor::reports(const std::string& report) const {
+  return std::any_of(ops.begin(), ops.end(), [&](const PlanOp& o) {
+    return kind == Kind::user ? lists_report(o.attrs, report) : o.op.empty() && o.name == report;
+  });
+}
+
 const char* stream_of(PlanActor::Kind kind) {
   switch (kind) {
     case PlanActor::Kind::exchange: return "comm";

@@ -129,6 +129,8 @@ struct PlanActor {
   /// An update of shares (ZeRO): its act is over when everybody's shares have arrived in the parameter slot.
   bool gathers() const { return kind == Kind::update && exchange >= 0; }
   bool backward() const { return pass != Pass::forward; }
+  /// Whether each of its acts reports `report`: see Graph::report, Graph::actor.
+  bool reports(const std::string& report) const;
   bool operator==(const PlanActor&) const = default;
 };
 const char* to_string(PlanActor::Kind kind);

@@ -9,14 +9,15 @@
 namespace troupe::runtime {
 
 void Planner::make_exchanges() {
-  std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t, bool>, std::vector<std::int32_t>> groups;
+  using Source = std::pair<std::int32_t, std::int32_t>;   // role and actor, or no role and a node
+  std::map<std::tuple<Source, std::int32_t, std::int32_t, bool>, std::vector<std::int32_t>> groups;
   for (std::size_t i = 0; i < low_.nodes.size(); ++i) {
     const LoweredNode& n = low_.nodes[i];
     if (n.kind != LoweredNode::Kind::boxing) continue;
     const auto from = low_.producer[n.in[0]];
     // The producing segment (or the producing node itself where it is none) identifies the source.
     const auto& made = node_actor_[from];
-    const std::int32_t source = made.empty() ? -1 - from : made.begin()->second.role * 100000 + made.begin()->second.actor;
+    const Source source = made.empty() ? Source{-1, from} : Source{made.begin()->second.role, made.begin()->second.actor};
     groups[{source, n.mesh, n.program, n.backward}].push_back(static_cast<std::int32_t>(i));
   }
   std::vector<std::vector<std::int32_t>> in_order;   // as the graph has them

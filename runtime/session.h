@@ -16,15 +16,18 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "runtime/control.h"
 #include "runtime/plan.h"
+#include "runtime/reductions.h"
 #include "runtime/sum_scale.h"
 
 namespace troupe::runtime {
+
+/// Microbatches of a feed that a place may have without having taken them into their slots.
+inline constexpr std::size_t feed_window = 16;
 
 /// One committed step, as the session saw it.
 struct StepResult {
@@ -94,11 +97,19 @@ class Session {
   std::string waits_for() const;
 
  private:
+  /// A feed in a step of its program.
+  struct Fed {
+    const PlanChannel* channel = nullptr;
+    std::int32_t stage = 0;
+    std::int32_t sent = 0;                               ///< microbatches
+    std::map<std::int32_t, std::int32_t> untaken;        ///< of those: places that have not taken it
+  };
   /// A step of a program that some places have not closed yet.
   struct Open {
-    std::map<Rank, Closed> places;                       ///< what each has said so far
-    std::set<Rank> closed;
-    std::map<const PlanChannel*, std::int32_t> fed;      ///< feeds that wait for reports: microbatches sent
+    std::vector<Closed> places;                          ///< by rank: what each has said so far
+    std::vector<bool> closed;                            ///< by rank
+    std::int32_t missing = 0;                            ///< places that vote and have not closed it
+    std::vector<Fed> feeds;
   };
   using Key = std::pair<std::int32_t, std::int64_t>;     // program, step
   bool votes(std::int32_t program, Rank rank) const;
@@ -111,34 +122,33 @@ class Session {
   /// Those of them that run once on it: all but training.
   void start_readers(const std::vector<std::int32_t>& programs, std::int64_t version);
   void go(std::int32_t program, std::int64_t step);
-  void feed(const PlanChannel& channel, std::int32_t stage, std::int64_t step, std::int32_t microbatch, const Report* last);
-  /// Calls f(channel, stage) for each feed of a program.
-  template <class F> void for_each_feed(std::int32_t program, F f) const;
+  /// Sends the microbatches of a program's feeds that wait for no report, as far as places have taken those before: of a feed
+  /// one step after the other.
+  void feed_more(std::int32_t program);
+  /// Sends the next microbatch; `last`: the report that it waited for.
+  void feed_one(Fed& feed, std::int64_t step, const Report* last);
   Status report(Rank from, const EarlyReport& message);
+  Status taken(Rank from, const FeedTaken& message);
   Status close(Rank from, const Closed& message);
   Status complete(Key key, Open open);
   void close_program(std::int32_t program, std::int64_t step, std::vector<Report> reports);
   Status commit(std::int64_t step, const Open& vote);
-  /// Of this microbatch; nullopt: of all.
-  double loss_of(const Open& vote, std::optional<std::int32_t> only = {}) const;
-  /// Norm of the gradient. Error: places leave rows out, or report them twice.
-  Expected<double> norm_of(const Open& vote) const;
-  /// By index of the plan's parameters. Error: a report that none of this plan can be.
-  Expected<std::vector<StepTerms>> terms_of(const Open& vote) const;
   Status diverge(const std::string& why);
-  Status digest(const Open& vote);
   void check_finished();
 
   const Plan& plan_;
   SessionOptions options_;
   Send send_;
+  const Reductions reductions_;
   std::map<Key, Open> open_;
   std::vector<std::vector<bool>> votes_;      // per program, per rank
+  std::vector<std::int32_t> voters_;          // per program
   std::int64_t committed_ = 0;                // steps
   SumScales sums_;                            // of the newest version
   std::map<std::int64_t, SumState> saved_sums_;   // of each version whose snapshot is under way
+  const std::int32_t workers_;
   const std::int32_t snapshot_, arena_slots_; // the program, -1 if there is none
-  bool digested_ = false, finished_ = false, diverged_ = false;
+  bool finished_ = false, diverged_ = false;
   Status fed_;                                // what is wrong with what options.feed gave
   std::string params_hash_;
 };

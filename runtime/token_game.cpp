@@ -14,6 +14,8 @@ Expected<GameResult> Game::run() {
   for (Rank r : result_.places) TROUPE_TRY(build(r));
   for (const auto& place : places_) TROUPE_TRY(introduce(*place));
   for (std::int32_t p = 0; p < static_cast<std::int32_t>(places_.size()); ++p) begin(p);
+  for (std::int32_t program = 0; program < static_cast<std::int32_t>(plan_.programs.size()); ++program)
+    begin_feeds(program, program == 0 ? std::min<std::int64_t>(2, options_.steps) - 1 : 0);
   do {
     deliver();
     if (shortened() && loop_.next_due_ns() != loop_.now_ns()) look();
@@ -30,7 +32,10 @@ Expected<GameResult> Game::run() {
 }
 
 void Game::choose_places() {
-  bool same = plan_.owners.empty();
+  for (const auto& role : plan_.roles)
+    for (const auto& c : role.channels)
+      if (c.kind == PlanChannel::Kind::feed && !c.after.empty() && (c.program == 0 || options_.every_program)) waiting_feeds_.push_back({&c, role.stage});
+  bool same = plan_.owners.empty() && waiting_feeds_.empty();   // a microbatch waits for one that another dp coordinate runs
   for (std::int32_t s = 1; s < plan_.stages; ++s) same &= plan_.dp_width(s) == plan_.dp_width(0);
   // Where a round is not full its places do not behave alike.
   for (const auto& x : plan_.exchanges) {
@@ -168,86 +173,6 @@ Status Game::introduce(Place& place) {
   return {};
 }
 
-ProgramMask Game::readers_of(std::int64_t version) const {
-  ProgramMask mask = 0;
-  if (version < options_.steps) mask |= 1;
-  if (version == 0 && options_.every_program)
-    for (std::size_t p = 1; p < plan_.programs.size(); ++p)
-      if (plan_.programs[p] != "digest") mask |= ProgramMask{1} << p;
-  if (version == options_.steps && options_.every_program && plan_.trains) mask |= ProgramMask{1} << plan_.program("digest");
-  return mask;
-}
-
-void Game::push(std::int32_t p, std::int32_t channel, const Token& token) {
-  places_[p]->controls.at(channel).push(token, {}, [this, p](const actors::Reader& r, const Token& t) { hand_over(p, r, t); });
-}
-
-void Game::hand_over(std::int32_t p, const actors::Reader& r, const Token& t) {
-  post({.kind = Mail::Kind::token, .to = places_[p]->actors[r.actor].get(), .port = r.port, .token = t});
-}
-
-void Game::begin(std::int32_t p) {
-  Place& place = *places_[p];
-  for (auto& a : place.actors) post({.kind = Mail::Kind::begin, .to = a.get()});
-  for (std::int32_t program = 0; program < static_cast<std::int32_t>(plan_.programs.size()); ++program) {
-    if (program > 0 && !options_.every_program) continue;
-    const std::int64_t runs = program == 0 ? options_.steps : 1;
-    for (std::int64_t s = 0; s < std::min<std::int64_t>(2, runs); ++s) go(p, program, s);
-  }
-}
-
-void Game::go(std::int32_t p, std::int32_t program, std::int64_t step) {
-  const Place& place = *places_[p];
-  const PlanRole& role = plan_.roles[place.local.stage];
-  for (std::size_t c = 0; c < place.local.channels.size(); ++c) {
-    const PlanChannel& pc = role.channels[place.local.channels[c].channel];
-    if (!pc.control() || pc.kind == PlanChannel::Kind::commit || pc.program != program) continue;
-    Token t;
-    t.step = step;
-    if (pc.rate == Rate::step) push(p, static_cast<std::int32_t>(c), t);
-    else {
-      const bool shorter = program == 0 && shortened();
-      std::int32_t index = 0;
-      for (auto m : plan_.microbatches(program, place.local.stage, place.local.dp_index)) {
-        if (shorter && index >= microbatches_) break;
-        t.microbatch = shorter ? index++ : m;
-        push(p, static_cast<std::int32_t>(c), t);
-      }
-    }
-  }
-}
-
-void Game::step_closed(std::int32_t p, std::int32_t program, std::int64_t step) {
-  auto& count = closed_[{program, step}][p];
-  ++count;
-  ++closings_;
-  if (count < places_[p]->local.closers[program]) return;
-  for (const auto& place : places_)
-    if (const auto i = &place - places_.data(); place->local.closers[program] > 0) {
-      const auto it = closed_[{program, step}].find(static_cast<std::int32_t>(i));
-      if (it == closed_[{program, step}].end() || it->second < place->local.closers[program]) return;
-    }
-  if (program != 0) return;
-  commit_due_ns_ = loop_.now_ns() + to_ns(options_.control_s);
-  loop_.at(commit_due_ns_, [this, step] { commit(step); });
-}
-
-void Game::commit(std::int64_t step) {
-  commits_ns_.push_back(loop_.now_ns());
-  for (std::int32_t p = 0; p < static_cast<std::int32_t>(places_.size()); ++p) {
-    const Place& place = *places_[p];
-    const PlanRole& role = plan_.roles[place.local.stage];
-    for (std::size_t c = 0; c < place.local.channels.size(); ++c)
-      if (role.channels[place.local.channels[c].channel].kind == PlanChannel::Kind::commit) {
-        Token t;
-        t.step = step;
-        t.readers = readers_of(step + 1);
-        push(p, static_cast<std::int32_t>(c), t);
-      }
-    if (step + 2 < options_.steps) go(p, 0, step + 2);
-  }
-}
-
 void Game::meet(GameActor& actor, std::uint64_t number) {
   const GameActor::Flight& f = actor.flight(number);
   // A shortened step has fewer microbatches than the routes know.
@@ -307,6 +232,7 @@ void Game::over(const GameActor& a, std::uint64_t number) {
 
 void Game::finished(GameActor& a, const Mail& m) {
   if (a.meets()) over(a, m.number);
+  if (!waiting_feeds_.empty() && !a.plan_.ops.empty()) reported(a, a.flight(m.number).step, a.flight(m.number).microbatch);
   std::erase_if(a.flights_, [&](const GameActor::Flight& f) { return f.number == m.number; });
   a.core_.done(m.number, ActDone{{}, m.begin_ns, m.end_ns, m.step});
 }
@@ -367,7 +293,7 @@ namespace {
 /// With how many microbatches of a step it is worth trying: enough to fill the pipeline, settle and drain. None where
 /// places differ in theirs, or take turns or go in rounds, which count the microbatches of a whole step.
 std::vector<std::int64_t> few_microbatches(const Plan& plan) {
-  if (plan.ordered() || !plan.owners.empty()) return {};
+  if (plan.ordered() || !plan.owners.empty() || plan.program_specs[0].sequential) return {};
   for (const auto& x : plan.exchanges)
     if (x.rate == Rate::round) return {};
   for (std::int32_t s = 0; s < plan.stages; ++s)

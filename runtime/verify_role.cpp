@@ -209,6 +209,7 @@ class RoleCheck {
     if (w) return {};
     const bool commit = c.kind == Kind::commit, feed = c.kind == Kind::feed;
     if (feed && c.at_once < 1) return refuse(c, "feeds " + std::to_string(c.at_once) + " microbatches at once; the first waits for nothing");
+    if (feed && !c.after.empty() && !reported(c)) return refuse(c, "waits for report '" + c.after + "', which no actor of its program makes");
     if (feed != (c.rate == Rate::microbatch))
       return refuse(c, "does not have the rate of its kind, " + std::string(to_string(c.kind)));
     if (c.readers.empty() || (feed && (c.tensors.size() != 1 || !here(c.tensors[0]))))
@@ -226,6 +227,14 @@ class RoleCheck {
       if (const PlanActor& a = role_.actors[r.actor]; (a.kind == PlanActor::Kind::update || rounds_sums(a)) != commit)
         return refuse(c, "is read by '" + a.name + "'; updates, gathers of the gradients that they read, and no others wait for 'commit'");
     return {};
+  }
+
+  /// Whether an actor of some stage reports what the feed waits for.
+  bool reported(const PlanChannel& feed) const {
+    for (const auto& role : plan_.roles)
+      for (const auto& a : role.actors)
+        if (a.program == feed.program && a.reports(feed.after)) return true;
+    return false;
   }
 
   /// What a snapshot fills one writer takes to disk; what it takes of memory each place knows (SavedParts).

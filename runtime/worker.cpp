@@ -257,6 +257,11 @@ ConductorSpec Worker::Impl::conductor_spec() {
     ControlChannel out{c.kind, c.name, c.program,
                        actors::ControlPort(c.name, c.slots, local.channels[i].readers, memory(static_cast<std::int32_t>(i)))};
     spec.channels.emplace(static_cast<std::int32_t>(i), std::move(out));
+    if (c.kind == PlanChannel::Kind::feed) {
+      const PlanTensor& t = plan.tensors[c.tensors[0]];
+      spec.feeds.push_back({c.name, c.program, static_cast<std::size_t>(elements(t.shape) * size_of(t.dtype)),
+                            plan.microbatches(c.program, local.stage, local.dp_index)});
+    }
   }
   spec.busy_ns = busy_ns;
   spec.exponents = plan.trains ? plan.params.size() : 0;

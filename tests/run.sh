@@ -47,6 +47,26 @@ build_sanitized() {
   cmake --build build-asan --target "${targets[@]}"
 }
 
+# Data races in what has threads of its own. Frames of libraries that are not instrumented: tests/tsan.supp.
+threaded='test_(devices|comm|checkpoint)'
+build_threaded() {
+  build build-tsan -DTROUPE_SANITIZE=thread -DTROUPE_UNITY=ON -DTROUPE_BENCH=OFF -DCMAKE_BUILD_TYPE=Sanitized \
+    -DCMAKE_CXX_FLAGS_SANITIZED="-O1 -g1" || return 1
+  cmake --build build-tsan --target test_devices test_comm test_checkpoint
+}
+run_threaded() {
+  TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1" run_ctest build-tsan -R "^$threaded(\.|\$)"
+}
+
+# Everything that takes too long for each change: real processes under both sanitizers, all pairs of topologies.
+run_long() {
+  cmake --build build-asan --target test_process test_command || return 1
+  may "processes, AddressSanitizer" run_ctest build-asan -R '^test_(process|command)$'
+  cmake --build build-tsan --target troupe || return 1
+  may "two workers, ThreadSanitizer" tests/threads.sh build-tsan/apps/troupe
+  TROUPE_RESTORE_PAIRS=all may "restore, all pairs" run_ctest build -R '^test_numbers'
+}
+
 must "install packages" cmake/install-packages.sh
 # From nothing, several files are compiled as one: half the time. A build that is there stays as it was configured.
 unity=()
@@ -58,5 +78,8 @@ must "build with sanitizers" build_sanitized
 # Smaller draws: instrumented code is slow.
 export TROUPE_RANDOM_PLANS=${TROUPE_RANDOM_PLANS:-1:100} TROUPE_PLAN_FUZZ=${TROUPE_PLAN_FUZZ:-1:600}
 may "tests with sanitizers" run_ctest build-asan -j 2 -R "^$sanitized(\.|\$)"
+must "build with TSan" build_threaded
+may "tests with TSan" run_threaded
+[ "${1:-}" != --long ] || may "long tests" run_long
 report
 exit $failed

@@ -133,7 +133,7 @@ void add_sample(Graph& g, const LmConfig& c, std::int64_t prompt_tokens) {
   b.vocabulary_unit("vocabulary.out");
   const Value logits = g.op("linear", {x, b.head_weight()}, b.vocabulary())[0];   // (1, 1, vocab)
   g.unit("head");
-  g.actor("lm.sampler", "sampler", {logits}, {}, {{"temperature", c.sample.temperature}, {"first", prompt_tokens - 1}});
+  g.actor("lm.sampler", "sampler", {logits}, {}, {{"temperature", c.sample.temperature}, {"first", prompt_tokens - 1}, {"reports", std::string("token")}});
 }
 
 }  // namespace

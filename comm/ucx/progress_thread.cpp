@@ -42,16 +42,18 @@ Status ProgressThread::start() {
 // ---- from any thread ------------------------------------------------------------------------------
 
 void ProgressThread::submit(Command command) {
-  std::lock_guard lock(mutex_);
-  if (closed_) return;
-  commands_.push_back(std::move(command));
-  pending_.store(true, std::memory_order_release);
-  wake();
+  bool sleeps = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return;
+    commands_.push_back(std::move(command));
+    pending_.store(true, std::memory_order_release);
+    sleeps = std::exchange(asleep_, false);  // one wake-up for all commands until it sleeps again
+  }
+  if (sleeps) wake();
 }
 
-void ProgressThread::wake() {  // with the mutex held
-  if (!asleep_) return;
-  asleep_ = false;  // one wake-up for all commands until it sleeps again
+void ProgressThread::wake() {  // without the mutex, which the woken thread takes first
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto n = ::write(wake_fd_, &one, sizeof one);
 }
@@ -65,8 +67,8 @@ void ProgressThread::shutdown() {
       stop_ = true;
       closed_ = true;
       pending_ = true;
-      wake();
     }
+    wake();
     thread_.join();
   }
   std::vector<Command> dropped;

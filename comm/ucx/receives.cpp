@@ -94,8 +94,9 @@ bool Receives::deliver(Rank from, const Header& header, Held message, Posted& re
       callbacks_.received(receive.done, header, fits);
       return false;
     }
-    fetch(from, header, message.descriptor, receive);
-    return true;
+    if (fetch(from, header, message.descriptor, receive)) return true;
+    if (!in_callback) ucp_am_data_release(worker_.get(), message.descriptor);
+    return false;
   }
   const auto bytes = message.local ? message.local->data : eager;
   if (fits.ok() && !bytes.empty()) std::memcpy(receive.into.data(), bytes.data(), bytes.size());
@@ -106,7 +107,7 @@ bool Receives::deliver(Rank from, const Header& header, Held message, Posted& re
 }
 
 /// Rendezvous: UCX moves the payload from the sender's slot into ours.
-void Receives::fetch(Rank from, const Header& header, void* descriptor, Posted& receive) {
+bool Receives::fetch(Rank from, const Header& header, void* descriptor, Posted& receive) {
   Peer& peer = endpoints_.peer(from);
   auto op = std::make_unique<Fetch>(Fetch{this, &peer, next_id_++, std::move(receive), header});
   Fetch& started = *op;
@@ -119,7 +120,9 @@ void Receives::fetch(Rank from, const Header& header, void* descriptor, Posted& 
   };
   const ucs_status_ptr_t r =
       ucp_am_recv_data_nbx(worker_.get(), descriptor, started.receive.into.data(), header.bytes, &p);
+  const bool taken = !UCS_PTR_IS_ERR(r);
   if (!worker_.holds(r)) fetched(started, UCS_PTR_STATUS(r));
+  return taken;
 }
 
 void Receives::fetched(Fetch& op, ucs_status_t s) {

@@ -76,7 +76,8 @@ class Receives {
               std::span<const std::byte> eager = {});
   bool deliver(Rank from, const Header& header, Held message, Posted& receive, bool in_callback,
                std::span<const std::byte> eager);
-  void fetch(Rank from, const Header& header, void* descriptor, Posted& receive);
+  /// False: UCX has refused at once, the receive has failed, and the descriptor is still the caller's.
+  bool fetch(Rank from, const Header& header, void* descriptor, Posted& receive);
   void fetched(Fetch& op, ucs_status_t s);
   void drop(std::uint64_t token);
 

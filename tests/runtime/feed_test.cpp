@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "runtime/session.h"
+#include "runtime/token_game.h"
 #include "runtime/verify.h"
 #include "tests/runtime/mlp.h"
 
@@ -21,8 +23,9 @@ class Echo final : public actors::UserActor {
   }
 };
 
-/// A trained layer, and a program "sample" of five microbatches: prompt -> echo -> report "token".
-Graph fed_graph(const kernels::OpSet& ops, const std::string& name, const std::string& after, std::int64_t at_once = 1) {
+/// A trained layer, and a program "sample" of some microbatches: prompt -> echo -> report "token".
+Graph fed_graph(const kernels::OpSet& ops, const std::string& name, const std::string& after, std::int64_t at_once = 1,
+                const std::string& reports = {}, std::int64_t microbatches = 5) {
   Graph g(ops);
   g.program("train", {4, 2});
   g.unit("in");
@@ -31,11 +34,11 @@ Graph fed_graph(const kernels::OpSet& ops, const std::string& name, const std::s
   g.unit("out");
   Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 6}}}}, {{"stream", std::string("t")}})[0];
   g.minimize(g.op("mse_loss", {x, t}, {{"scale", 1.0 / 8}})[0], {});
-  g.program("sample", {5, 1});
+  g.program("sample", {microbatches, 1});
   g.unit("in");
   Value prompt = g.feed(name, {DType::i32, {1}}, after, at_once);
   g.unit("out");
-  g.report("token", g.actor("echo", "echo", {prompt}, {{"token", {DType::i32, {1}}}})[0]);
+  g.report("token", g.actor("echo", "echo", {prompt}, {{"token", {DType::i32, {1}}}}, {{"reports", reports}})[0]);
   return g;
 }
 
@@ -153,13 +156,104 @@ TEST_CASE("a feed that nobody reads and two feeds of one name are refused by nam
   CHECK_MESSAGE(twice.status().message().find("feed 'prompt' is already in program 'sample'") != std::string::npos, twice.status().message());
 }
 
-TEST_CASE("a feed that waits for a report that never comes: the session says which, of which microbatch") {
+TEST_CASE("a feed that waits for a report that its program does not make is refused by name, in a graph and in a plan") {
   const auto ops = kernels::standard_ops();
-  const auto p = compile_over(fed_graph(ops, "prompt", "answer"), {1});
+  for (const std::string after : {"answer", "aside", "tok", "loss"}) {   // "aside" is reported by an actor that does not say so
+    const auto p = compile_over(fed_graph(ops, "prompt", after), {1});
+    REQUIRE_FALSE(p.ok());
+    const std::string named = "feed 'prompt' of program 'sample' waits for report '" + after + "', which this program does not make";
+    CHECK_MESSAGE(p.status().message().find(named) != std::string::npos, p.status().message());
+  }
+  auto p = compile_over(fed_graph(ops, "prompt", "token"), {1, 1});
   REQUIRE(p.ok());
-  const auto r = run_fed(*p, ops, "prompt", 0);
-  REQUIRE_FALSE(r.status.ok());
-  CHECK_MESSAGE(r.status.message().find("feed 'prompt' waits for report 'answer' of microbatch 0") != std::string::npos, r.status.message());
+  REQUIRE(verify(*p).ok());
+  for (auto& role : p->roles)
+    for (auto& c : role.channels)
+      if (c.kind == PlanChannel::Kind::feed) c.after = "answer";
+  CHECK_MESSAGE(verify(*p).message().find("channel 'prompt' waits for report 'answer', which no actor of its program makes") != std::string::npos, verify(*p).message());
+}
+
+TEST_CASE("a feed may wait for what an actor's body reports, where the actor says so; one that never does is named by the session") {
+  const auto ops = kernels::standard_ops();
+  for (const std::string reports : {"aside", "other,aside", "aside,never", "never"}) {
+    const std::string after = reports == "never" ? "never" : "aside";
+    CAPTURE(reports);
+    const auto p = compile_over(fed_graph(ops, "prompt", after, 1, reports, 3), {1, 1});
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    REQUIRE_MESSAGE(verify(*p).ok(), verify(*p).message());
+    const auto r = run_fed(*p, ops, "prompt", 0);
+    CHECK(r.status.ok() == (after == "aside"));
+    if (r.status.ok()) CHECK(r.tokens == std::vector<double>{11, 22001, 44002001});   // 1000 times as large, then twice, then one more
+    else CHECK_MESSAGE(r.status.message().find("feed 'prompt' waits for report 'never' of microbatch 0") != std::string::npos, r.status.message());
+  }
+}
+
+TEST_CASE("of a feed that waits for nothing a place has at most feed_window microbatches that it has not taken") {
+  const auto ops = kernels::standard_ops();
+  for (const auto& dp : meshes) {
+    auto graph = fed_graph(ops, "prompt", "", 1, "", 200);
+    const auto p = compile_over(graph, dp);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    SessionOptions options;
+    options.steps = 1;
+    options.readers = [](std::int64_t version) { return version == 0 ? std::vector<std::string>{"sample"} : std::vector<std::string>{}; };
+    std::int32_t asked = 0;
+    options.feed = [&](const std::string&, std::int64_t, std::int32_t microbatch, const Report*) {
+      CHECK(microbatch == asked);
+      ++asked;
+      return std::vector<std::byte>(4);
+    };
+    std::vector<std::pair<Rank, Feed>> sent;
+    Session session(*p, options, [&](Rank r, const ToWorker& m) {
+      if (const auto* feed = std::get_if<Feed>(&m)) sent.emplace_back(r, *feed);
+    });
+    session.begin();
+    CHECK(asked == feed_window);
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      const auto [rank, feed] = sent[i];
+      CHECK(session.handle(rank, FeedTaken{feed.name, feed.program, feed.step, feed.microbatch}).ok());
+      CHECK(asked == std::min<std::int32_t>(200, feed_window + static_cast<std::int32_t>(i) + 1));
+      if (i == 0) {
+        const Status again = session.handle(rank, FeedTaken{feed.name, feed.program, feed.step, feed.microbatch});
+        CHECK(again.code() == Code::internal);
+        CHECK_MESSAGE(again.message().find("has taken microbatch 0 of feed 'prompt', which is not on its way there") != std::string::npos, again.message());
+        const Status other = session.handle(rank, FeedTaken{"answer", feed.program, feed.step, feed.microbatch});
+        CHECK_MESSAGE(other.message().find("of feed 'answer', which program 1 does not have") != std::string::npos, other.message());
+      }
+    }
+    CHECK(sent.size() == 200);
+    const auto run = run_fed(*p, ops, "prompt", 3);   // and all of them arrive where they are taken
+    REQUIRE_MESSAGE(run.status.ok(), run.status.message());
+    CHECK(run.asked.size() == 200);
+    CHECK(run.tokens.size() == 200);
+    CHECK(run.tokens.back() == 10 + 199 + 1);
+  }
+}
+
+TEST_CASE("the game plays a feed that waits as the session sends it: each microbatch after the report of the one before, on any mesh") {
+  const auto ops = kernels::standard_ops();
+  for (const auto& dp : meshes)
+    for (const bool waits : {false, true}) {
+      CAPTURE(waits);
+      Graph g(ops);
+      g.program("relay", {5, 1});
+      g.unit("in");
+      const Value prompt = g.feed("prompt", {DType::i32, {1}}, waits ? "token" : "");
+      g.unit("out");
+      g.report("token", g.actor("echo", "echo", {prompt}, {{"token", {DType::i32, {1}}}})[0]);
+      auto p = compile_over(g, dp);
+      REQUIRE_MESSAGE(p.ok(), p.status().message());
+      for (auto& role : p->roles)
+        for (auto& a : role.actors) a.cost_s = a.kind == PlanActor::Kind::user ? 1 : 0;
+      for (auto& x : p->exchanges) x.seconds = x.latency_s = 0;
+      GameOptions options;
+      options.steps = 1;
+      options.control_s = 10;
+      const auto played = play(*p, options);
+      REQUIRE_MESSAGE(played.ok(), played.status().message());
+      if (waits) CHECK(played->step_s == doctest::Approx(5 * 1 + 4 * 10 + 10));   // acts, feeds, the commit
+      else CHECK(played->step_s <= doctest::Approx(5 * 1 + 10));
+    }
 }
 
 TEST_CASE("what the application reports under the name 'loss' is its own; the session sums what is minimised") {

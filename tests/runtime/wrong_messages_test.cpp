@@ -1,0 +1,261 @@
+// Messages that decode and are wrong: session and worker answer each with an error, or go on.
+#include <doctest/doctest.h>
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/atom.hpp>
+#include <caf/scheduler/test_coordinator.hpp>
+#include <cstdlib>
+#include <limits>
+#include <random>
+
+#include "comm/sim/sim_network.h"
+#include "devices/sim/sim_device.h"
+#include "runtime/session.h"
+#include "runtime/worker.h"
+#include "tests/runtime/mlp.h"
+
+using namespace mlp;
+
+namespace {
+
+/// Says what it was fed, plus one.
+class Echo final : public actors::UserActor {
+ public:
+  Status act(actors::UserCall& call) override {
+    call.out[0].as<std::int32_t>()[0] = call.in[0].as<std::int32_t>()[0] + 1;
+    return {};
+  }
+};
+
+actors::UserActorSet actors_here() {
+  auto set = actor_set();
+  set["echo"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+    return std::unique_ptr<actors::UserActor>(std::make_unique<Echo>());
+  };
+  return set;
+}
+
+/// Training, and a program of three microbatches that are fed one after the other.
+Graph graph(const kernels::OpSet& ops) {
+  Graph g(ops);
+  g.program("train", {4, 2});
+  g.unit("in");
+  Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
+  x = g.op("linear", {x, g.param("w", {6, 6}, Init::normal(0.3f))})[0];
+  Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 6}}}}, {{"stream", std::string("t")}})[0];
+  g.minimize(g.op("mse_loss", {x, t}, {{"scale", 1.0 / 8}})[0], {});
+  g.program("sample", {3, 1});
+  g.unit("in");
+  g.report("token", g.actor("echo", "echo", {g.feed("prompt", {DType::i32, {1}}, "token")}, {{"token", {DType::i32, {1}}}})[0]);
+  return g;
+}
+
+struct Spoken {
+  Rank rank = 0;
+  ToWorker message;
+};
+
+/// A job in one thread. Both hooks may change, drop (false) or repeat what is said.
+class Talk {
+ public:
+  using ToHook = std::function<std::vector<ToWorker>(Rank, const ToWorker&)>;
+  using FromHook = std::function<std::vector<FromWorker>(Rank, const FromWorker&)>;
+  ToHook to = [](Rank, const ToWorker& m) { return std::vector<ToWorker>{m}; };
+  FromHook from = [](Rank, const FromWorker& m) { return std::vector<FromWorker>{m}; };
+  std::int64_t said = 0;               ///< by both sides
+  bool finished = false;
+  Status failure;
+
+  void run(const Plan& plan, const kernels::OpSet& ops) {
+    struct Config : caf::actor_system_config {
+      Config() { set("scheduler.policy", caf::atom("testing")); }
+    } config;
+    SimLoop loop;
+    comm::SimNetworkOptions net;
+    net.ranks = plan.workers();
+    comm::SimNetwork network(loop.clock(), net);
+    caf::actor_system system(config);
+    auto& scheduler = dynamic_cast<caf::scheduler::test_coordinator&>(system.scheduler());
+    const auto set = actors_here();
+    struct Place {
+      std::unique_ptr<comm::Transport> transport;
+      std::unique_ptr<SimDevice> device;
+      std::unique_ptr<Worker> worker;
+    };
+    std::vector<Place> places(static_cast<std::size_t>(plan.workers()));
+    SessionOptions options;
+    options.steps = 3;
+    options.loss_divisor = 8;
+    options.clip = 1;
+    options.readers = [](std::int64_t version) { return version == 1 || version == 2 ? std::vector<std::string>{"sample"} : std::vector<std::string>{}; };
+    options.feed = [](const std::string&, std::int64_t, std::int32_t, const Report*) { return std::vector<std::byte>(4); };
+    Session session(plan, options, [&](Rank r, const ToWorker& m) {
+      for (auto& changed : to(r, m)) {
+        ++said;
+        loop.at(loop.now_ns() + 1000, [&, r, changed] { places[static_cast<std::size_t>(r)].worker->handle(changed); });
+      }
+    });
+    Rank ready = 0;
+    for (Rank r = 0; r < plan.workers(); ++r) {
+      Place& place = places[static_cast<std::size_t>(r)];
+      place.transport = network.open(r, 1, 1);
+      place.device = std::make_unique<SimDevice>(loop);
+      WorkerEnv env;
+      env.system = &system;
+      env.clock = &loop.clock();
+      env.device = place.device.get();
+      env.transport = place.transport.get();
+      env.ops = &ops;
+      env.user_actors = &set;
+      env.job = 1;
+      env.send = [&, r](FromWorker m) {
+        for (auto& changed : from(r, m)) {
+          ++said;
+          loop.at(loop.now_ns() + 1000, [&, r, changed] {
+            if (!failure.ok()) return;
+            if (std::holds_alternative<Ready>(changed) && ++ready == plan.workers()) session.begin();
+            else failure = session.handle(r, changed);
+          });
+        }
+      };
+      auto worker = Worker::create(plan, r, std::move(env));
+      REQUIRE_MESSAGE(worker.ok(), worker.status().message());
+      place.worker = *std::move(worker);
+    }
+    for (auto& p : places) p.worker->start();
+    const auto drain = [&] {
+      while (scheduler.has_job()) scheduler.run_once();
+    };
+    while (failure.ok() && !session.finished()) {
+      drain();
+      const auto local = loop.next_due_ns(), far = network.next_due_ns();
+      if (!local && !far) break;
+      if (far && (!local || *far <= *local)) {
+        loop.at(std::max(*far, loop.now_ns()), [] {});
+        loop.run_one();
+        network.run_due(loop.now_ns());
+      } else {
+        loop.run_one();
+      }
+    }
+    finished = session.finished();
+    if (!finished && failure.ok()) failure = Status(Code::internal, "no progress: " + session.waits_for());
+    for (auto& p : places) p.worker->stop();
+    drain();
+    for (auto& p : places) p.worker.reset();
+    for (auto& p : places) p.device.reset();
+    for (auto& p : places) p.transport.reset();
+    drain();
+  }
+};
+
+/// Numbers that a message may not have.
+std::int64_t odd(std::mt19937& random) {
+  const std::int64_t some[] = {-1, 0, 1, 2, 3, 17, std::numeric_limits<std::int32_t>::max(), std::numeric_limits<std::int32_t>::min(), 1ll << 40};
+  return some[random() % std::size(some)];
+}
+double odd_real(std::mt19937& random) {
+  const double some[] = {-1, 0, 0.5, 3, 1e18, 1e300, HUGE_VAL, -HUGE_VAL, std::nan("")};
+  return some[random() % std::size(some)];
+}
+
+ToWorker changed(ToWorker message, std::mt19937& random) {
+  if (auto* m = std::get_if<BeginRun>(&message)) {
+    if (random() % 3 == 0) m->step = odd(random);
+    else if (random() % 2) m->readers = static_cast<ProgramMask>(random());
+    else m->exponents.resize(random() % 5);
+  } else if (auto* m = std::get_if<Go>(&message)) {
+    if (random() % 2) m->program = static_cast<std::int32_t>(odd(random));
+    else m->step = odd(random);
+  } else if (auto* m = std::get_if<CommitStep>(&message)) {
+    if (random() % 3 == 0) m->step = odd(random);
+    else if (random() % 2) m->readers = static_cast<ProgramMask>(random());
+    else m->exponents.resize(random() % 5);
+  } else if (auto* m = std::get_if<Feed>(&message)) {
+    switch (random() % 5) {
+      case 0: m->name += "x"; break;
+      case 1: m->program = static_cast<std::int32_t>(odd(random)); break;
+      case 2: m->step = odd(random); break;
+      case 3: m->microbatch = static_cast<std::int32_t>(odd(random)); break;
+      default: m->payload.resize(random() % 100'000); break;
+    }
+  }
+  return message;
+}
+
+void change(Report& r, std::mt19937& random) {
+  switch (random() % 6) {
+    case 0: r.kind = static_cast<Report::Kind>(random() % 12); break;
+    case 1: r.name = random() % 2 ? "" : r.name + "|"; break;
+    case 2: r.step = odd(random); break;
+    case 3: r.microbatch = static_cast<std::int32_t>(odd(random)); break;
+    case 4: r.values.resize(random() % 9); break;
+    default:
+      for (auto& v : r.values) v = odd_real(random);
+      break;
+  }
+}
+
+FromWorker changed(FromWorker message, std::mt19937& random) {
+  if (auto* m = std::get_if<Closed>(&message)) {
+    if (random() % 6 == 0) m->program = static_cast<std::int32_t>(odd(random));
+    else if (random() % 6 == 0) m->step = odd(random);
+    else if (random() % 6 == 0) m->busy_ns = odd(random);
+    else if (!m->reports.empty()) change(m->reports[random() % m->reports.size()], random);
+  } else if (auto* m = std::get_if<EarlyReport>(&message)) {
+    if (random() % 4 == 0) m->program = static_cast<std::int32_t>(odd(random));
+    else change(m->report, random);
+  } else if (auto* m = std::get_if<FeedTaken>(&message)) {
+    switch (random() % 4) {
+      case 0: m->name += "x"; break;
+      case 1: m->program = static_cast<std::int32_t>(odd(random)); break;
+      case 2: m->step = odd(random); break;
+      default: m->microbatch = static_cast<std::int32_t>(odd(random)); break;
+    }
+  }
+  return message;
+}
+
+}  // namespace
+
+TEST_CASE("one message of a run changed, left out or said twice: the run fails with an error that names who said it, or ends; no process dies") {
+  const auto ops = kernels::standard_ops();
+  int failed = 0, ended = 0;
+  for (const auto& dp : {std::vector<std::int64_t>{1}, {2}}) {
+    const auto p = compile_over(graph(ops), dp);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    Talk good;
+    good.run(*p, ops);
+    REQUIRE_MESSAGE(good.finished, good.failure.message());
+    REQUIRE(good.said > 30);
+    for (std::int64_t n = 0; n < good.said; ++n)
+      for (unsigned how = 0; how < 8; ++how) {
+        CAPTURE(n);
+        CAPTURE(how);
+        std::mt19937 random(static_cast<unsigned>(n) * 8 + how);
+        Talk talk;
+        std::int64_t count = 0;
+        auto wrong = [&](const auto& message) {
+          std::vector<std::decay_t<decltype(message)>> out = {message};
+          if (count++ != n) return out;
+          if (how == 0) out.clear();
+          else if (how == 1) out.push_back(message);
+          else out[0] = changed(message, random);
+          return out;
+        };
+        talk.to = [&](Rank, const ToWorker& m) { return wrong(m); };
+        talk.from = [&](Rank, const FromWorker& m) { return wrong(m); };
+        talk.run(*p, ops);
+        CHECK(talk.finished == talk.failure.ok());
+        talk.finished ? ++ended : ++failed;
+        if (talk.failure.ok() || talk.failure.message().find("no progress") != std::string::npos) continue;
+        const bool named = talk.failure.message().find("worker ") != std::string::npos || talk.failure.message().find("norm") != std::string::npos ||
+                           talk.failure.message().find("rows") != std::string::npos || talk.failure.message().find("diverged") != std::string::npos;
+        CHECK_MESSAGE(named, talk.failure.message());
+      }
+  }
+  MESSAGE(failed << " failed, " << ended << " ended");
+  CHECK(failed > 100);
+  CHECK(ended > 20);
+}

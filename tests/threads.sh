@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# threads.sh TROUPE: trains on two workers with a binary that is built with ThreadSanitizer; fails where it finds a data race.
+set -euo pipefail
+troupe=$1
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+for i in $(seq 2000); do echo "sentence $((i * 7919 % 1000)) of a text"; done > "$work/text.txt"
+export TSAN_OPTIONS="suppressions=$root/tests/tsan.supp log_path=$work/race"
+for run in "--mesh dp=2" "--mesh pp=2 --threads 2" "--mesh dp=2 --zero 3"; do
+  # shellcheck disable=SC2086  # words of the run
+  "$troupe" train "$root/apps/configs/lm-tiny.toml" --data "$work/text.txt" --steps 6 --checkpoint-every 2 --quiet --out "$work/out" $run
+  rm -r "$work/out"
+done
+if compgen -G "$work/race*" >/dev/null; then
+  cat "$work"/race*
+  exit 1
+fi
