@@ -1,5 +1,5 @@
 // ActorCore: the life of an actor without CAF: ports, acts, and when to tell whom. The CAF shell
-// (port_actor.h) and the simulator (runtime/token_game.h) run this same class.
+// (port_actor.h) and the simulator (runtime/simulate/token_game.h) run this same class.
 //
 //   PA-1  at most one act waits for its stream, so acts of one actor start in order;
 //   PA-2  readers and writers on the actor's own stream are told when an act starts, all others when it

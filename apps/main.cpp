@@ -1,4 +1,4 @@
-// troupe: the command. Reads its arguments, hands over to apps/lm/job.h.
+// troupe: the command. Reads its arguments, hands over to apps/job/job.h.
 #include <CLI/CLI.hpp>
 
 #include <fcntl.h>
@@ -13,10 +13,10 @@
 #include "apps/calibrate/link_times.h"
 #include "apps/ckpt/ckpt.h"
 #include "apps/ckpt/hf_commands.h"
-#include "apps/lm/job.h"
+#include "apps/job/job.h"
 #include "apps/lm/model.h"
-#include "apps/lm/sampling.h"
-#include "apps/lm/suggest.h"
+#include "apps/job/sampling.h"
+#include "apps/options/suggest.h"
 
 using troupe::lm::JobArguments;
 

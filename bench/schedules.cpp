@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <map>
 
-#include "runtime/app.h"
-#include "runtime/compile.h"
+#include "runtime/launch/app.h"
+#include "runtime/compile/compile.h"
 
 using namespace troupe;
 using namespace troupe::runtime;

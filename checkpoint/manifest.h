@@ -65,7 +65,7 @@ struct Stamp {
   bool operator==(const Stamp&) const = default;
 };
 
-/// The sums of a parameter's gradient are counts of 2^-exponent (runtime/sum_scale.h says how it goes on from here).
+/// The sums of a parameter's gradient are counts of 2^-exponent (runtime/session/sum_scale.h says how it goes on from here).
 struct SumExponent {
   std::string parameter;
   std::int32_t exponent = 0;

@@ -6,7 +6,7 @@
 
 #include "checkpoint/manifest.capnp.h"
 #include "checkpoint/shard.h"
-#include "comm/wire.h"
+#include "devices/base/wire.h"
 
 namespace troupe::checkpoint {
 

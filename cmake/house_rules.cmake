@@ -42,8 +42,8 @@ rule("no wall clock" "(system|steady|high_resolution)_clock|clock_gettime|gettim
   devices/paced/paced_device.cpp   "a device in real time"
   comm/ucx/progress_thread.cpp     "how long to spin before sleeping, its own CPU time"
   comm/ucx/ucx_transport.cpp       "budgets of the goodbye and of a cancellation"
-  runtime/app.cpp                  "the parent process: stall limit"
-  runtime/launcher.cpp             "the grace of processes that are told to go")
+  runtime/launch/app.cpp                  "the parent process: stall limit"
+  runtime/launch/launcher.cpp             "the grace of processes that are told to go")
 
 rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semaphore|binary_semaphore|latch|barrier)${no_name}|pthread_create|pthread_cond_"
   devices/cpu/thread_stream.h      "the production Stream: a thread"
@@ -53,28 +53,28 @@ rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semapho
   devices/cpu/thread_alarm.cpp     "the same"
   comm/ucx/progress_thread.h       "the production Transport: a thread"
   comm/ucx/progress_thread.cpp     "the same"
-  runtime/worker_process.cpp       "the heart-beat of a worker process")
+  runtime/launch/worker_process.cpp       "the heart-beat of a worker process")
 
 rule("no random device" "random_device|${no_name}s?rand\\(|getrandom|getentropy|arc4random|/dev/u?random"
-  runtime/app.cpp                  "the number that tells one job's messages from another's")
+  runtime/launch/app.cpp                  "the number that tells one job's messages from another's")
 
 rule("no sleep" "sleep_(for|until)${no_name}|${no_name}u?sleep\\(|nanosleep|${no_name}::p?poll\\(|epoll_|${no_name}::p?select\\(|timerfd_"
   devices/paced/paced_device.cpp   "each task sleeps its modelled time"
   comm/ucx/progress_thread.h       "sleeps in poll while the network is idle"
   comm/ucx/progress_thread.cpp     "the same"
   comm/ucx/ucx_transport.cpp       "between looks at requests that are being cancelled"
-  runtime/app.cpp                  "the parent process: its loop"
-  runtime/launcher.cpp             "waits for processes to end")
+  runtime/launch/app.cpp                  "the parent process: its loop"
+  runtime/launch/launcher.cpp             "waits for processes to end")
 
 set(calls "open|openat|creat|memfd_create|shm_open|socket|socketpair|pipe2?|bind|connect|listen|accept4?|opendir|readlink|mkstemp")
 rule("no file or socket" "std::[io]?fstream|std::filesystem|${no_name}f(re)?open\\(|[^a-zA-Z0-9_>]::(${calls})\\("
   devices/files/file_storage.cpp   "the production Storage"
   devices/host_memory.cpp          "how much memory the machine has left"
-  runtime/launcher.cpp             "control links and logs of worker processes"
-  runtime/worker_process.cpp       "what the kernel says of its peak memory")
+  runtime/launch/launcher.cpp             "control links and logs of worker processes"
+  runtime/launch/worker_process.cpp       "what the kernel says of its peak memory")
 
 rule("no environment" "getenv|setenv|putenv|${no_name}environ${no_name}"
-  runtime/launcher.cpp             "UCX reads UCX_MEM_EVENTS when its library is loaded: set between fork and exec")
+  runtime/launch/launcher.cpp             "UCX reads UCX_MEM_EVENTS when its library is loaded: set between fork and exec")
 
 rule("no unordered container" "unordered_(flat_)?(multi)?(map|set)"
   comm/ucx/receives.h              "looked up by token, never iterated")

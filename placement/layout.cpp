@@ -91,4 +91,55 @@ std::vector<Holding> HoldingList::holdings_intersecting(const Extent& extent) co
   return out;
 }
 
+bool same_parts(const Sbp& a, const Sbp& b, const Shape& shape, std::int64_t n) {
+  if (a == b) return true;
+  if (!a.is_split() || !b.is_split() || a.dim != b.dim) return false;
+  const auto whole = shape[static_cast<std::size_t>(a.dim)];
+  for (std::int64_t i = 0; i < n; ++i)
+    if (!(split_range({0, whole}, n, i, a.unit) == split_range({0, whole}, n, i, b.unit))) return false;
+  return true;
+}
+
+namespace {
+
+/// The ranges of one dim at all places, axis by axis.
+bool same_ranges(const NdSbp& a, const NdSbp& b, Range in_a, Range in_b, std::int32_t dim, std::size_t axis, const Mesh& mesh) {
+  if (axis == mesh.axes.size()) return in_a == in_b;
+  const std::int64_t n = mesh.axes[axis].size;
+  if (n == 1 || !a[axis].is_split() || a[axis].dim != dim) return same_ranges(a, b, in_a, in_b, dim, axis + 1, mesh);
+  for (std::int64_t i = 0; i < n; ++i)
+    if (!same_ranges(a, b, split_range(in_a, n, i, a[axis].unit), split_range(in_b, n, i, b[axis].unit), dim, axis + 1, mesh)) return false;
+  return true;
+}
+
+}  // namespace
+
+bool same_layout(const NdSbp& a, const NdSbp& b, const Shape& shape, const Mesh& mesh) {
+  if (a == b) return true;
+  for (std::size_t axis = 0; axis < b.size(); ++axis)
+    if (mesh.axes[axis].size > 1 && (a[axis].kind != b[axis].kind || (a[axis].is_split() && a[axis].dim != b[axis].dim))) return false;
+  for (std::size_t dim = 0; dim < shape.size(); ++dim)
+    if (!same_ranges(a, b, {0, shape[dim]}, {0, shape[dim]}, static_cast<std::int32_t>(dim), 0, mesh)) return false;
+  return true;
+}
+
+bool sums_together(const NdSbp& from, const NdSbp& to) {
+  bool before = false, after = false, same = true;
+  for (std::size_t a = 0; a < to.size(); ++a) {
+    before |= from[a].is_partial();
+    after |= to[a].is_partial();
+    same &= from[a].is_partial() == to[a].is_partial();
+  }
+  return same || !before || !after;
+}
+
+Shape part_of(Shape shape, const NdSbp& sbp, std::size_t axes, const Mesh& mesh) {
+  for (std::size_t a = 0; a < axes; ++a)
+    if (sbp[a].is_split()) {
+      auto& n = shape[static_cast<std::size_t>(sbp[a].dim)];
+      n = split_range({0, n}, mesh.axes[a].size, 0, sbp[a].unit).size();
+    }
+  return shape;
+}
+
 }  // namespace troupe

@@ -86,4 +86,18 @@ class HoldingList final : public HoldingSet {
   std::int32_t terms_;
 };
 
+/// True when both cut a tensor of this shape into the same parts over `n` places.
+bool same_parts(const Sbp& a, const Sbp& b, const Shape& shape, std::int64_t n);
+
+/// True when every place of a mesh has the same part either way. Splits of one dim nest, so a unit that makes no difference
+/// on one axis alone may make one inside the parts of another.
+bool same_layout(const NdSbp& a, const NdSbp& b, const Shape& shape, const Mesh& mesh);
+
+/// Whether one boxing can do that: a sum over several axes is added up on all of them at once, or stays the sum that it is.
+/// Both over the same axes, which may be the first few of a mesh.
+bool sums_together(const NdSbp& from, const NdSbp& to);
+
+/// The largest part of `shape` after the splits of the first `axes` axes of a mesh.
+Shape part_of(Shape shape, const NdSbp& sbp, std::size_t axes, const Mesh& mesh);
+
 }  // namespace troupe

@@ -5,10 +5,10 @@
 
 #include "apps/calibrate/kernel_times.h"
 #include "apps/calibrate/link_times.h"
-#include "apps/lm/job.h"
+#include "apps/job/job.h"
 #include "apps/lm/model.h"
 #include "devices/cpu/cpu_device.h"
-#include "runtime/compile.h"
+#include "runtime/compile/compile.h"
 
 namespace troupe::calibrate {
 

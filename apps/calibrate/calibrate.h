@@ -1,8 +1,8 @@
 // `troupe calibrate`: measures kernels and links of this machine once; plan, sim and train then use what it found.
 #pragma once
 
-#include "apps/calibrate/costs_file.h"
-#include "runtime/app.h"
+#include "apps/costs/costs_file.h"
+#include "runtime/launch/app.h"
 
 namespace troupe::calibrate {
 

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "kernels/vector.h"
-#include "runtime/lowered.h"
+#include "runtime/compile/lowered.h"
 
 namespace troupe::calibrate {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "devices/device.h"
-#include "runtime/plan.h"
+#include "runtime/plan/plan.h"
 
 namespace troupe::calibrate {
 

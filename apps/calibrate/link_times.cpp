@@ -5,7 +5,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "devices/parallel.h"
 #include "kernels/vector.h"
-#include "runtime/compile.h"
+#include "runtime/compile/compile.h"
 
 namespace troupe::calibrate {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "placement/cost.h"
-#include "runtime/app.h"
+#include "runtime/launch/app.h"
 
 namespace troupe::calibrate {
 

@@ -7,12 +7,12 @@
 #include <set>
 #include <thread>
 
-#include "apps/lm/job.h"
+#include "apps/job/job.h"
 #include "checkpoint/reader.h"
 #include "devices/cpu/thread_team.h"
 #include "devices/files/file_storage.h"
-#include "runtime/exit_codes.h"
-#include "runtime/text_table.h"
+#include "runtime/launch/exit_codes.h"
+#include "devices/base/text_table.h"
 
 namespace troupe::ckpt {
 

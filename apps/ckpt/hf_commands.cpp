@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <random>
 
-#include "apps/lm/job.h"
+#include "apps/job/job.h"
 #include "devices/files/file_storage.h"
 
 namespace troupe::ckpt {

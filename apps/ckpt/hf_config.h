@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/lm/config.h"
+#include "apps/options/config.h"
 #include "kernels/op.h"
 
 namespace troupe::ckpt {

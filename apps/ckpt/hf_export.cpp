@@ -8,11 +8,11 @@
 
 #include "apps/ckpt/hf_config.h"
 #include "apps/ckpt/new_folder.h"
-#include "apps/lm/resume.h"
+#include "apps/job/resume.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/shard.h"
 #include "devices/host_memory.h"
-#include "runtime/exit_codes.h"
+#include "runtime/launch/exit_codes.h"
 
 namespace troupe::ckpt {
 

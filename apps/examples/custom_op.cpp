@@ -7,8 +7,8 @@
 
 #include "devices/base/philox.h"
 #include "kernels/rules.h"
-#include "runtime/app.h"
-#include "runtime/compile.h"
+#include "runtime/launch/app.h"
+#include "runtime/compile/compile.h"
 
 using namespace troupe;
 using namespace troupe::runtime;

@@ -4,8 +4,8 @@
 #include <sstream>
 
 #include "devices/base/philox.h"
-#include "runtime/app.h"
-#include "runtime/compile.h"
+#include "runtime/launch/app.h"
+#include "runtime/compile/compile.h"
 
 using namespace troupe;
 using namespace troupe::runtime;

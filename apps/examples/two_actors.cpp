@@ -2,8 +2,8 @@
 // `Whole` wants all of it on both (B). The all-gather between them is a boxing that the plan shows.
 #include <cstdio>
 
-#include "runtime/app.h"
-#include "runtime/compile.h"
+#include "runtime/launch/app.h"
+#include "runtime/compile/compile.h"
 
 using namespace troupe;
 using namespace troupe::runtime;

@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <string>
 
-#include "apps/lm/config.h"
+#include "apps/options/config.h"
 #include "apps/lm/text_file.h"
 
 namespace troupe::lm {

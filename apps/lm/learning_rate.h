@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "apps/lm/config.h"
+#include "apps/options/config.h"
 
 namespace troupe::lm {
 

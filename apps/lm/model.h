@@ -3,9 +3,9 @@
 // token: its microbatches are tokens, first those of the prompt, and attention keeps the keys and values of model.seq of them.
 #pragma once
 
-#include "apps/lm/config.h"
-#include "runtime/app.h"
-#include "runtime/graph.h"
+#include "apps/options/config.h"
+#include "runtime/launch/app.h"
+#include "runtime/graph/graph.h"
 
 namespace troupe::lm {
 

@@ -4,7 +4,7 @@
 //   gradient_sums CONFIG.toml TEXT [MICROBATCHES, 64]
 //
 // The terms are those of the model with its initial weights, op by op in one thread. The exponent of each sum is the one that
-// it settles at: 12 bits between its largest term and the bound (runtime/sum_scale.h). f32 adds eight runs of
+// it settles at: 12 bits between its largest term and the bound (runtime/session/sum_scale.h). f32 adds eight runs of
 // microbatches in order, then the runs in pairs. "elements" are quantiles of |error| / |sum| over the elements that are not zero: the
 // median, 0.99, 0.999 and the largest.
 #include <algorithm>
@@ -16,7 +16,7 @@
 #include "kernels/sum.h"
 #include "kernels/vector.h"
 #include "devices/base/philox.h"
-#include "runtime/sum_scale.h"
+#include "runtime/session/sum_scale.h"
 #include "tests/model/interpreter.h"
 
 using namespace troupe;

@@ -4,10 +4,10 @@
 #include <map>
 
 #include "apps/lm/model.h"
-#include "apps/lm/planning.h"
-#include "runtime/compile.h"
-#include "runtime/local_plan.h"
-#include "runtime/verify.h"
+#include "apps/job/planning.h"
+#include "runtime/compile/compile.h"
+#include "runtime/plan/local_plan.h"
+#include "runtime/verify/verify.h"
 
 using namespace troupe;
 using namespace troupe::runtime;
@@ -48,7 +48,6 @@ TEST_CASE("175 B parameters on 1,024 and on 12,288 places: one place of each sta
     REQUIRE(verify(plan).ok());
     GameOptions training;
     training.every_program = false;
-    training.checked = true;
     const auto game = play(plan, training);
     REQUIRE_MESSAGE(game.ok(), game.status().message());
     CHECK(game->places.size() == 16);

@@ -6,7 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "apps/lm/config_fields.h"
+#include "apps/options/config_fields.h"
 
 using namespace troupe::lm;
 

@@ -1,10 +1,10 @@
-#include "apps/lm/config.h"
+#include "apps/options/config.h"
 
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "apps/lm/suggest.h"
+#include "apps/options/suggest.h"
 #include "tests/apps/contains.h"
 #include "tests/apps/temp_dir.h"
 

@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <map>
 
-#include "apps/lm/config.h"
-#include "apps/lm/mesh_spec.h"
+#include "apps/options/config.h"
+#include "apps/options/mesh_spec.h"
 
 using namespace troupe;
 using namespace troupe::lm;

@@ -1,4 +1,4 @@
-#include "apps/calibrate/costs_file.h"
+#include "apps/costs/costs_file.h"
 
 #include <doctest/doctest.h>
 

@@ -2,9 +2,9 @@
 #include <cmath>
 #include <limits>
 
-#include "apps/lm/resume.h"
+#include "apps/job/resume.h"
 #include "devices/parallel.h"
-#include "runtime/checkpoints.h"
+#include "runtime/session/checkpoints.h"
 #include "tests/apps/hf_model.h"
 #include "tests/apps/temp_dir.h"
 

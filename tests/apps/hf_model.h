@@ -9,7 +9,7 @@
 #include "apps/ckpt/hf_export.h"
 #include "apps/ckpt/hf_import.h"
 #include "devices/sim/sim_storage.h"
-#include "runtime/app.h"
+#include "runtime/launch/app.h"
 #include "tests/checkpoint/sample.h"
 
 namespace troupe::ckpt::hf_model {

@@ -6,7 +6,7 @@
 
 #include "apps/lm/model.h"
 #include "devices/cpu/cpu_device.h"
-#include "runtime/compile.h"
+#include "runtime/compile/compile.h"
 
 using namespace troupe;
 using namespace troupe::calibrate;

@@ -1,4 +1,4 @@
-#include "apps/lm/mesh_spec.h"
+#include "apps/options/mesh_spec.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "apps/lm/results.h"
+#include "apps/job/results.h"
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,7 @@
 // Which checkpoint a run goes on from, and which configurations may.
 #include <doctest/doctest.h>
 
-#include "apps/lm/resume.h"
+#include "apps/job/resume.h"
 #include "devices/sim/sim_storage.h"
 
 using namespace troupe;

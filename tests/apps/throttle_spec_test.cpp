@@ -1,4 +1,4 @@
-#include "apps/lm/throttle_spec.h"
+#include "apps/options/throttle_spec.h"
 
 #include <doctest/doctest.h>
 

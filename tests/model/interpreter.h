@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "devices/parallel.h"
-#include "runtime/app.h"
-#include "runtime/graph.h"
+#include "runtime/launch/app.h"
+#include "runtime/graph/graph.h"
 
 namespace troupe::test {
 

@@ -10,14 +10,14 @@
 #include <fstream>
 #include <map>
 
-#include "apps/lm/config.h"
+#include "apps/options/config.h"
 #include "apps/lm/learning_rate.h"
-#include "apps/lm/mesh_spec.h"
+#include "apps/options/mesh_spec.h"
 #include "apps/lm/model.h"
-#include "runtime/compile.h"
-#include "runtime/sim_cluster.h"
-#include "runtime/token_game.h"
-#include "runtime/verify.h"
+#include "runtime/compile/compile.h"
+#include "runtime/launch/sim_cluster.h"
+#include "runtime/simulate/token_game.h"
+#include "runtime/verify/verify.h"
 
 namespace troupe::test {
 

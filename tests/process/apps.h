@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "kernels/rules.h"
-#include "runtime/app.h"
+#include "runtime/launch/app.h"
 #include "tests/runtime/mlp.h"
 
 /// Never comes back from its act of step 1.

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <filesystem>
 
-#include "runtime/plan_io.h"
+#include "runtime/plan/plan_io.h"
 #include "tests/apps/temp_dir.h"
 #include "tests/process/apps.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/launcher.h"
+#include "runtime/launch/launcher.h"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>

@@ -5,7 +5,7 @@
 #include "devices/parallel.h"
 #include "devices/sim/sim_device.h"
 #include "devices/sim/sim_storage.h"
-#include "runtime/checkpoints.h"
+#include "runtime/session/checkpoints.h"
 #include "tests/runtime/mlp.h"
 
 using namespace troupe;

@@ -8,7 +8,7 @@
 #include <caf/send.hpp>
 #include <cstring>
 
-#include "runtime/conductor.h"
+#include "runtime/worker/conductor.h"
 
 using namespace troupe;
 using namespace troupe::runtime;

@@ -5,7 +5,7 @@
 #include <limits>
 #include <random>
 
-#include "runtime/control.h"
+#include "runtime/session/control.h"
 
 using namespace troupe;
 using namespace troupe::runtime;

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "kernels/ops.h"
-#include "runtime/layout_choice.h"
-#include "runtime/lowered.h"
+#include "runtime/show/layout_choice.h"
+#include "runtime/compile/lowered.h"
 
 using namespace troupe;
 using namespace troupe::runtime;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "runtime/verify.h"
+#include "runtime/verify/verify.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

@@ -3,9 +3,9 @@
 
 #include <cstring>
 
-#include "runtime/session.h"
-#include "runtime/token_game.h"
-#include "runtime/verify.h"
+#include "runtime/session/session.h"
+#include "runtime/simulate/token_game.h"
+#include "runtime/verify/verify.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

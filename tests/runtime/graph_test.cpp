@@ -1,8 +1,8 @@
 // What a user can get wrong while writing a graph: each error names the thing.
 #include <doctest/doctest.h>
 
-#include "runtime/token_game.h"
-#include "runtime/verify.h"
+#include "runtime/simulate/token_game.h"
+#include "runtime/verify/verify.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "devices/base/philox.h"
-#include "runtime/compile.h"
-#include "runtime/sim_cluster.h"
+#include "runtime/compile/compile.h"
+#include "runtime/launch/sim_cluster.h"
 
 namespace mlp {
 

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
-#include "runtime/token_game.h"
-#include "runtime/verify.h"
+#include "runtime/simulate/token_game.h"
+#include "runtime/verify/verify.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/token_game.h"
+#include "runtime/simulate/token_game.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

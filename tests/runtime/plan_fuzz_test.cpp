@@ -9,8 +9,8 @@
 #include <type_traits>
 #include <variant>
 
-#include "runtime/plan_io.h"
-#include "runtime/verify.h"
+#include "runtime/plan/plan_io.h"
+#include "runtime/verify/verify.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

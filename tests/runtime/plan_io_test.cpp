@@ -7,8 +7,8 @@
 #include <cstring>
 #include <random>
 
-#include "runtime/plan.capnp.h"
-#include "runtime/plan_io.h"
+#include "runtime/plan/plan.capnp.h"
+#include "runtime/plan/plan_io.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

@@ -1,4 +1,4 @@
-#include "runtime/plan_text.h"
+#include "runtime/show/plan_text.h"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "runtime/text_table.h"
+#include "devices/base/text_table.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include "runtime/verify.h"
+#include "runtime/verify/verify.h"
 #include "tests/runtime/mlp.h"
 
 namespace planted {

@@ -7,8 +7,8 @@
 #include <optional>
 #include <random>
 
-#include "runtime/token_game.h"
-#include "runtime/verify.h"
+#include "runtime/simulate/token_game.h"
+#include "runtime/verify/verify.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "runtime/token_game.h"
+#include "runtime/simulate/token_game.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

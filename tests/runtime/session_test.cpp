@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

@@ -5,8 +5,8 @@
 #include <set>
 #include <stdexcept>
 
-#include "runtime/token_game.h"
-#include "runtime/verify.h"
+#include "runtime/simulate/token_game.h"
+#include "runtime/verify/verify.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

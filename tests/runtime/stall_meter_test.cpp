@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "runtime/stall_meter.h"
+#include "runtime/worker/stall_meter.h"
 
 using troupe::runtime::StallMeter;
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-#include "runtime/sum_scale.h"
+#include "runtime/session/sum_scale.h"
 
 using namespace troupe::runtime;
 using Verdict = StepVerdict::Kind;

@@ -1,11 +1,11 @@
 // The game that leaves out what a steady state repeats, against the game that plays everything.
-#include "runtime/token_game.h"
+#include "runtime/simulate/token_game.h"
 
 #include <doctest/doctest.h>
 
 #include <random>
 
-#include "runtime/game_period.h"
+#include "runtime/simulate/game_period.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

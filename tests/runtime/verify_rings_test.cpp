@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "runtime/verify.h"
+#include "runtime/verify/verify.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

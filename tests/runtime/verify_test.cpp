@@ -2,7 +2,7 @@
 // with the culprit's name.
 #include <numeric>
 
-#include "runtime/token_game.h"
+#include "runtime/simulate/token_game.h"
 #include "tests/runtime/planted.h"
 
 using namespace planted;

@@ -11,8 +11,8 @@
 
 #include "comm/sim/sim_network.h"
 #include "devices/sim/sim_device.h"
-#include "runtime/session.h"
-#include "runtime/worker.h"
+#include "runtime/session/session.h"
+#include "runtime/worker/worker.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

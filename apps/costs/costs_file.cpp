@@ -1,0 +1,212 @@
+#include "apps/costs/costs_file.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <thread>
+
+#include "apps/report/files.h"
+
+namespace troupe::calibrate {
+namespace {
+
+constexpr std::int64_t format_version = 2;   // 1: adamw and square_sums read gradients in f32
+constexpr double least = 1e-6, most = 1e18;   // of any number in a file: beyond, nothing was measured
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+}
+
+std::string processor() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with("model name"))
+      if (const auto colon = line.find(": "); colon != std::string::npos) return line.substr(colon + 2);
+  return "unknown processor";
+}
+
+/// Reads one file; the first thing that is wrong stays in `status`, with its line.
+class Reader {
+ public:
+  Reader(std::string name, const toml::table& root) : name_(std::move(name)), root_(root) {}
+
+  Expected<MachineCosts> read() {
+    MachineCosts c;
+    if (!check_version()) return status_;
+    c.machine = text(root_, "machine");
+    c.threads = static_cast<int>(whole(root_, "threads"));
+    if (const auto* link = table(root_, "intra_node")) c.intra_node = {number(*link, "latency_us") * 1e-6, number(*link, "gb_per_s") * 1e9};
+    const auto* kernels = root_.get_as<toml::array>("kernels");
+    if (!kernels || kernels->empty()) fail(root_, "has no [[kernels]]");
+    for (std::size_t i = 0; status_.ok() && i < kernels->size(); ++i)
+      if (const auto* k = kernels->get(i)->as_table()) c.kernels.push_back(read_kernels(*k));
+      else fail(*kernels->get(i), "'kernels' must be a list of sections, written [[kernels]]");
+    if (!status_.ok()) return status_;
+    for (std::size_t i = 1; i < c.kernels.size(); ++i)
+      if (c.kernels[i].workers <= c.kernels[i - 1].workers) fail(root_, "the numbers of 'workers' must ascend");
+    if (!status_.ok()) return status_;
+    return c;
+  }
+
+ private:
+  bool check_version() {
+    const auto version = root_["version"].value<std::int64_t>();
+    if (!version) fail(root_, "has no 'version': not a file that troupe calibrate wrote");
+    else if (*version != format_version)
+      fail(root_, fmt::format("has version {}, this program reads version {}: run troupe calibrate again", *version, format_version));
+    return status_.ok();
+  }
+
+  KernelCosts read_kernels(const toml::table& t) {
+    KernelCosts k;
+    k.workers = static_cast<int>(whole(t, "workers"));
+    k.flops_per_s = number(t, "gflops") * 1e9;
+    k.memory_bytes_per_s = number(t, "memory_gb_per_s") * 1e9;
+    k.launch_s = number(t, "launch_us") * 1e-6;
+    const auto* times = table(t, "times");
+    if (!times) return k;
+    for (const auto& [op, node] : *times) {
+      const auto* rows = node.as_array();
+      if (!rows || rows->empty()) return fail(node, fmt::format("'{}' must be a list of [flops, bytes, microseconds]", std::string(op.str()))), k;
+      for (const auto& row : *rows) k.times[std::string(op.str())].push_back(read_time(row));
+    }
+    return k;
+  }
+
+  KernelTime read_time(const toml::node& node) {
+    KernelTime t;
+    const auto* row = node.as_array();
+    double* fields[] = {&t.flops, &t.bytes, &t.seconds};
+    bool good = row && row->size() == 3;
+    for (std::size_t i = 0; good && i < 3; ++i) {
+      const auto value = row->get(i)->value<double>();
+      good = value && *value >= 0 && *value <= most;   // no NaN either
+      if (good) *fields[i] = *value;
+    }
+    if (!good || t.seconds < least || t.flops + t.bytes == 0) fail(node, "expected [flops, bytes, microseconds], of which the last is above 0");
+    t.seconds *= 1e-6;
+    return t;
+  }
+
+  const toml::table* table(const toml::table& t, const char* key) {
+    const auto* found = t.get_as<toml::table>(key);
+    if (!found) fail(t, fmt::format("has no section '{}'", key));
+    return found;
+  }
+  std::string text(const toml::table& t, const char* key) {
+    const auto value = t[key].value<std::string>();
+    if (!value) fail(t, fmt::format("'{}' must be a text", key));
+    return value.value_or("");
+  }
+  double number(const toml::table& t, const char* key) {
+    const auto value = t[key].value<double>();
+    if (!value || !(*value >= least && *value <= most)) return fail(t, fmt::format("'{}' must be a number above 0, and one that can be", key)), 1;
+    return *value;
+  }
+  std::int64_t whole(const toml::table& t, const char* key) {
+    const auto value = t[key].value<std::int64_t>();
+    if (!value || *value < 1 || *value > 1 << 20) return fail(t, fmt::format("'{}' must be a whole number of at least 1", key)), 1;
+    return *value;
+  }
+
+  void fail(const toml::node& where, const std::string& what) {
+    if (!status_.ok()) return;
+    const auto line = where.source().begin.line;
+    status_ = invalid(line > 1 ? fmt::format("costs {}:{}: {}", name_, line, what) : fmt::format("costs {}: {}", name_, what));
+  }
+
+  const std::string name_;
+  const toml::table& root_;
+  Status status_;
+};
+
+}  // namespace
+
+CostModel MachineCosts::model(std::int64_t workers) const {
+  const auto enough = std::find_if(kernels.begin(), kernels.end(), [&](const KernelCosts& k) { return k.workers >= workers; });
+  const KernelCosts& k = enough == kernels.end() ? kernels.back() : *enough;
+  CostModel c;
+  c.flops_per_s = k.flops_per_s;
+  c.memory_bytes_per_s = k.memory_bytes_per_s;
+  c.launch_s = k.launch_s;
+  c.kernels = k.times;
+  c.intra_node = intra_node;
+  return c;
+}
+
+std::string this_machine() {
+  return fmt::format("{}: {}, {} cores", host_name(), processor(), std::thread::hardware_concurrency());
+}
+
+std::string default_costs_path() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (!(cache && *cache) && !(home && *home)) return "";
+  const std::string base = cache && *cache ? cache : std::string(home) + "/.cache";
+  return fmt::format("{}/troupe/costs-{}.toml", base, host_name());
+}
+
+std::string to_toml(const MachineCosts& c) {
+  std::string out = fmt::format(
+      "# Written by troupe calibrate; read by troupe plan, sim and train.\n"
+      "version = {}\nmachine = {}\nthreads = {}   # of each worker\n\n"
+      "# A message between two workers of this machine: latency + bytes / rate.\n"
+      "[intra_node]\nlatency_us = {:.4g}\ngb_per_s = {:.4g}\n",
+      format_version, (std::ostringstream() << toml::value<std::string>(c.machine)).str(), c.threads, c.intra_node.latency_s * 1e6,
+      c.intra_node.bytes_per_s * 1e-9);
+  for (const auto& k : c.kernels) {
+    out += fmt::format(
+        "\n# While {} worker{} of the machine {} busy: what an op takes that is not listed; then calls of each op as measured,\n"
+        "# [flops, bytes, microseconds].\n[[kernels]]\nworkers = {}\ngflops = {:.4g}\nmemory_gb_per_s = {:.4g}\nlaunch_us = {:.4g}\n"
+        "[kernels.times]\n",
+        k.workers, k.workers == 1 ? "" : "s", k.workers == 1 ? "is" : "are", k.workers, k.flops_per_s * 1e-9, k.memory_bytes_per_s * 1e-9,
+        k.launch_s * 1e6);
+    for (const auto& [op, times] : k.times) {
+      out += op + " = [\n";
+      for (const auto& t : times) out += fmt::format("  [{:.0f}, {:.0f}, {:.4g}],\n", t.flops, t.bytes, t.seconds * 1e6);
+      out += "]\n";
+    }
+  }
+  return out;
+}
+
+Expected<MachineCosts> parse_costs(std::string_view text, const std::string& name) {
+  try {
+    const toml::table root = toml::parse(text);
+    return Reader(name, root).read();
+  } catch (const toml::parse_error& error) {
+    return invalid(fmt::format("costs {}:{}: not valid TOML: {}", name, error.source().begin.line, error.description()));
+  }
+}
+
+Status make_folder_of(const std::string& path) {
+  std::error_code error;
+  const auto whole = std::filesystem::absolute(path, error);
+  if (error) return Status(Code::io, fmt::format("costs '{}': {}", path, error.message()));
+  return report::prepare_output_dir(whole.parent_path().string());
+}
+
+Status write_costs(const std::string& path, const MachineCosts& costs) {
+  TROUPE_TRY(make_folder_of(path));
+  return report::write_file(path, to_toml(costs));
+}
+
+Expected<MachineCosts> read_costs(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return Status(Code::not_found, fmt::format("costs '{}' do not exist; troupe calibrate measures them", path));
+  std::ifstream in(path, std::ios::binary);
+  if (std::filesystem::is_directory(path, error) || !in) return Status(Code::io, fmt::format("cannot read costs '{}'", path));
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  if (in.bad()) return Status(Code::io, fmt::format("cannot read costs '{}'", path));
+  return parse_costs(text, path);
+}
+
+}  // namespace troupe::calibrate

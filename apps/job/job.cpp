@@ -1,0 +1,95 @@
+#include "apps/job/job.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "apps/job/planning.h"
+#include "apps/job/training.h"
+#include "apps/report/files.h"
+#include "devices/files/file_storage.h"
+#include "runtime/show/plan_text.h"
+#include "runtime/verify/verify.h"
+
+namespace troupe::lm {
+
+using namespace runtime;
+
+int say(const Status& status, int code) {
+  std::fprintf(stderr, "troupe: %s\n", status.message().c_str());
+  return code;
+}
+
+/// What the configuration ignores; and a mesh that works and wastes: `plan` and `sim` tell it as `train` does.
+static void warn(const Prepared& p) {
+  for (const auto& text : p.warnings) std::fprintf(stderr, "troupe: warning: %s\n", text.c_str());
+  if (const auto text = mesh_warning(p.mesh, p.config); !text.empty()) std::fprintf(stderr, "troupe: warning: %s\n", text.c_str());
+}
+
+std::string checkpoint_dir(const JobArguments& a) { return a.checkpoint_dir.empty() ? a.out + "/checkpoints" : a.checkpoint_dir; }
+
+int train_command(const App& app, const JobArguments& arguments) {
+  JobArguments a = arguments;
+  int code = exit_ok;
+  FileStorage storage;
+  std::optional<Resume> resume;
+  std::optional<ResumePoint> point;
+  if (a.resumes) {
+    const bool latest = a.resume.empty() || a.resume == "latest";
+    if (latest && a.out.empty() && a.checkpoint_dir.empty())
+      return say(invalid("--resume: name a checkpoint, or a configuration or --out that says where the run is"), exit_usage);
+    auto found = Resume::find(storage, latest ? checkpoint_dir(a) : a.resume);
+    if (!found.ok()) return say(found.status().in("--resume"), exit_checkpoint);
+    resume = *std::move(found);
+    auto first = resume->next();
+    if (!first.ok()) return say(first.status(), exit_checkpoint);
+    point = *std::move(first);
+    if (a.out.empty()) a.out = resume->run_folder();
+  }
+  auto p = prepare(a, code, point ? point->manifest.config : "");
+  if (!p.ok()) return say(p.status(), code);
+  p->costs.places_per_node = static_cast<std::int32_t>(p->mesh.workers());   // all workers start on this machine
+  return Training(app, a, *std::move(p), std::move(resume), std::move(point)).run();
+}
+
+int plan_command(const App& app, const JobArguments& a) {
+  int code = exit_ok;
+  auto p = prepare(a, code);
+  if (!p.ok()) return say(p.status(), code);
+  warn(*p);
+  auto plan = make_plan(app, *p, "corpus", 0);
+  if (!plan.ok()) return say(plan.status(), exit_plan);
+  if (const Status s = verify(*plan); !s.ok()) return say(s, exit_plan);
+  auto predicted = predict(*plan);
+  if (!predicted.ok()) return say(predicted.status(), exit_plan);
+  std::fputs(plan_text(*plan, predicted->places, predicted->game).c_str(), stdout);
+  const auto layouts = explain_layouts(app, *p);
+  if (!layouts.ok()) return say(layouts.status(), exit_plan);
+  if (!layouts->choices.empty()) std::fputs(("\n" + layout_text(*layouts)).c_str(), stdout);
+  if (!a.dot.empty())
+    if (const Status s = report::write_file(a.dot, plan_dot(*plan)); !s.ok()) return say(s, exit_output);
+  return exit_ok;
+}
+
+int sim_command(const App& app, const JobArguments& a) {
+  int code = exit_ok;
+  auto p = prepare(a, code);
+  if (!p.ok()) return say(p.status(), code);
+  warn(*p);
+  auto plan = make_plan(app, *p, "corpus", 0);
+  if (!plan.ok()) return say(plan.status(), exit_plan);
+  GameOptions options;
+  options.every_program = false;
+  options.hop_s = a.hop_ms * 1e-3;
+  options.unlimited_slots = options.unlimited_streams = a.ideal;
+  if (a.tf_ms >= 0 || a.tb_ms >= 0) {
+    options.forward_s = std::max(0.0, a.tf_ms) * 1e-3;
+    options.backward_s = (a.tb_ms >= 0 ? a.tb_ms : 2 * a.tf_ms) * 1e-3;
+    if (a.tw_ms >= 0) options.weights_s = std::min(a.tw_ms * 1e-3, options.backward_s);
+  }
+  auto game = play(*plan, options);
+  if (!game.ok()) return say(game.status(), exit_plan);
+  std::fputs(game_text(*plan, *game).c_str(), stdout);
+  return exit_ok;
+}
+
+}  // namespace troupe::lm

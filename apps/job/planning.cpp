@@ -1,0 +1,133 @@
+#include "apps/job/planning.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "apps/costs/costs_file.h"
+#include "apps/lm/byte_tokens.h"
+#include "apps/lm/model.h"
+#include "apps/options/throttle_spec.h"
+#include "runtime/compile/compile.h"
+#include "devices/base/text_table.h"
+
+namespace troupe::lm {
+
+using namespace runtime;
+
+/// A run that goes on from another one's checkpoint saves as often as that one, unless it is told how often.
+static Status go_on_saving(const std::string& saved, const JobArguments& a, Prepared& p) {
+  const bool told = std::any_of(a.overrides.begin(), a.overrides.end(), [](const auto& o) { return o.starts_with("checkpoint.every="); });
+  if (told || p.config.checkpoint.every > 0 || a.paced > 0) return {};
+  TROUPE_ASSIGN(const LmConfig before, parse_config(saved, "the checkpoint's configuration"));
+  p.config.checkpoint.every = before.checkpoint.every;
+  return {};
+}
+
+/// The file that is named, or the one of this machine if it is for as many threads, or the cost model's defaults.
+static Status find_costs(const JobArguments& a, Prepared& p) {
+  const auto path = a.costs.empty() ? calibrate::default_costs_path() : a.costs;
+  const auto costs = calibrate::read_costs(path);
+  if (!costs.ok()) {
+    if (!a.costs.empty()) return costs.status();
+    if (costs.status().code() != Code::not_found) p.warnings.push_back(costs.status().message() + "; the cost model's defaults are used");
+    return {};
+  }
+  if (costs->threads != p.config.run.threads) {
+    if (a.costs.empty()) return {};
+    return invalid("costs '" + path + "' are of workers with " + counted(costs->threads, "thread") + ", the job's have " +
+                   std::to_string(p.config.run.threads) + ": run troupe calibrate --threads " + std::to_string(p.config.run.threads));
+  }
+  p.costs = costs->model(p.mesh.workers());
+  p.costs_from = path;
+  return {};
+}
+
+Status check_sampled(const LmConfig& config) {
+  if (config.model.vocab <= byte_tokens) return {};
+  return invalid("'model.vocab' = " + std::to_string(config.model.vocab) + ": a sample's tokens are bytes, and those from " + std::to_string(byte_tokens) +
+                 " on have no text; models with a tokenizer are not sampled yet");
+}
+
+Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& saved) {
+  code = exit_usage;
+  Prepared p;
+  const bool has_saved = a.config_path.empty();
+  TROUPE_ASSIGN(p.config, has_saved ? parse_config(saved, "the checkpoint's configuration", a.overrides, &p.warnings)
+                                    : load_config(a.config_path, a.overrides, &p.warnings));
+  if (a.checkpoint_every >= 0) p.config.checkpoint.every = a.checkpoint_every;
+  else if (!has_saved && !saved.empty()) TROUPE_TRY(go_on_saving(saved, a, p));
+  if (a.keep >= 0) p.config.checkpoint.keep = a.keep;
+  if (!a.mesh.empty()) {
+    TROUPE_ASSIGN(const MeshSpec mesh, parse_mesh(a.mesh));
+    // The rest of the section is no axis of the mesh.
+    const MeshConfig before = std::exchange(p.config.mesh, mesh_config(mesh));
+    p.config.mesh.zero = before.zero;
+    p.config.mesh.shared_vocabulary = before.shared_vocabulary;
+  }
+  if (a.zero >= 0) p.config.mesh.zero = a.zero;
+  if (a.threads >= 0) p.config.run.threads = a.threads;
+  TROUPE_TRY(validate(p.config));
+  for (const auto& text : a.throttle) {
+    TROUPE_ASSIGN(const comm::Throttle t, parse_throttle(text));
+    p.throttle.push_back(t);
+  }
+  if (a.paced > 0 && (a.resumes || p.config.checkpoint.every > 0))
+    return invalid("--paced computes nothing: there is nothing to save, or to go on from");
+  if (a.sample) TROUPE_TRY(check_sampled(p.config));
+  if (a.sample && p.config.sample.tokens == 0) return invalid("--sample with 'sample.tokens' = 0 asks for an empty text");
+  code = exit_plan;
+  TROUPE_ASSIGN(p.mesh, mesh_of(p.config.mesh));
+  TROUPE_TRY(check_mesh(p.mesh, p.config));
+  code = exit_usage;
+  TROUPE_TRY(find_costs(a, p));
+  slow_down(p.costs, p.throttle);
+  if (a.paced > 0) p.costs.slow_kernels(a.paced);   // the plan says how long they sleep
+  return p;
+}
+
+namespace {
+
+Expected<CompileOptions> compile_options(const Prepared& p) {
+  CompileOptions o;
+  o.stages = stage_meshes(p.mesh.dp, p.mesh.tp, kv_replicas(p.mesh, p.config));
+  TROUPE_ASSIGN(o.pipeline, parse_pipeline(p.config.schedule.pipeline));
+  o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
+  o.seed = static_cast<std::uint64_t>(p.config.run.seed);
+  o.snapshots = p.config.checkpoint.every > 0 ? static_cast<std::int32_t>(p.config.checkpoint.arena) : 0;
+  o.costs = p.costs;
+  return o;
+}
+
+}  // namespace
+
+Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& text, std::int64_t prompt_tokens) {
+  TROUPE_ASSIGN(const CompileOptions options, compile_options(p));
+  return compile(build_model(p.config, app.ops(), text, prompt_tokens), options);
+}
+
+Expected<Plan> make_sample_plan(const App& app, const Prepared& p, std::int64_t prompt_tokens) {
+  CompileOptions o;   // nothing is added up, comes back or is saved
+  o.stages = stage_meshes(p.mesh.dp, p.mesh.tp, kv_replicas(p.mesh, p.config));
+  o.seed = static_cast<std::uint64_t>(p.config.run.seed);
+  o.costs = p.costs;
+  return compile(build_sampler(p.config, app.ops(), prompt_tokens), o);
+}
+
+Expected<LayoutChoices> explain_layouts(const App& app, const Prepared& p) {
+  TROUPE_ASSIGN(const CompileOptions options, compile_options(p));
+  return layout_choices(build_model(p.config, app.ops(), "corpus", 0), options);
+}
+
+Expected<Predicted> predict(const Plan& plan) {
+  Predicted out;
+  GameOptions training;
+  training.every_program = false;
+  TROUPE_ASSIGN(out.game, play(plan, training));
+  for (Rank r : out.game.places) {
+    TROUPE_ASSIGN(LocalPlan local, local_plan(plan, r));
+    out.places.push_back(std::move(local));
+  }
+  return out;
+}
+
+}  // namespace troupe::lm

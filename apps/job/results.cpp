@@ -1,0 +1,283 @@
+#include "apps/job/results.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "apps/report/trace_json.h"
+#include "runtime/show/plan_text.h"
+#include "devices/base/text_table.h"
+
+namespace troupe::lm {
+
+using namespace runtime;
+
+namespace {
+
+report::Progress::Options progress_options(bool quiet, std::int64_t steps) {
+  static std::FILE* nowhere = std::fopen("/dev/null", "w");
+  winsize window{};
+  const bool terminal = isatty(fileno(stdout)) != 0 && !quiet && ioctl(fileno(stdout), TIOCGWINSZ, &window) == 0;
+  return {.out = quiet ? nowhere : stdout, .terminal = terminal, .columns = window.ws_col, .end_step = steps};
+}
+
+std::int64_t dropped_spans(const JobResult& result) {
+  std::int64_t dropped = 0;
+  for (const auto& place : result.places) dropped += place.dropped_spans;
+  return dropped;
+}
+
+}  // namespace
+
+std::string void_step_text(const StepResult& r) {
+  const auto where = r.void_microbatch < 0 ? "" : "in microbatch " + std::to_string(r.void_microbatch) + " ";
+  return "step " + std::to_string(r.step) + " is void: " + where + "a gradient term of '" + r.void_parameter +
+         "' exceeds the range of its exact sum; the sum's exponent becomes coarser";
+}
+
+Results::Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps)
+    : a_(arguments), config_(prepared.config), mesh_(prepared.mesh), costs_from_(prepared.costs_from), tokens_per_step_(tokens_per_step(config_)),
+      progress_(clock_, progress_options(arguments.quiet, steps)) {}
+
+Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues) {
+  if (!continues && !metrics_) {   // else they are this run's own, which begins once more, from an older checkpoint
+    TROUPE_ASSIGN(const auto aside, report::set_aside(a_.out, {"metrics.jsonl", "run.json", "loss.svg", "plan.txt", "trace.json", "sample.txt"}));
+    if (!aside.empty()) note("what an earlier run has left in '" + a_.out + "' is now in '" + aside + "'");
+  }
+  plan_ = &plan;
+  first_step_ = first_step;
+  progress_.begin_at(first_step);
+  predicted_step_s_ = predicted.game.step_s;
+  TROUPE_TRY(report::write_file(file("plan.txt"), plan_text(plan, predicted.places, predicted.game)));
+  if (continues) {
+    auto before = report::keep_lines_before(file("metrics.jsonl"), first_step);
+    if (!before.ok()) return before.status();
+    curve_.train = std::move(before->train);
+    curve_.eval = std::move(before->eval);
+  }
+  auto writer = report::MetricsWriter::open(file("metrics.jsonl"), continues ? report::MetricsWriter::Mode::append : report::MetricsWriter::Mode::fresh);
+  if (!writer.ok()) return writer.status();
+  metrics_ = std::make_unique<report::MetricsWriter>(*std::move(writer));
+  return report::write_run_json(file("run.json"), run_json({}, "running", nullptr));
+}
+
+void Results::begun(std::uint64_t job, std::uint32_t generation) {
+  job_ = job;
+  generation_ = generation;
+  keep(report::write_run_json(file("run.json"), run_json({}, "running", nullptr)));
+}
+
+std::uint64_t Results::job_of_folder() const {
+  std::ifstream in(file("run.json"));
+  const auto run = nlohmann::json::parse(in, nullptr, false);
+  if (!run.is_object() || !run.contains("job") || !run["job"].is_string()) return 0;
+  const std::string text = run["job"];
+  std::uint64_t job = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), job, 16);
+  return error == std::errc() && end == text.data() + text.size() ? job : 0;
+}
+
+void Results::keep(const Status& s) {
+  if (write_error_.ok() && !s.ok()) write_error_ = s;
+}
+
+void Results::step(const StepResult& r) {
+  const auto now = clock_.now_ns();
+  const double ms = static_cast<double>(now - last_ns_) * 1e-6;
+  last_ns_ = now;
+  report::StepMetrics m;
+  m.step = r.step;
+  m.loss = r.loss;
+  m.grad_norm = r.grad_norm;
+  m.lr = r.lr;
+  m.tokens = (r.step + 1) * tokens_per_step_;
+  m.step_ms = ms;
+  m.tokens_per_s = static_cast<double>(tokens_per_step_) / (ms * 1e-3);
+  // What a step takes beyond the mean of its workers' computing: waiting for peers and for the commit.
+  m.exposed_comm_ms = plan_->workers() > 1 ? std::max(0.0, ms - static_cast<double>(r.busy_ns) * 1e-6) : 0;
+  m.generation = generation_;
+  if (r.void_step) m.grad_norm = std::nan(""), ++void_steps_;
+  m.void_parameter = r.void_parameter;
+  m.void_microbatch = r.void_microbatch;
+  if (r.void_step) warn(void_step_text(r));
+  // An evaluation of version v runs beside step v and may end after it. Its line comes first, on any machine.
+  held_.push_back(m);
+  write_held();
+  curve_.train.push_back({static_cast<double>(r.step), r.loss});
+  progress_.step(r.step, r.loss, m.tokens_per_s);
+  last_loss_ = r.loss;
+  step_ms_.push_back(ms);
+  if (now >= next_current_ns_) write_current(r.step + 1);
+}
+
+void Results::write_current(std::int64_t steps) {
+  JobResult so_far;
+  so_far.committed_steps = steps;
+  keep(report::write_run_json(file("run.json"), run_json(so_far, "running", nullptr), report::Durability::not_synced));
+  keep(write_curve(steps, report::Durability::not_synced));
+  const auto end_ns = clock_.now_ns();
+  constexpr std::int64_t pause_ns = 10'000'000'000;
+  next_current_ns_ = end_ns + std::max(pause_ns, 200 * (end_ns - last_ns_));   // steps wait while these are written
+}
+
+void Results::evaluated(std::int64_t step, const std::vector<Report>& reports) {
+  double sum = 0;   // microbatches in index order: the same bits on any mesh
+  for (const auto& r : reports) sum += r.values.at(0);
+  report::EvalMetrics m;
+  m.step = step;
+  m.tokens = config_.eval.batches * config_.schedule.microbatch * config_.model.seq;
+  m.eval_loss = sum / static_cast<double>(m.tokens);
+  m.eval_ms = static_cast<double>(clock_.now_ns() - last_ns_) * 1e-6;
+  m.generation = generation_;
+  keep(metrics_->write(m));
+  evaluating_.erase(step);
+  write_held();
+  curve_.eval.push_back({static_cast<double>(step), m.eval_loss});
+  progress_.evaluated(step, m.eval_loss);
+  eval_loss_ = m.eval_loss;
+}
+
+Status Results::evaluation() const {
+  if (curve_.eval.empty() || std::isfinite(eval_loss_)) return {};
+  return invalid("the evaluation loss after step " + std::to_string(static_cast<std::int64_t>(curve_.eval.back().step)) + " is not finite: training has diverged");
+}
+
+void Results::checkpoint(const CheckpointEvent& e) {
+  using Kind = CheckpointEvent::Kind;
+  const std::string of = "checkpoint of step " + std::to_string(e.step);
+  report::CheckpointMetrics m;
+  m.step = e.step;
+  m.parameter_bytes = e.parameter_bytes;
+  m.moment_bytes = e.moment_bytes;
+  m.stall_ms = e.stall_s * 1e3;
+  m.save_ms = e.save_s * 1e3;
+  m.generation = generation_;
+  if (e.kind == Kind::saving) saving_step_ = e.step;
+  if (e.kind == Kind::saving || saving_step_ == e.step)
+    progress_.show_beside(e.kind != Kind::saving ? "" : "saving " + std::to_string(e.step) + ": " + human_bytes(e.parameter_bytes) + " of parameters, " +
+                                                          human_bytes(e.moment_bytes) + " of moments, stall " + human_seconds(e.stall_s));
+  switch (e.kind) {
+    case Kind::saving:
+      m.what = "saving";
+      break;
+    case Kind::committed:
+      m.what = "saved";
+      saved_step_ = e.step;
+      ++saved_;
+      if (!e.status.ok()) warn(of + ": older ones could not be removed: " + e.status.message());
+      break;
+    case Kind::failed:
+      m.what = "failed";
+      m.why = e.status.message();
+      ++failed_;
+      warn(of + " failed (" + std::to_string(e.failures) + " in a row): " + m.why);
+      break;
+    case Kind::skipped:
+      m.what = "skipped";
+      if (skipped_++ == 0) warn(of + " is skipped: the disk does not keep up; training goes on, checkpoints come less often");
+      break;
+  }
+  keep(metrics_->write(m));
+}
+
+void Results::write_held() {
+  while (!held_.empty() && (evaluating_.empty() || held_.front().step < *evaluating_.begin())) {
+    keep(metrics_->write(held_.front()));
+    held_.pop_front();
+  }
+}
+
+Status Results::write_files(const JobResult& result, const Status& status, const std::string& sample) {
+  evaluating_.clear();   // a run that failed has none to wait for
+  write_held();
+  TROUPE_TRY(write_curve(result.committed_steps, report::Durability::synced));
+  const std::string text = status.ok() ? "finished" : status.message();
+  TROUPE_TRY(report::write_run_json(file("run.json"), run_json(result, text.substr(0, text.find('\n')), a_.sample && status.ok() ? &sample : nullptr)));
+  if (a_.sample && status.ok()) TROUPE_TRY(report::write_file(file("sample.txt"), sample));
+  return a_.trace.steps > 0 ? write_trace(result) : Status{};
+}
+
+Status Results::write_curve(std::int64_t steps, report::Durability durability) {
+  curve_.title = a_.config_path + " on " + to_string(mesh_);
+  curve_.subtitle = report::count_text(static_cast<double>(parameter_count(config_.model))) + " parameters, " +
+                    report::count_text(static_cast<double>(steps * tokens_per_step_)) + " tokens";
+  return report::write_loss_svg(file("loss.svg"), curve_, durability);
+}
+
+std::string Results::run_json(const JobResult& result, const std::string& status, const std::string* sample) const {
+  nlohmann::json run;
+  run["config"] = nlohmann::json::parse(to_json(config_));
+  run["mesh"] = to_string(mesh_);
+  run["costs"] = costs_from_;   // on tp they decide layouts
+  run["versions"] = {{"troupe", TROUPE_VERSION}, {"caf", TROUPE_CAF_VERSION}, {"ucx", TROUPE_UCX_VERSION}, {"compiler", __VERSION__}};
+  run["steps"] = result.committed_steps;
+  run["parameters"] = parameter_count(config_.model);
+  run["params_hash"] = result.params_hash;
+  run["void_steps"] = void_steps_;
+  run["status"] = status;
+  if (job_ != 0) run["job"] = checkpoint::hexadecimal(job_);
+  run["data"] = a_.data;
+  if (saved_ + skipped_ + failed_ > 0)
+    run["checkpoints"] = {{"saved", saved_}, {"skipped", skipped_}, {"failed", failed_}, {"newest", saved_step_}};
+  if (first_step_ > 0) run["resumed_at"] = first_step_;
+  if (last_loss_) run["loss"] = *last_loss_;
+  if (!curve_.eval.empty()) run["eval_loss"] = eval_loss_;
+  for (Rank r = 0; r < static_cast<Rank>(result.places.size()); ++r) {
+    const auto local = local_plan(*plan_, r);
+    const auto& place = result.places[r];
+    run["workers"].push_back({{"rank", r}, {"stage", plan_->stage_of(r)}, {"planned_bytes", local.ok() ? local->pool_bytes : 0},
+                              {"peak_bytes", place.peak_bytes}, {"file_bytes", place.file_bytes}, {"shared_bytes", place.shared_bytes}, {"sent_bytes", place.sent_bytes}, {"received_bytes", place.received_bytes},
+                              {"arena_bytes", local.ok() ? local->arena_bytes : 0}, {"restored_bytes", place.restored_bytes}, {"restore_s", place.restore_s}});
+  }
+  if (sample) run["sample"] = *sample;
+  return run.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+Status Results::write_trace(const JobResult& result) const {
+  auto writer = report::TraceJsonWriter::open(file("trace.json"), begin_ns_);
+  if (!writer.ok()) return writer.status();
+  for (Rank r = 0; r < static_cast<Rank>(result.places.size()); ++r) {
+    const auto& place = result.places[r];
+    const auto dropped = place.dropped_spans > 0 ? " (" + std::to_string(place.dropped_spans) + " spans dropped)" : "";
+    writer->name_worker(r, "worker " + std::to_string(r) + ": stage " + std::to_string(plan_->stage_of(r)) + dropped);
+    writer->add(r, place.spans);
+  }
+  return writer->close();
+}
+
+void Results::print_summary(const JobResult& result, const std::string& sample) const {
+  if (a_.quiet) return;
+  if (a_.sample) std::printf("\n--- sample ---\n%s\n--------------\n\n", sample.c_str());
+  std::printf("%lld steps on %s", static_cast<long long>(result.committed_steps), to_string(mesh_).c_str());
+  if (last_loss_) std::printf(": loss %.4f", *last_loss_);
+  else std::printf(": nothing trained");
+  if (!curve_.eval.empty()) std::printf(", evaluation loss %.4f", eval_loss_);
+  if (!step_ms_.empty()) {
+    auto sorted = step_ms_;
+    std::sort(sorted.begin(), sorted.end());
+    const double median = sorted[sorted.size() / 2];
+    std::printf(", %.1f ms per step (predicted %.1f), %s tokens/s", median, predicted_step_s_ * 1e3,
+                report::count_text(static_cast<double>(tokens_per_step_) / (median * 1e-3)).c_str());
+  }
+  if (void_steps_ > 0) std::printf("\n%s void: see metrics.jsonl", (counted(void_steps_, "step") + (void_steps_ == 1 ? " was" : " were")).c_str());
+  if (saved_ + skipped_ + failed_ > 0)
+    std::printf("\n%lld checkpoints saved, %lld skipped, %lld failed; the newest is of step %lld", static_cast<long long>(saved_),
+                static_cast<long long>(skipped_), static_cast<long long>(failed_), static_cast<long long>(saved_step_));
+  std::printf("\nparams_hash %s\nmetrics %s, curve %s, plan %s", result.params_hash.c_str(), file("metrics.jsonl").c_str(),
+              file("loss.svg").c_str(), file("plan.txt").c_str());
+  if (a_.trace.steps > 0) {
+    std::printf(", trace %s (open it in ui.perfetto.dev or chrome://tracing)", file("trace.json").c_str());
+    if (const auto dropped = dropped_spans(result); dropped > 0)
+      std::printf("\nthe trace lacks %lld spans: a worker keeps %lld; trace fewer steps", static_cast<long long>(dropped),
+                  static_cast<long long>(TraceRecorder::spans_kept));
+  }
+  std::printf("\n");
+}
+
+}  // namespace troupe::lm

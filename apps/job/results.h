@@ -1,0 +1,95 @@
+// What a run of `troupe train` tells: metrics.jsonl, the progress line, loss.svg, run.json, trace.json, the summary.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "apps/job/planning.h"
+#include "apps/report/files.h"
+#include "apps/report/loss_svg.h"
+#include "apps/report/metrics.h"
+#include "apps/report/progress.h"
+
+namespace troupe::lm {
+
+/// What is said of a void step.
+std::string void_step_text(const runtime::StepResult& step);
+
+/// Fed while the job runs; writes and prints when it has ended. Refers to its arguments. Not thread-safe.
+class Results {
+ public:
+  /// The run ends after `steps` steps.
+  Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps);
+
+  /// Writes plan.txt and begins metrics.jsonl. Where the folder's own run goes on (`continues`), after the lines of the steps
+  /// before `first_step`; else what an earlier run has left there is set aside first.
+  Status open(const runtime::Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues);
+  /// The run goes on that has this number.
+  void goes_on(std::uint64_t job) { job_ = job; }
+  /// The run saves checkpoints, as this job; the generation is in every line of metrics.
+  void begun(std::uint64_t job, std::uint32_t generation);
+  /// The number of the run whose results are in the output folder; 0: none, or it had no checkpoints.
+  std::uint64_t job_of_folder() const;
+  void checkpoint(const runtime::CheckpointEvent& event);
+  /// All workers are built: the first step's time begins.
+  void ready() { last_ns_ = clock_.now_ns(); }
+  void step(const runtime::StepResult& result);
+  /// An evaluation of this version has begun: lines of later steps wait for its line.
+  void evaluating(std::int64_t version) { evaluating_.insert(version); }
+  /// What the evaluation of the parameters after `step` steps reported.
+  void evaluated(std::int64_t step, const std::vector<runtime::Report>& reports);
+  /// A line of its own among those of the progress.
+  void note(const std::string& line) { progress_.note(line); }
+  /// The same on stderr, with --quiet too: what a user must not miss.
+  void warn(const std::string& line) { progress_.warn(line); }
+  /// Ok unless the newest evaluation loss is not finite.
+  Status evaluation() const;
+  /// Of the newest checkpoint that this run has saved; -1: none.
+  std::int64_t saved_step() const { return saved_step_; }
+  /// Why a line of metrics could not be written, if so.
+  const Status& write_error() const { return write_error_; }
+
+  void end_progress() { progress_.finish(); }
+  Status write_files(const runtime::JobResult& result, const Status& status, const std::string& sample);
+  void print_summary(const runtime::JobResult& result, const std::string& sample) const;
+
+ private:
+  /// Writes the lines that no evaluation is to come before.
+  void write_held();
+  std::string file(const std::string& name) const { return a_.out + "/" + name; }
+  /// `status`: "running", "finished", or why the run failed. `sample`: null where there is none.
+  std::string run_json(const runtime::JobResult& result, const std::string& status, const std::string* sample) const;
+  /// Now and then: run.json and the curve as of this step, for readers while the run goes on.
+  void write_current(std::int64_t steps);
+  Status write_curve(std::int64_t steps, report::Durability durability);
+  Status write_trace(const runtime::JobResult& result) const;
+  void keep(const Status& status);
+
+  const JobArguments& a_;
+  const LmConfig& config_;
+  const MeshSpec& mesh_;
+  const std::string& costs_from_;
+  const std::int64_t tokens_per_step_;
+  SteadyClock clock_;
+  report::Progress progress_;
+  const runtime::Plan* plan_ = nullptr;
+  double predicted_step_s_ = 0;
+  std::unique_ptr<report::MetricsWriter> metrics_;
+  std::set<std::int64_t> evaluating_;
+  std::deque<report::StepMetrics> held_;
+  Status write_error_;
+  std::int64_t generation_ = 1;
+  std::uint64_t job_ = 0;              ///< 0: the run neither saves checkpoints nor goes on from any
+  std::int64_t first_step_ = 0;
+  std::int64_t saved_ = 0, skipped_ = 0, failed_ = 0, saved_step_ = -1, saving_step_ = -1;   ///< checkpoints
+  report::LossCurve curve_;
+  std::vector<double> step_ms_;
+  std::int64_t void_steps_ = 0;
+  std::optional<double> last_loss_;    ///< of this run's last step; none: it has trained none
+  double eval_loss_ = 0;
+  std::int64_t begin_ns_ = clock_.now_ns(), last_ns_ = 0, next_current_ns_ = 0;
+};
+
+}  // namespace troupe::lm

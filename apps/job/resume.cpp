@@ -1,0 +1,112 @@
+#include "apps/job/resume.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/options/config_fields.h"
+
+namespace troupe::lm {
+
+namespace {
+
+std::string base_of(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
+
+enum class Change { refused_model, refused_data, told, free };
+
+/// What it means that a key differs from the one that a checkpoint was made with.
+Change change_of(const std::string& key) {
+  auto in = [&](std::initializer_list<const char*> keys) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
+  if (in({"model.seq", "run.seed", "schedule.batch", "eval.fraction", "data.fingerprint"})) return Change::refused_data;
+  if (in({"model.dropout", "schedule.microbatch"})) return Change::told;
+  if (in({"model.init_std"})) return Change::free;   // of initial weights: those are long gone
+  if (key.rfind("model.", 0) == 0) return Change::refused_model;
+  return key.rfind("optimizer.", 0) == 0 || key.rfind("schedule.", 0) == 0 ? Change::told : Change::free;
+}
+
+struct Difference {
+  std::string key, before, after;
+  std::string text() const { return fmt::format("'{}' was {} and is {}", key, before, after); }
+};
+
+std::vector<Difference> differences(const LmConfig& saved, const LmConfig& now) {
+  std::vector<Difference> all;
+  each_field(saved, [&](const Key& key, const auto& value) { all.push_back({key.name, fmt::format("{}", value), {}}); });
+  std::size_t i = 0;
+  each_field(now, [&](const Key&, const auto& value) { all[i++].after = fmt::format("{}", value); });
+  std::erase_if(all, [](const Difference& d) { return d.before == d.after; });
+  return all;
+}
+
+Status another_model(const Difference& d) { return invalid(d.text() + ": the checkpoint is of another model"); }
+
+}  // namespace
+
+Expected<Resume> Resume::find(Storage& storage, const std::string& what) {
+  Resume out(storage);
+  std::string path = what;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (const auto inside = storage.list(path); !inside.ok()) {
+    return inside.status();
+  } else if (std::any_of(inside->begin(), inside->end(), [](const DirEntry& e) { return e.name == checkpoint::manifest_name; })) {
+    out.named_ = true;
+    out.dir_ = folder_of(path);
+    out.folders_ = {base_of(path)};
+    return out;
+  }
+  out.dir_ = path = checkpoint::checkpoints_in(storage, path);
+  TROUPE_ASSIGN(const auto entries, checkpoint::Catalog(storage, path).entries());
+  for (const auto& e : entries)
+    if (e.committed) out.folders_.push_back(e.folder);
+  if (out.folders_.empty())
+    return Status(Code::not_found, fmt::format("there is no checkpoint in '{}': name a folder that has some", path));
+  return out;
+}
+
+Expected<ResumePoint> Resume::next() {
+  const checkpoint::Catalog catalog(*storage_, dir_);
+  while (!folders_.empty()) {
+    current_ = folders_.back();
+    folders_.pop_back();
+    auto manifest = catalog.manifest(current_);
+    if (manifest.ok()) return ResumePoint{catalog.path(current_), *std::move(manifest)};
+    reject(manifest.status());
+  }
+  return Status(Code::damaged, first_.message());
+}
+
+std::string Resume::run_folder() const { return base_of(dir_) == "checkpoints" ? folder_of(dir_) : "runs/" + base_of(dir_); }
+
+void Resume::reject(const Status& why) {
+  if (first_.ok()) first_ = Status(Code::damaged, why.message());
+  if (!named_) notes_.push_back(fmt::format("checkpoint '{}' is passed over: {}", current_, why.message()));
+}
+
+Status check_resumable(const LmConfig& saved, const LmConfig& now, std::vector<std::string>& notes) {
+  for (const auto& d : differences(saved, now)) {
+    switch (change_of(d.key)) {
+      case Change::refused_model: return another_model(d);
+      case Change::refused_data:
+        if (d.key == "data.fingerprint" && (d.before.empty() || d.after.empty())) break;
+        return invalid(d.text() + ": the run would go on with other samples than it began with; begin a new run from the checkpoint's "
+                                  "weights instead (troupe ckpt export, import)");
+      case Change::told: notes.push_back(d.text()); break;
+      case Change::free: break;
+    }
+  }
+  return {};
+}
+
+Status check_model(const LmConfig& saved, const LmConfig& now) {
+  for (const auto& d : differences(saved, now)) {
+    if (d.key == "model.seq" && now.model.seq > saved.model.seq) return invalid(d.text() + ": the model knows no position beyond");
+    if (change_of(d.key) == Change::refused_model) return another_model(d);
+  }
+  return {};
+}
+
+bool is_weights_only(const checkpoint::Manifest& m) {
+  return m.stamp.step == 0 && std::all_of(m.tensors.begin(), m.tensors.end(), [](const auto& t) { return t.kind == checkpoint::TensorKind::parameter; });
+}
+
+}  // namespace troupe::lm

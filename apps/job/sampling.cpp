@@ -1,0 +1,109 @@
+#include "apps/job/sampling.h"
+
+#include <algorithm>
+
+#include "apps/lm/model.h"
+#include "apps/job/planning.h"
+#include "apps/job/resume.h"
+#include "devices/files/file_storage.h"
+
+namespace troupe::lm {
+
+using namespace runtime;
+
+namespace {
+
+/// Writes what is new of a growing text.
+class Printer {
+ public:
+  explicit Printer(const Sampler& sampler) : sampler_(sampler) {}
+  void operator()() {
+    const std::string text = sampler_.text();
+    std::fwrite(text.data() + printed_, 1, text.size() - printed_, stdout);
+    std::fflush(stdout);
+    printed_ = text.size();
+  }
+  void end_line() {
+    if (printed_ > 0) std::fputc('\n', stdout);
+  }
+
+ private:
+  const Sampler& sampler_;
+  std::size_t printed_ = 0;
+};
+
+/// The model of a checkpoint, on the mesh that is asked for. On an error, `code` is the exit code for it.
+Expected<Prepared> prepare(const SampleArguments& a, const ResumePoint& point, int& code) {
+  code = exit_checkpoint;
+  Prepared p;
+  TROUPE_ASSIGN(p.config, parse_config(point.manifest.config, "the configuration in '" + point.folder + "'"));
+  code = exit_usage;
+  TROUPE_ASSIGN(p.mesh, parse_mesh(a.mesh.empty() ? "dp=1" : a.mesh));
+  p.config.mesh = mesh_config(p.mesh);
+  if (a.tokens >= 0) p.config.sample.tokens = a.tokens;
+  if (a.temperature >= 0) p.config.sample.temperature = a.temperature;
+  if (a.seed >= 0) p.config.run.seed = a.seed;
+  if (a.threads >= 0) p.config.run.threads = a.threads;
+  TROUPE_TRY(validate(p.config));
+  TROUPE_TRY(check_sampled(p.config));
+  if (p.config.sample.tokens == 0) return invalid("'sample.tokens' is 0 in the checkpoint's configuration: say how many with --tokens");
+  code = exit_plan;
+  TROUPE_TRY(check_mesh(p.mesh, p.config));
+  if (*std::max_element(p.mesh.dp.begin(), p.mesh.dp.end()) > 1)
+    return invalid("mesh " + to_string(p.mesh) + ": one replica makes a text, the others would do nothing; use pp or tp");
+  p.costs.places_per_node = static_cast<std::int32_t>(p.mesh.workers());   // all workers start on this machine
+  return p;
+}
+
+/// From one checkpoint. `damaged`: its data, and nothing has been written yet.
+Status sample_from(const App& app, const SampleArguments& a, const ResumePoint& point, int& code) {
+  TROUPE_ASSIGN(const Prepared p, prepare(a, point, code));
+  Sampler sampler(a.text.empty() ? p.config.sample.prompt : a.text);
+  code = exit_plan;
+  TROUPE_ASSIGN(const Plan plan, make_sample_plan(app, p, sampler.prompt_tokens()));
+
+  Printer print(sampler);
+  JobOptions options;
+  options.threads = static_cast<int>(p.config.run.threads);
+  options.checkpoint.restore = point.folder;
+  options.on_ready = [&] { print(); };
+  options.on_log = [](Rank rank, const std::string& line) { std::fprintf(stderr, "worker %d: %s\n", rank, line.c_str()); };
+  SessionOptions& s = options.session;
+  s.first_step = point.manifest.stamp.step;
+  s.steps = s.first_step + 1;
+  s.feed = [&](const std::string& name, std::int64_t, std::int32_t microbatch, const Report* last) {
+    auto bytes = sampler.feed(name, microbatch, last);
+    if (last) print();
+    return bytes;
+  };
+  s.on_closed = [&](const std::string&, std::int64_t, const std::vector<Report>& reports) {
+    sampler.finish(reports);
+    print();
+  };
+  const JobResult result = app.run(plan, std::move(options));
+  print.end_line();
+  code = result.exit_code;
+  return result.status;
+}
+
+}  // namespace
+
+int sample_command(const App& app, const SampleArguments& a) {
+  FileStorage storage;
+  auto found = Resume::find(storage, a.from);
+  if (!found.ok()) return say(found.status().in("--from"), exit_checkpoint);
+  for (;;) {
+    const auto point = found->next();
+    if (!point.ok()) return say(point.status(), exit_checkpoint);
+    int code = exit_ok;
+    const Status s = sample_from(app, a, *point, code);
+    if (s.code() == Code::damaged) {
+      found->reject(s);   // an older one will do, unless the user named this one
+      continue;
+    }
+    for (const auto& note : found->notes()) std::fprintf(stderr, "troupe: %s\n", note.c_str());
+    return s.ok() ? exit_ok : say(s, code);
+  }
+}
+
+}  // namespace troupe::lm

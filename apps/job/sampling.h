@@ -1,0 +1,25 @@
+// `troupe sample`: text from a checkpoint, by a job whose only program is "sample".
+#pragma once
+
+#include <cstdio>
+
+#include "apps/job/job.h"
+
+namespace troupe::lm {
+
+/// What the command line says.
+struct SampleArguments {
+  std::string from;                        ///< a checkpoint's folder, or a folder of checkpoints: the newest good one
+  std::string text;                        ///< to go on from; empty: sample.prompt
+  std::int64_t tokens = -1;                ///< -1: sample.tokens
+  double temperature = -1;                 ///< -1: sample.temperature
+  std::int64_t seed = -1;                  ///< of the tokens that are drawn; -1: run.seed
+  std::int64_t threads = -1;               ///< of each worker; -1: run.threads
+  std::string mesh;                        ///< empty: one worker, whatever the model was trained on
+};
+
+/// Writes the text and what follows it to stdout, each token as it comes. Answers an exit code (runtime/launch/exit_codes.h) and has
+/// said on stderr what was wrong.
+int sample_command(const runtime::App& app, const SampleArguments& arguments);
+
+}  // namespace troupe::lm

@@ -1,0 +1,209 @@
+#include "apps/job/training.h"
+
+#include <filesystem>
+#include <iterator>
+#include <sstream>
+
+#include "apps/lm/data.h"
+#include "apps/lm/learning_rate.h"
+#include "apps/lm/text_file.h"
+#include "apps/report/files.h"
+#include "devices/base/text_table.h"
+
+namespace troupe::lm {
+
+using namespace runtime;
+
+namespace {
+
+std::vector<std::string> split_words(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), std::istream_iterator<std::string>()};
+}
+
+}  // namespace
+
+Training::Training(const App& app, const JobArguments& a, Prepared prepared, std::optional<Resume> resume, std::optional<ResumePoint> point)
+    : app_(app), a_(a), p_(std::move(prepared)), steps_(a.steps >= 0 ? a.steps : p_.config.schedule.steps), resume_(std::move(resume)),
+      point_(std::move(point)), results_(a, p_, steps_), sampler_(a.sample_text.empty() ? p_.config.sample.prompt : a.sample_text) {}
+
+int Training::run() {
+  int code = exit_ok;
+  if (const Status s = open(code); !s.ok()) return say(s, code);
+  for (const auto& warning : p_.warnings) results_.warn(warning);
+  if (const auto warning = mesh_warning(p_.mesh, p_.config); !warning.empty()) results_.warn(warning);
+  JobResult result;
+  for (;;) {
+    JobOptions options = this->options();
+    options.checked = true;   // by open()
+    std::error_code error;    // one folder for both: the job takes its lock itself
+    if (!options.checkpoint.dir.empty() && std::filesystem::equivalent(options.checkpoint.dir, a_.out, error)) lock_.reset();
+    result = app_.run(plan_, std::move(options));
+    if (result.status.code() != Code::damaged || !point_) break;
+    // Its manifest was good and its data is not: an older checkpoint, unless the user named this one.
+    resume_->reject(result.status);
+    auto older = resume_->next();
+    if (!older.ok()) break;
+    point_ = *std::move(older);
+    if (Status s = begin_at_point(); !s.ok()) {
+      result.status = std::move(s);
+      result.exit_code = exit_usage;
+      break;
+    }
+  }
+  results_.end_progress();
+  Status s = result.status;
+  code = result.exit_code;
+  if (s.ok())
+    if (s = results_.evaluation(); !s.ok()) code = exit_diverged;
+  if (code == exit_interrupted && results_.saved_step() > first_step_) s = Status(s.code(), s.message() + "; go on with --resume");
+  if (code == exit_diverged) s = Status(s.code(), s.message() + "; lower schedule.lr or raise schedule.warmup");
+  if (s.ok() && !results_.write_error().ok()) s = results_.write_error(), code = exit_output;   // in the last step
+  if (const Status w = results_.write_files(result, s, sampler_.text()); s.ok() && !w.ok()) s = w, code = exit_output;
+  if (!s.ok()) return say(s, code);
+  results_.print_summary(result, sampler_.text());
+  return exit_ok;
+}
+
+/// Everything that can be refused before a worker starts. On an error, `code` is the exit code for it.
+Status Training::open(int& code) {
+  code = exit_data;
+  if (a_.data.empty()) return invalid("no training text: name one with --data FILE (plain text, .gz or .dz)");
+  code = exit_output;
+  TROUPE_TRY(check_folder());
+  TROUPE_TRY(report::prepare_output_dir(a_.out));
+  TROUPE_TRY(lock_folder());
+  auto unpacked = plain_text_path(a_.data, a_.out + "/corpus");
+  if (unpacked.status().code() != Code::exhausted) code = exit_data;   // else there is no room for it in the output folder
+  TROUPE_ASSIGN(const std::string text, std::move(unpacked));
+  TROUPE_ASSIGN(const Corpus corpus, Corpus::open(corpus_options(p_.config, text)));
+  fingerprint_ = corpus.fingerprint();
+  if (const auto& wanted = p_.config.data.fingerprint; !wanted.empty() && wanted != fingerprint_)
+    return invalid("data file '" + a_.data + "' has fingerprint " + fingerprint_ + ", and 'data.fingerprint' is " + wanted +
+                   ": it is not the text that the run began with");
+  code = exit_plan;
+  TROUPE_ASSIGN(plan_, make_plan(app_, p_, text, a_.sample ? sampler_.prompt_tokens() : 0));
+  TROUPE_TRY(app_.check(plan_, options()));
+  TROUPE_ASSIGN(predicted_, predict(plan_));
+  if (point_) {
+    code = exit_usage;
+    return begin_at_point();
+  }
+  code = exit_output;
+  return results_.open(plan_, predicted_, 0, false);
+}
+
+Status Training::lock_folder() {
+  auto lock = storage_.lock_dir(a_.out);
+  if (lock.status().code() == Code::unavailable)
+    return Status(Code::unavailable, "output folder '" + a_.out + "' is written by another run: choose another --out, or wait for its end");
+  TROUPE_ASSIGN(lock_, std::move(lock));
+  return {};
+}
+
+bool Training::continues_folder() const {
+  if (first_step_ == 0) return false;
+  return results_.job_of_folder() == point_->manifest.stamp.job;
+}
+
+Status Training::begin_at_point() {
+  const auto& manifest = point_->manifest;
+  std::vector<std::string> warnings = resume_->notes(), notes;
+  const std::string name = "the configuration in '" + point_->folder + "'";
+  TROUPE_ASSIGN(LmConfig saved, parse_config(manifest.config, name, {}, a_.config_path.empty() ? nullptr : &warnings));   // else p_.config is this one, and has warned
+  LmConfig now = p_.config;
+  now.data.fingerprint = fingerprint_;
+  const Status fits = is_weights_only(manifest) ? check_model(saved, now) : check_resumable(saved, now, notes);
+  TROUPE_TRY(fits.in("cannot go on from '" + point_->folder + "'"));
+  first_step_ = manifest.stamp.step;
+  if (first_step_ > 0) results_.goes_on(manifest.stamp.job);
+  if (first_step_ > steps_)
+    return invalid("'" + point_->folder + "' is of step " + std::to_string(first_step_) + ", and the run is to end after " + std::to_string(steps_) +
+                   ": raise --steps or schedule.steps");
+  TROUPE_TRY(results_.open(plan_, predicted_, first_step_, continues_folder()));
+  for (const auto& warning : warnings) results_.warn(warning);
+  for (const auto& note : notes) results_.note(note);
+  const auto every = p_.config.checkpoint.every;
+  results_.note("resumed from '" + point_->folder + "', step " + std::to_string(first_step_) +
+                (every > 0 ? "; a checkpoint every " + counted(every, "step") : "; no checkpoint is saved, see --checkpoint-every"));
+  return {};
+}
+
+Status Training::check_folder() const {
+  if (p_.config.checkpoint.every == 0) return {};
+  const bool begins = !point_ || is_weights_only(point_->manifest);
+  const checkpoint::Catalog catalog(storage_, checkpoint_dir(a_));
+  const std::string elsewhere = "choose another --out or --checkpoint-dir, or remove them";
+  TROUPE_ASSIGN(const auto entries, catalog.entries());
+  for (const auto& e : entries) {
+    if (!e.committed || (point_ && e.step == 0)) continue;   // an import may lie there
+    if (begins) return invalid("'" + catalog.dir() + "' has checkpoints of an earlier run: go on with --resume, " + elsewhere);
+    const auto manifest = catalog.manifest(e.folder);   // one that is damaged is nobody's
+    if (manifest.ok() && manifest->stamp.job != point_->manifest.stamp.job)
+      return invalid("'" + catalog.path(e.folder) + "' is of another run than '" + point_->folder + "', from which this one goes on, and would be pruned: " + elsewhere);
+  }
+  return {};
+}
+
+bool Training::evaluates_at(std::int64_t version) const {
+  const auto every = p_.config.eval.every;
+  return every > 0 && version > 0 && (version % every == 0 || version == steps_);
+}
+
+JobOptions Training::options() {
+  JobOptions o;
+  o.threads = static_cast<int>(p_.config.run.threads);
+  o.pin = a_.pin;
+  o.tls = a_.tls;
+  o.net_devices = a_.net_devices;
+  for (const auto& prefix : a_.worker_prefixes) o.prefixes.push_back(split_words(prefix));
+  o.throttle = p_.throttle;
+  o.paced = a_.paced > 0 ? 1 : 0;
+  o.run_kernels = a_.paced == 0;
+  o.trace = a_.trace;
+  o.stall_s = a_.stall_s;
+  o.on_ready = [this] { results_.ready(); };
+  o.on_pause = [this](const std::string& why, std::int64_t version) {
+    results_.note(why + ": saving a checkpoint of step " + std::to_string(version) + "; a second signal ends the run at once");
+  };
+  o.on_log = [this](Rank rank, const std::string& line) { results_.note("worker " + std::to_string(rank) + ": " + line); };
+  o.give_up = [this] { return results_.write_error(); };
+  o.checkpoint.restore = point_ ? point_->folder : "";
+  if (p_.config.checkpoint.every > 0) {
+    const auto& c = p_.config.checkpoint;
+    LmConfig config = p_.config;
+    config.data.fingerprint = fingerprint_;
+    o.checkpoint.dir = checkpoint_dir(a_);
+    o.checkpoint.every = c.every;
+    o.checkpoint.retention = {c.keep, c.keep_every};
+    o.checkpoint.failures_max = static_cast<int>(c.max_failures);
+    o.checkpoint.config = to_toml(config);
+    if (point_) o.checkpoint.job = point_->manifest.stamp.job;
+    o.checkpoint.on_begin = [this](const CheckpointTarget& t) { results_.begun(t.job, t.generation); };
+    o.checkpoint.on_event = [this](const CheckpointEvent& e) { results_.checkpoint(e); };
+  }
+  SessionOptions& s = o.session;
+  s.first_step = first_step_;
+  s.steps = steps_;
+  s.clip = p_.config.optimizer.clip;
+  s.loss_divisor = static_cast<double>(tokens_per_step(p_.config));
+  s.lr = [this](std::int64_t step) { return lr_at(p_.config.schedule, step); };
+  s.readers = [this](std::int64_t version) {
+    std::vector<std::string> programs;
+    if (evaluates_at(version)) programs.push_back("evaluate");
+    if (a_.sample && version == steps_) programs.push_back("sample");
+    return programs;
+  };
+  s.on_started = [this](const std::string& program, std::int64_t version) {
+    if (program == "evaluate") results_.evaluating(version);
+  };
+  s.on_step = [this](const StepResult& r) { results_.step(r); };
+  s.on_closed = [this](const std::string& program, std::int64_t step, const std::vector<Report>& reports) {
+    if (program == "sample") sampler_.finish(reports);
+    else results_.evaluated(step, reports);
+  };
+  s.feed = [this](const std::string& feed, std::int64_t, std::int32_t m, const Report* last) { return sampler_.feed(feed, m, last); };
+  return o;
+}
+
+}  // namespace troupe::lm

@@ -1,0 +1,203 @@
+// TOML -> LmConfig. Nobody else includes toml++.
+#include "apps/options/config.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "apps/options/config_fields.h"
+#include "apps/options/suggest.h"
+
+namespace troupe::lm {
+namespace {
+
+const std::vector<std::string>& known_keys() {
+  static const std::vector<std::string> keys = [] {
+    std::vector<std::string> names;
+    LmConfig any;
+    each_field(any, [&](const Key& key, auto&) { names.push_back(key.name); });
+    return names;
+  }();
+  return keys;
+}
+
+/// "apps/configs/x.toml:12"
+std::string at(const std::string& file, const toml::source_region& where) {
+  return where.begin.line ? fmt::format("{}:{}", file, where.begin.line) : file;
+}
+
+std::string describe(const toml::node& node) {
+  if (auto s = node.as_string()) return fmt::format("the string \"{}\"", s->get());
+  if (auto i = node.as_integer()) return fmt::format("the integer {}", i->get());
+  if (auto f = node.as_floating_point()) return fmt::format("the number {}", f->get());
+  if (auto b = node.as_boolean()) return b->get() ? "true" : "false";
+  if (node.is_table()) return "a table";
+  if (node.is_array()) return "an array";
+  return "a date or time";
+}
+
+template <class T>
+bool convert(const toml::node& node, const Key& key, T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    if (auto b = node.as_boolean()) return value = b->get(), true;
+  } else if constexpr (std::is_same_v<T, std::int64_t>) {
+    if (auto i = node.as_integer()) return value = i->get(), true;
+  } else if constexpr (std::is_same_v<T, double>) {
+    if (auto f = node.as_floating_point()) return value = f->get(), true;
+    if (auto i = node.as_integer()) return value = static_cast<double>(i->get()), true;
+  } else {
+    if (auto s = node.as_string()) return value = s->get(), true;
+    if (auto i = node.as_integer(); i && std::string_view(key.name) == "mesh.dp")  // dp = 2 is what people write
+      return value = std::to_string(i->get()), true;
+  }
+  return false;
+}
+
+Status unknown(const std::string& where, const char* what, const std::string& name,
+               const std::vector<std::string>& known) {
+  return invalid(fmt::format("{}: unknown {} '{}'; did you mean '{}'?", where, what, name, nearest(name, known)));
+}
+
+/// What is said of a key that old configurations have and that means nothing any more; null for any other.
+const char* why_ignored(const std::string& name) {
+  if (name == "schedule.lanes") return "schedule.lanes has no meaning any more and is ignored, gradients are exact sums: remove it";
+  return nullptr;
+}
+
+/// A config in the making: which keys have been set, so that defaults and missing keys can be told.
+struct Builder {
+  LmConfig config;
+  std::vector<std::string> seen, warnings;
+
+  bool has(const char* name) const { return std::find(seen.begin(), seen.end(), name) != seen.end(); }
+
+  Status set(const std::string& where, const std::string& name, const toml::node& node) {
+    if (const char* why = why_ignored(name)) {
+      warnings.push_back(fmt::format("{}: {}", where, why));
+      return {};
+    }
+    Status status;
+    bool known = false;
+    each_field(config, [&](const Key& key, auto& value) {
+      using T = std::decay_t<decltype(value)>;
+      if (name != key.name) return;
+      known = true;
+      seen.push_back(name);
+      if (!convert(node, key, value))
+        status = invalid(fmt::format("{}: '{}' must be {} ({}), but is {}", where, name, expectation<T>(key),
+                                     key.meaning, describe(node)));
+      else
+        status = check_range(key, value).in(where);
+    });
+    return known ? status : unknown(where, "key", name, known_keys());
+  }
+
+  Status set_all(const std::string& file, const toml::table& root) {
+    std::vector<std::string> sections;
+    for (const auto& key : known_keys()) {
+      auto section = key.substr(0, key.find('.'));
+      if (sections.empty() || sections.back() != section) sections.push_back(std::move(section));
+    }
+    for (const auto& [section_key, node] : root) {
+      const std::string section(section_key.str());
+      const auto where = at(file, section_key.source());
+      const bool known = std::find(sections.begin(), sections.end(), section) != sections.end();
+      const toml::table* table = node.as_table();
+      if (!table && known)
+        return invalid(fmt::format("{}: '{}' must be a section, written [{}]", where, section, section));
+      if (!table) return unknown(where, "key", section, known_keys());
+      if (!known) return unknown(where, "section", section, sections);
+      for (const auto& [key, value] : *table)
+        TROUPE_TRY(set(at(file, key.source()), section + "." + std::string(key.str()), value));
+    }
+    return {};
+  }
+
+  /// "section.key=value"
+  Status set_override(const std::string& text) {
+    const std::string where = "--set " + text;
+    const auto equals = text.find('=');
+    if (equals == std::string::npos || equals == 0)
+      return invalid(fmt::format("{}: expected section.key=value", where));
+    std::string name = text.substr(0, equals);
+    name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
+    const std::string value = text.substr(equals + 1);
+    try {
+      const toml::table table = toml::parse("v = " + value);
+      if (table.size() == 1) return set(where, name, *table.get("v"));
+    } catch (const toml::parse_error&) {
+      // Not TOML: taken as bare text below, which only keys that hold a string will accept.
+    }
+    return set(where, name, toml::value<std::string>(value));
+  }
+
+  /// Missing keys, then the defaults that follow from other keys.
+  Status complete() {
+    std::string missing;
+    each_field(config, [&](const Key& key, auto& value) {
+      using T = std::decay_t<decltype(value)>;
+      if ((key.flags & k_required) && !has(key.name))
+        missing += fmt::format("{}'{}' ({}: {})", missing.empty() ? "" : ", ", key.name, key.meaning,
+                               expectation<T>(key));
+    });
+    if (!missing.empty()) return invalid("missing " + missing);
+
+    auto& m = config.model;
+    if (!has("model.kv_heads")) m.kv_heads = m.heads;
+    if (!has("model.head_dim")) {
+      if (m.dim % m.heads != 0)
+        return invalid(fmt::format("'model.dim' = {} must be a multiple of 'model.heads' = {} (or set 'model.head_dim')",
+                                   m.dim, m.heads));
+      m.head_dim = m.dim / m.heads;
+    }
+    auto& s = config.schedule;
+    if (!has("schedule.min_lr")) s.min_lr = s.lr / 10;
+    return {};
+  }
+};
+
+Expected<std::string> read_file(const std::string& path) {
+  std::error_code error;
+  const auto kind = std::filesystem::status(path, error).type();
+  if (kind == std::filesystem::file_type::not_found)
+    return Status(Code::not_found, fmt::format("config '{}' does not exist", path));
+  if (kind == std::filesystem::file_type::directory)
+    return invalid(fmt::format("config '{}' is a directory, not a TOML file", path));
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  if (in && in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
+  if (!in && !in.eof()) return Status(Code::io, fmt::format("cannot read config '{}': {}", path, std::strerror(errno)));
+  return text.str();
+}
+
+}  // namespace
+
+Expected<LmConfig> parse_config(std::string_view text, const std::string& name,
+                                const std::vector<std::string>& overrides, std::vector<std::string>* warnings) {
+  Builder builder;
+  try {
+    TROUPE_TRY(builder.set_all(name, toml::parse(text)));
+  } catch (const toml::parse_error& error) {
+    return invalid(fmt::format("{}:{}:{}: not valid TOML: {}", name, error.source().begin.line,
+                               error.source().begin.column, error.description()));
+  }
+  for (const auto& override : overrides) TROUPE_TRY(builder.set_override(override));
+  TROUPE_TRY(builder.complete().in(name));
+  TROUPE_TRY(validate(builder.config).in(name));
+  if (warnings) warnings->insert(warnings->end(), builder.warnings.begin(), builder.warnings.end());
+  return builder.config;
+}
+
+Expected<LmConfig> load_config(const std::string& path, const std::vector<std::string>& overrides,
+                               std::vector<std::string>* warnings) {
+  TROUPE_ASSIGN(const std::string text, read_file(path));
+  return parse_config(text, path, overrides, warnings);
+}
+
+}  // namespace troupe::lm

@@ -1,0 +1,97 @@
+// Ranges of single keys, and how the keys must fit together.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "apps/options/config_fields.h"
+#include "apps/options/mesh_spec.h"
+#include "runtime/plan/pipeline.h"
+
+namespace troupe::lm {
+
+template <class T>
+std::string expectation(const Key& key) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return "true or false";
+  } else if constexpr (std::is_same_v<T, std::int64_t>) {
+    return fmt::format("an integer in {:.0f}..{:.0f}", key.lo, key.hi);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return fmt::format("a number in {}{:g}, {:g}{}", key.flags & k_lo_open ? '(' : '[', key.lo, key.hi,
+                       key.flags & k_hi_open ? ')' : ']');
+  } else {
+    return "a string";
+  }
+}
+
+template <class T>
+Status check_range(const Key& key, const T& value) {
+  bool legal = true;
+  if constexpr (!std::is_same_v<T, std::string> && !std::is_same_v<T, bool>) {
+    const double x = static_cast<double>(value);
+    legal = ((key.flags & k_lo_open) ? x > key.lo : x >= key.lo) && ((key.flags & k_hi_open) ? x < key.hi : x <= key.hi);  // NaN: false
+  }
+  if (legal) return {};
+  return invalid(fmt::format("'{}' = {} is out of range: expected {} ({})", key.name, value, expectation<T>(key),
+                             key.meaning));
+}
+
+template std::string expectation<bool>(const Key&);
+template std::string expectation<std::int64_t>(const Key&);
+template std::string expectation<double>(const Key&);
+template std::string expectation<std::string>(const Key&);
+template Status check_range(const Key&, const bool&);
+template Status check_range(const Key&, const std::int64_t&);
+template Status check_range(const Key&, const double&);
+template Status check_range(const Key&, const std::string&);
+
+Status validate(const LmConfig& config) {
+  Status first;
+  each_field(config, [&](const Key& key, const auto& value) {
+    if (first.ok()) first = check_range(key, value);
+  });
+  TROUPE_TRY(first);
+
+  const auto& m = config.model;
+  if (m.heads % m.kv_heads != 0)
+    return invalid(fmt::format("'model.heads' = {} must be a multiple of 'model.kv_heads' = {}", m.heads, m.kv_heads));
+  if (m.head_dim % 2 != 0)
+    return invalid(fmt::format("'model.head_dim' = {} must be even: rotary embeddings turn pairs of values{}",
+                               m.head_dim, m.head_dim * m.heads == m.dim ? " (it is model.dim / model.heads)" : ""));
+
+  // Kernels compute in f32: what is in range as a double may not be there.
+  const auto& o = config.optimizer;
+  for (const auto& [name, beta] : {std::pair("beta1", o.beta1), std::pair("beta2", o.beta2)})
+    if (static_cast<float>(beta) >= 1)
+      return invalid(fmt::format("'optimizer.{}' = {} is 1 in float32, and moments would never change: expected at most 0.9999999", name, beta));
+  if (static_cast<float>(o.eps) < std::numeric_limits<float>::min())
+    return invalid(fmt::format("'optimizer.eps' = {} is 0 in float32: expected at least 1e-37", o.eps));
+
+  const auto& s = config.schedule;
+  if (s.batch % s.microbatch != 0)
+    return invalid(fmt::format("'schedule.batch' = {} must be a multiple of 'schedule.microbatch' = {}", s.batch,
+                               s.microbatch));
+  if (s.warmup > s.steps)
+    return invalid(fmt::format("'schedule.warmup' = {} exceeds 'schedule.steps' = {}", s.warmup, s.steps));
+  if (s.min_lr > s.lr)
+    return invalid(fmt::format("'schedule.min_lr' = {} exceeds 'schedule.lr' = {}", s.min_lr, s.lr));
+
+  TROUPE_TRY(runtime::parse_pipeline(s.pipeline).status().in("'schedule.pipeline'"));
+
+  if (config.eval.every > 0 && config.eval.fraction == 0)
+    return invalid(fmt::format("'eval.fraction' = 0 leaves no text for the evaluation every {} steps ('eval.every')",
+                               config.eval.every));
+  if (config.sample.tokens > 0 && config.sample.prompt.empty())
+    return invalid("'sample.prompt' is empty: a sample needs at least one byte to continue");
+  return mesh_of(config.mesh).status();
+}
+
+std::int64_t parameter_count(const ModelConfig& m) {
+  const std::int64_t q = m.dim * m.heads * m.head_dim;      // q_proj, o_proj
+  const std::int64_t kv = m.dim * m.kv_heads * m.head_dim;  // k_proj, v_proj
+  const std::int64_t layer = 2 * q + 2 * kv + 3 * m.dim * m.ffn + 2 * m.dim;
+  return m.layers * layer + m.dim + (m.tied ? 1 : 2) * m.vocab * m.dim;
+}
+
+}  // namespace troupe::lm

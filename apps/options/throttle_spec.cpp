@@ -1,0 +1,88 @@
+#include "apps/options/throttle_spec.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <span>
+#include <utility>
+
+namespace troupe::lm {
+namespace {
+
+using Units = std::span<const std::pair<std::string_view, double>>;
+constexpr std::pair<std::string_view, double> nanoseconds[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}};
+constexpr std::pair<std::string_view, double> bytes_per_second[] = {{"B/s", 1}, {"KB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9}};
+constexpr double value_max = 1e15;   // eleven days, a petabyte a second: far above any link, far below 2^63
+
+/// "50us" with its unit into whole smallest units; false where it is not that.
+bool read_quantity(std::string_view text, Units units, std::int64_t& value) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return false;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  for (const auto& [unit, factor] : units)
+    if (text == unit && number >= 0 && number * factor <= value_max) return value = std::llround(number * factor), true;
+  return false;
+}
+
+bool read_rank(std::string_view text, Rank& rank) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rank);
+  return error == std::errc() && end == text.data() + text.size() && rank >= 0;
+}
+
+/// What comes before `mark`, which is taken off the text with it; all of it without one.
+std::string_view take(std::string_view& text, char mark) {
+  const auto at = text.find(mark);
+  const auto head = text.substr(0, at);
+  text.remove_prefix(at == std::string_view::npos ? text.size() : at + 1);
+  return head;
+}
+
+}  // namespace
+
+Expected<comm::Throttle> parse_throttle(std::string_view all) {
+  const auto wrong = [&](std::string_view part) {
+    return invalid(fmt::format("--throttle {}: '{}' is not understood; expected latency=50us,bandwidth=100MB/s, or for the link between "
+                               "two ranks 0-1:latency=50us,bandwidth=100MB/s", all, part));
+  };
+  comm::Throttle t;
+  std::string_view rest = all;
+  if (rest.find(':') != std::string_view::npos) {
+    const auto link = take(rest, ':');
+    std::string_view second = link;
+    const auto first = take(second, '-');
+    if (!read_rank(first, t.a) || !read_rank(second, t.b) || t.a == t.b) return wrong(link);
+  }
+  if (rest.empty()) return wrong(rest);
+  while (!rest.empty()) {
+    const auto part = take(rest, ',');
+    std::string_view value = part;
+    const auto key = take(value, '=');
+    const bool ok = key == "latency"     ? read_quantity(value, nanoseconds, t.latency_ns)
+                    : key == "bandwidth" ? read_quantity(value, bytes_per_second, t.bytes_per_second) && t.bytes_per_second > 0
+                                         : false;
+    if (!ok) return wrong(part);
+  }
+  return t;
+}
+
+void slow_down(CostModel& costs, const std::vector<comm::Throttle>& throttle) {
+  const CostModel before = costs;
+  const auto slower = [](const comm::Throttle& t, LinkCost link) {
+    link.latency_s += static_cast<double>(t.latency_ns) * 1e-9;
+    if (t.bytes_per_second > 0) link.bytes_per_s = 1 / (1 / link.bytes_per_s + 1 / static_cast<double>(t.bytes_per_second));
+    return link;
+  };
+  for (const auto& t : throttle) {   // of several that fit the last counts, as it does for the transport
+    if (t.a >= 0) {
+      costs.odd_links.insert(costs.odd_links.begin(), OddLink{t.a, t.b, slower(t, before.link(t.a, t.b))});
+      continue;
+    }
+    costs.odd_links.clear();
+    costs.intra_node = slower(t, before.intra_node);
+    costs.inter_node = slower(t, before.inter_node);
+  }
+}
+
+}  // namespace troupe::lm

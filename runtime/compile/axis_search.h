@@ -1,0 +1,113 @@
+// The search of deduce() along one model axis of one program: a dynamic program over the forward ops in order. A state
+// is how the values lie that are still to be read, and what that has cost.
+//
+// Layers repeat: where a block of ops (the ops of one unit) does what the block before it does, and the states after
+// both are the same but for the layer's number and a constant cost, the rest of the alike blocks need no search: their
+// rows are those of the last one searched (axis_repeat.cpp).
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "runtime/compile/deduce.h"
+#include "runtime/compile/lowered.h"
+
+namespace troupe::runtime {
+
+class AxisSearch {
+ public:
+  /// `params`: how parameters lie that earlier programs read, and then those that this one reads.
+  AxisSearch(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, std::size_t axis, std::int32_t program,
+             std::map<Value, Sbp>& params, const Allowed& allowed)
+      : g_(g), units_(units), plan_(plan), axis_(axis), program_(program), params_(params), allowed_(allowed) {}
+
+  /// Fills signatures[node][axis], reads those of the axes before. Answers the cost. Error: an op that no row fits, by name.
+  /// To be called once.
+  Expected<LayoutCost> run(std::vector<std::vector<kernels::Signature>>& signatures);
+  /// Ops of which every row was tried: those of layers that repeat others are not.
+  std::int64_t searched() const { return searched_; }
+
+ private:
+  using Signature = kernels::Signature;
+
+  /// How a value lies, and what is paid for already: copies of it with other layouts, and layouts of its gradient (parts
+  /// of one layout are added first).
+  struct Lie {
+    Sbp sbp;
+    std::vector<Sbp> copies, paid;     // sorted
+    bool operator==(const Lie&) const = default;
+  };
+  struct Jump;
+  struct State {
+    std::map<Value, Lie> live;
+    std::map<Value, Sbp> params;       // those that are read again
+    LayoutCost cost;
+    std::shared_ptr<const State> before;
+    std::size_t op = 0;                // its row is this step's
+    Signature signature;
+    std::shared_ptr<const Jump> jump;  // not a step: the blocks that repeat the one before
+  };
+  using StatePtr = std::shared_ptr<const State>;
+  /// Over `blocks` blocks that repeat the block before them.
+  struct Jump {
+    std::size_t block = 0, blocks = 0;              // the block that they repeat
+    std::map<const State*, StatePtr> twins;         // a state after the block before it -> the same one block on
+  };
+  using Key = std::vector<std::int64_t>;            // what the rest of a search depends on
+
+  static Key params_of(const State& s);
+  static Key key_of(const State& s);
+
+  // axis_search.cpp
+  const Node& node(std::size_t op) const { return g_.nodes()[ops_[op]]; }
+  /// Places along the axis, of the widest mesh. Bytes of parameters are counted times this: whole numbers, as n is 1 or all.
+  double widest() const;
+  std::int64_t places(const Node& n) const { return plan_.meshes[units_[n.unit].mesh].axes[axis_].size; }
+  std::string axis_name(const Node& n) const { return plan_.meshes[units_[n.unit].mesh].axes[axis_].name; }
+  void find_ops();
+  std::vector<Signature> rows(const Node& n, std::int32_t index) const;
+  Status search(std::size_t op, std::vector<StatePtr>& states) const;
+  StatePtr step(const StatePtr& s, std::size_t op, const Signature& sig) const;
+  double boxing_s(const Sbp& from, const Sbp& to, const TensorType& type, std::int64_t n) const;
+  double work_s(std::size_t op, double split) const;
+  template <class Lies>
+  TensorType part(const Node& n, Value v, std::int32_t index, Lies lies) const;
+  bool may_box(Value v, const Sbp& lies, const Node& n, std::int32_t index, std::size_t input, const Sbp& wanted) const;
+  bool is_lone(const Node& reader, const TensorType& type, std::size_t input) const;
+  bool read_param(State& s, const Node& reader, const TensorType& type, const Signature& sig, std::size_t input, std::int64_t n) const;
+  void choose(std::size_t op, const Signature& sig, std::vector<std::vector<Signature>>& signatures);
+
+  // axis_repeat.cpp
+  std::size_t block_size(std::size_t b) const { return blocks_[b + 1] - blocks_[b]; }
+  /// Whether block b does what block b - 1 does, one block on.
+  bool alike(std::size_t b) const;
+  bool alike_ops(std::size_t then, std::size_t now, std::size_t end) const;
+  bool alike_inputs(Value then, Value now, std::size_t then_op, std::size_t now_op, std::size_t end) const;
+  /// How the values lie `blocks` blocks on: those that block b made are those of block b + blocks.
+  std::map<Value, Lie> later(const std::map<Value, Lie>& live, std::size_t b, std::size_t blocks) const;
+  /// Whether the states after block b are those after block b - 1, one block on, at a constant cost more.
+  bool repeats(const std::vector<StatePtr>& then, const std::vector<StatePtr>& now, std::size_t b) const;
+  /// The states after the block that comes `blocks` blocks after b.
+  std::vector<StatePtr> jump(const std::vector<StatePtr>& then, const std::vector<StatePtr>& now, std::size_t b, std::size_t blocks) const;
+  /// Takes the rows of the blocks jumped over. Answers the state after the block that they repeat.
+  StatePtr choose_jumped(const State& s, std::vector<std::vector<Signature>>& signatures);
+
+  const Graph& g_;
+  const std::vector<UnitPlace>& units_;
+  const Plan& plan_;
+  std::size_t axis_;
+  std::int32_t program_;
+  std::map<Value, Sbp>& params_;
+  const Allowed& allowed_;
+  const std::vector<std::vector<Signature>>* earlier_ = nullptr;   // rows taken on the axes before this one
+  // Ops are numbered in the order of the program's forward nodes; parameters are none.
+  std::vector<std::int32_t> ops_;                   // nodes
+  std::vector<std::vector<Signature>> tables_;      // by op: rows that it may take
+  std::vector<std::size_t> blocks_;                 // first op of each, and the end
+  std::vector<std::int64_t> maker_, first_reader_, last_reader_;   // by value: op, -1: none
+  std::vector<bool> needs_grad_;
+  std::int64_t searched_ = 0;
+  mutable std::map<std::pair<std::size_t, double>, double> work_s_;   // by op and part
+};
+
+}  // namespace troupe::runtime

@@ -1,0 +1,65 @@
+// BackwardRows: which row of its SBP table a backward op takes along each model axis. Its arguments lie where the forward
+// pass has left them, so it takes the row that mirrors the forward op's and, of these, the one that moves least.
+#pragma once
+
+#include <limits>
+#include <map>
+#include <set>
+
+#include "runtime/compile/deduce.h"
+#include "runtime/compile/lowered.h"
+
+namespace troupe::runtime {
+
+/// Where the values of a graph lie, as far as it is lowered.
+struct Lying {
+  std::vector<std::int32_t> home;                             ///< graph value -> plan tensor, -1: not yet made
+  std::map<std::int32_t, std::vector<std::int32_t>> boxed;    ///< home -> its copies with other layouts
+  std::map<Value, Value> param_of_grad;
+  std::set<Value> fixed;                                      ///< parameters whose layout a reader has asked for
+  /// A tensor as it was made, and every boxed copy of it.
+  std::vector<std::int32_t> variants(std::int32_t home) const;
+};
+
+class BackwardRows {
+ public:
+  BackwardRows(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, const Deduction& deduced, const Lying& lying)
+      : g_(g), units_(units), plan_(plan), deduced_(deduced), lying_(lying) {}
+
+  /// By mesh axis, rows of `table` (which outlives them); null where the axis is no model axis. Error: no row fits, by name.
+  Expected<std::vector<const kernels::Signature*>> choose(const Node& n, const std::vector<kernels::Signature>& table) const;
+
+ private:
+  /// One row on one axis, and what it moves.
+  struct Candidate {
+    const kernels::Signature* row;
+    double bytes;
+    int boxings;
+  };
+  /// Rows that can be had together.
+  struct Choice {
+    std::vector<const kernels::Signature*> rows;              // by axis
+    double bytes = std::numeric_limits<double>::infinity();
+    int boxings = 0;
+  };
+
+  std::int32_t home_mesh(const Node& n) const { return units_[n.unit].mesh; }
+  const Mesh& mesh(std::int32_t id) const { return plan_.meshes[id]; }
+  bool alike(const PlanTensor& t, std::int32_t stage, std::size_t axis) const;
+  Shape part_before(const PlanTensor& t, std::size_t axis) const;
+  bool there(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const;
+  double missing_bytes(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const;
+  bool mirrors(const Node& n, const kernels::Signature& sig, std::size_t axis) const;
+  std::vector<Candidate> candidates(const Node& n, const std::vector<kernels::Signature>& table, std::size_t axis) const;
+  bool may_box(const Node& n, const std::vector<NdSbp>& in, std::size_t axes) const;
+  /// Extends `now` by one axis and on; keeps the best whole choice.
+  void extend(const Node& n, const std::vector<std::vector<Candidate>>& by_axis, std::vector<NdSbp>& in, Choice& now, Choice& best) const;
+
+  const Graph& g_;
+  const std::vector<UnitPlace>& units_;
+  const Plan& plan_;
+  const Deduction& deduced_;
+  const Lying& lying_;
+};
+
+}  // namespace troupe::runtime

@@ -1,0 +1,369 @@
+// Lowering: forward ops take the layouts that deduce.h has found, backward ops those that fit what is there, else
+// the cheapest; every difference becomes a boxing node. One axis at a time; dp is no axis of deduction: a
+// microbatch is whole on one dp coordinate, so activations are S(0) there, parameters B, their gradients P.
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "runtime/compile/backward_rows.h"
+#include "runtime/compile/deduce.h"
+
+namespace troupe::runtime {
+
+kernels::OpCost op_cost(const kernels::OpDef& def, const std::vector<TensorType>& in,
+                        const std::vector<TensorType>& out, const Attrs& attrs) {
+  if (def.cost) return def.cost(in, out, attrs);
+  kernels::OpCost cost;
+  for (const auto* side : {&in, &out})
+    for (const auto& t : *side) cost.bytes += static_cast<double>(elements(t.shape) * size_of(t.dtype));
+  return cost;
+}
+
+namespace {
+
+class Lowering {
+ public:
+  Lowering(const Graph& g, const std::vector<UnitPlace>& units, Plan& plan, Deduction deduced)
+      : g_(g), units_(units), plan_(plan), deduced_(std::move(deduced)) {
+    lying_.home.assign(g.tensors().size(), -1);
+    for (const auto& grad : g.grads())
+      for (Value v : grad.uses) lying_.param_of_grad[v] = grad.param;
+  }
+
+  Expected<Lowered> run() {
+    TROUPE_TRY(make_params());
+    for (std::size_t i = 0; i < g_.nodes().size(); ++i) {
+      const Node& n = g_.nodes()[i];
+      Status s;
+      switch (n.kind) {
+        case Node::Kind::param: break;
+        case Node::Kind::op: s = lower_op(n, deduced_.signatures[i]); break;
+        case Node::Kind::actor: s = lower_actor(n); break;
+        case Node::Kind::feed: s = lower_feed(n); break;
+        case Node::Kind::report: s = lower_report(n); break;
+      }
+      if (!s.ok()) return s;
+    }
+    for (auto& p : low_.params)
+      for (const auto& grad : g_.grads())
+        if (lying_.home[grad.param] == p.tensor)
+          for (Value v : grad.uses) p.grads.push_back(lying_.home[v]);
+    return std::move(low_);
+  }
+
+ private:
+  std::int32_t home_mesh(const Node& n) const { return units_[n.unit].mesh; }
+  const Mesh& mesh(std::int32_t id) const { return plan_.meshes[id]; }
+
+  std::int32_t add_tensor(PlanTensor t, std::int32_t producer) {
+    plan_.tensors.push_back(std::move(t));
+    low_.producer.push_back(producer);
+    return static_cast<std::int32_t>(plan_.tensors.size()) - 1;
+  }
+
+  /// A parameter lives where it is read; read on several stages, on their union: their dp widths side by side.
+  Status make_params() {
+    std::vector<std::set<std::int32_t>> meshes(g_.tensors().size());
+    for (const Node& n : g_.nodes())
+      for (Value v : n.in)
+        if (g_.is_param(v)) meshes[v].insert(home_mesh(n));
+    for (std::size_t i = 0; i < g_.nodes().size(); ++i) {
+      const Node& n = g_.nodes()[i];
+      if (n.kind != Node::Kind::param) continue;
+      const auto& read_on = meshes[n.out[0]];
+      if (read_on.empty()) continue;
+      if (read_on.size() > 1 && *read_on.rbegin() >= plan_.stages)
+        return invalid("parameter '" + n.name + "' is read in a shared unit, which divides it over the stages, and outside of one: read it in shared units only");
+      LoweredParam p;
+      p.graph_node = static_cast<std::int32_t>(i);
+      p.unit = n.unit;
+      PlanTensor t;
+      t.name = n.name;
+      t.shape = g_.tensors()[n.out[0]].type.shape;
+      t.dtype = g_.tensors()[n.out[0]].type.dtype;
+      t.rate = Rate::step;
+      t.mesh = union_mesh({read_on.begin(), read_on.end()});
+      p.stages = plan_.stages_on(t.mesh);
+      t.sbp.assign(plan_.meshes[t.mesh].axes.size(), Sbp::B());
+      p.tensor = lying_.home[n.out[0]] = add_tensor(std::move(t), -1);
+      plan_.params.push_back({n.name, p.tensor, n.init.kind, n.init.value, n.decay});
+      low_.params.push_back(std::move(p));
+    }
+    return {};
+  }
+
+  std::int32_t union_mesh(const std::vector<std::int32_t>& stages) {
+    if (stages.size() == 1) return stages[0];
+    Mesh u = mesh(stages[0]);
+    const int axis = dp_axis(u);
+    for (std::size_t i = 1; i < stages.size() && axis >= 0; ++i) {
+      const Mesh& more = mesh(stages[i]);
+      // Row-major with dp innermost: append each outer row's ranks to the row.
+      const std::int64_t have = u.axes[axis].size, extra = more.axes[axis].size;
+      std::vector<Rank> ranks;
+      for (std::int64_t row = 0; row * have < u.size(); ++row) {
+        ranks.insert(ranks.end(), u.ranks.begin() + row * have, u.ranks.begin() + (row + 1) * have);
+        ranks.insert(ranks.end(), more.ranks.begin() + row * extra, more.ranks.begin() + (row + 1) * extra);
+      }
+      u.axes[axis].size += extra;
+      u.ranks = std::move(ranks);
+    }
+    const auto it = std::find(plan_.meshes.begin(), plan_.meshes.end(), u);
+    if (it != plan_.meshes.end()) return static_cast<std::int32_t>(it - plan_.meshes.begin());
+    plan_.meshes.push_back(std::move(u));
+    return static_cast<std::int32_t>(plan_.meshes.size()) - 1;
+  }
+
+  /// Sbp of a microbatch tensor on all axes: `model` on the model axes, S(0) on dp.
+  NdSbp full(std::int32_t on, NdSbp model) const {
+    const int axis = dp_axis(mesh(on));
+    if (axis >= 0) model[axis] = Sbp::S(0);
+    return model;
+  }
+
+  /// The tensor that holds graph value `v` on `stage` with layout `sbp`: as it lies, or through a boxing.
+  Expected<std::int32_t> want(Value v, std::int32_t stage, const NdSbp& sbp, const Node& reader) {
+    const std::int32_t home = lying_.home[v];
+    if (home < 0) return invalid("'" + reader.name + "' reads '" + g_.tensors()[v].name + "' before it is made");
+    if (g_.is_param(v)) return want_param(v, home, stage, sbp, reader);
+    // Copy: add_tensor below may move plan_.tensors.
+    const PlanTensor have = plan_.tensors[home];
+    for (const std::int32_t there : lying_.variants(home))
+      if (plan_.tensors[there].mesh == stage && fits(plan_.tensors[there].sbp, sbp, have.shape, stage)) return there;
+    const LoweredNode& from = low_.nodes[low_.producer[home]];
+    if (from.program != reader.program)
+      return invalid("'" + reader.name + "' of program '" + g_.programs()[reader.program] + "' reads '" + have.name +
+                     "' of program '" + g_.programs()[from.program] + "': programs share parameters only");
+    // An all-reduce goes through the split between its halves; everything else is one step.
+    const int dp = have.mesh == stage ? dp_axis(mesh(stage)) : -1;
+    auto part = [&](NdSbp all) {
+      if (dp >= 0) all.erase(all.begin() + dp);
+      return Layout{have.shape, have.dtype, dp >= 0 ? mesh(stage).slice(dp, 0) : mesh(stage), all};
+    };
+    std::vector<NdSbp> steps;
+    if (have.mesh == stage)
+      for (const Layout& l : lower_boxing(part(have.sbp), part(sbp))) {
+        steps.push_back(l.sbp);
+        if (dp >= 0) steps.back().insert(steps.back().begin() + dp, have.sbp[dp]);
+      }
+    if (steps.empty()) steps = {sbp};
+    std::int32_t at = home;
+    for (const NdSbp& step : steps) {
+      at = box(at, have.name, stage, step, reader);
+      lying_.boxed[home].push_back(at);
+    }
+    return at;
+  }
+
+  bool fits(const NdSbp& have, const NdSbp& want, const Shape& shape, std::int32_t stage) const {
+    return same_layout(have, want, shape, mesh(stage));
+  }
+
+  /// One boxing node; answers the tensor after it.
+  std::int32_t box(std::int32_t from, const std::string& name, std::int32_t stage, const NdSbp& sbp, const Node& reader) {
+    PlanTensor t = plan_.tensors[from];
+    t.name = name + "@" + (t.mesh == stage ? to_string(sbp) : stage < plan_.stages ? "stage" + std::to_string(stage) : "stages");
+    t.mesh = stage;
+    t.sbp = sbp;
+    LoweredNode n;
+    n.kind = LoweredNode::Kind::boxing;
+    n.name = "box." + t.name;
+    n.in = {from};
+    n.mesh = stage;
+    n.depth = units_[reader.unit].depth;
+    n.unit = reader.unit;
+    n.program = reader.program;
+    n.backward = reader.backward;
+    n.rate = t.rate;
+    const std::int32_t id = add_tensor(std::move(t), static_cast<std::int32_t>(low_.nodes.size()));
+    n.out = {id};
+    low_.nodes.push_back(std::move(n));
+    return id;
+  }
+
+  /// Parameters take the layout that their first reader wants; later ones must agree.
+  Expected<std::int32_t> want_param(Value v, std::int32_t home, std::int32_t, const NdSbp& sbp, const Node& reader) {
+    PlanTensor& t = plan_.tensors[home];
+    NdSbp target = sbp;
+    const int axis = dp_axis(plan_.meshes[t.mesh]);
+    if (axis >= 0) target[axis] = Sbp::B();
+    if (!lying_.fixed.count(v)) {
+      t.sbp = target;
+      lying_.fixed.insert(v);
+    } else if (!fits(t.sbp, target, t.shape, t.mesh)) {
+      Layout from{t.shape, t.dtype, plan_.meshes[t.mesh], t.sbp}, to = from;
+      to.sbp = target;
+      const auto box = plan_boxing(from, to);
+      return invalid("'" + reader.name + "' wants parameter '" + t.name + "' as (" + to_string(target) +
+                     "), another reader has it as (" + to_string(t.sbp) + "); the boxing between them (" +
+                     to_string(collective_of(from, to)) + ", " +
+                     (box.ok() ? std::to_string(box->moved_bytes(size_of(t.dtype))) + " bytes" : box.status().message()) +
+                     ") is not inserted for parameters: give both readers the same hint");
+    }
+    return home;
+  }
+
+  /// A node where its unit runs, still without tensors.
+  LoweredNode node_of(const Node& n, LoweredNode::Kind kind) const {
+    LoweredNode node;
+    node.kind = kind;
+    node.op = n.op;
+    node.name = n.name;
+    node.attrs = n.attrs;
+    node.mesh = home_mesh(n);
+    node.depth = units_[n.unit].depth;
+    node.unit = n.unit;
+    node.program = n.program;
+    return node;
+  }
+
+  Status lower_op(const Node& n, const std::vector<kernels::Signature>& deduced) {
+    if (!n.out.empty() && g_.tensors()[n.out[0]].rate == Rate::step)
+      return invalid("op '" + n.name + "' (" + n.op + ") reads parameters only; ops on parameters are not in this version: apply it to activations");
+    const std::int32_t s = home_mesh(n);
+    const auto& axes = mesh(s).axes;
+    const int dp = dp_axis(mesh(s));
+    std::vector<NdSbp> in(n.in.size(), NdSbp(axes.size(), Sbp::B())), out(n.out.size(), NdSbp(axes.size(), Sbp::B()));
+    // Dim 0 of a parameter's gradient is no sample.
+    const bool grad = std::any_of(n.out.begin(), n.out.end(), [&](Value v) { return lying_.param_of_grad.count(v) != 0; });
+    const auto table = !n.backward ? deduced : grad ? op_rows(g_, n) : model_rows(g_, n);
+    std::vector<const kernels::Signature*> rows;
+    if (n.backward) {
+      TROUPE_ASSIGN(rows, BackwardRows(g_, units_, plan_, deduced_, lying_).choose(n, table));
+    } else {
+      for (std::size_t a = 0; a < axes.size(); ++a)
+        rows.push_back(static_cast<int>(a) == dp || axes[a].size == 1 ? nullptr : &deduced[a]);
+    }
+    for (std::size_t a = 0; a < axes.size(); ++a) {
+      if (!rows[a]) continue;
+      for (std::size_t i = 0; i < n.in.size(); ++i) in[i][a] = rows[a]->in[i];
+      for (std::size_t o = 0; o < n.out.size(); ++o) out[o][a] = rows[a]->out[o];
+    }
+    LoweredNode node = node_of(n, LoweredNode::Kind::op);
+    node.backward = n.backward;
+    node.rate = n.out.empty() ? Rate::microbatch : g_.tensors()[n.out[0]].rate;
+    for (std::size_t i = 0; i < n.in.size(); ++i) {
+      TROUPE_ASSIGN(const std::int32_t t, want(n.in[i], s, g_.is_param(n.in[i]) ? in[i] : full(s, in[i]), n));
+      node.in.push_back(t);
+    }
+    const auto id = static_cast<std::int32_t>(low_.nodes.size());
+    for (std::size_t o = 0; o < n.out.size(); ++o) {
+      const auto& type = g_.tensors()[n.out[o]].type;
+      PlanTensor t{g_.tensors()[n.out[o]].name, type.dtype, type.shape, s, full(s, out[o]), g_.tensors()[n.out[o]].rate};
+      if (lying_.param_of_grad.count(n.out[o])) {
+        if (dp < 0) return invalid("training needs a mesh with a dp axis (stage " + std::to_string(s) + " has " + to_string(mesh(s)) + ")");
+        t.rate = Rate::step;
+        t.dtype = DType::sum64;
+        t.sbp[dp] = Sbp::P();
+        t.gradient_of = add_terms(lying_.param_of_grad.at(n.out[o]), n, t);
+      }
+      node.out.push_back(lying_.home[n.out[o]] = add_tensor(std::move(t), id));
+    }
+    low_.nodes.push_back(std::move(node));
+    return {};
+  }
+
+  /// Counts the terms of a use's gradient; answers the parameter's index. An op adds so many a microbatch at each place
+  /// that makes a part of the sum.
+  std::int32_t add_terms(Value param, const Node& n, const PlanTensor& grad) {
+    std::int32_t index = 0;
+    while (plan_.params[index].tensor != lying_.home[param]) ++index;
+    std::vector<TensorType> in;
+    for (Value v : n.in) in.push_back(g_.tensors()[v].type);
+    const auto& def = *g_.ops().find(n.op);
+    std::int64_t terms = def.terms ? def.terms(in, n.attrs) : 1;
+    const auto times = [&terms](std::int64_t n) {
+      if (terms > 0 && __builtin_mul_overflow(terms, n, &terms)) terms = std::numeric_limits<std::int64_t>::max() / 4;   // the verifier refuses it
+    };
+    times(plan_.program_specs[n.program].microbatches);
+    const Mesh& on = mesh(grad.mesh);
+    for (std::size_t a = 0; a < on.axes.size(); ++a)
+      if (static_cast<int>(a) != dp_axis(on) && grad.sbp[a].is_partial()) times(on.axes[a].size);
+    auto& all = plan_.params[index].terms;
+    if (counted_.insert(index).second) all = terms;
+    else if (terms < 1 || all < 1) all = std::min(terms, all);   // an op that says so of one use is wrong
+    else if (__builtin_add_overflow(all, terms, &all)) all = std::numeric_limits<std::int64_t>::max();
+    return index;
+  }
+
+  Status port_sbp(const Node& n, const std::optional<NdSbp>& hint, const std::string& port, NdSbp& sbp) const {
+    const std::int32_t s = home_mesh(n);
+    sbp.assign(mesh(s).axes.size(), Sbp::B());
+    if (hint) {
+      if (hint->size() != sbp.size())
+        return invalid("actor '" + n.name + "', port '" + port + "': its stage's mesh " + to_string(mesh(s)) + " needs " +
+                       std::to_string(sbp.size()) + " SBPs, one per axis, and the port has (" + to_string(*hint) + ")");
+      sbp = *hint;
+    }
+    sbp = full(s, sbp);
+    return {};
+  }
+
+  Status lower_actor(const Node& n) {
+    LoweredNode node = node_of(n, LoweredNode::Kind::actor);
+    for (std::size_t i = 0; i < n.in.size(); ++i) {
+      NdSbp sbp;
+      TROUPE_TRY(port_sbp(n, n.in_sbp[i], "input " + std::to_string(i), sbp));
+      TROUPE_ASSIGN(const std::int32_t t, want(n.in[i], node.mesh, sbp, n));
+      node.in.push_back(t);
+    }
+    const auto id = static_cast<std::int32_t>(low_.nodes.size());
+    for (Value v : n.out) {
+      const Tensor& graph_tensor = g_.tensors()[v];
+      NdSbp sbp;
+      TROUPE_TRY(port_sbp(n, graph_tensor.hint, graph_tensor.name, sbp));
+      PlanTensor t{graph_tensor.name, graph_tensor.type.dtype, graph_tensor.type.shape, node.mesh, sbp, Rate::microbatch};
+      if (Status st = Layout(t.shape, t.dtype, mesh(node.mesh), t.sbp).validate(); !st.ok()) return st.in("actor '" + n.name + "'");
+      node.out.push_back(lying_.home[v] = add_tensor(std::move(t), id));
+    }
+    low_.nodes.push_back(std::move(node));
+    return {};
+  }
+
+  Status lower_feed(const Node& n) {
+    if (g_.is_shared(n.unit)) return invalid("feed '" + n.op + "' is in the shared unit '" + g_.units()[n.unit] + "': name it in the unit before, on whose stage it arrives");
+    const std::string& after = n.attrs.text("after");
+    const auto reports = [&](const Node& other) {
+      return other.program == n.program && (other.kind == Node::Kind::report ? other.op == after : other.kind == Node::Kind::actor && lists_report(other.attrs, after));
+    };
+    if (!after.empty() && std::none_of(g_.nodes().begin(), g_.nodes().end(), reports))
+      return invalid("feed '" + n.op + "' of program '" + g_.programs()[n.program] + "' waits for report '" + after +
+                     "', which this program does not make: name a report of it, or say in the attribute \"reports\" of the actor whose body reports it");
+    LoweredNode node = node_of(n, LoweredNode::Kind::feed);
+    const auto& type = g_.tensors()[n.out[0]].type;
+    PlanTensor t{n.op, type.dtype, type.shape, node.mesh, full(node.mesh, NdSbp(mesh(node.mesh).axes.size(), Sbp::B())), Rate::microbatch};
+    node.out = {lying_.home[n.out[0]] = add_tensor(std::move(t), static_cast<std::int32_t>(low_.nodes.size()))};
+    low_.nodes.push_back(std::move(node));
+    return {};
+  }
+
+  Status lower_report(const Node& n) {
+    const std::int32_t s = plan_.stages_on(plan_.tensors[lying_.home[n.in[0]]].mesh).back();   // one place speaks
+    NdSbp sbp = full(s, NdSbp(mesh(s).axes.size(), Sbp::B()));
+    TROUPE_ASSIGN(const std::int32_t t, want(n.in[0], s, sbp, n));
+    LoweredNode node = node_of(n, LoweredNode::Kind::report);
+    node.name = std::exchange(node.op, {});   // known by what it reports
+    node.in = {t};
+    node.mesh = s;
+    low_.nodes.push_back(std::move(node));
+    return {};
+  }
+
+  const Graph& g_;
+  const std::vector<UnitPlace>& units_;
+  Plan& plan_;
+  Deduction deduced_;
+  Lowered low_;
+  Lying lying_;
+  std::set<std::int32_t> counted_;   // parameters whose terms are counted
+};
+
+}  // namespace
+
+Expected<Lowered> lower(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan) {
+  TROUPE_ASSIGN(Deduction deduced, deduce(graph, units, plan));
+  return Lowering(graph, units, plan, std::move(deduced)).run();
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,195 @@
+// Planner: lowered ops -> segments -> actors, channels, slots and memory, by role. Internal to the compiler;
+// run() is in compile.cpp, its parts in planner_*.cpp in the order in which it calls them.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <set>
+
+#include "runtime/compile/lowered.h"
+
+namespace troupe::runtime {
+
+/// Everything in a slot and in scratch memory begins at a multiple of this: a cache line, an AVX-512 vector.
+inline constexpr std::int64_t plan_alignment = tensor_alignment;
+
+// Lower first. A backward act frees memory and feeds other stages; weight gradients feed nobody before the end of the
+// step; evaluation uses what is left. Negative: between any two tasks (RQ-3), for what places of several stages wait for.
+enum Priority : std::int32_t { urgent_priority = -1, backward_priority, update_priority, forward_priority, weights_priority, other_priority };
+
+// Chains of tasks on a stream that continue each other (RQ-1).
+enum Run : std::uint32_t { forward_run, backward_run, weights_run, source_run, update_run, runs_per_program };
+inline std::uint32_t run_of(std::int32_t program, Run run) { return static_cast<std::uint32_t>(program) * runs_per_program + run; }
+
+/// Where an actor is: (role, index). Roles are stages.
+struct Where {
+  std::int32_t role = -1, actor = -1;
+  auto operator<=>(const Where&) const = default;
+};
+
+/// A pass through a virtual stage.
+struct PassAt {
+  Pass pass = Pass::forward;
+  std::int32_t depth = 0;
+  bool operator==(const PassAt&) const = default;
+};
+
+/// The actors that one node of the graph becomes, by role: one on each stage of its mesh.
+using Ends = std::map<std::int32_t, Where>;
+
+class Planner {
+ public:
+  Planner(const Graph& g, Plan& plan, Lowered low, std::int32_t depths, const CompileOptions& options)
+      : g_(g), plan_(plan), low_(std::move(low)), depths_(depths), zero_(options.zero), snapshots_(options.snapshots) {}
+  Status run();
+
+ private:
+  PlanActor& at(Where w) { return plan_.roles[w.role].actors[w.actor]; }
+  PassAt pass_at(Where w) { return {at(w).pass, at(w).depth}; }
+  Where add_actor(std::int32_t role, PlanActor actor, std::int32_t depth);
+  /// Slots for what arrives from another virtual stage before its turn. Groups of more than S microbatches arrive while
+  /// their first chunk is still under way.
+  std::int32_t landing_slots(std::int32_t role) const;
+  /// Microbatches that a shared unit at the end of the pipeline keeps longer under way: the others' passes begin when
+  /// their streams are between two segments.
+  std::int32_t shared_slack() const;
+  /// How many microbatches a place keeps from one pass to a later one.
+  std::int32_t slots_between(std::int32_t role, PassAt from, PassAt to) const;
+  /// Who goes first on a stream: of two chunks, for what is farther along.
+  std::int32_t priority(Priority kind, std::int32_t depth) const {
+    return kind * depths_ + (kind == forward_priority ? depths_ - 1 - depth : depth);
+  }
+
+  // segments and actors: planner_segments.cpp
+  /// A run of ops on one stream is cut where data leaves it and comes back: `part` counts those cuts.
+  void make_segments();
+  /// Which ops make parameter gradients and nothing else, if the pipeline splits the backward pass.
+  void split_backward();
+  /// The segments that begin a pass do so in turn.
+  void take_turns();
+  void make_actors();
+
+  // exchanges: planner_exchanges.cpp
+  /// Boxings of one producer to one stage, for the same direction, travel together as one exchange.
+  void make_exchanges();
+  Where add_exchange(PlanExchange x, Rate rate, std::int32_t role, std::int32_t depth, bool backward);
+  Where add_exchange_end(Where other, std::int32_t role);
+  /// An end of an exchange on each of some stages.
+  Ends add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>& roles, std::int32_t depth, bool backward);
+  /// What each exchange moves, and how long the cost model thinks one act takes.
+  void cost_exchanges();
+  void cost_gather(PlanExchange& x);
+
+  // channels: planner_channels.cpp
+  void read(std::int32_t tensor, Where who);
+  void note_readers();
+  std::int64_t local_bytes(std::int32_t tensor) const;
+  /// Adds a tensor to a channel; answers its index.
+  std::int32_t put(PlanChannel& c, std::int32_t tensor);
+  /// Registers a channel with its writer's and readers' ports. Answers its index in the role.
+  std::int32_t connect(PlanChannel c, Where writer, const std::vector<Where>& readers);
+  /// Error: a feed that nobody reads.
+  Status make_channels();
+  void add_channel(Where writer, const std::vector<Where>& readers, const std::vector<std::int32_t>& tensors);
+  /// Where a stage's forward work leaves nothing of its own for its backward work (a lone linear
+  /// layer keeps only its input): a zero-byte stash from its first forward segment to its last backward one.
+  void make_credits();
+  void make_control();
+
+  /// A tensor that no lowered node makes.
+  std::int32_t add_tensor(PlanTensor tensor, const std::string& name);
+
+  // parameters, gradients, optimizer: planner_parameters.cpp
+  struct Group {                       // parameters that one actor updates
+    std::vector<std::size_t> params;   // indices into low_.params
+    std::int32_t mesh = 0;
+    std::vector<std::int32_t> stages;
+    std::string name;
+  };
+  /// The sums that a use's gradient is in, as an optimizer actor finds them on a stage: a channel and an index in it.
+  using Found = std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>>;   // (stage, tensor of the use)
+  Status make_parameters();
+  Status make_group(const Group& group);
+  /// True where places of a model axis each know a part of the sum (a norm's weight over sequence shards).
+  bool summed_on_model_axis(const PlanTensor& grad) const;
+  /// A gradient of each use, by parameter: (index into low_.params, tensor).
+  using Uses = std::vector<std::pair<std::size_t, std::int32_t>>;
+  /// P -> S(0) along dp, and P -> B on the model axes where it is a sum there too (reduce-scatter); where each place updates
+  /// the whole, then S(0) -> B along dp (all-gather): visible boxings both.
+  void reduce(const Group& group, const Uses& uses, const Ends& norm, const Ends& update, Found& for_norm, Found& for_update);
+  /// Its first half: the gradient of use u is added to sum `sum_of[u]`, of which each dp coordinate gets its share. Returns the
+  /// exchanges whose first output has the sums; `readers`: of these, by stage.
+  Ends reduce_shares(const Group& group, Rate rate, const Uses& uses, const std::vector<std::int32_t>& sum_of, std::vector<std::int32_t>& shares,
+                     const std::function<std::vector<Where>(std::int32_t)>& readers);
+  /// The channels in which the segments of a stage leave gradients of these uses, one for each segment, read by `readers`.
+  std::vector<std::int32_t> connect_gradients(const Group& group, std::int32_t stage, const Uses& uses, const std::vector<Where>& readers);
+  std::string gradients_name(const Group& group, std::int32_t gradient);
+  /// An actor reads the slot of a group's parameters, too.
+  void read_parameters(const Group& group, Where who);
+  /// Most terms that a microbatch adds to an element of a gradient, at one place.
+  std::int64_t terms_of(std::int32_t gradient) const;
+  void add_param_refs(const Group& group, std::int32_t s, Where who, const Found& found);
+  /// A parameter's gradient on its mesh, added up over all places: a share along dp, or all of it.
+  PlanTensor reduced_tensor(std::size_t param, bool share) const;
+  /// One end of an exchange of these tensors on each stage of the group.
+  Ends everywhere(const Group& group, const std::string& name, Rate rate, const std::vector<std::int32_t>& from,
+                  const std::vector<std::int32_t>& to);
+  /// What an exchange makes once a step. Answers the channel.
+  std::int32_t add_result(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, Where from, const std::vector<Where>& readers);
+
+  // ZeRO: planner_shares.cpp
+  /// The tensors that say which share of a group's parameters each dp coordinate updates.
+  void make_shares(const Group& group);
+  /// ZeRO 1 and 2: when they have updated their shares all gather them, in place.
+  void gather_updated(const Group& group, const Ends& update);
+  /// ZeRO 3: each use of the group's parameters gathers them anew. Answers who reads the shares, by stage.
+  std::map<std::int32_t, std::set<Where>> gather_for_uses(const Group& group);
+  /// ZeRO 2 and 3: in each round of microbatches every place gets its share of their gradients, and adds it to those before.
+  void reduce_by_rounds(const Group& group, const Uses& uses, const Ends& norm, const Ends& update, Found& found);
+
+  // checkpoints: planner_snapshots.cpp
+  /// On each stage a snapshot of every group of parameters, and one writer that takes them to disk.
+  void make_snapshots();
+
+  // rings: planner_rings.cpp
+  /// Few buffers that many channels use one after the other, in the order in which a pass needs them.
+  void make_rings();
+  using Occupant = std::vector<std::int32_t>;        // channels that are needed together
+  void add_ring(std::int32_t role, std::int32_t buffers, const std::vector<Occupant>& occupants);
+  /// Reductions of one stage, in the order in which their gradients are made, land what arrives in few buffers.
+  void share_staging(std::int32_t role, const std::vector<std::int32_t>& exchanges);
+  bool shares_staging(const PlanRole& role, const PlanActor& actor) const;
+  /// Positions of a role's actors in an order in which each comes after those that it reads from.
+  std::vector<std::int32_t> order_of(const PlanRole& role) const;
+
+  // operands, scratch, costs: planner_operands.cpp
+  TensorType local_type(std::int32_t tensor) const;
+  PlanOperand operand(Where who, std::int32_t tensor, bool writes);
+  void fill_operands();
+  /// First fit by lifetime: tensors that never live at the same time share memory. Answers the bytes.
+  std::int64_t place_scratch(std::vector<PlanOp>& ops,
+                             const std::map<std::int32_t, std::pair<std::int32_t, std::int32_t>>& life);
+  void finish_actors();
+  void finish_actor(const PlanRole& role, PlanActor& a);
+
+  const Graph& g_;
+  Plan& plan_;
+  Lowered low_;
+  std::int32_t depths_;                                        // virtual stages
+  std::int32_t zero_;
+  std::int32_t snapshots_;                                     // slots of the arena
+  std::vector<Pass> pass_;                                     // per lowered node
+  std::vector<Ends> node_actor_;                               // lowered node -> its actors (boxing: the receiving ends)
+  std::map<std::int32_t, Ends> exchange_source_;               // boxing node -> its sending ends
+  std::map<Where, std::vector<std::int32_t>> segment_nodes_;
+  std::vector<Ends> writer_;                                   // per tensor
+  std::vector<std::vector<Where>> readers_;
+  std::map<Where, std::set<Where>> merged_readers_;
+  std::map<Where, std::vector<std::int32_t>> merged_;
+  std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>> place_;   // (role, tensor) -> (channel, index)
+  std::map<std::pair<Where, std::int32_t>, std::int32_t> gathered_;   // (segment, parameter) -> what it reads instead
+  std::set<Where> after_commit_;                               // exchanges that wait for the commit
+  std::vector<std::pair<std::int32_t, std::array<std::int32_t, 2>>> reused_;   // role, channels: the second lies where the first was
+};
+
+}  // namespace troupe::runtime

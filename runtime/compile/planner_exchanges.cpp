@@ -1,0 +1,199 @@
+// Exchanges: boxings that travel together, one actor at each end.
+#include <algorithm>
+#include <deque>
+
+#include "runtime/plan/local_plan.h"
+#include "runtime/compile/planner.h"
+#include "runtime/plan/round_boxing.h"
+
+namespace troupe::runtime {
+
+void Planner::make_exchanges() {
+  using Source = std::pair<std::int32_t, std::int32_t>;   // role and actor, or no role and a node
+  std::map<std::tuple<Source, std::int32_t, std::int32_t, bool>, std::vector<std::int32_t>> groups;
+  for (std::size_t i = 0; i < low_.nodes.size(); ++i) {
+    const LoweredNode& n = low_.nodes[i];
+    if (n.kind != LoweredNode::Kind::boxing) continue;
+    const auto from = low_.producer[n.in[0]];
+    // The producing segment (or the producing node itself where it is none) identifies the source.
+    const auto& made = node_actor_[from];
+    const Source source = made.empty() ? Source{-1, from} : Source{made.begin()->second.role, made.begin()->second.actor};
+    groups[{source, n.mesh, n.program, n.backward}].push_back(static_cast<std::int32_t>(i));
+  }
+  std::vector<std::vector<std::int32_t>> in_order;   // as the graph has them
+  for (auto& [key, nodes] : groups) in_order.push_back(std::move(nodes));
+  std::sort(in_order.begin(), in_order.end());
+  for (const auto& nodes : in_order) {
+    const LoweredNode& first = low_.nodes[nodes[0]];
+    PlanExchange x;
+    x.name = first.name;
+    x.program = first.program;
+    x.rate = first.rate;
+    for (auto i : nodes) x.moves.push_back({low_.nodes[i].in[0], low_.nodes[i].out[0]});
+    Ends to, source;
+    const auto to_roles = plan_.stages_on(first.mesh);
+    const Where made = add_exchange(std::move(x), first.rate, to_roles.front(), first.depth, first.backward);
+    for (auto role : to_roles) to[role] = role == made.role ? made : add_exchange_end(made, role);
+    for (auto role : plan_.stages_on(plan_.tensors[first.in[0]].mesh))
+      source[role] = to.count(role) ? to.at(role) : add_exchange_end(made, role);
+    for (auto i : nodes) {
+      node_actor_[i] = to;
+      exchange_source_[i] = source;
+    }
+  }
+}
+
+Where Planner::add_exchange(PlanExchange x, Rate rate, std::int32_t role, std::int32_t depth, bool backward) {
+  PlanActor a;
+  a.kind = PlanActor::Kind::exchange;
+  a.name = x.name;
+  a.program = x.program;
+  a.rate = rate;
+  a.pass = backward ? Pass::backward : Pass::forward;
+  a.stream = "comm";
+  a.priority = priority(backward ? backward_priority : x.program ? other_priority : forward_priority, depth);
+  a.exchange = static_cast<std::int32_t>(plan_.exchanges.size());
+  plan_.exchanges.push_back(std::move(x));
+  return add_actor(role, std::move(a), depth);
+}
+
+Where Planner::add_exchange_end(Where other, std::int32_t role) { return add_actor(role, PlanActor(at(other)), at(other).depth); }
+
+Ends Planner::add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>& roles, std::int32_t depth, bool backward) {
+  Ends ends;
+  const Rate rate = x.rate;
+  const Where first = add_exchange(std::move(x), rate, roles.front(), depth, backward);
+  for (auto role : roles) ends[role] = role == first.role ? first : add_exchange_end(first, role);
+  return ends;
+}
+
+namespace {
+
+struct ExchangeTime {
+  double seconds = 0, latency_s = 0;   // in all; the part in which its links are free
+};
+
+/// Seconds in which a place adds `elements` that arrive as `from` to sums of type `to`.
+double adding_seconds(std::int64_t elements, DType from, DType to, const CostModel& costs) {
+  if (elements == 0) return 0;
+  const char* op = to != DType::sum64 ? "add_into" : from == to ? "add_sums" : "add_terms";
+  return costs.kernel_s(op, 0, static_cast<double>(elements * (size_of(from) + 2 * size_of(to))));   // read, read, written
+}
+
+/// Messages, the smaller of two types, then the sums that they are terms of.
+ExchangeTime time_of(const BoxingPlan& plan, DType from, DType to, const CostModel& costs) {
+  const std::int64_t item = std::min(size_of(from), size_of(to));
+  ExchangeTime time{boxing_seconds(plan, item, costs), boxing_seconds(plan, 0, costs)};
+  time.latency_s = std::min(time.latency_s, time.seconds);
+  const double adding_s = adding_seconds(added_elements(plan), from, to, costs);
+  time.seconds += adding_s;
+  time.latency_s += adding_s;
+  return time;
+}
+
+/// What moving one tensor costs. Layers repeat each other's boxings: each is worked out once.
+class MoveCosts {
+ public:
+  explicit MoveCosts(const Plan& plan) : plan_(plan) {}
+
+  struct Cost {
+    Collective collective = Collective::none;
+    std::int64_t bytes = 0;   // of the whole job
+    ExchangeTime time;
+  };
+  const Cost& of(const PlanExchange::Pair& move) {
+    auto& known = known_[{plan_.tensors[move.from].mesh, plan_.tensors[move.to].mesh}];
+    for (const auto& [pair, cost] : known)
+      if (alike(pair.from, move.from) && alike(pair.to, move.to)) return cost;
+    return known.emplace_back(move, work_out(move)).second;
+  }
+
+ private:
+  /// But for their names and, of gradients, the parameter: every layer has such tensors.
+  bool alike(std::int32_t one, std::int32_t other) const {
+    const PlanTensor &a = plan_.tensors[one], &b = plan_.tensors[other];
+    return a.mesh == b.mesh && a.dtype == b.dtype && a.rate == b.rate && (a.gradient_of < 0) == (b.gradient_of < 0) && a.shape == b.shape && a.sbp == b.sbp;
+  }
+
+  Cost work_out(const PlanExchange::Pair& move) const {
+    // The first dp coordinate stands for all: widths and shares differ by one unit at most.
+    Layout from = plan_.layout(move.from, 0);
+    const Layout to = plan_.layout(move.to, 0);
+    const bool reduces = plan_.unreduced(plan_.tensors[move.from]);
+    const DType left_as = from.dtype;
+    const std::int64_t item = std::min(size_of(from.dtype), size_of(to.dtype));   // the smaller of two types travels
+    from.dtype = to.dtype;
+    Cost cost{collective_of(from, to), 0, {}};
+    for (const Rank rank : {to.mesh.ranks.front(), to.mesh.ranks.back()}) {
+      const auto group = reduces ? Expected(reduction_group(plan_, move.from, move.to, rank)) : boxing_group(from, to, rank);
+      if (!group.ok()) return cost;   // local_plan() reports it with its names
+      for (const auto& own : busy_parts(*group)) {
+        const ExchangeTime time = time_of(own, left_as, to.dtype, plan_.costs);
+        if (time.seconds > cost.time.seconds) cost.time = time;
+      }
+      // Gradients meet once for each coordinate on the axes that they are no sum on.
+      if (reduces) cost.bytes = term_bytes(*group, item) * (to.mesh.size() / static_cast<std::int64_t>(group->to.size()));
+    }
+    if (!reduces) cost.bytes = direct_bytes(from, to) / size_of(to.dtype) * item;
+    return cost;
+  }
+
+  /// At each end the first place has the largest part and the last one the fewest neighbours on its node.
+  static std::vector<BoxingPlan> busy_parts(const BoxingGroup& group) {
+    std::vector<BoxingPlan> parts;
+    for (const auto* end : {&group.from, &group.to}) {
+      if (end->empty()) continue;   // another place of a model axis brings the only term
+      for (const Rank rank : {end->front().holder, end->back().holder})
+        if (auto own = plan_boxing(group, rank); own.ok()) parts.push_back(*std::move(own));
+    }
+    return parts;
+  }
+
+  /// Each place needs every term but its own, of its share.
+  static std::int64_t term_bytes(const BoxingGroup& group, std::int64_t item) {
+    std::set<Rank> brings;
+    for (const auto& h : group.from) brings.insert(h.holder);
+    std::int64_t elements = 0;
+    for (const auto& h : group.to) elements += h.extent.elements() * (group.terms - (brings.count(h.holder) ? 1 : 0));
+    return elements * item;
+  }
+
+  const Plan& plan_;
+  std::map<std::pair<std::int32_t, std::int32_t>, std::deque<std::pair<PlanExchange::Pair, Cost>>> known_;   // by meshes
+};
+
+}  // namespace
+
+void Planner::cost_exchanges() {
+  MoveCosts costs(plan_);
+  for (auto& x : plan_.exchanges) {
+    if (x.rate == Rate::round && !plan_.reduces(x)) {
+      cost_gather(x);
+      continue;
+    }
+    x.collective = costs.of(x.moves[0]).collective;
+    for (const auto& move : x.moves) {
+      const auto& cost = costs.of(move);
+      x.bytes += cost.bytes;
+      x.seconds += cost.time.seconds;
+      x.latency_s += cost.time.latency_s;
+    }
+  }
+}
+
+void Planner::cost_gather(PlanExchange& x) {
+  const PlanTensor &from = plan_.tensors[x.moves[0].from], &to = plan_.tensors[x.moves[0].to];
+  x.collective = collective_of(plan_.layout(x.moves[0].from, 0), plan_.layout(x.moves[0].to, 0));
+  const Mesh& mesh = plan_.meshes[to.mesh];
+  const auto boxings = gather_boxings(plan_, x, 0, mesh.ranks[0]);
+  if (!boxings.ok()) return;   // local_plan() reports it with its names
+  BoxingPlan all;
+  for (const auto& b : *boxings) all.transfers.insert(all.transfers.end(), b.transfers.begin(), b.transfers.end());
+  // The places along dp meet once for each coordinate on the model axes.
+  x.bytes = all.moved_bytes(std::min(size_of(from.dtype), size_of(to.dtype))) * (mesh.size() / mesh.axis_size("dp"));
+  const ExchangeTime time = time_of(all, from.dtype, to.dtype, plan_.costs);
+  x.seconds = time.seconds;
+  x.latency_s = time.latency_s;
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,141 @@
+// Differentiation is graph rewriting: backward ops are ordinary ops of the same graph, so that their
+// boxings, memory and schedule are planned like everything else's.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "runtime/graph/graph.h"
+
+namespace troupe::runtime {
+
+class Differentiator final : public kernels::GradContext {
+ public:
+  Differentiator(Graph& g, Value loss) : g_(g), loss_(loss) {}
+
+  void run() {
+    const std::int32_t last = g_.tensors_[loss_].node;
+    if (last < 0 || g_.nodes_[last].kind != Node::Kind::op) return g_.fail("minimize: the loss is not the output of an op");
+    const auto* def = g_.ops_->find(g_.nodes_[last].op);
+    if (!def->is_loss) return g_.fail("minimize: op '" + g_.nodes_[last].op + "' is no loss (is_loss)");
+    if (const auto p = g_.nodes_[last].program; g_.program_specs_[p].stateful)
+      return g_.fail("minimize: program '" + g_.programs_[p] + "' is stateful, so its microbatches run at one dp coordinate: train in another one");
+    mark_needs_grad(last);
+    const auto unit = g_.unit_;
+    const auto program = g_.program_;
+    g_.program_ = g_.nodes_[last].program;
+    g_.backward_ = true;
+    for (std::int32_t i = last; i >= 0 && g_.status_.ok(); --i) visit(i);
+    g_.backward_ = false;
+    g_.of_ = -1;
+    g_.unit_ = unit;
+    g_.program_ = program;
+    collect_params();
+    if (g_.status_.ok() && g_.grads_.empty())
+      g_.fail("minimize: the loss '" + g_.tensors_[loss_].name + "' depends on no parameter, so there is nothing to train");
+  }
+
+  Value in(int i) const override { return g_.nodes_[node_].in[i]; }
+  Value out(int i) const override { return g_.nodes_[node_].out[i]; }
+  Value grad_out(int i) const override { return grad_out_.at(i); }
+  bool needs_grad(int i) const override { return needs_[g_.nodes_[node_].in[i]]; }
+  TensorType type(Value v) const override { return g_.tensors_[v].type; }
+  const Attrs& attrs() const override { return attrs_; }
+  std::vector<Value> emit(const std::string& op, std::vector<Value> in, Attrs attrs) override {
+    return g_.op(op, in, std::move(attrs), name_ + ".grad");
+  }
+  void grad_in(int i, Value v) override {
+    const Value x = in(i);
+    if (!needs_[x]) return;
+    if (!g_.is_param(x)) return pending_[x].push_back({v, g_.nodes_[node_].unit});
+    // A parameter's gradient accumulates over microbatches: in the kernel where it can, else one op later.
+    const Node& producer = g_.nodes_[g_.tensors_[v].node];
+    const auto* def = producer.kind == Node::Kind::op ? g_.ops_->find(producer.op) : nullptr;
+    const auto output = std::find(producer.out.begin(), producer.out.end(), v) - producer.out.begin();
+    if (!def || !(def->accumulates >> output & 1) || accumulated_.count(v)) v = emit("accumulate", {v}, {})[0];
+    accumulated_.insert(v);
+    uses_[x].push_back({node_, v});
+  }
+
+ private:
+  /// A value needs a gradient if a parameter lies upstream of it.
+  void mark_needs_grad(std::int32_t last) {
+    needs_.assign(g_.tensors_.size(), false);
+    for (std::int32_t i = 0; i <= last; ++i) {
+      const Node& n = g_.nodes_[i];
+      bool any = n.kind == Node::Kind::param;
+      if (n.kind == Node::Kind::op)
+        for (Value v : n.in) any |= needs_[v];
+      for (Value v : n.out) needs_[v] = any;
+    }
+  }
+
+  void visit(std::int32_t i) {
+    {
+      const Node& n = g_.nodes_[i];
+      if (n.kind != Node::Kind::op || n.backward || n.program != g_.program_) return;
+      const bool is_root = n.out[0] == loss_;
+      grad_out_.clear();
+      bool any = is_root;
+      const std::int32_t unit = g_.unit_ = n.unit;
+      node_ = i;
+      g_.of_ = -1;   // sums of what flows back belong to no op
+      name_ = n.name;
+      attrs_ = n.attrs;
+      const auto outputs = n.out;
+      for (Value v : outputs) {
+        const auto& parts = pending_[v];
+        // Contributions of one unit are added there: one tensor leaves it (and crosses stages), not several.
+        Value sum = kernels::no_value;
+        for (const auto& [part, from] : parts) {
+          g_.unit_ = from;
+          sum = sum < 0 ? part : g_.op("add", {sum, part}, {}, name_ + ".sum")[0];
+        }
+        g_.unit_ = unit;
+        grad_out_.push_back(sum);
+        any |= sum >= 0;
+      }
+      if (!any || !needs_[outputs[0]]) return;
+    }
+    g_.of_ = i;
+    const auto* def = g_.ops_->find(g_.nodes_[i].op);
+    if (!def->gradient) return g_.fail("op '" + name_ + "' (" + def->name + ") has no gradient, and the loss depends on it");
+    if (Status s = def->gradient(*this); !s.ok()) g_.fail("gradient of '" + name_ + "': " + s.message());
+  }
+
+  void collect_params() {
+    for (const Node& n : g_.nodes_) {
+      if (n.kind != Node::Kind::param) continue;
+      auto it = uses_.find(n.out[0]);
+      if (it == uses_.end()) continue;
+      std::sort(it->second.begin(), it->second.end());   // by forward node: graph order
+      ParamGrad grad{n.out[0], {}};
+      for (const auto& [node, value] : it->second) grad.uses.push_back(value);
+      g_.grads_.push_back(std::move(grad));
+    }
+  }
+
+  Graph& g_;
+  Value loss_;
+  std::vector<bool> needs_;
+  std::map<Value, std::vector<std::pair<Value, std::int32_t>>> pending_;
+  std::set<Value> accumulated_;          // values that are one use's gradient already
+  std::map<Value, std::vector<std::pair<std::int32_t, Value>>> uses_;
+  std::int32_t node_ = 0;
+  std::string name_;
+  Attrs attrs_;
+  std::vector<Value> grad_out_;
+};
+
+void Graph::minimize(Value loss, kernels::AdamW hyper) {
+  if (!status_.ok()) return;
+  if (trains()) return fail("minimize: this graph has a loss already");
+  hyper_ = hyper;
+  Differentiator(*this, loss).run();
+  if (!status_.ok()) return;
+  const auto program = std::exchange(program_, nodes_[tensors_[loss].node].program);
+  report("loss", loss);
+  nodes_.back().attrs.set("loss", 1);
+  program_ = program;
+}
+
+}  // namespace troupe::runtime

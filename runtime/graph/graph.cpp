@@ -1,0 +1,184 @@
+#include "runtime/graph/graph.h"
+
+#include <algorithm>
+
+namespace troupe::runtime {
+
+void Graph::fail(const std::string& message) {
+  if (status_.ok()) status_ = invalid(message);
+}
+
+std::string Graph::unique(std::string name) {
+  std::string candidate = name;
+  for (int i = 1; !names_.insert(candidate).second; ++i) candidate = name + "." + std::to_string(i);
+  return candidate;
+}
+
+bool Graph::check_program(const std::string& reader, const std::vector<Value>& in) {
+  for (Value v : in)
+    if (const Node& from = nodes_[tensors_[v].node]; !is_param(v) && from.program != program_) {
+      fail("'" + reader + "' of program '" + programs_[program_] + "' reads '" + tensors_[v].name + "' of program '" +
+           programs_[from.program] + "': programs share parameters only");
+      return false;
+    }
+  return true;
+}
+
+std::int32_t Graph::program(const std::string& name, ProgramSpec spec) {
+  if (spec.microbatches < 1) fail("program '" + name + "': microbatches must be at least 1");
+  if (name.empty() || name == "digest" || name == "snapshot" || std::find(programs_.begin(), programs_.end(), name) != programs_.end())
+    fail("program '" + name + "': choose another name (each once; 'digest' and 'snapshot' are Troupe's own)");
+  if (programs_.size() == 31) fail("program '" + name + "' is one too many: a graph has at most 31");
+  programs_.push_back(name);
+  spec.sequential |= spec.stateful;
+  program_specs_.push_back(spec);
+  return program_ = static_cast<std::int32_t>(programs_.size()) - 1;
+}
+
+std::int32_t Graph::unit(const std::string& name) {
+  const auto known = std::find(units_.begin(), units_.end(), name) - units_.begin();
+  if (known == static_cast<std::ptrdiff_t>(units_.size())) units_.push_back(name);
+  return unit_ = static_cast<std::int32_t>(known);
+}
+
+std::int32_t Graph::shared_unit(const std::string& name) {
+  shared_units_.insert(unit(name));
+  return unit_;
+}
+
+Value Graph::add_tensor(std::string name, TensorType type, Rate rate, std::int32_t node) {
+  tensors_.push_back({std::move(name), std::move(type), rate, node, std::nullopt});
+  return static_cast<Value>(tensors_.size()) - 1;
+}
+
+Value Graph::param(const std::string& name, const Shape& shape, Init init, bool decay) {
+  for (const auto& n : nodes_)
+    if (n.kind == Node::Kind::param && n.name == name) {
+      const auto& have = tensors_[n.out[0]].type.shape;
+      if (have != shape) fail("parameter '" + name + "' has shape " + troupe::to_string(have) + " and is asked for as " + troupe::to_string(shape));
+      return n.out[0];
+    }
+  Node n;
+  n.kind = Node::Kind::param;
+  n.name = unique(name);
+  n.unit = unit_;
+  n.program = -1;
+  n.init = init;
+  n.decay = decay;
+  const Value v = add_tensor(name, {DType::f32, shape}, Rate::step, static_cast<std::int32_t>(nodes_.size()));
+  n.out = {v};
+  nodes_.push_back(std::move(n));
+  return v;
+}
+
+std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in, Attrs attrs, std::string name) {
+  if (!status_.ok()) return std::vector<Value>(8, 0);
+  if (name.empty()) name = (units_.empty() ? "" : units_[unit_] + ".") + op;
+  const auto* def = ops_->find(op);
+  if (!def) {
+    fail("op '" + op + "' (for '" + name + "') is not registered");
+    return std::vector<Value>(8, 0);
+  }
+  std::vector<TensorType> types;
+  Rate rate = Rate::step;
+  for (Value v : in) {
+    types.push_back(tensors_[v].type);
+    if (tensors_[v].rate == Rate::microbatch) rate = Rate::microbatch;
+  }
+  if (static_cast<int>(in.size()) != def->inputs) {
+    fail("op '" + op + "' (for '" + name + "') takes " + std::to_string(def->inputs) + " inputs and got " + std::to_string(in.size()));
+    return std::vector<Value>(8, 0);
+  }
+  if (!check_program(name, in)) return std::vector<Value>(8, 0);
+  if (def->state_bytes && !program_specs_[program_].stateful) {
+    fail("op '" + name + "' (" + op + ") keeps state from one microbatch to the next, and program '" + programs_[program_] +
+         "' may run its microbatches at several places: make it stateful (ProgramSpec::stateful)");
+    return std::vector<Value>(8, 0);
+  }
+  auto out = def->infer(types, attrs);
+  if (!out.ok()) {
+    fail("op '" + name + "': " + out.status().message());
+    return std::vector<Value>(8, 0);
+  }
+  Node n;
+  n.kind = Node::Kind::op;
+  n.op = op;
+  n.name = unique(name);
+  n.attrs = std::move(attrs);
+  if (def->random && !n.attrs.has("rng")) n.attrs.set("rng", n.name);
+  n.in = in;
+  n.unit = unit_;
+  n.program = program_;
+  n.backward = backward_;
+  n.of = of_;
+  for (std::size_t i = 0; i < out->size(); ++i)
+    n.out.push_back(add_tensor(n.name + (out->size() > 1 ? ":" + std::to_string(i) : ""), (*out)[i], rate,
+                               static_cast<std::int32_t>(nodes_.size())));
+  nodes_.push_back(std::move(n));
+  return nodes_.back().out;
+}
+
+std::vector<Value> Graph::actor(const std::string& kind, const std::string& name, const std::vector<Value>& in,
+                                const std::vector<PortType>& out, Attrs attrs,
+                                std::vector<std::optional<NdSbp>> in_sbp) {
+  if (!status_.ok() || !check_program(name, in)) return std::vector<Value>(std::max<std::size_t>(8, out.size()), 0);
+  Node n;
+  n.kind = Node::Kind::actor;
+  n.op = kind;
+  n.name = unique(name);
+  n.attrs = std::move(attrs);
+  n.in = in;
+  n.in_sbp = std::move(in_sbp);
+  n.in_sbp.resize(in.size());
+  n.unit = unit_;
+  n.program = program_;
+  for (const auto& port : out) {
+    n.out.push_back(add_tensor(n.name + "." + port.name, port.type, Rate::microbatch, static_cast<std::int32_t>(nodes_.size())));
+    tensors_[n.out.back()].hint = port.sbp;
+  }
+  nodes_.push_back(std::move(n));
+  return nodes_.back().out;
+}
+
+void Graph::report(const std::string& name, Value v) {
+  if (!status_.ok() || !check_program(name, {v})) return;
+  if (is_param(v)) return fail("report '" + name + "': '" + tensors_[v].name + "' is a parameter; report what an op makes of it");
+  Node n;
+  n.kind = Node::Kind::report;
+  n.op = name;
+  n.name = unique("report." + name);
+  n.in = {v};
+  n.unit = nodes_[tensors_[v].node].unit;
+  n.program = program_;
+  nodes_.push_back(std::move(n));
+}
+
+void Graph::hint(Value v, NdSbp sbp) {
+  if (status_.ok()) tensors_[v].hint = std::move(sbp);
+}
+
+bool lists_report(const Attrs& attrs, const std::string& name) {
+  return ("," + attrs.text("reports") + ",").find("," + name + ",") != std::string::npos;
+}
+
+Value Graph::feed(const std::string& name, TensorType type, const std::string& after, std::int64_t at_once) {
+  if (at_once < 1) fail("feed '" + name + "': at_once is " + std::to_string(at_once) + "; the first microbatch waits for nothing");
+  for (const auto& other : nodes_)
+    if (other.kind == Node::Kind::feed && other.op == name && other.program == program_)
+      fail("feed '" + name + "' is already in program '" + programs_[program_] + "': give each feed a name of its own");
+  Node n;
+  n.kind = Node::Kind::feed;
+  n.op = name;
+  n.name = unique("feed." + name);
+  n.attrs.set("after", after);
+  n.attrs.set("at_once", at_once);
+  if (!program_specs_.empty()) program_specs_[program_].sequential = true;
+  n.unit = unit_;
+  n.program = program_;
+  const Value v = add_tensor(name, std::move(type), Rate::microbatch, static_cast<std::int32_t>(nodes_.size()));
+  n.out = {v};
+  nodes_.push_back(std::move(n));
+  return v;
+}
+
+}  // namespace troupe::runtime

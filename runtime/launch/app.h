@@ -1,0 +1,101 @@
+// App: an application of Troupe is an executable. main() registers ops and actors, lets the App take over
+// if this process is a worker, and otherwise builds a graph and runs it:
+//
+//   troupe::runtime::App app;
+//   app.actor<Source>("source");
+//   app.serve_if_worker(argc, argv);               // workers re-execute this binary and stay here
+//   Graph g(app.ops());  ...
+//   auto plan = compile(g, {.stages = stage_meshes({1, 1})});
+//   return app.run_main(plan, {.session = {.steps = 10}});
+#pragma once
+
+#include <type_traits>
+
+#include "actors/user_actor.h"
+#include "devices/base/trace.h"
+#include "runtime/session/checkpoints.h"
+#include "runtime/launch/exit_codes.h"
+#include "runtime/session/session.h"
+
+namespace troupe::runtime {
+
+struct JobOptions {
+  SessionOptions session;
+  CheckpointOptions checkpoint;            ///< for plans with CompileOptions::snapshots; where to begin for any
+  int threads = 1;                         ///< of each worker's compute stream
+  std::string tls;                         ///< UCX transports; empty: its choice
+  std::vector<std::string> net_devices;    ///< UCX network device per rank; empty: its choice
+  std::vector<std::vector<std::string>> prefixes;   ///< per rank: a command put before the worker's
+  TraceWindow trace;                       ///< steps whose spans JobResult has
+  std::int64_t memory_bytes_max = 0;       ///< of all workers together; 0: what this machine has available
+  bool pin = false;                        ///< each compute thread to a core of its own, rank by rank
+  std::vector<comm::Throttle> throttle;    ///< makes links between workers slower than they are
+  double paced = 0;                        ///< > 0: the paced device at this scale
+  bool run_kernels = true;                 ///< paced only
+  bool checked = false;                    ///< App::check has accepted this plan with these options: not again
+  int stall_s = 120;                       ///< no progress of any worker (Worker::progress) for so long: give up and say why
+  std::function<void(Rank, const std::string&)> on_log;   ///< a line of a worker's log
+  std::function<void()> on_ready;          ///< all workers are built: the first step begins
+  /// A signal ends the job with a checkpoint of this version, before SessionOptions::steps. `why`: "interrupted by Terminated".
+  std::function<void(const std::string& why, std::int64_t version)> on_pause;
+  std::function<Status()> give_up;         ///< asked now and then; an error ends the job (a disk that is full, say)
+};
+
+struct PlaceResult {
+  std::int64_t peak_bytes = 0;             ///< most that was resident, as the kernel saw it
+  std::int64_t file_bytes = 0;             ///< of it at the end, mapped from files: the program, libraries, the data set
+  std::int64_t shared_bytes = 0;           ///< ... shared with other processes: the transport's
+  std::uint64_t sent_bytes = 0, received_bytes = 0;
+  std::int64_t restored_bytes = 0;         ///< that it read of the checkpoint to begin from
+  double restore_s = 0;                    ///< until it had all that it needed of it
+  std::vector<TraceSpan> spans;            ///< with JobOptions::trace; they arrive when the step after the window commits, or at the end
+  std::int64_t dropped_spans = 0;          ///< for which the worker had no room
+};
+
+struct JobResult {
+  Status status;
+  int exit_code = exit_ok;
+  std::string params_hash;
+  std::int64_t committed_steps = 0;
+  std::vector<PlaceResult> places;         ///< per rank
+};
+
+class App {
+ public:
+  App() : ops_(kernels::standard_ops()) {}
+  /// The standard ops and what the application adds.
+  const kernels::OpSet& ops() const { return ops_; }
+  Status op(kernels::OpDef def) { return ops_.add(std::move(def)); }
+  void actor(const std::string& kind, actors::UserActorFactory make) { actors_[kind] = std::move(make); }
+  /// The same for a class that needs nothing, or only its UserActorInfo, to be made.
+  template <class T>
+  void actor(const std::string& kind) {
+    actor(kind, [](const actors::UserActorInfo& info) -> Expected<std::unique_ptr<actors::UserActor>> {
+      if constexpr (std::is_constructible_v<T, const actors::UserActorInfo&>) return std::unique_ptr<actors::UserActor>(new T(info));
+      else return std::unique_ptr<actors::UserActor>(new T);
+    });
+  }
+  const actors::UserActorSet& actors() const { return actors_; }
+
+  /// In a worker process: runs it and does not return. Call it in main after the registrations.
+  void serve_if_worker(int argc, char** argv) const;
+  /// What `run` refuses before it starts anything (exit_plan): a plan that does not verify, one whose workers together
+  /// need more memory than there is, and with `pin` more compute threads than cores.
+  Status check(const Plan& plan, const JobOptions& options) const;
+  /// A job that restores a checkpoint begins with its step (`first_step` must be that) and, unless the caller says
+  /// otherwise, with the state of its sums.
+  /// Starts one worker process per place, runs the job, leaves nothing behind however it ends. SIGINT, SIGTERM and SIGHUP (but
+  /// under nohup) end it with exit_interrupted: with a checkpoint first where it saves any, at once on a second signal.
+  JobResult run(const Plan& plan, JobOptions options) const;
+  /// The last line of a main(): runs the plan, says on stderr what went wrong, answers the exit code.
+  int run_main(const Expected<Plan>& plan, JobOptions options) const;
+
+ private:
+  kernels::OpSet ops_;
+  actors::UserActorSet actors_;
+};
+
+/// What a worker process does from its first message to its exit code.
+int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet& actors);
+
+}  // namespace troupe::runtime

@@ -1,0 +1,223 @@
+#include "runtime/launch/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <span>
+#include <utility>
+
+namespace troupe::runtime {
+
+Link::~Link() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Status Link::send(const std::vector<std::byte>& message) {
+  const auto size = static_cast<std::uint32_t>(message.size());
+  const auto head = std::as_bytes(std::span(&size, 1));
+  std::vector<std::byte> frame(head.begin(), head.end());
+  frame.insert(frame.end(), message.begin(), message.end());
+  for (std::size_t at = 0; at < frame.size();) {
+    const ssize_t n = ::send(fd_, frame.data() + at, frame.size() - at, MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return Status(Code::unavailable, std::string("control link: ") + std::strerror(errno));
+    at += static_cast<std::size_t>(n);
+  }
+  return {};
+}
+
+Status Link::post(const std::vector<std::byte>& message) {
+  const auto size = static_cast<std::uint32_t>(message.size());
+  const auto head = std::as_bytes(std::span(&size, 1));
+  out_.insert(out_.end(), head.begin(), head.end());
+  out_.insert(out_.end(), message.begin(), message.end());
+  return flush();
+}
+
+Status Link::flush() {
+  std::size_t at = 0;
+  while (at < out_.size()) {
+    const ssize_t n = ::send(fd_, out_.data() + at, out_.size() - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (n <= 0) {
+      out_.clear();
+      return Status(Code::unavailable, std::string("control link: ") + std::strerror(errno));
+    }
+    at += static_cast<std::size_t>(n);
+  }
+  out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(at));
+  return {};
+}
+
+Status Link::receive(std::deque<std::vector<std::byte>>& messages) {
+  std::byte chunk[1 << 16];
+  ssize_t n;
+  do n = ::recv(fd_, chunk, sizeof chunk, 0);
+  while (n < 0 && errno == EINTR);
+  if (n == 0) return Status(Code::unavailable, "control link closed");
+  if (n < 0) return Status(Code::unavailable, std::string("control link: ") + std::strerror(errno));
+  buffer_.insert(buffer_.end(), chunk, chunk + n);
+  std::size_t at = 0;
+  std::uint32_t size = 0;
+  while (buffer_.size() - at >= sizeof size) {
+    std::memcpy(&size, buffer_.data() + at, sizeof size);
+    if (size > control_bytes_max) return invalid("control link: a message of " + std::to_string(size) + " bytes");
+    if (buffer_.size() - at - sizeof size < size) break;
+    const auto first = buffer_.begin() + static_cast<std::ptrdiff_t>(at + sizeof size);
+    messages.emplace_back(first, first + size);
+    at += sizeof size + size;
+  }
+  buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(at));
+  return {};
+}
+
+namespace {
+
+/// A descriptor that is closed unless it is released.
+class Fd {
+ public:
+  explicit Fd(int fd) : fd_(fd) {}
+  ~Fd() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Fd(const Fd&) = delete;
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+/// With what errno says.
+Status error(const std::string& what) { return Status(Code::io, what + ": " + std::strerror(errno)); }
+
+}  // namespace
+
+Launcher::~Launcher() { finish(200); }
+
+Status Launcher::start(const std::vector<std::string>& prefix) {
+  // /proc/self/exe of a prefix command would be that command: resolve it here.
+  char self[4096];
+  const ssize_t n = ::readlink("/proc/self/exe", self, sizeof self - 1);
+  if (n <= 0) return Status(Code::io, "cannot read /proc/self/exe");
+  int control[2], log[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) != 0) return error("cannot create a control link");
+  Fd worker_end(control[1]);
+  WorkerProcess w;
+  w.link = std::make_unique<Link>(control[0]);
+  if (::pipe2(log, O_CLOEXEC) != 0) return error("cannot create a pipe for a worker's log");
+  Fd log_begin(log[0]), log_end(log[1]);
+  std::vector<std::string> words = prefix;
+  words.insert(words.end(), {std::string(self, static_cast<std::size_t>(n)), worker_flag, std::to_string(control[1])});
+  std::vector<char*> argv;
+  for (auto& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) return error("cannot start a worker process");
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(1);       // the parent died before the line above
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_IGN);   // they reach the whole group; the parent decides
+    sigset_t none;
+    sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::dup2(log[1], STDOUT_FILENO);
+    ::dup2(log[1], STDERR_FILENO);
+    ::fcntl(control[1], F_SETFD, 0);
+    // UCX's library, when it is loaded, tries its memory hooks out on a System V segment, which a kill -9 at that
+    // moment leaves behind. The hooks serve registration caches of RDMA devices; set the variable to have them.
+    ::setenv("UCX_MEM_EVENTS", "n", 0);
+    ::execvp(argv[0], argv.data());
+    ::dprintf(STDERR_FILENO, "cannot execute %s: %s\n", argv[0], std::strerror(errno));
+    ::_exit(127);
+  }
+  w.pid = pid;
+  w.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  const Status watched = w.pidfd < 0 ? error("cannot watch a worker process") : Status{};
+  w.log_fd = log_begin.release();
+  ::fcntl(w.log_fd, F_SETFL, O_NONBLOCK);
+  workers_.push_back(std::move(w));   // watched or not: `finish` ends it
+  return watched;
+}
+
+bool Launcher::read_log(WorkerProcess& w, const std::function<void(const std::string&)>& line) {
+  char chunk[4096];
+  for (;;) {
+    const ssize_t n = w.log_fd < 0 ? 0 : ::read(w.log_fd, chunk, sizeof chunk);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return true;
+    const bool end = n <= 0;
+    for (ssize_t i = 0; i < n || (end && !w.partial_line.empty());) {
+      if (end || chunk[i] == '\n') {
+        w.last_lines.push_back(w.partial_line);
+        if (w.last_lines.size() > log_lines_kept) w.last_lines.pop_front();
+        line(w.partial_line);
+        w.partial_line.clear();
+        if (end) break;
+      } else {
+        w.partial_line += chunk[i];
+      }
+      ++i;
+    }
+    if (end) {
+      if (w.log_fd >= 0) ::close(w.log_fd);
+      w.log_fd = -1;
+      return false;
+    }
+  }
+}
+
+void Launcher::reap(WorkerProcess& w) {
+  if (w.exited || w.pid < 0) return;
+  if (::waitpid(w.pid, &w.wait_status, WNOHANG) == w.pid) {
+    w.exited = true;
+    if (w.pidfd >= 0) ::close(w.pidfd);
+    w.pidfd = -1;
+  }
+}
+
+void Launcher::finish(int grace_ms) {
+  for (auto& w : workers_) w.link.reset();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(grace_ms);
+  for (;;) {
+    bool alive = false;
+    for (auto& w : workers_) {
+      reap(w);
+      if (!w.exited) read_log(w, [](const std::string&) {});   // a full pipe must not hold it up
+      alive |= !w.exited;
+    }
+    if (!alive || std::chrono::steady_clock::now() >= deadline) break;
+    ::poll(nullptr, 0, 2);
+  }
+  for (auto& w : workers_) {
+    if (!w.exited) {
+      ::kill(w.pid, SIGKILL);
+      while (::waitpid(w.pid, &w.wait_status, 0) < 0 && errno == EINTR) {
+      }
+      w.exited = true;
+      if (w.pidfd >= 0) ::close(w.pidfd);
+      w.pidfd = -1;
+    }
+    read_log(w, [](const std::string&) {});
+    if (w.log_fd >= 0) ::close(w.log_fd);
+    w.log_fd = -1;
+  }
+}
+
+std::string describe_exit(int status) {
+  if (WIFSIGNALED(status))
+    return "was killed by signal " + std::to_string(WTERMSIG(status)) + " (" + ::strsignal(WTERMSIG(status)) + ")";
+  return "exited with code " + std::to_string(WEXITSTATUS(status));
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,74 @@
+// Launcher: worker processes on this machine. Each is this very executable again, with a socket to the
+// session. No worker outlives the command, however it ends: a worker dies with its parent (PDEATHSIG) and
+// when its control link closes.
+#pragma once
+
+#include <sys/types.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/session/control.h"
+
+namespace troupe::runtime {
+
+/// argv[1] of a worker process; argv[2] is the file descriptor of its control link.
+inline constexpr const char* worker_flag = "--troupe-worker";
+
+/// Length-prefixed messages over a stream socket. Owns the descriptor.
+class Link {
+ public:
+  explicit Link(int fd) : fd_(fd) {}
+  ~Link();
+  Link(const Link&) = delete;
+  int fd() const { return fd_; }
+  /// Blocks until written. Error: the other end is gone.
+  Status send(const std::vector<std::byte>& message);
+  /// Queues a message and writes what the other end takes without waiting; `flush` writes more of it.
+  Status post(const std::vector<std::byte>& message);
+  Status flush();
+  bool unsent() const { return !out_.empty(); }
+  /// Reads what is there (blocks if nothing is) and appends whole messages. Error: closed or malformed.
+  Status receive(std::deque<std::vector<std::byte>>& messages);
+
+ private:
+  int fd_;
+  std::vector<std::byte> buffer_, out_;
+};
+
+struct WorkerProcess {
+  pid_t pid = -1;
+  int pidfd = -1, log_fd = -1;
+  std::unique_ptr<Link> link;
+  std::deque<std::string> last_lines;    ///< of its log, at most log_lines_kept
+  std::string partial_line;
+  bool exited = false;
+  int wait_status = 0;
+};
+inline constexpr std::size_t log_lines_kept = 20;
+
+class Launcher {
+ public:
+  Launcher() = default;
+  ~Launcher();                           ///< finishes what still runs
+  /// Starts a worker. `prefix` (may be empty) is put before the command: {"ip", "netns", "exec", "b"}.
+  Status start(const std::vector<std::string>& prefix);
+  std::vector<WorkerProcess>& workers() { return workers_; }
+  /// Reads a worker's log; complete lines go to `line`. False at its end.
+  bool read_log(WorkerProcess& worker, const std::function<void(const std::string&)>& line);
+  /// Reaps a worker whose pidfd is readable.
+  void reap(WorkerProcess& worker);
+  /// Hangs up on all, waits up to `grace_ms` for them to exit by themselves, then kills and reaps the rest.
+  void finish(int grace_ms);
+
+ private:
+  std::vector<WorkerProcess> workers_;
+};
+
+/// "was killed by signal 9 (Killed)", "exited with code 3".
+std::string describe_exit(int wait_status);
+
+}  // namespace troupe::runtime

@@ -1,0 +1,136 @@
+#include "runtime/launch/sim_cluster.h"
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/atom.hpp>
+#include <caf/scheduler/test_coordinator.hpp>
+#include <deque>
+
+#include "devices/base/philox.h"
+#include "devices/sim/sim_device.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+struct TestingConfig : caf::actor_system_config {
+  TestingConfig() {
+    set("scheduler.policy", caf::atom("testing"));
+  }
+};
+
+}  // namespace
+
+Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, const actors::UserActorSet& user_actors,
+                               SessionOptions session_options, const SimClusterOptions& options) {
+  SimLoop loop;
+  comm::SimNetworkOptions network_options;
+  network_options.ranks = plan.workers();
+  network_options.seed = options.seed;
+  network_options.jitter_ns = options.seed ? 300'000 : 0;
+  comm::SimNetwork network(loop.clock(), network_options);
+  TestingConfig config;
+  caf::actor_system system(config);
+  auto& scheduler = dynamic_cast<caf::scheduler::test_coordinator&>(system.scheduler());
+
+  SimRun run;
+  auto on_step = session_options.on_step;
+  session_options.on_step = [&](const StepResult& r) {
+    run.steps.push_back(r);
+    if (on_step) on_step(r);
+  };
+  Status failure;
+  Rank ready = 0;
+  struct Place {
+    std::unique_ptr<comm::Transport> transport;
+    std::unique_ptr<SimDevice> device;
+    std::unique_ptr<Worker> worker;
+  };
+  std::vector<Place> places(plan.workers());
+  // Messages of the control plane take a moment, so that nothing is handled inside a call.
+  const std::int64_t control_ns = 20'000;
+  Session session(plan, session_options, [&](Rank to, const ToWorker& message) {
+    loop.at(loop.now_ns() + control_ns, [&, to, message] {
+      if (places[to].worker) places[to].worker->handle(message);
+    });
+  });
+  for (Rank r = 0; r < plan.workers(); ++r) {
+    Place& place = places[r];
+    place.transport = network.open(r, 1, 1);
+    place.device = std::make_unique<SimDevice>(loop);
+    WorkerEnv env;
+    env.system = &system;
+    env.clock = &loop.clock();
+    env.device = place.device.get();
+    env.transport = place.transport.get();
+    env.ops = &ops;
+    env.user_actors = &user_actors;
+    env.job = 1;
+    env.run_kernels = options.run_kernels;
+    env.storage = options.storage;
+    env.save = options.save;
+    env.restore = options.restore;
+    env.send = [&, r](FromWorker message) {
+      auto fold = [&](std::uint64_t word) { run.digest = (run.digest ^ word) * 0x100000001b3ull; };
+      fold(static_cast<std::uint64_t>(loop.now_ns()));
+      fold(static_cast<std::uint64_t>(r));
+      for (std::byte b : encode(message)) fold(static_cast<std::uint64_t>(b));
+      loop.at(loop.now_ns() + control_ns, [&, r, message = std::move(message)] {
+        if (++run.messages == options.stop_after && failure.ok()) failure = Status(Code::unavailable, "the simulated machines stop");
+        if (!failure.ok()) return;
+        if (std::holds_alternative<Ready>(message) && ++ready == plan.workers()) session.begin();
+        else failure = session.handle(r, message);
+      });
+    };
+    auto worker = Worker::create(plan, r, std::move(env));
+    if (!worker.ok()) {   // those that are made must still be stopped, or their actors would never end
+      failure = worker.status().in("rank " + std::to_string(r));
+      break;
+    }
+    place.worker = *std::move(worker);
+  }
+  if (failure.ok())
+    for (auto& p : places) p.worker->start();
+  std::uint64_t picks = 0;
+  auto drain = [&] {
+    while (scheduler.has_job()) {
+      if (options.seed) {
+        auto& jobs = scheduler.jobs;
+        const auto pick = philox(options.seed, ++picks, 1)[0] % jobs.size();
+        std::swap(jobs.front(), jobs[pick]);
+      }
+      scheduler.run_once();
+    }
+  };
+  while (failure.ok() && !session.finished()) {
+    drain();
+    const auto local = loop.next_due_ns(), net = network.next_due_ns();
+    if (!local && !net) break;
+    if (net && (!local || *net <= *local)) {
+      loop.run_due(*net - 1 < loop.now_ns() ? loop.now_ns() : *net - 1);
+      loop.at(*net < loop.now_ns() ? loop.now_ns() : *net, [] {});
+      loop.run_one();
+      network.run_due(loop.now_ns());
+    } else {
+      loop.run_one();
+    }
+  }
+  run.virtual_ns = loop.now_ns();
+  if (failure.ok() && !session.finished()) {
+    std::string waits = session.waits_for();
+    failure = Status(Code::internal, "the job makes no progress: " + waits);
+  }
+  for (auto& p : places)
+    if (p.worker) p.worker->stop();
+  drain();
+  for (auto& p : places) p.worker.reset();
+  for (auto& p : places) p.device.reset();
+  for (auto& p : places) p.transport.reset();
+  drain();
+  if (!failure.ok()) return failure;
+  run.params_hash = session.params_hash();
+  run.sums = session.sums();
+  return run;
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,36 @@
+// SimCluster: a whole job in one thread. Session, workers, actors, transports, devices: the production
+// classes over simulated clock, network and device, with CAF's testing scheduler. The same seed gives the
+// same run, message for message; another seed gives other timings and the same numbers (NU-1).
+#pragma once
+
+#include "comm/sim/sim_network.h"
+#include "runtime/session/session.h"
+#include "runtime/worker/worker.h"
+
+namespace troupe::runtime {
+
+struct SimClusterOptions {
+  std::uint64_t seed = 0;              ///< orders runnable actors and jitters the network; 0: first come, no jitter
+  int threads = 1;                     ///< ignored by the simulated device; kept for symmetry
+  bool run_kernels = true;
+  Storage* storage = nullptr;          ///< for plans with snapshots, and to restore from
+  CheckpointTarget save;
+  std::string restore;
+  std::int64_t stop_after = -1;        ///< the machines stop when the session has heard so many messages (`unavailable`); -1: never
+};
+
+struct SimRun {
+  std::string params_hash;
+  std::vector<StepResult> steps;
+  SumState sums;                       ///< of the last version
+  std::int64_t virtual_ns = 0;
+  std::int64_t messages = 0;           ///< heard by the session
+  std::uint64_t digest = 0;            ///< rolling hash of (time, rank, message with its payload) of all that the session heard
+};
+
+/// Runs a plan to its end. `options.on_step` and the other callbacks are called as in production. Error:
+/// a failed worker, or no progress, with what everyone waits for.
+Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, const actors::UserActorSet& user_actors,
+                               SessionOptions session, const SimClusterOptions& options = {});
+
+}  // namespace troupe::runtime

@@ -1,0 +1,245 @@
+// The production half of every seam comes together here: steady clock, UCX, CPU or paced device, CAF's
+// scheduler. Above this line nothing knows whether it is simulated.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/atom.hpp>
+#include <condition_variable>
+#include <fstream>
+#include <mutex>
+#include <thread>
+
+#include "comm/ucx/ucx_transport.h"
+#include "devices/cpu/cpu_device.h"
+#include "devices/cpu/thread_alarm.h"
+#include "devices/cpu/time_slice.h"
+#include "devices/files/file_storage.h"
+#include "devices/paced/paced_device.h"
+#include "runtime/launch/app.h"
+#include "runtime/launch/launcher.h"
+#include "runtime/plan/plan_io.h"
+#include "runtime/verify/verify.h"
+#include "runtime/worker/worker.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+/// Actors and the network act for microseconds and sleep again (devices/cpu/time_slice.h).
+constexpr std::int64_t message_slice_ns = 100'000;
+
+struct ProductionConfig : caf::actor_system_config {
+  ProductionConfig() {
+    // One thread runs all actors of a worker. Sharing sleeps on a condition variable when idle; the
+    // default policy polls, and sleeps up to 10 ms between polls.
+    set("scheduler.policy", caf::atom("sharing"));
+    set("scheduler.max-threads", std::size_t{1});
+    set("scheduler.max-throughput", std::size_t{5});
+  }
+};
+
+/// While it lives, the parent's death (PR_SET_PDEATHSIG, see launcher.h) is not a kill on the spot but waits for
+/// its end: UCX makes a file in /dev/shm, fills it and only then unlinks it, and a kill in between would leave it.
+class DeathWaits {
+ public:
+  DeathWaits() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGUSR2);
+    ::sigprocmask(SIG_BLOCK, &set_, nullptr);
+    ::prctl(PR_SET_PDEATHSIG, SIGUSR2);   // SIGTERM and its like are ignored (launcher.cpp)
+  }
+  ~DeathWaits() {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::sigprocmask(SIG_UNBLOCK, &set_, nullptr);
+  }
+  DeathWaits(const DeathWaits&) = delete;
+
+ private:
+  sigset_t set_{};
+};
+
+/// The process's end of the control link.
+class Control {
+ public:
+  explicit Control(int fd) : link_(fd) {}
+  void send(const FromWorker& message) {
+    std::lock_guard lock(mutex_);
+    // The parent is gone: there is nobody to work for and nobody to tell.
+    if (!link_.send(encode(message)).ok()) ::_exit(exit_worker);
+  }
+  ToWorker next() {
+    while (messages_.empty())
+      if (!link_.receive(messages_).ok()) ::_exit(exit_worker);
+    auto message = decode_to_worker(messages_.front());
+    messages_.pop_front();
+    if (!message.ok()) {
+      std::fprintf(stderr, "%s\n", message.status().message().c_str());
+      ::_exit(exit_worker);
+    }
+    return *std::move(message);
+  }
+
+ private:
+  Link link_;
+  std::mutex mutex_;
+  std::deque<std::vector<std::byte>> messages_;
+};
+
+/// Sends what the trace has, in messages of a bounded size.
+void send_spans(TraceRecorder& trace, Control& control) {
+  constexpr std::ptrdiff_t at_once = 10'000;
+  auto taken = trace.take();
+  for (auto begin = taken.spans.begin(); begin != taken.spans.end() || taken.dropped > 0; taken.dropped = 0) {
+    const auto end = begin + std::min(at_once, taken.spans.end() - begin);
+    control.send(Spans{{begin, end}, taken.dropped});
+    begin = end;
+  }
+}
+
+/// What this program has resident, and the most it has had. getrusage's ru_maxrss will not do: it survives exec, and so
+/// begins with that of the process that was forked.
+Stopped resident() {
+  Stopped out;
+  std::ifstream status("/proc/self/status");
+  for (std::string key, rest; status >> key; std::getline(status, rest)) {
+    auto* bytes = key == "VmHWM:" ? &out.peak_bytes : key == "RssFile:" ? &out.file_bytes : key == "RssShmem:" ? &out.shared_bytes : nullptr;
+    if (bytes && status >> *bytes) *bytes <<= 10;
+  }
+  return out;
+}
+
+/// Says once a second how far the worker is, if it has got any further.
+class Heartbeat {
+ public:
+  Heartbeat(const Worker& worker, Control& control) : thread_([this, &worker, &control] { beat(worker, control); }) {}
+  ~Heartbeat() {
+    {
+      std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  Heartbeat(const Heartbeat&) = delete;
+
+ private:
+  void beat(const Worker& worker, Control& control) {
+    std::int64_t last = 0;
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, std::chrono::seconds(1), [this] { return over_; })) {
+      const auto now = worker.progress();
+      if (now != last) control.send(Progress{now});
+      last = now;
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  std::thread thread_;   // last: it uses the members above
+};
+
+}  // namespace
+
+int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet& user_actors) {
+  Control control(fd);
+  auto first = control.next();
+  const Hello* hello = std::get_if<Hello>(&first);
+  if (!hello) return exit_worker;
+  auto fail = [&](const Status& status) {   // the process itself, not one of its actors
+    control.send(WorkerFailed{"", status});
+    return exit_worker;
+  };
+  auto plan = read_plan(hello->plan);
+  if (!plan.ok()) return fail(plan.status());
+  if (const Status s = check_structure(*plan); !s.ok()) return fail(s);
+
+  if (!hello->cores.empty()) keep_to(hello->cores);   // threads started from here on inherit it
+  set_time_slice(message_slice_ns);                   // and this; threads that compute take the usual slices again
+  SteadyClock clock;
+  FileStorage storage;
+  TraceRecorder trace(hello->trace);
+  comm::UcxOptions ucx;
+  ucx.rank = hello->rank;
+  ucx.job = hello->job;
+  ucx.generation = hello->generation;
+  ucx.tls = hello->tls;
+  ucx.net_devices = hello->net_device;
+  auto opened = [&] {
+    const DeathWaits until_open;
+    return comm::UcxTransport::open(ucx);
+  }();
+  if (!opened.ok()) return fail(opened.status());
+  control.send(WorkerAddress{(*opened)->address()});
+  auto second = control.next();
+  while (std::holds_alternative<ExplainAll>(second)) {
+    control.send(Explained{"waits for the addresses of its peers\n"});
+    second = control.next();
+  }
+  const Connect* connect = std::get_if<Connect>(&second);
+  if (!connect) return fail(invalid("expected the addresses of the peers, got another message"));
+  (*opened)->connect(connect->addresses);
+  std::unique_ptr<comm::Transport> transport = *std::move(opened);
+  if (!hello->throttle.empty())
+    transport = std::make_unique<comm::ThrottledTransport>(std::move(transport), std::make_unique<ThreadAlarm>("alarm", clock), hello->throttle);
+
+  std::unique_ptr<Device> device;
+  if (hello->paced > 0) {
+    PacedOptions paced;
+    paced.scale = hello->paced;
+    paced.run_work = hello->run_kernels;
+    device = std::make_unique<PacedDevice>(clock, paced);
+  } else {
+    auto compute_cores = hello->cores;
+    if (!compute_cores.empty()) compute_cores.resize(hello->threads);
+    device = std::make_unique<CpuDevice>(clock, CpuOptions{compute_cores});
+  }
+  Stopped stopped;
+  {
+    ProductionConfig config;
+    caf::actor_system system(config);
+    WorkerEnv env;
+    env.system = &system;
+    env.clock = &clock;
+    env.device = device.get();
+    env.transport = transport.get();
+    env.ops = &ops;
+    env.user_actors = &user_actors;
+    env.trace = hello->trace.steps > 0 ? &trace : nullptr;
+    env.threads = hello->threads;
+    env.job = hello->job;
+    env.generation = hello->generation;
+    env.run_kernels = hello->run_kernels;
+    env.storage = &storage;
+    env.save = hello->save;
+    env.restore = hello->restore;
+    env.send = [&](FromWorker message) { control.send(message); };
+    auto worker = Worker::create(*plan, hello->rank, std::move(env));
+    if (!worker.ok()) return fail(worker.status());
+    (*worker)->start();
+    Heartbeat heartbeat(**worker, control);
+    for (;;) {
+      auto message = control.next();
+      if (std::holds_alternative<Stop>(message)) break;
+      // The window's acts are over when the step after it commits: sent here, a job that fails later has a trace.
+      if (const auto* commit = std::get_if<CommitStep>(&message); commit && commit->step - hello->trace.first >= hello->trace.steps)
+        send_spans(trace, control);
+      (*worker)->handle(std::move(message));
+    }
+    stopped = resident();
+    (*worker)->stop();
+    system.await_all_actors_done();
+  }
+  send_spans(trace, control);
+  const auto stats = transport->stats();
+  stopped.peak_bytes = resident().peak_bytes;
+  stopped.sent_bytes = stats.sent_bytes;
+  stopped.received_bytes = stats.received_bytes;
+  control.send(stopped);
+  return exit_ok;
+}
+
+}  // namespace troupe::runtime

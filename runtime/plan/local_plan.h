@@ -1,0 +1,85 @@
+// LocalPlan: what one rank runs, with numbers where the plan has rules. Pure arithmetic on the plan: the
+// worker builds it for itself, the verifier for the few places that stand for all.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "actors/actor_core.h"
+#include "comm/exchange.h"
+#include "runtime/plan/plan.h"
+
+namespace troupe::runtime {
+
+struct LocalChannel {
+  std::int32_t channel = 0;            ///< in the role
+  std::int64_t slot_bytes = 0;
+  std::int32_t slots = 1;
+  std::int64_t offset = 0;             ///< of slot 0 in the worker's pool; a snapshot's: in the arena
+  std::vector<actors::Reader> readers; ///< of channels that the conductor writes
+};
+
+struct LocalActor {
+  std::int32_t actor = 0;              ///< in the role
+  actors::ActorSpec spec;
+  std::vector<std::int32_t> in, out;   ///< indices into LocalPlan::channels, by port
+  // Exchanges only.
+  std::vector<comm::Route> routes;
+  std::vector<std::int32_t> route_of;  ///< per local act of a step
+  std::int64_t acts_per_run = 1;       ///< of the whole job: numbers messages the same at all ends
+  std::vector<std::vector<Rank>> peers;    ///< per route
+  std::int64_t staging_bytes = 0;      ///< of one act
+  std::int32_t staging_slots = 0;
+  std::int64_t staging_offset = 0;     ///< in the pool
+  std::int64_t cache_offset = 0;       ///< segments: of their ops' state, in the pool
+};
+
+/// Bytes by purpose, at one place.
+struct MemoryUse {
+  std::int64_t parameters = 0, gathered = 0, gradients = 0, optimizer = 0, stash = 0, activations = 0, boundary = 0,
+               scratch = 0, cache = 0, staging = 0, control = 0, arena = 0;   // arena: host memory, whatever the device
+  std::int64_t total() const {
+    return parameters + gathered + gradients + optimizer + stash + activations + boundary + scratch + cache + staging + control + arena;
+  }
+};
+
+struct LocalPlan {
+  Rank rank = 0;
+  std::int32_t stage = 0;
+  std::int64_t dp_index = 0;
+  bool reports = true;                 ///< of the places that hold a replica, the first speaks
+  std::vector<LocalActor> actors;
+  std::vector<LocalChannel> channels;
+  std::int64_t state_offset = 0;       ///< optimizer state in the pool
+  std::int64_t scratch_offset = 0;     ///< of the compute stream
+  std::int64_t scratch_bytes = 0;
+  std::int64_t pool_bytes = 0;
+  std::int64_t arena_bytes = 0;        ///< host memory from which checkpoints are written
+  MemoryUse memory;
+  std::vector<std::int32_t> closers;   ///< per program: actors that close its step here
+};
+
+/// Errors: a boxing that nobody can serve, by name.
+Expected<LocalPlan> local_plan(const Plan& plan, Rank rank);
+
+/// The reduction of a gradient, among the places that share `self`'s coordinates on all axes where each has the whole or its
+/// own part: dp is added over, and the model axes on which the gradient is a sum and the result is none. Terms are numbered by place; each
+/// place's extent of `to` is a result. `takes_part` says whose microbatch a round has, by dp coordinate; empty: all.
+BoxingGroup reduction_group(const Plan& plan, std::int32_t gradient, std::int32_t to, Rank self,
+                            const std::function<bool(std::int64_t dp)>& takes_part = {});
+
+/// Where an actor reads the exponent of a parameter's exact gradient sums, an int32: which input port, and which byte of its
+/// slot. The last tensor of a trained group's parameter slot has one for each of the group's parameters.
+struct Exponent {
+  std::int32_t port = -1;              ///< -1: the actor does not read the parameter's slot
+  std::int64_t offset = 0;
+};
+Exponent exponent_of(const Plan& plan, const PlanRole& role, const PlanActor& actor, std::int32_t param);
+/// The byte in a slot of trained parameters where the exponent of its `index`-th one is.
+inline std::int64_t exponent_at(const PlanChannel& params, std::int64_t index) { return params.offsets.back() + 4 * index; }
+
+/// Byte offsets of the moments of an update actor's params, in order; the second follows the first.
+std::vector<std::int64_t> state_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total);
+
+}  // namespace troupe::runtime

@@ -1,0 +1,179 @@
+#include "runtime/plan/plan.h"
+
+#include <algorithm>
+
+#include "devices/base/check.h"
+
+namespace troupe::runtime {
+
+const char* to_string(PlanChannel::Kind kind) {
+  switch (kind) {
+    case PlanChannel::Kind::activation: return "activation";
+    case PlanChannel::Kind::stash: return "stash";
+    case PlanChannel::Kind::boundary: return "boundary";
+    case PlanChannel::Kind::gradient: return "gradient";
+    case PlanChannel::Kind::reduced: return "reduced";
+    case PlanChannel::Kind::parameter: return "parameter";
+    case PlanChannel::Kind::go: return "go";
+    case PlanChannel::Kind::commit: return "commit";
+    case PlanChannel::Kind::feed: return "feed";
+    case PlanChannel::Kind::rounded: return "rounded";
+    case PlanChannel::Kind::gathered: return "gathered";
+    case PlanChannel::Kind::turn: return "turn";
+    case PlanChannel::Kind::snapshot: return "snapshot";
+  }
+  return "?";
+}
+
+const char* to_string(PlanActor::Kind kind) {
+  switch (kind) {
+    case PlanActor::Kind::segment: return "segment";
+    case PlanActor::Kind::user: return "user";
+    case PlanActor::Kind::exchange: return "exchange";
+    case PlanActor::Kind::norm: return "norm";
+    case PlanActor::Kind::update: return "update";
+    case PlanActor::Kind::digest: return "digest";
+    case PlanActor::Kind::snapshot: return "snapshot";
+    case PlanActor::Kind::writer: return "writer";
+  }
+  return "?";
+}
+
+bool PlanActor::reports(const std::string& report) const {
+  return std::any_of(ops.begin(), ops.end(), [&](const PlanOp& o) {
+    return kind == Kind::user ? lists_report(o.attrs, report) : o.op.empty() && o.name == report;
+  });
+}
+
+const char* stream_of(PlanActor::Kind kind) {
+  switch (kind) {
+    case PlanActor::Kind::exchange: return "comm";
+    case PlanActor::Kind::user: return "host";
+    case PlanActor::Kind::snapshot: return "snapshot";
+    case PlanActor::Kind::writer: return "disk";
+    default: return "compute";
+  }
+}
+
+std::int32_t Plan::workers() const {
+  std::int32_t n = 0;
+  for (std::int32_t s = 0; s < stages; ++s)
+    for (Rank r : meshes[s].ranks) n = std::max(n, r + 1);
+  return n;
+}
+
+std::int32_t Plan::stage_of(Rank rank) const {
+  for (std::int32_t s = 0; s < stages; ++s)
+    if (meshes[s].guess(rank) >= 0) return s;
+  for (std::int32_t s = 0; s < stages; ++s)
+    if (meshes[s].find(rank) >= 0) return s;
+  return -1;
+}
+
+std::int32_t Plan::program(const std::string& name) const {
+  const auto it = std::find(programs.begin(), programs.end(), name);
+  return it == programs.end() ? -1 : static_cast<std::int32_t>(it - programs.begin());
+}
+
+std::int32_t Plan::snapshot_slots() const {
+  for (const auto& role : roles)
+    for (const auto& c : role.channels)
+      if (c.kind == PlanChannel::Kind::snapshot) return c.slots;
+  return 0;
+}
+
+std::vector<std::int32_t> Plan::stages_on(std::int32_t mesh) const {
+  if (mesh < stages) return {mesh};
+  std::vector<std::int32_t> out;
+  for (std::int32_t s = 0; s < stages; ++s)
+    if (meshes[mesh].find(meshes[s].ranks[0]) >= 0) out.push_back(s);
+  return out;
+}
+
+bool Plan::shared(const PlanActor& actor) const {
+  if (actor.kind != PlanActor::Kind::segment) return false;
+  for (const auto& op : actor.ops)
+    for (const auto* side : {&op.in, &op.out})
+      for (const auto& o : *side)
+        if (tensors[o.tensor].rate == Rate::microbatch && tensors[o.tensor].mesh >= stages) return true;
+  return false;
+}
+
+std::int64_t Plan::dp_index(Rank rank) const {
+  const Mesh& mesh = meshes[stage_of(rank)];
+  const int axis = dp_axis(mesh);
+  return axis < 0 ? 0 : mesh.coord(mesh.find(rank))[axis];
+}
+
+std::int64_t Plan::owner(std::int32_t program, std::int32_t stage, std::int64_t microbatch) const {
+  if (program_specs[program].stateful) return 0;
+  if (program == 0 && !owners.empty()) return owners[stage][microbatch];
+  return microbatch % dp_width(stage);
+}
+
+std::int32_t Plan::acts(Rate rate, std::int32_t program, std::int32_t stage, std::int64_t dp_index) const {
+  switch (rate) {
+    case Rate::step: return 1;
+    case Rate::microbatch: return static_cast<std::int32_t>(microbatches(program, stage, dp_index).size());
+    case Rate::round: {
+      const auto all = static_cast<std::int32_t>(program_specs[program].microbatches);
+      if (program_specs[program].sequential) return all;
+      if (program != 0 || owners.empty()) return acts(Rate::microbatch, program, stage, 0);   // coordinate 0 has most
+      std::vector<std::int32_t> count(static_cast<std::size_t>(dp_width(stage)), 0);
+      for (auto owner : owners[stage]) ++count[owner];
+      return *std::max_element(count.begin(), count.end());
+    }
+  }
+  return 1;
+}
+
+bool Plan::runs_in_round(std::int32_t program, std::int32_t stage, std::int64_t dp_index, std::int32_t round) const {
+  return program_specs[program].sequential ? owner(program, stage, round) == dp_index
+                                           : round < acts(Rate::microbatch, program, stage, dp_index);
+}
+
+std::int64_t Plan::acts_of(const PlanExchange& x) const {
+  return x.rate == Rate::microbatch ? program_specs[x.program].microbatches : acts(x.rate, x.program, round_stage(x), 0);
+}
+
+std::int32_t Plan::round_stage(const PlanExchange& x) const {
+  return stages_on(tensors[reduces(x) ? x.moves[0].from : x.moves[0].to].mesh).front();
+}
+
+std::vector<std::int32_t> Plan::microbatches(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const {
+  const auto all = static_cast<std::int32_t>(program_specs[program].microbatches);
+  const bool in_turn = !program_specs[program].stateful && (program != 0 || owners.empty());
+  std::vector<std::int32_t> out;
+  for (std::int32_t m = in_turn ? static_cast<std::int32_t>(dp_index) : 0; m < all; m += in_turn ? static_cast<std::int32_t>(dp_width(stage)) : 1)
+    if (owner(program, stage, m) == dp_index) out.push_back(m);
+  return out;
+}
+
+bool Plan::ordered() const {
+  // A program that does not train may be sequential: its first microbatch waits for no later one.
+  bool alike = trains && pipeline.ordered() && meshes[0].axis("stages") < 0;
+  for (std::int32_t s = 1; s < stages; ++s) alike &= dp_width(s) == dp_width(0);
+  return alike;
+}
+
+Layout Plan::layout(std::int32_t tensor, std::int64_t dp_index) const {
+  const PlanTensor& t = tensors[tensor];
+  const Mesh& mesh = meshes[t.mesh];
+  const int axis = dp_axis(mesh);
+  if (t.rate != Rate::microbatch || axis < 0) return {t.shape, t.dtype, mesh, t.sbp};
+  NdSbp sbp = t.sbp;
+  sbp.erase(sbp.begin() + axis);
+  return {t.shape, t.dtype, mesh.slice(axis, dp_index), sbp};
+}
+
+Extent Plan::extent(std::int32_t tensor, Rank rank) const {
+  const PlanTensor& t = tensors[tensor];
+  const Mesh& mesh = meshes[t.mesh];
+  const std::int64_t position = mesh.find(rank);
+  ASSERT(position >= 0, t.name, rank);
+  const int axis = dp_axis(mesh);
+  const Layout l = layout(tensor, t.rate != Rate::microbatch || axis < 0 ? 0 : mesh.coord(position)[axis]);
+  return l.extent_at(l.mesh.find(rank));
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,242 @@
+// Plan: the one artifact between a graph and a running job. Equal places are described once, as a role;
+// a worker instantiates its own part from its rank. Nobody lists the cluster.
+//
+// Plain values, comparable; written and read as Cap'n Proto (plan_io.h). Shown by plan_text.h, checked by
+// verify.h, timed by token_game.h, run by worker.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "placement/boxing.h"
+#include "placement/cost.h"
+#include "runtime/graph/graph.h"
+#include "runtime/plan/pipeline.h"
+
+namespace troupe::runtime {
+
+/// A logical tensor with its layout on a mesh of the plan.
+struct PlanTensor {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;                     ///< microbatch rate: of one microbatch
+  std::int32_t mesh = 0;           ///< index into Plan::meshes
+  NdSbp sbp;                       ///< per axis. Microbatch rate: the dp axis says S(0), whole microbatches; of gradients P
+  Rate rate = Rate::microbatch;
+  /// A gradient: of this parameter (index into Plan::params); -1: it is none. As ops make it, it is P over dp: a place adds up
+  /// those of its microbatches (step, sum64), or passes each on (microbatch; f32 where it is one term, else sum64).
+  std::int32_t gradient_of = -1;
+  bool operator==(const PlanTensor&) const = default;
+};
+
+struct PlanReader {
+  std::int32_t actor = 0, port = 0;
+  bool operator==(const PlanReader&) const = default;
+};
+
+/// A channel inside a place: one writer, some readers, `slots` buffers.
+struct PlanChannel {
+  enum class Kind : std::uint8_t {
+    activation, stash, boundary,
+    gradient,                        ///< a place's own sums of gradients; with ZeRO 2 and 3 those of one microbatch
+    reduced,                         ///< exact sums over dp: a place's share; where model axes add too, before and after
+    rounded,                         ///< ... all of them, as f32
+    parameter,
+    go, commit, feed,                ///< control: written by the worker's conductor
+    gathered,                        ///< ZeRO 3: parameters while a unit needs them
+    turn,                            ///< no bytes: a buffer of a ring is free for its next channel
+    snapshot                         ///< what a place saves of a group: its slots lie in the host arena (LocalPlan)
+  };
+  Kind kind = Kind::activation;
+  std::string name;                ///< feed: the name that the session knows
+  std::string after;               ///< feed: the report whose value makes the next microbatch; empty: none
+  std::int64_t at_once = 1;        ///< ... so many microbatches wait for none
+  std::int32_t program = 0;
+  std::int32_t writer = -1;        ///< actor of the role; -1: the worker's conductor
+  std::int32_t writer_port = 0;
+  std::vector<PlanReader> readers;
+  std::vector<std::int32_t> tensors;
+  std::vector<std::int64_t> offsets;   ///< bytes into a slot, 64-byte aligned
+  std::int64_t bytes = 0;          ///< of one slot, at the largest place of the role
+  std::int32_t slots = 1;
+  Rate rate = Rate::microbatch;
+  bool initial = false;            ///< holds a token before the first act
+  std::int32_t ring = -1;          ///< of the role: its channels take turns in few buffers; -1: memory of its own
+  std::int32_t buffer = 0;         ///< of that ring
+  std::int64_t buffer_offset = 0;  ///< bytes: channels that are needed together lie side by side
+  bool control() const { return kind == Kind::go || kind == Kind::commit || kind == Kind::feed; }
+  bool operator==(const PlanChannel&) const = default;
+};
+const char* to_string(PlanChannel::Kind kind);
+
+/// Where an op's argument lies.
+struct PlanOperand {
+  enum class Where : std::uint8_t { in, out, scratch };
+  Where where = Where::scratch;
+  std::int32_t port = 0;
+  std::int32_t index = 0;          ///< in, out: which tensor of the channel
+  std::int64_t offset = 0;         ///< scratch: bytes
+  std::int32_t tensor = 0;
+  bool operator==(const PlanOperand&) const = default;
+};
+
+struct PlanOp {
+  std::string op;                  ///< "": report the input under `name`; with the attr "loss" as the loss
+  std::string name;
+  Attrs attrs;
+  std::vector<PlanOperand> in, out;
+  std::int64_t state_offset = 0;   ///< bytes into its actor's state
+  std::int64_t state_bytes = 0;    ///< what it keeps from act to act, at the largest place of the role; 0: nothing
+  bool operator==(const PlanOp&) const = default;
+};
+
+/// A parameter, or its gradients' positions, in an optimizer actor.
+struct PlanParamRef {
+  std::int32_t param = 0;          ///< index into Plan::params
+  std::int32_t index = 0;          ///< tensor index in the parameter channel
+  struct Use {
+    std::int32_t port = 0, index = 0;
+    bool operator==(const Use&) const = default;
+  };
+  std::vector<Use> grads;
+  bool operator==(const PlanParamRef&) const = default;
+};
+
+struct PlanActor {
+  enum class Kind : std::uint8_t { segment, user, exchange, norm, update, digest, snapshot, writer };
+  Kind kind = Kind::segment;
+  std::string name;
+  std::int32_t program = 0;
+  Rate rate = Rate::microbatch;
+  std::string stream;              ///< "compute", "comm", "host", "snapshot" or "disk": see stream_of
+  std::int32_t priority = 0;
+  std::uint32_t run = 0;
+  Pass pass = Pass::forward;
+  std::int32_t depth = 0;          ///< virtual stage: chunk depth / S of stage depth mod S
+  bool takes_turns = false;        ///< its acts begin in the order of the plan's pipeline: see Plan::ordered
+  std::vector<std::int32_t> in, out;   ///< channels, by port
+  std::vector<PlanOp> ops;         ///< segments: the ops; user actors: one, with op = the actor's kind
+  std::int32_t exchange = -1;      ///< index into Plan::exchanges; of an update: it gathers what it has updated
+  std::vector<PlanParamRef> params;
+  double cost_s = 0;               ///< predicted, of one act
+  std::int64_t scratch_bytes = 0;  ///< tensors inside the segment, then the ops' own scratch
+  std::int64_t op_scratch_offset = 0;
+  std::int64_t state_bytes = 0;    ///< segments: of all their ops
+  /// Exchanges that take turns in few buffers with what arrives before it is added up; -1: memory of its own.
+  std::int32_t staging_ring = -1;
+  std::int32_t staging_buffer = 0;
+  bool closes_step = false;
+  /// An update of shares (ZeRO): its act is over when everybody's shares have arrived in the parameter slot.
+  bool gathers() const { return kind == Kind::update && exchange >= 0; }
+  bool backward() const { return pass != Pass::forward; }
+  /// Whether each of its acts reports `report`: see Graph::report, Graph::actor.
+  bool reports(const std::string& report) const;
+  bool operator==(const PlanActor&) const = default;
+};
+const char* to_string(PlanActor::Kind kind);
+/// The stream that actors of a kind run on.
+const char* stream_of(PlanActor::Kind kind);
+
+/// A boxing that places execute together.
+struct PlanExchange {
+  std::string name;
+  std::int32_t program = 0;
+  Rate rate = Rate::microbatch;
+  struct Pair {
+    std::int32_t from = 0, to = 0;     ///< tensors
+    bool operator==(const Pair&) const = default;
+  };
+  std::vector<Pair> moves;
+  Collective collective = Collective::transfers;
+  std::int64_t bytes = 0;          ///< moved between places per act of the whole job
+  double seconds = 0;              ///< predicted, of one act
+  double latency_s = 0;            ///< the part of it in which the link is free for others
+  bool operator==(const PlanExchange&) const = default;
+};
+
+/// What every place of a stage does.
+struct PlanRole {
+  std::int32_t stage = 0;
+  std::vector<PlanActor> actors;
+  std::vector<PlanChannel> channels;
+  std::vector<std::string> units;
+  bool operator==(const PlanRole&) const = default;
+};
+
+struct PlanParam {
+  std::string name;
+  std::int32_t tensor = 0;         ///< its tensor on its own mesh (the union of its stages)
+  Init::Kind init = Init::Kind::constant;
+  float init_value = 0;
+  bool decay = true;
+  std::int64_t terms = 1;          ///< most terms that all microbatches of a step add to one element of its gradient
+  std::int32_t share = -1;         ///< ZeRO: the tensor that says which part a place updates; -1: all that it has
+  bool stored_as_share = false;    ///< ZeRO 3: between its uses a place keeps no more than that
+  /// The tensor that lies in the parameter slots.
+  std::int32_t stored() const { return stored_as_share ? share : tensor; }
+  bool operator==(const PlanParam&) const = default;
+};
+
+/// Position of the dp axis in a mesh, or -1.
+inline int dp_axis(const Mesh& mesh) { return mesh.axis("dp"); }
+
+struct Plan {
+  std::vector<std::string> programs;
+  std::vector<ProgramSpec> program_specs;
+  bool trains = false;
+  std::uint64_t seed = 0;
+  kernels::AdamW hyper;
+  std::vector<Mesh> meshes;        ///< the first `stages` are the stages' own; then unions of stages
+  std::int32_t stages = 1;
+  Pipeline pipeline;
+  /// Per stage: which dp coordinate runs each microbatch of program 0. Empty: microbatch m is run by m mod width. Any
+  /// table gives the same numbers, for gradients are exact sums.
+  std::vector<std::vector<std::int32_t>> owners;
+  std::vector<PlanRole> roles;     ///< one per stage
+  std::vector<PlanTensor> tensors;
+  std::vector<PlanExchange> exchanges;
+  std::vector<PlanParam> params;
+  CostModel costs;
+
+  std::int32_t workers() const;
+  /// The stage of a rank; -1 if it has none.
+  std::int32_t stage_of(Rank rank) const;
+  std::int32_t program(const std::string& name) const;
+  /// Versions of the parameters that the arenas hold for checkpoints at the same time; 0: none can be taken.
+  std::int32_t snapshot_slots() const;
+  /// The stages whose places a mesh has, ascending.
+  std::vector<std::int32_t> stages_on(std::int32_t mesh) const;
+  /// True for a part of a unit that all stages share (Graph::shared_unit).
+  bool shared(const PlanActor& actor) const;
+  /// dp coordinate and dp width of a rank within its stage.
+  std::int64_t dp_index(Rank rank) const;
+  std::int64_t dp_width(std::int32_t stage) const { return meshes[stage].axis_size("dp"); }
+  /// The microbatches of a program that dp coordinate `dp_index` of a stage runs, in the order in which it runs them:
+  /// ascending, so no two places wait for each other.
+  std::vector<std::int32_t> microbatches(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
+  /// Passes begin in pass_order: where the pipeline has one and the stages are of one width and share no unit. Else they
+  /// begin as slots and priorities let them, for then no paper says in which order they should.
+  bool ordered() const;
+  /// The dp coordinate of a stage that runs a microbatch; 0 runs all of a stateful program.
+  std::int64_t owner(std::int32_t program, std::int32_t stage, std::int64_t microbatch) const;
+  /// What an actor or channel of that rate does at a place in a run of a program: acts, or tokens.
+  std::int32_t acts(Rate rate, std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
+  /// Whether a dp coordinate runs a microbatch in a round of them: the k-th of each coordinate in round k, or one
+  /// alone where a microbatch may depend on the one before (ProgramSpec::sequential).
+  bool runs_in_round(std::int32_t program, std::int32_t stage, std::int64_t dp_index, std::int32_t round) const;
+  /// Acts of an exchange in a run of its program, of the whole job: numbers its messages the same at all ends.
+  std::int64_t acts_of(const PlanExchange& exchange) const;
+  /// True for a gradient as ops make it: a term of the sum over dp.
+  bool unreduced(const PlanTensor& t) const { return t.gradient_of >= 0 && t.sbp[dp_axis(meshes[t.mesh])].is_partial(); }
+  /// True where an exchange adds up gradients; false for all that only move.
+  bool reduces(const PlanExchange& exchange) const { return unreduced(tensors[exchange.moves[0].from]); }
+  /// The stage (of several equally wide, the first) whose dp coordinates a round is of: gathers end there, reductions
+  /// begin there.
+  std::int32_t round_stage(const PlanExchange& exchange) const;
+  /// The layout of a tensor; for microbatch rate on the sub-mesh of the one dp coordinate that runs it.
+  Layout layout(std::int32_t tensor, std::int64_t dp_index) const;
+  /// The part of a tensor that `rank` has ; it has one.
+  Extent extent(std::int32_t tensor, Rank rank) const;
+};
+
+}  // namespace troupe::runtime

@@ -1,0 +1,19 @@
+// A plan as Cap'n Proto bytes: what workers receive, what `troupe plan` could store.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "runtime/plan/plan.h"
+
+namespace troupe::runtime {
+
+/// Version of the schema's meaning. A newer one is refused by name.
+inline constexpr std::uint32_t plan_version = 2;
+
+std::vector<std::byte> write_plan(const Plan& plan);
+/// Error: not a plan, or one of a newer version.
+Expected<Plan> read_plan(std::span<const std::byte> bytes);
+
+}  // namespace troupe::runtime

@@ -1,0 +1,79 @@
+#include "runtime/plan/saved_parts.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "checkpoint/cut.h"
+
+namespace troupe::runtime {
+
+SavedParts::SavedParts(const Plan& plan) : plan_(plan), trained_(plan.params.size(), false) {
+  for (const auto& role : plan.roles)
+    for (const auto& a : role.actors)
+      if (a.kind == PlanActor::Kind::update)
+        for (const auto& ref : a.params) trained_[static_cast<std::size_t>(ref.param)] = true;
+  std::vector<std::int32_t> order(plan.params.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return plan.params[a].name < plan.params[b].name; });
+  writer_.resize(plan.params.size());
+  std::map<Rank, std::int64_t> load;   // at dp coordinate 0: along dp all are alike
+  for (auto p : order) {
+    const PlanTensor& t = plan.tensors[plan.params[p].tensor];
+    const Mesh& mesh = plan.meshes[t.mesh];
+    const int dp = dp_axis(mesh);
+    std::vector<bool> free(mesh.axes.size(), false);
+    for (std::size_t a = 0; a < mesh.axes.size(); ++a) free[a] = static_cast<int>(a) != dp && t.sbp[a].is_broadcast();
+    const auto candidates = mesh.group(0, free);
+    const auto least = *std::min_element(candidates.begin(), candidates.end(),
+                                         [&](auto a, auto b) { return load[mesh.ranks[a]] < load[mesh.ranks[b]]; });
+    const auto chosen = mesh.coord(least);
+    auto& writer = writer_[static_cast<std::size_t>(p)];
+    writer.assign(mesh.axes.size(), -1);
+    for (std::size_t a = 0; a < mesh.axes.size(); ++a)
+      if (free[a]) writer[a] = chosen[a];
+    // All coordinates of the axes that split it write as much.
+    std::vector<bool> split(mesh.axes.size(), false);
+    for (std::size_t a = 0; a < mesh.axes.size(); ++a) split[a] = static_cast<int>(a) != dp && !free[a];
+    const Layout layout{t.shape, t.dtype, mesh, t.sbp};
+    for (auto position : mesh.group(least, split)) load[mesh.ranks[position]] += layout.bytes_at(position);
+  }
+}
+
+std::vector<SavedPart> SavedParts::of(Rank rank, const PlanActor& snapshot) const {
+  std::vector<SavedPart> out;
+  for (const auto& ref : snapshot.params) {
+    const PlanParam& p = plan_.params[ref.param];
+    const PlanTensor& t = plan_.tensors[p.tensor];
+    const Mesh& mesh = plan_.meshes[t.mesh];
+    const auto coord = mesh.coord(mesh.find(rank));
+    const auto& writer = writer_[static_cast<std::size_t>(ref.param)];
+    bool writes = true;
+    for (std::size_t a = 0; a < coord.size(); ++a) writes &= writer[a] < 0 || writer[a] == coord[a];
+    if (!writes) continue;
+    Extent part = plan_.extent(p.share >= 0 ? p.share : p.tensor, rank);
+    if (const int dp = dp_axis(mesh); p.share < 0 && dp >= 0) {
+      if (part.dims.empty()) writes = coord[dp] == 0;
+      else part.dims[0] = split_range(part.dims[0], mesh.axes[dp].size, coord[dp]);
+    }
+    if (writes && !part.empty()) out.push_back({ref.param, std::move(part), trained_[static_cast<std::size_t>(ref.param)]});
+  }
+  return out;
+}
+
+std::int64_t SavedParts::entries(Rank rank, const PlanActor& snapshot, std::vector<checkpoint::ShardEntry>& out) const {
+  for (const auto& part : of(rank, snapshot)) {
+    const PlanParam& p = plan_.params[part.param];
+    const PlanTensor& t = plan_.tensors[p.tensor];
+    for (auto kind : checkpoint::tensor_kinds) {
+      const bool moment = kind != checkpoint::TensorKind::parameter;
+      if (moment && !part.trained) continue;
+      const DType dtype = moment ? DType::f32 : t.dtype;
+      for (auto& piece : checkpoint::cut_rows(part.extent, size_of(dtype)))
+        out.push_back({p.name, kind, dtype, t.shape, std::move(piece), 0});
+    }
+  }
+  return checkpoint::lay_out(out);
+}
+
+}  // namespace troupe::runtime

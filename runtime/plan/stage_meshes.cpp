@@ -1,0 +1,69 @@
+#include "runtime/plan/stage_meshes.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "runtime/plan/plan.h"
+
+namespace troupe::runtime {
+
+std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, std::int64_t tp, std::int64_t replicas) {
+  std::vector<Mesh> meshes;
+  Rank first = 0;
+  for (auto width : dp) {
+    Mesh m;
+    m.axes = {{"tp", tp / replicas}, {"dp", width}};
+    if (replicas > 1) m.axes.insert(m.axes.begin() + 1, {"tp.q", replicas});
+    for (std::int64_t t = 0; t < tp; ++t)
+      for (std::int64_t d = 0; d < width; ++d) m.ranks.push_back(first + static_cast<Rank>(d * tp + t));
+    first += static_cast<Rank>(tp * width);
+    meshes.push_back(std::move(m));
+  }
+  return meshes;
+}
+
+Status check_mesh(const Mesh& mesh, const std::string& where) {
+  std::set<std::string> axes;
+  std::int64_t places = 1;
+  for (const auto& a : mesh.axes) {
+    if (a.size < 1 || a.size > count_max)
+      return invalid(where + "has an axis of size " + std::to_string(a.size) + "; every axis has at least 1 place");
+    if (!axes.insert(a.name).second) return invalid(where + "has two axes called '" + a.name + "'");
+    places = std::min(places * a.size, bytes_max >> 20);
+  }
+  if (places != mesh.size())
+    return invalid(where + "has " + std::to_string(mesh.size()) + " ranks; its axes need " + std::to_string(places));
+  return {};
+}
+
+Status check_stage_meshes(const std::vector<Mesh>& stages) {
+  std::map<Rank, std::size_t> stage_of;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const std::string where = "stage " + std::to_string(s) + ": mesh " + to_string(stages[s]) + " ";
+    TROUPE_TRY(check_mesh(stages[s], where));
+    // A share of dp lies inside a part of the model axes, and stages pass each other's parts on.
+    const auto &axes = stages[s].axes, &first = stages[0].axes;
+    bool same = axes.size() == first.size();
+    for (std::size_t a = 0; same && a < axes.size(); ++a)
+      same = axes[a].name == first[a].name && (axes[a].name == "dp" || axes[a].size == first[a].size);
+    if (!same)
+      return invalid(where + "has other axes than stage 0, " + to_string(stages[0]) +
+                     ": stages differ in the width of dp only");
+    if (const int dp = dp_axis(stages[s]); dp >= 0 && dp + 1 != static_cast<int>(axes.size()))
+      return invalid(where + "has an axis behind dp: dp is the innermost axis, see stage_meshes");
+    for (Rank r : stages[s].ranks)
+      if (const auto [it, fresh] = stage_of.try_emplace(r, s); !fresh)
+        return invalid(where + "has rank " + std::to_string(r) + ", which stage " + std::to_string(it->second) +
+                       " has too; a rank has one place");
+  }
+  Rank expected = 0;
+  for (const auto& [rank, s] : stage_of)
+    if (rank != expected++)
+      return invalid("no stage has rank " + std::to_string(expected - 1) + ", and stage " + std::to_string(s) +
+                     " has rank " + std::to_string(rank) + ": the " + std::to_string(stage_of.size()) +
+                     " ranks must be 0 to " + std::to_string(stage_of.size() - 1));
+  return {};
+}
+
+}  // namespace troupe::runtime

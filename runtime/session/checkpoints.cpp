@@ -1,0 +1,148 @@
+#include "runtime/session/checkpoints.h"
+
+#include <algorithm>
+
+namespace troupe::runtime {
+
+namespace {
+
+/// Between two events of one save that is under way. Less than a place waits between two reports (ShardSpec::tell_ns), so that a
+/// job of one place tells each.
+constexpr std::int64_t tell_ns = 900'000'000;
+
+/// While so many commits wait for the disk, the job takes no further snapshot: their manifests would pile up in its memory.
+constexpr int committing_max = 4;
+
+/// Places that write a shard of every checkpoint.
+std::int64_t count_writers(const Plan& plan) {
+  std::int64_t n = 0;
+  for (const auto& role : plan.roles)
+    if (std::any_of(role.actors.begin(), role.actors.end(), [](const PlanActor& a) { return a.kind == PlanActor::Kind::writer; }))
+      n += plan.meshes[role.stage].size();
+  return n;
+}
+
+static_assert(checkpoint::sum_exponent_max == exponent_max && checkpoint::sum_term_bits == term_bits_max);
+
+checkpoint::TrainingState training_state(const SumState& sums) {
+  checkpoint::TrainingState state{sums.updates, {}, sums.void_steps};
+  for (const auto& [name, scale] : sums.scales) state.exponents.push_back({name, scale.exponent, scale.peak});
+  return state;
+}
+
+}  // namespace
+
+SumState sums_of(const checkpoint::Manifest& m) {
+  SumState sums{m.updates < 0 ? m.stamp.step : m.updates, {}, m.void_steps};
+  for (const auto& e : m.exponents) sums.scales[e.parameter] = {e.exponent, e.peak};
+  return sums;
+}
+
+Checkpoints::Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream, const Clock& clock)
+    : plan_(plan), options_(std::move(options)), first_(first), last_(last), storage_(storage), stream_(stream), clock_(clock) {}
+
+Status Checkpoints::begin(std::uint64_t fresh) {
+  checkpoint::Catalog catalog(storage_, options_.dir);
+  TROUPE_ASSIGN(lock_, catalog.lock());
+  TROUPE_ASSIGN(const checkpoint::Stamp stamp, catalog.claim(options_.job, fresh));
+  TROUPE_TRY(catalog.clean(stamp.generation).status());
+  target_ = {options_.dir, stamp.job, stamp.generation};
+  if (options_.on_begin) options_.on_begin(target_);
+  checkpoint::Manifest head;
+  head.stamp = stamp;
+  head.seed = plan_.seed;
+  head.config = options_.config;
+  keeper_ = std::make_unique<checkpoint::Keeper>(storage_, stream_, clock_, options_.dir, std::move(head), options_.retention);
+  return {};
+}
+
+bool Checkpoints::wants(std::int64_t version) {
+  if (version == first_) return false;   // there is one, or nothing has been learnt
+  if (version != last_ && (options_.every <= 0 || version % options_.every != 0)) return false;
+  if (version != last_ && committing_ >= committing_max) {
+    skipped(version);
+    return false;
+  }
+  under_way_[version].begin_ns = clock_.now_ns();
+  return true;
+}
+
+void Checkpoints::skipped(std::int64_t version) {
+  under_way_.erase(version);
+  if (!options_.on_event) return;
+  CheckpointEvent event;
+  event.kind = CheckpointEvent::Kind::skipped;
+  event.step = version;
+  options_.on_event(event);
+}
+
+void Checkpoints::saving(std::int64_t version, Rank place, const Report& report) {
+  const auto it = under_way_.find(version);
+  if (it == under_way_.end() || report.values.size() != 3) return;
+  UnderWay& u = it->second;
+  u.stall_s = std::max(u.stall_s, report.values[0]);
+  u.bytes[place] = {report.values[1], report.values[2]};
+  const auto now_ns = clock_.now_ns();
+  if (!options_.on_event || now_ns - std::max(u.begin_ns, u.told_ns) < tell_ns) return;
+  u.told_ns = now_ns;
+  CheckpointEvent event;
+  event.kind = CheckpointEvent::Kind::saving;
+  event.step = version;
+  for (const auto& [rank, bytes] : u.bytes) {
+    event.parameter_bytes += static_cast<std::int64_t>(bytes.first);
+    event.moment_bytes += static_cast<std::int64_t>(bytes.second);
+  }
+  event.stall_s = u.stall_s;
+  event.save_s = static_cast<double>(now_ns - u.begin_ns) * 1e-9;
+  options_.on_event(event);
+}
+
+void Checkpoints::shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
+  ++committing_;
+  std::vector<checkpoint::ShardRecord> records;
+  for (const auto& r : reports) {
+    if (r.kind != Report::Kind::shard) continue;
+    auto& stall_s = under_way_[version].stall_s;
+    for (double s : r.values) stall_s = std::max(stall_s, s);
+    if (!r.name.empty()) return keeper_->abandon(version, Status(Code::io, r.name));
+    auto record = checkpoint::decode_shard_record(r.bytes);
+    if (!record.ok()) return keeper_->abandon(version, record.status());
+    records.push_back(*std::move(record));
+  }
+  if (const auto writers = static_cast<std::size_t>(count_writers(plan_)); records.size() != writers)
+    return keeper_->abandon(version, Status(Code::internal, std::to_string(records.size()) + " of " + std::to_string(writers) + " places have written a shard"));
+  keeper_->commit(version, std::move(records), training_state(sums));
+}
+
+Status Checkpoints::poll() {
+  Status too_often;
+  for (auto& o : keeper_->outcomes()) {
+    --committing_;
+    const bool ok = o.status.ok();
+    failures_ = ok ? 0 : failures_ + 1;
+    if (!ok && o.step == last_) last_failed_ = o.status.in("the last checkpoint, of step " + std::to_string(o.step) + ", could not be saved");
+    const UnderWay saved = under_way_[o.step];
+    under_way_.erase(o.step);
+    CheckpointEvent event;
+    event.kind = ok ? CheckpointEvent::Kind::committed : CheckpointEvent::Kind::failed;
+    event.step = o.step;
+    event.parameter_bytes = o.parameter_bytes;
+    event.moment_bytes = o.bytes - o.parameter_bytes;
+    event.stall_s = saved.stall_s;
+    event.save_s = static_cast<double>(o.end_ns - saved.begin_ns) * 1e-9;
+    event.status = ok ? o.pruned : o.status;
+    event.failures = failures_;
+    if (options_.on_event) options_.on_event(event);
+    if (failures_ >= options_.failures_max)
+      too_often = o.status.in("saving has failed " + std::to_string(failures_) + " times in a row, most recently the checkpoint of step " + std::to_string(o.step));
+  }
+  return too_often;
+}
+
+Status Checkpoints::finish() {
+  keeper_->finish();
+  TROUPE_TRY(poll());
+  return last_failed_;
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,96 @@
+// Checkpoints of a running job, as its own process sees them: who may write where, which versions are wanted, what became
+// of them. Workers write the shards (actors/writer.h), a Keeper commits them beside the job's loop.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "checkpoint/keeper.h"
+#include "runtime/session/control.h"
+#include "runtime/plan/plan.h"
+#include "runtime/session/sum_scale.h"
+
+namespace troupe::runtime {
+
+/// What happened to a checkpoint, for people and metrics.
+struct CheckpointEvent {
+  enum class Kind : std::uint8_t {
+    saving,                            ///< it is under way: bytes that are written, stall so far; about once a second
+    committed,                         ///< it is on disk
+    failed,                            ///< it could not be written: `status` says where and why
+    skipped                            ///< there was no room for it in the arenas: the disk does not keep up
+  };
+  Kind kind = Kind::committed;
+  std::int64_t step = 0;
+  std::int64_t parameter_bytes = 0, moment_bytes = 0;   ///< saving, committed
+  double stall_s = 0;                  ///< most that an update of any place waited for its copy
+  double save_s = 0;                   ///< from the decision until all of it was on disk, or until now
+  Status status;                       ///< failed; committed: why older ones could not be removed, if so
+  int failures = 0;                    ///< failed: in a row
+};
+
+struct CheckpointOptions {
+  std::string dir;                     ///< of checkpoints; empty: none are taken (the plan has no snapshots then)
+  std::int64_t every = 0;              ///< steps between them; 0: of the last version only
+  checkpoint::Retention retention;
+  std::string config;                  ///< the application's own words, kept in every manifest
+  /// Folder of the checkpoint to begin from; empty: initial values. SessionOptions::first_step is its step.
+  std::string restore;
+  std::uint64_t job = 0;               ///< that of the checkpoint to begin from; 0: the folder's own, or a new one
+  std::function<void(const CheckpointTarget&)> on_begin;   ///< the folder is ours
+  int failures_max = 5;                ///< failures in a row after which the job stops (exit_checkpoint)
+  std::function<void(const CheckpointEvent&)> on_event;
+};
+
+/// What the sums of a run begin with that goes on from this checkpoint (SessionOptions::sums).
+SumState sums_of(const checkpoint::Manifest& manifest);
+
+class Checkpoints {
+ public:
+  /// `storage` and `stream` (on which commits run) stay. `first`, `last`: the versions that the job begins and ends with.
+  Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream,
+              const Clock& clock);
+
+  /// Takes the folder for this run and removes what earlier ones left unfinished. `fresh`: the number of a new job. Error: what
+  /// the disk says; another run that is still there has the folder's lock.
+  Status begin(std::uint64_t fresh);
+  CheckpointTarget target() const { return target_; }
+  /// The run ends with this version instead of `last`.
+  void end_with(std::int64_t version) { last_ = version; }
+  /// Whether a snapshot of this version is to be taken. One that is due is skipped while commits of earlier ones wait for the disk.
+  bool wants(std::int64_t version);
+  void skipped(std::int64_t version);
+  /// How far a place is with its shard (SessionOptions::on_saving).
+  void saving(std::int64_t version, Rank place, const Report& report);
+  /// What all places say of a version's shards, and that version's sums (SessionOptions::on_shards).
+  void shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums);
+  /// Tells what has happened since the last call. Error: saving has failed too often in a row.
+  Status poll();
+  /// Waits for what is under way, and tells. Error: as poll; or the last version's checkpoint could not be saved.
+  Status finish();
+
+ private:
+  const Plan& plan_;
+  CheckpointOptions options_;
+  const std::int64_t first_;
+  std::int64_t last_;
+  Storage& storage_;
+  Stream& stream_;
+  const Clock& clock_;
+  struct UnderWay {
+    std::int64_t begin_ns = 0, told_ns = 0;
+    double stall_s = 0;
+    std::map<Rank, std::pair<double, double>> bytes;   // of parameters and of moments, so far
+  };
+  std::map<std::int64_t, UnderWay> under_way_;   // by version
+  CheckpointTarget target_;
+  std::unique_ptr<FolderLock> lock_;
+  std::unique_ptr<checkpoint::Keeper> keeper_;
+  int failures_ = 0;
+  int committing_ = 0;                 ///< given to the keeper, and no outcome yet
+  Status last_failed_;                 ///< why the last version has no checkpoint
+};
+
+}  // namespace troupe::runtime

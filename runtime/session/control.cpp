@@ -1,0 +1,268 @@
+#include "runtime/session/control.h"
+
+#include "devices/base/wire.h"
+#include "runtime/session/control.capnp.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+template <class... Fs>
+struct Overloaded : Fs... { using Fs::operator()...; };
+template <class... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;
+
+kj::ArrayPtr<const kj::byte> data(const std::vector<std::byte>& v) { return {reinterpret_cast<const kj::byte*>(v.data()), v.size()}; }
+kj::ArrayPtr<const kj::byte> data(const std::string& v) { return {reinterpret_cast<const kj::byte*>(v.data()), v.size()}; }
+std::vector<std::byte> bytes(capnp::Data::Reader d) {
+  const auto* p = reinterpret_cast<const std::byte*>(d.begin());
+  return {p, p + d.size()};
+}
+std::string text(capnp::Data::Reader d) { return {reinterpret_cast<const char*>(d.begin()), d.size()}; }
+
+void put(capnp::List<std::int32_t>::Builder list, const std::vector<std::int32_t>& numbers) {
+  for (unsigned i = 0; i < list.size(); ++i) list.set(i, numbers[i]);
+}
+std::vector<std::int32_t> get(capnp::List<std::int32_t>::Reader list) {
+  std::vector<std::int32_t> numbers;
+  for (auto n : list) numbers.push_back(n);
+  return numbers;
+}
+
+void put(wire::Report::Builder b, const Report& r) {
+  b.setKind(static_cast<std::uint8_t>(r.kind));
+  b.setName(r.name);
+  b.setStep(r.step);
+  b.setMicrobatch(r.microbatch);
+  auto values = b.initValues(static_cast<unsigned>(r.values.size()));
+  for (unsigned i = 0; i < r.values.size(); ++i) values.set(i, r.values[i]);
+  if (!r.bytes.empty()) b.setBytes(data(r.bytes));
+}
+void put(wire::Throttle::Builder b, const comm::Throttle& t) {
+  b.setA(t.a);
+  b.setB(t.b);
+  b.setLatencyNs(t.latency_ns);
+  b.setBytesPerSecond(t.bytes_per_second);
+}
+Report get(wire::Report::Reader r) {
+  Report report{static_cast<Report::Kind>(r.getKind()), r.getName().cStr(), r.getStep(), r.getMicrobatch(), {}, bytes(r.getBytes())};
+  for (auto v : r.getValues()) report.values.push_back(v);
+  return report;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const ToWorker& in) {
+  capnp::MallocMessageBuilder message;
+  auto b = message.initRoot<wire::ToWorker>();
+  std::visit(Overloaded{
+                 [&](const Hello& m) {
+                   auto h = b.initHello();
+                   h.setPlan(data(m.plan));
+                   h.setRank(m.rank);
+                   h.setJob(m.job);
+                   h.setGeneration(m.generation);
+                   h.setThreads(m.threads);
+                   h.setTls(m.tls);
+                   h.setNetDevice(m.net_device);
+                   h.setTraceFirst(m.trace.first);
+                   h.setTraceSteps(m.trace.steps);
+                   h.setPaced(m.paced);
+                   h.setRunKernels(m.run_kernels);
+                   put(h.initCores(static_cast<unsigned>(m.cores.size())), m.cores);
+                   auto throttle = h.initThrottle(static_cast<unsigned>(m.throttle.size()));
+                   for (unsigned i = 0; i < m.throttle.size(); ++i) put(throttle[i], m.throttle[i]);
+                   h.setSaveDir(m.save.dir);
+                   h.setSaveJob(m.save.job);
+                   h.setSaveGeneration(m.save.generation);
+                   h.setRestore(m.restore);
+                 },
+                 [&](const Connect& m) {
+                   auto list = b.initConnect(static_cast<unsigned>(m.addresses.size()));
+                   unsigned i = 0;
+                   for (const auto& [rank, blob] : m.addresses) {
+                     list[i].setRank(rank);
+                     list[i++].setBlob(data(blob));
+                   }
+                 },
+                 [&](const BeginRun& m) {
+                   auto x = b.initBegin();
+                   x.setStep(m.step);
+                   x.setReaders(m.readers);
+                   put(x.initExponents(static_cast<unsigned>(m.exponents.size())), m.exponents);
+                 },
+                 [&](const Go& m) {
+                   auto x = b.initGo();
+                   x.setProgram(m.program);
+                   x.setStep(m.step);
+                 },
+                 [&](const CommitStep& m) {
+                   auto x = b.initCommit();
+                   x.setStep(m.step);
+                   x.setReaders(m.readers);
+                   x.setGradScale(m.commit.grad_scale);
+                   x.setLr(m.commit.lr);
+                   x.setUpdate(m.commit.update);
+                   x.setVoidStep(m.commit.void_step);
+                   put(x.initExponents(static_cast<unsigned>(m.exponents.size())), m.exponents);
+                 },
+                 [&](const Feed& m) {
+                   auto x = b.initFeed();
+                   x.setName(m.name);
+                   x.setProgram(m.program);
+                   x.setStep(m.step);
+                   x.setMicrobatch(m.microbatch);
+                   x.setPayload(data(m.payload));
+                 },
+                 [&](const ExplainAll&) { b.setExplain(); },
+                 [&](const Stop&) { b.setStop(); },
+             },
+             in);
+  return message_bytes(message);
+}
+
+std::vector<std::byte> encode(const FromWorker& in) {
+  capnp::MallocMessageBuilder message;
+  auto b = message.initRoot<wire::FromWorker>();
+  std::visit(Overloaded{
+                 [&](const WorkerAddress& m) { b.setAddress(data(m.blob)); },
+                 [&](const Ready& m) {
+                   auto x = b.initReady();
+                   x.setRestoredBytes(m.restored_bytes);
+                   x.setRestoreS(m.restore_s);
+                 },
+                 [&](const Progress& m) { b.setProgress(m.acts); },
+                 [&](const Closed& m) {
+                   auto x = b.initClosed();
+                   x.setProgram(m.program);
+                   x.setStep(m.step);
+                   x.setBusyNs(m.busy_ns);
+                   auto list = x.initReports(static_cast<unsigned>(m.reports.size()));
+                   for (unsigned i = 0; i < m.reports.size(); ++i) put(list[i], m.reports[i]);
+                 },
+                 [&](const EarlyReport& m) {
+                   auto x = b.initReport();
+                   x.setProgram(m.program);
+                   put(x.initReport(), m.report);
+                 },
+                 [&](const FeedTaken& m) {
+                   auto x = b.initTaken();
+                   x.setName(m.name);
+                   x.setProgram(m.program);
+                   x.setStep(m.step);
+                   x.setMicrobatch(m.microbatch);
+                 },
+                 [&](const WorkerFailed& m) {
+                   auto x = b.initFailed();
+                   x.setActor(m.actor);
+                   x.setCode(static_cast<std::uint8_t>(m.status.code()));
+                   x.setMessage(m.status.message());
+                 },
+                 [&](const Explained& m) { b.setExplanation(m.text); },
+                 [&](const Spans& m) {
+                   auto x = b.initSpans();
+                   x.setDropped(m.dropped);
+                   auto list = x.initSpans(static_cast<unsigned>(m.spans.size()));
+                   for (unsigned i = 0; i < m.spans.size(); ++i) {
+                     const TraceSpan& s = m.spans[i];
+                     list[i].setRow(s.row);
+                     list[i].setName(s.name);
+                     list[i].setBeginNs(s.begin_ns);
+                     list[i].setEndNs(s.end_ns);
+                     list[i].setStep(s.step);
+                     list[i].setMicrobatch(s.microbatch);
+                     list[i].setFlowIn(s.flow_in);
+                     list[i].setFlowOut(s.flow_out);
+                   }
+                 },
+                 [&](const Stopped& m) {
+                   auto x = b.initStopped();
+                   x.setPeakBytes(m.peak_bytes);
+                   x.setFileBytes(m.file_bytes);
+                   x.setSharedBytes(m.shared_bytes);
+                   x.setSentBytes(m.sent_bytes);
+                   x.setReceivedBytes(m.received_bytes);
+                 },
+             },
+             in);
+  return message_bytes(message);
+}
+
+Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
+  return read_message<wire::ToWorker, ToWorker>(in, "malformed control message", [](wire::ToWorker::Reader r) -> ToWorker {
+    switch (r.which()) {
+      case wire::ToWorker::HELLO: {
+        const auto h = r.getHello();
+        Hello hello{bytes(h.getPlan()), h.getRank(), h.getJob(), h.getGeneration(), h.getThreads(), h.getTls().cStr(),
+                    h.getNetDevice().cStr(), {h.getTraceFirst(), h.getTraceSteps()}, h.getPaced(), h.getRunKernels(), {}};
+        hello.cores = get(h.getCores());
+        for (auto t : h.getThrottle()) hello.throttle.push_back({t.getA(), t.getB(), t.getLatencyNs(), t.getBytesPerSecond()});
+        hello.save = {h.getSaveDir().cStr(), h.getSaveJob(), h.getSaveGeneration()};
+        hello.restore = h.getRestore().cStr();
+        return hello;
+      }
+      case wire::ToWorker::CONNECT: {
+        Connect c;
+        for (auto a : r.getConnect()) c.addresses[a.getRank()] = text(a.getBlob());
+        return c;
+      }
+      case wire::ToWorker::BEGIN: {
+        const auto b = r.getBegin();
+        return BeginRun{b.getStep(), b.getReaders(), get(b.getExponents())};
+      }
+      case wire::ToWorker::GO: return Go{r.getGo().getProgram(), r.getGo().getStep()};
+      case wire::ToWorker::COMMIT: {
+        const auto c = r.getCommit();
+        return CommitStep{c.getStep(), c.getReaders(), {c.getGradScale(), c.getLr(), c.getUpdate(), c.getVoidStep()},
+                          get(c.getExponents())};
+      }
+      case wire::ToWorker::FEED: {
+        const auto f = r.getFeed();
+        return Feed{f.getName().cStr(), f.getProgram(), f.getStep(), f.getMicrobatch(), bytes(f.getPayload())};
+      }
+      case wire::ToWorker::EXPLAIN: return ExplainAll{};
+      case wire::ToWorker::STOP: return Stop{};
+    }
+    kj::throwFatalException(KJ_EXCEPTION(FAILED, "a kind of message that this version does not know"));
+  });
+}
+
+Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
+  return read_message<wire::FromWorker, FromWorker>(in, "malformed control message", [](wire::FromWorker::Reader r) -> FromWorker {
+    switch (r.which()) {
+      case wire::FromWorker::ADDRESS: return WorkerAddress{text(r.getAddress())};
+      case wire::FromWorker::READY: return Ready{r.getReady().getRestoredBytes(), r.getReady().getRestoreS()};
+      case wire::FromWorker::PROGRESS: return Progress{r.getProgress()};
+      case wire::FromWorker::CLOSED: {
+        Closed c{r.getClosed().getProgram(), r.getClosed().getStep(), {}, r.getClosed().getBusyNs()};
+        for (auto report : r.getClosed().getReports()) c.reports.push_back(get(report));
+        return c;
+      }
+      case wire::FromWorker::REPORT: return EarlyReport{r.getReport().getProgram(), get(r.getReport().getReport())};
+      case wire::FromWorker::TAKEN: {
+        const auto t = r.getTaken();
+        return FeedTaken{t.getName().cStr(), t.getProgram(), t.getStep(), t.getMicrobatch()};
+      }
+      case wire::FromWorker::FAILED: {
+        const auto f = r.getFailed();
+        const auto code = f.getCode() <= static_cast<std::uint8_t>(Code::internal) ? static_cast<Code>(f.getCode()) : Code::internal;
+        return WorkerFailed{f.getActor().cStr(), Status(code, f.getMessage().cStr())};
+      }
+      case wire::FromWorker::EXPLANATION: return Explained{r.getExplanation().cStr()};
+      case wire::FromWorker::SPANS: {
+        Spans out{{}, r.getSpans().getDropped()};
+        for (auto s : r.getSpans().getSpans())
+          out.spans.push_back({s.getRow().cStr(), s.getName().cStr(), s.getBeginNs(), s.getEndNs(), s.getStep(),
+                               s.getMicrobatch(), s.getFlowIn(), s.getFlowOut()});
+        return out;
+      }
+      case wire::FromWorker::STOPPED: {
+        const auto s = r.getStopped();
+        return Stopped{s.getPeakBytes(), s.getFileBytes(), s.getSharedBytes(), s.getSentBytes(), s.getReceivedBytes()};
+      }
+    }
+    kj::throwFatalException(KJ_EXCEPTION(FAILED, "a kind of message that this version does not know"));
+  });
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,123 @@
+#include "runtime/session/reductions.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "actors/optimizer.h"
+#include "devices/base/philox.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+std::string hex(std::uint64_t v) {
+  static const char* digits = "0123456789abcdef";
+  std::string out(16, '0');
+  for (int i = 15; i >= 0; --i, v >>= 4) out[i] = digits[v & 15];
+  return out;
+}
+
+std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
+  h ^= v + 0x9E3779B97F4A7C15ull + (h << 6) + (h >> 2);
+  h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9ull;
+  h = (h ^ (h >> 27)) * 0x94D049BB133111EBull;
+  return h ^ (h >> 31);
+}
+
+/// What a place says of terms: [magnitude, an f32 widened; 0 or 1 + the index of a microbatch].
+bool is_peak(const std::vector<double>& values, std::int64_t microbatches) {
+  constexpr double most = std::numeric_limits<float>::max();
+  return values.size() == 2 && !(values[0] < 0) && (!std::isfinite(values[0]) || values[0] <= most) && values[1] >= 0 &&
+         values[1] <= static_cast<double>(microbatches);
+}
+
+}  // namespace
+
+Reductions::Reductions(const Plan& plan) : plan_(plan), trained_(plan.params.size(), false) {
+  for (std::size_t i = 0; i < plan.params.size(); ++i) {
+    index_[plan.params[i].name] = i;
+    by_name_.push_back(i);
+  }
+  std::sort(by_name_.begin(), by_name_.end(), [&](auto a, auto b) { return plan.params[a].name < plan.params[b].name; });
+  for (const auto& role : plan.roles)
+    for (const auto& a : role.actors)
+      if (a.kind == PlanActor::Kind::norm)
+        for (const auto& p : a.params) trained_[static_cast<std::size_t>(p.param)] = true;
+}
+
+double Reductions::loss(const std::vector<Closed>& places, std::optional<std::int32_t> only) const {
+  std::map<std::int32_t, double> losses;
+  for (const auto& closed : places)
+    for (const auto& r : closed.reports)
+      if (r.kind == Report::Kind::loss && (!only || r.microbatch == *only))
+        for (double value : r.values) losses[r.microbatch] += value;
+  double loss = 0;
+  for (const auto& [microbatch, value] : losses) loss += value;
+  return loss;
+}
+
+Expected<double> Reductions::norm(const std::vector<Closed>& places) const {
+  std::vector<std::vector<double>> norms(plan_.params.size());
+  for (std::size_t rank = 0; rank < places.size(); ++rank)
+    for (const auto& r : places[rank].reports)
+      if (r.kind == Report::Kind::norm) {
+        const auto at = index_.find(r.name);
+        if (at == index_.end())
+          return Status(Code::internal, "worker " + std::to_string(rank) + " reports a norm of '" + r.name + "', which is no parameter");
+        norms[at->second].insert(norms[at->second].end(), r.values.begin(), r.values.end());
+      }
+  double squares = 0;
+  for (const auto i : by_name_) {
+    if (!trained_[i]) continue;   // not trained
+    const PlanParam& p = plan_.params[i];
+    const Shape& shape = plan_.tensors[p.tensor].shape;
+    TROUPE_ASSIGN(const double sum, actors::combine_row_sums(p.name, norms[i], shape.empty() ? 1 : shape[0]));
+    squares += sum;
+  }
+  return std::sqrt(squares);
+}
+
+Expected<std::vector<StepTerms>> Reductions::terms(const std::vector<Closed>& places) const {
+  std::vector<StepTerms> terms(plan_.params.size());
+  for (std::size_t rank = 0; rank < places.size(); ++rank)
+    for (const auto& r : places[rank].reports) {
+      if (r.kind != Report::Kind::peak) continue;
+      const auto at = index_.find(r.name);
+      if (at == index_.end() || !is_peak(r.values, plan_.program_specs[0].microbatches))
+        return Status(Code::internal,
+                      "worker " + std::to_string(rank) + " reports gradient terms of '" + r.name + "' that cannot be");
+      const auto first = static_cast<std::int32_t>(r.values[1]);
+      terms[at->second].add({static_cast<float>(r.values[0]), first == 0 ? StepTerms::no_microbatch : first - 1});
+    }
+  return terms;
+}
+
+Expected<std::string> Reductions::params_hash(const std::vector<Closed>& places) const {
+  // name -> extent -> words. Replicas of an extent must agree; extents add up.
+  std::map<std::string, std::map<std::string, std::pair<std::vector<double>, Rank>>> words;
+  for (Rank rank = 0; rank < static_cast<Rank>(places.size()); ++rank)
+    for (const auto& r : places[static_cast<std::size_t>(rank)].reports) {
+      if (r.kind != Report::Kind::digest || r.values.size() != 2) continue;
+      const auto bar = r.name.rfind('|');
+      auto [it, fresh] = words[r.name.substr(0, bar)].try_emplace(r.name.substr(bar + 1), r.values, rank);
+      for (std::size_t i = 0; !fresh && i < r.values.size(); ++i)
+        if (std::bit_cast<std::uint64_t>(r.values[i]) != std::bit_cast<std::uint64_t>(it->second.first[i]))
+          return Status(Code::internal, "replicas of parameter '" + r.name + "' differ between ranks " +
+                                            std::to_string(it->second.second) + " and " + std::to_string(rank));
+    }
+  std::uint64_t a = 0x6a09e667f3bcc908ull, b = 0xbb67ae8584caa73bull;
+  for (const auto& [name, extents] : words) {
+    std::uint64_t x = 0, y = 0;
+    for (const auto& [extent, value] : extents) {
+      x += std::bit_cast<std::uint64_t>(value.first.at(0));
+      y += std::bit_cast<std::uint64_t>(value.first.at(1));
+    }
+    a = mix(mix(a, name_hash(name)), x);
+    b = mix(mix(b, name_hash(name)), y);
+  }
+  return hex(a) + hex(b);
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,318 @@
+#include "runtime/session/session.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "devices/base/check.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+/// Where a plan does not train, no parameter has sums.
+std::vector<PlanParam> summed(const Plan& plan) { return plan.trains ? plan.params : std::vector<PlanParam>{}; }
+
+SumState sums_at_begin(const SessionOptions& o) { return o.sums.value_or(SumState{o.first_step, {}}); }
+
+/// "step 12: microbatch 3: a gradient term of 'layer0.q'"; without the microbatch where no place has told it.
+std::string named_term(std::int64_t step, std::int32_t microbatch, const std::string& parameter) {
+  const bool known = microbatch != StepTerms::no_microbatch;
+  return "step " + std::to_string(step) + (known ? ": microbatch " + std::to_string(microbatch) : "") +
+         ": a gradient term of '" + parameter + "'";
+}
+
+}  // namespace
+
+Session::Session(const Plan& plan, SessionOptions options, Send send)
+    : plan_(plan), options_(std::move(options)), send_(std::move(send)), reductions_(plan), committed_(options_.first_step),
+      sums_(summed(plan), plan.program_specs[0].microbatches, sums_at_begin(options_)),
+      workers_(plan.workers()), snapshot_(plan.program("snapshot")), arena_slots_(plan.snapshot_slots()) {
+  for (std::int32_t p = 0; p < static_cast<std::int32_t>(plan_.programs.size()); ++p) {
+    auto& votes = votes_.emplace_back(static_cast<std::size_t>(workers_), false);
+    for (const auto& role : plan_.roles) {
+      bool closes = false, closes_microbatches = false;
+      for (const auto& a : role.actors)
+        if (a.program == p && a.closes_step) (a.rate == Rate::microbatch ? closes_microbatches : closes) = true;
+      std::vector<bool> runs;   // by dp coordinate
+      for (std::int64_t d = 0; d < plan_.dp_width(role.stage); ++d) runs.push_back(closes || (closes_microbatches && !plan_.microbatches(p, role.stage, d).empty()));
+      for (Rank r : plan_.meshes[role.stage].ranks) votes[static_cast<std::size_t>(r)] = runs[static_cast<std::size_t>(plan_.dp_index(r))];
+    }
+    voters_.push_back(static_cast<std::int32_t>(std::count(votes.begin(), votes.end(), true)));
+  }
+}
+
+bool Session::votes(std::int32_t program, Rank rank) const { return votes_[program][rank]; }
+
+void Session::to_all(const ToWorker& message) {
+  for (Rank r = 0; r < workers_; ++r) send_(r, message);
+}
+
+std::vector<std::int32_t> Session::readers_of(std::int64_t version) {
+  std::vector<std::int32_t> out;
+  if (version < options_.steps) out.push_back(0);
+  if (options_.readers)
+    for (const auto& name : options_.readers(version))
+      if (const auto p = plan_.program(name); p > 0) out.push_back(p);
+  if (version == options_.steps) out.push_back(plan_.program("digest"));
+  if (snapshot_ >= 0 && options_.snapshot && options_.snapshot(version)) {
+    if (admits(version)) {
+      out.push_back(snapshot_);
+      saved_sums_[version] = sums_.state();
+    } else if (options_.on_checkpoint_skipped) {
+      options_.on_checkpoint_skipped(version);
+    }
+  }
+  return out;
+}
+
+bool Session::admits(std::int64_t version) const {
+  const auto under_way = std::count_if(open_.begin(), open_.end(), [&](const auto& o) { return o.first.first == snapshot_; });
+  return under_way < arena_slots_ || version == options_.steps;
+}
+
+ProgramMask Session::mask(const std::vector<std::int32_t>& programs) {
+  ProgramMask mask = 0;
+  for (auto p : programs) mask |= ProgramMask{1} << p;
+  return mask;
+}
+
+void Session::start_readers(const std::vector<std::int32_t>& programs, std::int64_t version) {
+  for (auto p : programs)
+    if (p > 0) {
+      if (options_.on_started) options_.on_started(plan_.programs[p], version);
+      go(p, version);
+    }
+}
+
+void Session::go(std::int32_t program, std::int64_t step) {
+  Open& open = open_[{program, step}];
+  open.places.resize(static_cast<std::size_t>(workers_));
+  open.closed.resize(static_cast<std::size_t>(workers_));
+  open.missing = voters_[program];
+  to_all(Go{program, step});
+  for (const auto& role : plan_.roles)
+    for (const auto& c : role.channels)
+      if (c.kind == PlanChannel::Kind::feed && c.program == program) open.feeds.push_back({&c, role.stage, 0, {}});
+  if (!open.feeds.empty()) feed_more(program);
+}
+
+void Session::begin() {
+  const auto first = options_.first_step;
+  const auto readers = plan_.trains ? readers_of(first) : std::vector<std::int32_t>{0};
+  to_all(BeginRun{first, mask(readers), sums_.exponents()});
+  start_readers(readers, first);
+  for (std::int64_t s = first; s < std::min(first + 2, options_.steps); ++s) go(0, s);
+  check_finished();
+}
+
+void Session::pause_at(std::int64_t version) {
+  REQUIRE(version >= earliest_end(), version, earliest_end());
+  options_.steps = std::min(options_.steps, version);
+}
+
+void Session::feed_more(std::int32_t program) {
+  const auto all = plan_.program_specs[program].microbatches;
+  const auto first = open_.lower_bound({program, std::numeric_limits<std::int64_t>::min()});
+  if (first == open_.end() || first->first.first != program) return;
+  for (std::size_t i = 0; i < first->second.feeds.size(); ++i) {
+    std::size_t untaken = 0;
+    for (auto at = first; at != open_.end() && at->first.first == program; ++at) {
+      Fed& f = at->second.feeds[i];
+      const auto free = f.channel->after.empty() ? all : std::min(all, f.channel->at_once);
+      while (f.sent < free && untaken + f.untaken.size() < feed_window && fed_.ok()) feed_one(f, at->first.second, nullptr);
+      if (f.sent < all) break;
+      untaken += f.untaken.size();
+    }
+  }
+}
+
+void Session::feed_one(Fed& f, std::int64_t step, const Report* last) {
+  const PlanChannel& channel = *f.channel;
+  const auto microbatch = f.sent++;
+  const Feed message{channel.name, channel.program, step, microbatch,
+                     options_.feed ? options_.feed(channel.name, step, microbatch, last) : std::vector<std::byte>{}};
+  const PlanTensor& t = plan_.tensors[channel.tensors[0]];
+  if (const auto want = static_cast<std::size_t>(elements(t.shape) * size_of(t.dtype)); message.payload.size() != want) {
+    fed_ = invalid("feed '" + channel.name + "', microbatch " + std::to_string(microbatch) + " of step " + std::to_string(step) +
+                   ": got " + std::to_string(message.payload.size()) + " bytes, and its tensor has " + std::to_string(want));
+    return;
+  }
+  const auto owner = plan_.owner(channel.program, f.stage, microbatch);
+  for (Rank r : plan_.meshes[f.stage].ranks)
+    if (plan_.dp_index(r) == owner) {
+      ++f.untaken[microbatch];
+      send_(r, message);
+    }
+}
+
+Status Session::handle(Rank from, const FromWorker& message) {
+  if (!fed_.ok()) return fed_;
+  if (const auto* m = std::get_if<WorkerFailed>(&message))
+    return m->status.in("worker " + std::to_string(from) + (m->actor.empty() ? "" : ", actor '" + m->actor + "'"));
+  if (const auto* m = std::get_if<EarlyReport>(&message)) return report(from, *m);
+  if (const auto* m = std::get_if<FeedTaken>(&message)) return taken(from, *m);
+  if (const auto* m = std::get_if<Closed>(&message)) return close(from, *m);
+  return {};
+}
+
+Status Session::report(Rank from, const EarlyReport& m) {
+  const auto it = open_.find({m.program, m.report.step});
+  if (m.report.kind == Report::Kind::saving) {   // news, which nothing waits for
+    if (it != open_.end() && options_.on_saving) options_.on_saving(m.report.step, from, m.report);
+    return {};
+  }
+  if (it == open_.end())
+    return Status(Code::internal, "worker " + std::to_string(from) + " reports '" + m.report.name + "' of step " +
+                                      std::to_string(m.report.step) + ", which is not open");
+  it->second.places[static_cast<std::size_t>(from)].reports.push_back(m.report);
+  for (auto& f : it->second.feeds)
+    if (f.channel->after == m.report.name && f.sent >= f.channel->at_once && f.sent == m.report.microbatch + 1 &&
+        f.sent < plan_.program_specs[m.program].microbatches)
+      feed_one(f, m.report.step, &m.report);
+  if (!it->second.feeds.empty()) feed_more(m.program);
+  return fed_;
+}
+
+Status Session::taken(Rank from, const FeedTaken& m) {
+  const auto it = open_.find({m.program, m.step});
+  if (it == open_.end()) return {};   // a place that does not vote says so after all others have closed the step
+  const std::string what = "worker " + std::to_string(from) + " has taken microbatch " + std::to_string(m.microbatch) + " of feed '" + m.name + "'";
+  for (auto& f : it->second.feeds) {
+    if (f.channel->name != m.name) continue;
+    const auto at = f.untaken.find(m.microbatch);
+    if (at == f.untaken.end()) return Status(Code::internal, what + ", which is not on its way there");
+    if (--at->second == 0) f.untaken.erase(at);
+    feed_more(m.program);
+    return fed_;
+  }
+  return Status(Code::internal, what + ", which program " + std::to_string(m.program) + " does not have");
+}
+
+Status Session::close(Rank from, const Closed& m) {
+  const auto it = open_.find({m.program, m.step});
+  const auto rank = static_cast<std::size_t>(from);
+  if (it == open_.end() || !votes(m.program, from) || it->second.closed[rank])
+    return Status(Code::internal, "worker " + std::to_string(from) + " closes step " + std::to_string(m.step) + " of program " +
+                                      std::to_string(m.program) + ", which is not open there");
+  auto& place = it->second.places[rank];
+  place.reports.insert(place.reports.end(), m.reports.begin(), m.reports.end());
+  place.busy_ns = m.busy_ns;
+  it->second.closed[rank] = true;
+  if (--it->second.missing > 0) return {};
+  Open open = std::move(it->second);
+  open_.erase(it);
+  return complete({m.program, m.step}, std::move(open));
+}
+
+Status Session::complete(Key key, Open open) {
+  const auto [program, step] = key;
+  if (program == 0 && plan_.trains) {
+    TROUPE_TRY(commit(step, open));
+  } else if (plan_.programs[program] == "digest") {
+    TROUPE_ASSIGN(params_hash_, reductions_.params_hash(open.places));
+  } else if (program == snapshot_ ? bool(options_.on_shards) : bool(options_.on_closed)) {
+    std::vector<Report> reports;
+    for (auto& place : open.places)
+      for (auto& r : place.reports) reports.push_back(std::move(r));
+    if (program == snapshot_) options_.on_shards(step, reports, saved_sums_.extract(step).mapped());
+    else close_program(program, step, std::move(reports));
+  }
+  if (program == 0 && !plan_.trains) {
+    // Without training a commit hands the same parameters on to the next step.
+    to_all(CommitStep{step, step + 1 < options_.steps ? ProgramMask{1} : ProgramMask{0}, {}, {}});
+    if (step + 2 < options_.steps) go(0, step + 2);
+  }
+  check_finished();
+  return fed_;
+}
+
+void Session::close_program(std::int32_t program, std::int64_t step, std::vector<Report> reports) {
+  std::stable_sort(reports.begin(), reports.end(), [](const Report& a, const Report& b) {
+    return std::tie(a.name, a.microbatch) < std::tie(b.name, b.microbatch);
+  });
+  options_.on_closed(plan_.programs[program], step, reports);
+}
+
+Status Session::commit(std::int64_t step, const Open& vote) {
+  if (step != committed_)
+    return Status(Code::internal, "step " + std::to_string(step) + " is voted while step " + std::to_string(committed_) + " is due");
+  TROUPE_ASSIGN(const auto terms, reductions_.terms(vote.places));
+  const StepVerdict verdict = sums_.judge(terms);
+  if (verdict.kind == StepVerdict::Kind::good)
+    for (std::size_t i = 0; i < terms.size(); ++i)
+      if (terms[i].microbatch != StepTerms::no_microbatch)   // places and session do not have the same exponent
+        return Status(Code::internal, named_term(step, terms[i].microbatch, plan_.params[i].name) +
+                                          " is said to exceed the range of its exact sum, and the largest does not");
+  StepResult result;
+  result.step = step;
+  result.loss = reductions_.loss(vote.places) / options_.loss_divisor;
+  for (const auto& closed : vote.places) result.busy_ns += closed.busy_ns / workers_;
+  if (verdict.kind == StepVerdict::Kind::not_finite)
+    return diverge(named_term(step, verdict.microbatch, plan_.params[verdict.param].name) + " is not finite" +
+                   (std::isfinite(reductions_.loss(vote.places, verdict.microbatch)) ? "" : ", nor is the loss of that microbatch"));
+  result.void_step = verdict.kind == StepVerdict::Kind::overflow;
+  if (!result.void_step) { TROUPE_ASSIGN(result.grad_norm, reductions_.norm(vote.places)); }   // square sums of a void step mean nothing
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
+    return diverge("step " + std::to_string(step) + ": loss " + std::to_string(result.loss) + ", gradient norm " +
+                   std::to_string(result.grad_norm));
+  result.lr = options_.lr ? options_.lr(step) : plan_.hyper.lr;
+  CommitStep c;
+  c.step = step;
+  c.commit.lr = result.lr;
+  c.commit.update = sums_.state().updates + 1;
+  c.commit.grad_scale = options_.clip > 0 && result.grad_norm > options_.clip ? options_.clip / result.grad_norm : 1;
+  c.commit.void_step = result.void_step;
+  if (result.void_step) {
+    result.void_parameter = plan_.params[verdict.param].name;
+    if (verdict.microbatch != StepTerms::no_microbatch) result.void_microbatch = verdict.microbatch;
+    if (sums_.state().void_steps + 1 >= void_steps_max)
+      return diverge(named_term(step, verdict.microbatch, result.void_parameter) +
+                     " exceeds the range of its exact sum; " + std::to_string(void_steps_max) + " steps in a row are void");
+    sums_.void_step(terms);
+  } else {
+    sums_.commit(terms);
+  }
+  c.exponents = sums_.exponents();
+  ++committed_;
+  const auto readers = readers_of(step + 1);
+  c.readers = mask(readers);
+  to_all(c);
+  start_readers(readers, step + 1);
+  if (step + 2 < options_.steps) go(0, step + 2);
+  if (options_.on_step) options_.on_step(result);
+  return {};
+}
+
+Status Session::diverge(const std::string& why) {
+  diverged_ = true;
+  return invalid(why + ": training has diverged");
+}
+
+void Session::check_finished() {
+  if (finished_ || !open_.empty()) return;
+  if (plan_.trains && params_hash_.empty()) return;
+  finished_ = true;
+  to_all(Stop{});
+}
+
+std::string Session::waits_for() const {
+  std::string text;
+  for (const auto& [key, open] : open_) {
+    std::string ranks;
+    for (Rank r = 0; r < workers_; ++r)
+      if (votes(key.first, r) && !open.closed[static_cast<std::size_t>(r)]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+    text += "program '" + plan_.programs[key.first] + "', step " + std::to_string(key.second) + ": not closed by rank " + ranks + "\n";
+    for (const auto& f : open.feeds) {
+      const std::string name = "  feed '" + f.channel->name + "' ";
+      if (!f.untaken.empty()) {
+        text += name + "has sent microbatch " + std::to_string(f.untaken.begin()->first) + " to " + std::to_string(f.untaken.begin()->second) + " places that have not taken it\n";
+      } else if (f.sent < plan_.program_specs[key.first].microbatches) {
+        text += name + "waits for report '" + f.channel->after + "' of microbatch " + std::to_string(f.sent - 1) + "\n";
+      }
+    }
+  }
+  return text;
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,53 @@
+#include <set>
+
+#include "runtime/show/plan_text.h"
+#include "devices/base/text_table.h"
+
+namespace troupe::runtime {
+
+std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameResult& result) {
+  std::vector<Rank> speaker(plan.stages, -1);
+  for (Rank r : result.places)
+    if (auto& s = speaker[plan.stage_of(r)]; s < 0) s = r;
+  std::vector<std::vector<std::string>> orders(plan.stages);
+  std::vector<std::set<std::string>> seen(plan.stages);
+  for (const auto& a : result.acts) {   // in order of their begin
+    const auto stage = plan.stage_of(a.rank);
+    if (a.program != 0 || a.step != 0 || a.microbatch < 0 || a.shared || a.rank != speaker[stage]) continue;
+    std::string name = "FBW"[static_cast<int>(a.pass)] + std::to_string(a.microbatch);
+    if (plan.pipeline.chunks > 1) name += "." + std::to_string(a.depth / plan.stages);
+    if (seen[stage].insert(name).second) orders[stage].push_back(name);
+  }
+  return orders;
+}
+
+std::string game_text(const Plan& plan, const GameResult& result) {
+  std::string out = "simulated: " + counted(plan.stages, "stage") + ", " +
+                    counted(plan.program_specs[0].microbatches, "microbatch") +
+                    " a step, program '" + plan.programs[0] + "'\n\n";
+  const auto orders = stage_orders(plan, result);
+  for (std::int32_t s = 0; s < plan.stages; ++s) {
+    out += "stage " + std::to_string(s);
+    if (plan.dp_width(s) > 1) out += " (dp 0 of " + std::to_string(plan.dp_width(s)) + ")";
+    out += ":";
+    // The middle of a long step repeats itself.
+    constexpr std::size_t shown = 40, tail = 8;
+    const bool all = orders[s].size() <= shown + tail;
+    for (std::size_t i = 0; i < orders[s].size(); ++i) {
+      if (!all && i == shown) out += " ...", i = orders[s].size() - tail;
+      out += " " + orders[s][i];
+    }
+    out += orders[s].empty() ? " no work on the compute stream\n" : "\n";
+  }
+  std::string stash;
+  for (auto n : result.peak_stash) stash += (stash.empty() ? "" : " ") + std::to_string(n);
+  out += "\nmakespan    " + human_seconds(result.makespan_s) + " (forward and backward of the first step)\n";
+  out += "bubble      " + human_percent(result.bubble) + " (published for " + to_string(plan.pipeline) + ": " + human_percent(result.published_bubble) + ")\n";
+  out += "peak stash  " + stash + " (microbatches between forward and backward, per stage)\n";
+  out += "compute     " + human_seconds(result.compute_s) + " (of the busiest place's forward and backward work)\n";
+  out += "messages    " + human_seconds(result.messages_s) + " (on the busiest link, per step, without latencies)\n";
+  out += "step        " + human_seconds(result.step_s) + " (commit to commit)\n";
+  return out;
+}
+
+}  // namespace troupe::runtime

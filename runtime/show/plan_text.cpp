@@ -1,0 +1,246 @@
+#include "runtime/show/plan_text.h"
+
+#include <algorithm>
+#include <map>
+
+#include "devices/base/text_table.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+std::string rate_text(Rate rate) {
+  switch (rate) {
+    case Rate::step: return "step";
+    case Rate::microbatch: return "microbatch";
+    case Rate::round: return "round";
+  }
+  return "?";
+}
+
+template <class Items, class Name>
+std::string join(const Items& items, Name&& name) {
+  std::string out;
+  for (const auto& i : items) out += (out.empty() ? "" : ", ") + name(i);
+  return out.empty() ? "-" : out;
+}
+
+class PlanText {
+ public:
+  PlanText(const Plan& plan, const std::vector<LocalPlan>& places, const GameResult& predicted)
+      : plan_(plan), places_(places), predicted_(predicted) {}
+
+  std::string run() const {
+    std::string out = header();
+    for (const auto& role : plan_.roles) out += "\n" + stage(role);
+    return out + "\n" + boxings() + "\n" + memory() + "\n" + prediction();
+  }
+
+ private:
+  std::string header() const {
+    std::int64_t params = 0, bytes = 0;
+    for (const auto& p : plan_.params) {
+      const auto& t = plan_.tensors[p.tensor];
+      params += elements(t.shape);
+      bytes += elements(t.shape) * size_of(t.dtype);
+    }
+    std::string out = "plan: " + counted(plan_.workers(), "worker") + ", " + counted(plan_.stages, "stage") + ", " +
+                      "pipeline " + to_string(plan_.pipeline) + ", seed " + std::to_string(plan_.seed) + "\n";
+    out += "parameters: " + counted(static_cast<std::int64_t>(plan_.params.size()), "tensor") + ", " + std::to_string(params) +
+           " elements, " + human_bytes(bytes) + (plan_.trains ? "" : " (no training)") + "\n";
+    std::vector<TextRow> programs, meshes;
+    for (std::int32_t p = 0; p < count_programs(); ++p) {
+      const auto& spec = plan_.program_specs[p];
+      programs.push_back({{plan_.programs[p], std::to_string(spec.microbatches), std::to_string(spec.samples)}, {}});
+    }
+    for (std::int32_t m = 0; m < static_cast<std::int32_t>(plan_.meshes.size()); ++m)
+      meshes.push_back({{mesh_name(m), to_string(plan_.meshes[m]), sorted_ranks(plan_.meshes[m].ranks)}, {}});
+    return out + "\nprograms\n" + table_text({"name", ">microbatches", ">samples of each"}, programs) + "\nmeshes\n" +
+           table_text({"of", "axes", "ranks"}, meshes);
+  }
+
+  // ---- stages -------------------------------------------------------------------------------------
+
+  std::string stage(const PlanRole& role) const {
+    const Mesh& mesh = plan_.meshes[role.stage];
+    double forward = 0, backward = 0;
+    for (const auto& a : role.actors)
+      if (a.kind == PlanActor::Kind::segment && a.program == 0) (a.backward() ? backward : forward) += a.cost_s;
+    std::string out = "stage " + std::to_string(role.stage) + ": " + join(role.units, [](const auto& u) { return u; }) + "\n";
+    out += "  dp " + std::to_string(plan_.dp_width(role.stage)) + ", " + counted(mesh.size(), "place") + "; a microbatch takes " +
+           human_seconds(forward) + " forward, " + human_seconds(backward) + " backward\n\n";
+
+    std::vector<std::string> columns{">dp", "ranks"};
+    for (std::int32_t p = 0; p < count_programs(); ++p) columns.push_back("microbatches of " + plan_.programs[p]);
+    std::vector<TextRow> shares;
+    for (std::int64_t d = 0; d < plan_.dp_width(role.stage); ++d) {
+      TextRow row{{std::to_string(d), ranks_at(role.stage, d)}, {}};
+      for (std::int32_t p = 0; p < count_programs(); ++p) row.cells.push_back(ranges(plan_.microbatches(p, role.stage, d)));
+      shares.push_back(std::move(row));
+    }
+    return out + table_text(columns, shares) + "\n" + actors(role) + "\n" + channels(role);
+  }
+
+  std::string actors(const PlanRole& role) const {
+    std::vector<TextRow> rows;
+    for (const auto& a : role.actors) {
+      auto name = [&](std::int32_t c) { return role.channels[c].name; };
+      // Nobody knows what a user's actor costs.
+      const std::string cost = a.kind == PlanActor::Kind::user       ? "-"
+                               : a.kind == PlanActor::Kind::exchange ? human_seconds(plan_.exchanges[a.exchange].seconds)
+                                                                     : human_seconds(a.cost_s);
+      rows.push_back({{a.name, to_string(a.kind), plan_.programs[a.program], a.stream, rate_text(a.rate), cost,
+                       join(a.in, name) + " -> " + join(a.out, name)}, {}});
+    }
+    return "  " + counted(static_cast<std::int64_t>(role.actors.size()), "actor") + " of stage " + std::to_string(role.stage) + "\n" +
+           table_text({"actor", "kind", "program", "stream", "acts per", ">predicted", "in -> out"}, fold_layers(std::move(rows), role.units));
+  }
+
+  std::string channels(const PlanRole& role) const {
+    std::vector<TextRow> rows;
+    std::int64_t sum = 0;
+    std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> rings;   // (ring, buffer) -> bytes
+    for (const auto& c : role.channels) {
+      auto reader = [&](const PlanReader& r) { return role.actors[r.actor].name; };
+      const std::int64_t total = c.bytes * c.slots;
+      if (c.ring < 0) sum += total;
+      else rings[{c.ring, c.buffer}] = std::max(rings[{c.ring, c.buffer}], c.buffer_offset + total);
+      const std::string shared = c.ring < 0 ? "" : ", in buffer " + std::to_string(c.buffer) + " of ring " + std::to_string(c.ring);
+      rows.push_back({{c.name, to_string(c.kind), rate_text(c.rate), std::to_string(c.slots),
+                       human_bytes(c.bytes), human_bytes(total) + shared,
+                       (c.writer < 0 ? "session" : role.actors[c.writer].name) + " -> " + join(c.readers, reader)}, {}});
+    }
+    for (const auto& [buffer, bytes] : rings) sum += bytes;
+    std::map<std::int32_t, std::int64_t> bytes_of, buffers_of;
+    for (const auto& [buffer, bytes] : rings) bytes_of[buffer.first] += bytes, ++buffers_of[buffer.first];
+    std::string shared;
+    for (const auto& [ring, bytes] : bytes_of) {
+      std::vector<const PlanChannel*> members;
+      for (const auto& c : role.channels)
+        if (c.ring == ring) members.push_back(&c);
+      if (members.size() == 2) continue;   // sums, and what they are rounded to: the table says it
+      shared += "  ring " + std::to_string(ring) + ": " + counted(static_cast<std::int64_t>(members.size()), "channel") + ", '" + members.front()->name + "' and others of '" + plan_.programs[members.front()->program] +
+                "', take turns in " + counted(buffers_of[ring], "buffer") + ", " + human_bytes(bytes) + "\n";
+    }
+    return "  " + counted(static_cast<std::int64_t>(role.channels.size()), "channel") + " of stage " + std::to_string(role.stage) + ", " + human_bytes(sum) + " at dp 0\n" +
+           table_text({"channel", "kind", "a token per", ">slots", ">bytes", ">total", "writer -> readers"},
+                      fold_layers(std::move(rows), role.units)) +
+           shared;
+  }
+
+  // ---- boxings --------------------------------------------------------------------------------------
+
+  std::string boxings() const {
+    std::vector<TextRow> rows;
+    std::vector<std::string> units;
+    std::int64_t train_bytes = 0;
+    for (const auto& role : plan_.roles) units.insert(units.end(), role.units.begin(), role.units.end());
+    for (const auto& x : plan_.exchanges) {
+      const std::int64_t acts = plan_.acts_of(x);
+      if (x.program == 0) train_bytes += x.bytes * acts;
+      TextRow row{{x.name, plan_.programs[x.program], to_string(x.collective), human_bytes(x.bytes), std::to_string(acts),
+                   human_bytes(x.bytes * acts), human_seconds(x.seconds)}, {}};
+      for (const auto& move : x.moves) row.under.push_back(moved(move));
+      rows.push_back(std::move(row));
+    }
+    std::string out = "boxings: " + std::to_string(rows.size()) + ", moving " + human_bytes(train_bytes) + " between places per step of '" +
+                      plan_.programs[0] + "'\n";
+    if (rows.empty()) return out;
+    return out + table_text({"boxing", "program", "collective", ">bytes an act", ">acts a step", ">bytes a step", ">predicted an act"},
+                            fold_layers(std::move(rows), units));
+  }
+
+  /// "layer0.add [2, 24] f32: stage 0 {tp: 1, dp: 2} (B, S(0)) -> stage 1 {tp: 1, dp: 1} (B, S(0))".
+  std::string moved(const PlanExchange::Pair& move) const {
+    const PlanTensor& t = plan_.tensors[move.from];
+    return t.name + " " + troupe::to_string(t.shape) + " " + troupe::to_string(t.dtype) + ": " + lies(t) + " -> " + lies(plan_.tensors[move.to]);
+  }
+  std::string lies(const PlanTensor& t) const {
+    return mesh_name(t.mesh) + " " + to_string(plan_.meshes[t.mesh]) + " (" + troupe::to_string(t.sbp) + ")" +
+           (t.dtype == DType::sum64 ? " in exact sums" : "");
+  }
+
+  // ---- memory and time --------------------------------------------------------------------------------
+
+  std::string memory() const {
+    std::vector<TextRow> rows;
+    const LocalPlan* largest = nullptr;
+    for (const auto& l : places_) {
+      if (!largest || l.memory.total() > largest->memory.total()) largest = &l;
+      const MemoryUse& m = l.memory;
+      TextRow row{{std::to_string(l.stage), represented(l)}, {}};
+      for (auto bytes : {m.parameters, m.gathered, m.gradients}) row.cells.push_back(human_bytes(bytes));
+      for (auto bytes : {m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.cache, m.staging, m.control, m.arena, m.total()})
+        row.cells.push_back(human_bytes(bytes));
+      rows.push_back(std::move(row));
+    }
+    std::string out = "peak memory per device";
+    if (largest) out += ": " + human_bytes(largest->memory.total()) + " on rank " + std::to_string(largest->rank);
+    return out + "\n" +
+           table_text({">stage", "ranks", ">parameters", ">gathered", ">gradients", ">optimizer", ">stash", ">activations", ">boundary",
+                       ">scratch", ">cache", ">staging", ">control", ">arena", ">total"}, rows);
+  }
+
+  std::string prediction() const {
+    const GameResult& r = predicted_;
+    std::string stash;
+    for (auto n : r.peak_stash) stash += (stash.empty() ? "" : " ") + std::to_string(n);
+    const double exposed = std::max(0.0, r.step_s - r.compute_s);
+    auto share = [&](double s) { return r.step_s > 0 ? " (" + human_percent(s / r.step_s) + " of the step)" : std::string(); };
+    std::string out = "predicted\n";
+    out += "  step                   " + human_seconds(r.step_s) + "\n";
+    out += "  busiest compute        " + human_seconds(r.compute_s) + share(r.compute_s) + "\n";
+    out += "  exposed communication  " + human_seconds(exposed) + share(exposed) + ": step - compute, so bubble, updates and vote too\n";
+    out += "  pipeline bubble        " + human_percent(r.bubble) + " of " + human_seconds(r.makespan_s) + " forward and backward; published for " + to_string(plan_.pipeline) + ": " + human_percent(r.published_bubble) + "\n";
+    out += "  peak stash             " + stash + " (microbatches between forward and backward, per stage)\n";
+    return out;
+  }
+
+  // ---- words --------------------------------------------------------------------------------------
+
+  /// The digest is the runtime's own program: hashes of parameters, no microbatches.
+  std::int32_t count_programs() const {
+    const auto digest = plan_.program("digest");
+    return digest < 0 ? static_cast<std::int32_t>(plan_.programs.size()) : digest;
+  }
+
+  static std::string sorted_ranks(std::vector<Rank> r) {
+    std::sort(r.begin(), r.end());
+    return ranges(r);
+  }
+
+  std::string ranks_at(std::int32_t stage, std::int64_t dp_index) const {
+    std::vector<Rank> out;
+    for (Rank r : plan_.meshes[stage].ranks)
+      if (plan_.dp_index(r) == dp_index) out.push_back(r);
+    return sorted_ranks(std::move(out));
+  }
+
+  /// The ranks that a played place stands for (see token_game.h).
+  std::string represented(const LocalPlan& l) const {
+    const auto same_stage = std::count_if(places_.begin(), places_.end(), [&](const LocalPlan& o) { return o.stage == l.stage; });
+    if (same_stage == 1) return sorted_ranks(plan_.meshes[l.stage].ranks);
+    return dp_axis(plan_.meshes[l.stage]) < 0 ? std::to_string(l.rank) : ranks_at(l.stage, l.dp_index);
+  }
+
+  /// "stage 1", or "stages 0+3" for the union that a tied parameter lives on.
+  std::string mesh_name(std::int32_t mesh) const {
+    if (mesh < plan_.stages) return "stage " + std::to_string(mesh);
+    std::string out;
+    for (std::int32_t s = 0; s < plan_.stages; ++s)
+      if (plan_.meshes[mesh].find(plan_.meshes[s].ranks[0]) >= 0) out += (out.empty() ? "stages " : "+") + std::to_string(s);
+    return out.empty() ? "mesh " + std::to_string(mesh) : out;
+  }
+
+  const Plan& plan_;
+  const std::vector<LocalPlan>& places_;
+  const GameResult& predicted_;
+};
+
+}  // namespace
+
+std::string plan_text(const Plan& plan, const std::vector<LocalPlan>& representatives, const GameResult& predicted) {
+  return PlanText(plan, representatives, predicted).run();
+}
+
+}  // namespace troupe::runtime

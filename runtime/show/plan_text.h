@@ -1,0 +1,30 @@
+// Plans and games as text and pictures: what `troupe plan` and `troupe sim` print, and plan.txt holds.
+// Pure functions of their arguments.
+//
+//   PT-1  every exchange of the plan is shown: by a line of its own, or by a remark that names its layer.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/simulate/token_game.h"
+
+namespace troupe::runtime {
+
+/// The whole plan, for people. `representatives`: the local plans of `predicted.places`, one place of each
+/// kind, for their memory.
+std::string plan_text(const Plan& plan, const std::vector<LocalPlan>& representatives, const GameResult& predicted);
+
+/// The plan for Graphviz: a cluster per stage, a node per actor, an edge per channel and reader.
+/// Stages are chained by their exchanges. Draw with `dot -Tsvg`.
+std::string plan_dot(const Plan& plan);
+
+/// What the game showed: per stage the order of forward and backward work, then makespan, bubble, stash.
+std::string game_text(const Plan& plan, const GameResult& result);
+
+/// Per stage, in order of their begin: "F3" for the forward work of microbatch 3, "B3" for its backward
+/// work, of program 0's first step. A stage's several segments count as one, from when the first begins.
+/// Where a stage's dp coordinates were played one by one, the first of them speaks.
+std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameResult& result);
+
+}  // namespace troupe::runtime

@@ -1,0 +1,238 @@
+// The players of the token game: who is at which place, what they tell each other, when an exchange is over. Internal
+// to token_game.cpp (the rules), game_session.cpp (what the session decides), game_state.cpp (what the steady state is known
+// by), game_result.cpp (what came out).
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "actors/control_port.h"
+#include "devices/sim/sim_device.h"
+#include "runtime/simulate/game_period.h"
+#include "runtime/simulate/token_game.h"
+
+namespace troupe::runtime {
+
+using actors::ActContext;
+using actors::ActDone;
+using actors::ActorCore;
+using actors::ControlPort;
+using actors::ProgramMask;
+using actors::Token;
+
+inline std::int64_t to_ns(double s) { return static_cast<std::int64_t>(std::llround(s * 1e9)); }
+
+class Game;
+
+/// Those of a place that lead from the places of one mesh to those of another.
+struct GameLink {
+  std::int32_t from = 0, to = 0;       // meshes
+  std::int64_t free_at_ns = 0;
+};
+
+class GameActor final : public actors::Outbox {
+ public:
+  GameActor(Game& game, std::int32_t place, std::int32_t index, const LocalActor& local, const PlanActor& plan,
+            bool shared, actors::ActorSpec spec)
+      : game_(game), place_(place), index_(index), local_(local), plan_(plan), core_(std::move(spec), *this, nullptr), shared_(shared) {}
+
+  void arrive(std::int32_t actor, std::int32_t port, const Token& token) override;
+  void ack(std::int32_t actor, std::int32_t port, std::int32_t slot) override;
+  void submit(ActContext context) override;
+  void step_closed(std::int64_t step) override;
+  void failed(const Status& status) override;
+  void on_start(std::uint64_t number);
+  void on_done(std::uint64_t number, std::int64_t begin_ns, std::int64_t end_ns);
+
+  /// Acts once for each microbatch of program 0.
+  bool moves() const { return plan_.program == 0 && plan_.rate == Rate::microbatch; }
+  bool meets() const { return plan_.kind == PlanActor::Kind::exchange || plan_.gathers(); }
+
+  Game& game_;
+  std::int32_t place_, index_;
+  const LocalActor& local_;
+  const PlanActor& plan_;
+  ActorCore core_;
+  const bool shared_;                               // a part of a unit that all stages share
+  double cost_s_ = 0;
+  std::string stream_name_;
+  Stream* stream_ = nullptr;
+  GameLink* link_ = nullptr;                        // of an act that meets others
+  std::int64_t carried_ns_ = 0, latency_ns_ = 0;    // how long that act has the link, and how long the rest of it takes
+  std::vector<std::vector<std::int32_t>> peers_;    // per route: the other places that it meets
+  struct Flight {                                   // an act that is submitted and not done
+    std::uint64_t number = 0;
+    std::int64_t step = 0;
+    std::int32_t microbatch = -1, local = 0;
+  };
+  std::vector<Flight> flights_;
+  Flight& flight(std::uint64_t number) {
+    return *std::find_if(flights_.begin(), flights_.end(), [&](const Flight& f) { return f.number == number; });
+  }
+};
+
+/// What one actor, or the conductor, tells another one at the same place: it arrives before anything else happens.
+struct Mail {
+  enum class Kind : std::uint8_t { begin, token, ack, control_ack, started, done, meet, closed };
+  Kind kind = Kind::begin;
+  GameActor* to = nullptr;             // control_ack: from
+  std::int32_t port = 0, slot = 0;
+  std::uint64_t number = 0;
+  std::int64_t begin_ns = 0, end_ns = 0, step = -1;
+  Token token{};
+};
+
+struct Place {
+  LocalPlan local;
+  std::unique_ptr<SimDevice> device;
+  std::map<std::string, std::unique_ptr<Stream>> streams;
+  std::deque<GameLink> links;
+  std::vector<std::unique_ptr<GameActor>> actors;
+  std::map<std::int32_t, ControlPort> controls;     // by local channel
+  std::vector<std::pair<GameActor*, std::uint64_t>> submitted;   // and not started, in this order
+  std::map<std::string, std::pair<GameActor*, GameActor::Flight>> last;   // act that a stream chose, by stream
+};
+
+/// One game: built, played to its end, measured.
+class Game {
+ public:
+  /// Plays the first `microbatches` of each step of program 0 at every place, and repeats them up to all.
+  Game(const Plan& plan, const GameOptions& options, std::int64_t microbatches)
+      : plan_(plan), options_(options), microbatches_(microbatches) {}
+
+  Expected<GameResult> run();
+
+  /// Fewer microbatches than there are.
+  bool shortened() const { return left_out_ > 0; }
+
+ private:
+  friend class GameActor;
+
+  /// One place for all that behave alike.
+  void choose_places();
+  std::int32_t place_of(Rank rank) const;
+  Status build(Rank rank);
+  /// Time that GameOptions gives to one pass through a stage. `predicted`: what the cost model says of each.
+  double given_s(Pass pass, const std::array<double, 3>& predicted) const;
+
+  std::string stream_name(const PlanActor& a) const;
+  /// Gives an actor that meets others its link and its times there.
+  void put_on_link(Place& place, GameActor& actor);
+
+  /// An actor of the first microbatches only.
+  void shorten(actors::ActorSpec& spec);
+
+  /// Whom each act of an exchange waits for.
+  Status introduce(Place& place);
+
+  // ---- the conductor and the session ----------------------------------------------------------
+
+  ProgramMask readers_of(std::int64_t version) const;
+  void push(std::int32_t p, std::int32_t channel, const Token& token);
+
+  void hand_over(std::int32_t p, const actors::Reader& r, const Token& t);
+  void begin(std::int32_t p);
+
+  void go(std::int32_t p, std::int32_t program, std::int64_t step);
+  /// A feed whose microbatches wait for reports.
+  struct WaitingFeed {
+    const PlanChannel* channel = nullptr;
+    std::int32_t stage = 0;
+    std::int64_t begun = -1;           ///< the newest step that has begun
+    std::int64_t step = 0, sent = 0;   ///< the step whose microbatches are sent, and how many of them
+    bool due = false;                  ///< the next one is on its way
+  };
+  /// Microbatches of a feed that wait for no report.
+  std::int64_t at_once(const PlanChannel& feed) const;
+  /// The session may send a step's microbatches that wait for no report: of a feed one step after the other.
+  void begin_feed(WaitingFeed& feed);
+  void begin_feeds(std::int32_t program, std::int64_t step);
+  /// An act that is over has reported what feeds of its program wait for.
+  void reported(const GameActor& actor, std::int64_t step, std::int32_t microbatch);
+  /// The session's next microbatch of a feed arrives at the places that run it.
+  void feed(const WaitingFeed& feed, std::int64_t step, std::int32_t microbatch);
+  void step_closed(std::int32_t p, std::int32_t program, std::int64_t step);
+
+  void commit(std::int64_t step);
+
+  // ---- exchanges: an act is over when every peer has begun it ------------------------------------
+
+  struct Meeting {
+    struct Guest {
+      std::int32_t place = 0;
+      GameActor* waits = nullptr;      // null: told
+      std::uint64_t number = 0;
+    };
+    std::vector<Guest> guests;
+    std::int64_t step = -1;
+    bool has(std::int32_t place) const {
+      return std::any_of(guests.begin(), guests.end(), [&](const Guest& g) { return g.place == place; });
+    }
+  };
+  void meet(GameActor& actor, std::uint64_t number);
+
+  // ---- mail ---------------------------------------------------------------------------------------
+
+  void post(Mail mail) { mail_.push_back(std::move(mail)); }
+
+  void deliver();
+  void over(const GameActor& a, std::uint64_t number);
+
+  void finished(GameActor& a, const Mail& m);
+
+  // ---- the steady state ---------------------------------------------------------------------------
+
+  /// At the end of an instant: nobody has anything left to say.
+  void look();
+
+  /// Nobody else's turn on a stream depends on which microbatch is at hand.
+  bool others_rest() const;
+
+  /// All that the future depends on, counted from the act that is `seen_`.
+  std::vector<std::int64_t> state() const;
+
+  // ---- afterwards ---------------------------------------------------------------------------------
+
+  Status check_finished();
+  static bool has_token(const actors::Ports& ports);
+
+  void measure();
+  /// Over the whole game, microbatches that were left out included.
+  double busiest_link_s() const;
+
+  const Plan& plan_;
+  GameOptions options_;
+  SimLoop loop_;
+  GameResult result_;
+  bool collapse_dp_ = true;
+  std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> representative_;
+  std::vector<std::unique_ptr<Place>> places_;
+  std::map<std::pair<std::int32_t, std::int64_t>, std::map<std::int32_t, std::int32_t>> closed_;
+  std::map<std::pair<std::int32_t, std::int64_t>, Meeting> meetings_;
+  std::vector<WaitingFeed> waiting_feeds_;
+  std::vector<std::int64_t> commits_ns_;
+  std::int64_t end_ns_ = 0;            // when nothing happened any more
+  std::deque<Mail> mail_;
+  std::vector<PlayedAct> acts_;        // on compute streams
+  Status failure_;
+
+  // What the steady state is known by.
+  struct UnderWay {
+    GameActor* actor;
+    std::uint64_t number;
+    std::int64_t end_ns;
+  };
+  std::int64_t microbatches_, left_out_ = 0;
+  std::int64_t seen_ = -1;             // acts of the first actor that acts once per microbatch
+  std::int64_t commit_due_ns_ = 0;                 // of the last step that has closed
+  std::int64_t closings_ = 0;
+  std::vector<UnderWay> under_way_;    // in the order of their begin
+  std::map<std::int32_t, std::int32_t> attendants_;   // of an exchange, by place
+  CycleSearch search_;
+};
+
+}  // namespace troupe::runtime

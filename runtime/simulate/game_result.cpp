@@ -1,0 +1,127 @@
+// What came out of a game: who did not finish, and why; makespan, bubble, stash.
+#include <algorithm>
+#include <set>
+
+#include "runtime/simulate/game.h"
+
+namespace troupe::runtime {
+
+Status Game::check_finished() {
+  std::string missing;
+  for (std::int32_t program = 0; program < static_cast<std::int32_t>(plan_.programs.size()); ++program) {
+    const bool digest = plan_.programs[program] == "digest";
+    if (program > 0 && (!options_.every_program || (digest && !plan_.trains))) continue;
+    const std::int64_t first = digest ? options_.steps : 0, count = program == 0 ? options_.steps : 1;
+    for (std::int64_t s = first; s < first + count; ++s)
+      for (std::size_t p = 0; p < places_.size(); ++p) {
+        const auto want = places_[p]->local.closers[program];
+        const auto& closed = closed_[{program, s}];
+        const auto it = closed.find(static_cast<std::int32_t>(p));
+        if (want > 0 && (it == closed.end() || it->second < want) && missing.empty())
+          missing = "program '" + plan_.programs[program] + "' does not finish step " + std::to_string(s) + " on rank " +
+                    std::to_string(places_[p]->local.rank);
+      }
+  }
+  if (!missing.empty()) {
+    // One place of each stage first: the others of a stage mostly wait for the same.
+    std::vector<const Place*> places, others;
+    std::set<std::int32_t> stages;
+    for (const auto& place : places_) (stages.insert(place->local.stage).second ? places : others).push_back(place.get());
+    places.insert(places.end(), others.begin(), others.end());
+    std::string waits;
+    int lines = 0;
+    for (const Place* place : places)
+      for (const auto& a : place->actors) {
+        const auto& ports = a->core_.ports();
+        // A gather may wait for nothing but the parameters.
+        if (lines < 160 && (!ports.missing_credits().empty() || !a->core_.idle() || has_token(ports) || a->plan_.rate == Rate::round)) {
+          waits += "\n  rank " + std::to_string(place->local.rank) + ": " + a->core_.explain();
+          ++lines;
+        }
+      }
+    return invalid("deadlock: " + missing + "; waiting:" + waits);
+  }
+  for (const auto& place : places_)
+    for (const auto& a : place->actors)
+      for (std::size_t i = 0; i < a->core_.ports().in_specs().size(); ++i)
+        // A buffer that is free at the end was free at the beginning.
+        if (a->core_.ports().queued(static_cast<int>(i)) > (a->core_.ports().in_specs()[i].any_step ? 1u : 0u))
+          return invalid("imbalance: channel '" + a->core_.ports().in_specs()[i].name + "' still holds tokens for '" +
+                         a->core_.spec().name + "' on rank " + std::to_string(place->local.rank) + " when every step is done");
+  return {};
+}
+
+bool Game::has_token(const actors::Ports& ports) {
+  for (std::size_t i = 0; i < ports.in_specs().size(); ++i)
+    if (ports.queued(static_cast<int>(i)) > 0) return true;
+  return false;
+}
+
+double Game::busiest_link_s() const {
+  std::map<const GameLink*, std::int64_t> busy_ns;
+  std::int64_t most_ns = 0;
+  for (const auto& place : places_)
+    for (const auto& a : place->actors) {
+      if (!a->meets()) continue;
+      const auto acts = static_cast<std::int64_t>(a->core_.ports().acts()) + (a->moves() ? left_out_ * options_.steps : 0);
+      most_ns = std::max(most_ns, busy_ns[a->link_] += acts * a->carried_ns_);
+    }
+  return static_cast<double>(most_ns) * 1e-9;
+}
+
+void Game::measure() {
+  std::sort(acts_.begin(), acts_.end(), [](const PlayedAct& a, const PlayedAct& b) {
+    return std::tie(a.begin_ns, a.end_ns, a.rank, a.step, a.microbatch, a.actor) <
+           std::tie(b.begin_ns, b.end_ns, b.rank, b.step, b.microbatch, b.actor);
+  });
+  // A shortened step is played with the microbatches of each place numbered from 0.
+  const auto number = [&](const PlayedAct& a) {
+    if (!shortened() || a.actor->program != 0 || a.microbatch < 0) return a.microbatch;
+    return static_cast<std::int32_t>(a.microbatch * plan_.dp_width(plan_.stage_of(a.rank)) + plan_.dp_index(a.rank));
+  };
+  result_.acts.reserve(acts_.size());
+  for (const auto& a : acts_)
+    result_.acts.push_back({a.rank, a.actor->name, a.actor->pass, a.actor->depth, a.shared, a.actor->program, a.step, number(a),
+                            static_cast<double>(a.begin_ns) * 1e-9, static_cast<double>(a.end_ns) * 1e-9});
+  double first = 1e300, last = 0, busy = 0;
+  std::map<Rank, double> per_place;
+  std::map<Rank, std::array<double, 3>> per_pass;
+  using Held = std::map<std::pair<std::int32_t, std::int32_t>, std::pair<double, double>>;   // virtual stage, microbatch -> forward begins, backward ends
+  std::map<Rank, Held> held;
+  for (const auto& a : result_.acts) {
+    if (a.program != 0 || a.step != 0 || a.microbatch < 0) continue;
+    first = std::min(first, a.begin_s);
+    last = std::max(last, a.end_s);
+    busy += a.end_s - a.begin_s;
+    per_place[a.rank] += a.end_s - a.begin_s;
+    per_pass[a.rank][static_cast<std::size_t>(a.pass)] += a.end_s - a.begin_s;
+    if (a.shared) continue;
+    auto [it, fresh] = held[a.rank].try_emplace({a.depth, a.microbatch}, a.begin_s, a.end_s);
+    it->second.second = std::max(it->second.second, a.end_s);
+  }
+  if (last > first) {
+    result_.makespan_s = last - first;
+    result_.bubble = 1 - busy / (result_.makespan_s * static_cast<double>(places_.size()));
+  }
+  for (const auto& [rank, s] : per_place)
+    if (s > result_.compute_s) {
+      const auto count = static_cast<double>(plan_.microbatches(0, plan_.stage_of(rank), plan_.dp_index(rank)).size());
+      const auto& [f, b, w] = per_pass[rank];
+      const double waits = published_bubble_s(plan_.pipeline, plan_.stages, f / count, b / count, w / count);
+      result_.compute_s = s;
+      result_.published_bubble = waits / (s + waits);
+    }
+  result_.messages_s = busiest_link_s() / static_cast<double>(std::max<std::int64_t>(1, options_.steps));
+  if (commits_ns_.size() >= 2) result_.step_s = static_cast<double>(commits_ns_.back() - commits_ns_[commits_ns_.size() - 2]) * 1e-9;
+  else result_.step_s = static_cast<double>(end_ns_) * 1e-9;
+  result_.peak_stash.assign(plan_.stages, 0);
+  for (const auto& [rank, microbatches] : held)
+    for (const auto& [m, interval] : microbatches) {
+      std::int32_t alive = 0;
+      for (const auto& [other, i] : microbatches) alive += i.first <= interval.first && i.second > interval.first;
+      auto& peak = result_.peak_stash[plan_.stage_of(rank)];
+      peak = std::max(peak, alive);
+    }
+}
+
+}  // namespace troupe::runtime

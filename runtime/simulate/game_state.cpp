@@ -1,0 +1,71 @@
+// What a steady state is known by: all that the rest of a game depends on, counted from the microbatch at hand.
+#include <algorithm>
+#include <limits>
+
+#include "runtime/simulate/game.h"
+
+namespace troupe::runtime {
+
+void Game::look() {
+  const GameActor* first = nullptr;
+  std::int64_t least = std::numeric_limits<std::int64_t>::max(), most = 0;
+  for (const auto& place : places_)
+    for (const auto& a : place->actors)
+      if (a->moves()) {
+        if (!first) first = a.get();
+        const auto acts = static_cast<std::int64_t>(a->core_.ports().acts());
+        if (first == a.get() && acts == seen_) return;
+        least = std::min(least, acts);
+        most = std::max(most, acts);
+      }
+  if (!first) return;
+  seen_ = static_cast<std::int64_t>(first->core_.ports().acts());
+  const std::int64_t step = least / microbatches_;
+  if (step >= options_.steps || most > (step + 1) * microbatches_ || !others_rest()) return;
+  search_.see(step, seen_, loop_.now_ns(), state());
+}
+
+bool Game::others_rest() const {
+  for (const auto& place : places_)
+    for (const auto& a : place->actors) {
+      if (a->moves() || a->core_.idle()) continue;
+      for (const auto& b : place->actors)
+        if (b->moves() && b->stream_ == a->stream_ && b->plan_.priority == a->plan_.priority) return false;
+    }
+  return true;
+}
+
+std::vector<std::int64_t> Game::state() const {
+  std::vector<std::int64_t> out = {static_cast<std::int64_t>(commits_ns_.size()), closings_, std::max<std::int64_t>(0, commit_due_ns_ - loop_.now_ns())};
+  auto tell = [&](const GameActor& a, std::uint64_t number) {
+    out.insert(out.end(), {a.place_, a.index_, static_cast<std::int64_t>(number) - (a.moves() ? seen_ : 0)});
+  };
+  for (const auto& place : places_) {
+    for (const auto& a : place->actors) a->core_.tell(a->moves() ? seen_ : 0, out);
+    for (const auto& [channel, port] : place->controls) {
+      const PlanChannel& c = plan_.roles[place->local.stage].channels[place->local.channels[channel].channel];
+      const bool moves = c.program == 0 && c.rate == Rate::microbatch;
+      out.push_back(static_cast<std::int64_t>(port.waiting()) + (moves ? seen_ : 0));
+    }
+    for (const GameLink& link : place->links) out.push_back(std::max<std::int64_t>(0, link.free_at_ns - loop_.now_ns()));
+    for (const auto& [actor, number] : place->submitted) tell(*actor, number);
+    for (const auto& [stream, last] : place->last) {
+      tell(*last.first, last.second.number);
+      out.insert(out.end(), {last.second.step, last.second.microbatch - (last.first->moves() ? seen_ : 0)});
+    }
+  }
+  for (const auto& u : under_way_) {
+    tell(*u.actor, u.number);
+    out.push_back(u.end_ns - loop_.now_ns());
+  }
+  for (const auto& [key, meeting] : meetings_) {
+    const PlanExchange& x = plan_.exchanges[key.first];
+    const bool moves = x.program == 0 && x.rate == Rate::microbatch;
+    const auto total = x.rate == Rate::microbatch ? plan_.program_specs[x.program].microbatches : 1;
+    out.insert(out.end(), {key.first, key.second / total, key.second % total - (moves ? seen_ : 0), meeting.step});
+    for (const auto& g : meeting.guests) out.insert(out.end(), {g.place, g.waits != nullptr});
+  }
+  return out;
+}
+
+}  // namespace troupe::runtime

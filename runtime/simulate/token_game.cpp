@@ -1,0 +1,319 @@
+#include "runtime/simulate/token_game.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "runtime/simulate/game.h"
+
+namespace troupe::runtime {
+
+Expected<GameResult> Game::run() {
+  choose_places();
+  for (Rank r : result_.places) TROUPE_TRY(build(r));
+  for (const auto& place : places_) TROUPE_TRY(introduce(*place));
+  for (std::int32_t p = 0; p < static_cast<std::int32_t>(places_.size()); ++p) begin(p);
+  for (std::int32_t program = 0; program < static_cast<std::int32_t>(plan_.programs.size()); ++program)
+    begin_feeds(program, program == 0 ? std::min<std::int64_t>(2, options_.steps) - 1 : 0);
+  do {
+    deliver();
+    if (shortened() && loop_.next_due_ns() != loop_.now_ns()) look();
+  } while (failure_.ok() && loop_.run_one());
+  if (!failure_.ok()) return failure_;
+  TROUPE_TRY(check_finished());
+  commits_ns_.push_back(loop_.now_ns());
+  if (shortened() && !repeat(search_.cycles(), options_.steps, left_out_, acts_, commits_ns_))
+    return Status(Code::not_found, "no steady state");
+  end_ns_ = commits_ns_.back();
+  commits_ns_.pop_back();
+  measure();
+  return std::move(result_);
+}
+
+void Game::choose_places() {
+  for (const auto& role : plan_.roles)
+    for (const auto& c : role.channels)
+      if (c.kind == PlanChannel::Kind::feed && !c.after.empty() && (c.program == 0 || options_.every_program)) waiting_feeds_.push_back({&c, role.stage});
+  bool same = plan_.owners.empty() && waiting_feeds_.empty();   // a microbatch waits for one that another dp coordinate runs
+  for (std::int32_t s = 1; s < plan_.stages; ++s) same &= plan_.dp_width(s) == plan_.dp_width(0);
+  // Where a round is not full its places do not behave alike.
+  for (const auto& x : plan_.exchanges) {
+    if (x.rate == Rate::round) same &= plan_.acts_of(x) * plan_.dp_width(plan_.round_stage(x)) == plan_.program_specs[x.program].microbatches;
+  }
+  for (std::int32_t s = 0; s < plan_.stages; ++s) {
+    std::set<std::int64_t> seen;
+    const Mesh& mesh = plan_.meshes[s];
+    const bool dp = dp_axis(mesh) >= 0;
+    for (Rank r : mesh.ranks) {
+      // Without a dp axis every place is played: nothing says that they behave alike.
+      const std::int64_t key = !dp ? r : same ? 0 : plan_.dp_index(r);
+      if (seen.insert(key).second) {
+        representative_[{s, key}] = static_cast<std::int32_t>(result_.places.size());
+        result_.places.push_back(r);
+      }
+    }
+  }
+  collapse_dp_ = same;
+}
+
+std::int32_t Game::place_of(Rank rank) const {
+  const std::int32_t s = plan_.stage_of(rank);
+  const bool dp = dp_axis(plan_.meshes[s]) >= 0;
+  return representative_.at({s, !dp ? rank : collapse_dp_ ? 0 : plan_.dp_index(rank)});
+}
+
+double Game::given_s(Pass pass, const std::array<double, 3>& predicted) const {
+  const double backward = predicted[static_cast<std::size_t>(Pass::backward)], weights = predicted[static_cast<std::size_t>(Pass::weights)];
+  const double weights_s = weights == 0 ? 0 : options_.weights_s >= 0 ? options_.weights_s : options_.backward_s * weights / (backward + weights);
+  return pass == Pass::forward ? options_.forward_s : pass == Pass::weights ? weights_s : options_.backward_s - weights_s;
+}
+
+Status Game::build(Rank rank) {
+  auto made = local_plan(plan_, rank);
+  if (!made.ok()) return made.status();
+  const auto index = static_cast<std::int32_t>(places_.size());
+  places_.push_back(std::make_unique<Place>());
+  Place& place = *places_.back();
+  place.local = *std::move(made);
+  place.device = std::make_unique<SimDevice>(loop_);
+  const PlanRole& role = plan_.roles[place.local.stage];
+  std::map<std::pair<std::int32_t, Pass>, std::pair<double, std::int64_t>> passes;   // depth and pass -> cost, segments
+  std::array<double, 3> predicted{};                                                   // of the whole stage, by pass
+  for (const auto& l : place.local.actors) {
+    const PlanActor& a = role.actors[l.actor];
+    if (a.kind != PlanActor::Kind::segment || a.program != 0) continue;
+    auto& [cost, segments] = passes[{a.depth, a.pass}];
+    cost += a.cost_s;
+    ++segments;
+    predicted[static_cast<std::size_t>(a.pass)] += a.cost_s;
+  }
+  for (std::size_t i = 0; i < place.local.actors.size(); ++i) {
+    const LocalActor& l = place.local.actors[i];
+    const PlanActor& a = role.actors[l.actor];
+    auto spec = l.spec;
+    if (a.program == 0 && a.rate == Rate::microbatch) {
+      shorten(spec);
+      result_.played_microbatches = std::max(result_.played_microbatches, static_cast<std::int64_t>(spec.microbatches.size()));
+    }
+    if (options_.unlimited_slots)
+      for (auto& o : spec.out)
+        if (o.every == 1) o.slots = std::max(o.slots, static_cast<std::int32_t>(plan_.program_specs[a.program].microbatches));
+    if (options_.unlimited_slots)   // then nobody takes turns in a buffer either
+      for (std::size_t p = 0; p < spec.in.size() + spec.out.size(); ++p) {
+        const bool in = p < spec.in.size();
+        const auto channel = in ? a.in[p] : a.out[p - spec.in.size()];
+        if (role.channels[channel].kind == PlanChannel::Kind::turn) (in ? spec.in[p].cycle : spec.out[p - spec.in.size()].cycle) = {actors::Phase::skip};
+      }
+    auto actor = std::make_unique<GameActor>(*this, index, static_cast<std::int32_t>(i), l, a, plan_.shared(a), std::move(spec));
+    actor->cost_s_ = a.cost_s;
+    if (options_.forward_s >= 0) {
+      actor->cost_s_ = 0;
+      if (a.kind == PlanActor::Kind::segment && a.program == 0) {
+        const double all = given_s(a.pass, predicted) / plan_.pipeline.chunks;
+        const auto& [cost, segments] = passes[{a.depth, a.pass}];
+        actor->cost_s_ = cost > 0 ? all * a.cost_s / cost : all / static_cast<double>(segments);
+      }
+    }
+    actor->stream_name_ = stream_name(a);
+    auto& stream = place.streams[actor->stream_name_];
+    if (!stream) stream = place.device->create_stream(actor->stream_name_, 1);
+    actor->stream_ = stream.get();
+    if (actor->meets()) put_on_link(place, *actor);
+    place.actors.push_back(std::move(actor));
+  }
+  for (std::size_t c = 0; c < place.local.channels.size(); ++c) {
+    const LocalChannel& l = place.local.channels[c];
+    if (role.channels[l.channel].writer < 0)
+      place.controls.emplace(static_cast<std::int32_t>(c),
+                             ControlPort(role.channels[l.channel].name, l.slots, l.readers, {}));
+  }
+  result_.memory.push_back(place.local.memory);
+  return {};
+}
+
+std::string Game::stream_name(const PlanActor& a) const {
+  return options_.unlimited_streams && a.stream != "compute" ? a.stream + "." + a.name : a.stream;
+}
+
+void Game::put_on_link(Place& place, GameActor& actor) {
+  ++attendants_[actor.plan_.exchange];
+  const PlanExchange& x = plan_.exchanges[actor.plan_.exchange];
+  const std::int32_t from = plan_.tensors[x.moves[0].from].mesh, to = plan_.tensors[x.moves[0].to].mesh;
+  auto link = std::find_if(place.links.begin(), place.links.end(), [&](const GameLink& l) { return l.from == from && l.to == to; });
+  actor.link_ = link != place.links.end() ? &*link : &place.links.emplace_back(GameLink{from, to});
+  const bool priced = options_.forward_s < 0;
+  actor.carried_ns_ = priced ? to_ns(x.seconds - x.latency_s) : 0;
+  actor.latency_ns_ = to_ns((priced ? x.latency_s : 0) + options_.hop_s);
+}
+
+void Game::shorten(actors::ActorSpec& spec) {
+  const auto all = static_cast<std::int64_t>(spec.microbatches.size());
+  if (microbatches_ >= all) return;
+  left_out_ = all - microbatches_;
+  const auto acts = static_cast<std::int32_t>(microbatches_);
+  spec.microbatches.resize(static_cast<std::size_t>(acts));
+  // The place counts its own microbatches, in the order in which it runs them: two moments of the steady state then look the
+  // same to the game. The game plays only places of one dp coordinate then (see few_microbatches).
+  std::iota(spec.microbatches.begin(), spec.microbatches.end(), 0);
+  for (auto& in : spec.in)
+    if (in.hold > 1) in.hold = acts;
+  for (auto& out : spec.out)
+    if (out.every > 1) out.every = acts;
+}
+
+Status Game::introduce(Place& place) {
+  for (auto& a : place.actors)
+    for (const auto& ranks : a->local_.peers) {
+      std::set<std::int32_t> peers;
+      for (Rank r : ranks) peers.insert(place_of(r));
+      peers.erase(a->place_);
+      a->peers_.emplace_back(peers.begin(), peers.end());
+    }
+  return {};
+}
+
+void Game::meet(GameActor& actor, std::uint64_t number) {
+  const GameActor::Flight& f = actor.flight(number);
+  // A shortened step has fewer microbatches than the routes know.
+  const auto per_step = shortened() && actor.moves() ? actor.core_.spec().microbatches.size() : actor.local_.route_of.size();
+  const auto total = actor.local_.acts_per_run;
+  const auto sequence = static_cast<std::int64_t>(number / per_step) * total + std::max(0, f.microbatch);
+  const auto at = meetings_.try_emplace({actor.plan_.exchange, sequence}).first;
+  Meeting& meeting = at->second;
+  if (f.step >= 0) meeting.step = f.step;
+  meeting.guests.push_back({actor.place_, &actor, number});
+  bool all_told = true;
+  for (auto& guest : meeting.guests) {
+    if (!guest.waits) continue;
+    const auto& peers = guest.waits->peers_[guest.waits->local_.route_of[guest.waits->flight(guest.number).local]];
+    if (!std::all_of(peers.begin(), peers.end(), [&](std::int32_t p) { return meeting.has(p); })) {
+      all_told = false;
+      continue;
+    }
+    GameActor* done = std::exchange(guest.waits, nullptr);
+    const std::int64_t begin = loop_.now_ns(), step = meeting.step;
+    std::int64_t& free_at_ns = done->link_->free_at_ns;
+    free_at_ns = std::max(begin, free_at_ns) + done->carried_ns_;
+    const std::int64_t end = free_at_ns + done->latency_ns_;
+    loop_.at(end, [this, done, n = guest.number, begin, step] {
+      post({.kind = Mail::Kind::done, .to = done, .number = n, .begin_ns = begin, .end_ns = loop_.now_ns(), .step = step});
+    });
+    under_way_.push_back({done, guest.number, end});
+  }
+  if (all_told && static_cast<std::int32_t>(meeting.guests.size()) == attendants_[actor.plan_.exchange]) meetings_.erase(at);
+}
+
+void Game::deliver() {
+  while (!mail_.empty() && failure_.ok()) {
+    const Mail m = mail_.front();
+    mail_.pop_front();
+    ActorCore& core = m.to->core_;
+    switch (m.kind) {
+      case Mail::Kind::begin: core.begin(0, readers_of(0)); break;
+      case Mail::Kind::token: core.arrive(m.port, m.token); break;
+      case Mail::Kind::ack: core.ack(m.port, m.slot); break;
+      case Mail::Kind::control_ack: {
+        const auto p = m.to->place_;
+        places_[p]->controls.at(m.port).ack(m.slot, [this, p](const actors::Reader& r, const Token& t) { hand_over(p, r, t); });
+        break;
+      }
+      case Mail::Kind::started: core.started(m.number); break;
+      case Mail::Kind::done: finished(*m.to, m); break;
+      case Mail::Kind::meet: meet(*m.to, m.number); break;
+      case Mail::Kind::closed: step_closed(m.to->place_, m.to->plan_.program, m.step); break;
+    }
+  }
+}
+
+void Game::over(const GameActor& a, std::uint64_t number) {
+  std::erase_if(under_way_, [&](const UnderWay& u) { return u.actor == &a && u.number == number; });
+}
+
+void Game::finished(GameActor& a, const Mail& m) {
+  if (a.meets()) over(a, m.number);
+  if (!waiting_feeds_.empty() && !a.plan_.ops.empty()) reported(a, a.flight(m.number).step, a.flight(m.number).microbatch);
+  std::erase_if(a.flights_, [&](const GameActor::Flight& f) { return f.number == m.number; });
+  a.core_.done(m.number, ActDone{{}, m.begin_ns, m.end_ns, m.step});
+}
+
+void GameActor::arrive(std::int32_t actor, std::int32_t port, const Token& token) {
+  game_.post({.kind = Mail::Kind::token, .to = game_.places_[place_]->actors[actor].get(), .port = port, .token = token});
+}
+
+void GameActor::ack(std::int32_t actor, std::int32_t port, std::int32_t slot) {
+  if (actor >= 0) game_.post({.kind = Mail::Kind::ack, .to = game_.places_[place_]->actors[actor].get(), .port = port, .slot = slot});
+  else game_.post({.kind = Mail::Kind::control_ack, .to = this, .port = port, .slot = slot});
+}
+
+void GameActor::submit(ActContext c) {
+  const auto number = c.act.number;
+  flights_.push_back({number, c.step, c.microbatch, c.local});
+  if (plan_.kind == PlanActor::Kind::exchange) {
+    game_.post({.kind = Mail::Kind::started, .to = this, .number = number});
+    game_.post({.kind = Mail::Kind::meet, .to = this, .number = number});
+    return;
+  }
+  game_.places_[place_]->submitted.push_back({this, number});
+  Task task;
+  task.order = {plan_.priority, c.step, c.microbatch, plan_.run, c.turn};
+  task.cost_s = cost_s_;
+  task.on_start = [this, number] { on_start(number); };
+  task.on_done = [this, number](std::int64_t begin, std::int64_t end) { on_done(number, begin, end); };
+  stream_->submit(std::move(task));
+}
+
+void GameActor::on_start(std::uint64_t number) {
+  Place& place = *game_.places_[place_];
+  std::erase(place.submitted, std::pair(this, number));
+  if (plan_.priority >= 0) place.last[stream_name_] = {this, flight(number)};   // RQ-3
+  game_.under_way_.push_back({this, number, game_.loop_.now_ns() + to_ns(cost_s_)});
+  game_.post({.kind = Mail::Kind::started, .to = this, .number = number});
+}
+
+void GameActor::on_done(std::uint64_t number, std::int64_t begin, std::int64_t end) {
+  const Flight& f = flight(number);
+  game_.over(*this, number);
+  if (plan_.stream == "compute")
+    game_.acts_.push_back({game_.places_[place_]->local.rank, &plan_, shared_, f.step, f.microbatch, begin, end});
+  if (plan_.gathers()) game_.post({.kind = Mail::Kind::meet, .to = this, .number = number});
+  else game_.post({.kind = Mail::Kind::done, .to = this, .number = number, .begin_ns = begin, .end_ns = end});
+}
+
+void GameActor::step_closed(std::int64_t step) {
+  game_.post({.kind = Mail::Kind::closed, .to = this, .step = step});
+}
+
+void GameActor::failed(const Status& status) {
+  if (game_.failure_.ok()) game_.failure_ = status.in(plan_.name);
+}
+
+namespace {
+
+/// With how many microbatches of a step it is worth trying: enough to fill the pipeline, settle and drain. None where
+/// places differ in theirs, or take turns or go in rounds, which count the microbatches of a whole step.
+std::vector<std::int64_t> few_microbatches(const Plan& plan) {
+  if (plan.ordered() || !plan.owners.empty() || plan.program_specs[0].sequential) return {};
+  for (const auto& x : plan.exchanges)
+    if (x.rate == Rate::round) return {};
+  for (std::int32_t s = 0; s < plan.stages; ++s)
+    if (plan.dp_width(s) != plan.dp_width(0)) return {};
+  const auto all = static_cast<std::int64_t>(plan.microbatches(0, 0, 0).size());
+  constexpr std::int64_t usual_cycles = 12;   // what is left out must be whole cycles, most of 1, 2, 3 or 4 microbatches
+  std::vector<std::int64_t> out;
+  for (std::int64_t warm : {3 * plan.stages + 8, 8 * plan.stages + 32})
+    if (const auto left_out = (all - warm) / usual_cycles * usual_cycles; left_out * 2 >= all) out.push_back(all - left_out);
+  return out;
+}
+
+}  // namespace
+
+Expected<GameResult> play(const Plan& plan, const GameOptions& options) {
+  const std::int64_t all = plan.program_specs[0].microbatches;
+  for (const auto few : options.every_microbatch ? std::vector<std::int64_t>{} : few_microbatches(plan)) {
+    auto result = Game(plan, options, few).run();
+    if (result.ok()) return result;    // what it cannot tell, or what is wrong, the whole game says
+  }
+  return Game(plan, options, all).run();
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,24 @@
+// Verification: what a plan must satisfy before anything starts. Each refusal names the culprit.
+#pragma once
+
+#include "runtime/plan/plan.h"
+#include "runtime/plan/stage_meshes.h"
+
+namespace troupe::runtime {
+
+/// Whose microbatches are whose (CompileOptions::owners): of every stage of the plan each dp coordinate runs some.
+Status check_owners(const std::vector<std::vector<std::int32_t>>& owners, const Plan& plan);
+
+/// Indices, ports, rates (the balance equations, channel by channel), slots, and room for every tensor: what a plan
+/// that was read from outside must satisfy before it is instantiated.
+Status check_structure(const Plan& plan);
+
+/// A stage's ops are known, and their arguments have types, layouts and scratch memory that they accept. The plan has
+/// passed check_structure.
+Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops);
+
+/// check_structure, the token game (token_game.h) with every program, and the memory of every place against
+/// `memory_bytes_max` (0: not checked).
+Status verify(const Plan& plan, std::int64_t memory_bytes_max = 0);
+
+}  // namespace troupe::runtime

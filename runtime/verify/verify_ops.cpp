@@ -1,0 +1,91 @@
+// The ops of a stage against the ops that this program registers.
+#include <algorithm>
+
+#include "runtime/verify/verify.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+/// A microbatch belongs to one dp coordinate; of what outlives it, does each coordinate have another part?
+bool in_dp_parts(const Plan& plan, const PlanTensor& t) {
+  const Mesh& mesh = plan.meshes[t.mesh];
+  const int dp = dp_axis(mesh);
+  return t.rate != Rate::microbatch && dp >= 0 && mesh.axes[dp].size > 1 && t.sbp[dp].is_split();
+}
+
+}  // namespace
+
+Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops) {
+  for (const auto& a : plan.roles[stage].actors)
+    for (const auto& op : a.ops) {
+      if (op.op.empty() || a.kind != PlanActor::Kind::segment) continue;
+      const std::string name = "op '" + op.name + "' ";
+      const auto* def = ops.find(op.op);
+      if (!def) return invalid(name + "is of kind '" + op.op + "', which this program does not register");
+      if (static_cast<int>(op.in.size()) != def->inputs || static_cast<int>(op.out.size()) != def->outputs)
+        return invalid(name + "(" + op.op + ") has " + std::to_string(op.in.size()) + " inputs and " +
+                       std::to_string(op.out.size()) + " outputs; it needs " + std::to_string(def->inputs) + " and " +
+                       std::to_string(def->outputs));
+      for (const auto* side : {&op.in, &op.out})
+        for (const auto& o : *side)
+          if (in_dp_parts(plan, plan.tensors[o.tensor]))
+            return invalid(name + "(" + op.op + ") works on '" + plan.tensors[o.tensor].name + "', of which a place has a part only");
+      std::vector<TensorType> in, out, local_in, local_out;
+      auto type = [&](const PlanOperand& o, std::vector<TensorType>& whole, std::vector<TensorType>& local) {
+        const PlanTensor& t = plan.tensors[o.tensor];
+        whole.push_back({t.dtype, t.shape});
+        local.push_back({t.dtype, plan.layout(o.tensor, 0).extent_at(0).shape()});
+      };
+      for (const auto& o : op.in) type(o, in, local_in);
+      for (const auto& o : op.out) type(o, out, local_out);
+      const auto inferred = def->infer(in, op.attrs);
+      if (!inferred.ok()) return inferred.status().in("op '" + op.name + "'");
+      // What the op makes as f32 it adds to an exact sum as well.
+      for (std::size_t o = 0; o < out.size(); ++o)
+        if (out[o].dtype == DType::sum64 && (def->accumulates >> o & 1)) out[o].dtype = DType::f32;
+      for (std::size_t o = 0; o < out.size(); ++o)
+        if (const PlanTensor& t = plan.tensors[op.out[o].tensor]; plan.unreduced(t) && t.dtype == DType::f32 && def->terms && def->terms(in, op.attrs) > 1)
+          return invalid(name + "(" + op.op + ") adds several terms to '" + t.name + "', which is no exact sum");
+      if (*inferred != out)
+        return invalid(name + "(" + op.op + ") writes a tensor of another type than its inputs give");
+      // A unit that stages share lies on the mesh of all of them.
+      const Mesh& mesh = plan.meshes[op.out.empty() ? stage : plan.tensors[op.out[0].tensor].mesh];
+      auto legal = def->signatures ? def->signatures(in, op.attrs) : std::vector<kernels::Signature>{};
+      legal.push_back({std::vector<Sbp>(in.size(), Sbp::B()), std::vector<Sbp>(out.size(), Sbp::B())});
+      for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+        if (static_cast<int>(axis) == dp_axis(mesh) || mesh.axes[axis].size == 1) continue;
+        // Units may differ where they cut the same parts.
+        auto lies = [&](const PlanOperand& o, const Sbp& wanted) {
+          const PlanTensor& t = plan.tensors[o.tensor];
+          NdSbp there = t.sbp;
+          there[axis] = wanted;
+          return same_layout(t.sbp, there, t.shape, plan.meshes[t.mesh]);
+        };
+        auto fits = [&](const kernels::Signature& row) {
+          for (std::size_t i = 0; i < op.in.size(); ++i)
+            if (!lies(op.in[i], row.in[i])) return false;
+          for (std::size_t o = 0; o < op.out.size(); ++o)
+            if (!lies(op.out[o], row.out[o])) return false;
+          return true;
+        };
+        if (std::none_of(legal.begin(), legal.end(), fits))
+          return invalid(name + "(" + op.op + ") has arguments on axis " + mesh.axes[axis].name +
+                         " whose SBPs are no signature of it");
+      }
+      if (def->state_bytes && !plan.program_specs[a.program].stateful)
+        return invalid(name + "(" + op.op + ") keeps state from one microbatch to the next, and program '" + plan.programs[a.program] +
+                       "' is not stateful");
+      const std::int64_t state = def->state_bytes ? def->state_bytes(local_in, local_out, op.attrs) : 0;
+      if (state > op.state_bytes)
+        return invalid(name + "(" + op.op + ") needs " + std::to_string(state) + " bytes of state; '" + a.name + "' has " +
+                       std::to_string(op.state_bytes));
+      const std::int64_t scratch = def->scratch_bytes ? def->scratch_bytes(local_in, local_out, op.attrs) : 0;
+      if (scratch > a.scratch_bytes - a.op_scratch_offset)
+        return invalid(name + "(" + op.op + ") needs " + std::to_string(scratch) + " bytes of scratch; '" + a.name +
+                       "' has " + std::to_string(a.scratch_bytes - a.op_scratch_offset));
+    }
+  return {};
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,72 @@
+// What the parts of the verifier share. Internal to verify*.cpp.
+#pragma once
+
+#include <cmath>
+#include <map>
+
+#include "runtime/verify/verify.h"
+
+namespace troupe::runtime {
+
+inline bool among(std::int32_t index, std::size_t size) { return index >= 0 && static_cast<std::size_t>(index) < size; }
+inline bool known(Rate rate) { return rate <= Rate::round; }
+inline bool sensible(double seconds) { return std::isfinite(seconds) && seconds >= 0 && seconds < 1e6; }
+
+/// Whether the places of a stage are among those of a mesh.
+inline bool holds(const Plan& plan, std::int32_t mesh, std::int32_t stage) {
+  if (mesh < plan.stages) return mesh == stage;
+  return plan.meshes[mesh].find(plan.meshes[stage].ranks[0]) >= 0;
+}
+
+/// Programs, meshes, tensors, exchanges and parameters, without the roles.
+Status check_tables(const Plan& plan);
+
+/// The parameters that a stage trains, and the sums of gradients that it reads for each: one of all uses, or one per use.
+using Trained = std::map<std::int32_t, std::vector<std::int32_t>>;
+
+/// The optimizer of one stage, actor by actor. The channels have passed RoleCheck's checks.
+class OptimizerCheck {
+ public:
+  OptimizerCheck(const Plan& plan, std::int32_t stage)
+      : plan_(plan), stage_(stage), role_(plan.roles[stage]), where_("stage " + std::to_string(stage) + ": ") {}
+  /// A norm, an update or a digest.
+  Status check(const PlanActor& a);
+  /// After all actors: a parameter lies once on every stage of its mesh; who updates it says its norm.
+  Status check_params() const;
+  const Trained& trained() const { return norms_; }
+
+ private:
+  Status refuse(const std::string& what) const { return invalid(where_ + what); }
+  const PlanChannel& in(const PlanActor& a, std::int32_t port) const { return role_.channels[a.in[port]]; }
+  bool holds_here(std::int32_t tensor) const {
+    return among(tensor, plan_.tensors.size()) && holds(plan_, plan_.tensors[tensor].mesh, stage_);
+  }
+  Status check_gather(const PlanActor& a) const;
+  Status check_exponents(const PlanActor& a) const;
+  Status check_gradients(const PlanActor& a, const PlanParamRef& ref);
+  bool same_parts(std::int32_t a, std::int32_t b) const;
+  int references(PlanActor::Kind kind, std::int32_t param) const;
+
+  const Plan& plan_;
+  const std::int32_t stage_;
+  const PlanRole& role_;
+  const std::string where_;
+  std::map<std::pair<PlanActor::Kind, std::int32_t>, int> refs_;   // (kind, parameter) -> references
+  Trained norms_;
+};
+
+/// A channel of gradients or of acts in rounds: kind, rate, writer and readers go together. All know each other, and the
+/// plan's exchanges have passed check_tables.
+Status check_round_channel(const Plan& plan, const PlanRole& role, const PlanChannel& channel);
+
+/// What a segment's ops keep from act to act; adds its bytes to what the stage has.
+Status check_state(const Plan& plan, std::int32_t stage, const PlanActor& actor, std::int64_t& bytes);
+
+/// Rings and their turns: channels that share memory never hold it at the same time. The actors and channels of the
+/// stage know each other.
+Status check_rings(const Plan& plan, std::int32_t stage);
+
+/// The actors and channels of one stage and their memory. The plan has passed check_tables.
+Expected<Trained> check_role(const Plan& plan, std::int32_t stage);
+
+}  // namespace troupe::runtime

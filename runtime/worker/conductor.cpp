@@ -1,0 +1,111 @@
+#include "runtime/worker/conductor.h"
+
+#include <cstring>
+
+namespace troupe::runtime {
+
+using actors::Token;
+
+namespace {
+
+/// The Commit, then the exponents: see actors::Commit.
+std::vector<std::byte> commit_payload(const CommitStep& m) {
+  const std::size_t exponent_bytes = sizeof(std::int32_t) * m.exponents.size();
+  std::vector<std::byte> payload(sizeof m.commit + exponent_bytes);
+  std::memcpy(payload.data(), &m.commit, sizeof m.commit);
+  if (exponent_bytes > 0) std::memcpy(payload.data() + sizeof m.commit, m.exponents.data(), exponent_bytes);
+  return payload;
+}
+
+}  // namespace
+
+Conductor::Conductor(caf::actor_config& config, ConductorSpec spec)
+    : caf::event_based_actor(config), spec_(std::move(spec)), order_(spec_.closers, spec_.exponents, spec_.feeds) {
+  actors::set_quiet_handlers(*this, [this](const Status& status) { spec_.send(WorkerFailed{"conductor", status}); });
+}
+
+caf::behavior Conductor::make_behavior() {
+  return {
+      [this](actors::Wire& wire) { actors_ = std::move(wire.actors); },
+      [this](const SessionSays& m) { session_says(m.message); },
+      [this](const actors::Ack& m) {
+        auto& channel = spec_.channels.at(m.port);
+        channel.port.ack(m.slot, deliver(channel));
+      },
+      [this](ActorReports& m) {
+        if (spec_.fed[m.program] || m.report.kind == Report::Kind::saving) spec_.send(EarlyReport{m.program, std::move(m.report)});
+        else reports_[{m.program, m.report.step}].push_back(std::move(m.report));
+      },
+      [this](const actors::StepClosed& m) { closed(m); },
+      [this](const actors::Failed& m) { spec_.send(WorkerFailed{m.actor, m.status}); },
+      [this](const PeerDown& m) {
+        spec_.send(WorkerFailed{"transport", m.status.in("peer rank " + std::to_string(m.rank))});
+      },
+      [this](const actors::Explanation& m) {
+        explained_ += m.text + "\n";
+        if (++explanations_ == actors_.size()) {
+          spec_.send(Explained{explained_});
+          explained_.clear();
+          explanations_ = 0;
+        }
+      },
+  };
+}
+
+std::function<void(const actors::Reader&, const Token&)> Conductor::deliver(const ControlChannel& channel) {
+  return [this, &channel](const actors::Reader& r, const Token& t) {
+    send(actors_[r.actor], actors::Arrive{r.port, t});
+    if (channel.kind == PlanChannel::Kind::feed && channel.port.first_reader(r))
+      spec_.send(FeedTaken{channel.name, channel.program, t.step, t.microbatch});
+  };
+}
+
+void Conductor::push(ControlChannel& channel, const Token& token, std::vector<std::byte> payload) {
+  channel.port.push(token, std::move(payload), deliver(channel));
+}
+
+void Conductor::session_says(const ToWorker& message) {
+  if (const Status s = order_.check(message); !s.ok()) return spec_.send(WorkerFailed{"conductor", s});
+  if (const auto* m = std::get_if<BeginRun>(&message)) {
+    if (spec_.on_begin) spec_.on_begin(m->exponents);
+    for (const auto& a : actors_) send(a, actors::Begin{m->step, m->readers});
+  } else if (const auto* m = std::get_if<Go>(&message)) {
+    Token t;
+    t.step = m->step;
+    for (auto& [id, c] : spec_.channels)
+      if (c.kind == PlanChannel::Kind::go && c.program == m->program) push(c, t, {});
+  } else if (const auto* m = std::get_if<CommitStep>(&message)) {
+    if (spec_.on_commit) spec_.on_commit(m->step);
+    Token t;
+    t.step = m->step;
+    t.readers = m->readers;
+    const auto payload = commit_payload(*m);
+    for (auto& [id, c] : spec_.channels)
+      if (c.kind == PlanChannel::Kind::commit) push(c, t, payload);
+  } else if (const auto* m = std::get_if<Feed>(&message)) {
+    Token t;
+    t.step = m->step;
+    t.microbatch = m->microbatch;
+    for (auto& [id, c] : spec_.channels)
+      if (c.kind == PlanChannel::Kind::feed && c.name == m->name && c.program == m->program) push(c, t, m->payload);
+  } else if (std::holds_alternative<ExplainAll>(message)) {
+    for (const auto& a : actors_) send(a, actors::Explain{});
+  }
+}
+
+void Conductor::closed(const actors::StepClosed& m) {
+  const std::pair<std::int32_t, std::int64_t> key{m.program, m.step};
+  if (++closing_[key] < spec_.closers[m.program]) return;
+  closing_.erase(key);
+  Closed out{m.program, m.step, std::move(reports_[key]), 0};
+  reports_.erase(key);
+  if (m.program == 0) {
+    order_.closed(m.step);
+    const auto now = spec_.busy_ns->load();
+    out.busy_ns = now - busy_reported_ns_;
+    busy_reported_ns_ = now;
+  }
+  spec_.send(std::move(out));
+}
+
+}  // namespace troupe::runtime

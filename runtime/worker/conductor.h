@@ -1,0 +1,68 @@
+// Conductor: the actor of a worker that speaks with the session. It writes the control channels (go,
+// commit, feeds), gathers reports, and says when a program's step is over at this place.
+#pragma once
+
+#include <atomic>
+#include <caf/event_based_actor.hpp>
+
+#include "actors/control_port.h"
+#include "actors/port_actor.h"
+#include "runtime/session/control.h"
+#include "runtime/plan/plan.h"
+#include "runtime/worker/session_order.h"
+
+namespace troupe::runtime {
+
+struct ControlChannel {
+  PlanChannel::Kind kind = PlanChannel::Kind::go;   ///< go, commit or feed
+  std::string name;                    ///< a feed's name
+  std::int32_t program = 0;
+  actors::ControlPort port;
+};
+
+struct ConductorSpec {
+  std::map<std::int32_t, ControlChannel> channels;   ///< by local channel: what acks name
+  std::vector<std::int32_t> closers;                 ///< per program
+  std::vector<FedChannel> feeds;                     ///< that this place reads
+  std::vector<bool> fed;                             ///< per program: reports leave at once, a feed waits for one
+  std::shared_ptr<std::atomic<std::int64_t>> busy_ns;
+  std::size_t exponents = 0;                         ///< that BeginRun and a commit carry: one a parameter, none where the plan does not train
+  /// Before any actor begins: the exponents of the first step's gradient sums. May be empty.
+  std::function<void(const std::vector<std::int32_t>&)> on_begin;
+  std::function<void(std::int64_t step)> on_commit;   ///< may be empty
+  std::function<void(FromWorker)> send;
+};
+
+struct SessionSays { ToWorker message; };
+struct ActorReports { std::uint16_t program = 0; Report report; };
+struct PeerDown { Rank rank = 0; Status status; };
+
+class Conductor final : public caf::event_based_actor {
+ public:
+  Conductor(caf::actor_config& config, ConductorSpec spec);
+  caf::behavior make_behavior() override;
+  const char* name() const override { return "troupe.conductor"; }
+  void on_exit() override { actors_.clear(); }   // actors know each other: see PortActor
+
+ private:
+  void session_says(const ToWorker& message);
+  void push(ControlChannel& channel, const actors::Token& token, std::vector<std::byte> payload);
+  void closed(const actors::StepClosed& m);
+  /// Sends a token to a reader of the channel; of a feed, tells the session that it is taken.
+  std::function<void(const actors::Reader&, const actors::Token&)> deliver(const ControlChannel& channel);
+
+  ConductorSpec spec_;
+  SessionOrder order_;
+  std::vector<caf::actor> actors_;
+  std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> closing_;
+  std::map<std::pair<std::int32_t, std::int64_t>, std::vector<Report>> reports_;
+  std::int64_t busy_reported_ns_ = 0;
+  std::size_t explanations_ = 0;
+  std::string explained_;
+};
+
+}  // namespace troupe::runtime
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::runtime::SessionSays)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::runtime::ActorReports)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::runtime::PeerDown)

@@ -1,0 +1,43 @@
+// Restoring: the boxing from extents in files to this plan's layout. Every extent is read once in the job, whole and
+// checked, by one of the places that need it (the one that has read least); what others need of it goes to them.
+//
+// No place waits for all others, only for the parts that it needs; the next tensors are read meanwhile.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "comm/transport.h"
+#include "devices/base/storage.h"
+#include "devices/device.h"
+#include "runtime/plan/plan.h"
+
+namespace troupe::runtime {
+
+/// Where a place's parameters and moments lie.
+struct RestorePlaces {
+  std::byte* base = nullptr;
+  std::vector<std::int64_t> params;    ///< byte offset of each parameter; -1: it is not here
+  std::vector<std::int64_t> moments;   ///< of its first moment, the second follows; -1: none
+};
+
+struct RestoreEnv {
+  Storage& storage;
+  comm::Transport& transport;
+  Device& device;
+  Stream& disk;
+  Stream& comm;
+  comm::Header header;                 ///< job and generation
+  std::shared_ptr<std::atomic<std::int64_t>> progress;   ///< counts reads and arrivals; may be null
+};
+
+/// Restores what `rank` has of a plan's parameters and moments from the checkpoint in `folder`, together with all other
+/// places of the plan. `done` is called once, with the bytes that this place has read, from any thread; all of `places` and `env` stays until then. A checkpoint
+/// without moments leaves them as they are (zero). Errors: `damaged`, naming file and tensor; `invalid` for the checkpoint of
+/// another model, naming the tensor; io; unavailable when a peer is gone.
+void restore(const Plan& plan, Rank rank, const std::string& folder, const RestorePlaces& places, const RestoreEnv& env,
+             std::function<void(Expected<std::int64_t>)> done);
+
+}  // namespace troupe::runtime

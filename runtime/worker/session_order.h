@@ -1,0 +1,54 @@
+// The order in which a session speaks to a place. A message out of this order is an error of the session's process, told
+// before it reaches an actor: actors take the order of their tokens for granted.
+//
+//   SO-1  one BeginRun first; then the commits of all steps, each once and after the place has closed the step;
+//   SO-2  steps of the first program begin in order, at most two ahead of the commits;
+//   SO-3  any other program begins on the newest version only, and only if BeginRun or the commit named it, once;
+//   SO-4  a feed's microbatches come in the order in which this place runs them, each run of its program after the program begins.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/session/control.h"
+
+namespace troupe::runtime {
+
+/// A feed that a place reads.
+struct FedChannel {
+  std::string name;
+  std::int32_t program = 0;
+  std::size_t bytes = 0;                     ///< of one microbatch
+  std::vector<std::int32_t> microbatches;    ///< of one run of its program at this place, in their order
+};
+
+class SessionOrder {
+ public:
+  /// `closers`: per program, actors of the place that close its steps. `exponents`: that BeginRun and commits carry.
+  SessionOrder(std::vector<std::int32_t> closers, std::size_t exponents, std::vector<FedChannel> feeds);
+
+  /// Error: what the message says, and what was due.
+  Status check(const ToWorker& message);
+  /// The place has closed a step of the first program.
+  void closed(std::int64_t step) { closed_ = step; }
+
+ private:
+  Status check(const BeginRun& m);
+  Status check(const Go& m);
+  Status check(const CommitStep& m);
+  Status check(const Feed& m);
+  Status reads(const std::string& what, ProgramMask readers);
+
+  struct Run { std::int64_t step = -1; std::size_t next = 0; };   // microbatches of the feed that have come
+  std::vector<std::int32_t> closers_;
+  std::size_t exponents_;
+  std::vector<FedChannel> feeds_;
+  std::vector<Run> runs_;                     // by index of feeds_
+  std::vector<std::int64_t> begun_;           // per program: the newest step
+  bool running_ = false;
+  std::int64_t first_ = 0, version_ = 0, closed_ = -1;
+  ProgramMask due_ = 0;                       // programs besides the first that read this version and have not begun
+};
+
+}  // namespace troupe::runtime

@@ -1,0 +1,61 @@
+// Worker: one place of a running plan. Builds memory, streams and actors from its rank, then does what the
+// session says. Everything impure comes in through WorkerEnv, so production and simulation run this class.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "actors/user_actor.h"
+#include "comm/transport.h"
+#include "devices/base/storage.h"
+#include "devices/device.h"
+#include "runtime/session/control.h"
+#include "runtime/plan/local_plan.h"
+
+namespace caf { class actor_system; }
+
+namespace troupe::runtime {
+
+struct WorkerEnv {
+  caf::actor_system* system = nullptr;
+  const Clock* clock = nullptr;
+  Device* device = nullptr;
+  comm::Transport* transport = nullptr;
+  const kernels::OpSet* ops = nullptr;
+  const actors::UserActorSet* user_actors = nullptr;
+  TraceSink* trace = nullptr;          ///< may be null
+  int threads = 1;
+  std::uint64_t job = 0;
+  std::uint32_t generation = 1;
+  bool run_kernels = true;             ///< false: paced measurements, only time passes
+  Storage* storage = nullptr;          ///< may be null where nothing is saved or restored
+  CheckpointTarget save;               ///< for plans that have snapshots
+  std::string restore;                 ///< folder of the checkpoint to begin from; empty: initial values
+  /// To the session. Called from an actor; must not block for long.
+  std::function<void(FromWorker)> send;
+};
+
+class Worker {
+ public:
+  /// Allocates, initialises parameters, spawns actors. Error: memory, an unknown op or actor kind.
+  static Expected<std::unique_ptr<Worker>> create(const Plan& plan, Rank rank, WorkerEnv env);
+  ~Worker();
+  /// Restores from env.restore, together with all other places, if there is something to restore; then says Ready, or
+  /// WorkerFailed, to the session. Once, before anything else.
+  void start();
+  /// A message of the session. Thread-safe. (Hello and Connect are the process's business.)
+  void handle(ToWorker message);
+  /// Streams idle, network shut, actors gone; then memory may go. Idempotent.
+  void stop();
+  const LocalPlan& local() const;
+  /// Acts that its actors have finished, ops that they have begun, pieces of a checkpoint that have been read or have arrived:
+  /// grows while the worker gets on. Thread-safe.
+  std::int64_t progress() const;
+
+ private:
+  struct Impl;
+  explicit Worker(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace troupe::runtime

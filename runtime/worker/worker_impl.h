@@ -1,0 +1,106 @@
+// What a Worker is made of, for the files that implement it: worker.cpp (actors and their executors), worker_state.cpp (what
+// outlives a step: parameters, moments, caches, checkpoints).
+#pragma once
+
+#include <atomic>
+#include <caf/actor.hpp>
+#include <caf/send.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/writer.h"
+#include "runtime/worker/conductor.h"
+#include "runtime/worker/restore.h"
+#include "runtime/worker/stall_meter.h"
+#include "runtime/worker/worker.h"
+
+namespace troupe::runtime {
+
+using actors::PortMemory;
+
+struct Worker::Impl {
+  Plan plan;
+  LocalPlan local;
+  WorkerEnv env;
+  std::unique_ptr<Buffer> pool, arena;
+  std::vector<std::int64_t> state_at;   // per parameter: its moments in the pool; -1: it is not here, or not trained
+  std::map<std::string, std::unique_ptr<Stream>> streams;
+  std::vector<caf::actor> actors;
+  caf::actor conductor;
+  std::shared_ptr<std::atomic<std::int64_t>> busy_ns = std::make_shared<std::atomic<std::int64_t>>(0);
+  std::shared_ptr<std::atomic<std::int64_t>> progress = std::make_shared<std::atomic<std::int64_t>>(0);
+  std::shared_ptr<StallMeter> stalls = std::make_shared<StallMeter>();
+  std::shared_ptr<actors::Shards> shards;   // of checkpoints, if the plan takes any
+  bool stopped = false;
+
+  const PlanRole& role() const { return plan.roles[local.stage]; }
+  const PlanActor& plan_actor(const LocalActor& a) const { return role().actors[a.actor]; }
+  const PlanChannel& plan_channel(std::int32_t local_channel) const {
+    return role().channels[local.channels[local_channel].channel];
+  }
+
+  Status build();
+  Status check_ops() const;
+  // worker_state.cpp: what outlives a step
+  void place_state();
+  void initialise_parameters();
+  void clear_caches();
+  RestorePlaces restore_places() const;
+  Status make_shards();
+  std::unique_ptr<actors::Body> snapshot_body(const LocalActor& a);
+  std::unique_ptr<actors::Body> writer_body(const LocalActor& a);
+  Expected<std::shared_ptr<actors::Executor>> executor(const LocalActor& a);
+  ConductorSpec conductor_spec();
+
+  PortMemory memory(std::int32_t local_channel) const {
+    const LocalChannel& c = local.channels[local_channel];
+    const bool host = plan_channel(local_channel).kind == PlanChannel::Kind::snapshot;
+    return {(host ? arena : pool)->data() + c.offset, c.slot_bytes};
+  }
+  std::vector<PortMemory> memories(const std::vector<std::int32_t>& channels) const {
+    std::vector<PortMemory> out;
+    for (auto c : channels) out.push_back(memory(c));
+    return out;
+  }
+
+  kernels::View view(std::int32_t tensor) const {
+    const PlanTensor& t = plan.tensors[tensor];
+    kernels::View v;
+    v.dtype = t.dtype;
+    v.logical = t.shape;
+    v.extent = plan.extent(tensor, local.rank);
+    v.shape = v.extent.shape();
+    return v;
+  }
+
+  /// Of all places with the same part of a tensor, exactly one answers true.
+  bool first_replica(std::int32_t tensor) const {
+    const PlanTensor& t = plan.tensors[tensor];
+    const Mesh& mesh = plan.meshes[t.mesh];
+    const auto coord = mesh.coord(mesh.find(local.rank));
+    for (std::size_t a = 0; a < coord.size(); ++a)
+      if (t.sbp[a].is_broadcast() && coord[a] != 0) return false;
+    return true;
+  }
+
+  actors::ReportSink sink() {
+    // The conductor is wired later; a report is sent only while acts run.
+    return [this](std::uint16_t program, Report report) {
+      caf::anon_send(conductor, ActorReports{program, std::move(report)});
+    };
+  }
+
+  /// The exponents of a step's gradient sums, by index of the plan's parameters, where updates will leave those of the next.
+  void set_exponents(const std::vector<std::int32_t>& exponents);
+
+  std::unique_ptr<actors::Body> segment_body(const LocalActor& a);
+  std::unique_ptr<actors::Body> norm_body(const LocalActor& a);
+  std::unique_ptr<actors::Body> update_body(const LocalActor& a);
+  std::unique_ptr<actors::Body> digest_body(const LocalActor& a);
+  Expected<std::unique_ptr<actors::Body>> user_body(const LocalActor& a);
+  std::shared_ptr<actors::Executor> communicator(const LocalActor& a);
+};
+
+}  // namespace troupe::runtime

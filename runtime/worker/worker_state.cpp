@@ -1,0 +1,114 @@
+// What of a worker outlives a step: parameters, moments and caches, how they begin, and how they are saved.
+#include <algorithm>
+#include <cstring>
+
+#include "actors/snapshot.h"
+#include "devices/base/check.h"
+#include "devices/base/philox.h"
+#include "devices/parallel.h"
+#include "runtime/plan/saved_parts.h"
+#include "runtime/worker/worker_impl.h"
+
+namespace troupe::runtime {
+
+void Worker::Impl::place_state() {
+  state_at.assign(plan.params.size(), -1);
+  std::int64_t total = 0;
+  for (const auto& a : local.actors) {
+    if (plan_actor(a).kind != PlanActor::Kind::update) continue;
+    const auto offsets = state_offsets(plan, local.rank, plan_actor(a), total);
+    for (std::size_t i = 0; i < offsets.size(); ++i)
+      state_at[static_cast<std::size_t>(plan_actor(a).params[i].param)] = local.state_offset + offsets[i];
+  }
+}
+
+RestorePlaces Worker::Impl::restore_places() const {
+  RestorePlaces places{pool->data(), std::vector<std::int64_t>(plan.params.size(), -1), state_at};
+  for (const auto& a : local.actors) {
+    if (plan_actor(a).kind != PlanActor::Kind::update) continue;
+    const PlanChannel& c = plan_channel(a.out[0]);
+    for (std::size_t p = 0; p < plan.params.size(); ++p)
+      if (const auto it = std::find(c.tensors.begin(), c.tensors.end(), plan.params[p].stored()); it != c.tensors.end())
+        places.params[p] = local.channels[a.out[0]].offset + c.offsets[static_cast<std::size_t>(it - c.tensors.begin())];
+  }
+  return places;
+}
+
+void Worker::Impl::initialise_parameters() {
+  SerialParallel serial;
+  for (const auto& a : local.actors) {
+    if (plan_actor(a).kind != PlanActor::Kind::update) continue;
+    const PlanChannel& c = plan_channel(a.out[0]);
+    for (std::size_t i = 0; i < c.tensors.size(); ++i)
+      for (const auto& p : plan.params) {
+        if (p.stored() != c.tensors[i]) continue;
+        auto v = view(p.stored());
+        v.data = memory(a.out[0]).base + c.offsets[i];
+        if (p.init == Init::Kind::normal) kernels::init_normal(v, philox_key(plan.seed, p.name), p.init_value, serial);
+        else kernels::init_constant(v, p.init_value, serial);
+      }
+  }
+}
+
+void Worker::Impl::set_exponents(const std::vector<std::int32_t>& exponents) {
+  for (const auto& a : local.actors) {
+    if (plan_actor(a).kind != PlanActor::Kind::update) continue;
+    std::byte* slot = memory(a.out[0]).base;   // the version that the job begins with lies in the first
+    for (const auto& ref : plan_actor(a).params)
+      std::memcpy(slot + exponent_at(plan_channel(a.out[0]), ref.index), &exponents.at(static_cast<std::size_t>(ref.param)), sizeof(std::int32_t));
+  }
+}
+
+void Worker::Impl::clear_caches() {
+  for (const auto& a : local.actors) std::fill_n(pool->data() + a.cache_offset, plan_actor(a).state_bytes, std::byte{0});
+}
+
+std::unique_ptr<actors::Body> Worker::Impl::snapshot_body(const LocalActor& a) {
+  const PlanActor& pa = plan_actor(a);
+  std::vector<checkpoint::ShardEntry> entries;
+  SavedParts(plan).entries(local.rank, pa, entries);
+  std::vector<actors::SnapshotCopy> copies;
+  for (const auto& e : entries) {
+    const auto ref = std::find_if(pa.params.begin(), pa.params.end(), [&](const auto& r) { return plan.params[r.param].name == e.parameter; });
+    const PlanParam& p = plan.params[ref->param];
+    const bool moment = e.kind != checkpoint::TensorKind::parameter;
+    const Extent whole = plan.extent(!moment ? p.stored() : p.share >= 0 ? p.share : p.tensor, local.rank);
+    ASSERT(contiguous_in(e.extent, whole), e.parameter, e.extent, whole);   // rows of what lies here
+    std::int64_t from = offset_in(e.extent, whole) * size_of(e.dtype);
+    if (!moment) from += plan_channel(a.in[0]).offsets[ref->index];
+    else from += state_at[static_cast<std::size_t>(ref->param)] + (e.kind == checkpoint::TensorKind::second_moment ? whole.elements() * size_of(e.dtype) : 0);
+    copies.push_back({moment, from, e.offset, e.bytes()});
+  }
+  return std::make_unique<actors::SnapshotBody>(std::move(copies), memory(a.in[0]), pool->data(), memory(a.out[0]));
+}
+
+Status Worker::Impl::make_shards() {
+  actors::ShardSpec spec;
+  const SavedParts saved(plan);
+  for (const auto& a : local.actors) {
+    if (plan_actor(a).kind != PlanActor::Kind::writer) continue;
+    const auto before = spec.parts.empty() ? actors::ShardPart{} : spec.parts.back();
+    const std::int64_t offset = before.offset + before.bytes;
+    const std::int64_t end = saved.entries(local.rank, role().actors[plan_channel(a.in[0]).writer], spec.entries);   // of all parts so far
+    spec.parts.push_back({before.end, spec.entries.size(), offset, end - offset});
+  }
+  if (spec.parts.empty()) return {};
+  if (!env.storage || env.save.dir.empty()) return invalid("the plan takes checkpoints, and the job has no folder for them");
+  spec.storage = env.storage;
+  spec.dir = env.save.dir;
+  spec.stamp = {env.save.job, env.save.generation, 0};
+  spec.rank = local.rank;
+  spec.clock = env.clock;
+  spec.stall_ns = [stalls = stalls](std::int64_t step) { return stalls->stall_ns(step); };
+  shards = std::make_shared<actors::Shards>(std::move(spec), sink());
+  return {};
+}
+
+std::unique_ptr<actors::Body> Worker::Impl::writer_body(const LocalActor& a) {
+  std::size_t part = 0;
+  for (const auto* other = local.actors.data(); other != &a; ++other) part += plan_actor(*other).kind == PlanActor::Kind::writer ? 1 : 0;
+  ASSERT(shards->part_bytes(part) == memory(a.in[0]).slot_bytes, plan_actor(a).name, shards->part_bytes(part), memory(a.in[0]).slot_bytes);
+  return std::make_unique<actors::WriterBody>(shards, part, memory(a.in[0]));
+}
+
+}  // namespace troupe::runtime
