@@ -152,14 +152,14 @@ void ActorCore::record(const Running& r) {
   trace_->record(std::move(span));
 }
 
-void ActorCore::tell(std::int64_t origin, std::vector<std::int64_t>& out) const {
-  ports_.tell(origin, out);
+void ActorCore::append_state(std::int64_t origin, std::vector<std::int64_t>& out) const {
+  ports_.append_state(origin, out);
   out.insert(out.end(), {begun_, waiting_, failed_, static_cast<std::int64_t>(running_.size())});
   for (const auto& [number, r] : running_) {
     const ActContext& c = r.context;
     out.insert(out.end(), {static_cast<std::int64_t>(number) - origin, c.step, r.started, r.done, r.result.step});
     for (std::size_t i = 0; i < c.act.in.size(); ++i) {
-      ports_.tell(static_cast<int>(i), c.act.in[i].token, origin, out);
+      ports_.append_state(static_cast<int>(i), c.act.in[i].token, origin, out);
       out.push_back(c.act.in[i].last);
     }
     for (const auto& o : c.act.out) out.push_back(o.first * 2 + o.last);

@@ -77,7 +77,7 @@ class ActorCore {
   const Ports& ports() const { return ports_; }
   bool idle() const { return running_.empty(); }
   /// As Ports::tell: all that decides what this actor does from now on.
-  void tell(std::int64_t origin, std::vector<std::int64_t>& out) const;
+  void append_state(std::int64_t origin, std::vector<std::int64_t>& out) const;
   /// What the actor is doing or waiting for, for people.
   std::string explain() const;
 

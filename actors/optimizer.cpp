@@ -112,7 +112,7 @@ Status UpdateBody::run(const ActContext& c, Parallel& par) {
     const auto n = part.extent.elements();
     if (n > 0 && !commit.void_step) {
       hyper.weight_decay = part.decay ? hyper_.weight_decay : 0;
-      auto* m = reinterpret_cast<float*>(state_ + part.state_offset);
+      auto* m = reinterpret_cast<float*>(state_ + part.moments_offset);
       kernels::adamw_update(reinterpret_cast<float*>(params + part.param_offset), gradient(part, in_, c, params, sums), m, m + n, n, hyper, par);
     }
     std::memcpy(params + part.exponent_offset, payload + sizeof commit + part.index * sizeof(std::int32_t), sizeof(std::int32_t));

@@ -22,7 +22,7 @@ struct ParamPart {
   std::int64_t exponent_offset = 0;            ///< of the sums, in the parameter slot: an int32
   std::int32_t index = 0;                      ///< of its exponent in a commit's payload
   std::int64_t param_offset = 0;               ///< in the parameter slot
-  std::int64_t state_offset = 0;               ///< of the first moment; the second follows after `elements`
+  std::int64_t moments_offset = 0;               ///< of the first moment; the second follows after `elements`
   bool decay = true;                           ///< weight decay applies
 };
 

@@ -105,18 +105,18 @@ std::uint32_t Ports::publish(int port, std::int32_t slot, std::int32_t readers) 
   return out.published++;
 }
 
-void Ports::tell(int port, const Token& token, std::int64_t origin, std::vector<std::int64_t>& out) const {
+void Ports::append_state(int port, const Token& token, std::int64_t origin, std::vector<std::int64_t>& out) const {
   const std::int64_t since = in_specs_[port].hold > 1 ? 0 : origin;   // one that is held does not change from act to act
   out.insert(out.end(), {static_cast<std::int64_t>(token.sequence) - since, token.step,
                          token.microbatch < 0 ? -1 : token.microbatch - since, token.readers});
 }
 
-void Ports::tell(std::int64_t origin, std::vector<std::int64_t>& out) const {
+void Ports::append_state(std::int64_t origin, std::vector<std::int64_t>& out) const {
   out.push_back(static_cast<std::int64_t>(acts_) - origin);
   for (std::size_t i = 0; i < in_.size(); ++i) {
     const In& in = in_[i];
     out.push_back(static_cast<std::int64_t>(in.queue.size()));
-    for (const Token& token : in.queue) tell(static_cast<int>(i), token, origin, out);
+    for (const Token& token : in.queue) append_state(static_cast<int>(i), token, origin, out);
   }
   for (std::size_t o = 0; o < out_.size(); ++o) {
     const bool group = out_specs_[o].every > 1;

@@ -107,9 +107,9 @@ class Ports {
   std::size_t queued(int port) const { return in_.at(port).queue.size(); }
   /// Appends all that decides what happens from now on, but which slot is which: slots are alike. Counters that go up with
   /// every act are told less `origin`, so that two moments of a steady state tell the same. For simulation.
-  void tell(std::int64_t origin, std::vector<std::int64_t>& out) const;
+  void append_state(std::int64_t origin, std::vector<std::int64_t>& out) const;
   /// The same of a token on input port `port`.
-  void tell(int port, const Token& token, std::int64_t origin, std::vector<std::int64_t>& out) const;
+  void append_state(int port, const Token& token, std::int64_t origin, std::vector<std::int64_t>& out) const;
   /// Names of the input ports without a token, and of the output ports without a free slot.
   std::vector<std::string> missing_inputs() const;
   std::vector<std::string> missing_credits() const;

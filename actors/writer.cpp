@@ -42,9 +42,9 @@ Status WriterBody::run(const ActContext& c, Parallel& par) {
   return {};
 }
 
-std::string Shards::folder(std::int64_t step) const { return spec_.dir + "/" + checkpoint::folder_name(step, spec_.stamp.generation); }
+std::string ShardWriter::folder(std::int64_t step) const { return spec_.dir + "/" + checkpoint::folder_name(step, spec_.stamp.generation); }
 
-void Shards::write(const ActContext& c, std::size_t part, const std::byte* data, Parallel& par) {
+void ShardWriter::write(const ActContext& c, std::size_t part, const std::byte* data, Parallel& par) {
   auto [shard, well] = join(c.step);
   const Status s = well ? write_part(c, shard, part, data, par) : Status{};
   {
@@ -63,7 +63,7 @@ void Shards::write(const ActContext& c, std::size_t part, const std::byte* data,
   report_(c.program, std::move(report));
 }
 
-std::pair<Shards::UnderWay&, bool> Shards::join(std::int64_t step) {
+std::pair<ShardWriter::UnderWay&, bool> ShardWriter::join(std::int64_t step) {
   std::lock_guard lock(mutex_);
   const auto [at, is_new] = under_way_.try_emplace(step);
   UnderWay& shard = at->second;
@@ -76,7 +76,7 @@ std::pair<Shards::UnderWay&, bool> Shards::join(std::int64_t step) {
   return {shard, shard.failure.ok()};
 }
 
-Status Shards::create(std::int64_t step, UnderWay& shard) const {
+Status ShardWriter::create(std::int64_t step, UnderWay& shard) const {
   checkpoint::Stamp stamp = spec_.stamp;
   stamp.step = step;
   const std::string name = checkpoint::shard_name(spec_.rank), path = folder(step) + "/" + name;
@@ -90,7 +90,7 @@ Status Shards::create(std::int64_t step, UnderWay& shard) const {
   return shard.file->write_at(0, header.data(), header_bytes);
 }
 
-Status Shards::write_part(const ActContext& c, UnderWay& shard, std::size_t part, const std::byte* data, Parallel& par) {
+Status ShardWriter::write_part(const ActContext& c, UnderWay& shard, std::size_t part, const std::byte* data, Parallel& par) {
   const ShardPart& p = spec_.parts[part];
   std::vector<checkpoint::StoredRun> runs;
   for (std::size_t i = p.first; i < p.end; ++i) {
@@ -102,7 +102,7 @@ Status Shards::write_part(const ActContext& c, UnderWay& shard, std::size_t part
   std::mutex mutex;
   Status failure;
   par.for_each(std::ssize(transfers), [&](std::int64_t i) {
-    const checkpoint::Transfer& t = transfers[static_cast<std::size_t>(i)];
+    const checkpoint::IoRequest& t = transfers[static_cast<std::size_t>(i)];
     for (const auto& b : t.blocks) shard.sums[p.first + b.run][b.index] = checkpoint::checksum(data + (b.offset - p.offset), b.bytes);
     {
       std::lock_guard lock(mutex);
@@ -121,7 +121,7 @@ Status Shards::write_part(const ActContext& c, UnderWay& shard, std::size_t part
   return failure;
 }
 
-void Shards::tell(const ActContext& c, UnderWay& shard, Written more, bool all) {
+void ShardWriter::tell(const ActContext& c, UnderWay& shard, Written more, bool all) {
   if (!spec_.clock) return;
   std::unique_lock lock(mutex_);
   shard.written.parameters += more.parameters;
@@ -135,7 +135,7 @@ void Shards::tell(const ActContext& c, UnderWay& shard, Written more, bool all) 
   report_(c.program, std::move(report));
 }
 
-Expected<ShardRecord> Shards::finish(std::int64_t step, UnderWay& shard) const {
+Expected<ShardRecord> ShardWriter::finish(std::int64_t step, UnderWay& shard) const {
   TROUPE_TRY(shard.failure);
   // A sync that has failed is not tried again: nobody knows then which of the bytes written before it are there.
   TROUPE_TRY(shard.file->sync());

@@ -42,9 +42,9 @@ struct ShardSpec {
 ///                          `values`: [stall in seconds].
 ///   Report::Kind::saving   about every `tell_ns` while writes end, and when all are written. `values`: [stall in seconds so far,
 ///                          bytes of parameters, of moments that are written].
-class Shards {
+class ShardWriter {
  public:
-  Shards(ShardSpec spec, ReportSink report) : spec_(std::move(spec)), report_(std::move(report)) {}
+  ShardWriter(ShardSpec spec, ReportSink report) : spec_(std::move(spec)), report_(std::move(report)) {}
   std::int64_t part_bytes(std::size_t part) const { return spec_.parts[part].bytes; }
   /// Writes and sums up one part of a version. `data`: as it lies in the file.
   void write(const ActContext& context, std::size_t part, const std::byte* data, Parallel& parallel);
@@ -82,11 +82,11 @@ class Shards {
 class WriterBody final : public Body {
  public:
   /// `part` of the shards; `in`: the snapshots' arena.
-  WriterBody(std::shared_ptr<Shards> shards, std::size_t part, PortMemory in) : shards_(std::move(shards)), part_(part), in_(in) {}
+  WriterBody(std::shared_ptr<ShardWriter> shards, std::size_t part, PortMemory in) : shards_(std::move(shards)), part_(part), in_(in) {}
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
-  std::shared_ptr<Shards> shards_;
+  std::shared_ptr<ShardWriter> shards_;
   std::size_t part_;
   PortMemory in_;
 };

@@ -28,9 +28,9 @@ Status check_shard(File& file, const StoredFile& expected) {
   return {};
 }
 
-std::vector<StoredRun> runs_of(const std::vector<Wanted>& wanted) {
+std::vector<StoredRun> runs_of(const std::vector<ExtentRead>& wanted) {
   std::vector<StoredRun> runs;
-  for (const Wanted& w : wanted) runs.push_back({w.extent->file, w.extent->offset, bytes_of(*w.tensor, *w.extent)});
+  for (const ExtentRead& w : wanted) runs.push_back({w.extent->file, w.extent->offset, bytes_of(*w.tensor, *w.extent)});
   return runs;
 }
 
@@ -55,12 +55,12 @@ Expected<Reader> Reader::open(Storage& storage, const std::string& folder, Manif
   return reader;
 }
 
-std::int64_t place(std::vector<Wanted>& wanted) {
-  std::sort(wanted.begin(), wanted.end(), [](const Wanted& a, const Wanted& b) {
+std::int64_t lay_out_reads(std::vector<ExtentRead>& wanted) {
+  std::sort(wanted.begin(), wanted.end(), [](const ExtentRead& a, const ExtentRead& b) {
     return std::tie(a.extent->file, a.extent->offset) < std::tie(b.extent->file, b.extent->offset);
   });
   std::int64_t end = 0;
-  for (Wanted& w : wanted) {
+  for (ExtentRead& w : wanted) {
     w.at = end;
     end = aligned(end + bytes_of(*w.tensor, *w.extent), storage_alignment);
   }
@@ -73,19 +73,19 @@ Status Reader::fetch(std::int32_t file, std::int64_t offset, std::int64_t bytes,
   return files_[f]->read_at(offset, into, std::min(bytes, manifest_.files[f].bytes - offset));   // the last padding may be absent
 }
 
-std::string Reader::where(const Wanted& w) const {
+std::string Reader::where(const ExtentRead& w) const {
   return "'" + folder_ + "/" + manifest_.files[static_cast<std::size_t>(w.extent->file)].name + "': " + key_of(w.tensor->name(), w.extent->extent);
 }
 
-std::vector<std::string> Reader::check(const std::vector<Wanted>& wanted, std::byte* into, Parallel& parallel) const {
+std::vector<std::string> Reader::check(const std::vector<ExtentRead>& wanted, std::byte* into, Parallel& parallel) const {
   const auto transfers = cut_transfers(runs_of(wanted));
   std::vector<std::vector<std::string>> wrong(transfers.size());
   parallel.for_each(std::ssize(transfers), [&](std::int64_t i) {
-    const Transfer& t = transfers[static_cast<std::size_t>(i)];
+    const IoRequest& t = transfers[static_cast<std::size_t>(i)];
     const auto address = [&](const TransferBlock& b) { return into + wanted[b.run].at + (b.offset - wanted[b.run].extent->offset); };
     const bool whole = fetch(t.file, t.offset, t.bytes, address(t.blocks.front())).ok();
     for (const TransferBlock& b : t.blocks) {
-      const Wanted& w = wanted[b.run];
+      const ExtentRead& w = wanted[b.run];
       // What a disk does not give back any more is as lost as what it gives back wrong; its neighbours may be well.
       if (const Status s = whole ? Status{} : fetch(t.file, b.offset, b.bytes, address(b)); !s.ok())
         wrong[static_cast<std::size_t>(i)].push_back(where(w) + ": " + s.message());
@@ -99,7 +99,7 @@ std::vector<std::string> Reader::check(const std::vector<Wanted>& wanted, std::b
   return lines;
 }
 
-Status Reader::read(const std::vector<Wanted>& wanted, std::byte* into, Parallel& parallel) const {
+Status Reader::read(const std::vector<ExtentRead>& wanted, std::byte* into, Parallel& parallel) const {
   const auto wrong = check(wanted, into, parallel);
   return wrong.empty() ? Status() : damaged(wrong.front());
 }
@@ -122,12 +122,12 @@ Status Reader::read_part(const StoredTensor& tensor, const Extent& part, std::by
 }
 
 std::vector<std::string> Reader::verify(Parallel& parallel) const {
-  std::vector<Wanted> all;
+  std::vector<ExtentRead> all;
   for (const auto& t : manifest_.tensors)
     for (const auto& e : t.extents) all.push_back({&t, &e, 0});
-  place(all);
+  lay_out_reads(all);
   std::int64_t room = verify_bytes;
-  for (const Wanted& w : all) room = std::max(room, room_for(*w.tensor, *w.extent));
+  for (const ExtentRead& w : all) room = std::max(room, room_for(*w.tensor, *w.extent));
   const auto buffer = allocate_host(static_cast<std::size_t>(room));
   if (!buffer.ok()) return {buffer.status().message()};
   std::vector<std::string> wrong;

@@ -11,14 +11,14 @@
 namespace troupe::checkpoint {
 
 /// An extent that is to be read, and where it goes.
-struct Wanted {
+struct ExtentRead {
   const StoredTensor* tensor = nullptr;
   const StoredExtent* extent = nullptr;
   std::int64_t at = 0;                 ///< bytes from a buffer's begin
 };
 /// Sorts by where extents lie in files and places them in a buffer: what are neighbours in a file are neighbours there, and
 /// everything begins at a multiple of storage_alignment. Answers the buffer's bytes, a multiple of that.
-std::int64_t place(std::vector<Wanted>& wanted);
+std::int64_t lay_out_reads(std::vector<ExtentRead>& wanted);
 
 class Reader {
  public:
@@ -27,10 +27,10 @@ class Reader {
   static Expected<Reader> open(Storage& storage, const std::string& folder, Manifest manifest, const std::set<std::int32_t>* files = nullptr);
 
   const Manifest& manifest() const { return manifest_; }
-  /// Reads extents of the manifest, as place() placed them, into a buffer that begins at a multiple of storage_alignment; checks
+  /// Reads extents of the manifest, as lay_out_reads() placed them, into a buffer that begins at a multiple of storage_alignment; checks
   /// every block. Reentrant. Error: `damaged`, naming file, tensor, extent and block, or what the system says when it
   /// reads it.
-  Status read(const std::vector<Wanted>& wanted, std::byte* into, Parallel& parallel) const;
+  Status read(const std::vector<ExtentRead>& wanted, std::byte* into, Parallel& parallel) const;
   /// Reads `part` of a tensor, which need not be an extent of it, into a row-major buffer of `part`. Reads whole extents,
   /// one at a time.
   Status read_part(const StoredTensor& tensor, const Extent& part, std::byte* into) const;
@@ -40,9 +40,9 @@ class Reader {
  private:
   Reader() = default;
   /// Reads; answers what is wrong, by where it lies.
-  std::vector<std::string> check(const std::vector<Wanted>& wanted, std::byte* into, Parallel& parallel) const;
+  std::vector<std::string> check(const std::vector<ExtentRead>& wanted, std::byte* into, Parallel& parallel) const;
   Status fetch(std::int32_t file, std::int64_t offset, std::int64_t bytes, std::byte* into) const;
-  std::string where(const Wanted& wanted) const;
+  std::string where(const ExtentRead& wanted) const;
 
   std::string folder_;
   Manifest manifest_;

@@ -16,8 +16,8 @@ bool follows_in_file(const StoredRun& a, const StoredRun& b) {
 
 }  // namespace
 
-std::vector<Transfer> cut_transfers(const std::vector<StoredRun>& runs) {
-  std::vector<Transfer> out;
+std::vector<IoRequest> cut_transfers(const std::vector<StoredRun>& runs) {
+  std::vector<IoRequest> out;
   for (std::size_t r = 0; r < runs.size(); ++r) {
     const StoredRun& run = runs[r];
     bool follows = r > 0 && follows_in_file(runs[r - 1], run);

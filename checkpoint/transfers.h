@@ -25,7 +25,7 @@ struct TransferBlock {
 };
 
 /// What is read or written at once: consecutive bytes of a file.
-struct Transfer {
+struct IoRequest {
   std::int32_t file = 0;
   std::int64_t offset = 0, bytes = 0;  ///< multiples of storage_alignment
   std::vector<TransferBlock> blocks;   ///< by offset
@@ -36,6 +36,6 @@ inline constexpr std::int64_t transfer_bytes = std::int64_t{2} << 20;
 
 /// All blocks of runs that are given by (file, offset) and do not overlap. Runs go together where nothing but the padding up to
 /// storage_alignment lies between them: a transfer has no byte of anybody else.
-std::vector<Transfer> cut_transfers(const std::vector<StoredRun>& runs);
+std::vector<IoRequest> cut_transfers(const std::vector<StoredRun>& runs);
 
 }  // namespace troupe::checkpoint

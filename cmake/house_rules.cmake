@@ -30,11 +30,12 @@ function(rule name pattern)
       string(SUBSTRING "${text}" 0 ${at} before)
       string(REGEX REPLACE "[^\n]" "" newlines "${before}\n")
       string(LENGTH "${newlines}" line)
-      message(SEND_ERROR "${file}:${line}: house rule '${name}': ${found} belongs behind a seam (cmake/house_rules.cmake)")
+      message(SEND_ERROR "${file}:${line}: house rule '${name}': ${found} ${advice} (cmake/house_rules.cmake)")
     endif()
   endforeach()
 endfunction()
 
+set(advice "belongs behind a seam")
 set(no_name "[^a-zA-Z0-9_]")   # so that `sleep(` is not found in `asleep(`
 
 rule("no wall clock" "(system|steady|high_resolution)_clock|clock_gettime|gettimeofday|${no_name}time\\((NULL|nullptr|0|&)"
@@ -42,8 +43,8 @@ rule("no wall clock" "(system|steady|high_resolution)_clock|clock_gettime|gettim
   devices/paced/paced_device.cpp   "a device in real time"
   comm/ucx/progress_thread.cpp     "how long to spin before sleeping, its own CPU time"
   comm/ucx/ucx_transport.cpp       "budgets of the goodbye and of a cancellation"
-  runtime/launch/app.cpp                  "the parent process: stall limit"
-  runtime/launch/launcher.cpp             "the grace of processes that are told to go")
+  runtime/launch/app.cpp           "the parent process: stall limit"
+  runtime/launch/launcher.cpp      "the grace of processes that are told to go")
 
 rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semaphore|binary_semaphore|latch|barrier)${no_name}|pthread_create|pthread_cond_"
   devices/cpu/thread_stream.h      "the production Stream: a thread"
@@ -53,30 +54,39 @@ rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semapho
   devices/cpu/thread_alarm.cpp     "the same"
   comm/ucx/progress_thread.h       "the production Transport: a thread"
   comm/ucx/progress_thread.cpp     "the same"
-  runtime/launch/worker_process.cpp       "the heart-beat of a worker process")
+  runtime/launch/worker_process.cpp "the heart-beat of a worker process")
 
 rule("no random device" "random_device|${no_name}s?rand\\(|getrandom|getentropy|arc4random|/dev/u?random"
-  runtime/launch/app.cpp                  "the number that tells one job's messages from another's")
+  runtime/launch/app.cpp           "the number that tells one job's messages from another's")
 
 rule("no sleep" "sleep_(for|until)${no_name}|${no_name}u?sleep\\(|nanosleep|${no_name}::p?poll\\(|epoll_|${no_name}::p?select\\(|timerfd_"
   devices/paced/paced_device.cpp   "each task sleeps its modelled time"
   comm/ucx/progress_thread.h       "sleeps in poll while the network is idle"
   comm/ucx/progress_thread.cpp     "the same"
   comm/ucx/ucx_transport.cpp       "between looks at requests that are being cancelled"
-  runtime/launch/app.cpp                  "the parent process: its loop"
-  runtime/launch/launcher.cpp             "waits for processes to end")
+  runtime/launch/app.cpp           "the parent process: its loop"
+  runtime/launch/launcher.cpp      "waits for processes to end")
 
 set(calls "open|openat|creat|memfd_create|shm_open|socket|socketpair|pipe2?|bind|connect|listen|accept4?|opendir|readlink|mkstemp")
 rule("no file or socket" "std::[io]?fstream|std::filesystem|${no_name}f(re)?open\\(|[^a-zA-Z0-9_>]::(${calls})\\("
   devices/files/file_storage.cpp   "the production Storage"
   devices/host_memory.cpp          "how much memory the machine has left"
-  runtime/launch/launcher.cpp             "control links and logs of worker processes"
-  runtime/launch/worker_process.cpp       "what the kernel says of its peak memory")
+  runtime/launch/launcher.cpp      "control links and logs of worker processes"
+  runtime/launch/worker_process.cpp "what the kernel says of its peak memory")
 
 rule("no environment" "getenv|setenv|putenv|${no_name}environ${no_name}"
-  runtime/launch/launcher.cpp             "UCX reads UCX_MEM_EVENTS when its library is loaded: set between fork and exec")
+  runtime/launch/launcher.cpp      "UCX reads UCX_MEM_EVENTS when its library is loaded: set between fork and exec")
 
 rule("no unordered container" "unordered_(flat_)?(multi)?(map|set)"
   comm/ucx/receives.h              "looked up by token, never iterated")
 
 rule("no detached or blocking actor" "${no_name}(detached|blocking_actor|blocking_api|scoped_actor|blocking_behavior)${no_name}|\\.detach\\(")
+
+# Words that had several meanings, and what the code calls the thing now (docs/glossary.md).
+set(advice "is a word of before: see docs/glossary.md")
+foreach(word Lying=TensorLayouts Wanted=ExtentRead Keeper=CheckpointCommitter Checkpoints=CheckpointTracker Shards=ShardWriter
+             Meeting=PeerTable Guest=Arrival cache_offset=op_state_offset state_offsets=moments_offsets depths_=virtual_stages_
+             twins=RepeatedBlocks Jump=RepeatedBlocks "simd::lanes=simd::width")
+  string(REGEX MATCH "^(.*)=(.*)$" pair "${word}")
+  rule("one word, one thing: ${CMAKE_MATCH_2}" "${no_name}${CMAKE_MATCH_1}${no_name}")
+endforeach()

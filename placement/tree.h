@@ -4,7 +4,7 @@
 // over `leaves` leaves has children split at the largest power of two below its size. Whichever place has which leaves, the
 // additions are the same.
 //
-//   TR-1  combining the nodes of any cover of the leaves gives bitwise the same as one owner of all.
+//   RT-1  combining the nodes of any cover of the leaves gives bitwise the same as one owner of all.
 #pragma once
 
 #include <cstdint>

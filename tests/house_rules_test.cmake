@@ -37,5 +37,8 @@ check("std::unordered_map<int, int> peers;" "no unordered container")
 check("system.spawn<Loader, caf::detached>();" "no detached or blocking actor")
 check("caf::scoped_actor self(system);" "no detached or blocking actor")
 
+check("std::vector<Wanted> reads;" "one word, one thing: ExtentRead")
+check("float top[simd::lanes];" "one word, one thing: simd::width")
+
 check("// not std::thread, sleep_for() or getenv()" "")
 check("auto h = Transport::open(rank); asleep(); overtime(0); std::this_thread::get_id();" "")

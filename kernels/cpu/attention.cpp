@@ -11,7 +11,7 @@ namespace {
 
 /// The state of up to 96 query rows of one head while its keys pass by.
 struct QueryBlock {
-  float max[seq_block + lanes], sum[seq_block + lanes];
+  float max[seq_block + width], sum[seq_block + width];
 };
 
 }  // namespace
@@ -23,8 +23,8 @@ void attention(const Call& call) {
   if (q.size() == 0) return;
   call.par->for_each(s.B * s.KV, [&](std::int64_t task) {
     const auto b = task / s.KV, kv = task % s.KV;
-    float* const kt = workspace(s.by_position + s.by_element + 2 * seq_block * s.D + lanes);
-    float *const vp = kt + s.by_position, *const qp = vp + s.by_element, *const acc = qp + seq_block * s.D + lanes;
+    float* const kt = workspace(s.by_position + s.by_element + 2 * seq_block * s.D + width);
+    float *const vp = kt + s.by_position, *const qp = vp + s.by_element, *const acc = qp + seq_block * s.D + width;
     QueryBlock state;
     s.pack_positions(k.as<float>() + s.kv_at(b, kv), s.kv_ld, kt);
     s.pack_elements(v.as<float>() + s.kv_at(b, kv), s.kv_ld, vp);

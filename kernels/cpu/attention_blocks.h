@@ -37,7 +37,7 @@ struct HeadShape {
   }
   /// `n` positions (elements) in panels of 32, each with all elements (positions) of these; room for pack().
   static std::int64_t packed_floats(std::int64_t n, std::int64_t of_each) {
-    return (n + simd::panel_cols - 1) / simd::panel_cols * simd::panel_cols * of_each + simd::lanes;
+    return (n + simd::panel_cols - 1) / simd::panel_cols * simd::panel_cols * of_each + simd::width;
   }
   /// This part's query heads of one of its key-value heads.
   Range queries_of(std::int64_t kv) const {
@@ -95,18 +95,18 @@ inline simd::i16 below(std::int64_t base, std::int64_t n) {
 inline simd::v16 softmax_panel(float* scores, std::int64_t rows, std::int64_t cols, std::int64_t first_valid, float scale,
                                float* run_max, float* run_sum) {
   using namespace simd;
-  float now[lanes] = {}, before[lanes] = {};
+  float now[width] = {}, before[width] = {};
   for (std::int64_t r = 0; r < rows; ++r) {
     float* row = scores + r * seq_block;
     const std::int64_t valid = first_valid ? first_valid + r : cols;
     v16 top = splat(-INFINITY);
-    for (std::int64_t j = 0; j < valid; j += lanes) top = max(below(j, valid) ? load(row + j) : splat(-INFINITY), top);
+    for (std::int64_t j = 0; j < valid; j += width) top = max(below(j, valid) ? load(row + j) : splat(-INFINITY), top);
     before[r] = run_max[r];
     now[r] = std::max(run_max[r], max(top) * scale);
     run_max[r] = now[r];
     const v16 s = splat(scale), m = splat(-now[r]);
     v16 total{};
-    for (std::int64_t j = 0; j < cols; j += lanes) {
+    for (std::int64_t j = 0; j < cols; j += width) {
       const v16 p = below(j, valid) ? exp(fma(load(row + j), s, m)) : v16{};
       store(row + j, p);
       total += p;

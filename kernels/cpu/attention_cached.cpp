@@ -40,14 +40,14 @@ void attention_cached(const Call& call) {
     s.put_position(k.as<float>() + kv * s.D, slot, keys);
     s.put_elements(v.as<float>() + kv * s.D, slot, values);
 
-    float* const qp = workspace(2 * panel_rows * s.D + lanes);
-    float* const acc = qp + panel_rows * s.D + lanes;
+    float* const qp = workspace(2 * panel_rows * s.D + width);
+    float* const acc = qp + panel_rows * s.D + width;
     const Range heads = s.queries_of(kv);
     for (std::int64_t h = heads.lo; h < heads.hi; h += panel_rows) {   // the group's query heads are rows of one panel
       const auto rows = std::min(panel_rows, heads.hi - h);
-      float max[lanes], sum[lanes];
-      std::fill_n(max, lanes, -INFINITY);
-      std::fill_n(sum, lanes, 0.0f);
+      float max[width], sum[width];
+      std::fill_n(max, width, -INFINITY);
+      std::fill_n(sum, width, 0.0f);
       pack<panel_rows>(false, q.as<float>() + h * s.D, s.D, rows, rows, s.D, qp);
       for (std::int64_t k0 = 0; k0 < n; k0 += seq_block)
         attend(s, rows, std::min(seq_block, n - k0), 0, qp, keys, values, k0, max, sum, acc);

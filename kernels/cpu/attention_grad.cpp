@@ -17,7 +17,7 @@ namespace {
 void score_gradient(float* scores, float* grads, std::int64_t valid, std::int64_t cols, float scale, float lse,
                     float delta) {
   const v16 f = splat(scale), m = splat(-lse), d = splat(delta);
-  for (std::int64_t j = 0; j < cols; j += lanes) {
+  for (std::int64_t j = 0; j < cols; j += width) {
     const auto keep = below(j, valid);
     const v16 p = keep ? exp(fma(load(scores + j), f, m)) : v16{};
     store(scores + j, p);
@@ -33,12 +33,12 @@ void attention_grad(const Call& call) {
   const auto s = HeadShape::of(q, k, call.attrs->integer("head_dim"));
   call.par->for_each(s.B * s.KV, [&](std::int64_t task) {
     const auto b = task / s.KV, kv = task % s.KV;
-    float* const kt = workspace(2 * s.by_position + 3 * s.by_element + 2 * (seq_block * s.D + lanes) +
+    float* const kt = workspace(2 * s.by_position + 3 * s.by_element + 2 * (seq_block * s.D + width) +
                                 2 * seq_block * seq_block + seq_block);
     float *const vt = kt + s.by_position, *const kp = vt + s.by_position;
     float *const q_all = kp + s.by_element, *const do_all = q_all + s.by_element;
-    float *const qp = do_all + s.by_element, *const dop = qp + seq_block * s.D + lanes;
-    float *const scores = dop + seq_block * s.D + lanes, *const grads = scores + seq_block * seq_block;
+    float *const qp = do_all + s.by_element, *const dop = qp + seq_block * s.D + width;
+    float *const scores = dop + seq_block * s.D + width, *const grads = scores + seq_block * seq_block;
     float* const delta = grads + seq_block * seq_block;
     s.pack_positions(k.as<float>() + s.kv_at(b, kv), s.kv_ld, kt);
     s.pack_positions(v.as<float>() + s.kv_at(b, kv), s.kv_ld, vt);

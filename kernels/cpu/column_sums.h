@@ -12,24 +12,24 @@ namespace troupe::kernels {
 template <class F>
 void column_sums(Parallel& par, std::int64_t rows, std::int64_t cols, const Terms& out, F&& value) {
   using namespace simd;
-  for_blocks(par, cols, 4 * lanes, [&](std::int64_t begin, std::int64_t end) {
+  for_blocks(par, cols, 4 * width, [&](std::int64_t begin, std::int64_t end) {
     v16 total[4] = {};
     for (std::int64_t r0 = 0; r0 < rows; r0 += 64) {
       v16 part[4] = {};
       const std::int64_t r1 = std::min(rows, r0 + 64);
-      if (end - begin == 4 * lanes) {
+      if (end - begin == 4 * width) {
         for (std::int64_t r = r0; r < r1; ++r)
-          for (int j = 0; j < 4; ++j) part[j] += value(r, begin + j * lanes, [](const float* p) { return load(p); });
+          for (int j = 0; j < 4; ++j) part[j] += value(r, begin + j * width, [](const float* p) { return load(p); });
       } else {
         for (std::int64_t r = r0; r < r1; ++r)
           chunks(end - begin, [&](std::int64_t c, std::int64_t n) {
-            part[c / lanes] += value(r, begin + c, [n](const float* p) { return load_tail(p, n); });
+            part[c / width] += value(r, begin + c, [n](const float* p) { return load_tail(p, n); });
           });
       }
       for (int j = 0; j < 4; ++j) total[j] += part[j];
     }
-    float terms[4 * lanes];
-    for (int j = 0; j < 4; ++j) store(terms + j * lanes, total[j]);
+    float terms[4 * width];
+    for (int j = 0; j < 4; ++j) store(terms + j * width, total[j]);
     TermStore(out).put(begin, terms, end - begin, out.accumulate);
   });
 }

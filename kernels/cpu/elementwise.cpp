@@ -51,7 +51,7 @@ void swiglu_grad(const Call& call) {  // d silu(g) = s + g s (1 - s)
     chunks(end - begin, [&](std::int64_t c, std::int64_t n) {
       const auto i = begin + c;
       v16 dg, du;
-      if (n == lanes) {
+      if (n == width) {
         both(load(dh + i), load(gate + i), load(up + i), dg, du);
         store(dgate + i, dg);
         store(dup + i, du);

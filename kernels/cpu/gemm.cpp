@@ -13,7 +13,7 @@ using namespace simd;
 
 // Packed A is at most 576 KiB and stays in L2 while a block of C is made; a panel of packed B is at most 64 KiB.
 constexpr std::int64_t a_block = 288 * gemm_k_block, n_block = 512;
-constexpr std::int64_t a_floats = a_block + lanes, b_floats = panel_cols * gemm_k_block + lanes;
+constexpr std::int64_t a_floats = a_block + width, b_floats = panel_cols * gemm_k_block + width;
 
 /// One operand, element (i, k) of it: its memory, its length along i, how it is stored.
 struct Operand {
@@ -68,7 +68,7 @@ struct TermTile {
   }
   void put(int r, v16 left, v16 right) const {
     store(hot + r * panel_cols, left);
-    store(hot + r * panel_cols + lanes, right);
+    store(hot + r * panel_cols + width, right);
   }
 };
 
@@ -126,10 +126,10 @@ void multiply_row(const float* a, const Operand& b, std::int64_t j0, std::int64_
       std::int64_t k = k0;
       const auto columns = [&](std::int64_t cols) __attribute__((always_inline)) {
         for (; k + 4 <= end; k += 4) {
-          for (std::int64_t line = 0; line < panel_cols * 4; line += lanes) ahead.next();
+          for (std::int64_t line = 0; line < panel_cols * 4; line += width) ahead.next();
           for (std::int64_t h = 0; h < 2; ++h) {
             v16 t[4];
-            load_columns(b.at(j + h * lanes, k), b.ld, cols - h * lanes, t);
+            load_columns(b.at(j + h * width, k), b.ld, cols - h * width, t);
             for (int i = 0; i < 4; ++i) acc[h] = fma(splat(a[k + i]), t[i], acc[h]);
           }
         }
@@ -138,7 +138,7 @@ void multiply_row(const float* a, const Operand& b, std::int64_t j0, std::int64_
       else columns(n);
       float sums[panel_cols];
       store(sums, acc[0]);
-      store(sums + lanes, acc[1]);
+      store(sums + width, acc[1]);
       for (; k < end; ++k)
         for (std::int64_t i = 0; i < n; ++i) sums[i] = std::fma(a[k], *b.at(j + i, k), sums[i]);
       for (std::int64_t i = 0; i < n; ++i) c[j + i] = k0 > 0 ? c[j + i] + sums[i] : sums[i];

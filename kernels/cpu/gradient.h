@@ -21,16 +21,16 @@ inline void round_piece(float* out, const Gradient& g, std::int64_t begin, std::
   }
   const double unit = power_of_two(-g.exponent);
   std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    counts sum[lanes / wide] = {};
+  for (; i + width <= n; i += width) {
+    counts sum[width / wide] = {};
     for (const std::int64_t* use : g.sums) {
       const std::int64_t* from = use + begin + i;
       // The sums of the next piece, while the caller works on this one.
       __builtin_prefetch(from + gradient_piece);
-      __builtin_prefetch(from + gradient_piece + lanes / 2);
-      for (std::int64_t k = 0; k < lanes / wide; ++k) sum[k] += load_counts(from + k * wide);
+      __builtin_prefetch(from + gradient_piece + width / 2);
+      for (std::int64_t k = 0; k < width / wide; ++k) sum[k] += load_counts(from + k * wide);
     }
-    for (std::int64_t k = 0; k < lanes / wide; ++k) store_floats(out + i + k * wide, to_floats(sum[k], unit));
+    for (std::int64_t k = 0; k < width / wide; ++k) store_floats(out + i + k * wide, to_floats(sum[k], unit));
   }
   for (; i < n; ++i) {
     counts sum{};

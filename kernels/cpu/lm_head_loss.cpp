@@ -49,11 +49,11 @@ void lm_head_loss(const Call& call) {
   const float* stats = call.in[0].as<float>();  // (G, rows, 3)
   float* lse = call.out[1].as<float>();
   auto* row_loss = reinterpret_cast<double*>(call.scratch.data());
-  for_blocks(*call.par, rows, simd::lanes, [&](std::int64_t begin, std::int64_t end) {
+  for_blocks(*call.par, rows, simd::width, [&](std::int64_t begin, std::int64_t end) {
     const auto n = end - begin;
-    float top[simd::lanes];
-    double sum[simd::lanes] = {}, logit[simd::lanes] = {};
-    std::fill_n(top, simd::lanes, -INFINITY);
+    float top[simd::width];
+    double sum[simd::width] = {}, logit[simd::width] = {};
+    std::fill_n(top, simd::width, -INFINITY);
     for (std::int64_t g = 0; g < groups; ++g) {
       const float* group = stats + (g * rows + begin) * 3;
       for (std::int64_t i = 0; i < n; ++i) top[i] = std::max(top[i], group[3 * i]);

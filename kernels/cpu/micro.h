@@ -25,9 +25,9 @@ inline constexpr std::int64_t panel_rows = 12, panel_cols = 32;
     const __m256 c = _mm256_unpackhi_ps(x[0], x[1]), d = _mm256_unpackhi_ps(x[2], x[3]);
     float* const to = reinterpret_cast<float*>(out) + 8 * h;
     _mm256_storeu_ps(to, _mm256_shuffle_ps(a, b, 0x44));
-    _mm256_storeu_ps(to + lanes, _mm256_shuffle_ps(a, b, 0xEE));
-    _mm256_storeu_ps(to + 2 * lanes, _mm256_shuffle_ps(c, d, 0x44));
-    _mm256_storeu_ps(to + 3 * lanes, _mm256_shuffle_ps(c, d, 0xEE));
+    _mm256_storeu_ps(to + width, _mm256_shuffle_ps(a, b, 0xEE));
+    _mm256_storeu_ps(to + 2 * width, _mm256_shuffle_ps(c, d, 0x44));
+    _mm256_storeu_ps(to + 3 * width, _mm256_shuffle_ps(c, d, 0xEE));
   }
 }
 #else
@@ -73,7 +73,7 @@ class Ahead {
   void next() {
     if (rows_ == 0) return;
     __builtin_prefetch(at_, 0, 2);
-    if ((at_ += lanes) < row_ + floats_) return;
+    if ((at_ += width) < row_ + floats_) return;
     at_ = row_ += ld_;
     --rows_;
   }
@@ -92,12 +92,12 @@ void pack(bool k_major, const float* src, std::int64_t ld, std::int64_t m, std::
   for (std::int64_t i = 0; i < m; i += W, out += W * kc) {
     const std::int64_t w = std::min(W, m - i);
     if (k_major) {
-      const bool whole = w == W && i + (W + lanes - 1) / lanes * lanes <= readable;
+      const bool whole = w == W && i + (W + width - 1) / width * width <= readable;
       for (std::int64_t k = 0; k < kc; ++k) {
         const float* row = src + k * ld + i;
         if (ahead) ahead->next();
         if (whole) {
-          for (std::int64_t j = 0; j < W; j += lanes) store(out + k * W + j, load(row + j));
+          for (std::int64_t j = 0; j < W; j += width) store(out + k * W + j, load(row + j));
         } else {
           for (std::int64_t j = 0; j < W; ++j) out[k * W + j] = j < w ? row[j] : 0.0f;
         }
@@ -108,7 +108,7 @@ void pack(bool k_major, const float* src, std::int64_t ld, std::int64_t m, std::
     const auto columns = [&](std::int64_t rows) __attribute__((always_inline)) {
       for (; k + 4 <= kc; k += 4) {
         if (ahead) ahead->next();
-        for (std::int64_t j = 0; j < W; j += lanes) {
+        for (std::int64_t j = 0; j < W; j += width) {
           v16 t[4];
           load_columns(src + (i + j) * ld + k, ld, rows - j, t);
           for (int c = 0; c < 4; ++c) store(out + (k + c) * W + j, t[c]);
@@ -130,17 +130,17 @@ struct FloatTile {
 
   void fetch(int r) const {
     __builtin_prefetch(c + r * ld, 1);
-    __builtin_prefetch(c + r * ld + lanes, 1);
+    __builtin_prefetch(c + r * ld + width, 1);
   }
   void put(int r, v16 left, v16 right) const {
     float* out = c + r * ld;
     if (n == panel_cols) {
       store(out, add ? load(out) + left : left);
-      store(out + lanes, add ? load(out + lanes) + right : right);
+      store(out + width, add ? load(out + width) + right : right);
     } else {
       float t[panel_cols];
       store(t, left);
-      store(t + lanes, right);
+      store(t + width, right);
       for (std::int64_t j = 0; j < n; ++j) out[j] = add ? out[j] + t[j] : t[j];
     }
   }
@@ -153,7 +153,7 @@ template <int R, int row, int col, class Step>
 [[gnu::always_inline]] inline void half_panel(std::int64_t kc, const float* a, const float* b, v16 (*out)[2], int half, Step&& step) {
   __m256 acc[R][2] = {};
   const auto one = [&](std::int64_t k) __attribute__((always_inline)) {
-    const __m256 b0 = _mm256_loadu_ps(b + k * panel_cols + half * lanes), b1 = _mm256_loadu_ps(b + k * panel_cols + half * lanes + 8);
+    const __m256 b0 = _mm256_loadu_ps(b + k * panel_cols + half * width), b1 = _mm256_loadu_ps(b + k * panel_cols + half * width + 8);
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
       const __m256 x = _mm256_broadcast_ss(a + r * row + k * col);
@@ -196,9 +196,9 @@ template <int R, int row, int col, class Tile>
   const auto one = [&](std::int64_t k) __attribute__((always_inline)) {
     // Both panels together are larger than the first cache, and its own prefetcher is late: 8 % of the rate.
     __builtin_prefetch(b + (k + 8) * panel_cols);
-    __builtin_prefetch(b + (k + 8) * panel_cols + lanes);
+    __builtin_prefetch(b + (k + 8) * panel_cols + width);
     if constexpr (row == 1) __builtin_prefetch(a + (k + 16) * col);
-    const v16 b0 = load(b + k * panel_cols), b1 = load(b + k * panel_cols + lanes);
+    const v16 b0 = load(b + k * panel_cols), b1 = load(b + k * panel_cols + width);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
       const v16 x = splat(a[r * row + k * col]);

@@ -59,7 +59,7 @@ void rope(const Call& call) {
         };
         chunks(half, [&](std::int64_t j, std::int64_t n) {
           v16 a, b;
-          if (n == lanes) {
+          if (n == width) {
             turn(load(x + j), load(x + half + j), load(cs + j), load(sn + j), a, b);
             store(y + j, a);
             store(y + half + j, b);

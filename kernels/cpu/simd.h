@@ -15,7 +15,7 @@
 
 namespace troupe::kernels::simd {
 
-inline constexpr std::int64_t lanes = 16;
+inline constexpr std::int64_t width = 16;
 typedef float v16 __attribute__((vector_size(64)));
 typedef std::int32_t i16 __attribute__((vector_size(64)));
 typedef std::uint32_t u16 __attribute__((vector_size(64)));
@@ -51,12 +51,12 @@ inline v16 fma(v16 a, v16 b, v16 c) {
   std::memcpy(&c, z, sizeof c);
   return c;
 #else
-  for (int i = 0; i < lanes; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  for (int i = 0; i < width; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
   return c;
 #endif
 }
 inline v16 sqrt(v16 x) {
-  for (int i = 0; i < lanes; ++i) x[i] = std::sqrt(x[i]);
+  for (int i = 0; i < width; ++i) x[i] = std::sqrt(x[i]);
   return x;
 }
 inline v16 max(v16 a, v16 b) { return a > b ? a : b; }
@@ -65,7 +65,7 @@ inline v16 max(v16 a, v16 b) { return a > b ? a : b; }
 template <int by>
 inline v16 rotate(v16 v) {
   i16 index;
-  for (int i = 0; i < lanes; ++i) index[i] = (i + by) % lanes;
+  for (int i = 0; i < width; ++i) index[i] = (i + by) % width;
   return __builtin_shuffle(v, index);
 }
 /// Lanes added as a fixed tree: 8 + 8, 4 + 4, 2 + 2, 1 + 1.
@@ -118,7 +118,7 @@ inline v16 sigmoid(v16 x) { return 1.0f / (1.0f + exp(-x)); }
 template <class F>
 inline void chunks(std::int64_t n, F&& f) {
   std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) f(i, lanes);
+  for (; i + width <= n; i += width) f(i, width);
   if (i < n) f(i, n - i);
 }
 
@@ -126,7 +126,7 @@ inline void chunks(std::int64_t n, F&& f) {
 template <class F, class... In>
 inline void map(std::int64_t n, float* out, F&& f, const In*... in) {
   std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) store(out + i, f(load(in + i)...));
+  for (; i + width <= n; i += width) store(out + i, f(load(in + i)...));
   if (i < n) store_tail(out + i, f(load_tail(in + i, n - i)...), n - i);
 }
 
@@ -135,13 +135,13 @@ template <class F, class... In>
 inline float reduce(std::int64_t n, F&& f, const In*... in) {
   v16 s[4] = {};
   std::int64_t i = 0;
-  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+  for (; i + 4 * width <= n; i += 4 * width) {
     s[0] += f(load(in + i)...);
-    s[1] += f(load(in + i + lanes)...);
-    s[2] += f(load(in + i + 2 * lanes)...);
-    s[3] += f(load(in + i + 3 * lanes)...);
+    s[1] += f(load(in + i + width)...);
+    s[2] += f(load(in + i + 2 * width)...);
+    s[3] += f(load(in + i + 3 * width)...);
   }
-  for (int k = 0; i + lanes <= n; i += lanes, ++k) s[k] += f(load(in + i)...);
+  for (int k = 0; i + width <= n; i += width, ++k) s[k] += f(load(in + i)...);
   if (i < n) s[3] += f(load_tail(in + i, n - i)...);
   return sum((s[0] + s[1]) + (s[2] + s[3]));
 }

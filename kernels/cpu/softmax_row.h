@@ -14,20 +14,20 @@ struct MaxAndSum { float max, sum; };
 inline MaxAndSum max_and_sum(const float* x, std::int64_t n) {
   using namespace simd;
   const auto at = [=](std::int64_t i) {  // beyond n: -inf, which is no maximum and adds 0
-    return i + lanes <= n ? load(x + i) : i < n ? load_tail(x + i, n - i, -INFINITY) : splat(-INFINITY);
+    return i + width <= n ? load(x + i) : i < n ? load_tail(x + i, n - i, -INFINITY) : splat(-INFINITY);
   };
   v16 top = splat(-INFINITY);
   std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) top = max(load(x + i), top);
+  for (; i + width <= n; i += width) top = max(load(x + i), top);
   if (i < n) top = max(at(i), top);
   top = max_everywhere(top);
   v16 even = {}, odd = {};
-  for (i = 0; i + 2 * lanes <= n; i += 2 * lanes) {
+  for (i = 0; i + 2 * width <= n; i += 2 * width) {
     even += exp(load(x + i) - top);
-    odd += exp(load(x + i + lanes) - top);
+    odd += exp(load(x + i + width) - top);
   }
   if (i < n) even += exp(at(i) - top);
-  if (i + lanes < n) odd += exp(at(i + lanes) - top);
+  if (i + width < n) odd += exp(at(i + width) - top);
   return {top[0], sum(even + odd)};
 }
 

@@ -34,7 +34,7 @@ void adamw_update(float* p, const Gradient& g, float* m, float* v, std::int64_t 
     pi = fma(mi / fma(sqrt(vi), root, eps), rate, pi * decay);
   };
   const auto update_all = [=](std::int64_t i, std::int64_t end, const float* grads) {
-    for (; i + lanes <= end; i += lanes, grads += lanes) {
+    for (; i + width <= end; i += width, grads += width) {
       v16 pi = load(p + i), mi = load(m + i), vi = load(v + i);
       update(load(grads), pi, mi, vi);
       store(p + i, pi);

@@ -57,8 +57,8 @@ bool AxisSearch::alike_inputs(Value then, Value now, std::size_t then_op, std::s
          (a == params_.end()) == (b == params_.end()) && (a == params_.end() || a->second == b->second);
 }
 
-std::map<Value, AxisSearch::Lie> AxisSearch::later(const std::map<Value, Lie>& live, std::size_t b, std::size_t blocks) const {
-  std::map<Value, Lie> out;
+std::map<Value, AxisSearch::LiveLayout> AxisSearch::later(const std::map<Value, LiveLayout>& live, std::size_t b, std::size_t blocks) const {
+  std::map<Value, LiveLayout> out;
   for (const auto& [v, lie] : live) {
     const auto op = static_cast<std::size_t>(maker_[v]);
     Value other = v;
@@ -82,12 +82,12 @@ bool AxisSearch::repeats(const std::vector<StatePtr>& then, const std::vector<St
   return true;
 }
 
-std::vector<AxisSearch::StatePtr> AxisSearch::jump(const std::vector<StatePtr>& then, const std::vector<StatePtr>& now, std::size_t b,
+std::vector<AxisSearch::StatePtr> AxisSearch::skip_repeated(const std::vector<StatePtr>& then, const std::vector<StatePtr>& now, std::size_t b,
                                                    std::size_t blocks) const {
-  auto over = std::make_shared<Jump>();
+  auto over = std::make_shared<RepeatedBlocks>();
   over->block = b;
   over->blocks = blocks;
-  for (std::size_t i = 0; i < now.size(); ++i) over->twins[then[i].get()] = now[i];
+  for (std::size_t i = 0; i < now.size(); ++i) over->same_one_block_on[then[i].get()] = now[i];
   std::vector<StatePtr> out;
   for (std::size_t i = 0; i < now.size(); ++i) {
     auto s = std::make_shared<State>();
@@ -97,18 +97,18 @@ std::vector<AxisSearch::StatePtr> AxisSearch::jump(const std::vector<StatePtr>& 
     s->cost.param_bytes = now[i]->cost.param_bytes + times * (now[0]->cost.param_bytes - then[0]->cost.param_bytes);
     s->cost.seconds = now[i]->cost.seconds + times * (now[0]->cost.seconds - then[0]->cost.seconds);
     s->before = now[i];
-    s->jump = over;
+    s->repeated = over;
     out.push_back(std::move(s));
   }
   return out;
 }
 
 AxisSearch::StatePtr AxisSearch::choose_jumped(const State& s, std::vector<std::vector<Signature>>& signatures) {
-  const auto size = block_size(s.jump->block);
+  const auto size = block_size(s.repeated->block);
   StatePtr at = s.before;                          // after the block that is repeated, on the way that leads to s
-  for (std::size_t on = s.jump->blocks; on > 0; --on) {
+  for (std::size_t on = s.repeated->blocks; on > 0; --on) {
     for (std::size_t k = 0; k < size; ++k, at = at->before) choose(at->op + on * size, at->signature, signatures);
-    at = s.jump->twins.at(at.get());
+    at = s.repeated->same_one_block_on.at(at.get());
   }
   return at;
 }

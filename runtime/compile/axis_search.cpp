@@ -18,7 +18,7 @@ double share(const Sbp& sbp, const Shape& shape, std::int64_t n) {
 }
 
 /// A split that leaves a part as it is: there is one unit only.
-bool lone(const Sbp& sbp, const Shape& shape) { return sbp.is_split() && shape[static_cast<std::size_t>(sbp.dim)] <= sbp.unit; }
+bool is_one_unit(const Sbp& sbp, const Shape& shape) { return sbp.is_split() && shape[static_cast<std::size_t>(sbp.dim)] <= sbp.unit; }
 
 /// The same value before and after the op whose gradient flows back: a sum's gradient is whole, a whole's stays whole.
 Sbp dual(const Sbp& sbp) { return sbp.is_partial() ? Sbp::B() : sbp; }
@@ -69,11 +69,11 @@ Expected<LayoutCost> AxisSearch::run(std::vector<std::vector<Signature>>& signat
     std::size_t more = 0;
     while (b + more + 2 < blocks_.size() && alike(b + more + 1)) ++more;
     if (more == 0 || !repeats(before, states, b)) continue;
-    states = jump(before, states, b, more);
+    states = skip_repeated(before, states, b, more);
     b += more;
   }
   for (StatePtr s = states.front(); s->before;) {
-    if (s->jump) {
+    if (s->repeated) {
       s = choose_jumped(*s, signatures);
     } else {
       choose(s->op, s->signature, signatures);
@@ -267,7 +267,7 @@ bool AxisSearch::is_lone(const Node& reader, const TensorType& type, std::size_t
   for (const auto& row : table)
     if (row.in[input].is_split()) {
       const auto [it, fresh] = alone.try_emplace(row.in[input].dim, true);
-      it->second &= lone(row.in[input], type.shape);
+      it->second &= is_one_unit(row.in[input], type.shape);
     }
   return std::any_of(alone.begin(), alone.end(), [](const auto& dim) { return dim.second; });
 }

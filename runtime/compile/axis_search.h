@@ -32,26 +32,26 @@ class AxisSearch {
 
   /// How a value lies, and what is paid for already: copies of it with other layouts, and layouts of its gradient (parts
   /// of one layout are added first).
-  struct Lie {
+  struct LiveLayout {
     Sbp sbp;
     std::vector<Sbp> copies, paid;     // sorted
-    bool operator==(const Lie&) const = default;
+    bool operator==(const LiveLayout&) const = default;
   };
-  struct Jump;
+  struct RepeatedBlocks;
   struct State {
-    std::map<Value, Lie> live;
+    std::map<Value, LiveLayout> live;
     std::map<Value, Sbp> params;       // those that are read again
     LayoutCost cost;
     std::shared_ptr<const State> before;
     std::size_t op = 0;                // its row is this step's
     Signature signature;
-    std::shared_ptr<const Jump> jump;  // not a step: the blocks that repeat the one before
+    std::shared_ptr<const RepeatedBlocks> repeated;  // not a step: the blocks that repeat the one before
   };
   using StatePtr = std::shared_ptr<const State>;
   /// Over `blocks` blocks that repeat the block before them.
-  struct Jump {
+  struct RepeatedBlocks {
     std::size_t block = 0, blocks = 0;              // the block that they repeat
-    std::map<const State*, StatePtr> twins;         // a state after the block before it -> the same one block on
+    std::map<const State*, StatePtr> same_one_block_on;         // a state after the block before it -> the same one block on
   };
   using Key = std::vector<std::int64_t>;            // what the rest of a search depends on
 
@@ -84,11 +84,11 @@ class AxisSearch {
   bool alike_ops(std::size_t then, std::size_t now, std::size_t end) const;
   bool alike_inputs(Value then, Value now, std::size_t then_op, std::size_t now_op, std::size_t end) const;
   /// How the values lie `blocks` blocks on: those that block b made are those of block b + blocks.
-  std::map<Value, Lie> later(const std::map<Value, Lie>& live, std::size_t b, std::size_t blocks) const;
+  std::map<Value, LiveLayout> later(const std::map<Value, LiveLayout>& live, std::size_t b, std::size_t blocks) const;
   /// Whether the states after block b are those after block b - 1, one block on, at a constant cost more.
   bool repeats(const std::vector<StatePtr>& then, const std::vector<StatePtr>& now, std::size_t b) const;
   /// The states after the block that comes `blocks` blocks after b.
-  std::vector<StatePtr> jump(const std::vector<StatePtr>& then, const std::vector<StatePtr>& now, std::size_t b, std::size_t blocks) const;
+  std::vector<StatePtr> skip_repeated(const std::vector<StatePtr>& then, const std::vector<StatePtr>& now, std::size_t b, std::size_t blocks) const;
   /// Takes the rows of the blocks jumped over. Answers the state after the block that they repeat.
   StatePtr choose_jumped(const State& s, std::vector<std::vector<Signature>>& signatures);
 

@@ -5,7 +5,7 @@
 
 namespace troupe::runtime {
 
-std::vector<std::int32_t> Lying::variants(std::int32_t of) const {
+std::vector<std::int32_t> TensorLayouts::variants(std::int32_t of) const {
   std::vector<std::int32_t> all = {of};
   if (const auto it = boxed.find(of); it != boxed.end()) all.insert(all.end(), it->second.begin(), it->second.end());
   return all;
@@ -40,7 +40,7 @@ Shape BackwardRows::part_before(const PlanTensor& t, std::size_t axis) const { r
 
 /// A copy of the value lies that way already.
 bool BackwardRows::there(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const {
-  for (const std::int32_t id : lying_.variants(lying_.home[v])) {
+  for (const std::int32_t id : layouts_.variants(layouts_.home[v])) {
     const PlanTensor& t = plan_.tensors[id];
     if (alike(t, stage, axis) && same_parts(t.sbp[axis], wanted, part_before(t, axis), mesh(stage).axes[axis].size)) return true;
   }
@@ -52,11 +52,11 @@ double BackwardRows::missing_bytes(Value v, std::int32_t stage, std::size_t axis
   const TensorType& type = g_.tensors()[v].type;
   const std::int64_t n = mesh(stage).axes[axis].size;
   double least = std::numeric_limits<double>::infinity();
-  for (const std::int32_t id : lying_.variants(lying_.home[v])) {
+  for (const std::int32_t id : layouts_.variants(layouts_.home[v])) {
     const PlanTensor& t = plan_.tensors[id];
     const Sbp lies = alike(t, stage, axis) ? t.sbp[axis] : Sbp::B();
     const bool same = same_parts(lies, wanted, part_before(t, axis), n);
-    if (g_.is_param(v) && lying_.fixed.count(v) && !same) continue;
+    if (g_.is_param(v) && layouts_.fixed.count(v) && !same) continue;
     if (same) return 0;
     least = std::min(least, axis_boxing_bytes(lies, wanted, static_cast<double>(elements(type.shape) * size_of(type.dtype)), n));
   }
@@ -71,7 +71,7 @@ bool BackwardRows::mirrors(const Node& n, const kernels::Signature& sig, std::si
   auto agrees = [&](std::size_t i, const std::vector<Value>& values, const std::vector<Sbp>& lies) {
     for (std::size_t j = 0; j < values.size(); ++j)
       if (values[j] == n.in[i] && !lies[j].is_partial() &&
-          !same_parts(lies[j], sig.in[i], part_before(plan_.tensors[lying_.home[n.in[i]]], axis), mesh(home_mesh(n)).axes[axis].size))
+          !same_parts(lies[j], sig.in[i], part_before(plan_.tensors[layouts_.home[n.in[i]]], axis), mesh(home_mesh(n)).axes[axis].size))
         return false;
     return true;
   };
@@ -93,11 +93,11 @@ std::vector<BackwardRows::Candidate> BackwardRows::candidates(const Node& n, con
     }
     bool fits = true;
     for (std::size_t o = 0; o < n.out.size(); ++o)
-      if (const auto it = lying_.param_of_grad.find(n.out[o]); it != lying_.param_of_grad.end()) {
+      if (const auto it = layouts_.param_of_grad.find(n.out[o]); it != layouts_.param_of_grad.end()) {
         // A gradient lies like its parameter, or is a sum that is reduced to it once a step.
-        const Sbp& param = plan_.tensors[lying_.home[it->second]].sbp[axis];
+        const Sbp& param = plan_.tensors[layouts_.home[it->second]].sbp[axis];
         if (!sig.out[o].is_partial() || param.is_split())
-          fits &= same_parts(sig.out[o], param, part_before(plan_.tensors[lying_.home[it->second]], axis), mesh(s).axes[axis].size);
+          fits &= same_parts(sig.out[o], param, part_before(plan_.tensors[layouts_.home[it->second]], axis), mesh(s).axes[axis].size);
       }
     if (fits && std::isfinite(c.bytes)) out.push_back(c);
   }
@@ -107,7 +107,7 @@ std::vector<BackwardRows::Candidate> BackwardRows::candidates(const Node& n, con
 /// Whether what lies somewhere can be boxed to `in`, where that is known: the first `axes` axes.
 bool BackwardRows::may_box(const Node& n, const std::vector<NdSbp>& in, std::size_t axes) const {
   for (std::size_t i = 0; i < n.in.size(); ++i) {
-    const PlanTensor& t = plan_.tensors[lying_.home[n.in[i]]];
+    const PlanTensor& t = plan_.tensors[layouts_.home[n.in[i]]];
     if (g_.is_param(n.in[i]) || plan_.meshes[t.mesh].axes != mesh(home_mesh(n)).axes) continue;
     const auto end = static_cast<std::ptrdiff_t>(axes);
     if (!sums_together({t.sbp.begin(), t.sbp.begin() + end}, {in[i].begin(), in[i].begin() + end})) return false;

@@ -12,7 +12,7 @@
 namespace troupe::runtime {
 
 /// Where the values of a graph lie, as far as it is lowered.
-struct Lying {
+struct TensorLayouts {
   std::vector<std::int32_t> home;                             ///< graph value -> plan tensor, -1: not yet made
   std::map<std::int32_t, std::vector<std::int32_t>> boxed;    ///< home -> its copies with other layouts
   std::map<Value, Value> param_of_grad;
@@ -23,8 +23,8 @@ struct Lying {
 
 class BackwardRows {
  public:
-  BackwardRows(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, const Deduction& deduced, const Lying& lying)
-      : g_(g), units_(units), plan_(plan), deduced_(deduced), lying_(lying) {}
+  BackwardRows(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, const Deduction& deduced, const TensorLayouts& layouts)
+      : g_(g), units_(units), plan_(plan), deduced_(deduced), layouts_(layouts) {}
 
   /// By mesh axis, rows of `table` (which outlives them); null where the axis is no model axis. Error: no row fits, by name.
   Expected<std::vector<const kernels::Signature*>> choose(const Node& n, const std::vector<kernels::Signature>& table) const;
@@ -59,7 +59,7 @@ class BackwardRows {
   const std::vector<UnitPlace>& units_;
   const Plan& plan_;
   const Deduction& deduced_;
-  const Lying& lying_;
+  const TensorLayouts& layouts_;
 };
 
 }  // namespace troupe::runtime

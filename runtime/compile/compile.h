@@ -26,7 +26,7 @@ struct CompileOptions {
 /// Where a unit's ops run.
 struct UnitPlace {
   std::int32_t mesh = 0;                     ///< index into Plan::meshes: a stage's own, or that of all stages together
-  std::int32_t depth = 0;                    ///< virtual stage
+  std::int32_t virtual_stage = 0;                    ///< virtual stage
   bool operator==(const UnitPlace&) const = default;
 };
 

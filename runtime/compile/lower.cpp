@@ -26,9 +26,9 @@ class Lowering {
  public:
   Lowering(const Graph& g, const std::vector<UnitPlace>& units, Plan& plan, Deduction deduced)
       : g_(g), units_(units), plan_(plan), deduced_(std::move(deduced)) {
-    lying_.home.assign(g.tensors().size(), -1);
+    layouts_.home.assign(g.tensors().size(), -1);
     for (const auto& grad : g.grads())
-      for (Value v : grad.uses) lying_.param_of_grad[v] = grad.param;
+      for (Value v : grad.uses) layouts_.param_of_grad[v] = grad.param;
   }
 
   Expected<Lowered> run() {
@@ -47,8 +47,8 @@ class Lowering {
     }
     for (auto& p : low_.params)
       for (const auto& grad : g_.grads())
-        if (lying_.home[grad.param] == p.tensor)
-          for (Value v : grad.uses) p.grads.push_back(lying_.home[v]);
+        if (layouts_.home[grad.param] == p.tensor)
+          for (Value v : grad.uses) p.grads.push_back(layouts_.home[v]);
     return std::move(low_);
   }
 
@@ -86,7 +86,7 @@ class Lowering {
       t.mesh = union_mesh({read_on.begin(), read_on.end()});
       p.stages = plan_.stages_on(t.mesh);
       t.sbp.assign(plan_.meshes[t.mesh].axes.size(), Sbp::B());
-      p.tensor = lying_.home[n.out[0]] = add_tensor(std::move(t), -1);
+      p.tensor = layouts_.home[n.out[0]] = add_tensor(std::move(t), -1);
       plan_.params.push_back({n.name, p.tensor, n.init.kind, n.init.value, n.decay});
       low_.params.push_back(std::move(p));
     }
@@ -124,12 +124,12 @@ class Lowering {
 
   /// The tensor that holds graph value `v` on `stage` with layout `sbp`: as it lies, or through a boxing.
   Expected<std::int32_t> want(Value v, std::int32_t stage, const NdSbp& sbp, const Node& reader) {
-    const std::int32_t home = lying_.home[v];
+    const std::int32_t home = layouts_.home[v];
     if (home < 0) return invalid("'" + reader.name + "' reads '" + g_.tensors()[v].name + "' before it is made");
     if (g_.is_param(v)) return want_param(v, home, stage, sbp, reader);
     // Copy: add_tensor below may move plan_.tensors.
     const PlanTensor have = plan_.tensors[home];
-    for (const std::int32_t there : lying_.variants(home))
+    for (const std::int32_t there : layouts_.variants(home))
       if (plan_.tensors[there].mesh == stage && fits(plan_.tensors[there].sbp, sbp, have.shape, stage)) return there;
     const LoweredNode& from = low_.nodes[low_.producer[home]];
     if (from.program != reader.program)
@@ -151,7 +151,7 @@ class Lowering {
     std::int32_t at = home;
     for (const NdSbp& step : steps) {
       at = box(at, have.name, stage, step, reader);
-      lying_.boxed[home].push_back(at);
+      layouts_.boxed[home].push_back(at);
     }
     return at;
   }
@@ -171,7 +171,7 @@ class Lowering {
     n.name = "box." + t.name;
     n.in = {from};
     n.mesh = stage;
-    n.depth = units_[reader.unit].depth;
+    n.virtual_stage = units_[reader.unit].virtual_stage;
     n.unit = reader.unit;
     n.program = reader.program;
     n.backward = reader.backward;
@@ -188,9 +188,9 @@ class Lowering {
     NdSbp target = sbp;
     const int axis = dp_axis(plan_.meshes[t.mesh]);
     if (axis >= 0) target[axis] = Sbp::B();
-    if (!lying_.fixed.count(v)) {
+    if (!layouts_.fixed.count(v)) {
       t.sbp = target;
-      lying_.fixed.insert(v);
+      layouts_.fixed.insert(v);
     } else if (!fits(t.sbp, target, t.shape, t.mesh)) {
       Layout from{t.shape, t.dtype, plan_.meshes[t.mesh], t.sbp}, to = from;
       to.sbp = target;
@@ -212,7 +212,7 @@ class Lowering {
     node.name = n.name;
     node.attrs = n.attrs;
     node.mesh = home_mesh(n);
-    node.depth = units_[n.unit].depth;
+    node.virtual_stage = units_[n.unit].virtual_stage;
     node.unit = n.unit;
     node.program = n.program;
     return node;
@@ -226,11 +226,11 @@ class Lowering {
     const int dp = dp_axis(mesh(s));
     std::vector<NdSbp> in(n.in.size(), NdSbp(axes.size(), Sbp::B())), out(n.out.size(), NdSbp(axes.size(), Sbp::B()));
     // Dim 0 of a parameter's gradient is no sample.
-    const bool grad = std::any_of(n.out.begin(), n.out.end(), [&](Value v) { return lying_.param_of_grad.count(v) != 0; });
+    const bool grad = std::any_of(n.out.begin(), n.out.end(), [&](Value v) { return layouts_.param_of_grad.count(v) != 0; });
     const auto table = !n.backward ? deduced : grad ? op_rows(g_, n) : model_rows(g_, n);
     std::vector<const kernels::Signature*> rows;
     if (n.backward) {
-      TROUPE_ASSIGN(rows, BackwardRows(g_, units_, plan_, deduced_, lying_).choose(n, table));
+      TROUPE_ASSIGN(rows, BackwardRows(g_, units_, plan_, deduced_, layouts_).choose(n, table));
     } else {
       for (std::size_t a = 0; a < axes.size(); ++a)
         rows.push_back(static_cast<int>(a) == dp || axes[a].size == 1 ? nullptr : &deduced[a]);
@@ -251,14 +251,14 @@ class Lowering {
     for (std::size_t o = 0; o < n.out.size(); ++o) {
       const auto& type = g_.tensors()[n.out[o]].type;
       PlanTensor t{g_.tensors()[n.out[o]].name, type.dtype, type.shape, s, full(s, out[o]), g_.tensors()[n.out[o]].rate};
-      if (lying_.param_of_grad.count(n.out[o])) {
+      if (layouts_.param_of_grad.count(n.out[o])) {
         if (dp < 0) return invalid("training needs a mesh with a dp axis (stage " + std::to_string(s) + " has " + to_string(mesh(s)) + ")");
         t.rate = Rate::step;
         t.dtype = DType::sum64;
         t.sbp[dp] = Sbp::P();
-        t.gradient_of = add_terms(lying_.param_of_grad.at(n.out[o]), n, t);
+        t.gradient_of = add_terms(layouts_.param_of_grad.at(n.out[o]), n, t);
       }
-      node.out.push_back(lying_.home[n.out[o]] = add_tensor(std::move(t), id));
+      node.out.push_back(layouts_.home[n.out[o]] = add_tensor(std::move(t), id));
     }
     low_.nodes.push_back(std::move(node));
     return {};
@@ -268,7 +268,7 @@ class Lowering {
   /// that makes a part of the sum.
   std::int32_t add_terms(Value param, const Node& n, const PlanTensor& grad) {
     std::int32_t index = 0;
-    while (plan_.params[index].tensor != lying_.home[param]) ++index;
+    while (plan_.params[index].tensor != layouts_.home[param]) ++index;
     std::vector<TensorType> in;
     for (Value v : n.in) in.push_back(g_.tensors()[v].type);
     const auto& def = *g_.ops().find(n.op);
@@ -315,7 +315,7 @@ class Lowering {
       TROUPE_TRY(port_sbp(n, graph_tensor.hint, graph_tensor.name, sbp));
       PlanTensor t{graph_tensor.name, graph_tensor.type.dtype, graph_tensor.type.shape, node.mesh, sbp, Rate::microbatch};
       if (Status st = Layout(t.shape, t.dtype, mesh(node.mesh), t.sbp).validate(); !st.ok()) return st.in("actor '" + n.name + "'");
-      node.out.push_back(lying_.home[v] = add_tensor(std::move(t), id));
+      node.out.push_back(layouts_.home[v] = add_tensor(std::move(t), id));
     }
     low_.nodes.push_back(std::move(node));
     return {};
@@ -333,13 +333,13 @@ class Lowering {
     LoweredNode node = node_of(n, LoweredNode::Kind::feed);
     const auto& type = g_.tensors()[n.out[0]].type;
     PlanTensor t{n.op, type.dtype, type.shape, node.mesh, full(node.mesh, NdSbp(mesh(node.mesh).axes.size(), Sbp::B())), Rate::microbatch};
-    node.out = {lying_.home[n.out[0]] = add_tensor(std::move(t), static_cast<std::int32_t>(low_.nodes.size()))};
+    node.out = {layouts_.home[n.out[0]] = add_tensor(std::move(t), static_cast<std::int32_t>(low_.nodes.size()))};
     low_.nodes.push_back(std::move(node));
     return {};
   }
 
   Status lower_report(const Node& n) {
-    const std::int32_t s = plan_.stages_on(plan_.tensors[lying_.home[n.in[0]]].mesh).back();   // one place speaks
+    const std::int32_t s = plan_.stages_on(plan_.tensors[layouts_.home[n.in[0]]].mesh).back();   // one place speaks
     NdSbp sbp = full(s, NdSbp(mesh(s).axes.size(), Sbp::B()));
     TROUPE_ASSIGN(const std::int32_t t, want(n.in[0], s, sbp, n));
     LoweredNode node = node_of(n, LoweredNode::Kind::report);
@@ -355,7 +355,7 @@ class Lowering {
   Plan& plan_;
   Deduction deduced_;
   Lowered low_;
-  Lying lying_;
+  TensorLayouts layouts_;
   std::set<std::int32_t> counted_;   // parameters whose terms are counted
 };
 

@@ -15,7 +15,7 @@ struct LoweredNode {
   Attrs attrs;
   std::vector<std::int32_t> in, out;   ///< tensors of the plan
   std::int32_t mesh = 0;               ///< of the places that run it; boxing: where it ends
-  std::int32_t depth = 0;              ///< virtual stage
+  std::int32_t virtual_stage = 0;              ///< virtual stage
   std::int32_t unit = 0;
   std::int32_t program = 0;
   bool backward = false;
@@ -44,7 +44,7 @@ struct Staged {
   std::int32_t depths = 1;             ///< virtual stages
 };
 /// Errors: a graph, meshes or cuts that do not fit each other.
-Expected<Staged> place(const Graph& graph, const CompileOptions& options);
+Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options);
 
 /// Deduces layouts and inserts boxings; fills tensors, meshes and params of `plan`.
 Expected<Lowered> lower(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan);

@@ -101,7 +101,7 @@ Expected<std::vector<UnitPlace>> place_units(const Graph& graph, const std::vect
 
 }  // namespace
 
-Expected<Staged> place(const Graph& graph, const CompileOptions& options) {
+Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options) {
   if (!graph.status().ok()) return graph.status();
   if (graph.programs().empty()) return invalid("the graph has no program");
   if (graph.units().empty()) return invalid("the graph has no unit: name one with unit(...) before the first op");

@@ -35,29 +35,29 @@ std::int32_t Planner::add_tensor(PlanTensor tensor, const std::string& name) {
   return static_cast<std::int32_t>(plan_.tensors.size()) - 1;
 }
 
-Where Planner::add_actor(std::int32_t role, PlanActor actor, std::int32_t depth) {
-  actor.depth = depth;
+ActorRef Planner::add_actor(std::int32_t role, PlanActor actor, std::int32_t virtual_stage) {
+  actor.virtual_stage = virtual_stage;
   auto& actors = plan_.roles[role].actors;
   actors.push_back(std::move(actor));
-  const Where where{role, static_cast<std::int32_t>(actors.size()) - 1};
+  const ActorRef where{role, static_cast<std::int32_t>(actors.size()) - 1};
   return where;
 }
 
 std::int32_t Planner::slots_between(std::int32_t role, PassAt from, PassAt to) const {
   const auto own = plan_.dp_width(role);
   if (plan_.ordered()) {
-    const std::int32_t stages = plan_.stages, stage = from.depth % stages;
+    const std::int32_t stages = plan_.stages, stage = from.virtual_stage % stages;
     std::int32_t most = 1;
     for (std::int64_t d = 0; d < own; ++d) {
       const auto order = pass_order(plan_.pipeline, stages, stage, static_cast<std::int32_t>(plan_.microbatches(0, role, d).size()));
-      most = std::max(most, most_between(order, {from.pass, from.depth / stages}, {to.pass, to.depth / stages}));
+      most = std::max(most, most_between(order, {from.pass, from.virtual_stage / stages}, {to.pass, to.virtual_stage / stages}));
     }
     return most;
   }
   // One for each place that could be at work in between: downstream between forward and backward, S - s where all are
   // equally wide; upstream between backward and weights.
-  const std::int32_t begin = to.pass == Pass::weights ? 0 : std::min(from.depth, to.depth);
-  const std::int32_t end = from.pass == Pass::forward && to.pass != Pass::forward ? depths_ : std::max(from.depth, to.depth) + 1;
+  const std::int32_t begin = to.pass == Pass::weights ? 0 : std::min(from.virtual_stage, to.virtual_stage);
+  const std::int32_t end = from.pass == Pass::forward && to.pass != Pass::forward ? virtual_stages_ : std::max(from.virtual_stage, to.virtual_stage) + 1;
   std::int64_t places = own - 1;
   for (std::int32_t k = begin; k < end; ++k) places += plan_.dp_width(k % plan_.stages);
   return static_cast<std::int32_t>(std::min<std::int64_t>(places / own + shared_slack(), plan_.program_specs[0].microbatches));
@@ -66,12 +66,12 @@ std::int32_t Planner::slots_between(std::int32_t role, PassAt from, PassAt to) c
 std::int32_t Planner::shared_slack() const {
   // One while the parts of the forward pass meet, one while those of the backward pass do.
   for (const LoweredNode& n : low_.nodes)
-    if (n.mesh >= plan_.stages && n.depth == depths_ - 1 && n.kind == LoweredNode::Kind::op) return 2;
+    if (n.mesh >= plan_.stages && n.virtual_stage == virtual_stages_ - 1 && n.kind == LoweredNode::Kind::op) return 2;
   return 0;
 }
 
 std::int32_t Planner::landing_slots(std::int32_t role) const {
-  if (depths_ == plan_.stages || !plan_.ordered()) return 1;
+  if (virtual_stages_ == plan_.stages || !plan_.ordered()) return 1;
   const std::int32_t group = slots_between(role, {Pass::forward, role}, {Pass::forward, role + plan_.stages});
   return 1 + std::max(0, group - plan_.stages);
 }

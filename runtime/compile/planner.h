@@ -22,31 +22,31 @@ enum Run : std::uint32_t { forward_run, backward_run, weights_run, source_run, u
 inline std::uint32_t run_of(std::int32_t program, Run run) { return static_cast<std::uint32_t>(program) * runs_per_program + run; }
 
 /// Where an actor is: (role, index). Roles are stages.
-struct Where {
+struct ActorRef {
   std::int32_t role = -1, actor = -1;
-  auto operator<=>(const Where&) const = default;
+  auto operator<=>(const ActorRef&) const = default;
 };
 
 /// A pass through a virtual stage.
 struct PassAt {
   Pass pass = Pass::forward;
-  std::int32_t depth = 0;
+  std::int32_t virtual_stage = 0;
   bool operator==(const PassAt&) const = default;
 };
 
 /// The actors that one node of the graph becomes, by role: one on each stage of its mesh.
-using Ends = std::map<std::int32_t, Where>;
+using Ends = std::map<std::int32_t, ActorRef>;
 
 class Planner {
  public:
   Planner(const Graph& g, Plan& plan, Lowered low, std::int32_t depths, const CompileOptions& options)
-      : g_(g), plan_(plan), low_(std::move(low)), depths_(depths), zero_(options.zero), snapshots_(options.snapshots) {}
+      : g_(g), plan_(plan), low_(std::move(low)), virtual_stages_(depths), zero_(options.zero), snapshots_(options.snapshots) {}
   Status run();
 
  private:
-  PlanActor& at(Where w) { return plan_.roles[w.role].actors[w.actor]; }
-  PassAt pass_at(Where w) { return {at(w).pass, at(w).depth}; }
-  Where add_actor(std::int32_t role, PlanActor actor, std::int32_t depth);
+  PlanActor& at(ActorRef w) { return plan_.roles[w.role].actors[w.actor]; }
+  PassAt pass_at(ActorRef w) { return {at(w).pass, at(w).virtual_stage}; }
+  ActorRef add_actor(std::int32_t role, PlanActor actor, std::int32_t virtual_stage);
   /// Slots for what arrives from another virtual stage before its turn. Groups of more than S microbatches arrive while
   /// their first chunk is still under way.
   std::int32_t landing_slots(std::int32_t role) const;
@@ -56,8 +56,8 @@ class Planner {
   /// How many microbatches a place keeps from one pass to a later one.
   std::int32_t slots_between(std::int32_t role, PassAt from, PassAt to) const;
   /// Who goes first on a stream: of two chunks, for what is farther along.
-  std::int32_t priority(Priority kind, std::int32_t depth) const {
-    return kind * depths_ + (kind == forward_priority ? depths_ - 1 - depth : depth);
+  std::int32_t priority(Priority kind, std::int32_t virtual_stage) const {
+    return kind * virtual_stages_ + (kind == forward_priority ? virtual_stages_ - 1 - virtual_stage : virtual_stage);
   }
 
   // segments and actors: planner_segments.cpp
@@ -72,25 +72,25 @@ class Planner {
   // exchanges: planner_exchanges.cpp
   /// Boxings of one producer to one stage, for the same direction, travel together as one exchange.
   void make_exchanges();
-  Where add_exchange(PlanExchange x, Rate rate, std::int32_t role, std::int32_t depth, bool backward);
-  Where add_exchange_end(Where other, std::int32_t role);
+  ActorRef add_exchange(PlanExchange x, Rate rate, std::int32_t role, std::int32_t virtual_stage, bool backward);
+  ActorRef add_exchange_end(ActorRef other, std::int32_t role);
   /// An end of an exchange on each of some stages.
-  Ends add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>& roles, std::int32_t depth, bool backward);
+  Ends add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>& roles, std::int32_t virtual_stage, bool backward);
   /// What each exchange moves, and how long the cost model thinks one act takes.
   void cost_exchanges();
   void cost_gather(PlanExchange& x);
 
   // channels: planner_channels.cpp
-  void read(std::int32_t tensor, Where who);
+  void read(std::int32_t tensor, ActorRef who);
   void note_readers();
   std::int64_t local_bytes(std::int32_t tensor) const;
   /// Adds a tensor to a channel; answers its index.
   std::int32_t put(PlanChannel& c, std::int32_t tensor);
   /// Registers a channel with its writer's and readers' ports. Answers its index in the role.
-  std::int32_t connect(PlanChannel c, Where writer, const std::vector<Where>& readers);
+  std::int32_t connect(PlanChannel c, ActorRef writer, const std::vector<ActorRef>& readers);
   /// Error: a feed that nobody reads.
   Status make_channels();
-  void add_channel(Where writer, const std::vector<Where>& readers, const std::vector<std::int32_t>& tensors);
+  void add_channel(ActorRef writer, const std::vector<ActorRef>& readers, const std::vector<std::int32_t>& tensors);
   /// Where a stage's forward work leaves nothing of its own for its backward work (a lone linear
   /// layer keeps only its input): a zero-byte stash from its first forward segment to its last backward one.
   void make_credits();
@@ -120,22 +120,22 @@ class Planner {
   /// Its first half: the gradient of use u is added to sum `sum_of[u]`, of which each dp coordinate gets its share. Returns the
   /// exchanges whose first output has the sums; `readers`: of these, by stage.
   Ends reduce_shares(const Group& group, Rate rate, const Uses& uses, const std::vector<std::int32_t>& sum_of, std::vector<std::int32_t>& shares,
-                     const std::function<std::vector<Where>(std::int32_t)>& readers);
+                     const std::function<std::vector<ActorRef>(std::int32_t)>& readers);
   /// The channels in which the segments of a stage leave gradients of these uses, one for each segment, read by `readers`.
-  std::vector<std::int32_t> connect_gradients(const Group& group, std::int32_t stage, const Uses& uses, const std::vector<Where>& readers);
+  std::vector<std::int32_t> connect_gradients(const Group& group, std::int32_t stage, const Uses& uses, const std::vector<ActorRef>& readers);
   std::string gradients_name(const Group& group, std::int32_t gradient);
   /// An actor reads the slot of a group's parameters, too.
-  void read_parameters(const Group& group, Where who);
+  void read_parameters(const Group& group, ActorRef who);
   /// Most terms that a microbatch adds to an element of a gradient, at one place.
   std::int64_t terms_of(std::int32_t gradient) const;
-  void add_param_refs(const Group& group, std::int32_t s, Where who, const Found& found);
+  void add_param_refs(const Group& group, std::int32_t s, ActorRef who, const Found& found);
   /// A parameter's gradient on its mesh, added up over all places: a share along dp, or all of it.
   PlanTensor reduced_tensor(std::size_t param, bool share) const;
   /// One end of an exchange of these tensors on each stage of the group.
   Ends everywhere(const Group& group, const std::string& name, Rate rate, const std::vector<std::int32_t>& from,
                   const std::vector<std::int32_t>& to);
   /// What an exchange makes once a step. Answers the channel.
-  std::int32_t add_result(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, Where from, const std::vector<Where>& readers);
+  std::int32_t add_result(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, ActorRef from, const std::vector<ActorRef>& readers);
 
   // ZeRO: planner_shares.cpp
   /// The tensors that say which share of a group's parameters each dp coordinate updates.
@@ -143,7 +143,7 @@ class Planner {
   /// ZeRO 1 and 2: when they have updated their shares all gather them, in place.
   void gather_updated(const Group& group, const Ends& update);
   /// ZeRO 3: each use of the group's parameters gathers them anew. Answers who reads the shares, by stage.
-  std::map<std::int32_t, std::set<Where>> gather_for_uses(const Group& group);
+  std::map<std::int32_t, std::set<ActorRef>> gather_for_uses(const Group& group);
   /// ZeRO 2 and 3: in each round of microbatches every place gets its share of their gradients, and adds it to those before.
   void reduce_by_rounds(const Group& group, const Uses& uses, const Ends& norm, const Ends& update, Found& found);
 
@@ -164,7 +164,7 @@ class Planner {
 
   // operands, scratch, costs: planner_operands.cpp
   TensorType local_type(std::int32_t tensor) const;
-  PlanOperand operand(Where who, std::int32_t tensor, bool writes);
+  PlanOperand operand(ActorRef who, std::int32_t tensor, bool writes);
   void fill_operands();
   /// First fit by lifetime: tensors that never live at the same time share memory. Answers the bytes.
   std::int64_t place_scratch(std::vector<PlanOp>& ops,
@@ -175,20 +175,20 @@ class Planner {
   const Graph& g_;
   Plan& plan_;
   Lowered low_;
-  std::int32_t depths_;                                        // virtual stages
+  std::int32_t virtual_stages_;                                        // virtual stages
   std::int32_t zero_;
   std::int32_t snapshots_;                                     // slots of the arena
   std::vector<Pass> pass_;                                     // per lowered node
   std::vector<Ends> node_actor_;                               // lowered node -> its actors (boxing: the receiving ends)
   std::map<std::int32_t, Ends> exchange_source_;               // boxing node -> its sending ends
-  std::map<Where, std::vector<std::int32_t>> segment_nodes_;
+  std::map<ActorRef, std::vector<std::int32_t>> segment_nodes_;
   std::vector<Ends> writer_;                                   // per tensor
-  std::vector<std::vector<Where>> readers_;
-  std::map<Where, std::set<Where>> merged_readers_;
-  std::map<Where, std::vector<std::int32_t>> merged_;
+  std::vector<std::vector<ActorRef>> readers_;
+  std::map<ActorRef, std::set<ActorRef>> merged_readers_;
+  std::map<ActorRef, std::vector<std::int32_t>> merged_;
   std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>> place_;   // (role, tensor) -> (channel, index)
-  std::map<std::pair<Where, std::int32_t>, std::int32_t> gathered_;   // (segment, parameter) -> what it reads instead
-  std::set<Where> after_commit_;                               // exchanges that wait for the commit
+  std::map<std::pair<ActorRef, std::int32_t>, std::int32_t> gathered_;   // (segment, parameter) -> what it reads instead
+  std::set<ActorRef> after_commit_;                               // exchanges that wait for the commit
   std::vector<std::pair<std::int32_t, std::array<std::int32_t, 2>>> reused_;   // role, channels: the second lies where the first was
 };
 

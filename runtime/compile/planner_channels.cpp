@@ -7,7 +7,7 @@
 
 namespace troupe::runtime {
 
-void Planner::read(std::int32_t tensor, Where who) {
+void Planner::read(std::int32_t tensor, ActorRef who) {
   auto& r = readers_[tensor];
   if (std::find(r.begin(), r.end(), who) == r.end()) r.push_back(who);
 }
@@ -35,7 +35,7 @@ std::int32_t Planner::put(PlanChannel& c, std::int32_t tensor) {
   return static_cast<std::int32_t>(c.tensors.size()) - 1;
 }
 
-std::int32_t Planner::connect(PlanChannel c, Where writer, const std::vector<Where>& readers) {
+std::int32_t Planner::connect(PlanChannel c, ActorRef writer, const std::vector<ActorRef>& readers) {
   auto& role = plan_.roles[writer.role];
   c.program = at(readers.empty() ? writer : readers[0]).program;
   const auto id = static_cast<std::int32_t>(role.channels.size());
@@ -44,7 +44,7 @@ std::int32_t Planner::connect(PlanChannel c, Where writer, const std::vector<Whe
     c.writer_port = static_cast<std::int32_t>(at(writer).out.size());
     at(writer).out.push_back(id);
   }
-  for (const Where& r : readers) {
+  for (const ActorRef& r : readers) {
     ASSERT(r.role == writer.role, c.name, r.role, writer.role);
     c.readers.push_back({r.actor, static_cast<std::int32_t>(at(r).in.size())});
     at(r).in.push_back(id);
@@ -54,12 +54,12 @@ std::int32_t Planner::connect(PlanChannel c, Where writer, const std::vector<Whe
 }
 
 Status Planner::make_channels() {
-  std::map<std::pair<Where, std::vector<Where>>, std::vector<std::int32_t>> groups;
+  std::map<std::pair<ActorRef, std::vector<ActorRef>>, std::vector<std::int32_t>> groups;
   for (std::int32_t t = 0; t < static_cast<std::int32_t>(plan_.tensors.size()); ++t) {
     if (low_.producer[t] < 0 || plan_.tensors[t].gradient_of >= 0) continue;
     for (const auto& [role, writer] : writer_[t]) {
       auto readers = readers_[t];
-      std::erase_if(readers, [&](const Where& r) { return r.role != role || r == writer; });
+      std::erase_if(readers, [&](const ActorRef& r) { return r.role != role || r == writer; });
       std::sort(readers.begin(), readers.end());
       if (writer.actor >= 0 && at(writer).kind == PlanActor::Kind::segment) {
         // A segment's private values have no place of their own.
@@ -72,7 +72,7 @@ Status Planner::make_channels() {
     }
   }
   for (auto& [writer, tensors] : merged_) {
-    const std::vector<Where> readers(merged_readers_[writer].begin(), merged_readers_[writer].end());
+    const std::vector<ActorRef> readers(merged_readers_[writer].begin(), merged_readers_[writer].end());
     if (writer.actor >= 0) add_channel(writer, readers, tensors);
     else
       for (auto t : tensors) {   // feeds: one channel each
@@ -86,7 +86,7 @@ Status Planner::make_channels() {
   return {};
 }
 
-void Planner::add_channel(Where writer, const std::vector<Where>& readers, const std::vector<std::int32_t>& tensors) {
+void Planner::add_channel(ActorRef writer, const std::vector<ActorRef>& readers, const std::vector<std::int32_t>& tensors) {
   PlanChannel c;
   c.name = plan_.tensors[tensors[0]].name;
   c.rate = plan_.tensors[tensors[0]].rate;
@@ -123,12 +123,12 @@ void Planner::add_channel(Where writer, const std::vector<Where>& readers, const
 }
 
 void Planner::make_credits() {
-  for (std::int32_t k = 0; k < depths_ && plan_.trains; ++k) {
+  for (std::int32_t k = 0; k < virtual_stages_ && plan_.trains; ++k) {
     const std::int32_t role = k % plan_.stages;
-    Where first, last;
+    ActorRef first, last;
     for (const auto& [w, nodes] : segment_nodes_) {
       const LoweredNode& n = low_.nodes[nodes.front()];
-      if (w.role != role || n.depth != k || n.mesh != role || n.program != 0) continue;
+      if (w.role != role || n.virtual_stage != k || n.mesh != role || n.program != 0) continue;
       if (at(w).pass == Pass::forward) {
         if (first.actor < 0) first = w;
       } else if (last.actor < 0 || at(w).pass <= at(last).pass) {
@@ -147,10 +147,10 @@ void Planner::make_credits() {
 void Planner::make_control() {
   for (std::int32_t s = 0; s < plan_.stages; ++s) {
     auto& role = plan_.roles[s];
-    std::map<std::int32_t, std::vector<Where>> sources;
-    std::vector<Where> updates;   // and gathers of what they read
+    std::map<std::int32_t, std::vector<ActorRef>> sources;
+    std::vector<ActorRef> updates;   // and gathers of what they read
     for (std::size_t a = 0; a < role.actors.size(); ++a) {
-      const Where w{s, static_cast<std::int32_t>(a)};
+      const ActorRef w{s, static_cast<std::int32_t>(a)};
       const PlanActor& actor = role.actors[a];
       if (actor.kind == PlanActor::Kind::update || after_commit_.count(w)) updates.push_back(w);
       if (actor.kind == PlanActor::Kind::user && actor.in.empty()) sources[actor.program].push_back(w);

@@ -32,7 +32,7 @@ void Planner::make_exchanges() {
     for (auto i : nodes) x.moves.push_back({low_.nodes[i].in[0], low_.nodes[i].out[0]});
     Ends to, source;
     const auto to_roles = plan_.stages_on(first.mesh);
-    const Where made = add_exchange(std::move(x), first.rate, to_roles.front(), first.depth, first.backward);
+    const ActorRef made = add_exchange(std::move(x), first.rate, to_roles.front(), first.virtual_stage, first.backward);
     for (auto role : to_roles) to[role] = role == made.role ? made : add_exchange_end(made, role);
     for (auto role : plan_.stages_on(plan_.tensors[first.in[0]].mesh))
       source[role] = to.count(role) ? to.at(role) : add_exchange_end(made, role);
@@ -43,7 +43,7 @@ void Planner::make_exchanges() {
   }
 }
 
-Where Planner::add_exchange(PlanExchange x, Rate rate, std::int32_t role, std::int32_t depth, bool backward) {
+ActorRef Planner::add_exchange(PlanExchange x, Rate rate, std::int32_t role, std::int32_t virtual_stage, bool backward) {
   PlanActor a;
   a.kind = PlanActor::Kind::exchange;
   a.name = x.name;
@@ -51,18 +51,18 @@ Where Planner::add_exchange(PlanExchange x, Rate rate, std::int32_t role, std::i
   a.rate = rate;
   a.pass = backward ? Pass::backward : Pass::forward;
   a.stream = "comm";
-  a.priority = priority(backward ? backward_priority : x.program ? other_priority : forward_priority, depth);
+  a.priority = priority(backward ? backward_priority : x.program ? other_priority : forward_priority, virtual_stage);
   a.exchange = static_cast<std::int32_t>(plan_.exchanges.size());
   plan_.exchanges.push_back(std::move(x));
-  return add_actor(role, std::move(a), depth);
+  return add_actor(role, std::move(a), virtual_stage);
 }
 
-Where Planner::add_exchange_end(Where other, std::int32_t role) { return add_actor(role, PlanActor(at(other)), at(other).depth); }
+ActorRef Planner::add_exchange_end(ActorRef other, std::int32_t role) { return add_actor(role, PlanActor(at(other)), at(other).virtual_stage); }
 
-Ends Planner::add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>& roles, std::int32_t depth, bool backward) {
+Ends Planner::add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>& roles, std::int32_t virtual_stage, bool backward) {
   Ends ends;
   const Rate rate = x.rate;
-  const Where first = add_exchange(std::move(x), rate, roles.front(), depth, backward);
+  const ActorRef first = add_exchange(std::move(x), rate, roles.front(), virtual_stage, backward);
   for (auto role : roles) ends[role] = role == first.role ? first : add_exchange_end(first, role);
   return ends;
 }

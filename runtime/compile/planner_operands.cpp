@@ -11,7 +11,7 @@ TensorType Planner::local_type(std::int32_t tensor) const {
   return {l.dtype, l.extent_at(0).shape()};
 }
 
-PlanOperand Planner::operand(Where who, std::int32_t tensor, bool writes) {
+PlanOperand Planner::operand(ActorRef who, std::int32_t tensor, bool writes) {
   PlanOperand o;
   if (const auto it = gathered_.find({who, tensor}); it != gathered_.end()) tensor = it->second;
   o.tensor = tensor;

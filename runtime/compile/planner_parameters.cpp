@@ -24,7 +24,7 @@ Status Planner::make_group(const Group& group) {
   const bool divided = plan_.meshes[group.mesh].axis_size("dp") > 1;
   const bool shared = zero_ > 0 && trains && divided;
   if (shared) make_shares(group);
-  std::map<std::int32_t, std::set<Where>> readers;
+  std::map<std::int32_t, std::set<ActorRef>> readers;
   if (shared && zero_ == 3) readers = gather_for_uses(group);
   else
     for (auto p : group.params)
@@ -115,8 +115,8 @@ Status Planner::make_group(const Group& group) {
   return {};
 }
 
-std::vector<std::int32_t> Planner::connect_gradients(const Group& group, std::int32_t s, const Uses& uses, const std::vector<Where>& readers) {
-  std::map<Where, std::vector<std::int32_t>> made;   // by the segments of this stage
+std::vector<std::int32_t> Planner::connect_gradients(const Group& group, std::int32_t s, const Uses& uses, const std::vector<ActorRef>& readers) {
+  std::map<ActorRef, std::vector<std::int32_t>> made;   // by the segments of this stage
   for (const auto& [p, t] : uses)
     if (const auto it = writer_[t].find(s); it != writer_[t].end()) made[it->second].push_back(t);
   std::vector<std::int32_t> out;
@@ -133,11 +133,11 @@ std::vector<std::int32_t> Planner::connect_gradients(const Group& group, std::in
 }
 
 std::string Planner::gradients_name(const Group& group, std::int32_t gradient) {
-  const Where writer = writer_[gradient].begin()->second;
+  const ActorRef writer = writer_[gradient].begin()->second;
   return at(writer).name + ".grads" + (at(writer).name.rfind(group.name + ".", 0) == 0 ? "" : ".of." + group.name);
 }
 
-void Planner::read_parameters(const Group& group, Where who) {
+void Planner::read_parameters(const Group& group, ActorRef who) {
   const auto id = place_.at({who.role, plan_.params[group.params[0]].stored()}).first;
   plan_.roles[who.role].channels[id].readers.push_back({who.actor, static_cast<std::int32_t>(at(who).in.size())});
   at(who).in.push_back(id);
@@ -173,14 +173,14 @@ Ends Planner::everywhere(const Group& group, const std::string& name, Rate rate,
   x.name = name;
   x.rate = rate;
   for (std::size_t i = 0; i < from.size(); ++i) x.moves.push_back({from[i], to[i]});
-  const auto depth = rate == Rate::round ? at(writer_[from[0]].begin()->second).depth : 0;
-  auto ends = add_exchange_ends(std::move(x), group.stages, depth, true);
+  const auto virtual_stage = rate == Rate::round ? at(writer_[from[0]].begin()->second).virtual_stage : 0;
+  auto ends = add_exchange_ends(std::move(x), group.stages, virtual_stage, true);
   // The exponents of the sums; and the step, where a stage brings nothing else.
   for (const auto& [stage, end] : ends) read_parameters(group, end);
   return ends;
 }
 
-std::int32_t Planner::add_result(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, Where from, const std::vector<Where>& readers) {
+std::int32_t Planner::add_result(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, ActorRef from, const std::vector<ActorRef>& readers) {
   PlanChannel c;
   c.kind = kind;
   c.rate = Rate::step;
@@ -190,7 +190,7 @@ std::int32_t Planner::add_result(PlanChannel::Kind kind, const std::vector<std::
 }
 
 Ends Planner::reduce_shares(const Group& group, Rate rate, const Uses& uses, const std::vector<std::int32_t>& sum_of,
-                           std::vector<std::int32_t>& shares, const std::function<std::vector<Where>(std::int32_t)>& readers) {
+                           std::vector<std::int32_t>& shares, const std::function<std::vector<ActorRef>(std::int32_t)>& readers) {
   const std::string name = gradients_name(group, uses.front().second);
   const auto count = static_cast<std::size_t>(*std::max_element(sum_of.begin(), sum_of.end())) + 1;
   // What is a sum on model axes too is added along dp first and then along those, so that no exchange has more places than one line.
@@ -230,9 +230,9 @@ void Planner::reduce(const Group& group, const Uses& uses, const Ends& norm, con
     if (at == std::ssize(params)) params.push_back(p);
     sum_of.push_back(static_cast<std::int32_t>(at));
   }
-  // Where a place updates its share only, or its share is the whole, the update reads the sums.
+  // ActorRef a place updates its share only, or its share is the whole, the update reads the sums.
   const bool whole = plan_.params[params.front()].share >= 0 || plan_.meshes[group.mesh].axis_size("dp") == 1;
-  std::map<std::int32_t, std::vector<Where>> readers;
+  std::map<std::int32_t, std::vector<ActorRef>> readers;
   for (auto s : group.stages) {
     readers[s] = {norm.at(s)};
     if (whole) readers[s].push_back(update.at(s));
@@ -265,7 +265,7 @@ void Planner::reduce(const Group& group, const Uses& uses, const Ends& norm, con
   }
 }
 
-void Planner::add_param_refs(const Group& group, std::int32_t s, Where who, const Found& found) {
+void Planner::add_param_refs(const Group& group, std::int32_t s, ActorRef who, const Found& found) {
   for (std::size_t i = 0; i < group.params.size(); ++i) {
     PlanParamRef ref;
     ref.param = static_cast<std::int32_t>(group.params[i]);

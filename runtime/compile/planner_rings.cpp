@@ -44,7 +44,7 @@ void Planner::make_rings() {
     // Who takes turns: the segments of one pass of one (virtual) stage. What all stages share has a time of its own.
     struct Turns {
       Kind kind;
-      std::int32_t program, depth, mesh;
+      std::int32_t program, virtual_stage, mesh;
       Pass pass;
       auto operator<=>(const Turns&) const = default;
     };
@@ -56,7 +56,7 @@ void Planner::make_rings() {
       if (c.kind == Kind::gradient)
         if (const auto exchange = c.readers.front().actor; shares_staging(role, role.actors[exchange])) {
           const LoweredNode& n = low_.nodes[segment_nodes_.at({s, c.writer}).front()];
-          reductions[{c.kind, n.program, n.depth, n.mesh, role.actors[c.writer].pass}].emplace(std::pair{order[c.writer], exchange}, exchange);
+          reductions[{c.kind, n.program, n.virtual_stage, n.mesh, role.actors[c.writer].pass}].emplace(std::pair{order[c.writer], exchange}, exchange);
         }
       if (c.kind == Kind::gradient && c.rate == Rate::microbatch) segment = c.writer;
       if (c.kind == Kind::gathered)
@@ -66,8 +66,8 @@ void Planner::make_rings() {
       const LoweredNode& n = low_.nodes[segment_nodes_.at({s, segment}).front()];
       // With one microbatch at a time its backward pass follows its forward pass; in a pipeline they mix. The weights' pass,
       // where it is apart, follows in its own time.
-      const bool mixed = depths_ > 1 || c.kind != Kind::gathered;
-      auto& pass = passes[{c.kind, n.program, n.depth, n.mesh, mixed ? role.actors[segment].pass : Pass::forward}];
+      const bool mixed = virtual_stages_ > 1 || c.kind != Kind::gathered;
+      auto& pass = passes[{c.kind, n.program, n.virtual_stage, n.mesh, mixed ? role.actors[segment].pass : Pass::forward}];
       // All that a unit gathers for one direction is needed together.
       std::pair<std::int32_t, std::int32_t> key{order[segment], 0};
       if (c.kind == Kind::gathered)
@@ -93,7 +93,7 @@ void Planner::make_rings() {
     }
   }
   // One ring for each segment: a turn that reached a segment with two could not say which it is of.
-  std::set<Where> reused;
+  std::set<ActorRef> reused;
   for (const auto& [role, channels] : reused_)
     if (reused.insert({role, plan_.roles[role].channels[channels[0]].writer}).second) add_ring(role, 1, {{channels[0]}, {channels[1]}});
 }
@@ -148,11 +148,11 @@ void Planner::add_ring(std::int32_t s, std::int32_t buffers, const std::vector<O
     const bool wraps = i + buffers >= count;
     const auto next = wraps ? i % buffers : i + buffers;
     if (next == i) continue;   // alone in its buffer
-    std::set<Where> done, writers;
+    std::set<ActorRef> done, writers;
     for (auto id : occupants[i])
       for (const auto& r : role.channels[id].readers) done.insert({s, r.actor});
     for (auto id : occupants[next]) writers.insert({s, role.channels[id].writer});
-    for (const Where& reader : done) {
+    for (const ActorRef& reader : done) {
       PlanChannel turn;
       turn.kind = PlanChannel::Kind::turn;
       turn.name = "turn." + role.channels[occupants[i].front()].name;

@@ -57,12 +57,12 @@ void Planner::make_segments() {
       a.pass = pass;
       a.stream = "compute";
       const Priority of_pass[] = {forward_priority, backward_priority, weights_priority};
-      a.priority = priority(program != 0 ? other_priority : of_pass[static_cast<int>(pass)], n.depth);
+      a.priority = priority(program != 0 ? other_priority : of_pass[static_cast<int>(pass)], n.virtual_stage);
       // Nobody waits for what the first stage's backward work leaves.
-      if (program == 0 && mesh >= plan_.stages && (pass == Pass::forward || n.depth > 0)) a.priority = priority(urgent_priority, n.depth);
+      if (program == 0 && mesh >= plan_.stages && (pass == Pass::forward || n.virtual_stage > 0)) a.priority = priority(urgent_priority, n.virtual_stage);
       a.run = run_of(program, static_cast<Run>(pass));
       a.name = segment_name(g_, program, unit, pass, part[i]);
-      for (auto role : plan_.stages_on(mesh)) it->second[role] = add_actor(role, a, n.depth);
+      for (auto role : plan_.stages_on(mesh)) it->second[role] = add_actor(role, a, n.virtual_stage);
     }
     node_actor_[i] = it->second;
     for (const auto& [role, segment] : it->second) segment_nodes_[segment].push_back(static_cast<std::int32_t>(i));
@@ -82,7 +82,7 @@ void Planner::take_turns() {
     const LoweredNode& n = low_.nodes[nodes.front()];
     if (!plan_.ordered() || n.program != 0 || n.mesh != w.role) continue;
     // Forward and backward segments follow the first of their pass by themselves; weight gradients wait for no other.
-    const bool first = begun.insert({w.role, n.depth, at(w).pass}).second;
+    const bool first = begun.insert({w.role, n.virtual_stage, at(w).pass}).second;
     at(w).takes_turns = first || at(w).pass == Pass::weights;
   }
 }
@@ -96,10 +96,10 @@ void Planner::make_actors() {
     a.name = n.name;
     a.program = n.program;
     a.stream = "host";
-    a.priority = priority(forward_priority, n.depth);
+    a.priority = priority(forward_priority, n.virtual_stage);
     a.run = run_of(n.program, source_run);
     a.ops.push_back({n.op, n.name, n.attrs, {}, {}});
-    for (auto role : plan_.stages_on(n.mesh)) node_actor_[i][role] = add_actor(role, a, n.depth);
+    for (auto role : plan_.stages_on(n.mesh)) node_actor_[i][role] = add_actor(role, a, n.virtual_stage);
   }
 }
 

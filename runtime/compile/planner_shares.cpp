@@ -22,20 +22,20 @@ void Planner::gather_updated(const Group& group, const Ends& update) {
   plan_.exchanges.push_back(std::move(gather));
 }
 
-std::map<std::int32_t, std::set<Where>> Planner::gather_for_uses(const Group& group) {
+std::map<std::int32_t, std::set<ActorRef>> Planner::gather_for_uses(const Group& group) {
   struct Use {
     std::set<std::size_t> params;
-    std::map<std::int32_t, std::set<Where>> readers;   // by role
+    std::map<std::int32_t, std::set<ActorRef>> readers;   // by role
   };
   std::map<std::tuple<std::int32_t, bool, std::int32_t, std::int32_t>, Use> uses;   // program, backward, unit, mesh
   for (auto p : group.params)
-    for (const Where& r : readers_[low_.params[p].tensor]) {
+    for (const ActorRef& r : readers_[low_.params[p].tensor]) {
       const LoweredNode& n = low_.nodes[segment_nodes_.at(r).front()];
       Use& use = uses[{n.program, at(r).backward(), n.unit, n.mesh}];
       use.params.insert(p);
       use.readers[r.role].insert(r);
     }
-  std::map<std::int32_t, std::set<Where>> holders;
+  std::map<std::int32_t, std::set<ActorRef>> holders;
   for (const auto& [key, use] : uses) {
     const auto& [program, backward, unit, mesh] = key;
     const std::string& name = g_.units()[unit];
@@ -52,10 +52,10 @@ std::map<std::int32_t, std::set<Where>> Planner::gather_for_uses(const Group& gr
       tensors.push_back(add_tensor(t, t.name + ".gathered"));
       x.moves.push_back({plan_.params[p].share, tensors.back()});
       for (const auto& [role, readers] : use.readers)
-        for (const Where& r : readers) gathered_[{r, low_.params[p].tensor}] = tensors.back();
+        for (const ActorRef& r : readers) gathered_[{r, low_.params[p].tensor}] = tensors.back();
     }
-    const auto depth = at(*use.readers.begin()->second.begin()).depth;
-    for (const auto& [s, end] : add_exchange_ends(std::move(x), group.stages, depth, backward)) {
+    const auto virtual_stage = at(*use.readers.begin()->second.begin()).virtual_stage;
+    for (const auto& [s, end] : add_exchange_ends(std::move(x), group.stages, virtual_stage, backward)) {
       holders[s].insert(end);
       if (!use.readers.count(s)) continue;   // it has shares that another stage needs
       PlanChannel c;

@@ -1,4 +1,4 @@
-// Checkpoints: snapshots are readers of the parameter slots, the arena is the slots between them and their writers.
+// CheckpointTracker: snapshots are readers of the parameter slots, the arena is the slots between them and their writers.
 #include "runtime/compile/planner.h"
 
 namespace troupe::runtime {
@@ -21,8 +21,8 @@ void Planner::make_snapshots() {
       if (plan_.roles[s].channels[c].kind != PlanChannel::Kind::parameter) continue;
       const std::string& params = plan_.roles[s].channels[c].name;
       const std::string group = params.substr(0, params.rfind(".params"));
-      const Where snapshot = actor(s, PlanActor::Kind::snapshot, group + ".snapshot");
-      const Where writer = actor(s, PlanActor::Kind::writer, group + ".writer");
+      const ActorRef snapshot = actor(s, PlanActor::Kind::snapshot, group + ".snapshot");
+      const ActorRef writer = actor(s, PlanActor::Kind::writer, group + ".writer");
       plan_.roles[s].channels[c].readers.push_back({snapshot.actor, 0});
       at(snapshot).in.push_back(static_cast<std::int32_t>(c));
       PlanChannel arena;

@@ -119,7 +119,7 @@ class Job {
   Status begin_checkpoints() {
     if (options_.checkpoint.dir.empty()) return {};
     disk_ = device_.create_stream("checkpoints", 1);
-    auto checkpoints = std::make_unique<Checkpoints>(plan_, options_.checkpoint, options_.session.first_step, options_.session.steps, storage_, *disk_, clock_);
+    auto checkpoints = std::make_unique<CheckpointTracker>(plan_, options_.checkpoint, options_.session.first_step, options_.session.steps, storage_, *disk_, clock_);
     TROUPE_TRY(checkpoints->begin(fresh_number()));
     checkpoints_ = std::move(checkpoints);
     return {};
@@ -351,7 +351,7 @@ class Job {
   CpuDevice device_{clock_, {}};
   FileStorage storage_;
   std::unique_ptr<Stream> disk_;
-  std::unique_ptr<Checkpoints> checkpoints_;   // goes before the stream
+  std::unique_ptr<CheckpointTracker> checkpoints_;   // goes before the stream
   Session session_;
   Launcher launcher_;
   JobResult result_;

@@ -13,7 +13,7 @@
 
 #include "actors/user_actor.h"
 #include "devices/base/trace.h"
-#include "runtime/session/checkpoints.h"
+#include "runtime/session/checkpoint_tracker.h"
 #include "runtime/launch/exit_codes.h"
 #include "runtime/session/session.h"
 

@@ -133,7 +133,7 @@ class Localizer {
   void make_turns() {
     std::map<std::pair<std::int32_t, Pass>, std::vector<actors::ActorSpec*>> takers;   // chunk and pass
     for (auto& l : local_.actors)
-      if (const PlanActor& a = plan_actor(l); a.takes_turns) takers[{a.depth / plan_.stages, a.pass}].push_back(&l.spec);
+      if (const PlanActor& a = plan_actor(l); a.takes_turns) takers[{a.virtual_stage / plan_.stages, a.pass}].push_back(&l.spec);
     std::int32_t turn = 0;
     for (const PassOf& p : pass_order(plan_.pipeline, plan_.stages, local_.stage, static_cast<std::int32_t>(microbatches_[0].size())))
       for (actors::ActorSpec* spec : takers[{p.chunk, p.pass}]) spec->turns.push_back(turn++);
@@ -402,12 +402,12 @@ class Localizer {
       }
       purpose(m, pc.kind) += bytes;
     }
-    local_.state_offset = take(0, page);
+    local_.moments_offset = take(0, page);
     if (plan_.trains)
       for (const auto& a : local_.actors)
         if (plan_actor(a).kind == PlanActor::Kind::update) {
           std::int64_t bytes = 0;
-          state_offsets(plan_, rank_, plan_actor(a), bytes);
+          moments_offsets(plan_, rank_, plan_actor(a), bytes);
           m.optimizer += bytes;
         }
     take(m.optimizer);
@@ -432,7 +432,7 @@ class Localizer {
         a.staging_offset = take(a.staging_bytes * a.staging_slots);
         m.staging += a.staging_bytes * a.staging_slots;
       }
-      a.cache_offset = take(plan_actor(a).state_bytes);
+      a.op_state_offset = take(plan_actor(a).state_bytes);
       m.cache += plan_actor(a).state_bytes;
     }
     local_.pool_bytes = aligned(at, page);
@@ -485,7 +485,7 @@ Exponent exponent_of(const Plan& plan, const PlanRole& role, const PlanActor& a,
   return {};
 }
 
-std::vector<std::int64_t> state_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total) {
+std::vector<std::int64_t> moments_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total) {
   std::vector<std::int64_t> offsets;
   for (const auto& ref : update.params) {
     offsets.push_back(total);

@@ -32,7 +32,7 @@ struct LocalActor {
   std::int64_t staging_bytes = 0;      ///< of one act
   std::int32_t staging_slots = 0;
   std::int64_t staging_offset = 0;     ///< in the pool
-  std::int64_t cache_offset = 0;       ///< segments: of their ops' state, in the pool
+  std::int64_t op_state_offset = 0;       ///< segments: of their ops' state, in the pool
 };
 
 /// Bytes by purpose, at one place.
@@ -51,7 +51,7 @@ struct LocalPlan {
   bool reports = true;                 ///< of the places that hold a replica, the first speaks
   std::vector<LocalActor> actors;
   std::vector<LocalChannel> channels;
-  std::int64_t state_offset = 0;       ///< optimizer state in the pool
+  std::int64_t moments_offset = 0;     ///< optimizer state in the pool
   std::int64_t scratch_offset = 0;     ///< of the compute stream
   std::int64_t scratch_bytes = 0;
   std::int64_t pool_bytes = 0;
@@ -80,6 +80,6 @@ Exponent exponent_of(const Plan& plan, const PlanRole& role, const PlanActor& ac
 inline std::int64_t exponent_at(const PlanChannel& params, std::int64_t index) { return params.offsets.back() + 4 * index; }
 
 /// Byte offsets of the moments of an update actor's params, in order; the second follows the first.
-std::vector<std::int64_t> state_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total);
+std::vector<std::int64_t> moments_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total);
 
 }  // namespace troupe::runtime

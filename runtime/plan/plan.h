@@ -112,7 +112,7 @@ struct PlanActor {
   std::int32_t priority = 0;
   std::uint32_t run = 0;
   Pass pass = Pass::forward;
-  std::int32_t depth = 0;          ///< virtual stage: chunk depth / S of stage depth mod S
+  std::int32_t virtual_stage = 0;          ///< virtual stage: chunk virtual_stage / S of stage virtual_stage mod S
   bool takes_turns = false;        ///< its acts begin in the order of the plan's pipeline: see Plan::ordered
   std::vector<std::int32_t> in, out;   ///< channels, by port
   std::vector<PlanOp> ops;         ///< segments: the ops; user actors: one, with op = the actor's kind

@@ -149,7 +149,7 @@ void put(wire::Actor::Builder b, const PlanActor& a) {
   b.setPriority(a.priority);
   b.setRun(a.run);
   b.setPass(static_cast<std::uint8_t>(a.pass));
-  b.setDepth(a.depth);
+  b.setDepth(a.virtual_stage);
   b.setTakesTurns(a.takes_turns);
   set_numbers(b.initIn(static_cast<unsigned>(a.in.size())), a.in);
   set_numbers(b.initOut(static_cast<unsigned>(a.out.size())), a.out);
@@ -193,7 +193,7 @@ PlanActor get(wire::Actor::Reader r) {
   a.priority = r.getPriority();
   a.run = r.getRun();
   a.pass = static_cast<Pass>(r.getPass());
-  a.depth = r.getDepth();
+  a.virtual_stage = r.getDepth();
   a.takes_turns = r.getTakesTurns();
   a.in = numbers<std::int32_t>(r.getIn());
   a.out = numbers<std::int32_t>(r.getOut());

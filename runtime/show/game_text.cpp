@@ -15,7 +15,7 @@ std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameR
     const auto stage = plan.stage_of(a.rank);
     if (a.program != 0 || a.step != 0 || a.microbatch < 0 || a.shared || a.rank != speaker[stage]) continue;
     std::string name = "FBW"[static_cast<int>(a.pass)] + std::to_string(a.microbatch);
-    if (plan.pipeline.chunks > 1) name += "." + std::to_string(a.depth / plan.stages);
+    if (plan.pipeline.chunks > 1) name += "." + std::to_string(a.virtual_stage / plan.stages);
     if (seen[stage].insert(name).second) orders[stage].push_back(name);
   }
   return orders;

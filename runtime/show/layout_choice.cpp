@@ -39,7 +39,7 @@ std::string more_text(double more, const std::string& amount) { return (more > 0
 }  // namespace
 
 Expected<LayoutChoices> layout_choices(const Graph& graph, const CompileOptions& options) {
-  TROUPE_ASSIGN(const Staged staged, place(graph, options));
+  TROUPE_ASSIGN(const Staged staged, assign_units(graph, options));
   TROUPE_ASSIGN(const Deduction best, deduce(graph, staged.units, staged.plan));
   LayoutChoices out;
   out.cost = best.cost;

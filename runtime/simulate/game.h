@@ -127,7 +127,7 @@ class Game {
   void shorten(actors::ActorSpec& spec);
 
   /// Whom each act of an exchange waits for.
-  Status introduce(Place& place);
+  Status resolve_peers(Place& place);
 
   // ---- the conductor and the session ----------------------------------------------------------
 
@@ -161,16 +161,16 @@ class Game {
 
   // ---- exchanges: an act is over when every peer has begun it ------------------------------------
 
-  struct Meeting {
-    struct Guest {
+  struct PeerTable {
+    struct Arrival {
       std::int32_t place = 0;
       GameActor* waits = nullptr;      // null: told
       std::uint64_t number = 0;
     };
-    std::vector<Guest> guests;
+    std::vector<Arrival> arrivals;
     std::int64_t step = -1;
     bool has(std::int32_t place) const {
-      return std::any_of(guests.begin(), guests.end(), [&](const Guest& g) { return g.place == place; });
+      return std::any_of(arrivals.begin(), arrivals.end(), [&](const Arrival& g) { return g.place == place; });
     }
   };
   void meet(GameActor& actor, std::uint64_t number);
@@ -187,7 +187,7 @@ class Game {
   // ---- the steady state ---------------------------------------------------------------------------
 
   /// At the end of an instant: nobody has anything left to say.
-  void look();
+  void detect_cycle();
 
   /// Nobody else's turn on a stream depends on which microbatch is at hand.
   bool others_rest() const;
@@ -212,7 +212,7 @@ class Game {
   std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> representative_;
   std::vector<std::unique_ptr<Place>> places_;
   std::map<std::pair<std::int32_t, std::int64_t>, std::map<std::int32_t, std::int32_t>> closed_;
-  std::map<std::pair<std::int32_t, std::int64_t>, Meeting> meetings_;
+  std::map<std::pair<std::int32_t, std::int64_t>, PeerTable> peer_tables_;
   std::vector<WaitingFeed> waiting_feeds_;
   std::vector<std::int64_t> commits_ns_;
   std::int64_t end_ns_ = 0;            // when nothing happened any more
@@ -231,7 +231,7 @@ class Game {
   std::int64_t commit_due_ns_ = 0;                 // of the last step that has closed
   std::int64_t closings_ = 0;
   std::vector<UnderWay> under_way_;    // in the order of their begin
-  std::map<std::int32_t, std::int32_t> attendants_;   // of an exchange, by place
+  std::map<std::int32_t, std::int32_t> places_of_exchange_;   // of an exchange, by place
   CycleSearch search_;
 };
 

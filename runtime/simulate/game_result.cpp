@@ -81,7 +81,7 @@ void Game::measure() {
   };
   result_.acts.reserve(acts_.size());
   for (const auto& a : acts_)
-    result_.acts.push_back({a.rank, a.actor->name, a.actor->pass, a.actor->depth, a.shared, a.actor->program, a.step, number(a),
+    result_.acts.push_back({a.rank, a.actor->name, a.actor->pass, a.actor->virtual_stage, a.shared, a.actor->program, a.step, number(a),
                             static_cast<double>(a.begin_ns) * 1e-9, static_cast<double>(a.end_ns) * 1e-9});
   double first = 1e300, last = 0, busy = 0;
   std::map<Rank, double> per_place;
@@ -96,7 +96,7 @@ void Game::measure() {
     per_place[a.rank] += a.end_s - a.begin_s;
     per_pass[a.rank][static_cast<std::size_t>(a.pass)] += a.end_s - a.begin_s;
     if (a.shared) continue;
-    auto [it, fresh] = held[a.rank].try_emplace({a.depth, a.microbatch}, a.begin_s, a.end_s);
+    auto [it, fresh] = held[a.rank].try_emplace({a.virtual_stage, a.microbatch}, a.begin_s, a.end_s);
     it->second.second = std::max(it->second.second, a.end_s);
   }
   if (last > first) {

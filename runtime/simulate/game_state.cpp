@@ -6,7 +6,7 @@
 
 namespace troupe::runtime {
 
-void Game::look() {
+void Game::detect_cycle() {
   const GameActor* first = nullptr;
   std::int64_t least = std::numeric_limits<std::int64_t>::max(), most = 0;
   for (const auto& place : places_)
@@ -37,33 +37,33 @@ bool Game::others_rest() const {
 
 std::vector<std::int64_t> Game::state() const {
   std::vector<std::int64_t> out = {static_cast<std::int64_t>(commits_ns_.size()), closings_, std::max<std::int64_t>(0, commit_due_ns_ - loop_.now_ns())};
-  auto tell = [&](const GameActor& a, std::uint64_t number) {
+  auto append_state = [&](const GameActor& a, std::uint64_t number) {
     out.insert(out.end(), {a.place_, a.index_, static_cast<std::int64_t>(number) - (a.moves() ? seen_ : 0)});
   };
   for (const auto& place : places_) {
-    for (const auto& a : place->actors) a->core_.tell(a->moves() ? seen_ : 0, out);
+    for (const auto& a : place->actors) a->core_.append_state(a->moves() ? seen_ : 0, out);
     for (const auto& [channel, port] : place->controls) {
       const PlanChannel& c = plan_.roles[place->local.stage].channels[place->local.channels[channel].channel];
       const bool moves = c.program == 0 && c.rate == Rate::microbatch;
       out.push_back(static_cast<std::int64_t>(port.waiting()) + (moves ? seen_ : 0));
     }
     for (const GameLink& link : place->links) out.push_back(std::max<std::int64_t>(0, link.free_at_ns - loop_.now_ns()));
-    for (const auto& [actor, number] : place->submitted) tell(*actor, number);
+    for (const auto& [actor, number] : place->submitted) append_state(*actor, number);
     for (const auto& [stream, last] : place->last) {
-      tell(*last.first, last.second.number);
+      append_state(*last.first, last.second.number);
       out.insert(out.end(), {last.second.step, last.second.microbatch - (last.first->moves() ? seen_ : 0)});
     }
   }
   for (const auto& u : under_way_) {
-    tell(*u.actor, u.number);
+    append_state(*u.actor, u.number);
     out.push_back(u.end_ns - loop_.now_ns());
   }
-  for (const auto& [key, meeting] : meetings_) {
+  for (const auto& [key, table] : peer_tables_) {
     const PlanExchange& x = plan_.exchanges[key.first];
     const bool moves = x.program == 0 && x.rate == Rate::microbatch;
     const auto total = x.rate == Rate::microbatch ? plan_.program_specs[x.program].microbatches : 1;
-    out.insert(out.end(), {key.first, key.second / total, key.second % total - (moves ? seen_ : 0), meeting.step});
-    for (const auto& g : meeting.guests) out.insert(out.end(), {g.place, g.waits != nullptr});
+    out.insert(out.end(), {key.first, key.second / total, key.second % total - (moves ? seen_ : 0), table.step});
+    for (const auto& g : table.arrivals) out.insert(out.end(), {g.place, g.waits != nullptr});
   }
   return out;
 }

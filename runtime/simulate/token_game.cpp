@@ -11,13 +11,13 @@ namespace troupe::runtime {
 Expected<GameResult> Game::run() {
   choose_places();
   for (Rank r : result_.places) TROUPE_TRY(build(r));
-  for (const auto& place : places_) TROUPE_TRY(introduce(*place));
+  for (const auto& place : places_) TROUPE_TRY(resolve_peers(*place));
   for (std::int32_t p = 0; p < static_cast<std::int32_t>(places_.size()); ++p) begin(p);
   for (std::int32_t program = 0; program < static_cast<std::int32_t>(plan_.programs.size()); ++program)
     begin_feeds(program, program == 0 ? std::min<std::int64_t>(2, options_.steps) - 1 : 0);
   do {
     deliver();
-    if (shortened() && loop_.next_due_ns() != loop_.now_ns()) look();
+    if (shortened() && loop_.next_due_ns() != loop_.now_ns()) detect_cycle();
   } while (failure_.ok() && loop_.run_one());
   if (!failure_.ok()) return failure_;
   TROUPE_TRY(check_finished());
@@ -77,12 +77,12 @@ Status Game::build(Rank rank) {
   place.local = *std::move(made);
   place.device = std::make_unique<SimDevice>(loop_);
   const PlanRole& role = plan_.roles[place.local.stage];
-  std::map<std::pair<std::int32_t, Pass>, std::pair<double, std::int64_t>> passes;   // depth and pass -> cost, segments
+  std::map<std::pair<std::int32_t, Pass>, std::pair<double, std::int64_t>> passes;   // virtual_stage and pass -> cost, segments
   std::array<double, 3> predicted{};                                                   // of the whole stage, by pass
   for (const auto& l : place.local.actors) {
     const PlanActor& a = role.actors[l.actor];
     if (a.kind != PlanActor::Kind::segment || a.program != 0) continue;
-    auto& [cost, segments] = passes[{a.depth, a.pass}];
+    auto& [cost, segments] = passes[{a.virtual_stage, a.pass}];
     cost += a.cost_s;
     ++segments;
     predicted[static_cast<std::size_t>(a.pass)] += a.cost_s;
@@ -110,7 +110,7 @@ Status Game::build(Rank rank) {
       actor->cost_s_ = 0;
       if (a.kind == PlanActor::Kind::segment && a.program == 0) {
         const double all = given_s(a.pass, predicted) / plan_.pipeline.chunks;
-        const auto& [cost, segments] = passes[{a.depth, a.pass}];
+        const auto& [cost, segments] = passes[{a.virtual_stage, a.pass}];
         actor->cost_s_ = cost > 0 ? all * a.cost_s / cost : all / static_cast<double>(segments);
       }
     }
@@ -136,7 +136,7 @@ std::string Game::stream_name(const PlanActor& a) const {
 }
 
 void Game::put_on_link(Place& place, GameActor& actor) {
-  ++attendants_[actor.plan_.exchange];
+  ++places_of_exchange_[actor.plan_.exchange];
   const PlanExchange& x = plan_.exchanges[actor.plan_.exchange];
   const std::int32_t from = plan_.tensors[x.moves[0].from].mesh, to = plan_.tensors[x.moves[0].to].mesh;
   auto link = std::find_if(place.links.begin(), place.links.end(), [&](const GameLink& l) { return l.from == from && l.to == to; });
@@ -161,7 +161,7 @@ void Game::shorten(actors::ActorSpec& spec) {
     if (out.every > 1) out.every = acts;
 }
 
-Status Game::introduce(Place& place) {
+Status Game::resolve_peers(Place& place) {
   for (auto& a : place.actors)
     for (const auto& ranks : a->local_.peers) {
       std::set<std::int32_t> peers;
@@ -178,29 +178,29 @@ void Game::meet(GameActor& actor, std::uint64_t number) {
   const auto per_step = shortened() && actor.moves() ? actor.core_.spec().microbatches.size() : actor.local_.route_of.size();
   const auto total = actor.local_.acts_per_run;
   const auto sequence = static_cast<std::int64_t>(number / per_step) * total + std::max(0, f.microbatch);
-  const auto at = meetings_.try_emplace({actor.plan_.exchange, sequence}).first;
-  Meeting& meeting = at->second;
-  if (f.step >= 0) meeting.step = f.step;
-  meeting.guests.push_back({actor.place_, &actor, number});
+  const auto at = peer_tables_.try_emplace({actor.plan_.exchange, sequence}).first;
+  PeerTable& table = at->second;
+  if (f.step >= 0) table.step = f.step;
+  table.arrivals.push_back({actor.place_, &actor, number});
   bool all_told = true;
-  for (auto& guest : meeting.guests) {
-    if (!guest.waits) continue;
-    const auto& peers = guest.waits->peers_[guest.waits->local_.route_of[guest.waits->flight(guest.number).local]];
-    if (!std::all_of(peers.begin(), peers.end(), [&](std::int32_t p) { return meeting.has(p); })) {
+  for (auto& arrival : table.arrivals) {
+    if (!arrival.waits) continue;
+    const auto& peers = arrival.waits->peers_[arrival.waits->local_.route_of[arrival.waits->flight(arrival.number).local]];
+    if (!std::all_of(peers.begin(), peers.end(), [&](std::int32_t p) { return table.has(p); })) {
       all_told = false;
       continue;
     }
-    GameActor* done = std::exchange(guest.waits, nullptr);
-    const std::int64_t begin = loop_.now_ns(), step = meeting.step;
+    GameActor* done = std::exchange(arrival.waits, nullptr);
+    const std::int64_t begin = loop_.now_ns(), step = table.step;
     std::int64_t& free_at_ns = done->link_->free_at_ns;
     free_at_ns = std::max(begin, free_at_ns) + done->carried_ns_;
     const std::int64_t end = free_at_ns + done->latency_ns_;
-    loop_.at(end, [this, done, n = guest.number, begin, step] {
+    loop_.at(end, [this, done, n = arrival.number, begin, step] {
       post({.kind = Mail::Kind::done, .to = done, .number = n, .begin_ns = begin, .end_ns = loop_.now_ns(), .step = step});
     });
-    under_way_.push_back({done, guest.number, end});
+    under_way_.push_back({done, arrival.number, end});
   }
-  if (all_told && static_cast<std::int32_t>(meeting.guests.size()) == attendants_[actor.plan_.exchange]) meetings_.erase(at);
+  if (all_told && static_cast<std::int32_t>(table.arrivals.size()) == places_of_exchange_[actor.plan_.exchange]) peer_tables_.erase(at);
 }
 
 void Game::deliver() {

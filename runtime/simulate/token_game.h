@@ -37,7 +37,7 @@ struct GameAct {
   Rank rank = 0;
   std::string actor;
   Pass pass = Pass::forward;
-  std::int32_t depth = 0;              ///< virtual stage
+  std::int32_t virtual_stage = 0;              ///< virtual stage
   bool shared = false;                 ///< this place's part of a unit that all stages share
   std::int32_t program = 0;
   std::int64_t step = 0;

@@ -73,7 +73,7 @@ class RoleCheck {
     if (a.kind > Kind::writer || !known(a.rate) || !sensible(a.cost_s))
       return refuse(name + "has a kind, rate or cost that this version does not know");
     if (!among(a.program, plan_.programs.size())) return refuse("'" + a.name + "' belongs to no program");
-    if (a.pass > Pass::weights || !among(a.depth, static_cast<std::size_t>(plan_.stages * plan_.pipeline.chunks)))
+    if (a.pass > Pass::weights || !among(a.virtual_stage, static_cast<std::size_t>(plan_.stages * plan_.pipeline.chunks)))
       return refuse(name + "is part of no pass of the pipeline");
     if (a.takes_turns && (a.kind != Kind::segment || a.program != 0 || a.rate != Rate::microbatch))
       return refuse(name + "takes turns; segments of '" + plan_.programs[0] + "' do that act once per microbatch");

@@ -19,7 +19,7 @@ namespace {
 using checkpoint::StoredExtent;
 using checkpoint::StoredTensor;
 using checkpoint::TensorKind;
-using checkpoint::Wanted;
+using checkpoint::ExtentRead;
 
 /// Bytes that are read at once, or that arrive, where no tensor has more; and batches under way: one is read while others'
 /// parts travel.
@@ -37,7 +37,7 @@ struct TensorMove {
 
 /// Tensors that are read together: their extents side by side, so that what are neighbours in a file are read at once.
 struct Batch {
-  std::vector<Wanted> reads;
+  std::vector<ExtentRead> reads;
   std::int64_t bytes = 0;              ///< of the buffer
   std::vector<TensorMove> moves;
 };
@@ -119,9 +119,9 @@ class ReadPlan {
     Batch batch;
     for (const Source& source : sources)
       for (const auto* e : source.mine) batch.reads.push_back({source.tensor, e, 0});
-    batch.bytes = checkpoint::place(batch.reads);
+    batch.bytes = checkpoint::lay_out_reads(batch.reads);
     std::map<const StoredExtent*, std::int64_t> at;
-    for (const Wanted& w : batch.reads) at[w.extent] = w.at;
+    for (const ExtentRead& w : batch.reads) at[w.extent] = w.at;
     for (const Source& source : sources) {
       TensorMove move{source.tensor, {}, source.channel};
       TROUPE_TRY(find_route(source, at, move.route));
@@ -184,7 +184,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
     TROUPE_ASSIGN(batches_, ReadPlan(plan, rank, manifest, places_).run());
     std::set<std::int32_t> files;
     for (const Batch& batch : batches_)
-      for (const Wanted& w : batch.reads) files.insert(w.extent->file);
+      for (const ExtentRead& w : batch.reads) files.insert(w.extent->file);
     // The manifest's tensors stay where they are when it moves: batches point at them.
     TROUPE_ASSIGN(reader_, checkpoint::Reader::open(env_.storage, folder, std::move(manifest), &files));
     left_.reserve(batches_.size());
@@ -254,7 +254,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
     staging_.erase(&move);
     if (env_.progress) ++*env_.progress;
     if (--left > 0) return;
-    for (const Wanted& w : batch.reads) bytes_ += w.extent->extent.elements() * size_of(w.tensor->dtype);
+    for (const ExtentRead& w : batch.reads) bytes_ += w.extent->extent.elements() * size_of(w.tensor->dtype);
     const bool all = ++arrived_ == batches_.size() && failure_.ok();
     lock.unlock();
     if (all) done_(bytes_);

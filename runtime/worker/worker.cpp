@@ -104,7 +104,7 @@ std::unique_ptr<actors::Body> Worker::Impl::segment_body(const LocalActor& a) {
     if (op.attrs.has("loss")) bound.report = Report::Kind::loss;
     for (const auto& o : op.in) bound.in.push_back(bind(o));
     for (const auto& o : op.out) bound.out.push_back(bind(o));
-    if (op.state_bytes > 0) bound.state = {pool->data() + a.cache_offset + op.state_offset, static_cast<std::size_t>(op.state_bytes)};
+    if (op.state_bytes > 0) bound.state = {pool->data() + a.op_state_offset + op.state_offset, static_cast<std::size_t>(op.state_bytes)};
     if (op.attrs.has("rng")) bound.rng_key = philox_key(plan.seed, op.attrs.text("rng"));
     spec.ops.push_back(std::move(bound));
   }
@@ -160,7 +160,7 @@ std::unique_ptr<actors::Body> Worker::Impl::update_body(const LocalActor& a) {
     part.index = ref.param;
     part.param_offset = plan_channel(a.out[0]).offsets[ref.index] +
                         (part.extent.empty() ? 0 : offset_in(part.extent, stored) * size_of(plan.tensors[p.tensor].dtype));
-    part.state_offset = state_at[static_cast<std::size_t>(ref.param)];
+    part.moments_offset = state_at[static_cast<std::size_t>(ref.param)];
     part.decay = p.decay;
     parts.push_back(std::move(part));
   }

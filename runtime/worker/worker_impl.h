@@ -32,7 +32,7 @@ struct Worker::Impl {
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns = std::make_shared<std::atomic<std::int64_t>>(0);
   std::shared_ptr<std::atomic<std::int64_t>> progress = std::make_shared<std::atomic<std::int64_t>>(0);
   std::shared_ptr<StallMeter> stalls = std::make_shared<StallMeter>();
-  std::shared_ptr<actors::Shards> shards;   // of checkpoints, if the plan takes any
+  std::shared_ptr<actors::ShardWriter> shards;   // of checkpoints, if the plan takes any
   bool stopped = false;
 
   const PlanRole& role() const { return plan.roles[local.stage]; }

@@ -16,9 +16,9 @@ void Worker::Impl::place_state() {
   std::int64_t total = 0;
   for (const auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::update) continue;
-    const auto offsets = state_offsets(plan, local.rank, plan_actor(a), total);
+    const auto offsets = moments_offsets(plan, local.rank, plan_actor(a), total);
     for (std::size_t i = 0; i < offsets.size(); ++i)
-      state_at[static_cast<std::size_t>(plan_actor(a).params[i].param)] = local.state_offset + offsets[i];
+      state_at[static_cast<std::size_t>(plan_actor(a).params[i].param)] = local.moments_offset + offsets[i];
   }
 }
 
@@ -60,7 +60,7 @@ void Worker::Impl::set_exponents(const std::vector<std::int32_t>& exponents) {
 }
 
 void Worker::Impl::clear_caches() {
-  for (const auto& a : local.actors) std::fill_n(pool->data() + a.cache_offset, plan_actor(a).state_bytes, std::byte{0});
+  for (const auto& a : local.actors) std::fill_n(pool->data() + a.op_state_offset, plan_actor(a).state_bytes, std::byte{0});
 }
 
 std::unique_ptr<actors::Body> Worker::Impl::snapshot_body(const LocalActor& a) {
@@ -100,7 +100,7 @@ Status Worker::Impl::make_shards() {
   spec.rank = local.rank;
   spec.clock = env.clock;
   spec.stall_ns = [stalls = stalls](std::int64_t step) { return stalls->stall_ns(step); };
-  shards = std::make_shared<actors::Shards>(std::move(spec), sink());
+  shards = std::make_shared<actors::ShardWriter>(std::move(spec), sink());
   return {};
 }
 

@@ -39,14 +39,14 @@ struct Place {
       for (std::size_t i = 0; i < data[p].size(); ++i) data[p][i] = static_cast<std::byte>(i * (p + 3) % 251);
   }
 
-  std::unique_ptr<Shards> shards() {
-    return std::make_unique<Shards>(spec, [this](std::uint16_t program, Report r) {
+  std::unique_ptr<ShardWriter> shards() {
+    return std::make_unique<ShardWriter>(spec, [this](std::uint16_t program, Report r) {
       CHECK(program == 7);
       reports.push_back(std::move(r));
     });
   }
 
-  void write(Shards& shards, std::int64_t step, std::size_t part) {
+  void write(ShardWriter& shards, std::int64_t step, std::size_t part) {
     ActContext c;
     c.program = 7;
     c.step = step;
@@ -165,7 +165,7 @@ TEST_CASE("a shard for which there is no room fails before its first byte, once,
 TEST_CASE("writers of two versions may write at the same time") {
   Place place;
   std::mutex mutex;
-  Shards shards(place.spec, [&](std::uint16_t, Report r) {
+  ShardWriter shards(place.spec, [&](std::uint16_t, Report r) {
     std::lock_guard lock(mutex);
     place.reports.push_back(std::move(r));
   });

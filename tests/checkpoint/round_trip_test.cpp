@@ -76,19 +76,19 @@ TEST_CASE("who reads some files needs only those, several extents at once: what 
   CHECK(Reader::open(storage, saved.folder, saved.manifest).status().code() == Code::damaged);
   const std::set<std::int32_t> others{0, 1};
   const Reader reader = must(Reader::open(storage, saved.folder, saved.manifest, &others));
-  std::vector<Wanted> wanted;
+  std::vector<ExtentRead> wanted;
   for (const auto& t : reader.manifest().tensors)
     for (const auto& e : t.extents)
       if (e.file < 2) wanted.push_back({&t, &e, 0});
   REQUIRE(wanted.size() > 4);
-  std::vector<std::byte> bytes(static_cast<std::size_t>(place(wanted)));
+  std::vector<std::byte> bytes(static_cast<std::size_t>(lay_out_reads(wanted)));
   SerialParallel serial;
   must(reader.read(wanted, bytes.data(), serial));
   std::fill(bytes.begin(), bytes.end(), std::byte{});
   storage.fail(storage.operations());   // of several blocks: each is asked for by itself then
   must(reader.read(wanted, bytes.data(), serial));
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const Wanted& w = wanted[i];
+    const ExtentRead& w = wanted[i];
     CHECK(w.at % storage_alignment == 0);
     if (i > 0 && w.extent->file == wanted[i - 1].extent->file) CHECK(w.at - wanted[i - 1].at <= w.extent->offset - wanted[i - 1].extent->offset);
     const auto t = std::find_if(model.begin(), model.end(), [&](const Tensor& m) { return m.parameter == w.tensor->parameter && m.kind == w.tensor->kind; });

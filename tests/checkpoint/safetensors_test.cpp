@@ -1,4 +1,4 @@
-// Shards are safetensors files: ours are read by the reference implementation, and everybody's are checked here.
+// ShardWriter are safetensors files: ours are read by the reference implementation, and everybody's are checked here.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -25,7 +25,7 @@ TEST_CASE("transfers have each block once, in order, with no byte of another ext
     const auto transfers = cut_transfers(runs);
     std::size_t run = 0, index = 0;
     for (std::size_t i = 0; i < transfers.size(); ++i) {
-      const Transfer& t = transfers[i];
+      const IoRequest& t = transfers[i];
       REQUIRE(!t.blocks.empty());
       CHECK(t.bytes <= transfer_bytes);
       CHECK(t.offset == t.blocks.front().offset);

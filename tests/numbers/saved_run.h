@@ -7,7 +7,7 @@
 #include "devices/parallel.h"
 #include "devices/sim/sim_device.h"
 #include "devices/sim/sim_storage.h"
-#include "runtime/session/checkpoints.h"
+#include "runtime/session/checkpoint_tracker.h"
 #include "tests/numbers/lm_run.h"
 
 namespace troupe::test {
@@ -69,7 +69,7 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
   options.on_event = [&](const CheckpointEvent& e) {
     if (e.kind != CheckpointEvent::Kind::committed) failed.push_back(e.status);
   };
-  Checkpoints checkpoints(plan, options, r.first - 1, r.steps, storage, *stream, loop.clock());   // first - 1: also what was only restored is saved
+  CheckpointTracker checkpoints(plan, options, r.first - 1, r.steps, storage, *stream, loop.clock());   // first - 1: also what was only restored is saved
   TROUPE_TRY(checkpoints.begin(1));
   SimClusterOptions cluster;
   cluster.seed = r.seed;

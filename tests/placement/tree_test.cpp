@@ -4,7 +4,7 @@
 
 using namespace troupe;
 
-TEST_CASE("TR-1: the cover of any run of leaves is disjoint, whole, in order and of nodes, and no fewer nodes would do") {
+TEST_CASE("RT-1: the cover of any run of leaves is disjoint, whole, in order and of nodes, and no fewer nodes would do") {
   for (std::int32_t leaves = 1; leaves <= 33; ++leaves)
     for (std::int32_t lo = 0; lo < leaves; ++lo)
       for (std::int32_t hi = lo + 1; hi <= leaves; ++hi) {

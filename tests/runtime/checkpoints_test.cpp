@@ -5,7 +5,7 @@
 #include "devices/parallel.h"
 #include "devices/sim/sim_device.h"
 #include "devices/sim/sim_storage.h"
-#include "runtime/session/checkpoints.h"
+#include "runtime/session/checkpoint_tracker.h"
 #include "tests/runtime/mlp.h"
 
 using namespace troupe;
@@ -34,8 +34,8 @@ struct Job {
   std::unique_ptr<Stream> stream = device.create_stream("checkpoints", 1);
   Plan plan = two_places();
   std::vector<CheckpointEvent> events;
-  std::unique_ptr<Checkpoints> checkpoints;
-  std::vector<std::unique_ptr<actors::Shards>> shards;
+  std::unique_ptr<CheckpointTracker> checkpoints;
+  std::vector<std::unique_ptr<actors::ShardWriter>> shards;
   std::map<std::int64_t, std::vector<Report>> written;   // by version
   double stall_s[2] = {};
   SumState sums;
@@ -46,12 +46,12 @@ struct Job {
     options.every = 1;
     options.failures_max = 3;
     options.on_event = [this](const CheckpointEvent& e) { events.push_back(e); };
-    checkpoints = std::make_unique<Checkpoints>(plan, options, 0, 100, storage, *stream, loop.clock());
+    checkpoints = std::make_unique<CheckpointTracker>(plan, options, 0, 100, storage, *stream, loop.clock());
     REQUIRE(checkpoints->begin(77).ok());
     for (std::int32_t rank = 0; rank < 2; ++rank) shards.push_back(place(rank));
   }
 
-  std::unique_ptr<actors::Shards> place(std::int32_t rank) {
+  std::unique_ptr<actors::ShardWriter> place(std::int32_t rank) {
     const auto target = checkpoints->target();
     actors::ShardSpec spec;
     spec.storage = &storage;
@@ -65,7 +65,7 @@ struct Job {
     spec.stall_ns = [this, rank](std::int64_t) { return static_cast<std::int64_t>(stall_s[rank] * 1e9); };
     spec.clock = &loop.clock();
     spec.tell_ns = 0;   // each write
-    return std::make_unique<actors::Shards>(spec, [this, rank](std::uint16_t, Report r) {
+    return std::make_unique<actors::ShardWriter>(spec, [this, rank](std::uint16_t, Report r) {
       if (r.kind == Report::Kind::saving) checkpoints->saving(r.step, rank, r);
       else written[r.step].push_back(std::move(r));
     });
@@ -243,7 +243,7 @@ TEST_CASE("of two runs one has the folder; the second says so, and takes it when
   Job job;
   CheckpointOptions options;
   options.dir = "/ckpt";
-  Checkpoints second(job.plan, options, 0, 100, job.storage, *job.stream, job.loop.clock());
+  CheckpointTracker second(job.plan, options, 0, 100, job.storage, *job.stream, job.loop.clock());
   const Status s = second.begin(78);
   CHECK(s.code() == Code::unavailable);
   CHECK(s.message() == "'/ckpt' is written by another run: wait for its end, or use another folder");

@@ -79,7 +79,7 @@ TEST_CASE("the layout found is the cheapest of all: random graphs against every 
     CAPTURE(k);
     const Graph g = random_graph(ops, rng);
     REQUIRE_MESSAGE(g.status().ok(), g.status().message());
-    auto staged = place(g, on_tp(2 << (k % 3)));
+    auto staged = assign_units(g, on_tp(2 << (k % 3)));
     REQUIRE_MESSAGE(staged.ok(), staged.status().message());
     // Slow and fast links: what is cheapest depends on them.
     staged->plan.costs.intra_node = {k % 2 ? 1e-7 : 1e-4, k % 5 ? 4e9 : 4e7};
@@ -124,7 +124,7 @@ TEST_CASE("layers that repeat one another are searched once, with the answer of 
       const Graph same = layers(ops, count, true, kind), different = layers(ops, count, false, kind);
       REQUIRE_MESSAGE(same.status().ok(), same.status().message());
       const std::int64_t tps[] = {2, 4, 8, 5};
-      auto staged = place(same, on_tp(tps[kind % 4]));
+      auto staged = assign_units(same, on_tp(tps[kind % 4]));
       REQUIRE_MESSAGE(staged.ok(), staged.status().message());
       staged->plan.costs.intra_node = {kind % 2 ? 1e-7 : 1e-4, kind % 5 ? 4e9 : 4e7};
       const auto once = deduce(same, staged->units, staged->plan), whole = deduce(different, staged->units, staged->plan);

@@ -58,7 +58,7 @@ class Fields {
       }
       for (auto& a : role.actors) {
         path_ = "actor " + a.name + ".";
-        add("kind", a.kind, "program", a.program, "rate", a.rate, "priority", a.priority, "pass", a.pass, "depth", a.depth, "takes_turns", a.takes_turns, "exchange", a.exchange);
+        add("kind", a.kind, "program", a.program, "rate", a.rate, "priority", a.priority, "pass", a.pass, "virtual_stage", a.virtual_stage, "takes_turns", a.takes_turns, "exchange", a.exchange);
         add("cost_s", a.cost_s, "scratch_bytes", a.scratch_bytes, "op_scratch_offset", a.op_scratch_offset, "state_bytes", a.state_bytes, "closes_step", a.closes_step);
         add("staging_ring", a.staging_ring, "staging_buffer", a.staging_buffer);
         list("in", a.in);
@@ -116,7 +116,7 @@ bool no_number(const std::string& path) {
   static const std::set<std::string> names = {
       "axis",  "rank",          "sbp.kind",          "sbp.dim", "sbp.unit", "offset", "bytes",
       "slots", "scratch_bytes", "op_scratch_offset", "state_bytes", "state_offset", "cost_s",  "seconds",  "latency_s", "priority",
-      "pass",  "depth",         "takes_turns",       "pipeline", "chunks",
+      "pass",  "virtual_stage",         "takes_turns",       "pipeline", "chunks",
       "ring",  "buffer", "buffer_offset"};
   for (const auto& name : names)
     if (path == name || path.ends_with("." + name)) return true;

@@ -92,7 +92,7 @@ Plan odd_plan() {
   a.priority = -3;
   a.run = 0xffffffff;
   a.pass = Pass::weights;
-  a.depth = 5;
+  a.virtual_stage = 5;
   a.takes_turns = true;
   a.in = {1, 2, 3};
   a.out = {4};

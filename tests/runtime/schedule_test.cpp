@@ -50,7 +50,7 @@ std::vector<PassOf> begun(const Plan& plan, const GameResult& result, Rank rank)
   std::vector<PassOf> out;
   for (const auto& a : result.acts) {
     if (a.rank != rank || a.step != 0 || a.microbatch < 0) continue;
-    const PassOf p{a.pass, a.depth / plan.stages, a.microbatch};
+    const PassOf p{a.pass, a.virtual_stage / plan.stages, a.microbatch};
     if (std::find(out.begin(), out.end(), p) == out.end()) out.push_back(p);
   }
   return out;

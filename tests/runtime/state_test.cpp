@@ -160,7 +160,7 @@ TEST_CASE("microbatches of a stateful program belong to dp coordinate 0 of every
       const auto local = local_plan(p, r);
       REQUIRE(local.ok());
       CHECK(local->memory.cache == (local->dp_index == 0 ? aligned(8 * 4) : 0));   // one layer on each stage
-      for (const auto& a : local->actors) CHECK(a.cache_offset + p.roles[local->stage].actors[a.actor].state_bytes <= local->pool_bytes);
+      for (const auto& a : local->actors) CHECK(a.op_state_offset + p.roles[local->stage].actors[a.actor].state_bytes <= local->pool_bytes);
     }
   }
 }

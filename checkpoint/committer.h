@@ -1,4 +1,4 @@
-// Keeper: commits checkpoints and removes old ones, one after the other on a stream of its own, so that nobody who trains
+// CheckpointCommitter: commits checkpoints and removes old ones, one after the other on a stream of its own, so that nobody who trains
 // waits for a disk to sync a name.
 #pragma once
 
@@ -21,11 +21,11 @@ struct Outcome {
   std::int64_t end_ns = 0;             ///< when it was committed, or given up; what was removed was removed after that
 };
 
-class Keeper {
+class CheckpointCommitter {
  public:
   /// `head`: stamp (job and generation), seed and config of every manifest. All references stay.
-  Keeper(Storage& storage, Stream& stream, const Clock& clock, std::string dir, Manifest head, Retention retention);
-  ~Keeper() { finish(); }
+  CheckpointCommitter(Storage& storage, Stream& stream, const Clock& clock, std::string dir, Manifest head, Retention retention);
+  ~CheckpointCommitter() { finish(); }
 
   /// The shards of a step lie in its folder, synced; `state` is that version's. Thread-safe, does not wait.
   void commit(std::int64_t step, std::vector<ShardRecord> records, TrainingState state);

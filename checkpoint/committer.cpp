@@ -1,17 +1,17 @@
-#include "checkpoint/keeper.h"
+#include "checkpoint/committer.h"
 
 namespace troupe::checkpoint {
 
-Keeper::Keeper(Storage& storage, Stream& stream, const Clock& clock, std::string dir, Manifest head, Retention retention)
+CheckpointCommitter::CheckpointCommitter(Storage& storage, Stream& stream, const Clock& clock, std::string dir, Manifest head, Retention retention)
     : storage_(storage), stream_(stream), clock_(clock), catalog_(storage, std::move(dir)), head_(std::move(head)), retention_(retention) {}
 
-void Keeper::commit(std::int64_t step, std::vector<ShardRecord> records, TrainingState state) {
+void CheckpointCommitter::commit(std::int64_t step, std::vector<ShardRecord> records, TrainingState state) {
   add({step, std::move(records), std::move(state), {}});
 }
 
-void Keeper::abandon(std::int64_t step, Status why) { add({step, {}, {}, std::move(why)}); }
+void CheckpointCommitter::abandon(std::int64_t step, Status why) { add({step, {}, {}, std::move(why)}); }
 
-void Keeper::add(Work work) {
+void CheckpointCommitter::add(Work work) {
   {
     std::lock_guard lock(mutex_);
     waiting_.push_back(std::move(work));
@@ -22,7 +22,7 @@ void Keeper::add(Work work) {
   stream_.submit(std::move(task));
 }
 
-void Keeper::work_off() {
+void CheckpointCommitter::work_off() {
   for (;;) {
     Work work;
     {
@@ -37,7 +37,7 @@ void Keeper::work_off() {
   }
 }
 
-Outcome Keeper::run(Work work) {
+Outcome CheckpointCommitter::run(Work work) {
   Outcome out;
   out.step = work.step;
   const std::string folder = folder_name(work.step, head_.stamp.generation);
@@ -68,12 +68,12 @@ Outcome Keeper::run(Work work) {
   return out;
 }
 
-std::vector<Outcome> Keeper::outcomes() {
+std::vector<Outcome> CheckpointCommitter::outcomes() {
   std::lock_guard lock(mutex_);
   return std::exchange(outcomes_, {});
 }
 
-void Keeper::finish() {
+void CheckpointCommitter::finish() {
   stream_.quiesce();   // what is under way ends, what waits is forgotten there
   work_off();
 }

@@ -1,4 +1,4 @@
-#include "runtime/session/checkpoints.h"
+#include "runtime/session/checkpoint_tracker.h"
 
 #include <algorithm>
 
@@ -38,10 +38,10 @@ SumState sums_of(const checkpoint::Manifest& m) {
   return sums;
 }
 
-Checkpoints::Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream, const Clock& clock)
+CheckpointTracker::CheckpointTracker(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream, const Clock& clock)
     : plan_(plan), options_(std::move(options)), first_(first), last_(last), storage_(storage), stream_(stream), clock_(clock) {}
 
-Status Checkpoints::begin(std::uint64_t fresh) {
+Status CheckpointTracker::begin(std::uint64_t fresh) {
   checkpoint::Catalog catalog(storage_, options_.dir);
   TROUPE_ASSIGN(lock_, catalog.lock());
   TROUPE_ASSIGN(const checkpoint::Stamp stamp, catalog.claim(options_.job, fresh));
@@ -52,11 +52,11 @@ Status Checkpoints::begin(std::uint64_t fresh) {
   head.stamp = stamp;
   head.seed = plan_.seed;
   head.config = options_.config;
-  keeper_ = std::make_unique<checkpoint::Keeper>(storage_, stream_, clock_, options_.dir, std::move(head), options_.retention);
+  keeper_ = std::make_unique<checkpoint::CheckpointCommitter>(storage_, stream_, clock_, options_.dir, std::move(head), options_.retention);
   return {};
 }
 
-bool Checkpoints::wants(std::int64_t version) {
+bool CheckpointTracker::wants(std::int64_t version) {
   if (version == first_) return false;   // there is one, or nothing has been learnt
   if (version != last_ && (options_.every <= 0 || version % options_.every != 0)) return false;
   if (version != last_ && committing_ >= committing_max) {
@@ -67,7 +67,7 @@ bool Checkpoints::wants(std::int64_t version) {
   return true;
 }
 
-void Checkpoints::skipped(std::int64_t version) {
+void CheckpointTracker::skipped(std::int64_t version) {
   under_way_.erase(version);
   if (!options_.on_event) return;
   CheckpointEvent event;
@@ -76,7 +76,7 @@ void Checkpoints::skipped(std::int64_t version) {
   options_.on_event(event);
 }
 
-void Checkpoints::saving(std::int64_t version, Rank place, const Report& report) {
+void CheckpointTracker::saving(std::int64_t version, Rank place, const Report& report) {
   const auto it = under_way_.find(version);
   if (it == under_way_.end() || report.values.size() != 3) return;
   UnderWay& u = it->second;
@@ -97,7 +97,7 @@ void Checkpoints::saving(std::int64_t version, Rank place, const Report& report)
   options_.on_event(event);
 }
 
-void Checkpoints::shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
+void CheckpointTracker::shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
   ++committing_;
   std::vector<checkpoint::ShardRecord> records;
   for (const auto& r : reports) {
@@ -114,7 +114,7 @@ void Checkpoints::shards(std::int64_t version, const std::vector<Report>& report
   keeper_->commit(version, std::move(records), training_state(sums));
 }
 
-Status Checkpoints::poll() {
+Status CheckpointTracker::poll() {
   Status too_often;
   for (auto& o : keeper_->outcomes()) {
     --committing_;
@@ -139,7 +139,7 @@ Status Checkpoints::poll() {
   return too_often;
 }
 
-Status Checkpoints::finish() {
+Status CheckpointTracker::finish() {
   keeper_->finish();
   TROUPE_TRY(poll());
   return last_failed_;

@@ -1,5 +1,5 @@
-// Checkpoints of a running job, as its own process sees them: who may write where, which versions are wanted, what became
-// of them. Workers write the shards (actors/writer.h), a Keeper commits them beside the job's loop.
+// CheckpointTracker of a running job, as its own process sees them: who may write where, which versions are wanted, what became
+// of them. Workers write the shards (actors/writer.h), a CheckpointCommitter commits them beside the job's loop.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "checkpoint/keeper.h"
+#include "checkpoint/committer.h"
 #include "runtime/session/control.h"
 #include "runtime/plan/plan.h"
 #include "runtime/session/sum_scale.h"
@@ -47,10 +47,10 @@ struct CheckpointOptions {
 /// What the sums of a run begin with that goes on from this checkpoint (SessionOptions::sums).
 SumState sums_of(const checkpoint::Manifest& manifest);
 
-class Checkpoints {
+class CheckpointTracker {
  public:
   /// `storage` and `stream` (on which commits run) stay. `first`, `last`: the versions that the job begins and ends with.
-  Checkpoints(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream,
+  CheckpointTracker(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream,
               const Clock& clock);
 
   /// Takes the folder for this run and removes what earlier ones left unfinished. `fresh`: the number of a new job. Error: what
@@ -87,7 +87,7 @@ class Checkpoints {
   std::map<std::int64_t, UnderWay> under_way_;   // by version
   CheckpointTarget target_;
   std::unique_ptr<FolderLock> lock_;
-  std::unique_ptr<checkpoint::Keeper> keeper_;
+  std::unique_ptr<checkpoint::CheckpointCommitter> keeper_;
   int failures_ = 0;
   int committing_ = 0;                 ///< given to the keeper, and no outcome yet
   Status last_failed_;                 ///< why the last version has no checkpoint
