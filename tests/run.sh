@@ -64,6 +64,7 @@ run_long() {
   may "processes, AddressSanitizer" run_ctest build-asan -R '^test_(process|command)$'
   cmake --build build-tsan --target troupe || return 1
   may "two workers, ThreadSanitizer" tests/threads.sh build-tsan/apps/troupe
+  may "soak" tests/soak.py build/apps/troupe
   TROUPE_RESTORE_PAIRS=all may "restore, all pairs" run_ctest build -R '^test_numbers'
 }
 

@@ -239,4 +239,7 @@ struct Plan {
   Extent extent(std::int32_t tensor, Rank rank) const;
 };
 
+/// Whose microbatches are whose (CompileOptions::owners): of every stage of the plan each dp coordinate runs some.
+Status check_owners(const std::vector<std::vector<std::int32_t>>& owners, const Plan& plan);
+
 }  // namespace troupe::runtime

@@ -6,9 +6,6 @@
 
 namespace troupe::runtime {
 
-/// Whose microbatches are whose (CompileOptions::owners): of every stage of the plan each dp coordinate runs some.
-Status check_owners(const std::vector<std::vector<std::int32_t>>& owners, const Plan& plan);
-
 /// Indices, ports, rates (the balance equations, channel by channel), slots, and room for every tensor: what a plan
 /// that was read from outside must satisfy before it is instantiated.
 Status check_structure(const Plan& plan);

@@ -36,7 +36,7 @@ class Listener final : public caf::event_based_actor {
 
 }  // namespace
 
-TEST_CASE("the conductor hands exponents on: those of BeginRun before any actor begins, those of a commit behind it in the commit's slot; a number of them that is not the plan's fails the worker") {
+TEST_CASE("the conductor hands exponents on: those of BeginRun before any actor begins, those of a commit behind it in the commit's slot; a message out of its order fails the worker") {
   constexpr std::size_t bytes = sizeof(actors::Commit) + 3 * sizeof(std::int32_t);
   std::vector<std::byte> slot(bytes);
   std::vector<std::string> told;
@@ -47,6 +47,7 @@ TEST_CASE("the conductor hands exponents on: those of BeginRun before any actor 
   spec.channels.emplace(0, ControlChannel{PlanChannel::Kind::commit, "commit", 0,
                                           actors::ControlPort("commit", 1, {{0, 0}}, {slot.data(), static_cast<std::int64_t>(bytes)})});
   spec.exponents = 3;
+  spec.closers = {0, 0};
   std::vector<FromWorker> sent;
   spec.send = [&](FromWorker m) { sent.push_back(std::move(m)); };
   spec.on_begin = [&](const std::vector<std::int32_t>& exponents) {
@@ -59,6 +60,7 @@ TEST_CASE("the conductor hands exponents on: those of BeginRun before any actor 
   caf::anon_send(conductor, SessionSays{BeginRun{4, 1, {40, -2, 7}}});
   scheduler.run();
   CHECK(told == std::vector<std::string>{"exponents 40 -2 7", "begin 4"});
+  caf::anon_send(conductor, SessionSays{Go{0, 4}});
   caf::anon_send(conductor, SessionSays{CommitStep{4, 1, {0.5, 1e-3, 9, true}, {39, -2, 8}}});
   scheduler.run();
   CHECK(told.back() == "step 4");
@@ -70,15 +72,33 @@ TEST_CASE("the conductor hands exponents on: those of BeginRun before any actor 
   CHECK(commit.void_step);
   CHECK(std::vector<std::int32_t>(exponents, exponents + 3) == std::vector<std::int32_t>{39, -2, 8});
   REQUIRE(sent.empty());
-  caf::anon_send(conductor, SessionSays{CommitStep{5, 1, {0.5, 1e-3, 10, false}, {39, -2}}});
-  caf::anon_send(conductor, SessionSays{BeginRun{6, 1, {40, -2, 7, 7}}});
-  scheduler.run();
-  CHECK(told.back() == "step 4");   // neither is acted on
-  REQUIRE(sent.size() == 2);
-  for (const auto& [index, text] : {std::pair{0, "the commit of step 5 carries 2 exponents"}, {1, "the begin at step 6 carries 4 exponents"}}) {
-    const auto* failed = std::get_if<WorkerFailed>(&sent[static_cast<std::size_t>(index)]);
+  const CommitStep next{5, 1, {0.5, 1e-3, 10, false}, {39, -2, 8}};
+  CommitStep few = next, beyond = next;
+  few.exponents.pop_back();
+  beyond.readers = 4;
+  const std::vector<std::pair<ToWorker, std::string>> wrong = {
+      {next, "commit of step 5, and the step has not begun"},
+      {Go{0, 6}, "go to step 6 of program 0, and step 5 is due"},
+      {Go{0, 5}, ""},
+      {Go{0, 6}, ""},
+      {Go{0, 7}, "go to step 7 of program 0, and step 7 is due, at most two ahead of 5 commits"},
+      {Go{2, 5}, "go to step 5 of program 2, and the plan has no such program"},
+      {Go{1, 5}, "go to step 5 of program 1, and it does not read version 5, or has begun on it"},
+      {few, "commit of step 5 with 2 exponents of gradient sums, and the plan needs 3"},
+      {beyond, "commit of step 5 with readers beyond program 1, and the plan has no such program"},
+      {CommitStep{6, 1, {}, {1, 2, 3}}, "commit of step 6, and the commit of step 5 is due"},
+      {BeginRun{6, 1, {40, -2, 7}}, "begin at step 6, and the run has begun"},
+      {Feed{"prompt", 1, 5, 0, {}}, "feed 'prompt', microbatch 0 of step 5 of program 1, and this place does not read it"}};
+  for (const auto& [message, text] : wrong) {
+    sent.clear();
+    caf::anon_send(conductor, SessionSays{message});
+    scheduler.run();
+    CHECK(told.back() == "step 4");   // none is acted on
+    CHECK(sent.size() == (text.empty() ? 0 : 1));
+    if (sent.empty()) continue;
+    const auto* failed = std::get_if<WorkerFailed>(&sent[0]);
     REQUIRE(failed);
-    CHECK(failed->status.message().find(text) != std::string::npos);
+    CHECK_MESSAGE(failed->status.message().find("the session says " + text) != std::string::npos, failed->status.message());
   }
   for (const auto& actor : {conductor, listener}) caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
   scheduler.run();
