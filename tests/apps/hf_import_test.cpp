@@ -4,7 +4,7 @@
 
 #include "apps/job/resume.h"
 #include "devices/parallel.h"
-#include "runtime/session/checkpoints.h"
+#include "runtime/session/checkpoint_tracker.h"
 #include "tests/apps/hf_model.h"
 #include "tests/apps/temp_dir.h"
 
