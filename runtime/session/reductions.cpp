@@ -60,14 +60,17 @@ double Reductions::loss(const std::vector<Closed>& places, std::optional<std::in
 
 Expected<double> Reductions::norm(const std::vector<Closed>& places) const {
   std::vector<std::vector<double>> norms(plan_.params.size());
+  bool any = false;   // of none: kernels do not run (JobOptions::run_kernels)
   for (std::size_t rank = 0; rank < places.size(); ++rank)
     for (const auto& r : places[rank].reports)
       if (r.kind == Report::Kind::norm) {
         const auto at = index_.find(r.name);
         if (at == index_.end())
           return Status(Code::internal, "worker " + std::to_string(rank) + " reports a norm of '" + r.name + "', which is no parameter");
+        any = true;
         norms[at->second].insert(norms[at->second].end(), r.values.begin(), r.values.end());
       }
+  if (!any) return 0;
   double squares = 0;
   for (const auto i : by_name_) {
     if (!trained_[i]) continue;   // not trained
