@@ -150,7 +150,7 @@ std::vector<std::int32_t> Plan::microbatches(std::int32_t program, std::int32_t 
 }
 
 bool Plan::ordered() const {
-  // A program that does not train may be sequential: its first microbatch waits for no later one.
+  // Programs that do not train take no turns: their microbatches wait for no later one.
   bool alike = trains && pipeline.ordered() && meshes[0].axis("stages") < 0;
   for (std::int32_t s = 1; s < stages; ++s) alike &= dp_width(s) == dp_width(0);
   return alike;
