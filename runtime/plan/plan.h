@@ -40,7 +40,7 @@ struct PlanChannel {
   enum class Kind : std::uint8_t {
     activation, stash, boundary,
     gradient,                        ///< a place's own sums of gradients; with ZeRO 2 and 3 those of one microbatch
-    reduced,                         ///< a place's share of the exact sums over dp, before or after model axes are added
+    reduced,                         ///< exact sums over dp, a place's share: before or after model axes are added
     rounded,                         ///< the sums over dp, gathered from all shares and rounded to f32
     parameter,
     go, commit, feed,                ///< control: written by the worker's conductor
