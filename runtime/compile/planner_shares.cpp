@@ -57,7 +57,7 @@ std::map<std::int32_t, std::set<ActorRef>> Planner::gather_for_uses(const Group&
     const auto virtual_stage = at(*use.readers.begin()->second.begin()).virtual_stage;
     for (const auto& [s, end] : add_exchange_ends(std::move(x), group.stages, virtual_stage, backward)) {
       holders[s].insert(end);
-      if (!use.readers.count(s)) continue;   // it has shares that another stage needs
+      if (!use.readers.count(s)) continue;   // this stage only has shares that another stage needs
       PlanChannel c;
       c.kind = PlanChannel::Kind::gathered;
       c.name = at(end).name;
