@@ -42,7 +42,7 @@ struct Init {
 struct ProgramSpec {
   std::int64_t microbatches = 1;         ///< per step, of the whole job
   std::int64_t samples = 1;              ///< rows of dim 0 per microbatch
-  bool sequential = false;               ///< microbatches run in index order on every mesh; a feed and `stateful` set it
+  bool sequential = false;               ///< microbatches run in index order on every mesh; feeds and `stateful` set it
   /// Ops may keep state (OpDef::state_bytes): all microbatches run at dp coordinate 0 of every stage.
   bool stateful = false;
   bool operator==(const ProgramSpec&) const = default;
