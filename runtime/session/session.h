@@ -75,7 +75,7 @@ struct SessionOptions {
 class Session {
  public:
   using Send = std::function<void(Rank, const ToWorker&)>;
-  /// REQUIRES: `plan` is verified and outlives this object.
+  /// REQUIRES: `plan` has passed check_structure (verify.h) and outlives this object.
   Session(const Plan& plan, SessionOptions options, Send send);
 
   /// Sends BeginRun, and Go for the first steps. REQUIRES: all places are ready; called once.
