@@ -39,7 +39,7 @@ struct WorkerEnv {
 class Worker {
  public:
   /// Allocates, initialises parameters, spawns actors. Error: memory, an op or actor kind that this program does not
-  /// have, a user actor that cannot be made, checkpoints without a folder. REQUIRES: `plan` is verified.
+  /// have, a user actor that cannot be made, checkpoints without a folder. REQUIRES: `plan` has passed check_structure.
   static Expected<std::unique_ptr<Worker>> create(const Plan& plan, Rank rank, WorkerEnv env);
   ~Worker();
   /// Restores from env.restore, together with all other places, if there is something to restore; then says Ready, or
