@@ -34,7 +34,8 @@ void Game::choose_places() {
   for (const auto& role : plan_.roles)
     for (const auto& c : role.channels)
       if (c.kind == PlanChannel::Kind::feed && !c.after.empty() && (c.program == 0 || options_.every_program)) waiting_feeds_.push_back({&c, role.stage});
-  bool same = plan_.owners.empty() && waiting_feeds_.empty();   // a microbatch waits for one that another dp coordinate runs
+  // With a waiting feed, microbatches of different dp coordinates wait for each other.
+  bool same = plan_.owners.empty() && waiting_feeds_.empty();
   for (std::int32_t s = 1; s < plan_.stages; ++s) same &= plan_.dp_width(s) == plan_.dp_width(0);
   // Where a round is not full its places do not behave alike.
   for (const auto& x : plan_.exchanges) {
@@ -45,7 +46,7 @@ void Game::choose_places() {
     const Mesh& mesh = plan_.meshes[s];
     const bool dp = dp_axis(mesh) >= 0;
     for (Rank r : mesh.ranks) {
-      // Without a dp axis every place is played: nothing says that they behave alike.
+      // Without a dp axis every place is played: the plan does not say that places behave alike.
       const std::int64_t key = !dp ? r : same ? 0 : plan_.dp_index(r);
       if (seen.insert(key).second) {
         representative_[{s, key}] = static_cast<std::int32_t>(result_.places.size());
@@ -98,7 +99,7 @@ Status Game::build(Rank rank) {
     if (options_.unlimited_slots)
       for (auto& o : spec.out)
         if (o.every == 1) o.slots = std::max(o.slots, static_cast<std::int32_t>(plan_.program_specs[a.program].microbatches));
-    if (options_.unlimited_slots)   // then nobody takes turns in a buffer either
+    if (options_.unlimited_slots)   // then channels do not take turns in a buffer either
       for (std::size_t p = 0; p < spec.in.size() + spec.out.size(); ++p) {
         const bool in = p < spec.in.size();
         const auto channel = in ? a.in[p] : a.out[p - spec.in.size()];
@@ -289,8 +290,8 @@ void GameActor::failed(const Status& status) {
 
 namespace {
 
-/// With how many microbatches of a step it is worth trying: enough to fill the pipeline, settle and drain. None where
-/// places differ in theirs, or take turns or go in rounds, which count the microbatches of a whole step.
+/// Numbers of microbatches of a step with which to try a shortened game: enough to fill the pipeline, settle and drain.
+/// None where places differ in their microbatches, and where turns or rounds count the microbatches of a whole step.
 std::vector<std::int64_t> few_microbatches(const Plan& plan) {
   if (plan.ordered() || !plan.owners.empty() || plan.program_specs[0].sequential) return {};
   for (const auto& x : plan.exchanges)
@@ -311,7 +312,7 @@ Expected<GameResult> play(const Plan& plan, const GameOptions& options) {
   const std::int64_t all = plan.program_specs[0].microbatches;
   for (const auto few : options.every_microbatch ? std::vector<std::int64_t>{} : few_microbatches(plan)) {
     auto result = Game(plan, options, few).run();
-    if (result.ok()) return result;    // what it cannot tell, or what is wrong, the whole game says
+    if (result.ok()) return result;    // else the whole game finds the error, or that there is no steady state
   }
   return Game(plan, options, all).run();
 }
