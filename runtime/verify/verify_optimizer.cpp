@@ -1,4 +1,4 @@
-// What norms, updates and digests promise: whole gradients in the parameter's own parts, each parameter taken once.
+// Norms, updates and digests: whole gradients in the parameter's own parts, each parameter taken once.
 #include <algorithm>
 #include <set>
 
@@ -77,7 +77,7 @@ Status OptimizerCheck::check_gradients(const PlanActor& a, const PlanParamRef& r
     const PlanTensor& g = plan_.tensors[tensor];
     // Sums over all places; where dp has one coordinate an op makes them whole.
     const bool whole = g.mesh == plan_.tensors[p.tensor].mesh && (!plan_.unreduced(g) || plan_.meshes[g.mesh].axis_size("dp") == 1);
-    bool sums = true;   // on all axes but dp, of which `whole` speaks
+    bool sums = true;   // on all axes but dp, which `whole` covers
     for (std::size_t axis = 0; axis < g.sbp.size(); ++axis)
       sums &= !g.sbp[axis].is_partial() || static_cast<int>(axis) == dp_axis(plan_.meshes[g.mesh]) || plan_.meshes[g.mesh].axes[axis].size == 1;
     const bool rounded = g.dtype == DType::f32 && a.kind == PlanActor::Kind::update && ref.grads.size() == 1;

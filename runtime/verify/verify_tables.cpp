@@ -10,7 +10,7 @@ namespace troupe::runtime {
 
 namespace {
 
-constexpr std::int64_t terms_max = std::int64_t{1} << 40;   // of which each still has 22 bits in a sum
+constexpr std::int64_t terms_max = std::int64_t{1} << 40;   // term_bits leaves each 22 bits then
 
 Status check_programs(const Plan& plan) {
   if (plan.stages < 1 || !among(plan.stages - 1, plan.meshes.size()) || plan.programs.empty() ||
@@ -97,7 +97,7 @@ Status check_tensor(const Plan& plan, const PlanTensor& t) {
   return {};
 }
 
-/// What a gather moves in a round: parameters, made whole of all places' shares. Sums on model axes stay sums.
+/// What a gather moves in a round: parameters, made whole from the shares of all places along dp.
 Status check_gather(const Plan& plan, const PlanExchange& x, const PlanTensor& from, const PlanTensor& to) {
   const std::string where = "exchange '" + x.name + "' ";
   const Mesh &wide = plan.meshes[from.mesh], &narrow = plan.meshes[to.mesh];
@@ -217,7 +217,7 @@ Status check_owners(const std::vector<std::vector<std::int32_t>>& owners, const 
     if (*all.begin() < 0 || *all.rbegin() >= plan.dp_width(s) || static_cast<std::int64_t>(all.size()) != plan.dp_width(s))
       return invalid(where + "the owners of microbatches are not all of the " + std::to_string(plan.dp_width(s)) + " dp coordinates: each runs at least one");
   }
-  // What all stages do together they do for the same microbatch.
+  // The parts of a shared unit run the same microbatch together.
   if (plan.meshes[0].axis("stages") >= 0)
     for (std::int32_t s = 1; s < plan.stages; ++s)
       if (owners[s] != owners[0])
