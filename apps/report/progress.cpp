@@ -9,7 +9,7 @@ namespace troupe::report {
 
 namespace {
 
-/// What cannot be written (a terminal that is gone, a full disk) is lost, and no reason to stop.
+/// Text that cannot be written (a terminal that is gone, a full disk) is lost: the run goes on.
 void put(std::FILE* to, const std::string& text) {
   (void)!std::fwrite(text.data(), 1, text.size(), to);
   std::fflush(to);
@@ -70,7 +70,7 @@ void Progress::show_beside(std::string text) {
 void Progress::draw() {
   std::string text = step_ + beside_;
   if (options_.columns > 0 && text.size() >= options_.columns) text.resize(options_.columns - 1);   // a line that wraps cannot be redrawn
-  // Blanks wipe the rest of a longer line before; no escape codes, so any terminal will do.
+  // Blanks overwrite the rest of a longer line before: no terminal needs escape codes.
   put(options_.out, fmt::format("\r{:<{}}", text, drawn_width_));
   drawn_width_ = text.size();
   drawn_ = text;
