@@ -43,7 +43,7 @@ const char* packed_as(const unsigned char* head, std::size_t bytes) {
   return nullptr;
 }
 
-/// Opens a regular file for reading and says what is wrong otherwise.
+/// Opens a regular file for reading. Error: there is none, it cannot be read, it is empty.
 Status open_regular(const std::string& path, File& file, struct stat& info) {
   file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);   // a FIFO without a writer must not block
   if (file.fd < 0 && errno == ENOENT) return {Code::not_found, fmt::format("data file '{}' does not exist", path)};
