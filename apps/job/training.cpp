@@ -40,7 +40,7 @@ int Training::run() {
     if (!options.checkpoint.dir.empty() && std::filesystem::equivalent(options.checkpoint.dir, a_.out, error)) lock_.reset();
     result = app_.run(plan_, std::move(options));
     if (result.status.code() != Code::damaged || !point_) break;
-    // Its manifest was good and its data is not: an older checkpoint, unless the user named this one.
+    // The checkpoint's manifest was good and its data is not: tries an older one, unless the user named this one.
     resume_->reject(result.status);
     auto older = resume_->next();
     if (!older.ok()) break;
@@ -65,7 +65,7 @@ int Training::run() {
   return exit_ok;
 }
 
-/// Everything that can be refused before a worker starts. On an error, `code` is the exit code for it.
+/// Checks all that can be checked before a worker starts. On an error, `code` is the exit code for it.
 Status Training::open(int& code) {
   code = exit_data;
   if (a_.data.empty()) return invalid("no training text: name one with --data FILE (plain text, .gz or .dz)");
@@ -138,7 +138,7 @@ Status Training::check_folder() const {
   for (const auto& e : entries) {
     if (!e.committed || (point_ && e.step == 0)) continue;   // an import may lie there
     if (begins) return invalid("'" + catalog.dir() + "' has checkpoints of an earlier run: go on with --resume, " + elsewhere);
-    const auto manifest = catalog.manifest(e.folder);   // one that is damaged is nobody's
+    const auto manifest = catalog.manifest(e.folder);   // a damaged one is not counted
     if (manifest.ok() && manifest->stamp.job != point_->manifest.stamp.job)
       return invalid("'" + catalog.path(e.folder) + "' is of another run than '" + point_->folder + "', from which this one goes on, and would be pruned: " + elsewhere);
   }
