@@ -14,7 +14,7 @@ struct Arguments {
   checkpoint::Retention retention;     ///< prune
 };
 
-/// Each prints what it finds, answers an exit code (runtime/launch/exit_codes.h) and has said on stderr what was wrong.
+/// Each prints its result, and an error to stderr; returns an exit code (runtime/launch/exit_codes.h).
 int ls_command(const Arguments& arguments);
 int show_command(const Arguments& arguments);
 int verify_command(const Arguments& arguments);

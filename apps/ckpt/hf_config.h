@@ -1,5 +1,5 @@
-// A language model in Hugging Face's words: config.json of LlamaForCausalLM. Parameters have the same names and shapes there
-// as here, so there is nothing else to translate.
+// A language model as Hugging Face describes it: config.json of LlamaForCausalLM. Parameters have the same names and
+// shapes there as here, so nothing else is translated.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace troupe::ckpt {
 
-/// config.json for transformers 4 and 5. The same model gives the same bytes. Dropout and init_std are not in it: Llama has
-/// no dropout where we have it, and initial weights are none of a reader's business.
+/// config.json for transformers 4 and 5. The same model gives the same bytes. Dropout and init_std are not in it: Llama
+/// has no dropout at our places, and a reader makes no initial weights.
 std::string write_llama_config(const lm::ModelConfig& model);
 
 /// The model that a config.json describes; dropout and init_std are the defaults. `path` stands for it in messages.
@@ -25,7 +25,7 @@ struct Parameter {
   std::string name;
   Shape shape;
 };
-/// What the safetensors of a model have, by name.
+/// The parameters of a model, in the order of their names.
 std::vector<Parameter> parameters_of(const lm::LmConfig& config, const kernels::OpSet& ops);
 
 }  // namespace troupe::ckpt

@@ -22,8 +22,8 @@ struct Exported {
 };
 
 /// Writes config.json and model.safetensors, or several model-0000i-of-0000n.safetensors with their index, into `out`, which
-/// appears when all of it is on disk. The same checkpoint gives the same bytes. Every block is checked as it is read; memory:
-/// the largest tensor, and an extent. On an error, `code` is the exit code for it.
+/// appears when all of it is on disk. The same checkpoint gives the same bytes. Every block is checked as it is read.
+/// Needs memory for the largest tensor and an extent. On an error, `code` is the exit code for it.
 Expected<Exported> export_hf(Storage& storage, const kernels::OpSet& ops, const ExportArguments& arguments, int& code);
 
 }  // namespace troupe::ckpt
