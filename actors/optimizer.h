@@ -47,9 +47,9 @@ class NormBody final : public Body {
   ReportSink report_;
 };
 
-/// AdamW (Loshchilov and Hutter, 2019) over a group of parameters. Input `commit_port` carries a Commit and the exponents of
-/// the next step's sums, which the update stores in the parameter slot. A void step changes nothing else. `state`: the
-/// moments (ParamPart::moments_offset).
+/// AdamW (Loshchilov and Hutter, 2019) over a group of parameters. Input `commit_port` carries a Commit and the
+/// exponents of the next step's sums, which the update stores in the parameter slot. A void step changes nothing else.
+/// `state`: the moments (ParamPart::moments_offset).
 class UpdateBody final : public Body {
  public:
   UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port, PortMemory params,

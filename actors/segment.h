@@ -1,5 +1,6 @@
-// Segment: a run of ops on one stream, executed as one act. Also where gradients are made: the ops that write them add the
-// terms of each microbatch to a slot that is published once a step, or write one microbatch's terms into a slot of its own.
+// Segment: a run of ops on one stream, executed as one act. Also where gradients are made: the ops that write them add
+// the terms of each microbatch to a slot that is published once a step, or write one microbatch's terms into a slot of
+// its own.
 #pragma once
 
 #include <atomic>

@@ -27,7 +27,7 @@ namespace troupe::actors {
 using ProgramMask = std::uint32_t;
 inline constexpr ProgramMask every_program = ~ProgramMask{0};
 
-/// What travels on a channel inside a place: which slot of the producer, and what it holds.
+/// The message that a slot of the writer is filled; says what the slot holds.
 struct Token {
   std::int32_t slot = 0;
   std::uint32_t sequence = 0;            ///< numbers the tokens of a channel
