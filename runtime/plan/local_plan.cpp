@@ -416,7 +416,8 @@ class Localizer {
       if (plan_actor(a).stream == "compute") local_.scratch_bytes = std::max(local_.scratch_bytes, plan_actor(a).scratch_bytes);
     m.scratch = local_.scratch_bytes;
     local_.scratch_offset = take(m.scratch, page);
-    std::map<std::pair<std::int32_t, std::int32_t>, Shared> landing;   // as large as the largest exchange of a buffer needs
+    // As large as the largest exchange of a buffer needs.
+    std::map<std::pair<std::int32_t, std::int32_t>, Shared> landing;
     for (const auto& a : local_.actors)
       if (const PlanActor& pa = plan_actor(a); pa.staging_ring >= 0) {
         auto& bytes = landing[{pa.staging_ring, pa.staging_buffer}].bytes;

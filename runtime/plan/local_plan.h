@@ -12,6 +12,7 @@
 
 namespace troupe::runtime {
 
+/// A channel at one place. Bytes and offsets count in the worker's pool.
 struct LocalChannel {
   std::int32_t channel = 0;            ///< in the role
   std::int64_t slot_bytes = 0;
@@ -20,6 +21,7 @@ struct LocalChannel {
   std::vector<actors::Reader> readers; ///< of channels that the conductor writes
 };
 
+/// An actor at one place.
 struct LocalActor {
   std::int32_t actor = 0;              ///< in the role
   actors::ActorSpec spec;
@@ -70,8 +72,8 @@ Expected<LocalPlan> local_plan(const Plan& plan, Rank rank);
 BoxingGroup reduction_group(const Plan& plan, std::int32_t gradient, std::int32_t to, Rank self,
                             const std::function<bool(std::int64_t dp)>& takes_part = {});
 
-/// Where an actor reads the exponent of a parameter's exact gradient sums, an int32: which input port, and which byte of its
-/// slot. The last tensor of a trained group's parameter slot has one for each of the group's parameters.
+/// Where an actor reads the exponent of a parameter's exact gradient sums, an int32: which input port, and which byte
+/// of its slot. The last tensor of a trained group's parameter slot has one for each of the group's parameters.
 struct Exponent {
   std::int32_t port = -1;              ///< -1: the actor does not read the parameter's slot
   std::int64_t offset = 0;

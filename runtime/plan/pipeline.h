@@ -1,5 +1,5 @@
-// Pipeline schedules: in which order the stages of a pipeline begin their passes. Pure functions of the numbers of stages
-// and microbatches; what the papers draw as pictures.
+// Pipeline schedules: in which order the stages of a pipeline begin their passes. Pure functions of the numbers of
+// stages and microbatches.
 //
 // 1F1B needs no order: the number of stash slots enforces it. The other schedules do: where two passes are ready at
 // nearly the same moment, priorities alone sometimes start the wrong pass, and the bubble grows by a whole pass.
@@ -13,8 +13,8 @@
 
 namespace troupe::runtime {
 
-/// A microbatch goes through a stage forwards and backwards; where the backward pass is split, weights is the part that makes
-/// parameter gradients, backward the part that makes the gradient of the stage's input.
+/// A microbatch goes through a stage forwards and backwards; where the backward pass is split, weights is the part that
+/// makes parameter gradients, backward the part that makes the gradient of the stage's input.
 enum class Pass : std::uint8_t { forward, backward, weights };
 
 struct Pipeline {
@@ -44,8 +44,8 @@ struct PassOf {
 
 /// The order in which `stage` of `stages` begins its passes in one step of `microbatches`.
 ///
-/// Interleaved: microbatches go in groups through one chunk after another. As in Megatron, a group has S of them; where S
-/// does not divide their number the groups are a little larger (the first ones by one more than the last ones), which
+/// Interleaved: microbatches go in groups through one chunk after another. As in Megatron, a group has S of them; where
+/// S does not divide their number the groups are a little larger (the first ones by one more than the last ones), which
 /// keeps the bubble and costs as many more slots. Fewer than S are one group.
 /// Zero-bubble: on stage s weight gradients follow s microbatches behind input gradients.
 std::vector<PassOf> pass_order(const Pipeline& pipeline, std::int32_t stages, std::int32_t stage, std::int32_t microbatches);

@@ -81,6 +81,7 @@ struct PlanOperand {
   bool operator==(const PlanOperand&) const = default;
 };
 
+/// One op of a segment, or the kind of a user-defined actor, with its arguments.
 struct PlanOp {
   std::string op;                  ///< "": report the input under `name`; with the attr "loss" as the loss
   std::string name;
@@ -103,6 +104,7 @@ struct PlanParamRef {
   bool operator==(const PlanParamRef&) const = default;
 };
 
+/// An actor of a role: what it executes, on which stream, and the channels at its ports.
 struct PlanActor {
   enum class Kind : std::uint8_t { segment, user, exchange, norm, update, digest, snapshot, writer };
   Kind kind = Kind::segment;
@@ -164,6 +166,7 @@ struct PlanRole {
   bool operator==(const PlanRole&) const = default;
 };
 
+/// A parameter of the model.
 struct PlanParam {
   std::string name;
   std::int32_t tensor = 0;         ///< its tensor on its own mesh (the union of its stages)

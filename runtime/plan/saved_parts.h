@@ -1,8 +1,8 @@
 // What each place writes into a checkpoint: every logical byte once in the job, however many places have a replica.
 //
-// Along dp a parameter and its moments are divided into rows as ZeRO divides them (the share, where there is one), so all
-// replicas write equally much and a checkpoint of ZeRO 0 has the same parts as one of ZeRO 3. Along model axes on which
-// a tensor is replicated one coordinate writes: that of the place that has least to write so far.
+// Along dp a parameter and its moments are divided into rows as ZeRO divides them (the share, where there is one), so
+// all replicas write equally much and a checkpoint of ZeRO 0 has the same parts as one of ZeRO 3. Along model axes on
+// which a tensor is replicated one coordinate writes: that of the place that has least to write so far.
 #pragma once
 
 #include <vector>
@@ -33,7 +33,8 @@ class SavedParts {
  private:
   const Plan& plan_;
   std::vector<bool> trained_;                          // per parameter
-  std::vector<std::vector<std::int64_t>> writer_;      // per parameter, per axis of its mesh: the coordinate that writes; -1: each
+  // Per parameter, per axis of its mesh: the coordinate that writes; -1: each.
+  std::vector<std::vector<std::int64_t>> writer_;
 };
 
 }  // namespace troupe::runtime
