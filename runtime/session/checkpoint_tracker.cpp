@@ -10,7 +10,8 @@ namespace {
 /// so that a job of one place passes each on.
 constexpr std::int64_t tell_ns = 900'000'000;
 
-/// While so many commits wait for the disk, the job takes no further snapshot: their manifests would pile up in its memory.
+/// While so many commits wait for the disk, the job takes no further snapshot: their manifests would pile up in its
+/// memory.
 constexpr int committing_max = 4;
 
 /// Places that write a shard of every checkpoint.

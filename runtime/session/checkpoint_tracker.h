@@ -15,7 +15,7 @@
 
 namespace troupe::runtime {
 
-/// What happened to a checkpoint, for people and metrics.
+/// An event of a checkpoint, for people and metrics.
 struct CheckpointEvent {
   enum class Kind : std::uint8_t {
     saving,                            ///< it is under way: bytes that are written, stall so far; about once a second
@@ -28,7 +28,8 @@ struct CheckpointEvent {
   std::int64_t parameter_bytes = 0, moment_bytes = 0;   ///< saving, committed
   double stall_s = 0;                  ///< most that an update of any place waited for its copy
   double save_s = 0;                   ///< from the decision until all of it was on disk, or until now
-  Status status;                       ///< failed; committed: why older ones could not be removed, if so
+  /// failed: the error; committed: the error in removing older checkpoints, if any.
+  Status status;
   int failures = 0;                    ///< failed: in a row
 };
 
@@ -39,7 +40,7 @@ struct CheckpointOptions {
   std::string config;                  ///< the application's text, kept in every manifest
   /// Folder of the checkpoint to begin from; empty: initial values. SessionOptions::first_step is its step.
   std::string restore;
-  std::uint64_t job = 0;               ///< that of the checkpoint to begin from; 0: the folder's own, or a new one
+  std::uint64_t job = 0;               ///< job of the checkpoint that is restored; 0: the folder's job, or a new one
   std::function<void(const CheckpointTarget&)> on_begin;   ///< the job has claimed the folder
   int failures_max = 5;                ///< failures in a row after which the job stops (exit_checkpoint)
   std::function<void(const CheckpointEvent&)> on_event;
@@ -48,6 +49,7 @@ struct CheckpointOptions {
 /// The state of the sums with which a run goes on from this checkpoint (SessionOptions::sums).
 SumState sums_of(const checkpoint::Manifest& manifest);
 
+/// Not thread-safe: owned by the loop of the job's process.
 class CheckpointTracker {
  public:
   /// `first`, `last`: the versions that the job begins and ends with. Commits run on `stream`. REQUIRES: `plan`,

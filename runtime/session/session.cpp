@@ -252,7 +252,8 @@ Status Session::commit(std::int64_t step, const Open& vote) {
     return diverge(named_term(step, verdict.microbatch, plan_.params[verdict.param].name) + " is not finite" +
                    (std::isfinite(reductions_.loss(vote.places, verdict.microbatch)) ? "" : ", nor is the loss of that microbatch"));
   result.void_step = verdict.kind == StepVerdict::Kind::overflow;
-  if (!result.void_step) { TROUPE_ASSIGN(result.grad_norm, reductions_.norm(vote.places)); }   // square sums of a void step mean nothing
+  // Square sums of a void step have no meaning.
+  if (!result.void_step) { TROUPE_ASSIGN(result.grad_norm, reductions_.norm(vote.places)); }
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
     return diverge("step " + std::to_string(step) + ": loss " + std::to_string(result.loss) + ", gradient norm " +
                    std::to_string(result.grad_norm));

@@ -5,9 +5,9 @@
 //   SE-1  a step commits once, after the vote of every place that votes;
 //   SE-2  version v + 1 is made from version v and the commit of step v; step v + 2 begins after that commit;
 //   SE-3  numbers that many places report are combined in an order that no topology changes (NU-2);
-//   SE-4  whether a version is snapshotted is decided once, with the commit that makes it, and only if every place's arena
-//         has a free slot for it: each place holds those versions whose writers have not all closed. The last version
-//         always is: no later version waits for its slot;
+//   SE-4  whether a version is snapshotted is decided once, with the commit that makes it, and only if every place's
+//         arena has a free slot for it: each place holds the versions whose writers have not all closed. The last
+//         version always is: no later version waits for its slot;
 //   SE-5  whether a step is void (a gradient term is beyond the range of its exact sum) is decided once, after the vote
 //         of every place, and for all of them: version v + 1 is then version v, with coarser exponents
 //         (runtime/session/sum_scale.h).
@@ -72,6 +72,7 @@ struct SessionOptions {
                                        const Report* last)> feed;
 };
 
+/// Not thread-safe. `send` must only post: it must not call the session again before it returns.
 class Session {
  public:
   using Send = std::function<void(Rank, const ToWorker&)>;
@@ -85,8 +86,8 @@ class Session {
   bool finished() const { return finished_; }
   /// The oldest version with which the run can still end: steps that have begun are finished.
   std::int64_t earliest_end() const { return std::min(options_.steps, committed_ + 2); }
-  /// The run ends with this version, with its digest and, where a snapshot of it is wanted, with that. No effect where the
-  /// run ends earlier. REQUIRES: begun; version >= earliest_end().
+  /// The run ends with this version, with its digest and, where a snapshot of it is wanted, with that. No effect where
+  /// the run ends earlier. REQUIRES: begun; version >= earliest_end().
   void pause_at(std::int64_t version);
   /// The error that handle returned was a loss, a norm or a gradient term that is not finite, or void steps in a row.
   bool diverged() const { return diverged_; }
