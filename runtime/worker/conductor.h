@@ -13,6 +13,7 @@
 
 namespace troupe::runtime {
 
+/// A control channel of the place and its port.
 struct ControlChannel {
   PlanChannel::Kind kind = PlanChannel::Kind::go;   ///< go, commit or feed
   std::string name;                    ///< a feed's name
@@ -34,10 +35,12 @@ struct ConductorSpec {
   std::function<void(FromWorker)> send;
 };
 
+// Messages to the conductor, local only: of the session; a report of an actor; a peer that the transport has lost.
 struct SessionSays { ToWorker message; };
 struct ActorReports { std::uint16_t program = 0; Report report; };
 struct PeerDown { Rank rank = 0; Status status; };
 
+/// Refuses messages of the session that are out of order (SessionOrder) with WorkerFailed.
 class Conductor final : public caf::event_based_actor {
  public:
   Conductor(caf::actor_config& config, ConductorSpec spec);

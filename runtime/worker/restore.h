@@ -23,6 +23,7 @@ struct RestorePlaces {
   std::vector<std::int64_t> moments;   ///< of its first moment, the second follows; -1: none
 };
 
+/// Where a place reads from, and by which network, device and streams.
 struct RestoreEnv {
   Storage& storage;
   comm::Transport& transport;

@@ -24,6 +24,7 @@ struct FedChannel {
   std::vector<std::int32_t> microbatches;    ///< of one run of its program at this place, in their order
 };
 
+/// Checks SO-1 to SO-4 at one place. Owned by its conductor.
 class SessionOrder {
  public:
   /// `closers`: per program, actors of the place that close its steps. `exponents`: that BeginRun and commits carry.

@@ -1,5 +1,5 @@
-// StallMeter: how long a place's updates waited for its snapshots. An update of step v may begin when the commit of step v has
-// arrived; it then waits for nothing of its snapshot if every copy of version v is over.
+// StallMeter: how long a place's updates waited for its snapshots. An update of step v may begin when the commit of
+// step v has arrived; it then waits for nothing of its snapshot if every copy of version v is over.
 #pragma once
 
 #include <algorithm>

@@ -339,7 +339,8 @@ void Worker::handle(ToWorker message) { caf::anon_send(impl_->conductor, Session
 void Worker::stop() {
   if (impl_->stopped) return;
   impl_->stopped = true;
-  // The order of a quiesce: nothing new is issued, what is in flight ends or is cancelled, then memory goes.
+  // The order of a quiesce: no new transfers, then transfers and tasks under way end or are cancelled, then actors
+  // exit.
   impl_->env.transport->shutdown();
   for (auto& [name, stream] : impl_->streams) stream->quiesce();
   for (auto& a : impl_->actors) caf::anon_send_exit(a, caf::exit_reason::user_shutdown);

@@ -1,5 +1,5 @@
-// What a Worker is made of, for the files that implement it: worker.cpp (actors and their executors), worker_state.cpp (what
-// outlives a step: parameters, moments, caches, checkpoints).
+// What a Worker is made of, for the files that implement it: worker.cpp (actors and their executors), worker_state.cpp
+// (what outlives a step: parameters, moments, caches, checkpoints).
 #pragma once
 
 #include <atomic>

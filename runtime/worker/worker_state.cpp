@@ -89,7 +89,8 @@ Status Worker::Impl::make_shards() {
     if (plan_actor(a).kind != PlanActor::Kind::writer) continue;
     const auto before = spec.parts.empty() ? actors::ShardPart{} : spec.parts.back();
     const std::int64_t offset = before.offset + before.bytes;
-    const std::int64_t end = saved.entries(local.rank, role().actors[plan_channel(a.in[0]).writer], spec.entries);   // of all parts so far
+    // The bytes of all parts so far.
+    const std::int64_t end = saved.entries(local.rank, role().actors[plan_channel(a.in[0]).writer], spec.entries);
     spec.parts.push_back({before.end, spec.entries.size(), offset, end - offset});
   }
   if (spec.parts.empty()) return {};
