@@ -60,7 +60,8 @@ AxisSearch::Key AxisSearch::key_of(const State& s) {
 Expected<LayoutCost> AxisSearch::run(std::vector<std::vector<Signature>>& signatures) {
   earlier_ = &signatures;
   find_ops();
-  std::vector<StatePtr> states = {std::make_shared<State>()}, before;   // after the last block, and the one before
+  // After the last block; after the block before it.
+  std::vector<StatePtr> states = {std::make_shared<State>()}, before;
   for (std::size_t b = 0; b + 1 < blocks_.size(); ++b) {
     before = states;
     searched_ += static_cast<std::int64_t>(block_size(b));

@@ -41,18 +41,20 @@ class AxisSearch {
   struct RepeatedBlocks;
   struct State {
     std::map<Value, LiveLayout> live;
-    std::map<Value, Sbp> params;       // those that are read again
+    std::map<Value, Sbp> params;       // of parameters that later ops read again
     LayoutCost cost;
     std::shared_ptr<const State> before;
     std::size_t op = 0;                // its row is this step's
     Signature signature;
-    std::shared_ptr<const RepeatedBlocks> repeated;  // not a step: the blocks that repeat the one before
+    // Not null: stands for the blocks that repeat a block, not for an op.
+    std::shared_ptr<const RepeatedBlocks> repeated;
   };
   using StatePtr = std::shared_ptr<const State>;
   /// Over `blocks` blocks that repeat the block before them.
   struct RepeatedBlocks {
     std::size_t block = 0, blocks = 0;              // the block that they repeat
-    std::map<const State*, StatePtr> same_one_block_on;         // a state after the block before it -> the same one block on
+    // A state after the block before it -> the same one block on.
+    std::map<const State*, StatePtr> same_one_block_on;
   };
   using Key = std::vector<std::int64_t>;            // what the rest of a search depends on
 
@@ -61,7 +63,8 @@ class AxisSearch {
 
   // axis_search.cpp
   const Node& node(std::size_t op) const { return g_.nodes()[ops_[op]]; }
-  /// Places along the axis, of the widest mesh. Bytes of parameters are counted times this: whole numbers, as n is 1 or all.
+  /// Places along the axis, of the widest mesh. Bytes of parameters are counted times this: whole numbers, as n is 1 or
+  /// all.
   double widest() const;
   std::int64_t places(const Node& n) const { return plan_.meshes[units_[n.unit].mesh].axes[axis_].size; }
   std::string axis_name(const Node& n) const { return plan_.meshes[units_[n.unit].mesh].axes[axis_].name; }

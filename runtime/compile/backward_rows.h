@@ -26,7 +26,8 @@ class BackwardRows {
   BackwardRows(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, const Deduction& deduced, const TensorLayouts& layouts)
       : g_(g), units_(units), plan_(plan), deduced_(deduced), layouts_(layouts) {}
 
-  /// By mesh axis, rows of `table` (which outlives them); null where the axis is no model axis. Error: no row fits, by name.
+  /// By mesh axis, rows of `table` (which outlives them); null where the axis is no model axis. Error: no row fits, by
+  /// name.
   Expected<std::vector<const kernels::Signature*>> choose(const Node& n, const std::vector<kernels::Signature>& table) const;
 
  private:

@@ -16,7 +16,7 @@
 
 namespace troupe::runtime {
 
-/// What a layout costs.
+/// The cost of a layout: bytes of parameters first, then time.
 struct LayoutCost {
   double param_bytes = 0;              ///< of a place, if all that is divided were divided evenly
   double seconds = 0;                  ///< of one microbatch, forward and backward; without overlap

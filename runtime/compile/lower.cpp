@@ -1,6 +1,6 @@
 // Lowering: forward ops take the layouts of deduce.h, backward ops those of backward_rows.h; every difference
-// becomes a boxing node. One axis at a time; dp is no axis of deduction: a
-// microbatch is whole on one dp coordinate, so activations are S(0) there, parameters B, their gradients P.
+// becomes a boxing node. One axis at a time; dp is no axis of deduction: a microbatch is whole on one dp coordinate, so
+// activations are S(0) there, parameters B, their gradients P.
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -274,7 +274,8 @@ class Lowering {
     const auto& def = *g_.ops().find(n.op);
     std::int64_t terms = def.terms ? def.terms(in, n.attrs) : 1;
     const auto times = [&terms](std::int64_t n) {
-      if (terms > 0 && __builtin_mul_overflow(terms, n, &terms)) terms = std::numeric_limits<std::int64_t>::max() / 4;   // the verifier refuses it
+      // On overflow, a number that the verifier refuses.
+      if (terms > 0 && __builtin_mul_overflow(terms, n, &terms)) terms = std::numeric_limits<std::int64_t>::max() / 4;
     };
     times(plan_.program_specs[n.program].microbatches);
     const Mesh& on = mesh(grad.mesh);
@@ -343,7 +344,7 @@ class Lowering {
     NdSbp sbp = full(s, NdSbp(mesh(s).axes.size(), Sbp::B()));
     TROUPE_ASSIGN(const std::int32_t t, want(n.in[0], s, sbp, n));
     LoweredNode node = node_of(n, LoweredNode::Kind::report);
-    node.name = std::exchange(node.op, {});   // known by what it reports
+    node.name = std::exchange(node.op, {});   // the session knows a report by this name
     node.in = {t};
     node.mesh = s;
     low_.nodes.push_back(std::move(node));

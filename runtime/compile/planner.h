@@ -48,8 +48,8 @@ class Planner {
   PlanActor& at(ActorRef w) { return plan_.roles[w.role].actors[w.actor]; }
   PassAt pass_at(ActorRef w) { return {at(w).pass, at(w).virtual_stage}; }
   ActorRef add_actor(std::int32_t role, PlanActor actor, std::int32_t virtual_stage);
-  /// Slots for what arrives from another virtual stage before its turn. Groups of more than S microbatches arrive while
-  /// their first chunk is still under way.
+  /// Slots for tensors that arrive from another virtual stage before their turn. Groups of more than S microbatches
+  /// arrive while their first chunk is still under way.
   std::int32_t landing_slots(std::int32_t role) const;
   /// Microbatches that a shared unit at the end of the pipeline keeps under way in addition: each stage begins its part
   /// of the unit only when its stream is between two segments.
@@ -116,14 +116,15 @@ class Planner {
   bool summed_on_model_axis(const PlanTensor& grad) const;
   /// A gradient of each use, by parameter: (index into low_.params, tensor).
   using Uses = std::vector<std::pair<std::size_t, std::int32_t>>;
-  /// P -> S(0) along dp, and P -> B on the model axes where it is a sum there too (reduce-scatter); where each place updates
-  /// the whole, then S(0) -> B along dp (all-gather): visible boxings both.
+  /// P -> S(0) along dp, and P -> B on the model axes where it is a sum there too (reduce-scatter); where each place
+  /// updates the whole, then S(0) -> B along dp (all-gather): visible boxings both.
   void reduce(const Group& group, const Uses& uses, const Ends& norm, const Ends& update, Found& for_norm, Found& for_update);
   /// The reduce-scatter of reduce(): adds the gradient of use u to sum `sum_of[u]`, of which each dp coordinate gets
   /// its share. Returns the exchanges whose first output has the sums; `readers`: the readers of these, by stage.
   Ends reduce_shares(const Group& group, Rate rate, const Uses& uses, const std::vector<std::int32_t>& sum_of, std::vector<std::int32_t>& shares,
                      const std::function<std::vector<ActorRef>(std::int32_t)>& readers);
-  /// The channels in which the segments of a stage leave gradients of these uses, one for each segment, read by `readers`.
+  /// The channels in which the segments of a stage leave gradients of these uses, one for each segment, read by
+  /// `readers`.
   std::vector<std::int32_t> connect_gradients(const Group& group, std::int32_t stage, const Uses& uses, const std::vector<ActorRef>& readers);
   std::string gradients_name(const Group& group, std::int32_t gradient);
   /// Makes an actor a reader of the slot of a group's parameters.
@@ -182,18 +183,21 @@ class Planner {
   std::int32_t zero_;
   std::int32_t snapshots_;                                     // slots of the arena
   std::vector<Pass> pass_;                                     // per lowered node
-  std::vector<Ends> node_actor_;                               // lowered node -> its actors (boxing: the receiving ends)
+  // lowered node -> its actors (boxing: the receiving ends)
+  std::vector<Ends> node_actor_;
   std::map<std::int32_t, Ends> exchange_source_;               // boxing node -> its sending ends
   std::map<ActorRef, std::vector<std::int32_t>> segment_nodes_;
   std::vector<Ends> writer_;                                   // per tensor
   std::vector<std::vector<ActorRef>> readers_;
   std::map<ActorRef, std::set<ActorRef>> merged_readers_;
   std::map<ActorRef, std::vector<std::int32_t>> merged_;
-  std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>> place_;   // (role, tensor) -> (channel, index)
+  // (role, tensor) -> (channel, index)
+  std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>> place_;
   // (segment, parameter) -> the gathered tensor that it reads
   std::map<std::pair<ActorRef, std::int32_t>, std::int32_t> gathered_;
   std::set<ActorRef> after_commit_;                               // exchanges that wait for the commit
-  std::vector<std::pair<std::int32_t, std::array<std::int32_t, 2>>> reused_;   // role, channels: the second lies where the first was
+  // role, channels: the second takes the memory of the first
+  std::vector<std::pair<std::int32_t, std::array<std::int32_t, 2>>> reused_;
 };
 
 }  // namespace troupe::runtime

@@ -132,7 +132,7 @@ void Planner::make_credits() {
       if (at(w).pass == Pass::forward) {
         if (first.actor < 0) first = w;
       } else if (last.actor < 0 || at(w).pass <= at(last).pass) {
-        last = w;   // the last of those that make input gradients, if any do
+        last = w;   // the last segment that makes input gradients, if any does
       }
     }
     if (first.actor < 0 || last.actor < 0) continue;

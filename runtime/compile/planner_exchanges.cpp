@@ -77,7 +77,8 @@ struct ExchangeTime {
 double adding_seconds(std::int64_t elements, DType from, DType to, const CostModel& costs) {
   if (elements == 0) return 0;
   const char* op = to != DType::sum64 ? "add_into" : from == to ? "add_sums" : "add_terms";
-  return costs.kernel_s(op, 0, static_cast<double>(elements * (size_of(from) + 2 * size_of(to))));   // read, read, written
+  // Two operands are read, one is written.
+  return costs.kernel_s(op, 0, static_cast<double>(elements * (size_of(from) + 2 * size_of(to))));
 }
 
 /// Messages, the smaller of two types, then the sums that they are terms of.
@@ -159,7 +160,8 @@ class MoveCosts {
   }
 
   const Plan& plan_;
-  std::map<std::pair<std::int32_t, std::int32_t>, std::deque<std::pair<PlanExchange::Pair, Cost>>> known_;   // by meshes
+  // By meshes.
+  std::map<std::pair<std::int32_t, std::int32_t>, std::deque<std::pair<PlanExchange::Pair, Cost>>> known_;
 };
 
 }  // namespace

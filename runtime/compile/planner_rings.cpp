@@ -50,7 +50,8 @@ void Planner::make_rings() {
       auto operator<=>(const Turns&) const = default;
     };
     std::map<Turns, std::map<std::pair<std::int32_t, std::int32_t>, Occupant>> passes;   // -> by order -> channels
-    std::map<Turns, std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t>> reductions;   // -> by order -> exchange
+    // -> by order -> exchange
+    std::map<Turns, std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t>> reductions;
     for (std::size_t i = 0; i < role.channels.size(); ++i) {
       const PlanChannel& c = role.channels[i];
       std::int32_t segment = -1;
@@ -65,8 +66,8 @@ void Planner::make_rings() {
           if (segment < 0 || order[r.actor] < order[segment]) segment = r.actor;
       if (segment < 0) continue;
       const LoweredNode& n = low_.nodes[segment_nodes_.at({s, segment}).front()];
-      // With one microbatch at a time its backward pass follows its forward pass; in a pipeline they mix. The weights' pass,
-      // where it is apart, follows in its own time.
+      // With one microbatch at a time its backward pass follows its forward pass; in a pipeline they mix. The weights'
+      // pass, where it is apart, follows in its own time.
       const bool mixed = virtual_stages_ > 1 || c.kind != Kind::gathered;
       auto& pass = passes[{c.kind, n.program, n.virtual_stage, n.mesh, mixed ? role.actors[segment].pass : Pass::forward}];
       // All that a unit gathers for one direction is needed together.

@@ -77,7 +77,8 @@ void Planner::reduce_by_rounds(const Group& group, const Uses& uses, const Ends&
     // A microbatch's gradient that is one term travels as it is and is converted where it is added.
     plan_.tensors[t].rate = Rate::microbatch;
     if (terms_of(t) == 1) plan_.tensors[t].dtype = DType::f32;
-    sum_of.push_back(static_cast<std::int32_t>(sum_of.size()));   // each use has a sum of its own: its stage's rounds are its own
+    // Each use has a sum of its own: its stage's rounds are its own.
+    sum_of.push_back(static_cast<std::int32_t>(sum_of.size()));
   }
   const Ends sums = reduce_shares(group, Rate::round, uses, sum_of, shares, [&](std::int32_t s) { return std::vector{norm.at(s), update.at(s)}; });
   for (auto s : group.stages)
