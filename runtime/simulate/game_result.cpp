@@ -86,7 +86,8 @@ void Game::measure() {
   double first = 1e300, last = 0, busy = 0;
   std::map<Rank, double> per_place;
   std::map<Rank, std::array<double, 3>> per_pass;
-  using Held = std::map<std::pair<std::int32_t, std::int32_t>, std::pair<double, double>>;   // virtual stage, microbatch -> forward begins, backward ends
+  // Virtual stage, microbatch -> forward begins, backward ends.
+  using Held = std::map<std::pair<std::int32_t, std::int32_t>, std::pair<double, double>>;
   std::map<Rank, Held> held;
   for (const auto& a : result_.acts) {
     if (a.program != 0 || a.step != 0 || a.microbatch < 0) continue;

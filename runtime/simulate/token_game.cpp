@@ -78,7 +78,8 @@ Status Game::build(Rank rank) {
   place.local = *std::move(made);
   place.device = std::make_unique<SimDevice>(loop_);
   const PlanRole& role = plan_.roles[place.local.stage];
-  std::map<std::pair<std::int32_t, Pass>, std::pair<double, std::int64_t>> passes;   // virtual_stage and pass -> cost, segments
+  // virtual_stage and pass -> cost, segments.
+  std::map<std::pair<std::int32_t, Pass>, std::pair<double, std::int64_t>> passes;
   std::array<double, 3> predicted{};                                                   // of the whole stage, by pass
   for (const auto& l : place.local.actors) {
     const PlanActor& a = role.actors[l.actor];
@@ -153,8 +154,8 @@ void Game::shorten(actors::ActorSpec& spec) {
   left_out_ = all - microbatches_;
   const auto acts = static_cast<std::int32_t>(microbatches_);
   spec.microbatches.resize(static_cast<std::size_t>(acts));
-  // The place counts its own microbatches, in the order in which it runs them: two moments of the steady state then look the
-  // same to the game. The game plays only places of one dp coordinate then (see few_microbatches).
+  // The place counts its own microbatches, in the order in which it runs them: two moments of the steady state then
+  // look the same to the game. The game plays only places of one dp coordinate then (see few_microbatches).
   std::iota(spec.microbatches.begin(), spec.microbatches.end(), 0);
   for (auto& in : spec.in)
     if (in.hold > 1) in.hold = acts;
@@ -299,7 +300,8 @@ std::vector<std::int64_t> few_microbatches(const Plan& plan) {
   for (std::int32_t s = 0; s < plan.stages; ++s)
     if (plan.dp_width(s) != plan.dp_width(0)) return {};
   const auto all = static_cast<std::int64_t>(plan.microbatches(0, 0, 0).size());
-  constexpr std::int64_t usual_cycles = 12;   // what is left out must be whole cycles, most of 1, 2, 3 or 4 microbatches
+  // What is left out must be whole cycles, most of 1, 2, 3 or 4 microbatches.
+  constexpr std::int64_t usual_cycles = 12;
   std::vector<std::int64_t> out;
   for (std::int64_t warm : {3 * plan.stages + 8, 8 * plan.stages + 32})
     if (const auto left_out = (all - warm) / usual_cycles * usual_cycles; left_out * 2 >= all) out.push_back(all - left_out);
