@@ -384,7 +384,8 @@ class RoleCheck {
     for (const auto& m : x.moves) {
       if (on(a.in, m.from) != (here(m.from) ? 1 : 0))
         return refuse("actor '" + a.name + "' does not have '" + plan_.tensors[m.from].name + "' on one of its inputs");
-      const bool fresh = made.insert({plan_.reduces(x) ? m.from : 0, m.to}).second;   // uses of a parameter are added into one sum
+      // Uses of a parameter are added into one sum.
+      const bool fresh = made.insert({plan_.reduces(x) ? m.from : 0, m.to}).second;
       if (on(a.out, m.to) != (here(m.to) ? 1 : 0) || !fresh)
         return refuse("actor '" + a.name + "' does not have '" + plan_.tensors[m.to].name + "' on its output");
       const PlanTensor &from = plan_.tensors[m.from], &to = plan_.tensors[m.to];
