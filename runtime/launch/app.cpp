@@ -38,7 +38,8 @@ __attribute__((no_sanitize("address", "undefined"))) void look_at_hangup(int, ch
     void* restorer;
     std::uint64_t mask;
   } action;   // the kernel's struct sigaction: none of libc's functions is sure to work here
-  if (::syscall(SYS_rt_sigaction, SIGHUP, nullptr, &action, sizeof action.mask) == 0) hangup_ignored = action.handler == reinterpret_cast<void*>(1);   // SIG_IGN
+  // 1: SIG_IGN
+  if (::syscall(SYS_rt_sigaction, SIGHUP, nullptr, &action, sizeof action.mask) == 0) hangup_ignored = action.handler == reinterpret_cast<void*>(1);
 }
 __attribute__((section(".preinit_array"), used)) void (*const look_at_hangup_first)(int, char**, char**) = look_at_hangup;
 
@@ -129,8 +130,9 @@ class Job {
   void finish_checkpoints() {
     const Status s = checkpoints_->finish();
     if (s.ok() || (!result_.status.ok() && result_.exit_code != exit_interrupted)) return;
+    // exit_interrupted would mean that the checkpoint is saved.
     if (result_.status.ok()) result_.status = s, result_.exit_code = exit_checkpoint;
-    else if (paused_) result_.status = unsaved(s), result_.exit_code = exit_checkpoint;   // 130 would mean that it is saved
+    else if (paused_) result_.status = unsaved(s), result_.exit_code = exit_checkpoint;
   }
   /// Why the last save of a job that a signal ends has failed.
   Status unsaved(const Status& s) const { return paused_ ? s.in(paused_->message()) : s; }
@@ -235,8 +237,8 @@ class Job {
     if (options_.on_log) options_.on_log(rank, line);
   }
 
-  /// The first signal lets a job that saves checkpoints end with one of the step that is under way; the next one, and the
-  /// first of any other job, ends it at once.
+  /// The first signal lets a job that saves checkpoints end with one of the step that is under way; the next one, and
+  /// the first of any other job, ends it at once.
   void on_signal() {
     signalfd_siginfo info{};
     if (::read(signal_fd_, &info, sizeof info) != sizeof info) return;

@@ -36,12 +36,14 @@ struct JobOptions {
   int stall_s = 120;                       ///< the job ends after so long without progress of any worker (exit_stalled)
   std::function<void(Rank, const std::string&)> on_log;   ///< a line of a worker's log
   std::function<void()> on_ready;          ///< all workers are ready: the first step begins
-  /// A signal ends the job with a checkpoint of this version, before SessionOptions::steps. `why`: "interrupted by Terminated".
+  /// A signal ends the job with a checkpoint of this version, before SessionOptions::steps. `why`: "interrupted by
+  /// Terminated".
   std::function<void(const std::string& why, std::int64_t version)> on_pause;
   /// Asked several times a second; an error ends the job with exit_output (a disk that is full, say).
   std::function<Status()> give_up;
 };
 
+/// What a job reports of one place.
 struct PlaceResult {
   std::int64_t peak_bytes = 0;             ///< most that was resident (VmHWM)
   std::int64_t file_bytes = 0;             ///< resident at the end, mapped from files: program, libraries, data set
@@ -55,7 +57,7 @@ struct PlaceResult {
 };
 
 struct JobResult {
-  Status status;
+  Status status;                           ///< ok, or why the job has failed or was ended
   int exit_code = exit_ok;
   std::string params_hash;
   std::int64_t committed_steps = 0;
@@ -84,8 +86,9 @@ class App {
   /// In a worker process: runs it and does not return. Elsewhere returns. REQUIRES: called in main, after the
   /// registrations.
   void serve_if_worker(int argc, char** argv) const;
-  /// What `run` refuses before it starts anything (exit_plan): a plan that does not verify, one whose workers together
-  /// need more memory than there is, and with `pin` more compute threads than cores.
+  /// Checks a plan before a job starts. Error (exit_plan of `run`): the plan does not verify; its workers together need
+  /// more memory than there is; it takes checkpoints and the job has no folder for them, or the reverse; with `pin`,
+  /// more compute threads than cores.
   Status check(const Plan& plan, const JobOptions& options) const;
   /// Starts one worker process per place, runs the job, leaves no process behind however it ends. A job that restores a
   /// checkpoint begins with its step (error: `first_step` is another) and, where SessionOptions::sums is not set, with

@@ -41,6 +41,7 @@ class Link {
   std::vector<std::byte> buffer_, out_;
 };
 
+/// A worker process as its parent sees it.
 struct WorkerProcess {
   pid_t pid = -1;
   int pidfd = -1, log_fd = -1;
@@ -52,6 +53,7 @@ struct WorkerProcess {
 };
 inline constexpr std::size_t log_lines_kept = 20;
 
+/// The worker processes of one job. Not thread-safe.
 class Launcher {
  public:
   Launcher() = default;

@@ -90,7 +90,7 @@ class Control {
   std::deque<std::vector<std::byte>> messages_;
 };
 
-/// Sends what the trace has, in messages of a bounded size.
+/// Sends the spans that the trace has, in messages of a bounded size.
 void send_spans(TraceRecorder& trace, Control& control) {
   constexpr std::ptrdiff_t at_once = 10'000;
   auto taken = trace.take();
