@@ -74,7 +74,8 @@ Expected<MetricsBefore> keep_lines_before(const std::string& path, std::int64_t 
   std::string kept;
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) continue;   // half a line, at the end
+    // Skips half a line at the end.
+    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) continue;
     // A checkpoint's line has the number of steps done: lines of the version from which the run goes on stay.
     const auto at = json["step"].get<std::int64_t>();
     if (at >= step + (json.contains("checkpoint") ? 1 : 0)) continue;

@@ -69,7 +69,8 @@ void Progress::show_beside(std::string text) {
 
 void Progress::draw() {
   std::string text = step_ + beside_;
-  if (options_.columns > 0 && text.size() >= options_.columns) text.resize(options_.columns - 1);   // a line that wraps cannot be redrawn
+  // A line that wraps cannot be redrawn.
+  if (options_.columns > 0 && text.size() >= options_.columns) text.resize(options_.columns - 1);
   // Blanks overwrite the rest of a longer line before: no terminal needs escape codes.
   put(options_.out, fmt::format("\r{:<{}}", text, drawn_width_));
   drawn_width_ = text.size();
@@ -91,7 +92,8 @@ void Progress::note(std::string_view text) {
 }
 
 void Progress::warn(std::string_view text) {
-  if (drawn_width_ > 0) put(options_.out, fmt::format("\r{:<{}}\r", "", drawn_width_));   // the two streams may be one terminal
+  // The two streams may be one terminal.
+  if (drawn_width_ > 0) put(options_.out, fmt::format("\r{:<{}}\r", "", drawn_width_));
   put(options_.err, fmt::format("troupe: warning: {}\n", text));
   if (drawn_width_ > 0) draw();
 }
