@@ -34,8 +34,10 @@ class ModelBuilder {
     prefix_ = "model." + unit + ".";
     const std::int64_t group = m.heads / m.kv_heads * m.head_dim;   // query columns that share a key-value head
     const Value n = norm(x, prefix_ + "input_layernorm.weight");
-    Value q = linear(n, "self_attn.q_proj", m.heads * m.head_dim, m.dim, {{"unit", group}, {"subunit", m.head_dim}});   // (B, T, heads * D)
-    Value k = linear(n, "self_attn.k_proj", m.kv_heads * m.head_dim, m.dim, {{"unit", m.head_dim}});    // (B, T, kv_heads * D)
+    // (B, T, heads * D)
+    Value q = linear(n, "self_attn.q_proj", m.heads * m.head_dim, m.dim, {{"unit", group}, {"subunit", m.head_dim}});
+    // (B, T, kv_heads * D)
+    Value k = linear(n, "self_attn.k_proj", m.kv_heads * m.head_dim, m.dim, {{"unit", m.head_dim}});
     const Value v = linear(n, "self_attn.v_proj", m.kv_heads * m.head_dim, m.dim, {{"unit", m.head_dim}});
     const Value o = attention(rotated(q, group), rotated(k, m.head_dim), v);
     const Value a = linear(o, "self_attn.o_proj", m.dim, m.heads * m.head_dim, {{"in_unit", group}, {"in_subunit", m.head_dim}}, true);

@@ -76,7 +76,8 @@ Status unpack(const std::string& from, const std::string& to) {
   }
   if (::gzclose(in) != Z_OK && status.ok())  // a file that ends too soon is reported here only
     status = invalid(fmt::format("data file '{}' is a damaged gzip file: it ends too soon", from));
-  if (out && status.ok() && (std::fflush(out) != 0 || ::fsync(fileno(out)) != 0))   // a name that leads to half a text would be trusted
+  // A later call trusts that a file of this name is whole.
+  if (out && status.ok() && (std::fflush(out) != 0 || ::fsync(fileno(out)) != 0))
     status = errno_status(Code::io, fmt::format("cannot unpack '{}' to '{}'", from, to));
   if (out && std::fclose(out) != 0 && status.ok())
     status = errno_status(Code::io, fmt::format("cannot unpack '{}' to '{}'", from, to));
