@@ -74,7 +74,8 @@ Status Training::open(int& code) {
   TROUPE_TRY(report::prepare_output_dir(a_.out));
   TROUPE_TRY(lock_folder());
   auto unpacked = plain_text_path(a_.data, a_.out + "/corpus");
-  if (unpacked.status().code() != Code::exhausted) code = exit_data;   // else there is no room for it in the output folder
+  // An exhausted disk is that of the output folder, into which the text is unpacked.
+  if (unpacked.status().code() != Code::exhausted) code = exit_data;
   TROUPE_ASSIGN(const std::string text, std::move(unpacked));
   TROUPE_ASSIGN(const Corpus corpus, Corpus::open(corpus_options(p_.config, text)));
   fingerprint_ = corpus.fingerprint();
@@ -110,7 +111,8 @@ Status Training::begin_at_point() {
   const auto& manifest = point_->manifest;
   std::vector<std::string> warnings = resume_->notes(), notes;
   const std::string name = "the configuration in '" + point_->folder + "'";
-  TROUPE_ASSIGN(LmConfig saved, parse_config(manifest.config, name, {}, a_.config_path.empty() ? nullptr : &warnings));   // else p_.config is this one, and has warned
+  // Without a path in the arguments, p_.config is this configuration and p_.warnings has its warnings.
+  TROUPE_ASSIGN(LmConfig saved, parse_config(manifest.config, name, {}, a_.config_path.empty() ? nullptr : &warnings));
   LmConfig now = p_.config;
   now.data.fingerprint = fingerprint_;
   const Status fits = is_weights_only(manifest) ? check_model(saved, now) : check_resumable(saved, now, notes);
