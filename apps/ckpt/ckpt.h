@@ -8,7 +8,8 @@
 namespace troupe::ckpt {
 
 struct Arguments {
-  std::string dir;                     ///< a folder of checkpoints, of which the newest is meant, or one checkpoint's folder
+  /// A folder of checkpoints, of which the newest is meant, or one checkpoint's folder.
+  std::string dir;
   std::string other;                   ///< diff: the same
   std::string tensor;                  ///< show: of one tensor, with its extents; empty: of the manifest
   checkpoint::Retention retention;     ///< prune

@@ -18,7 +18,8 @@ std::string write_llama_config(const lm::ModelConfig& model);
 /// Error: invalid, naming the key: not a Llama, something that this program does not compute, a size out of range.
 Expected<lm::ModelConfig> read_llama_config(const std::string& json, const std::string& path);
 
-/// "model.vocab=256", ...: overrides that make a configuration (lm::load_config) one of this model. Dropout and init_std stay.
+/// "model.vocab=256", ...: overrides that make a configuration (lm::load_config) one of this model. Dropout and
+/// init_std stay.
 std::vector<std::string> overrides_of(const lm::ModelConfig& model);
 
 struct Parameter {

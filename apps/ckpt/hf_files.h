@@ -13,8 +13,8 @@ namespace troupe::ckpt {
 /// The places of a model's tensors in files. Opens a file when it is read. Not thread-safe.
 class HfFiles {
  public:
-  /// Reads headers, and the index where there is one. Error: no safetensors there; not exactly these parameters, in f32, bf16
-  /// or f16 (naming those that differ, with the shapes that were expected).
+  /// Reads headers, and the index where there is one. Error: no safetensors there; not exactly these parameters, in
+  /// f32, bf16 or f16 (naming those that differ, with the shapes that were expected).
   static Expected<HfFiles> open(Storage& storage, const std::string& folder, const std::vector<Parameter>& model);
 
   /// Reads rows [lo, hi) of parameter `parameter` (an index into `model`), widened to f32, into `into`. Error: of the
