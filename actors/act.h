@@ -1,8 +1,8 @@
 // What an actor does in one act, apart from the protocol: Executor and Body.
 //
-// The shell (port_actor.h) knows tokens and slots only. An Executor runs an act somewhere (on a device
-// stream, over the network) and says when it has started and when it is done. A Body is the host
-// function of an act that runs on a stream.
+// The shell (port_actor.h) knows tokens and slots only. An Executor runs an act (on a device stream, over
+// the network) and says when the act has started and when it is done. A Body is the host function of an
+// act that runs on a stream.
 #pragma once
 
 #include <exception>
@@ -17,34 +17,36 @@
 
 namespace troupe::actors {
 
-/// What an exception says, as an error.
+/// Returns the exception's message as an error (Code::internal).
 Status exception_status(const std::exception_ptr& exception);
 
 /// One act with its place in the computation.
 struct ActContext {
   Act act;
   std::uint16_t program = 0;
-  std::int64_t step = 0;               ///< -1 for an actor without inputs: the message will tell
+  std::int64_t step = 0;               ///< -1 for an actor without inputs: ActDone::step will say it
   std::int32_t microbatch = -1;        ///< index within the step, of the whole job; -1: once per step
   std::int32_t local = 0;              ///< index of this act among this actor's acts of the step
-  std::int64_t turn = -1;              ///< on its stream: see TaskOrder
+  std::int64_t turn = -1;              ///< TaskOrder::turn; -1: the act has none
 };
 
 /// How an act ended.
 struct ActDone {
   Status status;
   std::int64_t begin_ns = 0, end_ns = 0;
-  std::int64_t step = -1;              ///< where the executor learnt it (a receive); -1: as begun
-  std::int64_t rows = -1;
-  std::uint64_t flow_in = 0, flow_out = 0;   ///< where a message crossed places: its name at both ends
+  std::int64_t step = -1;              ///< from the header of a received message; -1: ActContext::step holds
+  std::int64_t rows = -1;              ///< Token::rows of the outputs
+  /// Trace id of a message received, sent: the same at both places. 0: none.
+  std::uint64_t flow_in = 0, flow_out = 0;
 };
 
+/// Runs the acts of one actor.
 class Executor {
  public:
   virtual ~Executor() = default;
-  /// Runs the act. `started`: from now on the stream's order protects it, so readers and writers on the
-  /// same stream may be told. `done`: its outputs are written and its inputs read. Each is called once,
-  /// in this order, from any thread.
+  /// Begins to run the act. Calls `started` when the stream's order protects the act from later tasks, so
+  /// that the actor may notify readers and writers on the same stream (PA-2), and `done` when the act has read its
+  /// inputs and written its outputs. Calls each once, in this order, from any thread; an error is in ActDone::status.
   virtual void submit(ActContext context, std::function<void()> started, std::function<void(ActDone)> done) = 0;
 };
 
@@ -60,12 +62,13 @@ struct Report {
   enum class Kind : std::uint8_t {
     value,                             ///< what the application reports, under a name of its own
     loss,                              ///< a microbatch's part of the loss that is minimised
-    norm,                              ///< a parameter's gradient: [column, row lo, row hi, sum of squares] of tree nodes of its rows
-    digest,                            ///< a parameter's bits; `name` is NAME|EXTENT
-    shard,                             ///< a place's part of a checkpoint: see actors/writer.h
-    saving,                            ///< how far it is: [stall in seconds, bytes of parameters, of moments] so far
-    /// A parameter's gradient terms: [largest magnitude (inf and NaN too), microbatch + 1 of the first microbatch whose
-    /// terms were not finite or beyond the range of their exact sum, 0: none].
+    /// A parameter's gradient: [column, row lo, row hi, sum of squares] of tree nodes of its rows.
+    norm,
+    digest,                            ///< the two words of a parameter's digest; `name` is NAME|EXTENT
+    shard,                             ///< the shard that a place has written: see actors/writer.h
+    saving,                            ///< of a shard so far: [stall in seconds, bytes of parameters, of moments]
+    /// A parameter's gradient terms: [largest magnitude (inf and NaN too), 1 + lowest microbatch with a term that was
+    /// not finite or beyond the range of its exact sum; 0: none].
     peak,
   };
   Kind kind = Kind::value;
@@ -81,10 +84,11 @@ using ReportSink = std::function<void(std::uint16_t program, Report)>;
 class Body {
  public:
   virtual ~Body() = default;
+  /// Executes one act; `parallel` runs its loops on the stream's threads. An error or an exception fails the actor.
   virtual Status run(const ActContext& context, Parallel& parallel) = 0;
 };
 
-/// Runs a Body on a stream.
+/// Runs a Body on a stream. `priority` and `run`: see TaskOrder. `cost_s`: predicted seconds of an act (Task::cost_s).
 class StreamExecutor final : public Executor {
  public:
   StreamExecutor(std::string name, Stream& stream, std::unique_ptr<Body> body, std::int32_t priority, std::uint32_t run,
@@ -100,15 +104,15 @@ class StreamExecutor final : public Executor {
   double cost_s_;
 };
 
-/// What a step's update needs to know: the payload of a commit message begins with it. The exponents of the next step's
-/// gradient sums follow, an int32 for each parameter of the plan.
+/// What a commit says to the updates of a step. A commit's payload is a Commit, then the exponents of the next step's
+/// gradient sums: an int32 for each parameter of the plan.
 struct Commit {
   double grad_scale = 1;               ///< clip factor
-  double lr = 0;
+  double lr = 0;                       ///< learning rate
   std::int64_t update = 1;             ///< 1-based number of the update (Adam's bias correction)
-  bool void_step = false;              ///< void: the update changes nothing
+  bool void_step = false;              ///< the update stores the exponents and changes nothing else
 };
-/// Bytes of that payload in a plan of so many parameters.
+/// Bytes of a commit's payload in a plan of `params` parameters.
 inline std::int64_t commit_bytes(std::size_t params) { return static_cast<std::int64_t>(sizeof(Commit) + params * sizeof(std::int32_t)); }
 
 }  // namespace troupe::actors

@@ -18,7 +18,7 @@ void ActorCore::begin(std::int64_t step, ProgramMask readers) {
     first.context.step = step - spec_.out_step[o];
     first.context.act.out.resize(spec_.out.size());
     first.context.act.out[o] = {ports_.take_slot(static_cast<int>(o)), true, true};
-    // A version of the parameters is told to the programs that read it, free memory to whoever waits for it.
+    // A version of the parameters goes to the programs that read it; a token of free memory to every reader.
     first.context.act.in.push_back({Token{.readers = spec_.out_step[o] ? readers : every_program}, false});
     first.sequence.assign(spec_.out.size(), 0);
     publish(first, o, true);
@@ -69,7 +69,7 @@ void ActorCore::publish(Running& running, std::size_t port, bool same_stream) {
   const auto& readers = spec_.readers[port];
   ProgramMask mask = every_program;
   for (const auto& in : running.context.act.in) mask &= in.token.readers;
-  // Which programs read a version of the parameters is the commit's to say; within a program every reader gets everything.
+  // The commit says which programs read a version of the parameters; within a program every reader gets every token.
   const bool own = spec_.out_step[port] == 0;
   auto reads = [&](const Reader& r) { return (mask >> r.program & 1) != 0 || (own && r.program == spec_.program); };
   const auto& out = running.context.act.out[port];
@@ -95,7 +95,7 @@ void ActorCore::started(std::uint64_t number) {
   Running& r = running_.at(number);
   r.started = true;
   waiting_ = false;
-  if (failed_) return;   // nothing leaves an actor after its failure: readers would see a gap
+  if (failed_) return;   // PA-3: readers would see a gap in the sequence
   for (std::size_t i = 0; i < spec_.in.size(); ++i)
     if (spec_.writers[i].same_stream && r.context.act.in[i].last)
       outbox_.ack(spec_.writers[i].actor, spec_.writers[i].port, r.context.act.in[i].token.slot);
@@ -107,7 +107,7 @@ void ActorCore::started(std::uint64_t number) {
 void ActorCore::done(std::uint64_t number, ActDone result) {
   Running& r = running_.at(number);
   ASSERT(r.started, spec_.name, number);
-  if (!result.status.ok() && !failed_) {   // at once: acts before it may wait for a peer that never comes
+  if (!result.status.ok() && !failed_) {   // at once: earlier acts may wait for a peer that never sends
     failed_ = true;
     outbox_.failed(result.status);
   }
@@ -145,7 +145,7 @@ void ActorCore::record(const Running& r) {
   TraceSpan span{spec_.name, c.microbatch < 0 ? spec_.name : spec_.name + " mb" + std::to_string(c.microbatch),
                  r.result.begin_ns, r.result.end_ns, c.step, c.microbatch, r.result.flow_in, r.result.flow_out};
   std::uint64_t latest = 0;
-  for (const auto& in : c.act.in)   // the arrow comes from the token that completed the act's inputs
+  for (const auto& in : c.act.in)   // the trace's arrow begins at the token that arrived last
     if (in.token.arrival > latest && r.result.flow_in == 0) latest = in.token.arrival, span.flow_in = in.token.flow;
   for (std::size_t o = 0; o < c.act.out.size() && span.flow_out == 0; ++o)
     if (c.act.out[o].last && !spec_.readers[o].empty()) span.flow_out = flow_of(static_cast<std::int32_t>(o), r.sequence[o]);

@@ -1,11 +1,11 @@
-// ActorCore: the life of an actor without CAF: ports, acts, and when to tell whom. The CAF shell
-// (port_actor.h) and the simulator (runtime/simulate/token_game.h) run this same class.
+// ActorCore: the life of an actor without CAF: ports, acts, and when it notifies readers and writers. The CAF
+// shell (port_actor.h) and the simulator (runtime/simulate/token_game.h) run this same class. Not thread-safe.
 //
 //   PA-1  at most one act waits for its stream, so acts of one actor start in order;
-//   PA-2  readers and writers on the actor's own stream are told when an act starts, all others when it
+//   PA-2  the actor notifies readers and writers on its own stream when an act starts, all others when the act
 //         is done: the stream's order protects the former (what CUDA streams and events do);
-//   PA-3  tokens go out in the order of acts, also where acts may finish out of order (the network); a failure
-//         goes out at once, and nothing after it: the slots of all acts under way stay taken.
+//   PA-3  the actor sends tokens in the order of its acts, also where acts finish out of order (the network); it
+//         reports a failure at once, and sends nothing after it: the slots of all acts under way stay taken.
 #pragma once
 
 #include <map>
@@ -44,14 +44,16 @@ struct ActorSpec {
   std::vector<std::int32_t> out_step;           ///< per output port: added to the act's step (a parameter: 1)
   std::vector<bool> initial;                    ///< per output port: a token before the first act
   std::vector<std::int32_t> microbatches;       ///< this place's, in order; empty: one act per step
-  bool rounds = false;                          ///< those are numbers of rounds: which microbatch a token is of says nothing of its act
-  std::vector<std::int32_t> turns;              ///< of its acts of a step among all `turns_per_step` of its stream; empty: none
+  bool rounds = false;                          ///< `microbatches` has numbers of rounds: tokens name others
+  /// The turns of its acts of a step, among the `turns_per_step` turns of its stream (TaskOrder::turn); empty: none.
+  std::vector<std::int32_t> turns;
   std::int32_t turns_per_step = 0;
   std::string trace_name;                       ///< unique in the job: names this actor's tokens in a trace
   bool closes_step = false;                     ///< tells the conductor when its last act of a step is done
 };
 
-/// How a core reaches the others. Calls only post: nothing comes back before the call returns.
+/// How a core sends to other actors, its executor and the conductor. REQUIRES of an implementation: calls only post, so
+/// that no call enters the core again before it returns.
 class Outbox {
  public:
   virtual ~Outbox() = default;
@@ -66,19 +68,22 @@ class ActorCore {
  public:
   ActorCore(ActorSpec spec, Outbox& outbox, TraceSink* trace);
 
-  /// Publishes initial tokens: version `step` for the programs in `readers`. From now on the actor acts.
+  /// Publishes initial tokens: version `step` for the programs in `readers`. The actor begins no act before.
   void begin(std::int64_t step, ProgramMask readers);
+  /// A token has arrived on input port `port`; a reader of output port `port` has finished with `slot`.
   void arrive(std::int32_t port, const Token& token);
   void ack(std::int32_t port, std::int32_t slot);
+  /// The executor has started act number `act`; has ended it. REQUIRES: started before done, each once for an act that
+  /// was submitted.
   void started(std::uint64_t act);
   void done(std::uint64_t act, ActDone done);
 
   const ActorSpec& spec() const { return spec_; }
   const Ports& ports() const { return ports_; }
   bool idle() const { return running_.empty(); }
-  /// As Ports::tell: all that decides what this actor does from now on.
+  /// Appends all that decides what this actor does from now on: see Ports::append_state.
   void append_state(std::int64_t origin, std::vector<std::int64_t>& out) const;
-  /// What the actor is doing or waiting for, for people.
+  /// Says in words what the actor does or waits for.
   std::string explain() const;
 
  private:

@@ -52,7 +52,8 @@ struct Communicator::Shared : std::enable_shared_from_this<Communicator::Shared>
     if (spec.has_out) act.destination = spec.out.at(c.act.out[0].slot);
     act.staging = staging;
     act.first = !spec.has_out || c.act.out[0].first;
-    // Acts that add to one slot are of one order on the stream, so that they keep the one in which they begin.
+    // Acts that add to one slot have equal keys in the stream's order, so that they run in the order in which they
+    // begin.
     act.order = {spec.priority, c.step, route.sums ? -1 : c.microbatch, 0};
     const std::int64_t begin = clock.now_ns();
     const bool knows_step = c.step >= 0;
@@ -61,10 +62,10 @@ struct Communicator::Shared : std::enable_shared_from_this<Communicator::Shared>
     comm::run_exchange(route, act, transport, stream,
                        [self = shared_from_this(), done = std::move(done), staging, begin, knows_step](
                            Status status, const comm::Header& header) {
-                         // After a failure the network may still use it, until the transport is shut down.
+                         // After a failure the network may still write to staging, until the transport is shut down.
                          if (staging && status.ok()) self->give_back(staging);
                          ActDone result{std::move(status), begin, self->clock.now_ns()};
-                         // One name for the message at both ends: an arrow between two workers.
+                         // The trace draws an arrow between two workers by an id that both derive from the header.
                          const std::uint64_t flow = (std::uint64_t{header.channel} + 1) << 32 | header.sequence;
                          if (self->spec.in.empty()) result.flow_in = flow;
                          if (!self->spec.has_out) result.flow_out = flow;

@@ -1,4 +1,4 @@
-// Communicator: the executor that runs an exchange (a boxing) of one place, act by act.
+// Communicator: the executor that runs one place's part of an exchange, act by act.
 #pragma once
 
 #include <memory>
@@ -9,19 +9,22 @@
 
 namespace troupe::actors {
 
+/// An exchange of one place, bound to its memory.
 struct CommunicatorSpec {
-  comm::Header header;                  ///< job, generation, program, channel; the rest is set per act
+  comm::Header header;                  ///< job, generation, program, channel; each act sets the other fields
   std::vector<comm::Route> routes;
   std::vector<std::int32_t> route_of;   ///< per local act of a step: index into routes
   std::vector<std::int32_t> microbatches;   ///< per local act; empty: one act per step
-  std::int64_t acts_per_run = 1;        ///< microbatches of the program: numbers messages the same at both ends
-  std::vector<PortMemory> in;           ///< none: this place only receives
+  std::int64_t acts_per_run = 1;        ///< Plan::acts_of: both ends number message m of run r as r * acts_per_run + m
+  std::vector<PortMemory> in;           ///< empty: this place only receives
   bool has_out = false;
   PortMemory out;
-  std::vector<std::byte*> staging;      ///< one per act that may be in flight
+  std::vector<std::byte*> staging;      ///< one per act that may be in flight; further acts wait for one
   std::int32_t priority = 0;
 };
 
+/// Starts acts in the order of `submit`, as staging memory permits; they may end out of order. Thread-safe.
+/// `transport`, `stream` and `clock` outlive its acts.
 class Communicator final : public Executor {
  public:
   Communicator(CommunicatorSpec spec, comm::Transport& transport, Stream& stream, const Clock& clock);

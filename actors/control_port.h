@@ -1,5 +1,5 @@
-// ControlPort: how a conductor writes channels. Tokens wait here until their slot is free: the session may
-// say "go" or "commit" at any time, flow control is the slots' alone.
+// ControlPort: how a conductor writes one control channel. The session may send "go" or "commit" at any time;
+// a token waits here until a slot of its channel is free. Not thread-safe.
 #pragma once
 
 #include <cstring>
@@ -12,18 +12,22 @@ namespace troupe::actors {
 
 class ControlPort {
  public:
+  /// A channel of `slots` slots, which lie in `memory`, with `readers` inside the place.
   ControlPort(std::string name, std::int32_t slots, std::vector<Reader> readers, PortMemory memory)
       : ports_({}, {{std::move(name), slots, 1}}), readers_(std::move(readers)), memory_(memory) {}
 
-  /// Queues a token with its payload (copied into the slot when one is free), then sends what can be sent.
+  /// Queues a token with its payload, then calls `send` for each reader of each token that has a free slot, into which
+  /// the payload is copied. REQUIRES: the payload is at most `memory.slot_bytes`.
   void push(const Token& token, std::vector<std::byte> payload, const std::function<void(const Reader&, const Token&)>& send) {
     waiting_.push_back({token, std::move(payload)});
     flush(send);
   }
+  /// A reader has finished with `slot`; then as push.
   void ack(std::int32_t slot, const std::function<void(const Reader&, const Token&)>& send) {
     ports_.ack(0, slot);
     flush(send);
   }
+  /// Tokens that wait for a free slot.
   std::size_t waiting() const { return waiting_.size(); }
   bool first_reader(const Reader& r) const { return !readers_.empty() && readers_[0].actor == r.actor && readers_[0].port == r.port; }
 

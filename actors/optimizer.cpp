@@ -13,7 +13,7 @@ namespace troupe::actors {
 
 namespace {
 
-/// A part's gradient as it lies in the inputs; `sums` is where its sums are listed.
+/// A part's gradient as it lies in the inputs. Lists its sums in `sums`, to which the result points.
 kernels::Gradient gradient(const ParamPart& part, const std::vector<PortMemory>& in, const ActContext& c, const std::byte* params,
                            std::vector<const std::int64_t*>& sums) {
   const auto at = [&](const ParamPart::Sum& s) { return in[s.port].at(c.act.in[s.port].token.slot) + s.offset; };
@@ -76,7 +76,7 @@ Status NormBody::run(const ActContext& c, Parallel& par) {
   std::vector<const std::int64_t*> sums;
   for (const auto& part : parts_) {
     if (part.extent.empty()) continue;
-    // Rows are indices of dim 0, everything else belongs to the row. Only whole rows can be summed here.
+    // A row is an index of dim 0 with all other dims; a part's extent may have some columns of each row only.
     const Range rows = part.extent.dims.empty() ? Range{0, 1} : part.extent.dims[0];
     const std::int64_t cols = part.extent.elements() / rows.size();
     std::vector<double> squares(static_cast<std::size_t>(rows.size()));
@@ -127,7 +127,7 @@ Status DigestBody::run(const ActContext& c, Parallel& par) {
   for (auto& part : parts_) {
     part.view.data = params_.at(c.act.in[0].token.slot) + part.offset;
     const auto words = kernels::digest(part.view, par);
-    // Words travel as doubles' bits: a report is a list of doubles.
+    // A report is a list of doubles: each holds the 64 bits of a word.
     report_(c.program, {Report::Kind::digest, part.name, c.step, -1, {std::bit_cast<double>(words[0]), std::bit_cast<double>(words[1])}});
   }
   return {};

@@ -1,5 +1,6 @@
-// The two actors of an optimizer step: the norm of the reduced gradient (a vote), then, after the commit,
+// The actors of an optimizer step: the norm of the reduced gradient (part of the vote), then, after the commit,
 // the update in place. Both read the exact sums of a gradient once and round each element once, to the same f32.
+// Also the digest of the parameters.
 #pragma once
 
 #include <vector>
@@ -18,9 +19,9 @@ struct ParamPart {
   std::int64_t column = 0;                     ///< index within a row of the part's first element
   struct Sum { std::int32_t port; std::int64_t offset; };
   std::vector<Sum> grads;                      ///< input port and byte offset of its exact sums, which are added up
-  bool rounded = false;                        ///< the only one is f32 already
-  std::int64_t exponent_offset = 0;            ///< of the sums, in the parameter slot: an int32
-  std::int32_t index = 0;                      ///< of its exponent in a commit's payload
+  bool rounded = false;                        ///< `grads` is one gradient that is f32 already
+  std::int64_t exponent_offset = 0;            ///< of the sums' exponent, an int32 in the parameter slot
+  std::int32_t index = 0;                      ///< of its exponent among those of a commit's payload
   std::int64_t param_offset = 0;               ///< in the parameter slot
   std::int64_t moments_offset = 0;               ///< of the first moment; the second follows after `elements`
   bool decay = true;                           ///< weight decay applies
@@ -32,7 +33,8 @@ struct ParamPart {
 /// along the fixed tree, then columns in order: how rows are split never matters.
 Expected<double> combine_row_sums(const std::string& name, const std::vector<double>& reported, std::int64_t rows);
 
-/// Reports the norm of each part: [column, row lo, row hi, sum of squares] for its rows.
+/// Reports the sums of squares of each part's gradient: [column, row lo, row hi, sum of squares] for each node of
+/// `placement/tree.h` that its rows cover. Input `params_port` carries the parameter slot, with the exponents.
 class NormBody final : public Body {
  public:
   NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t params_port, ReportSink report);
@@ -45,8 +47,9 @@ class NormBody final : public Body {
   ReportSink report_;
 };
 
-/// AdamW (Loshchilov and Hutter, 2019) over a group of parameters. Input `commit_port` carries a Commit and the exponents of
-/// the next step's sums, which the update leaves in the parameter slot. A void step changes nothing else.
+/// AdamW (Loshchilov and Hutter, 2019) over a group of parameters. Input `commit_port` carries a Commit and the
+/// exponents of the next step's sums, which the update stores in the parameter slot. A void step changes nothing else.
+/// `state`: the moments (ParamPart::moments_offset).
 class UpdateBody final : public Body {
  public:
   UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port, PortMemory params,
@@ -62,7 +65,7 @@ class UpdateBody final : public Body {
   kernels::AdamW hyper_;
 };
 
-/// Reports the digest of each part: see kernels::digest. Equal for equal parameters on any topology.
+/// Reports the digest of each part: see kernels::digest. Reductions combines them to a value that any topology shares.
 class DigestBody final : public Body {
  public:
   struct Part { std::string name; kernels::View view; std::int64_t offset; };

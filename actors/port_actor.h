@@ -1,5 +1,5 @@
-// PortActor: the CAF shell around ActorCore and an Executor. Every actor of a plan is one of these: stream
-// segments, communicators, optimizers, loaders, user-defined actors differ in their executor only.
+// PortActor: the CAF shell around ActorCore and an Executor. Every actor of a plan is a PortActor: segments,
+// exchanges, optimizers, writers and user-defined actors differ in their executor only.
 #pragma once
 
 #include <caf/event_based_actor.hpp>
@@ -11,13 +11,13 @@
 namespace troupe::actors {
 
 // Messages. Local only: they never leave the process.
-struct Wire { std::vector<caf::actor> actors; caf::actor conductor; };   ///< who the indices are
+struct Wire { std::vector<caf::actor> actors; caf::actor conductor; };   ///< the place's actors, by index
 struct Begin { std::int64_t step = 0; ProgramMask readers = every_program; };  ///< publish initial tokens, act
 struct Arrive { std::int32_t port = 0; Token token; };
 struct Ack { std::int32_t port = 0; std::int32_t slot = 0; };
 struct Started { std::uint64_t act = 0; };
 struct Done { std::uint64_t act = 0; ActDone done; };
-struct Explain {};                                                       ///< say what you wait for
+struct Explain {};                                                       ///< the actor sends an Explanation
 struct StepClosed { std::string actor; std::uint16_t program = 0; std::int64_t step = 0; };
 struct Failed { std::string actor; Status status; };
 struct Explanation { std::string text; };
@@ -27,7 +27,8 @@ class PortActor final : public caf::event_based_actor, private Outbox {
   PortActor(caf::actor_config& config, ActorSpec spec, std::shared_ptr<Executor> executor, TraceSink* trace);
   caf::behavior make_behavior() override;
   const char* name() const override { return "troupe.port_actor"; }
-  /// Actors know each other: only letting go here ends them, their executors and the user's actors inside.
+  /// Actors refer to each other in circles: releases the references, so that the actors, their executors and the
+  /// application's actors in them are destroyed.
   void on_exit() override;
 
  private:
@@ -43,8 +44,8 @@ class PortActor final : public caf::event_based_actor, private Outbox {
   caf::actor conductor_;
 };
 
-/// Installs quiet handlers: CAF's defaults print and die on down, exit and exception. An exception in a handler of the actor's
-/// messages ends the actor, after `failed` has been told of it.
+/// Installs quiet handlers for down, error, unexpected message and exception: CAF's defaults print or end the actor. An
+/// exception in a handler of the actor's messages ends the actor, after `failed` has been called with it.
 void set_quiet_handlers(caf::scheduled_actor& self, std::function<void(const Status&)> failed);
 
 }  // namespace troupe::actors

@@ -1,5 +1,6 @@
-// Segment: a run of ops on one stream, executed as one act. Also where gradients are made: the ops that write them add the
-// terms of each microbatch to a slot that is published once a step, or write one microbatch's terms into a slot of its own.
+// Segment: a run of ops on one stream, executed as one act. Also where gradients are made: the ops that write them add
+// the terms of each microbatch to a slot that is published once a step, or write one microbatch's terms into a slot of
+// its own.
 #pragma once
 
 #include <atomic>
@@ -24,12 +25,12 @@ struct Operand {
 
 /// One op, bound to the memory of one place.
 struct BoundOp {
-  const kernels::OpDef* def = nullptr;   ///< null: report the first input under `name`
+  const kernels::OpDef* def = nullptr;   ///< null: the body reports the first input under `name`
   Report::Kind report = Report::Kind::value;
   std::string name;
   kernels::Attrs attrs;
   std::vector<Operand> in, out;
-  std::span<std::byte> state;            ///< its own, from act to act
+  std::span<std::byte> state;            ///< what the op keeps from act to act (OpDef::state_bytes)
   std::uint64_t rng_key = 0;
 };
 
@@ -38,9 +39,10 @@ struct SegmentGradient {
   std::string param;                      ///< the parameter's name
   std::int32_t exponent_port = 0;         ///< input port that has the exponent of its sum, an int32
   std::int64_t exponent_offset = 0;       ///< byte of the slot
-  int term_bits = 0;                      ///< |term| * 2^exponent stays below 2^term_bits, or the sum overflows
+  int term_bits = 0;                      ///< a term is in range if |term| * 2^exponent < 2^term_bits
 };
 
+/// A segment of one place, bound to its memory.
 struct SegmentSpec {
   std::vector<BoundOp> ops;
   std::vector<PortMemory> in, out;
@@ -48,12 +50,13 @@ struct SegmentSpec {
   std::int32_t acts_per_step = 1;
   std::byte* scratch = nullptr;           ///< shared by the segments of a stream
   std::int64_t scratch_bytes = 0;
-  std::int64_t op_scratch_offset = 0;     ///< where kernels find their own scratch
+  std::int64_t op_scratch_offset = 0;     ///< of the kernels' own scratch, after the tensors inside the segment
   std::int64_t samples_per_microbatch = 1;
   std::shared_ptr<std::atomic<std::int64_t>> progress;   ///< counts ops that begin; may be null
   ReportSink report;
 };
 
+/// Runs the ops in order. Error: see check_told. With its last act of a step it reports the peaks of its gradients.
 class SegmentBody final : public Body {
  public:
   explicit SegmentBody(SegmentSpec spec);
@@ -63,12 +66,13 @@ class SegmentBody final : public Body {
   /// The terms of a step so far.
   struct Terms {
     float largest = 0;                    ///< magnitude; NaN above all
-    bool told = false;                    ///< an act told of one since the slot's first
-    std::int32_t too_large = -1, not_finite = -1;   ///< lowest microbatch with a term that is too large for the sum, that is not finite
+    bool told = false;                    ///< an op has told of a term since the slot's first act
+    /// Lowest microbatch with a term that is too large for the sum, that is not finite; -1: none.
+    std::int32_t too_large = -1, not_finite = -1;
   };
   kernels::View resolve(const Operand& operand, const ActContext& context) const;
-  /// Error: an op has stored a gradient that is not zero, and told of no term of it in any act of the slot: one too large would go
-  /// unseen.
+  /// Error: an op has stored a gradient that is not zero and told of no term of it (Call's `peak`) in any act of the
+  /// slot, so that a term too large for the sum would go unseen.
   Status check_told(const BoundOp& op, const kernels::Call& call, const std::vector<float>& largest, const ActContext& context);
   /// Takes in the largest term of an act.
   void note(std::size_t gradient, float largest, std::int32_t exponent, const ActContext& context);

@@ -106,7 +106,7 @@ std::uint32_t Ports::publish(int port, std::int32_t slot, std::int32_t readers) 
 }
 
 void Ports::append_state(int port, const Token& token, std::int64_t origin, std::vector<std::int64_t>& out) const {
-  const std::int64_t since = in_specs_[port].hold > 1 ? 0 : origin;   // one that is held does not change from act to act
+  const std::int64_t since = in_specs_[port].hold > 1 ? 0 : origin;   // a held token does not change from act to act
   out.insert(out.end(), {static_cast<std::int64_t>(token.sequence) - since, token.step,
                          token.microbatch < 0 ? -1 : token.microbatch - since, token.readers});
 }

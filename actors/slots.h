@@ -2,7 +2,7 @@
 //
 // An actor has input ports and output ports. An output port owns a fixed number of slots. The actor may
 // act when every input port holds a token and every output port has a free slot (its credit). It
-// publishes the slot to its consumers; each acks when it has finished reading; at the last ack the slot
+// publishes the slot to its readers; each reader acks when it has finished reading; at the last ack the slot
 // is free again. OneFlow's register protocol (Yuan et al., 2021), with rates as in synchronous dataflow
 // (Lee and Messerschmitt, 1987) or, where acts differ, cyclo-static dataflow (Bilsen et al., 1996): a port
 // repeats a cycle of phases, one per act.
@@ -27,26 +27,26 @@ namespace troupe::actors {
 using ProgramMask = std::uint32_t;
 inline constexpr ProgramMask every_program = ~ProgramMask{0};
 
-/// What travels on a channel inside a place: which slot of the producer, and what it holds.
+/// The message that a slot of the writer is filled; says what the slot holds.
 struct Token {
   std::int32_t slot = 0;
   std::uint32_t sequence = 0;            ///< numbers the tokens of a channel
   std::int64_t step = 0;
   std::int32_t microbatch = -1;          ///< -1: once per step
   std::int64_t rows = -1;                ///< actual length of a ragged dim; -1: as planned
-  ProgramMask readers = every_program;   ///< which programs' consumers get what is made from it
+  ProgramMask readers = every_program;   ///< programs whose readers get the tokens that an act makes of this token
   std::uint64_t flow = 0;                ///< names this token in a trace
-  std::uint64_t arrival = 0;             ///< counts what has arrived at its reader; set by Ports::arrive
+  std::uint64_t arrival = 0;             ///< counts the tokens that have arrived at its reader; set by Ports::arrive
 };
 
-/// What an act is to a port: none of its business, one of those that share a token or slot, the last of them.
+/// What an act does at a port: takes no part; uses a token or slot that later acts use too; uses it as the last act.
 enum class Phase : std::uint8_t { skip, keep, last };
 
 struct InSpec {
   std::string name;
   std::int32_t hold = 1;       ///< acts that one token serves
-  std::vector<Phase> cycle;    ///< act n is cycle[n mod size]; empty: `hold` says it
-  bool any_step = false;       ///< a token says that memory is free, nothing about the act's step
+  std::vector<Phase> cycle;    ///< act n has phase cycle[n mod size]; empty: `hold` says it
+  bool any_step = false;       ///< a token says that memory is free; its step is not the act's
   Phase phase(std::uint64_t act) const;
 };
 
@@ -54,7 +54,7 @@ struct OutSpec {
   std::string name;
   std::int32_t slots = 1;
   std::int32_t every = 1;      ///< acts that fill one slot (an accumulator publishes once after `every`)
-  std::vector<Phase> cycle;    ///< act n is cycle[n mod size]; empty: `every` says it
+  std::vector<Phase> cycle;    ///< act n has phase cycle[n mod size]; empty: `every` says it
   Phase phase(std::uint64_t act) const;
   /// True where a slot is filled by acts of several microbatches.
   bool accumulates() const { return every > 1 || !cycle.empty(); }
@@ -92,23 +92,25 @@ class Ports {
   bool ready() const;
   /// Takes the tokens and credits of the next act. Requires ready().
   Act begin();
-  /// The slot goes out to `readers` readers; with none it is free again at once. Answers its sequence number.
+  /// Publishes the slot to `readers` readers; with none it is free again at once. Returns the token's sequence number.
+  /// REQUIRES: the slot is being written.
   std::uint32_t publish(int port, std::int32_t slot, std::int32_t readers);
-  /// Takes a free slot without an act: the initial token of a channel.
+  /// Takes a free slot without an act: the initial token of a channel. REQUIRES: a slot is free.
   std::int32_t take_slot(int port);
 
   std::uint64_t acts() const { return acts_; }
   const std::vector<InSpec>& in_specs() const { return in_specs_; }
   const std::vector<OutSpec>& out_specs() const { return out_specs_; }
   std::int32_t free_slots(int port) const;
-  /// Slots that are not free: being written or read. The stash of a stage, as a test sees it.
+  /// Slots that are not free: being written or read.
   std::int32_t used_slots(int port) const { return out_specs_[port].slots - free_slots(port); }
-  /// Tokens that wait on an input port (one that is being held for more acts included).
+  /// Tokens that wait on an input port, a token that is held for more acts included.
   std::size_t queued(int port) const { return in_.at(port).queue.size(); }
-  /// Appends all that decides what happens from now on, but which slot is which: slots are alike. Counters that go up with
-  /// every act are told less `origin`, so that two moments of a steady state tell the same. For simulation.
+  /// Appends the state that decides what happens from now on, except the numbers of slots: slots are alike. Counters
+  /// that grow with every act are appended less `origin`, so that two moments of a steady state give equal state. For
+  /// simulation.
   void append_state(std::int64_t origin, std::vector<std::int64_t>& out) const;
-  /// The same of a token on input port `port`.
+  /// Appends the state of one token on input port `port`.
   void append_state(int port, const Token& token, std::int64_t origin, std::vector<std::int64_t>& out) const;
   /// Names of the input ports without a token, and of the output ports without a free slot.
   std::vector<std::string> missing_inputs() const;
@@ -116,7 +118,7 @@ class Ports {
 
  private:
   enum : std::int32_t { free_slot = -1, writing = -2 };
-  /// The next act takes part in this port and cannot begin.
+  /// Whether the next act needs a token (a slot) of this port that is not there.
   bool lacks_token(std::ptrdiff_t port) const;
   bool lacks_slot(std::ptrdiff_t port) const;
   struct In {

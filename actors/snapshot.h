@@ -1,9 +1,9 @@
 // Snapshot: one more reader of a group's parameter slot. It copies this place's part of the parameters, and of the
 // moments that the same slot guards (their only writer is the update, which waits for every reader of the slot), into a
-// slot of the host arena while the next forward and backward run. Then training may go on to overwrite them.
+// slot of the host arena while the next forward and backward run. Its ack then lets the update overwrite them.
 //
-// The idea is CheckFreq's (Mohan et al., 2021) and DataStates-LLM's (Maurya et al., 2024): copy lazily, write later. Here
-// the slots say when a copy must be over, tensor group by tensor group, and whether there is room for one.
+// After CheckFreq (Mohan et al., 2021) and DataStates-LLM (Maurya et al., 2024): copy lazily, write later. Here the
+// slots say, for each group of parameters, when a copy must be over and whether the arena has room for it.
 #pragma once
 
 #include <vector>
@@ -12,15 +12,16 @@
 
 namespace troupe::actors {
 
-/// Bytes that a snapshot copies.
+/// A run of bytes that a snapshot copies.
 struct SnapshotCopy {
-  bool state = false;            ///< from the optimizer's state; else from the parameter slot
-  std::int64_t from = 0, to = 0; ///< bytes into either, into the arena's slot
+  bool state = false;            ///< from the moments; else from the parameter slot
+  std::int64_t from = 0, to = 0; ///< byte of the moments or the parameter slot, of the arena's slot
   std::int64_t bytes = 0;
 };
 
 class SnapshotBody final : public Body {
  public:
+  /// `state`: what SnapshotCopy::from counts from where it copies moments.
   SnapshotBody(std::vector<SnapshotCopy> copies, PortMemory params, const std::byte* state, PortMemory arena)
       : copies_(std::move(copies)), params_(params), state_(state), arena_(arena) {}
   Status run(const ActContext& context, Parallel& parallel) override;

@@ -1,5 +1,6 @@
 // An act in two halves: the update of a share of the parameters on the compute stream, then the exchange that brings
-// everybody's shares into the same slot (ZeRO: Rajbhandari et al., 2020). To the protocol it is one in-place writer.
+// the shares of all dp coordinates into the same slot (ZeRO: Rajbhandari et al., 2020). The protocol sees one writer of
+// the parameter slot.
 #pragma once
 
 #include <memory>
@@ -10,7 +11,7 @@ namespace troupe::actors {
 
 class UpdateThenGather final : public Executor {
  public:
-  /// `gather` finds its source, the parameter slot, in the place of its first input.
+  /// `gather` reads the parameter slot as its first input. An error of `update` ends the act without the gather.
   UpdateThenGather(std::shared_ptr<Executor> update, std::shared_ptr<Executor> gather)
       : update_(std::move(update)), gather_(std::move(gather)) {}
 

@@ -1,5 +1,5 @@
-// UserActor: what an application writes when an op is not enough. A first-class member of the graph:
-// typed, SBP-annotated ports, slots and credits like any other actor, on any worker.
+// UserActor: what an application writes when an op is not enough. It has typed ports with SBP signatures, slots and
+// credits like any other actor, on any worker.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace troupe::actors {
 
-/// What a user-defined actor is told when it is made.
+/// What the factory of a user-defined actor gets: the actor's logical name, its place, the job's seed, its attributes.
 struct UserActorInfo {
   std::string name;
   Rank rank = 0;
@@ -32,6 +32,7 @@ struct UserCall {
   std::function<void(std::string name, std::vector<double> values)> report;
 };
 
+/// An application's actor: one object at each place that runs it.
 class UserActor {
  public:
   virtual ~UserActor() = default;
@@ -50,6 +51,7 @@ struct UserOperand {
   kernels::View view;
 };
 
+/// Runs a UserActor: resolves its operands to views of this act's slots, and calls it.
 class UserBody final : public Body {
  public:
   UserBody(std::unique_ptr<UserActor> actor, std::vector<UserOperand> in, std::vector<UserOperand> out,

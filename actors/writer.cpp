@@ -26,7 +26,8 @@ std::vector<StoredTensor> tensors_of(const std::vector<ShardEntry>& entries, std
   return out;
 }
 
-/// Until it works or has failed so often; a full disk is not asked again at once. Answers what was wrong at first.
+/// Calls until a call succeeds or `times` have failed; Code::exhausted (a full disk) is not tried again. Returns the
+/// first failure.
 template <class Call>
 Status attempt(int times, Call call) {
   const Status first = call();
@@ -81,7 +82,8 @@ Status ShardWriter::create(std::int64_t step, UnderWay& shard) const {
   stamp.step = step;
   const std::string name = checkpoint::shard_name(spec_.rank), path = folder(step) + "/" + name;
   TROUPE_TRY(spec_.storage->make_dir(folder(step)));
-  if (std::exchange(shard.file, nullptr)) TROUPE_TRY(spec_.storage->remove(path));   // of an attempt before; nobody else's is removed
+  // Removes the file of this object's earlier attempt only, never a file that another process has created.
+  if (std::exchange(shard.file, nullptr)) TROUPE_TRY(spec_.storage->remove(path));
   TROUPE_ASSIGN(shard.file, spec_.storage->create(path, Access::direct));
   const auto header = checkpoint::shard_header(spec_.entries, stamp);
   const std::int64_t header_bytes = std::ssize(header), data_bytes = spec_.parts.back().offset + spec_.parts.back().bytes;
@@ -137,7 +139,7 @@ void ShardWriter::tell(const ActContext& c, UnderWay& shard, Written more, bool 
 
 Expected<ShardRecord> ShardWriter::finish(std::int64_t step, UnderWay& shard) const {
   TROUPE_TRY(shard.failure);
-  // A sync that has failed is not tried again: nobody knows then which of the bytes written before it are there.
+  // A sync that has failed is not tried again: it leaves unknown which of the bytes written before it are on the disk.
   TROUPE_TRY(shard.file->sync());
   TROUPE_TRY(spec_.storage->sync_dir(folder(step)));
   return ShardRecord{shard.record, tensors_of(spec_.entries, shard.record.data_offset, std::move(shard.sums))};

@@ -1,9 +1,9 @@
-// Writer: takes a group's snapshots from the arena to its part of the place's shard of a checkpoint. The arena's slots are laid
-// out as the file is (checkpoint/shard.h), so they are written as they lie, in large direct writes, while later groups
-// are still being copied.
+// Writer: writes a group's snapshots from the arena into its part of the place's shard of a checkpoint. A slot of the
+// arena has the layout of the file (checkpoint/shard.h), so it is written as it lies, in large direct writes, while
+// snapshots of later groups are still being copied.
 //
-// The disk may fail at any time, and training goes on: a failure is tried again, then reported to the session in the
-// place of the record. It never fails the act.
+// The disk may fail at any time, and training goes on: a write that fails is tried again, then the failure is reported
+// to the session in the place of the record. It never fails the act.
 #pragma once
 
 #include <functional>
@@ -16,10 +16,10 @@
 
 namespace troupe::actors {
 
-/// What one writer brings of a shard: entries that follow each other, as they lie in the data section.
+/// What one writer writes of a shard: consecutive entries, as they lie in the data section.
 struct ShardPart {
-  std::size_t first = 0, end = 0;      ///< of the entries
-  std::int64_t offset = 0, bytes = 0;  ///< in the data section, padding included; may be nothing
+  std::size_t first = 0, end = 0;      ///< entries [first, end)
+  std::int64_t offset = 0, bytes = 0;  ///< in the data section, padding included; bytes may be 0
 };
 
 struct ShardSpec {
@@ -27,30 +27,33 @@ struct ShardSpec {
   std::string dir;                     ///< of the job's checkpoints (checkpoint/catalog.h)
   checkpoint::Stamp stamp;             ///< job and generation; each version has its own step
   std::int32_t rank = 0;
-  std::vector<checkpoint::ShardEntry> entries;   ///< as lay_out placed them, part by part
-  std::vector<ShardPart> parts;        ///< one for each writer, at least one: they follow each other and have all entries
+  std::vector<checkpoint::ShardEntry> entries;   ///< with the offsets of lay_out, part by part
+  std::vector<ShardPart> parts;        ///< one for each writer, at least one; consecutive, with all entries
   int attempts = 2;                    ///< of creating a file, and of each write
   /// How long updates have waited for the snapshots of a step so far; may be empty.
   std::function<std::int64_t(std::int64_t step)> stall_ns;
-  const Clock* clock = nullptr;        ///< null: nobody wants to hear of a shard before it is whole
-  std::int64_t tell_ns = 1'000'000'000;   ///< between two reports of how far one is
+  const Clock* clock = nullptr;        ///< null: no reports of Kind::saving
+  std::int64_t tell_ns = 1'000'000'000;   ///< between two reports of Kind::saving
 };
 
-/// A place's shards under way, one for each version: the first writer that comes creates the file, the last one syncs it and
-/// reports. Thread-safe. Reports:
-///   Report::Kind::shard    once for each version. `bytes`: the encoded checkpoint::ShardRecord; or `name`: what went wrong.
+/// A place's shards under way, one for each version: the first writer actor of a version creates the file, the last one
+/// syncs it and reports. Thread-safe. Reports:
+///   Report::Kind::shard    once for each version. `bytes`: the encoded checkpoint::ShardRecord; or `name`: the
+///   failure.
 ///                          `values`: [stall in seconds].
-///   Report::Kind::saving   about every `tell_ns` while writes end, and when all are written. `values`: [stall in seconds so far,
-///                          bytes of parameters, of moments that are written].
+///   Report::Kind::saving   about every `tell_ns` while writes end, and when all are written. `values`: [stall in
+///   seconds
+///                          so far, bytes of parameters, of moments that are written].
 class ShardWriter {
  public:
   ShardWriter(ShardSpec spec, ReportSink report) : spec_(std::move(spec)), report_(std::move(report)) {}
   std::int64_t part_bytes(std::size_t part) const { return spec_.parts[part].bytes; }
-  /// Writes and sums up one part of a version. `data`: as it lies in the file.
+  /// Writes one part of the version of `context.step` and computes its checksums. `data`: the part's bytes, laid out as
+  /// in the file. A failure is reported.
   void write(const ActContext& context, std::size_t part, const std::byte* data, Parallel& parallel);
 
  private:
-  /// Bytes that are on disk, but for a sync.
+  /// Bytes that are written, not synced yet.
   struct Written {
     double parameters = 0, moments = 0;
   };
@@ -63,11 +66,11 @@ class ShardWriter {
     std::int64_t told_ns = 0;
     Status failure;                    // the first; nothing is written after it
   };
-  /// The version's file; whether all has gone well so far.
+  /// Returns the version's shard, whose file the first call creates, and whether no write has failed so far.
   std::pair<UnderWay&, bool> join(std::int64_t step);
   Status create(std::int64_t step, UnderWay& shard) const;
   Status write_part(const ActContext& context, UnderWay& shard, std::size_t part, const std::byte* data, Parallel& parallel);
-  /// So much more is written; says so if it is time to, or if that was all.
+  /// Adds `more` to what is written, and reports it if tell_ns have passed or with `all`.
   void tell(const ActContext& context, UnderWay& shard, Written more, bool all);
   double stall_s(std::int64_t step) const { return spec_.stall_ns ? static_cast<double>(spec_.stall_ns(step)) * 1e-9 : 0; }
   Expected<checkpoint::ShardRecord> finish(std::int64_t step, UnderWay& shard) const;
@@ -81,7 +84,7 @@ class ShardWriter {
 
 class WriterBody final : public Body {
  public:
-  /// `part` of the shards; `in`: the snapshots' arena.
+  /// Writes part `part` of each shard; `in`: the snapshots' arena.
   WriterBody(std::shared_ptr<ShardWriter> shards, std::size_t part, PortMemory in) : shards_(std::move(shards)), part_(part), in_(in) {}
   Status run(const ActContext& context, Parallel& parallel) override;
 

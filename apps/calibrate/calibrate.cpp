@@ -16,7 +16,7 @@ using namespace runtime;
 
 namespace {
 
-/// The models whose ops are measured: sizes a factor of two apart, of which others are interpolated.
+/// The models whose ops are measured: sizes a factor of two apart, between which the cost model interpolates.
 struct Size {
   std::int64_t heads, dim, ffn, seq, microbatch;
 };
@@ -25,7 +25,7 @@ constexpr Size sizes[] = {
     {8, 512, 1408, 256, 1}, {8, 512, 1408, 256, 4}, {16, 1024, 2816, 512, 1},
 };
 
-/// Each on one place and divided by tp=2.
+/// The kernels of each model on one place, and divided by tp=2.
 Expected<std::vector<KernelCase>> all_cases(const App& app, std::int64_t widest) {
   std::vector<KernelCase> cases;
   for (const Size& s : sizes)
@@ -43,7 +43,7 @@ Expected<std::vector<KernelCase>> all_cases(const App& app, std::int64_t widest)
   return cases;
 }
 
-/// Best rates, for ops that nobody has measured.
+/// Adds the best rates, for ops without a measurement.
 KernelCosts summary(int workers, std::map<std::string, std::vector<KernelTime>> times) {
   KernelCosts k;
   k.workers = workers;
@@ -87,7 +87,8 @@ Expected<MachineCosts> measure(const App& app, const Arguments& a) {
 int calibrate_command(const App& app, const Arguments& a) {
   const std::string path = a.costs.empty() ? default_costs_path() : a.costs;
   if (path.empty()) return lm::say(invalid("neither XDG_CACHE_HOME nor HOME is set: name the file to write with --costs FILE"), exit_usage);
-  if (const Status s = make_folder_of(path); !s.ok()) return lm::say(s, exit_output);   // not after half a minute's work
+  // Before the measurement, which takes half a minute.
+  if (const Status s = make_folder_of(path); !s.ok()) return lm::say(s, exit_output);
   const auto measured = measure(app, a);
   if (!measured.ok()) return lm::say(measured.status(), exit_worker);
   if (const Status s = write_costs(path, *measured); !s.ok()) return lm::say(s, exit_output);

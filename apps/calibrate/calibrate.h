@@ -1,4 +1,4 @@
-// `troupe calibrate`: measures kernels and links of this machine once; plan, sim and train then use what it found.
+// `troupe calibrate`: measures kernels and links of this machine once; plan, sim and train then use these costs.
 #pragma once
 
 #include "apps/costs/costs_file.h"
@@ -12,7 +12,7 @@ struct Arguments {
   std::int64_t widest = 1024;   ///< measures ops of models up to this width
 };
 
-/// Answers an exit code; has said on stderr what was wrong. Prints what it finds.
+/// Prints what it measures, and an error to stderr; returns an exit code (runtime/launch/exit_codes.h).
 int calibrate_command(const runtime::App& app, const Arguments& arguments);
 
 }  // namespace troupe::calibrate

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t alignment = tensor_alignment;
 constexpr std::int64_t cold_bytes = 64 << 20;   // more than a core's share of any cache
-constexpr std::int64_t warm_bytes = 4 << 20;    // what the ops around one have just touched
+constexpr std::int64_t warm_bytes = 4 << 20;    // about what neighbouring ops touch
 constexpr double batch_ns = 3e6;                // long against a clock's resolution and a thread's wake-up
 constexpr int batches = 5;
 
@@ -48,7 +48,7 @@ KernelCase::Argument vector_argument(std::int64_t n, DType dtype) {
   return a;
 }
 
-/// What the planner asks the cost model about by these names.
+/// Kernels outside the graph, by the names under which the planner asks for their costs.
 void add_vector_kernels(std::int64_t n, std::vector<KernelCase>& cases) {
   constexpr std::int32_t exponent = 40;
   const auto bytes = static_cast<double>(n);
@@ -74,7 +74,7 @@ void add_vector_kernels(std::int64_t n, std::vector<KernelCase>& cases) {
                    }});
 }
 
-/// Memory that arguments take turns in, so that each call finds as much of it in a cache as a step would.
+/// Memory through which arguments rotate, so that each call finds as much of it in a cache as in a step.
 class Arena {
  public:
   static Expected<Arena> make(Device& device, std::int64_t bytes) {
@@ -93,11 +93,12 @@ class Arena {
   std::int64_t at_ = 0;
 };
 
-/// One worker's stream and memory. Inputs and outputs lie apart: what a kernel makes of its own results may overflow.
+/// One worker's stream and memory. Inputs and outputs lie apart: values would overflow if kernels read their own
+/// results.
 struct Bench {
   std::unique_ptr<Stream> stream;
   std::vector<Arena> arenas;             // by (output, cold)
-  std::vector<std::int32_t> indices;     // what integers are: rows of a small table
+  std::vector<std::int32_t> indices;     // values of integer arguments: rows of a small table
   std::vector<std::byte> scratch;
 
   kernels::View at(const KernelCase::Argument& a, bool output) {
@@ -117,7 +118,7 @@ struct Bench {
     k.run(c);
   }
 
-  /// Starts `calls` of them; the nanoseconds that they took.
+  /// Starts `calls` calls; returns their nanoseconds.
   std::future<double> start(const KernelCase& k, std::int64_t calls) {
     auto took = std::make_shared<std::promise<double>>();
     Task task;
@@ -147,7 +148,7 @@ Expected<Bench> make_bench(Device& device, const std::vector<KernelCase>& cases,
   for (int i = 0; i < 4; ++i) {
     TROUPE_ASSIGN(Arena arena, Arena::make(device, std::max(2 * largest[i], i % 2 ? cold_bytes : warm_bytes)));
     auto values = arena.floats();
-    // All pages are touched; optimizer's moments begin with zero.
+    // Touches all pages; the optimizer's moments begin with zero.
     for (std::size_t v = 0; v < values.size(); ++v) values[v] = i < 2 ? 0.01f * static_cast<float>(v % 13 + 1) : 0;
     b.arenas.push_back(std::move(arena));
   }
@@ -212,7 +213,7 @@ Expected<std::map<std::string, std::vector<KernelTime>>> measure_kernels(Device&
   }
   std::map<std::string, std::vector<KernelTime>> times;
   for (const auto& k : cases) {
-    together(benches, k, 1);   // touches what it needs
+    together(benches, k, 1);   // warm-up
     const double once_ns = std::max(100.0, together(benches, k, 1));
     const auto calls = static_cast<std::int64_t>(std::max(1.0, batch_ns / once_ns));
     std::vector<double> ns;

@@ -1,5 +1,5 @@
-// How long kernels take on this machine: every op of some plans at the sizes that these have, alone and with equally
-// busy neighbours, through the very device that runs them.
+// How long kernels take on this machine: every op of some plans at the sizes that these have, at one worker and at
+// several equally busy ones, through the device that runs them.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace troupe::calibrate {
 struct KernelCase {
   struct Argument {
     kernels::View view;              ///< without data
-    bool cold = false;               ///< a parameter or its gradient: a step passes through all of them, no cache keeps them
+    bool cold = false;               ///< a parameter or its gradient: no cache keeps them from step to step
   };
   std::string op;
   std::vector<Argument> in, out;
@@ -24,14 +24,15 @@ struct KernelCase {
   std::function<void(const kernels::Call&)> run;
 };
 
-/// The ops of a plan's training program at the first place of each stage; and what works on gradients outside the graph
-/// (sums of gradients, norms, the optimizer) at the size of its parameter channels.
+/// The ops of a plan's training program at the first place of each stage; and the kernels for gradients outside the
+/// graph (sums of gradients, norms, the optimizer) at the size of its parameter channels.
 std::vector<KernelCase> kernel_cases(const runtime::Plan& plan, const kernels::OpSet& ops);
 
 /// Adds those of `more` that differ in op or size from what is there.
 void add_distinct(std::vector<KernelCase>& cases, std::vector<KernelCase> more);
 
-/// Measured by op, while `workers` streams of `threads` threads each do the same. Takes some 20 ms a case. Error: memory.
+/// Times by op, while `workers` streams of `threads` threads each run the same calls. Takes some 20 ms a case. Error:
+/// memory.
 Expected<std::map<std::string, std::vector<KernelTime>>> measure_kernels(Device& device, const std::vector<KernelCase>& cases,
                                                                          int workers, int threads);
 

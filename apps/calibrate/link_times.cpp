@@ -17,8 +17,8 @@ constexpr int hops = 30;       // exchanges of a round, one after the other
 constexpr int rounds = 15;
 constexpr std::int64_t work_ns = 1'000'000;
 
-/// Works for a millisecond, then gives its part of a tensor (what lies in memory will do). In a job a message follows work
-/// of both workers.
+/// Works for a millisecond, as in a job a message follows work of both workers; then publishes its part of a tensor
+/// (whatever the memory holds).
 struct Relay final : actors::UserActor {
   std::vector<float> from = std::vector<float>(1 << 15, 0.5f), to = std::vector<float>(1 << 15);
   Status act(actors::UserCall&) override {
@@ -30,8 +30,8 @@ struct Relay final : actors::UserActor {
   }
 };
 
-/// Two workers; a round begins when the one before has told the session its end. Each hop gathers a tensor of which either
-/// has its half, a message each way, or (`message_bytes` = 0) passes on what it has.
+/// Two workers; a round begins when the session has the report of the round before. Each hop gathers a tensor of which
+/// each worker has a half, by a message each way, or (`message_bytes` = 0) passes on its own half.
 Expected<Plan> chain(const App& app, std::int64_t message_bytes) {
   Graph g(app.ops());
   g.program("relay", {.microbatches = rounds});
@@ -56,7 +56,8 @@ Expected<double> hop_s(const App& app, std::int64_t message_bytes) {
   const SteadyClock clock;
   std::vector<std::int64_t> begun_ns;
   JobOptions job;
-  job.pin = usable_cores().size() >= 2;   // where threads wander, one exchange may take ten times as long as the next
+  // Where threads change cores, one exchange may take ten times as long as the next.
+  job.pin = usable_cores().size() >= 2;
   job.session.feed = [&](const std::string&, std::int64_t, std::int32_t, const Report*) {
     begun_ns.push_back(clock.now_ns());
     return std::vector<std::byte>(sizeof(float));
@@ -76,7 +77,7 @@ void register_actors(App& app) { app.actor<Relay>("calibrate.relay"); }
 
 Expected<LinkCost> measure_link(const App& app) {
   constexpr std::int64_t small = 8, large = 4 << 20;
-  // On a machine that is not quiet a difference may even be negative.
+  // On a busy machine a difference may be negative: tries again.
   for (int attempt = 0; attempt < 3; ++attempt) {
     TROUPE_ASSIGN(const double alone_s, hop_s(app, 0));
     TROUPE_ASSIGN(const double short_s, hop_s(app, small));

@@ -1,4 +1,4 @@
-// How long a message between two workers on this machine takes, as a job sees it: actors, transport and all.
+// How long a message between two workers on this machine takes in a job: actors and transport included.
 #pragma once
 
 #include "placement/cost.h"
@@ -6,11 +6,12 @@
 
 namespace troupe::calibrate {
 
-/// Registers the actor that relays: before serve_if_worker.
+/// Registers the actor of measure_link. REQUIRES: called before serve_if_worker.
 void register_actors(runtime::App& app);
 
 /// Runs two worker processes that exchange tensors back and forth, small ones for the latency, large ones for the
-/// bandwidth, both ways at once. Error: whatever ends a job.
+/// bandwidth, both ways at once. Error: as App::run; unavailable if
+/// other work keeps the machine busy.
 Expected<LinkCost> measure_link(const runtime::App& app);
 
 }  // namespace troupe::calibrate

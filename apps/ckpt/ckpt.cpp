@@ -24,10 +24,10 @@ using checkpoint::CatalogEntry;
 using checkpoint::Manifest;
 using checkpoint::Reader;
 
-/// What a DIR on the command line is.
+/// A DIR of the command line.
 struct Place {
   std::string path;
-  bool is_checkpoint = false;          ///< itself, not a folder of them
+  bool is_checkpoint = false;          ///< a checkpoint, not a folder of checkpoints
 };
 
 struct Checkpoint {
@@ -46,7 +46,7 @@ Expected<Place> look_at(Storage& storage, std::string path) {
   return Place{checkpoint::checkpoints_in(storage, path), false};
 }
 
-/// A checkpoint's manifest; where its folder still has the name it was given, that of this folder.
+/// A checkpoint's manifest; if its folder still has a checkpoint's name, checked against it.
 Expected<Manifest> read_manifest(Storage& storage, const std::string& path) {
   if (base_of(path).starts_with("step-")) return Catalog(storage, folder_of(path)).manifest(base_of(path));
   TROUPE_ASSIGN(const auto bytes, read_file(storage, path + "/" + checkpoint::manifest_name));
@@ -62,13 +62,13 @@ const CatalogEntry* newest_of(const std::vector<CatalogEntry>& entries) {
   return newest == entries.rend() ? nullptr : &*newest;
 }
 
-/// The one that a place is, as if it were in a folder of them.
+/// The checkpoint that `place` is, as the only entry of a catalog.
 Expected<std::vector<CatalogEntry>> only(Storage& storage, const Place& place) {
   TROUPE_ASSIGN(const auto manifest, read_manifest(storage, place.path));
   return std::vector<CatalogEntry>{{base_of(place.path), manifest.stamp.step, manifest.stamp.generation, true}};
 }
 
-/// The one that a place means.
+/// The checkpoint that `place` means: itself, or the newest in it.
 Expected<Checkpoint> find(Storage& storage, const Place& place) {
   std::string path = place.path;
   if (!place.is_checkpoint) {
@@ -84,14 +84,14 @@ Expected<Checkpoint> find(Storage& storage, const Place& place) {
 
 Expected<Reader> open(Storage& storage, Checkpoint checkpoint) { return Reader::open(storage, checkpoint.path, std::move(checkpoint.manifest)); }
 
-/// Calls f with what `dir` is; the exit code.
+/// Calls f with the Place of `dir`; returns the exit code.
 template <class F>
 int at(Storage& storage, const std::string& dir, F&& f) {
   const auto place = look_at(storage, dir);
   return place.ok() ? f(*place) : lm::say(place.status(), exit_usage);
 }
 
-/// Calls f with the checkpoint that `dir` means; the exit code.
+/// Calls f with the checkpoint that `dir` means; returns the exit code.
 template <class F>
 int with_checkpoint(Storage& storage, const std::string& dir, F&& f) {
   return at(storage, dir, [&](const Place& place) {
@@ -134,7 +134,7 @@ std::string described(const checkpoint::TensorDifference& d) {
   return "";
 }
 
-/// What no tensor says and training goes on with: a line for each difference.
+/// Differences of the training state outside of tensors (updates, exponents): a line for each.
 std::vector<std::string> state_differences(const Manifest& a, const Manifest& b) {
   std::vector<std::string> lines;
   const auto updates = [](const Manifest& m) { return m.updates < 0 ? m.stamp.step : m.updates; };

@@ -8,13 +8,14 @@
 namespace troupe::ckpt {
 
 struct Arguments {
-  std::string dir;                     ///< a folder of checkpoints, of which the newest is meant, or one checkpoint's folder
+  /// A folder of checkpoints, of which the newest is meant, or one checkpoint's folder.
+  std::string dir;
   std::string other;                   ///< diff: the same
   std::string tensor;                  ///< show: of one tensor, with its extents; empty: of the manifest
   checkpoint::Retention retention;     ///< prune
 };
 
-/// Each prints what it finds, answers an exit code (runtime/launch/exit_codes.h) and has said on stderr what was wrong.
+/// Each prints its result, and an error to stderr; returns an exit code (runtime/launch/exit_codes.h).
 int ls_command(const Arguments& arguments);
 int show_command(const Arguments& arguments);
 int verify_command(const Arguments& arguments);

@@ -1,4 +1,4 @@
-// What `troupe ckpt export` and `troupe ckpt import` do, and say.
+// The commands `troupe ckpt export` and `troupe ckpt import`.
 #pragma once
 
 #include "apps/ckpt/hf_export.h"
@@ -7,7 +7,7 @@
 
 namespace troupe::ckpt {
 
-/// Each answers an exit code (runtime/launch/exit_codes.h) and has said on stderr what was wrong.
+/// Each prints its result, and an error to stderr; returns an exit code (runtime/launch/exit_codes.h).
 int export_command(const runtime::App& app, const ExportArguments& arguments);
 int import_command(const runtime::App& app, ImportArguments arguments);
 

@@ -13,7 +13,7 @@ using nlohmann::json;
 
 namespace {
 
-/// An object's keys, with the type that they must have. A key that is null counts as left out, as it does in Python.
+/// Reads an object's keys and checks their types. A key that is null counts as left out, as in Python.
 class Keys {
  public:
   Keys(const json& object, std::string path) : object_(object), path_(std::move(path)) {}
@@ -27,7 +27,7 @@ class Keys {
     value = object_[key];
     return {};
   }
-  /// The default is what `value` is.
+  /// Leaves `value` as it is where the key is left out.
   Status number(const char* key, double& value) const {
     if (has(key) && !object_[key].is_number()) return wrong(key, "is no number");
     if (has(key)) value = object_[key];
@@ -38,7 +38,7 @@ class Keys {
     if (has(key)) value = object_[key];
     return {};
   }
-  /// Ok where the key is left out or has this value: nothing else can be computed here.
+  /// Ok where the key is left out or has the one value that this program computes.
   Status must_be(const char* key, const json& only) const {
     return !has(key) || object_[key] == only ? Status() : wrong(key, "must be " + text(only));
   }
@@ -52,7 +52,7 @@ class Keys {
   std::string path_;
 };
 
-/// Theta stands beside the others in transformers 4, in `rope_parameters` in 5.
+/// Transformers 4 keeps theta beside the other keys, transformers 5 in `rope_parameters`.
 Status read_rope(const Keys& config, const std::string& path, double& theta) {
   TROUPE_TRY(config.number("rope_theta", theta));
   TROUPE_TRY(config.must_be("partial_rotary_factor", 1.0));

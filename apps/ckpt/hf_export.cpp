@@ -56,7 +56,7 @@ std::vector<TensorFile> divide(const std::vector<const StoredTensor*>& tensors, 
 }
 
 std::string header_of(const TensorFile& file) {
-  json header{{"__metadata__", {{"format", "pt"}}}};   // what transformers looks for
+  json header{{"__metadata__", {{"format", "pt"}}}};   // transformers requires it
   std::int64_t at = 0;
   for (const StoredTensor* t : file.tensors) {
     header[t->parameter] = {{"dtype", checkpoint::safetensors_dtype(t->dtype)}, {"shape", t->shape}, {"data_offsets", {at, at + t->bytes()}}};
@@ -78,7 +78,7 @@ std::string index_of(const std::vector<TensorFile>& files) {
   return json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump(2) + "\n";
 }
 
-/// `code`: whether the checkpoint or the folder was at fault.
+/// On an error, `code` says whether the checkpoint or the output folder was at fault.
 Status write_file(const TensorFile& tensors, const checkpoint::Reader& reader, std::byte* buffer, NewFolder& folder, int& code) {
   code = runtime::exit_output;
   TROUPE_ASSIGN(const auto file, folder.create(tensors.name));

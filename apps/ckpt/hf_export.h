@@ -10,9 +10,11 @@
 namespace troupe::ckpt {
 
 struct ExportArguments {
-  std::string from;                    ///< a checkpoint's folder, or a folder of checkpoints, of which the newest is meant
+  /// A checkpoint's folder, or a folder of checkpoints, of which the newest is meant.
+  std::string from;
   std::string out;                     ///< a folder that is not there yet
-  std::int64_t file_bytes = 5'000'000'000;   ///< largest file of tensors, where no tensor is larger; Hugging Face's default
+  /// Largest file of tensors, where no tensor is larger; Hugging Face's default.
+  std::int64_t file_bytes = 5'000'000'000;
 };
 
 struct Exported {
@@ -21,9 +23,9 @@ struct Exported {
   std::vector<std::string> warnings;
 };
 
-/// Writes config.json and model.safetensors, or several model-0000i-of-0000n.safetensors with their index, into `out`, which
-/// appears when all of it is on disk. The same checkpoint gives the same bytes. Every block is checked as it is read; memory:
-/// the largest tensor, and an extent. On an error, `code` is the exit code for it.
+/// Writes config.json and model.safetensors, or several model-0000i-of-0000n.safetensors with their index, into `out`,
+/// which appears when all of it is on disk. The same checkpoint gives the same bytes. Every block is checked as it is
+/// read. Needs memory for the largest tensor and an extent. On an error, `code` is the exit code for it.
 Expected<Exported> export_hf(Storage& storage, const kernels::OpSet& ops, const ExportArguments& arguments, int& code);
 
 }  // namespace troupe::ckpt

@@ -45,7 +45,7 @@ void widen(const std::string& dtype, const std::vector<std::byte>& from, std::by
   }
 }
 
-/// The first of them, and how many there are.
+/// "FIRST, and N more".
 std::string list(const std::vector<std::string>& all) {
   return all.front() + (all.size() == 1 ? "" : fmt::format(", and {} more", all.size() - 1));
 }

@@ -10,14 +10,15 @@
 
 namespace troupe::ckpt {
 
-/// Where the tensors of a model are. Opens files as they are read from.
+/// The places of a model's tensors in files. Opens a file when it is read. Not thread-safe.
 class HfFiles {
  public:
-  /// Reads headers, and the index where there is one. Error: no safetensors there; not exactly these parameters, in f32, bf16
-  /// or f16 (naming those that differ, with the shapes that were expected).
+  /// Reads headers, and the index where there is one. Error: no safetensors there; not exactly these parameters, in
+  /// f32, bf16 or f16 (naming those that differ, with the shapes that were expected).
   static Expected<HfFiles> open(Storage& storage, const std::string& folder, const std::vector<Parameter>& model);
 
-  /// Rows [lo, hi) of the parameter of this number, widened to f32, into `into`.
+  /// Reads rows [lo, hi) of parameter `parameter` (an index into `model`), widened to f32, into `into`. Error: of the
+  /// disk.
   Status read(std::size_t parameter, Range rows, std::byte* into);
   /// Dtypes that are widened: "BF16, F16".
   std::string widened() const;

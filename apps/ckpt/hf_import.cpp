@@ -17,7 +17,7 @@ using checkpoint::ShardRecord;
 
 namespace {
 
-/// Where a configuration does not say: a short run at a low rate, for weights that somebody has trained before.
+/// The schedule without --config: a short run at a low rate, for weights that are trained already.
 constexpr const char* default_config = "[schedule]\nsteps = 1000\nwarmup = 50\nlr = 2e-5\nbatch = 8\nmicrobatch = 1\n";
 
 struct Config {
@@ -35,7 +35,7 @@ Expected<Config> config_of(Storage& storage, const ImportArguments& a, int& code
   const auto overrides = overrides_of(model);
   std::string text = "[model]\n";
   for (const auto& o : overrides) text += o.substr(std::strlen("model.")) + "\n";
-  text += default_config;   // and no more, so that what follows from other keys still does when somebody sets those
+  text += default_config;   // and no more keys: defaults that follow from other keys still do when a user sets these
   TROUPE_ASSIGN(auto config, lm::parse_config(text, "the model of '" + path + "'"));
   if (a.config.empty()) return Config{std::move(config), std::move(text), {}};
   code = runtime::exit_usage;
@@ -54,7 +54,7 @@ std::vector<ShardEntry> entries_of(const std::vector<Parameter>& model) {
   return entries;
 }
 
-/// The one shard: as wide as the files that it comes from, however many these are. `code`: which side was at fault.
+/// Writes the one shard, however many files the tensors come from. On an error, `code` says which side was at fault.
 Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, const checkpoint::Stamp& stamp, const std::vector<Parameter>& model,
                                   HfFiles& files, int& code) {
   code = runtime::exit_output;
@@ -117,7 +117,7 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
     status = catalog.commit(manifest);
   }
   if (!status.ok()) {
-    (void)catalog.remove(name);   // room is what a full disk needs; if even that fails, the next import cleans up
+    (void)catalog.remove(name);   // frees the room on a full disk; if this fails, the next import cleans up
     return status;
   }
   if (config.model.vocab > lm::byte_tokens)

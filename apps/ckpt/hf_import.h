@@ -1,4 +1,4 @@
-// troupe ckpt import: what Hugging Face's transformers saved of a Llama, as a checkpoint to begin training from.
+// troupe ckpt import: a Llama that Hugging Face's transformers saved, as a checkpoint from which training begins.
 #pragma once
 
 #include <string>
@@ -23,8 +23,8 @@ struct Imported {
   std::vector<std::string> warnings;   ///< of the configuration: see lm::load_config
 };
 
-/// Commits a checkpoint of step 0 that has parameters and no moments. Memory: two pieces of
-/// 16 MiB. Error: nothing has been committed, and `code` is the exit code for it.
+/// Commits a checkpoint of step 0 that has parameters and no moments. Needs memory for two pieces of 16 MiB. Error:
+/// nothing has been committed, and `code` is the exit code for it.
 Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const ImportArguments& arguments, int& code);
 
 }  // namespace troupe::ckpt

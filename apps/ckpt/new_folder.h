@@ -9,8 +9,8 @@
 
 namespace troupe::ckpt {
 
-/// Filled as PATH.partial, renamed when all of it is on disk. What a process that was killed left under that name stays
-/// until somebody removes it: another one might be at work there.
+/// Filled as PATH.partial, renamed when all of it is on disk. A PATH.partial that a killed process left stays until a
+/// user removes it: another process might be writing it.
 class NewFolder {
  public:
   NewFolder(Storage& storage, const std::string& path);
@@ -18,17 +18,19 @@ class NewFolder {
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
 
-  /// Error: there is something of that name, or of the temporary one; the folder that it lies in is not there.
+  /// Makes PATH.partial. Error: PATH or PATH.partial exists, or the folder of PATH does not.
   Status begin();
-  /// A file in it; whoever writes it syncs it.
+  /// Creates a file in it. REQUIRES: the caller syncs the file before commit().
   Expected<std::unique_ptr<File>> create(const std::string& name);
+  /// Writes and syncs a whole file.
   Status write(const std::string& name, const std::string& text);
+  /// Renames PATH.partial to PATH and syncs both folders.
   Status commit();
 
  private:
   Storage& storage_;
   std::string path_, partial_;
-  bool ours_ = false;                  ///< `partial_` is there, and we have made it
+  bool ours_ = false;                  ///< this object has made `partial_`
   std::vector<std::string> files_;
 };
 

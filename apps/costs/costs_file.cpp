@@ -17,8 +17,8 @@
 namespace troupe::calibrate {
 namespace {
 
-constexpr std::int64_t format_version = 2;   // 1: adamw and square_sums read gradients in f32
-constexpr double least = 1e-6, most = 1e18;   // of any number in a file: beyond, nothing was measured
+constexpr std::int64_t format_version = 2;   // in version 1 adamw and square_sums read gradients in f32
+constexpr double least = 1e-6, most = 1e18;   // of any number in a file: others are no measurements
 
 std::string host_name() {
   char name[256] = {};
@@ -33,7 +33,7 @@ std::string processor() {
   return "unknown processor";
 }
 
-/// Reads one file; the first thing that is wrong stays in `status`, with its line.
+/// Reads one file; `status_` keeps the first error, with its line.
 class Reader {
  public:
   Reader(std::string name, const toml::table& root) : name_(std::move(name)), root_(root) {}

@@ -9,7 +9,7 @@
 
 namespace troupe::calibrate {
 
-/// What kernels take while so many workers of a node are busy.
+/// Times and rates of kernels while `workers` workers of a node are busy.
 struct KernelCosts {
   int workers = 1;
   double flops_per_s = 0, memory_bytes_per_s = 0, launch_s = 0;
@@ -18,26 +18,27 @@ struct KernelCosts {
 };
 
 struct MachineCosts {
-  std::string machine;                ///< which one it is: for people
+  std::string machine;                ///< this_machine(), for people
   int threads = 1;                    ///< of each worker's compute stream
   LinkCost intra_node;
   std::vector<KernelCosts> kernels;   ///< ascending by workers, at least one
   bool operator==(const MachineCosts&) const = default;
-  /// For a job of so many workers on one such machine: by the fewest measured workers that are as many, else the most.
+  /// For a job of `workers` workers on one such machine: by the measurement with the fewest workers that has at least
+  /// as many, else by that with the most.
   CostModel model(std::int64_t workers) const;
 };
 
 /// Host name, processor and number of cores.
 std::string this_machine();
 
-/// "" without a home: `costs-HOST.toml` in $XDG_CACHE_HOME/troupe, or in ~/.cache/troupe.
+/// `costs-HOST.toml` in $XDG_CACHE_HOME/troupe, or in ~/.cache/troupe; "" if neither variable is set.
 std::string default_costs_path();
 
-/// Makes the folder of a file where it is missing, and proves by writing that it can be written.
+/// Makes the folder of a file where it is missing, and tests by writing that it can be written.
 Status make_folder_of(const std::string& path);
-/// Replaces the file, with its folder if that is missing; whoever reads sees the old one or the new one.
+/// Replaces the file, with its folder if that is missing; readers see the old file or the new one.
 Status write_costs(const std::string& path, const MachineCosts& costs);
-/// Error: `not_found`; or the line that is wrong, or a version that this program does not read, and what to do.
+/// Error: `not_found`; else names the line that is wrong, or the version that this program does not read.
 Expected<MachineCosts> read_costs(const std::string& path);
 
 /// The text of the file, and back; `name` stands for it in messages.

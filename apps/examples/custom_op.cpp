@@ -1,7 +1,9 @@
-// User-defined ops: their shape rules, SBP signatures, gradients, bodies. The graph differentiates, plans and parallelises them
-// like built-in ones. `multiply`, y = a * b, needs nothing more: its gradients are ordinary tensors. `gain`, y[r, c] = x[r, c] *
-// s[c], has a parameter, and `gain_grad` adds the parameter's gradient up itself, as an exact sum or as f32: put_terms knows.
-// Here y = gain(x * (W x), s) learns the target 3 x * x. The loss and the hash at the end are the same for any dp (argument 1).
+// User-defined ops: their shape rules, SBP signatures, gradients, bodies. The graph differentiates, plans and
+// parallelises them like built-in ones. `multiply`, y = a * b, needs nothing more: its gradients are ordinary tensors.
+// `gain`, y[r, c] = x[r, c] * s[c], has a parameter, and `gain_grad` adds the parameter's gradient up itself with
+// put_terms, which stores an exact sum or f32, as its output needs.
+// Here y = gain(x * (W x), s) learns the target 3 x * x. The loss and the hash at the end are the same for any dp
+// (argument 1).
 #include <cstdio>
 #include <cstdlib>
 

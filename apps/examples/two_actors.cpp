@@ -1,5 +1,5 @@
 // Two user-defined actors on two workers. `Halves` makes a tensor of which each worker has one half (S(0));
-// `Whole` wants all of it on both (B). The all-gather between them is a boxing that the plan shows.
+// `Whole` reads all of it on both (B). The all-gather between them is a boxing that the plan shows.
 #include <cstdio>
 
 #include "runtime/launch/app.h"
@@ -18,7 +18,7 @@ struct Halves final : actors::UserActor {
   }
 };
 
-/// Sums what it receives and tells the session.
+/// Sums the elements that it gets and reports the sum to the session.
 struct Whole final : actors::UserActor {
   Status act(actors::UserCall& call) override {
     double sum = 0;

@@ -19,7 +19,7 @@ int say(const Status& status, int code) {
   return code;
 }
 
-/// What the configuration ignores; and a mesh that works and wastes: `plan` and `sim` tell it as `train` does.
+/// Prints warnings of the configuration and of a wasteful mesh, for `plan` and `sim`.
 static void warn(const Prepared& p) {
   for (const auto& text : p.warnings) std::fprintf(stderr, "troupe: warning: %s\n", text.c_str());
   if (const auto text = mesh_warning(p.mesh, p.config); !text.empty()) std::fprintf(stderr, "troupe: warning: %s\n", text.c_str());

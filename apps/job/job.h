@@ -1,4 +1,4 @@
-// The three things the command does with a language model: train it, show its plan, simulate it.
+// Three commands on a language model: train it, show its plan, simulate it.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace troupe::lm {
 
-/// What the command line says, beyond the configuration.
+/// The arguments of the command line.
 struct JobArguments {
   std::string config_path;
   std::vector<std::string> overrides;      ///< section.key=value
@@ -29,7 +29,7 @@ struct JobArguments {
   std::vector<std::string> net_devices, worker_prefixes;   ///< per rank
   std::string costs;                       ///< a file; empty: this machine's, if there is one
   std::vector<std::string> throttle;       ///< links, as throttle_spec.h reads them
-  double paced = 0;                        ///< > 0: kernels take their predicted time x this, and compute nothing
+  double paced = 0;                        ///< > 0: kernels take `paced` times their predicted time and compute nothing
   std::int64_t checkpoint_every = -1, keep = -1;   ///< -1: the configuration's
   std::string checkpoint_dir;              ///< empty: OUT/checkpoints
   bool resumes = false;
@@ -43,10 +43,10 @@ struct JobArguments {
 /// Where a run's checkpoints are.
 std::string checkpoint_dir(const JobArguments& arguments);
 
-/// Says on stderr what is wrong; answers the code.
+/// Prints an error to stderr; returns `code`.
 int say(const Status& status, int code);
 
-/// Each answers an exit code (runtime/launch/exit_codes.h) and has said on stderr what was wrong.
+/// Each prints an error to stderr and returns an exit code (runtime/launch/exit_codes.h).
 int train_command(const runtime::App& app, const JobArguments& arguments);
 int plan_command(const runtime::App& app, const JobArguments& arguments);
 int sim_command(const runtime::App& app, const JobArguments& arguments);

@@ -14,7 +14,8 @@ namespace troupe::lm {
 
 using namespace runtime;
 
-/// A run that goes on from another one's checkpoint saves as often as that one, unless it is told how often.
+/// A run that goes on from a checkpoint saves as often as the run of the checkpoint, unless its arguments say how
+/// often.
 static Status go_on_saving(const std::string& saved, const JobArguments& a, Prepared& p) {
   const bool told = std::any_of(a.overrides.begin(), a.overrides.end(), [](const auto& o) { return o.starts_with("checkpoint.every="); });
   if (told || p.config.checkpoint.every > 0 || a.paced > 0) return {};
@@ -23,7 +24,8 @@ static Status go_on_saving(const std::string& saved, const JobArguments& a, Prep
   return {};
 }
 
-/// The file that is named, or the one of this machine if it is for as many threads, or the cost model's defaults.
+/// Costs of the file that the arguments name, or of this machine's file if it is for as many threads, or the cost
+/// model's defaults.
 static Status find_costs(const JobArguments& a, Prepared& p) {
   const auto path = a.costs.empty() ? calibrate::default_costs_path() : a.costs;
   const auto costs = calibrate::read_costs(path);
@@ -59,7 +61,7 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& 
   if (a.keep >= 0) p.config.checkpoint.keep = a.keep;
   if (!a.mesh.empty()) {
     TROUPE_ASSIGN(const MeshSpec mesh, parse_mesh(a.mesh));
-    // The rest of the section is no axis of the mesh.
+    // The section's other keys are no axes of the mesh: they stay.
     const MeshConfig before = std::exchange(p.config.mesh, mesh_config(mesh));
     p.config.mesh.zero = before.zero;
     p.config.mesh.shared_vocabulary = before.shared_vocabulary;
@@ -81,7 +83,7 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& 
   code = exit_usage;
   TROUPE_TRY(find_costs(a, p));
   slow_down(p.costs, p.throttle);
-  if (a.paced > 0) p.costs.slow_kernels(a.paced);   // the plan says how long they sleep
+  if (a.paced > 0) p.costs.slow_kernels(a.paced);   // kernels sleep for their time in the plan
   return p;
 }
 
@@ -106,7 +108,7 @@ Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& t
 }
 
 Expected<Plan> make_sample_plan(const App& app, const Prepared& p, std::int64_t prompt_tokens) {
-  CompileOptions o;   // nothing is added up, comes back or is saved
+  CompileOptions o;   // no ZeRO, no pipeline schedule, no snapshots: the plan does not train
   o.stages = stage_meshes(p.mesh.dp, p.mesh.tp, kv_replicas(p.mesh, p.config));
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
   o.costs = p.costs;

@@ -46,7 +46,7 @@ Results::Results(const JobArguments& arguments, const Prepared& prepared, std::i
       progress_(clock_, progress_options(arguments.quiet, steps)) {}
 
 Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues) {
-  if (!continues && !metrics_) {   // else they are this run's own, which begins once more, from an older checkpoint
+  if (!continues && !metrics_) {   // else the files are of this run, which begins again from an older checkpoint
     TROUPE_ASSIGN(const auto aside, report::set_aside(a_.out, {"metrics.jsonl", "run.json", "loss.svg", "plan.txt", "trace.json", "sample.txt"}));
     if (!aside.empty()) note("what an earlier run has left in '" + a_.out + "' is now in '" + aside + "'");
   }
@@ -99,7 +99,7 @@ void Results::step(const StepResult& r) {
   m.tokens = (r.step + 1) * tokens_per_step_;
   m.step_ms = ms;
   m.tokens_per_s = static_cast<double>(tokens_per_step_) / (ms * 1e-3);
-  // What a step takes beyond the mean of its workers' computing: waiting for peers and for the commit.
+  // Time of the step less the mean of its workers' computing: waiting for peers and for the commit.
   m.exposed_comm_ms = plan_->workers() > 1 ? std::max(0.0, ms - static_cast<double>(r.busy_ns) * 1e-6) : 0;
   m.generation = generation_;
   if (r.void_step) m.grad_norm = std::nan(""), ++void_steps_;
@@ -194,7 +194,7 @@ void Results::write_held() {
 }
 
 Status Results::write_files(const JobResult& result, const Status& status, const std::string& sample) {
-  evaluating_.clear();   // a run that failed has none to wait for
+  evaluating_.clear();   // evaluations of a run that failed do not end
   write_held();
   TROUPE_TRY(write_curve(result.committed_steps, report::Durability::synced));
   const std::string text = status.ok() ? "finished" : status.message();

@@ -1,4 +1,5 @@
-// What a run of `troupe train` tells: metrics.jsonl, the progress line, loss.svg, run.json, trace.json, the summary.
+// The results of a run of `troupe train`: metrics.jsonl, the progress line, loss.svg, run.json, trace.json, the
+// summary.
 #pragma once
 
 #include <deque>
@@ -14,41 +15,42 @@
 
 namespace troupe::lm {
 
-/// What is said of a void step.
+/// The warning about a void step.
 std::string void_step_text(const runtime::StepResult& step);
 
-/// Fed while the job runs; writes and prints when it has ended. Refers to its arguments. Not thread-safe.
+/// Takes the events of a job while it runs; writes and prints when it has ended. Not thread-safe. REQUIRES: the
+/// constructor's arguments outlive this object.
 class Results {
  public:
   /// The run ends after `steps` steps.
   Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps);
 
-  /// Writes plan.txt and begins metrics.jsonl. Where the folder's own run goes on (`continues`), after the lines of the steps
-  /// before `first_step`; else what an earlier run has left there is set aside first.
+  /// Writes plan.txt and begins metrics.jsonl. If the run of the folder goes on (`continues`), after the lines of the
+  /// steps before `first_step`; else the files of an earlier run there are set aside first.
   Status open(const runtime::Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues);
-  /// The run goes on that has this number.
+  /// This run continues the run with number `job`.
   void goes_on(std::uint64_t job) { job_ = job; }
   /// The run saves checkpoints, as this job; the generation is in every line of metrics.
   void begun(std::uint64_t job, std::uint32_t generation);
   /// The number of the run whose results are in the output folder; 0: none, or it had no checkpoints.
   std::uint64_t job_of_folder() const;
   void checkpoint(const runtime::CheckpointEvent& event);
-  /// All workers are built: the first step's time begins.
+  /// All workers are ready: the first step's time begins.
   void ready() { last_ns_ = clock_.now_ns(); }
   void step(const runtime::StepResult& result);
   /// An evaluation of this version has begun: lines of later steps wait for its line.
   void evaluating(std::int64_t version) { evaluating_.insert(version); }
-  /// What the evaluation of the parameters after `step` steps reported.
+  /// The reports of the evaluation of the parameters after `step` steps.
   void evaluated(std::int64_t step, const std::vector<runtime::Report>& reports);
-  /// A line of its own among those of the progress.
+  /// A line of its own beside the progress line.
   void note(const std::string& line) { progress_.note(line); }
-  /// The same on stderr, with --quiet too: what a user must not miss.
+  /// The same on stderr, as a warning, also with --quiet.
   void warn(const std::string& line) { progress_.warn(line); }
-  /// Ok unless the newest evaluation loss is not finite.
+  /// Error: the newest evaluation loss is not finite.
   Status evaluation() const;
   /// Of the newest checkpoint that this run has saved; -1: none.
   std::int64_t saved_step() const { return saved_step_; }
-  /// Why a line of metrics could not be written, if so.
+  /// The first error in writing, if any.
   const Status& write_error() const { return write_error_; }
 
   void end_progress() { progress_.finish(); }
@@ -56,12 +58,12 @@ class Results {
   void print_summary(const runtime::JobResult& result, const std::string& sample) const;
 
  private:
-  /// Writes the lines that no evaluation is to come before.
+  /// Writes the held lines that wait for no evaluation.
   void write_held();
   std::string file(const std::string& name) const { return a_.out + "/" + name; }
   /// `status`: "running", "finished", or why the run failed. `sample`: null where there is none.
   std::string run_json(const runtime::JobResult& result, const std::string& status, const std::string* sample) const;
-  /// Now and then: run.json and the curve as of this step, for readers while the run goes on.
+  /// Writes run.json and the curve as of this step, for readers while the run goes on.
   void write_current(std::int64_t steps);
   Status write_curve(std::int64_t steps, report::Durability durability);
   Status write_trace(const runtime::JobResult& result) const;

@@ -14,12 +14,12 @@ std::string base_of(const std::string& path) { return path.substr(path.find_last
 
 enum class Change { refused_model, refused_data, told, free };
 
-/// What it means that a key differs from the one that a checkpoint was made with.
+/// The consequence of a key that differs from that of the checkpoint's run.
 Change change_of(const std::string& key) {
   auto in = [&](std::initializer_list<const char*> keys) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
   if (in({"model.seq", "run.seed", "schedule.batch", "eval.fraction", "data.fingerprint"})) return Change::refused_data;
   if (in({"model.dropout", "schedule.microbatch"})) return Change::told;
-  if (in({"model.init_std"})) return Change::free;   // of initial weights: those are long gone
+  if (in({"model.init_std"})) return Change::free;   // of initial weights, which no resumed run uses
   if (key.rfind("model.", 0) == 0) return Change::refused_model;
   return key.rfind("optimizer.", 0) == 0 || key.rfind("schedule.", 0) == 0 ? Change::told : Change::free;
 }

@@ -13,7 +13,7 @@ using namespace runtime;
 
 namespace {
 
-/// Writes what is new of a growing text.
+/// Writes the new part of a growing text.
 class Printer {
  public:
   explicit Printer(const Sampler& sampler) : sampler_(sampler) {}
@@ -55,7 +55,7 @@ Expected<Prepared> prepare(const SampleArguments& a, const ResumePoint& point, i
   return p;
 }
 
-/// From one checkpoint. `damaged`: its data, and nothing has been written yet.
+/// Samples from one checkpoint. Error `damaged`: its data is damaged, and nothing has been written yet.
 Status sample_from(const App& app, const SampleArguments& a, const ResumePoint& point, int& code) {
   TROUPE_ASSIGN(const Prepared p, prepare(a, point, code));
   Sampler sampler(a.text.empty() ? p.config.sample.prompt : a.text);
@@ -98,7 +98,7 @@ int sample_command(const App& app, const SampleArguments& a) {
     int code = exit_ok;
     const Status s = sample_from(app, a, *point, code);
     if (s.code() == Code::damaged) {
-      found->reject(s);   // an older one will do, unless the user named this one
+      found->reject(s);   // then tries an older one, unless the user named this one
       continue;
     }
     for (const auto& note : found->notes()) std::fprintf(stderr, "troupe: %s\n", note.c_str());

@@ -7,7 +7,7 @@
 
 namespace troupe::lm {
 
-/// What the command line says.
+/// The arguments of the command line.
 struct SampleArguments {
   std::string from;                        ///< a checkpoint's folder, or a folder of checkpoints: the newest good one
   std::string text;                        ///< to go on from; empty: sample.prompt
@@ -18,8 +18,8 @@ struct SampleArguments {
   std::string mesh;                        ///< empty: one worker, whatever the model was trained on
 };
 
-/// Writes the text and what follows it to stdout, each token as it comes. Answers an exit code (runtime/launch/exit_codes.h) and has
-/// said on stderr what was wrong.
+/// Writes the text and its continuation to stdout, each token as it comes. Prints an error to stderr; returns an exit
+/// code (runtime/launch/exit_codes.h).
 int sample_command(const runtime::App& app, const SampleArguments& arguments);
 
 }  // namespace troupe::lm

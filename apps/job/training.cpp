@@ -40,7 +40,7 @@ int Training::run() {
     if (!options.checkpoint.dir.empty() && std::filesystem::equivalent(options.checkpoint.dir, a_.out, error)) lock_.reset();
     result = app_.run(plan_, std::move(options));
     if (result.status.code() != Code::damaged || !point_) break;
-    // Its manifest was good and its data is not: an older checkpoint, unless the user named this one.
+    // The checkpoint's manifest was good and its data is not: tries an older one, unless the user named this one.
     resume_->reject(result.status);
     auto older = resume_->next();
     if (!older.ok()) break;
@@ -65,7 +65,7 @@ int Training::run() {
   return exit_ok;
 }
 
-/// Everything that can be refused before a worker starts. On an error, `code` is the exit code for it.
+/// Checks all that can be checked before a worker starts. On an error, `code` is the exit code for it.
 Status Training::open(int& code) {
   code = exit_data;
   if (a_.data.empty()) return invalid("no training text: name one with --data FILE (plain text, .gz or .dz)");
@@ -74,7 +74,8 @@ Status Training::open(int& code) {
   TROUPE_TRY(report::prepare_output_dir(a_.out));
   TROUPE_TRY(lock_folder());
   auto unpacked = plain_text_path(a_.data, a_.out + "/corpus");
-  if (unpacked.status().code() != Code::exhausted) code = exit_data;   // else there is no room for it in the output folder
+  // An exhausted disk is that of the output folder, into which the text is unpacked.
+  if (unpacked.status().code() != Code::exhausted) code = exit_data;
   TROUPE_ASSIGN(const std::string text, std::move(unpacked));
   TROUPE_ASSIGN(const Corpus corpus, Corpus::open(corpus_options(p_.config, text)));
   fingerprint_ = corpus.fingerprint();
@@ -110,7 +111,8 @@ Status Training::begin_at_point() {
   const auto& manifest = point_->manifest;
   std::vector<std::string> warnings = resume_->notes(), notes;
   const std::string name = "the configuration in '" + point_->folder + "'";
-  TROUPE_ASSIGN(LmConfig saved, parse_config(manifest.config, name, {}, a_.config_path.empty() ? nullptr : &warnings));   // else p_.config is this one, and has warned
+  // Without a path in the arguments, p_.config is this configuration and p_.warnings has its warnings.
+  TROUPE_ASSIGN(LmConfig saved, parse_config(manifest.config, name, {}, a_.config_path.empty() ? nullptr : &warnings));
   LmConfig now = p_.config;
   now.data.fingerprint = fingerprint_;
   const Status fits = is_weights_only(manifest) ? check_model(saved, now) : check_resumable(saved, now, notes);
@@ -138,7 +140,7 @@ Status Training::check_folder() const {
   for (const auto& e : entries) {
     if (!e.committed || (point_ && e.step == 0)) continue;   // an import may lie there
     if (begins) return invalid("'" + catalog.dir() + "' has checkpoints of an earlier run: go on with --resume, " + elsewhere);
-    const auto manifest = catalog.manifest(e.folder);   // one that is damaged is nobody's
+    const auto manifest = catalog.manifest(e.folder);   // a damaged one is not counted
     if (manifest.ok() && manifest->stamp.job != point_->manifest.stamp.job)
       return invalid("'" + catalog.path(e.folder) + "' is of another run than '" + point_->folder + "', from which this one goes on, and would be pruned: " + elsewhere);
   }

@@ -13,21 +13,21 @@ namespace troupe::lm {
 
 class Training {
  public:
-  /// `resume`: where to begin; none: with initial values. `point` is its first answer.
+  /// `resume`: the checkpoints to begin from, of which `point` is the first; none: begins with initial values.
   Training(const runtime::App& app, const JobArguments& arguments, Prepared prepared, std::optional<Resume> resume, std::optional<ResumePoint> point);
-  /// Trains and writes what there is to say; answers the exit code.
+  /// Trains and writes the results; prints an error to stderr. Returns the exit code.
   int run();
 
  private:
   Status open(int& code);
-  /// From here on the run begins at `point_`. Error: its configuration does not fit.
+  /// Makes the run begin at `point_`. Error: its configuration does not fit.
   Status begin_at_point();
-  /// A folder that has checkpoints of an earlier run is not written into by another.
+  /// Error: the folder of checkpoints has checkpoints of another run.
   Status check_folder() const;
   runtime::JobOptions options();
-  /// Of two runs at the same time one writes into the output folder.
+  /// Locks the output folder. Error: another run has the lock.
   Status lock_folder();
-  /// Whether the run goes on that has written the output folder.
+  /// Whether this run continues the run that has written the output folder.
   bool continues_folder() const;
   bool evaluates_at(std::int64_t version) const;
 

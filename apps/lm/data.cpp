@@ -17,7 +17,7 @@ std::int64_t eval_bytes_of(std::int64_t bytes, double fraction) {
   return static_cast<std::int64_t>(std::floor(static_cast<double>(bytes) * fraction));
 }
 
-/// Windows side by side in a part, one short of what fits: the spare one is room for the epoch's offset.
+/// Windows side by side in a part. Training has one fewer than fit: its bytes are room for the epoch's offset.
 std::int64_t train_windows_of(std::int64_t bytes, std::int64_t seq) { return std::max<std::int64_t>(0, (bytes - seq) / seq); }
 std::int64_t eval_windows_of(std::int64_t bytes, std::int64_t seq) { return std::max<std::int64_t>(0, (bytes - 1) / seq); }
 

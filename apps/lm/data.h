@@ -7,7 +7,7 @@
 //
 //   DA-1  each epoch gives every window exactly once; windows of an epoch share no input byte;
 //   DA-2  a sample depends on (file, seq, eval_fraction, seed, index) only: any process, any order, any mesh;
-//   DA-3  no training window reaches into the evaluation part, nor the other way round;
+//   DA-3  no training window reaches into the evaluation part, and no evaluation window into the training part;
 //   DA-4  every byte of the training part can be drawn: an epoch leaves out fewer than 2 seq bytes at the two
 //         ends, and the offset decides which.
 #pragma once
@@ -33,13 +33,15 @@ CorpusOptions corpus_options(const LmConfig& config, const std::string& path);
 /// A text cut into samples. Const and stateless after opening: any thread may draw.
 class Corpus {
  public:
+  /// Error: a file that cannot be read, is too short (corpus_bytes_min), or has a byte that is no token of the
+  /// vocabulary.
   static Expected<Corpus> open(const CorpusOptions& options);
 
   /// Training samples per epoch.
   std::int64_t train_windows() const { return train_windows_; }
   /// Evaluation samples; 0 without an evaluation part.
   std::int64_t eval_windows() const { return eval_windows_; }
-  /// Of the text: its length, and a checksum; of a text above 64 MiB, of 64 pieces of 1 MiB all over it.
+  /// The text's length and a checksum: of the whole text, or above 64 MiB of 64 pieces of 1 MiB spread over it.
   std::string fingerprint() const;
   std::int64_t train_bytes() const { return train_bytes_; }
   std::int64_t eval_bytes() const { return file_.size() - train_bytes_; }
@@ -47,7 +49,8 @@ class Corpus {
   /// Sample `index` >= 0 of the training stream; both arrays hold seq tokens.
   void train_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const;
   /// Sample `index` >= 0 of the evaluation stream: the windows in one fixed scattered order, the same for every seed
-  /// and every evaluation, again from the start after eval_windows(). So any count of first samples covers the part evenly.
+  /// and every evaluation, so that any number of first samples covers the part evenly. After eval_windows() samples the
+  /// stream begins again.
   void eval_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const;
 
   /// First byte of the window that the calls above read.

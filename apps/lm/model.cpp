@@ -17,7 +17,7 @@ using runtime::Init;
 class ModelBuilder {
  public:
   ModelBuilder(Graph& g, const LmConfig& c, bool train) : g_(g), c_(c), train_(train) {}
-  /// Token by token: each attends those before it, of which attention keeps what it needs.
+  /// Token by token: attention keeps the keys and values of the tokens before (op state). `position`: of the token.
   ModelBuilder(Graph& g, const LmConfig& c, Value position) : g_(g), c_(c), train_(false), position_(position) {}
 
   Value embed(Value tokens) {                                                   // (B, T) -> (B, T, C)
@@ -34,8 +34,10 @@ class ModelBuilder {
     prefix_ = "model." + unit + ".";
     const std::int64_t group = m.heads / m.kv_heads * m.head_dim;   // query columns that share a key-value head
     const Value n = norm(x, prefix_ + "input_layernorm.weight");
-    Value q = linear(n, "self_attn.q_proj", m.heads * m.head_dim, m.dim, {{"unit", group}, {"subunit", m.head_dim}});   // (B, T, heads * D)
-    Value k = linear(n, "self_attn.k_proj", m.kv_heads * m.head_dim, m.dim, {{"unit", m.head_dim}});    // (B, T, kv_heads * D)
+    // (B, T, heads * D)
+    Value q = linear(n, "self_attn.q_proj", m.heads * m.head_dim, m.dim, {{"unit", group}, {"subunit", m.head_dim}});
+    // (B, T, kv_heads * D)
+    Value k = linear(n, "self_attn.k_proj", m.kv_heads * m.head_dim, m.dim, {{"unit", m.head_dim}});
     const Value v = linear(n, "self_attn.v_proj", m.kv_heads * m.head_dim, m.dim, {{"unit", m.head_dim}});
     const Value o = attention(rotated(q, group), rotated(k, m.head_dim), v);
     const Value a = linear(o, "self_attn.o_proj", m.dim, m.heads * m.head_dim, {{"in_unit", group}, {"in_subunit", m.head_dim}}, true);
@@ -48,12 +50,12 @@ class ModelBuilder {
     return g_.op("add", {x, dropout(d, unit + ".mlp")})[0];
   }
 
-  /// Following ops read the vocabulary: in a unit that all stages share, or in the one that is at work.
+  /// Begins the unit of ops that read the vocabulary: one that all stages share, or the current unit.
   void vocabulary_unit(const std::string& name) {
     if (c_.mesh.shared_vocabulary) g_.shared_unit(name);
   }
 
-  /// Words that stay together where the vocabulary is divided: alike for all readers of a tied table.
+  /// Tokens that stay together where the vocabulary is divided: the same for all readers of a tied table.
   Attrs vocabulary() const { return {{"unit", kernels::vocabulary_unit(c_.model.vocab)}}; }
 
   Value head_norm(Value x) {
@@ -67,7 +69,8 @@ class ModelBuilder {
 
  private:
   float std_of(bool residual) const {
-    // GPT-2: what adds to the residual stream starts smaller, so that its variance does not grow with depth.
+    // GPT-2: weights whose output is added to the residual stream start smaller, so that its variance does not grow
+    // with the number of layers.
     return static_cast<float>(c_.model.init_std / (residual ? std::sqrt(2.0 * static_cast<double>(c_.model.layers)) : 1.0));
   }
   Value embedding() {

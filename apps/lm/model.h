@@ -1,6 +1,7 @@
 // The language model as a graph: Llama's blocks (RMSNorm, RoPE, grouped-query attention, SwiGLU), parameter
-// names as in Hugging Face Llama. Three programs share the parameters: train, evaluate, sample. A sample is made token by
-// token: its microbatches are tokens, first those of the prompt, and attention keeps the keys and values of model.seq of them.
+// names as in Hugging Face Llama. Three programs share the parameters: train, evaluate, sample. A sample is made token
+// by token: its microbatches are tokens, first those of the prompt, and attention keeps the keys and values of
+// model.seq of them.
 #pragma once
 
 #include "apps/options/config.h"
@@ -9,26 +10,28 @@
 
 namespace troupe::lm {
 
-/// Units: "embed", "layers.0" ..., "head". `text` is the plain file that the loaders read.
-/// Program "evaluate" exists if eval.every > 0, "sample" if it goes on from a prompt of so many tokens, not 0.
+/// Units: "embed", "layers.0" ..., "head"; with mesh.shared_vocabulary also the shared ones "vocabulary.in" and
+/// "vocabulary.out". `text` is the plain file that the loaders read. Program "evaluate" exists if eval.every > 0,
+/// "sample" if `prompt_tokens` > 0.
 runtime::Graph build_model(const LmConfig& config, const kernels::OpSet& ops, const std::string& text, std::int64_t prompt_tokens);
-/// Program "sample" alone: no text, no gradients, no optimizer.
+/// Program "sample" alone: no text, no gradients, no optimizer. REQUIRES: `prompt_tokens` > 0.
 runtime::Graph build_sampler(const LmConfig& config, const kernels::OpSet& ops, std::int64_t prompt_tokens);
 
 /// Registers the model's actors: "lm.data" (a loader) and "lm.sampler".
 void register_actors(runtime::App& app);
 
-/// Generates text through the fed program "sample": the session's side of it.
+/// Generates text through the fed program "sample", at the session's side. For one run of the program.
 class Sampler {
  public:
-  /// An empty prompt is a new line: there must be something to go on from.
+  /// An empty prompt counts as a new line: the first token is drawn after another.
   explicit Sampler(const std::string& prompt);
   std::int64_t prompt_tokens() const { return prompt_tokens_; }
-  /// What SessionOptions::feed answers.
+  /// The payload for SessionOptions::feed: an i32, the token or the position of `microbatch`. Keeps the token of
+  /// `last`.
   std::vector<std::byte> feed(const std::string& name, std::int32_t microbatch, const actors::Report* last);
-  /// What SessionOptions::on_closed is told: the last token.
+  /// Takes the reports of SessionOptions::on_closed: they have the last token.
   void finish(const std::vector<actors::Report>& reports);
-  /// Prompt and what has followed so far.
+  /// The prompt and the text drawn so far.
   std::string text() const;
 
  private:

@@ -1,4 +1,4 @@
-// The model's own actors: the loader of training text, and the one that draws the next token.
+// The model's own actors: the loader of text, and the actor that draws the next token.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -12,7 +12,7 @@ namespace troupe::lm {
 
 namespace {
 
-/// Publishes inputs or targets of a microbatch. Which samples is a function of (step, microbatch): no state.
+/// Publishes inputs or targets of a microbatch, (B, T). Stateless: the samples are a function of (step, microbatch).
 class Loader final : public actors::UserActor {
  public:
   Loader(Corpus corpus, const kernels::Attrs& attrs)
@@ -51,8 +51,8 @@ Expected<std::unique_ptr<actors::UserActor>> make_loader(const actors::UserActor
   return std::unique_ptr<actors::UserActor>(std::make_unique<Loader>(std::move(corpus), info.attrs));
 }
 
-/// Draws what follows from softmax(logits / temperature): Philox keyed by (seed, version, number of the drawn token).
-/// Before the prompt's last token there is nothing to draw.
+/// Draws the next token from softmax(logits / temperature): Philox keyed by (seed, version, number of the drawn token).
+/// Draws nothing before the prompt's last token.
 class Draw final : public actors::UserActor {
  public:
   Draw(std::uint64_t seed, double temperature, std::int64_t first) : key_(philox_key(seed, "sampler")), temperature_(temperature), first_(first) {}

@@ -7,7 +7,7 @@
 
 namespace troupe::lm {
 namespace {
-constexpr std::uint64_t k_rounds = 6;  // 4 are enough against any observer of few values; 6 for tiny domains
+constexpr std::uint64_t k_rounds = 6;  // 4 rounds suffice where few values are seen; 6 for tiny domains
 }
 
 Permutation::Permutation(std::int64_t n, std::uint64_t key, std::uint64_t tweak)

@@ -43,7 +43,7 @@ const char* packed_as(const unsigned char* head, std::size_t bytes) {
   return nullptr;
 }
 
-/// Opens a regular file for reading and says what is wrong otherwise.
+/// Opens a regular file for reading. Error: there is none, it cannot be read, it is empty.
 Status open_regular(const std::string& path, File& file, struct stat& info) {
   file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);   // a FIFO without a writer must not block
   if (file.fd < 0 && errno == ENOENT) return {Code::not_found, fmt::format("data file '{}' does not exist", path)};
@@ -76,7 +76,8 @@ Status unpack(const std::string& from, const std::string& to) {
   }
   if (::gzclose(in) != Z_OK && status.ok())  // a file that ends too soon is reported here only
     status = invalid(fmt::format("data file '{}' is a damaged gzip file: it ends too soon", from));
-  if (out && status.ok() && (std::fflush(out) != 0 || ::fsync(fileno(out)) != 0))   // a name that leads to half a text would be trusted
+  // A later call trusts that a file of this name is whole.
+  if (out && status.ok() && (std::fflush(out) != 0 || ::fsync(fileno(out)) != 0))
     status = errno_status(Code::io, fmt::format("cannot unpack '{}' to '{}'", from, to));
   if (out && std::fclose(out) != 0 && status.ok())
     status = errno_status(Code::io, fmt::format("cannot unpack '{}' to '{}'", from, to));

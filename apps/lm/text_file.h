@@ -10,12 +10,13 @@
 
 namespace troupe::lm {
 
-/// The path of a plain file with the text of `path`. A gzip file (.gz, .dz; told by its first bytes) is unpacked
-/// into `cache_dir` once; a later call for the same, unchanged file finds it there. Everything else is returned
-/// as it is. Call it in one process and give the result to all workers.
+/// The path of a plain file with the text of `path`. A gzip file (.gz, .dz; recognised by its first bytes) is unpacked
+/// into `cache_dir` once; a later call for the same, unchanged file finds it there. The path of a plain file is
+/// returned as it is. Error: not_found, a file that cannot be read, a packed format that this program does not read;
+/// exhausted if the disk is full. One process calls it and gives the result to all workers.
 Expected<std::string> plain_text_path(const std::string& path, const std::string& cache_dir);
 
-/// A whole file mapped read-only. Owned by whoever opened it; reading from many threads is fine.
+/// A whole file mapped read-only. Many threads may read it.
 class MappedFile {
  public:
   static Expected<MappedFile> open(const std::string& path);

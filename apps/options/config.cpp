@@ -1,4 +1,4 @@
-// TOML -> LmConfig. Nobody else includes toml++.
+// TOML -> LmConfig.
 #include "apps/options/config.h"
 
 #include <fmt/format.h>
@@ -53,7 +53,7 @@ bool convert(const toml::node& node, const Key& key, T& value) {
     if (auto i = node.as_integer()) return value = static_cast<double>(i->get()), true;
   } else {
     if (auto s = node.as_string()) return value = s->get(), true;
-    if (auto i = node.as_integer(); i && std::string_view(key.name) == "mesh.dp")  // dp = 2 is what people write
+    if (auto i = node.as_integer(); i && std::string_view(key.name) == "mesh.dp")  // dp = 2 is legal too
       return value = std::to_string(i->get()), true;
   }
   return false;
@@ -64,13 +64,13 @@ Status unknown(const std::string& where, const char* what, const std::string& na
   return invalid(fmt::format("{}: unknown {} '{}'; did you mean '{}'?", where, what, name, nearest(name, known)));
 }
 
-/// What is said of a key that old configurations have and that means nothing any more; null for any other.
+/// The warning for a key that old configurations have and that means nothing any more; null for any other key.
 const char* why_ignored(const std::string& name) {
   if (name == "schedule.lanes") return "schedule.lanes has no meaning any more and is ignored, gradients are exact sums: remove it";
   return nullptr;
 }
 
-/// A config in the making: which keys have been set, so that defaults and missing keys can be told.
+/// A config that is being read, and the keys that have been set: the others get defaults or are missing.
 struct Builder {
   LmConfig config;
   std::vector<std::string> seen, warnings;
@@ -132,12 +132,12 @@ struct Builder {
       const toml::table table = toml::parse("v = " + value);
       if (table.size() == 1) return set(where, name, *table.get("v"));
     } catch (const toml::parse_error&) {
-      // Not TOML: taken as bare text below, which only keys that hold a string will accept.
+      // Not TOML: taken as bare text below, which only keys that hold a string accept.
     }
     return set(where, name, toml::value<std::string>(value));
   }
 
-  /// Missing keys, then the defaults that follow from other keys.
+  /// Sets the defaults that follow from other keys. Error: keys that are missing.
   Status complete() {
     std::string missing;
     each_field(config, [&](const Key& key, auto& value) {

@@ -2,9 +2,9 @@
 //
 //   TROUPE_ASSIGN(LmConfig config, load_config("apps/configs/quickstart.toml", {"schedule.lr=1e-3"}));
 //
-// Value types only. Every key, its range and its meaning stand in config_fields.h, from which reading,
-// range checks, "did you mean" and writing all follow. A loaded config is effective: nothing is left
-// to be defaulted later, so run.json can hold it as it is.
+// Value types only. config_fields.h has every key with its range and meaning; reading, range checks,
+// "did you mean" and writing follow from it. A loaded config is effective: it has all defaults, so run.json
+// holds it as it is.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct ModelConfig {
 };
 
 struct ScheduleConfig {
-  std::int64_t steps = 0;       ///< horizon of the learning rate; --steps only says where to stop
+  std::int64_t steps = 0;       ///< horizon of the learning rate; --steps changes only where the run ends
   std::int64_t warmup = 0;      ///< steps
   double lr = 0.0;
   double min_lr = 0.0;          ///< default: lr / 10
@@ -57,7 +57,7 @@ struct OptimizerConfig {
 struct EvalConfig {
   std::int64_t every = 0;     ///< steps; 0: never
   std::int64_t batches = 16;  ///< microbatches per evaluation
-  double fraction = 0.1;      ///< this last part of the text is for evaluation only
+  double fraction = 0.1;      ///< last part of the text, for evaluation only
   bool operator==(const EvalConfig&) const = default;
 };
 
@@ -79,15 +79,15 @@ struct MeshConfig {
 
 struct CheckpointConfig {
   std::int64_t every = 0;         ///< steps between checkpoints, 0: none
-  std::int64_t keep = 2;          ///< newest ones that stay
-  std::int64_t keep_every = 0;    ///< those of steps that are multiples of it stay as well; 0: none
-  std::int64_t arena = 2;         ///< versions that fit into each worker's host memory until they are on disk
-  std::int64_t max_failures = 5;  ///< in a row; then the job stops
+  std::int64_t keep = 2;          ///< newest checkpoints that stay
+  std::int64_t keep_every = 0;    ///< checkpoints of steps that are multiples of it stay as well; 0: none
+  std::int64_t arena = 2;         ///< versions that each worker's arena holds until they are on disk
+  std::int64_t max_failures = 5;  ///< failures in a row after which the job stops
   bool operator==(const CheckpointConfig&) const = default;
 };
 
 struct DataConfig {
-  std::string fingerprint;  ///< of the text (Corpus::fingerprint): another one is refused; empty: any text will do
+  std::string fingerprint;  ///< of the text (Corpus::fingerprint): a text with another one is refused; empty: any text
   bool operator==(const DataConfig&) const = default;
 };
 
@@ -110,8 +110,9 @@ struct LmConfig {
   bool operator==(const LmConfig&) const = default;
 };
 
-/// Reads a TOML file, then applies "section.key=value" overrides (values in TOML; bare text will do for strings).
-/// `warnings`, if any, gets a line for each key that once had a meaning and is ignored.
+/// Reads a TOML file, then applies "section.key=value" overrides (values in TOML; strings may lack quotes). `warnings`,
+/// if any, gets a line for each key that once had a meaning and is ignored. Error: names the file, the line and the
+/// key.
 Expected<LmConfig> load_config(const std::string& path, const std::vector<std::string>& overrides = {},
                                std::vector<std::string>* warnings = nullptr);
 
@@ -120,7 +121,7 @@ Expected<LmConfig> parse_config(std::string_view text, const std::string& name,
                                 const std::vector<std::string>& overrides = {},
                                 std::vector<std::string>* warnings = nullptr);
 
-/// Ok, or the first thing that is out of range or does not fit the rest. Loading has called it already.
+/// Error: the first key that is out of range or does not fit the other keys. Loading has called it already.
 Status validate(const LmConfig& config);
 
 /// The full effective config. to_toml reads back to an equal config.

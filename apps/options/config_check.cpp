@@ -30,7 +30,8 @@ Status check_range(const Key& key, const T& value) {
   bool legal = true;
   if constexpr (!std::is_same_v<T, std::string> && !std::is_same_v<T, bool>) {
     const double x = static_cast<double>(value);
-    legal = ((key.flags & k_lo_open) ? x > key.lo : x >= key.lo) && ((key.flags & k_hi_open) ? x < key.hi : x <= key.hi);  // NaN: false
+    // NaN is not legal.
+    legal = ((key.flags & k_lo_open) ? x > key.lo : x >= key.lo) && ((key.flags & k_hi_open) ? x < key.hi : x <= key.hi);
   }
   if (legal) return {};
   return invalid(fmt::format("'{}' = {} is out of range: expected {} ({})", key.name, value, expectation<T>(key),

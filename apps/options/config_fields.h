@@ -1,4 +1,4 @@
-// Every key of the configuration, once: name, legal range, meaning. Internal to apps/lm/config*.cpp.
+// Every key of the configuration, once: name, legal range, meaning. Internal to apps/options/config*.cpp.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace troupe::lm {
 
-/// What is known about a key beside its type.
+/// A key of the configuration; its type is that of its value.
 struct Key {
   const char* name;              ///< "section.key"
   const char* meaning;

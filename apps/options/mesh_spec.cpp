@@ -149,7 +149,7 @@ std::int64_t kv_replicas(const MeshSpec& mesh, const LmConfig& config) {
 }
 
 std::string mesh_warning(const MeshSpec& mesh, const LmConfig& config) {
-  // A replica's own microbatches have to fill the pipeline, not the whole step's.
+  // The microbatches of one dp coordinate have to fill the pipeline, not those of the whole step.
   const auto microbatches = config.schedule.microbatches();
   const auto widest = *std::max_element(mesh.dp.begin(), mesh.dp.end());
   const auto each = std::max<std::int64_t>(1, microbatches / widest);

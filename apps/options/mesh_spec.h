@@ -24,21 +24,22 @@ struct MeshSpec {
 /// "dp=2,pp=2", "dp=2/1,pp=2,tp=2": every axis wider than 1, "dp=1" when there is none. Parses back.
 std::string to_string(const MeshSpec& mesh);
 
-/// Reads --mesh. Axes that are not named are 1; "dp=2/1" alone implies pp=2.
+/// Reads --mesh. Axes that are not named are 1; "dp=2/1" alone implies pp=2. Error: another text, widths that do not
+/// fit.
 Expected<MeshSpec> parse_mesh(std::string_view text);
 
-/// The mesh of a config's [mesh] section.
+/// The mesh of a config's [mesh] section. Error: as parse_mesh.
 Expected<MeshSpec> mesh_of(const MeshConfig& mesh);
-/// ... and back, so that the effective config says what was run.
+/// The [mesh] section of a mesh, so that the effective config has the mesh that was run.
 MeshConfig mesh_config(const MeshSpec& mesh);
 
-/// Ok, or why this model cannot run on this mesh: the numbers and the nearest mesh that works.
+/// Error: this model cannot run on this mesh; names the numbers and the nearest mesh that works.
 Status check_mesh(const MeshSpec& mesh, const LmConfig& config);
 
-/// Places that have a key-value head together: tp / kv_heads where that is a whole number above 1, else 1.
+/// Places that share a key-value head: tp / kv_heads where that is a whole number above 1, else 1.
 std::int64_t kv_replicas(const MeshSpec& mesh, const LmConfig& config);
 
-/// What is legal but wasteful (fewer microbatches than stages, ...): text for people; empty when nothing is.
+/// Says what is legal but wasteful (fewer microbatches than stages, ...), for people; empty if nothing is.
 std::string mesh_warning(const MeshSpec& mesh, const LmConfig& config);
 
 /// Units that pipeline stages are made of: embedding, layers, head.

@@ -1,4 +1,4 @@
-// "Did you mean ...?": the known name that is nearest to what somebody typed.
+// "Did you mean ...?": the known name that is nearest to a name that a user typed.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@ constexpr std::pair<std::string_view, double> nanoseconds[] = {{"ns", 1}, {"us",
 constexpr std::pair<std::string_view, double> bytes_per_second[] = {{"B/s", 1}, {"KB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9}};
 constexpr double value_max = 1e15;   // eleven days, a petabyte a second: far above any link, far below 2^63
 
-/// "50us" with its unit into whole smallest units; false where it is not that.
+/// Reads "50us" as a whole number of the smallest unit. Returns false for another text.
 bool read_quantity(std::string_view text, Units units, std::int64_t& value) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -31,7 +31,7 @@ bool read_rank(std::string_view text, Rank& rank) {
   return error == std::errc() && end == text.data() + text.size() && rank >= 0;
 }
 
-/// What comes before `mark`, which is taken off the text with it; all of it without one.
+/// Removes the text up to and including the first `mark`, or all of it if there is none. Returns it without the mark.
 std::string_view take(std::string_view& text, char mark) {
   const auto at = text.find(mark);
   const auto head = text.substr(0, at);
@@ -74,7 +74,7 @@ void slow_down(CostModel& costs, const std::vector<comm::Throttle>& throttle) {
     if (t.bytes_per_second > 0) link.bytes_per_s = 1 / (1 / link.bytes_per_s + 1 / static_cast<double>(t.bytes_per_second));
     return link;
   };
-  for (const auto& t : throttle) {   // of several that fit the last counts, as it does for the transport
+  for (const auto& t : throttle) {   // the last throttle of a link counts, as in ThrottledTransport
     if (t.a >= 0) {
       costs.odd_links.insert(costs.odd_links.begin(), OddLink{t.a, t.b, slower(t, before.link(t.a, t.b))});
       continue;

@@ -9,10 +9,10 @@
 namespace troupe::lm {
 
 /// Latency in ns, us, ms or s; bandwidth in B/s, KB/s, MB/s or GB/s, decimal. One of them may be left out: no delay, no
-/// limit. Error: what is not understood, and the two forms above.
+/// limit. Error: names the part that is not understood, and the two forms above.
 Expected<comm::Throttle> parse_throttle(std::string_view text);
 
-/// What a cost model has to say of links that are throttled: their own time, then the throttle's.
+/// Adds throttles to the links of a cost model: a message takes the time of the link, then that of the throttle.
 void slow_down(CostModel& costs, const std::vector<comm::Throttle>& throttle);
 
 }  // namespace troupe::lm

@@ -1,4 +1,4 @@
-// The two things every report needs: a folder that can be written, and files that are whole or not there.
+// What every report needs: a folder that can be written, and files that are whole or not there.
 #pragma once
 
 #include <string>
@@ -9,19 +9,20 @@
 
 namespace troupe::report {
 
-/// Creates `dir` with its parents where it is missing, and proves by writing that it can be written.
+/// Creates `dir` with its parents where it is missing, and tests by writing that it can be written. Error: it cannot.
 Status prepare_output_dir(const std::string& dir);
 
 /// Whether a file survives a crash of the machine that comes after its writing.
 enum class Durability { synced, not_synced };
 
-/// Writes `path` by way of a temporary file and a rename: readers see the old file or the new one.
+/// Writes `path` by way of a temporary file and a rename: readers see the old file or the new one. Error: of the disk.
 Status write_file(const std::string& path, std::string_view text, Durability durability = Durability::synced);
 
-/// Moves those of `names` that are in `dir` to a new folder `dir`/earlier-N. Returns that folder's path; empty: there was none.
+/// Moves those of `names` that are in `dir` to a new folder `dir`/earlier-N. Returns that folder's path; empty: `dir`
+/// has none of them.
 Expected<std::string> set_aside(const std::string& dir, const std::vector<std::string>& names);
 
-/// Writes run.json. `json` must be one JSON value; it is written indented.
+/// Writes run.json, indented. Error: `json` is not one JSON value; of the disk.
 Status write_run_json(const std::string& path, const std::string& json, Durability durability = Durability::synced);
 
 }  // namespace troupe::report

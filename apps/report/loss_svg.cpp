@@ -20,7 +20,7 @@ std::string escaped(const std::string& text) {
     if (c == '<') out += "&lt;";
     else if (c == '>') out += "&gt;";
     else if (c == '&') out += "&amp;";
-    else if (static_cast<unsigned char>(c) >= 0x20) out += c;  // XML has no place for control characters
+    else if (static_cast<unsigned char>(c) >= 0x20) out += c;  // XML permits no control characters
   }
   return out;
 }
@@ -32,7 +32,7 @@ std::vector<LossPoint> finite(const std::vector<LossPoint>& points) {
   return out;
 }
 
-/// At most about k_points_max points; of each bucket the lowest and the highest stay, so that spikes do too.
+/// At most about k_points_max points: the lowest and the highest of each bucket, so that spikes stay.
 std::vector<LossPoint> decimated(const std::vector<LossPoint>& points) {
   if (points.size() <= k_points_max) return points;
   const std::size_t buckets = k_points_max / 2;

@@ -1,4 +1,4 @@
-// loss.svg: the loss curve, for people who would rather look.
+// loss.svg: a picture of the loss curve.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ struct LossCurve {
   std::vector<LossPoint> eval;
 };
 
-/// A self-contained picture: training loss thin, its moving mean thick, evaluations as dots.
+/// A self-contained SVG document: training loss thin, its moving mean thick, evaluations as dots.
 std::string loss_svg(const LossCurve& curve);
 
 Status write_loss_svg(const std::string& path, const LossCurve& curve, Durability durability = Durability::synced);

@@ -22,7 +22,7 @@ std::string number(double value, int digits) {
   return std::isfinite(value) ? fmt::format("{:.{}g}", value, digits) : "null";
 }
 
-/// Free text: the library knows how to quote it.
+/// A JSON string, quotes included; bytes that are not UTF-8 are replaced.
 std::string json_text(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -74,8 +74,9 @@ Expected<MetricsBefore> keep_lines_before(const std::string& path, std::int64_t 
   std::string kept;
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) continue;   // half a line, at the end
-    // A checkpoint's line is of the step that it is after; those of the version that the run goes on from stay.
+    // Skips half a line at the end.
+    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) continue;
+    // A checkpoint's line has the number of steps done: lines of the version from which the run goes on stay.
     const auto at = json["step"].get<std::int64_t>();
     if (at >= step + (json.contains("checkpoint") ? 1 : 0)) continue;
     kept += line + "\n";

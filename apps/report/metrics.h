@@ -1,8 +1,8 @@
-// metrics.jsonl: one JSON object per step, one per evaluation. Other tools read it; its keys are a promise.
+// metrics.jsonl: one JSON object per step, evaluation and event of a checkpoint. Other tools read it: keys stay.
 //
 //   ME-1  a line is written with one write(): whenever the process is killed, the file holds whole lines only;
 //   ME-2  losses are written with 17 significant digits: they read back to the same bits.
-// A number that is not finite is written as null: JSON has no other word for it.
+// A number that is not finite is written as null: JSON has no such numbers.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct StepMetrics {
   double step_ms = 0;
   double exposed_comm_ms = 0;   ///< of step_ms, time in which compute waited for communication
   std::int64_t generation = 0;  ///< version of the membership
-  std::string void_parameter;   ///< the step is void, for a gradient term of this parameter; empty: it is not
+  std::string void_parameter;   ///< the parameter whose gradient term has made the step void; empty: it is not
   std::int64_t void_microbatch = -1;   ///< of that term; -1: not known
 };
 
@@ -36,10 +36,12 @@ struct EvalMetrics {
   std::int64_t generation = 0;
 };
 
-/// What became of a checkpoint.
+/// An event of a checkpoint (runtime::CheckpointEvent).
 struct CheckpointMetrics {
   std::int64_t step = 0;        ///< steps done
-  std::string what;             ///< "saved", "saving" (about once a second, where it takes longer), "failed" or "skipped" (no room in the arena: the disk does not keep up)
+  /// "saved", "saving" (about once a second, where it takes longer), "failed", or "skipped" (no room in the arena: the
+  /// disk does not keep up).
+  std::string what;
   std::int64_t parameter_bytes = 0, moment_bytes = 0;   ///< saved, saving: on disk
   double stall_ms = 0;          ///< saved, saving: most that an update waited for its copy, at any worker
   double save_ms = 0;           ///< saved, saving: from the decision until all of it was on disk, or until now
@@ -52,7 +54,7 @@ std::string to_json_line(const CheckpointMetrics& metrics);
 std::string to_json_line(const StepMetrics& metrics);
 std::string to_json_line(const EvalMetrics& metrics);
 
-/// Appends to a file. Not thread-safe; owned by whoever collects the metrics.
+/// Appends lines to a file. Not thread-safe. Error of each write: of the disk; `exhausted` if it is full.
 class MetricsWriter {
  public:
   enum class Mode { fresh, append };
@@ -73,12 +75,12 @@ class MetricsWriter {
   std::string path_;
 };
 
-/// What a file of metrics says of losses.
+/// The losses in a file of metrics.
 struct MetricsBefore {
   std::vector<LossPoint> train, eval;
 };
-/// Rewrites a file of metrics without what steps from `step` on said: a run that goes on there says it again. Fine if there
-/// is no such file. Answers what is left, as a curve.
+/// Rewrites a file of metrics without the lines of steps from `step` on: a run that goes on there writes them again. Ok
+/// if there is no such file. Returns the losses that are left.
 Expected<MetricsBefore> keep_lines_before(const std::string& path, std::int64_t step);
 
 }  // namespace troupe::report

@@ -9,7 +9,7 @@ namespace troupe::report {
 
 namespace {
 
-/// What cannot be written (a terminal that is gone, a full disk) is lost, and no reason to stop.
+/// Text that cannot be written (a terminal that is gone, a full disk) is lost: the run goes on.
 void put(std::FILE* to, const std::string& text) {
   (void)!std::fwrite(text.data(), 1, text.size(), to);
   std::fflush(to);
@@ -69,8 +69,9 @@ void Progress::show_beside(std::string text) {
 
 void Progress::draw() {
   std::string text = step_ + beside_;
-  if (options_.columns > 0 && text.size() >= options_.columns) text.resize(options_.columns - 1);   // a line that wraps cannot be redrawn
-  // Blanks wipe the rest of a longer line before; no escape codes, so any terminal will do.
+  // A line that wraps cannot be redrawn.
+  if (options_.columns > 0 && text.size() >= options_.columns) text.resize(options_.columns - 1);
+  // Blanks overwrite the rest of a longer line before: no terminal needs escape codes.
   put(options_.out, fmt::format("\r{:<{}}", text, drawn_width_));
   drawn_width_ = text.size();
   drawn_ = text;
@@ -91,7 +92,8 @@ void Progress::note(std::string_view text) {
 }
 
 void Progress::warn(std::string_view text) {
-  if (drawn_width_ > 0) put(options_.out, fmt::format("\r{:<{}}\r", "", drawn_width_));   // the two streams may be one terminal
+  // The two streams may be one terminal.
+  if (drawn_width_ > 0) put(options_.out, fmt::format("\r{:<{}}\r", "", drawn_width_));
   put(options_.err, fmt::format("troupe: warning: {}\n", text));
   if (drawn_width_ > 0) draw();
 }

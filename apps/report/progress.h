@@ -1,6 +1,6 @@
 // The live progress line: step, loss, tokens/s, time left.
 //
-// On a terminal one line is redrawn in place; elsewhere (a log, a pipe) plain lines are printed now and then.
+// On a terminal one line is redrawn in place; elsewhere (a log, a pipe) plain lines are printed at intervals.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace troupe::report {
 
-/// Not thread-safe; owned by whoever collects the metrics.
+/// Not thread-safe. Output that cannot be written is lost.
 class Progress {
  public:
   struct Options {
@@ -32,13 +32,13 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Step `step` is done. The first and the last step are always shown; between them at most one line every
-  /// plain_line_ms, but one at each 5% of the way.
+  /// Step `step` is done. Shows the first and the last step; between them a terminal's line at most every redraw_ms,
+  /// and a plain line every plain_line_ms and at each 5% of the way.
   void step(std::int64_t step, double loss, double tokens_per_s);
   void evaluated(std::int64_t step, double eval_loss);
-  /// What else is under way, at the end of the line; empty: nothing.
+  /// Shows a text at the end of the line (a checkpoint that is under way); empty: none.
   void show_beside(std::string text);
-  /// A line of its own that does not tear the progress line.
+  /// Prints a line of its own; the progress line stays whole.
   void note(std::string_view text);
   /// The same on Options::err, as "troupe: warning: ...".
   void warn(std::string_view text);

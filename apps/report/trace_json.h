@@ -18,14 +18,14 @@ namespace troupe::report {
 /// Not thread-safe. The file is valid JSON once close() has returned ok.
 class TraceJsonWriter {
  public:
-  /// Times are shown relative to `origin_ns`.
+  /// Times are shown relative to `origin_ns`. Error: the file cannot be opened.
   static Expected<TraceJsonWriter> open(const std::string& path, std::int64_t origin_ns = 0);
   TraceJsonWriter(TraceJsonWriter&& other) noexcept;
   ~TraceJsonWriter();
 
   /// Names worker `worker` ("worker 0: stage 0"); workers are shown in the order of their numbers.
   void name_worker(int worker, const std::string& name);
-  /// Adds spans of a worker; call it as often as there are spans. Rows are shown in the order in which they first appear.
+  /// Adds spans of a worker; may be called several times. Rows are shown in the order in which they first appear.
   void add(int worker, const std::vector<TraceSpan>& spans);
   /// Ends the file. Every error since open() is reported here.
   Status close();

@@ -10,7 +10,7 @@ constexpr std::size_t beam = 64;       // states kept after each op
 
 double bytes_of(const TensorType& t) { return static_cast<double>(elements(t.shape) * size_of(t.dtype)); }
 
-/// The largest part of a tensor over n places, of 1.
+/// The largest part of a tensor at one of n places, as a fraction of the whole.
 double share(const Sbp& sbp, const Shape& shape, std::int64_t n) {
   if (!sbp.is_split() || elements(shape) == 0) return 1;
   const auto whole = shape[static_cast<std::size_t>(sbp.dim)];
@@ -20,7 +20,8 @@ double share(const Sbp& sbp, const Shape& shape, std::int64_t n) {
 /// A split that leaves a part as it is: there is one unit only.
 bool is_one_unit(const Sbp& sbp, const Shape& shape) { return sbp.is_split() && shape[static_cast<std::size_t>(sbp.dim)] <= sbp.unit; }
 
-/// The same value before and after the op whose gradient flows back: a sum's gradient is whole, a whole's stays whole.
+/// The layout in which the maker of a value reads its gradient: of a sum (P) the gradient is whole, else it lies as the
+/// value does.
 Sbp dual(const Sbp& sbp) { return sbp.is_partial() ? Sbp::B() : sbp; }
 
 void insert(std::vector<Sbp>& sorted, const Sbp& sbp) {
@@ -59,7 +60,8 @@ AxisSearch::Key AxisSearch::key_of(const State& s) {
 Expected<LayoutCost> AxisSearch::run(std::vector<std::vector<Signature>>& signatures) {
   earlier_ = &signatures;
   find_ops();
-  std::vector<StatePtr> states = {std::make_shared<State>()}, before;   // after the last block, and the one before
+  // After the last block; after the block before it.
+  std::vector<StatePtr> states = {std::make_shared<State>()}, before;
   for (std::size_t b = 0; b + 1 < blocks_.size(); ++b) {
     before = states;
     searched_ += static_cast<std::int64_t>(block_size(b));
@@ -127,7 +129,7 @@ void AxisSearch::find_ops() {
   blocks_.push_back(ops_.size());
 }
 
-/// The rows of an op's table on this axis; of anything else the one that its ports ask for.
+/// The rows of an op's table on this axis; of another node the one row that its ports ask for.
 std::vector<AxisSearch::Signature> AxisSearch::rows(const Node& n, std::int32_t index) const {
   const Signature whole{std::vector<Sbp>(n.in.size(), Sbp::B()), std::vector<Sbp>(n.out.size(), Sbp::B())};
   if (n.kind != Node::Kind::op) {
@@ -144,7 +146,7 @@ std::vector<AxisSearch::Signature> AxisSearch::rows(const Node& n, std::int32_t 
   return table;
 }
 
-/// One op: every state with every row, and of those that lead to the same the cheapest.
+/// Extends every state by every row of one op; keeps the cheapest of those with equal keys.
 Status AxisSearch::search(std::size_t op, std::vector<StatePtr>& states) const {
   std::map<Key, StatePtr> next;
   for (const auto& s : states)
@@ -161,7 +163,8 @@ Status AxisSearch::search(std::size_t op, std::vector<StatePtr>& states) const {
   states.clear();
   for (auto& [key, s] : next) states.push_back(std::move(s));
   std::stable_sort(states.begin(), states.end(), [](const StatePtr& a, const StatePtr& b) { return a->cost < b->cost; });
-  // For each layout of the parameters that are read again: a cheap one may be one that a later op cannot read.
+  // Keeps `beam` states for each layout of the parameters that are read again: a later op may be unable to read the
+  // parameters of the cheapest states.
   std::map<Key, std::size_t> kept;
   std::erase_if(states, [&](const StatePtr& s) { return ++kept[params_of(*s)] > beam; });
   return {};
@@ -243,7 +246,7 @@ TensorType AxisSearch::part(const Node& n, Value v, std::int32_t index, Lies lie
   return type;
 }
 
-/// Whether the boxing to an op's input, with what it does on the axes before this one, is one that there is.
+/// Whether a boxing exists to an op's input that changes the layout on this axis and on those before it at once.
 bool AxisSearch::may_box(Value v, const Sbp& lies, const Node& n, std::int32_t index, std::size_t input, const Sbp& wanted) const {
   const std::int32_t maker = g_.tensors()[v].node;
   const Node& m = g_.nodes()[maker];
@@ -260,7 +263,7 @@ bool AxisSearch::may_box(Value v, const Sbp& lies, const Node& n, std::int32_t i
 }
 
 /// True where the axes before this one have left a single unit (a key-value head) of what the op's table would divide:
-/// to have it whole is no loss then.
+/// a whole parameter then counts as divided.
 bool AxisSearch::is_lone(const Node& reader, const TensorType& type, std::size_t input) const {
   const auto table = model_rows(g_, reader);
   std::map<std::int32_t, bool> alone;   // by dim: no row divides it further

@@ -1,9 +1,9 @@
 // The search of deduce() along one model axis of one program: a dynamic program over the forward ops in order. A state
-// is how the values lie that are still to be read, and what that has cost.
+// has the layouts of the values that later ops read, and the cost so far.
 //
 // Layers repeat: where a block of ops (the ops of one unit) does what the block before it does, and the states after
-// both are the same but for the layer's number and a constant cost, the rest of the alike blocks need no search: their
-// rows are those of the last one searched (axis_repeat.cpp).
+// both differ only by the layer's number and a constant cost, the alike blocks that follow need no search: they take
+// the rows of the last block that was searched (axis_repeat.cpp).
 #pragma once
 
 #include <map>
@@ -16,22 +16,23 @@ namespace troupe::runtime {
 
 class AxisSearch {
  public:
-  /// `params`: how parameters lie that earlier programs read, and then those that this one reads.
+  /// `params`: layouts of the parameters that earlier programs read; run() adds those that this program reads.
+  /// REQUIRES: all arguments outlive this object.
   AxisSearch(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, std::size_t axis, std::int32_t program,
              std::map<Value, Sbp>& params, const Allowed& allowed)
       : g_(g), units_(units), plan_(plan), axis_(axis), program_(program), params_(params), allowed_(allowed) {}
 
-  /// Fills signatures[node][axis], reads those of the axes before. Answers the cost. Error: an op that no row fits, by name.
-  /// To be called once.
+  /// Fills signatures[node][axis]; reads those of the axes before. Returns the cost. Error: an op that no row fits, by
+  /// name. REQUIRES: called once.
   Expected<LayoutCost> run(std::vector<std::vector<kernels::Signature>>& signatures);
-  /// Ops of which every row was tried: those of layers that repeat others are not.
+  /// Ops of which every row was tried: all except those of layers that repeat others.
   std::int64_t searched() const { return searched_; }
 
  private:
   using Signature = kernels::Signature;
 
-  /// How a value lies, and what is paid for already: copies of it with other layouts, and layouts of its gradient (parts
-  /// of one layout are added first).
+  /// The layout of a value, and the boxings that the cost has already: copies of it with other layouts, and layouts of
+  /// its gradient (parts of one layout are added first).
   struct LiveLayout {
     Sbp sbp;
     std::vector<Sbp> copies, paid;     // sorted
@@ -40,18 +41,20 @@ class AxisSearch {
   struct RepeatedBlocks;
   struct State {
     std::map<Value, LiveLayout> live;
-    std::map<Value, Sbp> params;       // those that are read again
+    std::map<Value, Sbp> params;       // of parameters that later ops read again
     LayoutCost cost;
     std::shared_ptr<const State> before;
     std::size_t op = 0;                // its row is this step's
     Signature signature;
-    std::shared_ptr<const RepeatedBlocks> repeated;  // not a step: the blocks that repeat the one before
+    // Not null: stands for the blocks that repeat a block, not for an op.
+    std::shared_ptr<const RepeatedBlocks> repeated;
   };
   using StatePtr = std::shared_ptr<const State>;
   /// Over `blocks` blocks that repeat the block before them.
   struct RepeatedBlocks {
     std::size_t block = 0, blocks = 0;              // the block that they repeat
-    std::map<const State*, StatePtr> same_one_block_on;         // a state after the block before it -> the same one block on
+    // A state after the block before it -> the same one block on.
+    std::map<const State*, StatePtr> same_one_block_on;
   };
   using Key = std::vector<std::int64_t>;            // what the rest of a search depends on
 
@@ -60,7 +63,8 @@ class AxisSearch {
 
   // axis_search.cpp
   const Node& node(std::size_t op) const { return g_.nodes()[ops_[op]]; }
-  /// Places along the axis, of the widest mesh. Bytes of parameters are counted times this: whole numbers, as n is 1 or all.
+  /// Places along the axis, of the widest mesh. Bytes of parameters are counted times this: whole numbers, as n is 1 or
+  /// all.
   double widest() const;
   std::int64_t places(const Node& n) const { return plan_.meshes[units_[n.unit].mesh].axes[axis_].size; }
   std::string axis_name(const Node& n) const { return plan_.meshes[units_[n.unit].mesh].axes[axis_].name; }
@@ -83,13 +87,13 @@ class AxisSearch {
   bool alike(std::size_t b) const;
   bool alike_ops(std::size_t then, std::size_t now, std::size_t end) const;
   bool alike_inputs(Value then, Value now, std::size_t then_op, std::size_t now_op, std::size_t end) const;
-  /// How the values lie `blocks` blocks on: those that block b made are those of block b + blocks.
+  /// The layouts `blocks` blocks on: values that block b made become those of block b + blocks.
   std::map<Value, LiveLayout> later(const std::map<Value, LiveLayout>& live, std::size_t b, std::size_t blocks) const;
   /// Whether the states after block b are those after block b - 1, one block on, at a constant cost more.
   bool repeats(const std::vector<StatePtr>& then, const std::vector<StatePtr>& now, std::size_t b) const;
   /// The states after the block that comes `blocks` blocks after b.
   std::vector<StatePtr> skip_repeated(const std::vector<StatePtr>& then, const std::vector<StatePtr>& now, std::size_t b, std::size_t blocks) const;
-  /// Takes the rows of the blocks jumped over. Answers the state after the block that they repeat.
+  /// Chooses the rows of the blocks that were skipped. Returns the state after the block that they repeat.
   StatePtr choose_jumped(const State& s, std::vector<std::vector<Signature>>& signatures);
 
   const Graph& g_;

@@ -29,7 +29,8 @@ Expected<std::vector<const kernels::Signature*>> BackwardRows::choose(const Node
   return best.rows;
 }
 
-/// The tensor's mesh and that of a stage are equally wide along a model axis, so an SBP means the same on both.
+/// Whether the tensor's mesh and that of a stage are equally wide along a model axis, so that an SBP means the same on
+/// both.
 bool BackwardRows::alike(const PlanTensor& t, std::int32_t stage, std::size_t axis) const {
   const auto &a = plan_.meshes[t.mesh].axes, &b = mesh(stage).axes;
   return a.size() == b.size() && a[axis] == b[axis];
@@ -38,7 +39,7 @@ bool BackwardRows::alike(const PlanTensor& t, std::int32_t stage, std::size_t ax
 /// The largest part of a tensor that the axes before one leave.
 Shape BackwardRows::part_before(const PlanTensor& t, std::size_t axis) const { return part_of(t.shape, t.sbp, axis, plan_.meshes[t.mesh]); }
 
-/// A copy of the value lies that way already.
+/// Whether a copy of the value has this layout already.
 bool BackwardRows::there(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const {
   for (const std::int32_t id : layouts_.variants(layouts_.home[v])) {
     const PlanTensor& t = plan_.tensors[id];
@@ -104,7 +105,7 @@ std::vector<BackwardRows::Candidate> BackwardRows::candidates(const Node& n, con
   return out;
 }
 
-/// Whether what lies somewhere can be boxed to `in`, where that is known: the first `axes` axes.
+/// Whether the op's arguments can be boxed to `in` along the first `axes` axes, as far as `in` is known.
 bool BackwardRows::may_box(const Node& n, const std::vector<NdSbp>& in, std::size_t axes) const {
   for (std::size_t i = 0; i < n.in.size(); ++i) {
     const PlanTensor& t = plan_.tensors[layouts_.home[n.in[i]]];
@@ -117,7 +118,7 @@ bool BackwardRows::may_box(const Node& n, const std::vector<NdSbp>& in, std::siz
 
 void BackwardRows::extend(const Node& n, const std::vector<std::vector<Candidate>>& by_axis, std::vector<NdSbp>& in, Choice& now, Choice& best) const {
   const std::size_t axis = now.rows.size();
-  // Bytes first; a slice moves none, but is a boxing that somebody undoes later.
+  // Bytes first; a slice moves none, but is a boxing that a later op undoes.
   if (std::pair(now.bytes, now.boxings) >= std::pair(best.bytes, best.boxings)) return;
   if (axis == by_axis.size()) {
     best = now;

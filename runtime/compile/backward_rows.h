@@ -1,5 +1,5 @@
-// BackwardRows: which row of its SBP table a backward op takes along each model axis. Its arguments lie where the forward
-// pass has left them, so it takes the row that mirrors the forward op's and, of these, the one that moves least.
+// BackwardRows: which row of its SBP table a backward op takes along each model axis. Its arguments have the layouts of
+// the forward pass, so it takes a row that mirrors the forward op's row and, of these, the row that moves fewest bytes.
 #pragma once
 
 #include <limits>
@@ -11,7 +11,7 @@
 
 namespace troupe::runtime {
 
-/// Where the values of a graph lie, as far as it is lowered.
+/// The plan's tensors that hold the values of a graph, as far as it is lowered.
 struct TensorLayouts {
   std::vector<std::int32_t> home;                             ///< graph value -> plan tensor, -1: not yet made
   std::map<std::int32_t, std::vector<std::int32_t>> boxed;    ///< home -> its copies with other layouts
@@ -26,7 +26,8 @@ class BackwardRows {
   BackwardRows(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, const Deduction& deduced, const TensorLayouts& layouts)
       : g_(g), units_(units), plan_(plan), deduced_(deduced), layouts_(layouts) {}
 
-  /// By mesh axis, rows of `table` (which outlives them); null where the axis is no model axis. Error: no row fits, by name.
+  /// By mesh axis, rows of `table` (which outlives them); null where the axis is no model axis. Error: no row fits, by
+  /// name.
   Expected<std::vector<const kernels::Signature*>> choose(const Node& n, const std::vector<kernels::Signature>& table) const;
 
  private:

@@ -11,14 +11,13 @@ struct CompileOptions {
   /// One per unit, in order, every stage used; empty: cut by cost. Interleaved, the stages are virtual ones; a
   /// shared unit's entry says where it begins and ends.
   std::vector<std::int32_t> stage_of_unit;
-  Pipeline pipeline;                         ///< order of the stages' work
+  Pipeline pipeline;                         ///< order in which stages begin their passes
   std::int32_t zero = 0;                     ///< ZeRO stage (Rajbhandari et al., 2020): 1 divides optimizer state over dp, 2 reduced
                                              ///< gradients as well, 3 parameters too
   /// Per stage: which dp coordinate runs each microbatch of a step; empty: microbatch m is run by m mod width.
   std::vector<std::vector<std::int32_t>> owners;
   std::uint64_t seed = 0;
-  /// Versions of parameters and optimizer state that every place has room for in host memory, to be written to disk while
-  /// training goes on (the arena); 0: no checkpoint can be taken.
+  /// Versions of parameters and moments for which every place's arena has room; 0: the plan takes no checkpoint.
   std::int32_t snapshots = 0;
   CostModel costs;
 };
@@ -26,15 +25,16 @@ struct CompileOptions {
 /// Where a unit's ops run.
 struct UnitPlace {
   std::int32_t mesh = 0;                     ///< index into Plan::meshes: a stage's own, or that of all stages together
-  std::int32_t virtual_stage = 0;                    ///< virtual stage
+  std::int32_t virtual_stage = 0;
   bool operator==(const UnitPlace&) const = default;
 };
 
-/// Cuts consecutive units into `stages` runs so that the costliest run is as cheap as possible.
-/// Error: more stages than units.
+/// Cuts consecutive units into `stages` runs so that the costliest run is as cheap as possible. Returns the stage of
+/// each unit. Error: more stages than units.
 Expected<std::vector<std::int32_t>> partition_units(const std::vector<double>& costs, std::int32_t stages);
 
-/// Errors name the op, the tensor, both layouts and the boxing it would need with its bytes.
+/// Error: a graph, meshes or options that do not fit each other; layouts that no boxing connects. Errors name the op,
+/// the tensor, both layouts and the boxing it would need with its bytes. The plan is not verified: see verify.h.
 Expected<Plan> compile(const Graph& graph, const CompileOptions& options);
 
 }  // namespace troupe::runtime

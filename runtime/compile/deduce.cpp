@@ -32,7 +32,7 @@ Sbp gradient_lies(const Signature& signature, std::size_t input) {
   const Sbp& own = signature.in[input];
   if (own.is_split()) return own;
   if (own.is_partial()) return Sbp::B();
-  // A whole input of an op that divides its work: every place knows its part of the sum.
+  // A whole input of an op that divides its work: every place makes its part of the sum.
   auto whole = [](const Sbp& s) { return s.is_broadcast(); };
   const bool divided = !std::all_of(signature.in.begin(), signature.in.end(), whole) ||
                        !std::all_of(signature.out.begin(), signature.out.end(), whole);

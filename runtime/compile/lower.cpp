@@ -1,6 +1,6 @@
-// Lowering: forward ops take the layouts that deduce.h has found, backward ops those that fit what is there, else
-// the cheapest; every difference becomes a boxing node. One axis at a time; dp is no axis of deduction: a
-// microbatch is whole on one dp coordinate, so activations are S(0) there, parameters B, their gradients P.
+// Lowering: forward ops take the layouts of deduce.h, backward ops those of backward_rows.h; every difference
+// becomes a boxing node. One axis at a time; dp is no axis of deduction: a microbatch is whole on one dp coordinate, so
+// activations are S(0) there, parameters B, their gradients P.
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -122,7 +122,7 @@ class Lowering {
     return model;
   }
 
-  /// The tensor that holds graph value `v` on `stage` with layout `sbp`: as it lies, or through a boxing.
+  /// Returns the tensor that holds graph value `v` on `stage` with layout `sbp`; adds boxings if there is none.
   Expected<std::int32_t> want(Value v, std::int32_t stage, const NdSbp& sbp, const Node& reader) {
     const std::int32_t home = layouts_.home[v];
     if (home < 0) return invalid("'" + reader.name + "' reads '" + g_.tensors()[v].name + "' before it is made");
@@ -160,7 +160,7 @@ class Lowering {
     return same_layout(have, want, shape, mesh(stage));
   }
 
-  /// One boxing node; answers the tensor after it.
+  /// Adds one boxing node; returns the tensor that it makes.
   std::int32_t box(std::int32_t from, const std::string& name, std::int32_t stage, const NdSbp& sbp, const Node& reader) {
     PlanTensor t = plan_.tensors[from];
     t.name = name + "@" + (t.mesh == stage ? to_string(sbp) : stage < plan_.stages ? "stage" + std::to_string(stage) : "stages");
@@ -264,8 +264,8 @@ class Lowering {
     return {};
   }
 
-  /// Counts the terms of a use's gradient; answers the parameter's index. An op adds so many a microbatch at each place
-  /// that makes a part of the sum.
+  /// Adds the terms of a use's gradient to PlanParam::terms: those of the op, for each microbatch and each place of a
+  /// model axis that makes a part of the sum. Returns the parameter's index.
   std::int32_t add_terms(Value param, const Node& n, const PlanTensor& grad) {
     std::int32_t index = 0;
     while (plan_.params[index].tensor != layouts_.home[param]) ++index;
@@ -274,7 +274,8 @@ class Lowering {
     const auto& def = *g_.ops().find(n.op);
     std::int64_t terms = def.terms ? def.terms(in, n.attrs) : 1;
     const auto times = [&terms](std::int64_t n) {
-      if (terms > 0 && __builtin_mul_overflow(terms, n, &terms)) terms = std::numeric_limits<std::int64_t>::max() / 4;   // the verifier refuses it
+      // On overflow, a number that the verifier refuses.
+      if (terms > 0 && __builtin_mul_overflow(terms, n, &terms)) terms = std::numeric_limits<std::int64_t>::max() / 4;
     };
     times(plan_.program_specs[n.program].microbatches);
     const Mesh& on = mesh(grad.mesh);
@@ -282,7 +283,7 @@ class Lowering {
       if (static_cast<int>(a) != dp_axis(on) && grad.sbp[a].is_partial()) times(on.axes[a].size);
     auto& all = plan_.params[index].terms;
     if (counted_.insert(index).second) all = terms;
-    else if (terms < 1 || all < 1) all = std::min(terms, all);   // an op that says so of one use is wrong
+    else if (terms < 1 || all < 1) all = std::min(terms, all);   // the verifier refuses it
     else if (__builtin_add_overflow(all, terms, &all)) all = std::numeric_limits<std::int64_t>::max();
     return index;
   }
@@ -339,11 +340,11 @@ class Lowering {
   }
 
   Status lower_report(const Node& n) {
-    const std::int32_t s = plan_.stages_on(plan_.tensors[layouts_.home[n.in[0]]].mesh).back();   // one place speaks
+    const std::int32_t s = plan_.stages_on(plan_.tensors[layouts_.home[n.in[0]]].mesh).back();   // one stage reports
     NdSbp sbp = full(s, NdSbp(mesh(s).axes.size(), Sbp::B()));
     TROUPE_ASSIGN(const std::int32_t t, want(n.in[0], s, sbp, n));
     LoweredNode node = node_of(n, LoweredNode::Kind::report);
-    node.name = std::exchange(node.op, {});   // known by what it reports
+    node.name = std::exchange(node.op, {});   // the session knows a report by this name
     node.in = {t};
     node.mesh = s;
     low_.nodes.push_back(std::move(node));

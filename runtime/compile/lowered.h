@@ -15,7 +15,7 @@ struct LoweredNode {
   Attrs attrs;
   std::vector<std::int32_t> in, out;   ///< tensors of the plan
   std::int32_t mesh = 0;               ///< of the places that run it; boxing: where it ends
-  std::int32_t virtual_stage = 0;              ///< virtual stage
+  std::int32_t virtual_stage = 0;
   std::int32_t unit = 0;
   std::int32_t program = 0;
   bool backward = false;
@@ -46,7 +46,8 @@ struct Staged {
 /// Errors: a graph, meshes or cuts that do not fit each other.
 Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options);
 
-/// Deduces layouts and inserts boxings; fills tensors, meshes and params of `plan`.
+/// Deduces layouts and inserts boxings; fills tensors, meshes and params of `plan`. Error: what cannot be laid out, by
+/// the name of the op, actor, feed or parameter.
 Expected<Lowered> lower(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan);
 
 /// Cost of one op at the largest place of its stage.

@@ -44,7 +44,8 @@ Status check_cuts(const Graph& graph, const std::vector<std::int32_t>& stage_of_
   return {};
 }
 
-/// Cuts the units into runs of about equal cost. What shared units cost, all stages share: they go with the unit before.
+/// Cuts the units into runs of about equal cost. All stages share the cost of shared units, so these are not counted
+/// and go with the unit before.
 Expected<std::vector<std::int32_t>> cut(const Graph& graph, const CostModel& model, std::int32_t depths) {
   std::vector<std::int32_t> run_of(graph.units().size(), 0);   // unit -> index among those that are not shared
   std::int32_t runs = 0;

@@ -1,5 +1,5 @@
 // Planner: lowered ops -> segments -> actors, channels, slots and memory, by role. Internal to the compiler;
-// run() is in compile.cpp, its parts in planner_*.cpp in the order in which it calls them.
+// run() is in planner.cpp, its parts in planner_*.cpp.
 #pragma once
 
 #include <array>
@@ -13,8 +13,9 @@ namespace troupe::runtime {
 /// Everything in a slot and in scratch memory begins at a multiple of this: a cache line, an AVX-512 vector.
 inline constexpr std::int64_t plan_alignment = tensor_alignment;
 
-// Lower first. A backward act frees memory and feeds other stages; weight gradients feed nobody before the end of the
-// step; evaluation uses what is left. Negative: between any two tasks (RQ-3), for what places of several stages wait for.
+// A stream runs lower priorities first. A backward act frees memory and feeds other stages; no actor reads weight
+// gradients before the end of the step; evaluation uses the time that is left. A negative priority runs between any two
+// tasks (RQ-3): places of several stages wait for it.
 enum Priority : std::int32_t { urgent_priority = -1, backward_priority, update_priority, forward_priority, weights_priority, other_priority };
 
 // Chains of tasks on a stream that continue each other (RQ-1).
@@ -47,15 +48,15 @@ class Planner {
   PlanActor& at(ActorRef w) { return plan_.roles[w.role].actors[w.actor]; }
   PassAt pass_at(ActorRef w) { return {at(w).pass, at(w).virtual_stage}; }
   ActorRef add_actor(std::int32_t role, PlanActor actor, std::int32_t virtual_stage);
-  /// Slots for what arrives from another virtual stage before its turn. Groups of more than S microbatches arrive while
-  /// their first chunk is still under way.
+  /// Slots for tensors that arrive from another virtual stage before their turn. Groups of more than S microbatches
+  /// arrive while their first chunk is still under way.
   std::int32_t landing_slots(std::int32_t role) const;
-  /// Microbatches that a shared unit at the end of the pipeline keeps longer under way: the others' passes begin when
-  /// their streams are between two segments.
+  /// Microbatches that a shared unit at the end of the pipeline keeps under way in addition: each stage begins its part
+  /// of the unit only when its stream is between two segments.
   std::int32_t shared_slack() const;
-  /// How many microbatches a place keeps from one pass to a later one.
+  /// Most microbatches that a place keeps from one pass to a later one.
   std::int32_t slots_between(std::int32_t role, PassAt from, PassAt to) const;
-  /// Who goes first on a stream: of two chunks, for what is farther along.
+  /// Priority of an act: of two chunks with the same `kind` the chunk that is farther along its pass runs first.
   std::int32_t priority(Priority kind, std::int32_t virtual_stage) const {
     return kind * virtual_stages_ + (kind == forward_priority ? virtual_stages_ - 1 - virtual_stage : virtual_stage);
   }
@@ -63,9 +64,10 @@ class Planner {
   // segments and actors: planner_segments.cpp
   /// A run of ops on one stream is cut where data leaves it and comes back: `part` counts those cuts.
   void make_segments();
-  /// Which ops make parameter gradients and nothing else, if the pipeline splits the backward pass.
+  /// Gives each node its pass: Pass::weights to ops that make only parameter gradients, if the pipeline splits the
+  /// backward pass.
   void split_backward();
-  /// The segments that begin a pass do so in turn.
+  /// Marks the segments that take turns: those that begin a pass, and those of weight gradients.
   void take_turns();
   void make_actors();
 
@@ -84,15 +86,15 @@ class Planner {
   void read(std::int32_t tensor, ActorRef who);
   void note_readers();
   std::int64_t local_bytes(std::int32_t tensor) const;
-  /// Adds a tensor to a channel; answers its index.
+  /// Adds a tensor to a channel; returns its index.
   std::int32_t put(PlanChannel& c, std::int32_t tensor);
-  /// Registers a channel with its writer's and readers' ports. Answers its index in the role.
+  /// Registers a channel with its writer's and readers' ports. Returns its index in the role.
   std::int32_t connect(PlanChannel c, ActorRef writer, const std::vector<ActorRef>& readers);
-  /// Error: a feed that nobody reads.
+  /// Error: a feed without a reader.
   Status make_channels();
   void add_channel(ActorRef writer, const std::vector<ActorRef>& readers, const std::vector<std::int32_t>& tensors);
-  /// Where a stage's forward work leaves nothing of its own for its backward work (a lone linear
-  /// layer keeps only its input): a zero-byte stash from its first forward segment to its last backward one.
+  /// For each virtual stage a zero-byte stash from its first forward segment to its last backward segment. It limits
+  /// forward work that stashes nothing of its own (a single linear layer keeps only its input).
   void make_credits();
   void make_control();
 
@@ -106,25 +108,26 @@ class Planner {
     std::vector<std::int32_t> stages;
     std::string name;
   };
-  /// The sums that a use's gradient is in, as an optimizer actor finds them on a stage: a channel and an index in it.
+  /// Where an optimizer actor on a stage finds the sums that have the gradient of a use: channel, index in it.
   using Found = std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>>;   // (stage, tensor of the use)
   Status make_parameters();
   Status make_group(const Group& group);
-  /// True where places of a model axis each know a part of the sum (a norm's weight over sequence shards).
+  /// True where each place of a model axis has a part of the sum (a norm's weight over sequence shards).
   bool summed_on_model_axis(const PlanTensor& grad) const;
   /// A gradient of each use, by parameter: (index into low_.params, tensor).
   using Uses = std::vector<std::pair<std::size_t, std::int32_t>>;
-  /// P -> S(0) along dp, and P -> B on the model axes where it is a sum there too (reduce-scatter); where each place updates
-  /// the whole, then S(0) -> B along dp (all-gather): visible boxings both.
+  /// P -> S(0) along dp, and P -> B on the model axes where it is a sum there too (reduce-scatter); where each place
+  /// updates the whole, then S(0) -> B along dp (all-gather): visible boxings both.
   void reduce(const Group& group, const Uses& uses, const Ends& norm, const Ends& update, Found& for_norm, Found& for_update);
-  /// Its first half: the gradient of use u is added to sum `sum_of[u]`, of which each dp coordinate gets its share. Returns the
-  /// exchanges whose first output has the sums; `readers`: of these, by stage.
+  /// The reduce-scatter of reduce(): adds the gradient of use u to sum `sum_of[u]`, of which each dp coordinate gets
+  /// its share. Returns the exchanges whose first output has the sums; `readers`: the readers of these, by stage.
   Ends reduce_shares(const Group& group, Rate rate, const Uses& uses, const std::vector<std::int32_t>& sum_of, std::vector<std::int32_t>& shares,
                      const std::function<std::vector<ActorRef>(std::int32_t)>& readers);
-  /// The channels in which the segments of a stage leave gradients of these uses, one for each segment, read by `readers`.
+  /// The channels in which the segments of a stage leave gradients of these uses, one for each segment, read by
+  /// `readers`.
   std::vector<std::int32_t> connect_gradients(const Group& group, std::int32_t stage, const Uses& uses, const std::vector<ActorRef>& readers);
   std::string gradients_name(const Group& group, std::int32_t gradient);
-  /// An actor reads the slot of a group's parameters, too.
+  /// Makes an actor a reader of the slot of a group's parameters.
   void read_parameters(const Group& group, ActorRef who);
   /// Most terms that a microbatch adds to an element of a gradient, at one place.
   std::int64_t terms_of(std::int32_t gradient) const;
@@ -134,21 +137,22 @@ class Planner {
   /// One end of an exchange of these tensors on each stage of the group.
   Ends everywhere(const Group& group, const std::string& name, Rate rate, const std::vector<std::int32_t>& from,
                   const std::vector<std::int32_t>& to);
-  /// What an exchange makes once a step. Answers the channel.
+  /// A channel for tensors that an exchange makes once a step. Returns its index in the role.
   std::int32_t add_result(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, ActorRef from, const std::vector<ActorRef>& readers);
 
   // ZeRO: planner_shares.cpp
   /// The tensors that say which share of a group's parameters each dp coordinate updates.
   void make_shares(const Group& group);
-  /// ZeRO 1 and 2: when they have updated their shares all gather them, in place.
+  /// ZeRO 1 and 2: after the update of its share each place gathers all shares, in its parameter slot.
   void gather_updated(const Group& group, const Ends& update);
-  /// ZeRO 3: each use of the group's parameters gathers them anew. Answers who reads the shares, by stage.
+  /// ZeRO 3: each use of the group's parameters gathers them anew. Returns the actors that read the shares, by stage.
   std::map<std::int32_t, std::set<ActorRef>> gather_for_uses(const Group& group);
-  /// ZeRO 2 and 3: in each round of microbatches every place gets its share of their gradients, and adds it to those before.
+  /// ZeRO 2 and 3: in each round every place gets its share of the gradients of the round's microbatches, and adds it
+  /// to its sums.
   void reduce_by_rounds(const Group& group, const Uses& uses, const Ends& norm, const Ends& update, Found& found);
 
   // checkpoints: planner_snapshots.cpp
-  /// On each stage a snapshot of every group of parameters, and one writer that takes them to disk.
+  /// On each stage, for every group of parameters, a snapshot actor and a writer actor.
   void make_snapshots();
 
   // rings: planner_rings.cpp
@@ -156,7 +160,7 @@ class Planner {
   void make_rings();
   using Occupant = std::vector<std::int32_t>;        // channels that are needed together
   void add_ring(std::int32_t role, std::int32_t buffers, const std::vector<Occupant>& occupants);
-  /// Reductions of one stage, in the order in which their gradients are made, land what arrives in few buffers.
+  /// Reductions of one stage, in the order in which their gradients are made, share few staging buffers.
   void share_staging(std::int32_t role, const std::vector<std::int32_t>& exchanges);
   bool shares_staging(const PlanRole& role, const PlanActor& actor) const;
   /// Positions of a role's actors in an order in which each comes after those that it reads from.
@@ -166,7 +170,7 @@ class Planner {
   TensorType local_type(std::int32_t tensor) const;
   PlanOperand operand(ActorRef who, std::int32_t tensor, bool writes);
   void fill_operands();
-  /// First fit by lifetime: tensors that never live at the same time share memory. Answers the bytes.
+  /// First fit by lifetime: tensors that never live at the same time share memory. Returns the bytes.
   std::int64_t place_scratch(std::vector<PlanOp>& ops,
                              const std::map<std::int32_t, std::pair<std::int32_t, std::int32_t>>& life);
   void finish_actors();
@@ -175,21 +179,25 @@ class Planner {
   const Graph& g_;
   Plan& plan_;
   Lowered low_;
-  std::int32_t virtual_stages_;                                        // virtual stages
+  std::int32_t virtual_stages_;
   std::int32_t zero_;
   std::int32_t snapshots_;                                     // slots of the arena
   std::vector<Pass> pass_;                                     // per lowered node
-  std::vector<Ends> node_actor_;                               // lowered node -> its actors (boxing: the receiving ends)
+  // lowered node -> its actors (boxing: the receiving ends)
+  std::vector<Ends> node_actor_;
   std::map<std::int32_t, Ends> exchange_source_;               // boxing node -> its sending ends
   std::map<ActorRef, std::vector<std::int32_t>> segment_nodes_;
   std::vector<Ends> writer_;                                   // per tensor
   std::vector<std::vector<ActorRef>> readers_;
   std::map<ActorRef, std::set<ActorRef>> merged_readers_;
   std::map<ActorRef, std::vector<std::int32_t>> merged_;
-  std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>> place_;   // (role, tensor) -> (channel, index)
-  std::map<std::pair<ActorRef, std::int32_t>, std::int32_t> gathered_;   // (segment, parameter) -> what it reads instead
+  // (role, tensor) -> (channel, index)
+  std::map<std::pair<std::int32_t, std::int32_t>, std::pair<std::int32_t, std::int32_t>> place_;
+  // (segment, parameter) -> the gathered tensor that it reads
+  std::map<std::pair<ActorRef, std::int32_t>, std::int32_t> gathered_;
   std::set<ActorRef> after_commit_;                               // exchanges that wait for the commit
-  std::vector<std::pair<std::int32_t, std::array<std::int32_t, 2>>> reused_;   // role, channels: the second lies where the first was
+  // role, channels: the second takes the memory of the first
+  std::vector<std::pair<std::int32_t, std::array<std::int32_t, 2>>> reused_;
 };
 
 }  // namespace troupe::runtime

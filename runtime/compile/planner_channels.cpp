@@ -1,4 +1,4 @@
-// Channels: who writes what for whom, and how many slots that takes.
+// Channels: their writers, readers, tensors and numbers of slots.
 #include <algorithm>
 
 #include "actors/act.h"
@@ -107,7 +107,7 @@ void Planner::add_channel(ActorRef writer, const std::vector<ActorRef>& readers,
     c.after = feed.attrs.text("after");
     c.at_once = feed.attrs.integer("at_once", 1);
   } else if (kept > 0) {
-    // 1F1B: what a forward act leaves for its backward act is what limits how far it runs ahead.
+    // 1F1B: the slots that forward acts fill for backward acts limit how far a stage runs ahead.
     c.kind = PlanChannel::Kind::stash;
     c.slots = kept + (segment ? 0 : landing_slots(writer.role));
   } else if (!segment) {
@@ -132,7 +132,7 @@ void Planner::make_credits() {
       if (at(w).pass == Pass::forward) {
         if (first.actor < 0) first = w;
       } else if (last.actor < 0 || at(w).pass <= at(last).pass) {
-        last = w;   // the last of those that make input gradients, if any do
+        last = w;   // the last segment that makes input gradients, if any does
       }
     }
     if (first.actor < 0 || last.actor < 0) continue;

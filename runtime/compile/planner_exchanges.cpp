@@ -77,7 +77,8 @@ struct ExchangeTime {
 double adding_seconds(std::int64_t elements, DType from, DType to, const CostModel& costs) {
   if (elements == 0) return 0;
   const char* op = to != DType::sum64 ? "add_into" : from == to ? "add_sums" : "add_terms";
-  return costs.kernel_s(op, 0, static_cast<double>(elements * (size_of(from) + 2 * size_of(to))));   // read, read, written
+  // Two operands are read, one is written.
+  return costs.kernel_s(op, 0, static_cast<double>(elements * (size_of(from) + 2 * size_of(to))));
 }
 
 /// Messages, the smaller of two types, then the sums that they are terms of.
@@ -91,7 +92,7 @@ ExchangeTime time_of(const BoxingPlan& plan, DType from, DType to, const CostMod
   return time;
 }
 
-/// What moving one tensor costs. Layers repeat each other's boxings: each is worked out once.
+/// The cost of moving one tensor. Layers repeat each other's boxings: each is worked out once.
 class MoveCosts {
  public:
   explicit MoveCosts(const Plan& plan) : plan_(plan) {}
@@ -109,7 +110,7 @@ class MoveCosts {
   }
 
  private:
-  /// But for their names and, of gradients, the parameter: every layer has such tensors.
+  /// Equal except for their names and, of gradients, the parameter: every layer has such tensors.
   bool alike(std::int32_t one, std::int32_t other) const {
     const PlanTensor &a = plan_.tensors[one], &b = plan_.tensors[other];
     return a.mesh == b.mesh && a.dtype == b.dtype && a.rate == b.rate && (a.gradient_of < 0) == (b.gradient_of < 0) && a.shape == b.shape && a.sbp == b.sbp;
@@ -131,7 +132,7 @@ class MoveCosts {
         const ExchangeTime time = time_of(own, left_as, to.dtype, plan_.costs);
         if (time.seconds > cost.time.seconds) cost.time = time;
       }
-      // Gradients meet once for each coordinate on the axes that they are no sum on.
+      // There is one reduction for each coordinate on the axes along which it does not add.
       if (reduces) cost.bytes = term_bytes(*group, item) * (to.mesh.size() / static_cast<std::int64_t>(group->to.size()));
     }
     if (!reduces) cost.bytes = direct_bytes(from, to) / size_of(to.dtype) * item;
@@ -149,7 +150,7 @@ class MoveCosts {
     return parts;
   }
 
-  /// Each place needs every term but its own, of its share.
+  /// Each place gets every term of its share except its own.
   static std::int64_t term_bytes(const BoxingGroup& group, std::int64_t item) {
     std::set<Rank> brings;
     for (const auto& h : group.from) brings.insert(h.holder);
@@ -159,7 +160,8 @@ class MoveCosts {
   }
 
   const Plan& plan_;
-  std::map<std::pair<std::int32_t, std::int32_t>, std::deque<std::pair<PlanExchange::Pair, Cost>>> known_;   // by meshes
+  // By meshes.
+  std::map<std::pair<std::int32_t, std::int32_t>, std::deque<std::pair<PlanExchange::Pair, Cost>>> known_;
 };
 
 }  // namespace
@@ -189,7 +191,7 @@ void Planner::cost_gather(PlanExchange& x) {
   if (!boxings.ok()) return;   // local_plan() reports it with its names
   BoxingPlan all;
   for (const auto& b : *boxings) all.transfers.insert(all.transfers.end(), b.transfers.begin(), b.transfers.end());
-  // The places along dp meet once for each coordinate on the model axes.
+  // There is one gather along dp for each coordinate on the model axes.
   x.bytes = all.moved_bytes(std::min(size_of(from.dtype), size_of(to.dtype))) * (mesh.size() / mesh.axis_size("dp"));
   const ExchangeTime time = time_of(all, from.dtype, to.dtype, plan_.costs);
   x.seconds = time.seconds;

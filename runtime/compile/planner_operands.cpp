@@ -1,4 +1,4 @@
-// Operands: where each op finds its arguments; scratch memory by lifetime; ops' state; costs; who closes a step.
+// Operands: where each op finds its arguments; scratch memory by lifetime; ops' state; costs; actors that close a step.
 #include <algorithm>
 
 #include "devices/base/check.h"
@@ -138,13 +138,13 @@ void Planner::finish_actor(const PlanRole& role, PlanActor& a) {
     a.cost_s = plan_.costs.kernel_s(a.kind == PlanActor::Kind::update ? "adamw" : a.kind == PlanActor::Kind::norm ? "square_sums" : "digest", 0, bytes);
   }
   if (a.kind == PlanActor::Kind::snapshot || a.kind == PlanActor::Kind::writer) {
-    // Parameters and two moments, read and written once; the disk's rate is a guess until somebody measures disks.
+    // Parameters and two moments, read and written once; the disk's rate is a guess, not a measurement.
     constexpr double disk_bytes_per_s = 1e9;
     const PlanActor& snapshot = a.kind == PlanActor::Kind::snapshot ? a : role.actors[role.channels[a.in[0]].writer];
     const double bytes = 3 * static_cast<double>(role.channels[snapshot.in[0]].bytes) / static_cast<double>(plan_.dp_width(role.stage));
     a.cost_s = &a == &snapshot ? plan_.costs.kernel_s("snapshot", 0, 2 * bytes) : bytes / disk_bytes_per_s;
   }
-  // A step of a program is over at a place when every actor that nobody there waits for is done.
+  // A step of a program is over at a place when every actor is done whose outputs no actor of the program there reads.
   a.closes_step = a.kind != PlanActor::Kind::update;
   for (auto c : a.out)
     for (const auto& r : role.channels[c].readers)

@@ -29,7 +29,7 @@ Status Planner::make_group(const Group& group) {
   else
     for (auto p : group.params)
       for (const auto& r : readers_[low_.params[p].tensor]) readers[r.role].insert(r);
-  // Who makes gradients needs the exponents of their sums.
+  // The segments that make gradients read the exponents of their sums.
   for (auto p : group.params)
     for (auto t : low_.params[p].grads)
       for (const auto& [role, writer] : writer_[t]) readers[role].insert(writer);
@@ -83,8 +83,8 @@ Status Planner::make_group(const Group& group) {
   if (!trains) return {};
   if (shared && zero_ < 3) gather_updated(group, update);
 
-  // Gradients that are made by the same segments go the same way. Only sums that are done at once can add up all uses of a
-  // parameter.
+  // Gradients that the same segments make go the same way. Sums by rounds are one for each use; other sums add up all
+  // uses of a parameter.
   const bool by_rounds = divided && zero_ >= 2;
   std::map<std::pair<std::vector<Ends>, bool>, Uses> ways;
   for (auto p : group.params) {
@@ -175,7 +175,7 @@ Ends Planner::everywhere(const Group& group, const std::string& name, Rate rate,
   for (std::size_t i = 0; i < from.size(); ++i) x.moves.push_back({from[i], to[i]});
   const auto virtual_stage = rate == Rate::round ? at(writer_[from[0]].begin()->second).virtual_stage : 0;
   auto ends = add_exchange_ends(std::move(x), group.stages, virtual_stage, true);
-  // The exponents of the sums; and the step, where a stage brings nothing else.
+  // The slot has the exponents of the sums; its token has the step where a stage has no other input.
   for (const auto& [stage, end] : ends) read_parameters(group, end);
   return ends;
 }
@@ -193,7 +193,8 @@ Ends Planner::reduce_shares(const Group& group, Rate rate, const Uses& uses, con
                            std::vector<std::int32_t>& shares, const std::function<std::vector<ActorRef>(std::int32_t)>& readers) {
   const std::string name = gradients_name(group, uses.front().second);
   const auto count = static_cast<std::size_t>(*std::max_element(sum_of.begin(), sum_of.end())) + 1;
-  // What is a sum on model axes too is added along dp first and then along those, so that no exchange has more places than one line.
+  // A gradient that is a sum on model axes too is added along dp first, then along these axes: no exchange then has
+  // more places than one line of the mesh along its axes.
   std::vector<std::int32_t> from, to, along_dp(count, -1);
   bool summed = false;
   for (std::size_t u = 0; u < uses.size(); ++u) {
@@ -230,7 +231,7 @@ void Planner::reduce(const Group& group, const Uses& uses, const Ends& norm, con
     if (at == std::ssize(params)) params.push_back(p);
     sum_of.push_back(static_cast<std::int32_t>(at));
   }
-  // ActorRef a place updates its share only, or its share is the whole, the update reads the sums.
+  // Where a place updates its share only, or its share is the whole, the update reads the sums.
   const bool whole = plan_.params[params.front()].share >= 0 || plan_.meshes[group.mesh].axis_size("dp") == 1;
   std::map<std::int32_t, std::vector<ActorRef>> readers;
   for (auto s : group.stages) {
@@ -249,7 +250,8 @@ void Planner::reduce(const Group& group, const Uses& uses, const Ends& norm, con
     if (!whole) {
       plan_.roles[s].channels[summed].readers.push_back({gather.at(s).actor, static_cast<std::int32_t>(at(gather.at(s)).in.size())});
       at(gather.at(s)).in.push_back(summed);
-      // Rounded gradients come into the memory of the place's own sums, which stay until the commit: a failure finds them.
+      // Rounded gradients take the memory of the place's own sums. The gather waits for the commit, so that the sums
+      // are there until then.
       rounded = add_result(PlanChannel::Kind::rounded, wholes, gather.at(s), {update.at(s)});
       after_commit_.insert(gather.at(s));
       for (const auto& [p, t] : uses)
@@ -275,7 +277,8 @@ void Planner::add_param_refs(const Group& group, std::int32_t s, ActorRef who, c
       const auto& in = at(who).in;
       const auto port = std::find(in.begin(), in.end(), channel) - in.begin();
       const PlanParamRef::Use use{static_cast<std::int32_t>(port), index};
-      if (std::find(ref.grads.begin(), ref.grads.end(), use) == ref.grads.end()) ref.grads.push_back(use);   // uses that are added up already
+      // One sum may have several uses.
+      if (std::find(ref.grads.begin(), ref.grads.end(), use) == ref.grads.end()) ref.grads.push_back(use);
     }
     at(who).params.push_back(std::move(ref));
   }

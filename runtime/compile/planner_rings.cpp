@@ -1,8 +1,8 @@
-// Rings: few buffers that many channels use one after the other: with ZeRO 2 and 3, and where gradients that have been added up
-// come back whole. A buffer's channels follow each other in a cycle of zero-byte channels: the readers of one, when they
-// are done, tell the writer of the next. One token goes round each
-// cycle, so two channels of a buffer never hold it at the same time; and a pass that runs in the ring's order can always
-// go on. So it stays a marked graph, which one token game proves.
+// Rings: few buffers that many channels use one after the other: with ZeRO 2 and 3, and where reduced gradients are
+// gathered whole. A buffer's channels follow each other in a cycle of zero-byte channels: when the readers of one
+// channel are done, they send a turn to the writer of the next. One token goes round each cycle, so two channels of a
+// buffer never hold it at the same time, and a pass that runs in the ring's order can always go on. The plan stays a
+// marked graph, which one token game proves live.
 #include <algorithm>
 
 #include "runtime/compile/planner.h"
@@ -11,7 +11,7 @@ namespace troupe::runtime {
 
 namespace {
 
-// With two the next is filled or emptied while one is in use.
+// With two buffers one is filled or emptied while the other is in use.
 constexpr std::int32_t gradient_buffers = 2, staging_buffers = 2, gathered_buffers = 2, gathered_buffers_elsewhere = 1;
 
 }  // namespace
@@ -23,7 +23,7 @@ std::vector<std::int32_t> Planner::order_of(const PlanRole& role) const {
     if (c.writer < 0 || c.initial) continue;
     for (const auto& r : c.readers) readers[c.writer].push_back(r.actor), ++waits[r.actor];
   }
-  std::set<std::int32_t> ready;   // of several the first
+  std::set<std::int32_t> ready;   // the lowest goes first
   for (std::size_t a = 0; a < waits.size(); ++a)
     if (waits[a] == 0) ready.insert(static_cast<std::int32_t>(a));
   for (std::int32_t n = 0; !ready.empty(); ++n) {
@@ -41,7 +41,8 @@ void Planner::make_rings() {
   for (auto& role : plan_.roles) {
     const std::int32_t s = role.stage;
     const auto order = order_of(role);
-    // Who takes turns: the segments of one pass of one (virtual) stage. What all stages share has a time of its own.
+    // Channels of one pass of one virtual stage take turns. Shared units, whose mesh is another, have rings of their
+    // own.
     struct Turns {
       Kind kind;
       std::int32_t program, virtual_stage, mesh;
@@ -49,7 +50,8 @@ void Planner::make_rings() {
       auto operator<=>(const Turns&) const = default;
     };
     std::map<Turns, std::map<std::pair<std::int32_t, std::int32_t>, Occupant>> passes;   // -> by order -> channels
-    std::map<Turns, std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t>> reductions;   // -> by order -> exchange
+    // -> by order -> exchange
+    std::map<Turns, std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t>> reductions;
     for (std::size_t i = 0; i < role.channels.size(); ++i) {
       const PlanChannel& c = role.channels[i];
       std::int32_t segment = -1;
@@ -64,8 +66,8 @@ void Planner::make_rings() {
           if (segment < 0 || order[r.actor] < order[segment]) segment = r.actor;
       if (segment < 0) continue;
       const LoweredNode& n = low_.nodes[segment_nodes_.at({s, segment}).front()];
-      // With one microbatch at a time its backward pass follows its forward pass; in a pipeline they mix. The weights' pass,
-      // where it is apart, follows in its own time.
+      // With one microbatch at a time its backward pass follows its forward pass; in a pipeline they mix. The weights'
+      // pass, where it is apart, follows in its own time.
       const bool mixed = virtual_stages_ > 1 || c.kind != Kind::gathered;
       auto& pass = passes[{c.kind, n.program, n.virtual_stage, n.mesh, mixed ? role.actors[segment].pass : Pass::forward}];
       // All that a unit gathers for one direction is needed together.
@@ -92,7 +94,7 @@ void Planner::make_rings() {
       add_ring(s, buffers, occupants);
     }
   }
-  // One ring for each segment: a turn that reached a segment with two could not say which it is of.
+  // One ring for each segment: with two, the segment could not tell whose turn has come.
   std::set<ActorRef> reused;
   for (const auto& [role, channels] : reused_)
     if (reused.insert({role, plan_.roles[role].channels[channels[0]].writer}).second) add_ring(role, 1, {{channels[0]}, {channels[1]}});
@@ -100,7 +102,7 @@ void Planner::make_rings() {
 
 bool Planner::shares_staging(const PlanRole& role, const PlanActor& a) const {
   if (a.kind != PlanActor::Kind::exchange) return false;
-  // One that waits for several segments, or for other stages, would keep the others waiting.
+  // A reduction that waits for several segments, or for other stages, would delay the other reductions of its buffer.
   const auto gradients = std::count_if(a.in.begin(), a.in.end(), [&](auto c) { return role.channels[c].kind == PlanChannel::Kind::gradient; });
   return gradients == 1 && plan_.stages_on(plan_.tensors[plan_.exchanges[a.exchange].moves[0].to].mesh).size() == 1;
 }
@@ -157,7 +159,7 @@ void Planner::add_ring(std::int32_t s, std::int32_t buffers, const std::vector<O
       turn.kind = PlanChannel::Kind::turn;
       turn.name = "turn." + role.channels[occupants[i].front()].name;
       turn.rate = role.channels[occupants[i].front()].rate;
-      turn.slots = 2;   // no bytes; who passes it on need not wait for the acknowledgement of the last one
+      turn.slots = 2;   // no bytes; with two the reader need not wait for the ack of the turn before
       turn.initial = wraps;
       connect(std::move(turn), reader, {writers.begin(), writers.end()});
     }

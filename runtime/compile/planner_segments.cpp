@@ -18,7 +18,7 @@ std::string segment_name(const Graph& g, std::int32_t program, std::int32_t unit
 void Planner::split_backward() {
   for (const LoweredNode& n : low_.nodes) {
     const bool only_gradients = !n.out.empty() && std::all_of(n.out.begin(), n.out.end(), [&](auto t) { return plan_.tensors[t].gradient_of >= 0; });
-    // What all stages do together stays as it is.
+    // Shared units are not split.
     const bool apart = plan_.pipeline.splits_backward() && only_gradients && n.mesh < plan_.stages;
     pass_.push_back(apart ? Pass::weights : n.backward ? Pass::backward : Pass::forward);
   }
@@ -58,7 +58,7 @@ void Planner::make_segments() {
       a.stream = "compute";
       const Priority of_pass[] = {forward_priority, backward_priority, weights_priority};
       a.priority = priority(program != 0 ? other_priority : of_pass[static_cast<int>(pass)], n.virtual_stage);
-      // Nobody waits for what the first stage's backward work leaves.
+      // No other place waits for the backward work of virtual stage 0.
       if (program == 0 && mesh >= plan_.stages && (pass == Pass::forward || n.virtual_stage > 0)) a.priority = priority(urgent_priority, n.virtual_stage);
       a.run = run_of(program, static_cast<Run>(pass));
       a.name = segment_name(g_, program, unit, pass, part[i]);

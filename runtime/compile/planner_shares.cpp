@@ -57,7 +57,7 @@ std::map<std::int32_t, std::set<ActorRef>> Planner::gather_for_uses(const Group&
     const auto virtual_stage = at(*use.readers.begin()->second.begin()).virtual_stage;
     for (const auto& [s, end] : add_exchange_ends(std::move(x), group.stages, virtual_stage, backward)) {
       holders[s].insert(end);
-      if (!use.readers.count(s)) continue;   // it has shares that another stage needs
+      if (!use.readers.count(s)) continue;   // this stage only has shares that another stage needs
       PlanChannel c;
       c.kind = PlanChannel::Kind::gathered;
       c.name = at(end).name;
@@ -77,7 +77,8 @@ void Planner::reduce_by_rounds(const Group& group, const Uses& uses, const Ends&
     // A microbatch's gradient that is one term travels as it is and is converted where it is added.
     plan_.tensors[t].rate = Rate::microbatch;
     if (terms_of(t) == 1) plan_.tensors[t].dtype = DType::f32;
-    sum_of.push_back(static_cast<std::int32_t>(sum_of.size()));   // each use has a sum of its own: its stage's rounds are its own
+    // Each use has a sum of its own: its stage's rounds are its own.
+    sum_of.push_back(static_cast<std::int32_t>(sum_of.size()));
   }
   const Ends sums = reduce_shares(group, Rate::round, uses, sum_of, shares, [&](std::int32_t s) { return std::vector{norm.at(s), update.at(s)}; });
   for (auto s : group.stages)

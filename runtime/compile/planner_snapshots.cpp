@@ -1,4 +1,4 @@
-// CheckpointTracker: snapshots are readers of the parameter slots, the arena is the slots between them and their writers.
+// Checkpoints: snapshot actors read the parameter slots; the arena has the slots between them and the writer actors.
 #include "runtime/compile/planner.h"
 
 namespace troupe::runtime {

@@ -1,5 +1,5 @@
-// Differentiation is graph rewriting: backward ops are ordinary ops of the same graph, so that their
-// boxings, memory and schedule are planned like everything else's.
+// Differentiation is graph rewriting: backward ops are ordinary ops of the same graph, so that the compiler plans their
+// boxings, memory and schedule as it plans those of forward ops.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -78,7 +78,7 @@ class Differentiator final : public kernels::GradContext {
       bool any = is_root;
       const std::int32_t unit = g_.unit_ = n.unit;
       node_ = i;
-      g_.of_ = -1;   // sums of what flows back belong to no op
+      g_.of_ = -1;   // the op that adds gradients of one value is part of no forward node's gradient
       name_ = n.name;
       attrs_ = n.attrs;
       const auto outputs = n.out;
@@ -118,7 +118,7 @@ class Differentiator final : public kernels::GradContext {
   Value loss_;
   std::vector<bool> needs_;
   std::map<Value, std::vector<std::pair<Value, std::int32_t>>> pending_;
-  std::set<Value> accumulated_;          // values that are one use's gradient already
+  std::set<Value> accumulated_;          // values that are the gradient of a use already
   std::map<Value, std::vector<std::pair<std::int32_t, Value>>> uses_;
   std::int32_t node_ = 0;
   std::string name_;

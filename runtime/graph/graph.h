@@ -7,8 +7,8 @@
 //   Value w = g.param("w", {32, 64}, Init::normal(0.02f));
 //   Value y = g.op("linear", {x, w})[0];
 //
-// Shapes are those of one microbatch. Which places run what is decided later: units are cut into stages,
-// SBP hints on values are optional. The first error sticks; `status()` tells it.
+// Shapes are those of one microbatch. The compiler decides which places run what: it cuts units into stages; SBP
+// hints on values are optional. The graph keeps its first error, which `status()` returns, and ignores later calls.
 #pragma once
 
 #include <memory>
@@ -27,10 +27,10 @@ using kernels::TensorType;
 using kernels::Value;
 
 /// How often a tensor is made: once per microbatch, or once per step (parameters, their gradients). A compiled plan
-/// has a third rate, where the dp coordinates of a stage meet: once per round of microbatches, one of each coordinate.
+/// has a third rate: once per round, which is one microbatch of each dp coordinate of a stage.
 enum class Rate : std::uint8_t { microbatch, step, round };
 
-/// How a parameter begins.
+/// Initial values of a parameter: all equal, or normal with mean 0.
 struct Init {
   enum class Kind : std::uint8_t { constant, normal };
   Kind kind = Kind::constant;
@@ -42,8 +42,9 @@ struct Init {
 struct ProgramSpec {
   std::int64_t microbatches = 1;         ///< per step, of the whole job
   std::int64_t samples = 1;              ///< rows of dim 0 per microbatch
-  bool sequential = false;               ///< microbatches run in index order on every mesh; a feed sets it, and so does:
-  bool stateful = false;                 ///< ops may keep state (OpDef::state_bytes): all microbatches run at dp coordinate 0 of every stage
+  bool sequential = false;               ///< microbatches run in index order on every mesh; feeds and `stateful` set it
+  /// Ops may keep state (OpDef::state_bytes): all microbatches run at dp coordinate 0 of every stage.
+  bool stateful = false;
   bool operator==(const ProgramSpec&) const = default;
 };
 
@@ -69,7 +70,7 @@ struct Node {
   std::string name;                      ///< logical, unique
   Attrs attrs;
   std::vector<Value> in, out;
-  std::vector<std::optional<NdSbp>> in_sbp;   ///< actors: how each input is wanted
+  std::vector<std::optional<NdSbp>> in_sbp;   ///< actors: the layout in which each input is read; none: B
   std::int32_t unit = 0;
   std::int32_t program = 0;
   bool backward = false;
@@ -78,7 +79,7 @@ struct Node {
   bool decay = true;                     ///< parameters: weight decay applies
 };
 
-/// Whether an actor with these attributes says that its body reports `name`: see Graph::actor.
+/// Whether the attribute "reports" of an actor lists `name`: see Graph::actor.
 bool lists_report(const Attrs& attrs, const std::string& name);
 
 /// The gradient of one parameter: one value per use, in graph order.
@@ -91,7 +92,8 @@ class Graph {
  public:
   explicit Graph(const kernels::OpSet& ops) : ops_(&ops) {}
 
-  /// Following nodes belong to this program. The first program is 0.
+  /// Following nodes belong to this program. Returns its index, from 0. Error: no microbatch, a name that is taken,
+  /// more than 31 programs.
   std::int32_t program(const std::string& name, ProgramSpec spec);
   /// Following nodes belong to this unit (layer): what pipeline stages are made of. Reuses a known name.
   std::int32_t unit(const std::string& name);
@@ -99,28 +101,31 @@ class Graph {
   /// al., 2024: vocabulary parallelism). It begins and ends on the stage of the units around it.
   std::int32_t shared_unit(const std::string& name);
 
-  /// A parameter; the same name gives the same value (tying, sharing between programs).
+  /// A parameter, f32; the same name gives the same value (tying, sharing between programs). Error: another shape than
+  /// before.
   Value param(const std::string& name, const Shape& shape, Init init, bool decay = true);
-  /// One op. Inputs are values of this program or parameters.
+  /// One op; returns its outputs. Inputs are values of this program or parameters. Error: an op that is not registered,
+  /// inputs that it does not take, state in a program that is not stateful.
   std::vector<Value> op(const std::string& op, const std::vector<Value>& in, Attrs attrs = {}, std::string name = {});
-  /// A user-defined actor of `kind`; answers its output ports. Without inputs it is a source. No gradient passes
+  /// A user-defined actor of `kind`; returns its output values. Without inputs it is a source. No gradient passes
   /// through it: parameters upstream are trained only by other ways to the loss. The attribute "reports" names what the
   /// actor's body reports by itself (UserCall::report) where a feed waits for it; several names: "token,score".
   std::vector<Value> actor(const std::string& kind, const std::string& name, const std::vector<Value>& in,
                            const std::vector<PortType>& out, Attrs attrs = {},
                            std::vector<std::optional<NdSbp>> in_sbp = {});
-  /// Sends the values of a small tensor to the session, once per microbatch.
+  /// Sends the values of a small tensor to the session, once per microbatch. Error: a parameter.
   void report(const std::string& name, Value v);
-  /// How a value should lie on its stage's mesh: weighed against the cost of its boxings, not forced.
+  /// The layout that a value should have on its stage's mesh: weighed against the cost of its boxings, not forced.
   void hint(Value v, NdSbp sbp);
   /// A value that the session sends, once per microbatch (a token, a command). `after` names a report of the
-  /// same program (report(), or an actor's attribute "reports"): microbatch m + 1 is fed when microbatch m has reported it,
-  /// but for the first `at_once`, which wait for nothing (a prompt). Without: no microbatch waits for a report. A place has at
-  /// most feed_window microbatches of a feed that its actors have not taken yet.
+  /// same program (report(), or an actor's attribute "reports"): the session sends microbatch m + 1 when microbatch m
+  /// has reported it; the first `at_once` microbatches (a prompt) wait for no report. Empty: none waits. A place has at
+  /// most feed_window microbatches of a feed that its actors have not taken yet. Error: `at_once` < 1, a name twice.
   Value feed(const std::string& name, TensorType type, const std::string& after = {}, std::int64_t at_once = 1);
 
   /// Backward by graph rewriting, from a loss op's output; fills grads(). Once, in one program. The loss is
-  /// reported to the session, which sums it over the step.
+  /// reported to the session, which sums it over the step. Error: an op that is no loss or has no gradient, a stateful
+  /// program, a loss that depends on no parameter.
   void minimize(Value loss, kernels::AdamW hyper);
 
   const Status& status() const { return status_; }

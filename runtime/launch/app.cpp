@@ -27,7 +27,7 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Whether the process began with SIGHUP ignored, as under nohup. Looked at before any library is initialised: UCX's installs
+/// Whether the process began with SIGHUP ignored, as under nohup. Read before any library is initialised: UCX installs
 /// a handler of its own as it is loaded.
 bool hangup_ignored = false;
 
@@ -38,7 +38,8 @@ __attribute__((no_sanitize("address", "undefined"))) void look_at_hangup(int, ch
     void* restorer;
     std::uint64_t mask;
   } action;   // the kernel's struct sigaction: none of libc's functions is sure to work here
-  if (::syscall(SYS_rt_sigaction, SIGHUP, nullptr, &action, sizeof action.mask) == 0) hangup_ignored = action.handler == reinterpret_cast<void*>(1);   // SIG_IGN
+  // 1: SIG_IGN
+  if (::syscall(SYS_rt_sigaction, SIGHUP, nullptr, &action, sizeof action.mask) == 0) hangup_ignored = action.handler == reinterpret_cast<void*>(1);
 }
 __attribute__((section(".preinit_array"), used)) void (*const look_at_hangup_first)(int, char**, char**) = look_at_hangup;
 
@@ -50,7 +51,7 @@ void App::serve_if_worker(int argc, char** argv) const {
   const int fd = std::atoi(argv[2]);
   const int code = worker_process(fd, ops_, actors_);
   std::fflush(nullptr);
-  // Static destructors of libraries have nothing to say here, and some (UCX, oneDNN) say it slowly.
+  // Skips the static destructors of libraries: none matters here, and some (UCX, oneDNN) are slow.
   ::_exit(code);
 }
 
@@ -72,10 +73,10 @@ class Job {
     else if (s = start(); !s.ok()) end(s, exit_worker);
     last_message_ = clock::now();
     while (!over_) turn();
-    // What all workers have written is committed, however the job ends.
+    // A checkpoint that all workers have written is committed, however the job ends.
     if (checkpoints_) finish_checkpoints();
-    // A worker that is told to go ends at once, or as soon as its transport is open: killed there, it would leave
-    // shared memory behind. One that hangs is killed.
+    // A worker whose link closes ends at once, or as soon as its transport is open: killed before, it would leave
+    // shared memory behind. A worker that hangs is killed.
     launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500);
     restore_signals();
     result_.params_hash = session_.params_hash();
@@ -94,7 +95,7 @@ class Job {
     signal_fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   }
   void restore_signals() {
-    signalfd_siginfo late{};   // one that came too late to change anything must not kill the caller now
+    signalfd_siginfo late{};   // a signal that came after the end of the job must not kill the caller now
     while (::read(signal_fd_, &late, sizeof late) == sizeof late) {}
     ::close(signal_fd_);
     ::sigprocmask(SIG_SETMASK, &old_signals_, nullptr);
@@ -125,12 +126,13 @@ class Job {
     return {};
   }
 
-  /// All that the workers have written is committed. A run that ends without its last checkpoint has failed.
+  /// Commits the checkpoints that all workers have written. A run that ends without its last checkpoint has failed.
   void finish_checkpoints() {
     const Status s = checkpoints_->finish();
     if (s.ok() || (!result_.status.ok() && result_.exit_code != exit_interrupted)) return;
+    // exit_interrupted would mean that the checkpoint is saved.
     if (result_.status.ok()) result_.status = s, result_.exit_code = exit_checkpoint;
-    else if (paused_) result_.status = unsaved(s), result_.exit_code = exit_checkpoint;   // 130 would mean that it is saved
+    else if (paused_) result_.status = unsaved(s), result_.exit_code = exit_checkpoint;
   }
   /// Why the last save of a job that a signal ends has failed.
   Status unsaved(const Status& s) const { return paused_ ? s.in(paused_->message()) : s; }
@@ -169,7 +171,7 @@ class Job {
 
   void send(Rank to, const ToWorker& message) {
     auto& w = launcher_.workers()[to];
-    // A link that breaks is noticed where it is read; the process behind it tells why.
+    // turn() notices a broken link where it reads; the exit of the worker's process says why.
     if (w.link) (void)w.link->post(encode(message)).ok();
   }
 
@@ -191,7 +193,7 @@ class Job {
     };
     for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r) {
       auto& w = workers[r];
-      // A worker that does not read must not hold the others up, nor the signals.
+      // A worker that does not read must not delay the other workers, nor signals.
       const short more = w.link && w.link->unsent() ? POLLOUT : 0;
       if (!stopped_.count(r) && w.link && !broken_.count(r)) add(w.link->fd(), 0, r, static_cast<short>(POLLIN | more));
       add(w.log_fd, 1, r);
@@ -201,7 +203,8 @@ class Job {
     constexpr auto poll_timeout = std::chrono::milliseconds(200);
     const auto before = clock::now();
     ::poll(fds.data(), fds.size(), static_cast<int>(poll_timeout.count()));
-    // Whoever stopped this process (Ctrl-Z, a suspended machine) stopped the clock of the others' silence, too.
+    // While this process was stopped (Ctrl-Z, a suspended machine) it could not hear the workers: restart the stall
+    // clock.
     if (clock::now() - before > 5 * poll_timeout) heard();
     for (std::size_t i = 0; i < fds.size() && !over_; ++i) {
       if (fds[i].revents == 0) continue;
@@ -214,7 +217,7 @@ class Job {
     }
     if (over_) return;
     for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
-      if (workers[r].exited && broken_.count(r) && !stopped_.count(r)) return died(r);   // all it said is read
+      if (workers[r].exited && broken_.count(r) && !stopped_.count(r)) return died(r);   // all its messages are read
     if (checkpoints_)
       if (const Status s = checkpoints_->poll(); !s.ok()) return end(unsaved(s), exit_checkpoint);
     if (options_.give_up)
@@ -234,8 +237,8 @@ class Job {
     if (options_.on_log) options_.on_log(rank, line);
   }
 
-  /// The first signal lets a job that saves checkpoints end with one of the step that is under way; the next one, and the
-  /// first of any other job, ends it at once.
+  /// The first signal lets a job that saves checkpoints end with one of the step that is under way; the next one, and
+  /// the first of any other job, ends it at once.
   void on_signal() {
     signalfd_siginfo info{};
     if (::read(signal_fd_, &info, sizeof info) != sizeof info) return;
@@ -247,7 +250,7 @@ class Job {
     if (signalled_ && (info.ssi_signo == SIGHUP || now - *signalled_ < std::chrono::seconds(1))) return;
     if (signalled_ || !can_pause) return end(Status(Code::unavailable, why), exit_interrupted);
     signalled_ = now;
-    if (version < options_.session.steps) {   // else the run ends in a moment, whole
+    if (version < options_.session.steps) {   // else the run ends with its last step anyway
       paused_ = Status(Code::unavailable, why + " after step " + std::to_string(version) + " of " + std::to_string(options_.session.steps));
       checkpoints_->end_with(version);
       session_.pause_at(version);
@@ -267,7 +270,7 @@ class Job {
     if (!s.ok()) broken_.insert(r);   // its process is about to end; `died` says how
   }
 
-  /// A sign of progress: whatever was taken for a stall is none.
+  /// Notes a sign of progress: ends the suspicion of a stall.
   void heard() {
     last_message_ = clock::now();
     explaining_ = false;
@@ -302,11 +305,11 @@ class Job {
     } else if (auto* m = std::get_if<Explained>(&message)) {
       explanations_[r] = m->text;
     } else if (!session_.finished() && !pending_) {
-      // After the end, peers that say goodbye are no failures.
+      // After the end, peers that close their connections are no failures.
       const Status s = session_.handle(r, message);
       if (s.ok()) return;
       if (s.code() == Code::unavailable) {
-        // Most likely another worker has died, and that one is the culprit: give its death a moment to show.
+        // Most likely another worker has died, which is the culprit: wait a moment for its death to show.
         pending_ = s;
         pending_rank_ = r;
         pending_until_ = clock::now() + std::chrono::milliseconds(700);
@@ -333,7 +336,7 @@ class Job {
   }
 
   void stalled() {
-    std::string silent;   // the culprits, where a worker is one
+    std::string silent;   // the workers that may have caused the stall
     int count = 0;
     for (Rank r = 0; r < plan_.workers(); ++r)
       if (!explanations_.count(r)) silent += (count++ > 0 ? ", " : "") + std::to_string(r);
@@ -351,7 +354,7 @@ class Job {
   CpuDevice device_{clock_, {}};
   FileStorage storage_;
   std::unique_ptr<Stream> disk_;
-  std::unique_ptr<CheckpointTracker> checkpoints_;   // goes before the stream
+  std::unique_ptr<CheckpointTracker> checkpoints_;   // destroyed before the stream
   Session session_;
   Launcher launcher_;
   JobResult result_;

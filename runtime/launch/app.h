@@ -21,39 +21,43 @@ namespace troupe::runtime {
 
 struct JobOptions {
   SessionOptions session;
-  CheckpointOptions checkpoint;            ///< for plans with CompileOptions::snapshots; where to begin for any
+  CheckpointOptions checkpoint;            ///< for plans with CompileOptions::snapshots; `restore` for any plan
   int threads = 1;                         ///< of each worker's compute stream
   std::string tls;                         ///< UCX transports; empty: its choice
   std::vector<std::string> net_devices;    ///< UCX network device per rank; empty: its choice
   std::vector<std::vector<std::string>> prefixes;   ///< per rank: a command put before the worker's
-  TraceWindow trace;                       ///< steps whose spans JobResult has
+  TraceWindow trace;                       ///< steps whose spans PlaceResult has
   std::int64_t memory_bytes_max = 0;       ///< of all workers together; 0: what this machine has available
   bool pin = false;                        ///< each compute thread to a core of its own, rank by rank
-  std::vector<comm::Throttle> throttle;    ///< makes links between workers slower than they are
+  std::vector<comm::Throttle> throttle;    ///< links between workers that are slowed down
   double paced = 0;                        ///< > 0: the paced device at this scale
   bool run_kernels = true;                 ///< paced only
-  bool checked = false;                    ///< App::check has accepted this plan with these options: not again
-  int stall_s = 120;                       ///< no progress of any worker (Worker::progress) for so long: give up and say why
+  bool checked = false;                    ///< App::check has accepted this plan with these options: run skips it
+  int stall_s = 120;                       ///< the job ends after so long without progress of any worker (exit_stalled)
   std::function<void(Rank, const std::string&)> on_log;   ///< a line of a worker's log
-  std::function<void()> on_ready;          ///< all workers are built: the first step begins
-  /// A signal ends the job with a checkpoint of this version, before SessionOptions::steps. `why`: "interrupted by Terminated".
+  std::function<void()> on_ready;          ///< all workers are ready: the first step begins
+  /// A signal ends the job with a checkpoint of this version, before SessionOptions::steps. `why`: "interrupted by
+  /// Terminated".
   std::function<void(const std::string& why, std::int64_t version)> on_pause;
-  std::function<Status()> give_up;         ///< asked now and then; an error ends the job (a disk that is full, say)
+  /// Asked several times a second; an error ends the job with exit_output (a disk that is full, say).
+  std::function<Status()> give_up;
 };
 
+/// What a job reports of one place.
 struct PlaceResult {
-  std::int64_t peak_bytes = 0;             ///< most that was resident, as the kernel saw it
-  std::int64_t file_bytes = 0;             ///< of it at the end, mapped from files: the program, libraries, the data set
-  std::int64_t shared_bytes = 0;           ///< ... shared with other processes: the transport's
+  std::int64_t peak_bytes = 0;             ///< most that was resident (VmHWM)
+  std::int64_t file_bytes = 0;             ///< resident at the end, mapped from files: program, libraries, data set
+  std::int64_t shared_bytes = 0;           ///< resident at the end, shared with other processes: the transport's
   std::uint64_t sent_bytes = 0, received_bytes = 0;
-  std::int64_t restored_bytes = 0;         ///< that it read of the checkpoint to begin from
-  double restore_s = 0;                    ///< until it had all that it needed of it
-  std::vector<TraceSpan> spans;            ///< with JobOptions::trace; they arrive when the step after the window commits, or at the end
+  std::int64_t restored_bytes = 0;         ///< that this place has read of the checkpoint to begin from
+  double restore_s = 0;                    ///< until this place had restored all its parts
+  /// With JobOptions::trace; they arrive when the step after the window commits, or at the end.
+  std::vector<TraceSpan> spans;
   std::int64_t dropped_spans = 0;          ///< for which the worker had no room
 };
 
 struct JobResult {
-  Status status;
+  Status status;                           ///< ok, or why the job has failed or was ended
   int exit_code = exit_ok;
   std::string params_hash;
   std::int64_t committed_steps = 0;
@@ -65,7 +69,9 @@ class App {
   App() : ops_(kernels::standard_ops()) {}
   /// The standard ops and what the application adds.
   const kernels::OpSet& ops() const { return ops_; }
+  /// Registers an op. Error: as OpSet::add.
   Status op(kernels::OpDef def) { return ops_.add(std::move(def)); }
+  /// Registers a kind of user-defined actor.
   void actor(const std::string& kind, actors::UserActorFactory make) { actors_[kind] = std::move(make); }
   /// The same for a class that needs nothing, or only its UserActorInfo, to be made.
   template <class T>
@@ -77,17 +83,19 @@ class App {
   }
   const actors::UserActorSet& actors() const { return actors_; }
 
-  /// In a worker process: runs it and does not return. Call it in main after the registrations.
+  /// In a worker process: runs it and does not return. Elsewhere returns. REQUIRES: called in main, after the
+  /// registrations.
   void serve_if_worker(int argc, char** argv) const;
-  /// What `run` refuses before it starts anything (exit_plan): a plan that does not verify, one whose workers together
-  /// need more memory than there is, and with `pin` more compute threads than cores.
+  /// Checks a plan before a job starts. Error (exit_plan of `run`): the plan does not verify; its workers together need
+  /// more memory than there is; it takes checkpoints and the job has no folder for them, or the reverse; with `pin`,
+  /// more compute threads than cores.
   Status check(const Plan& plan, const JobOptions& options) const;
-  /// A job that restores a checkpoint begins with its step (`first_step` must be that) and, unless the caller says
-  /// otherwise, with the state of its sums.
-  /// Starts one worker process per place, runs the job, leaves nothing behind however it ends. SIGINT, SIGTERM and SIGHUP (but
-  /// under nohup) end it with exit_interrupted: with a checkpoint first where it saves any, at once on a second signal.
+  /// Starts one worker process per place, runs the job, leaves no process behind however it ends. A job that restores a
+  /// checkpoint begins with its step (error: `first_step` is another) and, where SessionOptions::sums is not set, with
+  /// the state of its sums. SIGINT, SIGTERM and SIGHUP (not under nohup) end a job with exit_interrupted: after a
+  /// checkpoint where it saves any, at once on a second signal.
   JobResult run(const Plan& plan, JobOptions options) const;
-  /// The last line of a main(): runs the plan, says on stderr what went wrong, answers the exit code.
+  /// The last line of a main(): runs the plan, prints an error to stderr, returns the exit code.
   int run_main(const Expected<Plan>& plan, JobOptions options) const;
 
  private:
@@ -95,7 +103,7 @@ class App {
   actors::UserActorSet actors_;
 };
 
-/// What a worker process does from its first message to its exit code.
+/// Runs a worker process whose control link is `fd`, from its first message (Hello) on. Returns its exit code.
 int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet& actors);
 
 }  // namespace troupe::runtime

@@ -1,4 +1,4 @@
-// How a Troupe program ends. Documented in docs/exit-codes.md; scripts and schedulers may rely on them.
+// The exit codes of a Troupe program. Documented in docs/exit-codes.md; scripts and schedulers may rely on them.
 #pragma once
 
 namespace troupe::runtime {

@@ -97,7 +97,7 @@ class Fd {
   int fd_;
 };
 
-/// With what errno says.
+/// An error with the text of errno.
 Status error(const std::string& what) { return Status(Code::io, what + ": " + std::strerror(errno)); }
 
 }  // namespace
@@ -127,7 +127,8 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);       // the parent died before the line above
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_IGN);   // they reach the whole group; the parent decides
+    // They go to the whole process group; the parent acts on them.
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_IGN);
     sigset_t none;
     sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -193,7 +194,7 @@ void Launcher::finish(int grace_ms) {
     bool alive = false;
     for (auto& w : workers_) {
       reap(w);
-      if (!w.exited) read_log(w, [](const std::string&) {});   // a full pipe must not hold it up
+      if (!w.exited) read_log(w, [](const std::string&) {});   // a full pipe must not block the worker
       alive |= !w.exited;
     }
     if (!alive || std::chrono::steady_clock::now() >= deadline) break;

@@ -1,6 +1,6 @@
-// Launcher: worker processes on this machine. Each is this very executable again, with a socket to the
-// session. No worker outlives the command, however it ends: a worker dies with its parent (PDEATHSIG) and
-// when its control link closes.
+// Launcher: worker processes on this machine. Each runs this very executable again, with a socket to the
+// session. No worker outlives the launching process, however that ends: a worker dies with its parent (PDEATHSIG)
+// and when its control link closes.
 #pragma once
 
 #include <sys/types.h>
@@ -25,13 +25,15 @@ class Link {
   ~Link();
   Link(const Link&) = delete;
   int fd() const { return fd_; }
-  /// Blocks until written. Error: the other end is gone.
+  /// Writes a message; blocks until it is written. Error: the peer is gone.
   Status send(const std::vector<std::byte>& message);
-  /// Queues a message and writes what the other end takes without waiting; `flush` writes more of it.
+  /// Queues a message and writes as much as the socket takes without blocking; `flush` writes more. Error: the peer is
+  /// gone; what is queued is dropped.
   Status post(const std::vector<std::byte>& message);
   Status flush();
   bool unsent() const { return !out_.empty(); }
-  /// Reads what is there (blocks if nothing is) and appends whole messages. Error: closed or malformed.
+  /// Reads the bytes that have come (blocks until some have) and appends whole messages. Error: the link is closed, or
+  /// a message exceeds control_bytes_max.
   Status receive(std::deque<std::vector<std::byte>>& messages);
 
  private:
@@ -39,6 +41,7 @@ class Link {
   std::vector<std::byte> buffer_, out_;
 };
 
+/// A worker process as its parent sees it.
 struct WorkerProcess {
   pid_t pid = -1;
   int pidfd = -1, log_fd = -1;
@@ -50,10 +53,11 @@ struct WorkerProcess {
 };
 inline constexpr std::size_t log_lines_kept = 20;
 
+/// The worker processes of one job. Not thread-safe.
 class Launcher {
  public:
   Launcher() = default;
-  ~Launcher();                           ///< finishes what still runs
+  ~Launcher();                           ///< ends the workers that still run
   /// Starts a worker. `prefix` (may be empty) is put before the command: {"ip", "netns", "exec", "b"}.
   Status start(const std::vector<std::string>& prefix);
   std::vector<WorkerProcess>& workers() { return workers_; }
@@ -61,7 +65,8 @@ class Launcher {
   bool read_log(WorkerProcess& worker, const std::function<void(const std::string&)>& line);
   /// Reaps a worker whose pidfd is readable.
   void reap(WorkerProcess& worker);
-  /// Hangs up on all, waits up to `grace_ms` for them to exit by themselves, then kills and reaps the rest.
+  /// Closes all control links, waits up to `grace_ms` for the workers to exit by themselves, then kills and reaps the
+  /// rest.
   void finish(int grace_ms);
 
  private:

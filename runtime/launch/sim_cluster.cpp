@@ -83,7 +83,7 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
       });
     };
     auto worker = Worker::create(plan, r, std::move(env));
-    if (!worker.ok()) {   // those that are made must still be stopped, or their actors would never end
+    if (!worker.ok()) {   // the workers that are made must still be stopped, or their actors would never end
       failure = worker.status().in("rank " + std::to_string(r));
       break;
     }

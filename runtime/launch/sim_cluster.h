@@ -11,12 +11,12 @@ namespace troupe::runtime {
 
 struct SimClusterOptions {
   std::uint64_t seed = 0;              ///< orders runnable actors and jitters the network; 0: first come, no jitter
-  int threads = 1;                     ///< ignored by the simulated device; kept for symmetry
+  int threads = 1;                     ///< not used
   bool run_kernels = true;
   Storage* storage = nullptr;          ///< for plans with snapshots, and to restore from
   CheckpointTarget save;
   std::string restore;
-  std::int64_t stop_after = -1;        ///< the machines stop when the session has heard so many messages (`unavailable`); -1: never
+  std::int64_t stop_after = -1;        ///< the run fails (`unavailable`) at the session's n-th message; -1: never
 };
 
 struct SimRun {
@@ -24,12 +24,12 @@ struct SimRun {
   std::vector<StepResult> steps;
   SumState sums;                       ///< of the last version
   std::int64_t virtual_ns = 0;
-  std::int64_t messages = 0;           ///< heard by the session
-  std::uint64_t digest = 0;            ///< rolling hash of (time, rank, message with its payload) of all that the session heard
+  std::int64_t messages = 0;           ///< that reached the session
+  std::uint64_t digest = 0;            ///< rolling hash of (time, rank, message) of all messages to the session
 };
 
-/// Runs a plan to its end. `options.on_step` and the other callbacks are called as in production. Error:
-/// a failed worker, or no progress, with what everyone waits for.
+/// Runs a plan to its end. The callbacks of `session` are called as in production. Error: a failed worker, or no
+/// progress, with Session::waits_for.
 Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, const actors::UserActorSet& user_actors,
                                SessionOptions session, const SimClusterOptions& options = {});
 

@@ -1,5 +1,5 @@
-// The production half of every seam comes together here: steady clock, UCX, CPU or paced device, CAF's
-// scheduler. Above this line nothing knows whether it is simulated.
+// A worker process: gives a Worker its production parts: steady clock, UCX, CPU or paced device, CAF's scheduler. No
+// other class knows whether it is simulated (sim_cluster.h has the simulated parts).
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -28,7 +28,8 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Actors and the network act for microseconds and sleep again (devices/cpu/time_slice.h).
+/// Time slice of the threads of actors and network, which run for microseconds and sleep again
+/// (devices/cpu/time_slice.h).
 constexpr std::int64_t message_slice_ns = 100'000;
 
 struct ProductionConfig : caf::actor_system_config {
@@ -41,8 +42,9 @@ struct ProductionConfig : caf::actor_system_config {
   }
 };
 
-/// While it lives, the parent's death (PR_SET_PDEATHSIG, see launcher.h) is not a kill on the spot but waits for
-/// its end: UCX makes a file in /dev/shm, fills it and only then unlinks it, and a kill in between would leave it.
+/// While this object lives, the parent's death (PR_SET_PDEATHSIG, see launcher.h) does not kill the process; its
+/// destructor does then. UCX makes a file in /dev/shm, fills it and only then unlinks it: a kill in between would leave
+/// the file.
 class DeathWaits {
  public:
   DeathWaits() {
@@ -61,13 +63,13 @@ class DeathWaits {
   sigset_t set_{};
 };
 
-/// The process's end of the control link.
+/// The worker's end of the control link. `send` is thread-safe; both calls end the process if the link breaks.
 class Control {
  public:
   explicit Control(int fd) : link_(fd) {}
   void send(const FromWorker& message) {
     std::lock_guard lock(mutex_);
-    // The parent is gone: there is nobody to work for and nobody to tell.
+    // The parent is gone.
     if (!link_.send(encode(message)).ok()) ::_exit(exit_worker);
   }
   ToWorker next() {
@@ -88,7 +90,7 @@ class Control {
   std::deque<std::vector<std::byte>> messages_;
 };
 
-/// Sends what the trace has, in messages of a bounded size.
+/// Sends the spans that the trace has, in messages of a bounded size.
 void send_spans(TraceRecorder& trace, Control& control) {
   constexpr std::ptrdiff_t at_once = 10'000;
   auto taken = trace.take();
@@ -99,8 +101,8 @@ void send_spans(TraceRecorder& trace, Control& control) {
   }
 }
 
-/// What this program has resident, and the most it has had. getrusage's ru_maxrss will not do: it survives exec, and so
-/// begins with that of the process that was forked.
+/// The process's resident memory, and its peak. getrusage's ru_maxrss does not serve: it survives exec, so it begins
+/// with that of the process that forked.
 Stopped resident() {
   Stopped out;
   std::ifstream status("/proc/self/status");
@@ -111,7 +113,7 @@ Stopped resident() {
   return out;
 }
 
-/// Says once a second how far the worker is, if it has got any further.
+/// Sends Progress once a second, if the worker has made any.
 class Heartbeat {
  public:
   Heartbeat(const Worker& worker, Control& control) : thread_([this, &worker, &control] { beat(worker, control); }) {}

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::int64_t page = 4096;
 
-/// The places of `mesh` that have the coordinates which `place` has in `of`, but on the `free` axes. All meshes of a plan
-/// have the same axes in the same order; only dp differs in width.
+/// The places of `mesh` that have the coordinates of `place` in `of` on all axes except the `free` ones. All meshes of
+/// a plan have the same axes in the same order; only dp differs in width.
 std::vector<std::int64_t> along(std::vector<bool> free, const Mesh& mesh, const Mesh& of, Rank place) {
   auto coord = of.coord(std::max<std::int64_t>(0, of.find(place)));
   for (std::size_t a = 0; a < free.size(); ++a)
@@ -144,8 +144,8 @@ class Localizer {
     return plan_.acts(a.rate, a.program, a.rate == Rate::round ? plan_.round_stage(plan_.exchanges[a.exchange]) : local_.stage, local_.dp_index);
   }
 
-  /// What an actor's acts are to a channel where not all are alike (see actors/slots.h): a place may have no microbatch in
-  /// a round.
+  /// The phases of an actor's acts at a channel (see actors/slots.h) where they differ: a place may have no microbatch
+  /// in a round. Empty: all acts are alike.
   std::vector<actors::Phase> cycle(const PlanActor& a, Rate channel) const {
     std::vector<actors::Phase> out;
     if (a.rate == Rate::round && channel == (plan_.reduces(plan_.exchanges[a.exchange]) ? Rate::microbatch : Rate::round))
@@ -154,7 +154,7 @@ class Localizer {
     return out;
   }
 
-  /// Whether a dp coordinate of the stage whose round it is runs a microbatch.
+  /// Whether a dp coordinate of the exchange's round stage runs a microbatch in this round.
   bool takes_part(const PlanActor& a, std::int64_t dp_index, std::int32_t round) const {
     return plan_.runs_in_round(a.program, plan_.round_stage(plan_.exchanges[a.exchange]), dp_index, round);
   }
@@ -197,10 +197,10 @@ class Localizer {
     return {};
   }
 
-  /// A place that only receives, and whose parts are all empty, still gets a message: it is how it learns that an
-  /// act takes place, and of which step. `boxings` get what this place says, or is told.
+  /// A place that only receives, and whose parts are all empty, still gets a message, from which it learns that an
+  /// act takes place, and of which step. Adds to `boxings` such messages that this place sends or gets.
   void tell_the_empty(const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp, std::vector<BoxingPlan>& boxings) const {
-    if (plan_.tensors[x.moves[0].from].mesh == plan_.tensors[x.moves[0].to].mesh) return;   // nobody only receives
+    if (plan_.tensors[x.moves[0].from].mesh == plan_.tensors[x.moves[0].to].mesh) return;   // no place only receives
     std::vector<std::pair<Layout, Layout>> moves;
     for (const auto& m : x.moves) moves.emplace_back(plan_.layout(m.from, from_dp), plan_.layout(m.to, to_dp));
     const auto& [from, to] = moves[0];
@@ -232,7 +232,8 @@ class Localizer {
     ends.exponent_offset = at.offset;
   }
 
-  /// What this place brings to sums of gradients, and gets of them; in a round of the coordinates that take part.
+  /// The route of a reduction: the terms that this place brings, and its part of the sums. In a round only the dp
+  /// coordinates that take part bring terms.
   Status add_reduction(LocalActor& l, const PlanActor& a, const PlanExchange& x, const std::function<bool(std::int64_t)>& takes_part) {
     comm::Route route;
     comm::PartNumbers numbers;
@@ -277,7 +278,7 @@ class Localizer {
       comm::MoveEnds ends;
       Extent want;
       if (a.gathers()) {
-        // Its share lies in the parameter slot, where the others' go.
+        // The place's share lies in the parameter slot, where the shares of other places go.
         const Position at = find(a.out, move.to);
         ends.have.push_back({plan_.extent(move.to, rank_), {}, role_->channels[a.out[at.port]].offsets[at.index]});
       } else if (const Position at = find(a.in, move.from); at.port >= 0) {
@@ -415,7 +416,8 @@ class Localizer {
       if (plan_actor(a).stream == "compute") local_.scratch_bytes = std::max(local_.scratch_bytes, plan_actor(a).scratch_bytes);
     m.scratch = local_.scratch_bytes;
     local_.scratch_offset = take(m.scratch, page);
-    std::map<std::pair<std::int32_t, std::int32_t>, Shared> landing;   // as large as the largest exchange of a buffer needs
+    // As large as the largest exchange of a buffer needs.
+    std::map<std::pair<std::int32_t, std::int32_t>, Shared> landing;
     for (const auto& a : local_.actors)
       if (const PlanActor& pa = plan_actor(a); pa.staging_ring >= 0) {
         auto& bytes = landing[{pa.staging_ring, pa.staging_buffer}].bytes;
@@ -457,7 +459,7 @@ BoxingGroup reduction_group(const Plan& plan, std::int32_t gradient, std::int32_
   const auto dp = static_cast<std::size_t>(dp_axis(from_mesh));
   std::vector<bool> free;
   for (std::size_t a = 0; a < grad.sbp.size(); ++a) free.push_back(a == dp || (grad.sbp[a].is_partial() && !sum.sbp[a].is_partial()));
-  // On an axis where the result stays a sum, a gradient that is none is a term of the first place.
+  // On an axis where the result stays a sum (P) and the gradient is whole, the place of coordinate 0 brings the term.
   const auto adds = [&](const std::vector<std::int64_t>& coord) {
     for (std::size_t a = 0; a < coord.size(); ++a)
       if (a != dp && sum.sbp[a].is_partial() && !grad.sbp[a].is_partial() && coord[a] != 0) return false;

@@ -1,5 +1,5 @@
-// LocalPlan: what one rank runs, with numbers where the plan has rules. Pure arithmetic on the plan: the
-// worker builds it for itself, the verifier for the few places that stand for all.
+// LocalPlan: what one rank runs, with numbers where the plan has rules. Pure arithmetic on the plan: a worker
+// builds its own, the verifier those of the few places that it checks in place of all.
 #pragma once
 
 #include <functional>
@@ -12,6 +12,7 @@
 
 namespace troupe::runtime {
 
+/// A channel at one place. Bytes and offsets count in the worker's pool.
 struct LocalChannel {
   std::int32_t channel = 0;            ///< in the role
   std::int64_t slot_bytes = 0;
@@ -20,6 +21,7 @@ struct LocalChannel {
   std::vector<actors::Reader> readers; ///< of channels that the conductor writes
 };
 
+/// An actor at one place.
 struct LocalActor {
   std::int32_t actor = 0;              ///< in the role
   actors::ActorSpec spec;
@@ -48,7 +50,7 @@ struct LocalPlan {
   Rank rank = 0;
   std::int32_t stage = 0;
   std::int64_t dp_index = 0;
-  bool reports = true;                 ///< of the places that hold a replica, the first speaks
+  bool reports = true;                 ///< coordinate 0 on all model axes: reports the values that places there share
   std::vector<LocalActor> actors;
   std::vector<LocalChannel> channels;
   std::int64_t moments_offset = 0;     ///< optimizer state in the pool
@@ -60,26 +62,28 @@ struct LocalPlan {
   std::vector<std::int32_t> closers;   ///< per program: actors that close its step here
 };
 
-/// Errors: a boxing that nobody can serve, by name.
+/// Error: a rank that is on no stage; a boxing that needs an extent which no place has, by name.
 Expected<LocalPlan> local_plan(const Plan& plan, Rank rank);
 
-/// The reduction of a gradient, among the places that share `self`'s coordinates on all axes where each has the whole or its
-/// own part: dp is added over, and the model axes on which the gradient is a sum and the result is none. Terms are numbered by place; each
-/// place's extent of `to` is a result. `takes_part` says whose microbatch a round has, by dp coordinate; empty: all.
+/// The reduction of a gradient: over dp, and over the model axes on which `gradient` is a sum (P) and `to` is none,
+/// among the places that have `self`'s coordinates on all other axes. Terms are numbered by place; each place's extent
+/// of `to` is a result. `takes_part`: whether a dp coordinate brings a term (runs a microbatch of the round); empty:
+/// all do.
 BoxingGroup reduction_group(const Plan& plan, std::int32_t gradient, std::int32_t to, Rank self,
                             const std::function<bool(std::int64_t dp)>& takes_part = {});
 
-/// Where an actor reads the exponent of a parameter's exact gradient sums, an int32: which input port, and which byte of its
-/// slot. The last tensor of a trained group's parameter slot has one for each of the group's parameters.
+/// Where an actor reads the exponent of a parameter's exact gradient sums, an int32: which input port, and which byte
+/// of its slot. The last tensor of a trained group's parameter slot has one for each of the group's parameters.
 struct Exponent {
   std::int32_t port = -1;              ///< -1: the actor does not read the parameter's slot
   std::int64_t offset = 0;
 };
 Exponent exponent_of(const Plan& plan, const PlanRole& role, const PlanActor& actor, std::int32_t param);
-/// The byte in a slot of trained parameters where the exponent of its `index`-th one is.
+/// The byte of the exponent of the `index`-th parameter in a slot of trained parameters.
 inline std::int64_t exponent_at(const PlanChannel& params, std::int64_t index) { return params.offsets.back() + 4 * index; }
 
-/// Byte offsets of the moments of an update actor's params, in order; the second follows the first.
+/// Byte offsets of the moments of an update actor's params, in order, from `total` on; the second moment follows the
+/// first. Adds their bytes to `total`.
 std::vector<std::int64_t> moments_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total);
 
 }  // namespace troupe::runtime

@@ -24,8 +24,8 @@ std::vector<PassOf> interleaved(std::int32_t chunks, std::int32_t stages, std::i
   const std::int32_t groups = std::max(1, microbatches / stages);
   const auto forward = by_groups(Pass::forward, chunks, groups, microbatches);
   const auto backward = by_groups(Pass::backward, chunks, groups, microbatches);
-  // The first microbatch comes back to the last stage when the first group has passed all chunks but one there, to this
-  // one as many passes later as there are hops, while as many more have gone the other way.
+  // Forward passes that this stage begins before its first backward pass: those of the first group through all chunks
+  // but the last; then one for each hop of microbatch 0 from this stage to the last one, and one for each hop back.
   const std::int32_t first_group = (microbatches + groups - 1) / groups;
   const std::size_t ahead = groups == 1 ? forward.size()
                                         : static_cast<std::size_t>((chunks - 1) * first_group + 2 * (stages - 1 - stage));

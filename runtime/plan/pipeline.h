@@ -1,8 +1,8 @@
-// Pipeline schedules: in which order the stages of a pipeline begin their passes. Pure functions of the numbers of stages
-// and microbatches; what the papers draw as pictures.
+// Pipeline schedules: in which order the stages of a pipeline begin their passes. Pure functions of the numbers of
+// stages and microbatches.
 //
-// 1F1B needs no order: stash slots make it. The others do: where two passes are ready at the same moment, or nearly,
-// priorities alone take a wrong one now and then, and the bubble grows by a whole pass.
+// 1F1B needs no order: the number of stash slots enforces it. The other schedules do: where two passes are ready at
+// nearly the same moment, priorities alone sometimes start the wrong pass, and the bubble grows by a whole pass.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace troupe::runtime {
 
-/// A microbatch goes through a stage forwards and backwards; where the backward pass is split, weights is the part that makes
-/// parameter gradients, backward the part that makes the gradient of the stage's input.
+/// A microbatch goes through a stage forwards and backwards; where the backward pass is split, weights is the part that
+/// makes parameter gradients, backward the part that makes the gradient of the stage's input.
 enum class Pass : std::uint8_t { forward, backward, weights };
 
 struct Pipeline {
@@ -32,7 +32,7 @@ struct Pipeline {
 
 /// "1f1b", "interleaved:2", "zero-bubble".
 std::string to_string(const Pipeline& pipeline);
-/// ... and back. Error: what would be legal.
+/// The inverse of to_string. Error: another text; it names the legal ones.
 Expected<Pipeline> parse_pipeline(const std::string& text);
 
 /// One pass of one microbatch (an index among those of the place) through one chunk of a stage.
@@ -44,18 +44,19 @@ struct PassOf {
 
 /// The order in which `stage` of `stages` begins its passes in one step of `microbatches`.
 ///
-/// Interleaved: microbatches go in groups through one chunk after another. As in Megatron, a group has S of them; where S
-/// does not divide their number the groups are a little larger (the first ones by one more than the last ones), which
+/// Interleaved: microbatches go in groups through one chunk after another. As in Megatron, a group has S of them; where
+/// S does not divide their number the groups are a little larger (the first ones by one more than the last ones), which
 /// keeps the bubble and costs as many more slots. Fewer than S are one group.
 /// Zero-bubble: on stage s weight gradients follow s microbatches behind input gradients.
 std::vector<PassOf> pass_order(const Pipeline& pipeline, std::int32_t stages, std::int32_t stage, std::int32_t microbatches);
 
-/// Most microbatches that have begun `from` and not yet `to` (whose own microbatch is of no account): slots between two
-/// passes of a stage.
+/// Most microbatches that have begun `from` and not yet `to` at any point of `order`: slots between two passes of a
+/// stage. Ignores the microbatches of `from` and `to`.
 std::int32_t most_between(const std::vector<PassOf>& order, const PassOf& from, const PassOf& to);
 
-/// Time that a stage waits in a step of at least S microbatches, as published: (S-1)(tF+tB) for 1F1B, the v-th part of it
-/// interleaved, (S-1)(tF+tB-tW) for ZB-H1 (if tW <= tF), where tB is without tW. Times of one microbatch on one stage.
+/// Seconds that a stage waits in a step of at least S microbatches, as published. With tF, tB (without tW), tW seconds
+/// of one microbatch on one stage: (S-1)(tF+tB+tW) for 1F1B, that divided by the chunks for interleaved,
+/// (S-1)(tF+tB-tW) for ZB-H1 (if tW <= tF).
 double published_bubble_s(const Pipeline& pipeline, std::int32_t stages, double forward_s, double backward_s, double weights_s);
 
 }  // namespace troupe::runtime

@@ -151,7 +151,7 @@ std::vector<std::int32_t> Plan::microbatches(std::int32_t program, std::int32_t 
 }
 
 bool Plan::ordered() const {
-  // A program that does not train may be sequential: its first microbatch waits for no later one.
+  // Programs that do not train take no turns: their microbatches wait for no later one.
   bool alike = trains && pipeline.ordered() && meshes[0].axis("stages") < 0;
   for (std::int32_t s = 1; s < stages; ++s) alike &= dp_width(s) == dp_width(0);
   return alike;
@@ -189,7 +189,7 @@ Status check_owners(const std::vector<std::vector<std::int32_t>>& owners, const 
     if (*all.begin() < 0 || *all.rbegin() >= plan.dp_width(s) || static_cast<std::int64_t>(all.size()) != plan.dp_width(s))
       return invalid(where + "the owners of microbatches are not all of the " + std::to_string(plan.dp_width(s)) + " dp coordinates: each runs at least one");
   }
-  // What all stages do together they do for the same microbatch.
+  // The parts of a shared unit run the same microbatch together.
   if (plan.meshes[0].axis("stages") >= 0)
     for (std::int32_t s = 1; s < plan.stages; ++s)
       if (owners[s] != owners[0])

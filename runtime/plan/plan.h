@@ -1,5 +1,5 @@
-// Plan: the one artifact between a graph and a running job. Equal places are described once, as a role;
-// a worker instantiates its own part from its rank. Nobody lists the cluster.
+// Plan: the one artifact between a graph and a running job. It describes equal places once, as a role; a worker
+// instantiates its own part from its rank.
 //
 // Plain values, comparable; written and read as Cap'n Proto (plan_io.h). Shown by plan_text.h, checked by
 // verify.h, timed by token_game.h, run by worker.h.
@@ -21,10 +21,11 @@ struct PlanTensor {
   DType dtype = DType::f32;
   Shape shape;                     ///< microbatch rate: of one microbatch
   std::int32_t mesh = 0;           ///< index into Plan::meshes
-  NdSbp sbp;                       ///< per axis. Microbatch rate: the dp axis says S(0), whole microbatches; of gradients P
+  NdSbp sbp;                       ///< per axis. Microbatch rate: S(0) on dp (whole microbatches); gradients P
   Rate rate = Rate::microbatch;
-  /// A gradient: of this parameter (index into Plan::params); -1: it is none. As ops make it, it is P over dp: a place adds up
-  /// those of its microbatches (step, sum64), or passes each on (microbatch; f32 where it is one term, else sum64).
+  /// The parameter (index into Plan::params) whose gradient this is; -1: it is none. A gradient that ops make is P over
+  /// dp. At step rate (sum64) a place adds up the gradients of its microbatches; at microbatch rate it passes each on
+  /// (f32 where it is one term, else sum64).
   std::int32_t gradient_of = -1;
   bool operator==(const PlanTensor&) const = default;
 };
@@ -39,8 +40,8 @@ struct PlanChannel {
   enum class Kind : std::uint8_t {
     activation, stash, boundary,
     gradient,                        ///< a place's own sums of gradients; with ZeRO 2 and 3 those of one microbatch
-    reduced,                         ///< exact sums over dp: a place's share; where model axes add too, before and after
-    rounded,                         ///< ... all of them, as f32
+    reduced,                         ///< exact sums over dp, a place's share: before or after model axes are added
+    rounded,                         ///< the sums over dp, gathered from all shares and rounded to f32
     parameter,
     go, commit, feed,                ///< control: written by the worker's conductor
     gathered,                        ///< ZeRO 3: parameters while a unit needs them
@@ -49,8 +50,8 @@ struct PlanChannel {
   };
   Kind kind = Kind::activation;
   std::string name;                ///< feed: the name that the session knows
-  std::string after;               ///< feed: the report whose value makes the next microbatch; empty: none
-  std::int64_t at_once = 1;        ///< ... so many microbatches wait for none
+  std::string after;               ///< feed: the report of microbatch m for which microbatch m + 1 waits; empty: none
+  std::int64_t at_once = 1;        ///< feed: the number of first microbatches that wait for no report
   std::int32_t program = 0;
   std::int32_t writer = -1;        ///< actor of the role; -1: the worker's conductor
   std::int32_t writer_port = 0;
@@ -63,7 +64,7 @@ struct PlanChannel {
   bool initial = false;            ///< holds a token before the first act
   std::int32_t ring = -1;          ///< of the role: its channels take turns in few buffers; -1: memory of its own
   std::int32_t buffer = 0;         ///< of that ring
-  std::int64_t buffer_offset = 0;  ///< bytes: channels that are needed together lie side by side
+  std::int64_t buffer_offset = 0;  ///< bytes into the buffer: channels that are needed together lie side by side
   bool control() const { return kind == Kind::go || kind == Kind::commit || kind == Kind::feed; }
   bool operator==(const PlanChannel&) const = default;
 };
@@ -80,13 +81,14 @@ struct PlanOperand {
   bool operator==(const PlanOperand&) const = default;
 };
 
+/// One op of a segment, or the kind of a user-defined actor, with its arguments.
 struct PlanOp {
   std::string op;                  ///< "": report the input under `name`; with the attr "loss" as the loss
   std::string name;
   Attrs attrs;
   std::vector<PlanOperand> in, out;
   std::int64_t state_offset = 0;   ///< bytes into its actor's state
-  std::int64_t state_bytes = 0;    ///< what it keeps from act to act, at the largest place of the role; 0: nothing
+  std::int64_t state_bytes = 0;    ///< that the op keeps from act to act, at the largest place of the role
   bool operator==(const PlanOp&) const = default;
 };
 
@@ -102,6 +104,7 @@ struct PlanParamRef {
   bool operator==(const PlanParamRef&) const = default;
 };
 
+/// An actor of a role: what it executes, on which stream, and the channels at its ports.
 struct PlanActor {
   enum class Kind : std::uint8_t { segment, user, exchange, norm, update, digest, snapshot, writer };
   Kind kind = Kind::segment;
@@ -109,10 +112,10 @@ struct PlanActor {
   std::int32_t program = 0;
   Rate rate = Rate::microbatch;
   std::string stream;              ///< "compute", "comm", "host", "snapshot" or "disk": see stream_of
-  std::int32_t priority = 0;
+  std::int32_t priority = 0;       ///< TaskOrder::priority, TaskOrder::run
   std::uint32_t run = 0;
   Pass pass = Pass::forward;
-  std::int32_t virtual_stage = 0;          ///< virtual stage: chunk virtual_stage / S of stage virtual_stage mod S
+  std::int32_t virtual_stage = 0;          ///< chunk virtual_stage / S of stage virtual_stage mod S
   bool takes_turns = false;        ///< its acts begin in the order of the plan's pipeline: see Plan::ordered
   std::vector<std::int32_t> in, out;   ///< channels, by port
   std::vector<PlanOp> ops;         ///< segments: the ops; user actors: one, with op = the actor's kind
@@ -122,11 +125,11 @@ struct PlanActor {
   std::int64_t scratch_bytes = 0;  ///< tensors inside the segment, then the ops' own scratch
   std::int64_t op_scratch_offset = 0;
   std::int64_t state_bytes = 0;    ///< segments: of all their ops
-  /// Exchanges that take turns in few buffers with what arrives before it is added up; -1: memory of its own.
+  /// Exchanges of one ring take turns in few staging buffers; -1: staging memory of its own.
   std::int32_t staging_ring = -1;
   std::int32_t staging_buffer = 0;
   bool closes_step = false;
-  /// An update of shares (ZeRO): its act is over when everybody's shares have arrived in the parameter slot.
+  /// An update of shares (ZeRO): its act is over when the shares of all dp coordinates are in the parameter slot.
   bool gathers() const { return kind == Kind::update && exchange >= 0; }
   bool backward() const { return pass != Pass::forward; }
   /// Whether each of its acts reports `report`: see Graph::report, Graph::actor.
@@ -150,7 +153,7 @@ struct PlanExchange {
   Collective collective = Collective::transfers;
   std::int64_t bytes = 0;          ///< moved between places per act of the whole job
   double seconds = 0;              ///< predicted, of one act
-  double latency_s = 0;            ///< the part of it in which the link is free for others
+  double latency_s = 0;            ///< the part of `seconds` in which other exchanges may use the links
   bool operator==(const PlanExchange&) const = default;
 };
 
@@ -163,6 +166,7 @@ struct PlanRole {
   bool operator==(const PlanRole&) const = default;
 };
 
+/// A parameter of the model.
 struct PlanParam {
   std::string name;
   std::int32_t tensor = 0;         ///< its tensor on its own mesh (the union of its stages)
@@ -171,7 +175,7 @@ struct PlanParam {
   bool decay = true;
   std::int64_t terms = 1;          ///< most terms that all microbatches of a step add to one element of its gradient
   std::int32_t share = -1;         ///< ZeRO: the tensor that says which part a place updates; -1: all that it has
-  bool stored_as_share = false;    ///< ZeRO 3: between its uses a place keeps no more than that
+  bool stored_as_share = false;    ///< ZeRO 3: between uses of the parameter a place keeps its share only
   /// The tensor that lies in the parameter slots.
   std::int32_t stored() const { return stored_as_share ? share : tensor; }
   bool operator==(const PlanParam&) const = default;
@@ -198,48 +202,52 @@ struct Plan {
   std::vector<PlanParam> params;
   CostModel costs;
 
+  /// Places of the job: the ranks are 0 .. workers() - 1.
   std::int32_t workers() const;
   /// The stage of a rank; -1 if it has none.
   std::int32_t stage_of(Rank rank) const;
+  /// Index of a program; -1 if there is none of this name.
   std::int32_t program(const std::string& name) const;
-  /// Versions of the parameters that the arenas hold for checkpoints at the same time; 0: none can be taken.
+  /// Versions of the parameters that the arenas hold for checkpoints at the same time; 0: the plan takes no checkpoint.
   std::int32_t snapshot_slots() const;
   /// The stages whose places a mesh has, ascending.
   std::vector<std::int32_t> stages_on(std::int32_t mesh) const;
   /// True for a part of a unit that all stages share (Graph::shared_unit).
   bool shared(const PlanActor& actor) const;
-  /// dp coordinate and dp width of a rank within its stage.
+  /// dp coordinate of a rank within its stage; dp width of a stage. REQUIRES: the rank is on a stage.
   std::int64_t dp_index(Rank rank) const;
   std::int64_t dp_width(std::int32_t stage) const { return meshes[stage].axis_size("dp"); }
   /// The microbatches of a program that dp coordinate `dp_index` of a stage runs, in the order in which it runs them:
   /// ascending, so no two places wait for each other.
   std::vector<std::int32_t> microbatches(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
-  /// Passes begin in pass_order: where the pipeline has one and the stages are of one width and share no unit. Else they
-  /// begin as slots and priorities let them, for then no paper says in which order they should.
+  /// Whether passes begin in pass_order: the plan trains, the pipeline has an order, the stages have one dp width and
+  /// share no unit. Else slots and priorities decide: published orders cover no such pipeline.
   bool ordered() const;
   /// The dp coordinate of a stage that runs a microbatch; 0 runs all of a stateful program.
   std::int64_t owner(std::int32_t program, std::int32_t stage, std::int64_t microbatch) const;
-  /// What an actor or channel of that rate does at a place in a run of a program: acts, or tokens.
+  /// Acts of an actor, or tokens of a channel, of this rate in one run of a program at a place of dp coordinate
+  /// `dp_index`.
   std::int32_t acts(Rate rate, std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
-  /// Whether a dp coordinate runs a microbatch in a round of them: the k-th of each coordinate in round k, or one
-  /// alone where a microbatch may depend on the one before (ProgramSpec::sequential).
+  /// Whether a dp coordinate runs a microbatch in round k: its own k-th microbatch. In a sequential program, whose
+  /// microbatches may depend on each other, round k is microbatch k alone.
   bool runs_in_round(std::int32_t program, std::int32_t stage, std::int64_t dp_index, std::int32_t round) const;
-  /// Acts of an exchange in a run of its program, of the whole job: numbers its messages the same at all ends.
+  /// Acts of an exchange in a run of its program, of the whole job: all ends number its messages with it.
   std::int64_t acts_of(const PlanExchange& exchange) const;
   /// True for a gradient as ops make it: a term of the sum over dp.
   bool unreduced(const PlanTensor& t) const { return t.gradient_of >= 0 && t.sbp[dp_axis(meshes[t.mesh])].is_partial(); }
-  /// True where an exchange adds up gradients; false for all that only move.
+  /// True where an exchange adds up gradients; false where it only moves data.
   bool reduces(const PlanExchange& exchange) const { return unreduced(tensors[exchange.moves[0].from]); }
-  /// The stage (of several equally wide, the first) whose dp coordinates a round is of: gathers end there, reductions
-  /// begin there.
+  /// The stage whose dp coordinates make up a round: where a gather ends, where a reduction begins. Of several stages,
+  /// which then are equally wide, the first.
   std::int32_t round_stage(const PlanExchange& exchange) const;
   /// The layout of a tensor; for microbatch rate on the sub-mesh of the one dp coordinate that runs it.
   Layout layout(std::int32_t tensor, std::int64_t dp_index) const;
-  /// The part of a tensor that `rank` has ; it has one.
+  /// The part of a tensor that `rank` has. REQUIRES: the tensor's mesh has the rank.
   Extent extent(std::int32_t tensor, Rank rank) const;
 };
 
-/// Whose microbatches are whose (CompileOptions::owners): of every stage of the plan each dp coordinate runs some.
+/// Error: owners (CompileOptions::owners) that do not fit the plan's stages and microbatches, or leave a dp coordinate
+/// without a microbatch.
 Status check_owners(const std::vector<std::vector<std::int32_t>>& owners, const Plan& plan);
 
 }  // namespace troupe::runtime

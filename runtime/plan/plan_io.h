@@ -1,4 +1,4 @@
-// A plan as Cap'n Proto bytes: what workers receive, what `troupe plan` could store.
+// A plan as Cap'n Proto bytes, as workers receive it.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,12 @@
 
 namespace troupe::runtime {
 
-/// Version of the schema's meaning. A newer one is refused by name.
+/// Version of the schema's meaning. read_plan refuses any other.
 inline constexpr std::uint32_t plan_version = 2;
 
+/// The inverse of read_plan.
 std::vector<std::byte> write_plan(const Plan& plan);
-/// Error: not a plan, or one of a newer version.
+/// Error: not a plan, or a plan of another version. The plan is not verified: see verify.h.
 Expected<Plan> read_plan(std::span<const std::byte> bytes);
 
 }  // namespace troupe::runtime

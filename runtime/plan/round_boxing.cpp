@@ -20,7 +20,7 @@ std::vector<std::int64_t> along_dp(const Mesh& mesh, const std::vector<std::int6
   return out;
 }
 
-struct Side {                          // of an exchange: the places along dp that meet in it
+struct Side {                          // one side of an exchange: its places along dp
   const Mesh& mesh;
   std::vector<std::int64_t> positions;
   std::vector<Holding> holdings(const Layout& layout) const {

@@ -17,7 +17,7 @@ SavedParts::SavedParts(const Plan& plan) : plan_(plan), trained_(plan.params.siz
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](auto a, auto b) { return plan.params[a].name < plan.params[b].name; });
   writer_.resize(plan.params.size());
-  std::map<Rank, std::int64_t> load;   // at dp coordinate 0: along dp all are alike
+  std::map<Rank, std::int64_t> load;   // bytes that a place of dp coordinate 0 writes: along dp all write equally much
   for (auto p : order) {
     const PlanTensor& t = plan.tensors[plan.params[p].tensor];
     const Mesh& mesh = plan.meshes[t.mesh];
@@ -32,7 +32,7 @@ SavedParts::SavedParts(const Plan& plan) : plan_(plan), trained_(plan.params.siz
     writer.assign(mesh.axes.size(), -1);
     for (std::size_t a = 0; a < mesh.axes.size(); ++a)
       if (free[a]) writer[a] = chosen[a];
-    // All coordinates of the axes that split it write as much.
+    // All coordinates of the axes that split the tensor write equally much.
     std::vector<bool> split(mesh.axes.size(), false);
     for (std::size_t a = 0; a < mesh.axes.size(); ++a) split[a] = static_cast<int>(a) != dp && !free[a];
     const Layout layout{t.shape, t.dtype, mesh, t.sbp};

@@ -1,8 +1,8 @@
-// What each place writes into a checkpoint: every logical byte once, whoever else has a replica of it.
+// What each place writes into a checkpoint: every logical byte once in the job, however many places have a replica.
 //
-// Along dp a parameter and its moments are divided into rows as ZeRO divides them (the share, where there is one), so all
-// replicas write equally much and a checkpoint of ZeRO 0 is one of ZeRO 3. Along model axes on which a tensor is
-// replicated one coordinate writes: the one that has least to write so far.
+// Along dp a parameter and its moments are divided into rows as ZeRO divides them (the share, where there is one), so
+// all replicas write equally much and a checkpoint of ZeRO 0 has the same parts as one of ZeRO 3. Along model axes on
+// which a tensor is replicated one coordinate writes: that of the place that has least to write so far.
 #pragma once
 
 #include <vector>
@@ -22,16 +22,19 @@ struct SavedPart {
 /// Which coordinates write, for every parameter: a pure function of the plan.
 class SavedParts {
  public:
+  /// REQUIRES: `plan` outlives this object.
   explicit SavedParts(const Plan& plan);
   /// What `rank` writes of the parameters of a snapshot actor of its stage, in their order.
   std::vector<SavedPart> of(Rank rank, const PlanActor& snapshot) const;
-  /// The same as entries of a shard, cut to a size that can be read one by one, laid out from 0 on; answers their bytes.
+  /// Appends the same as entries of a shard, cut to rows that can be read one by one, and lays out all of `out` from
+  /// byte 0 on. Returns the bytes of all of `out`.
   std::int64_t entries(Rank rank, const PlanActor& snapshot, std::vector<checkpoint::ShardEntry>& out) const;
 
  private:
   const Plan& plan_;
   std::vector<bool> trained_;                          // per parameter
-  std::vector<std::vector<std::int64_t>> writer_;      // per parameter, per axis of its mesh: the coordinate that writes; -1: each
+  // Per parameter, per axis of its mesh: the coordinate that writes; -1: each.
+  std::vector<std::vector<std::int64_t>> writer_;
 };
 
 }  // namespace troupe::runtime

@@ -42,7 +42,7 @@ Status check_stage_meshes(const std::vector<Mesh>& stages) {
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const std::string where = "stage " + std::to_string(s) + ": mesh " + to_string(stages[s]) + " ";
     TROUPE_TRY(check_mesh(stages[s], where));
-    // A share of dp lies inside a part of the model axes, and stages pass each other's parts on.
+    // A share of dp lies inside a part of the model axes, and exchanges between stages move such parts.
     const auto &axes = stages[s].axes, &first = stages[0].axes;
     bool same = axes.size() == first.size();
     for (std::size_t a = 0; same && a < axes.size(); ++a)

@@ -6,11 +6,12 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Between two events of one save that is under way. Less than a place waits between two reports (ShardSpec::tell_ns), so that a
-/// job of one place tells each.
+/// Between two events of one save that is under way. Less than a place waits between two reports (ShardSpec::tell_ns),
+/// so that a job of one place passes each on.
 constexpr std::int64_t tell_ns = 900'000'000;
 
-/// While so many commits wait for the disk, the job takes no further snapshot: their manifests would pile up in its memory.
+/// While so many commits wait for the disk, the job takes no further snapshot: their manifests would pile up in its
+/// memory.
 constexpr int committing_max = 4;
 
 /// Places that write a shard of every checkpoint.
@@ -57,7 +58,7 @@ Status CheckpointTracker::begin(std::uint64_t fresh) {
 }
 
 bool CheckpointTracker::wants(std::int64_t version) {
-  if (version == first_) return false;   // there is one, or nothing has been learnt
+  if (version == first_) return false;   // it has a checkpoint already, or is the initial values
   if (version != last_ && (options_.every <= 0 || version % options_.every != 0)) return false;
   if (version != last_ && committing_ >= committing_max) {
     skipped(version);

@@ -1,5 +1,6 @@
-// CheckpointTracker of a running job, as its own process sees them: who may write where, which versions are wanted, what became
-// of them. Workers write the shards (actors/writer.h), a CheckpointCommitter commits them beside the job's loop.
+// CheckpointTracker: the checkpoints of a running job, as the job's own process sees them: the claim on the folder, the
+// versions that are wanted, the outcome of each. Workers write the shards (actors/writer.h), a CheckpointCommitter
+// commits them beside the job's loop.
 #pragma once
 
 #include <functional>
@@ -14,7 +15,7 @@
 
 namespace troupe::runtime {
 
-/// What happened to a checkpoint, for people and metrics.
+/// An event of a checkpoint, for people and metrics.
 struct CheckpointEvent {
   enum class Kind : std::uint8_t {
     saving,                            ///< it is under way: bytes that are written, stall so far; about once a second
@@ -27,7 +28,8 @@ struct CheckpointEvent {
   std::int64_t parameter_bytes = 0, moment_bytes = 0;   ///< saving, committed
   double stall_s = 0;                  ///< most that an update of any place waited for its copy
   double save_s = 0;                   ///< from the decision until all of it was on disk, or until now
-  Status status;                       ///< failed; committed: why older ones could not be removed, if so
+  /// failed: the error; committed: the error in removing older checkpoints, if any.
+  Status status;
   int failures = 0;                    ///< failed: in a row
 };
 
@@ -35,40 +37,45 @@ struct CheckpointOptions {
   std::string dir;                     ///< of checkpoints; empty: none are taken (the plan has no snapshots then)
   std::int64_t every = 0;              ///< steps between them; 0: of the last version only
   checkpoint::Retention retention;
-  std::string config;                  ///< the application's own words, kept in every manifest
+  std::string config;                  ///< the application's text, kept in every manifest
   /// Folder of the checkpoint to begin from; empty: initial values. SessionOptions::first_step is its step.
   std::string restore;
-  std::uint64_t job = 0;               ///< that of the checkpoint to begin from; 0: the folder's own, or a new one
-  std::function<void(const CheckpointTarget&)> on_begin;   ///< the folder is ours
+  std::uint64_t job = 0;               ///< job of the checkpoint that is restored; 0: the folder's job, or a new one
+  std::function<void(const CheckpointTarget&)> on_begin;   ///< the job has claimed the folder
   int failures_max = 5;                ///< failures in a row after which the job stops (exit_checkpoint)
   std::function<void(const CheckpointEvent&)> on_event;
 };
 
-/// What the sums of a run begin with that goes on from this checkpoint (SessionOptions::sums).
+/// The state of the sums with which a run goes on from this checkpoint (SessionOptions::sums).
 SumState sums_of(const checkpoint::Manifest& manifest);
 
+/// Not thread-safe: owned by the loop of the job's process.
 class CheckpointTracker {
  public:
-  /// `storage` and `stream` (on which commits run) stay. `first`, `last`: the versions that the job begins and ends with.
+  /// `first`, `last`: the versions that the job begins and ends with. Commits run on `stream`. REQUIRES: `plan`,
+  /// `storage`, `stream` and `clock` outlive this object.
   CheckpointTracker(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream,
               const Clock& clock);
 
-  /// Takes the folder for this run and removes what earlier ones left unfinished. `fresh`: the number of a new job. Error: what
-  /// the disk says; another run that is still there has the folder's lock.
+  /// Claims the folder for this run and removes the unfinished checkpoints of earlier runs. `fresh`: the number of a
+  /// new job. Error: of the disk; another run holds the folder's lock. REQUIRES: called once, before all that follows.
   Status begin(std::uint64_t fresh);
   CheckpointTarget target() const { return target_; }
   /// The run ends with this version instead of `last`.
   void end_with(std::int64_t version) { last_ = version; }
-  /// Whether a snapshot of this version is to be taken. One that is due is skipped while commits of earlier ones wait for the disk.
+  /// Whether a snapshot of this version is to be taken. A snapshot that is due is skipped while commits of earlier ones
+  /// wait for the disk.
   bool wants(std::int64_t version);
+  /// The arenas had no room for a version that is wanted (SessionOptions::on_checkpoint_skipped).
   void skipped(std::int64_t version);
-  /// How far a place is with its shard (SessionOptions::on_saving).
+  /// A place's progress with its shard (SessionOptions::on_saving).
   void saving(std::int64_t version, Rank place, const Report& report);
-  /// What all places say of a version's shards, and that version's sums (SessionOptions::on_shards).
+  /// The reports of all places on a version's shards, and that version's sums (SessionOptions::on_shards).
   void shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums);
-  /// Tells what has happened since the last call. Error: saving has failed too often in a row.
+  /// Calls on_event for each commit that has ended since the last call. Error: saving has failed too often in a row.
   Status poll();
-  /// Waits for what is under way, and tells. Error: as poll; or the last version's checkpoint could not be saved.
+  /// Waits for the commits under way, then as poll. Error: as poll; or the last version's checkpoint could not be
+  /// saved.
   Status finish();
 
  private:
@@ -89,7 +96,7 @@ class CheckpointTracker {
   std::unique_ptr<FolderLock> lock_;
   std::unique_ptr<checkpoint::CheckpointCommitter> keeper_;
   int failures_ = 0;
-  int committing_ = 0;                 ///< given to the keeper, and no outcome yet
+  int committing_ = 0;                 ///< given to the committer, without an outcome yet
   Status last_failed_;                 ///< why the last version has no checkpoint
 };
 

@@ -1,4 +1,4 @@
-// What session and workers say to each other, as plain values, and their wire form (control.capnp).
+// The messages between session and workers, as plain values, and their wire form (control.capnp).
 //
 // The control plane carries decisions: begin, go, commit, stop; the vote that a step's reports are. It is
 // one link per worker; a link that breaks means that the other end is gone.
@@ -21,7 +21,7 @@ namespace troupe::runtime {
 using actors::ProgramMask;
 using actors::Report;
 
-/// Where a job keeps its checkpoints, and who it is there (checkpoint/catalog.h).
+/// The folder of a job's checkpoints, and the job's claim on it (checkpoint/catalog.h).
 struct CheckpointTarget {
   std::string dir;                     ///< empty: it keeps none
   std::uint64_t job = 0;               ///< stays when it is resumed
@@ -29,7 +29,7 @@ struct CheckpointTarget {
   bool operator==(const CheckpointTarget&) const = default;
 };
 
-/// First words to a worker process: who it is and what it runs.
+/// The first message to a worker process: its rank, and what it runs.
 struct Hello {
   std::vector<std::byte> plan;
   Rank rank = 0;
@@ -40,8 +40,9 @@ struct Hello {
   TraceWindow trace;
   double paced = 0;                    ///< > 0: the paced device, at this scale
   bool run_kernels = true;             ///< paced only: whether kernels compute besides passing time
-  std::vector<std::int32_t> cores;     ///< to keep to: one for each compute thread, then those that no worker computes on; empty: any
-  std::vector<comm::Throttle> throttle;   ///< slower links than there are; empty: none
+  /// Cores of the process: one for each compute thread, then those that no worker computes on; empty: any.
+  std::vector<std::int32_t> cores;
+  std::vector<comm::Throttle> throttle;   ///< links that are slowed down; empty: none
   CheckpointTarget save;
   std::string restore;                 ///< folder of the checkpoint to begin from; empty: initial values
 };
@@ -68,8 +69,8 @@ struct Stop {};
 using ToWorker = std::variant<Hello, Connect, BeginRun, Go, CommitStep, Feed, ExplainAll, Stop>;
 
 struct WorkerAddress { std::string blob; };
-/// It may be told to begin. What it has read of a checkpoint for that (its own part, not what others sent), and the time until
-/// it had all.
+/// The worker may begin. Bytes of a checkpoint that it has read itself, and the time until it had restored all its
+/// parts.
 struct Ready { std::int64_t restored_bytes = 0; double restore_s = 0; };
 /// Sent about once a second while acts are finished: a step that is merely long is no stall.
 struct Progress { std::int64_t acts = 0; };
@@ -80,8 +81,10 @@ struct Closed {
   std::vector<Report> reports;
   std::int64_t busy_ns = 0;            ///< of the compute stream since the last Closed of program 0
 };
-struct EarlyReport { std::int32_t program = 0; Report report; };   ///< programs that are fed: as it comes
-struct FeedTaken { std::string name; std::int32_t program = 0; std::int64_t step = 0; std::int32_t microbatch = 0; };   ///< it lies in its slot
+/// A report sent at once: of a program whose feeds wait for reports, or Report::Kind::saving.
+struct EarlyReport { std::int32_t program = 0; Report report; };
+/// A microbatch of a feed lies in its slot.
+struct FeedTaken { std::string name; std::int32_t program = 0; std::int64_t step = 0; std::int32_t microbatch = 0; };
 struct WorkerFailed { std::string actor; Status status; };
 struct Explained { std::string text; };
 struct Spans { std::vector<TraceSpan> spans; std::int64_t dropped = 0; };   ///< dropped: for want of room
@@ -91,7 +94,7 @@ struct Stopped {
 };
 using FromWorker = std::variant<WorkerAddress, Ready, Progress, Closed, EarlyReport, FeedTaken, WorkerFailed, Explained, Spans, Stopped>;
 
-/// Wire form: a Cap'n Proto message. Reading answers an error for anything malformed.
+/// Wire form: a Cap'n Proto message. Decoding returns an error for malformed bytes.
 std::vector<std::byte> encode(const ToWorker& message);
 std::vector<std::byte> encode(const FromWorker& message);
 Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& bytes);

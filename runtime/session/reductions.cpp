@@ -26,7 +26,8 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
   return h ^ (h >> 31);
 }
 
-/// What a place says of terms: [magnitude, an f32 widened; 0 or 1 + the index of a microbatch].
+/// Whether these can be values of a Report::Kind::peak: [magnitude, an f32 widened; 0 or 1 + the index of a
+/// microbatch].
 bool is_peak(const std::vector<double>& values, std::int64_t microbatches) {
   constexpr double most = std::numeric_limits<float>::max();
   return values.size() == 2 && !(values[0] < 0) && (!std::isfinite(values[0]) || values[0] <= most) && values[1] >= 0 &&
@@ -73,7 +74,7 @@ Expected<double> Reductions::norm(const std::vector<Closed>& places) const {
   if (!any) return 0;
   double squares = 0;
   for (const auto i : by_name_) {
-    if (!trained_[i]) continue;   // not trained
+    if (!trained_[i]) continue;
     const PlanParam& p = plan_.params[i];
     const Shape& shape = plan_.tensors[p.tensor].shape;
     TROUPE_ASSIGN(const double sum, actors::combine_row_sums(p.name, norms[i], shape.empty() ? 1 : shape[0]));

@@ -21,8 +21,8 @@ class Reductions {
 
   /// Sum of the losses, over microbatches in index order; of microbatch `only` if that is given.
   double loss(const std::vector<Closed>& places, std::optional<std::int32_t> only = {}) const;
-  /// Norm of the gradient: the square sums of the trained parameters, added in name order. Error: the reports leave rows of a
-  /// parameter out, or have rows twice.
+  /// Norm of the gradient: the square sums of the trained parameters, added in name order. Error: the reports leave
+  /// rows of a parameter out, or have rows twice.
   Expected<double> norm(const std::vector<Closed>& places) const;
   /// Largest terms by index of Plan::params. Error: a report that no place of this plan can make.
   Expected<std::vector<StepTerms>> terms(const std::vector<Closed>& places) const;

@@ -10,12 +10,12 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Where a plan does not train, no parameter has sums.
+/// The parameters that have sums: none where the plan does not train.
 std::vector<PlanParam> summed(const Plan& plan) { return plan.trains ? plan.params : std::vector<PlanParam>{}; }
 
 SumState sums_at_begin(const SessionOptions& o) { return o.sums.value_or(SumState{o.first_step, {}}); }
 
-/// "step 12: microbatch 3: a gradient term of 'layer0.q'"; without the microbatch where no place has told it.
+/// "step 12: microbatch 3: a gradient term of 'layer0.q'"; without the microbatch where no place has reported it.
 std::string named_term(std::int64_t step, std::int32_t microbatch, const std::string& parameter) {
   const bool known = microbatch != StepTerms::no_microbatch;
   return "step " + std::to_string(step) + (known ? ": microbatch " + std::to_string(microbatch) : "") +
@@ -158,7 +158,7 @@ Status Session::handle(Rank from, const FromWorker& message) {
 
 Status Session::report(Rank from, const EarlyReport& m) {
   const auto it = open_.find({m.program, m.report.step});
-  if (m.report.kind == Report::Kind::saving) {   // news, which nothing waits for
+  if (m.report.kind == Report::Kind::saving) {   // no decision depends on it
     if (it != open_.end() && options_.on_saving) options_.on_saving(m.report.step, from, m.report);
     return {};
   }
@@ -176,7 +176,7 @@ Status Session::report(Rank from, const EarlyReport& m) {
 
 Status Session::taken(Rank from, const FeedTaken& m) {
   const auto it = open_.find({m.program, m.step});
-  if (it == open_.end()) return {};   // a place that does not vote says so after all others have closed the step
+  if (it == open_.end()) return {};   // a place that does not vote may take it after the voters have closed the step
   const std::string what = "worker " + std::to_string(from) + " has taken microbatch " + std::to_string(m.microbatch) + " of feed '" + m.name + "'";
   for (auto& f : it->second.feeds) {
     if (f.channel->name != m.name) continue;
@@ -252,7 +252,8 @@ Status Session::commit(std::int64_t step, const Open& vote) {
     return diverge(named_term(step, verdict.microbatch, plan_.params[verdict.param].name) + " is not finite" +
                    (std::isfinite(reductions_.loss(vote.places, verdict.microbatch)) ? "" : ", nor is the loss of that microbatch"));
   result.void_step = verdict.kind == StepVerdict::Kind::overflow;
-  if (!result.void_step) { TROUPE_ASSIGN(result.grad_norm, reductions_.norm(vote.places)); }   // square sums of a void step mean nothing
+  // Square sums of a void step have no meaning.
+  if (!result.void_step) { TROUPE_ASSIGN(result.grad_norm, reductions_.norm(vote.places)); }
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
     return diverge("step " + std::to_string(step) + ": loss " + std::to_string(result.loss) + ", gradient norm " +
                    std::to_string(result.grad_norm));

@@ -1,13 +1,13 @@
 // Session: the decisions of a run. Which programs read which version of the parameters, when a step is
-// voted and commits, when the run is over. A plain class: what it says goes through a callback, so that
+// voted and commits, when the run is over. A plain class: it sends through a callback, so that
 // processes, a simulation and tests drive the same code.
 //
 //   SE-1  a step commits once, after the vote of every place that votes;
-//   SE-2  version v + 1 is made from version v and the commit of step v: nobody runs two commits ahead;
+//   SE-2  version v + 1 is made from version v and the commit of step v; step v + 2 begins after that commit;
 //   SE-3  numbers that many places report are combined in an order that no topology changes (NU-2);
-//   SE-4  whether a version is snapshotted is decided once, with the commit that makes it, and only if every place's arena
-//         has a free slot for it: each place holds those versions whose writers have not all closed. The last version
-//         always is: no later version waits for its slot;
+//   SE-4  whether a version is snapshotted is decided once, with the commit that makes it, and only if every place's
+//         arena has a free slot for it: each place holds the versions whose writers have not all closed. The last
+//         version always is: no later version waits for its slot;
 //   SE-5  whether a step is void (a gradient term is beyond the range of its exact sum) is decided once, after the vote
 //         of every place, and for all of them: version v + 1 is then version v, with coarser exponents
 //         (runtime/session/sum_scale.h).
@@ -26,7 +26,7 @@
 
 namespace troupe::runtime {
 
-/// Microbatches of a feed that a place may have without having taken them into their slots.
+/// Most microbatches of a feed that the session has sent and that a place has not taken into their slots.
 inline constexpr std::size_t feed_window = 16;
 
 /// One committed step, as the session saw it.
@@ -38,29 +38,31 @@ struct StepResult {
   std::int64_t busy_ns = 0;            ///< of the compute streams, mean over the places
   bool void_step = false;              ///< no parameter is updated
   std::string void_parameter;       ///< a gradient term of it was beyond the range of its sum
-  std::int32_t void_microbatch = -1;   ///< the first with such a term; -1: no place has told it
+  std::int32_t void_microbatch = -1;   ///< the first with such a term; -1: no place has reported it
 };
 
 struct SessionOptions {
   std::int64_t first_step = 0;                   ///< version of the parameters that the places begin with
-  /// Of these parameters; those without an entry begin at first_exponent. nullopt: as many updates as first_step; App::run
-  /// then takes those of the checkpoint that the job begins from.
+  /// State of the gradient sums at the first version; parameters without an entry begin at first_exponent. nullopt: no
+  /// entries and first_step updates; App::run then takes the state of the checkpoint that the job begins from.
   std::optional<SumState> sums;
   std::int64_t steps = 1;                        ///< run steps [first_step, steps)
   double clip = 0;                               ///< global norm; 0: off
-  double loss_divisor = 1;                       ///< tokens of a step: the loss that is told is divided by it. Gradients are not: the loss op's `scale` must agree
+  /// Tokens of a step: StepResult::loss is divided by it. Gradients are not: the loss op's `scale` must agree.
+  double loss_divisor = 1;
   std::function<double(std::int64_t step)> lr;   ///< of each step
   /// Programs besides training that read version v (made by v commits): evaluation, samples.
   std::function<std::vector<std::string>(std::int64_t version)> readers;
-  std::function<void(const std::string& program, std::int64_t version)> on_started;   ///< one of these begins
+  std::function<void(const std::string& program, std::int64_t version)> on_started;   ///< a program of `readers` begins
   std::function<void(const StepResult&)> on_step;
-  /// Whether a checkpoint of this version is wanted, if the plan can take any; and: there was no room for it.
+  /// Whether a checkpoint of this version is wanted; asked if the plan can take any.
   std::function<bool(std::int64_t version)> snapshot;
+  /// A checkpoint that was wanted is not taken: the arenas have no room for it (SE-4).
   std::function<void(std::int64_t version)> on_checkpoint_skipped;
-  /// All places have written what they have of a version, or failed to: their Report::Kind::shard, by rank.
-  /// `sums`: that version's.
+  /// All places have written their shards of a version, or failed to: their Report::Kind::shard, by rank.
+  /// `sums`: the state of the sums at that version.
   std::function<void(std::int64_t version, const std::vector<Report>&, const SumState& sums)> on_shards;
-  /// How far a place is with that: a Report::Kind::saving.
+  /// A place's progress with its shard of a version: a Report::Kind::saving.
   std::function<void(std::int64_t version, Rank place, const Report&)> on_saving;
   /// A program other than training has closed: its reports, ordered by (name, microbatch).
   std::function<void(const std::string& program, std::int64_t step, const std::vector<Report>&)> on_closed;
@@ -70,20 +72,22 @@ struct SessionOptions {
                                        const Report* last)> feed;
 };
 
+/// Not thread-safe. `send` must only post: it must not call the session again before it returns.
 class Session {
  public:
   using Send = std::function<void(Rank, const ToWorker&)>;
+  /// REQUIRES: `plan` has passed check_structure (verify.h) and outlives this object.
   Session(const Plan& plan, SessionOptions options, Send send);
 
-  /// All places are ready.
+  /// Sends BeginRun, and Go for the first steps. REQUIRES: all places are ready; called once.
   void begin();
-  /// What a worker says. Error: the job cannot go on (which place, which actor, why).
+  /// Takes a worker's message. Error: the job cannot go on (which place, which actor, why).
   Status handle(Rank from, const FromWorker& message);
   bool finished() const { return finished_; }
-  /// The oldest version with which the run can still end: the steps that places have been told to begin are finished.
+  /// The oldest version with which the run can still end: steps that have begun are finished.
   std::int64_t earliest_end() const { return std::min(options_.steps, committed_ + 2); }
-  /// The run ends with this version, with its digest and, where a snapshot of it is wanted, with that. No effect where the
-  /// run ends earlier. REQUIRES: begun; version >= earliest_end().
+  /// The run ends with this version, with its digest and, where a snapshot of it is wanted, with that. No effect where
+  /// the run ends earlier. REQUIRES: begun; version >= earliest_end().
   void pause_at(std::int64_t version);
   /// The error that handle returned was a loss, a norm or a gradient term that is not finite, or void steps in a row.
   bool diverged() const { return diverged_; }
@@ -93,7 +97,8 @@ class Session {
   const SumState& sums() const { return sums_.state(); }
   /// The newest version: steps done, those before first_step included.
   std::int64_t committed() const { return committed_; }
-  /// Who has not closed which step yet: what a process that cannot make progress says.
+  /// Lists the open steps, with the ranks that have not closed them and what their feeds wait for: for a run that makes
+  /// no progress.
   std::string waits_for() const;
 
  private:
@@ -102,11 +107,11 @@ class Session {
     const PlanChannel* channel = nullptr;
     std::int32_t stage = 0;
     std::int32_t sent = 0;                               ///< microbatches
-    std::map<std::int32_t, std::int32_t> untaken;        ///< of those: places that have not taken it
+    std::map<std::int32_t, std::int32_t> untaken;        ///< by microbatch sent: places that have not taken it
   };
   /// A step of a program that some places have not closed yet.
   struct Open {
-    std::vector<Closed> places;                          ///< by rank: what each has said so far
+    std::vector<Closed> places;                          ///< by rank: what each has reported so far
     std::vector<bool> closed;                            ///< by rank
     std::int32_t missing = 0;                            ///< places that vote and have not closed it
     std::vector<Fed> feeds;
@@ -114,16 +119,16 @@ class Session {
   using Key = std::pair<std::int32_t, std::int64_t>;     // program, step
   bool votes(std::int32_t program, Rank rank) const;
   void to_all(const ToWorker& message);
-  /// The programs that read a version of the parameters, which is the newest.
+  /// The programs that read the newest version. Keeps the sums' state of a version that is snapshotted.
   std::vector<std::int32_t> readers_of(std::int64_t version);
-  /// SE-4.
+  /// Whether the arenas have room for a snapshot of this version (SE-4).
   bool admits(std::int64_t version) const;
   static ProgramMask mask(const std::vector<std::int32_t>& programs);
-  /// Those of them that run once on it: all but training.
+  /// Begins the programs that run once on a version: all but training.
   void start_readers(const std::vector<std::int32_t>& programs, std::int64_t version);
   void go(std::int32_t program, std::int64_t step);
-  /// Sends the microbatches of a program's feeds that wait for no report, as far as places have taken those before: of a feed
-  /// one step after the other.
+  /// Sends the microbatches of a program's feeds that wait for no report, one step after the other, while at most
+  /// feed_window of a feed are not taken.
   void feed_more(std::int32_t program);
   /// Sends the next microbatch; `last`: the report that it waited for.
   void feed_one(Fed& feed, std::int64_t step, const Report* last);
@@ -149,7 +154,7 @@ class Session {
   const std::int32_t workers_;
   const std::int32_t snapshot_, arena_slots_; // the program, -1 if there is none
   bool finished_ = false, diverged_ = false;
-  Status fed_;                                // what is wrong with what options.feed gave
+  Status fed_;                                // the first payload of options.feed that does not fit its tensor
   std::string params_hash_;
 };
 

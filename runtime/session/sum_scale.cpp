@@ -26,7 +26,7 @@ std::int32_t first_exponent(std::int64_t microbatches) { return 40 + floor_log2(
 int term_bits(std::int64_t terms) { return std::min(term_bits_max, 62 - ceil_log2(terms)); }
 
 void StepTerms::add(const StepTerms& other) {
-  // What is not finite hides what is too large, at whichever place.
+  // A term that is not finite counts before terms that are too large, whichever place reports it.
   if (std::isfinite(largest) == std::isfinite(other.largest)) microbatch = std::min(microbatch, other.microbatch);
   else if (std::isfinite(largest)) microbatch = other.microbatch;
   if (std::isnan(other.largest) || other.largest > largest) largest = other.largest;

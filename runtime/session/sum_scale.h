@@ -6,16 +6,17 @@
 //   SC-1  m * 2^e >= 2^bits is an overflow. It makes the step void for the whole job: no parameter is updated, and e
 //         becomes coarser at once, so that m lies margin_bits below the bound.
 //         The peak starts anew: the outlier is of no version of the parameters;
-//   SC-2  a void step changes no other scale: only committed updates decide. Its version has the parameters of the version before, so
-//         the job forgets what the step said of parameters whose terms were within their range;
-//   SC-3  after a commit, e becomes coarser at once where fewer than margin_bits are left above the peak; where more are,
-//         it becomes finer by one bit, but only when the number of updates is a multiple of finer_every. The peak then
-//         starts anew;
-//   SC-4  where e lies more than coarse_bits below what the peak allows, the sum keeps fewer bits of its largest term than f32
-//         has: it becomes finer at once, up to coarse_bits. Without it an outlier that has made a step void would leave sums that
-//         round every ordinary term to zero; with it those of one step are.
-//         (An exponent that begins 20 bits too coarse has gained 8 with the first commit, and the rest after 768 updates.)
-//   SC-5  terms that are all zero say nothing: a parameter that has no others keeps its exponent.
+//   SC-2  a void step changes no other scale: only committed updates decide. Its version has the parameters of the
+//         version before, so the job forgets the peaks of parameters whose terms were within their range;
+//   SC-3  after a commit, e becomes coarser at once where fewer than margin_bits are left above the peak; where more
+//         are, it becomes finer by one bit, but only when the number of updates is a multiple of finer_every. The peak
+//         then starts anew;
+//   SC-4  where e lies more than coarse_bits below what the peak allows, the sum keeps fewer bits of its largest term
+//         than f32 has: it becomes finer at once, up to coarse_bits. Without this rule an outlier that has made a step
+//         void would leave sums that round every ordinary term to zero; with it only those of one step do.
+//         (An exponent that begins 20 bits too coarse has gained 8 with the first commit, and the rest after 768
+//         updates.)
+//   SC-5  a parameter whose terms are all zero keeps its exponent.
 #pragma once
 
 #include <cstdint>
@@ -29,14 +30,14 @@
 
 namespace troupe::runtime {
 
-/// Of one parameter's sums.
+/// The exponent of one parameter's sums, and what it is decided from.
 struct SumScale {
   std::int32_t exponent = 0;
   float peak = 0;                      ///< largest term of the steps since the exponent could last become finer
   bool operator==(const SumScale&) const = default;
 };
 
-/// All of it that a version of the parameters has: what a checkpoint keeps.
+/// The scales of all parameters at one version: a checkpoint keeps them.
 struct SumState {
   std::int64_t updates = 0;            ///< that the parameters have had: Adam's count; void steps do not count
   std::map<std::string, SumScale> scales;   ///< by the parameter's name
@@ -51,16 +52,18 @@ inline constexpr int coarse_bits = 12;
 inline constexpr std::int32_t exponent_max = 900;   ///< and -900 the least
 inline constexpr int void_steps_max = 3;         ///< so many in a row: training has diverged
 
-/// What sums begin with. Terms carry 1 / tokens of a step, and a step has `microbatches` of them.
+/// The exponent that sums begin with. The loss op scales terms by 1 / tokens of a step, so terms are smaller the more
+/// `microbatches` a step has.
 std::int32_t first_exponent(std::int64_t microbatches);
 /// |term| * 2^e must stay below 2^term_bits, so that `terms` (>= 1) of them stay below 2^62.
 int term_bits(std::int64_t terms);
 
-/// What is known of a parameter's terms in a step. Parts of it are added up in any order and grouping.
+/// What places report of a parameter's terms in a step. `add` takes reports in any order and grouping.
 struct StepTerms {
   static constexpr std::int32_t no_microbatch = std::numeric_limits<std::int32_t>::max();
   float largest = 0;                           ///< magnitude; NaN above all
-  std::int32_t microbatch = no_microbatch;     ///< the first with a term that is not finite; where all are, that overflows
+  /// The lowest with a term that is not finite; where all terms are finite, with a term that overflows.
+  std::int32_t microbatch = no_microbatch;
   void add(const StepTerms& other);
 };
 
@@ -68,7 +71,7 @@ struct StepTerms {
 struct StepVerdict {
   enum class Kind : std::uint8_t { good, overflow, not_finite };   ///< the worst that any parameter has
   Kind kind = Kind::good;
-  std::int32_t param = -1;                     ///< of those that have it: first by microbatch, then in the plan's order
+  std::int32_t param = -1;                     ///< with this verdict: lowest microbatch, then first in the plan's order
   std::int32_t microbatch = StepTerms::no_microbatch;
 };
 
@@ -79,7 +82,7 @@ class SumScales {
   SumScales(const SumScales&) = delete;
 
   const SumState& state() const { return state_; }
-  /// By index of the plan's parameters, as all that follows.
+  /// By index of the plan's parameters, as `terms` below.
   std::vector<std::int32_t> exponents() const;
 
   StepVerdict judge(const std::vector<StepTerms>& terms) const;

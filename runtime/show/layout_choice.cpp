@@ -23,7 +23,7 @@ std::string any_layer(const std::string& name) {
   return name;
 }
 
-/// An op is known by the parameter that it reads, else by its own name.
+/// The kind of an op: its op and the parameter that it reads, or else its own name, of any layer.
 std::string kind_of(const Graph& graph, const Node& n) {
   for (Value v : n.in)
     if (graph.is_param(v)) return n.op + " " + any_layer(graph.tensors()[v].name);

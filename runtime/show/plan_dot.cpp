@@ -36,10 +36,10 @@ const char* look(const PlanActor& a) {
 const char* look(const PlanChannel& c) {
   switch (c.kind) {
     case PlanChannel::Kind::go: case PlanChannel::Kind::commit: case PlanChannel::Kind::feed: return "style=dotted, color=gray40";
-    // Parameters flow back to the start of a step: they shall not pull the picture apart.
+    // Parameters flow back to the start of a step: their edges do not rank the nodes.
     case PlanChannel::Kind::parameter: return "color=\"#4a9a4c\", constraint=false";
     case PlanChannel::Kind::gathered: return "color=\"#4a9a4c\"";
-    // Nothing flows but the right to write: it leads back in the pass.
+    // A turn carries no data and leads back in the pass.
     case PlanChannel::Kind::turn: return "style=dashed, color=gray60, constraint=false";
     case PlanChannel::Kind::gradient: case PlanChannel::Kind::reduced: case PlanChannel::Kind::rounded: return "color=\"#c0552f\"";
     case PlanChannel::Kind::stash: return "color=\"#2f6fb0\", penwidth=2";

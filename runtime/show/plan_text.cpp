@@ -85,7 +85,7 @@ class PlanText {
     std::vector<TextRow> rows;
     for (const auto& a : role.actors) {
       auto name = [&](std::int32_t c) { return role.channels[c].name; };
-      // Nobody knows what a user's actor costs.
+      // The cost model has no costs of user-defined actors.
       const std::string cost = a.kind == PlanActor::Kind::user       ? "-"
                                : a.kind == PlanActor::Kind::exchange ? human_seconds(plan_.exchanges[a.exchange].seconds)
                                                                      : human_seconds(a.cost_s);
@@ -118,7 +118,7 @@ class PlanText {
       std::vector<const PlanChannel*> members;
       for (const auto& c : role.channels)
         if (c.ring == ring) members.push_back(&c);
-      if (members.size() == 2) continue;   // sums, and what they are rounded to: the table says it
+      if (members.size() == 2) continue;   // sums and the gradients that they are rounded to: the table shows them
       shared += "  ring " + std::to_string(ring) + ": " + counted(static_cast<std::int64_t>(members.size()), "channel") + ", '" + members.front()->name + "' and others of '" + plan_.programs[members.front()->program] +
                 "', take turns in " + counted(buffers_of[ring], "buffer") + ", " + human_bytes(bytes) + "\n";
     }

@@ -19,12 +19,12 @@ std::string plan_text(const Plan& plan, const std::vector<LocalPlan>& representa
 /// Stages are chained by their exchanges. Draw with `dot -Tsvg`.
 std::string plan_dot(const Plan& plan);
 
-/// What the game showed: per stage the order of forward and backward work, then makespan, bubble, stash.
+/// The result of a game: per stage the order of forward and backward work, then makespan, bubble, stash.
 std::string game_text(const Plan& plan, const GameResult& result);
 
 /// Per stage, in order of their begin: "F3" for the forward work of microbatch 3, "B3" for its backward
 /// work, of program 0's first step. A stage's several segments count as one, from when the first begins.
-/// Where a stage's dp coordinates were played one by one, the first of them speaks.
+/// Where several places of a stage were played, the order is that of the first one.
 std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameResult& result);
 
 }  // namespace troupe::runtime

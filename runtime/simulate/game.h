@@ -1,6 +1,6 @@
-// The players of the token game: who is at which place, what they tell each other, when an exchange is over. Internal
-// to token_game.cpp (the rules), game_session.cpp (what the session decides), game_state.cpp (what the steady state is known
-// by), game_result.cpp (what came out).
+// The players of the token game: the places and their actors, the messages between these, when an exchange is over.
+// Internal to token_game.cpp (the rules), game_session.cpp (the session's decisions), game_state.cpp (the state by
+// which the steady state is recognised), game_result.cpp (the results).
 #pragma once
 
 #include <array>
@@ -28,12 +28,13 @@ inline std::int64_t to_ns(double s) { return static_cast<std::int64_t>(std::llro
 
 class Game;
 
-/// Those of a place that lead from the places of one mesh to those of another.
+/// The links of a place that lead from the places of one mesh to those of another.
 struct GameLink {
   std::int32_t from = 0, to = 0;       // meshes
   std::int64_t free_at_ns = 0;
 };
 
+/// An actor at a place that is played: its core, and how long its acts take where.
 class GameActor final : public actors::Outbox {
  public:
   GameActor(Game& game, std::int32_t place, std::int32_t index, const LocalActor& local, const PlanActor& plan,
@@ -50,6 +51,7 @@ class GameActor final : public actors::Outbox {
 
   /// Acts once for each microbatch of program 0.
   bool moves() const { return plan_.program == 0 && plan_.rate == Rate::microbatch; }
+  /// Its acts are over when its peers have begun theirs: an exchange, or an update that gathers.
   bool meets() const { return plan_.kind == PlanActor::Kind::exchange || plan_.gathers(); }
 
   Game& game_;
@@ -61,8 +63,8 @@ class GameActor final : public actors::Outbox {
   double cost_s_ = 0;
   std::string stream_name_;
   Stream* stream_ = nullptr;
-  GameLink* link_ = nullptr;                        // of an act that meets others
-  std::int64_t carried_ns_ = 0, latency_ns_ = 0;    // how long that act has the link, and how long the rest of it takes
+  GameLink* link_ = nullptr;                        // where meets(): else null
+  std::int64_t carried_ns_ = 0, latency_ns_ = 0;    // how long an act has the link, and how long the rest of it takes
   std::vector<std::vector<std::int32_t>> peers_;    // per route: the other places that it meets
   struct Flight {                                   // an act that is submitted and not done
     std::uint64_t number = 0;
@@ -75,7 +77,7 @@ class GameActor final : public actors::Outbox {
   }
 };
 
-/// What one actor, or the conductor, tells another one at the same place: it arrives before anything else happens.
+/// A message from an actor, or the conductor, to an actor at the same place. It arrives before virtual time goes on.
 struct Mail {
   enum class Kind : std::uint8_t { begin, token, ack, control_ack, started, done, meet, closed };
   Kind kind = Kind::begin;
@@ -97,7 +99,7 @@ struct Place {
   std::map<std::string, std::pair<GameActor*, GameActor::Flight>> last;   // act that a stream chose, by stream
 };
 
-/// One game: built, played to its end, measured.
+/// One game: built, played to its end, measured. `run` is called once.
 class Game {
  public:
   /// Plays the first `microbatches` of each step of program 0 at every place, and repeats them up to all.
@@ -112,21 +114,21 @@ class Game {
  private:
   friend class GameActor;
 
-  /// One place for all that behave alike.
+  /// Chooses one place for all that behave alike.
   void choose_places();
   std::int32_t place_of(Rank rank) const;
   Status build(Rank rank);
-  /// Time that GameOptions gives to one pass through a stage. `predicted`: what the cost model says of each.
+  /// Seconds that GameOptions gives to one pass through a stage. `predicted`: the cost model's, by pass.
   double given_s(Pass pass, const std::array<double, 3>& predicted) const;
 
   std::string stream_name(const PlanActor& a) const;
-  /// Gives an actor that meets others its link and its times there.
+  /// Gives an actor with meets() its link and its times there.
   void put_on_link(Place& place, GameActor& actor);
 
-  /// An actor of the first microbatches only.
+  /// Leaves an actor the first `microbatches_` of each step only.
   void shorten(actors::ActorSpec& spec);
 
-  /// Whom each act of an exchange waits for.
+  /// Finds the places for which each act of an exchange waits.
   Status resolve_peers(Place& place);
 
   // ---- the conductor and the session ----------------------------------------------------------
@@ -148,10 +150,10 @@ class Game {
   };
   /// Microbatches of a feed that wait for no report.
   std::int64_t at_once(const PlanChannel& feed) const;
-  /// The session may send a step's microbatches that wait for no report: of a feed one step after the other.
+  /// Sends a step's microbatches that wait for no report: one step of a feed after the other.
   void begin_feed(WaitingFeed& feed);
   void begin_feeds(std::int32_t program, std::int64_t step);
-  /// An act that is over has reported what feeds of its program wait for.
+  /// An act has ended: sends the next microbatch of the feeds that wait for a report of this actor.
   void reported(const GameActor& actor, std::int64_t step, std::int32_t microbatch);
   /// The session's next microbatch of a feed arrives at the places that run it.
   void feed(const WaitingFeed& feed, std::int64_t step, std::int32_t microbatch);
@@ -164,7 +166,7 @@ class Game {
   struct PeerTable {
     struct Arrival {
       std::int32_t place = 0;
-      GameActor* waits = nullptr;      // null: told
+      GameActor* waits = nullptr;      // null: its act is over
       std::uint64_t number = 0;
     };
     std::vector<Arrival> arrivals;
@@ -186,13 +188,14 @@ class Game {
 
   // ---- the steady state ---------------------------------------------------------------------------
 
-  /// At the end of an instant: nobody has anything left to say.
+  /// Compares the state with earlier ones. REQUIRES: the end of an instant: no mail is left.
   void detect_cycle();
 
-  /// Nobody else's turn on a stream depends on which microbatch is at hand.
+  /// Whether no act that is not of a microbatch competes for a stream with one that is: the order of such two would
+  /// depend on the number of the microbatch.
   bool others_rest() const;
 
-  /// All that the future depends on, counted from the act that is `seen_`.
+  /// All that the rest of the game depends on; microbatches are counted from act `seen_`.
   std::vector<std::int64_t> state() const;
 
   // ---- afterwards ---------------------------------------------------------------------------------
@@ -215,12 +218,12 @@ class Game {
   std::map<std::pair<std::int32_t, std::int64_t>, PeerTable> peer_tables_;
   std::vector<WaitingFeed> waiting_feeds_;
   std::vector<std::int64_t> commits_ns_;
-  std::int64_t end_ns_ = 0;            // when nothing happened any more
+  std::int64_t end_ns_ = 0;            // time of the last event
   std::deque<Mail> mail_;
   std::vector<PlayedAct> acts_;        // on compute streams
   Status failure_;
 
-  // What the steady state is known by.
+  // For the steady state.
   struct UnderWay {
     GameActor* actor;
     std::uint64_t number;
@@ -231,7 +234,7 @@ class Game {
   std::int64_t commit_due_ns_ = 0;                 // of the last step that has closed
   std::int64_t closings_ = 0;
   std::vector<UnderWay> under_way_;    // in the order of their begin
-  std::map<std::int32_t, std::int32_t> places_of_exchange_;   // of an exchange, by place
+  std::map<std::int32_t, std::int32_t> places_of_exchange_;   // exchange -> number of its actors that are played
   CycleSearch search_;
 };
 

@@ -20,7 +20,7 @@ bool repeat(const std::vector<Cycle>& cycles, std::int64_t steps, std::int64_t m
   for (const auto& c : cycles)
     if (c.microbatches < 1 || microbatches % c.microbatches != 0) return false;
   auto times = [&](const Cycle& c) { return microbatches / c.microbatches; };
-  auto later = [&](std::int64_t ns) {   // how much later is what began at `ns`, with all cycles before it repeated
+  auto later = [&](std::int64_t ns) {   // delay of an event at `ns`, if all cycles before it are repeated
     std::int64_t delay = 0;
     for (const auto& c : cycles)
       if (ns > c.to_ns) delay += times(c) * (c.to_ns - c.from_ns);

@@ -1,12 +1,12 @@
 // The steady state of a token game: the same moment seen twice, some microbatches apart.
 //
 // A game's next moves depend on its state only: tokens, slots, acts under way and the times until they end, all counted
-// from the microbatch at hand. Where that state returns, what lies between returns as well, until somebody comes to the
-// end of the step. So a game of M' microbatches with such a cycle of d in each step tells all of the game of M' + k d:
-// the cycle k times more. Marked graphs become periodic soon (Cohen, Dubois, Quadrat and Viot, 1985).
+// from the microbatch at hand. Where that state returns, the moves in between return as well, until an actor ends the
+// step. So a game of M' microbatches with such a cycle of d in each step gives the game of M' + k d microbatches: the
+// cycle occurs k times more. Marked graphs become periodic soon (Cohen, Dubois, Quadrat and Viot, 1985).
 //
-//   GP-1  nothing is left out of a step in which no state has returned;
-//   GP-2  what is told with cycles repeated is, to the bit, what the whole game tells: times are whole nanoseconds.
+//   GP-1  (no guess) no microbatch is left out of a step in which no state has returned;
+//   GP-2  (exact) the result with cycles repeated is, to the bit, that of the whole game: times are whole nanoseconds.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ struct PlayedAct {
   std::int64_t begin_ns = 0, end_ns = 0;
 };
 
-/// What happened after `from_ns`, up to `to_ns`, in a step of program 0, moved it on by `microbatches`, and would again.
+/// The events after `from_ns`, up to `to_ns`, in a step of program 0, which have brought the game `microbatches`
+/// further into the state in which it was.
 struct Cycle {
   std::int64_t step = 0;
   std::int64_t from_ns = 0, to_ns = 0;
@@ -36,10 +37,10 @@ struct Cycle {
 /// Looks for the cycle of each step.
 class CycleSearch {
  public:
-  /// The state at the end of instant `now_ns`, with `microbatch` at hand, at a moment when everybody who acts once per
-  /// microbatch is within step `step`.
+  /// Takes the state at the end of instant `now_ns`, with `microbatch` at hand. REQUIRES: all actors that act once per
+  /// microbatch are within step `step`; steps ascend.
   void see(std::int64_t step, std::int64_t microbatch, std::int64_t now_ns, std::vector<std::int64_t> state);
-  /// Those found, in order of time, one per step.
+  /// The cycles found, in order of time, at most one per step.
   const std::vector<Cycle>& cycles() const { return cycles_; }
 
  private:
@@ -52,8 +53,9 @@ class CycleSearch {
   std::vector<Cycle> cycles_;
 };
 
-/// Puts `microbatches` more into each step: its cycle as often as that takes. `acts` are what was played, `times_ns` other
-/// moments of the game. False, and nothing changed, if some step of `steps` has no cycle that divides them.
+/// Inserts `microbatches` into each step by repeating its cycle. `acts`: the acts played; `times_ns`: other moments of
+/// the game. Returns false and changes nothing if one of the `steps` steps has no cycle whose length divides
+/// `microbatches`.
 bool repeat(const std::vector<Cycle>& cycles, std::int64_t steps, std::int64_t microbatches, std::vector<PlayedAct>& acts,
             std::vector<std::int64_t>& times_ns);
 

@@ -1,4 +1,4 @@
-// What came out of a game: who did not finish, and why; makespan, bubble, stash.
+// The result of a game: the places that did not finish, and why; makespan, bubble, stash.
 #include <algorithm>
 #include <set>
 
@@ -23,7 +23,7 @@ Status Game::check_finished() {
       }
   }
   if (!missing.empty()) {
-    // One place of each stage first: the others of a stage mostly wait for the same.
+    // One place of each stage first: the other places of a stage mostly wait for the same.
     std::vector<const Place*> places, others;
     std::set<std::int32_t> stages;
     for (const auto& place : places_) (stages.insert(place->local.stage).second ? places : others).push_back(place.get());
@@ -33,7 +33,7 @@ Status Game::check_finished() {
     for (const Place* place : places)
       for (const auto& a : place->actors) {
         const auto& ports = a->core_.ports();
-        // A gather may wait for nothing but the parameters.
+        // A gather may have no token, no lack of slots and no act under way: it waits for the parameters.
         if (lines < 160 && (!ports.missing_credits().empty() || !a->core_.idle() || has_token(ports) || a->plan_.rate == Rate::round)) {
           waits += "\n  rank " + std::to_string(place->local.rank) + ": " + a->core_.explain();
           ++lines;
@@ -86,7 +86,8 @@ void Game::measure() {
   double first = 1e300, last = 0, busy = 0;
   std::map<Rank, double> per_place;
   std::map<Rank, std::array<double, 3>> per_pass;
-  using Held = std::map<std::pair<std::int32_t, std::int32_t>, std::pair<double, double>>;   // virtual stage, microbatch -> forward begins, backward ends
+  // Virtual stage, microbatch -> forward begins, backward ends.
+  using Held = std::map<std::pair<std::int32_t, std::int32_t>, std::pair<double, double>>;
   std::map<Rank, Held> held;
   for (const auto& a : result_.acts) {
     if (a.program != 0 || a.step != 0 || a.microbatch < 0) continue;

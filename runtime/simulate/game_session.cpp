@@ -1,4 +1,4 @@
-// What session and conductors decide in a game: go, feeds, commits, which programs read a version.
+// The decisions of session and conductors in a game: go, feeds, commits, which programs read a version.
 #include <algorithm>
 
 #include "runtime/simulate/game.h"

@@ -1,4 +1,5 @@
-// What a steady state is known by: all that the rest of a game depends on, counted from the microbatch at hand.
+// The state of a game, by which a steady state is recognised: all that the rest of the game depends on, counted from
+// the microbatch at hand.
 #include <algorithm>
 #include <limits>
 

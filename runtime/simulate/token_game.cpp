@@ -34,7 +34,8 @@ void Game::choose_places() {
   for (const auto& role : plan_.roles)
     for (const auto& c : role.channels)
       if (c.kind == PlanChannel::Kind::feed && !c.after.empty() && (c.program == 0 || options_.every_program)) waiting_feeds_.push_back({&c, role.stage});
-  bool same = plan_.owners.empty() && waiting_feeds_.empty();   // a microbatch waits for one that another dp coordinate runs
+  // With a waiting feed, microbatches of different dp coordinates wait for each other.
+  bool same = plan_.owners.empty() && waiting_feeds_.empty();
   for (std::int32_t s = 1; s < plan_.stages; ++s) same &= plan_.dp_width(s) == plan_.dp_width(0);
   // Where a round is not full its places do not behave alike.
   for (const auto& x : plan_.exchanges) {
@@ -45,7 +46,7 @@ void Game::choose_places() {
     const Mesh& mesh = plan_.meshes[s];
     const bool dp = dp_axis(mesh) >= 0;
     for (Rank r : mesh.ranks) {
-      // Without a dp axis every place is played: nothing says that they behave alike.
+      // Without a dp axis every place is played: the plan does not say that places behave alike.
       const std::int64_t key = !dp ? r : same ? 0 : plan_.dp_index(r);
       if (seen.insert(key).second) {
         representative_[{s, key}] = static_cast<std::int32_t>(result_.places.size());
@@ -77,7 +78,8 @@ Status Game::build(Rank rank) {
   place.local = *std::move(made);
   place.device = std::make_unique<SimDevice>(loop_);
   const PlanRole& role = plan_.roles[place.local.stage];
-  std::map<std::pair<std::int32_t, Pass>, std::pair<double, std::int64_t>> passes;   // virtual_stage and pass -> cost, segments
+  // virtual_stage and pass -> cost, segments.
+  std::map<std::pair<std::int32_t, Pass>, std::pair<double, std::int64_t>> passes;
   std::array<double, 3> predicted{};                                                   // of the whole stage, by pass
   for (const auto& l : place.local.actors) {
     const PlanActor& a = role.actors[l.actor];
@@ -98,7 +100,7 @@ Status Game::build(Rank rank) {
     if (options_.unlimited_slots)
       for (auto& o : spec.out)
         if (o.every == 1) o.slots = std::max(o.slots, static_cast<std::int32_t>(plan_.program_specs[a.program].microbatches));
-    if (options_.unlimited_slots)   // then nobody takes turns in a buffer either
+    if (options_.unlimited_slots)   // then channels do not take turns in a buffer either
       for (std::size_t p = 0; p < spec.in.size() + spec.out.size(); ++p) {
         const bool in = p < spec.in.size();
         const auto channel = in ? a.in[p] : a.out[p - spec.in.size()];
@@ -152,8 +154,8 @@ void Game::shorten(actors::ActorSpec& spec) {
   left_out_ = all - microbatches_;
   const auto acts = static_cast<std::int32_t>(microbatches_);
   spec.microbatches.resize(static_cast<std::size_t>(acts));
-  // The place counts its own microbatches, in the order in which it runs them: two moments of the steady state then look the
-  // same to the game. The game plays only places of one dp coordinate then (see few_microbatches).
+  // The place counts its own microbatches, in the order in which it runs them: two moments of the steady state then
+  // look the same to the game. The game plays only places of one dp coordinate then (see few_microbatches).
   std::iota(spec.microbatches.begin(), spec.microbatches.end(), 0);
   for (auto& in : spec.in)
     if (in.hold > 1) in.hold = acts;
@@ -289,8 +291,8 @@ void GameActor::failed(const Status& status) {
 
 namespace {
 
-/// With how many microbatches of a step it is worth trying: enough to fill the pipeline, settle and drain. None where
-/// places differ in theirs, or take turns or go in rounds, which count the microbatches of a whole step.
+/// Numbers of microbatches of a step with which to try a shortened game: enough to fill the pipeline, settle and drain.
+/// None where places differ in their microbatches, and where turns or rounds count the microbatches of a whole step.
 std::vector<std::int64_t> few_microbatches(const Plan& plan) {
   if (plan.ordered() || !plan.owners.empty() || plan.program_specs[0].sequential) return {};
   for (const auto& x : plan.exchanges)
@@ -298,7 +300,8 @@ std::vector<std::int64_t> few_microbatches(const Plan& plan) {
   for (std::int32_t s = 0; s < plan.stages; ++s)
     if (plan.dp_width(s) != plan.dp_width(0)) return {};
   const auto all = static_cast<std::int64_t>(plan.microbatches(0, 0, 0).size());
-  constexpr std::int64_t usual_cycles = 12;   // what is left out must be whole cycles, most of 1, 2, 3 or 4 microbatches
+  // What is left out must be whole cycles, most of 1, 2, 3 or 4 microbatches.
+  constexpr std::int64_t usual_cycles = 12;
   std::vector<std::int64_t> out;
   for (std::int64_t warm : {3 * plan.stages + 8, 8 * plan.stages + 32})
     if (const auto left_out = (all - warm) / usual_cycles * usual_cycles; left_out * 2 >= all) out.push_back(all - left_out);
@@ -311,7 +314,7 @@ Expected<GameResult> play(const Plan& plan, const GameOptions& options) {
   const std::int64_t all = plan.program_specs[0].microbatches;
   for (const auto few : options.every_microbatch ? std::vector<std::int64_t>{} : few_microbatches(plan)) {
     auto result = Game(plan, options, few).run();
-    if (result.ok()) return result;    // what it cannot tell, or what is wrong, the whole game says
+    if (result.ok()) return result;    // else the whole game finds the error, or that there is no steady state
   }
   return Game(plan, options, all).run();
 }

@@ -10,7 +10,7 @@ namespace troupe::runtime {
 
 namespace {
 
-/// "12 MiB": whole units, never fewer than are needed and never more than are there.
+/// "12 MiB": whole units, rounded up (what is needed) or down (what there is).
 std::string in_units(std::int64_t bytes, bool up) {
   const int shift = bytes >= (1 << 20) ? 20 : 10;
   return std::to_string((bytes + (up ? (std::int64_t{1} << shift) - 1 : 0)) >> shift) + (shift == 20 ? " MiB" : " KiB");

@@ -1,4 +1,4 @@
-// Verification: what a plan must satisfy before anything starts. Each refusal names the culprit.
+// Verification: what a plan must satisfy before a job starts. Each error names the culprit.
 #pragma once
 
 #include "runtime/plan/plan.h"
@@ -10,8 +10,8 @@ namespace troupe::runtime {
 /// that was read from outside must satisfy before it is instantiated.
 Status check_structure(const Plan& plan);
 
-/// A stage's ops are known, and their arguments have types, layouts and scratch memory that they accept. The plan has
-/// passed check_structure.
+/// A stage's ops are known, and their arguments have types, layouts and scratch memory that they accept. REQUIRES: the
+/// plan has passed check_structure.
 Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops);
 
 /// check_structure, the token game (token_game.h) with every program, and the memory of every place against

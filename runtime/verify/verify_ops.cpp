@@ -7,7 +7,7 @@ namespace troupe::runtime {
 
 namespace {
 
-/// A microbatch belongs to one dp coordinate; of what outlives it, does each coordinate have another part?
+/// Whether each dp coordinate has another part of the tensor. A microbatch's tensors are whole at one coordinate.
 bool in_dp_parts(const Plan& plan, const PlanTensor& t) {
   const Mesh& mesh = plan.meshes[t.mesh];
   const int dp = dp_axis(mesh);
@@ -41,7 +41,7 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
       for (const auto& o : op.out) type(o, out, local_out);
       const auto inferred = def->infer(in, op.attrs);
       if (!inferred.ok()) return inferred.status().in("op '" + op.name + "'");
-      // What the op makes as f32 it adds to an exact sum as well.
+      // An op that makes an f32 gradient may add it to an exact sum instead (OpDef::accumulates).
       for (std::size_t o = 0; o < out.size(); ++o)
         if (out[o].dtype == DType::sum64 && (def->accumulates >> o & 1)) out[o].dtype = DType::f32;
       for (std::size_t o = 0; o < out.size(); ++o)
@@ -49,13 +49,13 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
           return invalid(name + "(" + op.op + ") adds several terms to '" + t.name + "', which is no exact sum");
       if (*inferred != out)
         return invalid(name + "(" + op.op + ") writes a tensor of another type than its inputs give");
-      // A unit that stages share lies on the mesh of all of them.
+      // Tensors of a shared unit lie on the mesh of all stages.
       const Mesh& mesh = plan.meshes[op.out.empty() ? stage : plan.tensors[op.out[0].tensor].mesh];
       auto legal = def->signatures ? def->signatures(in, op.attrs) : std::vector<kernels::Signature>{};
       legal.push_back({std::vector<Sbp>(in.size(), Sbp::B()), std::vector<Sbp>(out.size(), Sbp::B())});
       for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
         if (static_cast<int>(axis) == dp_axis(mesh) || mesh.axes[axis].size == 1) continue;
-        // Units may differ where they cut the same parts.
+        // SBPs with different units are equal where they cut the same parts.
         auto lies = [&](const PlanOperand& o, const Sbp& wanted) {
           const PlanTensor& t = plan.tensors[o.tensor];
           NdSbp there = t.sbp;

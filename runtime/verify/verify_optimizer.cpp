@@ -1,4 +1,4 @@
-// What norms, updates and digests promise: whole gradients in the parameter's own parts, each parameter taken once.
+// Norms, updates and digests: whole gradients in the parameter's own parts, each parameter taken once.
 #include <algorithm>
 #include <set>
 
@@ -41,7 +41,7 @@ Status OptimizerCheck::check(const PlanActor& a) {
   return {};
 }
 
-/// An update of shares gathers those of its own parameters, all of them, into its output.
+/// An update of shares gathers the shares of its own parameters, all of these and no others, into its output.
 Status OptimizerCheck::check_gather(const PlanActor& a) const {
   if (!among(a.exchange, plan_.exchanges.size())) return refuse("actor '" + a.name + "' has no exchange");
   const PlanExchange& x = plan_.exchanges[a.exchange];
@@ -62,8 +62,8 @@ bool OptimizerCheck::same_parts(std::int32_t a, std::int32_t b) const {
   return std::all_of(ranks.begin(), ranks.end(), [&](Rank r) { return plan_.extent(a, r) == plan_.extent(b, r); });
 }
 
-/// The gradients are whole sums, those of all uses in the same parts. An update's
-/// parts are the parameter's; those of a norm are compared over the stages when all have been seen.
+/// The gradients are whole sums, and all uses have the same parts. Those of an update are the parts of the parameter;
+/// check_trained compares the gradients of norms over the stages.
 Status OptimizerCheck::check_gradients(const PlanActor& a, const PlanParamRef& ref) {
   const PlanParam& p = plan_.params[ref.param];
   std::int32_t first = -1;
@@ -77,7 +77,7 @@ Status OptimizerCheck::check_gradients(const PlanActor& a, const PlanParamRef& r
     const PlanTensor& g = plan_.tensors[tensor];
     // Sums over all places; where dp has one coordinate an op makes them whole.
     const bool whole = g.mesh == plan_.tensors[p.tensor].mesh && (!plan_.unreduced(g) || plan_.meshes[g.mesh].axis_size("dp") == 1);
-    bool sums = true;   // on all axes but dp, of which `whole` speaks
+    bool sums = true;   // on all axes but dp, which `whole` covers
     for (std::size_t axis = 0; axis < g.sbp.size(); ++axis)
       sums &= !g.sbp[axis].is_partial() || static_cast<int>(axis) == dp_axis(plan_.meshes[g.mesh]) || plan_.meshes[g.mesh].axes[axis].size == 1;
     const bool rounded = g.dtype == DType::f32 && a.kind == PlanActor::Kind::update && ref.grads.size() == 1;

@@ -21,17 +21,18 @@ inline bool holds(const Plan& plan, std::int32_t mesh, std::int32_t stage) {
 /// Programs, meshes, tensors, exchanges and parameters, without the roles.
 Status check_tables(const Plan& plan);
 
-/// The parameters that a stage trains, and the sums of gradients that it reads for each: one of all uses, or one per use.
+/// The parameters that a stage trains, and the sums of gradients that its norm reads for each: one of all uses, or one
+/// per use.
 using Trained = std::map<std::int32_t, std::vector<std::int32_t>>;
 
-/// The optimizer of one stage, actor by actor. The channels have passed RoleCheck's checks.
+/// The optimizer of one stage, actor by actor. REQUIRES: the channels have passed RoleCheck's checks.
 class OptimizerCheck {
  public:
   OptimizerCheck(const Plan& plan, std::int32_t stage)
       : plan_(plan), stage_(stage), role_(plan.roles[stage]), where_("stage " + std::to_string(stage) + ": ") {}
   /// A norm, an update or a digest.
   Status check(const PlanActor& a);
-  /// After all actors: a parameter lies once on every stage of its mesh; who updates it says its norm.
+  /// After all actors: each parameter lies once on every stage of its mesh; a stage that updates it has its norm too.
   Status check_params() const;
   const Trained& trained() const { return norms_; }
 
@@ -55,18 +56,18 @@ class OptimizerCheck {
   Trained norms_;
 };
 
-/// A channel of gradients or of acts in rounds: kind, rate, writer and readers go together. All know each other, and the
-/// plan's exchanges have passed check_tables.
+/// A channel of gradients or of acts in rounds: kind, rate, writer and readers go together. REQUIRES: channel, writer
+/// and readers name each other, and the plan's exchanges have passed check_tables.
 Status check_round_channel(const Plan& plan, const PlanRole& role, const PlanChannel& channel);
 
-/// What a segment's ops keep from act to act; adds its bytes to what the stage has.
+/// What a segment's ops keep from act to act. Adds its bytes to `bytes`, those of the stage so far.
 Status check_state(const Plan& plan, std::int32_t stage, const PlanActor& actor, std::int64_t& bytes);
 
-/// Rings and their turns: channels that share memory never hold it at the same time. The actors and channels of the
-/// stage know each other.
+/// Rings and their turns: channels that share memory never hold it at the same time. REQUIRES: the actors and channels
+/// of the stage name each other.
 Status check_rings(const Plan& plan, std::int32_t stage);
 
-/// The actors and channels of one stage and their memory. The plan has passed check_tables.
+/// The actors and channels of one stage and their memory. REQUIRES: the plan has passed check_tables.
 Expected<Trained> check_role(const Plan& plan, std::int32_t stage);
 
 }  // namespace troupe::runtime

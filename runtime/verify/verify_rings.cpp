@@ -54,8 +54,8 @@ class RingCheck {
     return false;
   }
 
-  /// Whose writers wait until this channel's readers are done: all of them, each by a turn of the same rate and with or
-  /// without an initial token alike.
+  /// The writers that wait until this channel's readers are done. Each reader sends them a turn; all turns have the
+  /// same rate, and all or none an initial token.
   struct Turns {
     std::set<std::int32_t> next;   // writers
     bool initial = false;
@@ -93,12 +93,12 @@ class RingCheck {
   }
 
   Status check_buffer(const std::vector<std::int32_t>& members) const {
-    // Channels of the buffer by who follows: those with the same turns are used together and lie side by side.
+    // Channels of the buffer by the writers that follow: channels with the same turns are used together, side by side.
     struct Station {
       std::set<std::int32_t> writers;
       std::vector<std::int32_t> channels;
     };
-    if (!overlap(members)) return {};   // nobody's memory is another's
+    if (!overlap(members)) return {};   // no two channels share memory
     std::map<std::pair<std::set<std::int32_t>, bool>, Station> stations;
     const PlanChannel& any = channel(members.front());
     const std::int32_t program = role_.actors[any.writer].program;

@@ -1,4 +1,4 @@
-// The role of a stage: what its actors and channels promise each other, and their memory.
+// The role of a stage: its actors and channels fit each other, and all tensors have memory.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -110,7 +110,7 @@ class RoleCheck {
     return {};
   }
 
-  /// Both ends know each other, and what one fills the other empties.
+  /// A channel and the actors at its ends name each other, and tokens are written and read at rates that balance.
   Status check_channel(std::int32_t id) const {
     const PlanChannel& c = role_.channels[id];
     if (c.slots < 1 || c.slots > count_max)
@@ -142,7 +142,7 @@ class RoleCheck {
         return refuse("imbalance: '" + a.name + "' acts once per step and reads channel '" + c.name +
                       "', which carries one token per microbatch");
       if (!goes_with(a.rate, c.rate)) return refuse("imbalance: '" + a.name + "' acts at another rate than it reads channel '" + c.name + "'");
-      // Another program has other steps and microbatches. Only parameters are told to the programs that read them.
+      // Another program has other steps and microbatches. Only tokens of parameters name the programs that read them.
       if (c.kind == PlanChannel::Kind::parameter) continue;
       const PlanActor& other = role_.actors[c.writer >= 0 ? c.writer : c.readers[0].actor];
       if (other.program != a.program)
@@ -153,7 +153,7 @@ class RoleCheck {
     return {};
   }
 
-  /// An act has one token of the channel, is one of those that share one, or (the last round) has none.
+  /// An act has one token of the channel, or shares one with other acts, or (the last round) has none.
   static bool goes_with(Rate actor, Rate channel) {
     if (actor == channel || channel == Rate::step) return true;
     return actor != Rate::step;
@@ -174,7 +174,7 @@ class RoleCheck {
     return {};
   }
 
-  /// A step is over at a place when everybody whom nobody there waits for has said so.
+  /// Actors whose outputs no actor of their program reads at the place close its step, except updates.
   Status check_closer(const PlanActor& a) const {
     bool read = false;
     for (auto id : a.out)
@@ -188,7 +188,7 @@ class RoleCheck {
     return {};
   }
 
-  /// What a kind of channel promises: who writes it, who reads it, and when.
+  /// The writer, readers, rate and payload of a channel are those of its kind.
   Status check_kind(const PlanChannel& c) const {
     using Kind = PlanChannel::Kind;
     const PlanActor* w = c.writer >= 0 ? &role_.actors[c.writer] : nullptr;
@@ -229,7 +229,7 @@ class RoleCheck {
     return {};
   }
 
-  /// Whether an actor of some stage reports what the feed waits for.
+  /// Whether an actor of any stage makes the report that the feed waits for.
   bool reported(const PlanChannel& feed) const {
     for (const auto& role : plan_.roles)
       for (const auto& a : role.actors)
@@ -237,7 +237,8 @@ class RoleCheck {
     return false;
   }
 
-  /// What a snapshot fills one writer takes to disk; what it takes of memory each place knows (SavedParts).
+  /// One snapshot actor fills the channel and one writer reads it. It has no bytes in the plan: each place computes
+  /// them (SavedParts).
   Status check_snapshot(const PlanChannel& c) const {
     const bool proper = c.kind == PlanChannel::Kind::snapshot && c.writer >= 0 && role_.actors[c.writer].kind == PlanActor::Kind::snapshot &&
                         c.readers.size() == 1 && role_.actors[c.readers[0].actor].kind == PlanActor::Kind::writer && c.rate == Rate::step;
@@ -280,7 +281,8 @@ class RoleCheck {
     return {};
   }
 
-  /// The kind of channel that a gradient lies in; that any other tensor lies in one of another kind is refused as well.
+  /// The kind of channel that a tensor belongs in, given the kind `have` of its channel: a gradient's own kind; for
+  /// another tensor any kind that is not for gradients.
   PlanChannel::Kind kind_of(const PlanTensor& t, PlanChannel::Kind have) const {
     using Kind = PlanChannel::Kind;
     if (t.gradient_of >= 0) return plan_.unreduced(t) ? Kind::gradient : t.dtype == DType::sum64 ? Kind::reduced : Kind::rounded;
@@ -321,7 +323,8 @@ class RoleCheck {
     return {};
   }
 
-  /// An op finds in scratch memory what an op before it left there, and writes beside all that it has itself.
+  /// An op reads from scratch memory only what an earlier op of the act has left there, and its outputs overlap none of
+  /// its own arguments.
   Status check_scratch(const PlanActor& a) const {
     std::map<std::int64_t, std::int32_t> left;   // offset -> tensor
     for (const auto& op : a.ops) {
@@ -358,7 +361,7 @@ class RoleCheck {
     return {};
   }
 
-  /// An end of an exchange brings what its stage has of the moved tensors, and has a place for what it gets.
+  /// An end of an exchange reads what its stage has of the moved tensors, and writes what its stage gets.
   Status check_exchange_end(const PlanActor& a) {
     if (!among(a.exchange, plan_.exchanges.size())) return refuse("actor '" + a.name + "' has no exchange");
     const PlanExchange& x = plan_.exchanges[a.exchange];
@@ -381,7 +384,8 @@ class RoleCheck {
     for (const auto& m : x.moves) {
       if (on(a.in, m.from) != (here(m.from) ? 1 : 0))
         return refuse("actor '" + a.name + "' does not have '" + plan_.tensors[m.from].name + "' on one of its inputs");
-      const bool fresh = made.insert({plan_.reduces(x) ? m.from : 0, m.to}).second;   // uses of a parameter are added into one sum
+      // Uses of a parameter are added into one sum.
+      const bool fresh = made.insert({plan_.reduces(x) ? m.from : 0, m.to}).second;
       if (on(a.out, m.to) != (here(m.to) ? 1 : 0) || !fresh)
         return refuse("actor '" + a.name + "' does not have '" + plan_.tensors[m.to].name + "' on its output");
       const PlanTensor &from = plan_.tensors[m.from], &to = plan_.tensors[m.to];

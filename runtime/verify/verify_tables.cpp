@@ -10,7 +10,7 @@ namespace troupe::runtime {
 
 namespace {
 
-constexpr std::int64_t terms_max = std::int64_t{1} << 40;   // of which each still has 22 bits in a sum
+constexpr std::int64_t terms_max = std::int64_t{1} << 40;   // term_bits leaves each 22 bits then
 
 Status check_programs(const Plan& plan) {
   if (plan.stages < 1 || !among(plan.stages - 1, plan.meshes.size()) || plan.programs.empty() ||
@@ -90,14 +90,14 @@ Status check_tensor(const Plan& plan, const PlanTensor& t) {
   if (!among(t.gradient_of, plan.params.size()) || dp < 0) return invalid("gradient '" + t.name + "' is of no parameter, or on a mesh without a dp axis");
   if (unreduced && (!runs || (t.rate != Rate::step && t.rate != Rate::microbatch)))
     return invalid("gradient '" + t.name + "' is not made at its stage's own rate");
-  // A term of its own is f32; what several acts add up is exact; f32 once it is rounded.
+  // A single term may be f32; a sum of several acts is exact; a sum that is rounded is f32.
   const bool proper = unreduced ? t.dtype == DType::sum64 || (t.rate == Rate::microbatch && t.dtype == DType::f32)
                                 : t.rate == Rate::step && (t.dtype == DType::sum64 || (t.dtype == DType::f32 && !t.sbp[dp].is_split()));
   if (!proper) return invalid("gradient '" + t.name + "' is neither a term, nor an exact sum, nor one that is rounded");
   return {};
 }
 
-/// What a gather moves in a round: parameters, made whole of all places' shares. Sums on model axes stay sums.
+/// What a gather moves in a round: parameters, made whole from the shares of all places along dp.
 Status check_gather(const Plan& plan, const PlanExchange& x, const PlanTensor& from, const PlanTensor& to) {
   const std::string where = "exchange '" + x.name + "' ";
   const Mesh &wide = plan.meshes[from.mesh], &narrow = plan.meshes[to.mesh];
@@ -110,8 +110,8 @@ Status check_gather(const Plan& plan, const PlanExchange& x, const PlanTensor& f
   return {};
 }
 
-/// A reduction adds one parameter's gradients, whatever uses and places made them, to a sum on the parameter's own mesh:
-/// each place gets a part of what all places have.
+/// A reduction adds one parameter's gradients, whatever uses and places made them, to a sum on the parameter's own
+/// mesh: each place gets a part of what all places have.
 Status check_reduction(const Plan& plan, const PlanExchange& x, const PlanTensor& from, const PlanTensor& to) {
   const std::string where = "exchange '" + x.name + "' ";
   const Mesh &from_mesh = plan.meshes[from.mesh], &to_mesh = plan.meshes[to.mesh];

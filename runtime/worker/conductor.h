@@ -1,5 +1,5 @@
 // Conductor: the actor of a worker that speaks with the session. It writes the control channels (go,
-// commit, feeds), gathers reports, and says when a program's step is over at this place.
+// commit, feeds), collects reports, and sends Closed when a program's step is over at this place.
 #pragma once
 
 #include <atomic>
@@ -13,6 +13,7 @@
 
 namespace troupe::runtime {
 
+/// A control channel of the place and its port.
 struct ControlChannel {
   PlanChannel::Kind kind = PlanChannel::Kind::go;   ///< go, commit or feed
   std::string name;                    ///< a feed's name
@@ -21,28 +22,31 @@ struct ControlChannel {
 };
 
 struct ConductorSpec {
-  std::map<std::int32_t, ControlChannel> channels;   ///< by local channel: what acks name
-  std::vector<std::int32_t> closers;                 ///< per program
+  std::map<std::int32_t, ControlChannel> channels;   ///< by local channel, as Ack::port names it
+  std::vector<std::int32_t> closers;                 ///< per program: actors here that close its step
   std::vector<FedChannel> feeds;                     ///< that this place reads
-  std::vector<bool> fed;                             ///< per program: reports leave at once, a feed waits for one
-  std::shared_ptr<std::atomic<std::int64_t>> busy_ns;
-  std::size_t exponents = 0;                         ///< that BeginRun and a commit carry: one a parameter, none where the plan does not train
-  /// Before any actor begins: the exponents of the first step's gradient sums. May be empty.
+  std::vector<bool> fed;                             ///< per program: a feed waits for its reports, which leave at once
+  std::shared_ptr<std::atomic<std::int64_t>> busy_ns;   ///< of the compute stream, ever growing
+  /// That BeginRun and a commit carry: one for each parameter, none where the plan does not train.
+  std::size_t exponents = 0;
+  /// Called before any actor begins, with the exponents of the first step's gradient sums. May be empty.
   std::function<void(const std::vector<std::int32_t>&)> on_begin;
   std::function<void(std::int64_t step)> on_commit;   ///< may be empty
   std::function<void(FromWorker)> send;
 };
 
+// Messages to the conductor, local only: of the session; a report of an actor; a peer that the transport has lost.
 struct SessionSays { ToWorker message; };
 struct ActorReports { std::uint16_t program = 0; Report report; };
 struct PeerDown { Rank rank = 0; Status status; };
 
+/// Refuses messages of the session that are out of order (SessionOrder) with WorkerFailed.
 class Conductor final : public caf::event_based_actor {
  public:
   Conductor(caf::actor_config& config, ConductorSpec spec);
   caf::behavior make_behavior() override;
   const char* name() const override { return "troupe.conductor"; }
-  void on_exit() override { actors_.clear(); }   // actors know each other: see PortActor
+  void on_exit() override { actors_.clear(); }   // actors refer to each other: see PortActor
 
  private:
   void session_says(const ToWorker& message);

@@ -21,11 +21,11 @@ using checkpoint::StoredTensor;
 using checkpoint::TensorKind;
 using checkpoint::ExtentRead;
 
-/// Bytes that are read at once, or that arrive, where no tensor has more; and batches under way: one is read while others'
-/// parts travel.
+/// Bytes of a batch, read or received, unless one tensor has more; and batches under way: one is read while the parts
+/// of others travel.
 constexpr std::int64_t batch_bytes = std::int64_t{32} << 20;
 constexpr std::size_t window = 3;
-/// Above the channels of any plan: a message of restoring meets no other.
+/// Above the channels of any plan: no other message has the channel of a message of restoring.
 constexpr std::uint32_t first_channel = 1u << 31;
 
 /// One tensor's way from a batch's buffer to this place and to others.
@@ -35,14 +35,14 @@ struct TensorMove {
   std::uint32_t channel = 0;
 };
 
-/// Tensors that are read together: their extents side by side, so that what are neighbours in a file are read at once.
+/// Tensors that are read together: their extents side by side, so that neighbours in a file are read at once.
 struct Batch {
   std::vector<ExtentRead> reads;
   std::int64_t bytes = 0;              ///< of the buffer
   std::vector<TensorMove> moves;
 };
 
-/// Which place reads what: the same at every place.
+/// Which place reads which extents, and their routes from there: every place decides the same.
 class ReadPlan {
  public:
   ReadPlan(const Plan& plan, Rank rank, const checkpoint::Manifest& manifest, const RestorePlaces& places)
@@ -82,7 +82,7 @@ class ReadPlan {
     return out;
   }
 
-  /// A stored tensor, who reads which of its extents, and how it is to lie here.
+  /// A stored tensor, the rank that reads each of its extents, and the layout that the plan wants.
   struct Source {
     const StoredTensor* tensor = nullptr;
     std::size_t param = 0;
@@ -90,7 +90,7 @@ class ReadPlan {
     Layout layout;
     std::vector<Rank> readers;         ///< of each extent
     std::vector<const StoredExtent*> mine;
-    /// That are read here, or that arrive here, whichever are more.
+    /// Bytes that this place reads, or that it gets, whichever are more.
     std::int64_t bytes(Rank rank) const {
       std::int64_t read = 0;
       for (const auto* e : mine) read += aligned(e->extent.elements() * size_of(tensor->dtype), storage_alignment);
@@ -114,7 +114,7 @@ class ReadPlan {
     return source;
   }
 
-  /// Places what is read of the sources in one buffer, and finds their ways from there.
+  /// Lays out what this place reads of the sources in one buffer, and finds their routes from there.
   Status end_batch(std::vector<Source>& sources, std::vector<Batch>& out) {
     Batch batch;
     for (const Source& source : sources)
@@ -155,7 +155,7 @@ class ReadPlan {
     return {};
   }
 
-  /// Of the places that need some of it, the one that has least to read so far.
+  /// Returns the place that has least to read so far, of those that need a part of the extent.
   Rank reader_of(const Layout& layout, const Extent& extent, DType dtype) {
     Rank best = -1;
     for (const Holding& h : layout.holdings_intersecting(extent))
@@ -261,7 +261,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
     else next(buffer);
   }
 
-  /// What is under way keeps its memory: the network may still use it.
+  /// Ends with an error. Exchanges under way keep their memory: the network may still use it.
   void end(const Status& status) {
     {
       std::lock_guard lock(mutex_);

@@ -1,5 +1,5 @@
 // Restoring: the boxing from extents in files to this plan's layout. Every extent is read once in the job, whole and
-// checked, by one of the places that need it (the one that has read least); what others need of it goes to them.
+// checked, by the place that has read least of those that need it; that place then sends the other places their parts.
 //
 // No place waits for all others, only for the parts that it needs; the next tensors are read meanwhile.
 #pragma once
@@ -23,6 +23,7 @@ struct RestorePlaces {
   std::vector<std::int64_t> moments;   ///< of its first moment, the second follows; -1: none
 };
 
+/// Where a place reads from, and by which network, device and streams.
 struct RestoreEnv {
   Storage& storage;
   comm::Transport& transport;
@@ -34,9 +35,10 @@ struct RestoreEnv {
 };
 
 /// Restores what `rank` has of a plan's parameters and moments from the checkpoint in `folder`, together with all other
-/// places of the plan. `done` is called once, with the bytes that this place has read, from any thread; all of `places` and `env` stays until then. A checkpoint
-/// without moments leaves them as they are (zero). Errors: `damaged`, naming file and tensor; `invalid` for the checkpoint of
-/// another model, naming the tensor; io; unavailable when a peer is gone.
+/// places of the plan. Calls `done` once, from any thread, with the bytes that this place has read. A checkpoint
+/// without moments leaves them as they are (zero). Errors: `damaged`, naming file and tensor; `invalid` for the
+/// checkpoint of another model, naming the tensor; io; unavailable when a peer is gone. REQUIRES: the memory of
+/// `places` and all that `env` refers to stay until `done` is called.
 void restore(const Plan& plan, Rank rank, const std::string& folder, const RestorePlaces& places, const RestoreEnv& env,
              std::function<void(Expected<std::int64_t>)> done);
 

@@ -1,10 +1,11 @@
-// The order in which a session speaks to a place. A message out of this order is an error of the session's process, told
-// before it reaches an actor: actors take the order of their tokens for granted.
+// The order in which a session speaks to a place. A message out of this order is an error of the session's process,
+// reported before it reaches an actor: actors rely on the order of their tokens.
 //
 //   SO-1  one BeginRun first; then the commits of all steps, each once and after the place has closed the step;
 //   SO-2  steps of the first program begin in order, at most two ahead of the commits;
 //   SO-3  any other program begins on the newest version only, and only if BeginRun or the commit named it, once;
-//   SO-4  a feed's microbatches come in the order in which this place runs them, each run of its program after the program begins.
+//   SO-4  a feed's microbatches come in the order in which this place runs them, those of each run of its program after
+//         that run begins.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +24,13 @@ struct FedChannel {
   std::vector<std::int32_t> microbatches;    ///< of one run of its program at this place, in their order
 };
 
+/// Checks SO-1 to SO-4 at one place. Owned by its conductor.
 class SessionOrder {
  public:
   /// `closers`: per program, actors of the place that close its steps. `exponents`: that BeginRun and commits carry.
   SessionOrder(std::vector<std::int32_t> closers, std::size_t exponents, std::vector<FedChannel> feeds);
 
-  /// Error: what the message says, and what was due.
+  /// Takes the next message. Error: it is out of order; names the message and what was due.
   Status check(const ToWorker& message);
   /// The place has closed a step of the first program.
   void closed(std::int64_t step) { closed_ = step; }

@@ -1,5 +1,5 @@
-// StallMeter: how long a place's updates waited for its snapshots. An update of step v may begin when the commit of step v has
-// arrived; it then waits for nothing of its snapshot if every copy of version v is over.
+// StallMeter: how long a place's updates waited for its snapshots. An update of step v may begin when the commit of
+// step v has arrived; it then waits for nothing of its snapshot if every copy of version v is over.
 #pragma once
 
 #include <algorithm>
@@ -12,20 +12,20 @@ namespace troupe::runtime {
 /// Thread-safe.
 class StallMeter {
  public:
-  /// One group's parameters of a version have been copied. The commit of the version after it cannot have arrived: an update
-  /// that this copy held up is part of making that.
+  /// One group's parameters of a version have been copied. The commit of step `version` + 1 cannot have arrived: it
+  /// needs the update for which this copy had to end.
   void copied(std::int64_t version, std::int64_t now_ns) {
     std::lock_guard lock(mutex_);
     auto& stall_ns = stalls_[version];
     if (committed_.first == version) stall_ns = std::max(stall_ns, now_ns - committed_.second);
   }
-  /// The commit that overwrites a version has arrived.
+  /// The commit of step `version`, whose updates overwrite that version, has arrived.
   void committed(std::int64_t version, std::int64_t now_ns) {
     std::lock_guard lock(mutex_);
     committed_ = {version, now_ns};
   }
-  /// From the commit to the end of the last copy so far, if that came later: the most that an update waited. However many
-  /// commits came since; older versions are forgotten.
+  /// Returns the time from the commit of a version to the end of its last copy so far, 0 if that ended before: the most
+  /// that an update waited. Forgets older versions.
   std::int64_t stall_ns(std::int64_t version) {
     std::lock_guard lock(mutex_);
     const auto it = stalls_.find(version);

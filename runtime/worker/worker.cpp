@@ -15,7 +15,7 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Counts acts, of any stream: a worker's progress; or the time that the compute stream is busy, for the metrics.
+/// Counts acts (a worker's progress), or the time that the compute stream is busy (for the metrics).
 class Metered final : public actors::Executor {
  public:
   using Counter = std::shared_ptr<std::atomic<std::int64_t>>;
@@ -34,7 +34,7 @@ class Metered final : public actors::Executor {
   Counter busy_ns_, acts_;   ///< either may be none
 };
 
-/// Tells when copies end.
+/// Tells the StallMeter when a snapshot's copies end.
 class Copying final : public actors::Executor {
  public:
   Copying(std::shared_ptr<actors::Executor> inner, std::shared_ptr<StallMeter> stalls) : inner_(std::move(inner)), stalls_(std::move(stalls)) {}
@@ -287,7 +287,7 @@ Status Worker::Impl::build() {
   streams["host"] = env.device->create_stream("host", 1);
   if (local.arena_bytes > 0) {
     streams["snapshot"] = env.device->create_stream("snapshot", 1);
-    Task populate;   // else the first copies are as slow as the system gives memory, and updates wait for them
+    Task populate;   // else page faults slow down the first copies, and updates wait for them
     populate.name = "populate the arena";
     populate.work = [this](Parallel&) { arena->populate(); };
     streams["snapshot"]->submit(std::move(populate));
@@ -339,7 +339,8 @@ void Worker::handle(ToWorker message) { caf::anon_send(impl_->conductor, Session
 void Worker::stop() {
   if (impl_->stopped) return;
   impl_->stopped = true;
-  // The order of a quiesce: nothing new is issued, what is in flight ends or is cancelled, then memory goes.
+  // The order of a quiesce: no new transfers, then transfers and tasks under way end or are cancelled, then actors
+  // exit.
   impl_->env.transport->shutdown();
   for (auto& [name, stream] : impl_->streams) stream->quiesce();
   for (auto& a : impl_->actors) caf::anon_send_exit(a, caf::exit_reason::user_shutdown);

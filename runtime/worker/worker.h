@@ -1,5 +1,5 @@
-// Worker: one place of a running plan. Builds memory, streams and actors from its rank, then does what the
-// session says. Everything impure comes in through WorkerEnv, so production and simulation run this class.
+// Worker: one place of a running plan. Builds memory, streams and actors from its rank, then follows the session's
+// messages. Clock, device, network and storage come in through WorkerEnv, so production and simulation run this class.
 #pragma once
 
 #include <functional>
@@ -16,6 +16,7 @@ namespace caf { class actor_system; }
 
 namespace troupe::runtime {
 
+/// REQUIRES: all that it points to outlives the worker.
 struct WorkerEnv {
   caf::actor_system* system = nullptr;
   const Clock* clock = nullptr;
@@ -37,19 +38,21 @@ struct WorkerEnv {
 
 class Worker {
  public:
-  /// Allocates, initialises parameters, spawns actors. Error: memory, an unknown op or actor kind.
+  /// Allocates, initialises parameters, spawns actors. Error: memory, an op or actor kind that this program does not
+  /// have, a user actor that cannot be made, checkpoints without a folder. REQUIRES: `plan` has passed check_structure.
   static Expected<std::unique_ptr<Worker>> create(const Plan& plan, Rank rank, WorkerEnv env);
   ~Worker();
   /// Restores from env.restore, together with all other places, if there is something to restore; then says Ready, or
   /// WorkerFailed, to the session. Once, before anything else.
   void start();
-  /// A message of the session. Thread-safe. (Hello and Connect are the process's business.)
+  /// Takes a message of the session. Thread-safe. Hello and Connect have no effect: the process handles them.
   void handle(ToWorker message);
-  /// Streams idle, network shut, actors gone; then memory may go. Idempotent.
+  /// Shuts the transport, waits until the streams are idle and ends the actors, so that the memory may be freed.
+  /// Idempotent.
   void stop();
   const LocalPlan& local() const;
-  /// Acts that its actors have finished, ops that they have begun, pieces of a checkpoint that have been read or have arrived:
-  /// grows while the worker gets on. Thread-safe.
+  /// Acts that its actors have finished, ops that they have begun, pieces of a checkpoint that have been read or have
+  /// arrived: grows while the worker makes progress. Thread-safe.
   std::int64_t progress() const;
 
  private:

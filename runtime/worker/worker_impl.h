@@ -1,5 +1,5 @@
-// What a Worker is made of, for the files that implement it: worker.cpp (actors and their executors), worker_state.cpp (what
-// outlives a step: parameters, moments, caches, checkpoints).
+// What a Worker is made of, for the files that implement it: worker.cpp (actors and their executors), worker_state.cpp
+// (what outlives a step: parameters, moments, caches, checkpoints).
 #pragma once
 
 #include <atomic>
@@ -75,7 +75,7 @@ struct Worker::Impl {
     return v;
   }
 
-  /// Of all places with the same part of a tensor, exactly one answers true.
+  /// True at exactly one of the places that have the same part of a tensor.
   bool first_replica(std::int32_t tensor) const {
     const PlanTensor& t = plan.tensors[tensor];
     const Mesh& mesh = plan.meshes[t.mesh];
@@ -92,7 +92,8 @@ struct Worker::Impl {
     };
   }
 
-  /// The exponents of a step's gradient sums, by index of the plan's parameters, where updates will leave those of the next.
+  /// Stores the exponents of the first step's gradient sums, by index of the plan's parameters, in the parameter slots,
+  /// where updates store those of later steps.
   void set_exponents(const std::vector<std::int32_t>& exponents);
 
   std::unique_ptr<actors::Body> segment_body(const LocalActor& a);

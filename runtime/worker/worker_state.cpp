@@ -1,4 +1,4 @@
-// What of a worker outlives a step: parameters, moments and caches, how they begin, and how they are saved.
+// The state of a worker that outlives a step: parameters, moments and caches, how they begin, and how they are saved.
 #include <algorithm>
 #include <cstring>
 
@@ -53,7 +53,7 @@ void Worker::Impl::initialise_parameters() {
 void Worker::Impl::set_exponents(const std::vector<std::int32_t>& exponents) {
   for (const auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::update) continue;
-    std::byte* slot = memory(a.out[0]).base;   // the version that the job begins with lies in the first
+    std::byte* slot = memory(a.out[0]).base;   // the version that the job begins with lies in slot 0
     for (const auto& ref : plan_actor(a).params)
       std::memcpy(slot + exponent_at(plan_channel(a.out[0]), ref.index), &exponents.at(static_cast<std::size_t>(ref.param)), sizeof(std::int32_t));
   }
@@ -89,7 +89,8 @@ Status Worker::Impl::make_shards() {
     if (plan_actor(a).kind != PlanActor::Kind::writer) continue;
     const auto before = spec.parts.empty() ? actors::ShardPart{} : spec.parts.back();
     const std::int64_t offset = before.offset + before.bytes;
-    const std::int64_t end = saved.entries(local.rank, role().actors[plan_channel(a.in[0]).writer], spec.entries);   // of all parts so far
+    // The bytes of all parts so far.
+    const std::int64_t end = saved.entries(local.rank, role().actors[plan_channel(a.in[0]).writer], spec.entries);
     spec.parts.push_back({before.end, spec.entries.size(), offset, end - offset});
   }
   if (spec.parts.empty()) return {};
