@@ -115,7 +115,7 @@ void Session::go(std::int32_t program, std::int64_t step) {
     const auto all = static_cast<std::int32_t>(plan_.program_specs[program].microbatches);
     const auto now = c.after.empty() ? all : static_cast<std::int32_t>(std::min<std::int64_t>(all, c.at_once));
     for (std::int32_t m = 0; m < now; ++m) feed(c, stage, step, m, nullptr);
-    if (!c.after.empty()) open.fed[&c] = now;
+    if (!c.after.empty()) open.fed[{stage, c.name}] = {&c, now};
   });
 }
 
@@ -175,7 +175,7 @@ Status Session::report(Rank from, const EarlyReport& m) {
   it->second.places[from].reports.push_back(m.report);
   for_each_feed(m.program, [&](const PlanChannel& c, std::int32_t stage) {
     if (c.after != m.report.name) return;
-    auto& next = it->second.fed[&c];
+    auto& next = it->second.fed[{stage, c.name}].next;
     if (next != m.report.microbatch + 1 || next == plan_.program_specs[m.program].microbatches) return;
     feed(c, stage, m.report.step, next++, &m.report);
   });
@@ -373,9 +373,9 @@ std::string Session::waits_for() const {
     for (Rank r = 0; r < plan_.workers(); ++r)
       if (votes(key.first, r) && !open.closed.count(r)) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
     text += "program '" + plan_.programs[key.first] + "', step " + std::to_string(key.second) + ": not closed by rank " + ranks + "\n";
-    for (const auto& [channel, next] : open.fed)
-      if (next < plan_.program_specs[key.first].microbatches)
-        text += "  feed '" + channel->name + "' waits for report '" + channel->after + "' of microbatch " + std::to_string(next - 1) + "\n";
+    for (const auto& [at, feed] : open.fed)
+      if (feed.next < plan_.program_specs[key.first].microbatches)
+        text += "  feed '" + at.second + "' waits for report '" + feed.channel->after + "' of microbatch " + std::to_string(feed.next - 1) + "\n";
   }
   return text;
 }

@@ -94,11 +94,16 @@ class Session {
   std::string waits_for() const;
 
  private:
+  using FeedKey = std::pair<std::int32_t, std::string>;  // stage, channel
+  struct Fed {
+    const PlanChannel* channel = nullptr;
+    std::int32_t next = 0;                               ///< microbatches sent
+  };
   /// A step of a program that some places have not closed yet.
   struct Open {
     std::map<Rank, Closed> places;                       ///< what each has said so far
     std::set<Rank> closed;
-    std::map<const PlanChannel*, std::int32_t> fed;      ///< feeds that wait for reports: microbatches sent
+    std::map<FeedKey, Fed> fed;                          ///< feeds that wait for reports
   };
   using Key = std::pair<std::int32_t, std::int64_t>;     // program, step
   bool votes(std::int32_t program, Rank rank) const;

@@ -25,7 +25,9 @@ struct SimRun {
   SumState sums;                       ///< of the last version
   std::int64_t virtual_ns = 0;
   std::int64_t messages = 0;           ///< heard by the session
-  std::uint64_t digest = 0;            ///< rolling hash of (time, rank, message with its payload) of all that the session heard
+  /// Rolling hash of all that happened, in its order, each with its time: messages to and from the session, data messages when
+  /// they were delivered (sender, receiver, header, payload), acts of all actors when they were done.
+  std::uint64_t digest = 0;
 };
 
 /// Runs a plan to its end. `options.on_step` and the other callbacks are called as in production. Error:
