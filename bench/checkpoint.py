@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from statistics import median, quantiles
 
-from jobs import PYTHONS, ROOT, finish, metrics, run_json, start, step_times, text
+from jobs import PYTHONS, ROOT, finish, finish_train, metrics, run_json, start, step_times, text
 from rounds import Row, measure, spread, table
 
 MB = 1e6
@@ -29,7 +29,7 @@ def command(out, config, steps, *more):
 
 
 def train(out, config, steps, *more, **how):
-    finish(start(command(out, config, steps, *more), **how))
+    finish_train(start(command(out, config, steps, *more), **how), out)
     return out
 
 

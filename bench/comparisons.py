@@ -1,11 +1,14 @@
 """The comparisons, one function each: rounds in, rows of the report out."""
 import json
 import subprocess
+import sys
+import time
 
 import jobs
 import trace
 from rounds import Row, measure
 
+LISTEN_S, PERFTEST_S = 10, 300   # a server of ucx_perftest takes at most so long to listen, and a measurement to end
 LAYERS, DIM, FFN, SEQ, VOCAB, BATCH = 6, 384, 1024, 256, 256, 8   # apps/configs/lm-10m.toml
 
 
@@ -71,10 +74,15 @@ def perftest(test, size, outstanding, iterations):
     server = jobs.start(["ucx_perftest", "-p", 13777], env=env)
     command = ["ucx_perftest", "localhost", "-p", 13777, "-f", "-v", "-t", test, "-s", size, "-n", iterations, "-w",
                max(iterations // 10, 10), *(["-O", outstanding] if outstanding else [])]
+    begin = time.monotonic()
     while True:   # until the server listens
-        client = subprocess.run([str(c) for c in command], env=env, capture_output=True, text=True)
+        client = subprocess.run([str(c) for c in command], env=env, capture_output=True, text=True, timeout=PERFTEST_S)
         if client.returncode == 0:
             break
+        if server.poll() is not None or time.monotonic() - begin > LISTEN_S:
+            server.kill()
+            out, err = server.communicate()
+            sys.exit(f"{' '.join(map(str, command))}: exit code {client.returncode}\n{client.stdout}{client.stderr}server:\n{out}{err}")
     jobs.finish(server)
     final = [float(x) for x in client.stdout.strip().splitlines()[-1].split(",")]
     return {"us": final[3], "mb_per_s": final[5], "messages_per_s": final[7]}

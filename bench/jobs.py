@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +15,8 @@ PEERS = Path(os.environ.get("TROUPE_PEERS", Path.home() / ".cache/troupe-peers")
 CONFIG = ROOT / "apps/configs/lm-10m.toml"
 TOKENS = 2048         # of a step of lm-10m
 SKIPPED = 2           # first steps of every run: cold memory
+WAYS = ["--mesh dp=1", "--threads 2", "--mesh dp=2", "--mesh pp=2", "--mesh dp=2,pp=2", "--mesh dp=2 --zero 1", "--mesh dp=2 --zero 2",
+        "--mesh dp=2 --zero 3"]   # all must give the same numbers
 SCRATCH = Path(tempfile.mkdtemp(prefix="troupe-bench-"))
 PYTHONS = {"PyTorch, current wheel": PEERS / "torch/bin/python", "PyTorch, Debian": Path("/usr/bin/python3")}
 
@@ -62,10 +65,45 @@ def step_times(out):
     return [line["step_ms"] for line in metrics(out) if "step_ms" in line][SKIPPED:]
 
 
+def decides_numbers(run):
+    """What a job's parameters depend on (run: its run.json): not on dp, pp, ZeRO, threads, schedules, saving or what only reads them."""
+    config = {name: values for name, values in run["config"].items() if name in ("model", "optimizer", "data")}
+    schedule = {name: value for name, value in run["config"]["schedule"].items() if name != "pipeline"}
+    axes = dict(re.findall(r"(tp|pp)=(\d+)", run["mesh"]))
+    tp = int(axes.get("tp", 1))
+    shared = int(axes.get("pp", 1)) if run["config"]["mesh"]["shared_vocabulary"] else 1
+    return json.dumps([config, schedule, run["config"]["run"]["seed"], run["steps"], run["data"], tp, shared, run["costs"] if tp > 1 else ""], sort_keys=True)
+
+
+first_runs = {}       # what decides the numbers: the params_hash and the command of the first job
+
+
+def check_numbers(out, command):
+    """Ends the measurement where a job has other parameters than an earlier one that must have the same."""
+    run = json.loads((out / "run.json").read_text())
+    if "resumed_at" in run:
+        return        # its parameters depend on what it was resumed from
+    words = " ".join(str(word) for word in command)
+    params_hash, first = first_runs.setdefault(decides_numbers(run), (run["params_hash"], words))
+    if run["params_hash"] != params_hash:
+        sys.exit(f"two jobs that must give the same parameters do not:\n  {params_hash}  {first}\n  {run['params_hash']}  {words}")
+
+
+def finish_train(process, out):
+    finish(process)
+    check_numbers(out, process.args)
+
+
+def check_ways():
+    """A few steps of lm-10m in each of WAYS. Ends the measurement where one has other numbers."""
+    for way in WAYS:
+        finish_train(start(train_command(SCRATCH / "run", 3, *way.split())), SCRATCH / "run")
+
+
 def train(steps, *more):
     """Tokens per second of one job."""
     out = SCRATCH / "run"
-    finish(start(train_command(out, steps, *more)))
+    finish_train(start(train_command(out, steps, *more)), out)
     return TOKENS / step_ms(out) * 1e3
 
 
@@ -73,8 +111,8 @@ def train_apart(jobs, steps):
     """Tokens per second of `jobs` one-worker jobs side by side, together."""
     outs = [SCRATCH / f"apart{i}" for i in range(jobs)]
     cores = sorted(os.sched_getaffinity(0))
-    for p in [start(["taskset", "-c", core, *train_command(out, steps)]) for core, out in zip(cores, outs)]:
-        finish(p)
+    for p, out in [(start(["taskset", "-c", core, *train_command(out, steps)]), out) for core, out in zip(cores, outs)]:
+        finish_train(p, out)
     return sum(TOKENS / step_ms(out) * 1e3 for out in outs)
 
 

@@ -41,7 +41,8 @@ def report(names, rounds, rows):
             f"- commit {say('git', 'rev-parse', '--short', 'HEAD')}{dirty}, Release build",
             f"- {machine()}", *[f"- {v}" for v in versions()],
             f"- `bench/run.sh {' '.join(names)} --rounds {rounds}`: {rounds} interleaved rounds; medians (least–greatest), ratios",
-            "  paired by round"]
+            "  paired by round",
+            f"- the same params_hash of lm-10m after 3 steps: {'; '.join(jobs.WAYS)}; and of all jobs below that must agree"]
     return "\n".join(head) + "\n\n" + table(rows) + "\n"
 
 
@@ -54,6 +55,7 @@ def main():
     names = a.names or list(comparisons.ALL)
     rows = []
     try:
+        jobs.check_ways()
         for name in names:
             rows += comparisons.ALL[name](a.rounds)
     finally:

@@ -354,7 +354,8 @@ void add_move(Route& route, Rank self, const BoxingPlan& plan, DType from, DType
     for (const Move& before : route.moves)
       if (before.wants && before.want_offset == move.want_offset && !before.want.empty()) move.begins = false;
   } else {
-    move.zero = move.wants && !move.want.empty() && move.locals.empty() && move.receives.empty();
+    const bool told = std::all_of(move.receives.begin(), move.receives.end(), [](const Move::Part& p) { return p.transfer.extent.empty(); });
+    move.zero = move.wants && !move.want.empty() && move.locals.empty() && told;   // no value comes
     route.after |= move.zero;
   }
   route.moves.push_back(std::move(move));

@@ -33,7 +33,12 @@ run_ctest() {  # DIR [further arguments of ctest]
   local dir=$1 log=$1/ctest.log status=0
   shift
   ctest --test-dir "$dir" --output-on-failure --no-tests=error "$@" | tee "$log" || status=$?
-  summaries+=("$dir: $(grep -E '% tests passed|No tests' "$log" | tail -n 1)")
+  # What could not run here: tests that ended with 77, and test cases within others, with their reasons.
+  local all=$dir/Testing/Temporary/LastTest.log tests cases
+  tests=$(grep -c '\*\*\*Skipped' "$log")
+  cases=$(awk '/^skipped test cases: / { n += $4 } END { print n + 0 }' "$all")
+  summaries+=("$dir: $(grep -E '% tests passed|No tests' "$log" | tail -n 1); skipped: $tests tests, $cases test cases")
+  mapfile -t -O ${#summaries[@]} summaries < <(grep -aiE '^skipped: ' "$all" | sed 's/^/  /')
   return "$status"
 }
 

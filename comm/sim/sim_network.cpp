@@ -217,6 +217,7 @@ class SimNetwork::End final : public Transport {
       if (node.empty()) return;
       auto& [posted, header] = node.mapped();
       if (!source.data.empty()) std::memcpy(posted.into.data(), source.data.data(), source.data.size());
+      if (net->options.on_delivery) net->options.on_delivery({now_ns, posted.from, receiver->rank_, header, source.data});
       from->end_send_at(now_ns + net->latency_ns(back), back, source.send_id, {});
       receiver->finish(posted, {}, header);
     });

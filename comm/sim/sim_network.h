@@ -16,8 +16,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "comm/transport.h"
 #include "devices/base/clock.h"
@@ -29,12 +31,21 @@ struct SimLink {
   std::int64_t bytes_per_second = 0;  ///< 0: no limit
 };
 
+/// A message whose payload has arrived, just before its receive ends.
+struct SimDelivery {
+  std::int64_t at_ns = 0;
+  Rank from = 0, to = 0;
+  const Header& header;
+  std::span<const std::byte> payload;
+};
+
 struct SimNetworkOptions {
   std::int32_t ranks = 2;
   SimLink link;                  ///< of every pair; set_link() changes one. A rank to itself: no delay at all
   std::uint64_t seed = 0;
   std::int64_t jitter_ns = 0;    ///< each announcement is late by a random 0 .. jitter_ns
   std::int64_t detect_ns = 1'000'000;
+  std::function<void(const SimDelivery&)> on_delivery;   ///< sees each; may be empty
 };
 
 class SimNetwork {

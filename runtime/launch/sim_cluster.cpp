@@ -4,7 +4,9 @@
 #include <caf/actor_system_config.hpp>
 #include <caf/atom.hpp>
 #include <caf/scheduler/test_coordinator.hpp>
+#include <cstring>
 #include <deque>
+#include <span>
 
 #include "devices/base/philox.h"
 #include "devices/sim/sim_device.h"
@@ -19,6 +21,43 @@ struct TestingConfig : caf::actor_system_config {
   }
 };
 
+/// A hash of values in their order.
+class RollingHash {
+ public:
+  void add(std::uint64_t word) {
+    value_ = (value_ ^ word) * 0x9E3779B97F4A7C15ull;
+    value_ ^= value_ >> 32;
+  }
+  void add(std::span<const std::byte> bytes) {
+    add(bytes.size());
+    for (; bytes.size() >= sizeof(std::uint64_t); bytes = bytes.subspan(sizeof(std::uint64_t))) {
+      std::uint64_t word;
+      std::memcpy(&word, bytes.data(), sizeof word);
+      add(word);
+    }
+    for (std::byte b : bytes) add(static_cast<std::uint64_t>(b));
+  }
+  template <class... Numbers>
+  void add_all(Numbers... numbers) { (add(static_cast<std::uint64_t>(numbers)), ...); }
+  std::uint64_t value() const { return value_; }
+
+ private:
+  std::uint64_t value_ = 0;
+};
+
+/// Hashes the acts of a place's actors.
+class ActsOf final : public TraceSink {
+ public:
+  ActsOf(RollingHash& hash, Rank rank) : hash_(hash), rank_(rank) {}
+  void record(TraceSpan s) override {
+    hash_.add_all(rank_, name_hash(s.row), s.begin_ns, s.end_ns, s.step, s.microbatch, s.flow_in, s.flow_out);
+  }
+
+ private:
+  RollingHash& hash_;
+  const Rank rank_;
+};
+
 }  // namespace
 
 Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, const actors::UserActorSet& user_actors,
@@ -28,6 +67,12 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
   network_options.ranks = plan.workers();
   network_options.seed = options.seed;
   network_options.jitter_ns = options.seed ? 300'000 : 0;
+  RollingHash digest;
+  network_options.on_delivery = [&](const comm::SimDelivery& d) {
+    digest.add_all(d.at_ns, d.from, d.to);
+    digest.add(std::as_bytes(std::span(&d.header, 1)));
+    digest.add(d.payload);
+  };
   comm::SimNetwork network(loop.clock(), network_options);
   TestingConfig config;
   caf::actor_system system(config);
@@ -42,6 +87,7 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
   Status failure;
   Rank ready = 0;
   struct Place {
+    std::unique_ptr<ActsOf> acts;
     std::unique_ptr<comm::Transport> transport;
     std::unique_ptr<SimDevice> device;
     std::unique_ptr<Worker> worker;
@@ -50,12 +96,15 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
   // Messages of the control plane take a moment, so that nothing is handled inside a call.
   const std::int64_t control_ns = 20'000;
   Session session(plan, session_options, [&](Rank to, const ToWorker& message) {
+    digest.add_all(loop.now_ns(), to);
+    digest.add(encode(message));
     loop.at(loop.now_ns() + control_ns, [&, to, message] {
       if (places[to].worker) places[to].worker->handle(message);
     });
   });
   for (Rank r = 0; r < plan.workers(); ++r) {
     Place& place = places[r];
+    place.acts = std::make_unique<ActsOf>(digest, r);
     place.transport = network.open(r, 1, 1);
     place.device = std::make_unique<SimDevice>(loop);
     WorkerEnv env;
@@ -63,6 +112,7 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
     env.clock = &loop.clock();
     env.device = place.device.get();
     env.transport = place.transport.get();
+    env.trace = place.acts.get();
     env.ops = &ops;
     env.user_actors = &user_actors;
     env.job = 1;
@@ -71,10 +121,8 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
     env.save = options.save;
     env.restore = options.restore;
     env.send = [&, r](FromWorker message) {
-      auto fold = [&](std::uint64_t word) { run.digest = (run.digest ^ word) * 0x100000001b3ull; };
-      fold(static_cast<std::uint64_t>(loop.now_ns()));
-      fold(static_cast<std::uint64_t>(r));
-      for (std::byte b : encode(message)) fold(static_cast<std::uint64_t>(b));
+      digest.add_all(loop.now_ns(), r);
+      digest.add(encode(message));
       loop.at(loop.now_ns() + control_ns, [&, r, message = std::move(message)] {
         if (++run.messages == options.stop_after && failure.ok()) failure = Status(Code::unavailable, "the simulated machines stop");
         if (!failure.ok()) return;
@@ -128,6 +176,7 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
   for (auto& p : places) p.transport.reset();
   drain();
   if (!failure.ok()) return failure;
+  run.digest = digest.value();
   run.params_hash = session.params_hash();
   run.sums = session.sums();
   return run;

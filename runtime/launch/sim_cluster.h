@@ -25,7 +25,9 @@ struct SimRun {
   SumState sums;                       ///< of the last version
   std::int64_t virtual_ns = 0;
   std::int64_t messages = 0;           ///< that reached the session
-  std::uint64_t digest = 0;            ///< rolling hash of (time, rank, message) of all messages to the session
+  /// Rolling hash of all that happened, in its order, each with its time: messages to and from the session, data messages when
+  /// they were delivered (sender, receiver, header, payload), acts of all actors when they were done.
+  std::uint64_t digest = 0;
 };
 
 /// Runs a plan to its end. The callbacks of `session` are called as in production. Error: a failed worker, or no

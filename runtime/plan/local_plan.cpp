@@ -197,8 +197,9 @@ class Localizer {
     return {};
   }
 
-  /// A place that only receives, and whose parts are all empty, still gets a message, from which it learns that an
-  /// act takes place, and of which step. Adds to `boxings` such messages that this place sends or gets.
+  /// A place that only receives, and gets no value (its parts are empty, or zeros: the terms of a sum that other places
+  /// have), still gets an empty message, from which it learns that an act takes place, and of which step. Adds to
+  /// `boxings` such messages that this place sends or gets.
   void tell_the_empty(const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp, std::vector<BoxingPlan>& boxings) const {
     if (plan_.tensors[x.moves[0].from].mesh == plan_.tensors[x.moves[0].to].mesh) return;   // no place only receives
     std::vector<std::pair<Layout, Layout>> moves;
@@ -215,7 +216,9 @@ class Localizer {
     for (const auto p : to.mesh.group(0, std::vector<bool>(to.mesh.axes.size(), true))) {
       const Rank rank = to.mesh.ranks[p];
       if ((rank != rank_ && teller != rank_) || from.mesh.find(rank) >= 0 || gets(p)) continue;
-      boxings[0].transfers.push_back({teller, rank, to.extent_at(p), from.holding_at(0).term});
+      Extent none = to.extent_at(p);
+      if (!none.dims.empty()) none.dims[0].hi = none.dims[0].lo;
+      boxings[0].transfers.push_back({teller, rank, std::move(none), from.holding_at(0).term});
     }
   }
 

@@ -10,6 +10,7 @@
 #include "devices/sim/sim_storage.h"
 #include "tests/apps/temp_dir.h"
 #include "tests/checkpoint/sample.h"
+#include "tests/skip.h"
 
 using namespace troupe;
 using namespace troupe::checkpoint;
@@ -129,10 +130,7 @@ TEST_CASE("lengths that cannot be are refused before they are believed") {
 }
 
 TEST_CASE("Hugging Face's library reads our shards, and finds our bytes") {
-  if (std::system("python3 -c 'import safetensors, numpy' 2>/dev/null") != 0) {
-    MESSAGE("skipped: Python has no safetensors and numpy");
-    return;
-  }
+  if (std::system("python3 -c 'import safetensors, numpy' 2>/dev/null") != 0) return troupe::test::skip("Python has no safetensors and numpy");
   troupe::test::TempDir dir;
   FileStorage storage;
   Draw draw(3);

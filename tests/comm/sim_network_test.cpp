@@ -104,6 +104,33 @@ TEST_CASE("SN-1: the same seed gives the same order and times, another seed anot
   CHECK(play(1) != play(2));
 }
 
+TEST_CASE("on_delivery sees each message that arrives, with its time, ends, header and bytes; none that is lost") {
+  struct Seen {
+    std::int64_t at_ns;
+    Rank from, to;
+    std::uint32_t sequence;
+    std::vector<std::byte> bytes;
+    bool operator==(const Seen&) const = default;
+  };
+  std::vector<Seen> seen;
+  World w({.ranks = 3, .link = kLink, .on_delivery = [&](const SimDelivery& d) {
+             seen.push_back({d.at_ns, d.from, d.to, d.header.sequence, {d.payload.begin(), d.payload.end()}});
+           }});
+  for (std::size_t i = 0; i < w.buffer.size(); ++i) w.buffer[i] = static_cast<std::byte>(i * 7);
+  w.recv(1, 0, 1, 500);
+  w.recv(2, 0, 2, 0);
+  w.recv(2, 1, 3, 8);
+  w.send(0, 1, 1, 500);
+  w.send(0, 2, 2, 0);
+  w.net.cut(1, 2);
+  w.send(1, 2, 3, 8);   // never arrives
+  w.send(1, 1, 4, 3);   // to itself
+  w.recv(1, 1, 4, 3);
+  w.run();
+  const auto bytes = [&](std::size_t n) { return std::vector<std::byte>(w.buffer.begin(), w.buffer.begin() + static_cast<std::ptrdiff_t>(n)); };
+  CHECK(seen == std::vector<Seen>{{0, 1, 1, 4, bytes(3)}, {1000, 0, 2, 2, {}}, {1500, 0, 1, 1, bytes(500)}});
+}
+
 TEST_CASE("SN-3: a cut holds messages one way until it heals") {
   World w({.ranks = 2, .link = kLink});
   w.net.cut(0, 1);

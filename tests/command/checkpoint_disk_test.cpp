@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "tests/command/checks.h"
+#include "tests/skip.h"
 
 using namespace troupe::runtime;
 using namespace troupe::test;
@@ -22,7 +23,7 @@ class SmallDisk {
   explicit SmallDisk(std::string path) : path_(std::move(path)) {
     std::filesystem::create_directories(path_);
     mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=12m") == 0;
-    if (!mounted_) MESSAGE("skipped: a tmpfs cannot be mounted here: ", std::strerror(errno));
+    if (!mounted_) skip(std::string("a tmpfs cannot be mounted here: ") + std::strerror(errno));
   }
   ~SmallDisk() {
     if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tests/command/checks.h"
+#include "tests/skip.h"
 
 using namespace troupe::test;
 
@@ -19,14 +20,15 @@ struct Numbers {
   bool operator==(const Numbers&) const = default;
 };
 
-/// The numbers of 20 steps. They are numbers of something: dropout is on, the clip is active in every step.
-Numbers numbers(const std::vector<std::string>& arguments) {
+/// The numbers of so many steps. They are numbers of something: dropout is on, the clip is active in every step.
+Numbers numbers(const std::vector<std::string>& arguments, int steps = 20, double limit_s = 30, std::size_t* workers = nullptr) {
   TempDir dir;
   auto all = arguments;
-  all.insert(all.end(), {"--steps", "20"});
-  const auto o = run(train(dir / "out", all));
+  all.insert(all.end(), {"--steps", std::to_string(steps)});
+  const auto o = run(train(dir / "out", all), limit_s);
   check_success(o);
   const auto summary = nlohmann::json::parse(read(dir / "out/run.json"));
+  if (workers) *workers = summary["workers"].size();
   const auto& config = summary["config"];
   REQUIRE(config["model"]["dropout"] > 0.0);
   REQUIRE(config["eval"]["every"] == 5);
@@ -47,8 +49,8 @@ Numbers numbers(const std::vector<std::string>& arguments) {
     n.lines += "\n";
   }
   CHECK(n.hash.size() == 32);
-  CHECK(std::count(n.lines.begin(), n.lines.end(), '\n') == 20 + 4);
-  CHECK(evaluations == 4);
+  CHECK(std::count(n.lines.begin(), n.lines.end(), '\n') == steps + steps / 5);
+  CHECK(evaluations == steps / 5);
   return n;
 }
 
@@ -97,6 +99,7 @@ class TwoHosts {
   }
   const std::string a = "tra" + std::to_string(::getpid()), b = "trb" + std::to_string(::getpid());   // at most 15 letters
   bool ok = false;
+  static constexpr const char* why_not = "network namespaces are not allowed here (`ip netns add`, veth)";
 };
 
 }  // namespace
@@ -152,6 +155,15 @@ TEST_CASE("NU-2: ZeRO 2 and 3 change no bit on real processes") {
   check_same({{"--mesh", "dp=3", "--zero", "2", "--ucx-tls", "tcp"}, {"--mesh", "dp=2,pp=2", "--zero", "3", "--threads", "2"}});
 }
 
+TEST_CASE("NU-2: twenty steps on 32 worker processes, eight stages of four replicas, give the same bits as one worker") {
+  const std::vector<std::string> model = {"--set", "model.layers=8", "--set", "schedule.batch=32"};
+  auto wide = model;
+  wide.insert(wide.end(), {"--mesh", "dp=4,pp=8"});
+  std::size_t workers = 0;
+  CHECK(numbers(wide, 20, 120, &workers) == numbers(model));
+  CHECK(workers == 32);
+}
+
 TEST_CASE("another seed gives other numbers, and so do tied embeddings") {
   CHECK(numbers({"--set", "run.seed=2"}).hash != alone(untied).hash);
   CHECK(alone(tied).hash != alone(untied).hash);
@@ -159,10 +171,7 @@ TEST_CASE("another seed gives other numbers, and so do tied embeddings") {
 
 TEST_CASE("two workers in two network namespaces train bitwise like one") {
   const TwoHosts hosts;
-  if (!hosts.ok) {
-    MESSAGE("skipped: network namespaces are not allowed here (`ip netns add`, veth)");
-    return;
-  }
+  if (!hosts.ok) return skip(TwoHosts::why_not);
   const auto n = numbers({"--mesh", "dp=2", "--ucx-tls", "tcp", "--worker-prefix", "ip netns exec " + hosts.a, "--worker-prefix",
                           "ip netns exec " + hosts.b, "--net-device", hosts.a, "--net-device", hosts.b});
   CHECK(n == alone(untied));
@@ -170,7 +179,7 @@ TEST_CASE("two workers in two network namespaces train bitwise like one") {
 
 TEST_CASE("kill -9 of the command leaves no worker in another network namespace") {
   const TwoHosts hosts;
-  if (!hosts.ok) return;
+  if (!hosts.ok) return skip(TwoHosts::why_not);
   TempDir dir;
   Run command(train(dir / "out", {"--steps", "10000000", "--mesh", "dp=2", "--ucx-tls", "tcp", "--worker-prefix", "ip netns exec " + hosts.a,
                                   "--worker-prefix", "ip netns exec " + hosts.b, "--net-device", hosts.a, "--net-device", hosts.b}));

@@ -1,6 +1,7 @@
 // Options of `troupe train` that change what is observed, where it runs or how long it takes.
 #include <nlohmann/json.hpp>
 
+#include <cstdio>
 #include <set>
 #include <sstream>
 
@@ -79,11 +80,26 @@ TEST_CASE("plan and sim know of --throttle: slower links make layouts that move 
   CHECK(step({"--throttle", "bandwidth=1MB/s", "--ideal"}) == slow);   // links are as slow, and all that there is to wait for
 }
 
-TEST_CASE("--paced: kernels take their predicted time, by which the step can be foretold") {
+TEST_CASE("--paced: kernels take their predicted time, and a step the time that sim foretells, within 15 %") {
   TempDir dir;
-  check_success(run(train(dir / "out", {"--mesh", "dp=2", "--steps", "2", "--paced", "50"})));
-  const auto run_json = nlohmann::json::parse(read(dir / "out/run.json"));
-  CHECK(run_json["steps"] == 2);
+  for (const char* mesh : {"dp=2", "dp=2,pp=2"}) {
+    CAPTURE(mesh);
+    const auto sim = run(troupe_command({"sim", tiny_config, "--mesh", mesh, "--paced", "100"}));
+    check_success(sim);
+    double foretold_ms = 0;
+    const auto at = sim.out.find("\nstep ");
+    REQUIRE(at != std::string::npos);
+    REQUIRE_MESSAGE(std::sscanf(sim.out.c_str() + at, "\nstep %lf ms (commit to commit)", &foretold_ms) == 1, sim.out);
+    check_success(run(train(dir / "out", {"--mesh", mesh, "--steps", "7", "--paced", "100", "--set", "eval.every=0"})));
+    std::istringstream lines(read(dir / "out/metrics.jsonl"));
+    std::vector<double> steps;
+    for (std::string line; std::getline(lines, line);)
+      if (const auto m = nlohmann::json::parse(line); m.contains("step_ms")) steps.push_back(m["step_ms"]);
+    REQUIRE(steps.size() == 7);
+    std::sort(steps.begin() + 1, steps.end());   // before the first step there is no commit
+    CHECK(steps[3] >= 0.98 * foretold_ms);
+    CHECK(steps[3] <= 1.15 * foretold_ms);       // messages, and threads that wake up late
+  }
   check_one_line(run(train(dir / "out", {"--paced", "0"})), exit_usage, {"--paced", "above 0", "'0'"});
 }
 

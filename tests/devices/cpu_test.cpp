@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 #include <pthread.h>
 #include <sched.h>
-#include <time.h>
 
 #include <atomic>
 #include <chrono>
@@ -36,12 +35,6 @@ class Gate {
   std::condition_variable changed_;
   bool open_ = false;
 };
-
-double process_cpu_s() {
-  timespec t;
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return t.tv_sec + t.tv_nsec * 1e-9;
-}
 
 }  // namespace
 
@@ -291,25 +284,6 @@ TEST_CASE("threads carry the stream's name; each has a core of its own, streams 
   REQUIRE(cores.size() == given.size());
   for (std::size_t i = 0; i < cores.size(); ++i) CHECK(cores[i] == std::vector<int>{given[i]});
   CHECK(look(*other, 1, name) == std::vector<std::vector<int>>{usable});
-}
-
-TEST_CASE("idle streams use no CPU") {
-  SteadyClock clock;
-  CpuDevice device(clock);
-  std::vector<std::unique_ptr<Stream>> streams;
-  for (int i = 0; i < 4; ++i) {
-    streams.push_back(device.create_stream("idle", 4));
-    Gate done;
-    Task t;  // idle after work, not only before
-    t.work = [](Parallel& parallel) { parallel.for_each(100, [](std::int64_t) {}); };
-    t.on_done = [&](std::int64_t, std::int64_t) { done.open(); };
-    streams.back()->submit(std::move(t));
-    done.wait();
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  const double before = process_cpu_s();
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  CHECK(process_cpu_s() - before < 0.02);
 }
 
 TEST_CASE("allocate gives zeroed memory at a 4 KiB boundary, of the size asked for") {

@@ -7,6 +7,7 @@
 
 #include "devices/base/clock.h"
 #include "devices/cpu/cpu_device.h"
+#include "tests/skip.h"
 
 using namespace troupe;
 
@@ -27,10 +28,7 @@ TEST_CASE("a thread that asks for a short slice has it, and so have those that i
     stream->submit(std::move(task));
     done.get_future().wait();
   }).join();
-  if (before == 0) {
-    MESSAGE("skipped: this system (before Linux 6.12) knows no slices of a thread's own");
-    return;
-  }
+  if (before == 0) return troupe::test::skip("this system (before Linux 6.12) knows no slices of a thread's own");
   CHECK(asked == 200'000);
   CHECK(started == 200'000);
   CHECK(computing == before);

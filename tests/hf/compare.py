@@ -18,7 +18,7 @@ try:
     from safetensors.torch import load_file
     from transformers import LlamaConfig, LlamaForCausalLM
 except ImportError as why:
-    print(f"skipped: {why} (pip install torch transformers safetensors; name that Python with TROUPE_PYTHON)")
+    print(f"{sys.executable}: {why}")
     sys.exit(77)
 
 BOUND = 1e-4
@@ -48,7 +48,7 @@ class Check:
 
     def ours(self, checkpoint, tokens, vocab):
         files = self.folder / "tokens", self.folder / "logits"
-        files[0].write_bytes(bytes(tokens.to(torch.int32).contiguous().untyped_storage()))
+        files[0].write_bytes(tokens.to(torch.int32).numpy().tobytes())
         run(self.hf_logits, checkpoint, len(tokens), *files)
         return torch.frombuffer(bytearray(files[1].read_bytes()), dtype=torch.float32).view(*tokens.shape, vocab)
 

@@ -79,7 +79,7 @@ std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, const At
 double distance(const std::vector<double>& a, const std::vector<double>& b);
 bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b);
 
-/// An op with sample inputs and, where there is one, its definition in double.
+/// An op with sample inputs and its definition in double.
 struct OpCase {
   std::string name, op;
   std::vector<TensorType> in;

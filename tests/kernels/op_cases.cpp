@@ -1,4 +1,6 @@
 // Sample calls of every op. Sizes are odd on purpose: tails, several blocks, uneven and empty parts.
+#include <algorithm>
+
 #include "references.h"
 
 namespace troupe::kernels {
@@ -13,14 +15,26 @@ void with_stats(const OpCase& c, std::vector<Tensor>& in) {
   in[0] = run(*standard_ops().find("lm_head_stats"), {in[1], in[2], in[3]}, c.attrs)[0];
 }
 
+/// rstd of x, the op's inputs being dy, x, (w,) rstd.
+void with_rstd(const OpCase& c, std::vector<Tensor>& in) {
+  Tensor ones(TensorType{DType::f32, {c.in[1].shape.back()}});
+  std::fill_n(ones.as<float>(), ones.size(), 1.0f);
+  in.back() = run(*standard_ops().find("rmsnorm"), {in[1], ones}, {{"eps", 1e-5}})[1];
+}
+
+/// lse of x and targets.
+void with_lse(const OpCase&, std::vector<Tensor>& in) {
+  in[2] = run(*standard_ops().find("softmax_cross_entropy"), {in[0], in[1]}, {{"scale", 0.5}})[1];
+}
+
 std::vector<OpCase> build() {
   namespace r = reference;
   using N = std::int64_t;
   std::vector<OpCase> list = {
       {"embedding", "embedding", {i({4, 5}), f({11, 19})}, {}, 0, 11, r::embedding},
       {"embedding, units", "embedding", {i({4, 5}), f({11, 19})}, {{"unit", N{7}}}, 0, 11, r::embedding},
-      {"embedding_grad", "embedding_grad", {f({4, 5, 75}), i({4, 5})}, {{"rows", N{11}}}, 0, 11},
-      {"embedding_grad, units", "embedding_grad", {f({4, 5, 75}), i({4, 5})}, {{"rows", N{11}}, {"unit", N{7}}}, 0, 11},
+      {"embedding_grad", "embedding_grad", {f({4, 5, 75}), i({4, 5})}, {{"rows", N{11}}}, 0, 11, r::embedding_grad},
+      {"embedding_grad, units", "embedding_grad", {f({4, 5, 75}), i({4, 5})}, {{"rows", N{11}}, {"unit", N{7}}}, 0, 11, r::embedding_grad},
       {"linear", "linear", {f({4, 3, 20}), f({18, 20})}, {{"unit", N{3}}, {"in_unit", N{4}}}, 0, 1, r::linear},
       {"linear, rank 2", "linear", {f({7, 33}), f({17, 33})}, {}, 0, 1, r::linear},
       {"linear, blocks", "linear", {f({2, 150, 530}), f({545, 530})}, {}, 0, 1, r::linear, false},
@@ -30,8 +44,8 @@ std::vector<OpCase> build() {
       {"linear_dw, whole blocks", "linear_dw", {f({3, 512, 50}), f({3, 512, 45})}, {}, 0, 1, r::linear_dw, false},
       {"rmsnorm", "rmsnorm", {f({5, 3, 37}), f({37})}, {{"eps", 1e-5}}, 0, 1, r::rmsnorm},
       {"rmsnorm, wide", "rmsnorm", {f({2, 2, 150}), f({150})}, {{"eps", 1e-5}}, 0, 1, r::rmsnorm},
-      {"rmsnorm_dx", "rmsnorm_dx", {f({5, 3, 37}), f({5, 3, 37}), f({37}), f({5, 3})}, {}},
-      {"rmsnorm_dw", "rmsnorm_dw", {f({5, 30, 75}), f({5, 30, 75}), f({5, 30})}, {}},
+      {"rmsnorm_dx", "rmsnorm_dx", {f({5, 3, 37}), f({5, 3, 37}), f({37}), f({5, 3})}, {}, 0, 1, r::rmsnorm_dx, true, with_rstd},
+      {"rmsnorm_dw", "rmsnorm_dw", {f({5, 30, 75}), f({5, 30, 75}), f({5, 30})}, {}, 0, 1, r::rmsnorm_dw, true, with_rstd},
       {"rope", "rope", {f({3, 5, 24})}, {{"head_dim", N{6}}, {"theta", 10000.0}}, 0, 1, r::rope},
       {"rope, inverse", "rope", {f({2, 7, 128})}, {{"head_dim", N{64}}, {"theta", 500.0}, {"inverse", N{1}}},
        0, 1, r::rope},
@@ -53,14 +67,14 @@ std::vector<OpCase> build() {
        {f({1, 230, 128}), f({1, 230, 128}), f({1, 230, 64}), f({1, 230, 64}), f({1, 230, 128}), f({1, 230, 4})},
        {{"head_dim", N{32}}}, 0, 1, r::attention_grad, false},
       {"swiglu", "swiglu", {f({3, 7, 29}), f({3, 7, 29})}, {}, 0, 1, r::swiglu},
-      {"swiglu_grad", "swiglu_grad", {f({3, 7, 29}), f({3, 7, 29}), f({3, 7, 29})}, {{"unit", N{10}}}},
+      {"swiglu_grad", "swiglu_grad", {f({3, 7, 29}), f({3, 7, 29}), f({3, 7, 29})}, {{"unit", N{10}}}, 0, 1, r::swiglu_grad},
       {"add", "add", {f({3, 7, 29}), f({3, 7, 29})}, {}, 0, 1, r::add},
       {"add, blocks", "add", {f({3, 99, 129}), f({3, 99, 129})}, {}, 0, 1, r::add, false},
       {"accumulate", "accumulate", {f({3, 7, 29})}, {}, 0, 1, r::accumulate},
       {"relu", "relu", {f({3, 7, 29})}, {}, 0, 1, r::relu},
-      {"relu_grad", "relu_grad", {f({3, 7, 29}), f({3, 7, 29})}, {}},
+      {"relu_grad", "relu_grad", {f({3, 7, 29}), f({3, 7, 29})}, {}, 0, 1, r::relu_grad},
       {"bias_add", "bias_add", {f({3, 4, 21}), f({21})}, {{"unit", N{7}}}, 0, 1, r::bias_add},
-      {"bias_grad", "bias_grad", {f({3, 50, 85})}, {}},
+      {"bias_grad", "bias_grad", {f({3, 50, 85})}, {}, 0, 1, r::bias_grad},
       {"dropout", "dropout", {f({5, 3, 26})}, {{"p", 0.3}, {"rng", std::string("a")}}, 0, 1, r::dropout},
       {"dropout, blocks", "dropout", {f({2, 130, 131})}, {{"p", 0.5}, {"rng", std::string("a")}}, 0, 1, r::dropout, false},
       // 8 groups of 5 words, the last of 2; 5 groups of 2 and 1; 2 groups for up to 3 places; two chunks of rows.
@@ -89,10 +103,10 @@ std::vector<OpCase> build() {
       {"softmax_cross_entropy", "softmax_cross_entropy", {f({3, 7, 45}), i({3, 7})}, {{"scale", 0.5}}, -2, 45,
        r::softmax_cross_entropy},
       {"softmax_cross_entropy_grad", "softmax_cross_entropy_grad", {f({3, 7, 45}), i({3, 7}), f({3, 7})}, {{"scale", 0.5}},
-       -2, 45},
+       -2, 45, r::softmax_cross_entropy_grad, true, with_lse},
       {"mse_loss", "mse_loss", {f({3, 5, 33}), f({3, 5, 33})}, {{"scale", 0.5}}, 0, 1, r::mse_loss},
       {"mse_loss, blocks", "mse_loss", {f({3, 90, 70}), f({3, 90, 70})}, {{"scale", 0.5}}, 0, 1, r::mse_loss, false},
-      {"mse_loss_grad", "mse_loss_grad", {f({3, 5, 33}), f({3, 5, 33})}, {{"scale", 0.5}}},
+      {"mse_loss_grad", "mse_loss_grad", {f({3, 5, 33}), f({3, 5, 33})}, {{"scale", 0.5}}, 0, 1, r::mse_loss_grad},
   };
   return list;
 }

@@ -8,12 +8,6 @@ namespace troupe::kernels::reference {
 
 namespace {
 
-using Vec = std::vector<double>;
-using std::int64_t;
-
-std::size_t at(int64_t i) { return static_cast<std::size_t>(i); }
-int64_t size(const Vec& v) { return static_cast<int64_t>(v.size()); }
-
 /// -log softmax(row)[target] and the row's log sum exp.
 std::pair<double, double> cross_entropy(const double* row, int64_t n, double target) {
   const double top = *std::max_element(row, row + n);

@@ -70,8 +70,8 @@ TEST_CASE("every op appears among the sample calls, so that every promise below 
 TEST_CASE("every op agrees with its definition in double to 1e-4") {
   const OpSet ops = standard_ops();
   for (const auto& c : op_cases()) {
-    if (!c.reference) continue;
     CAPTURE(c.name);
+    REQUIRE(c.reference);
     const auto in = c.inputs();
     const auto expected = c.reference(c, values_of(in));
     const auto out = run(*ops.find(c.op), in, c.attrs);
@@ -105,7 +105,7 @@ TEST_CASE("every gradient rule agrees with central differences of the definition
   const OpSet ops = standard_ops();
   for (const auto& c : op_cases()) {
     const OpDef& op = *ops.find(c.op);
-    if (!c.reference || !op.gradient || !c.small) continue;
+    if (!op.gradient || !c.small) continue;
     CAPTURE(c.name);
     const auto in = c.inputs(3);
     const auto out = run(op, in, c.attrs);

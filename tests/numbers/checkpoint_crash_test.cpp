@@ -1,4 +1,6 @@
 // Saving jobs whose machines stop: at every message of a save, and at every operation of their disks.
+#include <set>
+
 #include "checkpoint/catalog.h"
 #include "tests/numbers/saved_run.h"
 
@@ -19,9 +21,10 @@ lm::LmConfig small() {
 
 RunOptions saving() { return {.into = run_dir, .steps = saved_steps, .every = 1}; }
 
-/// After a crash: whatever has a manifest loads, every byte of it; the newest resumes, on another mesh, to the same bits. A new run
-/// if nothing was saved.
-void check_goes_on(const lm::LmConfig& c, SimStorage& storage, const std::string& expected) {
+/// After a crash: whatever has a manifest loads, every byte of it; the newest is no older than what the run was told to be
+/// committed (step 0: nothing), and resumes, on another mesh, to the same bits. A new run if nothing was saved.
+void check_goes_on(const lm::LmConfig& c, SimStorage& storage, const std::string& expected, std::int64_t told) {
+  CAPTURE(told);
   const checkpoint::Catalog catalog(storage, run_dir);
   const auto entries = catalog.entries();
   REQUIRE_MESSAGE(entries.ok(), entries.status().message());
@@ -35,12 +38,15 @@ void check_goes_on(const lm::LmConfig& c, SimStorage& storage, const std::string
     on.restore = catalog.path(e.folder);   // oldest first
     on.first = e.step;
   }
+  CHECK(on.first >= told);
   const auto resumed = run(c, stages, storage, on);
   REQUIRE_MESSAGE(resumed.ok(), resumed.status().message());
   CHECK(resumed->hash == expected);
   const auto after = catalog.entries();
   REQUIRE(after.ok());
   CHECK(after->size() <= 3);   // two, and what was saved once more
+  REQUIRE_FALSE(after->empty());
+  CHECK(after->back().step == saved_steps);
   for (const auto& e : *after) CHECK(e.committed);
 }
 
@@ -61,22 +67,36 @@ TEST_CASE("machines that stop at any message of a save, or any operation of thei
   CHECK(messages > 2 * saved_steps);
   CHECK(operations > 20 * saved_steps);
   constexpr std::int64_t stride = unless_instrumented(1, 7);
+  std::set<std::int64_t> told_by_messages, told_by_operations;   // over all stops: how far runs had come
   for (std::int64_t n = 1; n < messages; n += stride) {
     CAPTURE(n);
     SimStorage storage;
+    std::int64_t told = 0;
     auto options = saving();
     options.stop_after = n;
+    options.told = &told;
     const auto cut = run(c, two, storage, options);
     CHECK(cut.status().code() == Code::unavailable);
     storage.crash(static_cast<std::uint64_t>(n));
-    check_goes_on(c, storage, expected);
+    check_goes_on(c, storage, expected, told);
+    told_by_messages.insert(told);
   }
   for (std::int64_t n = 0; n < operations; n += stride) {
     CAPTURE(n);
     SimStorage storage;
     storage.stop_at(n);
-    (void)run(c, two, storage, saving()).ok();   // saving fails from here on, or the run cannot begin
+    std::int64_t told = 0;
+    auto options = saving();
+    options.told = &told;
+    (void)run(c, two, storage, options).ok();   // saving fails from here on, or the run cannot begin
     storage.crash(static_cast<std::uint64_t>(n) + 1000);
-    check_goes_on(c, storage, expected);
+    check_goes_on(c, storage, expected, told);
+    told_by_operations.insert(told);
+  }
+  // Stops came before the first commit, and after each of the others but the last one's, which the last message or operation ends.
+  for (std::int64_t step = 0; step < saved_steps; ++step) {
+    CAPTURE(step);
+    CHECK(told_by_messages.contains(step));
+    CHECK(told_by_operations.contains(step));
   }
 }

@@ -30,11 +30,12 @@ inline lm::LmConfig uneven(bool tied) {
 
 struct Run {
   std::string hash;
-  std::vector<double> losses;
+  std::vector<double> losses, norms;
   std::string folder;                  ///< of the checkpoint of its last version
   std::int64_t messages = 0;           ///< see SimRun
   std::vector<bool> void_steps;        ///< by step: nothing was updated
   SumState sums;                       ///< of its last version
+  std::uint64_t digest = 0;            ///< see SimRun
 };
 
 struct RunOptions {
@@ -45,6 +46,7 @@ struct RunOptions {
   std::int64_t every = 0;              ///< steps between checkpoints; the last version is always saved
   std::int64_t stop_after = -1;        ///< messages; see SimClusterOptions
   std::optional<SumState> sums;        ///< begins with these, whatever the checkpoint has
+  std::int64_t* told = nullptr;        ///< out: the newest step that was told to be committed, also where the run ends with an error
 };
 
 /// A job of the language model that saves what it learns.
@@ -67,7 +69,8 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
   options.retention.keep = r.every > 0 ? 2 : 100;
   std::vector<Status> failed;
   options.on_event = [&](const CheckpointEvent& e) {
-    if (e.kind != CheckpointEvent::Kind::committed) failed.push_back(e.status);
+    if (e.kind != CheckpointEvent::Kind::committed) return failed.push_back(e.status);
+    if (r.told) *r.told = e.step;
   };
   CheckpointTracker checkpoints(plan, options, r.first - 1, r.steps, storage, *stream, loop.clock());   // first - 1: also what was only restored is saved
   TROUPE_TRY(checkpoints.begin(1));
@@ -99,9 +102,10 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
   TROUPE_ASSIGN(const SimRun ran, run_simulated(plan, app.ops(), app.actors(), s, cluster));
   TROUPE_TRY(over);
   if (!failed.empty()) return failed[0];
-  Run out{ran.params_hash, {}, r.into + "/" + checkpoint::folder_name(r.steps, cluster.save.generation), ran.messages, {}, ran.sums};
+  Run out{ran.params_hash, {}, {}, r.into + "/" + checkpoint::folder_name(r.steps, cluster.save.generation), ran.messages, {}, ran.sums, ran.digest};
   for (const auto& step : ran.steps) {
     out.losses.push_back(step.loss);
+    out.norms.push_back(step.grad_norm);
     out.void_steps.push_back(step.void_step);
   }
   return out;

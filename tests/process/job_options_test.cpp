@@ -10,6 +10,7 @@
 #include "checkpoint/manifest.h"
 #include "devices/cpu/cpu_device.h"
 #include "tests/process/apps.h"
+#include "tests/skip.h"
 
 using namespace mlp;
 namespace fs = std::filesystem;
@@ -148,6 +149,8 @@ TEST_CASE("pinned workers have a core for each compute thread; too few cores are
     CHECK(seen == want);
     REQUIRE(messages.size() == 2);
     CHECK(messages[0] != messages[1]);   // each keeps off the core on which the other worker computes
+  } else {
+    troupe::test::skip("two pinned workers need two cores");
   }
   job.threads = static_cast<int>(cores.size());
   const JobResult refused = test_app().run(made, job);

@@ -95,7 +95,8 @@ std::int32_t check_always(const std::vector<Act>& order, std::int32_t stage) {
 // which has one slot, hence alternates and is never idle in the ideal step. F(m) begins after it, reaches the last
 // stage S - 1 - s forwards later and is then a whole period tF + tB behind the ideal step, and so is all that follows.
 // Hence: a step that is less than one period late was canonical everywhere, however the time was lost.
-TEST_CASE("1F1B on worker processes: canonical order and a stash of S - s in every step that is less than a period late") {
+TEST_CASE("1F1B on worker processes: canonical order and a stash of S - s in every step that is less than a period late; the quickest step takes "
+          "the published time, but for half a period") {
   const Plan plan = pipeline();
   const std::int64_t ideal_ns = (microbatches + stages - 1) * period_ns;
   JobOptions job;
@@ -103,8 +104,8 @@ TEST_CASE("1F1B on worker processes: canonical order and a stash of S - s in eve
   job.run_kernels = false;
   job.trace = {.first = 0, .steps = 3};
   job.session.steps = 3;
-  int on_time = 0;
-  for (int attempt = 0; attempt < 4 && on_time == 0; ++attempt) {
+  std::int64_t quickest_late_ns = INT64_MAX;
+  for (int attempt = 0; attempt < 4 && quickest_late_ns > period_ns / 2; ++attempt) {
     const JobResult result = test_app().run(plan, job);
     REQUIRE_MESSAGE(result.status.ok(), result.status.message());
     for (std::int64_t step = 0; step < job.session.steps; ++step) {
@@ -118,7 +119,7 @@ TEST_CASE("1F1B on worker processes: canonical order and a stash of S - s in eve
       const std::int64_t late_ns = end_ns - order[0].at(0).begin_ns - ideal_ns;
       CHECK(late_ns >= 0);
       const bool in_time = late_ns < period_ns;
-      on_time += in_time;
+      quickest_late_ns = std::min(quickest_late_ns, late_ns);
       for (Rank r = 0; r < stages; ++r) {
         CAPTURE(r);
         const auto peak = check_always(order[r], r);
@@ -130,7 +131,7 @@ TEST_CASE("1F1B on worker processes: canonical order and a stash of S - s in eve
               static_cast<double>(ideal_ns) * 1e-6, " ms");
     }
   }
-  CHECK_MESSAGE(on_time > 0, "in no step did this machine lose less than ", period_ns / 1'000'000, " ms");
+  CHECK_MESSAGE(quickest_late_ns <= period_ns / 2, "in no step did this machine lose less than ", quickest_late_ns / 1'000'000, " ms");
 }
 
 TEST_CASE("NU-2 on worker processes: an MLP is bitwise the simulated one-worker run") {

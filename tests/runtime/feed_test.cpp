@@ -256,6 +256,50 @@ TEST_CASE("the game plays a feed that waits as the session sends it: each microb
     }
 }
 
+namespace {
+
+/// The same plan, the channels of its first stage at higher or lower addresses than those of its second.
+Plan with_channels(Plan p, bool first_is_higher) {
+  const auto most = std::max(p.roles[0].channels.size(), p.roles[1].channels.size());
+  std::vector<PlanChannel> first, second;
+  first.reserve(most);
+  second.reserve(most);
+  if ((first.data() > second.data()) != first_is_higher) std::swap(first, second);
+  first.assign(p.roles[0].channels.begin(), p.roles[0].channels.end());
+  second.assign(p.roles[1].channels.begin(), p.roles[1].channels.end());
+  p.roles[0].channels = std::move(first);
+  p.roles[1].channels = std::move(second);
+  REQUIRE((p.roles[0].channels.data() > p.roles[1].channels.data()) == first_is_higher);
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("feeds that wait are told stage by stage, wherever their channels lie in memory") {
+  const auto ops = kernels::standard_ops();
+  Graph g(ops);
+  g.program("sample", {5, 1});
+  g.unit("in");
+  Value zebra = g.feed("zebra", {DType::i32, {1}}, "token");
+  zebra = g.actor("echo", "first", {zebra}, {{"token", {DType::i32, {1}}}})[0];
+  g.unit("out");
+  Value ant = g.feed("ant", {DType::i32, {1}}, "token");
+  g.report("token", g.actor("echo", "second", {zebra, ant}, {{"token", {DType::i32, {1}}}})[0]);
+  const auto p = compile_over(g, {1, 1});
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  for (const bool first_is_higher : {false, true}) {
+    CAPTURE(first_is_higher);
+    const Plan plan = with_channels(*p, first_is_higher);
+    SessionOptions options;
+    options.feed = [](const std::string&, std::int64_t, std::int32_t, const Report*) { return std::vector<std::byte>(4); };
+    Session session(plan, options, [](Rank, const ToWorker&) {});
+    session.begin();
+    const std::string said = session.waits_for();
+    const auto at = said.find("feed 'zebra' waits for report 'token' of microbatch 0\n  feed 'ant' waits for report 'token' of microbatch 0");
+    CHECK_MESSAGE(at != std::string::npos, said);
+  }
+}
+
 TEST_CASE("what the application reports under the name 'loss' is its own; the session sums what is minimised") {
   const auto ops = kernels::standard_ops();
   double with = 0, without = 0;

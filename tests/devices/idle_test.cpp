@@ -1,0 +1,53 @@
+#include <doctest/doctest.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <future>
+#include <map>
+#include <thread>
+
+#include "devices/cpu/cpu_device.h"
+
+using namespace troupe;
+
+namespace {
+
+/// CPU time so far of each other thread of this process, by its number, in nanoseconds.
+std::map<int, std::int64_t> cpu_of_others() {
+  std::map<int, std::int64_t> times;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    const int thread = std::stoi(entry.path().filename().string());
+    timespec t;
+    const auto clock = static_cast<clockid_t>(~static_cast<unsigned>(thread) << 3 | 6);   // MAKE_THREAD_CPUCLOCK(thread, CPUCLOCK_SCHED)
+    if (thread != ::gettid() && ::clock_gettime(clock, &t) == 0) times[thread] = t.tv_sec * 1'000'000'000ll + t.tv_nsec;
+  }
+  return times;
+}
+
+}  // namespace
+
+TEST_CASE("idle streams use no CPU") {
+  SteadyClock clock;
+  CpuDevice device(clock);
+  std::promise<void> done[4];   // outlive the streams, whose threads keep them
+  std::vector<std::unique_ptr<Stream>> streams;
+  for (int i = 0; i < 4; ++i) {
+    streams.push_back(device.create_stream("idle", 4));
+    Task t;  // idle after work, not only before
+    t.work = [](Parallel& parallel) { parallel.for_each(100, [](std::int64_t) {}); };
+    t.on_done = [&done = done[i]](std::int64_t, std::int64_t) { done.set_value(); };
+    streams.back()->submit(std::move(t));
+    done[i].get_future().wait();
+  }
+  // Beside other work a thread may come to its sleep late; one that wakes up now and then never passes.
+  std::map<int, std::int64_t> before, after;
+  for (int i = 0; i < 50 && (i == 0 || before != after); ++i) {
+    before = cpu_of_others();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    after = cpu_of_others();
+  }
+  CHECK(before.size() >= 4 * 4);
+  CHECK(before == after);   // not a nanosecond
+}
