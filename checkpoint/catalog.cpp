@@ -190,7 +190,8 @@ Status Catalog::commit(const Manifest& manifest) {
                    ": generation " + std::to_string(manifest.stamp.generation) + " of job " + hexadecimal(manifest.stamp.job) + " commits nothing there");
   Status status = write_file(storage_, folder + "/" + manifest_name, encode(manifest));
   if (status.ok()) status = storage_.sync_dir(dir_);
-  if (!status.ok() && !has(files, manifest_name)) (void)storage_.remove(folder + "/" + manifest_name);   // else a crash may lose it
+  // A manifest that is written but not durable is removed: after an error nothing is committed.
+  if (!status.ok() && !has(files, manifest_name)) (void)storage_.remove(folder + "/" + manifest_name);
   return status;
 }
 
