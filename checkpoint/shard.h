@@ -61,6 +61,7 @@ struct ShardRecord {
   StoredFile file;
   std::vector<StoredTensor> tensors;   ///< their extents' `file` is 0
 };
+/// A record as a message (manifest.capnp), and back. Error of decoding: `invalid`.
 std::vector<std::byte> encode(const ShardRecord& record);
 Expected<ShardRecord> decode_shard_record(const std::vector<std::byte>& bytes);
 /// `head` with the files and tensors of all places' records; files by name, extents by where they begin. Error:

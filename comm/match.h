@@ -6,7 +6,7 @@
 //
 //   MA-1  a pair meets once; equal keys from one peer meet in the order in which they arrived;
 //   MA-2  arbitrary bytes never get past admit(): they are counted, and logged once per peer;
-//   MA-3  at most `announced_max` messages wait: more means a broken peer, and the caller is told.
+//   MA-3  at most `announced_max` messages wait: more means a broken peer, and announce() reports it.
 //
 // A plain class without threads: owned by the transport's progress thread or by the simulation.
 #pragma once

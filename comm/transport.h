@@ -59,8 +59,8 @@ struct TransportStats {
   std::uint64_t unexpected_max = 0;     ///< most announced messages that waited for their receive
 };
 
-/// One place's end of the network. All calls are thread-safe; callbacks run on the transport's own thread
-/// (or in the simulation's loop), must not block, and may call back into the transport.
+/// One place's end of the network. All calls are thread-safe, but in a simulation, which has one thread; callbacks run
+/// on the transport's own thread (or in the simulation's loop), must not block, and may call back into the transport.
 class Transport {
  public:
   virtual ~Transport() = default;

@@ -55,8 +55,8 @@ struct View {
   Shape logical;            ///< of the whole tensor
   Extent extent;            ///< where the part lies in the whole
   std::int32_t exponent = 0;   ///< sum64: the value of an element is its count times 2^-exponent
-  float* peak = nullptr;       ///< of terms: raised to the largest |term| of the call; NaN above all. The caller sets -0: then
-                               ///< +0 says that all terms were zero, and -0 that the call reported none
+  float* peak = nullptr;       ///< of terms: raised to the largest |term| of the call; NaN above all. The caller sets
+                               ///< -0: then +0 says that all terms were zero, and -0 that the call reported none
 
   /// Its elements. ASSERTs that they are of this type: an output of OpDef::accumulates may be f32 or sum64, as the plan has it.
   template <class T>
@@ -101,8 +101,8 @@ struct Call {
 
 /// How the body of an op stores a weight gradient (OpDef::accumulates), whatever the plan has made of that output:
 /// out = or += terms[0, out.size()), each rounded once where `out` is an exact sum; and its peak is raised. A body that calls it
-/// once passes Call::accumulate. One that adds several terms passes Call::accumulate first, then true, and says how many in
-/// OpDef::terms.
+/// once passes Call::accumulate. A body that adds several terms passes Call::accumulate first, then true, and says how
+/// many in OpDef::terms.
 void put_terms(const View& out, const float* terms, bool accumulate, Parallel& par);
 
 /// A tensor of the graph under construction.

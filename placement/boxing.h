@@ -80,6 +80,7 @@ enum class Collective : std::uint8_t {
   transfers,       ///< anything else: extent transfers
 };
 const char* to_string(Collective c);
+/// REQUIRES, here and below, valid layouts of one shape and dtype.
 Collective collective_of(const Layout& from, const Layout& to);
 
 /// Bytes that plan_boxing(from, to) moves between places, computed without a plan.

@@ -55,6 +55,7 @@ class SimNetwork {
   /// Runs every event that is due at or before `now_ns`.
   void run_due(std::int64_t now_ns);
 
+  /// For announcements and payloads that begin after the call.
   void set_link(Rank from, Rank to, const SimLink& link);
   /// Stops the way from -> to (headers, payloads and acknowledgements) until heal(); what comes due meanwhile waits
   /// (SN-3).

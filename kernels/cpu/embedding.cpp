@@ -31,7 +31,7 @@ void embedding_grad(const Call& call) {
   const float* g = dy.as<float>();  // (B, T, C)
   const Terms w = terms_of(dw, call.accumulate);  // (V, C)
   // Every task has rows of the table to itself, and adds their tokens in order. Frequent words lie together in a
-  // vocabulary, so row r is task r mod tasks's.
+  // vocabulary, so task t has rows t, t + tasks, ...
   const std::int64_t tasks = call.par->threads() == 1 ? 1 : std::min<std::int64_t>(rows, 4 * call.par->threads());
   call.par->for_each(tasks, [&](std::int64_t task) {
     TermStore store(w);
