@@ -12,7 +12,7 @@ namespace troupe::checkpoint {
 namespace {
 
 constexpr const char* claim_name = "claim";
-/// A folder with this end is on its way out: nobody commits there any more.
+/// A folder whose name ends so is being removed: no process commits there.
 constexpr const char* gone = ".gone";
 
 template <class T>
@@ -21,7 +21,7 @@ bool read_number(std::string_view text, T& number) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-/// The step and generation that a folder's name tells; false if it is no checkpoint's.
+/// Reads step and generation from a folder's name; false if it is no checkpoint's.
 bool read_name(const std::string& name, CatalogEntry& entry) {
   const auto dot = name.find(".g");
   if (!name.starts_with("step-") || dot == std::string::npos) return false;
@@ -38,7 +38,7 @@ struct Claim {
   std::uint32_t generation = 0;
 };
 
-/// What the claim says; nothing (code not_found) where there is none.
+/// The claim. Errors: `not_found`, there is none; `invalid`, it is damaged.
 Expected<Claim> read_claim(Storage& storage, const std::string& dir) {
   const std::string path = dir + "/" + claim_name;
   TROUPE_ASSIGN(const auto bytes, read_file(storage, path));
@@ -62,7 +62,7 @@ Status write_claim(Storage& storage, const std::string& dir, const Claim& claim)
   return write_file(storage, dir + "/" + claim_name, {first, first + text.size()});
 }
 
-/// A folder whose name is durable, and those of its parents that were not there.
+/// Makes a folder and its missing parents, and syncs their names.
 Status make_durable_dir(Storage& storage, const std::string& dir) {
   std::vector<std::string> missing;
   for (std::string at = dir; at != "." && at != "/"; at = folder_of(at)) {
@@ -76,7 +76,7 @@ Status make_durable_dir(Storage& storage, const std::string& dir) {
   return {};
 }
 
-/// A folder of files, with them. Not its name in its parent.
+/// Removes a folder and the files in it. Does not sync its parent.
 Status remove_folder(Storage& storage, const std::string& path) {
   TROUPE_ASSIGN(const auto files, storage.list(path));
   for (const auto& f : files) TROUPE_TRY(storage.remove(path + "/" + f.name));
@@ -112,7 +112,7 @@ Expected<std::vector<CatalogEntry>> Catalog::entries() const {
     CatalogEntry entry{.folder = name.name};
     if (!name.folder || !read_name(name.name, entry)) continue;
     const auto files = storage_.list(path(name.name));
-    if (files.status().code() == Code::not_found) continue;   // somebody has removed it since
+    if (files.status().code() == Code::not_found) continue;   // another process has removed it since
     if (!files.ok()) return files.status();
     entry.committed = has(*files, manifest_name);
     entries.push_back(std::move(entry));
@@ -157,7 +157,7 @@ Expected<std::vector<std::string>> Catalog::clean(std::uint32_t mine) const {
   TROUPE_ASSIGN(const auto all, entries());
   for (const auto& entry : all) {
     if (entry.committed || entry.generation >= mine) continue;
-    // First out of reach of a process that does not know yet that it is superseded and is about to commit there.
+    // Renamed first: a process that does not know yet that it is superseded can then not commit there.
     TROUPE_TRY(storage_.rename(path(entry.folder), path(entry.folder + gone)));
     removed.push_back(entry.folder);
   }
@@ -183,14 +183,15 @@ Status Catalog::commit(const Manifest& manifest) {
     if (there->bytes != f.bytes)
       return invalid("'" + folder + "/" + f.name + "' has " + std::to_string(there->bytes) + " bytes, " + std::to_string(f.bytes) + " were written");
   }
-  TROUPE_TRY(storage_.sync_dir(folder));   // the shards' names before the one that vouches for them
+  TROUPE_TRY(storage_.sync_dir(folder));   // the shards' names are durable before the manifest's
   TROUPE_ASSIGN(const auto claim, read_claim(storage_, dir_));
   if (claim.job != manifest.stamp.job || claim.generation != manifest.stamp.generation)
     return invalid("'" + dir_ + "' belongs to generation " + std::to_string(claim.generation) + " of job " + hexadecimal(claim.job) +
                    ": generation " + std::to_string(manifest.stamp.generation) + " of job " + hexadecimal(manifest.stamp.job) + " commits nothing there");
   Status status = write_file(storage_, folder + "/" + manifest_name, encode(manifest));
   if (status.ok()) status = storage_.sync_dir(dir_);
-  if (!status.ok() && !has(files, manifest_name)) (void)storage_.remove(folder + "/" + manifest_name);   // there, but it may not survive
+  // A manifest that is written but not durable is removed: after an error nothing is committed.
+  if (!status.ok() && !has(files, manifest_name)) (void)storage_.remove(folder + "/" + manifest_name);
   return status;
 }
 
@@ -212,7 +213,7 @@ Expected<std::vector<std::string>> Catalog::prune(const Retention& retention) {
     if (kept < std::max<std::int64_t>(retention.keep, 1)) {
       const Status read = manifest(entry->folder).status();
       if (!read.ok() && read.code() != Code::invalid) return read;
-      kept += read.ok();   // a damaged one stands for nothing, and is not ours to remove
+      kept += read.ok();   // a damaged one does not count, and stays for its owner to inspect
     } else if (retention.every <= 0 || entry->step % retention.every != 0) {
       removed.push_back(entry->folder);
     }

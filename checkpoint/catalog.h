@@ -1,15 +1,15 @@
-// Catalog: a folder of checkpoints. Who may write there, which ones are whole, which may go.
+// Catalog: a folder of checkpoints: which generation may write there, which checkpoints are whole, which are removed.
 //
-//   DIR/claim                        who writes here: job and generation, replaced as a whole
+//   DIR/claim                        the job and generation that write here, replaced as a whole
 //   DIR/step-00000040.g2/            one checkpoint: of step 40, written by generation 2
 //       shard-00000.safetensors      what rank 0 wrote
-//       manifest                     its name appears last: what has one is whole
+//       manifest                     its name appears last: a checkpoint with a manifest is whole
 //
 //   CA-1  a manifest on disk implies that every byte it names is on disk (data synced, manifest written under another
 //         name, synced, renamed, folder synced);
-//   CA-2  a checkpoint goes manifest first, so that half of one is never taken for a whole one;
-//   CA-3  one goes only when a newer one is whole;
-//   CA-4  a generation that has been superseded commits nothing: the claim says so, and its folders are its own.
+//   CA-2  a checkpoint's manifest is removed first, so that half a checkpoint is never taken for a whole one;
+//   CA-3  prune() removes a checkpoint only when a newer one is whole;
+//   CA-4  a superseded generation commits nothing: commit() reads the claim, and no two generations share a folder.
 #pragma once
 
 #include <functional>
@@ -38,8 +38,8 @@ struct CatalogEntry {
   bool committed = false;              ///< it has a manifest
 };
 
-/// What stays when a newer one has committed: the `keep` newest, and those whose step is a multiple of `every` (0: none
-/// but for the newest).
+/// The checkpoints that prune() keeps: the `keep` newest (at least one), and those whose step is a multiple of `every`
+/// (0: no others).
 struct Retention {
   std::int64_t keep = 2;
   std::int64_t every = 0;
@@ -56,20 +56,24 @@ class Catalog {
   /// Reads and checks a manifest, and that it is the one of its folder (its stamp agrees with the folder's name).
   Expected<Manifest> manifest(const std::string& folder) const;
 
-  /// Makes the folder if need be and takes its lock: of those that run now, one writes there. Error: `unavailable`.
+  /// Makes the folder if need be and takes its lock, so that one process at a time writes there. Error: `unavailable`,
+  /// another run has the lock.
   Expected<std::unique_ptr<FolderLock>> lock() const;
-  /// Takes the folder for a job from whoever had it: makes it if need be, writes the claim. Answers the generation, one
-  /// above any that the claim or a folder tells. `job`: 0 for that of the claim, or a new one where there is none (`fresh`).
+  /// Takes the folder for a job, whichever job had it: makes it if need be, writes the claim. Returns the stamp (step
+  /// 0); its generation is one above all that the claim and the folders' names have. `job` 0: the claim's job, or
+  /// `fresh` where there is no claim. Error: `invalid`, the claim is damaged or has the last generation.
   Expected<Stamp> claim(std::uint64_t job, std::uint64_t fresh);
-  /// Removes what no commit completed, of generations before `mine`. Answers the folders' names.
+  /// Removes the uncommitted checkpoints of generations before `mine`. Returns their folders' names.
   Expected<std::vector<std::string>> clean(std::uint32_t mine) const;
 
-  /// The commit of CA-1. All shards of it lie in its folder and are synced. Error: superseded (CA-4, `invalid`); one of
-  /// `files` is missing or of another size; what the disk says. After an error nothing is committed.
+  /// Commits a checkpoint (CA-1). REQUIRES that its shards lie in its folder, synced. Errors: `invalid`, for a
+  /// superseded generation (CA-4), a manifest that validate() refuses or a shard of another size; `not_found`, for a
+  /// missing shard; the storage's. After an error nothing is committed.
   Status commit(const Manifest& manifest);
   /// Removes a checkpoint, whole or not (CA-2).
   Status remove(const std::string& folder);
-  /// Removes what `retention` does not keep (CA-3). Answers the folders' names.
+  /// Removes the committed checkpoints that `retention` does not keep (CA-3). Returns their folders' names. A damaged
+  /// manifest does not count as kept.
   Expected<std::vector<std::string>> prune(const Retention& retention);
 
  private:

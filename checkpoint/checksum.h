@@ -1,4 +1,4 @@
-// xxh3-128 of blocks: what tells a damaged byte from a good one.
+// xxh3-128 of blocks, by which readers find damaged bytes.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ std::string hexadecimal(std::uint64_t number);
 std::string to_string(const Checksum& sum);
 
 Checksum checksum(const std::byte* data, std::int64_t bytes);
-/// One for each block of `bytes` bytes.
+/// One checksum per block of block_bytes of the `bytes` bytes at `data`; the last block may be shorter.
 std::vector<Checksum> block_checksums(const std::byte* data, std::int64_t bytes);
 
 }  // namespace troupe::checkpoint

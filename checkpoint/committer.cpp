@@ -58,7 +58,8 @@ Outcome CheckpointCommitter::run(Work work) {
   }
   out.end_ns = clock_.now_ns();
   if (!out.status.ok()) {
-    // Nothing may look like a checkpoint, and room is what a full disk needs. If even that fails, the next start cleans up.
+    // The folder must not look like a checkpoint, and a full disk needs the room. If removing fails, the next start
+    // cleans up.
     (void)catalog_.remove(folder).ok();
     return out;
   }
@@ -74,7 +75,7 @@ std::vector<Outcome> CheckpointCommitter::outcomes() {
 }
 
 void CheckpointCommitter::finish() {
-  stream_.quiesce();   // what is under way ends, what waits is forgotten there
+  stream_.quiesce();   // the running commit ends; tasks that wait are forgotten, their work is still in waiting_
   work_off();
 }
 

@@ -1,5 +1,5 @@
-// CheckpointCommitter: commits checkpoints and removes old ones, one after the other on a stream of its own, so that nobody who trains
-// waits for a disk to sync a name.
+// CheckpointCommitter: commits checkpoints and removes old ones, one after the other on a stream of its own, so that no
+// step of training waits for a disk to sync a name.
 #pragma once
 
 #include <deque>
@@ -11,29 +11,30 @@
 
 namespace troupe::checkpoint {
 
-/// What became of the checkpoint of a step.
+/// How the checkpoint of a step has ended.
 struct Outcome {
   std::int64_t step = 0;
   Status status;                       ///< ok: it is committed
-  std::int64_t bytes = 0, parameter_bytes = 0;   ///< of its tensors, of those that are parameters
-  std::vector<std::string> removed;    ///< folders that it made superfluous
-  Status pruned;                       ///< why some of those are still there
-  std::int64_t end_ns = 0;             ///< when it was committed, or given up; what was removed was removed after that
+  std::int64_t bytes = 0, parameter_bytes = 0;   ///< of all its tensors; of its parameters
+  std::vector<std::string> removed;    ///< folders that were pruned after its commit
+  Status pruned;                       ///< the error of pruning, if any
+  std::int64_t end_ns = 0;             ///< when it was committed or given up; pruning comes after that
 };
 
 class CheckpointCommitter {
  public:
-  /// `head`: stamp (job and generation), seed and config of every manifest. All references stay.
+  /// `head`: stamp (job and generation), seed and config of every manifest. What the references name outlives it.
   CheckpointCommitter(Storage& storage, Stream& stream, const Clock& clock, std::string dir, Manifest head, Retention retention);
   ~CheckpointCommitter() { finish(); }
 
-  /// The shards of a step lie in its folder, synced; `state` is that version's. Thread-safe, does not wait.
+  /// Commits the checkpoint of a step. REQUIRES that its shards lie in its folder, synced; `state` is that version's.
+  /// Thread-safe, does not wait.
   void commit(std::int64_t step, std::vector<ShardRecord> records, TrainingState state);
-  /// Some place could not write: what lies in the folder goes.
+  /// Removes the folder of a step, because a place could not write its shard. Thread-safe, does not wait.
   void abandon(std::int64_t step, Status why);
-  /// What has come to an end since the last call, in order. Thread-safe.
+  /// The outcomes since the last call, in the order of commit() and abandon(). Thread-safe.
   std::vector<Outcome> outcomes();
-  /// Returns when all of it has come to an end.
+  /// Ends all commits and removals that wait, on the caller's thread, and returns.
   void finish();
 
  private:

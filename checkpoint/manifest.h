@@ -1,5 +1,5 @@
-// Manifest: what a checkpoint has, by logical name, and where each rectangle of it lies. checkpoint/FORMAT.md is the
-// contract; this is its values, and their form on disk (manifest.capnp).
+// Manifest: the tensors of a checkpoint, by logical name, and where each rectangle of them lies. checkpoint/FORMAT.md
+// is the contract; this header has its values, and their form on disk (manifest.capnp).
 //
 // Nothing in it says how many places wrote it, or how they were arranged: to a reader a manifest is a set of holdings.
 #pragma once
@@ -57,15 +57,16 @@ struct StoredFile {
   bool operator==(const StoredFile&) const = default;
 };
 
-/// What says which run a checkpoint belongs to and how far that run was.
+/// The run that a checkpoint belongs to, and how far that run was.
 struct Stamp {
   std::uint64_t job = 0;               ///< stays over every resumption
-  std::uint32_t generation = 0;        ///< of the processes that wrote it: a later one wins
+  std::uint32_t generation = 0;        ///< of the processes that wrote it; the newest checkpoint has the greatest
   std::int64_t step = 0;               ///< optimizer steps done; the data cursor (the next step's samples follow from it)
   bool operator==(const Stamp&) const = default;
 };
 
-/// The sums of a parameter's gradient are counts of 2^-exponent (runtime/session/sum_scale.h says how it goes on from here).
+/// The sums of a parameter's gradient are counts of 2^-exponent (runtime/session/sum_scale.h says how the exponent
+/// changes).
 struct SumExponent {
   std::string parameter;
   std::int32_t exponent = 0;
@@ -75,14 +76,15 @@ struct SumExponent {
 inline constexpr std::int32_t sum_exponent_max = 900;   ///< and -900 the least
 inline constexpr int sum_term_bits = 50;   ///< peak * 2^exponent lies below 2^50: a larger term would have made its step void
 
-/// What training knows of a version of the parameters that no tensor holds.
+/// The state of training at a version of the parameters that no tensor holds.
 struct TrainingState {
   std::int64_t updates = -1;           ///< that the parameters have had; -1: as many as steps
-  std::vector<SumExponent> exponents;  ///< by parameter; those that are not there begin at the constant
+  std::vector<SumExponent> exponents;  ///< by parameter; a parameter without one begins as in a new run
   std::int32_t void_steps = 0;         ///< in a row, the last of which made this version
   bool operator==(const TrainingState&) const = default;
 };
 
+/// FORMAT.md explains each field.
 struct Manifest {
   Stamp stamp;
   std::uint64_t seed = 0;
@@ -92,6 +94,7 @@ struct Manifest {
   std::int64_t updates = -1;           ///< see TrainingState; older manifests have none of the three
   std::vector<SumExponent> exponents;
   std::int32_t void_steps = 0;
+  /// Null where there is none. REQUIRES `tensors` in their order.
   const StoredTensor* find(const std::string& parameter, TensorKind kind) const;
   /// Of tensors, without gaps and headers.
   std::int64_t bytes() const;
@@ -101,18 +104,19 @@ struct Manifest {
 /// The newest version of the form on disk that this program reads, and the one that it writes.
 inline constexpr std::uint32_t manifest_version = 1;
 
-/// Begins with a magic word, the version, the length and a checksum of the rest.
+/// The bytes of a manifest's file: a magic word, the version, the length and checksum of the rest, the rest.
 std::vector<std::byte> encode(const Manifest& manifest);
 /// Reads what encode wrote, and checks it (see validate). Error: `invalid`, naming what is wrong: no manifest, damaged,
 /// of a newer version (both versions named).
 Expected<Manifest> decode_manifest(const std::vector<std::byte>& bytes);
 
-/// Every logical byte exactly once, whole moments beside their parameters or none, no two extents in the same bytes of a
-/// file, nothing outside one, a checksum for each block. Error: `invalid`, naming tensor, extent or file.
+/// Checks that each element lies in exactly one extent, each parameter has both moments or none, extents lie inside the
+/// data section of their file and do not overlap, each block has a checksum, and names, counts and exponents are in
+/// order and range (FORMAT.md). Error: `invalid`, naming tensor, extent or file.
 Status validate(const Manifest& manifest);
 
-/// The same as JSON, for people: `troupe ckpt show`. Of one tensor if `tensor` is not empty (error: not_found, and the
-/// nearest names); extents only then.
+/// A manifest as JSON, for people: `troupe ckpt show`. With `tensor`: that tensor and its extents (error: `not_found`,
+/// and the nearest names); without: everything but extents.
 Expected<std::string> to_json(const Manifest& manifest, const std::string& tensor = "");
 
 }  // namespace troupe::checkpoint

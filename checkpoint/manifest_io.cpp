@@ -82,7 +82,7 @@ void put(wire::StoredFile::Builder b, const StoredFile& f) {
 }
 StoredFile get(wire::StoredFile::Reader r) { return {text(r.getName()), r.getBytes(), r.getDataOffset(), get(r.getHeader())}; }
 
-/// What follows the 40 bytes, if they and it are as they were written.
+/// Checks the first 40 bytes, and the checksum of the rest. Returns the rest. Error: `invalid`.
 Expected<std::span<const std::byte>> unframed(const std::vector<std::byte>& bytes) {
   Front front;
   if (bytes.size() < sizeof front) return invalid("no manifest: it has " + std::to_string(bytes.size()) + " bytes");
@@ -108,7 +108,7 @@ std::vector<std::byte> encode(const Manifest& m) {
   b.setGeneration(m.stamp.generation);
   b.setStep(m.stamp.step);
   b.setSeed(m.seed);
-  b.setLanesGone(1);   // for programs of before: they refuse a manifest with less
+  b.setLanesGone(1);   // older programs refuse a manifest with less
   b.setConfig(text(m.config));
   auto files = b.initFiles(count(m.files.size()));
   for (unsigned i = 0; i < files.size(); ++i) put(files[i], m.files[i]);

@@ -1,4 +1,4 @@
-// A manifest for people.
+// A manifest as JSON, for people.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

@@ -69,7 +69,7 @@ std::int64_t lay_out_reads(std::vector<ExtentRead>& wanted) {
 
 Status Reader::fetch(std::int32_t file, std::int64_t offset, std::int64_t bytes, std::byte* into) const {
   const auto f = static_cast<std::size_t>(file);
-  REQUIRE(files_[f], folder_, manifest_.files[f].name);   // it was opened for others
+  REQUIRE(files_[f], folder_, manifest_.files[f].name);   // open() left this file out
   return files_[f]->read_at(offset, into, std::min(bytes, manifest_.files[f].bytes - offset));   // the last padding may be absent
 }
 
@@ -86,7 +86,7 @@ std::vector<std::string> Reader::check(const std::vector<ExtentRead>& wanted, st
     const bool whole = fetch(t.file, t.offset, t.bytes, address(t.blocks.front())).ok();
     for (const TransferBlock& b : t.blocks) {
       const ExtentRead& w = wanted[b.run];
-      // What a disk does not give back any more is as lost as what it gives back wrong; its neighbours may be well.
+      // A block that the disk cannot read counts as damaged. Its neighbours may be good: each is then read by itself.
       if (const Status s = whole ? Status{} : fetch(t.file, b.offset, b.bytes, address(b)); !s.ok())
         wrong[static_cast<std::size_t>(i)].push_back(where(w) + ": " + s.message());
       else if (checksum(address(b), b.bytes) != w.extent->blocks[b.index])
@@ -131,7 +131,7 @@ std::vector<std::string> Reader::verify(Parallel& parallel) const {
   const auto buffer = allocate_host(static_cast<std::size_t>(room));
   if (!buffer.ok()) return {buffer.status().message()};
   std::vector<std::string> wrong;
-  for (auto begin = all.begin(); begin != all.end();) {   // as many at once as there is room for
+  for (auto begin = all.begin(); begin != all.end();) {   // as many extents at once as `room` holds
     const std::int64_t base = begin->at;
     auto end = begin;
     for (; end != all.end() && end->at - base + room_for(*end->tensor, *end->extent) <= room; ++end) end->at -= base;

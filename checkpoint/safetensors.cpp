@@ -1,5 +1,5 @@
-// Headers of safetensors files, anybody's: read as a stream of JSON events, of which exactly those are taken that the
-// format has, so that what is hostile costs no more memory than its bytes.
+// Headers of safetensors files of any writer, read as a stream of JSON events. Events that the format does not have are
+// refused at once, so that the memory a hostile header costs is in proportion to its bytes.
 #include <algorithm>
 #include <cstring>
 #include <limits>

@@ -27,8 +27,8 @@ struct ShardEntry {
   bool operator==(const ShardEntry&) const = default;
 };
 
-/// Lays entries one after the other in their order: fills in `offset`, answers the bytes of the data section (a multiple
-/// of storage_alignment, gaps included).
+/// Lays entries one after the other in their order: fills in `offset`. Returns the bytes of the data section (a
+/// multiple of storage_alignment, gaps included). REQUIRES extents that are not empty, and no sum64.
 std::int64_t lay_out(std::vector<ShardEntry>& entries);
 
 /// The header of a shard with these entries (as lay_out placed them), padded with spaces to a multiple of
@@ -40,7 +40,7 @@ const char* safetensors_dtype(DType dtype);
 /// Readers of safetensors refuse a longer header.
 inline constexpr std::int64_t safetensors_header_bytes = 100'000'000;
 
-/// A tensor as a safetensors header tells it.
+/// A tensor as a safetensors header describes it.
 struct SafeTensor {
   std::string name;
   std::string dtype;                   ///< "F32", "BF16", ...: the format's own words
@@ -56,14 +56,16 @@ struct SafeTensorsHeader {
 /// overlap, no hole, nothing after the last tensor. Error: `invalid`, naming the file and the key.
 Expected<SafeTensorsHeader> read_safetensors_header(Storage& storage, const std::string& path);
 
-/// What one place has written for a checkpoint: its part of the manifest.
+/// The part of a manifest that describes one place's shard.
 struct ShardRecord {
   StoredFile file;
   std::vector<StoredTensor> tensors;   ///< their extents' `file` is 0
 };
+/// A record as a message (manifest.capnp), and back. Error of decoding: `invalid`.
 std::vector<std::byte> encode(const ShardRecord& record);
 Expected<ShardRecord> decode_shard_record(const std::vector<std::byte>& bytes);
-/// The manifest of what all places have written; files by name, extents by where they begin. Checked: see validate.
+/// `head` with the files and tensors of all places' records; files by name, extents by where they begin. Error:
+/// `invalid`, for records that disagree about a tensor, or from validate().
 Expected<Manifest> merge(Manifest head, const std::vector<ShardRecord>& records);
 
 }  // namespace troupe::checkpoint

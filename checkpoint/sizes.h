@@ -1,4 +1,4 @@
-// Sizes that somebody else wrote down. Internal to checkpoint/.
+// Sizes from files, which may be hostile. Internal to checkpoint/.
 #pragma once
 
 #include <optional>

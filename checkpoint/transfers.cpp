@@ -9,7 +9,7 @@ namespace troupe::checkpoint {
 
 namespace {
 
-/// `b` is the next thing in the file of `a`.
+/// True when `b` begins where `a` and its padding end.
 bool follows_in_file(const StoredRun& a, const StoredRun& b) {
   return a.file == b.file && b.offset == aligned(a.offset + a.bytes, storage_alignment);
 }

@@ -92,7 +92,7 @@ Status check_names(const Manifest& m) {
   return {};
 }
 
-/// In the order of their parameters, each once.
+/// Exponents in the order of their parameters, each once; in range.
 Status check_exponents(const Manifest& m) {
   for (std::size_t i = 0; i < m.exponents.size(); ++i) {
     const SumExponent& e = m.exponents[i];
@@ -112,7 +112,7 @@ Status check_exponents(const Manifest& m) {
 
 using Boxes = std::span<const Extent*>;
 
-/// Groups of boxes between which planes across dim `d` pass. Sorts them along it.
+/// Groups of boxes such that a plane across dim `d` passes between two groups. Sorts `boxes` along `d`.
 std::vector<Boxes> cut(Boxes boxes, std::size_t d) {
   std::sort(boxes.begin(), boxes.end(), [d](const Extent* a, const Extent* b) { return a->dims[d].lo < b->dims[d].lo; });
   std::vector<Boxes> groups;
@@ -128,8 +128,8 @@ std::vector<Boxes> cut(Boxes boxes, std::size_t d) {
   return groups;
 }
 
-/// Two of the boxes that share an element. A layout's boxes can be told apart by planes, dim after dim; among boxes that
-/// interlock so that no plane passes, each is compared with those that begin before it ends.
+/// Two of the boxes that share an element, if there are any. A layout's boxes can be told apart by planes, dim after
+/// dim; among boxes that interlock so that no plane passes, each is compared with those that begin before it ends.
 std::optional<std::pair<const Extent*, const Extent*>> overlap(Boxes all) {
   std::vector<Boxes> todo = {all};
   while (!todo.empty()) {

@@ -50,7 +50,7 @@ void add_extent(const Extent& part, const std::byte* from, const Extent& from_ex
   });
 }
 
-/// One term's values of the destination extent, wherever they lie now.
+/// One term's values of the destination extent, and the buffer in which they lie now.
 struct Operand {
   Term term;
   const std::byte* data = nullptr;
@@ -58,8 +58,8 @@ struct Operand {
   std::byte* scratch = nullptr;   // non-null: may be overwritten
 };
 
-/// The last addition of a tree, straight to where its result is wanted. False, and nothing is done, where `piece` is not
-/// one run of each buffer.
+/// Writes the last addition of a tree straight into `out`. False, and nothing is written, where `piece` is not one run
+/// of each buffer.
 bool add_into_out(const Extent& piece, const Operand& a, const Operand& b, DType dtype, std::byte* out, const Extent& out_extent) {
   for (const Extent* e : {&a.extent, &b.extent, &out_extent})
     if (!contiguous_in(piece, *e)) return false;
@@ -74,7 +74,7 @@ void combine(std::vector<Operand> operands, const Extent& piece, std::int32_t te
              const Extent& out_extent) {
   const std::int64_t item = size_of(dtype);
   std::vector<Operand> stack;
-  bool in_out = false;   // the sum of the top lies in `out`
+  bool in_out = false;   // the sum of one operand lies in `out`
   auto siblings = [&](const Term& a, const Term& b) {
     if (a.hi != b.lo || !is_tree_node({a.lo, b.hi}, terms)) return false;
     const auto [l, r] = tree_children({a.lo, b.hi});
@@ -87,7 +87,7 @@ void combine(std::vector<Operand> operands, const Extent& piece, std::int32_t te
       stack.pop_back();
       Operand& left = stack.back();
       if (Term{left.term.lo, right.term.hi} == Term{0, terms} && add_into_out(piece, left, right, dtype, out, out_extent)) return;
-      // Addition commutes bit for bit, so the sum goes wherever may be overwritten.
+      // Addition commutes bit for bit, so the sum goes to the operand that may be overwritten.
       if (left.scratch) add_extent(piece, right.data, right.extent, left.scratch, left.extent, dtype);
       else if (right.scratch) {
         add_extent(piece, left.data, left.extent, right.scratch, right.extent, dtype);
@@ -135,10 +135,10 @@ struct Running : std::enable_shared_from_this<Running> {
   }
 
   void start() {
-    int count = 1;   // network() itself, so that nothing finishes before all is issued
+    int count = 1;   // network() itself, so that the act does not end before all parts are issued
     for (const auto& m : route.moves) count += static_cast<int>(m.sends.size() + m.receives.size());
     pending = count + (route.sums ? 1 : 0);
-    // Tasks of one order run first come, first served, and all acts of a sum have one: nothing is added before it has begun.
+    // Tasks of one order run as submitted, and all acts of a sum have one order: a sum begins before it is added to.
     if (route.sums) on_stream("begin sums", [this] { add_own(); }, [this] { part_done({}); });
     if (route.before) on_stream("pack", [this] { pack(); }, [this] { network(); });
     else network();
@@ -181,7 +181,7 @@ struct Running : std::enable_shared_from_this<Running> {
     });
   }
 
-  /// What this place has of exact sums itself: the first act of a slot begins them with it, or with zeros.
+  /// Adds this place's own terms of exact sums; the first act of a slot begins the sums with them, or with zeros.
   void add_own() {
     for (const auto& m : route.moves) {
       if (!m.sums() || !m.wants || m.want.empty()) continue;
@@ -236,7 +236,7 @@ struct Running : std::enable_shared_from_this<Running> {
               [this] { part_done({}); });
   }
 
-  /// The first failure is told at once: another part may wait for a peer that is silent, not dead.
+  /// Reports the first failure at once: another part may wait for a peer that is silent, not dead.
   void part_done(const Status& s) {
     if (!s.ok()) {
       std::unique_lock lock(mutex);
@@ -330,7 +330,7 @@ void add_move(Route& route, Rank self, const BoxingPlan& plan, DType from, DType
       route.after |= !move.sums();
     } else if (t.from == self) {
       if (move.wire() != from || !contiguous_in(t.extent, piece_of(move, t).extent)) {
-        // What several places get is packed once.
+        // An extent that several places get is packed once.
         const auto same = std::find_if(move.sends.begin(), move.sends.end(), [&](const Move::Part& p) {
           return p.transfer.extent == t.extent && p.transfer.term == t.term;
         });

@@ -1,5 +1,5 @@
-// Exchange: one place's share of a boxing, executed. Every collective is this class with another plan:
-// all-gather, reduce-scatter, all-to-all, broadcast, send/recv are transfers between extents.
+// Exchange: executes one place's part of a boxing. Every collective is an exchange with another plan: all-gather,
+// reduce-scatter, all-to-all, broadcast, send/recv are transfers between extents.
 //
 // Floating-point terms of a partial sum are added along the fixed tree of placement/tree.h, whatever the order of arrival.
 // Terms of an exact sum (sum64) are added as they arrive, in any order: integers do not round (NU-2). An exact sum may
@@ -51,7 +51,7 @@ struct Move {
   std::vector<Part> sends, receives, locals;
 
   bool sums() const { return to == DType::sum64; }
-  /// What travels.
+  /// The type that travels, the smaller one.
   DType wire() const { return size_of(from) <= size_of(to) ? from : to; }
 };
 
@@ -80,8 +80,9 @@ struct MoveEnds {
 struct PartNumbers {
   std::map<Rank, std::uint32_t> sent, received;
 };
-/// Adds to `route` this place's part of moving one tensor. Of `plan` it needs the transfers from and to `self` only.
-/// They are numbered link by link in their order, which both ends know.
+/// Adds to `route` the part of `self` in moving one tensor. Of `plan` it needs the transfers from and to `self` only;
+/// it numbers them per peer, in the plan's order, which both ends know. REQUIRES that each transfer from `self` lies in
+/// one piece of `ends.have` with its term.
 void add_move(Route& route, Rank self, const BoxingPlan& plan, DType from, DType to, MoveEnds ends, PartNumbers& numbers);
 
 /// Identity and memory of one act.
@@ -90,11 +91,12 @@ struct ExchangeAct {
   std::vector<const std::byte*> sources;   ///< the input slots; none if this place only receives
   std::byte* destination = nullptr;    ///< the output slot; null if this place only sends
   std::byte* staging = nullptr;
-  bool first = true;                   ///< of the acts that fill the output slot: exact sums begin with it
+  bool first = true;                   ///< this act is the first that fills the output slot: it begins exact sums
   TaskOrder order;                     ///< the same for all acts that add to one slot
 };
 
-/// Status, and the header of a received message (step and microbatch, for places that only receive).
+/// Status, and the header of one received message (step and microbatch, for places that only receive); the act's own
+/// header where this place received none.
 using ExchangeDone = std::function<void(Status, const Header&)>;
 
 /// Starts one act; `done` is called once, from the transport's or the stream's thread: with success when every part

@@ -1,12 +1,12 @@
 // The matching table that every transport shares: posted receives meet announced messages.
 //
-// Whichever comes first waits here for the other; both carry the same (from, Key). What the waiting
-// message is to its transport (a descriptor, bytes, a sender's buffer) is a `token` the table never
-// looks at. Every header that comes from outside passes through admit() first.
+// Whichever of a receive and its message comes first waits here; both carry the same (from, Key). The
+// transport's handle of a waiting message (a descriptor, bytes, a sender's buffer) is a `token` that the
+// table never looks at. Every header that comes from outside passes through admit() first.
 //
 //   MA-1  a pair meets once; equal keys from one peer meet in the order in which they arrived;
 //   MA-2  arbitrary bytes never get past admit(): they are counted, and logged once per peer;
-//   MA-3  at most `announced_max` messages wait: more means a broken peer, and the caller is told.
+//   MA-3  at most `announced_max` messages wait: more means a broken peer, and announce() reports it.
 //
 // A plain class without threads: owned by the transport's progress thread or by the simulation.
 #pragma once
@@ -49,19 +49,19 @@ class MatchTable {
   MatchTable(std::uint64_t job, std::uint32_t generation, Limits limits)
       : job_(job), generation_(generation), limits_(limits) {}
 
-  /// The header in `bytes`, if it is one of this job and generation; otherwise it is counted as stale
+  /// Returns the header in `bytes`, if it is one of this job and generation; otherwise it is counted as stale
   /// (TR-3) or as garbage (MA-2) and must be dropped. `from` only names the peer in the log.
   std::optional<Header> admit(Rank from, std::span<const std::byte> bytes);
-  /// Counts and logs (once per peer) something else of a message that made no sense.
+  /// Counts and logs (once per peer) a message that its transport has found to make no sense.
   void drop_garbage(Rank from, const char* why);
 
-  /// A message arrived. Its receive if one was posted; otherwise the message waits, and `full` says
-  /// whether it found no room (MA-3): then it does not wait and its sender has to be given up.
+  /// A message has arrived. Returns its receive if one was posted; otherwise the message waits. Where the table has no
+  /// room (MA-3), sets `full`: the message does not wait, and the caller must give up its sender.
   std::optional<Posted> announce(const Announced& message, bool& full);
-  /// A receive is posted. The message if one waits; otherwise the receive waits and `receive` is empty.
+  /// A receive is posted. Returns its message if that waits; otherwise the receive waits, and `receive` is moved from.
   std::optional<Announced> post(Posted& receive);
 
-  /// Takes out everything that concerns a peer, or all peers.
+  /// Takes out the receives and messages of one peer, or of all peers.
   struct Taken {
     std::vector<Posted> posted;
     std::vector<Announced> announced;

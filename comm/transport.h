@@ -30,7 +30,7 @@ struct Header {
   std::uint64_t job = 0;
   std::uint32_t generation = 0;
   std::uint32_t channel = 0;          ///< the boxing, in the plan
-  std::uint32_t part = 0;             ///< which transfer of the boxing
+  std::uint32_t part = 0;             ///< which of the boxing's transfers from this sender to this receiver
   std::uint32_t sequence = 0;         ///< act of the boxing: numbers the messages of (channel, part)
   std::uint64_t step = 0;
   std::int32_t microbatch = -1;
@@ -41,12 +41,14 @@ struct Header {
 };
 static_assert(sizeof(Header) == 72);
 
-/// What a receive is matched by (with the sender's rank).
+/// A receive is matched by this and the sender's rank.
 struct Key {
   std::uint32_t channel = 0, part = 0, sequence = 0;
   bool operator==(const Key&) const = default;
 };
 
+/// Called once, when a send or receive has ended. Where a receive ends without a message, the header has only the key's
+/// fields.
 using SendDone = std::function<void(Status)>;
 using RecvDone = std::function<void(Status, const Header&)>;
 
@@ -57,8 +59,8 @@ struct TransportStats {
   std::uint64_t unexpected_max = 0;     ///< most announced messages that waited for their receive
 };
 
-/// One place's end of the network. All calls are thread-safe; callbacks run on the transport's own thread
-/// (or in the simulation's loop), must not block, and may call back into the transport.
+/// One place's end of the network. All calls are thread-safe, but in a simulation, which has one thread; callbacks run
+/// on the transport's own thread (or in the simulation's loop), must not block, and may call back into the transport.
 class Transport {
  public:
   virtual ~Transport() = default;

@@ -37,21 +37,22 @@ struct Task {
   std::string name;                         ///< for traces and reports
   TaskOrder order;
   double cost_s = 0;                        ///< predicted; what sim and paced devices take
-  std::function<void()> on_start;           ///< chosen: later tasks of this stream come after it
+  std::function<void()> on_start;           ///< called when the stream has chosen this task
   std::function<void(Parallel&)> work;      ///< the host function (may be empty)
   std::function<void(std::int64_t begin_ns, std::int64_t end_ns)> on_done;
 };
 
 /// Runs one task at a time. `submit` is thread-safe; callbacks run on the stream's own thread (or in the
-/// simulation's loop) and must only post messages. `on_start` of a task is called before its work and
-/// after `on_done` of the task before it: what is submitted from other tasks in between may overtake
-/// nothing that has started.
+/// simulation's loop) and must only post messages. A stream calls `on_start` of a task after `on_done` of
+/// the previous task and before its work; a task that is submitted after that call runs later, whatever
+/// its order.
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual const std::string& name() const = 0;
   virtual void submit(Task task) = 0;
-  /// Forgets tasks that have not started; returns when none is running. Idempotent.
+  /// Forgets tasks that have not started; returns when none is running. Idempotent. REQUIRES that no callback of this
+  /// stream calls it.
   virtual void quiesce() = 0;
 };
 
@@ -61,8 +62,8 @@ class Buffer {
   virtual ~Buffer() = default;
   virtual std::byte* data() = 0;
   virtual std::size_t size() const = 0;
-  /// Takes its pages from the system now, rather than one by one when they are first used. What lies there stays; others may
-  /// use the memory meanwhile.
+  /// Takes its pages from the system now, rather than one by one when they are first used. Keeps its contents; other
+  /// threads may use the memory meanwhile.
   virtual void populate() {}
 };
 

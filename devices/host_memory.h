@@ -14,7 +14,7 @@ Expected<std::unique_ptr<Buffer>> allocate_host(std::size_t bytes);
 
 /// Bytes that this process could still get: the kernel's MemAvailable, or what is left in a control group of the process
 /// (version 1 or 2), at any level, if that is less. Page cache that a group can drop counts as left.
-/// `root` stands before /proc and /sys.
+/// `root`: a prefix of /proc and /sys, for tests.
 std::size_t available_host_bytes(const std::string& root = {});
 
 }  // namespace troupe

@@ -1,4 +1,4 @@
-// SerialParallel: the Parallel of whoever has one thread: tests, the simulation, references.
+// SerialParallel: the Parallel of a caller with one thread: tests, the simulation, references.
 #pragma once
 
 #include "devices/device.h"

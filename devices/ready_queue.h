@@ -5,7 +5,7 @@
 //         chain that has begun reaches its send before anything else starts;
 //   RQ-2  otherwise lower (priority, step, microbatch), then first come;
 //   RQ-3  a task of negative priority is urgent: it goes before any other and interrupts no run, which goes on after it;
-//   RQ-4  a task with a turn waits until all lower turns have been popped, while tasks without one pass by.
+//   RQ-4  a task with a turn waits until all lower turns have been popped; tasks without a turn may overtake it.
 //
 // Backward has a lower priority number than forward: with `stash slots = min(S - s, M)` that is 1F1B. Turns are how a plan
 // writes other schedules down.
@@ -22,7 +22,7 @@ namespace troupe {
 class ReadyQueue {
  public:
   void push(Task task);
-  /// The next task; none if all that are here wait for their turn.
+  /// Takes out the next task; none if the queue is empty or all its tasks wait for their turn.
   std::optional<Task> pop();
   bool empty() const { return tasks_.empty(); }
   std::size_t size() const { return tasks_.size(); }

@@ -1,9 +1,9 @@
 // attention_cached(q (1, 1, H D), k (1, 1, KV D), v (1, 1, KV D), position i32 (1)){head_dim: D, window} -> o (1, 1, H D)
 //
-// Attention of one token to itself and to those before it, as a decoder needs it: keys and values of the newest `window`
-// tokens are the op's state, a ring. Position 0 begins a text; then each call is of the position after the last one's (else
-// the call fails). q and k are rotated (rope_at). While a text fits into the window, the bits are those that `attention`
-// gives for it as a whole. Heads are divided as attention's are, and the state with its key-value heads.
+// Attention of one token to itself and to earlier tokens, as a decoder needs it: keys and values of the newest `window`
+// tokens are the op's state, a ring. Position 0 begins a text; each further call REQUIREs the position of the
+// previous call plus 1. q and k are rotated (rope_at). While a text fits into the window, the bits are those that
+// `attention` gives for it as a whole. Heads are divided as attention's are, and the state with its key-value heads.
 #include "kernels/cpu/kernels.h"
 #include "kernels/heads.h"
 #include "kernels/ops.h"

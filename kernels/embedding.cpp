@@ -1,8 +1,8 @@
 // embedding(tokens (B, T) i32, weight (V, C)){unit} -> (B, T, C)
 // embedding_grad(dy (B, T, C), tokens){rows: V, unit} -> dweight (V, C): a term for each token
 //
-// Vocabulary parallel: weight S(0) gives each place the rows it has and zeros elsewhere: P. "unit" (1 by default):
-// rows that stay together, so that other readers of the table can ask for the same parts.
+// Vocabulary parallel: with weight S(0), each place writes the rows that it has, and zeros for other tokens: P. "unit"
+// (1 by default): rows that stay together, so that other readers of the table can ask for the same parts.
 #include "kernels/cpu/kernels.h"
 #include "kernels/ops.h"
 #include "kernels/rules.h"

@@ -5,7 +5,7 @@
 
 namespace troupe::kernels {
 
-/// q (B, T, H D), k and v (B, T, KV D) among `all`, from `first` on.
+/// Checks q (B, T, H D), k and v (B, T, KV D), which are all[first] and the next two. Error: `invalid`.
 inline Status expect_heads(const std::string& op, Types all, std::size_t first, const Attrs& attrs) {
   const TensorType &q = all[first], &k = all[first + 1], &v = all[first + 2];
   const auto D = attrs.integer("head_dim");
@@ -15,7 +15,8 @@ inline Status expect_heads(const std::string& op, Types all, std::size_t first, 
   return expect(heads, op, "q (B, T, H * head_dim) and k, v (B, T, KV * head_dim) with H a multiple of KV", all);
 }
 
-/// Whole key-value heads each with its group of query heads; `one`: query heads.
+/// Splits of the last dim. q, kv, lse: whole key-value heads, each with its group of query heads; one, one_lse: single
+/// query heads.
 struct HeadSplit {
   Sbp q, kv, lse, one, one_lse;
   HeadSplit(const TensorType& query, const TensorType& key, const Attrs& attrs) {

@@ -8,8 +8,9 @@
 // The vocabulary is cut into G groups of u = ceil(V / groups) words (8 groups by default; the last may be shorter).
 // stats[g, b, t] = (m, the group's largest logit; the sum of exp(logit - m); the target's logit, 0 where it is not in
 // the group). lm_head_loss adds up the groups in their order, so that the places of a model axis may hold whole
-// groups of w and the bits do not tell how many there are: Megatron-LM's vocabulary-parallel cross-entropy (Shoeybi
-// et al., 2019) with a fixed order of addition. It names x and w because its gradient, made from lse, needs them.
+// groups of w and the bits do not depend on the number of places: Megatron-LM's vocabulary-parallel cross-entropy
+// (Shoeybi et al., 2019) with a fixed order of addition. x and w are inputs of lm_head_loss because its gradient, made
+// from lse, needs them.
 #include <algorithm>
 
 #include "kernels/cpu/gemm.h"
@@ -60,7 +61,7 @@ Inferred infer_lm_head_loss_grad(Types in, const Attrs&) {
   return std::vector<TensorType>{in[0], in[1]};
 }
 
-/// Nothing for stats: what x and w do to the loss by way of them is in lm_head_loss_grad.
+/// Emits no gradient of stats: lm_head_loss_grad has the whole gradient of the loss with respect to x and w.
 Status lm_head_loss_gradient(GradContext& g) {
   if (!g.needs_grad(1) && !g.needs_grad(2)) return {};
   const auto grads =
@@ -70,10 +71,10 @@ Status lm_head_loss_gradient(GradContext& g) {
   return {};
 }
 
-/// Terms of the product that `rows` rows give dw.
+/// Terms that the product of `rows` rows adds to an element of dw.
 std::int64_t blocks(std::int64_t rows) { return (rows + gemm_k_block - 1) / gemm_k_block; }
 
-/// One chunk of logits, of x and w as a place has them.
+/// Bytes of one chunk of logits, for the rows of w that a place has.
 std::int64_t scratch(Types in, Types, const Attrs&) {
   const auto V = in[1].shape[0];
   return cpu::lm_head_chunk(V) * V * size_of(DType::f32);

@@ -28,6 +28,7 @@ class Attrs {
   Attrs() = default;
   Attrs(std::initializer_list<std::pair<const std::string, Attr>> init) : map_(init) {}
   bool has(const std::string& key) const { return map_.count(key) != 0; }
+  /// `otherwise` where the key is absent or not a number; integer() truncates a real.
   std::int64_t integer(const std::string& key, std::int64_t otherwise = 0) const;
   double real(const std::string& key, double otherwise = 0) const;
   const std::string& text(const std::string& key) const;   ///< "" when absent
@@ -54,8 +55,8 @@ struct View {
   Shape logical;            ///< of the whole tensor
   Extent extent;            ///< where the part lies in the whole
   std::int32_t exponent = 0;   ///< sum64: the value of an element is its count times 2^-exponent
-  float* peak = nullptr;       ///< of an output of terms: raised to the largest |term| of the call; NaN above all. From -0: then
-                               ///< +0 says that all terms were zero, and -0 that none was told of
+  float* peak = nullptr;       ///< of terms: raised to the largest |term| of the call; NaN above all. The caller sets
+                               ///< -0: then +0 says that all terms were zero, and -0 that the call reported none
 
   /// Its elements. ASSERTs that they are of this type: an output of OpDef::accumulates may be f32 or sum64, as the plan has it.
   template <class T>
@@ -100,8 +101,8 @@ struct Call {
 
 /// How the body of an op stores a weight gradient (OpDef::accumulates), whatever the plan has made of that output:
 /// out = or += terms[0, out.size()), each rounded once where `out` is an exact sum; and its peak is raised. A body that calls it
-/// once passes Call::accumulate. One that adds several terms passes Call::accumulate first, then true, and says how many in
-/// OpDef::terms.
+/// once passes Call::accumulate. A body that adds several terms passes Call::accumulate first, then true, and says how
+/// many in OpDef::terms.
 void put_terms(const View& out, const float* terms, bool accumulate, Parallel& par);
 
 /// A tensor of the graph under construction.
@@ -116,10 +117,10 @@ class GradContext {
   virtual Value out(int i) const = 0;
   /// Gradient with respect to output i; no_value when nothing depends on it.
   virtual Value grad_out(int i) const = 0;
-  virtual bool needs_grad(int i) const = 0;      ///< whether anyone wants the gradient of input i
+  virtual bool needs_grad(int i) const = 0;      ///< true where the gradient of input i is needed
   virtual TensorType type(Value v) const = 0;
   virtual const Attrs& attrs() const = 0;
-  /// Adds an op; answers its outputs.
+  /// Adds an op; returns its outputs.
   virtual std::vector<Value> emit(const std::string& op, std::vector<Value> in, Attrs attrs) = 0;
   /// The gradient of input i is v (several are summed by the graph).
   virtual void grad_in(int i, Value v) = 0;
@@ -167,6 +168,7 @@ struct OpDef {
   bool is_loss = false;
   /// The op draws random numbers: the graph gives it its logical name as the attribute "rng" where it has none.
   bool random = false;
+  /// The body. Required, as `infer` is.
   std::function<void(const Call&)> cpu;
 };
 
@@ -175,6 +177,7 @@ class OpSet {
  public:
   /// Error: a name that is taken, an op without infer or cpu, one with state and a gradient.
   Status add(OpDef op);
+  /// Null where there is none.
   const OpDef* find(const std::string& name) const;
   std::vector<std::string> names() const;
 

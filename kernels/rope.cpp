@@ -1,8 +1,8 @@
 // rope(x (B, T, H D)){head_dim: D, theta, inverse, unit: columns that stay together besides D} -> (B, T, H D)
 // rope_at(x (B, T, H D), position i32 (1)){head_dim, theta, inverse, unit} -> (B, T, H D)
 //
-// A rotation: its gradient is the rotation backwards. The position is the index along dim 1; in rope_at, which has no
-// gradient, so many more.
+// A rotation: its gradient is the inverse rotation. The position is the index along dim 1; in rope_at, which has no
+// gradient, that index plus the input `position`.
 #include "kernels/cpu/kernels.h"
 #include "kernels/ops.h"
 #include "kernels/rules.h"
@@ -37,7 +37,7 @@ Status rope_gradient(GradContext& g) {
   return {};
 }
 
-/// Of x and the result.
+/// The signatures of x and the result.
 std::vector<Signature> signatures(const Attrs& attrs) {
   std::vector<Signature> table;
   const auto D = attrs.integer("head_dim"), unit = attrs.integer("unit", D);

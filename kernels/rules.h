@@ -14,9 +14,9 @@ namespace troupe::kernels {
 using Types = std::span<const TensorType>;
 using Inferred = Expected<std::vector<TensorType>>;
 
-/// Ok when `holds`, else "op: expected, got [types of all inputs]".
+/// Ok when `holds`, else `invalid`: "op expects ...; got [types of all inputs]".
 Status expect(bool holds, const std::string& op, const std::string& expected, Types got);
-/// The number of inputs, and that all are f32 except those listed, which are i32.
+/// Checks that there are `count` inputs, all f32 except those listed, which are i32. Error: `invalid`.
 Status expect_inputs(const std::string& op, Types in, std::size_t count, std::initializer_list<std::size_t> i32 = {});
 
 /// The shape rule of an op whose f32 inputs and one output are all of one shape.
@@ -45,7 +45,7 @@ std::function<std::vector<Signature>(Types, const Attrs&)> elementwise(int input
 /// `flops` operations for each element of input 0, and the bytes of all arguments.
 std::function<OpCost(Types, Types, const Attrs&)> per_element(double flops);
 
-/// `attrs` without what is not in `keep`.
+/// Those of `attrs` that `keep` names.
 Attrs only(const Attrs& attrs, std::initializer_list<const char*> keep);
 
 }  // namespace troupe::kernels

@@ -1,8 +1,8 @@
 // Exact sums (DType::sum64): a gradient's terms, each rounded once to a multiple of 2^-exponent, added as int64. Integers
-// have the same sum in any order and grouping: microbatches may meet wherever and whenever they like.
+// have the same sum in any order and grouping: microbatches may be added at any place and in any order.
 //
-// REQUIRES of each term: |term| * 2^exponent < 2^term_bits_max. A larger one, or one that is not finite, leaves garbage in
-// its sum: View::peak tells. Sums wrap around mod 2^64. Exponents lie in [-1000, 1000].
+// REQUIRES of each term: |term| * 2^exponent < 2^term_bits_max. A larger term, or one that is not finite, leaves
+// garbage in its sum: View::peak shows it. Sums wrap around mod 2^64. Exponents lie in [-1000, 1000].
 #pragma once
 
 #include <cstdint>

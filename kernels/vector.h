@@ -18,7 +18,7 @@ void add_into(float* dst, const float* src, std::int64_t n, Parallel& par);
 /// AdamW with decoupled weight decay (Loshchilov and Hutter, 2019), as PyTorch writes it.
 struct AdamW {
   float lr = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
-  double grad_scale = 1;     ///< gradients are multiplied by it first (clipping)
+  double grad_scale = 1;     ///< multiplies each gradient first (clipping)
   std::int64_t step = 1;     ///< 1-based, for the bias correction
 };
 /// One update of n parameters p with gradient g; m and v are the running moments.

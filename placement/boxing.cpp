@@ -57,7 +57,7 @@ class Planner {
       if (s.extent.dims.size() != to.extent.dims.size() || !is_tree_node(s.term, terms_))
         return invalid("holding " + to_string(s) + " does not fit a tensor of " + std::to_string(to.extent.dims.size()) +
                        " dims and " + std::to_string(terms_) + " terms: its term must be a node of the reduction tree");
-    // What the destination itself holds whole goes first, in pieces as large as they come (BX-2).
+    // What the destination itself holds with all needed terms goes first, in pieces as large as they come (BX-2).
     std::vector<Extent> regions = {to.extent};
     for (const auto& s : sources) {
       if (s.holder != to.holder || !(s.term == needed)) continue;
@@ -131,7 +131,7 @@ class Planner {
       const auto found = holders.find({node.lo, node.hi});
       const bool leaf = node.hi - node.lo == 1;
       if (found != holders.end()) {
-        // A sum made elsewhere saves messages, but not where it repeats what the destination has.
+        // A sum that another rank has made saves messages, but not where it contains terms that the destination has.
         const bool mine_below =
             !leaf && std::any_of(mine.begin(), mine.end(), [&](Term t) { return !(t == node) && inside(t, node); });
         const bool whole = std::find(mine.begin(), mine.end(), node) != mine.end();
@@ -160,7 +160,7 @@ class Planner {
     return *holdings[0];
   }
 
-  /// BX-4: who has least to send so far in this plan, then the nearest rank, then the lower.
+  /// BX-4: the holder that has the fewest elements to send so far in this plan, then the nearest rank, then the lower.
   const Holding& least_loaded(const std::vector<const Holding*>& holdings) const {
     auto key = [&](const Holding* h) {
       const auto it = sent_.find(h->holder);
@@ -175,7 +175,7 @@ class Planner {
     if (source.holder != to_->holder) sent_[source.holder] += extent.elements();
   }
 
-  /// Joins neighbours from one holding that a boundary of another one had cut apart.
+  /// Joins neighbouring pieces from one holding, which boundaries of other holdings had cut apart.
   void merge() {
     for (std::size_t d = to_->extent.dims.size(); d-- > 0 && pieces_.size() > 1;) {
       auto others = [d](const Piece& p) {
@@ -203,13 +203,13 @@ class Planner {
 
   struct Piece {
     Transfer transfer;
-    const Holding* source;   ///< an element of add()'s answer, so that pointers give its order
+    const Holding* source;   ///< an element of add()'s `sources`: pointers compare as their positions
   };
 
   const HoldingSet& from_;
   const std::int32_t terms_;
   const Holding* to_ = nullptr;
-  std::vector<Piece> pieces_;               ///< of the destination holding at hand
+  std::vector<Piece> pieces_;               ///< of the destination that add() works on
   std::vector<Transfer> transfers_;
   std::map<Rank, std::int64_t> sent_;  ///< elements to other places
 };
@@ -364,7 +364,7 @@ Expected<BoxingPlan> plan_boxing(const BoxingGroup& group, Rank rank) {
       lacks -= part.elements() * (from.term.hi - from.term.lo);
       plan.transfers.push_back({from.holder, to.holder, std::move(part), from.term});
     }
-    if (to.holder == rank && lacks != 0)   // says what is missing, or does not fit
+    if (to.holder == rank && lacks != 0)   // its error names what is missing or does not fit
       TROUPE_TRY(plan_boxing(HoldingList(group.from, group.terms), {to}, group.to_terms).status());
   }
   std::sort(plan.transfers.begin(), plan.transfers.end(), in_order);

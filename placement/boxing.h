@@ -1,13 +1,14 @@
 // Boxing: moving a tensor from one set of holdings to another. One pure function serves collectives
 // between ops, ZeRO, checkpoints, healing, export (ARCHITECTURE: "One idea, used five times").
 //
-//   BX-1  every element of every destination extent is covered exactly once per term it needs;
+//   BX-1  every element of every destination extent is covered exactly once per term that the destination needs;
 //   BX-2  a destination that already holds a piece copies it locally;
-//   BX-3  terms are added along the tree of tree.h, so the order never depends on who holds them;
-//   BX-4  which replica serves whom is a pure function of (from, to): both ends compute the same plan.
-//         Of several, the one that has least to send so far (destinations in the order of `to`), then
-//         the nearest rank: loads are even, and neighbours serve each other where that costs nothing.
-//         Axes of one mesh on which both layouts agree divide it into groups that serve themselves;
+//   BX-3  terms are added along the tree of tree.h, so their order never depends on the ranks that hold them;
+//   BX-4  which replica sends to which destination is a pure function of (from, to): both ends compute the same plan.
+//         A piece comes from the replica that has the fewest elements to send so far (destinations in the order of
+//         `to`), then from the nearest rank, then from the lower one: loads are even, and neighbours serve each other
+//         where that costs nothing. Axes of one mesh on which both layouts agree divide it into groups; a group's
+//         transfers stay within it;
 //   BX-5  a transfer lies inside one holding of its source and one of its destination: one buffer each.
 #pragma once
 
@@ -26,11 +27,11 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
-/// What plan_boxing answers. Transfers are sorted by (to, extent, term).
+/// The result of plan_boxing. Transfers are sorted by (to, extent, term).
 struct BoxingPlan {
   std::vector<Transfer> transfers;
   std::int32_t terms = 1;        ///< leaves of the reduction tree of the source
-  std::int32_t to_terms = 1;     ///< of the destination; > 1: a partial sum stays one, nothing is added
+  std::int32_t to_terms = 1;     ///< of the destination; > 1: it stays a partial sum, nothing is added
 
   /// Bytes between different places, for elements of `item` bytes.
   std::int64_t moved_bytes(std::int64_t item) const;
@@ -39,28 +40,29 @@ struct BoxingPlan {
   std::int64_t received_bytes(Rank rank, std::int64_t item) const;
 };
 
-/// The transfers that give each destination its extent with all terms summed, from whoever holds
-/// them. A destination holding whose term is {t, t+1} of a `P` layout (B -> P) gets the value where
-/// t is 0 and nothing (zeros) elsewhere. With `to_terms` equal to from.terms() > 1 a partial sum stays
-/// one: each destination gets just its own term (P -> P).
+/// The transfers that give each destination its extent with all terms summed, from the holders in
+/// `from`. A destination holding whose term is {t, t+1} of a `P` layout (B -> P) gets the value where
+/// t is 0 and nothing (zeros) elsewhere. With `to_terms` equal to from.terms() > 1 the tensor
+/// stays a partial sum: each destination gets just its own term (P -> P).
 /// Sums already made (terms of several leaves) must be nodes of the tree; a destination's own pieces
 /// are taken first, then the largest sums.
-/// Error: an element or a term that nobody holds, by name (not_found); terms that do not fit (invalid).
+/// Errors: not_found, which names an extent or a term that no rank holds; invalid, for terms that do not fit.
 Expected<BoxingPlan> plan_boxing(const HoldingSet& from, const std::vector<Holding>& to, std::int32_t to_terms = 1);
-/// The same between layouts of one shape. Checks both.
+/// The same between layouts. Errors, besides: invalid, for an invalid layout or for two shapes or dtypes.
 Expected<BoxingPlan> plan_boxing(const Layout& from, const Layout& to);
 
-/// The places among which a place's part of a boxing happens: nobody else sends to one of them, or needs one.
+/// The places of a boxing that exchange with each other: no place outside sends to a member or receives from one.
 struct BoxingGroup {
   std::vector<Holding> from, to;
   std::int32_t terms = 1, to_terms = 1;
-  bool replicas = true;          ///< false: nothing is held twice, so each transfer stands for itself
+  bool replicas = true;          ///< false: no term of an element is held twice, so no replica is chosen
 };
-/// Of a boxing on one mesh, those that differ from `rank` only on axes which have a part in it, so that a boxing
-/// along dp never lists tp; of one between two meshes, all. Checks both layouts, which must have one shape.
+/// The group of `rank`. On one mesh: the places that differ from `rank` only on axes which take part in the boxing, so
+/// that a boxing along dp never lists the places along tp; between two meshes: all places. Error: invalid, for an
+/// invalid layout or for two shapes or dtypes. REQUIRES, on one mesh, that it contains `rank`.
 Expected<BoxingGroup> boxing_group(const Layout& from, const Layout& to, Rank rank);
-/// The transfers that `rank` sends, receives or keeps: those of the whole plan, in its order. Where the group has no
-/// replicas the work is that of these transfers; with replicas the whole group is planned (BX-4).
+/// The transfers of the whole plan that `rank` sends, receives or keeps, in the plan's order. Without replicas it
+/// computes these transfers only; with replicas it plans the whole group (BX-4).
 Expected<BoxingPlan> plan_boxing(const BoxingGroup& group, Rank rank);
 
 /// The collective that a boxing amounts to, where one fits: what NCCL would be asked for, what costs
@@ -78,16 +80,17 @@ enum class Collective : std::uint8_t {
   transfers,       ///< anything else: extent transfers
 };
 const char* to_string(Collective c);
+/// REQUIRES, here and below, valid layouts of one shape and dtype.
 Collective collective_of(const Layout& from, const Layout& to);
 
-/// What plan_boxing moves between places, by arithmetic.
+/// Bytes that plan_boxing(from, to) moves between places, computed without a plan.
 std::int64_t direct_bytes(const Layout& from, const Layout& to);
 
-/// Bytes that must cross between places, in total: for each destination, every element it needs times
-/// the terms it does not hold of it itself (S -> B on n places of N bytes in all: (n-1)N; P -> S: (n-1)N).
-/// Where collective_of is all_reduce: 2(n-1)N for each group of n places, as a reduce-scatter and an
-/// all-gather need. A destination, or group, is taken by itself: no sharing of sums between replicas.
-/// lower_boxing reaches it, but for the sum of a tensor too small to be scattered.
+/// Bytes that must cross between places, in total: over the destinations, each element that a destination needs times
+/// the terms of it that the destination lacks (S -> B and P -> S on n places, N bytes in all: (n-1)N). Where
+/// collective_of is all_reduce: 2(n-1)N for each group of n places, a reduce-scatter and an all-gather of (n-1)N each.
+/// Destinations, and groups, are counted apart: replicas share no sums. The steps of lower_boxing move these bytes and
+/// no more, except for an all_reduce of a tensor that has no dim long enough to be scattered.
 std::int64_t lower_bound_bytes(const Layout& from, const Layout& to);
 
 /// A boxing as the sequence of direct exchanges that reaches the lower bound: an all_reduce of more

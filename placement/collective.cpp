@@ -14,7 +14,7 @@ bool same_places(const Mesh& a, const Mesh& b) {
   return true;
 }
 
-/// A holding of `from` and of `to` at each position, position by position, are the same.
+/// True when `from` and `to` have the same holding at every position.
 bool same_holdings(const Layout& from, const Layout& to) {
   if (from.mesh.ranks != to.mesh.ranks || from.terms() != to.terms()) return false;
   for (std::int64_t p = 0; p < from.mesh.size(); ++p)
@@ -58,7 +58,7 @@ Collective on_one_mesh(const Layout& from, const Layout& to) {
     if (all && *all != here) return Collective::transfers;
     all = here;
   }
-  // A split moved between dims along two axes at once is no all_to_all of either.
+  // Splits that move between dims along two axes at once are an all_to_all of neither axis.
   if (changed.size() > 1 && all == Collective::all_to_all) return Collective::transfers;
   return all.value_or(Collective::none);
 }
@@ -123,7 +123,7 @@ std::vector<Layout> lower_boxing(const Layout& from, const Layout& to) {
   const auto changed = changed_axes(from, to);
   std::int64_t group = 1;
   for (const auto a : changed) group *= from.mesh.axes[a].size;
-  if (group <= 2) return {to};  // both exchange everything: one message each, the least already
+  if (group <= 2) return {to};  // two places: each sends the whole in one message, the least there is
   for (std::size_t d = 0; d < from.shape.size(); ++d) {
     const auto dim = static_cast<std::int32_t>(d);
     std::int64_t shortest = from.shape[d];
@@ -134,7 +134,7 @@ std::vector<Layout> lower_boxing(const Layout& from, const Layout& to) {
     for (const auto a : changed) middle.sbp[a] = Sbp::S(dim);
     return {middle, to};
   }
-  return {to};  // too small to share: every place sums everything itself
+  return {to};  // no dim is long enough to be divided: every place sums the whole
 }
 
 }  // namespace troupe

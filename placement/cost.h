@@ -1,4 +1,4 @@
-// Costs: alpha-beta links between places, roofline kernels. What plan, simulator and planner share.
+// Costs: alpha-beta links between places, roofline kernels. Shared by plan, simulator and planner.
 //
 // Hockney's model: a message of n bytes takes latency + n / bandwidth. A kernel takes the longer of its
 // arithmetic and its memory traffic (Williams' roofline) plus a fixed launch cost.
@@ -19,14 +19,14 @@ struct LinkCost {
   bool operator==(const LinkCost&) const = default;
 };
 
-/// A link between two ranks that is not like the others of its kind.
+/// A link between two ranks that costs something else than intra_node or inter_node.
 struct OddLink {
   Rank a = 0, b = 0;
   LinkCost cost;
   bool operator==(const OddLink&) const = default;
 };
 
-/// What one call of an op took.
+/// One measured call of an op.
 struct KernelTime {
   double flops = 0, bytes = 0, seconds = 0;
   bool operator==(const KernelTime&) const = default;
@@ -44,29 +44,34 @@ struct CostModel {
 
   std::vector<OddLink> odd_links;       ///< few; either order of ranks
 
+  /// That of `odd_links` if the pair is among them, else intra_node or inter_node.
   const LinkCost& link(Rank a, Rank b) const;
-  /// The roofline.
+  /// Seconds by the roofline.
   double kernel_s(double flops, double bytes) const;
-  /// By what calls of this op took: how they compare with arithmetic and traffic at full rate, averaged over the
-  /// measured sizes, those that are near (in the logarithms of flops and bytes) counting most (Shepard, 1968).
+  /// Seconds by the measured calls of `op`; by the roofline if there are none. With t = flops / flops_per_s + bytes /
+  /// memory_bytes_per_s: t times the geometric mean of (seconds / t) over the measured calls, each weighted by d^-4,
+  /// where d is its distance in the logarithms of flops and bytes (inverse distance weighting: Shepard, 1968).
   double kernel_s(const std::string& op, double flops, double bytes) const;
   /// Every kernel takes `factor` times as long.
   void slow_kernels(double factor);
   bool operator==(const CostModel&) const = default;
 };
 
-/// Bytes that each of n places on one mesh axis sends to box a tensor of `bytes` in all between two layouts along
-/// that axis; an all-reduce in two halves (lower_boxing), all else a direct exchange. Infinite for S -> P: nobody wants a
-/// whole gathered on one place for the sake of a sum.
+/// Bytes that each of n places on one mesh axis sends to box a tensor of N = `bytes` in all between two layouts along
+/// that axis. P -> B, an all-reduce in two steps (lower_boxing): 2(n-1)N/n. Direct exchanges: S -> B and P -> S
+/// (n-1)N/n, S -> S (n-1)N/n^2. From B: 0. Infinite for S -> P, for which one place would have to gather the whole
+/// tensor.
 double axis_boxing_bytes(const Sbp& from, const Sbp& to, double bytes, std::int64_t n);
-/// The same as time over one kind of link: n - 1 messages, twice that for an all-reduce of more than two.
+/// Seconds that each place sends for axis_boxing_bytes over one kind of link: n - 1 messages, 2(n - 1) for an
+/// all-reduce of more than two places, plus the bytes at the link's rate.
 double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::int64_t n, const LinkCost& link);
 
-/// Elements of a partial sum that the busiest place receives and adds.
+/// Elements of a partial sum that the place with the most of them receives and adds; 0 where the plan adds nothing.
 std::int64_t added_elements(const BoxingPlan& plan);
 
-/// Seconds until the last place has what it needs: per place, the sum of its messages' latencies and
-/// bytes over its links, sends and receives at once; the slowest place counts.
+/// Seconds until the last place has its extents. A message takes latency + bytes / bandwidth; a place sends one message
+/// after the other, and receives at the same time; the slowest place counts. `item`: bytes per element. Local copies
+/// cost nothing.
 double boxing_seconds(const BoxingPlan& plan, std::int64_t item, const CostModel& model);
 
 }  // namespace troupe

@@ -1,4 +1,4 @@
-// for_each_run: walks two row-major buffers along the rectangle they share. Included by extent.h.
+// for_each_run: walks two row-major buffers along a rectangle that both hold. Included by extent.h, which declares it.
 #pragma once
 
 namespace troupe {

@@ -102,7 +102,8 @@ bool same_parts(const Sbp& a, const Sbp& b, const Shape& shape, std::int64_t n) 
 
 namespace {
 
-/// The ranges of one dim at all places, axis by axis.
+/// True when the splits of `dim` by `a` (of in_a) and by `b` (of in_b), from `axis` on, give every place the same
+/// range.
 bool same_ranges(const NdSbp& a, const NdSbp& b, Range in_a, Range in_b, std::int32_t dim, std::size_t axis, const Mesh& mesh) {
   if (axis == mesh.axes.size()) return in_a == in_b;
   const std::int64_t n = mesh.axes[axis].size;

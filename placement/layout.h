@@ -1,9 +1,9 @@
-// Layout: shape, dtype, mesh and one Sbp per axis. Holding: what somebody has of a logical tensor.
+// Layout: shape, dtype, mesh and one Sbp per axis. Holding: what one rank has of a logical tensor.
 //
 // Invariants:
 //   LY-1  the extents of one term cover every element of the tensor exactly once per replica set;
 //   LY-2  nested splits of one dim divide in axis order (the first axis cuts first);
-//   LY-3  holdings_intersecting never enumerates places outside the answer's axes product.
+//   LY-3  Layout::holdings_intersecting descends, on a split axis, only into the parts that overlap the extent.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ struct Term {
   bool operator==(const Term&) const = default;
 };
 
-/// {holder, extent, term}: an n-d rectangle of a logical tensor that somebody has.
+/// {holder, extent, term}: an n-d rectangle of a logical tensor that rank `holder` has.
 struct Holding {
   Rank holder = 0;
   Extent extent;
@@ -32,7 +32,7 @@ struct Holding {
 };
 std::string to_string(const Holding& holding);
 
-/// Anything that can say who holds what: a layout, a checkpoint's manifest, the survivors of a failure.
+/// A set of holdings of one logical tensor: a layout's, a checkpoint manifest's, those of the survivors of a failure.
 class HoldingSet {
  public:
   virtual ~HoldingSet() = default;
@@ -42,7 +42,8 @@ class HoldingSet {
   virtual std::vector<Holding> holdings_intersecting(const Extent& extent) const = 0;
 };
 
-/// A value type. `sbp.size() == mesh.axes.size()`.
+/// How a logical tensor lies on a mesh. A value type. The members after validate() REQUIRE that validate() is ok, and
+/// positions in [0, mesh.size()).
 struct Layout : HoldingSet {
   Shape shape;
   DType dtype = DType::f32;
@@ -52,7 +53,7 @@ struct Layout : HoldingSet {
   Layout() = default;
   Layout(Shape shape, DType dtype, Mesh mesh, NdSbp sbp);
 
-  /// Ok, or what is wrong with it (wrong number of Sbps, a split of a dim that is not there, ...).
+  /// Ok, or `invalid`: another number of Sbps than axes, a split of a dim that the shape lacks, a unit below 1.
   Status validate() const;
 
   /// The rectangle at mesh position `position`.
@@ -86,18 +87,19 @@ class HoldingList final : public HoldingSet {
   std::int32_t terms_;
 };
 
-/// True when both cut a tensor of this shape into the same parts over `n` places.
+/// True when `a` and `b` cut a tensor of this shape into the same parts over the `n` places of one axis.
 bool same_parts(const Sbp& a, const Sbp& b, const Shape& shape, std::int64_t n);
 
-/// True when every place of a mesh has the same part either way. Splits of one dim nest, so a unit that makes no difference
-/// on one axis alone may make one inside the parts of another.
+/// True when every place of the mesh has the same part under `a` as under `b`. Compares the nested splits, not axis by
+/// axis: a unit that makes no difference on one axis alone may make one inside the parts of an earlier axis.
 bool same_layout(const NdSbp& a, const NdSbp& b, const Shape& shape, const Mesh& mesh);
 
-/// Whether one boxing can do that: a sum over several axes is added up on all of them at once, or stays the sum that it is.
-/// Both over the same axes, which may be the first few of a mesh.
+/// True when one boxing can lead from `from` to `to`. A boxing adds a partial sum on all of its axes at once or on
+/// none: so both must be partial on the same axes, or at most one of them partial at all. REQUIRES from.size() >=
+/// to.size(); compares the first to.size() axes.
 bool sums_together(const NdSbp& from, const NdSbp& to);
 
-/// The largest part of `shape` after the splits of the first `axes` axes of a mesh.
+/// The shape of the largest part (the one at coordinates 0) after the splits of the first `axes` axes of a mesh.
 Shape part_of(Shape shape, const NdSbp& sbp, std::size_t axes, const Mesh& mesh);
 
 }  // namespace troupe

@@ -36,11 +36,12 @@ using NdSbp = std::vector<Sbp>;
 std::string to_string(const Sbp& sbp);
 /// "S(0), B".
 std::string to_string(const NdSbp& sbp);
-/// Reads what to_string writes.
+/// Reads what to_string writes. Error: `invalid`.
 Expected<Sbp> parse_sbp(const std::string& text);
 
-/// Part `index` of `parts` of [0, n) in whole units; a last, shorter unit is allowed.
-/// The first (units mod parts) parts are one unit longer; parts may be empty.
+/// Part `index` of `parts` of the range `whole`, cut at multiples of `unit`; the last unit may be shorter. With u
+/// units, each part has u / parts of them, the first (u mod parts) parts one more; parts may be empty. REQUIRES 0 <=
+/// index < parts, unit >= 1.
 Range split_range(Range whole, std::int64_t parts, std::int64_t index, std::int64_t unit = 1);
 
 }  // namespace troupe

@@ -7,7 +7,7 @@
 
 namespace troupe {
 
-/// Element types. A property of every tensor from the first day; which kernels exist is another matter.
+/// Element types. Not every op has a kernel for every type.
 /// sum64: an exact sum, an int64 that counts units of 2^-e, where e is the tensor's exponent. No file stores it.
 enum class DType : std::uint8_t { f32, f64, bf16, f16, i32, i64, u8, sum64 };
 
@@ -24,7 +24,7 @@ std::int64_t elements(const Shape& shape);
 /// "[8, 256, 384]".
 std::string to_string(const Shape& shape);
 
-/// Tensors that share memory begin at multiples of this: a cache line, an AVX-512 vector.
+/// Bytes. Tensors that share memory begin at multiples of this: a cache line, an AVX-512 vector.
 inline constexpr std::int64_t tensor_alignment = 64;
 /// `bytes`, rounded up to a multiple of `to`.
 inline std::int64_t aligned(std::int64_t bytes, std::int64_t to = tensor_alignment) { return (bytes + to - 1) / to * to; }

@@ -139,7 +139,7 @@ class SimNetwork::End final : public Transport {
     net_.tell_down(*this, net_.clock.now_ns(), true, name_of(rank_) + " has shut down");
   }
 
-  /// Out of the network: closures no longer find this end, so nothing calls back or touches a buffer.
+  /// Takes this end out of the network: closures no longer find it, so none calls back or touches a buffer.
   void leave() {
     net_.alive.erase(id_);
     net_.current.erase(rank_);
@@ -212,7 +212,7 @@ class SimNetwork::End final : public Transport {
     net_.at(end_ns, link, [net = &net_, to_end = id_, receive_id, source, back](std::int64_t now_ns) {
       End* receiver = net->find(to_end);
       End* from = net->find(source.end);
-      if (receiver == nullptr || from == nullptr) return;  // a dead sender's bytes are gone; its peer will hear of it
+      if (receiver == nullptr || from == nullptr) return;  // a dead sender's bytes are gone; lose() ends the receive
       auto node = receiver->receiving_.extract(receive_id);
       if (node.empty()) return;
       auto& [posted, header] = node.mapped();

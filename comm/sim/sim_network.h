@@ -5,11 +5,11 @@
 //   matched    = max(announced, posted)                   back-pressure: the payload waits for its receive
 //   delivered  = max(matched, link free) + bytes/bandwidth   rounded up; the link is busy until then
 //   send done  = delivered + latency of the way back
-// Bytes are copied at `delivered`, when the receive ends; the sender's buffer is its own until `send done`.
+// Bytes are copied at `delivered`, when the receive ends; the sender must keep its buffer until `send done`.
 //
 //   SN-1  events run in the order of (due time, sequence): same calls, same seed, same order and times;
 //   SN-2  callbacks run inside run_due() only;
-//   SN-3  what comes due on a cut or clogged link waits, and goes on in its order when that ends;
+//   SN-3  events that come due on a cut or clogged link wait, and run in their order when the cut or clog ends;
 //   SN-4  a killed rank is never called back; its peers learn of it `detect_ns` later.
 //
 // Owned by the simulation's thread.
@@ -56,21 +56,25 @@ class SimNetwork {
   SimNetwork(const SimNetwork&) = delete;
   SimNetwork& operator=(const SimNetwork&) = delete;
 
-  /// The end of one rank. Opening a rank again, after its transport was shut down or killed, restarts it.
-  /// Transports must be destroyed before the network.
+  /// Opens the end of one rank. Opening a rank again, after its transport was shut down or killed, restarts it.
+  /// REQUIRES that the rank, here and below, is in [0, options.ranks) and has no open end. Transports must be destroyed
+  /// before the network.
   std::unique_ptr<Transport> open(Rank rank, std::uint64_t job = 0, std::uint32_t generation = 0);
 
+  /// The time of the next event; empty if there is none.
   std::optional<std::int64_t> next_due_ns() const;
-  /// Delivers everything due at or before `now_ns`.
+  /// Runs every event that is due at or before `now_ns`.
   void run_due(std::int64_t now_ns);
 
+  /// For announcements and payloads that begin after the call.
   void set_link(Rank from, Rank to, const SimLink& link);
-  /// Loses the way from -> to (headers, payloads and acknowledgements) until heal().
+  /// Stops the way from -> to (headers, payloads and acknowledgements) until heal(); what comes due meanwhile waits
+  /// (SN-3).
   void cut(Rank from, Rank to);
   void heal(Rank from, Rank to);
-  /// Holds everything on the way from -> to for a time.
+  /// Stops the way from -> to for `for_ns` from now.
   void clog(Rank from, Rank to, std::int64_t for_ns);
-  /// The rank is dead at once: what it sent and is not delivered is lost.
+  /// Ends the rank at once: its messages that are not delivered yet are lost (SN-4).
   void kill(Rank rank);
 
  private:

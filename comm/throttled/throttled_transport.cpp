@@ -57,8 +57,8 @@ void ThrottledTransport::on_peer_down(std::function<void(Rank, Status)> f) {
 }
 
 void ThrottledTransport::shutdown() {
-  inner_->shutdown();   // nothing new comes
-  alarm_->quiesce();    // what had come is forgotten
+  inner_->shutdown();   // no new callback comes
+  alarm_->quiesce();    // delayed callbacks are forgotten
 }
 
 }  // namespace troupe::comm

@@ -1,4 +1,4 @@
-// Every call back to the user of the transport, counted: the one place that falls silent at shutdown (TR-4).
+// Every call back to the user of the transport, counted; and none of them after shutdown (TR-4).
 //
 // Owned by the progress thread, except on_peer_down() and the counters, which any thread may use.
 #pragma once
@@ -21,18 +21,18 @@ struct Counters {
 
 class Callbacks {
  public:
-  /// Who hears of dead peers. From any thread.
+  /// Sets the function to call for each dead peer. From any thread.
   void on_peer_down(std::function<void(Rank, Status)> f);
 
   /// A send has ended.
   void sent(const SendDone& done, std::size_t bytes, const Status& status);
-  /// A receive has ended. Without a message (`status` says why) the header only names what was awaited.
+  /// A receive has ended. Without a message (`status` says why) the header has only the fields of the receive's key.
   void received(const RecvDone& done, const Header& header, const Status& status);
   void peer_down(Rank rank, const Status& why);
-  /// From here on nobody is called back any more.
+  /// No function of the user is called after this.
   void silence() { quiet_ = true; }
 
-  /// Shows what the table has dropped so far.
+  /// Copies the table's counts of dropped messages into `counters`.
   void count_drops(const MatchTable& table);
 
   Counters counters;

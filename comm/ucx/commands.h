@@ -1,4 +1,4 @@
-// What other threads hand over to the progress thread: values, executed in the order of submission.
+// Commands of other threads for the progress thread: values, executed in the order of submission.
 //
 // Owned by the progress thread's inbox (progress_thread.h) until they are executed.
 #pragma once
@@ -19,7 +19,7 @@ struct SendCommand {
   SendDone done;
 };
 
-/// Where a peer is.
+/// The UCX address of a peer.
 struct PeerCommand {
   Rank rank;
   std::string address;

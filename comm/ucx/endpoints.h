@@ -1,8 +1,8 @@
-// The peers: how each is reached, what we tell it about ourselves, and which were found dead.
+// The peers: how each is reached, the control messages to each, and which were found dead.
 //
 // An endpoint is made at the first use of a peer and says hello at once: only an endpoint of ours
-// reports that its peer died. Deaths are found inside UCX's callbacks and put on a list; the progress
-// thread handles them outside of UCX, since that calls back and closes endpoints.
+// reports that its peer died. UCX's callbacks put the deaths that they find on a list; the progress thread
+// handles the list outside of UCX, because handling a death calls back and closes endpoints.
 //
 // Owned by the progress thread.
 #pragma once
@@ -37,22 +37,24 @@ class Endpoints {
  public:
   Endpoints(const UcxOptions& options, Worker& worker) : options_(options), worker_(worker) {}
 
-  /// The peer of this rank, which may not be known yet: a message of it may come first.
+  /// The peer of this rank. Its address may not be known yet: a message of it may come before add_peer().
   Peer& peer(Rank rank);
-  /// Says where a peer is; the first word counts.
+  /// Stores a peer's address; a later address of the same rank is ignored.
   void start(PeerCommand& c);
 
-  /// Makes the endpoint of a peer at its first use. Not ok: there is none, and why.
+  /// Makes the endpoint of a peer at its first use. Errors: not_found, its address is not known; unavailable, UCX makes
+  /// no endpoint; why a peer is down.
   Status reach(Peer& peer);
-  /// Sends a control message, if there is an endpoint. Its loss shows up as a failure of the peer.
+  /// Sends a control message, if there is an endpoint. UCX reports its loss as a failure of the peer.
   void control(Peer& peer, Control kind, std::uint64_t send_id = 0);
 
-  /// The peer is to be given up: for the next take_failures().
+  /// Puts the peer on the list of the next take_failures().
   void failed(Peer& peer, Status why) { failures_.emplace_back(&peer, std::move(why)); }
   bool any_failed() const { return !failures_.empty(); }
   std::vector<std::pair<Peer*, Status>> take_failures() { return std::exchange(failures_, {}); }
 
-  /// Gives every request of this peer back with an error, at once or during the worker's progress.
+  /// Closes the endpoint. With detect_peer_failure, UCX gives every request of this peer back with an error, at once or
+  /// during the worker's progress.
   void close(Peer& peer);
 
   /// At shutdown: bye to every peer that is not down, then close all, then forget all.

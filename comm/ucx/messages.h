@@ -1,11 +1,11 @@
 // What travels in UCX's headers: a tensor message's, and the control messages hello, ack and bye.
 //
 //   message   Wire, then the payload; eager ones end with the receiver's ack.
-//   hello     connects; nothing else is meant by it.
+//   hello     connects; it says nothing else.
 //   ack       the eager message `send_id` was copied into its slot.
 //   bye       the sender shuts down.
 //
-// Values and functions of them only: nobody owns state here.
+// Values and functions of them only: no state.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -23,10 +23,10 @@ namespace troupe::comm::ucx {
 
 /// UCX's ids of the two kinds of active messages.
 constexpr unsigned kMessageId = 1, kControlId = 2;
-/// A rank from outside is below this, or garbage.
+/// A message from a rank that is not below this is garbage.
 constexpr Rank kRanksMax = 1 << 20;
 
-/// The UCX header of a message: ours, who sends it, and what an acknowledgement has to name.
+/// The UCX header of a message: ours, the sender's rank, and the id that an acknowledgement names.
 struct Wire {
   Header header;
   std::int32_t from = 0;
@@ -48,7 +48,7 @@ struct ControlWire {
 };
 static_assert(sizeof(ControlWire) == 32);
 
-/// A W from the network's bytes, nothing in it checked yet. Empty: they have another size.
+/// Copies a W out of the network's bytes and checks none of its fields. Empty where `bytes` has another size.
 template <class W>
 std::optional<W> read_as(std::span<const std::byte> bytes) {
   if (bytes.size() != sizeof(W)) return std::nullopt;
@@ -57,13 +57,13 @@ std::optional<W> read_as(std::span<const std::byte> bytes) {
   return wire;
 }
 
-/// Whether it is a control message at all (MA-2), of whatever job and generation.
+/// True for a control message (magic, kind, rank: MA-2) of any job and generation.
 bool makes_sense(const ControlWire& wire);
 
 /// "rank 3": how a peer is called in errors.
 std::string name_of(Rank rank);
 
-/// What UCX's status means for the peer called `what`: ok, `unavailable` or `io`.
+/// UCX's status as ours, in a request with the peer called `what`: ok, `unavailable` (the peer is gone) or `io`.
 Status status_of(ucs_status_t s, const std::string& what);
 
 }  // namespace troupe::comm::ucx

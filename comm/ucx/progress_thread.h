@@ -3,8 +3,7 @@
 // Asleep it polls two descriptors: the armed worker's, and an eventfd that the first command for a
 // sleeping thread signals. Submitting and deciding to sleep happen under one mutex: no command is missed.
 //
-// The inbox and the flags are shared under `mutex_`; everything the loop touches besides is owned by the
-// progress thread.
+// The inbox and the flags are shared under `mutex_`; the progress thread owns all else that its loop touches.
 #pragma once
 
 #include <atomic>
@@ -18,7 +17,7 @@
 
 namespace troupe::comm::ucx {
 
-/// What the progress thread works for; called on that thread only.
+/// The transport behind a progress thread; called on that thread only.
 class ProgressClient {
  public:
   virtual void execute(Command& command) = 0;
@@ -44,8 +43,8 @@ class ProgressThread {
   Status start();
   /// From any thread. After shutdown() commands are ignored.
   void submit(Command command);
-  /// Winds down and joins, from any thread but its own; what was submitted and not executed is dropped.
-  /// Idempotent.
+  /// Winds down and joins; drops commands that were submitted and not executed. Idempotent. REQUIRES any thread but the
+  /// progress thread.
   void shutdown();
   /// CPU time used so far. From any thread.
   std::int64_t cpu_ns();

@@ -1,4 +1,4 @@
-// Messages meet their receives here: posted slots, messages that wait for one, payloads being fetched.
+// Messages meet their receives here: posted slots, messages that wait for a slot, payloads being fetched.
 //
 //   rendezvous     waits as UCX's descriptor; its payload moves into the slot once that is posted;
 //   eager          waits as a copy of its bytes; acknowledged when it is in the slot (TR-1);
@@ -45,17 +45,17 @@ class Receives {
   /// A message to ourselves.
   void arrive(std::unique_ptr<SendOp> op);
 
-  /// Takes out the receives from a peer that is down, for fail(), and drops its waiting messages. Those
-  /// that are being fetched end when UCX gives them back.
+  /// Takes out the receives from a peer that is down, for fail(), and drops its waiting messages. Fetches
+  /// under way end when UCX gives them back.
   std::vector<Posted> take(const Peer& peer);
   void fail(std::vector<Posted>& receives, const Status& why);
-  /// At shutdown: gives the waiting messages' descriptors back to UCX, before the worker's end;
-  /// the rest is forgotten after it.
+  /// At shutdown: drop_all() gives the waiting messages' descriptors back to UCX, before the worker is destroyed;
+  /// clear() forgets the rest, after that.
   void drop_all();
   void clear();
 
  private:
-  /// A message that waits for its receive: one of the three.
+  /// A message that waits for its receive, of one of the three kinds.
   struct Held {
     void* descriptor = nullptr;     ///< rendezvous
     std::vector<std::byte> bytes;   ///< eager

@@ -39,11 +39,11 @@ class Sends {
   Sends(const UcxOptions& options, Worker& worker, Endpoints& endpoints, Callbacks& callbacks)
       : options_(options), worker_(worker), endpoints_(endpoints), callbacks_(callbacks) {}
 
-  /// The operation for a command. Empty: it is not of this job and generation, and has ended as `invalid`.
+  /// The operation for a command. Null: the command is of another job or generation, and has ended as `invalid`.
   std::unique_ptr<SendOp> make(SendCommand& c);
   /// Sends it to another rank.
   void start(Rank to, std::unique_ptr<SendOp> op);
-  /// The peer acknowledges an eager message. False: it acknowledges nothing that was sent.
+  /// The peer acknowledges an eager message. False: no unacknowledged eager message to it has this id.
   bool acknowledged(const Peer& peer, std::uint64_t send_id);
   /// The send has ended.
   void finish(std::unique_ptr<SendOp> op, const Status& status);

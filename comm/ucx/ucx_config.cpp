@@ -20,14 +20,14 @@ Expected<ucp_context_h> make_ucx_context(const UcxOptions& o) {
       {"NET_DEVICES", o.net_devices.empty() ? "all" : o.net_devices},
       {"SHM_DEVICES", "all"},
       {"PROTO_ENABLE", "n"},     // experimental in 1.13
-      {"RNDV_SCHEME", "auto"},   // get, where the transport can: the receiver pulls, nobody writes to it
+      {"RNDV_SCHEME", "auto"},   // get, where the transport can: the receiver pulls, no peer writes into its memory
       {"RNDV_THRESH", "auto"},
       {"ZCOPY_THRESH", "auto"},
       {"UNIFIED_MODE", "n"},
       {"KEEPALIVE_INTERVAL", std::to_string(o.keepalive_ms) + "ms"},
       {"KEEPALIVE_NUM_EPS", "inf"},
       {"WARN_UNUSED_ENV_VARS", "n"},
-      {"LOG_LEVEL", "fatal"},    // it writes to stdout, and what it reports reaches us as a status
+      {"LOG_LEVEL", "fatal"},    // UCX logs to stdout, and its errors reach us as statuses
       {"ALLOC_PRIO", "thp,mmap,heap"},   // not "huge": a System V segment that outlives a kill -9 between its
       {"ALLOC", "md,mmap,heap"},         // making and its removal
       {"MM_ERROR_HANDLING", "y"},  // or shared memory refuses endpoints that report dead peers

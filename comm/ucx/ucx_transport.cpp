@@ -110,8 +110,8 @@ struct UcxTransport::Impl final : ProgressClient {
     }
   }
 
-  /// Everything with this peer ends. What UCX still holds ends when UCX gives it back. The user hears of
-  /// the death first, then of what it ended.
+  /// Ends every send and receive with this peer; requests that UCX holds end when UCX gives them back. The
+  /// user is called for the death first, then for the sends and receives.
   void fail(Peer& peer, const Status& why) {
     if (peer.down) return;
     peer.down = true;
@@ -124,7 +124,7 @@ struct UcxTransport::Impl final : ProgressClient {
   }
 
   // ---- the end ------------------------------------------------------------------------------------
-  /// TR-4. From here on nobody is called back; UCX gives back every buffer or its worker dies.
+  /// TR-4: calls no function of the user from here on, and lets UCX give back every buffer or destroys its worker.
   void wind_down() override {
     callbacks.silence();
     const std::size_t before = worker.held();

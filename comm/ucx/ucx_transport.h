@@ -28,7 +28,7 @@ struct UcxOptions {
   std::string net_devices;
   /// Detect dead peers (on_peer_down). Off only for measurements; every rank must agree.
   bool detect_peer_failure = true;
-  /// How often UCX looks whether a peer on shared memory still lives.
+  /// Interval at which UCX checks that a peer on shared memory still lives.
   std::int64_t keepalive_ms = 200;
   /// Largest payload that is sent with its header and acknowledged, instead of by rendezvous.
   std::size_t eager_bytes_max = 4096;
@@ -38,15 +38,16 @@ struct UcxOptions {
 
 class UcxTransport final : public Transport {
  public:
-  /// Builds the UCX worker and starts the progress thread.
+  /// Builds the UCX worker and starts the progress thread. Errors: invalid, UCX refuses the options; io.
   static Expected<std::unique_ptr<UcxTransport>> open(const UcxOptions& options);
   ~UcxTransport() override;
   UcxTransport(const UcxTransport&) = delete;
   UcxTransport& operator=(const UcxTransport&) = delete;
 
-  /// What peers need to reach this transport: an opaque blob.
+  /// The address by which peers reach this transport: opaque bytes.
   const std::string& address() const;
-  /// Says where peers are. A message may already have arrived from a peer that is not known yet.
+  /// Gives the address of one peer, or of several (the own rank is left out). Comes before the first send to, or
+  /// receive from, that peer; messages of the peer may have arrived before. The first address of a rank counts.
   void add_peer(Rank rank, std::string address);
   void connect(const std::map<Rank, std::string>& addresses);
 

@@ -19,10 +19,11 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
+  /// Errors: invalid, UCX refuses the options; io.
   Status open(const UcxOptions& options);
   /// `callback` gets `arg` with every active message of this id.
   Status handle(unsigned id, ucp_am_recv_callback_t callback, void* arg);
-  /// UCX gives up what it still holds; no callback of it runs afterwards.
+  /// Destroys UCX's worker and context, with the requests that they hold; no callback of UCX runs afterwards.
   void destroy();
 
   ucp_worker_h get() const { return worker_; }
@@ -37,8 +38,8 @@ class Worker {
 
   /// Parameters of a request that calls back with `user_data`; the caller sets the callback.
   static ucp_request_param_t calling_back(void* user_data);
-  /// Counts what a call has started. True: UCX holds the request and will call back. False: it has ended,
-  /// with UCS_PTR_STATUS(request), and no callback runs.
+  /// Counts a request that a call to UCX has returned. True: UCX holds the request and will call back. False: it has
+  /// ended, with UCS_PTR_STATUS(request), and no callback runs.
   bool holds(ucs_status_ptr_t request) {
     if (!UCS_PTR_IS_PTR(request)) return false;
     ++held_;

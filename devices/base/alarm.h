@@ -1,4 +1,4 @@
-// The Alarm seam: something to be done at a time, so that a simulation can own the waiting.
+// The Alarm seam: functions to run at a time, so that a simulation can own the waiting.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ class Alarm {
   /// Runs fn when the clock shows due_ns, at once if that is past. One at a time, by (due_ns, order of calls), never
   /// inside at(). Thread-safe; fn may call it.
   virtual void at(std::int64_t due_ns, std::function<void()> fn) = 0;
-  /// Forgets what has not begun, and what is set meanwhile; returns when nothing is running. Idempotent; the alarm stays
-  /// usable.
+  /// Forgets the functions that have not begun, and those that are set meanwhile; returns when none is running.
+  /// Idempotent; the alarm stays usable. REQUIRES that no function that the alarm runs calls it.
   virtual void quiesce() = 0;
 };
 

@@ -5,7 +5,7 @@
 
 namespace troupe {
 
-/// Nanoseconds since an arbitrary origin. Implementations are thread-safe.
+/// Nanoseconds since an arbitrary origin. Thread-safe, except ManualClock.
 class Clock {
  public:
   virtual ~Clock() = default;
@@ -18,7 +18,7 @@ class SteadyClock final : public Clock {
   std::int64_t now_ns() const override;
 };
 
-/// A clock that moves only when told to.
+/// A clock that moves only by advance_to(). For one thread.
 class ManualClock final : public Clock {
  public:
   std::int64_t now_ns() const override { return now_ns_; }

@@ -64,6 +64,7 @@ class [[nodiscard]] Expected {
   /// The error; an ok Status when there is a value.
   Status status() const { return ok() ? Status() : std::get<1>(state_); }
 
+  /// REQUIRE ok(), as operator-> does.
   T& operator*() & { return value(); }
   const T& operator*() const& { return const_cast<Expected*>(this)->value(); }
   T&& operator*() && { return std::move(value()); }

@@ -1,11 +1,11 @@
 // The Storage seam: files that survive, as a dependency, so that a simulation can own the disk.
 //
-// What has been written is not what survives a crash. Promised is, as POSIX promises it:
+// A crash may lose what has been written. The seam promises what POSIX promises:
 //
 //   ST-1  the bytes of a file survive when sync() of it has returned;
 //   ST-2  names (create, rename, remove) survive when sync_dir() of their folder has returned; a rename replaces its
 //         target at once: after a crash the name leads to the old file or to the new one;
-//   ST-3  without these, anything goes: writes survive in part and in any order, a size without its bytes, names
+//   ST-3  without these nothing is promised: writes survive in part and in any order, a size without its bytes, names
 //        survive or do not.
 #pragma once
 
@@ -19,22 +19,25 @@
 
 namespace troupe {
 
-/// Where direct transfers begin, and what their lengths are multiples of: offsets, lengths and addresses.
+/// Bytes. Offsets, lengths and addresses of direct transfers are multiples of this.
 inline constexpr std::int64_t storage_alignment = 4096;
 
-/// An open file. Not thread-safe but for read_at and write_at at the same time on disjoint ranges. Closed when it goes.
+/// An open file. Several threads may call read_at and write_at at the same time on disjoint ranges; nothing else is
+/// thread-safe. The destructor closes it.
 class File {
  public:
   virtual ~File() = default;
-  /// Makes the file at least this large, with zeros, and takes the room for it where the system can: then a full disk says so
-  /// before the first byte, and writes that do not move the end need not take turns (a system's lock of an inode). Where it
-  /// cannot, a later write may still answer `exhausted`. After an error the file is as it was.
+  /// Makes the file at least this large, with zeros, and takes the room for it where the system can: then a full disk
+  /// is an error (`exhausted`) before the first byte, and writes that do not move the end need not take turns (a
+  /// system's lock of an inode). Where it cannot, a later write may still return `exhausted`. After an error the file
+  /// is as it was.
   virtual Status reserve(std::int64_t bytes) = 0;
-  /// Writes all of it, or answers why not. Past the end the file grows.
+  /// Writes all `bytes`. Past the end the file grows. Error: `exhausted`, `io`; a part may have been written.
   virtual Status write_at(std::int64_t offset, const std::byte* data, std::int64_t bytes) = 0;
-  /// Reads all of it. Error: `io` where the file ends before (both sizes named), or what the system says.
+  /// Reads all `bytes`. Error: `io` where the file ends before (both sizes named), or the system's.
   virtual Status read_at(std::int64_t offset, std::byte* data, std::int64_t bytes) = 0;
   virtual Expected<std::int64_t> size() = 0;
+  /// Returns when the bytes are durable (ST-1).
   virtual Status sync() = 0;
 };
 
@@ -59,28 +62,30 @@ struct DirEntry {
 class Storage {
  public:
   virtual ~Storage() = default;
-  /// A new file to write and read. Error: there is one of that name.
+  /// A new file to write and read. Errors: `io`, there is one of that name; `not_found`, its folder is missing.
   virtual Expected<std::unique_ptr<File>> create(const std::string& path, Access access) = 0;
-  /// A file to read.
+  /// A file to read. Errors: `not_found`; `io`, no regular file.
   virtual Expected<std::unique_ptr<File>> open(const std::string& path, Access access) = 0;
-  /// With its parents; fine if it is there.
+  /// Makes a folder and its parents; ok if it exists.
   virtual Status make_dir(const std::string& path) = 0;
+  /// Replaces `to` at once (ST-2).
   virtual Status rename(const std::string& from, const std::string& to) = 0;
-  /// A file, or an empty folder.
+  /// Removes a file, or an empty folder.
   virtual Status remove(const std::string& path) = 0;
   virtual Status sync_dir(const std::string& path) = 0;
   /// Takes the lock of a folder, without waiting. Error: `unavailable`, another holder has it. Where the system has no locks
   /// of folders (some network filesystems) the lock excludes no process.
   virtual Expected<std::unique_ptr<FolderLock>> lock_dir(const std::string& path) = 0;
-  /// What is in a folder, by name.
+  /// The entries of a folder, sorted by name.
   virtual Expected<std::vector<DirEntry>> list(const std::string& path) = 0;
 };
 
 /// The folder that a path lies in: "a/b" of "a/b/c", "." of "a", "/" of "/a".
 std::string folder_of(const std::string& path);
-/// All of a small file: `exhausted` above 1 GiB.
+/// All bytes of a small file. Error: `exhausted` above 1 GiB; the storage's.
 Expected<std::vector<std::byte>> read_file(Storage& storage, const std::string& path);
-/// A file that is whole or not there: written under a temporary name beside it, synced, renamed, its folder synced.
+/// Writes a file that is whole or not there: written under a temporary name beside it, synced, renamed, its folder
+/// synced.
 Status write_file(Storage& storage, const std::string& path, const std::vector<std::byte>& bytes);
 
 }  // namespace troupe

@@ -1,4 +1,4 @@
-// Tables for people: numbers with units, aligned columns, and repeated layers told once.
+// Tables for people: numbers with units, aligned columns, and repeated layers written once.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ struct TextRow {
   std::vector<std::string> under;
 };
 
-/// Neighbouring layers whose rows differ in the layer's number only are told once, and then in one remark:
-/// "layers.1 .. layers.5: as layers.0". The first cell of a row says which layer it belongs to; units
-/// that end in a number are layers. Runs shorter than three layers stay as they are.
+/// Of neighbouring layers whose rows differ in the layer's number only, keeps the first layer's rows and replaces the
+/// others' by one remark: "layers.1 .. layers.5: as layers.0". The first cell of a row says which layer it belongs to;
+/// units that end in a number are layers. Runs shorter than three layers stay as they are.
 std::vector<TextRow> fold_layers(std::vector<TextRow> rows, const std::vector<std::string>& units);
 
 /// Aligned text, indented by two. Columns whose name begins with '>' are aligned to the right.

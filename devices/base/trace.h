@@ -26,11 +26,11 @@ struct TraceWindow {
   bool contains(std::int64_t step) const { return step >= first && step - first < steps; }
 };
 
-/// Where spans go. Both are thread-safe and must not block for long.
+/// Receives spans. Implementations are thread-safe and do not block for long.
 class TraceSink {
  public:
   virtual ~TraceSink() = default;
-  /// Whether spans of this step are kept: what nobody wants need not be put together.
+  /// True when spans of this step are kept; a caller need not make others.
   virtual bool wants(std::int64_t) const { return true; }
   virtual void record(TraceSpan span) = 0;
 };
@@ -45,7 +45,7 @@ class TraceRecorder final : public TraceSink {
   bool wants(std::int64_t step) const override { return window_.contains(step); }
   void record(TraceSpan span) override;
 
-  /// What has come since the last call, and how many more there was no room for.
+  /// The spans kept since the last take(), and the number of spans for which there was no room.
   struct Taken {
     std::vector<TraceSpan> spans;
     std::int64_t dropped = 0;

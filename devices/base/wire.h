@@ -14,6 +14,7 @@
 
 namespace troupe {
 
+/// A message in Cap'n Proto's stream form, segment table included.
 inline std::vector<std::byte> message_bytes(capnp::MallocMessageBuilder& message) {
   const auto words = capnp::messageToFlatArray(message);
   const auto all = words.asBytes();
@@ -29,7 +30,8 @@ Expected<Result> read_message(std::span<const std::byte> bytes, const char* what
   std::copy(bytes.begin(), bytes.end(), reinterpret_cast<std::byte*>(words.data()));
   try {
     capnp::ReaderOptions options;
-    // What is read once takes no more than it has; a list of nothing that claims to be vast does.
+    // Reading each word once stays below this limit; a list that claims to have very many elements of size 0 exceeds
+    // it.
     options.traversalLimitInWords = 8 * words.size() + 64;
     capnp::FlatArrayMessageReader message(kj::ArrayPtr<const capnp::word>(words.data(), words.size()), options);
     return read(message.getRoot<Root>());

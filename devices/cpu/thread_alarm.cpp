@@ -12,7 +12,7 @@ namespace troupe {
 ThreadAlarm::ThreadAlarm(std::string name, const Clock& clock) : clock_(clock) {
   thread_ = std::thread([this, name = std::move(name)] {
     set_up_thread(name, -1);
-    // Timers of ordinary threads may be 50 us late to save power; of this thread not.
+    // Timers of ordinary threads may be 50 us late to save power; those of this thread may not.
     ::prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
     run();
   });
@@ -43,7 +43,7 @@ void ThreadAlarm::quiesce() {
   REQUIRE(std::this_thread::get_id() != thread_.get_id());  // it would wait for itself
   Events dropped;  // destroyed last, outside the lock: closures may own anything
   std::unique_lock lock(mutex_);
-  ++quiescing_;    // nothing is set meanwhile, or one that sets itself again would go on for ever
+  ++quiescing_;    // at() sets nothing meanwhile: a function that sets itself again would go on for ever
   std::swap(events_, dropped);
   idle_.wait(lock, [&] { return !running_; });
   --quiescing_;
@@ -67,7 +67,7 @@ void ThreadAlarm::run() {
       running_ = true;
       lock.unlock();
       event.mapped()();
-    }  // what the event owned is gone before quiesce() returns
+    }  // destroys the closure before quiesce() returns
     lock.lock();
     running_ = false;
     idle_.notify_all();

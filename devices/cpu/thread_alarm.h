@@ -1,4 +1,4 @@
-// ThreadAlarm: the production Alarm. A thread that sleeps until the next thing is due.
+// ThreadAlarm: the production Alarm. A thread that sleeps until the next function is due.
 #pragma once
 
 #include <condition_variable>
@@ -12,8 +12,8 @@
 
 namespace troupe {
 
-/// What is due runs some tens of microseconds late on a quiet machine, never early. Not to be quiesced or destroyed
-/// from what it runs.
+/// A function runs some tens of microseconds late on a quiet machine, never early. REQUIRES that no function that the
+/// alarm runs quiesces or destroys it.
 class ThreadAlarm final : public Alarm {
  public:
   /// `clock` is in real time and outlives the alarm.

@@ -54,7 +54,7 @@ void ThreadStream::run() {
     if (task->on_start) task->on_start();
     execute_(*task, team_, begin_ns);
     if (task->on_done) task->on_done(begin_ns, clock_.now_ns());
-    task.reset();  // what it owned is gone before quiesce() returns
+    task.reset();  // destroys its closures before quiesce() returns
     lock.lock();
     running_ = false;
     idle_.notify_all();

@@ -1,5 +1,5 @@
-// ThreadStream: a stream that is one thread, for every device that lives in real time. What a task does
-// with its time is a policy: the CPU device calls the host function, the paced device sleeps its cost.
+// ThreadStream: a stream that is one thread, for every device that lives in real time. How a task
+// spends its time is a policy: the CPU device calls the host function, the paced device sleeps its cost.
 #pragma once
 
 #include <condition_variable>

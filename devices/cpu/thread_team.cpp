@@ -12,7 +12,7 @@
 namespace troupe {
 namespace {
 
-/// About 10 us: longer than the gap between two loops of one kernel, shorter than anybody would notice.
+/// About 10 us: longer than the gap between two loops of one kernel, too short to cost other threads much.
 constexpr int kSpins = 400;
 
 void relax() {
@@ -58,7 +58,7 @@ void ThreadTeam::take_indices() {
   try {
     for (std::int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < n_;) (*body_)(i);
   } catch (...) {
-    next_.store(n_, std::memory_order_relaxed);  // nobody begins another index
+    next_.store(n_, std::memory_order_relaxed);  // no thread begins another index
     std::lock_guard lock(mutex_);
     if (!failure_) failure_ = std::current_exception();
   }
@@ -81,7 +81,7 @@ void ThreadTeam::for_each(std::int64_t n, const std::function<void(std::int64_t)
   }
   take_indices();
   std::unique_lock lock(mutex_);
-  open_ = false;  // who wakes up only now finds the door closed; waiting for him would cost a wake-up
+  open_ = false;  // a helper that wakes up only now does not join; waiting for it would cost a wake-up
   left_.wait(lock, [&] { return inside_ == 0; });
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }

@@ -17,8 +17,9 @@ namespace troupe {
 /// Names the calling thread (15 characters reach the kernel) and, where core >= 0, pins it; best effort.
 void set_up_thread(const std::string& name, int core);
 
-/// for_each is called from one thread, never from within its own body. What the body throws, on whichever thread,
-/// comes out of for_each once every helper has left the loop: the first of several, and no new index is begun.
+/// REQUIRES that one thread at a time calls for_each, never from within its own body. After an exception of the body,
+/// on any thread, no thread begins a new index; for_each throws the first exception once every helper has left the
+/// loop.
 class ThreadTeam final : public Parallel {
  public:
   /// `threads - 1` helpers called name/1, ...; helper i is pinned to cores[i] where there is one.

@@ -9,7 +9,7 @@ namespace troupe {
 
 namespace {
 
-/// Of the calling thread. False: it has none, or is no thread that shares CPUs in the usual way.
+/// Reads the calling thread's. False: the system refuses, or the thread's policy is not SCHED_NORMAL.
 bool read(sched_attr& attr) {
   return ::syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0) == 0 && attr.sched_policy == SCHED_NORMAL;
 }

@@ -61,10 +61,10 @@ class PosixFile final : public File {
   Status reserve(std::int64_t bytes) override {
     TROUPE_ASSIGN(const std::int64_t there, size());
     if (bytes <= there || uninterrupted([&] { return ::fallocate(buffered_.get(), 0, 0, bytes); }) == 0) return {};
-    // Who cannot take room only makes the file large. posix_fallocate would write zeros there: all bytes twice.
+    // A filesystem that cannot take room only sets the size. posix_fallocate would write zeros there: all bytes twice.
     if (errno != ENOSPC && errno != EDQUOT) return resize(bytes);
     const Status s = failure(errno, "reserve " + std::to_string(bytes) + " bytes for", path_);
-    static_cast<void>(resize(there));   // gives back what room there was
+    static_cast<void>(resize(there));   // gives back the room that was taken
     return s;
   }
   Status write_at(std::int64_t offset, const std::byte* data, std::int64_t bytes) override {
@@ -92,7 +92,7 @@ class PosixFile final : public File {
     return uninterrupted([&] { return ::ftruncate(buffered_.get(), bytes); }) == 0 ? Status() : failure(errno, "resize", path_);
   }
 
-  /// The head up to the first aligned byte, what is aligned, the tail.
+  /// Moves the head up to the first aligned byte, the aligned middle and the tail.
   template <class Byte, class Call>
   Status split(const char* what, std::int64_t offset, Byte* data, std::int64_t bytes, Call call) {
     const std::int64_t end = offset + bytes;
@@ -152,7 +152,7 @@ Expected<std::unique_ptr<File>> open_file(const char* what, const std::string& p
     // Never with O_CREAT: a filesystem without O_DIRECT creates the file and then refuses.
     direct = Descriptor(path, (flags & O_ACCMODE) | O_DIRECT);
     if (const int error = errno; !direct.ok() && error != EINVAL) {
-      if ((flags & O_CREAT) != 0) ::unlink(path.c_str());   // ours, and not to be in the way of another attempt
+      if ((flags & O_CREAT) != 0) ::unlink(path.c_str());   // our new file must not make another attempt fail
       return failure(error, what, path);
     }
   }

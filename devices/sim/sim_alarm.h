@@ -31,7 +31,7 @@ class SimAlarm final : public Alarm {
 
  private:
   SimLoop& loop_;
-  std::shared_ptr<bool> wanted_ = std::make_shared<bool>(true);   ///< by what was asked for since the last quiesce
+  std::shared_ptr<bool> wanted_ = std::make_shared<bool>(true);   ///< shared by the events since the last quiesce()
 };
 
 }  // namespace troupe

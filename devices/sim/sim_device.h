@@ -3,7 +3,7 @@
 //   SD-1  times are exact: a task that starts at t ends at t + its cost, rounded once to nanoseconds;
 //   SD-2  a stream chooses at the end of an instant: tasks submitted at one time compete by the rule of
 //         ReadyQueue, whatever the order of the calls; submit() itself never starts anything;
-//   SD-3  work runs at the task's end, right before on_done, on one thread: nobody can see a result early;
+//   SD-3  work runs at the task's end, right before on_done, on one thread: no task can see a result early;
 //   SD-4  a hung or dead device starts nothing, completes nothing, calls nothing back.
 #pragma once
 
@@ -32,9 +32,9 @@ class SimDevice final : public Device {
 
   /// Called once, by die().
   void set_on_dead(std::function<void(const Status&)> on_dead) { on_dead_ = std::move(on_dead); }
-  /// Nothing completes any more and nobody is told.
+  /// No task starts or completes any more; nothing reports it (SD-4).
   void hang();
-  /// As hang(), but on_dead is called and allocate fails with `cause`.
+  /// As hang(), but on_dead is called and allocate fails with `cause`. REQUIRES an error. A second call does nothing.
   void die(Status cause);
 
  private:

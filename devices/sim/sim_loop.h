@@ -1,5 +1,5 @@
 // SimLoop: virtual time. Events run one by one, by (due time, phase, order of arrival); the clock
-// jumps to each. Whoever also has actors drains their mailboxes between two events.
+// jumps to each. A caller that also has actors drains their mailboxes between two events.
 #pragma once
 
 #include <functional>
@@ -11,23 +11,23 @@
 
 namespace troupe {
 
-/// Owned by the simulation's one thread. Must outlive what it runs.
+/// Owned by the simulation's one thread. Must outlive the objects that its events refer to.
 class SimLoop {
  public:
   const Clock& clock() const { return clock_; }
   std::int64_t now_ns() const { return clock_.now_ns(); }
 
-  /// Runs fn at due_ns, which is not in the past.
+  /// Runs fn at due_ns. REQUIRES, here and below, a time that is not in the past.
   void at(std::int64_t due_ns, std::function<void()> fn) { add(due_ns, 0, std::move(fn)); }
   /// Runs fn at due_ns after every `at` event of that time, also those that are added meanwhile: how
   /// a decision waits until all that happens at its instant has happened.
   void at_end_of(std::int64_t due_ns, std::function<void()> fn) { add(due_ns, 1, std::move(fn)); }
 
-  /// When the next event is due; none: nothing will ever happen again.
+  /// When the next event is due; empty: there is none.
   std::optional<std::int64_t> next_due_ns() const;
   /// Moves the clock to the next event and runs it. False: there is none.
   bool run_one();
-  /// Runs everything due up to now_ns, then sets the clock to it. Returns the number of events.
+  /// Runs every event due up to now_ns, then sets the clock to it. Returns the number of events.
   std::size_t run_due(std::int64_t now_ns);
 
  private:

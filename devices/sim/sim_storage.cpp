@@ -169,7 +169,7 @@ void SimStorage::record(const Change& change) {
     else name.folder->synced_names.erase(name.name);
 }
 
-/// Makes it, for now.
+/// Makes a change; it is not durable yet.
 void SimStorage::apply(Change change) {
   for (const auto& name : change)
     if (name.node) name.folder->names[name.name] = name.node;
@@ -275,7 +275,7 @@ Status SimStorage::sync_dir(const std::string& path) {
   const NodePtr node = find(path);
   if (!node) return {Code::not_found, sentence("sync the folder", path, "No such file or directory")};
   if (!node->folder) return {Code::io, sentence("sync the folder", path, "Not a directory")};
-  // Also what changed before in folders that such a change touches: no older change may come after it.
+  // Also earlier changes of folders that such a change touches: no older change may become durable after it.
   std::set<const Node*> touched = {node.get()};
   std::vector<Change> synced, rest;   // newest first
   for (auto change = unsynced_.rbegin(); change != unsynced_.rend(); ++change) {
@@ -311,10 +311,10 @@ void SimStorage::crash(std::uint64_t seed) {
   stop_at_ = unlimited;
 }
 
-/// What is durable becomes what is there, in a folder and below.
+/// Sets a folder, and all below it, to what is durable.
 void SimStorage::settle(Node& folder, Draw& draw, std::set<const Node*>& seen) {
   for (auto& [name, node] : folder.synced_names) {
-    if (!seen.insert(node.get()).second) node = std::make_shared<Node>(*node);   // a rename of which two halves survived
+    if (!seen.insert(node.get()).second) node = std::make_shared<Node>(*node);   // a crash left two names
     if (node->folder) {
       settle(*node, draw, seen);
       continue;

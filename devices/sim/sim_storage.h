@@ -1,11 +1,11 @@
 // SimStorage: a disk in memory, with what a crash may leave of it, damage, a limit, and a moment at which it stops.
 //
-//   SS-1  until a crash everybody sees what was written last;
-//   SS-2  a crash keeps what was synced (ST-1, ST-2). Of the rest each sector of 512 bytes of each write, each size that one
-//         gave its file (File::reserve, too) and each change of names is kept or lost by itself, or all are, or none: a rename
-//         happens whole or not at all;
+//   SS-1  until a crash every reader sees the last write;
+//   SS-2  a crash keeps what was synced (ST-1, ST-2). Of the rest each sector of 512 bytes of each write, each size
+//         that a write or File::reserve gave its file, and each change of names is kept or lost by itself, or all are,
+//         or none: a rename happens whole or not at all;
 //   SS-3  the same calls and the same seed leave the same disk;
-//   SS-4  files that were open before a crash answer `unavailable` after it; no lock survives one.
+//   SS-4  files that were open before a crash return `unavailable` after it; no lock survives a crash.
 #pragma once
 
 #include <limits>
@@ -37,16 +37,17 @@ class SimStorage final : public Storage {
   void crash(std::uint64_t seed);
   /// Calls of a Storage or of its files begun so far, whatever became of them.
   std::int64_t operations() const;
-  /// The machine stops before its operation of this number (the first is 0): it and all later ones answer `unavailable`.
+  /// The machine stops before its operation of this number (the first is 0): it and all later ones return
+  /// `unavailable`.
   void stop_at(std::int64_t operation);
-  /// Its operation of this number answers `io`, and the disk goes on.
+  /// The operation of this number returns `io`; later operations succeed.
   void fail(std::int64_t operation);
-  /// Bytes of files that fit. A write that does not fit is done in part, reserving is not done at all; both answer `exhausted`.
+  /// Bytes of files that fit. A write that does not fit is done in part, a reserve not at all; both return `exhausted`.
   void set_capacity(std::int64_t bytes);
-  /// While true, what would change something answers `io`.
+  /// While true, operations that would change the disk return `io`.
   void set_read_only(bool read_only);
 
-  // Damage, at once and for good. The files exist (and no bit is behind the end).
+  // Damage, at once and durable. REQUIRE that the files exist and the bit lies in its file.
   void flip_bit(const std::string& path, std::int64_t bit);
   void truncate(const std::string& path, std::int64_t bytes);
   void swap(const std::string& a, const std::string& b);
@@ -56,7 +57,7 @@ class SimStorage final : public Storage {
   class Lock;
   struct Node;
   using NodePtr = std::shared_ptr<Node>;
-  /// One name in one folder; null: there is none any more.
+  /// One name in one folder; null node: the name is removed.
   struct Name {
     NodePtr folder;
     std::string name;

@@ -9,7 +9,7 @@ using namespace simd;
 
 namespace {
 
-/// The state of up to 96 query rows of one head while its keys pass by.
+/// The running softmax of up to 96 query rows of one head, over the blocks of its keys.
 struct QueryBlock {
   float max[seq_block + width], sum[seq_block + width];
 };

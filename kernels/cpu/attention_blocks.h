@@ -84,14 +84,14 @@ inline void head_scores(const HeadShape& s, std::int64_t rows, std::int64_t cols
                                        simd::FloatTile{scores + j, seq_block, simd::panel_cols, false});
 }
 
-/// Lanes base .. base + 15 that are below n: all bits set.
+/// All bits set in the lanes i with base + i < n.
 inline simd::i16 below(std::int64_t base, std::int64_t n) {
   const simd::i16 index{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   return index < static_cast<std::int32_t>(n - base);
 }
 
-/// Scores (rows, seq_block) become exp(scale * score - running max); answers by how much older sums shrink. Row r has
-/// `cols` keys or, on the diagonal, where first_valid is not 0, first_valid + r.
+/// Scores (rows, seq_block) become exp(scale * score - running max); returns the factor by which each row's older sums
+/// shrink. Row r has `cols` keys or, on the diagonal, where first_valid is not 0, first_valid + r.
 inline simd::v16 softmax_panel(float* scores, std::int64_t rows, std::int64_t cols, std::int64_t first_valid, float scale,
                                float* run_max, float* run_sum) {
   using namespace simd;
@@ -121,8 +121,9 @@ inline simd::v16 softmax_panel(float* scores, std::int64_t rows, std::int64_t co
   return shrink;
 }
 
-/// Up to 12 query rows of one head (qp: packed) see the keys and values from position k0 on, at most seq_block of them: see
-/// softmax_panel. `acc` (rows, D) is what they have seen so far, not yet divided by run_sum; at k0 = 0 garbage.
+/// Attends up to 12 query rows of one head (qp: packed) to the keys and values from position k0 on, at most seq_block
+/// of them (softmax_panel). `acc` (rows, D): the weighted sums of values so far, not yet divided by run_sum; at k0 = 0
+/// garbage.
 inline void attend(const HeadShape& s, std::int64_t rows, std::int64_t cols, std::int64_t first_valid, const float* qp,
                    const float* keys, const float* values, std::int64_t k0, float* run_max, float* run_sum, float* acc) {
   using namespace simd;

@@ -2,7 +2,7 @@
 //
 //   P = exp(scale S - lse)   dV = P^T dO   dS = scale P (dO V^T - rowsum(dO O))   dQ = dS K   dK = dS^T Q
 //
-// A key-value head adds its query heads in order, and each of them its query blocks in order.
+// The gradient of a key-value head adds its query heads in order, and of each query head its query blocks in order.
 #include <cmath>
 
 #include "kernels/cpu/attention_blocks.h"

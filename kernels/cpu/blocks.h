@@ -10,7 +10,7 @@
 
 namespace troupe::kernels {
 
-/// body(begin, end) over [0, n) in blocks of `block`; threads only decide who does which.
+/// body(begin, end) over [0, n) in blocks of `block`; the number of threads decides only which thread runs a block.
 template <class F>
 void for_blocks(Parallel& par, std::int64_t n, std::int64_t block, F&& body) {
   if (n <= 0) return;
@@ -21,7 +21,8 @@ void for_blocks(Parallel& par, std::int64_t n, std::int64_t block, F&& body) {
 /// Elements per block of elementwise kernels: 64 KiB of floats, whole vectors.
 inline constexpr std::int64_t element_block = 16384;
 
-/// At least `floats` floats, 64-byte aligned, garbage inside; valid until this thread asks again.
+/// At least `floats` floats, 64-byte aligned, garbage inside; valid until this thread's next call. Ends the process
+/// where memory is short.
 inline float* workspace(std::int64_t floats) {
   struct Free { void operator()(float* p) const { std::free(p); } };
   static thread_local std::unique_ptr<float, Free> memory;

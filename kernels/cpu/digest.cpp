@@ -46,7 +46,7 @@ Digest run_digest(DType dtype, const std::byte* data, std::int64_t n, std::uint6
 }  // namespace
 
 Digest digest(const View& view, Parallel& par) {
-  std::atomic<std::uint64_t> a{0}, b{0};  // additions commute: who adds first does not matter
+  std::atomic<std::uint64_t> a{0}, b{0};  // additions commute: the order of threads does not matter
   const auto item = size_of(view.dtype);
   par_runs(par, 1, view.extent, Extent::whole(view.logical), [&](std::int64_t, Run run) {
     const Digest d = run_digest(view.dtype, view.data + run.local * item, run.count, static_cast<std::uint64_t>(run.global));

@@ -30,8 +30,8 @@ void embedding_grad(const Call& call) {
   const auto* t = tokens.as<std::int32_t>();
   const float* g = dy.as<float>();  // (B, T, C)
   const Terms w = terms_of(dw, call.accumulate);  // (V, C)
-  // Every task has rows of the table to itself, which see their tokens in order. Frequent words lie together in a
-  // vocabulary, so that the rows are dealt out one by one.
+  // Every task has rows of the table to itself, and adds their tokens in order. Frequent words lie together in a
+  // vocabulary, so task t has rows t, t + tasks, ...
   const std::int64_t tasks = call.par->threads() == 1 ? 1 : std::min<std::int64_t>(rows, 4 * call.par->threads());
   call.par->for_each(tasks, [&](std::int64_t task) {
     TermStore store(w);

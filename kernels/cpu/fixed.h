@@ -43,8 +43,8 @@ inline doubles widen(floats x) {
 #endif
 }
 
-/// x * scale to the nearest integer, ties to even, where that is below 2^51: added to 1.5 * 2^52 it is what the mantissa
-/// ends with. `scale` is a power of two: the sum is the only rounding.
+/// x * scale to the nearest integer, ties to even, where that is below 2^51: the low bits of the mantissa of
+/// x * scale + 1.5 * 2^52. `scale` is a power of two: the sum is the only rounding.
 inline counts to_counts(floats x, double scale) {
   constexpr double middle = 0x1.8p52;
   const doubles wider = widen(x);
@@ -70,7 +70,7 @@ inline floats to_floats(counts x, double unit) {
   return __builtin_convertvector(d * unit, floats);
 }
 
-/// The larger of what is there and |p[0]| .. |p[2 wide - 1]|, lane by lane, by their bits: NaN is above all.
+/// The larger of `there` and |p[0]| .. |p[2 wide - 1]|, lane by lane, by their bits: NaN is above all.
 inline magnitudes larger(magnitudes there, const float* p) {
   const magnitudes bits = *reinterpret_cast<const magnitudes_unaligned*>(p) & 0x7FFFFFFFu;
   return there > bits ? there : bits;

@@ -15,7 +15,7 @@ using namespace simd;
 constexpr std::int64_t a_block = 288 * gemm_k_block, n_block = 512;
 constexpr std::int64_t a_floats = a_block + width, b_floats = panel_cols * gemm_k_block + width;
 
-/// One operand, element (i, k) of it: its memory, its length along i, how it is stored.
+/// One operand with elements (i, k): its memory, its length along i, how it is stored.
 struct Operand {
   const float* data;
   std::int64_t ld, extent;
@@ -86,8 +86,8 @@ struct TermMatrix {
   }
 };
 
-/// Rows [i0, i1) and columns [j0, j1) of C. Each panel of B is packed when its turn has come, and its source is fetched
-/// while the panel before is multiplied: weights come from far away.
+/// Rows [i0, i1) and columns [j0, j1) of C. Packs each panel of B just before it multiplies it, and prefetches its
+/// source while it multiplies the previous panel: weights are read from DRAM.
 template <class Matrix>
 void multiply(const Operand& a, const Operand& b, std::int64_t i0, std::int64_t i1, std::int64_t j0, std::int64_t j1,
               std::int64_t K, Matrix&& c) {
@@ -114,8 +114,8 @@ void multiply(const Operand& a, const Operand& b, std::int64_t i0, std::int64_t 
   }
 }
 
-/// Columns [j0, j1) of a C of one row, B stored by columns (a linear layer's weights, for one token): B is read once, from far
-/// away, so it is transposed on its way into the multiply-adds, and the next panel fetched meanwhile.
+/// Columns [j0, j1) of a C of one row, B stored by columns (a linear layer's weights, for one token): B is read once,
+/// from DRAM: it is transposed on its way into the multiply-adds, and the next panel prefetched meanwhile.
 void multiply_row(const float* a, const Operand& b, std::int64_t j0, std::int64_t j1, std::int64_t K, float* c) {
   for (std::int64_t j = j0; j < j1; j += panel_cols) {
     const std::int64_t n = std::min(j1 - j, panel_cols);

@@ -2,7 +2,7 @@
 // matrix multiplication" (2008). docs/decisions/0001-gemm.md says why.
 //
 // NU-0: an element of C is a sum over blocks of gemm_k_block consecutive k, each block one chain of fused
-// multiply-adds in the order of k. Nothing else (M, N, addresses, threads, neighbours) touches its bits.
+// multiply-adds in the order of k. Its bits depend on nothing else (M, N, addresses, threads, neighbours).
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ inline constexpr std::int64_t gemm_k_block = 512;
 void gemm(bool ta, bool tb, std::int64_t M, std::int64_t N, std::int64_t K, const float* a, std::int64_t lda,
           const float* b, std::int64_t ldb, float* c, std::int64_t ldc, Parallel& par);
 
-/// Adds op(A) * op(B) to `out`: every block of k is a term. Where `out` is f32, its blocks add up as in gemm, and what each
-/// of them stores counts for the peak.
+/// Adds op(A) * op(B) to `out`: every block of k is a term. Where `out` is f32, the blocks add up as in gemm, and the
+/// peak covers every value that a block stores.
 void gemm_terms(bool ta, bool tb, std::int64_t M, std::int64_t N, std::int64_t K, const float* a, std::int64_t lda,
                 const float* b, std::int64_t ldb, const Terms& out, Parallel& par);
 

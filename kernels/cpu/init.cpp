@@ -1,4 +1,4 @@
-// Initial values: element e of a logical tensor is a pure function of (key, e), whoever holds it.
+// Initial values: element e of a logical tensor is a pure function of (key, e), whichever place holds it.
 #include <cmath>
 #include <numbers>
 

@@ -37,7 +37,7 @@ void mse_loss_grad(const Call&);
 /// Rows of logits that lm_head_loss holds at a time: about 1 MiB of them, at least 256, by shape only.
 std::int64_t lm_head_chunk(std::int64_t vocabulary);
 
-/// Bytes of attention_cached's state: a ring of `window` keys and values of so many heads.
+/// Bytes of attention_cached's state: a ring of `window` keys and values of `kv_heads` heads.
 std::int64_t attention_state_bytes(std::int64_t window, std::int64_t kv_heads, std::int64_t head_dim);
 
 }  // namespace troupe::kernels::cpu

@@ -65,7 +65,7 @@ inline void load_columns(const float* src, std::int64_t ld, std::int64_t rows, v
 }
 #endif
 
-/// Rows of memory that are needed soon: next() fetches one line after the other into the second cache.
+/// Rows of memory that are needed soon: next() prefetches one cache line after the other into the second cache.
 class Ahead {
  public:
   Ahead(const float* first, std::int64_t rows, std::int64_t row_floats, std::int64_t ld)
@@ -85,7 +85,7 @@ class Ahead {
 
 /// Rows [0, m) of an (m, kc) operand as panels of W rows, each stored k-major: (m / W, kc, W), zeros beyond m.
 /// k_major: element (i, k) is at src[k * ld + i], else at src[i * ld + k]. `readable` >= m: rows that exist in
-/// memory (vectors may read that far). Writes up to 16 floats past the end. Meanwhile fetches what is `ahead`.
+/// memory (vectors may read that far). Writes up to 16 floats past the end. Meanwhile prefetches the rows of `ahead`.
 template <std::int64_t W>
 void pack(bool k_major, const float* src, std::int64_t ld, std::int64_t m, std::int64_t readable, std::int64_t kc,
           float* out, Ahead* ahead = nullptr) {
@@ -147,7 +147,7 @@ struct FloatTile {
 };
 
 #if defined(__FMA__) && !defined(__AVX512F__)
-/// One half of the panel's columns for R <= 6 rows: twelve accumulators of eight floats, what sixteen registers have room for.
+/// One half of the panel's columns for R <= 6 rows: twelve accumulators of eight floats fit into sixteen registers.
 /// Each element is the chain of multiply-adds that tile() promises. step(i) is called before k = 8 i.
 template <int R, int row, int col, class Step>
 [[gnu::always_inline]] inline void half_panel(std::int64_t kc, const float* a, const float* b, v16 (*out)[2], int half, Step&& step) {
@@ -178,7 +178,8 @@ template <int R, int row, int col, class Step>
 #endif
 
 /// Tile `to` (R rows) = or += A (R, kc) * B panel (kc, 32). Element (r, k) of A is at a[r * row + k * col].
-/// While k runs, `to` arrives, and what is `ahead`.
+/// While k runs, it prefetches `to` and the rows of `ahead`. Each element is one chain of fused multiply-adds in the
+/// order of k.
 template <int R, int row, int col, class Tile>
 [[gnu::noinline]] void tile(std::int64_t kc, const float* a, const float* b, const Tile& to, Ahead* ahead) {
   v16 acc[R][2] = {};

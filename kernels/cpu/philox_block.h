@@ -1,4 +1,4 @@
-// Philox sixteen counters at a time, and the contiguous runs of an extent that such numbers are laid along.
+// Philox sixteen counters at a time, and the contiguous runs of an extent along which elements draw the numbers.
 #pragma once
 
 #include <algorithm>

@@ -31,7 +31,7 @@ inline MaxAndSum max_and_sum(const float* x, std::int64_t n) {
   return {top[0], sum(even + odd)};
 }
 
-/// -log softmax(x)[target]; *lse = log sum exp(x). A negative target costs nothing.
+/// -log softmax(x)[target], or 0 for a negative target; *lse = log sum exp(x).
 inline double softmax_row(const float* x, std::int64_t n, std::int32_t target, float* lse) {
   const auto [m, sum] = max_and_sum(x, n);
   const double log_sum = std::log(static_cast<double>(sum));

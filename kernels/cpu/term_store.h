@@ -11,7 +11,8 @@
 
 namespace troupe::kernels {
 
-/// One task's way into Terms. Keeps the largest |term| that it has seen, and raises the peak, which tasks share, at the end.
+/// Stores the terms of one task. Keeps the largest |term| that it has stored; the destructor raises the peak, which
+/// tasks share.
 class TermStore {
  public:
   explicit TermStore(const Terms& to) : to_(to), scale_(simd::power_of_two(to.exponent)) {}
@@ -27,7 +28,7 @@ class TermStore {
   }
 
   /// Elements at + r * Terms::ld + c = or += terms[r * ld + c], for r in [0, rows) and c in [0, n).
-  /// An f32 output adds them as floats; what is stored then counts for the peak.
+  /// An f32 output adds them as floats; its peak covers the values stored.
   void put(std::int64_t at, const float* terms, std::int64_t ld, std::int64_t rows, std::int64_t n, bool add) {
     if (!to_.sums) put_values(at, terms, ld, rows, n, add);
     else if (add) put_sums<true>(at, terms, ld, rows, n);
