@@ -1,0 +1,84 @@
+// The three passes that make a rank's LocalPlan, in this order: ports, routes, memory. Internal to local_*.cpp.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "runtime/plan/local_plan.h"
+
+namespace troupe::runtime {
+
+/// What the passes share. REQUIRES: LocalPlan::rank, stage and dp_index are set.
+class LocalPass {
+ protected:
+  LocalPass(const Plan& plan, LocalPlan& local) : plan_(plan), local_(local), rank_(local.rank), role_(&plan.roles[local.stage]) {}
+  const PlanActor& plan_actor(const LocalActor& a) const { return role_->actors[a.actor]; }
+  std::int32_t acts_of(const PlanActor& a) const {
+    return plan_.acts(a.rate, a.program, a.rate == Rate::round ? plan_.round_stage(plan_.exchanges[a.exchange]) : local_.stage, local_.dp_index);
+  }
+  /// Whether a dp coordinate of the exchange's round stage runs a microbatch in this round.
+  bool takes_part(const PlanActor& a, std::int64_t dp_index, std::int32_t round) const {
+    return plan_.runs_in_round(a.program, plan_.round_stage(plan_.exchanges[a.exchange]), dp_index, round);
+  }
+
+  const Plan& plan_;
+  LocalPlan& local_;
+  const Rank rank_;
+  const PlanRole* const role_;
+};
+
+/// Which actors and channels the place has, and every actor's ports, microbatches and turns.
+class LocalSpecs : LocalPass {
+ public:
+  LocalSpecs(const Plan& plan, LocalPlan& local) : LocalPass(plan, local) {}
+  void run();
+
+ private:
+  void choose_actors();
+  void make_channels();
+  void make_specs();
+  void make_turns();
+  std::vector<actors::Phase> cycle(const PlanActor& a, Rate channel) const;
+
+  std::vector<std::vector<std::int32_t>> microbatches_;   // per program
+  std::vector<std::int32_t> actor_at_, channel_at_;       // role -> local
+};
+
+/// What the place's exchanges send, receive and add. Error: a boxing that cannot be.
+class LocalRoutes : LocalPass {
+ public:
+  LocalRoutes(const Plan& plan, LocalPlan& local) : LocalPass(plan, local) {}
+  Status run();
+
+ private:
+  struct Position {                    // of a tensor in this actor's ports
+    std::int32_t port = -1, index = 0;
+  };
+  Position find(const std::vector<std::int32_t>& channels, std::int32_t tensor) const;
+  Status make_routes(LocalActor& l);
+  /// A place that only receives, and gets no value (its parts are empty, or zeros: the terms of a sum that other places
+  /// have), still gets an empty message, from which it learns that an act takes place, and of which step. Adds to
+  /// `boxings` such messages that this place sends or gets.
+  void tell_the_empty(const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp, std::vector<BoxingPlan>& boxings) const;
+  Expected<BoxingPlan> own_boxing(Layout from, const Layout& to) const;
+  /// Where an exchange finds the exponent of a gradient's exact sum: in the slot of its parameter.
+  void find_exponent(const PlanActor& a, std::int32_t gradient_of, comm::MoveEnds& ends) const;
+  /// The route of a reduction: the terms that this place brings, and its part of the sums. In a round only the dp
+  /// coordinates that take part bring terms.
+  Status add_reduction(LocalActor& l, const PlanActor& a, const PlanExchange& x, const std::function<bool(std::int64_t)>& takes_part);
+  Status add_route(LocalActor& l, const PlanActor& a, const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp);
+  /// Rounds in which the same dp coordinates take part are alike.
+  Status make_round_routes(LocalActor& l, const PlanActor& a, const PlanExchange& x);
+  /// Parameters whole, for the places that run a microbatch in this round.
+  Status add_gather(LocalActor& l, const PlanActor& a, const PlanExchange& x, std::int32_t round);
+  void keep_route(LocalActor& l, const PlanActor& a, comm::Route route);
+};
+
+/// Offsets of everything in the place's pool and arena, and their sizes by purpose.
+class LocalMemory : LocalPass {
+ public:
+  LocalMemory(const Plan& plan, LocalPlan& local) : LocalPass(plan, local) {}
+  void run();
+};
+
+}  // namespace troupe::runtime
