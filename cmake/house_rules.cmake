@@ -43,7 +43,7 @@ rule("no wall clock" "(system|steady|high_resolution)_clock|clock_gettime|gettim
   devices/paced/paced_device.cpp   "a device in real time"
   comm/ucx/progress_thread.cpp     "how long to spin before sleeping, its own CPU time"
   comm/ucx/ucx_transport.cpp       "budgets of the goodbye and of a cancellation"
-  runtime/launch/app.cpp           "the parent process: stall limit"
+  runtime/launch/job.cpp           "the parent process: stall limit"
   runtime/launch/launcher.cpp      "the grace of processes that are told to go")
 
 rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semaphore|binary_semaphore|latch|barrier)${no_name}|pthread_create|pthread_cond_"
@@ -57,14 +57,14 @@ rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semapho
   runtime/launch/worker_process.cpp "the heart-beat of a worker process")
 
 rule("no random device" "random_device|${no_name}s?rand\\(|getrandom|getentropy|arc4random|/dev/u?random"
-  runtime/launch/app.cpp           "the number that tells one job's messages from another's")
+  runtime/launch/job.cpp           "the number that tells one job's messages from another's")
 
 rule("no sleep" "sleep_(for|until)${no_name}|${no_name}u?sleep\\(|nanosleep|${no_name}::p?poll\\(|epoll_|${no_name}::p?select\\(|timerfd_"
   devices/paced/paced_device.cpp   "each task sleeps its modelled time"
   comm/ucx/progress_thread.h       "sleeps in poll while the network is idle"
   comm/ucx/progress_thread.cpp     "the same"
   comm/ucx/ucx_transport.cpp       "between looks at requests that are being cancelled"
-  runtime/launch/app.cpp           "the parent process: its loop"
+  runtime/launch/job.cpp           "the parent process: its loop"
   runtime/launch/launcher.cpp      "waits for processes to end")
 
 set(calls "open|openat|creat|memfd_create|shm_open|socket|socketpair|pipe2?|bind|connect|listen|accept4?|opendir|readlink|mkstemp")

@@ -1,23 +1,18 @@
 #include "runtime/launch/app.h"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/signalfd.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <random>
-#include <set>
 
 #include "checkpoint/catalog.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
 #include "devices/host_memory.h"
+#include "runtime/launch/hangup.h"
+#include "runtime/launch/job.h"
 #include "runtime/launch/launcher.h"
 #include "runtime/plan/local_plan.h"
 #include "runtime/plan/plan_io.h"
@@ -25,28 +20,8 @@
 
 namespace troupe::runtime {
 
-namespace {
-
-/// Whether the process began with SIGHUP ignored, as under nohup. Read before any library is initialised: UCX installs
-/// a handler of its own as it is loaded.
-bool hangup_ignored = false;
-
-__attribute__((no_sanitize("address", "undefined"))) void look_at_hangup(int, char**, char**) {
-  struct {
-    void* handler;
-    unsigned long flags;
-    void* restorer;
-    std::uint64_t mask;
-  } action;   // the kernel's struct sigaction: none of libc's functions is sure to work here
-  // 1: SIG_IGN
-  if (::syscall(SYS_rt_sigaction, SIGHUP, nullptr, &action, sizeof action.mask) == 0) hangup_ignored = action.handler == reinterpret_cast<void*>(1);
-}
-__attribute__((section(".preinit_array"), used)) void (*const look_at_hangup_first)(int, char**, char**) = look_at_hangup;
-
-}  // namespace
-
 void App::serve_if_worker(int argc, char** argv) const {
-  ::signal(SIGHUP, hangup_ignored ? SIG_IGN : SIG_DFL);   // instead of UCX's handler, which turns its debug log on
+  ::signal(SIGHUP, hangup_ignored() ? SIG_IGN : SIG_DFL);   // instead of UCX's handler, which turns its debug log on
   if (argc < 3 || std::strcmp(argv[1], worker_flag) != 0) return;
   const int fd = std::atoi(argv[2]);
   const int code = worker_process(fd, ops_, actors_);
@@ -56,322 +31,6 @@ void App::serve_if_worker(int argc, char** argv) const {
 }
 
 namespace {
-
-using clock = std::chrono::steady_clock;
-
-/// The parent's side of a job: polls links, logs, deaths and signals; the session decides.
-class Job {
- public:
-  Job(const Plan& plan, JobOptions options)
-      : plan_(plan), options_(std::move(options)),
-        session_(plan_, session_options(), [this](Rank to, const ToWorker& m) { send(to, m); }) {}
-
-  JobResult run() {
-    result_.places.resize(plan_.workers());
-    block_signals();
-    if (Status s = begin_checkpoints(); !s.ok()) end(s, exit_checkpoint);
-    else if (s = start(); !s.ok()) end(s, exit_worker);
-    last_message_ = clock::now();
-    while (!over_) turn();
-    // A checkpoint that all workers have written is committed, however the job ends.
-    if (checkpoints_) finish_checkpoints();
-    // A worker whose link closes ends at once, or as soon as its transport is open: killed before, it would leave
-    // shared memory behind. A worker that hangs is killed.
-    launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500);
-    restore_signals();
-    result_.params_hash = session_.params_hash();
-    result_.committed_steps = session_.committed();
-    return std::move(result_);
-  }
-
- private:
-  void block_signals() {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    if (!hangup_ignored) sigaddset(&set, SIGHUP);
-    ::sigprocmask(SIG_BLOCK, &set, &old_signals_);
-    signal_fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-  }
-  void restore_signals() {
-    signalfd_siginfo late{};   // a signal that came after the end of the job must not kill the caller now
-    while (::read(signal_fd_, &late, sizeof late) == sizeof late) {}
-    ::close(signal_fd_);
-    ::sigprocmask(SIG_SETMASK, &old_signals_, nullptr);
-  }
-
-  SessionOptions session_options() {
-    SessionOptions s = options_.session;
-    s.snapshot = [this](std::int64_t version) { return checkpoints_ && checkpoints_->wants(version); };
-    s.on_checkpoint_skipped = [this](std::int64_t version) { checkpoints_->skipped(version); };
-    s.on_shards = [this](std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
-      checkpoints_->shards(version, reports, sums);
-    };
-    s.on_saving = [this](std::int64_t version, Rank place, const Report& report) { checkpoints_->saving(version, place, report); };
-    return s;
-  }
-
-  static std::uint64_t fresh_number() {
-    std::random_device random;
-    return static_cast<std::uint64_t>(random()) << 32 | random();
-  }
-
-  Status begin_checkpoints() {
-    if (options_.checkpoint.dir.empty()) return {};
-    disk_ = device_.create_stream("checkpoints", 1);
-    auto checkpoints = std::make_unique<CheckpointTracker>(plan_, options_.checkpoint, options_.session.first_step, options_.session.steps, storage_, *disk_, clock_);
-    TROUPE_TRY(checkpoints->begin(fresh_number()));
-    checkpoints_ = std::move(checkpoints);
-    return {};
-  }
-
-  /// Commits the checkpoints that all workers have written. A run that ends without its last checkpoint has failed.
-  void finish_checkpoints() {
-    const Status s = checkpoints_->finish();
-    if (s.ok() || (!result_.status.ok() && result_.exit_code != exit_interrupted)) return;
-    // exit_interrupted would mean that the checkpoint is saved.
-    if (result_.status.ok()) result_.status = s, result_.exit_code = exit_checkpoint;
-    else if (paused_) result_.status = unsaved(s), result_.exit_code = exit_checkpoint;
-  }
-  /// Why the last save of a job that a signal ends has failed.
-  Status unsaved(const Status& s) const { return paused_ ? s.in(paused_->message()) : s; }
-
-  Status start() {
-    const std::uint64_t job = fresh_number();
-    for (Rank r = 0; r < plan_.workers(); ++r) {
-      const auto i = static_cast<std::size_t>(r);
-      TROUPE_TRY(launcher_.start(i < options_.prefixes.size() ? options_.prefixes[i] : std::vector<std::string>{}));
-    }
-    Hello hello;
-    hello.plan = write_plan(plan_);
-    hello.job = job;
-    hello.threads = options_.threads;
-    hello.tls = options_.tls;
-    hello.trace = options_.trace;
-    hello.throttle = options_.throttle;
-    hello.paced = options_.paced;
-    hello.run_kernels = options_.run_kernels;
-    if (checkpoints_) hello.save = checkpoints_->target();
-    hello.restore = options_.checkpoint.restore;
-    const auto cores = options_.pin ? usable_cores() : std::vector<int>{};
-    for (Rank r = 0; r < plan_.workers(); ++r) {
-      hello.rank = r;
-      const auto i = static_cast<std::size_t>(r);
-      hello.net_device = i < options_.net_devices.size() ? options_.net_devices[i] : "";
-      const auto threads = static_cast<std::size_t>(options_.threads);
-      if (options_.pin) {
-        hello.cores.assign(cores.begin() + i * threads, cores.begin() + (i + 1) * threads);
-        hello.cores.insert(hello.cores.end(), cores.begin() + plan_.workers() * threads, cores.end());
-      }
-      send(r, hello);
-    }
-    return {};
-  }
-
-  void send(Rank to, const ToWorker& message) {
-    auto& w = launcher_.workers()[to];
-    // turn() notices a broken link where it reads; the exit of the worker's process says why.
-    if (w.link) (void)w.link->post(encode(message)).ok();
-  }
-
-  void end(Status status, int code) {
-    if (over_) return;
-    over_ = true;
-    result_.status = std::move(status);
-    result_.exit_code = result_.status.ok() ? exit_ok : code;
-  }
-
-  void turn() {
-    auto& workers = launcher_.workers();
-    std::vector<pollfd> fds;
-    std::vector<std::pair<int, Rank>> what;   // 0 link, 1 log, 2 death, 3 signal
-    auto add = [&](int fd, int kind, Rank r, short events = POLLIN) {
-      if (fd < 0) return;
-      fds.push_back({fd, events, 0});
-      what.push_back({kind, r});
-    };
-    for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r) {
-      auto& w = workers[r];
-      // A worker that does not read must not delay the other workers, nor signals.
-      const short more = w.link && w.link->unsent() ? POLLOUT : 0;
-      if (!stopped_.count(r) && w.link && !broken_.count(r)) add(w.link->fd(), 0, r, static_cast<short>(POLLIN | more));
-      add(w.log_fd, 1, r);
-      if (!w.exited) add(w.pidfd, 2, r);
-    }
-    add(signal_fd_, 3, 0);
-    constexpr auto poll_timeout = std::chrono::milliseconds(200);
-    const auto before = clock::now();
-    ::poll(fds.data(), fds.size(), static_cast<int>(poll_timeout.count()));
-    // While this process was stopped (Ctrl-Z, a suspended machine) it could not hear the workers: restart the stall
-    // clock.
-    if (clock::now() - before > 5 * poll_timeout) heard();
-    for (std::size_t i = 0; i < fds.size() && !over_; ++i) {
-      if (fds[i].revents == 0) continue;
-      auto [kind, r] = what[i];
-      if (kind == 0 && (fds[i].revents & POLLOUT) != 0) (void)workers[r].link->flush().ok();
-      if (kind == 0 && (fds[i].revents & ~POLLOUT) != 0) read_link(r);
-      if (kind == 1) launcher_.read_log(workers[r], [&, rank = r](const std::string& line) { log(rank, line); });
-      else if (kind == 2) launcher_.reap(workers[r]);
-      else on_signal();
-    }
-    if (over_) return;
-    for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
-      if (workers[r].exited && broken_.count(r) && !stopped_.count(r)) return died(r);   // all its messages are read
-    if (checkpoints_)
-      if (const Status s = checkpoints_->poll(); !s.ok()) return end(unsaved(s), exit_checkpoint);
-    if (options_.give_up)
-      if (Status s = options_.give_up(); !s.ok()) return end(std::move(s), exit_output);
-    const auto now = clock::now();
-    if (pending_ && now >= pending_until_) return end(with_log(pending_rank_, *pending_), exit_worker);
-    if (static_cast<Rank>(stopped_.size()) == plan_.workers()) return end(paused_ ? *paused_ : Status{}, exit_interrupted);
-    if (explaining_ && (now >= explain_until_ || static_cast<Rank>(explanations_.size()) == plan_.workers())) return stalled();
-    if (!explaining_ && now - last_message_ > std::chrono::seconds(options_.stall_s)) {
-      explaining_ = true;
-      explain_until_ = now + std::chrono::seconds(1);
-      for (Rank r = 0; r < plan_.workers(); ++r) send(r, ExplainAll{});
-    }
-  }
-
-  void log(Rank rank, const std::string& line) {
-    if (options_.on_log) options_.on_log(rank, line);
-  }
-
-  /// The first signal lets a job that saves checkpoints end with one of the step that is under way; the next one, and
-  /// the first of any other job, ends it at once.
-  void on_signal() {
-    signalfd_siginfo info{};
-    if (::read(signal_fd_, &info, sizeof info) != sizeof info) return;
-    const std::string why = std::string("interrupted by ") + ::strsignal(static_cast<int>(info.ssi_signo));
-    const std::int64_t version = session_.earliest_end();
-    const bool can_pause = checkpoints_ && ready_ == plan_.workers();
-    const auto now = clock::now();
-    // A terminal that closes, a service manager and `timeout` send two for one event.
-    if (signalled_ && (info.ssi_signo == SIGHUP || now - *signalled_ < std::chrono::seconds(1))) return;
-    if (signalled_ || !can_pause) return end(Status(Code::unavailable, why), exit_interrupted);
-    signalled_ = now;
-    if (version < options_.session.steps) {   // else the run ends with its last step anyway
-      paused_ = Status(Code::unavailable, why + " after step " + std::to_string(version) + " of " + std::to_string(options_.session.steps));
-      checkpoints_->end_with(version);
-      session_.pause_at(version);
-    }
-    if (options_.on_pause) options_.on_pause(why, version);
-  }
-
-  void read_link(Rank r) {
-    std::deque<std::vector<std::byte>> messages;
-    const Status s = launcher_.workers()[r].link->receive(messages);
-    for (const auto& bytes : messages) {
-      auto message = decode_from_worker(bytes);
-      if (!message.ok()) return end(message.status().in("worker " + std::to_string(r)), exit_worker);
-      handle(r, *message);
-      if (over_) return;
-    }
-    if (!s.ok()) broken_.insert(r);   // its process is about to end; `died` says how
-  }
-
-  /// Notes a sign of progress: ends the suspicion of a stall.
-  void heard() {
-    last_message_ = clock::now();
-    explaining_ = false;
-    explanations_.clear();
-  }
-
-  void handle(Rank r, FromWorker& message) {
-    if (!std::holds_alternative<Explained>(message)) heard();
-    if (auto* m = std::get_if<WorkerAddress>(&message)) {
-      addresses_.addresses[r] = m->blob;
-      if (static_cast<Rank>(addresses_.addresses.size()) == plan_.workers())
-        for (Rank to = 0; to < plan_.workers(); ++to) send(to, addresses_);
-    } else if (auto* m = std::get_if<Ready>(&message)) {
-      result_.places[r].restored_bytes = m->restored_bytes;
-      result_.places[r].restore_s = m->restore_s;
-      if (++ready_ == plan_.workers()) {
-        if (options_.on_ready) options_.on_ready();
-        session_.begin();
-      }
-    } else if (auto* m = std::get_if<Spans>(&message)) {
-      auto& all = result_.places[r].spans;
-      result_.places[r].dropped_spans += m->dropped;
-      all.insert(all.end(), std::make_move_iterator(m->spans.begin()), std::make_move_iterator(m->spans.end()));
-    } else if (auto* m = std::get_if<Stopped>(&message)) {
-      auto& place = result_.places[r];
-      place.peak_bytes = m->peak_bytes;
-      place.file_bytes = m->file_bytes;
-      place.shared_bytes = m->shared_bytes;
-      place.sent_bytes = m->sent_bytes;
-      place.received_bytes = m->received_bytes;
-      stopped_.insert(r);
-    } else if (auto* m = std::get_if<Explained>(&message)) {
-      explanations_[r] = m->text;
-    } else if (!session_.finished() && !pending_) {
-      // After the end, peers that close their connections are no failures.
-      const Status s = session_.handle(r, message);
-      if (s.ok()) return;
-      if (s.code() == Code::unavailable) {
-        // Most likely another worker has died, which is the culprit: wait a moment for its death to show.
-        pending_ = s;
-        pending_rank_ = r;
-        pending_until_ = clock::now() + std::chrono::milliseconds(700);
-      } else {
-        end(session_.diverged() ? s : with_log(r, s), session_.diverged() ? exit_diverged : s.code() == Code::damaged ? exit_checkpoint : exit_worker);
-      }
-    }
-  }
-
-  Status with_log(Rank r, const Status& s) {
-    auto& w = launcher_.workers()[r];
-    launcher_.read_log(w, [&](const std::string& line) { log(r, line); });
-    if (w.last_lines.empty()) return s;
-    std::string text = s.message() + "; its last log lines:";
-    for (const auto& line : w.last_lines) text += "\n  " + line;
-    return {s.code(), text};
-  }
-
-  void died(Rank r) {
-    const auto& w = launcher_.workers()[r];
-    end(with_log(r, Status(Code::unavailable, "worker " + std::to_string(r) + " (pid " + std::to_string(w.pid) + ") " +
-                                                  describe_exit(w.wait_status))),
-        exit_worker);
-  }
-
-  void stalled() {
-    std::string silent;   // the workers that may have caused the stall
-    int count = 0;
-    for (Rank r = 0; r < plan_.workers(); ++r)
-      if (!explanations_.count(r)) silent += (count++ > 0 ? ", " : "") + std::to_string(r);
-    std::string text = "no progress for " + std::to_string(options_.stall_s) + " s";
-    if (count > 0) text += count == 1 ? ": worker " + silent + " does not answer" : ": workers " + silent + " do not answer";
-    text += "\n" + session_.waits_for();
-    for (Rank r = 0; r < plan_.workers(); ++r)
-      text += "worker " + std::to_string(r) + (explanations_.count(r) ? ":\n" + explanations_[r] : " does not answer\n");
-    end(Status(Code::unavailable, text), exit_stalled);
-  }
-
-  const Plan& plan_;
-  JobOptions options_;
-  SteadyClock clock_;
-  CpuDevice device_{clock_, {}};
-  FileStorage storage_;
-  std::unique_ptr<Stream> disk_;
-  std::unique_ptr<CheckpointTracker> checkpoints_;   // destroyed before the stream
-  Session session_;
-  Launcher launcher_;
-  JobResult result_;
-  sigset_t old_signals_{};
-  int signal_fd_ = -1;
-  Connect addresses_;
-  Rank ready_ = 0;
-  bool over_ = false;
-  std::optional<clock::time_point> signalled_;   // the first signal, if the job ends with a checkpoint
-  std::optional<Status> paused_;   // by a signal: what the job ends with once its last version is saved
-  std::set<Rank> stopped_, broken_;
-  std::optional<Status> pending_;
-  Rank pending_rank_ = 0;
-  clock::time_point pending_until_, last_message_, explain_until_;
-  bool explaining_ = false;
-  std::map<Rank, std::string> explanations_;
-};
 
 /// All workers of this machine together must fit in its memory.
 Status check_memory(const Plan& plan, std::int64_t bytes_max) {
@@ -427,7 +86,7 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
 JobResult App::run(const Plan& plan, JobOptions options) const {
   if (Status s = options.checked ? Status{} : check(plan, options); !s.ok()) return {std::move(s), exit_plan, {}, 0, {}};
   if (Status s = begin_where_saved(options); !s.ok()) return {std::move(s), exit_checkpoint, {}, 0, {}};
-  return Job(plan, std::move(options)).run();
+  return run_job(plan, std::move(options));
 }
 
 int App::run_main(const Expected<Plan>& plan, JobOptions options) const {
