@@ -61,7 +61,7 @@ struct Report {
     value,                             ///< what the application reports, under a name of its own
     loss,                              ///< a microbatch's part of the loss that is minimised
     norm,                              ///< a parameter's gradient: [column, row lo, row hi, sum of squares] of tree nodes of its rows
-    digest,                            ///< a parameter's bits; `name` is NAME|EXTENT
+    digest,                            ///< a parameter's bits, and whether all are finite (actors/optimizer.h); `name` is NAME|EXTENT
     shard,                             ///< a place's part of a checkpoint: see actors/writer.h
     saving,                            ///< how far it is: [stall in seconds, bytes of parameters, of moments] so far
     /// A parameter's gradient terms: [largest magnitude (inf and NaN too), microbatch + 1 of the first microbatch whose

@@ -128,7 +128,9 @@ Status DigestBody::run(const ActContext& c, Parallel& par) {
     part.view.data = params_.at(c.act.in[0].token.slot) + part.offset;
     const auto words = kernels::digest(part.view, par);
     // Words travel as doubles' bits: a report is a list of doubles.
-    report_(c.program, {Report::Kind::digest, part.name, c.step, -1, {std::bit_cast<double>(words[0]), std::bit_cast<double>(words[1])}});
+    const bool finite = part.view.dtype != DType::f32 || kernels::all_finite(reinterpret_cast<const float*>(part.view.data), part.view.extent.elements());
+    report_(c.program, {Report::Kind::digest, part.name, c.step, -1,
+                        {std::bit_cast<double>(words[0]), std::bit_cast<double>(words[1]), finite ? 1.0 : 0.0}});
   }
   return {};
 }

@@ -62,7 +62,8 @@ class UpdateBody final : public Body {
   kernels::AdamW hyper_;
 };
 
-/// Reports the digest of each part: see kernels::digest. Equal for equal parameters on any topology.
+/// Reports of each part the two words of its digest (see kernels::digest: equal for equal parameters on any topology), and 1 where
+/// all of its elements are finite, else 0.
 class DigestBody final : public Body {
  public:
   struct Part { std::string name; kernels::View view; std::int64_t offset; };

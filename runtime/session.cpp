@@ -334,16 +334,21 @@ Status Session::diverge(const std::string& why) {
 Status Session::digest(const Open& vote) {
   // name -> extent -> words. Replicas of an extent must agree; extents add up.
   std::map<std::string, std::map<std::string, std::pair<std::vector<double>, Rank>>> words;
+  std::set<std::string> ruined;
   for (const auto& [rank, closed] : vote.places)
     for (const auto& r : closed.reports) {
-      if (r.kind != Report::Kind::digest || r.values.size() != 2) continue;
+      if (r.kind != Report::Kind::digest || r.values.size() != 3) continue;
       const auto bar = r.name.rfind('|');
+      if (r.values[2] != 1) ruined.insert(r.name.substr(0, bar));
       auto [it, fresh] = words[r.name.substr(0, bar)].try_emplace(r.name.substr(bar + 1), r.values, rank);
       for (std::size_t i = 0; !fresh && i < r.values.size(); ++i)
         if (std::bit_cast<std::uint64_t>(r.values[i]) != std::bit_cast<std::uint64_t>(it->second.first[i]))
           return Status(Code::internal, "replicas of parameter '" + r.name + "' differ between ranks " +
                                             std::to_string(it->second.second) + " and " + std::to_string(rank));
     }
+  // The last update has no step after it whose loss would tell.
+  for (const auto& p : plan_.params)
+    if (ruined.count(p.name)) return diverge("parameter '" + p.name + "' is not finite after step " + std::to_string(options_.steps));
   std::uint64_t a = 0x6a09e667f3bcc908ull, b = 0xbb67ae8584caa73bull;
   for (const auto& [name, extents] : words) {
     std::uint64_t x = 0, y = 0;
