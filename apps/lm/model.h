@@ -29,11 +29,14 @@ class Sampler {
   /// What SessionOptions::on_closed is told: the last token.
   void finish(const std::vector<actors::Report>& reports);
   /// Prompt and what has followed so far.
-  std::string text() const;
+  const std::string& text() const { return text_; }
 
  private:
+  void add(std::int32_t token);
+
   std::int64_t prompt_tokens_;
   std::vector<std::int32_t> tokens_;
+  std::string text_;                   // of the tokens
 };
 
 }  // namespace troupe::lm
