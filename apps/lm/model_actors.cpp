@@ -27,8 +27,7 @@ class Loader final : public actors::UserActor {
       std::int32_t* row = out.as<std::int32_t>() + i * seq;
       std::int32_t* in = inputs_ ? row : other_.data();
       std::int32_t* targets = inputs_ ? other_.data() : row;
-      if (train_) corpus_.train_sample(sample, in, targets);
-      else corpus_.eval_sample(sample, in, targets);
+      TROUPE_TRY(train_ ? corpus_.train_sample(sample, in, targets) : corpus_.eval_sample(sample, in, targets));
     }
     return {};
   }
