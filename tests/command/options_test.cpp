@@ -122,6 +122,10 @@ TEST_CASE("a plan of no configuration, and times that are no times, are refused 
     check_one_line(run(troupe_command({"sim", tiny_config, option, "1e308"})), exit_usage, {option, "below 1e9", "'1e308'"});
 }
 
+TEST_CASE("more microbatches than a plan can have are refused with the limit") {
+  check_one_line(run(troupe_command({"plan", tiny_config, "--set", "eval.batches=100000000"})), exit_plan, {"100000000 microbatches", "possible are 1 to 1048576"});
+}
+
 TEST_CASE("--help says of each option that takes a value what holds without it") {
   for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{{"train"}, {"plan"}, {"sim"}, {"sample"}, {"calibrate"}, {"ckpt", "prune"}, {"ckpt", "export"}, {"ckpt", "import"}}) {
     auto words = command;
