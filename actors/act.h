@@ -64,7 +64,8 @@ struct Report {
     loss,                              ///< a microbatch's part of the loss that is minimised
     /// A parameter's gradient: [column, row lo, row hi, sum of squares] of tree nodes of its rows.
     norm,
-    digest,                            ///< the two words of a parameter's digest; `name` is NAME|EXTENT
+    /// The two words of a parameter's digest, and 1 where all of its elements are finite, else 0; `name` is NAME|EXTENT.
+    digest,
     shard,                             ///< the shard that a place has written: see actors/writer.h
     saving,                            ///< of a shard so far: [stall in seconds, bytes of parameters, of moments]
     /// A parameter's gradient terms: [largest magnitude (inf and NaN too), 1 + lowest microbatch with a term that was

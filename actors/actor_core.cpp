@@ -15,6 +15,7 @@ void ActorCore::begin(std::int64_t step, ProgramMask readers) {
   for (std::size_t o = 0; o < spec_.out.size(); ++o) {
     if (!spec_.initial[o]) continue;
     Running first;
+    first.initial = true;
     first.context.step = step - spec_.out_step[o];
     first.context.act.out.resize(spec_.out.size());
     first.context.act.out[o] = {ports_.take_slot(static_cast<int>(o)), true, true};
@@ -86,7 +87,7 @@ void ActorCore::publish(Running& running, std::size_t port, bool same_stream) {
   token.step = running.context.step + spec_.out_step[port];
   token.microbatch = spec_.out[port].accumulates() ? -1 : running.context.microbatch;
   token.rows = running.result.rows;
-  if (trace_) token.flow = flow_of(static_cast<std::int32_t>(port), token.sequence);
+  if (trace_ && !running.initial) token.flow = flow_of(running.context.act.number);
   for (const auto& r : readers)
     if (r.same_stream == same_stream && reads(r)) outbox_.arrive(r.actor, r.port, token);
 }
@@ -136,9 +137,7 @@ void ActorCore::finish(Running& r) {
     outbox_.step_closed(c.step);
 }
 
-std::uint64_t ActorCore::flow_of(std::int32_t port, std::uint32_t sequence) const {
-  return philox_key(static_cast<std::uint64_t>(sequence) << 8 | static_cast<std::uint64_t>(port), spec_.trace_name);
-}
+std::uint64_t ActorCore::flow_of(std::uint64_t act) const { return philox_key(act, spec_.trace_name); }
 
 void ActorCore::record(const Running& r) {
   const ActContext& c = r.context;
@@ -148,7 +147,7 @@ void ActorCore::record(const Running& r) {
   for (const auto& in : c.act.in)   // the trace's arrow begins at the token that arrived last
     if (in.token.arrival > latest && r.result.flow_in == 0) latest = in.token.arrival, span.flow_in = in.token.flow;
   for (std::size_t o = 0; o < c.act.out.size() && span.flow_out == 0; ++o)
-    if (c.act.out[o].last && !spec_.readers[o].empty()) span.flow_out = flow_of(static_cast<std::int32_t>(o), r.sequence[o]);
+    if (c.act.out[o].last && !spec_.readers[o].empty()) span.flow_out = flow_of(c.act.number);
   trace_->record(std::move(span));
 }
 

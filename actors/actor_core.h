@@ -91,13 +91,15 @@ class ActorCore {
     ActContext context;
     std::vector<std::uint32_t> sequence;   // per output port, once published
     bool started = false, done = false;
+    bool initial = false;              // no act: it publishes what there is before the first
     ActDone result;
   };
   void pump();
   void finish(Running& running);
   void publish(Running& running, std::size_t port, bool same_stream);
   void record(const Running& running);
-  std::uint64_t flow_of(std::int32_t port, std::uint32_t sequence) const;
+  /// The name of all tokens that an act publishes, in traces.
+  std::uint64_t flow_of(std::uint64_t act) const;
 
   ActorSpec spec_;
   Ports ports_;

@@ -127,8 +127,10 @@ Status DigestBody::run(const ActContext& c, Parallel& par) {
   for (auto& part : parts_) {
     part.view.data = params_.at(c.act.in[0].token.slot) + part.offset;
     const auto words = kernels::digest(part.view, par);
+    const bool finite = part.view.dtype != DType::f32 || kernels::all_finite(reinterpret_cast<const float*>(part.view.data), part.view.extent.elements());
     // A report is a list of doubles: each holds the 64 bits of a word.
-    report_(c.program, {Report::Kind::digest, part.name, c.step, -1, {std::bit_cast<double>(words[0]), std::bit_cast<double>(words[1])}});
+    report_(c.program, {Report::Kind::digest, part.name, c.step, -1,
+                        {std::bit_cast<double>(words[0]), std::bit_cast<double>(words[1]), finite ? 1.0 : 0.0}});
   }
   return {};
 }

@@ -65,7 +65,8 @@ class UpdateBody final : public Body {
   kernels::AdamW hyper_;
 };
 
-/// Reports the digest of each part: see kernels::digest. Reductions combines them to a value that any topology shares.
+/// Reports the digest of each part (see kernels::digest), and 1 where all of its elements are finite, else 0. Reductions
+/// combines the digests to a value that any topology shares.
 class DigestBody final : public Body {
  public:
   struct Part { std::string name; kernels::View view; std::int64_t offset; };

@@ -1,9 +1,11 @@
 #include "actors/writer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "checkpoint/catalog.h"
 #include "checkpoint/transfers.h"
+#include "kernels/vector.h"
 
 namespace troupe::actors {
 
@@ -55,7 +57,10 @@ void ShardWriter::write(const ActContext& c, std::size_t part, const std::byte* 
   }
   tell(c, shard, {}, true);
   Report report{Report::Kind::shard, "", c.step, -1, {stall_s(c.step)}, {}};
-  if (const auto record = finish(c.step, shard); record.ok()) report.bytes = checkpoint::encode(*record);
+  if (shard.ruined != none) {
+    report.name = spec_.entries[shard.ruined].parameter;
+    report.values.push_back(1);
+  } else if (const auto record = finish(c.step, shard); record.ok()) report.bytes = checkpoint::encode(*record);
   else report.name = record.status().message();
   {
     std::lock_guard lock(mutex_);
@@ -105,7 +110,7 @@ Status ShardWriter::write_part(const ActContext& c, UnderWay& shard, std::size_t
   Status failure;
   par.for_each(std::ssize(transfers), [&](std::int64_t i) {
     const checkpoint::IoRequest& t = transfers[static_cast<std::size_t>(i)];
-    for (const auto& b : t.blocks) shard.sums[p.first + b.run][b.index] = checkpoint::checksum(data + (b.offset - p.offset), b.bytes);
+    for (const auto& b : t.blocks) shard.sums[p.first + b.run][b.index] = look_at(shard, p.first + b.run, data + (b.offset - p.offset), b.bytes);
     {
       std::lock_guard lock(mutex);
       if (!failure.ok()) return;
@@ -121,6 +126,16 @@ Status ShardWriter::write_part(const ActContext& c, UnderWay& shard, std::size_t
     if (failure.ok()) failure = s;
   });
   return failure;
+}
+
+Checksum ShardWriter::look_at(UnderWay& shard, std::size_t index, const std::byte* block, std::int64_t bytes) {
+  const ShardEntry& e = spec_.entries[index];
+  if (e.kind == checkpoint::TensorKind::parameter && e.dtype == DType::f32 &&
+      !kernels::all_finite(reinterpret_cast<const float*>(block), bytes / static_cast<std::int64_t>(sizeof(float)))) {
+    std::lock_guard lock(mutex_);
+    shard.ruined = std::min(shard.ruined, index);
+  }
+  return checkpoint::checksum(block, bytes);
 }
 
 void ShardWriter::tell(const ActContext& c, UnderWay& shard, Written more, bool all) {

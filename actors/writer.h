@@ -39,7 +39,7 @@ struct ShardSpec {
 /// A place's shards under way, one for each version: the first writer actor of a version creates the file, the last one
 /// syncs it and reports. Thread-safe. Reports:
 ///   Report::Kind::shard    once for each version. `bytes`: the encoded checkpoint::ShardRecord; or `name`: the
-///   failure.
+///                          failure, or, where `values` has a second element, the first parameter that is not finite.
 ///                          `values`: [stall in seconds].
 ///   Report::Kind::saving   about every `tell_ns` while writes end, and when all are written. `values`: [stall in
 ///   seconds
@@ -57,6 +57,7 @@ class ShardWriter {
   struct Written {
     double parameters = 0, moments = 0;
   };
+  static constexpr std::size_t none = static_cast<std::size_t>(-1);
   struct UnderWay {
     std::unique_ptr<File> file;
     checkpoint::StoredFile record;
@@ -65,11 +66,14 @@ class ShardWriter {
     Written written;
     std::int64_t told_ns = 0;
     Status failure;                    // the first; nothing is written after it
+    std::size_t ruined = none;         // the first entry of a parameter that is not finite
   };
   /// Returns the version's shard, whose file the first call creates, and whether no write has failed so far.
   std::pair<UnderWay&, bool> join(std::int64_t step);
   Status create(std::int64_t step, UnderWay& shard) const;
   Status write_part(const ActContext& context, UnderWay& shard, std::size_t part, const std::byte* data, Parallel& parallel);
+  /// Returns the checksum of a block of entry `index`, and notes whether its values are finite while they are in the cache.
+  checkpoint::Checksum look_at(UnderWay& shard, std::size_t index, const std::byte* block, std::int64_t bytes);
   /// Adds `more` to what is written, and reports it if tell_ns have passed or with `all`.
   void tell(const ActContext& context, UnderWay& shard, Written more, bool all);
   double stall_s(std::int64_t step) const { return spec_.stall_ns ? static_cast<double>(spec_.stall_ns(step)) * 1e-9 : 0; }

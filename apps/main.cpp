@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
 #include "apps/calibrate/calibrate.h"
 #include "apps/calibrate/link_times.h"
@@ -48,8 +49,8 @@ CLI::Validator not_negative(const std::string& what) {
   return CLI::Validator(
       [what](std::string& text) {
         double value = 0;
-        const bool ok = CLI::detail::lexical_cast(text, value) && value >= 0;
-        return ok ? std::string() : "expected " + what + ", at least 0, not '" + text + "'";
+        const bool ok = CLI::detail::lexical_cast(text, value) && value >= 0 && value < 1e9;
+        return ok ? std::string() : "expected " + what + ", at least 0 and below 1e9, not '" + text + "'";
       },
       "");
 }
@@ -88,12 +89,12 @@ std::string describe(const CLI::App& cli, const CLI::ParseError& error) {
 /// Answers the option of the configuration's path.
 CLI::Option* common(CLI::App& command, JobArguments& a) {
   auto* config = command.add_option("config", a.config_path, "configuration, such as apps/configs/quickstart.toml")->required();
-  command.add_option("--mesh", a.mesh, "dp=2,pp=2; a dp width per stage: dp=2/1,pp=2");
-  command.add_option("--zero", a.zero, "ZeRO stage over dp: 1 divides the optimizer's state, 2 reduced gradients too, 3 parameters too")->check(whole_number(0));
+  command.add_option("--mesh", a.mesh, "dp=2,pp=2; a dp width per stage: dp=2/1,pp=2 (default: the configuration's)");
+  command.add_option("--zero", a.zero, "ZeRO stage over dp: 1 divides the optimizer's state, 2 reduced gradients too, 3 parameters too (default: the configuration's)")->check(whole_number(0));
   command.add_option("--costs", a.costs, "costs of kernels and links, as troupe calibrate wrote them (default: those of this machine, if there are)");
-  command.add_option("--throttle", a.throttle, "slower links: latency=50us,bandwidth=100MB/s; of one link: 0-1:bandwidth=... (repeatable)")
+  command.add_option("--throttle", a.throttle, "slower links: latency=50us,bandwidth=100MB/s; of one link: 0-1:bandwidth=... (repeatable; default: as they are)")
       ->allow_extra_args(false);
-  command.add_option("--paced", a.paced, "kernels sleep their predicted time, times SCALE, and compute nothing: for experiments with schedules")
+  command.add_option("--paced", a.paced, "kernels sleep their predicted time, times SCALE, and compute nothing: for experiments with schedules (default: kernels compute)")
       ->check(positive_number())->type_name("SCALE");
   command.add_option("--set", a.overrides, "section.key=value, instead of what the configuration says (repeatable)")
       ->allow_extra_args(false);
@@ -102,9 +103,9 @@ CLI::Option* common(CLI::App& command, JobArguments& a) {
 
 /// The options of `train` that are about checkpoints. Answers that of --resume.
 CLI::Option* checkpoint_options(CLI::App& train, JobArguments& a) {
-  train.add_option("--checkpoint-every", a.checkpoint_every, "save a checkpoint every so many steps, and at the end (0: none)")->check(whole_number(0));
+  train.add_option("--checkpoint-every", a.checkpoint_every, "save a checkpoint every so many steps, and at the end (0: none; default: the configuration's, or what the run did that goes on)")->check(whole_number(0));
   train.add_option("--checkpoint-dir", a.checkpoint_dir, "folder of checkpoints (default: checkpoints in the output folder)");
-  train.add_option("--keep", a.keep, "how many checkpoints stay")->check(whole_number(1));
+  train.add_option("--keep", a.keep, "how many checkpoints stay (default: the configuration's)")->check(whole_number(1));
   return train.add_option("--resume", a.resume, "go on from a checkpoint: its folder, a folder of checkpoints, or a run's output folder (default: latest, in --checkpoint-dir)")
       ->expected(0, 1)->type_name("[DIR|latest]");
 }
@@ -125,8 +126,8 @@ CLI::App& add_ckpt(CLI::App& cli, troupe::ckpt::Arguments& a, int (*&run)(const 
   add("verify", "Read everything and check every block", verify_command);
   add("diff", "Compare two checkpoints, tensor by tensor", diff_command)->add_option("other", a.other, "the second one")->required();
   auto* prune = add("prune", "Remove old checkpoints of a folder", prune_command);
-  prune->add_option("--keep", a.retention.keep, "the newest so many stay (2)")->check(whole_number(1));
-  prune->add_option("--keep-every", a.retention.every, "and those of steps that are multiples of K")->check(whole_number(1))->type_name("K");
+  prune->add_option("--keep", a.retention.keep, "the newest so many stay (default: 2)")->check(whole_number(1));
+  prune->add_option("--keep-every", a.retention.every, "and those of steps that are multiples of K (default: none)")->check(whole_number(1))->type_name("K");
   return *ckpt;
 }
 
@@ -152,10 +153,10 @@ void add_hf(CLI::App& ckpt, HfCommands& h) {
 void sample_options(CLI::App& sample, troupe::lm::SampleArguments& s) {
   sample.add_option("--from", s.from, "the checkpoint: its folder, or a folder of checkpoints or a run's output folder, of which the newest is taken")->required();
   sample.add_option("text", s.text, "text to go on from (default: sample.prompt of the checkpoint's configuration)");
-  sample.add_option("--tokens", s.tokens, "how many tokens to generate")->check(whole_number(1));
-  sample.add_option("--temperature", s.temperature, "randomness, 0: always the most likely token")->check(not_negative("a number"));
-  sample.add_option("--seed", s.seed, "another seed draws other tokens")->check(whole_number(0));
-  sample.add_option("--threads", s.threads, "threads of each worker's compute stream")->check(whole_number(1));
+  sample.add_option("--tokens", s.tokens, "how many tokens to generate (default: sample.tokens of the checkpoint's configuration)")->check(whole_number(1));
+  sample.add_option("--temperature", s.temperature, "randomness, 0: always the most likely token (default: sample.temperature)")->check(not_negative("a number"));
+  sample.add_option("--seed", s.seed, "another seed draws other tokens (default: run.seed)")->check(whole_number(0));
+  sample.add_option("--threads", s.threads, "threads of each worker's compute stream (default: run.threads)")->check(whole_number(1));
   sample.add_option("--mesh", s.mesh, "pp=2,tp=2 (default: one worker)");
 }
 
@@ -163,6 +164,13 @@ void sample_options(CLI::App& sample, troupe::lm::SampleArguments& s) {
 void keep_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd)
     if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF && ::open(fd == 0 ? "/dev/null" : "/dev/full", O_RDWR) != fd) std::abort();
+}
+
+/// Whether the command line has `--sample ""`, which the parser takes for `--sample` alone.
+bool has_empty_sample(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i)
+    if (std::string_view(argv[i]) == "--sample=" || (std::string_view(argv[i]) == "--sample" && i + 1 < argc && *argv[i + 1] == 0)) return true;
+  return false;
 }
 
 /// A command whose output is lost has failed.
@@ -182,41 +190,41 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   auto* train = cli.add_subcommand("train", "Train a language model on this machine, one worker process per place");
   common(*train, a)->required(false);
   auto* resume = checkpoint_options(*train, a);
-  train->add_option("--data", a.data, "training text: plain, .gz or .dz");
-  train->add_option("--threads", a.threads, "threads of each worker's compute stream")->check(whole_number(1));
-  train->add_option("--steps", a.steps, "stop after so many steps (the learning rate's horizon is schedule.steps)")->check(whole_number(0));
+  train->add_option("--data", a.data, "training text: plain, .gz or .dz (no default)");
+  train->add_option("--threads", a.threads, "threads of each worker's compute stream (default: the configuration's)")->check(whole_number(1));
+  train->add_option("--steps", a.steps, "stop after so many steps (default: schedule.steps, the learning rate's horizon in any case)")->check(whole_number(0));
   train->add_option("--out", a.out, "output folder (default: runs/ and the configuration's name)");
   bool traced = false;
   train->add_flag("--trace", traced, "write trace.json for ui.perfetto.dev, of the first five steps");
   std::string trace_text;
-  train->add_option("--trace-steps", trace_text, "the same, of COUNT steps from FIRST on")->check(window_of_steps(a.trace))->type_name("FIRST:COUNT");
+  train->add_option("--trace-steps", trace_text, "the same, of COUNT steps from FIRST on (default: 0:5)")->check(window_of_steps(a.trace))->type_name("FIRST:COUNT");
   train->add_flag("--pin", a.pin, "pin each compute thread to a core of its own");
   train->add_flag("--quiet", a.quiet, "no progress line, no summary");
-  auto* sample = train->add_option("--sample", a.sample_text, "at the end, go on from this text")->expected(0, 1);
+  auto* sample = train->add_option("--sample", a.sample_text, "at the end, go on from this text (default: sample.prompt)")->expected(0, 1);
   train->add_option("--ucx-tls", a.tls, "UCX transports, such as tcp (default: its choice)");
-  train->add_option("--net-device", a.net_devices, "UCX network device of rank 0, 1, ... (repeatable)")->allow_extra_args(false);
-  train->add_option("--worker-prefix", a.worker_prefixes, "command put before worker 0, 1, ...: \"ip netns exec NAME\" (repeatable)")
+  train->add_option("--net-device", a.net_devices, "UCX network device of rank 0, 1, ... (repeatable; default: all)")->allow_extra_args(false);
+  train->add_option("--worker-prefix", a.worker_prefixes, "command put before worker 0, 1, ...: \"ip netns exec NAME\" (repeatable; default: none)")
       ->allow_extra_args(false);
-  train->add_option("--stall-limit", a.stall_s, "seconds without progress of any worker before the job gives up and says who waits for whom")
+  train->add_option("--stall-limit", a.stall_s, "seconds without progress of any worker before the job gives up and says who waits for whom (default: " + std::to_string(a.stall_s) + ")")
       ->check(whole_number(1));
   auto* plan = cli.add_subcommand("plan", "Show the plan: actors, channels, boxings, memory, predicted times");
   common(*plan, a);
-  plan->add_option("--dot", a.dot, "also write the plan as a Graphviz file");
+  plan->add_option("--dot", a.dot, "also write the plan as a Graphviz file (default: none)");
   auto* sim = cli.add_subcommand("sim", "Simulate a step: order, makespan, bubble");
   common(*sim, a);
-  sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (instead of the cost model)")->check(not_negative("milliseconds"));
+  sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (default: the cost model's)")->check(not_negative("milliseconds"));
   sim->add_option("--tb", a.tb_ms, "backward time, ms (default: twice --tf)")->check(not_negative("milliseconds"));
   sim->add_option("--tw", a.tw_ms, "the part of --tb that makes weight gradients, ms (default: as the cost model divides it)")->check(not_negative("milliseconds"));
   sim->add_flag("--ideal", a.ideal, "with unlimited slots and streams: what is left is computing, and links that are slow");
-  sim->add_option("--hop", a.hop_ms, "time of each message between places, ms")->check(not_negative("milliseconds"));
+  sim->add_option("--hop", a.hop_ms, "time of each message between places, ms (default: 0)")->check(not_negative("milliseconds"));
   troupe::lm::SampleArguments s;
   auto* generate = cli.add_subcommand("sample", "Go on from a text with a model from a checkpoint");
   sample_options(*generate, s);
   troupe::calibrate::Arguments c;
   auto* calibrate = cli.add_subcommand("calibrate", "Measure kernels and links of this machine, for plan, sim and train");
   calibrate->add_option("--costs", c.costs, "the file to write (default: in the user's cache folder, where the others look)");
-  calibrate->add_option("--threads", c.threads, "threads of each worker")->check(whole_number(1));
-  calibrate->add_option("--widest", c.widest, "measure the ops of models up to this width")->check(whole_number(1));
+  calibrate->add_option("--threads", c.threads, "threads of each worker (default: " + std::to_string(c.threads) + ")")->check(whole_number(1));
+  calibrate->add_option("--widest", c.widest, "measure the ops of models up to this width (default: " + std::to_string(c.widest) + ")")->check(whole_number(1));
   troupe::ckpt::Arguments k;
   int (*ckpt)(const troupe::ckpt::Arguments&) = nullptr;
   HfCommands hf;
@@ -230,8 +238,9 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   }
   if (ckpt) return ckpt(k);
   a.resumes = resume->count() > 0;
-  if (train->parsed() && a.config_path.empty() && !a.resumes) {
-    std::fprintf(stderr, "troupe: name a configuration, such as apps/configs/quickstart.toml, or a checkpoint with --resume (see troupe train --help)\n");
+  const bool planned = plan->parsed() || sim->parsed();
+  if (a.config_path.empty() && (planned || (train->parsed() && !a.resumes))) {
+    std::fprintf(stderr, "troupe: name a configuration, such as apps/configs/quickstart.toml%s (see troupe --help)\n", planned ? "" : ", or a checkpoint with --resume");
     return troupe::runtime::exit_usage;
   }
   if (a.out.empty() && !a.config_path.empty()) {
@@ -240,6 +249,10 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
     a.out = "runs/" + name.substr(0, name.rfind(".toml"));
   }
   a.sample = sample->count() > 0;
+  if ((a.sample && has_empty_sample(argc, argv)) || (generate->parsed() && s.text.empty() && (*generate)["text"]->count() > 0)) {
+    std::fprintf(stderr, "troupe: the text to go on from is empty: leave it out, and it is sample.prompt\n");
+    return troupe::runtime::exit_usage;
+  }
   if (traced && trace_text.empty()) a.trace = {.first = 0, .steps = 5};
   if (train->parsed()) return troupe::lm::train_command(app, a);
   if (generate->parsed()) return troupe::lm::sample_command(app, s);
@@ -258,5 +271,10 @@ int main(int argc, char** argv) {
   troupe::calibrate::register_actors(app);
   app.serve_if_worker(argc, argv);
   keep_standard_streams();
-  return end_output(run(app, argc, argv));
+  try {
+    return end_output(run(app, argc, argv));
+  } catch (const std::exception& e) {   // memory or threads that the system does not give: no worker is left, they end with their links
+    std::fprintf(stderr, "troupe: the system refused what the command needs: %s (look at ulimit -a)\n", e.what());
+    return troupe::runtime::exit_worker;
+  }
 }

@@ -32,6 +32,9 @@ void row_square_sums(const Gradient& g, std::int64_t rows, std::int64_t cols, do
 void init_normal(const View& view, std::uint64_t key, float std, Parallel& par);
 void init_constant(const View& view, float value, Parallel& par);
 
+/// Whether no value is NaN or infinite.
+bool all_finite(const float* values, std::int64_t n);
+
 /// An additive hash (mod 2^64, two independent words) of (index in the logical tensor, bits of the element):
 /// the digests of extents that cover a tensor once add up to the tensor's.
 using Digest = std::array<std::uint64_t, 2>;

@@ -222,7 +222,10 @@ int prune_command(const Arguments& a) {
   FileStorage storage;
   return at(storage, a.dir, [&](const Place& place) {
     if (place.is_checkpoint) return lm::say(invalid(fmt::format("'{}' is one checkpoint: name the folder that it is in", place.path)), exit_usage);
-    const auto removed = Catalog(storage, place.path).prune(a.retention);
+    Catalog catalog(storage, place.path);
+    const auto lock = catalog.lock();   // a run that saves there prunes by its own rule, and reads what it goes on from
+    if (!lock.ok()) return lm::say(lock.status(), exit_checkpoint);
+    const auto removed = catalog.prune(a.retention);
     if (!removed.ok()) return lm::say(removed.status(), exit_checkpoint);
     for (const auto& folder : *removed) print("removed " + folder + "\n");
     return static_cast<int>(exit_ok);

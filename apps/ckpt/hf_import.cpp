@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "apps/ckpt/hf_files.h"
-#include "apps/lm/byte_tokens.h"
+#include "apps/job/planning.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/cut.h"
 #include "devices/host_memory.h"
@@ -120,8 +120,7 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
     (void)catalog.remove(name);   // frees the room on a full disk; if this fails, the next import cleans up
     return status;
   }
-  if (config.model.vocab > lm::byte_tokens)
-    chosen.warnings.push_back("the model has " + std::to_string(config.model.vocab) + " tokens, and texts are read as bytes, tokens 0 to 255: what it has learnt with its tokenizer does not apply");
+  if (auto warning = lm::tokens_warning(config); !warning.empty()) chosen.warnings.push_back(std::move(warning));
   return Imported{folder, lm::parameter_count(config.model), files.widened(), std::move(chosen.warnings)};
 }
 

@@ -44,6 +44,12 @@ static Status find_costs(const JobArguments& a, Prepared& p) {
   return {};
 }
 
+std::string tokens_warning(const LmConfig& config) {
+  if (config.model.vocab <= byte_tokens) return "";
+  return "the model has " + std::to_string(config.model.vocab) +
+         " tokens, and texts are read as bytes, tokens 0 to 255: a tokenizer that it was trained with is not used";
+}
+
 Status check_sampled(const LmConfig& config) {
   if (config.model.vocab <= byte_tokens) return {};
   return invalid("'model.vocab' = " + std::to_string(config.model.vocab) + ": a sample's tokens are bytes, and those from " + std::to_string(byte_tokens) +

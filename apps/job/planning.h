@@ -17,6 +17,9 @@ struct Prepared {
   std::vector<std::string> warnings;       ///< of the configuration: see load_config
 };
 
+/// What to tell who trains or imports a model with tokens that are no bytes; empty: it has none.
+std::string tokens_warning(const LmConfig& config);
+
 /// Error: the model has tokens that are no bytes, so its samples have no text.
 Status check_sampled(const LmConfig& config);
 

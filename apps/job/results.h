@@ -39,7 +39,10 @@ class Results {
   void ready() { last_ns_ = clock_.now_ns(); }
   void step(const runtime::StepResult& result);
   /// An evaluation of this version has begun: lines of later steps wait for its line.
-  void evaluating(std::int64_t version) { evaluating_.insert(version); }
+  void evaluating(std::int64_t version) {
+    evaluating_.insert(version);
+    progress_.evaluating(version);
+  }
   /// The reports of the evaluation of the parameters after `step` steps.
   void evaluated(std::int64_t step, const std::vector<runtime::Report>& reports);
   /// A line of its own beside the progress line.

@@ -18,7 +18,7 @@ class Printer {
  public:
   explicit Printer(const Sampler& sampler) : sampler_(sampler) {}
   void operator()() {
-    const std::string text = sampler_.text();
+    const std::string& text = sampler_.text();
     std::fwrite(text.data() + printed_, 1, text.size() - printed_, stdout);
     std::fflush(stdout);
     printed_ = text.size();

@@ -32,6 +32,7 @@ int Training::run() {
   if (const Status s = open(code); !s.ok()) return say(s, code);
   for (const auto& warning : p_.warnings) results_.warn(warning);
   if (const auto warning = mesh_warning(p_.mesh, p_.config); !warning.empty()) results_.warn(warning);
+  if (const auto warning = tokens_warning(p_.config); !warning.empty()) results_.warn(warning);
   JobResult result;
   for (;;) {
     JobOptions options = this->options();
@@ -54,6 +55,8 @@ int Training::run() {
   results_.end_progress();
   Status s = result.status;
   code = result.exit_code;
+  if (changed_data_.ok() && code == exit_worker) changed_data_ = corpus_->unchanged();   // what the reading actor has failed with
+  if (!s.ok() && !changed_data_.ok()) s = changed_data_, code = exit_data;
   if (s.ok())
     if (s = results_.evaluation(); !s.ok()) code = exit_diverged;
   if (code == exit_interrupted && results_.saved_step() > first_step_) s = Status(s.code(), s.message() + "; go on with --resume");
@@ -77,8 +80,9 @@ Status Training::open(int& code) {
   // An exhausted disk is that of the output folder, into which the text is unpacked.
   if (unpacked.status().code() != Code::exhausted) code = exit_data;
   TROUPE_ASSIGN(const std::string text, std::move(unpacked));
-  TROUPE_ASSIGN(const Corpus corpus, Corpus::open(corpus_options(p_.config, text)));
-  fingerprint_ = corpus.fingerprint();
+  TROUPE_ASSIGN(Corpus corpus, Corpus::open(corpus_options(p_.config, text)));
+  TROUPE_ASSIGN(fingerprint_, corpus.fingerprint());
+  corpus_.emplace(std::move(corpus));
   if (const auto& wanted = p_.config.data.fingerprint; !wanted.empty() && wanted != fingerprint_)
     return invalid("data file '" + a_.data + "' has fingerprint " + fingerprint_ + ", and 'data.fingerprint' is " + wanted +
                    ": it is not the text that the run began with");
@@ -164,12 +168,15 @@ JobOptions Training::options() {
   o.run_kernels = a_.paced == 0;
   o.trace = a_.trace;
   o.stall_s = a_.stall_s;
-  o.on_ready = [this] { results_.ready(); };
+  o.on_ready = [this] {
+    results_.ready();
+    changed_data_ = corpus_->in_place();   // the workers have opened what the fingerprint is of
+  };
   o.on_pause = [this](const std::string& why, std::int64_t version) {
     results_.note(why + ": saving a checkpoint of step " + std::to_string(version) + "; a second signal ends the run at once");
   };
   o.on_log = [this](Rank rank, const std::string& line) { results_.note("worker " + std::to_string(rank) + ": " + line); };
-  o.give_up = [this] { return results_.write_error(); };
+  o.give_up = [this] { return changed_data_.ok() ? results_.write_error() : changed_data_; };
   o.checkpoint.restore = point_ ? point_->folder : "";
   if (p_.config.checkpoint.every > 0) {
     const auto& c = p_.config.checkpoint;

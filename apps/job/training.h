@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "apps/lm/data.h"
 #include "apps/lm/model.h"
 #include "apps/job/results.h"
 #include "apps/job/resume.h"
@@ -40,7 +41,9 @@ class Training {
   std::optional<Resume> resume_;
   std::optional<ResumePoint> point_;
   std::int64_t first_step_ = 0;
+  std::optional<Corpus> corpus_;       ///< the text, as it was when its fingerprint was taken
   std::string fingerprint_;            ///< of the text
+  Status changed_data_;                ///< the text is another one since then
   Predicted predicted_;
   Results results_;
   Sampler sampler_;

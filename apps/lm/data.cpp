@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "apps/lm/permutation.h"
 #include "checkpoint/checksum.h"
@@ -48,23 +49,27 @@ std::int64_t corpus_bytes_min(std::int64_t seq, double fraction) {
 Expected<Corpus> Corpus::open(const CorpusOptions& options) {
   REQUIRE(options.seq >= 1 && options.eval_fraction >= 0 && options.eval_fraction <= 0.5, options.seq,
           options.eval_fraction);
-  TROUPE_ASSIGN(MappedFile file, MappedFile::open(options.path));
+  TROUPE_ASSIGN(TextFile file, TextFile::open(options.path));
   if (!long_enough(file.size(), options.seq, options.eval_fraction))
     return invalid(fmt::format("data file '{}' is too short: {} bytes, but sequences of {} with the last {:g}% held out "
                                "for evaluation need at least {} bytes (two windows in each part)",
                                options.path, file.size(), options.seq, options.eval_fraction * 100,
                                corpus_bytes_min(options.seq, options.eval_fraction)));
   if (options.vocab < 256) {
-    const auto* end = file.data() + file.size();
-    const auto* bad = std::find_if(file.data(), end, [&](std::uint8_t b) { return b >= options.vocab; });
-    if (bad != end)
-      return invalid(fmt::format("data file '{}' holds byte {} at offset {}, but 'model.vocab' is only {} (256 fits all)",
-                                 options.path, *bad, bad - file.data(), options.vocab));
+    std::vector<std::uint8_t> block(std::size_t{1} << 20);
+    for (std::int64_t at = 0; at < file.size(); at += std::ssize(block)) {
+      block.resize(static_cast<std::size_t>(std::min(std::ssize(block), file.size() - at)));
+      TROUPE_TRY(file.read(at, std::ssize(block), block.data()));
+      const auto bad = std::find_if(block.begin(), block.end(), [&](std::uint8_t b) { return b >= options.vocab; });
+      if (bad != block.end())
+        return invalid(fmt::format("data file '{}' holds byte {} at offset {}, but 'model.vocab' is only {} (256 fits all)",
+                                   options.path, *bad, at + (bad - block.begin()), options.vocab));
+    }
   }
   return Corpus(std::move(file), options);
 }
 
-Corpus::Corpus(MappedFile file, const CorpusOptions& options)
+Corpus::Corpus(TextFile file, const CorpusOptions& options)
     : file_(std::move(file)),
       seq_(options.seq),
       train_key_(philox_key(static_cast<std::uint64_t>(options.seed), "data.train")),
@@ -90,29 +95,34 @@ std::int64_t Corpus::eval_position(std::int64_t index) const {
   return train_bytes_ + Permutation(eval_windows_, key, 0)(index % eval_windows_) * seq_;
 }
 
-void Corpus::read(std::int64_t position, std::int32_t* inputs, std::int32_t* targets) const {
+Status Corpus::read(std::int64_t position, std::int32_t* inputs, std::int32_t* targets) const {
   ASSERT(0 <= position && position + seq_ < file_.size(), position, seq_, file_.size());
-  const std::uint8_t* window = file_.data() + position;
-  std::copy(window, window + seq_, inputs);
-  std::copy(window + 1, window + seq_ + 1, targets);
+  std::vector<std::uint8_t> window(static_cast<std::size_t>(seq_ + 1));
+  TROUPE_TRY(file_.read(position, seq_ + 1, window.data()));
+  std::copy(window.begin(), window.end() - 1, inputs);
+  std::copy(window.begin() + 1, window.end(), targets);
+  return {};
 }
 
-void Corpus::train_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const {
-  read(train_position(index), inputs, targets);
+Status Corpus::train_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const {
+  return read(train_position(index), inputs, targets);
 }
 
-void Corpus::eval_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const {
-  read(eval_position(index), inputs, targets);
+Status Corpus::eval_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const {
+  return read(eval_position(index), inputs, targets);
 }
 
-std::string Corpus::fingerprint() const {
+Expected<std::string> Corpus::fingerprint() const {
   constexpr std::int64_t pieces = 64, piece = std::int64_t{1} << 20;
-  const auto* text = reinterpret_cast<const std::byte*>(file_.data());
-  const std::string length = std::to_string(file_.size()) + "-";
-  if (file_.size() <= pieces * piece) return length + to_string(checkpoint::checksum(text, file_.size()));
+  const bool whole = file_.size() <= pieces * piece;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(whole ? file_.size() : piece));
   std::vector<checkpoint::Checksum> sums;
-  for (std::int64_t i = 0; i < pieces; ++i) sums.push_back(checkpoint::checksum(text + (file_.size() - piece) / (pieces - 1) * i, piece));
-  return length + to_string(checkpoint::checksum(reinterpret_cast<const std::byte*>(sums.data()), static_cast<std::int64_t>(sums.size() * sizeof sums[0])));
+  for (std::int64_t i = 0; i < (whole ? 1 : pieces); ++i) {
+    TROUPE_TRY(file_.read((file_.size() - std::ssize(bytes)) / (pieces - 1) * i, std::ssize(bytes), bytes.data()));
+    sums.push_back(checkpoint::checksum(bytes.data(), std::ssize(bytes)));
+  }
+  const auto sum = whole ? sums[0] : checkpoint::checksum(reinterpret_cast<const std::byte*>(sums.data()), static_cast<std::int64_t>(sums.size() * sizeof sums[0]));
+  return std::to_string(file_.size()) + "-" + to_string(sum);
 }
 
 }  // namespace troupe::lm

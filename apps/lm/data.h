@@ -42,26 +42,30 @@ class Corpus {
   /// Evaluation samples; 0 without an evaluation part.
   std::int64_t eval_windows() const { return eval_windows_; }
   /// The text's length and a checksum: of the whole text, or above 64 MiB of 64 pieces of 1 MiB spread over it.
-  std::string fingerprint() const;
+  Expected<std::string> fingerprint() const;
+  /// Error: the file has changed since it was opened. Every read of a sample checks this, too.
+  Status unchanged() const { return file_.unchanged(); }
+  /// Error: the same, or its path leads to another file now.
+  Status in_place() const { return file_.in_place(); }
   std::int64_t train_bytes() const { return train_bytes_; }
   std::int64_t eval_bytes() const { return file_.size() - train_bytes_; }
 
-  /// Sample `index` >= 0 of the training stream; both arrays hold seq tokens.
-  void train_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const;
+  /// Sample `index` >= 0 of the training stream; both arrays hold seq tokens. Error: the file has changed, or cannot be read.
+  Status train_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const;
   /// Sample `index` >= 0 of the evaluation stream: the windows in one fixed scattered order, the same for every seed
   /// and every evaluation, so that any number of first samples covers the part evenly. After eval_windows() samples the
-  /// stream begins again.
-  void eval_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const;
+  /// stream begins again. Error: as train_sample.
+  Status eval_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const;
 
   /// First byte of the window that the calls above read.
   std::int64_t train_position(std::int64_t index) const;
   std::int64_t eval_position(std::int64_t index) const;
 
  private:
-  Corpus(MappedFile file, const CorpusOptions& options);
-  void read(std::int64_t position, std::int32_t* inputs, std::int32_t* targets) const;
+  Corpus(TextFile file, const CorpusOptions& options);
+  Status read(std::int64_t position, std::int32_t* inputs, std::int32_t* targets) const;
 
-  MappedFile file_;
+  TextFile file_;
   std::int64_t seq_;
   std::uint64_t train_key_, offset_key_;
   std::int64_t train_bytes_ = 0;

@@ -32,11 +32,14 @@ class Sampler {
   /// Takes the reports of SessionOptions::on_closed: they have the last token.
   void finish(const std::vector<actors::Report>& reports);
   /// The prompt and the text drawn so far.
-  std::string text() const;
+  const std::string& text() const { return text_; }
 
  private:
+  void add(std::int32_t token);
+
   std::int64_t prompt_tokens_;
   std::vector<std::int32_t> tokens_;
+  std::string text_;                   // of the tokens
 };
 
 }  // namespace troupe::lm

@@ -27,8 +27,7 @@ class Loader final : public actors::UserActor {
       std::int32_t* row = out.as<std::int32_t>() + i * seq;
       std::int32_t* in = inputs_ ? row : other_.data();
       std::int32_t* targets = inputs_ ? other_.data() : row;
-      if (train_) corpus_.train_sample(sample, in, targets);
-      else corpus_.eval_sample(sample, in, targets);
+      TROUPE_TRY(train_ ? corpus_.train_sample(sample, in, targets) : corpus_.eval_sample(sample, in, targets));
     }
     return {};
   }
@@ -96,13 +95,13 @@ void register_actors(runtime::App& app) {
 }
 
 Sampler::Sampler(const std::string& prompt) {
-  for (unsigned char c : prompt) tokens_.push_back(c);
-  if (tokens_.empty()) tokens_.push_back('\n');
+  for (unsigned char c : prompt) add(c);
+  if (tokens_.empty()) add('\n');
   prompt_tokens_ = static_cast<std::int64_t>(tokens_.size());
 }
 
 std::vector<std::byte> Sampler::feed(const std::string& name, std::int32_t microbatch, const actors::Report* last) {
-  if (last) tokens_.push_back(static_cast<std::int32_t>(last->values.at(0)));
+  if (last) add(static_cast<std::int32_t>(last->values.at(0)));
   const std::int32_t value = name == "position" ? microbatch : tokens_.at(static_cast<std::size_t>(microbatch));
   std::vector<std::byte> bytes(sizeof value);
   std::memcpy(bytes.data(), &value, sizeof value);
@@ -113,13 +112,14 @@ void Sampler::finish(const std::vector<actors::Report>& reports) {
   const auto want = static_cast<std::int32_t>(tokens_.size()) - 1;
   for (const auto& r : reports)
     if (r.name == "token" && r.microbatch == want) {
-      tokens_.push_back(static_cast<std::int32_t>(r.values.at(0)));
+      add(static_cast<std::int32_t>(r.values.at(0)));
       return;
     }
 }
 
-std::string Sampler::text() const {
-  return decode(tokens_);
+void Sampler::add(std::int32_t token) {
+  tokens_.push_back(token);
+  text_ += decode({token});
 }
 
 }  // namespace troupe::lm

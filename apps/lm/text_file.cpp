@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -84,9 +83,20 @@ Status unpack(const std::string& from, const std::string& to) {
   return status;
 }
 
+/// Removes what a command has left that was killed while it unpacked.
+void remove_parts(const std::string& cache_dir) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  std::vector<fs::path> parts;
+  for (fs::directory_iterator at(cache_dir, error), end; !error && at != end; at.increment(error))
+    if (at->path().extension() == ".part") parts.push_back(at->path());
+  for (const auto& part : parts) fs::remove(part, error);
+}
+
 }  // namespace
 
 Expected<std::string> plain_text_path(const std::string& path, const std::string& cache_dir) {
+  remove_parts(cache_dir);
   File file;
   struct stat info{};
   TROUPE_TRY(open_regular(path, file, info));
@@ -99,7 +109,10 @@ Expected<std::string> plain_text_path(const std::string& path, const std::string
   namespace fs = std::filesystem;
   std::error_code error;
   fs::create_directories(cache_dir, error);
-  if (error) return Status(Code::io, fmt::format("cannot create '{}': {}", cache_dir, error.message()));
+  if (error) {
+    const bool full = error == std::errc::no_space_on_device || error.value() == EDQUOT;
+    return Status(full ? Code::exhausted : Code::io, fmt::format("cannot create '{}': {}", cache_dir, error.message()));
+  }
   // Size and time in the name: a changed source is unpacked anew.
   const std::string plain = fmt::format("{}/{}-{}-{}.txt", cache_dir, fs::path(path).stem().string(), info.st_size,
                                         info.st_mtim.tv_sec);
@@ -115,26 +128,70 @@ Expected<std::string> plain_text_path(const std::string& path, const std::string
   return plain;
 }
 
-Expected<MappedFile> MappedFile::open(const std::string& path) {
+namespace {
+
+std::int64_t written_ns(const struct stat& info) { return info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec; }
+
+}  // namespace
+
+Expected<TextFile> TextFile::open(const std::string& path) {
   File file;
   struct stat info{};
   TROUPE_TRY(open_regular(path, file, info));
-  void* data = ::mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ, MAP_SHARED, file.fd, 0);
-  if (data == MAP_FAILED) return errno_status(Code::io, fmt::format("cannot map data file '{}'", path));
-  return MappedFile(static_cast<const std::uint8_t*>(data), info.st_size);
+  TextFile text(path, std::exchange(file.fd, -1));
+  text.size_ = info.st_size;
+  text.written_ns_ = written_ns(info);
+  text.device_ = info.st_dev;
+  text.number_ = info.st_ino;
+  return text;
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+Status TextFile::changed(const char* how) const {
+  return {Code::io, fmt::format("data file '{}' {} since the run opened it: its samples would no longer be of one text", path_, how)};
+}
 
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(data_, other.data_);
+Status TextFile::compare(const struct stat& now) const {
+  if (now.st_size != size_) return changed(now.st_size < size_ ? "was truncated" : "has grown");
+  return written_ns(now) != written_ns_ ? changed("was written") : Status{};
+}
+
+Status TextFile::unchanged() const {
+  struct stat now{};
+  if (::fstat(fd_, &now) != 0) return errno_status(Code::io, fmt::format("cannot read data file '{}'", path_));
+  return compare(now);
+}
+
+Status TextFile::in_place() const {
+  struct stat now{};
+  if (::stat(path_.c_str(), &now) != 0 || now.st_dev != device_ || now.st_ino != number_) return changed("was replaced");
+  return compare(now);
+}
+
+Status TextFile::read(std::int64_t position, std::int64_t n, void* to) const {
+  for (std::int64_t done = 0; done < n;) {
+    const auto got = ::pread(fd_, static_cast<char*>(to) + done, static_cast<std::size_t>(n - done), position + done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return errno_status(Code::io, fmt::format("cannot read data file '{}'", path_));
+    if (got == 0) return changed("was truncated");
+    done += got;
+  }
+  return unchanged();   // after the bytes were read: a change that they could be of shows here
+}
+
+TextFile::TextFile(TextFile&& other) noexcept { *this = std::move(other); }
+
+TextFile& TextFile::operator=(TextFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
   std::swap(size_, other.size_);
+  std::swap(written_ns_, other.written_ns_);
+  std::swap(device_, other.device_);
+  std::swap(number_, other.number_);
   return *this;
 }
 
-MappedFile::~MappedFile() {
-  if (data_) ::munmap(const_cast<std::uint8_t*>(data_), static_cast<std::size_t>(size_));
+TextFile::~TextFile() {
+  if (fd_ >= 0) ::close(fd_);
 }
 
 }  // namespace troupe::lm

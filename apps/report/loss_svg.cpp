@@ -25,6 +25,15 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
+/// The end of a text that is too wide for the picture: of a path that is its name.
+std::string fitting(const std::string& text, double pixels_per_byte) {
+  const auto room = static_cast<std::size_t>((k_right - k_left) / pixels_per_byte);
+  if (text.size() <= room) return text;
+  std::size_t begin = text.size() - room + 1;
+  while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xc0) == 0x80) ++begin;   // inside a character
+  return "\u2026" + text.substr(begin);
+}
+
 std::vector<LossPoint> finite(const std::vector<LossPoint>& points) {
   std::vector<LossPoint> out;
   for (const auto& p : points)
@@ -181,8 +190,8 @@ std::string loss_svg(const LossCurve& given) {
                                 "role=\"img\" aria-label=\"loss curve\">\n", k_width, k_height, k_width, k_height);
   out += k_style;
   out += fmt::format("<rect width=\"{}\" height=\"{}\" fill=\"#ffffff\"/>\n", k_width, k_height);
-  out += fmt::format("<text class=\"title\" x=\"{}\" y=\"28\">{}</text>\n", k_left, escaped(curve.title));
-  out += fmt::format("<text class=\"small\" x=\"{}\" y=\"46\">{}</text>\n", k_left, escaped(curve.subtitle));
+  out += fmt::format("<text class=\"title\" x=\"{}\" y=\"28\">{}</text>\n", k_left, escaped(fitting(curve.title, 10.5)));
+  out += fmt::format("<text class=\"small\" x=\"{}\" y=\"46\">{}</text>\n", k_left, escaped(fitting(curve.subtitle, 7)));
   out += axes(frame);
   if (curve.train.empty() && curve.eval.empty())
     out += fmt::format("<text class=\"small\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">no steps yet</text>\n",

@@ -59,7 +59,12 @@ void Progress::step(std::int64_t step, double loss, double tokens_per_s) {
 
   step_ = line(step, loss, tokens_per_s);
   if (options_.terminal) draw();
-  else print_plain(step_ + beside_);
+  else waiting_.emplace_back(step + 1, step_ + beside_), print_steps();
+}
+
+void Progress::print_steps() {
+  for (; !waiting_.empty() && (evaluating_.empty() || waiting_.front().first <= *evaluating_.begin()); waiting_.pop_front())
+    print_plain(waiting_.front().second);
 }
 
 void Progress::show_beside(std::string text) {
@@ -81,6 +86,8 @@ void Progress::evaluated(std::int64_t step, double eval_loss) {
   eval_loss_ = eval_loss;
   has_eval_ = true;
   if (!options_.terminal) print_plain(fmt::format("after step {}: eval loss {:.4f}", step, eval_loss));
+  evaluating_.erase(step);
+  print_steps();
 }
 
 void Progress::note(std::string_view text) {
@@ -99,6 +106,8 @@ void Progress::warn(std::string_view text) {
 }
 
 void Progress::finish() {
+  evaluating_.clear();   // of a run that has failed
+  print_steps();
   if (drawn_width_ > 0) print_plain("");
   drawn_width_ = 0;
 }

@@ -5,8 +5,11 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <deque>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "devices/base/clock.h"
 
@@ -35,6 +38,8 @@ class Progress {
   /// Step `step` is done. Shows the first and the last step; between them a terminal's line at most every redraw_ms,
   /// and a plain line every plain_line_ms and at each 5% of the way.
   void step(std::int64_t step, double loss, double tokens_per_s);
+  /// An evaluation after `step` steps is under way: plain lines of later steps wait for its own.
+  void evaluating(std::int64_t step) { evaluating_.insert(step); }
   void evaluated(std::int64_t step, double eval_loss);
   /// Shows a text at the end of the line (a checkpoint that is under way); empty: none.
   void show_beside(std::string text);
@@ -49,6 +54,8 @@ class Progress {
   std::string line(std::int64_t step, double loss, double tokens_per_s) const;
   void draw();
   void print_plain(std::string_view text);
+  /// Prints the lines of steps that wait for no evaluation.
+  void print_steps();
 
   const Clock& clock_;
   Options options_;
@@ -57,6 +64,8 @@ class Progress {
   std::int64_t shown_twentieth_ = -1;
   std::size_t drawn_width_ = 0;  ///< of the line that stands on the terminal; 0: none
   std::string drawn_, step_, beside_;
+  std::set<std::int64_t> evaluating_;
+  std::deque<std::pair<std::int64_t, std::string>> waiting_;   ///< plain lines, by the number of steps done
   double eval_loss_ = 0;
   bool has_eval_ = false;
 };

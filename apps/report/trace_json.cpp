@@ -41,7 +41,8 @@ TraceJsonWriter::TraceJsonWriter(TraceJsonWriter&& other) noexcept
       path_(std::move(other.path_)),
       origin_ns_(other.origin_ns_),
       first_(other.first_),
-      rows_(std::move(other.rows_)) {}
+      rows_(std::move(other.rows_)),
+      spans_(std::move(other.spans_)) {}
 
 TraceJsonWriter::~TraceJsonWriter() {
   if (file_) (void)close();
@@ -72,27 +73,46 @@ int TraceJsonWriter::row_of(int worker, const std::string& row) {
 }
 
 void TraceJsonWriter::add(int worker, const std::vector<TraceSpan>& spans) {
-  for (const auto& span : spans) {
-    const int row = row_of(worker, span.row);
-    const auto begin = span.begin_ns - origin_ns_, end = std::max(begin, span.end_ns - origin_ns_);
-    const auto microbatch = span.microbatch < 0 ? "" : fmt::format(", \"microbatch\": {}", span.microbatch);
-    event(fmt::format("{{\"ph\": \"X\", \"name\": {}, \"cat\": \"act\", \"pid\": {}, \"tid\": {}, \"ts\": {}, \"dur\": {}, "
-                      "\"args\": {{\"step\": {}{}}}}}", quoted(span.name), worker, row, us(begin), us(end - begin),
-                      span.step, microbatch));
-    // An arrow binds to the slice around its time: leave a nanosecond before the slice's end. Ids are strings:
-    // 64 bits do not fit JSON's numbers.
-    const auto arrow = [&](const char* phase, std::uint64_t id, std::int64_t time_ns, const char* bind) {
-      event(fmt::format("{{\"ph\": \"{}\", \"name\": \"message\", \"cat\": \"message\", \"id\": \"{:#x}\", \"pid\": {}, "
-                        "\"tid\": {}, \"ts\": {}{}}}", phase, id, worker, row, us(time_ns), bind));
+  if (spans_.size() <= static_cast<std::size_t>(worker)) spans_.resize(static_cast<std::size_t>(worker) + 1);
+  auto& all = spans_[static_cast<std::size_t>(worker)];
+  all.insert(all.end(), spans.begin(), spans.end());
+}
+
+int TraceJsonWriter::slice(const TraceSlice& s, const char* category, const std::string& row, std::int64_t begin_ns, std::int64_t end_ns) {
+  const int tid = row_of(s.worker, row);
+  const auto microbatch = s.span->microbatch < 0 ? "" : fmt::format(", \"microbatch\": {}", s.span->microbatch);
+  event(fmt::format("{{\"ph\": \"X\", \"name\": {}, \"cat\": \"{}\", \"pid\": {}, \"tid\": {}, \"ts\": {}, \"dur\": {}, "
+                    "\"args\": {{\"step\": {}{}}}}}", quoted(s.span->name), category, s.worker, tid, us(begin_ns - origin_ns_),
+                    us(end_ns - begin_ns), s.span->step, microbatch));
+  return tid;
+}
+
+void TraceJsonWriter::write_spans() {
+  const TracePicture picture = arrange(spans_);
+  const auto lane = [](int number) { return number == 0 ? "" : fmt::format(" ({})", number + 1); };
+  std::vector<int> rows;
+  for (const auto& s : picture.slices) {
+    rows.push_back(slice(s, "act", s.span->row + lane(s.lane), s.work_ns, s.end_ns));
+    if (s.waits()) slice(s, "wait", s.span->row + ": waits" + lane(s.wait_lane), s.span->begin_ns, s.work_ns);
+  }
+  std::uint64_t id = 0;
+  for (const auto& a : picture.arrows) {
+    ++id;
+    const auto end = [&](const char* phase, std::size_t at, std::int64_t time_ns, const char* bind) {
+      event(fmt::format("{{\"ph\": \"{}\", \"name\": \"message\", \"cat\": \"message\", \"id\": {}, \"pid\": {}, \"tid\": {}, "
+                        "\"ts\": {}{}}}", phase, id, picture.slices[at].worker, rows[at], us(time_ns - origin_ns_), bind));
     };
-    if (span.flow_in) arrow("f", span.flow_in, begin, ", \"bp\": \"e\"");
-    if (span.flow_out) arrow("s", span.flow_out, std::max(begin, end - 1), "");
+    end("s", a.from, a.from_ns, "");
+    end("f", a.to, a.to_ns, ", \"bp\": \"e\"");
   }
 }
 
 Status TraceJsonWriter::close() {
   std::FILE* file = std::exchange(file_, nullptr);
   if (!file) return {};
+  file_ = file;
+  write_spans();
+  file_ = nullptr;
   std::fputs("\n]}\n", file);
   const bool failed = std::ferror(file) != 0;
   if (std::fclose(file) != 0 || failed)

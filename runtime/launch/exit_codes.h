@@ -12,7 +12,7 @@ enum ExitCode : int {
   exit_output = 5,       ///< the output folder
   exit_worker = 6,       ///< a worker died or could not start, or an actor failed
   exit_stalled = 7,      ///< no progress within the stall limit
-  exit_diverged = 8,     ///< loss, norm or a gradient term is not finite, or too many steps in a row are void
+  exit_diverged = 8,     ///< loss, norm, a gradient term or a parameter is not finite, or too many steps in a row are void
   exit_checkpoint = 9,   ///< a checkpoint: none there, damaged, of a newer version; or saving has failed too often
   exit_interrupted = 130 ///< SIGINT, SIGTERM or SIGHUP
 };

@@ -96,10 +96,11 @@ class Job {
   /// Commits the checkpoints that all workers have written. A run that ends without its last checkpoint has failed.
   void finish_checkpoints() {
     const Status s = checkpoints_->finish();
+    const int code = checkpoints_->diverged() ? exit_diverged : exit_checkpoint;
     if (s.ok() || (!result_.status.ok() && result_.exit_code != exit_interrupted)) return;
     // exit_interrupted would mean that the checkpoint is saved.
-    if (result_.status.ok()) result_.status = s, result_.exit_code = exit_checkpoint;
-    else if (paused_) result_.status = unsaved(s), result_.exit_code = exit_checkpoint;
+    if (result_.status.ok()) result_.status = s, result_.exit_code = code;
+    else if (paused_) result_.status = unsaved(s), result_.exit_code = code;
   }
   /// Why the last save of a job that a signal ends has failed.
   Status unsaved(const Status& s) const { return paused_ ? s.in(paused_->message()) : s; }
@@ -186,7 +187,7 @@ class Job {
     for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
       if (workers[r].exited && broken_.count(r) && !stopped_.count(r)) return died(r);   // all its messages are read
     if (checkpoints_)
-      if (const Status s = checkpoints_->poll(); !s.ok()) return end(unsaved(s), exit_checkpoint);
+      if (const Status s = checkpoints_->poll(); !s.ok()) return end(unsaved(s), checkpoints_->diverged() ? exit_diverged : exit_checkpoint);
     if (options_.give_up)
       if (Status s = options_.give_up(); !s.ok()) return end(std::move(s), exit_output);
     const auto now = clock::now();

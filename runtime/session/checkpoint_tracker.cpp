@@ -1,6 +1,7 @@
 #include "runtime/session/checkpoint_tracker.h"
 
 #include <algorithm>
+#include <set>
 
 namespace troupe::runtime {
 
@@ -98,9 +99,23 @@ void CheckpointTracker::saving(std::int64_t version, Rank place, const Report& r
   options_.on_event(event);
 }
 
+Status CheckpointTracker::finite(std::int64_t version, const std::vector<Report>& reports) const {
+  std::set<std::string> ruined;
+  for (const auto& r : reports)
+    if (r.kind == Report::Kind::shard && r.values.size() > 1) ruined.insert(r.name);
+  if (ruined.empty()) return {};
+  const auto first = std::find_if(plan_.params.begin(), plan_.params.end(), [&](const PlanParam& p) { return ruined.count(p.name) > 0; });
+  return invalid("parameter '" + (first == plan_.params.end() ? *ruined.begin() : first->name) + "' is not finite after step " +
+                 std::to_string(version) + ": training has diverged");
+}
+
 void CheckpointTracker::shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
   ++committing_;
   std::vector<checkpoint::ShardRecord> records;
+  if (const Status ruined = finite(version, reports); !ruined.ok()) {
+    ruined_ = ruined_.ok() ? ruined : ruined_;
+    return keeper_->abandon(version, ruined);
+  }
   for (const auto& r : reports) {
     if (r.kind != Report::Kind::shard) continue;
     auto& stall_s = under_way_[version].stall_s;
@@ -137,7 +152,7 @@ Status CheckpointTracker::poll() {
     if (failures_ >= options_.failures_max)
       too_often = o.status.in("saving has failed " + std::to_string(failures_) + " times in a row, most recently the checkpoint of step " + std::to_string(o.step));
   }
-  return too_often;
+  return ruined_.ok() ? too_often : ruined_;
 }
 
 Status CheckpointTracker::finish() {

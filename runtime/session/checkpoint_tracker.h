@@ -72,13 +72,19 @@ class CheckpointTracker {
   void saving(std::int64_t version, Rank place, const Report& report);
   /// The reports of all places on a version's shards, and that version's sums (SessionOptions::on_shards).
   void shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums);
-  /// Calls on_event for each commit that has ended since the last call. Error: saving has failed too often in a row.
+  /// Calls on_event for each commit that has ended since the last call. Error: saving has failed too often in a row; or
+  /// see diverged().
   Status poll();
   /// Waits for the commits under way, then as poll. Error: as poll; or the last version's checkpoint could not be
   /// saved.
   Status finish();
+  /// A version had parameters that are not finite, which is why it was not committed.
+  bool diverged() const { return !ruined_.ok(); }
 
  private:
+  /// Error: a place has found a parameter that is not finite; the first in the plan's order is named.
+  Status finite(std::int64_t version, const std::vector<Report>& reports) const;
+
   const Plan& plan_;
   CheckpointOptions options_;
   const std::int64_t first_;
@@ -97,6 +103,7 @@ class CheckpointTracker {
   std::unique_ptr<checkpoint::CheckpointCommitter> keeper_;
   int failures_ = 0;
   int committing_ = 0;                 ///< given to the committer, without an outcome yet
+  Status ruined_;                      ///< of the first version with parameters that are not finite
   Status last_failed_;                 ///< why the last version has no checkpoint
 };
 

@@ -98,13 +98,18 @@ Expected<std::vector<StepTerms>> Reductions::terms(const std::vector<Closed>& pl
   return terms;
 }
 
-Expected<std::string> Reductions::params_hash(const std::vector<Closed>& places) const {
+Expected<VersionDigest> Reductions::digest(const std::vector<Closed>& places) const {
+  VersionDigest out;
   // name -> extent -> words. Replicas of an extent must agree; extents add up.
   std::map<std::string, std::map<std::string, std::pair<std::vector<double>, Rank>>> words;
   for (Rank rank = 0; rank < static_cast<Rank>(places.size()); ++rank)
     for (const auto& r : places[static_cast<std::size_t>(rank)].reports) {
-      if (r.kind != Report::Kind::digest || r.values.size() != 2) continue;
+      if (r.kind != Report::Kind::digest) continue;
       const auto bar = r.name.rfind('|');
+      const auto param = index_.find(r.name.substr(0, bar));
+      if (param == index_.end() || r.values.size() != 3)
+        return Status(Code::internal, "worker " + std::to_string(rank) + " reports a digest of '" + r.name + "' that cannot be");
+      if (const auto i = static_cast<std::int32_t>(param->second); r.values[2] != 1 && (out.not_finite < 0 || i < out.not_finite)) out.not_finite = i;
       auto [it, fresh] = words[r.name.substr(0, bar)].try_emplace(r.name.substr(bar + 1), r.values, rank);
       for (std::size_t i = 0; !fresh && i < r.values.size(); ++i)
         if (std::bit_cast<std::uint64_t>(r.values[i]) != std::bit_cast<std::uint64_t>(it->second.first[i]))
@@ -121,7 +126,8 @@ Expected<std::string> Reductions::params_hash(const std::vector<Closed>& places)
     a = mix(mix(a, name_hash(name)), x);
     b = mix(mix(b, name_hash(name)), y);
   }
-  return hex(a) + hex(b);
+  out.params_hash = hex(a) + hex(b);
+  return out;
 }
 
 }  // namespace troupe::runtime

@@ -13,6 +13,11 @@
 
 namespace troupe::runtime {
 
+struct VersionDigest {
+  std::string params_hash;             ///< one hash over all logical parameters in name order, the same on any topology
+  std::int32_t not_finite = -1;        ///< the first parameter, by index of Plan::params, with an element that is not finite
+};
+
 /// Each function reads the reports of one step, by rank.
 class Reductions {
  public:
@@ -26,8 +31,8 @@ class Reductions {
   Expected<double> norm(const std::vector<Closed>& places) const;
   /// Largest terms by index of Plan::params. Error: a report that no place of this plan can make.
   Expected<std::vector<StepTerms>> terms(const std::vector<Closed>& places) const;
-  /// One hash over all logical parameters in name order, the same on any topology. Error: replicas that differ.
-  Expected<std::string> params_hash(const std::vector<Closed>& places) const;
+  /// The digest of a version. Error: replicas that differ, or a report that no place of this plan can make.
+  Expected<VersionDigest> digest(const std::vector<Closed>& places) const;
 
  private:
   const Plan& plan_;

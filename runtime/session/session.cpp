@@ -210,7 +210,10 @@ Status Session::complete(Key key, Open open) {
   if (program == 0 && plan_.trains) {
     TROUPE_TRY(commit(step, open));
   } else if (plan_.programs[program] == "digest") {
-    TROUPE_ASSIGN(params_hash_, reductions_.params_hash(open.places));
+    TROUPE_ASSIGN(const VersionDigest digest, reductions_.digest(open.places));
+    if (digest.not_finite >= 0)   // the last update has no step after it whose loss would tell
+      return diverge("parameter '" + plan_.params[digest.not_finite].name + "' is not finite after step " + std::to_string(options_.steps));
+    params_hash_ = digest.params_hash;
   } else if (program == snapshot_ ? bool(options_.on_shards) : bool(options_.on_closed)) {
     std::vector<Report> reports;
     for (auto& place : open.places)

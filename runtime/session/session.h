@@ -89,7 +89,7 @@ class Session {
   /// The run ends with this version, with its digest and, where a snapshot of it is wanted, with that. No effect where
   /// the run ends earlier. REQUIRES: begun; version >= earliest_end().
   void pause_at(std::int64_t version);
-  /// The error that handle returned was a loss, a norm or a gradient term that is not finite, or void steps in a row.
+  /// The error that handle returned was a loss, a norm, a gradient term or a last parameter that is not finite, or void steps in a row.
   bool diverged() const { return diverged_; }
   /// One hash over all logical parameters in name order, the same on any topology; empty before the end.
   const std::string& params_hash() const { return params_hash_; }

@@ -116,13 +116,17 @@ void Game::measure() {
   if (commits_ns_.size() >= 2) result_.step_s = static_cast<double>(commits_ns_.back() - commits_ns_[commits_ns_.size() - 2]) * 1e-9;
   else result_.step_s = static_cast<double>(end_ns_) * 1e-9;
   result_.peak_stash.assign(plan_.stages, 0);
-  for (const auto& [rank, microbatches] : held)
-    for (const auto& [m, interval] : microbatches) {
-      std::int32_t alive = 0;
-      for (const auto& [other, i] : microbatches) alive += i.first <= interval.first && i.second > interval.first;
-      auto& peak = result_.peak_stash[plan_.stage_of(rank)];
-      peak = std::max(peak, alive);
+  for (const auto& [rank, microbatches] : held) {
+    std::vector<double> begins, ends;
+    for (const auto& [m, interval] : microbatches) begins.push_back(interval.first), ends.push_back(interval.second);
+    std::sort(begins.begin(), begins.end());
+    std::sort(ends.begin(), ends.end());
+    auto& peak = result_.peak_stash[plan_.stage_of(rank)];
+    for (const double s : begins) {   // alive: those that have begun, without those that have ended
+      const auto before = [s](const std::vector<double>& times) { return std::upper_bound(times.begin(), times.end(), s) - times.begin(); };
+      peak = std::max(peak, static_cast<std::int32_t>(before(begins) - before(ends)));
     }
+  }
 }
 
 }  // namespace troupe::runtime

@@ -30,7 +30,8 @@ Status check_programs(const Plan& plan) {
       return invalid("the plan has two programs '" + plan.programs[p] + "'");
     if (spec.microbatches < 1 || spec.microbatches > count_max || spec.samples < 0 || spec.samples > bytes_max >> 20)
       return invalid("program '" + plan.programs[p] + "' has " + std::to_string(spec.microbatches) +
-                     " microbatches of " + std::to_string(spec.samples) + " samples");
+                     " microbatches of " + std::to_string(spec.samples) + " samples; possible are 1 to " + std::to_string(count_max) + " of at most " +
+                     std::to_string(bytes_max >> 20));
     if (spec.stateful && (!spec.sequential || (p == 0 && plan.trains)))
       return invalid("program '" + plan.programs[p] + "' is stateful, and " + (spec.sequential ? "trains" : "not sequential") +
                      ": its microbatches would not all run at one place in order");

@@ -3,6 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
@@ -149,13 +153,41 @@ TEST_CASE("targets are the inputs one byte on; a NUL is a byte like any other") 
     return true;
   };
   for (std::int64_t i = 0; i < 50; ++i) {
-    corpus.train_sample(i, in.data(), out.data());
+    REQUIRE(corpus.train_sample(i, in.data(), out.data()).ok());
     CHECK(matches(corpus.train_position(i)));
-    corpus.eval_sample(i, in.data(), out.data());
+    REQUIRE(corpus.eval_sample(i, in.data(), out.data()).ok());
     CHECK(matches(corpus.eval_position(i)));
   }
   CHECK(decode(encode(text)) == text);
   CHECK(decode({65, 300, -1}) == "A??");
+}
+
+TEST_CASE("a text that is written, grows, shrinks or is replaced after it was opened gives no sample, and is named") {
+  test::TempDir dir;
+  const auto path = dir / "t";
+  std::vector<std::int32_t> in(16), out(16);
+  const auto after = [&](const std::function<void()>& change) {
+    test::write_text(path, some_text(5000));
+    std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+    const auto corpus = open({path, 16, 0.1, 5});
+    REQUIRE(corpus.train_sample(0, in.data(), out.data()).ok());
+    REQUIRE(corpus.in_place().ok());
+    change();
+    const Status s = corpus.train_sample(1, in.data(), out.data());
+    CHECK(corpus.eval_sample(0, in.data(), out.data()).ok() == s.ok());
+    CHECK(corpus.fingerprint().ok() == s.ok());
+    CHECK(corpus.unchanged().message() == s.message());
+    CHECK((s.ok() || contains(s.message(), "data file '" + path + "' ")));
+    return s.ok() ? corpus.in_place().message() : s.message();
+  };
+  CHECK(contains(after([&] { std::fstream(path, std::ios::in | std::ios::out) << "other"; }), "was written since"));
+  CHECK(contains(after([&] { std::ofstream(path, std::ios::app) << "more"; }), "has grown since"));
+  CHECK(contains(after([&] { std::filesystem::resize_file(path, 0); }), "was truncated since"));
+  CHECK(contains(after([&] { test::write_text(path, some_text(5000)); }), "was written since"));
+  CHECK(contains(after([&] {                       // its bytes are still there for who has opened them
+          test::write_text(dir / "other", some_text(5000));
+          std::filesystem::rename(dir / "other", path);
+        }), "was replaced since"));
 }
 
 TEST_CASE("data that cannot be used says why") {
@@ -213,4 +245,15 @@ TEST_CASE("gzip files are unpacked once; plain files stay where they are; damage
   CHECK(contains(plain_text_path(bad, cache).status().message(), "damaged gzip file"));
   CHECK(std::distance(std::filesystem::directory_iterator(cache), {}) == 1);
   CHECK_FALSE(plain_text_path(plain + ".gz", plain + "/no").ok());
+}
+
+TEST_CASE("what a command left that was killed while it unpacked is removed at the next start, and nothing else") {
+  test::TempDir dir;
+  const auto plain = test::write_text(dir / "a.txt", some_text(1000)), cache = dir / "corpus";
+  std::filesystem::create_directories(cache);
+  test::write_text(cache + "/a-17-3.txt.4711.part", "half");
+  const auto other = test::write_text(cache + "/b-17-3.txt", "whole");
+  CHECK(*plain_text_path(plain, cache) == plain);
+  CHECK(std::distance(std::filesystem::directory_iterator(cache), {}) == 1);
+  CHECK(test::read_text(other) == "whole");
 }

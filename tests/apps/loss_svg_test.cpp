@@ -80,3 +80,20 @@ TEST_CASE("ticks are round numbers inside the range") {
   CHECK(ticks.front() == doctest::Approx(1.5));
   CHECK(ticks.back() == doctest::Approx(5.5));
 }
+
+TEST_CASE("a title that is wider than the picture keeps its end, whole characters of it, and stays inside") {
+  LossCurve curve;
+  for (const std::string letter : {"x", "\u00e4"}) {
+    curve.title = "";
+    for (int i = 0; i < 300; ++i) curve.title += letter;
+    curve.title += "/lm-tiny.toml on dp=2,pp=2";
+    const auto svg = loss_svg(curve);
+    const auto begin = svg.find('>', svg.find("class=\"title\"")) + 1;
+    const auto title = svg.substr(begin, svg.find('<', begin) - begin);
+    CHECK(title.starts_with("\u2026" + letter));
+    CHECK(title.ends_with(letter + "/lm-tiny.toml on dp=2,pp=2"));
+    CHECK(title.size() <= 80);
+  }
+  curve.title = "short on dp=1";
+  CHECK(loss_svg(curve).find(">short on dp=1<") != std::string::npos);
+}

@@ -99,3 +99,24 @@ TEST_CASE("durations and counts read well") {
   CHECK(count_text(12345) == "12.3k");
   CHECK(count_text(4.56e6) == "4.56M");
 }
+
+TEST_CASE("off a terminal the line of an evaluation comes before those of later steps, however late it ends") {
+  test::TempDir dir;
+  std::FILE* out = std::fopen((dir / "out").c_str(), "wb");
+  ManualClock clock;
+  {
+    Progress progress(clock, {.out = out, .end_step = 3});
+    progress.step(0, 5, 1);
+    progress.evaluating(1);
+    progress.step(1, 5, 1);
+    progress.evaluating(2);
+    progress.evaluated(1, 4.5);
+    progress.step(2, 5, 1);   // its evaluation never ends: the run fails
+  }
+  std::fclose(out);
+  const auto text = test::read_text(dir / "out");
+  std::vector<std::size_t> at;
+  for (const char* words : {"step 1/3", "after step 1: eval", "step 2/3", "step 3/3"}) at.push_back(text.find(words));
+  CHECK(at.back() != std::string::npos);
+  CHECK_MESSAGE(std::is_sorted(at.begin(), at.end()), text);
+}

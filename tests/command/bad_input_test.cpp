@@ -204,3 +204,28 @@ TEST_CASE("--steps 0 trains nothing and writes its files") {
   CHECK(read(dir / "out/metrics.jsonl").empty());
   for (const char* file : {"run.json", "plan.txt", "loss.svg"}) CHECK_FALSE(read(dir / (std::string("out/") + file)).empty());
 }
+
+TEST_CASE("a /dev/shm without room, or read-only, is named, with what is there and what to do") {
+  TempDir dir;
+  // A mount namespace of its own, which needs the right to make one.
+  const auto with_shm = [&](const std::string& options, const std::string& more) {
+    return run({"/usr/bin/unshare", "-m", "/bin/sh", "-c", "mount -t tmpfs -o " + options + " tmpfs /dev/shm || exit 99; exec " TROUPE_COMMAND " train " + tiny_config + " --data " + sample_text() +
+                " --out " + (dir / "out") + " --mesh dp=2 --steps 1 --quiet" + more});
+  };
+  const auto small = with_shm("size=64k", "");
+  if (small.code == 99 || small.code == 1) {
+    MESSAGE("skipped: no file system can be mounted here: ", small.err);
+    return;
+  }
+  check_failure(small, exit_worker, {"/dev/shm has ", " KiB free, and each worker needs about ", "--ucx-tls tcp"});
+  check_failure(with_shm("ro", ""), exit_worker, {"/dev/shm, which is read-only", "--ucx-tls tcp"});
+  check_success(with_shm("size=64k", " --ucx-tls tcp"));
+}
+
+TEST_CASE("an empty text to go on from is refused; none at all is the configuration's") {
+  TempDir dir;
+  check_one_line(run(train(dir / "out", {"--steps", "1", "--sample", ""})), exit_usage, {"the text to go on from is empty"});
+  check_success(run(train(dir / "out", {"--steps", "1", "--sample", "--quiet", "--checkpoint-every", "1"})));
+  check_one_line(run(troupe_command({"sample", "--from", dir / "out", ""})), exit_usage, {"the text to go on from is empty"});
+  check_success(run(troupe_command({"sample", "--from", dir / "out", "--tokens", "2"})));
+}

@@ -53,6 +53,7 @@ TEST_CASE("of two runs at a time one writes into an output folder, or into a fol
   check_one_line(run(train(dir / "one", {"--steps", "1"})), exit_output, {"output folder '" + (dir / "one") + "' is written by another run"});
   check_one_line(run(train(dir / "two", {"--quiet", "--resume", dir / "checkpoints", "--checkpoint-every", "5", "--checkpoint-dir", dir / "checkpoints", "--steps", "1000000"})),
                  exit_checkpoint, {"'" + (dir / "checkpoints") + "' is written by another run"});
+  check_one_line(run(troupe_command({"ckpt", "prune", dir / "checkpoints", "--keep", "1"})), exit_checkpoint, {"'" + (dir / "checkpoints") + "' is written by another run"});
   first.command.send(SIGKILL);
   first.command.wait(2);
   const auto o = run(train(dir / "one", {"--resume", "--checkpoint-dir", dir / "checkpoints", "--quiet", "--set", "eval.every=0", "--steps", "1"}));
@@ -209,6 +210,21 @@ TEST_CASE("a text that is packed otherwise than with gzip is refused by the name
   }
 }
 
+TEST_CASE("a text that is overwritten or truncated while it is read ends the run with the code of the text, and is named") {
+  TempDir dir;
+  for (const bool truncated : {false, true}) {
+    CAPTURE(truncated);
+    const auto text = write_text(dir / "text", read(sample_text())), out = dir / (truncated ? "truncated" : "overwritten");
+    Run command(troupe_command({"train", tiny_config, "--data", text, "--out", out, "--steps", "1000000", "--set", "eval.every=0", "--quiet"}));
+    REQUIRE(command.wait_for_lines(out + "/metrics.jsonl", 3));
+    if (truncated) fs::resize_file(text, 10);
+    else std::fstream(text, std::ios::in | std::ios::out) << "other words";
+    const auto o = command.wait(60);
+    check_one_line(o, exit_data, {"data file '" + text + "' was " + (truncated ? "truncated" : "written") + " since the run opened it"});
+    CHECK(summary(out)["status"].get<std::string>().find(text) != std::string::npos);
+  }
+}
+
 TEST_CASE("a model with tokens that are no bytes is not sampled: its samples would have another text") {
   TempDir dir;
   const std::vector<std::string> large = {"--set", "model.vocab=280", "--steps", "1"};
@@ -217,7 +233,7 @@ TEST_CASE("a model with tokens that are no bytes is not sampled: its samples wou
   check_one_line(run(train(dir / "out", words)), exit_usage, {"'model.vocab' = 280", "tokens are bytes"});
   words = large;
   words.insert(words.end(), {"--checkpoint-every", "1", "--quiet"});
-  check_success(run(train(dir / "out", words)));
+  check_one_line(run(train(dir / "out", words)), exit_ok, {"warning: the model has 280 tokens, and texts are read as bytes", "tokenizer that it was trained with is not used"});
   check_one_line(run(troupe_command({"sample", "--from", dir / "out", "--tokens", "3"})), exit_usage, {"'model.vocab' = 280"});
 }
 

@@ -1,6 +1,8 @@
 // troupe ckpt export and import, and training from what was imported.
 #include <nlohmann/json.hpp>
 
+#include <cstdint>
+#include <cstring>
 #include <sstream>
 
 #include "tests/command/checks.h"
@@ -24,7 +26,43 @@ Outcome exported(const std::string& from, const std::string& out, const std::vec
   return run(troupe_command(words));
 }
 
+/// Sets the weight of the last token, which no text here has, to what one update with a factor of -2 makes infinite.
+void plant(const std::string& safetensors) {
+  std::string bytes = read(safetensors);
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  const auto offsets = nlohmann::json::parse(bytes.substr(8, length)).at("model.embed_tokens.weight").at("data_offsets");
+  const float large = 3e38f;
+  std::memcpy(bytes.data() + 8 + length + offsets[1].get<std::size_t>() - sizeof large, &large, sizeof large);
+  write_text(safetensors, bytes);
+}
+
 }  // namespace
+
+TEST_CASE("parameters that are not finite are divergence though every loss is finite, and no checkpoint of them is committed") {
+  TempDir dir;
+  check_success(run(train(dir / "run", {"--steps", "1", "--checkpoint-every", "1", "--set", "model.tied=false", "--quiet"})));
+  check_success(exported(dir / "run", dir / "hf"));
+  plant(dir / "hf/model.safetensors");
+  check_success(run(troupe_command({"ckpt", "import", dir / "hf", "--out", dir / "imported"})));
+  const auto ruined = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> words{"train", "--resume", dir / "imported", "--data", sample_text(), "--out", out, "--quiet", "--set", "eval.every=0", "--set", "schedule.warmup=0",
+                                   "--set", "schedule.lr=0.3", "--set", "schedule.min_lr=0.3", "--set", "optimizer.weight_decay=10"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(troupe_command(words));
+  };
+  const std::string says = "parameter 'model.embed_tokens.weight' is not finite after step 1: training has diverged";
+  check_one_line(ruined(dir / "last", {"--steps", "1", "--checkpoint-every", "0"}), exit_diverged, {says});
+  REQUIRE(losses(dir / "last/metrics.jsonl").size() == 1);
+  for (const std::string steps : {"1", "1000"}) {
+    CAPTURE(steps);
+    const auto o = ruined(dir / steps, {"--steps", steps, "--checkpoint-every", "1"});
+    check_failure(o, exit_diverged, {says});
+    CHECK(nlohmann::json::parse(read(dir / steps + "/run.json"))["status"].get<std::string>().find("diverged") != std::string::npos);
+    const auto list = run(troupe_command({"ckpt", "ls", dir / steps}));
+    CHECK_MESSAGE(list.out.find("newest") == std::string::npos, list.out);
+  }
+}
 
 TEST_CASE("a run's checkpoint is exported, imported, exported again with the same bytes, and trained on with another schedule and other data") {
   TempDir dir;

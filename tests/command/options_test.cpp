@@ -1,10 +1,12 @@
 // Options of `troupe train` that change what is observed, where it runs or how long it takes.
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
 #include <set>
 #include <sstream>
 
+#include "tests/apps/trace_checks.h"
 #include "tests/command/checks.h"
 
 using namespace troupe::runtime;
@@ -108,4 +110,55 @@ TEST_CASE("--pin with more compute threads than cores names both numbers") {
   check_one_line(run(train(dir / "out", {"--pin", "--mesh", "dp=8", "--threads", "1024"})), exit_plan,
                  {"pinning 8 workers of 1024 compute threads needs 8192 cores", "this process may use"});
   check_success(run(train(dir / "out", {"--pin", "--steps", "2"})));
+}
+
+TEST_CASE("in the trace of a real run each arrow goes forward from a start to an end, and no two slices of a row overlap") {
+  TempDir dir;
+  for (const std::string mesh : {"pp=2", "dp=2,tp=2,pp=2"}) {
+    CAPTURE(mesh);
+    check_success(run(train(dir / "out", {"--mesh", mesh, "--steps", "2", "--trace", "--quiet"})));
+    const auto trace = nlohmann::json::parse(read(dir / "out/trace.json"));
+    check_picture(trace["traceEvents"]);
+    std::map<std::string, int> worker_of;   // where arrows start
+    int between_workers = 0, waits = 0;
+    for (const auto& e : trace["traceEvents"]) {
+      if (e["ph"] == "s") worker_of[e["id"].dump()] = e["pid"];
+      waits += e["ph"] == "X" && e["cat"] == "wait";
+    }
+    for (const auto& e : trace["traceEvents"])
+      if (e["ph"] == "f") between_workers += worker_of.count(e["id"].dump()) > 0 && worker_of[e["id"].dump()] != e["pid"];
+    CHECK(between_workers >= 2 * 2);   // there and back, in each step
+    CHECK(waits > 0);
+  }
+}
+
+TEST_CASE("a plan of no configuration, and times that are no times, are refused in one line") {
+  for (const char* command : {"plan", "sim", "train"}) check_one_line(run(troupe_command({command, ""})), exit_usage, {"name a configuration"});
+  for (const char* option : {"--tf", "--tb", "--tw", "--hop"})
+    check_one_line(run(troupe_command({"sim", tiny_config, option, "1e308"})), exit_usage, {option, "below 1e9", "'1e308'"});
+}
+
+TEST_CASE("more microbatches than a plan can have are refused with the limit") {
+  check_one_line(run(troupe_command({"plan", tiny_config, "--set", "eval.batches=100000000"})), exit_plan, {"100000000 microbatches", "possible are 1 to 1048576"});
+}
+
+TEST_CASE("--help says of each option that takes a value what holds without it") {
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{{"train"}, {"plan"}, {"sim"}, {"sample"}, {"calibrate"}, {"ckpt", "prune"}, {"ckpt", "export"}, {"ckpt", "import"}}) {
+    auto words = command;
+    words.push_back("--help");
+    const auto o = run(troupe_command(words));
+    check_success(o);
+    std::vector<std::string> options;   // each with its wrapped lines
+    std::istringstream lines(o.out);
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with("  -")) options.push_back(line);
+      else if (line.starts_with("      ") && !options.empty()) options.back() += line;
+    CHECK(options.size() > 1);
+    for (const auto& option : options) {
+      const bool takes_value = option.find(" TEXT") != std::string::npos || option.find(" INT") != std::string::npos || option.find(" FLOAT") != std::string::npos ||
+                               option.find(" SCALE") != std::string::npos || option.find(" K ") != std::string::npos;
+      const bool said = option.find("default") != std::string::npos || option.find("REQUIRED") != std::string::npos || option.find("repeatable") != std::string::npos;
+      CHECK_MESSAGE((!takes_value || said), command[0], ": ", option);
+    }
+  }
 }

@@ -1,6 +1,10 @@
 // What the job's own process makes of what its places say of a checkpoint. The shards are real ones, on the simulated disk.
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <cstring>
+#include <optional>
+
 #include "actors/writer.h"
 #include "devices/parallel.h"
 #include "devices/sim/sim_device.h"
@@ -38,6 +42,7 @@ struct Job {
   std::vector<std::unique_ptr<actors::ShardWriter>> shards;
   std::map<std::int64_t, std::vector<Report>> written;   // by version
   double stall_s[2] = {};
+  std::optional<float> spoilt;           // the last element of the second place's part
   SumState sums;
 
   Job() {
@@ -74,7 +79,8 @@ struct Job {
   void write(std::int64_t version, std::int32_t rank, std::size_t part) {
     actors::ActContext c;
     c.step = version;
-    const std::vector<std::byte> data(static_cast<std::size_t>(shards[static_cast<std::size_t>(rank)]->part_bytes(part)));
+    std::vector<std::byte> data(static_cast<std::size_t>(shards[static_cast<std::size_t>(rank)]->part_bytes(part)));
+    if (spoilt && rank == 1 && part == 0) std::memcpy(data.data() + tensor_bytes - sizeof *spoilt, &*spoilt, sizeof *spoilt);
     SerialParallel serial;
     shards[static_cast<std::size_t>(rank)]->write(c, part, data.data(), serial);
   }
@@ -251,4 +257,35 @@ TEST_CASE("of two runs one has the folder; the second says so, and takes it when
   job.checkpoints.reset();
   CHECK(second.begin(78).ok());
   CHECK(second.target().generation == 2);   // the refused one has claimed nothing
+}
+
+TEST_CASE("a version with a parameter that is not finite is not committed, and training has diverged") {
+  for (const float bad : {HUGE_VALF, -HUGE_VALF, std::nanf("")}) {
+    CAPTURE(bad);
+    Job job;
+    REQUIRE(job.checkpoints->wants(1));
+    job.write_all(1);
+    CHECK(job.end(1).ok());
+    CHECK_FALSE(job.checkpoints->diverged());
+    REQUIRE(job.checkpoints->wants(2));
+    job.spoilt = bad;
+    job.write_all(2);
+    const Status s = job.end(2);
+    CHECK(job.checkpoints->diverged());
+    CHECK_MESSAGE(s.message() == "parameter 'w' is not finite after step 2: training has diverged", s.message());
+    CHECK(job.events.back().kind == Kind::failed);
+    const auto entries = checkpoint::Catalog(job.storage, "/ckpt").entries();
+    REQUIRE(entries.ok());
+    REQUIRE(entries->size() == 1);
+    CHECK(entries->front().step == 1);
+  }
+}
+
+TEST_CASE("of parameters that are not finite the first of the plan is named, whichever place tells of it") {
+  Job job;
+  REQUIRE(job.plan.params.size() > 2);
+  REQUIRE(job.checkpoints->wants(1));
+  for (const std::size_t i : {2, 1}) job.written[1].push_back({Report::Kind::shard, job.plan.params[i].name, 1, -1, {0, 1}, {}});
+  const Status s = job.end(1);
+  CHECK_MESSAGE(s.message().find("'" + job.plan.params[1].name + "'") != std::string::npos, s.message());
 }
