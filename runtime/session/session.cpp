@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "devices/base/check.h"
+#include "devices/base/text_table.h"
 
 namespace troupe::runtime {
 
@@ -310,7 +311,8 @@ std::string Session::waits_for() const {
     for (const auto& f : open.feeds) {
       const std::string name = "  feed '" + f.channel->name + "' ";
       if (!f.untaken.empty()) {
-        text += name + "has sent microbatch " + std::to_string(f.untaken.begin()->first) + " to " + std::to_string(f.untaken.begin()->second) + " places that have not taken it\n";
+        const auto& [microbatch, places] = *f.untaken.begin();
+        text += name + "waits for " + counted(places, "place") + " to take microbatch " + std::to_string(microbatch) + "\n";
       } else if (f.sent < plan_.program_specs[key.first].microbatches) {
         text += name + "waits for report '" + f.channel->after + "' of microbatch " + std::to_string(f.sent - 1) + "\n";
       }

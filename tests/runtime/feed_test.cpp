@@ -295,7 +295,7 @@ TEST_CASE("feeds that wait are told stage by stage, wherever their channels lie 
     Session session(plan, options, [](Rank, const ToWorker&) {});
     session.begin();
     const std::string said = session.waits_for();
-    const auto at = said.find("feed 'zebra' waits for report 'token' of microbatch 0\n  feed 'ant' waits for report 'token' of microbatch 0");
+    const auto at = said.find("feed 'zebra' waits for 1 place to take microbatch 0\n  feed 'ant' waits for 1 place to take microbatch 0");
     CHECK_MESSAGE(at != std::string::npos, said);
   }
 }
