@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/report.h"
 #include "actors/slots.h"
 #include "devices/base/status.h"
 #include "devices/device.h"
@@ -56,30 +57,6 @@ struct PortMemory {
   std::int64_t slot_bytes = 0;
   std::byte* at(std::int32_t slot) const { return base + slot * slot_bytes; }
 };
-
-/// Numbers that a worker reports to the session.
-struct Report {
-  enum class Kind : std::uint8_t {
-    value,                             ///< what the application reports, under a name of its own
-    loss,                              ///< a microbatch's part of the loss that is minimised
-    /// A parameter's gradient: [column, row lo, row hi, sum of squares] of tree nodes of its rows.
-    norm,
-    /// The two words of a parameter's digest, and 1 where all of its elements are finite, else 0; `name` is NAME|EXTENT.
-    digest,
-    shard,                             ///< the shard that a place has written: see actors/writer.h
-    saving,                            ///< of a shard so far: [stall in seconds, bytes of parameters, of moments]
-    /// A parameter's gradient terms: [largest magnitude (inf and NaN too), 1 + lowest microbatch with a term that was
-    /// not finite or beyond the range of its exact sum; 0: none].
-    peak,
-  };
-  Kind kind = Kind::value;
-  std::string name;
-  std::int64_t step = 0;
-  std::int32_t microbatch = -1;
-  std::vector<double> values;
-  std::vector<std::byte> bytes;        ///< shard only
-};
-using ReportSink = std::function<void(std::uint16_t program, Report)>;
 
 /// The host function of an act.
 class Body {

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "devices/base/folder_lock.h"
 #include "devices/base/status.h"
 
 namespace troupe {
@@ -44,12 +45,6 @@ class File {
 /// How a file is going to be used. Direct: past the page cache, where the system can do that; then transfers that are
 /// aligned to storage_alignment (address, offset and length) are fast, and others still work.
 enum class Access : std::uint8_t { buffered, direct };
-
-/// While it lives, no other process has the folder's lock. The system releases it when the holding process ends, however it ends.
-class FolderLock {
- public:
-  virtual ~FolderLock() = default;
-};
 
 struct DirEntry {
   std::string name;
