@@ -168,7 +168,7 @@ Status Session::report(Rank from, const EarlyReport& m) {
                                       std::to_string(m.report.step) + ", which is not open");
   it->second.places[static_cast<std::size_t>(from)].reports.push_back(m.report);
   for (auto& f : it->second.feeds)
-    if (f.channel->after == m.report.name && f.sent >= f.channel->at_once && f.sent == m.report.microbatch + 1 &&
+    if (f.channel->after == m.report.name && f.sent >= f.channel->at_once && f.sent - 1 == m.report.microbatch &&
         f.sent < plan_.program_specs[m.program].microbatches)
       feed_one(f, m.report.step, &m.report);
   if (!it->second.feeds.empty()) feed_more(m.program);

@@ -81,7 +81,7 @@ std::vector<std::string> plant(Plan& p, Fault fault, std::mt19937& random) {
     const auto id = static_cast<std::int32_t>(role.channels.size());
     role.actors[actor].out.push_back(id);
     role.actors[to].in.push_back(id);
-    role.actors[actor].closes_step = false;   // now somebody waits for it
+    role.actors[actor].closes_step = false;   // an actor of its program reads what it writes now
     role.channels.push_back(edge);
     return {"planted", role.actors[actor].name, role.actors[to].name};
   }
