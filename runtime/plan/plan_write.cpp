@@ -1,7 +1,6 @@
-#include "runtime/plan/plan_io.h"
-
 #include "devices/base/wire.h"
 #include "runtime/plan/plan.capnp.h"
+#include "runtime/plan/plan_io.h"
 
 namespace troupe::runtime {
 
@@ -10,12 +9,6 @@ namespace {
 template <class List, class Range>
 void set_numbers(List list, const Range& values) {
   for (unsigned i = 0; i < values.size(); ++i) list.set(i, values[i]);
-}
-template <class T, class List>
-std::vector<T> numbers(const List& list) {
-  std::vector<T> out;
-  for (auto v : list) out.push_back(static_cast<T>(v));
-  return out;
 }
 
 void put(wire::Attr::Builder b, const std::string& key, const kernels::Attr& value) {
@@ -29,30 +22,10 @@ void put(wire::Attr::Builder b, const std::string& key, const kernels::Attr& val
   }
 }
 
-Attrs get_attrs(capnp::List<wire::Attr>::Reader list) {
-  Attrs attrs;
-  for (auto a : list) {
-    const std::string key = a.getKey().cStr();
-    switch (a.which()) {
-      case wire::Attr::INTEGER: attrs.set(key, a.getInteger()); break;
-      case wire::Attr::REAL: attrs.set(key, a.getReal()); break;
-      case wire::Attr::TEXT: attrs.set(key, std::string(a.getText().cStr())); break;
-      case wire::Attr::LIST: attrs.set(key, numbers<std::int64_t>(a.getList())); break;
-    }
-  }
-  return attrs;
-}
-
 void put(wire::Mesh::Builder b, const Mesh& m) {
   auto axes = b.initAxes(static_cast<unsigned>(m.axes.size()));
   for (unsigned i = 0; i < m.axes.size(); ++i) axes[i].setName(m.axes[i].name), axes[i].setSize(m.axes[i].size);
   set_numbers(b.initRanks(static_cast<unsigned>(m.ranks.size())), m.ranks);
-}
-Mesh get(wire::Mesh::Reader r) {
-  Mesh m;
-  for (auto a : r.getAxes()) m.axes.push_back({a.getName().cStr(), a.getSize()});
-  m.ranks = numbers<Rank>(r.getRanks());
-  return m;
 }
 
 void put(wire::Tensor::Builder b, const PlanTensor& t) {
@@ -68,17 +41,6 @@ void put(wire::Tensor::Builder b, const PlanTensor& t) {
   }
   b.setRate(static_cast<std::uint8_t>(t.rate));
   b.setGradientOf(t.gradient_of);
-}
-PlanTensor get(wire::Tensor::Reader r) {
-  PlanTensor t;
-  t.name = r.getName().cStr();
-  t.dtype = static_cast<DType>(r.getDtype());
-  t.shape = numbers<std::int64_t>(r.getShape());
-  t.mesh = r.getMesh();
-  for (auto s : r.getSbp()) t.sbp.push_back({static_cast<Sbp::Kind>(s.getKind()), s.getDim(), s.getUnit()});
-  t.rate = static_cast<Rate>(r.getRate());
-  t.gradient_of = r.getGradientOf();
-  return t;
 }
 
 void put(wire::Channel::Builder b, const PlanChannel& c) {
@@ -101,27 +63,6 @@ void put(wire::Channel::Builder b, const PlanChannel& c) {
   b.setBuffer(c.buffer);
   b.setBufferOffset(c.buffer_offset);
 }
-PlanChannel get(wire::Channel::Reader r) {
-  PlanChannel c;
-  c.kind = static_cast<PlanChannel::Kind>(r.getKind());
-  c.name = r.getName().cStr();
-  c.writer = r.getWriter();
-  c.writer_port = r.getWriterPort();
-  for (auto p : r.getReaders()) c.readers.push_back({p.getA(), p.getB()});
-  c.tensors = numbers<std::int32_t>(r.getTensors());
-  c.offsets = numbers<std::int64_t>(r.getOffsets());
-  c.bytes = r.getBytes();
-  c.slots = r.getSlots();
-  c.rate = static_cast<Rate>(r.getRate());
-  c.initial = r.getInitial();
-  c.after = r.getAfter().cStr();
-  c.at_once = r.getAtOnce();
-  c.program = r.getProgram();
-  c.ring = r.getRing();
-  c.buffer = r.getBuffer();
-  c.buffer_offset = r.getBufferOffset();
-  return c;
-}
 
 void put(capnp::List<wire::Operand>::Builder list, const std::vector<PlanOperand>& operands) {
   for (unsigned i = 0; i < operands.size(); ++i) {
@@ -132,12 +73,6 @@ void put(capnp::List<wire::Operand>::Builder list, const std::vector<PlanOperand
     list[i].setOffset(o.offset);
     list[i].setTensor(o.tensor);
   }
-}
-std::vector<PlanOperand> get(capnp::List<wire::Operand>::Reader list) {
-  std::vector<PlanOperand> out;
-  for (auto o : list)
-    out.push_back({static_cast<PlanOperand::Where>(o.getWhere()), o.getPort(), o.getIndex(), o.getOffset(), o.getTensor()});
-  return out;
 }
 
 void put(wire::Actor::Builder b, const PlanActor& a) {
@@ -183,43 +118,12 @@ void put(wire::Actor::Builder b, const PlanActor& a) {
   b.setStagingBuffer(a.staging_buffer);
   b.setClosesStep(a.closes_step);
 }
-PlanActor get(wire::Actor::Reader r) {
-  PlanActor a;
-  a.kind = static_cast<PlanActor::Kind>(r.getKind());
-  a.name = r.getName().cStr();
-  a.program = r.getProgram();
-  a.rate = static_cast<Rate>(r.getRate());
-  a.stream = r.getStream().cStr();
-  a.priority = r.getPriority();
-  a.run = r.getRun();
-  a.pass = static_cast<Pass>(r.getPass());
-  a.virtual_stage = r.getDepth();
-  a.takes_turns = r.getTakesTurns();
-  a.in = numbers<std::int32_t>(r.getIn());
-  a.out = numbers<std::int32_t>(r.getOut());
-  for (auto op : r.getOps())
-    a.ops.push_back({op.getOp().cStr(), op.getName().cStr(), get_attrs(op.getAttrs()), get(op.getIn()), get(op.getOut()), op.getStateOffset(), op.getStateBytes()});
-  a.exchange = r.getExchange();
-  for (auto p : r.getParams()) {
-    PlanParamRef ref{p.getParam(), p.getIndex(), {}};
-    for (auto g : p.getGrads()) ref.grads.push_back({g.getA(), g.getB()});
-    a.params.push_back(std::move(ref));
-  }
-  a.cost_s = r.getCostS();
-  a.scratch_bytes = r.getScratchBytes();
-  a.op_scratch_offset = r.getOpScratchOffset();
-  a.state_bytes = r.getStateBytes();
-  a.staging_ring = r.getStagingRing();
-  a.staging_buffer = r.getStagingBuffer();
-  a.closes_step = r.getClosesStep();
-  return a;
-}
 
-LinkCost get(wire::Link::Reader r) { return {r.getLatencyS(), r.getBytesPerS()}; }
 void put(wire::Link::Builder b, const LinkCost& l) {
   b.setLatencyS(l.latency_s);
   b.setBytesPerS(l.bytes_per_s);
 }
+
 void put(wire::Costs::Builder b, const CostModel& c) {
   b.setFlopsPerS(c.flops_per_s);
   b.setMemoryBytesPerS(c.memory_bytes_per_s);
@@ -245,20 +149,6 @@ void put(wire::Costs::Builder b, const CostModel& c) {
     }
   }
 }
-CostModel get(wire::Costs::Reader r) {
-  CostModel c;
-  c.flops_per_s = r.getFlopsPerS();
-  c.memory_bytes_per_s = r.getMemoryBytesPerS();
-  c.launch_s = r.getLaunchS();
-  c.intra_node = get(r.getIntraNode());
-  c.inter_node = get(r.getInterNode());
-  c.places_per_node = r.getPlacesPerNode();
-  for (auto l : r.getOddLinks()) c.odd_links.push_back({l.getA(), l.getB(), get(l.getCost())});
-  for (auto k : r.getKernels())
-    for (auto t : k.getTimes()) c.kernels[k.getOp().cStr()].push_back({t.getFlops(), t.getBytes(), t.getSeconds()});
-  return c;
-}
-
 
 }  // namespace
 
@@ -328,55 +218,6 @@ std::vector<std::byte> write_plan(const Plan& p) {
   }
   put(b.initCosts(), p.costs);
   return message_bytes(message);
-}
-
-Expected<Plan> read_plan(std::span<const std::byte> bytes) {
-  return read_message<wire::Plan, Plan>(bytes, "not a plan", [](wire::Plan::Reader r) -> Expected<Plan> {
-    if (r.getVersion() != plan_version)
-      return invalid("the plan has version " + std::to_string(r.getVersion()) + ", this program reads version " + std::to_string(plan_version));
-    Plan p;
-    for (auto x : r.getPrograms()) {
-      p.programs.push_back(x.getName().cStr());
-      p.program_specs.push_back({x.getMicrobatches(), x.getSamples(), x.getSequential(), x.getStateful()});
-    }
-    p.trains = r.getTrains();
-    for (auto stage : r.getOwners()) p.owners.push_back(numbers<std::int32_t>(stage));
-    p.seed = r.getSeed();
-    const auto h = r.getHyper();
-    p.hyper.lr = h.getLr();
-    p.hyper.beta1 = h.getBeta1();
-    p.hyper.beta2 = h.getBeta2();
-    p.hyper.eps = h.getEps();
-    p.hyper.weight_decay = h.getWeightDecay();
-    for (auto m : r.getMeshes()) p.meshes.push_back(get(m));
-    p.stages = r.getStages();
-    p.pipeline = {static_cast<Pipeline::Kind>(r.getPipeline()), r.getChunks()};
-    for (auto x : r.getRoles()) {
-      PlanRole role;
-      role.stage = x.getStage();
-      for (auto a : x.getActors()) role.actors.push_back(get(a));
-      for (auto c : x.getChannels()) role.channels.push_back(get(c));
-      for (auto u : x.getUnits()) role.units.push_back(u.cStr());
-      p.roles.push_back(std::move(role));
-    }
-    for (auto t : r.getTensors()) p.tensors.push_back(get(t));
-    for (auto x : r.getExchanges()) {
-      PlanExchange e;
-      e.name = x.getName().cStr();
-      e.program = x.getProgram();
-      e.rate = static_cast<Rate>(x.getRate());
-      for (auto m : x.getMoves()) e.moves.push_back({m.getA(), m.getB()});
-      e.collective = static_cast<Collective>(x.getCollective());
-      e.bytes = x.getBytes();
-      e.seconds = x.getSeconds();
-      e.latency_s = x.getLatencyS();
-      p.exchanges.push_back(std::move(e));
-    }
-    for (auto x : r.getParams())
-      p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(), x.getDecay(), x.getTerms(), x.getShare(), x.getStoredAsShare()});
-    p.costs = get(r.getCosts());
-    return p;
-  });
 }
 
 }  // namespace troupe::runtime
