@@ -7,108 +7,14 @@
 #include <mutex>
 #include <utility>
 
+#include "comm/tree_sum.h"
 #include "devices/base/check.h"
 #include "devices/parallel.h"
 #include "kernels/sum.h"
-#include "placement/tree.h"
 
 namespace troupe::comm {
 
 namespace {
-
-std::int64_t reserve(Route& route, std::int64_t bytes) {
-  const std::int64_t at = route.staging_bytes;
-  route.staging_bytes += aligned(bytes);
-  return at;
-}
-
-const Move::Piece& piece_of(const Move& move, const Transfer& t) {
-  for (const auto& p : move.have)
-    if (p.term == t.term && p.extent.contains(t.extent)) return p;
-  ASSERT(false, t.extent, t.term.lo, t.term.hi);
-  return move.have.front();
-}
-
-/// sum[i] = a[i] + b[i]; `sum` may be a or b.
-template <class T>
-void add_run(const T* a, const T* b, T* sum, std::int64_t n) {
-#pragma GCC ivdep
-  for (std::int64_t i = 0; i < n; ++i) sum[i] = a[i] + b[i];
-}
-void add_run(const void* a, const void* b, void* sum, std::int64_t n, DType dtype) {
-  if (dtype == DType::f32) add_run(static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(sum), n);
-  else if (dtype == DType::f64) add_run(static_cast<const double*>(a), static_cast<const double*>(b), static_cast<double*>(sum), n);
-  else ASSERT(false, to_string(dtype));
-}
-
-/// into[part] += from[part], both buffers row-major with their own extents.
-void add_extent(const Extent& part, const std::byte* from, const Extent& from_extent, std::byte* into,
-                const Extent& into_extent, DType dtype) {
-  const std::int64_t item = size_of(dtype);
-  for_each_run(part, from_extent, into_extent, [&](std::int64_t a, std::int64_t b, std::int64_t run) {
-    add_run(into + b * item, from + a * item, into + b * item, run, dtype);
-  });
-}
-
-/// One term's values of the destination extent, and the buffer in which they lie now.
-struct Operand {
-  Term term;
-  const std::byte* data = nullptr;
-  Extent extent;                  // of the buffer that data points to
-  std::byte* scratch = nullptr;   // non-null: may be overwritten
-};
-
-/// Writes the last addition of a tree straight into `out`. False, and nothing is written, where `piece` is not one run
-/// of each buffer.
-bool add_into_out(const Extent& piece, const Operand& a, const Operand& b, DType dtype, std::byte* out, const Extent& out_extent) {
-  for (const Extent* e : {&a.extent, &b.extent, &out_extent})
-    if (!contiguous_in(piece, *e)) return false;
-  const std::int64_t item = size_of(dtype);
-  add_run(a.data + offset_in(piece, a.extent) * item, b.data + offset_in(piece, b.extent) * item,
-          out + offset_in(piece, out_extent) * item, piece.elements(), dtype);
-  return true;
-}
-
-/// Adds the operands (same destination piece, consecutive terms) along the tree into `out`.
-void combine(std::vector<Operand> operands, const Extent& piece, std::int32_t terms, DType dtype, std::byte* out,
-             const Extent& out_extent) {
-  const std::int64_t item = size_of(dtype);
-  std::vector<Operand> stack;
-  bool in_out = false;   // the sum of one operand lies in `out`
-  auto siblings = [&](const Term& a, const Term& b) {
-    if (a.hi != b.lo || !is_tree_node({a.lo, b.hi}, terms)) return false;
-    const auto [l, r] = tree_children({a.lo, b.hi});
-    return l == a && r == b;
-  };
-  for (auto& operand : operands) {
-    stack.push_back(operand);
-    while (stack.size() > 1 && siblings(stack[stack.size() - 2].term, stack.back().term)) {
-      Operand right = stack.back();
-      stack.pop_back();
-      Operand& left = stack.back();
-      if (Term{left.term.lo, right.term.hi} == Term{0, terms} && add_into_out(piece, left, right, dtype, out, out_extent)) return;
-      // Addition commutes bit for bit, so the sum goes to the operand that may be overwritten.
-      if (left.scratch) add_extent(piece, right.data, right.extent, left.scratch, left.extent, dtype);
-      else if (right.scratch) {
-        add_extent(piece, left.data, left.extent, right.scratch, right.extent, dtype);
-        const Term sum{left.term.lo, right.term.hi};
-        left = right;
-        left.term = sum;
-        continue;
-      } else {
-        ASSERT(!in_out, piece);
-        in_out = true;
-        copy_extent(piece, left.data, left.extent, out, out_extent, item);
-        add_extent(piece, right.data, right.extent, out, out_extent, dtype);
-        left.data = left.scratch = out;
-        left.extent = out_extent;
-      }
-      left.term.hi = right.term.hi;
-    }
-  }
-  ASSERT(stack.size() == 1 && stack.front().term == (Term{0, terms}), piece, stack.size(), terms);
-  if (stack.front().data != out) copy_extent(piece, stack.front().data, stack.front().extent, out, out_extent, item);
-}
 
 /// State of one running act; freed with its last callback.
 struct Running : std::enable_shared_from_this<Running> {
@@ -154,7 +60,7 @@ struct Running : std::enable_shared_from_this<Running> {
     for (const auto& m : route.moves)
       for (const auto& p : m.sends)
         if (p.packs) {
-          const auto& piece = piece_of(m, p.transfer);
+          const auto& piece = m.piece_of(p.transfer);
           convert_extent(m, p.transfer.extent, act.sources[m.port] + piece.offset, piece.extent, act.staging + p.staging, p.transfer.extent);
         }
   }
@@ -191,7 +97,7 @@ struct Running : std::enable_shared_from_this<Running> {
       const bool covered = own == m.want.elements();   // each element once: see reduction_group
       if (begins && !covered) std::memset(act.destination + m.want_offset, 0, static_cast<std::size_t>(m.want.elements()) * 8);
       for (const auto& p : m.locals) {
-        const auto& piece = piece_of(m, p.transfer);
+        const auto& piece = m.piece_of(p.transfer);
         add_to_sum(m, p.transfer.extent, act.sources[m.port] + piece.offset, piece.extent, !begins || !covered);
       }
     }
@@ -213,7 +119,7 @@ struct Running : std::enable_shared_from_this<Running> {
         if (p.staging >= 0) {
           from = act.staging + p.staging;
         } else {
-          const auto& piece = piece_of(m, p.transfer);
+          const auto& piece = m.piece_of(p.transfer);
           from = act.sources[m.port] + piece.offset + offset_in(p.transfer.extent, piece.extent) * item;
         }
         Header h = act.header;
@@ -260,7 +166,7 @@ struct Running : std::enable_shared_from_this<Running> {
       if (m.zero) std::memset(out, 0, static_cast<std::size_t>(m.want.elements() * item));
       if (m.terms == 1 || m.zero) {
         for (const auto& p : m.locals) {
-          const auto& piece = piece_of(m, p.transfer);
+          const auto& piece = m.piece_of(p.transfer);
           const std::byte* from = act.sources[m.port] + piece.offset;
           if (from == out && piece.extent == m.want) continue;   // in place: it lies there
           convert_extent(m, p.transfer.extent, from, piece.extent, out, m.want);
@@ -279,7 +185,7 @@ struct Running : std::enable_shared_from_this<Running> {
         pieces.push_back({t.extent, {std::move(operand)}});
       };
       for (const auto& p : m.locals) {
-        const auto& piece = piece_of(m, p.transfer);
+        const auto& piece = m.piece_of(p.transfer);
         add(p.transfer, {{}, act.sources[m.port] + piece.offset, piece.extent, nullptr});
       }
       for (const auto& p : m.receives)
@@ -294,72 +200,6 @@ struct Running : std::enable_shared_from_this<Running> {
 };
 
 }  // namespace
-
-std::int64_t Route::sent_bytes() const {
-  std::int64_t n = 0;
-  for (const auto& m : moves)
-    for (const auto& p : m.sends) n += p.transfer.extent.elements() * size_of(m.wire());
-  return n;
-}
-
-std::int64_t Route::received_bytes() const {
-  std::int64_t n = 0;
-  for (const auto& m : moves)
-    for (const auto& p : m.receives) n += p.transfer.extent.elements() * size_of(m.wire());
-  return n;
-}
-
-void add_move(Route& route, Rank self, const BoxingPlan& plan, DType from, DType to, MoveEnds ends, PartNumbers& numbers) {
-  Move move;
-  move.from = from;
-  move.to = to;
-  move.terms = plan.to_terms > 1 || move.sums() ? 1 : plan.terms;   // P -> P: each place gets its own term, as it is
-  move.port = ends.port;
-  move.have = std::move(ends.have);
-  move.want_offset = ends.want_offset;
-  move.wants = ends.want != nullptr;
-  move.exponent_port = ends.exponent_port;
-  move.exponent_offset = ends.exponent_offset;
-  if (ends.want) move.want = *ends.want;
-  const std::int64_t item = size_of(move.wire());
-  for (const auto& t : plan.transfers) {
-    if (t.from != self && t.to != self) continue;
-    Move::Part part{t, 0, -1};
-    if (t.from == self && t.to == self) {
-      move.locals.push_back(part);
-      route.after |= !move.sums();
-    } else if (t.from == self) {
-      if (move.wire() != from || !contiguous_in(t.extent, piece_of(move, t).extent)) {
-        // An extent that several places get is packed once.
-        const auto same = std::find_if(move.sends.begin(), move.sends.end(), [&](const Move::Part& p) {
-          return p.transfer.extent == t.extent && p.transfer.term == t.term;
-        });
-        part.packs = same == move.sends.end();
-        part.staging = part.packs ? reserve(route, t.extent.elements() * item) : same->staging;
-        route.before = true;
-      }
-      part.id = numbers.sent[t.to]++;
-      move.sends.push_back(part);
-    } else {
-      if (move.sums() || move.terms > 1 || !contiguous_in(t.extent, move.want)) {
-        part.staging = reserve(route, t.extent.elements() * item);
-        route.after |= !move.sums();
-      }
-      part.id = numbers.received[t.from]++;
-      move.receives.push_back(part);
-    }
-  }
-  if (move.sums()) {
-    route.sums = true;
-    for (const Move& before : route.moves)
-      if (before.wants && before.want_offset == move.want_offset && !before.want.empty()) move.begins = false;
-  } else {
-    const bool told = std::all_of(move.receives.begin(), move.receives.end(), [](const Move::Part& p) { return p.transfer.extent.empty(); });
-    move.zero = move.wants && !move.want.empty() && move.locals.empty() && told;   // no value comes
-    route.after |= move.zero;
-  }
-  route.moves.push_back(std::move(move));
-}
 
 void run_exchange(const Route& route, const ExchangeAct& act, Transport& transport, Stream& stream, ExchangeDone done) {
   std::make_shared<Running>(route, act, transport, stream, std::move(done))->start();

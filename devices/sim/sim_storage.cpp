@@ -1,16 +1,12 @@
-#include "devices/sim/sim_storage.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "devices/base/check.h"
-#include "devices/base/philox.h"
+#include "devices/sim/sim_node.h"
 
 namespace troupe {
 
 namespace {
-
-constexpr std::int64_t sector_bytes = 512;
 
 /// "a" and "b" of "/a//b/".
 std::vector<std::string> parts_of(const std::string& path) {
@@ -33,40 +29,7 @@ std::string sentence(const char* what, const std::string& path, const std::strin
   return std::string("cannot ") + what + " '" + path + "': " + why;
 }
 
-void grow(std::vector<std::byte>& bytes, std::int64_t size) {
-  if (std::ssize(bytes) < size) bytes.resize(static_cast<std::size_t>(size));
-}
-
-void put(std::vector<std::byte>& bytes, std::int64_t offset, const std::byte* data, std::int64_t n) {
-  grow(bytes, offset + n);
-  std::copy(data, data + n, bytes.begin() + offset);
-}
-
 }  // namespace
-
-struct SimStorage::Node {
-  struct Write {
-    std::int64_t offset;
-    std::vector<std::byte> bytes;                      // none: the file was made so large
-  };
-  bool folder = false;
-  std::vector<std::byte> bytes, synced_bytes;          // a file
-  std::vector<Write> unsynced;                         // ... since its last sync, oldest first
-  std::map<std::string, NodePtr> names, synced_names;  // a folder
-
-  void make_durable() {
-    synced_bytes = bytes;
-    unsynced.clear();
-  }
-};
-
-/// What becomes of each unsynced thing.
-struct SimStorage::Draw {
-  enum class Fate { lost, kept, each_by_itself };
-  std::uint64_t key, counter = 0;
-  Fate fate() { return static_cast<Fate>(philox(key, counter++, 0)[0] % 3); }
-  bool keeps(Fate fate) { return fate == Fate::kept || (fate == Fate::each_by_itself && philox(key, counter++, 0)[0] % 2 == 0); }
-};
 
 class SimStorage::OpenFile final : public File {
  public:
@@ -80,7 +43,7 @@ class SimStorage::OpenFile final : public File {
     if (growth <= 0) return {};
     if (!writes_) return {Code::io, sentence("reserve", path_, "opened for reading")};
     if (growth > free_bytes()) return {Code::exhausted, sentence("reserve", path_, "No space left on device")};
-    grow(node_->bytes, bytes);
+    Node::grow(node_->bytes, bytes);
     node_->unsynced.push_back({bytes, {}});
     return {};
   }
@@ -92,7 +55,7 @@ class SimStorage::OpenFile final : public File {
     const std::int64_t size = std::ssize(node_->bytes), growth = std::max(std::int64_t{0}, offset + bytes - size), room = free_bytes();
     const std::int64_t fits = growth <= room ? bytes : std::clamp(size + room - offset, std::int64_t{0}, bytes);
     if (fits > 0) {
-      put(node_->bytes, offset, data, fits);
+      Node::put(node_->bytes, offset, data, fits);
       node_->unsynced.push_back({offset, {data, data + fits}});
     }
     return fits == bytes ? Status() : Status(Code::exhausted, sentence("write", path_, "No space left on device"));
@@ -116,7 +79,7 @@ class SimStorage::OpenFile final : public File {
   Status sync() override {
     const std::lock_guard lock(storage_.mutex_);
     TROUPE_TRY(begin("sync", false));
-    for (const auto& write : node_->unsynced) put(node_->synced_bytes, write.offset, write.bytes.data(), std::ssize(write.bytes));
+    for (const auto& write : node_->unsynced) Node::put(node_->synced_bytes, write.offset, write.bytes.data(), std::ssize(write.bytes));
     node_->unsynced.clear();
     return {};
   }
@@ -293,96 +256,6 @@ std::int64_t SimStorage::used(const Node& folder) const {
   std::int64_t bytes = 0;
   for (const auto& [name, node] : folder.names) bytes += node->folder ? used(*node) : std::ssize(node->bytes);
   return bytes;
-}
-
-// ---- a crash ----------------------------------------------------------------------------------
-
-void SimStorage::crash(std::uint64_t seed) {
-  const std::lock_guard lock(mutex_);
-  Draw draw{philox_key(seed, "crash")};
-  const auto fate = draw.fate();
-  for (const auto& change : unsynced_)
-    if (draw.keeps(fate)) record(change);
-  unsynced_.clear();
-  std::set<const Node*> seen;
-  settle(*root_, draw, seen);
-  ++lives_;
-  locked_.clear();
-  stop_at_ = unlimited;
-}
-
-/// Sets a folder, and all below it, to what is durable.
-void SimStorage::settle(Node& folder, Draw& draw, std::set<const Node*>& seen) {
-  for (auto& [name, node] : folder.synced_names) {
-    if (!seen.insert(node.get()).second) node = std::make_shared<Node>(*node);   // a crash left two names
-    if (node->folder) {
-      settle(*node, draw, seen);
-      continue;
-    }
-    const auto fate = draw.fate();
-    for (const auto& write : node->unsynced) {
-      const std::int64_t end = write.offset + std::ssize(write.bytes);
-      if (std::ssize(node->synced_bytes) < end && draw.keeps(fate)) grow(node->synced_bytes, end);   // a size without its data
-      for (std::int64_t at = write.offset; at < end;) {
-        const std::int64_t next = std::min(end, (at / sector_bytes + 1) * sector_bytes);
-        if (draw.keeps(fate)) put(node->synced_bytes, at, &write.bytes[static_cast<std::size_t>(at - write.offset)], next - at);
-        at = next;
-      }
-    }
-    node->unsynced.clear();
-    node->bytes = node->synced_bytes;
-  }
-  folder.names = folder.synced_names;
-}
-
-std::int64_t SimStorage::operations() const {
-  const std::lock_guard lock(mutex_);
-  return operations_;
-}
-
-void SimStorage::stop_at(std::int64_t operation) {
-  const std::lock_guard lock(mutex_);
-  stop_at_ = operation;
-}
-
-void SimStorage::fail(std::int64_t operation) {
-  const std::lock_guard lock(mutex_);
-  fails_ = operation;
-}
-
-void SimStorage::set_capacity(std::int64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  capacity_ = bytes;
-}
-
-void SimStorage::set_read_only(bool read_only) {
-  const std::lock_guard lock(mutex_);
-  read_only_ = read_only;
-}
-
-// ---- damage -----------------------------------------------------------------------------------
-
-void SimStorage::flip_bit(const std::string& path, std::int64_t bit) {
-  const std::lock_guard lock(mutex_);
-  const NodePtr node = existing_file(path);
-  REQUIRE(bit >= 0 && bit / 8 < std::ssize(node->bytes), path, bit);
-  node->bytes[static_cast<std::size_t>(bit / 8)] ^= static_cast<std::byte>(1 << (bit % 8));
-  node->make_durable();
-}
-
-void SimStorage::truncate(const std::string& path, std::int64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  const NodePtr node = existing_file(path);
-  node->bytes.resize(static_cast<std::size_t>(bytes));
-  node->make_durable();
-}
-
-void SimStorage::swap(const std::string& a, const std::string& b) {
-  const std::lock_guard lock(mutex_);
-  const NodePtr one = existing_file(a), other = existing_file(b);
-  std::swap(one->bytes, other->bytes);
-  one->make_durable();
-  other->make_durable();
 }
 
 }  // namespace troupe

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/plan/actor_traits.h"
+
 namespace troupe::runtime {
 
 Status Planner::run() {
@@ -37,6 +39,7 @@ std::int32_t Planner::add_tensor(PlanTensor tensor, const std::string& name) {
 
 ActorRef Planner::add_actor(std::int32_t role, PlanActor actor, std::int32_t virtual_stage) {
   actor.virtual_stage = virtual_stage;
+  actor.stream = traits(actor.kind).stream;
   auto& actors = plan_.roles[role].actors;
   actors.push_back(std::move(actor));
   const ActorRef where{role, static_cast<std::int32_t>(actors.size()) - 1};

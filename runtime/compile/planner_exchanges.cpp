@@ -50,7 +50,6 @@ ActorRef Planner::add_exchange(PlanExchange x, Rate rate, std::int32_t role, std
   a.program = x.program;
   a.rate = rate;
   a.pass = backward ? Pass::backward : Pass::forward;
-  a.stream = "comm";
   a.priority = priority(backward ? backward_priority : x.program ? other_priority : forward_priority, virtual_stage);
   a.exchange = static_cast<std::int32_t>(plan_.exchanges.size());
   plan_.exchanges.push_back(std::move(x));

@@ -48,7 +48,6 @@ Status Planner::make_group(const Group& group) {
     u.kind = PlanActor::Kind::update;
     u.name = group.name + ".update";
     u.rate = Rate::step;
-    u.stream = "compute";
     u.priority = priority(update_priority, 0);
     u.run = run_of(0, update_run);
     update[s] = add_actor(s, u, 0);
@@ -57,7 +56,6 @@ Status Planner::make_group(const Group& group) {
     d.name = group.name + ".digest";
     d.program = plan_.program("digest");
     d.rate = Rate::step;
-    d.stream = "compute";
     d.priority = priority(other_priority, 0);
     d.run = run_of(d.program, forward_run);
     readers[s].insert(add_actor(s, d, 0));

@@ -55,7 +55,6 @@ void Planner::make_segments() {
       a.program = program;
       a.rate = rate;
       a.pass = pass;
-      a.stream = "compute";
       const Priority of_pass[] = {forward_priority, backward_priority, weights_priority};
       a.priority = priority(program != 0 ? other_priority : of_pass[static_cast<int>(pass)], n.virtual_stage);
       // No other place waits for the backward work of virtual stage 0.
@@ -95,7 +94,6 @@ void Planner::make_actors() {
     a.kind = PlanActor::Kind::user;
     a.name = n.name;
     a.program = n.program;
-    a.stream = "host";
     a.priority = priority(forward_priority, n.virtual_stage);
     a.run = run_of(n.program, source_run);
     a.ops.push_back({n.op, n.name, n.attrs, {}, {}});

@@ -11,7 +11,6 @@ void Planner::make_snapshots() {
     a.name = std::move(name);
     a.program = program;
     a.rate = Rate::step;
-    a.stream = stream_of(kind);
     a.priority = priority(other_priority, 0);
     a.run = run_of(program, forward_run);
     return add_actor(stage, std::move(a), 0);

@@ -26,34 +26,10 @@ const char* to_string(PlanChannel::Kind kind) {
   return "?";
 }
 
-const char* to_string(PlanActor::Kind kind) {
-  switch (kind) {
-    case PlanActor::Kind::segment: return "segment";
-    case PlanActor::Kind::user: return "user";
-    case PlanActor::Kind::exchange: return "exchange";
-    case PlanActor::Kind::norm: return "norm";
-    case PlanActor::Kind::update: return "update";
-    case PlanActor::Kind::digest: return "digest";
-    case PlanActor::Kind::snapshot: return "snapshot";
-    case PlanActor::Kind::writer: return "writer";
-  }
-  return "?";
-}
-
 bool PlanActor::reports(const std::string& report) const {
   return std::any_of(ops.begin(), ops.end(), [&](const PlanOp& o) {
     return kind == Kind::user ? lists_report(o.attrs, report) : o.op.empty() && o.name == report;
   });
-}
-
-const char* stream_of(PlanActor::Kind kind) {
-  switch (kind) {
-    case PlanActor::Kind::exchange: return "comm";
-    case PlanActor::Kind::user: return "host";
-    case PlanActor::Kind::snapshot: return "snapshot";
-    case PlanActor::Kind::writer: return "disk";
-    default: return "compute";
-  }
 }
 
 std::int32_t Plan::workers() const {

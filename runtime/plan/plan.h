@@ -111,7 +111,7 @@ struct PlanActor {
   std::string name;
   std::int32_t program = 0;
   Rate rate = Rate::microbatch;
-  std::string stream;              ///< "compute", "comm", "host", "snapshot" or "disk": see stream_of
+  std::string stream;              ///< "compute", "comm", "host", "snapshot" or "disk": the kind's (actor_traits.h)
   std::int32_t priority = 0;       ///< TaskOrder::priority, TaskOrder::run
   std::uint32_t run = 0;
   Pass pass = Pass::forward;
@@ -137,8 +137,6 @@ struct PlanActor {
   bool operator==(const PlanActor&) const = default;
 };
 const char* to_string(PlanActor::Kind kind);
-/// The stream that actors of a kind run on.
-const char* stream_of(PlanActor::Kind kind);
 
 /// A boxing that places execute together.
 struct PlanExchange {

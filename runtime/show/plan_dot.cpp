@@ -1,7 +1,8 @@
 #include <map>
 
-#include "runtime/show/plan_text.h"
 #include "devices/base/text_table.h"
+#include "runtime/plan/actor_traits.h"
+#include "runtime/show/plan_text.h"
 
 namespace troupe::runtime {
 
@@ -21,16 +22,8 @@ std::string quoted(const std::vector<std::string>& lines) {
 }
 
 const char* look(const PlanActor& a) {
-  switch (a.kind) {
-    case PlanActor::Kind::segment: return a.backward() ? "shape=box, fillcolor=\"#f7c6b4\"" : "shape=box, fillcolor=\"#bcd9f2\"";
-    case PlanActor::Kind::user: return "shape=component, fillcolor=\"#f6e3a1\"";
-    case PlanActor::Kind::exchange: return "shape=ellipse, fillcolor=\"#d9c8ef\"";
-    case PlanActor::Kind::norm: return "shape=diamond, fillcolor=\"#e4e4e4\"";
-    case PlanActor::Kind::update: return "shape=house, fillcolor=\"#bfe3c0\"";
-    case PlanActor::Kind::digest: return "shape=note, fillcolor=\"#e4e4e4\"";
-    case PlanActor::Kind::snapshot: case PlanActor::Kind::writer: return "shape=cylinder, fillcolor=\"#e4e4e4\"";
-  }
-  return "";
+  const ActorTraits& kind = traits(a.kind);
+  return a.backward() && *kind.dot_backward ? kind.dot_backward : kind.dot;
 }
 
 const char* look(const PlanChannel& c) {

@@ -13,7 +13,7 @@ Status OptimizerCheck::check(const PlanActor& a) {
                                      [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::commit; });
   if (commits != (a.kind == Kind::update ? 1 : 0))
     return refuse(name + "has " + std::to_string(commits) + " commit ports");
-  const bool reads = a.kind == Kind::digest || a.kind == Kind::snapshot;
+  const bool reads = traits(a.kind).params == ActorTraits::Params::version;
   const auto turns = std::count_if(a.out.begin(), a.out.end(), [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::turn; });
   const auto written = static_cast<std::ptrdiff_t>(a.out.size()) - turns;
   if (written != (a.kind == Kind::update || a.kind == Kind::snapshot ? 1 : 0) || (written == 1 && role_.channels[a.out[0]].kind == PlanChannel::Kind::turn))
@@ -23,7 +23,7 @@ Status OptimizerCheck::check(const PlanActor& a) {
     return refuse(name + "does not read one channel of parameters");
   if (!a.params.empty() && !reads) TROUPE_TRY(check_exponents(a));
   for (const auto& ref : a.params) {
-    if (!among(ref.param, plan_.params.size()) || !holds_here(plan_.params[ref.param].tensor))
+    if (!among(ref.param, plan_.params.size()) || !here(plan_.params[ref.param].tensor))
       return refuse("'" + a.name + "' has a parameter that is nowhere");
     const PlanParam& p = plan_.params[ref.param];
     ++refs_[{a.kind, ref.param}];
@@ -115,7 +115,7 @@ Status OptimizerCheck::check_params() const {
     for (const auto& c : role_.channels)
       if (c.kind == PlanChannel::Kind::parameter)
         homes += std::count(c.tensors.begin(), c.tensors.end(), param.stored());
-    if (homes != (holds_here(param.tensor) ? 1 : 0))
+    if (homes != (here(param.tensor) ? 1 : 0))
       return refuse("parameter '" + param.name + "' lies in " + std::to_string(homes) + " channels");
     const auto index = static_cast<std::int32_t>(p);
     const int norms = references(PlanActor::Kind::norm, index), updates = references(PlanActor::Kind::update, index);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "runtime/plan/actor_traits.h"
 #include "runtime/verify/verify.h"
 
 namespace troupe::runtime {
@@ -25,33 +26,69 @@ Status check_tables(const Plan& plan);
 /// per use.
 using Trained = std::map<std::int32_t, std::vector<std::int32_t>>;
 
-/// The optimizer of one stage, actor by actor. REQUIRES: the channels have passed RoleCheck's checks.
-class OptimizerCheck {
- public:
-  OptimizerCheck(const Plan& plan, std::int32_t stage)
+/// One stage of a plan, as the checks of its actors and channels see it.
+class StageView {
+ protected:
+  StageView(const Plan& plan, std::int32_t stage)
       : plan_(plan), stage_(stage), role_(plan.roles[stage]), where_("stage " + std::to_string(stage) + ": ") {}
-  /// A norm, an update or a digest.
+
+  Status refuse(const std::string& what) const { return invalid(where_ + what); }
+  Status refuse(const PlanChannel& c, const std::string& what) const { return refuse("channel '" + c.name + "' " + what); }
+  const PlanChannel& in(const PlanActor& a, std::int32_t port) const { return role_.channels[a.in[port]]; }
+  const PlanChannel& out(const PlanActor& a, std::int32_t port) const { return role_.channels[a.out[port]]; }
+  /// Bytes of a tensor at position 0, which has the largest part.
+  std::int64_t local_bytes(std::int32_t tensor) const { return plan_.layout(tensor, 0).bytes_at(0); }
+  /// Whether the index names a tensor, and the stage has a part of it.
+  bool here(std::int32_t tensor) const {
+    return among(tensor, plan_.tensors.size()) && holds(plan_, plan_.tensors[tensor].mesh, stage_);
+  }
+
+  const Plan& plan_;
+  const std::int32_t stage_;
+  const PlanRole& role_;
+  const std::string where_;
+};
+
+/// The channels of one stage. REQUIRES: its actors have passed RoleCheck::check_basics.
+class ChannelCheck : private StageView {
+ public:
+  ChannelCheck(const Plan& plan, std::int32_t stage) : StageView(plan, stage) {}
+  /// A channel and the actors at its ends name each other, and tokens are written and read at rates that balance.
+  Status check_ends(std::int32_t id) const;
+  /// The writer, readers, rate and payload of a channel are those of its kind. REQUIRES: check_ends of all channels.
+  Status check_kind(const PlanChannel& c) const;
+  /// Every tensor of a channel has room of its own in a slot. REQUIRES: check_kind.
+  Status check_memory(const PlanChannel& c);
+  /// Of all slots of the channels that check_memory has seen.
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  static bool goes_with(Rate actor, Rate channel);
+  Status check_snapshot(const PlanChannel& c) const;
+  bool reported(const PlanChannel& feed) const;
+  bool rounds_sums(const PlanActor& a) const;
+  PlanChannel::Kind kind_of(const PlanTensor& t, PlanChannel::Kind have) const;
+
+  std::int64_t bytes_ = 0;
+};
+
+/// The optimizer of one stage, actor by actor. REQUIRES: the channels have passed ChannelCheck.
+class OptimizerCheck : private StageView {
+ public:
+  OptimizerCheck(const Plan& plan, std::int32_t stage) : StageView(plan, stage) {}
+  /// An actor that has to do with parameters: ActorTraits::params.
   Status check(const PlanActor& a);
   /// After all actors: each parameter lies once on every stage of its mesh; a stage that updates it has its norm too.
   Status check_params() const;
   const Trained& trained() const { return norms_; }
 
  private:
-  Status refuse(const std::string& what) const { return invalid(where_ + what); }
-  const PlanChannel& in(const PlanActor& a, std::int32_t port) const { return role_.channels[a.in[port]]; }
-  bool holds_here(std::int32_t tensor) const {
-    return among(tensor, plan_.tensors.size()) && holds(plan_, plan_.tensors[tensor].mesh, stage_);
-  }
   Status check_gather(const PlanActor& a) const;
   Status check_exponents(const PlanActor& a) const;
   Status check_gradients(const PlanActor& a, const PlanParamRef& ref);
   bool same_parts(std::int32_t a, std::int32_t b) const;
   int references(PlanActor::Kind kind, std::int32_t param) const;
 
-  const Plan& plan_;
-  const std::int32_t stage_;
-  const PlanRole& role_;
-  const std::string where_;
   std::map<std::pair<PlanActor::Kind, std::int32_t>, int> refs_;   // (kind, parameter) -> references
   Trained norms_;
 };

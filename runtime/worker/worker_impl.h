@@ -1,5 +1,5 @@
-// What a Worker is made of, for the files that implement it: worker.cpp (actors and their executors), worker_state.cpp
-// (what outlives a step: parameters, moments, caches, checkpoints).
+// What a Worker is made of, for the files that implement it: worker.cpp (its life), worker_actors.cpp (a body or an
+// executor for each kind of actor), worker_state.cpp (what outlives a step: parameters, moments, caches, checkpoints).
 #pragma once
 
 #include <atomic>
@@ -49,9 +49,6 @@ struct Worker::Impl {
   void clear_caches();
   RestorePlaces restore_places() const;
   Status make_shards();
-  std::unique_ptr<actors::Body> snapshot_body(const LocalActor& a);
-  std::unique_ptr<actors::Body> writer_body(const LocalActor& a);
-  Expected<std::shared_ptr<actors::Executor>> executor(const LocalActor& a);
   ConductorSpec conductor_spec();
 
   PortMemory memory(std::int32_t local_channel) const {
@@ -96,12 +93,20 @@ struct Worker::Impl {
   /// where updates store those of later steps.
   void set_exponents(const std::vector<std::int32_t>& exponents);
 
-  std::unique_ptr<actors::Body> segment_body(const LocalActor& a);
-  std::unique_ptr<actors::Body> norm_body(const LocalActor& a);
-  std::unique_ptr<actors::Body> update_body(const LocalActor& a);
-  std::unique_ptr<actors::Body> digest_body(const LocalActor& a);
-  Expected<std::unique_ptr<actors::Body>> user_body(const LocalActor& a);
+  // worker_actors.cpp
+  using MadeBody = Expected<std::unique_ptr<actors::Body>>;
+  MadeBody segment_body(const LocalActor& a);
+  MadeBody norm_body(const LocalActor& a);
+  MadeBody update_body(const LocalActor& a);
+  MadeBody digest_body(const LocalActor& a);
+  MadeBody user_body(const LocalActor& a);
+  MadeBody snapshot_body(const LocalActor& a);
+  MadeBody writer_body(const LocalActor& a);
   std::shared_ptr<actors::Executor> communicator(const LocalActor& a);
+  Expected<std::shared_ptr<actors::Executor>> on_stream(const LocalActor& a);
+  /// Where an actor acts: its body on its stream, or a communicator, with the meters around it. Error: a user-defined
+  /// actor that throws when it is made.
+  Expected<std::shared_ptr<actors::Executor>> executor(const LocalActor& a);
 };
 
 }  // namespace troupe::runtime

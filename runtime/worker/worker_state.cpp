@@ -63,7 +63,7 @@ void Worker::Impl::clear_caches() {
   for (const auto& a : local.actors) std::fill_n(pool->data() + a.op_state_offset, plan_actor(a).state_bytes, std::byte{0});
 }
 
-std::unique_ptr<actors::Body> Worker::Impl::snapshot_body(const LocalActor& a) {
+Worker::Impl::MadeBody Worker::Impl::snapshot_body(const LocalActor& a) {
   const PlanActor& pa = plan_actor(a);
   std::vector<checkpoint::ShardEntry> entries;
   SavedParts(plan).entries(local.rank, pa, entries);
@@ -79,7 +79,7 @@ std::unique_ptr<actors::Body> Worker::Impl::snapshot_body(const LocalActor& a) {
     else from += state_at[static_cast<std::size_t>(ref->param)] + (e.kind == checkpoint::TensorKind::second_moment ? whole.elements() * size_of(e.dtype) : 0);
     copies.push_back({moment, from, e.offset, e.bytes()});
   }
-  return std::make_unique<actors::SnapshotBody>(std::move(copies), memory(a.in[0]), pool->data(), memory(a.out[0]));
+  return std::unique_ptr<actors::Body>(std::make_unique<actors::SnapshotBody>(std::move(copies), memory(a.in[0]), pool->data(), memory(a.out[0])));
 }
 
 Status Worker::Impl::make_shards() {
@@ -105,11 +105,11 @@ Status Worker::Impl::make_shards() {
   return {};
 }
 
-std::unique_ptr<actors::Body> Worker::Impl::writer_body(const LocalActor& a) {
+Worker::Impl::MadeBody Worker::Impl::writer_body(const LocalActor& a) {
   std::size_t part = 0;
   for (const auto* other = local.actors.data(); other != &a; ++other) part += plan_actor(*other).kind == PlanActor::Kind::writer ? 1 : 0;
   ASSERT(shards->part_bytes(part) == memory(a.in[0]).slot_bytes, plan_actor(a).name, shards->part_bytes(part), memory(a.in[0]).slot_bytes);
-  return std::make_unique<actors::WriterBody>(shards, part, memory(a.in[0]));
+  return std::unique_ptr<actors::Body>(std::make_unique<actors::WriterBody>(shards, part, memory(a.in[0])));
 }
 
 }  // namespace troupe::runtime

@@ -1,0 +1,41 @@
+// What all actors of a kind have in common, in one row per kind: the planner, the verifier, the texts and the worker
+// read these rows and do not list kinds themselves. A new kind is a row here, a check in verify_role.cpp, and a factory
+// in worker_actors.cpp (both tables are as long as this one, or the build fails).
+#pragma once
+
+#include <array>
+
+#include "runtime/plan/plan.h"
+
+namespace troupe::runtime {
+
+struct ActorTraits {
+  /// The programs that have actors of the kind: any but "digest" and "snapshot"; the training program; one of those two,
+  /// which have no actors of other kinds.
+  enum class Home : std::uint8_t { any, training, digest, snapshot };
+  /// What its actors do with parameters: nothing; read gradients of them (and update them); read a version of them.
+  enum class Params : std::uint8_t { none, gradients, version };
+  enum class Ops : std::uint8_t { none, one, any };
+
+  PlanActor::Kind kind;
+  const char* name;
+  const char* stream;              ///< see PlanActor::stream
+  Home home = Home::any;
+  Params params = Params::none;
+  Ops ops = Ops::none;
+  bool once_per_step = false;      ///< else at the rate of its data
+  bool rounds = false;             ///< may act in rounds
+  bool starts = false;             ///< may have no input: messages of other places say of which step it acts
+  bool exchanges = false;          ///< may have an exchange (PlanActor::exchange)
+  bool closes_step = true;         ///< false: the next step waits for what it writes, so the end of the step does not
+  const char* dot = "";            ///< its node in plan_dot: Graphviz attributes; of a forward pass where passes differ
+  const char* dot_backward = "";   ///< "": as `dot`
+};
+
+inline constexpr std::size_t actor_kinds = 8;
+
+/// REQUIRES: known(kind).
+const ActorTraits& traits(PlanActor::Kind kind);
+inline bool known(PlanActor::Kind kind) { return static_cast<std::size_t>(kind) < actor_kinds; }
+
+}  // namespace troupe::runtime

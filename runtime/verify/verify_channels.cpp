@@ -1,0 +1,157 @@
+// The channels of a stage: their ends, their kinds, and room for all that they carry.
+#include <algorithm>
+#include <map>
+
+#include "actors/act.h"
+#include "runtime/verify/verify_parts.h"
+
+namespace troupe::runtime {
+
+Status ChannelCheck::check_ends(std::int32_t id) const {
+  const PlanChannel& c = role_.channels[id];
+  if (c.slots < 1 || c.slots > count_max)
+    return refuse(c, "has " + std::to_string(c.slots) + " slots; it needs at least 1");
+  if (!known(c.rate) || c.kind > PlanChannel::Kind::snapshot)
+    return refuse(c, "has a rate or kind that this version does not know");
+  if (!among(c.program, plan_.programs.size())) return refuse(c, "belongs to no program");
+  if (c.writer >= 0) {
+    if (!among(c.writer, role_.actors.size())) return refuse(c, "has no writer");
+    const PlanActor& w = role_.actors[c.writer];
+    if (!among(c.writer_port, w.out.size()) || w.out[c.writer_port] != id)
+      return refuse(c, "names '" + w.name + "' as its writer, which does not write it");
+    if (w.rate == Rate::step && c.rate == Rate::microbatch)
+      return refuse("imbalance: '" + w.name + "' acts once per step and cannot fill channel '" + c.name +
+                    "' once per microbatch");
+    if (w.rate == Rate::microbatch && c.rate == Rate::step && c.kind != PlanChannel::Kind::gradient)
+      return refuse("imbalance: '" + w.name + "' acts once per microbatch and channel '" + c.name +
+                    "' carries one token per step");
+    if (!goes_with(w.rate, c.rate)) return refuse("imbalance: '" + w.name + "' acts at another rate than it fills channel '" + c.name + "'");
+  }
+  for (const auto& r : c.readers) {
+    if (!among(r.actor, role_.actors.size())) return refuse(c, "has a reader that is no actor");
+    const PlanActor& a = role_.actors[r.actor];
+    if (!among(r.port, a.in.size()) || a.in[r.port] != id)
+      return refuse(c, "names '" + a.name + "' as a reader, which does not read it");
+    if (std::count(c.readers.begin(), c.readers.end(), r) > 1)
+      return refuse(c, "names its reader '" + a.name + "' twice");
+    if (a.rate == Rate::step && c.rate == Rate::microbatch)
+      return refuse("imbalance: '" + a.name + "' acts once per step and reads channel '" + c.name +
+                    "', which carries one token per microbatch");
+    if (!goes_with(a.rate, c.rate)) return refuse("imbalance: '" + a.name + "' acts at another rate than it reads channel '" + c.name + "'");
+    // Another program has other steps and microbatches. Only tokens of parameters name the programs that read them.
+    if (c.kind == PlanChannel::Kind::parameter) continue;
+    const PlanActor& other = role_.actors[c.writer >= 0 ? c.writer : c.readers[0].actor];
+    if (other.program != a.program)
+      return refuse("imbalance: channel '" + c.name + "' carries tokens of '" + other.name + "' in program '" +
+                    plan_.programs[other.program] + "', and its reader '" + a.name + "' acts in program '" +
+                    plan_.programs[a.program] + "': programs share parameters only");
+  }
+  return {};
+}
+
+/// An act has one token of the channel, or shares one with other acts, or (the last round) has none.
+bool ChannelCheck::goes_with(Rate actor, Rate channel) {
+  if (actor == channel || channel == Rate::step) return true;
+  return actor != Rate::step;
+}
+
+Status ChannelCheck::check_kind(const PlanChannel& c) const {
+  using Kind = PlanChannel::Kind;
+  const PlanActor* w = c.writer >= 0 ? &role_.actors[c.writer] : nullptr;
+  if (c.control() != (w == nullptr)) return refuse(c, w ? "is a control channel and has a writer" : "has no writer");
+  if ((c.kind == Kind::parameter) != (w && w->kind == PlanActor::Kind::update && c.kind != Kind::turn))
+    return refuse(c, "is of kind " + std::string(to_string(c.kind)) +
+                         "; parameters, and only they, are written by update actors, and turns of the memory that they have read");
+  if (c.initial && c.kind != Kind::parameter && c.kind != Kind::turn)
+    return refuse(c, "holds a token before the first act and is neither parameter nor turn");
+  TROUPE_TRY(check_round_channel(plan_, role_, c));
+  if (c.kind == Kind::parameter && (c.slots != 1 || c.rate != Rate::step))
+    return refuse(c, "has " + std::to_string(c.slots) + " slots; parameters are updated in their only one");
+  if (c.kind == Kind::gradient &&
+      (w->kind != PlanActor::Kind::segment || w->rate != Rate::microbatch || w->program != 0 ||
+       (c.rate != Rate::step && c.rate != Rate::microbatch)))
+    return refuse(c, "accumulates gradients, and '" + w->name + "' is no segment that makes some per microbatch");
+  if (c.kind == Kind::snapshot || (w && w->kind == PlanActor::Kind::snapshot)) TROUPE_TRY(check_snapshot(c));
+  if (w) return {};
+  const bool commit = c.kind == Kind::commit, feed = c.kind == Kind::feed;
+  if (feed && c.at_once < 1) return refuse(c, "feeds " + std::to_string(c.at_once) + " microbatches at once; the first waits for nothing");
+  if (feed && !c.after.empty() && !reported(c)) return refuse(c, "waits for report '" + c.after + "', which no actor of its program makes");
+  if (feed != (c.rate == Rate::microbatch))
+    return refuse(c, "does not have the rate of its kind, " + std::string(to_string(c.kind)));
+  if (c.readers.empty() || (feed && (c.tensors.size() != 1 || !here(c.tensors[0]))))
+    return refuse(c, "has no reader, or is no feed of one tensor");
+  if (!commit)
+    for (const auto& r : c.readers)
+      if (role_.actors[r.actor].program != c.program)
+        return refuse(c, "is of another program than its reader '" + role_.actors[r.actor].name + "'");
+  std::int64_t payload = commit ? actors::commit_bytes(plan_.params.size()) : 0;
+  if (feed) payload = elements(plan_.tensors[c.tensors[0]].shape) * size_of(plan_.tensors[c.tensors[0]].dtype);
+  if (c.bytes < payload)
+    return refuse(c, "has slots of " + std::to_string(c.bytes) + " bytes; the session sends " +
+                         std::to_string(payload));
+  for (const auto& r : c.readers)
+    if (const PlanActor& a = role_.actors[r.actor]; (a.kind == PlanActor::Kind::update || rounds_sums(a)) != commit)
+      return refuse(c, "is read by '" + a.name + "'; updates, gathers of the gradients that they read, and no others wait for 'commit'");
+  return {};
+}
+
+/// Whether an actor of any stage makes the report that the feed waits for.
+bool ChannelCheck::reported(const PlanChannel& feed) const {
+  for (const auto& role : plan_.roles)
+    for (const auto& a : role.actors)
+      if (a.program == feed.program && a.reports(feed.after)) return true;
+  return false;
+}
+
+/// One snapshot actor fills the channel and one writer reads it. It has no bytes in the plan: each place computes
+/// them (SavedParts).
+Status ChannelCheck::check_snapshot(const PlanChannel& c) const {
+  const bool proper = c.kind == PlanChannel::Kind::snapshot && c.writer >= 0 && role_.actors[c.writer].kind == PlanActor::Kind::snapshot &&
+                      c.readers.size() == 1 && role_.actors[c.readers[0].actor].kind == PlanActor::Kind::writer && c.rate == Rate::step;
+  if (!proper || !c.tensors.empty() || c.bytes != 0 || c.slots != plan_.snapshot_slots())
+    return refuse(c, "is no snapshot's: one of those writes it, a writer reads it, and all have as many slots");
+  return {};
+}
+
+/// A gather of gradients for updates: it begins with the commit, in the memory of the place's own sums.
+bool ChannelCheck::rounds_sums(const PlanActor& a) const {
+  return a.kind == PlanActor::Kind::exchange && !a.out.empty() && out(a, 0).kind == PlanChannel::Kind::rounded;
+}
+
+Status ChannelCheck::check_memory(const PlanChannel& c) {
+  if (c.bytes < 0 || c.bytes > bytes_max / c.slots || c.bytes % tensor_alignment != 0 ||
+      c.tensors.size() != c.offsets.size())
+    return refuse(c, "has no proper memory");
+  if ((bytes_ += c.bytes * c.slots) > bytes_max) return refuse(c, "and those before it are larger than any memory");
+  std::map<std::int64_t, std::int32_t> by_offset;
+  for (std::size_t i = 0; i < c.tensors.size(); ++i) {
+    if (!here(c.tensors[i])) return refuse(c, "carries a tensor that the stage does not have");
+    const PlanTensor& t = plan_.tensors[c.tensors[i]];
+    if (t.rate != c.rate)
+      return refuse("imbalance: channel '" + c.name + "' carries '" + t.name + "' at another rate than it is made");
+    if (c.kind != kind_of(t, c.kind))
+      return refuse(c, "carries '" + t.name + "', which lies in a channel of kind " + to_string(kind_of(t, c.kind)));
+    const auto bytes = local_bytes(c.tensors[i]);
+    if (c.offsets[i] < 0 || c.offsets[i] % tensor_alignment != 0 || c.offsets[i] > c.bytes - bytes)
+      return refuse(c, "has slots of " + std::to_string(c.bytes) + " bytes; '" + t.name + "' needs " +
+                           std::to_string(bytes) + " from byte " + std::to_string(c.offsets[i]));
+    if (bytes > 0 && !by_offset.try_emplace(c.offsets[i], c.tensors[i]).second)
+      return refuse(c, "keeps '" + t.name + "' where another tensor is");
+  }
+  std::int64_t end = 0;
+  for (const auto& [offset, tensor] : by_offset) {
+    if (offset < end) return refuse(c, "keeps '" + plan_.tensors[tensor].name + "' where another tensor is");
+    end = offset + local_bytes(tensor);
+  }
+  return {};
+}
+
+/// The kind of channel that a tensor belongs in, given the kind `have` of its channel: a gradient's own kind; for
+/// another tensor any kind that is not for gradients.
+PlanChannel::Kind ChannelCheck::kind_of(const PlanTensor& t, PlanChannel::Kind have) const {
+  using Kind = PlanChannel::Kind;
+  if (t.gradient_of >= 0) return plan_.unreduced(t) ? Kind::gradient : t.dtype == DType::sum64 ? Kind::reduced : Kind::rounded;
+  return have == Kind::gradient || have == Kind::reduced || have == Kind::rounded ? Kind::activation : have;
+}
+
+}  // namespace troupe::runtime
