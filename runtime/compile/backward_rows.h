@@ -3,23 +3,11 @@
 #pragma once
 
 #include <limits>
-#include <map>
-#include <set>
 
 #include "runtime/compile/deduce.h"
 #include "runtime/compile/lowered.h"
 
 namespace troupe::runtime {
-
-/// The plan's tensors that hold the values of a graph, as far as it is lowered.
-struct TensorLayouts {
-  std::vector<std::int32_t> home;                             ///< graph value -> plan tensor, -1: not yet made
-  std::map<std::int32_t, std::vector<std::int32_t>> boxed;    ///< home -> its copies with other layouts
-  std::map<Value, Value> param_of_grad;
-  std::set<Value> fixed;                                      ///< parameters whose layout a reader has asked for
-  /// A tensor as it was made, and every boxed copy of it.
-  std::vector<std::int32_t> variants(std::int32_t home) const;
-};
 
 class BackwardRows {
  public:

@@ -32,7 +32,7 @@ class Lowering {
   }
 
   Expected<Lowered> run() {
-    TROUPE_TRY(make_params());
+    TROUPE_TRY(lower_params(g_, units_, plan_, low_, layouts_));
     for (std::size_t i = 0; i < g_.nodes().size(); ++i) {
       const Node& n = g_.nodes()[i];
       Status s;
@@ -60,59 +60,6 @@ class Lowering {
     plan_.tensors.push_back(std::move(t));
     low_.producer.push_back(producer);
     return static_cast<std::int32_t>(plan_.tensors.size()) - 1;
-  }
-
-  /// A parameter lives where it is read; read on several stages, on their union: their dp widths side by side.
-  Status make_params() {
-    std::vector<std::set<std::int32_t>> meshes(g_.tensors().size());
-    for (const Node& n : g_.nodes())
-      for (Value v : n.in)
-        if (g_.is_param(v)) meshes[v].insert(home_mesh(n));
-    for (std::size_t i = 0; i < g_.nodes().size(); ++i) {
-      const Node& n = g_.nodes()[i];
-      if (n.kind != Node::Kind::param) continue;
-      const auto& read_on = meshes[n.out[0]];
-      if (read_on.empty()) continue;
-      if (read_on.size() > 1 && *read_on.rbegin() >= plan_.stages)
-        return invalid("parameter '" + n.name + "' is read in a shared unit, which divides it over the stages, and outside of one: read it in shared units only");
-      LoweredParam p;
-      p.graph_node = static_cast<std::int32_t>(i);
-      p.unit = n.unit;
-      PlanTensor t;
-      t.name = n.name;
-      t.shape = g_.tensors()[n.out[0]].type.shape;
-      t.dtype = g_.tensors()[n.out[0]].type.dtype;
-      t.rate = Rate::step;
-      t.mesh = union_mesh({read_on.begin(), read_on.end()});
-      p.stages = plan_.stages_on(t.mesh);
-      t.sbp.assign(plan_.meshes[t.mesh].axes.size(), Sbp::B());
-      p.tensor = layouts_.home[n.out[0]] = add_tensor(std::move(t), -1);
-      plan_.params.push_back({n.name, p.tensor, n.init.kind, n.init.value, n.decay});
-      low_.params.push_back(std::move(p));
-    }
-    return {};
-  }
-
-  std::int32_t union_mesh(const std::vector<std::int32_t>& stages) {
-    if (stages.size() == 1) return stages[0];
-    Mesh u = mesh(stages[0]);
-    const int axis = dp_axis(u);
-    for (std::size_t i = 1; i < stages.size() && axis >= 0; ++i) {
-      const Mesh& more = mesh(stages[i]);
-      // Row-major with dp innermost: append each outer row's ranks to the row.
-      const std::int64_t have = u.axes[axis].size, extra = more.axes[axis].size;
-      std::vector<Rank> ranks;
-      for (std::int64_t row = 0; row * have < u.size(); ++row) {
-        ranks.insert(ranks.end(), u.ranks.begin() + row * have, u.ranks.begin() + (row + 1) * have);
-        ranks.insert(ranks.end(), more.ranks.begin() + row * extra, more.ranks.begin() + (row + 1) * extra);
-      }
-      u.axes[axis].size += extra;
-      u.ranks = std::move(ranks);
-    }
-    const auto it = std::find(plan_.meshes.begin(), plan_.meshes.end(), u);
-    if (it != plan_.meshes.end()) return static_cast<std::int32_t>(it - plan_.meshes.begin());
-    plan_.meshes.push_back(std::move(u));
-    return static_cast<std::int32_t>(plan_.meshes.size()) - 1;
   }
 
   /// Sbp of a microbatch tensor on all axes: `model` on the model axes, S(0) on dp.

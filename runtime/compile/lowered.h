@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 
 #include "runtime/compile/compile.h"
 
@@ -37,6 +38,16 @@ struct Lowered {
   std::vector<std::int32_t> producer;  ///< per tensor: node, or -1 (parameter)
 };
 
+/// The plan's tensors that hold the values of a graph, as far as it is lowered.
+struct TensorLayouts {
+  std::vector<std::int32_t> home;                             ///< graph value -> plan tensor, -1: not yet made
+  std::map<std::int32_t, std::vector<std::int32_t>> boxed;    ///< home -> its copies with other layouts
+  std::map<Value, Value> param_of_grad;
+  std::set<Value> fixed;                                      ///< parameters whose layout a reader has asked for
+  /// A tensor as it was made, and every boxed copy of it.
+  std::vector<std::int32_t> variants(std::int32_t home) const;
+};
+
 /// What is decided before layouts: meshes, programs and costs of a plan, and where its units run.
 struct Staged {
   Plan plan;
@@ -49,6 +60,10 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
 /// Deduces layouts and inserts boxings; fills tensors, meshes and params of `plan`. Error: what cannot be laid out, by
 /// the name of the op, actor, feed or parameter.
 Expected<Lowered> lower(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan);
+
+/// The parameters that any node reads, each on the mesh of the stages that read it: on several, on the union of these.
+/// Error: one that is read both inside and outside of shared units.
+Status lower_params(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan, Lowered& low, TensorLayouts& layouts);
 
 /// Cost of one op at the largest place of its stage.
 kernels::OpCost op_cost(const kernels::OpDef& def, const std::vector<TensorType>& in,

@@ -1,0 +1,68 @@
+// Lowering of parameters: each on the mesh of the stages that read it.
+#include <algorithm>
+#include <set>
+
+#include "runtime/compile/lowered.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+/// Index of the mesh of some stages' places, added where the plan has none: their dp widths side by side.
+std::int32_t union_mesh(Plan& plan, const std::vector<std::int32_t>& stages) {
+  if (stages.size() == 1) return stages[0];
+  Mesh u = plan.meshes[stages[0]];
+  const int axis = dp_axis(u);
+  for (std::size_t i = 1; i < stages.size() && axis >= 0; ++i) {
+    const Mesh& more = plan.meshes[stages[i]];
+    // Row-major with dp innermost: append each outer row's ranks to the row.
+    const std::int64_t have = u.axes[axis].size, extra = more.axes[axis].size;
+    std::vector<Rank> ranks;
+    for (std::int64_t row = 0; row * have < u.size(); ++row) {
+      ranks.insert(ranks.end(), u.ranks.begin() + row * have, u.ranks.begin() + (row + 1) * have);
+      ranks.insert(ranks.end(), more.ranks.begin() + row * extra, more.ranks.begin() + (row + 1) * extra);
+    }
+    u.axes[axis].size += extra;
+    u.ranks = std::move(ranks);
+  }
+  const auto it = std::find(plan.meshes.begin(), plan.meshes.end(), u);
+  if (it != plan.meshes.end()) return static_cast<std::int32_t>(it - plan.meshes.begin());
+  plan.meshes.push_back(std::move(u));
+  return static_cast<std::int32_t>(plan.meshes.size()) - 1;
+}
+
+}  // namespace
+
+Status lower_params(const Graph& g, const std::vector<UnitPlace>& units, Plan& plan, Lowered& low, TensorLayouts& layouts) {
+  std::vector<std::set<std::int32_t>> meshes(g.tensors().size());
+  for (const Node& n : g.nodes())
+    for (Value v : n.in)
+      if (g.is_param(v)) meshes[v].insert(units[n.unit].mesh);
+  for (std::size_t i = 0; i < g.nodes().size(); ++i) {
+    const Node& n = g.nodes()[i];
+    if (n.kind != Node::Kind::param) continue;
+    const auto& read_on = meshes[n.out[0]];
+    if (read_on.empty()) continue;
+    if (read_on.size() > 1 && *read_on.rbegin() >= plan.stages)
+      return invalid("parameter '" + n.name + "' is read in a shared unit, which divides it over the stages, and outside of one: read it in shared units only");
+    LoweredParam p;
+    p.graph_node = static_cast<std::int32_t>(i);
+    p.unit = n.unit;
+    PlanTensor t;
+    t.name = n.name;
+    t.shape = g.tensors()[n.out[0]].type.shape;
+    t.dtype = g.tensors()[n.out[0]].type.dtype;
+    t.rate = Rate::step;
+    t.mesh = union_mesh(plan, {read_on.begin(), read_on.end()});
+    p.stages = plan.stages_on(t.mesh);
+    t.sbp.assign(plan.meshes[t.mesh].axes.size(), Sbp::B());
+    p.tensor = layouts.home[n.out[0]] = static_cast<std::int32_t>(plan.tensors.size());
+    plan.tensors.push_back(std::move(t));
+    low.producer.push_back(-1);
+    plan.params.push_back({n.name, p.tensor, n.init.kind, n.init.value, n.decay});
+    low.params.push_back(std::move(p));
+  }
+  return {};
+}
+
+}  // namespace troupe::runtime
