@@ -6,7 +6,7 @@
 #include <set>
 
 #include "kernels/vector.h"
-#include "runtime/compile/lowered.h"
+#include "runtime/planner/lowered.h"
 
 namespace troupe::calibrate {
 

@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "runtime/compile/deduce.h"
-#include "runtime/compile/lowered.h"
+#include "runtime/compile/lowering.h"
 
 namespace troupe::runtime {
 

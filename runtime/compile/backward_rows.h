@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "runtime/compile/deduce.h"
-#include "runtime/compile/lowered.h"
+#include "runtime/compile/lowering.h"
 
 namespace troupe::runtime {
 

@@ -1,14 +1,15 @@
 // The entry of the compiler.
 #include "runtime/compile/compile.h"
 
-#include "runtime/compile/planner.h"
+#include "runtime/compile/lowering.h"
+#include "runtime/planner/passes.h"
 
 namespace troupe::runtime {
 
 Expected<Plan> compile(const Graph& graph, const CompileOptions& options) {
   TROUPE_ASSIGN(Staged staged, assign_units(graph, options));
   TROUPE_ASSIGN(Lowered low, lower(graph, staged.units, staged.plan));
-  TROUPE_TRY(Planner(graph, staged.plan, std::move(low), staged.depths, options).run());
+  TROUPE_TRY(make_plan(graph, staged.plan, std::move(low), staged.virtual_stages, scheme_of(options.zero), options.snapshots));
   return std::move(staged.plan);
 }
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/compile/lowered.h"
+#include "runtime/compile/lowering.h"
 
 namespace troupe::runtime {
 

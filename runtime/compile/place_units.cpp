@@ -1,7 +1,7 @@
 // Where units run: the cuts into (virtual) stages, the mesh of all stages together, and what does not fit.
 #include <algorithm>
 
-#include "runtime/compile/lowered.h"
+#include "runtime/compile/lowering.h"
 
 namespace troupe::runtime {
 
@@ -134,10 +134,10 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   plan.owners = options.owners;
   TROUPE_TRY(check_pipeline(options.pipeline, plan.stages, graph));
   plan.pipeline = options.pipeline;
-  out.depths = plan.stages * options.pipeline.chunks;
+  out.virtual_stages = plan.stages * options.pipeline.chunks;
   auto stage_of_unit = options.stage_of_unit;
-  if (stage_of_unit.empty()) { TROUPE_ASSIGN(stage_of_unit, cut(graph, plan.costs, out.depths)); }
-  TROUPE_TRY(check_cuts(graph, stage_of_unit, out.depths));
+  if (stage_of_unit.empty()) { TROUPE_ASSIGN(stage_of_unit, cut(graph, plan.costs, out.virtual_stages)); }
+  TROUPE_TRY(check_cuts(graph, stage_of_unit, out.virtual_stages));
   TROUPE_ASSIGN(out.units, place_units(graph, stage_of_unit, plan));
   return out;
 }

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "runtime/compile/lowered.h"
+#include "runtime/compile/lowering.h"
 #include "devices/base/text_table.h"
 
 namespace troupe::runtime {

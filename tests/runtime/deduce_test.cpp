@@ -6,7 +6,7 @@
 
 #include "kernels/ops.h"
 #include "runtime/show/layout_choice.h"
-#include "runtime/compile/lowered.h"
+#include "runtime/compile/lowering.h"
 
 using namespace troupe;
 using namespace troupe::runtime;

@@ -1,70 +1,13 @@
-// Exchanges: boxings that travel together, one actor at each end.
+// What exchanges move, and how long the cost model thinks they take.
 #include <algorithm>
 #include <deque>
+#include <set>
 
 #include "runtime/plan/local_plan.h"
-#include "runtime/compile/planner.h"
 #include "runtime/plan/round_boxing.h"
+#include "runtime/planner/passes.h"
 
 namespace troupe::runtime {
-
-void Planner::make_exchanges() {
-  using Source = std::pair<std::int32_t, std::int32_t>;   // role and actor, or no role and a node
-  std::map<std::tuple<Source, std::int32_t, std::int32_t, bool>, std::vector<std::int32_t>> groups;
-  for (std::size_t i = 0; i < low_.nodes.size(); ++i) {
-    const LoweredNode& n = low_.nodes[i];
-    if (n.kind != LoweredNode::Kind::boxing) continue;
-    const auto from = low_.producer[n.in[0]];
-    // The producing segment (or the producing node itself where it is none) identifies the source.
-    const auto& made = node_actor_[from];
-    const Source source = made.empty() ? Source{-1, from} : Source{made.begin()->second.role, made.begin()->second.actor};
-    groups[{source, n.mesh, n.program, n.backward}].push_back(static_cast<std::int32_t>(i));
-  }
-  std::vector<std::vector<std::int32_t>> in_order;   // as the graph has them
-  for (auto& [key, nodes] : groups) in_order.push_back(std::move(nodes));
-  std::sort(in_order.begin(), in_order.end());
-  for (const auto& nodes : in_order) {
-    const LoweredNode& first = low_.nodes[nodes[0]];
-    PlanExchange x;
-    x.name = first.name;
-    x.program = first.program;
-    x.rate = first.rate;
-    for (auto i : nodes) x.moves.push_back({low_.nodes[i].in[0], low_.nodes[i].out[0]});
-    Ends to, source;
-    const auto to_roles = plan_.stages_on(first.mesh);
-    const ActorRef made = add_exchange(std::move(x), first.rate, to_roles.front(), first.virtual_stage, first.backward);
-    for (auto role : to_roles) to[role] = role == made.role ? made : add_exchange_end(made, role);
-    for (auto role : plan_.stages_on(plan_.tensors[first.in[0]].mesh))
-      source[role] = to.count(role) ? to.at(role) : add_exchange_end(made, role);
-    for (auto i : nodes) {
-      node_actor_[i] = to;
-      exchange_source_[i] = source;
-    }
-  }
-}
-
-ActorRef Planner::add_exchange(PlanExchange x, Rate rate, std::int32_t role, std::int32_t virtual_stage, bool backward) {
-  PlanActor a;
-  a.kind = PlanActor::Kind::exchange;
-  a.name = x.name;
-  a.program = x.program;
-  a.rate = rate;
-  a.pass = backward ? Pass::backward : Pass::forward;
-  a.priority = priority(backward ? backward_priority : x.program ? other_priority : forward_priority, virtual_stage);
-  a.exchange = static_cast<std::int32_t>(plan_.exchanges.size());
-  plan_.exchanges.push_back(std::move(x));
-  return add_actor(role, std::move(a), virtual_stage);
-}
-
-ActorRef Planner::add_exchange_end(ActorRef other, std::int32_t role) { return add_actor(role, PlanActor(at(other)), at(other).virtual_stage); }
-
-Ends Planner::add_exchange_ends(PlanExchange x, const std::vector<std::int32_t>& roles, std::int32_t virtual_stage, bool backward) {
-  Ends ends;
-  const Rate rate = x.rate;
-  const ActorRef first = add_exchange(std::move(x), rate, roles.front(), virtual_stage, backward);
-  for (auto role : roles) ends[role] = role == first.role ? first : add_exchange_end(first, role);
-  return ends;
-}
 
 namespace {
 
@@ -163,13 +106,30 @@ class MoveCosts {
   std::map<std::pair<std::int32_t, std::int32_t>, std::deque<std::pair<PlanExchange::Pair, Cost>>> known_;
 };
 
+/// A gather of ZeRO 3, in its first round.
+void cost_gather(const Plan& plan, PlanExchange& x) {
+  const PlanTensor &from = plan.tensors[x.moves[0].from], &to = plan.tensors[x.moves[0].to];
+  x.collective = collective_of(plan.layout(x.moves[0].from, 0), plan.layout(x.moves[0].to, 0));
+  const Mesh& mesh = plan.meshes[to.mesh];
+  const auto boxings = gather_boxings(plan, x, 0, mesh.ranks[0]);
+  if (!boxings.ok()) return;   // local_plan() reports it with its names
+  BoxingPlan all;
+  for (const auto& b : *boxings) all.transfers.insert(all.transfers.end(), b.transfers.begin(), b.transfers.end());
+  // There is one gather along dp for each coordinate on the model axes.
+  x.bytes = all.moved_bytes(std::min(size_of(from.dtype), size_of(to.dtype))) * (mesh.size() / mesh.axis_size("dp"));
+  const ExchangeTime time = time_of(all, from.dtype, to.dtype, plan.costs);
+  x.seconds = time.seconds;
+  x.latency_s = time.latency_s;
+}
+
 }  // namespace
 
-void Planner::cost_exchanges() {
-  MoveCosts costs(plan_);
-  for (auto& x : plan_.exchanges) {
-    if (x.rate == Rate::round && !plan_.reduces(x)) {
-      cost_gather(x);
+void cost_exchanges(PlanDraft& draft) {
+  const Plan& plan = draft.plan;
+  MoveCosts costs(plan);
+  for (auto& x : draft.plan.exchanges) {
+    if (x.rate == Rate::round && !plan.reduces(x)) {
+      cost_gather(plan, x);
       continue;
     }
     x.collective = costs.of(x.moves[0]).collective;
@@ -180,21 +140,6 @@ void Planner::cost_exchanges() {
       x.latency_s += cost.time.latency_s;
     }
   }
-}
-
-void Planner::cost_gather(PlanExchange& x) {
-  const PlanTensor &from = plan_.tensors[x.moves[0].from], &to = plan_.tensors[x.moves[0].to];
-  x.collective = collective_of(plan_.layout(x.moves[0].from, 0), plan_.layout(x.moves[0].to, 0));
-  const Mesh& mesh = plan_.meshes[to.mesh];
-  const auto boxings = gather_boxings(plan_, x, 0, mesh.ranks[0]);
-  if (!boxings.ok()) return;   // local_plan() reports it with its names
-  BoxingPlan all;
-  for (const auto& b : *boxings) all.transfers.insert(all.transfers.end(), b.transfers.begin(), b.transfers.end());
-  // There is one gather along dp for each coordinate on the model axes.
-  x.bytes = all.moved_bytes(std::min(size_of(from.dtype), size_of(to.dtype))) * (mesh.size() / mesh.axis_size("dp"));
-  const ExchangeTime time = time_of(all, from.dtype, to.dtype, plan_.costs);
-  x.seconds = time.seconds;
-  x.latency_s = time.latency_s;
 }
 
 }  // namespace troupe::runtime

@@ -1,0 +1,61 @@
+// Channels without data: credits that limit how far a stage runs ahead; what the conductor writes.
+#include "actors/act.h"
+#include "runtime/planner/passes.h"
+
+namespace troupe::runtime {
+
+void make_credits(PlanDraft& draft, const Segments& segments) {
+  const Plan& plan = draft.plan;
+  for (std::int32_t k = 0; k < draft.virtual_stages && plan.trains; ++k) {
+    const std::int32_t role = k % plan.stages;
+    ActorRef first, last;
+    for (const auto& [w, nodes] : segments.nodes) {
+      const LoweredNode& n = draft.low.nodes[nodes.front()];
+      if (w.role != role || n.virtual_stage != k || n.mesh != role || n.program != 0) continue;
+      if (draft.at(w).pass == Pass::forward) {
+        if (first.actor < 0) first = w;
+      } else if (last.actor < 0 || draft.at(w).pass <= draft.at(last).pass) {
+        last = w;   // the last segment that makes input gradients, if any does
+      }
+    }
+    if (first.actor < 0 || last.actor < 0) continue;
+    PlanChannel c;
+    c.kind = PlanChannel::Kind::stash;
+    c.name = "credit.stage" + std::to_string(k);
+    c.slots = draft.slots_between(role, draft.pass_at(first), draft.pass_at(last));
+    draft.connect(std::move(c), first, {last});
+  }
+}
+
+void make_control(PlanDraft& draft, const std::set<ActorRef>& after_commit) {
+  const Plan& plan = draft.plan;
+  for (std::int32_t s = 0; s < plan.stages; ++s) {
+    const auto& role = plan.roles[s];
+    std::map<std::int32_t, std::vector<ActorRef>> sources;
+    std::vector<ActorRef> updates;   // and gathers of what they read
+    for (std::size_t a = 0; a < role.actors.size(); ++a) {
+      const ActorRef w{s, static_cast<std::int32_t>(a)};
+      const PlanActor& actor = role.actors[a];
+      if (actor.kind == PlanActor::Kind::update || after_commit.count(w)) updates.push_back(w);
+      if (actor.kind == PlanActor::Kind::user && actor.in.empty()) sources[actor.program].push_back(w);
+    }
+    for (const auto& [program, readers] : sources) {
+      PlanChannel c;
+      c.kind = PlanChannel::Kind::go;
+      c.name = "go." + plan.programs[program];
+      c.rate = Rate::step;
+      c.slots = 2;
+      c.bytes = plan_alignment;
+      draft.connect(std::move(c), {s, -1}, readers);
+    }
+    if (updates.empty()) continue;
+    PlanChannel c;
+    c.kind = PlanChannel::Kind::commit;
+    c.name = "commit";
+    c.rate = Rate::step;
+    c.bytes = aligned(actors::commit_bytes(plan.params.size()));
+    draft.connect(std::move(c), {s, -1}, updates);
+  }
+}
+
+}  // namespace troupe::runtime

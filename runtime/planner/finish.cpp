@@ -1,0 +1,80 @@
+// What can be said of an actor only when all channels are there: its cost, whether it closes a step, what it reads.
+#include <algorithm>
+
+#include "runtime/plan/actor_traits.h"
+#include "runtime/planner/passes.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+double bytes_of(const PlanRole& role, const std::vector<std::int32_t>& channels) {
+  double bytes = 0;
+  for (auto c : channels) bytes += static_cast<double>(role.channels[c].bytes);
+  return bytes;
+}
+
+double norm_seconds(const Plan& plan, const PlanRole& role, const PlanActor& a) {
+  double bytes = 0;
+  for (auto c : a.in)
+    if (role.channels[c].kind != PlanChannel::Kind::parameter) bytes += static_cast<double>(role.channels[c].bytes);
+  return plan.costs.kernel_s("square_sums", 0, bytes);
+}
+
+/// An update reads a gradient (a sum is as long as two floats), and reads and writes a parameter and two moments.
+double update_seconds(const Plan& plan, const PlanRole& role, const PlanActor& a) {
+  const bool of_sums = std::any_of(a.in.begin(), a.in.end(), [&](std::int32_t c) {
+    const auto& tensors = role.channels[c].tensors;
+    return !tensors.empty() && plan.tensors[tensors[0]].dtype == DType::sum64;
+  });
+  double bytes = bytes_of(role, a.out) * (of_sums ? 2 + 6 : 1 + 6);
+  if (a.gathers()) bytes /= static_cast<double>(plan.meshes[plan.tensors[plan.params[a.params[0].param].tensor].mesh].axis_size("dp"));
+  return plan.costs.kernel_s("adamw", 0, bytes);
+}
+
+/// Parameters and two moments of a place's part of a group.
+double saved_bytes(const Plan& plan, const PlanRole& role, const PlanActor& snapshot) {
+  return 3 * static_cast<double>(role.channels[snapshot.in[0]].bytes) / static_cast<double>(plan.dp_width(role.stage));
+}
+
+/// Seconds of one act. Those of segments are their ops' (fill_operands), those of exchanges lie in the exchange.
+double seconds_of(const Plan& plan, const PlanRole& role, const PlanActor& a) {
+  switch (a.kind) {
+    case PlanActor::Kind::norm: return norm_seconds(plan, role, a);
+    case PlanActor::Kind::update: return update_seconds(plan, role, a);
+    case PlanActor::Kind::digest: return plan.costs.kernel_s("digest", 0, bytes_of(role, a.in));
+    case PlanActor::Kind::snapshot: return plan.costs.kernel_s("snapshot", 0, 2 * saved_bytes(plan, role, a));   // read and written
+    case PlanActor::Kind::writer: {
+      constexpr double disk_bytes_per_s = 1e9;   // a guess, not a measurement
+      return saved_bytes(plan, role, role.actors[role.channels[a.in[0]].writer]) / disk_bytes_per_s;
+    }
+    case PlanActor::Kind::segment:
+    case PlanActor::Kind::user:
+    case PlanActor::Kind::exchange: break;
+  }
+  return a.cost_s;
+}
+
+void finish_actor(const Plan& plan, const PlanRole& role, PlanActor& a) {
+  a.cost_s = seconds_of(plan, role, a);
+  const ActorTraits& kind = traits(a.kind);
+  // A step of a program is over at a place when every actor is done whose outputs no actor of the program there reads.
+  a.closes_step = kind.closes_step;
+  for (auto c : a.out)
+    for (const auto& r : role.channels[c].readers)
+      if (role.actors[r.actor].program == a.program && role.channels[c].kind != PlanChannel::Kind::turn) a.closes_step = false;
+  if (kind.params != ActorTraits::Params::version) return;
+  for (const auto& t : role.channels[a.in[0]].tensors)
+    for (std::size_t p = 0; p < plan.params.size(); ++p)
+      if (plan.params[p].stored() == t)
+        a.params.push_back({static_cast<std::int32_t>(p), static_cast<std::int32_t>(a.params.size()), {}});
+}
+
+}  // namespace
+
+void finish_actors(PlanDraft& draft) {
+  for (auto& role : draft.plan.roles)
+    for (auto& a : role.actors) finish_actor(draft.plan, role, a);
+}
+
+}  // namespace troupe::runtime

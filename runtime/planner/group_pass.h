@@ -1,0 +1,86 @@
+// GroupPass: make_parameters() for one group of parameters. Internal to parameters.cpp (slot, norm, update, digest),
+// reductions.cpp (the way of the gradients), shares.cpp (ZeRO).
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "runtime/planner/passes.h"
+
+namespace troupe::runtime {
+
+/// Parameters of one unit that one actor of each stage updates together.
+struct ParameterGroup {
+  std::vector<std::size_t> params;   ///< indices into Lowered::params
+  std::int32_t mesh = 0;
+  std::vector<std::int32_t> stages;
+  std::string name;
+};
+
+class GroupPass {
+ public:
+  /// REQUIRES: all arguments outlive this object.
+  GroupPass(PlanDraft& draft, const Segments& segments, const Edges& edges, const ParameterScheme& scheme, const ParameterGroup& group,
+            Optimizers& out);
+  void run();
+
+ private:
+  /// Where an optimizer actor on a stage finds the sum that has the gradient of a use: by (stage, tensor of the use).
+  using Found = std::map<std::pair<std::int32_t, std::int32_t>, Home>;
+  /// A gradient of each use, by parameter: (index into Lowered::params, tensor).
+  using Uses = std::vector<std::pair<std::size_t, std::int32_t>>;
+
+  Plan& plan() const { return draft_.plan; }
+  const Lowered& low() const { return draft_.low; }
+
+  // parameters.cpp
+  /// The stage's update, digest and, if the group is trained, norm; and the parameter slot between them and `readers`.
+  void add_optimizer(std::int32_t stage, std::set<ActorRef> readers, std::int32_t exponents);
+  /// Leads the gradients to norms and updates.
+  void lead_gradients();
+  void add_param_refs(std::int32_t stage, ActorRef who, const Found& found);
+
+  // reductions.cpp
+  /// P -> S(0) along dp, and P -> B on the model axes where it is a sum there too (reduce-scatter); where each place
+  /// updates the whole, then S(0) -> B along dp (all-gather): visible boxings both.
+  void reduce(const Uses& uses, Found& for_norm, Found& for_update);
+  /// Where each place sums shares: in each round every place gets its share of the gradients of the round's
+  /// microbatches, and adds it to its sums.
+  void reduce_by_rounds(const Uses& uses, Found& found);
+  /// The reduce-scatter of both: adds the gradient of use u to sum `sum_of[u]`, of which each dp coordinate gets its
+  /// share. Returns the exchanges whose first output has the sums; `readers`: the readers of these, by stage.
+  Ends reduce_shares(Rate rate, const Uses& uses, const std::vector<std::int32_t>& sum_of, std::vector<std::int32_t>& shares,
+                     const std::function<std::vector<ActorRef>(std::int32_t)>& readers);
+  /// Makes the channels in which the segments of a stage leave gradients of these uses, one for each segment.
+  void connect_gradients(std::int32_t stage, const Uses& uses, const std::vector<ActorRef>& readers);
+  std::string gradients_name(std::int32_t gradient) const;
+  /// Whether each place of a model axis has a part of the sum (a norm's weight over sequence shards).
+  bool summed_on_model_axis(const PlanTensor& grad) const;
+  /// A parameter's gradient on its mesh, added up over all places: a share along dp, or all of it.
+  PlanTensor reduced_tensor(std::size_t param, bool share) const;
+  /// One end of an exchange of these tensors on each stage of the group; each reads the parameter slot.
+  Ends everywhere(const std::string& name, Rate rate, const std::vector<std::int32_t>& from, const std::vector<std::int32_t>& to);
+  /// A channel for tensors that an exchange makes once a step. Returns its index in the role.
+  std::int32_t add_result(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, ActorRef from, const std::vector<ActorRef>& readers);
+
+  // shares.cpp
+  /// The tensors that say which share of the group's parameters each dp coordinate updates.
+  void make_shares();
+  /// After the update of its share each place gathers all shares, in its parameter slot.
+  void gather_updated();
+  /// Each use of the group's parameters gathers them anew. Returns the actors that read the shares, by stage.
+  std::map<std::int32_t, std::set<ActorRef>> gather_for_uses();
+
+  PlanDraft& draft_;
+  const Segments& segments_;
+  const Edges& edges_;
+  const ParameterGroup& group_;
+  Optimizers& out_;
+  const bool trained_;               // the plan trains, and a loss depends on the group
+  const bool divided_;               // over more than one dp coordinate
+  const ParameterScheme scheme_;     // divides nothing where the group is not trained or not divided
+  Ends norm_, update_;               // by stage
+};
+
+}  // namespace troupe::runtime

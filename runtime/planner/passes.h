@@ -1,0 +1,86 @@
+// The passes that make a plan of a lowered graph, in the order in which make_plan() runs them. Each says what it reads and
+// what it leaves; what several passes share is PlanDraft. Internal to the compiler.
+#pragma once
+
+#include <array>
+#include <set>
+
+#include "runtime/planner/draft.h"
+
+namespace troupe::runtime {
+
+/// What a ZeRO stage (Rajbhandari et al., 2020) divides over dp. No later pass asks for the stage's number.
+struct ParameterScheme {
+  bool updates_shares = false;   ///< 1 to 3: each place updates its share, and has the moments of that share only
+  bool sums_shares = false;      ///< 2, 3: each place sums the gradients of its share only, microbatch by microbatch
+  bool stores_shares = false;    ///< 3: between uses of a parameter a place keeps its share only
+};
+ParameterScheme scheme_of(std::int32_t zero_stage);
+
+/// Settles rate and type of every use's gradient, before any pass reads them: where places sum shares, a microbatch's
+/// gradient is passed on, as f32 if it is one term.
+void settle_gradients(PlanDraft& draft, const ParameterScheme& scheme);
+
+/// What nodes become.
+struct Segments {
+  std::vector<Ends> node_actor;                             ///< per lowered node (boxing: the receiving ends)
+  std::map<ActorRef, std::vector<std::int32_t>> nodes;      ///< of each segment
+};
+/// Ops and reports -> segments. A run of ops on one stream is cut where data leaves it and comes back, and at unit
+/// boundaries.
+Segments make_segments(PlanDraft& draft);
+/// Segments -> which of them take turns: those that begin a pass, and those of weight gradients.
+void take_turns(PlanDraft& draft, const Segments& segments);
+/// Nodes of user-defined actors -> actors.
+void make_user_actors(PlanDraft& draft, Segments& segments);
+
+/// Who makes and who reads a tensor of the lowered graph.
+struct Edges {
+  std::vector<Ends> writer;                                 ///< per tensor
+  std::vector<std::vector<ActorRef>> readers;
+};
+/// Boxings -> exchanges: those of one producer to one stage, for the same direction, travel together. Leaves the edges
+/// of all nodes.
+Edges make_exchanges(PlanDraft& draft, Segments& segments);
+
+/// Edges of activations -> channels and their slots. Error: a feed without a reader.
+Status make_channels(PlanDraft& draft, const Edges& edges);
+/// For each virtual stage a zero-byte stash from its first forward segment to its last backward segment. It limits
+/// forward work that stashes nothing of its own (a single linear layer keeps only its input).
+void make_credits(PlanDraft& draft, const Segments& segments);
+
+/// A gathered, rounded gradient takes the memory of the sums that it comes from.
+struct ReusedMemory {
+  std::int32_t role = 0;
+  std::array<std::int32_t, 2> channels{};                   ///< the second takes the memory of the first
+};
+/// What the parameters' pass leaves for later ones.
+struct Optimizers {
+  std::map<std::pair<ActorRef, std::int32_t>, std::int32_t> gathered;   ///< (segment, parameter) -> the gathered tensor that it reads
+  std::set<ActorRef> after_commit;                          ///< exchanges that wait for the commit
+  std::vector<ReusedMemory> reused;
+};
+/// Parameters -> their slots, norms, updates, digests, and the way of their gradients: reductions, gathers, shares.
+Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edges& edges, const ParameterScheme& scheme);
+
+/// Parameter slots -> snapshot and writer actors, with `slots` slots of the arena between them.
+void make_snapshots(PlanDraft& draft, std::int32_t slots);
+
+/// Channels that can take turns -> rings of few buffers, in the order in which a pass needs them.
+void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<ReusedMemory>& reused);
+
+/// Actors that wait for nothing else -> channels of `go`; updates, and exchanges that wait for it -> `commit`.
+void make_control(PlanDraft& draft, const std::set<ActorRef>& after_commit);
+
+/// Segments and user-defined actors -> their ops with operands, scratch memory by lifetime, and op state.
+void fill_operands(PlanDraft& draft, Segments& segments, const Edges& edges, const Optimizers& optimizers);
+
+/// Costs of all actors but segments; which actors close a step; the parameters that digests and snapshots read.
+void finish_actors(PlanDraft& draft);
+/// What each exchange moves, and how long the cost model thinks one act takes.
+void cost_exchanges(PlanDraft& draft);
+
+/// All passes. `snapshots`: slots of the arena, 0: the plan takes no checkpoint. Error: that of make_channels.
+Status make_plan(const Graph& graph, Plan& plan, Lowered low, std::int32_t virtual_stages, const ParameterScheme& scheme, std::int32_t snapshots);
+
+}  // namespace troupe::runtime

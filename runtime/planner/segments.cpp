@@ -1,0 +1,116 @@
+// Segments: a run of ops on one stream is cut where data leaves it and comes back, and at unit boundaries.
+#include <algorithm>
+#include <set>
+
+#include "runtime/planner/passes.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+/// "layer0.fwd", "evaluate.layer0.fwd", "layer0.wgrad".
+std::string segment_name(const Graph& g, std::int32_t program, std::int32_t unit, Pass pass, std::int32_t part) {
+  const char* suffix[] = {".fwd", ".bwd", ".wgrad"};
+  return (program ? g.programs()[program] + "." : "") + g.units()[unit] + suffix[static_cast<int>(pass)] + (part ? "." + std::to_string(part) : "");
+}
+
+/// The pass of each node: Pass::weights for ops that make only parameter gradients, if the pipeline splits the backward
+/// pass.
+std::vector<Pass> passes_of(const PlanDraft& draft) {
+  std::vector<Pass> out;
+  for (const LoweredNode& n : draft.low.nodes) {
+    const bool only_gradients = !n.out.empty() && std::all_of(n.out.begin(), n.out.end(), [&](auto t) { return draft.plan.tensors[t].gradient_of >= 0; });
+    // Shared units are not split.
+    const bool apart = draft.plan.pipeline.splits_backward() && only_gradients && n.mesh < draft.plan.stages;
+    out.push_back(apart ? Pass::weights : n.backward ? Pass::backward : Pass::forward);
+  }
+  return out;
+}
+
+}  // namespace
+
+Segments make_segments(PlanDraft& draft) {
+  const Graph& g = draft.graph;
+  Plan& plan = draft.plan;
+  const Lowered& low = draft.low;
+  const auto pass_of = passes_of(draft);
+  Segments out;
+  using Group = std::tuple<std::int32_t, std::int32_t, std::int32_t, Pass, Rate>;   // program, mesh, unit, pass, rate
+  std::map<std::pair<Group, std::int32_t>, Ends> segments;
+  std::vector<Group> group(low.nodes.size());
+  std::vector<std::int32_t> part(low.nodes.size(), 0);
+  out.node_actor.assign(low.nodes.size(), {});
+  for (std::size_t i = 0; i < low.nodes.size(); ++i) {
+    const LoweredNode& n = low.nodes[i];
+    if (n.kind == LoweredNode::Kind::report) {
+      const auto from = low.producer[n.in[0]];
+      group[i] = group[from];
+      part[i] = part[from] + (low.nodes[from].kind == LoweredNode::Kind::op ? 0 : 1);
+    } else {
+      group[i] = {n.program, n.mesh, n.unit, pass_of[i], n.rate};
+      for (auto t : n.in) {
+        const auto from = low.producer[t];
+        if (from < 0 || group[from] != group[i]) continue;
+        // Entering or leaving anything that is no op on this stream begins a new part.
+        const bool cut = low.nodes[from].kind != LoweredNode::Kind::op;
+        part[i] = std::max(part[i], part[from] + (cut ? 1 : 0));
+      }
+    }
+    if (n.kind != LoweredNode::Kind::op && n.kind != LoweredNode::Kind::report) continue;
+    auto [it, fresh] = segments.try_emplace({group[i], part[i]});
+    if (fresh) {
+      PlanActor a;
+      const auto [program, mesh, unit, pass, rate] = group[i];
+      a.kind = PlanActor::Kind::segment;
+      a.program = program;
+      a.rate = rate;
+      a.pass = pass;
+      const Priority of_pass[] = {forward_priority, backward_priority, weights_priority};
+      a.priority = draft.priority(program != 0 ? other_priority : of_pass[static_cast<int>(pass)], n.virtual_stage);
+      // No other place waits for the backward work of virtual stage 0.
+      if (program == 0 && mesh >= plan.stages && (pass == Pass::forward || n.virtual_stage > 0)) a.priority = draft.priority(urgent_priority, n.virtual_stage);
+      a.run = run_of(program, static_cast<Run>(pass));
+      a.name = segment_name(g, program, unit, pass, part[i]);
+      for (auto role : plan.stages_on(mesh)) it->second[role] = draft.add_actor(role, a, n.virtual_stage);
+    }
+    out.node_actor[i] = it->second;
+    for (const auto& [role, segment] : it->second) out.nodes[segment].push_back(static_cast<std::int32_t>(i));
+  }
+  for (const auto& unit : g.units()) {
+    for (std::size_t i = 0; i < low.nodes.size(); ++i)
+      if (g.units()[low.nodes[i].unit] == unit && low.nodes[i].kind != LoweredNode::Kind::boxing) {
+        for (auto role : plan.stages_on(low.nodes[i].mesh)) plan.roles[role].units.push_back(unit);
+        break;
+      }
+  }
+  return out;
+}
+
+void take_turns(PlanDraft& draft, const Segments& segments) {
+  const Plan& plan = draft.plan;
+  std::set<std::tuple<std::int32_t, std::int32_t, Pass>> begun;   // role, virtual stage, pass
+  for (const auto& [w, nodes] : segments.nodes) {
+    const LoweredNode& n = draft.low.nodes[nodes.front()];
+    if (!plan.ordered() || n.program != 0 || n.mesh != w.role) continue;
+    // Forward and backward segments follow the first of their pass by themselves; weight gradients wait for no other.
+    const bool first = begun.insert({w.role, n.virtual_stage, draft.at(w).pass}).second;
+    draft.at(w).takes_turns = first || draft.at(w).pass == Pass::weights;
+  }
+}
+
+void make_user_actors(PlanDraft& draft, Segments& segments) {
+  for (std::size_t i = 0; i < draft.low.nodes.size(); ++i) {
+    const LoweredNode& n = draft.low.nodes[i];
+    if (n.kind != LoweredNode::Kind::actor) continue;
+    PlanActor a;
+    a.kind = PlanActor::Kind::user;
+    a.name = n.name;
+    a.program = n.program;
+    a.priority = draft.priority(forward_priority, n.virtual_stage);
+    a.run = run_of(n.program, source_run);
+    a.ops.push_back({n.op, n.name, n.attrs, {}, {}});
+    for (auto role : draft.plan.stages_on(n.mesh)) segments.node_actor[i][role] = draft.add_actor(role, a, n.virtual_stage);
+  }
+}
+
+}  // namespace troupe::runtime

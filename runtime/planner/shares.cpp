@@ -1,0 +1,101 @@
+// ZeRO as layouts (Rajbhandari et al., 2020): S(0) along dp for the optimizer's state (1), for reduced gradients as
+// well (2), for the parameters between their uses too (3).
+#include "runtime/planner/group_pass.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+/// Most terms that a microbatch adds to an element of a gradient, at one place.
+std::int64_t terms_of(const PlanDraft& draft, std::int32_t gradient) {
+  const LoweredNode& n = draft.low.nodes[draft.low.producer[gradient]];
+  const auto* def = draft.graph.ops().find(n.op);
+  if (!def->terms) return 1;
+  std::vector<TensorType> in;
+  for (auto t : n.in) in.push_back({draft.plan.tensors[t].dtype, draft.plan.tensors[t].shape});
+  return def->terms(in, n.attrs);
+}
+
+}  // namespace
+
+ParameterScheme scheme_of(std::int32_t zero_stage) { return {zero_stage >= 1, zero_stage >= 2, zero_stage >= 3}; }
+
+void settle_gradients(PlanDraft& draft, const ParameterScheme& scheme) {
+  if (!scheme.sums_shares || !draft.plan.trains) return;
+  for (const auto& param : draft.low.params) {
+    if (draft.plan.meshes[draft.plan.tensors[param.tensor].mesh].axis_size("dp") == 1) continue;
+    for (auto t : param.grads) {
+      draft.plan.tensors[t].rate = Rate::microbatch;
+      // A microbatch's gradient that is one term travels as it is and is converted where it is added.
+      if (terms_of(draft, t) == 1) draft.plan.tensors[t].dtype = DType::f32;
+    }
+  }
+}
+
+void GroupPass::make_shares() {
+  for (auto p : group_.params) {
+    PlanTensor share = plan().tensors[low().params[p].tensor];
+    share.sbp[dp_axis(plan().meshes[share.mesh])] = Sbp::S(0);
+    plan().params[p].share = draft_.add_tensor(share, share.name + ".share");
+    plan().params[p].stored_as_share = scheme_.stores_shares;
+  }
+}
+
+void GroupPass::gather_updated() {
+  PlanExchange gather;
+  gather.name = group_.name + ".all_gather";
+  gather.rate = Rate::step;
+  for (auto p : group_.params) gather.moves.push_back({plan().params[p].share, low().params[p].tensor});
+  for (const auto& [stage, where] : update_) draft_.at(where).exchange = static_cast<std::int32_t>(plan().exchanges.size());
+  plan().exchanges.push_back(std::move(gather));
+}
+
+std::map<std::int32_t, std::set<ActorRef>> GroupPass::gather_for_uses() {
+  struct Use {
+    std::set<std::size_t> params;
+    std::map<std::int32_t, std::set<ActorRef>> readers;   // by role
+  };
+  std::map<std::tuple<std::int32_t, bool, std::int32_t, std::int32_t>, Use> uses;   // program, backward, unit, mesh
+  for (auto p : group_.params)
+    for (const ActorRef& r : edges_.readers[low().params[p].tensor]) {
+      const LoweredNode& n = low().nodes[segments_.nodes.at(r).front()];
+      Use& use = uses[{n.program, draft_.at(r).backward(), n.unit, n.mesh}];
+      use.params.insert(p);
+      use.readers[r.role].insert(r);
+    }
+  std::map<std::int32_t, std::set<ActorRef>> holders;
+  for (const auto& [key, use] : uses) {
+    const auto& [program, backward, unit, mesh] = key;
+    const std::string& name = draft_.graph.units()[unit];
+    PlanExchange x;
+    x.name = (program ? draft_.graph.programs()[program] + "." : "") + name + (backward ? ".bwd" : ".fwd") + ".gather" +
+             (name == group_.name ? "" : ".of." + group_.name);
+    x.program = program;
+    x.rate = Rate::round;
+    std::vector<std::int32_t> tensors;
+    for (auto p : use.params) {
+      PlanTensor t = plan().tensors[low().params[p].tensor];
+      t.mesh = mesh;
+      t.rate = Rate::round;
+      tensors.push_back(draft_.add_tensor(t, t.name + ".gathered"));
+      x.moves.push_back({plan().params[p].share, tensors.back()});
+      for (const auto& [role, readers] : use.readers)
+        for (const ActorRef& r : readers) out_.gathered[{r, low().params[p].tensor}] = tensors.back();
+    }
+    const auto virtual_stage = draft_.at(*use.readers.begin()->second.begin()).virtual_stage;
+    for (const auto& [s, end] : draft_.add_exchange(std::move(x), group_.stages, virtual_stage, backward)) {
+      holders[s].insert(end);
+      if (!use.readers.count(s)) continue;   // this stage only has shares that another stage needs
+      PlanChannel c;
+      c.kind = PlanChannel::Kind::gathered;
+      c.name = draft_.at(end).name;
+      c.rate = Rate::round;
+      for (auto t : tensors) draft_.put(c, t);
+      const auto& readers = use.readers.at(s);
+      draft_.connect(std::move(c), end, {readers.begin(), readers.end()});
+    }
+  }
+  return holders;
+}
+
+}  // namespace troupe::runtime
