@@ -29,16 +29,16 @@ std::vector<std::size_t> find_causes(const std::vector<TraceSlice>& slices) {
   return causes;
 }
 
-/// Gives each of these slices the first lane that is free when it begins.
-template <class Begin, class End, class Lane>
-void assign_lanes(std::vector<TraceSlice>& slices, const std::vector<std::size_t>& order, Begin begin, End end, Lane lane) {
-  std::map<std::pair<int, std::string>, std::vector<std::int64_t>> free_ns;   // by row, by lane
+/// Gives each of these slices the first track that is free when it begins.
+template <class Begin, class End, class Track>
+void assign_tracks(std::vector<TraceSlice>& slices, const std::vector<std::size_t>& order, Begin begin, End end, Track track) {
+  std::map<std::pair<int, std::string>, std::vector<std::int64_t>> free_ns;   // by row, by track
   for (const std::size_t i : order) {
     TraceSlice& s = slices[i];
-    auto& lanes = free_ns[{s.worker, s.span->row}];
-    const auto at = std::find_if(lanes.begin(), lanes.end(), [&](std::int64_t ns) { return ns <= begin(s); });
-    lane(s) = static_cast<int>(at - lanes.begin());
-    if (at == lanes.end()) lanes.push_back(end(s));
+    auto& tracks = free_ns[{s.worker, s.span->row}];
+    const auto at = std::find_if(tracks.begin(), tracks.end(), [&](std::int64_t ns) { return ns <= begin(s); });
+    track(s) = static_cast<int>(at - tracks.begin());
+    if (at == tracks.end()) tracks.push_back(end(s));
     else *at = end(s);
   }
 }
@@ -69,12 +69,12 @@ TracePicture arrange(const std::vector<std::vector<TraceSpan>>& spans) {
   std::vector<std::size_t> order(slices.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return slices[a].work_ns < slices[b].work_ns; });
-  assign_lanes(slices, order, [](const TraceSlice& s) { return s.work_ns; }, [](const TraceSlice& s) { return s.end_ns; },
-               [](TraceSlice& s) -> int& { return s.lane; });
+  assign_tracks(slices, order, [](const TraceSlice& s) { return s.work_ns; }, [](const TraceSlice& s) { return s.end_ns; },
+               [](TraceSlice& s) -> int& { return s.track; });
   std::erase_if(order, [&](auto i) { return !slices[i].waits(); });
   std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return slices[a].span->begin_ns < slices[b].span->begin_ns; });
-  assign_lanes(slices, order, [](const TraceSlice& s) { return s.span->begin_ns; }, [](const TraceSlice& s) { return s.work_ns; },
-               [](TraceSlice& s) -> int& { return s.wait_lane; });
+  assign_tracks(slices, order, [](const TraceSlice& s) { return s.span->begin_ns; }, [](const TraceSlice& s) { return s.work_ns; },
+               [](TraceSlice& s) -> int& { return s.wait_track; });
   return picture;
 }
 

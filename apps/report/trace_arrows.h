@@ -15,7 +15,7 @@ struct TraceSlice {
   const TraceSpan* span = nullptr;
   std::int64_t work_ns = 0;       ///< when its work begins; the wait before that begins with the span
   std::int64_t end_ns = 0;        ///< never before `work_ns`
-  int lane = 0, wait_lane = 0;    ///< spans of one row that overlap have lanes of their own, so have waits
+  int track = 0, wait_track = 0;    ///< spans of one row that overlap have tracks of their own, so have waits
   bool waits() const { return work_ns > span->begin_ns; }
 };
 

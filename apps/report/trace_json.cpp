@@ -89,11 +89,11 @@ int TraceJsonWriter::slice(const TraceSlice& s, const char* category, const std:
 
 void TraceJsonWriter::write_spans() {
   const TracePicture picture = arrange(spans_);
-  const auto lane = [](int number) { return number == 0 ? "" : fmt::format(" ({})", number + 1); };
+  const auto track = [](int number) { return number == 0 ? "" : fmt::format(" ({})", number + 1); };
   std::vector<int> rows;
   for (const auto& s : picture.slices) {
-    rows.push_back(slice(s, "act", s.span->row + lane(s.lane), s.work_ns, s.end_ns));
-    if (s.waits()) slice(s, "wait", s.span->row + ": waits" + lane(s.wait_lane), s.span->begin_ns, s.work_ns);
+    rows.push_back(slice(s, "act", s.span->row + track(s.track), s.work_ns, s.end_ns));
+    if (s.waits()) slice(s, "wait", s.span->row + ": waits" + track(s.wait_track), s.span->begin_ns, s.work_ns);
   }
   std::uint64_t id = 0;
   for (const auto& a : picture.arrows) {
