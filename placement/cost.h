@@ -46,6 +46,9 @@ struct CostModel {
 
   /// That of `odd_links` if the pair is among them, else intra_node or inter_node.
   const LinkCost& link(Rank a, Rank b) const;
+  /// The worst latency and the worst rate of the links between places of one line along an axis, over all lines of the
+  /// mesh: a collective along the axis waits for its slowest link. REQUIRES an axis of the mesh.
+  LinkCost slowest_link(const Mesh& mesh, std::size_t axis) const;
   /// Seconds by the roofline.
   double kernel_s(double flops, double bytes) const;
   /// Seconds by the measured calls of `op`; by the roofline if there are none. With t = flops / flops_per_s + bytes /

@@ -29,9 +29,15 @@ struct UnitPlace {
   bool operator==(const UnitPlace&) const = default;
 };
 
-/// Cuts consecutive units into `stages` runs so that the costliest run is as cheap as possible. Returns the stage of
-/// each unit. Error: more stages than units.
-Expected<std::vector<std::int32_t>> partition_units(const std::vector<double>& costs, std::int32_t stages);
+/// What a unit asks of the stage that runs it.
+struct UnitCost {
+  double seconds = 0;                        ///< of a microbatch, forward
+  double param_bytes = 0;
+};
+/// Cuts consecutive units into runs, one per stage, so that the slowest stage is as fast as possible; of cuts that are as
+/// fast, within 1 %, the one whose fullest place has least parameters, if it has less. `widths`: the stages' dp widths,
+/// by which a stage's throughput grows. Returns the stage of each unit. Error: more stages than units.
+Expected<std::vector<std::int32_t>> partition_units(const std::vector<UnitCost>& units, const std::vector<std::int64_t>& widths);
 
 /// Error: a graph, meshes or options that do not fit each other; layouts that no boxing connects. Errors name the op,
 /// the tensor, both layouts and the boxing it would need with its bytes. The plan is not verified: see verify.h.

@@ -46,24 +46,30 @@ Status check_cuts(const Graph& graph, const std::vector<std::int32_t>& stage_of_
 
 /// Cuts the units into runs of about equal cost. All stages share the cost of shared units, so these are not counted
 /// and go with the unit before.
-Expected<std::vector<std::int32_t>> cut(const Graph& graph, const CostModel& model, std::int32_t depths) {
+Expected<std::vector<std::int32_t>> cut(const Graph& graph, const Plan& plan, std::int32_t virtual_stages) {
   std::vector<std::int32_t> run_of(graph.units().size(), 0);   // unit -> index among those that are not shared
   std::int32_t runs = 0;
   for (std::size_t u = 0; u < run_of.size(); ++u) {
     if (!graph.is_shared(static_cast<std::int32_t>(u))) ++runs;
     run_of[u] = std::max(0, runs - 1);
   }
-  std::vector<double> costs(static_cast<std::size_t>(std::max(1, runs)), 0);
+  std::vector<UnitCost> costs(static_cast<std::size_t>(std::max(1, runs)));
   for (const auto& n : graph.nodes()) {
+    if (n.kind == Node::Kind::param && !graph.is_shared(n.unit)) {
+      const auto& type = graph.tensors()[n.out[0]].type;
+      costs[run_of[n.unit]].param_bytes += static_cast<double>(elements(type.shape) * size_of(type.dtype));
+    }
     if (n.kind != Node::Kind::op || n.program != 0 || graph.is_shared(n.unit)) continue;
     std::vector<TensorType> in, out;
     for (Value v : n.in) in.push_back(graph.tensors()[v].type);
     for (Value v : n.out) out.push_back(graph.tensors()[v].type);
     const auto cost = op_cost(*graph.ops().find(n.op), in, out, n.attrs);
-    costs[run_of[n.unit]] += model.kernel_s(n.op, cost.flops, cost.bytes);
+    costs[run_of[n.unit]].seconds += plan.costs.kernel_s(n.op, cost.flops, cost.bytes);
   }
-  TROUPE_ASSIGN(const auto depth_of_run, partition_units(costs, depths));
-  for (auto& r : run_of) r = depth_of_run[r];
+  std::vector<std::int64_t> widths;
+  for (std::int32_t k = 0; k < virtual_stages; ++k) widths.push_back(plan.dp_width(k % plan.stages));
+  TROUPE_ASSIGN(const auto stage_of_run, partition_units(costs, widths));
+  for (auto& r : run_of) r = stage_of_run[r];
   return run_of;
 }
 
@@ -89,13 +95,13 @@ Expected<std::int32_t> share_stages(Plan& plan) {
   return static_cast<std::int32_t>(plan.meshes.size()) - 1;
 }
 
-Expected<std::vector<UnitPlace>> place_units(const Graph& graph, const std::vector<std::int32_t>& depth_of_unit, Plan& plan) {
+Expected<std::vector<UnitPlace>> place_units(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, Plan& plan) {
   std::int32_t all = -1;
   std::vector<UnitPlace> units;
-  for (std::size_t u = 0; u < depth_of_unit.size(); ++u) {
+  for (std::size_t u = 0; u < stage_of_unit.size(); ++u) {
     const bool shared = plan.stages > 1 && graph.is_shared(static_cast<std::int32_t>(u));
     if (shared && all < 0) { TROUPE_ASSIGN(all, share_stages(plan)); }
-    units.push_back({shared ? all : depth_of_unit[u] % plan.stages, depth_of_unit[u]});
+    units.push_back({shared ? all : stage_of_unit[u] % plan.stages, stage_of_unit[u]});
   }
   return units;
 }
@@ -136,7 +142,7 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   plan.pipeline = options.pipeline;
   out.virtual_stages = plan.stages * options.pipeline.chunks;
   auto stage_of_unit = options.stage_of_unit;
-  if (stage_of_unit.empty()) { TROUPE_ASSIGN(stage_of_unit, cut(graph, plan.costs, out.virtual_stages)); }
+  if (stage_of_unit.empty()) { TROUPE_ASSIGN(stage_of_unit, cut(graph, plan, out.virtual_stages)); }
   TROUPE_TRY(check_cuts(graph, stage_of_unit, out.virtual_stages));
   TROUPE_ASSIGN(out.units, place_units(graph, stage_of_unit, plan));
   return out;
