@@ -32,37 +32,6 @@ const LinkCost& CostModel::link(Rank a, Rank b) const {
   return a / places_per_node == b / places_per_node ? intra_node : inter_node;
 }
 
-LinkCost CostModel::slowest_link(const Mesh& mesh, std::size_t axis) const {
-  std::vector<LinkCost> spanned;
-  std::vector<bool> along(mesh.axes.size(), false);
-  along[axis] = true;
-  auto across = along;
-  across.flip();
-  bool within_nodes = false, between_nodes = false;
-  for (const auto first : mesh.group(0, across)) {
-    std::map<std::int32_t, int> places;   // of the line, by node
-    for (const auto position : mesh.group(first, along)) ++places[mesh.ranks[position] / places_per_node];
-    between_nodes |= places.size() > 1;
-    for (const auto& [node, count] : places) within_nodes |= count > 1;
-  }
-  if (within_nodes) spanned.push_back(intra_node);
-  if (between_nodes) spanned.push_back(inter_node);
-  for (const auto& odd : odd_links) {
-    const auto a = mesh.find(odd.a), b = mesh.find(odd.b);
-    if (a < 0 || b < 0 || a == b) continue;
-    auto x = mesh.coord(a), y = mesh.coord(b);
-    x[axis] = y[axis] = 0;
-    if (x == y) spanned.push_back(odd.cost);
-  }
-  if (spanned.empty()) return intra_node;
-  LinkCost slowest = spanned.front();
-  for (const auto& link : spanned) {
-    slowest.latency_s = std::max(slowest.latency_s, link.latency_s);
-    slowest.bytes_per_s = std::min(slowest.bytes_per_s, link.bytes_per_s);
-  }
-  return slowest;
-}
-
 void CostModel::slow_kernels(double factor) {
   flops_per_s /= factor;
   memory_bytes_per_s /= factor;

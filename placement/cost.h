@@ -46,9 +46,10 @@ struct CostModel {
 
   /// That of `odd_links` if the pair is among them, else intra_node or inter_node.
   const LinkCost& link(Rank a, Rank b) const;
-  /// The worst latency and the worst rate of the links between places of one line along an axis, over all lines of the
-  /// mesh: a collective along the axis waits for its slowest link. REQUIRES an axis of the mesh.
-  LinkCost slowest_link(const Mesh& mesh, std::size_t axis) const;
+  /// The link by which an axis of n places is priced where layouts are chosen: that within a node where the axis fits into
+  /// one, as if its places lay side by side. A choice by the links that the ranks really span would depend on dp and pp,
+  /// and with it the bits (NU-2).
+  const LinkCost& axis_link(std::int64_t n) const { return n <= places_per_node ? intra_node : inter_node; }
   /// Seconds by the roofline.
   double kernel_s(double flops, double bytes) const;
   /// Seconds by the measured calls of `op`; by the roofline if there are none. With t = flops / flops_per_s + bytes /

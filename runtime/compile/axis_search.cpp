@@ -170,22 +170,9 @@ Status AxisSearch::search(std::size_t op, std::vector<StatePtr>& states) const {
   return {};
 }
 
-LinkCost AxisSearch::slowest_link(const Plan& plan, std::size_t axis) {
-  LinkCost slowest;
-  bool first = true;
-  for (const Mesh& mesh : plan.meshes) {
-    if (mesh.axes[axis].size == 1) continue;
-    const LinkCost link = plan.costs.slowest_link(mesh, axis);
-    slowest.latency_s = first ? link.latency_s : std::max(slowest.latency_s, link.latency_s);
-    slowest.bytes_per_s = first ? link.bytes_per_s : std::min(slowest.bytes_per_s, link.bytes_per_s);
-    first = false;
-  }
-  return slowest;
-}
-
 double AxisSearch::boxing_s(const Sbp& from, const Sbp& to, const TensorType& type, std::int64_t n) const {
   if (same_parts(from, to, type.shape, n)) return 0;
-  return axis_boxing_seconds(from, to, bytes_of(type), n, link_);
+  return axis_boxing_seconds(from, to, bytes_of(type), n, plan_.costs.axis_link(n));
 }
 
 /// Time of one place's part of an op. All states of a search ask for the same few.

@@ -20,7 +20,7 @@ class AxisSearch {
   /// REQUIRES: all arguments outlive this object.
   AxisSearch(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, std::size_t axis, std::int32_t program,
              std::map<Value, Sbp>& params, const Allowed& allowed)
-      : g_(g), units_(units), plan_(plan), axis_(axis), program_(program), params_(params), allowed_(allowed), link_(slowest_link(plan, axis)) {}
+      : g_(g), units_(units), plan_(plan), axis_(axis), program_(program), params_(params), allowed_(allowed) {}
 
   /// Fills signatures[node][axis]; reads those of the axes before. Returns the cost. Error: an op that no row fits, by
   /// name. REQUIRES: called once.
@@ -62,8 +62,6 @@ class AxisSearch {
   static Key key_of(const State& s);
 
   // axis_search.cpp
-  /// The slowest link that the axis spans on any mesh. One price on all stages: their layers stay alike.
-  static LinkCost slowest_link(const Plan& plan, std::size_t axis);
   const Node& node(std::size_t op) const { return g_.nodes()[ops_[op]]; }
   /// Places along the axis, of the widest mesh. Bytes of parameters are counted times this: whole numbers, as n is 1 or
   /// all.
@@ -105,7 +103,6 @@ class AxisSearch {
   std::int32_t program_;
   std::map<Value, Sbp>& params_;
   const Allowed& allowed_;
-  const LinkCost link_;
   const std::vector<std::vector<Signature>>* earlier_ = nullptr;   // rows taken on the axes before this one
   // Ops are numbered in the order of the program's forward nodes; parameters are none.
   std::vector<std::int32_t> ops_;                   // nodes

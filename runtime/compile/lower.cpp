@@ -65,6 +65,9 @@ class Lowering {
     const std::int32_t home = layouts_.home[v];
     if (home < 0) return invalid("'" + reader.name + "' reads '" + g_.tensors()[v].name + "' before it is made");
     if (g_.is_param(v)) return want_param(v, home, stage, sbp, reader);
+    if (const auto grad = layouts_.param_of_grad.find(v); grad != layouts_.param_of_grad.end())
+      return invalid("'" + reader.name + "' reads the gradient of parameter '" + g_.tensors()[grad->second].name +
+                     "': it is an exact sum over a step, which norms and updates read and no other node");
     // Copy: add_tensor below may move plan_.tensors.
     const PlanTensor have = plan_.tensors[home];
     for (const std::int32_t there : layouts_.variants(home))

@@ -100,6 +100,10 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
     fail("op '" + name + "': " + out.status().message());
     return std::vector<Value>(8, 0);
   }
+  if (static_cast<int>(out->size()) != def->outputs) {
+    fail("op '" + name + "' (" + op + ") has " + std::to_string(def->outputs) + " outputs, and its infer returns types of " + std::to_string(out->size()));
+    return std::vector<Value>(8, 0);
+  }
   Node n;
   n.kind = Node::Kind::op;
   n.op = op;

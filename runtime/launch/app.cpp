@@ -92,6 +92,9 @@ JobResult App::run(const Plan& plan, JobOptions options) const {
 int App::run_main(const Expected<Plan>& plan, JobOptions options) const {
   const JobResult result = plan.ok() ? run(*plan, std::move(options)) : JobResult{plan.status(), exit_plan, {}, 0, {}};
   if (!result.status.ok()) std::fprintf(stderr, "%s\n", result.status.message().c_str());
+  if (result.void_steps > 0)
+    std::fprintf(stderr, "%lld of %lld steps were void: a gradient was beyond the range of its exact sum, and no parameter was updated\n",
+                 static_cast<long long>(result.void_steps), static_cast<long long>(result.committed_steps));
   return result.exit_code;
 }
 

@@ -60,8 +60,9 @@ struct JobResult {
   Status status;                           ///< ok, or why the job has failed or was ended
   int exit_code = exit_ok;
   std::string params_hash;
-  std::int64_t committed_steps = 0;
+  std::int64_t committed_steps = 0;        ///< void steps are among them
   std::vector<PlaceResult> places;         ///< per rank
+  std::int64_t void_steps = 0;             ///< steps that updated nothing: a gradient was beyond the range of its sum
 };
 
 class App {

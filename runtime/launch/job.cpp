@@ -70,6 +70,10 @@ class Job {
 
   SessionOptions session_options() {
     SessionOptions s = options_.session;
+    s.on_step = [this, told = std::move(s.on_step)](const StepResult& step) {
+      result_.void_steps += step.void_step ? 1 : 0;
+      if (told) told(step);
+    };
     s.snapshot = [this](std::int64_t version) { return checkpoints_ && checkpoints_->wants(version); };
     s.on_checkpoint_skipped = [this](std::int64_t version) { checkpoints_->skipped(version); };
     s.on_shards = [this](std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {

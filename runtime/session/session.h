@@ -54,7 +54,7 @@ struct SessionOptions {
   /// Programs besides training that read version v (made by v commits): evaluation, samples.
   std::function<std::vector<std::string>(std::int64_t version)> readers;
   std::function<void(const std::string& program, std::int64_t version)> on_started;   ///< a program of `readers` begins
-  std::function<void(const StepResult&)> on_step;
+  std::function<void(const StepResult&)> on_step;   ///< each committed step, void ones too; not the step that diverges
   /// Whether a checkpoint of this version is wanted; asked if the plan can take any.
   std::function<bool(std::int64_t version)> snapshot;
   /// A checkpoint that was wanted is not taken: the arenas have no room for it (SE-4).

@@ -61,35 +61,3 @@ TEST_CASE("costs: a link that differs is found in either order of its ranks") {
   CHECK(model.link(2, 4) == model.intra_node);
   CHECK(model.link(2, 9) == model.inter_node);
 }
-
-TEST_CASE("the slowest link of an axis is that of its worst pair of places, whichever way the ranks lie") {
-  CostModel model;
-  model.places_per_node = 4;
-  model.intra_node = {1e-6, 8e9};
-  model.inter_node = {20e-6, 1e9};
-  const auto worst_pair = [&](const Mesh& mesh, std::size_t axis) {
-    LinkCost worst{0, 1e99};
-    for (std::int64_t a = 0; a < mesh.size(); ++a)
-      for (std::int64_t b = a + 1; b < mesh.size(); ++b) {
-        auto x = mesh.coord(a), y = mesh.coord(b);
-        x[axis] = y[axis] = 0;
-        if (x != y) continue;
-        const LinkCost& link = model.link(mesh.ranks[a], mesh.ranks[b]);
-        worst = {std::max(worst.latency_s, link.latency_s), std::min(worst.bytes_per_s, link.bytes_per_s)};
-      }
-    return worst;
-  };
-  for (const bool odd : {false, true}) {
-    if (odd) model.odd_links = {{1, 5, {1e-3, 2e9}}, {0, 2, {2e-6, 5e8}}, {90, 91, {1, 1}}};
-    for (const auto& axes : std::vector<std::vector<Axis>>{{{"tp", 2}, {"dp", 4}}, {{"tp", 4}, {"dp", 2}}, {{"tp", 2}, {"dp", 2}}, {{"cp", 3}, {"tp", 2}, {"dp", 2}}})
-      for (const Rank first : {0, 4, 6})
-        for (std::size_t axis = 0; axis < axes.size(); ++axis) {
-          const Mesh mesh = Mesh::dense(axes, first);
-          CAPTURE(to_string(mesh));
-          CAPTURE(first);
-          CAPTURE(axis);
-          CHECK(model.slowest_link(mesh, axis) == worst_pair(mesh, axis));
-        }
-  }
-  CHECK(model.slowest_link(Mesh::dense({{"tp", 1}}, 7), 0) == model.intra_node);
-}

@@ -25,6 +25,16 @@ struct Slow final : troupe::actors::UserActor {
   }
 };
 
+/// Fills its output with the attribute "value" in the first step, with zeros later.
+struct Outlier final : troupe::actors::UserActor {
+  explicit Outlier(const troupe::actors::UserActorInfo& info) : value(static_cast<float>(info.attrs.real("value"))) {}
+  troupe::Status act(troupe::actors::UserCall& call) override {
+    std::fill_n(call.out[0].as<float>(), call.out[0].size(), call.step == 0 ? value : 0);
+    return {};
+  }
+  float value;
+};
+
 /// y = x, 0.8 s later.
 inline troupe::kernels::OpDef nap() {
   troupe::kernels::OpDef op{.name = "nap", .inputs = 1, .outputs = 1, .infer = troupe::kernels::one_shape("nap", 1)};
@@ -41,6 +51,7 @@ inline const troupe::runtime::App& test_app() {
     for (const auto& [kind, make] : mlp::actor_set()) a.actor(kind, make);
     a.actor<Stuck>("stuck");
     a.actor<Slow>("slow");
+    a.actor<Outlier>("outlier");
     (void)a.op(nap()).ok();
     return a;
   }();

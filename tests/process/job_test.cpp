@@ -149,3 +149,24 @@ TEST_CASE("a worker that does not read, and a plan that is larger than its socke
   CHECK(result.exit_code == exit_interrupted);
   CHECK(seconds_since(begin) < 5);   // the sleeper is given half a second
 }
+
+TEST_CASE("a job says how many of its steps were void") {
+  for (const double value : {1e6, 1.0}) {
+    Graph g(test_app().ops());
+    g.program("train", {2, 1});
+    g.unit("all");
+    const Value x = g.actor("outlier", "x", {}, {{"x", {DType::f32, {1, 4}}}}, {{"value", value}})[0];
+    const Value t = g.actor("outlier", "t", {}, {{"t", {DType::f32, {1, 4}}}}, {{"value", 0.0}})[0];
+    g.minimize(g.op("mse_loss", {g.op("linear", {x, g.param("w", {4, 4}, Init::constant(1))})[0], t}, {{"scale", 1.0}})[0], {});
+    CompileOptions o;
+    o.stages = stage_meshes({1});
+    const auto plan = compile(g, o);
+    REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+    JobOptions job;
+    job.session.steps = 2;
+    const JobResult ran = test_app().run(*plan, job);
+    REQUIRE_MESSAGE(ran.status.ok(), ran.status.message());
+    CHECK(ran.committed_steps == 2);
+    CHECK(ran.void_steps == (value > 1 ? 1 : 0));
+  }
+}

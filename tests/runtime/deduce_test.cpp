@@ -166,6 +166,30 @@ TEST_CASE("what another row would have cost is never less, and the text names th
   }
 }
 
+TEST_CASE("NU-2: the layouts found do not depend on where dp and pp put the ranks, whatever links they then span") {
+  const auto ops = kernels::standard_ops();
+  for (unsigned seed = 1; seed <= 20; ++seed) {
+    std::mt19937 rng(seed);
+    const Graph g = random_graph(ops, rng);
+    CAPTURE(seed);
+    std::vector<std::vector<std::vector<kernels::Signature>>> found;
+    for (const std::int64_t dp : {1, 2, 3}) {
+      CompileOptions o;
+      o.stages = stage_meshes({dp}, 4);
+      o.costs.places_per_node = 4;            // dp=1: the axis lies within a node; else it spans several
+      o.costs.inter_node = {1e-3, 1e7};       // so dear that it would change the choice
+      auto staged = assign_units(g, o);
+      REQUIRE(staged.ok());
+      const auto deduced = deduce(g, staged->units, staged->plan);
+      REQUIRE(deduced.ok());
+      std::vector<std::vector<kernels::Signature>> rows;
+      for (const auto& node : deduced->signatures) rows.push_back({node.begin(), node.begin() + std::min<std::ptrdiff_t>(1, std::ssize(node))});
+      found.push_back(std::move(rows));
+    }
+    for (const auto& other : found) CHECK(other == found.front());
+  }
+}
+
 TEST_CASE("where no mesh has a model axis there is no layout to choose") {
   const auto ops = kernels::standard_ops();
   std::mt19937 rng(9);

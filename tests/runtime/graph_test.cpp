@@ -17,6 +17,18 @@ const kernels::OpSet& staircase_ops() {
     step.infer = [](auto in, const Attrs&) -> Expected<std::vector<TensorType>> { return std::vector<TensorType>{in[0]}; };
     step.cpu = [](const kernels::Call& c) { std::copy_n(c.in[0].as<float>(), c.in[0].size(), c.out[0].as<float>()); };
     CHECK(s.add(step).ok());
+    kernels::OpDef askew = step;   // hands the gradient of its output to an input of another shape
+    askew.name = "askew";
+    askew.inputs = 2;
+    askew.gradient = [](kernels::GradContext& c) -> Status {
+      c.grad_in(1, c.grad_out(0));
+      return {};
+    };
+    CHECK(s.add(askew).ok());
+    kernels::OpDef halves = step;   // says that it has two outputs, and infers one
+    halves.name = "halves";
+    halves.outputs = 2;
+    CHECK(s.add(halves).ok());
     return s;
   }();
   return set;
@@ -89,6 +101,31 @@ TEST_CASE("shapes that do not fit are named with the op and both shapes") {
   Start u;
   u.g.param("w", {6, 7}, Init::constant(0));
   check_names(u.g.status(), {"'w'", "[6, 6]", "[6, 7]"});
+}
+
+TEST_CASE("a gradient of another shape than its input is refused with the op, the input and both shapes") {
+  Start s;
+  s.g.minimize(s.loss(s.g.op("askew", {s.x, s.w}, {}, "body.askew")[0]), {});
+  check_names(s.g.status(), {"'body.askew'", "input 1", "'w'", "[2, 6]", "[6, 6]"});
+}
+
+TEST_CASE("an op whose infer does not return a type for each output is refused with both numbers") {
+  Start s;
+  s.g.op("halves", {s.x}, {}, "body.halves");
+  check_names(s.g.status(), {"'body.halves'", "2 outputs", "types of 1"});
+}
+
+TEST_CASE("a node that reads a gradient is refused with the parameter's name, on one place and on two") {
+  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}}) {
+    Start s;
+    s.g.minimize(s.loss(s.y), {});
+    s.g.report("grad", s.g.grads()[0].uses[0]);
+    check_names(s.verdict(dp), {"'grad'", "gradient of parameter 'w'"});
+    Start t;
+    t.g.minimize(t.loss(t.y), {});
+    t.g.actor("data", "peek", {{t.g.grads()[0].uses[0]}}, {}, {{"stream", std::string("x")}});
+    check_names(t.verdict(dp), {"'peek'", "gradient of parameter 'w'"});
+  }
 }
 
 TEST_CASE("the first error sticks, and everything after it is quiet") {
