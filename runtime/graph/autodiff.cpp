@@ -49,7 +49,7 @@ class Differentiator final : public kernels::GradContext {
     const Shape &own = g_.tensors_[x].type.shape, &given = g_.tensors_[v].type.shape;
     if (g_.status_.ok() && !(own == given))
       return g_.fail("gradient of '" + name_ + "' (" + g_.nodes_[node_].op + "): the gradient of input " + std::to_string(i) + ", '" + g_.tensors_[x].name +
-                     "', has shape " + to_string(given) + " and the input " + to_string(own) + ": grad_in must be given a value of the input's shape");
+                     "', has shape " + troupe::to_string(given) + " and the input " + troupe::to_string(own) + ": grad_in must be given a value of the input's shape");
     if (!g_.is_param(x)) return pending_[x].push_back({v, g_.nodes_[node_].unit});
     // A parameter's gradient accumulates over microbatches: in the kernel where it can, else one op later.
     const Node& producer = g_.nodes_[g_.tensors_[v].node];
