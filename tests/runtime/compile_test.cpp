@@ -82,7 +82,9 @@ TEST_CASE("stages are cut by what kernels were measured to take, where they were
   };
   CostModel costs;
   CHECK(layers_before_the_cut(costs) == 2);
-  costs.kernels["mse_loss"] = {{100, 100, 1}};   // the last unit has all the work
+  costs.kernels["linear"] = {{3840, 4352, 1}};   // a layer has two
+  CHECK(layers_before_the_cut(costs) == 2);
+  costs.kernels["mse_loss"] = {{100, 400, 8}};   // the last unit has as much work as four layers
   CHECK(layers_before_the_cut(costs) == 4);
 }
 

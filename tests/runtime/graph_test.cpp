@@ -120,7 +120,7 @@ TEST_CASE("a node that reads a gradient is refused with the parameter's name, on
     Start s;
     s.g.minimize(s.loss(s.y), {});
     s.g.report("grad", s.g.grads()[0].uses[0]);
-    check_names(s.verdict(dp), {"'grad'", "gradient of parameter 'w'"});
+    check_names(s.verdict(dp), {"'report.grad'", "gradient of parameter 'w'"});
     Start t;
     t.g.minimize(t.loss(t.y), {});
     t.g.actor("data", "peek", {{t.g.grads()[0].uses[0]}}, {}, {{"stream", std::string("x")}});
