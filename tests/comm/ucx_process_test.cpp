@@ -296,7 +296,7 @@ TEST_CASE("an idle transport costs no CPU") {
     std::this_thread::sleep_for(std::chrono::milliseconds(800));
     const auto used = pair.at(0).progress_cpu_ns() + pair.at(1).progress_cpu_ns() - cpu;
     MESSAGE(std::string(*tls ? tls : "default") << ": two idle progress threads use " << used / 800e6 * 100 << " % of a core");
-    CHECK(used < 8'000'000);  // 1 %
+    CHECK(used < 24'000'000);   // 3 % of a core; a thread that polls each millisecond uses more, one that spins uses all
     for (Rank a : {0, 1}) pair.at(a).shutdown();
   }
 }
