@@ -1,6 +1,7 @@
 #include "runtime/worker/conductor.h"
 
 #include <cstring>
+#include <span>
 
 namespace troupe::runtime {
 
@@ -10,10 +11,10 @@ namespace {
 
 /// The Commit, then the exponents: see actors::Commit.
 std::vector<std::byte> commit_payload(const CommitStep& m) {
-  const std::size_t exponent_bytes = sizeof(std::int32_t) * m.exponents.size();
-  std::vector<std::byte> payload(sizeof m.commit + exponent_bytes);
+  std::vector<std::byte> payload(sizeof m.commit);
   std::memcpy(payload.data(), &m.commit, sizeof m.commit);
-  if (exponent_bytes > 0) std::memcpy(payload.data() + sizeof m.commit, m.exponents.data(), exponent_bytes);
+  const auto exponents = std::as_bytes(std::span(m.exponents));
+  payload.insert(payload.end(), exponents.begin(), exponents.end());
   return payload;
 }
 
