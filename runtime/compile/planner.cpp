@@ -22,10 +22,11 @@ Status Planner::run() {
   TROUPE_TRY(make_parameters());
   if (snapshots_ > 0) make_snapshots();
   make_rings();
+  close_chains();
   make_control();
   fill_operands();
   finish_actors();
-  return {};
+  return share_areas();
 }
 
 std::int32_t Planner::add_tensor(PlanTensor tensor, const std::string& name) {

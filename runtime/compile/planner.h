@@ -166,6 +166,14 @@ class Planner {
   /// Positions of a role's actors in an order in which each comes after those that it reads from.
   std::vector<std::int32_t> order_of(const PlanRole& role) const;
 
+  // shared areas: planner_areas.cpp
+  /// Where segments hand activations on inside the compute stream, the last one sends the first a turn: a chain's next
+  /// microbatch begins after the last segment has begun this one. Its activations then take turns (Lifetimes, LT-1).
+  /// Chains whose microbatches leave the stream on the way stay open: another microbatch fills that time.
+  void close_chains();
+  /// Puts tenants that take turns into shared areas. Error: as local_plan.
+  Status share_areas();
+
   // operands, scratch, costs: planner_operands.cpp
   TensorType local_type(std::int32_t tensor) const;
   PlanOperand operand(ActorRef who, std::int32_t tensor, bool writes);

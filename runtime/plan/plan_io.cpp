@@ -100,6 +100,8 @@ void put(wire::Channel::Builder b, const PlanChannel& c) {
   b.setRing(c.ring);
   b.setBuffer(c.buffer);
   b.setBufferOffset(c.buffer_offset);
+  b.setArea(c.area);
+  b.setShift(c.shift);
 }
 PlanChannel get(wire::Channel::Reader r) {
   PlanChannel c;
@@ -120,6 +122,8 @@ PlanChannel get(wire::Channel::Reader r) {
   c.ring = r.getRing();
   c.buffer = r.getBuffer();
   c.buffer_offset = r.getBufferOffset();
+  c.area = r.getArea();
+  c.shift = r.getShift();
   return c;
 }
 
@@ -181,6 +185,8 @@ void put(wire::Actor::Builder b, const PlanActor& a) {
   b.setStateBytes(a.state_bytes);
   b.setStagingRing(a.staging_ring);
   b.setStagingBuffer(a.staging_buffer);
+  b.setStagingArea(a.staging_area);
+  b.setStagingShift(a.staging_shift);
   b.setClosesStep(a.closes_step);
 }
 PlanActor get(wire::Actor::Reader r) {
@@ -211,6 +217,8 @@ PlanActor get(wire::Actor::Reader r) {
   a.state_bytes = r.getStateBytes();
   a.staging_ring = r.getStagingRing();
   a.staging_buffer = r.getStagingBuffer();
+  a.staging_area = r.getStagingArea();
+  a.staging_shift = r.getStagingShift();
   a.closes_step = r.getClosesStep();
   return a;
 }
