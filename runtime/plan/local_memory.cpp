@@ -1,10 +1,6 @@
 // The memory of a place: one pool, one arena, an offset for everything.
 #include <algorithm>
-#include <map>
-#include <optional>
-#include <set>
 
-#include "devices/base/check.h"
 #include "runtime/plan/local_passes.h"
 
 namespace troupe::runtime {
@@ -12,6 +8,9 @@ namespace troupe::runtime {
 namespace {
 
 constexpr std::int64_t page = 4096;
+
+/// What fills pages begins at one.
+std::int64_t alignment_of(std::int64_t bytes) { return bytes >= page ? page : tensor_alignment; }
 
 std::int64_t& purpose(MemoryUse& m, PlanChannel::Kind kind) {
   using Kind = PlanChannel::Kind;
@@ -31,74 +30,129 @@ std::int64_t& purpose(MemoryUse& m, PlanChannel::Kind kind) {
 }  // namespace
 
 void LocalMemory::run() {
-  std::int64_t at = 0;
-  auto take = [&](std::int64_t bytes, std::int64_t alignment = tensor_alignment) {
-    at = aligned(at, alignment);
-    const auto here = at;
-    at += bytes;
-    return here;
-  };
+  place_state();
+  place_rings();
+  place_channels();
   MemoryUse& m = local_.memory;
-  struct Shared { std::int64_t bytes = 0, offset = 0; };
-  std::map<std::pair<std::int32_t, std::int32_t>, Shared> buffers;   // of rings: as large as their largest occupant
-  for (const auto& c : local_.channels) {
-    const PlanChannel& pc = role_->channels[c.channel];
-    if (pc.ring < 0) continue;
-    auto& shared = buffers[{pc.ring, pc.buffer}];
-    shared.bytes = std::max(shared.bytes, pc.buffer_offset + c.slot_bytes);
-  }
-  std::set<std::pair<std::int32_t, std::int32_t>> placed;
-  for (auto& c : local_.channels) {
-    const PlanChannel& pc = role_->channels[c.channel];
-    std::int64_t bytes = c.slot_bytes * c.slots;
-    if (pc.ring >= 0) {
-      auto& shared = buffers.at({pc.ring, pc.buffer});
-      bytes = placed.insert({pc.ring, pc.buffer}).second ? shared.bytes : 0;
-      if (bytes > 0) shared.offset = take(bytes, page);
-      c.offset = shared.offset + pc.buffer_offset;
-    } else if (pc.kind == PlanChannel::Kind::snapshot) {
-      c.offset = local_.arena_bytes;
-      local_.arena_bytes += bytes;
-    } else {
-      c.offset = take(bytes, bytes >= page ? page : tensor_alignment);
-    }
-    purpose(m, pc.kind) += bytes;
-  }
-  local_.moments_offset = take(0, page);
-  if (plan_.trains)
-    for (const auto& a : local_.actors)
-      if (plan_actor(a).kind == PlanActor::Kind::update) {
-        std::int64_t bytes = 0;
-        moments_offsets(plan_, rank_, plan_actor(a), bytes);
-        m.optimizer += bytes;
-      }
-  take(m.optimizer);
   for (const auto& a : local_.actors)
     if (plan_actor(a).stream == "compute") local_.scratch_bytes = std::max(local_.scratch_bytes, plan_actor(a).scratch_bytes);
   m.scratch = local_.scratch_bytes;
   local_.scratch_offset = take(m.scratch, page);
-  // As large as the largest exchange of a buffer needs.
-  std::map<std::pair<std::int32_t, std::int32_t>, Shared> landing;
-  for (const auto& a : local_.actors)
-    if (const PlanActor& pa = plan_actor(a); pa.staging_ring >= 0) {
-      auto& bytes = landing[{pa.staging_ring, pa.staging_buffer}].bytes;
-      bytes = std::max(bytes, a.staging_bytes);
-    }
-  for (auto& [buffer, shared] : landing) {
-    shared.offset = take(shared.bytes);
-    m.staging += shared.bytes;
+  place_staging();
+  place_areas();
+  local_.pool_bytes = aligned(at_, page);
+}
+
+std::int64_t LocalMemory::take(std::int64_t bytes, std::int64_t alignment) {
+  at_ = aligned(at_, alignment);
+  const auto here = at_;
+  at_ += bytes;
+  return here;
+}
+
+void LocalMemory::place_state() {
+  MemoryUse& m = local_.memory;
+  for (auto& c : local_.channels) {
+    if (role_->channels[c.channel].kind != PlanChannel::Kind::parameter) continue;
+    const std::int64_t bytes = c.slot_bytes * c.slots;
+    c.offset = take(bytes, alignment_of(bytes));
+    m.parameters += bytes;
   }
+  local_.moments_offset = take(0, page);
+  if (plan_.trains)
+    for (const auto& a : local_.actors)
+      if (plan_actor(a).kind == PlanActor::Kind::update) moments_offsets(plan_, rank_, plan_actor(a), m.optimizer);
+  take(m.optimizer);
   for (auto& a : local_.actors) {
-    if (const PlanActor& pa = plan_actor(a); pa.staging_ring >= 0) {
-      a.staging_offset = landing.at({pa.staging_ring, pa.staging_buffer}).offset;
-    } else {
-      a.staging_offset = take(a.staging_bytes * a.staging_slots);
-      m.staging += a.staging_bytes * a.staging_slots;
-    }
     a.op_state_offset = take(plan_actor(a).state_bytes);
     m.cache += plan_actor(a).state_bytes;
   }
-  local_.pool_bytes = aligned(at, page);
+  local_.state_bytes = take(0, page);
+}
+
+void LocalMemory::place_rings() {
+  struct Buffer { std::int64_t bytes = 0, offset = -1; };
+  std::map<std::pair<std::int32_t, std::int32_t>, Buffer> buffers;   // as large as their largest occupant
+  for (const auto& c : local_.channels)
+    if (const PlanChannel& pc = role_->channels[c.channel]; pc.ring >= 0) {
+      auto& bytes = buffers[{pc.ring, pc.buffer}].bytes;
+      bytes = std::max(bytes, pc.buffer_offset + c.slot_bytes);
+    }
+  for (auto& c : local_.channels) {
+    const PlanChannel& pc = role_->channels[c.channel];
+    if (pc.ring < 0) continue;
+    auto& buffer = buffers.at({pc.ring, pc.buffer});
+    if (buffer.offset < 0) {
+      buffer.offset = take(buffer.bytes, page);
+      purpose(local_.memory, pc.kind) += buffer.bytes;
+    }
+    c.offset = buffer.offset + pc.buffer_offset;
+  }
+}
+
+void LocalMemory::place_channels() {
+  using Kind = PlanChannel::Kind;
+  for (auto& c : local_.channels) {
+    const PlanChannel& pc = role_->channels[c.channel];
+    if (pc.ring >= 0 || pc.kind == Kind::parameter) continue;
+    const std::int64_t bytes = c.slot_bytes * c.slots;
+    purpose(local_.memory, pc.kind) += bytes;
+    if (pc.kind == Kind::snapshot) {
+      c.offset = local_.arena_bytes;
+      local_.arena_bytes += bytes;
+    } else if (pc.area >= 0) {
+      lodge(pc.area, pc.shift, bytes, {&c.offset});
+    } else {
+      c.offset = take(bytes, alignment_of(bytes));
+    }
+  }
+}
+
+void LocalMemory::place_staging() {
+  struct Landing { std::int64_t bytes = 0; std::vector<LocalActor*> users; };
+  std::map<std::pair<std::int32_t, std::int32_t>, Landing> rings;   // as large as the largest exchange of a buffer needs
+  std::vector<Landing> landings;
+  for (auto& a : local_.actors) {
+    const PlanActor& pa = plan_actor(a);
+    if (pa.staging_ring < 0) {
+      landings.push_back({a.staging_bytes * a.staging_slots, {&a}});
+      continue;
+    }
+    Landing& landing = rings[{pa.staging_ring, pa.staging_buffer}];
+    landing.bytes = std::max(landing.bytes, a.staging_bytes);
+    landing.users.push_back(&a);
+  }
+  for (auto& [buffer, landing] : rings) landings.push_back(std::move(landing));
+  for (const Landing& l : landings) {
+    local_.memory.staging += l.bytes;
+    const PlanActor& pa = plan_actor(*l.users.front());
+    std::vector<std::int64_t*> offsets;
+    for (auto* a : l.users) offsets.push_back(&a->staging_offset);
+    if (pa.staging_area >= 0) {
+      lodge(pa.staging_area, pa.staging_shift, l.bytes, std::move(offsets));
+    } else {
+      const auto here = take(l.bytes);
+      for (auto* offset : offsets) *offset = here;
+    }
+  }
+}
+
+void LocalMemory::lodge(std::int32_t area, std::int32_t shift, std::int64_t bytes, std::vector<std::int64_t*> offsets) {
+  std::int64_t& end = areas_[area].shifts[shift];
+  areas_[area].tenants.emplace_back(end, std::move(offsets));
+  end += aligned(bytes);
+  local_.memory.shared += aligned(bytes);
+}
+
+void LocalMemory::place_areas() {
+  for (const auto& [number, area] : areas_) {
+    std::int64_t bytes = 0;
+    for (const auto& [shift, end] : area.shifts) bytes = std::max(bytes, end);
+    local_.memory.shared -= bytes;
+    const auto here = take(bytes, alignment_of(bytes));
+    for (const auto& [at, offsets] : area.tenants)
+      for (auto* offset : offsets) *offset = here + at;
+  }
 }
 
 std::vector<std::int64_t> moments_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total) {

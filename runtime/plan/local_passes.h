@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "runtime/plan/local_plan.h"
@@ -79,6 +80,23 @@ class LocalMemory : LocalPass {
  public:
   LocalMemory(const Plan& plan, LocalPlan& local) : LocalPass(plan, local) {}
   void run();
+
+ private:
+  std::int64_t take(std::int64_t bytes, std::int64_t alignment = tensor_alignment);
+  void place_state();
+  void place_channels();
+  void place_rings();
+  void place_staging();
+  /// In a shared area, beside the tenants of this shift so far. `offset` gets the place in the pool in the end.
+  void lodge(std::int32_t area, std::int32_t shift, std::int64_t bytes, std::vector<std::int64_t*> offsets);
+  void place_areas();
+
+  struct Area {
+    std::map<std::int32_t, std::int64_t> shifts;                                  // -> bytes so far
+    std::vector<std::pair<std::int64_t, std::vector<std::int64_t*>>> tenants;     // bytes into the area, offsets to set
+  };
+  std::map<std::int32_t, Area> areas_;
+  std::int64_t at_ = 0;
 };
 
 }  // namespace troupe::runtime

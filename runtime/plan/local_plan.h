@@ -41,8 +41,9 @@ struct LocalActor {
 struct MemoryUse {
   std::int64_t parameters = 0, gathered = 0, gradients = 0, optimizer = 0, stash = 0, activations = 0, boundary = 0,
                scratch = 0, cache = 0, staging = 0, control = 0, arena = 0;   // arena: host memory, whatever the device
+  std::int64_t shared = 0;             ///< of these, bytes that lie where others of them lie at other times
   std::int64_t total() const {
-    return parameters + gathered + gradients + optimizer + stash + activations + boundary + scratch + cache + staging + control + arena;
+    return parameters + gathered + gradients + optimizer + stash + activations + boundary + scratch + cache + staging + control + arena - shared;
   }
 };
 
@@ -53,6 +54,9 @@ struct LocalPlan {
   bool reports = true;                 ///< coordinate 0 on all model axes: reports the values that places there share
   std::vector<LocalActor> actors;
   std::vector<LocalChannel> channels;
+  /// The state area, from the pool's first byte: parameters, moments, then what ops keep from act to act. Whole pages,
+  /// with nothing else in them; whatever lies behind it is made anew in every step.
+  std::int64_t state_bytes = 0;
   std::int64_t moments_offset = 0;     ///< optimizer state in the pool
   std::int64_t scratch_offset = 0;     ///< of the compute stream
   std::int64_t scratch_bytes = 0;

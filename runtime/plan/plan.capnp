@@ -26,7 +26,7 @@ struct Channel {
   kind @0 :UInt8; name @1 :Text; writer @2 :Int32; writerPort @3 :Int32; readers @4 :List(Pair);
   tensors @5 :List(Int32); offsets @6 :List(Int64); bytes @7 :Int64; slots @8 :Int32; rate @9 :UInt8; initial @10 :Bool;
   after @11 :Text; program @12 :Int32; ring @13 :Int32 = -1; buffer @14 :Int32; bufferOffset @15 :Int64;
-  atOnce @16 :Int64 = 1;
+  atOnce @16 :Int64 = 1; area @17 :Int32 = -1; shift @18 :Int32;
 }
 struct Operand { where @0 :UInt8; port @1 :Int32; index @2 :Int32; offset @3 :Int64; tensor @4 :Int32; }
 struct Op {
@@ -39,7 +39,7 @@ struct Actor {
   run @6 :UInt32; pass @7 :UInt8; in @8 :List(Int32); out @9 :List(Int32); ops @10 :List(Op);
   exchange @11 :Int32; params @12 :List(ParamRef); costS @13 :Float64; scratchBytes @14 :Int64;
   opScratchOffset @15 :Int64; closesStep @16 :Bool; depth @17 :Int32; takesTurns @18 :Bool; stateBytes @19 :Int64;
-  stagingRing @20 :Int32 = -1; stagingBuffer @21 :Int32;
+  stagingRing @20 :Int32 = -1; stagingBuffer @21 :Int32; stagingArea @22 :Int32 = -1; stagingShift @23 :Int32;
 }
 struct Exchange {
   name @0 :Text; program @1 :Int32; rate @2 :UInt8; moves @3 :List(Pair); collective @4 :UInt8; bytes @5 :Int64;

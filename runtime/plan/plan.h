@@ -65,6 +65,10 @@ struct PlanChannel {
   std::int32_t ring = -1;          ///< of the role: its channels take turns in few buffers; -1: memory of its own
   std::int32_t buffer = 0;         ///< of that ring
   std::int64_t buffer_offset = 0;  ///< bytes into the buffer: channels that are needed together lie side by side
+  /// A shared area of the role: its shifts take turns in the same memory (lifetimes.h), and tenants of one shift lie
+  /// side by side; -1: none.
+  std::int32_t area = -1;
+  std::int32_t shift = 0;
   bool control() const { return kind == Kind::go || kind == Kind::commit || kind == Kind::feed; }
   bool operator==(const PlanChannel&) const = default;
 };
@@ -128,6 +132,8 @@ struct PlanActor {
   /// Exchanges of one ring take turns in few staging buffers; -1: staging memory of its own.
   std::int32_t staging_ring = -1;
   std::int32_t staging_buffer = 0;
+  std::int32_t staging_area = -1;  ///< the shared area that its staging memory is in; -1: none
+  std::int32_t staging_shift = 0;
   bool closes_step = false;
   /// An update of shares (ZeRO): its act is over when the shares of all dp coordinates are in the parameter slot.
   bool gathers() const { return kind == Kind::update && exchange >= 0; }

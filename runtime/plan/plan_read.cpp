@@ -65,6 +65,8 @@ PlanChannel get(wire::Channel::Reader r) {
   c.ring = r.getRing();
   c.buffer = r.getBuffer();
   c.buffer_offset = r.getBufferOffset();
+  c.area = r.getArea();
+  c.shift = r.getShift();
   return c;
 }
 
@@ -103,6 +105,8 @@ PlanActor get(wire::Actor::Reader r) {
   a.state_bytes = r.getStateBytes();
   a.staging_ring = r.getStagingRing();
   a.staging_buffer = r.getStagingBuffer();
+  a.staging_area = r.getStagingArea();
+  a.staging_shift = r.getStagingShift();
   a.closes_step = r.getClosesStep();
   return a;
 }

@@ -62,6 +62,8 @@ void put(wire::Channel::Builder b, const PlanChannel& c) {
   b.setRing(c.ring);
   b.setBuffer(c.buffer);
   b.setBufferOffset(c.buffer_offset);
+  b.setArea(c.area);
+  b.setShift(c.shift);
 }
 
 void put(capnp::List<wire::Operand>::Builder list, const std::vector<PlanOperand>& operands) {
@@ -116,6 +118,8 @@ void put(wire::Actor::Builder b, const PlanActor& a) {
   b.setStateBytes(a.state_bytes);
   b.setStagingRing(a.staging_ring);
   b.setStagingBuffer(a.staging_buffer);
+  b.setStagingArea(a.staging_area);
+  b.setStagingShift(a.staging_shift);
   b.setClosesStep(a.closes_step);
 }
 

@@ -14,11 +14,12 @@ Status make_plan(const Graph& graph, Plan& plan, Lowered low, std::int32_t virtu
   const Optimizers optimizers = make_parameters(draft, segments, edges, scheme);
   if (snapshots > 0) make_snapshots(draft, snapshots);
   make_rings(draft, segments, optimizers.reused);
+  close_chains(draft);
   make_control(draft, optimizers.after_commit);
   fill_operands(draft, segments, edges, optimizers);
   finish_actors(draft);
   cost_exchanges(draft);
-  return {};
+  return share_areas(draft);
 }
 
 }  // namespace troupe::runtime

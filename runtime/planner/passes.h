@@ -69,6 +69,11 @@ void make_snapshots(PlanDraft& draft, std::int32_t slots);
 /// Channels that can take turns -> rings of few buffers, in the order in which a pass needs them.
 void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<ReusedMemory>& reused);
 
+/// Where segments hand activations on inside the compute stream, the last one sends the first a turn: a chain's next
+/// microbatch begins after the last segment has begun this one. Its activations then take turns (Lifetimes, LT-1).
+/// Chains whose microbatches leave the stream on the way stay open: another microbatch fills that time.
+void close_chains(PlanDraft& draft);
+
 /// Actors that wait for nothing else -> channels of `go`; updates, and exchanges that wait for it -> `commit`.
 void make_control(PlanDraft& draft, const std::set<ActorRef>& after_commit);
 
@@ -80,7 +85,10 @@ void finish_actors(PlanDraft& draft);
 /// What each exchange moves, and how long the cost model thinks one act takes.
 void cost_exchanges(PlanDraft& draft);
 
-/// All passes. `snapshots`: slots of the arena, 0: the plan takes no checkpoint. Error: that of make_channels.
+/// Tenants that take turns -> shared areas. REQUIRES: operands, costs and closes_step are there. Error: as local_plan.
+Status share_areas(PlanDraft& draft);
+
+/// All passes. `snapshots`: slots of the arena, 0: the plan takes no checkpoint. Error: those of make_channels and share_areas.
 Status make_plan(const Graph& graph, Plan& plan, Lowered low, std::int32_t virtual_stages, const ParameterScheme& scheme, std::int32_t snapshots);
 
 }  // namespace troupe::runtime

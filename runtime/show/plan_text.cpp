@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "devices/base/text_table.h"
 
@@ -105,7 +106,9 @@ class PlanText {
       const std::int64_t total = c.bytes * c.slots;
       if (c.ring < 0) sum += total;
       else rings[{c.ring, c.buffer}] = std::max(rings[{c.ring, c.buffer}], c.buffer_offset + total);
-      const std::string shared = c.ring < 0 ? "" : ", in buffer " + std::to_string(c.buffer) + " of ring " + std::to_string(c.ring);
+      const std::string shared = c.ring >= 0   ? ", in buffer " + std::to_string(c.buffer) + " of ring " + std::to_string(c.ring)
+                                 : c.area >= 0 ? ", in area " + std::to_string(c.area)
+                                               : "";
       rows.push_back({{c.name, to_string(c.kind), rate_text(c.rate), std::to_string(c.slots),
                        human_bytes(c.bytes), human_bytes(total) + shared,
                        (c.writer < 0 ? "session" : role.actors[c.writer].name) + " -> " + join(c.readers, reader)}, {}});
@@ -122,10 +125,25 @@ class PlanText {
       shared += "  ring " + std::to_string(ring) + ": " + counted(static_cast<std::int64_t>(members.size()), "channel") + ", '" + members.front()->name + "' and others of '" + plan_.programs[members.front()->program] +
                 "', take turns in " + counted(buffers_of[ring], "buffer") + ", " + human_bytes(bytes) + "\n";
     }
+    shared += areas(role);
     return "  " + counted(static_cast<std::int64_t>(role.channels.size()), "channel") + " of stage " + std::to_string(role.stage) + ", " + human_bytes(sum) + " at dp 0\n" +
            table_text({"channel", "kind", "a token per", ">slots", ">bytes", ">total", "writer -> readers"},
                       fold_layers(std::move(rows), role.units)) +
            shared;
+  }
+
+  /// "  2 areas: 5 channels and the staging memory of 1 exchange take turns in them".
+  static std::string areas(const PlanRole& role) {
+    std::set<std::int32_t> numbers;
+    std::int64_t members = 0, exchanges = 0;
+    for (const auto& c : role.channels)
+      if (c.area >= 0) numbers.insert(c.area), ++members;
+    for (const auto& a : role.actors)
+      if (a.staging_area >= 0) numbers.insert(a.staging_area), ++exchanges;
+    if (numbers.empty()) return "";
+    std::string what = members == 0 ? "" : counted(members, "channel");
+    if (exchanges > 0) what += (members == 0 ? "" : " and ") + ("the staging memory of " + counted(exchanges, "exchange"));
+    return "  " + counted(static_cast<std::int64_t>(numbers.size()), "area") + ": " + what + " take turns in " + (numbers.size() == 1 ? "it" : "them") + "\n";
   }
 
   // ---- boxings --------------------------------------------------------------------------------------
@@ -170,15 +188,19 @@ class PlanText {
       const MemoryUse& m = l.memory;
       TextRow row{{std::to_string(l.stage), represented(l)}, {}};
       for (auto bytes : {m.parameters, m.gathered, m.gradients}) row.cells.push_back(human_bytes(bytes));
-      for (auto bytes : {m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.cache, m.staging, m.control, m.arena, m.total()})
+      for (auto bytes : {m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.cache, m.staging, m.control, m.arena})
         row.cells.push_back(human_bytes(bytes));
+      row.cells.push_back((m.shared > 0 ? "-" : "") + human_bytes(m.shared));
+      row.cells.push_back(human_bytes(m.total()));
+      row.cells.push_back(human_bytes(l.state_bytes));
       rows.push_back(std::move(row));
     }
     std::string out = "peak memory per device";
     if (largest) out += ": " + human_bytes(largest->memory.total()) + " on rank " + std::to_string(largest->rank);
     return out + "\n" +
            table_text({">stage", "ranks", ">parameters", ">gathered", ">gradients", ">optimizer", ">stash", ">activations", ">boundary",
-                       ">scratch", ">cache", ">staging", ">control", ">arena", ">total"}, rows);
+                       ">scratch", ">cache", ">staging", ">control", ">arena", ">shared", ">total", ">state area"}, rows) +
+           "  shared: bytes of these that lie where others lie at other times. State area: parameters, optimizer and cache, at the beginning of the pool\n";
   }
 
   std::string prediction() const {

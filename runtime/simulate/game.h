@@ -12,6 +12,7 @@
 
 #include "actors/control_port.h"
 #include "devices/sim/sim_device.h"
+#include "runtime/simulate/area_watch.h"
 #include "runtime/simulate/game_period.h"
 #include "runtime/simulate/token_game.h"
 
@@ -66,15 +67,20 @@ class GameActor final : public actors::Outbox {
   GameLink* link_ = nullptr;                        // where meets(): else null
   std::int64_t carried_ns_ = 0, latency_ns_ = 0;    // how long an act has the link, and how long the rest of it takes
   std::vector<std::vector<std::int32_t>> peers_;    // per route: the other places that it meets
-  struct Flight {                                   // an act that is submitted and not done
+  struct ActAt {
     std::uint64_t number = 0;
     std::int64_t step = 0;
     std::int32_t microbatch = -1, local = 0;
+  };
+  struct Flight : ActAt {                           // an act that is submitted and not done
+    AreaWatch::Uses uses;
   };
   std::vector<Flight> flights_;
   Flight& flight(std::uint64_t number) {
     return *std::find_if(flights_.begin(), flights_.end(), [&](const Flight& f) { return f.number == number; });
   }
+  /// The act begins to use memory. Fails the game where another shift of a shared area is in use.
+  void take_memory(const Flight& flight);
 };
 
 /// A message from an actor, or the conductor, to an actor at the same place. It arrives before virtual time goes on.
@@ -96,7 +102,8 @@ struct Place {
   std::vector<std::unique_ptr<GameActor>> actors;
   std::map<std::int32_t, ControlPort> controls;     // by local channel
   std::vector<std::pair<GameActor*, std::uint64_t>> submitted;   // and not started, in this order
-  std::map<std::string, std::pair<GameActor*, GameActor::Flight>> last;   // act that a stream chose, by stream
+  std::map<std::string, std::pair<GameActor*, GameActor::ActAt>> last;   // act that a stream chose, by stream
+  std::unique_ptr<AreaWatch> areas;                 // none where slots are unlimited: then no tenant takes turns
 };
 
 /// One game: built, played to its end, measured. `run` is called once.

@@ -19,7 +19,11 @@ Expected<GameResult> Game::run() {
     deliver();
     if (shortened() && loop_.next_due_ns() != loop_.now_ns()) detect_cycle();
   } while (failure_.ok() && loop_.run_one());
-  if (!failure_.ok()) return failure_;
+  if (!failure_.ok()) {
+    for (const auto& place : places_)   // while the actors of the tasks under way are still there
+      for (const auto& [name, stream] : place->streams) stream->quiesce();
+    return failure_;
+  }
   TROUPE_TRY(check_finished());
   commits_ns_.push_back(loop_.now_ns());
   if (shortened() && !repeat(search_.cycles(), options_.steps, left_out_, acts_, commits_ns_))
@@ -129,6 +133,7 @@ Status Game::build(Rank rank) {
       place.controls.emplace(static_cast<std::int32_t>(c),
                              ControlPort(role.channels[l.channel].name, l.slots, l.readers, {}));
   }
+  if (!options_.unlimited_slots) place.areas = std::make_unique<AreaWatch>(role, place.local);
   result_.memory.push_back(place.local.memory);
   return {};
 }
@@ -234,6 +239,7 @@ void Game::over(const GameActor& a, std::uint64_t number) {
 void Game::finished(GameActor& a, const Mail& m) {
   if (a.meets()) over(a, m.number);
   if (!waiting_feeds_.empty() && !a.plan_.ops.empty()) reported(a, a.flight(m.number).step, a.flight(m.number).microbatch);
+  if (const auto& areas = places_[a.place_]->areas) areas->end(a.flight(m.number).uses.end);
   std::erase_if(a.flights_, [&](const GameActor::Flight& f) { return f.number == m.number; });
   a.core_.done(m.number, ActDone{{}, m.begin_ns, m.end_ns, m.step});
 }
@@ -249,8 +255,10 @@ void GameActor::ack(std::int32_t actor, std::int32_t port, std::int32_t slot) {
 
 void GameActor::submit(ActContext c) {
   const auto number = c.act.number;
-  flights_.push_back({number, c.step, c.microbatch, c.local});
+  const auto& areas = game_.places_[place_]->areas;
+  flights_.push_back({{number, c.step, c.microbatch, c.local}, areas ? areas->uses(index_, c.act) : AreaWatch::Uses{}});
   if (plan_.kind == PlanActor::Kind::exchange) {
+    take_memory(flights_.back());
     game_.post({.kind = Mail::Kind::started, .to = this, .number = number});
     game_.post({.kind = Mail::Kind::meet, .to = this, .number = number});
     return;
@@ -264,7 +272,14 @@ void GameActor::submit(ActContext c) {
   stream_->submit(std::move(task));
 }
 
+void GameActor::take_memory(const Flight& f) {
+  const auto& areas = game_.places_[place_]->areas;
+  if (!areas || areas->begin(f.uses.begin)) return;
+  failed(Status(Code::internal, "takes memory of a shared area, in step " + std::to_string(f.step) + ", while a tenant of another shift is live there"));
+}
+
 void GameActor::on_start(std::uint64_t number) {
+  take_memory(flight(number));
   Place& place = *game_.places_[place_];
   std::erase(place.submitted, std::pair(this, number));
   if (plan_.priority >= 0) place.last[stream_name_] = {this, flight(number)};   // RQ-3

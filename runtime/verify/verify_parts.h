@@ -104,6 +104,10 @@ Status check_state(const Plan& plan, std::int32_t stage, const PlanActor& actor,
 /// of the stage name each other.
 Status check_rings(const Plan& plan, std::int32_t stage);
 
+/// Shared areas: tenants of different shifts are never live at the same time (runtime/plan/lifetimes.h). REQUIRES: as
+/// check_rings; each actor that closes its step says so.
+Status check_areas(const Plan& plan, std::int32_t stage);
+
 /// The actors and channels of one stage and their memory. REQUIRES: the plan has passed check_tables.
 Expected<Trained> check_role(const Plan& plan, std::int32_t stage);
 

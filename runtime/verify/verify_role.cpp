@@ -34,7 +34,8 @@ class RoleCheck : private StageView {
       TROUPE_TRY(check_kind(a));
     }
     TROUPE_TRY(check_exchange_ends());
-    return optimizer_.check_params();
+    TROUPE_TRY(optimizer_.check_params());
+    return check_areas(plan_, stage_);
   }
 
   const Trained& trained() const { return optimizer_.trained(); }

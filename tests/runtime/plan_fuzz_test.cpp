@@ -51,7 +51,7 @@ class Fields {
       for (auto& c : role.channels) {
         path_ = "channel " + c.name + ".";
         add("kind", c.kind, "writer", c.writer, "writer_port", c.writer_port, "bytes", c.bytes, "slots", c.slots, "rate", c.rate, "initial", c.initial);
-        add("ring", c.ring, "buffer", c.buffer, "buffer_offset", c.buffer_offset);
+        add("ring", c.ring, "buffer", c.buffer, "buffer_offset", c.buffer_offset, "area", c.area, "shift", c.shift);
         for (auto& r : c.readers) add("reader.actor", r.actor, "reader.port", r.port);
         list("tensor", c.tensors);
         list("offset", c.offsets);
@@ -60,7 +60,7 @@ class Fields {
         path_ = "actor " + a.name + ".";
         add("kind", a.kind, "program", a.program, "rate", a.rate, "priority", a.priority, "pass", a.pass, "virtual_stage", a.virtual_stage, "takes_turns", a.takes_turns, "exchange", a.exchange);
         add("cost_s", a.cost_s, "scratch_bytes", a.scratch_bytes, "op_scratch_offset", a.op_scratch_offset, "state_bytes", a.state_bytes, "closes_step", a.closes_step);
-        add("staging_ring", a.staging_ring, "staging_buffer", a.staging_buffer);
+        add("staging_ring", a.staging_ring, "staging_buffer", a.staging_buffer, "staging_area", a.staging_area, "staging_shift", a.staging_shift);
         list("in", a.in);
         list("out", a.out);
         for (auto& op : a.ops) {
@@ -117,7 +117,7 @@ bool no_number(const std::string& path) {
       "axis",  "rank",          "sbp.kind",          "sbp.dim", "sbp.unit", "offset", "bytes",
       "slots", "scratch_bytes", "op_scratch_offset", "state_bytes", "state_offset", "cost_s",  "seconds",  "latency_s", "priority",
       "pass",  "virtual_stage",         "takes_turns",       "pipeline", "chunks",
-      "ring",  "buffer", "buffer_offset"};
+      "ring",  "buffer", "buffer_offset", "area", "shift", "staging_area", "staging_shift"};
   for (const auto& name : names)
     if (path == name || path.ends_with("." + name)) return true;
   return false;

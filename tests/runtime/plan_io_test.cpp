@@ -82,6 +82,8 @@ Plan odd_plan() {
   c.ring = 3;
   c.buffer = 4;
   c.buffer_offset = std::int64_t{1} << 41;
+  c.area = 5;
+  c.shift = 2;
   role.channels = {c};
   PlanActor a;
   a.kind = PlanActor::Kind::digest;
@@ -107,6 +109,8 @@ Plan odd_plan() {
   a.state_bytes = std::int64_t{1} << 40;
   a.staging_ring = 6;
   a.staging_buffer = 1;
+  a.staging_area = 8;
+  a.staging_shift = 3;
   a.closes_step = true;
   role.actors = {a};
   p.roles = {role};

@@ -101,7 +101,7 @@ TEST_CASE("The memory that the text shows adds up, and is that of the channels")
     const auto s = show({}, dp);
     INFO(s.text);
     const auto lines = section(s.text, "peak memory per device");
-    REQUIRE(lines.size() == s.places.size() + 2);
+    REQUIRE(lines.size() == s.places.size() + 3);
     for (std::size_t i = 0; i < s.places.size(); ++i) {
       const MemoryUse& m = s.places[i].memory;
       std::int64_t channels = 0;
@@ -112,12 +112,12 @@ TEST_CASE("The memory that the text shows adds up, and is that of the channels")
         else buffers[{pc.ring, pc.buffer}] = std::max(buffers[{pc.ring, pc.buffer}], pc.buffer_offset + c.slot_bytes);
       }
       for (const auto& [buffer, bytes] : buffers) channels += bytes;
-      CHECK(channels + m.optimizer + m.scratch + m.cache + m.staging == m.total());
+      CHECK(channels + m.optimizer + m.scratch + m.cache + m.staging - m.shared == m.total());
       CHECK(m.total() <= s.places[i].pool_bytes);
       // The line holds every number of the struct, in the order of the columns.
       std::size_t at = 0;
-      for (auto bytes : {m.parameters, m.gradients, m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.cache, m.staging, m.control, m.total()}) {
-        at = lines[i + 2].find(" " + human_bytes(bytes), at);
+      for (auto bytes : {m.parameters, m.gradients, m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.cache, m.staging, m.control, -m.shared, m.total(), s.places[i].state_bytes}) {
+        at = lines[i + 2].find((bytes < 0 ? " -" : " ") + human_bytes(std::abs(bytes)), at);
         REQUIRE_MESSAGE(at != std::string::npos, lines[i + 2]);
         ++at;
       }

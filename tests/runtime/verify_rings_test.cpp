@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "runtime/verify/verify.h"
-#include "tests/runtime/mlp.h"
+#include "tests/runtime/planted.h"
 
 using namespace mlp;
 
@@ -26,24 +26,6 @@ std::string refusal(const Plan& p) {
   return s.message();
 }
 
-/// Takes a channel out of a role: its ends know nothing of it afterwards.
-void remove(PlanRole& role, std::int32_t id) {
-  auto take_port = [](std::vector<std::int32_t>& ports, std::int32_t port) { ports.erase(ports.begin() + port); };
-  const PlanChannel gone = role.channels[static_cast<std::size_t>(id)];
-  take_port(role.actors[static_cast<std::size_t>(gone.writer)].out, gone.writer_port);
-  for (const auto& r : gone.readers) take_port(role.actors[static_cast<std::size_t>(r.actor)].in, r.port);
-  role.channels.erase(role.channels.begin() + id);
-  for (auto& c : role.channels) {
-    if (c.writer == gone.writer && c.writer_port > gone.writer_port) --c.writer_port;
-    for (auto& own : c.readers)
-      for (const auto& r : gone.readers)
-        if (own.actor == r.actor && own.port > r.port) --own.port;
-  }
-  for (auto& a : role.actors)
-    for (auto* ports : {&a.in, &a.out})
-      for (auto& port : *ports) port -= port > id;
-}
-
 }  // namespace
 
 TEST_CASE("a buffer whose next user nobody waits for is refused by name, whichever turn is missing") {
@@ -54,7 +36,7 @@ TEST_CASE("a buffer whose next user nobody waits for is refused by name, whichev
       const PlanChannel& turn = good.roles[0].channels[i];
       if (turn.kind != PlanChannel::Kind::turn || turn.name.rfind("turn.", 0) != 0) continue;
       Plan p = good;
-      remove(p.roles[0], static_cast<std::int32_t>(i));
+      planted::remove_channel(p.roles[0], static_cast<std::int32_t>(i));
       const auto message = refusal(p);
       CHECK_MESSAGE(message.find("does not pass the turn") != std::string::npos, message);
       CHECK_MESSAGE(message.find("'" + turn.name.substr(5) + "'") != std::string::npos, message);
@@ -121,7 +103,7 @@ TEST_CASE("exchanges that land in one buffer without a turn between them, or wit
       p.roles[0].channels[i].initial = !turn.initial;
       CHECK(refusal(p).find("shares its staging memory in a cycle of") != std::string::npos);
       p = good;
-      remove(p.roles[0], static_cast<std::int32_t>(i));
+      planted::remove_channel(p.roles[0], static_cast<std::int32_t>(i));
       CHECK(refusal(p).find("'" + good.roles[0].actors[static_cast<std::size_t>(turn.writer)].name + "' shares its staging memory") != std::string::npos);
       ++planted;
     }

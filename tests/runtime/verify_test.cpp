@@ -112,7 +112,7 @@ TEST_CASE("an actor without ports is refused by name: it would act without end")
 TEST_CASE("a stash that is too small for the order of acts is a deadlock that names who waits for what") {
   // The backward pass is told to wait until the forward pass is through with all microbatches (GPipe's order).
   // With one stash slot per microbatch that is a legal plan; with 1F1B's slots it can never finish.
-  Plan p = good_plan({1, 1});
+  Plan p = unshared(good_plan({1, 1}));
   PlanRole& role = p.roles[0];
   const auto fwd = find_actor(role, "layer0.fwd"), bwd = find_actor(role, "layer0.bwd");
   connect(role, fwd, bwd, "all.forward", Rate::step);
@@ -158,7 +158,7 @@ TEST_CASE("rates that do not balance are refused: once per step against once per
 }
 
 TEST_CASE("an extra reader that never acts is a deadlock that names it and what it waits for") {
-  const Plan good = good_plan({2, 1});
+  const Plan good = unshared(good_plan({2, 1}));
   int planted = 0;
   for (std::size_t c = 0; c < good.roles[0].channels.size(); ++c) {
     const auto kind = good.roles[0].channels[c].kind;

@@ -1,0 +1,181 @@
+// Shared areas: memory of a place that tenants take in turn because the plan's edges never let two of them be live at
+// the same time (runtime/plan/lifetimes.h). Which tenants share is in the plan; the verifier proves each pair again.
+#include <algorithm>
+#include <numeric>
+
+#include "runtime/planner/passes.h"
+#include "runtime/plan/lifetimes.h"
+#include "runtime/plan/local_plan.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+/// Segments that pass activations on to each other inside the compute stream, and those channels.
+struct Chain {
+  std::vector<std::int32_t> segments, channels;
+};
+
+/// An activation that stays on the compute stream, in one slot, from a segment to others of its program.
+bool stays_on_stream(const PlanRole& role, const PlanChannel& c) {
+  if (c.kind != PlanChannel::Kind::activation || c.writer < 0 || c.slots != 1 || c.rate != Rate::microbatch || c.readers.empty()) return false;
+  const auto segment = [&](std::int32_t a) { return role.actors[a].kind == PlanActor::Kind::segment && role.actors[a].rate == Rate::microbatch; };
+  return segment(c.writer) && std::all_of(c.readers.begin(), c.readers.end(), [&](const PlanReader& r) { return segment(r.actor); });
+}
+
+std::vector<Chain> chains_of(const PlanRole& role) {
+  std::vector<std::int32_t> root(role.actors.size());
+  std::iota(root.begin(), root.end(), 0);
+  const auto find = [&](std::int32_t a) {
+    while (root[a] != a) a = root[a] = root[root[a]];
+    return a;
+  };
+  for (const auto& c : role.channels)
+    if (stays_on_stream(role, c))
+      for (const auto& r : c.readers) root[find(r.actor)] = find(c.writer);
+  std::map<std::int32_t, Chain> chains;
+  for (std::int32_t id = 0; id < static_cast<std::int32_t>(role.channels.size()); ++id)
+    if (stays_on_stream(role, role.channels[id])) chains[find(role.channels[id].writer)].channels.push_back(id);
+  std::vector<Chain> out;
+  for (auto& [at, chain] : chains) {
+    for (std::int32_t a = 0; a < static_cast<std::int32_t>(role.actors.size()); ++a)
+      if (find(a) == at) chain.segments.push_back(a);
+    out.push_back(std::move(chain));
+  }
+  return out;
+}
+
+/// Whether work of one microbatch leaves the chain and comes back: an exchange between two of its segments, a buffer of
+/// a ring that one frees for another.
+bool comes_back(const PlanRole& role, const Chain& chain) {
+  std::vector<bool> member(role.actors.size(), false), seen(role.actors.size(), false);
+  for (auto a : chain.segments) member[a] = true;
+  std::vector<std::int32_t> left = chain.segments;
+  while (!left.empty()) {
+    const PlanActor& a = role.actors[left.back()];
+    const bool inside = member[left.back()];
+    left.pop_back();
+    for (auto id : a.out) {
+      const PlanChannel& c = role.channels[id];
+      if (c.rate == Rate::step) continue;
+      for (const auto& r : c.readers) {
+        if (role.actors[r.actor].program != a.program) continue;
+        if (member[r.actor] && !inside) return true;
+        if (member[r.actor] || seen[r.actor]) continue;
+        seen[r.actor] = true;
+        left.push_back(r.actor);
+      }
+    }
+  }
+  return false;
+}
+
+/// Tenants that share an area, by shift.
+struct Area {
+  struct Shift {
+    std::int64_t bytes = 0;
+    std::vector<std::size_t> tenants;
+  };
+  std::int64_t bytes = 0;
+  std::vector<Shift> shifts;
+};
+
+/// Where a tenant says which area it is in.
+struct Lodger {
+  Tenant tenant;
+  std::int64_t bytes = 0;
+  std::vector<std::pair<std::int32_t*, std::int32_t*>> fields;   // area, shift
+};
+
+/// The shift of an area that a tenant may join: it excludes all of the other shifts, and there is room. None: -1.
+std::int32_t shift_for(const Area& area, const Lodger& who, const std::vector<Lodger>& all, const Lifetimes& lifetimes) {
+  std::int32_t beside = -1;   // a shift that it does not exclude
+  for (std::size_t s = 0; s < area.shifts.size(); ++s) {
+    const auto& tenants = area.shifts[s].tenants;
+    if (std::all_of(tenants.begin(), tenants.end(), [&](std::size_t t) { return lifetimes.exclude(all[t].tenant, who.tenant); })) continue;
+    if (beside >= 0) return -1;
+    beside = static_cast<std::int32_t>(s);
+  }
+  const auto room = [&](const Area::Shift& s) { return s.bytes + who.bytes <= area.bytes; };
+  if (beside >= 0) return room(area.shifts[static_cast<std::size_t>(beside)]) ? beside : -1;
+  const auto with_room = std::find_if(area.shifts.begin(), area.shifts.end(), room);
+  if (with_room == area.shifts.end() && who.bytes > area.bytes) return -1;
+  return static_cast<std::int32_t>(with_room - area.shifts.begin());
+}
+
+}  // namespace
+
+void close_chains(PlanDraft& draft) {
+  for (auto& role : draft.plan.roles) {
+    for (const Chain& chain : chains_of(role)) {
+      if (chain.channels.size() < 3 || comes_back(role, chain)) continue;   // of two, one is read while the other is written
+      std::vector<ActorRef> first, last;
+      for (auto a : chain.segments) {
+        const auto inside = [&](const std::vector<std::int32_t>& ports) {
+          return std::any_of(ports.begin(), ports.end(), [&](auto id) { return std::count(chain.channels.begin(), chain.channels.end(), id) > 0; });
+        };
+        if (!inside(role.actors[a].in)) first.push_back({role.stage, a});
+        if (!inside(role.actors[a].out)) last.push_back({role.stage, a});
+      }
+      const Lifetimes lifetimes(draft.plan, role);
+      for (const ActorRef& end : last) {
+        std::vector<ActorRef> waits;
+        for (const ActorRef& begin : first)
+          if (lifetimes.tokens_between(end.actor, begin.actor) == Lifetimes::apart) waits.push_back(begin);
+        if (waits.empty()) continue;
+        PlanChannel turn;
+        turn.kind = PlanChannel::Kind::turn;
+        turn.name = "chain." + draft.at(end).name;
+        turn.slots = 2;   // as in a ring
+        turn.initial = true;
+        draft.connect(std::move(turn), end, waits);
+      }
+    }
+  }
+}
+
+Status share_areas(PlanDraft& draft) {
+  for (auto& role : draft.plan.roles) {
+    TROUPE_ASSIGN(const LocalPlan local, local_plan(draft.plan, draft.plan.meshes[role.stage].ranks[0]));
+    const Lifetimes lifetimes(draft.plan, role);
+    std::vector<Lodger> lodgers;
+    const auto add = [&](std::optional<Tenant> tenant, std::int64_t bytes) -> Lodger* {
+      if (!tenant || bytes == 0) return nullptr;
+      lodgers.push_back({*std::move(tenant), bytes, {}});
+      return &lodgers.back();
+    };
+    for (const auto& c : local.channels)
+      if (auto* made = add(lifetimes.channel(c.channel), c.slot_bytes * c.slots))
+        made->fields.emplace_back(&role.channels[c.channel].area, &role.channels[c.channel].shift);
+    std::vector<std::int64_t> staging(role.actors.size(), 0);
+    for (const auto& a : local.actors) staging[a.actor] = a.staging_bytes * a.staging_slots;
+    for (const auto& users : staging_users(role)) {
+      std::int64_t most = 0;
+      for (auto a : users) most = std::max(most, staging[a]);
+      if (auto* made = add(lifetimes.staging(users), most))
+        for (auto a : users) made->fields.emplace_back(&role.actors[a].staging_area, &role.actors[a].staging_shift);
+    }
+    // The largest first: what comes later finds room in what is there, and no area grows.
+    std::stable_sort(lodgers.begin(), lodgers.end(), [](const Lodger& a, const Lodger& b) { return a.bytes > b.bytes; });
+    std::vector<Area> areas;
+    for (std::size_t t = 0; t < lodgers.size(); ++t) {
+      std::int32_t shift = -1;
+      auto area = std::find_if(areas.begin(), areas.end(), [&](const Area& a) { return (shift = shift_for(a, lodgers[t], lodgers, lifetimes)) >= 0; });
+      if (area == areas.end()) {
+        area = areas.insert(areas.end(), Area{lodgers[t].bytes, {}});
+        shift = 0;
+      }
+      area->shifts.resize(std::max(area->shifts.size(), static_cast<std::size_t>(shift) + 1));
+      area->shifts[static_cast<std::size_t>(shift)].bytes += lodgers[t].bytes;
+      area->shifts[static_cast<std::size_t>(shift)].tenants.push_back(t);
+    }
+    std::erase_if(areas, [](const Area& a) { return a.shifts.size() == 1; });   // one tenant alone
+    for (std::size_t a = 0; a < areas.size(); ++a)
+      for (std::size_t s = 0; s < areas[a].shifts.size(); ++s)
+        for (auto t : areas[a].shifts[s].tenants)
+          for (const auto& [in_area, in_shift] : lodgers[t].fields) *in_area = static_cast<std::int32_t>(a), *in_shift = static_cast<std::int32_t>(s);
+  }
+  return {};
+}
+
+}  // namespace troupe::runtime
