@@ -82,6 +82,11 @@ rule("no unordered container" "unordered_(flat_)?(multi)?(map|set)"
 
 rule("no detached or blocking actor" "${no_name}(detached|blocking_actor|blocking_api|scoped_actor|blocking_behavior)${no_name}|\\.detach\\(")
 
+rule("one log" "spdlog|${no_name}stderr${no_name}|std::c(err|log|out)${no_name}"
+  devices/base/log.cpp             "the log: levels and form of all its lines"
+  devices/base/check.cpp           "the last words of a broken promise"
+  runtime/launch/app.cpp           "the error that ends an application")
+
 # Words that had several meanings, and what the code calls the thing now (docs/glossary.md).
 set(advice "is a word of before: see docs/glossary.md")
 foreach(word Lying=TensorLayouts Wanted=ExtentRead Keeper=CheckpointCommitter Checkpoints=CheckpointTracker Shards=ShardWriter

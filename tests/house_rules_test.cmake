@@ -37,6 +37,9 @@ check("std::unordered_map<int, int> peers;" "no unordered container")
 check("system.spawn<Loader, caf::detached>();" "no detached or blocking actor")
 check("caf::scoped_actor self(system);" "no detached or blocking actor")
 
+check("spdlog::warn(text);" "one log")
+check("std::fprintf(stderr, text);" "one log")
+
 check("std::vector<Wanted> reads;" "one word, one thing: ExtentRead")
 check("float top[simd::lanes];" "one word, one thing: simd::width")
 

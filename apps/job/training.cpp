@@ -30,9 +30,9 @@ Training::Training(const App& app, const JobArguments& a, Prepared prepared, std
 int Training::run() {
   int code = exit_ok;
   if (const Status s = open(code); !s.ok()) return say(s, code);
-  for (const auto& warning : p_.warnings) results_.warn(warning);
-  if (const auto warning = mesh_warning(p_.mesh, p_.config); !warning.empty()) results_.warn(warning);
-  if (const auto warning = tokens_warning(p_.config); !warning.empty()) results_.warn(warning);
+  for (const auto& warning : p_.warnings) log_warn(warning);
+  if (const auto warning = mesh_warning(p_.mesh, p_.config); !warning.empty()) log_warn(warning);
+  if (const auto warning = tokens_warning(p_.config); !warning.empty()) log_warn(warning);
   JobResult result;
   for (;;) {
     JobOptions options = this->options();
@@ -127,7 +127,7 @@ Status Training::begin_at_point() {
     return invalid("'" + point_->folder + "' is of step " + std::to_string(first_step_) + ", and the run is to end after " + std::to_string(steps_) +
                    ": raise --steps or schedule.steps");
   TROUPE_TRY(results_.open(plan_, predicted_, first_step_, continues_folder()));
-  for (const auto& warning : warnings) results_.warn(warning);
+  for (const auto& warning : warnings) log_warn(warning);
   for (const auto& note : notes) results_.note(note);
   const auto every = p_.config.checkpoint.every;
   results_.note("resumed from '" + point_->folder + "', step " + std::to_string(first_step_) +
@@ -175,7 +175,6 @@ JobOptions Training::options() {
   o.on_pause = [this](const std::string& why, std::int64_t version) {
     results_.note(why + ": saving a checkpoint of step " + std::to_string(version) + "; a second signal ends the run at once");
   };
-  o.on_log = [this](Rank rank, const std::string& line) { results_.note("worker " + std::to_string(rank) + ": " + line); };
   o.give_up = [this] { return changed_data_.ok() ? results_.write_error() : changed_data_; };
   o.checkpoint.restore = point_ ? point_->folder : "";
   if (p_.config.checkpoint.every > 0) {
