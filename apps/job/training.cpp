@@ -37,8 +37,6 @@ int Training::run() {
   for (;;) {
     JobOptions options = this->options();
     options.checked = true;   // by open()
-    std::error_code error;    // one folder for both: the job takes its lock itself
-    if (!options.checkpoint.dir.empty() && std::filesystem::equivalent(options.checkpoint.dir, a_.out, error)) lock_.reset();
     result = app_.run(plan_, std::move(options));
     if (result.status.code() != Code::damaged || !point_) break;
     // The checkpoint's manifest was good and its data is not: tries an older one, unless the user named this one.
@@ -98,7 +96,14 @@ Status Training::open(int& code) {
   return results_.open(plan_, predicted_, 0, false);
 }
 
+std::shared_ptr<FolderLock> Training::lock_of(const std::string& dir) const {
+  std::error_code error;
+  if (resume_ && std::filesystem::equivalent(dir, resume_->dir(), error)) return resume_->lock();
+  return std::filesystem::equivalent(dir, a_.out, error) ? lock_ : nullptr;
+}
+
 Status Training::lock_folder() {
+  if ((lock_ = lock_of(a_.out))) return {};
   auto lock = storage_.lock_dir(a_.out);
   if (lock.status().code() == Code::unavailable)
     return Status(Code::unavailable, "output folder '" + a_.out + "' is written by another run: choose another --out, or wait for its end");
@@ -182,6 +187,7 @@ JobOptions Training::options() {
     LmConfig config = p_.config;
     config.data.fingerprint = fingerprint_;
     o.checkpoint.dir = checkpoint_dir(a_);
+    o.checkpoint.lock = lock_of(o.checkpoint.dir);
     o.checkpoint.every = c.every;
     o.checkpoint.retention = {c.keep, c.keep_every};
     o.checkpoint.failures_max = static_cast<int>(c.max_failures);
