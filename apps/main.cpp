@@ -236,10 +236,11 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   auto* generate = cli.add_subcommand("sample", "Go on from a text with a model from a checkpoint");
   sample_options(*generate, s);
   troupe::calibrate::Arguments c;
-  auto* calibrate = cli.add_subcommand("calibrate", "Measure kernels and links of this machine, for plan, sim and train");
+  auto* calibrate = cli.add_subcommand("calibrate", "Measure kernels, links and the disk of this machine, for plan, sim and train");
   calibrate->add_option("--costs", c.costs, "the file to write (default: in the user's cache folder, where the others look)");
   calibrate->add_option("--threads", c.threads, "threads of each worker (default: " + std::to_string(c.threads) + ")")->check(whole_number(1));
   calibrate->add_option("--widest", c.widest, "measure the ops of models up to this width (default: " + std::to_string(c.widest) + ")")->check(whole_number(1));
+  calibrate->add_option("--checkpoint-dir", c.checkpoint_dir, "folder on the disk that checkpoints are to be written to (default: the current folder)");
   troupe::ckpt::Arguments k;
   int (*ckpt)(const troupe::ckpt::Arguments&) = nullptr;
   HfCommands hf;

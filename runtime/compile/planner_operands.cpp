@@ -122,15 +122,15 @@ void Planner::finish_actors() {
 
 void Planner::finish_actor(const PlanRole& role, PlanActor& a) {
   if (a.kind == PlanActor::Kind::norm || a.kind == PlanActor::Kind::update || a.kind == PlanActor::Kind::digest) {
-    // An update reads a gradient (a sum is as long as two floats), and reads and writes a parameter and two moments.
     const bool of_sums = std::any_of(a.in.begin(), a.in.end(), [&](std::int32_t c) {
       const auto& tensors = role.channels[c].tensors;
       return !tensors.empty() && plan_.tensors[tensors[0]].dtype == DType::sum64;
     });
-    const int floats = of_sums ? 2 + 6 : 1 + 6;
+    // A channel of parameters has as many f32 values as the update has elements.
+    const double of_update = static_cast<double>(kernels::AdamW::update_bytes(size_of(of_sums ? DType::sum64 : DType::f32))) / 4;
     double bytes = 0;
     for (auto c : a.kind == PlanActor::Kind::digest ? a.in : a.out)
-      bytes += static_cast<double>(role.channels[c].bytes) * (a.kind == PlanActor::Kind::update ? floats : 1);
+      bytes += static_cast<double>(role.channels[c].bytes) * (a.kind == PlanActor::Kind::update ? of_update : 1);
     if (a.kind == PlanActor::Kind::norm)
       for (auto c : a.in)
         if (role.channels[c].kind != PlanChannel::Kind::parameter) bytes += static_cast<double>(role.channels[c].bytes);
@@ -138,11 +138,11 @@ void Planner::finish_actor(const PlanRole& role, PlanActor& a) {
     a.cost_s = plan_.costs.kernel_s(a.kind == PlanActor::Kind::update ? "adamw" : a.kind == PlanActor::Kind::norm ? "square_sums" : "digest", 0, bytes);
   }
   if (a.kind == PlanActor::Kind::snapshot || a.kind == PlanActor::Kind::writer) {
-    // Parameters and two moments, read and written once; the disk's rate is a guess, not a measurement.
-    constexpr double disk_bytes_per_s = 1e9;
+    // Parameters and their state, read and written once; the places of a node write at the same time.
+    const double writers = std::min(plan_.workers(), plan_.costs.places_per_node);
     const PlanActor& snapshot = a.kind == PlanActor::Kind::snapshot ? a : role.actors[role.channels[a.in[0]].writer];
-    const double bytes = 3 * static_cast<double>(role.channels[snapshot.in[0]].bytes) / static_cast<double>(plan_.dp_width(role.stage));
-    a.cost_s = &a == &snapshot ? plan_.costs.kernel_s("snapshot", 0, 2 * bytes) : bytes / disk_bytes_per_s;
+    const double bytes = kernels::AdamW::saved_values() * static_cast<double>(role.channels[snapshot.in[0]].bytes) / static_cast<double>(plan_.dp_width(role.stage));
+    a.cost_s = &a == &snapshot ? plan_.costs.kernel_s("snapshot", 0, 2 * bytes) : bytes * writers / plan_.costs.disk_bytes_per_s;
   }
   // A step of a program is over at a place when every actor is done whose outputs no actor of the program there reads.
   a.closes_step = a.kind != PlanActor::Kind::update;

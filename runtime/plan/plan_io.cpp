@@ -227,6 +227,7 @@ void put(wire::Costs::Builder b, const CostModel& c) {
   put(b.initIntraNode(), c.intra_node);
   put(b.initInterNode(), c.inter_node);
   b.setPlacesPerNode(c.places_per_node);
+  b.setDiskBytesPerS(c.disk_bytes_per_s);
   auto odd = b.initOddLinks(static_cast<unsigned>(c.odd_links.size()));
   for (unsigned i = 0; i < c.odd_links.size(); ++i) {
     odd[i].setA(c.odd_links[i].a);
@@ -253,6 +254,7 @@ CostModel get(wire::Costs::Reader r) {
   c.intra_node = get(r.getIntraNode());
   c.inter_node = get(r.getInterNode());
   c.places_per_node = r.getPlacesPerNode();
+  c.disk_bytes_per_s = r.getDiskBytesPerS();
   for (auto l : r.getOddLinks()) c.odd_links.push_back({l.getA(), l.getB(), get(l.getCost())});
   for (auto k : r.getKernels())
     for (auto t : k.getTimes()) c.kernels[k.getOp().cStr()].push_back({t.getFlops(), t.getBytes(), t.getSeconds()});
