@@ -18,6 +18,8 @@
 #include "apps/lm/model.h"
 #include "apps/job/sampling.h"
 #include "apps/options/suggest.h"
+#include "devices/base/log.h"
+#include "runtime/launch/last_words.h"
 
 using troupe::lm::JobArguments;
 
@@ -84,6 +86,19 @@ std::string describe(const CLI::App& cli, const CLI::ParseError& error) {
     return "unknown command '" + word + "'; did you mean '" + troupe::lm::nearest(word, known) + "'?";
   }
   return error.what();
+}
+
+/// Gives every command `--log-level`; sets the log's level as it is read.
+void add_log_level(CLI::App& cli, bool& given) {
+  const auto commands = cli.get_subcommands(nullptr);
+  for (auto* command : commands) add_log_level(*command, given);
+  if (!commands.empty()) return;
+  cli.add_option_function<std::string>("--log-level", [&given](const std::string& text) {
+    const auto level = troupe::parse_log_level(text);
+    if (!level.ok()) throw CLI::ValidationError("--log-level", level.status().message());
+    troupe::set_log_level(*level);
+    given = true;
+  }, "lines on stderr, the workers' too: trace, debug, info, warn, error, or off (default: info; with --quiet warn)")->type_name("LEVEL");
 }
 
 /// Answers the option of the configuration's path.
@@ -221,14 +236,17 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   auto* generate = cli.add_subcommand("sample", "Go on from a text with a model from a checkpoint");
   sample_options(*generate, s);
   troupe::calibrate::Arguments c;
-  auto* calibrate = cli.add_subcommand("calibrate", "Measure kernels and links of this machine, for plan, sim and train");
+  auto* calibrate = cli.add_subcommand("calibrate", "Measure kernels, links and the disk of this machine, for plan, sim and train");
   calibrate->add_option("--costs", c.costs, "the file to write (default: in the user's cache folder, where the others look)");
   calibrate->add_option("--threads", c.threads, "threads of each worker (default: " + std::to_string(c.threads) + ")")->check(whole_number(1));
   calibrate->add_option("--widest", c.widest, "measure the ops of models up to this width (default: " + std::to_string(c.widest) + ")")->check(whole_number(1));
+  calibrate->add_option("--checkpoint-dir", c.checkpoint_dir, "folder on the disk that checkpoints are to be written to (default: the current folder)");
   troupe::ckpt::Arguments k;
   int (*ckpt)(const troupe::ckpt::Arguments&) = nullptr;
   HfCommands hf;
   add_hf(add_ckpt(cli, k, ckpt), hf);
+  bool log_level_given = false;
+  add_log_level(cli, log_level_given);
   try {
     cli.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -236,6 +254,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
     std::fprintf(stderr, "troupe: %s (see troupe --help)\n", describe(cli, e).c_str());
     return troupe::runtime::exit_usage;
   }
+  if (a.quiet && !log_level_given) troupe::set_log_level(troupe::LogLevel::warn);
   if (ckpt) return ckpt(k);
   a.resumes = resume->count() > 0;
   const bool planned = plan->parsed() || sim->parsed();
@@ -271,10 +290,10 @@ int main(int argc, char** argv) {
   troupe::calibrate::register_actors(app);
   app.serve_if_worker(argc, argv);
   keep_standard_streams();
+  troupe::runtime::end_with_words("command", troupe::runtime::exit_worker);
   try {
     return end_output(run(app, argc, argv));
-  } catch (const std::exception& e) {   // memory or threads that the system does not give: no worker is left, they end with their links
-    std::fprintf(stderr, "troupe: the system refused what the command needs: %s (look at ulimit -a)\n", e.what());
-    return troupe::runtime::exit_worker;
+  } catch (...) {   // memory or threads that the system does not give: no worker is left, they end with their links
+    troupe::runtime::end_by_exception();
   }
 }

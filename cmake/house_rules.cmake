@@ -11,7 +11,7 @@ foreach(file IN LISTS files)
   set("text_${file}" "${text}")
 endforeach()
 
-# rule(NAME PATTERN [FILE REASON]...): the pattern occurs in these files only.
+# rule(NAME PATTERN [FILE REASON]...): the pattern occurs in these files only, of those that `scope` matches.
 function(rule name pattern)
   set(rest ${ARGN})
   while(rest)
@@ -19,6 +19,9 @@ function(rule name pattern)
     list(APPEND allowed ${file})
   endwhile()
   foreach(file IN LISTS files)
+    if(NOT file MATCHES "${scope}")
+      continue()
+    endif()
     set(text " ${text_${file}}")
     if(NOT text MATCHES "${pattern}")
       if(file IN_LIST allowed)
@@ -36,6 +39,7 @@ function(rule name pattern)
 endfunction()
 
 set(advice "belongs behind a seam")
+set(scope ".")
 set(no_name "[^a-zA-Z0-9_]")   # so that `sleep(` is not found in `asleep(`
 
 rule("no wall clock" "(system|steady|high_resolution)_clock|clock_gettime|gettimeofday|${no_name}time\\((NULL|nullptr|0|&)"
@@ -81,6 +85,17 @@ rule("no unordered container" "unordered_(flat_)?(multi)?(map|set)"
   comm/ucx/receives.h              "looked up by token, never iterated")
 
 rule("no detached or blocking actor" "${no_name}(detached|blocking_actor|blocking_api|scoped_actor|blocking_behavior)${no_name}|\\.detach\\(")
+
+rule("one log" "spdlog|${no_name}stderr${no_name}|std::c(err|log|out)${no_name}"
+  devices/base/log.cpp             "the log: levels and form of all its lines"
+  devices/base/check.cpp           "the last words of a broken promise"
+  runtime/launch/app.cpp           "the error that ends an application")
+
+# What a model calls its parts is data of its graph.
+set(advice "is a name of one model's part: let its graph say it")
+set(scope "^runtime/")
+rule("no model's names" "\"[^\"\n]*(tp\\.|layers?\\.|embed|_proj|lm_head|vocab)[^\"\n]*\"|kv_heads|head_dim")
+set(scope ".")
 
 # Words that had several meanings, and what the code calls the thing now (docs/glossary.md).
 set(advice "is a word of before: see docs/glossary.md")

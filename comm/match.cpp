@@ -1,9 +1,10 @@
 #include "comm/match.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cstring>
+#include <string>
+
+#include "devices/base/log.h"
 
 namespace troupe::comm {
 namespace {
@@ -25,7 +26,7 @@ const char* fault_of(const Header& h, std::uint64_t bytes_max) {
 void MatchTable::drop_garbage(Rank from, const char* why) {
   ++garbage_dropped_;
   if (logged_.size() < 1024 && logged_.insert(from).second)
-    spdlog::warn("comm: dropped a message from rank {}: {} (further ones are only counted)", from, why);
+    log_warn("dropped a message from rank " + std::to_string(from) + ": " + why + " (further ones are only counted)");
 }
 
 std::optional<Header> MatchTable::admit(Rank from, std::span<const std::byte> bytes) {

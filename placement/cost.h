@@ -43,6 +43,7 @@ struct CostModel {
   std::int32_t places_per_node = 8;     ///< ranks r with equal r / places_per_node share a node
 
   std::vector<OddLink> odd_links;       ///< few; either order of ranks
+  double disk_bytes_per_s = 1e9;        ///< at which the places of a node together write checkpoints
 
   /// That of `odd_links` if the pair is among them, else intra_node or inter_node.
   const LinkCost& link(Rank a, Rank b) const;

@@ -2,14 +2,16 @@
 # Run as: cmake -DROOT=... -DSCRATCH=... -P house_rules_test.cmake
 cmake_minimum_required(VERSION 3.25)
 
-# check(TEXT RULE): with TEXT in line 2 of an actor's source, the checker names RULE; without RULE, it is content.
+# check(TEXT RULE [FILE]): with TEXT in line 2 of an actor's source, or of FILE, the checker names RULE; without RULE, it is content.
 function(check text rule)
+  set(planted actors/planted.cpp ${ARGN})
+  list(GET planted -1 planted)
   file(REMOVE_RECURSE "${SCRATCH}")
-  file(WRITE "${SCRATCH}/actors/planted.cpp" "int first;\n${text}\n")
+  file(WRITE "${SCRATCH}/${planted}" "int first;\n${text}\n")
   execute_process(COMMAND ${CMAKE_COMMAND} "-DROOT=${SCRATCH}" -P "${ROOT}/cmake/house_rules.cmake"
     RESULT_VARIABLE result ERROR_VARIABLE said)
   string(REGEX REPLACE "[ \n]+" " " said "${said}")
-  string(FIND "${said}" "actors/planted.cpp:2: house rule '${rule}'" at)
+  string(FIND "${said}" "${planted}:2: house rule '${rule}'" at)
   if(rule AND (result EQUAL 0 OR at EQUAL -1))
     message(SEND_ERROR "not found: ${text}\n  the checker said: ${said}")
   elseif(NOT rule AND NOT result EQUAL 0)
@@ -36,6 +38,14 @@ check("auto home = std::getenv(name);" "no environment")
 check("std::unordered_map<int, int> peers;" "no unordered container")
 check("system.spawn<Loader, caf::detached>();" "no detached or blocking actor")
 check("caf::scoped_actor self(system);" "no detached or blocking actor")
+
+check("m.axes = {{\"tp.q\", replicas}};" "no model's names" runtime/plan/planted.cpp)
+check("if (name.starts_with(\"model.layers.\")) return;" "no model's names" runtime/show/planted.cpp)
+check("auto n = attrs.integer(kv_heads);" "no model's names" runtime/planted.h)
+check("const auto n = layers.size(); throw \"tp=\";  // \"layers.0\"" "" runtime/plan/planted.cpp)
+check("attrs.integer(\"head_dim\");" "" kernels/planted.cpp)
+check("spdlog::warn(text);" "one log")
+check("std::fprintf(stderr, text);" "one log")
 
 check("std::vector<Wanted> reads;" "one word, one thing: ExtentRead")
 check("float top[simd::lanes];" "one word, one thing: simd::width")

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "apps/calibrate/disk_times.h"
 #include "apps/calibrate/kernel_times.h"
 #include "apps/calibrate/link_times.h"
 #include "apps/job/job.h"
 #include "apps/lm/model.h"
+#include "devices/base/log.h"
 #include "devices/cpu/cpu_device.h"
+#include "devices/files/file_storage.h"
 #include "runtime/compile/compile.h"
 
 namespace troupe::calibrate {
@@ -58,11 +61,30 @@ KernelCosts summary(int workers, std::map<std::string, std::vector<KernelTime>> 
   return k;
 }
 
-Expected<MachineCosts> measure(const App& app, const Arguments& a) {
+/// The disk comes first: it is what may be wrong with the arguments. Error: a folder that is named and cannot be written.
+Status add_disk(const Arguments& a, MachineCosts& c, int& code) {
+  code = exit_output;
+  const std::string folder = a.checkpoint_dir.empty() ? "." : a.checkpoint_dir;
+  std::printf("checkpoints written to '%s' ...\n", folder.c_str());
+  std::fflush(stdout);
+  const SteadyClock clock;
+  CpuDevice device(clock);
+  FileStorage storage;
+  const auto rate = measure_disk(storage, device, clock, folder);
+  if (!rate.ok() && !a.checkpoint_dir.empty()) return rate.status();
+  if (rate.ok()) c.disk_bytes_per_s = *rate, std::printf("  %.2f GB/s\n", *rate * 1e-9);
+  else log_warn("the disk is not measured, name a folder that can be written with --checkpoint-dir: " + rate.status().message());
+  return {};
+}
+
+/// On an error, `code` is the exit code for it.
+Expected<MachineCosts> measure(const App& app, const Arguments& a, int& code) {
   MachineCosts c;
   c.machine = this_machine();
   c.threads = a.threads;
   std::printf("%s\n", c.machine.c_str());
+  TROUPE_TRY(add_disk(a, c, code));
+  code = exit_worker;
   TROUPE_ASSIGN(const auto cases, all_cases(app, a.widest));
   const SteadyClock clock;
   const int workers_max = std::max(1, static_cast<int>(usable_cores().size()) / a.threads);
@@ -89,8 +111,9 @@ int calibrate_command(const App& app, const Arguments& a) {
   if (path.empty()) return lm::say(invalid("neither XDG_CACHE_HOME nor HOME is set: name the file to write with --costs FILE"), exit_usage);
   // Before the measurement, which takes half a minute.
   if (const Status s = make_folder_of(path); !s.ok()) return lm::say(s, exit_output);
-  const auto measured = measure(app, a);
-  if (!measured.ok()) return lm::say(measured.status(), exit_worker);
+  int code = exit_ok;
+  const auto measured = measure(app, a, code);
+  if (!measured.ok()) return lm::say(measured.status(), code);
   if (const Status s = write_costs(path, *measured); !s.ok()) return lm::say(s, exit_output);
   std::printf("costs %s\n", path.c_str());
   return exit_ok;

@@ -53,7 +53,7 @@ void add_vector_kernels(std::int64_t n, std::vector<KernelCase>& cases) {
   constexpr std::int32_t exponent = 40;
   const auto bytes = static_cast<double>(n);
   const auto v = vector_argument(n, DType::f32), sums = vector_argument(n, DType::sum64);
-  cases.push_back({"adamw", {sums}, {v, v, v}, {}, 0, (8 + 6 * 4) * bytes, 0, [](const Call& c) {
+  cases.push_back({"adamw", {sums}, {v, v, v}, {}, 0, static_cast<double>(kernels::AdamW::update_bytes(8)) * bytes, 0, [](const Call& c) {
                      const std::int64_t* const uses[] = {c.in[0].as<std::int64_t>()};
                      kernels::adamw_update(c.out[0].as<float>(), {.sums = uses, .exponent = exponent}, c.out[1].as<float>(), c.out[2].as<float>(),
                                            c.in[0].size(), {}, *c.par);

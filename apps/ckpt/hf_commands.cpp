@@ -4,6 +4,7 @@
 #include <random>
 
 #include "apps/job/job.h"
+#include "devices/base/log.h"
 #include "devices/files/file_storage.h"
 
 namespace troupe::ckpt {
@@ -22,7 +23,7 @@ int export_command(const runtime::App& app, const ExportArguments& a) {
   int code = runtime::exit_ok;
   const auto out = export_hf(storage, app.ops(), a, code);
   if (!out.ok()) return lm::say(out.status(), code);
-  for (const auto& warning : out->warnings) std::fprintf(stderr, "troupe: warning: %s\n", warning.c_str());
+  for (const auto& warning : out->warnings) log_warn(warning);
   std::printf("exported '%s' to '%s': %lld parameters, %lld bytes in %lld file%s\n", out->from.c_str(), a.out.c_str(), static_cast<long long>(out->parameters),
               static_cast<long long>(out->bytes), static_cast<long long>(out->files), out->files == 1 ? "" : "s");
   return runtime::exit_ok;
@@ -34,7 +35,7 @@ int import_command(const runtime::App& app, ImportArguments a) {
   a.job = fresh_number();
   const auto in = import_hf(storage, app.ops(), a, code);
   if (!in.ok()) return lm::say(in.status(), code);
-  for (const auto& warning : in->warnings) std::fprintf(stderr, "troupe: warning: %s\n", warning.c_str());
+  for (const auto& warning : in->warnings) log_warn(warning);
   std::printf("imported '%s' to '%s': %lld parameters%s%s\n", a.from.c_str(), in->folder.c_str(), static_cast<long long>(in->parameters),
               in->widened.empty() ? "" : ", to f32 from ", in->widened.c_str());
   std::printf("train them with: troupe train --resume '%s' --data FILE\n", a.out.c_str());

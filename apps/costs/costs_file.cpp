@@ -44,6 +44,8 @@ class Reader {
     c.machine = text(root_, "machine");
     c.threads = static_cast<int>(whole(root_, "threads"));
     if (const auto* link = table(root_, "intra_node")) c.intra_node = {number(*link, "latency_us") * 1e-6, number(*link, "gb_per_s") * 1e9};
+    if (root_.contains("disk"))   // files of before have none
+      if (const auto* disk = table(root_, "disk")) c.disk_bytes_per_s = number(*disk, "gb_per_s") * 1e9;
     const auto* kernels = root_.get_as<toml::array>("kernels");
     if (!kernels || kernels->empty()) fail(root_, "has no [[kernels]]");
     for (std::size_t i = 0; status_.ok() && i < kernels->size(); ++i)
@@ -139,6 +141,7 @@ CostModel MachineCosts::model(std::int64_t workers) const {
   c.launch_s = k.launch_s;
   c.kernels = k.times;
   c.intra_node = intra_node;
+  if (disk_bytes_per_s > 0) c.disk_bytes_per_s = disk_bytes_per_s;
   return c;
 }
 
@@ -162,6 +165,7 @@ std::string to_toml(const MachineCosts& c) {
       "[intra_node]\nlatency_us = {:.4g}\ngb_per_s = {:.4g}\n",
       format_version, (std::ostringstream() << toml::value<std::string>(c.machine)).str(), c.threads, c.intra_node.latency_s * 1e6,
       c.intra_node.bytes_per_s * 1e-9);
+  if (c.disk_bytes_per_s > 0) out += fmt::format("\n# Checkpoints, synced.\n[disk]\ngb_per_s = {:.4g}\n", c.disk_bytes_per_s * 1e-9);
   for (const auto& k : c.kernels) {
     out += fmt::format(
         "\n# While {} worker{} of the machine {} busy: what an op takes that is not listed; then calls of each op as measured,\n"

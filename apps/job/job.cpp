@@ -6,6 +6,7 @@
 #include "apps/job/planning.h"
 #include "apps/job/training.h"
 #include "apps/report/files.h"
+#include "devices/base/log.h"
 #include "devices/files/file_storage.h"
 #include "runtime/show/plan_text.h"
 #include "runtime/verify/verify.h"
@@ -19,11 +20,26 @@ int say(const Status& status, int code) {
   return code;
 }
 
-/// Prints warnings of the configuration and of a wasteful mesh, for `plan` and `sim`.
-static void warn(const Prepared& p) {
-  for (const auto& text : p.warnings) std::fprintf(stderr, "troupe: warning: %s\n", text.c_str());
-  if (const auto text = mesh_warning(p.mesh, p.config); !text.empty()) std::fprintf(stderr, "troupe: warning: %s\n", text.c_str());
+namespace {
+
+/// What `plan` and `sim` look at.
+struct Drawn {
+  Prepared prepared;
+  Plan plan;
+};
+
+/// Compiles what the arguments say; warns of the configuration and of a wasteful mesh. On an error, `code` is the exit
+/// code for it.
+Expected<Drawn> draw(const App& app, const JobArguments& a, int& code) {
+  TROUPE_ASSIGN(Prepared p, prepare(a, code));
+  for (const auto& text : p.warnings) log_warn(text);
+  if (const auto text = mesh_warning(p.mesh, p.config); !text.empty()) log_warn(text);
+  code = exit_plan;
+  TROUPE_ASSIGN(Plan plan, make_plan(app, p, "corpus", 0));
+  return Drawn{std::move(p), std::move(plan)};
 }
+
+}  // namespace
 
 std::string checkpoint_dir(const JobArguments& a) { return a.checkpoint_dir.empty() ? a.out + "/checkpoints" : a.checkpoint_dir; }
 
@@ -37,7 +53,7 @@ int train_command(const App& app, const JobArguments& arguments) {
     const bool latest = a.resume.empty() || a.resume == "latest";
     if (latest && a.out.empty() && a.checkpoint_dir.empty())
       return say(invalid("--resume: name a checkpoint, or a configuration or --out that says where the run is"), exit_usage);
-    auto found = Resume::find(storage, latest ? checkpoint_dir(a) : a.resume);
+    auto found = Resume::find(storage, latest ? checkpoint_dir(a) : a.resume, Resume::For::training);
     if (!found.ok()) return say(found.status().in("--resume"), exit_checkpoint);
     resume = *std::move(found);
     auto first = resume->next();
@@ -53,30 +69,25 @@ int train_command(const App& app, const JobArguments& arguments) {
 
 int plan_command(const App& app, const JobArguments& a) {
   int code = exit_ok;
-  auto p = prepare(a, code);
-  if (!p.ok()) return say(p.status(), code);
-  warn(*p);
-  auto plan = make_plan(app, *p, "corpus", 0);
-  if (!plan.ok()) return say(plan.status(), exit_plan);
-  if (const Status s = verify(*plan); !s.ok()) return say(s, exit_plan);
-  auto predicted = predict(*plan);
+  const auto drawn = draw(app, a, code);
+  if (!drawn.ok()) return say(drawn.status(), code);
+  const Plan& plan = drawn->plan;
+  if (const Status s = verify(plan); !s.ok()) return say(s, exit_plan);
+  auto predicted = predict(plan);
   if (!predicted.ok()) return say(predicted.status(), exit_plan);
-  std::fputs(plan_text(*plan, predicted->places, predicted->game).c_str(), stdout);
-  const auto layouts = explain_layouts(app, *p);
+  std::fputs(plan_text(plan, predicted->places, predicted->game).c_str(), stdout);
+  const auto layouts = explain_layouts(app, drawn->prepared);
   if (!layouts.ok()) return say(layouts.status(), exit_plan);
   if (!layouts->choices.empty()) std::fputs(("\n" + layout_text(*layouts)).c_str(), stdout);
   if (!a.dot.empty())
-    if (const Status s = report::write_file(a.dot, plan_dot(*plan)); !s.ok()) return say(s, exit_output);
+    if (const Status s = report::write_file(a.dot, plan_dot(plan)); !s.ok()) return say(s, exit_output);
   return exit_ok;
 }
 
 int sim_command(const App& app, const JobArguments& a) {
   int code = exit_ok;
-  auto p = prepare(a, code);
-  if (!p.ok()) return say(p.status(), code);
-  warn(*p);
-  auto plan = make_plan(app, *p, "corpus", 0);
-  if (!plan.ok()) return say(plan.status(), exit_plan);
+  const auto drawn = draw(app, a, code);
+  if (!drawn.ok()) return say(drawn.status(), code);
   GameOptions options;
   options.every_program = false;
   options.hop_s = a.hop_ms * 1e-3;
@@ -86,9 +97,9 @@ int sim_command(const App& app, const JobArguments& a) {
     options.backward_s = (a.tb_ms >= 0 ? a.tb_ms : 2 * a.tf_ms) * 1e-3;
     if (a.tw_ms >= 0) options.weights_s = std::min(a.tw_ms * 1e-3, options.backward_s);
   }
-  auto game = play(*plan, options);
+  auto game = play(drawn->plan, options);
   if (!game.ok()) return say(game.status(), exit_plan);
-  std::fputs(game_text(*plan, *game).c_str(), stdout);
+  std::fputs(game_text(drawn->plan, *game).c_str(), stdout);
   return exit_ok;
 }
 

@@ -97,7 +97,7 @@ namespace {
 
 Expected<CompileOptions> compile_options(const Prepared& p) {
   CompileOptions o;
-  o.stages = stage_meshes(p.mesh.dp, p.mesh.tp, kv_replicas(p.mesh, p.config));
+  o.stages = stage_meshes(p.mesh.dp, model_axes(p.mesh, p.config));
   TROUPE_ASSIGN(o.pipeline, parse_pipeline(p.config.schedule.pipeline));
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
@@ -115,7 +115,7 @@ Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& t
 
 Expected<Plan> make_sample_plan(const App& app, const Prepared& p, std::int64_t prompt_tokens) {
   CompileOptions o;   // no ZeRO, no pipeline schedule, no snapshots: the plan does not train
-  o.stages = stage_meshes(p.mesh.dp, p.mesh.tp, kv_replicas(p.mesh, p.config));
+  o.stages = stage_meshes(p.mesh.dp, model_axes(p.mesh, p.config));
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
   o.costs = p.costs;
   return compile(build_sampler(p.config, app.ops(), prompt_tokens), o);

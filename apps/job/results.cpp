@@ -43,7 +43,9 @@ std::string void_step_text(const StepResult& r) {
 
 Results::Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps)
     : a_(arguments), config_(prepared.config), mesh_(prepared.mesh), costs_from_(prepared.costs_from), tokens_per_step_(tokens_per_step(config_)),
-      progress_(clock_, progress_options(arguments.quiet, steps)) {}
+      progress_(clock_, progress_options(arguments.quiet, steps)) {
+  set_log_sink([this](std::string_view line) { progress_.log(line); });
+}
 
 Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues) {
   if (!continues && !metrics_) {   // else the files are of this run, which begins again from an older checkpoint
@@ -105,7 +107,7 @@ void Results::step(const StepResult& r) {
   if (r.void_step) m.grad_norm = std::nan(""), ++void_steps_;
   m.void_parameter = r.void_parameter;
   m.void_microbatch = r.void_microbatch;
-  if (r.void_step) warn(void_step_text(r));
+  if (r.void_step) log_warn(void_step_text(r));
   // An evaluation of version v runs beside step v and may end after it. Its line comes first, on any machine.
   held_.push_back(m);
   write_held();
@@ -170,17 +172,17 @@ void Results::checkpoint(const CheckpointEvent& e) {
       m.what = "saved";
       saved_step_ = e.step;
       ++saved_;
-      if (!e.status.ok()) warn(of + ": older ones could not be removed: " + e.status.message());
+      if (!e.status.ok()) log_warn(of + ": older ones could not be removed: " + e.status.message());
       break;
     case Kind::failed:
       m.what = "failed";
       m.why = e.status.message();
       ++failed_;
-      warn(of + " failed (" + std::to_string(e.failures) + " in a row): " + m.why);
+      log_warn(of + " failed (" + std::to_string(e.failures) + " in a row): " + m.why);
       break;
     case Kind::skipped:
       m.what = "skipped";
-      if (skipped_++ == 0) warn(of + " is skipped: the disk does not keep up; training goes on, checkpoints come less often");
+      if (skipped_++ == 0) log_warn(of + " is skipped: the disk does not keep up; training goes on, checkpoints come less often");
       break;
   }
   keep(metrics_->write(m));

@@ -12,18 +12,22 @@
 #include "apps/report/loss_svg.h"
 #include "apps/report/metrics.h"
 #include "apps/report/progress.h"
+#include "devices/base/log.h"
 
 namespace troupe::lm {
 
 /// The warning about a void step.
 std::string void_step_text(const runtime::StepResult& step);
 
-/// Takes the events of a job while it runs; writes and prints when it has ended. Not thread-safe. REQUIRES: the
-/// constructor's arguments outlive this object.
+/// Takes the events of a job while it runs; writes and prints when it has ended. While it lives, the log's lines stand
+/// beside its progress line. Not thread-safe. REQUIRES: the constructor's arguments outlive this object; its thread
+/// alone logs.
 class Results {
  public:
   /// The run ends after `steps` steps.
   Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps);
+  ~Results() { set_log_sink({}); }
+  Results(const Results&) = delete;
 
   /// Writes plan.txt and begins metrics.jsonl. If the run of the folder goes on (`continues`), after the lines of the
   /// steps before `first_step`; else the files of an earlier run there are set aside first.
@@ -47,8 +51,6 @@ class Results {
   void evaluated(std::int64_t step, const std::vector<runtime::Report>& reports);
   /// A line of its own beside the progress line.
   void note(const std::string& line) { progress_.note(line); }
-  /// The same on stderr, as a warning, also with --quiet.
-  void warn(const std::string& line) { progress_.warn(line); }
   /// Error: the newest evaluation loss is not finite.
   Status evaluation() const;
   /// Of the newest checkpoint that this run has saved; -1: none.

@@ -42,8 +42,12 @@ Status another_model(const Difference& d) { return invalid(d.text() + ": the che
 
 }  // namespace
 
-Expected<Resume> Resume::find(Storage& storage, const std::string& what) {
+Expected<Resume> Resume::find(Storage& storage, const std::string& what, For use) {
   Resume out(storage);
+  const auto lock = [&]() -> Status {
+    if (use == For::training) { TROUPE_ASSIGN(out.lock_, checkpoint::Catalog(storage, out.dir_).lock()); }
+    return {};
+  };
   std::string path = what;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   if (const auto inside = storage.list(path); !inside.ok()) {
@@ -52,9 +56,11 @@ Expected<Resume> Resume::find(Storage& storage, const std::string& what) {
     out.named_ = true;
     out.dir_ = folder_of(path);
     out.folders_ = {base_of(path)};
+    TROUPE_TRY(lock());
     return out;
   }
   out.dir_ = path = checkpoint::checkpoints_in(storage, path);
+  TROUPE_TRY(lock());
   TROUPE_ASSIGN(const auto entries, checkpoint::Catalog(storage, path).entries());
   for (const auto& e : entries)
     if (e.committed) out.folders_.push_back(e.folder);

@@ -1,6 +1,7 @@
 // Where a resumed run begins: which checkpoint, and whether this configuration may go on from it.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,13 +20,20 @@ struct ResumePoint {
 /// noted, unless the user named it.
 class Resume {
  public:
-  /// `what`: a checkpoint's folder, or a folder of checkpoints, of which the newest is meant. Error: not_found.
-  static Expected<Resume> find(Storage& storage, const std::string& what);
+  /// What a checkpoint is read for: a training run locks the folder of checkpoints before it looks at them, so that no
+  /// other run removes or writes any; a reader takes what is there, from under a run that saves, too.
+  enum class For : std::uint8_t { training, reading };
+  /// `what`: a checkpoint's folder, or a folder of checkpoints, of which the newest is meant. Errors: not_found;
+  /// `unavailable`, another run has the lock.
+  static Expected<Resume> find(Storage& storage, const std::string& what, For use = For::reading);
   /// Returns the next older checkpoint that has a good manifest. Error: `damaged` if none is left, with the error of
   /// the newest.
   Expected<ResumePoint> next();
   /// Notes that the checkpoint that next() returned last is damaged behind its manifest.
   void reject(const Status& why);
+  /// The folder of checkpoints, and its lock; null where they are only read.
+  const std::string& dir() const { return dir_; }
+  const std::shared_ptr<FolderLock>& lock() const { return lock_; }
   /// The output folder of the checkpoints' run: the parent of a folder `checkpoints`; of another folder runs/ and its
   /// name.
   std::string run_folder() const;
@@ -36,6 +44,7 @@ class Resume {
   explicit Resume(Storage& storage) : storage_(&storage) {}
   Storage* storage_;
   std::string dir_, current_;
+  std::shared_ptr<FolderLock> lock_;
   bool named_ = false;                 ///< the user named one checkpoint: no other is tried
   std::vector<std::string> folders_;   ///< oldest first, still to be tried
   std::vector<std::string> notes_;

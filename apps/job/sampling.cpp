@@ -5,6 +5,7 @@
 #include "apps/lm/model.h"
 #include "apps/job/planning.h"
 #include "apps/job/resume.h"
+#include "devices/base/log.h"
 #include "devices/files/file_storage.h"
 
 namespace troupe::lm {
@@ -67,7 +68,6 @@ Status sample_from(const App& app, const SampleArguments& a, const ResumePoint& 
   options.threads = static_cast<int>(p.config.run.threads);
   options.checkpoint.restore = point.folder;
   options.on_ready = [&] { print(); };
-  options.on_log = [](Rank rank, const std::string& line) { std::fprintf(stderr, "worker %d: %s\n", rank, line.c_str()); };
   SessionOptions& s = options.session;
   s.first_step = point.manifest.stamp.step;
   s.steps = s.first_step + 1;
@@ -101,7 +101,7 @@ int sample_command(const App& app, const SampleArguments& a) {
       found->reject(s);   // then tries an older one, unless the user named this one
       continue;
     }
-    for (const auto& note : found->notes()) std::fprintf(stderr, "troupe: %s\n", note.c_str());
+    for (const auto& note : found->notes()) log_warn(note);
     return s.ok() ? exit_ok : say(s, code);
   }
 }

@@ -30,15 +30,13 @@ Training::Training(const App& app, const JobArguments& a, Prepared prepared, std
 int Training::run() {
   int code = exit_ok;
   if (const Status s = open(code); !s.ok()) return say(s, code);
-  for (const auto& warning : p_.warnings) results_.warn(warning);
-  if (const auto warning = mesh_warning(p_.mesh, p_.config); !warning.empty()) results_.warn(warning);
-  if (const auto warning = tokens_warning(p_.config); !warning.empty()) results_.warn(warning);
+  for (const auto& warning : p_.warnings) log_warn(warning);
+  if (const auto warning = mesh_warning(p_.mesh, p_.config); !warning.empty()) log_warn(warning);
+  if (const auto warning = tokens_warning(p_.config); !warning.empty()) log_warn(warning);
   JobResult result;
   for (;;) {
     JobOptions options = this->options();
     options.checked = true;   // by open()
-    std::error_code error;    // one folder for both: the job takes its lock itself
-    if (!options.checkpoint.dir.empty() && std::filesystem::equivalent(options.checkpoint.dir, a_.out, error)) lock_.reset();
     result = app_.run(plan_, std::move(options));
     if (result.status.code() != Code::damaged || !point_) break;
     // The checkpoint's manifest was good and its data is not: tries an older one, unless the user named this one.
@@ -98,7 +96,14 @@ Status Training::open(int& code) {
   return results_.open(plan_, predicted_, 0, false);
 }
 
+std::shared_ptr<FolderLock> Training::lock_of(const std::string& dir) const {
+  std::error_code error;
+  if (resume_ && std::filesystem::equivalent(dir, resume_->dir(), error)) return resume_->lock();
+  return std::filesystem::equivalent(dir, a_.out, error) ? lock_ : nullptr;
+}
+
 Status Training::lock_folder() {
+  if ((lock_ = lock_of(a_.out))) return {};
   auto lock = storage_.lock_dir(a_.out);
   if (lock.status().code() == Code::unavailable)
     return Status(Code::unavailable, "output folder '" + a_.out + "' is written by another run: choose another --out, or wait for its end");
@@ -127,7 +132,7 @@ Status Training::begin_at_point() {
     return invalid("'" + point_->folder + "' is of step " + std::to_string(first_step_) + ", and the run is to end after " + std::to_string(steps_) +
                    ": raise --steps or schedule.steps");
   TROUPE_TRY(results_.open(plan_, predicted_, first_step_, continues_folder()));
-  for (const auto& warning : warnings) results_.warn(warning);
+  for (const auto& warning : warnings) log_warn(warning);
   for (const auto& note : notes) results_.note(note);
   const auto every = p_.config.checkpoint.every;
   results_.note("resumed from '" + point_->folder + "', step " + std::to_string(first_step_) +
@@ -175,7 +180,6 @@ JobOptions Training::options() {
   o.on_pause = [this](const std::string& why, std::int64_t version) {
     results_.note(why + ": saving a checkpoint of step " + std::to_string(version) + "; a second signal ends the run at once");
   };
-  o.on_log = [this](Rank rank, const std::string& line) { results_.note("worker " + std::to_string(rank) + ": " + line); };
   o.give_up = [this] { return changed_data_.ok() ? results_.write_error() : changed_data_; };
   o.checkpoint.restore = point_ ? point_->folder : "";
   if (p_.config.checkpoint.every > 0) {
@@ -183,6 +187,7 @@ JobOptions Training::options() {
     LmConfig config = p_.config;
     config.data.fingerprint = fingerprint_;
     o.checkpoint.dir = checkpoint_dir(a_);
+    o.checkpoint.lock = lock_of(o.checkpoint.dir);
     o.checkpoint.every = c.every;
     o.checkpoint.retention = {c.keep, c.keep_every};
     o.checkpoint.failures_max = static_cast<int>(c.max_failures);

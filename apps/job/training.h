@@ -28,6 +28,8 @@ class Training {
   runtime::JobOptions options();
   /// Locks the output folder. Error: another run has the lock.
   Status lock_folder();
+  /// The lock of `dir` that this run has already: as the output folder, or as that of the checkpoints it goes on from.
+  std::shared_ptr<FolderLock> lock_of(const std::string& dir) const;
   /// Whether this run continues the run that has written the output folder.
   bool continues_folder() const;
   bool evaluates_at(std::int64_t version) const;
@@ -37,7 +39,7 @@ class Training {
   const Prepared p_;
   const std::int64_t steps_;
   mutable FileStorage storage_;        ///< has no state
-  std::unique_ptr<FolderLock> lock_;   ///< of the output folder
+  std::shared_ptr<FolderLock> lock_;   ///< of the output folder
   std::optional<Resume> resume_;
   std::optional<ResumePoint> point_;
   std::int64_t first_step_ = 0;

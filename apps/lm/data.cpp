@@ -22,26 +22,38 @@ std::int64_t eval_bytes_of(std::int64_t bytes, double fraction) {
 std::int64_t train_windows_of(std::int64_t bytes, std::int64_t seq) { return std::max<std::int64_t>(0, (bytes - seq) / seq); }
 std::int64_t eval_windows_of(std::int64_t bytes, std::int64_t seq) { return std::max<std::int64_t>(0, (bytes - 1) / seq); }
 
-bool long_enough(std::int64_t bytes, std::int64_t seq, double fraction) {
+bool long_enough(std::int64_t bytes, std::int64_t seq, double fraction, bool evaluates) {
   const auto eval = eval_bytes_of(bytes, fraction);
-  return train_windows_of(bytes - eval, seq) >= 2 && (fraction == 0 || eval_windows_of(eval, seq) >= 2);
+  return train_windows_of(bytes - eval, seq) >= 2 && (fraction == 0 || !evaluates || eval_windows_of(eval, seq) >= 2);
+}
+
+/// What to set where a text is too short: a fraction with which it is long enough, if there is one.
+std::string remedy(std::int64_t bytes, const CorpusOptions& o) {
+  const std::string shorter = "a longer text or a smaller model.seq will do";
+  if (!o.evaluates) return shorter;
+  if (long_enough(bytes, o.seq, o.eval_fraction, false)) {
+    const double fraction = std::ceil(static_cast<double>(2 * o.seq + 1) / static_cast<double>(bytes) * 100) / 100;
+    if (fraction <= 0.5 && long_enough(bytes, o.seq, fraction, true)) return fmt::format("{}, or eval.fraction={:g}, or eval.every=0", shorter, fraction);
+    return shorter + ", or eval.every=0";
+  }
+  return shorter;
 }
 
 }  // namespace
 
 CorpusOptions corpus_options(const LmConfig& config, const std::string& path) {
-  return {path, config.model.seq, config.eval.fraction, config.run.seed, config.model.vocab};
+  return {path, config.model.seq, config.eval.fraction, config.run.seed, config.model.vocab, config.eval.every > 0};
 }
 
-std::int64_t corpus_bytes_min(std::int64_t seq, double fraction) {
+std::int64_t corpus_bytes_min(std::int64_t seq, double fraction, bool evaluates) {
   std::int64_t lo = 0, hi = 3 * seq + 1;  // lo is too short, hi is long enough
-  while (!long_enough(hi, seq, fraction) && hi < std::int64_t{1} << 60) {
+  while (!long_enough(hi, seq, fraction, evaluates) && hi < std::int64_t{1} << 60) {
     lo = hi;
     hi *= 2;
   }
   while (hi - lo > 1) {
     const auto middle = lo + (hi - lo) / 2;
-    (long_enough(middle, seq, fraction) ? hi : lo) = middle;
+    (long_enough(middle, seq, fraction, evaluates) ? hi : lo) = middle;
   }
   return hi;
 }
@@ -50,11 +62,11 @@ Expected<Corpus> Corpus::open(const CorpusOptions& options) {
   REQUIRE(options.seq >= 1 && options.eval_fraction >= 0 && options.eval_fraction <= 0.5, options.seq,
           options.eval_fraction);
   TROUPE_ASSIGN(TextFile file, TextFile::open(options.path));
-  if (!long_enough(file.size(), options.seq, options.eval_fraction))
+  if (!long_enough(file.size(), options.seq, options.eval_fraction, options.evaluates))
     return invalid(fmt::format("data file '{}' is too short: {} bytes, but sequences of {} with the last {:g}% held out "
-                               "for evaluation need at least {} bytes (two windows in each part)",
+                               "for evaluation need at least {} bytes (two windows in each part that is read): {}",
                                options.path, file.size(), options.seq, options.eval_fraction * 100,
-                               corpus_bytes_min(options.seq, options.eval_fraction)));
+                               corpus_bytes_min(options.seq, options.eval_fraction, options.evaluates), remedy(file.size(), options)));
   if (options.vocab < 256) {
     std::vector<std::uint8_t> block(std::size_t{1} << 20);
     for (std::int64_t at = 0; at < file.size(); at += std::ssize(block)) {

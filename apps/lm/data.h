@@ -26,8 +26,10 @@ struct CorpusOptions {
   double eval_fraction = 0;   ///< last part of the text that is held out; 0: none
   std::int64_t seed = 0;
   std::int64_t vocab = 256;   ///< bytes must be below it
+  bool evaluates = true;      ///< the held out part is read: it must have two windows
 };
 
+/// Of a run, which reads the held out part if it evaluates.
 CorpusOptions corpus_options(const LmConfig& config, const std::string& path);
 
 /// A text cut into samples. Const and stateless after opening: any thread may draw.
@@ -73,7 +75,8 @@ class Corpus {
   std::int64_t eval_windows_ = 0;
 };
 
-/// The smallest text, in bytes, that gives two windows to each part.
-std::int64_t corpus_bytes_min(std::int64_t seq, double eval_fraction);
+/// The smallest text, in bytes, that gives two windows to the training part and, where a run evaluates, to the held out
+/// part.
+std::int64_t corpus_bytes_min(std::int64_t seq, double eval_fraction, bool evaluates = true);
 
 }  // namespace troupe::lm

@@ -30,7 +30,7 @@ class ModelBuilder {
   Value block(Value x, std::int64_t layer) {                                    // (B, T, C)
     const ModelConfig& m = c_.model;
     const std::string unit = "layers." + std::to_string(layer);
-    g_.unit(unit);
+    g_.unit(unit, "layers.*");
     prefix_ = "model." + unit + ".";
     const std::int64_t group = m.heads / m.kv_heads * m.head_dim;   // query columns that share a key-value head
     const Value n = norm(x, prefix_ + "input_layernorm.weight");

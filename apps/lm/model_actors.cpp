@@ -46,6 +46,7 @@ Expected<std::unique_ptr<actors::UserActor>> make_loader(const actors::UserActor
   o.eval_fraction = info.attrs.real("eval_fraction");
   o.seed = info.attrs.integer("seed");
   o.vocab = info.attrs.integer("vocab");
+  o.evaluates = info.attrs.text("split") == "eval";
   TROUPE_ASSIGN(Corpus corpus, Corpus::open(o));
   return std::unique_ptr<actors::UserActor>(std::make_unique<Loader>(std::move(corpus), info.attrs));
 }

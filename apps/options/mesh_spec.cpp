@@ -148,6 +148,13 @@ std::int64_t kv_replicas(const MeshSpec& mesh, const LmConfig& config) {
   return mesh.tp % heads == 0 ? std::max<std::int64_t>(1, mesh.tp / heads) : 1;
 }
 
+std::vector<Axis> model_axes(const MeshSpec& mesh, const LmConfig& config) {
+  const auto replicas = kv_replicas(mesh, config);
+  std::vector<Axis> axes = {{"tp", mesh.tp / replicas}};
+  if (replicas > 1) axes.push_back({"tp.q", replicas});
+  return axes;
+}
+
 std::string mesh_warning(const MeshSpec& mesh, const LmConfig& config) {
   // The microbatches of one dp coordinate have to fill the pipeline, not those of the whole step.
   const auto microbatches = config.schedule.microbatches();

@@ -10,7 +10,7 @@ namespace troupe::report {
 namespace {
 
 /// Text that cannot be written (a terminal that is gone, a full disk) is lost: the run goes on.
-void put(std::FILE* to, const std::string& text) {
+void put(std::FILE* to, std::string_view text) {
   (void)!std::fwrite(text.data(), 1, text.size(), to);
   std::fflush(to);
 }
@@ -98,10 +98,10 @@ void Progress::note(std::string_view text) {
   put(options_.out, fmt::format("\r{:<{}}\n{}", text, drawn_width_, drawn_));
 }
 
-void Progress::warn(std::string_view text) {
+void Progress::log(std::string_view line) {
   // The two streams may be one terminal.
   if (drawn_width_ > 0) put(options_.out, fmt::format("\r{:<{}}\r", "", drawn_width_));
-  put(options_.err, fmt::format("troupe: warning: {}\n", text));
+  put(options_.err, line);
   if (drawn_width_ > 0) draw();
 }
 

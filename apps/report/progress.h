@@ -20,7 +20,7 @@ class Progress {
  public:
   struct Options {
     std::FILE* out = stdout;
-    std::FILE* err = stderr;         ///< warnings go there, quiet or not
+    std::FILE* err = stderr;         ///< lines of the log go there
     bool terminal = false;           ///< isatty(fileno(out))
     std::size_t columns = 0;         ///< of the terminal: a line is cut there; 0: as wide as need be
     std::int64_t first_step = 0;     ///< where this run starts (not 0 when resuming)
@@ -45,8 +45,8 @@ class Progress {
   void show_beside(std::string text);
   /// Prints a line of its own; the progress line stays whole.
   void note(std::string_view text);
-  /// The same on Options::err, as "troupe: warning: ...".
-  void warn(std::string_view text);
+  /// Writes a line of the log, with its newline, to Options::err; the progress line stays whole.
+  void log(std::string_view line);
   /// Leaves the cursor on a fresh line. Called by the destructor.
   void finish();
 

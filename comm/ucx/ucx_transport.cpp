@@ -5,11 +5,11 @@
 // what never changes after open().
 #include "comm/ucx/ucx_transport.h"
 
-#include <spdlog/spdlog.h>
 #include <ucp/api/ucp.h>
 
 #include <chrono>
 #include <span>
+#include <string>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -24,6 +24,7 @@
 #include "comm/ucx/sends.h"
 #include "comm/ucx/ucx_worker.h"
 #include "devices/base/check.h"
+#include "devices/base/log.h"
 
 namespace troupe::comm {
 
@@ -115,6 +116,7 @@ struct UcxTransport::Impl final : ProgressClient {
   void fail(Peer& peer, const Status& why) {
     if (peer.down) return;
     peer.down = true;
+    if (logs(LogLevel::debug)) log_debug("the connection to rank " + std::to_string(peer.rank) + " is over: " + why.message());
     peer.why = why;
     endpoints.close(peer);
     std::vector<Posted> posted = receives.take(peer);
@@ -136,7 +138,7 @@ struct UcxTransport::Impl final : ProgressClient {
     receives.drop_all();
     worker.destroy();
     if (worker.held() != 0)
-      spdlog::warn("comm: rank {} shut down with {} UCX requests unfinished", options.rank, worker.held());
+      log_warn("the transport shut down with " + std::to_string(worker.held()) + " UCX requests unfinished");
     sends.clear();
     receives.clear();
     endpoints.clear();

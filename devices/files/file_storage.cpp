@@ -133,6 +133,10 @@ class PosixFile final : public File {
   Descriptor buffered_, direct_;
 };
 
+/// Whether flock has failed for want of locks of folders, not for an error of the disk. EBADF: NFS locks only what is open for
+/// writing, as no folder can be.
+bool has_no_locks(int error) { return error == EBADF || error == EINVAL || error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP; }
+
 class PosixLock final : public FolderLock {
  public:
   explicit PosixLock(Descriptor folder) : folder_(std::move(folder)) {}
@@ -194,8 +198,10 @@ Status FileStorage::sync_dir(const std::string& path) {
 Expected<std::unique_ptr<FolderLock>> FileStorage::lock_dir(const std::string& path) {
   Descriptor folder(path, O_RDONLY | O_DIRECTORY);
   if (!folder.ok()) return failure(errno, "lock the folder", path);
-  if (uninterrupted([&] { return ::flock(folder.get(), LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK)
+  if (const int error = uninterrupted([&] { return ::flock(folder.get(), LOCK_EX | LOCK_NB); }) == 0 ? 0 : errno; error == EWOULDBLOCK)
     return Status(Code::unavailable, "cannot lock the folder '" + path + "': another process has it");
+  else if (error != 0 && !has_no_locks(error))
+    return failure(error, "lock the folder", path);
   return std::unique_ptr<FolderLock>(new PosixLock(std::move(folder)));
 }
 

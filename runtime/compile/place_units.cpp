@@ -1,5 +1,6 @@
 // Where units run: the cuts into (virtual) stages, the mesh of all stages together, and what does not fit.
 #include <algorithm>
+#include <set>
 
 #include "runtime/compile/lowering.h"
 
@@ -25,31 +26,62 @@ Status check_pipeline(const Pipeline& pipeline, std::int32_t stages, const Graph
   return {};
 }
 
-/// One stage per unit, in the order of the units, none left out.
+/// One stage per unit, in any order, no stage left out.
 Status check_cuts(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, std::int32_t stages) {
   const auto& units = graph.units();
   if (stage_of_unit.size() != units.size())
     return invalid("CompileOptions::stage_of_unit has " + std::to_string(stage_of_unit.size()) + " entries and the graph has " +
                    std::to_string(units.size()) + " units: give one stage per unit, or none at all");
-  std::int32_t last = 0;
+  std::vector<bool> used(static_cast<std::size_t>(stages));
   for (std::size_t u = 0; u < units.size(); ++u) {
     const std::int32_t s = stage_of_unit[u];
-    const std::string where = "unit '" + units[u] + "' is on stage " + std::to_string(s);
-    if (s < 0 || s >= stages) return invalid(where + "; there are stages 0 to " + std::to_string(stages - 1));
-    if (s < last) return invalid(where + ", the unit before it on stage " + std::to_string(last) + ": stages follow the order of the units");
-    if (s > last + (u == 0 ? 0 : 1)) return invalid(where + ": no unit is on stage " + std::to_string(u == 0 ? 0 : last + 1));
-    last = s;
+    if (s < 0 || s >= stages)
+      return invalid("unit '" + units[u] + "' is on stage " + std::to_string(s) + "; there are stages 0 to " + std::to_string(stages - 1));
+    used[static_cast<std::size_t>(s)] = true;
   }
-  if (last + 1 < stages) return invalid("no unit is on stage " + std::to_string(last + 1) + " of " + std::to_string(stages));
+  if (const auto none = std::find(used.begin(), used.end(), false); none != used.end())
+    return invalid("no unit is on stage " + std::to_string(none - used.begin()) + " of " + std::to_string(stages) + ": see CompileOptions::stage_of_unit");
   return {};
 }
 
-/// Cuts the units into runs of about equal cost. All stages share the cost of shared units, so these are not counted
-/// and go with the unit before.
+/// The units in the order in which data flows through program 0: each behind all that it reads. Of several that may come
+/// next, and of units that read one another, the one comes first whose first node does; the order of declaration does
+/// not matter.
+std::vector<std::size_t> flow_order(const Graph& graph) {
+  const std::size_t n = graph.units().size();
+  std::vector<std::size_t> first(n, graph.nodes().size());   // node of each unit
+  std::vector<std::set<std::size_t>> read_by(n), reads(n);
+  for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
+    const Node& node = graph.nodes()[i];
+    if (node.kind == Node::Kind::param || node.backward) continue;
+    const auto unit = static_cast<std::size_t>(node.unit);
+    first[unit] = std::min(first[unit], i);
+    for (Value v : node.in) {
+      const auto from = static_cast<std::size_t>(graph.nodes()[graph.tensors()[v].node].unit);
+      if (node.program != 0 || graph.is_param(v) || from == unit) continue;
+      reads[unit].insert(from);
+      read_by[from].insert(unit);
+    }
+  }
+  std::set<std::pair<std::size_t, std::size_t>> left, ready;   // (first node, unit)
+  for (std::size_t u = 0; u < n; ++u) (reads[u].empty() ? ready : left).insert({first[u], u});
+  std::vector<std::size_t> order;
+  while (order.size() < n) {
+    auto& from = ready.empty() ? left : ready;
+    const auto unit = from.extract(from.begin()).value().second;
+    order.push_back(unit);
+    for (const auto reader : read_by[unit])
+      if (reads[reader].erase(unit) > 0 && reads[reader].empty() && left.erase({first[reader], reader}) > 0) ready.insert({first[reader], reader});
+  }
+  return order;
+}
+
+/// Cuts the units, in the order of the data, into runs of about equal cost. All stages share the cost of shared units, so
+/// these are not counted and go with the unit before.
 Expected<std::vector<std::int32_t>> cut(const Graph& graph, const Plan& plan, std::int32_t virtual_stages) {
   std::vector<std::int32_t> run_of(graph.units().size(), 0);   // unit -> index among those that are not shared
   std::int32_t runs = 0;
-  for (std::size_t u = 0; u < run_of.size(); ++u) {
+  for (const std::size_t u : flow_order(graph)) {
     if (!graph.is_shared(static_cast<std::int32_t>(u))) ++runs;
     run_of[u] = std::max(0, runs - 1);
   }
@@ -110,10 +142,9 @@ Expected<std::vector<UnitPlace>> place_units(const Graph& graph, const std::vect
 
 Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options) {
   if (!graph.status().ok()) return graph.status();
-  if (graph.programs().empty()) return invalid("the graph has no program");
-  if (graph.units().empty()) return invalid("the graph has no unit: name one with unit(...) before the first op");
-  if (options.stages.empty()) return invalid("CompileOptions::stages is empty: give one mesh per pipeline stage (see stage_meshes)");
-  TROUPE_TRY(check_stage_meshes(options.stages));
+  if (graph.programs().empty()) return invalid("the graph has no program: name one with program(...) before the first op");
+  const auto stages = options.stages.empty() ? stage_meshes({1}) : options.stages;
+  TROUPE_TRY(check_stage_meshes(stages));
   Staged out;
   Plan& plan = out.plan;
   plan.programs = graph.programs();
@@ -128,8 +159,8 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   plan.hyper = graph.hyper();
   plan.seed = options.seed;
   plan.costs = options.costs;
-  plan.meshes = options.stages;
-  plan.stages = static_cast<std::int32_t>(options.stages.size());
+  plan.meshes = stages;
+  plan.stages = static_cast<std::int32_t>(stages.size());
   if (options.zero < 0 || options.zero > 3) return invalid("CompileOptions::zero is " + std::to_string(options.zero) + ": ZeRO has stages 0 to 3");
   const auto microbatches = plan.program_specs[0].microbatches;
   for (std::int32_t s = 0; s < plan.stages && plan.trains; ++s)

@@ -35,10 +35,22 @@ std::int32_t Graph::program(const std::string& name, ProgramSpec spec) {
   return program_ = static_cast<std::int32_t>(programs_.size()) - 1;
 }
 
-std::int32_t Graph::unit(const std::string& name) {
+std::int32_t Graph::unit(const std::string& name, const std::string& kind) {
   const auto known = std::find(units_.begin(), units_.end(), name) - units_.begin();
   if (known == static_cast<std::ptrdiff_t>(units_.size())) units_.push_back(name);
-  return unit_ = static_cast<std::int32_t>(known);
+  unit_ = static_cast<std::int32_t>(known);
+  if (!kind.empty()) unit_kinds_[unit_] = kind;
+  return unit_;
+}
+
+const std::string& Graph::unit_kind(std::int32_t unit) const {
+  const auto known = unit_kinds_.find(unit);
+  return known == unit_kinds_.end() ? units()[static_cast<std::size_t>(unit)] : known->second;
+}
+
+const std::vector<std::string>& Graph::units() const {
+  static const std::vector<std::string> one = {"main"};
+  return units_.empty() ? one : units_;
 }
 
 std::int32_t Graph::shared_unit(const std::string& name) {

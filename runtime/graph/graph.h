@@ -11,6 +11,7 @@
 // hints on values are optional. The graph keeps its first error, which `status()` returns, and ignores later calls.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -95,8 +96,10 @@ class Graph {
   /// Following nodes belong to this program. Returns its index, from 0. Error: no microbatch, a name that is taken,
   /// more than 31 programs.
   std::int32_t program(const std::string& name, ProgramSpec spec);
-  /// Following nodes belong to this unit (layer): what pipeline stages are made of. Reuses a known name.
-  std::int32_t unit(const std::string& name);
+  /// Following nodes belong to this unit (layer): what pipeline stages are made of. Reuses a known name. Nodes before the
+  /// first unit belong to it; a graph that names none has one, "main". The order in which units are named means nothing.
+  /// `kind`: what it has in common with units that do the same ("layers.*"), for people who read a plan.
+  std::int32_t unit(const std::string& name, const std::string& kind = {});
   /// The same for a unit that all pipeline stages work on together, each with its part of the parameters (Yeung et
   /// al., 2024: vocabulary parallelism). It begins and ends on the stage of the units around it.
   std::int32_t shared_unit(const std::string& name);
@@ -132,7 +135,9 @@ class Graph {
   const kernels::OpSet& ops() const { return *ops_; }
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
-  const std::vector<std::string>& units() const { return units_; }
+  const std::vector<std::string>& units() const;
+  /// The kind of a unit; its name where none was said.
+  const std::string& unit_kind(std::int32_t unit) const;
   bool is_shared(std::int32_t unit) const { return shared_units_.count(unit) != 0; }
   const std::vector<std::string>& programs() const { return programs_; }
   const std::vector<ProgramSpec>& program_specs() const { return program_specs_; }
@@ -158,6 +163,7 @@ class Graph {
   std::vector<ParamGrad> grads_;
   std::set<std::string> names_;
   std::set<std::int32_t> shared_units_;
+  std::map<std::int32_t, std::string> unit_kinds_;
   kernels::AdamW hyper_;
   std::int32_t unit_ = 0, program_ = 0;
   bool backward_ = false;

@@ -13,6 +13,7 @@
 #include "devices/host_memory.h"
 #include "runtime/launch/hangup.h"
 #include "runtime/launch/job.h"
+#include "runtime/launch/last_words.h"
 #include "runtime/launch/launcher.h"
 #include "runtime/plan/local_plan.h"
 #include "runtime/plan/plan_io.h"
@@ -24,6 +25,7 @@ void App::serve_if_worker(int argc, char** argv) const {
   ::signal(SIGHUP, hangup_ignored() ? SIG_IGN : SIG_DFL);   // instead of UCX's handler, which turns its debug log on
   if (argc < 3 || std::strcmp(argv[1], worker_flag) != 0) return;
   const int fd = std::atoi(argv[2]);
+  end_with_words("worker", exit_worker);
   const int code = worker_process(fd, ops_, actors_);
   std::fflush(nullptr);
   // Skips the static destructors of libraries: none matters here, and some (UCX, oneDNN) are slow.

@@ -34,7 +34,9 @@ struct JobOptions {
   bool run_kernels = true;                 ///< paced only
   bool checked = false;                    ///< App::check has accepted this plan with these options: run skips it
   int stall_s = 120;                       ///< the job ends after so long without progress of any worker (exit_stalled)
-  std::function<void(Rank, const std::string&)> on_log;   ///< a line of a worker's log
+  /// A line that a worker has put out; null: it goes to the log of this process (devices/base/log.h), whose level is the
+  /// workers' too.
+  std::function<void(Rank, const std::string&)> on_log;
   std::function<void()> on_ready;          ///< all workers are ready: the first step begins
   /// A signal ends the job with a checkpoint of this version, before SessionOptions::steps. `why`: "interrupted by
   /// Terminated".

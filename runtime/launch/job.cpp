@@ -1,22 +1,17 @@
 #include "runtime/launch/job.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <set>
 
 #include "checkpoint/catalog.h"
+#include "devices/base/log.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
-#include "runtime/launch/hangup.h"
+#include "runtime/launch/end_signals.h"
 #include "runtime/launch/launcher.h"
 #include "runtime/plan/plan_io.h"
 
@@ -35,7 +30,6 @@ class Job {
 
   JobResult run() {
     result_.places.resize(plan_.workers());
-    block_signals();
     if (Status s = begin_checkpoints(); !s.ok()) end(s, exit_checkpoint);
     else if (s = start(); !s.ok()) end(s, exit_worker);
     last_message_ = clock::now();
@@ -44,30 +38,13 @@ class Job {
     if (checkpoints_) finish_checkpoints();
     // A worker whose link closes ends at once, or as soon as its transport is open: killed before, it would leave
     // shared memory behind. A worker that hangs is killed.
-    launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500);
-    restore_signals();
+    launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500, [this](Rank rank, const std::string& line) { log(rank, line); });
     result_.params_hash = session_.params_hash();
     result_.committed_steps = session_.committed();
     return std::move(result_);
   }
 
  private:
-  void block_signals() {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    if (!hangup_ignored()) sigaddset(&set, SIGHUP);
-    ::sigprocmask(SIG_BLOCK, &set, &old_signals_);
-    signal_fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-  }
-  void restore_signals() {
-    signalfd_siginfo late{};   // a signal that came after the end of the job must not kill the caller now
-    while (::read(signal_fd_, &late, sizeof late) == sizeof late) {}
-    ::close(signal_fd_);
-    ::sigprocmask(SIG_SETMASK, &old_signals_, nullptr);
-  }
-
   SessionOptions session_options() {
     SessionOptions s = options_.session;
     s.on_step = [this, told = std::move(s.on_step)](const StepResult& step) {
@@ -114,6 +91,7 @@ class Job {
     for (Rank r = 0; r < plan_.workers(); ++r) {
       const auto i = static_cast<std::size_t>(r);
       TROUPE_TRY(launcher_.start(i < options_.prefixes.size() ? options_.prefixes[i] : std::vector<std::string>{}));
+      log_debug(worker(r) + " is process " + std::to_string(launcher_.workers()[i].pid));
     }
     Hello hello;
     hello.plan = write_plan(plan_);
@@ -126,6 +104,7 @@ class Job {
     hello.run_kernels = options_.run_kernels;
     if (checkpoints_) hello.save = checkpoints_->target();
     hello.restore = options_.checkpoint.restore;
+    hello.log_level = log_level();
     const auto cores = options_.pin ? usable_cores() : std::vector<int>{};
     for (Rank r = 0; r < plan_.workers(); ++r) {
       hello.rank = r;
@@ -171,7 +150,7 @@ class Job {
       add(w.log_fd, 1, r);
       if (!w.exited) add(w.pidfd, 2, r);
     }
-    add(signal_fd_, 3, 0);
+    add(signals_.fd(), 3, 0);
     constexpr auto poll_timeout = std::chrono::milliseconds(200);
     const auto before = clock::now();
     ::poll(fds.data(), fds.size(), static_cast<int>(poll_timeout.count()));
@@ -201,25 +180,28 @@ class Job {
     if (!explaining_ && now - last_message_ > std::chrono::seconds(options_.stall_s)) {
       explaining_ = true;
       explain_until_ = now + std::chrono::seconds(1);
+      log_debug("no progress for " + std::to_string(options_.stall_s) + " s: the workers are asked what they wait for");
       for (Rank r = 0; r < plan_.workers(); ++r) send(r, ExplainAll{});
     }
   }
 
   void log(Rank rank, const std::string& line) {
     if (options_.on_log) options_.on_log(rank, line);
+    else pass_log_line(worker(rank), line);
   }
+  static std::string worker(Rank rank) { return "worker " + std::to_string(rank); }
 
   /// The first signal lets a job that saves checkpoints end with one of the step that is under way; the next one, and
   /// the first of any other job, ends it at once.
   void on_signal() {
-    signalfd_siginfo info{};
-    if (::read(signal_fd_, &info, sizeof info) != sizeof info) return;
-    const std::string why = std::string("interrupted by ") + ::strsignal(static_cast<int>(info.ssi_signo));
+    const auto signal = signals_.take();
+    if (!signal) return;
+    const std::string why = std::string("interrupted by ") + ::strsignal(*signal);
     const std::int64_t version = session_.earliest_end();
     const bool can_pause = checkpoints_ && ready_ == plan_.workers();
     const auto now = clock::now();
     // A terminal that closes, a service manager and `timeout` send two for one event.
-    if (signalled_ && (info.ssi_signo == SIGHUP || now - *signalled_ < std::chrono::seconds(1))) return;
+    if (signalled_ && (*signal == SIGHUP || now - *signalled_ < std::chrono::seconds(1))) return;
     if (signalled_ || !can_pause) return end(Status(Code::unavailable, why), exit_interrupted);
     signalled_ = now;
     if (version < options_.session.steps) {   // else the run ends with its last step anyway
@@ -235,11 +217,13 @@ class Job {
     const Status s = launcher_.workers()[r].link->receive(messages);
     for (const auto& bytes : messages) {
       auto message = decode_from_worker(bytes);
-      if (!message.ok()) return end(message.status().in("worker " + std::to_string(r)), exit_worker);
+      if (!message.ok()) return end(message.status().in(worker(r)), exit_worker);
       handle(r, *message);
       if (over_) return;
     }
-    if (!s.ok()) broken_.insert(r);   // its process is about to end; `died` says how
+    if (s.ok()) return;
+    broken_.insert(r);   // its process is about to end; `died` says how
+    log_debug(worker(r) + ": " + s.message());
   }
 
   /// Notes a sign of progress: ends the suspicion of a stall.
@@ -253,15 +237,16 @@ class Job {
     if (!std::holds_alternative<Explained>(message)) heard();
     if (auto* m = std::get_if<WorkerAddress>(&message)) {
       addresses_.addresses[r] = m->blob;
-      if (static_cast<Rank>(addresses_.addresses.size()) == plan_.workers())
-        for (Rank to = 0; to < plan_.workers(); ++to) send(to, addresses_);
+      if (static_cast<Rank>(addresses_.addresses.size()) != plan_.workers()) return;
+      log_debug("all workers have an address and connect");
+      for (Rank to = 0; to < plan_.workers(); ++to) send(to, addresses_);
     } else if (auto* m = std::get_if<Ready>(&message)) {
       result_.places[r].restored_bytes = m->restored_bytes;
       result_.places[r].restore_s = m->restore_s;
-      if (++ready_ == plan_.workers()) {
-        if (options_.on_ready) options_.on_ready();
-        session_.begin();
-      }
+      if (++ready_ < plan_.workers()) return;
+      log_debug("all workers are ready: version " + std::to_string(session_.committed()) + " begins");
+      if (options_.on_ready) options_.on_ready();
+      session_.begin();
     } else if (auto* m = std::get_if<Spans>(&message)) {
       auto& all = result_.places[r].spans;
       result_.places[r].dropped_spans += m->dropped;
@@ -302,9 +287,7 @@ class Job {
 
   void died(Rank r) {
     const auto& w = launcher_.workers()[r];
-    end(with_log(r, Status(Code::unavailable, "worker " + std::to_string(r) + " (pid " + std::to_string(w.pid) + ") " +
-                                                  describe_exit(w.wait_status))),
-        exit_worker);
+    end(with_log(r, Status(Code::unavailable, worker(r) + " (pid " + std::to_string(w.pid) + ") " + describe_exit(w.wait_status))), exit_worker);
   }
 
   void stalled() {
@@ -316,10 +299,11 @@ class Job {
     if (count > 0) text += count == 1 ? ": worker " + silent + " does not answer" : ": workers " + silent + " do not answer";
     text += "\n" + session_.waits_for();
     for (Rank r = 0; r < plan_.workers(); ++r)
-      text += "worker " + std::to_string(r) + (explanations_.count(r) ? ":\n" + explanations_[r] : " does not answer\n");
+      text += worker(r) + (explanations_.count(r) ? ":\n" + explanations_[r] : " does not answer\n");
     end(Status(Code::unavailable, text), exit_stalled);
   }
 
+  const EndSignals signals_;   // from before the first worker starts
   const Plan& plan_;
   JobOptions options_;
   SteadyClock clock_;
@@ -330,8 +314,6 @@ class Job {
   Session session_;
   Launcher launcher_;
   JobResult result_;
-  sigset_t old_signals_{};
-  int signal_fd_ = -1;
   Connect addresses_;
   Rank ready_ = 0;
   bool over_ = false;

@@ -187,14 +187,19 @@ void Launcher::reap(WorkerProcess& w) {
   }
 }
 
-void Launcher::finish(int grace_ms) {
+void Launcher::finish(int grace_ms, const std::function<void(Rank, const std::string&)>& line) {
+  const auto read_rest = [&](WorkerProcess& w) {
+    read_log(w, [&](const std::string& text) {
+      if (line) line(static_cast<Rank>(&w - workers_.data()), text);
+    });
+  };
   for (auto& w : workers_) w.link.reset();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(grace_ms);
   for (;;) {
     bool alive = false;
     for (auto& w : workers_) {
       reap(w);
-      if (!w.exited) read_log(w, [](const std::string&) {});   // a full pipe must not block the worker
+      if (!w.exited) read_rest(w);   // a full pipe must not block the worker
       alive |= !w.exited;
     }
     if (!alive || std::chrono::steady_clock::now() >= deadline) break;
@@ -209,7 +214,7 @@ void Launcher::finish(int grace_ms) {
       if (w.pidfd >= 0) ::close(w.pidfd);
       w.pidfd = -1;
     }
-    read_log(w, [](const std::string&) {});
+    read_rest(w);
     if (w.log_fd >= 0) ::close(w.log_fd);
     w.log_fd = -1;
   }

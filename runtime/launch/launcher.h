@@ -66,8 +66,8 @@ class Launcher {
   /// Reaps a worker whose pidfd is readable.
   void reap(WorkerProcess& worker);
   /// Closes all control links, waits up to `grace_ms` for the workers to exit by themselves, then kills and reaps the
-  /// rest.
-  void finish(int grace_ms);
+  /// rest. What their logs still have goes to `line`, with the worker's rank; null: it is lost.
+  void finish(int grace_ms, const std::function<void(Rank, const std::string&)>& line = {});
 
  private:
   std::vector<WorkerProcess> workers_;

@@ -13,6 +13,8 @@
 #include <thread>
 
 #include "comm/ucx/ucx_transport.h"
+#include "devices/base/log.h"
+#include "devices/base/text_table.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/thread_alarm.h"
 #include "devices/cpu/time_slice.h"
@@ -20,6 +22,7 @@
 #include "devices/paced/paced_device.h"
 #include "runtime/launch/app.h"
 #include "runtime/launch/launcher.h"
+#include "runtime/launch/worker_log.h"
 #include "runtime/plan/plan_io.h"
 #include "runtime/verify/verify.h"
 #include "runtime/worker/worker.h"
@@ -78,7 +81,7 @@ class Control {
     auto message = decode_to_worker(messages_.front());
     messages_.pop_front();
     if (!message.ok()) {
-      std::fprintf(stderr, "%s\n", message.status().message().c_str());
+      log_error(message.status().message());
       ::_exit(exit_worker);
     }
     return *std::move(message);
@@ -151,6 +154,8 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   auto first = control.next();
   const Hello* hello = std::get_if<Hello>(&first);
   if (!hello) return exit_worker;
+  set_log_name("worker " + std::to_string(hello->rank));
+  set_log_level(hello->log_level);
   auto fail = [&](const Status& status) {   // the process itself, not one of its actors
     control.send(WorkerFailed{"", status});
     return exit_worker;
@@ -184,6 +189,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   const Connect* connect = std::get_if<Connect>(&second);
   if (!connect) return fail(invalid("expected the addresses of the peers, got another message"));
   (*opened)->connect(connect->addresses);
+  log_debug("connects to " + counted(std::ssize(connect->addresses) - 1, "peer"));
   std::unique_ptr<comm::Transport> transport = *std::move(opened);
   if (!hello->throttle.empty())
     transport = std::make_unique<comm::ThrottledTransport>(std::move(transport), std::make_unique<ThreadAlarm>("alarm", clock), hello->throttle);
@@ -219,6 +225,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     env.save = hello->save;
     env.restore = hello->restore;
     env.send = [&](FromWorker message) { control.send(message); };
+    log_graph(*plan, hello->rank);
     auto worker = Worker::create(*plan, hello->rank, std::move(env));
     if (!worker.ok()) return fail(worker.status());
     (*worker)->start();
@@ -226,6 +233,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     for (;;) {
       auto message = control.next();
       if (std::holds_alternative<Stop>(message)) break;
+      log_order(*plan, message);
       // The window's acts are over when the step after it commits: sent here, a job that fails later has a trace.
       if (const auto* commit = std::get_if<CommitStep>(&message); commit && commit->step - hello->trace.first >= hello->trace.steps)
         send_spans(trace, control);

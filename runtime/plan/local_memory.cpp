@@ -160,7 +160,7 @@ std::vector<std::int64_t> moments_offsets(const Plan& plan, Rank rank, const Pla
   for (const auto& ref : update.params) {
     offsets.push_back(total);
     const PlanParam& p = plan.params[ref.param];
-    total += aligned(2 * plan.extent(p.share >= 0 ? p.share : p.tensor, rank).elements() * 4);
+    total += aligned(kernels::AdamW::state_values() * plan.extent(p.share >= 0 ? p.share : p.tensor, rank).elements() * 4);
   }
   return offsets;
 }

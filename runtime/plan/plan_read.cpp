@@ -121,6 +121,7 @@ CostModel get(wire::Costs::Reader r) {
   c.intra_node = get(r.getIntraNode());
   c.inter_node = get(r.getInterNode());
   c.places_per_node = r.getPlacesPerNode();
+  c.disk_bytes_per_s = r.getDiskBytesPerS();
   for (auto l : r.getOddLinks()) c.odd_links.push_back({l.getA(), l.getB(), get(l.getCost())});
   for (auto k : r.getKernels())
     for (auto t : k.getTimes()) c.kernels[k.getOp().cStr()].push_back({t.getFlops(), t.getBytes(), t.getSeconds()});

@@ -135,6 +135,7 @@ void put(wire::Costs::Builder b, const CostModel& c) {
   put(b.initIntraNode(), c.intra_node);
   put(b.initInterNode(), c.inter_node);
   b.setPlacesPerNode(c.places_per_node);
+  b.setDiskBytesPerS(c.disk_bytes_per_s);
   auto odd = b.initOddLinks(static_cast<unsigned>(c.odd_links.size()));
   for (unsigned i = 0; i < c.odd_links.size(); ++i) {
     odd[i].setA(c.odd_links[i].a);

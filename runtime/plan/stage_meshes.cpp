@@ -8,20 +8,24 @@
 
 namespace troupe::runtime {
 
-std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, std::int64_t tp, std::int64_t replicas) {
+std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, const std::vector<Axis>& model) {
+  std::int64_t parts = 1;
+  for (const Axis& axis : model) parts *= axis.size;
   std::vector<Mesh> meshes;
   Rank first = 0;
   for (auto width : dp) {
     Mesh m;
-    m.axes = {{"tp", tp / replicas}, {"dp", width}};
-    if (replicas > 1) m.axes.insert(m.axes.begin() + 1, {"tp.q", replicas});
-    for (std::int64_t t = 0; t < tp; ++t)
-      for (std::int64_t d = 0; d < width; ++d) m.ranks.push_back(first + static_cast<Rank>(d * tp + t));
-    first += static_cast<Rank>(tp * width);
+    m.axes = model;
+    m.axes.push_back({"dp", width});
+    for (std::int64_t t = 0; t < parts; ++t)
+      for (std::int64_t d = 0; d < width; ++d) m.ranks.push_back(first + static_cast<Rank>(d * parts + t));
+    first += static_cast<Rank>(parts * width);
     meshes.push_back(std::move(m));
   }
   return meshes;
 }
+
+std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, std::int64_t tp) { return stage_meshes(dp, {{"tp", tp}}); }
 
 Status check_mesh(const Mesh& mesh, const std::string& where) {
   std::set<std::string> axes;

@@ -21,20 +21,20 @@ double norm_seconds(const Plan& plan, const PlanRole& role, const PlanActor& a) 
   return plan.costs.kernel_s("square_sums", 0, bytes);
 }
 
-/// An update reads a gradient (a sum is as long as two floats), and reads and writes a parameter and two moments.
+/// A channel of parameters has as many f32 values as the update has elements.
 double update_seconds(const Plan& plan, const PlanRole& role, const PlanActor& a) {
   const bool of_sums = std::any_of(a.in.begin(), a.in.end(), [&](std::int32_t c) {
     const auto& tensors = role.channels[c].tensors;
     return !tensors.empty() && plan.tensors[tensors[0]].dtype == DType::sum64;
   });
-  double bytes = bytes_of(role, a.out) * (of_sums ? 2 + 6 : 1 + 6);
+  double bytes = bytes_of(role, a.out) * static_cast<double>(kernels::AdamW::update_bytes(size_of(of_sums ? DType::sum64 : DType::f32))) / 4;
   if (a.gathers()) bytes /= static_cast<double>(plan.meshes[plan.tensors[plan.params[a.params[0].param].tensor].mesh].axis_size("dp"));
   return plan.costs.kernel_s("adamw", 0, bytes);
 }
 
-/// Parameters and two moments of a place's part of a group.
+/// Parameters, and what the optimizer keeps of them, of a place's part of a group.
 double saved_bytes(const Plan& plan, const PlanRole& role, const PlanActor& snapshot) {
-  return 3 * static_cast<double>(role.channels[snapshot.in[0]].bytes) / static_cast<double>(plan.dp_width(role.stage));
+  return kernels::AdamW::saved_values() * static_cast<double>(role.channels[snapshot.in[0]].bytes) / static_cast<double>(plan.dp_width(role.stage));
 }
 
 /// Seconds of one act. Those of segments are their ops' (fill_operands), those of exchanges lie in the exchange.
@@ -45,8 +45,8 @@ double seconds_of(const Plan& plan, const PlanRole& role, const PlanActor& a) {
     case PlanActor::Kind::digest: return plan.costs.kernel_s("digest", 0, bytes_of(role, a.in));
     case PlanActor::Kind::snapshot: return plan.costs.kernel_s("snapshot", 0, 2 * saved_bytes(plan, role, a));   // read and written
     case PlanActor::Kind::writer: {
-      constexpr double disk_bytes_per_s = 1e9;   // a guess, not a measurement
-      return saved_bytes(plan, role, role.actors[role.channels[a.in[0]].writer]) / disk_bytes_per_s;
+      const double writers = std::min(plan.workers(), plan.costs.places_per_node);   // the places of a node write at the same time
+      return saved_bytes(plan, role, role.actors[role.channels[a.in[0]].writer]) * writers / plan.costs.disk_bytes_per_s;
     }
     case PlanActor::Kind::segment:
     case PlanActor::Kind::user:

@@ -45,7 +45,8 @@ CheckpointTracker::CheckpointTracker(const Plan& plan, CheckpointOptions options
 
 Status CheckpointTracker::begin(std::uint64_t fresh) {
   checkpoint::Catalog catalog(storage_, options_.dir);
-  TROUPE_ASSIGN(lock_, catalog.lock());
+  lock_ = options_.lock;
+  if (!lock_) { TROUPE_ASSIGN(lock_, catalog.lock()); }
   TROUPE_ASSIGN(const checkpoint::Stamp stamp, catalog.claim(options_.job, fresh));
   TROUPE_TRY(catalog.clean(stamp.generation).status());
   target_ = {options_.dir, stamp.job, stamp.generation};

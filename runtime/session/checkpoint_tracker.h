@@ -35,6 +35,7 @@ struct CheckpointEvent {
 
 struct CheckpointOptions {
   std::string dir;                     ///< of checkpoints; empty: none are taken (the plan has no snapshots then)
+  std::shared_ptr<FolderLock> lock;    ///< of `dir`; null: the job takes it
   std::int64_t every = 0;              ///< steps between them; 0: of the last version only
   checkpoint::Retention retention;
   std::string config;                  ///< the application's text, kept in every manifest
@@ -99,7 +100,7 @@ class CheckpointTracker {
   };
   std::map<std::int64_t, UnderWay> under_way_;   // by version
   CheckpointTarget target_;
-  std::unique_ptr<FolderLock> lock_;
+  std::shared_ptr<FolderLock> lock_;
   std::unique_ptr<checkpoint::CheckpointCommitter> keeper_;
   int failures_ = 0;
   int committing_ = 0;                 ///< given to the committer, without an outcome yet

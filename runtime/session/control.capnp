@@ -18,7 +18,7 @@ struct ToWorker {
       plan @0 :Data; rank @1 :Int32; job @2 :UInt64; generation @3 :UInt32; threads @4 :Int32;
       tls @5 :Text; netDevice @6 :Text; traceFirst @7 :Int64; paced @8 :Float64; runKernels @9 :Bool;
       traceSteps @27 :Int64; cores @28 :List(Int32); throttle @29 :List(Throttle);
-      saveDir @30 :Text; saveJob @31 :UInt64; saveGeneration @32 :UInt32; restore @33 :Text;
+      saveDir @30 :Text; saveJob @31 :UInt64; saveGeneration @32 :UInt32; restore @33 :Text; logLevel @37 :UInt8;
     }
     connect @10 :List(Address);
     begin :group { step @11 :Int64; readers @12 :UInt32; exponents @34 :List(Int32); }

@@ -1,5 +1,7 @@
 #include "runtime/session/control.h"
 
+#include <algorithm>
+
 #include "devices/base/wire.h"
 #include "runtime/session/control.capnp.h"
 
@@ -76,6 +78,7 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    h.setSaveJob(m.save.job);
                    h.setSaveGeneration(m.save.generation);
                    h.setRestore(m.restore);
+                   h.setLogLevel(static_cast<std::uint8_t>(m.log_level));
                  },
                  [&](const Connect& m) {
                    auto list = b.initConnect(static_cast<unsigned>(m.addresses.size()));
@@ -199,6 +202,7 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
         for (auto t : h.getThrottle()) hello.throttle.push_back({t.getA(), t.getB(), t.getLatencyNs(), t.getBytesPerSecond()});
         hello.save = {h.getSaveDir().cStr(), h.getSaveJob(), h.getSaveGeneration()};
         hello.restore = h.getRestore().cStr();
+        hello.log_level = static_cast<LogLevel>(std::min(h.getLogLevel(), static_cast<std::uint8_t>(LogLevel::off)));
         return hello;
       }
       case wire::ToWorker::CONNECT: {

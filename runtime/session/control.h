@@ -12,6 +12,7 @@
 
 #include "actors/act.h"
 #include "comm/throttled/throttled_transport.h"
+#include "devices/base/log.h"
 #include "devices/base/status.h"
 #include "devices/base/trace.h"
 #include "placement/mesh.h"
@@ -45,6 +46,7 @@ struct Hello {
   std::vector<comm::Throttle> throttle;   ///< links that are slowed down; empty: none
   CheckpointTarget save;
   std::string restore;                 ///< folder of the checkpoint to begin from; empty: initial values
+  LogLevel log_level = LogLevel::info;
 };
 struct Connect { std::map<Rank, std::string> addresses; };
 /// `exponents`: of the first step's gradient sums, by index of Plan::params; empty where the plan does not train.

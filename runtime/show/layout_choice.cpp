@@ -1,7 +1,6 @@
 #include "runtime/show/layout_choice.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <map>
 #include <set>
@@ -13,21 +12,20 @@ namespace troupe::runtime {
 
 namespace {
 
-/// "layers.12.add.1" -> "layers.*.add.1": the first number of a dotted name counts layers.
-std::string any_layer(const std::string& name) {
-  for (std::size_t at = name.find('.'); at != std::string::npos; at = name.find('.', at + 1)) {
-    std::size_t end = at + 1;
-    while (end < name.size() && std::isdigit(static_cast<unsigned char>(name[end]))) ++end;
-    if (end > at + 1 && end < name.size() && name[end] == '.') return name.substr(0, at + 1) + "*" + name.substr(end);
-  }
-  return name;
+/// A dotted name, with the unit's kind for the unit's name where that is a part of it.
+std::string of_kind(const std::string& name, const Graph& graph, std::int32_t unit) {
+  const std::string own = "." + graph.units()[static_cast<std::size_t>(unit)] + ".", dotted = "." + name + ".";
+  const auto at = dotted.find(own);
+  if (at == std::string::npos) return name;
+  const std::string out = dotted.substr(0, at + 1) + graph.unit_kind(unit) + dotted.substr(at + own.size() - 1);
+  return out.substr(1, out.size() - 2);
 }
 
-/// The kind of an op: its op and the parameter that it reads, or else its own name, of any layer.
+/// The kind of an op: its op and the parameter that it reads, or else its own name, of any unit of its kind.
 std::string kind_of(const Graph& graph, const Node& n) {
   for (Value v : n.in)
-    if (graph.is_param(v)) return n.op + " " + any_layer(graph.tensors()[v].name);
-  return any_layer(n.name);
+    if (graph.is_param(v)) return n.op + " " + of_kind(graph.tensors()[v].name, graph, n.unit);
+  return of_kind(n.name, graph, n.unit);
 }
 
 std::string text(const kernels::Signature& s) {

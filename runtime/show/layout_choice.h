@@ -8,7 +8,7 @@ namespace troupe::runtime {
 
 struct LayoutChoice {
   std::string axis;                    ///< mesh axis
-  std::string ops;                     ///< alike ops of all layers, by op and parameter: "linear model.layers.*.mlp.up_proj.weight"
+  std::string ops;                     ///< alike ops of all units of a kind, by op and parameter: "linear KIND.up.weight"
   std::int32_t count = 0;
   kernels::Signature chosen;
   std::optional<kernels::Signature> instead;   ///< the row of the best layout without `chosen`; none: no other row fits

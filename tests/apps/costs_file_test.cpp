@@ -17,6 +17,7 @@ MachineCosts costs() {
   c.intra_node = {25e-6, 2.5e9};
   c.kernels = {{1, 100e9, 20e9, 0.5e-6, {{"linear", {{1e6, 4096, 12.5e-6}, {3e9, 8e6, 0.025}}}, {"add", {{0, 64, 1e-6}}}}},
                {4, 80e9, 5e9, 0.75e-6, {{"linear", {{1e6, 4096, 25e-6}}}}}};
+  c.disk_bytes_per_s = 0.75e9;
   return c;
 }
 
@@ -53,6 +54,14 @@ TEST_CASE("a job takes the kernels that were measured with as many busy workers 
   CHECK(c.model(2).intra_node == c.intra_node);
 }
 
+TEST_CASE("the disk's rate is that of the file; where the file has none, the cost model's") {
+  CHECK(costs().model(1).disk_bytes_per_s == 0.75e9);
+  const auto without = parse_costs(file_with("[disk]\ngb_per_s = 0.75\n", ""), "before.toml");
+  REQUIRE_MESSAGE(without.ok(), without.status().message());
+  CHECK(without->disk_bytes_per_s == 0);
+  CHECK(without->model(1).disk_bytes_per_s == CostModel{}.disk_bytes_per_s);
+}
+
 TEST_CASE("a costs file that is damaged, old or of something else is refused with its line and what is wrong") {
   const std::tuple<std::string, std::string, std::string> wrong[] = {
       {"version = 2", "version = 1", "has version 1, this program reads version 2: run troupe calibrate again"},
@@ -61,6 +70,8 @@ TEST_CASE("a costs file that is damaged, old or of something else is refused wit
       {"machine = ", "maschine = ", "'machine' must be a text"},
       {"latency_us = 25", "latency_us = -25", "'latency_us' must be a number above 0"},
       {"gb_per_s = 2.5", "gb_per_s = \"fast\"", "'gb_per_s' must be a number above 0"},
+      {"gb_per_s = 0.75", "gb_per_s = 0", "'gb_per_s' must be a number above 0"},
+      {"[disk]\ngb_per_s", "[disk]\nrate", "'gb_per_s' must be a number above 0"},
       {"gflops = 80", "gflops = nan", "'gflops' must be a number above 0"},
       {"gflops = 80", "gflops = 1e300", "'gflops' must be a number above 0, and one that can be"},
       {"[intra_node]", "[inter]", "has no section 'intra_node'"},

@@ -222,6 +222,25 @@ TEST_CASE("the smallest legal text gives two windows to each part, one byte less
     }
 }
 
+TEST_CASE("a run that does not evaluate needs no windows in the held out part, and draws the same samples as one that does") {
+  test::TempDir dir;
+  const auto needed = static_cast<std::size_t>(corpus_bytes_min(64, 0.1, false));
+  CHECK(needed == 213);   // 3 x 64 of 9 parts in 10
+  const auto path = test::write_text(dir / "t", some_text(needed));
+  CHECK(Corpus::open({path, 64, 0.1, 1, 256, false}).ok());
+  CHECK_FALSE(Corpus::open({test::write_text(dir / "s", some_text(needed - 1)), 64, 0.1, 1, 256, false}).ok());
+  const auto wanted = Corpus::open({path, 64, 0.1, 1}).status().message();
+  CHECK_MESSAGE(contains(wanted, "need at least 1290 bytes"), wanted);
+  CHECK_MESSAGE(contains(wanted, "a longer text or a smaller model.seq will do, or eval.every=0"), wanted);
+  test::write_text(path, some_text(1000));
+  const auto shorter = Corpus::open({path, 64, 0.1, 1}).status().message();
+  CHECK_MESSAGE(contains(shorter, "or eval.fraction=0.13, or eval.every=0"), shorter);
+  CHECK(Corpus::open({path, 64, 0.13, 1}).ok());
+  test::write_text(path, some_text(5000));
+  const auto with = open({path, 64, 0.1, 1}), without = open({path, 64, 0.1, 1, 256, false});
+  for (std::int64_t i = 0; i < 100; ++i) CHECK(with.train_position(i) == without.train_position(i));
+}
+
 TEST_CASE("gzip files are unpacked once; plain files stay where they are; damaged ones are refused") {
   test::TempDir dir;
   const std::string text = some_text(100'000), cache = dir / "corpus";

@@ -104,6 +104,9 @@ TEST_CASE("more places along tp than key-value heads is a warning where they are
   CHECK(kv_replicas(*parse_mesh("tp=6"), config) == 2);
   CHECK(kv_replicas(*parse_mesh("tp=4"), config) == 1);
   CHECK(kv_replicas(*parse_mesh("tp=2"), config) == 1);
+  CHECK(model_axes(*parse_mesh("dp=2,tp=6"), config) == std::vector<troupe::Axis>{{"tp", 3}, {"tp.q", 2}});
+  CHECK(model_axes(*parse_mesh("dp=2,tp=4"), config) == std::vector<troupe::Axis>{{"tp", 4}});
+  CHECK(model_axes(*parse_mesh("dp=2"), config) == std::vector<troupe::Axis>{{"tp", 1}});
   config.model.kv_heads = 0;   // as many as heads
   CHECK(mesh_warning(*parse_mesh("tp=6"), config) == "");
 }

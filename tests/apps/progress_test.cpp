@@ -64,6 +64,24 @@ TEST_CASE("a note stands on a line of its own and the progress line comes back b
   CHECK(text.find("\nstep 2/5", note) != std::string::npos);
 }
 
+TEST_CASE("a line of the log goes to the other stream, and the progress line is wiped before it and drawn again after it") {
+  test::TempDir dir;
+  std::FILE* both = std::fopen((dir / "both").c_str(), "wb");
+  ManualClock clock;
+  {
+    Progress progress(clock, {.out = both, .err = both, .terminal = true, .end_step = 3});
+    progress.log("troupe: warning: early\n");   // nothing is drawn yet
+    progress.step(0, 5.0, 100);
+    progress.log("troupe: warning: late\n");
+  }
+  std::fclose(both);
+  const auto text = test::read_text(dir / "both");
+  CAPTURE(text);
+  CHECK(text.starts_with("troupe: warning: early\n\rstep 1/3"));
+  const auto late = text.find(" \rtroupe: warning: late\n\rstep 1/3");
+  CHECK(late != std::string::npos);
+}
+
 TEST_CASE("what is under way beside the steps stands at the end of the line until it is over") {
   for (const bool terminal : {false, true}) {
     test::TempDir dir;

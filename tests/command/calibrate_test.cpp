@@ -1,5 +1,6 @@
 // `troupe calibrate`, and what plan, sim and train make of its file.
 #include <filesystem>
+#include <sstream>
 
 #include "tests/command/checks.h"
 
@@ -9,11 +10,33 @@ using namespace troupe::test;
 TEST_CASE("calibrate writes the costs that plan and sim then use") {
   TempDir dir;
   const std::string costs = dir / "cache/costs.toml";
-  const auto measured = run(troupe_command({"calibrate", "--costs", costs, "--widest", "128"}), 60);
+  const auto measured = run(troupe_command({"calibrate", "--costs", costs, "--widest", "128", "--checkpoint-dir", dir.path()}), 60);
   check_success(measured);
   CHECK(measured.out.find(costs) != std::string::npos);
   CHECK(read(costs).find("[kernels.times]") != std::string::npos);
   CHECK(std::distance(std::filesystem::directory_iterator(dir / "cache"), {}) == 1);   // no temporary file
+  CHECK(dir.entries() == 1);   // nor one on the disk that was measured
+  // A disk that is ten times as slow takes ten times as long for the same bytes.
+  const auto writer_ms = [&](const std::string& file) {
+    const auto o = run(troupe_command({"plan", tiny_config, "--set", "checkpoint.every=1", "--costs", file}));
+    check_success(o);
+    double ms = 0;
+    for (std::size_t at = 0; (at = o.out.find(".writer ", at)) != std::string::npos; ++at) {
+      std::istringstream row(o.out.substr(at, o.out.find('\n', at) - at));
+      std::string word, before;
+      while (row >> word && word != "ms" && word != "us") before = word;
+      ms += std::stod(before) * (word == "us" ? 1e-3 : 1);
+    }
+    return ms;
+  };
+  const std::string as_measured = read(costs);
+  const auto rate_at = as_measured.find("[disk]\ngb_per_s = ") + 18;
+  REQUIRE(rate_at > 18);
+  const double rate = std::stod(as_measured.substr(rate_at));
+  CHECK(rate > 1e-3);
+  write_text(dir / "slow.toml", as_measured.substr(0, rate_at) + std::to_string(rate / 10) + as_measured.substr(as_measured.find('\n', rate_at)));
+  CHECK(writer_ms(costs) > 0);
+  CHECK(writer_ms(dir / "slow.toml") == doctest::Approx(10 * writer_ms(costs)).epsilon(0.02));
   for (const char* command : {"plan", "sim"}) {
     const auto with = run(troupe_command({command, tiny_config, "--mesh", "dp=2", "--costs", costs}));
     check_success(with);
@@ -28,5 +51,7 @@ TEST_CASE("calibrate writes the costs that plan and sim then use") {
   write_text(costs, text);
   check_one_line(run(troupe_command({"plan", tiny_config, "--costs", costs})), exit_usage, {costs, "version 9", "run troupe calibrate again"});
   check_one_line(run(troupe_command({"sim", tiny_config, "--costs", dir / "none.toml"})), exit_usage, {"none.toml", "troupe calibrate measures them"});
+  check_one_line(run(troupe_command({"calibrate", "--costs", dir / "other.toml", "--widest", "1", "--checkpoint-dir", dir / "none"}), 60), exit_output, {dir / "none"});
+  CHECK_FALSE(std::filesystem::exists(dir / "other.toml"));
   check_one_line(run(troupe_command({"calibrate", "--costs", "/proc/none/costs.toml", "--widest", "1"}), 60), exit_output, {"/proc/none"});
 }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -67,6 +68,13 @@ void check_one_line_per_step(const std::string& metrics) {
   CHECK(next == steps);
 }
 
+/// Ended well. A disk that a busy machine slows down may have skipped a checkpoint, and that is told once; nothing else is.
+void check_saved(Outcome o) {
+  o.err = std::regex_replace(o.err, std::regex("^troupe: warning: checkpoint of step [0-9]+ is skipped: the disk does not keep up; "
+                                               "training goes on, checkpoints come less often\n$"), "");
+  check_success(o);
+}
+
 }  // namespace
 
 // TROUPE_KILLS=300 for the figure that is promised; a few in an ordinary run of the tests.
@@ -99,9 +107,9 @@ TEST_CASE("kill -9 of everything at random moments of saving runs: the newest ch
           ++kills, ++own;
           continue;
         }
-        check_success(o);
+        check_saved(o);
       } else {
-        check_success(command.wait(60));
+        check_saved(command.wait(60));
       }
       done = true;
     }

@@ -60,6 +60,20 @@ TEST_CASE("of two runs at a time one writes into an output folder, or into a fol
   CHECK(o.err.find("written by another run") == std::string::npos);
 }
 
+TEST_CASE("a run does not go on from a folder that another run saves in, wherever it would write itself; a reader may") {
+  TempDir dir;
+  Endless first(dir / "one", {"--checkpoint-every", "5"}, 30);
+  const auto fork = [&](const std::string& from) {
+    return run(train(dir / "two", {"--quiet", "--resume", from, "--checkpoint-every", "0", "--set", "eval.every=0", "--steps", "1000000", "--stall-limit", "5"}), 5);
+  };
+  const std::string checkpoints = dir / "one/checkpoints";
+  for (const auto& from : {dir / "one", checkpoints}) check_one_line(fork(from), exit_checkpoint, {"--resume: '" + checkpoints + "' is written by another run"});
+  CHECK_FALSE(fs::exists(dir / "two/metrics.jsonl"));
+  check_success(run(troupe_command({"ckpt", "ls", dir / "one"})));
+  const auto sample = run(troupe_command({"sample", "--from", dir / "one", "--tokens", "1"}));
+  CHECK_MESSAGE(sample.err.find("written by another run") == std::string::npos, sample.err);
+}
+
 TEST_CASE("checkpoints may lie in the output folder itself") {
   TempDir dir;
   check_success(run(train(dir / "out", {"--steps", "2", "--checkpoint-every", "2", "--checkpoint-dir", dir / "out", "--quiet"})));

@@ -99,6 +99,21 @@ TEST_CASE("a run's checkpoint is exported, imported, exported again with the sam
   CHECK(read(dir / "hf3/model.safetensors") != read(dir / "hf/model.safetensors"));
 }
 
+TEST_CASE("an import of a model with tokens that are no bytes warns that its tokenizer is not used; one of bytes says nothing") {
+  TempDir dir;
+  for (const std::string vocab : {"280", "256"}) {
+    CAPTURE(vocab);
+    const std::string run_dir = dir / ("run" + vocab), hf = dir / ("hf" + vocab);
+    CHECK(run(train(run_dir, {"--steps", "1", "--checkpoint-every", "1", "--quiet", "--set", "model.vocab=" + vocab})).code == exit_ok);
+    check_success(exported(run_dir, hf));
+    const auto o = run(troupe_command({"ckpt", "import", hf, "--out", dir / ("in" + vocab)}));
+    CHECK(o.code == exit_ok);
+    CHECK(o.out.find("imported '" + hf) != std::string::npos);
+    CHECK(o.err == (vocab == "256" ? "" : "troupe: warning: the model has 280 tokens, and texts are read as bytes, tokens 0 to 255: "
+                                          "a tokenizer that it was trained with is not used\n"));
+  }
+}
+
 TEST_CASE("export and import that cannot be done say why, with the code of what was wrong") {
   TempDir dir;
   check_success(run(train(dir / "run", {"--steps", "1", "--checkpoint-every", "1", "--quiet"})));

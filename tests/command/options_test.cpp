@@ -132,6 +132,47 @@ TEST_CASE("in the trace of a real run each arrow goes forward from a start to an
   }
 }
 
+TEST_CASE("in the trace of three stages each arrow between workers goes from the send to the receive of one exchange, in one step, there and back") {
+  TempDir dir;
+  check_success(run(train(dir / "out", {"--mesh", "dp=2,tp=2,pp=3", "--steps", "2", "--trace", "--quiet"}), 60));
+  const auto events = nlohmann::json::parse(read(dir / "out/trace.json"))["traceEvents"];
+  check_picture(events);   // both ends are there, in slices, and none goes back
+  std::map<int, int> stage_of;
+  std::map<std::pair<int, int>, std::string> exchange_of;   // the name of a row, without its lane
+  std::map<std::pair<int, int>, std::vector<nlohmann::json>> slices;
+  std::map<std::string, nlohmann::json> starts;
+  for (const auto& e : events) {
+    const std::pair<int, int> row(e["pid"], e.value("tid", 0));
+    const std::string name = e["ph"] == "M" ? e["args"].value("name", "") : "";
+    if (e["name"] == "process_name") stage_of[e["pid"]] = std::stoi(name.substr(name.find("stage ") + 6));
+    if (e["name"] == "thread_name") exchange_of[row] = name.substr(0, name.find(" ("));
+    if (e["ph"] == "X") slices[row].push_back(e);
+    if (e["ph"] == "s") starts[e["id"].dump()] = e;
+  }
+  const auto step_at = [&](const nlohmann::json& end) {
+    const double at = end["ts"], rounding_us = 1e-6;
+    std::set<std::int64_t> steps;   // two slices may touch there
+    for (const auto& s : slices[{end["pid"], end["tid"]}])
+      if (s["ts"].get<double>() <= at + rounding_us && at <= s["ts"].get<double>() + s["dur"].get<double>() + rounding_us) steps.insert(s["args"]["step"].get<std::int64_t>());
+    return steps;
+  };
+  std::set<std::pair<int, int>> ways;
+  int arrows = 0;
+  for (const auto& end : events) {
+    if (end["ph"] != "f") continue;
+    const auto& start = starts.at(end["id"].dump());
+    if (start["pid"] == end["pid"]) continue;
+    ++arrows;
+    CHECK(exchange_of.at({start["pid"], start["tid"]}) == exchange_of.at({end["pid"], end["tid"]}));
+    const auto from = step_at(start), to = step_at(end);
+    CHECK(std::any_of(from.begin(), from.end(), [&](auto step) { return to.count(step) > 0; }));
+    ways.insert({stage_of.at(start["pid"]), stage_of.at(end["pid"])});
+  }
+  CHECK(ways == std::set<std::pair<int, int>>{{0, 1}, {1, 2}, {2, 1}, {1, 0}});
+  // 8 microbatches a step, each over two boundaries there and back, between pairs of tp places.
+  CHECK(arrows >= 2 * 8 * 4);
+}
+
 TEST_CASE("a plan of no configuration, and times that are no times, are refused in one line") {
   for (const char* command : {"plan", "sim", "train"}) check_one_line(run(troupe_command({command, ""})), exit_usage, {"name a configuration"});
   for (const char* option : {"--tf", "--tb", "--tw", "--hop"})

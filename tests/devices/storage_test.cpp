@@ -1,7 +1,12 @@
 // The contract of storage.h, over files and over the simulated disk.
 #include <doctest/doctest.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <functional>
 
 #include "devices/base/philox.h"
@@ -12,6 +17,14 @@
 
 using namespace troupe;
 using troupe::test::TempDir;
+
+/// What flock fails with, in this program; 0: it does what the system's does.
+static int flock_error = 0;
+extern "C" int flock(int fd, int operation) noexcept {
+  if (flock_error == 0) return static_cast<int>(::syscall(SYS_flock, fd, operation));
+  errno = flock_error;
+  return -1;
+}
 
 namespace {
 
@@ -176,6 +189,25 @@ TEST_CASE("a folder's lock has one holder at a time, whatever is done in the fol
     CHECK(refused(storage.lock_dir(dir + "/none").status(), dir + "/none") == Code::not_found);
     CHECK(refused(storage.lock_dir(dir + "/a/file").status(), dir + "/a/file") == Code::io);
   });
+}
+
+TEST_CASE("an error of the disk in locking a folder is told; a filesystem without locks of folders gives one that excludes no process") {
+  TempDir dir;
+  FileStorage storage;
+  for (const int error : {EIO, ESTALE, ENOMEM}) {
+    CAPTURE(error);
+    flock_error = error;
+    const auto lock = storage.lock_dir(dir.path());
+    flock_error = 0;
+    CHECK(refused(lock.status(), dir.path()) == Code::io);
+    CHECK_MESSAGE(lock.status().message().find(std::strerror(error)) != std::string::npos, lock.status().message());
+  }
+  for (const int error : {ENOLCK, EBADF, EOPNOTSUPP}) {
+    CAPTURE(error);
+    flock_error = error;
+    CHECK(storage.lock_dir(dir.path()).ok());
+    flock_error = 0;
+  }
 }
 
 TEST_CASE("a rename replaces its target; who had opened that still reads it") {

@@ -59,7 +59,7 @@ inline const std::string prompt = "the ";
 inline Expected<Plan> plan_of(const runtime::App& app, const lm::LmConfig& c, const std::vector<std::int64_t>& dp, std::int64_t tp = 1,
                               std::int32_t zero = 0, const Pipeline& pipeline = {}, const CostModel& costs = {}) {
   CompileOptions o;
-  o.stages = stage_meshes(dp, tp, lm::kv_replicas({dp, static_cast<std::int64_t>(dp.size()), tp}, c));
+  o.stages = stage_meshes(dp, lm::model_axes({dp, static_cast<std::int64_t>(dp.size()), tp}, c));
   o.zero = zero;
   o.pipeline = pipeline;
   o.seed = 3;

@@ -98,7 +98,7 @@ std::vector<std::int32_t> bytes_of(const std::string& text) {
 Expected<std::string> sample(const runtime::App& app, const lm::LmConfig& c, const std::string& prompt, const DpTp& m, std::uint64_t timing) {
   lm::Sampler sampler(prompt);
   CompileOptions o;
-  o.stages = stage_meshes(m.dp, m.tp, lm::kv_replicas({m.dp, static_cast<std::int64_t>(m.dp.size()), m.tp}, c));
+  o.stages = stage_meshes(m.dp, lm::model_axes({m.dp, static_cast<std::int64_t>(m.dp.size()), m.tp}, c));
   o.seed = seed;
   TROUPE_ASSIGN(const Plan plan, compile(lm::build_sampler(c, app.ops(), sampler.prompt_tokens()), o));
   TROUPE_TRY(verify(plan));

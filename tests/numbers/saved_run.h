@@ -54,7 +54,7 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
   runtime::App app;
   lm::register_actors(app);
   CompileOptions o;
-  o.stages = stage_meshes(t.dp, t.tp, lm::kv_replicas({t.dp, static_cast<std::int64_t>(t.dp.size()), t.tp}, c));
+  o.stages = stage_meshes(t.dp, lm::model_axes({t.dp, static_cast<std::int64_t>(t.dp.size()), t.tp}, c));
   o.zero = t.zero;
   o.seed = 3;
   o.snapshots = 2;

@@ -54,7 +54,7 @@ Report report() {
 
 TEST_CASE("every message to a worker survives the wire") {
   Hello hello{blob(1001), 3, 0xfedcba9876543210ull, 5, 4, "tcp,self", "eth0", {7, 1ll << 40}, 0.25, false, {5, 0, 63},
-              {{-1, -1, 50'000, 1ll << 40}, {3, 2, 0, 7}}, {"runs/a/checkpoints", 0x8000000000000001ull, 6}, "runs/a/checkpoints/step-00000005.g1"};
+              {{-1, -1, 50'000, 1ll << 40}, {3, 2, 0, 7}}, {"runs/a/checkpoints", 0x8000000000000001ull, 6}, "runs/a/checkpoints/step-00000005.g1", LogLevel::debug};
   const auto h = to_worker(hello);
   CHECK(h.plan == hello.plan);
   CHECK(h.rank == 3);
@@ -71,6 +71,7 @@ TEST_CASE("every message to a worker survives the wire") {
   CHECK(h.throttle == hello.throttle);
   CHECK(h.save == hello.save);
   CHECK(h.restore == hello.restore);
+  CHECK(h.log_level == LogLevel::debug);
   CHECK(to_worker(Hello{}).run_kernels);
   // Addresses are binary: zeros inside must survive.
   const Connect connect{{{0, std::string("a\0b\xff", 4)}, {7, ""}, {12, std::string(300, '\0')}}};

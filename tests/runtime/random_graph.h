@@ -45,7 +45,8 @@ struct RandomCase {
 /// Layers drawn from what a user might write. `train` false: the same forward pass without dropout, for evaluation.
 class RandomGraph {
  public:
-  RandomGraph(const kernels::OpSet& ops, unsigned seed) : ops_(ops), seed_(seed) {}
+  /// `units`: declared before the first op, in this order.
+  RandomGraph(const kernels::OpSet& ops, unsigned seed, std::vector<std::string> units = {}) : ops_(ops), seed_(seed), declared_(std::move(units)) {}
 
   Graph graph(RandomCase& c) {
     std::mt19937 random(seed_);
@@ -60,6 +61,7 @@ class RandomGraph {
     c.text = "M " + std::to_string(c.microbatches) + " n " + std::to_string(c.samples) + " w " + std::to_string(width_) + " layers:";
     const unsigned shape = static_cast<unsigned>(random());
     g.program("train", {c.microbatches, c.samples});
+    for (const auto& unit : declared_) g.unit(unit);
     Value loss = forward(g, c, layers, shape, true);
     kernels::AdamW hyper;
     hyper.weight_decay = 0.05f;
@@ -166,6 +168,7 @@ class RandomGraph {
 
   const kernels::OpSet& ops_;
   unsigned seed_;
+  std::vector<std::string> declared_;
   std::int64_t width_ = 4;
   double dropout_ = 0;
 };

@@ -1,0 +1,44 @@
+// The log of a process: lines on stderr, all of one form, of one level and those above it.
+//
+//   troupe: warning: checkpoint of step 40 failed (1 in a row): ...
+//   worker 3: debug: connects to ranks 0, 1 and 2
+//
+// Errors that end a command are no log lines: they are told once, with the exit code. A line that is below the level costs
+// a comparison; a text that takes work to make is made behind logs(). Thread-safe, except where said.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "devices/base/status.h"
+
+namespace troupe {
+
+enum class LogLevel : std::uint8_t { trace, debug, info, warn, error, off };
+
+/// "trace", "debug", "info", "warn", "error" or "off". Error: names them.
+Expected<LogLevel> parse_log_level(std::string_view text);
+
+/// Lines below `level` are not written; `off`: none is. At the start: info.
+void set_log_level(LogLevel level);
+LogLevel log_level();
+inline bool logs(LogLevel level) { return level >= log_level(); }
+/// Who writes; at the start: "troupe". Not thread-safe.
+void set_log_name(std::string name);
+/// Lines go to `sink`, whole, with their newline, one after the other, instead of to stderr; null: to stderr again.
+/// REQUIRES: `sink` does not log.
+void set_log_sink(std::function<void(std::string_view line)> sink);
+
+void log_trace(std::string_view text);
+void log_debug(std::string_view text);
+void log_info(std::string_view text);
+void log_warn(std::string_view text);
+void log_error(std::string_view text);
+
+/// Writes what the process `who` ("worker 3") has put out: a line of its log at the line's own level, any other (of a
+/// library, say) at level info.
+void pass_log_line(std::string_view who, std::string_view line);
+
+}  // namespace troupe

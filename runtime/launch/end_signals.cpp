@@ -1,0 +1,32 @@
+#include "runtime/launch/end_signals.h"
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "runtime/launch/hangup.h"
+
+namespace troupe::runtime {
+
+EndSignals::EndSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  if (!hangup_ignored()) sigaddset(&set, SIGHUP);
+  ::sigprocmask(SIG_BLOCK, &set, &before_);
+  fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+EndSignals::~EndSignals() {
+  while (take()) {}
+  ::close(fd_);
+  ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+}
+
+std::optional<int> EndSignals::take() const {
+  signalfd_siginfo info{};
+  if (::read(fd_, &info, sizeof info) != sizeof info) return std::nullopt;
+  return static_cast<int>(info.ssi_signo);
+}
+
+}  // namespace troupe::runtime

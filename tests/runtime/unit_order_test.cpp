@@ -1,0 +1,81 @@
+// The order in which a graph names its units, and the stages on which they are put, change no number.
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "runtime/verify/verify.h"
+#include "tests/runtime/random_graph.h"
+
+using namespace mlp;
+
+namespace {
+
+CompileOptions placing_of(unsigned seed, const RandomCase& c) {
+  CompileOptions o;
+  o.seed = seed;
+  o.stages = stage_meshes(c.dp);
+  o.stage_of_unit = c.stage_of_unit;
+  o.pipeline = c.pipeline;
+  o.zero = static_cast<std::int32_t>(seed % 4);
+  o.owners = c.owners;
+  return o;
+}
+
+/// Compiles, verifies and runs.
+Expected<RandomOutcome> outcome_of(const Graph& g, const CompileOptions& o, const kernels::OpSet& ops, const RandomCase& c) {
+  TROUPE_ASSIGN(const Plan p, compile(g, o));
+  TROUPE_TRY(verify(p).in("verify"));
+  return train_case(p, ops, c, c.network_seed);
+}
+
+/// Empty if the runs have the same bits.
+std::string other_bits(const RandomOutcome& a, const RandomOutcome& b) {
+  for (std::size_t s = 0; s < a.run.steps.size(); ++s)
+    if (a.run.steps[s].loss != b.run.steps[s].loss) return "another loss in step " + std::to_string(s);
+  return a.run.params_hash != b.run.params_hash ? "other parameters" : a.eval != b.eval ? "another evaluation" : "";
+}
+
+/// The units of each stage, in alphabetical order.
+std::vector<std::vector<std::string>> units_of(const Plan& p) {
+  std::vector<std::vector<std::string>> out;
+  for (const auto& role : p.roles) {
+    out.push_back(role.units);
+    std::sort(out.back().begin(), out.back().end());
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("units that are declared in any order are cut into the same stages, and give the same bits, as in the order of the data") {
+  const auto ops = kernels::standard_ops();
+  int shuffled_differently = 0;
+  for (unsigned seed = 0; seed < 120; ++seed) {
+    RandomCase c;
+    const Graph g = RandomGraph(ops, seed).graph(c);
+    std::vector<std::size_t> at(g.units().size());
+    std::iota(at.begin(), at.end(), std::size_t{0});
+    std::mt19937 random(seed);
+    std::shuffle(at.begin(), at.end(), random);
+    shuffled_differently += !std::is_sorted(at.begin(), at.end());
+    std::vector<std::string> names;
+    for (const auto u : at) names.push_back(g.units()[u]);
+    RandomCase other;
+    const Graph h = RandomGraph(ops, seed, names).graph(other);
+    REQUIRE(h.units() == names);
+    auto o = placing_of(seed, c);
+    for (std::size_t u = 0; u < o.stage_of_unit.size(); ++u) other.stage_of_unit[u] = c.stage_of_unit[at[u]];
+    CAPTURE(seed);
+    CAPTURE(c.text);
+    const auto a = outcome_of(g, o, ops, c), b = outcome_of(h, placing_of(seed, other), ops, c);
+    REQUIRE_MESSAGE(a.ok(), a.status().message());
+    REQUIRE_MESSAGE(b.ok(), b.status().message());
+    CHECK(other_bits(*a, *b) == "");
+    o.stage_of_unit = {};   // cut by cost
+    const auto p = compile(g, o), q = compile(h, o);
+    REQUIRE(p.ok());
+    REQUIRE_MESSAGE(q.ok(), q.status().message());
+    CHECK(units_of(*p) == units_of(*q));
+  }
+  CHECK(shuffled_differently > 60);
+}
