@@ -10,7 +10,7 @@ struct CompileOptions {
   std::vector<Mesh> stages;                  ///< one mesh per pipeline stage, with ranks 0 .. n-1; see stage_meshes; empty: one place
   /// One per unit, as Graph::units has them, every stage used; empty: cut by cost, in the order of the data.
   /// Interleaved, the stages are virtual ones; a shared unit's entry says where it begins and ends. Data may go back to an
-  /// earlier stage; where the schedule or ZeRO 3 cannot do that, `verify` refuses the plan.
+  /// earlier stage where passes have no order (1f1b), with ZeRO 0 to 2.
   std::vector<std::int32_t> stage_of_unit;
   Pipeline pipeline;                         ///< order in which stages begin their passes
   std::int32_t zero = 0;                     ///< ZeRO stage (Rajbhandari et al., 2020): 1 divides optimizer state over dp, 2 reduced

@@ -79,3 +79,41 @@ TEST_CASE("units that are declared in any order are cut into the same stages, an
   }
   CHECK(shuffled_differently > 60);
 }
+
+TEST_CASE("units may be put on stages in any order, back and forth: the plan gives one worker's bits, or what its schedule or ZeRO 3 cannot do is named") {
+  const auto ops = kernels::standard_ops();
+  int back = 0, refused = 0;
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    RandomCase c;
+    const Graph g = RandomGraph(ops, seed).graph(c);
+    const auto virtual_stages = static_cast<std::int32_t>(c.dp.size()) * c.pipeline.chunks;
+    if (virtual_stages < 2) continue;
+    std::mt19937 random(seed);
+    auto o = placing_of(seed, c);
+    o.stage_of_unit.clear();
+    for (std::size_t u = 0; u < g.units().size(); ++u)   // each stage once, then any
+      o.stage_of_unit.push_back(u < static_cast<std::size_t>(virtual_stages) ? static_cast<std::int32_t>(u) : static_cast<std::int32_t>(random() % static_cast<unsigned>(virtual_stages)));
+    std::shuffle(o.stage_of_unit.begin(), o.stage_of_unit.end(), random);
+    std::string stages;
+    for (const auto s : o.stage_of_unit) stages += " " + std::to_string(s);
+    CompileOptions one;
+    one.seed = seed;
+    CAPTURE(seed);
+    CAPTURE(c.text);
+    CAPTURE(stages);
+    const auto a = outcome_of(g, one, ops, c), b = outcome_of(g, o, ops, c);
+    REQUIRE_MESSAGE(a.ok(), a.status().message());
+    const bool may_refuse = o.zero == 3 || (c.pipeline.kind != Pipeline::Kind::one_f_one_b && std::count(c.dp.begin(), c.dp.end(), c.dp[0]) == std::ssize(c.dp));
+    if (may_refuse && b.status().message().find(": with ") != std::string::npos) {
+      CHECK_MESSAGE(b.status().message().find("data goes to the same stage or to later ones; choose other stages") != std::string::npos, b.status().message());
+      CHECK_FALSE(std::is_sorted(o.stage_of_unit.begin(), o.stage_of_unit.end()));
+      ++refused;
+      continue;
+    }
+    REQUIRE_MESSAGE(b.ok(), b.status().message());
+    CHECK(other_bits(*a, *b) == "");
+    back += !std::is_sorted(o.stage_of_unit.begin(), o.stage_of_unit.end());
+  }
+  MESSAGE(back << " graphs ran back and forth, " << refused << " were refused");
+  CHECK(back > 60);
+}
