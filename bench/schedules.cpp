@@ -46,9 +46,11 @@ Expected<Plan> pipeline(const App& app, const Pipeline& schedule, std::int32_t s
   const std::map<Pass, double> all = {{Pass::forward, t.forward_s}, {Pass::backward, t.backward_s - moved}, {Pass::weights, moved}};
   for (auto& role : plan.roles) {
     std::map<std::pair<std::int32_t, Pass>, int> segments;
-    for (const auto& a : role.actors) segments[{a.depth, a.pass}] += a.kind == PlanActor::Kind::segment;
+    for (const auto& a : role.actors) segments[{a.virtual_stage, a.pass}] += a.kind == PlanActor::Kind::segment;
     for (auto& a : role.actors)
-      a.cost_s = a.kind == PlanActor::Kind::segment ? all.at(a.pass) / schedule.chunks / segments[{a.depth, a.pass}] : 0;
+      a.cost_s = a.kind != PlanActor::Kind::segment
+                     ? 0
+                     : all.at(a.pass) / schedule.chunks / segments[{a.virtual_stage, a.pass}];
   }
   return plan;
 }
