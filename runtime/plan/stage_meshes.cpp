@@ -16,7 +16,7 @@ std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, std::int64_t
     m.axes = {{"tp", tp / replicas}, {"dp", width}};
     if (replicas > 1) m.axes.insert(m.axes.begin() + 1, {"tp.q", replicas});
     for (std::int64_t t = 0; t < tp; ++t)
-      for (std::int64_t d = 0; d < width; ++d) m.ranks.push_back(first + static_cast<Rank>(d * tp + t));
+      for (std::int64_t d = 0; d < width; ++d) m.ranks.edit().push_back(first + static_cast<Rank>(d * tp + t));
     first += static_cast<Rank>(tp * width);
     meshes.push_back(std::move(m));
   }
