@@ -1,4 +1,4 @@
-// The actors of an optimizer step: the norm of the reduced gradient (part of the vote), then, after the commit,
+// The actors of an optimizer step: the square sums of the reduced gradient (part of the vote), then, after the commit,
 // the update in place. Both read the exact sums of a gradient once and round each element once, to the same f32.
 // Also the digest of the parameters.
 #pragma once
@@ -8,15 +8,14 @@
 #include "actors/act.h"
 #include "kernels/op.h"
 #include "kernels/vector.h"
+#include "placement/layout.h"
 
 namespace troupe::actors {
 
 /// One parameter (or this place's part of it) in a group that is updated by one actor.
 struct ParamPart {
-  std::string name;
   Extent extent;                               ///< the part that this actor has
-  std::int64_t rows = 1;                       ///< of the whole tensor: leaves of the norm's tree
-  std::int64_t column = 0;                     ///< index within a row of the part's first element
+  std::vector<Term> nodes;                     ///< norm only: of the tree over all rows, those whose sums it tells
   struct Sum { std::int32_t port; std::int64_t offset; };
   std::vector<Sum> grads;                      ///< input port and byte offset of its exact sums, which are added up
   bool rounded = false;                        ///< `grads` is one gradient that is f32 already
@@ -27,24 +26,21 @@ struct ParamPart {
   bool decay = true;                           ///< weight decay applies
 };
 
-/// Adds up the sums of squares of tensor `name` from tree nodes of its rows: [column, lo, hi, sum] in any order, where
-/// `column` tells apart parts of the same rows (a weight whose columns are split over a model axis). Nodes of a column
-/// that leave rows out or overlap are an error. NU-2: each row of a part is summed in float64 in a fixed order, rows
-/// along the fixed tree, then columns in order: how rows are split never matters.
-Expected<double> combine_row_sums(const std::string& name, const std::vector<double>& reported, std::int64_t rows);
-
-/// Reports the sums of squares of each part's gradient: [column, row lo, row hi, sum of squares] for each node of
-/// `placement/tree.h` that its rows cover. Input `params_port` carries the parameter slot, with the exponents.
+/// Tells the square sums of each part's gradient, node by node. NU-2: each row of a part is summed in float64 in a
+/// fixed order, rows along the fixed tree (placement/tree.h), so how rows are split never matters. Input `params_port`
+/// carries the parameter slot, with the exponents. `first`: the place's index of the first sum.
 class NormBody final : public Body {
  public:
-  NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t params_port, ReportSink report);
+  NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t params_port, std::size_t first,
+           GradientSink tell);
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
   std::vector<ParamPart> parts_;
   std::vector<PortMemory> in_;
   std::int32_t params_port_;
-  ReportSink report_;
+  std::size_t first_;
+  GradientSink tell_;
 };
 
 /// AdamW (Loshchilov and Hutter, 2019) over a group of parameters. Input `commit_port` carries a Commit and the

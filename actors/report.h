@@ -1,4 +1,5 @@
-// What actors tell the session besides that they are done: losses, norms, digests, an application's own numbers.
+// What actors tell the session besides that they are done: losses, digests, an application's own numbers; and of their
+// gradients square sums and peaks.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +15,10 @@ struct Report {
   enum class Kind : std::uint8_t {
     value,                             ///< what the application reports, under a name of its own
     loss,                              ///< a microbatch's part of the loss that is minimised
-    /// A parameter's gradient: [column, row lo, row hi, sum of squares] of tree nodes of its rows.
-    norm,
     /// The two words of a parameter's digest, and 1 where all of its elements are finite, else 0; `name` is NAME|EXTENT.
     digest,
     shard,                             ///< the shard that a place has written: see actors/writer.h
     saving,                            ///< of a shard so far: [stall in seconds, bytes of parameters, of moments]
-    /// A parameter's gradient terms: [largest magnitude (inf and NaN too), 1 + lowest microbatch with a term that was
-    /// not finite or beyond the range of its exact sum; 0: none].
-    peak,
   };
   Kind kind = Kind::value;
   std::string name;
@@ -32,5 +28,28 @@ struct Report {
   std::vector<std::byte> bytes;        ///< shard only
 };
 using ReportSink = std::function<void(std::uint16_t program, Report)>;
+
+/// What a place tells of the gradients of a step. Nothing in it has a name: place and session know its order from the
+/// plan (runtime/plan/gradient_parts.h).
+struct GradientReport {
+  /// Of the gradients that the place sums up: the squares of the elements of a node of the tree over their rows.
+  std::vector<double> square_sums;
+  /// Of each gradient that the place makes: the largest magnitude of its terms, inf and NaN too.
+  std::vector<float> peaks;
+  /// A gradient, by index of `peaks`, with a term that was not finite or was beyond the range of its exact sum, and the
+  /// lowest microbatch with such a term.
+  struct Bad {
+    std::int32_t peak = 0, microbatch = 0;
+    bool operator==(const Bad&) const = default;
+  };
+  std::vector<Bad> bad;                ///< of most steps none
+};
+
+/// What one actor tells of the gradients of a step: the part of its place's report that begins at these indices.
+struct GradientPart {
+  std::size_t first_square_sum = 0, first_peak = 0;
+  GradientReport told;                 ///< `bad`: by index of its own peaks
+};
+using GradientSink = std::function<void(GradientPart)>;
 
 }  // namespace troupe::actors

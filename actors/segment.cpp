@@ -58,7 +58,7 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
     for (std::size_t i = 0; i < op.out.size(); ++i)
       if (const auto g = op.out[i].gradient; g >= 0) note(static_cast<std::size_t>(g), largest[i], call.out[i].exponent, c);
   }
-  if (!terms_.empty() && c.local + 1 == spec_.acts_per_step) report_terms(c);
+  if (!terms_.empty() && c.local + 1 == spec_.acts_per_step) tell_peaks();
   return {};
 }
 
@@ -90,12 +90,14 @@ void SegmentBody::note(std::size_t gradient, float largest, std::int32_t exponen
   else if (std::ldexp(static_cast<double>(largest), exponent) >= std::ldexp(1.0, spec_.gradients[gradient].term_bits)) lowest(terms.too_large);
 }
 
-void SegmentBody::report_terms(const ActContext& c) {
-  for (std::size_t g = 0; g < terms_.size(); ++g) {
-    const Terms& t = terms_[g];
-    spec_.report(c.program, {Report::Kind::peak, spec_.gradients[g].param, c.step, -1,
-                             {static_cast<double>(t.largest), static_cast<double>((std::isfinite(t.largest) ? t.too_large : t.not_finite) + 1)}});
+void SegmentBody::tell_peaks() {
+  GradientPart part{0, spec_.first_peak, {}};
+  for (const Terms& t : terms_) {
+    const auto microbatch = std::isfinite(t.largest) ? t.too_large : t.not_finite;
+    if (microbatch >= 0) part.told.bad.push_back({static_cast<std::int32_t>(part.told.peaks.size()), microbatch});
+    part.told.peaks.push_back(t.largest);
   }
+  spec_.tell(std::move(part));
 }
 
 }  // namespace troupe::actors

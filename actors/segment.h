@@ -54,9 +54,11 @@ struct SegmentSpec {
   std::int64_t samples_per_microbatch = 1;
   std::shared_ptr<std::atomic<std::int64_t>> progress;   ///< counts ops that begin; may be null
   ReportSink report;
+  std::size_t first_peak = 0;             ///< the place's index of the first gradient's peak
+  GradientSink tell;                      ///< may be empty where there is no gradient
 };
 
-/// Runs the ops in order. Error: see check_told. With its last act of a step it reports the peaks of its gradients.
+/// Runs the ops in order. Error: see check_told. With its last act of a step it tells the peaks of its gradients.
 class SegmentBody final : public Body {
  public:
   explicit SegmentBody(SegmentSpec spec);
@@ -76,7 +78,7 @@ class SegmentBody final : public Body {
   Status check_told(const BoundOp& op, const kernels::Call& call, const std::vector<float>& largest, const ActContext& context);
   /// Takes in the largest term of an act.
   void note(std::size_t gradient, float largest, std::int32_t exponent, const ActContext& context);
-  void report_terms(const ActContext& context);
+  void tell_peaks();
 
   SegmentSpec spec_;
   std::vector<Terms> terms_;              // by gradient

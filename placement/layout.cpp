@@ -64,16 +64,19 @@ std::vector<Holding> Layout::holdings_intersecting(const Extent& extent) const {
       out.push_back(holding_at(mesh.position(coord)));
       return;
     }
-    for (std::int64_t i = 0; i < mesh.axes[axis].size; ++i) {
+    const std::int64_t places = mesh.axes[axis].size;
+    const Sbp& s = sbp[axis];
+    if (!s.is_split()) {
+      for (coord[axis] = 0; coord[axis] < places; ++coord[axis]) walk(axis + 1, sofar);
+      return;
+    }
+    const Range whole = sofar.dims[s.dim];
+    const Range parts = parts_overlapping(whole, places, extent.dims[s.dim], s.unit);
+    for (std::int64_t i = parts.lo; i < parts.hi; ++i) {
       coord[axis] = i;
-      if (!sbp[axis].is_split()) {
-        walk(axis + 1, sofar);
-        continue;
-      }
       Extent part = sofar;
-      Range& r = part.dims[sbp[axis].dim];
-      r = split_range(r, mesh.axes[axis].size, i, sbp[axis].unit);
-      if (intersect(r, extent.dims[sbp[axis].dim]).size() > 0) walk(axis + 1, part);
+      part.dims[s.dim] = split_range(whole, places, i, s.unit);
+      walk(axis + 1, part);
     }
   };
   if (!extent.empty()) walk(0, Extent::whole(shape));

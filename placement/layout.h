@@ -3,7 +3,7 @@
 // Invariants:
 //   LY-1  the extents of one term cover every element of the tensor exactly once per replica set;
 //   LY-2  nested splits of one dim divide in axis order (the first axis cuts first);
-//   LY-3  Layout::holdings_intersecting descends, on a split axis, only into the parts that overlap the extent.
+//   LY-3  Layout::holdings_intersecting visits, on a split axis, only the parts that overlap the extent.
 #pragma once
 
 #include <functional>

@@ -7,6 +7,16 @@
 
 namespace troupe {
 
+const std::vector<Rank>& Ranks::table() const {
+  static const std::vector<Rank> none;
+  return table_ ? *table_ : none;
+}
+
+std::vector<Rank>& Ranks::edit() {
+  if (!table_ || table_.use_count() > 1) table_ = std::make_shared<std::vector<Rank>>(table());
+  return *table_;
+}
+
 Mesh Mesh::dense(std::vector<Axis> axes, Rank first) {
   Mesh m;
   std::int64_t n = 1;
@@ -15,7 +25,10 @@ Mesh Mesh::dense(std::vector<Axis> axes, Rank first) {
     n *= a.size;
   }
   m.axes = std::move(axes);
-  for (std::int64_t i = 0; i < n; ++i) m.ranks.push_back(first + static_cast<Rank>(i));
+  std::vector<Rank> ranks;
+  ranks.reserve(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) ranks.push_back(first + static_cast<Rank>(i));
+  m.ranks = std::move(ranks);
   return m;
 }
 
@@ -100,8 +113,10 @@ Mesh Mesh::slice(int axis, std::int64_t index) const {
     if (static_cast<int>(i) != axis) m.axes.push_back(axes[i]);
   std::int64_t inner = 1;
   for (std::size_t i = static_cast<std::size_t>(axis) + 1; i < axes.size(); ++i) inner *= axes[i].size;
+  std::vector<Rank> fixed;
   for (std::int64_t p = index * inner; p < size(); p += axes[axis].size * inner)
-    m.ranks.insert(m.ranks.end(), ranks.begin() + p, ranks.begin() + p + inner);
+    fixed.insert(fixed.end(), ranks.begin() + p, ranks.begin() + p + inner);
+  m.ranks = std::move(fixed);
   return m;
 }
 

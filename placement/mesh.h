@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,35 @@ struct Axis {
   bool operator==(const Axis&) const = default;
 };
 
+/// The ranks of a mesh, by position. A value type whose copies share one table, so a mesh, and a layout on it, is copied
+/// as fast with many places as with few.
+class Ranks {
+ public:
+  Ranks() = default;
+  Ranks(std::vector<Rank> table) : table_(std::make_shared<std::vector<Rank>>(std::move(table))) {}
+
+  const std::vector<Rank>& table() const;
+  operator const std::vector<Rank>&() const { return table(); }
+  std::size_t size() const { return table_ ? table_->size() : 0; }
+  bool empty() const { return size() == 0; }
+  /// REQUIRES, here and below: not empty, a position below size().
+  Rank operator[](std::int64_t position) const { return (*table_)[static_cast<std::size_t>(position)]; }
+  Rank front() const { return table_->front(); }
+  Rank back() const { return table_->back(); }
+  std::vector<Rank>::const_iterator begin() const { return table().begin(); }
+  std::vector<Rank>::const_iterator end() const { return table().end(); }
+  /// This object's own table, for changes: no other copy sees them. REQUIRES: it is not copied while it changes.
+  std::vector<Rank>& edit();
+  friend bool operator==(const Ranks& a, const Ranks& b) { return a.table_ == b.table_ || a.table() == b.table(); }
+
+ private:
+  std::shared_ptr<std::vector<Rank>> table_;   // null: empty
+};
+
 /// A dense n-d arrangement of ranks. Row-major: the last axis varies fastest. A value type.
 struct Mesh {
   std::vector<Axis> axes;
-  std::vector<Rank> ranks;  ///< size() of them; position i has coordinates coord(i)
+  Ranks ranks;              ///< size() of them; position i has coordinates coord(i)
 
   /// Ranks `first`, `first + 1`, ... in row-major order. REQUIRES sizes >= 1.
   static Mesh dense(std::vector<Axis> axes, Rank first = 0);

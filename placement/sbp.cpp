@@ -47,4 +47,17 @@ Range split_range(Range whole, std::int64_t parts, std::int64_t index, std::int6
           whole.lo + std::min((first + count) * unit, whole.size())};
 }
 
+Range parts_overlapping(Range whole, std::int64_t parts, Range wanted, std::int64_t unit) {
+  ASSERT(parts >= 1 && unit >= 1, parts, unit);
+  const Range both = intersect(whole, wanted);
+  if (both.size() == 0) return {0, 0};
+  const std::int64_t units = (whole.size() + unit - 1) / unit;
+  const std::int64_t each = units / parts, longer = units % parts;
+  const auto part_of = [&](std::int64_t element) {
+    const std::int64_t at = (element - whole.lo) / unit, in_longer = longer * (each + 1);
+    return at < in_longer ? at / (each + 1) : longer + (at - in_longer) / each;
+  };
+  return {part_of(both.lo), part_of(both.hi - 1) + 1};
+}
+
 }  // namespace troupe

@@ -43,5 +43,8 @@ Expected<Sbp> parse_sbp(const std::string& text);
 /// units, each part has u / parts of them, the first (u mod parts) parts one more; parts may be empty. REQUIRES 0 <=
 /// index < parts, unit >= 1.
 Range split_range(Range whole, std::int64_t parts, std::int64_t index, std::int64_t unit = 1);
+/// The parts, [lo, hi), that overlap `wanted`; empty where none does. By arithmetic, however many parts there are.
+/// REQUIRES as split_range.
+Range parts_overlapping(Range whole, std::int64_t parts, Range wanted, std::int64_t unit = 1);
 
 }  // namespace troupe

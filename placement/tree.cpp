@@ -1,6 +1,7 @@
 #include "placement/tree.h"
 
 #include <functional>
+#include <string>
 
 #include "devices/base/check.h"
 
@@ -39,6 +40,44 @@ std::vector<Term> tree_cover(Term range, std::int32_t leaves) {
   };
   if (range.lo < range.hi) walk({0, leaves});
   return out;
+}
+
+double tree_sum(std::span<const double> leaves) {
+  if (leaves.size() < 2) return leaves.empty() ? 0 : leaves[0];
+  const auto half = static_cast<std::size_t>(tree_children({0, static_cast<std::int32_t>(leaves.size())}).first.hi);
+  return tree_sum(leaves.first(half)) + tree_sum(leaves.subspan(half));
+}
+
+Expected<TreeSum> TreeSum::over(std::span<const Term> nodes, std::int32_t leaves) {
+  TreeSum sum;
+  if ((leaves > 0 && !sum.add({0, leaves}, nodes)) || sum.nodes() != nodes.size())
+    return invalid(std::to_string(nodes.size()) + " nodes do not cover the tree over " + std::to_string(leaves) +
+                   " leaves");
+  return sum;
+}
+
+bool TreeSum::add(Term node, std::span<const Term> nodes) {
+  if (additions_.size() == nodes.size()) return false;
+  if (nodes[additions_.size()] == node) {
+    additions_.push_back(0);
+    return true;
+  }
+  if (node.hi - node.lo < 2) return false;
+  const auto [left, right] = tree_children(node);
+  if (!add(left, nodes) || !add(right, nodes)) return false;
+  ++additions_.back();
+  return true;
+}
+
+double TreeSum::operator()(const double* values) const {
+  double open[64];   // sums of nodes that wait for the node to their right: one for each level of the tree
+  std::size_t n = 0;
+  for (const std::uint8_t additions : additions_) {
+    double sum = *values++;
+    for (std::uint8_t i = 0; i < additions; ++i) sum = open[--n] + sum;
+    open[n++] = sum;
+  }
+  return n == 0 ? 0 : open[0];
 }
 
 }  // namespace troupe

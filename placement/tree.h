@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -24,5 +25,25 @@ bool is_tree_node(Term node, std::int32_t leaves);
 
 /// The fewest tree nodes that together are the leaves [range.lo, range.hi), in order. Empty for an empty range.
 std::vector<Term> tree_cover(Term range, std::int32_t leaves);
+
+/// Adds values of leaves along the tree over them. 0 for none. A node's leaves add up to the same bits by themselves as
+/// within a larger tree: how a node is split depends on its size only.
+double tree_sum(std::span<const double> leaves);
+
+/// The additions, in their order, that lead from the values of a cover's nodes to the sum of all leaves (RT-1). Made
+/// once for values that come again and again.
+class TreeSum {
+ public:
+  /// Of nodes that are in order and cover `leaves` leaves. Error: they do not.
+  static Expected<TreeSum> over(std::span<const Term> nodes, std::int32_t leaves);
+  /// REQUIRES nodes() values, in the order of the nodes.
+  double operator()(const double* values) const;
+  std::size_t nodes() const { return additions_.size(); }
+  bool operator==(const TreeSum&) const = default;
+
+ private:
+  bool add(Term node, std::span<const Term> nodes);
+  std::vector<std::uint8_t> additions_;   // by node: how many sums its value ends
+};
 
 }  // namespace troupe

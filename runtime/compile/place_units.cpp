@@ -115,13 +115,14 @@ Expected<std::int32_t> share_stages(Plan& plan) {
   Mesh all = plan.meshes[0];
   const auto at = dp_axis(all) < 0 ? all.axes.size() : static_cast<std::size_t>(dp_axis(all));
   all.axes.insert(all.axes.begin() + static_cast<std::ptrdiff_t>(at), {"stages", plan.stages});
-  all.ranks.clear();
+  std::vector<Rank> together;
   const std::int64_t width = plan.dp_width(0);
   for (std::int64_t row = 0; row < plan.meshes[0].size(); row += width)
     for (std::int32_t s = 0; s < plan.stages; ++s) {
       const auto& ranks = plan.meshes[s].ranks;
-      all.ranks.insert(all.ranks.end(), ranks.begin() + row, ranks.begin() + row + width);
+      together.insert(together.end(), ranks.begin() + row, ranks.begin() + row + width);
     }
+  all.ranks = std::move(together);
   for (Mesh& mesh : plan.meshes) mesh.axes.insert(mesh.axes.begin() + static_cast<std::ptrdiff_t>(at), {"stages", 1});
   plan.meshes.push_back(std::move(all));
   return static_cast<std::int32_t>(plan.meshes.size()) - 1;

@@ -18,7 +18,7 @@ std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, const std::v
     m.axes = model;
     m.axes.push_back({"dp", width});
     for (std::int64_t t = 0; t < parts; ++t)
-      for (std::int64_t d = 0; d < width; ++d) m.ranks.push_back(first + static_cast<Rank>(d * parts + t));
+      for (std::int64_t d = 0; d < width; ++d) m.ranks.edit().push_back(first + static_cast<Rank>(d * parts + t));
     first += static_cast<Rank>(parts * width);
     meshes.push_back(std::move(m));
   }

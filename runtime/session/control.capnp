@@ -10,6 +10,8 @@ struct Span {
   flowIn @6 :UInt64; flowOut @7 :UInt64;
 }
 struct Throttle { a @0 :Int32; b @1 :Int32; latencyNs @2 :Int64; bytesPerSecond @3 :Int64; }
+struct Gradients { squareSums @0 :List(Float64); peaks @1 :List(Float32); bad @2 :List(BadTerm); }
+struct BadTerm { peak @0 :Int32; microbatch @1 :Int32; }
 struct Address { rank @0 :Int32; blob @1 :Data; }
 
 struct ToWorker {
@@ -37,7 +39,7 @@ struct FromWorker {
   union {
     address @0 :Data;
     ready :group { restoredBytes @1 :Int64; restoreS @20 :Float64; }
-    closed :group { program @2 :Int32; step @3 :Int64; reports @4 :List(Report); busyNs @5 :Int64; }
+    closed :group { program @2 :Int32; step @3 :Int64; reports @4 :List(Report); busyNs @5 :Int64; gradients @25 :Gradients; }
     report :group { program @6 :Int32; report @7 :Report; }
     taken :group { name @21 :Text; program @22 :Int32; step @23 :Int64; microbatch @24 :Int32; }
     failed :group { actor @8 :Text; code @9 :UInt8; message @10 :Text; }

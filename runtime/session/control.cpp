@@ -40,6 +40,26 @@ void put(wire::Report::Builder b, const Report& r) {
   for (unsigned i = 0; i < r.values.size(); ++i) values.set(i, r.values[i]);
   if (!r.bytes.empty()) b.setBytes(data(r.bytes));
 }
+void put(wire::Gradients::Builder b, const actors::GradientReport& g) {
+  auto sums = b.initSquareSums(static_cast<unsigned>(g.square_sums.size()));
+  for (unsigned i = 0; i < sums.size(); ++i) sums.set(i, g.square_sums[i]);
+  auto peaks = b.initPeaks(static_cast<unsigned>(g.peaks.size()));
+  for (unsigned i = 0; i < peaks.size(); ++i) peaks.set(i, g.peaks[i]);
+  auto bad = b.initBad(static_cast<unsigned>(g.bad.size()));
+  for (unsigned i = 0; i < bad.size(); ++i) {
+    bad[i].setPeak(g.bad[i].peak);
+    bad[i].setMicrobatch(g.bad[i].microbatch);
+  }
+}
+actors::GradientReport get(wire::Gradients::Reader r) {
+  actors::GradientReport g;
+  g.square_sums.reserve(r.getSquareSums().size());
+  for (auto v : r.getSquareSums()) g.square_sums.push_back(v);
+  g.peaks.reserve(r.getPeaks().size());
+  for (auto v : r.getPeaks()) g.peaks.push_back(v);
+  for (auto b : r.getBad()) g.bad.push_back({b.getPeak(), b.getMicrobatch()});
+  return g;
+}
 void put(wire::Throttle::Builder b, const comm::Throttle& t) {
   b.setA(t.a);
   b.setB(t.b);
@@ -142,6 +162,7 @@ std::vector<std::byte> encode(const FromWorker& in) {
                    x.setBusyNs(m.busy_ns);
                    auto list = x.initReports(static_cast<unsigned>(m.reports.size()));
                    for (unsigned i = 0; i < m.reports.size(); ++i) put(list[i], m.reports[i]);
+                   put(x.initGradients(), m.gradients);
                  },
                  [&](const EarlyReport& m) {
                    auto x = b.initReport();
@@ -238,8 +259,9 @@ Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
       case wire::FromWorker::READY: return Ready{r.getReady().getRestoredBytes(), r.getReady().getRestoreS()};
       case wire::FromWorker::PROGRESS: return Progress{r.getProgress()};
       case wire::FromWorker::CLOSED: {
-        Closed c{r.getClosed().getProgram(), r.getClosed().getStep(), {}, r.getClosed().getBusyNs()};
-        for (auto report : r.getClosed().getReports()) c.reports.push_back(get(report));
+        const auto x = r.getClosed();
+        Closed c{x.getProgram(), x.getStep(), {}, x.getBusyNs(), get(x.getGradients())};
+        for (auto report : x.getReports()) c.reports.push_back(get(report));
         return c;
       }
       case wire::FromWorker::REPORT: return EarlyReport{r.getReport().getProgram(), get(r.getReport().getReport())};

@@ -1,11 +1,7 @@
 #include "runtime/session/reductions.h"
 
-#include <algorithm>
 #include <bit>
-#include <cmath>
-#include <limits>
 
-#include "actors/optimizer.h"
 #include "devices/base/philox.h"
 
 namespace troupe::runtime {
@@ -26,26 +22,10 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
   return h ^ (h >> 31);
 }
 
-/// Whether these can be values of a Report::Kind::peak: [magnitude, an f32 widened; 0 or 1 + the index of a
-/// microbatch].
-bool is_peak(const std::vector<double>& values, std::int64_t microbatches) {
-  constexpr double most = std::numeric_limits<float>::max();
-  return values.size() == 2 && !(values[0] < 0) && (!std::isfinite(values[0]) || values[0] <= most) && values[1] >= 0 &&
-         values[1] <= static_cast<double>(microbatches);
-}
-
 }  // namespace
 
-Reductions::Reductions(const Plan& plan) : plan_(plan), trained_(plan.params.size(), false) {
-  for (std::size_t i = 0; i < plan.params.size(); ++i) {
-    index_[plan.params[i].name] = i;
-    by_name_.push_back(i);
-  }
-  std::sort(by_name_.begin(), by_name_.end(), [&](auto a, auto b) { return plan.params[a].name < plan.params[b].name; });
-  for (const auto& role : plan.roles)
-    for (const auto& a : role.actors)
-      if (a.kind == PlanActor::Kind::norm)
-        for (const auto& p : a.params) trained_[static_cast<std::size_t>(p.param)] = true;
+Reductions::Reductions(const Plan& plan) {
+  for (std::size_t i = 0; i < plan.params.size(); ++i) index_[plan.params[i].name] = i;
 }
 
 double Reductions::loss(const std::vector<Closed>& places, std::optional<std::int32_t> only) const {
@@ -57,45 +37,6 @@ double Reductions::loss(const std::vector<Closed>& places, std::optional<std::in
   double loss = 0;
   for (const auto& [microbatch, value] : losses) loss += value;
   return loss;
-}
-
-Expected<double> Reductions::norm(const std::vector<Closed>& places) const {
-  std::vector<std::vector<double>> norms(plan_.params.size());
-  bool any = false;   // of none: kernels do not run (JobOptions::run_kernels)
-  for (std::size_t rank = 0; rank < places.size(); ++rank)
-    for (const auto& r : places[rank].reports)
-      if (r.kind == Report::Kind::norm) {
-        const auto at = index_.find(r.name);
-        if (at == index_.end())
-          return Status(Code::internal, "worker " + std::to_string(rank) + " reports a norm of '" + r.name + "', which is no parameter");
-        any = true;
-        norms[at->second].insert(norms[at->second].end(), r.values.begin(), r.values.end());
-      }
-  if (!any) return 0;
-  double squares = 0;
-  for (const auto i : by_name_) {
-    if (!trained_[i]) continue;
-    const PlanParam& p = plan_.params[i];
-    const Shape& shape = plan_.tensors[p.tensor].shape;
-    TROUPE_ASSIGN(const double sum, actors::combine_row_sums(p.name, norms[i], shape.empty() ? 1 : shape[0]));
-    squares += sum;
-  }
-  return std::sqrt(squares);
-}
-
-Expected<std::vector<StepTerms>> Reductions::terms(const std::vector<Closed>& places) const {
-  std::vector<StepTerms> terms(plan_.params.size());
-  for (std::size_t rank = 0; rank < places.size(); ++rank)
-    for (const auto& r : places[rank].reports) {
-      if (r.kind != Report::Kind::peak) continue;
-      const auto at = index_.find(r.name);
-      if (at == index_.end() || !is_peak(r.values, plan_.program_specs[0].microbatches))
-        return Status(Code::internal,
-                      "worker " + std::to_string(rank) + " reports gradient terms of '" + r.name + "' that cannot be");
-      const auto first = static_cast<std::int32_t>(r.values[1]);
-      terms[at->second].add({static_cast<float>(r.values[0]), first == 0 ? StepTerms::no_microbatch : first - 1});
-    }
-  return terms;
 }
 
 Expected<VersionDigest> Reductions::digest(const std::vector<Closed>& places) const {

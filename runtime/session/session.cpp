@@ -26,7 +26,8 @@ std::string named_term(std::int64_t step, std::int32_t microbatch, const std::st
 }  // namespace
 
 Session::Session(const Plan& plan, SessionOptions options, Send send)
-    : plan_(plan), options_(std::move(options)), send_(std::move(send)), reductions_(plan), committed_(options_.first_step),
+    : plan_(plan), options_(std::move(options)), send_(std::move(send)), reductions_(plan), gradients_(plan),
+      committed_(options_.first_step),
       sums_(summed(plan), plan.program_specs[0].microbatches, sums_at_begin(options_)),
       workers_(plan.workers()), snapshot_(plan.program("snapshot")), arena_slots_(plan.snapshot_slots()) {
   for (std::int32_t p = 0; p < static_cast<std::int32_t>(plan_.programs.size()); ++p) {
@@ -196,6 +197,12 @@ Status Session::close(Rank from, const Closed& m) {
   if (it == open_.end() || !votes(m.program, from) || it->second.closed[rank])
     return Status(Code::internal, "worker " + std::to_string(from) + " closes step " + std::to_string(m.step) + " of program " +
                                       std::to_string(m.program) + ", which is not open there");
+  if (m.program == 0 && plan_.trains) {
+    if (m.step != committed_)
+      return Status(Code::internal, "worker " + std::to_string(from) + " votes for step " + std::to_string(m.step) +
+                                        " while step " + std::to_string(committed_) + " is due");
+    TROUPE_TRY(gradients_.add(from, m.gradients));
+  }
   auto& place = it->second.places[rank];
   place.reports.insert(place.reports.end(), m.reports.begin(), m.reports.end());
   place.busy_ns = m.busy_ns;
@@ -239,9 +246,7 @@ void Session::close_program(std::int32_t program, std::int64_t step, std::vector
 }
 
 Status Session::commit(std::int64_t step, const Open& vote) {
-  if (step != committed_)
-    return Status(Code::internal, "step " + std::to_string(step) + " is voted while step " + std::to_string(committed_) + " is due");
-  TROUPE_ASSIGN(const auto terms, reductions_.terms(vote.places));
+  const auto& terms = gradients_.terms();
   const StepVerdict verdict = sums_.judge(terms);
   if (verdict.kind == StepVerdict::Kind::good)
     for (std::size_t i = 0; i < terms.size(); ++i)
@@ -257,7 +262,7 @@ Status Session::commit(std::int64_t step, const Open& vote) {
                    (std::isfinite(reductions_.loss(vote.places, verdict.microbatch)) ? "" : ", nor is the loss of that microbatch"));
   result.void_step = verdict.kind == StepVerdict::Kind::overflow;
   // Square sums of a void step have no meaning.
-  if (!result.void_step) { TROUPE_ASSIGN(result.grad_norm, reductions_.norm(vote.places)); }
+  if (!result.void_step) { TROUPE_ASSIGN(result.grad_norm, gradients_.norm()); }
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
     return diverge("step " + std::to_string(step) + ": loss " + std::to_string(result.loss) + ", gradient norm " +
                    std::to_string(result.grad_norm));
@@ -280,6 +285,7 @@ Status Session::commit(std::int64_t step, const Open& vote) {
   }
   c.exponents = sums_.exponents();
   ++committed_;
+  gradients_.begin_step();
   const auto readers = readers_of(step + 1);
   c.readers = mask(readers);
   to_all(c);

@@ -21,6 +21,7 @@
 
 #include "runtime/session/control.h"
 #include "runtime/plan/plan.h"
+#include "runtime/session/gradient_totals.h"
 #include "runtime/session/reductions.h"
 #include "runtime/session/sum_scale.h"
 
@@ -145,6 +146,7 @@ class Session {
   SessionOptions options_;
   Send send_;
   const Reductions reductions_;
+  GradientTotals gradients_;                  // of the step that is voted
   std::map<Key, Open> open_;
   std::vector<std::vector<bool>> votes_;      // per program, per rank
   std::vector<std::int32_t> voters_;          // per program

@@ -1,7 +1,11 @@
 #include "runtime/worker/conductor.h"
 
+#include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
+
+#include "devices/base/check.h"
 
 namespace troupe::runtime {
 
@@ -37,6 +41,7 @@ caf::behavior Conductor::make_behavior() {
         if (spec_.fed[m.program] || m.report.kind == Report::Kind::saving) spec_.send(EarlyReport{m.program, std::move(m.report)});
         else reports_[{m.program, m.report.step}].push_back(std::move(m.report));
       },
+      [this](const actors::GradientPart& m) { add(m); },
       [this](const actors::StepClosed& m) { closed(m); },
       [this](const actors::Failed& m) { spec_.send(WorkerFailed{m.actor, m.status}); },
       [this](const PeerDown& m) {
@@ -94,14 +99,28 @@ void Conductor::session_says(const ToWorker& message) {
   }
 }
 
+void Conductor::add(const actors::GradientPart& part) {
+  const auto put = [](auto& all, std::size_t size, const auto& some, std::size_t first) {
+    if (some.empty()) return;
+    ASSERT(first + some.size() <= size, first, some.size(), size);
+    all.resize(size);
+    std::copy(some.begin(), some.end(), all.begin() + static_cast<std::ptrdiff_t>(first));
+  };
+  put(gradients_.square_sums, spec_.square_sums, part.told.square_sums, part.first_square_sum);
+  put(gradients_.peaks, spec_.peaks, part.told.peaks, part.first_peak);
+  for (const auto& b : part.told.bad)
+    gradients_.bad.push_back({static_cast<std::int32_t>(part.first_peak) + b.peak, b.microbatch});
+}
+
 void Conductor::closed(const actors::StepClosed& m) {
   const std::pair<std::int32_t, std::int64_t> key{m.program, m.step};
   if (++closing_[key] < spec_.closers[m.program]) return;
   closing_.erase(key);
-  Closed out{m.program, m.step, std::move(reports_[key]), 0};
+  Closed out{m.program, m.step, std::move(reports_[key]), 0, {}};
   reports_.erase(key);
   if (m.program == 0) {
     order_.closed(m.step);
+    out.gradients = std::exchange(gradients_, {});
     const auto now = spec_.busy_ns->load();
     out.busy_ns = now - busy_reported_ns_;
     busy_reported_ns_ = now;

@@ -1,5 +1,5 @@
 // Conductor: the actor of a worker that speaks with the session. It writes the control channels (go,
-// commit, feeds), collects reports, and sends Closed when a program's step is over at this place.
+// commit, feeds), collects what actors report, and sends Closed when a program's step is over at this place.
 #pragma once
 
 #include <atomic>
@@ -29,6 +29,7 @@ struct ConductorSpec {
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns;   ///< of the compute stream, ever growing
   /// That BeginRun and a commit carry: one for each parameter, none where the plan does not train.
   std::size_t exponents = 0;
+  std::size_t square_sums = 0, peaks = 0;            ///< that the place tells of the gradients of a step
   /// Called before any actor begins, with the exponents of the first step's gradient sums. May be empty.
   std::function<void(const std::vector<std::int32_t>&)> on_begin;
   std::function<void(std::int64_t step)> on_commit;   ///< may be empty
@@ -52,6 +53,7 @@ class Conductor final : public caf::event_based_actor {
   void session_says(const ToWorker& message);
   void push(ControlChannel& channel, const actors::Token& token, std::vector<std::byte> payload);
   void closed(const actors::StepClosed& m);
+  void add(const actors::GradientPart& part);
   /// Sends a token to a reader of the channel; of a feed, tells the session that it is taken.
   std::function<void(const actors::Reader&, const actors::Token&)> deliver(const ControlChannel& channel);
 
@@ -60,6 +62,7 @@ class Conductor final : public caf::event_based_actor {
   std::vector<caf::actor> actors_;
   std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> closing_;
   std::map<std::pair<std::int32_t, std::int64_t>, std::vector<Report>> reports_;
+  actors::GradientReport gradients_;         // of the step that trains: the next one's are made after its commit
   std::int64_t busy_reported_ns_ = 0;
   std::size_t explanations_ = 0;
   std::string explained_;
@@ -70,3 +73,4 @@ class Conductor final : public caf::event_based_actor {
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::runtime::SessionSays)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::runtime::ActorReports)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::runtime::PeerDown)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::GradientPart)

@@ -13,15 +13,9 @@
 #include "devices/base/storage.h"
 #include "devices/device.h"
 #include "runtime/plan/plan.h"
+#include "runtime/worker/read_plan.h"
 
 namespace troupe::runtime {
-
-/// Where a place's parameters and moments lie.
-struct RestorePlaces {
-  std::byte* base = nullptr;
-  std::vector<std::int64_t> params;    ///< byte offset of each parameter; -1: it is not here
-  std::vector<std::int64_t> moments;   ///< of its first moment, the second follows; -1: none
-};
 
 /// Where a place reads from, and by which network, device and streams.
 struct RestoreEnv {

@@ -36,6 +36,8 @@ ConductorSpec Worker::Impl::conductor_spec() {
   }
   spec.busy_ns = busy_ns;
   spec.exponents = plan.trains ? plan.params.size() : 0;
+  spec.square_sums = gradients.square_sums;
+  spec.peaks = gradients.peaks;
   spec.on_commit = [stalls = stalls, clock = env.clock](std::int64_t step) { stalls->committed(step, clock->now_ns()); };
   spec.on_begin = [this](const std::vector<std::int32_t>& exponents) { set_exponents(exponents); };
   spec.send = env.send;
@@ -47,6 +49,7 @@ constexpr int disk_threads = 4;
 
 Status Worker::Impl::build() {
   TROUPE_TRY(check_ops());
+  gradients = gradient_parts(plan, local.rank);
   TROUPE_ASSIGN(pool, env.device->allocate(static_cast<std::size_t>(local.pool_bytes)));
   if (local.arena_bytes > 0) { TROUPE_ASSIGN(arena, env.device->allocate_pinned(static_cast<std::size_t>(local.arena_bytes))); }
   place_state();

@@ -77,11 +77,6 @@ Worker::Impl::MadeBody Worker::Impl::segment_body(const LocalActor& a) {
       case PlanOperand::Where::out:
         b.where = actors::Operand::Where::out;
         b.offset = plan_channel(a.out[o.port]).offsets[o.index];
-        if (const auto param = plan.tensors[o.tensor].gradient_of; param >= 0) {
-          const Exponent at = exponent_of(plan, role(), pa, param);
-          b.gradient = static_cast<std::int32_t>(spec.gradients.size());
-          spec.gradients.push_back({plan.params[param].name, at.port, at.offset, term_bits(plan.params[param].terms)});
-        }
         break;
     }
     return b;
@@ -94,7 +89,14 @@ Worker::Impl::MadeBody Worker::Impl::segment_body(const LocalActor& a) {
     bound.attrs = op.attrs;
     if (op.attrs.has("loss")) bound.report = Report::Kind::loss;
     for (const auto& o : op.in) bound.in.push_back(bind(o));
-    for (const auto& o : op.out) bound.out.push_back(bind(o));
+    for (const auto& o : op.out) {
+      bound.out.push_back(bind(o));
+      const auto param = plan.tensors[o.tensor].gradient_of;
+      if (o.where != PlanOperand::Where::out || param < 0) continue;
+      const Exponent at = exponent_of(plan, role(), pa, param);
+      bound.out.back().gradient = static_cast<std::int32_t>(spec.gradients.size());
+      spec.gradients.push_back({plan.params[param].name, at.port, at.offset, term_bits(plan.params[param].terms)});
+    }
     if (op.state_bytes > 0) bound.state = {pool->data() + a.op_state_offset + op.state_offset, static_cast<std::size_t>(op.state_bytes)};
     if (op.attrs.has("rng")) bound.rng_key = philox_key(plan.seed, op.attrs.text("rng"));
     spec.ops.push_back(std::move(bound));
@@ -108,29 +110,26 @@ Worker::Impl::MadeBody Worker::Impl::segment_body(const LocalActor& a) {
   spec.samples_per_microbatch = plan.program_specs[pa.program].samples;
   spec.progress = progress;
   spec.report = sink();
+  spec.first_peak = gradients.first_peak[static_cast<std::size_t>(a.actor)];
+  spec.tell = gradient_sink();
   return std::unique_ptr<actors::Body>(std::make_unique<actors::SegmentBody>(std::move(spec)));
 }
 
 Worker::Impl::MadeBody Worker::Impl::norm_body(const LocalActor& a) {
   std::vector<actors::ParamPart> parts;
   for (const auto& ref : plan_actor(a).params) {
-    const PlanParam& p = plan.params[ref.param];
-    const auto& first = ref.grads[0];
-    const std::int32_t tensor = plan_channel(a.in[first.port]).tensors[first.index];
-    if (!first_replica(tensor)) continue;
+    SquareRows rows = square_rows(plan, normed(role(), plan_actor(a), ref), local.rank);
     actors::ParamPart part;
-    part.name = p.name;
-    part.extent = plan.extent(tensor, local.rank);
-    const Shape& shape = plan.tensors[p.tensor].shape;
-    part.rows = shape.empty() ? 1 : shape[0];
-    for (std::size_t d = 1; d < shape.size(); ++d) part.column = part.column * shape[d] + part.extent.dims[d].lo;
+    part.extent = std::move(rows.extent);
+    part.nodes = std::move(rows.nodes);
     for (const auto& use : ref.grads) part.grads.push_back({use.port, plan_channel(a.in[use.port]).offsets[use.index]});
     part.exponent_offset = exponent_of(plan, role(), plan_actor(a), ref.param).offset;
     parts.push_back(std::move(part));
   }
   std::int32_t params_port = 0;
   while (plan_channel(a.in[params_port]).kind != PlanChannel::Kind::parameter) ++params_port;
-  return std::unique_ptr<actors::Body>(std::make_unique<actors::NormBody>(std::move(parts), memories(a.in), params_port, sink()));
+  return std::unique_ptr<actors::Body>(std::make_unique<actors::NormBody>(std::move(parts), memories(a.in), params_port,
+                                                                   gradients.first_square_sum[static_cast<std::size_t>(a.actor)], gradient_sink()));
 }
 
 Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
@@ -142,7 +141,6 @@ Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
   for (const auto& ref : pa.params) {
     const PlanParam& p = plan.params[ref.param];
     actors::ParamPart part;
-    part.name = p.name;
     const Extent stored = plan.extent(p.stored(), local.rank);
     part.extent = p.share >= 0 ? plan.extent(p.share, local.rank) : stored;
     for (const auto& use : ref.grads) part.grads.push_back({use.port, plan_channel(a.in[use.port]).offsets[use.index]});

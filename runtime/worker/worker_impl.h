@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/writer.h"
+#include "runtime/plan/gradient_parts.h"
 #include "runtime/worker/conductor.h"
 #include "runtime/worker/restore.h"
 #include "runtime/worker/stall_meter.h"
@@ -23,6 +24,7 @@ using actors::PortMemory;
 struct Worker::Impl {
   Plan plan;
   LocalPlan local;
+  GradientParts gradients;              // what the place tells of the gradients of a step
   WorkerEnv env;
   std::unique_ptr<Buffer> pool, arena;
   std::vector<std::int64_t> state_at;   // per parameter: its moments in the pool; -1: it is not here, or not trained
@@ -72,21 +74,14 @@ struct Worker::Impl {
     return v;
   }
 
-  /// True at exactly one of the places that have the same part of a tensor.
-  bool first_replica(std::int32_t tensor) const {
-    const PlanTensor& t = plan.tensors[tensor];
-    const Mesh& mesh = plan.meshes[t.mesh];
-    const auto coord = mesh.coord(mesh.find(local.rank));
-    for (std::size_t a = 0; a < coord.size(); ++a)
-      if (t.sbp[a].is_broadcast() && coord[a] != 0) return false;
-    return true;
-  }
-
   actors::ReportSink sink() {
     // The conductor is wired later; a report is sent only while acts run.
     return [this](std::uint16_t program, Report report) {
       caf::anon_send(conductor, ActorReports{program, std::move(report)});
     };
+  }
+  actors::GradientSink gradient_sink() {
+    return [this](actors::GradientPart part) { caf::anon_send(conductor, std::move(part)); };
   }
 
   /// Stores the exponents of the first step's gradient sums, by index of the plan's parameters, in the parameter slots,

@@ -25,93 +25,67 @@ struct Matrix {
       values.push_back(std::llrint(std::ldexp(static_cast<float>(random() % 2000) / 999 - 1, exponent)));
   }
 
-  /// What the norm actor of a place with this part reports.
-  std::vector<double> reported(const Extent& part) const {
+  /// The square sums that the norm actor of a place with this part tells.
+  std::vector<double> told(const Extent& part) const {
     std::vector<std::int64_t> own(static_cast<std::size_t>(part.elements()));
     const Extent whole = Extent::whole({rows, cols});
     copy_extent(part, reinterpret_cast<const std::byte*>(values.data()), whole, reinterpret_cast<std::byte*>(own.data()), part, 8);
     ParamPart p;
-    p.name = "w";
     p.extent = part;
-    p.rows = rows;
-    p.column = part.dims[1].lo;
+    p.nodes = nodes(part);
     p.grads = {{0, 0}};
+    ParamPart elsewhere = p;   // another place tells of it
+    elsewhere.nodes.clear();
     std::vector<double> out;
     std::int32_t slot = exponent;   // of the parameters: the exponent is all that a norm reads there
-    NormBody body({p}, {{reinterpret_cast<std::byte*>(own.data()), part.elements() * 8}, {reinterpret_cast<std::byte*>(&slot), 4}}, 1,
-                  [&](std::uint16_t, Report r) { out = std::move(r.values); });
+    NormBody body({elsewhere, p}, {{reinterpret_cast<std::byte*>(own.data()), part.elements() * 8}, {reinterpret_cast<std::byte*>(&slot), 4}}, 1, 5,
+                  [&](GradientPart g) {
+                    CHECK(out.empty());   // one message, however many nodes
+                    CHECK(g.first_square_sum == 5);
+                    CHECK(g.told.peaks.empty());
+                    out = std::move(g.told.square_sums);
+                  });
     ActContext context;
     context.act.in.resize(2);
     SerialParallel serial;
     REQUIRE(body.run(context, serial).ok());
     return out;
   }
+  std::vector<Term> nodes(const Extent& part) const {
+    return tree_cover({static_cast<std::int32_t>(part.dims[0].lo), static_cast<std::int32_t>(part.dims[0].hi)}, static_cast<std::int32_t>(rows));
+  }
+  /// What the session makes of what places with these rows of some columns tell.
+  double sum(const std::vector<Range>& of_rows, Range of_cols) const {
+    std::vector<Term> all;
+    std::vector<double> sums;
+    for (const Range r : of_rows) {
+      const Extent part{{r, of_cols}};
+      const auto own = nodes(part);
+      const auto values = told(part);
+      REQUIRE(values.size() == own.size());
+      all.insert(all.end(), own.begin(), own.end());
+      sums.insert(sums.end(), values.begin(), values.end());
+    }
+    const auto tree = TreeSum::over(all, static_cast<std::int32_t>(rows));
+    REQUIRE_MESSAGE(tree.ok(), tree.status().message());
+    return (*tree)(sums.data());
+  }
 };
-
-std::vector<double> joined(std::vector<double> a, const std::vector<double>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 }  // namespace
 
-TEST_CASE("NU-2: a norm has the same bits wherever its rows are split") {
+TEST_CASE("NU-2: square sums of a gradient have the same bits wherever its rows, or those of some of its columns, are split") {
   const Matrix m(1);
-  const auto whole = combine_row_sums("w", m.reported({{{0, 13}, {0, 7}}}), 13);
-  REQUIRE(whole.ok());
-  CHECK(*whole > 0);
-  for (std::int64_t cut = 1; cut < 13; ++cut) {
-    const auto low = m.reported({{{0, cut}, {0, 7}}}), high = m.reported({{{cut, 13}, {0, 7}}});
-    for (const auto& parts : {joined(low, high), joined(high, low)}) {
-      const auto sum = combine_row_sums("w", parts, 13);
-      REQUIRE_MESSAGE(sum.ok(), sum.status().message());
-      CHECK(*sum == *whole);
+  double exact = 0;
+  for (auto v : m.values) exact += std::ldexp(static_cast<double>(v), -m.exponent) * std::ldexp(static_cast<double>(v), -m.exponent);
+  CHECK(m.sum({{0, 13}}, {0, 7}) == doctest::Approx(exact).epsilon(1e-6));   // elements are rounded to f32
+  for (const Range cols : {Range{0, 7}, Range{0, 3}, Range{3, 7}}) {
+    const double whole = m.sum({{0, 13}}, cols);
+    for (std::int64_t cut = 1; cut < 13; ++cut) {
+      CHECK(m.sum({{0, cut}, {cut, 13}}, cols) == whole);
+      for (std::int64_t next = cut + 1; next < 13; ++next) CHECK(m.sum({{0, cut}, {cut, next}, {next, 13}}, cols) == whole);
     }
   }
-}
-
-TEST_CASE("NU-2: the norm of columns that lie on several places is the sum of their parts, wherever rows are split") {
-  const Matrix m(2);
-  const auto whole = combine_row_sums("w", m.reported({{{0, 13}, {0, 7}}}), 13);
-  REQUIRE(whole.ok());
-  for (std::int64_t cut = 1; cut < 7; ++cut) {
-    const auto parts = joined(m.reported({{{0, 13}, {0, cut}}}), m.reported({{{0, 13}, {cut, 7}}}));
-    const auto sum = combine_row_sums("w", parts, 13);
-    REQUIRE_MESSAGE(sum.ok(), sum.status().message());
-    CHECK(*sum == doctest::Approx(*whole).epsilon(1e-12));
-    for (std::int64_t row = 1; row < 13; ++row) {
-      std::vector<double> pieces;
-      for (const Range rows : {Range{row, 13}, Range{0, row}})
-        for (const Range columns : {Range{cut, 7}, Range{0, cut}}) pieces = joined(std::move(pieces), m.reported({{rows, columns}}));
-      CHECK(*combine_row_sums("w", pieces, 13) == *sum);
-    }
-  }
-}
-
-TEST_CASE("norms that leave rows out, overlap or are of other rows are refused, and the message names the rows") {
-  auto refused = [](const std::vector<double>& reported, const std::string& part) {
-    const auto sum = combine_row_sums("w", reported, 6);
-    REQUIRE_FALSE(sum.ok());
-    CHECK_MESSAGE(sum.status().message().find("'w'") != std::string::npos, sum.status().message());
-    CHECK_MESSAGE(sum.status().message().find(part) != std::string::npos, sum.status().message());
-  };
-  // The tree over 6 rows: [0, 6) = [0, 4) + [4, 6).
-  CHECK(*combine_row_sums("w", {0, 4, 6, 2, 0, 0, 4, 1}, 6) == 3);
-  CHECK(*combine_row_sums("w", {0, 4, 6, 2, 9, 0, 6, 10, 0, 0, 4, 1}, 6) == 13);
-  CHECK(*combine_row_sums("w", {}, 0) == 0);
-  refused({}, "no norm is of rows [0, 6) of the 6");
-  refused({0, 4, 6, 2}, "no norm is of rows [0, 4)");
-  refused({0, 0, 4, 1}, "no norm is of rows [4, 6)");
-  refused({0, 0, 6, 1, 3, 0, 4, 1}, "no norm is of rows [4, 6)");
-  refused({0, 0, 2, 1, 0, 4, 6, 2}, "no norm is of rows [2, 4)");
-  refused({0, 0, 4, 1, 0, 4, 6, 2, 0, 2, 4, 1}, "overlap in rows [2, 4)");
-  refused({0, 0, 6, 1, 0, 4, 6, 2}, "overlap in rows [4, 6)");
-  refused({0, 0, 6, 1, 0, 0, 6, 1}, "two norms are of rows [0, 6)");
-  refused({0, 0, 3, 1, 0, 3, 6, 2}, "rows [0, 3)");
-  refused({0, 0, 8, 1}, "does not have");
-  refused({0, -1, 2, 1}, "does not have");
-  refused({0, 2, 2, 1}, "does not have");
-  refused({-1, 0, 6, 1}, "does not have");
 }
 
 namespace {
@@ -137,7 +111,6 @@ struct Update {
     std::memcpy(commit.data(), &c, sizeof c);
     std::memcpy(commit.data() + sizeof c, exponents, sizeof exponents);
     ParamPart part;
-    part.name = "w";
     part.extent = Extent::whole({n});
     part.grads = {{0, 0}, {1, 0}};
     part.exponent_offset = n * 4;

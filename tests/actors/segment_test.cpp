@@ -1,4 +1,4 @@
-// Gradients in a segment: what it has added up after its microbatches, and what it reports of their terms.
+// Gradients in a segment: what it has added up after its microbatches, and what it tells of their terms.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -57,13 +57,13 @@ kernels::View vector_view(DType dtype = DType::f32) {
   return v;
 }
 
-/// One segment that makes one gradient, and what it reports.
+/// One segment that makes one gradient, and what it tells of it.
 struct Maker {
   kernels::OpDef op = weight_gradient();
   Values in = Values(kElements);
   std::vector<std::int32_t> params = {7, kExponent};   // the exponent lies behind something else
   std::vector<std::byte> slot;
-  std::vector<Report> reports;
+  std::vector<GradientPart> told;
   std::unique_ptr<SegmentBody> body;
   std::shared_ptr<std::atomic<std::int64_t>> progress = std::make_shared<std::atomic<std::int64_t>>(0);
 
@@ -78,7 +78,8 @@ struct Maker {
     spec.gradients = {{"w", 1, 4, term_bits}};
     spec.acts_per_step = acts;
     spec.progress = progress;
-    spec.report = [this](std::uint16_t, Report r) { reports.push_back(std::move(r)); };
+    spec.first_peak = 3;
+    spec.tell = [this](GradientPart part) { told.push_back(std::move(part)); };
     body = std::make_unique<SegmentBody>(std::move(spec));
   }
   void act(const Values& gradient, std::int32_t microbatch, std::int32_t local, bool first, bool last) {
@@ -134,20 +135,23 @@ TEST_CASE("a gradient that leaves microbatch by microbatch is that microbatch's 
   }
 }
 
-TEST_CASE("a segment reports once a step the largest term, and the lowest microbatch with one that its sum has no room for") {
+TEST_CASE("a segment tells once a step the largest term, and the lowest microbatch with one that its sum has no room for") {
   const auto told = [](const std::vector<std::pair<std::int32_t, float>>& largest, int term_bits = 50) {   // by act: microbatch, its largest term
     Maker maker(DType::sum64, static_cast<std::int32_t>(largest.size()), term_bits);
     for (std::size_t i = 0; i < largest.size(); ++i) {
       Values g(kElements, 0.25f);
       g[11] = -largest[i].second;
       maker.act(g, largest[i].first, static_cast<std::int32_t>(i), i == 0, i + 1 == largest.size());
-      CHECK(maker.reports.size() == (i + 1 == largest.size() ? 1 : 0));
+      CHECK(maker.told.size() == (i + 1 == largest.size() ? 1 : 0));
     }
-    const Report& r = maker.reports.at(0);
-    CHECK(r.kind == Report::Kind::peak);
-    CHECK(r.name == "w");
-    CHECK(r.step == 5);
-    return r.values;
+    const GradientPart& part = maker.told.at(0);
+    CHECK(part.first_peak == 3);
+    CHECK(part.told.square_sums.empty());
+    REQUIRE(part.told.peaks.size() == 1);
+    REQUIRE(part.told.bad.size() <= 1);
+    if (part.told.bad.empty()) return std::vector<double>{part.told.peaks[0], 0};
+    CHECK(part.told.bad[0].peak == 0);
+    return std::vector<double>{part.told.peaks[0], 1.0 + part.told.bad[0].microbatch};
   };
   using V = std::vector<double>;
   CHECK(told({{0, 1}, {1, 3}, {2, 2}}) == V{3, 0});
@@ -160,7 +164,7 @@ TEST_CASE("a segment reports once a step the largest term, and the lowest microb
   const auto with_nan = told({{0, inf}, {2, nan}, {1, 2}});
   CHECK(std::isnan(with_nan[0]));
   CHECK(with_nan[1] == 1);
-  const auto later_nan = told({{2, 1e7f}, {5, nan}});   // 1e7 exceeds the sum; the segment reports the microbatch of the NaN
+  const auto later_nan = told({{2, 1e7f}, {5, nan}});   // 1e7 exceeds the sum; the segment tells the microbatch of the NaN
   CHECK(std::isnan(later_nan[0]));
   CHECK(later_nan[1] == 6);
 }

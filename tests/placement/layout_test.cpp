@@ -34,7 +34,7 @@ TEST_CASE("mesh: every rank is found where it is, in any order of ranks; those i
       const auto c = m.coord(p);
       std::int64_t rank = 0;
       for (std::size_t a = c.size(); a-- > 0;) rank = rank * m.axes[a].size + c[a];
-      strided.ranks[p] = static_cast<Rank>(5 + rank);
+      strided.ranks.edit()[static_cast<std::size_t>(p)] = static_cast<Rank>(5 + rank);
     }
     for (std::int64_t p = 0; p < m.size(); ++p) REQUIRE(strided.guess(strided.ranks[p]) == p);
     // A group has all places that differ on the free axes only.

@@ -28,7 +28,7 @@ inline Mesh random_mesh(std::mt19937& random, Rank first = 0) {
   const auto count = 1 + random() % 3;
   for (unsigned i = 0; i < count; ++i) axes.push_back({names[i], 1 + static_cast<std::int64_t>(random() % 4)});
   Mesh mesh = Mesh::dense(axes, first);
-  if (random() % 3 == 0) std::shuffle(mesh.ranks.begin(), mesh.ranks.end(), random);
+  if (random() % 3 == 0) std::shuffle(mesh.ranks.edit().begin(), mesh.ranks.edit().end(), random);
   return mesh;
 }
 

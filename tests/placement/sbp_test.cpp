@@ -41,5 +41,12 @@ TEST_CASE("split_range: parts tile the range in order, in whole units, the first
           REQUIRE((r.hi == whole.hi || r.size() % unit == 0));  // only the last unit may be short
         }
         REQUIRE(at == whole.hi);
+        // Those that overlap a range are found without a look at each.
+        for (std::int64_t lo = whole.lo - 2; lo <= whole.hi + 1; ++lo)
+          for (std::int64_t hi = lo; hi <= whole.hi + 2; hi += 1 + (hi - lo) / 3) {
+            const Range found = parts_overlapping(whole, parts, {lo, hi}, unit);
+            for (std::int64_t i = 0; i < parts; ++i)
+              REQUIRE((intersect(split_range(whole, parts, i, unit), Range{lo, hi}).size() > 0) == (i >= found.lo && i < found.hi));
+          }
       }
 }

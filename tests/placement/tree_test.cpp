@@ -1,8 +1,65 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <random>
+
 #include "placement/tree.h"
 
 using namespace troupe;
+
+namespace {
+
+/// As RT-1 and RFC 6962 say it.
+double sum_of(const std::vector<double>& leaves, Term node) {
+  if (node.hi - node.lo == 1) return leaves[static_cast<std::size_t>(node.lo)];
+  std::int32_t half = 1;
+  while (2 * half < node.hi - node.lo) half *= 2;
+  return sum_of(leaves, {node.lo, node.lo + half}) + sum_of(leaves, {node.lo + half, node.hi});
+}
+
+}  // namespace
+
+TEST_CASE("RT-1: the sums of the nodes of any runs of leaves, added along the tree, have the bits of one holder's sum") {
+  std::mt19937 random(3);
+  int parts = 0;
+  for (std::int32_t leaves = 1; leaves <= 70; ++leaves)
+    for (int draw = 0; draw < 20; ++draw) {
+      std::vector<double> values;
+      for (std::int32_t i = 0; i < leaves; ++i) values.push_back(std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 40) - 20));
+      REQUIRE(tree_sum(values) == sum_of(values, {0, leaves}));
+      std::vector<Term> nodes;
+      std::vector<double> sums;
+      for (std::int32_t lo = 0; lo < leaves;) {
+        const std::int32_t hi = std::min<std::int32_t>(leaves, lo + 1 + static_cast<std::int32_t>(random() % 12));
+        for (const Term& node : tree_cover({lo, hi}, leaves)) {
+          nodes.push_back(node);
+          sums.push_back(tree_sum(std::span(values).subspan(static_cast<std::size_t>(node.lo), static_cast<std::size_t>(node.hi - node.lo))));
+          REQUIRE(sums.back() == sum_of(values, node));
+        }
+        lo = hi;
+      }
+      const auto sum = TreeSum::over(nodes, leaves);
+      REQUIRE_MESSAGE(sum.ok(), sum.status().message());
+      REQUIRE(sum->nodes() == nodes.size());
+      REQUIRE((*sum)(sums.data()) == sum_of(values, {0, leaves}));
+      parts += nodes.size() > 1;
+      // One node less, twice, in another order, or of another tree is no cover.
+      const auto i = static_cast<std::ptrdiff_t>(random() % nodes.size());
+      auto less = nodes, twice = nodes, turned = nodes;
+      less.erase(less.begin() + i);
+      twice.insert(twice.begin() + i, nodes[static_cast<std::size_t>(i)]);
+      std::swap(turned.front(), turned.back());
+      CHECK_FALSE(TreeSum::over(less, leaves).ok());
+      CHECK_FALSE(TreeSum::over(twice, leaves).ok());
+      CHECK(TreeSum::over(turned, leaves).ok() == (nodes.size() == 1));
+      CHECK_FALSE(TreeSum::over(nodes, leaves + 1).ok());
+    }
+  CHECK(parts > 1000);
+  const auto none = TreeSum::over({}, 0);
+  REQUIRE(none.ok());
+  CHECK((*none)(nullptr) == 0);
+  CHECK(tree_sum({}) == 0);
+}
 
 TEST_CASE("RT-1: the cover of any run of leaves is disjoint, whole, in order and of nodes, and no fewer nodes would do") {
   for (std::int32_t leaves = 1; leaves <= 33; ++leaves)

@@ -103,3 +103,38 @@ TEST_CASE("the conductor hands exponents on: those of BeginRun before any actor 
   for (const auto& actor : {conductor, listener}) caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
   scheduler.run();
 }
+
+TEST_CASE("the conductor makes one vote of what actors tell of gradients, whichever tells first; the next vote begins with nothing of it") {
+  SteppedConfig config;
+  caf::actor_system system(config);
+  auto& scheduler = dynamic_cast<caf::scheduler::test_coordinator&>(system.scheduler());
+  ConductorSpec spec;
+  spec.closers = {1};
+  spec.fed = {false};
+  spec.square_sums = 3;
+  spec.peaks = 4;
+  spec.busy_ns = std::make_shared<std::atomic<std::int64_t>>(0);
+  std::vector<FromWorker> sent;
+  spec.send = [&](FromWorker m) { sent.push_back(std::move(m)); };
+  auto conductor = system.spawn<Conductor>(std::move(spec));
+  const std::vector<actors::GradientPart> parts = {{0, 0, {{}, {1, 2}, {{1, 6}}}}, {0, 0, {{0.5}, {}, {}}}, {1, 0, {{0.25, 0.75}, {}, {}}}, {0, 2, {{}, {3, 4}, {{0, 5}}}}};
+  for (int step = 0; step < 3; ++step) {
+    for (std::size_t i = 0; i < parts.size() && step < 2; ++i) caf::anon_send(conductor, parts[step == 0 ? i : parts.size() - 1 - i]);
+    caf::anon_send(conductor, actors::StepClosed{"norm", 0, step});
+    scheduler.run();
+    REQUIRE(sent.size() == 1);
+    const auto* vote = std::get_if<Closed>(&sent[0]);
+    REQUIRE(vote);
+    CHECK(vote->step == step);
+    CHECK(vote->reports.empty());
+    const actors::GradientReport& g = vote->gradients;
+    CHECK(g.square_sums == (step < 2 ? std::vector<double>{0.5, 0.25, 0.75} : std::vector<double>{}));
+    CHECK(g.peaks == (step < 2 ? std::vector<float>{1, 2, 3, 4} : std::vector<float>{}));
+    CHECK(g.bad.size() == (step < 2 ? 2 : 0));
+    for (const auto& [peak, microbatch] : g.bad) CHECK(microbatch == (peak == 1 ? 6 : 5));
+    for (const auto& [peak, microbatch] : g.bad) CHECK((peak == 1 || peak == 2));
+    sent.clear();
+  }
+  caf::anon_send_exit(conductor, caf::exit_reason::user_shutdown);
+  scheduler.run();
+}

@@ -109,13 +109,23 @@ TEST_CASE("every message from a worker survives the wire") {
   const auto ready = from_worker(Ready{1ll << 40, 0.75});
   CHECK(ready.restored_bytes == 1ll << 40);
   CHECK(ready.restore_s == 0.75);
-  const auto closed = from_worker(Closed{1, 77, {report(), {Report::Kind::loss, "loss", 0, -1, {}}}, 123456789});
+  const auto closed = from_worker(Closed{1, 77, {report(), {Report::Kind::loss, "loss", 0, -1, {}}}, 123456789,
+                                         {{0.1, -0.0, std::numeric_limits<double>::infinity()}, {0.1f, std::numeric_limits<float>::infinity()}, {{1, 1 << 30}, {0, 7}}}});
   CHECK(closed.program == 1);
   CHECK(closed.step == 77);
   CHECK(closed.busy_ns == 123456789);
   REQUIRE(closed.reports.size() == 2);
   check_same(closed.reports[0], report());
   check_same(closed.reports[1], {Report::Kind::loss, "loss", 0, -1, {}});
+  CHECK(closed.gradients.square_sums == std::vector<double>{0.1, -0.0, std::numeric_limits<double>::infinity()});
+  CHECK(std::signbit(closed.gradients.square_sums[1]));
+  CHECK(closed.gradients.peaks == std::vector<float>{0.1f, std::numeric_limits<float>::infinity()});
+  CHECK(closed.gradients.bad == std::vector<actors::GradientReport::Bad>{{1, 1 << 30}, {0, 7}});
+  const auto nan = from_worker(Closed{0, 1, {}, 0, {{std::nan("")}, {std::nanf("")}, {}}});
+  REQUIRE(nan.gradients.square_sums.size() == 1);
+  REQUIRE(nan.gradients.peaks.size() == 1);
+  CHECK(std::isnan(nan.gradients.square_sums[0]));
+  CHECK(std::isnan(nan.gradients.peaks[0]));
   const auto early = from_worker(EarlyReport{3, report()});
   CHECK(early.program == 3);
   check_same(early.report, report());
@@ -151,7 +161,7 @@ TEST_CASE("10,000 corrupted control messages are each an error or a message, nev
   const std::vector<std::vector<std::byte>> good = {
       encode(ToWorker(Hello{blob(100), 3, 1, 1, 1, "tcp", "eth0", {0, 5}, 0.5, true, {1, 2}})), encode(ToWorker(Connect{{{0, "abc"}, {1, "defg"}}})),
       encode(ToWorker(CommitStep{8, 5, {0.1, 3e-4, 9}, {40, 41}})), encode(ToWorker(Feed{"prompt", 2, 11, 3, blob(64)})),
-      encode(FromWorker(Closed{1, 77, {report(), report()}, 1})), encode(FromWorker(EarlyReport{3, report()})),
+      encode(FromWorker(Closed{1, 77, {report(), report()}, 1, {{1, 2}, {3}, {{0, 4}}}})), encode(FromWorker(EarlyReport{3, report()})),
       encode(FromWorker(WorkerFailed{"a", Status(Code::io, "b")})), encode(FromWorker(Explained{"text"}))};
   std::mt19937 random(5);
   int errors = 0, messages = 0;

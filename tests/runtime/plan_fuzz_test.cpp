@@ -29,7 +29,7 @@ class Fields {
     for (auto& s : p.program_specs) add("microbatches", s.microbatches, "samples", s.samples, "stateful", s.stateful);
     for (auto& m : p.meshes) {
       for (auto& a : m.axes) add("axis", a.size);
-      list("rank", m.ranks);
+      list("rank", m.ranks.edit());
     }
     for (auto& t : p.tensors) {
       path_ = t.name + ".";

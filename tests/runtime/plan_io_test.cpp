@@ -56,7 +56,7 @@ Plan odd_plan() {
   p.seed = 0xfedcba9876543210ull;
   p.hyper = {0.5f, 0.25f, 0.125f, 0.0625f, 0.03f};
   p.meshes = {Mesh::dense({{"tp", 2}, {"dp", 3}}, 4)};
-  p.meshes[0].ranks[0] = 77;
+  p.meshes[0].ranks.edit()[0] = 77;
   p.stages = 1;
   p.tensors = {{"x \"quoted\" \xc3\xa9", DType::i64, {3, 0, 5}, 1, {Sbp::S(1, 64), Sbp::P(), Sbp::B()}, Rate::step, true}};
   p.exchanges = {{"box", 1, Rate::step, {{3, 4}, {5, 6}}, Collective::all_to_all, std::int64_t{1} << 41, 1e-9}};

@@ -3,38 +3,61 @@
 
 #include <cmath>
 
+#include "runtime/plan/gradient_parts.h"
 #include "runtime/session/session.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;
 
-TEST_CASE("a vote whose norms leave rows out commits nothing, and the error names the parameter and the rows") {
+namespace {
+
+/// What a place tells whose square sums are all the same, and its peaks.
+actors::GradientReport told(const Plan& plan, Rank rank, double square_sum, float peak) {
+  const GradientParts parts = gradient_parts(plan, rank);
+  return {std::vector<double>(parts.square_sums, square_sum), std::vector<float>(parts.peaks, peak), {}};
+}
+
+/// The index of a parameter's gradient among the peaks that a place tells; -1: it makes none.
+std::int32_t peak_of(const Plan& plan, Rank rank, const std::string& name) {
+  std::vector<std::int32_t> made;
+  for (const auto& a : plan.roles[static_cast<std::size_t>(plan.stage_of(rank))].actors)
+    for (auto param : made_gradients(plan, a)) made.push_back(param);
+  const auto it = std::find_if(made.begin(), made.end(), [&](auto param) { return plan.params[static_cast<std::size_t>(param)].name == name; });
+  return it == made.end() ? -1 : static_cast<std::int32_t>(it - made.begin());
+}
+
+}  // namespace
+
+TEST_CASE("a vote that leaves square sums out, or has too many, commits nothing, and the error names the worker and both numbers; one without any is that of a job whose kernels do not run") {
   const auto ops = kernels::standard_ops();
-  const auto p = plan(ops, {}, {1});
+  const auto p = plan(ops, {}, {2});
   REQUIRE_MESSAGE(p.ok(), p.status().message());
-  for (const bool whole : {true, false}) {
-    CAPTURE(whole);
-    SessionOptions options;
-    options.steps = 2;
-    std::int64_t commits = 0;
-    Session session(*p, options, [&](Rank, const ToWorker& m) { commits += std::holds_alternative<CommitStep>(m); });
-    session.begin();
-    Closed vote;
-    for (const auto& param : p->params) {
-      const auto rows = static_cast<double>(p->tensors[param.tensor].shape[0]);
-      vote.reports.push_back({Report::Kind::norm, param.name, 0, -1, {0, 0, rows, 1}});
-      vote.reports.push_back({Report::Kind::peak, param.name, 0, -1, {1, 0}});
+  const std::size_t sums[] = {gradient_parts(*p, 0).square_sums, gradient_parts(*p, 1).square_sums};
+  REQUIRE(sums[1] > 2);
+  for (const std::size_t told_by_1 : {sums[1], sums[1] - 1, sums[1] + 1, std::size_t{0}})
+    for (const std::size_t told_by_0 : {sums[0], std::size_t{0}}) {
+      CAPTURE(told_by_0);
+      CAPTURE(told_by_1);
+      SessionOptions options;
+      options.steps = 2;
+      std::int64_t commits = 0;
+      Session session(*p, options, [&](Rank r, const ToWorker& m) { commits += r == 0 && std::holds_alternative<CommitStep>(m); });
+      session.begin();
+      Status s;
+      for (Rank r : {1, 0}) {
+        Closed vote{0, 0, {}, 0, told(*p, r, 1, 1e-3f)};
+        vote.gradients.square_sums.resize(r == 0 ? told_by_0 : told_by_1, 1);
+        if (s.ok()) s = session.handle(r, vote);
+      }
+      const bool all = told_by_0 == sums[0] && told_by_1 == sums[1], none = told_by_0 + told_by_1 == 0;
+      CHECK(s.ok() == (all || none));
+      CHECK(commits == (all || none ? 1 : 0));
+      if (s.ok()) continue;
+      std::string why;
+      if (told_by_1 != 0 && told_by_1 != sums[1]) why = "worker 1 tells of " + std::to_string(told_by_1) + " square sums of gradients; it has " + std::to_string(sums[1]);
+      else why = "worker " + std::to_string(told_by_1 == 0 ? 1 : 0) + " tells of no square sums of its gradients, and other workers do of theirs";
+      CHECK_MESSAGE(s.message() == why, s.message());
     }
-    REQUIRE(vote.reports[2].name == "layer0.down");
-    REQUIRE(vote.reports[2].values[2] == 24);   // [0, 16) + [16, 24)
-    if (!whole) vote.reports[2].values = {0, 16, 24, 1};
-    const Status s = session.handle(0, vote);
-    CHECK(s.ok() == whole);
-    CHECK(commits == (whole ? 1 : 0));
-    if (whole) continue;
-    const std::string missing = "no norm is of rows [0, 16) of the 24 of 'layer0.down'";
-    CHECK_MESSAGE(s.message().find(missing) != std::string::npos, s.message());
-  }
 }
 
 namespace {
@@ -49,8 +72,14 @@ struct Planted {
   std::vector<CommitStep> commits;       // as the first place hears them
   std::vector<StepResult> steps;
   std::unique_ptr<Session> session;
-  std::vector<std::vector<Report>> peaks;   // of the step that comes, by rank
-  double norm = 1, loss = 1;                // of the same
+  struct Peak {
+    std::string name;
+    double largest;
+    std::int32_t first_bad;                // 1 + a microbatch; 0: none
+  };
+  std::vector<std::vector<Peak>> peaks;    // of the step that comes, by rank
+  std::function<void(actors::GradientReport&)> change;   // of what the first place tells
+  double norm = 1, loss = 1;               // of the same
 
   explicit Planted(const std::vector<std::int64_t>& dp, std::optional<SumState> sums = {}, std::int64_t first_step = 0) {
     auto p = mlp::plan(ops(), {}, dp);
@@ -77,26 +106,31 @@ struct Planted {
     return 0;
   }
   void peak(Rank rank, const std::string& name, double largest, int first_bad = 0) {
-    peaks[static_cast<std::size_t>(rank)].push_back({Report::Kind::peak, name, session->committed(), -1, {largest, static_cast<double>(first_bad)}});
+    REQUIRE_MESSAGE(peak_of(plan, rank, name) >= 0, name);
+    peaks[static_cast<std::size_t>(rank)].push_back({name, largest, first_bad});
   }
   /// All places vote for the step that is due, ranks from the last to the first; the answer to the last of them. Where a test
-  /// plants no other, the first place tells of a term that fits any exponent.
+  /// plants no other, the first place that makes a gradient tells of a term that fits any exponent.
   Status vote() {
     const auto step = session->committed();
     for (const auto& p : plan.params) {
-      const bool told = std::any_of(peaks.begin(), peaks.end(), [&](const auto& of_place) {
-        return std::any_of(of_place.begin(), of_place.end(), [&](const Report& r) { return r.name == p.name; });
+      const bool planted = std::any_of(peaks.begin(), peaks.end(), [&](const auto& of_place) {
+        return std::any_of(of_place.begin(), of_place.end(), [&](const Peak& k) { return k.name == p.name; });
       });
-      if (!told) peak(0, p.name, 1e-3f);
+      Rank first = 0;
+      while (peak_of(plan, first, p.name) < 0) ++first;
+      if (!planted) peak(first, p.name, 1e-3f);
     }
     Status last;
     for (Rank r = plan.workers() - 1; r >= 0; --r) {
-      Closed vote{0, step, std::exchange(peaks[static_cast<std::size_t>(r)], {}), 0};
-      if (r == 0) {
-        vote.reports.push_back({Report::Kind::loss, "loss", step, 0, {loss}});
-        for (const auto& p : plan.params)
-          vote.reports.push_back({Report::Kind::norm, p.name, step, -1, {0, 0, static_cast<double>(plan.tensors[p.tensor].shape[0]), norm}});
+      Closed vote{0, step, {}, 0, told(plan, r, norm, 0)};
+      for (const auto& k : std::exchange(peaks[static_cast<std::size_t>(r)], {})) {
+        const auto at = peak_of(plan, r, k.name);
+        vote.gradients.peaks[static_cast<std::size_t>(at)] = static_cast<float>(k.largest);
+        if (k.first_bad > 0) vote.gradients.bad.push_back({at, k.first_bad - 1});
       }
+      if (r == 0) vote.reports.push_back({Report::Kind::loss, "loss", step, 0, {loss}});
+      if (r == 0 && change) change(vote.gradients);
       const auto committed = session->committed();
       last = session->handle(r, vote);
       CHECK((r == 0 || (last.ok() && session->committed() == committed)));   // decided after all votes
@@ -272,21 +306,38 @@ TEST_CASE("a loss that is not finite, also of a void step, or the norm of a good
   }
 }
 
-TEST_CASE("reports of terms that cannot be are refused: another plan's parameter or microbatch, a magnitude below zero, a sum out of range that is in it") {
-  const auto refused = [](const std::string& name, std::vector<double> values, const std::string& words) {
+TEST_CASE("what no place of the plan can tell is refused by name: other numbers of gradients, microbatches that a step does not have, a magnitude below zero, a sum out of range that is in it") {
+  const auto refused = [](const std::function<void(actors::GradientReport&, std::size_t)>& change, const std::string& words) {
     Planted job({1});
     job.begin();
-    job.peaks[0].push_back({Report::Kind::peak, name, 0, -1, std::move(values)});
+    const auto at = peak_of(job.plan, 0, "layer0.up");
+    job.change = [&](actors::GradientReport& r) { change(r, static_cast<std::size_t>(at)); };
     const Status s = job.vote();
     CHECK(s.code() == Code::internal);
     CHECK_MESSAGE(says(s, words), s.message());
     CHECK_FALSE(job.session->diverged());
     CHECK(job.commits.empty());
   };
-  const std::string cannot_be = "worker 0 reports gradient terms of 'layer0.up' that cannot be";
-  refused("layer9.up", {1, 0}, "terms of 'layer9.up' that cannot be");
-  for (const std::vector<double>& values : {std::vector<double>{1}, {-1, 0}, {1e300, 1}, {1e6, 9}, {1e6, -1}, {1e6, NAN}, {1, 0, 0}}) refused("layer0.up", values, cannot_be);
-  refused("layer0.up", {1, 4}, "step 0: microbatch 3: a gradient term of 'layer0.up' is said to exceed the range of its exact sum");
+  const auto bad = [&](std::int32_t peak, std::int32_t microbatch) {
+    refused([&](actors::GradientReport& r, std::size_t at) { r.bad.push_back({peak < 99 ? static_cast<std::int32_t>(at) + peak : -1, microbatch}); }, "that cannot be");
+  };
+  refused([](actors::GradientReport& r, std::size_t) { r.peaks.push_back(1); }, "worker 0 tells of the terms of 7 gradients; it makes 6");
+  refused([](actors::GradientReport& r, std::size_t) { r.peaks.pop_back(); }, "worker 0 tells of the terms of 5 gradients; it makes 6");
+  refused([](actors::GradientReport& r, std::size_t at) { r.peaks[at] = -1; }, "worker 0 tells of gradient terms of 'layer0.up' that cannot be");
+  refused([](actors::GradientReport& r, std::size_t at) { r.peaks[at] = -inf; }, "worker 0 tells of gradient terms of 'layer0.up' that cannot be");
+  bad(0, 8);
+  bad(0, -1);
+  bad(6, 0);
+  bad(99, 0);
+  refused([](actors::GradientReport& r, std::size_t at) { r.bad.push_back({static_cast<std::int32_t>(at), 3}); },
+          "step 0: microbatch 3: a gradient term of 'layer0.up' is said to exceed the range of its exact sum");
+}
+
+TEST_CASE("a vote for another step than the one that is due is refused, and the error names the worker and both steps") {
+  Planted job({2});
+  job.begin();
+  const Status s = job.session->handle(1, Closed{0, 1, {}, 0, told(job.plan, 1, 1, 1)});
+  CHECK_MESSAGE(s.message() == "worker 1 votes for step 1 while step 0 is due", s.message());
 }
 
 TEST_CASE("a checkpoint's version has the sums that it had when its snapshot began, however far the job is when it is written") {
@@ -336,12 +387,7 @@ TEST_CASE("a run that is paused ends with the steps that its places have begun, 
     });
     session.begin();
     const auto vote = [&] {
-      Closed v{0, session.committed(), {}, 0};
-      for (const auto& param : p->params) {
-        v.reports.push_back({Report::Kind::norm, param.name, v.step, -1, {0, 0, static_cast<double>(p->tensors[param.tensor].shape[0]), 1}});
-        v.reports.push_back({Report::Kind::peak, param.name, v.step, -1, {1e-3f, 0}});
-      }
-      return session.handle(0, v);
+      return session.handle(0, Closed{0, session.committed(), {}, 0, told(*p, 0, 1, 1e-3f)});
     };
     REQUIRE(vote().ok());
     REQUIRE(vote().ok());

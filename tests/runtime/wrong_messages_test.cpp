@@ -7,10 +7,12 @@
 #include <caf/scheduler/test_coordinator.hpp>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <random>
 
 #include "comm/sim/sim_network.h"
 #include "devices/sim/sim_device.h"
+#include "runtime/plan/gradient_parts.h"
 #include "runtime/session/session.h"
 #include "runtime/worker/worker.h"
 #include "tests/runtime/mlp.h"
@@ -197,11 +199,26 @@ void change(Report& r, std::mt19937& random) {
   }
 }
 
+void change(actors::GradientReport& g, std::mt19937& random) {
+  switch (random() % 5) {
+    case 0: g.square_sums.resize(random() % 5, 1); break;
+    case 1: g.peaks.resize(random() % 5, 1); break;
+    case 2: g.bad.push_back({static_cast<std::int32_t>(odd(random)), static_cast<std::int32_t>(odd(random))}); break;
+    case 3:
+      for (auto& v : g.square_sums) v = odd_real(random);
+      break;
+    default:
+      for (auto& v : g.peaks) v = static_cast<float>(odd_real(random));
+      break;
+  }
+}
+
 FromWorker changed(FromWorker message, std::mt19937& random) {
   if (auto* m = std::get_if<Closed>(&message)) {
     if (random() % 6 == 0) m->program = static_cast<std::int32_t>(odd(random));
     else if (random() % 6 == 0) m->step = odd(random);
     else if (random() % 6 == 0) m->busy_ns = odd(random);
+    else if (random() % 2) change(m->gradients, random);
     else if (!m->reports.empty()) change(m->reports[random() % m->reports.size()], random);
   } else if (auto* m = std::get_if<EarlyReport>(&message)) {
     if (random() % 4 == 0) m->program = static_cast<std::int32_t>(odd(random));
@@ -251,11 +268,47 @@ TEST_CASE("one message of a run changed, left out or said twice: the run fails w
         talk.finished ? ++ended : ++failed;
         if (talk.failure.ok() || talk.failure.message().find("no progress") != std::string::npos) continue;
         const bool named = talk.failure.message().find("worker ") != std::string::npos || talk.failure.message().find("norm") != std::string::npos ||
-                           talk.failure.message().find("rows") != std::string::npos || talk.failure.message().find("diverged") != std::string::npos || talk.failure.message().find("is voted while") != std::string::npos;
+                           talk.failure.message().find("diverged") != std::string::npos || talk.failure.message().find("gradient term") != std::string::npos;
         CHECK_MESSAGE(named, talk.failure.message());
       }
   }
   MESSAGE(failed << " failed, " << ended << " ended");
   CHECK(failed > 100);
   CHECK(ended > 20);
+}
+
+TEST_CASE("a step of training costs one go, one commit and one vote a place; a vote reports the losses of its place's microbatches and one number for each part of a gradient") {
+  const auto ops = kernels::standard_ops();
+  for (const std::int32_t zero : {0, 1, 2, 3}) {
+    CAPTURE(zero);
+    const auto p = compile_over(graph(ops), {2}, 1, zero);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    std::map<std::pair<std::string, std::int64_t>, int> said;   // kind and step
+    std::size_t square_sums = 0;
+    Talk talk;
+    talk.to = [&](Rank, const ToWorker& m) {
+      if (const auto* go = std::get_if<Go>(&m); go && go->program == 0) ++said[{"go", go->step}];
+      if (const auto* commit = std::get_if<CommitStep>(&m)) ++said[{"commit", commit->step}];
+      return std::vector<ToWorker>{m};
+    };
+    talk.from = [&](Rank r, const FromWorker& m) {
+      if (const auto* early = std::get_if<EarlyReport>(&m)) CHECK(early->program != 0);
+      const auto* vote = std::get_if<Closed>(&m);
+      if (!vote || vote->program != 0) return std::vector<FromWorker>{m};
+      ++said[{"vote", vote->step}];
+      CHECK(vote->reports.size() == 2);   // of the 4 microbatches of a step
+      for (const Report& report : vote->reports) CHECK(report.kind == Report::Kind::loss);
+      CHECK(vote->gradients.square_sums.size() == gradient_parts(*p, r).square_sums);
+      CHECK(vote->gradients.peaks.size() == 1);   // the graph has one parameter, used once
+      CHECK(vote->gradients.bad.empty());
+      square_sums += vote->gradients.square_sums.size();
+      return std::vector<FromWorker>{m};
+    };
+    talk.run(*p, ops);
+    REQUIRE_MESSAGE(talk.finished, talk.failure.message());
+    CHECK(said.size() == 9);
+    for (const auto& [what, times] : said) CHECK_MESSAGE(times == 2, what.first << " of step " << what.second);
+    // Rows [0, 3) and [3, 6) of the tree over 6: [0, 2) + [2, 3) and [3, 4) + [4, 6), in each of three steps.
+    CHECK(square_sums == 3 * 4);
+  }
 }
