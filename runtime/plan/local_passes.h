@@ -14,13 +14,11 @@ class LocalPass {
  protected:
   LocalPass(const Plan& plan, LocalPlan& local) : plan_(plan), local_(local), rank_(local.rank), role_(&plan.roles[local.stage]) {}
   const PlanActor& plan_actor(const LocalActor& a) const { return role_->actors[a.actor]; }
-  std::int32_t acts_of(const PlanActor& a) const {
-    return plan_.acts(a.rate, a.program, a.rate == Rate::round ? plan_.round_stage(plan_.exchanges[a.exchange]) : local_.stage, local_.dp_index);
+  /// The schedule that an actor's acts follow.
+  Schedule schedule(const PlanActor& a) const {
+    return a.rate == Rate::round ? plan_.schedule(plan_.exchanges[a.exchange]) : plan_.schedule(a.program, local_.stage);
   }
-  /// Whether a dp coordinate of the exchange's round stage runs a microbatch in this round.
-  bool takes_part(const PlanActor& a, std::int64_t dp_index, std::int32_t round) const {
-    return plan_.runs_in_round(a.program, plan_.round_stage(plan_.exchanges[a.exchange]), dp_index, round);
-  }
+  std::int32_t acts_of(const PlanActor& a) const { return schedule(a).acts(a.rate, local_.dp_index); }
 
   const Plan& plan_;
   LocalPlan& local_;

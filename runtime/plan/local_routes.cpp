@@ -42,7 +42,7 @@ Status LocalRoutes::make_routes(LocalActor& l) {
   const PlanActor& a = plan_actor(l);
   const PlanExchange& x = plan_.exchanges[a.exchange];
   const std::int32_t from_mesh = plan_.tensors[x.moves[0].from].mesh, to_mesh = plan_.tensors[x.moves[0].to].mesh;
-  l.acts_per_run = plan_.acts_of(x);
+  l.acts_per_run = plan_.schedule(x).acts_of_job(x.rate);
   if (a.rate == Rate::round) return make_round_routes(l, a, x);
   if (a.rate == Rate::step) {
     l.route_of = {0};
@@ -50,9 +50,9 @@ Status LocalRoutes::make_routes(LocalActor& l) {
   }
   // One route per dp coordinate at the other end.
   std::map<std::int64_t, std::int32_t> routes;
-  for (auto m : plan_.microbatches(a.program, local_.stage, local_.dp_index)) {
+  for (auto m : plan_.schedule(a.program, local_.stage).microbatches(local_.dp_index)) {
     const bool source = plan_.meshes[from_mesh].find(rank_) >= 0, target = plan_.meshes[to_mesh].find(rank_) >= 0;
-    const auto owner_on = [&](std::int32_t mesh) { return plan_.owner(a.program, plan_.stages_on(mesh).front(), m); };
+    const auto owner_on = [&](std::int32_t mesh) { return plan_.schedule(a.program, plan_.stages_on(mesh).front()).owner(m); };
     const auto from = source ? local_.dp_index : owner_on(from_mesh);
     const auto to = target ? local_.dp_index : owner_on(to_mesh);
     auto [it, fresh] = routes.try_emplace(source ? to : from, static_cast<std::int32_t>(l.routes.size()));
@@ -166,7 +166,7 @@ Status LocalRoutes::make_round_routes(LocalActor& l, const PlanActor& a, const P
   std::map<std::vector<bool>, std::int32_t> routes;
   for (std::int32_t round = 0; round < acts_of(a); ++round) {
     std::vector<bool> present;
-    for (std::int64_t d = 0; d < plan_.dp_width(plan_.round_stage(x)); ++d) present.push_back(takes_part(a, d, round));
+    for (std::int64_t d = 0; d < plan_.schedule(x).width(); ++d) present.push_back(schedule(a).runs_in_round(d, round));
     auto [it, fresh] = routes.try_emplace(present, static_cast<std::int32_t>(l.routes.size()));
     if (fresh && plan_.reduces(x)) TROUPE_TRY(add_reduction(l, a, x, [&](std::int64_t d) { return present[static_cast<std::size_t>(d)]; }));
     if (fresh && !plan_.reduces(x)) TROUPE_TRY(add_gather(l, a, x, round));
@@ -187,7 +187,7 @@ Status LocalRoutes::add_gather(LocalActor& l, const PlanActor& a, const PlanExch
       ends.port = at.port;
       ends.have.push_back({plan_.extent(from, rank_), {}, role_->channels[a.in[at.port]].offsets[at.index]});
     }
-    if (const Position at = find(a.out, to); at.port >= 0 && takes_part(a, local_.dp_index, round)) {
+    if (const Position at = find(a.out, to); at.port >= 0 && schedule(a).runs_in_round(local_.dp_index, round)) {
       want = plan_.extent(to, rank_);
       ends.want = &want;
       ends.want_offset = role_->channels[a.out[at.port]].offsets[at.index];

@@ -12,7 +12,7 @@ namespace troupe::runtime {
 
 void LocalSpecs::run() {
   for (std::size_t p = 0; p < plan_.programs.size(); ++p)
-    microbatches_.push_back(plan_.microbatches(static_cast<std::int32_t>(p), local_.stage, local_.dp_index));
+    microbatches_.push_back(plan_.schedule(static_cast<std::int32_t>(p), local_.stage).microbatches(local_.dp_index));
   local_.closers.assign(plan_.programs.size(), 0);
   choose_actors();
   make_channels();
@@ -112,7 +112,7 @@ std::vector<actors::Phase> LocalSpecs::cycle(const PlanActor& a, Rate channel) c
   std::vector<actors::Phase> out;
   if (a.rate == Rate::round && channel == (plan_.reduces(plan_.exchanges[a.exchange]) ? Rate::microbatch : Rate::round))
     for (std::int32_t round = 0; round < acts_of(a); ++round)
-      out.push_back(takes_part(a, local_.dp_index, round) ? actors::Phase::last : actors::Phase::skip);
+      out.push_back(schedule(a).runs_in_round(local_.dp_index, round) ? actors::Phase::last : actors::Phase::skip);
   return out;
 }
 

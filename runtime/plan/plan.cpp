@@ -82,48 +82,8 @@ std::int64_t Plan::dp_index(Rank rank) const {
   return axis < 0 ? 0 : mesh.coord(mesh.find(rank))[axis];
 }
 
-std::int64_t Plan::owner(std::int32_t program, std::int32_t stage, std::int64_t microbatch) const {
-  if (program_specs[program].stateful) return 0;
-  if (program == 0 && !owners.empty()) return owners[stage][microbatch];
-  return microbatch % dp_width(stage);
-}
-
-std::int32_t Plan::acts(Rate rate, std::int32_t program, std::int32_t stage, std::int64_t dp_index) const {
-  switch (rate) {
-    case Rate::step: return 1;
-    case Rate::microbatch: return static_cast<std::int32_t>(microbatches(program, stage, dp_index).size());
-    case Rate::round: {
-      const auto all = static_cast<std::int32_t>(program_specs[program].microbatches);
-      if (program_specs[program].sequential) return all;
-      if (program != 0 || owners.empty()) return acts(Rate::microbatch, program, stage, 0);   // coordinate 0 has most
-      std::vector<std::int32_t> count(static_cast<std::size_t>(dp_width(stage)), 0);
-      for (auto owner : owners[stage]) ++count[owner];
-      return *std::max_element(count.begin(), count.end());
-    }
-  }
-  return 1;
-}
-
-bool Plan::runs_in_round(std::int32_t program, std::int32_t stage, std::int64_t dp_index, std::int32_t round) const {
-  return program_specs[program].sequential ? owner(program, stage, round) == dp_index
-                                           : round < acts(Rate::microbatch, program, stage, dp_index);
-}
-
-std::int64_t Plan::acts_of(const PlanExchange& x) const {
-  return x.rate == Rate::microbatch ? program_specs[x.program].microbatches : acts(x.rate, x.program, round_stage(x), 0);
-}
-
-std::int32_t Plan::round_stage(const PlanExchange& x) const {
-  return stages_on(tensors[reduces(x) ? x.moves[0].from : x.moves[0].to].mesh).front();
-}
-
-std::vector<std::int32_t> Plan::microbatches(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const {
-  const auto all = static_cast<std::int32_t>(program_specs[program].microbatches);
-  const bool in_turn = !program_specs[program].stateful && (program != 0 || owners.empty());
-  std::vector<std::int32_t> out;
-  for (std::int32_t m = in_turn ? static_cast<std::int32_t>(dp_index) : 0; m < all; m += in_turn ? static_cast<std::int32_t>(dp_width(stage)) : 1)
-    if (owner(program, stage, m) == dp_index) out.push_back(m);
-  return out;
+Schedule Plan::schedule(const PlanExchange& x) const {
+  return schedule(x.program, stages_on(tensors[reduces(x) ? x.moves[0].from : x.moves[0].to].mesh).front());
 }
 
 bool Plan::ordered() const {

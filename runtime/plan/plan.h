@@ -12,6 +12,7 @@
 #include "placement/cost.h"
 #include "runtime/graph/graph.h"
 #include "runtime/plan/pipeline.h"
+#include "runtime/plan/schedule.h"
 
 namespace troupe::runtime {
 
@@ -221,29 +222,20 @@ struct Plan {
   /// dp coordinate of a rank within its stage; dp width of a stage. REQUIRES: the rank is on a stage.
   std::int64_t dp_index(Rank rank) const;
   std::int64_t dp_width(std::int32_t stage) const { return meshes[stage].axis_size("dp"); }
-  /// The microbatches of a program that dp coordinate `dp_index` of a stage runs, in the order in which it runs them:
-  /// ascending, so no two places wait for each other.
-  std::vector<std::int32_t> microbatches(std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
+  /// Who of a stage runs which microbatch of a program. Valid while this plan is.
+  Schedule schedule(std::int32_t program, std::int32_t stage) const {
+    return {program_specs[program], dp_width(stage), program == 0 && !owners.empty() ? &owners[stage] : nullptr};
+  }
+  /// That of the stage whose dp coordinates make up an exchange's rounds: where a gather ends, where a reduction begins.
+  /// Of several stages, which then are equally wide, the first.
+  Schedule schedule(const PlanExchange& exchange) const;
   /// Whether passes begin in pass_order: the plan trains, the pipeline has an order, the stages have one dp width and
   /// share no unit. Else slots and priorities decide: published orders cover no such pipeline.
   bool ordered() const;
-  /// The dp coordinate of a stage that runs a microbatch; 0 runs all of a stateful program.
-  std::int64_t owner(std::int32_t program, std::int32_t stage, std::int64_t microbatch) const;
-  /// Acts of an actor, or tokens of a channel, of this rate in one run of a program at a place of dp coordinate
-  /// `dp_index`.
-  std::int32_t acts(Rate rate, std::int32_t program, std::int32_t stage, std::int64_t dp_index) const;
-  /// Whether a dp coordinate runs a microbatch in round k: its own k-th microbatch. In a sequential program, whose
-  /// microbatches may depend on each other, round k is microbatch k alone.
-  bool runs_in_round(std::int32_t program, std::int32_t stage, std::int64_t dp_index, std::int32_t round) const;
-  /// Acts of an exchange in a run of its program, of the whole job: all ends number its messages with it.
-  std::int64_t acts_of(const PlanExchange& exchange) const;
   /// True for a gradient as ops make it: a term of the sum over dp.
   bool unreduced(const PlanTensor& t) const { return t.gradient_of >= 0 && t.sbp[dp_axis(meshes[t.mesh])].is_partial(); }
   /// True where an exchange adds up gradients; false where it only moves data.
   bool reduces(const PlanExchange& exchange) const { return unreduced(tensors[exchange.moves[0].from]); }
-  /// The stage whose dp coordinates make up a round: where a gather ends, where a reduction begins. Of several stages,
-  /// which then are equally wide, the first.
-  std::int32_t round_stage(const PlanExchange& exchange) const;
   /// The layout of a tensor; for microbatch rate on the sub-mesh of the one dp coordinate that runs it.
   Layout layout(std::int32_t tensor, std::int64_t dp_index) const;
   /// The part of a tensor that `rank` has. REQUIRES: the tensor's mesh has the rank.

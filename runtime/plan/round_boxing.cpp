@@ -41,8 +41,9 @@ Expected<std::vector<BoxingPlan>> gather_boxings(const Plan& plan, const PlanExc
   for (const Side& side : {source, target})
     if (static_cast<std::int64_t>(side.positions.size()) != side.mesh.axis_size("dp"))
       return invalid("exchange '" + x.name + "': meshes " + to_string(from) + " and " + to_string(to) + " do not have the same model axes");
+  const Schedule schedule = plan.schedule(x);
   std::int64_t d = 0;
-  std::erase_if(target.positions, [&](auto) { return !plan.runs_in_round(x.program, plan.round_stage(x), d++, round); });
+  std::erase_if(target.positions, [&](auto) { return !schedule.runs_in_round(d++, round); });
   std::vector<BoxingPlan> out;
   for (const auto& move : x.moves) {
     auto boxing = plan_boxing(HoldingList(source.holdings(plan.layout(move.from, 0))), target.holdings(plan.layout(move.to, 0)));

@@ -85,7 +85,7 @@ std::int32_t PlanDraft::slots_between(std::int32_t role, PassAt from, PassAt to)
     const std::int32_t stages = plan.stages, stage = from.virtual_stage % stages;
     std::int32_t most = 1;
     for (std::int64_t d = 0; d < own; ++d) {
-      const auto order = pass_order(plan.pipeline, stages, stage, static_cast<std::int32_t>(plan.microbatches(0, role, d).size()));
+      const auto order = pass_order(plan.pipeline, stages, stage, plan.schedule(0, role).acts(Rate::microbatch, d));
       most = std::max(most, most_between(order, {from.pass, from.virtual_stage / stages}, {to.pass, to.virtual_stage / stages}));
     }
     return most;

@@ -37,7 +37,7 @@ Session::Session(const Plan& plan, SessionOptions options, Send send)
       for (const auto& a : role.actors)
         if (a.program == p && a.closes_step) (a.rate == Rate::microbatch ? closes_microbatches : closes) = true;
       std::vector<bool> runs;   // by dp coordinate
-      for (std::int64_t d = 0; d < plan_.dp_width(role.stage); ++d) runs.push_back(closes || (closes_microbatches && !plan_.microbatches(p, role.stage, d).empty()));
+      for (std::int64_t d = 0; d < plan_.dp_width(role.stage); ++d) runs.push_back(closes || (closes_microbatches && plan_.schedule(p, role.stage).acts(Rate::microbatch, d) > 0));
       for (Rank r : plan_.meshes[role.stage].ranks) votes[static_cast<std::size_t>(r)] = runs[static_cast<std::size_t>(plan_.dp_index(r))];
     }
     voters_.push_back(static_cast<std::int32_t>(std::count(votes.begin(), votes.end(), true)));
@@ -140,7 +140,7 @@ void Session::feed_one(Fed& f, std::int64_t step, const Report* last) {
                    ": got " + std::to_string(message.payload.size()) + " bytes, and its tensor has " + std::to_string(want));
     return;
   }
-  const auto owner = plan_.owner(channel.program, f.stage, microbatch);
+  const auto owner = plan_.schedule(channel.program, f.stage).owner(microbatch);
   for (Rank r : plan_.meshes[f.stage].ranks)
     if (plan_.dp_index(r) == owner) {
       ++f.untaken[microbatch];

@@ -76,7 +76,7 @@ class PlanText {
     std::vector<TextRow> shares;
     for (std::int64_t d = 0; d < plan_.dp_width(role.stage); ++d) {
       TextRow row{{std::to_string(d), ranks_at(role.stage, d)}, {}};
-      for (std::int32_t p = 0; p < count_programs(); ++p) row.cells.push_back(ranges(plan_.microbatches(p, role.stage, d)));
+      for (std::int32_t p = 0; p < count_programs(); ++p) row.cells.push_back(ranges(plan_.schedule(p, role.stage).microbatches(d)));
       shares.push_back(std::move(row));
     }
     return out + table_text(columns, shares) + "\n" + actors(role) + "\n" + channels(role);
@@ -154,7 +154,7 @@ class PlanText {
     std::int64_t train_bytes = 0;
     for (const auto& role : plan_.roles) units.insert(units.end(), role.units.begin(), role.units.end());
     for (const auto& x : plan_.exchanges) {
-      const std::int64_t acts = plan_.acts_of(x);
+      const std::int64_t acts = plan_.schedule(x).acts_of_job(x.rate);
       if (x.program == 0) train_bytes += x.bytes * acts;
       TextRow row{{x.name, plan_.programs[x.program], to_string(x.collective), human_bytes(x.bytes), std::to_string(acts),
                    human_bytes(x.bytes * acts), human_seconds(x.seconds)}, {}};

@@ -106,7 +106,7 @@ void Game::measure() {
   }
   for (const auto& [rank, s] : per_place)
     if (s > result_.compute_s) {
-      const auto count = static_cast<double>(plan_.microbatches(0, plan_.stage_of(rank), plan_.dp_index(rank)).size());
+      const auto count = static_cast<double>(plan_.schedule(0, plan_.stage_of(rank)).acts(Rate::microbatch, plan_.dp_index(rank)));
       const auto& [f, b, w] = per_pass[rank];
       const double waits = published_bubble_s(plan_.pipeline, plan_.stages, f / count, b / count, w / count);
       result_.compute_s = s;

@@ -45,7 +45,7 @@ void Game::go(std::int32_t p, std::int32_t program, std::int64_t step) {
     else {
       const bool shorter = program == 0 && shortened();
       std::int32_t index = 0;
-      for (auto m : plan_.microbatches(program, place.local.stage, place.local.dp_index)) {
+      for (auto m : plan_.schedule(program, place.local.stage).microbatches(place.local.dp_index)) {
         if (shorter && index >= microbatches_) break;
         t.microbatch = shorter ? index++ : m;
         push(p, static_cast<std::int32_t>(c), t);
@@ -88,7 +88,7 @@ void Game::reported(const GameActor& actor, std::int64_t step, std::int32_t micr
 }
 
 void Game::feed(const WaitingFeed& f, std::int64_t step, std::int32_t microbatch) {
-  const auto owner = plan_.owner(f.channel->program, f.stage, microbatch);
+  const auto owner = plan_.schedule(f.channel->program, f.stage).owner(microbatch);
   for (std::int32_t p = 0; p < static_cast<std::int32_t>(places_.size()); ++p) {
     const Place& place = *places_[p];
     if (place.local.stage != f.stage || place.local.dp_index != owner) continue;

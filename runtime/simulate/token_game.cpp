@@ -43,7 +43,7 @@ void Game::choose_places() {
   for (std::int32_t s = 1; s < plan_.stages; ++s) same &= plan_.dp_width(s) == plan_.dp_width(0);
   // Where a round is not full its places do not behave alike.
   for (const auto& x : plan_.exchanges) {
-    if (x.rate == Rate::round) same &= plan_.acts_of(x) * plan_.dp_width(plan_.round_stage(x)) == plan_.program_specs[x.program].microbatches;
+    if (x.rate == Rate::round) same &= plan_.schedule(x).acts_of_job(x.rate) * plan_.schedule(x).width() == plan_.program_specs[x.program].microbatches;
   }
   for (std::int32_t s = 0; s < plan_.stages; ++s) {
     std::set<std::int64_t> seen;
@@ -314,7 +314,7 @@ std::vector<std::int64_t> few_microbatches(const Plan& plan) {
     if (x.rate == Rate::round) return {};
   for (std::int32_t s = 0; s < plan.stages; ++s)
     if (plan.dp_width(s) != plan.dp_width(0)) return {};
-  const auto all = static_cast<std::int64_t>(plan.microbatches(0, 0, 0).size());
+  const auto all = std::int64_t{plan.schedule(0, 0).acts(Rate::microbatch, 0)};
   // What is left out must be whole cycles, most of 1, 2, 3 or 4 microbatches.
   constexpr std::int64_t usual_cycles = 12;
   std::vector<std::int64_t> out;

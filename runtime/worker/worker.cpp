@@ -31,7 +31,7 @@ ConductorSpec Worker::Impl::conductor_spec() {
     if (c.kind == PlanChannel::Kind::feed) {
       const PlanTensor& t = plan.tensors[c.tensors[0]];
       spec.feeds.push_back({c.name, c.program, static_cast<std::size_t>(elements(t.shape) * size_of(t.dtype)),
-                            plan.microbatches(c.program, local.stage, local.dp_index)});
+                            plan.schedule(c.program, local.stage).microbatches(local.dp_index)});
     }
   }
   spec.busy_ns = busy_ns;

@@ -1,0 +1,46 @@
+// Schedule: which dp coordinates of a stage run which microbatches of a program, and in which of their acts. Every layer
+// that asks (planner, verifier, game, worker, session) asks here.
+//
+//   owner          the dp coordinate that runs a microbatch
+//   microbatches   those of a coordinate, in the order of its acts: ascending, so no two places wait for each other
+//   round          the k-th acts of all coordinates together, as exchanges over dp see them
+//
+// In a sequential program microbatches may depend on each other: round k is microbatch k alone.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/graph/graph.h"
+
+namespace troupe::runtime {
+
+class Schedule {
+ public:
+  /// Of a stage of `width` dp coordinates. `owners`: by microbatch; null: microbatch m is run by m mod width, and by
+  /// coordinate 0 where the program keeps state. REQUIRES: both outlive this object; owners has passed check_owners (plan.h).
+  Schedule(const ProgramSpec& program, std::int64_t width, const std::vector<std::int32_t>* owners)
+      : program_(program), width_(width), owners_(program.stateful ? nullptr : owners) {}
+
+  std::int64_t width() const { return width_; }
+  std::int64_t owner(std::int64_t microbatch) const {
+    return program_.stateful ? 0 : owners_ ? (*owners_)[static_cast<std::size_t>(microbatch)] : microbatch % width_;
+  }
+  std::vector<std::int32_t> microbatches(std::int64_t dp_index) const;
+  std::int32_t rounds() const;
+  /// Whether a coordinate runs a microbatch in this round.
+  bool runs_in_round(std::int64_t dp_index, std::int32_t round) const;
+  /// Acts of an actor, or tokens of a channel, of this rate at a place of this coordinate, in one run of the program.
+  std::int32_t acts(Rate rate, std::int64_t dp_index) const;
+  /// Acts of an exchange in one run, of the whole job: all ends number its messages with it.
+  std::int64_t acts_of_job(Rate rate) const { return rate == Rate::microbatch ? program_.microbatches : acts(rate, 0); }
+
+ private:
+  std::int32_t count(std::int64_t dp_index) const;
+
+  const ProgramSpec& program_;
+  std::int64_t width_;
+  const std::vector<std::int32_t>* owners_;
+};
+
+}  // namespace troupe::runtime
