@@ -30,7 +30,7 @@ struct Report {
 using ReportSink = std::function<void(std::uint16_t program, Report)>;
 
 /// What a place tells of the gradients of a step. Nothing in it has a name: place and session know its order from the
-/// plan (runtime/plan/gradient_parts.h).
+/// plan (runtime/place/gradient_parts.h).
 struct GradientReport {
   /// Of the gradients that the place sums up: the squares of the elements of a node of the tree over their rows.
   std::vector<double> square_sums;

@@ -9,7 +9,7 @@
 
 #include "apps/job/planning.h"
 #include "apps/lm/model.h"
-#include "runtime/plan/saved_parts.h"
+#include "runtime/place/saved_parts.h"
 #include "runtime/worker/read_plan.h"
 
 using namespace troupe;

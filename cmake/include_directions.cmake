@@ -4,7 +4,7 @@ cmake_minimum_required(VERSION 3.25)
 
 set(order base placement devices kernels comm checkpoint actors runtime apps)
 # The rooms of runtime/ and apps/: each may include itself and those before it.
-set(runtime_rooms graph plan planner compile session simulate verify show worker launch)
+set(runtime_rooms graph plan place planner compile session simulate verify show worker launch)
 set(apps_rooms options report costs lm job calibrate ckpt)
 set(base_sees base)
 set(placement_sees placement base)

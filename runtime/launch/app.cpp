@@ -15,7 +15,7 @@
 #include "runtime/launch/job.h"
 #include "runtime/launch/last_words.h"
 #include "runtime/launch/launcher.h"
-#include "runtime/plan/local_plan.h"
+#include "runtime/place/local_plan.h"
 #include "runtime/plan/plan_io.h"
 #include "runtime/verify/verify.h"
 

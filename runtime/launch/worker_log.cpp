@@ -4,7 +4,7 @@
 
 #include "devices/base/log.h"
 #include "devices/base/text_table.h"
-#include "runtime/plan/local_plan.h"
+#include "runtime/place/local_plan.h"
 
 namespace troupe::runtime {
 

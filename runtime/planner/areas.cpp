@@ -1,11 +1,11 @@
 // Shared areas: memory of a place that tenants take in turn because the plan's edges never let two of them be live at
-// the same time (runtime/plan/lifetimes.h). Which tenants share is in the plan; the verifier proves each pair again.
+// the same time (runtime/place/lifetimes.h). Which tenants share is in the plan; the verifier proves each pair again.
 #include <algorithm>
 #include <numeric>
 
 #include "runtime/planner/passes.h"
-#include "runtime/plan/lifetimes.h"
-#include "runtime/plan/local_plan.h"
+#include "runtime/place/lifetimes.h"
+#include "runtime/place/local_plan.h"
 
 namespace troupe::runtime {
 

@@ -3,8 +3,8 @@
 #include <deque>
 #include <set>
 
-#include "runtime/plan/local_plan.h"
-#include "runtime/plan/round_boxing.h"
+#include "runtime/place/local_plan.h"
+#include "runtime/place/round_boxing.h"
 #include "runtime/planner/passes.h"
 
 namespace troupe::runtime {

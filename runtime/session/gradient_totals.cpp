@@ -5,7 +5,7 @@
 
 #include "devices/base/check.h"
 #include "devices/base/text_table.h"
-#include "runtime/plan/gradient_parts.h"
+#include "runtime/place/gradient_parts.h"
 
 namespace troupe::runtime {
 

@@ -1,5 +1,5 @@
 // Watches the shared areas of a place while a game is played: at each moment the tenants of one shift at most are live.
-// It knows nothing of the proof (runtime/plan/lifetimes.h): it counts the slots that are filled and not read to their end.
+// It knows nothing of the proof (runtime/place/lifetimes.h): it counts the slots that are filled and not read to their end.
 #pragma once
 
 #include <map>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "actors/slots.h"
-#include "runtime/plan/local_plan.h"
+#include "runtime/place/local_plan.h"
 
 namespace troupe::runtime {
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/plan/local_plan.h"
+#include "runtime/place/local_plan.h"
 
 namespace troupe::runtime {
 

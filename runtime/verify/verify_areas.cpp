@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <map>
 
-#include "runtime/plan/lifetimes.h"
+#include "runtime/place/lifetimes.h"
 #include "runtime/verify/verify_parts.h"
 
 namespace troupe::runtime {

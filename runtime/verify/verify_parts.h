@@ -104,7 +104,7 @@ Status check_state(const Plan& plan, std::int32_t stage, const PlanActor& actor,
 /// of the stage name each other.
 Status check_rings(const Plan& plan, std::int32_t stage);
 
-/// Shared areas: tenants of different shifts are never live at the same time (runtime/plan/lifetimes.h). REQUIRES: as
+/// Shared areas: tenants of different shifts are never live at the same time (runtime/place/lifetimes.h). REQUIRES: as
 /// check_rings; each actor that closes its step says so.
 Status check_areas(const Plan& plan, std::int32_t stage);
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "runtime/plan/local_plan.h"
+#include "runtime/place/local_plan.h"
 #include "runtime/verify/verify_parts.h"
 
 namespace troupe::runtime {

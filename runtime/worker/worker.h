@@ -10,7 +10,7 @@
 #include "devices/base/storage.h"
 #include "devices/device.h"
 #include "runtime/session/control.h"
-#include "runtime/plan/local_plan.h"
+#include "runtime/place/local_plan.h"
 
 namespace caf { class actor_system; }
 

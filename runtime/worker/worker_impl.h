@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "actors/writer.h"
-#include "runtime/plan/gradient_parts.h"
+#include "runtime/place/gradient_parts.h"
 #include "runtime/worker/conductor.h"
 #include "runtime/worker/restore.h"
 #include "runtime/worker/stall_meter.h"

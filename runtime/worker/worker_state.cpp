@@ -6,7 +6,7 @@
 #include "devices/base/check.h"
 #include "devices/base/philox.h"
 #include "devices/parallel.h"
-#include "runtime/plan/saved_parts.h"
+#include "runtime/place/saved_parts.h"
 #include "runtime/worker/worker_impl.h"
 
 namespace troupe::runtime {

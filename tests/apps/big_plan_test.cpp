@@ -6,7 +6,7 @@
 #include "apps/lm/model.h"
 #include "apps/job/planning.h"
 #include "runtime/compile/compile.h"
-#include "runtime/plan/local_plan.h"
+#include "runtime/place/local_plan.h"
 #include "runtime/verify/verify.h"
 
 using namespace troupe;

@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-#include "runtime/plan/gradient_parts.h"
+#include "runtime/place/gradient_parts.h"
 #include "runtime/session/gradient_totals.h"
 #include "tests/runtime/mlp.h"
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "runtime/plan/gradient_parts.h"
+#include "runtime/place/gradient_parts.h"
 #include "runtime/session/session.h"
 #include "tests/runtime/mlp.h"
 

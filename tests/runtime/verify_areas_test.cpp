@@ -2,7 +2,7 @@
 // verifier proves each pair, and the token game, which knows nothing of the proof, finds none that it should not accept.
 #include <set>
 
-#include "runtime/plan/lifetimes.h"
+#include "runtime/place/lifetimes.h"
 #include "runtime/simulate/token_game.h"
 #include "tests/runtime/planted.h"
 

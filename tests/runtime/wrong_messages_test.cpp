@@ -12,7 +12,7 @@
 
 #include "comm/sim/sim_network.h"
 #include "devices/sim/sim_device.h"
-#include "runtime/plan/gradient_parts.h"
+#include "runtime/place/gradient_parts.h"
 #include "runtime/session/session.h"
 #include "runtime/worker/worker.h"
 #include "tests/runtime/mlp.h"

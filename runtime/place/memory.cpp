@@ -1,7 +1,7 @@
 // The memory of a place: one pool, one arena, an offset for everything.
 #include <algorithm>
 
-#include "runtime/plan/local_passes.h"
+#include "runtime/place/passes.h"
 
 namespace troupe::runtime {
 

@@ -1,4 +1,4 @@
-#include "runtime/plan/lifetimes.h"
+#include "runtime/place/lifetimes.h"
 
 #include <algorithm>
 #include <deque>

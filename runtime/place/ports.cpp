@@ -5,12 +5,12 @@
 #include <set>
 
 #include "devices/base/check.h"
-#include "runtime/plan/local_passes.h"
-#include "runtime/plan/saved_parts.h"
+#include "runtime/place/passes.h"
+#include "runtime/place/saved_parts.h"
 
 namespace troupe::runtime {
 
-void LocalSpecs::run() {
+void LocalPorts::run() {
   for (std::size_t p = 0; p < plan_.programs.size(); ++p)
     microbatches_.push_back(plan_.schedule(static_cast<std::int32_t>(p), local_.stage).microbatches(local_.dp_index));
   local_.closers.assign(plan_.programs.size(), 0);
@@ -21,7 +21,7 @@ void LocalSpecs::run() {
 }
 
 /// Actors of a program that has no microbatch here do not exist here.
-void LocalSpecs::choose_actors() {
+void LocalPorts::choose_actors() {
   actor_at_.assign(role_->actors.size(), -1);
   for (std::size_t i = 0; i < role_->actors.size(); ++i) {
     const PlanActor& a = role_->actors[i];
@@ -34,7 +34,7 @@ void LocalSpecs::choose_actors() {
   }
 }
 
-void LocalSpecs::make_channels() {
+void LocalPorts::make_channels() {
   std::optional<SavedParts> saved;
   if (plan_.snapshot_slots() > 0) saved.emplace(plan_);
   channel_at_.assign(role_->channels.size(), -1);
@@ -57,7 +57,7 @@ void LocalSpecs::make_channels() {
   }
 }
 
-void LocalSpecs::make_specs() {
+void LocalPorts::make_specs() {
   for (auto& l : local_.actors) {
     const PlanActor& a = plan_actor(l);
     const auto acts = acts_of(a);
@@ -96,7 +96,7 @@ void LocalSpecs::make_specs() {
 }
 
 /// Turns on the compute stream, in the order of the pipeline's passes.
-void LocalSpecs::make_turns() {
+void LocalPorts::make_turns() {
   std::map<std::pair<std::int32_t, Pass>, std::vector<actors::ActorSpec*>> takers;   // chunk and pass
   for (auto& l : local_.actors)
     if (const PlanActor& a = plan_actor(l); a.takes_turns) takers[{a.virtual_stage / plan_.stages, a.pass}].push_back(&l.spec);
@@ -108,7 +108,7 @@ void LocalSpecs::make_turns() {
 
 /// The phases of an actor's acts at a channel (see actors/slots.h) where they differ: a place may have no microbatch
 /// in a round. Empty: all acts are alike.
-std::vector<actors::Phase> LocalSpecs::cycle(const PlanActor& a, Rate channel) const {
+std::vector<actors::Phase> LocalPorts::cycle(const PlanActor& a, Rate channel) const {
   std::vector<actors::Phase> out;
   if (a.rate == Rate::round && channel == (plan_.reduces(plan_.exchanges[a.exchange]) ? Rate::microbatch : Rate::round))
     for (std::int32_t round = 0; round < acts_of(a); ++round)

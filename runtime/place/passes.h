@@ -1,11 +1,11 @@
-// The three passes that make a rank's LocalPlan, in this order: ports, routes, memory. Internal to local_*.cpp.
+// The three passes that make a rank's LocalPlan, in this order: ports, routes, memory. Internal to ports.cpp, routes.cpp, memory.cpp.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <vector>
 
-#include "runtime/plan/local_plan.h"
+#include "runtime/place/local_plan.h"
 
 namespace troupe::runtime {
 
@@ -27,9 +27,9 @@ class LocalPass {
 };
 
 /// Which actors and channels the place has, and every actor's ports, microbatches and turns.
-class LocalSpecs : LocalPass {
+class LocalPorts : LocalPass {
  public:
-  LocalSpecs(const Plan& plan, LocalPlan& local) : LocalPass(plan, local) {}
+  LocalPorts(const Plan& plan, LocalPlan& local) : LocalPass(plan, local) {}
   void run();
 
  private:

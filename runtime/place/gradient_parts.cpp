@@ -1,4 +1,4 @@
-#include "runtime/plan/gradient_parts.h"
+#include "runtime/place/gradient_parts.h"
 
 namespace troupe::runtime {
 

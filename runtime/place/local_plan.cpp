@@ -1,6 +1,6 @@
-#include "runtime/plan/local_plan.h"
+#include "runtime/place/local_plan.h"
 
-#include "runtime/plan/local_passes.h"
+#include "runtime/place/passes.h"
 
 namespace troupe::runtime {
 
@@ -14,7 +14,7 @@ Expected<LocalPlan> local_plan(const Plan& plan, Rank rank) {
   const auto coord = mesh.coord(mesh.find(rank));
   for (std::size_t a = 0; a < coord.size(); ++a)
     if (static_cast<int>(a) != dp_axis(mesh) && coord[a] != 0) local.reports = false;
-  LocalSpecs(plan, local).run();
+  LocalPorts(plan, local).run();
   TROUPE_TRY(LocalRoutes(plan, local).run());
   LocalMemory(plan, local).run();
   return local;

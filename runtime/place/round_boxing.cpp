@@ -1,4 +1,4 @@
-#include "runtime/plan/round_boxing.h"
+#include "runtime/place/round_boxing.h"
 
 #include <algorithm>
 

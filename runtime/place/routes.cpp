@@ -5,8 +5,8 @@
 #include <set>
 
 #include "devices/base/check.h"
-#include "runtime/plan/local_passes.h"
-#include "runtime/plan/round_boxing.h"
+#include "runtime/place/passes.h"
+#include "runtime/place/round_boxing.h"
 
 namespace troupe::runtime {
 

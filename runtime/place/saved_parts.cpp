@@ -1,4 +1,4 @@
-#include "runtime/plan/saved_parts.h"
+#include "runtime/place/saved_parts.h"
 
 #include <algorithm>
 #include <map>
