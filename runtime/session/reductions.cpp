@@ -1,6 +1,7 @@
 #include "runtime/session/reductions.h"
 
 #include <bit>
+#include <numeric>
 
 #include "devices/base/philox.h"
 
@@ -24,19 +25,22 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
 
 }  // namespace
 
-Reductions::Reductions(const Plan& plan) {
+Reductions::Reductions(const Plan& plan)
+    : microbatches_(plan.program_specs.empty() ? 0 : static_cast<std::size_t>(plan.program_specs[0].microbatches)) {
   for (std::size_t i = 0; i < plan.params.size(); ++i) index_[plan.params[i].name] = i;
 }
 
-double Reductions::loss(const std::vector<Closed>& places, std::optional<std::int32_t> only) const {
-  std::map<std::int32_t, double> losses;
-  for (const auto& closed : places)
-    for (const auto& r : closed.reports)
-      if (r.kind == Report::Kind::loss && (!only || r.microbatch == *only))
-        for (double value : r.values) losses[r.microbatch] += value;
-  double loss = 0;
-  for (const auto& [microbatch, value] : losses) loss += value;
-  return loss;
+Expected<double> Reductions::loss(const std::vector<Closed>& places, std::optional<std::int32_t> only) const {
+  std::vector<double> losses(microbatches_, 0);
+  for (std::size_t place = 0; place < places.size(); ++place)
+    for (const auto& r : places[place].reports) {
+      if (r.kind != Report::Kind::loss || (only && r.microbatch != *only)) continue;
+      if (r.microbatch < 0 || static_cast<std::size_t>(r.microbatch) >= microbatches_)
+        return Status(Code::internal, "worker " + std::to_string(place) + " reports a loss of microbatch " + std::to_string(r.microbatch) +
+                                          "; a step has " + std::to_string(microbatches_));
+      for (double value : r.values) losses[static_cast<std::size_t>(r.microbatch)] += value;
+    }
+  return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 
 Expected<VersionDigest> Reductions::digest(const std::vector<Closed>& places) const {

@@ -24,12 +24,14 @@ class Reductions {
   /// REQUIRES: `plan` outlives this object.
   explicit Reductions(const Plan& plan);
 
-  /// Sum of the losses, over microbatches in index order; of microbatch `only` if that is given.
-  double loss(const std::vector<Closed>& places, std::optional<std::int32_t> only = {}) const;
+  /// Sum of the losses, over microbatches in index order; of microbatch `only` if that is given. Error: a loss of a
+  /// microbatch that a step does not have.
+  Expected<double> loss(const std::vector<Closed>& places, std::optional<std::int32_t> only = {}) const;
   /// The digest of a version. Error: replicas that differ, or a report that no place of this plan can make.
   Expected<VersionDigest> digest(const std::vector<Closed>& places) const;
 
  private:
+  std::size_t microbatches_;                        // of a step
   std::map<std::string_view, std::size_t> index_;   // of Plan::params, by name
 };
 

@@ -255,11 +255,14 @@ Status Session::commit(std::int64_t step, const Open& vote) {
                                           " is said to exceed the range of its exact sum, and the largest does not");
   StepResult result;
   result.step = step;
-  result.loss = reductions_.loss(vote.places) / options_.loss_divisor;
+  TROUPE_ASSIGN(const double loss, reductions_.loss(vote.places));
+  result.loss = loss / options_.loss_divisor;
   for (const auto& closed : vote.places) result.busy_ns += closed.busy_ns / workers_;
-  if (verdict.kind == StepVerdict::Kind::not_finite)
+  if (verdict.kind == StepVerdict::Kind::not_finite) {
+    TROUPE_ASSIGN(const double its_loss, reductions_.loss(vote.places, verdict.microbatch));
     return diverge(named_term(step, verdict.microbatch, plan_.params[verdict.param].name) + " is not finite" +
-                   (std::isfinite(reductions_.loss(vote.places, verdict.microbatch)) ? "" : ", nor is the loss of that microbatch"));
+                   (std::isfinite(its_loss) ? "" : ", nor is the loss of that microbatch"));
+  }
   result.void_step = verdict.kind == StepVerdict::Kind::overflow;
   // Square sums of a void step have no meaning.
   if (!result.void_step) { TROUPE_ASSIGN(result.grad_norm, gradients_.norm()); }

@@ -80,6 +80,7 @@ struct Planted {
   std::vector<std::vector<Peak>> peaks;    // of the step that comes, by rank
   std::function<void(actors::GradientReport&)> change;   // of what the first place tells
   double norm = 1, loss = 1;               // of the same
+  std::int32_t loss_of = 0;                // the microbatch
 
   explicit Planted(const std::vector<std::int64_t>& dp, std::optional<SumState> sums = {}, std::int64_t first_step = 0) {
     auto p = mlp::plan(ops(), {}, dp);
@@ -129,7 +130,7 @@ struct Planted {
         vote.gradients.peaks[static_cast<std::size_t>(at)] = static_cast<float>(k.largest);
         if (k.first_bad > 0) vote.gradients.bad.push_back({at, k.first_bad - 1});
       }
-      if (r == 0) vote.reports.push_back({Report::Kind::loss, "loss", step, 0, {loss}});
+      if (r == 0) vote.reports.push_back({Report::Kind::loss, "loss", step, loss_of, {loss}});
       if (r == 0 && change) change(vote.gradients);
       const auto committed = session->committed();
       last = session->handle(r, vote);
@@ -331,6 +332,19 @@ TEST_CASE("what no place of the plan can tell is refused by name: other numbers 
   bad(99, 0);
   refused([](actors::GradientReport& r, std::size_t at) { r.bad.push_back({static_cast<std::int32_t>(at), 3}); },
           "step 0: microbatch 3: a gradient term of 'layer0.up' is said to exceed the range of its exact sum");
+}
+
+TEST_CASE("a loss of a microbatch that a step does not have is refused, with the worker and both numbers") {
+  for (const std::int32_t microbatch : {-1, 8, INT32_MAX}) {
+    Planted job({1});
+    job.begin();
+    job.loss_of = microbatch;
+    const Status s = job.vote();
+    CHECK(s.code() == Code::internal);
+    CHECK_MESSAGE(says(s, "worker 0 reports a loss of microbatch " + std::to_string(microbatch) + "; a step has 8"), s.message());
+    CHECK_FALSE(job.session->diverged());
+    CHECK(job.commits.empty());
+  }
 }
 
 TEST_CASE("a vote for another step than the one that is due is refused, and the error names the worker and both steps") {
