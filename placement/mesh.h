@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ class Ranks {
  public:
   Ranks() = default;
   Ranks(std::vector<Rank> table) : table_(std::make_shared<std::vector<Rank>>(std::move(table))) {}
+  Ranks(std::initializer_list<Rank> table) : Ranks(std::vector<Rank>(table)) {}
 
   const std::vector<Rank>& table() const;
   operator const std::vector<Rank>&() const { return table(); }
