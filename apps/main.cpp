@@ -3,13 +3,12 @@
 
 #include <fcntl.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
+#include "apps/argument_checks.h"
 #include "apps/calibrate/calibrate.h"
 #include "apps/calibrate/link_times.h"
 #include "apps/ckpt/ckpt.h"
@@ -17,76 +16,12 @@
 #include "apps/job/job.h"
 #include "apps/lm/model.h"
 #include "apps/job/sampling.h"
-#include "apps/options/suggest.h"
 #include "devices/base/log.h"
 #include "runtime/launch/last_words.h"
 
 using troupe::lm::JobArguments;
 
 namespace {
-
-CLI::Validator whole_number(std::int64_t at_least) {
-  return CLI::Validator(
-      [at_least](std::string& text) {
-        std::int64_t value = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        const bool ok = error == std::errc() && end == text.data() + text.size() && value >= at_least;
-        return ok ? std::string() : "expected a whole number of at least " + std::to_string(at_least) + ", not '" + text + "'";
-      },
-      "");
-}
-
-CLI::Validator positive_number() {
-  return CLI::Validator(
-      [](std::string& text) {
-        double value = 0;
-        const bool ok = CLI::detail::lexical_cast(text, value) && value > 0 && value < 1e9;
-        return ok ? std::string() : "expected a number above 0, not '" + text + "'";
-      },
-      "");
-}
-
-/// `what`: "milliseconds".
-CLI::Validator not_negative(const std::string& what) {
-  return CLI::Validator(
-      [what](std::string& text) {
-        double value = 0;
-        const bool ok = CLI::detail::lexical_cast(text, value) && value >= 0 && value < 1e9;
-        return ok ? std::string() : "expected " + what + ", at least 0 and below 1e9, not '" + text + "'";
-      },
-      "");
-}
-
-/// "FIRST:COUNT" into `window`.
-CLI::Validator window_of_steps(troupe::TraceWindow& window) {
-  return CLI::Validator(
-      [&window](std::string& text) {
-        const auto colon = std::min(text.find(':'), text.size());
-        const bool ok = CLI::detail::lexical_cast(text.substr(0, colon), window.first) && window.first >= 0 && colon < text.size() &&
-                        CLI::detail::lexical_cast(text.substr(colon + 1), window.steps) && window.steps > 0;
-        return ok ? std::string() : "expected steps as FIRST:COUNT, such as 0:5, not '" + text + "'";
-      },
-      "");
-}
-
-/// What is wrong with a command line; of a word that nobody knows, the nearest one that somebody does.
-std::string describe(const CLI::App& cli, const CLI::ParseError& error) {
-  const CLI::App* at = &cli;
-  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
-  for (const auto& word : at->remaining()) {
-    std::vector<std::string> known;
-    if (word[0] == '-') {
-      for (const auto* option : at->get_options())
-        for (const auto& name : option->get_lnames()) known.push_back("--" + name);
-      return "unknown option '" + word + "'; did you mean '" + troupe::lm::nearest(word.substr(0, word.find('=')), known) + "'?";
-    }
-    const auto commands = at->get_subcommands(nullptr);
-    if (commands.empty()) return "unexpected argument '" + word + "'";
-    for (const auto* sub : commands) known.push_back(sub->get_name());
-    return "unknown command '" + word + "'; did you mean '" + troupe::lm::nearest(word, known) + "'?";
-  }
-  return error.what();
-}
 
 /// Gives every command `--log-level`; sets the log's level as it is read.
 void add_log_level(CLI::App& cli, bool& given) {
@@ -105,12 +40,12 @@ void add_log_level(CLI::App& cli, bool& given) {
 CLI::Option* common(CLI::App& command, JobArguments& a) {
   auto* config = command.add_option("config", a.config_path, "configuration, such as apps/configs/quickstart.toml")->required();
   command.add_option("--mesh", a.mesh, "dp=2,pp=2; a dp width per stage: dp=2/1,pp=2 (default: the configuration's)");
-  command.add_option("--zero", a.zero, "ZeRO stage over dp: 1 divides the optimizer's state, 2 reduced gradients too, 3 parameters too (default: the configuration's)")->check(whole_number(0));
+  command.add_option("--zero", a.zero, "ZeRO stage over dp: 1 divides the optimizer's state, 2 reduced gradients too, 3 parameters too (default: the configuration's)")->check(troupe::whole_number(0));
   command.add_option("--costs", a.costs, "costs of kernels and links, as troupe calibrate wrote them (default: those of this machine, if there are)");
   command.add_option("--throttle", a.throttle, "slower links: latency=50us,bandwidth=100MB/s; of one link: 0-1:bandwidth=... (repeatable; default: as they are)")
       ->allow_extra_args(false);
   command.add_option("--paced", a.paced, "kernels sleep their predicted time, times SCALE, and compute nothing: for experiments with schedules (default: kernels compute)")
-      ->check(positive_number())->type_name("SCALE");
+      ->check(troupe::positive_number())->type_name("SCALE");
   command.add_option("--set", a.overrides, "section.key=value, instead of what the configuration says (repeatable)")
       ->allow_extra_args(false);
   return config;
@@ -118,9 +53,9 @@ CLI::Option* common(CLI::App& command, JobArguments& a) {
 
 /// The options of `train` that are about checkpoints. Answers that of --resume.
 CLI::Option* checkpoint_options(CLI::App& train, JobArguments& a) {
-  train.add_option("--checkpoint-every", a.checkpoint_every, "save a checkpoint every so many steps, and at the end (0: none; default: the configuration's, or what the run did that goes on)")->check(whole_number(0));
+  train.add_option("--checkpoint-every", a.checkpoint_every, "save a checkpoint every so many steps, and at the end (0: none; default: the configuration's, or what the run did that goes on)")->check(troupe::whole_number(0));
   train.add_option("--checkpoint-dir", a.checkpoint_dir, "folder of checkpoints (default: checkpoints in the output folder)");
-  train.add_option("--keep", a.keep, "how many checkpoints stay (default: the configuration's)")->check(whole_number(1));
+  train.add_option("--keep", a.keep, "how many checkpoints stay (default: the configuration's)")->check(troupe::whole_number(1));
   return train.add_option("--resume", a.resume, "go on from a checkpoint: its folder, a folder of checkpoints, or a run's output folder (default: latest, in --checkpoint-dir)")
       ->expected(0, 1)->type_name("[DIR|latest]");
 }
@@ -141,8 +76,8 @@ CLI::App& add_ckpt(CLI::App& cli, troupe::ckpt::Arguments& a, int (*&run)(const 
   add("verify", "Read everything and check every block", verify_command);
   add("diff", "Compare two checkpoints, tensor by tensor", diff_command)->add_option("other", a.other, "the second one")->required();
   auto* prune = add("prune", "Remove old checkpoints of a folder", prune_command);
-  prune->add_option("--keep", a.retention.keep, "the newest so many stay (default: 2)")->check(whole_number(1));
-  prune->add_option("--keep-every", a.retention.every, "and those of steps that are multiples of K (default: none)")->check(whole_number(1))->type_name("K");
+  prune->add_option("--keep", a.retention.keep, "the newest so many stay (default: 2)")->check(troupe::whole_number(1));
+  prune->add_option("--keep-every", a.retention.every, "and those of steps that are multiples of K (default: none)")->check(troupe::whole_number(1))->type_name("K");
   return *ckpt;
 }
 
@@ -158,7 +93,7 @@ void add_hf(CLI::App& ckpt, HfCommands& h) {
   h.exports->add_option("dir", h.to.from, "a checkpoint's folder, or a folder of checkpoints or a run's output folder (the newest is meant)")->required();
   h.exports->add_option("--format", "hf: config.json and safetensors, for Hugging Face's LlamaForCausalLM")->required()->check(CLI::IsMember({"hf"}));
   h.exports->add_option("--out", h.to.out, "folder to write; must not exist")->required();
-  h.exports->add_option("--file-bytes", h.to.file_bytes, "largest file of tensors, where no tensor is larger (default: 5 GB)")->check(whole_number(1));
+  h.exports->add_option("--file-bytes", h.to.file_bytes, "largest file of tensors, where no tensor is larger (default: 5 GB)")->check(troupe::whole_number(1));
   h.imports = ckpt.add_subcommand("import", "Make a checkpoint of what Hugging Face's transformers saved of a Llama");
   h.imports->add_option("dir", h.from.from, "folder with config.json and model.safetensors")->required();
   h.imports->add_option("--out", h.from.out, "folder of checkpoints to write; may have none yet")->required();
@@ -168,10 +103,10 @@ void add_hf(CLI::App& ckpt, HfCommands& h) {
 void sample_options(CLI::App& sample, troupe::lm::SampleArguments& s) {
   sample.add_option("--from", s.from, "the checkpoint: its folder, or a folder of checkpoints or a run's output folder, of which the newest is taken")->required();
   sample.add_option("text", s.text, "text to go on from (default: sample.prompt of the checkpoint's configuration)");
-  sample.add_option("--tokens", s.tokens, "how many tokens to generate (default: sample.tokens of the checkpoint's configuration)")->check(whole_number(1));
-  sample.add_option("--temperature", s.temperature, "randomness, 0: always the most likely token (default: sample.temperature)")->check(not_negative("a number"));
-  sample.add_option("--seed", s.seed, "another seed draws other tokens (default: run.seed)")->check(whole_number(0));
-  sample.add_option("--threads", s.threads, "threads of each worker's compute stream (default: run.threads)")->check(whole_number(1));
+  sample.add_option("--tokens", s.tokens, "how many tokens to generate (default: sample.tokens of the checkpoint's configuration)")->check(troupe::whole_number(1));
+  sample.add_option("--temperature", s.temperature, "randomness, 0: always the most likely token (default: sample.temperature)")->check(troupe::not_negative("a number"));
+  sample.add_option("--seed", s.seed, "another seed draws other tokens (default: run.seed)")->check(troupe::whole_number(0));
+  sample.add_option("--threads", s.threads, "threads of each worker's compute stream (default: run.threads)")->check(troupe::whole_number(1));
   sample.add_option("--mesh", s.mesh, "pp=2,tp=2 (default: one worker)");
 }
 
@@ -206,13 +141,13 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   common(*train, a)->required(false);
   auto* resume = checkpoint_options(*train, a);
   train->add_option("--data", a.data, "training text: plain, .gz or .dz (no default)");
-  train->add_option("--threads", a.threads, "threads of each worker's compute stream (default: the configuration's)")->check(whole_number(1));
-  train->add_option("--steps", a.steps, "stop after so many steps (default: schedule.steps, the learning rate's horizon in any case)")->check(whole_number(0));
+  train->add_option("--threads", a.threads, "threads of each worker's compute stream (default: the configuration's)")->check(troupe::whole_number(1));
+  train->add_option("--steps", a.steps, "stop after so many steps (default: schedule.steps, the learning rate's horizon in any case)")->check(troupe::whole_number(0));
   train->add_option("--out", a.out, "output folder (default: runs/ and the configuration's name)");
   bool traced = false;
   train->add_flag("--trace", traced, "write trace.json for ui.perfetto.dev, of the first five steps");
   std::string trace_text;
-  train->add_option("--trace-steps", trace_text, "the same, of COUNT steps from FIRST on (default: 0:5)")->check(window_of_steps(a.trace))->type_name("FIRST:COUNT");
+  train->add_option("--trace-steps", trace_text, "the same, of COUNT steps from FIRST on (default: 0:5)")->check(troupe::window_of_steps(a.trace))->type_name("FIRST:COUNT");
   train->add_flag("--pin", a.pin, "pin each compute thread to a core of its own");
   train->add_flag("--quiet", a.quiet, "no progress line, no summary");
   auto* sample = train->add_option("--sample", a.sample_text, "at the end, go on from this text (default: sample.prompt)")->expected(0, 1);
@@ -221,25 +156,25 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   train->add_option("--worker-prefix", a.worker_prefixes, "command put before worker 0, 1, ...: \"ip netns exec NAME\" (repeatable; default: none)")
       ->allow_extra_args(false);
   train->add_option("--stall-limit", a.stall_s, "seconds without progress of any worker before the job gives up and says who waits for whom (default: " + std::to_string(a.stall_s) + ")")
-      ->check(whole_number(1));
+      ->check(troupe::whole_number(1));
   auto* plan = cli.add_subcommand("plan", "Show the plan: actors, channels, boxings, memory, predicted times");
   common(*plan, a);
   plan->add_option("--dot", a.dot, "also write the plan as a Graphviz file (default: none)");
   auto* sim = cli.add_subcommand("sim", "Simulate a step: order, makespan, bubble");
   common(*sim, a);
-  sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (default: the cost model's)")->check(not_negative("milliseconds"));
-  sim->add_option("--tb", a.tb_ms, "backward time, ms (default: twice --tf)")->check(not_negative("milliseconds"));
-  sim->add_option("--tw", a.tw_ms, "the part of --tb that makes weight gradients, ms (default: as the cost model divides it)")->check(not_negative("milliseconds"));
+  sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (default: the cost model's)")->check(troupe::not_negative("milliseconds"));
+  sim->add_option("--tb", a.tb_ms, "backward time, ms (default: twice --tf)")->check(troupe::not_negative("milliseconds"));
+  sim->add_option("--tw", a.tw_ms, "the part of --tb that makes weight gradients, ms (default: as the cost model divides it)")->check(troupe::not_negative("milliseconds"));
   sim->add_flag("--ideal", a.ideal, "with unlimited slots and streams: what is left is computing, and links that are slow");
-  sim->add_option("--hop", a.hop_ms, "time of each message between places, ms (default: 0)")->check(not_negative("milliseconds"));
+  sim->add_option("--hop", a.hop_ms, "time of each message between places, ms (default: 0)")->check(troupe::not_negative("milliseconds"));
   troupe::lm::SampleArguments s;
   auto* generate = cli.add_subcommand("sample", "Go on from a text with a model from a checkpoint");
   sample_options(*generate, s);
   troupe::calibrate::Arguments c;
   auto* calibrate = cli.add_subcommand("calibrate", "Measure kernels, links and the disk of this machine, for plan, sim and train");
   calibrate->add_option("--costs", c.costs, "the file to write (default: in the user's cache folder, where the others look)");
-  calibrate->add_option("--threads", c.threads, "threads of each worker (default: " + std::to_string(c.threads) + ")")->check(whole_number(1));
-  calibrate->add_option("--widest", c.widest, "measure the ops of models up to this width (default: " + std::to_string(c.widest) + ")")->check(whole_number(1));
+  calibrate->add_option("--threads", c.threads, "threads of each worker (default: " + std::to_string(c.threads) + ")")->check(troupe::whole_number(1));
+  calibrate->add_option("--widest", c.widest, "measure the ops of models up to this width (default: " + std::to_string(c.widest) + ")")->check(troupe::whole_number(1));
   calibrate->add_option("--checkpoint-dir", c.checkpoint_dir, "folder on the disk that checkpoints are to be written to (default: the current folder)");
   troupe::ckpt::Arguments k;
   int (*ckpt)(const troupe::ckpt::Arguments&) = nullptr;
@@ -251,7 +186,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
     cli.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return cli.exit(e);   // --help, --version
-    std::fprintf(stderr, "troupe: %s (see troupe --help)\n", describe(cli, e).c_str());
+    std::fprintf(stderr, "troupe: %s (see troupe --help)\n", troupe::describe(cli, e).c_str());
     return troupe::runtime::exit_usage;
   }
   if (a.quiet && !log_level_given) troupe::set_log_level(troupe::LogLevel::warn);

@@ -1,0 +1,70 @@
+#include "apps/argument_checks.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "apps/options/suggest.h"
+
+namespace troupe {
+
+CLI::Validator whole_number(std::int64_t at_least) {
+  return CLI::Validator(
+      [at_least](std::string& text) {
+        std::int64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool ok = error == std::errc() && end == text.data() + text.size() && value >= at_least;
+        return ok ? std::string() : "expected a whole number of at least " + std::to_string(at_least) + ", not '" + text + "'";
+      },
+      "");
+}
+
+CLI::Validator positive_number() {
+  return CLI::Validator(
+      [](std::string& text) {
+        double value = 0;
+        const bool ok = CLI::detail::lexical_cast(text, value) && value > 0 && value < 1e9;
+        return ok ? std::string() : "expected a number above 0, not '" + text + "'";
+      },
+      "");
+}
+
+CLI::Validator not_negative(const std::string& what) {
+  return CLI::Validator(
+      [what](std::string& text) {
+        double value = 0;
+        const bool ok = CLI::detail::lexical_cast(text, value) && value >= 0 && value < 1e9;
+        return ok ? std::string() : "expected " + what + ", at least 0 and below 1e9, not '" + text + "'";
+      },
+      "");
+}
+
+CLI::Validator window_of_steps(TraceWindow& window) {
+  return CLI::Validator(
+      [&window](std::string& text) {
+        const auto colon = std::min(text.find(':'), text.size());
+        const bool ok = CLI::detail::lexical_cast(text.substr(0, colon), window.first) && window.first >= 0 && colon < text.size() &&
+                        CLI::detail::lexical_cast(text.substr(colon + 1), window.steps) && window.steps > 0;
+        return ok ? std::string() : "expected steps as FIRST:COUNT, such as 0:5, not '" + text + "'";
+      },
+      "");
+}
+
+std::string describe(const CLI::App& cli, const CLI::ParseError& error) {
+  const CLI::App* at = &cli;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  for (const auto& word : at->remaining()) {
+    std::vector<std::string> known;
+    if (word[0] == '-') {
+      for (const auto* option : at->get_options())
+        for (const auto& name : option->get_lnames()) known.push_back("--" + name);
+      return "unknown option '" + word + "'; did you mean '" + lm::nearest(word.substr(0, word.find('=')), known) + "'?";
+    }
+    const auto commands = at->get_subcommands(nullptr);
+    if (commands.empty()) return "unexpected argument '" + word + "'";
+    for (const auto* sub : commands) known.push_back(sub->get_name());
+    return "unknown command '" + word + "'; did you mean '" + lm::nearest(word, known) + "'?";
+  }
+  return error.what();
+}
+
+}  // namespace troupe

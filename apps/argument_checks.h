@@ -1,0 +1,24 @@
+// What the command accepts as arguments, and what it says of those that it does not.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <string>
+
+#include "apps/job/job.h"
+
+namespace troupe {
+
+/// A whole number, at least `at_least`.
+CLI::Validator whole_number(std::int64_t at_least);
+/// A number above 0 and below 1e9.
+CLI::Validator positive_number();
+/// A number from 0 to below 1e9. `what` it is, with its unit: "milliseconds".
+CLI::Validator not_negative(const std::string& what);
+/// "FIRST:COUNT", read into `window`, which outlives the validator.
+CLI::Validator window_of_steps(TraceWindow& window);
+/// What is wrong with a command line; of an unknown option or command also the nearest known one.
+std::string describe(const CLI::App& cli, const CLI::ParseError& error);
+
+}  // namespace troupe

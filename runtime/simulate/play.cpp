@@ -1,0 +1,36 @@
+// A whole game, or one of few microbatches whose steady state stands for the rest.
+#include "runtime/simulate/game.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+/// Numbers of microbatches of a step with which to try a shortened game: enough to fill the pipeline, settle and drain.
+/// None where places differ in their microbatches, and where turns or rounds count the microbatches of a whole step.
+std::vector<std::int64_t> few_microbatches(const Plan& plan) {
+  if (plan.ordered() || !plan.owners.empty() || plan.program_specs[0].sequential) return {};
+  for (const auto& x : plan.exchanges)
+    if (x.rate == Rate::round) return {};
+  for (std::int32_t s = 0; s < plan.stages; ++s)
+    if (plan.dp_width(s) != plan.dp_width(0)) return {};
+  const auto all = std::int64_t{plan.schedule(0, 0).acts(Rate::microbatch, 0)};
+  // What is left out must be whole cycles, most of 1, 2, 3 or 4 microbatches.
+  constexpr std::int64_t usual_cycles = 12;
+  std::vector<std::int64_t> out;
+  for (std::int64_t warm : {3 * plan.stages + 8, 8 * plan.stages + 32})
+    if (const auto left_out = (all - warm) / usual_cycles * usual_cycles; left_out * 2 >= all) out.push_back(all - left_out);
+  return out;
+}
+
+}  // namespace
+
+Expected<GameResult> play(const Plan& plan, const GameOptions& options) {
+  const std::int64_t all = plan.program_specs[0].microbatches;
+  for (const auto few : options.every_microbatch ? std::vector<std::int64_t>{} : few_microbatches(plan)) {
+    auto result = Game(plan, options, few).run();
+    if (result.ok()) return result;    // else the whole game finds the error, or that there is no steady state
+  }
+  return Game(plan, options, all).run();
+}
+
+}  // namespace troupe::runtime
