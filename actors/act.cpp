@@ -14,7 +14,8 @@ Status exception_status(const std::exception_ptr& exception) {
 
 StreamExecutor::StreamExecutor(std::string name, Stream& stream, std::unique_ptr<Body> body, std::int32_t priority,
                                std::uint32_t run, double cost_s)
-    : name_(std::move(name)), stream_(stream), body_(std::move(body)), priority_(priority), run_(run), cost_s_(cost_s) {}
+    : name_(std::move(name)), stream_(stream), body_(std::move(body)), priority_(priority), run_(run), cost_s_(cost_s) {
+}
 
 void StreamExecutor::submit(ActContext context, std::function<void()> started, std::function<void(ActDone)> done) {
   auto status = std::make_shared<Status>();

@@ -25,18 +25,18 @@ Status exception_status(const std::exception_ptr& exception);
 struct ActContext {
   Act act;
   std::uint16_t program = 0;
-  std::int64_t step = 0;               ///< -1 for an actor without inputs: ActDone::step will say it
-  std::int32_t microbatch = -1;        ///< index within the step, of the whole job; -1: once per step
-  std::int32_t local = 0;              ///< index of this act among this actor's acts of the step
-  std::int64_t turn = -1;              ///< TaskOrder::turn; -1: the act has none
+  std::int64_t step = 0;         ///< -1 for an actor without inputs: ActDone::step will say it
+  std::int32_t microbatch = -1;  ///< index within the step, of the whole job; -1: once per step
+  std::int32_t local = 0;        ///< index of this act among this actor's acts of the step
+  std::int64_t turn = -1;        ///< TaskOrder::turn; -1: the act has none
 };
 
 /// How an act ended.
 struct ActDone {
   Status status;
   std::int64_t begin_ns = 0, end_ns = 0;
-  std::int64_t step = -1;              ///< from the header of a received message; -1: ActContext::step holds
-  std::int64_t rows = -1;              ///< Token::rows of the outputs
+  std::int64_t step = -1;  ///< from the header of a received message; -1: ActContext::step holds
+  std::int64_t rows = -1;  ///< Token::rows of the outputs
   /// Trace id of a message received, sent: the same at both places. 0: none.
   std::uint64_t flow_in = 0, flow_out = 0;
 };
@@ -85,12 +85,14 @@ class StreamExecutor final : public Executor {
 /// What a commit says to the updates of a step. A commit's payload is a Commit, then the exponents of the next step's
 /// gradient sums: an int32 for each parameter of the plan.
 struct Commit {
-  double grad_scale = 1;               ///< clip factor
-  double lr = 0;                       ///< learning rate
-  std::int64_t update = 1;             ///< 1-based number of the update (Adam's bias correction)
-  bool void_step = false;              ///< the update stores the exponents and changes nothing else
+  double grad_scale = 1;    ///< clip factor
+  double lr = 0;            ///< learning rate
+  std::int64_t update = 1;  ///< 1-based number of the update (Adam's bias correction)
+  bool void_step = false;   ///< the update stores the exponents and changes nothing else
 };
 /// Bytes of a commit's payload in a plan of `params` parameters.
-inline std::int64_t commit_bytes(std::size_t params) { return static_cast<std::int64_t>(sizeof(Commit) + params * sizeof(std::int32_t)); }
+inline std::int64_t commit_bytes(std::size_t params) {
+  return static_cast<std::int64_t>(sizeof(Commit) + params * sizeof(std::int32_t));
+}
 
 }  // namespace troupe::actors

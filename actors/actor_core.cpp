@@ -47,7 +47,8 @@ void ActorCore::pump() {
     const auto per_step = std::max<std::size_t>(1, spec_.microbatches.size());
     c.local = static_cast<std::int32_t>(c.act.number % per_step);
     c.microbatch = spec_.microbatches.empty() ? -1 : spec_.microbatches[c.local];
-    if (!spec_.turns.empty()) c.turn = static_cast<std::int64_t>(c.act.number / per_step) * spec_.turns_per_step + spec_.turns[c.local];
+    if (!spec_.turns.empty())
+      c.turn = static_cast<std::int64_t>(c.act.number / per_step) * spec_.turns_per_step + spec_.turns[c.local];
     c.step = -1;
     for (std::size_t i = 0; i < c.act.in.size(); ++i) {
       const Token& token = c.act.in[i].token;
@@ -96,7 +97,7 @@ void ActorCore::started(std::uint64_t number) {
   Running& r = running_.at(number);
   r.started = true;
   waiting_ = false;
-  if (failed_) return;   // PA-3: readers would see a gap in the sequence
+  if (failed_) return;  // PA-3: readers would see a gap in the sequence
   for (std::size_t i = 0; i < spec_.in.size(); ++i)
     if (spec_.writers[i].same_stream && r.context.act.in[i].last)
       outbox_.ack(spec_.writers[i].actor, spec_.writers[i].port, r.context.act.in[i].token.slot);
@@ -108,7 +109,7 @@ void ActorCore::started(std::uint64_t number) {
 void ActorCore::done(std::uint64_t number, ActDone result) {
   Running& r = running_.at(number);
   ASSERT(r.started, spec_.name, number);
-  if (!result.status.ok() && !failed_) {   // at once: earlier acts may wait for a peer that never sends
+  if (!result.status.ok() && !failed_) {  // at once: earlier acts may wait for a peer that never sends
     failed_ = true;
     outbox_.failed(result.status);
   }
@@ -133,18 +134,23 @@ void ActorCore::finish(Running& r) {
   }
   if (trace_ && trace_->wants(c.step)) record(r);
   const auto per_step = std::max<std::size_t>(1, spec_.microbatches.size());
-  if (spec_.closes_step && c.local + 1 == static_cast<std::int32_t>(per_step))
-    outbox_.step_closed(c.step);
+  if (spec_.closes_step && c.local + 1 == static_cast<std::int32_t>(per_step)) outbox_.step_closed(c.step);
 }
 
 std::uint64_t ActorCore::flow_of(std::uint64_t act) const { return philox_key(act, spec_.trace_name); }
 
 void ActorCore::record(const Running& r) {
   const ActContext& c = r.context;
-  TraceSpan span{spec_.name, c.microbatch < 0 ? spec_.name : spec_.name + " mb" + std::to_string(c.microbatch),
-                 r.result.begin_ns, r.result.end_ns, c.step, c.microbatch, r.result.flow_in, r.result.flow_out};
+  TraceSpan span{spec_.name,
+                 c.microbatch < 0 ? spec_.name : spec_.name + " mb" + std::to_string(c.microbatch),
+                 r.result.begin_ns,
+                 r.result.end_ns,
+                 c.step,
+                 c.microbatch,
+                 r.result.flow_in,
+                 r.result.flow_out};
   std::uint64_t latest = 0;
-  for (const auto& in : c.act.in)   // the trace's arrow begins at the token that arrived last
+  for (const auto& in : c.act.in)  // the trace's arrow begins at the token that arrived last
     if (in.token.arrival > latest && r.result.flow_in == 0) latest = in.token.arrival, span.flow_in = in.token.flow;
   for (std::size_t o = 0; o < c.act.out.size() && span.flow_out == 0; ++o)
     if (c.act.out[o].last && !spec_.readers[o].empty()) span.flow_out = flow_of(c.act.number);

@@ -20,7 +20,7 @@ namespace troupe::actors {
 
 /// One reader of an output port.
 struct Reader {
-  std::int32_t actor = 0;          ///< index within the place
+  std::int32_t actor = 0;  ///< index within the place
   std::int32_t port = 0;
   std::uint16_t program = 0;
   bool same_stream = false;
@@ -28,7 +28,7 @@ struct Reader {
 
 /// The writer behind an input port.
 struct Writer {
-  std::int32_t actor = 0;          ///< index within the place; -1: the conductor
+  std::int32_t actor = 0;  ///< index within the place; -1: the conductor
   std::int32_t port = 0;
   bool same_stream = false;
 };
@@ -39,17 +39,17 @@ struct ActorSpec {
   std::uint16_t program = 0;
   std::vector<InSpec> in;
   std::vector<OutSpec> out;
-  std::vector<Writer> writers;                  ///< per input port
-  std::vector<std::vector<Reader>> readers;     ///< per output port
-  std::vector<std::int32_t> out_step;           ///< per output port: added to the act's step (a parameter: 1)
-  std::vector<bool> initial;                    ///< per output port: a token before the first act
-  std::vector<std::int32_t> microbatches;       ///< this place's, in order; empty: one act per step
-  bool rounds = false;                          ///< `microbatches` has numbers of rounds: tokens name others
+  std::vector<Writer> writers;               ///< per input port
+  std::vector<std::vector<Reader>> readers;  ///< per output port
+  std::vector<std::int32_t> out_step;        ///< per output port: added to the act's step (a parameter: 1)
+  std::vector<bool> initial;                 ///< per output port: a token before the first act
+  std::vector<std::int32_t> microbatches;    ///< this place's, in order; empty: one act per step
+  bool rounds = false;                       ///< `microbatches` has numbers of rounds: tokens name others
   /// The turns of its acts of a step, among the `turns_per_step` turns of its stream (TaskOrder::turn); empty: none.
   std::vector<std::int32_t> turns;
   std::int32_t turns_per_step = 0;
-  std::string trace_name;                       ///< unique in the job: names this actor's tokens in a trace
-  bool closes_step = false;                     ///< tells the conductor when its last act of a step is done
+  std::string trace_name;    ///< unique in the job: names this actor's tokens in a trace
+  bool closes_step = false;  ///< tells the conductor when its last act of a step is done
 };
 
 /// How a core sends to other actors, its executor and the conductor. REQUIRES of an implementation: calls only post, so
@@ -58,8 +58,8 @@ class Outbox {
  public:
   virtual ~Outbox() = default;
   virtual void arrive(std::int32_t actor, std::int32_t port, const Token& token) = 0;
-  virtual void ack(std::int32_t actor, std::int32_t port, std::int32_t slot) = 0;   ///< actor -1: the conductor
-  virtual void submit(ActContext context) = 0;                                       ///< to the executor
+  virtual void ack(std::int32_t actor, std::int32_t port, std::int32_t slot) = 0;  ///< actor -1: the conductor
+  virtual void submit(ActContext context) = 0;                                     ///< to the executor
   virtual void step_closed(std::int64_t step) = 0;
   virtual void failed(const Status& status) = 0;
 };
@@ -89,9 +89,9 @@ class ActorCore {
  private:
   struct Running {
     ActContext context;
-    std::vector<std::uint32_t> sequence;   // per output port, once published
+    std::vector<std::uint32_t> sequence;  // per output port, once published
     bool started = false, done = false;
-    bool initial = false;              // no act: it publishes what there is before the first
+    bool initial = false;  // no act: it publishes what there is before the first
     ActDone result;
   };
   void pump();
@@ -105,9 +105,9 @@ class ActorCore {
   Ports ports_;
   Outbox& outbox_;
   TraceSink* trace_;
-  std::map<std::uint64_t, Running> running_;   // by act number, oldest first
+  std::map<std::uint64_t, Running> running_;  // by act number, oldest first
   bool begun_ = false;
-  bool waiting_ = false;                       // an act is submitted and has not started (PA-1)
+  bool waiting_ = false;  // an act is submitted and has not started (PA-1)
   bool failed_ = false;
 };
 

@@ -16,7 +16,7 @@ struct Communicator::Shared : std::enable_shared_from_this<Communicator::Shared>
   Stream& stream;
   const Clock& clock;
   std::mutex mutex;
-  std::deque<Waiting> waiting;          // acts that wait for staging memory
+  std::deque<Waiting> waiting;  // acts that wait for staging memory
   std::vector<std::byte*> free_staging;
 
   Shared(CommunicatorSpec s, comm::Transport& t, Stream& st, const Clock& c)

@@ -11,15 +11,16 @@ namespace troupe::actors {
 
 /// An exchange of one place, bound to its memory.
 struct CommunicatorSpec {
-  comm::Header header;                  ///< job, generation, program, channel; each act sets the other fields
+  comm::Header header;  ///< job, generation, program, channel; each act sets the other fields
   std::vector<comm::Route> routes;
-  std::vector<std::int32_t> route_of;   ///< per local act of a step: index into routes
-  std::vector<std::int32_t> microbatches;   ///< per local act; empty: one act per step
-  std::int64_t acts_per_run = 1;        ///< Plan::acts_of: both ends number message m of run r as r * acts_per_run + m
-  std::vector<PortMemory> in;           ///< empty: this place only receives
+  std::vector<std::int32_t> route_of;      ///< per local act of a step: index into routes
+  std::vector<std::int32_t> microbatches;  ///< per local act; empty: one act per step
+  /// Schedule::acts_of_job: both ends number message m of run r as r * acts_per_run + m
+  std::int64_t acts_per_run = 1;
+  std::vector<PortMemory> in;  ///< empty: this place only receives
   bool has_out = false;
   PortMemory out;
-  std::vector<std::byte*> staging;      ///< one per act that may be in flight; further acts wait for one
+  std::vector<std::byte*> staging;  ///< one per act that may be in flight; further acts wait for one
   std::int32_t priority = 0;
 };
 
@@ -31,7 +32,7 @@ class Communicator final : public Executor {
   void submit(ActContext context, std::function<void()> started, std::function<void(ActDone)> done) override;
 
  private:
-  struct Shared;                        // outlives the executor while acts are in flight
+  struct Shared;  // outlives the executor while acts are in flight
   std::shared_ptr<Shared> shared_;
 };
 

@@ -18,7 +18,8 @@ class ControlPort {
 
   /// Queues a token with its payload, then calls `send` for each reader of each token that has a free slot, into which
   /// the payload is copied. REQUIRES: the payload is at most `memory.slot_bytes`.
-  void push(const Token& token, std::vector<std::byte> payload, const std::function<void(const Reader&, const Token&)>& send) {
+  void push(const Token& token, std::vector<std::byte> payload,
+            const std::function<void(const Reader&, const Token&)>& send) {
     waiting_.push_back({token, std::move(payload)});
     flush(send);
   }
@@ -29,7 +30,9 @@ class ControlPort {
   }
   /// Tokens that wait for a free slot.
   std::size_t waiting() const { return waiting_.size(); }
-  bool first_reader(const Reader& r) const { return !readers_.empty() && readers_[0].actor == r.actor && readers_[0].port == r.port; }
+  bool first_reader(const Reader& r) const {
+    return !readers_.empty() && readers_[0].actor == r.actor && readers_[0].port == r.port;
+  }
 
  private:
   void flush(const std::function<void(const Reader&, const Token&)>& send) {

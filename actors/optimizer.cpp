@@ -12,8 +12,8 @@ namespace troupe::actors {
 namespace {
 
 /// A part's gradient as it lies in the inputs. Lists its sums in `sums`, to which the result points.
-kernels::Gradient gradient(const ParamPart& part, const std::vector<PortMemory>& in, const ActContext& c, const std::byte* params,
-                           std::vector<const std::int64_t*>& sums) {
+kernels::Gradient gradient(const ParamPart& part, const std::vector<PortMemory>& in, const ActContext& c,
+                           const std::byte* params, std::vector<const std::int64_t*>& sums) {
   const auto at = [&](const ParamPart::Sum& s) { return in[s.port].at(c.act.in[s.port].token.slot) + s.offset; };
   if (part.rounded) return {.rounded = reinterpret_cast<const float*>(at(part.grads[0]))};
   sums.clear();
@@ -52,7 +52,8 @@ Status NormBody::run(const ActContext& c, Parallel& par) {
 
 UpdateBody::UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port,
                        PortMemory params, std::byte* state, kernels::AdamW hyper)
-    : parts_(std::move(parts)), in_(std::move(in)), commit_port_(commit_port), params_(params), state_(state), hyper_(hyper) {}
+    : parts_(std::move(parts)), in_(std::move(in)), commit_port_(commit_port), params_(params), state_(state),
+      hyper_(hyper) {}
 
 Status UpdateBody::run(const ActContext& c, Parallel& par) {
   Commit commit;
@@ -69,9 +70,11 @@ Status UpdateBody::run(const ActContext& c, Parallel& par) {
     if (n > 0 && !commit.void_step) {
       hyper.weight_decay = part.decay ? hyper_.weight_decay : 0;
       auto* m = reinterpret_cast<float*>(state_ + part.moments_offset);
-      kernels::adamw_update(reinterpret_cast<float*>(params + part.param_offset), gradient(part, in_, c, params, sums), m, m + n, n, hyper, par);
+      kernels::adamw_update(reinterpret_cast<float*>(params + part.param_offset), gradient(part, in_, c, params, sums),
+                            m, m + n, n, hyper, par);
     }
-    std::memcpy(params + part.exponent_offset, payload + sizeof commit + part.index * sizeof(std::int32_t), sizeof(std::int32_t));
+    std::memcpy(params + part.exponent_offset, payload + sizeof commit + part.index * sizeof(std::int32_t),
+                sizeof(std::int32_t));
   }
   return {};
 }
@@ -83,9 +86,14 @@ Status DigestBody::run(const ActContext& c, Parallel& par) {
   for (auto& part : parts_) {
     part.view.data = params_.at(c.act.in[0].token.slot) + part.offset;
     const auto words = kernels::digest(part.view, par);
-    const bool finite = part.view.dtype != DType::f32 || kernels::all_finite(reinterpret_cast<const float*>(part.view.data), part.view.extent.elements());
+    const bool finite = part.view.dtype != DType::f32 ||
+                        kernels::all_finite(reinterpret_cast<const float*>(part.view.data),
+                                            part.view.extent.elements());
     // A report is a list of doubles: each holds the 64 bits of a word.
-    report_(c.program, {Report::Kind::digest, part.name, c.step, -1,
+    report_(c.program, {Report::Kind::digest,
+                        part.name,
+                        c.step,
+                        -1,
                         {std::bit_cast<double>(words[0]), std::bit_cast<double>(words[1]), finite ? 1.0 : 0.0}});
   }
   return {};

@@ -14,16 +14,21 @@ namespace troupe::actors {
 
 /// One parameter (or this place's part of it) in a group that is updated by one actor.
 struct ParamPart {
-  Extent extent;                               ///< the part that this actor has
-  std::vector<Term> nodes;                     ///< norm only: of the tree over all rows, those whose sums it tells
-  struct Sum { std::int32_t port; std::int64_t offset; };
-  std::vector<Sum> grads;                      ///< input port and byte offset of its exact sums, which are added up
-  bool rounded = false;                        ///< `grads` is one gradient that is f32 already
-  std::int64_t exponent_offset = 0;            ///< of the sums' exponent, an int32 in the parameter slot
-  std::int32_t index = 0;                      ///< of its exponent among those of a commit's payload
-  std::int64_t param_offset = 0;               ///< in the parameter slot
-  std::int64_t moments_offset = 0;               ///< of the first moment; the second follows after `elements`
-  bool decay = true;                           ///< weight decay applies
+  Extent extent;  ///< the part that this actor has
+  /// norm only: of the tree over all rows, those whose sums it tells
+  std::vector<Term> nodes;
+  struct Sum {
+    std::int32_t port;
+    std::int64_t offset;
+  };
+  /// input port and byte offset of its exact sums, which are added up
+  std::vector<Sum> grads;
+  bool rounded = false;              ///< `grads` is one gradient that is f32 already
+  std::int64_t exponent_offset = 0;  ///< of the sums' exponent, an int32 in the parameter slot
+  std::int32_t index = 0;            ///< of its exponent among those of a commit's payload
+  std::int64_t param_offset = 0;     ///< in the parameter slot
+  std::int64_t moments_offset = 0;   ///< of the first moment; the second follows after `elements`
+  bool decay = true;                 ///< weight decay applies
 };
 
 /// Tells the square sums of each part's gradient, node by node. NU-2: each row of a part is summed in float64 in a
@@ -61,11 +66,15 @@ class UpdateBody final : public Body {
   kernels::AdamW hyper_;
 };
 
-/// Reports the digest of each part (see kernels::digest), and 1 where all of its elements are finite, else 0. Reductions
-/// combines the digests to a value that any topology shares.
+/// Reports the digest of each part (see kernels::digest), and 1 where all of its elements are finite, else 0.
+/// Reductions combines the digests to a value that any topology shares.
 class DigestBody final : public Body {
  public:
-  struct Part { std::string name; kernels::View view; std::int64_t offset; };
+  struct Part {
+    std::string name;
+    kernels::View view;
+    std::int64_t offset;
+  };
   DigestBody(std::vector<Part> parts, PortMemory params, ReportSink report);
   Status run(const ActContext& context, Parallel& parallel) override;
 

@@ -56,7 +56,9 @@ void PortActor::submit(ActContext context) {
   const auto number = context.act.number;
   executor_->submit(
       std::move(context), [self, number] { caf::anon_send(self, Started{number}); },
-      [self, number](ActDone done) { caf::anon_send(self, Done{number, std::move(done)}); });
+      [self, number](ActDone done) {
+        caf::anon_send(self, Done{number, std::move(done)});
+      });
 }
 
 void PortActor::step_closed(std::int64_t step) {

@@ -11,16 +11,42 @@
 namespace troupe::actors {
 
 // Messages. Local only: they never leave the process.
-struct Wire { std::vector<caf::actor> actors; caf::actor conductor; };   ///< the place's actors, by index
-struct Begin { std::int64_t step = 0; ProgramMask readers = every_program; };  ///< publish initial tokens, act
-struct Arrive { std::int32_t port = 0; Token token; };
-struct Ack { std::int32_t port = 0; std::int32_t slot = 0; };
-struct Started { std::uint64_t act = 0; };
-struct Done { std::uint64_t act = 0; ActDone done; };
-struct Explain {};                                                       ///< the actor sends an Explanation
-struct StepClosed { std::string actor; std::uint16_t program = 0; std::int64_t step = 0; };
-struct Failed { std::string actor; Status status; };
-struct Explanation { std::string text; };
+struct Wire {
+  std::vector<caf::actor> actors;
+  caf::actor conductor;
+};  ///< the place's actors, by index
+struct Begin {
+  std::int64_t step = 0;
+  ProgramMask readers = every_program;
+};  ///< publish initial tokens, act
+struct Arrive {
+  std::int32_t port = 0;
+  Token token;
+};
+struct Ack {
+  std::int32_t port = 0;
+  std::int32_t slot = 0;
+};
+struct Started {
+  std::uint64_t act = 0;
+};
+struct Done {
+  std::uint64_t act = 0;
+  ActDone done;
+};
+struct Explain {};  ///< the actor sends an Explanation
+struct StepClosed {
+  std::string actor;
+  std::uint16_t program = 0;
+  std::int64_t step = 0;
+};
+struct Failed {
+  std::string actor;
+  Status status;
+};
+struct Explanation {
+  std::string text;
+};
 
 class PortActor final : public caf::event_based_actor, private Outbox {
  public:

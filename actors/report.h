@@ -13,19 +13,21 @@ namespace troupe::actors {
 /// Numbers that a worker reports to the session.
 struct Report {
   enum class Kind : std::uint8_t {
-    value,                             ///< what the application reports, under a name of its own
-    loss,                              ///< a microbatch's part of the loss that is minimised
-    /// The two words of a parameter's digest, and 1 where all of its elements are finite, else 0; `name` is NAME|EXTENT.
+    value,  ///< what the application reports, under a name of its own
+    loss,   ///< a microbatch's part of the loss that is minimised
+    /// The two words of a parameter's digest, and 1 where all of its elements are finite, else 0; `name` is
+    /// NAME|EXTENT.
     digest,
-    shard,                             ///< the shard that a place has written: see actors/writer.h
-    saving,                            ///< of a shard so far: [stall in seconds, bytes of parameters, of moments]
+    shard,  ///< the shard that a place has written: see actors/writer.h
+    /// of a shard so far: [stall in seconds, bytes of parameters, of moments]
+    saving,
   };
   Kind kind = Kind::value;
   std::string name;
   std::int64_t step = 0;
   std::int32_t microbatch = -1;
   std::vector<double> values;
-  std::vector<std::byte> bytes;        ///< shard only
+  std::vector<std::byte> bytes;  ///< shard only
 };
 using ReportSink = std::function<void(std::uint16_t program, Report)>;
 
@@ -42,13 +44,13 @@ struct GradientReport {
     std::int32_t peak = 0, microbatch = 0;
     bool operator==(const Bad&) const = default;
   };
-  std::vector<Bad> bad;                ///< of most steps none
+  std::vector<Bad> bad;  ///< of most steps none
 };
 
 /// What one actor tells of the gradients of a step: the part of its place's report that begins at these indices.
 struct GradientPart {
   std::size_t first_square_sum = 0, first_peak = 0;
-  GradientReport told;                 ///< `bad`: by index of its own peaks
+  GradientReport told;  ///< `bad`: by index of its own peaks
 };
 using GradientSink = std::function<void(GradientPart)>;
 

@@ -16,7 +16,8 @@ kernels::View SegmentBody::resolve(const Operand& o, const ActContext& c) const 
   }
   if (o.gradient >= 0) {
     const SegmentGradient& g = spec_.gradients[o.gradient];
-    std::memcpy(&view.exponent, spec_.in[g.exponent_port].at(c.act.in[g.exponent_port].token.slot) + g.exponent_offset, sizeof view.exponent);
+    std::memcpy(&view.exponent, spec_.in[g.exponent_port].at(c.act.in[g.exponent_port].token.slot) + g.exponent_offset,
+                sizeof view.exponent);
   }
   return view;
 }
@@ -56,13 +57,15 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
     op.def->cpu(call);
     TROUPE_TRY(check_told(op, call, largest, c));
     for (std::size_t i = 0; i < op.out.size(); ++i)
-      if (const auto g = op.out[i].gradient; g >= 0) note(static_cast<std::size_t>(g), largest[i], call.out[i].exponent, c);
+      if (const auto g = op.out[i].gradient; g >= 0)
+        note(static_cast<std::size_t>(g), largest[i], call.out[i].exponent, c);
   }
   if (!terms_.empty() && c.local + 1 == spec_.acts_per_step) tell_peaks();
   return {};
 }
 
-Status SegmentBody::check_told(const BoundOp& op, const kernels::Call& call, const std::vector<float>& largest, const ActContext& c) {
+Status SegmentBody::check_told(const BoundOp& op, const kernels::Call& call, const std::vector<float>& largest,
+                               const ActContext& c) {
   for (std::size_t i = 0; i < op.out.size(); ++i) {
     if (op.out[i].gradient < 0) continue;
     const auto& slot = c.act.out[op.out[i].port];
@@ -71,23 +74,27 @@ Status SegmentBody::check_told(const BoundOp& op, const kernels::Call& call, con
     if (told || !slot.last) continue;
     const kernels::View& v = call.out[i];
     bool zero = true;
-    for (std::int64_t e = 0; zero && e < v.size(); ++e) zero = v.dtype == DType::sum64 ? v.as<std::int64_t>()[e] == 0 : v.as<float>()[e] == 0;
+    for (std::int64_t e = 0; zero && e < v.size(); ++e)
+      zero = v.dtype == DType::sum64 ? v.as<std::int64_t>()[e] == 0 : v.as<float>()[e] == 0;
     if (!zero)
-      return invalid("op '" + op.def->name + "' has stored a gradient of '" + spec_.gradients[static_cast<std::size_t>(op.out[i].gradient)].param +
-                     "' and told of no term of it: an op with OpDef::accumulates stores with kernels::put_terms, whatever type its output has");
+      return invalid("op '" + op.def->name + "' has stored a gradient of '" +
+                     spec_.gradients[static_cast<std::size_t>(op.out[i].gradient)].param +
+                     "' and told of no term of it: an op with OpDef::accumulates stores with kernels::put_terms, "
+                     "whatever type its output has");
   }
   return {};
 }
 
 void SegmentBody::note(std::size_t gradient, float largest, std::int32_t exponent, const ActContext& c) {
   Terms& terms = terms_[gradient];
-  largest = std::abs(largest);   // -0
+  largest = std::abs(largest);  // -0
   if (!(largest <= terms.largest)) terms.largest = std::isnan(terms.largest) ? terms.largest : largest;
   const auto lowest = [&](std::int32_t& microbatch) {
     if (microbatch < 0 || c.microbatch < microbatch) microbatch = c.microbatch;
   };
   if (!std::isfinite(largest)) lowest(terms.not_finite);
-  else if (std::ldexp(static_cast<double>(largest), exponent) >= std::ldexp(1.0, spec_.gradients[gradient].term_bits)) lowest(terms.too_large);
+  else if (std::ldexp(static_cast<double>(largest), exponent) >= std::ldexp(1.0, spec_.gradients[gradient].term_bits))
+    lowest(terms.too_large);
 }
 
 void SegmentBody::tell_peaks() {

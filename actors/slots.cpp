@@ -31,8 +31,7 @@ Ports::Ports(std::vector<InSpec> in, std::vector<OutSpec> out)
 void Ports::arrive(int port, const Token& token) {
   In& in = in_.at(port);
   if (!in.queue.empty())
-    ASSERT(token.sequence > in.queue.back().sequence, in_specs_[port].name, token.sequence,
-           in.queue.back().sequence);
+    ASSERT(token.sequence > in.queue.back().sequence, in_specs_[port].name, token.sequence, in.queue.back().sequence);
   in.queue.push_back(token);
   in.queue.back().arrival = ++arrivals_;
 }
@@ -59,7 +58,8 @@ bool Ports::lacks_token(std::ptrdiff_t port) const {
 }
 
 bool Ports::lacks_slot(std::ptrdiff_t port) const {
-  return out_[port].current < 0 && free_slots(static_cast<int>(port)) == 0 && out_specs_[port].phase(acts_) != Phase::skip;
+  return out_[port].current < 0 && free_slots(static_cast<int>(port)) == 0 &&
+         out_specs_[port].phase(acts_) != Phase::skip;
 }
 
 std::int32_t Ports::take_slot(int port) {
@@ -106,7 +106,8 @@ std::uint32_t Ports::publish(int port, std::int32_t slot, std::int32_t readers) 
 }
 
 void Ports::append_state(int port, const Token& token, std::int64_t origin, std::vector<std::int64_t>& out) const {
-  const std::int64_t since = in_specs_[port].hold > 1 ? 0 : origin;   // a held token does not change from act to act
+  // a held token does not change from act to act
+  const std::int64_t since = in_specs_[port].hold > 1 ? 0 : origin;
   out.insert(out.end(), {static_cast<std::int64_t>(token.sequence) - since, token.step,
                          token.microbatch < 0 ? -1 : token.microbatch - since, token.readers});
 }

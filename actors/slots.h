@@ -30,13 +30,15 @@ inline constexpr ProgramMask every_program = ~ProgramMask{0};
 /// The message that a slot of the writer is filled; says what the slot holds.
 struct Token {
   std::int32_t slot = 0;
-  std::uint32_t sequence = 0;            ///< numbers the tokens of a channel
+  std::uint32_t sequence = 0;  ///< numbers the tokens of a channel
   std::int64_t step = 0;
-  std::int32_t microbatch = -1;          ///< -1: once per step
-  std::int64_t rows = -1;                ///< actual length of a ragged dim; -1: as planned
-  ProgramMask readers = every_program;   ///< programs whose readers get the tokens that an act makes of this token
-  std::uint64_t flow = 0;                ///< names this token in a trace
-  std::uint64_t arrival = 0;             ///< counts the tokens that have arrived at its reader; set by Ports::arrive
+  std::int32_t microbatch = -1;  ///< -1: once per step
+  std::int64_t rows = -1;        ///< actual length of a ragged dim; -1: as planned
+  /// programs whose readers get the tokens that an act makes of this token
+  ProgramMask readers = every_program;
+  std::uint64_t flow = 0;  ///< names this token in a trace
+  /// counts the tokens that have arrived at its reader; set by Ports::arrive
+  std::uint64_t arrival = 0;
 };
 
 /// What an act does at a port: takes no part; uses a token or slot that later acts use too; uses it as the last act.
@@ -44,17 +46,17 @@ enum class Phase : std::uint8_t { skip, keep, last };
 
 struct InSpec {
   std::string name;
-  std::int32_t hold = 1;       ///< acts that one token serves
-  std::vector<Phase> cycle;    ///< act n has phase cycle[n mod size]; empty: `hold` says it
-  bool any_step = false;       ///< a token says that memory is free; its step is not the act's
+  std::int32_t hold = 1;     ///< acts that one token serves
+  std::vector<Phase> cycle;  ///< act n has phase cycle[n mod size]; empty: `hold` says it
+  bool any_step = false;     ///< a token says that memory is free; its step is not the act's
   Phase phase(std::uint64_t act) const;
 };
 
 struct OutSpec {
   std::string name;
   std::int32_t slots = 1;
-  std::int32_t every = 1;      ///< acts that fill one slot (an accumulator publishes once after `every`)
-  std::vector<Phase> cycle;    ///< act n has phase cycle[n mod size]; empty: `every` says it
+  std::int32_t every = 1;    ///< acts that fill one slot (an accumulator publishes once after `every`)
+  std::vector<Phase> cycle;  ///< act n has phase cycle[n mod size]; empty: `every` says it
   Phase phase(std::uint64_t act) const;
   /// True where a slot is filled by acts of several microbatches.
   bool accumulates() const { return every > 1 || !cycle.empty(); }
@@ -64,15 +66,15 @@ struct OutSpec {
 struct Act {
   struct In {
     Token token;
-    bool last = false;         ///< ack after this act
-    bool read = true;          ///< false: the port takes no part in this act
+    bool last = false;  ///< ack after this act
+    bool read = true;   ///< false: the port takes no part in this act
   };
   struct Out {
     std::int32_t slot = 0;
-    bool first = false;        ///< first act into this slot
-    bool last = false;         ///< publish after this act
+    bool first = false;  ///< first act into this slot
+    bool last = false;   ///< publish after this act
   };
-  std::uint64_t number = 0;    ///< counts the acts of this actor
+  std::uint64_t number = 0;  ///< counts the acts of this actor
   std::vector<In> in;
   std::vector<Out> out;
 };
@@ -125,8 +127,8 @@ class Ports {
     std::deque<Token> queue;
   };
   struct Out {
-    std::vector<std::int32_t> state;       // free_slot, writing, or the number of readers
-    std::int32_t current = -1;             // the slot that an unfinished group of acts fills
+    std::vector<std::int32_t> state;  // free_slot, writing, or the number of readers
+    std::int32_t current = -1;        // the slot that an unfinished group of acts fills
     std::uint32_t published = 0;
   };
   std::vector<InSpec> in_specs_;

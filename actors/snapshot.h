@@ -14,8 +14,8 @@ namespace troupe::actors {
 
 /// A run of bytes that a snapshot copies.
 struct SnapshotCopy {
-  bool state = false;            ///< from the moments; else from the parameter slot
-  std::int64_t from = 0, to = 0; ///< byte of the moments or the parameter slot, of the arena's slot
+  bool state = false;             ///< from the moments; else from the parameter slot
+  std::int64_t from = 0, to = 0;  ///< byte of the moments or the parameter slot, of the arena's slot
   std::int64_t bytes = 0;
 };
 

@@ -22,10 +22,12 @@ class UpdateThenGather final : public Executor {
     update_->submit(std::move(context), std::move(started),
                     [gather = gather_, second = std::move(second), done = std::move(done)](ActDone first) {
                       if (!first.status.ok()) return done(std::move(first));
-                      gather->submit(second, [] {}, [begin = first.begin_ns, done](ActDone last) {
-                        last.begin_ns = begin;
-                        done(std::move(last));
-                      });
+                      gather->submit(
+                          second, [] {},
+                          [begin = first.begin_ns, done](ActDone last) {
+                            last.begin_ns = begin;
+                            done(std::move(last));
+                          });
                     });
   }
 

@@ -17,7 +17,8 @@ using checkpoint::StoredTensor;
 namespace {
 
 /// The entries as tensors of a manifest, one extent after the other.
-std::vector<StoredTensor> tensors_of(const std::vector<ShardEntry>& entries, std::int64_t data_offset, std::vector<std::vector<Checksum>> sums) {
+std::vector<StoredTensor> tensors_of(const std::vector<ShardEntry>& entries, std::int64_t data_offset,
+                                     std::vector<std::vector<Checksum>> sums) {
   std::vector<StoredTensor> out;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const ShardEntry& e = entries[i];
@@ -45,7 +46,9 @@ Status WriterBody::run(const ActContext& c, Parallel& par) {
   return {};
 }
 
-std::string ShardWriter::folder(std::int64_t step) const { return spec_.dir + "/" + checkpoint::folder_name(step, spec_.stamp.generation); }
+std::string ShardWriter::folder(std::int64_t step) const {
+  return spec_.dir + "/" + checkpoint::folder_name(step, spec_.stamp.generation);
+}
 
 void ShardWriter::write(const ActContext& c, std::size_t part, const std::byte* data, Parallel& par) {
   auto [shard, well] = join(c.step);
@@ -91,13 +94,15 @@ Status ShardWriter::create(std::int64_t step, UnderWay& shard) const {
   if (std::exchange(shard.file, nullptr)) TROUPE_TRY(spec_.storage->remove(path));
   TROUPE_ASSIGN(shard.file, spec_.storage->create(path, Access::direct));
   const auto header = checkpoint::shard_header(spec_.entries, stamp);
-  const std::int64_t header_bytes = std::ssize(header), data_bytes = spec_.parts.back().offset + spec_.parts.back().bytes;
+  const std::int64_t header_bytes = std::ssize(header),
+                     data_bytes = spec_.parts.back().offset + spec_.parts.back().bytes;
   shard.record = {name, header_bytes + data_bytes, header_bytes, checkpoint::checksum(header.data(), header_bytes)};
   TROUPE_TRY(shard.file->reserve(shard.record.bytes));
   return shard.file->write_at(0, header.data(), header_bytes);
 }
 
-Status ShardWriter::write_part(const ActContext& c, UnderWay& shard, std::size_t part, const std::byte* data, Parallel& par) {
+Status ShardWriter::write_part(const ActContext& c, UnderWay& shard, std::size_t part, const std::byte* data,
+                               Parallel& par) {
   const ShardPart& p = spec_.parts[part];
   std::vector<checkpoint::StoredRun> runs;
   for (std::size_t i = p.first; i < p.end; ++i) {
@@ -110,16 +115,20 @@ Status ShardWriter::write_part(const ActContext& c, UnderWay& shard, std::size_t
   Status failure;
   par.for_each(std::ssize(transfers), [&](std::int64_t i) {
     const checkpoint::IoRequest& t = transfers[static_cast<std::size_t>(i)];
-    for (const auto& b : t.blocks) shard.sums[p.first + b.run][b.index] = look_at(shard, p.first + b.run, data + (b.offset - p.offset), b.bytes);
+    for (const auto& b : t.blocks)
+      shard.sums[p.first + b.run][b.index] = look_at(shard, p.first + b.run, data + (b.offset - p.offset), b.bytes);
     {
       std::lock_guard lock(mutex);
       if (!failure.ok()) return;
     }
-    const Status s = attempt(spec_.attempts, [&] { return shard.file->write_at(shard.record.data_offset + t.offset, data + (t.offset - p.offset), t.bytes); });
+    const Status s = attempt(spec_.attempts, [&] {
+      return shard.file->write_at(shard.record.data_offset + t.offset, data + (t.offset - p.offset), t.bytes);
+    });
     if (s.ok()) {
       Written more;
       for (const auto& b : t.blocks)
-        (spec_.entries[p.first + b.run].kind == checkpoint::TensorKind::parameter ? more.parameters : more.moments) += static_cast<double>(b.bytes);
+        (spec_.entries[p.first + b.run].kind == checkpoint::TensorKind::parameter ? more.parameters : more.moments) +=
+            static_cast<double>(b.bytes);
       return tell(c, shard, more, false);
     }
     std::lock_guard lock(mutex);

@@ -24,16 +24,16 @@ struct ShardPart {
 
 struct ShardSpec {
   Storage* storage = nullptr;
-  std::string dir;                     ///< of the job's checkpoints (checkpoint/catalog.h)
-  checkpoint::Stamp stamp;             ///< job and generation; each version has its own step
+  std::string dir;          ///< of the job's checkpoints (checkpoint/catalog.h)
+  checkpoint::Stamp stamp;  ///< job and generation; each version has its own step
   std::int32_t rank = 0;
-  std::vector<checkpoint::ShardEntry> entries;   ///< with the offsets of lay_out, part by part
-  std::vector<ShardPart> parts;        ///< one for each writer, at least one; consecutive, with all entries
-  int attempts = 2;                    ///< of creating a file, and of each write
+  std::vector<checkpoint::ShardEntry> entries;  ///< with the offsets of lay_out, part by part
+  std::vector<ShardPart> parts;                 ///< one for each writer, at least one; consecutive, with all entries
+  int attempts = 2;                             ///< of creating a file, and of each write
   /// How long updates have waited for the snapshots of a step so far; may be empty.
   std::function<std::int64_t(std::int64_t step)> stall_ns;
-  const Clock* clock = nullptr;        ///< null: no reports of Kind::saving
-  std::int64_t tell_ns = 1'000'000'000;   ///< between two reports of Kind::saving
+  const Clock* clock = nullptr;          ///< null: no reports of Kind::saving
+  std::int64_t tell_ns = 1'000'000'000;  ///< between two reports of Kind::saving
 };
 
 /// A place's shards under way, one for each version: the first writer actor of a version creates the file, the last one
@@ -61,35 +61,40 @@ class ShardWriter {
   struct UnderWay {
     std::unique_ptr<File> file;
     checkpoint::StoredFile record;
-    std::vector<std::vector<checkpoint::Checksum>> sums;   // by entry
-    std::size_t left = 0;              // parts
+    std::vector<std::vector<checkpoint::Checksum>> sums;  // by entry
+    std::size_t left = 0;                                 // parts
     Written written;
     std::int64_t told_ns = 0;
-    Status failure;                    // the first; nothing is written after it
-    std::size_t ruined = none;         // the first entry of a parameter that is not finite
+    Status failure;             // the first; nothing is written after it
+    std::size_t ruined = none;  // the first entry of a parameter that is not finite
   };
   /// Returns the version's shard, whose file the first call creates, and whether no write has failed so far.
   std::pair<UnderWay&, bool> join(std::int64_t step);
   Status create(std::int64_t step, UnderWay& shard) const;
-  Status write_part(const ActContext& context, UnderWay& shard, std::size_t part, const std::byte* data, Parallel& parallel);
-  /// Returns the checksum of a block of entry `index`, and notes whether its values are finite while they are in the cache.
+  Status write_part(const ActContext& context, UnderWay& shard, std::size_t part, const std::byte* data,
+                    Parallel& parallel);
+  /// Returns the checksum of a block of entry `index`, and notes whether its values are finite while they are in the
+  /// cache.
   checkpoint::Checksum look_at(UnderWay& shard, std::size_t index, const std::byte* block, std::int64_t bytes);
   /// Adds `more` to what is written, and reports it if tell_ns have passed or with `all`.
   void tell(const ActContext& context, UnderWay& shard, Written more, bool all);
-  double stall_s(std::int64_t step) const { return spec_.stall_ns ? static_cast<double>(spec_.stall_ns(step)) * 1e-9 : 0; }
+  double stall_s(std::int64_t step) const {
+    return spec_.stall_ns ? static_cast<double>(spec_.stall_ns(step)) * 1e-9 : 0;
+  }
   Expected<checkpoint::ShardRecord> finish(std::int64_t step, UnderWay& shard) const;
   std::string folder(std::int64_t step) const;
 
   const ShardSpec spec_;
   const ReportSink report_;
   std::mutex mutex_;
-  std::map<std::int64_t, UnderWay> under_way_;   // by step
+  std::map<std::int64_t, UnderWay> under_way_;  // by step
 };
 
 class WriterBody final : public Body {
  public:
   /// Writes part `part` of each shard; `in`: the snapshots' arena.
-  WriterBody(std::shared_ptr<ShardWriter> shards, std::size_t part, PortMemory in) : shards_(std::move(shards)), part_(part), in_(in) {}
+  WriterBody(std::shared_ptr<ShardWriter> shards, std::size_t part, PortMemory in)
+      : shards_(std::move(shards)), part_(part), in_(in) {}
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:

@@ -13,7 +13,8 @@ CLI::Validator whole_number(std::int64_t at_least) {
         std::int64_t value = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
         const bool ok = error == std::errc() && end == text.data() + text.size() && value >= at_least;
-        return ok ? std::string() : "expected a whole number of at least " + std::to_string(at_least) + ", not '" + text + "'";
+        return ok ? std::string()
+                  : "expected a whole number of at least " + std::to_string(at_least) + ", not '" + text + "'";
       },
       "");
 }
@@ -42,8 +43,9 @@ CLI::Validator window_of_steps(TraceWindow& window) {
   return CLI::Validator(
       [&window](std::string& text) {
         const auto colon = std::min(text.find(':'), text.size());
-        const bool ok = CLI::detail::lexical_cast(text.substr(0, colon), window.first) && window.first >= 0 && colon < text.size() &&
-                        CLI::detail::lexical_cast(text.substr(colon + 1), window.steps) && window.steps > 0;
+        const bool ok = CLI::detail::lexical_cast(text.substr(0, colon), window.first) && window.first >= 0 &&
+                        colon < text.size() && CLI::detail::lexical_cast(text.substr(colon + 1), window.steps) &&
+                        window.steps > 0;
         return ok ? std::string() : "expected steps as FIRST:COUNT, such as 0:5, not '" + text + "'";
       },
       "");
@@ -57,7 +59,8 @@ std::string describe(const CLI::App& cli, const CLI::ParseError& error) {
     if (word[0] == '-') {
       for (const auto* option : at->get_options())
         for (const auto& name : option->get_lnames()) known.push_back("--" + name);
-      return "unknown option '" + word + "'; did you mean '" + lm::nearest(word.substr(0, word.find('=')), known) + "'?";
+      return "unknown option '" + word + "'; did you mean '" + lm::nearest(word.substr(0, word.find('=')), known) +
+             "'?";
     }
     const auto commands = at->get_subcommands(nullptr);
     if (commands.empty()) return "unexpected argument '" + word + "'";

@@ -14,8 +14,8 @@
 #include "apps/ckpt/ckpt.h"
 #include "apps/ckpt/hf_commands.h"
 #include "apps/job/job.h"
-#include "apps/lm/model.h"
 #include "apps/job/sampling.h"
+#include "apps/lm/model.h"
 #include "devices/base/log.h"
 #include "runtime/launch/last_words.h"
 
@@ -28,24 +28,43 @@ void add_log_level(CLI::App& cli, bool& given) {
   const auto commands = cli.get_subcommands(nullptr);
   for (auto* command : commands) add_log_level(*command, given);
   if (!commands.empty()) return;
-  cli.add_option_function<std::string>("--log-level", [&given](const std::string& text) {
-    const auto level = troupe::parse_log_level(text);
-    if (!level.ok()) throw CLI::ValidationError("--log-level", level.status().message());
-    troupe::set_log_level(*level);
-    given = true;
-  }, "lines on stderr, the workers' too: trace, debug, info, warn, error, or off (default: info; with --quiet warn)")->type_name("LEVEL");
+  cli.add_option_function<std::string>(
+         "--log-level",
+         [&given](const std::string& text) {
+           const auto level = troupe::parse_log_level(text);
+           if (!level.ok()) throw CLI::ValidationError("--log-level", level.status().message());
+           troupe::set_log_level(*level);
+           given = true;
+         },
+         "lines on stderr, the workers' too: trace, debug, info, warn, error, or off (default: info; with --quiet "
+         "warn)")
+      ->type_name("LEVEL");
 }
 
 /// Answers the option of the configuration's path.
 CLI::Option* common(CLI::App& command, JobArguments& a) {
-  auto* config = command.add_option("config", a.config_path, "configuration, such as apps/configs/quickstart.toml")->required();
+  auto* config =
+      command.add_option("config", a.config_path, "configuration, such as apps/configs/quickstart.toml")->required();
   command.add_option("--mesh", a.mesh, "dp=2,pp=2; a dp width per stage: dp=2/1,pp=2 (default: the configuration's)");
-  command.add_option("--zero", a.zero, "ZeRO stage over dp: 1 divides the optimizer's state, 2 reduced gradients too, 3 parameters too (default: the configuration's)")->check(troupe::whole_number(0));
-  command.add_option("--costs", a.costs, "costs of kernels and links, as troupe calibrate wrote them (default: those of this machine, if there are)");
-  command.add_option("--throttle", a.throttle, "slower links: latency=50us,bandwidth=100MB/s; of one link: 0-1:bandwidth=... (repeatable; default: as they are)")
+  command
+      .add_option("--zero", a.zero,
+                  "ZeRO stage over dp: 1 divides the optimizer's state, 2 reduced gradients too, 3 parameters too "
+                  "(default: the configuration's)")
+      ->check(troupe::whole_number(0));
+  command.add_option(
+      "--costs", a.costs,
+      "costs of kernels and links, as troupe calibrate wrote them (default: those of this machine, if there are)");
+  command
+      .add_option("--throttle", a.throttle,
+                  "slower links: latency=50us,bandwidth=100MB/s; of one link: 0-1:bandwidth=... (repeatable; default: "
+                  "as they are)")
       ->allow_extra_args(false);
-  command.add_option("--paced", a.paced, "kernels sleep their predicted time, times SCALE, and compute nothing: for experiments with schedules (default: kernels compute)")
-      ->check(troupe::positive_number())->type_name("SCALE");
+  command
+      .add_option("--paced", a.paced,
+                  "kernels sleep their predicted time, times SCALE, and compute nothing: for experiments with "
+                  "schedules (default: kernels compute)")
+      ->check(troupe::positive_number())
+      ->type_name("SCALE");
   command.add_option("--set", a.overrides, "section.key=value, instead of what the configuration says (repeatable)")
       ->allow_extra_args(false);
   return config;
@@ -53,11 +72,21 @@ CLI::Option* common(CLI::App& command, JobArguments& a) {
 
 /// The options of `train` that are about checkpoints. Answers that of --resume.
 CLI::Option* checkpoint_options(CLI::App& train, JobArguments& a) {
-  train.add_option("--checkpoint-every", a.checkpoint_every, "save a checkpoint every so many steps, and at the end (0: none; default: the configuration's, or what the run did that goes on)")->check(troupe::whole_number(0));
-  train.add_option("--checkpoint-dir", a.checkpoint_dir, "folder of checkpoints (default: checkpoints in the output folder)");
-  train.add_option("--keep", a.keep, "how many checkpoints stay (default: the configuration's)")->check(troupe::whole_number(1));
-  return train.add_option("--resume", a.resume, "go on from a checkpoint: its folder, a folder of checkpoints, or a run's output folder (default: latest, in --checkpoint-dir)")
-      ->expected(0, 1)->type_name("[DIR|latest]");
+  train
+      .add_option("--checkpoint-every", a.checkpoint_every,
+                  "save a checkpoint every so many steps, and at the end (0: none; default: the configuration's, or "
+                  "what the run did that goes on)")
+      ->check(troupe::whole_number(0));
+  train.add_option("--checkpoint-dir", a.checkpoint_dir,
+                   "folder of checkpoints (default: checkpoints in the output folder)");
+  train.add_option("--keep", a.keep, "how many checkpoints stay (default: the configuration's)")
+      ->check(troupe::whole_number(1));
+  return train
+      .add_option("--resume", a.resume,
+                  "go on from a checkpoint: its folder, a folder of checkpoints, or a run's output folder (default: "
+                  "latest, in --checkpoint-dir)")
+      ->expected(0, 1)
+      ->type_name("[DIR|latest]");
 }
 
 /// `troupe ckpt ...`, which it answers; sets `run` to the command that was named.
@@ -67,17 +96,24 @@ CLI::App& add_ckpt(CLI::App& cli, troupe::ckpt::Arguments& a, int (*&run)(const 
   ckpt->require_subcommand(1);
   const auto add = [&](const char* name, const char* what, int (*command)(const Arguments&)) {
     auto* sub = ckpt->add_subcommand(name, what);
-    sub->add_option("dir", a.dir, "a checkpoint's folder, or a folder of checkpoints or a run's output folder (the newest is meant)")->required();
+    sub->add_option("dir", a.dir,
+                    "a checkpoint's folder, or a folder of checkpoints or a run's output folder (the newest is meant)")
+        ->required();
     sub->callback([&run, command] { run = command; });
     return sub;
   };
   add("ls", "List the checkpoints of a folder", ls_command);
-  add("show", "Print a manifest as JSON, or one tensor of it with its extents", show_command)->add_option("tensor", a.tensor, "a tensor's name");
+  add("show", "Print a manifest as JSON, or one tensor of it with its extents", show_command)
+      ->add_option("tensor", a.tensor, "a tensor's name");
   add("verify", "Read everything and check every block", verify_command);
-  add("diff", "Compare two checkpoints, tensor by tensor", diff_command)->add_option("other", a.other, "the second one")->required();
+  add("diff", "Compare two checkpoints, tensor by tensor", diff_command)
+      ->add_option("other", a.other, "the second one")
+      ->required();
   auto* prune = add("prune", "Remove old checkpoints of a folder", prune_command);
   prune->add_option("--keep", a.retention.keep, "the newest so many stay (default: 2)")->check(troupe::whole_number(1));
-  prune->add_option("--keep-every", a.retention.every, "and those of steps that are multiples of K (default: none)")->check(troupe::whole_number(1))->type_name("K");
+  prune->add_option("--keep-every", a.retention.every, "and those of steps that are multiples of K (default: none)")
+      ->check(troupe::whole_number(1))
+      ->type_name("K");
   return *ckpt;
 }
 
@@ -90,36 +126,61 @@ struct HfCommands {
 /// `troupe ckpt export` and `import`.
 void add_hf(CLI::App& ckpt, HfCommands& h) {
   h.exports = ckpt.add_subcommand("export", "Write a checkpoint's parameters as another program reads them");
-  h.exports->add_option("dir", h.to.from, "a checkpoint's folder, or a folder of checkpoints or a run's output folder (the newest is meant)")->required();
-  h.exports->add_option("--format", "hf: config.json and safetensors, for Hugging Face's LlamaForCausalLM")->required()->check(CLI::IsMember({"hf"}));
+  h.exports
+      ->add_option("dir", h.to.from,
+                   "a checkpoint's folder, or a folder of checkpoints or a run's output folder (the newest is meant)")
+      ->required();
+  h.exports->add_option("--format", "hf: config.json and safetensors, for Hugging Face's LlamaForCausalLM")
+      ->required()
+      ->check(CLI::IsMember({"hf"}));
   h.exports->add_option("--out", h.to.out, "folder to write; must not exist")->required();
-  h.exports->add_option("--file-bytes", h.to.file_bytes, "largest file of tensors, where no tensor is larger (default: 5 GB)")->check(troupe::whole_number(1));
+  h.exports
+      ->add_option("--file-bytes", h.to.file_bytes,
+                   "largest file of tensors, where no tensor is larger (default: 5 GB)")
+      ->check(troupe::whole_number(1));
   h.imports = ckpt.add_subcommand("import", "Make a checkpoint of what Hugging Face's transformers saved of a Llama");
   h.imports->add_option("dir", h.from.from, "folder with config.json and model.safetensors")->required();
   h.imports->add_option("--out", h.from.out, "folder of checkpoints to write; may have none yet")->required();
-  h.imports->add_option("--config", h.from.config, "configuration of everything but the model (default: a short run at a low rate)");
+  h.imports->add_option("--config", h.from.config,
+                        "configuration of everything but the model (default: a short run at a low rate)");
 }
 
 void sample_options(CLI::App& sample, troupe::lm::SampleArguments& s) {
-  sample.add_option("--from", s.from, "the checkpoint: its folder, or a folder of checkpoints or a run's output folder, of which the newest is taken")->required();
+  sample
+      .add_option("--from", s.from,
+                  "the checkpoint: its folder, or a folder of checkpoints or a run's output folder, of which the "
+                  "newest is taken")
+      ->required();
   sample.add_option("text", s.text, "text to go on from (default: sample.prompt of the checkpoint's configuration)");
-  sample.add_option("--tokens", s.tokens, "how many tokens to generate (default: sample.tokens of the checkpoint's configuration)")->check(troupe::whole_number(1));
-  sample.add_option("--temperature", s.temperature, "randomness, 0: always the most likely token (default: sample.temperature)")->check(troupe::not_negative("a number"));
-  sample.add_option("--seed", s.seed, "another seed draws other tokens (default: run.seed)")->check(troupe::whole_number(0));
-  sample.add_option("--threads", s.threads, "threads of each worker's compute stream (default: run.threads)")->check(troupe::whole_number(1));
+  sample
+      .add_option("--tokens", s.tokens,
+                  "how many tokens to generate (default: sample.tokens of the checkpoint's configuration)")
+      ->check(troupe::whole_number(1));
+  sample
+      .add_option("--temperature", s.temperature,
+                  "randomness, 0: always the most likely token (default: sample.temperature)")
+      ->check(troupe::not_negative("a number"));
+  sample.add_option("--seed", s.seed, "another seed draws other tokens (default: run.seed)")
+      ->check(troupe::whole_number(0));
+  sample.add_option("--threads", s.threads, "threads of each worker's compute stream (default: run.threads)")
+      ->check(troupe::whole_number(1));
   sample.add_option("--mesh", s.mesh, "pp=2,tp=2 (default: one worker)");
 }
 
-/// A standard stream that the caller has closed: else the first file that is opened would get its number, and what is printed.
+/// A standard stream that the caller has closed: else the first file that is opened would get its number, and what is
+/// printed.
 void keep_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd)
-    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF && ::open(fd == 0 ? "/dev/null" : "/dev/full", O_RDWR) != fd) std::abort();
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF && ::open(fd == 0 ? "/dev/null" : "/dev/full", O_RDWR) != fd)
+      std::abort();
 }
 
 /// Whether the command line has `--sample ""`, which the parser takes for `--sample` alone.
 bool has_empty_sample(int argc, char** argv) {
   for (int i = 1; i < argc; ++i)
-    if (std::string_view(argv[i]) == "--sample=" || (std::string_view(argv[i]) == "--sample" && i + 1 < argc && *argv[i + 1] == 0)) return true;
+    if (std::string_view(argv[i]) == "--sample=" ||
+        (std::string_view(argv[i]) == "--sample" && i + 1 < argc && *argv[i + 1] == 0))
+      return true;
   return false;
 }
 
@@ -141,41 +202,69 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   common(*train, a)->required(false);
   auto* resume = checkpoint_options(*train, a);
   train->add_option("--data", a.data, "training text: plain, .gz or .dz (no default)");
-  train->add_option("--threads", a.threads, "threads of each worker's compute stream (default: the configuration's)")->check(troupe::whole_number(1));
-  train->add_option("--steps", a.steps, "stop after so many steps (default: schedule.steps, the learning rate's horizon in any case)")->check(troupe::whole_number(0));
+  train->add_option("--threads", a.threads, "threads of each worker's compute stream (default: the configuration's)")
+      ->check(troupe::whole_number(1));
+  train
+      ->add_option("--steps", a.steps,
+                   "stop after so many steps (default: schedule.steps, the learning rate's horizon in any case)")
+      ->check(troupe::whole_number(0));
   train->add_option("--out", a.out, "output folder (default: runs/ and the configuration's name)");
   bool traced = false;
   train->add_flag("--trace", traced, "write trace.json for ui.perfetto.dev, of the first five steps");
   std::string trace_text;
-  train->add_option("--trace-steps", trace_text, "the same, of COUNT steps from FIRST on (default: 0:5)")->check(troupe::window_of_steps(a.trace))->type_name("FIRST:COUNT");
+  train->add_option("--trace-steps", trace_text, "the same, of COUNT steps from FIRST on (default: 0:5)")
+      ->check(troupe::window_of_steps(a.trace))
+      ->type_name("FIRST:COUNT");
   train->add_flag("--pin", a.pin, "pin each compute thread to a core of its own");
   train->add_flag("--quiet", a.quiet, "no progress line, no summary");
-  auto* sample = train->add_option("--sample", a.sample_text, "at the end, go on from this text (default: sample.prompt)")->expected(0, 1);
+  auto* sample =
+      train->add_option("--sample", a.sample_text, "at the end, go on from this text (default: sample.prompt)")
+          ->expected(0, 1);
   train->add_option("--ucx-tls", a.tls, "UCX transports, such as tcp (default: its choice)");
-  train->add_option("--net-device", a.net_devices, "UCX network device of rank 0, 1, ... (repeatable; default: all)")->allow_extra_args(false);
-  train->add_option("--worker-prefix", a.worker_prefixes, "command put before worker 0, 1, ...: \"ip netns exec NAME\" (repeatable; default: none)")
+  train->add_option("--net-device", a.net_devices, "UCX network device of rank 0, 1, ... (repeatable; default: all)")
       ->allow_extra_args(false);
-  train->add_option("--stall-limit", a.stall_s, "seconds without progress of any worker before the job gives up and says who waits for whom (default: " + std::to_string(a.stall_s) + ")")
+  train
+      ->add_option("--worker-prefix", a.worker_prefixes,
+                   "command put before worker 0, 1, ...: \"ip netns exec NAME\" (repeatable; default: none)")
+      ->allow_extra_args(false);
+  train
+      ->add_option(
+          "--stall-limit", a.stall_s,
+          "seconds without progress of any worker before the job gives up and says who waits for whom (default: " +
+              std::to_string(a.stall_s) + ")")
       ->check(troupe::whole_number(1));
   auto* plan = cli.add_subcommand("plan", "Show the plan: actors, channels, boxings, memory, predicted times");
   common(*plan, a);
   plan->add_option("--dot", a.dot, "also write the plan as a Graphviz file (default: none)");
   auto* sim = cli.add_subcommand("sim", "Simulate a step: order, makespan, bubble");
   common(*sim, a);
-  sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (default: the cost model's)")->check(troupe::not_negative("milliseconds"));
-  sim->add_option("--tb", a.tb_ms, "backward time, ms (default: twice --tf)")->check(troupe::not_negative("milliseconds"));
-  sim->add_option("--tw", a.tw_ms, "the part of --tb that makes weight gradients, ms (default: as the cost model divides it)")->check(troupe::not_negative("milliseconds"));
-  sim->add_flag("--ideal", a.ideal, "with unlimited slots and streams: what is left is computing, and links that are slow");
-  sim->add_option("--hop", a.hop_ms, "time of each message between places, ms (default: 0)")->check(troupe::not_negative("milliseconds"));
+  sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (default: the cost model's)")
+      ->check(troupe::not_negative("milliseconds"));
+  sim->add_option("--tb", a.tb_ms, "backward time, ms (default: twice --tf)")
+      ->check(troupe::not_negative("milliseconds"));
+  sim->add_option("--tw", a.tw_ms,
+                  "the part of --tb that makes weight gradients, ms (default: as the cost model divides it)")
+      ->check(troupe::not_negative("milliseconds"));
+  sim->add_flag("--ideal", a.ideal,
+                "with unlimited slots and streams: what is left is computing, and links that are slow");
+  sim->add_option("--hop", a.hop_ms, "time of each message between places, ms (default: 0)")
+      ->check(troupe::not_negative("milliseconds"));
   troupe::lm::SampleArguments s;
   auto* generate = cli.add_subcommand("sample", "Go on from a text with a model from a checkpoint");
   sample_options(*generate, s);
   troupe::calibrate::Arguments c;
-  auto* calibrate = cli.add_subcommand("calibrate", "Measure kernels, links and the disk of this machine, for plan, sim and train");
-  calibrate->add_option("--costs", c.costs, "the file to write (default: in the user's cache folder, where the others look)");
-  calibrate->add_option("--threads", c.threads, "threads of each worker (default: " + std::to_string(c.threads) + ")")->check(troupe::whole_number(1));
-  calibrate->add_option("--widest", c.widest, "measure the ops of models up to this width (default: " + std::to_string(c.widest) + ")")->check(troupe::whole_number(1));
-  calibrate->add_option("--checkpoint-dir", c.checkpoint_dir, "folder on the disk that checkpoints are to be written to (default: the current folder)");
+  auto* calibrate = cli.add_subcommand("calibrate",
+                                       "Measure kernels, links and the disk of this machine, for plan, sim and train");
+  calibrate->add_option("--costs", c.costs,
+                        "the file to write (default: in the user's cache folder, where the others look)");
+  calibrate->add_option("--threads", c.threads, "threads of each worker (default: " + std::to_string(c.threads) + ")")
+      ->check(troupe::whole_number(1));
+  calibrate
+      ->add_option("--widest", c.widest,
+                   "measure the ops of models up to this width (default: " + std::to_string(c.widest) + ")")
+      ->check(troupe::whole_number(1));
+  calibrate->add_option("--checkpoint-dir", c.checkpoint_dir,
+                        "folder on the disk that checkpoints are to be written to (default: the current folder)");
   troupe::ckpt::Arguments k;
   int (*ckpt)(const troupe::ckpt::Arguments&) = nullptr;
   HfCommands hf;
@@ -185,7 +274,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   try {
     cli.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return cli.exit(e);   // --help, --version
+    if (e.get_exit_code() == 0) return cli.exit(e);  // --help, --version
     std::fprintf(stderr, "troupe: %s (see troupe --help)\n", troupe::describe(cli, e).c_str());
     return troupe::runtime::exit_usage;
   }
@@ -194,7 +283,8 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   a.resumes = resume->count() > 0;
   const bool planned = plan->parsed() || sim->parsed();
   if (a.config_path.empty() && (planned || (train->parsed() && !a.resumes))) {
-    std::fprintf(stderr, "troupe: name a configuration, such as apps/configs/quickstart.toml%s (see troupe --help)\n", planned ? "" : ", or a checkpoint with --resume");
+    std::fprintf(stderr, "troupe: name a configuration, such as apps/configs/quickstart.toml%s (see troupe --help)\n",
+                 planned ? "" : ", or a checkpoint with --resume");
     return troupe::runtime::exit_usage;
   }
   if (a.out.empty() && !a.config_path.empty()) {
@@ -203,7 +293,8 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
     a.out = "runs/" + name.substr(0, name.rfind(".toml"));
   }
   a.sample = sample->count() > 0;
-  if ((a.sample && has_empty_sample(argc, argv)) || (generate->parsed() && s.text.empty() && (*generate)["text"]->count() > 0)) {
+  if ((a.sample && has_empty_sample(argc, argv)) ||
+      (generate->parsed() && s.text.empty() && (*generate)["text"]->count() > 0)) {
     std::fprintf(stderr, "troupe: the text to go on from is empty: leave it out, and it is sample.prompt\n");
     return troupe::runtime::exit_usage;
   }
@@ -228,7 +319,8 @@ int main(int argc, char** argv) {
   troupe::runtime::end_with_words("command", troupe::runtime::exit_worker);
   try {
     return end_output(run(app, argc, argv));
-  } catch (...) {   // memory or threads that the system does not give: no worker is left, they end with their links
+    // memory or threads that the system does not give: no worker is left, they end with their links
+  } catch (...) {
     troupe::runtime::end_by_exception();
   }
 }

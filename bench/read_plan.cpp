@@ -1,5 +1,5 @@
-// How long one place of a large job takes to plan what it reads, sends and gets of a checkpoint: its manifest is made as
-// the places of another mesh would save it; no file is touched.
+// How long one place of a large job takes to plan what it reads, sends and gets of a checkpoint: its manifest is made
+// as the places of another mesh would save it; no file is touched.
 //
 //   bench_read_plan CONFIG.toml SAVED_MESH MESH [CONFIG_KEY=VALUE...]
 #include <chrono>

@@ -41,7 +41,7 @@ Plan plan_of(const std::string& config, const std::string& mesh, std::vector<std
 std::vector<FromWorker> votes_of(const Plan& plan) {
   std::vector<FromWorker> votes(static_cast<std::size_t>(plan.workers()));
   for (const auto& role : plan.roles) {
-    std::vector<Layout> here;               // whose square sums the role tells
+    std::vector<Layout> here;  // whose square sums the role tells
     std::size_t peaks = 0;
     bool losses = false;
     for (const auto& a : role.actors) {
@@ -58,7 +58,7 @@ std::vector<FromWorker> votes_of(const Plan& plan) {
       vote.gradients.peaks.assign(peaks, 1e-3f);
       const Mesh& mesh = plan.meshes[static_cast<std::size_t>(role.stage)];
       const auto coord = mesh.coord(mesh.find(rank));
-      bool reports = losses;   // coordinate 0 on all model axes
+      bool reports = losses;  // coordinate 0 on all model axes
       for (std::size_t a = 0; a < coord.size(); ++a) reports &= static_cast<int>(a) == dp_axis(mesh) || coord[a] == 0;
       for (auto m : plan.schedule(0, role.stage).microbatches(plan.dp_index(rank)))
         if (reports) vote.reports.push_back({Report::Kind::loss, "loss", 0, m, {1}, {}});
@@ -131,9 +131,10 @@ int main(int argc, char** argv) {
   for (std::size_t r = 0; r < votes.size(); ++r)
     written += encode(ToWorker(commit)).size() + encode(ToWorker(Go{})).size();
   const double encode_ms = ms_since(write);
-  std::printf("session: step %.2f (votes %.2f, last vote and commit %.2f; %.0f messages out a step); made once in %.0f\n",
-              median(step_ms), median(votes_ms), median(commit_ms),
-              static_cast<double>(sent) / static_cast<double>(steps), made_ms);
+  std::printf(
+      "session: step %.2f (votes %.2f, last vote and commit %.2f; %.0f messages out a step); made once in %.0f\n",
+      median(step_ms), median(votes_ms), median(commit_ms), static_cast<double>(sent) / static_cast<double>(steps),
+      made_ms);
   std::printf("wire:    decoding the votes %.2f, encoding commit and go for each place %.2f (%.1f MB)\n",
               median(decode_ms), encode_ms, static_cast<double>(written) * 1e-6);
 }

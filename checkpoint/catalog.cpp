@@ -26,7 +26,8 @@ bool read_name(const std::string& name, CatalogEntry& entry) {
   const auto dot = name.find(".g");
   if (!name.starts_with("step-") || dot == std::string::npos) return false;
   return read_number(std::string_view(name).substr(5, dot - 5), entry.step) &&
-         read_number(std::string_view(name).substr(dot + 2), entry.generation) && entry.step >= 0 && folder_name(entry.step, entry.generation) == name;
+         read_number(std::string_view(name).substr(dot + 2), entry.generation) && entry.step >= 0 &&
+         folder_name(entry.step, entry.generation) == name;
 }
 
 bool has(const std::vector<DirEntry>& entries, const std::string& name) {
@@ -45,19 +46,24 @@ Expected<Claim> read_claim(Storage& storage, const std::string& dir) {
   const auto* first = reinterpret_cast<const char*>(bytes.data());
   const auto json = nlohmann::json::parse(first, first + bytes.size(), nullptr, false);
   Claim claim;
-  const auto damaged = [&] { return invalid("'" + path + "' is damaged: remove it if no job writes to '" + dir + "'"); };
-  if (!json.is_object() || !json.contains("job") || !json["job"].is_string() || !json.contains("generation") || !json["generation"].is_number_unsigned())
+  const auto damaged = [&] {
+    return invalid("'" + path + "' is damaged: remove it if no job writes to '" + dir + "'");
+  };
+  if (!json.is_object() || !json.contains("job") || !json["job"].is_string() || !json.contains("generation") ||
+      !json["generation"].is_number_unsigned())
     return damaged();
   const std::string job = json["job"];
   const auto [end, error] = std::from_chars(job.data(), job.data() + job.size(), claim.job, 16);
   const auto generation = json["generation"].get<std::uint64_t>();
-  if (error != std::errc() || end != job.data() + job.size() || generation > std::numeric_limits<std::uint32_t>::max()) return damaged();
+  if (error != std::errc() || end != job.data() + job.size() || generation > std::numeric_limits<std::uint32_t>::max())
+    return damaged();
   claim.generation = static_cast<std::uint32_t>(generation);
   return claim;
 }
 
 Status write_claim(Storage& storage, const std::string& dir, const Claim& claim) {
-  const std::string text = nlohmann::json{{"job", hexadecimal(claim.job)}, {"generation", claim.generation}}.dump() + "\n";
+  const std::string text = nlohmann::json{{"job", hexadecimal(claim.job)}, {"generation", claim.generation}}.dump() +
+                           "\n";
   const auto* first = reinterpret_cast<const std::byte*>(text.data());
   return write_file(storage, dir + "/" + claim_name, {first, first + text.size()});
 }
@@ -112,12 +118,14 @@ Expected<std::vector<CatalogEntry>> Catalog::entries() const {
     CatalogEntry entry{.folder = name.name};
     if (!name.folder || !read_name(name.name, entry)) continue;
     const auto files = storage_.list(path(name.name));
-    if (files.status().code() == Code::not_found) continue;   // another process has removed it since
+    if (files.status().code() == Code::not_found) continue;  // another process has removed it since
     if (!files.ok()) return files.status();
     entry.committed = has(*files, manifest_name);
     entries.push_back(std::move(entry));
   }
-  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return std::tie(a.generation, a.step) < std::tie(b.generation, b.step); });
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.generation, a.step) < std::tie(b.generation, b.step);
+  });
   return entries;
 }
 
@@ -135,7 +143,8 @@ Expected<std::unique_ptr<FolderLock>> Catalog::lock() const {
   TROUPE_TRY(make_durable_dir(storage_, dir_));
   auto lock = storage_.lock_dir(dir_);
   if (lock.status().code() == Code::unavailable)
-    return Status(Code::unavailable, "'" + dir_ + "' is written by another run: wait for its end, or use another folder");
+    return Status(Code::unavailable,
+                  "'" + dir_ + "' is written by another run: wait for its end, or use another folder");
   return lock;
 }
 
@@ -146,7 +155,8 @@ Expected<Stamp> Catalog::claim(std::uint64_t job, std::uint64_t fresh) {
   TROUPE_ASSIGN(const auto all, entries());
   std::uint32_t last = claimed.ok() ? claimed->generation : 0;
   for (const auto& entry : all) last = std::max(last, entry.generation);
-  if (last == std::numeric_limits<std::uint32_t>::max()) return invalid("'" + dir_ + "' has had " + std::to_string(last) + " generations: use another folder");
+  if (last == std::numeric_limits<std::uint32_t>::max())
+    return invalid("'" + dir_ + "' has had " + std::to_string(last) + " generations: use another folder");
   const Claim mine{job != 0 ? job : claimed.ok() ? claimed->job : fresh, last + 1};
   TROUPE_TRY(write_claim(storage_, dir_, mine));
   return Stamp{mine.job, mine.generation, 0};
@@ -167,7 +177,8 @@ Expected<std::vector<std::string>> Catalog::clean(std::uint32_t mine) const {
   for (const auto& name : *names) {
     CatalogEntry ignored;
     const auto stem = name.name.substr(0, name.name.rfind(gone));
-    if (name.folder && name.name == stem + gone && read_name(stem, ignored)) TROUPE_TRY(remove_folder(storage_, path(name.name)));
+    if (name.folder && name.name == stem + gone && read_name(stem, ignored))
+      TROUPE_TRY(remove_folder(storage_, path(name.name)));
   }
   TROUPE_TRY(storage_.sync_dir(dir_));
   return removed;
@@ -181,13 +192,15 @@ Status Catalog::commit(const Manifest& manifest) {
     const auto there = std::find_if(files.begin(), files.end(), [&](const DirEntry& e) { return e.name == f.name; });
     if (there == files.end()) return {Code::not_found, "'" + folder + "/" + f.name + "' is not there"};
     if (there->bytes != f.bytes)
-      return invalid("'" + folder + "/" + f.name + "' has " + std::to_string(there->bytes) + " bytes, " + std::to_string(f.bytes) + " were written");
+      return invalid("'" + folder + "/" + f.name + "' has " + std::to_string(there->bytes) + " bytes, " +
+                     std::to_string(f.bytes) + " were written");
   }
-  TROUPE_TRY(storage_.sync_dir(folder));   // the shards' names are durable before the manifest's
+  TROUPE_TRY(storage_.sync_dir(folder));  // the shards' names are durable before the manifest's
   TROUPE_ASSIGN(const auto claim, read_claim(storage_, dir_));
   if (claim.job != manifest.stamp.job || claim.generation != manifest.stamp.generation)
-    return invalid("'" + dir_ + "' belongs to generation " + std::to_string(claim.generation) + " of job " + hexadecimal(claim.job) +
-                   ": generation " + std::to_string(manifest.stamp.generation) + " of job " + hexadecimal(manifest.stamp.job) + " commits nothing there");
+    return invalid("'" + dir_ + "' belongs to generation " + std::to_string(claim.generation) + " of job " +
+                   hexadecimal(claim.job) + ": generation " + std::to_string(manifest.stamp.generation) + " of job " +
+                   hexadecimal(manifest.stamp.job) + " commits nothing there");
   Status status = write_file(storage_, folder + "/" + manifest_name, encode(manifest));
   if (status.ok()) status = storage_.sync_dir(dir_);
   // A manifest that is written but not durable is removed: after an error nothing is committed.
@@ -213,7 +226,7 @@ Expected<std::vector<std::string>> Catalog::prune(const Retention& retention) {
     if (kept < std::max<std::int64_t>(retention.keep, 1)) {
       const Status read = manifest(entry->folder).status();
       if (!read.ok() && read.code() != Code::invalid) return read;
-      kept += read.ok();   // a damaged one does not count, and stays for its owner to inspect
+      kept += read.ok();  // a damaged one does not count, and stays for its owner to inspect
     } else if (retention.every <= 0 || entry->step % retention.every != 0) {
       removed.push_back(entry->folder);
     }

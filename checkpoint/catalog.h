@@ -27,15 +27,15 @@ std::string folder_name(std::int64_t step, std::uint32_t generation);
 std::string shard_name(std::int32_t rank);
 inline constexpr const char* manifest_name = "manifest";
 
-/// The folder of checkpoints that a user means by `path`: its `checkpoints` where `path` is a run's output folder (it has that
-/// folder and no checkpoint of its own), else `path`.
+/// The folder of checkpoints that a user means by `path`: its `checkpoints` where `path` is a run's output folder (it
+/// has that folder and no checkpoint of its own), else `path`.
 std::string checkpoints_in(Storage& storage, const std::string& path);
 
 struct CatalogEntry {
-  std::string folder;                  ///< its name in the catalog's folder
+  std::string folder;  ///< its name in the catalog's folder
   std::int64_t step = 0;
   std::uint32_t generation = 0;
-  bool committed = false;              ///< it has a manifest
+  bool committed = false;  ///< it has a manifest
 };
 
 /// The checkpoints that prune() keeps: the `keep` newest (at least one), and those whose step is a multiple of `every`

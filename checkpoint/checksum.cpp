@@ -24,7 +24,8 @@ Checksum checksum(const std::byte* data, std::int64_t bytes) {
 
 std::vector<Checksum> block_checksums(const std::byte* data, std::int64_t bytes) {
   std::vector<Checksum> sums;
-  for (std::int64_t at = 0; at < bytes; at += block_bytes) sums.push_back(checksum(data + at, std::min(block_bytes, bytes - at)));
+  for (std::int64_t at = 0; at < bytes; at += block_bytes)
+    sums.push_back(checksum(data + at, std::min(block_bytes, bytes - at)));
   return sums;
 }
 

@@ -2,8 +2,10 @@
 
 namespace troupe::checkpoint {
 
-CheckpointCommitter::CheckpointCommitter(Storage& storage, Stream& stream, const Clock& clock, std::string dir, Manifest head, Retention retention)
-    : storage_(storage), stream_(stream), clock_(clock), catalog_(storage, std::move(dir)), head_(std::move(head)), retention_(retention) {}
+CheckpointCommitter::CheckpointCommitter(Storage& storage, Stream& stream, const Clock& clock, std::string dir,
+                                         Manifest head, Retention retention)
+    : storage_(storage), stream_(stream), clock_(clock), catalog_(storage, std::move(dir)), head_(std::move(head)),
+      retention_(retention) {}
 
 void CheckpointCommitter::commit(std::int64_t step, std::vector<ShardRecord> records, TrainingState state) {
   add({step, std::move(records), std::move(state), {}});
@@ -75,7 +77,8 @@ std::vector<Outcome> CheckpointCommitter::outcomes() {
 }
 
 void CheckpointCommitter::finish() {
-  stream_.quiesce();   // the running commit ends; tasks that wait are forgotten, their work is still in waiting_
+  // the running commit ends; tasks that wait are forgotten, their work is still in waiting_
+  stream_.quiesce();
   work_off();
 }
 

@@ -14,17 +14,18 @@ namespace troupe::checkpoint {
 /// How the checkpoint of a step has ended.
 struct Outcome {
   std::int64_t step = 0;
-  Status status;                       ///< ok: it is committed
-  std::int64_t bytes = 0, parameter_bytes = 0;   ///< of all its tensors; of its parameters
-  std::vector<std::string> removed;    ///< folders that were pruned after its commit
-  Status pruned;                       ///< the error of pruning, if any
-  std::int64_t end_ns = 0;             ///< when it was committed or given up; pruning comes after that
+  Status status;                                ///< ok: it is committed
+  std::int64_t bytes = 0, parameter_bytes = 0;  ///< of all its tensors; of its parameters
+  std::vector<std::string> removed;             ///< folders that were pruned after its commit
+  Status pruned;                                ///< the error of pruning, if any
+  std::int64_t end_ns = 0;                      ///< when it was committed or given up; pruning comes after that
 };
 
 class CheckpointCommitter {
  public:
   /// `head`: stamp (job and generation), seed and config of every manifest. What the references name outlives it.
-  CheckpointCommitter(Storage& storage, Stream& stream, const Clock& clock, std::string dir, Manifest head, Retention retention);
+  CheckpointCommitter(Storage& storage, Stream& stream, const Clock& clock, std::string dir, Manifest head,
+                      Retention retention);
   ~CheckpointCommitter() { finish(); }
 
   /// Commits the checkpoint of a step. REQUIRES that its shards lie in its folder, synced; `state` is that version's.

@@ -12,12 +12,17 @@ namespace troupe::checkpoint {
 
 namespace {
 
-struct Half { std::uint16_t bits; };
-struct Brain { std::uint16_t bits; };
+struct Half {
+  std::uint16_t bits;
+};
+struct Brain {
+  std::uint16_t bits;
+};
 
 double as_double(Half h) {
   const int exponent = (h.bits >> 10) & 31, mantissa = h.bits & 1023;
-  const double size = exponent == 31  ? (mantissa ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity())
+  const double size = exponent == 31  ? (mantissa ? std::numeric_limits<double>::quiet_NaN()
+                                                  : std::numeric_limits<double>::infinity())
                       : exponent == 0 ? std::ldexp(mantissa, -24)
                                       : std::ldexp(1024 + mantissa, exponent - 25);
   return h.bits & 0x8000 ? -size : size;
@@ -29,7 +34,9 @@ double as_double(Brain b) {
   return value;
 }
 template <class T>
-double as_double(T value) { return static_cast<double>(value); }
+double as_double(T value) {
+  return static_cast<double>(value);
+}
 
 template <class T>
 void compare(const std::byte* a, const std::byte* b, std::int64_t n, TensorDifference& d) {
@@ -53,7 +60,7 @@ void compare(DType dtype, const std::byte* a, const std::byte* b, std::int64_t n
     case DType::i32: return compare<std::int32_t>(a, b, n, d);
     case DType::i64: return compare<std::int64_t>(a, b, n, d);
     case DType::u8: return compare<std::uint8_t>(a, b, n, d);
-    case DType::sum64: return;   // stored in no file
+    case DType::sum64: return;  // stored in no file
   }
 }
 
@@ -84,7 +91,9 @@ Expected<std::vector<TensorDifference>> diff(const Reader& a, const Reader& b) {
   std::vector<TensorDifference> differences;
   const auto &left = a.manifest().tensors, &right = b.manifest().tensors;
   auto x = left.begin(), y = right.begin();
-  const auto before = [](const StoredTensor& s, const StoredTensor& t) { return std::tie(s.parameter, s.kind) < std::tie(t.parameter, t.kind); };
+  const auto before = [](const StoredTensor& s, const StoredTensor& t) {
+    return std::tie(s.parameter, s.kind) < std::tie(t.parameter, t.kind);
+  };
   while (x != left.end() || y != right.end()) {
     if (y == right.end() || (x != left.end() && before(*x, *y))) {
       differences.push_back({.name = (x++)->name(), .kind = Kind::missing_in_b});

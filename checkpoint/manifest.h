@@ -14,16 +14,17 @@
 
 namespace troupe::checkpoint {
 
-using troupe::to_string;               // of shapes, which are the standard library's vectors
+using troupe::to_string;  // of shapes, which are the standard library's vectors
 
 /// What a tensor is to training.
 enum class TensorKind : std::uint8_t {
   parameter,
-  first_moment,    ///< Adam's exponential average of the gradient
-  second_moment    ///< ... of its square
+  first_moment,  ///< Adam's exponential average of the gradient
+  second_moment  ///< ... of its square
 };
 const char* to_string(TensorKind kind);
-inline constexpr TensorKind tensor_kinds[] = {TensorKind::parameter, TensorKind::first_moment, TensorKind::second_moment};
+inline constexpr TensorKind tensor_kinds[] = {TensorKind::parameter, TensorKind::first_moment,
+                                              TensorKind::second_moment};
 
 /// The name in files of a parameter or of its moments: NAME, NAME.exp_avg, NAME.exp_avg_sq (torch.optim's words).
 std::string stored_name(const std::string& parameter, TensorKind kind);
@@ -31,18 +32,18 @@ std::string stored_name(const std::string& parameter, TensorKind kind);
 /// A rectangle of a tensor, in a file: row-major, without gaps.
 struct StoredExtent {
   Extent extent;
-  std::int32_t file = 0;               ///< index into Manifest::files
-  std::int64_t offset = 0;             ///< bytes from the file's begin, a multiple of storage_alignment
-  std::vector<Checksum> blocks;        ///< see block_bytes
+  std::int32_t file = 0;         ///< index into Manifest::files
+  std::int64_t offset = 0;       ///< bytes from the file's begin, a multiple of storage_alignment
+  std::vector<Checksum> blocks;  ///< see block_bytes
   bool operator==(const StoredExtent&) const = default;
 };
 
 struct StoredTensor {
-  std::string parameter;               ///< the logical name, the same for a parameter and its moments
+  std::string parameter;  ///< the logical name, the same for a parameter and its moments
   TensorKind kind = TensorKind::parameter;
   DType dtype = DType::f32;
-  Shape shape;                         ///< of the whole, unpadded
-  std::vector<StoredExtent> extents;   ///< each element in exactly one
+  Shape shape;                        ///< of the whole, unpadded
+  std::vector<StoredExtent> extents;  ///< each element in exactly one
   std::string name() const { return stored_name(parameter, kind); }
   std::int64_t bytes() const { return elements(shape) * size_of(dtype); }
   bool operator==(const StoredTensor&) const = default;
@@ -50,18 +51,20 @@ struct StoredTensor {
 
 /// A safetensors file beside the manifest.
 struct StoredFile {
-  std::string name;                    ///< no folder in it
+  std::string name;  ///< no folder in it
   std::int64_t bytes = 0;
-  std::int64_t data_offset = 0;        ///< its header ends there
-  Checksum header;                     ///< of the bytes before data_offset
+  std::int64_t data_offset = 0;  ///< its header ends there
+  Checksum header;               ///< of the bytes before data_offset
   bool operator==(const StoredFile&) const = default;
 };
 
 /// The run that a checkpoint belongs to, and how far that run was.
 struct Stamp {
-  std::uint64_t job = 0;               ///< stays over every resumption
-  std::uint32_t generation = 0;        ///< of the processes that wrote it; the newest checkpoint has the greatest
-  std::int64_t step = 0;               ///< optimizer steps done; the data cursor (the next step's samples follow from it)
+  std::uint64_t job = 0;  ///< stays over every resumption
+  /// of the processes that wrote it; the newest checkpoint has the greatest
+  std::uint32_t generation = 0;
+  /// optimizer steps done; the data cursor (the next step's samples follow from it)
+  std::int64_t step = 0;
   bool operator==(const Stamp&) const = default;
 };
 
@@ -70,11 +73,12 @@ struct Stamp {
 struct SumExponent {
   std::string parameter;
   std::int32_t exponent = 0;
-  float peak = 0;                      ///< largest term of the steps since the exponent could last become finer
+  float peak = 0;  ///< largest term of the steps since the exponent could last become finer
   bool operator==(const SumExponent&) const = default;
 };
-inline constexpr std::int32_t sum_exponent_max = 900;   ///< and -900 the least
-inline constexpr int sum_term_bits = 50;   ///< peak * 2^exponent lies below 2^50: a larger term would have made its step void
+inline constexpr std::int32_t sum_exponent_max = 900;  ///< and -900 the least
+/// peak * 2^exponent lies below 2^50: a larger term would have made its step void
+inline constexpr int sum_term_bits = 50;
 
 /// The state of training at a version of the parameters that no tensor holds.
 struct TrainingState {
@@ -88,10 +92,10 @@ struct TrainingState {
 struct Manifest {
   Stamp stamp;
   std::uint64_t seed = 0;
-  std::string config;                  ///< the application's own, TOML for the language model
+  std::string config;  ///< the application's own, TOML for the language model
   std::vector<StoredFile> files;
-  std::vector<StoredTensor> tensors;   ///< by (parameter, kind)
-  std::int64_t updates = -1;           ///< see TrainingState; older manifests have none of the three
+  std::vector<StoredTensor> tensors;  ///< by (parameter, kind)
+  std::int64_t updates = -1;          ///< see TrainingState; older manifests have none of the three
   std::vector<SumExponent> exponents;
   std::int32_t void_steps = 0;
   /// Null where there is none. REQUIRES `tensors` in their order.

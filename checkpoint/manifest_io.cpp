@@ -21,7 +21,7 @@ static_assert(static_cast<int>(wire::Type::U8) == static_cast<int>(DType::u8));
 struct Front {
   char magic[8];
   std::uint32_t version, zero;
-  std::uint64_t length;                ///< of the rest
+  std::uint64_t length;  ///< of the rest
   std::uint64_t sum_low, sum_high;
 };
 static_assert(sizeof(Front) == 40);
@@ -33,7 +33,9 @@ capnp::Text::Reader text(const std::string& s) { return {s.c_str(), s.size()}; }
 std::string text(capnp::Text::Reader r) { return {r.begin(), r.size()}; }
 /// An enumerator of a later version stays one that this program does not know.
 template <class E, class W>
-E narrowed(W value) { return static_cast<E>(std::min<unsigned>(static_cast<unsigned>(value), 255)); }
+E narrowed(W value) {
+  return static_cast<E>(std::min<unsigned>(static_cast<unsigned>(value), 255));
+}
 
 void put(wire::Sum::Builder b, const Checksum& sum) {
   b.setLow(sum.low);
@@ -80,7 +82,9 @@ void put(wire::StoredFile::Builder b, const StoredFile& f) {
   b.setDataOffset(f.data_offset);
   put(b.initHeader(), f.header);
 }
-StoredFile get(wire::StoredFile::Reader r) { return {text(r.getName()), r.getBytes(), r.getDataOffset(), get(r.getHeader())}; }
+StoredFile get(wire::StoredFile::Reader r) {
+  return {text(r.getName()), r.getBytes(), r.getDataOffset(), get(r.getHeader())};
+}
 
 /// Checks the first 40 bytes, and the checksum of the rest. Returns the rest. Error: `invalid`.
 Expected<std::span<const std::byte>> unframed(const std::vector<std::byte>& bytes) {
@@ -88,12 +92,15 @@ Expected<std::span<const std::byte>> unframed(const std::vector<std::byte>& byte
   if (bytes.size() < sizeof front) return invalid("no manifest: it has " + std::to_string(bytes.size()) + " bytes");
   std::memcpy(&front, bytes.data(), sizeof front);
   const auto rest = std::span(bytes).subspan(sizeof front);
-  if (std::memcmp(front.magic, magic, sizeof magic) != 0) return invalid("no manifest: it does not begin with TROUPECP");
+  if (std::memcmp(front.magic, magic, sizeof magic) != 0)
+    return invalid("no manifest: it does not begin with TROUPECP");
   if (front.version > manifest_version)
-    return invalid("the manifest has version " + std::to_string(front.version) + ", this program reads up to " + std::to_string(manifest_version));
+    return invalid("the manifest has version " + std::to_string(front.version) + ", this program reads up to " +
+                   std::to_string(manifest_version));
   if (front.version == 0 || front.zero != 0) return invalid("the manifest is damaged: its first 16 bytes");
   if (front.length != rest.size())
-    return invalid("the manifest is damaged: " + std::to_string(rest.size()) + " bytes follow its head, " + std::to_string(front.length) + " should");
+    return invalid("the manifest is damaged: " + std::to_string(rest.size()) + " bytes follow its head, " +
+                   std::to_string(front.length) + " should");
   if (checksum(rest.data(), std::ssize(rest)) != Checksum{front.sum_low, front.sum_high})
     return invalid("the manifest is damaged: its checksum is another one");
   return rest;
@@ -108,7 +115,7 @@ std::vector<std::byte> encode(const Manifest& m) {
   b.setGeneration(m.stamp.generation);
   b.setStep(m.stamp.step);
   b.setSeed(m.seed);
-  b.setLanesGone(1);   // older programs refuse a manifest with less
+  b.setLanesGone(1);  // older programs refuse a manifest with less
   b.setConfig(text(m.config));
   auto files = b.initFiles(count(m.files.size()));
   for (unsigned i = 0; i < files.size(); ++i) put(files[i], m.files[i]);
@@ -135,14 +142,22 @@ std::vector<std::byte> encode(const Manifest& m) {
 
 Expected<Manifest> decode_manifest(const std::vector<std::byte>& bytes) {
   TROUPE_ASSIGN(const auto rest, unframed(bytes));
-  return read_message<wire::Manifest, Manifest>(rest, "the manifest is damaged", [](wire::Manifest::Reader r) -> Expected<Manifest> {
-    Manifest m{{r.getJob(), r.getGeneration(), r.getStep()}, r.getSeed(), text(r.getConfig()), {}, {}, r.getUpdates(), {}, r.getVoidSteps()};
-    for (auto f : r.getFiles()) m.files.push_back(get(f));
-    for (auto t : r.getTensors()) m.tensors.push_back(get(t));
-    for (auto e : r.getExponents()) m.exponents.push_back({text(e.getParameter()), e.getExponent(), e.getPeak()});
-    TROUPE_TRY(validate(m));
-    return m;
-  });
+  return read_message<wire::Manifest, Manifest>(
+      rest, "the manifest is damaged", [](wire::Manifest::Reader r) -> Expected<Manifest> {
+        Manifest m{{r.getJob(), r.getGeneration(), r.getStep()},
+                   r.getSeed(),
+                   text(r.getConfig()),
+                   {},
+                   {},
+                   r.getUpdates(),
+                   {},
+                   r.getVoidSteps()};
+        for (auto f : r.getFiles()) m.files.push_back(get(f));
+        for (auto t : r.getTensors()) m.tensors.push_back(get(t));
+        for (auto e : r.getExponents()) m.exponents.push_back({text(e.getParameter()), e.getExponent(), e.getPeak()});
+        TROUPE_TRY(validate(m));
+        return m;
+      });
 }
 
 std::vector<std::byte> encode(const ShardRecord& record) {
@@ -155,11 +170,12 @@ std::vector<std::byte> encode(const ShardRecord& record) {
 }
 
 Expected<ShardRecord> decode_shard_record(const std::vector<std::byte>& bytes) {
-  return read_message<wire::ShardRecord, ShardRecord>(bytes, "not a shard's record", [](wire::ShardRecord::Reader r) -> Expected<ShardRecord> {
-    ShardRecord record{get(r.getFile()), {}};
-    for (auto t : r.getTensors()) record.tensors.push_back(get(t));
-    return record;
-  });
+  return read_message<wire::ShardRecord, ShardRecord>(bytes, "not a shard's record",
+                                                      [](wire::ShardRecord::Reader r) -> Expected<ShardRecord> {
+                                                        ShardRecord record{get(r.getFile()), {}};
+                                                        for (auto t : r.getTensors()) record.tensors.push_back(get(t));
+                                                        return record;
+                                                      });
 }
 
 }  // namespace troupe::checkpoint

@@ -13,14 +13,19 @@ namespace troupe::checkpoint {
 
 namespace {
 
-std::int64_t bytes_of(const StoredTensor& tensor, const StoredExtent& extent) { return extent.extent.elements() * size_of(tensor.dtype); }
-std::int64_t room_for(const StoredTensor& tensor, const StoredExtent& extent) { return aligned(bytes_of(tensor, extent), storage_alignment); }
+std::int64_t bytes_of(const StoredTensor& tensor, const StoredExtent& extent) {
+  return extent.extent.elements() * size_of(tensor.dtype);
+}
+std::int64_t room_for(const StoredTensor& tensor, const StoredExtent& extent) {
+  return aligned(bytes_of(tensor, extent), storage_alignment);
+}
 
 Status damaged(std::string what) { return {Code::damaged, std::move(what)}; }
 
 Status check_shard(File& file, const StoredFile& expected) {
   TROUPE_ASSIGN(const std::int64_t size, file.size());
-  if (size != expected.bytes) return damaged(std::to_string(size) + " bytes are there, " + std::to_string(expected.bytes) + " were written");
+  if (size != expected.bytes)
+    return damaged(std::to_string(size) + " bytes are there, " + std::to_string(expected.bytes) + " were written");
   TROUPE_ASSIGN(const auto header, allocate_host(static_cast<std::size_t>(expected.data_offset)));
   TROUPE_TRY(file.read_at(0, header->data(), expected.data_offset));
   if (checksum(header->data(), expected.data_offset) != expected.header)
@@ -39,7 +44,8 @@ constexpr std::int64_t verify_bytes = std::int64_t{64} << 20;
 
 }  // namespace
 
-Expected<Reader> Reader::open(Storage& storage, const std::string& folder, Manifest manifest, const std::set<std::int32_t>* files) {
+Expected<Reader> Reader::open(Storage& storage, const std::string& folder, Manifest manifest,
+                              const std::set<std::int32_t>* files) {
   Reader reader;
   reader.files_.resize(manifest.files.size());
   for (std::size_t i = 0; i < manifest.files.size(); ++i) {
@@ -69,20 +75,25 @@ std::int64_t lay_out_reads(std::vector<ExtentRead>& wanted) {
 
 Status Reader::fetch(std::int32_t file, std::int64_t offset, std::int64_t bytes, std::byte* into) const {
   const auto f = static_cast<std::size_t>(file);
-  REQUIRE(files_[f], folder_, manifest_.files[f].name);   // open() left this file out
-  return files_[f]->read_at(offset, into, std::min(bytes, manifest_.files[f].bytes - offset));   // the last padding may be absent
+  REQUIRE(files_[f], folder_, manifest_.files[f].name);  // open() left this file out
+  // the last padding may be absent
+  return files_[f]->read_at(offset, into, std::min(bytes, manifest_.files[f].bytes - offset));
 }
 
 std::string Reader::where(const ExtentRead& w) const {
-  return "'" + folder_ + "/" + manifest_.files[static_cast<std::size_t>(w.extent->file)].name + "': " + key_of(w.tensor->name(), w.extent->extent);
+  return "'" + folder_ + "/" + manifest_.files[static_cast<std::size_t>(w.extent->file)].name +
+         "': " + key_of(w.tensor->name(), w.extent->extent);
 }
 
-std::vector<std::string> Reader::check(const std::vector<ExtentRead>& wanted, std::byte* into, Parallel& parallel) const {
+std::vector<std::string> Reader::check(const std::vector<ExtentRead>& wanted, std::byte* into,
+                                       Parallel& parallel) const {
   const auto transfers = cut_transfers(runs_of(wanted));
   std::vector<std::vector<std::string>> wrong(transfers.size());
   parallel.for_each(std::ssize(transfers), [&](std::int64_t i) {
     const IoRequest& t = transfers[static_cast<std::size_t>(i)];
-    const auto address = [&](const TransferBlock& b) { return into + wanted[b.run].at + (b.offset - wanted[b.run].extent->offset); };
+    const auto address = [&](const TransferBlock& b) {
+      return into + wanted[b.run].at + (b.offset - wanted[b.run].extent->offset);
+    };
     const bool whole = fetch(t.file, t.offset, t.bytes, address(t.blocks.front())).ok();
     for (const TransferBlock& b : t.blocks) {
       const ExtentRead& w = wanted[b.run];
@@ -90,8 +101,9 @@ std::vector<std::string> Reader::check(const std::vector<ExtentRead>& wanted, st
       if (const Status s = whole ? Status{} : fetch(t.file, b.offset, b.bytes, address(b)); !s.ok())
         wrong[static_cast<std::size_t>(i)].push_back(where(w) + ": " + s.message());
       else if (checksum(address(b), b.bytes) != w.extent->blocks[b.index])
-        wrong[static_cast<std::size_t>(i)].push_back(where(w) + " is damaged in block " + std::to_string(b.index) + ", bytes " + std::to_string(b.offset) +
-                                                     " to " + std::to_string(b.offset + b.bytes) + " of the file");
+        wrong[static_cast<std::size_t>(i)].push_back(where(w) + " is damaged in block " + std::to_string(b.index) +
+                                                     ", bytes " + std::to_string(b.offset) + " to " +
+                                                     std::to_string(b.offset + b.bytes) + " of the file");
     }
   });
   std::vector<std::string> lines;
@@ -131,7 +143,7 @@ std::vector<std::string> Reader::verify(Parallel& parallel) const {
   const auto buffer = allocate_host(static_cast<std::size_t>(room));
   if (!buffer.ok()) return {buffer.status().message()};
   std::vector<std::string> wrong;
-  for (auto begin = all.begin(); begin != all.end();) {   // as many extents at once as `room` holds
+  for (auto begin = all.begin(); begin != all.end();) {  // as many extents at once as `room` holds
     const std::int64_t base = begin->at;
     auto end = begin;
     for (; end != all.end() && end->at - base + room_for(*end->tensor, *end->extent) <= room; ++end) end->at -= base;

@@ -17,8 +17,9 @@ namespace {
 /// Bytes of an element; 0 for a word that is not the format's.
 std::int64_t bytes_of(const std::string& dtype) {
   static const std::map<std::string, std::int64_t> known = {
-      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E8M0", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},
-      {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},     {"F64", 8},     {"I64", 8},     {"U64", 8}, {"C64", 8}};
+      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E8M0", 1},
+      {"I16", 2},  {"U16", 2}, {"F16", 2}, {"BF16", 2},    {"I32", 4},     {"U32", 4},
+      {"F32", 4},  {"F64", 8}, {"I64", 8}, {"U64", 8},     {"C64", 8}};
   const auto found = known.find(dtype);
   return found == known.end() ? 0 : found->second;
 }
@@ -27,12 +28,13 @@ std::int64_t bytes_of(const std::string& dtype) {
 class HeaderEvents final : public nlohmann::json_sax<nlohmann::json> {
  public:
   SafeTensorsHeader header;
-  std::string wrong;                   ///< why it was refused
+  std::string wrong;  ///< why it was refused
 
   bool start_object(std::size_t) override {
     if (at_ == At::begin) return go(At::tensors);
     if (at_ != At::tensors || !has_key_) return refuse("an object");
-    if (name_ == "__metadata__") return had_metadata_ ? refuse("a second __metadata__") : (had_metadata_ = true, go(At::metadata));
+    if (name_ == "__metadata__")
+      return had_metadata_ ? refuse("a second __metadata__") : (had_metadata_ = true, go(At::metadata));
     header.tensors.push_back({name_, {}, {}, 0, 0});
     offsets_.clear();
     seen_ = 0;
@@ -41,7 +43,8 @@ class HeaderEvents final : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override {
     if (at_ == At::tensors) return go(At::end);
     if (at_ == At::metadata) return go(At::tensors);
-    if (seen_ != (saw_dtype | saw_shape | saw_offsets)) return refuse("a tensor that lacks dtype, shape or data_offsets");
+    if (seen_ != (saw_dtype | saw_shape | saw_offsets))
+      return refuse("a tensor that lacks dtype, shape or data_offsets");
     if (offsets_.size() != 2) return refuse("data_offsets that are not two numbers");
     header.tensors.back().begin = offsets_[0];
     header.tensors.back().end = offsets_[1];
@@ -69,7 +72,8 @@ class HeaderEvents final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool end_array() override { return go(At::tensor); }
   bool number_unsigned(std::uint64_t n) override {
-    if ((at_ != At::shape && at_ != At::offsets) || n > std::numeric_limits<std::int64_t>::max()) return refuse("the number " + std::to_string(n));
+    if ((at_ != At::shape && at_ != At::offsets) || n > std::numeric_limits<std::int64_t>::max())
+      return refuse("the number " + std::to_string(n));
     (at_ == At::shape ? header.tensors.back().shape : offsets_).push_back(static_cast<std::int64_t>(n));
     return true;
   }
@@ -109,23 +113,30 @@ Status check(SafeTensorsHeader& header, std::int64_t data_bytes) {
   std::vector<std::string> names;
   for (const auto& t : header.tensors) names.push_back(t.name);
   std::sort(names.begin(), names.end());
-  if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) return invalid("the key '" + *twice + "' twice");
+  if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
+    return invalid("the key '" + *twice + "' twice");
   std::sort(header.metadata.begin(), header.metadata.end());
   for (std::size_t i = 1; i < header.metadata.size(); ++i)
-    if (header.metadata[i].first == header.metadata[i - 1].first) return invalid("the metadata '" + header.metadata[i].first + "' twice");
+    if (header.metadata[i].first == header.metadata[i - 1].first)
+      return invalid("the metadata '" + header.metadata[i].first + "' twice");
 
-  std::sort(header.tensors.begin(), header.tensors.end(), [](const auto& a, const auto& b) { return std::tie(a.begin, a.end) < std::tie(b.begin, b.end); });
+  std::sort(header.tensors.begin(), header.tensors.end(),
+            [](const auto& a, const auto& b) { return std::tie(a.begin, a.end) < std::tie(b.begin, b.end); });
   std::int64_t end = 0;
   for (const auto& t : header.tensors) {
     const auto item = bytes_of(t.dtype);
     if (item == 0) return invalid("key '" + t.name + "': unknown dtype '" + t.dtype + "'");
     const auto bytes = checked_bytes(t.shape, item);
-    if (t.begin != end) return invalid("key '" + t.name + "': begins at byte " + std::to_string(t.begin) + " of the data, " + std::to_string(end) + " are taken");
+    if (t.begin != end)
+      return invalid("key '" + t.name + "': begins at byte " + std::to_string(t.begin) + " of the data, " +
+                     std::to_string(end) + " are taken");
     if (t.end < t.begin || !bytes || t.end - t.begin != *bytes)
-      return invalid("key '" + t.name + "': bytes " + std::to_string(t.begin) + " to " + std::to_string(t.end) + " for " + t.dtype + " " + to_string(t.shape));
+      return invalid("key '" + t.name + "': bytes " + std::to_string(t.begin) + " to " + std::to_string(t.end) +
+                     " for " + t.dtype + " " + to_string(t.shape));
     end = t.end;
   }
-  if (end != data_bytes) return invalid("its keys have " + std::to_string(end) + " bytes, its data section " + std::to_string(data_bytes));
+  if (end != data_bytes)
+    return invalid("its keys have " + std::to_string(end) + " bytes, its data section " + std::to_string(data_bytes));
   return {};
 }
 
@@ -135,7 +146,8 @@ Expected<SafeTensorsHeader> read_header(File& file) {
   if (size < 8) return invalid("no safetensors file: it has " + std::to_string(size) + " bytes");
   TROUPE_TRY(file.read_at(0, reinterpret_cast<std::byte*>(&length), 8));
   if (length > safetensors_header_bytes || static_cast<std::int64_t>(length) > size - 8)
-    return invalid("no safetensors file: a header of " + std::to_string(length) + " bytes in a file of " + std::to_string(size));
+    return invalid("no safetensors file: a header of " + std::to_string(length) + " bytes in a file of " +
+                   std::to_string(size));
   std::string json(length, ' ');
   TROUPE_TRY(file.read_at(8, reinterpret_cast<std::byte*>(json.data()), static_cast<std::int64_t>(length)));
   if (!json.starts_with('{')) return invalid("no safetensors file: its header does not begin with {");
@@ -159,7 +171,7 @@ const char* safetensors_dtype(DType dtype) {
     case DType::i32: return "I32";
     case DType::i64: return "I64";
     case DType::u8: return "U8";
-    case DType::sum64: break;   // stored in no file: validate.cpp refuses it
+    case DType::sum64: break;  // stored in no file: validate.cpp refuses it
   }
   return "?";
 }

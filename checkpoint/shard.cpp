@@ -11,30 +11,36 @@ namespace troupe::checkpoint {
 
 namespace {
 
-void add_tensor(std::string& json, const std::string& key, const char* dtype, const Shape& shape, std::int64_t begin, std::int64_t end) {
+void add_tensor(std::string& json, const std::string& key, const char* dtype, const Shape& shape, std::int64_t begin,
+                std::int64_t end) {
   std::string lengths;
   for (const auto d : shape) lengths += (lengths.empty() ? "" : ",") + std::to_string(d);
-  json += "," + nlohmann::json(key).dump() + ":{\"dtype\":\"" + dtype + "\",\"shape\":[" + lengths + "],\"data_offsets\":[" +
-          std::to_string(begin) + "," + std::to_string(end) + "]}";
+  json += "," + nlohmann::json(key).dump() + ":{\"dtype\":\"" + dtype + "\",\"shape\":[" + lengths +
+          "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(end) + "]}";
 }
 
 std::string stamp_json(const Stamp& stamp) {
   return "\"__metadata__\":" + nlohmann::json{{"troupe.job", hexadecimal(stamp.job)},
-                                               {"troupe.generation", std::to_string(stamp.generation)},
-                                               {"troupe.step", std::to_string(stamp.step)}}.dump();
+                                              {"troupe.generation", std::to_string(stamp.generation)},
+                                              {"troupe.step", std::to_string(stamp.step)}}
+                                   .dump();
 }
 
 using Key = std::pair<std::string, TensorKind>;
 
 /// Adds what one place wrote of a tensor.
-Status join(std::map<Key, StoredTensor>& tensors, const StoredTensor& part, std::int32_t file, const std::string& from) {
-  const auto [at, is_new] = tensors.try_emplace({part.parameter, part.kind}, StoredTensor{part.parameter, part.kind, part.dtype, part.shape, {}});
+Status join(std::map<Key, StoredTensor>& tensors, const StoredTensor& part, std::int32_t file,
+            const std::string& from) {
+  const auto [at, is_new] = tensors.try_emplace({part.parameter, part.kind},
+                                                StoredTensor{part.parameter, part.kind, part.dtype, part.shape, {}});
   StoredTensor& whole = at->second;
   if (!is_new && (whole.dtype != part.dtype || whole.shape != part.shape))
-    return invalid("tensor " + part.name() + ": " + to_string(part.dtype) + " " + to_string(part.shape) + " in " + from + ", elsewhere " +
-                   to_string(whole.dtype) + " " + to_string(whole.shape));
+    return invalid("tensor " + part.name() + ": " + to_string(part.dtype) + " " + to_string(part.shape) + " in " +
+                   from + ", elsewhere " + to_string(whole.dtype) + " " + to_string(whole.shape));
   for (StoredExtent e : part.extents) {
-    if (e.file != 0) return invalid(key_of(part.name(), e.extent) + " of " + from + " is in file " + std::to_string(e.file) + " of one");
+    if (e.file != 0)
+      return invalid(key_of(part.name(), e.extent) + " of " + from + " is in file " + std::to_string(e.file) +
+                     " of one");
     e.file = file;
     whole.extents.push_back(std::move(e));
   }
@@ -42,15 +48,16 @@ Status join(std::map<Key, StoredTensor>& tensors, const StoredTensor& part, std:
 }
 
 bool begins_before(const StoredExtent& a, const StoredExtent& b) {
-  return std::lexicographical_compare(a.extent.dims.begin(), a.extent.dims.end(), b.extent.dims.begin(), b.extent.dims.end(),
-                                      [](Range x, Range y) { return x.lo < y.lo; });
+  return std::lexicographical_compare(a.extent.dims.begin(), a.extent.dims.end(), b.extent.dims.begin(),
+                                      b.extent.dims.end(), [](Range x, Range y) { return x.lo < y.lo; });
 }
 
 }  // namespace
 
 std::string key_of(const std::string& name, const Extent& extent) {
   std::string ranges;
-  for (const Range& r : extent.dims) ranges += (ranges.empty() ? "" : ",") + std::to_string(r.lo) + ":" + std::to_string(r.hi);
+  for (const Range& r : extent.dims)
+    ranges += (ranges.empty() ? "" : ",") + std::to_string(r.lo) + ":" + std::to_string(r.hi);
   return name + "[" + ranges + "]";
 }
 
@@ -74,7 +81,8 @@ std::vector<std::byte> shard_header(const std::vector<ShardEntry>& entries, cons
   for (const auto& e : entries) {
     REQUIRE(e.offset >= end && e.offset % storage_alignment == 0, e.parameter, e.extent, e.offset, end);
     pad_to(e.offset);
-    add_tensor(json, key_of(stored_name(e.parameter, e.kind), e.extent), safetensors_dtype(e.dtype), e.extent.shape(), end, end + e.bytes());
+    add_tensor(json, key_of(stored_name(e.parameter, e.kind), e.extent), safetensors_dtype(e.dtype), e.extent.shape(),
+               end, end + e.bytes());
     end += e.bytes();
   }
   pad_to(aligned(end, storage_alignment));

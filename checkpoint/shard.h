@@ -20,9 +20,9 @@ struct ShardEntry {
   std::string parameter;
   TensorKind kind = TensorKind::parameter;
   DType dtype = DType::f32;
-  Shape shape;                         ///< of the whole tensor
-  Extent extent;                       ///< not empty
-  std::int64_t offset = 0;             ///< in the data section, a multiple of storage_alignment
+  Shape shape;              ///< of the whole tensor
+  Extent extent;            ///< not empty
+  std::int64_t offset = 0;  ///< in the data section, a multiple of storage_alignment
   std::int64_t bytes() const { return extent.elements() * size_of(dtype); }
   bool operator==(const ShardEntry&) const = default;
 };
@@ -43,13 +43,13 @@ inline constexpr std::int64_t safetensors_header_bytes = 100'000'000;
 /// A tensor as a safetensors header describes it.
 struct SafeTensor {
   std::string name;
-  std::string dtype;                   ///< "F32", "BF16", ...: the format's own words
+  std::string dtype;  ///< "F32", "BF16", ...: the format's own words
   Shape shape;
-  std::int64_t begin = 0, end = 0;     ///< bytes from the file's begin
+  std::int64_t begin = 0, end = 0;  ///< bytes from the file's begin
 };
 struct SafeTensorsHeader {
   std::int64_t data_offset = 0;
-  std::vector<SafeTensor> tensors;     ///< by (`begin`, `end`)
+  std::vector<SafeTensor> tensors;  ///< by (`begin`, `end`)
   std::vector<std::pair<std::string, std::string>> metadata;
 };
 /// Reads and checks the header of any safetensors file, ours or not: lengths, dtypes, shapes that fit their bytes, no
@@ -59,7 +59,7 @@ Expected<SafeTensorsHeader> read_safetensors_header(Storage& storage, const std:
 /// The part of a manifest that describes one place's shard.
 struct ShardRecord {
   StoredFile file;
-  std::vector<StoredTensor> tensors;   ///< their extents' `file` is 0
+  std::vector<StoredTensor> tensors;  ///< their extents' `file` is 0
 };
 /// A record as a message (manifest.capnp), and back. Error of decoding: `invalid`.
 std::vector<std::byte> encode(const ShardRecord& record);

@@ -13,15 +13,15 @@ namespace troupe::checkpoint {
 /// Where an extent lies.
 struct StoredRun {
   std::int32_t file = 0;
-  std::int64_t offset = 0;             ///< a multiple of storage_alignment
-  std::int64_t bytes = 0;              ///< > 0
+  std::int64_t offset = 0;  ///< a multiple of storage_alignment
+  std::int64_t bytes = 0;   ///< > 0
 };
 
 /// A part of a request: one block of one extent.
 struct TransferBlock {
-  std::size_t run = 0;                 ///< its run's index
-  std::size_t index = 0;               ///< of the block in its extent
-  std::int64_t offset = 0;             ///< in the file
+  std::size_t run = 0;      ///< its run's index
+  std::size_t index = 0;    ///< of the block in its extent
+  std::int64_t offset = 0;  ///< in the file
   std::int64_t bytes = 0;
 };
 

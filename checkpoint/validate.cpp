@@ -18,7 +18,8 @@ std::string number(std::int64_t n) { return std::to_string(n); }
 
 /// UTF-8 without control characters.
 bool is_text(const std::string& name) {
-  if (name.empty() || std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; })) return false;
+  if (name.empty() || std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
+    return false;
   try {
     (void)nlohmann::json(name).dump();
     return true;
@@ -36,7 +37,8 @@ Status check_files(const Manifest& m) {
     if (i > 0 && f.name <= m.files[i - 1].name) return invalid("file " + f.name + ": names do not ascend");
     if (f.data_offset <= 0 || f.data_offset % storage_alignment != 0 || f.data_offset > f.bytes)
       return invalid("file " + f.name + ": a data section at byte " + number(f.data_offset) + " of " + number(f.bytes));
-    if (__builtin_add_overflow(all, f.bytes, &all)) return invalid("file " + f.name + ": " + number(f.bytes) + " bytes");
+    if (__builtin_add_overflow(all, f.bytes, &all))
+      return invalid("file " + f.name + ": " + number(f.bytes) + " bytes");
   }
   return {};
 }
@@ -47,12 +49,13 @@ Status check_extent(const Manifest& m, const StoredTensor& t, const StoredExtent
   for (std::size_t d = 0; d < t.shape.size(); ++d)
     if (const Range r = e.extent.dims[d]; r.lo < 0 || r.lo >= r.hi || r.hi > t.shape[d])
       return wrong("empty, or not inside the shape " + to_string(t.shape));
-  if (e.file < 0 || e.file >= std::ssize(m.files)) return wrong("in file " + number(e.file) + " of " + number(std::ssize(m.files)));
+  if (e.file < 0 || e.file >= std::ssize(m.files))
+    return wrong("in file " + number(e.file) + " of " + number(std::ssize(m.files)));
   const StoredFile& f = m.files[static_cast<std::size_t>(e.file)];
   const std::int64_t bytes = e.extent.elements() * size_of(t.dtype);
   if (e.offset < f.data_offset || e.offset % storage_alignment != 0 || bytes > f.bytes || e.offset > f.bytes - bytes)
-    return wrong(number(bytes) + " bytes at byte " + number(e.offset) + " of " + f.name + ", whose data is from " + number(f.data_offset) +
-                 " to " + number(f.bytes));
+    return wrong(number(bytes) + " bytes at byte " + number(e.offset) + " of " + f.name + ", whose data is from " +
+                 number(f.data_offset) + " to " + number(f.bytes));
   const std::int64_t blocks = (bytes - 1) / block_bytes + 1;
   if (std::ssize(e.blocks) != blocks)
     return wrong(number(std::ssize(e.blocks)) + " checksums for " + number(blocks) + " blocks");
@@ -65,7 +68,8 @@ Status check_tensor(const Manifest& m, std::size_t i) {
   if (t.kind > TensorKind::second_moment) return invalid("tensor " + t.parameter + " is of an unknown kind");
   if (t.dtype == DType::sum64) return invalid("tensor " + t.name() + " is of dtype sum64, which no checkpoint stores");
   if (t.dtype > DType::u8) return invalid("tensor " + t.name() + " is of an unknown dtype");
-  if (!checked_bytes(t.shape, size_of(t.dtype))) return invalid("tensor " + t.name() + " has the shape " + to_string(t.shape));
+  if (!checked_bytes(t.shape, size_of(t.dtype)))
+    return invalid("tensor " + t.name() + " has the shape " + to_string(t.shape));
   for (const auto& e : t.extents) TROUPE_TRY(check_extent(m, t, e));
   return {};
 }
@@ -85,9 +89,11 @@ Status check_names(const Manifest& m) {
     const auto other = t.kind == TensorKind::first_moment ? TensorKind::second_moment : TensorKind::first_moment;
     const StoredTensor* parameter = m.find(t.parameter, TensorKind::parameter);
     if (!parameter) return invalid("tensor " + t.name() + ": its parameter is not there");
-    if (!m.find(t.parameter, other)) return invalid("tensor " + t.name() + ": the " + to_string(other) + " is not there");
+    if (!m.find(t.parameter, other))
+      return invalid("tensor " + t.name() + ": the " + to_string(other) + " is not there");
     if (t.shape != parameter->shape || t.dtype != DType::f32)
-      return invalid("tensor " + t.name() + ": " + to_string(t.dtype) + " " + to_string(t.shape) + ", its parameter has the shape " + to_string(parameter->shape));
+      return invalid("tensor " + t.name() + ": " + to_string(t.dtype) + " " + to_string(t.shape) +
+                     ", its parameter has the shape " + to_string(parameter->shape));
   }
   return {};
 }
@@ -114,7 +120,8 @@ using Boxes = std::span<const Extent*>;
 
 /// Groups of boxes such that a plane across dim `d` passes between two groups. Sorts `boxes` along `d`.
 std::vector<Boxes> cut(Boxes boxes, std::size_t d) {
-  std::sort(boxes.begin(), boxes.end(), [d](const Extent* a, const Extent* b) { return a->dims[d].lo < b->dims[d].lo; });
+  std::sort(boxes.begin(), boxes.end(),
+            [d](const Extent* a, const Extent* b) { return a->dims[d].lo < b->dims[d].lo; });
   std::vector<Boxes> groups;
   std::size_t begin = 0;
   std::int64_t reach = boxes[0]->dims[d].hi;
@@ -144,7 +151,8 @@ std::optional<std::pair<const Extent*, const Extent*>> overlap(Boxes all) {
       continue;
     }
     for (std::size_t i = 0; i < boxes.size(); ++i)
-      for (std::size_t k = i + 1; k < boxes.size() && (rank == 0 || boxes[k]->dims[rank - 1].lo < boxes[i]->dims[rank - 1].hi); ++k)
+      for (std::size_t k = i + 1;
+           k < boxes.size() && (rank == 0 || boxes[k]->dims[rank - 1].lo < boxes[i]->dims[rank - 1].hi); ++k)
         if (!intersect(*boxes[i], *boxes[k]).empty()) return std::pair(boxes[i], boxes[k]);
   }
   return std::nullopt;
@@ -154,11 +162,13 @@ std::optional<std::pair<const Extent*, const Extent*>> overlap(Boxes all) {
 Status check_coverage(const StoredTensor& t) {
   std::vector<const Extent*> boxes;
   for (const auto& e : t.extents) boxes.push_back(&e.extent);
-  if (const auto two = overlap(boxes)) return invalid(key_of(t.name(), *two->first) + " overlaps " + key_of(t.name(), *two->second));
+  if (const auto two = overlap(boxes))
+    return invalid(key_of(t.name(), *two->first) + " overlaps " + key_of(t.name(), *two->second));
   std::int64_t there = 0;
   for (const auto* box : boxes) there += box->elements();
   if (there != elements(t.shape))
-    return invalid("tensor " + t.name() + ": " + number(elements(t.shape) - there) + " of " + number(elements(t.shape)) + " elements are in no extent");
+    return invalid("tensor " + t.name() + ": " + number(elements(t.shape) - there) + " of " +
+                   number(elements(t.shape)) + " elements are in no extent");
   return {};
 }
 
@@ -172,12 +182,14 @@ Status check_places(const Manifest& m) {
   };
   std::vector<Place> places;
   for (const auto& t : m.tensors)
-    for (const auto& e : t.extents) places.push_back({e.file, e.offset, e.offset + e.extent.elements() * size_of(t.dtype), &t, &e.extent});
-  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return std::tie(a.file, a.begin) < std::tie(b.file, b.begin); });
+    for (const auto& e : t.extents)
+      places.push_back({e.file, e.offset, e.offset + e.extent.elements() * size_of(t.dtype), &t, &e.extent});
+  std::sort(places.begin(), places.end(),
+            [](const Place& a, const Place& b) { return std::tie(a.file, a.begin) < std::tie(b.file, b.begin); });
   for (std::size_t i = 1; i < places.size(); ++i)
-    if (const Place &a = places[i - 1], &b = places[i]; a.file == b.file && b.begin < a.end)
-      return invalid(key_of(a.tensor->name(), *a.extent) + " and " + key_of(b.tensor->name(), *b.extent) + " lie in the same bytes of " +
-                     m.files[static_cast<std::size_t>(a.file)].name);
+    if (const Place& a = places[i - 1], &b = places[i]; a.file == b.file && b.begin < a.end)
+      return invalid(key_of(a.tensor->name(), *a.extent) + " and " + key_of(b.tensor->name(), *b.extent) +
+                     " lie in the same bytes of " + m.files[static_cast<std::size_t>(a.file)].name);
   return {};
 }
 
@@ -188,8 +200,9 @@ Status validate(const Manifest& m) {
   if (m.updates < -1 || m.updates > m.stamp.step)
     return invalid(number(m.updates) + " updates in " + number(m.stamp.step) + " steps");
   const std::int64_t updates = m.updates < 0 ? m.stamp.step : m.updates;
-  if (m.void_steps < 0 || m.void_steps > m.stamp.step - updates)   // a void step is no update
-    return invalid(number(m.void_steps) + " void steps in a row, in " + number(m.stamp.step) + " steps with " + number(updates) + " updates");
+  if (m.void_steps < 0 || m.void_steps > m.stamp.step - updates)  // a void step is no update
+    return invalid(number(m.void_steps) + " void steps in a row, in " + number(m.stamp.step) + " steps with " +
+                   number(updates) + " updates");
   TROUPE_TRY(check_files(m));
   for (std::size_t i = 0; i < m.tensors.size(); ++i) TROUPE_TRY(check_tensor(m, i));
   TROUPE_TRY(check_names(m));

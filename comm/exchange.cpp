@@ -41,12 +41,16 @@ struct Running : std::enable_shared_from_this<Running> {
   }
 
   void start() {
-    int count = 1;   // network() itself, so that the act does not end before all parts are issued
+    int count = 1;  // network() itself, so that the act does not end before all parts are issued
     for (const auto& m : route.moves) count += static_cast<int>(m.sends.size() + m.receives.size());
     pending = count + (route.sums ? 1 : 0);
     // Tasks of one order run as submitted, and all acts of a sum have one order: a sum begins before it is added to.
-    if (route.sums) on_stream("begin sums", [this] { add_own(); }, [this] { part_done({}); });
-    if (route.before) on_stream("pack", [this] { pack(); }, [this] { network(); });
+    if (route.sums)
+      on_stream(
+          "begin sums", [this] { add_own(); }, [this] { part_done({}); });
+    if (route.before)
+      on_stream(
+          "pack", [this] { pack(); }, [this] { network(); });
     else network();
   }
 
@@ -61,14 +65,16 @@ struct Running : std::enable_shared_from_this<Running> {
       for (const auto& p : m.sends)
         if (p.packs) {
           const auto& piece = m.piece_of(p.transfer);
-          convert_extent(m, p.transfer.extent, act.sources[m.port] + piece.offset, piece.extent, act.staging + p.staging, p.transfer.extent);
+          convert_extent(m, p.transfer.extent, act.sources[m.port] + piece.offset, piece.extent,
+                         act.staging + p.staging, p.transfer.extent);
         }
   }
 
   /// Copies a part; an exact sum that leaves as f32 is rounded.
-  void convert_extent(const Move& m, const Extent& part, const std::byte* from, const Extent& from_extent, std::byte* into,
-                      const Extent& into_extent) const {
-    if (m.from != DType::sum64 || m.to != DType::f32) return copy_extent(part, from, from_extent, into, into_extent, size_of(m.from));
+  void convert_extent(const Move& m, const Extent& part, const std::byte* from, const Extent& from_extent,
+                      std::byte* into, const Extent& into_extent) const {
+    if (m.from != DType::sum64 || m.to != DType::f32)
+      return copy_extent(part, from, from_extent, into, into_extent, size_of(m.from));
     SerialParallel serial;
     for_each_run(part, from_extent, into_extent, [&](std::int64_t a, std::int64_t b, std::int64_t run) {
       const auto* sums = reinterpret_cast<const std::int64_t*>(from) + a;
@@ -81,7 +87,8 @@ struct Running : std::enable_shared_from_this<Running> {
     SerialParallel serial;
     auto* out = reinterpret_cast<std::int64_t*>(act.destination + m.want_offset);
     for_each_run(part, from_extent, m.want, [&](std::int64_t a, std::int64_t b, std::int64_t run) {
-      if (m.from == DType::f32) kernels::add_terms(out + b, reinterpret_cast<const float*>(from) + a, run, exponent(m), add, serial);
+      if (m.from == DType::f32)
+        kernels::add_terms(out + b, reinterpret_cast<const float*>(from) + a, run, exponent(m), add, serial);
       else if (add) kernels::add_sums(out + b, reinterpret_cast<const std::int64_t*>(from) + a, run, serial);
       else std::memcpy(out + b, from + a * 8, static_cast<std::size_t>(run) * 8);
     });
@@ -94,8 +101,9 @@ struct Running : std::enable_shared_from_this<Running> {
       const bool begins = m.begins && act.first;
       std::int64_t own = 0;
       for (const auto& p : m.locals) own += p.transfer.extent.elements();
-      const bool covered = own == m.want.elements();   // each element once: see reduction_group
-      if (begins && !covered) std::memset(act.destination + m.want_offset, 0, static_cast<std::size_t>(m.want.elements()) * 8);
+      const bool covered = own == m.want.elements();  // each element once: see reduction_group
+      if (begins && !covered)
+        std::memset(act.destination + m.want_offset, 0, static_cast<std::size_t>(m.want.elements()) * 8);
       for (const auto& p : m.locals) {
         const auto& piece = m.piece_of(p.transfer);
         add_to_sum(m, p.transfer.extent, act.sources[m.port] + piece.offset, piece.extent, !begins || !covered);
@@ -108,8 +116,9 @@ struct Running : std::enable_shared_from_this<Running> {
       const std::int64_t item = size_of(m.wire());
       for (const auto& p : m.receives) {
         const std::size_t bytes = static_cast<std::size_t>(p.transfer.extent.elements() * item);
-        std::byte* into = p.staging >= 0 ? act.staging + p.staging
-                                         : act.destination + m.want_offset + offset_in(p.transfer.extent, m.want) * item;
+        std::byte* into = p.staging >= 0
+                              ? act.staging + p.staging
+                              : act.destination + m.want_offset + offset_in(p.transfer.extent, m.want) * item;
         transport.recv(p.transfer.from, {act.header.channel, p.id, act.header.sequence}, {into, bytes},
                        [self = shared_from_this(), &m, &p](Status s, const Header& h) { self->received(m, p, s, h); });
       }
@@ -138,8 +147,9 @@ struct Running : std::enable_shared_from_this<Running> {
       header = h;
     }
     if (!s.ok() || !m.sums()) return part_done(s);
-    on_stream("add", [this, &m, &p] { add_to_sum(m, p.transfer.extent, act.staging + p.staging, p.transfer.extent, true); },
-              [this] { part_done({}); });
+    on_stream(
+        "add", [this, &m, &p] { add_to_sum(m, p.transfer.extent, act.staging + p.staging, p.transfer.extent, true); },
+        [this] { part_done({}); });
   }
 
   /// Reports the first failure at once: another part may wait for a peer that is silent, not dead.
@@ -154,7 +164,9 @@ struct Running : std::enable_shared_from_this<Running> {
     }
     // A part that failed is never counted down: nothing below happens after it.
     if (pending.fetch_sub(1) != 1) return;
-    if (route.after) on_stream("combine", [this] { finish(); }, [this] { done({}, header); });
+    if (route.after)
+      on_stream(
+          "combine", [this] { finish(); }, [this] { done({}, header); });
     else done({}, header);
   }
 
@@ -168,7 +180,7 @@ struct Running : std::enable_shared_from_this<Running> {
         for (const auto& p : m.locals) {
           const auto& piece = m.piece_of(p.transfer);
           const std::byte* from = act.sources[m.port] + piece.offset;
-          if (from == out && piece.extent == m.want) continue;   // in place: it lies there
+          if (from == out && piece.extent == m.want) continue;  // in place: it lies there
           convert_extent(m, p.transfer.extent, from, piece.extent, out, m.want);
         }
         for (const auto& p : m.receives)

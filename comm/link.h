@@ -16,7 +16,8 @@ inline std::int64_t transfer_ns(std::uint64_t bytes, std::int64_t bytes_per_seco
 
 /// Occupies a link, which carries one message at a time, first come first served, from `ready_ns` on, or from
 /// `free_at_ns` if that is later. Returns the time at which the last byte is through, and sets `free_at_ns` to it.
-inline std::int64_t occupy(std::int64_t& free_at_ns, std::int64_t ready_ns, std::uint64_t bytes, std::int64_t bytes_per_second) {
+inline std::int64_t occupy(std::int64_t& free_at_ns, std::int64_t ready_ns, std::uint64_t bytes,
+                           std::int64_t bytes_per_second) {
   return free_at_ns = std::max(ready_ns, free_at_ns) + transfer_ns(bytes, bytes_per_second);
 }
 

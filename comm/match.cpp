@@ -91,8 +91,8 @@ MatchTable::Taken MatchTable::take_all() {
 
 Status check_size(Rank from, const Header& h, std::size_t into_bytes) {
   if (h.bytes == into_bytes || (h.rows >= 0 && h.bytes < into_bytes)) return {};
-  return invalid("message (channel " + std::to_string(h.channel) + ", part " + std::to_string(h.part) +
-                 ", sequence " + std::to_string(h.sequence) + ") from rank " + std::to_string(from) + " has " +
+  return invalid("message (channel " + std::to_string(h.channel) + ", part " + std::to_string(h.part) + ", sequence " +
+                 std::to_string(h.sequence) + ") from rank " + std::to_string(from) + " has " +
                  std::to_string(h.bytes) + " bytes, its receive expects " + std::to_string(into_bytes) +
                  ": both sides must run the same plan");
 }

@@ -37,11 +37,13 @@ std::int64_t Route::received_bytes() const {
   return n;
 }
 
-void add_move(Route& route, Rank self, const BoxingPlan& plan, DType from, DType to, MoveEnds ends, PartNumbers& numbers) {
+void add_move(Route& route, Rank self, const BoxingPlan& plan, DType from, DType to, MoveEnds ends,
+              PartNumbers& numbers) {
   Move move;
   move.from = from;
   move.to = to;
-  move.terms = plan.to_terms > 1 || move.sums() ? 1 : plan.terms;   // P -> P: each place gets its own term, as it is
+  // P -> P: each place gets its own term, as it is
+  move.terms = plan.to_terms > 1 || move.sums() ? 1 : plan.terms;
   move.port = ends.port;
   move.have = std::move(ends.have);
   move.want_offset = ends.want_offset;
@@ -82,8 +84,9 @@ void add_move(Route& route, Rank self, const BoxingPlan& plan, DType from, DType
     for (const Move& before : route.moves)
       if (before.wants && before.want_offset == move.want_offset && !before.want.empty()) move.begins = false;
   } else {
-    const bool told = std::all_of(move.receives.begin(), move.receives.end(), [](const Move::Part& p) { return p.transfer.extent.empty(); });
-    move.zero = move.wants && !move.want.empty() && move.locals.empty() && told;   // no value comes
+    const bool told = std::all_of(move.receives.begin(), move.receives.end(),
+                                  [](const Move::Part& p) { return p.transfer.extent.empty(); });
+    move.zero = move.wants && !move.want.empty() && move.locals.empty() && told;  // no value comes
     route.after |= move.zero;
   }
   route.moves.push_back(std::move(move));

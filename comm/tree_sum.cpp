@@ -13,8 +13,10 @@ void add_run(const T* a, const T* b, T* sum, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) sum[i] = a[i] + b[i];
 }
 void add_run(const void* a, const void* b, void* sum, std::int64_t n, DType dtype) {
-  if (dtype == DType::f32) add_run(static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(sum), n);
-  else if (dtype == DType::f64) add_run(static_cast<const double*>(a), static_cast<const double*>(b), static_cast<double*>(sum), n);
+  if (dtype == DType::f32)
+    add_run(static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(sum), n);
+  else if (dtype == DType::f64)
+    add_run(static_cast<const double*>(a), static_cast<const double*>(b), static_cast<double*>(sum), n);
   else ASSERT(false, to_string(dtype));
 }
 
@@ -29,7 +31,8 @@ void add_extent(const Extent& part, const std::byte* from, const Extent& from_ex
 
 /// Writes the last addition of a tree straight into `out`. False, and nothing is written, where `piece` is not one run
 /// of each buffer.
-bool add_into_out(const Extent& piece, const Operand& a, const Operand& b, DType dtype, std::byte* out, const Extent& out_extent) {
+bool add_into_out(const Extent& piece, const Operand& a, const Operand& b, DType dtype, std::byte* out,
+                  const Extent& out_extent) {
   for (const Extent* e : {&a.extent, &b.extent, &out_extent})
     if (!contiguous_in(piece, *e)) return false;
   const std::int64_t item = size_of(dtype);
@@ -44,7 +47,7 @@ void combine(std::vector<Operand> operands, const Extent& piece, std::int32_t te
              const Extent& out_extent) {
   const std::int64_t item = size_of(dtype);
   std::vector<Operand> stack;
-  bool in_out = false;   // the sum of one operand lies in `out`
+  bool in_out = false;  // the sum of one operand lies in `out`
   auto siblings = [&](const Term& a, const Term& b) {
     if (a.hi != b.lo || !is_tree_node({a.lo, b.hi}, terms)) return false;
     const auto [l, r] = tree_children({a.lo, b.hi});
@@ -56,7 +59,9 @@ void combine(std::vector<Operand> operands, const Extent& piece, std::int32_t te
       Operand right = stack.back();
       stack.pop_back();
       Operand& left = stack.back();
-      if (Term{left.term.lo, right.term.hi} == Term{0, terms} && add_into_out(piece, left, right, dtype, out, out_extent)) return;
+      if (Term{left.term.lo, right.term.hi} == Term{0, terms} &&
+          add_into_out(piece, left, right, dtype, out, out_extent))
+        return;
       // Addition commutes bit for bit, so the sum goes to the operand that may be overwritten.
       if (left.scratch) add_extent(piece, right.data, right.extent, left.scratch, left.extent, dtype);
       else if (right.scratch) {

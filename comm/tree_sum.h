@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "placement/extent.h"
-#include "placement/tree.h"
 #include "placement/shape.h"
+#include "placement/tree.h"
 
 namespace troupe::comm {
 
@@ -13,11 +13,12 @@ namespace troupe::comm {
 struct Operand {
   Term term;
   const std::byte* data = nullptr;
-  Extent extent;                  // of the buffer that data points to
-  std::byte* scratch = nullptr;   // non-null: may be overwritten
+  Extent extent;                 // of the buffer that data points to
+  std::byte* scratch = nullptr;  // non-null: may be overwritten
 };
 
-/// Adds the operands (same destination piece, consecutive terms) along the tree into `out`, whose extent is `out_extent`.
+/// Adds the operands (same destination piece, consecutive terms) along the tree into `out`, whose extent is
+/// `out_extent`.
 /// REQUIRES: the terms are 0 .. terms - 1 together; f32 or f64; at most one pair of operands without scratch is added.
 void combine(std::vector<Operand> operands, const Extent& piece, std::int32_t terms, DType dtype, std::byte* out,
              const Extent& out_extent);

@@ -15,11 +15,11 @@ namespace troupe {
 
 /// Where a task stands among those that could run now. Lower `priority` first; see ReadyQueue.
 struct TaskOrder {
-  std::int32_t priority = 0;     ///< static, from the plan: backward before forward, evaluation last
+  std::int32_t priority = 0;  ///< static, from the plan: backward before forward, evaluation last
   std::int64_t step = 0;
   std::int32_t microbatch = 0;
-  std::uint32_t run = 0;         ///< tasks of one (program, direction) chain share it: see ReadyQueue
-  std::int64_t turn = -1;        ///< a stream starts turns 0, 1, 2, .. in this order; -1: any time
+  std::uint32_t run = 0;   ///< tasks of one (program, direction) chain share it: see ReadyQueue
+  std::int64_t turn = -1;  ///< a stream starts turns 0, 1, 2, .. in this order; -1: any time
 };
 
 /// Parallelism inside one task, lent by the stream. Results must not depend on `threads` (NU-0).
@@ -34,11 +34,11 @@ class Parallel {
 
 /// One thing to do on a stream.
 struct Task {
-  std::string name;                         ///< for traces and reports
+  std::string name;  ///< for traces and reports
   TaskOrder order;
-  double cost_s = 0;                        ///< predicted; what sim and paced devices take
-  std::function<void()> on_start;           ///< called when the stream has chosen this task
-  std::function<void(Parallel&)> work;      ///< the host function (may be empty)
+  double cost_s = 0;                    ///< predicted; what sim and paced devices take
+  std::function<void()> on_start;       ///< called when the stream has chosen this task
+  std::function<void(Parallel&)> work;  ///< the host function (may be empty)
   std::function<void(std::int64_t begin_ns, std::int64_t end_ns)> on_done;
 };
 

@@ -25,7 +25,8 @@ class HostBuffer final : public Buffer {
 
   std::byte* data() override { return static_cast<std::byte*>(data_); }
   std::size_t size() const override { return size_; }
-  void populate() override { ::madvise(data_, mapped_, MADV_POPULATE_WRITE); }   // a hint: Linux before 5.14 knows none
+  // a hint: Linux before 5.14 knows none
+  void populate() override { ::madvise(data_, mapped_, MADV_POPULATE_WRITE); }
 
  private:
   void* data_;
@@ -46,17 +47,20 @@ std::optional<std::size_t> value_of(const std::string& file, const std::string& 
   return std::nullopt;
 }
 
-std::optional<std::size_t> number_in(const std::string& file) {   // "max", no limit, is no number
+std::optional<std::size_t> number_in(const std::string& file) {  // "max", no limit, is no number
   std::ifstream in(file);
   std::size_t value = 0;
   return in >> value ? std::optional(value) : std::nullopt;
 }
 
-struct GroupFiles { const char *limit, *used, *droppable; };
+struct GroupFiles {
+  const char *limit, *used, *droppable;
+};
 constexpr GroupFiles version_1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 constexpr GroupFiles version_2{"memory.max", "memory.current", "inactive_file"};
 
-/// The least that is left in the group `path` and those that it lies in. A container sees its own group as the root of the
+/// The least that is left in the group `path` and those that it lies in. A container sees its own group as the root of
+/// the
 /// mount: a path that does not exist there is shortened from its front.
 std::size_t left_in(const std::string& mount, std::string path, const GroupFiles& files) {
   namespace fs = std::filesystem;
@@ -69,7 +73,8 @@ std::size_t left_in(const std::string& mount, std::string path, const GroupFiles
   for (;;) {
     const std::string group = mount + (path == "/" ? "" : path) + "/";
     if (const auto limit = number_in(group + files.limit)) {
-      const auto used = number_in(group + files.used).value_or(0), droppable = value_of(group + "memory.stat", files.droppable).value_or(0);
+      const auto used = number_in(group + files.used).value_or(0),
+                 droppable = value_of(group + "memory.stat", files.droppable).value_or(0);
       const auto held = used - std::min(used, droppable);
       least = std::min(least, *limit - std::min(*limit, held));
     }
@@ -82,13 +87,14 @@ std::size_t left_in(const std::string& mount, std::string path, const GroupFiles
 
 std::size_t available_host_bytes(const std::string& root) {
   std::size_t available = value_of(root + "/proc/meminfo", "MemAvailable:").value_or(unlimited >> 10) << 10;
-  std::ifstream groups(root + "/proc/self/cgroup");   // "4:memory:/a/b" in version 1, "0::/a/b" in version 2
+  std::ifstream groups(root + "/proc/self/cgroup");  // "4:memory:/a/b" in version 1, "0::/a/b" in version 2
   for (std::string line; std::getline(groups, line);) {
     const auto kinds = line.find(':'), path = line.find(':', kinds + 1);
     if (path == std::string::npos) continue;
     const std::string controllers = "," + line.substr(kinds + 1, path - kinds - 1) + ",";
     const std::string mount = root + "/sys/fs/cgroup";
-    if (controllers.find(",memory,") != std::string::npos) available = std::min(available, left_in(mount + "/memory", line.substr(path + 1), version_1));
+    if (controllers.find(",memory,") != std::string::npos)
+      available = std::min(available, left_in(mount + "/memory", line.substr(path + 1), version_1));
     else if (controllers == ",,") available = std::min(available, left_in(mount, line.substr(path + 1), version_2));
   }
   return available;

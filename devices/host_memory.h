@@ -12,8 +12,8 @@ namespace troupe {
 /// the machine (or its cgroup) could give.
 Expected<std::unique_ptr<Buffer>> allocate_host(std::size_t bytes);
 
-/// Bytes that this process could still get: the kernel's MemAvailable, or what is left in a control group of the process
-/// (version 1 or 2), at any level, if that is less. Page cache that a group can drop counts as left.
+/// Bytes that this process could still get: the kernel's MemAvailable, or what is left in a control group of the
+/// process (version 1 or 2), at any level, if that is less. Page cache that a group can drop counts as left.
 /// `root`: a prefix of /proc and /sys, for tests.
 std::size_t available_host_bytes(const std::string& root = {});
 

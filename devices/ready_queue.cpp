@@ -10,8 +10,7 @@ std::optional<Task> ReadyQueue::pop() {
   auto may_run = [&](const Entry& e) { return e.task.order.turn <= next_turn_; };
   auto key = [&](const Entry& e) {
     const TaskOrder& o = e.task.order;
-    const bool continues =
-        last_ && o.run == last_->run && o.step == last_->step && o.microbatch == last_->microbatch;
+    const bool continues = last_ && o.run == last_->run && o.step == last_->step && o.microbatch == last_->microbatch;
     return std::make_tuple(o.priority >= 0, !continues, o.priority, o.step, o.microbatch, e.arrival);
   };
   std::size_t best = tasks_.size();

@@ -1,5 +1,5 @@
-// accumulate(x) -> out = x, or exact sums = or += x: how a weight gradient becomes terms when the op that made it has no
-// kernel that adds them (a user-defined op, say). The graph inserts it.
+// accumulate(x) -> out = x, or exact sums = or += x: how a weight gradient becomes terms when the op that made it has
+// no kernel that adds them (a user-defined op, say). The graph inserts it.
 #include "kernels/cpu/kernels.h"
 #include "kernels/ops.h"
 #include "kernels/rules.h"

@@ -67,7 +67,8 @@ std::vector<OpDef> attention_ops() {
     std::vector<Signature> table;
     add_rows(table, 0, 1, "ssssss", "sss");
     table.push_back(row({h.q, h.q, h.kv, h.kv, h.q, h.lse}, {h.q, h.kv, h.kv}));
-    if (h.one != h.q) table.push_back(row({h.one, h.one, Sbp::B(), Sbp::B(), h.one, h.one_lse}, {h.one, Sbp::P(), Sbp::P()}));
+    if (h.one != h.q)
+      table.push_back(row({h.one, h.one, Sbp::B(), Sbp::B(), h.one, h.one_lse}, {h.one, Sbp::P(), Sbp::P()}));
     return table;
   };
   grad.cost = [](Types in, Types out, const Attrs&) { return attention_cost(5, in[1], in, out); };

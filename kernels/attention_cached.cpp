@@ -1,4 +1,5 @@
-// attention_cached(q (1, 1, H D), k (1, 1, KV D), v (1, 1, KV D), position i32 (1)){head_dim: D, window} -> o (1, 1, H D)
+// attention_cached(q (1, 1, H D), k (1, 1, KV D), v (1, 1, KV D), position i32 (1)){head_dim: D, window} -> o (1, 1, H
+// D)
 //
 // Attention of one token to itself and to earlier tokens, as a decoder needs it: keys and values of the newest `window`
 // tokens are the op's state, a ring. Position 0 begins a text; each further call REQUIREs the position of the
@@ -14,8 +15,9 @@ namespace {
 Inferred infer_attention_cached(Types in, const Attrs& attrs) {
   TROUPE_TRY(expect_inputs("attention_cached", in, 4, {3}));
   TROUPE_TRY(expect_heads("attention_cached", in, 0, attrs));
-  TROUPE_TRY(expect(in[0].shape[0] == 1 && in[0].shape[1] == 1 && in[3].shape == Shape{1} && attrs.integer("window") > 0,
-                    "attention_cached", "one token: q, k and v (1, 1, ...), position (1), and a window above 0", in));
+  TROUPE_TRY(
+      expect(in[0].shape[0] == 1 && in[0].shape[1] == 1 && in[3].shape == Shape{1} && attrs.integer("window") > 0,
+             "attention_cached", "one token: q, k and v (1, 1, ...), position (1), and a window above 0", in));
   return std::vector<TensorType>{in[0]};
 }
 
@@ -34,7 +36,7 @@ std::vector<OpDef> attention_cached_ops() {
     if (h.one != h.q) table.push_back(row({h.one, Sbp::B(), Sbp::B(), Sbp::B()}, {h.one}));
     return table;
   };
-  op.cost = [](Types in, Types out, const Attrs& attrs) {   // the window is full
+  op.cost = [](Types in, Types out, const Attrs& attrs) {  // the window is full
     const double window = static_cast<double>(attrs.integer("window"));
     return OpCost{2 * 2 * window * static_cast<double>(last(in[0])),
                   bytes_of(in, out) + static_cast<double>(state_bytes(in, out, attrs))};

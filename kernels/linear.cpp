@@ -35,8 +35,9 @@ Inferred infer_linear_dx(Types in, const Attrs&) {
 
 Inferred infer_linear_dw(Types in, const Attrs&) {
   TROUPE_TRY(expect_inputs("linear_dw", in, 2));
-  TROUPE_TRY(expect(rank(in[0]) >= 1 && rank(in[0]) == rank(in[1]) && with_last(in[0].shape, 0) == with_last(in[1].shape, 0),
-                    "linear_dw", "dy (..., N) and x (..., K) with equal leading dims", in));
+  TROUPE_TRY(
+      expect(rank(in[0]) >= 1 && rank(in[0]) == rank(in[1]) && with_last(in[0].shape, 0) == with_last(in[1].shape, 0),
+             "linear_dw", "dy (..., N) and x (..., K) with equal leading dims", in));
   return std::vector<TensorType>{{DType::f32, {last(in[0]), last(in[1])}}};
 }
 
@@ -50,7 +51,9 @@ Status linear_gradient(GradContext& g) {
 }
 
 /// 2 M N K, whatever the order of the operands: the products of all dims that take part.
-OpCost linear_cost(double rows, double n, double k, Types in, Types out) { return {2 * rows * n * k, bytes_of(in, out)}; }
+OpCost linear_cost(double rows, double n, double k, Types in, Types out) {
+  return {2 * rows * n * k, bytes_of(in, out)};
+}
 
 /// The units of dim N (or with `prefix` "in_" of K), larger first.
 std::vector<std::int64_t> units(const Attrs& a, const std::string& prefix = "") {
@@ -69,8 +72,10 @@ std::vector<OpDef> linear_ops() {
     const int d = rank(in[0]) - 1;
     std::vector<Signature> table;
     add_rows(table, 0, d, "sb", "s");
-    for (auto n : units(a)) table.push_back(row({S::B(), S::S(0, n)}, {S::S(d, n)}));               // column parallel
-    for (auto k : units(a, "in_")) table.push_back(row({S::S(d, k), S::S(1, k)}, {S::P()}));        // row parallel
+    // column parallel
+    for (auto n : units(a)) table.push_back(row({S::B(), S::S(0, n)}, {S::S(d, n)}));
+    // row parallel
+    for (auto k : units(a, "in_")) table.push_back(row({S::S(d, k), S::S(1, k)}, {S::P()}));
     table.push_back(row({S::P(), S::B()}, {S::P()}));
     return table;
   };

@@ -50,7 +50,8 @@ Inferred infer_stats(Types in, const Attrs& attrs) {
 Inferred infer_lm_head_loss(Types in, const Attrs& attrs) {
   TROUPE_TRY(expect_inputs("lm_head_loss", in, 4, {3}));
   TROUPE_TRY(expect_head("lm_head_loss", in.subspan(1), in));
-  TROUPE_TRY(expect(in[0] == stats_type(in.subspan(1), attrs), "lm_head_loss", "stats as lm_head_stats makes them of the others", in));
+  TROUPE_TRY(expect(in[0] == stats_type(in.subspan(1), attrs), "lm_head_loss",
+                    "stats as lm_head_stats makes them of the others", in));
   return std::vector<TensorType>{{DType::f64, {1}}, {DType::f32, in[3].shape}};
 }
 
@@ -64,8 +65,8 @@ Inferred infer_lm_head_loss_grad(Types in, const Attrs&) {
 /// Emits no gradient of stats: lm_head_loss_grad has the whole gradient of the loss with respect to x and w.
 Status lm_head_loss_gradient(GradContext& g) {
   if (!g.needs_grad(1) && !g.needs_grad(2)) return {};
-  const auto grads =
-      g.emit("lm_head_loss_grad", {g.in(1), g.in(2), g.in(3), g.out(1)}, only(g.attrs(), {"groups", "scale"}));
+  const auto grads = g.emit("lm_head_loss_grad", {g.in(1), g.in(2), g.in(3), g.out(1)},
+                            only(g.attrs(), {"groups", "scale"}));
   for (int i = 0; i < 2; ++i)
     if (g.needs_grad(i + 1)) g.grad_in(i + 1, grads[static_cast<std::size_t>(i)]);
   return {};

@@ -39,9 +39,12 @@ Status OpSet::add(OpDef op) {
   if (!op.infer) return invalid("op '" + op.name + "' has no shape rule (infer)");
   if (!op.cpu) return invalid("op '" + op.name + "' has no CPU body");
   if (op.outputs < 32 && op.accumulates >> op.outputs != 0)
-    return invalid("op '" + op.name + "' accumulates an output that it does not have: bit i of OpDef::accumulates is output i, and it has " +
-                   std::to_string(op.outputs));
-  if (op.state_bytes && op.gradient) return invalid("op '" + op.name + "' keeps state from call to call and has a gradient: it can have one of them");
+    return invalid(
+        "op '" + op.name +
+        "' accumulates an output that it does not have: bit i of OpDef::accumulates is output i, and it has " +
+        std::to_string(op.outputs));
+  if (op.state_bytes && op.gradient)
+    return invalid("op '" + op.name + "' keeps state from call to call and has a gradient: it can have one of them");
   if (ops_.count(op.name)) return invalid("op '" + op.name + "' is registered twice: choose another name");
   auto name = op.name;
   ops_.emplace(std::move(name), std::move(op));

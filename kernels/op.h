@@ -31,7 +31,7 @@ class Attrs {
   /// `otherwise` where the key is absent or not a number; integer() truncates a real.
   std::int64_t integer(const std::string& key, std::int64_t otherwise = 0) const;
   double real(const std::string& key, double otherwise = 0) const;
-  const std::string& text(const std::string& key) const;   ///< "" when absent
+  const std::string& text(const std::string& key) const;  ///< "" when absent
   void set(const std::string& key, Attr value) { map_[key] = std::move(value); }
   const std::map<std::string, Attr>& all() const { return map_; }
   bool operator==(const Attrs&) const = default;
@@ -51,14 +51,16 @@ struct TensorType {
 struct View {
   std::byte* data = nullptr;
   DType dtype = DType::f32;
-  Shape shape;              ///< of the part
-  Shape logical;            ///< of the whole tensor
-  Extent extent;            ///< where the part lies in the whole
-  std::int32_t exponent = 0;   ///< sum64: the value of an element is its count times 2^-exponent
-  float* peak = nullptr;       ///< of terms: raised to the largest |term| of the call; NaN above all. The caller sets
-                               ///< -0: then +0 says that all terms were zero, and -0 that the call reported none
+  Shape shape;                ///< of the part
+  Shape logical;              ///< of the whole tensor
+  Extent extent;              ///< where the part lies in the whole
+  std::int32_t exponent = 0;  ///< sum64: the value of an element is its count times 2^-exponent
+  /// of terms: raised to the largest |term| of the call; NaN above all. The caller sets -0: then +0 says that all terms
+  /// were zero, and -0 that the call reported none
+  float* peak = nullptr;
 
-  /// Its elements. ASSERTs that they are of this type: an output of OpDef::accumulates may be f32 or sum64, as the plan has it.
+  /// Its elements. ASSERTs that they are of this type: an output of OpDef::accumulates may be f32 or sum64, as the plan
+  /// has it.
   template <class T>
   T* as() const {
     if (!holds<T>()) not_of_type(sizeof(T));
@@ -87,22 +89,23 @@ struct View {
 /// One call of a kernel on one device stream.
 struct Call {
   std::vector<View> in, out;
-  /// For outputs of dtype sum64 named in OpDef::accumulates: sums = this call's terms (false) or += them (true). Never set
-  /// where such an output is f32: it then receives the gradient of this call alone.
+  /// For outputs of dtype sum64 named in OpDef::accumulates: sums = this call's terms (false) or += them (true). Never
+  /// set where such an output is f32: it then receives the gradient of this call alone.
   bool accumulate = false;
   const Attrs* attrs = nullptr;
-  std::span<std::byte> scratch;      ///< at least OpDef::scratch_bytes, 64-byte aligned, garbage inside
-  std::span<std::byte> state;        ///< at least OpDef::state_bytes, 64-byte aligned: as this op's last call left it, at first zero
+  std::span<std::byte> scratch;  ///< at least OpDef::scratch_bytes, 64-byte aligned, garbage inside
+  /// at least OpDef::state_bytes, 64-byte aligned: as this op's last call left it, at first zero
+  std::span<std::byte> state;
   Parallel* par = nullptr;
-  std::uint64_t rng_key = 0;         ///< philox_key(seed, logical name of the forward op)
+  std::uint64_t rng_key = 0;  ///< philox_key(seed, logical name of the forward op)
   std::int64_t step = 0;
-  std::int64_t first_sample = 0;     ///< global index, within the step, of row 0 of dim 0
+  std::int64_t first_sample = 0;  ///< global index, within the step, of row 0 of dim 0
 };
 
 /// How the body of an op stores a weight gradient (OpDef::accumulates), whatever the plan has made of that output:
-/// out = or += terms[0, out.size()), each rounded once where `out` is an exact sum; and its peak is raised. A body that calls it
-/// once passes Call::accumulate. A body that adds several terms passes Call::accumulate first, then true, and says how
-/// many in OpDef::terms.
+/// out = or += terms[0, out.size()), each rounded once where `out` is an exact sum; and its peak is raised. A body that
+/// calls it once passes Call::accumulate. A body that adds several terms passes Call::accumulate first, then true, and
+/// says how many in OpDef::terms.
 void put_terms(const View& out, const float* terms, bool accumulate, Parallel& par);
 
 /// A tensor of the graph under construction.
@@ -117,7 +120,7 @@ class GradContext {
   virtual Value out(int i) const = 0;
   /// Gradient with respect to output i; no_value when nothing depends on it.
   virtual Value grad_out(int i) const = 0;
-  virtual bool needs_grad(int i) const = 0;      ///< true where the gradient of input i is needed
+  virtual bool needs_grad(int i) const = 0;  ///< true where the gradient of input i is needed
   virtual TensorType type(Value v) const = 0;
   virtual const Attrs& attrs() const = 0;
   /// Adds an op; returns its outputs.
@@ -149,19 +152,21 @@ struct OpDef {
   /// Empty: bytes of inputs and outputs, no arithmetic.
   std::function<OpCost(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&)> cost;
   /// Empty: none.
-  std::function<std::int64_t(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&)> scratch_bytes;
+  std::function<std::int64_t(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&)>
+      scratch_bytes;
   /// Empty: none. Else memory that the op keeps from call to call (Call::state). It then runs only in programs whose
   /// microbatches all come to one place, one after the other (ProgramSpec::stateful); it has no gradient.
-  std::function<std::int64_t(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&)> state_bytes;
-  /// Bit i: output i is a weight gradient, which the kernel adds up itself. The plan decides, by ZeRO stage and terms, whether
-  /// that output is f32 or an exact sum (sum64): the body stores with put_terms() and need not know. What one store adds,
-  /// rounded once to a multiple of the sum's unit, is a term. 0, which is right for most ops: outputs are f32, and the graph adds
-  /// the op `accumulate` behind those that are weight gradients; the bits are as independent of the topology, for 4 bytes an
-  /// element of activation memory.
+  std::function<std::int64_t(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&)>
+      state_bytes;
+  /// Bit i: output i is a weight gradient, which the kernel adds up itself. The plan decides, by ZeRO stage and terms,
+  /// whether that output is f32 or an exact sum (sum64): the body stores with put_terms() and need not know. What one
+  /// store adds, rounded once to a multiple of the sum's unit, is a term. 0, which is right for most ops: outputs are
+  /// f32, and the graph adds the op `accumulate` behind those that are weight gradients; the bits are as independent of
+  /// the topology, for 4 bytes an element of activation memory.
   std::uint32_t accumulates = 0;
-  /// Of such ops: the most terms that one call adds to an element, at least 1; a step adds at most 2^40 to a parameter, over all
-  /// uses and microbatches. Empty: 1. Where a call adds more than it says, ZeRO 2 and 3 give other bits than ZeRO 0 (terms were
-  /// added as f32), and a sum may wrap.
+  /// Of such ops: the most terms that one call adds to an element, at least 1; a step adds at most 2^40 to a parameter,
+  /// over all uses and microbatches. Empty: 1. Where a call adds more than it says, ZeRO 2 and 3 give other bits than
+  /// ZeRO 0 (terms were added as f32), and a sum may wrap.
   std::function<std::int64_t(std::span<const TensorType> in, const Attrs&)> terms;
   /// A scalar loss, the root of a backward pass: output 0 is an f64 [1] sum over rows, not divided by
   /// anything. Its gradient rule reads no grad_out; it multiplies by the attribute "scale" (1 / divisor).

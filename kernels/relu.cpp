@@ -22,7 +22,8 @@ std::vector<OpDef> relu_ops() {
   forward.cost = per_element(1);
   forward.cpu = cpu::relu;
 
-  OpDef grad{.name = "relu_grad", .inputs = 2, .outputs = 1, .infer = one_shape("relu_grad", 2, "dy and y of one shape")};
+  OpDef grad{
+      .name = "relu_grad", .inputs = 2, .outputs = 1, .infer = one_shape("relu_grad", 2, "dy and y of one shape")};
   grad.signatures = [split = elementwise(2, 1)](Types in, const Attrs& attrs) {
     auto table = split(in, attrs);
     table.push_back(row({Sbp::P(), Sbp::B()}, {Sbp::P()}));  // linear in dy

@@ -20,7 +20,8 @@ Status expect_inputs(const std::string& op, Types in, std::size_t count, std::in
   return {};
 }
 
-std::function<Inferred(Types, const Attrs&)> one_shape(const std::string& op, std::size_t inputs, const std::string& expected) {
+std::function<Inferred(Types, const Attrs&)> one_shape(const std::string& op, std::size_t inputs,
+                                                       const std::string& expected) {
   return [=](Types in, const Attrs&) -> Inferred {
     TROUPE_TRY(expect_inputs(op, in, inputs));
     for (const auto& t : in) TROUPE_TRY(expect(t == in[0], op, expected, in));

@@ -46,7 +46,8 @@ std::vector<OpDef> softmax_cross_entropy_ops() {
   loss.is_loss = true;
   loss.cpu = cpu::softmax_cross_entropy;
 
-  OpDef grad{.name = "softmax_cross_entropy_grad", .inputs = 3, .outputs = 1, .infer = infer_softmax_cross_entropy_grad};
+  OpDef grad{
+      .name = "softmax_cross_entropy_grad", .inputs = 3, .outputs = 1, .infer = infer_softmax_cross_entropy_grad};
   grad.signatures = rows_split("sss", "s");
   grad.cost = per_element(18);
   grad.cpu = cpu::softmax_cross_entropy_grad;

@@ -34,7 +34,8 @@ namespace {
 
 /// The leaves that a destination asks for; none (an empty term) where it keeps zeros.
 Expected<Term> needed_by(const Holding& to, std::int32_t terms, std::int32_t to_terms) {
-  if (terms == 1) return Term{0, to.term.lo > 0 ? 0 : 1};  // B -> P: term 0 carries the value, the others are zeros
+  // B -> P: term 0 carries the value, the others are zeros
+  if (terms == 1) return Term{0, to.term.lo > 0 ? 0 : 1};
   if (to_terms > 1) {
     if (to.term.lo < 0 || to.term.hi > terms || to.term.lo >= to.term.hi)
       return invalid("destination " + to_string(to) + " asks for a term outside 0:" + std::to_string(terms));
@@ -85,7 +86,9 @@ std::vector<Holding> holdings_at(const Layout& layout, const std::vector<std::in
 }
 
 /// All positions of a mesh.
-std::vector<std::int64_t> everywhere(const Mesh& mesh) { return mesh.group(0, std::vector<bool>(mesh.axes.size(), true)); }
+std::vector<std::int64_t> everywhere(const Mesh& mesh) {
+  return mesh.group(0, std::vector<bool>(mesh.axes.size(), true));
+}
 
 BoxingGroup group_of(const Layout& from, const Layout& to, const std::vector<bool>& free, std::int64_t position) {
   BoxingGroup g;
@@ -123,7 +126,8 @@ Expected<BoxingPlan> plan_boxing(const Layout& from, const Layout& to) {
   fixed.flip();
   for (const auto first : whole ? std::vector<std::int64_t>{0} : from.mesh.group(0, fixed)) {
     const BoxingGroup g = group_of(from, to, free, first);
-    auto part = whole ? plan_boxing(from, g.to, g.to_terms) : plan_boxing(HoldingList(g.from, g.terms), g.to, g.to_terms);
+    auto part = whole ? plan_boxing(from, g.to, g.to_terms)
+                      : plan_boxing(HoldingList(g.from, g.terms), g.to, g.to_terms);
     if (!part.ok()) return part.status().in("cannot box " + to_string(from) + " to " + to_string(to));
     plan.transfers.insert(plan.transfers.end(), std::make_move_iterator(part->transfers.begin()),
                           std::make_move_iterator(part->transfers.end()));
@@ -147,7 +151,8 @@ Expected<BoxingPlan> plan_boxing(const BoxingGroup& group, Rank rank) {
   TROUPE_TRY(check_terms(group.terms, group.to_terms));
   BoxingPlan plan{{}, group.terms, group.to_terms};
   std::vector<Holding> own;
-  std::copy_if(group.from.begin(), group.from.end(), std::back_inserter(own), [&](const Holding& h) { return h.holder == rank; });
+  std::copy_if(group.from.begin(), group.from.end(), std::back_inserter(own),
+               [&](const Holding& h) { return h.holder == rank; });
   for (const auto& to : group.to) {
     if (to.extent.empty()) continue;
     TROUPE_ASSIGN(const Term needed, needed_by(to, group.terms, group.to_terms));
@@ -158,7 +163,7 @@ Expected<BoxingPlan> plan_boxing(const BoxingGroup& group, Rank rank) {
       lacks -= part.elements() * (from.term.hi - from.term.lo);
       plan.transfers.push_back({from.holder, to.holder, std::move(part), from.term});
     }
-    if (to.holder == rank && lacks != 0)   // its error names what is missing or does not fit
+    if (to.holder == rank && lacks != 0)  // its error names what is missing or does not fit
       TROUPE_TRY(plan_boxing(HoldingList(group.from, group.terms), {to}, group.to_terms).status());
   }
   std::sort(plan.transfers.begin(), plan.transfers.end(), in_order);

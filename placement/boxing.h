@@ -23,15 +23,15 @@ namespace troupe {
 struct Transfer {
   Rank from = 0, to = 0;
   Extent extent;
-  Term term;            ///< which terms of a partial sum these values are
+  Term term;  ///< which terms of a partial sum these values are
   bool operator==(const Transfer&) const = default;
 };
 
 /// The result of plan_boxing. Transfers are sorted by (to, extent, term).
 struct BoxingPlan {
   std::vector<Transfer> transfers;
-  std::int32_t terms = 1;        ///< leaves of the reduction tree of the source
-  std::int32_t to_terms = 1;     ///< of the destination; > 1: it stays a partial sum, nothing is added
+  std::int32_t terms = 1;     ///< leaves of the reduction tree of the source
+  std::int32_t to_terms = 1;  ///< of the destination; > 1: it stays a partial sum, nothing is added
 
   /// Bytes between different places, for elements of `item` bytes.
   std::int64_t moved_bytes(std::int64_t item) const;
@@ -55,7 +55,7 @@ Expected<BoxingPlan> plan_boxing(const Layout& from, const Layout& to);
 struct BoxingGroup {
   std::vector<Holding> from, to;
   std::int32_t terms = 1, to_terms = 1;
-  bool replicas = true;          ///< false: no term of an element is held twice, so no replica is chosen
+  bool replicas = true;  ///< false: no term of an element is held twice, so no replica is chosen
 };
 /// The group of `rank`. On one mesh: the places that differ from `rank` only on axes which take part in the boxing, so
 /// that a boxing along dp never lists the places along tp; between two meshes: all places. Error: invalid, for an

@@ -127,8 +127,7 @@ std::vector<Layout> lower_boxing(const Layout& from, const Layout& to) {
   for (std::size_t d = 0; d < from.shape.size(); ++d) {
     const auto dim = static_cast<std::int32_t>(d);
     std::int64_t shortest = from.shape[d];
-    for (std::int64_t p = 0; p < from.mesh.size(); ++p)
-      shortest = std::min(shortest, from.extent_at(p).dims[d].size());
+    for (std::int64_t p = 0; p < from.mesh.size(); ++p) shortest = std::min(shortest, from.extent_at(p).dims[d].size());
     if (shortest < group || cut_again_later(from, changed.front(), dim, changed)) continue;
     Layout middle = to;
     for (const auto a : changed) middle.sbp[a] = Sbp::S(dim);

@@ -41,7 +41,7 @@ void CostModel::slow_kernels(double factor) {
 }
 
 double axis_boxing_bytes(const Sbp& from, const Sbp& to, double bytes, std::int64_t n) {
-  const double others = static_cast<double>(n - 1), each = bytes / static_cast<double>(n);   // one place's part
+  const double others = static_cast<double>(n - 1), each = bytes / static_cast<double>(n);  // one place's part
   if (n == 1 || from == to || from.is_broadcast()) return 0;
   if (to.is_partial()) return std::numeric_limits<double>::infinity();
   if (from.is_partial()) return (to.is_broadcast() ? 2 : 1) * others * each;

@@ -34,22 +34,23 @@ struct KernelTime {
 
 /// What kernels and links of one kind of machine cost. Plain data; `troupe calibrate` measures it.
 struct CostModel {
-  double flops_per_s = 100e9;           ///< GEMM rate of one device
+  double flops_per_s = 100e9;  ///< GEMM rate of one device
   double memory_bytes_per_s = 10e9;
-  double launch_s = 2e-6;               ///< per op
-  std::map<std::string, std::vector<KernelTime>> kernels;   ///< by op, as measured; an op that is missing is a roofline
+  double launch_s = 2e-6;  ///< per op
+  /// by op, as measured; an op that is missing is a roofline
+  std::map<std::string, std::vector<KernelTime>> kernels;
   LinkCost intra_node;
   LinkCost inter_node{30e-6, 1.2e9};
-  std::int32_t places_per_node = 8;     ///< ranks r with equal r / places_per_node share a node
+  std::int32_t places_per_node = 8;  ///< ranks r with equal r / places_per_node share a node
 
-  std::vector<OddLink> odd_links;       ///< few; either order of ranks
-  double disk_bytes_per_s = 1e9;        ///< at which the places of a node together write checkpoints
+  std::vector<OddLink> odd_links;  ///< few; either order of ranks
+  double disk_bytes_per_s = 1e9;   ///< at which the places of a node together write checkpoints
 
   /// That of `odd_links` if the pair is among them, else intra_node or inter_node.
   const LinkCost& link(Rank a, Rank b) const;
-  /// The link by which an axis of n places is priced where layouts are chosen: that within a node where the axis fits into
-  /// one, as if its places lay side by side. A choice by the links that the ranks really span would depend on dp and pp,
-  /// and with it the bits (NU-2).
+  /// The link by which an axis of n places is priced where layouts are chosen: that within a node where the axis fits
+  /// into one, as if its places lay side by side. A choice by the links that the ranks really span would depend on dp
+  /// and pp, and with it the bits (NU-2).
   const LinkCost& axis_link(std::int64_t n) const { return n <= places_per_node ? intra_node : inter_node; }
   /// Seconds by the roofline.
   double kernel_s(double flops, double bytes) const;

@@ -9,9 +9,13 @@ namespace troupe {
 
 std::int64_t size_of(DType dtype) {
   switch (dtype) {
-    case DType::f64: case DType::i64: case DType::sum64: return 8;
-    case DType::f32: case DType::i32: return 4;
-    case DType::bf16: case DType::f16: return 2;
+    case DType::f64:
+    case DType::i64:
+    case DType::sum64: return 8;
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::bf16:
+    case DType::f16: return 2;
     case DType::u8: return 1;
   }
   return 0;
@@ -108,8 +112,8 @@ std::int64_t offset_in(const Extent& part, const Extent& whole) {
   return offset;
 }
 
-void copy_extent(const Extent& part, const void* src, const Extent& src_extent, void* dst,
-                 const Extent& dst_extent, std::int64_t item) {
+void copy_extent(const Extent& part, const void* src, const Extent& src_extent, void* dst, const Extent& dst_extent,
+                 std::int64_t item) {
   for_each_run(part, src_extent, dst_extent, [&](std::int64_t from, std::int64_t to, std::int64_t run) {
     std::memcpy(static_cast<char*>(dst) + to * item, static_cast<const char*>(src) + from * item,
                 static_cast<std::size_t>(run * item));

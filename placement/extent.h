@@ -46,8 +46,8 @@ std::int64_t offset_in(const Extent& part, const Extent& whole);
 
 /// Copies `part` from a buffer that holds `src_extent` to a buffer that holds `dst_extent`.
 /// `part` lies in both; buffers are row-major and do not overlap; `item` = bytes per element.
-void copy_extent(const Extent& part, const void* src, const Extent& src_extent, void* dst,
-                 const Extent& dst_extent, std::int64_t item);
+void copy_extent(const Extent& part, const void* src, const Extent& src_extent, void* dst, const Extent& dst_extent,
+                 std::int64_t item);
 
 /// Calls f(element offset in a, element offset in b, run length) for each run of `part` that is contiguous in row-major
 /// buffers which hold `a` and `b`, in row-major order. A scalar is one run of 1. REQUIRES that `part` lies in `a` and

@@ -7,8 +7,8 @@
 namespace troupe {
 
 std::string to_string(const Holding& h) {
-  return "{rank " + std::to_string(h.holder) + ", " + to_string(h.extent) + ", term " +
-         std::to_string(h.term.lo) + ":" + std::to_string(h.term.hi) + "}";
+  return "{rank " + std::to_string(h.holder) + ", " + to_string(h.extent) + ", term " + std::to_string(h.term.lo) +
+         ":" + std::to_string(h.term.hi) + "}";
 }
 
 Layout::Layout(Shape s, DType d, Mesh m, NdSbp n)
@@ -51,9 +51,7 @@ Holding Layout::holding_at(std::int64_t position) const {
   return {mesh.ranks[position], extent_at(position), {t, t + 1}};
 }
 
-std::int64_t Layout::bytes_at(std::int64_t position) const {
-  return extent_at(position).elements() * size_of(dtype);
-}
+std::int64_t Layout::bytes_at(std::int64_t position) const { return extent_at(position).elements() * size_of(dtype); }
 
 std::vector<Holding> Layout::holdings_intersecting(const Extent& extent) const {
   // Axis by axis: along a split axis only the parts that touch the extent; along B and P all of them.
@@ -107,12 +105,15 @@ namespace {
 
 /// True when the splits of `dim` by `a` (of in_a) and by `b` (of in_b), from `axis` on, give every place the same
 /// range.
-bool same_ranges(const NdSbp& a, const NdSbp& b, Range in_a, Range in_b, std::int32_t dim, std::size_t axis, const Mesh& mesh) {
+bool same_ranges(const NdSbp& a, const NdSbp& b, Range in_a, Range in_b, std::int32_t dim, std::size_t axis,
+                 const Mesh& mesh) {
   if (axis == mesh.axes.size()) return in_a == in_b;
   const std::int64_t n = mesh.axes[axis].size;
   if (n == 1 || !a[axis].is_split() || a[axis].dim != dim) return same_ranges(a, b, in_a, in_b, dim, axis + 1, mesh);
   for (std::int64_t i = 0; i < n; ++i)
-    if (!same_ranges(a, b, split_range(in_a, n, i, a[axis].unit), split_range(in_b, n, i, b[axis].unit), dim, axis + 1, mesh)) return false;
+    if (!same_ranges(a, b, split_range(in_a, n, i, a[axis].unit), split_range(in_b, n, i, b[axis].unit), dim, axis + 1,
+                     mesh))
+      return false;
   return true;
 }
 
@@ -121,7 +122,9 @@ bool same_ranges(const NdSbp& a, const NdSbp& b, Range in_a, Range in_b, std::in
 bool same_layout(const NdSbp& a, const NdSbp& b, const Shape& shape, const Mesh& mesh) {
   if (a == b) return true;
   for (std::size_t axis = 0; axis < b.size(); ++axis)
-    if (mesh.axes[axis].size > 1 && (a[axis].kind != b[axis].kind || (a[axis].is_split() && a[axis].dim != b[axis].dim))) return false;
+    if (mesh.axes[axis].size > 1 &&
+        (a[axis].kind != b[axis].kind || (a[axis].is_split() && a[axis].dim != b[axis].dim)))
+      return false;
   for (std::size_t dim = 0; dim < shape.size(); ++dim)
     if (!same_ranges(a, b, {0, shape[dim]}, {0, shape[dim]}, static_cast<std::int32_t>(dim), 0, mesh)) return false;
   return true;

@@ -76,8 +76,7 @@ std::string to_string(const Layout& layout);
 /// An explicit list of holdings.
 class HoldingList final : public HoldingSet {
  public:
-  HoldingList(std::vector<Holding> holdings, std::int32_t terms = 1)
-      : holdings_(std::move(holdings)), terms_(terms) {}
+  HoldingList(std::vector<Holding> holdings, std::int32_t terms = 1) : holdings_(std::move(holdings)), terms_(terms) {}
   std::int32_t terms() const override { return terms_; }
   std::vector<Holding> holdings_intersecting(const Extent& extent) const override;
   const std::vector<Holding>& all() const { return holdings_; }

@@ -21,8 +21,8 @@ struct Axis {
   bool operator==(const Axis&) const = default;
 };
 
-/// The ranks of a mesh, by position. A value type whose copies share one table, so a mesh, and a layout on it, is copied
-/// as fast with many places as with few.
+/// The ranks of a mesh, by position. A value type whose copies share one table, so a mesh, and a layout on it, is
+/// copied as fast with many places as with few.
 class Ranks {
  public:
   Ranks() = default;
@@ -44,13 +44,13 @@ class Ranks {
   friend bool operator==(const Ranks& a, const Ranks& b) { return a.table_ == b.table_ || a.table() == b.table(); }
 
  private:
-  std::shared_ptr<std::vector<Rank>> table_;   // null: empty
+  std::shared_ptr<std::vector<Rank>> table_;  // null: empty
 };
 
 /// A dense n-d arrangement of ranks. Row-major: the last axis varies fastest. A value type.
 struct Mesh {
   std::vector<Axis> axes;
-  Ranks ranks;              ///< size() of them; position i has coordinates coord(i)
+  Ranks ranks;  ///< size() of them; position i has coordinates coord(i)
 
   /// Ranks `first`, `first + 1`, ... in row-major order. REQUIRES sizes >= 1.
   static Mesh dense(std::vector<Axis> axes, Rank first = 0);

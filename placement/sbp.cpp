@@ -43,8 +43,7 @@ Range split_range(Range whole, std::int64_t parts, std::int64_t index, std::int6
   const std::int64_t each = units / parts, longer = units % parts;
   const std::int64_t first = index * each + std::min(index, longer);
   const std::int64_t count = each + (index < longer ? 1 : 0);
-  return {whole.lo + std::min(first * unit, whole.size()),
-          whole.lo + std::min((first + count) * unit, whole.size())};
+  return {whole.lo + std::min(first * unit, whole.size()), whole.lo + std::min((first + count) * unit, whole.size())};
 }
 
 Range parts_overlapping(Range whole, std::int64_t parts, Range wanted, std::int64_t unit) {

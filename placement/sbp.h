@@ -16,8 +16,8 @@ namespace troupe {
 struct Sbp {
   enum class Kind : std::uint8_t { split, broadcast, partial };
   Kind kind = Kind::broadcast;
-  std::int32_t dim = 0;      ///< split only
-  std::int64_t unit = 1;     ///< split only: parts are whole multiples of this many elements
+  std::int32_t dim = 0;   ///< split only
+  std::int64_t unit = 1;  ///< split only: parts are whole multiples of this many elements
 
   static Sbp S(std::int32_t dim, std::int64_t unit = 1) { return {Kind::split, dim, unit}; }
   static Sbp B() { return {}; }

@@ -27,6 +27,8 @@ std::string to_string(const Shape& shape);
 /// Bytes. Tensors that share memory begin at multiples of this: a cache line, an AVX-512 vector.
 inline constexpr std::int64_t tensor_alignment = 64;
 /// `bytes`, rounded up to a multiple of `to`.
-inline std::int64_t aligned(std::int64_t bytes, std::int64_t to = tensor_alignment) { return (bytes + to - 1) / to * to; }
+inline std::int64_t aligned(std::int64_t bytes, std::int64_t to = tensor_alignment) {
+  return (bytes + to - 1) / to * to;
+}
 
 }  // namespace troupe

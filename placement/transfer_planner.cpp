@@ -122,8 +122,8 @@ Status TransferPlanner::cover(const Extent& region, const std::vector<const Hold
     const bool leaf = node.hi - node.lo == 1;
     if (found != holders.end()) {
       // A sum that another rank has made saves messages, but not where it contains terms that the destination has.
-      const bool mine_below =
-          !leaf && std::any_of(mine.begin(), mine.end(), [&](Term t) { return !(t == node) && inside(t, node); });
+      const bool mine_below = !leaf && std::any_of(mine.begin(), mine.end(),
+                                                   [&](Term t) { return !(t == node) && inside(t, node); });
       const bool whole = std::find(mine.begin(), mine.end(), node) != mine.end();
       const auto split = leaf ? std::pair<Term, Term>() : tree_children(node);
       if (whole || !mine_below || !coverable(split.first) || !coverable(split.second)) {
@@ -182,8 +182,7 @@ void TransferPlanner::merge() {
       const Range here = p.transfer.extent.dims[d];
       if (before && merged.back().source == p.source && before->hi == here.lo && others(merged.back()) == others(p))
         before->hi = here.hi;
-      else
-        merged.push_back(std::move(p));
+      else merged.push_back(std::move(p));
     }
     pieces_ = std::move(merged);
   }

@@ -1,4 +1,5 @@
-// TransferPlanner: which holder sends which rectangle and term to which destination (BX-1 to BX-5). Internal to boxing.cpp.
+// TransferPlanner: which holder sends which rectangle and term to which destination (BX-1 to BX-5). Internal to
+// boxing.cpp.
 #pragma once
 
 #include <map>
@@ -25,7 +26,7 @@ class TransferPlanner {
  private:
   struct Piece {
     Transfer transfer;
-    const Holding* source;   ///< an element of add()'s `sources`: pointers compare as their positions
+    const Holding* source;  ///< an element of add()'s `sources`: pointers compare as their positions
   };
 
   /// Halves `region` at the boundaries of sources until every source that touches it has all of it.
@@ -43,7 +44,7 @@ class TransferPlanner {
   const HoldingSet& from_;
   const std::int32_t terms_;
   const Holding* to_ = nullptr;
-  std::vector<Piece> pieces_;               ///< of the destination that add() works on
+  std::vector<Piece> pieces_;  ///< of the destination that add() works on
   std::vector<Transfer> transfers_;
   std::map<Rank, std::int64_t> sent_;  ///< elements to other places
 };

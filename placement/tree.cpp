@@ -70,7 +70,7 @@ bool TreeSum::add(Term node, std::span<const Term> nodes) {
 }
 
 double TreeSum::operator()(const double* values) const {
-  double open[64];   // sums of nodes that wait for the node to their right: one for each level of the tree
+  double open[64];  // sums of nodes that wait for the node to their right: one for each level of the tree
   std::size_t n = 0;
   for (const std::uint8_t additions : additions_) {
     double sum = *values++;

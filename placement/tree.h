@@ -43,7 +43,7 @@ class TreeSum {
 
  private:
   bool add(Term node, std::span<const Term> nodes);
-  std::vector<std::uint8_t> additions_;   // by node: how many sums its value ends
+  std::vector<std::uint8_t> additions_;  // by node: how many sums its value ends
 };
 
 }  // namespace troupe

@@ -17,7 +17,7 @@ inline std::string last_words(const std::function<void()>& victim) {
   const pid_t child = ::fork();
   if (child < 0) return "no child";
   if (child == 0) {
-    ::signal(SIGABRT, SIG_DFL);   // doctest's handler would report
+    ::signal(SIGABRT, SIG_DFL);  // doctest's handler would report
     ::dup2(ends[1], 2);
     victim();
     ::_exit(0);

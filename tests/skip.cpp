@@ -9,7 +9,7 @@ namespace troupe::test {
 
 namespace {
 
-std::string running;                   // test case
+std::string running;  // test case
 std::set<std::string> skipped_cases;
 
 /// Knows the running test case, and tells the total.

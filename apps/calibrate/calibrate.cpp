@@ -24,7 +24,7 @@ struct Size {
   std::int64_t heads, dim, ffn, seq, microbatch;
 };
 constexpr Size sizes[] = {
-    {4, 128, 352, 128, 1},  {4, 128, 352, 128, 4},  {4, 256, 704, 256, 1},   {4, 256, 704, 256, 4},
+    {4, 128, 352, 128, 1},  {4, 128, 352, 128, 4},  {4, 256, 704, 256, 1},    {4, 256, 704, 256, 4},
     {8, 512, 1408, 256, 1}, {8, 512, 1408, 256, 4}, {16, 1024, 2816, 512, 1},
 };
 
@@ -35,7 +35,14 @@ Expected<std::vector<KernelCase>> all_cases(const App& app, std::int64_t widest)
     for (std::int64_t tp : {1, 2}) {
       if (s.dim > widest && s.dim > sizes[0].dim) continue;
       lm::LmConfig c;
-      c.model = {.vocab = 256, .layers = 2, .heads = s.heads, .kv_heads = s.heads, .dim = s.dim, .head_dim = s.dim / s.heads, .ffn = s.ffn, .seq = s.seq};
+      c.model = {.vocab = 256,
+                 .layers = 2,
+                 .heads = s.heads,
+                 .kv_heads = s.heads,
+                 .dim = s.dim,
+                 .head_dim = s.dim / s.heads,
+                 .ffn = s.ffn,
+                 .seq = s.seq};
       c.schedule = {.steps = 1, .lr = 1e-3, .min_lr = 1e-4, .batch = 2 * s.microbatch, .microbatch = s.microbatch};
       TROUPE_TRY(lm::validate(c));
       CompileOptions o;
@@ -61,7 +68,8 @@ KernelCosts summary(int workers, std::map<std::string, std::vector<KernelTime>> 
   return k;
 }
 
-/// The disk comes first: it is what may be wrong with the arguments. Error: a folder that is named and cannot be written.
+/// The disk comes first: it is what may be wrong with the arguments. Error: a folder that is named and cannot be
+/// written.
 Status add_disk(const Arguments& a, MachineCosts& c, int& code) {
   code = exit_output;
   const std::string folder = a.checkpoint_dir.empty() ? "." : a.checkpoint_dir;
@@ -73,7 +81,9 @@ Status add_disk(const Arguments& a, MachineCosts& c, int& code) {
   const auto rate = measure_disk(storage, device, clock, folder);
   if (!rate.ok() && !a.checkpoint_dir.empty()) return rate.status();
   if (rate.ok()) c.disk_bytes_per_s = *rate, std::printf("  %.2f GB/s\n", *rate * 1e-9);
-  else log_warn("the disk is not measured, name a folder that can be written with --checkpoint-dir: " + rate.status().message());
+  else
+    log_warn("the disk is not measured, name a folder that can be written with --checkpoint-dir: " +
+             rate.status().message());
   return {};
 }
 
@@ -89,7 +99,8 @@ Expected<MachineCosts> measure(const App& app, const Arguments& a, int& code) {
   const SteadyClock clock;
   const int workers_max = std::max(1, static_cast<int>(usable_cores().size()) / a.threads);
   for (int workers = 1; workers <= workers_max; workers *= 2) {
-    std::printf("%zu kernels, %d worker%s of %d thread%s ...\n", cases.size(), workers, workers == 1 ? "" : "s", a.threads, a.threads == 1 ? "" : "s");
+    std::printf("%zu kernels, %d worker%s of %d thread%s ...\n", cases.size(), workers, workers == 1 ? "" : "s",
+                a.threads, a.threads == 1 ? "" : "s");
     std::fflush(stdout);
     CpuDevice device(clock);
     TROUPE_ASSIGN(auto times, measure_kernels(device, cases, workers, a.threads));
@@ -108,7 +119,9 @@ Expected<MachineCosts> measure(const App& app, const Arguments& a, int& code) {
 
 int calibrate_command(const App& app, const Arguments& a) {
   const std::string path = a.costs.empty() ? default_costs_path() : a.costs;
-  if (path.empty()) return lm::say(invalid("neither XDG_CACHE_HOME nor HOME is set: name the file to write with --costs FILE"), exit_usage);
+  if (path.empty())
+    return lm::say(invalid("neither XDG_CACHE_HOME nor HOME is set: name the file to write with --costs FILE"),
+                   exit_usage);
   // Before the measurement, which takes half a minute.
   if (const Status s = make_folder_of(path); !s.ok()) return lm::say(s, exit_output);
   int code = exit_ok;

@@ -1,4 +1,5 @@
-// `troupe calibrate`: measures kernels, links and the disk of this machine once; plan, sim and train then use these costs.
+// `troupe calibrate`: measures kernels, links and the disk of this machine once; plan, sim and train then use these
+// costs.
 #pragma once
 
 #include "apps/costs/costs_file.h"
@@ -7,10 +8,10 @@
 namespace troupe::calibrate {
 
 struct Arguments {
-  std::string costs;   ///< the file to write; empty: default_costs_path()
-  int threads = 1;     ///< of each worker
-  std::int64_t widest = 1024;   ///< measures ops of models up to this width
-  std::string checkpoint_dir;   ///< folder on the disk to measure; empty: the current one, if it can be written
+  std::string costs;           ///< the file to write; empty: default_costs_path()
+  int threads = 1;             ///< of each worker
+  std::int64_t widest = 1024;  ///< measures ops of models up to this width
+  std::string checkpoint_dir;  ///< folder on the disk to measure; empty: the current one, if it can be written
 };
 
 /// Prints what it measures, and an error to stderr; returns an exit code (runtime/launch/exit_codes.h).

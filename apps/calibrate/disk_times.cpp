@@ -14,7 +14,7 @@ namespace troupe::calibrate {
 
 namespace {
 
-constexpr int files = 5, threads = 4;   // as many threads as a worker's stream to the disk has
+constexpr int files = 5, threads = 4;  // as many threads as a worker's stream to the disk has
 constexpr std::int64_t file_bytes = std::int64_t{64} << 20;
 
 /// Bytes that no disk can make fewer.
@@ -32,7 +32,8 @@ Status write_synced(Storage& storage, Stream& stream, const std::string& path, c
   TROUPE_TRY(file->reserve(file_bytes));
   std::mutex mutex;
   Status failure;
-  const auto written = std::make_shared<std::promise<void>>();   // the stream may still be in set_value when the wait ends
+  // the stream may still be in set_value when the wait ends
+  const auto written = std::make_shared<std::promise<void>>();
   Task task;
   task.work = [&](Parallel& par) {
     par.for_each(file_bytes / checkpoint::transfer_bytes, [&](std::int64_t i) {

@@ -21,12 +21,13 @@ using runtime::PlanRole;
 namespace {
 
 constexpr std::int64_t alignment = tensor_alignment;
-constexpr std::int64_t cold_bytes = 64 << 20;   // more than a core's share of any cache
-constexpr std::int64_t warm_bytes = 4 << 20;    // about what neighbouring ops touch
-constexpr double batch_ns = 3e6;                // long against a clock's resolution and a thread's wake-up
+constexpr std::int64_t cold_bytes = 64 << 20;  // more than a core's share of any cache
+constexpr std::int64_t warm_bytes = 4 << 20;   // about what neighbouring ops touch
+constexpr double batch_ns = 3e6;               // long against a clock's resolution and a thread's wake-up
 constexpr int batches = 5;
 
-KernelCase::Argument argument(const Plan& plan, const PlanRole& role, const PlanActor& actor, const PlanOperand& o, Rank rank) {
+KernelCase::Argument argument(const Plan& plan, const PlanRole& role, const PlanActor& actor, const PlanOperand& o,
+                              Rank rank) {
   const auto& t = plan.tensors[o.tensor];
   KernelCase::Argument a;
   a.view.dtype = t.dtype;
@@ -34,7 +35,8 @@ KernelCase::Argument argument(const Plan& plan, const PlanRole& role, const Plan
   a.view.extent = plan.extent(o.tensor, rank);
   a.view.shape = a.view.extent.shape();
   if (o.where == PlanOperand::Where::scratch) return a;
-  const auto kind = role.channels[(o.where == PlanOperand::Where::in ? actor.in : actor.out)[static_cast<std::size_t>(o.port)]].kind;
+  const auto kind =
+      role.channels[(o.where == PlanOperand::Where::in ? actor.in : actor.out)[static_cast<std::size_t>(o.port)]].kind;
   a.cold = kind == PlanChannel::Kind::parameter || kind == PlanChannel::Kind::gradient;
   return a;
 }
@@ -53,15 +55,24 @@ void add_vector_kernels(std::int64_t n, std::vector<KernelCase>& cases) {
   constexpr std::int32_t exponent = 40;
   const auto bytes = static_cast<double>(n);
   const auto v = vector_argument(n, DType::f32), sums = vector_argument(n, DType::sum64);
-  cases.push_back({"adamw", {sums}, {v, v, v}, {}, 0, static_cast<double>(kernels::AdamW::update_bytes(8)) * bytes, 0, [](const Call& c) {
+  cases.push_back({"adamw",
+                   {sums},
+                   {v, v, v},
+                   {},
+                   0,
+                   static_cast<double>(kernels::AdamW::update_bytes(8)) * bytes,
+                   0,
+                   [](const Call& c) {
                      const std::int64_t* const uses[] = {c.in[0].as<std::int64_t>()};
-                     kernels::adamw_update(c.out[0].as<float>(), {.sums = uses, .exponent = exponent}, c.out[1].as<float>(), c.out[2].as<float>(),
-                                           c.in[0].size(), {}, *c.par);
+                     kernels::adamw_update(c.out[0].as<float>(), {.sums = uses, .exponent = exponent},
+                                           c.out[1].as<float>(), c.out[2].as<float>(), c.in[0].size(), {}, *c.par);
                    }});
-  cases.push_back({"add_into", {v}, {v}, {}, 0, 3 * 4 * bytes, 0,
-                   [](const Call& c) { kernels::add_into(c.out[0].as<float>(), c.in[0].as<float>(), c.in[0].size(), *c.par); }});
+  cases.push_back({"add_into", {v}, {v}, {}, 0, 3 * 4 * bytes, 0, [](const Call& c) {
+                     kernels::add_into(c.out[0].as<float>(), c.in[0].as<float>(), c.in[0].size(), *c.par);
+                   }});
   cases.push_back({"add_terms", {v}, {sums}, {}, 0, (4 + 2 * 8) * bytes, 0, [](const Call& c) {
-                     kernels::add_terms(c.out[0].as<std::int64_t>(), c.in[0].as<float>(), c.in[0].size(), exponent, true, *c.par);
+                     kernels::add_terms(c.out[0].as<std::int64_t>(), c.in[0].as<float>(), c.in[0].size(), exponent,
+                                        true, *c.par);
                    }});
   cases.push_back({"add_sums", {sums}, {sums}, {}, 0, 3 * 8 * bytes, 0, [](const Call& c) {
                      kernels::add_sums(c.out[0].as<std::int64_t>(), c.in[0].as<std::int64_t>(), c.in[0].size(), *c.par);
@@ -70,7 +81,8 @@ void add_vector_kernels(std::int64_t n, std::vector<KernelCase>& cases) {
                      constexpr std::int64_t cols = 256;
                      const std::int64_t* const uses[] = {c.in[0].as<std::int64_t>()};
                      std::vector<double> rows(static_cast<std::size_t>(c.in[0].size() / cols));
-                     kernels::row_square_sums({.sums = uses, .exponent = exponent}, c.in[0].size() / cols, cols, rows.data(), *c.par);
+                     kernels::row_square_sums({.sums = uses, .exponent = exponent}, c.in[0].size() / cols, cols,
+                                              rows.data(), *c.par);
                    }});
 }
 
@@ -97,8 +109,8 @@ class Arena {
 /// results.
 struct Bench {
   std::unique_ptr<Stream> stream;
-  std::vector<Arena> arenas;             // by (output, cold)
-  std::vector<std::int32_t> indices;     // values of integer arguments: rows of a small table
+  std::vector<Arena> arenas;          // by (output, cold)
+  std::vector<std::int32_t> indices;  // values of integer arguments: rows of a small table
   std::vector<std::byte> scratch;
 
   kernels::View at(const KernelCase::Argument& a, bool output) {
@@ -125,14 +137,16 @@ struct Bench {
     task.work = [this, &k, calls](Parallel& par) {
       for (std::int64_t i = 0; i < calls; ++i) call(k, par);
     };
-    task.on_done = [took](std::int64_t begin_ns, std::int64_t end_ns) { took->set_value(static_cast<double>(end_ns - begin_ns)); };
+    task.on_done = [took](std::int64_t begin_ns, std::int64_t end_ns) {
+      took->set_value(static_cast<double>(end_ns - begin_ns));
+    };
     stream->submit(std::move(task));
     return took->get_future();
   }
 };
 
 Expected<Bench> make_bench(Device& device, const std::vector<KernelCase>& cases, int threads) {
-  std::int64_t largest[4] = {}, scratch = 0, integers = 0;   // bytes of one call's arguments by arena
+  std::int64_t largest[4] = {}, scratch = 0, integers = 0;  // bytes of one call's arguments by arena
   for (const auto& k : cases) {
     std::int64_t need[4] = {};
     for (bool output : {false, true})
@@ -177,11 +191,15 @@ std::vector<KernelCase> kernel_cases(const Plan& plan, const kernels::OpSet& ops
       if (actor.kind != PlanActor::Kind::segment || actor.program != 0) continue;
       for (const auto& op : actor.ops) {
         const auto* def = ops.find(op.op);
-        if (!def) continue;   // a report
+        if (!def) continue;  // a report
         KernelCase k{op.op, {}, {}, op.attrs, 0, 0, 0, def->cpu};
         std::vector<TensorType> in, out;
-        for (const auto& o : op.in) k.in.push_back(argument(plan, role, actor, o, rank)), in.push_back({k.in.back().view.dtype, k.in.back().view.shape});
-        for (const auto& o : op.out) k.out.push_back(argument(plan, role, actor, o, rank)), out.push_back({k.out.back().view.dtype, k.out.back().view.shape});
+        for (const auto& o : op.in)
+          k.in.push_back(argument(plan, role, actor, o, rank)),
+              in.push_back({k.in.back().view.dtype, k.in.back().view.shape});
+        for (const auto& o : op.out)
+          k.out.push_back(argument(plan, role, actor, o, rank)),
+              out.push_back({k.out.back().view.dtype, k.out.back().view.shape});
         const auto cost = runtime::op_cost(*def, in, out, op.attrs);
         k.flops = cost.flops, k.bytes = cost.bytes;
         if (def->scratch_bytes) k.scratch_bytes = def->scratch_bytes(in, out, op.attrs);
@@ -204,7 +222,8 @@ void add_distinct(std::vector<KernelCase>& cases, std::vector<KernelCase> more) 
     if (seen.insert(key(k)).second) cases.push_back(std::move(k));
 }
 
-Expected<std::map<std::string, std::vector<KernelTime>>> measure_kernels(Device& device, const std::vector<KernelCase>& cases,
+Expected<std::map<std::string, std::vector<KernelTime>>> measure_kernels(Device& device,
+                                                                         const std::vector<KernelCase>& cases,
                                                                          int workers, int threads) {
   std::vector<Bench> benches;
   for (int w = 0; w < workers; ++w) {
@@ -213,7 +232,7 @@ Expected<std::map<std::string, std::vector<KernelTime>>> measure_kernels(Device&
   }
   std::map<std::string, std::vector<KernelTime>> times;
   for (const auto& k : cases) {
-    together(benches, k, 1);   // warm-up
+    together(benches, k, 1);  // warm-up
     const double once_ns = std::max(100.0, together(benches, k, 1));
     const auto calls = static_cast<std::int64_t>(std::max(1.0, batch_ns / once_ns));
     std::vector<double> ns;

@@ -13,8 +13,8 @@ namespace troupe::calibrate {
 /// One kernel at one size.
 struct KernelCase {
   struct Argument {
-    kernels::View view;              ///< without data
-    bool cold = false;               ///< a parameter or its gradient: no cache keeps them from step to step
+    kernels::View view;  ///< without data
+    bool cold = false;   ///< a parameter or its gradient: no cache keeps them from step to step
   };
   std::string op;
   std::vector<Argument> in, out;
@@ -33,7 +33,8 @@ void add_distinct(std::vector<KernelCase>& cases, std::vector<KernelCase> more);
 
 /// Times by op, while `workers` streams of `threads` threads each run the same calls. Takes some 20 ms a case. Error:
 /// memory.
-Expected<std::map<std::string, std::vector<KernelTime>>> measure_kernels(Device& device, const std::vector<KernelCase>& cases,
+Expected<std::map<std::string, std::vector<KernelTime>>> measure_kernels(Device& device,
+                                                                         const std::vector<KernelCase>& cases,
                                                                          int workers, int threads);
 
 }  // namespace troupe::calibrate

@@ -13,7 +13,7 @@ using namespace runtime;
 
 namespace {
 
-constexpr int hops = 30;       // exchanges of a round, one after the other
+constexpr int hops = 30;  // exchanges of a round, one after the other
 constexpr int rounds = 15;
 constexpr std::int64_t work_ns = 1'000'000;
 
@@ -43,7 +43,8 @@ Expected<Plan> chain(const App& app, std::int64_t message_bytes) {
     at = g.actor("calibrate.relay", "relay" + std::to_string(i), at, {{"x", type, NdSbp{Sbp::S(0)}}}, {}, {wanted});
     if (message_bytes == 0) wanted = NdSbp{Sbp::S(0)};
   }
-  g.report("done", g.actor("calibrate.relay", "end", at, {{"done", {DType::f32, {1}}, NdSbp{Sbp::B()}}}, {}, {wanted})[0]);
+  g.report("done",
+           g.actor("calibrate.relay", "end", at, {{"done", {DType::f32, {1}}, NdSbp{Sbp::B()}}}, {}, {wanted})[0]);
   CompileOptions o;
   o.stages = {Mesh::dense({{"x", 2}})};
   o.stage_of_unit = {0};
@@ -65,7 +66,7 @@ Expected<double> hop_s(const App& app, std::int64_t message_bytes) {
   const JobResult result = app.run(plan, job);
   if (!result.status.ok()) return result.status;
   std::vector<double> s;
-  for (std::size_t i = 2; i < begun_ns.size(); ++i)   // the first round warms up
+  for (std::size_t i = 2; i < begun_ns.size(); ++i)  // the first round warms up
     s.push_back(static_cast<double>(begun_ns[i] - begun_ns[i - 1]) * 1e-9 / hops);
   std::nth_element(s.begin(), s.begin() + static_cast<std::ptrdiff_t>(s.size() / 2), s.end());
   return s[s.size() / 2];
@@ -85,7 +86,9 @@ Expected<LinkCost> measure_link(const App& app) {
     if (alone_s < short_s && short_s < long_s)
       return LinkCost{short_s - alone_s, static_cast<double>(large - small) / (long_s - short_s)};
   }
-  return Status(Code::unavailable, "messages took less time than none, three times: other work keeps this machine busy; calibrate when it is quiet");
+  return Status(
+      Code::unavailable,
+      "messages took less time than none, three times: other work keeps this machine busy; calibrate when it is quiet");
 }
 
 }  // namespace troupe::calibrate

@@ -9,10 +9,10 @@
 
 #include "apps/job/job.h"
 #include "checkpoint/reader.h"
+#include "devices/base/text_table.h"
 #include "devices/cpu/thread_team.h"
 #include "devices/files/file_storage.h"
 #include "runtime/launch/exit_codes.h"
-#include "devices/base/text_table.h"
 
 namespace troupe::ckpt {
 
@@ -27,7 +27,7 @@ using checkpoint::Reader;
 /// A DIR of the command line.
 struct Place {
   std::string path;
-  bool is_checkpoint = false;          ///< a checkpoint, not a folder of checkpoints
+  bool is_checkpoint = false;  ///< a checkpoint, not a folder of checkpoints
 };
 
 struct Checkpoint {
@@ -41,7 +41,8 @@ std::string base_of(const std::string& path) { return path.substr(path.find_last
 Expected<Place> look_at(Storage& storage, std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   TROUPE_ASSIGN(const auto inside, storage.list(path));
-  const bool itself = std::any_of(inside.begin(), inside.end(), [](const DirEntry& e) { return e.name == checkpoint::manifest_name; });
+  const bool itself = std::any_of(inside.begin(), inside.end(),
+                                  [](const DirEntry& e) { return e.name == checkpoint::manifest_name; });
   if (itself || base_of(path).starts_with("step-")) return Place{path, true};
   return Place{checkpoint::checkpoints_in(storage, path), false};
 }
@@ -55,7 +56,9 @@ Expected<Manifest> read_manifest(Storage& storage, const std::string& path) {
   return manifest;
 }
 
-Status none_in(const Place& place) { return {Code::not_found, fmt::format("there is no checkpoint in '{}'", place.path)}; }
+Status none_in(const Place& place) {
+  return {Code::not_found, fmt::format("there is no checkpoint in '{}'", place.path)};
+}
 
 const CatalogEntry* newest_of(const std::vector<CatalogEntry>& entries) {
   const auto newest = std::find_if(entries.rbegin(), entries.rend(), [](const CatalogEntry& e) { return e.committed; });
@@ -82,7 +85,9 @@ Expected<Checkpoint> find(Storage& storage, const Place& place) {
   return Checkpoint{path, std::move(manifest)};
 }
 
-Expected<Reader> open(Storage& storage, Checkpoint checkpoint) { return Reader::open(storage, checkpoint.path, std::move(checkpoint.manifest)); }
+Expected<Reader> open(Storage& storage, Checkpoint checkpoint) {
+  return Reader::open(storage, checkpoint.path, std::move(checkpoint.manifest));
+}
 
 /// Calls f with the Place of `dir`; returns the exit code.
 template <class F>
@@ -103,11 +108,13 @@ int with_checkpoint(Storage& storage, const std::string& dir, F&& f) {
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 std::string summary(const Manifest& m) {
-  return fmt::format("{} of {} in {}", counted(std::ssize(m.tensors), "tensor"), human_bytes(m.bytes()), counted(std::ssize(m.files), "file"));
+  return fmt::format("{} of {} in {}", counted(std::ssize(m.tensors), "tensor"), human_bytes(m.bytes()),
+                     counted(std::ssize(m.files), "file"));
 }
 
 TextRow row_of(Storage& storage, const Catalog& catalog, const CatalogEntry& entry, bool newest) {
-  TextRow row{{entry.folder, std::to_string(entry.step), std::to_string(entry.generation), "", "", "", "not committed"}, {}};
+  TextRow row{{entry.folder, std::to_string(entry.step), std::to_string(entry.generation), "", "", "", "not committed"},
+              {}};
   if (!entry.committed) return row;
   const auto manifest = read_manifest(storage, catalog.path(entry.folder));
   if (manifest.ok()) {
@@ -139,12 +146,15 @@ std::vector<std::string> state_differences(const Manifest& a, const Manifest& b)
   std::vector<std::string> lines;
   const auto updates = [](const Manifest& m) { return m.updates < 0 ? m.stamp.step : m.updates; };
   if (updates(a) != updates(b)) lines.push_back(fmt::format("updates: {} and {}", updates(a), updates(b)));
-  if (a.void_steps != b.void_steps) lines.push_back(fmt::format("void steps in a row: {} and {}", a.void_steps, b.void_steps));
+  if (a.void_steps != b.void_steps)
+    lines.push_back(fmt::format("void steps in a row: {} and {}", a.void_steps, b.void_steps));
   std::set<std::string> parameters;
   for (const auto& [x, y] : {std::pair(&a, &b), std::pair(&b, &a)})
     for (const auto& e : x->exponents)
       if (std::find(y->exponents.begin(), y->exponents.end(), e) == y->exponents.end()) parameters.insert(e.parameter);
-  if (!parameters.empty()) lines.push_back(fmt::format("exponents or peaks of gradient sums: {} differ, '{}' first", parameters.size(), *parameters.begin()));
+  if (!parameters.empty())
+    lines.push_back(fmt::format("exponents or peaks of gradient sums: {} differ, '{}' first", parameters.size(),
+                                *parameters.begin()));
   return lines;
 }
 
@@ -154,7 +164,9 @@ int print_differences(const std::vector<checkpoint::TensorDifference>& all, cons
   for (const auto& d : all) {
     if (d.kind == Kind::same) continue;
     const bool values = d.kind == Kind::values;
-    rows.push_back({{d.name, values ? std::to_string(d.elements) : "", values ? fmt::format("{:.6g}", d.greatest) : "", described(d)}, {}});
+    rows.push_back({{d.name, values ? std::to_string(d.elements) : "", values ? fmt::format("{:.6g}", d.greatest) : "",
+                     described(d)},
+                    {}});
   }
   const auto same = std::ssize(all) - std::ssize(rows);
   if (!rows.empty()) print(table_text({"tensor", ">elements", ">max |a-b|", ""}, rows));
@@ -199,7 +211,9 @@ int verify_command(const Arguments& a) {
     ThreadTeam team("verify", static_cast<int>(std::max(1u, std::thread::hardware_concurrency())), {});
     const auto wrong = reader->verify(team);
     for (const auto& line : wrong) print(line + "\n");
-    if (!wrong.empty()) return lm::say({Code::damaged, fmt::format("'{}' is damaged in {}", path, counted(std::ssize(wrong), "block"))}, exit_checkpoint);
+    if (!wrong.empty())
+      return lm::say({Code::damaged, fmt::format("'{}' is damaged in {}", path, counted(std::ssize(wrong), "block"))},
+                     exit_checkpoint);
     print(fmt::format("{}: {}, every block as it was written\n", path, summary(reader->manifest())));
     return static_cast<int>(exit_ok);
   });
@@ -213,7 +227,8 @@ int diff_command(const Arguments& a) {
       for (const auto* reader : {&left, &right})
         if (!reader->ok()) return lm::say(reader->status(), exit_checkpoint);
       const auto differences = diff(*left, *right);
-      return differences.ok() ? print_differences(*differences, state_differences(left->manifest(), right->manifest())) : lm::say(differences.status(), exit_checkpoint);
+      return differences.ok() ? print_differences(*differences, state_differences(left->manifest(), right->manifest()))
+                              : lm::say(differences.status(), exit_checkpoint);
     });
   });
 }
@@ -221,9 +236,12 @@ int diff_command(const Arguments& a) {
 int prune_command(const Arguments& a) {
   FileStorage storage;
   return at(storage, a.dir, [&](const Place& place) {
-    if (place.is_checkpoint) return lm::say(invalid(fmt::format("'{}' is one checkpoint: name the folder that it is in", place.path)), exit_usage);
+    if (place.is_checkpoint)
+      return lm::say(invalid(fmt::format("'{}' is one checkpoint: name the folder that it is in", place.path)),
+                     exit_usage);
     Catalog catalog(storage, place.path);
-    const auto lock = catalog.lock();   // a run that saves there prunes by its own rule, and reads what it goes on from
+    // a run that saves there prunes by its own rule, and reads what it goes on from
+    const auto lock = catalog.lock();
     if (!lock.ok()) return lm::say(lock.status(), exit_checkpoint);
     const auto removed = catalog.prune(a.retention);
     if (!removed.ok()) return lm::say(removed.status(), exit_checkpoint);

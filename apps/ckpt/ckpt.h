@@ -10,9 +10,9 @@ namespace troupe::ckpt {
 struct Arguments {
   /// A folder of checkpoints, of which the newest is meant, or one checkpoint's folder.
   std::string dir;
-  std::string other;                   ///< diff: the same
-  std::string tensor;                  ///< show: of one tensor, with its extents; empty: of the manifest
-  checkpoint::Retention retention;     ///< prune
+  std::string other;                ///< diff: the same
+  std::string tensor;               ///< show: of one tensor, with its extents; empty: of the manifest
+  checkpoint::Retention retention;  ///< prune
 };
 
 /// Each prints its result, and an error to stderr; returns an exit code (runtime/launch/exit_codes.h).

@@ -13,7 +13,7 @@ namespace {
 
 std::uint64_t fresh_number() {
   std::random_device random;
-  return (static_cast<std::uint64_t>(random()) << 32) | random() | 1;   // not 0
+  return (static_cast<std::uint64_t>(random()) << 32) | random() | 1;  // not 0
 }
 
 }  // namespace
@@ -24,8 +24,9 @@ int export_command(const runtime::App& app, const ExportArguments& a) {
   const auto out = export_hf(storage, app.ops(), a, code);
   if (!out.ok()) return lm::say(out.status(), code);
   for (const auto& warning : out->warnings) log_warn(warning);
-  std::printf("exported '%s' to '%s': %lld parameters, %lld bytes in %lld file%s\n", out->from.c_str(), a.out.c_str(), static_cast<long long>(out->parameters),
-              static_cast<long long>(out->bytes), static_cast<long long>(out->files), out->files == 1 ? "" : "s");
+  std::printf("exported '%s' to '%s': %lld parameters, %lld bytes in %lld file%s\n", out->from.c_str(), a.out.c_str(),
+              static_cast<long long>(out->parameters), static_cast<long long>(out->bytes),
+              static_cast<long long>(out->files), out->files == 1 ? "" : "s");
   return runtime::exit_ok;
 }
 
@@ -36,8 +37,8 @@ int import_command(const runtime::App& app, ImportArguments a) {
   const auto in = import_hf(storage, app.ops(), a, code);
   if (!in.ok()) return lm::say(in.status(), code);
   for (const auto& warning : in->warnings) log_warn(warning);
-  std::printf("imported '%s' to '%s': %lld parameters%s%s\n", a.from.c_str(), in->folder.c_str(), static_cast<long long>(in->parameters),
-              in->widened.empty() ? "" : ", to f32 from ", in->widened.c_str());
+  std::printf("imported '%s' to '%s': %lld parameters%s%s\n", a.from.c_str(), in->folder.c_str(),
+              static_cast<long long>(in->parameters), in->widened.empty() ? "" : ", to f32 from ", in->widened.c_str());
   std::printf("train them with: troupe train --resume '%s' --data FILE\n", a.out.c_str());
   return runtime::exit_ok;
 }

@@ -23,7 +23,8 @@ class Keys {
 
   Status count(const char* key, std::int64_t& value) const {
     if (!has(key)) return wrong(key, "is missing");
-    if (!object_[key].is_number_integer() || object_[key] < 1 || object_[key] > (std::int64_t{1} << 40)) return wrong(key, "is no whole number above 0");
+    if (!object_[key].is_number_integer() || object_[key] < 1 || object_[key] > (std::int64_t{1} << 40))
+      return wrong(key, "is no whole number above 0");
     value = object_[key];
     return {};
   }
@@ -121,7 +122,7 @@ Expected<lm::ModelConfig> read_llama_config(const std::string& text, const std::
   if (config.has("num_key_value_heads")) TROUPE_TRY(config.count("num_key_value_heads", m.kv_heads));
   m.head_dim = m.dim / m.heads;
   if (config.has("head_dim")) TROUPE_TRY(config.count("head_dim", m.head_dim));
-  m.norm_eps = 1e-6;   // LlamaConfig's
+  m.norm_eps = 1e-6;  // LlamaConfig's
   TROUPE_TRY(config.number("rms_norm_eps", m.norm_eps));
   TROUPE_TRY(config.flag("tie_word_embeddings", m.tied));
   TROUPE_TRY(read_rope(config, path, m.rope_theta));
@@ -129,16 +130,11 @@ Expected<lm::ModelConfig> read_llama_config(const std::string& text, const std::
 }
 
 std::vector<std::string> overrides_of(const lm::ModelConfig& m) {
-  return {fmt::format("model.vocab={}", m.vocab),
-          fmt::format("model.layers={}", m.layers),
-          fmt::format("model.heads={}", m.heads),
-          fmt::format("model.kv_heads={}", m.kv_heads),
-          fmt::format("model.dim={}", m.dim),
-          fmt::format("model.head_dim={}", m.head_dim),
-          fmt::format("model.ffn={}", m.ffn),
-          fmt::format("model.seq={}", m.seq),
-          fmt::format("model.tied={}", m.tied),
-          fmt::format("model.rope_theta={}", m.rope_theta),
+  return {fmt::format("model.vocab={}", m.vocab),      fmt::format("model.layers={}", m.layers),
+          fmt::format("model.heads={}", m.heads),      fmt::format("model.kv_heads={}", m.kv_heads),
+          fmt::format("model.dim={}", m.dim),          fmt::format("model.head_dim={}", m.head_dim),
+          fmt::format("model.ffn={}", m.ffn),          fmt::format("model.seq={}", m.seq),
+          fmt::format("model.tied={}", m.tied),        fmt::format("model.rope_theta={}", m.rope_theta),
           fmt::format("model.norm_eps={}", m.norm_eps)};
 }
 
@@ -146,7 +142,8 @@ std::vector<Parameter> parameters_of(const lm::LmConfig& config, const kernels::
   const runtime::Graph graph = lm::build_model(config, ops, "", false);
   std::vector<Parameter> all;
   for (const auto& node : graph.nodes())
-    if (node.kind == runtime::Node::Kind::param) all.push_back({node.name, graph.tensors()[static_cast<std::size_t>(node.out[0])].type.shape});
+    if (node.kind == runtime::Node::Kind::param)
+      all.push_back({node.name, graph.tensors()[static_cast<std::size_t>(node.out[0])].type.shape});
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return all;
 }

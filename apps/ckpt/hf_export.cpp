@@ -29,16 +29,20 @@ struct TensorFile {
 };
 
 /// The model's parameters, in the checkpoint's order, which is that of names.
-Expected<std::vector<const StoredTensor*>> parameters_in(const checkpoint::Manifest& manifest, const std::vector<Parameter>& model) {
+Expected<std::vector<const StoredTensor*>> parameters_in(const checkpoint::Manifest& manifest,
+                                                         const std::vector<Parameter>& model) {
   std::vector<const StoredTensor*> out;
   for (const auto& t : manifest.tensors)
     if (t.kind == checkpoint::TensorKind::parameter) out.push_back(&t);
   for (std::size_t i = 0; i < std::max(out.size(), model.size()); ++i) {
-    if (i == out.size() || (i < model.size() && model[i].name < out[i]->parameter)) return invalid("it has no parameter '" + model[i].name + "'");
+    if (i == out.size() || (i < model.size() && model[i].name < out[i]->parameter))
+      return invalid("it has no parameter '" + model[i].name + "'");
     const StoredTensor& t = *out[i];
-    if (i == model.size() || t.parameter < model[i].name) return invalid("it has the parameter '" + t.parameter + "', which its model does not have");
+    if (i == model.size() || t.parameter < model[i].name)
+      return invalid("it has the parameter '" + t.parameter + "', which its model does not have");
     if (t.shape != model[i].shape || t.dtype != DType::f32)
-      return invalid(fmt::format("'{}' is {} {}, and f32 {} in its model", t.parameter, to_string(t.dtype), to_string(t.shape), to_string(model[i].shape)));
+      return invalid(fmt::format("'{}' is {} {}, and f32 {} in its model", t.parameter, to_string(t.dtype),
+                                 to_string(t.shape), to_string(model[i].shape)));
   }
   return out;
 }
@@ -51,15 +55,18 @@ std::vector<TensorFile> divide(const std::vector<const StoredTensor*>& tensors, 
     files.back().bytes += t->bytes();
   }
   for (std::size_t i = 0; i < files.size(); ++i)
-    files[i].name = files.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+    files[i].name = files.size() == 1 ? "model.safetensors"
+                                      : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
   return files;
 }
 
 std::string header_of(const TensorFile& file) {
-  json header{{"__metadata__", {{"format", "pt"}}}};   // transformers requires it
+  json header{{"__metadata__", {{"format", "pt"}}}};  // transformers requires it
   std::int64_t at = 0;
   for (const StoredTensor* t : file.tensors) {
-    header[t->parameter] = {{"dtype", checkpoint::safetensors_dtype(t->dtype)}, {"shape", t->shape}, {"data_offsets", {at, at + t->bytes()}}};
+    header[t->parameter] = {{"dtype", checkpoint::safetensors_dtype(t->dtype)},
+                            {"shape", t->shape},
+                            {"data_offsets", {at, at + t->bytes()}}};
     at += t->bytes();
   }
   std::string text = header.dump();
@@ -79,7 +86,8 @@ std::string index_of(const std::vector<TensorFile>& files) {
 }
 
 /// On an error, `code` says whether the checkpoint or the output folder was at fault.
-Status write_file(const TensorFile& tensors, const checkpoint::Reader& reader, std::byte* buffer, NewFolder& folder, int& code) {
+Status write_file(const TensorFile& tensors, const checkpoint::Reader& reader, std::byte* buffer, NewFolder& folder,
+                  int& code) {
   code = runtime::exit_output;
   TROUPE_ASSIGN(const auto file, folder.create(tensors.name));
   const std::string header = header_of(tensors);
@@ -109,7 +117,9 @@ Expected<Exported> export_hf(Storage& storage, const kernels::OpSet& ops, const 
 
   Exported out{.from = point.folder, .warnings = found.notes()};
   if (config.model.dim % config.model.heads != 0)
-    out.warnings.push_back(fmt::format("transformers 5 refuses a Llama whose width ({}) is no multiple of its heads ({})", config.model.dim, config.model.heads));
+    out.warnings.push_back(
+        fmt::format("transformers 5 refuses a Llama whose width ({}) is no multiple of its heads ({})",
+                    config.model.dim, config.model.heads));
   std::int64_t largest = 0;
   for (const StoredTensor* t : *tensors) {
     largest = std::max(largest, t->bytes());

@@ -12,13 +12,13 @@ namespace troupe::ckpt {
 struct ExportArguments {
   /// A checkpoint's folder, or a folder of checkpoints, of which the newest is meant.
   std::string from;
-  std::string out;                     ///< a folder that is not there yet
+  std::string out;  ///< a folder that is not there yet
   /// Largest file of tensors, where no tensor is larger; Hugging Face's default.
   std::int64_t file_bytes = 5'000'000'000;
 };
 
 struct Exported {
-  std::string from;                    ///< the checkpoint's folder
+  std::string from;  ///< the checkpoint's folder
   std::int64_t parameters = 0, bytes = 0, files = 0;
   std::vector<std::string> warnings;
 };

@@ -26,8 +26,9 @@ bool is_derived(const std::string& name) { return name.ends_with(".rotary_emb.in
 std::uint32_t bits_of_bf16(std::uint16_t x) { return static_cast<std::uint32_t>(x) << 16; }
 
 std::uint32_t bits_of_f16(std::uint16_t x) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(x & 0x8000) << 16, exponent = (x >> 10) & 31, fraction = x & 1023;
-  if (exponent == 31) return sign | 0x7f800000 | fraction << 13;   // infinite, NaN
+  const std::uint32_t sign = static_cast<std::uint32_t>(x & 0x8000) << 16, exponent = (x >> 10) & 31,
+                      fraction = x & 1023;
+  if (exponent == 31) return sign | 0x7f800000 | fraction << 13;  // infinite, NaN
   if (exponent != 0) return sign | (exponent + 112) << 23 | fraction << 13;
   const float subnormal = static_cast<float>(fraction) * 0x1p-24f;
   std::uint32_t bits = 0;
@@ -55,10 +56,14 @@ std::string list(const std::vector<std::string>& all) {
 Expected<HfFiles> HfFiles::open(Storage& storage, const std::string& folder, const std::vector<Parameter>& model) {
   HfFiles out(storage);
   TROUPE_ASSIGN(const auto entries, storage.list(folder));
-  const auto has = [&](const char* name) { return std::any_of(entries.begin(), entries.end(), [&](const auto& e) { return e.name == name; }); };
+  const auto has = [&](const char* name) {
+    return std::any_of(entries.begin(), entries.end(), [&](const auto& e) { return e.name == name; });
+  };
   if (has(single)) TROUPE_TRY(out.add(folder, single));
   else if (has(index_name)) TROUPE_TRY(out.add_index(folder));
-  else return Status(Code::not_found, fmt::format("'{}' has neither {} nor {}: save the model with save_pretrained", folder, single, index_name));
+  else
+    return Status(Code::not_found, fmt::format("'{}' has neither {} nor {}: save the model with save_pretrained",
+                                               folder, single, index_name));
   TROUPE_TRY(out.match(model).in("'" + folder + "'"));
   return out;
 }
@@ -78,13 +83,17 @@ Status HfFiles::match(const std::vector<Parameter>& model) {
       continue;
     }
     const SafeTensor& t = node.mapped().tensor;
-    if (t.shape != p.shape) return invalid(fmt::format("'{}' has shape {}, and {} in the model of config.json", t.name, to_string(t.shape), to_string(p.shape)));
-    if (!can_widen(t.dtype)) return invalid(fmt::format("'{}' is {}: only F32, BF16 and F16 can be read", t.name, t.dtype));
+    if (t.shape != p.shape)
+      return invalid(fmt::format("'{}' has shape {}, and {} in the model of config.json", t.name, to_string(t.shape),
+                                 to_string(p.shape)));
+    if (!can_widen(t.dtype))
+      return invalid(fmt::format("'{}' is {}: only F32, BF16 and F16 can be read", t.name, t.dtype));
     places_.push_back(node.mapped());
   }
   for (const auto& [name, place] : by_name) others.push_back("'" + name + "'");
   if (!missing.empty()) return invalid(fmt::format("lacks {}, which the model of config.json has", list(missing)));
-  if (!others.empty()) return invalid(fmt::format("has {}, which the model of config.json does not have", list(others)));
+  if (!others.empty())
+    return invalid(fmt::format("has {}, which the model of config.json does not have", list(others)));
   return {};
 }
 
@@ -102,10 +111,12 @@ Status HfFiles::add_index(const std::string& folder) {
   TROUPE_ASSIGN(const auto bytes, read_file(*storage_, path));
   const auto* first = reinterpret_cast<const char*>(bytes.data());
   const json index = json::parse(first, first + bytes.size(), nullptr, false);
-  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) return wrong("is no JSON object with a weight_map");
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
+    return wrong("is no JSON object with a weight_map");
   std::set<std::string> files, listed, there;
   for (const auto& [name, file] : index["weight_map"].items()) {
-    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos) return wrong("says no file of this folder for '" + name + "'");
+    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos)
+      return wrong("says no file of this folder for '" + name + "'");
     listed.insert(name + "' in " + file.get<std::string>());
     files.insert(file.get<std::string>());
   }
@@ -125,7 +136,8 @@ Status HfFiles::read(std::size_t parameter, Range rows, std::byte* into) {
     TROUPE_ASSIGN(file_, storage_->open(place.path, Access::buffered));
     opened_ = place.path;
   }
-  const std::int64_t row_bytes = (t.end - t.begin) / t.shape[0], bytes = rows.size() * row_bytes, at = t.begin + rows.lo * row_bytes;
+  const std::int64_t row_bytes = (t.end - t.begin) / t.shape[0], bytes = rows.size() * row_bytes,
+                     at = t.begin + rows.lo * row_bytes;
   if (t.dtype == "F32") return file_->read_at(at, into, bytes);
   narrow_.resize(static_cast<std::size_t>(bytes));
   TROUPE_TRY(file_->read_at(at, narrow_.data(), bytes));

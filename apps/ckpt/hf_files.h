@@ -34,10 +34,10 @@ class HfFiles {
   Status match(const std::vector<Parameter>& model);
 
   Storage* storage_;
-  std::vector<Place> places_;          ///< by name, until `open` has put them into the model's order
-  std::string opened_;                 ///< path of `file_`
+  std::vector<Place> places_;  ///< by name, until `open` has put them into the model's order
+  std::string opened_;         ///< path of `file_`
   std::unique_ptr<File> file_;
-  std::vector<std::byte> narrow_;      ///< a piece as it is in the file
+  std::vector<std::byte> narrow_;  ///< a piece as it is in the file
 };
 
 }  // namespace troupe::ckpt

@@ -22,7 +22,7 @@ constexpr const char* default_config = "[schedule]\nsteps = 1000\nwarmup = 50\nl
 
 struct Config {
   lm::LmConfig config;
-  std::string text;                    ///< for the manifest
+  std::string text;  ///< for the manifest
   std::vector<std::string> warnings;
 };
 
@@ -35,7 +35,8 @@ Expected<Config> config_of(Storage& storage, const ImportArguments& a, int& code
   const auto overrides = overrides_of(model);
   std::string text = "[model]\n";
   for (const auto& o : overrides) text += o.substr(std::strlen("model.")) + "\n";
-  text += default_config;   // and no more keys: defaults that follow from other keys still do when a user sets these
+  // and no more keys: defaults that follow from other keys still do when a user sets these
+  text += default_config;
   TROUPE_ASSIGN(auto config, lm::parse_config(text, "the model of '" + path + "'"));
   if (a.config.empty()) return Config{std::move(config), std::move(text), {}};
   code = runtime::exit_usage;
@@ -55,14 +56,16 @@ std::vector<ShardEntry> entries_of(const std::vector<Parameter>& model) {
 }
 
 /// Writes the one shard, however many files the tensors come from. On an error, `code` says which side was at fault.
-Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, const checkpoint::Stamp& stamp, const std::vector<Parameter>& model,
-                                  HfFiles& files, int& code) {
+Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, const checkpoint::Stamp& stamp,
+                                  const std::vector<Parameter>& model, HfFiles& files, int& code) {
   code = runtime::exit_output;
   auto entries = entries_of(model);
   const std::int64_t data_bytes = checkpoint::lay_out(entries);
   const auto header = checkpoint::shard_header(entries, stamp);
   const std::int64_t data_offset = std::ssize(header);
-  ShardRecord record{{checkpoint::shard_name(0), data_offset + data_bytes, data_offset, checkpoint::checksum(header.data(), data_offset)}, {}};
+  ShardRecord record{{checkpoint::shard_name(0), data_offset + data_bytes, data_offset,
+                      checkpoint::checksum(header.data(), data_offset)},
+                     {}};
   TROUPE_ASSIGN(const auto file, storage.create(folder + "/" + record.file.name, Access::direct));
   TROUPE_TRY(file->reserve(record.file.bytes));
   TROUPE_TRY(file->write_at(0, header.data(), data_offset));
@@ -81,7 +84,8 @@ Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, c
     const std::int64_t bytes = e.bytes(), whole = aligned(bytes, storage_alignment);
     std::memset(buffer->data() + bytes, 0, static_cast<std::size_t>(whole - bytes));
     TROUPE_TRY(file->write_at(data_offset + e.offset, buffer->data(), whole));
-    record.tensors.back().extents.push_back({e.extent, 0, data_offset + e.offset, checkpoint::block_checksums(buffer->data(), bytes)});
+    record.tensors.back().extents.push_back(
+        {e.extent, 0, data_offset + e.offset, checkpoint::block_checksums(buffer->data(), bytes)});
   }
   TROUPE_TRY(file->sync());
   return record;
@@ -117,7 +121,7 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
     status = catalog.commit(manifest);
   }
   if (!status.ok()) {
-    (void)catalog.remove(name);   // frees the room on a full disk; if this fails, the next import cleans up
+    (void)catalog.remove(name);  // frees the room on a full disk; if this fails, the next import cleans up
     return status;
   }
   if (auto warning = lm::tokens_warning(config); !warning.empty()) chosen.warnings.push_back(std::move(warning));

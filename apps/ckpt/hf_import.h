@@ -10,17 +10,18 @@
 namespace troupe::ckpt {
 
 struct ImportArguments {
-  std::string from;                    ///< folder with config.json and model.safetensors, or an index of several
-  std::string out;                     ///< folder of checkpoints; has none yet
-  std::string config;                  ///< TOML of everything but the model; empty: defaults
-  std::uint64_t job = 0;               ///< number of the new job, not 0
+  /// folder with config.json and model.safetensors, or an index of several
+  std::string from;
+  std::string out;        ///< folder of checkpoints; has none yet
+  std::string config;     ///< TOML of everything but the model; empty: defaults
+  std::uint64_t job = 0;  ///< number of the new job, not 0
 };
 
 struct Imported {
-  std::string folder;                  ///< of the checkpoint
+  std::string folder;  ///< of the checkpoint
   std::int64_t parameters = 0;
-  std::string widened;                 ///< dtypes that became f32: "BF16, F16"
-  std::vector<std::string> warnings;   ///< of the configuration: see lm::load_config
+  std::string widened;                ///< dtypes that became f32: "BF16, F16"
+  std::vector<std::string> warnings;  ///< of the configuration: see lm::load_config
 };
 
 /// Commits a checkpoint of step 0 that has parameters and no moments. Needs memory for two pieces of 16 MiB. Error:

@@ -17,7 +17,8 @@ Status check_free(Storage& storage, const std::string& path, const std::string& 
 
 }  // namespace
 
-NewFolder::NewFolder(Storage& storage, const std::string& path) : storage_(storage), path_(without_slashes(path)), partial_(path_ + ".partial") {}
+NewFolder::NewFolder(Storage& storage, const std::string& path)
+    : storage_(storage), path_(without_slashes(path)), partial_(path_ + ".partial") {}
 
 NewFolder::~NewFolder() {
   for (const auto& file : files_) (void)storage_.remove(partial_ + "/" + file);
@@ -26,7 +27,8 @@ NewFolder::~NewFolder() {
 
 Status NewFolder::begin() {
   TROUPE_TRY(check_free(storage_, path_, "name another folder"));
-  TROUPE_TRY(check_free(storage_, partial_, "another command is writing it, or one was interrupted; in that case remove it"));
+  TROUPE_TRY(
+      check_free(storage_, partial_, "another command is writing it, or one was interrupted; in that case remove it"));
   TROUPE_TRY(storage_.list(folder_of(path_)).status());
   TROUPE_TRY(storage_.make_dir(partial_));
   ours_ = true;

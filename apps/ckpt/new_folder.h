@@ -30,7 +30,7 @@ class NewFolder {
  private:
   Storage& storage_;
   std::string path_, partial_;
-  bool ours_ = false;                  ///< this object has made `partial_`
+  bool ours_ = false;  ///< this object has made `partial_`
   std::vector<std::string> files_;
 };
 

@@ -18,7 +18,7 @@ namespace troupe::calibrate {
 namespace {
 
 constexpr std::int64_t format_version = 2;   // in version 1 adamw and square_sums read gradients in f32
-constexpr double least = 1e-6, most = 1e18;   // of any number in a file: others are no measurements
+constexpr double least = 1e-6, most = 1e18;  // of any number in a file: others are no measurements
 
 std::string host_name() {
   char name[256] = {};
@@ -43,8 +43,9 @@ class Reader {
     if (!check_version()) return status_;
     c.machine = text(root_, "machine");
     c.threads = static_cast<int>(whole(root_, "threads"));
-    if (const auto* link = table(root_, "intra_node")) c.intra_node = {number(*link, "latency_us") * 1e-6, number(*link, "gb_per_s") * 1e9};
-    if (root_.contains("disk"))   // files of before have none
+    if (const auto* link = table(root_, "intra_node"))
+      c.intra_node = {number(*link, "latency_us") * 1e-6, number(*link, "gb_per_s") * 1e9};
+    if (root_.contains("disk"))  // files of before have none
       if (const auto* disk = table(root_, "disk")) c.disk_bytes_per_s = number(*disk, "gb_per_s") * 1e9;
     const auto* kernels = root_.get_as<toml::array>("kernels");
     if (!kernels || kernels->empty()) fail(root_, "has no [[kernels]]");
@@ -63,7 +64,8 @@ class Reader {
     const auto version = root_["version"].value<std::int64_t>();
     if (!version) fail(root_, "has no 'version': not a file that troupe calibrate wrote");
     else if (*version != format_version)
-      fail(root_, fmt::format("has version {}, this program reads version {}: run troupe calibrate again", *version, format_version));
+      fail(root_, fmt::format("has version {}, this program reads version {}: run troupe calibrate again", *version,
+                              format_version));
     return status_.ok();
   }
 
@@ -77,7 +79,8 @@ class Reader {
     if (!times) return k;
     for (const auto& [op, node] : *times) {
       const auto* rows = node.as_array();
-      if (!rows || rows->empty()) return fail(node, fmt::format("'{}' must be a list of [flops, bytes, microseconds]", std::string(op.str()))), k;
+      if (!rows || rows->empty())
+        return fail(node, fmt::format("'{}' must be a list of [flops, bytes, microseconds]", std::string(op.str()))), k;
       for (const auto& row : *rows) k.times[std::string(op.str())].push_back(read_time(row));
     }
     return k;
@@ -90,10 +93,11 @@ class Reader {
     bool good = row && row->size() == 3;
     for (std::size_t i = 0; good && i < 3; ++i) {
       const auto value = row->get(i)->value<double>();
-      good = value && *value >= 0 && *value <= most;   // no NaN either
+      good = value && *value >= 0 && *value <= most;  // no NaN either
       if (good) *fields[i] = *value;
     }
-    if (!good || t.seconds < least || t.flops + t.bytes == 0) fail(node, "expected [flops, bytes, microseconds], of which the last is above 0");
+    if (!good || t.seconds < least || t.flops + t.bytes == 0)
+      fail(node, "expected [flops, bytes, microseconds], of which the last is above 0");
     t.seconds *= 1e-6;
     return t;
   }
@@ -110,19 +114,22 @@ class Reader {
   }
   double number(const toml::table& t, const char* key) {
     const auto value = t[key].value<double>();
-    if (!value || !(*value >= least && *value <= most)) return fail(t, fmt::format("'{}' must be a number above 0, and one that can be", key)), 1;
+    if (!value || !(*value >= least && *value <= most))
+      return fail(t, fmt::format("'{}' must be a number above 0, and one that can be", key)), 1;
     return *value;
   }
   std::int64_t whole(const toml::table& t, const char* key) {
     const auto value = t[key].value<std::int64_t>();
-    if (!value || *value < 1 || *value > 1 << 20) return fail(t, fmt::format("'{}' must be a whole number of at least 1", key)), 1;
+    if (!value || *value < 1 || *value > 1 << 20)
+      return fail(t, fmt::format("'{}' must be a whole number of at least 1", key)), 1;
     return *value;
   }
 
   void fail(const toml::node& where, const std::string& what) {
     if (!status_.ok()) return;
     const auto line = where.source().begin.line;
-    status_ = invalid(line > 1 ? fmt::format("costs {}:{}: {}", name_, line, what) : fmt::format("costs {}: {}", name_, what));
+    status_ = invalid(line > 1 ? fmt::format("costs {}:{}: {}", name_, line, what)
+                               : fmt::format("costs {}: {}", name_, what));
   }
 
   const std::string name_;
@@ -133,7 +140,8 @@ class Reader {
 }  // namespace
 
 CostModel MachineCosts::model(std::int64_t workers) const {
-  const auto enough = std::find_if(kernels.begin(), kernels.end(), [&](const KernelCosts& k) { return k.workers >= workers; });
+  const auto enough = std::find_if(kernels.begin(), kernels.end(),
+                                   [&](const KernelCosts& k) { return k.workers >= workers; });
   const KernelCosts& k = enough == kernels.end() ? kernels.back() : *enough;
   CostModel c;
   c.flops_per_s = k.flops_per_s;
@@ -163,19 +171,23 @@ std::string to_toml(const MachineCosts& c) {
       "version = {}\nmachine = {}\nthreads = {}   # of each worker\n\n"
       "# A message between two workers of this machine: latency + bytes / rate.\n"
       "[intra_node]\nlatency_us = {:.4g}\ngb_per_s = {:.4g}\n",
-      format_version, (std::ostringstream() << toml::value<std::string>(c.machine)).str(), c.threads, c.intra_node.latency_s * 1e6,
-      c.intra_node.bytes_per_s * 1e-9);
-  if (c.disk_bytes_per_s > 0) out += fmt::format("\n# Checkpoints, synced.\n[disk]\ngb_per_s = {:.4g}\n", c.disk_bytes_per_s * 1e-9);
+      format_version, (std::ostringstream() << toml::value<std::string>(c.machine)).str(), c.threads,
+      c.intra_node.latency_s * 1e6, c.intra_node.bytes_per_s * 1e-9);
+  if (c.disk_bytes_per_s > 0)
+    out += fmt::format("\n# Checkpoints, synced.\n[disk]\ngb_per_s = {:.4g}\n", c.disk_bytes_per_s * 1e-9);
   for (const auto& k : c.kernels) {
     out += fmt::format(
-        "\n# While {} worker{} of the machine {} busy: what an op takes that is not listed; then calls of each op as measured,\n"
-        "# [flops, bytes, microseconds].\n[[kernels]]\nworkers = {}\ngflops = {:.4g}\nmemory_gb_per_s = {:.4g}\nlaunch_us = {:.4g}\n"
+        "\n# While {} worker{} of the machine {} busy: what an op takes that is not listed; then calls of each op as "
+        "measured,\n"
+        "# [flops, bytes, microseconds].\n[[kernels]]\nworkers = {}\ngflops = {:.4g}\nmemory_gb_per_s = "
+        "{:.4g}\nlaunch_us = {:.4g}\n"
         "[kernels.times]\n",
-        k.workers, k.workers == 1 ? "" : "s", k.workers == 1 ? "is" : "are", k.workers, k.flops_per_s * 1e-9, k.memory_bytes_per_s * 1e-9,
-        k.launch_s * 1e6);
+        k.workers, k.workers == 1 ? "" : "s", k.workers == 1 ? "is" : "are", k.workers, k.flops_per_s * 1e-9,
+        k.memory_bytes_per_s * 1e-9, k.launch_s * 1e6);
     for (const auto& [op, times] : k.times) {
       out += op + " = [\n";
-      for (const auto& t : times) out += fmt::format("  [{:.0f}, {:.0f}, {:.4g}],\n", t.flops, t.bytes, t.seconds * 1e6);
+      for (const auto& t : times)
+        out += fmt::format("  [{:.0f}, {:.0f}, {:.4g}],\n", t.flops, t.bytes, t.seconds * 1e6);
       out += "]\n";
     }
   }
@@ -187,7 +199,8 @@ Expected<MachineCosts> parse_costs(std::string_view text, const std::string& nam
     const toml::table root = toml::parse(text);
     return Reader(name, root).read();
   } catch (const toml::parse_error& error) {
-    return invalid(fmt::format("costs {}:{}: not valid TOML: {}", name, error.source().begin.line, error.description()));
+    return invalid(
+        fmt::format("costs {}:{}: not valid TOML: {}", name, error.source().begin.line, error.description()));
   }
 }
 
@@ -205,9 +218,11 @@ Status write_costs(const std::string& path, const MachineCosts& costs) {
 
 Expected<MachineCosts> read_costs(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return Status(Code::not_found, fmt::format("costs '{}' do not exist; troupe calibrate measures them", path));
+  if (!std::filesystem::exists(path, error))
+    return Status(Code::not_found, fmt::format("costs '{}' do not exist; troupe calibrate measures them", path));
   std::ifstream in(path, std::ios::binary);
-  if (std::filesystem::is_directory(path, error) || !in) return Status(Code::io, fmt::format("cannot read costs '{}'", path));
+  if (std::filesystem::is_directory(path, error) || !in)
+    return Status(Code::io, fmt::format("cannot read costs '{}'", path));
   const std::string text(std::istreambuf_iterator<char>(in), {});
   if (in.bad()) return Status(Code::io, fmt::format("cannot read costs '{}'", path));
   return parse_costs(text, path);

@@ -18,11 +18,11 @@ struct KernelCosts {
 };
 
 struct MachineCosts {
-  std::string machine;                ///< this_machine(), for people
-  int threads = 1;                    ///< of each worker's compute stream
+  std::string machine;  ///< this_machine(), for people
+  int threads = 1;      ///< of each worker's compute stream
   LinkCost intra_node;
-  std::vector<KernelCosts> kernels;   ///< ascending by workers, at least one
-  double disk_bytes_per_s = 0;        ///< of checkpoints; 0: not measured
+  std::vector<KernelCosts> kernels;  ///< ascending by workers, at least one
+  double disk_bytes_per_s = 0;       ///< of checkpoints; 0: not measured
   bool operator==(const MachineCosts&) const = default;
   /// For a job of `workers` workers on one such machine: by the measurement with the fewest workers that has at least
   /// as many, else by that with the most.

@@ -9,8 +9,8 @@
 
 #include "devices/base/philox.h"
 #include "kernels/rules.h"
-#include "runtime/launch/app.h"
 #include "runtime/compile/compile.h"
+#include "runtime/launch/app.h"
 
 using namespace troupe;
 using namespace troupe::runtime;
@@ -18,7 +18,8 @@ using namespace troupe::kernels;
 
 OpDef multiply() {
   OpDef op{.name = "multiply", .inputs = 2, .outputs = 1, .infer = one_shape("multiply", 2)};
-  op.signatures = [](Types, const Attrs&) {   // rows split, columns split; linear in a and in b: partial sums pass
+  // rows split, columns split; linear in a and in b: partial sums pass
+  op.signatures = [](Types, const Attrs&) {
     return std::vector{row({Sbp::S(0), Sbp::S(0)}, {Sbp::S(0)}), row({Sbp::S(1), Sbp::S(1)}, {Sbp::S(1)}),
                        row({Sbp::P(), Sbp::B()}, {Sbp::P()}), row({Sbp::B(), Sbp::P()}, {Sbp::P()})};
   };
@@ -37,11 +38,13 @@ OpDef multiply() {
 OpDef gain() {
   OpDef op{.name = "gain", .inputs = 2, .outputs = 1};
   op.infer = [](Types in, const Attrs&) -> Expected<std::vector<TensorType>> {
-    if (in[0].shape.size() != 2 || in[1].shape != Shape{in[0].shape[1]}) return invalid("gain takes x (rows, columns) and s (columns)");
+    if (in[0].shape.size() != 2 || in[1].shape != Shape{in[0].shape[1]})
+      return invalid("gain takes x (rows, columns) and s (columns)");
     return std::vector{in[0]};
   };
   op.signatures = [](Types, const Attrs&) {
-    return std::vector{row({Sbp::S(0), Sbp::B()}, {Sbp::S(0)}), row({Sbp::S(1), Sbp::S(0)}, {Sbp::S(1)}), row({Sbp::P(), Sbp::B()}, {Sbp::P()})};
+    return std::vector{row({Sbp::S(0), Sbp::B()}, {Sbp::S(0)}), row({Sbp::S(1), Sbp::S(0)}, {Sbp::S(1)}),
+                       row({Sbp::P(), Sbp::B()}, {Sbp::P()})};
   };
   op.gradient = [](GradContext& g) -> Status {
     if (g.needs_grad(0)) g.grad_in(0, g.emit("gain", {g.grad_out(0), g.in(1)}, {})[0]);
@@ -55,21 +58,26 @@ OpDef gain() {
   return op;
 }
 
-OpDef gain_grad() {   // ds[c] = sum over r of dy[r, c] * x[r, c]: one term of each element in a call
+OpDef gain_grad() {  // ds[c] = sum over r of dy[r, c] * x[r, c]: one term of each element in a call
   OpDef op{.name = "gain_grad", .inputs = 2, .outputs = 1};
-  op.infer = [](Types in, const Attrs&) -> Expected<std::vector<TensorType>> { return std::vector{TensorType{DType::f32, {in[0].shape[1]}}}; };
-  op.signatures = [](Types, const Attrs&) { return std::vector{row({Sbp::S(1), Sbp::S(1)}, {Sbp::S(0)}), row({Sbp::S(0), Sbp::S(0)}, {Sbp::P()})}; };
+  op.infer = [](Types in, const Attrs&) -> Expected<std::vector<TensorType>> {
+    return std::vector{TensorType{DType::f32, {in[0].shape[1]}}};
+  };
+  op.signatures = [](Types, const Attrs&) {
+    return std::vector{row({Sbp::S(1), Sbp::S(1)}, {Sbp::S(0)}), row({Sbp::S(0), Sbp::S(0)}, {Sbp::P()})};
+  };
   op.accumulates = 1;
   op.cpu = [](const Call& c) {
     const auto *dy = c.in[0].as<float>(), *x = c.in[1].as<float>();
     std::vector<float> terms(static_cast<std::size_t>(c.out[0].size()));
-    for (std::int64_t i = 0; i < c.in[0].size(); ++i) terms[static_cast<std::size_t>(i % c.in[0].cols())] += dy[i] * x[i];
+    for (std::int64_t i = 0; i < c.in[0].size(); ++i)
+      terms[static_cast<std::size_t>(i % c.in[0].cols())] += dy[i] * x[i];
     put_terms(c.out[0], terms.data(), c.accumulate, *c.par);
   };
   return op;
 }
 
-struct Data final : actors::UserActor {   // x is random, t = 3 x * x
+struct Data final : actors::UserActor {  // x is random, t = 3 x * x
   Status act(actors::UserCall& call) override {
     auto *x = call.out[0].as<float>(), *t = call.out[1].as<float>();
     for (std::int64_t i = 0; i < call.out[0].size(); ++i) {

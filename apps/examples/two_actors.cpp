@@ -2,8 +2,8 @@
 // `Whole` reads all of it on both (B). The all-gather between them is a boxing that the plan shows.
 #include <cstdio>
 
-#include "runtime/launch/app.h"
 #include "runtime/compile/compile.h"
+#include "runtime/launch/app.h"
 
 using namespace troupe;
 using namespace troupe::runtime;
@@ -44,7 +44,8 @@ int main(int argc, char** argv) {
   JobOptions job;
   job.session.steps = 3;
   job.session.on_closed = [](const std::string&, std::int64_t step, const std::vector<Report>& reports) {
-    for (const auto& r : reports) std::printf("step %lld: %s = %g\n", static_cast<long long>(step), r.name.c_str(), r.values[0]);
+    for (const auto& r : reports)
+      std::printf("step %lld: %s = %g\n", static_cast<long long>(step), r.name.c_str(), r.values[0]);
   };
   return app.run_main(plan, job);
 }

@@ -41,7 +41,9 @@ Expected<Drawn> draw(const App& app, const JobArguments& a, int& code) {
 
 }  // namespace
 
-std::string checkpoint_dir(const JobArguments& a) { return a.checkpoint_dir.empty() ? a.out + "/checkpoints" : a.checkpoint_dir; }
+std::string checkpoint_dir(const JobArguments& a) {
+  return a.checkpoint_dir.empty() ? a.out + "/checkpoints" : a.checkpoint_dir;
+}
 
 int train_command(const App& app, const JobArguments& arguments) {
   JobArguments a = arguments;
@@ -52,7 +54,8 @@ int train_command(const App& app, const JobArguments& arguments) {
   if (a.resumes) {
     const bool latest = a.resume.empty() || a.resume == "latest";
     if (latest && a.out.empty() && a.checkpoint_dir.empty())
-      return say(invalid("--resume: name a checkpoint, or a configuration or --out that says where the run is"), exit_usage);
+      return say(invalid("--resume: name a checkpoint, or a configuration or --out that says where the run is"),
+                 exit_usage);
     auto found = Resume::find(storage, latest ? checkpoint_dir(a) : a.resume, Resume::For::training);
     if (!found.ok()) return say(found.status().in("--resume"), exit_checkpoint);
     resume = *std::move(found);
@@ -63,7 +66,8 @@ int train_command(const App& app, const JobArguments& arguments) {
   }
   auto p = prepare(a, code, point ? point->manifest.config : "");
   if (!p.ok()) return say(p.status(), code);
-  p->costs.places_per_node = static_cast<std::int32_t>(p->mesh.workers());   // all workers start on this machine
+  // all workers start on this machine
+  p->costs.places_per_node = static_cast<std::int32_t>(p->mesh.workers());
   return Training(app, a, *std::move(p), std::move(resume), std::move(point)).run();
 }
 

@@ -13,31 +13,32 @@ namespace troupe::lm {
 /// The arguments of the command line.
 struct JobArguments {
   std::string config_path;
-  std::vector<std::string> overrides;      ///< section.key=value
-  std::string mesh;                        ///< empty: the configuration's
+  std::vector<std::string> overrides;  ///< section.key=value
+  std::string mesh;                    ///< empty: the configuration's
   std::string data;
   std::string out;
-  std::int64_t steps = -1;                 ///< -1: schedule.steps
+  std::int64_t steps = -1;  ///< -1: schedule.steps
   std::int64_t threads = -1;
   TraceWindow trace;
-  std::int64_t zero = -1;                  ///< ZeRO stage; -1: the configuration's
+  std::int64_t zero = -1;  ///< ZeRO stage; -1: the configuration's
   bool pin = false;
   bool quiet = false;
   bool sample = false;
   std::string sample_text;
-  std::string tls;                         ///< UCX
-  std::vector<std::string> net_devices, worker_prefixes;   ///< per rank
-  std::string costs;                       ///< a file; empty: this machine's, if there is one
-  std::vector<std::string> throttle;       ///< links, as throttle_spec.h reads them
-  double paced = 0;                        ///< > 0: kernels take `paced` times their predicted time and compute nothing
-  std::int64_t checkpoint_every = -1, keep = -1;   ///< -1: the configuration's
-  std::string checkpoint_dir;              ///< empty: OUT/checkpoints
+  std::string tls;                                        ///< UCX
+  std::vector<std::string> net_devices, worker_prefixes;  ///< per rank
+  std::string costs;                                      ///< a file; empty: this machine's, if there is one
+  std::vector<std::string> throttle;                      ///< links, as throttle_spec.h reads them
+  /// > 0: kernels take `paced` times their predicted time and compute nothing
+  double paced = 0;
+  std::int64_t checkpoint_every = -1, keep = -1;  ///< -1: the configuration's
+  std::string checkpoint_dir;                     ///< empty: OUT/checkpoints
   bool resumes = false;
-  std::string resume;                      ///< a folder; empty or "latest": the newest in checkpoint_dir
+  std::string resume;  ///< a folder; empty or "latest": the newest in checkpoint_dir
   int stall_s = 120;
-  std::string dot;                         ///< plan
-  double tf_ms = -1, tb_ms = -1, tw_ms = -1, hop_ms = 0;   ///< sim
-  bool ideal = false;                      ///< sim: unlimited slots and streams
+  std::string dot;                                        ///< plan
+  double tf_ms = -1, tb_ms = -1, tw_ms = -1, hop_ms = 0;  ///< sim
+  bool ideal = false;                                     ///< sim: unlimited slots and streams
 };
 
 /// Where a run's checkpoints are.

@@ -7,8 +7,8 @@
 #include "apps/lm/byte_tokens.h"
 #include "apps/lm/model.h"
 #include "apps/options/throttle_spec.h"
-#include "runtime/compile/compile.h"
 #include "devices/base/text_table.h"
+#include "runtime/compile/compile.h"
 
 namespace troupe::lm {
 
@@ -17,7 +17,8 @@ using namespace runtime;
 /// A run that goes on from a checkpoint saves as often as the run of the checkpoint, unless its arguments say how
 /// often.
 static Status go_on_saving(const std::string& saved, const JobArguments& a, Prepared& p) {
-  const bool told = std::any_of(a.overrides.begin(), a.overrides.end(), [](const auto& o) { return o.starts_with("checkpoint.every="); });
+  const bool told = std::any_of(a.overrides.begin(), a.overrides.end(),
+                                [](const auto& o) { return o.starts_with("checkpoint.every="); });
   if (told || p.config.checkpoint.every > 0 || a.paced > 0) return {};
   TROUPE_ASSIGN(const LmConfig before, parse_config(saved, "the checkpoint's configuration"));
   p.config.checkpoint.every = before.checkpoint.every;
@@ -31,13 +32,15 @@ static Status find_costs(const JobArguments& a, Prepared& p) {
   const auto costs = calibrate::read_costs(path);
   if (!costs.ok()) {
     if (!a.costs.empty()) return costs.status();
-    if (costs.status().code() != Code::not_found) p.warnings.push_back(costs.status().message() + "; the cost model's defaults are used");
+    if (costs.status().code() != Code::not_found)
+      p.warnings.push_back(costs.status().message() + "; the cost model's defaults are used");
     return {};
   }
   if (costs->threads != p.config.run.threads) {
     if (a.costs.empty()) return {};
-    return invalid("costs '" + path + "' are of workers with " + counted(costs->threads, "thread") + ", the job's have " +
-                   std::to_string(p.config.run.threads) + ": run troupe calibrate --threads " + std::to_string(p.config.run.threads));
+    return invalid("costs '" + path + "' are of workers with " + counted(costs->threads, "thread") +
+                   ", the job's have " + std::to_string(p.config.run.threads) + ": run troupe calibrate --threads " +
+                   std::to_string(p.config.run.threads));
   }
   p.costs = costs->model(p.mesh.workers());
   p.costs_from = path;
@@ -52,7 +55,8 @@ std::string tokens_warning(const LmConfig& config) {
 
 Status check_sampled(const LmConfig& config) {
   if (config.model.vocab <= byte_tokens) return {};
-  return invalid("'model.vocab' = " + std::to_string(config.model.vocab) + ": a sample's tokens are bytes, and those from " + std::to_string(byte_tokens) +
+  return invalid("'model.vocab' = " + std::to_string(config.model.vocab) +
+                 ": a sample's tokens are bytes, and those from " + std::to_string(byte_tokens) +
                  " on have no text; models with a tokenizer are not sampled yet");
 }
 
@@ -82,14 +86,15 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& 
   if (a.paced > 0 && (a.resumes || p.config.checkpoint.every > 0))
     return invalid("--paced computes nothing: there is nothing to save, or to go on from");
   if (a.sample) TROUPE_TRY(check_sampled(p.config));
-  if (a.sample && p.config.sample.tokens == 0) return invalid("--sample with 'sample.tokens' = 0 asks for an empty text");
+  if (a.sample && p.config.sample.tokens == 0)
+    return invalid("--sample with 'sample.tokens' = 0 asks for an empty text");
   code = exit_plan;
   TROUPE_ASSIGN(p.mesh, mesh_of(p.config.mesh));
   TROUPE_TRY(check_mesh(p.mesh, p.config));
   code = exit_usage;
   TROUPE_TRY(find_costs(a, p));
   slow_down(p.costs, p.throttle);
-  if (a.paced > 0) p.costs.slow_kernels(a.paced);   // kernels sleep for their time in the plan
+  if (a.paced > 0) p.costs.slow_kernels(a.paced);  // kernels sleep for their time in the plan
   return p;
 }
 
@@ -114,7 +119,7 @@ Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& t
 }
 
 Expected<Plan> make_sample_plan(const App& app, const Prepared& p, std::int64_t prompt_tokens) {
-  CompileOptions o;   // no ZeRO, no pipeline schedule, no snapshots: the plan does not train
+  CompileOptions o;  // no ZeRO, no pipeline schedule, no snapshots: the plan does not train
   o.stages = stage_meshes(p.mesh.dp, model_axes(p.mesh, p.config));
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
   o.costs = p.costs;

@@ -12,9 +12,9 @@ struct Prepared {
   LmConfig config;
   MeshSpec mesh;
   std::vector<comm::Throttle> throttle;
-  CostModel costs;                         ///< with the throttle
-  std::string costs_from = "built-in";     ///< or the path of the file
-  std::vector<std::string> warnings;       ///< of the configuration: see load_config
+  CostModel costs;                      ///< with the throttle
+  std::string costs_from = "built-in";  ///< or the path of the file
+  std::vector<std::string> warnings;    ///< of the configuration: see load_config
 };
 
 /// What to tell who trains or imports a model with tokens that are no bytes; empty: it has none.
@@ -32,7 +32,8 @@ Expected<runtime::LayoutChoices> explain_layouts(const runtime::App& app, const 
 
 /// Compiles the model. `text`: the plain file that the plan's loaders read. With program "sample" if `prompt_tokens` >
 /// 0.
-Expected<runtime::Plan> make_plan(const runtime::App& app, const Prepared& prepared, const std::string& text, std::int64_t prompt_tokens);
+Expected<runtime::Plan> make_plan(const runtime::App& app, const Prepared& prepared, const std::string& text,
+                                  std::int64_t prompt_tokens);
 /// Compiles program "sample" alone.
 Expected<runtime::Plan> make_sample_plan(const runtime::App& app, const Prepared& prepared, std::int64_t prompt_tokens);
 

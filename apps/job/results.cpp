@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/report/trace_json.h"
-#include "runtime/show/plan_text.h"
 #include "devices/base/text_table.h"
+#include "runtime/show/plan_text.h"
 
 namespace troupe::lm {
 
@@ -42,14 +42,16 @@ std::string void_step_text(const StepResult& r) {
 }
 
 Results::Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps)
-    : a_(arguments), config_(prepared.config), mesh_(prepared.mesh), costs_from_(prepared.costs_from), tokens_per_step_(tokens_per_step(config_)),
-      progress_(clock_, progress_options(arguments.quiet, steps)) {
+    : a_(arguments), config_(prepared.config), mesh_(prepared.mesh), costs_from_(prepared.costs_from),
+      tokens_per_step_(tokens_per_step(config_)), progress_(clock_, progress_options(arguments.quiet, steps)) {
   set_log_sink([this](std::string_view line) { progress_.log(line); });
 }
 
 Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues) {
-  if (!continues && !metrics_) {   // else the files are of this run, which begins again from an older checkpoint
-    TROUPE_ASSIGN(const auto aside, report::set_aside(a_.out, {"metrics.jsonl", "run.json", "loss.svg", "plan.txt", "trace.json", "sample.txt"}));
+  // else the files are of this run, which begins again from an older checkpoint
+  if (!continues && !metrics_) {
+    TROUPE_ASSIGN(const auto aside, report::set_aside(a_.out, {"metrics.jsonl", "run.json", "loss.svg", "plan.txt",
+                                                               "trace.json", "sample.txt"}));
     if (!aside.empty()) note("what an earlier run has left in '" + a_.out + "' is now in '" + aside + "'");
   }
   plan_ = &plan;
@@ -63,7 +65,8 @@ Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t 
     curve_.train = std::move(before->train);
     curve_.eval = std::move(before->eval);
   }
-  auto writer = report::MetricsWriter::open(file("metrics.jsonl"), continues ? report::MetricsWriter::Mode::append : report::MetricsWriter::Mode::fresh);
+  auto writer = report::MetricsWriter::open(
+      file("metrics.jsonl"), continues ? report::MetricsWriter::Mode::append : report::MetricsWriter::Mode::fresh);
   if (!writer.ok()) return writer.status();
   metrics_ = std::make_unique<report::MetricsWriter>(*std::move(writer));
   return report::write_run_json(file("run.json"), run_json({}, "running", nullptr));
@@ -125,11 +128,12 @@ void Results::write_current(std::int64_t steps) {
   keep(write_curve(steps, report::Durability::not_synced));
   const auto end_ns = clock_.now_ns();
   constexpr std::int64_t pause_ns = 10'000'000'000;
-  next_current_ns_ = end_ns + std::max(pause_ns, 200 * (end_ns - last_ns_));   // steps wait while these are written
+  // steps wait while these are written
+  next_current_ns_ = end_ns + std::max(pause_ns, 200 * (end_ns - last_ns_));
 }
 
 void Results::evaluated(std::int64_t step, const std::vector<Report>& reports) {
-  double sum = 0;   // microbatches in index order: the same bits on any mesh
+  double sum = 0;  // microbatches in index order: the same bits on any mesh
   for (const auto& r : reports) sum += r.values.at(0);
   report::EvalMetrics m;
   m.step = step;
@@ -147,7 +151,9 @@ void Results::evaluated(std::int64_t step, const std::vector<Report>& reports) {
 
 Status Results::evaluation() const {
   if (curve_.eval.empty() || std::isfinite(eval_loss_)) return {};
-  return invalid("the evaluation loss after step " + std::to_string(static_cast<std::int64_t>(curve_.eval.back().step)) + " is not finite: training has diverged");
+  return invalid("the evaluation loss after step " +
+                 std::to_string(static_cast<std::int64_t>(curve_.eval.back().step)) +
+                 " is not finite: training has diverged");
 }
 
 void Results::checkpoint(const CheckpointEvent& e) {
@@ -162,12 +168,13 @@ void Results::checkpoint(const CheckpointEvent& e) {
   m.generation = generation_;
   if (e.kind == Kind::saving) saving_step_ = e.step;
   if (e.kind == Kind::saving || saving_step_ == e.step)
-    progress_.show_beside(e.kind != Kind::saving ? "" : "saving " + std::to_string(e.step) + ": " + human_bytes(e.parameter_bytes) + " of parameters, " +
-                                                          human_bytes(e.moment_bytes) + " of moments, stall " + human_seconds(e.stall_s));
+    progress_.show_beside(e.kind != Kind::saving
+                              ? ""
+                              : "saving " + std::to_string(e.step) + ": " + human_bytes(e.parameter_bytes) +
+                                    " of parameters, " + human_bytes(e.moment_bytes) + " of moments, stall " +
+                                    human_seconds(e.stall_s));
   switch (e.kind) {
-    case Kind::saving:
-      m.what = "saving";
-      break;
+    case Kind::saving: m.what = "saving"; break;
     case Kind::committed:
       m.what = "saved";
       saved_step_ = e.step;
@@ -182,7 +189,8 @@ void Results::checkpoint(const CheckpointEvent& e) {
       break;
     case Kind::skipped:
       m.what = "skipped";
-      if (skipped_++ == 0) log_warn(of + " is skipped: the disk does not keep up; training goes on, checkpoints come less often");
+      if (skipped_++ == 0)
+        log_warn(of + " is skipped: the disk does not keep up; training goes on, checkpoints come less often");
       break;
   }
   keep(metrics_->write(m));
@@ -196,11 +204,12 @@ void Results::write_held() {
 }
 
 Status Results::write_files(const JobResult& result, const Status& status, const std::string& sample) {
-  evaluating_.clear();   // evaluations of a run that failed do not end
+  evaluating_.clear();  // evaluations of a run that failed do not end
   write_held();
   TROUPE_TRY(write_curve(result.committed_steps, report::Durability::synced));
   const std::string text = status.ok() ? "finished" : status.message();
-  TROUPE_TRY(report::write_run_json(file("run.json"), run_json(result, text.substr(0, text.find('\n')), a_.sample && status.ok() ? &sample : nullptr)));
+  TROUPE_TRY(report::write_run_json(file("run.json"), run_json(result, text.substr(0, text.find('\n')),
+                                                               a_.sample && status.ok() ? &sample : nullptr)));
   if (a_.sample && status.ok()) TROUPE_TRY(report::write_file(file("sample.txt"), sample));
   return a_.trace.steps > 0 ? write_trace(result) : Status{};
 }
@@ -216,8 +225,9 @@ std::string Results::run_json(const JobResult& result, const std::string& status
   nlohmann::json run;
   run["config"] = nlohmann::json::parse(to_json(config_));
   run["mesh"] = to_string(mesh_);
-  run["costs"] = costs_from_;   // on tp they decide layouts
-  run["versions"] = {{"troupe", TROUPE_VERSION}, {"caf", TROUPE_CAF_VERSION}, {"ucx", TROUPE_UCX_VERSION}, {"compiler", __VERSION__}};
+  run["costs"] = costs_from_;  // on tp they decide layouts
+  run["versions"] = {
+      {"troupe", TROUPE_VERSION}, {"caf", TROUPE_CAF_VERSION}, {"ucx", TROUPE_UCX_VERSION}, {"compiler", __VERSION__}};
   run["steps"] = result.committed_steps;
   run["parameters"] = parameter_count(config_.model);
   run["params_hash"] = result.params_hash;
@@ -233,9 +243,17 @@ std::string Results::run_json(const JobResult& result, const std::string& status
   for (Rank r = 0; r < static_cast<Rank>(result.places.size()); ++r) {
     const auto local = local_plan(*plan_, r);
     const auto& place = result.places[r];
-    run["workers"].push_back({{"rank", r}, {"stage", plan_->stage_of(r)}, {"planned_bytes", local.ok() ? local->pool_bytes : 0},
-                              {"peak_bytes", place.peak_bytes}, {"file_bytes", place.file_bytes}, {"shared_bytes", place.shared_bytes}, {"sent_bytes", place.sent_bytes}, {"received_bytes", place.received_bytes},
-                              {"arena_bytes", local.ok() ? local->arena_bytes : 0}, {"restored_bytes", place.restored_bytes}, {"restore_s", place.restore_s}});
+    run["workers"].push_back({{"rank", r},
+                              {"stage", plan_->stage_of(r)},
+                              {"planned_bytes", local.ok() ? local->pool_bytes : 0},
+                              {"peak_bytes", place.peak_bytes},
+                              {"file_bytes", place.file_bytes},
+                              {"shared_bytes", place.shared_bytes},
+                              {"sent_bytes", place.sent_bytes},
+                              {"received_bytes", place.received_bytes},
+                              {"arena_bytes", local.ok() ? local->arena_bytes : 0},
+                              {"restored_bytes", place.restored_bytes},
+                              {"restore_s", place.restore_s}});
   }
   if (sample) run["sample"] = *sample;
   return run.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
@@ -267,17 +285,20 @@ void Results::print_summary(const JobResult& result, const std::string& sample) 
     std::printf(", %.1f ms per step (predicted %.1f), %s tokens/s", median, predicted_step_s_ * 1e3,
                 report::count_text(static_cast<double>(tokens_per_step_) / (median * 1e-3)).c_str());
   }
-  if (void_steps_ > 0) std::printf("\n%s void: see metrics.jsonl", (counted(void_steps_, "step") + (void_steps_ == 1 ? " was" : " were")).c_str());
+  if (void_steps_ > 0)
+    std::printf("\n%s void: see metrics.jsonl",
+                (counted(void_steps_, "step") + (void_steps_ == 1 ? " was" : " were")).c_str());
   if (saved_ + skipped_ + failed_ > 0)
-    std::printf("\n%lld checkpoints saved, %lld skipped, %lld failed; the newest is of step %lld", static_cast<long long>(saved_),
-                static_cast<long long>(skipped_), static_cast<long long>(failed_), static_cast<long long>(saved_step_));
-  std::printf("\nparams_hash %s\nmetrics %s, curve %s, plan %s", result.params_hash.c_str(), file("metrics.jsonl").c_str(),
-              file("loss.svg").c_str(), file("plan.txt").c_str());
+    std::printf("\n%lld checkpoints saved, %lld skipped, %lld failed; the newest is of step %lld",
+                static_cast<long long>(saved_), static_cast<long long>(skipped_), static_cast<long long>(failed_),
+                static_cast<long long>(saved_step_));
+  std::printf("\nparams_hash %s\nmetrics %s, curve %s, plan %s", result.params_hash.c_str(),
+              file("metrics.jsonl").c_str(), file("loss.svg").c_str(), file("plan.txt").c_str());
   if (a_.trace.steps > 0) {
     std::printf(", trace %s (open it in ui.perfetto.dev or chrome://tracing)", file("trace.json").c_str());
     if (const auto dropped = dropped_spans(result); dropped > 0)
-      std::printf("\nthe trace lacks %lld spans: a worker keeps %lld; trace fewer steps", static_cast<long long>(dropped),
-                  static_cast<long long>(TraceRecorder::spans_kept));
+      std::printf("\nthe trace lacks %lld spans: a worker keeps %lld; trace fewer steps",
+                  static_cast<long long>(dropped), static_cast<long long>(TraceRecorder::spans_kept));
   }
   std::printf("\n");
 }

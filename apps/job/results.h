@@ -88,13 +88,13 @@ class Results {
   std::deque<report::StepMetrics> held_;
   Status write_error_;
   std::int64_t generation_ = 1;
-  std::uint64_t job_ = 0;              ///< 0: the run neither saves checkpoints nor goes on from any
+  std::uint64_t job_ = 0;  ///< 0: the run neither saves checkpoints nor goes on from any
   std::int64_t first_step_ = 0;
-  std::int64_t saved_ = 0, skipped_ = 0, failed_ = 0, saved_step_ = -1, saving_step_ = -1;   ///< checkpoints
+  std::int64_t saved_ = 0, skipped_ = 0, failed_ = 0, saved_step_ = -1, saving_step_ = -1;  ///< checkpoints
   report::LossCurve curve_;
   std::vector<double> step_ms_;
   std::int64_t void_steps_ = 0;
-  std::optional<double> last_loss_;    ///< of this run's last step; none: it has trained none
+  std::optional<double> last_loss_;  ///< of this run's last step; none: it has trained none
   double eval_loss_ = 0;
   std::int64_t begin_ns_ = clock_.now_ns(), last_ns_ = 0, next_current_ns_ = 0;
 };

@@ -16,10 +16,12 @@ enum class Change { refused_model, refused_data, told, free };
 
 /// The consequence of a key that differs from that of the checkpoint's run.
 Change change_of(const std::string& key) {
-  auto in = [&](std::initializer_list<const char*> keys) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
+  auto in = [&](std::initializer_list<const char*> keys) {
+    return std::find(keys.begin(), keys.end(), key) != keys.end();
+  };
   if (in({"model.seq", "run.seed", "schedule.batch", "eval.fraction", "data.fingerprint"})) return Change::refused_data;
   if (in({"model.dropout", "schedule.microbatch"})) return Change::told;
-  if (in({"model.init_std"})) return Change::free;   // of initial weights, which no resumed run uses
+  if (in({"model.init_std"})) return Change::free;  // of initial weights, which no resumed run uses
   if (key.rfind("model.", 0) == 0) return Change::refused_model;
   return key.rfind("optimizer.", 0) == 0 || key.rfind("schedule.", 0) == 0 ? Change::told : Change::free;
 }
@@ -31,7 +33,9 @@ struct Difference {
 
 std::vector<Difference> differences(const LmConfig& saved, const LmConfig& now) {
   std::vector<Difference> all;
-  each_field(saved, [&](const Key& key, const auto& value) { all.push_back({key.name, fmt::format("{}", value), {}}); });
+  each_field(saved, [&](const Key& key, const auto& value) {
+    all.push_back({key.name, fmt::format("{}", value), {}});
+  });
   std::size_t i = 0;
   each_field(now, [&](const Key&, const auto& value) { all[i++].after = fmt::format("{}", value); });
   std::erase_if(all, [](const Difference& d) { return d.before == d.after; });
@@ -45,14 +49,17 @@ Status another_model(const Difference& d) { return invalid(d.text() + ": the che
 Expected<Resume> Resume::find(Storage& storage, const std::string& what, For use) {
   Resume out(storage);
   const auto lock = [&]() -> Status {
-    if (use == For::training) { TROUPE_ASSIGN(out.lock_, checkpoint::Catalog(storage, out.dir_).lock()); }
+    if (use == For::training) {
+      TROUPE_ASSIGN(out.lock_, checkpoint::Catalog(storage, out.dir_).lock());
+    }
     return {};
   };
   std::string path = what;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   if (const auto inside = storage.list(path); !inside.ok()) {
     return inside.status();
-  } else if (std::any_of(inside->begin(), inside->end(), [](const DirEntry& e) { return e.name == checkpoint::manifest_name; })) {
+  } else if (std::any_of(inside->begin(), inside->end(),
+                         [](const DirEntry& e) { return e.name == checkpoint::manifest_name; })) {
     out.named_ = true;
     out.dir_ = folder_of(path);
     out.folders_ = {base_of(path)};
@@ -81,7 +88,9 @@ Expected<ResumePoint> Resume::next() {
   return Status(Code::damaged, first_.message());
 }
 
-std::string Resume::run_folder() const { return base_of(dir_) == "checkpoints" ? folder_of(dir_) : "runs/" + base_of(dir_); }
+std::string Resume::run_folder() const {
+  return base_of(dir_) == "checkpoints" ? folder_of(dir_) : "runs/" + base_of(dir_);
+}
 
 void Resume::reject(const Status& why) {
   if (first_.ok()) first_ = Status(Code::damaged, why.message());
@@ -94,8 +103,10 @@ Status check_resumable(const LmConfig& saved, const LmConfig& now, std::vector<s
       case Change::refused_model: return another_model(d);
       case Change::refused_data:
         if (d.key == "data.fingerprint" && (d.before.empty() || d.after.empty())) break;
-        return invalid(d.text() + ": the run would go on with other samples than it began with; begin a new run from the checkpoint's "
-                                  "weights instead (troupe ckpt export, import)");
+        return invalid(
+            d.text() +
+            ": the run would go on with other samples than it began with; begin a new run from the checkpoint's "
+            "weights instead (troupe ckpt export, import)");
       case Change::told: notes.push_back(d.text()); break;
       case Change::free: break;
     }
@@ -105,14 +116,16 @@ Status check_resumable(const LmConfig& saved, const LmConfig& now, std::vector<s
 
 Status check_model(const LmConfig& saved, const LmConfig& now) {
   for (const auto& d : differences(saved, now)) {
-    if (d.key == "model.seq" && now.model.seq > saved.model.seq) return invalid(d.text() + ": the model knows no position beyond");
+    if (d.key == "model.seq" && now.model.seq > saved.model.seq)
+      return invalid(d.text() + ": the model knows no position beyond");
     if (change_of(d.key) == Change::refused_model) return another_model(d);
   }
   return {};
 }
 
 bool is_weights_only(const checkpoint::Manifest& m) {
-  return m.stamp.step == 0 && std::all_of(m.tensors.begin(), m.tensors.end(), [](const auto& t) { return t.kind == checkpoint::TensorKind::parameter; });
+  return m.stamp.step == 0 && std::all_of(m.tensors.begin(), m.tensors.end(),
+                                          [](const auto& t) { return t.kind == checkpoint::TensorKind::parameter; });
 }
 
 }  // namespace troupe::lm

@@ -12,7 +12,7 @@ namespace troupe::lm {
 
 /// A checkpoint from which a run may begin.
 struct ResumePoint {
-  std::string folder;                  ///< path
+  std::string folder;  ///< path
   checkpoint::Manifest manifest;
 };
 
@@ -45,10 +45,10 @@ class Resume {
   Storage* storage_;
   std::string dir_, current_;
   std::shared_ptr<FolderLock> lock_;
-  bool named_ = false;                 ///< the user named one checkpoint: no other is tried
-  std::vector<std::string> folders_;   ///< oldest first, still to be tried
+  bool named_ = false;                ///< the user named one checkpoint: no other is tried
+  std::vector<std::string> folders_;  ///< oldest first, still to be tried
   std::vector<std::string> notes_;
-  Status first_;                       ///< the error of the newest
+  Status first_;  ///< the error of the newest
 };
 
 /// True for weights from elsewhere (troupe ckpt import): step 0, no moments. No run has begun with them.

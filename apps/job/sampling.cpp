@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "apps/lm/model.h"
 #include "apps/job/planning.h"
 #include "apps/job/resume.h"
+#include "apps/lm/model.h"
 #include "devices/base/log.h"
 #include "devices/files/file_storage.h"
 
@@ -47,12 +47,14 @@ Expected<Prepared> prepare(const SampleArguments& a, const ResumePoint& point, i
   if (a.threads >= 0) p.config.run.threads = a.threads;
   TROUPE_TRY(validate(p.config));
   TROUPE_TRY(check_sampled(p.config));
-  if (p.config.sample.tokens == 0) return invalid("'sample.tokens' is 0 in the checkpoint's configuration: say how many with --tokens");
+  if (p.config.sample.tokens == 0)
+    return invalid("'sample.tokens' is 0 in the checkpoint's configuration: say how many with --tokens");
   code = exit_plan;
   TROUPE_TRY(check_mesh(p.mesh, p.config));
   if (*std::max_element(p.mesh.dp.begin(), p.mesh.dp.end()) > 1)
-    return invalid("mesh " + to_string(p.mesh) + ": one replica makes a text, the others would do nothing; use pp or tp");
-  p.costs.places_per_node = static_cast<std::int32_t>(p.mesh.workers());   // all workers start on this machine
+    return invalid("mesh " + to_string(p.mesh) +
+                   ": one replica makes a text, the others would do nothing; use pp or tp");
+  p.costs.places_per_node = static_cast<std::int32_t>(p.mesh.workers());  // all workers start on this machine
   return p;
 }
 
@@ -98,7 +100,7 @@ int sample_command(const App& app, const SampleArguments& a) {
     int code = exit_ok;
     const Status s = sample_from(app, a, *point, code);
     if (s.code() == Code::damaged) {
-      found->reject(s);   // then tries an older one, unless the user named this one
+      found->reject(s);  // then tries an older one, unless the user named this one
       continue;
     }
     for (const auto& note : found->notes()) log_warn(note);

@@ -9,13 +9,14 @@ namespace troupe::lm {
 
 /// The arguments of the command line.
 struct SampleArguments {
-  std::string from;                        ///< a checkpoint's folder, or a folder of checkpoints: the newest good one
-  std::string text;                        ///< to go on from; empty: sample.prompt
-  std::int64_t tokens = -1;                ///< -1: sample.tokens
-  double temperature = -1;                 ///< -1: sample.temperature
-  std::int64_t seed = -1;                  ///< of the tokens that are drawn; -1: run.seed
-  std::int64_t threads = -1;               ///< of each worker; -1: run.threads
-  std::string mesh;                        ///< empty: one worker, whatever the model was trained on
+  /// a checkpoint's folder, or a folder of checkpoints: the newest good one
+  std::string from;
+  std::string text;           ///< to go on from; empty: sample.prompt
+  std::int64_t tokens = -1;   ///< -1: sample.tokens
+  double temperature = -1;    ///< -1: sample.temperature
+  std::int64_t seed = -1;     ///< of the tokens that are drawn; -1: run.seed
+  std::int64_t threads = -1;  ///< of each worker; -1: run.threads
+  std::string mesh;           ///< empty: one worker, whatever the model was trained on
 };
 
 /// Writes the text and its continuation to stdout, each token as it comes. Prints an error to stderr; returns an exit

@@ -23,9 +23,11 @@ std::vector<std::string> split_words(const std::string& text) {
 
 }  // namespace
 
-Training::Training(const App& app, const JobArguments& a, Prepared prepared, std::optional<Resume> resume, std::optional<ResumePoint> point)
-    : app_(app), a_(a), p_(std::move(prepared)), steps_(a.steps >= 0 ? a.steps : p_.config.schedule.steps), resume_(std::move(resume)),
-      point_(std::move(point)), results_(a, p_, steps_), sampler_(a.sample_text.empty() ? p_.config.sample.prompt : a.sample_text) {}
+Training::Training(const App& app, const JobArguments& a, Prepared prepared, std::optional<Resume> resume,
+                   std::optional<ResumePoint> point)
+    : app_(app), a_(a), p_(std::move(prepared)), steps_(a.steps >= 0 ? a.steps : p_.config.schedule.steps),
+      resume_(std::move(resume)), point_(std::move(point)), results_(a, p_, steps_),
+      sampler_(a.sample_text.empty() ? p_.config.sample.prompt : a.sample_text) {}
 
 int Training::run() {
   int code = exit_ok;
@@ -36,7 +38,7 @@ int Training::run() {
   JobResult result;
   for (;;) {
     JobOptions options = this->options();
-    options.checked = true;   // by open()
+    options.checked = true;  // by open()
     result = app_.run(plan_, std::move(options));
     if (result.status.code() != Code::damaged || !point_) break;
     // The checkpoint's manifest was good and its data is not: tries an older one, unless the user named this one.
@@ -53,13 +55,16 @@ int Training::run() {
   results_.end_progress();
   Status s = result.status;
   code = result.exit_code;
-  if (changed_data_.ok() && code == exit_worker) changed_data_ = corpus_->unchanged();   // what the reading actor has failed with
+  // what the reading actor has failed with
+  if (changed_data_.ok() && code == exit_worker) changed_data_ = corpus_->unchanged();
   if (!s.ok() && !changed_data_.ok()) s = changed_data_, code = exit_data;
   if (s.ok())
     if (s = results_.evaluation(); !s.ok()) code = exit_diverged;
-  if (code == exit_interrupted && results_.saved_step() > first_step_) s = Status(s.code(), s.message() + "; go on with --resume");
+  if (code == exit_interrupted && results_.saved_step() > first_step_)
+    s = Status(s.code(), s.message() + "; go on with --resume");
   if (code == exit_diverged) s = Status(s.code(), s.message() + "; lower schedule.lr or raise schedule.warmup");
-  if (s.ok() && !results_.write_error().ok()) s = results_.write_error(), code = exit_output;   // in the last step
+  // in the last step
+  if (s.ok() && !results_.write_error().ok()) s = results_.write_error(), code = exit_output;
   if (const Status w = results_.write_files(result, s, sampler_.text()); s.ok() && !w.ok()) s = w, code = exit_output;
   if (!s.ok()) return say(s, code);
   results_.print_summary(result, sampler_.text());
@@ -82,8 +87,8 @@ Status Training::open(int& code) {
   TROUPE_ASSIGN(fingerprint_, corpus.fingerprint());
   corpus_.emplace(std::move(corpus));
   if (const auto& wanted = p_.config.data.fingerprint; !wanted.empty() && wanted != fingerprint_)
-    return invalid("data file '" + a_.data + "' has fingerprint " + fingerprint_ + ", and 'data.fingerprint' is " + wanted +
-                   ": it is not the text that the run began with");
+    return invalid("data file '" + a_.data + "' has fingerprint " + fingerprint_ + ", and 'data.fingerprint' is " +
+                   wanted + ": it is not the text that the run began with");
   code = exit_plan;
   TROUPE_ASSIGN(plan_, make_plan(app_, p_, text, a_.sample ? sampler_.prompt_tokens() : 0));
   TROUPE_TRY(app_.check(plan_, options()));
@@ -106,7 +111,8 @@ Status Training::lock_folder() {
   if ((lock_ = lock_of(a_.out))) return {};
   auto lock = storage_.lock_dir(a_.out);
   if (lock.status().code() == Code::unavailable)
-    return Status(Code::unavailable, "output folder '" + a_.out + "' is written by another run: choose another --out, or wait for its end");
+    return Status(Code::unavailable, "output folder '" + a_.out +
+                                         "' is written by another run: choose another --out, or wait for its end");
   TROUPE_ASSIGN(lock_, std::move(lock));
   return {};
 }
@@ -129,14 +135,15 @@ Status Training::begin_at_point() {
   first_step_ = manifest.stamp.step;
   if (first_step_ > 0) results_.goes_on(manifest.stamp.job);
   if (first_step_ > steps_)
-    return invalid("'" + point_->folder + "' is of step " + std::to_string(first_step_) + ", and the run is to end after " + std::to_string(steps_) +
-                   ": raise --steps or schedule.steps");
+    return invalid("'" + point_->folder + "' is of step " + std::to_string(first_step_) +
+                   ", and the run is to end after " + std::to_string(steps_) + ": raise --steps or schedule.steps");
   TROUPE_TRY(results_.open(plan_, predicted_, first_step_, continues_folder()));
   for (const auto& warning : warnings) log_warn(warning);
   for (const auto& note : notes) results_.note(note);
   const auto every = p_.config.checkpoint.every;
   results_.note("resumed from '" + point_->folder + "', step " + std::to_string(first_step_) +
-                (every > 0 ? "; a checkpoint every " + counted(every, "step") : "; no checkpoint is saved, see --checkpoint-every"));
+                (every > 0 ? "; a checkpoint every " + counted(every, "step")
+                           : "; no checkpoint is saved, see --checkpoint-every"));
   return {};
 }
 
@@ -147,11 +154,13 @@ Status Training::check_folder() const {
   const std::string elsewhere = "choose another --out or --checkpoint-dir, or remove them";
   TROUPE_ASSIGN(const auto entries, catalog.entries());
   for (const auto& e : entries) {
-    if (!e.committed || (point_ && e.step == 0)) continue;   // an import may lie there
-    if (begins) return invalid("'" + catalog.dir() + "' has checkpoints of an earlier run: go on with --resume, " + elsewhere);
-    const auto manifest = catalog.manifest(e.folder);   // a damaged one is not counted
+    if (!e.committed || (point_ && e.step == 0)) continue;  // an import may lie there
+    if (begins)
+      return invalid("'" + catalog.dir() + "' has checkpoints of an earlier run: go on with --resume, " + elsewhere);
+    const auto manifest = catalog.manifest(e.folder);  // a damaged one is not counted
     if (manifest.ok() && manifest->stamp.job != point_->manifest.stamp.job)
-      return invalid("'" + catalog.path(e.folder) + "' is of another run than '" + point_->folder + "', from which this one goes on, and would be pruned: " + elsewhere);
+      return invalid("'" + catalog.path(e.folder) + "' is of another run than '" + point_->folder +
+                     "', from which this one goes on, and would be pruned: " + elsewhere);
   }
   return {};
 }
@@ -175,10 +184,11 @@ JobOptions Training::options() {
   o.stall_s = a_.stall_s;
   o.on_ready = [this] {
     results_.ready();
-    changed_data_ = corpus_->in_place();   // the workers have opened what the fingerprint is of
+    changed_data_ = corpus_->in_place();  // the workers have opened what the fingerprint is of
   };
   o.on_pause = [this](const std::string& why, std::int64_t version) {
-    results_.note(why + ": saving a checkpoint of step " + std::to_string(version) + "; a second signal ends the run at once");
+    results_.note(why + ": saving a checkpoint of step " + std::to_string(version) +
+                  "; a second signal ends the run at once");
   };
   o.give_up = [this] { return changed_data_.ok() ? results_.write_error() : changed_data_; };
   o.checkpoint.restore = point_ ? point_->folder : "";
@@ -216,7 +226,9 @@ JobOptions Training::options() {
     if (program == "sample") sampler_.finish(reports);
     else results_.evaluated(step, reports);
   };
-  s.feed = [this](const std::string& feed, std::int64_t, std::int32_t m, const Report* last) { return sampler_.feed(feed, m, last); };
+  s.feed = [this](const std::string& feed, std::int64_t, std::int32_t m, const Report* last) {
+    return sampler_.feed(feed, m, last);
+  };
   return o;
 }
 

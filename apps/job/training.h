@@ -4,10 +4,10 @@
 #include <memory>
 #include <optional>
 
-#include "apps/lm/data.h"
-#include "apps/lm/model.h"
 #include "apps/job/results.h"
 #include "apps/job/resume.h"
+#include "apps/lm/data.h"
+#include "apps/lm/model.h"
 #include "devices/files/file_storage.h"
 
 namespace troupe::lm {
@@ -15,7 +15,8 @@ namespace troupe::lm {
 class Training {
  public:
   /// `resume`: the checkpoints to begin from, of which `point` is the first; none: begins with initial values.
-  Training(const runtime::App& app, const JobArguments& arguments, Prepared prepared, std::optional<Resume> resume, std::optional<ResumePoint> point);
+  Training(const runtime::App& app, const JobArguments& arguments, Prepared prepared, std::optional<Resume> resume,
+           std::optional<ResumePoint> point);
   /// Trains and writes the results; prints an error to stderr. Returns the exit code.
   int run();
 
@@ -38,14 +39,14 @@ class Training {
   const JobArguments& a_;
   const Prepared p_;
   const std::int64_t steps_;
-  mutable FileStorage storage_;        ///< has no state
-  std::shared_ptr<FolderLock> lock_;   ///< of the output folder
+  mutable FileStorage storage_;       ///< has no state
+  std::shared_ptr<FolderLock> lock_;  ///< of the output folder
   std::optional<Resume> resume_;
   std::optional<ResumePoint> point_;
   std::int64_t first_step_ = 0;
-  std::optional<Corpus> corpus_;       ///< the text, as it was when its fingerprint was taken
-  std::string fingerprint_;            ///< of the text
-  Status changed_data_;                ///< the text is another one since then
+  std::optional<Corpus> corpus_;  ///< the text, as it was when its fingerprint was taken
+  std::string fingerprint_;       ///< of the text
+  Status changed_data_;           ///< the text is another one since then
   Predicted predicted_;
   Results results_;
   Sampler sampler_;

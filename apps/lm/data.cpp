@@ -19,8 +19,12 @@ std::int64_t eval_bytes_of(std::int64_t bytes, double fraction) {
 }
 
 /// Windows side by side in a part. Training has one fewer than fit: its bytes are room for the epoch's offset.
-std::int64_t train_windows_of(std::int64_t bytes, std::int64_t seq) { return std::max<std::int64_t>(0, (bytes - seq) / seq); }
-std::int64_t eval_windows_of(std::int64_t bytes, std::int64_t seq) { return std::max<std::int64_t>(0, (bytes - 1) / seq); }
+std::int64_t train_windows_of(std::int64_t bytes, std::int64_t seq) {
+  return std::max<std::int64_t>(0, (bytes - seq) / seq);
+}
+std::int64_t eval_windows_of(std::int64_t bytes, std::int64_t seq) {
+  return std::max<std::int64_t>(0, (bytes - 1) / seq);
+}
 
 bool long_enough(std::int64_t bytes, std::int64_t seq, double fraction, bool evaluates) {
   const auto eval = eval_bytes_of(bytes, fraction);
@@ -33,7 +37,8 @@ std::string remedy(std::int64_t bytes, const CorpusOptions& o) {
   if (!o.evaluates) return shorter;
   if (long_enough(bytes, o.seq, o.eval_fraction, false)) {
     const double fraction = std::ceil(static_cast<double>(2 * o.seq + 1) / static_cast<double>(bytes) * 100) / 100;
-    if (fraction <= 0.5 && long_enough(bytes, o.seq, fraction, true)) return fmt::format("{}, or eval.fraction={:g}, or eval.every=0", shorter, fraction);
+    if (fraction <= 0.5 && long_enough(bytes, o.seq, fraction, true))
+      return fmt::format("{}, or eval.fraction={:g}, or eval.every=0", shorter, fraction);
     return shorter + ", or eval.every=0";
   }
   return shorter;
@@ -63,10 +68,11 @@ Expected<Corpus> Corpus::open(const CorpusOptions& options) {
           options.eval_fraction);
   TROUPE_ASSIGN(TextFile file, TextFile::open(options.path));
   if (!long_enough(file.size(), options.seq, options.eval_fraction, options.evaluates))
-    return invalid(fmt::format("data file '{}' is too short: {} bytes, but sequences of {} with the last {:g}% held out "
-                               "for evaluation need at least {} bytes (two windows in each part that is read): {}",
-                               options.path, file.size(), options.seq, options.eval_fraction * 100,
-                               corpus_bytes_min(options.seq, options.eval_fraction, options.evaluates), remedy(file.size(), options)));
+    return invalid(fmt::format(
+        "data file '{}' is too short: {} bytes, but sequences of {} with the last {:g}% held out "
+        "for evaluation need at least {} bytes (two windows in each part that is read): {}",
+        options.path, file.size(), options.seq, options.eval_fraction * 100,
+        corpus_bytes_min(options.seq, options.eval_fraction, options.evaluates), remedy(file.size(), options)));
   if (options.vocab < 256) {
     std::vector<std::uint8_t> block(std::size_t{1} << 20);
     for (std::int64_t at = 0; at < file.size(); at += std::ssize(block)) {
@@ -74,16 +80,16 @@ Expected<Corpus> Corpus::open(const CorpusOptions& options) {
       TROUPE_TRY(file.read(at, std::ssize(block), block.data()));
       const auto bad = std::find_if(block.begin(), block.end(), [&](std::uint8_t b) { return b >= options.vocab; });
       if (bad != block.end())
-        return invalid(fmt::format("data file '{}' holds byte {} at offset {}, but 'model.vocab' is only {} (256 fits all)",
-                                   options.path, *bad, at + (bad - block.begin()), options.vocab));
+        return invalid(
+            fmt::format("data file '{}' holds byte {} at offset {}, but 'model.vocab' is only {} (256 fits all)",
+                        options.path, *bad, at + (bad - block.begin()), options.vocab));
     }
   }
   return Corpus(std::move(file), options);
 }
 
 Corpus::Corpus(TextFile file, const CorpusOptions& options)
-    : file_(std::move(file)),
-      seq_(options.seq),
+    : file_(std::move(file)), seq_(options.seq),
       train_key_(philox_key(static_cast<std::uint64_t>(options.seed), "data.train")),
       offset_key_(philox_key(static_cast<std::uint64_t>(options.seed), "data.offset")) {
   train_bytes_ = file_.size() - eval_bytes_of(file_.size(), options.eval_fraction);
@@ -133,7 +139,9 @@ Expected<std::string> Corpus::fingerprint() const {
     TROUPE_TRY(file_.read((file_.size() - std::ssize(bytes)) / (pieces - 1) * i, std::ssize(bytes), bytes.data()));
     sums.push_back(checkpoint::checksum(bytes.data(), std::ssize(bytes)));
   }
-  const auto sum = whole ? sums[0] : checkpoint::checksum(reinterpret_cast<const std::byte*>(sums.data()), static_cast<std::int64_t>(sums.size() * sizeof sums[0]));
+  const auto sum = whole ? sums[0]
+                         : checkpoint::checksum(reinterpret_cast<const std::byte*>(sums.data()),
+                                                static_cast<std::int64_t>(sums.size() * sizeof sums[0]));
   return std::to_string(file_.size()) + "-" + to_string(sum);
 }
 

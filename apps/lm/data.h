@@ -15,18 +15,18 @@
 #include <cstdint>
 #include <string>
 
-#include "apps/options/config.h"
 #include "apps/lm/text_file.h"
+#include "apps/options/config.h"
 
 namespace troupe::lm {
 
 struct CorpusOptions {
-  std::string path;           ///< a plain file (see plain_text_path)
-  std::int64_t seq = 0;       ///< tokens per sample
-  double eval_fraction = 0;   ///< last part of the text that is held out; 0: none
+  std::string path;          ///< a plain file (see plain_text_path)
+  std::int64_t seq = 0;      ///< tokens per sample
+  double eval_fraction = 0;  ///< last part of the text that is held out; 0: none
   std::int64_t seed = 0;
-  std::int64_t vocab = 256;   ///< bytes must be below it
-  bool evaluates = true;      ///< the held out part is read: it must have two windows
+  std::int64_t vocab = 256;  ///< bytes must be below it
+  bool evaluates = true;     ///< the held out part is read: it must have two windows
 };
 
 /// Of a run, which reads the held out part if it evaluates.
@@ -52,7 +52,8 @@ class Corpus {
   std::int64_t train_bytes() const { return train_bytes_; }
   std::int64_t eval_bytes() const { return file_.size() - train_bytes_; }
 
-  /// Sample `index` >= 0 of the training stream; both arrays hold seq tokens. Error: the file has changed, or cannot be read.
+  /// Sample `index` >= 0 of the training stream; both arrays hold seq tokens. Error: the file has changed, or cannot be
+  /// read.
   Status train_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const;
   /// Sample `index` >= 0 of the evaluation stream: the windows in one fixed scattered order, the same for every seed
   /// and every evaluation, so that any number of first samples covers the part evenly. After eval_windows() samples the

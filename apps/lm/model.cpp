@@ -20,19 +20,19 @@ class ModelBuilder {
   /// Token by token: attention keeps the keys and values of the tokens before (op state). `position`: of the token.
   ModelBuilder(Graph& g, const LmConfig& c, Value position) : g_(g), c_(c), train_(false), position_(position) {}
 
-  Value embed(Value tokens) {                                                   // (B, T) -> (B, T, C)
+  Value embed(Value tokens) {  // (B, T) -> (B, T, C)
     vocabulary_unit("vocabulary.in");
     const Value x = g_.op("embedding", {tokens, embedding()}, vocabulary())[0];
     g_.unit("embed");
     return dropout(x, "embed");
   }
 
-  Value block(Value x, std::int64_t layer) {                                    // (B, T, C)
+  Value block(Value x, std::int64_t layer) {  // (B, T, C)
     const ModelConfig& m = c_.model;
     const std::string unit = "layers." + std::to_string(layer);
     g_.unit(unit, "layers.*");
     prefix_ = "model." + unit + ".";
-    const std::int64_t group = m.heads / m.kv_heads * m.head_dim;   // query columns that share a key-value head
+    const std::int64_t group = m.heads / m.kv_heads * m.head_dim;  // query columns that share a key-value head
     const Value n = norm(x, prefix_ + "input_layernorm.weight");
     // (B, T, heads * D)
     Value q = linear(n, "self_attn.q_proj", m.heads * m.head_dim, m.dim, {{"unit", group}, {"subunit", m.head_dim}});
@@ -40,7 +40,8 @@ class ModelBuilder {
     Value k = linear(n, "self_attn.k_proj", m.kv_heads * m.head_dim, m.dim, {{"unit", m.head_dim}});
     const Value v = linear(n, "self_attn.v_proj", m.kv_heads * m.head_dim, m.dim, {{"unit", m.head_dim}});
     const Value o = attention(rotated(q, group), rotated(k, m.head_dim), v);
-    const Value a = linear(o, "self_attn.o_proj", m.dim, m.heads * m.head_dim, {{"in_unit", group}, {"in_subunit", m.head_dim}}, true);
+    const Value a = linear(o, "self_attn.o_proj", m.dim, m.heads * m.head_dim,
+                           {{"in_unit", group}, {"in_subunit", m.head_dim}}, true);
     x = g_.op("add", {x, dropout(a, unit + ".attn")})[0];
     const Value n2 = norm(x, prefix_ + "post_attention_layernorm.weight");
     const Value gate = linear(n2, "mlp.gate_proj", m.ffn, m.dim);
@@ -71,21 +72,26 @@ class ModelBuilder {
   float std_of(bool residual) const {
     // GPT-2: weights whose output is added to the residual stream start smaller, so that its variance does not grow
     // with the number of layers.
-    return static_cast<float>(c_.model.init_std / (residual ? std::sqrt(2.0 * static_cast<double>(c_.model.layers)) : 1.0));
+    return static_cast<float>(c_.model.init_std /
+                              (residual ? std::sqrt(2.0 * static_cast<double>(c_.model.layers)) : 1.0));
   }
   Value embedding() {
     return g_.param("model.embed_tokens.weight", {c_.model.vocab, c_.model.dim}, Init::normal(std_of(false)));
   }
   /// `units`: columns of the output ("unit") or input ("in_unit") that stay together where they are divided.
-  Value linear(Value x, const std::string& name, std::int64_t out, std::int64_t in, const Attrs& units = {}, bool residual = false) {
-    return g_.op("linear", {x, g_.param(prefix_ + name + ".weight", {out, in}, Init::normal(std_of(residual)))}, units)[0];
+  Value linear(Value x, const std::string& name, std::int64_t out, std::int64_t in, const Attrs& units = {},
+               bool residual = false) {
+    return g_.op("linear", {x, g_.param(prefix_ + name + ".weight", {out, in}, Init::normal(std_of(residual)))},
+                 units)[0];
   }
   Value norm(Value x, const std::string& name) {
-    return g_.op("rmsnorm", {x, g_.param(name, {c_.model.dim}, Init::constant(1), false)}, {{"eps", c_.model.norm_eps}})[0];
+    return g_.op("rmsnorm", {x, g_.param(name, {c_.model.dim}, Init::constant(1), false)},
+                 {{"eps", c_.model.norm_eps}})[0];
   }
   /// `unit`: columns that stay together.
   Value rotated(Value x, std::int64_t unit) {
-    const Attrs attrs{{"head_dim", c_.model.head_dim}, {"theta", c_.model.rope_theta}, {"inverse", std::int64_t{0}}, {"unit", unit}};
+    const Attrs attrs{
+        {"head_dim", c_.model.head_dim}, {"theta", c_.model.rope_theta}, {"inverse", std::int64_t{0}}, {"unit", unit}};
     return position_ == kernels::no_value ? g_.op("rope", {x}, attrs)[0] : g_.op("rope_at", {x, position_}, attrs)[0];
   }
   Value attention(Value q, Value k, Value v) {
@@ -101,15 +107,21 @@ class ModelBuilder {
   Graph& g_;
   const LmConfig& c_;
   bool train_;
-  Value position_ = kernels::no_value;   ///< of the one token
+  Value position_ = kernels::no_value;  ///< of the one token
   std::string prefix_;
 };
 
 Value loader(Graph& g, const LmConfig& c, const std::string& text, const std::string& split, const std::string& what) {
   const kernels::TensorType type{DType::i32, {c.schedule.microbatch, c.model.seq}};
   return g.actor("lm.data", split + "." + what, {}, {{what, type, std::nullopt}},
-                 {{"path", text}, {"split", split}, {"what", what}, {"seq", c.model.seq}, {"vocab", c.model.vocab},
-                  {"batch", c.schedule.batch}, {"eval_fraction", c.eval.fraction}, {"seed", c.run.seed}})[0];
+                 {{"path", text},
+                  {"split", split},
+                  {"what", what},
+                  {"seq", c.model.seq},
+                  {"vocab", c.model.vocab},
+                  {"batch", c.schedule.batch},
+                  {"eval_fraction", c.eval.fraction},
+                  {"seed", c.run.seed}})[0];
 }
 
 Value loss(Graph& g, const LmConfig& c, const std::string& text, const std::string& split) {
@@ -134,14 +146,16 @@ void add_sample(Graph& g, const LmConfig& c, std::int64_t prompt_tokens) {
   for (std::int64_t l = 0; l < c.model.layers; ++l) x = b.block(x, l);
   x = b.head_norm(x);
   b.vocabulary_unit("vocabulary.out");
-  const Value logits = g.op("linear", {x, b.head_weight()}, b.vocabulary())[0];   // (1, 1, vocab)
+  const Value logits = g.op("linear", {x, b.head_weight()}, b.vocabulary())[0];  // (1, 1, vocab)
   g.unit("head");
-  g.actor("lm.sampler", "sampler", {logits}, {}, {{"temperature", c.sample.temperature}, {"first", prompt_tokens - 1}, {"reports", std::string("token")}});
+  g.actor("lm.sampler", "sampler", {logits}, {},
+          {{"temperature", c.sample.temperature}, {"first", prompt_tokens - 1}, {"reports", std::string("token")}});
 }
 
 }  // namespace
 
-runtime::Graph build_model(const LmConfig& c, const kernels::OpSet& ops, const std::string& text, std::int64_t prompt_tokens) {
+runtime::Graph build_model(const LmConfig& c, const kernels::OpSet& ops, const std::string& text,
+                           std::int64_t prompt_tokens) {
   Graph g(ops);
   g.program("train", {c.schedule.microbatches(), c.schedule.microbatch});
   const Value train_loss = loss(g, c, text, "train");

@@ -5,15 +5,16 @@
 #pragma once
 
 #include "apps/options/config.h"
-#include "runtime/launch/app.h"
 #include "runtime/graph/graph.h"
+#include "runtime/launch/app.h"
 
 namespace troupe::lm {
 
 /// Units: "embed", "layers.0" ..., "head"; with mesh.shared_vocabulary also the shared ones "vocabulary.in" and
 /// "vocabulary.out". `text` is the plain file that the loaders read. Program "evaluate" exists if eval.every > 0,
 /// "sample" if `prompt_tokens` > 0.
-runtime::Graph build_model(const LmConfig& config, const kernels::OpSet& ops, const std::string& text, std::int64_t prompt_tokens);
+runtime::Graph build_model(const LmConfig& config, const kernels::OpSet& ops, const std::string& text,
+                           std::int64_t prompt_tokens);
 /// Program "sample" alone: no text, no gradients, no optimizer. REQUIRES: `prompt_tokens` > 0.
 runtime::Graph build_sampler(const LmConfig& config, const kernels::OpSet& ops, std::int64_t prompt_tokens);
 
@@ -39,7 +40,7 @@ class Sampler {
 
   std::int64_t prompt_tokens_;
   std::vector<std::int32_t> tokens_;
-  std::string text_;                   // of the tokens
+  std::string text_;  // of the tokens
 };
 
 }  // namespace troupe::lm

@@ -20,7 +20,7 @@ class Loader final : public actors::UserActor {
         batch_(attrs.integer("batch")), other_(static_cast<std::size_t>(attrs.integer("seq"))) {}
 
   Status act(actors::UserCall& call) override {
-    auto& out = call.out[0];                                                    // (B, T)
+    auto& out = call.out[0];  // (B, T)
     const std::int64_t rows = out.rows(), seq = out.cols();
     for (std::int64_t i = 0; i < rows; ++i) {
       const std::int64_t sample = (train_ ? call.step * batch_ : 0) + call.microbatch * call.samples_per_microbatch + i;
@@ -55,11 +55,12 @@ Expected<std::unique_ptr<actors::UserActor>> make_loader(const actors::UserActor
 /// Draws nothing before the prompt's last token.
 class Draw final : public actors::UserActor {
  public:
-  Draw(std::uint64_t seed, double temperature, std::int64_t first) : key_(philox_key(seed, "sampler")), temperature_(temperature), first_(first) {}
+  Draw(std::uint64_t seed, double temperature, std::int64_t first)
+      : key_(philox_key(seed, "sampler")), temperature_(temperature), first_(first) {}
 
   Status act(actors::UserCall& call) override {
     if (call.microbatch < first_) return {};
-    const auto& logits = call.in[0];                                            // (1, 1, vocab)
+    const auto& logits = call.in[0];  // (1, 1, vocab)
     const std::int64_t vocab = logits.cols();
     const float* row = logits.as<float>();
     std::int64_t best = 0;
@@ -69,7 +70,8 @@ class Draw final : public actors::UserActor {
     if (temperature_ > 0) {
       double total = 0;
       for (std::int64_t i = 0; i < vocab; ++i) total += std::exp((row[i] - row[best]) / temperature_);
-      const auto random = philox(key_, static_cast<std::uint64_t>(call.microbatch - first_), static_cast<std::uint64_t>(call.step));
+      const auto random = philox(key_, static_cast<std::uint64_t>(call.microbatch - first_),
+                                 static_cast<std::uint64_t>(call.step));
       double left = to_unit(random[0]) * total;
       for (token = 0; token + 1 < vocab; ++token)
         if ((left -= std::exp((row[token] - row[best]) / temperature_)) < 0) break;
@@ -85,7 +87,8 @@ class Draw final : public actors::UserActor {
 };
 
 Expected<std::unique_ptr<actors::UserActor>> make_draw(const actors::UserActorInfo& info) {
-  return std::unique_ptr<actors::UserActor>(std::make_unique<Draw>(info.seed, info.attrs.real("temperature"), info.attrs.integer("first")));
+  return std::unique_ptr<actors::UserActor>(
+      std::make_unique<Draw>(info.seed, info.attrs.real("temperature"), info.attrs.integer("first")));
 }
 
 }  // namespace

@@ -10,8 +10,7 @@ namespace {
 constexpr std::uint64_t k_rounds = 6;  // 4 rounds suffice where few values are seen; 6 for tiny domains
 }
 
-Permutation::Permutation(std::int64_t n, std::uint64_t key, std::uint64_t tweak)
-    : n_(n), key_(key), tweak_(tweak) {
+Permutation::Permutation(std::int64_t n, std::uint64_t key, std::uint64_t tweak) : n_(n), key_(key), tweak_(tweak) {
   REQUIRE(n >= 1, n);
   half_bits_ = (std::bit_width(static_cast<std::uint64_t>(n - 1)) + 1) / 2;
 }

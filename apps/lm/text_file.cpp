@@ -26,7 +26,8 @@ struct File {
 };
 
 Status errno_status(Code code, const std::string& what) {
-  return {errno == ENOSPC || errno == EDQUOT ? Code::exhausted : code, fmt::format("{}: {}", what, std::strerror(errno))};
+  return {errno == ENOSPC || errno == EDQUOT ? Code::exhausted : code,
+          fmt::format("{}: {}", what, std::strerror(errno))};
 }
 
 /// Returns the name of a packed format that this program does not read; null for any other file.
@@ -35,7 +36,13 @@ const char* packed_as(const unsigned char* head, std::size_t bytes) {
     const char* name;
     std::string_view magic;
   };
-  static constexpr Format formats[] = {{"xz", "\xfd" "7zXZ"}, {"zstd", "\x28\xb5\x2f\xfd"}, {"bzip2", "BZh"}, {"zip", "PK\x03\x04"}, {"7z", "7z\xbc\xaf"}};
+  static constexpr Format formats[] = {{"xz",
+                                        "\xfd"
+                                        "7zXZ"},
+                                       {"zstd", "\x28\xb5\x2f\xfd"},
+                                       {"bzip2", "BZh"},
+                                       {"zip", "PK\x03\x04"},
+                                       {"7z", "7z\xbc\xaf"}};
   const std::string_view text(reinterpret_cast<const char*>(head), bytes);
   for (const auto& f : formats)
     if (text.starts_with(f.magic)) return f.name;
@@ -44,7 +51,7 @@ const char* packed_as(const unsigned char* head, std::size_t bytes) {
 
 /// Opens a regular file for reading. Error: there is none, it cannot be read, it is empty.
 Status open_regular(const std::string& path, File& file, struct stat& info) {
-  file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);   // a FIFO without a writer must not block
+  file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO without a writer must not block
   if (file.fd < 0 && errno == ENOENT) return {Code::not_found, fmt::format("data file '{}' does not exist", path)};
   if (file.fd < 0) return errno_status(Code::io, fmt::format("cannot read data file '{}'", path));
   if (::fstat(file.fd, &info) != 0) return errno_status(Code::io, fmt::format("cannot read data file '{}'", path));
@@ -98,12 +105,13 @@ void remove_parts(const std::string& cache_dir) {
 Expected<std::string> plain_text_path(const std::string& path, const std::string& cache_dir) {
   remove_parts(cache_dir);
   File file;
-  struct stat info{};
+  struct stat info {};
   TROUPE_TRY(open_regular(path, file, info));
   unsigned char magic[6] = {};
   const auto n = std::max<ssize_t>(0, ::pread(file.fd, magic, sizeof magic, 0));
   if (const char* format = packed_as(magic, static_cast<std::size_t>(n)))
-    return invalid(fmt::format("data file '{}' is packed with {}: unpack it first; plain text, .gz and .dz are read", path, format));
+    return invalid(fmt::format("data file '{}' is packed with {}: unpack it first; plain text, .gz and .dz are read",
+                               path, format));
   if (n < 2 || magic[0] != 0x1f || magic[1] != 0x8b) return path;
 
   namespace fs = std::filesystem;
@@ -136,7 +144,7 @@ std::int64_t written_ns(const struct stat& info) { return info.st_mtim.tv_sec * 
 
 Expected<TextFile> TextFile::open(const std::string& path) {
   File file;
-  struct stat info{};
+  struct stat info {};
   TROUPE_TRY(open_regular(path, file, info));
   TextFile text(path, std::exchange(file.fd, -1));
   text.size_ = info.st_size;
@@ -147,7 +155,8 @@ Expected<TextFile> TextFile::open(const std::string& path) {
 }
 
 Status TextFile::changed(const char* how) const {
-  return {Code::io, fmt::format("data file '{}' {} since the run opened it: its samples would no longer be of one text", path_, how)};
+  return {Code::io, fmt::format("data file '{}' {} since the run opened it: its samples would no longer be of one text",
+                                path_, how)};
 }
 
 Status TextFile::compare(const struct stat& now) const {
@@ -156,14 +165,15 @@ Status TextFile::compare(const struct stat& now) const {
 }
 
 Status TextFile::unchanged() const {
-  struct stat now{};
+  struct stat now {};
   if (::fstat(fd_, &now) != 0) return errno_status(Code::io, fmt::format("cannot read data file '{}'", path_));
   return compare(now);
 }
 
 Status TextFile::in_place() const {
-  struct stat now{};
-  if (::stat(path_.c_str(), &now) != 0 || now.st_dev != device_ || now.st_ino != number_) return changed("was replaced");
+  struct stat now {};
+  if (::stat(path_.c_str(), &now) != 0 || now.st_dev != device_ || now.st_ino != number_)
+    return changed("was replaced");
   return compare(now);
 }
 
@@ -175,7 +185,7 @@ Status TextFile::read(std::int64_t position, std::int64_t n, void* to) const {
     if (got == 0) return changed("was truncated");
     done += got;
   }
-  return unchanged();   // after the bytes were read: a change that they could be of shows here
+  return unchanged();  // after the bytes were read: a change that they could be of shows here
 }
 
 TextFile::TextFile(TextFile&& other) noexcept { *this = std::move(other); }

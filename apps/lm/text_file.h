@@ -13,13 +13,14 @@ namespace troupe::lm {
 
 /// The path of a plain file with the text of `path`. A gzip file (.gz, .dz; recognised by its first bytes) is unpacked
 /// into `cache_dir` once; a later call for the same, unchanged file finds it there. The path of a plain file is
-/// returned as it is. Removes partly unpacked files that a killed process has left in `cache_dir`: one process at a time
-/// calls it, and gives the result to all workers. Error: not_found, a file that cannot be read, a packed format that this
-/// program does not read; exhausted if the disk is full.
+/// returned as it is. Removes partly unpacked files that a killed process has left in `cache_dir`: one process at a
+/// time calls it, and gives the result to all workers. Error: not_found, a file that cannot be read, a packed format
+/// that this program does not read; exhausted if the disk is full.
 Expected<std::string> plain_text_path(const std::string& path, const std::string& cache_dir);
 
-/// A text on disk that must stay as it was when it was opened: a run's samples and its fingerprint are of the same bytes.
-/// Read with pread, because a process that reads a mapped file dies when the file is truncated. Many threads may read it.
+/// A text on disk that must stay as it was when it was opened: a run's samples and its fingerprint are of the same
+/// bytes. Read with pread, because a process that reads a mapped file dies when the file is truncated. Many threads may
+/// read it.
 class TextFile {
  public:
   static Expected<TextFile> open(const std::string& path);

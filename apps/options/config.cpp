@@ -66,7 +66,8 @@ Status unknown(const std::string& where, const char* what, const std::string& na
 
 /// The warning for a key that old configurations have and that means nothing any more; null for any other key.
 const char* why_ignored(const std::string& name) {
-  if (name == "schedule.lanes") return "schedule.lanes has no meaning any more and is ignored, gradients are exact sums: remove it";
+  if (name == "schedule.lanes")
+    return "schedule.lanes has no meaning any more and is ignored, gradients are exact sums: remove it";
   return nullptr;
 }
 
@@ -92,8 +93,7 @@ struct Builder {
       if (!convert(node, key, value))
         status = invalid(fmt::format("{}: '{}' must be {} ({}), but is {}", where, name, expectation<T>(key),
                                      key.meaning, describe(node)));
-      else
-        status = check_range(key, value).in(where);
+      else status = check_range(key, value).in(where);
     });
     return known ? status : unknown(where, "key", name, known_keys());
   }
@@ -152,8 +152,8 @@ struct Builder {
     if (!has("model.kv_heads")) m.kv_heads = m.heads;
     if (!has("model.head_dim")) {
       if (m.dim % m.heads != 0)
-        return invalid(fmt::format("'model.dim' = {} must be a multiple of 'model.heads' = {} (or set 'model.head_dim')",
-                                   m.dim, m.heads));
+        return invalid(fmt::format(
+            "'model.dim' = {} must be a multiple of 'model.heads' = {} (or set 'model.head_dim')", m.dim, m.heads));
       m.head_dim = m.dim / m.heads;
     }
     auto& s = config.schedule;

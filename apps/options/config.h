@@ -24,8 +24,8 @@ struct ModelConfig {
   std::int64_t dim = 0;
   std::int64_t head_dim = 0;  ///< default: dim / heads
   std::int64_t ffn = 0;
-  std::int64_t seq = 0;       ///< tokens per sequence
-  bool tied = false;          ///< the vocabulary projection uses the embedding's matrix
+  std::int64_t seq = 0;  ///< tokens per sequence
+  bool tied = false;     ///< the vocabulary projection uses the embedding's matrix
   double dropout = 0.0;
   double rope_theta = 10000.0;
   double norm_eps = 1e-5;
@@ -34,8 +34,8 @@ struct ModelConfig {
 };
 
 struct ScheduleConfig {
-  std::int64_t steps = 0;       ///< horizon of the learning rate; --steps changes only where the run ends
-  std::int64_t warmup = 0;      ///< steps
+  std::int64_t steps = 0;   ///< horizon of the learning rate; --steps changes only where the run ends
+  std::int64_t warmup = 0;  ///< steps
   double lr = 0.0;
   double min_lr = 0.0;          ///< default: lr / 10
   std::int64_t batch = 0;       ///< sequences per step
@@ -87,7 +87,8 @@ struct CheckpointConfig {
 };
 
 struct DataConfig {
-  std::string fingerprint;  ///< of the text (Corpus::fingerprint): a text with another one is refused; empty: any text
+  /// of the text (Corpus::fingerprint): a text with another one is refused; empty: any text
+  std::string fingerprint;
   bool operator==(const DataConfig&) const = default;
 };
 
@@ -132,8 +133,6 @@ std::string to_toml(const LmConfig& config);
 std::int64_t parameter_count(const ModelConfig& model);
 
 /// Tokens of one step.
-inline std::int64_t tokens_per_step(const LmConfig& config) {
-  return config.schedule.batch * config.model.seq;
-}
+inline std::int64_t tokens_per_step(const LmConfig& config) { return config.schedule.batch * config.model.seq; }
 
 }  // namespace troupe::lm

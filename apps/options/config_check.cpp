@@ -31,11 +31,12 @@ Status check_range(const Key& key, const T& value) {
   if constexpr (!std::is_same_v<T, std::string> && !std::is_same_v<T, bool>) {
     const double x = static_cast<double>(value);
     // NaN is not legal.
-    legal = ((key.flags & k_lo_open) ? x > key.lo : x >= key.lo) && ((key.flags & k_hi_open) ? x < key.hi : x <= key.hi);
+    legal = ((key.flags & k_lo_open) ? x > key.lo : x >= key.lo) &&
+            ((key.flags & k_hi_open) ? x < key.hi : x <= key.hi);
   }
   if (legal) return {};
-  return invalid(fmt::format("'{}' = {} is out of range: expected {} ({})", key.name, value, expectation<T>(key),
-                             key.meaning));
+  return invalid(
+      fmt::format("'{}' = {} is out of range: expected {} ({})", key.name, value, expectation<T>(key), key.meaning));
 }
 
 template std::string expectation<bool>(const Key&);
@@ -65,18 +66,19 @@ Status validate(const LmConfig& config) {
   const auto& o = config.optimizer;
   for (const auto& [name, beta] : {std::pair("beta1", o.beta1), std::pair("beta2", o.beta2)})
     if (static_cast<float>(beta) >= 1)
-      return invalid(fmt::format("'optimizer.{}' = {} is 1 in float32, and moments would never change: expected at most 0.9999999", name, beta));
+      return invalid(
+          fmt::format("'optimizer.{}' = {} is 1 in float32, and moments would never change: expected at most 0.9999999",
+                      name, beta));
   if (static_cast<float>(o.eps) < std::numeric_limits<float>::min())
     return invalid(fmt::format("'optimizer.eps' = {} is 0 in float32: expected at least 1e-37", o.eps));
 
   const auto& s = config.schedule;
   if (s.batch % s.microbatch != 0)
-    return invalid(fmt::format("'schedule.batch' = {} must be a multiple of 'schedule.microbatch' = {}", s.batch,
-                               s.microbatch));
+    return invalid(
+        fmt::format("'schedule.batch' = {} must be a multiple of 'schedule.microbatch' = {}", s.batch, s.microbatch));
   if (s.warmup > s.steps)
     return invalid(fmt::format("'schedule.warmup' = {} exceeds 'schedule.steps' = {}", s.warmup, s.steps));
-  if (s.min_lr > s.lr)
-    return invalid(fmt::format("'schedule.min_lr' = {} exceeds 'schedule.lr' = {}", s.min_lr, s.lr));
+  if (s.min_lr > s.lr) return invalid(fmt::format("'schedule.min_lr' = {} exceeds 'schedule.lr' = {}", s.min_lr, s.lr));
 
   TROUPE_TRY(runtime::parse_pipeline(s.pipeline).status().in("'schedule.pipeline'"));
 

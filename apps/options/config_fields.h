@@ -11,10 +11,10 @@ namespace troupe::lm {
 
 /// A key of the configuration; its type is that of its value.
 struct Key {
-  const char* name;              ///< "section.key"
+  const char* name;  ///< "section.key"
   const char* meaning;
-  double lo = 0, hi = 0;         ///< legal range of a number
-  unsigned flags = 0;            ///< k_required, ...
+  double lo = 0, hi = 0;  ///< legal range of a number
+  unsigned flags = 0;     ///< k_required, ...
 };
 inline constexpr unsigned k_required = 1, k_lo_open = 2, k_hi_open = 4;
 
@@ -43,7 +43,10 @@ void each_field(Config& c, Visit&& visit) {
   visit(Key{"schedule.min_lr", "final learning rate", 0, 10}, c.schedule.min_lr);
   visit(Key{"schedule.batch", "sequences per step", 1, 1 << 20, k_required}, c.schedule.batch);
   visit(Key{"schedule.microbatch", "sequences per microbatch", 1, 1 << 20, k_required}, c.schedule.microbatch);
-  visit(Key{"schedule.pipeline", "order of work in a pipeline: \"1f1b\", \"interleaved:V\" with V chunks of layers a stage, \"zero-bubble\""}, c.schedule.pipeline);
+  visit(
+      Key{"schedule.pipeline",
+          "order of work in a pipeline: \"1f1b\", \"interleaved:V\" with V chunks of layers a stage, \"zero-bubble\""},
+      c.schedule.pipeline);
 
   visit(Key{"optimizer.beta1", "decay of AdamW's first moment", 0, 1, k_hi_open}, c.optimizer.beta1);
   visit(Key{"optimizer.beta2", "decay of AdamW's second moment", 0, 1, k_hi_open}, c.optimizer.beta2);
@@ -62,14 +65,20 @@ void each_field(Config& c, Visit&& visit) {
   visit(Key{"mesh.dp", "data-parallel width, \"2\" or per stage \"2/1\""}, c.mesh.dp);
   visit(Key{"mesh.pp", "pipeline stages", 1, 1026}, c.mesh.pp);
   visit(Key{"mesh.tp", "tensor-parallel width", 1, 1024}, c.mesh.tp);
-  visit(Key{"mesh.zero", "ZeRO stage: 1 divides the optimizer's state over dp, 2 reduced gradients too, 3 parameters too", 0, 3}, c.mesh.zero);
-  visit(Key{"mesh.shared_vocabulary", "all pipeline stages divide embedding and vocabulary projection"}, c.mesh.shared_vocabulary);
+  visit(Key{"mesh.zero",
+            "ZeRO stage: 1 divides the optimizer's state over dp, 2 reduced gradients too, 3 parameters too", 0, 3},
+        c.mesh.zero);
+  visit(Key{"mesh.shared_vocabulary", "all pipeline stages divide embedding and vocabulary projection"},
+        c.mesh.shared_vocabulary);
 
   visit(Key{"checkpoint.every", "steps between checkpoints, 0: none", 0, 1e9}, c.checkpoint.every);
   visit(Key{"checkpoint.keep", "newest checkpoints that stay", 1, 1e9}, c.checkpoint.keep);
-  visit(Key{"checkpoint.keep_every", "checkpoints of steps that are multiples of it stay as well, 0: none", 0, 1e9}, c.checkpoint.keep_every);
-  visit(Key{"checkpoint.arena", "versions of the state that fit into host memory until they are on disk", 1, 64}, c.checkpoint.arena);
-  visit(Key{"checkpoint.max_failures", "failures to save in a row after which the job stops", 1, 1e9}, c.checkpoint.max_failures);
+  visit(Key{"checkpoint.keep_every", "checkpoints of steps that are multiples of it stay as well, 0: none", 0, 1e9},
+        c.checkpoint.keep_every);
+  visit(Key{"checkpoint.arena", "versions of the state that fit into host memory until they are on disk", 1, 64},
+        c.checkpoint.arena);
+  visit(Key{"checkpoint.max_failures", "failures to save in a row after which the job stops", 1, 1e9},
+        c.checkpoint.max_failures);
 
   visit(Key{"data.fingerprint", "of the text, as a checkpoint keeps it: another text is refused"}, c.data.fingerprint);
 

@@ -51,8 +51,8 @@ Expected<MeshSpec> assemble(std::vector<std::int64_t> dp, std::int64_t pp, bool 
   if (dp.size() > 1 && !pp_given) pp = static_cast<std::int64_t>(dp.size());
   if (dp.size() == 1) dp.assign(static_cast<std::size_t>(pp), dp[0]);
   if (static_cast<std::int64_t>(dp.size()) != pp)
-    return invalid(fmt::format("dp={} names {} stages, but pp={}: give one width, or one per stage",
-                               fmt::join(dp, "/"), dp.size(), pp));
+    return invalid(fmt::format("dp={} names {} stages, but pp={}: give one width, or one per stage", fmt::join(dp, "/"),
+                               dp.size(), pp));
   return MeshSpec{std::move(dp), pp, tp};
 }
 
@@ -96,8 +96,8 @@ Expected<MeshSpec> parse_mesh(std::string_view text) {
       TROUPE_TRY(value.status().in(context));
       (axis == "pp" ? pp : tp) = *value;
     } else {
-      return invalid(fmt::format("{}: unknown axis '{}'; did you mean '{}'?", context, axis,
-                                 nearest(axis, {"dp", "pp", "tp"})));
+      return invalid(
+          fmt::format("{}: unknown axis '{}'; did you mean '{}'?", context, axis, nearest(axis, {"dp", "pp", "tp"})));
     }
   }
   const bool pp_given = std::find(seen.begin(), seen.end(), "pp") != seen.end();
@@ -144,7 +144,7 @@ Status check_mesh(const MeshSpec& mesh, const LmConfig& config) {
 }
 
 std::int64_t kv_replicas(const MeshSpec& mesh, const LmConfig& config) {
-  const auto heads = config.model.kv_heads > 0 ? config.model.kv_heads : config.model.heads;   // 0: as many
+  const auto heads = config.model.kv_heads > 0 ? config.model.kv_heads : config.model.heads;  // 0: as many
   return mesh.tp % heads == 0 ? std::max<std::int64_t>(1, mesh.tp / heads) : 1;
 }
 
@@ -160,15 +160,17 @@ std::string mesh_warning(const MeshSpec& mesh, const LmConfig& config) {
   const auto microbatches = config.schedule.microbatches();
   const auto widest = *std::max_element(mesh.dp.begin(), mesh.dp.end());
   const auto each = std::max<std::int64_t>(1, microbatches / widest);
-  const auto kv_heads = config.model.kv_heads > 0 ? config.model.kv_heads : config.model.heads;   // 0: as many
+  const auto kv_heads = config.model.kv_heads > 0 ? config.model.kv_heads : config.model.heads;  // 0: as many
   if (mesh.tp > kv_heads && mesh.tp % kv_heads != 0)
-    return fmt::format("mesh {}: tp={} is no multiple of the {} key-value heads: places send each other keys and values, or "
-                       "take no part in the attention (see 'troupe plan'); tp={} would give each its own",
-                       to_string(mesh), mesh.tp, kv_heads, (mesh.tp / kv_heads + 1) * kv_heads);
+    return fmt::format(
+        "mesh {}: tp={} is no multiple of the {} key-value heads: places send each other keys and values, or "
+        "take no part in the attention (see 'troupe plan'); tp={} would give each its own",
+        to_string(mesh), mesh.tp, kv_heads, (mesh.tp / kv_heads + 1) * kv_heads);
   if (mesh.pp == 1 || each >= mesh.pp) return {};
-  return fmt::format("mesh {}: {} stages, but only {} microbatches{}: stages will wait most of the time; a smaller "
-                     "'schedule.microbatch' or fewer stages would fill the pipeline",
-                     to_string(mesh), mesh.pp, each, widest > 1 ? " per replica" : "");
+  return fmt::format(
+      "mesh {}: {} stages, but only {} microbatches{}: stages will wait most of the time; a smaller "
+      "'schedule.microbatch' or fewer stages would fill the pipeline",
+      to_string(mesh), mesh.pp, each, widest > 1 ? " per replica" : "");
 }
 
 }  // namespace troupe::lm

@@ -39,8 +39,8 @@ Status check_mesh(const MeshSpec& mesh, const LmConfig& config);
 
 /// Places that share a key-value head: tp / kv_heads where that is a whole number above 1, else 1.
 std::int64_t kv_replicas(const MeshSpec& mesh, const LmConfig& config);
-/// The model axes of each stage's mesh: {tp}, or, where places share a key-value head, {tp: kv_heads, tp.q: those places}:
-/// on tp.q a single head lies whole at each place (grouped-query attention on many places).
+/// The model axes of each stage's mesh: {tp}, or, where places share a key-value head, {tp: kv_heads, tp.q: those
+/// places}: on tp.q a single head lies whole at each place (grouped-query attention on many places).
 std::vector<Axis> model_axes(const MeshSpec& mesh, const LmConfig& config);
 
 /// Says what is legal but wasteful (fewer microbatches than stages, ...), for people; empty if nothing is.

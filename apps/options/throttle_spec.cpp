@@ -12,8 +12,9 @@ namespace {
 
 using Units = std::span<const std::pair<std::string_view, double>>;
 constexpr std::pair<std::string_view, double> nanoseconds[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}};
-constexpr std::pair<std::string_view, double> bytes_per_second[] = {{"B/s", 1}, {"KB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9}};
-constexpr double value_max = 1e15;   // eleven days, a petabyte a second: far above any link, far below 2^63
+constexpr std::pair<std::string_view, double> bytes_per_second[] = {
+    {"B/s", 1}, {"KB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9}};
+constexpr double value_max = 1e15;  // eleven days, a petabyte a second: far above any link, far below 2^63
 
 /// Reads "50us" as a whole number of the smallest unit. Returns false for another text.
 bool read_quantity(std::string_view text, Units units, std::int64_t& value) {
@@ -43,8 +44,10 @@ std::string_view take(std::string_view& text, char mark) {
 
 Expected<comm::Throttle> parse_throttle(std::string_view all) {
   const auto wrong = [&](std::string_view part) {
-    return invalid(fmt::format("--throttle {}: '{}' is not understood; expected latency=50us,bandwidth=100MB/s, or for the link between "
-                               "two ranks 0-1:latency=50us,bandwidth=100MB/s", all, part));
+    return invalid(fmt::format(
+        "--throttle {}: '{}' is not understood; expected latency=50us,bandwidth=100MB/s, or for the link between "
+        "two ranks 0-1:latency=50us,bandwidth=100MB/s",
+        all, part));
   };
   comm::Throttle t;
   std::string_view rest = all;
@@ -59,9 +62,10 @@ Expected<comm::Throttle> parse_throttle(std::string_view all) {
     const auto part = take(rest, ',');
     std::string_view value = part;
     const auto key = take(value, '=');
-    const bool ok = key == "latency"     ? read_quantity(value, nanoseconds, t.latency_ns)
-                    : key == "bandwidth" ? read_quantity(value, bytes_per_second, t.bytes_per_second) && t.bytes_per_second > 0
-                                         : false;
+    const bool ok = key == "latency" ? read_quantity(value, nanoseconds, t.latency_ns)
+                    : key == "bandwidth"
+                        ? read_quantity(value, bytes_per_second, t.bytes_per_second) && t.bytes_per_second > 0
+                        : false;
     if (!ok) return wrong(part);
   }
   return t;
@@ -71,10 +75,11 @@ void slow_down(CostModel& costs, const std::vector<comm::Throttle>& throttle) {
   const CostModel before = costs;
   const auto slower = [](const comm::Throttle& t, LinkCost link) {
     link.latency_s += static_cast<double>(t.latency_ns) * 1e-9;
-    if (t.bytes_per_second > 0) link.bytes_per_s = 1 / (1 / link.bytes_per_s + 1 / static_cast<double>(t.bytes_per_second));
+    if (t.bytes_per_second > 0)
+      link.bytes_per_s = 1 / (1 / link.bytes_per_s + 1 / static_cast<double>(t.bytes_per_second));
     return link;
   };
-  for (const auto& t : throttle) {   // the last throttle of a link counts, as in ThrottledTransport
+  for (const auto& t : throttle) {  // the last throttle of a link counts, as in ThrottledTransport
     if (t.a >= 0) {
       costs.odd_links.insert(costs.odd_links.begin(), OddLink{t.a, t.b, slower(t, before.link(t.a, t.b))});
       continue;

@@ -79,14 +79,16 @@ Expected<std::string> set_aside(const std::string& dir, const std::vector<std::s
       else if (error) return Status(Code::io, fmt::format("cannot create '{}': {}", free, error.message()));
     }
     fs::rename(dir + "/" + name, aside + "/" + name, error);
-    if (error) return Status(Code::io, fmt::format("cannot move '{}/{}' to '{}': {}", dir, name, aside, error.message()));
+    if (error)
+      return Status(Code::io, fmt::format("cannot move '{}/{}' to '{}': {}", dir, name, aside, error.message()));
   }
   return aside;
 }
 
 Status write_run_json(const std::string& path, const std::string& json, Durability durability) {
   const auto value = nlohmann::ordered_json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) return Status(Code::internal, fmt::format("'{}': what was to be written is not JSON", path));
+  if (value.is_discarded())
+    return Status(Code::internal, fmt::format("'{}': what was to be written is not JSON", path));
   return write_file(path, value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", durability);
 }
 

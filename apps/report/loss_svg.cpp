@@ -30,7 +30,8 @@ std::string fitting(const std::string& text, double pixels_per_byte) {
   const auto room = static_cast<std::size_t>((k_right - k_left) / pixels_per_byte);
   if (text.size() <= room) return text;
   std::size_t begin = text.size() - room + 1;
-  while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xc0) == 0x80) ++begin;   // inside a character
+  // inside a character
+  while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xc0) == 0x80) ++begin;
   return "\u2026" + text.substr(begin);
 }
 
@@ -122,9 +123,10 @@ std::string axes(const Frame& frame) {
   std::string out;
   for (double loss : nice_ticks(frame.losses.lo, frame.losses.hi, 7)) {
     const double y = frame.y(loss);
-    out += fmt::format("<line class=\"grid\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", k_left, k_right, y, y);
-    out += fmt::format("<text class=\"tick\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:g}</text>\n", k_left - 8, y + 4,
-                       loss);
+    out += fmt::format("<line class=\"grid\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", k_left, k_right, y,
+                       y);
+    out += fmt::format("<text class=\"tick\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:g}</text>\n", k_left - 8,
+                       y + 4, loss);
   }
   for (double step : nice_ticks(frame.steps.lo, frame.steps.hi, 8)) {
     if (step != std::floor(step)) continue;
@@ -161,7 +163,8 @@ std::string legend(const LossCurve& curve) {
 
 constexpr const char* k_style = R"(<style>
 text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1f2933; }
-.title { font-size: 18px; font-weight: 600; } .small { font-size: 12px; fill: #6b7785; } .tick { font-size: 12px; fill: #52606d; }
+.title { font-size: 18px; font-weight: 600; } .small { font-size: 12px; fill: #6b7785; }
+.tick { font-size: 12px; fill: #52606d; }
 .grid { stroke: #e4e7eb; } .axis { stroke: #9aa5b1; }
 .raw { fill: none; stroke: #7fb3e0; stroke-width: 1; stroke-opacity: 0.6; }
 .mean { fill: none; stroke: #1f6fb5; stroke-width: 2.2; stroke-linejoin: round; stroke-linecap: round; }
@@ -186,12 +189,16 @@ std::string loss_svg(const LossCurve& given) {
   const LossCurve curve{given.title, given.subtitle, finite(given.train), finite(given.eval)};
   const Frame frame{step_range(curve), loss_range(curve)};
 
-  std::string out = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" width=\"{}\" height=\"{}\" "
-                                "role=\"img\" aria-label=\"loss curve\">\n", k_width, k_height, k_width, k_height);
+  std::string out = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" width=\"{}\" height=\"{}\" "
+      "role=\"img\" aria-label=\"loss curve\">\n",
+      k_width, k_height, k_width, k_height);
   out += k_style;
   out += fmt::format("<rect width=\"{}\" height=\"{}\" fill=\"#ffffff\"/>\n", k_width, k_height);
-  out += fmt::format("<text class=\"title\" x=\"{}\" y=\"28\">{}</text>\n", k_left, escaped(fitting(curve.title, 10.5)));
-  out += fmt::format("<text class=\"small\" x=\"{}\" y=\"46\">{}</text>\n", k_left, escaped(fitting(curve.subtitle, 7)));
+  out += fmt::format("<text class=\"title\" x=\"{}\" y=\"28\">{}</text>\n", k_left,
+                     escaped(fitting(curve.title, 10.5)));
+  out += fmt::format("<text class=\"small\" x=\"{}\" y=\"46\">{}</text>\n", k_left,
+                     escaped(fitting(curve.subtitle, 7)));
   out += axes(frame);
   if (curve.train.empty() && curve.eval.empty())
     out += fmt::format("<text class=\"small\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">no steps yet</text>\n",
@@ -204,8 +211,9 @@ std::string loss_svg(const LossCurve& given) {
     out += fmt::format("<path class=\"mean\" d=\"{}\"/>\n", frame.path(smoothed(curve.train)));
   }
   for (const auto& p : decimated(curve.eval))
-    out += fmt::format("<circle class=\"eval\" r=\"4\" cx=\"{:.1f}\" cy=\"{:.1f}\"><title>step {:.0f}: {:.4f}</title></circle>\n",
-                       frame.x(p.step), frame.y(p.loss), p.step, p.loss);
+    out += fmt::format(
+        "<circle class=\"eval\" r=\"4\" cx=\"{:.1f}\" cy=\"{:.1f}\"><title>step {:.0f}: {:.4f}</title></circle>\n",
+        frame.x(p.step), frame.y(p.loss), p.step, p.loss);
   return out + legend(curve) + "</svg>\n";
 }
 

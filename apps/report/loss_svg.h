@@ -14,8 +14,8 @@ struct LossPoint {
 };
 
 struct LossCurve {
-  std::string title;     ///< "shakespeare-char on dp=2,pp=2"
-  std::string subtitle;  ///< small print: parameters, tokens, date; may be empty
+  std::string title;             ///< "shakespeare-char on dp=2,pp=2"
+  std::string subtitle;          ///< small print: parameters, tokens, date; may be empty
   std::vector<LossPoint> train;  ///< in step order, any number
   std::vector<LossPoint> eval;
 };

@@ -48,23 +48,27 @@ std::string to_json_line(const StepMetrics& m) {
   if (!m.void_parameter.empty()) void_step = ", \"void\": " + json_text(m.void_parameter);
   if (!m.void_parameter.empty() && m.void_microbatch >= 0)
     void_step += fmt::format(", \"void_microbatch\": {}", m.void_microbatch);
-  return fmt::format("{{\"step\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, \"tokens\": {}, \"tokens_per_s\": {}, "
-                     "\"step_ms\": {}, \"exposed_comm_ms\": {}, \"generation\": {}{}}}\n",
-                     m.step, number(m.loss, 17), number(m.grad_norm, 17), number(m.lr, 17), m.tokens,
-                     number(m.tokens_per_s, 6), number(m.step_ms, 6), number(m.exposed_comm_ms, 6), m.generation,
-                     void_step);
+  return fmt::format(
+      "{{\"step\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, \"tokens\": {}, \"tokens_per_s\": {}, "
+      "\"step_ms\": {}, \"exposed_comm_ms\": {}, \"generation\": {}{}}}\n",
+      m.step, number(m.loss, 17), number(m.grad_norm, 17), number(m.lr, 17), m.tokens, number(m.tokens_per_s, 6),
+      number(m.step_ms, 6), number(m.exposed_comm_ms, 6), m.generation, void_step);
 }
 
 std::string to_json_line(const EvalMetrics& m) {
-  return fmt::format("{{\"step\": {}, \"eval_loss\": {}, \"tokens\": {}, \"eval_ms\": {}, \"generation\": {}}}\n", m.step,
-                     number(m.eval_loss, 17), m.tokens, number(m.eval_ms, 6), m.generation);
+  return fmt::format("{{\"step\": {}, \"eval_loss\": {}, \"tokens\": {}, \"eval_ms\": {}, \"generation\": {}}}\n",
+                     m.step, number(m.eval_loss, 17), m.tokens, number(m.eval_ms, 6), m.generation);
 }
 
 std::string to_json_line(const CheckpointMetrics& m) {
   const auto why = m.why.empty() ? "" : ", \"why\": " + json_text(m.why);
-  const auto saved = m.what != "saved" && m.what != "saving" ? "" : fmt::format(", \"parameter_bytes\": {}, \"moment_bytes\": {}, \"stall_ms\": {}, \"save_ms\": {}",
-                                                         m.parameter_bytes, m.moment_bytes, number(m.stall_ms, 6), number(m.save_ms, 6));
-  return fmt::format("{{\"step\": {}, \"checkpoint\": \"{}\"{}{}, \"generation\": {}}}\n", m.step, m.what, saved, why, m.generation);
+  const auto saved = m.what != "saved" && m.what != "saving"
+                         ? ""
+                         : fmt::format(
+                               ", \"parameter_bytes\": {}, \"moment_bytes\": {}, \"stall_ms\": {}, \"save_ms\": {}",
+                               m.parameter_bytes, m.moment_bytes, number(m.stall_ms, 6), number(m.save_ms, 6));
+  return fmt::format("{{\"step\": {}, \"checkpoint\": \"{}\"{}{}, \"generation\": {}}}\n", m.step, m.what, saved, why,
+                     m.generation);
 }
 
 Expected<MetricsBefore> keep_lines_before(const std::string& path, std::int64_t step) {
@@ -81,7 +85,8 @@ Expected<MetricsBefore> keep_lines_before(const std::string& path, std::int64_t 
     if (at >= step + (json.contains("checkpoint") ? 1 : 0)) continue;
     kept += line + "\n";
     for (const auto& [key, curve] : {std::pair("loss", &out.train), std::pair("eval_loss", &out.eval)})
-      if (json.contains(key) && json[key].is_number()) curve->push_back({static_cast<double>(at), json[key].get<double>()});
+      if (json.contains(key) && json[key].is_number())
+        curve->push_back({static_cast<double>(at), json[key].get<double>()});
   }
   file.close();
   TROUPE_TRY(write_file(path, kept));
@@ -112,7 +117,7 @@ Status MetricsWriter::write_line(std::string_view line) {
   if (n == static_cast<ssize_t>(line.size())) return {};
   const int error = n < 0 ? errno : ENOSPC;  // a short write to a file means that the disk is full
   if (n > 0) {
-    struct stat info{};
+    struct stat info {};
     if (::fstat(fd_, &info) != 0 || ::ftruncate(fd_, info.st_size - n) != 0)
       return Status(Code::io, fmt::format("'{}' ends in half a line: {}", path_, std::strerror(error)));
   }

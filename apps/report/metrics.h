@@ -16,16 +16,16 @@ namespace troupe::report {
 
 struct StepMetrics {
   std::int64_t step = 0;
-  double loss = 0;              ///< nats per token, mean over the step's global batch
-  double grad_norm = 0;         ///< global, before clipping
+  double loss = 0;       ///< nats per token, mean over the step's global batch
+  double grad_norm = 0;  ///< global, before clipping
   double lr = 0;
-  std::int64_t tokens = 0;      ///< trained on so far, this step included
+  std::int64_t tokens = 0;  ///< trained on so far, this step included
   double tokens_per_s = 0;
   double step_ms = 0;
-  double exposed_comm_ms = 0;   ///< of step_ms, time in which compute waited for communication
-  std::int64_t generation = 0;  ///< version of the membership
-  std::string void_parameter;   ///< the parameter whose gradient term has made the step void; empty: it is not
-  std::int64_t void_microbatch = -1;   ///< of that term; -1: not known
+  double exposed_comm_ms = 0;         ///< of step_ms, time in which compute waited for communication
+  std::int64_t generation = 0;        ///< version of the membership
+  std::string void_parameter;         ///< the parameter whose gradient term has made the step void; empty: it is not
+  std::int64_t void_microbatch = -1;  ///< of that term; -1: not known
 };
 
 struct EvalMetrics {
@@ -38,14 +38,14 @@ struct EvalMetrics {
 
 /// An event of a checkpoint (runtime::CheckpointEvent).
 struct CheckpointMetrics {
-  std::int64_t step = 0;        ///< steps done
+  std::int64_t step = 0;  ///< steps done
   /// "saved", "saving" (about once a second, where it takes longer), "failed", or "skipped" (no room in the arena: the
   /// disk does not keep up).
   std::string what;
-  std::int64_t parameter_bytes = 0, moment_bytes = 0;   ///< saved, saving: on disk
-  double stall_ms = 0;          ///< saved, saving: most that an update waited for its copy, at any worker
-  double save_ms = 0;           ///< saved, saving: from the decision until all of it was on disk, or until now
-  std::string why;              ///< failed
+  std::int64_t parameter_bytes = 0, moment_bytes = 0;  ///< saved, saving: on disk
+  double stall_ms = 0;  ///< saved, saving: most that an update waited for its copy, at any worker
+  double save_ms = 0;   ///< saved, saving: from the decision until all of it was on disk, or until now
+  std::string why;      ///< failed
   std::int64_t generation = 0;
 };
 

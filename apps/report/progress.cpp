@@ -31,8 +31,7 @@ std::string count_text(double count) {
   return fmt::format("{:.2f}M", count / 1e6);
 }
 
-Progress::Progress(const Clock& clock, Options options)
-    : clock_(clock), options_(options), begin_ns_(clock.now_ns()) {}
+Progress::Progress(const Clock& clock, Options options) : clock_(clock), options_(options), begin_ns_(clock.now_ns()) {}
 
 std::string Progress::line(std::int64_t step, double loss, double tokens_per_s) const {
   const auto done = step + 1 - options_.first_step, left = options_.end_step - step - 1;
@@ -41,7 +40,8 @@ std::string Progress::line(std::int64_t step, double loss, double tokens_per_s) 
                                  options_.end_step, loss);
   if (has_eval_) text += fmt::format("  eval {:.4f}", eval_loss_);
   text += fmt::format("  {} tokens/s", count_text(tokens_per_s));
-  if (left > 0) text += fmt::format("  ETA {}", duration_text(elapsed_s / static_cast<double>(done) * static_cast<double>(left)));
+  if (left > 0)
+    text += fmt::format("  ETA {}", duration_text(elapsed_s / static_cast<double>(done) * static_cast<double>(left)));
   else text += fmt::format("  took {}", duration_text(elapsed_s));
   return text;
 }
@@ -63,7 +63,8 @@ void Progress::step(std::int64_t step, double loss, double tokens_per_s) {
 }
 
 void Progress::print_steps() {
-  for (; !waiting_.empty() && (evaluating_.empty() || waiting_.front().first <= *evaluating_.begin()); waiting_.pop_front())
+  for (; !waiting_.empty() && (evaluating_.empty() || waiting_.front().first <= *evaluating_.begin());
+       waiting_.pop_front())
     print_plain(waiting_.front().second);
 }
 
@@ -106,14 +107,12 @@ void Progress::log(std::string_view line) {
 }
 
 void Progress::finish() {
-  evaluating_.clear();   // of a run that has failed
+  evaluating_.clear();  // of a run that has failed
   print_steps();
   if (drawn_width_ > 0) print_plain("");
   drawn_width_ = 0;
 }
 
-void Progress::print_plain(std::string_view text) {
-  put(options_.out, fmt::format("{}\n", text));
-}
+void Progress::print_plain(std::string_view text) { put(options_.out, fmt::format("{}\n", text)); }
 
 }  // namespace troupe::report

@@ -20,12 +20,12 @@ class Progress {
  public:
   struct Options {
     std::FILE* out = stdout;
-    std::FILE* err = stderr;         ///< lines of the log go there
-    bool terminal = false;           ///< isatty(fileno(out))
-    std::size_t columns = 0;         ///< of the terminal: a line is cut there; 0: as wide as need be
-    std::int64_t first_step = 0;     ///< where this run starts (not 0 when resuming)
-    std::int64_t end_step = 0;       ///< where it stops
-    std::int64_t redraw_ms = 100;    ///< on a terminal
+    std::FILE* err = stderr;       ///< lines of the log go there
+    bool terminal = false;         ///< isatty(fileno(out))
+    std::size_t columns = 0;       ///< of the terminal: a line is cut there; 0: as wide as need be
+    std::int64_t first_step = 0;   ///< where this run starts (not 0 when resuming)
+    std::int64_t end_step = 0;     ///< where it stops
+    std::int64_t redraw_ms = 100;  ///< on a terminal
     std::int64_t plain_line_ms = 2000;
   };
   Progress(const Clock& clock, Options options);
@@ -65,7 +65,7 @@ class Progress {
   std::size_t drawn_width_ = 0;  ///< of the line that stands on the terminal; 0: none
   std::string drawn_, step_, beside_;
   std::set<std::int64_t> evaluating_;
-  std::deque<std::pair<std::int64_t, std::string>> waiting_;   ///< plain lines, by the number of steps done
+  std::deque<std::pair<std::int64_t, std::string>> waiting_;  ///< plain lines, by the number of steps done
   double eval_loss_ = 0;
   bool has_eval_ = false;
 };

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::size_t none = static_cast<std::size_t>(-1);
 
-/// The slice that each slice's arrow comes from: of its own worker where one has published that message there, and of several
-/// senders the last.
+/// The slice that each slice's arrow comes from: of its own worker where one has published that message there, and of
+/// several senders the last.
 std::vector<std::size_t> find_causes(const std::vector<TraceSlice>& slices) {
   std::unordered_map<std::uint64_t, std::vector<std::size_t>> published;
   for (std::size_t i = 0; i < slices.size(); ++i)
@@ -22,17 +22,21 @@ std::vector<std::size_t> find_causes(const std::vector<TraceSlice>& slices) {
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const auto found = slices[i].span->flow_in == 0 ? published.end() : published.find(slices[i].span->flow_in);
     if (found == published.end()) continue;
-    const auto rank = [&](std::size_t p) { return std::tuple(slices[p].worker == slices[i].worker, slices[p].span->begin_ns); };
+    const auto rank = [&](std::size_t p) {
+      return std::tuple(slices[p].worker == slices[i].worker, slices[p].span->begin_ns);
+    };
     for (const std::size_t p : found->second)
-      if (p != i && slices[p].span->begin_ns <= slices[i].end_ns && (causes[i] == none || rank(p) > rank(causes[i]))) causes[i] = p;
+      if (p != i && slices[p].span->begin_ns <= slices[i].end_ns && (causes[i] == none || rank(p) > rank(causes[i])))
+        causes[i] = p;
   }
   return causes;
 }
 
 /// Gives each of these slices the first track that is free when it begins.
 template <class Begin, class End, class Track>
-void assign_tracks(std::vector<TraceSlice>& slices, const std::vector<std::size_t>& order, Begin begin, End end, Track track) {
-  std::map<std::pair<int, std::string>, std::vector<std::int64_t>> free_ns;   // by row, by track
+void assign_tracks(std::vector<TraceSlice>& slices, const std::vector<std::size_t>& order, Begin begin, End end,
+                   Track track) {
+  std::map<std::pair<int, std::string>, std::vector<std::int64_t>> free_ns;  // by row, by track
   for (const std::size_t i : order) {
     TraceSlice& s = slices[i];
     auto& tracks = free_ns[{s.worker, s.span->row}];
@@ -49,10 +53,12 @@ TracePicture arrange(const std::vector<std::vector<TraceSpan>>& spans) {
   TracePicture picture;
   auto& slices = picture.slices;
   for (std::size_t w = 0; w < spans.size(); ++w)
-    for (const auto& span : spans[w]) slices.push_back({static_cast<int>(w), &span, span.begin_ns, std::max(span.begin_ns, span.end_ns)});
+    for (const auto& span : spans[w])
+      slices.push_back({static_cast<int>(w), &span, span.begin_ns, std::max(span.begin_ns, span.end_ns)});
   const auto causes = find_causes(slices);
   const auto wait_for = [&](TraceSlice& s, std::int64_t ns) { s.work_ns = std::clamp(ns, s.span->begin_ns, s.end_ns); };
-  for (const bool crosses : {false, true})   // a receive begins its work with that of the send, which waits for an actor beside it
+  // a receive begins its work with that of the send, which waits for an actor beside it
+  for (const bool crosses : {false, true})
     for (std::size_t i = 0; i < slices.size(); ++i)
       if (const auto p = causes[i]; p != none && (slices[p].worker != slices[i].worker) == crosses)
         wait_for(slices[i], crosses ? slices[p].work_ns : slices[p].end_ns);
@@ -69,12 +75,15 @@ TracePicture arrange(const std::vector<std::vector<TraceSpan>>& spans) {
   std::vector<std::size_t> order(slices.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return slices[a].work_ns < slices[b].work_ns; });
-  assign_tracks(slices, order, [](const TraceSlice& s) { return s.work_ns; }, [](const TraceSlice& s) { return s.end_ns; },
-               [](TraceSlice& s) -> int& { return s.track; });
+  assign_tracks(
+      slices, order, [](const TraceSlice& s) { return s.work_ns; }, [](const TraceSlice& s) { return s.end_ns; },
+      [](TraceSlice& s) -> int& { return s.track; });
   std::erase_if(order, [&](auto i) { return !slices[i].waits(); });
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return slices[a].span->begin_ns < slices[b].span->begin_ns; });
-  assign_tracks(slices, order, [](const TraceSlice& s) { return s.span->begin_ns; }, [](const TraceSlice& s) { return s.work_ns; },
-               [](TraceSlice& s) -> int& { return s.wait_track; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](auto a, auto b) { return slices[a].span->begin_ns < slices[b].span->begin_ns; });
+  assign_tracks(
+      slices, order, [](const TraceSlice& s) { return s.span->begin_ns; },
+      [](const TraceSlice& s) { return s.work_ns; }, [](TraceSlice& s) -> int& { return s.wait_track; });
   return picture;
 }
 

@@ -37,12 +37,8 @@ TraceJsonWriter::TraceJsonWriter(std::FILE* file, std::string path, std::int64_t
 }
 
 TraceJsonWriter::TraceJsonWriter(TraceJsonWriter&& other) noexcept
-    : file_(std::exchange(other.file_, nullptr)),
-      path_(std::move(other.path_)),
-      origin_ns_(other.origin_ns_),
-      first_(other.first_),
-      rows_(std::move(other.rows_)),
-      spans_(std::move(other.spans_)) {}
+    : file_(std::exchange(other.file_, nullptr)), path_(std::move(other.path_)), origin_ns_(other.origin_ns_),
+      first_(other.first_), rows_(std::move(other.rows_)), spans_(std::move(other.spans_)) {}
 
 TraceJsonWriter::~TraceJsonWriter() {
   if (file_) (void)close();
@@ -56,18 +52,22 @@ void TraceJsonWriter::event(const std::string& text) {
 void TraceJsonWriter::name_worker(int worker, const std::string& name) {
   event(fmt::format("{{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": {}, \"args\": {{\"name\": {}}}}}", worker,
                     quoted(name)));
-  event(fmt::format("{{\"ph\": \"M\", \"name\": \"process_sort_index\", \"pid\": {}, \"args\": {{\"sort_index\": {}}}}}",
-                    worker, worker));
+  event(
+      fmt::format("{{\"ph\": \"M\", \"name\": \"process_sort_index\", \"pid\": {}, \"args\": {{\"sort_index\": {}}}}}",
+                  worker, worker));
 }
 
 int TraceJsonWriter::row_of(int worker, const std::string& row) {
   auto& rows = rows_[worker];
   const auto [entry, is_new] = rows.try_emplace(row, static_cast<int>(rows.size()) + 1);
   if (is_new) {
-    event(fmt::format("{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": {}, \"tid\": {}, \"args\": {{\"name\": {}}}}}",
-                      worker, entry->second, quoted(row)));
-    event(fmt::format("{{\"ph\": \"M\", \"name\": \"thread_sort_index\", \"pid\": {}, \"tid\": {}, \"args\": "
-                      "{{\"sort_index\": {}}}}}", worker, entry->second, entry->second));
+    event(fmt::format(
+        "{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": {}, \"tid\": {}, \"args\": {{\"name\": {}}}}}", worker,
+        entry->second, quoted(row)));
+    event(
+        fmt::format("{{\"ph\": \"M\", \"name\": \"thread_sort_index\", \"pid\": {}, \"tid\": {}, \"args\": "
+                    "{{\"sort_index\": {}}}}}",
+                    worker, entry->second, entry->second));
   }
   return entry->second;
 }
@@ -78,12 +78,15 @@ void TraceJsonWriter::add(int worker, const std::vector<TraceSpan>& spans) {
   all.insert(all.end(), spans.begin(), spans.end());
 }
 
-int TraceJsonWriter::slice(const TraceSlice& s, const char* category, const std::string& row, std::int64_t begin_ns, std::int64_t end_ns) {
+int TraceJsonWriter::slice(const TraceSlice& s, const char* category, const std::string& row, std::int64_t begin_ns,
+                           std::int64_t end_ns) {
   const int tid = row_of(s.worker, row);
   const auto microbatch = s.span->microbatch < 0 ? "" : fmt::format(", \"microbatch\": {}", s.span->microbatch);
-  event(fmt::format("{{\"ph\": \"X\", \"name\": {}, \"cat\": \"{}\", \"pid\": {}, \"tid\": {}, \"ts\": {}, \"dur\": {}, "
-                    "\"args\": {{\"step\": {}{}}}}}", quoted(s.span->name), category, s.worker, tid, us(begin_ns - origin_ns_),
-                    us(end_ns - begin_ns), s.span->step, microbatch));
+  event(
+      fmt::format("{{\"ph\": \"X\", \"name\": {}, \"cat\": \"{}\", \"pid\": {}, \"tid\": {}, \"ts\": {}, \"dur\": {}, "
+                  "\"args\": {{\"step\": {}{}}}}}",
+                  quoted(s.span->name), category, s.worker, tid, us(begin_ns - origin_ns_), us(end_ns - begin_ns),
+                  s.span->step, microbatch));
   return tid;
 }
 
@@ -99,8 +102,10 @@ void TraceJsonWriter::write_spans() {
   for (const auto& a : picture.arrows) {
     ++id;
     const auto end = [&](const char* phase, std::size_t at, std::int64_t time_ns, const char* bind) {
-      event(fmt::format("{{\"ph\": \"{}\", \"name\": \"message\", \"cat\": \"message\", \"id\": {}, \"pid\": {}, \"tid\": {}, "
-                        "\"ts\": {}{}}}", phase, id, picture.slices[at].worker, rows[at], us(time_ns - origin_ns_), bind));
+      event(fmt::format(
+          "{{\"ph\": \"{}\", \"name\": \"message\", \"cat\": \"message\", \"id\": {}, \"pid\": {}, \"tid\": {}, "
+          "\"ts\": {}{}}}",
+          phase, id, picture.slices[at].worker, rows[at], us(time_ns - origin_ns_), bind));
     };
     end("s", a.from, a.from_ns, "");
     end("f", a.to, a.to_ns, ", \"bp\": \"e\"");

@@ -1,7 +1,7 @@
 // trace.json in Chrome's trace-event format, for ui.perfetto.dev and chrome://tracing.
 //
-// A process per worker, a row per actor, a slice per act (with its step and microbatch), an arrow per message. Where an act waits
-// for what it works on, the wait is a slice of category "wait" in a row of its own (trace_arrows.h).
+// A process per worker, a row per actor, a slice per act (with its step and microbatch), an arrow per message. Where an
+// act waits for what it works on, the wait is a slice of category "wait" in a row of its own (trace_arrows.h).
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ class TraceJsonWriter {
 
   /// Names worker `worker` ("worker 0: stage 0"); workers are shown in the order of their numbers.
   void name_worker(int worker, const std::string& name);
-  /// Adds spans of a worker; may be called several times. Rows are shown in the order in which they first appear. close()
-  /// writes the spans: an arrow needs both of its ends.
+  /// Adds spans of a worker; may be called several times. Rows are shown in the order in which they first appear.
+  /// close() writes the spans: an arrow needs both of its ends.
   void add(int worker, const std::vector<TraceSpan>& spans);
   /// Ends the file. Every error since open() is reported here.
   Status close();
@@ -37,7 +37,8 @@ class TraceJsonWriter {
   void event(const std::string& text);
   int row_of(int worker, const std::string& row);
   /// Writes a slice; returns its row.
-  int slice(const TraceSlice& s, const char* category, const std::string& row, std::int64_t begin_ns, std::int64_t end_ns);
+  int slice(const TraceSlice& s, const char* category, const std::string& row, std::int64_t begin_ns,
+            std::int64_t end_ns);
   void write_spans();
 
   std::FILE* file_;
@@ -45,7 +46,7 @@ class TraceJsonWriter {
   std::int64_t origin_ns_;
   bool first_ = true;
   std::map<int, std::map<std::string, int>> rows_;
-  std::vector<std::vector<TraceSpan>> spans_;   // by worker
+  std::vector<std::vector<TraceSpan>> spans_;  // by worker
 };
 
 }  // namespace troupe::report

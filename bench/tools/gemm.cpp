@@ -46,7 +46,9 @@ double seconds(const Product& p) {
   std::vector<double> times;
   for (int round = 0; round < 60; ++round) {
     const auto begin = std::chrono::steady_clock::now();
-    if (ta) troupe::kernels::gemm_terms(ta, tb, p.M, p.N, p.K, a.data(), p.M, b.data(), p.N, {sums.data(), nullptr, 30, true, &peak, p.N}, serial);
+    if (ta)
+      troupe::kernels::gemm_terms(ta, tb, p.M, p.N, p.K, a.data(), p.M, b.data(), p.N,
+                                  {sums.data(), nullptr, 30, true, &peak, p.N}, serial);
     else troupe::kernels::gemm(ta, tb, p.M, p.N, p.K, a.data(), p.K, b.data(), tb ? p.K : p.N, c.data(), p.N, serial);
     if (round >= 10) times.push_back(Seconds(std::chrono::steady_clock::now() - begin).count());
   }
@@ -64,7 +66,8 @@ int main(int argc, char** argv) {
     const double s = seconds(p);
     flops += p.flops() * static_cast<double>(p.count);
     time += s * static_cast<double>(p.count);
-    rows += fmt::format("{}{{\"product\": \"{}\", \"gflops\": {:.1f}}}", i > 1 ? ", " : "", argv[i], p.flops() / s * 1e-9);
+    rows += fmt::format("{}{{\"product\": \"{}\", \"gflops\": {:.1f}}}", i > 1 ? ", " : "", argv[i],
+                        p.flops() / s * 1e-9);
   }
   if (time == 0) return 2;
   fmt::print("{{\"gflops\": {:.2f}, \"products\": [{}]}}\n", flops / time * 1e-9, rows);

@@ -1,21 +1,21 @@
-// How right gradient sums are: the same terms added as a job adds them (exact sums, kernels/sum.h), and as f32 would be, against
-// float64. One line of JSON per parameter.
+// How right gradient sums are: the same terms added as a job adds them (exact sums, kernels/sum.h), and as f32 would
+// be, against float64. One line of JSON per parameter.
 //
 //   gradient_sums CONFIG.toml TEXT [MICROBATCHES, 64]
 //
-// The terms are those of the model with its initial weights, op by op in one thread. The exponent of each sum is the one that
-// it settles at: 12 bits between its largest term and the bound (runtime/session/sum_scale.h). f32 adds eight runs of
-// microbatches in order, then the runs in pairs. "elements" are quantiles of |error| / |sum| over the elements that are not zero: the
-// median, 0.99, 0.999 and the largest.
+// The terms are those of the model with its initial weights, op by op in one thread. The exponent of each sum is the
+// one that it settles at: 12 bits between its largest term and the bound (runtime/session/sum_scale.h). f32 adds eight
+// runs of microbatches in order, then the runs in pairs. "elements" are quantiles of |error| / |sum| over the elements
+// that are not zero: the median, 0.99, 0.999 and the largest.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
 #include "apps/lm/model.h"
+#include "devices/base/philox.h"
 #include "kernels/sum.h"
 #include "kernels/vector.h"
-#include "devices/base/philox.h"
 #include "runtime/session/sum_scale.h"
 #include "tests/model/interpreter.h"
 
@@ -29,7 +29,7 @@ namespace {
 struct Sums {
   std::vector<double> exact;
   std::vector<std::int64_t> counts;
-  std::vector<std::vector<float>> runs;   // f32: one for each run of microbatches
+  std::vector<std::vector<float>> runs;  // f32: one for each run of microbatches
   float peak = 0;
   std::int64_t terms = 0;
   std::int32_t exponent = 0;
@@ -43,7 +43,8 @@ void each_term(Interpreter& run, const Graph& g, Value use, F&& f) {
   const Node& n = g.nodes()[static_cast<std::size_t>(g.tensors()[static_cast<std::size_t>(use)].node)];
   if (n.op != "embedding_grad") return f(std::int64_t{0}, run.data<float>(use), run.size(use));
   const std::int64_t cols = g.tensors()[static_cast<std::size_t>(use)].type.shape[1];
-  for (std::int64_t t = 0; t < run.size(n.in[1]); ++t) f(run.data<std::int32_t>(n.in[1])[t] * cols, run.data<float>(n.in[0]) + t * cols, cols);
+  for (std::int64_t t = 0; t < run.size(n.in[1]); ++t)
+    f(run.data<std::int32_t>(n.in[1])[t] * cols, run.data<float>(n.in[0]) + t * cols, cols);
 }
 
 double norm(const std::vector<double>& x) {
@@ -60,7 +61,9 @@ std::string quantiles(const std::vector<double>& error, const std::vector<double
   std::string out = "[";
   for (double q : {0.5, 0.99, 0.999, 1.0}) {
     char text[32];
-    std::snprintf(text, sizeof text, "%s%.3g", out.size() > 1 ? ", " : "", relative.empty() ? 0 : relative[static_cast<std::size_t>(q * static_cast<double>(relative.size() - 1))]);
+    std::snprintf(
+        text, sizeof text, "%s%.3g", out.size() > 1 ? ", " : "",
+        relative.empty() ? 0 : relative[static_cast<std::size_t>(q * static_cast<double>(relative.size() - 1))]);
     out += text;
   }
   return out + "]";
@@ -73,7 +76,8 @@ int main(int argc, char** argv) {
   const std::int64_t microbatches = argc > 3 ? std::atoll(argv[3]) : 64;
   App app;
   lm::register_actors(app);
-  const auto config = need(lm::load_config(argv[1], {"schedule.batch=" + std::to_string(microbatches), "schedule.microbatch=1"}));
+  const auto config =
+      need(lm::load_config(argv[1], {"schedule.batch=" + std::to_string(microbatches), "schedule.microbatch=1"}));
   const Graph g = lm::build_model(config, app.ops(), argv[2], 0);
   if (!g.status().ok()) die(g.status().message());
   const auto fill = [&](Interpreter& run) {
@@ -81,7 +85,8 @@ int main(int argc, char** argv) {
     for (const Node& n : g.nodes()) {
       if (n.kind != Node::Kind::param) continue;
       const auto& t = g.tensors()[static_cast<std::size_t>(n.out[0])];
-      const kernels::View view{run.data<std::byte>(n.out[0]), DType::f32, t.type.shape, t.type.shape, Extent::whole(t.type.shape)};
+      const kernels::View view{run.data<std::byte>(n.out[0]), DType::f32, t.type.shape, t.type.shape,
+                               Extent::whole(t.type.shape)};
       if (n.init.kind == Init::Kind::normal) kernels::init_normal(view, philox_key(1, n.name), n.init.value, serial);
       else kernels::init_constant(view, n.init.value, serial);
     }
@@ -99,7 +104,8 @@ int main(int argc, char** argv) {
         s.exact.assign(n, 0);
         s.counts.assign(n, 0);
         s.runs.assign(run_count, std::vector<float>(n, 0.0f));
-        s.exponent = term_bits(std::max<std::int64_t>(1, s.terms)) - margin_bits - (s.peak > 0 ? std::ilogb(s.peak) + 1 : 0);
+        s.exponent = term_bits(std::max<std::int64_t>(1, s.terms)) - margin_bits -
+                     (s.peak > 0 ? std::ilogb(s.peak) + 1 : 0);
       }
     for (std::int64_t m = 0; m < microbatches; ++m) {
       run.run(0, m);
@@ -113,7 +119,8 @@ int main(int argc, char** argv) {
               return;
             }
             auto& sum = s.runs[static_cast<std::size_t>(m) * run_count / static_cast<std::size_t>(microbatches)];
-            for (std::int64_t i = 0; i < n; ++i) s.exact[static_cast<std::size_t>(at + i)] += terms[i], sum[static_cast<std::size_t>(at + i)] += terms[i];
+            for (std::int64_t i = 0; i < n; ++i)
+              s.exact[static_cast<std::size_t>(at + i)] += terms[i], sum[static_cast<std::size_t>(at + i)] += terms[i];
             kernels::add_terms(s.counts.data() + at, terms, n, s.exponent, true, serial);
           });
       }
@@ -131,8 +138,10 @@ int main(int argc, char** argv) {
       f32_error.push_back(static_cast<double>(pairs[0]) - s.exact[i]);
     }
     const double whole = norm(s.exact), exact = norm(exact_error) / whole, f32 = norm(f32_error) / whole;
-    std::printf("{\"parameter\": \"%s\", \"exponent\": %d, \"exact\": %.3g, \"f32\": %.3g, \"ratio\": %.3g, \"elements_exact\": %s, \"elements_f32\": %s}\n",
-                g.tensors()[static_cast<std::size_t>(grad.param)].name.c_str(), s.exponent, exact, f32, exact / f32,
-                quantiles(exact_error, s.exact).c_str(), quantiles(f32_error, s.exact).c_str());
+    std::printf(
+        "{\"parameter\": \"%s\", \"exponent\": %d, \"exact\": %.3g, \"f32\": %.3g, \"ratio\": %.3g, "
+        "\"elements_exact\": %s, \"elements_f32\": %s}\n",
+        g.tensors()[static_cast<std::size_t>(grad.param)].name.c_str(), s.exponent, exact, f32, exact / f32,
+        quantiles(exact_error, s.exact).c_str(), quantiles(f32_error, s.exact).c_str());
   }
 }

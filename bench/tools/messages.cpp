@@ -43,7 +43,8 @@ double now_s() { return static_cast<double>(SteadyClock().now_ns()) * 1e-9; }
 
 void put(int fd, const std::string& s) {
   const std::size_t n = s.size();
-  if (::write(fd, &n, sizeof n) != sizeof n || ::write(fd, s.data(), n) != static_cast<ssize_t>(n)) give_up("a process is gone");
+  if (::write(fd, &n, sizeof n) != sizeof n || ::write(fd, s.data(), n) != static_cast<ssize_t>(n))
+    give_up("a process is gone");
 }
 std::string get(int fd) {
   const auto all = [fd](void* p, std::size_t n) {
@@ -166,8 +167,11 @@ class Memory {
 /// Slots of equal size in one arena, as a worker's are: they lie on large pages even where one alone would fill none.
 class Slots {
  public:
-  Slots(std::size_t bytes, int count) : bytes_(bytes), count_(count), arena_(std::max(bytes * count, std::size_t{8} << 20)) {}
-  std::span<std::byte> operator[](int i) const { return {arena_.data() + static_cast<std::size_t>(i % count_) * bytes_, bytes_}; }
+  Slots(std::size_t bytes, int count)
+      : bytes_(bytes), count_(count), arena_(std::max(bytes * count, std::size_t{8} << 20)) {}
+  std::span<std::byte> operator[](int i) const {
+    return {arena_.data() + static_cast<std::size_t>(i % count_) * bytes_, bytes_};
+  }
 
  private:
   std::size_t bytes_;
@@ -194,19 +198,22 @@ double stream(Member& m, std::uint32_t channel, const Slots& slots, int outstand
 }
 
 /// Seconds for `turns` messages to and fro, rank 0 first.
-double ping_pong(Member& m, std::uint32_t channel, std::vector<std::byte>& ball, std::vector<std::byte>& in, int turns) {
+double ping_pong(Member& m, std::uint32_t channel, std::vector<std::byte>& ball, std::vector<std::byte>& in,
+                 int turns) {
   const Rank other = 1 - m.rank();
   Countdown left(turns);
-  std::function<void(int)> turn = [&](int i) {   // turn i is a send of rank i % 2
+  std::function<void(int)> turn = [&](int i) {  // turn i is a send of rank i % 2
     if (i >= turns) return;
     if (i % 2 == m.rank()) {
-      m.transport().send(other, header(channel, static_cast<std::uint32_t>(i)), ball, [&](const Status& s) { left.one_done(s); });
+      m.transport().send(other, header(channel, static_cast<std::uint32_t>(i)), ball,
+                         [&](const Status& s) { left.one_done(s); });
       turn(i + 1);
     } else {
-      m.transport().recv(other, {channel, 0, static_cast<std::uint32_t>(i)}, in, [&, i](const Status& s, const Header&) {
-        turn(i + 1);
-        left.one_done(s);
-      });
+      m.transport().recv(other, {channel, 0, static_cast<std::uint32_t>(i)}, in,
+                         [&, i](const Status& s, const Header&) {
+                           turn(i + 1);
+                           left.one_done(s);
+                         });
     }
   };
   const double begin = now_s();
@@ -226,7 +233,8 @@ class AllReduce {
         whole(shape, DType::f32, mesh, {Sbp::B()});
     scatter_ = step(partial, split);
     gather_ = step(split, whole);
-    for (std::int64_t i = 0; i < elements_; ++i) reinterpret_cast<float*>(terms_.data())[i] = static_cast<float>(m.rank() + i % 7);
+    for (std::int64_t i = 0; i < elements_; ++i)
+      reinterpret_cast<float*>(terms_.data())[i] = static_cast<float>(m.rank() + i % 7);
     staging_ = std::make_unique<Memory>(std::max(scatter_.staging_bytes, gather_.staging_bytes));
     stream_ = device_.create_stream("comm", 1);
   }
@@ -251,7 +259,8 @@ class AllReduce {
     const Extent want = to.extent_at(m_.rank());
     Route route;
     PartNumbers numbers;
-    add_move(route, m_.rank(), *plan, DType::f32, DType::f32, {.have = {{have.extent, have.term, 0}}, .want = &want}, numbers);
+    add_move(route, m_.rank(), *plan, DType::f32, DType::f32, {.have = {{have.extent, have.term, 0}}, .want = &want},
+             numbers);
     return route;
   }
   void run(const Route& route, std::uint32_t channel, const Memory& from, const Memory& to) {
@@ -288,7 +297,8 @@ void run_stream(const Options& o, std::size_t bytes, int outstanding, int buffer
   stream(m, 1, slots, outstanding, std::max(count / 10, 2 * outstanding));
   const double s = stream(m, 2, slots, outstanding, count);
   if (m.rank() == 0)
-    fmt::print("{{\"gb_per_s\": {:.3f}, \"messages_per_s\": {:.0f}}}\n", static_cast<double>(bytes) * count / s * 1e-9, count / s);
+    fmt::print("{{\"gb_per_s\": {:.3f}, \"messages_per_s\": {:.0f}}}\n", static_cast<double>(bytes) * count / s * 1e-9,
+               count / s);
 }
 
 void run_ping_pong(const Options& o, std::size_t bytes, int count) {
@@ -318,11 +328,14 @@ int main(int argc, char** argv) {
   const auto number = [&](std::size_t i) { return i < a.size() ? std::atoll(a[i].c_str()) : 0; };
   const auto options = [&](std::size_t spin) { return Options{a[1], number(spin)}; };
   if (a.size() >= 6 && a[0] == "stream")
-    run_stream(options(6), static_cast<std::size_t>(number(2)), static_cast<int>(number(3)), static_cast<int>(number(4)), static_cast<int>(number(5)));
+    run_stream(options(6), static_cast<std::size_t>(number(2)), static_cast<int>(number(3)),
+               static_cast<int>(number(4)), static_cast<int>(number(5)));
   else if (a.size() >= 4 && a[0] == "ping-pong")
     run_ping_pong(options(4), static_cast<std::size_t>(number(2)), static_cast<int>(number(3)));
   else if (a.size() >= 5 && a[0] == "all-reduce")
     run_all_reduce(options(5), number(2), static_cast<int>(number(3)), static_cast<int>(number(4)));
-  else give_up("stream TLS BYTES OUTSTANDING BUFFERS COUNT | ping-pong TLS BYTES COUNT | all-reduce TLS BYTES WORKERS COUNT");
+  else
+    give_up(
+        "stream TLS BYTES OUTSTANDING BUFFERS COUNT | ping-pong TLS BYTES COUNT | all-reduce TLS BYTES WORKERS COUNT");
   return 0;
 }

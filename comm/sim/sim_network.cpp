@@ -45,7 +45,7 @@ struct SimNetwork::Impl {
   const Clock& clock;
   SimNetworkOptions options;
   std::uint64_t jitter_key;
-  std::vector<Way> ways;                  ///< [from * ranks + to]
+  std::vector<Way> ways;  ///< [from * ranks + to]
   std::map<std::pair<std::int64_t, std::uint64_t>, Event> events;
   std::uint64_t next_sequence = 0;
   std::map<std::uint64_t, End*> alive;    ///< by the end's id; closures hold ids, never pointers
@@ -191,7 +191,10 @@ class SimNetwork::End final : public Transport {
     message.token = net_.next_id++;
     bool full = false;
     if (auto receive = table_.announce(message, full)) return transfer(at_ns, message, source, std::move(*receive));
-    if (full) return lose(at_ns, message.from, {Code::unavailable, name_of(message.from) + " is given up: too many of its messages wait for a receive"});
+    if (full)
+      return lose(
+          at_ns, message.from,
+          {Code::unavailable, name_of(message.from) + " is given up: too many of its messages wait for a receive"});
     sources_.emplace(message.token, source);
   }
 
@@ -212,12 +215,14 @@ class SimNetwork::End final : public Transport {
     net_.at(end_ns, link, [net = &net_, to_end = id_, receive_id, source, back](std::int64_t now_ns) {
       End* receiver = net->find(to_end);
       End* from = net->find(source.end);
-      if (receiver == nullptr || from == nullptr) return;  // a dead sender's bytes are gone; lose() ends the receive
+      // a dead sender's bytes are gone; lose() ends the receive
+      if (receiver == nullptr || from == nullptr) return;
       auto node = receiver->receiving_.extract(receive_id);
       if (node.empty()) return;
       auto& [posted, header] = node.mapped();
       if (!source.data.empty()) std::memcpy(posted.into.data(), source.data.data(), source.data.size());
-      if (net->options.on_delivery) net->options.on_delivery({now_ns, posted.from, receiver->rank_, header, source.data});
+      if (net->options.on_delivery)
+        net->options.on_delivery({now_ns, posted.from, receiver->rank_, header, source.data});
       from->end_send_at(now_ns + net->latency_ns(back), back, source.send_id, {});
       receiver->finish(posted, {}, header);
     });
@@ -240,9 +245,10 @@ class SimNetwork::End final : public Transport {
   void end_receive_at(std::int64_t due_ns, Posted receive, Status status, std::optional<Header> header = {}) {
     Header h = header.value_or(Header());
     if (!header) h.channel = receive.key.channel, h.part = receive.key.part, h.sequence = receive.key.sequence;
-    net_.at(due_ns, -1, [net = &net_, id = id_, receive = std::move(receive), status = std::move(status), h](std::int64_t) mutable {
-      if (End* end = net->find(id)) end->finish(receive, status, h);
-    });
+    net_.at(due_ns, -1,
+            [net = &net_, id = id_, receive = std::move(receive), status = std::move(status), h](std::int64_t) mutable {
+              if (End* end = net->find(id)) end->finish(receive, status, h);
+            });
   }
 
   void finish(Posted& receive, const Status& status, const Header& header) {
@@ -259,9 +265,9 @@ class SimNetwork::End final : public Transport {
   const std::uint64_t job_;
   const std::uint32_t generation_;
   MatchTable table_;
-  std::map<std::uint64_t, Send> sends_;            ///< not done yet
-  std::map<std::uint64_t, Source> sources_;        ///< of announced messages, by token
-  std::map<std::uint64_t, Receiving> receiving_;   ///< matched, under way
+  std::map<std::uint64_t, Send> sends_;           ///< not done yet
+  std::map<std::uint64_t, Source> sources_;       ///< of announced messages, by token
+  std::map<std::uint64_t, Receiving> receiving_;  ///< matched, under way
   std::map<Rank, Status> down_;
   std::function<void(Rank, Status)> peer_down_;
   TransportStats stats_;

@@ -41,11 +41,11 @@ struct SimDelivery {
 
 struct SimNetworkOptions {
   std::int32_t ranks = 2;
-  SimLink link;                  ///< of every pair; set_link() changes one. A rank to itself: no delay at all
+  SimLink link;  ///< of every pair; set_link() changes one. A rank to itself: no delay at all
   std::uint64_t seed = 0;
-  std::int64_t jitter_ns = 0;    ///< each announcement is late by a random 0 .. jitter_ns
+  std::int64_t jitter_ns = 0;  ///< each announcement is late by a random 0 .. jitter_ns
   std::int64_t detect_ns = 1'000'000;
-  std::function<void(const SimDelivery&)> on_delivery;   ///< sees each; may be empty
+  std::function<void(const SimDelivery&)> on_delivery;  ///< sees each; may be empty
 };
 
 class SimNetwork {

@@ -11,7 +11,8 @@ bool Throttle::concerns(Rank x, Rank y) const {
   return (fits(a, x) && fits(b, y)) || (fits(a, y) && fits(b, x));
 }
 
-ThrottledTransport::ThrottledTransport(std::unique_ptr<Transport> inner, std::unique_ptr<Alarm> alarm, std::vector<Throttle> links)
+ThrottledTransport::ThrottledTransport(std::unique_ptr<Transport> inner, std::unique_ptr<Alarm> alarm,
+                                       std::vector<Throttle> links)
     : links_(std::move(links)), alarm_(std::move(alarm)), inner_(std::move(inner)) {}
 
 ThrottledTransport::~ThrottledTransport() { shutdown(); }
@@ -57,8 +58,8 @@ void ThrottledTransport::on_peer_down(std::function<void(Rank, Status)> f) {
 }
 
 void ThrottledTransport::shutdown() {
-  inner_->shutdown();   // no new callback comes
-  alarm_->quiesce();    // delayed callbacks are forgotten
+  inner_->shutdown();  // no new callback comes
+  alarm_->quiesce();   // delayed callbacks are forgotten
 }
 
 }  // namespace troupe::comm

@@ -26,7 +26,7 @@ namespace troupe::comm {
 
 /// How slow the links between two ranks are, each way.
 struct Throttle {
-  Rank a = -1, b = -1;                ///< -1: any. Of several throttles of a link the last counts
+  Rank a = -1, b = -1;  ///< -1: any. Of several throttles of a link the last counts
   std::int64_t latency_ns = 0;
   std::int64_t bytes_per_second = 0;  ///< 0: no limit
   /// True when this is a throttle of the links between `x` and `y`.
@@ -62,7 +62,7 @@ class ThrottledTransport final : public Transport {
 
   const std::vector<Throttle> links_;
   std::mutex mutex_;
-  Ways out_, in_;                     ///< by peer; guarded by mutex_
+  Ways out_, in_;  ///< by peer; guarded by mutex_
   std::unique_ptr<Alarm> alarm_;
   std::unique_ptr<Transport> inner_;  ///< last: its callbacks use all of the above
 };

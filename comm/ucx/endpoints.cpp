@@ -46,14 +46,15 @@ Status Endpoints::reach(Peer& peer) {
     failed(peer, why);
     return why;
   }
-  control(peer, Control::hello);  // connects now, and from our side too: only an endpoint of ours reports failures
+  // connects now, and from our side too: only an endpoint of ours reports failures
+  control(peer, Control::hello);
   return {};
 }
 
 void Endpoints::on_error(void* arg, ucp_ep_h, ucs_status_t s) {
   auto& peer = *static_cast<Peer*>(arg);
-  peer.endpoints->failed(
-      peer, Status(Code::unavailable, name_of(peer.rank) + " is gone (" + ucs_status_string(s) + ")"));
+  peer.endpoints->failed(peer,
+                         Status(Code::unavailable, name_of(peer.rank) + " is gone (" + ucs_status_string(s) + ")"));
 }
 
 void Endpoints::control(Peer& peer, Control kind, std::uint64_t send_id) {

@@ -18,10 +18,9 @@ Status status_of(ucs_status_t s, const std::string& what) {
     case UCS_ERR_REJECTED:
     case UCS_ERR_NOT_CONNECTED:
     case UCS_ERR_SHMEM_SEGMENT:
-    case UCS_ERR_IO_ERROR:   // with cma, where the process whose memory we read has just died
+    case UCS_ERR_IO_ERROR:  // with cma, where the process whose memory we read has just died
       return {Code::unavailable, what + " is gone (" + ucs_status_string(s) + ")"};
-    default:
-      return {Code::io, what + ": " + ucs_status_string(s)};
+    default: return {Code::io, what + ": " + ucs_status_string(s)};
   }
 }
 

@@ -91,8 +91,7 @@ std::int64_t ProgressThread::cpu_ns() {
 void ProgressThread::run() {
   for (;;) {
     if (!drain()) break;
-    while (worker_.progress() && !pending_.load(std::memory_order_acquire)) {
-    }
+    while (worker_.progress() && !pending_.load(std::memory_order_acquire)) {}
     client_.handle_failures();
     if (!pending_.load(std::memory_order_acquire) && !spin()) sleep();
   }
@@ -140,7 +139,8 @@ void ProgressThread::sleep() {
     pollfd fds[2] = {{worker_.fd(), POLLIN, 0}, {wake_fd_, POLLIN, 0}};
     ::poll(fds, 2, longest_sleep_ms);
     std::uint64_t n;
-    if (fds[1].revents != 0) [[maybe_unused]] const auto got = ::read(wake_fd_, &n, sizeof n);
+    if (fds[1].revents != 0) [[maybe_unused]]
+      const auto got = ::read(wake_fd_, &n, sizeof n);
   }
   std::lock_guard lock(mutex_);
   asleep_ = false;

@@ -118,8 +118,8 @@ bool Receives::fetch(Rank from, const Header& header, void* descriptor, Posted& 
     op.receives->worker_.given_back(request);
     op.receives->fetched(op, s);
   };
-  const ucs_status_ptr_t r =
-      ucp_am_recv_data_nbx(worker_.get(), descriptor, started.receive.into.data(), header.bytes, &p);
+  const ucs_status_ptr_t r = ucp_am_recv_data_nbx(worker_.get(), descriptor, started.receive.into.data(), header.bytes,
+                                                  &p);
   const bool taken = !UCS_PTR_IS_ERR(r);
   if (!worker_.holds(r)) fetched(started, UCS_PTR_STATUS(r));
   return taken;

@@ -30,12 +30,8 @@ class Receives {
  public:
   Receives(const UcxOptions& options, Worker& worker, Endpoints& endpoints, Sends& sends, Callbacks& callbacks,
            MatchTable& table)
-      : options_(options),
-        worker_(worker),
-        endpoints_(endpoints),
-        sends_(sends),
-        callbacks_(callbacks),
-        table_(table) {}
+      : options_(options), worker_(worker), endpoints_(endpoints), sends_(sends), callbacks_(callbacks), table_(table) {
+  }
 
   /// A receive is posted.
   void start(Posted& receive);
@@ -87,7 +83,7 @@ class Receives {
   Sends& sends_;
   Callbacks& callbacks_;
   MatchTable& table_;
-  std::unordered_map<std::uint64_t, Held> held_;  ///< by token; looked up, never iterated in order
+  std::unordered_map<std::uint64_t, Held> held_;             ///< by token; looked up, never iterated in order
   std::map<std::uint64_t, std::unique_ptr<Fetch>> fetches_;  ///< by id
   std::uint64_t next_id_ = 1;
 };

@@ -62,7 +62,7 @@ class Sends {
   Endpoints& endpoints_;
   Callbacks& callbacks_;
   std::map<std::uint64_t, std::unique_ptr<SendOp>> under_way_;  ///< to other ranks, by send_id
-  std::uint64_t next_id_ = 1;  ///< 0 is no id
+  std::uint64_t next_id_ = 1;                                   ///< 0 is no id
 };
 
 }  // namespace troupe::comm::ucx

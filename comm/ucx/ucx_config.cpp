@@ -19,20 +19,21 @@ Expected<ucp_context_h> make_ucx_context(const UcxOptions& o) {
       {"TLS", o.tls.empty() ? "^sysv" : o.tls},
       {"NET_DEVICES", o.net_devices.empty() ? "all" : o.net_devices},
       {"SHM_DEVICES", "all"},
-      {"PROTO_ENABLE", "n"},     // experimental in 1.13
-      {"RNDV_SCHEME", "auto"},   // get, where the transport can: the receiver pulls, no peer writes into its memory
+      {"PROTO_ENABLE", "n"},  // experimental in 1.13
+      // get, where the transport can: the receiver pulls, no peer writes into its memory
+      {"RNDV_SCHEME", "auto"},
       {"RNDV_THRESH", "auto"},
       {"ZCOPY_THRESH", "auto"},
       {"UNIFIED_MODE", "n"},
       {"KEEPALIVE_INTERVAL", std::to_string(o.keepalive_ms) + "ms"},
       {"KEEPALIVE_NUM_EPS", "inf"},
       {"WARN_UNUSED_ENV_VARS", "n"},
-      {"LOG_LEVEL", "fatal"},    // UCX logs to stdout, and its errors reach us as statuses
-      {"ALLOC_PRIO", "thp,mmap,heap"},   // not "huge": a System V segment that outlives a kill -9 between its
-      {"ALLOC", "md,mmap,heap"},         // making and its removal
-      {"MM_ERROR_HANDLING", "y"},  // or shared memory refuses endpoints that report dead peers
-      {"MEMORY_INVALIDATE", "y"},  // cma's: without it, endpoints that report dead peers never use cma
-      {"USE_PROC_LINK", "y"},      // segments are unlinked as soon as they are made: nothing stays in /dev/shm
+      {"LOG_LEVEL", "fatal"},           // UCX logs to stdout, and its errors reach us as statuses
+      {"ALLOC_PRIO", "thp,mmap,heap"},  // not "huge": a System V segment that outlives a kill -9 between its
+      {"ALLOC", "md,mmap,heap"},        // making and its removal
+      {"MM_ERROR_HANDLING", "y"},       // or shared memory refuses endpoints that report dead peers
+      {"MEMORY_INVALIDATE", "y"},       // cma's: without it, endpoints that report dead peers never use cma
+      {"USE_PROC_LINK", "y"},           // segments are unlinked as soon as they are made: nothing stays in /dev/shm
   };
   for (const auto& [name, value] : settings)
     if (const auto s = ucp_config_modify(config.get(), name, value.c_str()); s != UCS_OK)

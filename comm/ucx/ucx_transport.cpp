@@ -47,11 +47,8 @@ struct UcxTransport::Impl final : ProgressClient {
   ProgressThread thread;
 
   explicit Impl(const UcxOptions& o)
-      : options(o),
-        table(o.job, o.generation),
-        endpoints(options, worker),
-        sends(options, worker, endpoints, callbacks),
-        receives(options, worker, endpoints, sends, callbacks, table),
+      : options(o), table(o.job, o.generation), endpoints(options, worker),
+        sends(options, worker, endpoints, callbacks), receives(options, worker, endpoints, sends, callbacks, table),
         thread(*this, worker, options.spin_us) {}
 
   ~Impl() {
@@ -116,7 +113,8 @@ struct UcxTransport::Impl final : ProgressClient {
   void fail(Peer& peer, const Status& why) {
     if (peer.down) return;
     peer.down = true;
-    if (logs(LogLevel::debug)) log_debug("the connection to rank " + std::to_string(peer.rank) + " is over: " + why.message());
+    if (logs(LogLevel::debug))
+      log_debug("the connection to rank " + std::to_string(peer.rank) + " is over: " + why.message());
     peer.why = why;
     endpoints.close(peer);
     std::vector<Posted> posted = receives.take(peer);

@@ -18,13 +18,15 @@ constexpr std::uint64_t shm_bytes = 4400 << 10;
 /// Where shared memory is the likely reason why UCX makes no worker: what /dev/shm has, and what to do; else empty.
 std::string shared_memory_hint(const UcxOptions& options) {
   if (options.tls == "tcp") return "";
-  struct statvfs shm{};
+  struct statvfs shm {};
   constexpr const char* advice = ": make room there, or leave shared memory alone with --ucx-tls tcp";
-  if (::statvfs("/dev/shm", &shm) != 0) return std::string("; shared memory needs /dev/shm, and there is none") + advice;
+  if (::statvfs("/dev/shm", &shm) != 0)
+    return std::string("; shared memory needs /dev/shm, and there is none") + advice;
   if ((shm.f_flag & ST_RDONLY) != 0) return std::string("; shared memory needs /dev/shm, which is read-only") + advice;
   const std::uint64_t free = shm.f_bavail * shm.f_frsize;
   if (free >= shm_bytes) return "";
-  return "; /dev/shm has " + std::to_string(free >> 10) + " KiB free, and each worker needs about " + std::to_string(shm_bytes >> 10) + " KiB" + advice;
+  return "; /dev/shm has " + std::to_string(free >> 10) + " KiB free, and each worker needs about " +
+         std::to_string(shm_bytes >> 10) + " KiB" + advice;
 }
 
 }  // namespace
@@ -49,8 +51,8 @@ Status Worker::open(const UcxOptions& options) {
 
 Status Worker::handle(unsigned id, ucp_am_recv_callback_t callback, void* arg) {
   ucp_am_handler_param_t p{};
-  p.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
-                 UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  p.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                 UCP_AM_HANDLER_PARAM_FIELD_ARG;
   p.id = id;
   p.flags = UCP_AM_FLAG_WHOLE_MSG;
   p.cb = callback;

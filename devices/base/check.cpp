@@ -5,8 +5,7 @@
 
 namespace troupe {
 
-void check_failed(const char* kind, const char* condition, const char* file, int line,
-                  const std::string& operands) {
+void check_failed(const char* kind, const char* condition, const char* file, int line, const std::string& operands) {
   std::fprintf(stderr, "%s failed: %s [%s] at %s:%d\n", kind, condition, operands.c_str(), file, line);
   std::fflush(stderr);
   std::abort();

@@ -42,10 +42,10 @@ std::string operands(const char* names, const Ts&... values) {
 }  // namespace detail
 }  // namespace troupe
 
-#define TROUPE_CHECK_(kind, cond, ...)                                          \
-  do {                                                                          \
-    if (!(cond)) [[unlikely]]                                                   \
-      ::troupe::check_failed(kind, #cond, __FILE__, __LINE__,                   \
+#define TROUPE_CHECK_(kind, cond, ...)                                                                \
+  do {                                                                                                \
+    if (!(cond)) [[unlikely]]                                                                         \
+      ::troupe::check_failed(kind, #cond, __FILE__, __LINE__,                                         \
                              ::troupe::detail::operands("" #__VA_ARGS__ __VA_OPT__(, ) __VA_ARGS__)); \
   } while (0)
 

@@ -3,7 +3,8 @@
 
 namespace troupe {
 
-/// While it lives, no other process has the folder's lock. The system releases it when the holding process ends, however it ends.
+/// While it lives, no other process has the folder's lock. The system releases it when the holding process ends,
+/// however it ends.
 class FolderLock {
  public:
   virtual ~FolderLock() = default;

@@ -35,7 +35,8 @@ class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
     if (to_) to_({line.data(), line.size()});
-    else (void)!std::fwrite(line.data(), 1, line.size(), stderr);   // a terminal that is gone: the process goes on
+    // a terminal that is gone: the process goes on
+    else (void)!std::fwrite(line.data(), 1, line.size(), stderr);
   }
   void flush_() override {}
 
@@ -53,7 +54,8 @@ struct Log {
 Log& the_log() {
   static Log& it = *[] {
     auto* made = new Log;
-    made->sink.set_formatter(std::make_unique<spdlog::pattern_formatter>("%n: %l: %v", spdlog::pattern_time_type::local, "\n"));
+    made->sink.set_formatter(
+        std::make_unique<spdlog::pattern_formatter>("%n: %l: %v", spdlog::pattern_time_type::local, "\n"));
     return made;
   }();
   return it;
@@ -61,7 +63,8 @@ Log& the_log() {
 
 void write_line(LogLevel level, std::string_view who, std::string_view text) {
   if (!logs(level)) return;
-  the_log().sink.log({spdlog::string_view_t(who.data(), who.size()), of_spdlog(level), spdlog::string_view_t(text.data(), text.size())});
+  the_log().sink.log({spdlog::string_view_t(who.data(), who.size()), of_spdlog(level),
+                      spdlog::string_view_t(text.data(), text.size())});
 }
 
 /// The level of a line of the log of `who`, whose text is left in `line`; `off`: it is none.

@@ -3,8 +3,8 @@
 //   troupe: warning: checkpoint of step 40 failed (1 in a row): ...
 //   worker 3: debug: connects to ranks 0, 1 and 2
 //
-// Errors that end a command are no log lines: they are told once, with the exit code. A line that is below the level costs
-// a comparison; a text that takes work to make is made behind logs(). Thread-safe, except where said.
+// Errors that end a command are no log lines: they are told once, with the exit code. A line that is below the level
+// costs a comparison; a text that takes work to make is made behind logs(). Thread-safe, except where said.
 #pragma once
 
 #include <cstdint>

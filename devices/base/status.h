@@ -39,9 +39,7 @@ class [[nodiscard]] Status {
   const std::string& message() const { return message_; }
 
   /// The same error with `context: ` in front of its message.
-  Status in(const std::string& context) const {
-    return ok() ? *this : Status(code_, context + ": " + message_);
-  }
+  Status in(const std::string& context) const { return ok() ? *this : Status(code_, context + ": " + message_); }
 
  private:
   Code code_ = Code::ok;
@@ -56,8 +54,8 @@ inline Status invalid(std::string message) { return {Code::invalid, std::move(me
 template <class T>
 class [[nodiscard]] Expected {
  public:
-  Expected(T value) : state_(std::in_place_index<0>, std::move(value)) {}             // NOLINT
-  Expected(Status status) : state_(std::in_place_index<1>, std::move(status)) {}      // NOLINT
+  Expected(T value) : state_(std::in_place_index<0>, std::move(value)) {}         // NOLINT
+  Expected(Status status) : state_(std::in_place_index<1>, std::move(status)) {}  // NOLINT
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
@@ -82,16 +80,15 @@ class [[nodiscard]] Expected {
 }  // namespace troupe
 
 /// Returns the error of `expr` (a Status) from the enclosing function, if it has one.
-#define TROUPE_TRY(expr)                                  \
-  do {                                                    \
+#define TROUPE_TRY(expr)                                   \
+  do {                                                     \
     if (::troupe::Status s_ = (expr); !s_.ok()) return s_; \
   } while (0)
 
 #define TROUPE_CAT2(a, b) a##b
 #define TROUPE_CAT(a, b) TROUPE_CAT2(a, b)
 /// `TROUPE_ASSIGN(auto x, f())`: x is the value of f(), or the enclosing function returns f's error.
-#define TROUPE_ASSIGN(decl, expr)                                        \
-  auto TROUPE_CAT(expected_, __LINE__) = (expr);                         \
-  if (!TROUPE_CAT(expected_, __LINE__).ok())                             \
-    return TROUPE_CAT(expected_, __LINE__).status();                     \
+#define TROUPE_ASSIGN(decl, expr)                                                             \
+  auto TROUPE_CAT(expected_, __LINE__) = (expr);                                              \
+  if (!TROUPE_CAT(expected_, __LINE__).ok()) return TROUPE_CAT(expected_, __LINE__).status(); \
   decl = *std::move(TROUPE_CAT(expected_, __LINE__))

@@ -24,7 +24,8 @@ Expected<std::vector<std::byte>> read_file(Storage& storage, const std::string& 
   TROUPE_ASSIGN(const auto file, storage.open(path, Access::buffered));
   TROUPE_ASSIGN(const std::int64_t size, file->size());
   if (size > small_file_bytes)
-    return Status(Code::exhausted, "'" + path + "' has " + std::to_string(size) + " bytes: too many to be read at once");
+    return Status(Code::exhausted,
+                  "'" + path + "' has " + std::to_string(size) + " bytes: too many to be read at once");
   std::vector<std::byte> bytes(static_cast<std::size_t>(size));
   TROUPE_TRY(file->read_at(0, bytes.data(), size));
   return bytes;
@@ -36,7 +37,7 @@ Status write_file(Storage& storage, const std::string& path, const std::vector<s
   Status status = write_part(storage, part, bytes);
   if (status.ok()) status = storage.rename(part, path);
   if (!status.ok()) {
-    (void)storage.remove(part);   // best effort: the next write_file removes it otherwise
+    (void)storage.remove(part);  // best effort: the next write_file removes it otherwise
     return status;
   }
   return storage.sync_dir(folder_of(path));

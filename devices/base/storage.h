@@ -49,11 +49,11 @@ enum class Access : std::uint8_t { buffered, direct };
 struct DirEntry {
   std::string name;
   bool folder = false;
-  std::int64_t bytes = 0;              ///< of a file
+  std::int64_t bytes = 0;  ///< of a file
 };
 
-/// Paths are the production system's; '/' separates. Thread-safe. Errors name the path: not_found; exhausted where there
-/// is no room; io for the rest.
+/// Paths are the production system's; '/' separates. Thread-safe. Errors name the path: not_found; exhausted where
+/// there is no room; io for the rest.
 class Storage {
  public:
   virtual ~Storage() = default;
@@ -68,8 +68,8 @@ class Storage {
   /// Removes a file, or an empty folder.
   virtual Status remove(const std::string& path) = 0;
   virtual Status sync_dir(const std::string& path) = 0;
-  /// Takes the lock of a folder, without waiting. Error: `unavailable`, another holder has it; `io`, of the disk. Where the
-  /// system has no locks of folders (some network filesystems) the lock excludes no process.
+  /// Takes the lock of a folder, without waiting. Error: `unavailable`, another holder has it; `io`, of the disk. Where
+  /// the system has no locks of folders (some network filesystems) the lock excludes no process.
   virtual Expected<std::unique_ptr<FolderLock>> lock_dir(const std::string& path) = 0;
   /// The entries of a folder, sorted by name.
   virtual Expected<std::vector<DirEntry>> list(const std::string& path) = 0;

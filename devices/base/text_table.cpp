@@ -36,7 +36,7 @@ std::optional<std::string> stem_of(const std::string& unit) {
 template <class F>
 void for_each_number(const std::string& text, const std::string& stem, F&& f) {
   for (auto at = text.find(stem); at != std::string::npos; at = text.find(stem, at + 1)) {
-    if (at > 0 && is_word(text[at - 1])) continue;   // "relayer0" is no layer
+    if (at > 0 && is_word(text[at - 1])) continue;  // "relayer0" is no layer
     auto begin = at + stem.size(), end = begin;
     while (end < text.size() && is_digit(text[end])) ++end;
     if (end > begin && end - begin < 9) f(begin, end, std::stoi(text.substr(begin, end - begin)));
@@ -91,15 +91,17 @@ std::vector<TextRow> fold_stem(std::vector<TextRow> rows, const std::string& ste
   for (std::size_t g = 0; g < groups.size();) {
     std::size_t last = g;
     const int step = g + 1 < groups.size() ? groups[g + 1].layer - groups[g].layer : 0;
-    while (groups[g].layer >= 0 && (step == 1 || step == -1) && last + 1 < groups.size() && groups[last + 1].layer >= 0 &&
-           groups[last + 1].layer == groups[last].layer + step && groups[last + 1].relative == groups[g].relative)
+    while (groups[g].layer >= 0 && (step == 1 || step == -1) && last + 1 < groups.size() &&
+           groups[last + 1].layer >= 0 && groups[last + 1].layer == groups[last].layer + step &&
+           groups[last + 1].relative == groups[g].relative)
       ++last;
-    if (last < g + 2) last = g;   // a remark for one layer is no shorter than the layer
+    if (last < g + 2) last = g;  // a remark for one layer is no shorter than the layer
     for (std::size_t i = groups[g].begin; i < groups[g].end; ++i) out.push_back(std::move(rows[i]));
     if (last > g)
-      out.push_back({{stem + std::to_string(groups[g + 1].layer) + " .. " + stem + std::to_string(groups[last].layer) + ": as " + stem +
-                      std::to_string(groups[g].layer) + " (" +
-                      counted(static_cast<std::int64_t>(groups[g].end - groups[g].begin), "line") + " each)"}, {}});
+      out.push_back({{stem + std::to_string(groups[g + 1].layer) + " .. " + stem + std::to_string(groups[last].layer) +
+                      ": as " + stem + std::to_string(groups[g].layer) + " (" +
+                      counted(static_cast<std::int64_t>(groups[g].end - groups[g].begin), "line") + " each)"},
+                     {}});
     g = last + 1;
   }
   return out;

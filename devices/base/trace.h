@@ -10,14 +10,14 @@ namespace troupe {
 
 /// One act of one actor (or one span on a stream). Times in nanoseconds of the worker's Clock.
 struct TraceSpan {
-  std::string row;                ///< the actor's name
-  std::string name;               ///< what is shown on the span
+  std::string row;   ///< the actor's name
+  std::string name;  ///< what is shown on the span
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
   std::int64_t step = 0;
-  std::int32_t microbatch = -1;   ///< -1: once per step
-  std::uint64_t flow_in = 0;      ///< id of the message that made this act possible; 0: none
-  std::uint64_t flow_out = 0;     ///< id of the message that this act published; 0: none
+  std::int32_t microbatch = -1;  ///< -1: once per step
+  std::uint64_t flow_in = 0;     ///< id of the message that made this act possible; 0: none
+  std::uint64_t flow_out = 0;    ///< id of the message that this act published; 0: none
 };
 
 /// The steps that are traced: [first, first + steps). By default none.
@@ -39,7 +39,7 @@ class TraceSink {
 /// long the job and however large its step.
 class TraceRecorder final : public TraceSink {
  public:
-  static constexpr std::int64_t spans_kept = 100'000;   ///< some 20 MB
+  static constexpr std::int64_t spans_kept = 100'000;  ///< some 20 MB
   explicit TraceRecorder(TraceWindow window, std::int64_t spans_max = spans_kept) : window_(window), room_(spans_max) {}
 
   bool wants(std::int64_t step) const override { return window_.contains(step); }

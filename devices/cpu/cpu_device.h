@@ -15,7 +15,8 @@ struct CpuOptions {
 /// create_stream and allocate are called by the owner's thread; streams do not refer to the device.
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(const Clock& clock, CpuOptions options = {}) : clock_(clock), free_cores_(std::move(options.cores)) {}
+  explicit CpuDevice(const Clock& clock, CpuOptions options = {})
+      : clock_(clock), free_cores_(std::move(options.cores)) {}
 
   Expected<std::unique_ptr<Buffer>> allocate(std::size_t bytes) override;
   std::unique_ptr<Stream> create_stream(const std::string& name, int threads) override;

@@ -43,7 +43,7 @@ void ThreadAlarm::quiesce() {
   REQUIRE(std::this_thread::get_id() != thread_.get_id());  // it would wait for itself
   Events dropped;  // destroyed last, outside the lock: closures may own anything
   std::unique_lock lock(mutex_);
-  ++quiescing_;    // at() sets nothing meanwhile: a function that sets itself again would go on for ever
+  ++quiescing_;  // at() sets nothing meanwhile: a function that sets itself again would go on for ever
   std::swap(events_, dropped);
   idle_.wait(lock, [&] { return !running_; });
   --quiescing_;

@@ -27,18 +27,19 @@ class ThreadAlarm final : public Alarm {
   void quiesce() override;
 
  private:
-  using Events = std::map<std::pair<std::int64_t, std::uint64_t>, std::function<void()>>;   ///< by (due, sequence)
+  /// by (due, sequence)
+  using Events = std::map<std::pair<std::int64_t, std::uint64_t>, std::function<void()>>;
   void run();
 
   const Clock& clock_;
   std::mutex mutex_;
   std::condition_variable wake_, idle_;
-  Events events_;          ///< guarded by mutex_, as the next three
+  Events events_;  ///< guarded by mutex_, as the next three
   std::uint64_t sequence_ = 0;
   bool running_ = false;
   int quiescing_ = 0;
   bool stop_ = false;
-  std::thread thread_;     ///< last: starts when all else exists
+  std::thread thread_;  ///< last: starts when all else exists
 };
 
 }  // namespace troupe

@@ -38,10 +38,10 @@ class ThreadStream final : public Stream {
   ThreadTeam team_;
   std::mutex mutex_;
   std::condition_variable wake_, idle_;
-  ReadyQueue queue_;       ///< guarded by mutex_, as the next two
+  ReadyQueue queue_;  ///< guarded by mutex_, as the next two
   bool running_ = false;
   bool stop_ = false;
-  std::thread thread_;     ///< last: starts when all else exists
+  std::thread thread_;  ///< last: starts when all else exists
 };
 
 }  // namespace troupe

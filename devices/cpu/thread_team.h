@@ -37,11 +37,11 @@ class ThreadTeam final : public Parallel {
 
   std::mutex mutex_;
   std::condition_variable wake_, left_;
-  bool open_ = false;                 ///< a loop runs and helpers may still join it
+  bool open_ = false;  ///< a loop runs and helpers may still join it
   bool stop_ = false;
-  int inside_ = 0;                    ///< helpers in the loop; the caller returns when none is left
+  int inside_ = 0;  ///< helpers in the loop; the caller returns when none is left
   int sleeping_ = 0;
-  std::exception_ptr failure_;        ///< the loop's first; guarded by mutex_
+  std::exception_ptr failure_;                               ///< the loop's first; guarded by mutex_
   const std::function<void(std::int64_t)>* body_ = nullptr;  ///< fixed while open_ or inside_ > 0
   std::int64_t n_ = 0;
   std::atomic<std::int64_t> next_{0};

@@ -64,21 +64,19 @@ class PosixFile final : public File {
     // A filesystem that cannot take room only sets the size. posix_fallocate would write zeros there: all bytes twice.
     if (errno != ENOSPC && errno != EDQUOT) return resize(bytes);
     const Status s = failure(errno, "reserve " + std::to_string(bytes) + " bytes for", path_);
-    static_cast<void>(resize(there));   // gives back the room that was taken
+    static_cast<void>(resize(there));  // gives back the room that was taken
     return s;
   }
   Status write_at(std::int64_t offset, const std::byte* data, std::int64_t bytes) override {
-    return split("write", offset, data, bytes, [](int fd, const std::byte* at, std::size_t n, off_t where) {
-      return ::pwrite(fd, at, n, where);
-    });
+    return split("write", offset, data, bytes,
+                 [](int fd, const std::byte* at, std::size_t n, off_t where) { return ::pwrite(fd, at, n, where); });
   }
   Status read_at(std::int64_t offset, std::byte* data, std::int64_t bytes) override {
-    return split("read", offset, data, bytes, [](int fd, std::byte* at, std::size_t n, off_t where) {
-      return ::pread(fd, at, n, where);
-    });
+    return split("read", offset, data, bytes,
+                 [](int fd, std::byte* at, std::size_t n, off_t where) { return ::pread(fd, at, n, where); });
   }
   Expected<std::int64_t> size() override {
-    struct stat info{};
+    struct stat info {};
     if (::fstat(buffered_.get(), &info) != 0) return failure(errno, "look at", path_);
     return static_cast<std::int64_t>(info.st_size);
   }
@@ -89,7 +87,8 @@ class PosixFile final : public File {
 
  private:
   Status resize(std::int64_t bytes) {
-    return uninterrupted([&] { return ::ftruncate(buffered_.get(), bytes); }) == 0 ? Status() : failure(errno, "resize", path_);
+    return uninterrupted([&] { return ::ftruncate(buffered_.get(), bytes); }) == 0 ? Status()
+                                                                                   : failure(errno, "resize", path_);
   }
 
   /// Moves the head up to the first aligned byte, the aligned middle and the tail.
@@ -108,9 +107,10 @@ class PosixFile final : public File {
   template <class Byte, class Call>
   Status transfer(const char* what, int fd, std::int64_t offset, Byte* data, std::int64_t bytes, Call call) {
     while (bytes > 0) {
-      const auto n = uninterrupted([&] { return call(fd, data, static_cast<std::size_t>(std::min(bytes, transfer_bytes)), offset); });
+      const auto n = uninterrupted(
+          [&] { return call(fd, data, static_cast<std::size_t>(std::min(bytes, transfer_bytes)), offset); });
       if (n < 0 && errno == EINVAL && fd != buffered_.get()) {
-        fd = buffered_.get();   // a filesystem that opens with O_DIRECT and then refuses it
+        fd = buffered_.get();  // a filesystem that opens with O_DIRECT and then refuses it
         continue;
       }
       if (n < 0) return failure(errno, what, path_);
@@ -118,45 +118,48 @@ class PosixFile final : public File {
       offset += n;
       data += n;
       bytes -= n;
-      if (n % storage_alignment != 0) fd = buffered_.get();   // a short transfer: the rest is no longer aligned
+      if (n % storage_alignment != 0) fd = buffered_.get();  // a short transfer: the rest is no longer aligned
     }
     return {};
   }
 
   Status ends_early(const char* what, std::int64_t offset, std::int64_t bytes) {
     TROUPE_ASSIGN(const std::int64_t there, size());
-    return {Code::io, "cannot " + std::string(what) + " '" + path_ + "': " + std::to_string(there) + " bytes are there, " +
-                          std::to_string(offset + bytes) + " are wanted"};
+    return {Code::io, "cannot " + std::string(what) + " '" + path_ + "': " + std::to_string(there) +
+                          " bytes are there, " + std::to_string(offset + bytes) + " are wanted"};
   }
 
   std::string path_;
   Descriptor buffered_, direct_;
 };
 
-/// Whether flock has failed for want of locks of folders, not for an error of the disk. EBADF: NFS locks only what is open for
-/// writing, as no folder can be.
-bool has_no_locks(int error) { return error == EBADF || error == EINVAL || error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP; }
+/// Whether flock has failed for want of locks of folders, not for an error of the disk. EBADF: NFS locks only what is
+/// open for writing, as no folder can be.
+bool has_no_locks(int error) {
+  return error == EBADF || error == EINVAL || error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP;
+}
 
 class PosixLock final : public FolderLock {
  public:
   explicit PosixLock(Descriptor folder) : folder_(std::move(folder)) {}
 
  private:
-  Descriptor folder_;   // flock: the kernel releases it with the last copy of the descriptor
+  Descriptor folder_;  // flock: the kernel releases it with the last copy of the descriptor
 };
 
 Expected<std::unique_ptr<File>> open_file(const char* what, const std::string& path, int flags, Access access) {
-  Descriptor buffered(path, flags | O_NONBLOCK);   // a FIFO without a writer must not block
+  Descriptor buffered(path, flags | O_NONBLOCK);  // a FIFO without a writer must not block
   if (!buffered.ok()) return failure(errno, what, path);
-  struct stat info{};
+  struct stat info {};
   if (::fstat(buffered.get(), &info) != 0) return failure(errno, what, path);
-  if (!S_ISREG(info.st_mode)) return Status(Code::io, "cannot " + std::string(what) + " '" + path + "': not a regular file");
+  if (!S_ISREG(info.st_mode))
+    return Status(Code::io, "cannot " + std::string(what) + " '" + path + "': not a regular file");
   Descriptor direct;
   if (access == Access::direct) {
     // Never with O_CREAT: a filesystem without O_DIRECT creates the file and then refuses.
     direct = Descriptor(path, (flags & O_ACCMODE) | O_DIRECT);
     if (const int error = errno; !direct.ok() && error != EINVAL) {
-      if ((flags & O_CREAT) != 0) ::unlink(path.c_str());   // our new file must not make another attempt fail
+      if ((flags & O_CREAT) != 0) ::unlink(path.c_str());  // our new file must not make another attempt fail
       return failure(error, what, path);
     }
   }
@@ -180,7 +183,8 @@ Status FileStorage::make_dir(const std::string& path) {
 }
 
 Status FileStorage::rename(const std::string& from, const std::string& to) {
-  return std::rename(from.c_str(), to.c_str()) == 0 ? Status() : failure(errno, "rename to '" + to + "' the file", from);
+  return std::rename(from.c_str(), to.c_str()) == 0 ? Status()
+                                                    : failure(errno, "rename to '" + to + "' the file", from);
 }
 
 Status FileStorage::remove(const std::string& path) {
@@ -191,17 +195,18 @@ Status FileStorage::sync_dir(const std::string& path) {
   const Descriptor folder(path, O_RDONLY | O_DIRECTORY);
   if (!folder.ok()) return failure(errno, "sync the folder", path);
   // EINVAL: a filesystem whose folders need no sync.
-  if (uninterrupted([&] { return ::fsync(folder.get()); }) != 0 && errno != EINVAL) return failure(errno, "sync the folder", path);
+  if (uninterrupted([&] { return ::fsync(folder.get()); }) != 0 && errno != EINVAL)
+    return failure(errno, "sync the folder", path);
   return {};
 }
 
 Expected<std::unique_ptr<FolderLock>> FileStorage::lock_dir(const std::string& path) {
   Descriptor folder(path, O_RDONLY | O_DIRECTORY);
   if (!folder.ok()) return failure(errno, "lock the folder", path);
-  if (const int error = uninterrupted([&] { return ::flock(folder.get(), LOCK_EX | LOCK_NB); }) == 0 ? 0 : errno; error == EWOULDBLOCK)
+  if (const int error = uninterrupted([&] { return ::flock(folder.get(), LOCK_EX | LOCK_NB); }) == 0 ? 0 : errno;
+      error == EWOULDBLOCK)
     return Status(Code::unavailable, "cannot lock the folder '" + path + "': another process has it");
-  else if (error != 0 && !has_no_locks(error))
-    return failure(error, "lock the folder", path);
+  else if (error != 0 && !has_no_locks(error)) return failure(error, "lock the folder", path);
   return std::unique_ptr<FolderLock>(new PosixLock(std::move(folder)));
 }
 
@@ -212,7 +217,7 @@ Expected<std::vector<DirEntry>> FileStorage::list(const std::string& path) {
   for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
     DirEntry entry{at->path().filename().string(), at->is_directory(vanished), 0};
     if (at->is_regular_file(vanished)) entry.bytes = static_cast<std::int64_t>(at->file_size(vanished));
-    if (!vanished) entries.push_back(std::move(entry));   // another process may have removed it since
+    if (!vanished) entries.push_back(std::move(entry));  // another process may have removed it since
   }
   if (error) return failure(error.value(), "list", path);
   std::sort(entries.begin(), entries.end(), [](const DirEntry& a, const DirEntry& b) { return a.name < b.name; });

@@ -25,11 +25,9 @@ void sleep_until(const Clock& clock, std::int64_t due_ns) {
     const std::int64_t total_ns = due.tv_nsec + left_ns;
     due.tv_sec += total_ns / 1'000'000'000;
     due.tv_nsec = total_ns % 1'000'000'000;
-    while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, nullptr) != 0) {
-    }
+    while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, nullptr) != 0) {}
   }
-  while (clock.now_ns() < due_ns) {
-  }
+  while (clock.now_ns() < due_ns) {}
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 namespace troupe {
 
 struct PacedOptions {
-  double scale = 1;        ///< a task takes cost_s * scale
-  bool run_work = false;   ///< also run the host function, within that time (if it is shorter)
+  double scale = 1;       ///< a task takes cost_s * scale
+  bool run_work = false;  ///< also run the host function, within that time (if it is shorter)
 };
 
 class PacedDevice final : public Device {

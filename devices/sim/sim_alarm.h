@@ -31,7 +31,8 @@ class SimAlarm final : public Alarm {
 
  private:
   SimLoop& loop_;
-  std::shared_ptr<bool> wanted_ = std::make_shared<bool>(true);   ///< shared by the events since the last quiesce()
+  /// shared by the events since the last quiesce()
+  std::shared_ptr<bool> wanted_ = std::make_shared<bool>(true);
 };
 
 }  // namespace troupe

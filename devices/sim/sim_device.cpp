@@ -19,8 +19,8 @@ class SimStream final : public Stream {
     ReadyQueue queue;
     std::optional<Task> running;
     std::int64_t begin_ns = 0;
-    std::uint64_t started = 0;    ///< numbers the running task: an event of an ended one finds another
-    bool choosing = false;        ///< a choice is in the loop
+    std::uint64_t started = 0;  ///< numbers the running task: an event of an ended one finds another
+    bool choosing = false;      ///< a choice is in the loop
     bool in_callback = false;
   };
 

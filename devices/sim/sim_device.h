@@ -39,8 +39,8 @@ class SimDevice final : public Device {
 
  private:
   SimLoop& loop_;
-  std::shared_ptr<std::size_t> free_bytes_;   ///< shared with buffers: they may outlive the device
-  std::shared_ptr<bool> stuck_;               ///< shared with streams, for the same reason
+  std::shared_ptr<std::size_t> free_bytes_;  ///< shared with buffers: they may outlive the device
+  std::shared_ptr<bool> stuck_;              ///< shared with streams, for the same reason
   Status cause_;
   std::function<void(const Status&)> on_dead_;
 };

@@ -16,7 +16,9 @@ struct SimStorage::Draw {
   enum class Fate { lost, kept, each_by_itself };
   std::uint64_t key, counter = 0;
   Fate fate() { return static_cast<Fate>(philox(key, counter++, 0)[0] % 3); }
-  bool keeps(Fate fate) { return fate == Fate::kept || (fate == Fate::each_by_itself && philox(key, counter++, 0)[0] % 2 == 0); }
+  bool keeps(Fate fate) {
+    return fate == Fate::kept || (fate == Fate::each_by_itself && philox(key, counter++, 0)[0] % 2 == 0);
+  }
 };
 
 // ---- a crash ----------------------------------------------------------------------------------
@@ -38,7 +40,7 @@ void SimStorage::crash(std::uint64_t seed) {
 /// Sets a folder, and all below it, to what is durable.
 void SimStorage::settle(Node& folder, Draw& draw, std::set<const Node*>& seen) {
   for (auto& [name, node] : folder.synced_names) {
-    if (!seen.insert(node.get()).second) node = std::make_shared<Node>(*node);   // a crash left two names
+    if (!seen.insert(node.get()).second) node = std::make_shared<Node>(*node);  // a crash left two names
     if (node->folder) {
       settle(*node, draw, seen);
       continue;
@@ -46,10 +48,12 @@ void SimStorage::settle(Node& folder, Draw& draw, std::set<const Node*>& seen) {
     const auto fate = draw.fate();
     for (const auto& write : node->unsynced) {
       const std::int64_t end = write.offset + std::ssize(write.bytes);
-      if (std::ssize(node->synced_bytes) < end && draw.keeps(fate)) Node::grow(node->synced_bytes, end);   // a size without its data
+      // a size without its data
+      if (std::ssize(node->synced_bytes) < end && draw.keeps(fate)) Node::grow(node->synced_bytes, end);
       for (std::int64_t at = write.offset; at < end;) {
         const std::int64_t next = std::min(end, (at / sector_bytes + 1) * sector_bytes);
-        if (draw.keeps(fate)) Node::put(node->synced_bytes, at, &write.bytes[static_cast<std::size_t>(at - write.offset)], next - at);
+        if (draw.keeps(fate))
+          Node::put(node->synced_bytes, at, &write.bytes[static_cast<std::size_t>(at - write.offset)], next - at);
         at = next;
       }
     }

@@ -11,7 +11,7 @@ namespace troupe {
 struct SimStorage::Node {
   struct Write {
     std::int64_t offset;
-    std::vector<std::byte> bytes;                      // none: the file was made so large
+    std::vector<std::byte> bytes;  // none: the file was made so large
   };
   bool folder = false;
   std::vector<std::byte> bytes, synced_bytes;          // a file

@@ -52,7 +52,8 @@ class SimStorage::OpenFile final : public File {
     const std::lock_guard lock(storage_.mutex_);
     TROUPE_TRY(begin("write", true));
     if (!writes_) return {Code::io, sentence("write", path_, "opened for reading")};
-    const std::int64_t size = std::ssize(node_->bytes), growth = std::max(std::int64_t{0}, offset + bytes - size), room = free_bytes();
+    const std::int64_t size = std::ssize(node_->bytes), growth = std::max(std::int64_t{0}, offset + bytes - size),
+                       room = free_bytes();
     const std::int64_t fits = growth <= room ? bytes : std::clamp(size + room - offset, std::int64_t{0}, bytes);
     if (fits > 0) {
       Node::put(node_->bytes, offset, data, fits);
@@ -65,7 +66,9 @@ class SimStorage::OpenFile final : public File {
     const std::lock_guard lock(storage_.mutex_);
     TROUPE_TRY(begin("read", false));
     if (bytes > 0 && offset + bytes > std::ssize(node_->bytes))
-      return {Code::io, sentence("read", path_, std::to_string(node_->bytes.size()) + " bytes are there, " + std::to_string(offset + bytes) + " are wanted")};
+      return {Code::io, sentence("read", path_,
+                                 std::to_string(node_->bytes.size()) + " bytes are there, " +
+                                     std::to_string(offset + bytes) + " are wanted")};
     std::copy_n(node_->bytes.begin() + (bytes > 0 ? offset : 0), bytes, data);
     return {};
   }
@@ -79,13 +82,16 @@ class SimStorage::OpenFile final : public File {
   Status sync() override {
     const std::lock_guard lock(storage_.mutex_);
     TROUPE_TRY(begin("sync", false));
-    for (const auto& write : node_->unsynced) Node::put(node_->synced_bytes, write.offset, write.bytes.data(), std::ssize(write.bytes));
+    for (const auto& write : node_->unsynced)
+      Node::put(node_->synced_bytes, write.offset, write.bytes.data(), std::ssize(write.bytes));
     node_->unsynced.clear();
     return {};
   }
 
  private:
-  std::int64_t free_bytes() const { return std::max(std::int64_t{0}, storage_.capacity_ - storage_.used(*storage_.root_)); }
+  std::int64_t free_bytes() const {
+    return std::max(std::int64_t{0}, storage_.capacity_ - storage_.used(*storage_.root_));
+  }
 
   Status begin(const char* what, bool changes) {
     if (life_ != storage_.lives_) return {Code::unavailable, sentence(what, path_, "it was opened before a crash")};
@@ -217,7 +223,8 @@ Expected<std::unique_ptr<FolderLock>> SimStorage::lock_dir(const std::string& pa
   const NodePtr node = find(path);
   if (!node) return Status(Code::not_found, sentence("lock the folder", path, "No such file or directory"));
   if (!node->folder) return Status(Code::io, sentence("lock the folder", path, "Not a directory"));
-  if (!locked_.insert(node).second) return Status(Code::unavailable, sentence("lock the folder", path, "another process has it"));
+  if (!locked_.insert(node).second)
+    return Status(Code::unavailable, sentence("lock the folder", path, "another process has it"));
   return std::unique_ptr<FolderLock>(new Lock(*this, node));
 }
 
@@ -240,9 +247,10 @@ Status SimStorage::sync_dir(const std::string& path) {
   if (!node->folder) return {Code::io, sentence("sync the folder", path, "Not a directory")};
   // Also earlier changes of folders that such a change touches: no older change may become durable after it.
   std::set<const Node*> touched = {node.get()};
-  std::vector<Change> synced, rest;   // newest first
+  std::vector<Change> synced, rest;  // newest first
   for (auto change = unsynced_.rbegin(); change != unsynced_.rend(); ++change) {
-    const bool goes = std::any_of(change->begin(), change->end(), [&](const Name& n) { return touched.contains(n.folder.get()); });
+    const bool goes = std::any_of(change->begin(), change->end(),
+                                  [&](const Name& n) { return touched.contains(n.folder.get()); });
     for (const auto& name : *change)
       if (goes) touched.insert(name.folder.get());
     (goes ? synced : rest).push_back(std::move(*change));

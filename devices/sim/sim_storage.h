@@ -78,11 +78,11 @@ class SimStorage final : public Storage {
   static constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
   mutable std::mutex mutex_;
   NodePtr root_;
-  std::vector<Change> unsynced_;      ///< of names, oldest first
+  std::vector<Change> unsynced_;  ///< of names, oldest first
   std::int64_t operations_ = 0, stop_at_ = unlimited, fails_ = unlimited, capacity_ = unlimited;
   bool read_only_ = false;
-  std::uint64_t lives_ = 0;           ///< crashes so far
-  std::set<NodePtr> locked_;          ///< folders
+  std::uint64_t lives_ = 0;   ///< crashes so far
+  std::set<NodePtr> locked_;  ///< folders
 };
 
 }  // namespace troupe

@@ -41,12 +41,14 @@ void attention(const Call& call) {
           const auto kn = std::min(seq_block, s.T - k0);
           for (std::int64_t r0 = 0; r0 < qn; r0 += panel_rows) {
             const auto rows = std::min(panel_rows, qn - r0), cols = diagonal ? std::min(kn, r0 + panel_rows) : kn;
-            attend(s, rows, cols, diagonal ? r0 + 1 : 0, qp + r0 * s.D, kt, vp, k0, state.max + r0, state.sum + r0, acc + r0 * s.D);
+            attend(s, rows, cols, diagonal ? r0 + 1 : 0, qp + r0 * s.D, kt, vp, k0, state.max + r0, state.sum + r0,
+                   acc + r0 * s.D);
           }
         }
         for (std::int64_t r = 0; r < qn; ++r) {
           const v16 f = splat(1.0f / state.sum[r]);
-          map(s.D, o + s.q_at(b, h) + (q0 + r) * s.q_ld, [f](v16 x) { return x * f; }, acc + r * s.D);
+          map(
+              s.D, o + s.q_at(b, h) + (q0 + r) * s.q_ld, [f](v16 x) { return x * f; }, acc + r * s.D);
           lse[(b * s.T + q0 + r) * s.H + h] = state.max[r] + std::log(state.sum[r]);
         }
       }

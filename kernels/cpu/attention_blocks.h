@@ -17,10 +17,11 @@ inline constexpr std::int64_t seq_block = 96;  // whole panels of 12 rows and of
 static_assert(seq_block % simd::panel_rows == 0 && seq_block % simd::panel_cols == 0);
 
 struct HeadShape {
-  std::int64_t B, T, H, KV, D;                ///< H, KV: heads of this part
-  std::int64_t group, first_q, first_kv;      ///< of the whole: query heads of a key-value head; where the part begins
-  std::int64_t q_ld, kv_ld;                   ///< floats from one position to the next
-  std::int64_t by_position, by_element;       ///< floats of a packed head, see below
+  std::int64_t B, T, H, KV, D;  ///< H, KV: heads of this part
+  /// of the whole: query heads of a key-value head; where the part begins
+  std::int64_t group, first_q, first_kv;
+  std::int64_t q_ld, kv_ld;              ///< floats from one position to the next
+  std::int64_t by_position, by_element;  ///< floats of a packed head, see below
   float scale;
 
   static HeadShape of(const View& q, const View& k, std::int64_t D) { return of(q, k, D, q.shape[1]); }
@@ -92,8 +93,8 @@ inline simd::i16 below(std::int64_t base, std::int64_t n) {
 
 /// Scores (rows, seq_block) become exp(scale * score - running max); returns the factor by which each row's older sums
 /// shrink. Row r has `cols` keys or, on the diagonal, where first_valid is not 0, first_valid + r.
-inline simd::v16 softmax_panel(float* scores, std::int64_t rows, std::int64_t cols, std::int64_t first_valid, float scale,
-                               float* run_max, float* run_sum) {
+inline simd::v16 softmax_panel(float* scores, std::int64_t rows, std::int64_t cols, std::int64_t first_valid,
+                               float scale, float* run_max, float* run_sum) {
   using namespace simd;
   float now[width] = {}, before[width] = {};
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -125,14 +126,16 @@ inline simd::v16 softmax_panel(float* scores, std::int64_t rows, std::int64_t co
 /// of them (softmax_panel). `acc` (rows, D): the weighted sums of values so far, not yet divided by run_sum; at k0 = 0
 /// garbage.
 inline void attend(const HeadShape& s, std::int64_t rows, std::int64_t cols, std::int64_t first_valid, const float* qp,
-                   const float* keys, const float* values, std::int64_t k0, float* run_max, float* run_sum, float* acc) {
+                   const float* keys, const float* values, std::int64_t k0, float* run_max, float* run_sum,
+                   float* acc) {
   using namespace simd;
   alignas(64) float scores[panel_rows * seq_block];
   head_scores(s, rows, cols, qp, keys, k0, scores);
   const v16 shrink = softmax_panel(scores, rows, cols, first_valid, s.scale, run_max, run_sum);
   for (std::int64_t r = 0; r < rows && k0 > 0; ++r) {
     const v16 f = splat(shrink[r]);
-    map(s.D, acc + r * s.D, [f](v16 x) { return x * f; }, acc + r * s.D);
+    map(
+        s.D, acc + r * s.D, [f](v16 x) { return x * f; }, acc + r * s.D);
   }
   times_head<seq_block, 1>(s, rows, cols, scores, values, k0, acc, s.D, k0 > 0);
 }

@@ -1,5 +1,6 @@
-// Attention of one token to a ring of keys and values, which lie packed as attention.cpp packs them for a whole text: each
-// token adds a column of the keys and a row of the values. So the same tiles run over them, in the same order of additions.
+// Attention of one token to a ring of keys and values, which lie packed as attention.cpp packs them for a whole text:
+// each token adds a column of the keys and a row of the values. So the same tiles run over them, in the same order of
+// additions.
 #include "devices/base/check.h"
 #include "kernels/cpu/attention_blocks.h"
 
@@ -11,7 +12,7 @@ namespace {
 
 /// The state: this, then for each key-value head its packed keys and values.
 struct alignas(64) Ring {
-  std::int64_t next = 0;             // the position that continues the text
+  std::int64_t next = 0;  // the position that continues the text
 };
 
 std::int64_t head_floats(std::int64_t window, std::int64_t D) {
@@ -43,7 +44,8 @@ void attention_cached(const Call& call) {
     float* const qp = workspace(2 * panel_rows * s.D + width);
     float* const acc = qp + panel_rows * s.D + width;
     const Range heads = s.queries_of(kv);
-    for (std::int64_t h = heads.lo; h < heads.hi; h += panel_rows) {   // the group's query heads are rows of one panel
+    // the group's query heads are rows of one panel
+    for (std::int64_t h = heads.lo; h < heads.hi; h += panel_rows) {
       const auto rows = std::min(panel_rows, heads.hi - h);
       float max[width], sum[width];
       std::fill_n(max, width, -INFINITY);
@@ -53,7 +55,8 @@ void attention_cached(const Call& call) {
         attend(s, rows, std::min(seq_block, n - k0), 0, qp, keys, values, k0, max, sum, acc);
       for (std::int64_t r = 0; r < rows; ++r) {
         const v16 f = splat(1.0f / sum[r]);
-        map(s.D, o + (h + r) * s.D, [f](v16 x) { return x * f; }, acc + r * s.D);
+        map(
+            s.D, o + (h + r) * s.D, [f](v16 x) { return x * f; }, acc + r * s.D);
       }
     }
   });

@@ -46,7 +46,7 @@ void attention_grad(const Call& call) {
     float *const dk = call.out[1].as<float>() + s.kv_at(b, kv), *const dv = call.out[2].as<float>() + s.kv_at(b, kv);
 
     const Range heads = s.queries_of(kv);
-    for (std::int64_t t = 0; t < s.T && heads.lo == heads.hi; ++t) {   // none of its queries are here
+    for (std::int64_t t = 0; t < s.T && heads.lo == heads.hi; ++t) {  // none of its queries are here
       std::fill_n(dk + t * s.kv_ld, s.D, 0.0f);
       std::fill_n(dv + t * s.kv_ld, s.D, 0.0f);
     }
@@ -61,7 +61,8 @@ void attention_grad(const Call& call) {
         pack<panel_rows>(false, qh + q0 * s.q_ld, s.q_ld, qn, qn, s.D, qp);
         pack<panel_rows>(false, doh + q0 * s.q_ld, s.q_ld, qn, qn, s.D, dop);
         for (std::int64_t r = 0; r < qn; ++r)
-          delta[r] = reduce(s.D, [](v16 x, v16 y) { return x * y; }, doh + (q0 + r) * s.q_ld, oh + (q0 + r) * s.q_ld);
+          delta[r] = reduce(
+              s.D, [](v16 x, v16 y) { return x * y; }, doh + (q0 + r) * s.q_ld, oh + (q0 + r) * s.q_ld);
         for (std::int64_t k0 = 0; k0 <= q0; k0 += seq_block) {
           const bool diagonal = k0 == q0;
           const auto kn = std::min(seq_block, s.T - k0);

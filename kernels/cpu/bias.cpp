@@ -12,7 +12,9 @@ void bias_add(const Call& call) {
   const float *x = call.in[0].as<float>(), *b = call.in[1].as<float>();
   float* y = call.out[0].as<float>();
   for_blocks(*call.par, call.in[0].rows(), 32, [=](std::int64_t begin, std::int64_t end) {
-    for (auto r = begin; r < end; ++r) map(N, y + r * N, [](v16 v, v16 c) { return v + c; }, x + r * N, b);
+    for (auto r = begin; r < end; ++r)
+      map(
+          N, y + r * N, [](v16 v, v16 c) { return v + c; }, x + r * N, b);
   });
 }
 

@@ -14,8 +14,7 @@ namespace troupe::kernels {
 template <class F>
 void for_blocks(Parallel& par, std::int64_t n, std::int64_t block, F&& body) {
   if (n <= 0) return;
-  par.for_each((n + block - 1) / block,
-               [&](std::int64_t i) { body(i * block, std::min(n, (i + 1) * block)); });
+  par.for_each((n + block - 1) / block, [&](std::int64_t i) { body(i * block, std::min(n, (i + 1) * block)); });
 }
 
 /// Elements per block of elementwise kernels: 64 KiB of floats, whole vectors.
@@ -24,7 +23,9 @@ inline constexpr std::int64_t element_block = 16384;
 /// At least `floats` floats, 64-byte aligned, garbage inside; valid until this thread's next call. Ends the process
 /// where memory is short.
 inline float* workspace(std::int64_t floats) {
-  struct Free { void operator()(float* p) const { std::free(p); } };
+  struct Free {
+    void operator()(float* p) const { std::free(p); }
+  };
   static thread_local std::unique_ptr<float, Free> memory;
   static thread_local std::int64_t size = 0;
   if (size < floats) {

@@ -7,8 +7,8 @@
 
 namespace troupe::kernels {
 
-/// Puts one term into each column c: the sum over rows r of value(r, c, load), where load(p) reads the 16 (or fewer) columns
-/// from c on. Each column adds its rows in order, in blocks of 64 rows that are then added in order.
+/// Puts one term into each column c: the sum over rows r of value(r, c, load), where load(p) reads the 16 (or fewer)
+/// columns from c on. Each column adds its rows in order, in blocks of 64 rows that are then added in order.
 template <class F>
 void column_sums(Parallel& par, std::int64_t rows, std::int64_t cols, const Terms& out, F&& value) {
   using namespace simd;

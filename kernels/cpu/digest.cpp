@@ -49,7 +49,8 @@ Digest digest(const View& view, Parallel& par) {
   std::atomic<std::uint64_t> a{0}, b{0};  // additions commute: the order of threads does not matter
   const auto item = size_of(view.dtype);
   par_runs(par, 1, view.extent, Extent::whole(view.logical), [&](std::int64_t, Run run) {
-    const Digest d = run_digest(view.dtype, view.data + run.local * item, run.count, static_cast<std::uint64_t>(run.global));
+    const Digest d = run_digest(view.dtype, view.data + run.local * item, run.count,
+                                static_cast<std::uint64_t>(run.global));
     a.fetch_add(d[0], std::memory_order_relaxed);
     b.fetch_add(d[1], std::memory_order_relaxed);
   });

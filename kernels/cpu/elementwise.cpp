@@ -11,7 +11,8 @@ void add(const Call& call) {
   const float *a = call.in[0].as<float>(), *b = call.in[1].as<float>();
   float* c = call.out[0].as<float>();
   for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
-    map(end - i, c + i, [](v16 x, v16 y) { return x + y; }, a + i, b + i);
+    map(
+        end - i, c + i, [](v16 x, v16 y) { return x + y; }, a + i, b + i);
   });
 }
 
@@ -19,7 +20,8 @@ void relu(const Call& call) {
   const float* x = call.in[0].as<float>();
   float* y = call.out[0].as<float>();
   for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
-    map(end - i, y + i, [](v16 v) { return v < 0.0f ? v16{} : v; }, x + i);  // keeps NaN visible
+    map(
+        end - i, y + i, [](v16 v) { return v < 0.0f ? v16{} : v; }, x + i);  // keeps NaN visible
   });
 }
 
@@ -27,7 +29,8 @@ void relu_grad(const Call& call) {
   const float *dy = call.in[0].as<float>(), *y = call.in[1].as<float>();
   float* dx = call.out[0].as<float>();
   for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
-    map(end - i, dx + i, [](v16 d, v16 v) { return v > 0.0f ? d : v16{}; }, dy + i, y + i);
+    map(
+        end - i, dx + i, [](v16 d, v16 v) { return v > 0.0f ? d : v16{}; }, dy + i, y + i);
   });
 }
 
@@ -35,7 +38,8 @@ void swiglu(const Call& call) {  // h = gate * sigmoid(gate) * up
   const float *gate = call.in[0].as<float>(), *up = call.in[1].as<float>();
   float* h = call.out[0].as<float>();
   for_blocks(*call.par, call.out[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
-    map(end - i, h + i, [](v16 g, v16 u) { return g * sigmoid(g) * u; }, gate + i, up + i);
+    map(
+        end - i, h + i, [](v16 g, v16 u) { return g * sigmoid(g) * u; }, gate + i, up + i);
   });
 }
 

@@ -28,7 +28,7 @@ void embedding_grad(const Call& call) {
   const View &dy = call.in[0], &tokens = call.in[1], &dw = call.out[0];
   const auto C = dw.shape[1], lo = dw.extent.dims[0].lo, rows = dw.shape[0], n = tokens.size();
   const auto* t = tokens.as<std::int32_t>();
-  const float* g = dy.as<float>();  // (B, T, C)
+  const float* g = dy.as<float>();                // (B, T, C)
   const Terms w = terms_of(dw, call.accumulate);  // (V, C)
   // Every task has rows of the table to itself, and adds their tokens in order. Frequent words lie together in a
   // vocabulary, so task t has rows t, t + tasks, ...

@@ -18,8 +18,10 @@ inline constexpr std::int64_t wide = 4;
 typedef float floats __attribute__((vector_size(4 * wide)));
 typedef double doubles __attribute__((vector_size(8 * wide)));
 typedef std::int64_t integers __attribute__((vector_size(8 * wide)));
-typedef std::uint64_t counts __attribute__((vector_size(8 * wide)));        // bits of int64: unsigned, because sums wrap around
-typedef std::uint32_t magnitudes __attribute__((vector_size(8 * wide)));    // bits of 2 * wide floats, without signs
+// bits of int64: unsigned, because sums wrap around
+typedef std::uint64_t counts __attribute__((vector_size(8 * wide)));
+// bits of 2 * wide floats, without signs
+typedef std::uint32_t magnitudes __attribute__((vector_size(8 * wide)));
 typedef floats floats_unaligned __attribute__((aligned(4), may_alias));
 typedef counts counts_unaligned __attribute__((aligned(8), may_alias));
 typedef magnitudes magnitudes_unaligned __attribute__((aligned(4), may_alias));

@@ -19,11 +19,12 @@ constexpr std::int64_t a_floats = a_block + width, b_floats = panel_cols * gemm_
 struct Operand {
   const float* data;
   std::int64_t ld, extent;
-  bool k_major;   ///< element (i, k) is at data[k * ld + i], else at data[i * ld + k]
+  bool k_major;  ///< element (i, k) is at data[k * ld + i], else at data[i * ld + k]
 
   const float* at(std::int64_t i, std::int64_t k) const { return data + (k_major ? k * ld + i : i * ld + k); }
   template <std::int64_t W>
-  void pack_block(std::int64_t i, std::int64_t m, std::int64_t k, std::int64_t kc, float* out, Ahead* ahead = nullptr) const {
+  void pack_block(std::int64_t i, std::int64_t m, std::int64_t k, std::int64_t kc, float* out,
+                  Ahead* ahead = nullptr) const {
     pack<W>(k_major, at(i, k), ld, m, extent - i, kc, out, ahead);
   }
   Ahead ahead(std::int64_t i, std::int64_t m, std::int64_t k, std::int64_t kc) const {
@@ -58,8 +59,8 @@ struct Floats {
 
 /// A tile of terms in the first cache, while the sums that it is added to arrive there.
 struct TermTile {
-  float* hot;                  // (12, 32)
-  const std::int64_t* sums;    // null: none are needed
+  float* hot;                // (12, 32)
+  const std::int64_t* sums;  // null: none are needed
   std::int64_t ld;
 
   void fetch(int r) const {
@@ -95,7 +96,7 @@ void multiply(const Operand& a, const Operand& b, std::int64_t i0, std::int64_t 
   float* const pb = pa + a_floats;
   for (std::int64_t k = 0; k < K; k += gemm_k_block) {
     const std::int64_t kc = std::min(K - k, gemm_k_block);
-    const std::int64_t m_block = a_block / kc / panel_rows * panel_rows;   // B is packed once for each of these
+    const std::int64_t m_block = a_block / kc / panel_rows * panel_rows;  // B is packed once for each of these
     for (std::int64_t i = i0; i < i1; i += m_block) {
       const std::int64_t m = std::min(i1 - i, m_block);
       Ahead first = b.ahead(j0, std::min(j1 - j0, panel_cols), k, kc);

@@ -36,9 +36,8 @@ void init_constant(const View& view, float value, Parallel& par) {
   constexpr std::int64_t block = 65536;
   const std::int64_t n = view.size();
   if (n > 0)
-    par.for_each((n + block - 1) / block, [&](std::int64_t b) {
-      std::fill(out + b * block, out + std::min(n, (b + 1) * block), value);
-    });
+    par.for_each((n + block - 1) / block,
+                 [&](std::int64_t b) { std::fill(out + b * block, out + std::min(n, (b + 1) * block), value); });
 }
 
 }  // namespace troupe::kernels

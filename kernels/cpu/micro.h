@@ -12,15 +12,18 @@ namespace troupe::kernels::simd {
 inline constexpr std::int64_t panel_rows = 12, panel_cols = 32;
 
 #if defined(__FMA__) && !defined(__AVX512F__)
-/// Four columns of up to sixteen rows: lane r of out[k] is src[r * ld + k], zero from `rows` on. Rows r and r + 4 are loaded
-/// into one vector, so that only quarters are left to be transposed.
+/// Four columns of up to sixteen rows: lane r of out[k] is src[r * ld + k], zero from `rows` on. Rows r and r + 4 are
+/// loaded into one vector, so that only quarters are left to be transposed.
 [[gnu::always_inline]] inline void load_columns(const float* src, std::int64_t ld, std::int64_t rows, v16 (&out)[4]) {
 #pragma GCC unroll 2
   for (std::int64_t h = 0; h < 2; ++h) {
-    const auto row = [&](std::int64_t r) __attribute__((always_inline)) { return r < rows ? _mm_loadu_ps(src + r * ld) : _mm_setzero_ps(); };
+    const auto row = [&](std::int64_t r) __attribute__((always_inline)) {
+      return r < rows ? _mm_loadu_ps(src + r * ld) : _mm_setzero_ps();
+    };
     __m256 x[4];
 #pragma GCC unroll 4
-    for (std::int64_t r = 0; r < 4; ++r) x[r] = _mm256_insertf128_ps(_mm256_castps128_ps256(row(8 * h + r)), row(8 * h + r + 4), 1);
+    for (std::int64_t r = 0; r < 4; ++r)
+      x[r] = _mm256_insertf128_ps(_mm256_castps128_ps256(row(8 * h + r)), row(8 * h + r + 4), 1);
     const __m256 a = _mm256_unpacklo_ps(x[0], x[1]), b = _mm256_unpacklo_ps(x[2], x[3]);
     const __m256 c = _mm256_unpackhi_ps(x[0], x[1]), d = _mm256_unpackhi_ps(x[2], x[3]);
     float* const to = reinterpret_cast<float*>(out) + 8 * h;
@@ -42,8 +45,8 @@ inline v16 with_quarter(v16 v, const float* p) {
 #endif
 }
 
-/// Four columns of up to sixteen rows: lane r of out[k] is src[r * ld + k], zero from `rows` on. Rows r, r + 4, r + 8 and
-/// r + 12 are loaded into one vector, so that only quarters are left to be transposed.
+/// Four columns of up to sixteen rows: lane r of out[k] is src[r * ld + k], zero from `rows` on. Rows r, r + 4, r + 8
+/// and r + 12 are loaded into one vector, so that only quarters are left to be transposed.
 inline void load_columns(const float* src, std::int64_t ld, std::int64_t rows, v16 (&out)[4]) {
   v16 x[4];
 #pragma GCC unroll 4
@@ -125,7 +128,7 @@ void pack(bool k_major, const float* src, std::int64_t ld, std::int64_t m, std::
 /// Where a tile goes: rows of floats, = or +=.
 struct FloatTile {
   float* c;
-  std::int64_t ld, n;   ///< n <= 32 columns
+  std::int64_t ld, n;  ///< n <= 32 columns
   bool add;
 
   void fetch(int r) const {
@@ -150,10 +153,12 @@ struct FloatTile {
 /// One half of the panel's columns for R <= 6 rows: twelve accumulators of eight floats fit into sixteen registers.
 /// Each element is the chain of multiply-adds that tile() promises. step(i) is called before k = 8 i.
 template <int R, int row, int col, class Step>
-[[gnu::always_inline]] inline void half_panel(std::int64_t kc, const float* a, const float* b, v16 (*out)[2], int half, Step&& step) {
+[[gnu::always_inline]] inline void half_panel(std::int64_t kc, const float* a, const float* b, v16 (*out)[2], int half,
+                                              Step&& step) {
   __m256 acc[R][2] = {};
   const auto one = [&](std::int64_t k) __attribute__((always_inline)) {
-    const __m256 b0 = _mm256_loadu_ps(b + k * panel_cols + half * width), b1 = _mm256_loadu_ps(b + k * panel_cols + half * width + 8);
+    const __m256 b0 = _mm256_loadu_ps(b + k * panel_cols + half * width),
+                 b1 = _mm256_loadu_ps(b + k * panel_cols + half * width + 8);
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
       const __m256 x = _mm256_broadcast_ss(a + r * row + k * col);
@@ -169,7 +174,7 @@ template <int R, int row, int col, class Step>
   }
   for (; k < kc; ++k) one(k);
 #pragma GCC unroll 6
-  for (int r = 0; r < R; ++r) {   // by name: a copy of the array would keep it in memory while k runs
+  for (int r = 0; r < R; ++r) {  // by name: a copy of the array would keep it in memory while k runs
     float* const to = reinterpret_cast<float*>(&out[r][half]);
     _mm256_storeu_ps(to, acc[r][0]);
     _mm256_storeu_ps(to + 8, acc[r][1]);
@@ -190,7 +195,9 @@ template <int R, int row, int col, class Tile>
     if (ahead) ahead->next();
   };
   for (int half = 0; half < 2; ++half) {
-    half_panel<first, row, col>(kc, a, b, acc, half, [&](int i) { if (half == 0) arrive(i); });
+    half_panel<first, row, col>(kc, a, b, acc, half, [&](int i) {
+      if (half == 0) arrive(i);
+    });
     if constexpr (R > first) half_panel<R - first, row, col>(kc, a + first * row, b, acc + first, half, [](int) {});
   }
 #else
@@ -223,12 +230,15 @@ template <int R, int row, int col, class Tile>
 
 /// tile<rows, ...>() for rows = 1..12.
 template <int row, int col, class Tile>
-void tile_of(std::int64_t rows, std::int64_t kc, const float* a, const float* b, const Tile& to, Ahead* ahead = nullptr) {
+void tile_of(std::int64_t rows, std::int64_t kc, const float* a, const float* b, const Tile& to,
+             Ahead* ahead = nullptr) {
   switch (rows) {
+// clang-format off
 #define TROUPE_TILE(R) case R: return tile<R, row, col>(kc, a, b, to, ahead);
     TROUPE_TILE(1) TROUPE_TILE(2) TROUPE_TILE(3) TROUPE_TILE(4) TROUPE_TILE(5) TROUPE_TILE(6)
     TROUPE_TILE(7) TROUPE_TILE(8) TROUPE_TILE(9) TROUPE_TILE(10) TROUPE_TILE(11) TROUPE_TILE(12)
 #undef TROUPE_TILE
+    // clang-format on
   }
 }
 

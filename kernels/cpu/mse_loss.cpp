@@ -25,7 +25,8 @@ void mse_loss_grad(const Call& call) {
   float* dy = call.out[0].as<float>();
   const v16 f = splat(static_cast<float>(2 * call.attrs->real("scale", 1)));
   for_blocks(*call.par, call.in[0].size(), element_block, [=](std::int64_t i, std::int64_t end) {
-    map(end - i, dy + i, [f](v16 a, v16 b) { return f * (a - b); }, y + i, target + i);
+    map(
+        end - i, dy + i, [f](v16 a, v16 b) { return f * (a - b); }, y + i, target + i);
   });
 }
 

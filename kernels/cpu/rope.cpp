@@ -44,7 +44,7 @@ void rope(const Call& call) {
   const auto D = call.attrs->integer("head_dim"), half = D / 2;
   if (in.size() == 0) return;
   float* table = reinterpret_cast<float*>(call.scratch.data());
-  const std::int64_t first = call.in.size() > 1 ? call.in[1].as<std::int32_t>()[0] : 0;   // rope_at
+  const std::int64_t first = call.in.size() > 1 ? call.in[1].as<std::int32_t>()[0] : 0;  // rope_at
   fill_table(table, first + in.extent.dims[1].lo, T, half, call.attrs->real("theta", 10000.0),
              call.attrs->integer("inverse") != 0);
   for_blocks(*call.par, B * T, 16, [&](std::int64_t begin, std::int64_t end) {

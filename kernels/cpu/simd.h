@@ -43,7 +43,7 @@ inline v16 fma(v16 a, v16 b, v16 c) {
 #if defined(__AVX512F__)
   return (v16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__)
-  __m256 x[2], y[2], z[2];   // GCC makes sixteen scalar calls of the loop below
+  __m256 x[2], y[2], z[2];  // GCC makes sixteen scalar calls of the loop below
   std::memcpy(x, &a, sizeof a);
   std::memcpy(y, &b, sizeof b);
   std::memcpy(z, &c, sizeof c);

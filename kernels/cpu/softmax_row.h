@@ -8,7 +8,9 @@
 
 namespace troupe::kernels {
 
-struct MaxAndSum { float max, sum; };
+struct MaxAndSum {
+  float max, sum;
+};
 
 /// The largest of x[0, n), and the sum of exp(x - max).
 inline MaxAndSum max_and_sum(const float* x, std::int64_t n) {
@@ -45,7 +47,8 @@ inline void softmax_row_grad(const float* x, std::int64_t n, std::int32_t target
                              std::int64_t first = 0) {
   using namespace simd;
   const v16 shift = splat(lse), f = splat(target < 0 ? 0.0f : scale);
-  map(n, dx, [=](v16 v) { return exp(v - shift) * f; }, x);
+  map(
+      n, dx, [=](v16 v) { return exp(v - shift) * f; }, x);
   if (target >= 0 && target >= first && target < first + n) dx[target - first] -= scale;
 }
 

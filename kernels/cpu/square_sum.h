@@ -31,7 +31,9 @@ class SquareSum {
     if (i < n) add(at(i, n - i));
     std::memcpy(acc_, acc, sizeof acc);
   }
-  double value() const { return ((acc_[0] + acc_[4]) + (acc_[2] + acc_[6])) + ((acc_[1] + acc_[5]) + (acc_[3] + acc_[7])); }
+  double value() const {
+    return ((acc_[0] + acc_[4]) + (acc_[2] + acc_[6])) + ((acc_[1] + acc_[5]) + (acc_[3] + acc_[7]));
+  }
 
  private:
   double acc_[8] = {};

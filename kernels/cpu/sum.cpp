@@ -20,7 +20,7 @@ void put_terms(const View& out, const float* terms, bool accumulate, Parallel& p
 void add_sums(std::int64_t* into, const std::int64_t* from, std::int64_t n, Parallel& par) {
   for_blocks(par, n, element_block, [=](std::int64_t i, std::int64_t end) {
     for (; i + wide <= end; i += wide) store_counts(into + i, load_counts(into + i) + load_counts(from + i));
-    for (; i < end; ++i) __builtin_add_overflow(into[i], from[i], into + i);   // wraps around
+    for (; i < end; ++i) __builtin_add_overflow(into[i], from[i], into + i);  // wraps around
   });
 }
 
@@ -31,9 +31,7 @@ void round_sums(float* out, const Gradient& g, std::int64_t n, Parallel& par) {
 
 namespace cpu {
 
-void accumulate(const Call& call) {
-  put_terms(call.out[0], call.in[0].as<float>(), call.accumulate, *call.par);
-}
+void accumulate(const Call& call) { put_terms(call.out[0], call.in[0].as<float>(), call.accumulate, *call.par); }
 
 }  // namespace cpu
 }  // namespace troupe::kernels

@@ -19,7 +19,7 @@ class TermStore {
   TermStore(const TermStore&) = delete;
   ~TermStore() {
     if (!to_.peak) return;
-    std::int32_t seen = 0;   // magnitudes are not negative; -0, which is what View::peak begins with, is
+    std::int32_t seen = 0;  // magnitudes are not negative; -0, which is what View::peak begins with, is
     for (int i = 0; i < 2 * simd::wide; ++i) seen = std::max(seen, static_cast<std::int32_t>(seen_[i]));
     std::atomic_ref<float> peak(*to_.peak);
     float now = peak.load(std::memory_order_relaxed);
@@ -50,7 +50,7 @@ class TermStore {
     using namespace simd;
     magnitudes seen = seen_;
     const double scale = scale_;
-    const auto one = [&](std::int64_t* s, const float* t) __attribute__((always_inline)) {
+    const auto one = [&](std::int64_t * s, const float* t) __attribute__((always_inline)) {
       seen = larger(seen, t);
       for (std::int64_t h = 0; h < step; h += wide) {
         const counts c = to_counts(load_floats(t + h), scale);
@@ -79,7 +79,9 @@ class TermStore {
     for (std::int64_t r = 0; r < rows; ++r) {
       float* values = to_.values + at + r * to_.ld;
       const float* t = terms + r * ld;
-      if (add) map(n, values, [](v16 a, v16 b) { return a + b; }, values, t);
+      if (add)
+        map(
+            n, values, [](v16 a, v16 b) { return a + b; }, values, t);
       else std::copy_n(t, n, values);
       std::int64_t c = 0;
       for (; c + step <= n; c += step) seen = larger(seen, values + c);
@@ -98,9 +100,8 @@ class TermStore {
 
 /// Elements [0, n) = or += terms[0, n).
 inline void put_terms(const Terms& to, const float* terms, std::int64_t n, Parallel& par) {
-  for_blocks(par, n, element_block, [&](std::int64_t i, std::int64_t end) {
-    TermStore(to).put(i, terms + i, end - i, to.accumulate);
-  });
+  for_blocks(par, n, element_block,
+             [&](std::int64_t i, std::int64_t end) { TermStore(to).put(i, terms + i, end - i, to.accumulate); });
 }
 
 }  // namespace troupe::kernels

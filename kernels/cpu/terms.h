@@ -9,16 +9,20 @@ namespace troupe::kernels {
 struct Terms {
   std::int64_t* sums = nullptr;
   float* values = nullptr;
-  std::int32_t exponent = 0;   ///< of sums
-  bool accumulate = false;     ///< += rather than =
-  float* peak = nullptr;       ///< raised to the largest |term|; NaN above all
+  std::int32_t exponent = 0;  ///< of sums
+  bool accumulate = false;    ///< += rather than =
+  float* peak = nullptr;      ///< raised to the largest |term|; NaN above all
   std::int64_t ld = 0;
 };
 
 /// The output of a call.
 inline Terms terms_of(const View& out, bool accumulate) {
   const bool exact = out.dtype == DType::sum64;
-  return {exact ? out.as<std::int64_t>() : nullptr, exact ? nullptr : out.as<float>(), out.exponent, accumulate, out.peak,
+  return {exact ? out.as<std::int64_t>() : nullptr,
+          exact ? nullptr : out.as<float>(),
+          out.exponent,
+          accumulate,
+          out.peak,
           out.cols()};
 }
 

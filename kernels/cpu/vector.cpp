@@ -13,7 +13,8 @@ using namespace simd;
 
 void add_into(float* dst, const float* src, std::int64_t n, Parallel& par) {
   for_blocks(par, n, element_block, [=](std::int64_t i, std::int64_t end) {
-    map(end - i, dst + i, [](v16 a, v16 b) { return a + b; }, dst + i, src + i);
+    map(
+        end - i, dst + i, [](v16 a, v16 b) { return a + b; }, dst + i, src + i);
   });
 }
 
@@ -23,11 +24,12 @@ void adamw_update(float* p, const Gradient& g, float* m, float* v, std::int64_t 
   const double correct1 = 1 - std::pow(static_cast<double>(a.beta1), step);
   const double correct2 = 1 - std::pow(static_cast<double>(a.beta2), step);
   const v16 decay = splat(static_cast<float>(1 - static_cast<double>(a.lr) * a.weight_decay));
-  const v16 rate = splat(static_cast<float>(-a.lr / correct1)), root = splat(static_cast<float>(1 / std::sqrt(correct2)));
+  const v16 rate = splat(static_cast<float>(-a.lr / correct1)),
+            root = splat(static_cast<float>(1 / std::sqrt(correct2)));
   const v16 scale = splat(static_cast<float>(a.grad_scale)), eps = splat(a.eps);
   const v16 keep1 = splat(a.beta1), add1 = splat(static_cast<float>(1 - static_cast<double>(a.beta1)));
   const v16 keep2 = splat(a.beta2), add2 = splat(static_cast<float>(1 - static_cast<double>(a.beta2)));
-  const auto update = [=](v16 grad, v16& pi, v16& mi, v16& vi) __attribute__((always_inline)) {
+  const auto update = [=](v16 grad, v16 & pi, v16 & mi, v16 & vi) __attribute__((always_inline)) {
     const v16 x = grad * scale;
     mi = fma(x, add1, mi * keep1);
     vi = fma(x * x, add2, vi * keep2);
@@ -49,7 +51,8 @@ void adamw_update(float* p, const Gradient& g, float* m, float* v, std::int64_t 
       store_tail(v + i, vi, w);
     }
   };
-  for_blocks(par, n, element_block, [&](std::int64_t begin, std::int64_t end) { for_pieces(g, begin, end, update_all); });
+  for_blocks(par, n, element_block,
+             [&](std::int64_t begin, std::int64_t end) { for_pieces(g, begin, end, update_all); });
 }
 
 void row_square_sums(const Gradient& g, std::int64_t rows, std::int64_t cols, double* sums, Parallel& par) {

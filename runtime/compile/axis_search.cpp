@@ -6,7 +6,7 @@ namespace troupe::runtime {
 
 namespace {
 
-constexpr std::size_t beam = 64;       // states kept after each op
+constexpr std::size_t beam = 64;  // states kept after each op
 
 double bytes_of(const TensorType& t) { return static_cast<double>(elements(t.shape) * size_of(t.dtype)); }
 
@@ -18,14 +18,18 @@ double share(const Sbp& sbp, const Shape& shape, std::int64_t n) {
 }
 
 /// A split that leaves a part as it is: there is one unit only.
-bool is_one_unit(const Sbp& sbp, const Shape& shape) { return sbp.is_split() && shape[static_cast<std::size_t>(sbp.dim)] <= sbp.unit; }
+bool is_one_unit(const Sbp& sbp, const Shape& shape) {
+  return sbp.is_split() && shape[static_cast<std::size_t>(sbp.dim)] <= sbp.unit;
+}
 
 /// The layout in which the maker of a value reads its gradient: of a sum (P) the gradient is whole, else it lies as the
 /// value does.
 Sbp dual(const Sbp& sbp) { return sbp.is_partial() ? Sbp::B() : sbp; }
 
 void insert(std::vector<Sbp>& sorted, const Sbp& sbp) {
-  auto less = [](const Sbp& a, const Sbp& b) { return std::tie(a.kind, a.dim, a.unit) < std::tie(b.kind, b.dim, b.unit); };
+  auto less = [](const Sbp& a, const Sbp& b) {
+    return std::tie(a.kind, a.dim, a.unit) < std::tie(b.kind, b.dim, b.unit);
+  };
   sorted.insert(std::upper_bound(sorted.begin(), sorted.end(), sbp, less), sbp);
 }
 
@@ -137,7 +141,8 @@ std::vector<AxisSearch::Signature> AxisSearch::rows(const Node& n, std::int32_t 
     for (std::size_t i = 0; i < n.in_sbp.size(); ++i)
       if (n.in_sbp[i] && axis_ < n.in_sbp[i]->size()) ports.in[i] = (*n.in_sbp[i])[axis_];
     for (std::size_t o = 0; o < n.out.size(); ++o)
-      if (const auto& hint = g_.tensors()[n.out[o]].hint; n.kind == Node::Kind::actor && hint && axis_ < hint->size()) ports.out[o] = (*hint)[axis_];
+      if (const auto& hint = g_.tensors()[n.out[o]].hint; n.kind == Node::Kind::actor && hint && axis_ < hint->size())
+        ports.out[o] = (*hint)[axis_];
     return {ports};
   }
   if (places(n) == 1) return {whole};
@@ -158,11 +163,13 @@ Status AxisSearch::search(std::size_t op, std::vector<StatePtr>& states) const {
     }
   const Node& n = node(op);
   if (next.empty())
-    return invalid("op '" + n.name + "' (" + n.op + "): no row of its SBP table fits the parameters as other ops or hints have them on axis '" +
+    return invalid("op '" + n.name + "' (" + n.op +
+                   "): no row of its SBP table fits the parameters as other ops or hints have them on axis '" +
                    axis_name(n) + "'");
   states.clear();
   for (auto& [key, s] : next) states.push_back(std::move(s));
-  std::stable_sort(states.begin(), states.end(), [](const StatePtr& a, const StatePtr& b) { return a->cost < b->cost; });
+  std::stable_sort(states.begin(), states.end(),
+                   [](const StatePtr& a, const StatePtr& b) { return a->cost < b->cost; });
   // Keeps `beam` states for each layout of the parameters that are read again: a later op may be unable to read the
   // parameters of the cheapest states.
   std::map<Key, std::size_t> kept;
@@ -247,7 +254,8 @@ TensorType AxisSearch::part(const Node& n, Value v, std::int32_t index, Lies lie
 }
 
 /// Whether a boxing exists to an op's input that changes the layout on this axis and on those before it at once.
-bool AxisSearch::may_box(Value v, const Sbp& lies, const Node& n, std::int32_t index, std::size_t input, const Sbp& wanted) const {
+bool AxisSearch::may_box(Value v, const Sbp& lies, const Node& n, std::int32_t index, std::size_t input,
+                         const Sbp& wanted) const {
   const std::int32_t maker = g_.tensors()[v].node;
   const Node& m = g_.nodes()[maker];
   if (axis_ == 0 || n.kind != Node::Kind::op || m.kind != Node::Kind::op) return true;
@@ -266,7 +274,7 @@ bool AxisSearch::may_box(Value v, const Sbp& lies, const Node& n, std::int32_t i
 /// a whole parameter then counts as divided.
 bool AxisSearch::is_lone(const Node& reader, const TensorType& type, std::size_t input) const {
   const auto table = model_rows(g_, reader);
-  std::map<std::int32_t, bool> alone;   // by dim: no row divides it further
+  std::map<std::int32_t, bool> alone;  // by dim: no row divides it further
   for (const auto& row : table)
     if (row.in[input].is_split()) {
       const auto [it, fresh] = alone.try_emplace(row.in[input].dim, true);
@@ -276,7 +284,8 @@ bool AxisSearch::is_lone(const Node& reader, const TensorType& type, std::size_t
 }
 
 /// A parameter takes the layout of its first reader; later ones must agree. False: they do not.
-bool AxisSearch::read_param(State& s, const Node& reader, const TensorType& type, const Signature& sig, std::size_t input, std::int64_t n) const {
+bool AxisSearch::read_param(State& s, const Node& reader, const TensorType& type, const Signature& sig,
+                            std::size_t input, std::int64_t n) const {
   const Value v = reader.in[input];
   const Tensor& t = g_.tensors()[v];
   const Sbp& wanted = sig.in[input];
@@ -288,7 +297,8 @@ bool AxisSearch::read_param(State& s, const Node& reader, const TensorType& type
   };
   if (!agrees(s.params) || !agrees(params_)) return false;
   const bool divided = wanted.is_split() || (wanted.is_broadcast() && is_lone(reader, type, input));
-  if (program_ == 0 && !s.params.count(v)) s.cost.param_bytes += bytes_of(type) * (divided ? widest() / static_cast<double>(n) : widest());
+  if (program_ == 0 && !s.params.count(v))
+    s.cost.param_bytes += bytes_of(type) * (divided ? widest() / static_cast<double>(n) : widest());
   s.params[v] = wanted;
   // A gradient that is a sum over this axis is reduced once a step.
   if (needs_grad_[v] && program_ == 0 && gradient_lies(sig, input).is_partial())

@@ -18,8 +18,8 @@ class AxisSearch {
  public:
   /// `params`: layouts of the parameters that earlier programs read; run() adds those that this program reads.
   /// REQUIRES: all arguments outlive this object.
-  AxisSearch(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, std::size_t axis, std::int32_t program,
-             std::map<Value, Sbp>& params, const Allowed& allowed)
+  AxisSearch(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, std::size_t axis,
+             std::int32_t program, std::map<Value, Sbp>& params, const Allowed& allowed)
       : g_(g), units_(units), plan_(plan), axis_(axis), program_(program), params_(params), allowed_(allowed) {}
 
   /// Fills signatures[node][axis]; reads those of the axes before. Returns the cost. Error: an op that no row fits, by
@@ -35,16 +35,16 @@ class AxisSearch {
   /// its gradient (parts of one layout are added first).
   struct LiveLayout {
     Sbp sbp;
-    std::vector<Sbp> copies, paid;     // sorted
+    std::vector<Sbp> copies, paid;  // sorted
     bool operator==(const LiveLayout&) const = default;
   };
   struct RepeatedBlocks;
   struct State {
     std::map<Value, LiveLayout> live;
-    std::map<Value, Sbp> params;       // of parameters that later ops read again
+    std::map<Value, Sbp> params;  // of parameters that later ops read again
     LayoutCost cost;
     std::shared_ptr<const State> before;
-    std::size_t op = 0;                // its row is this step's
+    std::size_t op = 0;  // its row is this step's
     Signature signature;
     // Not null: stands for the blocks that repeat a block, not for an op.
     std::shared_ptr<const RepeatedBlocks> repeated;
@@ -52,11 +52,11 @@ class AxisSearch {
   using StatePtr = std::shared_ptr<const State>;
   /// Over `blocks` blocks that repeat the block before them.
   struct RepeatedBlocks {
-    std::size_t block = 0, blocks = 0;              // the block that they repeat
+    std::size_t block = 0, blocks = 0;  // the block that they repeat
     // A state after the block before it -> the same one block on.
     std::map<const State*, StatePtr> same_one_block_on;
   };
-  using Key = std::vector<std::int64_t>;            // what the rest of a search depends on
+  using Key = std::vector<std::int64_t>;  // what the rest of a search depends on
 
   static Key params_of(const State& s);
   static Key key_of(const State& s);
@@ -78,7 +78,8 @@ class AxisSearch {
   TensorType part(const Node& n, Value v, std::int32_t index, Lies lies) const;
   bool may_box(Value v, const Sbp& lies, const Node& n, std::int32_t index, std::size_t input, const Sbp& wanted) const;
   bool is_lone(const Node& reader, const TensorType& type, std::size_t input) const;
-  bool read_param(State& s, const Node& reader, const TensorType& type, const Signature& sig, std::size_t input, std::int64_t n) const;
+  bool read_param(State& s, const Node& reader, const TensorType& type, const Signature& sig, std::size_t input,
+                  std::int64_t n) const;
   void choose(std::size_t op, const Signature& sig, std::vector<std::vector<Signature>>& signatures);
 
   // axis_repeat.cpp
@@ -92,7 +93,8 @@ class AxisSearch {
   /// Whether the states after block b are those after block b - 1, one block on, at a constant cost more.
   bool repeats(const std::vector<StatePtr>& then, const std::vector<StatePtr>& now, std::size_t b) const;
   /// The states after the block that comes `blocks` blocks after b.
-  std::vector<StatePtr> skip_repeated(const std::vector<StatePtr>& then, const std::vector<StatePtr>& now, std::size_t b, std::size_t blocks) const;
+  std::vector<StatePtr> skip_repeated(const std::vector<StatePtr>& then, const std::vector<StatePtr>& now,
+                                      std::size_t b, std::size_t blocks) const;
   /// Chooses the rows of the blocks that were skipped. Returns the state after the block that they repeat.
   StatePtr choose_jumped(const State& s, std::vector<std::vector<Signature>>& signatures);
 
@@ -103,15 +105,15 @@ class AxisSearch {
   std::int32_t program_;
   std::map<Value, Sbp>& params_;
   const Allowed& allowed_;
-  const std::vector<std::vector<Signature>>* earlier_ = nullptr;   // rows taken on the axes before this one
+  const std::vector<std::vector<Signature>>* earlier_ = nullptr;  // rows taken on the axes before this one
   // Ops are numbered in the order of the program's forward nodes; parameters are none.
-  std::vector<std::int32_t> ops_;                   // nodes
-  std::vector<std::vector<Signature>> tables_;      // by op: rows that it may take
-  std::vector<std::size_t> blocks_;                 // first op of each, and the end
-  std::vector<std::int64_t> maker_, first_reader_, last_reader_;   // by value: op, -1: none
+  std::vector<std::int32_t> ops_;                                 // nodes
+  std::vector<std::vector<Signature>> tables_;                    // by op: rows that it may take
+  std::vector<std::size_t> blocks_;                               // first op of each, and the end
+  std::vector<std::int64_t> maker_, first_reader_, last_reader_;  // by value: op, -1: none
   std::vector<bool> needs_grad_;
   std::int64_t searched_ = 0;
-  mutable std::map<std::pair<std::size_t, double>, double> work_s_;   // by op and part
+  mutable std::map<std::pair<std::size_t, double>, double> work_s_;  // by op and part
 };
 
 }  // namespace troupe::runtime

@@ -11,21 +11,24 @@ std::vector<std::int32_t> TensorLayouts::variants(std::int32_t of) const {
   return all;
 }
 
-Expected<std::vector<const kernels::Signature*>> BackwardRows::choose(const Node& n, const std::vector<kernels::Signature>& table) const {
+Expected<std::vector<const kernels::Signature*>> BackwardRows::choose(
+    const Node& n, const std::vector<kernels::Signature>& table) const {
   const auto& axes = mesh(home_mesh(n)).axes;
   std::vector<std::vector<Candidate>> by_axis(axes.size());
   for (std::size_t a = 0; a < axes.size(); ++a) {
     if (static_cast<int>(a) == dp_axis(mesh(home_mesh(n))) || axes[a].size == 1) continue;
     by_axis[a] = candidates(n, table, a);
     if (by_axis[a].empty())
-      return invalid("op '" + n.name + "' (" + n.op + "): no row of its SBP table gives a gradient that lies like its parameter on axis '" +
+      return invalid("op '" + n.name + "' (" + n.op +
+                     "): no row of its SBP table gives a gradient that lies like its parameter on axis '" +
                      axes[a].name + "'");
   }
   std::vector<NdSbp> in(n.in.size(), NdSbp(axes.size(), Sbp::B()));
   Choice now{{}, 0, 0}, best;
   extend(n, by_axis, in, now, best);
   if (best.rows.empty())
-    return invalid("op '" + n.name + "' (" + n.op + "): its rows on the axes of " + to_string(mesh(home_mesh(n))) + " cannot be had together");
+    return invalid("op '" + n.name + "' (" + n.op + "): its rows on the axes of " + to_string(mesh(home_mesh(n))) +
+                   " cannot be had together");
   return best.rows;
 }
 
@@ -37,13 +40,16 @@ bool BackwardRows::alike(const PlanTensor& t, std::int32_t stage, std::size_t ax
 }
 
 /// The largest part of a tensor that the axes before one leave.
-Shape BackwardRows::part_before(const PlanTensor& t, std::size_t axis) const { return part_of(t.shape, t.sbp, axis, plan_.meshes[t.mesh]); }
+Shape BackwardRows::part_before(const PlanTensor& t, std::size_t axis) const {
+  return part_of(t.shape, t.sbp, axis, plan_.meshes[t.mesh]);
+}
 
 /// Whether a copy of the value has this layout already.
 bool BackwardRows::there(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const {
   for (const std::int32_t id : layouts_.variants(layouts_.home[v])) {
     const PlanTensor& t = plan_.tensors[id];
-    if (alike(t, stage, axis) && same_parts(t.sbp[axis], wanted, part_before(t, axis), mesh(stage).axes[axis].size)) return true;
+    if (alike(t, stage, axis) && same_parts(t.sbp[axis], wanted, part_before(t, axis), mesh(stage).axes[axis].size))
+      return true;
   }
   return false;
 }
@@ -59,7 +65,8 @@ double BackwardRows::missing_bytes(Value v, std::int32_t stage, std::size_t axis
     const bool same = same_parts(lies, wanted, part_before(t, axis), n);
     if (g_.is_param(v) && layouts_.fixed.count(v) && !same) continue;
     if (same) return 0;
-    least = std::min(least, axis_boxing_bytes(lies, wanted, static_cast<double>(elements(type.shape) * size_of(type.dtype)), n));
+    least = std::min(
+        least, axis_boxing_bytes(lies, wanted, static_cast<double>(elements(type.shape) * size_of(type.dtype)), n));
   }
   return least;
 }
@@ -72,7 +79,8 @@ bool BackwardRows::mirrors(const Node& n, const kernels::Signature& sig, std::si
   auto agrees = [&](std::size_t i, const std::vector<Value>& values, const std::vector<Sbp>& lies) {
     for (std::size_t j = 0; j < values.size(); ++j)
       if (values[j] == n.in[i] && !lies[j].is_partial() &&
-          !same_parts(lies[j], sig.in[i], part_before(plan_.tensors[layouts_.home[n.in[i]]], axis), mesh(home_mesh(n)).axes[axis].size))
+          !same_parts(lies[j], sig.in[i], part_before(plan_.tensors[layouts_.home[n.in[i]]], axis),
+                      mesh(home_mesh(n)).axes[axis].size))
         return false;
     return true;
   };
@@ -82,7 +90,9 @@ bool BackwardRows::mirrors(const Node& n, const kernels::Signature& sig, std::si
 }
 
 /// The rows that mirror the forward op and that can be had along a model axis, with their cost there.
-std::vector<BackwardRows::Candidate> BackwardRows::candidates(const Node& n, const std::vector<kernels::Signature>& table, std::size_t axis) const {
+std::vector<BackwardRows::Candidate> BackwardRows::candidates(const Node& n,
+                                                              const std::vector<kernels::Signature>& table,
+                                                              std::size_t axis) const {
   const std::int32_t s = home_mesh(n);
   std::vector<Candidate> out;
   for (const auto& sig : table) {
@@ -98,7 +108,8 @@ std::vector<BackwardRows::Candidate> BackwardRows::candidates(const Node& n, con
         // A gradient lies like its parameter, or is a sum that is reduced to it once a step.
         const Sbp& param = plan_.tensors[layouts_.home[it->second]].sbp[axis];
         if (!sig.out[o].is_partial() || param.is_split())
-          fits &= same_parts(sig.out[o], param, part_before(plan_.tensors[layouts_.home[it->second]], axis), mesh(s).axes[axis].size);
+          fits &= same_parts(sig.out[o], param, part_before(plan_.tensors[layouts_.home[it->second]], axis),
+                             mesh(s).axes[axis].size);
       }
     if (fits && std::isfinite(c.bytes)) out.push_back(c);
   }
@@ -116,7 +127,8 @@ bool BackwardRows::may_box(const Node& n, const std::vector<NdSbp>& in, std::siz
   return true;
 }
 
-void BackwardRows::extend(const Node& n, const std::vector<std::vector<Candidate>>& by_axis, std::vector<NdSbp>& in, Choice& now, Choice& best) const {
+void BackwardRows::extend(const Node& n, const std::vector<std::vector<Candidate>>& by_axis, std::vector<NdSbp>& in,
+                          Choice& now, Choice& best) const {
   const std::size_t axis = now.rows.size();
   // Bytes first; a slice moves none, but is a boxing that a later op undoes.
   if (std::pair(now.bytes, now.boxings) >= std::pair(best.bytes, best.boxings)) return;

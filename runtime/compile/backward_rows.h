@@ -11,12 +11,14 @@ namespace troupe::runtime {
 
 class BackwardRows {
  public:
-  BackwardRows(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, const Deduction& deduced, const TensorLayouts& layouts)
+  BackwardRows(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, const Deduction& deduced,
+               const TensorLayouts& layouts)
       : g_(g), units_(units), plan_(plan), deduced_(deduced), layouts_(layouts) {}
 
   /// By mesh axis, rows of `table` (which outlives them); null where the axis is no model axis. Error: no row fits, by
   /// name.
-  Expected<std::vector<const kernels::Signature*>> choose(const Node& n, const std::vector<kernels::Signature>& table) const;
+  Expected<std::vector<const kernels::Signature*>> choose(const Node& n,
+                                                          const std::vector<kernels::Signature>& table) const;
 
  private:
   /// One row on one axis, and what it moves.
@@ -27,7 +29,7 @@ class BackwardRows {
   };
   /// Rows that can be had together.
   struct Choice {
-    std::vector<const kernels::Signature*> rows;              // by axis
+    std::vector<const kernels::Signature*> rows;  // by axis
     double bytes = std::numeric_limits<double>::infinity();
     int boxings = 0;
   };
@@ -39,10 +41,12 @@ class BackwardRows {
   bool there(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const;
   double missing_bytes(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const;
   bool mirrors(const Node& n, const kernels::Signature& sig, std::size_t axis) const;
-  std::vector<Candidate> candidates(const Node& n, const std::vector<kernels::Signature>& table, std::size_t axis) const;
+  std::vector<Candidate> candidates(const Node& n, const std::vector<kernels::Signature>& table,
+                                    std::size_t axis) const;
   bool may_box(const Node& n, const std::vector<NdSbp>& in, std::size_t axes) const;
   /// Extends `now` by one axis and on; keeps the best whole choice.
-  void extend(const Node& n, const std::vector<std::vector<Candidate>>& by_axis, std::vector<NdSbp>& in, Choice& now, Choice& best) const;
+  void extend(const Node& n, const std::vector<std::vector<Candidate>>& by_axis, std::vector<NdSbp>& in, Choice& now,
+              Choice& best) const;
 
   const Graph& g_;
   const std::vector<UnitPlace>& units_;

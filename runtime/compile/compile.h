@@ -7,14 +7,16 @@
 namespace troupe::runtime {
 
 struct CompileOptions {
-  std::vector<Mesh> stages;                  ///< one mesh per pipeline stage, with ranks 0 .. n-1; see stage_meshes; empty: one place
+  /// one mesh per pipeline stage, with ranks 0 .. n-1; see stage_meshes; empty: one place
+  std::vector<Mesh> stages;
   /// One per unit, as Graph::units has them, every stage used; empty: cut by cost, in the order of the data.
-  /// Interleaved, the stages are virtual ones; a shared unit's entry says where it begins and ends. Data may go back to an
-  /// earlier stage where passes have no order (1f1b), with ZeRO 0 to 2.
+  /// Interleaved, the stages are virtual ones; a shared unit's entry says where it begins and ends. Data may go back to
+  /// an earlier stage where passes have no order (1f1b), with ZeRO 0 to 2.
   std::vector<std::int32_t> stage_of_unit;
-  Pipeline pipeline;                         ///< order in which stages begin their passes
-  std::int32_t zero = 0;                     ///< ZeRO stage (Rajbhandari et al., 2020): 1 divides optimizer state over dp, 2 reduced
-                                             ///< gradients as well, 3 parameters too
+  Pipeline pipeline;  ///< order in which stages begin their passes
+  /// ZeRO stage (Rajbhandari et al., 2020): 1 divides optimizer state over dp, 2 reduced gradients as well, 3
+  /// parameters too
+  std::int32_t zero = 0;
   /// Per stage: which dp coordinate runs each microbatch of a step; empty: microbatch m is run by m mod width.
   std::vector<std::vector<std::int32_t>> owners;
   std::uint64_t seed = 0;
@@ -25,20 +27,22 @@ struct CompileOptions {
 
 /// Where a unit's ops run.
 struct UnitPlace {
-  std::int32_t mesh = 0;                     ///< index into Plan::meshes: a stage's own, or that of all stages together
+  /// index into Plan::meshes: a stage's own, or that of all stages together
+  std::int32_t mesh = 0;
   std::int32_t virtual_stage = 0;
   bool operator==(const UnitPlace&) const = default;
 };
 
 /// What a unit asks of the stage that runs it.
 struct UnitCost {
-  double seconds = 0;                        ///< of a microbatch, forward
+  double seconds = 0;  ///< of a microbatch, forward
   double param_bytes = 0;
 };
-/// Cuts consecutive units into runs, one per stage, so that the slowest stage is as fast as possible; of cuts that are as
-/// fast, within 1 %, the one whose fullest place has least parameters, if it has less. `widths`: the stages' dp widths,
-/// by which a stage's throughput grows. Returns the stage of each unit. Error: more stages than units.
-Expected<std::vector<std::int32_t>> partition_units(const std::vector<UnitCost>& units, const std::vector<std::int64_t>& widths);
+/// Cuts consecutive units into runs, one per stage, so that the slowest stage is as fast as possible; of cuts that are
+/// as fast, within 1 %, the one whose fullest place has least parameters, if it has less. `widths`: the stages' dp
+/// widths, by which a stage's throughput grows. Returns the stage of each unit. Error: more stages than units.
+Expected<std::vector<std::int32_t>> partition_units(const std::vector<UnitCost>& units,
+                                                    const std::vector<std::int64_t>& widths);
 
 /// Error: a graph, meshes or options that do not fit each other; layouts that no boxing connects. Errors name the op,
 /// the tensor, both layouts and the boxing it would need with its bytes. The plan is not verified: see verify.h.

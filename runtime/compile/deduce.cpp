@@ -22,7 +22,8 @@ std::vector<Signature> model_rows(const Graph& graph, const Node& node) {
   auto table = op_rows(graph, node);
   std::erase_if(table, [&](const Signature& sig) {
     for (std::size_t i = 0; i < node.in.size(); ++i)
-      if (graph.tensors()[node.in[i]].rate == Rate::microbatch && sig.in[i].is_split() && sig.in[i].dim == 0) return true;
+      if (graph.tensors()[node.in[i]].rate == Rate::microbatch && sig.in[i].is_split() && sig.in[i].dim == 0)
+        return true;
     return false;
   });
   return table;
@@ -49,7 +50,8 @@ Expected<Deduction> deduce(const Graph& graph, const std::vector<UnitPlace>& uni
     const auto own = plan.meshes[units[n.unit].mesh].axes.size();
     axes = std::max(axes, own);
     if (n.kind == Node::Kind::op && !n.backward)
-      out.signatures[i].assign(own, {std::vector<Sbp>(n.in.size(), Sbp::B()), std::vector<Sbp>(n.out.size(), Sbp::B())});
+      out.signatures[i].assign(own,
+                               {std::vector<Sbp>(n.in.size(), Sbp::B()), std::vector<Sbp>(n.out.size(), Sbp::B())});
   }
   for (std::size_t a = 0; a < axes; ++a) {
     bool model = true, wide = false;

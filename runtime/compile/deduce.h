@@ -18,8 +18,8 @@ namespace troupe::runtime {
 
 /// The cost of a layout: bytes of parameters first, then time.
 struct LayoutCost {
-  double param_bytes = 0;              ///< of a place, if all that is divided were divided evenly
-  double seconds = 0;                  ///< of one microbatch, forward and backward; without overlap
+  double param_bytes = 0;  ///< of a place, if all that is divided were divided evenly
+  double seconds = 0;      ///< of one microbatch, forward and backward; without overlap
   bool operator<(const LayoutCost& o) const {
     return param_bytes != o.param_bytes ? param_bytes < o.param_bytes : seconds < o.seconds;
   }
@@ -28,8 +28,8 @@ struct LayoutCost {
 struct Deduction {
   /// By node of the graph, then by mesh axis; empty for backward nodes and for nodes that are no ops.
   std::vector<std::vector<kernels::Signature>> signatures;
-  LayoutCost cost;                     ///< of the first program, all model axes together
-  std::int64_t searched = 0;           ///< AxisSearch::searched, added over programs and axes
+  LayoutCost cost;            ///< of the first program, all model axes together
+  std::int64_t searched = 0;  ///< AxisSearch::searched, added over programs and axes
 };
 
 /// Whether a forward op (by node) may take a row of its table on a mesh axis (by index): restricts a search, which

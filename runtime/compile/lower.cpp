@@ -102,9 +102,13 @@ class Lowering {
   }
 
   /// Adds one boxing node; returns the tensor that it makes.
-  std::int32_t box(std::int32_t from, const std::string& name, std::int32_t stage, const NdSbp& sbp, const Node& reader) {
+  std::int32_t box(std::int32_t from, const std::string& name, std::int32_t stage, const NdSbp& sbp,
+                   const Node& reader) {
     PlanTensor t = plan_.tensors[from];
-    t.name = name + "@" + (t.mesh == stage ? to_string(sbp) : stage < plan_.stages ? "stage" + std::to_string(stage) : "stages");
+    t.name = name + "@" +
+             (t.mesh == stage        ? to_string(sbp)
+              : stage < plan_.stages ? "stage" + std::to_string(stage)
+                                     : "stages");
     t.mesh = stage;
     t.sbp = sbp;
     LoweredNode n;
@@ -136,11 +140,12 @@ class Lowering {
       Layout from{t.shape, t.dtype, plan_.meshes[t.mesh], t.sbp}, to = from;
       to.sbp = target;
       const auto box = plan_boxing(from, to);
-      return invalid("'" + reader.name + "' wants parameter '" + t.name + "' as (" + to_string(target) +
-                     "), another reader has it as (" + to_string(t.sbp) + "); the boxing between them (" +
-                     to_string(collective_of(from, to)) + ", " +
-                     (box.ok() ? std::to_string(box->moved_bytes(size_of(t.dtype))) + " bytes" : box.status().message()) +
-                     ") is not inserted for parameters: give both readers the same hint");
+      return invalid(
+          "'" + reader.name + "' wants parameter '" + t.name + "' as (" + to_string(target) +
+          "), another reader has it as (" + to_string(t.sbp) + "); the boxing between them (" +
+          to_string(collective_of(from, to)) + ", " +
+          (box.ok() ? std::to_string(box->moved_bytes(size_of(t.dtype))) + " bytes" : box.status().message()) +
+          ") is not inserted for parameters: give both readers the same hint");
     }
     return home;
   }
@@ -161,13 +166,15 @@ class Lowering {
 
   Status lower_op(const Node& n, const std::vector<kernels::Signature>& deduced) {
     if (!n.out.empty() && g_.tensors()[n.out[0]].rate == Rate::step)
-      return invalid("op '" + n.name + "' (" + n.op + ") reads parameters only; ops on parameters are not in this version: apply it to activations");
+      return invalid("op '" + n.name + "' (" + n.op +
+                     ") reads parameters only; ops on parameters are not in this version: apply it to activations");
     const std::int32_t s = home_mesh(n);
     const auto& axes = mesh(s).axes;
     const int dp = dp_axis(mesh(s));
     std::vector<NdSbp> in(n.in.size(), NdSbp(axes.size(), Sbp::B())), out(n.out.size(), NdSbp(axes.size(), Sbp::B()));
     // Dim 0 of a parameter's gradient is no sample.
-    const bool grad = std::any_of(n.out.begin(), n.out.end(), [&](Value v) { return layouts_.param_of_grad.count(v) != 0; });
+    const bool grad = std::any_of(n.out.begin(), n.out.end(),
+                                  [&](Value v) { return layouts_.param_of_grad.count(v) != 0; });
     const auto table = !n.backward ? deduced : grad ? op_rows(g_, n) : model_rows(g_, n);
     std::vector<const kernels::Signature*> rows;
     if (n.backward) {
@@ -191,9 +198,12 @@ class Lowering {
     const auto id = static_cast<std::int32_t>(low_.nodes.size());
     for (std::size_t o = 0; o < n.out.size(); ++o) {
       const auto& type = g_.tensors()[n.out[o]].type;
-      PlanTensor t{g_.tensors()[n.out[o]].name, type.dtype, type.shape, s, full(s, out[o]), g_.tensors()[n.out[o]].rate};
+      PlanTensor t{g_.tensors()[n.out[o]].name, type.dtype, type.shape, s, full(s, out[o]),
+                   g_.tensors()[n.out[o]].rate};
       if (layouts_.param_of_grad.count(n.out[o])) {
-        if (dp < 0) return invalid("training needs a mesh with a dp axis (stage " + std::to_string(s) + " has " + to_string(mesh(s)) + ")");
+        if (dp < 0)
+          return invalid("training needs a mesh with a dp axis (stage " + std::to_string(s) + " has " +
+                         to_string(mesh(s)) + ")");
         t.rate = Rate::step;
         t.dtype = DType::sum64;
         t.sbp[dp] = Sbp::P();
@@ -224,7 +234,7 @@ class Lowering {
       if (static_cast<int>(a) != dp_axis(on) && grad.sbp[a].is_partial()) times(on.axes[a].size);
     auto& all = plan_.params[index].terms;
     if (counted_.insert(index).second) all = terms;
-    else if (terms < 1 || all < 1) all = std::min(terms, all);   // the verifier refuses it
+    else if (terms < 1 || all < 1) all = std::min(terms, all);  // the verifier refuses it
     else if (__builtin_add_overflow(all, terms, &all)) all = std::numeric_limits<std::int64_t>::max();
     return index;
   }
@@ -234,8 +244,9 @@ class Lowering {
     sbp.assign(mesh(s).axes.size(), Sbp::B());
     if (hint) {
       if (hint->size() != sbp.size())
-        return invalid("actor '" + n.name + "', port '" + port + "': its stage's mesh " + to_string(mesh(s)) + " needs " +
-                       std::to_string(sbp.size()) + " SBPs, one per axis, and the port has (" + to_string(*hint) + ")");
+        return invalid("actor '" + n.name + "', port '" + port + "': its stage's mesh " + to_string(mesh(s)) +
+                       " needs " + std::to_string(sbp.size()) + " SBPs, one per axis, and the port has (" +
+                       to_string(*hint) + ")");
       sbp = *hint;
     }
     sbp = full(s, sbp);
@@ -255,8 +266,10 @@ class Lowering {
       const Tensor& graph_tensor = g_.tensors()[v];
       NdSbp sbp;
       TROUPE_TRY(port_sbp(n, graph_tensor.hint, graph_tensor.name, sbp));
-      PlanTensor t{graph_tensor.name, graph_tensor.type.dtype, graph_tensor.type.shape, node.mesh, sbp, Rate::microbatch};
-      if (Status st = Layout(t.shape, t.dtype, mesh(node.mesh), t.sbp).validate(); !st.ok()) return st.in("actor '" + n.name + "'");
+      PlanTensor t{graph_tensor.name, graph_tensor.type.dtype, graph_tensor.type.shape, node.mesh, sbp,
+                   Rate::microbatch};
+      if (Status st = Layout(t.shape, t.dtype, mesh(node.mesh), t.sbp).validate(); !st.ok())
+        return st.in("actor '" + n.name + "'");
       node.out.push_back(layouts_.home[v] = add_tensor(std::move(t), id));
     }
     low_.nodes.push_back(std::move(node));
@@ -264,28 +277,39 @@ class Lowering {
   }
 
   Status lower_feed(const Node& n) {
-    if (g_.is_shared(n.unit)) return invalid("feed '" + n.op + "' is in the shared unit '" + g_.units()[n.unit] + "': name it in the unit before, on whose stage it arrives");
+    if (g_.is_shared(n.unit))
+      return invalid("feed '" + n.op + "' is in the shared unit '" + g_.units()[n.unit] +
+                     "': name it in the unit before, on whose stage it arrives");
     const std::string& after = n.attrs.text("after");
     const auto reports = [&](const Node& other) {
-      return other.program == n.program && (other.kind == Node::Kind::report ? other.op == after : other.kind == Node::Kind::actor && lists_report(other.attrs, after));
+      return other.program == n.program &&
+             (other.kind == Node::Kind::report ? other.op == after
+                                               : other.kind == Node::Kind::actor && lists_report(other.attrs, after));
     };
     if (!after.empty() && std::none_of(g_.nodes().begin(), g_.nodes().end(), reports))
       return invalid("feed '" + n.op + "' of program '" + g_.programs()[n.program] + "' waits for report '" + after +
-                     "', which this program does not make: name a report of it, or say in the attribute \"reports\" of the actor whose body reports it");
+                     "', which this program does not make: name a report of it, or say in the attribute \"reports\" of "
+                     "the actor whose body reports it");
     LoweredNode node = node_of(n, LoweredNode::Kind::feed);
     const auto& type = g_.tensors()[n.out[0]].type;
-    PlanTensor t{n.op, type.dtype, type.shape, node.mesh, full(node.mesh, NdSbp(mesh(node.mesh).axes.size(), Sbp::B())), Rate::microbatch};
+    PlanTensor t{n.op,
+                 type.dtype,
+                 type.shape,
+                 node.mesh,
+                 full(node.mesh, NdSbp(mesh(node.mesh).axes.size(), Sbp::B())),
+                 Rate::microbatch};
     node.out = {layouts_.home[n.out[0]] = add_tensor(std::move(t), static_cast<std::int32_t>(low_.nodes.size()))};
     low_.nodes.push_back(std::move(node));
     return {};
   }
 
   Status lower_report(const Node& n) {
-    const std::int32_t s = plan_.stages_on(plan_.tensors[layouts_.home[n.in[0]]].mesh).back();   // one stage reports
+    // one stage reports
+    const std::int32_t s = plan_.stages_on(plan_.tensors[layouts_.home[n.in[0]]].mesh).back();
     NdSbp sbp = full(s, NdSbp(mesh(s).axes.size(), Sbp::B()));
     TROUPE_ASSIGN(const std::int32_t t, want(n.in[0], s, sbp, n));
     LoweredNode node = node_of(n, LoweredNode::Kind::report);
-    node.name = std::exchange(node.op, {});   // the session knows a report by this name
+    node.name = std::exchange(node.op, {});  // the session knows a report by this name
     node.in = {t};
     node.mesh = s;
     low_.nodes.push_back(std::move(node));
@@ -298,7 +322,7 @@ class Lowering {
   Deduction deduced_;
   Lowered low_;
   TensorLayouts layouts_;
-  std::set<std::int32_t> counted_;   // parameters whose terms are counted
+  std::set<std::int32_t> counted_;  // parameters whose terms are counted
 };
 
 }  // namespace

@@ -33,7 +33,8 @@ std::int32_t union_mesh(Plan& plan, const std::vector<std::int32_t>& stages) {
 
 }  // namespace
 
-Status lower_params(const Graph& g, const std::vector<UnitPlace>& units, Plan& plan, Lowered& low, TensorLayouts& layouts) {
+Status lower_params(const Graph& g, const std::vector<UnitPlace>& units, Plan& plan, Lowered& low,
+                    TensorLayouts& layouts) {
   std::vector<std::set<std::int32_t>> meshes(g.tensors().size());
   for (const Node& n : g.nodes())
     for (Value v : n.in)
@@ -44,7 +45,9 @@ Status lower_params(const Graph& g, const std::vector<UnitPlace>& units, Plan& p
     const auto& read_on = meshes[n.out[0]];
     if (read_on.empty()) continue;
     if (read_on.size() > 1 && *read_on.rbegin() >= plan.stages)
-      return invalid("parameter '" + n.name + "' is read in a shared unit, which divides it over the stages, and outside of one: read it in shared units only");
+      return invalid("parameter '" + n.name +
+                     "' is read in a shared unit, which divides it over the stages, and outside of one: read it in "
+                     "shared units only");
     LoweredParam p;
     p.graph_node = static_cast<std::int32_t>(i);
     p.unit = n.unit;

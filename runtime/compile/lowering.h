@@ -1,4 +1,5 @@
-// The way from a graph to a lowered graph: where its units run, then the layouts of all tensors. Internal to the compiler.
+// The way from a graph to a lowered graph: where its units run, then the layouts of all tensors. Internal to the
+// compiler.
 #pragma once
 
 #include <map>
@@ -11,10 +12,11 @@ namespace troupe::runtime {
 
 /// The plan's tensors that hold the values of a graph, as far as it is lowered.
 struct TensorLayouts {
-  std::vector<std::int32_t> home;                             ///< graph value -> plan tensor, -1: not yet made
-  std::map<std::int32_t, std::vector<std::int32_t>> boxed;    ///< home -> its copies with other layouts
+  std::vector<std::int32_t> home;                           ///< graph value -> plan tensor, -1: not yet made
+  std::map<std::int32_t, std::vector<std::int32_t>> boxed;  ///< home -> its copies with other layouts
   std::map<Value, Value> param_of_grad;
-  std::set<Value> fixed;                                      ///< parameters whose layout a reader has asked for
+  /// parameters whose layout a reader has asked for
+  std::set<Value> fixed;
   /// A tensor as it was made, and every boxed copy of it.
   std::vector<std::int32_t> variants(std::int32_t home) const;
 };
@@ -34,6 +36,7 @@ Expected<Lowered> lower(const Graph& graph, const std::vector<UnitPlace>& units,
 
 /// The parameters that any node reads, each on the mesh of the stages that read it: on several, on the union of these.
 /// Error: one that is read both inside and outside of shared units.
-Status lower_params(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan, Lowered& low, TensorLayouts& layouts);
+Status lower_params(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan, Lowered& low,
+                    TensorLayouts& layouts);
 
 }  // namespace troupe::runtime

@@ -10,8 +10,8 @@ namespace {
 constexpr double never = std::numeric_limits<double>::infinity();
 
 /// Cuts units into runs, one per stage, so that the largest cost of a run is as small as possible (the linear partition
-/// problem, by dynamic programming). `cost(s, i, j)`: of units i .. j - 1 on stage s. Returns that cost and the stage of
-/// each unit.
+/// problem, by dynamic programming). `cost(s, i, j)`: of units i .. j - 1 on stage s. Returns that cost and the stage
+/// of each unit.
 template <class Cost>
 std::pair<double, std::vector<std::int32_t>> cut_runs(std::int32_t units, std::int32_t stages, Cost&& cost) {
   // best[s][j]: least possible maximum when the first j units make s stages.
@@ -40,14 +40,17 @@ std::vector<double> sums(const std::vector<UnitCost>& units, double UnitCost::*w
 
 }  // namespace
 
-Expected<std::vector<std::int32_t>> partition_units(const std::vector<UnitCost>& units, const std::vector<std::int64_t>& widths) {
+Expected<std::vector<std::int32_t>> partition_units(const std::vector<UnitCost>& units,
+                                                    const std::vector<std::int64_t>& widths) {
   const auto n = static_cast<std::int32_t>(units.size()), stages = static_cast<std::int32_t>(widths.size());
   if (stages > n)
     return invalid(std::to_string(stages) + " pipeline stages need at least as many units (layers), and there are " +
                    std::to_string(n) + ": use pp=" + std::to_string(n) + " or less");
   const auto seconds = sums(units, &UnitCost::seconds), bytes = sums(units, &UnitCost::param_bytes);
   // dp coordinates of a stage run different microbatches at the same time.
-  const auto time = [&](std::int32_t s, std::int32_t i, std::int32_t j) { return (seconds[j] - seconds[i]) / static_cast<double>(widths[s]); };
+  const auto time = [&](std::int32_t s, std::int32_t i, std::int32_t j) {
+    return (seconds[j] - seconds[i]) / static_cast<double>(widths[s]);
+  };
   auto fastest = cut_runs(n, stages, time);
   // Of cuts that are as fast, within what costs are known to, the one whose fullest place has least.
   constexpr double tolerance = 1.01;

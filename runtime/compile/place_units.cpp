@@ -16,13 +16,16 @@ Status check_pipeline(const Pipeline& pipeline, std::int32_t stages, const Graph
                    " chunks a stage: interleaved has 2 or more, others have 1");
   if (!interleaved) return {};
   if (stages == 1)
-    return invalid("pipeline schedule " + to_string(pipeline) + " needs pp=2 or more: with one stage there is no bubble to divide; use 1f1b");
+    return invalid("pipeline schedule " + to_string(pipeline) +
+                   " needs pp=2 or more: with one stage there is no bubble to divide; use 1f1b");
   std::int64_t units = 0;
   for (std::size_t u = 0; u < graph.units().size(); ++u) units += !graph.is_shared(static_cast<std::int32_t>(u));
   if (std::int64_t{stages} * pipeline.chunks > units)
     return invalid("pipeline schedule " + to_string(pipeline) + " on " + std::to_string(stages) + " stages needs " +
-                   std::to_string(std::int64_t{stages} * pipeline.chunks) + " units (layers) at least, and there are " + std::to_string(units) +
-                   (units / stages < 2 ? ": use 1f1b or fewer stages" : ": use interleaved:" + std::to_string(units / stages) + " or less"));
+                   std::to_string(std::int64_t{stages} * pipeline.chunks) + " units (layers) at least, and there are " +
+                   std::to_string(units) +
+                   (units / stages < 2 ? ": use 1f1b or fewer stages"
+                                       : ": use interleaved:" + std::to_string(units / stages) + " or less"));
   return {};
 }
 
@@ -30,26 +33,29 @@ Status check_pipeline(const Pipeline& pipeline, std::int32_t stages, const Graph
 Status check_cuts(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, std::int32_t stages) {
   const auto& units = graph.units();
   if (stage_of_unit.size() != units.size())
-    return invalid("CompileOptions::stage_of_unit has " + std::to_string(stage_of_unit.size()) + " entries and the graph has " +
-                   std::to_string(units.size()) + " units: give one stage per unit, or none at all");
+    return invalid("CompileOptions::stage_of_unit has " + std::to_string(stage_of_unit.size()) +
+                   " entries and the graph has " + std::to_string(units.size()) +
+                   " units: give one stage per unit, or none at all");
   std::vector<bool> used(static_cast<std::size_t>(stages));
   for (std::size_t u = 0; u < units.size(); ++u) {
     const std::int32_t s = stage_of_unit[u];
     if (s < 0 || s >= stages)
-      return invalid("unit '" + units[u] + "' is on stage " + std::to_string(s) + "; there are stages 0 to " + std::to_string(stages - 1));
+      return invalid("unit '" + units[u] + "' is on stage " + std::to_string(s) + "; there are stages 0 to " +
+                     std::to_string(stages - 1));
     used[static_cast<std::size_t>(s)] = true;
   }
   if (const auto none = std::find(used.begin(), used.end(), false); none != used.end())
-    return invalid("no unit is on stage " + std::to_string(none - used.begin()) + " of " + std::to_string(stages) + ": see CompileOptions::stage_of_unit");
+    return invalid("no unit is on stage " + std::to_string(none - used.begin()) + " of " + std::to_string(stages) +
+                   ": see CompileOptions::stage_of_unit");
   return {};
 }
 
-/// The units in the order in which data flows through program 0: each behind all that it reads. Of several that may come
-/// next, and of units that read one another, the one comes first whose first node does; the order of declaration does
-/// not matter.
+/// The units in the order in which data flows through program 0: each behind all that it reads. Of several that may
+/// come next, and of units that read one another, the one comes first whose first node does; the order of declaration
+/// does not matter.
 std::vector<std::size_t> flow_order(const Graph& graph) {
   const std::size_t n = graph.units().size();
-  std::vector<std::size_t> first(n, graph.nodes().size());   // node of each unit
+  std::vector<std::size_t> first(n, graph.nodes().size());  // node of each unit
   std::vector<std::set<std::size_t>> read_by(n), reads(n);
   for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
     const Node& node = graph.nodes()[i];
@@ -63,7 +69,7 @@ std::vector<std::size_t> flow_order(const Graph& graph) {
       read_by[from].insert(unit);
     }
   }
-  std::set<std::pair<std::size_t, std::size_t>> left, ready;   // (first node, unit)
+  std::set<std::pair<std::size_t, std::size_t>> left, ready;  // (first node, unit)
   for (std::size_t u = 0; u < n; ++u) (reads[u].empty() ? ready : left).insert({first[u], u});
   std::vector<std::size_t> order;
   while (order.size() < n) {
@@ -71,15 +77,16 @@ std::vector<std::size_t> flow_order(const Graph& graph) {
     const auto unit = from.extract(from.begin()).value().second;
     order.push_back(unit);
     for (const auto reader : read_by[unit])
-      if (reads[reader].erase(unit) > 0 && reads[reader].empty() && left.erase({first[reader], reader}) > 0) ready.insert({first[reader], reader});
+      if (reads[reader].erase(unit) > 0 && reads[reader].empty() && left.erase({first[reader], reader}) > 0)
+        ready.insert({first[reader], reader});
   }
   return order;
 }
 
-/// Cuts the units, in the order of the data, into runs of about equal cost. All stages share the cost of shared units, so
-/// these are not counted and go with the unit before.
+/// Cuts the units, in the order of the data, into runs of about equal cost. All stages share the cost of shared units,
+/// so these are not counted and go with the unit before.
 Expected<std::vector<std::int32_t>> cut(const Graph& graph, const Plan& plan, std::int32_t virtual_stages) {
-  std::vector<std::int32_t> run_of(graph.units().size(), 0);   // unit -> index among those that are not shared
+  std::vector<std::int32_t> run_of(graph.units().size(), 0);  // unit -> index among those that are not shared
   std::int32_t runs = 0;
   for (const std::size_t u : flow_order(graph)) {
     if (!graph.is_shared(static_cast<std::int32_t>(u))) ++runs;
@@ -110,8 +117,9 @@ Expected<std::vector<std::int32_t>> cut(const Graph& graph, const Plan& plan, st
 Expected<std::int32_t> share_stages(Plan& plan) {
   for (std::int32_t s = 1; s < plan.stages; ++s)
     if (plan.dp_width(s) != plan.dp_width(0))
-      return invalid("units shared by all stages need stages of one width; stage 0 has dp=" + std::to_string(plan.dp_width(0)) +
-                     ", stage " + std::to_string(s) + " dp=" + std::to_string(plan.dp_width(s)));
+      return invalid(
+          "units shared by all stages need stages of one width; stage 0 has dp=" + std::to_string(plan.dp_width(0)) +
+          ", stage " + std::to_string(s) + " dp=" + std::to_string(plan.dp_width(s)));
   Mesh all = plan.meshes[0];
   const auto at = dp_axis(all) < 0 ? all.axes.size() : static_cast<std::size_t>(dp_axis(all));
   all.axes.insert(all.axes.begin() + static_cast<std::ptrdiff_t>(at), {"stages", plan.stages});
@@ -128,12 +136,15 @@ Expected<std::int32_t> share_stages(Plan& plan) {
   return static_cast<std::int32_t>(plan.meshes.size()) - 1;
 }
 
-Expected<std::vector<UnitPlace>> place_units(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, Plan& plan) {
+Expected<std::vector<UnitPlace>> place_units(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit,
+                                             Plan& plan) {
   std::int32_t all = -1;
   std::vector<UnitPlace> units;
   for (std::size_t u = 0; u < stage_of_unit.size(); ++u) {
     const bool shared = plan.stages > 1 && graph.is_shared(static_cast<std::int32_t>(u));
-    if (shared && all < 0) { TROUPE_ASSIGN(all, share_stages(plan)); }
+    if (shared && all < 0) {
+      TROUPE_ASSIGN(all, share_stages(plan));
+    }
     units.push_back({shared ? all : stage_of_unit[u] % plan.stages, stage_of_unit[u]});
   }
   return units;
@@ -143,7 +154,8 @@ Expected<std::vector<UnitPlace>> place_units(const Graph& graph, const std::vect
 
 Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options) {
   if (!graph.status().ok()) return graph.status();
-  if (graph.programs().empty()) return invalid("the graph has no program: name one with program(...) before the first op");
+  if (graph.programs().empty())
+    return invalid("the graph has no program: name one with program(...) before the first op");
   const auto stages = options.stages.empty() ? stage_meshes({1}) : options.stages;
   TROUPE_TRY(check_stage_meshes(stages));
   Staged out;
@@ -162,19 +174,23 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   plan.costs = options.costs;
   plan.meshes = stages;
   plan.stages = static_cast<std::int32_t>(stages.size());
-  if (options.zero < 0 || options.zero > 3) return invalid("CompileOptions::zero is " + std::to_string(options.zero) + ": ZeRO has stages 0 to 3");
+  if (options.zero < 0 || options.zero > 3)
+    return invalid("CompileOptions::zero is " + std::to_string(options.zero) + ": ZeRO has stages 0 to 3");
   const auto microbatches = plan.program_specs[0].microbatches;
   for (std::int32_t s = 0; s < plan.stages && plan.trains; ++s)
     if (plan.dp_width(s) > microbatches)
-      return invalid("dp=" + std::to_string(plan.dp_width(s)) + " on stage " + std::to_string(s) + " is more than the " +
-                     std::to_string(microbatches) + " microbatches of a step: use dp=" + std::to_string(microbatches) + " or less, or more microbatches");
+      return invalid("dp=" + std::to_string(plan.dp_width(s)) + " on stage " + std::to_string(s) +
+                     " is more than the " + std::to_string(microbatches) + " microbatches of a step: use dp=" +
+                     std::to_string(microbatches) + " or less, or more microbatches");
   TROUPE_TRY(check_owners(options.owners, plan));
   plan.owners = options.owners;
   TROUPE_TRY(check_pipeline(options.pipeline, plan.stages, graph));
   plan.pipeline = options.pipeline;
   out.virtual_stages = plan.stages * options.pipeline.chunks;
   auto stage_of_unit = options.stage_of_unit;
-  if (stage_of_unit.empty()) { TROUPE_ASSIGN(stage_of_unit, cut(graph, plan, out.virtual_stages)); }
+  if (stage_of_unit.empty()) {
+    TROUPE_ASSIGN(stage_of_unit, cut(graph, plan, out.virtual_stages));
+  }
   TROUPE_TRY(check_cuts(graph, stage_of_unit, out.virtual_stages));
   TROUPE_ASSIGN(out.units, place_units(graph, stage_of_unit, plan));
   return out;

@@ -14,11 +14,13 @@ class Differentiator final : public kernels::GradContext {
 
   void run() {
     const std::int32_t last = g_.tensors_[loss_].node;
-    if (last < 0 || g_.nodes_[last].kind != Node::Kind::op) return g_.fail("minimize: the loss is not the output of an op");
+    if (last < 0 || g_.nodes_[last].kind != Node::Kind::op)
+      return g_.fail("minimize: the loss is not the output of an op");
     const auto* def = g_.ops_->find(g_.nodes_[last].op);
     if (!def->is_loss) return g_.fail("minimize: op '" + g_.nodes_[last].op + "' is no loss (is_loss)");
     if (const auto p = g_.nodes_[last].program; g_.program_specs_[p].stateful)
-      return g_.fail("minimize: program '" + g_.programs_[p] + "' is stateful, so its microbatches run at one dp coordinate: train in another one");
+      return g_.fail("minimize: program '" + g_.programs_[p] +
+                     "' is stateful, so its microbatches run at one dp coordinate: train in another one");
     mark_needs_grad(last);
     const auto unit = g_.unit_;
     const auto program = g_.program_;
@@ -31,7 +33,8 @@ class Differentiator final : public kernels::GradContext {
     g_.program_ = program;
     collect_params();
     if (g_.status_.ok() && g_.grads_.empty())
-      g_.fail("minimize: the loss '" + g_.tensors_[loss_].name + "' depends on no parameter, so there is nothing to train");
+      g_.fail("minimize: the loss '" + g_.tensors_[loss_].name +
+              "' depends on no parameter, so there is nothing to train");
   }
 
   Value in(int i) const override { return g_.nodes_[node_].in[i]; }
@@ -48,8 +51,10 @@ class Differentiator final : public kernels::GradContext {
     if (!needs_[x]) return;
     const Shape &own = g_.tensors_[x].type.shape, &given = g_.tensors_[v].type.shape;
     if (g_.status_.ok() && !(own == given))
-      return g_.fail("gradient of '" + name_ + "' (" + g_.nodes_[node_].op + "): the gradient of input " + std::to_string(i) + ", '" + g_.tensors_[x].name +
-                     "', has shape " + troupe::to_string(given) + " and the input " + troupe::to_string(own) + ": grad_in must be given a value of the input's shape");
+      return g_.fail("gradient of '" + name_ + "' (" + g_.nodes_[node_].op + "): the gradient of input " +
+                     std::to_string(i) + ", '" + g_.tensors_[x].name + "', has shape " + troupe::to_string(given) +
+                     " and the input " + troupe::to_string(own) +
+                     ": grad_in must be given a value of the input's shape");
     if (!g_.is_param(x)) return pending_[x].push_back({v, g_.nodes_[node_].unit});
     // A parameter's gradient accumulates over microbatches: in the kernel where it can, else one op later.
     const Node& producer = g_.nodes_[g_.tensors_[v].node];
@@ -82,7 +87,7 @@ class Differentiator final : public kernels::GradContext {
       bool any = is_root;
       const std::int32_t unit = g_.unit_ = n.unit;
       node_ = i;
-      g_.of_ = -1;   // the op that adds gradients of one value is part of no forward node's gradient
+      g_.of_ = -1;  // the op that adds gradients of one value is part of no forward node's gradient
       name_ = n.name;
       attrs_ = n.attrs;
       const auto outputs = n.out;
@@ -102,7 +107,8 @@ class Differentiator final : public kernels::GradContext {
     }
     g_.of_ = i;
     const auto* def = g_.ops_->find(g_.nodes_[i].op);
-    if (!def->gradient) return g_.fail("op '" + name_ + "' (" + def->name + ") has no gradient, and the loss depends on it");
+    if (!def->gradient)
+      return g_.fail("op '" + name_ + "' (" + def->name + ") has no gradient, and the loss depends on it");
     if (Status s = def->gradient(*this); !s.ok()) g_.fail("gradient of '" + name_ + "': " + s.message());
   }
 
@@ -111,7 +117,7 @@ class Differentiator final : public kernels::GradContext {
       if (n.kind != Node::Kind::param) continue;
       auto it = uses_.find(n.out[0]);
       if (it == uses_.end()) continue;
-      std::sort(it->second.begin(), it->second.end());   // by forward node: graph order
+      std::sort(it->second.begin(), it->second.end());  // by forward node: graph order
       ParamGrad grad{n.out[0], {}};
       for (const auto& [node, value] : it->second) grad.uses.push_back(value);
       g_.grads_.push_back(std::move(grad));
@@ -122,7 +128,7 @@ class Differentiator final : public kernels::GradContext {
   Value loss_;
   std::vector<bool> needs_;
   std::map<Value, std::vector<std::pair<Value, std::int32_t>>> pending_;
-  std::set<Value> accumulated_;          // values that are the gradient of a use already
+  std::set<Value> accumulated_;  // values that are the gradient of a use already
   std::map<Value, std::vector<std::pair<std::int32_t, Value>>> uses_;
   std::int32_t node_ = 0;
   std::string name_;

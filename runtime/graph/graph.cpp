@@ -26,7 +26,8 @@ bool Graph::check_program(const std::string& reader, const std::vector<Value>& i
 
 std::int32_t Graph::program(const std::string& name, ProgramSpec spec) {
   if (spec.microbatches < 1) fail("program '" + name + "': microbatches must be at least 1");
-  if (name.empty() || name == "digest" || name == "snapshot" || std::find(programs_.begin(), programs_.end(), name) != programs_.end())
+  if (name.empty() || name == "digest" || name == "snapshot" ||
+      std::find(programs_.begin(), programs_.end(), name) != programs_.end())
     fail("program '" + name + "': choose another name (each once; 'digest' and 'snapshot' are Troupe's own)");
   if (programs_.size() == 31) fail("program '" + name + "' is one too many: a graph has at most 31");
   programs_.push_back(name);
@@ -67,7 +68,9 @@ Value Graph::param(const std::string& name, const Shape& shape, Init init, bool 
   for (const auto& n : nodes_)
     if (n.kind == Node::Kind::param && n.name == name) {
       const auto& have = tensors_[n.out[0]].type.shape;
-      if (have != shape) fail("parameter '" + name + "' has shape " + troupe::to_string(have) + " and is asked for as " + troupe::to_string(shape));
+      if (have != shape)
+        fail("parameter '" + name + "' has shape " + troupe::to_string(have) + " and is asked for as " +
+             troupe::to_string(shape));
       return n.out[0];
     }
   Node n;
@@ -98,12 +101,14 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
     if (tensors_[v].rate == Rate::microbatch) rate = Rate::microbatch;
   }
   if (static_cast<int>(in.size()) != def->inputs) {
-    fail("op '" + op + "' (for '" + name + "') takes " + std::to_string(def->inputs) + " inputs and got " + std::to_string(in.size()));
+    fail("op '" + op + "' (for '" + name + "') takes " + std::to_string(def->inputs) + " inputs and got " +
+         std::to_string(in.size()));
     return std::vector<Value>(8, 0);
   }
   if (!check_program(name, in)) return std::vector<Value>(8, 0);
   if (def->state_bytes && !program_specs_[program_].stateful) {
-    fail("op '" + name + "' (" + op + ") keeps state from one microbatch to the next, and program '" + programs_[program_] +
+    fail("op '" + name + "' (" + op + ") keeps state from one microbatch to the next, and program '" +
+         programs_[program_] +
          "' may run its microbatches at several places: make it stateful (ProgramSpec::stateful)");
     return std::vector<Value>(8, 0);
   }
@@ -113,7 +118,8 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
     return std::vector<Value>(8, 0);
   }
   if (static_cast<int>(out->size()) != def->outputs) {
-    fail("op '" + name + "' (" + op + ") has " + std::to_string(def->outputs) + " outputs, and its infer returns types of " + std::to_string(out->size()));
+    fail("op '" + name + "' (" + op + ") has " + std::to_string(def->outputs) +
+         " outputs, and its infer returns types of " + std::to_string(out->size()));
     return std::vector<Value>(8, 0);
   }
   Node n;
@@ -149,7 +155,8 @@ std::vector<Value> Graph::actor(const std::string& kind, const std::string& name
   n.unit = unit_;
   n.program = program_;
   for (const auto& port : out) {
-    n.out.push_back(add_tensor(n.name + "." + port.name, port.type, Rate::microbatch, static_cast<std::int32_t>(nodes_.size())));
+    n.out.push_back(
+        add_tensor(n.name + "." + port.name, port.type, Rate::microbatch, static_cast<std::int32_t>(nodes_.size())));
     tensors_[n.out.back()].hint = port.sbp;
   }
   nodes_.push_back(std::move(n));
@@ -158,7 +165,8 @@ std::vector<Value> Graph::actor(const std::string& kind, const std::string& name
 
 void Graph::report(const std::string& name, Value v) {
   if (!status_.ok() || !check_program(name, {v})) return;
-  if (is_param(v)) return fail("report '" + name + "': '" + tensors_[v].name + "' is a parameter; report what an op makes of it");
+  if (is_param(v))
+    return fail("report '" + name + "': '" + tensors_[v].name + "' is a parameter; report what an op makes of it");
   Node n;
   n.kind = Node::Kind::report;
   n.op = name;
@@ -178,7 +186,8 @@ bool lists_report(const Attrs& attrs, const std::string& name) {
 }
 
 Value Graph::feed(const std::string& name, TensorType type, const std::string& after, std::int64_t at_once) {
-  if (at_once < 1) fail("feed '" + name + "': at_once is " + std::to_string(at_once) + "; the first microbatch waits for nothing");
+  if (at_once < 1)
+    fail("feed '" + name + "': at_once is " + std::to_string(at_once) + "; the first microbatch waits for nothing");
   for (const auto& other : nodes_)
     if (other.kind == Node::Kind::feed && other.op == name && other.program == program_)
       fail("feed '" + name + "' is already in program '" + programs_[program_] + "': give each feed a name of its own");

@@ -35,15 +35,16 @@ enum class Rate : std::uint8_t { microbatch, step, round };
 struct Init {
   enum class Kind : std::uint8_t { constant, normal };
   Kind kind = Kind::constant;
-  float value = 0;                       ///< the constant, or the standard deviation
+  float value = 0;  ///< the constant, or the standard deviation
   static Init normal(float std) { return {Kind::normal, std}; }
   static Init constant(float v) { return {Kind::constant, v}; }
 };
 
 struct ProgramSpec {
-  std::int64_t microbatches = 1;         ///< per step, of the whole job
-  std::int64_t samples = 1;              ///< rows of dim 0 per microbatch
-  bool sequential = false;               ///< microbatches run in index order on every mesh; feeds and `stateful` set it
+  std::int64_t microbatches = 1;  ///< per step, of the whole job
+  std::int64_t samples = 1;       ///< rows of dim 0 per microbatch
+  /// microbatches run in index order on every mesh; feeds and `stateful` set it
+  bool sequential = false;
   /// Ops may keep state (OpDef::state_bytes): all microbatches run at dp coordinate 0 of every stage.
   bool stateful = false;
   bool operator==(const ProgramSpec&) const = default;
@@ -53,31 +54,31 @@ struct ProgramSpec {
 struct PortType {
   std::string name;
   TensorType type;
-  std::optional<NdSbp> sbp;              ///< one per axis of its stage's mesh; none: B everywhere
+  std::optional<NdSbp> sbp;  ///< one per axis of its stage's mesh; none: B everywhere
 };
 
 struct Tensor {
   std::string name;
   TensorType type;
   Rate rate = Rate::microbatch;
-  std::int32_t node = -1;                ///< producer
+  std::int32_t node = -1;  ///< producer
   std::optional<NdSbp> hint;
 };
 
 struct Node {
   enum class Kind : std::uint8_t { op, actor, feed, param, report };
   Kind kind = Kind::op;
-  std::string op;                        ///< op name, actor kind, name of a report or feed
-  std::string name;                      ///< logical, unique
+  std::string op;    ///< op name, actor kind, name of a report or feed
+  std::string name;  ///< logical, unique
   Attrs attrs;
   std::vector<Value> in, out;
-  std::vector<std::optional<NdSbp>> in_sbp;   ///< actors: the layout in which each input is read; none: B
+  std::vector<std::optional<NdSbp>> in_sbp;  ///< actors: the layout in which each input is read; none: B
   std::int32_t unit = 0;
   std::int32_t program = 0;
   bool backward = false;
-  std::int32_t of = -1;                  ///< backward: the forward node whose gradient this is part of
-  Init init;                             ///< parameters
-  bool decay = true;                     ///< parameters: weight decay applies
+  std::int32_t of = -1;  ///< backward: the forward node whose gradient this is part of
+  Init init;             ///< parameters
+  bool decay = true;     ///< parameters: weight decay applies
 };
 
 /// Whether the attribute "reports" of an actor lists `name`: see Graph::actor.
@@ -96,9 +97,9 @@ class Graph {
   /// Following nodes belong to this program. Returns its index, from 0. Error: no microbatch, a name that is taken,
   /// more than 31 programs.
   std::int32_t program(const std::string& name, ProgramSpec spec);
-  /// Following nodes belong to this unit (layer): what pipeline stages are made of. Reuses a known name. Nodes before the
-  /// first unit belong to it; a graph that names none has one, "main". The order in which units are named means nothing.
-  /// `kind`: what it has in common with units that do the same ("layers.*"), for people who read a plan.
+  /// Following nodes belong to this unit (layer): what pipeline stages are made of. Reuses a known name. Nodes before
+  /// the first unit belong to it; a graph that names none has one, "main". The order in which units are named means
+  /// nothing. `kind`: what it has in common with units that do the same ("layers.*"), for people who read a plan.
   std::int32_t unit(const std::string& name, const std::string& kind = {});
   /// The same for a unit that all pipeline stages work on together, each with its part of the parameters (Yeung et
   /// al., 2024: vocabulary parallelism). It begins and ends on the stage of the units around it.

@@ -22,7 +22,8 @@
 namespace troupe::runtime {
 
 void App::serve_if_worker(int argc, char** argv) const {
-  ::signal(SIGHUP, hangup_ignored() ? SIG_IGN : SIG_DFL);   // instead of UCX's handler, which turns its debug log on
+  // instead of UCX's handler, which turns its debug log on
+  ::signal(SIGHUP, hangup_ignored() ? SIG_IGN : SIG_DFL);
   if (argc < 3 || std::strcmp(argv[1], worker_flag) != 0) return;
   const int fd = std::atoi(argv[2]);
   end_with_words("worker", exit_worker);
@@ -44,8 +45,9 @@ Status check_memory(const Plan& plan, std::int64_t bytes_max) {
   const auto have = bytes_max > 0 ? static_cast<std::size_t>(bytes_max) : available_host_bytes();
   if (static_cast<std::size_t>(need) <= have) return {};
   constexpr std::int64_t mib = 1 << 20;
-  return Status(Code::exhausted, "the plan needs " + std::to_string((need + mib - 1) / mib) + " MiB for its " + std::to_string(plan.workers()) +
-                                     " workers and " + (bytes_max > 0 ? "may use " : "this machine has ") + std::to_string(have / mib) +
+  return Status(Code::exhausted, "the plan needs " + std::to_string((need + mib - 1) / mib) + " MiB for its " +
+                                     std::to_string(plan.workers()) + " workers and " +
+                                     (bytes_max > 0 ? "may use " : "this machine has ") + std::to_string(have / mib) +
                                      " MiB" + (bytes_max > 0 ? "" : " available") +
                                      ": use a smaller model or a smaller schedule.microbatch");
 }
@@ -55,9 +57,10 @@ Status check_cores(const Plan& plan, int threads) {
   const auto need = static_cast<std::size_t>(plan.workers()) * static_cast<std::size_t>(threads);
   const auto have = usable_cores().size();
   if (need <= have) return {};
-  return Status(Code::exhausted, "pinning " + std::to_string(plan.workers()) + " workers of " + std::to_string(threads) +
-                                     " compute threads needs " + std::to_string(need) + " cores and this process may use " +
-                                     std::to_string(have) + ": use fewer threads or workers, or do not pin");
+  return Status(Code::exhausted, "pinning " + std::to_string(plan.workers()) + " workers of " +
+                                     std::to_string(threads) + " compute threads needs " + std::to_string(need) +
+                                     " cores and this process may use " + std::to_string(have) +
+                                     ": use fewer threads or workers, or do not pin");
 }
 
 /// A job that begins from a checkpoint begins with its version, and with its state of sums where the caller names none.
@@ -68,8 +71,9 @@ Status begin_where_saved(JobOptions& o) {
   auto manifest = checkpoint::decode_manifest(bytes);
   if (!manifest.ok()) return manifest.status().in("'" + o.checkpoint.restore + "'");
   if (o.session.first_step != manifest->stamp.step)
-    return invalid("'" + o.checkpoint.restore + "' is of step " + std::to_string(manifest->stamp.step) + ", and the job would begin with step " +
-                   std::to_string(o.session.first_step) + ": set SessionOptions::first_step to the checkpoint's");
+    return invalid("'" + o.checkpoint.restore + "' is of step " + std::to_string(manifest->stamp.step) +
+                   ", and the job would begin with step " + std::to_string(o.session.first_step) +
+                   ": set SessionOptions::first_step to the checkpoint's");
   if (!o.session.sums) o.session.sums = sums_of(*manifest);
   return {};
 }
@@ -79,14 +83,16 @@ Status begin_where_saved(JobOptions& o) {
 Status App::check(const Plan& plan, const JobOptions& options) const {
   TROUPE_TRY(verify(plan));
   if (options.checkpoint.dir.empty() != (plan.snapshot_slots() == 0))
-    return invalid(plan.snapshot_slots() == 0 ? "the job has a folder for checkpoints, and its plan takes none: see CompileOptions::snapshots"
-                                              : "the plan takes checkpoints, and the job has no folder for them: see JobOptions::checkpoint");
+    return invalid(plan.snapshot_slots() == 0
+                       ? "the job has a folder for checkpoints, and its plan takes none: see CompileOptions::snapshots"
+                       : "the plan takes checkpoints, and the job has no folder for them: see JobOptions::checkpoint");
   TROUPE_TRY(check_memory(plan, options.memory_bytes_max));
   return options.pin ? check_cores(plan, options.threads) : Status{};
 }
 
 JobResult App::run(const Plan& plan, JobOptions options) const {
-  if (Status s = options.checked ? Status{} : check(plan, options); !s.ok()) return {std::move(s), exit_plan, {}, 0, {}};
+  if (Status s = options.checked ? Status{} : check(plan, options); !s.ok())
+    return {std::move(s), exit_plan, {}, 0, {}};
   if (Status s = begin_where_saved(options); !s.ok()) return {std::move(s), exit_checkpoint, {}, 0, {}};
   return run_job(plan, std::move(options));
 }
@@ -95,7 +101,9 @@ int App::run_main(const Expected<Plan>& plan, JobOptions options) const {
   const JobResult result = plan.ok() ? run(*plan, std::move(options)) : JobResult{plan.status(), exit_plan, {}, 0, {}};
   if (!result.status.ok()) std::fprintf(stderr, "%s\n", result.status.message().c_str());
   if (result.void_steps > 0)
-    std::fprintf(stderr, "%lld of %lld steps were void: a gradient was beyond the range of its exact sum, and no parameter was updated\n",
+    std::fprintf(stderr,
+                 "%lld of %lld steps were void: a gradient was beyond the range of its exact sum, and no parameter was "
+                 "updated\n",
                  static_cast<long long>(result.void_steps), static_cast<long long>(result.committed_steps));
   return result.exit_code;
 }

@@ -13,31 +13,33 @@
 
 #include "actors/user_actor.h"
 #include "devices/base/trace.h"
-#include "runtime/session/checkpoint_tracker.h"
 #include "runtime/launch/exit_codes.h"
+#include "runtime/session/checkpoint_tracker.h"
 #include "runtime/session/session.h"
 
 namespace troupe::runtime {
 
 struct JobOptions {
   SessionOptions session;
-  CheckpointOptions checkpoint;            ///< for plans with CompileOptions::snapshots; `restore` for any plan
-  int threads = 1;                         ///< of each worker's compute stream
-  std::string tls;                         ///< UCX transports; empty: its choice
-  std::vector<std::string> net_devices;    ///< UCX network device per rank; empty: its choice
-  std::vector<std::vector<std::string>> prefixes;   ///< per rank: a command put before the worker's
-  TraceWindow trace;                       ///< steps whose spans PlaceResult has
-  std::int64_t memory_bytes_max = 0;       ///< of all workers together; 0: what this machine has available
-  bool pin = false;                        ///< each compute thread to a core of its own, rank by rank
-  std::vector<comm::Throttle> throttle;    ///< links between workers that are slowed down
-  double paced = 0;                        ///< > 0: the paced device at this scale
-  bool run_kernels = true;                 ///< paced only
-  bool checked = false;                    ///< App::check has accepted this plan with these options: run skips it
-  int stall_s = 120;                       ///< the job ends after so long without progress of any worker (exit_stalled)
-  /// A line that a worker has put out; null: it goes to the log of this process (devices/base/log.h), whose level is the
-  /// workers' too.
+  CheckpointOptions checkpoint;                    ///< for plans with CompileOptions::snapshots; `restore` for any plan
+  int threads = 1;                                 ///< of each worker's compute stream
+  std::string tls;                                 ///< UCX transports; empty: its choice
+  std::vector<std::string> net_devices;            ///< UCX network device per rank; empty: its choice
+  std::vector<std::vector<std::string>> prefixes;  ///< per rank: a command put before the worker's
+  TraceWindow trace;                               ///< steps whose spans PlaceResult has
+  std::int64_t memory_bytes_max = 0;               ///< of all workers together; 0: what this machine has available
+  bool pin = false;                                ///< each compute thread to a core of its own, rank by rank
+  std::vector<comm::Throttle> throttle;            ///< links between workers that are slowed down
+  double paced = 0;                                ///< > 0: the paced device at this scale
+  bool run_kernels = true;                         ///< paced only
+  /// App::check has accepted this plan with these options: run skips it
+  bool checked = false;
+  /// the job ends after so long without progress of any worker (exit_stalled)
+  int stall_s = 120;
+  /// A line that a worker has put out; null: it goes to the log of this process (devices/base/log.h), whose level is
+  /// the workers' too.
   std::function<void(Rank, const std::string&)> on_log;
-  std::function<void()> on_ready;          ///< all workers are ready: the first step begins
+  std::function<void()> on_ready;  ///< all workers are ready: the first step begins
   /// A signal ends the job with a checkpoint of this version, before SessionOptions::steps. `why`: "interrupted by
   /// Terminated".
   std::function<void(const std::string& why, std::int64_t version)> on_pause;
@@ -47,24 +49,27 @@ struct JobOptions {
 
 /// What a job reports of one place.
 struct PlaceResult {
-  std::int64_t peak_bytes = 0;             ///< most that was resident (VmHWM)
-  std::int64_t file_bytes = 0;             ///< resident at the end, mapped from files: program, libraries, data set
-  std::int64_t shared_bytes = 0;           ///< resident at the end, shared with other processes: the transport's
+  std::int64_t peak_bytes = 0;  ///< most that was resident (VmHWM)
+  /// resident at the end, mapped from files: program, libraries, data set
+  std::int64_t file_bytes = 0;
+  /// resident at the end, shared with other processes: the transport's
+  std::int64_t shared_bytes = 0;
   std::uint64_t sent_bytes = 0, received_bytes = 0;
-  std::int64_t restored_bytes = 0;         ///< that this place has read of the checkpoint to begin from
-  double restore_s = 0;                    ///< until this place had restored all its parts
+  std::int64_t restored_bytes = 0;  ///< that this place has read of the checkpoint to begin from
+  double restore_s = 0;             ///< until this place had restored all its parts
   /// With JobOptions::trace; they arrive when the step after the window commits, or at the end.
   std::vector<TraceSpan> spans;
-  std::int64_t dropped_spans = 0;          ///< for which the worker had no room
+  std::int64_t dropped_spans = 0;  ///< for which the worker had no room
 };
 
 struct JobResult {
-  Status status;                           ///< ok, or why the job has failed or was ended
+  Status status;  ///< ok, or why the job has failed or was ended
   int exit_code = exit_ok;
   std::string params_hash;
-  std::int64_t committed_steps = 0;        ///< void steps are among them
-  std::vector<PlaceResult> places;         ///< per rank
-  std::int64_t void_steps = 0;             ///< steps that updated nothing: a gradient was beyond the range of its sum
+  std::int64_t committed_steps = 0;  ///< void steps are among them
+  std::vector<PlaceResult> places;   ///< per rank
+  /// steps that updated nothing: a gradient was beyond the range of its sum
+  std::int64_t void_steps = 0;
 };
 
 class App {
@@ -80,7 +85,8 @@ class App {
   template <class T>
   void actor(const std::string& kind) {
     actor(kind, [](const actors::UserActorInfo& info) -> Expected<std::unique_ptr<actors::UserActor>> {
-      if constexpr (std::is_constructible_v<T, const actors::UserActorInfo&>) return std::unique_ptr<actors::UserActor>(new T(info));
+      if constexpr (std::is_constructible_v<T, const actors::UserActorInfo&>)
+        return std::unique_ptr<actors::UserActor>(new T(info));
       else return std::unique_ptr<actors::UserActor>(new T);
     });
   }

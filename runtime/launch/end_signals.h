@@ -7,7 +7,8 @@
 
 namespace troupe::runtime {
 
-/// While it lives, SIGINT, SIGTERM and, where the process did not begin with it ignored, SIGHUP do nothing but make `fd` readable.
+/// While it lives, SIGINT, SIGTERM and, where the process did not begin with it ignored, SIGHUP do nothing but make
+/// `fd` readable.
 class EndSignals {
  public:
   EndSignals();

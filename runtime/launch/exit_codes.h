@@ -5,16 +5,18 @@ namespace troupe::runtime {
 
 enum ExitCode : int {
   exit_ok = 0,
-  exit_differs = 1,      ///< troupe ckpt diff: two checkpoints that are not the same
-  exit_usage = 2,        ///< command line or configuration
-  exit_data = 3,         ///< the training text
-  exit_plan = 4,         ///< a mesh that cannot work, a plan that does not fit in memory
-  exit_output = 5,       ///< the output folder
-  exit_worker = 6,       ///< a worker died or could not start, or an actor failed
-  exit_stalled = 7,      ///< no progress within the stall limit
-  exit_diverged = 8,     ///< loss, norm, a gradient term or a parameter is not finite, or too many steps in a row are void
-  exit_checkpoint = 9,   ///< a checkpoint: none there, damaged, of a newer version; or saving has failed too often
-  exit_interrupted = 130 ///< SIGINT, SIGTERM or SIGHUP
+  exit_differs = 1,  ///< troupe ckpt diff: two checkpoints that are not the same
+  exit_usage = 2,    ///< command line or configuration
+  exit_data = 3,     ///< the training text
+  exit_plan = 4,     ///< a mesh that cannot work, a plan that does not fit in memory
+  exit_output = 5,   ///< the output folder
+  exit_worker = 6,   ///< a worker died or could not start, or an actor failed
+  exit_stalled = 7,  ///< no progress within the stall limit
+  /// loss, norm, a gradient term or a parameter is not finite, or too many steps in a row are void
+  exit_diverged = 8,
+  /// a checkpoint: none there, damaged, of a newer version; or saving has failed too often
+  exit_checkpoint = 9,
+  exit_interrupted = 130  ///< SIGINT, SIGTERM or SIGHUP
 };
 
 }  // namespace troupe::runtime

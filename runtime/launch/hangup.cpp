@@ -20,11 +20,13 @@ __attribute__((no_sanitize("address", "undefined"))) void look_at_hangup(int, ch
     unsigned long flags;
     void* restorer;
     std::uint64_t mask;
-  } action;   // the kernel's struct sigaction: none of libc's functions is sure to work here
+  } action;  // the kernel's struct sigaction: none of libc's functions is sure to work here
   // 1: SIG_IGN
-  if (::syscall(SYS_rt_sigaction, SIGHUP, nullptr, &action, sizeof action.mask) == 0) ignored = action.handler == reinterpret_cast<void*>(1);
+  if (::syscall(SYS_rt_sigaction, SIGHUP, nullptr, &action, sizeof action.mask) == 0)
+    ignored = action.handler == reinterpret_cast<void*>(1);
 }
-__attribute__((section(".preinit_array"), used)) void (*const look_at_hangup_first)(int, char**, char**) = look_at_hangup;
+__attribute__((section(".preinit_array"), used)) void (*const look_at_hangup_first)(int, char**,
+                                                                                    char**) = look_at_hangup;
 
 }  // namespace
 

@@ -38,7 +38,8 @@ class Job {
     if (checkpoints_) finish_checkpoints();
     // A worker whose link closes ends at once, or as soon as its transport is open: killed before, it would leave
     // shared memory behind. A worker that hangs is killed.
-    launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500, [this](Rank rank, const std::string& line) { log(rank, line); });
+    launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500,
+                     [this](Rank rank, const std::string& line) { log(rank, line); });
     result_.params_hash = session_.params_hash();
     result_.committed_steps = session_.committed();
     return std::move(result_);
@@ -56,7 +57,9 @@ class Job {
     s.on_shards = [this](std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
       checkpoints_->shards(version, reports, sums);
     };
-    s.on_saving = [this](std::int64_t version, Rank place, const Report& report) { checkpoints_->saving(version, place, report); };
+    s.on_saving = [this](std::int64_t version, Rank place, const Report& report) {
+      checkpoints_->saving(version, place, report);
+    };
     return s;
   }
 
@@ -68,7 +71,8 @@ class Job {
   Status begin_checkpoints() {
     if (options_.checkpoint.dir.empty()) return {};
     disk_ = device_.create_stream("checkpoints", 1);
-    auto checkpoints = std::make_unique<CheckpointTracker>(plan_, options_.checkpoint, options_.session.first_step, options_.session.steps, storage_, *disk_, clock_);
+    auto checkpoints = std::make_unique<CheckpointTracker>(plan_, options_.checkpoint, options_.session.first_step,
+                                                           options_.session.steps, storage_, *disk_, clock_);
     TROUPE_TRY(checkpoints->begin(fresh_number()));
     checkpoints_ = std::move(checkpoints);
     return {};
@@ -136,7 +140,7 @@ class Job {
   void turn() {
     auto& workers = launcher_.workers();
     std::vector<pollfd> fds;
-    std::vector<std::pair<int, Rank>> what;   // 0 link, 1 log, 2 death, 3 signal
+    std::vector<std::pair<int, Rank>> what;  // 0 link, 1 log, 2 death, 3 signal
     auto add = [&](int fd, int kind, Rank r, short events = POLLIN) {
       if (fd < 0) return;
       fds.push_back({fd, events, 0});
@@ -168,15 +172,19 @@ class Job {
     }
     if (over_) return;
     for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
-      if (workers[r].exited && broken_.count(r) && !stopped_.count(r)) return died(r);   // all its messages are read
+      // all its messages are read
+      if (workers[r].exited && broken_.count(r) && !stopped_.count(r)) return died(r);
     if (checkpoints_)
-      if (const Status s = checkpoints_->poll(); !s.ok()) return end(unsaved(s), checkpoints_->diverged() ? exit_diverged : exit_checkpoint);
+      if (const Status s = checkpoints_->poll(); !s.ok())
+        return end(unsaved(s), checkpoints_->diverged() ? exit_diverged : exit_checkpoint);
     if (options_.give_up)
       if (Status s = options_.give_up(); !s.ok()) return end(std::move(s), exit_output);
     const auto now = clock::now();
     if (pending_ && now >= pending_until_) return end(with_log(pending_rank_, *pending_), exit_worker);
-    if (static_cast<Rank>(stopped_.size()) == plan_.workers()) return end(paused_ ? *paused_ : Status{}, exit_interrupted);
-    if (explaining_ && (now >= explain_until_ || static_cast<Rank>(explanations_.size()) == plan_.workers())) return stalled();
+    if (static_cast<Rank>(stopped_.size()) == plan_.workers())
+      return end(paused_ ? *paused_ : Status{}, exit_interrupted);
+    if (explaining_ && (now >= explain_until_ || static_cast<Rank>(explanations_.size()) == plan_.workers()))
+      return stalled();
     if (!explaining_ && now - last_message_ > std::chrono::seconds(options_.stall_s)) {
       explaining_ = true;
       explain_until_ = now + std::chrono::seconds(1);
@@ -204,8 +212,9 @@ class Job {
     if (signalled_ && (*signal == SIGHUP || now - *signalled_ < std::chrono::seconds(1))) return;
     if (signalled_ || !can_pause) return end(Status(Code::unavailable, why), exit_interrupted);
     signalled_ = now;
-    if (version < options_.session.steps) {   // else the run ends with its last step anyway
-      paused_ = Status(Code::unavailable, why + " after step " + std::to_string(version) + " of " + std::to_string(options_.session.steps));
+    if (version < options_.session.steps) {  // else the run ends with its last step anyway
+      paused_ = Status(Code::unavailable, why + " after step " + std::to_string(version) + " of " +
+                                              std::to_string(options_.session.steps));
       checkpoints_->end_with(version);
       session_.pause_at(version);
     }
@@ -222,7 +231,7 @@ class Job {
       if (over_) return;
     }
     if (s.ok()) return;
-    broken_.insert(r);   // its process is about to end; `died` says how
+    broken_.insert(r);  // its process is about to end; `died` says how
     log_debug(worker(r) + ": " + s.message());
   }
 
@@ -271,7 +280,9 @@ class Job {
         pending_rank_ = r;
         pending_until_ = clock::now() + std::chrono::milliseconds(700);
       } else {
-        end(session_.diverged() ? s : with_log(r, s), session_.diverged() ? exit_diverged : s.code() == Code::damaged ? exit_checkpoint : exit_worker);
+        end(session_.diverged() ? s : with_log(r, s), session_.diverged()         ? exit_diverged
+                                                      : s.code() == Code::damaged ? exit_checkpoint
+                                                                                  : exit_worker);
       }
     }
   }
@@ -287,38 +298,41 @@ class Job {
 
   void died(Rank r) {
     const auto& w = launcher_.workers()[r];
-    end(with_log(r, Status(Code::unavailable, worker(r) + " (pid " + std::to_string(w.pid) + ") " + describe_exit(w.wait_status))), exit_worker);
+    end(with_log(r, Status(Code::unavailable,
+                           worker(r) + " (pid " + std::to_string(w.pid) + ") " + describe_exit(w.wait_status))),
+        exit_worker);
   }
 
   void stalled() {
-    std::string silent;   // the workers that may have caused the stall
+    std::string silent;  // the workers that may have caused the stall
     int count = 0;
     for (Rank r = 0; r < plan_.workers(); ++r)
       if (!explanations_.count(r)) silent += (count++ > 0 ? ", " : "") + std::to_string(r);
     std::string text = "no progress for " + std::to_string(options_.stall_s) + " s";
-    if (count > 0) text += count == 1 ? ": worker " + silent + " does not answer" : ": workers " + silent + " do not answer";
+    if (count > 0)
+      text += count == 1 ? ": worker " + silent + " does not answer" : ": workers " + silent + " do not answer";
     text += "\n" + session_.waits_for();
     for (Rank r = 0; r < plan_.workers(); ++r)
       text += worker(r) + (explanations_.count(r) ? ":\n" + explanations_[r] : " does not answer\n");
     end(Status(Code::unavailable, text), exit_stalled);
   }
 
-  const EndSignals signals_;   // from before the first worker starts
+  const EndSignals signals_;  // from before the first worker starts
   const Plan& plan_;
   JobOptions options_;
   SteadyClock clock_;
   CpuDevice device_{clock_, {}};
   FileStorage storage_;
   std::unique_ptr<Stream> disk_;
-  std::unique_ptr<CheckpointTracker> checkpoints_;   // destroyed before the stream
+  std::unique_ptr<CheckpointTracker> checkpoints_;  // destroyed before the stream
   Session session_;
   Launcher launcher_;
   JobResult result_;
   Connect addresses_;
   Rank ready_ = 0;
   bool over_ = false;
-  std::optional<clock::time_point> signalled_;   // the first signal, if the job ends with a checkpoint
-  std::optional<Status> paused_;   // by a signal: what the job ends with once its last version is saved
+  std::optional<clock::time_point> signalled_;  // the first signal, if the job ends with a checkpoint
+  std::optional<Status> paused_;                // by a signal: what the job ends with once its last version is saved
   std::set<Rank> stopped_, broken_;
   std::optional<Status> pending_;
   Rank pending_rank_ = 0;

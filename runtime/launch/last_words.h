@@ -1,4 +1,5 @@
-// What a process says when an exception that no code catches ends it: mostly memory or threads that the system does not give.
+// What a process says when an exception that no code catches ends it: mostly memory or threads that the system does not
+// give.
 #pragma once
 
 namespace troupe::runtime {

@@ -126,7 +126,7 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
   if (pid < 0) return error("cannot start a worker process");
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(1);       // the parent died before the line above
+    if (::getppid() != parent) ::_exit(1);  // the parent died before the line above
     // They go to the whole process group; the parent acts on them.
     for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_IGN);
     sigset_t none;
@@ -147,7 +147,7 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
   const Status watched = w.pidfd < 0 ? error("cannot watch a worker process") : Status{};
   w.log_fd = log_begin.release();
   ::fcntl(w.log_fd, F_SETFL, O_NONBLOCK);
-  workers_.push_back(std::move(w));   // watched or not: `finish` ends it
+  workers_.push_back(std::move(w));  // watched or not: `finish` ends it
   return watched;
 }
 
@@ -199,7 +199,7 @@ void Launcher::finish(int grace_ms, const std::function<void(Rank, const std::st
     bool alive = false;
     for (auto& w : workers_) {
       reap(w);
-      if (!w.exited) read_rest(w);   // a full pipe must not block the worker
+      if (!w.exited) read_rest(w);  // a full pipe must not block the worker
       alive |= !w.exited;
     }
     if (!alive || std::chrono::steady_clock::now() >= deadline) break;
@@ -208,8 +208,7 @@ void Launcher::finish(int grace_ms, const std::function<void(Rank, const std::st
   for (auto& w : workers_) {
     if (!w.exited) {
       ::kill(w.pid, SIGKILL);
-      while (::waitpid(w.pid, &w.wait_status, 0) < 0 && errno == EINTR) {
-      }
+      while (::waitpid(w.pid, &w.wait_status, 0) < 0 && errno == EINTR) {}
       w.exited = true;
       if (w.pidfd >= 0) ::close(w.pidfd);
       w.pidfd = -1;

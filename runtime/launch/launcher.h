@@ -46,7 +46,7 @@ struct WorkerProcess {
   pid_t pid = -1;
   int pidfd = -1, log_fd = -1;
   std::unique_ptr<Link> link;
-  std::deque<std::string> last_lines;    ///< of its log, at most log_lines_kept
+  std::deque<std::string> last_lines;  ///< of its log, at most log_lines_kept
   std::string partial_line;
   bool exited = false;
   int wait_status = 0;
@@ -57,7 +57,7 @@ inline constexpr std::size_t log_lines_kept = 20;
 class Launcher {
  public:
   Launcher() = default;
-  ~Launcher();                           ///< ends the workers that still run
+  ~Launcher();  ///< ends the workers that still run
   /// Starts a worker. `prefix` (may be empty) is put before the command: {"ip", "netns", "exec", "b"}.
   Status start(const std::vector<std::string>& prefix);
   std::vector<WorkerProcess>& workers() { return workers_; }

@@ -16,9 +16,7 @@ namespace troupe::runtime {
 namespace {
 
 struct TestingConfig : caf::actor_system_config {
-  TestingConfig() {
-    set("scheduler.policy", caf::atom("testing"));
-  }
+  TestingConfig() { set("scheduler.policy", caf::atom("testing")); }
 };
 
 /// A hash of values in their order.
@@ -38,7 +36,9 @@ class RollingHash {
     for (std::byte b : bytes) add(static_cast<std::uint64_t>(b));
   }
   template <class... Numbers>
-  void add_all(Numbers... numbers) { (add(static_cast<std::uint64_t>(numbers)), ...); }
+  void add_all(Numbers... numbers) {
+    (add(static_cast<std::uint64_t>(numbers)), ...);
+  }
   std::uint64_t value() const { return value_; }
 
  private:
@@ -124,14 +124,15 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
       digest.add_all(loop.now_ns(), r);
       digest.add(encode(message));
       loop.at(loop.now_ns() + control_ns, [&, r, message = std::move(message)] {
-        if (++run.messages == options.stop_after && failure.ok()) failure = Status(Code::unavailable, "the simulated machines stop");
+        if (++run.messages == options.stop_after && failure.ok())
+          failure = Status(Code::unavailable, "the simulated machines stop");
         if (!failure.ok()) return;
         if (std::holds_alternative<Ready>(message) && ++ready == plan.workers()) session.begin();
         else failure = session.handle(r, message);
       });
     };
     auto worker = Worker::create(plan, r, std::move(env));
-    if (!worker.ok()) {   // the workers that are made must still be stopped, or their actors would never end
+    if (!worker.ok()) {  // the workers that are made must still be stopped, or their actors would never end
       failure = worker.status().in("rank " + std::to_string(r));
       break;
     }

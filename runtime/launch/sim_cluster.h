@@ -10,23 +10,25 @@
 namespace troupe::runtime {
 
 struct SimClusterOptions {
-  std::uint64_t seed = 0;              ///< orders runnable actors and jitters the network; 0: first come, no jitter
-  int threads = 1;                     ///< not used
+  /// orders runnable actors and jitters the network; 0: first come, no jitter
+  std::uint64_t seed = 0;
+  int threads = 1;  ///< not used
   bool run_kernels = true;
-  Storage* storage = nullptr;          ///< for plans with snapshots, and to restore from
+  Storage* storage = nullptr;  ///< for plans with snapshots, and to restore from
   CheckpointTarget save;
   std::string restore;
-  std::int64_t stop_after = -1;        ///< the run fails (`unavailable`) at the session's n-th message; -1: never
+  /// the run fails (`unavailable`) at the session's n-th message; -1: never
+  std::int64_t stop_after = -1;
 };
 
 struct SimRun {
   std::string params_hash;
   std::vector<StepResult> steps;
-  SumState sums;                       ///< of the last version
+  SumState sums;  ///< of the last version
   std::int64_t virtual_ns = 0;
-  std::int64_t messages = 0;           ///< that reached the session
-  /// Rolling hash of all that happened, in its order, each with its time: messages to and from the session, data messages when
-  /// they were delivered (sender, receiver, header, payload), acts of all actors when they were done.
+  std::int64_t messages = 0;  ///< that reached the session
+  /// Rolling hash of all that happened, in its order, each with its time: messages to and from the session, data
+  /// messages when they were delivered (sender, receiver, header, payload), acts of all actors when they were done.
   std::uint64_t digest = 0;
 };
 

@@ -11,13 +11,15 @@ namespace troupe::runtime {
 void log_graph(const Plan& plan, Rank rank) {
   if (!logs(LogLevel::debug)) return;
   const auto local = local_plan(plan, rank);
-  if (!local.ok()) return;   // Worker::create says why
+  if (!local.ok()) return;  // Worker::create says why
   const PlanRole& role = plan.roles[static_cast<std::size_t>(local->stage)];
   std::map<PlanActor::Kind, std::int64_t> kinds;
   for (const LocalActor& a : local->actors) ++kinds[role.actors[a.actor].kind];
   std::string text;
-  for (const auto& [kind, n] : kinds) text += (text.empty() ? "" : ", ") + std::string(to_string(kind)) + " " + std::to_string(n);
-  log_debug("builds its part of stage " + std::to_string(local->stage) + ": " + counted(std::ssize(local->actors), "actor") + " (" + text + "), " +
+  for (const auto& [kind, n] : kinds)
+    text += (text.empty() ? "" : ", ") + std::string(to_string(kind)) + " " + std::to_string(n);
+  log_debug("builds its part of stage " + std::to_string(local->stage) + ": " +
+            counted(std::ssize(local->actors), "actor") + " (" + text + "), " +
             counted(std::ssize(local->channels), "channel") + ", " + human_bytes(local->pool_bytes) + " of memory");
   for (const LocalActor& a : local->actors) {
     const PlanActor& actor = role.actors[a.actor];
@@ -25,7 +27,8 @@ void log_graph(const Plan& plan, Rank rank) {
     std::set<Rank> peers;
     for (const auto& route : a.peers) peers.insert(route.begin(), route.end());
     peers.erase(rank);
-    log_debug("exchange '" + plan.exchanges[actor.exchange].name + "' with rank" + (peers.size() == 1 ? " " : "s ") + ranges({peers.begin(), peers.end()}));
+    log_debug("exchange '" + plan.exchanges[actor.exchange].name + "' with rank" + (peers.size() == 1 ? " " : "s ") +
+              ranges({peers.begin(), peers.end()}));
   }
 }
 
@@ -33,7 +36,8 @@ void log_order(const Plan& plan, const ToWorker& order) {
   if (!logs(LogLevel::debug)) return;
   if (const auto* begin = std::get_if<BeginRun>(&order)) {
     log_debug("begins with version " + std::to_string(begin->step));
-  } else if (const auto* go = std::get_if<Go>(&order); go && go->program >= 0 && go->program < std::ssize(plan.programs)) {
+  } else if (const auto* go = std::get_if<Go>(&order);
+             go && go->program >= 0 && go->program < std::ssize(plan.programs)) {
     const std::string text = "program '" + plan.programs[go->program] + "' begins, step " + std::to_string(go->step);
     if (go->program == 0 && plan.trains) log_trace(text);
     else log_debug(text);

@@ -54,7 +54,7 @@ class DeathWaits {
     sigemptyset(&set_);
     sigaddset(&set_, SIGUSR2);
     ::sigprocmask(SIG_BLOCK, &set_, nullptr);
-    ::prctl(PR_SET_PDEATHSIG, SIGUSR2);   // SIGTERM and its like are ignored (launcher.cpp)
+    ::prctl(PR_SET_PDEATHSIG, SIGUSR2);  // SIGTERM and its like are ignored (launcher.cpp)
   }
   ~DeathWaits() {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -110,7 +110,10 @@ Stopped resident() {
   Stopped out;
   std::ifstream status("/proc/self/status");
   for (std::string key, rest; status >> key; std::getline(status, rest)) {
-    auto* bytes = key == "VmHWM:" ? &out.peak_bytes : key == "RssFile:" ? &out.file_bytes : key == "RssShmem:" ? &out.shared_bytes : nullptr;
+    auto* bytes = key == "VmHWM:"      ? &out.peak_bytes
+                  : key == "RssFile:"  ? &out.file_bytes
+                  : key == "RssShmem:" ? &out.shared_bytes
+                                       : nullptr;
     if (bytes && status >> *bytes) *bytes <<= 10;
   }
   return out;
@@ -144,7 +147,7 @@ class Heartbeat {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool over_ = false;
-  std::thread thread_;   // last: it uses the members above
+  std::thread thread_;  // last: it uses the members above
 };
 
 }  // namespace
@@ -156,7 +159,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   if (!hello) return exit_worker;
   set_log_name("worker " + std::to_string(hello->rank));
   set_log_level(hello->log_level);
-  auto fail = [&](const Status& status) {   // the process itself, not one of its actors
+  auto fail = [&](const Status& status) {  // the process itself, not one of its actors
     control.send(WorkerFailed{"", status});
     return exit_worker;
   };
@@ -164,8 +167,9 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   if (!plan.ok()) return fail(plan.status());
   if (const Status s = check_structure(*plan); !s.ok()) return fail(s);
 
-  if (!hello->cores.empty()) keep_to(hello->cores);   // threads started from here on inherit it
-  set_time_slice(message_slice_ns);                   // and this; threads that compute take the usual slices again
+  if (!hello->cores.empty()) keep_to(hello->cores);  // threads started from here on inherit it
+  // and this; threads that compute take the usual slices again
+  set_time_slice(message_slice_ns);
   SteadyClock clock;
   FileStorage storage;
   TraceRecorder trace(hello->trace);
@@ -192,7 +196,8 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   log_debug("connects to " + counted(std::ssize(connect->addresses) - 1, "peer"));
   std::unique_ptr<comm::Transport> transport = *std::move(opened);
   if (!hello->throttle.empty())
-    transport = std::make_unique<comm::ThrottledTransport>(std::move(transport), std::make_unique<ThreadAlarm>("alarm", clock), hello->throttle);
+    transport = std::make_unique<comm::ThrottledTransport>(
+        std::move(transport), std::make_unique<ThreadAlarm>("alarm", clock), hello->throttle);
 
   std::unique_ptr<Device> device;
   if (hello->paced > 0) {
@@ -235,7 +240,8 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
       if (std::holds_alternative<Stop>(message)) break;
       log_order(*plan, message);
       // The window's acts are over when the step after it commits: sent here, a job that fails later has a trace.
-      if (const auto* commit = std::get_if<CommitStep>(&message); commit && commit->step - hello->trace.first >= hello->trace.steps)
+      if (const auto* commit = std::get_if<CommitStep>(&message);
+          commit && commit->step - hello->trace.first >= hello->trace.steps)
         send_spans(trace, control);
       (*worker)->handle(std::move(message));
     }

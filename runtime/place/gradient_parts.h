@@ -14,8 +14,8 @@ namespace troupe::runtime {
 
 /// The rows of a gradient of which one place tells square sums.
 struct SquareRows {
-  Extent extent;                       ///< that the place has
-  std::int64_t column = 0;             ///< index within a row of the extent's first element
+  Extent extent;            ///< that the place has
+  std::int64_t column = 0;  ///< index within a row of the extent's first element
   /// Of the tree over all rows (indices of dim 0), in order. None where the extent is empty, or where a place of lower
   /// coordinates has the same one and tells of it.
   std::vector<Term> nodes;
@@ -35,8 +35,8 @@ std::vector<std::int32_t> made_gradients(const Plan& plan, const PlanActor& segm
 
 /// What a place tells, and where in its report each of its actors begins.
 struct GradientParts {
-  std::size_t square_sums = 0, peaks = 0;                  ///< of the place
-  std::vector<std::size_t> first_square_sum, first_peak;   ///< by actor of the role
+  std::size_t square_sums = 0, peaks = 0;                 ///< of the place
+  std::vector<std::size_t> first_square_sum, first_peak;  ///< by actor of the role
 };
 GradientParts gradient_parts(const Plan& plan, Rank rank);
 

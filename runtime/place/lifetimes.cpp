@@ -40,9 +40,14 @@ Lifetimes::Lifetimes(const Plan& plan, const PlanRole& role) : plan_(plan), role
 std::optional<Tenant> Lifetimes::channel(std::int32_t id) const {
   using Kind = PlanChannel::Kind;
   const PlanChannel& c = role_.channels[id];
-  const bool kind = c.kind == Kind::activation || c.kind == Kind::stash || c.kind == Kind::boundary || c.kind == Kind::reduced || c.kind == Kind::rounded;
+  const bool kind = c.kind == Kind::activation || c.kind == Kind::stash || c.kind == Kind::boundary ||
+                    c.kind == Kind::reduced || c.kind == Kind::rounded;
   if (!kind || c.writer < 0 || c.initial || c.ring >= 0 || c.rate == Rate::round) return std::nullopt;
-  Tenant t{"channel '" + c.name + "'", role_.actors[c.writer].program, {c.writer}, {}, c.slots == 1 && c.rate == Rate::microbatch};
+  Tenant t{"channel '" + c.name + "'",
+           role_.actors[c.writer].program,
+           {c.writer},
+           {},
+           c.slots == 1 && c.rate == Rate::microbatch};
   for (const auto& r : c.readers) t.ends.push_back(r.actor);
   if (t.ends.empty()) t.ends = t.begins;
   for (auto a : t.ends)
@@ -55,12 +60,14 @@ std::optional<Tenant> Lifetimes::channel(std::int32_t id) const {
 std::optional<Tenant> Lifetimes::staging(const std::vector<std::int32_t>& actors) const {
   const PlanActor& first = role_.actors[actors.front()];
   for (auto a : actors)
-    if (const PlanActor& x = role_.actors[a]; x.exchange < 0 || x.rate != Rate::step || x.program != first.program) return std::nullopt;
+    if (const PlanActor& x = role_.actors[a]; x.exchange < 0 || x.rate != Rate::step || x.program != first.program)
+      return std::nullopt;
   return Tenant{"the staging memory of '" + first.name + "'", first.program, actors, actors, false};
 }
 
 template <class From>
-std::int32_t Lifetimes::most(const std::vector<std::int32_t>& from, const std::vector<std::int32_t>& to, From&& tokens) const {
+std::int32_t Lifetimes::most(const std::vector<std::int32_t>& from, const std::vector<std::int32_t>& to,
+                             From&& tokens) const {
   std::int32_t out = 0;
   for (auto f : from)
     for (auto t : to) out = std::max<std::int32_t>(out, tokens(f)[static_cast<std::size_t>(t)]);
@@ -68,9 +75,12 @@ std::int32_t Lifetimes::most(const std::vector<std::int32_t>& from, const std::v
 }
 
 bool Lifetimes::exclude(const Tenant& a, const Tenant& b) const {
-  if (a.program != b.program) return false;   // LT-3
-  const auto turns = [&](auto&& tokens) { return most(a.ends, b.begins, tokens) + most(b.ends, a.begins, tokens) <= 1; };
-  if (a.one_act && b.one_act && turns([this](std::int32_t from) -> const Tokens& { return acts_from(from); })) return true;
+  if (a.program != b.program) return false;  // LT-3
+  const auto turns = [&](auto&& tokens) {
+    return most(a.ends, b.begins, tokens) + most(b.ends, a.begins, tokens) <= 1;
+  };
+  if (a.one_act && b.one_act && turns([this](std::int32_t from) -> const Tokens& { return acts_from(from); }))
+    return true;
   return turns([this](std::int32_t from) -> const Tokens& { return steps_from(from); });
 }
 

@@ -28,10 +28,10 @@ namespace troupe::runtime {
 
 /// What lies in memory, and which actors begin and end its use.
 struct Tenant {
-  std::string name;                    ///< "channel 'x'", "the staging memory of 'y'": for people
+  std::string name;  ///< "channel 'x'", "the staging memory of 'y'": for people
   std::int32_t program = 0;
-  std::vector<std::int32_t> begins, ends;   ///< actors of the role
-  bool one_act = false;                ///< LT-1 applies: one slot, filled and read once per microbatch
+  std::vector<std::int32_t> begins, ends;  ///< actors of the role
+  bool one_act = false;                    ///< LT-1 applies: one slot, filled and read once per microbatch
 };
 
 /// The edges of one role. REQUIRES: its actors and channels name each other; the plan outlives this object.
@@ -46,14 +46,16 @@ class Lifetimes {
   /// Whether LT-1 or LT-2 proves that the two are never live at the same time.
   bool exclude(const Tenant& a, const Tenant& b) const;
   /// Tokens on the path of acts from one actor to another that has fewest (LT-1); `apart` where that is more than 1.
-  std::int32_t tokens_between(std::int32_t from, std::int32_t to) const { return acts_from(from)[static_cast<std::size_t>(to)]; }
+  std::int32_t tokens_between(std::int32_t from, std::int32_t to) const {
+    return acts_from(from)[static_cast<std::size_t>(to)];
+  }
   static constexpr std::int32_t apart = 2;
 
  private:
   struct Edge {
     std::int32_t to = 0, tokens = 0;
   };
-  using Tokens = std::vector<std::uint8_t>;   // by actor
+  using Tokens = std::vector<std::uint8_t>;  // by actor
   const Tokens& acts_from(std::int32_t actor) const;
   const Tokens& steps_from(std::int32_t actor) const;
   template <class From>
@@ -61,8 +63,8 @@ class Lifetimes {
 
   const Plan& plan_;
   const PlanRole& role_;
-  std::vector<std::vector<Edge>> act_edges_, step_edges_;   // by actor; the last is the commit
-  mutable std::vector<Tokens> acts_, steps_;                // by actor, once asked for
+  std::vector<std::vector<Edge>> act_edges_, step_edges_;  // by actor; the last is the commit
+  mutable std::vector<Tokens> acts_, steps_;               // by actor, once asked for
 };
 
 /// The staging memories of a role: the exchanges that use each, all that take turns in one buffer of a ring together.

@@ -14,36 +14,38 @@ namespace troupe::runtime {
 
 /// A channel at one place. Bytes and offsets count in the worker's pool.
 struct LocalChannel {
-  std::int32_t channel = 0;            ///< in the role
+  std::int32_t channel = 0;  ///< in the role
   std::int64_t slot_bytes = 0;
   std::int32_t slots = 1;
-  std::int64_t offset = 0;             ///< of slot 0 in the worker's pool; a snapshot's: in the arena
-  std::vector<actors::Reader> readers; ///< of channels that the conductor writes
+  std::int64_t offset = 0;              ///< of slot 0 in the worker's pool; a snapshot's: in the arena
+  std::vector<actors::Reader> readers;  ///< of channels that the conductor writes
 };
 
 /// An actor at one place.
 struct LocalActor {
-  std::int32_t actor = 0;              ///< in the role
+  std::int32_t actor = 0;  ///< in the role
   actors::ActorSpec spec;
-  std::vector<std::int32_t> in, out;   ///< indices into LocalPlan::channels, by port
+  std::vector<std::int32_t> in, out;  ///< indices into LocalPlan::channels, by port
   // Exchanges only.
   std::vector<comm::Route> routes;
-  std::vector<std::int32_t> route_of;  ///< per local act of a step
-  std::int64_t acts_per_run = 1;       ///< of the whole job: numbers messages the same at all ends
-  std::vector<std::vector<Rank>> peers;    ///< per route
-  std::int64_t staging_bytes = 0;      ///< of one act
+  std::vector<std::int32_t> route_of;    ///< per local act of a step
+  std::int64_t acts_per_run = 1;         ///< of the whole job: numbers messages the same at all ends
+  std::vector<std::vector<Rank>> peers;  ///< per route
+  std::int64_t staging_bytes = 0;        ///< of one act
   std::int32_t staging_slots = 0;
-  std::int64_t staging_offset = 0;     ///< in the pool
-  std::int64_t op_state_offset = 0;       ///< segments: of their ops' state, in the pool
+  std::int64_t staging_offset = 0;   ///< in the pool
+  std::int64_t op_state_offset = 0;  ///< segments: of their ops' state, in the pool
 };
 
 /// Bytes by purpose, at one place.
 struct MemoryUse {
   std::int64_t parameters = 0, gathered = 0, gradients = 0, optimizer = 0, stash = 0, activations = 0, boundary = 0,
-               scratch = 0, cache = 0, staging = 0, control = 0, arena = 0;   // arena: host memory, whatever the device
-  std::int64_t shared = 0;             ///< of these, bytes that lie where others of them lie at other times
+               // arena: host memory, whatever the device
+      scratch = 0, cache = 0, staging = 0, control = 0, arena = 0;
+  std::int64_t shared = 0;  ///< of these, bytes that lie where others of them lie at other times
   std::int64_t total() const {
-    return parameters + gathered + gradients + optimizer + stash + activations + boundary + scratch + cache + staging + control + arena - shared;
+    return parameters + gathered + gradients + optimizer + stash + activations + boundary + scratch + cache + staging +
+           control + arena - shared;
   }
 };
 
@@ -51,19 +53,20 @@ struct LocalPlan {
   Rank rank = 0;
   std::int32_t stage = 0;
   std::int64_t dp_index = 0;
-  bool reports = true;                 ///< coordinate 0 on all model axes: reports the values that places there share
+  /// coordinate 0 on all model axes: reports the values that places there share
+  bool reports = true;
   std::vector<LocalActor> actors;
   std::vector<LocalChannel> channels;
   /// The state area, from the pool's first byte: parameters, moments, then what ops keep from act to act. Whole pages,
   /// with nothing else in them; whatever lies behind it is made anew in every step.
   std::int64_t state_bytes = 0;
-  std::int64_t moments_offset = 0;     ///< optimizer state in the pool
-  std::int64_t scratch_offset = 0;     ///< of the compute stream
+  std::int64_t moments_offset = 0;  ///< optimizer state in the pool
+  std::int64_t scratch_offset = 0;  ///< of the compute stream
   std::int64_t scratch_bytes = 0;
   std::int64_t pool_bytes = 0;
-  std::int64_t arena_bytes = 0;        ///< host memory from which checkpoints are written
+  std::int64_t arena_bytes = 0;  ///< host memory from which checkpoints are written
   MemoryUse memory;
-  std::vector<std::int32_t> closers;   ///< per program: actors that close its step here
+  std::vector<std::int32_t> closers;  ///< per program: actors that close its step here
 };
 
 /// Error: a rank that is on no stage; a boxing that needs an extent which no place has, by name.
@@ -79,12 +82,14 @@ BoxingGroup reduction_group(const Plan& plan, std::int32_t gradient, std::int32_
 /// Where an actor reads the exponent of a parameter's exact gradient sums, an int32: which input port, and which byte
 /// of its slot. The last tensor of a trained group's parameter slot has one for each of the group's parameters.
 struct Exponent {
-  std::int32_t port = -1;              ///< -1: the actor does not read the parameter's slot
+  std::int32_t port = -1;  ///< -1: the actor does not read the parameter's slot
   std::int64_t offset = 0;
 };
 Exponent exponent_of(const Plan& plan, const PlanRole& role, const PlanActor& actor, std::int32_t param);
 /// The byte of the exponent of the `index`-th parameter in a slot of trained parameters.
-inline std::int64_t exponent_at(const PlanChannel& params, std::int64_t index) { return params.offsets.back() + 4 * index; }
+inline std::int64_t exponent_at(const PlanChannel& params, std::int64_t index) {
+  return params.offsets.back() + 4 * index;
+}
 
 /// Byte offsets of the moments of an update actor's params, in order, from `total` on; the second moment follows the
 /// first. Adds their bytes to `total`.

@@ -18,10 +18,15 @@ std::int64_t& purpose(MemoryUse& m, PlanChannel::Kind kind) {
     case Kind::activation: return m.activations;
     case Kind::stash: return m.stash;
     case Kind::boundary: return m.boundary;
-    case Kind::gradient: case Kind::reduced: case Kind::rounded: return m.gradients;
+    case Kind::gradient:
+    case Kind::reduced:
+    case Kind::rounded: return m.gradients;
     case Kind::parameter: return m.parameters;
     case Kind::gathered: return m.gathered;
-    case Kind::go: case Kind::commit: case Kind::feed: case Kind::turn: return m.control;
+    case Kind::go:
+    case Kind::commit:
+    case Kind::feed:
+    case Kind::turn: return m.control;
     case Kind::snapshot: return m.arena;
   }
   return m.control;
@@ -35,7 +40,8 @@ void LocalMemory::run() {
   place_channels();
   MemoryUse& m = local_.memory;
   for (const auto& a : local_.actors)
-    if (plan_actor(a).stream == "compute") local_.scratch_bytes = std::max(local_.scratch_bytes, plan_actor(a).scratch_bytes);
+    if (plan_actor(a).stream == "compute")
+      local_.scratch_bytes = std::max(local_.scratch_bytes, plan_actor(a).scratch_bytes);
   m.scratch = local_.scratch_bytes;
   local_.scratch_offset = take(m.scratch, page);
   place_staging();
@@ -71,8 +77,10 @@ void LocalMemory::place_state() {
 }
 
 void LocalMemory::place_rings() {
-  struct Buffer { std::int64_t bytes = 0, offset = -1; };
-  std::map<std::pair<std::int32_t, std::int32_t>, Buffer> buffers;   // as large as their largest occupant
+  struct Buffer {
+    std::int64_t bytes = 0, offset = -1;
+  };
+  std::map<std::pair<std::int32_t, std::int32_t>, Buffer> buffers;  // as large as their largest occupant
   for (const auto& c : local_.channels)
     if (const PlanChannel& pc = role_->channels[c.channel]; pc.ring >= 0) {
       auto& bytes = buffers[{pc.ring, pc.buffer}].bytes;
@@ -109,8 +117,12 @@ void LocalMemory::place_channels() {
 }
 
 void LocalMemory::place_staging() {
-  struct Landing { std::int64_t bytes = 0; std::vector<LocalActor*> users; };
-  std::map<std::pair<std::int32_t, std::int32_t>, Landing> rings;   // as large as the largest exchange of a buffer needs
+  struct Landing {
+    std::int64_t bytes = 0;
+    std::vector<LocalActor*> users;
+  };
+  // as large as the largest exchange of a buffer needs
+  std::map<std::pair<std::int32_t, std::int32_t>, Landing> rings;
   std::vector<Landing> landings;
   for (auto& a : local_.actors) {
     const PlanActor& pa = plan_actor(a);
@@ -160,7 +172,8 @@ std::vector<std::int64_t> moments_offsets(const Plan& plan, Rank rank, const Pla
   for (const auto& ref : update.params) {
     offsets.push_back(total);
     const PlanParam& p = plan.params[ref.param];
-    total += aligned(kernels::AdamW::state_values() * plan.extent(p.share >= 0 ? p.share : p.tensor, rank).elements() * 4);
+    total +=
+        aligned(kernels::AdamW::state_values() * plan.extent(p.share >= 0 ? p.share : p.tensor, rank).elements() * 4);
   }
   return offsets;
 }

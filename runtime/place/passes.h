@@ -1,4 +1,5 @@
-// The three passes that make a rank's LocalPlan, in this order: ports, routes, memory. Internal to ports.cpp, routes.cpp, memory.cpp.
+// The three passes that make a rank's LocalPlan, in this order: ports, routes, memory. Internal to ports.cpp,
+// routes.cpp, memory.cpp.
 #pragma once
 
 #include <functional>
@@ -12,11 +13,13 @@ namespace troupe::runtime {
 /// What the passes share. REQUIRES: LocalPlan::rank, stage and dp_index are set.
 class LocalPass {
  protected:
-  LocalPass(const Plan& plan, LocalPlan& local) : plan_(plan), local_(local), rank_(local.rank), role_(&plan.roles[local.stage]) {}
+  LocalPass(const Plan& plan, LocalPlan& local)
+      : plan_(plan), local_(local), rank_(local.rank), role_(&plan.roles[local.stage]) {}
   const PlanActor& plan_actor(const LocalActor& a) const { return role_->actors[a.actor]; }
   /// The schedule that an actor's acts follow.
   Schedule schedule(const PlanActor& a) const {
-    return a.rate == Rate::round ? plan_.schedule(plan_.exchanges[a.exchange]) : plan_.schedule(a.program, local_.stage);
+    return a.rate == Rate::round ? plan_.schedule(plan_.exchanges[a.exchange])
+                                 : plan_.schedule(a.program, local_.stage);
   }
   std::int32_t acts_of(const PlanActor& a) const { return schedule(a).acts(a.rate, local_.dp_index); }
 
@@ -39,8 +42,8 @@ class LocalPorts : LocalPass {
   void make_turns();
   std::vector<actors::Phase> cycle(const PlanActor& a, Rate channel) const;
 
-  std::vector<std::vector<std::int32_t>> microbatches_;   // per program
-  std::vector<std::int32_t> actor_at_, channel_at_;       // role -> local
+  std::vector<std::vector<std::int32_t>> microbatches_;  // per program
+  std::vector<std::int32_t> actor_at_, channel_at_;      // role -> local
 };
 
 /// What the place's exchanges send, receive and add. Error: a boxing that cannot be.
@@ -50,7 +53,7 @@ class LocalRoutes : LocalPass {
   Status run();
 
  private:
-  struct Position {                    // of a tensor in this actor's ports
+  struct Position {  // of a tensor in this actor's ports
     std::int32_t port = -1, index = 0;
   };
   Position find(const std::vector<std::int32_t>& channels, std::int32_t tensor) const;
@@ -58,13 +61,15 @@ class LocalRoutes : LocalPass {
   /// A place that only receives, and gets no value (its parts are empty, or zeros: the terms of a sum that other places
   /// have), still gets an empty message, from which it learns that an act takes place, and of which step. Adds to
   /// `boxings` such messages that this place sends or gets.
-  void tell_the_empty(const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp, std::vector<BoxingPlan>& boxings) const;
+  void tell_the_empty(const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp,
+                      std::vector<BoxingPlan>& boxings) const;
   Expected<BoxingPlan> own_boxing(Layout from, const Layout& to) const;
   /// Where an exchange finds the exponent of a gradient's exact sum: in the slot of its parameter.
   void find_exponent(const PlanActor& a, std::int32_t gradient_of, comm::MoveEnds& ends) const;
   /// The route of a reduction: the terms that this place brings, and its part of the sums. In a round only the dp
   /// coordinates that take part bring terms.
-  Status add_reduction(LocalActor& l, const PlanActor& a, const PlanExchange& x, const std::function<bool(std::int64_t)>& takes_part);
+  Status add_reduction(LocalActor& l, const PlanActor& a, const PlanExchange& x,
+                       const std::function<bool(std::int64_t)>& takes_part);
   Status add_route(LocalActor& l, const PlanActor& a, const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp);
   /// Rounds in which the same dp coordinates take part are alike.
   Status make_round_routes(LocalActor& l, const PlanActor& a, const PlanExchange& x);
@@ -90,8 +95,9 @@ class LocalMemory : LocalPass {
   void place_areas();
 
   struct Area {
-    std::map<std::int32_t, std::int64_t> shifts;                                  // -> bytes so far
-    std::vector<std::pair<std::int64_t, std::vector<std::int64_t*>>> tenants;     // bytes into the area, offsets to set
+    std::map<std::int32_t, std::int64_t> shifts;  // -> bytes so far
+    // bytes into the area, offsets to set
+    std::vector<std::pair<std::int64_t, std::vector<std::int64_t*>>> tenants;
   };
   std::map<std::int32_t, Area> areas_;
   std::int64_t at_ = 0;

@@ -50,7 +50,8 @@ void LocalPorts::make_channels() {
     }
     for (const auto& r : c.readers)
       if (actor_at_[r.actor] >= 0)
-        l.readers.push_back({actor_at_[r.actor], r.port, static_cast<std::uint16_t>(role_->actors[r.actor].program), false});
+        l.readers.push_back(
+            {actor_at_[r.actor], r.port, static_cast<std::uint16_t>(role_->actors[r.actor].program), false});
     if ((c.writer < 0 || actor_at_[c.writer] < 0) && l.readers.empty()) continue;
     channel_at_[i] = static_cast<std::int32_t>(local_.channels.size());
     local_.channels.push_back(std::move(l));
@@ -97,11 +98,13 @@ void LocalPorts::make_specs() {
 
 /// Turns on the compute stream, in the order of the pipeline's passes.
 void LocalPorts::make_turns() {
-  std::map<std::pair<std::int32_t, Pass>, std::vector<actors::ActorSpec*>> takers;   // chunk and pass
+  std::map<std::pair<std::int32_t, Pass>, std::vector<actors::ActorSpec*>> takers;  // chunk and pass
   for (auto& l : local_.actors)
-    if (const PlanActor& a = plan_actor(l); a.takes_turns) takers[{a.virtual_stage / plan_.stages, a.pass}].push_back(&l.spec);
+    if (const PlanActor& a = plan_actor(l); a.takes_turns)
+      takers[{a.virtual_stage / plan_.stages, a.pass}].push_back(&l.spec);
   std::int32_t turn = 0;
-  for (const PassOf& p : pass_order(plan_.pipeline, plan_.stages, local_.stage, static_cast<std::int32_t>(microbatches_[0].size())))
+  for (const PassOf& p :
+       pass_order(plan_.pipeline, plan_.stages, local_.stage, static_cast<std::int32_t>(microbatches_[0].size())))
     for (actors::ActorSpec* spec : takers[{p.chunk, p.pass}]) spec->turns.push_back(turn++);
   for (auto& l : local_.actors) l.spec.turns_per_step = turn;
 }

@@ -20,7 +20,7 @@ std::vector<std::int64_t> along_dp(const Mesh& mesh, const std::vector<std::int6
   return out;
 }
 
-struct Side {                          // one side of an exchange: its places along dp
+struct Side {  // one side of an exchange: its places along dp
   const Mesh& mesh;
   std::vector<std::int64_t> positions;
   std::vector<Holding> holdings(const Layout& layout) const {
@@ -32,22 +32,27 @@ struct Side {                          // one side of an exchange: its places al
 
 }  // namespace
 
-Expected<std::vector<BoxingPlan>> gather_boxings(const Plan& plan, const PlanExchange& x, std::int32_t round, Rank self) {
-  const Mesh &from = plan.meshes[plan.tensors[x.moves[0].from].mesh], &to = plan.meshes[plan.tensors[x.moves[0].to].mesh];
+Expected<std::vector<BoxingPlan>> gather_boxings(const Plan& plan, const PlanExchange& x, std::int32_t round,
+                                                 Rank self) {
+  const Mesh &from = plan.meshes[plan.tensors[x.moves[0].from].mesh],
+             &to = plan.meshes[plan.tensors[x.moves[0].to].mesh];
   // All meshes of a plan have the same axes; the shares' mesh has every place that takes part.
   const auto model = model_coord(from, from.find(self));
   const Side source{from, along_dp(from, model)};
   Side target{to, along_dp(to, model)};
   for (const Side& side : {source, target})
     if (static_cast<std::int64_t>(side.positions.size()) != side.mesh.axis_size("dp"))
-      return invalid("exchange '" + x.name + "': meshes " + to_string(from) + " and " + to_string(to) + " do not have the same model axes");
+      return invalid("exchange '" + x.name + "': meshes " + to_string(from) + " and " + to_string(to) +
+                     " do not have the same model axes");
   const Schedule schedule = plan.schedule(x);
   std::int64_t d = 0;
   std::erase_if(target.positions, [&](auto) { return !schedule.runs_in_round(d++, round); });
   std::vector<BoxingPlan> out;
   for (const auto& move : x.moves) {
-    auto boxing = plan_boxing(HoldingList(source.holdings(plan.layout(move.from, 0))), target.holdings(plan.layout(move.to, 0)));
-    if (!boxing.ok()) return boxing.status().in("exchange '" + x.name + "', tensor '" + plan.tensors[move.from].name + "'");
+    auto boxing = plan_boxing(HoldingList(source.holdings(plan.layout(move.from, 0))),
+                              target.holdings(plan.layout(move.to, 0)));
+    if (!boxing.ok())
+      return boxing.status().in("exchange '" + x.name + "', tensor '" + plan.tensors[move.from].name + "'");
     out.push_back(*std::move(boxing));
   }
   return out;

@@ -8,6 +8,7 @@ namespace troupe::runtime {
 
 /// The boxings of act `round` of a gather, one per move, as the places with the model coordinates of `self` see it; the
 /// same at all of them. Error: an extent that no place has, by name.
-Expected<std::vector<BoxingPlan>> gather_boxings(const Plan& plan, const PlanExchange& exchange, std::int32_t round, Rank self);
+Expected<std::vector<BoxingPlan>> gather_boxings(const Plan& plan, const PlanExchange& exchange, std::int32_t round,
+                                                 Rank self);
 
 }  // namespace troupe::runtime

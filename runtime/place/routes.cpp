@@ -52,7 +52,9 @@ Status LocalRoutes::make_routes(LocalActor& l) {
   std::map<std::int64_t, std::int32_t> routes;
   for (auto m : plan_.schedule(a.program, local_.stage).microbatches(local_.dp_index)) {
     const bool source = plan_.meshes[from_mesh].find(rank_) >= 0, target = plan_.meshes[to_mesh].find(rank_) >= 0;
-    const auto owner_on = [&](std::int32_t mesh) { return plan_.schedule(a.program, plan_.stages_on(mesh).front()).owner(m); };
+    const auto owner_on = [&](std::int32_t mesh) {
+      return plan_.schedule(a.program, plan_.stages_on(mesh).front()).owner(m);
+    };
     const auto from = source ? local_.dp_index : owner_on(from_mesh);
     const auto to = target ? local_.dp_index : owner_on(to_mesh);
     auto [it, fresh] = routes.try_emplace(source ? to : from, static_cast<std::int32_t>(l.routes.size()));
@@ -62,8 +64,10 @@ Status LocalRoutes::make_routes(LocalActor& l) {
   return {};
 }
 
-void LocalRoutes::tell_the_empty(const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp, std::vector<BoxingPlan>& boxings) const {
-  if (plan_.tensors[x.moves[0].from].mesh == plan_.tensors[x.moves[0].to].mesh) return;   // no place only receives
+void LocalRoutes::tell_the_empty(const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp,
+                                 std::vector<BoxingPlan>& boxings) const {
+  // no place only receives
+  if (plan_.tensors[x.moves[0].from].mesh == plan_.tensors[x.moves[0].to].mesh) return;
   std::vector<std::pair<Layout, Layout>> moves;
   for (const auto& m : x.moves) moves.emplace_back(plan_.layout(m.from, from_dp), plan_.layout(m.to, to_dp));
   const auto& [from, to] = moves[0];
@@ -85,7 +89,7 @@ void LocalRoutes::tell_the_empty(const PlanExchange& x, std::int64_t from_dp, st
 }
 
 Expected<BoxingPlan> LocalRoutes::own_boxing(Layout from, const Layout& to) const {
-  from.dtype = to.dtype;   // the exchange converts
+  from.dtype = to.dtype;  // the exchange converts
   TROUPE_ASSIGN(const BoxingGroup group, boxing_group(from, to, rank_));
   return plan_boxing(group, rank_);
 }
@@ -96,7 +100,8 @@ void LocalRoutes::find_exponent(const PlanActor& a, std::int32_t gradient_of, co
   ends.exponent_offset = at.offset;
 }
 
-Status LocalRoutes::add_reduction(LocalActor& l, const PlanActor& a, const PlanExchange& x, const std::function<bool(std::int64_t)>& takes_part) {
+Status LocalRoutes::add_reduction(LocalActor& l, const PlanActor& a, const PlanExchange& x,
+                                  const std::function<bool(std::int64_t)>& takes_part) {
   comm::Route route;
   comm::PartNumbers numbers;
   for (const auto& move : x.moves) {
@@ -105,7 +110,8 @@ Status LocalRoutes::add_reduction(LocalActor& l, const PlanActor& a, const PlanE
     auto boxing = plan_boxing(group, rank_);
     if (!boxing.ok()) return boxing.status().in("exchange '" + x.name + "', tensor '" + from.name + "'");
     comm::MoveEnds ends;
-    const auto mine = std::find_if(group.from.begin(), group.from.end(), [&](const Holding& h) { return h.holder == rank_; });
+    const auto mine = std::find_if(group.from.begin(), group.from.end(),
+                                   [&](const Holding& h) { return h.holder == rank_; });
     if (const Position at = find(a.in, move.from); at.port >= 0 && mine != group.from.end()) {
       ends.port = at.port;
       ends.have.push_back({mine->extent, mine->term, role_->channels[a.in[at.port]].offsets[at.index]});
@@ -123,13 +129,15 @@ Status LocalRoutes::add_reduction(LocalActor& l, const PlanActor& a, const PlanE
   return {};
 }
 
-Status LocalRoutes::add_route(LocalActor& l, const PlanActor& a, const PlanExchange& x, std::int64_t from_dp, std::int64_t to_dp) {
+Status LocalRoutes::add_route(LocalActor& l, const PlanActor& a, const PlanExchange& x, std::int64_t from_dp,
+                              std::int64_t to_dp) {
   comm::Route route;
   comm::PartNumbers numbers;
   std::vector<BoxingPlan> boxings;
   for (const auto& move : x.moves) {
     auto boxing = own_boxing(plan_.layout(move.from, from_dp), plan_.layout(move.to, to_dp));
-    if (!boxing.ok()) return boxing.status().in("exchange '" + x.name + "', tensor '" + plan_.tensors[move.from].name + "'");
+    if (!boxing.ok())
+      return boxing.status().in("exchange '" + x.name + "', tensor '" + plan_.tensors[move.from].name + "'");
     boxings.push_back(*std::move(boxing));
   }
   tell_the_empty(x, from_dp, to_dp, boxings);
@@ -168,7 +176,8 @@ Status LocalRoutes::make_round_routes(LocalActor& l, const PlanActor& a, const P
     std::vector<bool> present;
     for (std::int64_t d = 0; d < plan_.schedule(x).width(); ++d) present.push_back(schedule(a).runs_in_round(d, round));
     auto [it, fresh] = routes.try_emplace(present, static_cast<std::int32_t>(l.routes.size()));
-    if (fresh && plan_.reduces(x)) TROUPE_TRY(add_reduction(l, a, x, [&](std::int64_t d) { return present[static_cast<std::size_t>(d)]; }));
+    if (fresh && plan_.reduces(x))
+      TROUPE_TRY(add_reduction(l, a, x, [&](std::int64_t d) { return present[static_cast<std::size_t>(d)]; }));
     if (fresh && !plan_.reduces(x)) TROUPE_TRY(add_gather(l, a, x, round));
     l.route_of.push_back(it->second);
   }
@@ -192,7 +201,8 @@ Status LocalRoutes::add_gather(LocalActor& l, const PlanActor& a, const PlanExch
       ends.want = &want;
       ends.want_offset = role_->channels[a.out[at.port]].offsets[at.index];
     }
-    comm::add_move(route, rank_, boxings[m], plan_.tensors[from].dtype, plan_.tensors[to].dtype, std::move(ends), numbers);
+    comm::add_move(route, rank_, boxings[m], plan_.tensors[from].dtype, plan_.tensors[to].dtype, std::move(ends),
+                   numbers);
   }
   keep_route(l, a, std::move(route));
   return {};
@@ -220,7 +230,8 @@ BoxingGroup reduction_group(const Plan& plan, std::int32_t gradient, std::int32_
   const Layout from{grad.shape, grad.dtype, from_mesh, grad.sbp}, result{sum.shape, sum.dtype, to_mesh, sum.sbp};
   const auto dp = static_cast<std::size_t>(dp_axis(from_mesh));
   std::vector<bool> free;
-  for (std::size_t a = 0; a < grad.sbp.size(); ++a) free.push_back(a == dp || (grad.sbp[a].is_partial() && !sum.sbp[a].is_partial()));
+  for (std::size_t a = 0; a < grad.sbp.size(); ++a)
+    free.push_back(a == dp || (grad.sbp[a].is_partial() && !sum.sbp[a].is_partial()));
   // On an axis where the result stays a sum (P) and the gradient is whole, the place of coordinate 0 brings the term.
   const auto adds = [&](const std::vector<std::int64_t>& coord) {
     for (std::size_t a = 0; a < coord.size(); ++a)
@@ -229,13 +240,14 @@ BoxingGroup reduction_group(const Plan& plan, std::int32_t gradient, std::int32_
   };
   BoxingGroup group;
   group.terms = 0;
-  group.replicas = false;   // each place's term is its own
+  group.replicas = false;  // each place's term is its own
   for (const auto p : along(free, from_mesh, to_mesh, self)) {
     if (!adds(from_mesh.coord(p))) continue;
     group.from.push_back({from_mesh.ranks[p], from.extent_at(p), {group.terms, group.terms + 1}});
     ++group.terms;
   }
-  for (const auto p : along(free, to_mesh, to_mesh, self)) group.to.push_back({to_mesh.ranks[p], result.extent_at(p), {}});
+  for (const auto p : along(free, to_mesh, to_mesh, self))
+    group.to.push_back({to_mesh.ranks[p], result.extent_at(p), {}});
   return group;
 }
 

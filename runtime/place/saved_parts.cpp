@@ -17,7 +17,8 @@ SavedParts::SavedParts(const Plan& plan) : plan_(plan), trained_(plan.params.siz
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](auto a, auto b) { return plan.params[a].name < plan.params[b].name; });
   writer_.resize(plan.params.size());
-  std::map<Rank, std::int64_t> load;   // bytes that a place of dp coordinate 0 writes: along dp all write equally much
+  // bytes that a place of dp coordinate 0 writes: along dp all write equally much
+  std::map<Rank, std::int64_t> load;
   for (auto p : order) {
     const PlanTensor& t = plan.tensors[plan.params[p].tensor];
     const Mesh& mesh = plan.meshes[t.mesh];
@@ -56,7 +57,8 @@ std::vector<SavedPart> SavedParts::of(Rank rank, const PlanActor& snapshot) cons
       if (part.dims.empty()) writes = coord[dp] == 0;
       else part.dims[0] = split_range(part.dims[0], mesh.axes[dp].size, coord[dp]);
     }
-    if (writes && !part.empty()) out.push_back({ref.param, std::move(part), trained_[static_cast<std::size_t>(ref.param)]});
+    if (writes && !part.empty())
+      out.push_back({ref.param, std::move(part), trained_[static_cast<std::size_t>(ref.param)]});
   }
   return out;
 }

@@ -14,8 +14,8 @@ namespace troupe::runtime {
 
 /// A rectangle of a parameter, and of its moments if it is trained, that a place writes.
 struct SavedPart {
-  std::int32_t param = 0;              ///< index into Plan::params
-  Extent extent;                       ///< not empty
+  std::int32_t param = 0;  ///< index into Plan::params
+  Extent extent;           ///< not empty
   bool trained = false;
 };
 
@@ -32,7 +32,7 @@ class SavedParts {
 
  private:
   const Plan& plan_;
-  std::vector<bool> trained_;                          // per parameter
+  std::vector<bool> trained_;  // per parameter
   // Per parameter, per axis of its mesh: the coordinate that writes; -1: each.
   std::vector<std::vector<std::int64_t>> writer_;
 };

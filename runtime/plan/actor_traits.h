@@ -10,8 +10,8 @@
 namespace troupe::runtime {
 
 struct ActorTraits {
-  /// The programs that have actors of the kind: any but "digest" and "snapshot"; the training program; one of those two,
-  /// which have no actors of other kinds.
+  /// The programs that have actors of the kind: any but "digest" and "snapshot"; the training program; one of those
+  /// two, which have no actors of other kinds.
   enum class Home : std::uint8_t { any, training, digest, snapshot };
   /// What its actors do with parameters: nothing; read gradients of them (and update them); read a version of them.
   enum class Params : std::uint8_t { none, gradients, version };
@@ -19,17 +19,19 @@ struct ActorTraits {
 
   PlanActor::Kind kind;
   const char* name;
-  const char* stream;              ///< see PlanActor::stream
+  const char* stream;  ///< see PlanActor::stream
   Home home = Home::any;
   Params params = Params::none;
   Ops ops = Ops::none;
-  bool once_per_step = false;      ///< else at the rate of its data
-  bool rounds = false;             ///< may act in rounds
-  bool starts = false;             ///< may have no input: messages of other places say of which step it acts
-  bool exchanges = false;          ///< may have an exchange (PlanActor::exchange)
-  bool closes_step = true;         ///< false: the next step waits for what it writes, so the end of the step does not
-  const char* dot = "";            ///< its node in plan_dot: Graphviz attributes; of a forward pass where passes differ
-  const char* dot_backward = "";   ///< "": as `dot`
+  bool once_per_step = false;  ///< else at the rate of its data
+  bool rounds = false;         ///< may act in rounds
+  bool starts = false;         ///< may have no input: messages of other places say of which step it acts
+  bool exchanges = false;      ///< may have an exchange (PlanActor::exchange)
+  /// false: the next step waits for what it writes, so the end of the step does not
+  bool closes_step = true;
+  /// its node in plan_dot: Graphviz attributes; of a forward pass where passes differ
+  const char* dot = "";
+  const char* dot_backward = "";  ///< "": as `dot`
 };
 
 inline constexpr std::size_t actor_kinds = 8;

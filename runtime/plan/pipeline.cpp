@@ -14,21 +14,24 @@ std::vector<PassOf> by_groups(Pass pass, std::int32_t chunks, std::int32_t group
   for (std::int32_t g = 0, first = 0; g < groups; ++g) {
     const std::int32_t size = microbatches / groups + (g < microbatches % groups ? 1 : 0);
     for (std::int32_t c = 0; c < chunks; ++c)
-      for (std::int32_t m = first; m < first + size; ++m) out.push_back({pass, pass == Pass::forward ? c : chunks - 1 - c, m});
+      for (std::int32_t m = first; m < first + size; ++m)
+        out.push_back({pass, pass == Pass::forward ? c : chunks - 1 - c, m});
     first += size;
   }
   return out;
 }
 
-std::vector<PassOf> interleaved(std::int32_t chunks, std::int32_t stages, std::int32_t stage, std::int32_t microbatches) {
+std::vector<PassOf> interleaved(std::int32_t chunks, std::int32_t stages, std::int32_t stage,
+                                std::int32_t microbatches) {
   const std::int32_t groups = std::max(1, microbatches / stages);
   const auto forward = by_groups(Pass::forward, chunks, groups, microbatches);
   const auto backward = by_groups(Pass::backward, chunks, groups, microbatches);
   // Forward passes that this stage begins before its first backward pass: those of the first group through all chunks
   // but the last; then one for each hop of microbatch 0 from this stage to the last one, and one for each hop back.
   const std::int32_t first_group = (microbatches + groups - 1) / groups;
-  const std::size_t ahead = groups == 1 ? forward.size()
-                                        : static_cast<std::size_t>((chunks - 1) * first_group + 2 * (stages - 1 - stage));
+  const std::size_t ahead = groups == 1
+                                ? forward.size()
+                                : static_cast<std::size_t>((chunks - 1) * first_group + 2 * (stages - 1 - stage));
   std::vector<PassOf> out;
   for (std::size_t i = 0; i < forward.size() + ahead; ++i) {
     if (i < forward.size()) out.push_back(forward[i]);
@@ -74,13 +77,16 @@ Expected<Pipeline> parse_pipeline(const std::string& text) {
     if (text == to_string(p)) return p;
   if (text.starts_with(interleaved_text)) {
     const std::string count = text.substr(std::string(interleaved_text).size());
-    const bool number = !count.empty() && count.size() <= 4 && std::all_of(count.begin(), count.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool number = !count.empty() && count.size() <= 4 &&
+                        std::all_of(count.begin(), count.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (number && std::stoi(count) >= 2) return Pipeline{Pipeline::Kind::interleaved, std::stoi(count)};
   }
-  return invalid("pipeline schedule \"" + text + "\": expected \"1f1b\", \"interleaved:V\" with V = 2 to 9999 chunks a stage, or \"zero-bubble\"");
+  return invalid("pipeline schedule \"" + text +
+                 "\": expected \"1f1b\", \"interleaved:V\" with V = 2 to 9999 chunks a stage, or \"zero-bubble\"");
 }
 
-std::vector<PassOf> pass_order(const Pipeline& pipeline, std::int32_t stages, std::int32_t stage, std::int32_t microbatches) {
+std::vector<PassOf> pass_order(const Pipeline& pipeline, std::int32_t stages, std::int32_t stage,
+                               std::int32_t microbatches) {
   ASSERT(0 <= stage && stage < stages && microbatches >= 0, stage, stages, microbatches);
   if (microbatches == 0) return {};
   switch (pipeline.kind) {
@@ -101,7 +107,8 @@ std::int32_t most_between(const std::vector<PassOf>& order, const PassOf& from, 
   return most;
 }
 
-double published_bubble_s(const Pipeline& pipeline, std::int32_t stages, double forward_s, double backward_s, double weights_s) {
+double published_bubble_s(const Pipeline& pipeline, std::int32_t stages, double forward_s, double backward_s,
+                          double weights_s) {
   const double one_microbatch = forward_s + backward_s + (pipeline.splits_backward() ? -weights_s : weights_s);
   return (stages - 1) * one_microbatch / pipeline.chunks;
 }

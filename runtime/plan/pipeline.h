@@ -19,12 +19,14 @@ enum class Pass : std::uint8_t { forward, backward, weights };
 
 struct Pipeline {
   enum class Kind : std::uint8_t {
-    one_f_one_b,   ///< PipeDream-Flush (Narayanan et al., 2021)
-    interleaved,   ///< every stage has several chunks of units: virtual stage k is chunk k / S of stage k mod S (ibid.)
-    zero_bubble,   ///< ZB-H1 (Qi et al., 2023): weight gradients fill the bubble; peak stash of 1F1B's first stage
+    one_f_one_b,  ///< PipeDream-Flush (Narayanan et al., 2021)
+    /// every stage has several chunks of units: virtual stage k is chunk k / S of stage k mod S (ibid.)
+    interleaved,
+    /// ZB-H1 (Qi et al., 2023): weight gradients fill the bubble; peak stash of 1F1B's first stage
+    zero_bubble,
   };
   Kind kind = Kind::one_f_one_b;
-  std::int32_t chunks = 1;               ///< virtual stages of each stage: more than 1 if interleaved, else 1
+  std::int32_t chunks = 1;  ///< virtual stages of each stage: more than 1 if interleaved, else 1
   bool ordered() const { return kind != Kind::one_f_one_b; }
   bool splits_backward() const { return kind == Kind::zero_bubble; }
   bool operator==(const Pipeline&) const = default;
@@ -48,7 +50,8 @@ struct PassOf {
 /// S does not divide their number the groups are a little larger (the first ones by one more than the last ones), which
 /// keeps the bubble and costs as many more slots. Fewer than S are one group.
 /// Zero-bubble: on stage s weight gradients follow s microbatches behind input gradients.
-std::vector<PassOf> pass_order(const Pipeline& pipeline, std::int32_t stages, std::int32_t stage, std::int32_t microbatches);
+std::vector<PassOf> pass_order(const Pipeline& pipeline, std::int32_t stages, std::int32_t stage,
+                               std::int32_t microbatches);
 
 /// Most microbatches that have begun `from` and not yet `to` at any point of `order`: slots between two passes of a
 /// stage. Ignores the microbatches of `from` and `to`.
@@ -57,6 +60,7 @@ std::int32_t most_between(const std::vector<PassOf>& order, const PassOf& from, 
 /// Seconds that a stage waits in a step of at least S microbatches, as published. With tF, tB (without tW), tW seconds
 /// of one microbatch on one stage: (S-1)(tF+tB+tW) for 1F1B, that divided by the chunks for interleaved,
 /// (S-1)(tF+tB-tW) for ZB-H1 (if tW <= tF).
-double published_bubble_s(const Pipeline& pipeline, std::int32_t stages, double forward_s, double backward_s, double weights_s);
+double published_bubble_s(const Pipeline& pipeline, std::int32_t stages, double forward_s, double backward_s,
+                          double weights_s);
 
 }  // namespace troupe::runtime

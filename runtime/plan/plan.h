@@ -20,9 +20,9 @@ namespace troupe::runtime {
 struct PlanTensor {
   std::string name;
   DType dtype = DType::f32;
-  Shape shape;                     ///< microbatch rate: of one microbatch
-  std::int32_t mesh = 0;           ///< index into Plan::meshes
-  NdSbp sbp;                       ///< per axis. Microbatch rate: S(0) on dp (whole microbatches); gradients P
+  Shape shape;            ///< microbatch rate: of one microbatch
+  std::int32_t mesh = 0;  ///< index into Plan::meshes
+  NdSbp sbp;              ///< per axis. Microbatch rate: S(0) on dp (whole microbatches); gradients P
   Rate rate = Rate::microbatch;
   /// The parameter (index into Plan::params) whose gradient this is; -1: it is none. A gradient that ops make is P over
   /// dp. At step rate (sum64) a place adds up the gradients of its microbatches; at microbatch rate it passes each on
@@ -39,33 +39,43 @@ struct PlanReader {
 /// A channel inside a place: one writer, some readers, `slots` buffers.
 struct PlanChannel {
   enum class Kind : std::uint8_t {
-    activation, stash, boundary,
-    gradient,                        ///< a place's own sums of gradients; with ZeRO 2 and 3 those of one microbatch
-    reduced,                         ///< exact sums over dp, a place's share: before or after model axes are added
-    rounded,                         ///< the sums over dp, gathered from all shares and rounded to f32
+    activation,
+    stash,
+    boundary,
+    /// a place's own sums of gradients; with ZeRO 2 and 3 those of one microbatch
+    gradient,
+    /// exact sums over dp, a place's share: before or after model axes are added
+    reduced,
+    rounded,  ///< the sums over dp, gathered from all shares and rounded to f32
     parameter,
-    go, commit, feed,                ///< control: written by the worker's conductor
-    gathered,                        ///< ZeRO 3: parameters while a unit needs them
-    turn,                            ///< no bytes: a buffer of a ring is free for its next channel
-    snapshot                         ///< what a place saves of a group: its slots lie in the host arena (LocalPlan)
+    go,
+    commit,
+    feed,      ///< control: written by the worker's conductor
+    gathered,  ///< ZeRO 3: parameters while a unit needs them
+    turn,      ///< no bytes: a buffer of a ring is free for its next channel
+    /// what a place saves of a group: its slots lie in the host arena (LocalPlan)
+    snapshot
   };
   Kind kind = Kind::activation;
-  std::string name;                ///< feed: the name that the session knows
-  std::string after;               ///< feed: the report of microbatch m for which microbatch m + 1 waits; empty: none
-  std::int64_t at_once = 1;        ///< feed: the number of first microbatches that wait for no report
+  std::string name;  ///< feed: the name that the session knows
+  /// feed: the report of microbatch m for which microbatch m + 1 waits; empty: none
+  std::string after;
+  std::int64_t at_once = 1;  ///< feed: the number of first microbatches that wait for no report
   std::int32_t program = 0;
-  std::int32_t writer = -1;        ///< actor of the role; -1: the worker's conductor
+  std::int32_t writer = -1;  ///< actor of the role; -1: the worker's conductor
   std::int32_t writer_port = 0;
   std::vector<PlanReader> readers;
   std::vector<std::int32_t> tensors;
-  std::vector<std::int64_t> offsets;   ///< bytes into a slot, 64-byte aligned
-  std::int64_t bytes = 0;          ///< of one slot, at the largest place of the role
+  std::vector<std::int64_t> offsets;  ///< bytes into a slot, 64-byte aligned
+  std::int64_t bytes = 0;             ///< of one slot, at the largest place of the role
   std::int32_t slots = 1;
   Rate rate = Rate::microbatch;
-  bool initial = false;            ///< holds a token before the first act
-  std::int32_t ring = -1;          ///< of the role: its channels take turns in few buffers; -1: memory of its own
-  std::int32_t buffer = 0;         ///< of that ring
-  std::int64_t buffer_offset = 0;  ///< bytes into the buffer: channels that are needed together lie side by side
+  bool initial = false;  ///< holds a token before the first act
+  /// of the role: its channels take turns in few buffers; -1: memory of its own
+  std::int32_t ring = -1;
+  std::int32_t buffer = 0;  ///< of that ring
+  /// bytes into the buffer: channels that are needed together lie side by side
+  std::int64_t buffer_offset = 0;
   /// A shared area of the role: its shifts take turns in the same memory (lifetimes.h), and tenants of one shift lie
   /// side by side; -1: none.
   std::int32_t area = -1;
@@ -80,27 +90,27 @@ struct PlanOperand {
   enum class Where : std::uint8_t { in, out, scratch };
   Where where = Where::scratch;
   std::int32_t port = 0;
-  std::int32_t index = 0;          ///< in, out: which tensor of the channel
-  std::int64_t offset = 0;         ///< scratch: bytes
+  std::int32_t index = 0;   ///< in, out: which tensor of the channel
+  std::int64_t offset = 0;  ///< scratch: bytes
   std::int32_t tensor = 0;
   bool operator==(const PlanOperand&) const = default;
 };
 
 /// One op of a segment, or the kind of a user-defined actor, with its arguments.
 struct PlanOp {
-  std::string op;                  ///< "": report the input under `name`; with the attr "loss" as the loss
+  std::string op;  ///< "": report the input under `name`; with the attr "loss" as the loss
   std::string name;
   Attrs attrs;
   std::vector<PlanOperand> in, out;
-  std::int64_t state_offset = 0;   ///< bytes into its actor's state
-  std::int64_t state_bytes = 0;    ///< that the op keeps from act to act, at the largest place of the role
+  std::int64_t state_offset = 0;  ///< bytes into its actor's state
+  std::int64_t state_bytes = 0;   ///< that the op keeps from act to act, at the largest place of the role
   bool operator==(const PlanOp&) const = default;
 };
 
 /// A parameter, or its gradients' positions, in an optimizer actor.
 struct PlanParamRef {
-  std::int32_t param = 0;          ///< index into Plan::params
-  std::int32_t index = 0;          ///< tensor index in the parameter channel
+  std::int32_t param = 0;  ///< index into Plan::params
+  std::int32_t index = 0;  ///< tensor index in the parameter channel
   struct Use {
     std::int32_t port = 0, index = 0;
     bool operator==(const Use&) const = default;
@@ -116,20 +126,21 @@ struct PlanActor {
   std::string name;
   std::int32_t program = 0;
   Rate rate = Rate::microbatch;
-  std::string stream;              ///< "compute", "comm", "host", "snapshot" or "disk": the kind's (actor_traits.h)
-  std::int32_t priority = 0;       ///< TaskOrder::priority, TaskOrder::run
+  /// "compute", "comm", "host", "snapshot" or "disk": the kind's (actor_traits.h)
+  std::string stream;
+  std::int32_t priority = 0;  ///< TaskOrder::priority, TaskOrder::run
   std::uint32_t run = 0;
   Pass pass = Pass::forward;
-  std::int32_t virtual_stage = 0;          ///< chunk virtual_stage / S of stage virtual_stage mod S
-  bool takes_turns = false;        ///< its acts begin in the order of the plan's pipeline: see Plan::ordered
-  std::vector<std::int32_t> in, out;   ///< channels, by port
-  std::vector<PlanOp> ops;         ///< segments: the ops; user actors: one, with op = the actor's kind
-  std::int32_t exchange = -1;      ///< index into Plan::exchanges; of an update: it gathers what it has updated
+  std::int32_t virtual_stage = 0;     ///< chunk virtual_stage / S of stage virtual_stage mod S
+  bool takes_turns = false;           ///< its acts begin in the order of the plan's pipeline: see Plan::ordered
+  std::vector<std::int32_t> in, out;  ///< channels, by port
+  std::vector<PlanOp> ops;            ///< segments: the ops; user actors: one, with op = the actor's kind
+  std::int32_t exchange = -1;         ///< index into Plan::exchanges; of an update: it gathers what it has updated
   std::vector<PlanParamRef> params;
   double cost_s = 0;               ///< predicted, of one act
   std::int64_t scratch_bytes = 0;  ///< tensors inside the segment, then the ops' own scratch
   std::int64_t op_scratch_offset = 0;
-  std::int64_t state_bytes = 0;    ///< segments: of all their ops
+  std::int64_t state_bytes = 0;  ///< segments: of all their ops
   /// Exchanges of one ring take turns in few staging buffers; -1: staging memory of its own.
   std::int32_t staging_ring = -1;
   std::int32_t staging_buffer = 0;
@@ -151,14 +162,14 @@ struct PlanExchange {
   std::int32_t program = 0;
   Rate rate = Rate::microbatch;
   struct Pair {
-    std::int32_t from = 0, to = 0;     ///< tensors
+    std::int32_t from = 0, to = 0;  ///< tensors
     bool operator==(const Pair&) const = default;
   };
   std::vector<Pair> moves;
   Collective collective = Collective::transfers;
-  std::int64_t bytes = 0;          ///< moved between places per act of the whole job
-  double seconds = 0;              ///< predicted, of one act
-  double latency_s = 0;            ///< the part of `seconds` in which other exchanges may use the links
+  std::int64_t bytes = 0;  ///< moved between places per act of the whole job
+  double seconds = 0;      ///< predicted, of one act
+  double latency_s = 0;    ///< the part of `seconds` in which other exchanges may use the links
   bool operator==(const PlanExchange&) const = default;
 };
 
@@ -174,13 +185,15 @@ struct PlanRole {
 /// A parameter of the model.
 struct PlanParam {
   std::string name;
-  std::int32_t tensor = 0;         ///< its tensor on its own mesh (the union of its stages)
+  std::int32_t tensor = 0;  ///< its tensor on its own mesh (the union of its stages)
   Init::Kind init = Init::Kind::constant;
   float init_value = 0;
   bool decay = true;
-  std::int64_t terms = 1;          ///< most terms that all microbatches of a step add to one element of its gradient
-  std::int32_t share = -1;         ///< ZeRO: the tensor that says which part a place updates; -1: all that it has
-  bool stored_as_share = false;    ///< ZeRO 3: between uses of the parameter a place keeps its share only
+  /// most terms that all microbatches of a step add to one element of its gradient
+  std::int64_t terms = 1;
+  /// ZeRO: the tensor that says which part a place updates; -1: all that it has
+  std::int32_t share = -1;
+  bool stored_as_share = false;  ///< ZeRO 3: between uses of the parameter a place keeps its share only
   /// The tensor that lies in the parameter slots.
   std::int32_t stored() const { return stored_as_share ? share : tensor; }
   bool operator==(const PlanParam&) const = default;
@@ -195,13 +208,13 @@ struct Plan {
   bool trains = false;
   std::uint64_t seed = 0;
   kernels::AdamW hyper;
-  std::vector<Mesh> meshes;        ///< the first `stages` are the stages' own; then unions of stages
+  std::vector<Mesh> meshes;  ///< the first `stages` are the stages' own; then unions of stages
   std::int32_t stages = 1;
   Pipeline pipeline;
   /// Per stage: which dp coordinate runs each microbatch of program 0. Empty: microbatch m is run by m mod width. Any
   /// table gives the same numbers, for gradients are exact sums.
   std::vector<std::vector<std::int32_t>> owners;
-  std::vector<PlanRole> roles;     ///< one per stage
+  std::vector<PlanRole> roles;  ///< one per stage
   std::vector<PlanTensor> tensors;
   std::vector<PlanExchange> exchanges;
   std::vector<PlanParam> params;
@@ -226,14 +239,16 @@ struct Plan {
   Schedule schedule(std::int32_t program, std::int32_t stage) const {
     return {program_specs[program], dp_width(stage), program == 0 && !owners.empty() ? &owners[stage] : nullptr};
   }
-  /// That of the stage whose dp coordinates make up an exchange's rounds: where a gather ends, where a reduction begins.
-  /// Of several stages, which then are equally wide, the first.
+  /// That of the stage whose dp coordinates make up an exchange's rounds: where a gather ends, where a reduction
+  /// begins. Of several stages, which then are equally wide, the first.
   Schedule schedule(const PlanExchange& exchange) const;
   /// Whether passes begin in pass_order: the plan trains, the pipeline has an order, the stages have one dp width and
   /// share no unit. Else slots and priorities decide: published orders cover no such pipeline.
   bool ordered() const;
   /// True for a gradient as ops make it: a term of the sum over dp.
-  bool unreduced(const PlanTensor& t) const { return t.gradient_of >= 0 && t.sbp[dp_axis(meshes[t.mesh])].is_partial(); }
+  bool unreduced(const PlanTensor& t) const {
+    return t.gradient_of >= 0 && t.sbp[dp_axis(meshes[t.mesh])].is_partial();
+  }
   /// True where an exchange adds up gradients; false where it only moves data.
   bool reduces(const PlanExchange& exchange) const { return unreduced(tensors[exchange.moves[0].from]); }
   /// The layout of a tensor; for microbatch rate on the sub-mesh of the one dp coordinate that runs it.

@@ -73,7 +73,8 @@ PlanChannel get(wire::Channel::Reader r) {
 std::vector<PlanOperand> get(capnp::List<wire::Operand>::Reader list) {
   std::vector<PlanOperand> out;
   for (auto o : list)
-    out.push_back({static_cast<PlanOperand::Where>(o.getWhere()), o.getPort(), o.getIndex(), o.getOffset(), o.getTensor()});
+    out.push_back(
+        {static_cast<PlanOperand::Where>(o.getWhere()), o.getPort(), o.getIndex(), o.getOffset(), o.getTensor()});
   return out;
 }
 
@@ -92,7 +93,8 @@ PlanActor get(wire::Actor::Reader r) {
   a.in = numbers<std::int32_t>(r.getIn());
   a.out = numbers<std::int32_t>(r.getOut());
   for (auto op : r.getOps())
-    a.ops.push_back({op.getOp().cStr(), op.getName().cStr(), get_attrs(op.getAttrs()), get(op.getIn()), get(op.getOut()), op.getStateOffset(), op.getStateBytes()});
+    a.ops.push_back({op.getOp().cStr(), op.getName().cStr(), get_attrs(op.getAttrs()), get(op.getIn()),
+                     get(op.getOut()), op.getStateOffset(), op.getStateBytes()});
   a.exchange = r.getExchange();
   for (auto p : r.getParams()) {
     PlanParamRef ref{p.getParam(), p.getIndex(), {}};
@@ -133,7 +135,8 @@ CostModel get(wire::Costs::Reader r) {
 Expected<Plan> read_plan(std::span<const std::byte> bytes) {
   return read_message<wire::Plan, Plan>(bytes, "not a plan", [](wire::Plan::Reader r) -> Expected<Plan> {
     if (r.getVersion() != plan_version)
-      return invalid("the plan has version " + std::to_string(r.getVersion()) + ", this program reads version " + std::to_string(plan_version));
+      return invalid("the plan has version " + std::to_string(r.getVersion()) + ", this program reads version " +
+                     std::to_string(plan_version));
     Plan p;
     for (auto x : r.getPrograms()) {
       p.programs.push_back(x.getName().cStr());
@@ -173,7 +176,8 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
       p.exchanges.push_back(std::move(e));
     }
     for (auto x : r.getParams())
-      p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(), x.getDecay(), x.getTerms(), x.getShare(), x.getStoredAsShare()});
+      p.params.push_back({x.getName().cStr(), x.getTensor(), static_cast<Init::Kind>(x.getInit()), x.getInitValue(),
+                          x.getDecay(), x.getTerms(), x.getShare(), x.getStoredAsShare()});
     p.costs = get(r.getCosts());
     return p;
   });

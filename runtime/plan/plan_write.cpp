@@ -49,7 +49,8 @@ void put(wire::Channel::Builder b, const PlanChannel& c) {
   b.setWriter(c.writer);
   b.setWriterPort(c.writer_port);
   auto readers = b.initReaders(static_cast<unsigned>(c.readers.size()));
-  for (unsigned i = 0; i < c.readers.size(); ++i) readers[i].setA(c.readers[i].actor), readers[i].setB(c.readers[i].port);
+  for (unsigned i = 0; i < c.readers.size(); ++i)
+    readers[i].setA(c.readers[i].actor), readers[i].setB(c.readers[i].port);
   set_numbers(b.initTensors(static_cast<unsigned>(c.tensors.size())), c.tensors);
   set_numbers(b.initOffsets(static_cast<unsigned>(c.offsets.size())), c.offsets);
   b.setBytes(c.bytes);
@@ -171,7 +172,8 @@ std::vector<std::byte> write_plan(const Plan& p) {
   }
   b.setTrains(p.trains);
   auto owners = b.initOwners(static_cast<unsigned>(p.owners.size()));
-  for (unsigned i = 0; i < p.owners.size(); ++i) set_numbers(owners.init(i, static_cast<unsigned>(p.owners[i].size())), p.owners[i]);
+  for (unsigned i = 0; i < p.owners.size(); ++i)
+    set_numbers(owners.init(i, static_cast<unsigned>(p.owners[i].size())), p.owners[i]);
   b.setSeed(p.seed);
   auto h = b.initHyper();
   h.setLr(p.hyper.lr);

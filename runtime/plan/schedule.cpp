@@ -8,7 +8,8 @@ std::vector<std::int32_t> Schedule::microbatches(std::int64_t dp_index) const {
   const auto all = static_cast<std::int32_t>(program_.microbatches);
   const bool in_turn = !program_.stateful && !owners_;
   std::vector<std::int32_t> out;
-  for (auto m = in_turn ? static_cast<std::int32_t>(dp_index) : 0; m < all; m += in_turn ? static_cast<std::int32_t>(width_) : 1)
+  for (auto m = in_turn ? static_cast<std::int32_t>(dp_index) : 0; m < all;
+       m += in_turn ? static_cast<std::int32_t>(width_) : 1)
     if (owner(m) == dp_index) out.push_back(m);
   return out;
 }
@@ -21,7 +22,7 @@ std::int32_t Schedule::count(std::int64_t dp_index) const {
 
 std::int32_t Schedule::rounds() const {
   if (program_.sequential) return static_cast<std::int32_t>(program_.microbatches);
-  if (!owners_) return count(0);   // coordinate 0 has most
+  if (!owners_) return count(0);  // coordinate 0 has most
   std::vector<std::int32_t> counts(static_cast<std::size_t>(width_), 0);
   for (auto owner : *owners_) ++counts[static_cast<std::size_t>(owner)];
   return *std::max_element(counts.begin(), counts.end());

@@ -1,5 +1,5 @@
-// Schedule: which dp coordinates of a stage run which microbatches of a program, and in which of their acts. Every layer
-// that asks (planner, verifier, game, worker, session) asks here.
+// Schedule: which dp coordinates of a stage run which microbatches of a program, and in which of their acts. Every
+// layer that asks (planner, verifier, game, worker, session) asks here.
 //
 //   owner          the dp coordinate that runs a microbatch
 //   microbatches   those of a coordinate, in the order of its acts: ascending, so no two places wait for each other
@@ -18,7 +18,8 @@ namespace troupe::runtime {
 class Schedule {
  public:
   /// Of a stage of `width` dp coordinates. `owners`: by microbatch; null: microbatch m is run by m mod width, and by
-  /// coordinate 0 where the program keeps state. REQUIRES: both outlive this object; owners has passed check_owners (plan.h).
+  /// coordinate 0 where the program keeps state. REQUIRES: both outlive this object; owners has passed check_owners
+  /// (plan.h).
   Schedule(const ProgramSpec& program, std::int64_t width, const std::vector<std::int32_t>* owners)
       : program_(program), width_(width), owners_(program.stateful ? nullptr : owners) {}
 

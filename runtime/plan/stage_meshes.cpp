@@ -25,7 +25,9 @@ std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, const std::v
   return meshes;
 }
 
-std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, std::int64_t tp) { return stage_meshes(dp, {{"tp", tp}}); }
+std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, std::int64_t tp) {
+  return stage_meshes(dp, {{"tp", tp}});
+}
 
 Status check_mesh(const Mesh& mesh, const std::string& where) {
   std::set<std::string> axes;

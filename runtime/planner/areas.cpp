@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "runtime/planner/passes.h"
 #include "runtime/place/lifetimes.h"
 #include "runtime/place/local_plan.h"
+#include "runtime/planner/passes.h"
 
 namespace troupe::runtime {
 
@@ -18,9 +18,14 @@ struct Chain {
 
 /// An activation that stays on the compute stream, in one slot, from a segment to others of its program.
 bool stays_on_stream(const PlanRole& role, const PlanChannel& c) {
-  if (c.kind != PlanChannel::Kind::activation || c.writer < 0 || c.slots != 1 || c.rate != Rate::microbatch || c.readers.empty()) return false;
-  const auto segment = [&](std::int32_t a) { return role.actors[a].kind == PlanActor::Kind::segment && role.actors[a].rate == Rate::microbatch; };
-  return segment(c.writer) && std::all_of(c.readers.begin(), c.readers.end(), [&](const PlanReader& r) { return segment(r.actor); });
+  if (c.kind != PlanChannel::Kind::activation || c.writer < 0 || c.slots != 1 || c.rate != Rate::microbatch ||
+      c.readers.empty())
+    return false;
+  const auto segment = [&](std::int32_t a) {
+    return role.actors[a].kind == PlanActor::Kind::segment && role.actors[a].rate == Rate::microbatch;
+  };
+  return segment(c.writer) &&
+         std::all_of(c.readers.begin(), c.readers.end(), [&](const PlanReader& r) { return segment(r.actor); });
 }
 
 std::vector<Chain> chains_of(const PlanRole& role) {
@@ -84,15 +89,18 @@ struct Area {
 struct Lodger {
   Tenant tenant;
   std::int64_t bytes = 0;
-  std::vector<std::pair<std::int32_t*, std::int32_t*>> fields;   // area, shift
+  std::vector<std::pair<std::int32_t*, std::int32_t*>> fields;  // area, shift
 };
 
 /// The shift of an area that a tenant may join: it excludes all of the other shifts, and there is room. None: -1.
-std::int32_t shift_for(const Area& area, const Lodger& who, const std::vector<Lodger>& all, const Lifetimes& lifetimes) {
-  std::int32_t beside = -1;   // a shift that it does not exclude
+std::int32_t shift_for(const Area& area, const Lodger& who, const std::vector<Lodger>& all,
+                       const Lifetimes& lifetimes) {
+  std::int32_t beside = -1;  // a shift that it does not exclude
   for (std::size_t s = 0; s < area.shifts.size(); ++s) {
     const auto& tenants = area.shifts[s].tenants;
-    if (std::all_of(tenants.begin(), tenants.end(), [&](std::size_t t) { return lifetimes.exclude(all[t].tenant, who.tenant); })) continue;
+    if (std::all_of(tenants.begin(), tenants.end(),
+                    [&](std::size_t t) { return lifetimes.exclude(all[t].tenant, who.tenant); }))
+      continue;
     if (beside >= 0) return -1;
     beside = static_cast<std::int32_t>(s);
   }
@@ -108,11 +116,13 @@ std::int32_t shift_for(const Area& area, const Lodger& who, const std::vector<Lo
 void close_chains(PlanDraft& draft) {
   for (auto& role : draft.plan.roles) {
     for (const Chain& chain : chains_of(role)) {
-      if (chain.channels.size() < 3 || comes_back(role, chain)) continue;   // of two, one is read while the other is written
+      // of two, one is read while the other is written
+      if (chain.channels.size() < 3 || comes_back(role, chain)) continue;
       std::vector<ActorRef> first, last;
       for (auto a : chain.segments) {
         const auto inside = [&](const std::vector<std::int32_t>& ports) {
-          return std::any_of(ports.begin(), ports.end(), [&](auto id) { return std::count(chain.channels.begin(), chain.channels.end(), id) > 0; });
+          return std::any_of(ports.begin(), ports.end(),
+                             [&](auto id) { return std::count(chain.channels.begin(), chain.channels.end(), id) > 0; });
         };
         if (!inside(role.actors[a].in)) first.push_back({role.stage, a});
         if (!inside(role.actors[a].out)) last.push_back({role.stage, a});
@@ -126,7 +136,7 @@ void close_chains(PlanDraft& draft) {
         PlanChannel turn;
         turn.kind = PlanChannel::Kind::turn;
         turn.name = "chain." + draft.at(end).name;
-        turn.slots = 2;   // as in a ring
+        turn.slots = 2;  // as in a ring
         turn.initial = true;
         draft.connect(std::move(turn), end, waits);
       }
@@ -156,11 +166,14 @@ Status share_areas(PlanDraft& draft) {
         for (auto a : users) made->fields.emplace_back(&role.actors[a].staging_area, &role.actors[a].staging_shift);
     }
     // The largest first: what comes later finds room in what is there, and no area grows.
-    std::stable_sort(lodgers.begin(), lodgers.end(), [](const Lodger& a, const Lodger& b) { return a.bytes > b.bytes; });
+    std::stable_sort(lodgers.begin(), lodgers.end(),
+                     [](const Lodger& a, const Lodger& b) { return a.bytes > b.bytes; });
     std::vector<Area> areas;
     for (std::size_t t = 0; t < lodgers.size(); ++t) {
       std::int32_t shift = -1;
-      auto area = std::find_if(areas.begin(), areas.end(), [&](const Area& a) { return (shift = shift_for(a, lodgers[t], lodgers, lifetimes)) >= 0; });
+      auto area = std::find_if(areas.begin(), areas.end(), [&](const Area& a) {
+        return (shift = shift_for(a, lodgers[t], lodgers, lifetimes)) >= 0;
+      });
       if (area == areas.end()) {
         area = areas.insert(areas.end(), Area{lodgers[t].bytes, {}});
         shift = 0;
@@ -169,11 +182,12 @@ Status share_areas(PlanDraft& draft) {
       area->shifts[static_cast<std::size_t>(shift)].bytes += lodgers[t].bytes;
       area->shifts[static_cast<std::size_t>(shift)].tenants.push_back(t);
     }
-    std::erase_if(areas, [](const Area& a) { return a.shifts.size() == 1; });   // one tenant alone
+    std::erase_if(areas, [](const Area& a) { return a.shifts.size() == 1; });  // one tenant alone
     for (std::size_t a = 0; a < areas.size(); ++a)
       for (std::size_t s = 0; s < areas[a].shifts.size(); ++s)
         for (auto t : areas[a].shifts[s].tenants)
-          for (const auto& [in_area, in_shift] : lodgers[t].fields) *in_area = static_cast<std::int32_t>(a), *in_shift = static_cast<std::int32_t>(s);
+          for (const auto& [in_area, in_shift] : lodgers[t].fields)
+            *in_area = static_cast<std::int32_t>(a), *in_shift = static_cast<std::int32_t>(s);
   }
   return {};
 }

@@ -9,7 +9,8 @@ namespace troupe::runtime {
 namespace {
 
 /// A channel for tensors that one actor, or the conductor, writes for the same readers.
-void add_channel(PlanDraft& draft, ActorRef writer, const std::vector<ActorRef>& readers, const std::vector<std::int32_t>& tensors) {
+void add_channel(PlanDraft& draft, ActorRef writer, const std::vector<ActorRef>& readers,
+                 const std::vector<std::int32_t>& tensors) {
   const Plan& plan = draft.plan;
   PlanChannel c;
   c.name = plan.tensors[tensors[0]].name;
@@ -17,11 +18,12 @@ void add_channel(PlanDraft& draft, ActorRef writer, const std::vector<ActorRef>&
   if (tensors.size() > 1) c.name += "+" + std::to_string(tensors.size() - 1);
   for (auto t : tensors) draft.put(c, t);
   const bool segment = writer.actor >= 0 && draft.at(writer).kind == PlanActor::Kind::segment;
-  std::int32_t kept = 0;   // microbatches that wait for a later pass
+  std::int32_t kept = 0;  // microbatches that wait for a later pass
   bool leaves = false;
   for (const auto& r : readers) {
     leaves |= draft.at(r).stream != "compute";
-    if (writer.actor >= 0 && draft.at(r).program == 0 && draft.at(r).kind == PlanActor::Kind::segment && draft.pass_at(r) != draft.pass_at(writer))
+    if (writer.actor >= 0 && draft.at(r).program == 0 && draft.at(r).kind == PlanActor::Kind::segment &&
+        draft.pass_at(r) != draft.pass_at(writer))
       kept = std::max(kept, draft.slots_between(writer.role, draft.pass_at(writer), draft.pass_at(r)));
   }
   if (writer.actor < 0) {
@@ -48,7 +50,8 @@ void add_channel(PlanDraft& draft, ActorRef writer, const std::vector<ActorRef>&
 
 Status make_channels(PlanDraft& draft, const Edges& edges) {
   const Lowered& low = draft.low;
-  std::map<std::pair<ActorRef, std::vector<ActorRef>>, std::vector<std::int32_t>> of_segments;   // by writer and readers
+  // by writer and readers
+  std::map<std::pair<ActorRef, std::vector<ActorRef>>, std::vector<std::int32_t>> of_segments;
   struct Outputs {
     std::set<ActorRef> readers;
     std::vector<std::int32_t> tensors;
@@ -58,7 +61,8 @@ Status make_channels(PlanDraft& draft, const Edges& edges) {
     if (low.producer[t] < 0 || draft.plan.tensors[t].gradient_of >= 0) continue;
     for (const auto& [role, writer] : edges.writer[t]) {
       auto readers = edges.readers[t];
-      std::erase_if(readers, [&, role = role, writer = writer](const ActorRef& r) { return r.role != role || r == writer; });
+      std::erase_if(readers,
+                    [&, role = role, writer = writer](const ActorRef& r) { return r.role != role || r == writer; });
       std::sort(readers.begin(), readers.end());
       if (writer.actor >= 0 && draft.at(writer).kind == PlanActor::Kind::segment) {
         // A segment's private values have no place of their own.
@@ -75,10 +79,11 @@ Status make_channels(PlanDraft& draft, const Edges& edges) {
       add_channel(draft, writer, {made.readers.begin(), made.readers.end()}, made.tensors);
       continue;
     }
-    for (auto t : made.tensors) {   // feeds: one channel each
+    for (auto t : made.tensors) {  // feeds: one channel each
       if (edges.readers[t].empty())
         return invalid("feed '" + low.nodes[low.producer[t]].op + "' of program '" +
-                       draft.graph.programs()[low.nodes[low.producer[t]].program] + "' has no reader: read it with an op or an actor, or leave it out");
+                       draft.graph.programs()[low.nodes[low.producer[t]].program] +
+                       "' has no reader: read it with an op or an actor, or leave it out");
       add_channel(draft, writer, edges.readers[t], {t});
     }
   }

@@ -15,7 +15,7 @@ void make_credits(PlanDraft& draft, const Segments& segments) {
       if (draft.at(w).pass == Pass::forward) {
         if (first.actor < 0) first = w;
       } else if (last.actor < 0 || draft.at(w).pass <= draft.at(last).pass) {
-        last = w;   // the last segment that makes input gradients, if any does
+        last = w;  // the last segment that makes input gradients, if any does
       }
     }
     if (first.actor < 0 || last.actor < 0) continue;
@@ -32,7 +32,7 @@ void make_control(PlanDraft& draft, const std::set<ActorRef>& after_commit) {
   for (std::int32_t s = 0; s < plan.stages; ++s) {
     const auto& role = plan.roles[s];
     std::map<std::int32_t, std::vector<ActorRef>> sources;
-    std::vector<ActorRef> updates;   // and gathers of what they read
+    std::vector<ActorRef> updates;  // and gathers of what they read
     for (std::size_t a = 0; a < role.actors.size(); ++a) {
       const ActorRef w{s, static_cast<std::int32_t>(a)};
       const PlanActor& actor = role.actors[a];

@@ -7,7 +7,8 @@
 
 namespace troupe::runtime {
 
-PlanDraft::PlanDraft(const Graph& g, Plan& p, Lowered& l, std::int32_t stages) : graph(g), plan(p), low(l), virtual_stages(stages) {
+PlanDraft::PlanDraft(const Graph& g, Plan& p, Lowered& l, std::int32_t stages)
+    : graph(g), plan(p), low(l), virtual_stages(stages) {
   for (std::int32_t s = 0; s < plan.stages; ++s) {
     plan.roles.push_back({});
     plan.roles.back().stage = s;
@@ -29,7 +30,8 @@ ActorRef PlanDraft::add_actor(std::int32_t role, PlanActor actor, std::int32_t v
   return {role, static_cast<std::int32_t>(actors.size()) - 1};
 }
 
-Ends PlanDraft::add_exchange(PlanExchange x, const std::vector<std::int32_t>& roles, std::int32_t virtual_stage, bool backward) {
+Ends PlanDraft::add_exchange(PlanExchange x, const std::vector<std::int32_t>& roles, std::int32_t virtual_stage,
+                             bool backward) {
   PlanActor a;
   a.kind = PlanActor::Kind::exchange;
   a.name = x.name;
@@ -60,7 +62,8 @@ std::int32_t PlanDraft::connect(PlanChannel c, ActorRef writer, const std::vecto
     c.writer_port = static_cast<std::int32_t>(at(writer).out.size());
     at(writer).out.push_back(id);
   }
-  for (std::size_t i = 0; i < c.tensors.size(); ++i) home_[{writer.role, c.tensors[i]}] = {id, static_cast<std::int32_t>(i)};
+  for (std::size_t i = 0; i < c.tensors.size(); ++i)
+    home_[{writer.role, c.tensors[i]}] = {id, static_cast<std::int32_t>(i)};
   role.channels.push_back(std::move(c));
   for (const ActorRef& r : readers) {
     ASSERT(r.role == writer.role, role.channels[id].name, r.role, writer.role);
@@ -70,7 +73,8 @@ std::int32_t PlanDraft::connect(PlanChannel c, ActorRef writer, const std::vecto
 }
 
 void PlanDraft::add_reader(std::int32_t channel, ActorRef reader) {
-  plan.roles[reader.role].channels[channel].readers.push_back({reader.actor, static_cast<std::int32_t>(at(reader).in.size())});
+  plan.roles[reader.role].channels[channel].readers.push_back(
+      {reader.actor, static_cast<std::int32_t>(at(reader).in.size())});
   at(reader).in.push_back(channel);
 }
 
@@ -86,17 +90,21 @@ std::int32_t PlanDraft::slots_between(std::int32_t role, PassAt from, PassAt to)
     std::int32_t most = 1;
     for (std::int64_t d = 0; d < own; ++d) {
       const auto order = pass_order(plan.pipeline, stages, stage, plan.schedule(0, role).acts(Rate::microbatch, d));
-      most = std::max(most, most_between(order, {from.pass, from.virtual_stage / stages}, {to.pass, to.virtual_stage / stages}));
+      most = std::max(
+          most, most_between(order, {from.pass, from.virtual_stage / stages}, {to.pass, to.virtual_stage / stages}));
     }
     return most;
   }
   // One for each place that could be at work in between: downstream between forward and backward, S - s where all are
   // equally wide; upstream between backward and weights.
   const std::int32_t begin = to.pass == Pass::weights ? 0 : std::min(from.virtual_stage, to.virtual_stage);
-  const std::int32_t end = from.pass == Pass::forward && to.pass != Pass::forward ? virtual_stages : std::max(from.virtual_stage, to.virtual_stage) + 1;
+  const std::int32_t end = from.pass == Pass::forward && to.pass != Pass::forward
+                               ? virtual_stages
+                               : std::max(from.virtual_stage, to.virtual_stage) + 1;
   std::int64_t places = own - 1;
   for (std::int32_t k = begin; k < end; ++k) places += plan.dp_width(k % plan.stages);
-  return static_cast<std::int32_t>(std::min<std::int64_t>(places / own + shared_slack(), plan.program_specs[0].microbatches));
+  return static_cast<std::int32_t>(
+      std::min<std::int64_t>(places / own + shared_slack(), plan.program_specs[0].microbatches));
 }
 
 std::int32_t PlanDraft::shared_slack() const {

@@ -14,11 +14,20 @@ inline constexpr std::int64_t plan_alignment = tensor_alignment;
 // A stream runs lower priorities first. A backward act frees memory and feeds other stages; no actor reads weight
 // gradients before the end of the step; evaluation uses the time that is left. A negative priority runs between any two
 // tasks (RQ-3): places of several stages wait for it.
-enum Priority : std::int32_t { urgent_priority = -1, backward_priority, update_priority, forward_priority, weights_priority, other_priority };
+enum Priority : std::int32_t {
+  urgent_priority = -1,
+  backward_priority,
+  update_priority,
+  forward_priority,
+  weights_priority,
+  other_priority
+};
 
 // Chains of tasks on a stream that continue each other (RQ-1).
 enum Run : std::uint32_t { forward_run, backward_run, weights_run, source_run, update_run, runs_per_program };
-inline std::uint32_t run_of(std::int32_t program, Run run) { return static_cast<std::uint32_t>(program) * runs_per_program + run; }
+inline std::uint32_t run_of(std::int32_t program, Run run) {
+  return static_cast<std::uint32_t>(program) * runs_per_program + run;
+}
 
 /// Where an actor is: (role, index). Roles are stages. The conductor: actor -1.
 struct ActorRef {
@@ -38,7 +47,7 @@ struct PassAt {
 
 /// Where a tensor lies on a stage.
 struct Home {
-  std::int32_t channel = 0, index = 0;   ///< of the role; of the channel's tensors
+  std::int32_t channel = 0, index = 0;  ///< of the role; of the channel's tensors
 };
 
 class PlanDraft {
@@ -60,7 +69,9 @@ class PlanDraft {
   /// An exchange with an end on each of some roles.
   Ends add_exchange(PlanExchange x, const std::vector<std::int32_t>& roles, std::int32_t virtual_stage, bool backward);
   /// One more end of the exchange of `other`.
-  ActorRef add_exchange_end(ActorRef other, std::int32_t role) { return add_actor(role, PlanActor(at(other)), at(other).virtual_stage); }
+  ActorRef add_exchange_end(ActorRef other, std::int32_t role) {
+    return add_actor(role, PlanActor(at(other)), at(other).virtual_stage);
+  }
   /// A tensor that no lowered node makes. Returns its index.
   std::int32_t add_tensor(PlanTensor tensor, const std::string& name);
   /// Adds a tensor to a channel; returns its index there.
@@ -90,7 +101,7 @@ class PlanDraft {
   /// of the unit only when its stream is between two segments.
   std::int32_t shared_slack() const;
 
-  std::map<std::pair<std::int32_t, std::int32_t>, Home> home_;   // (role, tensor)
+  std::map<std::pair<std::int32_t, std::int32_t>, Home> home_;  // (role, tensor)
 };
 
 }  // namespace troupe::runtime

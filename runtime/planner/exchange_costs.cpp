@@ -12,7 +12,7 @@ namespace troupe::runtime {
 namespace {
 
 struct ExchangeTime {
-  double seconds = 0, latency_s = 0;   // in all; the part in which its links are free
+  double seconds = 0, latency_s = 0;  // in all; the part in which its links are free
 };
 
 /// Seconds in which a place adds `elements` that arrive as `from` to sums of type `to`.
@@ -41,7 +41,7 @@ class MoveCosts {
 
   struct Cost {
     Collective collective = Collective::none;
-    std::int64_t bytes = 0;   // of the whole job
+    std::int64_t bytes = 0;  // of the whole job
     ExchangeTime time;
   };
   const Cost& of(const PlanExchange::Pair& move) {
@@ -55,7 +55,8 @@ class MoveCosts {
   /// Equal except for their names and, of gradients, the parameter: every layer has such tensors.
   bool alike(std::int32_t one, std::int32_t other) const {
     const PlanTensor &a = plan_.tensors[one], &b = plan_.tensors[other];
-    return a.mesh == b.mesh && a.dtype == b.dtype && a.rate == b.rate && (a.gradient_of < 0) == (b.gradient_of < 0) && a.shape == b.shape && a.sbp == b.sbp;
+    return a.mesh == b.mesh && a.dtype == b.dtype && a.rate == b.rate && (a.gradient_of < 0) == (b.gradient_of < 0) &&
+           a.shape == b.shape && a.sbp == b.sbp;
   }
 
   Cost work_out(const PlanExchange::Pair& move) const {
@@ -64,18 +65,21 @@ class MoveCosts {
     const Layout to = plan_.layout(move.to, 0);
     const bool reduces = plan_.unreduced(plan_.tensors[move.from]);
     const DType left_as = from.dtype;
-    const std::int64_t item = std::min(size_of(from.dtype), size_of(to.dtype));   // the smaller of two types travels
+    // the smaller of two types travels
+    const std::int64_t item = std::min(size_of(from.dtype), size_of(to.dtype));
     from.dtype = to.dtype;
     Cost cost{collective_of(from, to), 0, {}};
     for (const Rank rank : {to.mesh.ranks.front(), to.mesh.ranks.back()}) {
-      const auto group = reduces ? Expected(reduction_group(plan_, move.from, move.to, rank)) : boxing_group(from, to, rank);
-      if (!group.ok()) return cost;   // local_plan() reports it with its names
+      const auto group = reduces ? Expected(reduction_group(plan_, move.from, move.to, rank))
+                                 : boxing_group(from, to, rank);
+      if (!group.ok()) return cost;  // local_plan() reports it with its names
       for (const auto& own : busy_parts(*group)) {
         const ExchangeTime time = time_of(own, left_as, to.dtype, plan_.costs);
         if (time.seconds > cost.time.seconds) cost.time = time;
       }
       // There is one reduction for each coordinate on the axes along which it does not add.
-      if (reduces) cost.bytes = term_bytes(*group, item) * (to.mesh.size() / static_cast<std::int64_t>(group->to.size()));
+      if (reduces)
+        cost.bytes = term_bytes(*group, item) * (to.mesh.size() / static_cast<std::int64_t>(group->to.size()));
     }
     if (!reduces) cost.bytes = direct_bytes(from, to) / size_of(to.dtype) * item;
     return cost;
@@ -85,7 +89,7 @@ class MoveCosts {
   static std::vector<BoxingPlan> busy_parts(const BoxingGroup& group) {
     std::vector<BoxingPlan> parts;
     for (const auto* end : {&group.from, &group.to}) {
-      if (end->empty()) continue;   // another place of a model axis brings the only term
+      if (end->empty()) continue;  // another place of a model axis brings the only term
       for (const Rank rank : {end->front().holder, end->back().holder})
         if (auto own = plan_boxing(group, rank); own.ok()) parts.push_back(*std::move(own));
     }
@@ -112,7 +116,7 @@ void cost_gather(const Plan& plan, PlanExchange& x) {
   x.collective = collective_of(plan.layout(x.moves[0].from, 0), plan.layout(x.moves[0].to, 0));
   const Mesh& mesh = plan.meshes[to.mesh];
   const auto boxings = gather_boxings(plan, x, 0, mesh.ranks[0]);
-  if (!boxings.ok()) return;   // local_plan() reports it with its names
+  if (!boxings.ok()) return;  // local_plan() reports it with its names
   BoxingPlan all;
   for (const auto& b : *boxings) all.transfers.insert(all.transfers.end(), b.transfers.begin(), b.transfers.end());
   // There is one gather along dp for each coordinate on the model axes.

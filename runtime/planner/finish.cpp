@@ -27,14 +27,17 @@ double update_seconds(const Plan& plan, const PlanRole& role, const PlanActor& a
     const auto& tensors = role.channels[c].tensors;
     return !tensors.empty() && plan.tensors[tensors[0]].dtype == DType::sum64;
   });
-  double bytes = bytes_of(role, a.out) * static_cast<double>(kernels::AdamW::update_bytes(size_of(of_sums ? DType::sum64 : DType::f32))) / 4;
-  if (a.gathers()) bytes /= static_cast<double>(plan.meshes[plan.tensors[plan.params[a.params[0].param].tensor].mesh].axis_size("dp"));
+  double bytes = bytes_of(role, a.out) *
+                 static_cast<double>(kernels::AdamW::update_bytes(size_of(of_sums ? DType::sum64 : DType::f32))) / 4;
+  if (a.gathers())
+    bytes /= static_cast<double>(plan.meshes[plan.tensors[plan.params[a.params[0].param].tensor].mesh].axis_size("dp"));
   return plan.costs.kernel_s("adamw", 0, bytes);
 }
 
 /// Parameters, and what the optimizer keeps of them, of a place's part of a group.
 double saved_bytes(const Plan& plan, const PlanRole& role, const PlanActor& snapshot) {
-  return kernels::AdamW::saved_values() * static_cast<double>(role.channels[snapshot.in[0]].bytes) / static_cast<double>(plan.dp_width(role.stage));
+  return kernels::AdamW::saved_values() * static_cast<double>(role.channels[snapshot.in[0]].bytes) /
+         static_cast<double>(plan.dp_width(role.stage));
 }
 
 /// Seconds of one act. Those of segments are their ops' (fill_operands), those of exchanges lie in the exchange.
@@ -43,10 +46,13 @@ double seconds_of(const Plan& plan, const PlanRole& role, const PlanActor& a) {
     case PlanActor::Kind::norm: return norm_seconds(plan, role, a);
     case PlanActor::Kind::update: return update_seconds(plan, role, a);
     case PlanActor::Kind::digest: return plan.costs.kernel_s("digest", 0, bytes_of(role, a.in));
-    case PlanActor::Kind::snapshot: return plan.costs.kernel_s("snapshot", 0, 2 * saved_bytes(plan, role, a));   // read and written
+    // read and written
+    case PlanActor::Kind::snapshot: return plan.costs.kernel_s("snapshot", 0, 2 * saved_bytes(plan, role, a));
     case PlanActor::Kind::writer: {
-      const double writers = std::min(plan.workers(), plan.costs.places_per_node);   // the places of a node write at the same time
-      return saved_bytes(plan, role, role.actors[role.channels[a.in[0]].writer]) * writers / plan.costs.disk_bytes_per_s;
+      // the places of a node write at the same time
+      const double writers = std::min(plan.workers(), plan.costs.places_per_node);
+      return saved_bytes(plan, role, role.actors[role.channels[a.in[0]].writer]) * writers /
+             plan.costs.disk_bytes_per_s;
     }
     case PlanActor::Kind::segment:
     case PlanActor::Kind::user:
@@ -62,7 +68,8 @@ void finish_actor(const Plan& plan, const PlanRole& role, PlanActor& a) {
   a.closes_step = kind.closes_step;
   for (auto c : a.out)
     for (const auto& r : role.channels[c].readers)
-      if (role.actors[r.actor].program == a.program && role.channels[c].kind != PlanChannel::Kind::turn) a.closes_step = false;
+      if (role.actors[r.actor].program == a.program && role.channels[c].kind != PlanChannel::Kind::turn)
+        a.closes_step = false;
   if (kind.params != ActorTraits::Params::version) return;
   for (const auto& t : role.channels[a.in[0]].tensors)
     for (std::size_t p = 0; p < plan.params.size(); ++p)

@@ -12,7 +12,7 @@ namespace troupe::runtime {
 
 /// Parameters of one unit that one actor of each stage updates together.
 struct ParameterGroup {
-  std::vector<std::size_t> params;   ///< indices into Lowered::params
+  std::vector<std::size_t> params;  ///< indices into Lowered::params
   std::int32_t mesh = 0;
   std::vector<std::int32_t> stages;
   std::string name;
@@ -21,8 +21,8 @@ struct ParameterGroup {
 class GroupPass {
  public:
   /// REQUIRES: all arguments outlive this object.
-  GroupPass(PlanDraft& draft, const Segments& segments, const Edges& edges, const ParameterScheme& scheme, const ParameterGroup& group,
-            Optimizers& out);
+  GroupPass(PlanDraft& draft, const Segments& segments, const Edges& edges, const ParameterScheme& scheme,
+            const ParameterGroup& group, Optimizers& out);
   void run();
 
  private:
@@ -50,7 +50,8 @@ class GroupPass {
   void reduce_by_rounds(const Uses& uses, Found& found);
   /// The reduce-scatter of both: adds the gradient of use u to sum `sum_of[u]`, of which each dp coordinate gets its
   /// share. Returns the exchanges whose first output has the sums; `readers`: the readers of these, by stage.
-  Ends reduce_shares(Rate rate, const Uses& uses, const std::vector<std::int32_t>& sum_of, std::vector<std::int32_t>& shares,
+  Ends reduce_shares(Rate rate, const Uses& uses, const std::vector<std::int32_t>& sum_of,
+                     std::vector<std::int32_t>& shares,
                      const std::function<std::vector<ActorRef>(std::int32_t)>& readers);
   /// Makes the channels in which the segments of a stage leave gradients of these uses, one for each segment.
   void connect_gradients(std::int32_t stage, const Uses& uses, const std::vector<ActorRef>& readers);
@@ -60,9 +61,11 @@ class GroupPass {
   /// A parameter's gradient on its mesh, added up over all places: a share along dp, or all of it.
   PlanTensor reduced_tensor(std::size_t param, bool share) const;
   /// One end of an exchange of these tensors on each stage of the group; each reads the parameter slot.
-  Ends everywhere(const std::string& name, Rate rate, const std::vector<std::int32_t>& from, const std::vector<std::int32_t>& to);
+  Ends everywhere(const std::string& name, Rate rate, const std::vector<std::int32_t>& from,
+                  const std::vector<std::int32_t>& to);
   /// A channel for tensors that an exchange makes once a step. Returns its index in the role.
-  std::int32_t add_result(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, ActorRef from, const std::vector<ActorRef>& readers);
+  std::int32_t add_result(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, ActorRef from,
+                          const std::vector<ActorRef>& readers);
 
   // shares.cpp
   /// The tensors that say which share of the group's parameters each dp coordinate updates.
@@ -77,10 +80,10 @@ class GroupPass {
   const Edges& edges_;
   const ParameterGroup& group_;
   Optimizers& out_;
-  const bool trained_;               // the plan trains, and a loss depends on the group
-  const bool divided_;               // over more than one dp coordinate
-  const ParameterScheme scheme_;     // divides nothing where the group is not trained or not divided
-  Ends norm_, update_;               // by stage
+  const bool trained_;            // the plan trains, and a loss depends on the group
+  const bool divided_;            // over more than one dp coordinate
+  const ParameterScheme scheme_;  // divides nothing where the group is not trained or not divided
+  Ends norm_, update_;            // by stage
 };
 
 }  // namespace troupe::runtime

@@ -2,8 +2,8 @@
 
 namespace troupe::runtime {
 
-kernels::OpCost op_cost(const kernels::OpDef& def, const std::vector<TensorType>& in, const std::vector<TensorType>& out,
-                        const Attrs& attrs) {
+kernels::OpCost op_cost(const kernels::OpDef& def, const std::vector<TensorType>& in,
+                        const std::vector<TensorType>& out, const Attrs& attrs) {
   if (def.cost) return def.cost(in, out, attrs);
   kernels::OpCost cost;
   for (const auto* side : {&in, &out})

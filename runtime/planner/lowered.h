@@ -11,8 +11,8 @@ struct LoweredNode {
   Kind kind = Kind::op;
   std::string op, name;
   Attrs attrs;
-  std::vector<std::int32_t> in, out;   ///< tensors of the plan
-  std::int32_t mesh = 0;               ///< of the places that run it; boxing: where it ends
+  std::vector<std::int32_t> in, out;  ///< tensors of the plan
+  std::int32_t mesh = 0;              ///< of the places that run it; boxing: where it ends
   std::int32_t virtual_stage = 0;
   std::int32_t unit = 0;
   std::int32_t program = 0;
@@ -25,8 +25,8 @@ struct LoweredParam {
   std::int32_t graph_node = 0;
   std::int32_t tensor = -1;
   std::int32_t unit = 0;
-  std::vector<std::int32_t> stages;    ///< ascending
-  std::vector<std::int32_t> grads;     ///< one tensor per use, in graph order
+  std::vector<std::int32_t> stages;  ///< ascending
+  std::vector<std::int32_t> grads;   ///< one tensor per use, in graph order
 };
 
 struct Lowered {

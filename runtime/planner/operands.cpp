@@ -16,7 +16,8 @@ TensorType local_type(const PlanDraft& draft, std::int32_t tensor) {
 /// Where operands lie.
 class Operands {
  public:
-  Operands(const PlanDraft& draft, const Edges& edges, const Optimizers& optimizers) : draft_(draft), edges_(edges), optimizers_(optimizers) {}
+  Operands(const PlanDraft& draft, const Edges& edges, const Optimizers& optimizers)
+      : draft_(draft), edges_(edges), optimizers_(optimizers) {}
 
   PlanOperand of(ActorRef who, std::int32_t tensor, bool writes) const {
     PlanOperand o;
@@ -43,8 +44,8 @@ class Operands {
   const Optimizers& optimizers_;
 };
 
-/// First fit by lifetime: tensors that never live at the same time share memory. `life`: scratch tensor -> first and last
-/// op. Returns the bytes.
+/// First fit by lifetime: tensors that never live at the same time share memory. `life`: scratch tensor -> first and
+/// last op. Returns the bytes.
 std::int64_t place_scratch(const PlanDraft& draft, std::vector<PlanOp>& ops,
                            const std::map<std::int32_t, std::pair<std::int32_t, std::int32_t>>& life) {
   struct Block {
@@ -52,7 +53,7 @@ std::int64_t place_scratch(const PlanDraft& draft, std::vector<PlanOp>& ops,
     std::int64_t offset, bytes;
   };
   std::vector<Block> placed;
-  std::vector<std::pair<std::int32_t, std::int32_t>> order;   // by first use
+  std::vector<std::pair<std::int32_t, std::int32_t>> order;  // by first use
   for (const auto& [t, l] : life) order.push_back({l.first, t});
   std::sort(order.begin(), order.end());
   std::int64_t total = 0;
@@ -73,7 +74,8 @@ std::int64_t place_scratch(const PlanDraft& draft, std::vector<PlanOp>& ops,
     for (auto* side : {&op.in, &op.out})
       for (auto& o : *side)
         if (o.where == PlanOperand::Where::scratch)
-          o.offset = std::find_if(placed.begin(), placed.end(), [&](const Block& b) { return b.tensor == o.tensor; })->offset;
+          o.offset =
+              std::find_if(placed.begin(), placed.end(), [&](const Block& b) { return b.tensor == o.tensor; })->offset;
   return total;
 }
 
@@ -84,7 +86,7 @@ void fill_operands(PlanDraft& draft, Segments& segments, const Edges& edges, con
   const Operands operands(draft, edges, optimizers);
   for (auto& [where, nodes] : segments.nodes) {
     std::sort(nodes.begin(), nodes.end());
-    std::map<std::int32_t, std::pair<std::int32_t, std::int32_t>> life;   // scratch tensor -> first, last op
+    std::map<std::int32_t, std::pair<std::int32_t, std::int32_t>> life;  // scratch tensor -> first, last op
     std::vector<PlanOp> ops;
     for (auto i : nodes) {
       const LoweredNode& n = low.nodes[i];

@@ -5,8 +5,9 @@
 
 namespace troupe::runtime {
 
-Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edges& edges, const ParameterScheme& scheme) {
-  std::map<std::tuple<std::int32_t, std::int32_t, bool>, ParameterGroup> groups;   // unit, mesh, trained
+Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edges& edges,
+                           const ParameterScheme& scheme) {
+  std::map<std::tuple<std::int32_t, std::int32_t, bool>, ParameterGroup> groups;  // unit, mesh, trained
   for (std::size_t p = 0; p < draft.low.params.size(); ++p) {
     const auto& param = draft.low.params[p];
     const std::int32_t mesh = draft.plan.tensors[param.tensor].mesh;
@@ -14,15 +15,16 @@ Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edg
     group.params.push_back(p);
     group.mesh = mesh;
     group.stages = param.stages;
-    group.name = draft.graph.units()[param.unit] + (param.stages.size() > 1 ? ".tied" : "") + (draft.plan.trains && param.grads.empty() ? ".fixed" : "");
+    group.name = draft.graph.units()[param.unit] + (param.stages.size() > 1 ? ".tied" : "") +
+                 (draft.plan.trains && param.grads.empty() ? ".fixed" : "");
   }
   Optimizers out;
   for (const auto& [key, group] : groups) GroupPass(draft, segments, edges, scheme, group, out).run();
   return out;
 }
 
-GroupPass::GroupPass(PlanDraft& draft, const Segments& segments, const Edges& edges, const ParameterScheme& scheme, const ParameterGroup& group,
-                     Optimizers& out)
+GroupPass::GroupPass(PlanDraft& draft, const Segments& segments, const Edges& edges, const ParameterScheme& scheme,
+                     const ParameterGroup& group, Optimizers& out)
     : draft_(draft), segments_(segments), edges_(edges), group_(group), out_(out),
       trained_(draft.plan.trains && !draft.low.params[group.params[0]].grads.empty()),
       divided_(draft.plan.meshes[group.mesh].axis_size("dp") > 1),
@@ -97,8 +99,10 @@ void GroupPass::lead_gradients() {
     const auto& grads = low().params[p].grads;
     std::vector<Ends> writers;
     for (auto t : grads) writers.push_back(edges_.writer[t]);
-    const bool summed = std::any_of(grads.begin(), grads.end(), [&](auto t) { return summed_on_model_axis(plan().tensors[t]); });
-    for (std::size_t u = 0; u < writers.size(); ++u) ways[{scheme_.sums_shares ? std::vector{writers[u]} : writers, summed}].push_back({p, grads[u]});
+    const bool summed = std::any_of(grads.begin(), grads.end(),
+                                    [&](auto t) { return summed_on_model_axis(plan().tensors[t]); });
+    for (std::size_t u = 0; u < writers.size(); ++u)
+      ways[{scheme_.sums_shares ? std::vector{writers[u]} : writers, summed}].push_back({p, grads[u]});
   }
   Found for_norm, for_update;
   for (const auto& [way, uses] : ways) {

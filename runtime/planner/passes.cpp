@@ -4,25 +4,30 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Error: data of the training program goes back to an earlier virtual stage, where passes have an order (which knows no
-/// such data), or where gathered parameters take turns in the order of the stages.
+/// Error: data of the training program goes back to an earlier virtual stage, where passes have an order (which knows
+/// no such data), or where gathered parameters take turns in the order of the stages.
 Status check_flow(const Graph& graph, const Plan& plan, const Lowered& low, const ParameterScheme& scheme) {
   if (!plan.trains || (!plan.ordered() && !scheme.stores_shares)) return {};
   for (const LoweredNode& n : low.nodes)
     for (const auto t : n.in) {
       const auto from = low.producer[t];
       if (n.program != 0 || n.backward || from < 0 || low.nodes[from].virtual_stage <= n.virtual_stage) continue;
-      const auto where = [&](const LoweredNode& node) { return "unit '" + graph.units()[node.unit] + "' on stage " + std::to_string(node.virtual_stage); };
-      return invalid(where(n) + " reads " + where(low.nodes[from]) + ": with " + (plan.ordered() ? "pipeline schedule " + to_string(plan.pipeline) : "ZeRO 3") +
-                     " data goes to the same stage or to later ones; choose other stages (CompileOptions::stage_of_unit)" +
-                     (plan.ordered() ? ", or 1f1b" : ", or ZeRO 2"));
+      const auto where = [&](const LoweredNode& node) {
+        return "unit '" + graph.units()[node.unit] + "' on stage " + std::to_string(node.virtual_stage);
+      };
+      return invalid(
+          where(n) + " reads " + where(low.nodes[from]) + ": with " +
+          (plan.ordered() ? "pipeline schedule " + to_string(plan.pipeline) : "ZeRO 3") +
+          " data goes to the same stage or to later ones; choose other stages (CompileOptions::stage_of_unit)" +
+          (plan.ordered() ? ", or 1f1b" : ", or ZeRO 2"));
     }
   return {};
 }
 
 }  // namespace
 
-Status make_plan(const Graph& graph, Plan& plan, Lowered low, std::int32_t virtual_stages, const ParameterScheme& scheme, std::int32_t snapshots) {
+Status make_plan(const Graph& graph, Plan& plan, Lowered low, std::int32_t virtual_stages,
+                 const ParameterScheme& scheme, std::int32_t snapshots) {
   TROUPE_TRY(check_flow(graph, plan, low, scheme));
   PlanDraft draft(graph, plan, low, virtual_stages);
   settle_gradients(draft, scheme);

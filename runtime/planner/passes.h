@@ -1,5 +1,5 @@
-// The passes that make a plan of a lowered graph, in the order in which make_plan() runs them. Each says what it reads and
-// what it leaves; what several passes share is PlanDraft. Internal to the compiler.
+// The passes that make a plan of a lowered graph, in the order in which make_plan() runs them. Each says what it reads
+// and what it leaves; what several passes share is PlanDraft. Internal to the compiler.
 #pragma once
 
 #include <array>
@@ -11,9 +11,11 @@ namespace troupe::runtime {
 
 /// What a ZeRO stage (Rajbhandari et al., 2020) divides over dp. No later pass asks for the stage's number.
 struct ParameterScheme {
-  bool updates_shares = false;   ///< 1 to 3: each place updates its share, and has the moments of that share only
-  bool sums_shares = false;      ///< 2, 3: each place sums the gradients of its share only, microbatch by microbatch
-  bool stores_shares = false;    ///< 3: between uses of a parameter a place keeps its share only
+  /// 1 to 3: each place updates its share, and has the moments of that share only
+  bool updates_shares = false;
+  /// 2, 3: each place sums the gradients of its share only, microbatch by microbatch
+  bool sums_shares = false;
+  bool stores_shares = false;  ///< 3: between uses of a parameter a place keeps its share only
 };
 ParameterScheme scheme_of(std::int32_t zero_stage);
 
@@ -23,8 +25,8 @@ void settle_gradients(PlanDraft& draft, const ParameterScheme& scheme);
 
 /// What nodes become.
 struct Segments {
-  std::vector<Ends> node_actor;                             ///< per lowered node (boxing: the receiving ends)
-  std::map<ActorRef, std::vector<std::int32_t>> nodes;      ///< of each segment
+  std::vector<Ends> node_actor;                         ///< per lowered node (boxing: the receiving ends)
+  std::map<ActorRef, std::vector<std::int32_t>> nodes;  ///< of each segment
 };
 /// Ops and reports -> segments. A run of ops on one stream is cut where data leaves it and comes back, and at unit
 /// boundaries.
@@ -36,7 +38,7 @@ void make_user_actors(PlanDraft& draft, Segments& segments);
 
 /// Who makes and who reads a tensor of the lowered graph.
 struct Edges {
-  std::vector<Ends> writer;                                 ///< per tensor
+  std::vector<Ends> writer;  ///< per tensor
   std::vector<std::vector<ActorRef>> readers;
 };
 /// Boxings -> exchanges: those of one producer to one stage, for the same direction, travel together. Leaves the edges
@@ -52,16 +54,18 @@ void make_credits(PlanDraft& draft, const Segments& segments);
 /// A gathered, rounded gradient takes the memory of the sums that it comes from.
 struct ReusedMemory {
   std::int32_t role = 0;
-  std::array<std::int32_t, 2> channels{};                   ///< the second takes the memory of the first
+  std::array<std::int32_t, 2> channels{};  ///< the second takes the memory of the first
 };
 /// What the parameters' pass leaves for later ones.
 struct Optimizers {
-  std::map<std::pair<ActorRef, std::int32_t>, std::int32_t> gathered;   ///< (segment, parameter) -> the gathered tensor that it reads
-  std::set<ActorRef> after_commit;                          ///< exchanges that wait for the commit
+  /// (segment, parameter) -> the gathered tensor that it reads
+  std::map<std::pair<ActorRef, std::int32_t>, std::int32_t> gathered;
+  std::set<ActorRef> after_commit;  ///< exchanges that wait for the commit
   std::vector<ReusedMemory> reused;
 };
 /// Parameters -> their slots, norms, updates, digests, and the way of their gradients: reductions, gathers, shares.
-Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edges& edges, const ParameterScheme& scheme);
+Optimizers make_parameters(PlanDraft& draft, const Segments& segments, const Edges& edges,
+                           const ParameterScheme& scheme);
 
 /// Parameter slots -> snapshot and writer actors, with `slots` slots of the arena between them.
 void make_snapshots(PlanDraft& draft, std::int32_t slots);
@@ -88,8 +92,9 @@ void cost_exchanges(PlanDraft& draft);
 /// Tenants that take turns -> shared areas. REQUIRES: operands, costs and closes_step are there. Error: as local_plan.
 Status share_areas(PlanDraft& draft);
 
-/// All passes. `snapshots`: slots of the arena, 0: the plan takes no checkpoint. Error: those of make_channels and share_areas; data
-/// goes back to an earlier stage where the pipeline's order of passes, or ZeRO 3, cannot serve it.
-Status make_plan(const Graph& graph, Plan& plan, Lowered low, std::int32_t virtual_stages, const ParameterScheme& scheme, std::int32_t snapshots);
+/// All passes. `snapshots`: slots of the arena, 0: the plan takes no checkpoint. Error: those of make_channels and
+/// share_areas; data goes back to an earlier stage where the pipeline's order of passes, or ZeRO 3, cannot serve it.
+Status make_plan(const Graph& graph, Plan& plan, Lowered low, std::int32_t virtual_stages,
+                 const ParameterScheme& scheme, std::int32_t snapshots);
 
 }  // namespace troupe::runtime

@@ -6,7 +6,7 @@
 namespace troupe::runtime {
 
 void GroupPass::connect_gradients(std::int32_t s, const Uses& uses, const std::vector<ActorRef>& readers) {
-  std::map<ActorRef, std::vector<std::int32_t>> made;   // by the segments of this stage
+  std::map<ActorRef, std::vector<std::int32_t>> made;  // by the segments of this stage
   for (const auto& [p, t] : uses)
     if (const auto it = edges_.writer[t].find(s); it != edges_.writer[t].end()) made[it->second].push_back(t);
   for (const auto& [writer, tensors] : made) {
@@ -21,7 +21,8 @@ void GroupPass::connect_gradients(std::int32_t s, const Uses& uses, const std::v
 
 std::string GroupPass::gradients_name(std::int32_t gradient) const {
   const ActorRef writer = edges_.writer[gradient].begin()->second;
-  return draft_.at(writer).name + ".grads" + (draft_.at(writer).name.rfind(group_.name + ".", 0) == 0 ? "" : ".of." + group_.name);
+  return draft_.at(writer).name + ".grads" +
+         (draft_.at(writer).name.rfind(group_.name + ".", 0) == 0 ? "" : ".of." + group_.name);
 }
 
 bool GroupPass::summed_on_model_axis(const PlanTensor& grad) const {
@@ -40,7 +41,7 @@ PlanTensor GroupPass::reduced_tensor(std::size_t param, bool share) const {
 }
 
 Ends GroupPass::everywhere(const std::string& name, Rate rate, const std::vector<std::int32_t>& from,
-                         const std::vector<std::int32_t>& to) {
+                           const std::vector<std::int32_t>& to) {
   PlanExchange x;
   x.name = name;
   x.rate = rate;
@@ -48,11 +49,13 @@ Ends GroupPass::everywhere(const std::string& name, Rate rate, const std::vector
   const auto virtual_stage = rate == Rate::round ? draft_.at(edges_.writer[from[0]].begin()->second).virtual_stage : 0;
   auto ends = draft_.add_exchange(std::move(x), group_.stages, virtual_stage, true);
   // The slot has the exponents of the sums; its token has the step where a stage has no other input.
-  for (const auto& [stage, end] : ends) draft_.add_reader(draft_.home(stage, plan().params[group_.params[0]].stored())->channel, end);
+  for (const auto& [stage, end] : ends)
+    draft_.add_reader(draft_.home(stage, plan().params[group_.params[0]].stored())->channel, end);
   return ends;
 }
 
-std::int32_t GroupPass::add_result(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, ActorRef from, const std::vector<ActorRef>& readers) {
+std::int32_t GroupPass::add_result(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, ActorRef from,
+                                   const std::vector<ActorRef>& readers) {
   PlanChannel c;
   c.kind = kind;
   c.rate = Rate::step;
@@ -62,7 +65,8 @@ std::int32_t GroupPass::add_result(PlanChannel::Kind kind, const std::vector<std
 }
 
 Ends GroupPass::reduce_shares(Rate rate, const Uses& uses, const std::vector<std::int32_t>& sum_of,
-                           std::vector<std::int32_t>& shares, const std::function<std::vector<ActorRef>(std::int32_t)>& readers) {
+                              std::vector<std::int32_t>& shares,
+                              const std::function<std::vector<ActorRef>(std::int32_t)>& readers) {
   const std::string name = gradients_name(uses.front().second);
   const auto count = static_cast<std::size_t>(*std::max_element(sum_of.begin(), sum_of.end())) + 1;
   // A gradient that is a sum on model axes too is added along dp first, then along these axes: no exchange then has
@@ -75,7 +79,8 @@ Ends GroupPass::reduce_shares(Rate rate, const Uses& uses, const std::vector<std
     if (sum < 0) sum = draft_.add_tensor(reduced_tensor(p, true), plan().tensors[t].name + ".share");
     const Mesh& mesh = plan().meshes[plan().tensors[t].mesh];
     for (std::size_t a = 0; a < mesh.axes.size(); ++a)
-      if (static_cast<int>(a) != dp_axis(mesh) && mesh.axes[a].size > 1 && plan().tensors[t].sbp[a].is_partial()) plan().tensors[sum].sbp[a] = Sbp::P(), summed = true;
+      if (static_cast<int>(a) != dp_axis(mesh) && mesh.axes[a].size > 1 && plan().tensors[t].sbp[a].is_partial())
+        plan().tensors[sum].sbp[a] = Sbp::P(), summed = true;
     from.push_back(t);
     to.push_back(sum);
   }
@@ -83,8 +88,10 @@ Ends GroupPass::reduce_shares(Rate rate, const Uses& uses, const std::vector<std
   shares = along_dp;
   if (summed)
     for (std::size_t i = 0; i < count; ++i) {
-      const auto u = static_cast<std::size_t>(std::find(sum_of.begin(), sum_of.end(), static_cast<std::int32_t>(i)) - sum_of.begin());
-      shares[i] = draft_.add_tensor(reduced_tensor(uses[u].first, true), plan().tensors[uses[u].second].name + ".share.sum");
+      const auto u = static_cast<std::size_t>(std::find(sum_of.begin(), sum_of.end(), static_cast<std::int32_t>(i)) -
+                                              sum_of.begin());
+      shares[i] = draft_.add_tensor(reduced_tensor(uses[u].first, true),
+                                    plan().tensors[uses[u].second].name + ".share.sum");
     }
   const Ends whole = summed ? everywhere(name + ".all_reduce", Rate::step, along_dp, shares) : scatter;
   for (auto s : group_.stages) {
@@ -96,7 +103,7 @@ Ends GroupPass::reduce_shares(Rate rate, const Uses& uses, const std::vector<std
 }
 
 void GroupPass::reduce(const Uses& uses, Found& for_norm, Found& for_update) {
-  std::vector<std::size_t> params;       // all uses of a parameter are added into one sum
+  std::vector<std::size_t> params;  // all uses of a parameter are added into one sum
   std::vector<std::int32_t> sum_of, shares, wholes;
   for (const auto& [p, t] : uses) {
     const auto at = std::find(params.begin(), params.end(), p) - params.begin();
@@ -113,7 +120,8 @@ void GroupPass::reduce(const Uses& uses, Found& for_norm, Found& for_update) {
   const Ends sums = reduce_shares(Rate::step, uses, sum_of, shares, [&](std::int32_t s) { return readers.at(s); });
   Ends gather;
   if (!whole) {
-    for (auto p : params) wholes.push_back(draft_.add_tensor(reduced_tensor(p, false), plan().params[p].name + ".grad"));
+    for (auto p : params)
+      wholes.push_back(draft_.add_tensor(reduced_tensor(p, false), plan().params[p].name + ".grad"));
     gather = everywhere(gradients_name(uses.front().second) + ".all_gather", Rate::step, shares, wholes);
   }
   for (auto s : group_.stages) {
@@ -142,9 +150,12 @@ void GroupPass::reduce_by_rounds(const Uses& uses, Found& found) {
   std::vector<std::int32_t> sum_of, shares;
   // Each use has a sum of its own: its stage's rounds are its own.
   for (std::size_t u = 0; u < uses.size(); ++u) sum_of.push_back(static_cast<std::int32_t>(u));
-  const Ends sums = reduce_shares(Rate::round, uses, sum_of, shares, [&](std::int32_t s) { return std::vector{norm_.at(s), update_.at(s)}; });
+  const Ends sums = reduce_shares(Rate::round, uses, sum_of, shares, [&](std::int32_t s) {
+    return std::vector{norm_.at(s), update_.at(s)};
+  });
   for (auto s : group_.stages)
-    for (std::size_t u = 0; u < uses.size(); ++u) found[{s, uses[u].second}] = {draft_.at(sums.at(s)).out.front(), static_cast<std::int32_t>(u)};
+    for (std::size_t u = 0; u < uses.size(); ++u)
+      found[{s, uses[u].second}] = {draft_.at(sums.at(s)).out.front(), static_cast<std::int32_t>(u)};
 }
 
 }  // namespace troupe::runtime

@@ -15,7 +15,7 @@ namespace {
 // With two buffers one is filled or emptied while the other is in use.
 constexpr std::int32_t gradient_buffers = 2, staging_buffers = 2, gathered_buffers = 2, gathered_buffers_elsewhere = 1;
 
-using Occupant = std::vector<std::int32_t>;   // channels that are needed together
+using Occupant = std::vector<std::int32_t>;  // channels that are needed together
 
 /// Positions of a role's actors in an order in which each comes after those that it reads from.
 std::vector<std::int32_t> order_of(const PlanRole& role) {
@@ -25,7 +25,7 @@ std::vector<std::int32_t> order_of(const PlanRole& role) {
     if (c.writer < 0 || c.initial) continue;
     for (const auto& r : c.readers) readers[c.writer].push_back(r.actor), ++waits[r.actor];
   }
-  std::set<std::int32_t> ready;   // the lowest goes first
+  std::set<std::int32_t> ready;  // the lowest goes first
   for (std::size_t a = 0; a < waits.size(); ++a)
     if (waits[a] == 0) ready.insert(static_cast<std::int32_t>(a));
   for (std::int32_t n = 0; !ready.empty(); ++n) {
@@ -42,7 +42,8 @@ std::vector<std::int32_t> order_of(const PlanRole& role) {
 bool shares_staging(const Plan& plan, const PlanRole& role, const PlanActor& a) {
   if (a.kind != PlanActor::Kind::exchange) return false;
   // A reduction that waits for several segments, or for other stages, would delay the other reductions of its buffer.
-  const auto gradients = std::count_if(a.in.begin(), a.in.end(), [&](auto c) { return role.channels[c].kind == PlanChannel::Kind::gradient; });
+  const auto gradients = std::count_if(a.in.begin(), a.in.end(),
+                                       [&](auto c) { return role.channels[c].kind == PlanChannel::Kind::gradient; });
   return gradients == 1 && plan.stages_on(plan.tensors[plan.exchanges[a.exchange].moves[0].to].mesh).size() == 1;
 }
 
@@ -59,7 +60,7 @@ void share_staging(PlanDraft& draft, std::int32_t s, const std::vector<std::int3
     a.staging_buffer = i % staging_buffers;
     const bool wraps = i + staging_buffers >= count;
     const auto next = wraps ? i % staging_buffers : i + staging_buffers;
-    if (next == i) continue;   // alone in its buffer
+    if (next == i) continue;  // alone in its buffer
     PlanChannel turn;
     turn.kind = PlanChannel::Kind::turn;
     turn.name = "staging." + a.name;
@@ -90,7 +91,7 @@ void add_ring(PlanDraft& draft, std::int32_t s, std::int32_t buffers, const std:
   for (std::int32_t i = 0; i < count; ++i) {
     const bool wraps = i + buffers >= count;
     const auto next = wraps ? i % buffers : i + buffers;
-    if (next == i) continue;   // alone in its buffer
+    if (next == i) continue;  // alone in its buffer
     std::set<ActorRef> done, writers;
     for (auto id : occupants[i])
       for (const auto& r : role.channels[id].readers) done.insert({s, r.actor});
@@ -100,7 +101,7 @@ void add_ring(PlanDraft& draft, std::int32_t s, std::int32_t buffers, const std:
       turn.kind = PlanChannel::Kind::turn;
       turn.name = "turn." + role.channels[occupants[i].front()].name;
       turn.rate = role.channels[occupants[i].front()].rate;
-      turn.slots = 2;   // no bytes; with two the reader need not wait for the ack of the turn before
+      turn.slots = 2;  // no bytes; with two the reader need not wait for the ack of the turn before
       turn.initial = wraps;
       draft.connect(std::move(turn), reader, {writers.begin(), writers.end()});
     }
@@ -124,7 +125,8 @@ void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<Re
       Pass pass;
       auto operator<=>(const Turns&) const = default;
     };
-    std::map<Turns, std::map<std::pair<std::int32_t, std::int32_t>, Occupant>> passes;   // -> by order -> channels
+    // -> by order -> channels
+    std::map<Turns, std::map<std::pair<std::int32_t, std::int32_t>, Occupant>> passes;
     // -> by order -> exchange
     std::map<Turns, std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t>> reductions;
     for (std::size_t i = 0; i < role.channels.size(); ++i) {
@@ -133,7 +135,8 @@ void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<Re
       if (c.kind == Kind::gradient)
         if (const auto exchange = c.readers.front().actor; shares_staging(plan, role, role.actors[exchange])) {
           const LoweredNode& n = low.nodes[segments.nodes.at({s, c.writer}).front()];
-          reductions[{c.kind, n.program, n.virtual_stage, n.mesh, role.actors[c.writer].pass}].emplace(std::pair{order[c.writer], exchange}, exchange);
+          reductions[{c.kind, n.program, n.virtual_stage, n.mesh, role.actors[c.writer].pass}].emplace(
+              std::pair{order[c.writer], exchange}, exchange);
         }
       if (c.kind == Kind::gradient && c.rate == Rate::microbatch) segment = c.writer;
       if (c.kind == Kind::gathered)
@@ -144,7 +147,8 @@ void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<Re
       // With one microbatch at a time its backward pass follows its forward pass; in a pipeline they mix. The weights'
       // pass, where it is apart, follows in its own time.
       const bool mixed = draft.virtual_stages > 1 || c.kind != Kind::gathered;
-      auto& pass = passes[{c.kind, n.program, n.virtual_stage, n.mesh, mixed ? role.actors[segment].pass : Pass::forward}];
+      auto& pass =
+          passes[{c.kind, n.program, n.virtual_stage, n.mesh, mixed ? role.actors[segment].pass : Pass::forward}];
       // All that a unit gathers for one direction is needed together.
       std::pair<std::int32_t, std::int32_t> key{order[segment], 0};
       if (c.kind == Kind::gathered)
@@ -172,7 +176,8 @@ void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<Re
   // One ring for each segment: with two, the segment could not tell whose turn has come.
   std::set<ActorRef> done;
   for (const auto& [role, channels] : reused)
-    if (done.insert({role, plan.roles[role].channels[channels[0]].writer}).second) add_ring(draft, role, 1, {{channels[0]}, {channels[1]}});
+    if (done.insert({role, plan.roles[role].channels[channels[0]].writer}).second)
+      add_ring(draft, role, 1, {{channels[0]}, {channels[1]}});
 }
 
 }  // namespace troupe::runtime

@@ -11,7 +11,8 @@ namespace {
 /// "layer0.fwd", "evaluate.layer0.fwd", "layer0.wgrad".
 std::string segment_name(const Graph& g, std::int32_t program, std::int32_t unit, Pass pass, std::int32_t part) {
   const char* suffix[] = {".fwd", ".bwd", ".wgrad"};
-  return (program ? g.programs()[program] + "." : "") + g.units()[unit] + suffix[static_cast<int>(pass)] + (part ? "." + std::to_string(part) : "");
+  return (program ? g.programs()[program] + "." : "") + g.units()[unit] + suffix[static_cast<int>(pass)] +
+         (part ? "." + std::to_string(part) : "");
 }
 
 /// The pass of each node: Pass::weights for ops that make only parameter gradients, if the pipeline splits the backward
@@ -19,7 +20,9 @@ std::string segment_name(const Graph& g, std::int32_t program, std::int32_t unit
 std::vector<Pass> passes_of(const PlanDraft& draft) {
   std::vector<Pass> out;
   for (const LoweredNode& n : draft.low.nodes) {
-    const bool only_gradients = !n.out.empty() && std::all_of(n.out.begin(), n.out.end(), [&](auto t) { return draft.plan.tensors[t].gradient_of >= 0; });
+    const bool only_gradients = !n.out.empty() && std::all_of(n.out.begin(), n.out.end(), [&](auto t) {
+      return draft.plan.tensors[t].gradient_of >= 0;
+    });
     // Shared units are not split.
     const bool apart = draft.plan.pipeline.splits_backward() && only_gradients && n.mesh < draft.plan.stages;
     out.push_back(apart ? Pass::weights : n.backward ? Pass::backward : Pass::forward);
@@ -35,7 +38,8 @@ Segments make_segments(PlanDraft& draft) {
   const Lowered& low = draft.low;
   const auto pass_of = passes_of(draft);
   Segments out;
-  using Group = std::tuple<std::int32_t, std::int32_t, std::int32_t, Pass, Rate>;   // program, mesh, unit, pass, rate
+  // program, mesh, unit, pass, rate
+  using Group = std::tuple<std::int32_t, std::int32_t, std::int32_t, Pass, Rate>;
   std::map<std::pair<Group, std::int32_t>, Ends> segments;
   std::vector<Group> group(low.nodes.size());
   std::vector<std::int32_t> part(low.nodes.size(), 0);
@@ -68,7 +72,8 @@ Segments make_segments(PlanDraft& draft) {
       const Priority of_pass[] = {forward_priority, backward_priority, weights_priority};
       a.priority = draft.priority(program != 0 ? other_priority : of_pass[static_cast<int>(pass)], n.virtual_stage);
       // No other place waits for the backward work of virtual stage 0.
-      if (program == 0 && mesh >= plan.stages && (pass == Pass::forward || n.virtual_stage > 0)) a.priority = draft.priority(urgent_priority, n.virtual_stage);
+      if (program == 0 && mesh >= plan.stages && (pass == Pass::forward || n.virtual_stage > 0))
+        a.priority = draft.priority(urgent_priority, n.virtual_stage);
       a.run = run_of(program, static_cast<Run>(pass));
       a.name = segment_name(g, program, unit, pass, part[i]);
       for (auto role : plan.stages_on(mesh)) it->second[role] = draft.add_actor(role, a, n.virtual_stage);
@@ -88,7 +93,7 @@ Segments make_segments(PlanDraft& draft) {
 
 void take_turns(PlanDraft& draft, const Segments& segments) {
   const Plan& plan = draft.plan;
-  std::set<std::tuple<std::int32_t, std::int32_t, Pass>> begun;   // role, virtual stage, pass
+  std::set<std::tuple<std::int32_t, std::int32_t, Pass>> begun;  // role, virtual stage, pass
   for (const auto& [w, nodes] : segments.nodes) {
     const LoweredNode& n = draft.low.nodes[nodes.front()];
     if (!plan.ordered() || n.program != 0 || n.mesh != w.role) continue;
@@ -109,7 +114,8 @@ void make_user_actors(PlanDraft& draft, Segments& segments) {
     a.priority = draft.priority(forward_priority, n.virtual_stage);
     a.run = run_of(n.program, source_run);
     a.ops.push_back({n.op, n.name, n.attrs, {}, {}});
-    for (auto role : draft.plan.stages_on(n.mesh)) segments.node_actor[i][role] = draft.add_actor(role, a, n.virtual_stage);
+    for (auto role : draft.plan.stages_on(n.mesh))
+      segments.node_actor[i][role] = draft.add_actor(role, a, n.virtual_stage);
   }
 }
 

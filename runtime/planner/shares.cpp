@@ -46,16 +46,18 @@ void GroupPass::gather_updated() {
   gather.name = group_.name + ".all_gather";
   gather.rate = Rate::step;
   for (auto p : group_.params) gather.moves.push_back({plan().params[p].share, low().params[p].tensor});
-  for (const auto& [stage, where] : update_) draft_.at(where).exchange = static_cast<std::int32_t>(plan().exchanges.size());
+  for (const auto& [stage, where] : update_)
+    draft_.at(where).exchange = static_cast<std::int32_t>(plan().exchanges.size());
   plan().exchanges.push_back(std::move(gather));
 }
 
 std::map<std::int32_t, std::set<ActorRef>> GroupPass::gather_for_uses() {
   struct Use {
     std::set<std::size_t> params;
-    std::map<std::int32_t, std::set<ActorRef>> readers;   // by role
+    std::map<std::int32_t, std::set<ActorRef>> readers;  // by role
   };
-  std::map<std::tuple<std::int32_t, bool, std::int32_t, std::int32_t>, Use> uses;   // program, backward, unit, mesh
+  // program, backward, unit, mesh
+  std::map<std::tuple<std::int32_t, bool, std::int32_t, std::int32_t>, Use> uses;
   for (auto p : group_.params)
     for (const ActorRef& r : edges_.readers[low().params[p].tensor]) {
       const LoweredNode& n = low().nodes[segments_.nodes.at(r).front()];
@@ -85,7 +87,7 @@ std::map<std::int32_t, std::set<ActorRef>> GroupPass::gather_for_uses() {
     const auto virtual_stage = draft_.at(*use.readers.begin()->second.begin()).virtual_stage;
     for (const auto& [s, end] : draft_.add_exchange(std::move(x), group_.stages, virtual_stage, backward)) {
       holders[s].insert(end);
-      if (!use.readers.count(s)) continue;   // this stage only has shares that another stage needs
+      if (!use.readers.count(s)) continue;  // this stage only has shares that another stage needs
       PlanChannel c;
       c.kind = PlanChannel::Kind::gathered;
       c.name = draft_.at(end).name;

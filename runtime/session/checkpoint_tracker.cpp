@@ -19,7 +19,8 @@ constexpr int committing_max = 4;
 std::int64_t count_writers(const Plan& plan) {
   std::int64_t n = 0;
   for (const auto& role : plan.roles)
-    if (std::any_of(role.actors.begin(), role.actors.end(), [](const PlanActor& a) { return a.kind == PlanActor::Kind::writer; }))
+    if (std::any_of(role.actors.begin(), role.actors.end(),
+                    [](const PlanActor& a) { return a.kind == PlanActor::Kind::writer; }))
       n += plan.meshes[role.stage].size();
   return n;
 }
@@ -40,13 +41,17 @@ SumState sums_of(const checkpoint::Manifest& m) {
   return sums;
 }
 
-CheckpointTracker::CheckpointTracker(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream, const Clock& clock)
-    : plan_(plan), options_(std::move(options)), first_(first), last_(last), storage_(storage), stream_(stream), clock_(clock) {}
+CheckpointTracker::CheckpointTracker(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last,
+                                     Storage& storage, Stream& stream, const Clock& clock)
+    : plan_(plan), options_(std::move(options)), first_(first), last_(last), storage_(storage), stream_(stream),
+      clock_(clock) {}
 
 Status CheckpointTracker::begin(std::uint64_t fresh) {
   checkpoint::Catalog catalog(storage_, options_.dir);
   lock_ = options_.lock;
-  if (!lock_) { TROUPE_ASSIGN(lock_, catalog.lock()); }
+  if (!lock_) {
+    TROUPE_ASSIGN(lock_, catalog.lock());
+  }
   TROUPE_ASSIGN(const checkpoint::Stamp stamp, catalog.claim(options_.job, fresh));
   TROUPE_TRY(catalog.clean(stamp.generation).status());
   target_ = {options_.dir, stamp.job, stamp.generation};
@@ -55,12 +60,13 @@ Status CheckpointTracker::begin(std::uint64_t fresh) {
   head.stamp = stamp;
   head.seed = plan_.seed;
   head.config = options_.config;
-  keeper_ = std::make_unique<checkpoint::CheckpointCommitter>(storage_, stream_, clock_, options_.dir, std::move(head), options_.retention);
+  keeper_ = std::make_unique<checkpoint::CheckpointCommitter>(storage_, stream_, clock_, options_.dir, std::move(head),
+                                                              options_.retention);
   return {};
 }
 
 bool CheckpointTracker::wants(std::int64_t version) {
-  if (version == first_) return false;   // it has a checkpoint already, or is the initial values
+  if (version == first_) return false;  // it has a checkpoint already, or is the initial values
   if (version != last_ && (options_.every <= 0 || version % options_.every != 0)) return false;
   if (version != last_ && committing_ >= committing_max) {
     skipped(version);
@@ -105,9 +111,10 @@ Status CheckpointTracker::finite(std::int64_t version, const std::vector<Report>
   for (const auto& r : reports)
     if (r.kind == Report::Kind::shard && r.values.size() > 1) ruined.insert(r.name);
   if (ruined.empty()) return {};
-  const auto first = std::find_if(plan_.params.begin(), plan_.params.end(), [&](const PlanParam& p) { return ruined.count(p.name) > 0; });
-  return invalid("parameter '" + (first == plan_.params.end() ? *ruined.begin() : first->name) + "' is not finite after step " +
-                 std::to_string(version) + ": training has diverged");
+  const auto first = std::find_if(plan_.params.begin(), plan_.params.end(),
+                                  [&](const PlanParam& p) { return ruined.count(p.name) > 0; });
+  return invalid("parameter '" + (first == plan_.params.end() ? *ruined.begin() : first->name) +
+                 "' is not finite after step " + std::to_string(version) + ": training has diverged");
 }
 
 void CheckpointTracker::shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
@@ -127,7 +134,9 @@ void CheckpointTracker::shards(std::int64_t version, const std::vector<Report>& 
     records.push_back(*std::move(record));
   }
   if (const auto writers = static_cast<std::size_t>(count_writers(plan_)); records.size() != writers)
-    return keeper_->abandon(version, Status(Code::internal, std::to_string(records.size()) + " of " + std::to_string(writers) + " places have written a shard"));
+    return keeper_->abandon(version,
+                            Status(Code::internal, std::to_string(records.size()) + " of " + std::to_string(writers) +
+                                                       " places have written a shard"));
   keeper_->commit(version, std::move(records), training_state(sums));
 }
 
@@ -137,7 +146,8 @@ Status CheckpointTracker::poll() {
     --committing_;
     const bool ok = o.status.ok();
     failures_ = ok ? 0 : failures_ + 1;
-    if (!ok && o.step == last_) last_failed_ = o.status.in("the last checkpoint, of step " + std::to_string(o.step) + ", could not be saved");
+    if (!ok && o.step == last_)
+      last_failed_ = o.status.in("the last checkpoint, of step " + std::to_string(o.step) + ", could not be saved");
     const UnderWay saved = under_way_[o.step];
     under_way_.erase(o.step);
     CheckpointEvent event;
@@ -151,7 +161,8 @@ Status CheckpointTracker::poll() {
     event.failures = failures_;
     if (options_.on_event) options_.on_event(event);
     if (failures_ >= options_.failures_max)
-      too_often = o.status.in("saving has failed " + std::to_string(failures_) + " times in a row, most recently the checkpoint of step " + std::to_string(o.step));
+      too_often = o.status.in("saving has failed " + std::to_string(failures_) +
+                              " times in a row, most recently the checkpoint of step " + std::to_string(o.step));
   }
   return ruined_.ok() ? too_often : ruined_;
 }

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "checkpoint/committer.h"
-#include "runtime/session/control.h"
 #include "runtime/plan/plan.h"
+#include "runtime/session/control.h"
 #include "runtime/session/sum_scale.h"
 
 namespace troupe::runtime {
@@ -18,32 +18,35 @@ namespace troupe::runtime {
 /// An event of a checkpoint, for people and metrics.
 struct CheckpointEvent {
   enum class Kind : std::uint8_t {
-    saving,                            ///< it is under way: bytes that are written, stall so far; about once a second
-    committed,                         ///< it is on disk
-    failed,                            ///< it could not be written: `status` says where and why
-    skipped                            ///< there was no room for it in the arenas: the disk does not keep up
+    /// it is under way: bytes that are written, stall so far; about once a second
+    saving,
+    committed,  ///< it is on disk
+    failed,     ///< it could not be written: `status` says where and why
+    skipped     ///< there was no room for it in the arenas: the disk does not keep up
   };
   Kind kind = Kind::committed;
   std::int64_t step = 0;
-  std::int64_t parameter_bytes = 0, moment_bytes = 0;   ///< saving, committed
-  double stall_s = 0;                  ///< most that an update of any place waited for its copy
-  double save_s = 0;                   ///< from the decision until all of it was on disk, or until now
+  std::int64_t parameter_bytes = 0, moment_bytes = 0;  ///< saving, committed
+  double stall_s = 0;                                  ///< most that an update of any place waited for its copy
+  double save_s = 0;                                   ///< from the decision until all of it was on disk, or until now
   /// failed: the error; committed: the error in removing older checkpoints, if any.
   Status status;
-  int failures = 0;                    ///< failed: in a row
+  int failures = 0;  ///< failed: in a row
 };
 
 struct CheckpointOptions {
-  std::string dir;                     ///< of checkpoints; empty: none are taken (the plan has no snapshots then)
-  std::shared_ptr<FolderLock> lock;    ///< of `dir`; null: the job takes it
-  std::int64_t every = 0;              ///< steps between them; 0: of the last version only
+  /// of checkpoints; empty: none are taken (the plan has no snapshots then)
+  std::string dir;
+  std::shared_ptr<FolderLock> lock;  ///< of `dir`; null: the job takes it
+  std::int64_t every = 0;            ///< steps between them; 0: of the last version only
   checkpoint::Retention retention;
-  std::string config;                  ///< the application's text, kept in every manifest
+  std::string config;  ///< the application's text, kept in every manifest
   /// Folder of the checkpoint to begin from; empty: initial values. SessionOptions::first_step is its step.
   std::string restore;
-  std::uint64_t job = 0;               ///< job of the checkpoint that is restored; 0: the folder's job, or a new one
-  std::function<void(const CheckpointTarget&)> on_begin;   ///< the job has claimed the folder
-  int failures_max = 5;                ///< failures in a row after which the job stops (exit_checkpoint)
+  /// job of the checkpoint that is restored; 0: the folder's job, or a new one
+  std::uint64_t job = 0;
+  std::function<void(const CheckpointTarget&)> on_begin;  ///< the job has claimed the folder
+  int failures_max = 5;  ///< failures in a row after which the job stops (exit_checkpoint)
   std::function<void(const CheckpointEvent&)> on_event;
 };
 
@@ -55,8 +58,8 @@ class CheckpointTracker {
  public:
   /// `first`, `last`: the versions that the job begins and ends with. Commits run on `stream`. REQUIRES: `plan`,
   /// `storage`, `stream` and `clock` outlive this object.
-  CheckpointTracker(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last, Storage& storage, Stream& stream,
-              const Clock& clock);
+  CheckpointTracker(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last,
+                    Storage& storage, Stream& stream, const Clock& clock);
 
   /// Claims the folder for this run and removes the unfinished checkpoints of earlier runs. `fresh`: the number of a
   /// new job. Error: of the disk; another run holds the folder's lock. REQUIRES: called once, before all that follows.
@@ -96,16 +99,16 @@ class CheckpointTracker {
   struct UnderWay {
     std::int64_t begin_ns = 0, told_ns = 0;
     double stall_s = 0;
-    std::map<Rank, std::pair<double, double>> bytes;   // of parameters and of moments, so far
+    std::map<Rank, std::pair<double, double>> bytes;  // of parameters and of moments, so far
   };
-  std::map<std::int64_t, UnderWay> under_way_;   // by version
+  std::map<std::int64_t, UnderWay> under_way_;  // by version
   CheckpointTarget target_;
   std::shared_ptr<FolderLock> lock_;
   std::unique_ptr<checkpoint::CheckpointCommitter> keeper_;
   int failures_ = 0;
-  int committing_ = 0;                 ///< given to the committer, without an outcome yet
-  Status ruined_;                      ///< of the first version with parameters that are not finite
-  Status last_failed_;                 ///< why the last version has no checkpoint
+  int committing_ = 0;  ///< given to the committer, without an outcome yet
+  Status ruined_;       ///< of the first version with parameters that are not finite
+  Status last_failed_;  ///< why the last version has no checkpoint
 };
 
 }  // namespace troupe::runtime

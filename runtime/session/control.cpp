@@ -10,12 +10,18 @@ namespace troupe::runtime {
 namespace {
 
 template <class... Fs>
-struct Overloaded : Fs... { using Fs::operator()...; };
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
 template <class... Fs>
 Overloaded(Fs...) -> Overloaded<Fs...>;
 
-kj::ArrayPtr<const kj::byte> data(const std::vector<std::byte>& v) { return {reinterpret_cast<const kj::byte*>(v.data()), v.size()}; }
-kj::ArrayPtr<const kj::byte> data(const std::string& v) { return {reinterpret_cast<const kj::byte*>(v.data()), v.size()}; }
+kj::ArrayPtr<const kj::byte> data(const std::vector<std::byte>& v) {
+  return {reinterpret_cast<const kj::byte*>(v.data()), v.size()};
+}
+kj::ArrayPtr<const kj::byte> data(const std::string& v) {
+  return {reinterpret_cast<const kj::byte*>(v.data()), v.size()};
+}
 std::vector<std::byte> bytes(capnp::Data::Reader d) {
   const auto* p = reinterpret_cast<const std::byte*>(d.begin());
   return {p, p + d.size()};
@@ -67,7 +73,12 @@ void put(wire::Throttle::Builder b, const comm::Throttle& t) {
   b.setBytesPerSecond(t.bytes_per_second);
 }
 Report get(wire::Report::Reader r) {
-  Report report{static_cast<Report::Kind>(r.getKind()), r.getName().cStr(), r.getStep(), r.getMicrobatch(), {}, bytes(r.getBytes())};
+  Report report{static_cast<Report::Kind>(r.getKind()),
+                r.getName().cStr(),
+                r.getStep(),
+                r.getMicrobatch(),
+                {},
+                bytes(r.getBytes())};
   for (auto v : r.getValues()) report.values.push_back(v);
   return report;
 }
@@ -213,47 +224,62 @@ std::vector<std::byte> encode(const FromWorker& in) {
 }
 
 Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
-  return read_message<wire::ToWorker, ToWorker>(in, "malformed control message", [](wire::ToWorker::Reader r) -> ToWorker {
-    switch (r.which()) {
-      case wire::ToWorker::HELLO: {
-        const auto h = r.getHello();
-        Hello hello{bytes(h.getPlan()), h.getRank(), h.getJob(), h.getGeneration(), h.getThreads(), h.getTls().cStr(),
-                    h.getNetDevice().cStr(), {h.getTraceFirst(), h.getTraceSteps()}, h.getPaced(), h.getRunKernels(), {}};
-        hello.cores = get(h.getCores());
-        for (auto t : h.getThrottle()) hello.throttle.push_back({t.getA(), t.getB(), t.getLatencyNs(), t.getBytesPerSecond()});
-        hello.save = {h.getSaveDir().cStr(), h.getSaveJob(), h.getSaveGeneration()};
-        hello.restore = h.getRestore().cStr();
-        hello.log_level = static_cast<LogLevel>(std::min(h.getLogLevel(), static_cast<std::uint8_t>(LogLevel::off)));
-        return hello;
-      }
-      case wire::ToWorker::CONNECT: {
-        Connect c;
-        for (auto a : r.getConnect()) c.addresses[a.getRank()] = text(a.getBlob());
-        return c;
-      }
-      case wire::ToWorker::BEGIN: {
-        const auto b = r.getBegin();
-        return BeginRun{b.getStep(), b.getReaders(), get(b.getExponents())};
-      }
-      case wire::ToWorker::GO: return Go{r.getGo().getProgram(), r.getGo().getStep()};
-      case wire::ToWorker::COMMIT: {
-        const auto c = r.getCommit();
-        return CommitStep{c.getStep(), c.getReaders(), {c.getGradScale(), c.getLr(), c.getUpdate(), c.getVoidStep()},
-                          get(c.getExponents())};
-      }
-      case wire::ToWorker::FEED: {
-        const auto f = r.getFeed();
-        return Feed{f.getName().cStr(), f.getProgram(), f.getStep(), f.getMicrobatch(), bytes(f.getPayload())};
-      }
-      case wire::ToWorker::EXPLAIN: return ExplainAll{};
-      case wire::ToWorker::STOP: return Stop{};
-    }
-    kj::throwFatalException(KJ_EXCEPTION(FAILED, "a kind of message that this version does not know"));
-  });
+  return read_message<wire::ToWorker, ToWorker>(
+      in, "malformed control message", [](wire::ToWorker::Reader r) -> ToWorker {
+        switch (r.which()) {
+          case wire::ToWorker::HELLO: {
+            const auto h = r.getHello();
+            Hello hello{bytes(h.getPlan()),
+                        h.getRank(),
+                        h.getJob(),
+                        h.getGeneration(),
+                        h.getThreads(),
+                        h.getTls().cStr(),
+                        h.getNetDevice().cStr(),
+                        {h.getTraceFirst(), h.getTraceSteps()},
+                        h.getPaced(),
+                        h.getRunKernels(),
+                        {}};
+            hello.cores = get(h.getCores());
+            for (auto t : h.getThrottle())
+              hello.throttle.push_back({t.getA(), t.getB(), t.getLatencyNs(), t.getBytesPerSecond()});
+            hello.save = {h.getSaveDir().cStr(), h.getSaveJob(), h.getSaveGeneration()};
+            hello.restore = h.getRestore().cStr();
+            hello.log_level =
+                static_cast<LogLevel>(std::min(h.getLogLevel(), static_cast<std::uint8_t>(LogLevel::off)));
+            return hello;
+          }
+          case wire::ToWorker::CONNECT: {
+            Connect c;
+            for (auto a : r.getConnect()) c.addresses[a.getRank()] = text(a.getBlob());
+            return c;
+          }
+          case wire::ToWorker::BEGIN: {
+            const auto b = r.getBegin();
+            return BeginRun{b.getStep(), b.getReaders(), get(b.getExponents())};
+          }
+          case wire::ToWorker::GO: return Go{r.getGo().getProgram(), r.getGo().getStep()};
+          case wire::ToWorker::COMMIT: {
+            const auto c = r.getCommit();
+            return CommitStep{c.getStep(),
+                              c.getReaders(),
+                              {c.getGradScale(), c.getLr(), c.getUpdate(), c.getVoidStep()},
+                              get(c.getExponents())};
+          }
+          case wire::ToWorker::FEED: {
+            const auto f = r.getFeed();
+            return Feed{f.getName().cStr(), f.getProgram(), f.getStep(), f.getMicrobatch(), bytes(f.getPayload())};
+          }
+          case wire::ToWorker::EXPLAIN: return ExplainAll{};
+          case wire::ToWorker::STOP: return Stop{};
+        }
+        kj::throwFatalException(KJ_EXCEPTION(FAILED, "a kind of message that this version does not know"));
+      });
 }
 
 Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
-  return read_message<wire::FromWorker, FromWorker>(in, "malformed control message", [](wire::FromWorker::Reader r) -> FromWorker {
+  return read_message<wire::FromWorker,
+                      FromWorker>(in, "malformed control message", [](wire::FromWorker::Reader r) -> FromWorker {
     switch (r.which()) {
       case wire::FromWorker::ADDRESS: return WorkerAddress{text(r.getAddress())};
       case wire::FromWorker::READY: return Ready{r.getReady().getRestoredBytes(), r.getReady().getRestoreS()};
@@ -271,7 +297,8 @@ Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
       }
       case wire::FromWorker::FAILED: {
         const auto f = r.getFailed();
-        const auto code = f.getCode() <= static_cast<std::uint8_t>(Code::internal) ? static_cast<Code>(f.getCode()) : Code::internal;
+        const auto code = f.getCode() <= static_cast<std::uint8_t>(Code::internal) ? static_cast<Code>(f.getCode())
+                                                                                   : Code::internal;
         return WorkerFailed{f.getActor().cStr(), Status(code, f.getMessage().cStr())};
       }
       case wire::FromWorker::EXPLANATION: return Explained{r.getExplanation().cStr()};

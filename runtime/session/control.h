@@ -24,8 +24,8 @@ using actors::Report;
 
 /// The folder of a job's checkpoints, and the job's claim on it (checkpoint/catalog.h).
 struct CheckpointTarget {
-  std::string dir;                     ///< empty: it keeps none
-  std::uint64_t job = 0;               ///< stays when it is resumed
+  std::string dir;        ///< empty: it keeps none
+  std::uint64_t job = 0;  ///< stays when it is resumed
   std::uint32_t generation = 0;
   bool operator==(const CheckpointTarget&) const = default;
 };
@@ -37,21 +37,30 @@ struct Hello {
   std::uint64_t job = 0;
   std::uint32_t generation = 1;
   std::int32_t threads = 1;
-  std::string tls, net_device;         ///< UCX; empty: its choice
+  std::string tls, net_device;  ///< UCX; empty: its choice
   TraceWindow trace;
-  double paced = 0;                    ///< > 0: the paced device, at this scale
-  bool run_kernels = true;             ///< paced only: whether kernels compute besides passing time
+  double paced = 0;         ///< > 0: the paced device, at this scale
+  bool run_kernels = true;  ///< paced only: whether kernels compute besides passing time
   /// Cores of the process: one for each compute thread, then those that no worker computes on; empty: any.
   std::vector<std::int32_t> cores;
-  std::vector<comm::Throttle> throttle;   ///< links that are slowed down; empty: none
+  std::vector<comm::Throttle> throttle;  ///< links that are slowed down; empty: none
   CheckpointTarget save;
-  std::string restore;                 ///< folder of the checkpoint to begin from; empty: initial values
+  std::string restore;  ///< folder of the checkpoint to begin from; empty: initial values
   LogLevel log_level = LogLevel::info;
 };
-struct Connect { std::map<Rank, std::string> addresses; };
+struct Connect {
+  std::map<Rank, std::string> addresses;
+};
 /// `exponents`: of the first step's gradient sums, by index of Plan::params; empty where the plan does not train.
-struct BeginRun { std::int64_t step = 0; ProgramMask readers = 0; std::vector<std::int32_t> exponents; };
-struct Go { std::int32_t program = 0; std::int64_t step = 0; };
+struct BeginRun {
+  std::int64_t step = 0;
+  ProgramMask readers = 0;
+  std::vector<std::int32_t> exponents;
+};
+struct Go {
+  std::int32_t program = 0;
+  std::int64_t step = 0;
+};
 /// `exponents`: of the next step's.
 struct CommitStep {
   std::int64_t step = 0;
@@ -70,32 +79,56 @@ struct ExplainAll {};
 struct Stop {};
 using ToWorker = std::variant<Hello, Connect, BeginRun, Go, CommitStep, Feed, ExplainAll, Stop>;
 
-struct WorkerAddress { std::string blob; };
+struct WorkerAddress {
+  std::string blob;
+};
 /// The worker may begin. Bytes of a checkpoint that it has read itself, and the time until it had restored all its
 /// parts.
-struct Ready { std::int64_t restored_bytes = 0; double restore_s = 0; };
+struct Ready {
+  std::int64_t restored_bytes = 0;
+  double restore_s = 0;
+};
 /// Sent about once a second while acts are finished: a step that is merely long is no stall.
-struct Progress { std::int64_t acts = 0; };
+struct Progress {
+  std::int64_t acts = 0;
+};
 /// A program's step is over at a place. For the training program this is its vote.
 struct Closed {
   std::int32_t program = 0;
   std::int64_t step = 0;
   std::vector<Report> reports;
-  std::int64_t busy_ns = 0;            ///< of the compute stream since the last Closed of program 0
-  actors::GradientReport gradients;    ///< a vote's; empty where no kernel runs (JobOptions::run_kernels)
+  std::int64_t busy_ns = 0;          ///< of the compute stream since the last Closed of program 0
+  actors::GradientReport gradients;  ///< a vote's; empty where no kernel runs (JobOptions::run_kernels)
 };
 /// A report sent at once: of a program whose feeds wait for reports, or Report::Kind::saving.
-struct EarlyReport { std::int32_t program = 0; Report report; };
+struct EarlyReport {
+  std::int32_t program = 0;
+  Report report;
+};
 /// A microbatch of a feed lies in its slot.
-struct FeedTaken { std::string name; std::int32_t program = 0; std::int64_t step = 0; std::int32_t microbatch = 0; };
-struct WorkerFailed { std::string actor; Status status; };
-struct Explained { std::string text; };
-struct Spans { std::vector<TraceSpan> spans; std::int64_t dropped = 0; };   ///< dropped: for want of room
+struct FeedTaken {
+  std::string name;
+  std::int32_t program = 0;
+  std::int64_t step = 0;
+  std::int32_t microbatch = 0;
+};
+struct WorkerFailed {
+  std::string actor;
+  Status status;
+};
+struct Explained {
+  std::string text;
+};
+struct Spans {
+  std::vector<TraceSpan> spans;
+  std::int64_t dropped = 0;
+};  ///< dropped: for want of room
 struct Stopped {
-  std::int64_t peak_bytes = 0, file_bytes = 0, shared_bytes = 0;   ///< resident: see PlaceResult
+  std::int64_t peak_bytes = 0, file_bytes = 0, shared_bytes = 0;  ///< resident: see PlaceResult
   std::uint64_t sent_bytes = 0, received_bytes = 0;
 };
-using FromWorker = std::variant<WorkerAddress, Ready, Progress, Closed, EarlyReport, FeedTaken, WorkerFailed, Explained, Spans, Stopped>;
+using FromWorker = std::variant<WorkerAddress, Ready, Progress, Closed, EarlyReport, FeedTaken, WorkerFailed, Explained,
+                                Spans, Stopped>;
 
 /// Wire form: a Cap'n Proto message. Decoding returns an error for malformed bytes.
 std::vector<std::byte> encode(const ToWorker& message);

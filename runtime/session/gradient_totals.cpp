@@ -34,7 +34,7 @@ GradientTotals::GradientTotals(const Plan& plan)
         }
         stages_[s].normed.push_back({ref.param, &position});
         Sums& sums = sums_[static_cast<std::size_t>(ref.param)];
-        if (sums.rows) continue;   // of another stage: all take the same gradient
+        if (sums.rows) continue;  // of another stage: all take the same gradient
         sums = {&rows_of(plan.layout(tensor, 0)), square_sums_.size()};
         square_sums_.resize(square_sums_.size() + sums.rows->size);
       }
@@ -72,7 +72,7 @@ const GradientTotals::Rows& GradientTotals::rows_of(const Layout& gradient) {
     column.insert(column.end(), nodes.begin(), nodes.end());
     if (i + 1 < parts.size() && parts[i + 1].column == parts[i].column) continue;
     auto sum = TreeSum::over(column, runtime::rows_of(gradient.shape));
-    ASSERT(sum.ok(), sum.status().message(), to_string(gradient));   // LY-1
+    ASSERT(sum.ok(), sum.status().message(), to_string(gradient));  // LY-1
     rows.columns.push_back(*std::move(sum));
     column.clear();
   }
@@ -102,7 +102,7 @@ Status GradientTotals::add(Rank place, const actors::GradientReport& report) {
     wanted += n;
     if (n > left) continue;
     double* own = square_sums_.data() + begin + first;
-    if (n == 1) *own = *told;   // most are of one node: a call to copy it takes longer than all else here
+    if (n == 1) *own = *told;  // most are of one node: a call to copy it takes longer than all else here
     else std::copy_n(told, n, own);
     told += n;
     left -= n;
@@ -116,7 +116,7 @@ Status GradientTotals::add(Rank place, const actors::GradientReport& report) {
   if (peaks != 0 && peaks != stage.made.size())
     return refuse(place, "the terms of " + counted(static_cast<std::int64_t>(peaks), "gradient") + "; it makes " +
                              std::to_string(stage.made.size()));
-  unsigned news = 0;   // most places have no larger term than those before: a loop without a branch finds out
+  unsigned news = 0;  // most places have no larger term than those before: a loop without a branch finds out
   for (std::size_t i = 0; i < peaks; ++i) news |= !(report.peaks[i] >= 0) | !(report.peaks[i] <= stage.largest[i]);
   for (std::size_t i = 0; news != 0 && i < peaks; ++i) {
     const auto param = static_cast<std::size_t>(stage.made[i]);
@@ -124,7 +124,7 @@ Status GradientTotals::add(Rank place, const actors::GradientReport& report) {
     if (peak < 0) return refuse(place, "gradient terms of '" + plan_.params[param].name + "' that cannot be");
     if (peak <= stage.largest[i]) continue;
     terms_[param].add({peak});
-    stage.largest[i] = std::max(stage.largest[i], peak);   // of a NaN: unchanged
+    stage.largest[i] = std::max(stage.largest[i], peak);  // of a NaN: unchanged
   }
   for (const auto& [peak, microbatch] : report.bad) {
     const auto i = static_cast<std::size_t>(peak);

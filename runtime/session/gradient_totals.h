@@ -40,37 +40,37 @@ class GradientTotals {
     struct Span {
       std::int32_t first = 0, count = 0;
     };
-    std::vector<Span> of_position;       // of the mesh
+    std::vector<Span> of_position;  // of the mesh
     std::vector<TreeSum> columns;
     std::size_t size = 0;
   };
   struct Sums {
-    const Rows* rows = nullptr;          // null: the parameter is not trained
-    std::size_t first = 0;               // in square_sums_
+    const Rows* rows = nullptr;  // null: the parameter is not trained
+    std::size_t first = 0;       // in square_sums_
   };
   struct Normed {
     std::int32_t param = 0;
-    const std::vector<std::int32_t>* position = nullptr;   // by rank, in the gradient's mesh
+    const std::vector<std::int32_t>* position = nullptr;  // by rank, in the gradient's mesh
   };
   struct Stage {
     std::vector<Normed> normed;
-    std::vector<std::int32_t> made;      // parameters: of each peak
-    std::vector<float> largest;          // of each peak, of the places so far, but for NaN
+    std::vector<std::int32_t> made;  // parameters: of each peak
+    std::vector<float> largest;      // of each peak, of the places so far, but for NaN
   };
   const Rows& rows_of(const Layout& gradient);
   Status refuse(Rank place, const std::string& what) const;
 
   const Plan& plan_;
-  std::vector<std::size_t> by_name_;     // indices of Plan::params in name order
+  std::vector<std::size_t> by_name_;  // indices of Plan::params in name order
   std::deque<Rows> rows_;
-  std::vector<Sums> sums_;               // by index of Plan::params
+  std::vector<Sums> sums_;  // by index of Plan::params
   std::vector<Stage> stages_;
-  std::vector<std::int32_t> stage_of_;   // by rank
-  std::vector<std::vector<std::int32_t>> position_;   // by mesh, by rank; empty: no gradient has the mesh
-  std::vector<double> square_sums_;      // of the step
+  std::vector<std::int32_t> stage_of_;               // by rank
+  std::vector<std::vector<std::int32_t>> position_;  // by mesh, by rank; empty: no gradient has the mesh
+  std::vector<double> square_sums_;                  // of the step
   std::vector<StepTerms> terms_;
-  bool told_ = false;                    // some place has told of square sums
-  Rank silent_ = -1;                     // a place that has not, and should have if told_
+  bool told_ = false;  // some place has told of square sums
+  Rank silent_ = -1;   // a place that has not, and should have if told_
 };
 
 }  // namespace troupe::runtime

@@ -36,8 +36,9 @@ Expected<double> Reductions::loss(const std::vector<Closed>& places, std::option
     for (const auto& r : places[place].reports) {
       if (r.kind != Report::Kind::loss || (only && r.microbatch != *only)) continue;
       if (r.microbatch < 0 || static_cast<std::size_t>(r.microbatch) >= microbatches_)
-        return Status(Code::internal, "worker " + std::to_string(place) + " reports a loss of microbatch " + std::to_string(r.microbatch) +
-                                          "; a step has " + std::to_string(microbatches_));
+        return Status(Code::internal, "worker " + std::to_string(place) + " reports a loss of microbatch " +
+                                          std::to_string(r.microbatch) + "; a step has " +
+                                          std::to_string(microbatches_));
       for (double value : r.values) losses[static_cast<std::size_t>(r.microbatch)] += value;
     }
   return std::accumulate(losses.begin(), losses.end(), 0.0);
@@ -53,8 +54,11 @@ Expected<VersionDigest> Reductions::digest(const std::vector<Closed>& places) co
       const auto bar = r.name.rfind('|');
       const auto param = index_.find(r.name.substr(0, bar));
       if (param == index_.end() || r.values.size() != 3)
-        return Status(Code::internal, "worker " + std::to_string(rank) + " reports a digest of '" + r.name + "' that cannot be");
-      if (const auto i = static_cast<std::int32_t>(param->second); r.values[2] != 1 && (out.not_finite < 0 || i < out.not_finite)) out.not_finite = i;
+        return Status(Code::internal,
+                      "worker " + std::to_string(rank) + " reports a digest of '" + r.name + "' that cannot be");
+      if (const auto i = static_cast<std::int32_t>(param->second);
+          r.values[2] != 1 && (out.not_finite < 0 || i < out.not_finite))
+        out.not_finite = i;
       auto [it, fresh] = words[r.name.substr(0, bar)].try_emplace(r.name.substr(bar + 1), r.values, rank);
       for (std::size_t i = 0; !fresh && i < r.values.size(); ++i)
         if (std::bit_cast<std::uint64_t>(r.values[i]) != std::bit_cast<std::uint64_t>(it->second.first[i]))

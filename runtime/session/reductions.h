@@ -2,20 +2,22 @@
 // What they tell of gradients: gradient_totals.h.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <map>
 #include <vector>
 
-#include "runtime/session/control.h"
 #include "runtime/plan/plan.h"
+#include "runtime/session/control.h"
 
 namespace troupe::runtime {
 
 struct VersionDigest {
-  std::string params_hash;             ///< one hash over all logical parameters in name order, the same on any topology
-  std::int32_t not_finite = -1;        ///< the first parameter, by index of Plan::params, with an element that is not finite
+  /// one hash over all logical parameters in name order, the same on any topology
+  std::string params_hash;
+  /// the first parameter, by index of Plan::params, with an element that is not finite
+  std::int32_t not_finite = -1;
 };
 
 /// Each function reads the reports of one step, by rank.
@@ -31,8 +33,8 @@ class Reductions {
   Expected<VersionDigest> digest(const std::vector<Closed>& places) const;
 
  private:
-  std::size_t microbatches_;                        // of a step
-  std::map<std::string_view, std::size_t> index_;   // of Plan::params, by name
+  std::size_t microbatches_;                       // of a step
+  std::map<std::string_view, std::size_t> index_;  // of Plan::params, by name
 };
 
 }  // namespace troupe::runtime

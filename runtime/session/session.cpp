@@ -27,8 +27,7 @@ std::string named_term(std::int64_t step, std::int32_t microbatch, const std::st
 
 Session::Session(const Plan& plan, SessionOptions options, Send send)
     : plan_(plan), options_(std::move(options)), send_(std::move(send)), reductions_(plan), gradients_(plan),
-      committed_(options_.first_step),
-      sums_(summed(plan), plan.program_specs[0].microbatches, sums_at_begin(options_)),
+      committed_(options_.first_step), sums_(summed(plan), plan.program_specs[0].microbatches, sums_at_begin(options_)),
       workers_(plan.workers()), snapshot_(plan.program("snapshot")), arena_slots_(plan.snapshot_slots()) {
   for (std::int32_t p = 0; p < static_cast<std::int32_t>(plan_.programs.size()); ++p) {
     auto& votes = votes_.emplace_back(static_cast<std::size_t>(workers_), false);
@@ -36,9 +35,11 @@ Session::Session(const Plan& plan, SessionOptions options, Send send)
       bool closes = false, closes_microbatches = false;
       for (const auto& a : role.actors)
         if (a.program == p && a.closes_step) (a.rate == Rate::microbatch ? closes_microbatches : closes) = true;
-      std::vector<bool> runs;   // by dp coordinate
-      for (std::int64_t d = 0; d < plan_.dp_width(role.stage); ++d) runs.push_back(closes || (closes_microbatches && plan_.schedule(p, role.stage).acts(Rate::microbatch, d) > 0));
-      for (Rank r : plan_.meshes[role.stage].ranks) votes[static_cast<std::size_t>(r)] = runs[static_cast<std::size_t>(plan_.dp_index(r))];
+      std::vector<bool> runs;  // by dp coordinate
+      for (std::int64_t d = 0; d < plan_.dp_width(role.stage); ++d)
+        runs.push_back(closes || (closes_microbatches && plan_.schedule(p, role.stage).acts(Rate::microbatch, d) > 0));
+      for (Rank r : plan_.meshes[role.stage].ranks)
+        votes[static_cast<std::size_t>(r)] = runs[static_cast<std::size_t>(plan_.dp_index(r))];
     }
     voters_.push_back(static_cast<std::int32_t>(std::count(votes.begin(), votes.end(), true)));
   }
@@ -69,7 +70,8 @@ std::vector<std::int32_t> Session::readers_of(std::int64_t version) {
 }
 
 bool Session::admits(std::int64_t version) const {
-  const auto under_way = std::count_if(open_.begin(), open_.end(), [&](const auto& o) { return o.first.first == snapshot_; });
+  const auto under_way = std::count_if(open_.begin(), open_.end(),
+                                       [&](const auto& o) { return o.first.first == snapshot_; });
   return under_way < arena_slots_ || version == options_.steps;
 }
 
@@ -122,7 +124,8 @@ void Session::feed_more(std::int32_t program) {
     for (auto at = first; at != open_.end() && at->first.first == program; ++at) {
       Fed& f = at->second.feeds[i];
       const auto free = f.channel->after.empty() ? all : std::min(all, f.channel->at_once);
-      while (f.sent < free && untaken + f.untaken.size() < feed_window && fed_.ok()) feed_one(f, at->first.second, nullptr);
+      while (f.sent < free && untaken + f.untaken.size() < feed_window && fed_.ok())
+        feed_one(f, at->first.second, nullptr);
       if (f.sent < all) break;
       untaken += f.untaken.size();
     }
@@ -135,9 +138,11 @@ void Session::feed_one(Fed& f, std::int64_t step, const Report* last) {
   const Feed message{channel.name, channel.program, step, microbatch,
                      options_.feed ? options_.feed(channel.name, step, microbatch, last) : std::vector<std::byte>{}};
   const PlanTensor& t = plan_.tensors[channel.tensors[0]];
-  if (const auto want = static_cast<std::size_t>(elements(t.shape) * size_of(t.dtype)); message.payload.size() != want) {
-    fed_ = invalid("feed '" + channel.name + "', microbatch " + std::to_string(microbatch) + " of step " + std::to_string(step) +
-                   ": got " + std::to_string(message.payload.size()) + " bytes, and its tensor has " + std::to_string(want));
+  if (const auto want = static_cast<std::size_t>(elements(t.shape) * size_of(t.dtype));
+      message.payload.size() != want) {
+    fed_ = invalid("feed '" + channel.name + "', microbatch " + std::to_string(microbatch) + " of step " +
+                   std::to_string(step) + ": got " + std::to_string(message.payload.size()) +
+                   " bytes, and its tensor has " + std::to_string(want));
     return;
   }
   const auto owner = plan_.schedule(channel.program, f.stage).owner(microbatch);
@@ -160,7 +165,7 @@ Status Session::handle(Rank from, const FromWorker& message) {
 
 Status Session::report(Rank from, const EarlyReport& m) {
   const auto it = open_.find({m.program, m.report.step});
-  if (m.report.kind == Report::Kind::saving) {   // no decision depends on it
+  if (m.report.kind == Report::Kind::saving) {  // no decision depends on it
     if (it != open_.end() && options_.on_saving) options_.on_saving(m.report.step, from, m.report);
     return {};
   }
@@ -178,8 +183,10 @@ Status Session::report(Rank from, const EarlyReport& m) {
 
 Status Session::taken(Rank from, const FeedTaken& m) {
   const auto it = open_.find({m.program, m.step});
-  if (it == open_.end()) return {};   // a place that does not vote may take it after the voters have closed the step
-  const std::string what = "worker " + std::to_string(from) + " has taken microbatch " + std::to_string(m.microbatch) + " of feed '" + m.name + "'";
+  // a place that does not vote may take it after the voters have closed the step
+  if (it == open_.end()) return {};
+  const std::string what = "worker " + std::to_string(from) + " has taken microbatch " + std::to_string(m.microbatch) +
+                           " of feed '" + m.name + "'";
   for (auto& f : it->second.feeds) {
     if (f.channel->name != m.name) continue;
     const auto at = f.untaken.find(m.microbatch);
@@ -195,8 +202,8 @@ Status Session::close(Rank from, const Closed& m) {
   const auto it = open_.find({m.program, m.step});
   const auto rank = static_cast<std::size_t>(from);
   if (it == open_.end() || !votes(m.program, from) || it->second.closed[rank])
-    return Status(Code::internal, "worker " + std::to_string(from) + " closes step " + std::to_string(m.step) + " of program " +
-                                      std::to_string(m.program) + ", which is not open there");
+    return Status(Code::internal, "worker " + std::to_string(from) + " closes step " + std::to_string(m.step) +
+                                      " of program " + std::to_string(m.program) + ", which is not open there");
   if (m.program == 0 && plan_.trains) {
     if (m.step != committed_)
       return Status(Code::internal, "worker " + std::to_string(from) + " votes for step " + std::to_string(m.step) +
@@ -219,8 +226,9 @@ Status Session::complete(Key key, Open open) {
     TROUPE_TRY(commit(step, open));
   } else if (plan_.programs[program] == "digest") {
     TROUPE_ASSIGN(const VersionDigest digest, reductions_.digest(open.places));
-    if (digest.not_finite >= 0)   // the last update has no step after it whose loss would tell
-      return diverge("parameter '" + plan_.params[digest.not_finite].name + "' is not finite after step " + std::to_string(options_.steps));
+    if (digest.not_finite >= 0)  // the last update has no step after it whose loss would tell
+      return diverge("parameter '" + plan_.params[digest.not_finite].name + "' is not finite after step " +
+                     std::to_string(options_.steps));
     params_hash_ = digest.params_hash;
   } else if (program == snapshot_ ? bool(options_.on_shards) : bool(options_.on_closed)) {
     std::vector<Report> reports;
@@ -250,7 +258,7 @@ Status Session::commit(std::int64_t step, const Open& vote) {
   const StepVerdict verdict = sums_.judge(terms);
   if (verdict.kind == StepVerdict::Kind::good)
     for (std::size_t i = 0; i < terms.size(); ++i)
-      if (terms[i].microbatch != StepTerms::no_microbatch)   // places and session do not have the same exponent
+      if (terms[i].microbatch != StepTerms::no_microbatch)  // places and session do not have the same exponent
         return Status(Code::internal, named_term(step, terms[i].microbatch, plan_.params[i].name) +
                                           " is said to exceed the range of its exact sum, and the largest does not");
   StepResult result;
@@ -265,7 +273,9 @@ Status Session::commit(std::int64_t step, const Open& vote) {
   }
   result.void_step = verdict.kind == StepVerdict::Kind::overflow;
   // Square sums of a void step have no meaning.
-  if (!result.void_step) { TROUPE_ASSIGN(result.grad_norm, gradients_.norm()); }
+  if (!result.void_step) {
+    TROUPE_ASSIGN(result.grad_norm, gradients_.norm());
+  }
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
     return diverge("step " + std::to_string(step) + ": loss " + std::to_string(result.loss) + ", gradient norm " +
                    std::to_string(result.grad_norm));
@@ -281,7 +291,8 @@ Status Session::commit(std::int64_t step, const Open& vote) {
     if (verdict.microbatch != StepTerms::no_microbatch) result.void_microbatch = verdict.microbatch;
     if (sums_.state().void_steps + 1 >= void_steps_max)
       return diverge(named_term(step, verdict.microbatch, result.void_parameter) +
-                     " exceeds the range of its exact sum; " + std::to_string(void_steps_max) + " steps in a row are void");
+                     " exceeds the range of its exact sum; " + std::to_string(void_steps_max) +
+                     " steps in a row are void");
     sums_.void_step(terms);
   } else {
     sums_.commit(terms);
@@ -315,13 +326,16 @@ std::string Session::waits_for() const {
   for (const auto& [key, open] : open_) {
     std::string ranks;
     for (Rank r = 0; r < workers_; ++r)
-      if (votes(key.first, r) && !open.closed[static_cast<std::size_t>(r)]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
-    text += "program '" + plan_.programs[key.first] + "', step " + std::to_string(key.second) + ": not closed by rank " + ranks + "\n";
+      if (votes(key.first, r) && !open.closed[static_cast<std::size_t>(r)])
+        ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+    text += "program '" + plan_.programs[key.first] + "', step " + std::to_string(key.second) +
+            ": not closed by rank " + ranks + "\n";
     for (const auto& f : open.feeds) {
       const std::string name = "  feed '" + f.channel->name + "' ";
       if (!f.untaken.empty()) {
         const auto& [microbatch, places] = *f.untaken.begin();
-        text += name + "waits for " + counted(places, "place") + " to take microbatch " + std::to_string(microbatch) + "\n";
+        text += name + "waits for " + counted(places, "place") + " to take microbatch " + std::to_string(microbatch) +
+                "\n";
       } else if (f.sent < plan_.program_specs[key.first].microbatches) {
         text += name + "waits for report '" + f.channel->after + "' of microbatch " + std::to_string(f.sent - 1) + "\n";
       }

@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/session/control.h"
 #include "runtime/plan/plan.h"
+#include "runtime/session/control.h"
 #include "runtime/session/gradient_totals.h"
 #include "runtime/session/reductions.h"
 #include "runtime/session/sum_scale.h"
@@ -33,29 +33,31 @@ inline constexpr std::size_t feed_window = 16;
 /// One committed step, as the session saw it.
 struct StepResult {
   std::int64_t step = 0;
-  double loss = 0;                     ///< sum over microbatches in index order, over the divisor
-  double grad_norm = 0;                ///< before clipping; 0 where the step is void
+  double loss = 0;       ///< sum over microbatches in index order, over the divisor
+  double grad_norm = 0;  ///< before clipping; 0 where the step is void
   double lr = 0;
-  std::int64_t busy_ns = 0;            ///< of the compute streams, mean over the places
-  bool void_step = false;              ///< no parameter is updated
-  std::string void_parameter;       ///< a gradient term of it was beyond the range of its sum
-  std::int32_t void_microbatch = -1;   ///< the first with such a term; -1: no place has reported it
+  std::int64_t busy_ns = 0;           ///< of the compute streams, mean over the places
+  bool void_step = false;             ///< no parameter is updated
+  std::string void_parameter;         ///< a gradient term of it was beyond the range of its sum
+  std::int32_t void_microbatch = -1;  ///< the first with such a term; -1: no place has reported it
 };
 
 struct SessionOptions {
-  std::int64_t first_step = 0;                   ///< version of the parameters that the places begin with
+  std::int64_t first_step = 0;  ///< version of the parameters that the places begin with
   /// State of the gradient sums at the first version; parameters without an entry begin at first_exponent. nullopt: no
   /// entries and first_step updates; App::run then takes the state of the checkpoint that the job begins from.
   std::optional<SumState> sums;
-  std::int64_t steps = 1;                        ///< run steps [first_step, steps)
-  double clip = 0;                               ///< global norm; 0: off
+  std::int64_t steps = 1;  ///< run steps [first_step, steps)
+  double clip = 0;         ///< global norm; 0: off
   /// Tokens of a step: StepResult::loss is divided by it. Gradients are not: the loss op's `scale` must agree.
   double loss_divisor = 1;
-  std::function<double(std::int64_t step)> lr;   ///< of each step
+  std::function<double(std::int64_t step)> lr;  ///< of each step
   /// Programs besides training that read version v (made by v commits): evaluation, samples.
   std::function<std::vector<std::string>(std::int64_t version)> readers;
-  std::function<void(const std::string& program, std::int64_t version)> on_started;   ///< a program of `readers` begins
-  std::function<void(const StepResult&)> on_step;   ///< each committed step, void ones too; not the step that diverges
+  /// a program of `readers` begins
+  std::function<void(const std::string& program, std::int64_t version)> on_started;
+  /// each committed step, void ones too; not the step that diverges
+  std::function<void(const StepResult&)> on_step;
   /// Whether a checkpoint of this version is wanted; asked if the plan can take any.
   std::function<bool(std::int64_t version)> snapshot;
   /// A checkpoint that was wanted is not taken: the arenas have no room for it (SE-4).
@@ -70,7 +72,8 @@ struct SessionOptions {
   /// The payload of microbatch m of a feed; `last` is the report of microbatch m - 1 that the feed waits for
   /// (see Graph::feed), null for the first and where it waits for none.
   std::function<std::vector<std::byte>(const std::string& feed, std::int64_t step, std::int32_t microbatch,
-                                       const Report* last)> feed;
+                                       const Report* last)>
+      feed;
 };
 
 /// Not thread-safe. `send` must only post: it must not call the session again before it returns.
@@ -90,7 +93,8 @@ class Session {
   /// The run ends with this version, with its digest and, where a snapshot of it is wanted, with that. No effect where
   /// the run ends earlier. REQUIRES: begun; version >= earliest_end().
   void pause_at(std::int64_t version);
-  /// The error that handle returned was a loss, a norm, a gradient term or a last parameter that is not finite, or void steps in a row.
+  /// The error that handle returned was a loss, a norm, a gradient term or a last parameter that is not finite, or void
+  /// steps in a row.
   bool diverged() const { return diverged_; }
   /// One hash over all logical parameters in name order, the same on any topology; empty before the end.
   const std::string& params_hash() const { return params_hash_; }
@@ -107,17 +111,17 @@ class Session {
   struct Fed {
     const PlanChannel* channel = nullptr;
     std::int32_t stage = 0;
-    std::int32_t sent = 0;                               ///< microbatches
-    std::map<std::int32_t, std::int32_t> untaken;        ///< by microbatch sent: places that have not taken it
+    std::int32_t sent = 0;                         ///< microbatches
+    std::map<std::int32_t, std::int32_t> untaken;  ///< by microbatch sent: places that have not taken it
   };
   /// A step of a program that some places have not closed yet.
   struct Open {
-    std::vector<Closed> places;                          ///< by rank: what each has reported so far
-    std::vector<bool> closed;                            ///< by rank
-    std::int32_t missing = 0;                            ///< places that vote and have not closed it
+    std::vector<Closed> places;  ///< by rank: what each has reported so far
+    std::vector<bool> closed;    ///< by rank
+    std::int32_t missing = 0;    ///< places that vote and have not closed it
     std::vector<Fed> feeds;
   };
-  using Key = std::pair<std::int32_t, std::int64_t>;     // program, step
+  using Key = std::pair<std::int32_t, std::int64_t>;  // program, step
   bool votes(std::int32_t program, Rank rank) const;
   void to_all(const ToWorker& message);
   /// The programs that read the newest version. Keeps the sums' state of a version that is snapshotted.
@@ -146,17 +150,17 @@ class Session {
   SessionOptions options_;
   Send send_;
   const Reductions reductions_;
-  GradientTotals gradients_;                  // of the step that is voted
+  GradientTotals gradients_;  // of the step that is voted
   std::map<Key, Open> open_;
-  std::vector<std::vector<bool>> votes_;      // per program, per rank
-  std::vector<std::int32_t> voters_;          // per program
-  std::int64_t committed_ = 0;                // steps
-  SumScales sums_;                            // of the newest version
-  std::map<std::int64_t, SumState> saved_sums_;   // of each version whose snapshot is under way
+  std::vector<std::vector<bool>> votes_;         // per program, per rank
+  std::vector<std::int32_t> voters_;             // per program
+  std::int64_t committed_ = 0;                   // steps
+  SumScales sums_;                               // of the newest version
+  std::map<std::int64_t, SumState> saved_sums_;  // of each version whose snapshot is under way
   const std::int32_t workers_;
-  const std::int32_t snapshot_, arena_slots_; // the program, -1 if there is none
+  const std::int32_t snapshot_, arena_slots_;  // the program, -1 if there is none
   bool finished_ = false, diverged_ = false;
-  Status fed_;                                // the first payload of options.feed that does not fit its tensor
+  Status fed_;  // the first payload of options.feed that does not fit its tensor
   std::string params_hash_;
 };
 

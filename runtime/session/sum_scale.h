@@ -33,24 +33,24 @@ namespace troupe::runtime {
 /// The exponent of one parameter's sums, and what it is decided from.
 struct SumScale {
   std::int32_t exponent = 0;
-  float peak = 0;                      ///< largest term of the steps since the exponent could last become finer
+  float peak = 0;  ///< largest term of the steps since the exponent could last become finer
   bool operator==(const SumScale&) const = default;
 };
 
 /// The scales of all parameters at one version: a checkpoint keeps them.
 struct SumState {
-  std::int64_t updates = 0;            ///< that the parameters have had: Adam's count; void steps do not count
-  std::map<std::string, SumScale> scales;   ///< by the parameter's name
-  std::int32_t void_steps = 0;         ///< in a row, the last of which made this version
+  std::int64_t updates = 0;                ///< that the parameters have had: Adam's count; void steps do not count
+  std::map<std::string, SumScale> scales;  ///< by the parameter's name
+  std::int32_t void_steps = 0;             ///< in a row, the last of which made this version
   bool operator==(const SumState&) const = default;
 };
 
 using kernels::term_bits_max;
 inline constexpr int margin_bits = 12;
-inline constexpr int finer_every = 64;           ///< updates
+inline constexpr int finer_every = 64;  ///< updates
 inline constexpr int coarse_bits = 12;
-inline constexpr std::int32_t exponent_max = 900;   ///< and -900 the least
-inline constexpr int void_steps_max = 3;         ///< so many in a row: training has diverged
+inline constexpr std::int32_t exponent_max = 900;  ///< and -900 the least
+inline constexpr int void_steps_max = 3;           ///< so many in a row: training has diverged
 
 /// The exponent that sums begin with. The loss op scales terms by 1 / tokens of a step, so terms are smaller the more
 /// `microbatches` a step has.
@@ -61,7 +61,7 @@ int term_bits(std::int64_t terms);
 /// What places report of a parameter's terms in a step. `add` takes reports in any order and grouping.
 struct StepTerms {
   static constexpr std::int32_t no_microbatch = std::numeric_limits<std::int32_t>::max();
-  float largest = 0;                           ///< magnitude; NaN above all
+  float largest = 0;  ///< magnitude; NaN above all
   /// The lowest with a term that is not finite; where all terms are finite, with a term that overflows.
   std::int32_t microbatch = no_microbatch;
   void add(const StepTerms& other);
@@ -69,9 +69,10 @@ struct StepTerms {
 
 /// What a step's terms mean for the job.
 struct StepVerdict {
-  enum class Kind : std::uint8_t { good, overflow, not_finite };   ///< the worst that any parameter has
+  enum class Kind : std::uint8_t { good, overflow, not_finite };  ///< the worst that any parameter has
   Kind kind = Kind::good;
-  std::int32_t param = -1;                     ///< with this verdict: lowest microbatch, then first in the plan's order
+  /// with this verdict: lowest microbatch, then first in the plan's order
+  std::int32_t param = -1;
   std::int32_t microbatch = StepTerms::no_microbatch;
 };
 
@@ -93,7 +94,7 @@ class SumScales {
 
  private:
   struct Param {
-    SumScale* scale;                           // in state_
+    SumScale* scale;  // in state_
     int bits;
   };
   SumState state_;

@@ -1,7 +1,7 @@
 #include <set>
 
-#include "runtime/show/plan_text.h"
 #include "devices/base/text_table.h"
+#include "runtime/show/plan_text.h"
 
 namespace troupe::runtime {
 
@@ -11,7 +11,7 @@ std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameR
     if (auto& s = speaker[plan.stage_of(r)]; s < 0) s = r;
   std::vector<std::vector<std::string>> orders(plan.stages);
   std::vector<std::set<std::string>> seen(plan.stages);
-  for (const auto& a : result.acts) {   // in order of their begin
+  for (const auto& a : result.acts) {  // in order of their begin
     const auto stage = plan.stage_of(a.rank);
     if (a.program != 0 || a.step != 0 || a.microbatch < 0 || a.shared || a.rank != speaker[stage]) continue;
     std::string name = "FBW"[static_cast<int>(a.pass)] + std::to_string(a.microbatch);
@@ -23,8 +23,8 @@ std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameR
 
 std::string game_text(const Plan& plan, const GameResult& result) {
   std::string out = "simulated: " + counted(plan.stages, "stage") + ", " +
-                    counted(plan.program_specs[0].microbatches, "microbatch") +
-                    " a step, program '" + plan.programs[0] + "'\n\n";
+                    counted(plan.program_specs[0].microbatches, "microbatch") + " a step, program '" +
+                    plan.programs[0] + "'\n\n";
   const auto orders = stage_orders(plan, result);
   for (std::int32_t s = 0; s < plan.stages; ++s) {
     out += "stage " + std::to_string(s);
@@ -42,7 +42,8 @@ std::string game_text(const Plan& plan, const GameResult& result) {
   std::string stash;
   for (auto n : result.peak_stash) stash += (stash.empty() ? "" : " ") + std::to_string(n);
   out += "\nmakespan    " + human_seconds(result.makespan_s) + " (forward and backward of the first step)\n";
-  out += "bubble      " + human_percent(result.bubble) + " (published for " + to_string(plan.pipeline) + ": " + human_percent(result.published_bubble) + ")\n";
+  out += "bubble      " + human_percent(result.bubble) + " (published for " + to_string(plan.pipeline) + ": " +
+         human_percent(result.published_bubble) + ")\n";
   out += "peak stash  " + stash + " (microbatches between forward and backward, per stage)\n";
   out += "compute     " + human_seconds(result.compute_s) + " (of the busiest place's forward and backward work)\n";
   out += "messages    " + human_seconds(result.messages_s) + " (on the busiest link, per step, without latencies)\n";

@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
-#include "runtime/compile/lowering.h"
 #include "devices/base/text_table.h"
+#include "runtime/compile/lowering.h"
 
 namespace troupe::runtime {
 
@@ -42,7 +42,7 @@ Expected<LayoutChoices> layout_choices(const Graph& graph, const CompileOptions&
   LayoutChoices out;
   out.cost = best.cost;
   std::map<std::pair<std::size_t, std::string>, std::size_t> known;   // (axis, kind) -> choice
-  std::vector<std::pair<std::size_t, std::set<std::int32_t>>> alike;   // of each choice: axis, nodes
+  std::vector<std::pair<std::size_t, std::set<std::int32_t>>> alike;  // of each choice: axis, nodes
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(graph.nodes().size()); ++i) {
     const Node& n = graph.nodes()[i];
     if (n.kind != Node::Kind::op || n.backward || n.program != 0) continue;
@@ -61,16 +61,18 @@ Expected<LayoutChoices> layout_choices(const Graph& graph, const CompileOptions&
   }
   for (std::size_t c = 0; c < out.choices.size(); ++c) {
     const auto& [axis, nodes] = alike[c];
-    const auto other = deduce(graph, staged.units, staged.plan, [&](std::int32_t node, std::size_t a, const kernels::Signature& row) {
-      return a != axis || !nodes.count(node) || !(row == best.signatures[node][a]);
-    });
-    if (!other.ok()) continue;   // no other row fits
+    const auto other = deduce(graph, staged.units, staged.plan,
+                              [&](std::int32_t node, std::size_t a, const kernels::Signature& row) {
+                                return a != axis || !nodes.count(node) || !(row == best.signatures[node][a]);
+                              });
+    if (!other.ok()) continue;  // no other row fits
     out.choices[c].instead = other->signatures[*nodes.begin()][axis];
     const double more_s = other->cost.seconds - best.cost.seconds;
-    const bool rounding = std::abs(more_s) < 1e-12 * best.cost.seconds;   // of sums in another order
+    const bool rounding = std::abs(more_s) < 1e-12 * best.cost.seconds;  // of sums in another order
     out.choices[c].more = {other->cost.param_bytes - best.cost.param_bytes, rounding ? 0 : more_s};
   }
-  std::stable_sort(out.choices.begin(), out.choices.end(), [](const auto& a, const auto& b) { return a.axis < b.axis; });
+  std::stable_sort(out.choices.begin(), out.choices.end(),
+                   [](const auto& a, const auto& b) { return a.axis < b.axis; });
   return out;
 }
 
@@ -81,22 +83,25 @@ std::string layout_text(const LayoutChoices& choices) {
   for (const auto& c : choices.choices) {
     TextRow row{{c.axis, c.ops, std::to_string(c.count), text(c.chosen)}, {}};
     if (c.instead) {
-      row.cells.insert(row.cells.end(), {text(*c.instead), more_text(c.more.param_bytes, human_bytes(static_cast<std::int64_t>(c.more.param_bytes))),
-                                         more_text(c.more.seconds, human_seconds(c.more.seconds))});
+      row.cells.insert(
+          row.cells.end(),
+          {text(*c.instead), more_text(c.more.param_bytes, human_bytes(static_cast<std::int64_t>(c.more.param_bytes))),
+           more_text(c.more.seconds, human_seconds(c.more.seconds))});
       if (!next || c.more < next->more) next = &c;
     } else {
       row.cells.insert(row.cells.end(), {"no other row fits", "-", "-"});
     }
     rows.push_back(std::move(row));
   }
-  std::string out = "layouts found along model axes (inputs -> outputs): " + human_bytes(static_cast<std::int64_t>(choices.cost.param_bytes)) +
-                    " of parameters on a place, " + human_seconds(choices.cost.seconds) +
-                    " of work and boxings for a microbatch through all stages\n";
+  std::string out = "layouts found along model axes (inputs -> outputs): " +
+                    human_bytes(static_cast<std::int64_t>(choices.cost.param_bytes)) + " of parameters on a place, " +
+                    human_seconds(choices.cost.seconds) + " of work and boxings for a microbatch through all stages\n";
   if (next)
     out += "the next best takes " + text(*next->instead) + " for " + next->ops + ": " +
            more_text(next->more.param_bytes, human_bytes(static_cast<std::int64_t>(next->more.param_bytes))) + " and " +
            more_text(next->more.seconds, human_seconds(next->more.seconds)) + "\n";
-  return out + table_text({"axis", "ops", ">number", "chosen", "the best without it", ">parameters", ">a microbatch"}, rows);
+  return out +
+         table_text({"axis", "ops", ">number", "chosen", "the best without it", ">parameters", ">a microbatch"}, rows);
 }
 
 }  // namespace troupe::runtime

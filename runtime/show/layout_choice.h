@@ -7,17 +7,19 @@
 namespace troupe::runtime {
 
 struct LayoutChoice {
-  std::string axis;                    ///< mesh axis
-  std::string ops;                     ///< alike ops of all units of a kind, by op and parameter: "linear KIND.up.weight"
+  std::string axis;  ///< mesh axis
+  /// alike ops of all units of a kind, by op and parameter: "linear KIND.up.weight"
+  std::string ops;
   std::int32_t count = 0;
   kernels::Signature chosen;
-  std::optional<kernels::Signature> instead;   ///< the row of the best layout without `chosen`; none: no other row fits
-  LayoutCost more;                     ///< cost of that layout, less the cost of the chosen one
+  /// the row of the best layout without `chosen`; none: no other row fits
+  std::optional<kernels::Signature> instead;
+  LayoutCost more;  ///< cost of that layout, less the cost of the chosen one
 };
 
 struct LayoutChoices {
-  LayoutCost cost;                     ///< of the chosen layout, all model axes together
-  std::vector<LayoutChoice> choices;   ///< by axis, in the order of the graph
+  LayoutCost cost;                    ///< of the chosen layout, all model axes together
+  std::vector<LayoutChoice> choices;  ///< by axis, in the order of the graph
 };
 
 /// Searches once for each kind of op. Empty where no mesh has a model axis wider than 1. Error: as compile().

@@ -47,8 +47,8 @@ class PlanText {
     }
     std::string out = "plan: " + counted(plan_.workers(), "worker") + ", " + counted(plan_.stages, "stage") + ", " +
                       "pipeline " + to_string(plan_.pipeline) + ", seed " + std::to_string(plan_.seed) + "\n";
-    out += "parameters: " + counted(static_cast<std::int64_t>(plan_.params.size()), "tensor") + ", " + std::to_string(params) +
-           " elements, " + human_bytes(bytes) + (plan_.trains ? "" : " (no training)") + "\n";
+    out += "parameters: " + counted(static_cast<std::int64_t>(plan_.params.size()), "tensor") + ", " +
+           std::to_string(params) + " elements, " + human_bytes(bytes) + (plan_.trains ? "" : " (no training)") + "\n";
     std::vector<TextRow> programs, meshes;
     for (std::int32_t p = 0; p < count_programs(); ++p) {
       const auto& spec = plan_.program_specs[p];
@@ -67,16 +67,18 @@ class PlanText {
     double forward = 0, backward = 0;
     for (const auto& a : role.actors)
       if (a.kind == PlanActor::Kind::segment && a.program == 0) (a.backward() ? backward : forward) += a.cost_s;
-    std::string out = "stage " + std::to_string(role.stage) + ": " + join(role.units, [](const auto& u) { return u; }) + "\n";
-    out += "  dp " + std::to_string(plan_.dp_width(role.stage)) + ", " + counted(mesh.size(), "place") + "; a microbatch takes " +
-           human_seconds(forward) + " forward, " + human_seconds(backward) + " backward\n\n";
+    std::string out = "stage " + std::to_string(role.stage) + ": " + join(role.units, [](const auto& u) { return u; }) +
+                      "\n";
+    out += "  dp " + std::to_string(plan_.dp_width(role.stage)) + ", " + counted(mesh.size(), "place") +
+           "; a microbatch takes " + human_seconds(forward) + " forward, " + human_seconds(backward) + " backward\n\n";
 
     std::vector<std::string> columns{">dp", "ranks"};
     for (std::int32_t p = 0; p < count_programs(); ++p) columns.push_back("microbatches of " + plan_.programs[p]);
     std::vector<TextRow> shares;
     for (std::int64_t d = 0; d < plan_.dp_width(role.stage); ++d) {
       TextRow row{{std::to_string(d), ranks_at(role.stage, d)}, {}};
-      for (std::int32_t p = 0; p < count_programs(); ++p) row.cells.push_back(ranges(plan_.schedule(p, role.stage).microbatches(d)));
+      for (std::int32_t p = 0; p < count_programs(); ++p)
+        row.cells.push_back(ranges(plan_.schedule(p, role.stage).microbatches(d)));
       shares.push_back(std::move(row));
     }
     return out + table_text(columns, shares) + "\n" + actors(role) + "\n" + channels(role);
@@ -87,31 +89,37 @@ class PlanText {
     for (const auto& a : role.actors) {
       auto name = [&](std::int32_t c) { return role.channels[c].name; };
       // The cost model has no costs of user-defined actors.
-      const std::string cost = a.kind == PlanActor::Kind::user       ? "-"
-                               : a.kind == PlanActor::Kind::exchange ? human_seconds(plan_.exchanges[a.exchange].seconds)
-                                                                     : human_seconds(a.cost_s);
+      const std::string cost = a.kind == PlanActor::Kind::user ? "-"
+                               : a.kind == PlanActor::Kind::exchange
+                                   ? human_seconds(plan_.exchanges[a.exchange].seconds)
+                                   : human_seconds(a.cost_s);
       rows.push_back({{a.name, to_string(a.kind), plan_.programs[a.program], a.stream, rate_text(a.rate), cost,
-                       join(a.in, name) + " -> " + join(a.out, name)}, {}});
+                       join(a.in, name) + " -> " + join(a.out, name)},
+                      {}});
     }
-    return "  " + counted(static_cast<std::int64_t>(role.actors.size()), "actor") + " of stage " + std::to_string(role.stage) + "\n" +
-           table_text({"actor", "kind", "program", "stream", "acts per", ">predicted", "in -> out"}, fold_layers(std::move(rows), role.units));
+    return "  " + counted(static_cast<std::int64_t>(role.actors.size()), "actor") + " of stage " +
+           std::to_string(role.stage) + "\n" +
+           table_text({"actor", "kind", "program", "stream", "acts per", ">predicted", "in -> out"},
+                      fold_layers(std::move(rows), role.units));
   }
 
   std::string channels(const PlanRole& role) const {
     std::vector<TextRow> rows;
     std::int64_t sum = 0;
-    std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> rings;   // (ring, buffer) -> bytes
+    std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> rings;  // (ring, buffer) -> bytes
     for (const auto& c : role.channels) {
       auto reader = [&](const PlanReader& r) { return role.actors[r.actor].name; };
       const std::int64_t total = c.bytes * c.slots;
       if (c.ring < 0) sum += total;
       else rings[{c.ring, c.buffer}] = std::max(rings[{c.ring, c.buffer}], c.buffer_offset + total);
-      const std::string shared = c.ring >= 0   ? ", in buffer " + std::to_string(c.buffer) + " of ring " + std::to_string(c.ring)
+      const std::string shared = c.ring >= 0
+                                     ? ", in buffer " + std::to_string(c.buffer) + " of ring " + std::to_string(c.ring)
                                  : c.area >= 0 ? ", in area " + std::to_string(c.area)
                                                : "";
-      rows.push_back({{c.name, to_string(c.kind), rate_text(c.rate), std::to_string(c.slots),
-                       human_bytes(c.bytes), human_bytes(total) + shared,
-                       (c.writer < 0 ? "session" : role.actors[c.writer].name) + " -> " + join(c.readers, reader)}, {}});
+      rows.push_back({{c.name, to_string(c.kind), rate_text(c.rate), std::to_string(c.slots), human_bytes(c.bytes),
+                       human_bytes(total) + shared,
+                       (c.writer < 0 ? "session" : role.actors[c.writer].name) + " -> " + join(c.readers, reader)},
+                      {}});
     }
     for (const auto& [buffer, bytes] : rings) sum += bytes;
     std::map<std::int32_t, std::int64_t> bytes_of, buffers_of;
@@ -121,12 +129,16 @@ class PlanText {
       std::vector<const PlanChannel*> members;
       for (const auto& c : role.channels)
         if (c.ring == ring) members.push_back(&c);
-      if (members.size() == 2) continue;   // sums and the gradients that they are rounded to: the table shows them
-      shared += "  ring " + std::to_string(ring) + ": " + counted(static_cast<std::int64_t>(members.size()), "channel") + ", '" + members.front()->name + "' and others of '" + plan_.programs[members.front()->program] +
-                "', take turns in " + counted(buffers_of[ring], "buffer") + ", " + human_bytes(bytes) + "\n";
+      // sums and the gradients that they are rounded to: the table shows them
+      if (members.size() == 2) continue;
+      shared += "  ring " + std::to_string(ring) + ": " +
+                counted(static_cast<std::int64_t>(members.size()), "channel") + ", '" + members.front()->name +
+                "' and others of '" + plan_.programs[members.front()->program] + "', take turns in " +
+                counted(buffers_of[ring], "buffer") + ", " + human_bytes(bytes) + "\n";
     }
     shared += areas(role);
-    return "  " + counted(static_cast<std::int64_t>(role.channels.size()), "channel") + " of stage " + std::to_string(role.stage) + ", " + human_bytes(sum) + " at dp 0\n" +
+    return "  " + counted(static_cast<std::int64_t>(role.channels.size()), "channel") + " of stage " +
+           std::to_string(role.stage) + ", " + human_bytes(sum) + " at dp 0\n" +
            table_text({"channel", "kind", "a token per", ">slots", ">bytes", ">total", "writer -> readers"},
                       fold_layers(std::move(rows), role.units)) +
            shared;
@@ -142,8 +154,10 @@ class PlanText {
       if (a.staging_area >= 0) numbers.insert(a.staging_area), ++exchanges;
     if (numbers.empty()) return "";
     std::string what = members == 0 ? "" : counted(members, "channel");
-    if (exchanges > 0) what += (members == 0 ? "" : " and ") + ("the staging memory of " + counted(exchanges, "exchange"));
-    return "  " + counted(static_cast<std::int64_t>(numbers.size()), "area") + ": " + what + " take turns in " + (numbers.size() == 1 ? "it" : "them") + "\n";
+    if (exchanges > 0)
+      what += (members == 0 ? "" : " and ") + ("the staging memory of " + counted(exchanges, "exchange"));
+    return "  " + counted(static_cast<std::int64_t>(numbers.size()), "area") + ": " + what + " take turns in " +
+           (numbers.size() == 1 ? "it" : "them") + "\n";
   }
 
   // ---- boxings --------------------------------------------------------------------------------------
@@ -156,22 +170,25 @@ class PlanText {
     for (const auto& x : plan_.exchanges) {
       const std::int64_t acts = plan_.schedule(x).acts_of_job(x.rate);
       if (x.program == 0) train_bytes += x.bytes * acts;
-      TextRow row{{x.name, plan_.programs[x.program], to_string(x.collective), human_bytes(x.bytes), std::to_string(acts),
-                   human_bytes(x.bytes * acts), human_seconds(x.seconds)}, {}};
+      TextRow row{{x.name, plan_.programs[x.program], to_string(x.collective), human_bytes(x.bytes),
+                   std::to_string(acts), human_bytes(x.bytes * acts), human_seconds(x.seconds)},
+                  {}};
       for (const auto& move : x.moves) row.under.push_back(moved(move));
       rows.push_back(std::move(row));
     }
-    std::string out = "boxings: " + std::to_string(rows.size()) + ", moving " + human_bytes(train_bytes) + " between places per step of '" +
-                      plan_.programs[0] + "'\n";
+    std::string out = "boxings: " + std::to_string(rows.size()) + ", moving " + human_bytes(train_bytes) +
+                      " between places per step of '" + plan_.programs[0] + "'\n";
     if (rows.empty()) return out;
-    return out + table_text({"boxing", "program", "collective", ">bytes an act", ">acts a step", ">bytes a step", ">predicted an act"},
+    return out + table_text({"boxing", "program", "collective", ">bytes an act", ">acts a step", ">bytes a step",
+                             ">predicted an act"},
                             fold_layers(std::move(rows), units));
   }
 
   /// "layer0.add [2, 24] f32: stage 0 {tp: 1, dp: 2} (B, S(0)) -> stage 1 {tp: 1, dp: 1} (B, S(0))".
   std::string moved(const PlanExchange::Pair& move) const {
     const PlanTensor& t = plan_.tensors[move.from];
-    return t.name + " " + troupe::to_string(t.shape) + " " + troupe::to_string(t.dtype) + ": " + lies(t) + " -> " + lies(plan_.tensors[move.to]);
+    return t.name + " " + troupe::to_string(t.shape) + " " + troupe::to_string(t.dtype) + ": " + lies(t) + " -> " +
+           lies(plan_.tensors[move.to]);
   }
   std::string lies(const PlanTensor& t) const {
     return mesh_name(t.mesh) + " " + to_string(plan_.meshes[t.mesh]) + " (" + troupe::to_string(t.sbp) + ")" +
@@ -188,7 +205,8 @@ class PlanText {
       const MemoryUse& m = l.memory;
       TextRow row{{std::to_string(l.stage), represented(l)}, {}};
       for (auto bytes : {m.parameters, m.gathered, m.gradients}) row.cells.push_back(human_bytes(bytes));
-      for (auto bytes : {m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.cache, m.staging, m.control, m.arena})
+      for (auto bytes :
+           {m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.cache, m.staging, m.control, m.arena})
         row.cells.push_back(human_bytes(bytes));
       row.cells.push_back((m.shared > 0 ? "-" : "") + human_bytes(m.shared));
       row.cells.push_back(human_bytes(m.total()));
@@ -198,9 +216,12 @@ class PlanText {
     std::string out = "peak memory per device";
     if (largest) out += ": " + human_bytes(largest->memory.total()) + " on rank " + std::to_string(largest->rank);
     return out + "\n" +
-           table_text({">stage", "ranks", ">parameters", ">gathered", ">gradients", ">optimizer", ">stash", ">activations", ">boundary",
-                       ">scratch", ">cache", ">staging", ">control", ">arena", ">shared", ">total", ">state area"}, rows) +
-           "  shared: bytes of these that lie where others lie at other times. State area: parameters, optimizer and cache, at the beginning of the pool\n";
+           table_text({">stage", "ranks", ">parameters", ">gathered", ">gradients", ">optimizer", ">stash",
+                       ">activations", ">boundary", ">scratch", ">cache", ">staging", ">control", ">arena", ">shared",
+                       ">total", ">state area"},
+                      rows) +
+           "  shared: bytes of these that lie where others lie at other times. State area: parameters, optimizer and "
+           "cache, at the beginning of the pool\n";
   }
 
   std::string prediction() const {
@@ -208,12 +229,17 @@ class PlanText {
     std::string stash;
     for (auto n : r.peak_stash) stash += (stash.empty() ? "" : " ") + std::to_string(n);
     const double exposed = std::max(0.0, r.step_s - r.compute_s);
-    auto share = [&](double s) { return r.step_s > 0 ? " (" + human_percent(s / r.step_s) + " of the step)" : std::string(); };
+    auto share = [&](double s) {
+      return r.step_s > 0 ? " (" + human_percent(s / r.step_s) + " of the step)" : std::string();
+    };
     std::string out = "predicted\n";
     out += "  step                   " + human_seconds(r.step_s) + "\n";
     out += "  busiest compute        " + human_seconds(r.compute_s) + share(r.compute_s) + "\n";
-    out += "  exposed communication  " + human_seconds(exposed) + share(exposed) + ": step - compute, so bubble, updates and vote too\n";
-    out += "  pipeline bubble        " + human_percent(r.bubble) + " of " + human_seconds(r.makespan_s) + " forward and backward; published for " + to_string(plan_.pipeline) + ": " + human_percent(r.published_bubble) + "\n";
+    out += "  exposed communication  " + human_seconds(exposed) + share(exposed) +
+           ": step - compute, so bubble, updates and vote too\n";
+    out += "  pipeline bubble        " + human_percent(r.bubble) + " of " + human_seconds(r.makespan_s) +
+           " forward and backward; published for " + to_string(plan_.pipeline) + ": " +
+           human_percent(r.published_bubble) + "\n";
     out += "  peak stash             " + stash + " (microbatches between forward and backward, per stage)\n";
     return out;
   }
@@ -240,7 +266,8 @@ class PlanText {
 
   /// The ranks that a played place stands for (see token_game.h).
   std::string represented(const LocalPlan& l) const {
-    const auto same_stage = std::count_if(places_.begin(), places_.end(), [&](const LocalPlan& o) { return o.stage == l.stage; });
+    const auto same_stage = std::count_if(places_.begin(), places_.end(),
+                                          [&](const LocalPlan& o) { return o.stage == l.stage; });
     if (same_stage == 1) return sorted_ranks(plan_.meshes[l.stage].ranks);
     return dp_axis(plan_.meshes[l.stage]) < 0 ? std::to_string(l.rank) : ranks_at(l.stage, l.dp_index);
   }
@@ -250,7 +277,8 @@ class PlanText {
     if (mesh < plan_.stages) return "stage " + std::to_string(mesh);
     std::string out;
     for (std::int32_t s = 0; s < plan_.stages; ++s)
-      if (plan_.meshes[mesh].find(plan_.meshes[s].ranks[0]) >= 0) out += (out.empty() ? "stages " : "+") + std::to_string(s);
+      if (plan_.meshes[mesh].find(plan_.meshes[s].ranks[0]) >= 0)
+        out += (out.empty() ? "stages " : "+") + std::to_string(s);
     return out.empty() ? "mesh " + std::to_string(mesh) : out;
   }
 

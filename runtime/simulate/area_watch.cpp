@@ -19,11 +19,13 @@ AreaWatch::AreaWatch(const PlanRole& role, const LocalPlan& local) {
       Use use{c.area, c.shift, 0};
       for (const auto& r : c.readers) use.count += c.area >= 0 ? here[r.actor] : 0;
       ports.out.push_back(use);
-      if (c.area >= 0 && use.count == 0) ports.act.push_back({c.area, c.shift, 1});   // no reader: free when its writer is done
+      // no reader: free when its writer is done
+      if (c.area >= 0 && use.count == 0) ports.act.push_back({c.area, c.shift, 1});
     }
     if (a.staging_area >= 0 && l.staging_bytes > 0) ports.act.push_back({a.staging_area, a.staging_shift, 1});
     const auto used = [](const Use& u) { return u.count > 0; };
-    ports.any = !ports.act.empty() || std::any_of(ports.in.begin(), ports.in.end(), used) || std::any_of(ports.out.begin(), ports.out.end(), used);
+    ports.any = !ports.act.empty() || std::any_of(ports.in.begin(), ports.in.end(), used) ||
+                std::any_of(ports.out.begin(), ports.out.end(), used);
     actors_.push_back(std::move(ports));
   }
 }

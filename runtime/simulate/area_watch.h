@@ -1,5 +1,6 @@
 // Watches the shared areas of a place while a game is played: at each moment the tenants of one shift at most are live.
-// It knows nothing of the proof (runtime/place/lifetimes.h): it counts the slots that are filled and not read to their end.
+// It knows nothing of the proof (runtime/place/lifetimes.h): it counts the slots that are filled and not read to their
+// end.
 #pragma once
 
 #include <map>
@@ -18,7 +19,7 @@ class AreaWatch {
     std::int32_t area = 0, shift = 0, count = 1;
   };
   struct Uses {
-    std::vector<Use> begin, end;       ///< with the act's begin and end on its stream
+    std::vector<Use> begin, end;  ///< with the act's begin and end on its stream
   };
 
   AreaWatch(const PlanRole& role, const LocalPlan& local);
@@ -30,15 +31,15 @@ class AreaWatch {
 
  private:
   struct Ports {
-    std::vector<Use> in, out;          ///< by port; count 0: not in a shared area
-    std::vector<Use> act;              ///< for as long as it runs
+    std::vector<Use> in, out;  ///< by port; count 0: not in a shared area
+    std::vector<Use> act;      ///< for as long as it runs
     bool any = false;
   };
   struct Live {
     std::int32_t shift = 0;
     std::int64_t count = 0;
   };
-  std::vector<Ports> actors_;          // by local actor
+  std::vector<Ports> actors_;  // by local actor
   std::map<std::int32_t, Live> areas_;
 };
 

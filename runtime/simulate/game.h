@@ -31,7 +31,7 @@ class Game;
 
 /// The links of a place that lead from the places of one mesh to those of another.
 struct GameLink {
-  std::int32_t from = 0, to = 0;       // meshes
+  std::int32_t from = 0, to = 0;  // meshes
   std::int64_t free_at_ns = 0;
 };
 
@@ -40,7 +40,8 @@ class GameActor final : public actors::Outbox {
  public:
   GameActor(Game& game, std::int32_t place, std::int32_t index, const LocalActor& local, const PlanActor& plan,
             bool shared, actors::ActorSpec spec)
-      : game_(game), place_(place), index_(index), local_(local), plan_(plan), core_(std::move(spec), *this, nullptr), shared_(shared) {}
+      : game_(game), place_(place), index_(index), local_(local), plan_(plan), core_(std::move(spec), *this, nullptr),
+        shared_(shared) {}
 
   void arrive(std::int32_t actor, std::int32_t port, const Token& token) override;
   void ack(std::int32_t actor, std::int32_t port, std::int32_t slot) override;
@@ -60,19 +61,20 @@ class GameActor final : public actors::Outbox {
   const LocalActor& local_;
   const PlanActor& plan_;
   ActorCore core_;
-  const bool shared_;                               // a part of a unit that all stages share
+  const bool shared_;  // a part of a unit that all stages share
   double cost_s_ = 0;
   std::string stream_name_;
   Stream* stream_ = nullptr;
-  GameLink* link_ = nullptr;                        // where meets(): else null
-  std::int64_t carried_ns_ = 0, latency_ns_ = 0;    // how long an act has the link, and how long the rest of it takes
-  std::vector<std::vector<std::int32_t>> peers_;    // per route: the other places that it meets
+  GameLink* link_ = nullptr;  // where meets(): else null
+  // how long an act has the link, and how long the rest of it takes
+  std::int64_t carried_ns_ = 0, latency_ns_ = 0;
+  std::vector<std::vector<std::int32_t>> peers_;  // per route: the other places that it meets
   struct ActAt {
     std::uint64_t number = 0;
     std::int64_t step = 0;
     std::int32_t microbatch = -1, local = 0;
   };
-  struct Flight : ActAt {                           // an act that is submitted and not done
+  struct Flight : ActAt {  // an act that is submitted and not done
     AreaWatch::Uses uses;
   };
   std::vector<Flight> flights_;
@@ -87,7 +89,7 @@ class GameActor final : public actors::Outbox {
 struct Mail {
   enum class Kind : std::uint8_t { begin, token, ack, control_ack, started, done, meet, closed };
   Kind kind = Kind::begin;
-  GameActor* to = nullptr;             // control_ack: from
+  GameActor* to = nullptr;  // control_ack: from
   std::int32_t port = 0, slot = 0;
   std::uint64_t number = 0;
   std::int64_t begin_ns = 0, end_ns = 0, step = -1;
@@ -100,10 +102,11 @@ struct Place {
   std::map<std::string, std::unique_ptr<Stream>> streams;
   std::deque<GameLink> links;
   std::vector<std::unique_ptr<GameActor>> actors;
-  std::map<std::int32_t, ControlPort> controls;     // by local channel
-  std::vector<std::pair<GameActor*, std::uint64_t>> submitted;   // and not started, in this order
-  std::map<std::string, std::pair<GameActor*, GameActor::ActAt>> last;   // act that a stream chose, by stream
-  std::unique_ptr<AreaWatch> areas;                 // none where slots are unlimited: then no tenant takes turns
+  std::map<std::int32_t, ControlPort> controls;                         // by local channel
+  std::vector<std::pair<GameActor*, std::uint64_t>> submitted;          // and not started, in this order
+  std::map<std::string, std::pair<GameActor*, GameActor::ActAt>> last;  // act that a stream chose, by stream
+  // none where slots are unlimited: then no tenant takes turns
+  std::unique_ptr<AreaWatch> areas;
 };
 
 /// One game: built, played to its end, measured. `run` is called once.
@@ -151,9 +154,9 @@ class Game {
   struct WaitingFeed {
     const PlanChannel* channel = nullptr;
     std::int32_t stage = 0;
-    std::int64_t begun = -1;           ///< the newest step that has begun
-    std::int64_t step = 0, sent = 0;   ///< the step whose microbatches are sent, and how many of them
-    bool due = false;                  ///< the next one is on its way
+    std::int64_t begun = -1;          ///< the newest step that has begun
+    std::int64_t step = 0, sent = 0;  ///< the step whose microbatches are sent, and how many of them
+    bool due = false;                 ///< the next one is on its way
   };
   /// Microbatches of a feed that wait for no report.
   std::int64_t at_once(const PlanChannel& feed) const;
@@ -173,7 +176,7 @@ class Game {
   struct PeerTable {
     struct Arrival {
       std::int32_t place = 0;
-      GameActor* waits = nullptr;      // null: its act is over
+      GameActor* waits = nullptr;  // null: its act is over
       std::uint64_t number = 0;
     };
     std::vector<Arrival> arrivals;
@@ -225,9 +228,9 @@ class Game {
   std::map<std::pair<std::int32_t, std::int64_t>, PeerTable> peer_tables_;
   std::vector<WaitingFeed> waiting_feeds_;
   std::vector<std::int64_t> commits_ns_;
-  std::int64_t end_ns_ = 0;            // time of the last event
+  std::int64_t end_ns_ = 0;  // time of the last event
   std::deque<Mail> mail_;
-  std::vector<PlayedAct> acts_;        // on compute streams
+  std::vector<PlayedAct> acts_;  // on compute streams
   Status failure_;
 
   // For the steady state.
@@ -237,11 +240,12 @@ class Game {
     std::int64_t end_ns;
   };
   std::int64_t microbatches_, left_out_ = 0;
-  std::int64_t seen_ = -1;             // acts of the first actor that acts once per microbatch
-  std::int64_t commit_due_ns_ = 0;                 // of the last step that has closed
+  std::int64_t seen_ = -1;          // acts of the first actor that acts once per microbatch
+  std::int64_t commit_due_ns_ = 0;  // of the last step that has closed
   std::int64_t closings_ = 0;
-  std::vector<UnderWay> under_way_;    // in the order of their begin
-  std::map<std::int32_t, std::int32_t> places_of_exchange_;   // exchange -> number of its actors that are played
+  std::vector<UnderWay> under_way_;  // in the order of their begin
+  // exchange -> number of its actors that are played
+  std::map<std::int32_t, std::int32_t> places_of_exchange_;
   CycleSearch search_;
 };
 

@@ -4,7 +4,8 @@
 
 namespace troupe::runtime {
 
-void CycleSearch::see(std::int64_t step, std::int64_t microbatch, std::int64_t now_ns, std::vector<std::int64_t> state) {
+void CycleSearch::see(std::int64_t step, std::int64_t microbatch, std::int64_t now_ns,
+                      std::vector<std::int64_t> state) {
   if (step != step_) seen_.clear();
   step_ = step;
   if (!cycles_.empty() && cycles_.back().step == step) return;
@@ -14,13 +15,13 @@ void CycleSearch::see(std::int64_t step, std::int64_t microbatch, std::int64_t n
   else seen_.push_back({microbatch, now_ns, std::move(state)});
 }
 
-bool repeat(const std::vector<Cycle>& cycles, std::int64_t steps, std::int64_t microbatches, std::vector<PlayedAct>& acts,
-            std::vector<std::int64_t>& times_ns) {
+bool repeat(const std::vector<Cycle>& cycles, std::int64_t steps, std::int64_t microbatches,
+            std::vector<PlayedAct>& acts, std::vector<std::int64_t>& times_ns) {
   if (static_cast<std::int64_t>(cycles.size()) != steps) return false;
   for (const auto& c : cycles)
     if (c.microbatches < 1 || microbatches % c.microbatches != 0) return false;
   auto times = [&](const Cycle& c) { return microbatches / c.microbatches; };
-  auto later = [&](std::int64_t ns) {   // delay of an event at `ns`, if all cycles before it are repeated
+  auto later = [&](std::int64_t ns) {  // delay of an event at `ns`, if all cycles before it are repeated
     std::int64_t delay = 0;
     for (const auto& c : cycles)
       if (ns > c.to_ns) delay += times(c) * (c.to_ns - c.from_ns);

@@ -19,8 +19,8 @@ namespace troupe::runtime {
 /// An act on a compute stream, as played.
 struct PlayedAct {
   Rank rank = 0;
-  const PlanActor* actor = nullptr;    ///< of the plan
-  bool shared = false;                 ///< a part of a unit that all stages share
+  const PlanActor* actor = nullptr;  ///< of the plan
+  bool shared = false;               ///< a part of a unit that all stages share
   std::int64_t step = 0;
   std::int32_t microbatch = -1;
   std::int64_t begin_ns = 0, end_ns = 0;
@@ -49,14 +49,14 @@ class CycleSearch {
     std::vector<std::int64_t> state;
   };
   std::int64_t step_ = -1;
-  std::vector<Seen> seen_;             // in this step
+  std::vector<Seen> seen_;  // in this step
   std::vector<Cycle> cycles_;
 };
 
 /// Inserts `microbatches` into each step by repeating its cycle. `acts`: the acts played; `times_ns`: other moments of
 /// the game. Returns false and changes nothing if one of the `steps` steps has no cycle whose length divides
 /// `microbatches`.
-bool repeat(const std::vector<Cycle>& cycles, std::int64_t steps, std::int64_t microbatches, std::vector<PlayedAct>& acts,
-            std::vector<std::int64_t>& times_ns);
+bool repeat(const std::vector<Cycle>& cycles, std::int64_t steps, std::int64_t microbatches,
+            std::vector<PlayedAct>& acts, std::vector<std::int64_t>& times_ns);
 
 }  // namespace troupe::runtime

@@ -18,15 +18,16 @@ Status Game::check_finished() {
         const auto& closed = closed_[{program, s}];
         const auto it = closed.find(static_cast<std::int32_t>(p));
         if (want > 0 && (it == closed.end() || it->second < want) && missing.empty())
-          missing = "program '" + plan_.programs[program] + "' does not finish step " + std::to_string(s) + " on rank " +
-                    std::to_string(places_[p]->local.rank);
+          missing = "program '" + plan_.programs[program] + "' does not finish step " + std::to_string(s) +
+                    " on rank " + std::to_string(places_[p]->local.rank);
       }
   }
   if (!missing.empty()) {
     // One place of each stage first: the other places of a stage mostly wait for the same.
     std::vector<const Place*> places, others;
     std::set<std::int32_t> stages;
-    for (const auto& place : places_) (stages.insert(place->local.stage).second ? places : others).push_back(place.get());
+    for (const auto& place : places_)
+      (stages.insert(place->local.stage).second ? places : others).push_back(place.get());
     places.insert(places.end(), others.begin(), others.end());
     std::string waits;
     int lines = 0;
@@ -34,7 +35,8 @@ Status Game::check_finished() {
       for (const auto& a : place->actors) {
         const auto& ports = a->core_.ports();
         // A gather may have no token, no lack of slots and no act under way: it waits for the parameters.
-        if (lines < 160 && (!ports.missing_credits().empty() || !a->core_.idle() || has_token(ports) || a->plan_.rate == Rate::round)) {
+        if (lines < 160 && (!ports.missing_credits().empty() || !a->core_.idle() || has_token(ports) ||
+                            a->plan_.rate == Rate::round)) {
           waits += "\n  rank " + std::to_string(place->local.rank) + ": " + a->core_.explain();
           ++lines;
         }
@@ -47,7 +49,8 @@ Status Game::check_finished() {
         // A buffer that is free at the end was free at the beginning.
         if (a->core_.ports().queued(static_cast<int>(i)) > (a->core_.ports().in_specs()[i].any_step ? 1u : 0u))
           return invalid("imbalance: channel '" + a->core_.ports().in_specs()[i].name + "' still holds tokens for '" +
-                         a->core_.spec().name + "' on rank " + std::to_string(place->local.rank) + " when every step is done");
+                         a->core_.spec().name + "' on rank " + std::to_string(place->local.rank) +
+                         " when every step is done");
   return {};
 }
 
@@ -63,7 +66,8 @@ double Game::busiest_link_s() const {
   for (const auto& place : places_)
     for (const auto& a : place->actors) {
       if (!a->meets()) continue;
-      const auto acts = static_cast<std::int64_t>(a->core_.ports().acts()) + (a->moves() ? left_out_ * options_.steps : 0);
+      const auto acts = static_cast<std::int64_t>(a->core_.ports().acts()) +
+                        (a->moves() ? left_out_ * options_.steps : 0);
       most_ns = std::max(most_ns, busy_ns[a->link_] += acts * a->carried_ns_);
     }
   return static_cast<double>(most_ns) * 1e-9;
@@ -81,8 +85,9 @@ void Game::measure() {
   };
   result_.acts.reserve(acts_.size());
   for (const auto& a : acts_)
-    result_.acts.push_back({a.rank, a.actor->name, a.actor->pass, a.actor->virtual_stage, a.shared, a.actor->program, a.step, number(a),
-                            static_cast<double>(a.begin_ns) * 1e-9, static_cast<double>(a.end_ns) * 1e-9});
+    result_.acts.push_back({a.rank, a.actor->name, a.actor->pass, a.actor->virtual_stage, a.shared, a.actor->program,
+                            a.step, number(a), static_cast<double>(a.begin_ns) * 1e-9,
+                            static_cast<double>(a.end_ns) * 1e-9});
   double first = 1e300, last = 0, busy = 0;
   std::map<Rank, double> per_place;
   std::map<Rank, std::array<double, 3>> per_pass;
@@ -106,14 +111,16 @@ void Game::measure() {
   }
   for (const auto& [rank, s] : per_place)
     if (s > result_.compute_s) {
-      const auto count = static_cast<double>(plan_.schedule(0, plan_.stage_of(rank)).acts(Rate::microbatch, plan_.dp_index(rank)));
+      const auto count =
+          static_cast<double>(plan_.schedule(0, plan_.stage_of(rank)).acts(Rate::microbatch, plan_.dp_index(rank)));
       const auto& [f, b, w] = per_pass[rank];
       const double waits = published_bubble_s(plan_.pipeline, plan_.stages, f / count, b / count, w / count);
       result_.compute_s = s;
       result_.published_bubble = waits / (s + waits);
     }
   result_.messages_s = busiest_link_s() / static_cast<double>(std::max<std::int64_t>(1, options_.steps));
-  if (commits_ns_.size() >= 2) result_.step_s = static_cast<double>(commits_ns_.back() - commits_ns_[commits_ns_.size() - 2]) * 1e-9;
+  if (commits_ns_.size() >= 2)
+    result_.step_s = static_cast<double>(commits_ns_.back() - commits_ns_[commits_ns_.size() - 2]) * 1e-9;
   else result_.step_s = static_cast<double>(end_ns_) * 1e-9;
   result_.peak_stash.assign(plan_.stages, 0);
   for (const auto& [rank, microbatches] : held) {
@@ -122,8 +129,10 @@ void Game::measure() {
     std::sort(begins.begin(), begins.end());
     std::sort(ends.begin(), ends.end());
     auto& peak = result_.peak_stash[plan_.stage_of(rank)];
-    for (const double s : begins) {   // alive: those that have begun, without those that have ended
-      const auto before = [s](const std::vector<double>& times) { return std::upper_bound(times.begin(), times.end(), s) - times.begin(); };
+    for (const double s : begins) {  // alive: those that have begun, without those that have ended
+      const auto before = [s](const std::vector<double>& times) {
+        return std::upper_bound(times.begin(), times.end(), s) - times.begin();
+      };
       peak = std::max(peak, static_cast<std::int32_t>(before(begins) - before(ends)));
     }
   }

@@ -11,12 +11,14 @@ ProgramMask Game::readers_of(std::int64_t version) const {
   if (version == 0 && options_.every_program)
     for (std::size_t p = 1; p < plan_.programs.size(); ++p)
       if (plan_.programs[p] != "digest") mask |= ProgramMask{1} << p;
-  if (version == options_.steps && options_.every_program && plan_.trains) mask |= ProgramMask{1} << plan_.program("digest");
+  if (version == options_.steps && options_.every_program && plan_.trains)
+    mask |= ProgramMask{1} << plan_.program("digest");
   return mask;
 }
 
 void Game::push(std::int32_t p, std::int32_t channel, const Token& token) {
-  places_[p]->controls.at(channel).push(token, {}, [this, p](const actors::Reader& r, const Token& t) { hand_over(p, r, t); });
+  places_[p]->controls.at(channel).push(token, {},
+                                        [this, p](const actors::Reader& r, const Token& t) { hand_over(p, r, t); });
 }
 
 void Game::hand_over(std::int32_t p, const actors::Reader& r, const Token& t) {
@@ -54,7 +56,9 @@ void Game::go(std::int32_t p, std::int32_t program, std::int64_t step) {
   }
 }
 
-std::int64_t Game::at_once(const PlanChannel& c) const { return std::min(plan_.program_specs[c.program].microbatches, c.at_once); }
+std::int64_t Game::at_once(const PlanChannel& c) const {
+  return std::min(plan_.program_specs[c.program].microbatches, c.at_once);
+}
 
 void Game::begin_feed(WaitingFeed& f) {
   while (f.sent < at_once(*f.channel)) feed(f, f.step, static_cast<std::int32_t>(f.sent++));
@@ -77,7 +81,9 @@ void Game::reported(const GameActor& actor, std::int64_t step, std::int32_t micr
   for (auto& f : waiting_feeds_) {
     const PlanChannel& c = *f.channel;
     if (c.program != actor.plan_.program || !actor.plan_.reports(c.after)) continue;
-    if (f.due || f.step != step || f.sent != microbatch + 1 || f.sent < at_once(c) || f.sent == plan_.program_specs[c.program].microbatches) continue;
+    if (f.due || f.step != step || f.sent != microbatch + 1 || f.sent < at_once(c) ||
+        f.sent == plan_.program_specs[c.program].microbatches)
+      continue;
     f.due = true;
     loop_.at(loop_.now_ns() + to_ns(options_.control_s), [this, &f] {
       f.due = false;

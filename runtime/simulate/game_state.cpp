@@ -37,7 +37,8 @@ bool Game::others_rest() const {
 }
 
 std::vector<std::int64_t> Game::state() const {
-  std::vector<std::int64_t> out = {static_cast<std::int64_t>(commits_ns_.size()), closings_, std::max<std::int64_t>(0, commit_due_ns_ - loop_.now_ns())};
+  std::vector<std::int64_t> out = {static_cast<std::int64_t>(commits_ns_.size()), closings_,
+                                   std::max<std::int64_t>(0, commit_due_ns_ - loop_.now_ns())};
   auto append_state = [&](const GameActor& a, std::uint64_t number) {
     out.insert(out.end(), {a.place_, a.index_, static_cast<std::int64_t>(number) - (a.moves() ? seen_ : 0)});
   };
@@ -48,7 +49,8 @@ std::vector<std::int64_t> Game::state() const {
       const bool moves = c.program == 0 && c.rate == Rate::microbatch;
       out.push_back(static_cast<std::int64_t>(port.waiting()) + (moves ? seen_ : 0));
     }
-    for (const GameLink& link : place->links) out.push_back(std::max<std::int64_t>(0, link.free_at_ns - loop_.now_ns()));
+    for (const GameLink& link : place->links)
+      out.push_back(std::max<std::int64_t>(0, link.free_at_ns - loop_.now_ns()));
     for (const auto& [actor, number] : place->submitted) append_state(*actor, number);
     for (const auto& [stream, last] : place->last) {
       append_state(*last.first, last.second.number);

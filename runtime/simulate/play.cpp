@@ -18,7 +18,8 @@ std::vector<std::int64_t> few_microbatches(const Plan& plan) {
   constexpr std::int64_t usual_cycles = 12;
   std::vector<std::int64_t> out;
   for (std::int64_t warm : {3 * plan.stages + 8, 8 * plan.stages + 32})
-    if (const auto left_out = (all - warm) / usual_cycles * usual_cycles; left_out * 2 >= all) out.push_back(all - left_out);
+    if (const auto left_out = (all - warm) / usual_cycles * usual_cycles; left_out * 2 >= all)
+      out.push_back(all - left_out);
   return out;
 }
 
@@ -28,7 +29,7 @@ Expected<GameResult> play(const Plan& plan, const GameOptions& options) {
   const std::int64_t all = plan.program_specs[0].microbatches;
   for (const auto few : options.every_microbatch ? std::vector<std::int64_t>{} : few_microbatches(plan)) {
     auto result = Game(plan, options, few).run();
-    if (result.ok()) return result;    // else the whole game finds the error, or that there is no steady state
+    if (result.ok()) return result;  // else the whole game finds the error, or that there is no steady state
   }
   return Game(plan, options, all).run();
 }

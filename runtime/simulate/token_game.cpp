@@ -20,7 +20,7 @@ Expected<GameResult> Game::run() {
     if (shortened() && loop_.next_due_ns() != loop_.now_ns()) detect_cycle();
   } while (failure_.ok() && loop_.run_one());
   if (!failure_.ok()) {
-    for (const auto& place : places_)   // while the actors of the tasks under way are still there
+    for (const auto& place : places_)  // while the actors of the tasks under way are still there
       for (const auto& [name, stream] : place->streams) stream->quiesce();
     return failure_;
   }
@@ -37,13 +37,16 @@ Expected<GameResult> Game::run() {
 void Game::choose_places() {
   for (const auto& role : plan_.roles)
     for (const auto& c : role.channels)
-      if (c.kind == PlanChannel::Kind::feed && !c.after.empty() && (c.program == 0 || options_.every_program)) waiting_feeds_.push_back({&c, role.stage});
+      if (c.kind == PlanChannel::Kind::feed && !c.after.empty() && (c.program == 0 || options_.every_program))
+        waiting_feeds_.push_back({&c, role.stage});
   // With a waiting feed, microbatches of different dp coordinates wait for each other.
   bool same = plan_.owners.empty() && waiting_feeds_.empty();
   for (std::int32_t s = 1; s < plan_.stages; ++s) same &= plan_.dp_width(s) == plan_.dp_width(0);
   // Where a round is not full its places do not behave alike.
   for (const auto& x : plan_.exchanges) {
-    if (x.rate == Rate::round) same &= plan_.schedule(x).acts_of_job(x.rate) * plan_.schedule(x).width() == plan_.program_specs[x.program].microbatches;
+    if (x.rate == Rate::round)
+      same &= plan_.schedule(x).acts_of_job(x.rate) * plan_.schedule(x).width() ==
+              plan_.program_specs[x.program].microbatches;
   }
   for (std::int32_t s = 0; s < plan_.stages; ++s) {
     std::set<std::int64_t> seen;
@@ -68,9 +71,14 @@ std::int32_t Game::place_of(Rank rank) const {
 }
 
 double Game::given_s(Pass pass, const std::array<double, 3>& predicted) const {
-  const double backward = predicted[static_cast<std::size_t>(Pass::backward)], weights = predicted[static_cast<std::size_t>(Pass::weights)];
-  const double weights_s = weights == 0 ? 0 : options_.weights_s >= 0 ? options_.weights_s : options_.backward_s * weights / (backward + weights);
-  return pass == Pass::forward ? options_.forward_s : pass == Pass::weights ? weights_s : options_.backward_s - weights_s;
+  const double backward = predicted[static_cast<std::size_t>(Pass::backward)],
+               weights = predicted[static_cast<std::size_t>(Pass::weights)];
+  const double weights_s = weights == 0              ? 0
+                           : options_.weights_s >= 0 ? options_.weights_s
+                                                     : options_.backward_s * weights / (backward + weights);
+  return pass == Pass::forward   ? options_.forward_s
+         : pass == Pass::weights ? weights_s
+                                 : options_.backward_s - weights_s;
 }
 
 Status Game::build(Rank rank) {
@@ -84,7 +92,8 @@ Status Game::build(Rank rank) {
   const PlanRole& role = plan_.roles[place.local.stage];
   // virtual_stage and pass -> cost, segments.
   std::map<std::pair<std::int32_t, Pass>, std::pair<double, std::int64_t>> passes;
-  std::array<double, 3> predicted{};                                                   // of the whole stage, by pass
+  // of the whole stage, by pass
+  std::array<double, 3> predicted{};
   for (const auto& l : place.local.actors) {
     const PlanActor& a = role.actors[l.actor];
     if (a.kind != PlanActor::Kind::segment || a.program != 0) continue;
@@ -99,18 +108,22 @@ Status Game::build(Rank rank) {
     auto spec = l.spec;
     if (a.program == 0 && a.rate == Rate::microbatch) {
       shorten(spec);
-      result_.played_microbatches = std::max(result_.played_microbatches, static_cast<std::int64_t>(spec.microbatches.size()));
+      result_.played_microbatches = std::max(result_.played_microbatches,
+                                             static_cast<std::int64_t>(spec.microbatches.size()));
     }
     if (options_.unlimited_slots)
       for (auto& o : spec.out)
-        if (o.every == 1) o.slots = std::max(o.slots, static_cast<std::int32_t>(plan_.program_specs[a.program].microbatches));
-    if (options_.unlimited_slots)   // then channels do not take turns in a buffer either
+        if (o.every == 1)
+          o.slots = std::max(o.slots, static_cast<std::int32_t>(plan_.program_specs[a.program].microbatches));
+    if (options_.unlimited_slots)  // then channels do not take turns in a buffer either
       for (std::size_t p = 0; p < spec.in.size() + spec.out.size(); ++p) {
         const bool in = p < spec.in.size();
         const auto channel = in ? a.in[p] : a.out[p - spec.in.size()];
-        if (role.channels[channel].kind == PlanChannel::Kind::turn) (in ? spec.in[p].cycle : spec.out[p - spec.in.size()].cycle) = {actors::Phase::skip};
+        if (role.channels[channel].kind == PlanChannel::Kind::turn)
+          (in ? spec.in[p].cycle : spec.out[p - spec.in.size()].cycle) = {actors::Phase::skip};
       }
-    auto actor = std::make_unique<GameActor>(*this, index, static_cast<std::int32_t>(i), l, a, plan_.shared(a), std::move(spec));
+    auto actor = std::make_unique<GameActor>(*this, index, static_cast<std::int32_t>(i), l, a, plan_.shared(a),
+                                             std::move(spec));
     actor->cost_s_ = a.cost_s;
     if (options_.forward_s >= 0) {
       actor->cost_s_ = 0;
@@ -146,7 +159,8 @@ void Game::put_on_link(Place& place, GameActor& actor) {
   ++places_of_exchange_[actor.plan_.exchange];
   const PlanExchange& x = plan_.exchanges[actor.plan_.exchange];
   const std::int32_t from = plan_.tensors[x.moves[0].from].mesh, to = plan_.tensors[x.moves[0].to].mesh;
-  auto link = std::find_if(place.links.begin(), place.links.end(), [&](const GameLink& l) { return l.from == from && l.to == to; });
+  auto link = std::find_if(place.links.begin(), place.links.end(),
+                           [&](const GameLink& l) { return l.from == from && l.to == to; });
   actor.link_ = link != place.links.end() ? &*link : &place.links.emplace_back(GameLink{from, to});
   const bool priced = options_.forward_s < 0;
   actor.carried_ns_ = priced ? to_ns(x.seconds - x.latency_s) : 0;
@@ -182,7 +196,8 @@ Status Game::resolve_peers(Place& place) {
 void Game::meet(GameActor& actor, std::uint64_t number) {
   const GameActor::Flight& f = actor.flight(number);
   // A shortened step has fewer microbatches than the routes know.
-  const auto per_step = shortened() && actor.moves() ? actor.core_.spec().microbatches.size() : actor.local_.route_of.size();
+  const auto per_step = shortened() && actor.moves() ? actor.core_.spec().microbatches.size()
+                                                     : actor.local_.route_of.size();
   const auto total = actor.local_.acts_per_run;
   const auto sequence = static_cast<std::int64_t>(number / per_step) * total + std::max(0, f.microbatch);
   const auto at = peer_tables_.try_emplace({actor.plan_.exchange, sequence}).first;
@@ -192,7 +207,8 @@ void Game::meet(GameActor& actor, std::uint64_t number) {
   bool all_told = true;
   for (auto& arrival : table.arrivals) {
     if (!arrival.waits) continue;
-    const auto& peers = arrival.waits->peers_[arrival.waits->local_.route_of[arrival.waits->flight(arrival.number).local]];
+    const auto& peers =
+        arrival.waits->peers_[arrival.waits->local_.route_of[arrival.waits->flight(arrival.number).local]];
     if (!std::all_of(peers.begin(), peers.end(), [&](std::int32_t p) { return table.has(p); })) {
       all_told = false;
       continue;
@@ -203,11 +219,17 @@ void Game::meet(GameActor& actor, std::uint64_t number) {
     free_at_ns = std::max(begin, free_at_ns) + done->carried_ns_;
     const std::int64_t end = free_at_ns + done->latency_ns_;
     loop_.at(end, [this, done, n = arrival.number, begin, step] {
-      post({.kind = Mail::Kind::done, .to = done, .number = n, .begin_ns = begin, .end_ns = loop_.now_ns(), .step = step});
+      post({.kind = Mail::Kind::done,
+            .to = done,
+            .number = n,
+            .begin_ns = begin,
+            .end_ns = loop_.now_ns(),
+            .step = step});
     });
     under_way_.push_back({done, arrival.number, end});
   }
-  if (all_told && static_cast<std::int32_t>(table.arrivals.size()) == places_of_exchange_[actor.plan_.exchange]) peer_tables_.erase(at);
+  if (all_told && static_cast<std::int32_t>(table.arrivals.size()) == places_of_exchange_[actor.plan_.exchange])
+    peer_tables_.erase(at);
 }
 
 void Game::deliver() {
@@ -221,7 +243,8 @@ void Game::deliver() {
       case Mail::Kind::ack: core.ack(m.port, m.slot); break;
       case Mail::Kind::control_ack: {
         const auto p = m.to->place_;
-        places_[p]->controls.at(m.port).ack(m.slot, [this, p](const actors::Reader& r, const Token& t) { hand_over(p, r, t); });
+        places_[p]->controls.at(m.port).ack(m.slot,
+                                            [this, p](const actors::Reader& r, const Token& t) { hand_over(p, r, t); });
         break;
       }
       case Mail::Kind::started: core.started(m.number); break;
@@ -238,18 +261,21 @@ void Game::over(const GameActor& a, std::uint64_t number) {
 
 void Game::finished(GameActor& a, const Mail& m) {
   if (a.meets()) over(a, m.number);
-  if (!waiting_feeds_.empty() && !a.plan_.ops.empty()) reported(a, a.flight(m.number).step, a.flight(m.number).microbatch);
+  if (!waiting_feeds_.empty() && !a.plan_.ops.empty())
+    reported(a, a.flight(m.number).step, a.flight(m.number).microbatch);
   if (const auto& areas = places_[a.place_]->areas) areas->end(a.flight(m.number).uses.end);
   std::erase_if(a.flights_, [&](const GameActor::Flight& f) { return f.number == m.number; });
   a.core_.done(m.number, ActDone{{}, m.begin_ns, m.end_ns, m.step});
 }
 
 void GameActor::arrive(std::int32_t actor, std::int32_t port, const Token& token) {
-  game_.post({.kind = Mail::Kind::token, .to = game_.places_[place_]->actors[actor].get(), .port = port, .token = token});
+  game_.post(
+      {.kind = Mail::Kind::token, .to = game_.places_[place_]->actors[actor].get(), .port = port, .token = token});
 }
 
 void GameActor::ack(std::int32_t actor, std::int32_t port, std::int32_t slot) {
-  if (actor >= 0) game_.post({.kind = Mail::Kind::ack, .to = game_.places_[place_]->actors[actor].get(), .port = port, .slot = slot});
+  if (actor >= 0)
+    game_.post({.kind = Mail::Kind::ack, .to = game_.places_[place_]->actors[actor].get(), .port = port, .slot = slot});
   else game_.post({.kind = Mail::Kind::control_ack, .to = this, .port = port, .slot = slot});
 }
 
@@ -275,14 +301,15 @@ void GameActor::submit(ActContext c) {
 void GameActor::take_memory(const Flight& f) {
   const auto& areas = game_.places_[place_]->areas;
   if (!areas || areas->begin(f.uses.begin)) return;
-  failed(Status(Code::internal, "takes memory of a shared area, in step " + std::to_string(f.step) + ", while a tenant of another shift is live there"));
+  failed(Status(Code::internal, "takes memory of a shared area, in step " + std::to_string(f.step) +
+                                    ", while a tenant of another shift is live there"));
 }
 
 void GameActor::on_start(std::uint64_t number) {
   take_memory(flight(number));
   Place& place = *game_.places_[place_];
   std::erase(place.submitted, std::pair(this, number));
-  if (plan_.priority >= 0) place.last[stream_name_] = {this, flight(number)};   // RQ-3
+  if (plan_.priority >= 0) place.last[stream_name_] = {this, flight(number)};  // RQ-3
   game_.under_way_.push_back({this, number, game_.loop_.now_ns() + to_ns(cost_s_)});
   game_.post({.kind = Mail::Kind::started, .to = this, .number = number});
 }
@@ -296,9 +323,7 @@ void GameActor::on_done(std::uint64_t number, std::int64_t begin, std::int64_t e
   else game_.post({.kind = Mail::Kind::done, .to = this, .number = number, .begin_ns = begin, .end_ns = end});
 }
 
-void GameActor::step_closed(std::int64_t step) {
-  game_.post({.kind = Mail::Kind::closed, .to = this, .step = step});
-}
+void GameActor::step_closed(std::int64_t step) { game_.post({.kind = Mail::Kind::closed, .to = this, .step = step}); }
 
 void GameActor::failed(const Status& status) {
   if (game_.failure_.ok()) game_.failure_ = status.in(plan_.name);

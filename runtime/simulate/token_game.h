@@ -19,17 +19,18 @@
 namespace troupe::runtime {
 
 struct GameOptions {
-  std::int64_t steps = 2;              ///< of program 0
-  double control_s = 50e-6;            ///< vote -> commit
-  double hop_s = 0;                    ///< added to every exchange
-  bool every_program = true;           ///< also run the other programs once
-  bool unlimited_slots = false;        ///< no actor waits for a slot: the plan without back-pressure
-  bool unlimited_streams = false;      ///< each actor that does not compute has a stream of its own
-  bool every_microbatch = false;       ///< plays all microbatches, also those of a steady state (game_period.h)
+  std::int64_t steps = 2;          ///< of program 0
+  double control_s = 50e-6;        ///< vote -> commit
+  double hop_s = 0;                ///< added to every exchange
+  bool every_program = true;       ///< also run the other programs once
+  bool unlimited_slots = false;    ///< no actor waits for a slot: the plan without back-pressure
+  bool unlimited_streams = false;  ///< each actor that does not compute has a stream of its own
+  bool every_microbatch = false;   ///< plays all microbatches, also those of a steady state (game_period.h)
   /// >= 0: all forward (backward) segments of a stage together take this long per microbatch, all chunks equally long;
   /// all other acts take no time except `hop_s`.
   double forward_s = -1, backward_s = -1;
-  double weights_s = -1;               ///< part of backward_s that makes weight gradients; -1: the cost model's part
+  /// part of backward_s that makes weight gradients; -1: the cost model's part
+  double weights_s = -1;
 };
 
 /// One act on a compute stream, as played.
@@ -38,7 +39,7 @@ struct GameAct {
   std::string actor;
   Pass pass = Pass::forward;
   std::int32_t virtual_stage = 0;
-  bool shared = false;                 ///< this place's part of a unit that all stages share
+  bool shared = false;  ///< this place's part of a unit that all stages share
   std::int32_t program = 0;
   std::int64_t step = 0;
   std::int32_t microbatch = -1;
@@ -46,18 +47,19 @@ struct GameAct {
 };
 
 struct GameResult {
-  double step_s = 0;                   ///< of the last step: from commit to commit
-  double makespan_s = 0;               ///< of the first step's forward and backward work
-  double bubble = 0;                   ///< 1 - busy / (makespan x places played), first step
-  double published_bubble = 0;         ///< published_bubble_s of it, if all stages were like the busiest one
-  double compute_s = 0;                ///< busiest compute stream, first step, forward and backward
-  double messages_s = 0;               ///< busiest link, mean over the steps
-  std::vector<GameAct> acts;           ///< in order of their start
+  double step_s = 0;            ///< of the last step: from commit to commit
+  double makespan_s = 0;        ///< of the first step's forward and backward work
+  double bubble = 0;            ///< 1 - busy / (makespan x places played), first step
+  double published_bubble = 0;  ///< published_bubble_s of it, if all stages were like the busiest one
+  double compute_s = 0;         ///< busiest compute stream, first step, forward and backward
+  double messages_s = 0;        ///< busiest link, mean over the steps
+  std::vector<GameAct> acts;    ///< in order of their start
   /// Per stage: most microbatches, counted in each chunk, between their forward and backward work at a place.
   std::vector<std::int32_t> peak_stash;
-  std::vector<MemoryUse> memory;       ///< per place of `places`
-  std::vector<Rank> places;            ///< the ranks that were played
-  std::int64_t played_microbatches = 0;    ///< of program 0, per step and place; further microbatches repeat a cycle
+  std::vector<MemoryUse> memory;  ///< per place of `places`
+  std::vector<Rank> places;       ///< the ranks that were played
+  /// of program 0, per step and place; further microbatches repeat a cycle
+  std::int64_t played_microbatches = 0;
 };
 
 /// Plays the game. Error: a deadlock, with the waits of its actors, by name; tokens that are left over. REQUIRES: the

@@ -37,8 +37,7 @@ Status check_trained(const Plan& plan, std::int32_t param, const std::vector<Tra
 
 Status check_structure(const Plan& plan) {
   TROUPE_TRY(check_tables(plan));
-  if (plan.roles.size() != static_cast<std::size_t>(plan.stages))
-    return invalid("the plan has no role for some stage");
+  if (plan.roles.size() != static_cast<std::size_t>(plan.stages)) return invalid("the plan has no role for some stage");
   std::vector<Trained> stages;
   for (std::int32_t s = 0; s < plan.stages; ++s) {
     TROUPE_ASSIGN(Trained trained, check_role(plan, s));
@@ -61,10 +60,10 @@ Status verify(const Plan& plan, std::int64_t memory_bytes_max) {
       if (!seen.insert(plan.dp_index(rank)).second) continue;
       TROUPE_ASSIGN(const LocalPlan local, local_plan(plan, rank));
       if (local.memory.total() > memory_bytes_max)
-        return Status(Code::exhausted,
-                      "the plan needs " + in_units(local.memory.total(), true) + " on rank " + std::to_string(rank) +
-                          " and there are " + in_units(memory_bytes_max, false) +
-                          ": use a smaller microbatch, more stages (pp) or a higher ZeRO stage");
+        return Status(Code::exhausted, "the plan needs " + in_units(local.memory.total(), true) + " on rank " +
+                                           std::to_string(rank) + " and there are " +
+                                           in_units(memory_bytes_max, false) +
+                                           ": use a smaller microbatch, more stages (pp) or a higher ZeRO stage");
     }
   }
   return {};

@@ -25,7 +25,8 @@ Status ChannelCheck::check_ends(std::int32_t id) const {
     if (w.rate == Rate::microbatch && c.rate == Rate::step && c.kind != PlanChannel::Kind::gradient)
       return refuse("imbalance: '" + w.name + "' acts once per microbatch and channel '" + c.name +
                     "' carries one token per step");
-    if (!goes_with(w.rate, c.rate)) return refuse("imbalance: '" + w.name + "' acts at another rate than it fills channel '" + c.name + "'");
+    if (!goes_with(w.rate, c.rate))
+      return refuse("imbalance: '" + w.name + "' acts at another rate than it fills channel '" + c.name + "'");
   }
   for (const auto& r : c.readers) {
     if (!among(r.actor, role_.actors.size())) return refuse(c, "has a reader that is no actor");
@@ -37,7 +38,8 @@ Status ChannelCheck::check_ends(std::int32_t id) const {
     if (a.rate == Rate::step && c.rate == Rate::microbatch)
       return refuse("imbalance: '" + a.name + "' acts once per step and reads channel '" + c.name +
                     "', which carries one token per microbatch");
-    if (!goes_with(a.rate, c.rate)) return refuse("imbalance: '" + a.name + "' acts at another rate than it reads channel '" + c.name + "'");
+    if (!goes_with(a.rate, c.rate))
+      return refuse("imbalance: '" + a.name + "' acts at another rate than it reads channel '" + c.name + "'");
     // Another program has other steps and microbatches. Only tokens of parameters name the programs that read them.
     if (c.kind == PlanChannel::Kind::parameter) continue;
     const PlanActor& other = role_.actors[c.writer >= 0 ? c.writer : c.readers[0].actor];
@@ -60,22 +62,25 @@ Status ChannelCheck::check_kind(const PlanChannel& c) const {
   const PlanActor* w = c.writer >= 0 ? &role_.actors[c.writer] : nullptr;
   if (c.control() != (w == nullptr)) return refuse(c, w ? "is a control channel and has a writer" : "has no writer");
   if ((c.kind == Kind::parameter) != (w && w->kind == PlanActor::Kind::update && c.kind != Kind::turn))
-    return refuse(c, "is of kind " + std::string(to_string(c.kind)) +
-                         "; parameters, and only they, are written by update actors, and turns of the memory that they have read");
+    return refuse(
+        c,
+        "is of kind " + std::string(to_string(c.kind)) +
+            "; parameters, and only they, are written by update actors, and turns of the memory that they have read");
   if (c.initial && c.kind != Kind::parameter && c.kind != Kind::turn)
     return refuse(c, "holds a token before the first act and is neither parameter nor turn");
   TROUPE_TRY(check_round_channel(plan_, role_, c));
   if (c.kind == Kind::parameter && (c.slots != 1 || c.rate != Rate::step))
     return refuse(c, "has " + std::to_string(c.slots) + " slots; parameters are updated in their only one");
-  if (c.kind == Kind::gradient &&
-      (w->kind != PlanActor::Kind::segment || w->rate != Rate::microbatch || w->program != 0 ||
-       (c.rate != Rate::step && c.rate != Rate::microbatch)))
+  if (c.kind == Kind::gradient && (w->kind != PlanActor::Kind::segment || w->rate != Rate::microbatch ||
+                                   w->program != 0 || (c.rate != Rate::step && c.rate != Rate::microbatch)))
     return refuse(c, "accumulates gradients, and '" + w->name + "' is no segment that makes some per microbatch");
   if (c.kind == Kind::snapshot || (w && w->kind == PlanActor::Kind::snapshot)) TROUPE_TRY(check_snapshot(c));
   if (w) return {};
   const bool commit = c.kind == Kind::commit, feed = c.kind == Kind::feed;
-  if (feed && c.at_once < 1) return refuse(c, "feeds " + std::to_string(c.at_once) + " microbatches at once; the first waits for nothing");
-  if (feed && !c.after.empty() && !reported(c)) return refuse(c, "waits for report '" + c.after + "', which no actor of its program makes");
+  if (feed && c.at_once < 1)
+    return refuse(c, "feeds " + std::to_string(c.at_once) + " microbatches at once; the first waits for nothing");
+  if (feed && !c.after.empty() && !reported(c))
+    return refuse(c, "waits for report '" + c.after + "', which no actor of its program makes");
   if (feed != (c.rate == Rate::microbatch))
     return refuse(c, "does not have the rate of its kind, " + std::string(to_string(c.kind)));
   if (c.readers.empty() || (feed && (c.tensors.size() != 1 || !here(c.tensors[0]))))
@@ -87,11 +92,12 @@ Status ChannelCheck::check_kind(const PlanChannel& c) const {
   std::int64_t payload = commit ? actors::commit_bytes(plan_.params.size()) : 0;
   if (feed) payload = elements(plan_.tensors[c.tensors[0]].shape) * size_of(plan_.tensors[c.tensors[0]].dtype);
   if (c.bytes < payload)
-    return refuse(c, "has slots of " + std::to_string(c.bytes) + " bytes; the session sends " +
-                         std::to_string(payload));
+    return refuse(c,
+                  "has slots of " + std::to_string(c.bytes) + " bytes; the session sends " + std::to_string(payload));
   for (const auto& r : c.readers)
     if (const PlanActor& a = role_.actors[r.actor]; (a.kind == PlanActor::Kind::update || rounds_sums(a)) != commit)
-      return refuse(c, "is read by '" + a.name + "'; updates, gathers of the gradients that they read, and no others wait for 'commit'");
+      return refuse(c, "is read by '" + a.name +
+                           "'; updates, gathers of the gradients that they read, and no others wait for 'commit'");
   return {};
 }
 
@@ -106,8 +112,9 @@ bool ChannelCheck::reported(const PlanChannel& feed) const {
 /// One snapshot actor fills the channel and one writer reads it. It has no bytes in the plan: each place computes
 /// them (SavedParts).
 Status ChannelCheck::check_snapshot(const PlanChannel& c) const {
-  const bool proper = c.kind == PlanChannel::Kind::snapshot && c.writer >= 0 && role_.actors[c.writer].kind == PlanActor::Kind::snapshot &&
-                      c.readers.size() == 1 && role_.actors[c.readers[0].actor].kind == PlanActor::Kind::writer && c.rate == Rate::step;
+  const bool proper = c.kind == PlanChannel::Kind::snapshot && c.writer >= 0 &&
+                      role_.actors[c.writer].kind == PlanActor::Kind::snapshot && c.readers.size() == 1 &&
+                      role_.actors[c.readers[0].actor].kind == PlanActor::Kind::writer && c.rate == Rate::step;
   if (!proper || !c.tensors.empty() || c.bytes != 0 || c.slots != plan_.snapshot_slots())
     return refuse(c, "is no snapshot's: one of those writes it, a writer reads it, and all have as many slots");
   return {};
@@ -150,7 +157,8 @@ Status ChannelCheck::check_memory(const PlanChannel& c) {
 /// another tensor any kind that is not for gradients.
 PlanChannel::Kind ChannelCheck::kind_of(const PlanTensor& t, PlanChannel::Kind have) const {
   using Kind = PlanChannel::Kind;
-  if (t.gradient_of >= 0) return plan_.unreduced(t) ? Kind::gradient : t.dtype == DType::sum64 ? Kind::reduced : Kind::rounded;
+  if (t.gradient_of >= 0)
+    return plan_.unreduced(t) ? Kind::gradient : t.dtype == DType::sum64 ? Kind::reduced : Kind::rounded;
   return have == Kind::gradient || have == Kind::reduced || have == Kind::rounded ? Kind::activation : have;
 }
 

@@ -30,7 +30,8 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
       for (const auto* side : {&op.in, &op.out})
         for (const auto& o : *side)
           if (in_dp_parts(plan, plan.tensors[o.tensor]))
-            return invalid(name + "(" + op.op + ") works on '" + plan.tensors[o.tensor].name + "', of which a place has a part only");
+            return invalid(name + "(" + op.op + ") works on '" + plan.tensors[o.tensor].name +
+                           "', of which a place has a part only");
       std::vector<TensorType> in, out, local_in, local_out;
       auto type = [&](const PlanOperand& o, std::vector<TensorType>& whole, std::vector<TensorType>& local) {
         const PlanTensor& t = plan.tensors[o.tensor];
@@ -45,7 +46,8 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
       for (std::size_t o = 0; o < out.size(); ++o)
         if (out[o].dtype == DType::sum64 && (def->accumulates >> o & 1)) out[o].dtype = DType::f32;
       for (std::size_t o = 0; o < out.size(); ++o)
-        if (const PlanTensor& t = plan.tensors[op.out[o].tensor]; plan.unreduced(t) && t.dtype == DType::f32 && def->terms && def->terms(in, op.attrs) > 1)
+        if (const PlanTensor& t = plan.tensors[op.out[o].tensor];
+            plan.unreduced(t) && t.dtype == DType::f32 && def->terms && def->terms(in, op.attrs) > 1)
           return invalid(name + "(" + op.op + ") adds several terms to '" + t.name + "', which is no exact sum");
       if (*inferred != out)
         return invalid(name + "(" + op.op + ") writes a tensor of another type than its inputs give");
@@ -74,12 +76,12 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
                          " whose SBPs are no signature of it");
       }
       if (def->state_bytes && !plan.program_specs[a.program].stateful)
-        return invalid(name + "(" + op.op + ") keeps state from one microbatch to the next, and program '" + plan.programs[a.program] +
-                       "' is not stateful");
+        return invalid(name + "(" + op.op + ") keeps state from one microbatch to the next, and program '" +
+                       plan.programs[a.program] + "' is not stateful");
       const std::int64_t state = def->state_bytes ? def->state_bytes(local_in, local_out, op.attrs) : 0;
       if (state > op.state_bytes)
-        return invalid(name + "(" + op.op + ") needs " + std::to_string(state) + " bytes of state; '" + a.name + "' has " +
-                       std::to_string(op.state_bytes));
+        return invalid(name + "(" + op.op + ") needs " + std::to_string(state) + " bytes of state; '" + a.name +
+                       "' has " + std::to_string(op.state_bytes));
       const std::int64_t scratch = def->scratch_bytes ? def->scratch_bytes(local_in, local_out, op.attrs) : 0;
       if (scratch > a.scratch_bytes - a.op_scratch_offset)
         return invalid(name + "(" + op.op + ") needs " + std::to_string(scratch) + " bytes of scratch; '" + a.name +

@@ -14,9 +14,11 @@ Status OptimizerCheck::check(const PlanActor& a) {
   if (commits != (a.kind == Kind::update ? 1 : 0))
     return refuse(name + "has " + std::to_string(commits) + " commit ports");
   const bool reads = traits(a.kind).params == ActorTraits::Params::version;
-  const auto turns = std::count_if(a.out.begin(), a.out.end(), [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::turn; });
+  const auto turns = std::count_if(a.out.begin(), a.out.end(),
+                                   [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::turn; });
   const auto written = static_cast<std::ptrdiff_t>(a.out.size()) - turns;
-  if (written != (a.kind == Kind::update || a.kind == Kind::snapshot ? 1 : 0) || (written == 1 && role_.channels[a.out[0]].kind == PlanChannel::Kind::turn))
+  if (written != (a.kind == Kind::update || a.kind == Kind::snapshot ? 1 : 0) ||
+      (written == 1 && role_.channels[a.out[0]].kind == PlanChannel::Kind::turn))
     return refuse(name + "writes " + std::to_string(written) + " channels, or a turn before them");
   if (a.gathers()) TROUPE_TRY(check_gather(a));
   if (reads && (a.in.size() != 1 || in(a, 0).kind != PlanChannel::Kind::parameter))
@@ -34,8 +36,7 @@ Status OptimizerCheck::check(const PlanActor& a) {
     }
     if (a.kind == Kind::update && a.gathers() != (p.share >= 0 && !p.stored_as_share))
       return refuse(name + (a.gathers() ? "gathers" : "does not gather") + " the shares of parameter '" + p.name + "'");
-    if (ref.grads.empty() != reads)
-      return refuse("'" + a.name + "' has no gradient of parameter '" + p.name + "'");
+    if (ref.grads.empty() != reads) return refuse("'" + a.name + "' has no gradient of parameter '" + p.name + "'");
     TROUPE_TRY(check_gradients(a, ref));
   }
   return {};
@@ -47,7 +48,8 @@ Status OptimizerCheck::check_gather(const PlanActor& a) const {
   const PlanExchange& x = plan_.exchanges[a.exchange];
   std::set<std::pair<std::int32_t, std::int32_t>> own, moved;
   for (const auto& ref : a.params)
-    if (among(ref.param, plan_.params.size())) own.insert({plan_.params[ref.param].share, plan_.params[ref.param].tensor});
+    if (among(ref.param, plan_.params.size()))
+      own.insert({plan_.params[ref.param].share, plan_.params[ref.param].tensor});
   for (const auto& m : x.moves) moved.insert({m.from, m.to});
   if (x.rate != a.rate || x.program != a.program || own != moved || moved.size() != x.moves.size())
     return refuse("actor '" + a.name + "' does not gather the shares of its parameters with exchange '" + x.name + "'");
@@ -71,17 +73,21 @@ Status OptimizerCheck::check_gradients(const PlanActor& a, const PlanParamRef& r
     const bool placed = among(use.port, a.in.size()) && among(use.index, in(a, use.port).tensors.size());
     if (!placed) return refuse("'" + a.name + "' has a gradient of parameter '" + p.name + "' that is nowhere");
     if (std::count(ref.grads.begin(), ref.grads.end(), use) > 1)
-      return refuse("'" + a.name + "' adds '" + plan_.tensors[in(a, use.port).tensors[use.index]].name + "' to the gradient of parameter '" + p.name + "' twice");
+      return refuse("'" + a.name + "' adds '" + plan_.tensors[in(a, use.port).tensors[use.index]].name +
+                    "' to the gradient of parameter '" + p.name + "' twice");
     const std::int32_t tensor = in(a, use.port).tensors[use.index];
     if (first < 0) first = tensor;
     const PlanTensor& g = plan_.tensors[tensor];
     // Sums over all places; where dp has one coordinate an op makes them whole.
-    const bool whole = g.mesh == plan_.tensors[p.tensor].mesh && (!plan_.unreduced(g) || plan_.meshes[g.mesh].axis_size("dp") == 1);
-    bool sums = true;   // on all axes but dp, which `whole` covers
+    const bool whole = g.mesh == plan_.tensors[p.tensor].mesh &&
+                       (!plan_.unreduced(g) || plan_.meshes[g.mesh].axis_size("dp") == 1);
+    bool sums = true;  // on all axes but dp, which `whole` covers
     for (std::size_t axis = 0; axis < g.sbp.size(); ++axis)
-      sums &= !g.sbp[axis].is_partial() || static_cast<int>(axis) == dp_axis(plan_.meshes[g.mesh]) || plan_.meshes[g.mesh].axes[axis].size == 1;
+      sums &= !g.sbp[axis].is_partial() || static_cast<int>(axis) == dp_axis(plan_.meshes[g.mesh]) ||
+              plan_.meshes[g.mesh].axes[axis].size == 1;
     const bool rounded = g.dtype == DType::f32 && a.kind == PlanActor::Kind::update && ref.grads.size() == 1;
-    bool fits = g.gradient_of == ref.param && (g.dtype == DType::sum64 || rounded) && g.rate == Rate::step && whole && sums;
+    bool fits = g.gradient_of == ref.param && (g.dtype == DType::sum64 || rounded) && g.rate == Rate::step && whole &&
+                sums;
     fits = fits && same_parts(tensor, a.kind != PlanActor::Kind::update ? first : p.share >= 0 ? p.share : p.tensor);
     if (!fits) return refuse("'" + a.name + "' takes '" + g.name + "' for a gradient of parameter '" + p.name + "'");
     if (a.kind != PlanActor::Kind::norm) continue;
@@ -103,7 +109,9 @@ Status OptimizerCheck::check_exponents(const PlanActor& a) const {
   if (params && !params->tensors.empty()) {
     const PlanTensor& t = plan_.tensors[params->tensors.back()];
     const bool everywhere = std::all_of(t.sbp.begin(), t.sbp.end(), [](Sbp sbp) { return sbp.is_broadcast(); });
-    if (t.dtype == DType::i32 && everywhere && elements(t.shape) == static_cast<std::int64_t>(params->tensors.size()) - 1) return {};
+    if (t.dtype == DType::i32 && everywhere &&
+        elements(t.shape) == static_cast<std::int64_t>(params->tensors.size()) - 1)
+      return {};
   }
   return refuse("'" + a.name + "' does not find the exponents of its gradients' sums in one slot of parameters");
 }
@@ -119,10 +127,12 @@ Status OptimizerCheck::check_params() const {
       return refuse("parameter '" + param.name + "' lies in " + std::to_string(homes) + " channels");
     const auto index = static_cast<std::int32_t>(p);
     const int norms = references(PlanActor::Kind::norm, index), updates = references(PlanActor::Kind::update, index);
-    const int snapshots = references(PlanActor::Kind::snapshot, index), wanted = homes > 0 && plan_.program("snapshot") > 0 ? 1 : 0;
+    const int snapshots = references(PlanActor::Kind::snapshot, index),
+              wanted = homes > 0 && plan_.program("snapshot") > 0 ? 1 : 0;
     if (snapshots != wanted)
-      return refuse("parameter '" + param.name + "' has " + std::to_string(snapshots) + " snapshots; it needs " + std::to_string(wanted));
-    if (norms != updates || norms > 1)   // none: no loss depends on it
+      return refuse("parameter '" + param.name + "' has " + std::to_string(snapshots) + " snapshots; it needs " +
+                    std::to_string(wanted));
+    if (norms != updates || norms > 1)  // none: no loss depends on it
       return refuse("parameter '" + param.name + "' has " + std::to_string(norms) + " norms and " +
                     std::to_string(updates) + " updates");
   }

@@ -33,7 +33,9 @@ class StageView {
       : plan_(plan), stage_(stage), role_(plan.roles[stage]), where_("stage " + std::to_string(stage) + ": ") {}
 
   Status refuse(const std::string& what) const { return invalid(where_ + what); }
-  Status refuse(const PlanChannel& c, const std::string& what) const { return refuse("channel '" + c.name + "' " + what); }
+  Status refuse(const PlanChannel& c, const std::string& what) const {
+    return refuse("channel '" + c.name + "' " + what);
+  }
   const PlanChannel& in(const PlanActor& a, std::int32_t port) const { return role_.channels[a.in[port]]; }
   const PlanChannel& out(const PlanActor& a, std::int32_t port) const { return role_.channels[a.out[port]]; }
   /// Bytes of a tensor at position 0, which has the largest part.
@@ -89,7 +91,7 @@ class OptimizerCheck : private StageView {
   bool same_parts(std::int32_t a, std::int32_t b) const;
   int references(PlanActor::Kind kind, std::int32_t param) const;
 
-  std::map<std::pair<PlanActor::Kind, std::int32_t>, int> refs_;   // (kind, parameter) -> references
+  std::map<std::pair<PlanActor::Kind, std::int32_t>, int> refs_;  // (kind, parameter) -> references
   Trained norms_;
 };
 

@@ -25,7 +25,8 @@ class RingCheck {
     for (const auto& [key, members] : buffers) TROUPE_TRY(check_buffer(members));
     std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int32_t>> landings;
     for (std::size_t i = 0; i < role_.actors.size(); ++i)
-      if (const PlanActor& a = role_.actors[i]; a.staging_ring >= 0) landings[{a.staging_ring, a.staging_buffer}].push_back(static_cast<std::int32_t>(i));
+      if (const PlanActor& a = role_.actors[i]; a.staging_ring >= 0)
+        landings[{a.staging_ring, a.staging_buffer}].push_back(static_cast<std::int32_t>(i));
     for (const auto& [key, members] : landings) TROUPE_TRY(check_staging(members));
     return {};
   }
@@ -33,7 +34,9 @@ class RingCheck {
  private:
   using Kind = PlanChannel::Kind;
   const PlanChannel& channel(std::int32_t id) const { return role_.channels[id]; }
-  Status refuse(const PlanChannel& c, const std::string& what) const { return invalid(where_ + "channel '" + c.name + "' " + what); }
+  Status refuse(const PlanChannel& c, const std::string& what) const {
+    return invalid(where_ + "channel '" + c.name + "' " + what);
+  }
 
   Status check_member(const PlanChannel& c) const {
     const bool kind = c.kind == Kind::gradient || c.kind == Kind::rounded || c.kind == Kind::gathered;
@@ -45,7 +48,9 @@ class RingCheck {
   }
 
   std::int64_t end(const PlanChannel& c) const { return c.buffer_offset + c.bytes; }
-  bool overlap(const PlanChannel& a, const PlanChannel& b) const { return a.buffer_offset < end(b) && b.buffer_offset < end(a); }
+  bool overlap(const PlanChannel& a, const PlanChannel& b) const {
+    return a.buffer_offset < end(b) && b.buffer_offset < end(a);
+  }
 
   bool overlap(const std::vector<std::int32_t>& members) const {
     for (auto a : members)
@@ -57,7 +62,7 @@ class RingCheck {
   /// The writers that wait until this channel's readers are done. Each reader sends them a turn; all turns have the
   /// same rate, and all or none an initial token.
   struct Turns {
-    std::set<std::int32_t> next;   // writers
+    std::set<std::int32_t> next;  // writers
     bool initial = false;
   };
   Expected<Turns> turns_of(const PlanChannel& c) const {
@@ -74,7 +79,8 @@ class RingCheck {
         ++found;
       }
       if (found != 1 || (!first && (own.next != out.next || own.initial != out.initial)))
-        return refuse(c, "shares its memory, and its reader '" + role_.actors[r.actor].name + "' does not pass the turn to the one after it");
+        return refuse(c, "shares its memory, and its reader '" + role_.actors[r.actor].name +
+                             "' does not pass the turn to the one after it");
       out = own;
       first = false;
     }
@@ -98,7 +104,7 @@ class RingCheck {
       std::set<std::int32_t> writers;
       std::vector<std::int32_t> channels;
     };
-    if (!overlap(members)) return {};   // no two channels share memory
+    if (!overlap(members)) return {};  // no two channels share memory
     std::map<std::pair<std::set<std::int32_t>, bool>, Station> stations;
     const PlanChannel& any = channel(members.front());
     const std::int32_t program = role_.actors[any.writer].program;
@@ -112,7 +118,8 @@ class RingCheck {
       station.channels.push_back(id);
     }
     for (const auto& [turn, station] : stations)
-      if (overlap(station.channels)) return refuse(channel(station.channels.front()), "lies where another channel is at the same time");
+      if (overlap(station.channels))
+        return refuse(channel(station.channels.front()), "lies where another channel is at the same time");
     return check_cycle(stations, any);
   }
 
@@ -123,9 +130,11 @@ class RingCheck {
     int tokens = 0;
     for (std::size_t n = 0; n < stations.size(); ++n) {
       tokens += at->first.second;
-      const auto next = std::find_if(stations.begin(), stations.end(), [&](const auto& s) { return s.second.writers == at->first.first; });
+      const auto next = std::find_if(stations.begin(), stations.end(),
+                                     [&](const auto& s) { return s.second.writers == at->first.first; });
       if (next == stations.end() || (next == stations.begin()) != (n + 1 == stations.size()))
-        return refuse(channel(at->second.channels.front()), "does not pass its memory on to another, in one cycle of all that share it");
+        return refuse(channel(at->second.channels.front()),
+                      "does not pass its memory on to another, in one cycle of all that share it");
       at = next;
     }
     if (tokens != 1)
@@ -143,16 +152,21 @@ class RingCheck {
       const PlanChannel* turn = nullptr;
       int found = 0;
       for (auto id : a.out)
-        if (const PlanChannel& c = channel(id); c.kind == Kind::turn && c.rate == a.rate && c.readers.size() == 1 && all.count(c.readers[0].actor)) turn = &c, ++found;
+        if (const PlanChannel& c = channel(id);
+            c.kind == Kind::turn && c.rate == a.rate && c.readers.size() == 1 && all.count(c.readers[0].actor))
+          turn = &c, ++found;
       if (a.kind != PlanActor::Kind::exchange || a.rate != role_.actors[members[0]].rate || found != 1)
-        return invalid(where_ + "actor '" + a.name + "' shares its staging memory and does not pass the turn to one other of those that do");
+        return invalid(where_ + "actor '" + a.name +
+                       "' shares its staging memory and does not pass the turn to one other of those that do");
       tokens += turn->initial ? 1 : 0;
       at = turn->readers[0].actor;
       if ((at == members[0]) != (n + 1 == members.size()))
-        return invalid(where_ + "actor '" + a.name + "' shares its staging memory and is in no one cycle with all others that do");
+        return invalid(where_ + "actor '" + a.name +
+                       "' shares its staging memory and is in no one cycle with all others that do");
     }
     if (tokens == 1) return {};
-    return invalid(where_ + "actor '" + role_.actors[members[0]].name + "' shares its staging memory in a cycle of " + std::to_string(tokens) + " tokens: it needs one");
+    return invalid(where_ + "actor '" + role_.actors[members[0]].name + "' shares its staging memory in a cycle of " +
+                   std::to_string(tokens) + " tokens: it needs one");
   }
 
   const Plan& plan_;

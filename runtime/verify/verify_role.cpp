@@ -13,12 +13,14 @@ namespace {
 /// One stage of the plan.
 class RoleCheck : private StageView {
  public:
-  RoleCheck(const Plan& plan, std::int32_t stage) : StageView(plan, stage), channels_(plan, stage), optimizer_(plan, stage) {}
+  RoleCheck(const Plan& plan, std::int32_t stage)
+      : StageView(plan, stage), channels_(plan, stage), optimizer_(plan, stage) {}
 
   Status run() {
     if (role_.stage != stage_) return refuse("its role says that it is of stage " + std::to_string(role_.stage));
     for (const auto& a : role_.actors) TROUPE_TRY(check_basics(a));
-    for (std::size_t c = 0; c < role_.channels.size(); ++c) TROUPE_TRY(channels_.check_ends(static_cast<std::int32_t>(c)));
+    for (std::size_t c = 0; c < role_.channels.size(); ++c)
+      TROUPE_TRY(channels_.check_ends(static_cast<std::int32_t>(c)));
     for (std::size_t a = 0; a < role_.actors.size(); ++a) TROUPE_TRY(check_ports(static_cast<std::int32_t>(a)));
     for (const auto& c : role_.channels) {
       TROUPE_TRY(channels_.check_kind(c));
@@ -48,7 +50,8 @@ class RoleCheck : private StageView {
     if (!known(a.kind) || !known(a.rate) || !sensible(a.cost_s))
       return refuse(name + "has a kind, rate or cost that this version does not know");
     if (!among(a.program, plan_.programs.size())) return refuse("'" + a.name + "' belongs to no program");
-    if (a.pass > Pass::weights || !among(a.virtual_stage, static_cast<std::size_t>(plan_.stages * plan_.pipeline.chunks)))
+    if (a.pass > Pass::weights ||
+        !among(a.virtual_stage, static_cast<std::size_t>(plan_.stages * plan_.pipeline.chunks)))
       return refuse(name + "is part of no pass of the pipeline");
     if (a.takes_turns && (a.kind != Kind::segment || a.program != 0 || a.rate != Rate::microbatch))
       return refuse(name + "takes turns; segments of '" + plan_.programs[0] + "' do that act once per microbatch");
@@ -70,10 +73,8 @@ class RoleCheck : private StageView {
         if (!among(id, role_.channels.size())) return refuse(name + "has a port without a channel");
     if (kind.ops == Ops::one && a.ops.size() != 1)
       return refuse(name + "has " + std::to_string(a.ops.size()) + " kinds; a user-defined actor has one");
-    if (a.exchange >= 0 && !kind.exchanges)
-      return refuse(name + "has an exchange; exchange and update actors only do");
-    if (kind.ops == Ops::none && !a.ops.empty())
-      return refuse(name + "has ops and is no segment");
+    if (a.exchange >= 0 && !kind.exchanges) return refuse(name + "has an exchange; exchange and update actors only do");
+    if (kind.ops == Ops::none && !a.ops.empty()) return refuse(name + "has ops and is no segment");
     if (a.op_scratch_offset < 0 || a.op_scratch_offset % tensor_alignment != 0 ||
         a.scratch_bytes < a.op_scratch_offset || a.scratch_bytes > bytes_max)
       return refuse(name + "has no proper scratch memory");
@@ -85,7 +86,8 @@ class RoleCheck : private StageView {
     using Home = ActorTraits::Home;
     const Home home = traits(a.kind).home;
     auto fits = [&](const char* program, Home own) { return (home == own) == (a.program == plan_.program(program)); };
-    return fits("digest", Home::digest) && fits("snapshot", Home::snapshot) && (home != Home::training || a.program == 0);
+    return fits("digest", Home::digest) && fits("snapshot", Home::snapshot) &&
+           (home != Home::training || a.program == 0);
   }
 
   /// The actors at a channel's ends are known to it.
@@ -121,14 +123,14 @@ class RoleCheck : private StageView {
   /// What only actors of one kind must hold.
   Status check_kind(const PlanActor& a) {
     static constexpr std::array<Status (RoleCheck::*)(const PlanActor&), actor_kinds> checks{{
-        &RoleCheck::check_computes,       // segment
-        &RoleCheck::check_computes,       // user
-        &RoleCheck::check_exchange_end,   // exchange
-        &RoleCheck::check_optimizer,      // norm
-        &RoleCheck::check_optimizer,      // update
-        &RoleCheck::check_optimizer,      // digest
-        &RoleCheck::check_optimizer,      // snapshot
-        &RoleCheck::check_writer,         // writer
+        &RoleCheck::check_computes,      // segment
+        &RoleCheck::check_computes,      // user
+        &RoleCheck::check_exchange_end,  // exchange
+        &RoleCheck::check_optimizer,     // norm
+        &RoleCheck::check_optimizer,     // update
+        &RoleCheck::check_optimizer,     // digest
+        &RoleCheck::check_optimizer,     // snapshot
+        &RoleCheck::check_writer,        // writer
     }};
     return (this->*checks[static_cast<std::size_t>(a.kind)])(a);
   }
@@ -168,7 +170,8 @@ class RoleCheck : private StageView {
           if (!lies(a, o) || backwards) return refuse(name + "has an argument that is nowhere");
           const PlanTensor& t = plan_.tensors[o.tensor];
           if (written && plan_.unreduced(t) && exponent_of(plan_, role_, a, t.gradient_of).port < 0)
-            return refuse(name + "makes the gradient '" + t.name + "', and '" + a.name + "' does not read the slot that has its exponent");
+            return refuse(name + "makes the gradient '" + t.name + "', and '" + a.name +
+                          "' does not read the slot that has its exponent");
         }
       if (!op.op.empty()) continue;
       if (op.in.size() != 1 || !op.out.empty()) return refuse(name + "reports, and has not exactly one argument");
@@ -182,7 +185,7 @@ class RoleCheck : private StageView {
   /// An op reads from scratch memory only what an earlier op of the act has left there, and its outputs overlap none of
   /// its own arguments.
   Status check_scratch(const PlanActor& a) const {
-    std::map<std::int64_t, std::int32_t> left;   // offset -> tensor
+    std::map<std::int64_t, std::int32_t> left;  // offset -> tensor
     for (const auto& op : a.ops) {
       const std::string name = "op '" + op.name + "' of '" + a.name + "' ";
       std::map<std::int64_t, std::int32_t> own;
@@ -212,7 +215,8 @@ class RoleCheck : private StageView {
 
   /// A writer takes one snapshot to disk.
   Status check_writer(const PlanActor& a) {
-    if (a.in.size() != 1 || role_.channels[a.in[0]].kind != PlanChannel::Kind::snapshot || !a.out.empty() || !a.ops.empty())
+    if (a.in.size() != 1 || role_.channels[a.in[0]].kind != PlanChannel::Kind::snapshot || !a.out.empty() ||
+        !a.ops.empty())
       return refuse("writer '" + a.name + "' does more, or less, than to write one snapshot");
     return check_computes(a);
   }
@@ -225,7 +229,8 @@ class RoleCheck : private StageView {
     if (x.rate != a.rate || x.program != a.program)
       return refuse("imbalance: actor '" + a.name + "' acts at another rate or in another program than its exchange '" +
                     x.name + "'");
-    const auto turns = std::count_if(a.out.begin(), a.out.end(), [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::turn; });
+    const auto turns = std::count_if(a.out.begin(), a.out.end(),
+                                     [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::turn; });
     const auto written = static_cast<std::ptrdiff_t>(a.out.size()) - turns;
     if (written > 1 || (written == 1 && out(a, 0).kind == PlanChannel::Kind::turn) || !a.params.empty())
       return refuse("actor '" + a.name + "' writes " + std::to_string(written) +
@@ -246,7 +251,8 @@ class RoleCheck : private StageView {
         return refuse("actor '" + a.name + "' does not have '" + plan_.tensors[m.to].name + "' on its output");
       const PlanTensor &from = plan_.tensors[m.from], &to = plan_.tensors[m.to];
       if (from.dtype != to.dtype && exponent_of(plan_, role_, a, from.gradient_of).port < 0)
-        return refuse("actor '" + a.name + "' converts '" + from.name + "' and does not read the slot that has its exponent");
+        return refuse("actor '" + a.name + "' converts '" + from.name +
+                      "' and does not read the slot that has its exponent");
     }
     return {};
   }
@@ -264,7 +270,7 @@ class RoleCheck : private StageView {
     return {};
   }
 
-  std::map<std::int32_t, int> ends_;   // exchange -> actors
+  std::map<std::int32_t, int> ends_;  // exchange -> actors
   ChannelCheck channels_;
   OptimizerCheck optimizer_;
 };

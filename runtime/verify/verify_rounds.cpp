@@ -7,7 +7,9 @@ namespace troupe::runtime {
 
 namespace {
 
-Status refuse(const PlanRole& role, const std::string& what) { return invalid("stage " + std::to_string(role.stage) + ": " + what); }
+Status refuse(const PlanRole& role, const std::string& what) {
+  return invalid("stage " + std::to_string(role.stage) + ": " + what);
+}
 
 }  // namespace
 
@@ -22,7 +24,8 @@ Status check_round_channel(const Plan& plan, const PlanRole& role, const PlanCha
   switch (c.kind) {
     case Kind::reduced: {
       const PlanActor& w = role.actors[c.writer];
-      fits = c.rate == Rate::step && c.slots == 1 && w.kind == PlanActor::Kind::exchange && (w.rate == Rate::step || end(c.writer, Rate::round, true));
+      fits = c.rate == Rate::step && c.slots == 1 && w.kind == PlanActor::Kind::exchange &&
+             (w.rate == Rate::step || end(c.writer, Rate::round, true));
       break;
     }
     case Kind::rounded: fits = c.rate == Rate::step && c.slots == 1 && end(c.writer, Rate::step, false); break;
@@ -39,7 +42,8 @@ Status check_round_channel(const Plan& plan, const PlanRole& role, const PlanCha
     default: fits = c.rate == Rate::step || c.rate == Rate::microbatch;
   }
   if (fits) return {};
-  return refuse(role, "channel '" + c.name + "' is of kind " + to_string(c.kind) + ", and its rate, writer or readers are of another");
+  return refuse(role, "channel '" + c.name + "' is of kind " + to_string(c.kind) +
+                          ", and its rate, writer or readers are of another");
 }
 
 }  // namespace troupe::runtime

@@ -10,14 +10,15 @@ namespace troupe::runtime {
 
 namespace {
 
-constexpr std::int64_t terms_max = std::int64_t{1} << 40;   // term_bits leaves each 22 bits then
+constexpr std::int64_t terms_max = std::int64_t{1} << 40;  // term_bits leaves each 22 bits then
 
 Status check_programs(const Plan& plan) {
   if (plan.stages < 1 || !among(plan.stages - 1, plan.meshes.size()) || plan.programs.empty() ||
       plan.programs.size() != plan.program_specs.size())
     return invalid("the plan has no stages or programs");
   const auto& pipeline = plan.pipeline;
-  if (pipeline.kind > Pipeline::Kind::zero_bubble || pipeline.chunks < 1 || plan.roles.empty() || !among(pipeline.chunks - 1, plan.roles[0].actors.size()) ||
+  if (pipeline.kind > Pipeline::Kind::zero_bubble || pipeline.chunks < 1 || plan.roles.empty() ||
+      !among(pipeline.chunks - 1, plan.roles[0].actors.size()) ||
       (pipeline.chunks > 1 && pipeline.kind != Pipeline::Kind::interleaved))
     return invalid("the plan has no pipeline schedule that this version knows: " + to_string(pipeline) + " with " +
                    std::to_string(pipeline.chunks) + " chunks a stage");
@@ -30,10 +31,11 @@ Status check_programs(const Plan& plan) {
       return invalid("the plan has two programs '" + plan.programs[p] + "'");
     if (spec.microbatches < 1 || spec.microbatches > count_max || spec.samples < 0 || spec.samples > bytes_max >> 20)
       return invalid("program '" + plan.programs[p] + "' has " + std::to_string(spec.microbatches) +
-                     " microbatches of " + std::to_string(spec.samples) + " samples; possible are 1 to " + std::to_string(count_max) + " of at most " +
-                     std::to_string(bytes_max >> 20));
+                     " microbatches of " + std::to_string(spec.samples) + " samples; possible are 1 to " +
+                     std::to_string(count_max) + " of at most " + std::to_string(bytes_max >> 20));
     if (spec.stateful && (!spec.sequential || (p == 0 && plan.trains)))
-      return invalid("program '" + plan.programs[p] + "' is stateful, and " + (spec.sequential ? "trains" : "not sequential") +
+      return invalid("program '" + plan.programs[p] + "' is stateful, and " +
+                     (spec.sequential ? "trains" : "not sequential") +
                      ": its microbatches would not all run at one place in order");
   }
   if (plan.program("digest") < 1) return invalid("the plan has no program 'digest' after its first");
@@ -53,7 +55,7 @@ Status check_meshes(const Plan& plan) {
     TROUPE_TRY(check_mesh(mesh, where));
     if (mesh.ranks.empty() || std::set<Rank>(mesh.ranks.begin(), mesh.ranks.end()).size() != mesh.ranks.size())
       return invalid(where + "has no ranks, or one twice");
-    std::int64_t covered = 0;   // it is a union of stages
+    std::int64_t covered = 0;  // it is a union of stages
     for (std::int32_t s = 0; s < plan.stages; ++s)
       if (holds(plan, static_cast<std::int32_t>(m), s))
         for (Rank r : plan.meshes[s].ranks) covered += mesh.find(r) >= 0 ? 1 : mesh.size();
@@ -88,12 +90,14 @@ Status check_tensor(const Plan& plan, const PlanTensor& t) {
   if (t.rate == Rate::microbatch && (!runs || (dp >= 0 && !unreduced && !(t.sbp[dp] == Sbp::S(0)))))
     return invalid(where + "is made once per microbatch, and not on the dp coordinate of the stages that run it");
   if (!gradient) return t.dtype == DType::sum64 ? invalid(where + "is an exact sum and no gradient") : Status{};
-  if (!among(t.gradient_of, plan.params.size()) || dp < 0) return invalid("gradient '" + t.name + "' is of no parameter, or on a mesh without a dp axis");
+  if (!among(t.gradient_of, plan.params.size()) || dp < 0)
+    return invalid("gradient '" + t.name + "' is of no parameter, or on a mesh without a dp axis");
   if (unreduced && (!runs || (t.rate != Rate::step && t.rate != Rate::microbatch)))
     return invalid("gradient '" + t.name + "' is not made at its stage's own rate");
   // A single term may be f32; a sum of several acts is exact; a sum that is rounded is f32.
   const bool proper = unreduced ? t.dtype == DType::sum64 || (t.rate == Rate::microbatch && t.dtype == DType::f32)
-                                : t.rate == Rate::step && (t.dtype == DType::sum64 || (t.dtype == DType::f32 && !t.sbp[dp].is_split()));
+                                : t.rate == Rate::step &&
+                                      (t.dtype == DType::sum64 || (t.dtype == DType::f32 && !t.sbp[dp].is_split()));
   if (!proper) return invalid("gradient '" + t.name + "' is neither a term, nor an exact sum, nor one that is rounded");
   return {};
 }
@@ -103,11 +107,14 @@ Status check_gather(const Plan& plan, const PlanExchange& x, const PlanTensor& f
   const std::string where = "exchange '" + x.name + "' ";
   const Mesh &wide = plan.meshes[from.mesh], &narrow = plan.meshes[to.mesh];
   for (Rank r : narrow.ranks)
-    if (wide.find(r) < 0) return invalid(where + "moves '" + from.name + "' between meshes of which neither has all places");
+    if (wide.find(r) < 0)
+      return invalid(where + "moves '" + from.name + "' between meshes of which neither has all places");
   for (auto s : plan.stages_on(to.mesh))
-    if (plan.dp_width(s) != narrow.axis_size("dp")) return invalid(where + "is made in rounds of stages that differ in dp");
+    if (plan.dp_width(s) != narrow.axis_size("dp"))
+      return invalid(where + "is made in rounds of stages that differ in dp");
   for (std::size_t a = 0; a < from.sbp.size(); ++a)
-    if (to.sbp[a].is_partial()) return invalid(where + "moves '" + from.name + "' to '" + to.name + "', which is a sum over other places");
+    if (to.sbp[a].is_partial())
+      return invalid(where + "moves '" + from.name + "' to '" + to.name + "', which is a sum over other places");
   return {};
 }
 
@@ -116,16 +123,21 @@ Status check_gather(const Plan& plan, const PlanExchange& x, const PlanTensor& f
 Status check_reduction(const Plan& plan, const PlanExchange& x, const PlanTensor& from, const PlanTensor& to) {
   const std::string where = "exchange '" + x.name + "' ";
   const Mesh &from_mesh = plan.meshes[from.mesh], &to_mesh = plan.meshes[to.mesh];
-  if (x.program != 0) return invalid(where + "reduces the gradient '" + from.name + "' in another program than the first");
+  if (x.program != 0)
+    return invalid(where + "reduces the gradient '" + from.name + "' in another program than the first");
   if (to.gradient_of != from.gradient_of || plan.unreduced(to) || to.dtype != DType::sum64)
     return invalid(where + "adds '" + from.name + "' to '" + to.name + "', which is no exact sum of the same gradient");
   for (Rank r : from_mesh.ranks)
-    if (to_mesh.find(r) < 0) return invalid(where + "adds '" + from.name + "' to '" + to.name + "', and the latter's mesh lacks places of the former's");
+    if (to_mesh.find(r) < 0)
+      return invalid(where + "adds '" + from.name + "' to '" + to.name +
+                     "', and the latter's mesh lacks places of the former's");
   NdSbp have = from.sbp, get = to.sbp;
   for (std::size_t a = 0; a < have.size(); ++a)
     if (have[a].is_partial() || get[a].is_partial()) {
       const bool fits = static_cast<int>(a) == dp_axis(from_mesh) || !(have[a].is_split() || get[a].is_split());
-      if (!fits) return invalid(where + "adds '" + from.name + "' to '" + to.name + "', which is divided over axis " + from_mesh.axes[a].name);
+      if (!fits)
+        return invalid(where + "adds '" + from.name + "' to '" + to.name + "', which is divided over axis " +
+                       from_mesh.axes[a].name);
       have[a] = get[a] = Sbp::B();
     }
   if (!same_layout(have, get, from.shape, from_mesh))
@@ -136,19 +148,23 @@ Status check_reduction(const Plan& plan, const PlanExchange& x, const PlanTensor
 Status check_exchange(const Plan& plan, const PlanExchange& x) {
   const std::string where = "exchange '" + x.name + "' ";
   if (x.moves.empty()) return invalid(where + "moves nothing");
-  if (!among(x.program, plan.programs.size()) || !known(x.rate)) return invalid(where + "is of no program, or has no rate");
+  if (!among(x.program, plan.programs.size()) || !known(x.rate))
+    return invalid(where + "is of no program, or has no rate");
   if (!sensible(x.seconds) || !(x.latency_s >= 0 && x.latency_s <= x.seconds))
-    return invalid(where + "takes " + std::to_string(x.seconds) + " s, " + std::to_string(x.latency_s) + " s of it latency: no time that can be");
+    return invalid(where + "takes " + std::to_string(x.seconds) + " s, " + std::to_string(x.latency_s) +
+                   " s of it latency: no time that can be");
   for (const auto& m : x.moves)
     if (!among(m.from, plan.tensors.size()) || !among(m.to, plan.tensors.size()))
       return invalid(where + "moves a tensor that the plan does not have");
   const PlanTensor &from = plan.tensors[x.moves[0].from], &to = plan.tensors[x.moves[0].to];
   const bool reduces = plan.unreduced(from), rounds = x.rate == Rate::round;
-  const Rate from_rate = rounds ? reduces ? Rate::microbatch : Rate::step : x.rate, to_rate = rounds && reduces ? Rate::step : x.rate;
+  const Rate from_rate = rounds ? reduces ? Rate::microbatch : Rate::step : x.rate,
+             to_rate = rounds && reduces ? Rate::step : x.rate;
   for (const auto& m : x.moves) {
     const PlanTensor &f = plan.tensors[m.from], &t = plan.tensors[m.to];
     // Between sums and f32 an exchange converts.
-    const bool converts = f.gradient_of >= 0 && t.gradient_of == f.gradient_of && (f.dtype == DType::sum64 || t.dtype == DType::sum64);
+    const bool converts = f.gradient_of >= 0 && t.gradient_of == f.gradient_of &&
+                          (f.dtype == DType::sum64 || t.dtype == DType::sum64);
     if (f.shape != t.shape || (f.dtype != t.dtype && !converts))
       return invalid(where + "moves '" + f.name + "' to '" + t.name + "', which is another type");
     // The uses of a parameter may lie on several stages.
@@ -159,7 +175,8 @@ Status check_exchange(const Plan& plan, const PlanExchange& x) {
       return invalid("imbalance: " + where + "moves '" + f.name + "' to '" + t.name + "' at another rate than its own");
     if (reduces) TROUPE_TRY(check_reduction(plan, x, f, t));
     else if (rounds) TROUPE_TRY(check_gather(plan, x, f, t));
-    if (reduces && rounds && f.mesh != from.mesh) return invalid(where + "adds gradients of several stages in rounds of one");
+    if (reduces && rounds && f.mesh != from.mesh)
+      return invalid(where + "adds gradients of several stages in rounds of one");
   }
   return {};
 }
@@ -170,7 +187,7 @@ Status check_tables(const Plan& plan) {
   TROUPE_TRY(check_programs(plan));
   TROUPE_TRY(check_meshes(plan));
   for (const auto& t : plan.tensors) TROUPE_TRY(check_tensor(plan, t));
-  std::map<std::int32_t, int> added;   // gradient -> exchanges that add it up
+  std::map<std::int32_t, int> added;  // gradient -> exchanges that add it up
   for (const auto& x : plan.exchanges) {
     TROUPE_TRY(check_exchange(plan, x));
     if (plan.reduces(x))
@@ -191,15 +208,16 @@ Status check_tables(const Plan& plan) {
         std::any_of(t.sbp.begin(), t.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); }))
       return invalid("parameter '" + p.name + "' has no f32 tensor '" + t.name + "' of its own that lasts for a step");
     if (p.terms < 1 || p.terms > terms_max)
-      return invalid("a step adds " + std::to_string(p.terms) + " terms to the gradient of parameter '" + p.name + "'; 1 to " + std::to_string(terms_max) +
-                     " are possible: see OpDef::terms");
+      return invalid("a step adds " + std::to_string(p.terms) + " terms to the gradient of parameter '" + p.name +
+                     "'; 1 to " + std::to_string(terms_max) + " are possible: see OpDef::terms");
     if (p.share == -1) {
       if (p.stored_as_share) return invalid("parameter '" + p.name + "' is stored as shares that it does not have");
       continue;
     }
     if (!among(p.share, plan.tensors.size())) return invalid("parameter '" + p.name + "' has no tensor of shares");
     PlanTensor share = plan.tensors[p.share];
-    if (const int dp = dp_axis(plan.meshes[t.mesh]); share.mesh == t.mesh && dp >= 0 && share.sbp[dp] == Sbp::S(0)) share.sbp[dp] = Sbp::B();
+    if (const int dp = dp_axis(plan.meshes[t.mesh]); share.mesh == t.mesh && dp >= 0 && share.sbp[dp] == Sbp::S(0))
+      share.sbp[dp] = Sbp::B();
     share.name = t.name;
     if (!(share == t)) return invalid("the shares of parameter '" + p.name + "' are not its rows divided over dp");
   }

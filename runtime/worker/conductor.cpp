@@ -38,12 +38,15 @@ caf::behavior Conductor::make_behavior() {
         channel.port.ack(m.slot, deliver(channel));
       },
       [this](ActorReports& m) {
-        if (spec_.fed[m.program] || m.report.kind == Report::Kind::saving) spec_.send(EarlyReport{m.program, std::move(m.report)});
+        if (spec_.fed[m.program] || m.report.kind == Report::Kind::saving)
+          spec_.send(EarlyReport{m.program, std::move(m.report)});
         else reports_[{m.program, m.report.step}].push_back(std::move(m.report));
       },
       [this](const actors::GradientPart& m) { add(m); },
       [this](const actors::StepClosed& m) { closed(m); },
-      [this](const actors::Failed& m) { spec_.send(WorkerFailed{m.actor, m.status}); },
+      [this](const actors::Failed& m) {
+        spec_.send(WorkerFailed{m.actor, m.status});
+      },
       [this](const PeerDown& m) {
         spec_.send(WorkerFailed{"transport", m.status.in("peer rank " + std::to_string(m.rank))});
       },

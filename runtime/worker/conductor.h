@@ -7,39 +7,48 @@
 
 #include "actors/control_port.h"
 #include "actors/port_actor.h"
-#include "runtime/session/control.h"
 #include "runtime/plan/plan.h"
+#include "runtime/session/control.h"
 #include "runtime/worker/session_order.h"
 
 namespace troupe::runtime {
 
 /// A control channel of the place and its port.
 struct ControlChannel {
-  PlanChannel::Kind kind = PlanChannel::Kind::go;   ///< go, commit or feed
-  std::string name;                    ///< a feed's name
+  PlanChannel::Kind kind = PlanChannel::Kind::go;  ///< go, commit or feed
+  std::string name;                                ///< a feed's name
   std::int32_t program = 0;
   actors::ControlPort port;
 };
 
 struct ConductorSpec {
-  std::map<std::int32_t, ControlChannel> channels;   ///< by local channel, as Ack::port names it
-  std::vector<std::int32_t> closers;                 ///< per program: actors here that close its step
-  std::vector<FedChannel> feeds;                     ///< that this place reads
-  std::vector<bool> fed;                             ///< per program: a feed waits for its reports, which leave at once
-  std::shared_ptr<std::atomic<std::int64_t>> busy_ns;   ///< of the compute stream, ever growing
+  std::map<std::int32_t, ControlChannel> channels;  ///< by local channel, as Ack::port names it
+  std::vector<std::int32_t> closers;                ///< per program: actors here that close its step
+  std::vector<FedChannel> feeds;                    ///< that this place reads
+  /// per program: a feed waits for its reports, which leave at once
+  std::vector<bool> fed;
+  std::shared_ptr<std::atomic<std::int64_t>> busy_ns;  ///< of the compute stream, ever growing
   /// That BeginRun and a commit carry: one for each parameter, none where the plan does not train.
   std::size_t exponents = 0;
-  std::size_t square_sums = 0, peaks = 0;            ///< that the place tells of the gradients of a step
+  std::size_t square_sums = 0, peaks = 0;  ///< that the place tells of the gradients of a step
   /// Called before any actor begins, with the exponents of the first step's gradient sums. May be empty.
   std::function<void(const std::vector<std::int32_t>&)> on_begin;
-  std::function<void(std::int64_t step)> on_commit;   ///< may be empty
+  std::function<void(std::int64_t step)> on_commit;  ///< may be empty
   std::function<void(FromWorker)> send;
 };
 
 // Messages to the conductor, local only: of the session; a report of an actor; a peer that the transport has lost.
-struct SessionSays { ToWorker message; };
-struct ActorReports { std::uint16_t program = 0; Report report; };
-struct PeerDown { Rank rank = 0; Status status; };
+struct SessionSays {
+  ToWorker message;
+};
+struct ActorReports {
+  std::uint16_t program = 0;
+  Report report;
+};
+struct PeerDown {
+  Rank rank = 0;
+  Status status;
+};
 
 /// Refuses messages of the session that are out of order (SessionOrder) with WorkerFailed.
 class Conductor final : public caf::event_based_actor {
@@ -47,7 +56,7 @@ class Conductor final : public caf::event_based_actor {
   Conductor(caf::actor_config& config, ConductorSpec spec);
   caf::behavior make_behavior() override;
   const char* name() const override { return "troupe.conductor"; }
-  void on_exit() override { actors_.clear(); }   // actors refer to each other: see PortActor
+  void on_exit() override { actors_.clear(); }  // actors refer to each other: see PortActor
 
  private:
   void session_says(const ToWorker& message);
@@ -62,7 +71,8 @@ class Conductor final : public caf::event_based_actor {
   std::vector<caf::actor> actors_;
   std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> closing_;
   std::map<std::pair<std::int32_t, std::int64_t>, std::vector<Report>> reports_;
-  actors::GradientReport gradients_;         // of the step that trains: the next one's are made after its commit
+  // of the step that trains: the next one's are made after its commit
+  actors::GradientReport gradients_;
   std::int64_t busy_reported_ns_ = 0;
   std::size_t explanations_ = 0;
   std::string explained_;

@@ -31,8 +31,8 @@ class Readers {
   /// The parts of a layout, each once: `layout` on the places that have coordinate 0 on all axes along which it is
   /// replicated, with their positions as ranks.
   struct Parts {
-    std::int32_t mesh = 0;             // of the plan
-    std::vector<bool> replicated;      // by axis
+    std::int32_t mesh = 0;         // of the plan
+    std::vector<bool> replicated;  // by axis
     Layout layout;
   };
   static Parts parts_of(const Layout& layout, std::int32_t mesh) {
@@ -71,12 +71,13 @@ class Readers {
   }
 
  private:
-  using Load = std::pair<std::int64_t, Rank>;   // bytes
+  using Load = std::pair<std::int64_t, Rank>;  // bytes
   using Queue = std::priority_queue<Load, std::vector<Load>, std::greater<>>;
   std::int64_t load_of(Rank rank) const { return load_[static_cast<std::size_t>(rank)]; }
 
-  std::vector<std::int64_t> load_;     // by rank
-  std::map<std::tuple<std::int32_t, std::vector<bool>, Rank>, Queue> queues_;   // mesh, replicated axes, position
+  std::vector<std::int64_t> load_;  // by rank
+  // mesh, replicated axes, position
+  std::map<std::tuple<std::int32_t, std::vector<bool>, Rank>, Queue> queues_;
 };
 
 class ReadPlan {
@@ -99,7 +100,7 @@ class ReadPlan {
         return invalid("the checkpoint has parameter '" + t.parameter + "', which this model does not have");
       if (t.kind != TensorKind::parameter && !trained.count(static_cast<std::int32_t>(it->second))) continue;
       TROUPE_ASSIGN(Source source, source_of(t, it->second, first_channel + static_cast<std::uint32_t>(i)));
-      if (source.position < 0) continue;   // other places read and need it
+      if (source.position < 0) continue;  // other places read and need it
       const std::int64_t bytes = source.bytes();
       if (!sources.empty() && bytes_ + bytes > read_batch_bytes) TROUPE_TRY(end_batch(sources));
       bytes_ += bytes;
@@ -125,8 +126,8 @@ class ReadPlan {
     std::size_t param = 0;
     std::uint32_t channel = 0;
     Layout layout;
-    std::int64_t position = -1;        ///< of this place in the layout's mesh; -1: it has no part
-    std::vector<Rank> readers;         ///< of each extent
+    std::int64_t position = -1;  ///< of this place in the layout's mesh; -1: it has no part
+    std::vector<Rank> readers;   ///< of each extent
     std::vector<const StoredExtent*> mine;
     /// Bytes that this place reads, or that it gets, whichever are more.
     std::int64_t bytes() const {
@@ -209,7 +210,7 @@ class ReadPlan {
   const RestorePlaces& places_;
   Readers readers_;
   std::vector<ReadBatch> batches_;
-  std::int64_t bytes_ = 0;             // of the batch that is being filled
+  std::int64_t bytes_ = 0;  // of the batch that is being filled
 };
 
 }  // namespace

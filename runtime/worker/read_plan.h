@@ -13,8 +13,8 @@ namespace troupe::runtime {
 /// Where a place's parameters and moments lie.
 struct RestorePlaces {
   std::byte* base = nullptr;
-  std::vector<std::int64_t> params;    ///< byte offset of each parameter; -1: it is not here
-  std::vector<std::int64_t> moments;   ///< of its first moment, the second follows; -1: none
+  std::vector<std::int64_t> params;   ///< byte offset of each parameter; -1: it is not here
+  std::vector<std::int64_t> moments;  ///< of its first moment, the second follows; -1: none
 };
 
 /// One tensor's way from a batch's buffer to this place and to others.
@@ -27,7 +27,7 @@ struct TensorMove {
 /// Tensors that are read together: their extents side by side, so that neighbours in a file are read at once.
 struct ReadBatch {
   std::vector<checkpoint::ExtentRead> reads;
-  std::int64_t bytes = 0;              ///< of the buffer
+  std::int64_t bytes = 0;  ///< of the buffer
   std::vector<TensorMove> moves;
 };
 

@@ -90,10 +90,11 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
         std::lock_guard lock(mutex_);
         staging_[&move] = *std::move(staging);
       }
-      comm::run_exchange(move.route, act, env_.transport, env_.comm, [self = shared_from_this(), &batch, &move, &left, buffer](Status s, const comm::Header&) {
-        if (!s.ok()) return self->end(s.in("restoring '" + move.tensor->name() + "'"));
-        self->arrived(batch, move, left, buffer);
-      });
+      comm::run_exchange(move.route, act, env_.transport, env_.comm,
+                         [self = shared_from_this(), &batch, &move, &left, buffer](Status s, const comm::Header&) {
+                           if (!s.ok()) return self->end(s.in("restoring '" + move.tensor->name() + "'"));
+                           self->arrived(batch, move, left, buffer);
+                         });
     }
   }
 
@@ -119,17 +120,17 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
     done_(status);
   }
 
-  std::optional<checkpoint::Reader> reader_;   // once it is open
+  std::optional<checkpoint::Reader> reader_;  // once it is open
   RestorePlaces places_;
   RestoreEnv env_;
   std::function<void(Expected<std::int64_t>)> done_;
   std::vector<ReadBatch> batches_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
   std::mutex mutex_;
-  std::vector<std::size_t> left_;      // tensors of each batch that have not arrived
+  std::vector<std::size_t> left_;  // tensors of each batch that have not arrived
   std::map<const TensorMove*, std::unique_ptr<Buffer>> staging_;
   std::size_t next_ = 0, arrived_ = 0;
-  std::int64_t bytes_ = 0;             // read, of batches that have arrived
+  std::int64_t bytes_ = 0;  // read, of batches that have arrived
   Status failure_;
 };
 

@@ -24,8 +24,8 @@ struct RestoreEnv {
   Device& device;
   Stream& disk;
   Stream& comm;
-  comm::Header header;                 ///< job and generation
-  std::shared_ptr<std::atomic<std::int64_t>> progress;   ///< counts reads and arrivals; may be null
+  comm::Header header;                                  ///< job and generation
+  std::shared_ptr<std::atomic<std::int64_t>> progress;  ///< counts reads and arrivals; may be null
 };
 
 /// Restores what `rank` has of a plan's parameters and moments from the checkpoint in `folder`, together with all other

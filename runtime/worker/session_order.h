@@ -20,8 +20,8 @@ namespace troupe::runtime {
 struct FedChannel {
   std::string name;
   std::int32_t program = 0;
-  std::size_t bytes = 0;                     ///< of one microbatch
-  std::vector<std::int32_t> microbatches;    ///< of one run of its program at this place, in their order
+  std::size_t bytes = 0;                   ///< of one microbatch
+  std::vector<std::int32_t> microbatches;  ///< of one run of its program at this place, in their order
 };
 
 /// Checks SO-1 to SO-4 at one place. Owned by its conductor.
@@ -42,15 +42,19 @@ class SessionOrder {
   Status check(const Feed& m);
   Status reads(const std::string& what, ProgramMask readers);
 
-  struct Run { std::int64_t step = -1; std::size_t next = 0; };   // microbatches of the feed that have come
+  struct Run {
+    std::int64_t step = -1;
+    std::size_t next = 0;
+  };  // microbatches of the feed that have come
   std::vector<std::int32_t> closers_;
   std::size_t exponents_;
   std::vector<FedChannel> feeds_;
-  std::vector<Run> runs_;                     // by index of feeds_
-  std::vector<std::int64_t> begun_;           // per program: the newest step
+  std::vector<Run> runs_;            // by index of feeds_
+  std::vector<std::int64_t> begun_;  // per program: the newest step
   bool running_ = false;
   std::int64_t first_ = 0, version_ = 0, closed_ = -1;
-  ProgramMask due_ = 0;                       // programs besides the first that read this version and have not begun
+  // programs besides the first that read this version and have not begun
+  ProgramMask due_ = 0;
 };
 
 }  // namespace troupe::runtime

@@ -36,7 +36,7 @@ class StallMeter {
 
  private:
   std::mutex mutex_;
-  std::map<std::int64_t, std::int64_t> stalls_;   // by version
+  std::map<std::int64_t, std::int64_t> stalls_;  // by version
   std::pair<std::int64_t, std::int64_t> committed_{-1, 0};
 };
 

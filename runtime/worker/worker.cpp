@@ -25,8 +25,9 @@ ConductorSpec Worker::Impl::conductor_spec() {
   for (std::size_t i = 0; i < local.channels.size(); ++i) {
     const PlanChannel& c = plan_channel(static_cast<std::int32_t>(i));
     if (c.writer >= 0) continue;
-    ControlChannel out{c.kind, c.name, c.program,
-                       actors::ControlPort(c.name, c.slots, local.channels[i].readers, memory(static_cast<std::int32_t>(i)))};
+    ControlChannel out{
+        c.kind, c.name, c.program,
+        actors::ControlPort(c.name, c.slots, local.channels[i].readers, memory(static_cast<std::int32_t>(i)))};
     spec.channels.emplace(static_cast<std::int32_t>(i), std::move(out));
     if (c.kind == PlanChannel::Kind::feed) {
       const PlanTensor& t = plan.tensors[c.tensors[0]];
@@ -38,7 +39,9 @@ ConductorSpec Worker::Impl::conductor_spec() {
   spec.exponents = plan.trains ? plan.params.size() : 0;
   spec.square_sums = gradients.square_sums;
   spec.peaks = gradients.peaks;
-  spec.on_commit = [stalls = stalls, clock = env.clock](std::int64_t step) { stalls->committed(step, clock->now_ns()); };
+  spec.on_commit = [stalls = stalls, clock = env.clock](std::int64_t step) {
+    stalls->committed(step, clock->now_ns());
+  };
   spec.on_begin = [this](const std::vector<std::int32_t>& exponents) { set_exponents(exponents); };
   spec.send = env.send;
   return spec;
@@ -51,7 +54,9 @@ Status Worker::Impl::build() {
   TROUPE_TRY(check_ops());
   gradients = gradient_parts(plan, local.rank);
   TROUPE_ASSIGN(pool, env.device->allocate(static_cast<std::size_t>(local.pool_bytes)));
-  if (local.arena_bytes > 0) { TROUPE_ASSIGN(arena, env.device->allocate_pinned(static_cast<std::size_t>(local.arena_bytes))); }
+  if (local.arena_bytes > 0) {
+    TROUPE_ASSIGN(arena, env.device->allocate_pinned(static_cast<std::size_t>(local.arena_bytes)));
+  }
   place_state();
   if (env.restore.empty()) initialise_parameters();
   clear_caches();
@@ -61,7 +66,7 @@ Status Worker::Impl::build() {
   streams["host"] = env.device->create_stream("host", 1);
   if (local.arena_bytes > 0) {
     streams["snapshot"] = env.device->create_stream("snapshot", 1);
-    Task populate;   // else page faults slow down the first copies, and updates wait for them
+    Task populate;  // else page faults slow down the first copies, and updates wait for them
     populate.name = "populate the arena";
     populate.work = [this](Parallel&) { arena->populate(); };
     streams["snapshot"]->submit(std::move(populate));
@@ -101,7 +106,9 @@ void Worker::start() {
   };
   if (impl.env.restore.empty()) return done(std::int64_t{0});
   if (!impl.env.storage) return done(invalid("there is no storage to restore from"));
-  RestoreEnv env{*impl.env.storage, *impl.env.transport, *impl.env.device, *impl.streams.at("disk"), *impl.streams.at("comm"), {}, impl.progress};
+  RestoreEnv env{
+      *impl.env.storage, *impl.env.transport, *impl.env.device, *impl.streams.at("disk"), *impl.streams.at("comm"), {},
+      impl.progress};
   env.header.job = impl.env.job;
   env.header.generation = impl.env.generation;
   restore(impl.plan, impl.local.rank, impl.env.restore, impl.restore_places(), env, done);

@@ -9,10 +9,12 @@
 #include "comm/transport.h"
 #include "devices/base/storage.h"
 #include "devices/device.h"
-#include "runtime/session/control.h"
 #include "runtime/place/local_plan.h"
+#include "runtime/session/control.h"
 
-namespace caf { class actor_system; }
+namespace caf {
+class actor_system;
+}
 
 namespace troupe::runtime {
 
@@ -24,14 +26,14 @@ struct WorkerEnv {
   comm::Transport* transport = nullptr;
   const kernels::OpSet* ops = nullptr;
   const actors::UserActorSet* user_actors = nullptr;
-  TraceSink* trace = nullptr;          ///< may be null
+  TraceSink* trace = nullptr;  ///< may be null
   int threads = 1;
   std::uint64_t job = 0;
   std::uint32_t generation = 1;
-  bool run_kernels = true;             ///< false: paced measurements, only time passes
-  Storage* storage = nullptr;          ///< may be null where nothing is saved or restored
-  CheckpointTarget save;               ///< for plans that have snapshots
-  std::string restore;                 ///< folder of the checkpoint to begin from; empty: initial values
+  bool run_kernels = true;     ///< false: paced measurements, only time passes
+  Storage* storage = nullptr;  ///< may be null where nothing is saved or restored
+  CheckpointTarget save;       ///< for plans that have snapshots
+  std::string restore;         ///< folder of the checkpoint to begin from; empty: initial values
   /// To the session. Called from an actor; must not block for long.
   std::function<void(FromWorker)> send;
 };

@@ -21,28 +21,31 @@ class Metered final : public actors::Executor {
   Metered(std::shared_ptr<actors::Executor> inner, Counter busy_ns, Counter acts)
       : inner_(std::move(inner)), busy_ns_(std::move(busy_ns)), acts_(std::move(acts)) {}
   void submit(actors::ActContext c, std::function<void()> started, std::function<void(actors::ActDone)> done) override {
-    inner_->submit(std::move(c), std::move(started), [busy = busy_ns_, acts = acts_, done = std::move(done)](actors::ActDone d) {
-      if (busy) *busy += d.end_ns - d.begin_ns;
-      if (acts) ++*acts;
-      done(std::move(d));
-    });
+    inner_->submit(std::move(c), std::move(started),
+                   [busy = busy_ns_, acts = acts_, done = std::move(done)](actors::ActDone d) {
+                     if (busy) *busy += d.end_ns - d.begin_ns;
+                     if (acts) ++*acts;
+                     done(std::move(d));
+                   });
   }
 
  private:
   std::shared_ptr<actors::Executor> inner_;
-  Counter busy_ns_, acts_;   ///< either may be none
+  Counter busy_ns_, acts_;  ///< either may be none
 };
 
 /// Tells the StallMeter when a snapshot's copies end.
 class Copying final : public actors::Executor {
  public:
-  Copying(std::shared_ptr<actors::Executor> inner, std::shared_ptr<StallMeter> stalls) : inner_(std::move(inner)), stalls_(std::move(stalls)) {}
+  Copying(std::shared_ptr<actors::Executor> inner, std::shared_ptr<StallMeter> stalls)
+      : inner_(std::move(inner)), stalls_(std::move(stalls)) {}
   void submit(actors::ActContext c, std::function<void()> started, std::function<void(actors::ActDone)> done) override {
     const auto version = c.step;
-    inner_->submit(std::move(c), std::move(started), [stalls = stalls_, version, done = std::move(done)](actors::ActDone d) {
-      stalls->copied(version, d.end_ns);
-      done(std::move(d));
-    });
+    inner_->submit(std::move(c), std::move(started),
+                   [stalls = stalls_, version, done = std::move(done)](actors::ActDone d) {
+                     stalls->copied(version, d.end_ns);
+                     done(std::move(d));
+                   });
   }
 
  private:
@@ -97,7 +100,8 @@ Worker::Impl::MadeBody Worker::Impl::segment_body(const LocalActor& a) {
       bound.out.back().gradient = static_cast<std::int32_t>(spec.gradients.size());
       spec.gradients.push_back({plan.params[param].name, at.port, at.offset, term_bits(plan.params[param].terms)});
     }
-    if (op.state_bytes > 0) bound.state = {pool->data() + a.op_state_offset + op.state_offset, static_cast<std::size_t>(op.state_bytes)};
+    if (op.state_bytes > 0)
+      bound.state = {pool->data() + a.op_state_offset + op.state_offset, static_cast<std::size_t>(op.state_bytes)};
     if (op.attrs.has("rng")) bound.rng_key = philox_key(plan.seed, op.attrs.text("rng"));
     spec.ops.push_back(std::move(bound));
   }
@@ -128,8 +132,9 @@ Worker::Impl::MadeBody Worker::Impl::norm_body(const LocalActor& a) {
   }
   std::int32_t params_port = 0;
   while (plan_channel(a.in[params_port]).kind != PlanChannel::Kind::parameter) ++params_port;
-  return std::unique_ptr<actors::Body>(std::make_unique<actors::NormBody>(std::move(parts), memories(a.in), params_port,
-                                                                   gradients.first_square_sum[static_cast<std::size_t>(a.actor)], gradient_sink()));
+  return std::unique_ptr<actors::Body>(std::make_unique<actors::NormBody>(
+      std::move(parts), memories(a.in), params_port, gradients.first_square_sum[static_cast<std::size_t>(a.actor)],
+      gradient_sink()));
 }
 
 Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
@@ -148,13 +153,14 @@ Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
     part.exponent_offset = exponent_at(plan_channel(a.out[0]), ref.index);
     part.index = ref.param;
     part.param_offset = plan_channel(a.out[0]).offsets[ref.index] +
-                        (part.extent.empty() ? 0 : offset_in(part.extent, stored) * size_of(plan.tensors[p.tensor].dtype));
+                        (part.extent.empty() ? 0
+                                             : offset_in(part.extent, stored) * size_of(plan.tensors[p.tensor].dtype));
     part.moments_offset = state_at[static_cast<std::size_t>(ref.param)];
     part.decay = p.decay;
     parts.push_back(std::move(part));
   }
-  return std::unique_ptr<actors::Body>(std::make_unique<actors::UpdateBody>(std::move(parts), memories(a.in), commit_port,
-                                                                            memory(a.out[0]), pool->data(), plan.hyper));
+  return std::unique_ptr<actors::Body>(std::make_unique<actors::UpdateBody>(
+      std::move(parts), memories(a.in), commit_port, memory(a.out[0]), pool->data(), plan.hyper));
 }
 
 Worker::Impl::MadeBody Worker::Impl::digest_body(const LocalActor& a) {
@@ -184,8 +190,9 @@ Worker::Impl::MadeBody Worker::Impl::user_body(const LocalActor& a) {
   std::vector<actors::UserOperand> in, out;
   for (const auto& o : op.in) in.push_back({o.port, plan_channel(a.in[o.port]).offsets[o.index], view(o.tensor)});
   for (const auto& o : op.out) out.push_back({o.port, plan_channel(a.out[o.port]).offsets[o.index], view(o.tensor)});
-  return std::unique_ptr<actors::Body>(std::make_unique<actors::UserBody>(*std::move(made), std::move(in), std::move(out), memories(a.in),
-                                           memories(a.out), plan.program_specs[pa.program].samples, sink()));
+  return std::unique_ptr<actors::Body>(
+      std::make_unique<actors::UserBody>(*std::move(made), std::move(in), std::move(out), memories(a.in),
+                                         memories(a.out), plan.program_specs[pa.program].samples, sink()));
 }
 
 std::shared_ptr<actors::Executor> Worker::Impl::communicator(const LocalActor& a) {
@@ -210,9 +217,9 @@ std::shared_ptr<actors::Executor> Worker::Impl::communicator(const LocalActor& a
 
 Expected<std::shared_ptr<actors::Executor>> Worker::Impl::on_stream(const LocalActor& a) {
   // By kind, as in ActorTraits; an exchange has no body.
-  static constexpr std::array<MadeBody (Impl::*)(const LocalActor&), actor_kinds> bodies{{
-      &Impl::segment_body, &Impl::user_body, nullptr, &Impl::norm_body, &Impl::update_body, &Impl::digest_body, &Impl::snapshot_body,
-      &Impl::writer_body}};
+  static constexpr std::array<MadeBody (Impl::*)(const LocalActor&), actor_kinds> bodies{
+      {&Impl::segment_body, &Impl::user_body, nullptr, &Impl::norm_body, &Impl::update_body, &Impl::digest_body,
+       &Impl::snapshot_body, &Impl::writer_body}};
   const PlanActor& pa = plan_actor(a);
   std::unique_ptr<actors::Body> body;
   TROUPE_ASSIGN(body, (this->*bodies[static_cast<std::size_t>(pa.kind)])(a));

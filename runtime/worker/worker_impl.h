@@ -24,17 +24,18 @@ using actors::PortMemory;
 struct Worker::Impl {
   Plan plan;
   LocalPlan local;
-  GradientParts gradients;              // what the place tells of the gradients of a step
+  GradientParts gradients;  // what the place tells of the gradients of a step
   WorkerEnv env;
   std::unique_ptr<Buffer> pool, arena;
-  std::vector<std::int64_t> state_at;   // per parameter: its moments in the pool; -1: it is not here, or not trained
+  // per parameter: its moments in the pool; -1: it is not here, or not trained
+  std::vector<std::int64_t> state_at;
   std::map<std::string, std::unique_ptr<Stream>> streams;
   std::vector<caf::actor> actors;
   caf::actor conductor;
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns = std::make_shared<std::atomic<std::int64_t>>(0);
   std::shared_ptr<std::atomic<std::int64_t>> progress = std::make_shared<std::atomic<std::int64_t>>(0);
   std::shared_ptr<StallMeter> stalls = std::make_shared<StallMeter>();
-  std::shared_ptr<actors::ShardWriter> shards;   // of checkpoints, if the plan takes any
+  std::shared_ptr<actors::ShardWriter> shards;  // of checkpoints, if the plan takes any
   bool stopped = false;
 
   const PlanRole& role() const { return plan.roles[local.stage]; }

@@ -29,7 +29,8 @@ RestorePlaces Worker::Impl::restore_places() const {
     const PlanChannel& c = plan_channel(a.out[0]);
     for (std::size_t p = 0; p < plan.params.size(); ++p)
       if (const auto it = std::find(c.tensors.begin(), c.tensors.end(), plan.params[p].stored()); it != c.tensors.end())
-        places.params[p] = local.channels[a.out[0]].offset + c.offsets[static_cast<std::size_t>(it - c.tensors.begin())];
+        places.params[p] = local.channels[a.out[0]].offset +
+                           c.offsets[static_cast<std::size_t>(it - c.tensors.begin())];
   }
   return places;
 }
@@ -53,14 +54,16 @@ void Worker::Impl::initialise_parameters() {
 void Worker::Impl::set_exponents(const std::vector<std::int32_t>& exponents) {
   for (const auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::update) continue;
-    std::byte* slot = memory(a.out[0]).base;   // the version that the job begins with lies in slot 0
+    std::byte* slot = memory(a.out[0]).base;  // the version that the job begins with lies in slot 0
     for (const auto& ref : plan_actor(a).params)
-      std::memcpy(slot + exponent_at(plan_channel(a.out[0]), ref.index), &exponents.at(static_cast<std::size_t>(ref.param)), sizeof(std::int32_t));
+      std::memcpy(slot + exponent_at(plan_channel(a.out[0]), ref.index),
+                  &exponents.at(static_cast<std::size_t>(ref.param)), sizeof(std::int32_t));
   }
 }
 
 void Worker::Impl::clear_caches() {
-  for (const auto& a : local.actors) std::fill_n(pool->data() + a.op_state_offset, plan_actor(a).state_bytes, std::byte{0});
+  for (const auto& a : local.actors)
+    std::fill_n(pool->data() + a.op_state_offset, plan_actor(a).state_bytes, std::byte{0});
 }
 
 Worker::Impl::MadeBody Worker::Impl::snapshot_body(const LocalActor& a) {
@@ -69,17 +72,21 @@ Worker::Impl::MadeBody Worker::Impl::snapshot_body(const LocalActor& a) {
   SavedParts(plan).entries(local.rank, pa, entries);
   std::vector<actors::SnapshotCopy> copies;
   for (const auto& e : entries) {
-    const auto ref = std::find_if(pa.params.begin(), pa.params.end(), [&](const auto& r) { return plan.params[r.param].name == e.parameter; });
+    const auto ref = std::find_if(pa.params.begin(), pa.params.end(),
+                                  [&](const auto& r) { return plan.params[r.param].name == e.parameter; });
     const PlanParam& p = plan.params[ref->param];
     const bool moment = e.kind != checkpoint::TensorKind::parameter;
     const Extent whole = plan.extent(!moment ? p.stored() : p.share >= 0 ? p.share : p.tensor, local.rank);
-    ASSERT(contiguous_in(e.extent, whole), e.parameter, e.extent, whole);   // rows of what lies here
+    ASSERT(contiguous_in(e.extent, whole), e.parameter, e.extent, whole);  // rows of what lies here
     std::int64_t from = offset_in(e.extent, whole) * size_of(e.dtype);
     if (!moment) from += plan_channel(a.in[0]).offsets[ref->index];
-    else from += state_at[static_cast<std::size_t>(ref->param)] + (e.kind == checkpoint::TensorKind::second_moment ? whole.elements() * size_of(e.dtype) : 0);
+    else
+      from += state_at[static_cast<std::size_t>(ref->param)] +
+              (e.kind == checkpoint::TensorKind::second_moment ? whole.elements() * size_of(e.dtype) : 0);
     copies.push_back({moment, from, e.offset, e.bytes()});
   }
-  return std::unique_ptr<actors::Body>(std::make_unique<actors::SnapshotBody>(std::move(copies), memory(a.in[0]), pool->data(), memory(a.out[0])));
+  return std::unique_ptr<actors::Body>(
+      std::make_unique<actors::SnapshotBody>(std::move(copies), memory(a.in[0]), pool->data(), memory(a.out[0])));
 }
 
 Status Worker::Impl::make_shards() {
@@ -94,7 +101,8 @@ Status Worker::Impl::make_shards() {
     spec.parts.push_back({before.end, spec.entries.size(), offset, end - offset});
   }
   if (spec.parts.empty()) return {};
-  if (!env.storage || env.save.dir.empty()) return invalid("the plan takes checkpoints, and the job has no folder for them");
+  if (!env.storage || env.save.dir.empty())
+    return invalid("the plan takes checkpoints, and the job has no folder for them");
   spec.storage = env.storage;
   spec.dir = env.save.dir;
   spec.stamp = {env.save.job, env.save.generation, 0};
@@ -107,8 +115,10 @@ Status Worker::Impl::make_shards() {
 
 Worker::Impl::MadeBody Worker::Impl::writer_body(const LocalActor& a) {
   std::size_t part = 0;
-  for (const auto* other = local.actors.data(); other != &a; ++other) part += plan_actor(*other).kind == PlanActor::Kind::writer ? 1 : 0;
-  ASSERT(shards->part_bytes(part) == memory(a.in[0]).slot_bytes, plan_actor(a).name, shards->part_bytes(part), memory(a.in[0]).slot_bytes);
+  for (const auto* other = local.actors.data(); other != &a; ++other)
+    part += plan_actor(*other).kind == PlanActor::Kind::writer ? 1 : 0;
+  ASSERT(shards->part_bytes(part) == memory(a.in[0]).slot_bytes, plan_actor(a).name, shards->part_bytes(part),
+         memory(a.in[0]).slot_bytes);
   return std::unique_ptr<actors::Body>(std::make_unique<actors::WriterBody>(shards, part, memory(a.in[0])));
 }
 

@@ -18,8 +18,8 @@ struct Log final : Outbox {
   std::vector<Status> failures;
 
   static std::string text(const Token& t) {
-    return "slot " + std::to_string(t.slot) + " seq " + std::to_string(t.sequence) + " step " + std::to_string(t.step) + " mb " +
-           std::to_string(t.microbatch);
+    return "slot " + std::to_string(t.slot) + " seq " + std::to_string(t.sequence) + " step " + std::to_string(t.step) +
+           " mb " + std::to_string(t.microbatch);
   }
   void arrive(std::int32_t actor, std::int32_t port, const Token& t) override {
     said.push_back("token " + std::to_string(actor) + "." + std::to_string(port) + ": " + text(t));
@@ -38,7 +38,8 @@ struct Log final : Outbox {
   }
   std::vector<std::string> take() { return std::exchange(said, {}); }
   bool mentions(const std::string& what) const {
-    return std::any_of(said.begin(), said.end(), [&](const std::string& s) { return s.find(what) != std::string::npos; });
+    return std::any_of(said.begin(), said.end(),
+                       [&](const std::string& s) { return s.find(what) != std::string::npos; });
   }
 };
 
@@ -78,7 +79,7 @@ TEST_CASE("PA-1: at most one act waits for its stream, whatever tokens and credi
   for (int m = 0; m < 3; ++m) core.arrive(0, token(m, m, 0, m));
   CHECK(log.take() == Said{"submit 0"});
   CHECK(log.submitted[0].microbatch == 0);
-  core.started(0);   // now the second may queue, although the first runs
+  core.started(0);  // now the second may queue, although the first runs
   CHECK(log.mentions("submit 1"));
   CHECK_FALSE(log.mentions("submit 2"));
   core.started(1);
@@ -103,9 +104,11 @@ TEST_CASE("PA-2: readers and writers on the own stream are told at the start of 
     log.take();
     core.started(0);
     const std::string ack = "ack 1.7: slot 6";
-    CHECK(log.take() == (on_stream ? Said{ack, "token 2.4: slot 0 seq 0 step 3 mb 0"} : Said{"token 2.4: slot 0 seq 0 step 3 mb 0"}));
+    CHECK(log.take() ==
+          (on_stream ? Said{ack, "token 2.4: slot 0 seq 0 step 3 mb 0"} : Said{"token 2.4: slot 0 seq 0 step 3 mb 0"}));
     core.done(0, ok());
-    CHECK(log.take() == (on_stream ? Said{"token 3.5: slot 0 seq 0 step 3 mb 0"} : Said{"token 3.5: slot 0 seq 0 step 3 mb 0", ack}));
+    CHECK(log.take() ==
+          (on_stream ? Said{"token 3.5: slot 0 seq 0 step 3 mb 0"} : Said{"token 3.5: slot 0 seq 0 step 3 mb 0", ack}));
   }
 }
 
@@ -115,7 +118,7 @@ TEST_CASE("PA-2: a slot told early is free again only when the early and the lat
   core.begin(0, every_program);
   core.arrive(0, token(0, 0, 0, 0));
   core.started(0);
-  core.ack(0, 0);   // the reader on the stream may ack before the act is done
+  core.ack(0, 0);  // the reader on the stream may ack before the act is done
   CHECK(core.ports().used_slots(0) == 1);
   core.done(0, ok());
   core.ack(0, 0);
@@ -173,7 +176,7 @@ TEST_CASE("SL-4, SL-5: a parameter serves all microbatches of a step, an accumul
   }
   core.arrive(1, token(0, 1, 1, -1));
   core.arrive(0, token(0, 3, 1, 4));
-  CHECK(log.said.empty());   // the next step waits for the gradients' slot
+  CHECK(log.said.empty());  // the next step waits for the gradients' slot
   CHECK(core.explain().find("waits for a free slot of 'grads'") != std::string::npos);
   core.ack(0, 0);
   CHECK(log.take() == Said{"submit 3"});
@@ -225,7 +228,7 @@ TEST_CASE("an act without early readers is published at its end only") {
   core.begin(0, every_program);
   core.arrive(0, token(0, 0, 0, 0));
   core.started(0);
-  CHECK(last_words([&] { core.ack(0, 0); }).find("'") == std::string::npos);   // nothing to ack yet: SL-6
+  CHECK(last_words([&] { core.ack(0, 0); }).find("'") == std::string::npos);  // nothing to ack yet: SL-6
   CHECK(last_words([&] { core.ack(0, 0); }) != "survived");
   core.done(0, ok());
   core.ack(0, 0);
@@ -284,7 +287,7 @@ TEST_CASE("a receiver without inputs learns the step from what it received") {
   CHECK(log.submitted.at(0).step == -1);
   core.started(0);
   core.started(1);
-  CHECK(log.take() == Said{"submit 0", "submit 1"});   // two slots, two receives posted
+  CHECK(log.take() == Said{"submit 0", "submit 1"});  // two slots, two receives posted
   core.done(0, ok(12));
   CHECK(log.take() == Said{"token 3.0: slot 0 seq 0 step 12 mb 1"});
   core.done(1, ok(12));
@@ -306,7 +309,7 @@ TEST_CASE("a failed act is told once, publishes and acks nothing, and stops the 
   core.started(1);
   core.done(1, ok());
   core.arrive(0, token(3, 3, 0, 3));
-  CHECK(log.take() == Said{});   // nothing more: what comes after a failure would reach readers with a gap
+  CHECK(log.take() == Said{});  // nothing more: what comes after a failure would reach readers with a gap
 }
 
 TEST_CASE("an act that ended well after an earlier one failed is not published: its readers never see a gap") {
@@ -355,7 +358,7 @@ TEST_CASE("PA-3: a failure is told at once, not after the acts before it: one of
   log.take();
   core.done(1, {invalid("wrong size"), 0, 0, -1, -1});
   CHECK(log.take() == Said{"failed wrong size"});
-  CHECK(core.ports().used_slots(0) == 2);   // what act 0 still reads and writes is nobody else's
+  CHECK(core.ports().used_slots(0) == 2);  // what act 0 still reads and writes is nobody else's
   core.done(0, ok());
   CHECK(log.take() == Said{});
 }
@@ -384,7 +387,7 @@ TEST_CASE("explain names the actor, its act, the inputs without a token and the 
   const auto text = core.explain();
   CHECK(text.find("act 0 runs") != std::string::npos);
   CHECK(text.find("waits for a token on 'x'") != std::string::npos);
-  CHECK(text.find("'params'") == std::string::npos);   // it has that one
+  CHECK(text.find("'params'") == std::string::npos);  // it has that one
   CHECK(text.find("waits for a free slot of 'y'") != std::string::npos);
 }
 

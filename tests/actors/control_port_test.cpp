@@ -13,11 +13,13 @@ struct Bench {
   std::vector<std::pair<std::int32_t, Token>> sent;
   ControlPort port;
   explicit Bench(std::int32_t slots, int readers = 2)
-      : port("commit", slots, [&] {
-          std::vector<Reader> r;
-          for (int i = 0; i < readers; ++i) r.push_back({i, 0, 0, false});
-          return r;
-        }(), {memory.data(), 16}) {}
+      : port("commit", slots,
+             [&] {
+               std::vector<Reader> r;
+               for (int i = 0; i < readers; ++i) r.push_back({i, 0, 0, false});
+               return r;
+             }(),
+             {memory.data(), 16}) {}
   auto send() {
     return [this](const Reader& r, const Token& t) { sent.push_back({r.actor, t}); };
   }
@@ -53,7 +55,7 @@ TEST_CASE("the session may speak at any time: tokens wait, in order, until all r
   CHECK(b.port.waiting() == 2);
   b.port.ack(0, b.send());
   CHECK(b.sent.size() == 2);
-  CHECK(b.memory[0] == std::byte{0});   // nothing is overwritten while somebody reads
+  CHECK(b.memory[0] == std::byte{0});  // nothing is overwritten while somebody reads
   b.port.ack(0, b.send());
   CHECK(b.sent.size() == 4);
   CHECK(b.sent[2].second.step == 1);

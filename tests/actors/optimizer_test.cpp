@@ -16,7 +16,7 @@ namespace {
 
 struct Matrix {
   std::int64_t rows = 13, cols = 7;
-  std::vector<std::int64_t> values;   // counts of 2^-exponent
+  std::vector<std::int64_t> values;  // counts of 2^-exponent
   std::int32_t exponent = 40;
 
   explicit Matrix(unsigned seed) {
@@ -29,22 +29,25 @@ struct Matrix {
   std::vector<double> told(const Extent& part) const {
     std::vector<std::int64_t> own(static_cast<std::size_t>(part.elements()));
     const Extent whole = Extent::whole({rows, cols});
-    copy_extent(part, reinterpret_cast<const std::byte*>(values.data()), whole, reinterpret_cast<std::byte*>(own.data()), part, 8);
+    copy_extent(part, reinterpret_cast<const std::byte*>(values.data()), whole,
+                reinterpret_cast<std::byte*>(own.data()), part, 8);
     ParamPart p;
     p.extent = part;
     p.nodes = nodes(part);
     p.grads = {{0, 0}};
-    ParamPart elsewhere = p;   // another place tells of it
+    ParamPart elsewhere = p;  // another place tells of it
     elsewhere.nodes.clear();
     std::vector<double> out;
-    std::int32_t slot = exponent;   // of the parameters: the exponent is all that a norm reads there
-    NormBody body({elsewhere, p}, {{reinterpret_cast<std::byte*>(own.data()), part.elements() * 8}, {reinterpret_cast<std::byte*>(&slot), 4}}, 1, 5,
-                  [&](GradientPart g) {
-                    CHECK(out.empty());   // one message, however many nodes
-                    CHECK(g.first_square_sum == 5);
-                    CHECK(g.told.peaks.empty());
-                    out = std::move(g.told.square_sums);
-                  });
+    std::int32_t slot = exponent;  // of the parameters: the exponent is all that a norm reads there
+    NormBody body(
+        {elsewhere, p},
+        {{reinterpret_cast<std::byte*>(own.data()), part.elements() * 8}, {reinterpret_cast<std::byte*>(&slot), 4}}, 1,
+        5, [&](GradientPart g) {
+          CHECK(out.empty());  // one message, however many nodes
+          CHECK(g.first_square_sum == 5);
+          CHECK(g.told.peaks.empty());
+          out = std::move(g.told.square_sums);
+        });
     ActContext context;
     context.act.in.resize(2);
     SerialParallel serial;
@@ -52,7 +55,8 @@ struct Matrix {
     return out;
   }
   std::vector<Term> nodes(const Extent& part) const {
-    return tree_cover({static_cast<std::int32_t>(part.dims[0].lo), static_cast<std::int32_t>(part.dims[0].hi)}, static_cast<std::int32_t>(rows));
+    return tree_cover({static_cast<std::int32_t>(part.dims[0].lo), static_cast<std::int32_t>(part.dims[0].hi)},
+                      static_cast<std::int32_t>(rows));
   }
   /// What the session makes of what places with these rows of some columns tell.
   double sum(const std::vector<Range>& of_rows, Range of_cols) const {
@@ -74,16 +78,20 @@ struct Matrix {
 
 }  // namespace
 
-TEST_CASE("NU-2: square sums of a gradient have the same bits wherever its rows, or those of some of its columns, are split") {
+TEST_CASE(
+    "NU-2: square sums of a gradient have the same bits wherever its rows, or those of some of its columns, are "
+    "split") {
   const Matrix m(1);
   double exact = 0;
-  for (auto v : m.values) exact += std::ldexp(static_cast<double>(v), -m.exponent) * std::ldexp(static_cast<double>(v), -m.exponent);
-  CHECK(m.sum({{0, 13}}, {0, 7}) == doctest::Approx(exact).epsilon(1e-6));   // elements are rounded to f32
+  for (auto v : m.values)
+    exact += std::ldexp(static_cast<double>(v), -m.exponent) * std::ldexp(static_cast<double>(v), -m.exponent);
+  CHECK(m.sum({{0, 13}}, {0, 7}) == doctest::Approx(exact).epsilon(1e-6));  // elements are rounded to f32
   for (const Range cols : {Range{0, 7}, Range{0, 3}, Range{3, 7}}) {
     const double whole = m.sum({{0, 13}}, cols);
     for (std::int64_t cut = 1; cut < 13; ++cut) {
       CHECK(m.sum({{0, cut}, {cut, 13}}, cols) == whole);
-      for (std::int64_t next = cut + 1; next < 13; ++next) CHECK(m.sum({{0, cut}, {cut, next}, {next, 13}}, cols) == whole);
+      for (std::int64_t next = cut + 1; next < 13; ++next)
+        CHECK(m.sum({{0, cut}, {cut, next}, {next, 13}}, cols) == whole);
     }
   }
 }
@@ -115,8 +123,12 @@ struct Update {
     part.grads = {{0, 0}, {1, 0}};
     part.exponent_offset = n * 4;
     part.index = 1;
-    UpdateBody body({part}, {{reinterpret_cast<std::byte*>(sums[0].data()), n * 8}, {reinterpret_cast<std::byte*>(sums[1].data()), n * 8}, {commit.data(), 64}}, 2,
-                    {reinterpret_cast<std::byte*>(slot.data()), (n + 1) * 4}, reinterpret_cast<std::byte*>(moments.data()), {});
+    UpdateBody body({part},
+                    {{reinterpret_cast<std::byte*>(sums[0].data()), n * 8},
+                     {reinterpret_cast<std::byte*>(sums[1].data()), n * 8},
+                     {commit.data(), 64}},
+                    2, {reinterpret_cast<std::byte*>(slot.data()), (n + 1) * 4},
+                    reinterpret_cast<std::byte*>(moments.data()), {});
     ActContext context;
     context.act.in.resize(3);
     context.act.out.resize(1);
@@ -132,17 +144,20 @@ struct Update {
 
 }  // namespace
 
-TEST_CASE("an update adds the uses of a parameter as integers, rounds once, and leaves the commit's exponent in the slot") {
+TEST_CASE(
+    "an update adds the uses of a parameter as integers, rounds once, and leaves the commit's exponent in the slot") {
   Update u(20);
   auto expected = u.slot;
   std::vector<float> gradient, moments(u.moments);
-  for (std::int64_t i = 0; i < Update::n; ++i) gradient.push_back(static_cast<float>(std::ldexp(static_cast<double>(u.sums[0][i] + u.sums[1][i]), -20)));
+  for (std::int64_t i = 0; i < Update::n; ++i)
+    gradient.push_back(static_cast<float>(std::ldexp(static_cast<double>(u.sums[0][i] + u.sums[1][i]), -20)));
   kernels::AdamW hyper;
   hyper.lr = 0.125f;
   hyper.grad_scale = 0.5;
   hyper.step = 3;
   SerialParallel serial;
-  kernels::adamw_update(expected.data(), {.rounded = gradient.data()}, moments.data(), moments.data() + Update::n, Update::n, hyper, serial);
+  kernels::adamw_update(expected.data(), {.rounded = gradient.data()}, moments.data(), moments.data() + Update::n,
+                        Update::n, hyper, serial);
   u.run(false);
   CHECK(std::equal(expected.begin(), expected.end() - 1, u.slot.begin()));
   CHECK(u.moments == moments);

@@ -1,12 +1,12 @@
 // The protocol through CAF: a small net of PortActors under CAF's testing scheduler, the next job picked by a seed.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/atom.hpp>
 #include <caf/scheduler/test_coordinator.hpp>
 #include <caf/send.hpp>
-#include <atomic>
 #include <deque>
 #include <future>
 #include <random>
@@ -34,7 +34,9 @@ struct Heard {
 
 class Ear final : public caf::event_based_actor {
  public:
-  Ear(caf::actor_config& config, Heard* heard) : caf::event_based_actor(config), heard_(heard) { set_quiet_handlers(*this, [](const Status&) {}); }
+  Ear(caf::actor_config& config, Heard* heard) : caf::event_based_actor(config), heard_(heard) {
+    set_quiet_handlers(*this, [](const Status&) {});
+  }
   caf::behavior make_behavior() override {
     return {
         [this](const StepClosed& m) { heard_->closed.push_back(m.actor + " " + std::to_string(m.step)); },
@@ -70,7 +72,7 @@ struct Net {
   caf::actor conductor;
   int slot_a[2] = {0, 0}, slot_b[2] = {0, 0};
   std::vector<int> sunk;
-  std::vector<std::string> order;        // of acts, as they ran
+  std::vector<std::string> order;  // of acts, as they ran
   int most_a = 0, writing_a = 0;
   std::function<Status(const ActContext&)> middle = [this](const ActContext& c) {
     slot_b[c.act.out[0].slot] = 10 * slot_a[c.act.in[0].token.slot];
@@ -92,19 +94,44 @@ struct Net {
       order.push_back(name + std::to_string(c.microbatch));
       return f(c);
     };
-    auto executor = std::make_shared<StreamExecutor>(spec.name, *streams.back(), std::make_unique<Worker>(note), 0, 0, cost_s);
+    auto executor = std::make_shared<StreamExecutor>(spec.name, *streams.back(), std::make_unique<Worker>(note), 0, 0,
+                                                     cost_s);
     actors.push_back(system.spawn<PortActor>(std::move(spec), std::move(executor), nullptr));
   }
 
   void build() {
     conductor = system.spawn<Ear>(&heard);
-    ActorSpec a{.name = "source", .program = 0, .in = {{"go", 1}}, .out = {{"a", 2, 1}}, .writers = {{-1, 0, false}},
-                .readers = {{{1, 0, 0, false}}}, .out_step = {0}, .initial = {false}, .microbatches = {}, .closes_step = false};
+    ActorSpec a{.name = "source",
+                .program = 0,
+                .in = {{"go", 1}},
+                .out = {{"a", 2, 1}},
+                .writers = {{-1, 0, false}},
+                .readers = {{{1, 0, 0, false}}},
+                .out_step = {0},
+                .initial = {false},
+                .microbatches = {},
+                .closes_step = false};
     a.in[0].hold = kMicrobatches;
-    ActorSpec b{.name = "middle", .program = 0, .in = {{"a", 1}}, .out = {{"b", 2, 1}}, .writers = {{0, 0, false}},
-                .readers = {{{2, 0, 0, false}}}, .out_step = {0}, .initial = {false}, .microbatches = {}, .closes_step = false};
-    ActorSpec c{.name = "sink", .program = 0, .in = {{"b", 1}}, .out = {}, .writers = {{1, 0, false}},
-                .readers = {}, .out_step = {}, .initial = {}, .microbatches = {}, .closes_step = true};
+    ActorSpec b{.name = "middle",
+                .program = 0,
+                .in = {{"a", 1}},
+                .out = {{"b", 2, 1}},
+                .writers = {{0, 0, false}},
+                .readers = {{{2, 0, 0, false}}},
+                .out_step = {0},
+                .initial = {false},
+                .microbatches = {},
+                .closes_step = false};
+    ActorSpec c{.name = "sink",
+                .program = 0,
+                .in = {{"b", 1}},
+                .out = {},
+                .writers = {{1, 0, false}},
+                .readers = {},
+                .out_step = {},
+                .initial = {},
+                .microbatches = {},
+                .closes_step = true};
     spawn(a, 1e-6, [this](const ActContext& c) {
       slot_a[c.act.out[0].slot] = static_cast<int>(100 * c.step) + c.microbatch;
       return Status();
@@ -153,7 +180,7 @@ TEST_CASE("a chain of actors gives every token in order, whatever order CAF runs
     CHECK(net.sunk == expected);
     CHECK(net.heard.closed == std::vector<std::string>{"sink 0", "sink 1"});
     CHECK(net.heard.failed.empty());
-    CHECK(net.heard.acks == 2);   // the conductor's go tokens
+    CHECK(net.heard.acks == 2);  // the conductor's go tokens
   }
 }
 
@@ -169,7 +196,7 @@ TEST_CASE("two slots between actors are two acts of lead, never more") {
     lead = std::max(lead, made - taken);
   }
   CHECK(made == Net::kMicrobatches);
-  CHECK(lead <= 2 + 1);   // an act that has run may have its credits back before its reader's own work is noted
+  CHECK(lead <= 2 + 1);  // an act that has run may have its credits back before its reader's own work is noted
 }
 
 TEST_CASE("a body's error stops its actor and reaches the conductor once, with the actor's name") {
@@ -203,14 +230,26 @@ TEST_CASE("no exception crosses an actor boundary: it becomes the act's error") 
   CHECK(other.heard.failed.size() == 1);
 }
 
-TEST_CASE("no exception crosses an actor boundary: one in a handler ends that actor, and the conductor hears its name and the cause") {
+TEST_CASE(
+    "no exception crosses an actor boundary: one in a handler ends that actor, and the conductor hears its name and "
+    "the cause") {
   struct Throwing final : Executor {
-    void submit(ActContext, std::function<void()>, std::function<void(ActDone)>) override { throw std::runtime_error("out of cheese"); }
+    void submit(ActContext, std::function<void()>, std::function<void(ActDone)>) override {
+      throw std::runtime_error("out of cheese");
+    }
   };
   Net net(8);
   net.build();
-  ActorSpec spec{.name = "thrower", .program = 0, .in = {{"go", 1}}, .out = {}, .writers = {{-1, 0, false}},
-                 .readers = {}, .out_step = {}, .initial = {}, .microbatches = {0}, .closes_step = true};
+  ActorSpec spec{.name = "thrower",
+                 .program = 0,
+                 .in = {{"go", 1}},
+                 .out = {},
+                 .writers = {{-1, 0, false}},
+                 .readers = {},
+                 .out_step = {},
+                 .initial = {},
+                 .microbatches = {0},
+                 .closes_step = true};
   net.actors.push_back(net.system.spawn<PortActor>(std::move(spec), std::make_shared<Throwing>(), nullptr));
   caf::anon_send(net.actors.back(), Wire{net.actors, net.conductor});
   caf::anon_send(net.actors.back(), Begin{0, every_program});
@@ -218,7 +257,7 @@ TEST_CASE("no exception crosses an actor boundary: one in a handler ends that ac
   net.go(0);
   net.run();
   CHECK(net.heard.failed == std::vector<std::string>{"thrower: exception: out of cheese"});
-  CHECK(net.sunk.size() == Net::kMicrobatches);   // the others go on
+  CHECK(net.sunk.size() == Net::kMicrobatches);  // the others go on
 }
 
 TEST_CASE("no exception crosses an actor boundary: one on a helper thread of the stream is the act's error too") {
@@ -239,7 +278,8 @@ TEST_CASE("no exception crosses an actor boundary: one on a helper thread of the
   const auto stream = device.create_stream("compute", 2);
   StreamExecutor executor("kernel", *stream, std::make_unique<Broken>(), 0, 0, 0);
   std::promise<Status> done;
-  executor.submit({}, [] {}, [&](ActDone d) { done.set_value(d.status); });
+  executor.submit(
+      {}, [] {}, [&](ActDone d) { done.set_value(d.status); });
   const Status status = done.get_future().get();
   CHECK_FALSE(status.ok());
   CHECK(status.message().find("out of cheese") != std::string::npos);

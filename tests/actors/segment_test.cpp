@@ -26,7 +26,9 @@ std::vector<Values> random_gradients(std::int64_t microbatches, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<Values> all(static_cast<std::size_t>(microbatches), Values(kElements));
   for (auto& g : all)
-    for (auto& v : g) v = std::ldexp(static_cast<float>(static_cast<int>(random() % 20001) - 10000), static_cast<int>(random() % 24) - 20);
+    for (auto& v : g)
+      v = std::ldexp(static_cast<float>(static_cast<int>(random() % 20001) - 10000),
+                     static_cast<int>(random() % 24) - 20);
   return all;
 }
 
@@ -42,7 +44,8 @@ kernels::OpDef weight_gradient() {
     CHECK(*c.out[0].peak == 0);
     for (std::int64_t i = 0; i < n; ++i)
       if (!(std::abs(x[i]) <= *c.out[0].peak) && !std::isnan(*c.out[0].peak)) *c.out[0].peak = std::abs(x[i]);
-    if (c.out[0].dtype == DType::sum64) kernels::add_terms(c.out[0].as<std::int64_t>(), x, n, c.out[0].exponent, c.accumulate, *c.par);
+    if (c.out[0].dtype == DType::sum64)
+      kernels::add_terms(c.out[0].as<std::int64_t>(), x, n, c.out[0].exponent, c.accumulate, *c.par);
     else std::copy_n(x, n, c.out[0].as<float>());
     CHECK((c.out[0].dtype == DType::sum64 || !c.accumulate));
   };
@@ -61,19 +64,21 @@ kernels::View vector_view(DType dtype = DType::f32) {
 struct Maker {
   kernels::OpDef op = weight_gradient();
   Values in = Values(kElements);
-  std::vector<std::int32_t> params = {7, kExponent};   // the exponent lies behind something else
+  std::vector<std::int32_t> params = {7, kExponent};  // the exponent lies behind something else
   std::vector<std::byte> slot;
   std::vector<GradientPart> told;
   std::unique_ptr<SegmentBody> body;
   std::shared_ptr<std::atomic<std::int64_t>> progress = std::make_shared<std::atomic<std::int64_t>>(0);
 
-  Maker(DType dtype, std::int32_t acts, int term_bits = 50) : slot(static_cast<std::size_t>(kElements * size_of(dtype) + 64), std::byte{0x7f}) {
+  Maker(DType dtype, std::int32_t acts, int term_bits = 50)
+      : slot(static_cast<std::size_t>(kElements * size_of(dtype) + 64), std::byte{0x7f}) {
     SegmentSpec spec;
     spec.ops.resize(1);
     spec.ops[0].def = &op;
     spec.ops[0].in = {{Operand::Where::in, 0, 0, -1, vector_view()}};
     spec.ops[0].out = {{Operand::Where::out, 0, 0, 0, vector_view(dtype)}};
-    spec.in = {{reinterpret_cast<std::byte*>(in.data()), kElements * 4}, {reinterpret_cast<std::byte*>(params.data()), 8}};
+    spec.in = {{reinterpret_cast<std::byte*>(in.data()), kElements * 4},
+               {reinterpret_cast<std::byte*>(params.data()), 8}};
     spec.out = {{slot.data(), kElements * size_of(dtype)}};
     spec.gradients = {{"w", 1, 4, term_bits}};
     spec.acts_per_step = acts;
@@ -108,10 +113,12 @@ TEST_CASE("NU-2: the sums of places that share the microbatches in any way, in a
     const auto gradients = random_gradients(total, 100 + static_cast<unsigned>(draw));
     std::vector<std::int64_t> expected(kElements, 0);
     for (const auto& g : gradients)
-      for (std::int64_t i = 0; i < kElements; ++i) expected[i] += std::llrint(std::ldexp(static_cast<double>(g[i]), kExponent));
+      for (std::int64_t i = 0; i < kElements; ++i)
+        expected[i] += std::llrint(std::ldexp(static_cast<double>(g[i]), kExponent));
     const auto places = 1 + random() % static_cast<unsigned>(total);
     std::vector<std::vector<std::int32_t>> owned(places);
-    for (std::int32_t m = 0; m < total; ++m) owned[static_cast<std::size_t>(m) < places ? static_cast<std::size_t>(m) : random() % places].push_back(m);
+    for (std::int32_t m = 0; m < total; ++m)
+      owned[static_cast<std::size_t>(m) < places ? static_cast<std::size_t>(m) : random() % places].push_back(m);
     std::vector<std::int64_t> sum(kElements, 0);
     for (auto& mine : owned) {
       std::shuffle(mine.begin(), mine.end(), random);
@@ -131,12 +138,14 @@ TEST_CASE("a gradient that leaves microbatch by microbatch is that microbatch's 
   for (std::int32_t m = 0; m < 3; ++m) {
     maker.act(gradients[m], m, m, true, true);
     CHECK(std::memcmp(maker.slot.data(), gradients[m].data(), kElements * 4) == 0);
-    CHECK(*maker.progress == m + 1);   // an op that begins is progress
+    CHECK(*maker.progress == m + 1);  // an op that begins is progress
   }
 }
 
-TEST_CASE("a segment tells once a step the largest term, and the lowest microbatch with one that its sum has no room for") {
-  const auto told = [](const std::vector<std::pair<std::int32_t, float>>& largest, int term_bits = 50) {   // by act: microbatch, its largest term
+TEST_CASE(
+    "a segment tells once a step the largest term, and the lowest microbatch with one that its sum has no room for") {
+  // by act: microbatch, its largest term
+  const auto told = [](const std::vector<std::pair<std::int32_t, float>>& largest, int term_bits = 50) {
     Maker maker(DType::sum64, static_cast<std::int32_t>(largest.size()), term_bits);
     for (std::size_t i = 0; i < largest.size(); ++i) {
       Values g(kElements, 0.25f);
@@ -164,7 +173,8 @@ TEST_CASE("a segment tells once a step the largest term, and the lowest microbat
   const auto with_nan = told({{0, inf}, {2, nan}, {1, 2}});
   CHECK(std::isnan(with_nan[0]));
   CHECK(with_nan[1] == 1);
-  const auto later_nan = told({{2, 1e7f}, {5, nan}});   // 1e7 exceeds the sum; the segment tells the microbatch of the NaN
+  // 1e7 exceeds the sum; the segment tells the microbatch of the NaN
+  const auto later_nan = told({{2, 1e7f}, {5, nan}});
   CHECK(std::isnan(later_nan[0]));
   CHECK(later_nan[1] == 6);
 }
@@ -180,7 +190,8 @@ TEST_CASE("an op that stores a gradient and tells of no term of it is an error b
           else c.out[0].as<std::int64_t>()[i] = static_cast<std::int64_t>(c.in[0].as<float>()[i]);
       };
       Values g(kElements, 0);
-      Status s = maker.try_act(g, 0, 0, true, dtype == DType::f32);   // a sum is whole with the last act of its slot
+      // a sum is whole with the last act of its slot
+      Status s = maker.try_act(g, 0, 0, true, dtype == DType::f32);
       REQUIRE(s.ok());
       if (!zero) g[30] = 8;
       s = maker.try_act(g, 1, 1, dtype == DType::f32, true);

@@ -15,7 +15,7 @@ namespace {
 
 /// What the six invariants promise, written down without queues or deques: numbers of acts and tokens.
 struct Model {
-  enum class Slot : char { free, filling, full, read };   // full: filled, its publish is still to come
+  enum class Slot : char { free, filling, full, read };  // full: filled, its publish is still to come
   struct Out {
     std::vector<Slot> slots;
     std::vector<int> readers;
@@ -28,7 +28,8 @@ struct Model {
   int acts = 0;
 
   Model(std::vector<InSpec> i, std::vector<OutSpec> o) : in(i), out(o), arrived(i.size(), 0) {
-    for (const auto& spec : out) outs.push_back({std::vector<Slot>(spec.slots, Slot::free), std::vector<int>(spec.slots, 0), 0});
+    for (const auto& spec : out)
+      outs.push_back({std::vector<Slot>(spec.slots, Slot::free), std::vector<int>(spec.slots, 0), 0});
   }
   /// What act n is to a port, by its cycle or by groups of acts.
   static Phase at(const std::vector<Phase>& cycle, int group, int n) {
@@ -64,7 +65,8 @@ struct Model {
     std::string k(1, static_cast<char>(acts));
     for (int a : arrived) k += static_cast<char>(a);
     for (const auto& o : outs) {
-      for (std::size_t s = 0; s < o.slots.size(); ++s) k += static_cast<char>(o.slots[s]), k += static_cast<char>(o.readers[s]);
+      for (std::size_t s = 0; s < o.slots.size(); ++s)
+        k += static_cast<char>(o.slots[s]), k += static_cast<char>(o.readers[s]);
       k += static_cast<char>(o.published);
     }
     return k;
@@ -75,7 +77,7 @@ struct Explorer {
   int acts_max;
   std::set<std::string> seen;
   std::uint64_t steps = 0;
-  std::string fault;               // the first one, with the steps that lead to it
+  std::string fault;  // the first one, with the steps that lead to it
   std::vector<std::string> path;
 
   void check(bool holds, const char* promise) {
@@ -95,7 +97,8 @@ struct Explorer {
     }
     for (std::size_t o = 0; o < m.out.size(); ++o) {
       check(p.free_slots(static_cast<int>(o)) == m.free(o), "SL-1: a slot is free, being written or held by readers");
-      check(p.free_slots(static_cast<int>(o)) + p.used_slots(static_cast<int>(o)) == m.out[o].slots, "SL-1: no slot is lost");
+      check(p.free_slots(static_cast<int>(o)) + p.used_slots(static_cast<int>(o)) == m.out[o].slots,
+            "SL-1: no slot is lost");
       if (m.lacks_slot(o)) credits.push_back(m.out[o].name);
     }
     check(p.missing_inputs() == inputs, "missing inputs are named");
@@ -108,7 +111,8 @@ struct Explorer {
     for (std::size_t i = 0; i < m.in.size(); ++i) {
       const Phase phase = m.reads(i);
       check(act.in[i].read == (phase != Phase::skip), "an act that does not concern a port reads nothing there");
-      check(phase == Phase::skip || act.in[i].token.step == m.used(i, m.acts), "SL-3, SL-4: tokens in their order, each for its acts");
+      check(phase == Phase::skip || act.in[i].token.step == m.used(i, m.acts),
+            "SL-3, SL-4: tokens in their order, each for its acts");
       check(act.in[i].last == (phase == Phase::last), "SL-4: acked with the last of its acts");
     }
     for (std::size_t o = 0; o < m.out.size(); ++o) {
@@ -143,7 +147,7 @@ struct Explorer {
         step("arrive " + std::to_string(i), [&](Ports& p, Model& m) {
           Token t;
           t.step = m.arrived[i];
-          t.sequence = static_cast<std::uint32_t>(3 * m.arrived[i] + 1);   // versions that this reader skips
+          t.sequence = static_cast<std::uint32_t>(3 * m.arrived[i] + 1);  // versions that this reader skips
           p.arrive(static_cast<int>(i), t);
           ++m.arrived[i];
         });
@@ -155,7 +159,8 @@ struct Explorer {
           for (int readers = 0; readers <= 2; ++readers)
             step("publish " + name + " to " + std::to_string(readers), [&](Ports& p, Model& m) {
               const auto sequence = p.publish(static_cast<int>(o), s, readers);
-              check(sequence == static_cast<std::uint32_t>(m.outs[o].published), "SL-5: published once, numbered in order");
+              check(sequence == static_cast<std::uint32_t>(m.outs[o].published),
+                    "SL-5: published once, numbered in order");
               ++m.outs[o].published;
               m.outs[o].readers[s] = readers;
               m.outs[o].slots[s] = readers ? Model::Slot::read : Model::Slot::free;
@@ -188,7 +193,7 @@ std::string explore(const std::vector<InSpec>& in, const std::vector<OutSpec>& o
 TEST_CASE("SL-1 to SL-5 hold in every interleaving of one and two inputs with one output") {
   std::uint64_t states = 0, steps = 0;
   for (int a = 1; a <= 3; ++a)
-    for (int b = 0; b <= a; ++b)   // 0: one input
+    for (int b = 0; b <= a; ++b)  // 0: one input
       for (int slots = 1; slots <= 3; ++slots)
         for (int every = 1; every <= 3; ++every) {
           std::vector<InSpec> in = {{"a", a}};
@@ -207,7 +212,8 @@ TEST_CASE("SL-1 to SL-5 hold in every interleaving of one and two inputs with tw
         for (int y = 0; y <= x; ++y) {
           std::vector<InSpec> in = {{"a", a}};
           if (b) in.push_back({"b", 2});
-          CHECK(explore(in, {{"x", 1 + x / 3, 1 + x % 3}, {"y", 1 + y / 3, 1 + y % 3}}, b ? 3 : 4, states, steps) == "");
+          CHECK(explore(in, {{"x", 1 + x / 3, 1 + x % 3}, {"y", 1 + y / 3, 1 + y % 3}}, b ? 3 : 4, states, steps) ==
+                "");
         }
   MESSAGE(states << " states, " << steps << " steps");
   CHECK(states > 100'000);
@@ -272,12 +278,13 @@ TEST_CASE("SL-6: an ack too many ends the process and names the port") {
           p.ack(0, act.out[0].slot);
           p.ack(0, act.out[0].slot);
         }).find("hidden") != std::string::npos);
-  CHECK(last_words([&] { ports().ack(0, 0); }).find("hidden") != std::string::npos);        // never published
+  CHECK(last_words([&] { ports().ack(0, 0); }).find("hidden") != std::string::npos);  // never published
   CHECK(last_words([&] {
           Ports p = ports();
-          p.ack(0, p.begin().out[0].slot);                                                   // still being written
+          // still being written
+          p.ack(0, p.begin().out[0].slot);
         }).find("hidden") != std::string::npos);
-  CHECK(last_words([&] { ports().ack(0, 2); }).find("slot = 2") != std::string::npos);      // no such slot
+  CHECK(last_words([&] { ports().ack(0, 2); }).find("slot = 2") != std::string::npos);  // no such slot
   CHECK(last_words([&] { ports().ack(0, -1); }).find("slot = -1") != std::string::npos);
 }
 

@@ -72,7 +72,9 @@ struct Place {
     SerialParallel serial;
     CHECK(reader->verify(serial).empty());
     std::vector<std::byte> read(static_cast<std::size_t>(spec.entries[2].bytes()));
-    REQUIRE(reader->read_part(*manifest->find("c", checkpoint::TensorKind::parameter), spec.entries[2].extent, read.data()).ok());
+    REQUIRE(
+        reader->read_part(*manifest->find("c", checkpoint::TensorKind::parameter), spec.entries[2].extent, read.data())
+            .ok());
     CHECK(std::equal(read.begin(), read.end(), data[2].begin()));
   }
 };
@@ -90,7 +92,7 @@ TEST_CASE("a shard is whole when its parts have come, in any order, and the last
     }
     REQUIRE(place.reports.size() == 1);
     place.check_saved(place.reports[0], 4);
-    place.storage.crash(1);   // it was synced
+    place.storage.crash(1);  // it was synced
     place.check_saved(place.reports[0], 4);
   } while (std::next_permutation(order.begin(), order.end()));
 }
@@ -98,7 +100,9 @@ TEST_CASE("a shard is whole when its parts have come, in any order, and the last
 TEST_CASE("parts of two versions may come in between each other") {
   Place place;
   const auto shards = place.shards();
-  for (const auto& [step, part] : std::vector<std::pair<std::int64_t, std::size_t>>{{1, 0}, {2, 0}, {1, 2}, {2, 1}, {1, 1}, {2, 2}}) place.write(*shards, step, part);
+  for (const auto& [step, part] :
+       std::vector<std::pair<std::int64_t, std::size_t>>{{1, 0}, {2, 0}, {1, 2}, {2, 1}, {1, 1}, {2, 2}})
+    place.write(*shards, step, part);
   REQUIRE(place.reports.size() == 2);
   place.check_saved(place.reports[0], 1);
   place.check_saved(place.reports[1], 2);
@@ -113,7 +117,7 @@ TEST_CASE("a part that cannot be written makes one report that says why, and the
   place.storage.set_read_only(false);
   const auto before = place.storage.operations();
   place.write(*shards, 1, 2);
-  CHECK(place.storage.operations() == before);   // nothing is written after a failure
+  CHECK(place.storage.operations() == before);  // nothing is written after a failure
   REQUIRE(place.reports.size() == 1);
   CHECK(place.reports[0].name.find("Read-only") != std::string::npos);
   CHECK(place.reports[0].bytes.empty());
@@ -122,7 +126,8 @@ TEST_CASE("a part that cannot be written makes one report that says why, and the
   place.check_saved(place.reports[1], 2);
 }
 
-TEST_CASE("whatever the disk fails to do once, the shard is whole, or its report says why and the next version is written") {
+TEST_CASE(
+    "whatever the disk fails to do once, the shard is whole, or its report says why and the next version is written") {
   std::int64_t operations = 0;
   {
     Place place;
@@ -145,17 +150,19 @@ TEST_CASE("whatever the disk fails to do once, the shard is whole, or its report
     REQUIRE(place.reports.size() == 2);
     place.check_saved(place.reports[1], 2);
   }
-  CHECK(whole == operations - 2);   // all but the two syncs: of the file, of its folder
+  CHECK(whole == operations - 2);  // all but the two syncs: of the file, of its folder
 }
 
-TEST_CASE("a shard for which there is no room fails before its first byte, once, and the next version is written when there is") {
+TEST_CASE(
+    "a shard for which there is no room fails before its first byte, once, and the next version is written when there "
+    "is") {
   Place place;
   const auto shards = place.shards();
   place.storage.set_capacity(place.data[0].size());
   for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 1, part);
   REQUIRE(place.reports.size() == 1);
   CHECK(place.reports[0].name.find("cannot reserve '/ckpt/") != std::string::npos);
-  CHECK(place.storage.operations() == 3);   // the folder, the file, the room: not tried again
+  CHECK(place.storage.operations() == 3);  // the folder, the file, the room: not tried again
   place.storage.set_capacity(1 << 20);
   for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 2, part);
   REQUIRE(place.reports.size() == 2);
@@ -186,7 +193,7 @@ TEST_CASE("a shard that takes long says how far it is: stall, bytes of parameter
   place.spec.clock = &clock;
   place.spec.stall_ns = [](std::int64_t step) { return step * 1'000'000; };
   const auto shards = place.shards();
-  place.write(*shards, 4, 1);   // creates it
+  place.write(*shards, 4, 1);  // creates it
   CHECK(place.reports.empty());
   clock.advance_to(2'000'000'000);
   place.write(*shards, 4, 0);
@@ -196,7 +203,7 @@ TEST_CASE("a shard that takes long says how far it is: stall, bytes of parameter
   CHECK(place.reports[0].values == std::vector<double>{4e-3, 14000, 14000});
   place.write(*shards, 4, 2);
   REQUIRE(place.reports.size() == 3);
-  CHECK(place.reports[1].kind == Report::Kind::saving);   // all of it is written: others may still write theirs
+  CHECK(place.reports[1].kind == Report::Kind::saving);  // all of it is written: others may still write theirs
   CHECK(place.reports[1].values == std::vector<double>{4e-3, 28000, 14000});
   CHECK(place.reports[2].kind == Report::Kind::shard);
   CHECK(place.reports[2].values == std::vector<double>{4e-3});

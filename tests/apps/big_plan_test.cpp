@@ -3,8 +3,8 @@
 
 #include <map>
 
-#include "apps/lm/model.h"
 #include "apps/job/planning.h"
+#include "apps/lm/model.h"
 #include "runtime/compile/compile.h"
 #include "runtime/place/local_plan.h"
 #include "runtime/verify/verify.h"
@@ -41,7 +41,8 @@ std::size_t widest_meeting(const Plan& plan, Rank rank) {
 }  // namespace
 
 TEST_CASE("175 B parameters on 1,024 and on 12,288 places: one place of each stage is played, a steady state once") {
-  for (const auto& [mesh, workers, dp] : {std::tuple("dp=8,tp=8,pp=16", 1024, 8), std::tuple("dp=96,tp=8,pp=16", 12288, 96)}) {
+  for (const auto& [mesh, workers, dp] :
+       {std::tuple("dp=8,tp=8,pp=16", 1024, 8), std::tuple("dp=96,tp=8,pp=16", 12288, 96)}) {
     CAPTURE(mesh);
     const Plan plan = plan_175b(mesh);
     CHECK(plan.workers() == workers);
@@ -51,7 +52,7 @@ TEST_CASE("175 B parameters on 1,024 and on 12,288 places: one place of each sta
     const auto game = play(plan, training);
     REQUIRE_MESSAGE(game.ok(), game.status().message());
     CHECK(game->places.size() == 16);
-    CHECK(game->played_microbatches < 5 * 16);   // of 192 and 16
+    CHECK(game->played_microbatches < 5 * 16);  // of 192 and 16
     CHECK(game->peak_stash.front() == 16);
     CHECK(game->peak_stash.back() == 1);
     // Whom a place meets: those of its dp line, or of its tp line.
@@ -60,7 +61,8 @@ TEST_CASE("175 B parameters on 1,024 and on 12,288 places: one place of each sta
   }
 }
 
-TEST_CASE("a boxing along dp lists the places of one dp line; the last place's transfers are as many as the first one's") {
+TEST_CASE(
+    "a boxing along dp lists the places of one dp line; the last place's transfers are as many as the first one's") {
   const Plan plan = plan_175b("dp=96,tp=8,pp=16");
   int gathers = 0, reductions = 0;
   for (const auto& x : plan.exchanges) {
@@ -68,10 +70,11 @@ TEST_CASE("a boxing along dp lists the places of one dp line; the last place's t
     const auto& move = x.moves[0];
     Layout from = plan.layout(move.from, 0);
     const Layout to = plan.layout(move.to, 0);
-    from.dtype = to.dtype;   // the exchange converts
+    from.dtype = to.dtype;  // the exchange converts
     const bool reduces = plan.reduces(x);
     for (const Rank rank : {to.mesh.ranks.front(), to.mesh.ranks.back()}) {
-      const auto group = reduces ? Expected(reduction_group(plan, move.from, move.to, rank)) : boxing_group(from, to, rank);
+      const auto group = reduces ? Expected(reduction_group(plan, move.from, move.to, rank))
+                                 : boxing_group(from, to, rank);
       REQUIRE_MESSAGE(group.ok(), group.status().message());
       REQUIRE_MESSAGE(group->to.size() <= 96, x.name);
       const auto own = plan_boxing(*group, rank);
@@ -84,13 +87,16 @@ TEST_CASE("a boxing along dp lists the places of one dp line; the last place's t
   CHECK(gathers > 90);
 }
 
-TEST_CASE("a plan counts the terms of a language model's gradients: a token of an embedding, blocks of tokens of products and of the head, both where they share weights") {
+TEST_CASE(
+    "a plan counts the terms of a language model's gradients: a token of an embedding, blocks of tokens of products "
+    "and of the head, both where they share weights") {
   App app;
   lm::register_actors(app);
   for (const bool tied : {false, true})
     for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {1, 1}}) {
       CAPTURE(tied);
-      const auto config = lm::load_config(TROUPE_SOURCE_DIR "/apps/configs/lm-tiny.toml", {"model.seq=1537", std::string("model.tied=") + (tied ? "true" : "false")});
+      const auto config = lm::load_config(TROUPE_SOURCE_DIR "/apps/configs/lm-tiny.toml",
+                                          {"model.seq=1537", std::string("model.tied=") + (tied ? "true" : "false")});
       REQUIRE_MESSAGE(config.ok(), config.status().message());
       CompileOptions o;
       o.stages = stage_meshes(dp);
@@ -98,7 +104,8 @@ TEST_CASE("a plan counts the terms of a language model's gradients: a token of a
       REQUIRE_MESSAGE(plan.ok(), plan.status().message());
       std::map<std::string, std::int64_t> terms;
       for (const auto& p : plan->params) terms[p.name] = p.terms;
-      constexpr std::int64_t microbatches = 8, tokens = 1537, of_head = 4, of_product = 4;   // 1024 and 513 in halves; 512 three times and 1
+      // 1024 and 513 in halves; 512 three times and 1
+      constexpr std::int64_t microbatches = 8, tokens = 1537, of_head = 4, of_product = 4;
       CHECK(terms.at("model.embed_tokens.weight") == microbatches * (tokens + (tied ? of_head : 0)));
       CHECK(terms.at("model.layers.0.mlp.up_proj.weight") == microbatches * of_product);
       CHECK(terms.at("model.norm.weight") == microbatches);

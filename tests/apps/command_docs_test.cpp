@@ -20,7 +20,7 @@ const std::map<std::string, std::string> derived = {{"model.kv_heads", "`model.h
 template <class T>
 std::string row(const Key& key, const T& value) {
   const auto known = derived.find(key.name);
-  const std::string usual = key.flags & k_required    ? "required"
+  const std::string usual = key.flags & k_required   ? "required"
                             : known != derived.end() ? known->second
                                                      : "`" + nlohmann::json(value).dump() + "`";
   return "| `" + std::string(key.name) + "` | " + key.meaning + " | " + usual + " |";
@@ -45,6 +45,8 @@ TEST_CASE("docs/command.md has every configuration key, with its meaning and its
   const LmConfig defaults;
   each_field(defaults, [&](const Key& key, const auto& value) { expected.push_back(row(key, value)); });
   const auto told = rows("Configuration keys");
-  for (const auto& line : expected) CHECK_MESSAGE(std::count(told.begin(), told.end(), line) == 1, "is not there: ", line);
-  for (const auto& line : told) CHECK_MESSAGE(std::count(expected.begin(), expected.end(), line) == 1, "is not so: ", line);
+  for (const auto& line : expected)
+    CHECK_MESSAGE(std::count(told.begin(), told.end(), line) == 1, "is not there: ", line);
+  for (const auto& line : told)
+    CHECK_MESSAGE(std::count(expected.begin(), expected.end(), line) == 1, "is not so: ", line);
 }

@@ -27,7 +27,9 @@ batch = 24
 microbatch = 2
 )";
 
-Expected<LmConfig> with(const std::vector<std::string>& overrides) { return parse_config(k_small, "x.toml", overrides); }
+Expected<LmConfig> with(const std::vector<std::string>& overrides) {
+  return parse_config(k_small, "x.toml", overrides);
+}
 
 std::string error_of(const std::vector<std::string>& overrides) { return with(overrides).status().message(); }
 std::string error_of_text(const std::string& text) { return parse_config(text, "x.toml").status().message(); }
@@ -47,7 +49,8 @@ TEST_CASE("what is left out gets its default, also where it follows from other k
 }
 
 TEST_CASE("an unknown key names file, line and the nearest known key") {
-  CHECK(error_of_text(k_small + "stpes = 3\n") == "x.toml:12: unknown key 'schedule.stpes'; did you mean 'schedule.steps'?");
+  CHECK(error_of_text(k_small + "stpes = 3\n") ==
+        "x.toml:12: unknown key 'schedule.stpes'; did you mean 'schedule.steps'?");
   CHECK(error_of_text("[model]\nsteps = 3\n") == "x.toml:2: unknown key 'model.steps'; did you mean 'schedule.steps'?");
   CHECK(error_of_text("layers = 3\n") == "x.toml:1: unknown key 'layers'; did you mean 'model.layers'?");
   CHECK(error_of_text("\n[modle]\nlayers = 3\n") == "x.toml:2: unknown section 'modle'; did you mean 'model'?");
@@ -67,8 +70,9 @@ TEST_CASE("a wrong type names line, key, what was expected and what was found") 
 }
 
 TEST_CASE("a value out of range names key, value and the legal range") {
-  CHECK(error_of({"model.layers=0"}) ==
-        "--set model.layers=0: 'model.layers' = 0 is out of range: expected an integer in 1..1024 (transformer layers)");
+  CHECK(
+      error_of({"model.layers=0"}) ==
+      "--set model.layers=0: 'model.layers' = 0 is out of range: expected an integer in 1..1024 (transformer layers)");
   CHECK(contains(error_of({"model.dropout=1.0"}), "expected a number in [0, 1)"));
   CHECK(contains(error_of({"model.norm_eps=0"}), "expected a number in (0, 1]"));
   CHECK(contains(error_of({"optimizer.clip=nan"}), "'optimizer.clip' = nan is out of range"));
@@ -76,14 +80,15 @@ TEST_CASE("a value out of range names key, value and the legal range") {
   CHECK(contains(error_of({"run.seed=-1"}), "'run.seed' = -1 is out of range"));
 }
 
-TEST_CASE("schedule.lanes of old configurations is ignored, whatever its value, with a warning that says where it stands") {
+TEST_CASE(
+    "schedule.lanes of old configurations is ignored, whatever its value, with a warning that says where it stands") {
   const std::string why = "schedule.lanes has no meaning any more and is ignored, gradients are exact sums: remove it";
   std::vector<std::string> warnings;
   const auto config = parse_config(k_small + "lanes = 99\n", "x.toml", {"schedule.lanes=few"}, &warnings);
   REQUIRE_MESSAGE(config.ok(), config.status().message());
   CHECK(*config == *with({}));
   CHECK(warnings == std::vector<std::string>{"x.toml:12: " + why, "--set schedule.lanes=few: " + why});
-  CHECK(parse_config(k_small + "lanes = 99\n", "x.toml").ok());   // the caller need not hear it
+  CHECK(parse_config(k_small + "lanes = 99\n", "x.toml").ok());  // the caller need not hear it
   CHECK_FALSE(contains(to_toml(*config), "lanes"));
   test::TempDir dir;
   warnings.clear();
@@ -92,11 +97,12 @@ TEST_CASE("schedule.lanes of old configurations is ignored, whatever its value, 
   warnings.clear();
   CHECK(parse_config(k_small, "x.toml", {}, &warnings).ok());
   CHECK(warnings.empty());
-  CHECK_FALSE(contains(error_of({"schedule.lane=2"}), "lanes"));   // and is not suggested
+  CHECK_FALSE(contains(error_of({"schedule.lane=2"}), "lanes"));  // and is not suggested
 }
 
 TEST_CASE("missing keys are named all at once, with what they mean") {
-  const auto text = error_of_text("[model]\nlayers = 2\nheads = 2\ndim = 8\nffn = 8\nseq = 8\n[schedule]\nlr = 1\nbatch = 1\n");
+  const auto text =
+      error_of_text("[model]\nlayers = 2\nheads = 2\ndim = 8\nffn = 8\nseq = 8\n[schedule]\nlr = 1\nbatch = 1\n");
   CHECK(contains(text, "x.toml: missing 'schedule.steps' (horizon of the learning rate"));
   CHECK(contains(text, "'schedule.microbatch'"));
   CHECK_FALSE(contains(text, "schedule.lr"));
@@ -131,7 +137,8 @@ TEST_CASE("overrides are typed, later ones win, and bare text will do for string
 }
 
 TEST_CASE("keys that do not fit together are refused with their numbers") {
-  CHECK(error_of({"schedule.microbatch=5"}) == "x.toml: 'schedule.batch' = 24 must be a multiple of 'schedule.microbatch' = 5");
+  CHECK(error_of({"schedule.microbatch=5"}) ==
+        "x.toml: 'schedule.batch' = 24 must be a multiple of 'schedule.microbatch' = 5");
   CHECK(contains(error_of({"model.kv_heads=3"}), "'model.heads' = 4 must be a multiple of 'model.kv_heads' = 3"));
   CHECK(contains(error_of({"model.heads=5"}), "'model.dim' = 32 must be a multiple of 'model.heads' = 5"));
   CHECK(contains(error_of({"model.heads=32"}), "expected an integer in 2..1024 (width of one head)"));
@@ -145,8 +152,8 @@ TEST_CASE("keys that do not fit together are refused with their numbers") {
 }
 
 TEST_CASE("the effective config survives TOML and is complete in JSON") {
-  auto config = with({"optimizer.beta2=0.987654321", "sample.prompt=\"a \\\"b\\\"\\n\\u007f\\u00fc\"", "mesh.dp=2/1", "mesh.pp=2",
-                      "run.seed=9007199254740991"});
+  auto config = with({"optimizer.beta2=0.987654321", "sample.prompt=\"a \\\"b\\\"\\n\\u007f\\u00fc\"", "mesh.dp=2/1",
+                      "mesh.pp=2", "run.seed=9007199254740991"});
   REQUIRE_MESSAGE(config.ok(), config.status().message());
   const auto again = parse_config(to_toml(*config), "again.toml");
   REQUIRE_MESSAGE(again.ok(), again.status().message());

@@ -22,8 +22,8 @@ LmConfig load(const std::string& name) {
 }  // namespace
 
 TEST_CASE("every config in apps/configs loads, fits its own mesh and says its size truly") {
-  const std::map<std::string, double> millions = {{"quickstart", 0.87},   {"shakespeare-char", 0.87}, {"lm-tiny", 0.18},
-                                                  {"lm-10m", 10.8},       {"lm-100m", 99.5},          {"gpt-1b", 1420},
+  const std::map<std::string, double> millions = {{"quickstart", 0.87}, {"shakespeare-char", 0.87}, {"lm-tiny", 0.18},
+                                                  {"lm-10m", 10.8},     {"lm-100m", 99.5},          {"gpt-1b", 1420},
                                                   {"gpt-175b", 175200}};
   for (const auto& file : std::filesystem::directory_iterator(k_configs)) {
     const auto name = file.path().stem().string();
@@ -51,7 +51,8 @@ TEST_CASE("shakespeare-char is nanoGPT's size: 4 layers, 4 heads, 128 wide, 64 x
 
 TEST_CASE("lm-tiny runs on every mesh of the numeric tests") {
   const auto config = load("lm-tiny");
-  for (const char* text : {"dp=1", "dp=2", "dp=3", "dp=4", "pp=2", "pp=3", "pp=4", "dp=2,pp=2", "dp=2/1,pp=2", "tp=3"}) {
+  for (const char* text :
+       {"dp=1", "dp=2", "dp=3", "dp=4", "pp=2", "pp=3", "pp=4", "dp=2,pp=2", "dp=2/1,pp=2", "tp=3"}) {
     CAPTURE(text);
     const auto mesh = parse_mesh(text);
     REQUIRE(mesh.ok());

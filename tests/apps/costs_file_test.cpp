@@ -15,8 +15,9 @@ MachineCosts costs() {
   c.machine = "host \"a\\b\": 'a processor', 2 cores";
   c.threads = 3;
   c.intra_node = {25e-6, 2.5e9};
-  c.kernels = {{1, 100e9, 20e9, 0.5e-6, {{"linear", {{1e6, 4096, 12.5e-6}, {3e9, 8e6, 0.025}}}, {"add", {{0, 64, 1e-6}}}}},
-               {4, 80e9, 5e9, 0.75e-6, {{"linear", {{1e6, 4096, 25e-6}}}}}};
+  c.kernels = {
+      {1, 100e9, 20e9, 0.5e-6, {{"linear", {{1e6, 4096, 12.5e-6}, {3e9, 8e6, 0.025}}}, {"add", {{0, 64, 1e-6}}}}},
+      {4, 80e9, 5e9, 0.75e-6, {{"linear", {{1e6, 4096, 25e-6}}}}}};
   c.disk_bytes_per_s = 0.75e9;
   return c;
 }
@@ -45,7 +46,8 @@ TEST_CASE("costs are written and read back; the folder is made") {
   CHECK(read->intra_node.latency_s == doctest::Approx(25e-6));
 }
 
-TEST_CASE("a job takes the kernels that were measured with as many busy workers as it has on a machine, or the nearest") {
+TEST_CASE(
+    "a job takes the kernels that were measured with as many busy workers as it has on a machine, or the nearest") {
   const MachineCosts c = costs();
   CHECK(c.model(1).flops_per_s == 100e9);
   for (std::int64_t workers : {2, 3, 4, 64}) CHECK(c.model(workers).flops_per_s == 80e9);
@@ -89,7 +91,8 @@ TEST_CASE("a costs file that is damaged, old or of something else is refused wit
     CHECK_MESSAGE(c.status().message().find(says) != std::string::npos, c.status().message());
     CHECK(c.status().message().starts_with("costs some.toml"));
   }
-  for (const char* text : {"", "version = 2", "version = 2\nmachine = 'm'\nthreads = 1\nkernels = 3", "version = 2\nkernels = [1]"})
+  for (const char* text :
+       {"", "version = 2", "version = 2\nmachine = 'm'\nthreads = 1\nkernels = 3", "version = 2\nkernels = [1]"})
     CHECK_FALSE(parse_costs(text, "some.toml").ok());
   TempDir dir;
   CHECK(read_costs(dir / "none.toml").status().code() == Code::not_found);

@@ -148,7 +148,8 @@ TEST_CASE("targets are the inputs one byte on; a NUL is a byte like any other") 
   const auto matches = [&](std::int64_t position) {
     for (std::int64_t k = 0; k < 16; ++k) {
       const auto at = static_cast<std::size_t>(position + k);
-      if (in[k] != static_cast<unsigned char>(text[at]) || out[k] != static_cast<unsigned char>(text[at + 1])) return false;
+      if (in[k] != static_cast<unsigned char>(text[at]) || out[k] != static_cast<unsigned char>(text[at + 1]))
+        return false;
     }
     return true;
   };
@@ -184,10 +185,11 @@ TEST_CASE("a text that is written, grows, shrinks or is replaced after it was op
   CHECK(contains(after([&] { std::ofstream(path, std::ios::app) << "more"; }), "has grown since"));
   CHECK(contains(after([&] { std::filesystem::resize_file(path, 0); }), "was truncated since"));
   CHECK(contains(after([&] { test::write_text(path, some_text(5000)); }), "was written since"));
-  CHECK(contains(after([&] {                       // its bytes are still there for who has opened them
-          test::write_text(dir / "other", some_text(5000));
-          std::filesystem::rename(dir / "other", path);
-        }), "was replaced since"));
+  CHECK(contains(after([&] {  // its bytes are still there for who has opened them
+                   test::write_text(dir / "other", some_text(5000));
+                   std::filesystem::rename(dir / "other", path);
+                 }),
+                 "was replaced since"));
 }
 
 TEST_CASE("data that cannot be used says why") {
@@ -222,10 +224,11 @@ TEST_CASE("the smallest legal text gives two windows to each part, one byte less
     }
 }
 
-TEST_CASE("a run that does not evaluate needs no windows in the held out part, and draws the same samples as one that does") {
+TEST_CASE(
+    "a run that does not evaluate needs no windows in the held out part, and draws the same samples as one that does") {
   test::TempDir dir;
   const auto needed = static_cast<std::size_t>(corpus_bytes_min(64, 0.1, false));
-  CHECK(needed == 213);   // 3 x 64 of 9 parts in 10
+  CHECK(needed == 213);  // 3 x 64 of 9 parts in 10
   const auto path = test::write_text(dir / "t", some_text(needed));
   CHECK(Corpus::open({path, 64, 0.1, 1, 256, false}).ok());
   CHECK_FALSE(Corpus::open({test::write_text(dir / "s", some_text(needed - 1)), 64, 0.1, 1, 256, false}).ok());

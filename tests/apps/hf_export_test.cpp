@@ -5,7 +5,9 @@ using namespace troupe;
 using namespace troupe::ckpt;
 using namespace troupe::ckpt::hf_model;
 
-TEST_CASE("export, import, export: the same bytes; tied and untied, one file and several, whatever extents the checkpoint has") {
+TEST_CASE(
+    "export, import, export: the same bytes; tied and untied, one file and several, whatever extents the checkpoint "
+    "has") {
   for (const bool tied : {false, true})
     for (const std::int64_t file_bytes : {1'000'000, 5'000, 1}) {
       INFO("tied ", tied, ", files of ", file_bytes);
@@ -37,7 +39,8 @@ TEST_CASE("an export has the parameters of the newest checkpoint, or of the one 
     CHECK(header.metadata == std::vector<std::pair<std::string, std::string>>{{"format", "pt"}});
     CHECK(header.tensors.size() == model.size() / 3);
     for (const auto& t : header.tensors) {
-      const auto same = std::find_if(model.begin(), model.end(), [&](const auto& m) { return m.parameter == t.name; });   // the parameter is the first
+      // the parameter is the first
+      const auto same = std::find_if(model.begin(), model.end(), [&](const auto& m) { return m.parameter == t.name; });
       REQUIRE_MESSAGE(same != model.end(), t.name);
       CHECK(t.dtype == "F32");
       CHECK(t.shape == same->shape);
@@ -56,12 +59,14 @@ TEST_CASE("files hold no more than they may, in order, and the index says where 
   save(storage, "/run", 1, config, random_weights(draw, config), draw);
   const auto out = must(export_to(storage, "/run", "/hf", 5000));
   const auto bytes = must(read_file(storage, "/hf/model.safetensors.index.json"));
-  const auto index = nlohmann::json::parse(reinterpret_cast<const char*>(bytes.data()), reinterpret_cast<const char*>(bytes.data() + bytes.size()));
+  const auto index = nlohmann::json::parse(reinterpret_cast<const char*>(bytes.data()),
+                                           reinterpret_cast<const char*>(bytes.data() + bytes.size()));
   CHECK(index["metadata"]["total_size"] == out.bytes);
   std::size_t tensors = 0;
   for (std::int64_t i = 1; i <= out.files; ++i) {
     char name[64];
-    std::snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", static_cast<int>(i), static_cast<int>(out.files));
+    std::snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", static_cast<int>(i),
+                  static_cast<int>(out.files));
     const auto header = must(checkpoint::read_safetensors_header(storage, std::string("/hf/") + name));
     CHECK((header.tensors.size() == 1 || header.tensors.back().end - header.data_offset <= 5000));
     for (const auto& t : header.tensors) CHECK(index["weight_map"][t.name] == name);
@@ -80,7 +85,8 @@ TEST_CASE("a damaged block is named, and no folder is left") {
   const auto* tensor = manifest.find("model.norm.weight", checkpoint::TensorKind::parameter);
   const auto& extent = tensor->extents[0];
   storage.flip_bit(folder + "/" + manifest.files[static_cast<std::size_t>(extent.file)].name, extent.offset * 8 + 3);
-  check_refused(export_to(storage, "/run", "/hf").status(), {"model.norm.weight[", "damaged", ".safetensors"}, Code::damaged);
+  check_refused(export_to(storage, "/run", "/hf").status(), {"model.norm.weight[", "damaged", ".safetensors"},
+                Code::damaged);
   CHECK(must(storage.list("/")).size() == 1);
 }
 
@@ -134,5 +140,5 @@ TEST_CASE("wherever the machine stops, an export is there whole or not at all") 
     CHECK((found.empty() || found == expected));
     CHECK((!done || found == expected));
   }
-  CHECK(stop > 40);   // operations of an export
+  CHECK(stop > 40);  // operations of an export
 }

@@ -17,7 +17,8 @@ namespace {
 /// Imports, and answers the tensor's values.
 struct Read {
   explicit Read(Storage& storage, const std::string& dir)
-      : catalog(storage, dir), reader(must(checkpoint::Reader::open(storage, catalog.path(folder()), must(catalog.manifest(folder()))))) {}
+      : catalog(storage, dir),
+        reader(must(checkpoint::Reader::open(storage, catalog.path(folder()), must(catalog.manifest(folder()))))) {}
   std::string folder() const {
     const auto all = must(catalog.entries());
     REQUIRE(all.size() == 1);
@@ -40,14 +41,18 @@ struct Read {
 /// IEEE 754's definition, in numbers.
 double value_of(std::uint16_t bits, int exponent_bits) {
   const int fraction_bits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
-  const int exponent = (bits >> fraction_bits) & ((1 << exponent_bits) - 1), fraction = bits & ((1 << fraction_bits) - 1);
+  const int exponent = (bits >> fraction_bits) & ((1 << exponent_bits) - 1),
+            fraction = bits & ((1 << fraction_bits) - 1);
   const double sign = bits & 0x8000 ? -1 : 1;
-  if (exponent == (1 << exponent_bits) - 1) return fraction ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
-  return sign * (exponent ? std::ldexp((1 << fraction_bits) + fraction, exponent - bias - fraction_bits) : std::ldexp(fraction, 1 - bias - fraction_bits));
+  if (exponent == (1 << exponent_bits) - 1)
+    return fraction ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+  return sign * (exponent ? std::ldexp((1 << fraction_bits) + fraction, exponent - bias - fraction_bits)
+                          : std::ldexp(fraction, 1 - bias - fraction_bits));
 }
 
 /// A folder, spoiled by `spoil`, is refused with these words, and nothing is written.
-void check_spoiled(const std::function<void(HfFolder&)>& spoil, const std::vector<std::string>& says, bool tied = false) {
+void check_spoiled(const std::function<void(HfFolder&)>& spoil, const std::vector<std::string>& says,
+                   bool tied = false) {
   Draw draw(9);
   SimStorage storage;
   HfFolder folder = HfFolder::random(draw, small_config(tied), "F32", 4);
@@ -80,10 +85,11 @@ TEST_CASE("every bf16 and f16 value becomes the f32 of the same value") {
   }
 }
 
-TEST_CASE("an import is a checkpoint of step 0 without moments, which verifies, of several pieces where tensors are large") {
+TEST_CASE(
+    "an import is a checkpoint of step 0 without moments, which verifies, of several pieces where tensors are large") {
   Draw draw(7);
   SimStorage storage;
-  const auto config = small_config(false, {"model.vocab=70000", "model.dim=64"});   // 17.9 MB
+  const auto config = small_config(false, {"model.vocab=70000", "model.dim=64"});  // 17.9 MB
   const HfFolder folder = HfFolder::random(draw, config, "F32", 4);
   folder.write(storage, "/hf", 2);
   const auto imported = must(import_to(storage, "/hf", "/ckpt"));
@@ -102,7 +108,8 @@ TEST_CASE("an import is a checkpoint of step 0 without moments, which verifies, 
   }
 }
 
-TEST_CASE("the configuration: the model is config.json's, the rest --config's or a default; a key that is ignored is told") {
+TEST_CASE(
+    "the configuration: the model is config.json's, the rest --config's or a default; a key that is ignored is told") {
   Draw draw(6);
   SimStorage storage;
   const auto model = small_config(true).model;
@@ -112,12 +119,18 @@ TEST_CASE("the configuration: the model is config.json's, the rest --config's or
   auto expected = model;
   expected.dropout = 0;
   CHECK(c.model == expected);
-  CHECK(must(lm::parse_config(Read(storage, "/a").reader.manifest().config, "manifest", {"schedule.batch=3"})).schedule.microbatches() == 3);
+  CHECK(must(lm::parse_config(Read(storage, "/a").reader.manifest().config, "manifest", {"schedule.batch=3"}))
+            .schedule.microbatches() == 3);
 
   troupe::test::TempDir dir;
-  const auto with = [&](const std::string& text) { return import_to(storage, "/hf", "/b", troupe::test::write_text(dir / "c.toml", text)); };
-  check_refused(with("[schedule]\nsteps = 5\nlr = 1e-3\nbatch = 4\nmicrobatch = 3\n").status(), {"c.toml", "'schedule.batch' = 4"});
-  const auto in = must(with("[model]\nlayers = 9\ndropout = 0.25\n[schedule]\nlanes = 2\nsteps = 5\nlr = 1e-3\nbatch = 4\nmicrobatch = 2\n[run]\nseed = 12\n"));
+  const auto with = [&](const std::string& text) {
+    return import_to(storage, "/hf", "/b", troupe::test::write_text(dir / "c.toml", text));
+  };
+  check_refused(with("[schedule]\nsteps = 5\nlr = 1e-3\nbatch = 4\nmicrobatch = 3\n").status(),
+                {"c.toml", "'schedule.batch' = 4"});
+  const auto in =
+      must(with("[model]\nlayers = 9\ndropout = 0.25\n[schedule]\nlanes = 2\nsteps = 5\nlr = 1e-3\nbatch = "
+                "4\nmicrobatch = 2\n[run]\nseed = 12\n"));
   REQUIRE(in.warnings.size() == 1);
   CHECK(in.warnings[0].find("c.toml:5: schedule.lanes has no meaning any more") != std::string::npos);
   const Read read(storage, "/b");
@@ -125,13 +138,17 @@ TEST_CASE("the configuration: the model is config.json's, the rest --config's or
   CHECK(read.config().model == expected);
   CHECK(read.config().schedule.batch == 4);
   CHECK(read.reader.manifest().seed == 12);
-  CHECK(runtime::sums_of(read.reader.manifest()) == runtime::SumState{});   // a run begins with no update and first exponents
+  // a run begins with no update and first exponents
+  CHECK(runtime::sums_of(read.reader.manifest()) == runtime::SumState{});
 }
 
 TEST_CASE("config.json as other versions of transformers write it") {
   const auto read = [](const std::string& more) {
-    return read_llama_config(R"({"model_type": "llama", "vocab_size": 99, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
-                                 "num_attention_heads": 4, "max_position_embeddings": 16)" + more + "}", "c.json");
+    return read_llama_config(
+        R"({"model_type": "llama", "vocab_size": 99, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
+                                 "num_attention_heads": 4, "max_position_embeddings": 16)" +
+            more + "}",
+        "c.json");
   };
   const auto oldest = must(read(""));
   CHECK(oldest.kv_heads == 4);
@@ -148,14 +165,19 @@ TEST_CASE("config.json as other versions of transformers write it") {
 }
 
 TEST_CASE("what this program does not compute is refused by its key") {
-  const auto set = [](const char* key, const nlohmann::json& value) { return [=](HfFolder& f) { f.config[key] = value; }; };
-  check_spoiled(set("model_type", "mistral"), {"/hf/config.json", "'model_type' must be \"llama\", but is \"mistral\""});
+  const auto set = [](const char* key, const nlohmann::json& value) {
+    return [=](HfFolder& f) { f.config[key] = value; };
+  };
+  check_spoiled(set("model_type", "mistral"),
+                {"/hf/config.json", "'model_type' must be \"llama\", but is \"mistral\""});
   check_spoiled([](HfFolder& f) { f.config.erase("model_type"); }, {"'model_type' is missing"});
-  check_spoiled(set("architectures", {"LlamaForSequenceClassification"}), {"'architectures'", "LlamaForCausalLM", "LlamaForSequenceClassification"});
+  check_spoiled(set("architectures", {"LlamaForSequenceClassification"}),
+                {"'architectures'", "LlamaForCausalLM", "LlamaForSequenceClassification"});
   check_spoiled(set("attention_bias", true), {"'attention_bias' must be false, but is true"});
   check_spoiled(set("mlp_bias", true), {"'mlp_bias' must be false"});
   check_spoiled(set("hidden_act", "gelu"), {"'hidden_act' must be \"silu\", but is \"gelu\""});
-  check_spoiled(set("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}), {"'rope_scaling'", "'rope_type' must be \"default\"", "llama3"});
+  check_spoiled(set("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}),
+                {"'rope_scaling'", "'rope_type' must be \"default\"", "llama3"});
   check_spoiled(set("rope_scaling", {{"type", "linear"}, {"factor", 2.0}}), {"'type' must be \"default\"", "linear"});
   check_spoiled(set("rope_parameters", {{"rope_type", "yarn"}}), {"'rope_parameters'", "yarn"});
   check_spoiled(set("partial_rotary_factor", 0.5), {"'partial_rotary_factor' must be 1.0, but is 0.5"});
@@ -173,15 +195,30 @@ TEST_CASE("what this program does not compute is refused by its key") {
 TEST_CASE("tensors that are missing, too many, or of another shape or dtype are named") {
   const std::string up = "model.layers.1.mlp.up_proj.weight";
   check_spoiled([&](HfFolder& f) { f.tensors.erase(up); }, {"'/hf': lacks '" + up + "' of shape [27, 20]"});
-  check_spoiled([&](HfFolder& f) { f.tensors.erase(up), f.tensors.erase("lm_head.weight"); }, {"lacks 'lm_head.weight' of shape [51, 20], and 1 more"});
-  check_spoiled([&](HfFolder& f) { f.tensors["model.layers.1.mlp.up_proj.bias"] = {"F32", {27}, std::vector<std::byte>(108)}; }, {"has 'model.layers.1.mlp.up_proj.bias', which"});
-  check_spoiled([&](HfFolder& f) { f.tensors["lm_head.weight"] = f.tensors["model.embed_tokens.weight"]; }, {"has 'lm_head.weight', which"}, true);
-  check_spoiled([&](HfFolder& f) { f.tensors[up].shape = {20, 27}; }, {"'" + up + "' has shape [20, 27], and [27, 20] in the model of config.json"});
-  check_spoiled([&](HfFolder& f) { f.tensors[up] = {"I32", {27, 20}, f.tensors[up].bytes}; }, {"'" + up + "' is I32: only F32, BF16 and F16"});
+  check_spoiled([&](HfFolder& f) { f.tensors.erase(up), f.tensors.erase("lm_head.weight"); },
+                {"lacks 'lm_head.weight' of shape [51, 20], and 1 more"});
+  check_spoiled(
+      [&](HfFolder& f) {
+        f.tensors["model.layers.1.mlp.up_proj.bias"] = {"F32", {27}, std::vector<std::byte>(108)};
+      },
+      {"has 'model.layers.1.mlp.up_proj.bias', which"});
+  check_spoiled([&](HfFolder& f) { f.tensors["lm_head.weight"] = f.tensors["model.embed_tokens.weight"]; },
+                {"has 'lm_head.weight', which"}, true);
+  check_spoiled(
+      [&](HfFolder& f) {
+        f.tensors[up].shape = {20, 27};
+      },
+      {"'" + up + "' has shape [20, 27], and [27, 20] in the model of config.json"});
+  check_spoiled(
+      [&](HfFolder& f) {
+        f.tensors[up] = {"I32", {27, 20}, f.tensors[up].bytes};
+      },
+      {"'" + up + "' is I32: only F32, BF16 and F16"});
   Draw draw(5);
   SimStorage storage;
   HfFolder old = HfFolder::random(draw, small_config(false), "F32", 4);
-  old.tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = {"F32", {2}, std::vector<std::byte>(8)};   // what early versions saved
+  // what early versions saved
+  old.tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = {"F32", {2}, std::vector<std::byte>(8)};
   old.write(storage, "/hf");
   must(import_to(storage, "/hf", "/ckpt"));
 }
@@ -197,7 +234,8 @@ TEST_CASE("files that are missing, short, or not those of the index are named") 
   refused("/none", {"/none/config.json"}, Code::not_found);
   good.write(storage, "/bin");
   must(storage.remove("/bin/model.safetensors"));
-  refused("/bin", {"'/bin' has neither model.safetensors nor model.safetensors.index.json", "save_pretrained"}, Code::not_found);
+  refused("/bin", {"'/bin' has neither model.safetensors nor model.safetensors.index.json", "save_pretrained"},
+          Code::not_found);
   good.write(storage, "/short");
   storage.truncate("/short/model.safetensors", 5000);
   refused("/short", {"/short/model.safetensors"});
@@ -219,7 +257,9 @@ TEST_CASE("files that are missing, short, or not those of the index are named") 
   refused("/few", {"does not list 'model.", "in part-0.safetensors"});
 }
 
-TEST_CASE("an import does not touch a folder that has checkpoints; wherever the machine stops, it is there whole or can be made again") {
+TEST_CASE(
+    "an import does not touch a folder that has checkpoints; wherever the machine stops, it is there whole or can be "
+    "made again") {
   Draw draw(3);
   const auto config = small_config(true, {"model.layers=1"});
   const HfFolder folder = HfFolder::random(draw, config, "F32", 4);
@@ -240,17 +280,22 @@ TEST_CASE("an import does not touch a folder that has checkpoints; wherever the 
     SerialParallel serial;
     CHECK(Read(storage, "/ckpt").reader.verify(serial).empty());
   }
-  CHECK(stop > 20);   // operations of an import
+  CHECK(stop > 20);  // operations of an import
 }
 
-TEST_CASE("weights alone fix the model, but for dropout and a shorter sequence; a run's checkpoint fixes the order of its data too") {
+TEST_CASE(
+    "weights alone fix the model, but for dropout and a shorter sequence; a run's checkpoint fixes the order of its "
+    "data too") {
   const auto saved = small_config(false);
   std::vector<std::string> notes;
-  for (const auto* fine : {"schedule.batch=12", "schedule.lr=2", "run.seed=9", "eval.fraction=0.2", "model.seq=7", "model.dropout=0", "data.fingerprint=\"x\""})
+  for (const auto* fine : {"schedule.batch=12", "schedule.lr=2", "run.seed=9", "eval.fraction=0.2", "model.seq=7",
+                           "model.dropout=0", "data.fingerprint=\"x\""})
     CHECK_MESSAGE(lm::check_model(saved, small_config(false, {fine})).ok(), fine);
-  check_refused(lm::check_model(saved, small_config(false, {"model.seq=14"})), {"'model.seq' was 13 and is 14", "no position beyond"});
+  check_refused(lm::check_model(saved, small_config(false, {"model.seq=14"})),
+                {"'model.seq' was 13 and is 14", "no position beyond"});
   for (const auto* other : {"model.ffn=28", "model.rope_theta=299", "model.norm_eps=3e-6", "model.tied=true"})
-    check_refused(lm::check_model(saved, small_config(false, {other})), {std::string("'") + std::string(other).substr(0, 9), "another model"});
+    check_refused(lm::check_model(saved, small_config(false, {other})),
+                  {std::string("'") + std::string(other).substr(0, 9), "another model"});
   for (const auto* data : {"schedule.batch=12", "run.seed=9", "eval.fraction=0.2", "model.seq=7"})
     check_refused(lm::check_resumable(saved, small_config(false, {data}), notes), {"other samples"});
   CHECK(notes.empty());

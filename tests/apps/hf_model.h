@@ -18,9 +18,14 @@ using namespace checkpoint::test;
 
 /// Grouped-query attention, no size like another, dim no multiple of heads.
 inline lm::LmConfig small_config(bool tied, const std::vector<std::string>& overrides = {}) {
-  std::vector<std::string> all{"model.layers=2", "model.dim=20", "model.heads=6", "model.kv_heads=2",    "model.head_dim=4",    "model.ffn=27",
-                               "model.vocab=51", "model.seq=13", "model.rope_theta=300.5", "model.norm_eps=2e-6", "model.dropout=0.1", "schedule.steps=9",
-                               "schedule.lr=1e-3", "schedule.batch=6", "schedule.microbatch=2", tied ? "model.tied=true" : "model.tied=false"};
+  std::vector<std::string> all{"model.layers=2",         "model.dim=20",
+                               "model.heads=6",          "model.kv_heads=2",
+                               "model.head_dim=4",       "model.ffn=27",
+                               "model.vocab=51",         "model.seq=13",
+                               "model.rope_theta=300.5", "model.norm_eps=2e-6",
+                               "model.dropout=0.1",      "schedule.steps=9",
+                               "schedule.lr=1e-3",       "schedule.batch=6",
+                               "schedule.microbatch=2",  tied ? "model.tied=true" : "model.tied=false"};
   all.insert(all.end(), overrides.begin(), overrides.end());
   return must(lm::parse_config("", "small", all));
 }
@@ -43,12 +48,14 @@ inline std::vector<std::byte> random_bytes(Draw& draw, std::int64_t n) {
 inline Model random_weights(Draw& draw, const lm::LmConfig& config) {
   Model model;
   for (const auto& p : parameters_of(config, app().ops()))
-    for (const auto kind : checkpoint::tensor_kinds) model.push_back({p.name, kind, DType::f32, p.shape, random_bytes(draw, elements(p.shape) * 4)});
+    for (const auto kind : checkpoint::tensor_kinds)
+      model.push_back({p.name, kind, DType::f32, p.shape, random_bytes(draw, elements(p.shape) * 4)});
   return model;
 }
 
 /// Writes and commits a checkpoint, divided at random among three places.
-inline std::string save(Storage& storage, const std::string& dir, std::int64_t step, const lm::LmConfig& config, const Model& model, Draw& draw) {
+inline std::string save(Storage& storage, const std::string& dir, std::int64_t step, const lm::LmConfig& config,
+                        const Model& model, Draw& draw) {
   checkpoint::Catalog catalog(storage, dir);
   checkpoint::Manifest head;
   head.stamp = must(catalog.claim(0, 7));
@@ -59,7 +66,8 @@ inline std::string save(Storage& storage, const std::string& dir, std::int64_t s
   std::vector<checkpoint::ShardRecord> records;
   const auto holdings = random_holdings(draw, model, 3);
   for (std::size_t rank = 0; rank < holdings.size(); ++rank)
-    records.push_back(must(write_shard(storage, folder, static_cast<std::int32_t>(rank), head.stamp, model, holdings[rank])));
+    records.push_back(
+        must(write_shard(storage, folder, static_cast<std::int32_t>(rank), head.stamp, model, holdings[rank])));
   must(catalog.commit(must(checkpoint::merge(head, records))));
   return folder;
 }
@@ -89,7 +97,8 @@ struct HfFolder {
   static HfFolder random(Draw& draw, const lm::LmConfig& c, const std::string& dtype, std::int64_t item) {
     HfFolder out;
     out.config = nlohmann::json::parse(write_llama_config(c.model));
-    for (const auto& p : parameters_of(c, app().ops())) out.tensors[p.name] = {dtype, p.shape, random_bytes(draw, elements(p.shape) * item)};
+    for (const auto& p : parameters_of(c, app().ops()))
+      out.tensors[p.name] = {dtype, p.shape, random_bytes(draw, elements(p.shape) * item)};
     return out;
   }
 
@@ -105,29 +114,36 @@ struct HfFolder {
       int i = 0;
       for (const auto& [name, t] : tensors) {
         if (i++ % files != f) continue;
-        header[name] = {{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {data.size(), data.size() + t.bytes.size()}}};
+        header[name] = {
+            {"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {data.size(), data.size() + t.bytes.size()}}};
         data.append(reinterpret_cast<const char*>(t.bytes.data()), t.bytes.size());
         map[name] = file_name(f, files);
       }
       const std::string text = header.dump();
       const auto length = static_cast<std::uint64_t>(text.size());
-      write_text(storage, dir + "/" + file_name(f, files), std::string(reinterpret_cast<const char*>(&length), 8) + text + data);
+      write_text(storage, dir + "/" + file_name(f, files),
+                 std::string(reinterpret_cast<const char*>(&length), 8) + text + data);
     }
-    if (files > 1) write_text(storage, dir + "/model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
+    if (files > 1)
+      write_text(storage, dir + "/model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
   }
-  static std::string file_name(int f, int files) { return files == 1 ? "model.safetensors" : "part-" + std::to_string(f) + ".safetensors"; }
+  static std::string file_name(int f, int files) {
+    return files == 1 ? "model.safetensors" : "part-" + std::to_string(f) + ".safetensors";
+  }
   static void write_text(Storage& storage, const std::string& path, const std::string& text) {
     const auto* first = reinterpret_cast<const std::byte*>(text.data());
     must(troupe::write_file(storage, path, {first, first + text.size()}));
   }
 };
 
-inline Expected<Exported> export_to(Storage& storage, const std::string& from, const std::string& out, std::int64_t file_bytes = 5'000'000'000) {
+inline Expected<Exported> export_to(Storage& storage, const std::string& from, const std::string& out,
+                                    std::int64_t file_bytes = 5'000'000'000) {
   int code = 0;
   return export_hf(storage, app().ops(), {.from = from, .out = out, .file_bytes = file_bytes}, code);
 }
 
-inline Expected<Imported> import_to(Storage& storage, const std::string& from, const std::string& out, const std::string& config = "") {
+inline Expected<Imported> import_to(Storage& storage, const std::string& from, const std::string& out,
+                                    const std::string& config = "") {
   int code = 0;
   return import_hf(storage, app().ops(), {.from = from, .out = out, .config = config, .job = 77}, code);
 }

@@ -15,7 +15,15 @@ namespace {
 
 runtime::Plan tiny(const kernels::OpSet& ops) {
   lm::LmConfig c;
-  c.model = {.vocab = 16, .layers = 2, .heads = 2, .kv_heads = 1, .dim = 8, .head_dim = 4, .ffn = 16, .seq = 4, .dropout = 0.1};
+  c.model = {.vocab = 16,
+             .layers = 2,
+             .heads = 2,
+             .kv_heads = 1,
+             .dim = 8,
+             .head_dim = 4,
+             .ffn = 16,
+             .seq = 4,
+             .dropout = 0.1};
   c.schedule = {.steps = 1, .lr = 1e-3, .min_lr = 1e-4, .batch = 2, .microbatch = 1};
   runtime::CompileOptions o;
   o.stages = runtime::stage_meshes({1, 1}, 2);
@@ -50,7 +58,9 @@ TEST_CASE("every op of a plan is measured, at every size once, alone and with a 
   // A few of them by the clock: whatever the machine does meanwhile, each has its time.
   std::vector<KernelCase> some;
   for (const auto& k : cases)
-    if (k.op == "adamw" || k.op == "add_sums" || k.op == "add_terms" || k.op == "square_sums" || k.op == "linear" || k.op == "lm_head_grad" || k.op == "embedding" || k.op == "dropout") some.push_back(k);
+    if (k.op == "adamw" || k.op == "add_sums" || k.op == "add_terms" || k.op == "square_sums" || k.op == "linear" ||
+        k.op == "lm_head_grad" || k.op == "embedding" || k.op == "dropout")
+      some.push_back(k);
   SteadyClock clock;
   for (int workers : {1, 2}) {
     CpuDevice device(clock);

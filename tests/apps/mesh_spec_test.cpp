@@ -20,7 +20,9 @@ LmConfig config_of(std::int64_t layers, std::int64_t microbatches) {
 }
 
 std::string mesh_error(const std::string& text) { return parse_mesh(text).status().message(); }
-std::string check(const std::string& text, const LmConfig& config) { return check_mesh(*parse_mesh(text), config).message(); }
+std::string check(const std::string& text, const LmConfig& config) {
+  return check_mesh(*parse_mesh(text), config).message();
+}
 
 }  // namespace
 
@@ -63,9 +65,11 @@ TEST_CASE("a mesh that cannot work names the numbers and the nearest one that do
   const auto config = config_of(4, 8);
   CHECK(check("dp=8,pp=6", config) == "");
   CHECK(check("dp=9", config) ==
-        "mesh dp=9 cannot work: dp=9 replicas, but a step has only 8 microbatches (batch 8 / microbatch 1); the nearest mesh that works is dp=8");
+        "mesh dp=9 cannot work: dp=9 replicas, but a step has only 8 microbatches (batch 8 / microbatch 1); the "
+        "nearest mesh that works is dp=8");
   CHECK(check("pp=7", config) ==
-        "mesh pp=7 cannot work: pp=7 stages, but the model divides into at most 6 (embedding, 4 layers, head); the nearest "
+        "mesh pp=7 cannot work: pp=7 stages, but the model divides into at most 6 (embedding, 4 layers, head); the "
+        "nearest "
         "mesh that works is pp=6");
   CHECK(contains(check("dp=9/2,pp=2", config), "the nearest mesh that works is dp=8/2,pp=2"));
   CHECK(contains(check("dp=100,pp=100", config), "the nearest mesh that works is dp=8,pp=6"));
@@ -107,6 +111,6 @@ TEST_CASE("more places along tp than key-value heads is a warning where they are
   CHECK(model_axes(*parse_mesh("dp=2,tp=6"), config) == std::vector<troupe::Axis>{{"tp", 3}, {"tp.q", 2}});
   CHECK(model_axes(*parse_mesh("dp=2,tp=4"), config) == std::vector<troupe::Axis>{{"tp", 4}});
   CHECK(model_axes(*parse_mesh("dp=2"), config) == std::vector<troupe::Axis>{{"tp", 1}});
-  config.model.kv_heads = 0;   // as many as heads
+  config.model.kv_heads = 0;  // as many as heads
   CHECK(mesh_warning(*parse_mesh("tp=6"), config) == "");
 }

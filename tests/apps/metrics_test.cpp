@@ -88,7 +88,8 @@ TEST_CASE("ME-1: when the disk is full no half line stays behind") {
   CHECK(test::read_text(path) == line);
 }
 
-TEST_CASE("a run that goes on at a step says once what each step said; what earlier ones said stays, and is its curve") {
+TEST_CASE(
+    "a run that goes on at a step says once what each step said; what earlier ones said stays, and is its curve") {
   test::TempDir dir;
   const auto path = dir / "metrics.jsonl";
   auto line = [](std::int64_t step, double loss) {

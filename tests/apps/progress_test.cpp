@@ -64,13 +64,14 @@ TEST_CASE("a note stands on a line of its own and the progress line comes back b
   CHECK(text.find("\nstep 2/5", note) != std::string::npos);
 }
 
-TEST_CASE("a line of the log goes to the other stream, and the progress line is wiped before it and drawn again after it") {
+TEST_CASE(
+    "a line of the log goes to the other stream, and the progress line is wiped before it and drawn again after it") {
   test::TempDir dir;
   std::FILE* both = std::fopen((dir / "both").c_str(), "wb");
   ManualClock clock;
   {
     Progress progress(clock, {.out = both, .err = both, .terminal = true, .end_step = 3});
-    progress.log("troupe: warning: early\n");   // nothing is drawn yet
+    progress.log("troupe: warning: early\n");  // nothing is drawn yet
     progress.step(0, 5.0, 100);
     progress.log("troupe: warning: late\n");
   }
@@ -89,7 +90,7 @@ TEST_CASE("what is under way beside the steps stands at the end of the line unti
     ManualClock clock;
     {
       Progress progress(clock, {.out = out, .terminal = terminal, .end_step = 3});
-      progress.show_beside("saving 0");   // nothing is drawn yet
+      progress.show_beside("saving 0");  // nothing is drawn yet
       for (std::int64_t s = 0; s < 3; ++s) {
         clock.advance_to((s + 1) * 3'000'000'000);
         progress.step(s, 5.0, 100);
@@ -101,9 +102,9 @@ TEST_CASE("what is under way beside the steps stands at the end of the line unti
     const auto text = test::read_text(dir / "out");
     CAPTURE(text);
     CHECK(text.find("saving 0") < text.find("step 2/3"));
-    CHECK(text.find("ETA 3 s  saving 1: 3 MiB") != std::string::npos);   // of step 2
+    CHECK(text.find("ETA 3 s  saving 1: 3 MiB") != std::string::npos);  // of step 2
     CHECK(text.find("saving", text.find("step 3/3")) == std::string::npos);
-    CHECK((text.find("ETA 6 s  saving 1: 3 MiB") != std::string::npos) == terminal);   // drawn again at once
+    CHECK((text.find("ETA 6 s  saving 1: 3 MiB") != std::string::npos) == terminal);  // drawn again at once
   }
 }
 
@@ -129,7 +130,7 @@ TEST_CASE("off a terminal the line of an evaluation comes before those of later 
     progress.step(1, 5, 1);
     progress.evaluating(2);
     progress.evaluated(1, 4.5);
-    progress.step(2, 5, 1);   // its evaluation never ends: the run fails
+    progress.step(2, 5, 1);  // its evaluation never ends: the run fails
   }
   std::fclose(out);
   const auto text = test::read_text(dir / "out");

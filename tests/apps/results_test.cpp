@@ -76,8 +76,11 @@ TEST_CASE("a void step is told: its line of metrics and its note name the parame
   CHECK(void_step["void_microbatch"] == 3);
   CHECK(void_step["grad_norm"].is_null());
   CHECK(good["grad_norm"] == 0);
-  CHECK(void_step_text(step) == "step 12 is void: in microbatch 3 a gradient term of 'layer0.q' exceeds the range of its exact sum; "
-                                "the sum's exponent becomes coarser");
+  CHECK(void_step_text(step) ==
+        "step 12 is void: in microbatch 3 a gradient term of 'layer0.q' exceeds the range of its exact sum; "
+        "the sum's exponent becomes coarser");
   step.void_microbatch = -1;
-  CHECK(void_step_text(step) == "step 12 is void: a gradient term of 'layer0.q' exceeds the range of its exact sum; the sum's exponent becomes coarser");
+  CHECK(void_step_text(step) ==
+        "step 12 is void: a gradient term of 'layer0.q' exceeds the range of its exact sum; the sum's exponent becomes "
+        "coarser");
 }

@@ -23,7 +23,8 @@ void commit(SimStorage& storage, const std::string& dir, std::int64_t step, std:
   REQUIRE(storage.make_dir(catalog.path(checkpoint::folder_name(step, generation))).ok());
   REQUIRE(catalog.claim(7, 7).ok());
   std::vector<std::byte> claim;
-  for (char c : "{\"job\": \"0000000000000007\", \"generation\": " + std::to_string(generation) + "}\n") claim.push_back(static_cast<std::byte>(c));
+  for (char c : "{\"job\": \"0000000000000007\", \"generation\": " + std::to_string(generation) + "}\n")
+    claim.push_back(static_cast<std::byte>(c));
   REQUIRE(write_file(storage, dir + "/claim", claim).ok());
   const Status s = catalog.commit(m);
   REQUIRE_MESSAGE(s.ok(), s.message());
@@ -31,11 +32,14 @@ void commit(SimStorage& storage, const std::string& dir, std::int64_t step, std:
 
 }  // namespace
 
-TEST_CASE("schedule and optimizer may change when a run goes on, and it is told; another model or order of data may not, by name") {
+TEST_CASE(
+    "schedule and optimizer may change when a run goes on, and it is told; another model or order of data may not, by "
+    "name") {
   std::vector<std::string> notes;
   CHECK(check_resumable(config(), config(), notes).ok());
   CHECK(notes.empty());
-  CHECK(check_resumable(config(), config({"mesh.dp=2", "checkpoint.every=3", "eval.every=7", "run.threads=2"}), notes).ok());
+  CHECK(check_resumable(config(), config({"mesh.dp=2", "checkpoint.every=3", "eval.every=7", "run.threads=2"}), notes)
+            .ok());
   CHECK(notes.empty());
   CHECK(check_resumable(config(), config({"schedule.lr=0.5", "optimizer.clip=3", "model.dropout=0.25"}), notes).ok());
   REQUIRE(notes.size() == 3);
@@ -45,19 +49,22 @@ TEST_CASE("schedule and optimizer may change when a run goes on, and it is told;
     CAPTURE(change);
     const Status s = check_resumable(config(), config({change}), notes);
     CHECK(s.code() == Code::invalid);
-    CHECK(s.message().find(std::string("'") + std::string(change).substr(0, std::string(change).find('=')) + "' was") == 0);
+    CHECK(s.message().find(std::string("'") + std::string(change).substr(0, std::string(change).find('=')) + "' was") ==
+          0);
     CHECK(s.message().find("other samples") != std::string::npos);
   }
   const Status other = check_resumable(config(), config({"model.ffn=200"}), notes);
   CHECK(other.message().find("another model") != std::string::npos);
   LmConfig text = config(), another = config();
   text.data.fingerprint = "1";
-  CHECK(check_resumable(text, another, notes).ok());   // one of them does not say
+  CHECK(check_resumable(text, another, notes).ok());  // one of them does not say
   another.data.fingerprint = "2";
   CHECK(!check_resumable(text, another, notes).ok());
 }
 
-TEST_CASE("the newest checkpoint is that of the latest generation; one that cannot be read is passed over and told, unless it was named") {
+TEST_CASE(
+    "the newest checkpoint is that of the latest generation; one that cannot be read is passed over and told, unless "
+    "it was named") {
   SimStorage storage;
   commit(storage, "/c", 10, 1);
   commit(storage, "/c", 30, 1);

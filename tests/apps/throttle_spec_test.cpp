@@ -43,7 +43,8 @@ TEST_CASE("what a throttle does not understand is named, with what was expected"
 TEST_CASE("a throttled link costs its own time and the throttle's; the last throttle that fits counts") {
   CostModel costs;
   costs.intra_node = {10e-6, 1e9};
-  slow_down(costs, {*parse_throttle("latency=90us,bandwidth=1GB/s"), *parse_throttle("1-0:latency=1ms"), *parse_throttle("0-1:latency=2ms")});
+  slow_down(costs, {*parse_throttle("latency=90us,bandwidth=1GB/s"), *parse_throttle("1-0:latency=1ms"),
+                    *parse_throttle("0-1:latency=2ms")});
   CHECK(costs.link(2, 3).latency_s == doctest::Approx(100e-6));
   CHECK(costs.link(2, 3).bytes_per_s == doctest::Approx(0.5e9));
   for (const auto& link : {costs.link(0, 1), costs.link(1, 0)}) {

@@ -12,11 +12,12 @@
 
 namespace troupe::test {
 
-/// Each arrow's end has its start, not later, and both lie in a slice; slices of a row do not overlap. `events`: traceEvents.
+/// Each arrow's end has its start, not later, and both lie in a slice; slices of a row do not overlap. `events`:
+/// traceEvents.
 inline void check_picture(const nlohmann::json& events) {
   using Row = std::pair<int, int>;
   const auto row_of = [](const nlohmann::json& e) { return Row(e["pid"], e["tid"]); };
-  constexpr double rounding_us = 1e-6;   // of sums of whole nanoseconds
+  constexpr double rounding_us = 1e-6;  // of sums of whole nanoseconds
   std::map<Row, std::vector<std::pair<double, double>>> slices;
   std::map<std::string, double> starts;
   int ends = 0, no_start = 0, backwards = 0, outside = 0, overlaps = 0;
@@ -32,7 +33,8 @@ inline void check_picture(const nlohmann::json& events) {
     if (e["ph"] != "s" && e["ph"] != "f") continue;
     const double at = e["ts"];
     const auto& all = slices[row_of(e)];
-    outside += std::none_of(all.begin(), all.end(), [&](const auto& s) { return s.first <= at + rounding_us && at <= s.second + rounding_us; });
+    outside += std::none_of(all.begin(), all.end(),
+                            [&](const auto& s) { return s.first <= at + rounding_us && at <= s.second + rounding_us; });
     if (e["ph"] != "f") continue;
     ++ends;
     const auto start = starts.find(e["id"].dump());

@@ -34,13 +34,14 @@ TEST_CASE("a trace has a process per worker, a row per actor, a slice per act an
   writer->name_worker(0, "worker 0: stage 0");
   writer->name_worker(1, "worker 1: stage 1");
   writer->add(0, {{"embed", "embed fwd", 1'001'234, 1'002'000, 3, 2, 0, id}});
-  writer->add(1, {{"head", "head fwd", 1'004'000, 1'005'500, 3, 2, id, 0}, {"optimizer", "adamw", 1'006'000, 1'006'000, 3}});
+  writer->add(
+      1, {{"head", "head fwd", 1'004'000, 1'005'500, 3, 2, id, 0}, {"optimizer", "adamw", 1'006'000, 1'006'000, 3}});
   writer->add(0, {{"embed", "embed bwd", 1'010'000, 1'011'000, 3, 2}});
   REQUIRE(writer->close().ok());
 
   const auto all = events(dir / "trace.json");
   const auto slices = of_phase(all, "X");
-  REQUIRE(slices.size() == 4);   // worker by worker
+  REQUIRE(slices.size() == 4);  // worker by worker
   CHECK(slices[0]["name"] == "embed fwd");
   CHECK(slices[0]["pid"] == 0);
   CHECK(slices[0]["ts"].get<double>() == doctest::Approx(1.234));
@@ -65,15 +66,22 @@ TEST_CASE("a trace has a process per worker, a row per actor, a slice per act an
   CHECK(names == 2 + 3);
 }
 
-TEST_CASE("an arrow goes from the send to the receive that it ends; what both waited for is apart, and no two slices of a row overlap") {
+TEST_CASE(
+    "an arrow goes from the send to the receive that it ends; what both waited for is apart, and no two slices of a "
+    "row overlap") {
   test::TempDir dir;
   auto writer = TraceJsonWriter::open(dir / "trace.json");
   REQUIRE(writer.ok());
-  // Both receives begin with the step and so does the send of the first; the second is sent before the first has arrived.
-  writer->add(0, {{"layer", "layer mb0", 10'000, 20'000, 0, 0, 0, 1}, {"send", "send mb0", 9'000, 32'000, 0, 0, 1, 100},
-                  {"layer", "layer mb1", 20'000, 28'000, 0, 1, 0, 2}, {"send", "send mb1", 28'000, 36'000, 0, 1, 2, 101}});
-  writer->add(1, {{"recv", "recv mb0", 1'000, 30'000, 0, 0, 100, 3}, {"recv", "recv mb1", 1'500, 35'000, 0, 1, 101, 4},
-                  {"head", "head mb0", 30'000, 33'000, 0, 0, 3, 0}, {"head", "head mb1", 35'000, 39'000, 0, 1, 4, 0},
+  // Both receives begin with the step and so does the send of the first; the second is sent before the first has
+  // arrived.
+  writer->add(0, {{"layer", "layer mb0", 10'000, 20'000, 0, 0, 0, 1},
+                  {"send", "send mb0", 9'000, 32'000, 0, 0, 1, 100},
+                  {"layer", "layer mb1", 20'000, 28'000, 0, 1, 0, 2},
+                  {"send", "send mb1", 28'000, 36'000, 0, 1, 2, 101}});
+  writer->add(1, {{"recv", "recv mb0", 1'000, 30'000, 0, 0, 100, 3},
+                  {"recv", "recv mb1", 1'500, 35'000, 0, 1, 101, 4},
+                  {"head", "head mb0", 30'000, 33'000, 0, 0, 3, 0},
+                  {"head", "head mb1", 35'000, 39'000, 0, 1, 4, 0},
                   {"recv", "of a step that is not traced", 40'000, 41'000, 1, 0, 99, 0}});
   REQUIRE(writer->close().ok());
   const auto all = events(dir / "trace.json");
@@ -87,7 +95,7 @@ TEST_CASE("an arrow goes from the send to the receive that it ends; what both wa
   CHECK(act["recv mb1"] == std::pair(28.0, 35.0));
   CHECK(wait.size() == 3);
   check_picture(all);
-  CHECK(of_phase(all, "s").size() == 6);   // layer to send, send to receive, receive to head, twice
+  CHECK(of_phase(all, "s").size() == 6);  // layer to send, send to receive, receive to head, twice
 }
 
 TEST_CASE("odd names and times before the origin still give valid JSON") {

@@ -31,7 +31,8 @@ struct Run {
   std::string contents() {
     std::string text;
     for (const auto& e : must(catalog.entries()))
-      text += (text.empty() ? "" : " ") + std::to_string(e.step) + ".g" + std::to_string(e.generation) + (e.committed ? "" : "*");
+      text += (text.empty() ? "" : " ") + std::to_string(e.step) + ".g" + std::to_string(e.generation) +
+              (e.committed ? "" : "*");
     return text;
   }
 };
@@ -40,14 +41,30 @@ struct Run {
 class Asking final : public Storage {
  public:
   Asking(Storage& storage, std::function<Status()> before) : storage_(storage), before_(std::move(before)) {}
-  Expected<std::unique_ptr<File>> create(const std::string& path, Access access) override { return ask([&] { return storage_.create(path, access); }); }
-  Expected<std::unique_ptr<File>> open(const std::string& path, Access access) override { return ask([&] { return storage_.open(path, access); }); }
-  Status make_dir(const std::string& path) override { return ask([&] { return storage_.make_dir(path); }); }
-  Status rename(const std::string& from, const std::string& to) override { return ask([&] { return storage_.rename(from, to); }); }
-  Status remove(const std::string& path) override { return ask([&] { return storage_.remove(path); }); }
-  Status sync_dir(const std::string& path) override { return ask([&] { return storage_.sync_dir(path); }); }
-  Expected<std::unique_ptr<FolderLock>> lock_dir(const std::string& path) override { return ask([&] { return storage_.lock_dir(path); }); }
-  Expected<std::vector<DirEntry>> list(const std::string& path) override { return ask([&] { return storage_.list(path); }); }
+  Expected<std::unique_ptr<File>> create(const std::string& path, Access access) override {
+    return ask([&] { return storage_.create(path, access); });
+  }
+  Expected<std::unique_ptr<File>> open(const std::string& path, Access access) override {
+    return ask([&] { return storage_.open(path, access); });
+  }
+  Status make_dir(const std::string& path) override {
+    return ask([&] { return storage_.make_dir(path); });
+  }
+  Status rename(const std::string& from, const std::string& to) override {
+    return ask([&] { return storage_.rename(from, to); });
+  }
+  Status remove(const std::string& path) override {
+    return ask([&] { return storage_.remove(path); });
+  }
+  Status sync_dir(const std::string& path) override {
+    return ask([&] { return storage_.sync_dir(path); });
+  }
+  Expected<std::unique_ptr<FolderLock>> lock_dir(const std::string& path) override {
+    return ask([&] { return storage_.lock_dir(path); });
+  }
+  Expected<std::vector<DirEntry>> list(const std::string& path) override {
+    return ask([&] { return storage_.list(path); });
+  }
 
  private:
   template <class Operation>
@@ -59,7 +76,8 @@ class Asking final : public Storage {
   std::function<Status()> before_;
 };
 
-/// Two threads of which one runs at a time; before each operation it is drawn who goes on. The order depends on the seed only.
+/// Two threads of which one runs at a time; before each operation it is drawn who goes on. The order depends on the
+/// seed only.
 class Turns {
  public:
   explicit Turns(std::uint64_t seed) : draw_(seed), runs_(draw_.below(2)) {}
@@ -97,11 +115,12 @@ TEST_CASE("names: step and generation, sorted by number; what is not such a fold
   CHECK(folder_name(1'234'567'890, 10) == "step-1234567890.g10");
   CHECK(shard_name(7) == "shard-00007.safetensors");
   Run run;
-  CHECK(run.contents().empty());   // not even the folder is there
-  for (const char* name : {"step-00000009.g10", "step-1234567890.g1", "step-00000040.g9", "step-40.g2", "step-00000040.g02", "step-00000040.g2.gone",
-                           "step-00000040", "step--0000040.g2", "step-00000041.g4294967296", "other"})
+  CHECK(run.contents().empty());  // not even the folder is there
+  for (const char* name :
+       {"step-00000009.g10", "step-1234567890.g1", "step-00000040.g9", "step-40.g2", "step-00000040.g02",
+        "step-00000040.g2.gone", "step-00000040", "step--0000040.g2", "step-00000041.g4294967296", "other"})
     must(run.storage.make_dir(run.catalog.path(name)));
-  must(write_file(run.storage, "runs/a/step-00000050.g1", {}));   // a file
+  must(write_file(run.storage, "runs/a/step-00000050.g1", {}));  // a file
   CHECK(run.contents() == "1234567890.g1* 40.g9* 9.g10*");
 }
 
@@ -114,13 +133,16 @@ TEST_CASE("a claim: the job stays, the generation is above any that was, and all
   CHECK(must(run.catalog.claim(0, 88)) == Stamp{77, 8, 0});
   CHECK(must(run.catalog.claim(99, 88)) == Stamp{99, 9, 0});
   const auto text = must(read_file(run.storage, "runs/a/claim"));
-  CHECK(std::string(reinterpret_cast<const char*>(text.data()), text.size()) == "{\"generation\":9,\"job\":\"0000000000000063\"}\n");
+  CHECK(std::string(reinterpret_cast<const char*>(text.data()), text.size()) ==
+        "{\"generation\":9,\"job\":\"0000000000000063\"}\n");
 }
 
 TEST_CASE("a claim that cannot be read is an error that names it") {
   Run run;
-  for (const std::string text : {"", "{", "[]", "{\"job\":\"1\"}", "{\"job\":1,\"generation\":1}", "{\"job\":\"x\",\"generation\":1}",
-                                 "{\"job\":\"1\",\"generation\":-1}", "{\"job\":\"1\",\"generation\":4294967296}", "{\"job\":\"11111111111111111\",\"generation\":1}"}) {
+  for (const std::string text :
+       {"", "{", "[]", "{\"job\":\"1\"}", "{\"job\":1,\"generation\":1}", "{\"job\":\"x\",\"generation\":1}",
+        "{\"job\":\"1\",\"generation\":-1}", "{\"job\":\"1\",\"generation\":4294967296}",
+        "{\"job\":\"11111111111111111\",\"generation\":1}"}) {
     must(run.storage.make_dir("runs/a"));
     const auto* first = reinterpret_cast<const std::byte*>(text.data());
     must(write_file(run.storage, "runs/a/claim", {first, first + text.size()}));
@@ -138,7 +160,9 @@ TEST_CASE("CA-1: a commit refuses shards that are not there or are of another si
   must(run.storage.make_dir(folder));
   const auto holdings = random_holdings(run.draw, run.model, 2);
   std::vector<ShardRecord> records;
-  for (std::int32_t rank : {0, 1}) records.push_back(must(write_shard(run.storage, folder, rank, stamp, run.model, holdings[static_cast<std::size_t>(rank)])));
+  for (std::int32_t rank : {0, 1})
+    records.push_back(
+        must(write_shard(run.storage, folder, rank, stamp, run.model, holdings[static_cast<std::size_t>(rank)])));
   const Manifest manifest = must(merge(head_of(stamp), records));
   Manifest hole = manifest;
   hole.tensors[0].extents.clear();
@@ -155,7 +179,9 @@ TEST_CASE("CA-1: a commit that the disk refuses has committed nothing, and can b
   Run run;
   const Stamp stamp = must(run.catalog.claim(0, 77));
   must(run.save_step(1, stamp));
-  const auto rename_away = [&] { must(run.storage.rename(run.catalog.path("step-00000001.g1/manifest"), "aside")), must(run.storage.remove("aside")); };
+  const auto rename_away = [&] {
+    must(run.storage.rename(run.catalog.path("step-00000001.g1/manifest"), "aside")), must(run.storage.remove("aside"));
+  };
   const Manifest manifest = must(run.catalog.manifest("step-00000001.g1"));
   rename_away();
   run.storage.set_read_only(true);
@@ -164,7 +190,8 @@ TEST_CASE("CA-1: a commit that the disk refuses has committed nothing, and can b
   run.storage.set_capacity(1);
   check_refused(run.catalog.commit(manifest), {"manifest.tmp", "No space"}, Code::exhausted);
   CHECK(run.contents() == "1.g1*");
-  CHECK(must(run.storage.list(run.catalog.path("step-00000001.g1"))).size() == manifest.files.size());   // no part of a manifest
+  // no part of a manifest
+  CHECK(must(run.storage.list(run.catalog.path("step-00000001.g1"))).size() == manifest.files.size());
   run.storage.set_capacity(INT64_MAX);
   must(run.catalog.commit(manifest));
   CHECK(run.contents() == "1.g1");
@@ -194,7 +221,8 @@ TEST_CASE("CA-4: a superseded generation commits nothing, whichever job supersed
   const Stamp old = must(run.catalog.claim(0, 77));
   must(run.save_step(1, old));
   (void)must(run.catalog.claim(0, 0));
-  check_refused(run.save_step(2, old), {"belongs to generation 2 of job 000000000000004d", "generation 1", "commits nothing"});
+  check_refused(run.save_step(2, old),
+                {"belongs to generation 2 of job 000000000000004d", "generation 1", "commits nothing"});
   const Stamp other = must(run.catalog.claim(5, 0));
   check_refused(run.save_step(3, {77, other.generation, 0}), {"of job 0000000000000005"});
   must(run.save_step(4, other));
@@ -203,7 +231,9 @@ TEST_CASE("CA-4: a superseded generation commits nothing, whichever job supersed
   CHECK(run.contents() == "1.g1 2.g1* 3.g3* 4.g3 5.g3*");
 }
 
-TEST_CASE("CA-4: a new generation that starts while an old one commits, in any order of their operations, leaves no half of a checkpoint") {
+TEST_CASE(
+    "CA-4: a new generation that starts while an old one commits, in any order of their operations, leaves no half of "
+    "a checkpoint") {
   int committed = 0, refused = 0;
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
     CAPTURE(seed);
@@ -239,7 +269,8 @@ TEST_CASE("CA-4: a new generation that starts while an old one commits, in any o
   CHECK(refused > 5);
 }
 
-TEST_CASE("clean removes what no commit completed, of generations before the own, and what a clean has begun to remove") {
+TEST_CASE(
+    "clean removes what no commit completed, of generations before the own, and what a clean has begun to remove") {
   Run run;
   const Stamp first = must(run.catalog.claim(0, 77));
   must(run.save_step(1, first));
@@ -261,14 +292,14 @@ TEST_CASE("CA-3: prune keeps the newest, those that retention names, and whateve
   const Stamp first = must(run.catalog.claim(0, 77));
   for (std::int64_t step = 1; step <= 7; ++step) must(run.save_step(step, first));
   const Stamp second = must(run.catalog.claim(0, 77));
-  for (std::int64_t step = 6; step <= 8; ++step) must(run.save_step(step, second));   // resumed at 5
+  for (std::int64_t step = 6; step <= 8; ++step) must(run.save_step(step, second));  // resumed at 5
   run.leave_uncommitted("step-00000009.g2");
   CHECK(must(run.catalog.prune({.keep = 20})).empty());
   CHECK(must(run.catalog.prune({.keep = 4, .every = 3})) ==
         std::vector<std::string>{"step-00000001.g1", "step-00000002.g1", "step-00000004.g1", "step-00000005.g1"});
   CHECK(run.contents() == "3.g1 6.g1 7.g1 6.g2 7.g2 8.g2 9.g2*");
   run.storage.flip_bit(run.catalog.path("step-00000008.g2/manifest"), 400);
-  (void)must(run.catalog.prune({.keep = 0}));   // at least one
+  (void)must(run.catalog.prune({.keep = 0}));  // at least one
   CHECK(run.contents() == "7.g2 8.g2 9.g2*");
   must(load_and_compare(run.catalog, run.storage, "step-00000007.g2", run.model));
 }
@@ -278,7 +309,9 @@ TEST_CASE("a manifest in another checkpoint's folder is named as what it is") {
   const Stamp stamp = must(run.catalog.claim(0, 77));
   must(run.save_step(1, stamp));
   must(run.save_step(2, stamp));
-  must(write_file(run.storage, run.catalog.path("step-00000002.g1/manifest"), must(read_file(run.storage, run.catalog.path("step-00000001.g1/manifest")))));
-  check_refused(run.catalog.manifest("step-00000002.g1").status(), {"step-00000002.g1/manifest", "is the manifest of step-00000001.g1"});
+  must(write_file(run.storage, run.catalog.path("step-00000002.g1/manifest"),
+                  must(read_file(run.storage, run.catalog.path("step-00000001.g1/manifest")))));
+  check_refused(run.catalog.manifest("step-00000002.g1").status(),
+                {"step-00000002.g1/manifest", "is the manifest of step-00000001.g1"});
   CHECK(run.catalog.manifest("step-00000009.g1").status().code() == Code::not_found);
 }

@@ -21,7 +21,8 @@ Model model_after(std::int64_t step) {
 struct Job {
   SimStorage& storage;
   Catalog catalog{storage, "run"};
-  std::pair<std::uint32_t, std::int64_t> told = {0, 0};   ///< generation and step of the last commit that succeeded
+  /// generation and step of the last commit that succeeded
+  std::pair<std::uint32_t, std::int64_t> told = {0, 0};
 
   Status start(int steps, std::uint64_t seed) {
     TROUPE_ASSIGN(Stamp stamp, catalog.claim(0, 77));
@@ -73,7 +74,9 @@ bool run_job(Job& job) {
 
 }  // namespace
 
-TEST_CASE("CA-1..3: stopped at any operation of saving, pruning, claiming and cleaning, the last checkpoint loads and nothing else stays") {
+TEST_CASE(
+    "CA-1..3: stopped at any operation of saving, pruning, claiming and cleaning, the last checkpoint loads and "
+    "nothing else stays") {
   SimStorage whole;
   Job uninterrupted{whole};
   REQUIRE(run_job(uninterrupted));
@@ -90,8 +93,9 @@ TEST_CASE("CA-1..3: stopped at any operation of saving, pruning, claiming and cl
       REQUIRE_FALSE(run_job(job));
       storage.crash(seed);
       job.check();
-      if (seed % 3 == 0) {   // stops again while it starts again
-        storage.stop_at(storage.operations() + static_cast<std::int64_t>(philox(seed, static_cast<std::uint64_t>(stop), 0)[0] % 60));
+      if (seed % 3 == 0) {  // stops again while it starts again
+        storage.stop_at(storage.operations() +
+                        static_cast<std::int64_t>(philox(seed, static_cast<std::uint64_t>(stop), 0)[0] % 60));
         (void)job.start(1, seed);
         storage.crash(seed + 100);
         job.check();
@@ -106,7 +110,8 @@ TEST_CASE("CA-1..3: stopped at any operation of saving, pruning, claiming and cl
     }
 }
 
-TEST_CASE("a disk that fills up or turns read-only at any moment loses no checkpoint, and saving goes on when it recovers") {
+TEST_CASE(
+    "a disk that fills up or turns read-only at any moment loses no checkpoint, and saving goes on when it recovers") {
   for (std::int64_t room = 0; room < 120'000; room += 1'500) {
     CAPTURE(room);
     SimStorage storage;

@@ -1,4 +1,5 @@
-// Thousands of damages: each that touches a byte which the manifest names is found and named; none passes for the model.
+// Thousands of damages: each that touches a byte which the manifest names is found and named; none passes for the
+// model.
 #include <algorithm>
 #include <set>
 
@@ -40,12 +41,13 @@ struct Scene {
   Model model;
   std::string folder = "step-00000002.g1";
   Manifest manifest;
-  std::map<std::string, Bytes> pristine;   ///< files of `folder`, by name
-  std::set<std::string> touched;           ///< since the last repair
+  std::map<std::string, Bytes> pristine;  ///< files of `folder`, by name
+  std::set<std::string> touched;          ///< since the last repair
 
-  Scene(Storage& s, const std::string& dir, std::uint64_t seed) : storage(s), mine(s, dir + "/mine"), other(s, dir + "/other"), draw(seed) {
+  Scene(Storage& s, const std::string& dir, std::uint64_t seed)
+      : storage(s), mine(s, dir + "/mine"), other(s, dir + "/other"), draw(seed) {
     model = random_model(draw, 5, 2'000);
-    Tensor large{"large", TensorKind::parameter, DType::f32, {300, 1000}, {}};   // more than one block
+    Tensor large{"large", TensorKind::parameter, DType::f32, {300, 1000}, {}};  // more than one block
     large.bytes.resize(300 * 1000 * 4);
     for (std::size_t i = 0; i < large.bytes.size(); i += 3) large.bytes[i] = static_cast<std::byte>(i * i >> 5);
     model.push_back(large);
@@ -58,15 +60,20 @@ struct Scene {
     stamp.step = 2;
     must(save(mine, storage, stamp, model, draw, 2));
     manifest = must(mine.manifest(folder));
-    for (const auto& e : must(storage.list(mine.path(folder)))) pristine[e.name] = must(read_file(storage, path(e.name)));
+    for (const auto& e : must(storage.list(mine.path(folder))))
+      pristine[e.name] = must(read_file(storage, path(e.name)));
   }
 
   std::string path(const std::string& name) const { return mine.path(folder) + "/" + name; }
-  std::string some_shard() { return manifest.files[static_cast<std::size_t>(draw.below(std::ssize(manifest.files)))].name; }
+  std::string some_shard() {
+    return manifest.files[static_cast<std::size_t>(draw.below(std::ssize(manifest.files)))].name;
+  }
 
   /// What must be said when this byte of a shard is another one; empty for padding.
   std::vector<std::string> named(const std::string& file, std::int64_t at) const {
-    const auto index = std::find_if(manifest.files.begin(), manifest.files.end(), [&](const StoredFile& f) { return f.name == file; }) - manifest.files.begin();
+    const auto index = std::find_if(manifest.files.begin(), manifest.files.end(),
+                                    [&](const StoredFile& f) { return f.name == file; }) -
+                       manifest.files.begin();
     if (at < manifest.files[static_cast<std::size_t>(index)].data_offset) return {file, "header"};
     for (const auto& t : manifest.tensors)
       for (const auto& e : t.extents)
@@ -81,43 +88,53 @@ struct Scene {
     Bytes bytes = pristine[shard];
     const auto at = static_cast<std::size_t>(draw.below(std::ssize(bytes)));
     switch (draw.below(12)) {
-      case 0: case 1: case 2: {   // a bit of a shard
+      case 0:
+      case 1:
+      case 2: {  // a bit of a shard
         bytes[at] ^= static_cast<std::byte>(1 << draw.below(8));
         put(shard, bytes);
         return named(shard, static_cast<std::int64_t>(at));
       }
-      case 3: {   // a bit of its header
+      case 3: {  // a bit of its header
         const auto in_header = static_cast<std::size_t>(draw.below(4096));
         bytes[in_header] ^= static_cast<std::byte>(1 << draw.below(8));
         put(shard, bytes);
         return {shard, "header"};
       }
-      case 4: {   // a sector that was never written
+      case 4: {  // a sector that was never written
         const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(at / 512 * 512);
         const auto first = std::find_if(begin, begin + 512, [](std::byte b) { return b != std::byte{}; });
         std::fill(begin, begin + 512, std::byte{});
         put(shard, bytes);
         return first == begin + 512 ? std::vector<std::string>{} : named(shard, first - bytes.begin());
       }
-      case 5: bytes.resize(at); put(shard, bytes); return {shard, std::to_string(at) + " bytes are there"};
-      case 6: bytes.resize(bytes.size() + at + 1); put(shard, bytes); return {shard, "bytes are there"};
+      case 5:
+        bytes.resize(at);
+        put(shard, bytes);
+        return {shard, std::to_string(at) + " bytes are there"};
+      case 6:
+        bytes.resize(bytes.size() + at + 1);
+        put(shard, bytes);
+        return {shard, "bytes are there"};
       case 7: take_away(shard); return {shard, "No such file"};
-      case 8: {   // shards swapped
+      case 8: {  // shards swapped
         put("shard-00000.safetensors", pristine["shard-00001.safetensors"]);
         put("shard-00001.safetensors", pristine["shard-00000.safetensors"]);
         return {"shard-00000.safetensors"};
       }
-      case 9: {   // a shard of another step or of another job
+      case 9: {  // a shard of another step or of another job
         const std::string from = draw.below(2) ? mine.path("step-00000001.g1") : other.path(folder);
         put(shard, must(read_file(storage, from + "/" + shard)));
         return {shard};
       }
-      case 10: {   // a manifest of another step or of another job
+      case 10: {  // a manifest of another step or of another job
         const bool stale = draw.below(2);
-        put("manifest", must(read_file(storage, (stale ? mine.path("step-00000001.g1") : other.path(folder)) + "/manifest")));
-        return stale ? std::vector<std::string>{"manifest of step-00000001.g1"} : std::vector<std::string>{"shard-0000"};
+        put("manifest",
+            must(read_file(storage, (stale ? mine.path("step-00000001.g1") : other.path(folder)) + "/manifest")));
+        return stale ? std::vector<std::string>{"manifest of step-00000001.g1"}
+                     : std::vector<std::string>{"shard-0000"};
       }
-      default: {   // the manifest: a bit, its end, or all of it
+      default: {  // the manifest: a bit, its end, or all of it
         Bytes text = pristine["manifest"];
         const auto where = static_cast<std::size_t>(draw.below(std::ssize(text)));
         if (const auto kind = draw.below(3); kind == 0) text[where] ^= static_cast<std::byte>(1 << draw.below(8));
@@ -153,10 +170,11 @@ struct Scene {
       INFO(all);
       CHECK(said.empty() == words.empty());
       const bool named = words.empty() || std::any_of(said.begin(), said.end(), [&](const std::string& line) {
-        return std::all_of(words.begin(), words.end(), [&](const std::string& w) { return line.find(w) != std::string::npos; });
-      });
+                           return std::all_of(words.begin(), words.end(),
+                                              [&](const std::string& w) { return line.find(w) != std::string::npos; });
+                         });
       CHECK_MESSAGE(named, "expected: ", words.empty() ? "" : words.back());
-      CHECK(load_and_compare(mine, storage, folder, model).ok() == words.empty());   // nobody reads wrong bytes
+      CHECK(load_and_compare(mine, storage, folder, model).ok() == words.empty());  // nobody reads wrong bytes
       found += !words.empty();
       repair();
     }
@@ -168,7 +186,8 @@ struct Scene {
 
 }  // namespace
 
-TEST_CASE("2,000 random damages to checkpoints: each that touches a named byte is found and named, none gives wrong bytes") {
+TEST_CASE(
+    "2,000 random damages to checkpoints: each that touches a named byte is found and named, none gives wrong bytes") {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     CAPTURE(seed);
     SimStorage storage;

@@ -85,13 +85,16 @@ TEST_CASE("who reads some files needs only those, several extents at once: what 
   SerialParallel serial;
   must(reader.read(wanted, bytes.data(), serial));
   std::fill(bytes.begin(), bytes.end(), std::byte{});
-  storage.fail(storage.operations());   // of several blocks: each is asked for by itself then
+  storage.fail(storage.operations());  // of several blocks: each is asked for by itself then
   must(reader.read(wanted, bytes.data(), serial));
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const ExtentRead& w = wanted[i];
     CHECK(w.at % storage_alignment == 0);
-    if (i > 0 && w.extent->file == wanted[i - 1].extent->file) CHECK(w.at - wanted[i - 1].at <= w.extent->offset - wanted[i - 1].extent->offset);
-    const auto t = std::find_if(model.begin(), model.end(), [&](const Tensor& m) { return m.parameter == w.tensor->parameter && m.kind == w.tensor->kind; });
+    if (i > 0 && w.extent->file == wanted[i - 1].extent->file)
+      CHECK(w.at - wanted[i - 1].at <= w.extent->offset - wanted[i - 1].extent->offset);
+    const auto t = std::find_if(model.begin(), model.end(), [&](const Tensor& m) {
+      return m.parameter == w.tensor->parameter && m.kind == w.tensor->kind;
+    });
     const auto expected = part_of(*t, w.extent->extent);
     CHECK(std::equal(expected.begin(), expected.end(), bytes.begin() + w.at));
   }
@@ -99,7 +102,7 @@ TEST_CASE("who reads some files needs only those, several extents at once: what 
 
 TEST_CASE("blocks of 1 MiB begin with each extent; the last one is what is left") {
   Draw draw(6);
-  const std::int64_t rows = 3 * block_bytes / 4 / 100 + 7;   // of 100 floats: three blocks and a bit
+  const std::int64_t rows = 3 * block_bytes / 4 / 100 + 7;  // of 100 floats: three blocks and a bit
   Tensor t{"w", TensorKind::parameter, DType::f32, {rows, 100}, {}};
   t.bytes.resize(static_cast<std::size_t>(rows * 400));
   for (std::size_t i = 0; i < t.bytes.size(); i += 97) t.bytes[i] = static_cast<std::byte>(draw.word());
@@ -107,9 +110,12 @@ TEST_CASE("blocks of 1 MiB begin with each extent; the last one is what is left"
   Catalog catalog(storage, "run");
   const Stamp stamp = must(catalog.claim(0, 77));
   must(storage.make_dir("run/step-00000000.g1"));
-  const ShardRecord record = must(write_shard(storage, "run/step-00000000.g1", 0, stamp, {t}, {{"w", TensorKind::parameter, DType::f32, t.shape, Extent::whole(t.shape), 0}}));
+  const ShardRecord record =
+      must(write_shard(storage, "run/step-00000000.g1", 0, stamp, {t},
+                       {{"w", TensorKind::parameter, DType::f32, t.shape, Extent::whole(t.shape), 0}}));
   REQUIRE(record.tensors[0].extents[0].blocks.size() == 4);
-  CHECK(record.tensors[0].extents[0].blocks[3] == checksum(t.bytes.data() + 3 * block_bytes, std::ssize(t.bytes) - 3 * block_bytes));
+  CHECK(record.tensors[0].extents[0].blocks[3] ==
+        checksum(t.bytes.data() + 3 * block_bytes, std::ssize(t.bytes) - 3 * block_bytes));
   must(catalog.commit(must(merge(head_of(stamp), {record}))));
   must(load_and_compare(catalog, storage, "step-00000000.g1", {t}));
 }
@@ -122,7 +128,8 @@ TEST_CASE("a manifest does not depend on the order in which places report, nor o
   const Stamp stamp{1, 1, 0};
   std::vector<ShardRecord> records;
   const auto holdings = random_holdings(draw, model, 4);
-  for (std::int32_t rank = 0; rank < 4; ++rank) records.push_back(must(write_shard(storage, "d", rank, stamp, model, holdings[static_cast<std::size_t>(rank)])));
+  for (std::int32_t rank = 0; rank < 4; ++rank)
+    records.push_back(must(write_shard(storage, "d", rank, stamp, model, holdings[static_cast<std::size_t>(rank)])));
   const Manifest manifest = must(merge(head_of(stamp), records));
   std::reverse(records.begin(), records.end());
   CHECK(must(merge(head_of(stamp), records)) == manifest);

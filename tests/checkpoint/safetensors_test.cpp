@@ -27,7 +27,9 @@ Expected<SafeTensorsHeader> read_back(const std::string& json, std::int64_t data
   must(write_file(storage, "f", bytes));
   return read_safetensors_header(storage, "f");
 }
-Expected<SafeTensorsHeader> read_back(const std::string& json, std::int64_t data) { return read_back(json, data, json.size()); }
+Expected<SafeTensorsHeader> read_back(const std::string& json, std::int64_t data) {
+  return read_back(json, data, json.size());
+}
 
 std::string tensor(const std::string& dtype, const std::string& shape, const std::string& offsets) {
   return "{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
@@ -53,9 +55,12 @@ TEST_CASE("our shards: extents at multiples of 4 KiB, gaps as keys, the stamp as
   CHECK(header.data_offset == data_offset);
   std::string keys;
   for (const auto& t : header.tensors) keys += t.name + " " + t.dtype + " " + to_string(t.shape) + "; ";
-  CHECK(keys == "w[0:1500,0:2] F32 [1500, 2]; __pad__.0 U8 [288]; w.exp_avg[0:512,0:2] F32 [512, 2]; s[] I64 []; __pad__.1 U8 [4088]; ");
+  CHECK(keys ==
+        "w[0:1500,0:2] F32 [1500, 2]; __pad__.0 U8 [288]; w.exp_avg[0:512,0:2] F32 [512, 2]; s[] I64 []; __pad__.1 U8 "
+        "[4088]; ");
   using Text = std::pair<std::string, std::string>;
-  CHECK(header.metadata == std::vector<Text>{{"troupe.generation", "2"}, {"troupe.job", "000000000000001f"}, {"troupe.step", "40"}});
+  CHECK(header.metadata ==
+        std::vector<Text>{{"troupe.generation", "2"}, {"troupe.job", "000000000000001f"}, {"troupe.step", "40"}});
   CHECK(must(read_safetensors_header(storage, "shard")).tensors[2].begin == data_offset + 3 * storage_alignment);
 }
 
@@ -68,8 +73,10 @@ TEST_CASE("a shard of nothing is a safetensors file too") {
 }
 
 TEST_CASE("headers of others: any order of keys, all dtypes, empty tensors, no metadata") {
-  const auto header = must(read_back("{\"b\":" + tensor("BF16", "[2,3]", "[4,16]") + ", \"a\":" + tensor("F32", "[]", "[0,4]") + ",\"e\":" +
-                                         tensor("F8_E4M3", "[0,7]", "[16,16]") + "}  ", 16));
+  const auto header =
+      must(read_back("{\"b\":" + tensor("BF16", "[2,3]", "[4,16]") + ", \"a\":" + tensor("F32", "[]", "[0,4]") +
+                         ",\"e\":" + tensor("F8_E4M3", "[0,7]", "[16,16]") + "}  ",
+                     16));
   REQUIRE(header.tensors.size() == 3);
   CHECK(header.tensors[0].name == "a");
   CHECK(header.tensors[1].name == "b");
@@ -130,17 +137,19 @@ TEST_CASE("lengths that cannot be are refused before they are believed") {
 }
 
 TEST_CASE("Hugging Face's library reads our shards, and finds our bytes") {
-  if (std::system("python3 -c 'import safetensors, numpy' 2>/dev/null") != 0) return troupe::test::skip("Python has no safetensors and numpy");
+  if (std::system("python3 -c 'import safetensors, numpy' 2>/dev/null") != 0)
+    return troupe::test::skip("Python has no safetensors and numpy");
   troupe::test::TempDir dir;
   FileStorage storage;
   Draw draw(3);
   Model model = random_model(draw, 8, 3'000);
-  std::erase_if(model, [](const Tensor& t) { return t.dtype == DType::bf16; });   // which NumPy does not have
+  std::erase_if(model, [](const Tensor& t) { return t.dtype == DType::bf16; });  // which NumPy does not have
   const auto holdings = random_holdings(draw, model, 1);
   const auto record = must(write_shard(storage, dir.path(), 0, {1, 1, 1}, model, holdings[0]));
   nlohmann::json expected;
   for (const auto& t : record.tensors) {
-    const auto& of = *std::find_if(model.begin(), model.end(), [&](const Tensor& m) { return m.parameter == t.parameter && m.kind == t.kind; });
+    const auto& of = *std::find_if(model.begin(), model.end(),
+                                   [&](const Tensor& m) { return m.parameter == t.parameter && m.kind == t.kind; });
     std::string hex;
     for (const auto b : part_of(of, t.extents[0].extent)) {
       char text[3];

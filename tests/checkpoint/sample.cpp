@@ -25,7 +25,8 @@ Model random_model(Draw& draw, int parameters, std::int64_t elements_max) {
     Shape shape;
     std::int64_t left = elements_max;
     for (auto rank = draw.below(4); rank > 0; --rank) {
-      shape.push_back(draw.between(1, std::max<std::int64_t>(1, std::min<std::int64_t>(left, draw.below(3) ? 40 : left))));
+      shape.push_back(
+          draw.between(1, std::max<std::int64_t>(1, std::min<std::int64_t>(left, draw.below(3) ? 40 : left))));
       left /= shape.back();
     }
     const std::string name = "model.layers." + std::to_string(i) + (draw.below(2) ? ".weight" : ".\u00df\"\\");
@@ -64,22 +65,29 @@ std::vector<std::vector<ShardEntry>> random_holdings(Draw& draw, const Model& mo
   std::vector<std::vector<ShardEntry>> holdings(static_cast<std::size_t>(places));
   for (const auto& t : model)
     for (auto& extent : random_cut(draw, t.shape, 6))
-      holdings[static_cast<std::size_t>(draw.below(places))].push_back({t.parameter, t.kind, t.dtype, t.shape, std::move(extent), 0});
+      holdings[static_cast<std::size_t>(draw.below(places))].push_back(
+          {t.parameter, t.kind, t.dtype, t.shape, std::move(extent), 0});
   return holdings;
 }
 
-Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, std::int32_t rank, const Stamp& stamp, const Model& model,
-                                  std::vector<ShardEntry> entries) {
+Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, std::int32_t rank, const Stamp& stamp,
+                                  const Model& model, std::vector<ShardEntry> entries) {
   const std::int64_t data_bytes = lay_out(entries);
   const auto header = shard_header(entries, stamp);
   const std::int64_t data_offset = std::ssize(header);
-  ShardRecord record{{shard_name(rank), data_offset + data_bytes, data_offset, checksum(header.data(), data_offset)}, {}};
+  ShardRecord record{{shard_name(rank), data_offset + data_bytes, data_offset, checksum(header.data(), data_offset)},
+                     {}};
   std::vector<std::byte> data(static_cast<std::size_t>(data_bytes));
   for (const auto& e : entries) {
-    const auto& tensor = *std::find_if(model.begin(), model.end(), [&](const Tensor& t) { return t.parameter == e.parameter && t.kind == e.kind; });
+    const auto& tensor = *std::find_if(model.begin(), model.end(),
+                                       [&](const Tensor& t) { return t.parameter == e.parameter && t.kind == e.kind; });
     const auto part = part_of(tensor, e.extent);
     std::copy(part.begin(), part.end(), data.begin() + e.offset);
-    record.tensors.push_back({e.parameter, e.kind, e.dtype, e.shape, {{e.extent, 0, data_offset + e.offset, block_checksums(part.data(), e.bytes())}}});
+    record.tensors.push_back({e.parameter,
+                              e.kind,
+                              e.dtype,
+                              e.shape,
+                              {{e.extent, 0, data_offset + e.offset, block_checksums(part.data(), e.bytes())}}});
   }
   TROUPE_ASSIGN(const auto file, storage.create(folder + "/" + record.file.name, Access::direct));
   TROUPE_TRY(file->reserve(record.file.bytes));
@@ -103,7 +111,8 @@ Status save(Catalog& catalog, Storage& storage, const Stamp& stamp, const Model&
   const auto holdings = random_holdings(draw, model, places ? places : static_cast<int>(draw.between(1, 4)));
   std::vector<ShardRecord> records;
   for (std::size_t rank = 0; rank < holdings.size(); ++rank) {
-    TROUPE_ASSIGN(const auto record, write_shard(storage, folder, static_cast<std::int32_t>(rank), stamp, model, holdings[rank]));
+    TROUPE_ASSIGN(const auto record,
+                  write_shard(storage, folder, static_cast<std::int32_t>(rank), stamp, model, holdings[rank]));
     TROUPE_TRY(storage.sync_dir(folder));
     TROUPE_ASSIGN(auto received, decode_shard_record(encode(record)));
     records.push_back(std::move(received));
@@ -118,7 +127,8 @@ Status load_and_compare(const Catalog& catalog, Storage& storage, const std::str
   if (reader.manifest().tensors.size() != model.size()) return invalid("another number of tensors");
   for (const auto& t : model) {
     const StoredTensor* stored = reader.manifest().find(t.parameter, t.kind);
-    if (!stored || stored->dtype != t.dtype || stored->shape != t.shape) return invalid(t.parameter + " is another one");
+    if (!stored || stored->dtype != t.dtype || stored->shape != t.shape)
+      return invalid(t.parameter + " is another one");
     std::vector<std::byte> bytes(t.bytes.size());
     TROUPE_TRY(reader.read_part(*stored, Extent::whole(t.shape), bytes.data()));
     if (bytes != t.bytes) return invalid(t.parameter + " has other bytes");

@@ -48,8 +48,8 @@ std::vector<std::byte> part_of(const Tensor& tensor, const Extent& extent);
 std::vector<std::vector<ShardEntry>> random_holdings(Draw& draw, const Model& model, int places);
 
 /// Writes one place's shard, as a worker would: data, header, sync.
-Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, std::int32_t rank, const Stamp& stamp, const Model& model,
-                                  std::vector<ShardEntry> entries);
+Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, std::int32_t rank, const Stamp& stamp,
+                                  const Model& model, std::vector<ShardEntry> entries);
 
 /// Writes a checkpoint with several places and commits it. `places` = 0: a random number of them.
 Status save(Catalog& catalog, Storage& storage, const Stamp& stamp, const Model& model, Draw& draw, int places = 0);
@@ -71,7 +71,8 @@ inline void must(const Status& status) { REQUIRE_MESSAGE(status.ok(), status.mes
 /// The status is an error whose message has these words.
 inline void check_refused(const Status& status, const std::vector<std::string>& says, Code code = Code::invalid) {
   CHECK(status.code() == code);
-  for (const auto& words : says) CHECK_MESSAGE(status.message().find(words) != std::string::npos, "'", status.message(), "' does not say: ", words);
+  for (const auto& words : says)
+    CHECK_MESSAGE(status.message().find(words) != std::string::npos, "'", status.message(), "' does not say: ", words);
 }
 
 }  // namespace troupe::checkpoint::test

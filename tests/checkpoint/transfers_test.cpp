@@ -9,16 +9,19 @@
 using namespace troupe;
 using namespace troupe::checkpoint;
 
-TEST_CASE("transfers have each block once, in order, with no byte of another extent, and are as few as their size allows") {
+TEST_CASE(
+    "transfers have each block once, in order, with no byte of another extent, and are as few as their size allows") {
   std::uint64_t draws = 0;
-  auto random = [&](std::int64_t n) { return static_cast<std::int64_t>(philox(11, ++draws, 0)[0] % static_cast<std::uint64_t>(n)); };
+  auto random = [&](std::int64_t n) {
+    return static_cast<std::int64_t>(philox(11, ++draws, 0)[0] % static_cast<std::uint64_t>(n));
+  };
   for (int round = 0; round < 200; ++round) {
     std::vector<StoredRun> runs;
     std::int32_t file = 0;
     std::int64_t end = 4096;
     for (std::int64_t i = 0; i < 1 + random(30); ++i) {
       if (random(5) == 0) ++file, end = 4096;
-      else if (random(3) == 0) end += 4096 * (1 + random(3));   // somebody else's
+      else if (random(3) == 0) end += 4096 * (1 + random(3));  // somebody else's
       runs.push_back({file, end, 1 + random(random(2) ? 20'000 : 9 << 20)});
       end = aligned(end + runs.back().bytes, storage_alignment);
     }
@@ -35,15 +38,17 @@ TEST_CASE("transfers have each block once, in order, with no byte of another ext
         CHECK(b.run == run);
         CHECK(b.index == index);
         CHECK(runs[run].file == t.file);
-        CHECK(b.offset == at);   // nothing between two blocks but padding
+        CHECK(b.offset == at);  // nothing between two blocks but padding
         CHECK(b.offset == runs[run].offset + static_cast<std::int64_t>(index) * block_bytes);
         CHECK(b.bytes == std::min(block_bytes, runs[run].offset + runs[run].bytes - b.offset));
         at = aligned(b.offset + b.bytes, storage_alignment);
         if (b.offset + b.bytes == runs[run].offset + runs[run].bytes) ++run, index = 0;
         else ++index;
       }
-      const bool next_fits = i + 1 < transfers.size() && transfers[i + 1].file == t.file && transfers[i + 1].offset == t.offset + t.bytes &&
-                             t.bytes + aligned(transfers[i + 1].blocks.front().bytes, storage_alignment) <= transfer_bytes;
+      const bool next_fits = i + 1 < transfers.size() && transfers[i + 1].file == t.file &&
+                             transfers[i + 1].offset == t.offset + t.bytes &&
+                             t.bytes + aligned(transfers[i + 1].blocks.front().bytes, storage_alignment) <=
+                                 transfer_bytes;
       CHECK(!next_fits);
     }
     CHECK(run == runs.size());

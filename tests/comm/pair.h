@@ -84,8 +84,12 @@ struct UcxEnds {
           std::size_t eager_bytes_max = UcxOptions().eager_bytes_max) {
     const std::uint32_t generations[] = {generation0, generation1};
     for (Rank r : {0, 1}) {
-      auto t = UcxTransport::open({.rank = r, .job = 7, .generation = generations[r], .tls = tls,
-                                   .net_devices = device, .eager_bytes_max = eager_bytes_max});
+      auto t = UcxTransport::open({.rank = r,
+                                   .job = 7,
+                                   .generation = generations[r],
+                                   .tls = tls,
+                                   .net_devices = device,
+                                   .eager_bytes_max = eager_bytes_max});
       REQUIRE_MESSAGE(t.ok(), t.status().message());
       ends[r] = *std::move(t);
     }
@@ -127,7 +131,8 @@ class ThrottledPair {
   explicit ThrottledPair(std::uint32_t g0 = 1, std::uint32_t g1 = 1) {
     UcxEnds ucx("posix,cma", "", g0, g1);
     for (Rank r : {0, 1})
-      ends_[r] = std::make_unique<ThrottledTransport>(std::move(ucx.ends[r]), std::make_unique<ThreadAlarm>("alarm", clock_), throttles);
+      ends_[r] = std::make_unique<ThrottledTransport>(std::move(ucx.ends[r]),
+                                                      std::make_unique<ThreadAlarm>("alarm", clock_), throttles);
   }
   Transport& at(Rank r) { return *ends_[r]; }
   bool wait(const std::function<bool()>& ready) { return wait_for(ready); }
@@ -141,10 +146,12 @@ class ThrottledPair {
 /// Over a simulated network, in the same virtual time.
 class ThrottledSimPair {
  public:
-  explicit ThrottledSimPair(std::uint32_t g0 = 1, std::uint32_t g1 = 1, const std::vector<Throttle>& links = throttles, SimLink under = {})
+  explicit ThrottledSimPair(std::uint32_t g0 = 1, std::uint32_t g1 = 1, const std::vector<Throttle>& links = throttles,
+                            SimLink under = {})
       : net_(loop_.clock(), {.ranks = 2, .link = under}) {
     for (Rank r : {0, 1})
-      ends_[r] = std::make_unique<ThrottledTransport>(net_.open(r, 7, r == 0 ? g0 : g1), std::make_unique<SimAlarm>(loop_), links);
+      ends_[r] = std::make_unique<ThrottledTransport>(net_.open(r, 7, r == 0 ? g0 : g1),
+                                                      std::make_unique<SimAlarm>(loop_), links);
   }
   Transport& at(Rank r) { return *ends_[r]; }
   std::int64_t now_ns() const { return loop_.now_ns(); }

@@ -123,11 +123,13 @@ TEST_CASE("on_delivery sees each message that arrives, with its time, ends, head
   w.send(0, 1, 1, 500);
   w.send(0, 2, 2, 0);
   w.net.cut(1, 2);
-  w.send(1, 2, 3, 8);   // never arrives
-  w.send(1, 1, 4, 3);   // to itself
+  w.send(1, 2, 3, 8);  // never arrives
+  w.send(1, 1, 4, 3);  // to itself
   w.recv(1, 1, 4, 3);
   w.run();
-  const auto bytes = [&](std::size_t n) { return std::vector<std::byte>(w.buffer.begin(), w.buffer.begin() + static_cast<std::ptrdiff_t>(n)); };
+  const auto bytes = [&](std::size_t n) {
+    return std::vector<std::byte>(w.buffer.begin(), w.buffer.begin() + static_cast<std::ptrdiff_t>(n));
+  };
   CHECK(seen == std::vector<Seen>{{0, 1, 1, 4, bytes(3)}, {1000, 0, 2, 2, {}}, {1500, 0, 1, 1, bytes(500)}});
 }
 
@@ -140,8 +142,8 @@ TEST_CASE("SN-3: a cut holds messages one way until it heals") {
   w.send(1, 0, 2, 100);
   w.run(50'000);
   CHECK(w.when("received", 1) == -1);
-  CHECK(w.when("received", 2) == 1100);   // the other way works,
-  CHECK(w.when("sent", 2) == -1);         // but its acknowledgement travels on the cut one
+  CHECK(w.when("received", 2) == 1100);  // the other way works,
+  CHECK(w.when("sent", 2) == -1);        // but its acknowledgement travels on the cut one
   w.net.heal(0, 1);
   w.run();
   CHECK(w.when("received", 1) == 50'100);
@@ -166,10 +168,10 @@ TEST_CASE("SN-4: a killed rank is silent at once and reported after detect_ns") 
       CHECK(s.code() == Code::unavailable);
       downs.push_back(w.clock.now_ns());
     });
-  w.recv(1, 0, 1, 1000);   // under way when the sender dies
-  w.recv(1, 0, 2, 8);      // never sent
-  w.send(1, 0, 3, 8);      // never received
-  w.recv(0, 2, 4, 8);      // the dead rank's own: never called back
+  w.recv(1, 0, 1, 1000);  // under way when the sender dies
+  w.recv(1, 0, 2, 8);     // never sent
+  w.send(1, 0, 3, 8);     // never received
+  w.recv(0, 2, 4, 8);     // the dead rank's own: never called back
   w.send(0, 1, 1, 1000);
   w.run(1500);
   w.net.kill(0);

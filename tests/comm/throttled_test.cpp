@@ -9,12 +9,14 @@ namespace {
 
 /// Sends and receives on a pair without any delay of its own; notes when each ended.
 struct TimedPair {
-  explicit TimedPair(const std::vector<Throttle>& links) : pair(1, 1, links, {.latency_ns = 0, .bytes_per_second = 0}) {}
+  explicit TimedPair(const std::vector<Throttle>& links)
+      : pair(1, 1, links, {.latency_ns = 0, .bytes_per_second = 0}) {}
   void recv(Rank at, std::uint32_t sequence, std::size_t n) {
-    pair.at(at).recv(1 - at, {3, 0, sequence}, std::span(into[at]).first(n), [this, sequence](const Status& s, const Header&) {
-      CHECK(s.ok());
-      received[sequence] = pair.now_ns();
-    });
+    pair.at(at).recv(1 - at, {3, 0, sequence}, std::span(into[at]).first(n),
+                     [this, sequence](const Status& s, const Header&) {
+                       CHECK(s.ok());
+                       received[sequence] = pair.now_ns();
+                     });
   }
   void send(Rank from, std::uint32_t sequence, std::size_t n) {
     pair.at(from).send(1 - from, header(sequence), std::span(data).first(n), [this, sequence](const Status& s) {
@@ -22,20 +24,22 @@ struct TimedPair {
       sent[sequence] = pair.now_ns();
     });
   }
-  std::vector<std::byte> data = payload(4000, 1), into[2] = {std::vector<std::byte>(4000), std::vector<std::byte>(4000)};
+  std::vector<std::byte> data = payload(4000, 1),
+                         into[2] = {std::vector<std::byte>(4000), std::vector<std::byte>(4000)};
   std::map<std::uint32_t, std::int64_t> sent, received;
   ThrottledSimPair pair;
 };
 
 }  // namespace
 
-TEST_CASE("TH-1: a message leaves after bytes / bandwidth and arrives a latency later; the link carries one at a time") {
-  TimedPair w({{-1, -1, 500, 1'000'000'000}});   // a byte a nanosecond
+TEST_CASE(
+    "TH-1: a message leaves after bytes / bandwidth and arrives a latency later; the link carries one at a time") {
+  TimedPair w({{-1, -1, 500, 1'000'000'000}});  // a byte a nanosecond
   for (std::uint32_t i : {0u, 1u, 2u}) {
     w.recv(1, i, 1000 * (i + 1));
     w.send(0, i, 1000 * (i + 1));
   }
-  w.recv(0, 7, 100);   // the way back is another link
+  w.recv(0, 7, 100);  // the way back is another link
   w.send(1, 7, 100);
   w.pair.settle();
   CHECK(w.sent == std::map<std::uint32_t, std::int64_t>{{0, 1000}, {1, 3000}, {2, 6000}, {7, 100}});
@@ -85,7 +89,7 @@ TEST_CASE("a throttle concerns the link it names, both ways; the last that fits 
 }
 
 TEST_CASE("TH-2: errors are not delayed, nor what a rank sends to itself") {
-  TimedPair w({{-1, -1, 1'000'000, 1}});   // a second a byte
+  TimedPair w({{-1, -1, 1'000'000, 1}});  // a second a byte
   Outcome s, r, refused;
   w.pair.at(0).recv(0, {3, 0, 0}, std::span(w.into[0]).first(64), r.received());
   w.pair.at(0).send(0, header(0), std::span(w.data).first(64), s.sent());

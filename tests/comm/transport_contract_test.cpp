@@ -35,7 +35,8 @@ TEST_CASE_TEMPLATE("every size arrives unchanged, with its header", Pair, TROUPE
   CHECK(pair.at(1).stats().received_bytes == pair.at(0).stats().sent_bytes);
 }
 
-TEST_CASE_TEMPLATE("TR-1: a send is done only after its receive was posted, whatever its size", Pair, TROUPE_ALL_PAIRS) {
+TEST_CASE_TEMPLATE("TR-1: a send is done only after its receive was posted, whatever its size", Pair,
+                   TROUPE_ALL_PAIRS) {
   Pair pair;
   std::vector<Outcome> s(std::size(kSizes)), r(std::size(kSizes));
   std::vector<std::vector<std::byte>> data, into;
@@ -80,7 +81,8 @@ TEST_CASE_TEMPLATE("TR-2: receives posted in any order get their own messages", 
   }
 }
 
-TEST_CASE_TEMPLATE("TR-3: a message of another generation is dropped, counted and never matched", Pair, TROUPE_ALL_PAIRS) {
+TEST_CASE_TEMPLATE("TR-3: a message of another generation is dropped, counted and never matched", Pair,
+                   TROUPE_ALL_PAIRS) {
   Pair pair(1, 2);
   Outcome s, big, r;
   std::vector<std::byte> into(8);
@@ -110,8 +112,9 @@ TEST_CASE_TEMPLATE("TR-4: after shutdown nobody is called back and no buffer is 
   const auto count = [&](auto&&...) { ++calls; };
   pair.at(0).on_peer_down(count);
   for (std::uint32_t i = 0; i < 20; ++i) {
-    pair.at(0).send(1, header(i), std::span(data).first(i % 2 == 0 ? 64 : data.size()), count);  // held by the peer
-    pair.at(0).recv(1, {3, 1, i}, into, count);                                                  // never sent
+    // held by the peer
+    pair.at(0).send(1, header(i), std::span(data).first(i % 2 == 0 ? 64 : data.size()), count);
+    pair.at(0).recv(1, {3, 1, i}, into, count);  // never sent
     pair.at(0).recv(0, {3, 2, i}, into, count);
   }
   pair.settle();
@@ -122,7 +125,14 @@ TEST_CASE_TEMPLATE("TR-4: after shutdown nobody is called back and no buffer is 
   Outcome late;
   pair.at(0).send(1, header(99), data, late.sent());
   pair.at(0).recv(1, {3, 1, 0}, into, late.received());
-  pair.at(1).send(0, [] { Header h = header(0); h.part = 1; return h; }(), data, [](Status) {});
+  pair.at(1).send(
+      0,
+      [] {
+        Header h = header(0);
+        h.part = 1;
+        return h;
+      }(),
+      data, [](Status) {});
   pair.settle();
   CHECK(calls == 0);
   CHECK_FALSE(late.done());
@@ -183,7 +193,8 @@ TEST_CASE_TEMPLATE("both directions at once, many outstanding", Pair, TROUPE_ALL
 TEST_CASE_TEMPLATE("a payload of the wrong size is an error that names both sizes", Pair, TROUPE_ALL_PAIRS) {
   Pair pair;
   for (const bool late : {false, true})
-    for (const auto& [sent, expected] : {std::pair<std::size_t, std::size_t>{16, 8}, {8, 16}, {0, 8}, {70'000, 80'000}, {80'000, 70'000}}) {
+    for (const auto& [sent, expected] :
+         {std::pair<std::size_t, std::size_t>{16, 8}, {8, 16}, {0, 8}, {70'000, 80'000}, {80'000, 70'000}}) {
       CAPTURE(sent);
       CAPTURE(late);
       const auto data = payload(sent, 1);
@@ -262,10 +273,11 @@ TEST_CASE_TEMPLATE("100000 small messages, none lost, none mixed up", Pair, SimP
   for (std::uint32_t i = 0; i < n; ++i) {
     data[i] = i * 7;
     const auto post = [&, i] {
-      pair.at(1).recv(0, {3, 0, i}, std::as_writable_bytes(std::span(&into[i], 1)), [&](const Status& s, const Header&) {
-        ++received;
-        if (!s.ok()) ++failed;
-      });
+      pair.at(1).recv(0, {3, 0, i}, std::as_writable_bytes(std::span(&into[i], 1)),
+                      [&](const Status& s, const Header&) {
+                        ++received;
+                        if (!s.ok()) ++failed;
+                      });
     };
     if (i % 2 == 0) post();
     pair.at(0).send(1, header(i), std::as_bytes(std::span(&data[i], 1)), [&](const Status& s) {

@@ -134,7 +134,8 @@ void stream(UcxTransport& t, Rank me, std::uint32_t channel, std::size_t bytes, 
       ++done;
     };
     if (me == 1) t.send(0, header(i, channel), slot, [after](const Status&) { after(); });
-    else t.recv(1, {channel, 0, static_cast<std::uint32_t>(i)}, slot, [after](const Status&, const Header&) { after(); });
+    else
+      t.recv(1, {channel, 0, static_cast<std::uint32_t>(i)}, slot, [after](const Status&, const Header&) { after(); });
   };
   for (int i = 0; i < std::min(outstanding, count); ++i) next(i);
   wait_for([&] { return done == count; }, std::chrono::seconds(30));
@@ -172,8 +173,9 @@ void play_measure(UcxTransport& t, Rank me) {
     stream(t, me, channel++, 64, 64, 100'000);
     const double cpu_us = static_cast<double>(t.progress_cpu_ns() - cpu) / 100'000 * 1e-3;
     const double rate = 100'000 / std::chrono::duration<double>(Clock_::now() - small).count();
-    if (me == 0) std::printf("  8 bytes one way %.2f us; 1 MiB x4 %.2f GB/s; 64 B x64 %.2f M/s, %.2f us of CPU each\n",
-                             us, count * double(1 << 20) / s * 1e-9, rate * 1e-6, cpu_us);
+    if (me == 0)
+      std::printf("  8 bytes one way %.2f us; 1 MiB x4 %.2f GB/s; 64 B x64 %.2f M/s, %.2f us of CPU each\n", us,
+                  count * double(1 << 20) / s * 1e-9, rate * 1e-6, cpu_us);
   }
 }
 
@@ -185,7 +187,10 @@ extern "C" const char* __lsan_default_suppressions() { return "leak:libuct\nleak
 TEST_CASE("the other process" * doctest::skip()) {
   const char* role = std::getenv("TROUPE_TEST_ROLE");
   if (role == nullptr) return;
-  auto t = UcxTransport::open({.rank = 1, .job = 7, .generation = 1, .tls = std::getenv("TROUPE_TEST_TLS"),
+  auto t = UcxTransport::open({.rank = 1,
+                               .job = 7,
+                               .generation = 1,
+                               .tls = std::getenv("TROUPE_TEST_TLS"),
                                .net_devices = std::getenv("TROUPE_TEST_DEVICE"),
                                .eager_bytes_max = std::stoul(std::getenv("TROUPE_TEST_EAGER")),
                                .spin_us = std::stol(std::getenv("TROUPE_TEST_SPIN"))});
@@ -233,14 +238,14 @@ TEST_CASE("a SIGKILLed peer is reported within 2 s and everything pending with i
     CHECK(into == payload(4 << 20, 1));
 
     ::kill(other.pid, SIGSTOP);  // now nothing moves in the peer: these are under way when it dies
-    REQUIRE(::waitpid(other.pid, nullptr, WUNTRACED) == other.pid);   // all of its threads have stopped
+    REQUIRE(::waitpid(other.pid, nullptr, WUNTRACED) == other.pid);  // all of its threads have stopped
     t.recv(1, {3, 0, 2}, into, fetching.received());
     t.recv(1, {3, 0, 9}, std::span(data).first(8), never_sent.received());
     t.send(1, header(8), std::span(data).first(8), small.sent());
     t.send(1, header(9), data, large.sent());
     t.send(1, header(1, 4), data, awaited.sent());
     if (std::string(tls) != "posix" && std::string(tls) != "tcp" && may_read_siblings()) {
-      REQUIRE(wait_for([&] { return fetching.done(); }));   // by cma, which needs nothing of the sender
+      REQUIRE(wait_for([&] { return fetching.done(); }));  // by cma, which needs nothing of the sender
       CHECK(fetching.status.ok());
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -251,12 +256,14 @@ TEST_CASE("a SIGKILLed peer is reported within 2 s and everything pending with i
     const auto detected = Clock_::now() - killed;
     CHECK(detected < std::chrono::seconds(2));
     MESSAGE(std::string(*tls ? tls : "default") << ": a SIGKILL is seen after " << detected.count() / 1000 << " us");
-    REQUIRE(wait_for([&] { return fetching.done() && never_sent.done() && small.done() && large.done() && awaited.done(); }));
+    REQUIRE(wait_for(
+        [&] { return fetching.done() && never_sent.done() && small.done() && large.done() && awaited.done(); }));
     for (const Outcome* o : {&never_sent, &small, &large, &awaited}) {
       CHECK(o->status.code() == Code::unavailable);
       CHECK(o->calls == 1);
     }
-    if (!fetching.status.ok()) CHECK(fetching.status.code() == Code::unavailable);  // cma can read a stopped process
+    // cma can read a stopped process
+    if (!fetching.status.ok()) CHECK(fetching.status.code() == Code::unavailable);
     t.send(1, header(50), {}, late.sent());
     REQUIRE(wait_for([&] { return late.done(); }));
     CHECK(late.status.code() == Code::unavailable);
@@ -295,8 +302,10 @@ TEST_CASE("an idle transport costs no CPU") {
     const auto cpu = pair.at(0).progress_cpu_ns() + pair.at(1).progress_cpu_ns();
     std::this_thread::sleep_for(std::chrono::milliseconds(800));
     const auto used = pair.at(0).progress_cpu_ns() + pair.at(1).progress_cpu_ns() - cpu;
-    MESSAGE(std::string(*tls ? tls : "default") << ": two idle progress threads use " << used / 800e6 * 100 << " % of a core");
-    CHECK(used < 24'000'000);   // 3 % of a core; a thread that polls each millisecond uses more, one that spins uses all
+    MESSAGE(std::string(*tls ? tls : "default")
+            << ": two idle progress threads use " << used / 800e6 * 100 << " % of a core");
+    // 3 % of a core; a thread that polls each millisecond uses more, one that spins uses all
+    CHECK(used < 24'000'000);
     for (Rank a : {0, 1}) pair.at(a).shutdown();
   }
 }

@@ -11,7 +11,7 @@ using namespace troupe::test;
 namespace {
 
 struct Case {
-  std::vector<std::string> arguments;   ///< after `train lm-tiny.toml --data TEXT --out FOLDER`
+  std::vector<std::string> arguments;  ///< after `train lm-tiny.toml --data TEXT --out FOLDER`
   std::vector<std::string> says;
 };
 
@@ -68,13 +68,13 @@ TEST_CASE("a command line that makes no sense says which word, and the nearest o
   check_one_line(run(troupe_command({"train"})), exit_usage, {"name a configuration", "--resume"});
   check_one_line(run(troupe_command({"plan"})), exit_usage, {"config is required"});
   check_cases(exit_usage, {
-      {{"--stepz", "3"}, {"unknown option '--stepz'", "'--steps'"}},
-      {{"more"}, {"unexpected argument 'more'"}},
-      {{"--steps", "-3"}, {"--steps", "at least 0", "'-3'"}},
-      {{"--steps", "2.5"}, {"--steps", "whole number", "'2.5'"}},
-      {{"--threads", "0"}, {"--threads", "at least 1"}},
-      {{"--stall-limit", "0"}, {"--stall-limit", "at least 1"}},
-  });
+                              {{"--stepz", "3"}, {"unknown option '--stepz'", "'--steps'"}},
+                              {{"more"}, {"unexpected argument 'more'"}},
+                              {{"--steps", "-3"}, {"--steps", "at least 0", "'-3'"}},
+                              {{"--steps", "2.5"}, {"--steps", "whole number", "'2.5'"}},
+                              {{"--threads", "0"}, {"--threads", "at least 1"}},
+                              {{"--stall-limit", "0"}, {"--stall-limit", "at least 1"}},
+                          });
   check_success(run(troupe_command({"--version"})));
   check_success(run(troupe_command({"train", "--help"})));
 }
@@ -86,19 +86,20 @@ TEST_CASE("a config that cannot be used says where and why") {
   };
   check_one_line(with(dir / "none.toml"), exit_usage, {"none.toml' does not exist"});
   check_one_line(with(dir.path()), exit_usage, {"is a directory"});
-  check_one_line(with(write_text(dir / "broken.toml", "[model]\nlayers = = 3\n")), exit_usage, {"broken.toml:2:", "not valid TOML"});
+  check_one_line(with(write_text(dir / "broken.toml", "[model]\nlayers = = 3\n")), exit_usage,
+                 {"broken.toml:2:", "not valid TOML"});
   check_one_line(with(write_text(dir / "empty.toml", "")), exit_usage, {"missing 'model.layers'"});
   check_one_line(with(write_text(dir / "unknown.toml", "[model]\nlayer = 3\n")), exit_usage,
                  {"unknown.toml:2", "unknown key 'model.layer'", "'model.layers'"});
   check_cases(exit_usage, {
-      {{"--set", "modle.layers=3"}, {"unknown key 'modle.layers'", "'model.layers'"}},
-      {{"--set", "model.layers"}, {"section.key=value"}},
-      {{"--set", "model.layers=0"}, {"'model.layers' = 0 is out of range", "1..1024"}},
-      {{"--set", "model.layers=many"}, {"'model.layers' must be an integer", "\"many\""}},
-      {{"--set", "schedule.lr=nan"}, {"'schedule.lr' = nan is out of range"}},
-      {{"--set", "model.heads=5"}, {"'model.heads' = 5", "'model.kv_heads' = 3"}},
-      {{"--sample", "x", "--set", "sample.tokens=0"}, {"'sample.tokens' = 0"}},
-  });
+                              {{"--set", "modle.layers=3"}, {"unknown key 'modle.layers'", "'model.layers'"}},
+                              {{"--set", "model.layers"}, {"section.key=value"}},
+                              {{"--set", "model.layers=0"}, {"'model.layers' = 0 is out of range", "1..1024"}},
+                              {{"--set", "model.layers=many"}, {"'model.layers' must be an integer", "\"many\""}},
+                              {{"--set", "schedule.lr=nan"}, {"'schedule.lr' = nan is out of range"}},
+                              {{"--set", "model.heads=5"}, {"'model.heads' = 5", "'model.kv_heads' = 3"}},
+                              {{"--sample", "x", "--set", "sample.tokens=0"}, {"'sample.tokens' = 0"}},
+                          });
 }
 
 TEST_CASE("a text that cannot be trained on says why, and how much would do") {
@@ -125,18 +126,19 @@ TEST_CASE("a text that may not be read says so") {
 
 TEST_CASE("a mesh that cannot work names the numbers and the nearest one that does") {
   check_cases(exit_usage, {
-      {{"--mesh", "dp"}, {"mesh 'dp'", "dp=2,pp=2"}},
-      {{"--mesh", "dp=0"}, {"dp=0", "at least 1"}},
-      {{"--zero", "4"}, {"'mesh.zero' = 4 is out of range"}},
-      {{"--mesh", "xp=2"}, {"unknown axis 'xp'"}},
-      {{"--mesh", "dp=2/1,pp=3"}, {"names 2 stages", "pp=3"}},
-  });
-  check_cases(exit_plan, {
-      {{"--mesh", "dp=9"}, {"dp=9", "8 microbatches", "the nearest mesh that works is dp=8\n"}},
-      {{"--mesh", "pp=10"}, {"pp=10", "at most 9", "7 layers", "the nearest mesh that works is pp=9\n"}},
-      {{"--mesh", "dp=9,pp=20"}, {"the nearest mesh that works is dp=8,pp=9\n"}},
-      {{"--mesh", "tp=9"}, {"tp=9", "6 heads", "the nearest mesh that works is tp=6\n"}},
-  });
+                              {{"--mesh", "dp"}, {"mesh 'dp'", "dp=2,pp=2"}},
+                              {{"--mesh", "dp=0"}, {"dp=0", "at least 1"}},
+                              {{"--zero", "4"}, {"'mesh.zero' = 4 is out of range"}},
+                              {{"--mesh", "xp=2"}, {"unknown axis 'xp'"}},
+                              {{"--mesh", "dp=2/1,pp=3"}, {"names 2 stages", "pp=3"}},
+                          });
+  check_cases(exit_plan,
+              {
+                  {{"--mesh", "dp=9"}, {"dp=9", "8 microbatches", "the nearest mesh that works is dp=8\n"}},
+                  {{"--mesh", "pp=10"}, {"pp=10", "at most 9", "7 layers", "the nearest mesh that works is pp=9\n"}},
+                  {{"--mesh", "dp=9,pp=20"}, {"the nearest mesh that works is dp=8,pp=9\n"}},
+                  {{"--mesh", "tp=9"}, {"tp=9", "6 heads", "the nearest mesh that works is tp=6\n"}},
+              });
 }
 
 TEST_CASE("fewer microbatches than stages is legal, with a warning on stderr, quiet or not") {
@@ -170,7 +172,7 @@ TEST_CASE("an output folder that cannot be written is told before training begin
 
 TEST_CASE("a disk that is full stops the job at once, and every line that was written is whole") {
   TempDir dir;
-  std::string command = "ulimit -f 40; trap '' XFSZ; exec";   // files of at most 40 blocks
+  std::string command = "ulimit -f 40; trap '' XFSZ; exec";  // files of at most 40 blocks
   for (const auto& word : train(dir / "out", {"--steps", "10000000", "--ucx-tls", "tcp"})) command += " '" + word + "'";
   const auto o = run({"/bin/sh", "-c", command}, 20);
   check_one_line(o, exit_output, {"cannot write '" + (dir / "out/metrics.jsonl") + "'"});
@@ -183,16 +185,19 @@ TEST_CASE("a worker that cannot start is named, with what it said") {
   TempDir dir;
   check_failure(run(train(dir / "out", {"--mesh", "dp=2", "--ucx-tls", "telepathy"})), exit_worker,
                 {"troupe: worker ", "UCX cannot use transports \"telepathy\""});
-  check_failure(run(train(dir / "out", {"--mesh", "dp=2", "--ucx-tls", "tcp", "--net-device", "lo", "--net-device", "eth77"})),
-                exit_worker, {"troupe: worker 1", "eth77"});
-  check_failure(run(train(dir / "out", {"--mesh", "dp=2", "--worker-prefix", "", "--worker-prefix", "no-such-command"})), exit_worker,
-                {"troupe: worker 1", "exited with code 127", "cannot execute no-such-command"});
+  check_failure(
+      run(train(dir / "out", {"--mesh", "dp=2", "--ucx-tls", "tcp", "--net-device", "lo", "--net-device", "eth77"})),
+      exit_worker, {"troupe: worker 1", "eth77"});
+  check_failure(
+      run(train(dir / "out", {"--mesh", "dp=2", "--worker-prefix", "", "--worker-prefix", "no-such-command"})),
+      exit_worker, {"troupe: worker 1", "exited with code 127", "cannot execute no-such-command"});
 }
 
 TEST_CASE("a loss that is not finite ends the job with a code of its own") {
   TempDir dir;
-  check_one_line(run(train(dir / "out", {"--mesh", "dp=2", "--steps", "50", "--set", "schedule.lr=10", "--set", "schedule.warmup=0",
-                                         "--set", "model.init_std=10", "--set", "optimizer.clip=0", "--set", "optimizer.weight_decay=10"})),
+  check_one_line(run(train(dir / "out", {"--mesh", "dp=2", "--steps", "50", "--set", "schedule.lr=10", "--set",
+                                         "schedule.warmup=0", "--set", "model.init_std=10", "--set", "optimizer.clip=0",
+                                         "--set", "optimizer.weight_decay=10"})),
                  exit_diverged, {"training has diverged", "schedule.lr"});
 }
 
@@ -202,15 +207,18 @@ TEST_CASE("--steps 0 trains nothing and writes its files") {
   check_success(o);
   CHECK(o.out.find("0 steps on dp=2,pp=2: nothing trained") != std::string::npos);
   CHECK(read(dir / "out/metrics.jsonl").empty());
-  for (const char* file : {"run.json", "plan.txt", "loss.svg"}) CHECK_FALSE(read(dir / (std::string("out/") + file)).empty());
+  for (const char* file : {"run.json", "plan.txt", "loss.svg"})
+    CHECK_FALSE(read(dir / (std::string("out/") + file)).empty());
 }
 
 TEST_CASE("a /dev/shm without room, or read-only, is named, with what is there and what to do") {
   TempDir dir;
   // A mount namespace of its own, which needs the right to make one.
   const auto with_shm = [&](const std::string& options, const std::string& more) {
-    return run({"/usr/bin/unshare", "-m", "/bin/sh", "-c", "mount -t tmpfs -o " + options + " tmpfs /dev/shm || exit 99; exec " TROUPE_COMMAND " train " + tiny_config + " --data " + sample_text() +
-                " --out " + (dir / "out") + " --mesh dp=2 --steps 1 --quiet" + more});
+    return run({"/usr/bin/unshare", "-m", "/bin/sh", "-c",
+                "mount -t tmpfs -o " + options + " tmpfs /dev/shm || exit 99; exec " TROUPE_COMMAND " train " +
+                    tiny_config + " --data " + sample_text() + " --out " + (dir / "out") +
+                    " --mesh dp=2 --steps 1 --quiet" + more});
   };
   const auto small = with_shm("size=64k", "");
   if (small.code == 99 || small.code == 1) {
@@ -224,8 +232,10 @@ TEST_CASE("a /dev/shm without room, or read-only, is named, with what is there a
 
 TEST_CASE("an empty text to go on from is refused; none at all is the configuration's") {
   TempDir dir;
-  check_one_line(run(train(dir / "out", {"--steps", "1", "--sample", ""})), exit_usage, {"the text to go on from is empty"});
+  check_one_line(run(train(dir / "out", {"--steps", "1", "--sample", ""})), exit_usage,
+                 {"the text to go on from is empty"});
   check_success(run(train(dir / "out", {"--steps", "1", "--sample", "--quiet", "--checkpoint-every", "1"})));
-  check_one_line(run(troupe_command({"sample", "--from", dir / "out", ""})), exit_usage, {"the text to go on from is empty"});
+  check_one_line(run(troupe_command({"sample", "--from", dir / "out", ""})), exit_usage,
+                 {"the text to go on from is empty"});
   check_success(run(troupe_command({"sample", "--from", dir / "out", "--tokens", "2"})));
 }

@@ -10,12 +10,13 @@ using namespace troupe::test;
 TEST_CASE("calibrate writes the costs that plan and sim then use") {
   TempDir dir;
   const std::string costs = dir / "cache/costs.toml";
-  const auto measured = run(troupe_command({"calibrate", "--costs", costs, "--widest", "128", "--checkpoint-dir", dir.path()}), 60);
+  const auto measured = run(
+      troupe_command({"calibrate", "--costs", costs, "--widest", "128", "--checkpoint-dir", dir.path()}), 60);
   check_success(measured);
   CHECK(measured.out.find(costs) != std::string::npos);
   CHECK(read(costs).find("[kernels.times]") != std::string::npos);
-  CHECK(std::distance(std::filesystem::directory_iterator(dir / "cache"), {}) == 1);   // no temporary file
-  CHECK(dir.entries() == 1);   // nor one on the disk that was measured
+  CHECK(std::distance(std::filesystem::directory_iterator(dir / "cache"), {}) == 1);  // no temporary file
+  CHECK(dir.entries() == 1);  // nor one on the disk that was measured
   // A disk that is ten times as slow takes ten times as long for the same bytes.
   const auto writer_ms = [&](const std::string& file) {
     const auto o = run(troupe_command({"plan", tiny_config, "--set", "checkpoint.every=1", "--costs", file}));
@@ -34,7 +35,8 @@ TEST_CASE("calibrate writes the costs that plan and sim then use") {
   REQUIRE(rate_at > 18);
   const double rate = std::stod(as_measured.substr(rate_at));
   CHECK(rate > 1e-3);
-  write_text(dir / "slow.toml", as_measured.substr(0, rate_at) + std::to_string(rate / 10) + as_measured.substr(as_measured.find('\n', rate_at)));
+  write_text(dir / "slow.toml", as_measured.substr(0, rate_at) + std::to_string(rate / 10) +
+                                    as_measured.substr(as_measured.find('\n', rate_at)));
   CHECK(writer_ms(costs) > 0);
   CHECK(writer_ms(dir / "slow.toml") == doctest::Approx(10 * writer_ms(costs)).epsilon(0.02));
   for (const char* command : {"plan", "sim"}) {
@@ -49,9 +51,15 @@ TEST_CASE("calibrate writes the costs that plan and sim then use") {
   std::string text = read(costs);
   text.replace(text.find("version = 2"), 11, "version = 9");
   write_text(costs, text);
-  check_one_line(run(troupe_command({"plan", tiny_config, "--costs", costs})), exit_usage, {costs, "version 9", "run troupe calibrate again"});
-  check_one_line(run(troupe_command({"sim", tiny_config, "--costs", dir / "none.toml"})), exit_usage, {"none.toml", "troupe calibrate measures them"});
-  check_one_line(run(troupe_command({"calibrate", "--costs", dir / "other.toml", "--widest", "1", "--checkpoint-dir", dir / "none"}), 60), exit_output, {dir / "none"});
+  check_one_line(run(troupe_command({"plan", tiny_config, "--costs", costs})), exit_usage,
+                 {costs, "version 9", "run troupe calibrate again"});
+  check_one_line(run(troupe_command({"sim", tiny_config, "--costs", dir / "none.toml"})), exit_usage,
+                 {"none.toml", "troupe calibrate measures them"});
+  check_one_line(run(troupe_command({"calibrate", "--costs", dir / "other.toml", "--widest", "1", "--checkpoint-dir",
+                                     dir / "none"}),
+                     60),
+                 exit_output, {dir / "none"});
   CHECK_FALSE(std::filesystem::exists(dir / "other.toml"));
-  check_one_line(run(troupe_command({"calibrate", "--costs", "/proc/none/costs.toml", "--widest", "1"}), 60), exit_output, {"/proc/none"});
+  check_one_line(run(troupe_command({"calibrate", "--costs", "/proc/none/costs.toml", "--widest", "1"}), 60),
+                 exit_output, {"/proc/none"});
 }

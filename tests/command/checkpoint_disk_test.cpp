@@ -38,8 +38,11 @@ class SmallDisk {
   }
   void make_room() const { std::filesystem::remove(path_ + "/ballast"); }
   void read_only(bool yes) const {
-    for (int tries = 0; tries < 1000; ++tries) {   // a file that is just being written holds it up
-      if (::mount(nullptr, path_.c_str(), nullptr, yes ? static_cast<unsigned long>(MS_REMOUNT | MS_RDONLY) : static_cast<unsigned long>(MS_REMOUNT), "size=12m") == 0) return;
+    for (int tries = 0; tries < 1000; ++tries) {  // a file that is just being written holds it up
+      if (::mount(nullptr, path_.c_str(), nullptr,
+                  yes ? static_cast<unsigned long>(MS_REMOUNT | MS_RDONLY) : static_cast<unsigned long>(MS_REMOUNT),
+                  "size=12m") == 0)
+        return;
       ::usleep(2000);
     }
     FAIL("the disk cannot be remounted: ", std::strerror(errno));
@@ -79,13 +82,16 @@ Counts wait_until(const std::string& metrics, F what) {
 }
 
 std::vector<std::string> saving(const TempDir& dir, const std::string& max_failures) {
-  return train(dir / "out", {"--mesh", "dp=2", "--steps", "1000000", "--checkpoint-every", "5", "--checkpoint-dir", dir / "disk/checkpoints", "--set",
-                             "eval.every=0", "--set", "checkpoint.max_failures=" + max_failures});
+  return train(dir / "out",
+               {"--mesh", "dp=2", "--steps", "1000000", "--checkpoint-every", "5", "--checkpoint-dir",
+                dir / "disk/checkpoints", "--set", "eval.every=0", "--set", "checkpoint.max_failures=" + max_failures});
 }
 
 }  // namespace
 
-TEST_CASE("a disk that is full or read-only fails checkpoints within an interval, and no step; when it is better they go on") {
+TEST_CASE(
+    "a disk that is full or read-only fails checkpoints within an interval, and no step; when it is better they go "
+    "on") {
   TempDir dir;
   SmallDisk disk(dir / "disk");
   if (!disk.mounted()) return;
@@ -98,20 +104,26 @@ TEST_CASE("a disk that is full or read-only fails checkpoints within an interval
     if (full) disk.fill();
     else disk.read_only(true);
     const Counts bad = wait_until(metrics, [&](const Counts& c) { return c.failed > good.failed + 1; });
-    CHECK(bad.steps <= good.steps + 5 * (bad.saved - good.saved + bad.failed - good.failed + 3));   // two intervals, and what was under way
+    // two intervals, and what was under way
+    CHECK(bad.steps <= good.steps + 5 * (bad.saved - good.saved + bad.failed - good.failed + 3));
     wait_until(metrics, [&](const Counts& c) { return c.steps > bad.steps + 10; });
     if (full) disk.make_room();
     else disk.read_only(false);
     wait_until(metrics, [&](const Counts& c) { return c.last_saved > bad.last_saved; });
   }
   command.send(SIGTERM);
-  check_failure(command.wait(5), exit_interrupted, {"troupe: warning: checkpoint of step ", "No space left on device", "Read-only file system", "troupe: interrupted by "});
+  check_failure(command.wait(5), exit_interrupted,
+                {"troupe: warning: checkpoint of step ", "No space left on device", "Read-only file system",
+                 "troupe: interrupted by "});
   const int saved = counts(metrics).last_saved;
-  const auto resumed = run(train(dir / "out", {"--resume", "--checkpoint-dir", dir / "disk/checkpoints", "--set", "eval.every=0", "--steps", std::to_string(saved + 5), "--quiet"}));
+  const auto resumed = run(train(dir / "out", {"--resume", "--checkpoint-dir", dir / "disk/checkpoints", "--set",
+                                               "eval.every=0", "--steps", std::to_string(saved + 5), "--quiet"}));
   check_success(resumed);
 }
 
-TEST_CASE("a disk that stays full ends the job with the code for it, after as many failures as allowed, and keeps the last good checkpoint") {
+TEST_CASE(
+    "a disk that stays full ends the job with the code for it, after as many failures as allowed, and keeps the last "
+    "good checkpoint") {
   TempDir dir;
   SmallDisk disk(dir / "disk");
   if (!disk.mounted()) return;
@@ -120,8 +132,11 @@ TEST_CASE("a disk that stays full ends the job with the code for it, after as ma
   REQUIRE(command.wait_for_lines(metrics, 3));
   wait_until(metrics, [](const Counts& c) { return c.saved > 1; });
   disk.fill();
-  check_failure(command.wait(20), exit_checkpoint, {" failed (1 in a row): ", "troupe: saving has failed 3 times in a row", "No space left on device"});
+  check_failure(command.wait(20), exit_checkpoint,
+                {" failed (1 in a row): ", "troupe: saving has failed 3 times in a row", "No space left on device"});
   const Counts c = counts(metrics);
   CHECK(c.failed == 3);
-  CHECK(std::filesystem::exists(dir / ("disk/checkpoints/step-" + std::string(8 - std::to_string(c.last_saved).size(), '0') + std::to_string(c.last_saved) + ".g1/manifest")));
+  CHECK(std::filesystem::exists(dir /
+                                ("disk/checkpoints/step-" + std::string(8 - std::to_string(c.last_saved).size(), '0') +
+                                 std::to_string(c.last_saved) + ".g1/manifest")));
 }

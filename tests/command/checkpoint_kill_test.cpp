@@ -27,7 +27,8 @@ struct Job {
 constexpr Job jobs[] = {{"dp=1", "0"}, {"dp=2", "0"}, {"pp=2", "0"}, {"dp=2,pp=2", "0"}, {"dp=3", "1"}, {"dp=2", "3"}};
 
 std::vector<std::string> saving(const std::string& out, const Job& job, bool resume) {
-  std::vector<std::string> arguments{"--mesh", job.mesh, "--zero", job.zero, "--steps", std::to_string(steps), "--checkpoint-every", "1", "--quiet"};
+  std::vector<std::string> arguments{
+      "--mesh", job.mesh, "--zero", job.zero, "--steps", std::to_string(steps), "--checkpoint-every", "1", "--quiet"};
   if (resume) arguments.push_back("--resume");
   return train(out, arguments);
 }
@@ -54,7 +55,8 @@ void check_no_leftovers(const std::string& folder, std::size_t keep) {
     for (const auto& file : std::filesystem::directory_iterator(entry.path())) {
       const auto inside = file.path().filename().string();
       CAPTURE(inside);
-      CHECK((inside == "manifest" || (inside.rfind("shard-", 0) == 0 && inside.size() == std::string("shard-00000.safetensors").size())));
+      CHECK((inside == "manifest" ||
+             (inside.rfind("shard-", 0) == 0 && inside.size() == std::string("shard-00000.safetensors").size())));
     }
   }
   CHECK(whole <= keep);
@@ -68,17 +70,23 @@ void check_one_line_per_step(const std::string& metrics) {
   CHECK(next == steps);
 }
 
-/// Ended well. A disk that a busy machine slows down may have skipped a checkpoint, and that is told once; nothing else is.
+/// Ended well. A disk that a busy machine slows down may have skipped a checkpoint, and that is told once; nothing else
+/// is.
 void check_saved(Outcome o) {
-  o.err = std::regex_replace(o.err, std::regex("^troupe: warning: checkpoint of step [0-9]+ is skipped: the disk does not keep up; "
-                                               "training goes on, checkpoints come less often\n$"), "");
+  o.err = std::regex_replace(
+      o.err,
+      std::regex("^troupe: warning: checkpoint of step [0-9]+ is skipped: the disk does not keep up; "
+                 "training goes on, checkpoints come less often\n$"),
+      "");
   check_success(o);
 }
 
 }  // namespace
 
 // TROUPE_KILLS=300 for the figure that is promised; a few in an ordinary run of the tests.
-TEST_CASE("kill -9 of everything at random moments of saving runs: the newest checkpoint resumes bitwise, on any mesh, and nothing else is left") {
+TEST_CASE(
+    "kill -9 of everything at random moments of saving runs: the newest checkpoint resumes bitwise, on any mesh, and "
+    "nothing else is left") {
   const char* wanted = std::getenv("TROUPE_KILLS");
   const int kills_wanted = wanted ? std::atoi(wanted) : 10;
   TempDir dir;

@@ -27,7 +27,8 @@ struct Saved {
   Saved() {
     using checkpoint::TensorKind;
     for (const char* name : {"model.embed_tokens.weight", "model.norm.weight"})
-      for (const auto kind : checkpoint::tensor_kinds) model.push_back({name, kind, troupe::DType::f32, {30, 20}, std::vector<std::byte>(2400)});
+      for (const auto kind : checkpoint::tensor_kinds)
+        model.push_back({name, kind, troupe::DType::f32, {30, 20}, std::vector<std::byte>(2400)});
     stamp = checkpoint::test::must(catalog.claim(0, 0xabc));
     for (const int step : {10, 20, 30, 40}) save(step);
   }
@@ -73,7 +74,8 @@ TEST_CASE("ckpt ls lists checkpoints, the newest, what is not committed and what
   const auto o = ckpt({"ls", saved.all() + "/"});
   check_says(o, {"step-00000010.g1", "14.1 KiB", "not committed", "cannot be read", "damaged: its checksum"});
   std::istringstream lines(o.out);
-  for (std::string line; std::getline(lines, line);) CHECK((line.find("newest") != std::string::npos) == (line.find("step-00000040.g1") != std::string::npos));
+  for (std::string line; std::getline(lines, line);)
+    CHECK((line.find("newest") != std::string::npos) == (line.find("step-00000040.g1") != std::string::npos));
   check_says(ckpt({"ls", saved.of(10)}), {"step-00000010.g1"});
 }
 
@@ -88,12 +90,14 @@ TEST_CASE("ckpt show prints the newest manifest as JSON, or a tensor with its ex
   const auto one = ckpt({"show", saved.of(10), "model.norm.weight.exp_avg"});
   check_success(one);
   CHECK(nlohmann::json::parse(one.out)["extents"][0]["file"].get<std::string>().starts_with("shard-"));
-  check_one_line(ckpt({"show", saved.of(10), "norm.weight"}), exit_usage, {"no tensor 'norm.weight'", "model.norm.weight"});
+  check_one_line(ckpt({"show", saved.of(10), "norm.weight"}), exit_usage,
+                 {"no tensor 'norm.weight'", "model.norm.weight"});
 }
 
 TEST_CASE("ckpt verify reads every block; damage is named on stdout, file, tensor and block, and ends with code 9") {
   Saved saved;
-  check_says(ckpt({"verify", saved.all()}), {"step-00000040.g1: 6 tensors of 14.1 KiB in 2 files, every block as it was written"});
+  check_says(ckpt({"verify", saved.all()}),
+             {"step-00000040.g1: 6 tensors of 14.1 KiB in 2 files, every block as it was written"});
   saved.damage_data(40);
   const auto o = ckpt({"verify", saved.all()});
   check_one_line(o, exit_checkpoint, {"step-00000040.g1' is damaged in 1 block"});
@@ -132,7 +136,8 @@ TEST_CASE("ckpt diff tells what differs, by how much, however either was cut; co
 
 TEST_CASE("ckpt prune keeps the newest and those it is told to") {
   Saved saved;
-  check_says(ckpt({"prune", saved.all(), "--keep", "1", "--keep-every", "20"}), {"removed step-00000010.g1\nremoved step-00000030.g1\n"});
+  check_says(ckpt({"prune", saved.all(), "--keep", "1", "--keep-every", "20"}),
+             {"removed step-00000010.g1\nremoved step-00000030.g1\n"});
   CHECK_FALSE(std::filesystem::exists(saved.of(10)));
   check_says(ckpt({"verify", saved.of(20)}), {"every block"});
   CHECK(ckpt({"prune", saved.all()}).out.empty());
@@ -142,8 +147,10 @@ TEST_CASE("ckpt prune keeps the newest and those it is told to") {
 TEST_CASE("ckpt says what is wrong with a folder, and which word of a command line nobody knows") {
   Saved saved;
   TempDir empty;
-  for (const std::string command : {"ls", "show", "verify", "prune"}) check_one_line(ckpt({command, saved.dir / "none"}), exit_usage, {"none", "No such file"});
-  for (const std::string command : {"ls", "show", "verify"}) check_one_line(ckpt({command, empty.path()}), exit_checkpoint, {"no checkpoint in", empty.path()});
+  for (const std::string command : {"ls", "show", "verify", "prune"})
+    check_one_line(ckpt({command, saved.dir / "none"}), exit_usage, {"none", "No such file"});
+  for (const std::string command : {"ls", "show", "verify"})
+    check_one_line(ckpt({command, empty.path()}), exit_checkpoint, {"no checkpoint in", empty.path()});
   check_one_line(ckpt({"diff", saved.all(), saved.dir / "none"}), exit_usage, {"none"});
   check_one_line(ckpt({"verify", saved.of(10) + "/manifest"}), exit_usage, {"Not a directory"});
   check_one_line(ckpt({}), exit_usage, {"subcommand is required"});

@@ -36,7 +36,7 @@ struct LongRun {
     std::string line;
     int steps = 0;
     while (std::getline(lines, line)) {
-      REQUIRE_FALSE(lines.eof());   // no newline at its end
+      REQUIRE_FALSE(lines.eof());  // no newline at its end
       const auto object = nlohmann::json::parse(line, nullptr, false);
       REQUIRE_FALSE(object.is_discarded());
       if (object.contains("loss")) CHECK(object["step"] == steps++);
@@ -57,16 +57,19 @@ TEST_CASE("a worker that is killed ends the job within two seconds, by name, pid
     ::kill(pid, SIGKILL);
     const auto o = job.command.wait(2);
     check_failure(o, exit_worker,
-                  {"troupe: worker " + std::to_string(victim) + " (pid " + std::to_string(pid) + ") was killed by signal 9 (Killed)"});
+                  {"troupe: worker " + std::to_string(victim) + " (pid " + std::to_string(pid) +
+                   ") was killed by signal 9 (Killed)"});
     job.check_metrics_are_whole();
   }
 }
 
-TEST_CASE("a worker that is killed while others gather its parameters and wait for its gradients ends the job by name") {
+TEST_CASE(
+    "a worker that is killed while others gather its parameters and wait for its gradients ends the job by name") {
   LongRun job("dp=3", {"--zero", "3"});
   REQUIRE(job.workers.size() == 3);
   ::kill(job.workers[1], SIGKILL);
-  check_failure(job.command.wait(2), exit_worker, {"troupe: worker 1 (pid " + std::to_string(job.workers[1]) + ") was killed by signal 9"});
+  check_failure(job.command.wait(2), exit_worker,
+                {"troupe: worker 1 (pid " + std::to_string(job.workers[1]) + ") was killed by signal 9"});
   job.check_metrics_are_whole();
 }
 
@@ -75,8 +78,12 @@ TEST_CASE("a worker that no longer answers: the job gives up and says who waits 
   REQUIRE(job.workers.size() == 2);
   ::kill(job.workers[1], SIGSTOP);
   const auto o = job.command.wait(6);
-  check_failure(o, exit_stalled, {"no progress for 2 s: worker 1 does not answer\n", "program 'train', step ", "not closed by rank", "worker 1 does not answer", "worker 0:\n"});
-  CHECK(nlohmann::json::parse(read(job.dir / "out/run.json"))["status"] == "no progress for 2 s: worker 1 does not answer");   // the rest was for the terminal
+  check_failure(o, exit_stalled,
+                {"no progress for 2 s: worker 1 does not answer\n", "program 'train', step ", "not closed by rank",
+                 "worker 1 does not answer", "worker 0:\n"});
+  // the rest was for the terminal
+  CHECK(nlohmann::json::parse(read(job.dir / "out/run.json"))["status"] ==
+        "no progress for 2 s: worker 1 does not answer");
 }
 
 TEST_CASE("a job that was stopped for longer than the stall limit goes on when it is continued") {
@@ -121,7 +128,8 @@ TEST_CASE("a job that is ended while its workers start leaves no process and no 
       command.send(signal);
       const auto o = command.wait(2);
       CHECK_FALSE(o.timed_out);
-      CHECK((o.signal == signal || o.code == exit_interrupted));   // very early, SIGTERM does what it does by default
+      // very early, SIGTERM does what it does by default
+      CHECK((o.signal == signal || o.code == exit_interrupted));
       check_nothing_left(o);
     }
 }
@@ -163,11 +171,12 @@ TEST_CASE("an actor of the user that fails is named, with the cause and its work
     const char* argument;
     std::vector<std::string> says;
   };
-  for (const auto& how : {How{"error", {"worker 1, actor 'culprit': the tape is torn"}},
-                          How{"throw", {"worker 1, actor 'culprit': ", "the tape is torn"}},
-                          How{"make", {"worker 1: actor 'culprit': there is no tape"}},
-                          How{"abort", {"worker 1 (pid ", "was killed by signal 6", "its last log lines:\n  culprit: the tape is torn"}},
-                          How{"exit", {"worker 1 (pid ", "exited with code 42"}}}) {
+  for (const auto& how :
+       {How{"error", {"worker 1, actor 'culprit': the tape is torn"}},
+        How{"throw", {"worker 1, actor 'culprit': ", "the tape is torn"}},
+        How{"make", {"worker 1: actor 'culprit': there is no tape"}},
+        How{"abort", {"worker 1 (pid ", "was killed by signal 6", "its last log lines:\n  culprit: the tape is torn"}},
+        How{"exit", {"worker 1 (pid ", "exited with code 42"}}}) {
     CAPTURE(how.argument);
     const auto o = run({FAILING_ACTOR, how.argument}, 5);
     check_failure(o, exit_worker, how.says);

@@ -23,11 +23,13 @@ TEST_CASE("example two_actors: the consumer sees the whole of what two halves ma
   const auto o = run({EXAMPLE_TWO_ACTORS});
   check_success(o);
   // Rows 0..3 of two columns hold 100 * step + row: 8 * 100 * step + 12, told by both consumers.
-  for (const char* line : {"step 0: sum = 12\n", "step 1: sum = 812\n", "step 2: sum = 1612\n"}) CHECK(o.out.find(line) != std::string::npos);
+  for (const char* line : {"step 0: sum = 12\n", "step 1: sum = 812\n", "step 2: sum = 1612\n"})
+    CHECK(o.out.find(line) != std::string::npos);
 }
 
 TEST_CASE("example mlp_pipeline: learns, and gives the same numbers on any mesh") {
-  const auto pipeline = run({EXAMPLE_MLP_PIPELINE}), one = run({EXAMPLE_MLP_PIPELINE, "1"}), four = run({EXAMPLE_MLP_PIPELINE, "2,2"});
+  const auto pipeline = run({EXAMPLE_MLP_PIPELINE}), one = run({EXAMPLE_MLP_PIPELINE, "1"}),
+             four = run({EXAMPLE_MLP_PIPELINE, "2,2"});
   for (const auto* o : {&pipeline, &one, &four}) {
     check_success(*o);
     CHECK(o->out == pipeline.out);
@@ -40,7 +42,8 @@ TEST_CASE("example custom_op: its gradients find the factor, with the same bits 
   const auto o = run({EXAMPLE_CUSTOM_OP});
   check_success(o);
   CHECK(last_loss(o) < 0.01 * std::stod(o.out.substr(o.out.find(": loss ") + 7)));
-  for (const std::vector<std::string>& how : {std::vector<std::string>{"1"}, {"3"}, {"2", "1"}, {"4", "2"}, {"2", "3"}}) {
+  for (const std::vector<std::string>& how :
+       {std::vector<std::string>{"1"}, {"3"}, {"2", "1"}, {"4", "2"}, {"2", "3"}}) {
     CAPTURE(how[0]);
     const auto other = run({EXAMPLE_CUSTOM_OP, how[0], how.size() > 1 ? how[1] : "0"});
     check_success(other);

@@ -20,7 +20,8 @@ json summary(const std::string& out) { return json::parse(read(out + "/run.json"
 /// A run that would take hours, once its metrics have so many lines.
 struct Endless {
   Run command;
-  Endless(const std::string& out, std::vector<std::string> more, int lines = 3) : command(train(out, [&] {
+  Endless(const std::string& out, std::vector<std::string> more, int lines = 3)
+      : command(train(out, [&] {
           more.insert(more.end(), {"--steps", "1000000", "--set", "eval.every=0"});
           return more;
         }())) {
@@ -37,37 +38,50 @@ TEST_CASE("a folder of checkpoints that cannot be taken ends the command with on
     CAPTURE(claim);
     fs::create_directories(dir / "checkpoints");
     write_text(dir / "checkpoints/claim", claim);
-    check_one_line(run(train(dir / "out", {"--steps", "2", "--checkpoint-every", "1", "--checkpoint-dir", dir / "checkpoints", "--quiet"})), exit_checkpoint,
-                   {"'" + (dir / "checkpoints/claim") + "' is damaged"});
+    check_one_line(run(train(dir / "out", {"--steps", "2", "--checkpoint-every", "1", "--checkpoint-dir",
+                                           dir / "checkpoints", "--quiet"})),
+                   exit_checkpoint, {"'" + (dir / "checkpoints/claim") + "' is damaged"});
   }
   write_text(dir / "file", "no folder");
-  const auto o = run(train(dir / "out", {"--steps", "2", "--checkpoint-every", "1", "--checkpoint-dir", dir / "file/checkpoints"}));
+  const auto o = run(
+      train(dir / "out", {"--steps", "2", "--checkpoint-every", "1", "--checkpoint-dir", dir / "file/checkpoints"}));
   CHECK((o.code == exit_output || o.code == exit_checkpoint));
   CHECK_MESSAGE(o.err.find(dir / "file") != std::string::npos, o.err);
   check_nothing_left(o);
 }
 
-TEST_CASE("of two runs at a time one writes into an output folder, or into a folder of checkpoints; kill -9 frees both at once") {
+TEST_CASE(
+    "of two runs at a time one writes into an output folder, or into a folder of checkpoints; kill -9 frees both at "
+    "once") {
   TempDir dir;
-  Endless first(dir / "one", {"--checkpoint-every", "5", "--checkpoint-dir", dir / "checkpoints"}, 30);   // and some checkpoints
-  check_one_line(run(train(dir / "one", {"--steps", "1"})), exit_output, {"output folder '" + (dir / "one") + "' is written by another run"});
-  check_one_line(run(train(dir / "two", {"--quiet", "--resume", dir / "checkpoints", "--checkpoint-every", "5", "--checkpoint-dir", dir / "checkpoints", "--steps", "1000000"})),
+  // and some checkpoints
+  Endless first(dir / "one", {"--checkpoint-every", "5", "--checkpoint-dir", dir / "checkpoints"}, 30);
+  check_one_line(run(train(dir / "one", {"--steps", "1"})), exit_output,
+                 {"output folder '" + (dir / "one") + "' is written by another run"});
+  check_one_line(run(train(dir / "two", {"--quiet", "--resume", dir / "checkpoints", "--checkpoint-every", "5",
+                                         "--checkpoint-dir", dir / "checkpoints", "--steps", "1000000"})),
                  exit_checkpoint, {"'" + (dir / "checkpoints") + "' is written by another run"});
-  check_one_line(run(troupe_command({"ckpt", "prune", dir / "checkpoints", "--keep", "1"})), exit_checkpoint, {"'" + (dir / "checkpoints") + "' is written by another run"});
+  check_one_line(run(troupe_command({"ckpt", "prune", dir / "checkpoints", "--keep", "1"})), exit_checkpoint,
+                 {"'" + (dir / "checkpoints") + "' is written by another run"});
   first.command.send(SIGKILL);
   first.command.wait(2);
-  const auto o = run(train(dir / "one", {"--resume", "--checkpoint-dir", dir / "checkpoints", "--quiet", "--set", "eval.every=0", "--steps", "1"}));
+  const auto o = run(train(dir / "one", {"--resume", "--checkpoint-dir", dir / "checkpoints", "--quiet", "--set",
+                                         "eval.every=0", "--steps", "1"}));
   CHECK(o.err.find("written by another run") == std::string::npos);
 }
 
-TEST_CASE("a run does not go on from a folder that another run saves in, wherever it would write itself; a reader may") {
+TEST_CASE(
+    "a run does not go on from a folder that another run saves in, wherever it would write itself; a reader may") {
   TempDir dir;
   Endless first(dir / "one", {"--checkpoint-every", "5"}, 30);
   const auto fork = [&](const std::string& from) {
-    return run(train(dir / "two", {"--quiet", "--resume", from, "--checkpoint-every", "0", "--set", "eval.every=0", "--steps", "1000000", "--stall-limit", "5"}), 5);
+    return run(train(dir / "two", {"--quiet", "--resume", from, "--checkpoint-every", "0", "--set", "eval.every=0",
+                                   "--steps", "1000000", "--stall-limit", "5"}),
+               5);
   };
   const std::string checkpoints = dir / "one/checkpoints";
-  for (const auto& from : {dir / "one", checkpoints}) check_one_line(fork(from), exit_checkpoint, {"--resume: '" + checkpoints + "' is written by another run"});
+  for (const auto& from : {dir / "one", checkpoints})
+    check_one_line(fork(from), exit_checkpoint, {"--resume: '" + checkpoints + "' is written by another run"});
   CHECK_FALSE(fs::exists(dir / "two/metrics.jsonl"));
   check_success(run(troupe_command({"ckpt", "ls", dir / "one"})));
   const auto sample = run(troupe_command({"sample", "--from", dir / "one", "--tokens", "1"}));
@@ -76,17 +90,20 @@ TEST_CASE("a run does not go on from a folder that another run saves in, whereve
 
 TEST_CASE("checkpoints may lie in the output folder itself") {
   TempDir dir;
-  check_success(run(train(dir / "out", {"--steps", "2", "--checkpoint-every", "2", "--checkpoint-dir", dir / "out", "--quiet"})));
+  check_success(
+      run(train(dir / "out", {"--steps", "2", "--checkpoint-every", "2", "--checkpoint-dir", dir / "out", "--quiet"})));
   check_success(run(train(dir / "out", {"--steps", "4", "--resume", "--checkpoint-dir", dir / "out", "--quiet"})));
   CHECK(summary(dir / "out")["checkpoints"]["newest"] == 4);
 }
 
-TEST_CASE("what an earlier run has left is set aside, whole, by a run that does not go on from it; run.json tells that a run is under way") {
+TEST_CASE(
+    "what an earlier run has left is set aside, whole, by a run that does not go on from it; run.json tells that a run "
+    "is under way") {
   TempDir dir;
   check_success(run(train(dir / "out", {"--steps", "3", "--quiet"})));
   const auto metrics = read(dir / "out/metrics.jsonl"), hash = summary(dir / "out")["params_hash"].get<std::string>();
   {
-    Endless second(dir / "out", {}, 12);   // more than the earlier one has
+    Endless second(dir / "out", {}, 12);  // more than the earlier one has
     CHECK(summary(dir / "out")["status"] == "running");
     CHECK(read(dir / "out/earlier-1/metrics.jsonl") == metrics);
     CHECK(summary(dir / "out/earlier-1")["params_hash"] == hash);
@@ -99,7 +116,8 @@ TEST_CASE("what an earlier run has left is set aside, whole, by a run that does 
   CHECK(count_lines(dir / "out/metrics.jsonl") >= 1);
   // A checkpoint of another run: its steps are not this folder's.
   check_success(run(train(dir / "other", {"--steps", "4", "--checkpoint-every", "4", "--quiet"})));
-  check_success(run(train(dir / "out", {"--steps", "6", "--resume", dir / "other/checkpoints", "--checkpoint-every", "0", "--quiet"})));
+  check_success(run(train(
+      dir / "out", {"--steps", "6", "--resume", dir / "other/checkpoints", "--checkpoint-every", "0", "--quiet"})));
   CHECK(fs::exists(dir / "out/earlier-3/metrics.jsonl"));
   CHECK(summary(dir / "out")["resumed_at"] == 4);
   // Results of a run without checkpoints, where another one's are: they are not that one's, to be cut and gone on from.
@@ -109,10 +127,13 @@ TEST_CASE("what an earlier run has left is set aside, whole, by a run that does 
   CHECK(count_lines(dir / "other/metrics.jsonl") <= 3);
 }
 
-TEST_CASE("a run that goes on saves checkpoints as before, in the folder that it was of, whether its configuration is named or not") {
+TEST_CASE(
+    "a run that goes on saves checkpoints as before, in the folder that it was of, whether its configuration is named "
+    "or not") {
   TempDir dir;
   check_success(run(train(dir / "out", {"--steps", "4", "--checkpoint-every", "2", "--quiet"})));
-  const auto onward = run(train(dir / "out", {"--steps", "6", "--resume", dir / "out"}));   // the output folder will do
+  // the output folder will do
+  const auto onward = run(train(dir / "out", {"--steps", "6", "--resume", dir / "out"}));
   check_success(onward);
   CHECK(onward.out.find("step 4; a checkpoint every 2 steps") != std::string::npos);
   CHECK(fs::exists(dir / "out/checkpoints/step-00000006.g2/manifest"));
@@ -124,13 +145,15 @@ TEST_CASE("a run that goes on saves checkpoints as before, in the folder that it
   check_success(none);
   CHECK(none.out.find("no checkpoint is saved") != std::string::npos);
   CHECK_FALSE(fs::exists(dir / "out/checkpoints/step-00000008.g3"));
-  const auto done = run(train(dir / "out", {"--steps", "6", "--resume"}));   // there is nothing left to train
+  const auto done = run(train(dir / "out", {"--steps", "6", "--resume"}));  // there is nothing left to train
   check_success(done);
   CHECK(done.out.find("6 steps on dp=1: nothing trained") != std::string::npos);
   CHECK_FALSE(summary(dir / "out").contains("loss"));
 }
 
-TEST_CASE("the first SIGINT, SIGTERM or SIGHUP ends a run that saves checkpoints with one, from which it goes on to the same bits") {
+TEST_CASE(
+    "the first SIGINT, SIGTERM or SIGHUP ends a run that saves checkpoints with one, from which it goes on to the same "
+    "bits") {
   TempDir dir;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     CAPTURE(signal);
@@ -138,13 +161,14 @@ TEST_CASE("the first SIGINT, SIGTERM or SIGHUP ends a run that saves checkpoints
     Endless job(out, {"--mesh", "dp=2", "--checkpoint-every", "100000"});
     job.command.send_to_group(signal);
     ::usleep(2000);
-    job.command.send_to_group(SIGHUP);   // a terminal that closes sends two, a service manager SIGTERM and SIGHUP
+    // a terminal that closes sends two, a service manager SIGTERM and SIGHUP
+    job.command.send_to_group(SIGHUP);
     const auto o = job.command.wait(5);
     check_one_line(o, exit_interrupted, {"interrupted by ", " of 1000000; go on with --resume"});
     CHECK(o.out.find("a second signal ends the run at once") != std::string::npos);
     const std::int64_t steps = summary(out)["steps"];
     CHECK(steps >= 4);
-    CHECK(count_lines(out + "/metrics.jsonl") == steps + 1);   // and the line of the checkpoint
+    CHECK(count_lines(out + "/metrics.jsonl") == steps + 1);  // and the line of the checkpoint
     const auto more = std::to_string(steps + 3);
     check_success(run(train(out, {"--resume", "--mesh", "pp=2", "--steps", more, "--set", "eval.every=0", "--quiet"})));
     check_success(run(train(dir / "straight", {"--steps", more, "--set", "eval.every=0", "--quiet"})));
@@ -156,9 +180,9 @@ TEST_CASE("a second signal ends a run at once, and nohup's SIGHUP is ignored") {
   TempDir dir;
   const std::vector<std::string> slow = {"--checkpoint-every", "100000", "--worker-prefix", "nice"};
   Endless job(dir / "out", slow);
-  for (const pid_t worker : job.command.workers()) ::kill(worker, SIGSTOP);   // no step ends any more
+  for (const pid_t worker : job.command.workers()) ::kill(worker, SIGSTOP);  // no step ends any more
   job.command.send(SIGTERM);
-  ::usleep(1'200'000);   // two signals at once are one event
+  ::usleep(1'200'000);  // two signals at once are one event
   CHECK(summary(dir / "out")["status"] == "running");
   job.command.send(SIGTERM);
   check_failure(job.command.wait(3), exit_interrupted, {"troupe: interrupted by Terminated\n"});
@@ -178,7 +202,8 @@ TEST_CASE("a run whose last checkpoint cannot be saved has failed, and says so w
   // A file where the checkpoint's folder is to be.
   write_text(dir / "out/checkpoints/step-00000003.g1", "in the way");
   check_failure(run(train(dir / "out", {"--steps", "3", "--checkpoint-every", "3", "--quiet"})), exit_checkpoint,
-                {"troupe: warning: checkpoint of step 3 failed (1 in a row)", "troupe: the last checkpoint, of step 3, could not be saved"});
+                {"troupe: warning: checkpoint of step 3 failed (1 in a row)",
+                 "troupe: the last checkpoint, of step 3, could not be saved"});
 }
 
 TEST_CASE("output that cannot be written is an error, and a closed standard output harms no file") {
@@ -189,14 +214,19 @@ TEST_CASE("output that cannot be written is an error, and a closed standard outp
     CHECK(o.code == exit_output);
     CHECK(o.err == "troupe: cannot write to the standard output: what was to be printed is lost\n");
   }
-  for (const std::string to : {">/dev/full 2>/dev/full", ">/dev/full", "2>/dev/full", "2>&-"}) {   // also of warnings
+  // also of warnings
+  for (const std::string to : {">/dev/full 2>/dev/full", ">/dev/full", "2>/dev/full", "2>&-"}) {
     CAPTURE(to);
-    const auto o = run({"/bin/sh", "-c", TROUPE_COMMAND " train " + tiny_config + " --data " + sample_text() + " --out " + (dir / "out") + " --mesh pp=9 --steps 2 " + to});
+    const auto o = run({"/bin/sh", "-c",
+                        TROUPE_COMMAND " train " + tiny_config + " --data " + sample_text() + " --out " +
+                            (dir / "out") + " --mesh pp=9 --steps 2 " + to});
     CHECK(o.signal == 0);
     CHECK(o.code == (to.starts_with(">") ? exit_output : exit_ok));
     CHECK(summary(dir / "out")["status"] == "finished");
   }
-  const auto o = run({"/bin/sh", "-c", TROUPE_COMMAND " train " + tiny_config + " --data " + sample_text() + " --out " + (dir / "out") + " --steps 2 --quiet >&-"});
+  const auto o = run({"/bin/sh", "-c",
+                      TROUPE_COMMAND " train " + tiny_config + " --data " + sample_text() + " --out " + (dir / "out") +
+                          " --steps 2 --quiet >&-"});
   CHECK(o.code == exit_ok);
   CHECK(o.err.empty());
   CHECK(summary(dir / "out")["status"] == "finished");
@@ -206,8 +236,9 @@ TEST_CASE("a damaged costs file that nobody has named is passed over with a warn
   TempDir dir;
   fs::create_directories(dir / "troupe");
   const auto costs = [&](const std::string& more) {
-    return run({"/bin/sh", "-c", "for f in costs-$(hostname).toml; do echo garbage > " + (dir / "troupe/$f") + "; XDG_CACHE_HOME=" + dir.path() + " " TROUPE_COMMAND " plan " +
-                                     tiny_config + " " + more + "; done"});
+    return run({"/bin/sh", "-c",
+                "for f in costs-$(hostname).toml; do echo garbage > " + (dir / "troupe/$f") + "; XDG_CACHE_HOME=" +
+                    dir.path() + " " TROUPE_COMMAND " plan " + tiny_config + " " + more + "; done"});
   };
   const auto over = costs("");
   CHECK(over.code == exit_ok);
@@ -218,23 +249,34 @@ TEST_CASE("a damaged costs file that nobody has named is passed over with a warn
 
 TEST_CASE("a text that is packed otherwise than with gzip is refused by the name of its format") {
   TempDir dir;
-  for (const auto& [format, head] : {std::pair<std::string, std::string>{"xz", "\xfd" "7zXZ"}, {"zstd", "\x28\xb5\x2f\xfd"}, {"bzip2", "BZh9"}, {"zip", "PK\x03\x04"}}) {
+  for (const auto& [format, head] : {std::pair<std::string, std::string>{"xz",
+                                                                         "\xfd"
+                                                                         "7zXZ"},
+                                     {"zstd", "\x28\xb5\x2f\xfd"},
+                                     {"bzip2", "BZh9"},
+                                     {"zip", "PK\x03\x04"}}) {
     const auto packed = write_text(dir / format, head + std::string(5000, 'x'));
-    check_one_line(run(troupe_command({"train", tiny_config, "--data", packed, "--out", dir / "out", "--steps", "1"})), exit_data, {"is packed with " + format + ": unpack it first"});
+    check_one_line(run(troupe_command({"train", tiny_config, "--data", packed, "--out", dir / "out", "--steps", "1"})),
+                   exit_data, {"is packed with " + format + ": unpack it first"});
   }
 }
 
-TEST_CASE("a text that is overwritten or truncated while it is read ends the run with the code of the text, and is named") {
+TEST_CASE(
+    "a text that is overwritten or truncated while it is read ends the run with the code of the text, and is named") {
   TempDir dir;
   for (const bool truncated : {false, true}) {
     CAPTURE(truncated);
-    const auto text = write_text(dir / "text", read(sample_text())), out = dir / (truncated ? "truncated" : "overwritten");
-    Run command(troupe_command({"train", tiny_config, "--data", text, "--out", out, "--steps", "1000000", "--set", "eval.every=0", "--quiet"}));
+    const auto text = write_text(dir / "text", read(sample_text())),
+               out = dir / (truncated ? "truncated" : "overwritten");
+    Run command(troupe_command({"train", tiny_config, "--data", text, "--out", out, "--steps", "1000000", "--set",
+                                "eval.every=0", "--quiet"}));
     REQUIRE(command.wait_for_lines(out + "/metrics.jsonl", 3));
     if (truncated) fs::resize_file(text, 10);
     else std::fstream(text, std::ios::in | std::ios::out) << "other words";
     const auto o = command.wait(60);
-    check_one_line(o, exit_data, {"data file '" + text + "' was " + (truncated ? "truncated" : "written") + " since the run opened it"});
+    check_one_line(
+        o, exit_data,
+        {"data file '" + text + "' was " + (truncated ? "truncated" : "written") + " since the run opened it"});
     CHECK(summary(out)["status"].get<std::string>().find(text) != std::string::npos);
   }
 }
@@ -247,29 +289,37 @@ TEST_CASE("a model with tokens that are no bytes is not sampled: its samples wou
   check_one_line(run(train(dir / "out", words)), exit_usage, {"'model.vocab' = 280", "tokens are bytes"});
   words = large;
   words.insert(words.end(), {"--checkpoint-every", "1", "--quiet"});
-  check_one_line(run(train(dir / "out", words)), exit_ok, {"warning: the model has 280 tokens, and texts are read as bytes", "tokenizer that it was trained with is not used"});
-  check_one_line(run(troupe_command({"sample", "--from", dir / "out", "--tokens", "3"})), exit_usage, {"'model.vocab' = 280"});
+  check_one_line(run(train(dir / "out", words)), exit_ok,
+                 {"warning: the model has 280 tokens, and texts are read as bytes",
+                  "tokenizer that it was trained with is not used"});
+  check_one_line(run(troupe_command({"sample", "--from", dir / "out", "--tokens", "3"})), exit_usage,
+                 {"'model.vocab' = 280"});
 }
 
 TEST_CASE("a run whose last update has ruined the parameters has diverged, though all its own losses are finite") {
   TempDir dir;
-  const std::vector<std::string> ruinous = {"--set", "schedule.lr=10", "--set", "schedule.min_lr=10", "--set", "schedule.warmup=0", "--set", "optimizer.weight_decay=10", "--quiet"};
+  const std::vector<std::string> ruinous = {"--set",  "schedule.lr=10",    "--set", "schedule.min_lr=10",
+                                            "--set",  "schedule.warmup=0", "--set", "optimizer.weight_decay=10",
+                                            "--quiet"};
   const auto train_for = [&](int steps) {
     auto words = ruinous;
     words.insert(words.end(), {"--steps", std::to_string(steps), "--set", "eval.every=1000"});
     return run(train(dir / "out", words));
   };
   CHECK(train_for(60).code == exit_diverged);
-  const int good = count_lines(dir / "out/metrics.jsonl");   // steps whose loss was finite
+  const int good = count_lines(dir / "out/metrics.jsonl");  // steps whose loss was finite
   REQUIRE(good > 0);
   REQUIRE(good < 60);
-  check_one_line(train_for(good), exit_diverged, {"the evaluation loss after step " + std::to_string(good) + " is not finite: training has diverged"});
+  check_one_line(train_for(good), exit_diverged,
+                 {"the evaluation loss after step " + std::to_string(good) + " is not finite: training has diverged"});
   CHECK(count_lines(dir / "out/metrics.jsonl") == good + 1);
 }
 
 TEST_CASE("moments that would never change, and numbers of steps that no integer has, are refused") {
   TempDir dir;
-  check_one_line(run(train(dir / "out", {"--set", "optimizer.beta1=0.9999999999"})), exit_usage, {"'optimizer.beta1'", "is 1 in float32"});
-  check_one_line(run(train(dir / "out", {"--set", "optimizer.eps=1e-300"})), exit_usage, {"'optimizer.eps'", "is 0 in float32"});
+  check_one_line(run(train(dir / "out", {"--set", "optimizer.beta1=0.9999999999"})), exit_usage,
+                 {"'optimizer.beta1'", "is 1 in float32"});
+  check_one_line(run(train(dir / "out", {"--set", "optimizer.eps=1e-300"})), exit_usage,
+                 {"'optimizer.eps'", "is 0 in float32"});
   check_one_line(run(train(dir / "out", {"--steps", "99999999999999999999"})), exit_usage, {"expected a whole number"});
 }

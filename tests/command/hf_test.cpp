@@ -31,7 +31,8 @@ void plant(const std::string& safetensors) {
   std::string bytes = read(safetensors);
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
-  const auto offsets = nlohmann::json::parse(bytes.substr(8, length)).at("model.embed_tokens.weight").at("data_offsets");
+  const auto offsets =
+      nlohmann::json::parse(bytes.substr(8, length)).at("model.embed_tokens.weight").at("data_offsets");
   const float large = 3e38f;
   std::memcpy(bytes.data() + 8 + length + offsets[1].get<std::size_t>() - sizeof large, &large, sizeof large);
   write_text(safetensors, bytes);
@@ -39,15 +40,34 @@ void plant(const std::string& safetensors) {
 
 }  // namespace
 
-TEST_CASE("parameters that are not finite are divergence though every loss is finite, and no checkpoint of them is committed") {
+TEST_CASE(
+    "parameters that are not finite are divergence though every loss is finite, and no checkpoint of them is "
+    "committed") {
   TempDir dir;
-  check_success(run(train(dir / "run", {"--steps", "1", "--checkpoint-every", "1", "--set", "model.tied=false", "--quiet"})));
+  check_success(
+      run(train(dir / "run", {"--steps", "1", "--checkpoint-every", "1", "--set", "model.tied=false", "--quiet"})));
   check_success(exported(dir / "run", dir / "hf"));
   plant(dir / "hf/model.safetensors");
   check_success(run(troupe_command({"ckpt", "import", dir / "hf", "--out", dir / "imported"})));
   const auto ruined = [&](const std::string& out, const std::vector<std::string>& more) {
-    std::vector<std::string> words{"train", "--resume", dir / "imported", "--data", sample_text(), "--out", out, "--quiet", "--set", "eval.every=0", "--set", "schedule.warmup=0",
-                                   "--set", "schedule.lr=0.3", "--set", "schedule.min_lr=0.3", "--set", "optimizer.weight_decay=10"};
+    std::vector<std::string> words{"train",
+                                   "--resume",
+                                   dir / "imported",
+                                   "--data",
+                                   sample_text(),
+                                   "--out",
+                                   out,
+                                   "--quiet",
+                                   "--set",
+                                   "eval.every=0",
+                                   "--set",
+                                   "schedule.warmup=0",
+                                   "--set",
+                                   "schedule.lr=0.3",
+                                   "--set",
+                                   "schedule.min_lr=0.3",
+                                   "--set",
+                                   "optimizer.weight_decay=10"};
     words.insert(words.end(), more.begin(), more.end());
     return run(troupe_command(words));
   };
@@ -58,40 +78,48 @@ TEST_CASE("parameters that are not finite are divergence though every loss is fi
     CAPTURE(steps);
     const auto o = ruined(dir / steps, {"--steps", steps, "--checkpoint-every", "1"});
     check_failure(o, exit_diverged, {says});
-    CHECK(nlohmann::json::parse(read(dir / steps + "/run.json"))["status"].get<std::string>().find("diverged") != std::string::npos);
+    CHECK(nlohmann::json::parse(read(dir / steps + "/run.json"))["status"].get<std::string>().find("diverged") !=
+          std::string::npos);
     const auto list = run(troupe_command({"ckpt", "ls", dir / steps}));
     CHECK_MESSAGE(list.out.find("newest") == std::string::npos, list.out);
   }
 }
 
-TEST_CASE("a run's checkpoint is exported, imported, exported again with the same bytes, and trained on with another schedule and other data") {
+TEST_CASE(
+    "a run's checkpoint is exported, imported, exported again with the same bytes, and trained on with another "
+    "schedule and other data") {
   TempDir dir;
   check_success(run(train(dir / "run", {"--steps", "2", "--checkpoint-every", "1", "--mesh", "dp=2,tp=2", "--quiet"})));
   const auto first = exported(dir / "run/checkpoints", dir / "hf");
   check_success(first);
-  CHECK(first.out.find("step-00000002.g1' to '" + (dir / "hf") + "': 170448 parameters, 681792 bytes in 1 file\n") != std::string::npos);
+  CHECK(first.out.find("step-00000002.g1' to '" + (dir / "hf") + "': 170448 parameters, 681792 bytes in 1 file\n") !=
+        std::string::npos);
   check_success(run(troupe_command({"ckpt", "import", dir / "hf", "--out", dir / "imported"})));
   check_success(exported(dir / "imported", dir / "hf2"));
-  for (const char* file : {"/config.json", "/model.safetensors"}) CHECK(read(dir / "hf" + file) == read(dir / "hf2" + file));
+  for (const char* file : {"/config.json", "/model.safetensors"})
+    CHECK(read(dir / "hf" + file) == read(dir / "hf2" + file));
   CHECK(read(dir / "hf/model.safetensors").size() > 681792);
 
   const std::string text = write_text(dir / "text.txt", std::string(3000, 'a') + std::string(3000, 'b'));
   const auto resumed = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words{"train", "--data", text, "--out", dir / "on", "--steps", "12", "--quiet"};
     words.insert(words.end(), more.begin(), more.end());
-    if (std::find(more.begin(), more.end(), "--resume") == more.end()) words.insert(words.end(), {"--resume", dir / "imported"});
+    if (std::find(more.begin(), more.end(), "--resume") == more.end())
+      words.insert(words.end(), {"--resume", dir / "imported"});
     return run(troupe_command(words));
   };
-  check_success(resumed({"--mesh", "pp=2", "--set", "schedule.batch=4", "--set", "model.seq=16", "--set", "run.seed=3", "--set", "schedule.lr=1e-2",
-                         "--set", "schedule.warmup=0", "--checkpoint-every", "12"}));
+  check_success(resumed({"--mesh", "pp=2", "--set", "schedule.batch=4", "--set", "model.seq=16", "--set", "run.seed=3",
+                         "--set", "schedule.lr=1e-2", "--set", "schedule.warmup=0", "--checkpoint-every", "12"}));
   const auto steps = losses(dir / "on/metrics.jsonl");
   REQUIRE(steps.size() == 12);
   CHECK(steps.back() < steps.front() / 2);
   check_one_line(resumed({"--set", "model.ffn=64"}), exit_usage, {"'model.ffn' was 96 and is 64", "another model"});
-  check_one_line(resumed({"--set", "model.seq=64"}), exit_usage, {"'model.seq' was 32 and is 64", "no position beyond"});
+  check_one_line(resumed({"--set", "model.seq=64"}), exit_usage,
+                 {"'model.seq' was 32 and is 64", "no position beyond"});
 
   check_one_line(resumed({"--checkpoint-every", "12"}), exit_output, {"has checkpoints of an earlier run"});
-  check_one_line(resumed({"--resume", dir / "run/checkpoints", "--checkpoint-every", "12"}), exit_output, {"is of another run than '" + (dir / "run/checkpoints"), "would be pruned"});
+  check_one_line(resumed({"--resume", dir / "run/checkpoints", "--checkpoint-every", "12"}), exit_output,
+                 {"is of another run than '" + (dir / "run/checkpoints"), "would be pruned"});
 
   // What was trained from it is a run like any other.
   check_success(exported(dir / "on/checkpoints", dir / "hf3"));
@@ -99,18 +127,23 @@ TEST_CASE("a run's checkpoint is exported, imported, exported again with the sam
   CHECK(read(dir / "hf3/model.safetensors") != read(dir / "hf/model.safetensors"));
 }
 
-TEST_CASE("an import of a model with tokens that are no bytes warns that its tokenizer is not used; one of bytes says nothing") {
+TEST_CASE(
+    "an import of a model with tokens that are no bytes warns that its tokenizer is not used; one of bytes says "
+    "nothing") {
   TempDir dir;
   for (const std::string vocab : {"280", "256"}) {
     CAPTURE(vocab);
     const std::string run_dir = dir / ("run" + vocab), hf = dir / ("hf" + vocab);
-    CHECK(run(train(run_dir, {"--steps", "1", "--checkpoint-every", "1", "--quiet", "--set", "model.vocab=" + vocab})).code == exit_ok);
+    CHECK(run(train(run_dir, {"--steps", "1", "--checkpoint-every", "1", "--quiet", "--set", "model.vocab=" + vocab}))
+              .code == exit_ok);
     check_success(exported(run_dir, hf));
     const auto o = run(troupe_command({"ckpt", "import", hf, "--out", dir / ("in" + vocab)}));
     CHECK(o.code == exit_ok);
     CHECK(o.out.find("imported '" + hf) != std::string::npos);
-    CHECK(o.err == (vocab == "256" ? "" : "troupe: warning: the model has 280 tokens, and texts are read as bytes, tokens 0 to 255: "
-                                          "a tokenizer that it was trained with is not used\n"));
+    CHECK(o.err == (vocab == "256"
+                        ? ""
+                        : "troupe: warning: the model has 280 tokens, and texts are read as bytes, tokens 0 to 255: "
+                          "a tokenizer that it was trained with is not used\n"));
   }
 }
 
@@ -118,8 +151,10 @@ TEST_CASE("export and import that cannot be done say why, with the code of what 
   TempDir dir;
   check_success(run(train(dir / "run", {"--steps", "1", "--checkpoint-every", "1", "--quiet"})));
   const std::string checkpoints = dir / "run/checkpoints";
-  check_one_line(run(troupe_command({"ckpt", "export", checkpoints, "--out", dir / "hf"})), exit_usage, {"--format is required"});
-  check_one_line(run(troupe_command({"ckpt", "export", checkpoints, "--format", "gguf", "--out", dir / "hf"})), exit_usage, {"--format", "gguf", "hf"});
+  check_one_line(run(troupe_command({"ckpt", "export", checkpoints, "--out", dir / "hf"})), exit_usage,
+                 {"--format is required"});
+  check_one_line(run(troupe_command({"ckpt", "export", checkpoints, "--format", "gguf", "--out", dir / "hf"})),
+                 exit_usage, {"--format", "gguf", "hf"});
   check_one_line(run(troupe_command({"ckpt", "exprot"})), exit_usage, {"unknown command 'exprot'", "'export'"});
   check_one_line(exported(dir / "nothing", dir / "hf"), exit_checkpoint, {dir / "nothing", "No such file"});
   check_one_line(exported(dir.path(), dir / "hf"), exit_checkpoint, {"there is no checkpoint in"});
@@ -136,6 +171,7 @@ TEST_CASE("export and import that cannot be done say why, with the code of what 
   check_one_line(imported(dir / "hf", checkpoints, ""), exit_output, {"has checkpoints already"});
   check_success(imported(dir / "hf", dir / "in", tiny_config));
   std::filesystem::remove(dir / "hf/model-00002-of-00008.safetensors");
-  check_one_line(imported(dir / "hf", dir / "in2", ""), exit_checkpoint, {"model-00002-of-00008.safetensors", "No such file"});
+  check_one_line(imported(dir / "hf", dir / "in2", ""), exit_checkpoint,
+                 {"model-00002-of-00008.safetensors", "No such file"});
   CHECK_FALSE(std::filesystem::exists(dir / "in2"));
 }

@@ -21,7 +21,8 @@ struct Numbers {
 };
 
 /// The numbers of so many steps. They are numbers of something: dropout is on, the clip is active in every step.
-Numbers numbers(const std::vector<std::string>& arguments, int steps = 20, double limit_s = 30, std::size_t* workers = nullptr) {
+Numbers numbers(const std::vector<std::string>& arguments, int steps = 20, double limit_s = 30,
+                std::size_t* workers = nullptr) {
   TempDir dir;
   auto all = arguments;
   all.insert(all.end(), {"--steps", std::to_string(steps)});
@@ -89,15 +90,18 @@ class TwoHosts {
     for (const auto& name : {a, b})
       ok = ok && shell("ip -n " + name + " addr add 10.77.7." + std::to_string(host++) + "/24 dev " + name) == 0 &&
            shell("ip -n " + name + " link set " + name + " up") == 0 && shell("ip -n " + name + " link set lo up") == 0;
-    for (const auto& name : {a, b})   // a cable needs a moment after both its ends are up
-      for (int i = 0; ok && i < 100 && shell("ip netns exec " + name + " cat /sys/class/net/" + name + "/operstate | grep -q up") != 0; ++i)
+    for (const auto& name : {a, b})  // a cable needs a moment after both its ends are up
+      for (int i = 0; ok && i < 100 &&
+                      shell("ip netns exec " + name + " cat /sys/class/net/" + name + "/operstate | grep -q up") != 0;
+           ++i)
         ::usleep(20'000);
   }
   ~TwoHosts() {
     shell("ip netns del " + a);
     shell("ip netns del " + b);
   }
-  const std::string a = "tra" + std::to_string(::getpid()), b = "trb" + std::to_string(::getpid());   // at most 15 letters
+  // at most 15 letters
+  const std::string a = "tra" + std::to_string(::getpid()), b = "trb" + std::to_string(::getpid());
   bool ok = false;
   static constexpr const char* why_not = "network namespaces are not allowed here (`ip netns add`, veth)";
 };
@@ -126,11 +130,15 @@ TEST_CASE("NU-2: twenty steps give the same bits over tcp") {
               {"--mesh", "dp=2/1,pp=2", "--ucx-tls", "tcp", "--threads", "2"}});
 }
 
-TEST_CASE("NU-2 under tensor parallelism: twenty steps on real processes give the same bits for one tp, whatever dp and pp are") {
+TEST_CASE(
+    "NU-2 under tensor parallelism: twenty steps on real processes give the same bits for one tp, whatever dp and pp "
+    "are") {
   for (const auto& embeddings : {untied, tied}) {
     const auto tp2 = numbers({"--mesh", "tp=2", "--set", embeddings});
-    CHECK(tp2.hash != alone(embeddings).hash);   // some sums have another order: NU-3 says how far that may go (tests/apps)
-    for (std::vector<std::string> how : {std::vector<std::string>{"--mesh", "dp=2,tp=2"}, {"--mesh", "tp=2,pp=2", "--threads", "2"},
+    // some sums have another order: NU-3 says how far that may go (tests/apps)
+    CHECK(tp2.hash != alone(embeddings).hash);
+    for (std::vector<std::string> how : {std::vector<std::string>{"--mesh", "dp=2,tp=2"},
+                                         {"--mesh", "tp=2,pp=2", "--threads", "2"},
                                          {"--mesh", "dp=2,tp=2,pp=2", "--ucx-tls", "tcp"}}) {
       CAPTURE(how[1]);
       how.insert(how.end(), {"--set", embeddings});
@@ -143,7 +151,8 @@ TEST_CASE("NU-2: ZeRO 1 changes no bit on real processes") {
   check_same({{"--mesh", "dp=2", "--zero", "1"},
               {"--mesh", "dp=3", "--zero", "1", "--threads", "2", "--ucx-tls", "tcp"},
               {"--mesh", "dp=2/1,pp=2", "--zero", "1"}});
-  CHECK(numbers({"--mesh", "dp=2,tp=2", "--zero", "1", "--set", untied}) == numbers({"--mesh", "tp=2", "--set", untied}));
+  CHECK(numbers({"--mesh", "dp=2,tp=2", "--zero", "1", "--set", untied}) ==
+        numbers({"--mesh", "tp=2", "--set", untied}));
 }
 
 TEST_CASE("NU-2: pipeline schedules change no bit on real processes") {
@@ -152,10 +161,12 @@ TEST_CASE("NU-2: pipeline schedules change no bit on real processes") {
 }
 
 TEST_CASE("NU-2: ZeRO 2 and 3 change no bit on real processes") {
-  check_same({{"--mesh", "dp=3", "--zero", "2", "--ucx-tls", "tcp"}, {"--mesh", "dp=2,pp=2", "--zero", "3", "--threads", "2"}});
+  check_same({{"--mesh", "dp=3", "--zero", "2", "--ucx-tls", "tcp"},
+              {"--mesh", "dp=2,pp=2", "--zero", "3", "--threads", "2"}});
 }
 
-TEST_CASE("NU-2: twenty steps on 32 worker processes, eight stages of four replicas, give the same bits as one worker") {
+TEST_CASE(
+    "NU-2: twenty steps on 32 worker processes, eight stages of four replicas, give the same bits as one worker") {
   const std::vector<std::string> model = {"--set", "model.layers=8", "--set", "schedule.batch=32"};
   auto wide = model;
   wide.insert(wide.end(), {"--mesh", "dp=4,pp=8"});
@@ -172,8 +183,9 @@ TEST_CASE("another seed gives other numbers, and so do tied embeddings") {
 TEST_CASE("two workers in two network namespaces train bitwise like one") {
   const TwoHosts hosts;
   if (!hosts.ok) return skip(TwoHosts::why_not);
-  const auto n = numbers({"--mesh", "dp=2", "--ucx-tls", "tcp", "--worker-prefix", "ip netns exec " + hosts.a, "--worker-prefix",
-                          "ip netns exec " + hosts.b, "--net-device", hosts.a, "--net-device", hosts.b});
+  const auto n = numbers({"--mesh", "dp=2", "--ucx-tls", "tcp", "--worker-prefix", "ip netns exec " + hosts.a,
+                          "--worker-prefix", "ip netns exec " + hosts.b, "--net-device", hosts.a, "--net-device",
+                          hosts.b});
   CHECK(n == alone(untied));
 }
 
@@ -181,8 +193,9 @@ TEST_CASE("kill -9 of the command leaves no worker in another network namespace"
   const TwoHosts hosts;
   if (!hosts.ok) return skip(TwoHosts::why_not);
   TempDir dir;
-  Run command(train(dir / "out", {"--steps", "10000000", "--mesh", "dp=2", "--ucx-tls", "tcp", "--worker-prefix", "ip netns exec " + hosts.a,
-                                  "--worker-prefix", "ip netns exec " + hosts.b, "--net-device", hosts.a, "--net-device", hosts.b}));
+  Run command(train(dir / "out", {"--steps", "10000000", "--mesh", "dp=2", "--ucx-tls", "tcp", "--worker-prefix",
+                                  "ip netns exec " + hosts.a, "--worker-prefix", "ip netns exec " + hosts.b,
+                                  "--net-device", hosts.a, "--net-device", hosts.b}));
   REQUIRE(command.wait_for_lines(dir / "out/metrics.jsonl", 3));
   REQUIRE(command.workers().size() == 2);
   command.send(SIGKILL);

@@ -36,7 +36,8 @@ TEST_CASE("--trace keeps a window of steps: the first five, or the ones that are
   CHECK(traced({"--trace-steps", "2:3"}) == std::set<std::int64_t>{2, 3, 4});
   CHECK(traced({"--trace", "--trace-steps", "100:3"}).empty());
   for (const char* wrong : {"3", "2:", ":2", "2:0", "-1:2", "a:b"})
-    check_one_line(run(train(dir / "out", {"--trace-steps", wrong})), exit_usage, {"--trace-steps", "FIRST:COUNT", std::string("'") + wrong + "'"});
+    check_one_line(run(train(dir / "out", {"--trace-steps", wrong})), exit_usage,
+                   {"--trace-steps", "FIRST:COUNT", std::string("'") + wrong + "'"});
 }
 
 TEST_CASE("--throttle makes steps slower and changes no number") {
@@ -52,13 +53,17 @@ TEST_CASE("--throttle makes steps slower and changes no number") {
     return nlohmann::json::parse(read(dir / "out/run.json"))["params_hash"].get<std::string>();
   };
   double free_ms = 0, slow_ms = 0;
-  const auto free = hash({}, free_ms), slow = hash({"--throttle", "latency=1ms", "--throttle", "0-2:latency=40ms,bandwidth=100MB/s"}, slow_ms);
+  const auto free = hash({}, free_ms),
+             slow = hash({"--throttle", "latency=1ms", "--throttle", "0-2:latency=40ms,bandwidth=100MB/s"}, slow_ms);
   CHECK(free == slow);
-  CHECK(slow_ms > 80);   // a boundary's latency, there and back
-  check_one_line(run(train(dir / "out", {"--throttle", "0-1:speed=3"})), exit_usage, {"--throttle 0-1:speed=3", "'speed=3'", "bandwidth=100MB/s"});
+  CHECK(slow_ms > 80);  // a boundary's latency, there and back
+  check_one_line(run(train(dir / "out", {"--throttle", "0-1:speed=3"})), exit_usage,
+                 {"--throttle 0-1:speed=3", "'speed=3'", "bandwidth=100MB/s"});
 }
 
-TEST_CASE("plan and sim know of --throttle: slower links make layouts that move more dearer, and steps longer; --ideal does not") {
+TEST_CASE(
+    "plan and sim know of --throttle: slower links make layouts that move more dearer, and steps longer; --ideal does "
+    "not") {
   const auto said = [](const Outcome& o, const std::string& begin) {
     check_success(o);
     const auto at = o.out.find(begin);
@@ -79,7 +84,8 @@ TEST_CASE("plan and sim know of --throttle: slower links make layouts that move 
   const auto slow = step({"--throttle", "bandwidth=1MB/s"});
   CHECK(step({}).find(" ms ") != std::string::npos);
   CHECK(slow != step({}));
-  CHECK(step({"--throttle", "bandwidth=1MB/s", "--ideal"}) == slow);   // links are as slow, and all that there is to wait for
+  // links are as slow, and all that there is to wait for
+  CHECK(step({"--throttle", "bandwidth=1MB/s", "--ideal"}) == slow);
 }
 
 TEST_CASE("--paced: kernels take their predicted time, and a step the time that sim foretells, within 15 %") {
@@ -98,9 +104,9 @@ TEST_CASE("--paced: kernels take their predicted time, and a step the time that 
     for (std::string line; std::getline(lines, line);)
       if (const auto m = nlohmann::json::parse(line); m.contains("step_ms")) steps.push_back(m["step_ms"]);
     REQUIRE(steps.size() == 7);
-    std::sort(steps.begin() + 1, steps.end());   // before the first step there is no commit
+    std::sort(steps.begin() + 1, steps.end());  // before the first step there is no commit
     CHECK(steps[3] >= 0.98 * foretold_ms);
-    CHECK(steps[3] <= 1.15 * foretold_ms);       // messages, and threads that wake up late
+    CHECK(steps[3] <= 1.15 * foretold_ms);  // messages, and threads that wake up late
   }
   check_one_line(run(train(dir / "out", {"--paced", "0"})), exit_usage, {"--paced", "above 0", "'0'"});
 }
@@ -112,33 +118,37 @@ TEST_CASE("--pin with more compute threads than cores names both numbers") {
   check_success(run(train(dir / "out", {"--pin", "--steps", "2"})));
 }
 
-TEST_CASE("in the trace of a real run each arrow goes forward from a start to an end, and no two slices of a row overlap") {
+TEST_CASE(
+    "in the trace of a real run each arrow goes forward from a start to an end, and no two slices of a row overlap") {
   TempDir dir;
   for (const std::string mesh : {"pp=2", "dp=2,tp=2,pp=2"}) {
     CAPTURE(mesh);
     check_success(run(train(dir / "out", {"--mesh", mesh, "--steps", "2", "--trace", "--quiet"})));
     const auto trace = nlohmann::json::parse(read(dir / "out/trace.json"));
     check_picture(trace["traceEvents"]);
-    std::map<std::string, int> worker_of;   // where arrows start
+    std::map<std::string, int> worker_of;  // where arrows start
     int between_workers = 0, waits = 0;
     for (const auto& e : trace["traceEvents"]) {
       if (e["ph"] == "s") worker_of[e["id"].dump()] = e["pid"];
       waits += e["ph"] == "X" && e["cat"] == "wait";
     }
     for (const auto& e : trace["traceEvents"])
-      if (e["ph"] == "f") between_workers += worker_of.count(e["id"].dump()) > 0 && worker_of[e["id"].dump()] != e["pid"];
-    CHECK(between_workers >= 2 * 2);   // there and back, in each step
+      if (e["ph"] == "f")
+        between_workers += worker_of.count(e["id"].dump()) > 0 && worker_of[e["id"].dump()] != e["pid"];
+    CHECK(between_workers >= 2 * 2);  // there and back, in each step
     CHECK(waits > 0);
   }
 }
 
-TEST_CASE("in the trace of three stages each arrow between workers goes from the send to the receive of one exchange, in one step, there and back") {
+TEST_CASE(
+    "in the trace of three stages each arrow between workers goes from the send to the receive of one exchange, in one "
+    "step, there and back") {
   TempDir dir;
   check_success(run(train(dir / "out", {"--mesh", "dp=2,tp=2,pp=3", "--steps", "2", "--trace", "--quiet"}), 60));
   const auto events = nlohmann::json::parse(read(dir / "out/trace.json"))["traceEvents"];
-  check_picture(events);   // both ends are there, in slices, and none goes back
+  check_picture(events);  // both ends are there, in slices, and none goes back
   std::map<int, int> stage_of;
-  std::map<std::pair<int, int>, std::string> exchange_of;   // the name of a row, without its lane
+  std::map<std::pair<int, int>, std::string> exchange_of;  // the name of a row, without its lane
   std::map<std::pair<int, int>, std::vector<nlohmann::json>> slices;
   std::map<std::string, nlohmann::json> starts;
   for (const auto& e : events) {
@@ -151,9 +161,11 @@ TEST_CASE("in the trace of three stages each arrow between workers goes from the
   }
   const auto step_at = [&](const nlohmann::json& end) {
     const double at = end["ts"], rounding_us = 1e-6;
-    std::set<std::int64_t> steps;   // two slices may touch there
+    std::set<std::int64_t> steps;  // two slices may touch there
     for (const auto& s : slices[{end["pid"], end["tid"]}])
-      if (s["ts"].get<double>() <= at + rounding_us && at <= s["ts"].get<double>() + s["dur"].get<double>() + rounding_us) steps.insert(s["args"]["step"].get<std::int64_t>());
+      if (s["ts"].get<double>() <= at + rounding_us &&
+          at <= s["ts"].get<double>() + s["dur"].get<double>() + rounding_us)
+        steps.insert(s["args"]["step"].get<std::int64_t>());
     return steps;
   };
   std::set<std::pair<int, int>> ways;
@@ -174,31 +186,43 @@ TEST_CASE("in the trace of three stages each arrow between workers goes from the
 }
 
 TEST_CASE("a plan of no configuration, and times that are no times, are refused in one line") {
-  for (const char* command : {"plan", "sim", "train"}) check_one_line(run(troupe_command({command, ""})), exit_usage, {"name a configuration"});
+  for (const char* command : {"plan", "sim", "train"})
+    check_one_line(run(troupe_command({command, ""})), exit_usage, {"name a configuration"});
   for (const char* option : {"--tf", "--tb", "--tw", "--hop"})
-    check_one_line(run(troupe_command({"sim", tiny_config, option, "1e308"})), exit_usage, {option, "below 1e9", "'1e308'"});
+    check_one_line(run(troupe_command({"sim", tiny_config, option, "1e308"})), exit_usage,
+                   {option, "below 1e9", "'1e308'"});
 }
 
 TEST_CASE("more microbatches than a plan can have are refused with the limit") {
-  check_one_line(run(troupe_command({"plan", tiny_config, "--set", "eval.batches=100000000"})), exit_plan, {"100000000 microbatches", "possible are 1 to 1048576"});
+  check_one_line(run(troupe_command({"plan", tiny_config, "--set", "eval.batches=100000000"})), exit_plan,
+                 {"100000000 microbatches", "possible are 1 to 1048576"});
 }
 
 TEST_CASE("--help says of each option that takes a value what holds without it") {
-  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{{"train"}, {"plan"}, {"sim"}, {"sample"}, {"calibrate"}, {"ckpt", "prune"}, {"ckpt", "export"}, {"ckpt", "import"}}) {
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{{"train"},
+                                                                                       {"plan"},
+                                                                                       {"sim"},
+                                                                                       {"sample"},
+                                                                                       {"calibrate"},
+                                                                                       {"ckpt", "prune"},
+                                                                                       {"ckpt", "export"},
+                                                                                       {"ckpt", "import"}}) {
     auto words = command;
     words.push_back("--help");
     const auto o = run(troupe_command(words));
     check_success(o);
-    std::vector<std::string> options;   // each with its wrapped lines
+    std::vector<std::string> options;  // each with its wrapped lines
     std::istringstream lines(o.out);
     for (std::string line; std::getline(lines, line);)
       if (line.starts_with("  -")) options.push_back(line);
       else if (line.starts_with("      ") && !options.empty()) options.back() += line;
     CHECK(options.size() > 1);
     for (const auto& option : options) {
-      const bool takes_value = option.find(" TEXT") != std::string::npos || option.find(" INT") != std::string::npos || option.find(" FLOAT") != std::string::npos ||
+      const bool takes_value = option.find(" TEXT") != std::string::npos || option.find(" INT") != std::string::npos ||
+                               option.find(" FLOAT") != std::string::npos ||
                                option.find(" SCALE") != std::string::npos || option.find(" K ") != std::string::npos;
-      const bool said = option.find("default") != std::string::npos || option.find("REQUIRED") != std::string::npos || option.find("repeatable") != std::string::npos;
+      const bool said = option.find("default") != std::string::npos || option.find("REQUIRED") != std::string::npos ||
+                        option.find("repeatable") != std::string::npos;
       CHECK_MESSAGE((!takes_value || said), command[0], ": ", option);
     }
   }

@@ -23,9 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 std::vector<pid_t> all_processes() {
   std::vector<pid_t> pids;
@@ -43,7 +41,7 @@ std::vector<std::string> unused_shared_memory() {
   std::error_code error;
   std::string maps;
   for (const auto& entry : fs::directory_iterator("/dev/shm", error)) {
-    struct stat info{};
+    struct stat info {};
     if (::stat(entry.path().c_str(), &info) != 0 || info.st_uid != ::geteuid()) continue;
     if (maps.empty())
       for (pid_t pid : all_processes()) maps += read("/proc/" + std::to_string(pid) + "/maps");
@@ -88,7 +86,7 @@ Run::Run(std::vector<std::string> argv) : shared_memory_before_(unused_shared_me
   if (pid_ == 0) {
     ::setpgid(0, 0);
     ::putenv(mark_.data());
-    ::setenv("XDG_CACHE_HOME", "/nonexistent", 1);   // what somebody has calibrated here changes no prediction
+    ::setenv("XDG_CACHE_HOME", "/nonexistent", 1);  // what somebody has calibrated here changes no prediction
     ::dup2(::open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
     ::dup2(out[1], STDOUT_FILENO);
     ::dup2(err[1], STDERR_FILENO);
@@ -169,7 +167,9 @@ void Run::find_leftovers() {
   for (const auto& p : processes) outcome_.left.push_back("process " + std::to_string(p.pid) + ": " + p.command);
   // What another run on this machine has just made may not be mapped yet: only what stays unused is left behind.
   auto fresh = unused_shared_memory();
-  std::erase_if(fresh, [&](const auto& name) { return std::count(shared_memory_before_.begin(), shared_memory_before_.end(), name); });
+  std::erase_if(fresh, [&](const auto& name) {
+    return std::count(shared_memory_before_.begin(), shared_memory_before_.end(), name);
+  });
   if (fresh.empty()) return;
   ::poll(nullptr, 0, 500);
   const auto now = unused_shared_memory();
@@ -208,8 +208,9 @@ std::vector<std::string> troupe_command(std::vector<std::string> arguments) {
 const std::string& sample_text() {
   static const TempDir folder;
   static const std::string path = [] {
-    const char* const words[] = {"the ", "a ",   "child ", "sea ",  "old ",  "ship ", "light ", "runs ", "sings ", "over ",
-                                 "and ", "then ", "waits ", "far ", "stone ", "under ", "green ", "hill ", "rain.\n", "home.\n"};
+    const char* const words[] = {"the ",   "a ",     "child ", "sea ",  "old ",    "ship ",  "light ",
+                                 "runs ",  "sings ", "over ",  "and ",  "then ",   "waits ", "far ",
+                                 "stone ", "under ", "green ", "hill ", "rain.\n", "home.\n"};
     std::mt19937 random(1);
     std::string text;
     while (text.size() < 9000) text += words[random() % std::size(words)];

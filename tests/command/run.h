@@ -14,20 +14,21 @@ namespace troupe::test {
 inline const std::string tiny_config = std::string(TROUPE_CONFIGS) + "/lm-tiny.toml";
 
 struct Outcome {
-  int code = -1;                       ///< exit code; -1 when a signal ended it
+  int code = -1;  ///< exit code; -1 when a signal ended it
   int signal = 0;
   bool timed_out = false;
   std::string out, err;
   double seconds = 0;
-  std::vector<std::string> left;       ///< processes alive one second after the end, shared memory that nobody uses
-  double cleared_s = 0;                ///< from the end of the command to the end of the last of its processes
+  /// processes alive one second after the end, shared memory that nobody uses
+  std::vector<std::string> left;
+  double cleared_s = 0;  ///< from the end of the command to the end of the last of its processes
 };
 
 class Run {
  public:
   /// Starts argv[0] in its own process group, its input closed.
   explicit Run(std::vector<std::string> argv);
-  ~Run();                              ///< kills whatever of it is left
+  ~Run();  ///< kills whatever of it is left
   Run(const Run&) = delete;
 
   pid_t pid() const { return pid_; }

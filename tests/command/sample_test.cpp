@@ -14,7 +14,8 @@ const std::string& trained() {
   static const TempDir dir;
   static const std::string out = [] {
     const auto path = dir / "out";
-    check_success(run(train(path, {"--mesh", "dp=2,pp=2", "--steps", "4", "--checkpoint-every", "2", "--sample", "the ", "--set", "sample.tokens=40"})));
+    check_success(run(train(path, {"--mesh", "dp=2,pp=2", "--steps", "4", "--checkpoint-every", "2", "--sample", "the ",
+                                   "--set", "sample.tokens=40"})));
     return path;
   }();
   return out;
@@ -35,17 +36,21 @@ std::string text_of(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-TEST_CASE("a sample from a run's last checkpoint is the one that the run made at its end, on any mesh and with two threads") {
+TEST_CASE(
+    "a sample from a run's last checkpoint is the one that the run made at its end, on any mesh and with two threads") {
   const auto expected = read(trained() + "/sample.txt") + "\n";
   REQUIRE(expected.size() == 4 + 40 + 1);
-  for (const std::vector<std::string>& how : {std::vector<std::string>{}, {"--mesh", "pp=2"}, {"--mesh", "pp=4"}, {"--threads", "2"}}) {
+  for (const std::vector<std::string>& how :
+       {std::vector<std::string>{}, {"--mesh", "pp=2"}, {"--mesh", "pp=4"}, {"--threads", "2"}}) {
     auto arguments = how;
     arguments.insert(arguments.begin(), "the ");
     CHECK(text_of(arguments) == expected);
   }
 }
 
-TEST_CASE("--tokens, --temperature, --seed and the text say how a sample goes on; without a text it is the configured prompt") {
+TEST_CASE(
+    "--tokens, --temperature, --seed and the text say how a sample goes on; without a text it is the configured "
+    "prompt") {
   const auto text = text_of({"the "});
   CHECK(text_of({"the ", "--tokens", "7"}) == text.substr(0, 4 + 7) + "\n");
   CHECK(text_of({"the ", "--seed", "9"}) != text);
@@ -55,7 +60,7 @@ TEST_CASE("--tokens, --temperature, --seed and the text say how a sample goes on
   CHECK(likely != text);
   CHECK(text_of({}).substr(0, 1) == "\n");
   CHECK(text_of({}).size() == 1 + 40 + 1);
-  const auto long_text = text_of({std::string(100, 'a'), "--tokens", "3"});   // longer than model.seq
+  const auto long_text = text_of({std::string(100, 'a'), "--tokens", "3"});  // longer than model.seq
   CHECK(long_text.size() == 100 + 3 + 1);
 }
 
@@ -90,14 +95,16 @@ TEST_CASE("a damaged checkpoint is passed over, and told, for the one before it;
   CHECK(o.code == exit_ok);
   CHECK(o.out == expected.out);
   CHECK_MESSAGE(o.err.find("is passed over") != std::string::npos, o.err);
-  check_one_line(run(troupe_command({"sample", "--from", newest, "the "})), exit_checkpoint, {"shard-00000.safetensors", "is damaged"});
+  check_one_line(run(troupe_command({"sample", "--from", newest, "the "})), exit_checkpoint,
+                 {"shard-00000.safetensors", "is damaged"});
 }
 
 TEST_CASE("what cannot be sampled from says why") {
   TempDir dir;
   check_one_line(run(troupe_command({"sample", "the "})), exit_usage, {"--from"});
   check_one_line(run(troupe_command({"sample", "--from", dir / "none", "the "})), exit_checkpoint, {"--from", "none"});
-  check_one_line(run(troupe_command({"sample", "--from", dir.path(), "the "})), exit_checkpoint, {"--from", "there is no checkpoint in"});
+  check_one_line(run(troupe_command({"sample", "--from", dir.path(), "the "})), exit_checkpoint,
+                 {"--from", "there is no checkpoint in"});
   check_one_line(sample({"the ", "--tokens", "0"}), exit_usage, {"--tokens", "at least 1"});
   check_one_line(sample({"the ", "--temperature", "-1"}), exit_usage, {"--temperature", "at least 0"});
   check_one_line(sample({"the ", "--temperature", "11"}), exit_usage, {"'sample.temperature' = 11 is out of range"});

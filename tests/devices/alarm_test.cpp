@@ -19,7 +19,7 @@ TEST_CASE("an alarm runs everything by due time, then by order of calls, never e
   std::condition_variable changed;
   std::vector<int> order;
   std::atomic<bool> all_set{false};
-  alarm.at(0, [&] {   // until then nothing else runs
+  alarm.at(0, [&] {  // until then nothing else runs
     while (!all_set) std::this_thread::yield();
   });
   const std::int64_t begin_ns = clock.now_ns() + 2'000'000;
@@ -35,7 +35,7 @@ TEST_CASE("an alarm runs everything by due time, then by order of calls, never e
   note(1, begin_ns);
   note(2, begin_ns);
   note(4, begin_ns + 2'000'000);
-  note(0, 0);   // past: at once
+  note(0, 0);  // past: at once
   all_set = true;
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return order.size() == 5; });
@@ -108,15 +108,13 @@ TEST_CASE("a simulated alarm keeps the same promises in virtual time") {
   alarm.at(300, note);
   alarm.at(100, [&] {
     note();
-    alarm.at(50, note);   // past: at once
+    alarm.at(50, note);  // past: at once
   });
-  while (loop.run_one()) {
-  }
+  while (loop.run_one()) {}
   CHECK(at_ns == std::vector<std::int64_t>{100, 100, 300});
   alarm.at(400, note);
   alarm.quiesce();
   alarm.at(500, note);
-  while (loop.run_one()) {
-  }
+  while (loop.run_one()) {}
   CHECK(at_ns == std::vector<std::int64_t>{100, 100, 300, 500});
 }

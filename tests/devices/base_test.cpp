@@ -128,7 +128,7 @@ TEST_CASE("a trace keeps the steps of its window, at most so many spans in all, 
   REQUIRE(taken.spans.size() == 3);
   CHECK(taken.spans[2].microbatch == 2);
   CHECK(taken.dropped == 0);
-  record(4, 4);   // two find room
+  record(4, 4);  // two find room
   record(5, 10);
   taken = trace.take();
   CHECK(taken.spans.size() == 2);

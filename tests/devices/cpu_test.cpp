@@ -208,7 +208,8 @@ TEST_CASE("Parallel::for_each really uses the stream's threads") {
   CHECK(arrived == 2);
 }
 
-TEST_CASE("Parallel::for_each: an exception on any of its threads comes out on the caller's, and the team stays usable") {
+TEST_CASE(
+    "Parallel::for_each: an exception on any of its threads comes out on the caller's, and the team stays usable") {
   ThreadTeam team("team", 3, {});
   const auto caller = std::this_thread::get_id();
   enum Thrower { on_helper, on_caller, on_all };
@@ -221,7 +222,7 @@ TEST_CASE("Parallel::for_each: an exception on any of its threads comes out on t
         team.for_each(1000, [&](std::int64_t) {
           ++inside;
           if (++arrived <= 3)
-            while (arrived < 3) std::this_thread::yield();   // the first three indices: one on each thread
+            while (arrived < 3) std::this_thread::yield();  // the first three indices: one on each thread
           const bool mine = who == on_all || (std::this_thread::get_id() == caller) == (who == on_caller);
           --inside;
           if (mine && (who == on_all || !thrown.exchange(true))) throw std::runtime_error("broken");
@@ -240,10 +241,12 @@ TEST_CASE("Parallel::for_each: an exception on any of its threads comes out on t
 TEST_CASE("Parallel::for_each begins no new index after an exception") {
   ThreadTeam team("team", 2, {});
   std::atomic<int> calls{0};
-  CHECK_THROWS_AS(team.for_each(1'000'000'000, [&](std::int64_t) {
-    ++calls;
-    throw 7;
-  }), int);
+  CHECK_THROWS_AS(team.for_each(1'000'000'000,
+                                [&](std::int64_t) {
+                                  ++calls;
+                                  throw 7;
+                                }),
+                  int);
   CHECK(calls <= 2);
 }
 
@@ -266,7 +269,8 @@ TEST_CASE("threads carry the stream's name; each has a core of its own, streams 
       char text[16] = {};
       ::pthread_getname_np(::pthread_self(), text, sizeof text);
       name = text;
-      parallel.for_each(n, [&](std::int64_t i) {   // each index in a thread of its own: they wait for each other
+      // each index in a thread of its own: they wait for each other
+      parallel.for_each(n, [&](std::int64_t i) {
         cores[static_cast<std::size_t>(i)] = usable_cores();
         ++arrived;
         while (arrived < n) std::this_thread::yield();

@@ -19,14 +19,19 @@ namespace {
 /// A machine's /proc and /sys, in a folder that goes with the object.
 class Machine {
  public:
-  Machine() : root_((fs::temp_directory_path() / ("troupe-memory-" + std::to_string(::getpid()))).string()) { fs::remove_all(root_); }
+  Machine() : root_((fs::temp_directory_path() / ("troupe-memory-" + std::to_string(::getpid()))).string()) {
+    fs::remove_all(root_);
+  }
   ~Machine() { fs::remove_all(root_); }
   Machine& write(const std::string& path, const std::string& text) {
     fs::create_directories(fs::path(root_ + path).parent_path());
     std::ofstream(root_ + path) << text;
     return *this;
   }
-  Machine& memory(std::size_t kib) { return write("/proc/meminfo", "MemTotal:  9999999 kB\nMemFree:  1 kB\nMemAvailable:   " + std::to_string(kib) + " kB\nBuffers: 7 kB\n"); }
+  Machine& memory(std::size_t kib) {
+    return write("/proc/meminfo", "MemTotal:  9999999 kB\nMemFree:  1 kB\nMemAvailable:   " + std::to_string(kib) +
+                                      " kB\nBuffers: 7 kB\n");
+  }
   std::size_t available() const { return available_host_bytes(root_); }
 
  private:
@@ -42,19 +47,21 @@ TEST_CASE("without control groups what is left is MemAvailable") {
   CHECK(Machine().memory(5000).write("/proc/self/cgroup", "0::/user\n").available() == 5000 * 1024);
 }
 
-TEST_CASE("version 2: of every level the limit less what is used, but for page cache that can be dropped; the least counts") {
+TEST_CASE(
+    "version 2: of every level the limit less what is used, but for page cache that can be dropped; the least counts") {
   const std::string a = "/sys/fs/cgroup/a", b = a + "/b";
   Machine m;
   m.memory(100 * 1024).write("/proc/self/cgroup", "0::/a/b\n");
   m.write(b + "/memory.max", "max\n").write(b + "/memory.current", "5242880\n");
   CHECK(m.available() == 100 * mib);
-  m.write(b + "/memory.max", "31457280\n");   // 30 MiB, 5 used
+  m.write(b + "/memory.max", "31457280\n");  // 30 MiB, 5 used
   CHECK(m.available() == 25 * mib);
   m.write(b + "/memory.stat", "anon 1\nfile 4194304\ninactive_file 2097152\nactive_file 77\n");
   CHECK(m.available() == 27 * mib);
-  m.write(a + "/memory.max", "20971520\n").write(a + "/memory.current", "10485760\n");   // the group around it has 10 MiB left
+  // the group around it has 10 MiB left
+  m.write(a + "/memory.max", "20971520\n").write(a + "/memory.current", "10485760\n");
   CHECK(m.available() == 10 * mib);
-  m.write(a + "/memory.current", "99999999\n");   // more than its limit, for a moment
+  m.write(a + "/memory.current", "99999999\n");  // more than its limit, for a moment
   CHECK(m.available() == 0);
 }
 
@@ -64,7 +71,8 @@ TEST_CASE("version 1: the group of the memory controller, among others; a contai
   m.memory(100 * 1024).write("/proc/self/cgroup", "9:cpu,cpuacct:/x\n4:memory:/jobs/7\n0::/\n");
   m.write(group + "/memory.limit_in_bytes", "31457280\n").write(group + "/memory.usage_in_bytes", "10485760\n");
   CHECK(m.available() == 20 * mib);
-  m.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n").write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "5\n");
+  m.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
+      .write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "5\n");
   CHECK(m.available() == 20 * mib);
   m.write(group + "/memory.stat", "inactive_file 1\ntotal_inactive_file 1048576\n");
   CHECK(m.available() == 21 * mib);
@@ -76,7 +84,8 @@ TEST_CASE("a process in a control group with a limit is told what is left in tha
   const std::string parent = [] {
     std::ifstream groups("/proc/self/cgroup");
     for (std::string line; std::getline(groups, line);)
-      if (const auto at = line.find(":memory:"); at != std::string::npos) return "/sys/fs/cgroup/memory" + line.substr(at + 8);
+      if (const auto at = line.find(":memory:"); at != std::string::npos)
+        return "/sys/fs/cgroup/memory" + line.substr(at + 8);
     return std::string();
   }();
   const std::string group = parent + "/troupe-test-" + std::to_string(::getpid());

@@ -21,7 +21,8 @@ std::map<int, std::int64_t> cpu_of_others() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
     const int thread = std::stoi(entry.path().filename().string());
     timespec t;
-    const auto clock = static_cast<clockid_t>(~static_cast<unsigned>(thread) << 3 | 6);   // MAKE_THREAD_CPUCLOCK(thread, CPUCLOCK_SCHED)
+    // MAKE_THREAD_CPUCLOCK(thread, CPUCLOCK_SCHED)
+    const auto clock = static_cast<clockid_t>(~static_cast<unsigned>(thread) << 3 | 6);
     if (thread != ::gettid() && ::clock_gettime(clock, &t) == 0) times[thread] = t.tv_sec * 1'000'000'000ll + t.tv_nsec;
   }
   return times;
@@ -35,7 +36,7 @@ TEST_CASE("idle streams use no CPU") {
 #endif
   SteadyClock clock;
   CpuDevice device(clock);
-  std::promise<void> done[4];   // outlive the streams, whose threads keep them
+  std::promise<void> done[4];  // outlive the streams, whose threads keep them
   std::vector<std::unique_ptr<Stream>> streams;
   for (int i = 0; i < 4; ++i) {
     streams.push_back(device.create_stream("idle", 4));
@@ -53,5 +54,5 @@ TEST_CASE("idle streams use no CPU") {
     after = cpu_of_others();
   }
   CHECK(before.size() >= 4 * 4);
-  CHECK(before == after);   // not a nanosecond
+  CHECK(before == after);  // not a nanosecond
 }

@@ -21,12 +21,14 @@ struct Lines {
   std::vector<std::string> all;
 };
 
-constexpr LogLevel levels[] = {LogLevel::trace, LogLevel::debug, LogLevel::info, LogLevel::warn, LogLevel::error, LogLevel::off};
+constexpr LogLevel levels[] = {LogLevel::trace, LogLevel::debug, LogLevel::info,
+                               LogLevel::warn,  LogLevel::error, LogLevel::off};
 
 }  // namespace
 
 TEST_CASE("a level lets its own lines through and those above it, off none") {
-  const std::vector<std::string> every = {"troupe: trace: t\n", "troupe: debug: d\n", "troupe: info: i\n", "troupe: warning: w\n", "troupe: error: e\n"};
+  const std::vector<std::string> every = {"troupe: trace: t\n", "troupe: debug: d\n", "troupe: info: i\n",
+                                          "troupe: warning: w\n", "troupe: error: e\n"};
   for (std::size_t i = 0; i < std::size(levels); ++i) {
     CAPTURE(i);
     Lines lines(levels[i]);
@@ -68,7 +70,8 @@ TEST_CASE("a line of another process's log keeps its level and has one name; any
     if (level <= LogLevel::warn) expected.push_back("worker 3: warning: a message was dropped\n");
     if (level <= LogLevel::debug) expected.push_back("worker 3: debug: built 4 actors\n");
     if (level <= LogLevel::info)
-      expected.insert(expected.end(), {"worker 3: info: UCX  WARN  no memory\n", "worker 3: info: worker 31: debug: of another\n", "worker 3: info: \n"});
+      expected.insert(expected.end(), {"worker 3: info: UCX  WARN  no memory\n",
+                                       "worker 3: info: worker 31: debug: of another\n", "worker 3: info: \n"});
     CHECK(ours.all == expected);
   }
 }
@@ -83,6 +86,7 @@ TEST_CASE("a level is one of six words; another is refused with all of them") {
   for (const char* wrong : {"", "warning", "INFO", "2", "debug "}) {
     const auto read = parse_log_level(wrong);
     REQUIRE_FALSE(read.ok());
-    CHECK(read.status().message() == "expected trace, debug, info, warn, error or off, not '" + std::string(wrong) + "'");
+    CHECK(read.status().message() ==
+          "expected trace, debug, info, warn, error or off, not '" + std::string(wrong) + "'");
   }
 }

@@ -60,8 +60,7 @@ TEST_CASE("run_work runs the host function within the task's time") {
   int ran = 0;
   const auto ms = durations_ms(device, 9, 3e-3, [&](Parallel&) {
     ++ran;
-    for (const auto until = clock.now_ns() + 1'000'000; clock.now_ns() < until;) {
-    }
+    for (const auto until = clock.now_ns() + 1'000'000; clock.now_ns() < until;) {}
   });
   CHECK(ran == 9);
   CHECK(ms.front() >= 3.0);

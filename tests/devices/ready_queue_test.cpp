@@ -41,8 +41,7 @@ TEST_CASE("RQ-2: otherwise lower (priority, step, microbatch), then first come")
   queue.push(task("p0 s2 m0", {0, 2, 0, ++run}));
   queue.push(task("p0 s1 m9", {0, 1, 9, ++run}));
   queue.push(task("p-1 s5 m5", {-1, 5, 5, ++run}));
-  for (const char* name :
-       {"p-1 s5 m5", "p0 s1 m9", "p0 s2 m0", "p1 s0 m0", "p1 s0 m1 first", "p1 s0 m1 second"})
+  for (const char* name : {"p-1 s5 m5", "p0 s1 m9", "p0 s2 m0", "p1 s0 m0", "p1 s0 m1 first", "p1 s0 m1 second"})
     CHECK(queue.pop()->name == name);
   CHECK_FALSE(queue.pop().has_value());
 }

@@ -55,9 +55,9 @@ std::set<std::string> after_crashes(void (*calls)(SimStorage&), std::string (*vi
       storage.crash(seed);
       const std::string shows = view(storage);
       if (again == 0) first = shows;
-      else CHECK(shows == first);   // SS-3
+      else CHECK(shows == first);  // SS-3
       storage.crash(seed + 1);
-      CHECK(view(storage) == shows);   // what has survived one crash survives the next
+      CHECK(view(storage) == shows);  // what has survived one crash survives the next
     }
     seen.insert(first);
   }
@@ -208,15 +208,16 @@ TEST_CASE("a full disk takes the part of a write that fits, and all again when t
   CHECK(full.code() == Code::exhausted);
   CHECK(full.message().find("'g'") != std::string::npos);
   CHECK(sectors(storage, "g") == "b");
-  CHECK(file->write_at(0, data.data(), sector).ok());   // over what is there
+  CHECK(file->write_at(0, data.data(), sector).ok());  // over what is there
   CHECK(file->reserve(2 * sector).code() == Code::exhausted);
   REQUIRE(storage.remove("f").ok());
   CHECK(file->write_at(0, data.data(), 2 * sector).ok());
   CHECK(file->reserve(3 * sector).ok());
-  CHECK(create(storage, "h")->reserve(1).code() == Code::exhausted);   // reserved is taken
+  CHECK(create(storage, "h")->reserve(1).code() == Code::exhausted);  // reserved is taken
 }
 
-TEST_CASE("ST-3: of a file for which room was reserved a crash leaves its size or not, and any of what was written into it") {
+TEST_CASE(
+    "ST-3: of a file for which room was reserved a crash leaves its size or not, and any of what was written into it") {
   const auto calls = [](SimStorage& s) {
     auto file = create(s, "f");
     REQUIRE(file->sync().ok());
@@ -224,7 +225,8 @@ TEST_CASE("ST-3: of a file for which room was reserved a crash leaves its size o
     REQUIRE(file->reserve(3 * sector).ok());
     put(*file, sector, 'a', sector);
   };
-  CHECK(after_crashes(calls, [](Storage& s) { return sectors(s, "f"); }) == std::set<std::string>{"", "00", "000", "0a", "0a0"});
+  CHECK(after_crashes(calls, [](Storage& s) { return sectors(s, "f"); }) ==
+        std::set<std::string>{"", "00", "000", "0a", "0a0"});
 }
 
 TEST_CASE("a disk that has become read-only is read and changes no more") {

@@ -28,8 +28,7 @@ struct Bench {
   }
   void submit(const std::string& name, double cost_s, TaskOrder order = {}) { submit(*stream, name, cost_s, order); }
   void run() {
-    while (loop.run_one()) {
-    }
+    while (loop.run_one()) {}
   }
 };
 
@@ -117,8 +116,7 @@ TEST_CASE("SD-3: work runs at the task's end, between on_start at its begin and 
   };
   t.on_done = [&](std::int64_t, std::int64_t) { log.push_back("done at " + std::to_string(loop.now_ns())); };
   stream->submit(std::move(t));
-  while (loop.run_one()) {
-  }
+  while (loop.run_one()) {}
   CHECK(log == std::vector<std::string>{"start at 0", "work at 3, 1 thread, 6", "done at 3"});
 }
 
@@ -192,9 +190,7 @@ TEST_CASE("the same submissions give the same log, on several streams with chain
       const std::int64_t at = draw(50);
       const int to = draw(4), cost = draw(5);
       const TaskOrder order{draw(2), 0, draw(3), static_cast<std::uint32_t>(draw(3))};
-      bench.loop.at(at, [&, i, to, cost, order] {
-        bench.submit(*streams[to], std::to_string(i), cost * 1e-9, order);
-      });
+      bench.loop.at(at, [&, i, to, cost, order] { bench.submit(*streams[to], std::to_string(i), cost * 1e-9, order); });
     }
     bench.run();
     return bench.log;

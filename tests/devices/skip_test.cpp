@@ -28,7 +28,7 @@ TEST_CASE("a test case that cannot run is told in one line with its reason, coun
 
 TEST_CASE("a case that needs wings" * doctest::skip()) {
   troupe::test::skip("this machine has none");
-  troupe::test::skip("it has none at all");   // once more: still one case
+  troupe::test::skip("it has none at all");  // once more: still one case
 }
 
 TEST_CASE("a case that needs gills" * doctest::skip()) { troupe::test::skip("nor these"); }

@@ -65,7 +65,8 @@ std::string names_in(Storage& storage, const std::string& path) {
   const auto entries = storage.list(path);
   if (!entries.ok()) return std::string("(") + to_string(entries.status().code()) + ")";
   std::string names;
-  for (const auto& e : *entries) names += (names.empty() ? "" : " ") + e.name + (e.folder ? "/" : ":" + std::to_string(e.bytes));
+  for (const auto& e : *entries)
+    names += (names.empty() ? "" : " ") + e.name + (e.folder ? "/" : ":" + std::to_string(e.bytes));
   return names;
 }
 
@@ -96,14 +97,15 @@ TEST_CASE("what was written is read, in any pieces, by whoever opens the file") 
   });
 }
 
-TEST_CASE("a file has the size that was reserved for it at once, with zeros where nothing was written, and may still grow") {
+TEST_CASE(
+    "a file has the size that was reserved for it at once, with zeros where nothing was written, and may still grow") {
   on_each([](Storage& storage, const std::string& dir) {
     for (const auto access : {Access::buffered, Access::direct}) {
       const std::string path = dir + (access == Access::direct ? "/d" : "/b");
       auto made = storage.create(path, access);
       REQUIRE(made.ok());
       CHECK((*made)->reserve(5).ok());
-      CHECK((*made)->reserve(3).ok());   // never smaller
+      CHECK((*made)->reserve(3).ok());  // never smaller
       CHECK(*(*made)->size() == 5);
       CHECK((*made)->write_at(1, bytes_of("abc").data(), 3).ok());
       CHECK(text_in(storage, path) == std::string("\0abc\0", 5));
@@ -183,7 +185,7 @@ TEST_CASE("a folder's lock has one holder at a time, whatever is done in the fol
     CHECK(refused(storage.lock_dir(dir + "/a").status(), dir + "/a") == Code::unavailable);
     CHECK(storage.lock_dir(dir + "/b").ok());
     write(storage, dir + "/a/file", "1");
-    CHECK(names_in(storage, dir + "/a") == "file:1");   // the lock is no file
+    CHECK(names_in(storage, dir + "/a") == "file:1");  // the lock is no file
     lock->reset();
     CHECK(storage.lock_dir(dir + "/a").ok());
     CHECK(refused(storage.lock_dir(dir + "/none").status(), dir + "/none") == Code::not_found);
@@ -191,7 +193,9 @@ TEST_CASE("a folder's lock has one holder at a time, whatever is done in the fol
   });
 }
 
-TEST_CASE("an error of the disk in locking a folder is told; a filesystem without locks of folders gives one that excludes no process") {
+TEST_CASE(
+    "an error of the disk in locking a folder is told; a filesystem without locks of folders gives one that excludes "
+    "no process") {
   TempDir dir;
   FileStorage storage;
   for (const int error : {EIO, ESTALE, ENOMEM}) {
@@ -254,12 +258,17 @@ TEST_CASE("a direct file takes transfers of any offset, length and address, like
     REQUIRE(made.ok());
     REQUIRE((*made)->write_at(0, expected.data(), size).ok());
     std::uint64_t draw = 0;
-    const auto random = [&](std::int64_t below) { return static_cast<std::int64_t>(philox(7, draw++, 0)[0] % static_cast<std::uint32_t>(below)); };
-    const auto place = [&](std::int64_t below) { return random(2) ? random(below) : random(below) / storage_alignment * storage_alignment; };
+    const auto random = [&](std::int64_t below) {
+      return static_cast<std::int64_t>(philox(7, draw++, 0)[0] % static_cast<std::uint32_t>(below));
+    };
+    const auto place = [&](std::int64_t below) {
+      return random(2) ? random(below) : random(below) / storage_alignment * storage_alignment;
+    };
     for (int round = 0; round < 200; ++round) {
       const std::int64_t offset = place(size), bytes = std::min(size - offset, place(100'000)), address = place(size);
       if (round % 2 == 0) {
-        for (std::int64_t i = 0; i < bytes; ++i) data[address + i] = expected[static_cast<std::size_t>(offset + i)] = static_cast<std::byte>(random(256));
+        for (std::int64_t i = 0; i < bytes; ++i)
+          data[address + i] = expected[static_cast<std::size_t>(offset + i)] = static_cast<std::byte>(random(256));
         REQUIRE((*made)->write_at(offset, data + address, bytes).ok());
       } else {
         REQUIRE((*made)->read_at(offset, data + address, bytes).ok());

@@ -11,7 +11,9 @@
 
 using namespace troupe;
 
-TEST_CASE("a thread that asks for a short slice has it, and so have those that it starts; a compute stream has the system's") {
+TEST_CASE(
+    "a thread that asks for a short slice has it, and so have those that it starts; a compute stream has the "
+    "system's") {
   std::int64_t before = 0, asked = 0, started = 0, computing = 0;
   std::thread([&] {
     before = time_slice();

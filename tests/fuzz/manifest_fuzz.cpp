@@ -1,5 +1,5 @@
-// Any bytes are a manifest, a place's record, or an error. Manifests are tried as they are and under a good checksum, which
-// no fuzzer would find.
+// Any bytes are a manifest, a place's record, or an error. Manifests are tried as they are and under a good checksum,
+// which no fuzzer would find.
 #include <cstdlib>
 #include <cstring>
 
@@ -31,7 +31,8 @@ void use(const Expected<Manifest>& manifest) {
   const auto again = decode_manifest(encode(*manifest));
   must(again.ok() && *again == *manifest);
   must(to_json(*manifest).ok());
-  for (const auto& t : manifest->tensors) must(to_json(*manifest, t.name()).ok() && manifest->find(t.parameter, t.kind) == &t);
+  for (const auto& t : manifest->tensors)
+    must(to_json(*manifest, t.name()).ok() && manifest->find(t.parameter, t.kind) == &t);
 }
 
 }  // namespace

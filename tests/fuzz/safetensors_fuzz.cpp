@@ -1,4 +1,5 @@
-// Any bytes are a safetensors file or an error; in one that is taken, keys cover the data section without gap or overlap.
+// Any bytes are a safetensors file or an error; in one that is taken, keys cover the data section without gap or
+// overlap.
 #include <cstdlib>
 #include <cstring>
 
@@ -30,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<std::byte> bytes(first, first + size);
   read(bytes);
   if (size < 9) return 0;
-  std::uint64_t length;   // one that fits, so that more inputs get to the JSON
+  std::uint64_t length;  // one that fits, so that more inputs get to the JSON
   std::memcpy(&length, data, sizeof length);
   length %= size - 7;
   std::memcpy(bytes.data(), &length, sizeof length);

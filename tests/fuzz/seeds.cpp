@@ -22,7 +22,8 @@ Status write_seeds(Storage& files, const std::string& manifests, const std::stri
   TROUPE_TRY(files.remove(shards + name));
   TROUPE_ASSIGN(const auto manifest, merge(head_of({1, 1, 1}), {record}));
   const auto bytes = encode(manifest);
-  TROUPE_TRY(write_file(files, manifests + name + ".manifest", {bytes.begin() + 40, bytes.end()}));   // the fuzzer puts a head before it
+  // the fuzzer puts a head before it
+  TROUPE_TRY(write_file(files, manifests + name + ".manifest", {bytes.begin() + 40, bytes.end()}));
   return write_file(files, manifests + name + ".record", encode(record));
 }
 

@@ -2,8 +2,8 @@
 //
 //   hf_logits CHECKPOINT ROWS TOKENS LOGITS
 //
-// CHECKPOINT: one checkpoint's folder. TOKENS: a file of int32, ROWS prompts of equal length. LOGITS: written, f32 (ROWS,
-// length, vocabulary).
+// CHECKPOINT: one checkpoint's folder. TOKENS: a file of int32, ROWS prompts of equal length. LOGITS: written, f32
+// (ROWS, length, vocabulary).
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -36,8 +36,9 @@ checkpoint::Reader open_checkpoint(Storage& storage, const std::string& folder) 
 /// The model that trains, evaluating one microbatch of these prompts.
 lm::LmConfig config_for(const checkpoint::Manifest& manifest, std::int64_t rows, std::int64_t length) {
   const std::string batch = std::to_string(rows);
-  return need(lm::parse_config(manifest.config, "manifest", {"model.seq=" + std::to_string(length), "schedule.batch=" + batch, "schedule.microbatch=" + batch,
-                                                             "eval.every=1", "eval.batches=1"}));
+  return need(lm::parse_config(manifest.config, "manifest",
+                               {"model.seq=" + std::to_string(length), "schedule.batch=" + batch,
+                                "schedule.microbatch=" + batch, "eval.every=1", "eval.batches=1"}));
 }
 
 const Node& node(const Graph& g, const char* op) {
@@ -46,7 +47,8 @@ const Node& node(const Graph& g, const char* op) {
   die(std::string("no ") + op + " in the model");
 }
 
-std::vector<float> logits(const checkpoint::Reader& reader, const std::vector<std::int32_t>& tokens, std::int64_t rows) {
+std::vector<float> logits(const checkpoint::Reader& reader, const std::vector<std::int32_t>& tokens,
+                          std::int64_t rows) {
   const auto config = config_for(reader.manifest(), rows, std::ssize(tokens) / rows);
   App app;
   lm::register_actors(app);
@@ -56,16 +58,19 @@ std::vector<float> logits(const checkpoint::Reader& reader, const std::vector<st
     if (n.kind != Node::Kind::param) continue;
     const auto* tensor = reader.manifest().find(n.name, checkpoint::TensorKind::parameter);
     if (!tensor) die("the checkpoint has no " + n.name);
-    if (const Status s = reader.read_part(*tensor, Extent::whole(tensor->shape), run.data<std::byte>(n.out[0])); !s.ok()) die(s.message());
+    if (const Status s = reader.read_part(*tensor, Extent::whole(tensor->shape), run.data<std::byte>(n.out[0]));
+        !s.ok())
+      die(s.message());
   }
   const Node &embedding = node(g, "embedding"), &head = node(g, "lm_head_stats");
   std::copy(tokens.begin(), tokens.end(), run.data<std::int32_t>(embedding.in[0]));
-  std::fill_n(run.data<std::int32_t>(head.in[2]), tokens.size(), 0);   // targets, which change no logit
+  std::fill_n(run.data<std::int32_t>(head.in[2]), tokens.size(), 0);  // targets, which change no logit
   run.run_ops(embedding.program);
   const std::int64_t n = std::ssize(tokens), dim = config.model.dim, vocab = config.model.vocab;
   std::vector<float> out(static_cast<std::size_t>(n * vocab));
   SerialParallel serial;
-  kernels::gemm(false, true, n, vocab, dim, run.data<float>(head.in[0]), dim, run.data<float>(head.in[1]), dim, out.data(), vocab, serial);
+  kernels::gemm(false, true, n, vocab, dim, run.data<float>(head.in[0]), dim, run.data<float>(head.in[1]), dim,
+                out.data(), vocab, serial);
   return out;
 }
 

@@ -12,9 +12,10 @@ namespace {
 /// A text of T tokens, H query heads on KV key-value heads of D elements.
 struct Text {
   std::int64_t T, H, KV, D;
-  std::vector<Tensor> qkv;           // (1, T, heads D)
+  std::vector<Tensor> qkv;  // (1, T, heads D)
 
-  Text(std::int64_t T_, std::int64_t H_, std::int64_t KV_, std::int64_t D_, unsigned seed = 1) : T(T_), H(H_), KV(KV_), D(D_) {
+  Text(std::int64_t T_, std::int64_t H_, std::int64_t KV_, std::int64_t D_, unsigned seed = 1)
+      : T(T_), H(H_), KV(KV_), D(D_) {
     Random random(seed);
     for (const auto heads : {H, KV, KV}) qkv.push_back(random_tensor({DType::f32, {1, T, heads * D}}, random));
   }
@@ -64,7 +65,8 @@ std::vector<Tensor> decode(const Text& text, std::int64_t window, RunOptions opt
     Tensor o(in[0].logical);
     if (part) {
       o = Tensor(o.logical, part->of(o.logical.shape, part->signature.out[0]));
-      for (std::size_t i = 0; i < in.size(); ++i) in[i] = in[i].slice(part->of(in[i].logical.shape, part->signature.in[i]));
+      for (std::size_t i = 0; i < in.size(); ++i)
+        in[i] = in[i].slice(part->of(in[i].logical.shape, part->signature.in[i]));
     }
     out.push_back(run(op, in, {o}, attrs, options)[0]);
   }
@@ -76,7 +78,8 @@ const std::vector<Text> texts = {{14, 4, 2, 10}, {230, 4, 2, 32}, {100, 3, 1, 65
 
 }  // namespace
 
-TEST_CASE("token by token, attention gives the bits that it gives for the whole text, while that fits into the window") {
+TEST_CASE(
+    "token by token, attention gives the bits that it gives for the whole text, while that fits into the window") {
   const OpSet ops = standard_ops();
   for (const Text& text : texts)
     for (const std::int64_t window : {text.T, text.T + 37}) {
@@ -148,7 +151,9 @@ TEST_CASE("every SBP signature holds with state: parts on 2, 3 and 5 places give
           const Part part{signature, places, place};
           const auto got = decode(text, window, {}, &part);
           for (std::int64_t t = 0; t < text.T; ++t)
-            if (got[t].size()) copy_extent(got[t].extent, got[t].data.data(), got[t].extent, joined[t].data.data(), joined[t].extent, sizeof(float));
+            if (got[t].size())
+              copy_extent(got[t].extent, got[t].data.data(), got[t].extent, joined[t].data.data(), joined[t].extent,
+                          sizeof(float));
         }
         CHECK(same_bits(joined, whole));
       }

@@ -10,10 +10,10 @@ namespace troupe::kernels {
 std::vector<double> Tensor::values() const {
   std::vector<double> v(static_cast<std::size_t>(size()));
   for (std::size_t i = 0; i < v.size(); ++i)
-    v[i] = logical.dtype == DType::f32   ? as<float>()[i]
-           : logical.dtype == DType::f64 ? as<double>()[i]
+    v[i] = logical.dtype == DType::f32     ? as<float>()[i]
+           : logical.dtype == DType::f64   ? as<double>()[i]
            : logical.dtype == DType::sum64 ? static_cast<double>(as<std::int64_t>()[i])
-                                         : as<std::int32_t>()[i];
+                                           : as<std::int32_t>()[i];
   return v;
 }
 
@@ -26,11 +26,13 @@ Tensor Tensor::slice(const Extent& part) const {
 Tensor random_tensor(const TensorType& type, Random& random, std::int64_t low, std::int64_t high) {
   Tensor t(type);
   std::uniform_real_distribution<float> real(-1, 1);
-  std::uniform_int_distribution<std::int32_t> integer(static_cast<std::int32_t>(low), static_cast<std::int32_t>(high - 1));
+  std::uniform_int_distribution<std::int32_t> integer(static_cast<std::int32_t>(low),
+                                                      static_cast<std::int32_t>(high - 1));
   for (std::int64_t i = 0; i < t.size(); ++i) {
     if (type.dtype == DType::f32) t.as<float>()[i] = real(random);
     else if (type.dtype == DType::f64) t.as<double>()[i] = real(random);
-    else if (type.dtype == DType::sum64) t.as<std::int64_t>()[i] = static_cast<std::int64_t>(std::ldexp(double{real(random)}, 40));
+    else if (type.dtype == DType::sum64)
+      t.as<std::int64_t>()[i] = static_cast<std::int64_t>(std::ldexp(double{real(random)}, 40));
     else t.as<std::int32_t>()[i] = integer(random);
   }
   return t;
@@ -99,7 +101,9 @@ std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, std::vec
       call.out.back().peak = options.peak;
     }
     std::memset(call.out.back().data, 0xFF, out[i].data.size());  // NaN
-    if (!options.before.empty()) std::copy(options.before[i].data.begin(), options.before[i].data.end(), call.out.back().data);   // none of an empty part
+    // none of an empty part
+    if (!options.before.empty())
+      std::copy(options.before[i].data.begin(), options.before[i].data.end(), call.out.back().data);
   }
   const auto scratch_bytes = op.scratch_bytes ? op.scratch_bytes(in_types, out_types, attrs) : 0;
   Placed scratch(static_cast<std::size_t>(scratch_bytes), 0, options.surroundings);
@@ -139,7 +143,8 @@ std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, const At
 }
 
 bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Tensor& x, const Tensor& y) { return x.data == y.data; });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Tensor& x, const Tensor& y) { return x.data == y.data; });
 }
 
 double distance(const std::vector<double>& a, const std::vector<double>& b) {

@@ -43,8 +43,14 @@ struct Tensor {
   Tensor(TensorType type, Extent part) : logical(std::move(type)), extent(std::move(part)) {
     data.resize(static_cast<std::size_t>(elements(extent.shape()) * size_of(logical.dtype)));
   }
-  template <class T> T* as() { return reinterpret_cast<T*>(data.data()); }
-  template <class T> const T* as() const { return reinterpret_cast<const T*>(data.data()); }
+  template <class T>
+  T* as() {
+    return reinterpret_cast<T*>(data.data());
+  }
+  template <class T>
+  const T* as() const {
+    return reinterpret_cast<const T*>(data.data());
+  }
   std::int64_t size() const { return elements(extent.shape()); }
   std::vector<double> values() const;
   /// The part of this (whole) tensor in `part`.
@@ -57,23 +63,25 @@ Tensor random_tensor(const TensorType& type, Random& random, std::int64_t low = 
 
 /// How to call a kernel; the result must not depend on any of it (but `accumulate`).
 struct RunOptions {
-  Parallel* par = nullptr;          ///< one thread when null
-  int shift = 0;                    ///< moves every argument to another multiple of 4 bytes
+  Parallel* par = nullptr;  ///< one thread when null
+  int shift = 0;            ///< moves every argument to another multiple of 4 bytes
   unsigned char surroundings = 0xFF;
-  bool sums = false;                ///< of whole tensors: outputs named in OpDef::accumulates are exact sums
-  std::int32_t exponent = 30;       ///< of those
-  float* peak = nullptr;            ///< of outputs named in OpDef::accumulates
+  bool sums = false;           ///< of whole tensors: outputs named in OpDef::accumulates are exact sums
+  std::int32_t exponent = 30;  ///< of those
+  float* peak = nullptr;       ///< of outputs named in OpDef::accumulates
   bool accumulate = false;
-  std::vector<Tensor> before;       ///< outputs' contents before the call; NaN when empty
+  std::vector<Tensor> before;  ///< outputs' contents before the call; NaN when empty
   std::int64_t first_sample = 0;
-  std::vector<std::byte>* state = nullptr;   ///< the op's, from call to call (empty: the first one); null: zero, and forgotten
+  /// the op's, from call to call (empty: the first one); null: zero, and forgotten
+  std::vector<std::byte>* state = nullptr;
 };
 /// Runs `op` on parts; `out` says which part of which tensor each output is. Checks that nothing outside
 /// the outputs was written.
 std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, std::vector<Tensor> out, const Attrs& attrs,
                         const RunOptions& options = {});
 /// On whole tensors.
-std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, const Attrs& attrs, const RunOptions& options = {});
+std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, const Attrs& attrs,
+                        const RunOptions& options = {});
 
 /// max |a - b| / max |b|; infinite when a NaN is in the way.
 double distance(const std::vector<double>& a, const std::vector<double>& b);
@@ -84,10 +92,10 @@ struct OpCase {
   std::string name, op;
   std::vector<TensorType> in;
   Attrs attrs;
-  std::int64_t low = 0, high = 1;   ///< range of integer inputs
+  std::int64_t low = 0, high = 1;  ///< range of integer inputs
   using Values = std::vector<std::vector<double>>;
   std::function<Values(const OpCase&, const Values&)> reference;
-  bool small = true;                ///< cheap enough for finite differences
+  bool small = true;  ///< cheap enough for finite differences
   /// Writes the inputs that follow from others; empty: none do.
   std::function<void(const OpCase&, std::vector<Tensor>&)> prepare = {};
 

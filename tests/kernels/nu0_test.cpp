@@ -16,7 +16,9 @@ TEST_CASE("NU-0: no op's bits depend on addresses, neighbours, threads or repeti
     CAPTURE(c.name);
     const OpDef& op = *ops.find(c.op);
     const auto in = c.inputs();
-    struct Mode { bool sums, accumulate; };
+    struct Mode {
+      bool sums, accumulate;
+    };
     for (const auto [sums, accumulate] : {Mode{false, false}, {true, false}, {true, true}}) {
       if (sums && !op.accumulates) continue;
       float peak = 0;
@@ -62,13 +64,14 @@ TEST_CASE("NU-0: loss and lse have the same bits for a vocabulary in 1, 2, 3, 8 
       CAPTURE(parts);
       Tensor stats(stats_op.infer(c.in, c.attrs)->at(0));
       for (std::int64_t part = 0; part < parts; ++part) {
-        const auto sbp = stats_op.signatures(c.in, c.attrs).back();   // words divided
+        const auto sbp = stats_op.signatures(c.in, c.attrs).back();  // words divided
         REQUIRE(sbp.in[1].is_split());
         Extent words = Extent::whole(in[1].logical.shape), groups = stats.extent;
         words.dims[0] = split_range(words.dims[0], parts, part, sbp.in[1].unit);
         groups.dims[0] = split_range(groups.dims[0], parts, part);
         const auto got = run(stats_op, {in[0], in[1].slice(words), in[2]}, {Tensor(stats.logical, groups)}, c.attrs)[0];
-        if (got.size()) copy_extent(groups, got.data.data(), groups, stats.data.data(), stats.extent, size_of(DType::f32));
+        if (got.size())
+          copy_extent(groups, got.data.data(), groups, stats.data.data(), stats.extent, size_of(DType::f32));
       }
       const auto loss = run(loss_op, {stats, in[0], in[1], in[2]}, c.attrs);
       if (parts == 1) first = loss;
@@ -81,12 +84,24 @@ TEST_CASE("gemm: right for every transposition and edge, and a row or column of 
   OneThread one;
   TwoThreads two;
   Random random(3);
-  struct Size { std::int64_t M, N, K; };
-  for (const auto [M, N, K] : {Size{1, 1, 1}, {12, 32, 16}, {13, 33, 17}, {97, 40, 530}, {400, 70, 31}, {5, 530, 1030},
-                               {300, 1030, 20}, {3, 2, 0}})
+  struct Size {
+    std::int64_t M, N, K;
+  };
+  for (const auto [M, N, K] : {Size{1, 1, 1},
+                               {12, 32, 16},
+                               {13, 33, 17},
+                               {97, 40, 530},
+                               {400, 70, 31},
+                               {5, 530, 1030},
+                               {300, 1030, 20},
+                               {3, 2, 0}})
     for (const bool ta : {false, true})
       for (const bool tb : {false, true}) {
-        CAPTURE(M); CAPTURE(N); CAPTURE(K); CAPTURE(ta); CAPTURE(tb);
+        CAPTURE(M);
+        CAPTURE(N);
+        CAPTURE(K);
+        CAPTURE(ta);
+        CAPTURE(tb);
         const auto lda = (ta ? M : K) + 3, ldb = (tb ? K : N) + 1, ldc = N + 2;
         const auto a = random_tensor({DType::f32, {(ta ? K : M) * lda}}, random);
         const auto b = random_tensor({DType::f32, {(tb ? N : K) * ldb}}, random);
@@ -118,11 +133,14 @@ TEST_CASE("gemm: right for every transposition and edge, and a row or column of 
                               sizeof(float) * static_cast<std::size_t>(N - j)) == 0);
         // A row by itself, as one token has it.
         again = start;
-        gemm(ta, tb, 1, N, K, a.as<float>() + (ta ? i : i * lda), lda, b.as<float>(), ldb, again.as<float>() + i * ldc, ldc, two);
-        REQUIRE(std::memcmp(again.as<float>() + i * ldc, c.as<float>() + i * ldc, sizeof(float) * static_cast<std::size_t>(N)) == 0);
+        gemm(ta, tb, 1, N, K, a.as<float>() + (ta ? i : i * lda), lda, b.as<float>(), ldb, again.as<float>() + i * ldc,
+             ldc, two);
+        REQUIRE(std::memcmp(again.as<float>() + i * ldc, c.as<float>() + i * ldc,
+                            sizeof(float) * static_cast<std::size_t>(N)) == 0);
         // Terms: as f32 the same bits; as exact sums each block of k by itself.
         again = start;
-        gemm_terms(ta, tb, M, N, K, a.as<float>(), lda, b.as<float>(), ldb, {.values = again.as<float>(), .ld = ldc}, two);
+        gemm_terms(ta, tb, M, N, K, a.as<float>(), lda, b.as<float>(), ldb, {.values = again.as<float>(), .ld = ldc},
+                   two);
         REQUIRE(again.data == c.data);
         auto sums = random_tensor({DType::sum64, {M * ldc}}, random), expected_sums = sums;
         gemm_terms(ta, tb, M, N, K, a.as<float>(), lda, b.as<float>(), ldb,

@@ -19,7 +19,7 @@ Values linear_dw(const OpCase&, const Values&);
 Values rmsnorm(const OpCase&, const Values&);
 Values rope(const OpCase&, const Values&);
 Values attention(const OpCase&, const Values&);
-Values attention_cached(const OpCase&, const Values&);   ///< of a text of one token
+Values attention_cached(const OpCase&, const Values&);  ///< of a text of one token
 Values attention_grad(const OpCase&, const Values&);
 Values swiglu(const OpCase&, const Values&);
 Values add(const OpCase&, const Values&);
@@ -33,13 +33,14 @@ Values lm_head_loss_grad(const OpCase&, const Values&);
 Values softmax_cross_entropy(const OpCase&, const Values&);
 Values mse_loss(const OpCase&, const Values&);
 
-// Gradients by central differences of the definitions above, for ops whose formula is derived from them. What an op takes of its
-// forward pass (rstd, lse) must be that of the other inputs.
+// Gradients by central differences of the definitions above, for ops whose formula is derived from them. What an op
+// takes of its forward pass (rstd, lse) must be that of the other inputs.
 Values embedding_grad(const OpCase&, const Values&);
-Values rmsnorm_dx(const OpCase&, const Values&);          ///< of eps 1e-5
+Values rmsnorm_dx(const OpCase&, const Values&);  ///< of eps 1e-5
 Values rmsnorm_dw(const OpCase&, const Values&);
 Values swiglu_grad(const OpCase&, const Values&);
-Values relu_grad(const OpCase&, const Values&);           ///< by its definition: there is no difference at the kink
+/// by its definition: there is no difference at the kink
+Values relu_grad(const OpCase&, const Values&);
 Values bias_grad(const OpCase&, const Values&);
 Values softmax_cross_entropy_grad(const OpCase&, const Values&);
 Values mse_loss_grad(const OpCase&, const Values&);

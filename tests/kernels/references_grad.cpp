@@ -49,7 +49,7 @@ Values rmsnorm_dx(const OpCase& c, const Values& in) {
   const auto C = c.in[2].shape[0];
   const auto call = forward(c, {{1, C}, {C}}, rmsnorm_attrs);
   Vec dx;
-  for (int64_t row = 0; row < size(in[1]); row += C) {   // rows are independent
+  for (int64_t row = 0; row < size(in[1]); row += C) {  // rows are independent
     const Vec dy(in[0].begin() + row, in[0].begin() + row + C), x(in[1].begin() + row, in[1].begin() + row + C);
     const Vec d = differences(x, [&](const Vec& changed) { return dot(dy, rmsnorm(call, {changed, in[2]})[0]); });
     dx.insert(dx.end(), d.begin(), d.end());
@@ -66,7 +66,7 @@ Values rmsnorm_dw(const OpCase& c, const Values& in) {
 Values swiglu_grad(const OpCase& c, const Values& in) {
   const auto of = [&](std::size_t which) {
     Vec d;
-    for (std::size_t i = 0; i < in[0].size(); ++i)   // elements are independent
+    for (std::size_t i = 0; i < in[0].size(); ++i)  // elements are independent
       d.push_back(differences({in[which][i]}, [&](const Vec& x) {
         return in[0][i] * swiglu(c, which == 1 ? Values{x, {in[2][i]}} : Values{{in[1][i]}, x})[0][0];
       })[0]);
@@ -92,9 +92,11 @@ Values softmax_cross_entropy_grad(const OpCase& c, const Values& in) {
   const auto V = c.in[0].shape.back();
   const auto call = forward(c, {{1, V}});
   Vec dx;
-  for (int64_t r = 0; r < size(in[1]); ++r) {   // rows are independent
+  for (int64_t r = 0; r < size(in[1]); ++r) {  // rows are independent
     const Vec x(in[0].begin() + r * V, in[0].begin() + (r + 1) * V);
-    const Vec d = differences(x, [&](const Vec& changed) { return c.attrs.real("scale") * softmax_cross_entropy(call, {changed, {in[1][at(r)]}})[0][0]; });
+    const Vec d = differences(x, [&](const Vec& changed) {
+      return c.attrs.real("scale") * softmax_cross_entropy(call, {changed, {in[1][at(r)]}})[0][0];
+    });
     dx.insert(dx.end(), d.begin(), d.end());
   }
   return {dx};
@@ -102,8 +104,10 @@ Values softmax_cross_entropy_grad(const OpCase& c, const Values& in) {
 
 Values mse_loss_grad(const OpCase& c, const Values& in) {
   Vec dx;
-  for (std::size_t i = 0; i < in[0].size(); ++i)   // elements are independent
-    dx.push_back(differences({in[0][i]}, [&](const Vec& x) { return c.attrs.real("scale") * mse_loss(c, {x, {in[1][i]}})[0][0]; })[0]);
+  for (std::size_t i = 0; i < in[0].size(); ++i)  // elements are independent
+    dx.push_back(differences({in[0][i]}, [&](const Vec& x) {
+      return c.attrs.real("scale") * mse_loss(c, {x, {in[1][i]}})[0][0];
+    })[0]);
   return {dx};
 }
 

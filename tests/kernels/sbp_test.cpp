@@ -51,8 +51,8 @@ TEST_CASE("every SBP signature holds: parts on 2 and 3 places give the whole wit
       ++signatures;
       REQUIRE(signature.in.size() == in.size());
       REQUIRE(signature.out.size() == whole.size());
-      const bool has_partial_input =
-          std::any_of(signature.in.begin(), signature.in.end(), [](auto& s) { return s.is_partial(); });
+      const bool has_partial_input = std::any_of(signature.in.begin(), signature.in.end(),
+                                                 [](auto& s) { return s.is_partial(); });
       for (const std::int64_t places : {2, 3}) {
         CAPTURE(c.name);
         CAPTURE(text(signature));

@@ -29,9 +29,26 @@ std::vector<float> terms_of_all_sizes(std::size_t n, int top, int e, Random& ran
 
 /// Every magnitude, both ends, and what is a tie between doubles or between floats.
 Sums sums_of_all_sizes(std::size_t n, Random& random) {
-  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max(), least = std::numeric_limits<std::int64_t>::min();
-  Sums list = {0, 1, -1, most, least, most - 1, least + 1, (1ll << 53) + 1, -(1ll << 53) - 1, (1ll << 53) + 3, (1ll << 24) + 1,
-               (1ll << 32) - 1, 1ll << 32, -(1ll << 32), (1ll << 62) + (1ll << 38), (1ll << 62) + (1ll << 38) + 1, 0xFFFFFFFFll, 1ll << 31};
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max(),
+                         least = std::numeric_limits<std::int64_t>::min();
+  Sums list = {0,
+               1,
+               -1,
+               most,
+               least,
+               most - 1,
+               least + 1,
+               (1ll << 53) + 1,
+               -(1ll << 53) - 1,
+               (1ll << 53) + 3,
+               (1ll << 24) + 1,
+               (1ll << 32) - 1,
+               1ll << 32,
+               -(1ll << 32),
+               (1ll << 62) + (1ll << 38),
+               (1ll << 62) + (1ll << 38) + 1,
+               0xFFFFFFFFll,
+               1ll << 31};
   std::uniform_int_distribution<std::int64_t> any(least, most);
   std::uniform_int_distribution<int> shift(0, 63);
   while (list.size() < n) list.push_back(any(random) >> shift(random));
@@ -59,7 +76,7 @@ TEST_CASE("add_terms rounds each term once, to the nearest unit, ties to even") 
     std::transform(expected.begin(), expected.end(), twice.begin(), [](std::int64_t x) { return 2 * x; });
     REQUIRE(sums == twice);
   }
-  CHECK(std::llrint(0.5) == 0);   // the mode that llrint rounds in is the one that is meant
+  CHECK(std::llrint(0.5) == 0);  // the mode that llrint rounds in is the one that is meant
   CHECK(std::llrint(1.5) == 2);
 }
 
@@ -73,16 +90,19 @@ TEST_CASE("add_terms, add_sums, round_sums: any length from any address, and not
       CAPTURE(shift);
       const auto count = static_cast<std::int64_t>(n);
       Sums sums(64, 77), expected = sums;
-      for (std::size_t i = 0; i < n; ++i) expected[shift + i] += std::llrint(std::ldexp(double{terms[shift + 1 + i]}, 30));
+      for (std::size_t i = 0; i < n; ++i)
+        expected[shift + i] += std::llrint(std::ldexp(double{terms[shift + 1 + i]}, 30));
       add_terms(sums.data() + shift, terms.data() + shift + 1, count, 30, true, one);
       REQUIRE(sums == expected);
       for (std::size_t i = 0; i < n; ++i) expected[shift + i] += expected[shift + 3 + i];
       Sums from(sums.begin() + static_cast<std::ptrdiff_t>(shift) + 3, sums.end());
       add_sums(sums.data() + shift, from.data(), count, one);
       REQUIRE(std::equal(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(shift + n), expected.begin()));
-      REQUIRE(std::equal(sums.begin() + static_cast<std::ptrdiff_t>(shift + n), sums.end(), expected.begin() + static_cast<std::ptrdiff_t>(shift + n)));
+      REQUIRE(std::equal(sums.begin() + static_cast<std::ptrdiff_t>(shift + n), sums.end(),
+                         expected.begin() + static_cast<std::ptrdiff_t>(shift + n)));
       std::vector<float> floats(64, 5), rounded = floats;
-      for (std::size_t i = 0; i < n; ++i) rounded[shift + i] = static_cast<float>(std::ldexp(static_cast<double>(sums[shift + i]), -30));
+      for (std::size_t i = 0; i < n; ++i)
+        rounded[shift + i] = static_cast<float>(std::ldexp(static_cast<double>(sums[shift + i]), -30));
       const std::int64_t* use = sums.data() + shift;
       round_sums(floats.data() + shift, {.sums = {&use, 1}, .exponent = 30}, count, one);
       REQUIRE(floats == rounded);
@@ -99,7 +119,7 @@ TEST_CASE("sums have the same bits in every order and grouping, and are exact bu
   Sums first(n);
   for (const auto& t : terms) add_terms(first.data(), t.data(), n, e, true, one);
   for (std::size_t i = 0; i < n; ++i) {
-    __int128 exact = 0;   // in units of 2^-(e + 40); what is below is lost, once a term
+    __int128 exact = 0;  // in units of 2^-(e + 40); what is below is lost, once a term
     for (const auto& t : terms) exact += static_cast<__int128>(std::ldexp(static_cast<long double>(t[i]), e + 40));
     const auto error = static_cast<long double>(exact - (static_cast<__int128>(first[i]) << 40));
     REQUIRE(std::abs(error) <= std::ldexp(static_cast<long double>(count), 39) + static_cast<long double>(count));
@@ -115,7 +135,7 @@ TEST_CASE("sums have the same bits in every order and grouping, and are exact bu
     add_sums(total.data(), group.data(), n, one);
     REQUIRE(total == first);
   }
-  Sums most(n, std::numeric_limits<std::int64_t>::max());   // wraps around
+  Sums most(n, std::numeric_limits<std::int64_t>::max());  // wraps around
   add_sums(most.data(), Sums(n, 1).data(), n, one);
   CHECK(most == Sums(n, std::numeric_limits<std::int64_t>::min()));
 }
@@ -181,9 +201,11 @@ TEST_CASE("add_terms scales by any exponent: those of tiny gradients are beyond 
   for (const int e : {-300, -90, -2, 128, 150, 186}) {
     CAPTURE(e);
     std::vector<float> terms;
-    for (int i = 0; i < 37; ++i) terms.push_back(std::ldexp(1.0f + static_cast<float>(i) / 64, std::clamp(40 - e, -149, 120)));
+    for (int i = 0; i < 37; ++i)
+      terms.push_back(std::ldexp(1.0f + static_cast<float>(i) / 64, std::clamp(40 - e, -149, 120)));
     Sums sums(terms.size());
     add_terms(sums.data(), terms.data(), std::ssize(terms), e, false, one);
-    for (std::size_t i = 0; i < terms.size(); ++i) REQUIRE(sums[i] == std::llrint(std::ldexp(static_cast<double>(terms[i]), e)));
+    for (std::size_t i = 0; i < terms.size(); ++i)
+      REQUIRE(sums[i] == std::llrint(std::ldexp(static_cast<double>(terms[i]), e)));
   }
 }

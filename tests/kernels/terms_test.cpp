@@ -40,9 +40,10 @@ std::vector<Accumulating> accumulating(const OpSet& ops) {
   return list;
 }
 
-/// Indices [lo, hi) of dim d, as tensors of their own, of those inputs that the signature "dim d divided" divides; none where
-/// the output then has no terms from everywhere.
-std::vector<Tensor> rows(const Accumulating& a, const std::vector<Tensor>& in, int d, std::int64_t lo, std::int64_t hi) {
+/// Indices [lo, hi) of dim d, as tensors of their own, of those inputs that the signature "dim d divided" divides; none
+/// where the output then has no terms from everywhere.
+std::vector<Tensor> rows(const Accumulating& a, const std::vector<Tensor>& in, int d, std::int64_t lo,
+                         std::int64_t hi) {
   std::vector<TensorType> types;
   for (const auto& t : in) types.push_back(t.logical);
   for (const auto& signature : a.op.signatures(types, a.c.attrs)) {
@@ -100,9 +101,12 @@ TEST_CASE("OpDef::terms counts what one call adds to an element") {
   CHECK(terms("linear_dw", {f({2, 256, 7}), f({2, 256, 9})}) == 1);
   CHECK(terms("linear_dw", {f({3, 171, 7}), f({3, 171, 9})}) == 2);
   CHECK(terms("embedding_grad", {f({4, 5, 75}), i({4, 5})}) == 20);
-  CHECK(terms("lm_head_loss_grad", {f({3, 130, 20}), f({1100, 20}), i({3, 130}), f({3, 130})}) == 2);        // 256, 134
-  CHECK(terms("lm_head_loss_grad", {f({2, 1024, 20}), f({256, 20}), i({2, 1024}), f({2, 1024})}) == 4);      // 1024, 1024
-  CHECK(terms("lm_head_loss_grad", {f({1, 1537, 20}), f({256, 20}), i({1, 1537}), f({1, 1537})}) == 4);      // 1024, 513
+  // 256, 134
+  CHECK(terms("lm_head_loss_grad", {f({3, 130, 20}), f({1100, 20}), i({3, 130}), f({3, 130})}) == 2);
+  // 1024, 1024
+  CHECK(terms("lm_head_loss_grad", {f({2, 1024, 20}), f({256, 20}), i({2, 1024}), f({2, 1024})}) == 4);
+  // 1024, 513
+  CHECK(terms("lm_head_loss_grad", {f({1, 1537, 20}), f({256, 20}), i({1, 1537}), f({1, 1537})}) == 4);
   for (const char* op : {"rmsnorm_dw", "bias_grad", "accumulate"}) CHECK(!ops.find(op)->terms);
 }
 
@@ -122,7 +126,7 @@ TEST_CASE("exact sums: one call of all samples, or calls in any order and groupi
     std::vector<std::size_t> order(calls.size());
     std::iota(order.begin(), order.end(), 0);
     do {
-      Tensor grouped;   // the first calls add to one another, the rest is added at the end
+      Tensor grouped;  // the first calls add to one another, the rest is added at the end
       for (std::size_t first : order) {
         RunOptions next = options;
         next.accumulate = !grouped.data.empty();
@@ -248,7 +252,8 @@ TEST_CASE("put_terms stores what an op's body gives, in the type that the output
   CHECK(peak == 3);
   put_terms(out, terms.data(), true, one);
   CHECK(values == std::vector<float>{0.5f, -6.0f, 3.0f});
-  const std::vector<float> ties{0.03125f, 0.09375f, -0.03125f};   // 1/2, 3/2 and -1/2 of a unit: to the even one
+  // 1/2, 3/2 and -1/2 of a unit: to the even one
+  const std::vector<float> ties{0.03125f, 0.09375f, -0.03125f};
   out.dtype = DType::sum64;
   out.data = reinterpret_cast<std::byte*>(sums.data());
   put_terms(out, ties.data(), false, one);
@@ -270,6 +275,7 @@ TEST_CASE("an op that accumulates an output that it does not have is refused by 
     op.accumulates = bits;
     const Status s = ops.add(op);
     CHECK(s.ok() == (bits == 1));
-    if (bits != 1) CHECK(s.message().find("op 'mine' accumulates an output that it does not have") != std::string::npos);
+    if (bits != 1)
+      CHECK(s.message().find("op 'mine' accumulates an output that it does not have") != std::string::npos);
   }
 }

@@ -64,7 +64,8 @@ struct EagerGraph final : GradContext {
 TEST_CASE("every op appears among the sample calls, so that every promise below is tested for it") {
   std::set<std::string> seen;
   for (const auto& c : op_cases()) seen.insert(c.op);
-  for (const auto& name : standard_ops().names()) CHECK_MESSAGE(seen.count(name), "add '" << name << "' to op_cases.cpp");
+  for (const auto& name : standard_ops().names())
+    CHECK_MESSAGE(seen.count(name), "add '" << name << "' to op_cases.cpp");
 }
 
 TEST_CASE("every op agrees with its definition in double to 1e-4") {

@@ -138,8 +138,8 @@ TEST_CASE("dropout: parts and later samples draw the numbers that the whole batc
   std::int64_t dropped = 0;
   for (const double v : whole[0].values()) dropped += v == 0;
   CHECK(static_cast<double>(dropped) / static_cast<double>(x.size()) == doctest::Approx(0.25).epsilon(0.05));
-  for (const Extent& cut : {Extent{{{0, 6}, {3, 50}, {0, 67}}}, Extent{{{1, 4}, {0, 50}, {5, 66}}},
-                            Extent{{{5, 6}, {7, 8}, {1, 2}}}}) {
+  for (const Extent& cut :
+       {Extent{{{0, 6}, {3, 50}, {0, 67}}}, Extent{{{1, 4}, {0, 50}, {5, 66}}}, Extent{{{5, 6}, {7, 8}, {1, 2}}}}) {
     const auto part = run(op, {x.slice(cut)}, {Tensor(x.logical, cut)}, attrs);
     CHECK(part[0].data == whole[0].slice(cut).data);
   }

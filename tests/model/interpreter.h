@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "devices/parallel.h"
-#include "runtime/launch/app.h"
 #include "runtime/graph/graph.h"
+#include "runtime/launch/app.h"
 
 namespace troupe::test {
 
@@ -34,15 +34,17 @@ class Interpreter {
  public:
   Interpreter(const Graph& g, const App& app) : g_(g), app_(app), memory_(g.tensors().size()) {
     for (std::size_t v = 0; v < memory_.size(); ++v)
-      memory_[v].assign((elements(type(v).shape) * size_of(type(v).dtype) + 7) / 8, ~std::uint64_t{0});   // NaN
+      memory_[v].assign((elements(type(v).shape) * size_of(type(v).dtype) + 7) / 8, ~std::uint64_t{0});  // NaN
     for (const auto& grad : g.grads())
       for (Value use : grad.uses) uses_.insert(use);
   }
 
-  bool adds_up = true;   ///< a gradient is the sum over the microbatches so far, else that of the last one
+  bool adds_up = true;  ///< a gradient is the sum over the microbatches so far, else that of the last one
 
   template <class T>
-  T* data(Value v) { return reinterpret_cast<T*>(memory_[static_cast<std::size_t>(v)].data()); }
+  T* data(Value v) {
+    return reinterpret_cast<T*>(memory_[static_cast<std::size_t>(v)].data());
+  }
   std::int64_t size(Value v) const { return elements(type(static_cast<std::size_t>(v)).shape); }
 
   void run(std::int32_t program, std::int64_t microbatch) {
@@ -85,7 +87,7 @@ class Interpreter {
     std::vector<TensorType> in, out;
     for (Value v : n.in) call.in.push_back(view(v)), in.push_back(type(static_cast<std::size_t>(v)));
     for (Value v : n.out) call.out.push_back(view(v)), out.push_back(type(static_cast<std::size_t>(v)));
-    std::map<Value, std::vector<float>> before;   // gradients: of the microbatches so far
+    std::map<Value, std::vector<float>> before;  // gradients: of the microbatches so far
     for (Value v : n.out)
       if (adds_up && microbatch > 0 && uses_.count(v)) before[v].assign(data<float>(v), data<float>(v) + size(v));
     auto& state = states_[n.name];
@@ -107,7 +109,7 @@ class Interpreter {
   const App& app_;
   SerialParallel serial_;
   std::vector<std::vector<std::uint64_t>> memory_;   // per tensor
-  std::map<std::string, std::vector<Line>> states_;   // of ops, by node
+  std::map<std::string, std::vector<Line>> states_;  // of ops, by node
   std::set<Value> uses_;
   std::map<std::string, std::unique_ptr<actors::UserActor>> actors_;
 };

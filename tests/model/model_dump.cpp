@@ -35,7 +35,8 @@ const Case cases[] = {
      "[model]\nlayers = 3\nheads = 4\nkv_heads = 1\ndim = 24\nffn = 41\nseq = 37\nvocab = 131\ntied = true\n"
      "[schedule]\nsteps = 1\nlr = 1e-3\nbatch = 3\nmicrobatch = 1\n"},
     {"long-tied",
-     "[model]\nlayers = 2\nheads = 3\nkv_heads = 3\ndim = 33\nhead_dim = 10\nffn = 48\nseq = 150\nvocab = 1100\ntied = true\n"
+     "[model]\nlayers = 2\nheads = 3\nkv_heads = 3\ndim = 33\nhead_dim = 10\nffn = 48\nseq = 150\nvocab = 1100\ntied = "
+     "true\n"
      "rope_theta = 500.0\nnorm_eps = 0.05\n"
      "[schedule]\nsteps = 1\nlr = 1e-3\nbatch = 3\nmicrobatch = 3\n"},
     {"grouped-long-untied",
@@ -77,7 +78,8 @@ void fill_parameter(float* p, const Shape& shape, const std::string& name) {
   SerialParallel serial;
   const kernels::View all{reinterpret_cast<std::byte*>(p), DType::f32, {n}, {n}, Extent::whole({n})};
   const bool matrix = shape.size() == 2;
-  kernels::init_normal(all, philox_key(7, name), matrix ? 1.5f / std::sqrt(static_cast<float>(shape[1])) : 0.3f, serial);
+  kernels::init_normal(all, philox_key(7, name), matrix ? 1.5f / std::sqrt(static_cast<float>(shape[1])) : 0.3f,
+                       serial);
   for (std::int64_t i = 0; i < n && !matrix; ++i) p[i] += 1;
 }
 
@@ -92,7 +94,8 @@ void dump(const Case& c, const App& app, const std::string& text, const std::str
   for (const auto& grad : g.grads()) {
     const auto& t = g.tensors()[static_cast<std::size_t>(grad.param)];
     fill_parameter(run.data<float>(grad.param), t.type.shape, t.name);
-    write_npy(folder + "/param." + t.name + ".npy", "<f4", t.type.shape, run.data<float>(grad.param), run.size(grad.param) * 4);
+    write_npy(folder + "/param." + t.name + ".npy", "<f4", t.type.shape, run.data<float>(grad.param),
+              run.size(grad.param) * 4);
   }
   // The loss, and both loaders' ports: what the training program reports and publishes.
   Value loss = kernels::no_value;
@@ -107,12 +110,14 @@ void dump(const Case& c, const App& app, const std::string& text, const std::str
   for (std::int64_t m = 0; m < config.schedule.microbatches(); ++m) {
     run.run(0, m);
     total += run.data<double>(loss)[0];
-    for (const auto& [what, v] : ports) tokens[what].insert(tokens[what].end(), run.data<std::int32_t>(v), run.data<std::int32_t>(v) + run.size(v));
+    for (const auto& [what, v] : ports)
+      tokens[what].insert(tokens[what].end(), run.data<std::int32_t>(v), run.data<std::int32_t>(v) + run.size(v));
   }
   total /= static_cast<double>(lm::tokens_per_step(config));
   write_npy(folder + "/loss.npy", "<f8", {1}, &total, sizeof total);
   for (const auto& [what, values] : tokens)
-    write_npy(folder + "/" + what + ".npy", "<i4", {config.schedule.batch, config.model.seq}, values.data(), values.size() * 4);
+    write_npy(folder + "/" + what + ".npy", "<i4", {config.schedule.batch, config.model.seq}, values.data(),
+              values.size() * 4);
   for (const auto& grad : g.grads()) {
     const auto& t = g.tensors()[static_cast<std::size_t>(grad.param)];
     std::vector<float> sum(static_cast<std::size_t>(run.size(grad.param)));

@@ -21,8 +21,8 @@ lm::LmConfig small() {
 
 RunOptions saving() { return {.into = run_dir, .steps = saved_steps, .every = 1}; }
 
-/// After a crash: whatever has a manifest loads, every byte of it; the newest is no older than what the run was told to be
-/// committed (step 0: nothing), and resumes, on another mesh, to the same bits. A new run if nothing was saved.
+/// After a crash: whatever has a manifest loads, every byte of it; the newest is no older than what the run was told to
+/// be committed (step 0: nothing), and resumes, on another mesh, to the same bits. A new run if nothing was saved.
 void check_goes_on(const lm::LmConfig& c, SimStorage& storage, const std::string& expected, std::int64_t told) {
   CAPTURE(told);
   const checkpoint::Catalog catalog(storage, run_dir);
@@ -35,7 +35,7 @@ void check_goes_on(const lm::LmConfig& c, SimStorage& storage, const std::string
     CAPTURE(e.folder);
     const auto wrong = open(storage, catalog.path(e.folder)).verify(serial);
     CHECK(wrong.empty());
-    on.restore = catalog.path(e.folder);   // oldest first
+    on.restore = catalog.path(e.folder);  // oldest first
     on.first = e.step;
   }
   CHECK(on.first >= told);
@@ -44,7 +44,7 @@ void check_goes_on(const lm::LmConfig& c, SimStorage& storage, const std::string
   CHECK(resumed->hash == expected);
   const auto after = catalog.entries();
   REQUIRE(after.ok());
-  CHECK(after->size() <= 3);   // two, and what was saved once more
+  CHECK(after->size() <= 3);  // two, and what was saved once more
   REQUIRE_FALSE(after->empty());
   CHECK(after->back().step == saved_steps);
   for (const auto& e : *after) CHECK(e.committed);
@@ -52,7 +52,9 @@ void check_goes_on(const lm::LmConfig& c, SimStorage& storage, const std::string
 
 }  // namespace
 
-TEST_CASE("machines that stop at any message of a save, or any operation of their disk, leave a newest checkpoint that loads and resumes bitwise") {
+TEST_CASE(
+    "machines that stop at any message of a save, or any operation of their disk, leave a newest checkpoint that loads "
+    "and resumes bitwise") {
   const auto c = small();
   std::string expected;
   std::int64_t messages = 0, operations = 0;
@@ -67,7 +69,7 @@ TEST_CASE("machines that stop at any message of a save, or any operation of thei
   CHECK(messages > 2 * saved_steps);
   CHECK(operations > 20 * saved_steps);
   constexpr std::int64_t stride = unless_instrumented(1, 7);
-  std::set<std::int64_t> told_by_messages, told_by_operations;   // over all stops: how far runs had come
+  std::set<std::int64_t> told_by_messages, told_by_operations;  // over all stops: how far runs had come
   for (std::int64_t n = 1; n < messages; n += stride) {
     CAPTURE(n);
     SimStorage storage;
@@ -88,12 +90,13 @@ TEST_CASE("machines that stop at any message of a save, or any operation of thei
     std::int64_t told = 0;
     auto options = saving();
     options.told = &told;
-    (void)run(c, two, storage, options).ok();   // saving fails from here on, or the run cannot begin
+    (void)run(c, two, storage, options).ok();  // saving fails from here on, or the run cannot begin
     storage.crash(static_cast<std::uint64_t>(n) + 1000);
     check_goes_on(c, storage, expected, told);
     told_by_operations.insert(told);
   }
-  // Stops came before the first commit, and after each of the others but the last one's, which the last message or operation ends.
+  // Stops came before the first commit, and after each of the others but the last one's, which the last message or
+  // operation ends.
   for (std::int64_t step = 0; step < saved_steps; ++step) {
     CAPTURE(step);
     CHECK(told_by_messages.contains(step));

@@ -11,9 +11,9 @@ const std::string dir = "/checkpoints";
 
 const std::vector<Topology>& topologies() {
   static const std::vector<Topology> all{
-      {"1 worker", {1}},      {"dp=2", {2}},          {"dp=3", {3}},        {"dp=4", {4}},          {"pp=2", {1, 1}},
-      {"pp=3", {1, 1, 1}},    {"pp=4", {1, 1, 1, 1}}, {"tp=2", {1}, 2},     {"tp=4", {1}, 4},       {"dp=2,pp=2", {2, 2}},
-      {"dp=2,tp=2", {2}, 2},  {"zero 1", {2}, 1, 1},  {"zero 2", {2}, 1, 2}, {"zero 3", {2}, 1, 3}};
+      {"1 worker", {1}},     {"dp=2", {2}},          {"dp=3", {3}},         {"dp=4", {4}},        {"pp=2", {1, 1}},
+      {"pp=3", {1, 1, 1}},   {"pp=4", {1, 1, 1, 1}}, {"tp=2", {1}, 2},      {"tp=4", {1}, 4},     {"dp=2,pp=2", {2, 2}},
+      {"dp=2,tp=2", {2}, 2}, {"zero 1", {2}, 1, 1},  {"zero 2", {2}, 1, 2}, {"zero 3", {2}, 1, 3}};
   return all;
 }
 
@@ -46,12 +46,14 @@ bool chosen(std::size_t from, std::size_t to) {
 
 }  // namespace
 
-TEST_CASE("a checkpoint of any topology restores on any other with the bits of every logical tensor; 20 + 20 steps are 40 straight ones (NU-2, NU-3)") {
+TEST_CASE(
+    "a checkpoint of any topology restores on any other with the bits of every logical tensor; 20 + 20 steps are 40 "
+    "straight ones (NU-2, NU-3)") {
   for (const bool tied : {false, true}) {
     CAPTURE(tied);
     const auto c = uneven(tied);
     SimStorage storage;
-    std::map<std::int64_t, Run> straight;   // by tp
+    std::map<std::int64_t, Run> straight;  // by tp
     std::vector<Run> saved;
     std::uint64_t seed = 1;
     for (std::size_t i = 0; i < topologies().size(); ++i) {
@@ -61,7 +63,8 @@ TEST_CASE("a checkpoint of any topology restores on any other with the bits of e
       REQUIRE_MESSAGE(first.ok(), first.status().message());
       saved.push_back(*first);
       if (straight.count(t.tp)) continue;
-      const auto all = run(c, {"", {1}, t.tp}, storage, {.into = dir + "/straight" + std::to_string(t.tp), .steps = 2 * half});
+      const auto all = run(c, {"", {1}, t.tp}, storage,
+                           {.into = dir + "/straight" + std::to_string(t.tp), .steps = 2 * half});
       REQUIRE_MESSAGE(all.ok(), all.status().message());
       straight.emplace(t.tp, *all);
     }
@@ -91,7 +94,9 @@ TEST_CASE("a checkpoint of any topology restores on any other with the bits of e
   }
 }
 
-TEST_CASE("a job resumed just after a void step, or just after exponents have changed, has the bits of one that ran straight through (NU-2, SC-1, SC-4)") {
+TEST_CASE(
+    "a job resumed just after a void step, or just after exponents have changed, has the bits of one that ran straight "
+    "through (NU-2, SC-1, SC-4)") {
   const auto c = uneven(true);
   SimStorage storage;
   // So fine that the first step overflows; so coarse that it becomes finer with the first update, which is step 1's.
@@ -103,9 +108,10 @@ TEST_CASE("a job resumed just after a void step, or just after exponents have ch
   REQUIRE_MESSAGE(straight.ok(), straight.status().message());
   REQUIRE(straight->void_steps.size() == end);
   for (std::size_t i = 0; i < end; ++i) CHECK(straight->void_steps[i] == (i == 0));
-  const std::vector<Topology> all{{"1 worker", {1}}, {"dp=3", {3}}, {"dp=2,pp=2, ZeRO 2", {2, 2}, 1, 2}, {"ZeRO 3", {3}, 1, 3}};
+  const std::vector<Topology> all{
+      {"1 worker", {1}}, {"dp=3", {3}}, {"dp=2,pp=2, ZeRO 2", {2, 2}, 1, 2}, {"ZeRO 3", {3}, 1, 3}};
   std::uint64_t seed = 10;
-  for (const std::int64_t at : {1, 2})   // just after the void step; just after the first update
+  for (const std::int64_t at : {1, 2})  // just after the void step; just after the first update
     for (std::size_t i = 0; i < all.size(); ++i) {
       const auto &a = all[i], &b = all[(i + 1) % all.size()];
       CAPTURE(at);
@@ -118,14 +124,21 @@ TEST_CASE("a job resumed just after a void step, or just after exponents have ch
       CHECK(first->sums.scales.at("model.norm.weight").exponent < 70);
       if (at == 1) CHECK(first->sums.scales.at("model.layers.1.mlp.up_proj.weight").exponent == 10);
       else CHECK(first->sums.scales.at("model.layers.1.mlp.up_proj.weight").exponent > 10);
-      const auto on = run(c, b, storage, {.into = into + "-on", .first = at, .steps = end, .restore = first->folder, .seed = ++seed});
+      const auto on = run(c, b, storage,
+                          {.into = into + "-on", .first = at, .steps = end, .restore = first->folder, .seed = ++seed});
       REQUIRE_MESSAGE(on.ok(), on.status().message());
       CHECK(on->hash == straight->hash);
       CHECK(on->sums == straight->sums);
       CHECK(on->losses == std::vector<double>(straight->losses.begin() + at, straight->losses.end()));
       if (i > 0) continue;
       // What the checkpoint keeps of the sums is needed: a job that begins them anew has other bits.
-      const auto anew = run(c, b, storage, {.into = into + "-anew", .first = at, .steps = end, .restore = first->folder, .seed = seed, .sums = SumState{at - 1, {}}});
+      const auto anew = run(c, b, storage,
+                            {.into = into + "-anew",
+                             .first = at,
+                             .steps = end,
+                             .restore = first->folder,
+                             .seed = seed,
+                             .sums = SumState{at - 1, {}}});
       REQUIRE_MESSAGE(anew.ok(), anew.status().message());
       CHECK(anew->hash != straight->hash);
     }
@@ -140,16 +153,20 @@ TEST_CASE("a checkpoint of another model is refused, naming the tensor; a damage
   other.model.ffn = 48;
   const auto wider = run(other, {"", {1, 1}}, storage, {dir, 1, 2, saved->folder});
   REQUIRE(!wider.ok());
-  CHECK(wider.status().message().find("down_proj.weight' is [36, 50] f32 in the checkpoint, and [36, 48] f32 in this model") != std::string::npos);
+  CHECK(wider.status().message().find(
+            "down_proj.weight' is [36, 50] f32 in the checkpoint, and [36, 48] f32 in this model") !=
+        std::string::npos);
   other = c;
   other.model.layers = 4;
   const auto deeper = run(other, {"", {1}}, storage, {dir, 1, 2, saved->folder});
   REQUIRE(!deeper.ok());
-  CHECK(deeper.status().message().find("has no parameter 'model.layers.3.input_layernorm.weight'") != std::string::npos);
+  CHECK(deeper.status().message().find("has no parameter 'model.layers.3.input_layernorm.weight'") !=
+        std::string::npos);
 
   const auto reader = open(storage, saved->folder);
   const auto& tensor = *reader.manifest().find("model.norm.weight", checkpoint::TensorKind::second_moment);
-  storage.flip_bit(saved->folder + "/" + reader.manifest().files[static_cast<std::size_t>(tensor.extents[0].file)].name, 8 * tensor.extents[0].offset);
+  storage.flip_bit(saved->folder + "/" + reader.manifest().files[static_cast<std::size_t>(tensor.extents[0].file)].name,
+                   8 * tensor.extents[0].offset);
   for (const Topology& t : {Topology{"", {1}}, Topology{"", {3}}, Topology{"", {1}, 2}}) {
     const auto damaged = run(c, t, storage, {dir, 1, 2, saved->folder});
     REQUIRE(!damaged.ok());

@@ -10,10 +10,10 @@
 #include <fstream>
 #include <map>
 
-#include "apps/options/config.h"
 #include "apps/lm/learning_rate.h"
-#include "apps/options/mesh_spec.h"
 #include "apps/lm/model.h"
+#include "apps/options/config.h"
+#include "apps/options/mesh_spec.h"
 #include "runtime/compile/compile.h"
 #include "runtime/launch/sim_cluster.h"
 #include "runtime/simulate/token_game.h"
@@ -23,7 +23,8 @@ namespace troupe::test {
 
 using namespace troupe::runtime;
 
-/// Steps of a test: under sanitizers fewer, for instrumented code is slow and what it looks for shows in the first steps.
+/// Steps of a test: under sanitizers fewer, for instrumented code is slow and what it looks for shows in the first
+/// steps.
 #ifdef __SANITIZE_ADDRESS__
 constexpr std::int64_t unless_instrumented(std::int64_t, std::int64_t fewer) { return fewer; }
 #else
@@ -37,7 +38,7 @@ struct Outcome {
   std::string hash;
   std::vector<double> losses, norms, eval;
   std::string text;
-  SumState sums;                       ///< of the last version
+  SumState sums;  ///< of the last version
   bool operator==(const Outcome&) const = default;
 };
 
@@ -56,8 +57,9 @@ inline std::string corpus() {
 
 inline const std::string prompt = "the ";
 
-inline Expected<Plan> plan_of(const runtime::App& app, const lm::LmConfig& c, const std::vector<std::int64_t>& dp, std::int64_t tp = 1,
-                              std::int32_t zero = 0, const Pipeline& pipeline = {}, const CostModel& costs = {}) {
+inline Expected<Plan> plan_of(const runtime::App& app, const lm::LmConfig& c, const std::vector<std::int64_t>& dp,
+                              std::int64_t tp = 1, std::int32_t zero = 0, const Pipeline& pipeline = {},
+                              const CostModel& costs = {}) {
   CompileOptions o;
   o.stages = stage_meshes(dp, lm::model_axes({dp, static_cast<std::int64_t>(dp.size()), tp}, c));
   o.zero = zero;
@@ -93,7 +95,9 @@ inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, c
     for (const auto& r : reports) sum += r.values[0];
     out.eval.push_back(sum);
   };
-  s.feed = [&](const std::string& name, std::int64_t, std::int32_t m, const Report* last) { return sampler.feed(name, m, last); };
+  s.feed = [&](const std::string& name, std::int64_t, std::int32_t m, const Report* last) {
+    return sampler.feed(name, m, last);
+  };
   SimClusterOptions cluster;
   cluster.seed = seed;
   auto run = run_simulated(plan, app.ops(), app.actors(), s, cluster);
@@ -105,14 +109,15 @@ inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, c
 }
 
 inline Expected<Outcome> train(const runtime::App& app, const lm::LmConfig& c, const std::vector<std::int64_t>& dp,
-                               std::int64_t steps, std::uint64_t seed, std::int64_t tp = 1,
-                               std::int32_t zero = 0, const Pipeline& pipeline = {}) {
+                               std::int64_t steps, std::uint64_t seed, std::int64_t tp = 1, std::int32_t zero = 0,
+                               const Pipeline& pipeline = {}) {
   TROUPE_ASSIGN(const Plan plan, plan_of(app, c, dp, tp, zero, pipeline));
   return train(app, c, plan, steps, seed);
 }
 
 inline lm::LmConfig lm_tiny(bool tied) {
-  auto c = lm::load_config(TROUPE_SOURCE_DIR "/apps/configs/lm-tiny.toml", {tied ? "model.tied=true" : "model.tied=false"});
+  auto c = lm::load_config(TROUPE_SOURCE_DIR "/apps/configs/lm-tiny.toml",
+                           {tied ? "model.tied=true" : "model.tied=false"});
   REQUIRE_MESSAGE(c.ok(), c.status().message());
   return *c;
 }
@@ -125,11 +130,13 @@ inline double worst(const std::vector<double>& a, const std::vector<double>& b) 
   return far;
 }
 
-/// NU-3: how far another tp may change a number, as a part of it. It changes the order of some sums in f32, each rounded by 2^-24 of
-/// it: hundreds of them between a token and its loss, in either direction, and what a step begins with differs as much as the steps
-/// before it have made it. A loss is a mean over all tokens, of which most errors cancel: 3e-8 was measured. A norm is no mean, and
-/// follows the loss's slope rather than its value: 4e-7, with tied embeddings 6e-6. A place of two that counts its square sums twice
-/// changes the norm by 14 %; the clip passes that on to all gradients, of which AdamW's updates, and so the losses, hardly depend.
+/// NU-3: how far another tp may change a number, as a part of it. It changes the order of some sums in f32, each
+/// rounded by 2^-24 of
+/// it: hundreds of them between a token and its loss, in either direction, and what a step begins with differs as much
+/// as the steps before it have made it. A loss is a mean over all tokens, of which most errors cancel: 3e-8 was
+/// measured. A norm is no mean, and follows the loss's slope rather than its value: 4e-7, with tied embeddings 6e-6. A
+/// place of two that counts its square sums twice changes the norm by 14 %; the clip passes that on to all gradients,
+/// of which AdamW's updates, and so the losses, hardly depend.
 constexpr double tp_loss = 1e-5, tp_norm = 3e-5;
 
 template <class Run>

@@ -10,11 +10,11 @@ using namespace troupe::test;
 
 namespace {
 
-constexpr std::uint64_t seed = 3;   // as plan_of()'s
+constexpr std::uint64_t seed = 3;  // as plan_of()'s
 
 lm::LmConfig sampling_config(bool tied, std::int64_t tokens) {
   auto c = lm_tiny(tied);
-  c.model.init_std = 0.3;   // so that logits differ
+  c.model.init_std = 0.3;  // so that logits differ
   c.sample.tokens = tokens;
   return c;
 }
@@ -30,7 +30,8 @@ class Reference {
       if (n.kind == Node::Kind::param) {
         const Shape& shape = g_.tensors()[n.out[0]].type.shape;
         const kernels::View all{run_.data<std::byte>(n.out[0]), DType::f32, shape, shape, Extent::whole(shape)};
-        if (n.init.kind == Init::Kind::normal) kernels::init_normal(all, philox_key(seed, n.name), n.init.value, serial);
+        if (n.init.kind == Init::Kind::normal)
+          kernels::init_normal(all, philox_key(seed, n.name), n.init.value, serial);
         else kernels::init_constant(all, n.init.value, serial);
       }
   }
@@ -41,12 +42,13 @@ class Reference {
     text.resize(static_cast<std::size_t>(c_.model.seq), 0);
     const Node &embedding = node("evaluate", "embedding"), &head = node("evaluate", "lm_head_stats");
     std::copy(text.begin(), text.end(), run_.data<std::int32_t>(embedding.in[0]));
-    std::fill_n(run_.data<std::int32_t>(head.in[2]), text.size(), 0);   // targets, which change no logit
+    std::fill_n(run_.data<std::int32_t>(head.in[2]), text.size(), 0);  // targets, which change no logit
     run_.run_ops(1);
     const auto T = c_.model.seq, C = c_.model.dim, V = c_.model.vocab;
     std::vector<float> logits(static_cast<std::size_t>(T * V));
     SerialParallel serial;
-    kernels::gemm(false, true, T, V, C, run_.data<float>(head.in[0]), C, run_.data<float>(head.in[1]), C, logits.data(), V, serial);
+    kernels::gemm(false, true, T, V, C, run_.data<float>(head.in[0]), C, run_.data<float>(head.in[1]), C, logits.data(),
+                  V, serial);
     std::vector<std::vector<float>> rows;
     for (std::size_t t = 0; t < count; ++t) rows.emplace_back(logits.begin() + t * V, logits.begin() + (t + 1) * V);
     return rows;
@@ -69,7 +71,9 @@ class Reference {
     call.in = {{reinterpret_cast<std::byte*>(logits.data()), DType::f32, shape, shape, Extent::whole(shape)}};
     call.microbatch = number;
     std::int32_t token = -1;
-    call.report = [&](const std::string&, const std::vector<double>& values) { token = static_cast<std::int32_t>(values.at(0)); };
+    call.report = [&](const std::string&, const std::vector<double>& values) {
+      token = static_cast<std::int32_t>(values.at(0));
+    };
     REQUIRE(actor->act(call).ok());
     return token;
   }
@@ -95,7 +99,8 @@ std::vector<std::int32_t> bytes_of(const std::string& text) {
 }
 
 /// A text by a job whose only program is the sampling one.
-Expected<std::string> sample(const runtime::App& app, const lm::LmConfig& c, const std::string& prompt, const DpTp& m, std::uint64_t timing) {
+Expected<std::string> sample(const runtime::App& app, const lm::LmConfig& c, const std::string& prompt, const DpTp& m,
+                             std::uint64_t timing) {
   lm::Sampler sampler(prompt);
   CompileOptions o;
   o.stages = stage_meshes(m.dp, lm::model_axes({m.dp, static_cast<std::int64_t>(m.dp.size()), m.tp}, c));
@@ -103,7 +108,9 @@ Expected<std::string> sample(const runtime::App& app, const lm::LmConfig& c, con
   TROUPE_ASSIGN(const Plan plan, compile(lm::build_sampler(c, app.ops(), sampler.prompt_tokens()), o));
   TROUPE_TRY(verify(plan));
   SessionOptions s;
-  s.feed = [&](const std::string& name, std::int64_t, std::int32_t microbatch, const Report* last) { return sampler.feed(name, microbatch, last); };
+  s.feed = [&](const std::string& name, std::int64_t, std::int32_t microbatch, const Report* last) {
+    return sampler.feed(name, microbatch, last);
+  };
   s.on_closed = [&](const std::string& program, std::int64_t, const std::vector<Report>& reports) {
     CHECK(program == "sample");
     sampler.finish(reports);
@@ -118,7 +125,8 @@ const std::string begin = "the actors ";
 
 }  // namespace
 
-TEST_CASE("with cached keys and values the logits of every token are those of the whole text's forward pass, bit for bit") {
+TEST_CASE(
+    "with cached keys and values the logits of every token are those of the whole text's forward pass, bit for bit") {
   runtime::App app;
   lm::register_actors(app);
   for (const bool tied : {false, true}) {
@@ -135,7 +143,9 @@ TEST_CASE("with cached keys and values the logits of every token are those of th
   }
 }
 
-TEST_CASE("a sample is the text that the whole forward pass, made anew for each token, would give: on any dp, pp and timing") {
+TEST_CASE(
+    "a sample is the text that the whole forward pass, made anew for each token, would give: on any dp, pp and "
+    "timing") {
   runtime::App app;
   lm::register_actors(app);
   for (const double temperature : {0.0, 0.8}) {
@@ -143,7 +153,8 @@ TEST_CASE("a sample is the text that the whole forward pass, made anew for each 
     c.sample.temperature = temperature;
     Reference reference(app, c);
     auto tokens = bytes_of(begin);
-    for (std::int32_t i = 0; i < c.sample.tokens; ++i) tokens.push_back(reference.draw(reference.whole(tokens).back(), i));
+    for (std::int32_t i = 0; i < c.sample.tokens; ++i)
+      tokens.push_back(reference.draw(reference.whole(tokens).back(), i));
     const std::string expected(tokens.begin(), tokens.end());
     std::uint64_t timing = 0;
     for (const DpTp& m : {DpTp{{1}, 1}, {{1, 1}, 1}, {{1, 1, 1, 1}, 1}, {{3}, 1}, {{2, 1}, 1}, {{1}, 2}, {{1, 1}, 3}}) {
@@ -160,11 +171,12 @@ TEST_CASE("a text that is longer than the window goes on from the newest model.s
   lm::register_actors(app);
   const auto c = sampling_config(true, 50);
   Reference reference(app, c);
-  const std::string long_prompt = begin + begin + begin + begin;   // 44 tokens, and the window has 32
+  const std::string long_prompt = begin + begin + begin + begin;  // 44 tokens, and the window has 32
   auto tokens = bytes_of(long_prompt);
   for (std::int32_t t = 0; t < static_cast<std::int32_t>(long_prompt.size()) + c.sample.tokens - 1; ++t) {
     const auto logits = reference.cached(tokens[t], t);
-    if (const auto number = t - static_cast<std::int32_t>(long_prompt.size()) + 1; number >= 0) tokens.push_back(reference.draw(logits, number));
+    if (const auto number = t - static_cast<std::int32_t>(long_prompt.size()) + 1; number >= 0)
+      tokens.push_back(reference.draw(logits, number));
   }
   const std::string expected(tokens.begin(), tokens.end());
   CHECK(expected.size() == 94);
@@ -181,7 +193,7 @@ TEST_CASE("a trained job samples the same text with ZeRO 1, 2 and 3, and keeps k
   runtime::App app;
   lm::register_actors(app);
   auto c = lm_tiny(false);
-  c.sample.tokens = 40;   // longer than the window
+  c.sample.tokens = 40;  // longer than the window
   const auto alone = train(app, c, {1}, 2, 0);
   REQUIRE_MESSAGE(alone.ok(), alone.status().message());
   CHECK(alone->text.size() == prompt.size() + 40);

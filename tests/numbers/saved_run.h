@@ -14,16 +14,17 @@ namespace troupe::test {
 
 struct Topology {
   const char* name;
-  std::vector<std::int64_t> dp;   // of each stage
+  std::vector<std::int64_t> dp;  // of each stage
   std::int64_t tp = 1;
   std::int32_t zero = 0;
 };
 
 /// Uneven on purpose: 3 layers, shapes that neither 3 nor 4 divides, more query than key-value heads.
 inline lm::LmConfig uneven(bool tied) {
-  auto c = lm::load_config(TROUPE_SOURCE_DIR "/apps/configs/lm-tiny.toml",
-                           {"model.layers=3", "model.dim=36", "model.heads=4", "model.kv_heads=2", "model.head_dim=10", "model.ffn=50", "model.vocab=250",
-                            "eval.every=0", tied ? "model.tied=true" : "model.tied=false"});
+  auto c = lm::load_config(
+      TROUPE_SOURCE_DIR "/apps/configs/lm-tiny.toml",
+      {"model.layers=3", "model.dim=36", "model.heads=4", "model.kv_heads=2", "model.head_dim=10", "model.ffn=50",
+       "model.vocab=250", "eval.every=0", tied ? "model.tied=true" : "model.tied=false"});
   REQUIRE_MESSAGE(c.ok(), c.status().message());
   return *c;
 }
@@ -31,22 +32,23 @@ inline lm::LmConfig uneven(bool tied) {
 struct Run {
   std::string hash;
   std::vector<double> losses, norms;
-  std::string folder;                  ///< of the checkpoint of its last version
-  std::int64_t messages = 0;           ///< see SimRun
-  std::vector<bool> void_steps;        ///< by step: nothing was updated
-  SumState sums;                       ///< of its last version
-  std::uint64_t digest = 0;            ///< see SimRun
+  std::string folder;            ///< of the checkpoint of its last version
+  std::int64_t messages = 0;     ///< see SimRun
+  std::vector<bool> void_steps;  ///< by step: nothing was updated
+  SumState sums;                 ///< of its last version
+  std::uint64_t digest = 0;      ///< see SimRun
 };
 
 struct RunOptions {
-  std::string into;                    ///< folder of its checkpoints
-  std::int64_t first = 0, steps = 1;   ///< runs steps [first, steps)
-  std::string restore;                 ///< begins from this checkpoint; empty: with initial values
+  std::string into;                   ///< folder of its checkpoints
+  std::int64_t first = 0, steps = 1;  ///< runs steps [first, steps)
+  std::string restore;                ///< begins from this checkpoint; empty: with initial values
   std::uint64_t seed = 0;
-  std::int64_t every = 0;              ///< steps between checkpoints; the last version is always saved
-  std::int64_t stop_after = -1;        ///< messages; see SimClusterOptions
-  std::optional<SumState> sums;        ///< begins with these, whatever the checkpoint has
-  std::int64_t* told = nullptr;        ///< out: the newest step that was told to be committed, also where the run ends with an error
+  std::int64_t every = 0;        ///< steps between checkpoints; the last version is always saved
+  std::int64_t stop_after = -1;  ///< messages; see SimClusterOptions
+  std::optional<SumState> sums;  ///< begins with these, whatever the checkpoint has
+  /// out: the newest step that was told to be committed, also where the run ends with an error
+  std::int64_t* told = nullptr;
 };
 
 /// A job of the language model that saves what it learns.
@@ -62,7 +64,7 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
   TROUPE_TRY(verify(plan));
   SimLoop loop;
   SimDevice device(loop);
-  const auto stream = device.create_stream("checkpoints", 1);   // nobody runs it: the end commits
+  const auto stream = device.create_stream("checkpoints", 1);  // nobody runs it: the end commits
   CheckpointOptions options;
   options.dir = r.into;
   options.every = r.every;
@@ -72,7 +74,8 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
     if (e.kind != CheckpointEvent::Kind::committed) return failed.push_back(e.status);
     if (r.told) *r.told = e.step;
   };
-  CheckpointTracker checkpoints(plan, options, r.first - 1, r.steps, storage, *stream, loop.clock());   // first - 1: also what was only restored is saved
+  // first - 1: also what was only restored is saved
+  CheckpointTracker checkpoints(plan, options, r.first - 1, r.steps, storage, *stream, loop.clock());
   TROUPE_TRY(checkpoints.begin(1));
   SimClusterOptions cluster;
   cluster.seed = r.seed;
@@ -97,12 +100,13 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
   Status over;
   s.on_shards = [&](std::int64_t v, const std::vector<Report>& reports, const SumState& sums) {
     checkpoints.shards(v, reports, sums);
-    if (over.ok()) over = checkpoints.finish();   // at once: the simulation has one thread
+    if (over.ok()) over = checkpoints.finish();  // at once: the simulation has one thread
   };
   TROUPE_ASSIGN(const SimRun ran, run_simulated(plan, app.ops(), app.actors(), s, cluster));
   TROUPE_TRY(over);
   if (!failed.empty()) return failed[0];
-  Run out{ran.params_hash, {}, {}, r.into + "/" + checkpoint::folder_name(r.steps, cluster.save.generation), ran.messages, {}, ran.sums, ran.digest};
+  Run out{ran.params_hash, {}, {},       r.into + "/" + checkpoint::folder_name(r.steps, cluster.save.generation),
+          ran.messages,    {}, ran.sums, ran.digest};
   for (const auto& step : ran.steps) {
     out.losses.push_back(step.loss);
     out.norms.push_back(step.grad_norm);

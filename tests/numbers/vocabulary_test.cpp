@@ -4,7 +4,9 @@
 using namespace troupe;
 using namespace troupe::test;
 
-TEST_CASE("NU-3: with the vocabulary divided over the pipeline stages, and over tp too, the numbers agree; NU-2: dp changes none") {
+TEST_CASE(
+    "NU-3: with the vocabulary divided over the pipeline stages, and over tp too, the numbers agree; NU-2: dp changes "
+    "none") {
   runtime::App app;
   lm::register_actors(app);
   for (const bool tied : {false, true}) {
@@ -13,12 +15,13 @@ TEST_CASE("NU-3: with the vocabulary divided over the pipeline stages, and over 
     const auto alone = train(app, c, {1}, tied ? some : many, 0);
     REQUIRE_MESSAGE(alone.ok(), alone.status().message());
     c.mesh.shared_vocabulary = true;
-    std::map<std::pair<std::size_t, std::int64_t>, Outcome> first;   // by stages and tp
+    std::map<std::pair<std::size_t, std::int64_t>, Outcome> first;  // by stages and tp
     for (const DpTp& m : {DpTp{{1}, 1}, {{1, 1}, 1}, {{2, 2}, 1}, {{1, 1, 1}, 1}, {{1, 1}, 2}}) {
       CAPTURE(text(m));
       const auto other = train(app, c, m.dp, tied ? some : many, 7, m.tp);
       REQUIRE_MESSAGE(other.ok(), other.status().message());
-      MESSAGE(text(m) << ": loss within " << worst(other->losses, alone->losses) << ", norm within " << worst(other->norms, alone->norms));
+      MESSAGE(text(m) << ": loss within " << worst(other->losses, alone->losses) << ", norm within "
+                      << worst(other->norms, alone->norms));
       check_near(*other, *alone);
       CHECK(first.try_emplace({m.dp.size(), m.tp}, *other).first->second == *other);
     }
@@ -31,8 +34,8 @@ TEST_CASE("a vocabulary that the stages divide leaves each an equal part of it, 
   lm::register_actors(app);
   auto c = lm::load_config(TROUPE_SOURCE_DIR "/apps/configs/gpt-1b.toml", {"model.layers=8", "schedule.batch=16"});
   REQUIRE_MESSAGE(c.ok(), c.status().message());
-  std::vector<std::int64_t> most;        // parameter bytes of the fullest place
-  std::vector<double> makespan, ideal;   // ideal: all stages equally busy, and 1F1B's bubble
+  std::vector<std::int64_t> most;       // parameter bytes of the fullest place
+  std::vector<double> makespan, ideal;  // ideal: all stages equally busy, and 1F1B's bubble
   for (const bool shared : {false, true}) {
     c->mesh.shared_vocabulary = shared;
     CompileOptions o;

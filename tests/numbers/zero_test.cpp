@@ -33,7 +33,8 @@ void same_bits(std::int32_t zero) {
       REQUIRE_MESSAGE(other.ok(), other.status().message());
       CHECK(*other == expected);
     };
-    for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{2}, {3}, {4}, {2, 2}, {1, 3}}) check(dp, 1, *alone);
+    for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{2}, {3}, {4}, {2, 2}, {1, 3}})
+      check(dp, 1, *alone);
     const auto tp = train(app, c, {1}, zero_steps, 0, 2);
     REQUIRE(tp.ok());
     for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{2}, {3, 3}}) check(dp, 2, *tp);
@@ -42,11 +43,18 @@ void same_bits(std::int32_t zero) {
 
 }  // namespace
 
-TEST_CASE("NU-2: ZeRO 1 changes no bit on any dp and pp, tied and untied, under random message timing") { same_bits(1); }
-TEST_CASE("NU-2: ZeRO 2 changes no bit on any dp and pp, tied and untied, under random message timing") { same_bits(2); }
-TEST_CASE("NU-2: ZeRO 3 changes no bit on any dp and pp, tied and untied, under random message timing") { same_bits(3); }
+TEST_CASE("NU-2: ZeRO 1 changes no bit on any dp and pp, tied and untied, under random message timing") {
+  same_bits(1);
+}
+TEST_CASE("NU-2: ZeRO 2 changes no bit on any dp and pp, tied and untied, under random message timing") {
+  same_bits(2);
+}
+TEST_CASE("NU-2: ZeRO 3 changes no bit on any dp and pp, tied and untied, under random message timing") {
+  same_bits(3);
+}
 
-TEST_CASE("ZeRO 1 divides the optimizer's state by dp; sums of gradients are 8 bytes a parameter and 8 / dp of the share") {
+TEST_CASE(
+    "ZeRO 1 divides the optimizer's state by dp; sums of gradients are 8 bytes a parameter and 8 / dp of the share") {
   runtime::App app;
   lm::register_actors(app);
   const auto c = lm_tiny(false);
@@ -69,11 +77,13 @@ TEST_CASE("ZeRO 1 divides the optimizer's state by dp; sums of gradients are 8 b
       CHECK(local.memory.gradients >= 2 * all->memory.parameters + 2 * all->memory.parameters / dp - slack);
       CHECK(local.memory.gradients <= 2 * all->memory.parameters + 2 * all->memory.parameters / dp + slack);
     }
-    CHECK(all->memory.total() - shared->memory.total() >= all->memory.optimizer - all->memory.optimizer / dp - 2 * slack);
+    CHECK(all->memory.total() - shared->memory.total() >=
+          all->memory.optimizer - all->memory.optimizer / dp - 2 * slack);
   }
 }
 
-TEST_CASE("ZeRO 2 divides the sums of gradients by dp too; of whole gradients two units' are left, and what arrives of two") {
+TEST_CASE(
+    "ZeRO 2 divides the sums of gradients by dp too; of whole gradients two units' are left, and what arrives of two") {
   runtime::App app;
   lm::register_actors(app);
   const auto c = lm_tiny(false);
@@ -136,7 +146,8 @@ TEST_CASE("NU-2: ZeRO 2 and 3 change no bit where microbatches divide unevenly o
     }
 }
 
-TEST_CASE("NU-2: as many places as microbatches, and widths that do not divide them, change no bit of a language model") {
+TEST_CASE(
+    "NU-2: as many places as microbatches, and widths that do not divide them, change no bit of a language model") {
   runtime::App app;
   lm::register_actors(app);
   for (const bool tied : {false, true}) {
@@ -166,7 +177,8 @@ TEST_CASE("NU-2: ZeRO 2 and 3 change no bit with interleaved stages and zero-bub
     for (const std::int32_t zero : {2, 3})
       for (const char* name : {"interleaved:2", "zero-bubble"})
         for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{2, 2}, {3, 3}, {1, 2}, {2, 2, 2}}) {
-          std::string what = std::string(tied ? "tied, " : "untied, ") + name + ", zero " + std::to_string(zero) + ", dp per stage";
+          std::string what = std::string(tied ? "tied, " : "untied, ") + name + ", zero " + std::to_string(zero) +
+                             ", dp per stage";
           for (auto d : dp) what += " " + std::to_string(d);
           CAPTURE(what);
           const auto other = train(app, c, dp, zero_steps, ++seed, 1, zero, *parse_pipeline(name));

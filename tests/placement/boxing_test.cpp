@@ -25,7 +25,8 @@ struct Truth {
   Truth(std::mt19937& random, std::int64_t elements, std::int32_t n) : terms(n), leaves(n) {
     for (auto& leaf : leaves)
       for (std::int64_t e = 0; e < elements; ++e)
-        leaf.push_back(static_cast<double>(static_cast<int>(random() % 2001) - 1000) / 7.0 * (random() % 4 ? 1.0 : 1e9));
+        leaf.push_back(static_cast<double>(static_cast<int>(random() % 2001) - 1000) / 7.0 *
+                       (random() % 4 ? 1.0 : 1e9));
   }
   double sum(Term node, std::int64_t element) const {
     if (node.hi - node.lo == 1) return leaves[node.lo][element];
@@ -80,14 +81,15 @@ std::string wrong_with(const BoxingPlan& plan, const std::vector<Store>& sources
           return "BX-2: " + what + " though the destination holds " + to_string(s.holding);
       }
       if (!source) return "BX-5: " + what + ": no one holding of the source has it";
-      for_each_run(t.extent, source->holding.extent, dest.extent, [&](std::int64_t from, std::int64_t at, std::int64_t run) {
-        for (std::int64_t i = 0; i < run; ++i) {
-          const auto base = (at + i) * truth.terms;
-          for (auto leaf = t.term.lo; leaf < t.term.hi; ++leaf) ++came[base + leaf];
-          value[base + t.term.lo] = source->values[from + i];
-          end[base + t.term.lo] = t.term.hi;
-        }
-      });
+      for_each_run(t.extent, source->holding.extent, dest.extent,
+                   [&](std::int64_t from, std::int64_t at, std::int64_t run) {
+                     for (std::int64_t i = 0; i < run; ++i) {
+                       const auto base = (at + i) * truth.terms;
+                       for (auto leaf = t.term.lo; leaf < t.term.hi; ++leaf) ++came[base + leaf];
+                       value[base + t.term.lo] = source->values[from + i];
+                       end[base + t.term.lo] = t.term.hi;
+                     }
+                   });
     }
     std::string wrong;
     for_each_run(dest.extent, dest.extent, whole, [&](std::int64_t at, std::int64_t logical, std::int64_t run) {
@@ -253,10 +255,11 @@ TEST_CASE("sums already made: any holders, any nodes of the tree, are combined a
     if (leaves_too)
       for (std::int32_t t = 0; t < terms; ++t) scatter({t, t + 1});
     cover({0, terms});
-    const Layout destination =
-        random_layout(random, shape, random_mesh(random, static_cast<Rank>(random() % 8)), false);
+    const Layout destination = random_layout(random, shape, random_mesh(random, static_cast<Rank>(random() % 8)),
+                                             false);
     const auto to = holdings_of(destination);
-    INFO("seed " << seed << ": " << terms << " terms, " << holdings.size() << " holdings -> " << to_string(destination));
+    INFO("seed " << seed << ": " << terms << " terms, " << holdings.size() << " holdings -> "
+                 << to_string(destination));
     const Truth truth(random, elements(shape), terms);
     const auto plan = plan_boxing(HoldingList(holdings, terms), to);
     REQUIRE(plan.status().message() == "");
@@ -328,7 +331,9 @@ TEST_CASE("BX-4: replicas share the work evenly, neighbours first") {
   }
 }
 
-TEST_CASE("what one place plans for itself is its part of the whole plan, and arithmetic knows the bytes: 6,000 random pairs") {
+TEST_CASE(
+    "what one place plans for itself is its part of the whole plan, and arithmetic knows the bytes: 6,000 random "
+    "pairs") {
   int alone = 0, divided = 0;
   for (unsigned seed = 1; seed <= 6'000; ++seed) {
     std::mt19937 random(seed);
@@ -357,7 +362,8 @@ TEST_CASE("what one place plans for itself is its part of the whole plan, and ar
 
 TEST_CASE("transfers are as large as they can be: boundaries of others do not cut them") {
   std::vector<Holding> holdings = {{0, {{{0, 8}, {0, 6}}}, {}}};  // holds all itself; others hold tiles
-  for (const Holding& h : holdings_of(on({{"a", 2}, {"b", 3}}, {Sbp::S(0), Sbp::S(1)}, {8, 6}, 1))) holdings.push_back(h);
+  for (const Holding& h : holdings_of(on({{"a", 2}, {"b", 3}}, {Sbp::S(0), Sbp::S(1)}, {8, 6}, 1)))
+    holdings.push_back(h);
   const auto local = plan_boxing(HoldingList(holdings), {{0, {{{0, 8}, {0, 6}}}, {}}});
   REQUIRE(local.ok());
   CHECK(local->transfers.size() == 1);
@@ -449,6 +455,6 @@ TEST_CASE("costs: roofline kernels; the slowest place's messages") {
   CHECK(model.kernel_s(1, 2e8) == doctest::Approx(3 * 2.000001));
   CHECK(boxing_seconds({}, 8, model) == 0);
   CHECK(added_elements(plan) == 0);
-  CHECK(added_elements({plan.transfers, 2}) == 8);            // place 0 adds what comes from 1 and 3
-  CHECK(added_elements({plan.transfers, 2, 2}) == 0);          // a sum that stays partial
+  CHECK(added_elements({plan.transfers, 2}) == 8);     // place 0 adds what comes from 1 and 3
+  CHECK(added_elements({plan.transfers, 2, 2}) == 0);  // a sum that stays partial
 }

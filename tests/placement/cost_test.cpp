@@ -38,17 +38,20 @@ TEST_CASE("the bytes charged for a boxing along an axis are those that its plan 
       }
 }
 
-TEST_CASE("costs: a measured op takes what it took, between sizes something in between, and beyond them the nearest rate") {
+TEST_CASE(
+    "costs: a measured op takes what it took, between sizes something in between, and beyond them the nearest rate") {
   CostModel model;
   model.flops_per_s = 1e9;
   model.memory_bytes_per_s = 1e9;
-  model.kernels["gemm"] = {{1e6, 1e3, 4e-3}, {1e9, 1e6, 1.1}};   // a quarter of the full rate; nearly all of it
-  for (const KernelTime& t : model.kernels["gemm"]) CHECK(model.kernel_s("gemm", t.flops, t.bytes) == doctest::Approx(t.seconds).epsilon(1e-6));
+  model.kernels["gemm"] = {{1e6, 1e3, 4e-3}, {1e9, 1e6, 1.1}};  // a quarter of the full rate; nearly all of it
+  for (const KernelTime& t : model.kernels["gemm"])
+    CHECK(model.kernel_s("gemm", t.flops, t.bytes) == doctest::Approx(t.seconds).epsilon(1e-6));
   const double between = model.kernel_s("gemm", 3e7, 3e4);
   CHECK(between > 3e7 / 1e9 * 1.1);
   CHECK(between < 3e7 / 1e9 * 4);
-  CHECK(model.kernel_s("gemm", 1e15, 1e12) == doctest::Approx(1e6 * 1.1 * 2).epsilon(0.6));   // no cliff far outside
-  CHECK(model.kernel_s("gelu", 1e9, 0) == model.kernel_s(1e9, 0));                            // never measured
+  // no cliff far outside
+  CHECK(model.kernel_s("gemm", 1e15, 1e12) == doctest::Approx(1e6 * 1.1 * 2).epsilon(0.6));
+  CHECK(model.kernel_s("gelu", 1e9, 0) == model.kernel_s(1e9, 0));  // never measured
   model.slow_kernels(2);
   CHECK(model.kernel_s("gemm", 1e6, 1e3) == doctest::Approx(8e-3).epsilon(1e-6));
 }

@@ -75,7 +75,8 @@ TEST_CASE("copy_extent moves exactly the elements of the part, between any two b
     part = random_within(part, random);
     auto around = [&] {
       Extent e = part;
-      for (auto& r : e.dims) r = {r.lo - static_cast<std::int64_t>(random() % 3), r.hi + static_cast<std::int64_t>(random() % 3)};
+      for (auto& r : e.dims)
+        r = {r.lo - static_cast<std::int64_t>(random() % 3), r.hi + static_cast<std::int64_t>(random() % 3)};
       return e;
     };
     const Extent a = around(), b = around();
@@ -99,7 +100,8 @@ TEST_CASE("contiguous_in says whether a part is one run, as for_each_run finds o
     for (unsigned d = 0; d < dims; ++d) whole.dims.push_back({0, 1 + static_cast<std::int64_t>(random() % 3)});
     const Extent part = random_within(whole, random);
     std::vector<std::int64_t> offsets;
-    for_each_element(part, [&](const std::vector<std::int64_t>& index) { offsets.push_back(offset_in(point(index), whole)); });
+    for_each_element(
+        part, [&](const std::vector<std::int64_t>& index) { offsets.push_back(offset_in(point(index), whole)); });
     const bool one_run = offsets.back() - offsets.front() + 1 == static_cast<std::int64_t>(offsets.size());
     INFO(to_string(part) << " in " << to_string(whole));
     REQUIRE(contiguous_in(part, whole) == one_run);

@@ -14,7 +14,9 @@ inline Shape random_shape(std::mt19937& random) {
   if (random() % 50 == 0) return shape;
   std::int64_t room = 96;
   for (auto dims = 1 + random() % 4; dims > 0; --dims) {
-    const std::int64_t n = random() % 200 == 0 ? 0 : 1 + static_cast<std::int64_t>(random() % std::min<std::int64_t>(room, 12));
+    const std::int64_t n = random() % 200 == 0
+                               ? 0
+                               : 1 + static_cast<std::int64_t>(random() % std::min<std::int64_t>(room, 12));
     shape.push_back(n);
     room = std::max<std::int64_t>(1, room / std::max<std::int64_t>(1, n));
   }

@@ -15,7 +15,8 @@ TEST_CASE("an Sbp reads back what it writes") {
 }
 
 TEST_CASE("what is no Sbp is refused, with the word that was given and what to write") {
-  for (const std::string text : {"", "b", "S", "S()", "S(x)", "S(0", "S(-1)", "S(0,0)", "S(0,)", "S(0)x", "BB", "S(0) ", "S(,2)"}) {
+  for (const std::string text :
+       {"", "b", "S", "S()", "S(x)", "S(0", "S(-1)", "S(0,0)", "S(0,)", "S(0)x", "BB", "S(0) ", "S(,2)"}) {
     const auto s = parse_sbp(text);
     INFO("text: '" << text << "'");
     REQUIRE_FALSE(s.ok());
@@ -46,7 +47,8 @@ TEST_CASE("split_range: parts tile the range in order, in whole units, the first
           for (std::int64_t hi = lo; hi <= whole.hi + 2; hi += 1 + (hi - lo) / 3) {
             const Range found = parts_overlapping(whole, parts, {lo, hi}, unit);
             for (std::int64_t i = 0; i < parts; ++i)
-              REQUIRE((intersect(split_range(whole, parts, i, unit), Range{lo, hi}).size() > 0) == (i >= found.lo && i < found.hi));
+              REQUIRE((intersect(split_range(whole, parts, i, unit), Range{lo, hi}).size() > 0) ==
+                      (i >= found.lo && i < found.hi));
           }
       }
 }

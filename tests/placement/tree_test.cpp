@@ -19,13 +19,15 @@ double sum_of(const std::vector<double>& leaves, Term node) {
 
 }  // namespace
 
-TEST_CASE("RT-1: the sums of the nodes of any runs of leaves, added along the tree, have the bits of one holder's sum") {
+TEST_CASE(
+    "RT-1: the sums of the nodes of any runs of leaves, added along the tree, have the bits of one holder's sum") {
   std::mt19937 random(3);
   int parts = 0;
   for (std::int32_t leaves = 1; leaves <= 70; ++leaves)
     for (int draw = 0; draw < 20; ++draw) {
       std::vector<double> values;
-      for (std::int32_t i = 0; i < leaves; ++i) values.push_back(std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 40) - 20));
+      for (std::int32_t i = 0; i < leaves; ++i)
+        values.push_back(std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 40) - 20));
       REQUIRE(tree_sum(values) == sum_of(values, {0, leaves}));
       std::vector<Term> nodes;
       std::vector<double> sums;
@@ -33,7 +35,8 @@ TEST_CASE("RT-1: the sums of the nodes of any runs of leaves, added along the tr
         const std::int32_t hi = std::min<std::int32_t>(leaves, lo + 1 + static_cast<std::int32_t>(random() % 12));
         for (const Term& node : tree_cover({lo, hi}, leaves)) {
           nodes.push_back(node);
-          sums.push_back(tree_sum(std::span(values).subspan(static_cast<std::size_t>(node.lo), static_cast<std::size_t>(node.hi - node.lo))));
+          sums.push_back(tree_sum(std::span(values).subspan(static_cast<std::size_t>(node.lo),
+                                                            static_cast<std::size_t>(node.hi - node.lo))));
           REQUIRE(sums.back() == sum_of(values, node));
         }
         lo = hi;
@@ -61,7 +64,8 @@ TEST_CASE("RT-1: the sums of the nodes of any runs of leaves, added along the tr
   CHECK(tree_sum({}) == 0);
 }
 
-TEST_CASE("RT-1: the cover of any run of leaves is disjoint, whole, in order and of nodes, and no fewer nodes would do") {
+TEST_CASE(
+    "RT-1: the cover of any run of leaves is disjoint, whole, in order and of nodes, and no fewer nodes would do") {
   for (std::int32_t leaves = 1; leaves <= 33; ++leaves)
     for (std::int32_t lo = 0; lo < leaves; ++lo)
       for (std::int32_t hi = lo + 1; hi <= leaves; ++hi) {

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 namespace {
 
 Plan two_stages() {
-  static const auto ops = kernels::standard_ops();   // plans refer to it
+  static const auto ops = kernels::standard_ops();  // plans refer to it
   auto made = plan(ops, Shape_{}, {1, 1});
   REQUIRE_MESSAGE(made.ok(), made.status().message());
   return *std::move(made);
@@ -45,7 +45,8 @@ std::vector<std::string> cores_of_threads(const std::string& name) {
     std::error_code gone;
     if (field(process.path() / "status", "PPid") != std::to_string(::getpid())) continue;
     for (const auto& thread : fs::directory_iterator(process.path() / "task", gone))
-      if (field(thread.path() / "status", "Name") == name) out.push_back(field(thread.path() / "status", "Cpus_allowed_list"));
+      if (field(thread.path() / "status", "Name") == name)
+        out.push_back(field(thread.path() / "status", "Cpus_allowed_list"));
   }
   std::sort(out.begin(), out.end());
   return out;
@@ -53,21 +54,24 @@ std::vector<std::string> cores_of_threads(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("a job that would begin with another step than its checkpoint's is refused before a worker starts, and says both") {
+TEST_CASE(
+    "a job that would begin with another step than its checkpoint's is refused before a worker starts, and says both") {
   const fs::path folder = fs::temp_directory_path() / ("troupe-first-step-" + std::to_string(::getpid()));
   fs::create_directory(folder);
   troupe::checkpoint::Manifest manifest;
   manifest.stamp.step = 6;
   const auto bytes = troupe::checkpoint::encode(manifest);
-  std::ofstream(folder / "manifest", std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(folder / "manifest", std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   auto job = steps(8);
   job.session.first_step = 4;
   job.checkpoint.restore = folder.string();
-  job.prefixes = {{"no-such-command"}, {"no-such-command"}};   // a worker that is started fails
+  job.prefixes = {{"no-such-command"}, {"no-such-command"}};  // a worker that is started fails
   const auto result = App().run(two_stages(), job);
   fs::remove_all(folder);
   CHECK(result.exit_code == exit_checkpoint);
-  CHECK_MESSAGE(result.status.message().find("is of step 6, and the job would begin with step 4") != std::string::npos, result.status.message());
+  CHECK_MESSAGE(result.status.message().find("is of step 6, and the job would begin with step 4") != std::string::npos,
+                result.status.message());
 }
 
 TEST_CASE("a job that fails after its trace's window has the whole trace, and nothing outside the window") {
@@ -92,7 +96,7 @@ TEST_CASE("a job that fails after its trace's window has the whole trace, and no
     }
     CHECK(acts.size() == 2);
     CHECK(acts[1] > 0);
-    CHECK(acts[1] == acts[2]);   // the window's last step is as complete as the one before
+    CHECK(acts[1] == acts[2]);  // the window's last step is as complete as the one before
     CHECK(updates[1] > 0);
     CHECK(updates[1] == updates[2]);
   }
@@ -109,9 +113,10 @@ TEST_CASE("workers that together need more memory than there is are refused, wit
   const JobResult refused = test_app().run(made, job);
   CHECK(refused.exit_code == exit_plan);
   CHECK(refused.status.code() == Code::exhausted);
-  constexpr std::int64_t mib = 1 << 20;   // never fewer than are needed, never more than are there
-  CHECK(refused.status.message().find("the plan needs " + std::to_string((need + mib - 1) / mib) + " MiB for its 2 workers and may use " +
-                                      std::to_string((need - 1) / mib) + " MiB") == 0);
+  constexpr std::int64_t mib = 1 << 20;  // never fewer than are needed, never more than are there
+  CHECK(refused.status.message().find("the plan needs " + std::to_string((need + mib - 1) / mib) +
+                                      " MiB for its 2 workers and may use " + std::to_string((need - 1) / mib) +
+                                      " MiB") == 0);
   CHECK_FALSE(ready);
   job.memory_bytes_max = need;
   const JobResult result = test_app().run(made, job);
@@ -120,7 +125,7 @@ TEST_CASE("workers that together need more memory than there is are refused, wit
 
 TEST_CASE("a worker's peak memory is its own, not that of the process that started it") {
   constexpr std::int64_t large = 256 << 20;
-  const std::vector<char> ours(large, 1);   // resident here, and in a fork until it executes
+  const std::vector<char> ours(large, 1);  // resident here, and in a fork until it executes
   const JobResult result = test_app().run(two_stages(), steps(1));
   REQUIRE_MESSAGE(result.status.ok(), result.status.message());
   for (const auto& place : result.places) {
@@ -136,7 +141,7 @@ TEST_CASE("pinned workers have a core for each compute thread; too few cores are
   job.pin = true;
   std::vector<std::string> seen, messages;
   job.session.on_step = [&](const StepResult& r) {
-    if (r.step != 0) return;   // they have worked: they have set themselves up
+    if (r.step != 0) return;  // they have worked: they have set themselves up
     seen = cores_of_threads("compute");
     messages = cores_of_threads("troupe-ucx");
   };
@@ -148,7 +153,7 @@ TEST_CASE("pinned workers have a core for each compute thread; too few cores are
     std::sort(want.begin(), want.end());
     CHECK(seen == want);
     REQUIRE(messages.size() == 2);
-    CHECK(messages[0] != messages[1]);   // each keeps off the core on which the other worker computes
+    CHECK(messages[0] != messages[1]);  // each keeps off the core on which the other worker computes
   } else {
     troupe::test::skip("two pinned workers need two cores");
   }

@@ -44,7 +44,7 @@ TEST_CASE("a plan that would deadlock is refused before any process starts") {
   const Plan good = good_plan({}, {1});
   const JobResult ran = test_app().run(good, job);
   REQUIRE_MESSAGE(ran.status.ok(), ran.status.message());
-  REQUIRE(std::filesystem::remove(mark));   // a worker that starts leaves this mark
+  REQUIRE(std::filesystem::remove(mark));  // a worker that starts leaves this mark
 
   Plan bad = good;
   for (auto& c : bad.roles[0].channels)
@@ -73,7 +73,7 @@ TEST_CASE("a step that is longer than the stall limit, but makes progress, is no
   job.session.on_step = [&](const StepResult&) { step_s = seconds_since(begin); };
   const JobResult result = test_app().run(p, job);
   CHECK_MESSAGE(result.status.ok(), result.status.message());
-  CHECK(step_s > 4);   // nothing but word of progress came from the worker in this time
+  CHECK(step_s > 4);  // nothing but word of progress came from the worker in this time
 }
 
 TEST_CASE("the acts of an application's own actors are progress too") {
@@ -86,7 +86,7 @@ TEST_CASE("the acts of an application's own actors are progress too") {
   JobOptions job;
   job.session.steps = 1;
   job.stall_s = 3;
-  const JobResult result = test_app().run(*p, job);   // one step of 16 x 0.3 s
+  const JobResult result = test_app().run(*p, job);  // one step of 16 x 0.3 s
   CHECK_MESSAGE(result.status.ok(), result.status.message());
 }
 
@@ -102,7 +102,7 @@ TEST_CASE("an act that is longer than the stall limit, but whose ops begin and e
   JobOptions job;
   job.session.steps = 1;
   job.stall_s = 3;
-  const JobResult result = test_app().run(*p, job);   // one act of 6 x 0.8 s
+  const JobResult result = test_app().run(*p, job);  // one act of 6 x 0.8 s
   CHECK_MESSAGE(result.status.ok(), result.status.message());
 }
 
@@ -121,12 +121,15 @@ TEST_CASE("an actor that never comes back is a stall: its worker answers, and na
   const JobResult result = test_app().run(*p, job);
   CHECK(result.exit_code == exit_stalled);
   INFO(result.status.message());
-  for (const char* words : {"no progress for 2 s", "program 'main', step 1", "worker 0:\n", "worker 1:\n", "tape drive"})
+  for (const char* words :
+       {"no progress for 2 s", "program 'main', step 1", "worker 0:\n", "worker 1:\n", "tape drive"})
     CHECK_MESSAGE(says(result.status, words), "not said: ", words);
   CHECK_FALSE(says(result.status, "does not answer"));
 }
 
-TEST_CASE("a worker that does not read, and a plan that is larger than its socket takes: a signal still ends the job at once") {
+TEST_CASE(
+    "a worker that does not read, and a plan that is larger than its socket takes: a signal still ends the job at "
+    "once") {
   Shape_ s;
   s.layers = 100;
   const Plan p = good_plan(s, {1, 1});
@@ -147,7 +150,7 @@ TEST_CASE("a worker that does not read, and a plan that is larger than its socke
   };
   const JobResult result = test_app().run(p, job);
   CHECK(result.exit_code == exit_interrupted);
-  CHECK(seconds_since(begin) < 5);   // the sleeper is given half a second
+  CHECK(seconds_since(begin) < 5);  // the sleeper is given half a second
 }
 
 TEST_CASE("a job says how many of its steps were void") {
@@ -157,7 +160,9 @@ TEST_CASE("a job says how many of its steps were void") {
     g.unit("all");
     const Value x = g.actor("outlier", "x", {}, {{"x", {DType::f32, {1, 4}}}}, {{"value", value}})[0];
     const Value t = g.actor("outlier", "t", {}, {{"t", {DType::f32, {1, 4}}}}, {{"value", 0.0}})[0];
-    g.minimize(g.op("mse_loss", {g.op("linear", {x, g.param("w", {4, 4}, Init::constant(1))})[0], t}, {{"scale", 1.0}})[0], {});
+    g.minimize(
+        g.op("mse_loss", {g.op("linear", {x, g.param("w", {4, 4}, Init::constant(1))})[0], t}, {{"scale", 1.0}})[0],
+        {});
     CompileOptions o;
     o.stages = stage_meshes({1});
     const auto plan = compile(g, o);

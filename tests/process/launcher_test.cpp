@@ -18,7 +18,7 @@ std::ptrdiff_t descriptors() { return std::distance(std::filesystem::directory_i
 class DescriptorLimit {
  public:
   explicit DescriptorLimit(int more) {
-    std::vector<int> free;   // their numbers, ascending: a limit is on numbers
+    std::vector<int> free;  // their numbers, ascending: a limit is on numbers
     for (int i = 0; i <= more; ++i) free.push_back(::dup(0));
     for (int fd : free) ::close(fd);
     REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);

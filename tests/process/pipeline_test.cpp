@@ -28,7 +28,7 @@ Plan pipeline() {
   s.microbatches = microbatches;
   CompileOptions o;
   o.stages = stage_meshes({1, 1, 1, 1});
-  o.stage_of_unit = {0, 0, 1, 2, 3, 3};   // "in", the layers, "out"
+  o.stage_of_unit = {0, 0, 1, 2, 3, 3};  // "in", the layers, "out"
   auto made = compile(graph(ops, s), o);
   REQUIRE_MESSAGE(made.ok(), made.status().message());
   for (std::int32_t r = 0; r < stages; ++r)
@@ -95,8 +95,10 @@ std::int32_t check_always(const std::vector<Act>& order, std::int32_t stage) {
 // which has one slot, hence alternates and is never idle in the ideal step. F(m) begins after it, reaches the last
 // stage S - 1 - s forwards later and is then a whole period tF + tB behind the ideal step, and so is all that follows.
 // Hence: a step that is less than one period late was canonical everywhere, however the time was lost.
-TEST_CASE("1F1B on worker processes: canonical order and a stash of S - s in every step that is less than a period late; the quickest step takes "
-          "the published time, but for half a period") {
+TEST_CASE(
+    "1F1B on worker processes: canonical order and a stash of S - s in every step that is less than a period late; the "
+    "quickest step takes "
+    "the published time, but for half a period") {
   const Plan plan = pipeline();
   const std::int64_t ideal_ns = (microbatches + stages - 1) * period_ns;
   JobOptions job;
@@ -123,7 +125,7 @@ TEST_CASE("1F1B on worker processes: canonical order and a stash of S - s in eve
       for (Rank r = 0; r < stages; ++r) {
         CAPTURE(r);
         const auto peak = check_always(order[r], r);
-        if (!in_time && r != stages - 1) continue;   // the last stage alternates at any time
+        if (!in_time && r != stages - 1) continue;  // the last stage alternates at any time
         CHECK(text(order[r]) == canonical(r));
         CHECK(peak == stages - r);
       }
@@ -131,7 +133,8 @@ TEST_CASE("1F1B on worker processes: canonical order and a stash of S - s in eve
               static_cast<double>(ideal_ns) * 1e-6, " ms");
     }
   }
-  CHECK_MESSAGE(quickest_late_ns <= period_ns / 2, "in no step did this machine lose less than ", quickest_late_ns / 1'000'000, " ms");
+  CHECK_MESSAGE(quickest_late_ns <= period_ns / 2, "in no step did this machine lose less than ",
+                quickest_late_ns / 1'000'000, " ms");
 }
 
 TEST_CASE("NU-2 on worker processes: an MLP is bitwise the simulated one-worker run") {

@@ -1,4 +1,5 @@
-// What the job's own process makes of what its places say of a checkpoint. The shards are real ones, on the simulated disk.
+// What the job's own process makes of what its places say of a checkpoint. The shards are real ones, on the simulated
+// disk.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -19,7 +20,7 @@ using Kind = CheckpointEvent::Kind;
 namespace {
 
 constexpr std::int64_t tenth_s = 100'000'000;
-constexpr std::int64_t tensor_bytes = 4 * 700;   // of one place, of each tensor
+constexpr std::int64_t tensor_bytes = 4 * 700;  // of one place, of each tensor
 
 Plan two_places() {
   CompileOptions o;
@@ -30,7 +31,8 @@ Plan two_places() {
   return *std::move(plan);
 }
 
-/// Two places, each with a row of a parameter, which is one part of its shard, and of both moments, which are the other.
+/// Two places, each with a row of a parameter, which is one part of its shard, and of both moments, which are the
+/// other.
 struct Job {
   SimLoop loop;
   SimDevice device{loop};
@@ -40,9 +42,9 @@ struct Job {
   std::vector<CheckpointEvent> events;
   std::unique_ptr<CheckpointTracker> checkpoints;
   std::vector<std::unique_ptr<actors::ShardWriter>> shards;
-  std::map<std::int64_t, std::vector<Report>> written;   // by version
+  std::map<std::int64_t, std::vector<Report>> written;  // by version
   double stall_s[2] = {};
-  std::optional<float> spoilt;           // the last element of the second place's part
+  std::optional<float> spoilt;  // the last element of the second place's part
   SumState sums;
 
   Job() {
@@ -63,13 +65,14 @@ struct Job {
     spec.dir = target.dir;
     spec.stamp = {target.job, target.generation, 0};
     spec.rank = rank;
-    for (const auto kind : {checkpoint::TensorKind::parameter, checkpoint::TensorKind::first_moment, checkpoint::TensorKind::second_moment})
+    for (const auto kind : {checkpoint::TensorKind::parameter, checkpoint::TensorKind::first_moment,
+                            checkpoint::TensorKind::second_moment})
       spec.entries.push_back({"w", kind, DType::f32, {2, 700}, Extent{{{rank, rank + 1}, {0, 700}}}, 0});
     const std::int64_t bytes = checkpoint::lay_out(spec.entries), second = spec.entries[1].offset;
     spec.parts = {{0, 1, 0, second}, {1, 3, second, bytes - second}};
     spec.stall_ns = [this, rank](std::int64_t) { return static_cast<std::int64_t>(stall_s[rank] * 1e9); };
     spec.clock = &loop.clock();
-    spec.tell_ns = 0;   // each write
+    spec.tell_ns = 0;  // each write
     return std::make_unique<actors::ShardWriter>(spec, [this, rank](std::uint16_t, Report r) {
       if (r.kind == Report::Kind::saving) checkpoints->saving(r.step, rank, r);
       else written[r.step].push_back(std::move(r));
@@ -80,7 +83,8 @@ struct Job {
     actors::ActContext c;
     c.step = version;
     std::vector<std::byte> data(static_cast<std::size_t>(shards[static_cast<std::size_t>(rank)]->part_bytes(part)));
-    if (spoilt && rank == 1 && part == 0) std::memcpy(data.data() + tensor_bytes - sizeof *spoilt, &*spoilt, sizeof *spoilt);
+    if (spoilt && rank == 1 && part == 0)
+      std::memcpy(data.data() + tensor_bytes - sizeof *spoilt, &*spoilt, sizeof *spoilt);
     SerialParallel serial;
     shards[static_cast<std::size_t>(rank)]->write(c, part, data.data(), serial);
   }
@@ -97,14 +101,16 @@ struct Job {
 
 }  // namespace
 
-TEST_CASE("of a save that takes long the bytes of all places are told by class, with the longest stall, about once a second") {
+TEST_CASE(
+    "of a save that takes long the bytes of all places are told by class, with the longest stall, about once a "
+    "second") {
   Job job;
   REQUIRE(job.checkpoints->wants(1));
   job.stall_s[0] = 0.5;
   job.stall_s[1] = 0.25;
   job.pass(8 * tenth_s);
   job.write(1, 0, 0);
-  CHECK(job.events.empty());   // not yet a second
+  CHECK(job.events.empty());  // not yet a second
   job.pass(2 * tenth_s);
   job.write(1, 1, 0);
   REQUIRE(job.events.size() == 1);
@@ -132,7 +138,8 @@ TEST_CASE("of a save that takes long the bytes of all places are told by class, 
   CHECK(job.events[2].save_s == doctest::Approx(2.0));
 }
 
-TEST_CASE("a checkpoint keeps the updates and exponents of its version, and a run that goes on from it begins with them") {
+TEST_CASE(
+    "a checkpoint keeps the updates and exponents of its version, and a run that goes on from it begins with them") {
   Job job;
   for (const std::int64_t version : {1, 2}) {
     REQUIRE(job.checkpoints->wants(version));
@@ -207,10 +214,12 @@ TEST_CASE("failures are counted until a checkpoint is committed, and so many in 
   CHECK(s.message().find("step 6") != std::string::npos);
 }
 
-TEST_CASE("while commits wait for the disk no further snapshot is taken, but of the last version; they are skipped, and told") {
+TEST_CASE(
+    "while commits wait for the disk no further snapshot is taken, but of the last version; they are skipped, and "
+    "told") {
   Job job;
   std::int64_t version = 0;
-  for (; version < 4; ++version) {   // the stream is the loop's: nothing is committed until it runs
+  for (; version < 4; ++version) {  // the stream is the loop's: nothing is committed until it runs
     REQUIRE(job.checkpoints->wants(version + 1));
     job.write_all(version + 1);
     job.checkpoints->shards(version + 1, job.written[version + 1], job.sums);
@@ -256,7 +265,7 @@ TEST_CASE("of two runs one has the folder; the second says so, and takes it when
   CHECK(job.checkpoints->target().generation == 1);
   job.checkpoints.reset();
   CHECK(second.begin(78).ok());
-  CHECK(second.target().generation == 2);   // the refused one has claimed nothing
+  CHECK(second.target().generation == 2);  // the refused one has claimed nothing
 }
 
 TEST_CASE("a version with a parameter that is not finite is not committed, and training has diverged") {
@@ -285,7 +294,8 @@ TEST_CASE("of parameters that are not finite the first of the plan is named, whi
   Job job;
   REQUIRE(job.plan.params.size() > 2);
   REQUIRE(job.checkpoints->wants(1));
-  for (const std::size_t i : {2, 1}) job.written[1].push_back({Report::Kind::shard, job.plan.params[i].name, 1, -1, {0, 1}, {}});
+  for (const std::size_t i : {2, 1})
+    job.written[1].push_back({Report::Kind::shard, job.plan.params[i].name, 1, -1, {0, 1}, {}});
   const Status s = job.end(1);
   CHECK_MESSAGE(s.message().find("'" + job.plan.params[1].name + "'") != std::string::npos, s.message());
 }

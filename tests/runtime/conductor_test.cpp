@@ -22,7 +22,9 @@ struct SteppedConfig : caf::actor_system_config {
 /// Notes what a conductor tells the actors of its place.
 class Listener final : public caf::event_based_actor {
  public:
-  Listener(caf::actor_config& config, std::vector<std::string>* told) : caf::event_based_actor(config), told_(told) { actors::set_quiet_handlers(*this, [](const Status&) {}); }
+  Listener(caf::actor_config& config, std::vector<std::string>* told) : caf::event_based_actor(config), told_(told) {
+    actors::set_quiet_handlers(*this, [](const Status&) {});
+  }
   caf::behavior make_behavior() override {
     return {
         [this](const actors::Begin& m) { told_->push_back("begin " + std::to_string(m.step)); },
@@ -36,7 +38,9 @@ class Listener final : public caf::event_based_actor {
 
 }  // namespace
 
-TEST_CASE("the conductor hands exponents on: those of BeginRun before any actor begins, those of a commit behind it in the commit's slot; a message out of its order fails the worker") {
+TEST_CASE(
+    "the conductor hands exponents on: those of BeginRun before any actor begins, those of a commit behind it in the "
+    "commit's slot; a message out of its order fails the worker") {
   constexpr std::size_t bytes = sizeof(actors::Commit) + 3 * sizeof(std::int32_t);
   std::vector<std::byte> slot(bytes);
   std::vector<std::string> told;
@@ -44,8 +48,9 @@ TEST_CASE("the conductor hands exponents on: those of BeginRun before any actor 
   caf::actor_system system(config);
   auto& scheduler = dynamic_cast<caf::scheduler::test_coordinator&>(system.scheduler());
   ConductorSpec spec;
-  spec.channels.emplace(0, ControlChannel{PlanChannel::Kind::commit, "commit", 0,
-                                          actors::ControlPort("commit", 1, {{0, 0}}, {slot.data(), static_cast<std::int64_t>(bytes)})});
+  spec.channels.emplace(
+      0, ControlChannel{PlanChannel::Kind::commit, "commit", 0,
+                        actors::ControlPort("commit", 1, {{0, 0}}, {slot.data(), static_cast<std::int64_t>(bytes)})});
   spec.exponents = 3;
   spec.closers = {0, 0};
   std::vector<FromWorker> sent;
@@ -88,23 +93,27 @@ TEST_CASE("the conductor hands exponents on: those of BeginRun before any actor 
       {beyond, "commit of step 5 with readers beyond program 1, and the plan has no such program"},
       {CommitStep{6, 1, {}, {1, 2, 3}}, "commit of step 6, and the commit of step 5 is due"},
       {BeginRun{6, 1, {40, -2, 7}}, "begin at step 6, and the run has begun"},
-      {Feed{"prompt", 1, 5, 0, {}}, "feed 'prompt', microbatch 0 of step 5 of program 1, and this place does not read it"}};
+      {Feed{"prompt", 1, 5, 0, {}},
+       "feed 'prompt', microbatch 0 of step 5 of program 1, and this place does not read it"}};
   for (const auto& [message, text] : wrong) {
     sent.clear();
     caf::anon_send(conductor, SessionSays{message});
     scheduler.run();
-    CHECK(told.back() == "step 4");   // none is acted on
+    CHECK(told.back() == "step 4");  // none is acted on
     CHECK(sent.size() == (text.empty() ? 0 : 1));
     if (sent.empty()) continue;
     const auto* failed = std::get_if<WorkerFailed>(&sent[0]);
     REQUIRE(failed);
-    CHECK_MESSAGE(failed->status.message().find("the session says " + text) != std::string::npos, failed->status.message());
+    CHECK_MESSAGE(failed->status.message().find("the session says " + text) != std::string::npos,
+                  failed->status.message());
   }
   for (const auto& actor : {conductor, listener}) caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
   scheduler.run();
 }
 
-TEST_CASE("the conductor makes one vote of what actors tell of gradients, whichever tells first; the next vote begins with nothing of it") {
+TEST_CASE(
+    "the conductor makes one vote of what actors tell of gradients, whichever tells first; the next vote begins with "
+    "nothing of it") {
   SteppedConfig config;
   caf::actor_system system(config);
   auto& scheduler = dynamic_cast<caf::scheduler::test_coordinator&>(system.scheduler());
@@ -117,9 +126,13 @@ TEST_CASE("the conductor makes one vote of what actors tell of gradients, whiche
   std::vector<FromWorker> sent;
   spec.send = [&](FromWorker m) { sent.push_back(std::move(m)); };
   auto conductor = system.spawn<Conductor>(std::move(spec));
-  const std::vector<actors::GradientPart> parts = {{0, 0, {{}, {1, 2}, {{1, 6}}}}, {0, 0, {{0.5}, {}, {}}}, {1, 0, {{0.25, 0.75}, {}, {}}}, {0, 2, {{}, {3, 4}, {{0, 5}}}}};
+  const std::vector<actors::GradientPart> parts = {{0, 0, {{}, {1, 2}, {{1, 6}}}},
+                                                   {0, 0, {{0.5}, {}, {}}},
+                                                   {1, 0, {{0.25, 0.75}, {}, {}}},
+                                                   {0, 2, {{}, {3, 4}, {{0, 5}}}}};
   for (int step = 0; step < 3; ++step) {
-    for (std::size_t i = 0; i < parts.size() && step < 2; ++i) caf::anon_send(conductor, parts[step == 0 ? i : parts.size() - 1 - i]);
+    for (std::size_t i = 0; i < parts.size() && step < 2; ++i)
+      caf::anon_send(conductor, parts[step == 0 ? i : parts.size() - 1 - i]);
     caf::anon_send(conductor, actors::StepClosed{"norm", 0, step});
     scheduler.run();
     REQUIRE(sent.size() == 1);

@@ -41,20 +41,39 @@ void check_same(const Report& a, const Report& b) {
   REQUIRE(a.values.size() == b.values.size());
   // Digests travel as the bits of doubles: whatever they are, NaNs included, they must not change.
   CHECK(a.bytes == b.bytes);
-  for (std::size_t i = 0; i < a.values.size(); ++i) CHECK(std::bit_cast<std::uint64_t>(a.values[i]) == std::bit_cast<std::uint64_t>(b.values[i]));
+  for (std::size_t i = 0; i < a.values.size(); ++i)
+    CHECK(std::bit_cast<std::uint64_t>(a.values[i]) == std::bit_cast<std::uint64_t>(b.values[i]));
 }
 
 Report report() {
-  return {Report::Kind::digest, "w|[0:4, 1:2]", 1ll << 40, 7,
+  return {Report::Kind::digest,
+          "w|[0:4, 1:2]",
+          1ll << 40,
+          7,
           {1.5, -0.0, std::numeric_limits<double>::infinity(), std::bit_cast<double>(0x7ff0000000000001ull),
-           std::bit_cast<double>(0xfff8dead0000beefull), std::bit_cast<double>(0x0000000000000001ull), std::bit_cast<double>(~0ull)}, blob(77)};
+           std::bit_cast<double>(0xfff8dead0000beefull), std::bit_cast<double>(0x0000000000000001ull),
+           std::bit_cast<double>(~0ull)},
+          blob(77)};
 }
 
 }  // namespace
 
 TEST_CASE("every message to a worker survives the wire") {
-  Hello hello{blob(1001), 3, 0xfedcba9876543210ull, 5, 4, "tcp,self", "eth0", {7, 1ll << 40}, 0.25, false, {5, 0, 63},
-              {{-1, -1, 50'000, 1ll << 40}, {3, 2, 0, 7}}, {"runs/a/checkpoints", 0x8000000000000001ull, 6}, "runs/a/checkpoints/step-00000005.g1", LogLevel::debug};
+  Hello hello{blob(1001),
+              3,
+              0xfedcba9876543210ull,
+              5,
+              4,
+              "tcp,self",
+              "eth0",
+              {7, 1ll << 40},
+              0.25,
+              false,
+              {5, 0, 63},
+              {{-1, -1, 50'000, 1ll << 40}, {3, 2, 0, 7}},
+              {"runs/a/checkpoints", 0x8000000000000001ull, 6},
+              "runs/a/checkpoints/step-00000005.g1",
+              LogLevel::debug};
   const auto h = to_worker(hello);
   CHECK(h.plan == hello.plan);
   CHECK(h.rank == 3);
@@ -109,8 +128,13 @@ TEST_CASE("every message from a worker survives the wire") {
   const auto ready = from_worker(Ready{1ll << 40, 0.75});
   CHECK(ready.restored_bytes == 1ll << 40);
   CHECK(ready.restore_s == 0.75);
-  const auto closed = from_worker(Closed{1, 77, {report(), {Report::Kind::loss, "loss", 0, -1, {}}}, 123456789,
-                                         {{0.1, -0.0, std::numeric_limits<double>::infinity()}, {0.1f, std::numeric_limits<float>::infinity()}, {{1, 1 << 30}, {0, 7}}}});
+  const auto closed = from_worker(Closed{1,
+                                         77,
+                                         {report(), {Report::Kind::loss, "loss", 0, -1, {}}},
+                                         123456789,
+                                         {{0.1, -0.0, std::numeric_limits<double>::infinity()},
+                                          {0.1f, std::numeric_limits<float>::infinity()},
+                                          {{1, 1 << 30}, {0, 7}}}});
   CHECK(closed.program == 1);
   CHECK(closed.step == 77);
   CHECK(closed.busy_ns == 123456789);
@@ -129,14 +153,16 @@ TEST_CASE("every message from a worker survives the wire") {
   const auto early = from_worker(EarlyReport{3, report()});
   CHECK(early.program == 3);
   check_same(early.report, report());
-  for (auto code : {Code::ok, Code::invalid, Code::not_found, Code::io, Code::unavailable, Code::exhausted, Code::internal}) {
+  for (auto code :
+       {Code::ok, Code::invalid, Code::not_found, Code::io, Code::unavailable, Code::exhausted, Code::internal}) {
     const auto failed = from_worker(WorkerFailed{"layer0.fwd", Status(code, "why \"it\" failed\n")});
     CHECK(failed.actor == "layer0.fwd");
     CHECK(failed.status.code() == code);
     CHECK(failed.status.message() == "why \"it\" failed\n");
   }
   CHECK(from_worker(Explained{"a waits for 'b'\n"}).text == "a waits for 'b'\n");
-  const auto traced = from_worker(Spans{{{"0/layer0.fwd", "layer0.fwd mb3", 1, 1ll << 40, 5, 3, 0xfedcba9876543210ull, 9}, {}}, 1ll << 33});
+  const auto traced = from_worker(
+      Spans{{{"0/layer0.fwd", "layer0.fwd mb3", 1, 1ll << 40, 5, 3, 0xfedcba9876543210ull, 9}, {}}, 1ll << 33});
   const auto& spans = traced.spans;
   CHECK(traced.dropped == 1ll << 33);
   REQUIRE(spans.size() == 2);
@@ -159,18 +185,23 @@ TEST_CASE("every message from a worker survives the wire") {
 
 TEST_CASE("10,000 corrupted control messages are each an error or a message, never the end of the process") {
   const std::vector<std::vector<std::byte>> good = {
-      encode(ToWorker(Hello{blob(100), 3, 1, 1, 1, "tcp", "eth0", {0, 5}, 0.5, true, {1, 2}})), encode(ToWorker(Connect{{{0, "abc"}, {1, "defg"}}})),
-      encode(ToWorker(CommitStep{8, 5, {0.1, 3e-4, 9}, {40, 41}})), encode(ToWorker(Feed{"prompt", 2, 11, 3, blob(64)})),
-      encode(FromWorker(Closed{1, 77, {report(), report()}, 1, {{1, 2}, {3}, {{0, 4}}}})), encode(FromWorker(EarlyReport{3, report()})),
-      encode(FromWorker(WorkerFailed{"a", Status(Code::io, "b")})), encode(FromWorker(Explained{"text"}))};
+      encode(ToWorker(Hello{blob(100), 3, 1, 1, 1, "tcp", "eth0", {0, 5}, 0.5, true, {1, 2}})),
+      encode(ToWorker(Connect{{{0, "abc"}, {1, "defg"}}})),
+      encode(ToWorker(CommitStep{8, 5, {0.1, 3e-4, 9}, {40, 41}})),
+      encode(ToWorker(Feed{"prompt", 2, 11, 3, blob(64)})),
+      encode(FromWorker(Closed{1, 77, {report(), report()}, 1, {{1, 2}, {3}, {{0, 4}}}})),
+      encode(FromWorker(EarlyReport{3, report()})),
+      encode(FromWorker(WorkerFailed{"a", Status(Code::io, "b")})),
+      encode(FromWorker(Explained{"text"}))};
   std::mt19937 random(5);
   int errors = 0, messages = 0;
   for (int i = 0; i < 10'000; ++i) {
     auto bad = good[random() % good.size()];
-    for (auto n = 1 + random() % 4; n > 0; --n) bad[random() % bad.size()] ^= static_cast<std::byte>(1u << random() % 8);
+    for (auto n = 1 + random() % 4; n > 0; --n)
+      bad[random() % bad.size()] ^= static_cast<std::byte>(1u << random() % 8);
     if (random() % 10 == 0) bad.resize(random() % bad.size());
     const auto to = decode_to_worker(bad);
-    const auto from = decode_from_worker(bad);   // also as what it is not
+    const auto from = decode_from_worker(bad);  // also as what it is not
     to.ok() ? ++messages : ++errors;
     from.ok() ? ++messages : ++errors;
   }

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "kernels/ops.h"
-#include "runtime/show/layout_choice.h"
 #include "runtime/compile/lowering.h"
+#include "runtime/show/layout_choice.h"
 
 using namespace troupe;
 using namespace troupe::runtime;
@@ -51,10 +51,11 @@ Graph layers(const kernels::OpSet& ops, int count, bool alike, unsigned kind) {
     const std::string n = "layers." + std::to_string(i);
     g.unit(n);
     const Value before = x;
-    x = g.op("rmsnorm", {x, g.param(n + ".norm", {width}, Init::constant(1), false)}, {{"eps", alike ? 1e-5 : 1e-5 * (i + 1)}})[0];
+    x = g.op("rmsnorm", {x, g.param(n + ".norm", {width}, Init::constant(1), false)},
+             {{"eps", alike ? 1e-5 : 1e-5 * (i + 1)}})[0];
     x = g.op("linear", {x, g.param(n + ".up", {hidden, width}, Init::normal(0.1f))})[0];
     x = g.op("linear", {x, g.param(n + ".down", {width, hidden}, Init::normal(0.1f))})[0];
-    x = g.op("add", {x, kind & 1 ? first : before})[0];   // from far back: alive in all layers
+    x = g.op("add", {x, kind & 1 ? first : before})[0];  // from far back: alive in all layers
     x = g.op("dropout", {x}, {{"p", 0.1}, {"rng", n}})[0];
   }
   g.unit("last");
@@ -102,8 +103,9 @@ TEST_CASE("the layout found is the cheapest of all: random graphs against every 
         only[node] = rows[rest % rows.size()];
         rest /= rows.size();
       }
-      const auto one = deduce(g, staged->units, staged->plan,
-                              [&](std::int32_t node, std::size_t, const kernels::Signature& row) { return row == only.at(node); });
+      const auto one = deduce(
+          g, staged->units, staged->plan,
+          [&](std::int32_t node, std::size_t, const kernels::Signature& row) { return row == only.at(node); });
       if (one.ok() && one->cost < cheapest) cheapest = one->cost;
       ++tried;
     }
@@ -117,7 +119,7 @@ TEST_CASE("the layout found is the cheapest of all: random graphs against every 
 TEST_CASE("layers that repeat one another are searched once, with the answer of the whole search") {
   const auto ops = kernels::standard_ops();
   for (unsigned kind = 0; kind < 32; ++kind) {
-    std::int64_t searched = 0;   // of twelve layers
+    std::int64_t searched = 0;  // of twelve layers
     for (const int count : {1, 2, 3, 12, 24}) {
       CAPTURE(kind);
       CAPTURE(count);
@@ -127,7 +129,8 @@ TEST_CASE("layers that repeat one another are searched once, with the answer of 
       auto staged = assign_units(same, on_tp(tps[kind % 4]));
       REQUIRE_MESSAGE(staged.ok(), staged.status().message());
       staged->plan.costs.intra_node = {kind % 2 ? 1e-7 : 1e-4, kind % 5 ? 4e9 : 4e7};
-      const auto once = deduce(same, staged->units, staged->plan), whole = deduce(different, staged->units, staged->plan);
+      const auto once = deduce(same, staged->units, staged->plan),
+                 whole = deduce(different, staged->units, staged->plan);
       REQUIRE_MESSAGE(once.ok(), once.status().message());
       REQUIRE_MESSAGE(whole.ok(), whole.status().message());
       CHECK(once->cost.param_bytes == whole->cost.param_bytes);
@@ -136,9 +139,10 @@ TEST_CASE("layers that repeat one another are searched once, with the answer of 
       if (count == 24) CHECK(once->searched == searched);
       CHECK(once->searched <= whole->searched);
       // Of equally cheap layouts either may be found: the rows themselves cost what was said.
-      const auto rows = deduce(different, staged->units, staged->plan, [&](std::int32_t node, std::size_t axis, const kernels::Signature& row) {
-        return row == once->signatures[node][axis];
-      });
+      const auto rows = deduce(different, staged->units, staged->plan,
+                               [&](std::int32_t node, std::size_t axis, const kernels::Signature& row) {
+                                 return row == once->signatures[node][axis];
+                               });
       REQUIRE_MESSAGE(rows.ok(), rows.status().message());
       CHECK(rows->cost.param_bytes == whole->cost.param_bytes);
       CHECK(rows->cost.seconds == doctest::Approx(whole->cost.seconds).epsilon(1e-12));
@@ -176,14 +180,15 @@ TEST_CASE("NU-2: the layouts found do not depend on where dp and pp put the rank
     for (const std::int64_t dp : {1, 2, 3}) {
       CompileOptions o;
       o.stages = stage_meshes({dp}, 4);
-      o.costs.places_per_node = 4;            // dp=1: the axis lies within a node; else it spans several
-      o.costs.inter_node = {1e-3, 1e7};       // so dear that it would change the choice
+      o.costs.places_per_node = 4;       // dp=1: the axis lies within a node; else it spans several
+      o.costs.inter_node = {1e-3, 1e7};  // so dear that it would change the choice
       auto staged = assign_units(g, o);
       REQUIRE(staged.ok());
       const auto deduced = deduce(g, staged->units, staged->plan);
       REQUIRE(deduced.ok());
       std::vector<std::vector<kernels::Signature>> rows;
-      for (const auto& node : deduced->signatures) rows.push_back({node.begin(), node.begin() + std::min<std::ptrdiff_t>(1, std::ssize(node))});
+      for (const auto& node : deduced->signatures)
+        rows.push_back({node.begin(), node.begin() + std::min<std::ptrdiff_t>(1, std::ssize(node))});
       found.push_back(std::move(rows));
     }
     for (const auto& other : found) CHECK(other == found.front());

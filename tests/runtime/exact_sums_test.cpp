@@ -1,4 +1,5 @@
-// Gradients as exact sums, from the ops to the update: void steps, exponents that change, and any owner of any microbatch.
+// Gradients as exact sums, from the ops to the update: void steps, exponents that change, and any owner of any
+// microbatch.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -25,7 +26,8 @@ actors::UserActorSet actors_with(const Burst& burst) {
     Status act(actors::UserCall& call) override {
       TROUPE_TRY(data_.act(call));
       auto& v = call.out[0];
-      for (std::int64_t i = 0; i < v.size() && call.step == burst_.step && call.microbatch == burst_.microbatch; ++i) v.as<float>()[i] *= burst_.factor;
+      for (std::int64_t i = 0; i < v.size() && call.step == burst_.step && call.microbatch == burst_.microbatch; ++i)
+        v.as<float>()[i] *= burst_.factor;
       return {};
     }
 
@@ -73,7 +75,8 @@ Graph three_layers(double scale) {
   return g;
 }
 
-Expected<SimRun> train_with(const Graph& g, const CompileOptions& o, const Burst& burst, std::int64_t steps, std::uint64_t seed, SumState sums = {}) {
+Expected<SimRun> train_with(const Graph& g, const CompileOptions& o, const Burst& burst, std::int64_t steps,
+                            std::uint64_t seed, SumState sums = {}) {
   TROUPE_ASSIGN(const Plan p, compile(g, o));
   TROUPE_TRY(verify(p));
   SessionOptions session;
@@ -90,7 +93,8 @@ Expected<SimRun> train_with(const Graph& g, const CompileOptions& o, const Burst
 /// Widths, cuts, ZeRO stages, schedules.
 std::vector<CompileOptions> topologies() {
   std::vector<CompileOptions> out;
-  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {3}, {5}, {7}, {12}, {1, 1}, {2, 1}, {3, 2, 1}, {2, 2, 2, 2}})
+  for (const std::vector<std::int64_t>& dp :
+       {std::vector<std::int64_t>{1}, {2}, {3}, {5}, {7}, {12}, {1, 1}, {2, 1}, {3, 2, 1}, {2, 2, 2, 2}})
     for (const std::int32_t zero : {0, 1, 2, 3}) {
       CompileOptions o;
       o.stages = stage_meshes(dp);
@@ -131,7 +135,9 @@ std::string named(const CompileOptions& o) {
 
 }  // namespace
 
-TEST_CASE("NU-2: a step with a term beyond its sum is void on any topology alike, names the same microbatch, and changes no bit elsewhere") {
+TEST_CASE(
+    "NU-2: a step with a term beyond its sum is void on any topology alike, names the same microbatch, and changes no "
+    "bit elsewhere") {
   const Graph g = three_layers(1.0 / microbatches);
   const Burst burst{2, 5, 1e5f};
   CompileOptions alone;
@@ -152,9 +158,11 @@ TEST_CASE("NU-2: a step with a term beyond its sum is void on any topology alike
   }
 }
 
-TEST_CASE("the more terms a step adds to a gradient, the smaller is a term that makes it void; a place that adds it names its microbatch") {
+TEST_CASE(
+    "the more terms a step adds to a gradient, the smaller is a term that makes it void; a place that adds it names "
+    "its microbatch") {
   const Graph g = three_layers(1.0 / microbatches);
-  for (const std::int64_t terms : {24, 1 << 20}) {   // of w0: as they are counted; as if there were many
+  for (const std::int64_t terms : {24, 1 << 20}) {  // of w0: as they are counted; as if there were many
     CAPTURE(terms);
     CompileOptions o;
     o.stages = stage_meshes({2});
@@ -204,7 +212,8 @@ TEST_CASE("a void step leaves the parameters of the step before, and counts no u
     REQUIRE(p.ok());
     auto set = actors_with({});
     const auto constant = [burst](const actors::UserActorInfo& info) -> Expected<std::unique_ptr<actors::UserActor>> {
-      return std::unique_ptr<actors::UserActor>(std::make_unique<Constant>(info, info.attrs.text("stream") == "x" ? burst : Burst{}));
+      return std::unique_ptr<actors::UserActor>(
+          std::make_unique<Constant>(info, info.attrs.text("stream") == "x" ? burst : Burst{}));
     };
     set["burst"] = set["data"] = constant;
     SessionOptions session;
@@ -215,7 +224,7 @@ TEST_CASE("a void step leaves the parameters of the step before, and counts no u
     REQUIRE_MESSAGE(run.ok(), run.status().message());
     return *run;
   };
-  const auto with = train({3, 0, 1e5f}, 4), without = train({}, 3);   // the last step of `with` is the void one
+  const auto with = train({3, 0, 1e5f}, 4), without = train({}, 3);  // the last step of `with` is the void one
   CHECK(with.steps[3].void_step);
   CHECK(with.params_hash == without.params_hash);
   CHECK(with.sums.updates == 3);
@@ -223,8 +232,10 @@ TEST_CASE("a void step leaves the parameters of the step before, and counts no u
 }
 
 TEST_CASE("parameters of one slot have exponents of their own, at every place that makes, adds, rounds or updates") {
-  // Of two parameters in each layer's slot one is so coarse that its terms round to nothing: the norm is that of the other.
-  const auto norm_of = [](const std::vector<std::int64_t>& dp, std::int32_t zero, std::map<std::string, SumScale> scales) {
+  // Of two parameters in each layer's slot one is so coarse that its terms round to nothing: the norm is that of the
+  // other.
+  const auto norm_of = [](const std::vector<std::int64_t>& dp, std::int32_t zero,
+                          std::map<std::string, SumScale> scales) {
     const auto p = plan(ops(), {}, dp, zero);
     REQUIRE_MESSAGE(p.ok(), p.status().message());
     SessionOptions session;
@@ -253,14 +264,16 @@ TEST_CASE("parameters of one slot have exponents of their own, at every place th
     }
 }
 
-TEST_CASE("a plan whose steps add no term, or more than 2^40, to a gradient is refused by the parameter and the number") {
+TEST_CASE(
+    "a plan whose steps add no term, or more than 2^40, to a gradient is refused by the parameter and the number") {
   auto p = plan(ops(), {}, {2});
   REQUIRE(p.ok());
   for (const std::int64_t terms : {std::int64_t{0}, std::int64_t{-5}, (std::int64_t{1} << 40) + 1}) {
     p->params[1].terms = terms;
     const Status s = verify(*p);
     REQUIRE_FALSE(s.ok());
-    CHECK(s.message().find("a step adds " + std::to_string(terms) + " terms to the gradient of parameter '" + p->params[1].name + "'") != std::string::npos);
+    CHECK(s.message().find("a step adds " + std::to_string(terms) + " terms to the gradient of parameter '" +
+                           p->params[1].name + "'") != std::string::npos);
   }
 }
 
@@ -275,7 +288,9 @@ TEST_CASE("a plan counts the terms of a parameter over all its uses and microbat
   }
 }
 
-TEST_CASE("three void steps in a row are divergence; a term that is not finite is at once, and both name microbatch and parameter") {
+TEST_CASE(
+    "three void steps in a row are divergence; a term that is not finite is at once, and both name microbatch and "
+    "parameter") {
   CompileOptions o;
   o.stages = stage_meshes({3});
   // Terms grow faster than exponents follow.
@@ -284,7 +299,8 @@ TEST_CASE("three void steps in a row are divergence; a term that is not finite i
     explicit Growing(const actors::UserActorInfo& info) : data_(info) {}
     Status act(actors::UserCall& call) override {
       TROUPE_TRY(data_.act(call));
-      for (std::int64_t i = 0; i < call.out[0].size(); ++i) call.out[0].as<float>()[i] *= std::ldexp(1.0f, static_cast<int>(12 + 14 * call.step));
+      for (std::int64_t i = 0; i < call.out[0].size(); ++i)
+        call.out[0].as<float>()[i] *= std::ldexp(1.0f, static_cast<int>(12 + 14 * call.step));
       return {};
     }
 
@@ -302,19 +318,24 @@ TEST_CASE("three void steps in a row are divergence; a term that is not finite i
   session.loss_divisor = microbatches;
   const auto grown = run_simulated(*p, ops(), set, session, {});
   REQUIRE_FALSE(grown.ok());
-  CHECK_MESSAGE(grown.status().message().find("3 steps in a row are void") != std::string::npos, grown.status().message());
-  CHECK_MESSAGE(grown.status().message().find("microbatch 0: a gradient term of 'w0'") != std::string::npos, grown.status().message());
+  CHECK_MESSAGE(grown.status().message().find("3 steps in a row are void") != std::string::npos,
+                grown.status().message());
+  CHECK_MESSAGE(grown.status().message().find("microbatch 0: a gradient term of 'w0'") != std::string::npos,
+                grown.status().message());
 
   for (const auto& topology : topologies()) {
     CAPTURE(named(topology));
     const auto infinite = train_with(three_layers(1), topology, {1, 7, HUGE_VALF}, 3, 3);
     REQUIRE_FALSE(infinite.ok());
-    CHECK_MESSAGE(infinite.status().message().find("step 1: microbatch 7: a gradient term of 'w0' is not finite") != std::string::npos,
+    CHECK_MESSAGE(infinite.status().message().find("step 1: microbatch 7: a gradient term of 'w0' is not finite") !=
+                      std::string::npos,
                   infinite.status().message());
   }
 }
 
-TEST_CASE("NU-2: exponents that become coarser and finer change no bit between topologies, and an all-zero gradient keeps its own") {
+TEST_CASE(
+    "NU-2: exponents that become coarser and finer change no bit between topologies, and an all-zero gradient keeps "
+    "its own") {
   // So large a scale that the first commit makes exponents coarser; so many steps that each becomes finer once.
   const Graph g = three_layers(3.0);
   CompileOptions alone;
@@ -325,9 +346,11 @@ TEST_CASE("NU-2: exponents that become coarser and finer change no bit between t
   const SumState& end = expected->sums;
   CHECK(end.updates == 68);
   CHECK(end.scales.at("idle") == SumScale{31, 0});
-  CHECK(end.scales.at("w0").exponent < first_exponent(microbatches));   // coarser
-  const auto of_w1 = [&](std::int64_t steps) { return train_with(g, alone, {}, steps, 0, begin)->sums.scales.at("w1").exponent; };
-  CHECK(of_w1(4) == of_w1(3) + 1);   // finer, with update 64
+  CHECK(end.scales.at("w0").exponent < first_exponent(microbatches));  // coarser
+  const auto of_w1 = [&](std::int64_t steps) {
+    return train_with(g, alone, {}, steps, 0, begin)->sums.scales.at("w1").exponent;
+  };
+  CHECK(of_w1(4) == of_w1(3) + 1);  // finer, with update 64
   // An exponent is what the sums are made with: with so coarse ones every term rounds to nothing.
   const auto blunt = train_with(g, alone, {}, 1, 0, {0, {{"w0", {-60, 0}}, {"w1", {-60, 0}}, {"idle", {-60, 0}}}});
   REQUIRE(blunt.ok());
@@ -356,7 +379,9 @@ TEST_CASE("NU-2: ten random tables of who runs which microbatch give the same bi
     o.zero = table % 2 ? table / 2 % 2 : table / 2 % 4;
     for (auto width : dp) {
       auto& stage = o.owners.emplace_back();
-      for (std::int64_t m = 0; m < microbatches; ++m) stage.push_back(m < width ? static_cast<std::int32_t>(m) : static_cast<std::int32_t>(random() % static_cast<unsigned>(width)));
+      for (std::int64_t m = 0; m < microbatches; ++m)
+        stage.push_back(m < width ? static_cast<std::int32_t>(m)
+                                  : static_cast<std::int32_t>(random() % static_cast<unsigned>(width)));
       std::shuffle(stage.begin(), stage.end(), random);
     }
     CAPTURE(table);
@@ -366,7 +391,9 @@ TEST_CASE("NU-2: ten random tables of who runs which microbatch give the same bi
   }
 }
 
-TEST_CASE("a table of owners that leaves a place without a microbatch, or names none that there is, is refused by its stage") {
+TEST_CASE(
+    "a table of owners that leaves a place without a microbatch, or names none that there is, is refused by its "
+    "stage") {
   const Graph g = three_layers(1);
   const auto refusal = [&](std::vector<std::vector<std::int32_t>> owners) {
     CompileOptions o;
@@ -378,7 +405,8 @@ TEST_CASE("a table of owners that leaves a place without a microbatch, or names 
   };
   const std::vector<std::int32_t> one(microbatches, 0), two = {0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1};
   CHECK(refusal({two}).find("for 1 stages; the plan has 2") != std::string::npos);
-  CHECK(refusal({one, one}).find("stage 0: the owners of microbatches are not all of the 2 dp coordinates") != std::string::npos);
+  CHECK(refusal({one, one}).find("stage 0: the owners of microbatches are not all of the 2 dp coordinates") !=
+        std::string::npos);
   CHECK(refusal({two, two}).find("stage 1:") != std::string::npos);
   auto wrong = two;
   wrong[3] = 2;

@@ -43,12 +43,13 @@ Graph fed_graph(const kernels::OpSet& ops, const std::string& name, const std::s
 }
 
 struct Fed {
-  std::vector<std::int32_t> asked;     // microbatches, in the order in which the session asked for them
+  std::vector<std::int32_t> asked;  // microbatches, in the order in which the session asked for them
   std::vector<double> tokens;
   Status status;
 };
 
-Fed run_fed(const Plan& p, const kernels::OpSet& ops, const std::string& feed, std::uint64_t seed, std::size_t bytes = 4) {
+Fed run_fed(const Plan& p, const kernels::OpSet& ops, const std::string& feed, std::uint64_t seed,
+            std::size_t bytes = 4) {
   auto set = actor_set();
   set["echo"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
     return std::unique_ptr<actors::UserActor>(std::make_unique<Echo>());
@@ -57,7 +58,9 @@ Fed run_fed(const Plan& p, const kernels::OpSet& ops, const std::string& feed, s
   SessionOptions session;
   session.steps = 3;
   session.loss_divisor = 8;
-  session.readers = [](std::int64_t version) { return version == 1 ? std::vector<std::string>{"sample"} : std::vector<std::string>{}; };
+  session.readers = [](std::int64_t version) {
+    return version == 1 ? std::vector<std::string>{"sample"} : std::vector<std::string>{};
+  };
   session.feed = [&](const std::string& name, std::int64_t step, std::int32_t microbatch, const Report* last) {
     CHECK(name == feed);
     CHECK(step == 1);
@@ -90,7 +93,7 @@ TEST_CASE("a feed that waits gets each microbatch once, made of the report it na
       REQUIRE_MESSAGE(p.ok(), p.status().message());
       const auto verified = verify(*p);
       CHECK_MESSAGE(verified.ok(), verified.message());
-      const auto r = run_fed(*p, ops, "prompt", seed);   // the actor's other report starts nothing
+      const auto r = run_fed(*p, ops, "prompt", seed);  // the actor's other report starts nothing
       REQUIRE_MESSAGE(r.status.ok(), r.status.message());
       CHECK(r.asked == std::vector<std::int32_t>{0, 1, 2, 3, 4});
       CHECK(r.tokens == std::vector<double>{11, 23, 47, 95, 191});
@@ -110,9 +113,11 @@ TEST_CASE("a feed that waits for nothing is sent whole at once, on any mesh and 
     }
 }
 
-TEST_CASE("of a feed that waits the first microbatches may be sent at once: later ones get the report of the one before") {
+TEST_CASE(
+    "of a feed that waits the first microbatches may be sent at once: later ones get the report of the one before") {
   const auto ops = kernels::standard_ops();
-  const std::vector<std::vector<double>> tokens = {{11, 23, 47, 95, 191}, {11, 12, 25, 51, 103}, {11, 12, 13, 27, 55}, {11, 12, 13, 14, 29}, {11, 12, 13, 14, 15}};
+  const std::vector<std::vector<double>> tokens = {
+      {11, 23, 47, 95, 191}, {11, 12, 25, 51, 103}, {11, 12, 13, 27, 55}, {11, 12, 13, 14, 29}, {11, 12, 13, 14, 15}};
   for (std::int64_t at_once = 1; at_once <= 7; ++at_once)
     for (const auto& dp : meshes)
       for (std::uint64_t seed : {0, 4}) {
@@ -124,12 +129,14 @@ TEST_CASE("of a feed that waits the first microbatches may be sent at once: late
         CHECK(r.asked == std::vector<std::int32_t>{0, 1, 2, 3, 4});
         CHECK(r.tokens == tokens[static_cast<std::size_t>(std::min<std::int64_t>(at_once, 5) - 1)]);
       }
-  CHECK(fed_graph(ops, "prompt", "token", 0).status().message().find("feed 'prompt': at_once is 0") != std::string::npos);
+  CHECK(fed_graph(ops, "prompt", "token", 0).status().message().find("feed 'prompt': at_once is 0") !=
+        std::string::npos);
   auto p = compile_over(fed_graph(ops, "prompt", "token", 2), {1});
   REQUIRE(p.ok());
   for (auto& c : p->roles[0].channels)
     if (c.kind == PlanChannel::Kind::feed) c.at_once = 0;
-  CHECK_MESSAGE(verify(*p).message().find("channel 'prompt' feeds 0 microbatches at once") != std::string::npos, verify(*p).message());
+  CHECK_MESSAGE(verify(*p).message().find("channel 'prompt' feeds 0 microbatches at once") != std::string::npos,
+                verify(*p).message());
 }
 
 TEST_CASE("a feed of the wrong size is an error that names the feed and both sizes") {
@@ -150,18 +157,23 @@ TEST_CASE("a feed that nobody reads and two feeds of one name are refused by nam
   unread.feed("position", {DType::i32, {1}}, "token");
   const auto p = compile_over(unread, {1});
   REQUIRE_FALSE(p.ok());
-  CHECK_MESSAGE(p.status().message().find("'position' of program 'sample' has no reader") != std::string::npos, p.status().message());
+  CHECK_MESSAGE(p.status().message().find("'position' of program 'sample' has no reader") != std::string::npos,
+                p.status().message());
   Graph twice = fed_graph(ops, "prompt", "token");
   twice.feed("prompt", {DType::i32, {1}});
-  CHECK_MESSAGE(twice.status().message().find("feed 'prompt' is already in program 'sample'") != std::string::npos, twice.status().message());
+  CHECK_MESSAGE(twice.status().message().find("feed 'prompt' is already in program 'sample'") != std::string::npos,
+                twice.status().message());
 }
 
-TEST_CASE("a feed that waits for a report that its program does not make is refused by name, in a graph and in a plan") {
+TEST_CASE(
+    "a feed that waits for a report that its program does not make is refused by name, in a graph and in a plan") {
   const auto ops = kernels::standard_ops();
-  for (const std::string after : {"answer", "aside", "tok", "loss"}) {   // "aside" is reported by an actor that does not say so
+  // "aside" is reported by an actor that does not say so
+  for (const std::string after : {"answer", "aside", "tok", "loss"}) {
     const auto p = compile_over(fed_graph(ops, "prompt", after), {1});
     REQUIRE_FALSE(p.ok());
-    const std::string named = "feed 'prompt' of program 'sample' waits for report '" + after + "', which this program does not make";
+    const std::string named = "feed 'prompt' of program 'sample' waits for report '" + after +
+                              "', which this program does not make";
     CHECK_MESSAGE(p.status().message().find(named) != std::string::npos, p.status().message());
   }
   auto p = compile_over(fed_graph(ops, "prompt", "token"), {1, 1});
@@ -170,10 +182,15 @@ TEST_CASE("a feed that waits for a report that its program does not make is refu
   for (auto& role : p->roles)
     for (auto& c : role.channels)
       if (c.kind == PlanChannel::Kind::feed) c.after = "answer";
-  CHECK_MESSAGE(verify(*p).message().find("channel 'prompt' waits for report 'answer', which no actor of its program makes") != std::string::npos, verify(*p).message());
+  CHECK_MESSAGE(
+      verify(*p).message().find("channel 'prompt' waits for report 'answer', which no actor of its program makes") !=
+          std::string::npos,
+      verify(*p).message());
 }
 
-TEST_CASE("a feed may wait for what an actor's body reports, where the actor says so; one that never does is named by the session") {
+TEST_CASE(
+    "a feed may wait for what an actor's body reports, where the actor says so; one that never does is named by the "
+    "session") {
   const auto ops = kernels::standard_ops();
   for (const std::string reports : {"aside", "other,aside", "aside,never", "never"}) {
     const std::string after = reports == "never" ? "never" : "aside";
@@ -183,8 +200,12 @@ TEST_CASE("a feed may wait for what an actor's body reports, where the actor say
     REQUIRE_MESSAGE(verify(*p).ok(), verify(*p).message());
     const auto r = run_fed(*p, ops, "prompt", 0);
     CHECK(r.status.ok() == (after == "aside"));
-    if (r.status.ok()) CHECK(r.tokens == std::vector<double>{11, 22001, 44002001});   // 1000 times as large, then twice, then one more
-    else CHECK_MESSAGE(r.status.message().find("feed 'prompt' waits for report 'never' of microbatch 0") != std::string::npos, r.status.message());
+    // 1000 times as large, then twice, then one more
+    if (r.status.ok()) CHECK(r.tokens == std::vector<double>{11, 22001, 44002001});
+    else
+      CHECK_MESSAGE(
+          r.status.message().find("feed 'prompt' waits for report 'never' of microbatch 0") != std::string::npos,
+          r.status.message());
   }
 }
 
@@ -196,7 +217,9 @@ TEST_CASE("of a feed that waits for nothing a place has at most feed_window micr
     REQUIRE_MESSAGE(p.ok(), p.status().message());
     SessionOptions options;
     options.steps = 1;
-    options.readers = [](std::int64_t version) { return version == 0 ? std::vector<std::string>{"sample"} : std::vector<std::string>{}; };
+    options.readers = [](std::int64_t version) {
+      return version == 0 ? std::vector<std::string>{"sample"} : std::vector<std::string>{};
+    };
     std::int32_t asked = 0;
     options.feed = [&](const std::string&, std::int64_t, std::int32_t microbatch, const Report*) {
       CHECK(microbatch == asked);
@@ -216,13 +239,16 @@ TEST_CASE("of a feed that waits for nothing a place has at most feed_window micr
       if (i == 0) {
         const Status again = session.handle(rank, FeedTaken{feed.name, feed.program, feed.step, feed.microbatch});
         CHECK(again.code() == Code::internal);
-        CHECK_MESSAGE(again.message().find("has taken microbatch 0 of feed 'prompt', which is not on its way there") != std::string::npos, again.message());
+        CHECK_MESSAGE(again.message().find("has taken microbatch 0 of feed 'prompt', which is not on its way there") !=
+                          std::string::npos,
+                      again.message());
         const Status other = session.handle(rank, FeedTaken{"answer", feed.program, feed.step, feed.microbatch});
-        CHECK_MESSAGE(other.message().find("of feed 'answer', which program 1 does not have") != std::string::npos, other.message());
+        CHECK_MESSAGE(other.message().find("of feed 'answer', which program 1 does not have") != std::string::npos,
+                      other.message());
       }
     }
     CHECK(sent.size() == 200);
-    const auto run = run_fed(*p, ops, "prompt", 3);   // and all of them arrive where they are taken
+    const auto run = run_fed(*p, ops, "prompt", 3);  // and all of them arrive where they are taken
     REQUIRE_MESSAGE(run.status.ok(), run.status.message());
     CHECK(run.asked.size() == 200);
     CHECK(run.tokens.size() == 200);
@@ -230,7 +256,9 @@ TEST_CASE("of a feed that waits for nothing a place has at most feed_window micr
   }
 }
 
-TEST_CASE("the game plays a feed that waits as the session sends it: each microbatch after the report of the one before, on any mesh") {
+TEST_CASE(
+    "the game plays a feed that waits as the session sends it: each microbatch after the report of the one before, on "
+    "any mesh") {
   const auto ops = kernels::standard_ops();
   for (const auto& dp : meshes)
     for (const bool waits : {false, true}) {
@@ -251,7 +279,7 @@ TEST_CASE("the game plays a feed that waits as the session sends it: each microb
       options.control_s = 10;
       const auto played = play(*p, options);
       REQUIRE_MESSAGE(played.ok(), played.status().message());
-      if (waits) CHECK(played->step_s == doctest::Approx(5 * 1 + 4 * 10 + 10));   // acts, feeds, the commit
+      if (waits) CHECK(played->step_s == doctest::Approx(5 * 1 + 4 * 10 + 10));  // acts, feeds, the commit
       else CHECK(played->step_s <= doctest::Approx(5 * 1 + 10));
     }
 }
@@ -291,11 +319,14 @@ TEST_CASE("feeds that wait are told stage by stage, wherever their channels lie 
     CAPTURE(first_is_higher);
     const Plan plan = with_channels(*p, first_is_higher);
     SessionOptions options;
-    options.feed = [](const std::string&, std::int64_t, std::int32_t, const Report*) { return std::vector<std::byte>(4); };
+    options.feed = [](const std::string&, std::int64_t, std::int32_t, const Report*) {
+      return std::vector<std::byte>(4);
+    };
     Session session(plan, options, [](Rank, const ToWorker&) {});
     session.begin();
     const std::string said = session.waits_for();
-    const auto at = said.find("feed 'zebra' waits for 1 place to take microbatch 0\n  feed 'ant' waits for 1 place to take microbatch 0");
+    const auto at = said.find(
+        "feed 'zebra' waits for 1 place to take microbatch 0\n  feed 'ant' waits for 1 place to take microbatch 0");
     CHECK_MESSAGE(at != std::string::npos, said);
   }
 }

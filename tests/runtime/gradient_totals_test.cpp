@@ -1,4 +1,5 @@
-// What the session makes of what places tell of their gradients, against sums that are looked up by name, column and row.
+// What the session makes of what places tell of their gradients, against sums that are looked up by name, column and
+// row.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -15,7 +16,9 @@ namespace {
 
 /// A gradient's elements: functions of its name and their index.
 double element(const std::string& name, std::int64_t row, std::int64_t column) {
-  return std::ldexp(static_cast<double>(philox(name_hash(name), static_cast<std::uint64_t>(row), static_cast<std::uint64_t>(column))[0]), -20);
+  return std::ldexp(static_cast<double>(philox(name_hash(name), static_cast<std::uint64_t>(row),
+                                               static_cast<std::uint64_t>(column))[0]),
+                    -20);
 }
 
 struct Squares {
@@ -53,9 +56,12 @@ double norm_of(const Plan& plan, const std::map<std::string, std::vector<Squares
   for (const auto& [name, nodes] : told) {
     std::map<std::int64_t, std::map<std::pair<std::int32_t, std::int32_t>, double>> columns;
     for (const Squares& n : nodes) REQUIRE(columns[n.column].emplace(std::pair(n.rows.lo, n.rows.hi), n.sum).second);
-    const auto param = std::find_if(plan.params.begin(), plan.params.end(), [&, &wanted = name](const auto& p) { return p.name == wanted; });
+    const auto param = std::find_if(plan.params.begin(), plan.params.end(),
+                                    [&, &wanted = name](const auto& p) { return p.name == wanted; });
     double sum = 0;
-    for (const auto& [column, of_rows] : columns) sum += sum_of(of_rows, {0, static_cast<std::int32_t>(plan.tensors[static_cast<std::size_t>(param->tensor)].shape[0])});
+    for (const auto& [column, of_rows] : columns)
+      sum += sum_of(of_rows,
+                    {0, static_cast<std::int32_t>(plan.tensors[static_cast<std::size_t>(param->tensor)].shape[0])});
     squares += sum;
   }
   return std::sqrt(squares);
@@ -86,7 +92,8 @@ Told told(const Plan& plan, std::mt19937& random) {
         StepTerms t{static_cast<float>(random() % 1000)};
         if (random() % 6 == 0) t.microbatch = static_cast<std::int32_t>(random() % 8);
         if (t.microbatch != StepTerms::no_microbatch && random() % 2) t.largest = random() % 2 ? HUGE_VALF : NAN;
-        if (t.microbatch != StepTerms::no_microbatch) report.bad.push_back({static_cast<std::int32_t>(report.peaks.size()), t.microbatch});
+        if (t.microbatch != StepTerms::no_microbatch)
+          report.bad.push_back({static_cast<std::int32_t>(report.peaks.size()), t.microbatch});
         report.peaks.push_back(t.largest);
         out.terms[plan.params[static_cast<std::size_t>(param)].name].add(t);
       }
@@ -100,9 +107,11 @@ Told told(const Plan& plan, std::mt19937& random) {
 
 }  // namespace
 
-TEST_CASE("NU-2: what places tell without names adds up to the norm and the largest terms that names, columns and rows give, on any mesh, whichever place votes first") {
+TEST_CASE(
+    "NU-2: what places tell without names adds up to the norm and the largest terms that names, columns and rows give, "
+    "on any mesh, whichever place votes first") {
   std::mt19937 random(11);
-  std::map<std::pair<bool, std::string>, double> norms;   // of tied and untied models; by how columns are split
+  std::map<std::pair<bool, std::string>, double> norms;  // of tied and untied models; by how columns are split
   int shared_columns = 0;
   for (const bool tied : {false, true})
     for (const auto& dp : {std::vector<std::int64_t>{1}, {2}, {5}, {1, 2}, {3, 2}, {16}})
@@ -147,7 +156,7 @@ TEST_CASE("NU-2: what places tell without names adds up to the norm and the larg
             CHECK(norms.try_emplace({tied, columns}, *norm).first->second == *norm);
           }
         }
-  CHECK(norms.size() < 10);   // of 96 plans: dp, pp and ZeRO change nothing
+  CHECK(norms.size() < 10);  // of 96 plans: dp, pp and ZeRO change nothing
   CHECK(shared_columns > 0);
 }
 

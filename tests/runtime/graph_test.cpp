@@ -12,12 +12,14 @@ namespace {
 const kernels::OpSet& staircase_ops() {
   static const kernels::OpSet set = [] {
     auto s = kernels::standard_ops();
-    kernels::OpDef step;   // an op without a gradient
+    kernels::OpDef step;  // an op without a gradient
     step.name = "staircase";
-    step.infer = [](auto in, const Attrs&) -> Expected<std::vector<TensorType>> { return std::vector<TensorType>{in[0]}; };
+    step.infer = [](auto in, const Attrs&) -> Expected<std::vector<TensorType>> {
+      return std::vector<TensorType>{in[0]};
+    };
     step.cpu = [](const kernels::Call& c) { std::copy_n(c.in[0].as<float>(), c.in[0].size(), c.out[0].as<float>()); };
     CHECK(s.add(step).ok());
-    kernels::OpDef askew = step;   // hands the gradient of its output to an input of another shape
+    kernels::OpDef askew = step;  // hands the gradient of its output to an input of another shape
     askew.name = "askew";
     askew.inputs = 2;
     askew.gradient = [](kernels::GradContext& c) -> Status {
@@ -25,7 +27,7 @@ const kernels::OpSet& staircase_ops() {
       return {};
     };
     CHECK(s.add(askew).ok());
-    kernels::OpDef halves = step;   // says that it has two outputs, and infers one
+    kernels::OpDef halves = step;  // says that it has two outputs, and infers one
     halves.name = "halves";
     halves.outputs = 2;
     CHECK(s.add(halves).ok());
@@ -59,7 +61,8 @@ struct Start {
 
 void check_names(const Status& s, const std::vector<std::string>& names) {
   REQUIRE_FALSE(s.ok());
-  for (const auto& n : names) CHECK_MESSAGE(s.message().find(n) != std::string::npos, "'" << n << "' is not in: " << s.message());
+  for (const auto& n : names)
+    CHECK_MESSAGE(s.message().find(n) != std::string::npos, "'" << n << "' is not in: " << s.message());
 }
 
 /// Runs a graph in one thread.
@@ -218,11 +221,12 @@ TEST_CASE("a parameter of another unit's evaluation only does not disturb traini
   for (const bool first : {true, false})
     for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {4}}) {
       INFO(std::string(first ? "untrained" : "trained"), " parameter first, dp ", dp[0]);
-      Start s;   // unit "body": w, trained
+      Start s;  // unit "body": w, trained
       Start alone;
       Value probe = kernels::no_value;
       auto head = [&](Start& at) {
-        probe = at.g.op("linear", {at.x, at.g.param(first ? "a.probe" : "z.probe", {1, 6}, Init::normal(0.5f))}, {}, "body.probe")[0];
+        probe = at.g.op("linear", {at.x, at.g.param(first ? "a.probe" : "z.probe", {1, 6}, Init::normal(0.5f))}, {},
+                        "body.probe")[0];
         at.g.report("probe", probe);
       };
       if (first) {
@@ -284,7 +288,9 @@ TEST_CASE("an op on parameters only is refused by name: its gradient would need 
   for (const bool trains : {true, false}) {
     Start s;
     s.g.unit("tail");
-    Value sum = s.g.op("add", {s.g.param("u", {6, 6}, Init::normal(0.3f)), s.g.param("delta", {6, 6}, Init::normal(0.1f))}, {}, "tail.sum")[0];
+    Value sum = s.g.op("add",
+                       {s.g.param("u", {6, 6}, Init::normal(0.3f)), s.g.param("delta", {6, 6}, Init::normal(0.1f))}, {},
+                       "tail.sum")[0];
     Value loss = s.loss(s.g.op("linear", {s.y, sum})[0]);
     if (trains) s.g.minimize(loss, {});
     check_names(s.verdict(), {"'tail.sum'", "parameters only"});
@@ -307,7 +313,8 @@ TEST_CASE("a graph without units is refused and says what to do") {
   check_names(compile(g, o).status(), {"unit"});
 }
 
-TEST_CASE("a unit that is left and entered again trains like two units, or is refused with the names of those who wait") {
+TEST_CASE(
+    "a unit that is left and entered again trains like two units, or is refused with the names of those who wait") {
   std::string hash;
   for (const bool again : {false, true})
     for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {1, 1}}) {
@@ -340,7 +347,8 @@ TEST_CASE("NU-2: each use of a tied parameter has a gradient of its own, in the 
   REQUIRE(s.g.grads().size() == 1);
   CHECK(s.g.grads()[0].param == s.w);
   std::vector<std::string> makers;
-  for (Value v : s.g.grads()[0].uses) makers.push_back(s.g.nodes()[static_cast<std::size_t>(s.g.tensors()[v].node)].name);
+  for (Value v : s.g.grads()[0].uses)
+    makers.push_back(s.g.nodes()[static_cast<std::size_t>(s.g.tensors()[v].node)].name);
   REQUIRE(makers.size() == 3);
   CHECK(makers[0].rfind("body.linear.grad", 0) == 0);
   CHECK(makers[1].rfind("second.grad", 0) == 0);

@@ -28,8 +28,10 @@ class Data final : public actors::UserActor {
   Status act(actors::UserCall& call) override {
     auto& v = call.out[0];
     for (std::int64_t i = 0; i < v.size(); ++i)
-      v.as<float>()[i] = to_unit(philox(key_, static_cast<std::uint64_t>(call.microbatch) << 32 | static_cast<std::uint64_t>(i),
-                                        static_cast<std::uint64_t>(call.step))[0]) - 0.5f;
+      v.as<float>()[i] =
+          to_unit(philox(key_, static_cast<std::uint64_t>(call.microbatch) << 32 | static_cast<std::uint64_t>(i),
+                         static_cast<std::uint64_t>(call.step))[0]) -
+          0.5f;
     return {};
   }
 
@@ -48,7 +50,8 @@ inline Graph graph(const kernels::OpSet& ops, const Shape_& s) {
   const auto n = s.samples;
   auto forward = [&](bool train) {
     g.unit("in");
-    Value x = g.actor("data", train ? "x" : "eval.x", {}, {{"x", {DType::f32, {n, s.width}}}}, {{"stream", std::string("x")}})[0];
+    Value x = g.actor("data", train ? "x" : "eval.x", {}, {{"x", {DType::f32, {n, s.width}}}},
+                      {{"stream", std::string("x")}})[0];
     for (std::int64_t l = 0; l < s.layers; ++l) {
       const std::string name = "layer" + std::to_string(l);
       g.unit(name);
@@ -60,7 +63,8 @@ inline Graph graph(const kernels::OpSet& ops, const Shape_& s) {
       x = g.op("add", {x, y})[0];
     }
     g.unit("out");
-    Value t = g.actor("data", train ? "t" : "eval.t", {}, {{"t", {DType::f32, {n, s.width}}}}, {{"stream", std::string("t")}})[0];
+    Value t = g.actor("data", train ? "t" : "eval.t", {}, {{"t", {DType::f32, {n, s.width}}}},
+                      {{"stream", std::string("t")}})[0];
     return g.op("mse_loss", {x, t}, {{"scale", 1.0 / static_cast<double>(s.microbatches * n)}})[0];
   };
   g.program("train", {s.microbatches, n});
@@ -79,15 +83,16 @@ struct Result {
 };
 
 /// Any graph.
-inline Expected<Plan> compile_over(const Graph& g, const std::vector<std::int64_t>& dp, std::int64_t tp = 1, std::int32_t zero = 0) {
+inline Expected<Plan> compile_over(const Graph& g, const std::vector<std::int64_t>& dp, std::int64_t tp = 1,
+                                   std::int32_t zero = 0) {
   CompileOptions o;
   o.stages = stage_meshes(dp, tp);
   o.zero = zero;
   return compile(g, o);
 }
 
-inline Expected<Plan> plan(const kernels::OpSet& ops, const Shape_& s, const std::vector<std::int64_t>& dp, std::int32_t zero = 0,
-                           const Pipeline& pipeline = {}) {
+inline Expected<Plan> plan(const kernels::OpSet& ops, const Shape_& s, const std::vector<std::int64_t>& dp,
+                           std::int32_t zero = 0, const Pipeline& pipeline = {}) {
   CompileOptions o;
   o.stages = stage_meshes(dp);
   o.zero = zero;
@@ -96,7 +101,8 @@ inline Expected<Plan> plan(const kernels::OpSet& ops, const Shape_& s, const std
   return compile(graph(ops, s), o);
 }
 
-inline Expected<Result> train(const Plan& p, const kernels::OpSet& ops, std::int64_t steps, std::uint64_t seed, double divisor) {
+inline Expected<Result> train(const Plan& p, const kernels::OpSet& ops, std::int64_t steps, std::uint64_t seed,
+                              double divisor) {
   Result out;
   SessionOptions session;
   session.steps = steps;

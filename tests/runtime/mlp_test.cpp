@@ -33,7 +33,7 @@ TEST_CASE("NU-1, NU-2: an MLP trains bitwise alike over dp x pp and under any me
     const auto alone = train(*one, ops, 6, 0, divisor);
     REQUIRE_MESSAGE(alone.ok(), alone.status().message());
     CHECK(alone->run.steps.back().loss < alone->run.steps.front().loss);
-    for (const auto& step : alone->run.steps) CHECK(step.grad_norm > 0.5);   // clipping is active
+    for (const auto& step : alone->run.steps) CHECK(step.grad_norm > 0.5);  // clipping is active
     for (const std::vector<std::int64_t>& dp :
          {std::vector<std::int64_t>{1}, {2}, {3}, {4}, {8}, {1, 1}, {2, 2}, {2, 1}, {1, 3}, {1, 1, 1}, {2, 1, 2}}) {
       auto p = plan(ops, s, dp);

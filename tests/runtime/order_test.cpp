@@ -128,7 +128,7 @@ TEST_CASE("1F1B: the order of acts is canonical, stash is S - s, the makespan id
     for (const auto& a : result->acts) {
       if (a.rank != s || a.step != 0 || a.program != 0 || a.microbatch < 0) continue;
       const std::string act = (a.pass == Pass::backward ? "B" : "F") + std::to_string(a.microbatch);
-      if (played.empty() || played.back() != act) played.push_back(act);   // several segments of one pass
+      if (played.empty() || played.back() != act) played.push_back(act);  // several segments of one pass
     }
     CHECK(played == canonical);
   }
@@ -141,8 +141,10 @@ TEST_CASE("1F1B: the makespan is (M + S - 1)(tF + tB) for other depths, counts a
         INFO("S ", stages, " M ", microbatches, " tF ", f, " tB ", b);
         const auto result = play(pipeline(stages, microbatches), timed(f, b));
         REQUIRE_MESSAGE(result.ok(), result.status().message());
-        CHECK(result->makespan_s == doctest::Approx(static_cast<double>(microbatches + stages - 1) * (f + b)).epsilon(1e-9));
-        for (std::int64_t s = 0; s < stages; ++s) CHECK(result->peak_stash[static_cast<std::size_t>(s)] == std::min(stages - s, microbatches));
+        CHECK(result->makespan_s ==
+              doctest::Approx(static_cast<double>(microbatches + stages - 1) * (f + b)).epsilon(1e-9));
+        for (std::int64_t s = 0; s < stages; ++s)
+          CHECK(result->peak_stash[static_cast<std::size_t>(s)] == std::min(stages - s, microbatches));
       }
 }
 
@@ -177,8 +179,9 @@ TEST_CASE("1F1B: a hop has a slot at both ends, so that the makespan is ideal ev
   for (auto& role : p.roles)
     for (auto& c : role.channels) {
       const bool received = c.writer >= 0 && role.actors[c.writer].stream == "comm";
-      if (received && c.kind == PlanChannel::Kind::stash) --c.slots;   // no room for landing beside the stash
-      if (c.kind == PlanChannel::Kind::boundary || (c.kind == PlanChannel::Kind::activation && c.slots == 2)) c.slots = 1;
+      if (received && c.kind == PlanChannel::Kind::stash) --c.slots;  // no room for landing beside the stash
+      if (c.kind == PlanChannel::Kind::boundary || (c.kind == PlanChannel::Kind::activation && c.slots == 2))
+        c.slots = 1;
     }
   const auto result = play(p, timed(1, 2));
   REQUIRE_MESSAGE(result.ok(), result.status().message());
@@ -205,7 +208,7 @@ TEST_CASE("exchanges of a place take turns on its links, but not for their laten
     x.latency_s = 0;
     count += x.seconds;
   }
-  REQUIRE(count >= 4);   // a reduction and a gather for each of several layers
+  REQUIRE(count >= 4);  // a reduction and a gather for each of several layers
   for (auto& a : plan->roles[0].actors) a.cost_s = 0;
   GameOptions options;
   options.every_program = false;
@@ -216,7 +219,7 @@ TEST_CASE("exchanges of a place take turns on its links, but not for their laten
   CHECK(busy->messages_s == doctest::Approx(count));
   options.unlimited_slots = options.unlimited_streams = true;
   CHECK(play(*plan, options)->step_s == doctest::Approx(count));
-  for (auto& x : plan->exchanges) x.latency_s = x.seconds;   // nothing occupies a link: layers overlap
+  for (auto& x : plan->exchanges) x.latency_s = x.seconds;  // nothing occupies a link: layers overlap
   const auto late = play(*plan, options);
   REQUIRE(late.ok());
   CHECK(late->messages_s == 0);

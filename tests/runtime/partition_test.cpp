@@ -17,7 +17,8 @@ struct Worst {
 };
 
 /// Of the slowest stage, and of the fullest place.
-Worst worst_of(const std::vector<UnitCost>& units, const std::vector<std::int64_t>& widths, const std::vector<std::int32_t>& stage) {
+Worst worst_of(const std::vector<UnitCost>& units, const std::vector<std::int64_t>& widths,
+               const std::vector<std::int32_t>& stage) {
   std::vector<Worst> each(widths.size());
   for (std::size_t u = 0; u < units.size(); ++u) {
     each[stage[u]].seconds += units[u].seconds / static_cast<double>(widths[stage[u]]);
@@ -29,7 +30,8 @@ Worst worst_of(const std::vector<UnitCost>& units, const std::vector<std::int64_
 }
 
 /// Every way to give each stage at least one unit.
-void for_each_cut(std::size_t units, std::size_t stages, const std::function<void(const std::vector<std::int32_t>&)>& f) {
+void for_each_cut(std::size_t units, std::size_t stages,
+                  const std::function<void(const std::vector<std::int32_t>&)>& f) {
   std::vector<std::int32_t> stage(units, 0);
   std::function<void(std::size_t)> fill = [&](std::size_t u) {
     if (u == units) {
@@ -58,9 +60,11 @@ TEST_CASE("no cut of the units is faster than the compiler's by more than 1 %, a
     REQUIRE(std::is_sorted(cut->begin(), cut->end()));
     const Worst got = worst_of(costs, widths, *cut);
     double fastest = 1e9, leanest = 1e9;
-    for_each_cut(units, stages, [&](const auto& other) { fastest = std::min(fastest, worst_of(costs, widths, other).seconds); });
+    for_each_cut(units, stages,
+                 [&](const auto& other) { fastest = std::min(fastest, worst_of(costs, widths, other).seconds); });
     for_each_cut(units, stages, [&](const auto& other) {
-      if (const Worst w = worst_of(costs, widths, other); w.seconds <= 1.01 * fastest) leanest = std::min(leanest, w.bytes);
+      if (const Worst w = worst_of(costs, widths, other); w.seconds <= 1.01 * fastest)
+        leanest = std::min(leanest, w.bytes);
     });
     CHECK(got.seconds <= 1.01 * fastest);
     CHECK(got.bytes == leanest);

@@ -50,7 +50,8 @@ class Fields {
       add("stage", role.stage);
       for (auto& c : role.channels) {
         path_ = "channel " + c.name + ".";
-        add("kind", c.kind, "writer", c.writer, "writer_port", c.writer_port, "bytes", c.bytes, "slots", c.slots, "rate", c.rate, "initial", c.initial);
+        add("kind", c.kind, "writer", c.writer, "writer_port", c.writer_port, "bytes", c.bytes, "slots", c.slots,
+            "rate", c.rate, "initial", c.initial);
         add("ring", c.ring, "buffer", c.buffer, "buffer_offset", c.buffer_offset, "area", c.area, "shift", c.shift);
         for (auto& r : c.readers) add("reader.actor", r.actor, "reader.port", r.port);
         list("tensor", c.tensors);
@@ -58,15 +59,19 @@ class Fields {
       }
       for (auto& a : role.actors) {
         path_ = "actor " + a.name + ".";
-        add("kind", a.kind, "program", a.program, "rate", a.rate, "priority", a.priority, "pass", a.pass, "virtual_stage", a.virtual_stage, "takes_turns", a.takes_turns, "exchange", a.exchange);
-        add("cost_s", a.cost_s, "scratch_bytes", a.scratch_bytes, "op_scratch_offset", a.op_scratch_offset, "state_bytes", a.state_bytes, "closes_step", a.closes_step);
-        add("staging_ring", a.staging_ring, "staging_buffer", a.staging_buffer, "staging_area", a.staging_area, "staging_shift", a.staging_shift);
+        add("kind", a.kind, "program", a.program, "rate", a.rate, "priority", a.priority, "pass", a.pass,
+            "virtual_stage", a.virtual_stage, "takes_turns", a.takes_turns, "exchange", a.exchange);
+        add("cost_s", a.cost_s, "scratch_bytes", a.scratch_bytes, "op_scratch_offset", a.op_scratch_offset,
+            "state_bytes", a.state_bytes, "closes_step", a.closes_step);
+        add("staging_ring", a.staging_ring, "staging_buffer", a.staging_buffer, "staging_area", a.staging_area,
+            "staging_shift", a.staging_shift);
         list("in", a.in);
         list("out", a.out);
         for (auto& op : a.ops) {
           add("state_offset", op.state_offset, "state_bytes", op.state_bytes);
           for (auto* side : {&op.in, &op.out})
-            for (auto& o : *side) add("where", o.where, "port", o.port, "index", o.index, "offset", o.offset, "tensor", o.tensor);
+            for (auto& o : *side)
+              add("where", o.where, "port", o.port, "index", o.index, "offset", o.offset, "tensor", o.tensor);
         }
         for (auto& ref : a.params) {
           add("param", ref.param, "param.index", ref.index);
@@ -101,7 +106,8 @@ void damage(T& value, std::mt19937& random) {
     value = far[random() % std::size(far)];
   } else {
     using U = std::make_unsigned_t<T>;
-    const T far[] = {0, static_cast<T>(-1), std::numeric_limits<T>::max(), std::numeric_limits<T>::min(), static_cast<T>(std::numeric_limits<T>::max() - 63)};
+    const T far[] = {0, static_cast<T>(-1), std::numeric_limits<T>::max(), std::numeric_limits<T>::min(),
+                     static_cast<T>(std::numeric_limits<T>::max() - 63)};
     switch (random() % 4) {
       case 0: value = static_cast<T>(static_cast<U>(value) + 1); break;
       case 1: value = static_cast<T>(static_cast<U>(value) - 1); break;
@@ -114,10 +120,12 @@ void damage(T& value, std::mt19937& random) {
 /// Whether a field says where things lie, how much room they have or when they are done: none of it is in the numbers.
 bool no_number(const std::string& path) {
   static const std::set<std::string> names = {
-      "axis",  "rank",          "sbp.kind",          "sbp.dim", "sbp.unit", "offset", "bytes",
-      "slots", "scratch_bytes", "op_scratch_offset", "state_bytes", "state_offset", "cost_s",  "seconds",  "latency_s", "priority",
-      "pass",  "virtual_stage",         "takes_turns",       "pipeline", "chunks",
-      "ring",  "buffer", "buffer_offset", "area", "shift", "staging_area", "staging_shift"};
+      "axis",        "rank",         "sbp.kind",      "sbp.dim",       "sbp.unit",
+      "offset",      "bytes",        "slots",         "scratch_bytes", "op_scratch_offset",
+      "state_bytes", "state_offset", "cost_s",        "seconds",       "latency_s",
+      "priority",    "pass",         "virtual_stage", "takes_turns",   "pipeline",
+      "chunks",      "ring",         "buffer",        "buffer_offset", "area",
+      "shift",       "staging_area", "staging_shift"};
   for (const auto& name : names)
     if (path == name || path.ends_with("." + name)) return true;
   return false;
@@ -125,14 +133,15 @@ bool no_number(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("a plan with damaged fields is refused with a reason, or runs to its end: with the same bits if only layout, "
-          "memory or order were damaged") {
+TEST_CASE(
+    "a plan with damaged fields is refused with a reason, or runs to its end: with the same bits if only layout, "
+    "memory or order were damaged") {
   const auto ops = kernels::standard_ops();
   Shape_ s;
   s.microbatches = 3;
   s.width = 6;
   s.hidden = 5;
-  s.layers = 3;   // more than a ring has buffers
+  s.layers = 3;  // more than a ring has buffers
   s.tied = true;
   s.dropout = 0.1;
   std::vector<Plan> plans;
@@ -142,7 +151,14 @@ TEST_CASE("a plan with damaged fields is refused with a reason, or runs to its e
     std::int32_t zero = 0;
     Pipeline pipeline = {};
   };
-  for (const Base& b : {Base{{1}}, {{2}}, {{2, 1}}, {{3}, 1}, {{2}, 2}, {{3}, 3}, {{1, 1}, 0, {Pipeline::Kind::interleaved, 2}}, {{2, 2}, 0, {Pipeline::Kind::zero_bubble, 1}}}) {
+  for (const Base& b : {Base{{1}},
+                        {{2}},
+                        {{2, 1}},
+                        {{3}, 1},
+                        {{2}, 2},
+                        {{3}, 3},
+                        {{1, 1}, 0, {Pipeline::Kind::interleaved, 2}},
+                        {{2, 2}, 0, {Pipeline::Kind::zero_bubble, 1}}}) {
     auto p = plan(ops, s, b.dp, b.zero, b.pipeline);
     REQUIRE_MESSAGE(p.ok(), p.status().message());
     auto run = train(*p, ops, 2, 0, 6);
@@ -178,7 +194,8 @@ TEST_CASE("a plan with damaged fields is refused with a reason, or runs to its e
     }
     const auto run = train(*read, ops, 2, seed, 6);
     run.ok() ? ++ran : ++late;
-    if (!run.ok()) CHECK_MESSAGE(run.status().message().find("no progress") == std::string::npos, run.status().message());
+    if (!run.ok())
+      CHECK_MESSAGE(run.status().message().find("no progress") == std::string::npos, run.status().message());
     if (!run.ok() || !same) continue;
     ++compared;
     CHECK(run->run.params_hash == undamaged[which].run.params_hash);

@@ -58,7 +58,8 @@ Plan odd_plan() {
   p.meshes = {Mesh::dense({{"tp", 2}, {"dp", 3}}, 4)};
   p.meshes[0].ranks.edit()[0] = 77;
   p.stages = 1;
-  p.tensors = {{"x \"quoted\" \xc3\xa9", DType::i64, {3, 0, 5}, 1, {Sbp::S(1, 64), Sbp::P(), Sbp::B()}, Rate::step, true}};
+  p.tensors = {
+      {"x \"quoted\" \xc3\xa9", DType::i64, {3, 0, 5}, 1, {Sbp::S(1, 64), Sbp::P(), Sbp::B()}, Rate::step, true}};
   p.exchanges = {{"box", 1, Rate::step, {{3, 4}, {5, 6}}, Collective::all_to_all, std::int64_t{1} << 41, 1e-9}};
   p.params = {{"w", 2, Init::Kind::normal, 0.02f, false, 5, 9, true}};
   PlanRole role;
@@ -98,9 +99,19 @@ Plan odd_plan() {
   a.takes_turns = true;
   a.in = {1, 2, 3};
   a.out = {4};
-  Attrs attrs{{"i", std::int64_t{-5}}, {"d", 0.1}, {"s", std::string("text")}, {"l", std::vector<std::int64_t>{1, -2, 3}},
-              {"empty", std::vector<std::int64_t>{}}, {"nothing", std::string()}};
-  a.ops = {{"op", "name", attrs, {{PlanOperand::Where::in, 1, 2, 3, 4}}, {{PlanOperand::Where::out, 5, 6, 7, 8}, {PlanOperand::Where::scratch, 0, 0, 9, 1}}, 128, 77}};
+  Attrs attrs{{"i", std::int64_t{-5}},
+              {"d", 0.1},
+              {"s", std::string("text")},
+              {"l", std::vector<std::int64_t>{1, -2, 3}},
+              {"empty", std::vector<std::int64_t>{}},
+              {"nothing", std::string()}};
+  a.ops = {{"op",
+            "name",
+            attrs,
+            {{PlanOperand::Where::in, 1, 2, 3, 4}},
+            {{PlanOperand::Where::out, 5, 6, 7, 8}, {PlanOperand::Where::scratch, 0, 0, 9, 1}},
+            128,
+            77}};
   a.exchange = 11;
   a.params = {{2, 3, {{4, 5}, {6, 7}}}, {1, 0, {}}};
   a.cost_s = 1.25e-6;
@@ -115,7 +126,9 @@ Plan odd_plan() {
   role.actors = {a};
   p.roles = {role};
   p.pipeline = {Pipeline::Kind::interleaved, 7};
-  p.costs = {1e12, 2e11, 3e-6, {{"op", {{1, 2, 3}, {4, 5, 6}}}, {"other", {{7, 0, 8}}}}, {4e-6, 5e9}, {6e-5, 7e8}, 16, {{3, 5, {7e-3, 8e6}}}, 9e7};
+  p.costs = {1e12,        2e11,        3e-6, {{"op", {{1, 2, 3}, {4, 5, 6}}}, {"other", {{7, 0, 8}}}},
+             {4e-6, 5e9}, {6e-5, 7e8}, 16,   {{3, 5, {7e-3, 8e6}}},
+             9e7};
   return p;
 }
 
@@ -186,9 +199,9 @@ TEST_CASE("10,000 corrupted or truncated plans are each an error or a plan, neve
 TEST_CASE("a short message that claims a vast list is refused, not believed") {
   // A list whose elements take no bytes on the wire: four million tensors in ten words.
   std::vector<std::uint64_t> words(10, 0);
-  words[0] = std::uint64_t{9} << 32;                       // one segment of nine words
-  words[1] = std::uint64_t{8} << 48;                       // the root: no data, eight pointers
-  words[2 + 4] = std::uint64_t{1u << 22 << 3} << 32 | 1;   // `tensors`: a list of 2^22 elements of no size
+  words[0] = std::uint64_t{9} << 32;                      // one segment of nine words
+  words[1] = std::uint64_t{8} << 48;                      // the root: no data, eight pointers
+  words[2 + 4] = std::uint64_t{1u << 22 << 3} << 32 | 1;  // `tensors`: a list of 2^22 elements of no size
   const auto* first = reinterpret_cast<const std::byte*>(words.data());
   const auto read = read_plan({first, words.size() * 8});
   CHECK_FALSE(read.ok());

@@ -91,7 +91,8 @@ TEST_CASE("PT-1: every exchange has one line in the plan's text") {
       INFO(x.name << "\n" << s.text);
       CHECK(lines_with_first_word(lines, x.name) == 1);
       for (const auto& move : x.moves)
-        CHECK(s.text.find("    " + s.plan.tensors[move.from].name + " " + to_string(s.plan.tensors[move.from].shape)) != std::string::npos);
+        CHECK(s.text.find("    " + s.plan.tensors[move.from].name + " " + to_string(s.plan.tensors[move.from].shape)) !=
+              std::string::npos);
     }
   }
 }
@@ -105,9 +106,10 @@ TEST_CASE("The memory that the text shows adds up, and is that of the channels")
     for (std::size_t i = 0; i < s.places.size(); ++i) {
       const MemoryUse& m = s.places[i].memory;
       std::int64_t channels = 0;
-      std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> buffers;   // of rings
+      std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> buffers;  // of rings
       for (const auto& c : s.places[i].channels) {
-        const PlanChannel& pc = s.plan.roles[static_cast<std::size_t>(s.places[i].stage)].channels[static_cast<std::size_t>(c.channel)];
+        const PlanChannel& pc =
+            s.plan.roles[static_cast<std::size_t>(s.places[i].stage)].channels[static_cast<std::size_t>(c.channel)];
         if (pc.ring < 0) channels += c.slot_bytes * c.slots;
         else buffers[{pc.ring, pc.buffer}] = std::max(buffers[{pc.ring, pc.buffer}], pc.buffer_offset + c.slot_bytes);
       }
@@ -116,13 +118,15 @@ TEST_CASE("The memory that the text shows adds up, and is that of the channels")
       CHECK(m.total() <= s.places[i].pool_bytes);
       // The line holds every number of the struct, in the order of the columns.
       std::size_t at = 0;
-      for (auto bytes : {m.parameters, m.gradients, m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.cache, m.staging, m.control, -m.shared, m.total(), s.places[i].state_bytes}) {
+      for (auto bytes : {m.parameters, m.gradients, m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.cache,
+                         m.staging, m.control, -m.shared, m.total(), s.places[i].state_bytes}) {
         at = lines[i + 2].find((bytes < 0 ? " -" : " ") + human_bytes(std::abs(bytes)), at);
         REQUIRE_MESSAGE(at != std::string::npos, lines[i + 2]);
         ++at;
       }
       if (s.places[i].dp_index == 0)
-        CHECK(s.text.find("of stage " + std::to_string(s.places[i].stage) + ", " + human_bytes(channels) + " at dp 0") != std::string::npos);
+        CHECK(s.text.find("of stage " + std::to_string(s.places[i].stage) + ", " + human_bytes(channels) +
+                          " at dp 0") != std::string::npos);
     }
   }
 }
@@ -186,9 +190,15 @@ TEST_CASE("The dot file has every actor, every channel, and balanced brackets") 
   bool in_string = false;
   std::int64_t edges = 0;
   for (std::size_t i = 0; i < dot.size(); ++i) {
-    if (in_string && dot[i] == '\\') { ++i; continue; }
+    if (in_string && dot[i] == '\\') {
+      ++i;
+      continue;
+    }
     if (dot[i] == '"') in_string = !in_string;
-    if (in_string) { CHECK(dot[i] != '\n'); continue; }
+    if (in_string) {
+      CHECK(dot[i] != '\n');
+      continue;
+    }
     braces += dot[i] == '{' ? 1 : dot[i] == '}' ? -1 : 0;
     brackets += dot[i] == '[' ? 1 : dot[i] == ']' ? -1 : 0;
     edges += dot.compare(i, 4, " -> ") == 0;
@@ -203,7 +213,8 @@ TEST_CASE("The dot file has every actor, every channel, and balanced brackets") 
   for (const auto& role : s.plan.roles) {
     CHECK(dot.find("subgraph cluster_" + std::to_string(role.stage) + " {") != std::string::npos);
     for (std::size_t i = 0; i < role.actors.size(); ++i) {
-      CHECK(dot.find("s" + std::to_string(role.stage) + "_a" + std::to_string(i) + " [label=\"" + role.actors[i].name + "\\n") != std::string::npos);
+      CHECK(dot.find("s" + std::to_string(role.stage) + "_a" + std::to_string(i) + " [label=\"" + role.actors[i].name +
+                     "\\n") != std::string::npos);
       if (role.actors[i].exchange >= 0) ++ends[role.actors[i].exchange];
     }
     for (const auto& c : role.channels) wanted += static_cast<std::int64_t>(c.readers.size());

@@ -26,7 +26,8 @@ inline Plan good_plan(const std::vector<std::int64_t>& dp = {2, 1}, const Shape_
 inline void check_refused(const Plan& p, const std::vector<std::string>& names, std::int64_t memory_bytes_max = 0) {
   const Status s = verify(p, memory_bytes_max);
   REQUIRE_FALSE(s.ok());
-  for (const auto& name : names) CHECK_MESSAGE(s.message().find(name) != std::string::npos, "'" << name << "' is not in: " << s.message());
+  for (const auto& name : names)
+    CHECK_MESSAGE(s.message().find(name) != std::string::npos, "'" << name << "' is not in: " << s.message());
 }
 
 /// The plan with memory of its own for everything outside rings: no tenant of a shared area is left.
@@ -64,7 +65,8 @@ inline std::int32_t find_actor(const PlanRole& role, const std::string& name) {
 }
 
 /// A new channel between two actors of a role, connected at both ends.
-inline PlanChannel& connect(PlanRole& role, std::int32_t writer, std::int32_t reader, const std::string& name, Rate rate) {
+inline PlanChannel& connect(PlanRole& role, std::int32_t writer, std::int32_t reader, const std::string& name,
+                            Rate rate) {
   PlanChannel c;
   c.name = name;
   const bool accumulates = rate == Rate::step && role.actors[writer].rate == Rate::microbatch;

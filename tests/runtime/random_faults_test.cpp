@@ -13,8 +13,8 @@ namespace {
 enum Fault { deadlock, imbalance, memory, structure, faults };
 const std::string fault_names[faults] = {"deadlock", "imbalance", "memory", "structure"};
 
-/// A slot of parameters with an exponent too few, or a share of a parameter's gradient that is split along another dim than
-/// before. Returns the names that may be told for it; none where there is neither.
+/// A slot of parameters with an exponent too few, or a share of a parameter's gradient that is split along another dim
+/// than before. Returns the names that may be told for it; none where there is neither.
 std::vector<std::string> plant_optimizer(Plan& p, PlanRole& role, std::mt19937& random) {
   std::vector<const PlanActor*> updates;
   for (const auto& a : role.actors)
@@ -50,13 +50,13 @@ std::vector<std::string> plant(Plan& p, Fault fault, std::mt19937& random) {
   PlanChannel& c = role.channels[channel];
   PlanActor& a = role.actors[actor];
   if (fault == deadlock) {
-    if (random() % 4 == 0) {   // credit taken away: legal, but slow
+    if (random() % 4 == 0) {  // credit taken away: legal, but slow
       c.slots = 1;
       return {c.name};
     }
     if (random() % 4 == 0)
       for (auto& other : role.channels)
-        if (other.initial) {   // the token that begins it all
+        if (other.initial) {  // the token that begins it all
           other.initial = false;
           return {other.name};
         }
@@ -64,8 +64,9 @@ std::vector<std::string> plant(Plan& p, Fault fault, std::mt19937& random) {
     const PlanActor from = a;
     std::vector<std::int32_t> others;
     for (std::size_t i = 0; i < role.actors.size(); ++i)
-      if (role.actors[i].program == from.program && role.actors[i].rate == from.rate && from.kind != PlanActor::Kind::exchange &&
-          role.actors[i].kind == PlanActor::Kind::segment && from.kind == PlanActor::Kind::segment)
+      if (role.actors[i].program == from.program && role.actors[i].rate == from.rate &&
+          from.kind != PlanActor::Kind::exchange && role.actors[i].kind == PlanActor::Kind::segment &&
+          from.kind == PlanActor::Kind::segment)
         others.push_back(static_cast<std::int32_t>(i));
     if (others.empty()) {
       c.slots = 0;
@@ -81,7 +82,7 @@ std::vector<std::string> plant(Plan& p, Fault fault, std::mt19937& random) {
     const auto id = static_cast<std::int32_t>(role.channels.size());
     role.actors[actor].out.push_back(id);
     role.actors[to].in.push_back(id);
-    role.actors[actor].closes_step = false;   // an actor of its program reads what it writes now
+    role.actors[actor].closes_step = false;  // an actor of its program reads what it writes now
     role.channels.push_back(edge);
     return {"planted", role.actors[actor].name, role.actors[to].name};
   }
@@ -118,7 +119,8 @@ std::vector<std::string> plant(Plan& p, Fault fault, std::mt19937& random) {
 
 }  // namespace
 
-TEST_CASE("a fault planted in a random plan is refused by the name of its culprit, or the plan still gives the same bits") {
+TEST_CASE(
+    "a fault planted in a random plan is refused by the name of its culprit, or the plan still gives the same bits") {
   const auto ops = kernels::standard_ops();
   int refused[faults] = {}, ran[faults] = {};
   for (unsigned seed = 0; seed < 400; ++seed) {
@@ -132,7 +134,7 @@ TEST_CASE("a fault planted in a random plan is refused by the name of its culpri
     o.zero = static_cast<std::int32_t>(seed / 2 % 4);
     const auto good = compile(g, o);
     REQUIRE_MESSAGE(good.ok(), good.status().message());
-    std::optional<Expected<RandomOutcome>> expected;   // run only if a fault turns out to be none
+    std::optional<Expected<RandomOutcome>> expected;  // run only if a fault turns out to be none
     std::mt19937 random(seed);
     for (int f = 0; f < faults; ++f) {
       const auto fault = static_cast<Fault>(f);
@@ -143,7 +145,8 @@ TEST_CASE("a fault planted in a random plan is refused by the name of its culpri
       if (fault == memory) {
         std::int64_t most = 0;
         for (Rank r = 0; r < p.workers(); ++r) most = std::max(most, local_plan(p, r)->memory.total());
-        limit = most - 1 + static_cast<std::int64_t>(random() % 4 == 0) - static_cast<std::int64_t>(random() % 2 ? random() % static_cast<std::uint64_t>(most) : 0);
+        limit = most - 1 + static_cast<std::int64_t>(random() % 4 == 0) -
+                static_cast<std::int64_t>(random() % 2 ? random() % static_cast<std::uint64_t>(most) : 0);
         limit = std::max<std::int64_t>(limit, 1);
         culprits = {"on rank "};
         REQUIRE(verify(p, limit).ok() == (limit >= most));

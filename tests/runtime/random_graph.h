@@ -14,9 +14,10 @@ class Noise final : public actors::UserActor {
   explicit Noise(const actors::UserActorInfo& info) : key_(philox_key(info.seed, info.name)) {}
   Status act(actors::UserCall& call) override {
     for (std::int64_t i = 0; i < call.in[0].size(); ++i)
-      call.out[0].as<float>()[i] = 0.5f * call.in[0].as<float>()[i] +
-                                   0.1f * to_unit(philox(key_, static_cast<std::uint64_t>(call.microbatch) << 32 | static_cast<std::uint64_t>(i),
-                                                         static_cast<std::uint64_t>(call.step))[0]);
+      call.out[0].as<float>()[i] =
+          0.5f * call.in[0].as<float>()[i] +
+          0.1f * to_unit(philox(key_, static_cast<std::uint64_t>(call.microbatch) << 32 | static_cast<std::uint64_t>(i),
+                                static_cast<std::uint64_t>(call.step))[0]);
     return {};
   }
 
@@ -39,14 +40,15 @@ struct RandomCase {
   Pipeline pipeline;
   std::int64_t microbatches = 1, samples = 1, eval_microbatches = 1;
   std::uint64_t network_seed = 0;
-  std::string text;                      // for people
+  std::string text;  // for people
 };
 
 /// Layers drawn from what a user might write. `train` false: the same forward pass without dropout, for evaluation.
 class RandomGraph {
  public:
   /// `units`: declared before the first op, in this order.
-  RandomGraph(const kernels::OpSet& ops, unsigned seed, std::vector<std::string> units = {}) : ops_(ops), seed_(seed), declared_(std::move(units)) {}
+  RandomGraph(const kernels::OpSet& ops, unsigned seed, std::vector<std::string> units = {})
+      : ops_(ops), seed_(seed), declared_(std::move(units)) {}
 
   Graph graph(RandomCase& c) {
     std::mt19937 random(seed_);
@@ -58,7 +60,8 @@ class RandomGraph {
     const auto layers = 1 + below(5);
     dropout_ = below(2) ? 0.2 : 0;
     Graph g(ops_);
-    c.text = "M " + std::to_string(c.microbatches) + " n " + std::to_string(c.samples) + " w " + std::to_string(width_) + " layers:";
+    c.text = "M " + std::to_string(c.microbatches) + " n " + std::to_string(c.samples) + " w " +
+             std::to_string(width_) + " layers:";
     const unsigned shape = static_cast<unsigned>(random());
     g.program("train", {c.microbatches, c.samples});
     for (const auto& unit : declared_) g.unit(unit);
@@ -75,17 +78,22 @@ class RandomGraph {
     }
     const auto units = static_cast<std::int64_t>(g.units().size());
     const auto stages = 1 + below(static_cast<std::uint32_t>(std::min<std::int64_t>(4, units)));
-    for (std::int64_t s = 0; s < stages; ++s) c.dp.push_back(1 + below(static_cast<std::uint32_t>(std::min<std::int64_t>(4, c.microbatches))));
-    if (below(2)) std::fill(c.dp.begin(), c.dp.end(), c.dp[0]);   // then passes have an order, if the schedule has one
+    for (std::int64_t s = 0; s < stages; ++s)
+      c.dp.push_back(1 + below(static_cast<std::uint32_t>(std::min<std::int64_t>(4, c.microbatches))));
+    // then passes have an order, if the schedule has one
+    if (below(2)) std::fill(c.dp.begin(), c.dp.end(), c.dp[0]);
     if (below(3) == 0) c.pipeline.kind = Pipeline::Kind::zero_bubble;
-    else if (below(2) && stages > 1 && 2 * stages <= units) c.pipeline = {Pipeline::Kind::interleaved, static_cast<std::int32_t>(2 + below(static_cast<std::uint32_t>(units / stages - 1)))};
-    if (below(2)) {   // random cuts
+    else if (below(2) && stages > 1 && 2 * stages <= units)
+      c.pipeline = {Pipeline::Kind::interleaved,
+                    static_cast<std::int32_t>(2 + below(static_cast<std::uint32_t>(units / stages - 1)))};
+    if (below(2)) {  // random cuts
       std::vector<std::int64_t> cuts;
       for (std::int64_t u = 1; u < units; ++u) cuts.push_back(u);
       std::shuffle(cuts.begin(), cuts.end(), random);
       cuts.resize(static_cast<std::size_t>(stages * c.pipeline.chunks - 1));
       for (std::int64_t u = 0; u < units; ++u)
-        c.stage_of_unit.push_back(static_cast<std::int32_t>(std::count_if(cuts.begin(), cuts.end(), [&](auto cut) { return cut <= u; })));
+        c.stage_of_unit.push_back(
+            static_cast<std::int32_t>(std::count_if(cuts.begin(), cuts.end(), [&](auto cut) { return cut <= u; })));
     }
     c.network_seed = 1 + random() % 1000;
     // Rounds (ZeRO 2 and 3) want microbatches in turn wherever another stage waits for them.
@@ -105,7 +113,8 @@ class RandomGraph {
     std::vector<std::vector<std::int32_t>> out;
     for (auto width : c.dp) {
       auto& stage = out.emplace_back();
-      for (std::int64_t m = 0; m < c.microbatches; ++m) stage.push_back(m < width ? static_cast<std::int32_t>(m) : static_cast<std::int32_t>(random() % width));
+      for (std::int64_t m = 0; m < c.microbatches; ++m)
+        stage.push_back(m < width ? static_cast<std::int32_t>(m) : static_cast<std::int32_t>(random() % width));
       std::shuffle(stage.begin(), stage.end(), random);
     }
     return out;
@@ -117,43 +126,51 @@ class RandomGraph {
     auto below = [&](std::uint32_t n) { return static_cast<std::int64_t>(random() % n); };
     const std::string prefix = train ? "" : "eval.";
     g.unit("in");
-    Value x = g.actor("data", prefix + "x", {}, {{"x", {DType::f32, {c.samples, width_}}}}, {{"stream", std::string("x")}})[0];
+    Value x = g.actor("data", prefix + "x", {}, {{"x", {DType::f32, {c.samples, width_}}}},
+                      {{"stream", std::string("x")}})[0];
     std::vector<Value> seen = {x};
     std::vector<std::string> square = {"w0"};
-    auto weight = [&](const std::string& name) {   // now and then an earlier one again: tied
-      std::string n = below(5) == 0 ? square[static_cast<std::size_t>(below(static_cast<std::uint32_t>(square.size())))] : name;
+    auto weight = [&](const std::string& name) {  // now and then an earlier one again: tied
+      std::string n = below(5) == 0 ? square[static_cast<std::size_t>(below(static_cast<std::uint32_t>(square.size())))]
+                                    : name;
       square.push_back(n);
       return g.param(n, {width_, width_}, Init::normal(0.3f));
     };
     for (std::int64_t l = 0; l < layers; ++l) {
       const std::string name = "l" + std::to_string(l);
-      if (below(4)) g.unit(name);   // else: one more layer in the same unit
+      if (below(4)) g.unit(name);  // else: one more layer in the same unit
       const auto kind = below(8);
       c.text += " " + std::to_string(kind);
       switch (kind) {
         case 0: x = g.op("relu", {g.op("linear", {x, weight(name)})[0]})[0]; break;
-        case 1: {   // residual, two ops deep
+        case 1: {  // residual, two ops deep
           Value h = g.op("relu", {g.op("linear", {x, weight(name + ".up")})[0]})[0];
           if (dropout_ > 0 && train) h = g.op("dropout", {h}, {{"p", dropout_}, {"rng", name + ".dropout"}})[0];
           x = g.op("add", {x, g.op("linear", {h, weight(name + ".down")})[0]})[0];
           break;
         }
-        case 2: {   // two branches
+        case 2: {  // two branches
           Value a = g.op("linear", {x, weight(name + ".a")})[0], b = g.op("linear", {x, weight(name + ".b")})[0];
           x = g.op("add", {a, g.op("relu", {b})[0]})[0];
           break;
         }
-        case 3:     // a skip connection from anywhere before
-          x = g.op("add", {g.op("linear", {x, weight(name)})[0], seen[static_cast<std::size_t>(below(static_cast<std::uint32_t>(seen.size())))]})[0];
+        case 3:  // a skip connection from anywhere before
+          x = g.op("add", {g.op("linear", {x, weight(name)})[0],
+                           seen[static_cast<std::size_t>(below(static_cast<std::uint32_t>(seen.size())))]})[0];
           break;
-        case 4: x = g.op("bias_add", {g.op("linear", {x, weight(name)})[0], g.param(name + ".bias", {width_}, Init::constant(0.1f))})[0]; break;
-        case 5:     // a user-defined actor in the middle; no gradient passes
+        case 4:
+          x = g.op("bias_add",
+                   {g.op("linear", {x, weight(name)})[0], g.param(name + ".bias", {width_}, Init::constant(0.1f))})[0];
+          break;
+        case 5:  // a user-defined actor in the middle; no gradient passes
           x = g.actor("noise", prefix + name + ".noise", {x}, {{"y", {DType::f32, {c.samples, width_}}}})[0];
           break;
-        case 7: x = g.op("add", {x, g.param(name + ".shift", {c.samples, width_}, Init::normal(0.1f))})[0]; break;   // one row per sample
-        case 6:     // an actor beside the path, seen again by an op
+        // one row per sample
+        case 7: x = g.op("add", {x, g.param(name + ".shift", {c.samples, width_}, Init::normal(0.1f))})[0]; break;
+        case 6:  // an actor beside the path, seen again by an op
           x = g.op("add", {g.op("linear", {x, weight(name)})[0],
-                           g.actor("noise", prefix + name + ".side", {seen[static_cast<std::size_t>(below(static_cast<std::uint32_t>(seen.size())))]},
+                           g.actor("noise", prefix + name + ".side",
+                                   {seen[static_cast<std::size_t>(below(static_cast<std::uint32_t>(seen.size())))]},
                                    {{"y", {DType::f32, {c.samples, width_}}}})[0]})[0];
           break;
       }
@@ -162,7 +179,8 @@ class RandomGraph {
     }
     g.unit("out");
     x = g.op("linear", {x, g.param("head", {width_, width_}, Init::normal(0.3f))})[0];
-    Value t = g.actor("data", prefix + "t", {}, {{"t", {DType::f32, {c.samples, width_}}}}, {{"stream", std::string("t")}})[0];
+    Value t = g.actor("data", prefix + "t", {}, {{"t", {DType::f32, {c.samples, width_}}}},
+                      {{"stream", std::string("t")}})[0];
     return g.op("mse_loss", {x, t}, {{"scale", 1.0 / static_cast<double>(c.microbatches * c.samples)}})[0];
   }
 
@@ -178,7 +196,8 @@ struct RandomOutcome {
   std::vector<double> eval;
 };
 
-inline Expected<RandomOutcome> train_case(const Plan& p, const kernels::OpSet& ops, const RandomCase& c, std::uint64_t seed) {
+inline Expected<RandomOutcome> train_case(const Plan& p, const kernels::OpSet& ops, const RandomCase& c,
+                                          std::uint64_t seed) {
   RandomOutcome out;
   SessionOptions session;
   session.steps = 3;
@@ -186,7 +205,9 @@ inline Expected<RandomOutcome> train_case(const Plan& p, const kernels::OpSet& o
   session.loss_divisor = static_cast<double>(c.microbatches * c.samples);
   session.lr = [](std::int64_t) { return 1e-2; };
   if (p.program("evaluate") > 0)
-    session.readers = [](std::int64_t version) { return version != 1 ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{}; };
+    session.readers = [](std::int64_t version) {
+      return version != 1 ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{};
+    };
   session.on_closed = [&](const std::string&, std::int64_t step, const std::vector<Report>& reports) {
     for (const auto& r : reports) {
       out.eval.push_back(static_cast<double>(step));

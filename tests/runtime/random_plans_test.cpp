@@ -1,5 +1,5 @@
-// Random graphs on random places: what the verifier accepts completes. Its numbers are those of one worker: bitwise over dp, pp,
-// ZeRO, owners and schedules (NU-1, NU-2), up to the order of some sums over tp (NU-3).
+// Random graphs on random places: what the verifier accepts completes. Its numbers are those of one worker: bitwise
+// over dp, pp, ZeRO, owners and schedules (NU-1, NU-2), up to the order of some sums over tp (NU-3).
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -15,8 +15,10 @@ namespace {
 /// What random plans had: for people, and so that a draw that has shrunk fails.
 struct Drawn {
   int stages = 0, workers = 0;
-  int by_tp[4] = {}, divided = 0;                        // plans; those under tp > 1 of which a parameter is divided
-  double first_loss = 0, first_norm = 0, loss = 0, norm = 0, eval = 0;   // most by which tp changed them: of step 0, of all
+  // plans; those under tp > 1 of which a parameter is divided
+  int by_tp[4] = {}, divided = 0;
+  // most by which tp changed them: of step 0, of all
+  double first_loss = 0, first_norm = 0, loss = 0, norm = 0, eval = 0;
 };
 
 /// 1 for half of all graphs, 2, or 3, which divides few widths evenly.
@@ -37,7 +39,8 @@ std::string difference(const RandomOutcome& a, const RandomOutcome& b) {
   if (a.run.steps.size() != b.run.steps.size()) return "another number of steps";
   for (std::size_t s = 0; s < a.run.steps.size(); ++s) {
     if (a.run.steps[s].loss != b.run.steps[s].loss) return "another loss in step " + std::to_string(s);
-    if (a.run.steps[s].grad_norm != b.run.steps[s].grad_norm) return "another gradient norm in step " + std::to_string(s);
+    if (a.run.steps[s].grad_norm != b.run.steps[s].grad_norm)
+      return "another gradient norm in step " + std::to_string(s);
   }
   if (a.eval != b.eval) return "another evaluation";
   if (a.run.params_hash != b.run.params_hash) return "other parameters";
@@ -45,39 +48,47 @@ std::string difference(const RandomOutcome& a, const RandomOutcome& b) {
   return {};
 }
 
-/// Empty if they are near. In step 0 both have the same parameters: a value passes at most 6 layers of 2 sums of 7 terms, there and
-/// back, each rounded by 2^-24 of it: 170 roundings in either direction, 1e-6 of the loss, which is a sum of squares and cancels
-/// nothing, and of the norm. Afterwards AdamW may move an element whose gradient is but rounding either way, by the learning rate;
-/// the loss depends on it to second order only: 1e-5.
+/// Empty if they are near. In step 0 both have the same parameters: a value passes at most 6 layers of 2 sums of 7
+/// terms, there and back, each rounded by 2^-24 of it: 170 roundings in either direction, 1e-6 of the loss, which is a
+/// sum of squares and cancels nothing, and of the norm. Afterwards AdamW may move an element whose gradient is but
+/// rounding either way, by the learning rate; the loss depends on it to second order only: 1e-5.
 std::string distance(const RandomOutcome& a, const RandomOutcome& b, Drawn& drawn) {
-  if (a.run.steps.size() != b.run.steps.size() || a.eval.size() != b.eval.size()) return "another number of steps or evaluations";
+  if (a.run.steps.size() != b.run.steps.size() || a.eval.size() != b.eval.size())
+    return "another number of steps or evaluations";
   for (std::size_t s = 0; s < a.run.steps.size(); ++s) {
     const auto far = [](double x, double y) { return x == y ? 0 : std::abs(x - y) / std::abs(y); };
-    const double loss = far(a.run.steps[s].loss, b.run.steps[s].loss), norm = far(a.run.steps[s].grad_norm, b.run.steps[s].grad_norm);
-    if (s == 0) drawn.first_loss = std::max(drawn.first_loss, loss), drawn.first_norm = std::max(drawn.first_norm, norm);
+    const double loss = far(a.run.steps[s].loss, b.run.steps[s].loss),
+                 norm = far(a.run.steps[s].grad_norm, b.run.steps[s].grad_norm);
+    if (s == 0)
+      drawn.first_loss = std::max(drawn.first_loss, loss), drawn.first_norm = std::max(drawn.first_norm, norm);
     drawn.loss = std::max(drawn.loss, loss);
     drawn.norm = std::max(drawn.norm, norm);
     const double bound = s == 0 ? 1e-6 : 1e-5;
-    if (!(loss <= bound)) return "tp changes the loss of step " + std::to_string(s) + " by " + std::to_string(loss * 1e6) + "e-6";
-    if (!(norm <= bound)) return "tp changes the gradient norm of step " + std::to_string(s) + " by " + std::to_string(norm * 1e6) + "e-6";
+    if (!(loss <= bound))
+      return "tp changes the loss of step " + std::to_string(s) + " by " + std::to_string(loss * 1e6) + "e-6";
+    if (!(norm <= bound))
+      return "tp changes the gradient norm of step " + std::to_string(s) + " by " + std::to_string(norm * 1e6) + "e-6";
   }
   for (std::size_t i = 0; i < a.eval.size(); ++i) {
     const double far = std::abs(a.eval[i] - b.eval[i]) / std::max(1.0, std::abs(b.eval[i]));
     drawn.eval = std::max(drawn.eval, far);
-    if (!(far <= 1e-5)) return "tp changes value " + std::to_string(i) + " of the evaluations by " + std::to_string(far * 1e6) + "e-6";
+    if (!(far <= 1e-5))
+      return "tp changes value " + std::to_string(i) + " of the evaluations by " + std::to_string(far * 1e6) + "e-6";
   }
   return {};
 }
 
 bool divides_a_parameter(const Plan& p) {
-  return std::any_of(p.params.begin(), p.params.end(), [&](const PlanParam& param) { return p.tensors[param.tensor].sbp[0].kind == Sbp::Kind::split; });
+  return std::any_of(p.params.begin(), p.params.end(),
+                     [&](const PlanParam& param) { return p.tensors[param.tensor].sbp[0].kind == Sbp::Kind::split; });
 }
 
 /// How graph number `seed` is compiled for its places.
 CompileOptions options_of(unsigned seed, const RandomCase& c) {
   CompileOptions o;
   o.seed = seed;
-  if (seed % 3 == 0) o.costs.intra_node = o.costs.inter_node = {0, 1e15};   // links that cost nothing: whatever can be divided is
+  // links that cost nothing: whatever can be divided is
+  if (seed % 3 == 0) o.costs.intra_node = o.costs.inter_node = {0, 1e15};
   o.stages = stage_meshes(c.dp, draw_tp(seed));
   o.stage_of_unit = c.stage_of_unit;
   o.pipeline = c.pipeline;
@@ -121,7 +132,9 @@ std::string try_one(const kernels::OpSet& ops, unsigned seed, Drawn& drawn) {
 
 }  // namespace
 
-TEST_CASE("NU-1 to NU-3: 1,500 random graphs on random places are accepted, complete, equal one worker bitwise, and under tp nearly") {
+TEST_CASE(
+    "NU-1 to NU-3: 1,500 random graphs on random places are accepted, complete, equal one worker bitwise, and under tp "
+    "nearly") {
   const auto ops = kernels::standard_ops();
   // TROUPE_RANDOM_PLANS=FIRST:COUNT explores further or repeats one.
   unsigned first = 0, count = 1500;
@@ -133,17 +146,21 @@ TEST_CASE("NU-1 to NU-3: 1,500 random graphs on random places are accepted, comp
     CHECK_MESSAGE(fault.empty(), fault);
     faults += !fault.empty();
   }
-  MESSAGE("up to " << drawn.stages << " stages and " << drawn.workers << " workers; " << drawn.by_tp[2] << " graphs on tp=2, " << drawn.by_tp[3]
-                   << " on tp=3, " << drawn.divided << " of them with divided parameters");
-  MESSAGE("tp changes the first loss by " << drawn.first_loss << ", the first norm by " << drawn.first_norm << ", any loss by " << drawn.loss
-                                          << ", any norm by " << drawn.norm << ", evaluations by " << drawn.eval);
-  if (count < 100) return;   // one repeats some
+  MESSAGE("up to " << drawn.stages << " stages and " << drawn.workers << " workers; " << drawn.by_tp[2]
+                   << " graphs on tp=2, " << drawn.by_tp[3] << " on tp=3, " << drawn.divided
+                   << " of them with divided parameters");
+  MESSAGE("tp changes the first loss by " << drawn.first_loss << ", the first norm by " << drawn.first_norm
+                                          << ", any loss by " << drawn.loss << ", any norm by " << drawn.norm
+                                          << ", evaluations by " << drawn.eval);
+  if (count < 100) return;  // one repeats some
   CHECK(drawn.by_tp[2] >= static_cast<int>(count / 4));
   CHECK(drawn.by_tp[3] >= static_cast<int>(count / 16));
   CHECK(drawn.divided >= static_cast<int>(count / 3));
 }
 
-TEST_CASE("what is divided on one stage may be a term of a sum on the next: the first place gets all of it, the others zeros and a word") {
+TEST_CASE(
+    "what is divided on one stage may be a term of a sum on the next: the first place gets all of it, the others zeros "
+    "and a word") {
   const auto ops = kernels::standard_ops();
   constexpr unsigned seed = 797;
   RandomCase c;

@@ -48,24 +48,30 @@ Manifest cut_at_random(std::mt19937& random, const Plan& plan, std::int32_t file
       }
       m.tensors.push_back(std::move(t));
     }
-  std::sort(m.tensors.begin(), m.tensors.end(), [](const auto& a, const auto& b) { return std::tie(a.parameter, a.kind) < std::tie(b.parameter, b.kind); });
+  std::sort(m.tensors.begin(), m.tensors.end(),
+            [](const auto& a, const auto& b) { return std::tie(a.parameter, a.kind) < std::tie(b.parameter, b.kind); });
   return m;
 }
 
 Layout wanted(const Plan& plan, const StoredTensor& t) {
-  const auto& p = *std::find_if(plan.params.begin(), plan.params.end(), [&](const auto& x) { return x.name == t.parameter; });
-  const PlanTensor& want = plan.tensors[static_cast<std::size_t>(t.kind == TensorKind::parameter ? p.stored() : p.share >= 0 ? p.share : p.tensor)];
+  const auto& p = *std::find_if(plan.params.begin(), plan.params.end(),
+                                [&](const auto& x) { return x.name == t.parameter; });
+  const PlanTensor& want = plan.tensors[static_cast<std::size_t>(t.kind == TensorKind::parameter ? p.stored()
+                                                                 : p.share >= 0                  ? p.share
+                                                                                                 : p.tensor)];
   return {want.shape, t.dtype, plan.meshes[static_cast<std::size_t>(want.mesh)], want.sbp};
 }
 
-using Part = std::tuple<Rank, Rank, std::string, std::uint32_t>;   // from, to, extent, id
+using Part = std::tuple<Rank, Rank, std::string, std::uint32_t>;  // from, to, extent, id
 void add(std::vector<Part>& out, const std::vector<comm::Move::Part>& parts) {
   for (const auto& p : parts) out.push_back({p.transfer.from, p.transfer.to, to_string(p.transfer.extent), p.id});
 }
 
 }  // namespace
 
-TEST_CASE("what each place plans by itself is its part of one plan for all places: each extent read once, by the place that has least to read, and sent to those that need it") {
+TEST_CASE(
+    "what each place plans by itself is its part of one plan for all places: each extent read once, by the place that "
+    "has least to read, and sent to those that need it") {
   std::mt19937 random(5);
   int replicas = 0, ways = 0;
   for (const auto& dp : {std::vector<std::int64_t>{1}, {2}, {5}, {2, 1}, {3, 2}})
@@ -80,7 +86,8 @@ TEST_CASE("what each place plans by itself is its part of one plan for all place
           const auto plan = compile_over(graph(ops(), shape), dp, tp, zero);
           REQUIRE_MESSAGE(plan.ok(), plan.status().message());
           const Manifest manifest = cut_at_random(random, *plan, 3);
-          const RestorePlaces places{nullptr, std::vector<std::int64_t>(plan->params.size(), 0), std::vector<std::int64_t>(plan->params.size(), 0)};
+          const RestorePlaces places{nullptr, std::vector<std::int64_t>(plan->params.size(), 0),
+                                     std::vector<std::int64_t>(plan->params.size(), 0)};
           // By rank, by tensor: what the place has to do with it.
           std::vector<std::map<const StoredTensor*, std::vector<Part>>> planned;
           std::vector<std::multiset<const StoredExtent*>> reads;
@@ -112,14 +119,16 @@ TEST_CASE("what each place plans by itself is its part of one plan for all place
               const auto needed_by = layout.holdings_intersecting(e.extent);
               replicas += needed_by.size() > 1;
               for (const Holding& h : needed_by)
-                if (reader < 0 || std::pair(load[h.holder], h.holder) < std::pair(load[reader], reader)) reader = h.holder;
+                if (reader < 0 || std::pair(load[h.holder], h.holder) < std::pair(load[reader], reader))
+                  reader = h.holder;
               load[reader] += e.extent.elements() * 4;
               held.push_back({reader, e.extent, {}});
               CHECK(reads[static_cast<std::size_t>(reader)].count(&e) == 1);
               reads[static_cast<std::size_t>(reader)].erase(&e);
             }
             for (std::int64_t p = 0; p < layout.mesh.size(); ++p)
-              if (Holding h = layout.holding_at(p); !h.extent.empty()) to.push_back({h.holder, std::move(h.extent), {}});
+              if (Holding h = layout.holding_at(p); !h.extent.empty())
+                to.push_back({h.holder, std::move(h.extent), {}});
             const auto whole = plan_boxing(HoldingList(held), to);
             REQUIRE_MESSAGE(whole.ok(), whole.status().message());
             for (Rank rank = 0; rank < plan->workers(); ++rank) {
@@ -146,13 +155,15 @@ TEST_CASE("what each place plans by itself is its part of one plan for all place
               ways += expected.size() > 1;
             }
           }
-          for (const auto& left : reads) CHECK(left.empty());   // read once
+          for (const auto& left : reads) CHECK(left.empty());  // read once
         }
   CHECK(replicas > 1000);
   CHECK(ways > 1000);
 }
 
-TEST_CASE("a place of a thousand replicas plans what it reads, sends and gets itself: two ways for each extent, not a million") {
+TEST_CASE(
+    "a place of a thousand replicas plans what it reads, sends and gets itself: two ways for each extent, not a "
+    "million") {
   const std::int64_t places = 1000, rows = 4000;
   Graph g(ops());
   g.program("train", {places, 1});
@@ -166,7 +177,7 @@ TEST_CASE("a place of a thousand replicas plans what it reads, sends and gets it
     CAPTURE(zero);
     const auto plan = compile_over(g, {places}, 1, zero);
     REQUIRE_MESSAGE(plan.ok(), plan.status().message());
-    Manifest manifest;   // as a job of as many places saves it: a file for each, in it its rows of each tensor
+    Manifest manifest;  // as a job of as many places saves it: a file for each, in it its rows of each tensor
     for (const std::string name : {"down", "up"})
       for (auto kind : checkpoint::tensor_kinds) {
         StoredTensor stored{name, kind, DType::f32, {name == "up" ? rows : 2, name == "up" ? 2 : rows}, {}};
@@ -193,9 +204,9 @@ TEST_CASE("a place of a thousand replicas plans what it reads, sends and gets it
       }
       if (zero == 0) {
         CHECK(gets == 6 * places);
-        CHECK(sends == 6 * (places - 1));   // what it has read, to all others
+        CHECK(sends == 6 * (places - 1));  // what it has read, to all others
       }
     }
-    if (zero == 0) CHECK(reads == 3 * 6);   // 6,000 extents of one size among a thousand places
+    if (zero == 0) CHECK(reads == 3 * 6);  // 6,000 extents of one size among a thousand places
   }
 }

@@ -9,7 +9,8 @@
 using namespace troupe;
 using namespace troupe::runtime;
 
-TEST_CASE("each microbatch runs once, at its owner, in one round; no round is empty, and counts are those of the lists") {
+TEST_CASE(
+    "each microbatch runs once, at its owner, in one round; no round is empty, and counts are those of the lists") {
   std::mt19937 random(13);
   const auto below = [&](std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<unsigned>(n)); };
   int uneven = 0;
@@ -21,7 +22,8 @@ TEST_CASE("each microbatch runs once, at its owner, in one round; no round is em
     program.sequential = program.stateful || below(3) == 0;
     std::vector<std::int32_t> owners;
     if (!program.stateful && below(2) == 0) {
-      for (std::int64_t m = 0; m < program.microbatches; ++m) owners.push_back(static_cast<std::int32_t>(m < width ? m : below(width)));
+      for (std::int64_t m = 0; m < program.microbatches; ++m)
+        owners.push_back(static_cast<std::int32_t>(m < width ? m : below(width)));
       std::shuffle(owners.begin(), owners.end(), random);
     }
     const Schedule s(program, width, owners.empty() ? nullptr : &owners);
@@ -30,7 +32,8 @@ TEST_CASE("each microbatch runs once, at its owner, in one round; no round is em
     CAPTURE(program.sequential);
     CAPTURE(program.stateful);
     CAPTURE(owners.size());
-    std::vector<int> runs(static_cast<std::size_t>(program.microbatches)), present(static_cast<std::size_t>(s.rounds()));
+    std::vector<int> runs(static_cast<std::size_t>(program.microbatches)),
+        present(static_cast<std::size_t>(s.rounds()));
     for (std::int64_t d = 0; d < width; ++d) {
       const auto mine = s.microbatches(d);
       CHECK(std::is_sorted(mine.begin(), mine.end()));

@@ -22,13 +22,16 @@ std::int32_t peak_of(const Plan& plan, Rank rank, const std::string& name) {
   std::vector<std::int32_t> made;
   for (const auto& a : plan.roles[static_cast<std::size_t>(plan.stage_of(rank))].actors)
     for (auto param : made_gradients(plan, a)) made.push_back(param);
-  const auto it = std::find_if(made.begin(), made.end(), [&](auto param) { return plan.params[static_cast<std::size_t>(param)].name == name; });
+  const auto it = std::find_if(made.begin(), made.end(),
+                               [&](auto param) { return plan.params[static_cast<std::size_t>(param)].name == name; });
   return it == made.end() ? -1 : static_cast<std::int32_t>(it - made.begin());
 }
 
 }  // namespace
 
-TEST_CASE("a vote that leaves square sums out, or has too many, commits nothing, and the error names the worker and both numbers; one without any is that of a job whose kernels do not run") {
+TEST_CASE(
+    "a vote that leaves square sums out, or has too many, commits nothing, and the error names the worker and both "
+    "numbers; one without any is that of a job whose kernels do not run") {
   const auto ops = kernels::standard_ops();
   const auto p = plan(ops, {}, {2});
   REQUIRE_MESSAGE(p.ok(), p.status().message());
@@ -41,7 +44,8 @@ TEST_CASE("a vote that leaves square sums out, or has too many, commits nothing,
       SessionOptions options;
       options.steps = 2;
       std::int64_t commits = 0;
-      Session session(*p, options, [&](Rank r, const ToWorker& m) { commits += r == 0 && std::holds_alternative<CommitStep>(m); });
+      Session session(*p, options,
+                      [&](Rank r, const ToWorker& m) { commits += r == 0 && std::holds_alternative<CommitStep>(m); });
       session.begin();
       Status s;
       for (Rank r : {1, 0}) {
@@ -54,8 +58,12 @@ TEST_CASE("a vote that leaves square sums out, or has too many, commits nothing,
       CHECK(commits == (all || none ? 1 : 0));
       if (s.ok()) continue;
       std::string why;
-      if (told_by_1 != 0 && told_by_1 != sums[1]) why = "worker 1 tells of " + std::to_string(told_by_1) + " square sums of gradients; it has " + std::to_string(sums[1]);
-      else why = "worker " + std::to_string(told_by_1 == 0 ? 1 : 0) + " tells of no square sums of its gradients, and other workers do of theirs";
+      if (told_by_1 != 0 && told_by_1 != sums[1])
+        why = "worker 1 tells of " + std::to_string(told_by_1) + " square sums of gradients; it has " +
+              std::to_string(sums[1]);
+      else
+        why = "worker " + std::to_string(told_by_1 == 0 ? 1 : 0) +
+              " tells of no square sums of its gradients, and other workers do of theirs";
       CHECK_MESSAGE(s.message() == why, s.message());
     }
 }
@@ -69,20 +77,21 @@ struct Planted {
   Plan plan;
   SessionOptions options;
   std::vector<std::int32_t> begun;
-  std::vector<CommitStep> commits;       // as the first place hears them
+  std::vector<CommitStep> commits;  // as the first place hears them
   std::vector<StepResult> steps;
   std::unique_ptr<Session> session;
   struct Peak {
     std::string name;
     double largest;
-    std::int32_t first_bad;                // 1 + a microbatch; 0: none
+    std::int32_t first_bad;  // 1 + a microbatch; 0: none
   };
-  std::vector<std::vector<Peak>> peaks;    // of the step that comes, by rank
-  std::function<void(actors::GradientReport&)> change;   // of what the first place tells
-  double norm = 1, loss = 1;               // of the same
-  std::int32_t loss_of = 0;                // the microbatch
+  std::vector<std::vector<Peak>> peaks;                 // of the step that comes, by rank
+  std::function<void(actors::GradientReport&)> change;  // of what the first place tells
+  double norm = 1, loss = 1;                            // of the same
+  std::int32_t loss_of = 0;                             // the microbatch
 
-  explicit Planted(const std::vector<std::int64_t>& dp, std::optional<SumState> sums = {}, std::int64_t first_step = 0) {
+  explicit Planted(const std::vector<std::int64_t>& dp, std::optional<SumState> sums = {},
+                   std::int64_t first_step = 0) {
     auto p = mlp::plan(ops(), {}, dp);
     REQUIRE_MESSAGE(p.ok(), p.status().message());
     plan = *std::move(p);
@@ -110,8 +119,8 @@ struct Planted {
     REQUIRE_MESSAGE(peak_of(plan, rank, name) >= 0, name);
     peaks[static_cast<std::size_t>(rank)].push_back({name, largest, first_bad});
   }
-  /// All places vote for the step that is due, ranks from the last to the first; the answer to the last of them. Where a test
-  /// plants no other, the first place that makes a gradient tells of a term that fits any exponent.
+  /// All places vote for the step that is due, ranks from the last to the first; the answer to the last of them. Where
+  /// a test plants no other, the first place that makes a gradient tells of a term that fits any exponent.
   Status vote() {
     const auto step = session->committed();
     for (const auto& p : plan.params) {
@@ -134,7 +143,7 @@ struct Planted {
       if (r == 0 && change) change(vote.gradients);
       const auto committed = session->committed();
       last = session->handle(r, vote);
-      CHECK((r == 0 || (last.ok() && session->committed() == committed)));   // decided after all votes
+      CHECK((r == 0 || (last.ok() && session->committed() == committed)));  // decided after all votes
     }
     return last;
   }
@@ -147,7 +156,7 @@ bool says(const Status& s, const std::string& words) { return s.message().find(w
 TEST_CASE("exponents go out with BeginRun and with each commit, by index of the plan's parameters") {
   Planted job({2});
   job.begin();
-  CHECK(job.begun == std::vector<std::int32_t>(job.plan.params.size(), 43));   // 8 microbatches
+  CHECK(job.begun == std::vector<std::int32_t>(job.plan.params.size(), 43));  // 8 microbatches
   const auto down = job.index("layer0.down");
   job.peak(0, "layer0.down", 0.5);
   job.peak(1, "layer0.down", 3);
@@ -178,7 +187,9 @@ TEST_CASE("void steps in a row count over a resume: a run that was stopped betwe
   CHECK(job.session->sums().void_steps == 0);
 }
 
-TEST_CASE("a run that goes on begins with its exponents and counts its updates on; one that says nothing had one in each step") {
+TEST_CASE(
+    "a run that goes on begins with its exponents and counts its updates on; one that says nothing had one in each "
+    "step") {
   Planted job({1}, SumState{3, {{"layer0.down", {17, 2.0f}}}}, 5);
   job.begin();
   CHECK(job.begun[job.index("layer0.down")] == 17);
@@ -193,15 +204,17 @@ TEST_CASE("a run that goes on begins with its exponents and counts its updates o
   CHECK(old.commits[0].commit.update == 6);
 }
 
-TEST_CASE("SE-5: a term beyond the range makes the step void, at one place or at several, and the lowest microbatch is named, then the plan's first parameter") {
+TEST_CASE(
+    "SE-5: a term beyond the range makes the step void, at one place or at several, and the lowest microbatch is "
+    "named, then the plan's first parameter") {
   for (const bool several : {false, true}) {
     CAPTURE(several);
     Planted job({2, 1});
     job.begin();
-    job.norm = NAN;   // it means nothing
+    job.norm = NAN;  // it means nothing
     job.peak(2, "layer2.down", 1e6, 5);
     job.peak(0, "layer0.up", 0.1);
-    job.peak(0, "layer0.down", 100);   // would make its exponent coarser
+    job.peak(0, "layer0.down", 100);  // would make its exponent coarser
     if (several) job.peak(1, "layer1.up", 1e5, 5), job.peak(1, "layer0.up", 1e5, 8), job.peak(0, "layer1.up", 1e7, 5);
     REQUIRE(job.index("layer1.up") < job.index("layer2.down"));
     const Status s = job.vote();
@@ -222,7 +235,7 @@ TEST_CASE("SE-5: a term beyond the range makes the step void, at one place or at
     CHECK(job.vote().ok());
     CHECK(job.commits[1].step == 1);
     CHECK_FALSE(job.commits[1].commit.void_step);
-    CHECK(job.commits[1].commit.update == 1);   // the first
+    CHECK(job.commits[1].commit.update == 1);  // the first
     CHECK(job.vote().ok());
     CHECK(job.commits[2].commit.update == 2);
   }
@@ -244,12 +257,16 @@ TEST_CASE("three void steps in a row: training has diverged; two and a good one,
   CHECK(overflow().ok());
   const auto commits = job.commits.size();
   const Status s = overflow();
-  CHECK(says(s, "step 5: microbatch 2: a gradient term of 'layer1.up' exceeds the range of its exact sum; 3 steps in a row are void: training has diverged"));
+  CHECK(says(s,
+             "step 5: microbatch 2: a gradient term of 'layer1.up' exceeds the range of its exact sum; 3 steps in a "
+             "row are void: training has diverged"));
   CHECK(job.session->diverged());
   CHECK(job.commits.size() == commits);
 }
 
-TEST_CASE("a term that is not finite: training has diverged, and named are the lowest microbatch and the first such parameter, whatever overflows") {
+TEST_CASE(
+    "a term that is not finite: training has diverged, and named are the lowest microbatch and the first such "
+    "parameter, whatever overflows") {
   for (const double bad : {double(inf), double(NAN)}) {
     Planted job({2});
     job.begin();
@@ -261,8 +278,9 @@ TEST_CASE("a term that is not finite: training has diverged, and named are the l
     job.peak(0, "layer0.down", bad, 8);
     REQUIRE(job.index("layer1.down") < job.index("layer2.up"));
     const Status s = job.vote();
-    CHECK_MESSAGE(s.message() == "step 0: microbatch 3: a gradient term of 'layer1.down' is not finite: training has diverged",
-                  s.message());
+    CHECK_MESSAGE(
+        s.message() == "step 0: microbatch 3: a gradient term of 'layer1.down' is not finite: training has diverged",
+        s.message());
     CHECK(job.session->diverged());
     CHECK(job.commits.empty());
   }
@@ -272,11 +290,13 @@ TEST_CASE("of a term that is not finite it is said whether the loss of its micro
   for (const bool same : {true, false}) {
     Planted job({1});
     job.begin();
-    job.loss = NAN;   // of microbatch 0
+    job.loss = NAN;  // of microbatch 0
     job.peak(0, "layer0.up", NAN, same ? 1 : 4);
     const Status s = job.vote();
-    CHECK_MESSAGE(says(s, "is not finite, nor is the loss of that microbatch: training has diverged") == same, s.message());
-    CHECK(says(s, same ? "microbatch 0: a gradient term" : "microbatch 3: a gradient term of 'layer0.up' is not finite: training"));
+    CHECK_MESSAGE(says(s, "is not finite, nor is the loss of that microbatch: training has diverged") == same,
+                  s.message());
+    CHECK(says(s, same ? "microbatch 0: a gradient term"
+                       : "microbatch 3: a gradient term of 'layer0.up' is not finite: training"));
   }
 }
 
@@ -307,8 +327,11 @@ TEST_CASE("a loss that is not finite, also of a void step, or the norm of a good
   }
 }
 
-TEST_CASE("what no place of the plan can tell is refused by name: other numbers of gradients, microbatches that a step does not have, a magnitude below zero, a sum out of range that is in it") {
-  const auto refused = [](const std::function<void(actors::GradientReport&, std::size_t)>& change, const std::string& words) {
+TEST_CASE(
+    "what no place of the plan can tell is refused by name: other numbers of gradients, microbatches that a step does "
+    "not have, a magnitude below zero, a sum out of range that is in it") {
+  const auto refused = [](const std::function<void(actors::GradientReport&, std::size_t)>& change,
+                          const std::string& words) {
     Planted job({1});
     job.begin();
     const auto at = peak_of(job.plan, 0, "layer0.up");
@@ -320,18 +343,29 @@ TEST_CASE("what no place of the plan can tell is refused by name: other numbers 
     CHECK(job.commits.empty());
   };
   const auto bad = [&](std::int32_t peak, std::int32_t microbatch) {
-    refused([&](actors::GradientReport& r, std::size_t at) { r.bad.push_back({peak < 99 ? static_cast<std::int32_t>(at) + peak : -1, microbatch}); }, "that cannot be");
+    refused(
+        [&](actors::GradientReport& r, std::size_t at) {
+          r.bad.push_back({peak < 99 ? static_cast<std::int32_t>(at) + peak : -1, microbatch});
+        },
+        "that cannot be");
   };
-  refused([](actors::GradientReport& r, std::size_t) { r.peaks.push_back(1); }, "worker 0 tells of the terms of 7 gradients; it makes 6");
-  refused([](actors::GradientReport& r, std::size_t) { r.peaks.pop_back(); }, "worker 0 tells of the terms of 5 gradients; it makes 6");
-  refused([](actors::GradientReport& r, std::size_t at) { r.peaks[at] = -1; }, "worker 0 tells of gradient terms of 'layer0.up' that cannot be");
-  refused([](actors::GradientReport& r, std::size_t at) { r.peaks[at] = -inf; }, "worker 0 tells of gradient terms of 'layer0.up' that cannot be");
+  refused([](actors::GradientReport& r, std::size_t) { r.peaks.push_back(1); },
+          "worker 0 tells of the terms of 7 gradients; it makes 6");
+  refused([](actors::GradientReport& r, std::size_t) { r.peaks.pop_back(); },
+          "worker 0 tells of the terms of 5 gradients; it makes 6");
+  refused([](actors::GradientReport& r, std::size_t at) { r.peaks[at] = -1; },
+          "worker 0 tells of gradient terms of 'layer0.up' that cannot be");
+  refused([](actors::GradientReport& r, std::size_t at) { r.peaks[at] = -inf; },
+          "worker 0 tells of gradient terms of 'layer0.up' that cannot be");
   bad(0, 8);
   bad(0, -1);
   bad(6, 0);
   bad(99, 0);
-  refused([](actors::GradientReport& r, std::size_t at) { r.bad.push_back({static_cast<std::int32_t>(at), 3}); },
-          "step 0: microbatch 3: a gradient term of 'layer0.up' is said to exceed the range of its exact sum");
+  refused(
+      [](actors::GradientReport& r, std::size_t at) {
+        r.bad.push_back({static_cast<std::int32_t>(at), 3});
+      },
+      "step 0: microbatch 3: a gradient term of 'layer0.up' is said to exceed the range of its exact sum");
 }
 
 TEST_CASE("a loss of a microbatch that a step does not have is refused, with the worker and both numbers") {
@@ -341,20 +375,24 @@ TEST_CASE("a loss of a microbatch that a step does not have is refused, with the
     job.loss_of = microbatch;
     const Status s = job.vote();
     CHECK(s.code() == Code::internal);
-    CHECK_MESSAGE(says(s, "worker 0 reports a loss of microbatch " + std::to_string(microbatch) + "; a step has 8"), s.message());
+    CHECK_MESSAGE(says(s, "worker 0 reports a loss of microbatch " + std::to_string(microbatch) + "; a step has 8"),
+                  s.message());
     CHECK_FALSE(job.session->diverged());
     CHECK(job.commits.empty());
   }
 }
 
-TEST_CASE("a vote for another step than the one that is due is refused, and the error names the worker and both steps") {
+TEST_CASE(
+    "a vote for another step than the one that is due is refused, and the error names the worker and both steps") {
   Planted job({2});
   job.begin();
   const Status s = job.session->handle(1, Closed{0, 1, {}, 0, told(job.plan, 1, 1, 1)});
   CHECK_MESSAGE(s.message() == "worker 1 votes for step 1 while step 0 is due", s.message());
 }
 
-TEST_CASE("a checkpoint's version has the sums that it had when its snapshot began, however far the job is when it is written") {
+TEST_CASE(
+    "a checkpoint's version has the sums that it had when its snapshot began, however far the job is when it is "
+    "written") {
   CompileOptions o;
   o.stages = stage_meshes({1});
   o.snapshots = 2;
@@ -364,7 +402,9 @@ TEST_CASE("a checkpoint's version has the sums that it had when its snapshot beg
   job.plan = *std::move(p);
   job.options.snapshot = [](std::int64_t version) { return version == 1 || version == 2; };
   std::map<std::int64_t, SumState> saved;
-  job.options.on_shards = [&](std::int64_t version, const std::vector<Report>&, const SumState& sums) { saved[version] = sums; };
+  job.options.on_shards = [&](std::int64_t version, const std::vector<Report>&, const SumState& sums) {
+    saved[version] = sums;
+  };
   job.begin();
   const auto snapshot = job.plan.program("snapshot");
   job.peak(0, "layer0.up", 3);
@@ -381,14 +421,16 @@ TEST_CASE("a checkpoint's version has the sums that it had when its snapshot beg
   CHECK(saved[2].scales.at("layer0.down") == SumScale{43, 1e-3f});
 }
 
-TEST_CASE("a run that is paused ends with the steps that its places have begun, with its digest and with a snapshot, and begins no other") {
+TEST_CASE(
+    "a run that is paused ends with the steps that its places have begun, with its digest and with a snapshot, and "
+    "begins no other") {
   CompileOptions o;
   o.stages = stage_meshes({1});
   o.snapshots = 2;
   auto p = compile(graph(ops(), {}), o);
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   const auto digest = p->program("digest"), snapshot = p->program("snapshot");
-  for (const std::int64_t steps : {1000, 4}) {   // paused; at its end anyway
+  for (const std::int64_t steps : {1000, 4}) {  // paused; at its end anyway
     CAPTURE(steps);
     std::vector<std::pair<std::int32_t, std::int64_t>> gone;
     bool stopped = false;
@@ -400,9 +442,7 @@ TEST_CASE("a run that is paused ends with the steps that its places have begun, 
       stopped |= std::holds_alternative<Stop>(m);
     });
     session.begin();
-    const auto vote = [&] {
-      return session.handle(0, Closed{0, session.committed(), {}, 0, told(*p, 0, 1, 1e-3f)});
-    };
+    const auto vote = [&] { return session.handle(0, Closed{0, session.committed(), {}, 0, told(*p, 0, 1, 1e-3f)}); };
     REQUIRE(vote().ok());
     REQUIRE(vote().ok());
     CHECK(session.earliest_end() == 4);

@@ -17,7 +17,8 @@ namespace {
 class Middle final : public actors::UserActor {
  public:
   explicit Middle(const actors::UserActorInfo& info)
-      : how_(info.attrs.text("how")), step_(info.attrs.integer("step")), microbatch_(info.attrs.integer("microbatch")) {}
+      : how_(info.attrs.text("how")), step_(info.attrs.integer("step")), microbatch_(info.attrs.integer("microbatch")) {
+  }
   Status act(actors::UserCall& call) override {
     if (call.step == step_ && call.microbatch == microbatch_) {
       if (how_ == "error") return Status(Code::io, "the tape is full");
@@ -42,7 +43,8 @@ actors::UserActorSet with_middle() {
 }
 
 /// data -> linear -> middle -> linear -> loss
-Graph middle_graph(const kernels::OpSet& ops, const std::string& how, std::int64_t step = 1, std::int64_t microbatch = 2) {
+Graph middle_graph(const kernels::OpSet& ops, const std::string& how, std::int64_t step = 1,
+                   std::int64_t microbatch = 2) {
   Graph g(ops);
   g.program("train", {4, 2});
   g.unit("in");
@@ -50,7 +52,8 @@ Graph middle_graph(const kernels::OpSet& ops, const std::string& how, std::int64
   g.unit("first");
   x = g.op("linear", {x, g.param("first.w", {6, 6}, Init::normal(0.3f))})[0];
   g.unit("second");
-  x = g.actor("middle", "the.middle", {x}, {{"y", {DType::f32, {2, 6}}}}, {{"how", how}, {"step", step}, {"microbatch", microbatch}})[0];
+  x = g.actor("middle", "the.middle", {x}, {{"y", {DType::f32, {2, 6}}}},
+              {{"how", how}, {"step", step}, {"microbatch", microbatch}})[0];
   x = g.op("linear", {x, g.param("second.w", {6, 6}, Init::normal(0.3f))})[0];
   g.unit("out");
   Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 6}}}}, {{"stream", std::string("t")}})[0];
@@ -59,7 +62,8 @@ Graph middle_graph(const kernels::OpSet& ops, const std::string& how, std::int64
   return g;
 }
 
-Expected<SimRun> run(const Plan& p, const kernels::OpSet& ops, const actors::UserActorSet& set, std::uint64_t seed = 1, std::int64_t steps = 3) {
+Expected<SimRun> run(const Plan& p, const kernels::OpSet& ops, const actors::UserActorSet& set, std::uint64_t seed = 1,
+                     std::int64_t steps = 3) {
   SessionOptions session;
   session.steps = steps;
   session.loss_divisor = 8;
@@ -112,7 +116,8 @@ TEST_CASE("another seed of the model, another learning rate or another step coun
 TEST_CASE("a user actor in the middle of a model works on any worker, bitwise alike") {
   const auto ops = kernels::standard_ops();
   std::set<std::string> hashes;
-  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {3}, {1, 1}, {2, 1}, {1, 2, 1}, {1, 1, 1, 1}}) {
+  for (const std::vector<std::int64_t>& dp :
+       {std::vector<std::int64_t>{1}, {3}, {1, 1}, {2, 1}, {1, 2, 1}, {1, 1, 1, 1}}) {
     const auto p = compile_over(middle_graph(ops, "fine"), dp);
     REQUIRE_MESSAGE(p.ok(), p.status().message());
     const auto verified = verify(*p);
@@ -151,7 +156,9 @@ TEST_CASE("a user actor is destroyed with its run, whether that ends well or not
     struct Counted final : actors::UserActor {
       std::shared_ptr<int> alive;
       Middle middle;
-      Counted(std::shared_ptr<int> a, const actors::UserActorInfo& info) : alive(std::move(a)), middle(info) { ++*alive; }
+      Counted(std::shared_ptr<int> a, const actors::UserActorInfo& info) : alive(std::move(a)), middle(info) {
+        ++*alive;
+      }
       ~Counted() override { --*alive; }
       Status act(actors::UserCall& call) override { return middle.act(call); }
     };
@@ -182,7 +189,9 @@ TEST_CASE("a user actor that cannot be made stops the job before it starts, by n
     CHECK(r.status().code() == Code::not_found);
     CHECK(r.status().message().find("the.middle") != std::string::npos);
     CHECK(r.status().message().find("corpus.txt") != std::string::npos);
-    set["middle"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> { throw std::runtime_error("no cheese"); };
+    set["middle"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+      throw std::runtime_error("no cheese");
+    };
     std::string thrown;
     try {
       r = run(*p, ops, set);

@@ -9,7 +9,7 @@ using namespace mlp;
 namespace {
 
 Expected<SimRun> run_once(const Graph& g) {
-  TROUPE_ASSIGN(const Plan p, compile(g, {}));   // no mesh: one place
+  TROUPE_ASSIGN(const Plan p, compile(g, {}));  // no mesh: one place
   TROUPE_TRY(verify(p).in("verify"));
   CHECK(p.workers() == 1);
   CHECK(p.roles[0].units == std::vector<std::string>{"main"});
@@ -47,13 +47,17 @@ TEST_CASE("what cannot be guessed is asked for by the call or the option that sa
     const auto p = compile(g, o);
     return p.ok() ? "accepted" : p.status().message();
   };
-  const auto says = [](const std::string& message, const std::string& words) { CHECK_MESSAGE(message.find(words) != std::string::npos, message); };
+  const auto says = [](const std::string& message, const std::string& words) {
+    CHECK_MESSAGE(message.find(words) != std::string::npos, message);
+  };
   Graph none(ops());
   says(refusal(none, {}), "the graph has no program: name one with program(...) before the first op");
   Graph g(ops());
   g.program("main", {});
   const Value x = random_source(g, 1), w = g.param("w", {6, 6}, Init::normal(0.1f));
   g.minimize(g.op("mse_loss", {g.op("linear", {x, w})[0], x}, {{"scale", 1.0}})[0], {});
-  says(refusal(g, {.stages = stage_meshes({2})}), "dp=2 on stage 0 is more than the 1 microbatches of a step: use dp=1 or less, or more microbatches");
-  says(refusal(g, {.stages = stage_meshes({1, 1})}), "2 pipeline stages need at least as many units (layers), and there are 1: use pp=1 or less");
+  says(refusal(g, {.stages = stage_meshes({2})}),
+       "dp=2 on stage 0 is more than the 1 microbatches of a step: use dp=1 or less, or more microbatches");
+  says(refusal(g, {.stages = stage_meshes({1, 1})}),
+       "2 pipeline stages need at least as many units (layers), and there are 1: use pp=1 or less");
 }

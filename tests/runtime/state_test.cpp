@@ -42,7 +42,8 @@ void add_count(Graph& g, bool stateful) {
   Value x = g.feed("number", {DType::f32, {1, 8}});
   for (const char* unit : {"in", "middle", "out"}) {
     g.unit(unit);
-    x = g.op("linear", {x, g.param(std::string("w.") + unit, {8, 8}, Init::constant(1.0f / 8))})[0];   // the mean, which all elements are
+    // the mean, which all elements are
+    x = g.op("linear", {x, g.param(std::string("w.") + unit, {8, 8}, Init::constant(1.0f / 8))})[0];
     x = g.op("tally", {x})[0];
   }
   g.report("sum", x);
@@ -79,7 +80,9 @@ std::vector<std::vector<double>> counts(const Plan& p, std::int64_t runs, std::u
   SessionOptions session;
   session.steps = p.trains ? runs : 1;
   session.loss_divisor = 8;
-  session.readers = [&](std::int64_t version) { return version < runs ? std::vector<std::string>{"count"} : std::vector<std::string>{}; };
+  session.readers = [&](std::int64_t version) {
+    return version < runs ? std::vector<std::string>{"count"} : std::vector<std::string>{};
+  };
   session.feed = [](const std::string&, std::int64_t step, std::int32_t microbatch, const Report*) {
     const std::vector<float> all(8, static_cast<float>(step + microbatch + 1));
     std::vector<std::byte> payload(all.size() * sizeof(float));
@@ -104,14 +107,16 @@ std::vector<std::vector<double>> expected(std::int64_t runs) {
   double first = 0, second = 0, third = 0;
   for (std::int64_t run = 0; run < runs; ++run) {
     out.emplace_back();
-    for (std::int64_t m = 0; m < microbatches; ++m) out.back().push_back(third += second += first += static_cast<double>(run + m + 1));
+    for (std::int64_t m = 0; m < microbatches; ++m)
+      out.back().push_back(third += second += first += static_cast<double>(run + m + 1));
   }
   return out;
 }
 
 void check_refused(const Status& s, const std::vector<std::string>& names) {
   REQUIRE_FALSE(s.ok());
-  for (const auto& name : names) CHECK_MESSAGE(s.message().find(name) != std::string::npos, "'" << name << "' is not in: " << s.message());
+  for (const auto& name : names)
+    CHECK_MESSAGE(s.message().find(name) != std::string::npos, "'" << name << "' is not in: " << s.message());
 }
 
 /// The first actor with state.
@@ -125,7 +130,9 @@ PlanActor& keeper(Plan& p) {
 
 }  // namespace
 
-TEST_CASE("state lasts from microbatch to microbatch and from run to run, zero at first: on any mesh, with ZeRO, in any timing") {
+TEST_CASE(
+    "state lasts from microbatch to microbatch and from run to run, zero at first: on any mesh, with ZeRO, in any "
+    "timing") {
   std::uint64_t timing = 0;
   for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {3}, {1, 1}, {2, 3}, {4, 1, 2}})
     for (const std::int32_t zero : {0, 1, 2, 3}) {
@@ -147,30 +154,35 @@ TEST_CASE("a program with state may be the only one, on any mesh, and then nothi
     }
 }
 
-TEST_CASE("microbatches of a stateful program belong to dp coordinate 0 of every stage, in order; state has its memory there only") {
+TEST_CASE(
+    "microbatches of a stateful program belong to dp coordinate 0 of every stage, in order; state has its memory there "
+    "only") {
   for (const std::int32_t zero : {0, 2}) {
     const Plan p = tally_plan({4, 1, 2}, true, 1, zero);
     const auto count = p.program("count");
     for (std::int32_t s = 0; s < p.stages; ++s)
       for (std::int64_t d = 0; d < p.dp_width(s); ++d) {
-        CHECK(p.schedule(count, s).microbatches(d) == (d == 0 ? std::vector<std::int32_t>{0, 1, 2, 3, 4} : std::vector<std::int32_t>{}));
+        CHECK(p.schedule(count, s).microbatches(d) ==
+              (d == 0 ? std::vector<std::int32_t>{0, 1, 2, 3, 4} : std::vector<std::int32_t>{}));
         for (std::int32_t m = 0; m < microbatches; ++m) CHECK(p.schedule(count, s).runs_in_round(d, m) == (d == 0));
       }
     for (Rank r = 0; r < p.workers(); ++r) {
       const auto local = local_plan(p, r);
       REQUIRE(local.ok());
-      CHECK(local->memory.cache == (local->dp_index == 0 ? aligned(8 * 4) : 0));   // one layer on each stage
-      for (const auto& a : local->actors) CHECK(a.op_state_offset + p.roles[local->stage].actors[a.actor].state_bytes <= local->pool_bytes);
+      CHECK(local->memory.cache == (local->dp_index == 0 ? aligned(8 * 4) : 0));  // one layer on each stage
+      for (const auto& a : local->actors)
+        CHECK(a.op_state_offset + p.roles[local->stage].actors[a.actor].state_bytes <= local->pool_bytes);
     }
   }
 }
 
 TEST_CASE("an op with state in a program that may run at several places is refused, and named with its program") {
-  check_refused(compile_over(graph(true, false), {1}).status(), {"'in.tally'", "(tally)", "program 'count'", "ProgramSpec::stateful"});
+  check_refused(compile_over(graph(true, false), {1}).status(),
+                {"'in.tally'", "(tally)", "program 'count'", "ProgramSpec::stateful"});
   Plan p = tally_plan({2});
   p.program_specs[p.program("count")].stateful = false;
   check_refused(verify(p), {"'" + keeper(p).name + "'", "'count' is not stateful"});
-  for (auto& a : p.roles[0].actors) {   // nor when the plan does not tell
+  for (auto& a : p.roles[0].actors) {  // nor when the plan does not tell
     a.state_bytes = 0;
     for (auto& op : a.ops) op.state_bytes = 0;
   }
@@ -183,8 +195,9 @@ TEST_CASE("a plan without room for an op's state, or with two in one place, is r
   Plan p = good;
   for (auto& op : keeper(p).ops)
     if (op.state_bytes > 0) --op.state_bytes;
-  CHECK(verify(p).ok());   // what an op needs, only its registration says
-  check_refused(check_ops(p, 0, tally_ops()), {"'in.tally'", "needs 32 bytes of state", "'" + keeper(p).name + "' has 31"});
+  CHECK(verify(p).ok());  // what an op needs, only its registration says
+  check_refused(check_ops(p, 0, tally_ops()),
+                {"'in.tally'", "needs 32 bytes of state", "'" + keeper(p).name + "' has 31"});
 
   for (const std::int64_t bytes : {0, -64, 16}) {
     p = good;
@@ -205,12 +218,13 @@ TEST_CASE("a plan without room for an op's state, or with two in one place, is r
     if (&other != &*op) other.state_bytes = 8, other.state_offset = 0;
   check_refused(verify(p), {"'in.tally'", "'in.linear'", "in the same place"});
   p = good;
-  for (auto& other : keeper(p).ops)   // an op that keeps nothing keeps it nowhere
+  for (auto& other : keeper(p).ops)  // an op that keeps nothing keeps it nowhere
     if (other.state_bytes == 0) other.state_offset = std::numeric_limits<std::int64_t>::max() - 63;
   check_refused(verify(p), {"'in.linear'", "no room for its state"});
   p = good;
   for (auto& trained : p.roles[0].actors)
-    if (trained.program == 0 && !trained.ops.empty() && trained.kind == PlanActor::Kind::segment) trained.ops[0].state_offset = 64;
+    if (trained.program == 0 && !trained.ops.empty() && trained.kind == PlanActor::Kind::segment)
+      trained.ops[0].state_offset = 64;
   check_refused(verify(p), {"'train' is not stateful"});
   p = good;
   keeper(p).state_bytes = std::int64_t{1} << 46;

@@ -19,7 +19,8 @@ constexpr float endless = HUGE_VALF;
 std::vector<PlanParam> sum_params(const std::vector<std::int64_t>& terms) {
   std::vector<PlanParam> out;
   for (std::size_t i = 0; i < terms.size(); ++i) {
-    out.push_back({.name = std::string(1, static_cast<char>('z' - i))});   // the plan's order is not that of names
+    // the plan's order is not that of names
+    out.push_back({.name = std::string(1, static_cast<char>('z' - i))});
     out.back().terms = terms[i];
   }
   return out;
@@ -48,7 +49,9 @@ struct One {
 
 }  // namespace
 
-TEST_CASE("the first exponent is 40 and the whole bits of a step's microbatches; bits of a term leave room for all of them below 2^62") {
+TEST_CASE(
+    "the first exponent is 40 and the whole bits of a step's microbatches; bits of a term leave room for all of them "
+    "below 2^62") {
   CHECK(first_exponent(1) == 40);
   CHECK(first_exponent(2) == 41);
   CHECK(first_exponent(3) == 41);
@@ -75,7 +78,7 @@ TEST_CASE("SC-1: a term overflows from exactly 2^term_bits on, and then lies mar
     CHECK(below.step(std::nextafter(bound, 0.0f)) == Verdict::good);
     One at({e, 0});
     CHECK(at.step(bound) == Verdict::overflow);
-    CHECK(at.scale() == SumScale{e - 13, 0});   // bound * 2^(e - 13) = 2^37, the least number of 38 bits
+    CHECK(at.scale() == SumScale{e - 13, 0});  // bound * 2^(e - 13) = 2^37, the least number of 38 bits
     CHECK(at.sums.state().updates == 0);
     CHECK(at.step(bound) == Verdict::good);
     CHECK(at.step(std::ldexp(bound, 12)) == Verdict::good);
@@ -83,7 +86,7 @@ TEST_CASE("SC-1: a term overflows from exactly 2^term_bits on, and then lies mar
     CHECK(far.step(std::numeric_limits<float>::max()) == Verdict::overflow);
     CHECK(far.scale().exponent == 50 - 12 - 128);
   }
-  SumScales narrow(sum_params({1 << 20}), 1, {0, {{"z", {40, 0}}}});   // 42 bits
+  SumScales narrow(sum_params({1 << 20}), 1, {0, {{"z", {40, 0}}}});  // 42 bits
   CHECK(narrow.judge(with_largest({4.0f})).kind == Verdict::overflow);
   CHECK(narrow.judge(with_largest({3.999f})).kind == Verdict::good);
   narrow.void_step(with_largest({4.0f}));
@@ -93,7 +96,8 @@ TEST_CASE("SC-1: a term overflows from exactly 2^term_bits on, and then lies mar
 TEST_CASE("SC-2: a void step changes the scales of parameters that overflow, and nothing else") {
   SumScales sums(sum_params({1, 1, 1, 1}), 1, {63, {{"x", {39, 0.5f}}}});
   const auto before = sums.state();
-  const auto terms = with_largest({2048, 0.001f, 1000, 4096});   // of z, y, x, w; that of x would make its exponent coarser
+  // of z, y, x, w; that of x would make its exponent coarser
+  const auto terms = with_largest({2048, 0.001f, 1000, 4096});
   CHECK(sums.judge(terms).kind == Verdict::overflow);
   sums.void_step(terms);
   auto after = before;
@@ -103,9 +107,11 @@ TEST_CASE("SC-2: a void step changes the scales of parameters that overflow, and
   CHECK(sums.state() == after);
 }
 
-TEST_CASE("SC-3: after a commit an exponent becomes coarser at once, by as much as it takes, and the peak is the largest since") {
+TEST_CASE(
+    "SC-3: after a commit an exponent becomes coarser at once, by as much as it takes, and the peak is the largest "
+    "since") {
   One one({40, 0});
-  CHECK(one.step(0.125f) == Verdict::good);   // 2^-3, a number of 38 bits at 2^40
+  CHECK(one.step(0.125f) == Verdict::good);  // 2^-3, a number of 38 bits at 2^40
   CHECK(one.scale() == SumScale{40, 0.125f});
   CHECK(one.step(0.0625f) == Verdict::good);
   CHECK(one.scale() == SumScale{40, 0.125f});
@@ -115,13 +121,15 @@ TEST_CASE("SC-3: after a commit an exponent becomes coarser at once, by as much 
   CHECK(one.scale() == SumScale{50 - 12 - 9, 500});
 }
 
-TEST_CASE("SC-3: an exponent becomes finer by one bit at each 64th update, void steps not counted, from what the updates between had") {
+TEST_CASE(
+    "SC-3: an exponent becomes finer by one bit at each 64th update, void steps not counted, from what the updates "
+    "between had") {
   One one({20, 0});
-  CHECK(one.step(1e4f) == Verdict::good);   // 14 bits: wants 24
+  CHECK(one.step(1e4f) == Verdict::good);  // 14 bits: wants 24
   int updates = 1;
   for (const std::int32_t expected : {21, 22, 23, 24, 25, 26}) {
     while (updates % 64 != 63) {
-      CHECK(one.step(1e3f) == Verdict::good);   // wants 28
+      CHECK(one.step(1e3f) == Verdict::good);  // wants 28
       CHECK(one.scale().exponent == expected - 1);
       ++updates;
     }
@@ -139,31 +147,32 @@ TEST_CASE("SC-3: an exponent becomes finer by one bit at each 64th update, void 
   One voided({40, 0}, 62);
   CHECK(voided.step(1e5f) == Verdict::overflow);
   CHECK(voided.scale() == SumScale{21, 0});
-  CHECK(voided.step(1e4f) == Verdict::good);   // the 63rd
-  CHECK(voided.step(1e4f) == Verdict::good);   // the 64th: wants 24
+  CHECK(voided.step(1e4f) == Verdict::good);  // the 63rd
+  CHECK(voided.step(1e4f) == Verdict::good);  // the 64th: wants 24
   CHECK(voided.scale() == SumScale{22, 0});
   for (int i = 0; i < 64; ++i) CHECK(voided.step(1e4f) == Verdict::good);
   CHECK(voided.scale() == SumScale{23, 0});
 }
 
 TEST_CASE("SC-3: the peak that a checkpoint has kept counts as if the run had not been interrupted") {
-  One resumed({30, 100.0f}, 63);   // wants 31; without the peak SC-4 would make it 35
+  One resumed({30, 100.0f}, 63);  // wants 31; without the peak SC-4 would make it 35
   CHECK(resumed.step(1e-3f) == Verdict::good);
   CHECK(resumed.scale() == SumScale{31, 0});
 }
 
-TEST_CASE("SC-4: an exponent more than 12 bits below what the peak allows is 12 below it at the next commit, and no finer") {
+TEST_CASE(
+    "SC-4: an exponent more than 12 bits below what the peak allows is 12 below it at the next commit, and no finer") {
   One one({20, 0});
-  CHECK(one.step(0.0625f) == Verdict::good);   // 2^-4, a number of 38 bits at 2^41: wants 41
+  CHECK(one.step(0.0625f) == Verdict::good);  // 2^-4, a number of 38 bits at 2^41: wants 41
   CHECK(one.scale() == SumScale{41 - 12, 0.0625f});
   One enough({41 - 12, 0});
   CHECK(enough.step(0.0625f) == Verdict::good);
   CHECK(enough.scale() == SumScale{41 - 12, 0.0625f});
   One tiny({20, 0});
-  CHECK(tiny.step(1e-3f) == Verdict::good);    // wants 47
+  CHECK(tiny.step(1e-3f) == Verdict::good);  // wants 47
   CHECK(tiny.scale() == SumScale{35, 1e-3f});
   for (int update = 2; update < 64; ++update) CHECK(tiny.step(1e-3f) == Verdict::good);
-  CHECK(tiny.scale().exponent == 35);   // 12 bits: one at a time from here
+  CHECK(tiny.scale().exponent == 35);  // 12 bits: one at a time from here
   CHECK(tiny.step(1e-3f) == Verdict::good);
   CHECK(tiny.scale().exponent == 36);
 
@@ -184,14 +193,16 @@ TEST_CASE("SC-5: terms that are all zero say nothing") {
 
 TEST_CASE("an exponent has the smallest and the largest f32 within its bounds, and stays within them") {
   One small({exponent_max, 0}, 63);
-  CHECK(small.step(std::numeric_limits<float>::denorm_min()) == Verdict::overflow);   // it is 2^-149
+  CHECK(small.step(std::numeric_limits<float>::denorm_min()) == Verdict::overflow);  // it is 2^-149
   CHECK(small.scale().exponent == 50 - 12 + 148);
   One finest({-exponent_max, 0}, 63);
   CHECK(finest.step(std::numeric_limits<float>::max()) == Verdict::good);
-  CHECK(finest.scale().exponent == 50 - 12 - 128 - 12);   // SC-4
+  CHECK(finest.scale().exponent == 50 - 12 - 128 - 12);  // SC-4
 }
 
-TEST_CASE("terms may grow 85-fold between two steps without an overflow once the exponent has adapted, and no exponent is finer than the margin") {
+TEST_CASE(
+    "terms may grow 85-fold between two steps without an overflow once the exponent has adapted, and no exponent is "
+    "finer than the margin") {
   for (const float first : {3e-8f, 1.0f, 700.0f}) {
     One one({40, 0});
     float m = first;
@@ -203,7 +214,8 @@ TEST_CASE("terms may grow 85-fold between two steps without an overflow once the
       m = random() % 200 == 0 ? grown : m * (random() % 2 ? 0.95f : 1.05f);
       REQUIRE(one.step(m) == Verdict::good);
       const auto after = one.scale();
-      CHECK((after.exponent <= before.exponent + 1 || after.exponent + std::ilogb(m) + 1 <= 50 - 12 - 12));   // SC-3, SC-4
+      // SC-3, SC-4
+      CHECK((after.exponent <= before.exponent + 1 || after.exponent + std::ilogb(m) + 1 <= 50 - 12 - 12));
       CHECK(std::ilogb(m) + 1 + after.exponent <= 50 - 12);
     }
   }
@@ -214,7 +226,9 @@ TEST_CASE("what places say of a parameter's terms comes to the same in any order
   CHECK(StepTerms{}.largest == 0);
   std::mt19937 random(3);
   for (const bool with_nan : {false, true}) {
-    std::vector<StepTerms> parts = {{1, StepTerms::no_microbatch}, {7, 5}, {endless, 2}, {3, 9}, {0, StepTerms::no_microbatch}, {with_nan ? nan : 6, 4}};
+    std::vector<StepTerms> parts = {
+        {1, StepTerms::no_microbatch}, {7, 5}, {endless, 2}, {3, 9}, {0, StepTerms::no_microbatch},
+        {with_nan ? nan : 6, 4}};
     for (int i = 0; i < 50; ++i) {
       std::shuffle(parts.begin(), parts.end(), random);
       const auto cut = random() % parts.size();
@@ -228,7 +242,7 @@ TEST_CASE("what places say of a parameter's terms comes to the same in any order
 }
 
 TEST_CASE("named is what is not finite before what overflows, then the lowest microbatch, then the plan's order") {
-  const SumScales sums(sum_params({1, 1, 1, 1}), 1, {});   // z, y, x, w at 40: from 1024 on it is an overflow
+  const SumScales sums(sum_params({1, 1, 1, 1}), 1, {});  // z, y, x, w at 40: from 1024 on it is an overflow
   const auto named = [&](const std::vector<StepTerms>& terms) {
     const auto v = sums.judge(terms);
     return std::tuple(v.kind, v.param, v.microbatch);
@@ -236,7 +250,8 @@ TEST_CASE("named is what is not finite before what overflows, then the lowest mi
   const auto none = StepTerms::no_microbatch;
   CHECK(named({{1023, none}, {0, none}, {1, none}, {1, none}}) == std::tuple(Verdict::good, -1, none));
   CHECK(named({{1023, none}, {2048, 7}, {4096, 3}, {1024, 3}}) == std::tuple(Verdict::overflow, 2, 3));
-  CHECK(named({{1, none}, {2048, none}, {1, none}, {1024, 30}}) == std::tuple(Verdict::overflow, 3, 30));   // a microbatch that is known first
+  // a microbatch that is known first
+  CHECK(named({{1, none}, {2048, none}, {1, none}, {1024, 30}}) == std::tuple(Verdict::overflow, 3, 30));
   CHECK(named({{1, none}, {2048, none}, {1, none}, {1024, none}}) == std::tuple(Verdict::overflow, 1, none));
   CHECK(named({{2048, 0}, {endless, 5}, {1, none}, {std::nanf(""), 4}}) == std::tuple(Verdict::not_finite, 3, 4));
   CHECK(named({{endless, 4}, {endless, 4}, {endless, 4}, {2048, 1}}) == std::tuple(Verdict::not_finite, 0, 4));

@@ -44,8 +44,8 @@ Drawn draw(const kernels::OpSet& ops, unsigned seed) {
   play.hop_s = below(2) ? 0 : 1e-6 * static_cast<double>(below(300));
   if (below(4) == 0) play.forward_s = 1e-3, play.backward_s = 1e-3 * static_cast<double>(1 + below(3));
   return {*std::move(p), play,
-          "seed " + std::to_string(seed) + ": " + std::to_string(stages) + " stages, dp " + std::to_string(dp) + ", tp " + std::to_string(tp) + ", " +
-              std::to_string(s.microbatches) + " microbatches"};
+          "seed " + std::to_string(seed) + ": " + std::to_string(stages) + " stages, dp " + std::to_string(dp) +
+              ", tp " + std::to_string(tp) + ", " + std::to_string(s.microbatches) + " microbatches"};
 }
 
 /// The same with links that never keep anybody waiting.
@@ -65,7 +65,8 @@ bool same(const GameAct& a, const GameAct& b) {
 
 }  // namespace
 
-TEST_CASE("GP-2: with the steady state repeated, 150 random pipelines give what playing every microbatch gives, to the bit") {
+TEST_CASE(
+    "GP-2: with the steady state repeated, 150 random pipelines give what playing every microbatch gives, to the bit") {
   const auto ops = kernels::standard_ops();
   int shorter = 0, waiting = 0;
   for (unsigned seed = 1; seed <= 150; ++seed) {
@@ -109,7 +110,7 @@ TEST_CASE("a pipeline of 4,000 microbatches is played with as many as it takes t
   const auto r = play(*p, o);
   REQUIRE_MESSAGE(r.ok(), r.status().message());
   CHECK(r->played_microbatches < 64);
-  CHECK(r->makespan_s == doctest::Approx((4000 + 3) * 3));   // 1F1B: (M + S - 1)(tF + tB)
+  CHECK(r->makespan_s == doctest::Approx((4000 + 3) * 3));  // 1F1B: (M + S - 1)(tF + tB)
   CHECK(r->peak_stash == std::vector<std::int32_t>{4, 3, 2, 1});
 }
 
@@ -125,13 +126,14 @@ TEST_CASE("GP-1: where places run other microbatches than each other, all are pl
   CHECK(r->played_microbatches == 200);
 }
 
-TEST_CASE("a cycle is found when a state returns within one step, and repeated only where it divides what is left out") {
+TEST_CASE(
+    "a cycle is found when a state returns within one step, and repeated only where it divides what is left out") {
   CycleSearch search;
   const std::vector<std::int64_t> a = {1, 2}, b = {1, 3};
   search.see(0, 5, 100, a);
   search.see(0, 6, 110, b);
   CHECK(search.cycles().empty());
-  search.see(1, 7, 120, a);   // another step: no return
+  search.see(1, 7, 120, a);  // another step: no return
   CHECK(search.cycles().empty());
   search.see(1, 8, 130, b);
   search.see(1, 9, 150, a);
@@ -142,11 +144,12 @@ TEST_CASE("a cycle is found when a state returns within one step, and repeated o
   CHECK(search.cycles()[0].microbatches == 2);
 
   PlanActor actor;
-  std::vector<PlayedAct> acts = {{0, &actor, false, 0, 0, 1, 5}, {0, &actor, false, 0, 1, 11, 19}, {0, &actor, false, 0, 2, 21, 25}};
+  std::vector<PlayedAct> acts = {
+      {0, &actor, false, 0, 0, 1, 5}, {0, &actor, false, 0, 1, 11, 19}, {0, &actor, false, 0, 2, 21, 25}};
   std::vector<std::int64_t> commits = {30};
   const std::vector<Cycle> cycles = {{0, 10, 20, 1}};
-  CHECK_FALSE(repeat(cycles, 2, 3, acts, commits));                 // a step without a cycle
-  CHECK_FALSE(repeat({{0, 10, 20, 2}}, 1, 3, acts, commits));       // 3 is no multiple of 2
+  CHECK_FALSE(repeat(cycles, 2, 3, acts, commits));            // a step without a cycle
+  CHECK_FALSE(repeat({{0, 10, 20, 2}}, 1, 3, acts, commits));  // 3 is no multiple of 2
   CHECK(acts.size() == 3);
   REQUIRE(repeat(cycles, 1, 3, acts, commits));
   REQUIRE(acts.size() == 6);
@@ -154,5 +157,6 @@ TEST_CASE("a cycle is found when a state returns within one step, and repeated o
   std::vector<std::pair<std::int32_t, std::int64_t>> when;
   for (const auto& act : acts) when.push_back({act.microbatch, act.begin_ns});
   std::sort(when.begin(), when.end());
-  CHECK(when == std::vector<std::pair<std::int32_t, std::int64_t>>{{0, 1}, {1, 11}, {2, 21}, {3, 31}, {4, 41}, {5, 51}});
+  CHECK(when ==
+        std::vector<std::pair<std::int32_t, std::int64_t>>{{0, 1}, {1, 11}, {2, 21}, {3, 31}, {4, 41}, {5, 51}});
 }

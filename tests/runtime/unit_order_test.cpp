@@ -22,7 +22,8 @@ CompileOptions placing_of(unsigned seed, const RandomCase& c) {
 }
 
 /// Compiles, verifies and runs.
-Expected<RandomOutcome> outcome_of(const Graph& g, const CompileOptions& o, const kernels::OpSet& ops, const RandomCase& c) {
+Expected<RandomOutcome> outcome_of(const Graph& g, const CompileOptions& o, const kernels::OpSet& ops,
+                                   const RandomCase& c) {
   TROUPE_ASSIGN(const Plan p, compile(g, o));
   TROUPE_TRY(verify(p).in("verify"));
   return train_case(p, ops, c, c.network_seed);
@@ -47,7 +48,9 @@ std::vector<std::vector<std::string>> units_of(const Plan& p) {
 
 }  // namespace
 
-TEST_CASE("units that are declared in any order are cut into the same stages, and give the same bits, as in the order of the data") {
+TEST_CASE(
+    "units that are declared in any order are cut into the same stages, and give the same bits, as in the order of the "
+    "data") {
   const auto ops = kernels::standard_ops();
   int shuffled_differently = 0;
   for (unsigned seed = 0; seed < 120; ++seed) {
@@ -71,7 +74,7 @@ TEST_CASE("units that are declared in any order are cut into the same stages, an
     REQUIRE_MESSAGE(a.ok(), a.status().message());
     REQUIRE_MESSAGE(b.ok(), b.status().message());
     CHECK(other_bits(*a, *b) == "");
-    o.stage_of_unit = {};   // cut by cost
+    o.stage_of_unit = {};  // cut by cost
     const auto p = compile(g, o), q = compile(h, o);
     REQUIRE(p.ok());
     REQUIRE_MESSAGE(q.ok(), q.status().message());
@@ -80,7 +83,9 @@ TEST_CASE("units that are declared in any order are cut into the same stages, an
   CHECK(shuffled_differently > 60);
 }
 
-TEST_CASE("units may be put on stages in any order, back and forth: the plan gives one worker's bits, or what its schedule or ZeRO 3 cannot do is named") {
+TEST_CASE(
+    "units may be put on stages in any order, back and forth: the plan gives one worker's bits, or what its schedule "
+    "or ZeRO 3 cannot do is named") {
   const auto ops = kernels::standard_ops();
   int back = 0, refused = 0;
   for (unsigned seed = 0; seed < 300; ++seed) {
@@ -91,8 +96,10 @@ TEST_CASE("units may be put on stages in any order, back and forth: the plan giv
     std::mt19937 random(seed);
     auto o = placing_of(seed, c);
     o.stage_of_unit.clear();
-    for (std::size_t u = 0; u < g.units().size(); ++u)   // each stage once, then any
-      o.stage_of_unit.push_back(u < static_cast<std::size_t>(virtual_stages) ? static_cast<std::int32_t>(u) : static_cast<std::int32_t>(random() % static_cast<unsigned>(virtual_stages)));
+    for (std::size_t u = 0; u < g.units().size(); ++u)  // each stage once, then any
+      o.stage_of_unit.push_back(u < static_cast<std::size_t>(virtual_stages)
+                                    ? static_cast<std::int32_t>(u)
+                                    : static_cast<std::int32_t>(random() % static_cast<unsigned>(virtual_stages)));
     std::shuffle(o.stage_of_unit.begin(), o.stage_of_unit.end(), random);
     std::string stages;
     for (const auto s : o.stage_of_unit) stages += " " + std::to_string(s);
@@ -103,9 +110,12 @@ TEST_CASE("units may be put on stages in any order, back and forth: the plan giv
     CAPTURE(stages);
     const auto a = outcome_of(g, one, ops, c), b = outcome_of(g, o, ops, c);
     REQUIRE_MESSAGE(a.ok(), a.status().message());
-    const bool may_refuse = o.zero == 3 || (c.pipeline.kind != Pipeline::Kind::one_f_one_b && std::count(c.dp.begin(), c.dp.end(), c.dp[0]) == std::ssize(c.dp));
+    const bool may_refuse = o.zero == 3 || (c.pipeline.kind != Pipeline::Kind::one_f_one_b &&
+                                            std::count(c.dp.begin(), c.dp.end(), c.dp[0]) == std::ssize(c.dp));
     if (may_refuse && b.status().message().find(": with ") != std::string::npos) {
-      CHECK_MESSAGE(b.status().message().find("data goes to the same stage or to later ones; choose other stages") != std::string::npos, b.status().message());
+      CHECK_MESSAGE(b.status().message().find("data goes to the same stage or to later ones; choose other stages") !=
+                        std::string::npos,
+                    b.status().message());
       CHECK_FALSE(std::is_sorted(o.stage_of_unit.begin(), o.stage_of_unit.end()));
       ++refused;
       continue;

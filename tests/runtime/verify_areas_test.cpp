@@ -1,5 +1,6 @@
 // Shared areas: tenants share memory only where edges of the plan exclude that two are live at the same time; the
-// verifier proves each pair, and the token game, which knows nothing of the proof, finds none that it should not accept.
+// verifier proves each pair, and the token game, which knows nothing of the proof, finds none that it should not
+// accept.
 #include <set>
 
 #include "runtime/place/lifetimes.h"
@@ -17,8 +18,17 @@ struct Case {
 };
 
 const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {{{1}}, {{2}}, {{3}, 1}, {{2}, 2}, {{2}, 3}, {{1, 1}}, {{2, 2}}, {{2, 1}}, {{1, 1, 1}, 1},
-                                        {{1, 1}, 0, {Pipeline::Kind::interleaved, 2}}, {{2, 2}, 0, {Pipeline::Kind::zero_bubble, 1}}};
+  static const std::vector<Case> all = {{{1}},
+                                        {{2}},
+                                        {{3}, 1},
+                                        {{2}, 2},
+                                        {{2}, 3},
+                                        {{1, 1}},
+                                        {{2, 2}},
+                                        {{2, 1}},
+                                        {{1, 1, 1}, 1},
+                                        {{1, 1}, 0, {Pipeline::Kind::interleaved, 2}},
+                                        {{2, 2}, 0, {Pipeline::Kind::zero_bubble, 1}}};
   return all;
 }
 
@@ -35,7 +45,7 @@ Plan made(const Case& c, std::int64_t layers = 5) {
 /// A tenant of a role, and how to put it into an area.
 struct Placed {
   Tenant tenant;
-  std::vector<std::int32_t> channels, actors;   // one channel, or the exchanges of a staging memory
+  std::vector<std::int32_t> channels, actors;  // one channel, or the exchanges of a staging memory
   void put(PlanRole& role, std::int32_t area, std::int32_t shift) const {
     for (auto c : channels) role.channels[c].area = area, role.channels[c].shift = shift;
     for (auto a : actors) role.actors[a].staging_area = area, role.actors[a].staging_shift = shift;
@@ -62,7 +72,9 @@ std::vector<GameOptions> timings() {
   return out;
 }
 
-std::int64_t area_bytes(const Plan& p, Rank rank) { return local_plan(unshared(p), rank)->memory.total() - local_plan(p, rank)->memory.total(); }
+std::int64_t area_bytes(const Plan& p, Rank rank) {
+  return local_plan(unshared(p), rank)->memory.total() - local_plan(p, rank)->memory.total();
+}
 
 }  // namespace
 
@@ -81,7 +93,9 @@ TEST_CASE("tenants that the plan's edges exclude never overlap in a game, whatev
         // Guests of other shifts must exclude each other too.
         std::vector<const Tenant*> in = {&a.tenant};
         for (const Placed& b : all) {
-          if (&a == &b || !std::all_of(in.begin(), in.end(), [&](const Tenant* t) { return lifetimes.exclude(*t, b.tenant); })) continue;
+          if (&a == &b ||
+              !std::all_of(in.begin(), in.end(), [&](const Tenant* t) { return lifetimes.exclude(*t, b.tenant); }))
+            continue;
           in.push_back(&b.tenant);
           b.put(together.roles[r], 0, ++shift);
         }
@@ -113,11 +127,12 @@ TEST_CASE("tenants that no edges exclude are refused by both names, and most of 
           Plan bad = p;
           all[a].put(bad.roles[r], 3, 0);
           all[b].put(bad.roles[r], 3, 1);
-          check_refused(bad, {"stage " + std::to_string(r), all[a].tenant.name, all[b].tenant.name, "area 3", "no edges of the plan"});
+          check_refused(bad, {"stage " + std::to_string(r), all[a].tenant.name, all[b].tenant.name, "area 3",
+                              "no edges of the plan"});
           ++refused;
-          const auto game = play(bad);   // not checked before
+          const auto game = play(bad);  // not checked before
           seen += !game.ok() && game.status().message().find("shared area") != std::string::npos;
-          all[b].put(bad.roles[r], 3, 0);   // side by side they may lie
+          all[b].put(bad.roles[r], 3, 0);  // side by side they may lie
           CHECK(verify(bad).ok());
         }
     }
@@ -127,7 +142,9 @@ TEST_CASE("tenants that no edges exclude are refused by both names, and most of 
   CHECK(seen > refused / 2);
 }
 
-TEST_CASE("what a step does not fill and read has no place in a shared area: parameters, sums of gradients, rings, what the session sends") {
+TEST_CASE(
+    "what a step does not fill and read has no place in a shared area: parameters, sums of gradients, rings, what the "
+    "session sends") {
   int planted = 0;
   for (const Case& c : {Case{{2}}, {{2}, 3}, {{1, 1}}}) {
     const Plan good = made(c);
@@ -164,13 +181,16 @@ TEST_CASE("exchanges that take turns in a staging buffer name one place for it")
     if (users.size() < 2) continue;
     Plan p = good;
     p.roles[0].actors[users[1]].staging_area += 1;
-    check_refused(p, {"'" + p.roles[0].actors[users[0]].name + "'", "'" + p.roles[0].actors[users[1]].name + "'", "two places"});
+    check_refused(
+        p, {"'" + p.roles[0].actors[users[0]].name + "'", "'" + p.roles[0].actors[users[1]].name + "'", "two places"});
     ++planted;
   }
   CHECK(planted == 2);
 }
 
-TEST_CASE("an evaluation's activations take turns in two buffers because the chain's turn says so: without the turn they are refused") {
+TEST_CASE(
+    "an evaluation's activations take turns in two buffers because the chain's turn says so: without the turn they are "
+    "refused") {
   for (const Case& c : {Case{{1}}, {{2}}, {{1, 1}}}) {
     const Plan good = made(c, 9);
     for (std::size_t r = 0; r < good.roles.size(); ++r) {
@@ -181,7 +201,8 @@ TEST_CASE("an evaluation's activations take turns in two buffers because the cha
       for (std::int32_t i = 0; i < static_cast<std::int32_t>(role.channels.size()); ++i) {
         const PlanChannel& ch = role.channels[i];
         if (ch.name.rfind("chain.evaluate", 0) == 0) turn = i;
-        if (ch.kind == PlanChannel::Kind::activation && ch.slots == 1 && role.actors[ch.writer].program == 1) ++channels, areas.insert(ch.area);
+        if (ch.kind == PlanChannel::Kind::activation && ch.slots == 1 && role.actors[ch.writer].program == 1)
+          ++channels, areas.insert(ch.area);
       }
       CHECK((turn >= 0) == (channels >= 3));
       if (turn < 0) continue;
@@ -225,10 +246,12 @@ TEST_CASE("programs share no area: no edge says when the next evaluation begins"
   }
 }
 
-TEST_CASE("what reductions add up and land in lies where activations wait for the backward pass, and takes no memory of its own") {
+TEST_CASE(
+    "what reductions add up and land in lies where activations wait for the backward pass, and takes no memory of its "
+    "own") {
   for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{2}, {4}, {2, 2}}) {
     Shape_ s;
-    s.samples = 256;   // activations larger than parameters
+    s.samples = 256;  // activations larger than parameters
     auto p = plan(ops(), s, dp);
     REQUIRE(p.ok());
     for (Rank r = 0; r < p->workers(); ++r) {
@@ -242,7 +265,8 @@ TEST_CASE("what reductions add up and land in lies where activations wait for th
           CHECK(pc.area >= 0);
         }
       for (const auto& a : local->actors)
-        if (role.actors[a.actor].rate == Rate::step && a.staging_bytes > 0) CHECK(role.actors[a.actor].staging_area >= 0);
+        if (role.actors[a.actor].rate == Rate::step && a.staging_bytes > 0)
+          CHECK(role.actors[a.actor].staging_area >= 0);
       CHECK(late > 0);
       CHECK(local->memory.shared >= late);
       CHECK(area_bytes(*p, r) == local->memory.shared);
@@ -301,7 +325,7 @@ TEST_CASE("parameters, moments and what ops keep lie at the beginning of the poo
           CHECK_MESSAGE((ch.slot_bytes == 0 || ch.offset >= local->state_bytes), pc.name);
           continue;
         }
-        CHECK(ch.offset == aligned(params, ch.slot_bytes >= 4096 ? 4096 : 64));   // one after the other
+        CHECK(ch.offset == aligned(params, ch.slot_bytes >= 4096 ? 4096 : 64));  // one after the other
         params = ch.offset + ch.slot_bytes * ch.slots;
       }
       CHECK(params > 0);
@@ -311,7 +335,8 @@ TEST_CASE("parameters, moments and what ops keep lie at the beginning of the poo
       CHECK((local->scratch_bytes == 0 || local->scratch_offset >= local->state_bytes));
       for (const auto& a : local->actors) {
         CHECK((a.staging_bytes == 0 || a.staging_offset >= local->state_bytes));
-        if (role.actors[a.actor].state_bytes > 0) CHECK(a.op_state_offset + role.actors[a.actor].state_bytes <= local->state_bytes);
+        if (role.actors[a.actor].state_bytes > 0)
+          CHECK(a.op_state_offset + role.actors[a.actor].state_bytes <= local->state_bytes);
       }
     }
   }

@@ -29,7 +29,8 @@ TEST_CASE("what the verifier counts for a rank is the most that any rank of its 
   Shape_ s;
   s.width = 100;
   s.hidden = 100;
-  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}, {3}, {5}, {7}, {3, 3}, {3, 1}, {2, 5}}) {
+  for (const std::vector<std::int64_t>& dp :
+       {std::vector<std::int64_t>{1}, {2}, {3}, {5}, {7}, {3, 3}, {3, 1}, {2, 5}}) {
     INFO(text(dp));
     const Plan p = good_plan(dp, s);
     std::int64_t most = 0;
@@ -60,7 +61,8 @@ TEST_CASE("memory, places and roles that do not fit are refused, and the message
     FAIL("no " << to_string(kind));
     return role.channels[0];
   };
-  for (auto kind : {PlanChannel::Kind::stash, PlanChannel::Kind::parameter, PlanChannel::Kind::gradient, PlanChannel::Kind::reduced}) {
+  for (auto kind : {PlanChannel::Kind::stash, PlanChannel::Kind::parameter, PlanChannel::Kind::gradient,
+                    PlanChannel::Kind::reduced}) {
     Plan p = good;
     PlanChannel& c = channel_of(p.roles[0], kind);
     INFO(to_string(kind));
@@ -83,7 +85,7 @@ TEST_CASE("memory, places and roles that do not fit are refused, and the message
   p.roles[1].stage = 0;
   check_refused(p, {"stage 1", "of stage 0"});
 
-  p = good;   // a scratch tensor that ends where the op's own scratch begins
+  p = good;  // a scratch tensor that ends where the op's own scratch begins
   bool planted = false;
   for (auto& a : p.roles[0].actors)
     for (auto& op : a.ops)
@@ -106,12 +108,13 @@ TEST_CASE("memory, places and roles that do not fit are refused, and the message
   index.params[0].index = 77;
   check_refused(p, {"'" + index.name + "'"});
 
-  p = good;   // an update that nobody tells when to commit
+  p = good;  // an update that nobody tells when to commit
   PlanActor& update = first(p.roles[0], PlanActor::Kind::update);
   const auto who = static_cast<std::int32_t>(&update - p.roles[0].actors.data());
   for (auto& c : p.roles[0].channels)
     if (c.name == "commit") std::erase_if(c.readers, [&](const PlanReader& r) { return r.actor == who; });
-  const auto at = std::find_if(update.in.begin(), update.in.end(), [&](auto id) { return p.roles[0].channels[id].name == "commit"; });
+  const auto at = std::find_if(update.in.begin(), update.in.end(),
+                               [&](auto id) { return p.roles[0].channels[id].name == "commit"; });
   REQUIRE(at == update.in.end() - 1);
   update.in.erase(at);
   check_refused(p, {"update actor '" + update.name + "'", "0 commit ports"});
@@ -140,7 +143,7 @@ TEST_CASE("an op that reads scratch where nobody left its argument, or writes ov
     for (std::size_t k = 0; k < good.roles[0].actors[i].ops.size(); ++k) {
       Plan p = good;
       PlanActor& a = p.roles[0].actors[i];
-      a.op_scratch_offset += 1 << 20;   // room enough for whatever is planted
+      a.op_scratch_offset += 1 << 20;  // room enough for whatever is planted
       a.scratch_bytes += 1 << 20;
       REQUIRE(verify(p).ok());
       PlanOp& op = a.ops[k];
@@ -178,11 +181,12 @@ TEST_CASE("a slot of trained parameters without an exponent for each of them is 
         if (what == 0) exponents.shape[0] -= 1;
         if (what == 1) exponents.dtype = DType::f32;
         if (what == 2) exponents.sbp[static_cast<std::size_t>(dp_axis(p.meshes[exponents.mesh]))] = Sbp::S(0);
-        check_refused(p, {"stage " + std::to_string(role.stage), "'" + group + ".", "does not find the exponents of its gradients' sums"});
+        check_refused(p, {"stage " + std::to_string(role.stage), "'" + group + ".",
+                          "does not find the exponents of its gradients' sums"});
       }
       ++planted;
     }
-  CHECK(planted == 3);   // layers
+  CHECK(planted == 3);  // layers
 }
 
 TEST_CASE("an actor that makes, rounds or converts gradients and does not read their exponents is refused by name") {
@@ -216,8 +220,10 @@ TEST_CASE("an actor that makes, rounds or converts gradients and does not read t
       if (role.channels[c].kind != PlanChannel::Kind::parameter) continue;
       for (std::int32_t a = 0; a < static_cast<std::int32_t>(role.actors.size()); ++a) {
         const PlanActor& actor = role.actors[a];
-        const bool converts = actor.kind == PlanActor::Kind::exchange && std::any_of(good->exchanges[actor.exchange].moves.begin(), good->exchanges[actor.exchange].moves.end(),
-                                                                                    [&](const auto& m) { return good->tensors[m.from].dtype != good->tensors[m.to].dtype; });
+        const bool converts =
+            actor.kind == PlanActor::Kind::exchange &&
+            std::any_of(good->exchanges[actor.exchange].moves.begin(), good->exchanges[actor.exchange].moves.end(),
+                        [&](const auto& m) { return good->tensors[m.from].dtype != good->tensors[m.to].dtype; });
         if (actor.kind != PlanActor::Kind::norm && !converts) continue;
         Plan p = *good;
         if (!forget(p.roles[0], a, c)) continue;
@@ -226,13 +232,13 @@ TEST_CASE("an actor that makes, rounds or converts gradients and does not read t
       }
     }
   }
-  CHECK(planted == 2 * (3 + 3));   // norms, and gathers or reductions
+  CHECK(planted == 2 * (3 + 3));  // norms, and gathers or reductions
 }
 
 TEST_CASE("norms that take other gradients on other stages are refused: they need not cover the parameter once") {
   Shape_ s;
   s.tied = true;
-  auto made = plan(ops(), s, {2, 1}, 2);   // in rounds each use has a sum of its own
+  auto made = plan(ops(), s, {2, 1}, 2);  // in rounds each use has a sum of its own
   REQUIRE(made.ok());
   const Plan good = *std::move(made);
   int planted = 0;
@@ -243,7 +249,7 @@ TEST_CASE("norms that take other gradients on other stages are refused: they nee
       Plan p = good;
       auto& grads = p.roles[0].actors[i].params[k].grads;
       const std::string name = "'" + p.params[a.params[k].param].name + "'";
-      std::swap(grads[0], grads[1]);   // added in another order than on stage 1
+      std::swap(grads[0], grads[1]);  // added in another order than on stage 1
       check_refused(p, {name, "other gradients"});
       std::swap(grads[0], grads[1]);
       grads.pop_back();
@@ -267,7 +273,7 @@ TEST_CASE("a norm whose rows are split over dp is refused by the name of its gra
     sbp = Sbp::S(0);
     ++planted;
   }
-  CHECK(planted == 6);   // up and down of three layers
+  CHECK(planted == 6);  // up and down of three layers
 }
 
 TEST_CASE("an op whose arguments it would not accept is refused by name before its kernel runs") {
@@ -282,7 +288,8 @@ TEST_CASE("an op whose arguments it would not accept is refused by name before i
   auto refused = [](const Plan& p, const std::vector<std::string>& names) {
     const Status s = check_ops(p, 0, ops());
     REQUIRE_FALSE(s.ok());
-    for (const auto& name : names) CHECK_MESSAGE(s.message().find(name) != std::string::npos, "'" << name << "' is not in: " << s.message());
+    for (const auto& name : names)
+      CHECK_MESSAGE(s.message().find(name) != std::string::npos, "'" << name << "' is not in: " << s.message());
   };
   Plan p = good;
   PlanOp& op = segment(p).ops[0];

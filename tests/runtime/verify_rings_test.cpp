@@ -42,7 +42,7 @@ TEST_CASE("a buffer whose next user nobody waits for is refused by name, whichev
       CHECK_MESSAGE(message.find("'" + turn.name.substr(5) + "'") != std::string::npos, message);
       ++planted;
     }
-    CHECK(planted >= 5);   // a ring over the five layers, and with ZeRO 3 those of what is gathered
+    CHECK(planted >= 5);  // a ring over the five layers, and with ZeRO 3 those of what is gathered
   }
 }
 
@@ -50,17 +50,23 @@ TEST_CASE("a ring needs exactly one token for each of its buffers") {
   const Plan good = ringed(3);
   int planted = 0;
   for (std::size_t i = 0; i < good.roles[0].channels.size(); ++i) {
-    if (good.roles[0].channels[i].kind != PlanChannel::Kind::turn || good.roles[0].channels[i].name.rfind("turn.", 0) != 0) continue;
+    if (good.roles[0].channels[i].kind != PlanChannel::Kind::turn ||
+        good.roles[0].channels[i].name.rfind("turn.", 0) != 0)
+      continue;
     Plan p = good;
     p.roles[0].channels[i].initial = !p.roles[0].channels[i].initial;
     const auto message = refusal(p);
-    CHECK_MESSAGE((message.find("tokens: it needs one") != std::string::npos || message.find("does not pass") != std::string::npos), message);
+    CHECK_MESSAGE((message.find("tokens: it needs one") != std::string::npos ||
+                   message.find("does not pass") != std::string::npos),
+                  message);
     ++planted;
   }
   CHECK(planted > 0);
 }
 
-TEST_CASE("channels that are put into a buffer of a ring without its turns, or where another of the same turn lies, are refused") {
+TEST_CASE(
+    "channels that are put into a buffer of a ring without its turns, or where another of the same turn lies, are "
+    "refused") {
   const Plan good = ringed(3, {2, 2});
   int planted = 0;
   for (std::size_t s = 0; s < good.roles.size(); ++s)
@@ -69,8 +75,9 @@ TEST_CASE("channels that are put into a buffer of a ring without its turns, or w
       if (c.ring < 0) continue;
       Plan p = good;
       p.roles[s].channels[i].buffer = 1 - c.buffer;
-      const bool shared = std::any_of(good.roles[s].channels.begin(), good.roles[s].channels.end(),
-                                      [&](const auto& other) { return other.ring == c.ring && other.buffer == 1 - c.buffer; });
+      const bool shared = std::any_of(
+          good.roles[s].channels.begin(), good.roles[s].channels.end(),
+          [&](const auto& other) { return other.ring == c.ring && other.buffer == 1 - c.buffer; });
       if (shared) CHECK(refusal(p).find("stage " + std::to_string(s)) != std::string::npos);
       p = good;
       p.roles[s].channels[i].slots = 2;
@@ -81,7 +88,7 @@ TEST_CASE("channels that are put into a buffer of a ring without its turns, or w
       ++planted;
     }
   CHECK(planted > 0);
-  for (std::size_t i = 0; i < good.roles[0].channels.size(); ++i) {   // a stash is no member of a ring
+  for (std::size_t i = 0; i < good.roles[0].channels.size(); ++i) {  // a stash is no member of a ring
     if (good.roles[0].channels[i].kind != PlanChannel::Kind::stash) continue;
     Plan p = good;
     p.roles[0].channels[i].ring = 0;
@@ -89,7 +96,9 @@ TEST_CASE("channels that are put into a buffer of a ring without its turns, or w
   }
 }
 
-TEST_CASE("exchanges that land in one buffer without a turn between them, or with another number of tokens, are refused by name") {
+TEST_CASE(
+    "exchanges that land in one buffer without a turn between them, or with another number of tokens, are refused by "
+    "name") {
   for (const std::int32_t zero : {0, 1, 2}) {
     CAPTURE(zero);
     const Plan good = ringed(zero);
@@ -104,7 +113,8 @@ TEST_CASE("exchanges that land in one buffer without a turn between them, or wit
       CHECK(refusal(p).find("shares its staging memory in a cycle of") != std::string::npos);
       p = good;
       planted::remove_channel(p.roles[0], static_cast<std::int32_t>(i));
-      CHECK(refusal(p).find("'" + good.roles[0].actors[static_cast<std::size_t>(turn.writer)].name + "' shares its staging memory") != std::string::npos);
+      CHECK(refusal(p).find("'" + good.roles[0].actors[static_cast<std::size_t>(turn.writer)].name +
+                            "' shares its staging memory") != std::string::npos);
       ++planted;
     }
     CHECK(planted == shared);
@@ -123,7 +133,8 @@ TEST_CASE("an op of which a place would have only its share of a gathered parame
     p.tensors[i].sbp[static_cast<std::size_t>(dp_axis(p.meshes[0]))] = Sbp::S(0);
     const Status s = check_ops(p, 0, ops);
     CHECK_FALSE(s.ok());
-    CHECK(s.message().find("works on '" + p.tensors[i].name + "', of which a place has a part only") != std::string::npos);
+    CHECK(s.message().find("works on '" + p.tensors[i].name + "', of which a place has a part only") !=
+          std::string::npos);
   }
   CHECK(gathered > 5);
 }

@@ -1,5 +1,5 @@
-// The verifier: plans that the compiler makes are accepted; faults planted in actors, channels and their order are refused
-// with the culprit's name.
+// The verifier: plans that the compiler makes are accepted; faults planted in actors, channels and their order are
+// refused with the culprit's name.
 #include <numeric>
 
 #include "runtime/simulate/token_game.h"
@@ -31,7 +31,8 @@ TEST_CASE("every plan of the MLP with up to 4 stages of dp 1 to 4 is accepted, a
       CHECK(verify(p).ok());
       for (std::size_t st = 0; st < dp.size(); ++st) {
         // S - s where all stages are equally wide; else one for each place downstream, shared by those of this stage.
-        const auto downstream = std::accumulate(dp.begin() + static_cast<std::ptrdiff_t>(st), dp.end(), std::int64_t{0});
+        const auto downstream = std::accumulate(dp.begin() + static_cast<std::ptrdiff_t>(st), dp.end(),
+                                                std::int64_t{0});
         CHECK(result->peak_stash[st] <= (downstream + dp[st] - 1) / dp[st]);
       }
       ++plans;
@@ -72,7 +73,7 @@ TEST_CASE("a channel with a reader that does not listen is refused with both nam
     bad.roles[0].channels[0].readers.push_back({actor, port});
     check_refused(bad, {"'" + channel.name + "'", "'" + p.roles[0].actors[actor].name + "'"});
   }
-  Plan twice = p;   // the same port, told twice: every token would be acked once and awaited twice
+  Plan twice = p;  // the same port, told twice: every token would be acked once and awaited twice
   twice.roles[0].channels[0].readers.push_back(channel.readers.at(0));
   check_refused(twice, {"'" + channel.name + "'", "'" + p.roles[0].actors[actor].name + "'"});
   Plan nobody = p;
@@ -146,12 +147,12 @@ TEST_CASE("rates that do not balance are refused: once per step against once per
     if (c.name == "layer0.params") c.rate = Rate::microbatch;
   check_refused(p, {"imbalance", "'layer0.update'", "'layer0.params'"});
 
-  p = good_plan({1});   // a step-rate reader of a microbatch channel
+  p = good_plan({1});  // a step-rate reader of a microbatch channel
   const auto fwd = find_actor(p.roles[0], "layer0.fwd"), norm = find_actor(p.roles[0], "layer0.norm");
   connect(p.roles[0], fwd, norm, "per.microbatch", Rate::microbatch);
   check_refused(p, {"imbalance", "'layer0.norm'", "'per.microbatch'"});
 
-  p = good_plan({1});   // a microbatch actor that pretends to write once per step without accumulating
+  p = good_plan({1});  // a microbatch actor that pretends to write once per step without accumulating
   const auto bwd = find_actor(p.roles[0], "layer0.bwd");
   connect(p.roles[0], fwd, bwd, "per.step", Rate::step).kind = PlanChannel::Kind::activation;
   check_refused(p, {"imbalance", "'layer0.fwd'", "'per.step'"});
@@ -162,8 +163,8 @@ TEST_CASE("an extra reader that never acts is a deadlock that names it and what 
   int planted = 0;
   for (std::size_t c = 0; c < good.roles[0].channels.size(); ++c) {
     const auto kind = good.roles[0].channels[c].kind;
-    if (good.roles[0].channels[c].writer < 0 || kind == PlanChannel::Kind::gradient || kind == PlanChannel::Kind::reduced ||
-        kind == PlanChannel::Kind::rounded || kind == PlanChannel::Kind::turn)
+    if (good.roles[0].channels[c].writer < 0 || kind == PlanChannel::Kind::gradient ||
+        kind == PlanChannel::Kind::reduced || kind == PlanChannel::Kind::rounded || kind == PlanChannel::Kind::turn)
       continue;
     if (good.roles[0].actors[good.roles[0].channels[c].writer].program != 0) continue;
     Plan p = good;
@@ -178,7 +179,7 @@ TEST_CASE("an extra reader that never acts is a deadlock that names it and what 
     const auto index = static_cast<std::int32_t>(role.actors.size()) - 1;
     role.channels[c].readers.push_back({index, 0});
     role.actors[index].in.push_back(static_cast<std::int32_t>(c));
-    connect(role, index, index, "never", idle.rate);   // waits for itself
+    connect(role, index, index, "never", idle.rate);  // waits for itself
     INFO(role.channels[c].name);
     check_refused(p, {"deadlock", "idle.reader", "'never'"});
     ++planted;
@@ -202,6 +203,6 @@ TEST_CASE("a reader in another program is an imbalance that names channel, reade
   connect(role, fwd, index, "many", Rate::microbatch).slots = 100;
   connect(role, eval, index, "few", Rate::microbatch).slots = 100;
   check_refused(p, {"imbalance", "channel 'few'", "program 'evaluate'", "reader 'tardy'", "program 'train'"});
-  p.roles[0].actors[index].program = 1;   // now it is the other channel that carries too many
+  p.roles[0].actors[index].program = 1;  // now it is the other channel that carries too many
   check_refused(p, {"imbalance", "channel 'many'", "program 'train'", "reader 'tardy'", "program 'evaluate'"});
 }

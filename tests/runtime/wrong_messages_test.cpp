@@ -49,7 +49,8 @@ Graph graph(const kernels::OpSet& ops) {
   g.minimize(g.op("mse_loss", {x, t}, {{"scale", 1.0 / 8}})[0], {});
   g.program("sample", {3, 1});
   g.unit("in");
-  g.report("token", g.actor("echo", "echo", {g.feed("prompt", {DType::i32, {1}}, "token")}, {{"token", {DType::i32, {1}}}})[0]);
+  g.report("token",
+           g.actor("echo", "echo", {g.feed("prompt", {DType::i32, {1}}, "token")}, {{"token", {DType::i32, {1}}}})[0]);
   return g;
 }
 
@@ -65,7 +66,7 @@ class Talk {
   using FromHook = std::function<std::vector<FromWorker>(Rank, const FromWorker&)>;
   ToHook to = [](Rank, const ToWorker& m) { return std::vector<ToWorker>{m}; };
   FromHook from = [](Rank, const FromWorker& m) { return std::vector<FromWorker>{m}; };
-  std::int64_t said = 0;               ///< by both sides
+  std::int64_t said = 0;  ///< by both sides
   bool finished = false;
   Status failure;
 
@@ -90,8 +91,12 @@ class Talk {
     options.steps = 3;
     options.loss_divisor = 8;
     options.clip = 1;
-    options.readers = [](std::int64_t version) { return version == 1 || version == 2 ? std::vector<std::string>{"sample"} : std::vector<std::string>{}; };
-    options.feed = [](const std::string&, std::int64_t, std::int32_t, const Report*) { return std::vector<std::byte>(4); };
+    options.readers = [](std::int64_t version) {
+      return version == 1 || version == 2 ? std::vector<std::string>{"sample"} : std::vector<std::string>{};
+    };
+    options.feed = [](const std::string&, std::int64_t, std::int32_t, const Report*) {
+      return std::vector<std::byte>(4);
+    };
     Session session(plan, options, [&](Rank r, const ToWorker& m) {
       for (auto& changed : to(r, m)) {
         ++said;
@@ -154,7 +159,9 @@ class Talk {
 
 /// Numbers that a message may not have.
 std::int64_t odd(std::mt19937& random) {
-  const std::int64_t some[] = {-1, 0, 1, 2, 3, 17, std::numeric_limits<std::int32_t>::max(), std::numeric_limits<std::int32_t>::min(), 1ll << 40};
+  const std::int64_t some[] = {
+      -1,       0, 1, 2, 3, 17, std::numeric_limits<std::int32_t>::max(), std::numeric_limits<std::int32_t>::min(),
+      1ll << 40};
   return some[random() % std::size(some)];
 }
 double odd_real(std::mt19937& random) {
@@ -236,7 +243,9 @@ FromWorker changed(FromWorker message, std::mt19937& random) {
 
 }  // namespace
 
-TEST_CASE("one message of a run changed, left out or said twice: the run fails with an error that names who said it, or ends; no process dies") {
+TEST_CASE(
+    "one message of a run changed, left out or said twice: the run fails with an error that names who said it, or "
+    "ends; no process dies") {
   const auto ops = kernels::standard_ops();
   int failed = 0, ended = 0;
   for (const auto& dp : {std::vector<std::int64_t>{1}, {2}}) {
@@ -267,8 +276,10 @@ TEST_CASE("one message of a run changed, left out or said twice: the run fails w
         CHECK(talk.finished == talk.failure.ok());
         talk.finished ? ++ended : ++failed;
         if (talk.failure.ok() || talk.failure.message().find("no progress") != std::string::npos) continue;
-        const bool named = talk.failure.message().find("worker ") != std::string::npos || talk.failure.message().find("norm") != std::string::npos ||
-                           talk.failure.message().find("diverged") != std::string::npos || talk.failure.message().find("gradient term") != std::string::npos;
+        const bool named = talk.failure.message().find("worker ") != std::string::npos ||
+                           talk.failure.message().find("norm") != std::string::npos ||
+                           talk.failure.message().find("diverged") != std::string::npos ||
+                           talk.failure.message().find("gradient term") != std::string::npos;
         CHECK_MESSAGE(named, talk.failure.message());
       }
   }
@@ -277,13 +288,15 @@ TEST_CASE("one message of a run changed, left out or said twice: the run fails w
   CHECK(ended > 20);
 }
 
-TEST_CASE("a step of training costs one go, one commit and one vote a place; a vote reports the losses of its place's microbatches and one number for each part of a gradient") {
+TEST_CASE(
+    "a step of training costs one go, one commit and one vote a place; a vote reports the losses of its place's "
+    "microbatches and one number for each part of a gradient") {
   const auto ops = kernels::standard_ops();
   for (const std::int32_t zero : {0, 1, 2, 3}) {
     CAPTURE(zero);
     const auto p = compile_over(graph(ops), {2}, 1, zero);
     REQUIRE_MESSAGE(p.ok(), p.status().message());
-    std::map<std::pair<std::string, std::int64_t>, int> said;   // kind and step
+    std::map<std::pair<std::string, std::int64_t>, int> said;  // kind and step
     std::size_t square_sums = 0;
     Talk talk;
     talk.to = [&](Rank, const ToWorker& m) {
@@ -296,10 +309,10 @@ TEST_CASE("a step of training costs one go, one commit and one vote a place; a v
       const auto* vote = std::get_if<Closed>(&m);
       if (!vote || vote->program != 0) return std::vector<FromWorker>{m};
       ++said[{"vote", vote->step}];
-      CHECK(vote->reports.size() == 2);   // of the 4 microbatches of a step
+      CHECK(vote->reports.size() == 2);  // of the 4 microbatches of a step
       for (const Report& report : vote->reports) CHECK(report.kind == Report::Kind::loss);
       CHECK(vote->gradients.square_sums.size() == gradient_parts(*p, r).square_sums);
-      CHECK(vote->gradients.peaks.size() == 1);   // the graph has one parameter, used once
+      CHECK(vote->gradients.peaks.size() == 1);  // the graph has one parameter, used once
       CHECK(vote->gradients.bad.empty());
       square_sums += vote->gradients.square_sums.size();
       return std::vector<FromWorker>{m};

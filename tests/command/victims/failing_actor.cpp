@@ -7,8 +7,8 @@
 
 #include <unistd.h>
 
-#include "runtime/launch/app.h"
 #include "runtime/compile/compile.h"
+#include "runtime/launch/app.h"
 
 using namespace troupe;
 using namespace troupe::runtime;
