@@ -1,5 +1,5 @@
 // Schedule: its answers agree with each other, whatever the program, the width and the owners.
-#include <doctest.h>
+#include <doctest/doctest.h>
 
 #include <algorithm>
 #include <random>
