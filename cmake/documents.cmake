@@ -1,5 +1,5 @@
 # Every page of measurements says on which machine, at which commit and by which command its figures came about, and every
-# script that a document names is there. Run as: cmake -DROOT=... -P measurements.cmake (a test).
+# file that a document names by its path is there. Run as: cmake -DROOT=... -P documents.cmake (a test).
 cmake_minimum_required(VERSION 3.25)
 
 file(GLOB pages RELATIVE "${ROOT}" "${ROOT}/docs/measurements/*.md")
@@ -23,11 +23,12 @@ foreach(document IN LISTS documents)
     continue()
   endif()
   file(READ "${ROOT}/${document}" text)
-  string(REGEX MATCHALL "(bench|tests|apps)/[a-z0-9_/]+\\.(sh|py)" scripts "${text}")
-  list(REMOVE_DUPLICATES scripts)
-  foreach(script IN LISTS scripts)
-    if(NOT EXISTS "${ROOT}/${script}")
-      message(SEND_ERROR "${document} names ${script}, which is not there")
+  string(REGEX MATCHALL "(actors|runtime|devices|comm|kernels|placement|checkpoint|apps|bench|tests|cmake|docs)/[a-zA-Z0-9_/-]+\\.(sh|py|h|cpp|cmake|toml|md|capnp)" names "${text}")
+  list(REMOVE_DUPLICATES names)
+  get_filename_component(folder "${document}" DIRECTORY)
+  foreach(name IN LISTS names)
+    if(NOT name MATCHES "NNNN|DATE|CONFIG|NAME" AND NOT EXISTS "${ROOT}/${name}" AND NOT EXISTS "${ROOT}/${folder}/${name}")
+      message(SEND_ERROR "${document} names ${name}, which is not there")
     endif()
   endforeach()
 endforeach()
