@@ -13,7 +13,7 @@ using namespace troupe::runtime;
 
 namespace {
 
-/// Zeros: nobody computes with them.
+/// Zeros: no kernel computes with them.
 struct Nothing final : actors::UserActor {
   Status act(actors::UserCall&) override { return {}; }
 };

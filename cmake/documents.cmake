@@ -1,5 +1,5 @@
-# Every page of measurements says on which machine, at which commit and by which command its figures came about, and every
-# file that a document names by its path is there. Run as: cmake -DROOT=... -P documents.cmake (a test).
+# Every page of measurements says on which machine, at which commit and by which command its figures came about; every
+# file that a document names by its path is there; no text says "somebody". Run as: cmake -DROOT=... -P documents.cmake (a test).
 cmake_minimum_required(VERSION 3.25)
 
 file(GLOB pages RELATIVE "${ROOT}" "${ROOT}/docs/measurements/*.md")
@@ -30,5 +30,15 @@ foreach(document IN LISTS documents)
     if(NOT name MATCHES "NNNN|DATE|CONFIG|NAME" AND NOT EXISTS "${ROOT}/${name}" AND NOT EXISTS "${ROOT}/${folder}/${name}")
       message(SEND_ERROR "${document} names ${name}, which is not there")
     endif()
+  endforeach()
+endforeach()
+
+# Comments, messages and pages name the agent (rank, actor, thread, session, user). Decision records stay as they were.
+file(GLOB_RECURSE texts RELATIVE "${ROOT}" "${ROOT}/*.md" "${ROOT}/*.cpp" "${ROOT}/*.h" "${ROOT}/*.cu" "${ROOT}/*.cuh" "${ROOT}/*.sh" "${ROOT}/*.py")
+list(FILTER texts EXCLUDE REGEX "^(build|docs/decisions)")
+foreach(text IN LISTS texts)
+  file(STRINGS "${ROOT}/${text}" vague REGEX "(^|[^A-Za-z_])([Ss]ome|[Nn]o|[Aa]ny)body([^A-Za-z_]|$)|(^|[^A-Za-z_])[Ww]hoever([^A-Za-z_]|$)")
+  foreach(line IN LISTS vague)
+    message(SEND_ERROR "${text}: name the agent in: ${line}")
   endforeach()
 endforeach()

@@ -131,7 +131,7 @@ Status TransferPlanner::cover(const Extent& region, const std::vector<const Hold
         return {};
       }
     } else if (leaf) {
-      return {Code::not_found, "nobody holds " + to_string(region) +
+      return {Code::not_found, "no place holds " + to_string(region) +
                                    (terms_ > 1 ? ", " + text(node) + " of " + std::to_string(terms_) : "") +
                                    ", which rank " + std::to_string(to_->holder) + " needs"};
     }

@@ -85,7 +85,7 @@ class Member {
     }
     transport_->connect(addresses);
   }
-  /// Leaves together: nobody goes while another still sends.
+  /// Leaves together: no process goes while another still sends.
   ~Member() {
     if (rank_ == 0) {
       for (const auto& c : children_) (void)get(c.from);

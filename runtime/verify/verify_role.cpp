@@ -115,7 +115,7 @@ class RoleCheck : private StageView {
     const bool closes = !read && traits(a.kind).closes_step;
     if (a.closes_step != closes)
       return refuse("actor '" + a.name +
-                    (closes ? "' does not close its step, although nobody waits for it"
+                    (closes ? "' does not close its step, although no actor waits for it"
                             : "' closes its step, although others act after it"));
     return {};
   }

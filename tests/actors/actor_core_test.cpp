@@ -358,7 +358,7 @@ TEST_CASE("PA-3: a failure is told at once, not after the acts before it: one of
   log.take();
   core.done(1, {invalid("wrong size"), 0, 0, -1, -1});
   CHECK(log.take() == Said{"failed wrong size"});
-  CHECK(core.ports().used_slots(0) == 2);  // what act 0 still reads and writes is nobody else's
+  CHECK(core.ports().used_slots(0) == 2);  // no other act has what act 0 still reads and writes
   core.done(0, ok());
   CHECK(log.take() == Said{});
 }

@@ -55,7 +55,7 @@ TEST_CASE("the session may speak at any time: tokens wait, in order, until all r
   CHECK(b.port.waiting() == 2);
   b.port.ack(0, b.send());
   CHECK(b.sent.size() == 2);
-  CHECK(b.memory[0] == std::byte{0});  // nothing is overwritten while somebody reads
+  CHECK(b.memory[0] == std::byte{0});  // nothing is overwritten while an actor reads it
   b.port.ack(0, b.send());
   CHECK(b.sent.size() == 4);
   CHECK(b.sent[2].second.step == 1);

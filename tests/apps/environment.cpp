@@ -1,4 +1,4 @@
-// Costs that somebody has calibrated on this machine change no test.
+// Costs that were calibrated on this machine change no test.
 #include <cstdlib>
 
 namespace {

@@ -23,7 +23,7 @@ TEST_CASE("an output folder that cannot be is refused by name") {
   const auto below = prepare_output_dir(file + "/sub");
   CHECK_FALSE(below.ok());
   CHECK(below.message().find("output folder '" + file + "/sub'") != std::string::npos);
-  // a folder in which nobody can create files, not even root
+  // a folder in which no user can create files, not even root
   const auto proc = prepare_output_dir("/proc/self");
   CHECK(proc.message().find("output folder '/proc/self' cannot be written") == 0);
 }

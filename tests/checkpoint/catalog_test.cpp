@@ -110,7 +110,7 @@ class Turns {
 
 }  // namespace
 
-TEST_CASE("names: step and generation, sorted by number; what is not such a folder is nobody's") {
+TEST_CASE("names: step and generation, sorted by number; other folders are left out") {
   CHECK(folder_name(40, 2) == "step-00000040.g2");
   CHECK(folder_name(1'234'567'890, 10) == "step-1234567890.g10");
   CHECK(shard_name(7) == "shard-00007.safetensors");

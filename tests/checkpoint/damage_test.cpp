@@ -174,7 +174,7 @@ struct Scene {
                                               [&](const std::string& w) { return line.find(w) != std::string::npos; });
                          });
       CHECK_MESSAGE(named, "expected: ", words.empty() ? "" : words.back());
-      CHECK(load_and_compare(mine, storage, folder, model).ok() == words.empty());  // nobody reads wrong bytes
+      CHECK(load_and_compare(mine, storage, folder, model).ok() == words.empty());  // no reader gets wrong bytes
       found += !words.empty();
       repair();
     }

@@ -21,7 +21,7 @@ TEST_CASE(
     std::int64_t end = 4096;
     for (std::int64_t i = 0; i < 1 + random(30); ++i) {
       if (random(5) == 0) ++file, end = 4096;
-      else if (random(3) == 0) end += 4096 * (1 + random(3));  // somebody else's
+      else if (random(3) == 0) end += 4096 * (1 + random(3));  // of other tensors
       runs.push_back({file, end, 1 + random(random(2) ? 20'000 : 9 << 20)});
       end = aligned(end + runs.back().bytes, storage_alignment);
     }

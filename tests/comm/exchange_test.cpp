@@ -597,7 +597,7 @@ TEST_CASE("an act that lost one peer says so at once, although another peer is s
   c.run();
   CHECK(ends[2].done == 1);
   CHECK(ends[2].status.code() == Code::unavailable);
-  begin(0);  // it comes after all: its part still finds its place, and nobody is told twice
+  begin(0);  // it comes after all: its part still finds its place, and no caller is told twice
   c.run();
   CHECK(ends[0].done == 1);
   CHECK(ends[0].status.ok());

@@ -101,7 +101,7 @@ TEST_CASE("TH-2: errors are not delayed, nor what a rank sends to itself") {
   CHECK(refused.status.code() == Code::invalid);
 }
 
-TEST_CASE("TR-4: what has been moved and is still under way when the transport shuts down calls nobody") {
+TEST_CASE("TR-4: what has been moved and is still under way when the transport shuts down makes no callback") {
   TimedPair w({{-1, -1, 500, 1'000'000}});
   w.recv(1, 0, 1000);
   w.send(0, 0, 1000);

@@ -31,7 +31,7 @@ Outcome train_on(const std::string& data, const std::string& out) {
 
 }  // namespace
 
-TEST_CASE("fewer microbatches than stages is legal and a warning, whoever asks") {
+TEST_CASE("fewer microbatches than stages is legal and a warning, in every command") {
   TempDir dir;
   const std::vector<std::string> wasteful = {"--mesh", "pp=4", "--set", "schedule.batch=2"};
   const std::string says = "4 stages, but only 2 microbatches";

@@ -144,7 +144,7 @@ TEST_CASE("ckpt prune keeps the newest and those it is told to") {
   check_one_line(ckpt({"prune", saved.of(20)}), exit_usage, {"one checkpoint", "the folder that it is in"});
 }
 
-TEST_CASE("ckpt says what is wrong with a folder, and which word of a command line nobody knows") {
+TEST_CASE("ckpt says what is wrong with a folder, and which word of a command line it does not know") {
   Saved saved;
   TempDir empty;
   for (const std::string command : {"ls", "show", "verify", "prune"})

@@ -232,7 +232,8 @@ TEST_CASE("output that cannot be written is an error, and a closed standard outp
   CHECK(summary(dir / "out")["status"] == "finished");
 }
 
-TEST_CASE("a damaged costs file that nobody has named is passed over with a warning; one that is named is refused") {
+TEST_CASE(
+    "a damaged costs file that no option names is passed over with a warning; one that an option names is refused") {
   TempDir dir;
   fs::create_directories(dir / "troupe");
   const auto costs = [&](const std::string& more) {

@@ -86,7 +86,7 @@ Run::Run(std::vector<std::string> argv) : shared_memory_before_(unused_shared_me
   if (pid_ == 0) {
     ::setpgid(0, 0);
     ::putenv(mark_.data());
-    ::setenv("XDG_CACHE_HOME", "/nonexistent", 1);  // what somebody has calibrated here changes no prediction
+    ::setenv("XDG_CACHE_HOME", "/nonexistent", 1);  // what was calibrated here changes no prediction
     ::dup2(::open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
     ::dup2(out[1], STDOUT_FILENO);
     ::dup2(err[1], STDERR_FILENO);

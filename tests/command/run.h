@@ -19,7 +19,7 @@ struct Outcome {
   bool timed_out = false;
   std::string out, err;
   double seconds = 0;
-  /// processes alive one second after the end, shared memory that nobody uses
+  /// processes alive one second after the end, shared memory that no process uses
   std::vector<std::string> left;
   double cleared_s = 0;  ///< from the end of the command to the end of the last of its processes
 };

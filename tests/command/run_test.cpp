@@ -12,7 +12,7 @@ TEST_CASE("an orphan is noticed, whatever became of its parent") {
   CHECK(o.left[0].find("sleep 60") != std::string::npos);
 }
 
-TEST_CASE("shared memory that nobody uses any more is noticed") {
+TEST_CASE("shared memory that no process uses any more is noticed") {
   const std::string name = "/dev/shm/troupe-test-" + std::to_string(::getpid());
   const auto o = run({"/bin/sh", "-c", "echo > " + name});
   ::unlink(name.c_str());

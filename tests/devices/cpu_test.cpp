@@ -17,7 +17,7 @@ using namespace troupe;
 
 namespace {
 
-/// Opens once; whoever waits goes on.
+/// Opens once; what waits goes on.
 class Gate {
  public:
   void open() {
@@ -196,7 +196,7 @@ TEST_CASE("Parallel::for_each really uses the stream's threads") {
   std::atomic<int> arrived{0};
   Task t;
   t.work = [&](Parallel& parallel) {
-    // Each index waits for the other one: a single thread would never come out.
+    // Each of the two indices waits for the other: a single thread would never come out.
     parallel.for_each(2, [&](std::int64_t) {
       ++arrived;
       while (arrived < 2) std::this_thread::yield();

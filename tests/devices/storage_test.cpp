@@ -78,7 +78,7 @@ Code refused(const Status& status, const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("what was written is read, in any pieces, by whoever opens the file") {
+TEST_CASE("what was written is read, in any pieces, by any that opens the file") {
   on_each([](Storage& storage, const std::string& dir) {
     auto made = storage.create(dir + "/f", Access::buffered);
     REQUIRE(made.ok());

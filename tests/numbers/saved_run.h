@@ -64,7 +64,7 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
   TROUPE_TRY(verify(plan));
   SimLoop loop;
   SimDevice device(loop);
-  const auto stream = device.create_stream("checkpoints", 1);  // nobody runs it: the end commits
+  const auto stream = device.create_stream("checkpoints", 1);  // no thread runs it: the end commits
   CheckpointOptions options;
   options.dir = r.into;
   options.every = r.every;

@@ -111,7 +111,7 @@ std::string wrong_with(const BoxingPlan& plan, const std::vector<Store>& sources
     });
     if (!wrong.empty()) return wrong;
   }
-  if (used != plan.transfers.size()) return "a transfer goes to nobody who asked";
+  if (used != plan.transfers.size()) return "a transfer goes to a place that did not ask";
   return {};
 }
 
@@ -274,21 +274,21 @@ TEST_CASE("sums already made: any holders, any nodes of the tree, are combined a
     } else {
       ++refused;
       REQUIRE(less.status().code() == Code::not_found);
-      REQUIRE(less.status().message().find("nobody holds [") == 0);
+      REQUIRE(less.status().message().find("no place holds [") == 0);
     }
   }
   CHECK(with_sums > 500);
   CHECK(refused > 500);
 }
 
-TEST_CASE("what nobody holds is named: the rectangle, the term and who needs it") {
+TEST_CASE("what no place holds is named: the rectangle, the term and who needs it") {
   const HoldingList rows({{0, {{{0, 4}, {0, 6}}}, {}}, {1, {{{5, 8}, {0, 6}}}, {}}});
   const auto plan = plan_boxing(rows, {{3, {{{2, 8}, {0, 3}}}, {}}});
   CHECK(plan.status().code() == Code::not_found);
-  CHECK(plan.status().message() == "nobody holds [4:5, 0:3], which rank 3 needs");
+  CHECK(plan.status().message() == "no place holds [4:5, 0:3], which rank 3 needs");
   const HoldingList sums({{0, {{{0, 8}}}, {0, 2}}, {1, {{{0, 8}}}, {3, 4}}}, 4);
   CHECK(plan_boxing(sums, {{0, {{{0, 8}}}, {}}}).status().message() ==
-        "nobody holds [0:8], term 2:3 of 4, which rank 0 needs");
+        "no place holds [0:8], term 2:3 of 4, which rank 0 needs");
 }
 
 TEST_CASE("what cannot be a boxing is refused, and why") {

@@ -151,7 +151,7 @@ TEST_CASE("a feed of the wrong size is an error that names the feed and both siz
   }
 }
 
-TEST_CASE("a feed that nobody reads and two feeds of one name are refused by name") {
+TEST_CASE("a feed that no node reads and two feeds of one name are refused by name") {
   const auto ops = kernels::standard_ops();
   Graph unread = fed_graph(ops, "prompt", "token");
   unread.feed("position", {DType::i32, {1}}, "token");

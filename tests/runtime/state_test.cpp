@@ -124,7 +124,7 @@ PlanActor& keeper(Plan& p) {
   for (auto& role : p.roles)
     for (auto& a : role.actors)
       if (a.state_bytes > 0) return a;
-  FAIL("nobody keeps state");
+  FAIL("no op keeps state");
   return p.roles[0].actors[0];
 }
 

@@ -48,7 +48,7 @@ Drawn draw(const kernels::OpSet& ops, unsigned seed) {
               ", tp " + std::to_string(tp) + ", " + std::to_string(s.microbatches) + " microbatches"};
 }
 
-/// The same with links that never keep anybody waiting.
+/// The same with links that never keep an actor waiting.
 bool waits_for_links(Drawn d) {
   const auto before = play(d.plan, d.options);
   for (auto& x : d.plan.exchanges) x.latency_s = x.seconds;

@@ -108,7 +108,7 @@ TEST_CASE("memory, places and roles that do not fit are refused, and the message
   index.params[0].index = 77;
   check_refused(p, {"'" + index.name + "'"});
 
-  p = good;  // an update that nobody tells when to commit
+  p = good;  // an update without a commit to wait for
   PlanActor& update = first(p.roles[0], PlanActor::Kind::update);
   const auto who = static_cast<std::int32_t>(&update - p.roles[0].actors.data());
   for (auto& c : p.roles[0].channels)
@@ -136,7 +136,7 @@ TEST_CASE("memory, places and roles that do not fit are refused, and the message
   check_refused(p, {"'" + first(p.roles[0], PlanActor::Kind::norm).name + "'", "step"});
 }
 
-TEST_CASE("an op that reads scratch where nobody left its argument, or writes over one, is refused by name") {
+TEST_CASE("an op that reads scratch that no op has filled, or writes over one, is refused by name") {
   const Plan good = good_plan({1});
   int read = 0, written = 0;
   for (std::size_t i = 0; i < good.roles[0].actors.size(); ++i)

@@ -28,7 +28,7 @@ std::string refusal(const Plan& p) {
 
 }  // namespace
 
-TEST_CASE("a buffer whose next user nobody waits for is refused by name, whichever turn is missing") {
+TEST_CASE("a buffer whose next user waits for no turn is refused by name, whichever turn is missing") {
   for (const std::int32_t zero : {2, 3}) {
     const Plan good = ringed(zero);
     int planted = 0;

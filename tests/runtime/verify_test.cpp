@@ -76,9 +76,9 @@ TEST_CASE("a channel with a reader that does not listen is refused with both nam
   Plan twice = p;  // the same port, told twice: every token would be acked once and awaited twice
   twice.roles[0].channels[0].readers.push_back(channel.readers.at(0));
   check_refused(twice, {"'" + channel.name + "'", "'" + p.roles[0].actors[actor].name + "'"});
-  Plan nobody = p;
-  nobody.roles[0].channels[0].readers.push_back({1000, 0});
-  check_refused(nobody, {"'" + channel.name + "'"});
+  Plan unread = p;
+  unread.roles[0].channels[0].readers.push_back({1000, 0});
+  check_refused(unread, {"'" + channel.name + "'"});
 }
 
 TEST_CASE("a writer or a port that is not there is refused by name") {
