@@ -23,8 +23,8 @@ class GradientTotals {
 
   /// Forgets the reports of the step before.
   void begin_step();
-  /// Whether a place has anything to tell of gradients. One whose stage has no parameters has not: it waits for no commit,
-  /// and may vote for the next step before this one is committed.
+  /// Whether a place has anything to tell of gradients. One whose stage has no parameters has not: it waits for no
+  /// commit, and may vote for the next step before this one is committed.
   bool tells(Rank place) const {
     const Stage& stage = stages_[static_cast<std::size_t>(stage_of_[static_cast<std::size_t>(place)])];
     return !stage.normed.empty() || !stage.made.empty();
