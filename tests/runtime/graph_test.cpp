@@ -303,16 +303,6 @@ TEST_CASE("the report of a parameter is refused by name") {
   check_names(s.g.status(), {"'weights'", "'w'", "parameter"});
 }
 
-TEST_CASE("a graph without units is refused and says what to do") {
-  Graph g(staircase_ops());
-  g.program("train", {4, 2});
-  Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
-  g.report("r", g.op("relu", {x})[0]);
-  CompileOptions o;
-  o.stages = stage_meshes({1});
-  check_names(compile(g, o).status(), {"unit"});
-}
-
 TEST_CASE(
     "a unit that is left and entered again trains like two units, or is refused with the names of those who wait") {
   std::string hash;

@@ -277,6 +277,7 @@ TEST_CASE(
         talk.finished ? ++ended : ++failed;
         if (talk.failure.ok() || talk.failure.message().find("no progress") != std::string::npos) continue;
         const bool named = talk.failure.message().find("worker ") != std::string::npos ||
+                           talk.failure.message().find("differ between ranks ") != std::string::npos ||
                            talk.failure.message().find("norm") != std::string::npos ||
                            talk.failure.message().find("diverged") != std::string::npos ||
                            talk.failure.message().find("gradient term") != std::string::npos;
