@@ -175,7 +175,8 @@ text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-se
 }  // namespace
 
 std::vector<double> nice_ticks(double lo, double hi, int count) {
-  if (!(hi > lo) || count < 1) return {lo};
+  // Of a range of a few ulps no round numbers can be told apart, and i below would be too large to count with.
+  if (!(hi - lo > 1e-9 * std::max(std::abs(lo), std::abs(hi))) || count < 1) return {lo};
   const double rough = (hi - lo) / count, power = std::pow(10.0, std::floor(std::log10(rough)));
   const double unit = rough / power;
   const double step = power * (unit <= 1.5 ? 1 : unit <= 3.5 ? 2 : unit <= 7.5 ? 5 : 10);

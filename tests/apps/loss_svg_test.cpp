@@ -71,6 +71,16 @@ TEST_CASE("titles are escaped, evaluations are dots") {
   CHECK(count(svg, "<circle class=\"eval\"") == static_cast<int>(curve.eval.size()) + 1);  // and the legend's
 }
 
+TEST_CASE("a range of a few ulps has one tick, and its picture comes to an end") {
+  const double loss = 5.5451774444795578;
+  for (double next = loss, i = 0; i < 20; ++i) {
+    next = std::nextafter(next, 10.0);
+    CHECK(nice_ticks(loss, next, 5) == std::vector<double>{loss});
+    CHECK(nice_ticks(-next, -loss, 5) == std::vector<double>{-next});
+  }
+  CHECK(loss_svg({"a run", "", {{0, loss}, {1, std::nextafter(loss, 10.0)}}, {}}).size() < 100000);
+}
+
 TEST_CASE("ticks are round numbers inside the range") {
   CHECK(nice_ticks(0, 10, 5) == std::vector<double>{0, 2, 4, 6, 8, 10});
   CHECK(nice_ticks(0, 2000, 8).size() == 11);
