@@ -96,7 +96,7 @@ TEST_CASE("a job that fails after its trace's window has the whole trace, and no
     }
     CHECK(acts.size() == 2);
     CHECK(acts[1] > 0);
-    CHECK(acts[1] == acts[2]);  // the window's last step is as complete as the one before
+    CHECK(acts[1] == acts[2]);  // the window's last step has as many acts as its first
     CHECK(updates[1] > 0);
     CHECK(updates[1] == updates[2]);
   }
