@@ -54,7 +54,11 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
     call.rng_key = op.rng_key;
     call.step = c.step;
     call.first_sample = c.microbatch < 0 ? 0 : c.microbatch * spec_.samples_per_microbatch;
-    op.def->cpu(call);
+    try {
+      op.def->cpu(call);
+    } catch (...) {  // the act's error names the actor, which runs many ops
+      return Status(Code::internal, "op '" + op.name + "': " + exception_status(std::current_exception()).message());
+    }
     TROUPE_TRY(check_told(op, call, largest, c));
     for (std::size_t i = 0; i < op.out.size(); ++i)
       if (const auto g = op.out[i].gradient; g >= 0)

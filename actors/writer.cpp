@@ -62,7 +62,7 @@ void ShardWriter::write(const ActContext& c, std::size_t part, const std::byte* 
   Report report{Report::Kind::shard, "", c.step, -1, {stall_s(c.step)}, {}};
   if (shard.ruined != none) {
     report.name = spec_.entries[shard.ruined].parameter;
-    report.values.push_back(1);
+    report.values.push_back(static_cast<double>(spec_.entries[shard.ruined].kind));
   } else if (const auto record = finish(c.step, shard); record.ok()) report.bytes = checkpoint::encode(*record);
   else report.name = record.status().message();
   {
@@ -139,7 +139,7 @@ Status ShardWriter::write_part(const ActContext& c, UnderWay& shard, std::size_t
 
 Checksum ShardWriter::look_at(UnderWay& shard, std::size_t index, const std::byte* block, std::int64_t bytes) {
   const ShardEntry& e = spec_.entries[index];
-  if (e.kind == checkpoint::TensorKind::parameter && e.dtype == DType::f32 &&
+  if (e.dtype == DType::f32 &&
       !kernels::all_finite(reinterpret_cast<const float*>(block), bytes / static_cast<std::int64_t>(sizeof(float)))) {
     std::lock_guard lock(mutex_);
     shard.ruined = std::min(shard.ruined, index);

@@ -39,8 +39,8 @@ struct ShardSpec {
 /// A place's shards under way, one for each version: the first writer actor of a version creates the file, the last one
 /// syncs it and reports. Thread-safe. Reports:
 ///   Report::Kind::shard    once for each version. `bytes`: the encoded checkpoint::ShardRecord; or `name`: the
-///                          failure, or, where `values` has a second element, the first parameter that is not finite.
-///                          `values`: [stall in seconds].
+///                          failure, or, where `values` has a second element, the parameter of the first tensor that is
+///                          not finite. `values`: [stall in seconds, checkpoint::TensorKind of that tensor].
 ///   Report::Kind::saving   about every `tell_ns` while writes end, and when all are written. `values`: [stall in
 ///   seconds
 ///                          so far, bytes of parameters, of moments that are written].
@@ -66,7 +66,7 @@ class ShardWriter {
     Written written;
     std::int64_t told_ns = 0;
     Status failure;             // the first; nothing is written after it
-    std::size_t ruined = none;  // the first entry of a parameter that is not finite
+    std::size_t ruined = none;  // the first entry that is not finite
   };
   /// Returns the version's shard, whose file the first call creates, and whether no write has failed so far.
   std::pair<UnderWay&, bool> join(std::int64_t step);

@@ -51,6 +51,30 @@ Status OpSet::add(OpDef op) {
   return {};
 }
 
+Status check_signatures(const OpDef& op, std::span<const TensorType> in, std::span<const TensorType> out,
+                        const Attrs& attrs) {
+  if (!op.signatures) return {};
+  const auto rows = op.signatures(in, attrs);
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const auto row = "row " + std::to_string(r) + " of its SBP table ";
+    if (rows[r].in.size() != in.size() || rows[r].out.size() != out.size())
+      return invalid(row + "has layouts for " + std::to_string(rows[r].in.size()) + " inputs and " +
+                     std::to_string(rows[r].out.size()) + " outputs: expected " + std::to_string(in.size()) + " and " +
+                     std::to_string(out.size()));
+    const auto fits = [&](const char* kind, const NdSbp& layouts, std::span<const TensorType> types) -> Status {
+      for (std::size_t i = 0; i < layouts.size(); ++i)
+        if (const auto& s = layouts[i];
+            s.is_split() && (s.dim < 0 || s.dim >= std::ssize(types[i].shape) || s.unit < 1))
+          return invalid(row + "says " + to_string(s) + " of " + kind + " " + std::to_string(i) + ", which is " +
+                         to_string(types[i].shape) + ": expected a dim that it has and a unit of at least 1");
+      return {};
+    };
+    TROUPE_TRY(fits("input", rows[r].in, in));
+    TROUPE_TRY(fits("output", rows[r].out, out));
+  }
+  return {};
+}
+
 const OpDef* OpSet::find(const std::string& name) const {
   const auto it = ops_.find(name);
   return it == ops_.end() ? nullptr : &it->second;

@@ -177,6 +177,12 @@ struct OpDef {
   std::function<void(const Call&)> cpu;
 };
 
+/// Of the rows that OpDef::signatures returns for these types. Error: a row that has not a layout for each input and
+/// output, or that splits a dim which the tensor does not have, by its number and argument. Whether what a row says of
+/// the values is true is the op's promise: `tests/kernels/sbp_test.cpp` shows how it is tested.
+Status check_signatures(const OpDef& op, std::span<const TensorType> in, std::span<const TensorType> out,
+                        const Attrs& attrs);
+
 /// The ops of an application, by name. A value: main builds it and passes it down.
 class OpSet {
  public:

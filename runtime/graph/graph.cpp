@@ -122,6 +122,10 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
          " outputs, and its infer returns types of " + std::to_string(out->size()));
     return std::vector<Value>(8, 0);
   }
+  if (const Status s = kernels::check_signatures(*def, types, *out, attrs); !s.ok()) {
+    fail("op '" + name + "' (" + op + "): " + s.message());
+    return std::vector<Value>(8, 0);
+  }
   Node n;
   n.kind = Node::Kind::op;
   n.op = op;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/actor_core.h"
+#include "checkpoint/shard.h"
 #include "comm/exchange.h"
 #include "runtime/plan/plan.h"
 
@@ -35,6 +36,8 @@ struct LocalActor {
   std::int32_t staging_slots = 0;
   std::int64_t staging_offset = 0;   ///< in the pool
   std::int64_t op_state_offset = 0;  ///< segments: of their ops' state, in the pool
+  /// Snapshots: what they copy, laid out from byte 0 of their slot (SavedParts).
+  std::vector<checkpoint::ShardEntry> saved;
 };
 
 /// Bytes by purpose, at one place.

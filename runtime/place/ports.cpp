@@ -44,9 +44,10 @@ void LocalPorts::make_channels() {
     l.channel = static_cast<std::int32_t>(i);
     l.slots = c.slots;
     l.slot_bytes = c.bytes;
-    if (c.kind == PlanChannel::Kind::snapshot) {
-      std::vector<checkpoint::ShardEntry> entries;
-      l.slot_bytes = saved->entries(rank_, role_->actors[c.writer], entries);
+    if (c.kind == PlanChannel::Kind::snapshot && actor_at_[c.writer] >= 0) {
+      auto& writer = local_.actors[static_cast<std::size_t>(actor_at_[c.writer])];
+      writer.saved = saved->entries(rank_, role_->actors[c.writer]);
+      l.slot_bytes = checkpoint::lay_out(writer.saved);
     }
     for (const auto& r : c.readers)
       if (actor_at_[r.actor] >= 0)

@@ -63,7 +63,8 @@ std::vector<SavedPart> SavedParts::of(Rank rank, const PlanActor& snapshot) cons
   return out;
 }
 
-std::int64_t SavedParts::entries(Rank rank, const PlanActor& snapshot, std::vector<checkpoint::ShardEntry>& out) const {
+std::vector<checkpoint::ShardEntry> SavedParts::entries(Rank rank, const PlanActor& snapshot) const {
+  std::vector<checkpoint::ShardEntry> out;
   for (const auto& part : of(rank, snapshot)) {
     const PlanParam& p = plan_.params[part.param];
     const PlanTensor& t = plan_.tensors[p.tensor];
@@ -75,7 +76,7 @@ std::int64_t SavedParts::entries(Rank rank, const PlanActor& snapshot, std::vect
         out.push_back({p.name, kind, dtype, t.shape, std::move(piece), 0});
     }
   }
-  return checkpoint::lay_out(out);
+  return out;
 }
 
 }  // namespace troupe::runtime

@@ -26,9 +26,8 @@ class SavedParts {
   explicit SavedParts(const Plan& plan);
   /// What `rank` writes of the parameters of a snapshot actor of its stage, in their order.
   std::vector<SavedPart> of(Rank rank, const PlanActor& snapshot) const;
-  /// Appends the same as entries of a shard, cut to rows that can be read one by one, and lays out all of `out` from
-  /// byte 0 on. Returns the bytes of all of `out`.
-  std::int64_t entries(Rank rank, const PlanActor& snapshot, std::vector<checkpoint::ShardEntry>& out) const;
+  /// The same as entries of a shard, cut to rows that can be read one by one; not laid out.
+  std::vector<checkpoint::ShardEntry> entries(Rank rank, const PlanActor& snapshot) const;
 
  private:
   const Plan& plan_;

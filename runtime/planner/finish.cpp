@@ -1,5 +1,6 @@
 // What can be said of an actor only when all channels are there: its cost, whether it closes a step, what it reads.
 #include <algorithm>
+#include <map>
 
 #include "runtime/plan/actor_traits.h"
 #include "runtime/planner/passes.h"
@@ -61,7 +62,9 @@ double seconds_of(const Plan& plan, const PlanRole& role, const PlanActor& a) {
   return a.cost_s;
 }
 
-void finish_actor(const Plan& plan, const PlanRole& role, PlanActor& a) {
+/// `param_of`: by tensor, the parameter that is stored as it.
+void finish_actor(const Plan& plan, const std::map<std::int32_t, std::int32_t>& param_of, const PlanRole& role,
+                  PlanActor& a) {
   a.cost_s = seconds_of(plan, role, a);
   const ActorTraits& kind = traits(a.kind);
   // A step of a program is over at a place when every actor is done whose outputs no actor of the program there reads.
@@ -72,16 +75,18 @@ void finish_actor(const Plan& plan, const PlanRole& role, PlanActor& a) {
         a.closes_step = false;
   if (kind.params != ActorTraits::Params::version) return;
   for (const auto& t : role.channels[a.in[0]].tensors)
-    for (std::size_t p = 0; p < plan.params.size(); ++p)
-      if (plan.params[p].stored() == t)
-        a.params.push_back({static_cast<std::int32_t>(p), static_cast<std::int32_t>(a.params.size()), {}});
+    if (const auto p = param_of.find(t); p != param_of.end())
+      a.params.push_back({p->second, static_cast<std::int32_t>(a.params.size()), {}});
 }
 
 }  // namespace
 
 void finish_actors(PlanDraft& draft) {
+  std::map<std::int32_t, std::int32_t> param_of;
+  for (std::size_t p = 0; p < draft.plan.params.size(); ++p)
+    param_of.emplace(draft.plan.params[p].stored(), static_cast<std::int32_t>(p));
   for (auto& role : draft.plan.roles)
-    for (auto& a : role.actors) finish_actor(draft.plan, role, a);
+    for (auto& a : role.actors) finish_actor(draft.plan, param_of, role, a);
 }
 
 }  // namespace troupe::runtime

@@ -107,14 +107,20 @@ void CheckpointTracker::saving(std::int64_t version, Rank place, const Report& r
 }
 
 Status CheckpointTracker::finite(std::int64_t version, const std::vector<Report>& reports) const {
-  std::set<std::string> ruined;
-  for (const auto& r : reports)
-    if (r.kind == Report::Kind::shard && r.values.size() > 1) ruined.insert(r.name);
-  if (ruined.empty()) return {};
-  const auto first = std::find_if(plan_.params.begin(), plan_.params.end(),
-                                  [&](const PlanParam& p) { return ruined.count(p.name) > 0; });
-  return invalid("parameter '" + (first == plan_.params.end() ? *ruined.begin() : first->name) +
-                 "' is not finite after step " + std::to_string(version) + ": training has diverged");
+  for (const auto kind : checkpoint::tensor_kinds) {
+    std::set<std::string> ruined;
+    for (const auto& r : reports)
+      if (r.kind == Report::Kind::shard && r.values.size() > 1 && r.values[1] == static_cast<double>(kind))
+        ruined.insert(r.name);
+    if (ruined.empty()) continue;
+    const auto first = std::find_if(plan_.params.begin(), plan_.params.end(),
+                                    [&](const PlanParam& p) { return ruined.count(p.name) > 0; });
+    const std::string of = kind == checkpoint::TensorKind::parameter ? ""
+                                                                     : std::string("the ") + to_string(kind) + " of ";
+    return invalid(of + "parameter '" + (first == plan_.params.end() ? *ruined.begin() : first->name) +
+                   "' is not finite after step " + std::to_string(version) + ": training has diverged");
+  }
+  return {};
 }
 
 void CheckpointTracker::shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {

@@ -82,11 +82,12 @@ class CheckpointTracker {
   /// Waits for the commits under way, then as poll. Error: as poll; or the last version's checkpoint could not be
   /// saved.
   Status finish();
-  /// A version had parameters that are not finite, which is why it was not committed.
+  /// A version had parameters or moments that are not finite, which is why it was not committed.
   bool diverged() const { return !ruined_.ok(); }
 
  private:
-  /// Error: a place has found a parameter that is not finite; the first in the plan's order is named.
+  /// Error: a place has found a parameter or a moment that is not finite. Parameters are named before moments, then the
+  /// first in the plan's order.
   Status finite(std::int64_t version, const std::vector<Report>& reports) const;
 
   const Plan& plan_;

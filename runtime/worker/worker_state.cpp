@@ -6,7 +6,6 @@
 #include "devices/base/check.h"
 #include "devices/base/philox.h"
 #include "devices/parallel.h"
-#include "runtime/place/saved_parts.h"
 #include "runtime/worker/worker_impl.h"
 
 namespace troupe::runtime {
@@ -68,10 +67,8 @@ void Worker::Impl::clear_caches() {
 
 Worker::Impl::MadeBody Worker::Impl::snapshot_body(const LocalActor& a) {
   const PlanActor& pa = plan_actor(a);
-  std::vector<checkpoint::ShardEntry> entries;
-  SavedParts(plan).entries(local.rank, pa, entries);
   std::vector<actors::SnapshotCopy> copies;
-  for (const auto& e : entries) {
+  for (const auto& e : a.saved) {
     const auto ref = std::find_if(pa.params.begin(), pa.params.end(),
                                   [&](const auto& r) { return plan.params[r.param].name == e.parameter; });
     const PlanParam& p = plan.params[ref->param];
@@ -91,14 +88,18 @@ Worker::Impl::MadeBody Worker::Impl::snapshot_body(const LocalActor& a) {
 
 Status Worker::Impl::make_shards() {
   actors::ShardSpec spec;
-  const SavedParts saved(plan);
   for (const auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::writer) continue;
     const auto before = spec.parts.empty() ? actors::ShardPart{} : spec.parts.back();
     const std::int64_t offset = before.offset + before.bytes;
-    // The bytes of all parts so far.
-    const std::int64_t end = saved.entries(local.rank, role().actors[plan_channel(a.in[0]).writer], spec.entries);
-    spec.parts.push_back({before.end, spec.entries.size(), offset, end - offset});
+    const auto snapshot = std::find_if(local.actors.begin(), local.actors.end(), [&](const LocalActor& other) {
+      return other.actor == plan_channel(a.in[0]).writer;
+    });
+    for (auto e : snapshot->saved) {
+      e.offset += offset;
+      spec.entries.push_back(std::move(e));
+    }
+    spec.parts.push_back({before.end, spec.entries.size(), offset, memory(a.in[0]).slot_bytes});
   }
   if (spec.parts.empty()) return {};
   if (!env.storage || env.save.dir.empty())

@@ -35,8 +35,9 @@ std::vector<pid_t> all_processes() {
   return pids;
 }
 
-/// Shared memory of this user that no live process maps or is attached to.
-std::vector<std::string> unused_shared_memory() {
+/// Shared memory of this user that no live process maps or is attached to; but not the page on which UCX's library tries
+/// its memory hooks out while it is loaded, before `main` of the command, whose pid this is: no code of ours runs yet.
+std::vector<std::string> unused_shared_memory(pid_t command) {
   std::vector<std::string> found;
   std::error_code error;
   std::string maps;
@@ -54,7 +55,9 @@ std::vector<std::string> unused_shared_memory() {
     std::istringstream words(line);
     std::string key, id, permissions, size, creator, last, attached, user;
     words >> key >> id >> permissions >> size >> creator >> last >> attached >> user;
-    if (attached == "0" && user == std::to_string(::geteuid())) found.push_back("System V segment " + id);
+    if (creator == std::to_string(command) && size == std::to_string(::getpagesize())) continue;
+    if (attached == "0" && user == std::to_string(::geteuid()))
+      found.push_back("System V segment " + id + " of " + size + " bytes, made by process " + creator);
   }
   return found;
 }
@@ -73,7 +76,7 @@ int count_lines(const std::string& path) {
   return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
 }
 
-Run::Run(std::vector<std::string> argv) : shared_memory_before_(unused_shared_memory()) {
+Run::Run(std::vector<std::string> argv) : shared_memory_before_(unused_shared_memory(-1)) {
   static int number = 0;
   mark_ = "TROUPE_TEST_RUN=" + std::to_string(::getpid()) + "-" + std::to_string(++number) + ".";
   int out[2], err[2];
@@ -166,13 +169,13 @@ void Run::find_leftovers() {
   outcome_.cleared_s = now_s() - end_s_;
   for (const auto& p : processes) outcome_.left.push_back("process " + std::to_string(p.pid) + ": " + p.command);
   // What another run on this machine has just made may not be mapped yet: only what stays unused is left behind.
-  auto fresh = unused_shared_memory();
+  auto fresh = unused_shared_memory(pid_);
   std::erase_if(fresh, [&](const auto& name) {
     return std::count(shared_memory_before_.begin(), shared_memory_before_.end(), name);
   });
   if (fresh.empty()) return;
   ::poll(nullptr, 0, 500);
-  const auto now = unused_shared_memory();
+  const auto now = unused_shared_memory(pid_);
   std::erase_if(fresh, [&](const auto& name) { return !std::count(now.begin(), now.end(), name); });
   outcome_.left.insert(outcome_.left.end(), fresh.begin(), fresh.end());
 }

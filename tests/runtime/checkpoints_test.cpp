@@ -44,7 +44,8 @@ struct Job {
   std::vector<std::unique_ptr<actors::ShardWriter>> shards;
   std::map<std::int64_t, std::vector<Report>> written;  // by version
   double stall_s[2] = {};
-  std::optional<float> spoilt;  // the last element of the second place's part
+  std::optional<float> spoilt;  // the last element of the second place's part ...
+  std::size_t spoilt_part = 0;  // ... of the parameter, or of the second moment
   SumState sums;
 
   Job() {
@@ -83,8 +84,10 @@ struct Job {
     actors::ActContext c;
     c.step = version;
     std::vector<std::byte> data(static_cast<std::size_t>(shards[static_cast<std::size_t>(rank)]->part_bytes(part)));
-    if (spoilt && rank == 1 && part == 0)
-      std::memcpy(data.data() + tensor_bytes - sizeof *spoilt, &*spoilt, sizeof *spoilt);
+    if (spoilt && rank == 1 && part == spoilt_part) {
+      const auto last = part == 0 ? tensor_bytes : std::ssize(data) / 2 + tensor_bytes;
+      std::memcpy(data.data() + last - sizeof *spoilt, &*spoilt, sizeof *spoilt);
+    }
     SerialParallel serial;
     shards[static_cast<std::size_t>(rank)]->write(c, part, data.data(), serial);
   }
@@ -290,12 +293,29 @@ TEST_CASE("a version with a parameter that is not finite is not committed, and t
   }
 }
 
+TEST_CASE(
+    "a version with a moment that is not finite is not committed either: Adam would never move that element again") {
+  Job job;
+  REQUIRE(job.checkpoints->wants(1));
+  job.spoilt = HUGE_VALF;
+  job.spoilt_part = 1;
+  job.write_all(1);
+  const Status s = job.end(1);
+  CHECK(job.checkpoints->diverged());
+  CHECK_MESSAGE(s.message() == "the second moment of parameter 'w' is not finite after step 1: training has diverged",
+                s.message());
+  const auto entries = checkpoint::Catalog(job.storage, "/ckpt").entries();
+  REQUIRE(entries.ok());
+  CHECK(entries->empty());
+}
+
 TEST_CASE("of parameters that are not finite the first of the plan is named, whichever place tells of it") {
   Job job;
   REQUIRE(job.plan.params.size() > 2);
   REQUIRE(job.checkpoints->wants(1));
+  job.written[1].push_back({Report::Kind::shard, job.plan.params[0].name, 1, -1, {0, 2}, {}});  // a moment
   for (const std::size_t i : {2, 1})
-    job.written[1].push_back({Report::Kind::shard, job.plan.params[i].name, 1, -1, {0, 1}, {}});
+    job.written[1].push_back({Report::Kind::shard, job.plan.params[i].name, 1, -1, {0, 0}, {}});
   const Status s = job.end(1);
   CHECK_MESSAGE(s.message().find("'" + job.plan.params[1].name + "'") != std::string::npos, s.message());
 }

@@ -118,6 +118,31 @@ TEST_CASE("an op whose infer does not return a type for each output is refused w
   check_names(s.g.status(), {"'body.halves'", "2 outputs", "types of 1"});
 }
 
+TEST_CASE(
+    "an op whose SBP table does not fit its arguments is refused with the row, the argument and what was expected") {
+  using kernels::Signature;
+  const auto b = Sbp::B();
+  const std::pair<Signature, std::vector<std::string>> wrong[] = {
+      {{{b, b}, {b}}, {"'body.odd'", "row 1", "2 inputs and 1 outputs", "expected 1 and 1"}},
+      {{{b}, {}}, {"row 1", "1 inputs and 0 outputs"}},
+      {{{Sbp::S(2)}, {b}}, {"row 1", "S(2) of input 0", "[2, 6]"}},
+      {{{b}, {Sbp::S(-1)}}, {"row 1", "S(-1) of output 0", "[2, 6]"}},
+      {{{Sbp::S(0, 0)}, {b}}, {"row 1", "S(0,0) of input 0", "unit of at least 1"}}};
+  for (const auto& [row, says] : wrong) {
+    auto ops = kernels::standard_ops();
+    kernels::OpDef odd = *staircase_ops().find("staircase");
+    odd.name = "odd";
+    odd.signatures = [&](auto, const Attrs&) { return std::vector<Signature>{{{Sbp::S(0)}, {Sbp::S(0)}}, row}; };
+    REQUIRE(ops.add(odd).ok());
+    Graph g(ops);
+    g.program("train", {4, 2});
+    g.unit("body");
+    g.op("odd", {g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0]}, {},
+         "body.odd");
+    check_names(g.status(), says);
+  }
+}
+
 TEST_CASE("a node that reads a gradient is refused with the parameter's name, on one place and on two") {
   for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2}}) {
     Start s;

@@ -148,6 +148,52 @@ TEST_CASE("a user actor that fails or throws ends the run with an error that nam
       }
 }
 
+TEST_CASE(
+    "an op whose body throws, on its own thread or in a loop over threads, ends the run and is named with the cause") {
+  for (const std::string how : {"throw", "throw int", "in a loop"})
+    for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2, 2}}) {
+      INFO(how, " on ", dp.size(), " stages");
+      auto ops = kernels::standard_ops();
+      kernels::OpDef fragile;
+      fragile.name = "fragile";
+      fragile.infer = [](auto in, const Attrs&) -> Expected<std::vector<kernels::TensorType>> {
+        return std::vector<kernels::TensorType>{in[0]};
+      };
+      fragile.gradient = [](kernels::GradContext& c) -> Status {
+        c.grad_in(0, c.grad_out(0));
+        return {};
+      };
+      fragile.cpu = [how](const kernels::Call& c) {
+        std::copy_n(c.in[0].as<float>(), c.in[0].size(), c.out[0].as<float>());
+        if (c.step != 1) return;
+        if (how == "throw") throw std::runtime_error("the glass broke");
+        if (how == "throw int") throw 42;
+        c.par->for_each(4, [](std::int64_t i) {
+          if (i == 2) throw std::runtime_error("the glass broke");
+        });
+      };
+      REQUIRE(ops.add(fragile).ok());
+      Graph g(ops);
+      g.program("train", {4, 2});
+      g.unit("in");
+      Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
+      g.unit("first");
+      x = g.op("linear", {x, g.param("first.w", {6, 6}, Init::normal(0.3f))})[0];
+      g.unit("second");
+      x = g.op("fragile", {x}, {}, "the.glass")[0];
+      Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 6}}}}, {{"stream", std::string("t")}})[0];
+      g.minimize(g.op("mse_loss", {x, t}, {{"scale", 1.0 / 8}})[0], {});
+      const auto p = compile_over(g, dp);
+      REQUIRE_MESSAGE(p.ok(), p.status().message());
+      const auto r = run(*p, ops, actor_set());
+      REQUIRE_FALSE(r.ok());
+      const auto m = r.status().message();
+      CHECK_MESSAGE(m.find("op 'the.glass': ") != std::string::npos, m);
+      CHECK_MESSAGE(m.find("worker ") != std::string::npos, m);
+      CHECK_MESSAGE(m.find(how == "throw int" ? "no std::exception" : "the glass broke") != std::string::npos, m);
+    }
+}
+
 TEST_CASE("a user actor is destroyed with its run, whether that ends well or not: its destructor may close a file") {
   const auto ops = kernels::standard_ops();
   for (const std::string how : {"fine", "error"}) {
