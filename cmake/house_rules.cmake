@@ -101,7 +101,9 @@ set(scope ".")
 set(advice "is a word of before: see docs/glossary.md")
 foreach(word Lying=TensorLayouts Wanted=ExtentRead Keeper=CheckpointCommitter Checkpoints=CheckpointTracker Shards=ShardWriter
              Meeting=PeerTable Guest=Arrival cache_offset=op_state_offset state_offsets=moments_offsets depths_=virtual_stages_
-             twins=RepeatedBlocks Jump=RepeatedBlocks "simd::lanes=simd::width")
+             twins=RepeatedBlocks Jump=RepeatedBlocks "simd::lanes=simd::width" lane_schedule=Schedule
+             own_lane_acts=Schedule round_stage=Schedule Localizer=LocalPorts)
   string(REGEX MATCH "^(.*)=(.*)$" pair "${word}")
   rule("one word, one thing: ${CMAKE_MATCH_2}" "${no_name}${CMAKE_MATCH_1}${no_name}")
 endforeach()
+rule("one word, one thing: Schedule" "plan_?(\\.|->)(owner|microbatches|acts|acts_of|runs_in_round|round_stage)\\(")

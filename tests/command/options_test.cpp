@@ -148,7 +148,7 @@ TEST_CASE(
   const auto events = nlohmann::json::parse(read(dir / "out/trace.json"))["traceEvents"];
   check_picture(events);  // both ends are there, in slices, and none goes back
   std::map<int, int> stage_of;
-  std::map<std::pair<int, int>, std::string> exchange_of;  // the name of a row, without its lane
+  std::map<std::pair<int, int>, std::string> exchange_of;  // the name of a row, without its number
   std::map<std::pair<int, int>, std::vector<nlohmann::json>> slices;
   std::map<std::string, nlohmann::json> starts;
   for (const auto& e : events) {
