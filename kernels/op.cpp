@@ -65,8 +65,9 @@ Status check_signatures(const OpDef& op, std::span<const TensorType> in, std::sp
       for (std::size_t i = 0; i < layouts.size(); ++i)
         if (const auto& s = layouts[i];
             s.is_split() && (s.dim < 0 || s.dim >= std::ssize(types[i].shape) || s.unit < 1))
-          return invalid(row + "says " + to_string(s) + " of " + kind + " " + std::to_string(i) + ", which is " +
-                         to_string(types[i].shape) + ": expected a dim that it has and a unit of at least 1");
+          return invalid(row + "says " + to_string(s) + " in units of " + std::to_string(s.unit) + " of " + kind + " " +
+                         std::to_string(i) + ", which is " + to_string(types[i].shape) +
+                         ": expected a dim that it has and a unit of at least 1");
       return {};
     };
     TROUPE_TRY(fits("input", rows[r].in, in));

@@ -125,9 +125,9 @@ TEST_CASE(
   const std::pair<Signature, std::vector<std::string>> wrong[] = {
       {{{b, b}, {b}}, {"'body.odd'", "row 1", "2 inputs and 1 outputs", "expected 1 and 1"}},
       {{{b}, {}}, {"row 1", "1 inputs and 0 outputs"}},
-      {{{Sbp::S(2)}, {b}}, {"row 1", "S(2) of input 0", "[2, 6]"}},
-      {{{b}, {Sbp::S(-1)}}, {"row 1", "S(-1) of output 0", "[2, 6]"}},
-      {{{Sbp::S(0, 0)}, {b}}, {"row 1", "S(0,0) of input 0", "unit of at least 1"}}};
+      {{{Sbp::S(2)}, {b}}, {"row 1", "S(2) in units of 1 of input 0", "[2, 6]"}},
+      {{{b}, {Sbp::S(-1)}}, {"row 1", "S(-1) in units of 1 of output 0", "[2, 6]"}},
+      {{{Sbp::S(0, 0)}, {b}}, {"row 1", "S(0) in units of 0 of input 0"}}};
   for (const auto& [row, says] : wrong) {
     auto ops = kernels::standard_ops();
     kernels::OpDef odd = *staircase_ops().find("staircase");
