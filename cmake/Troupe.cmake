@@ -50,10 +50,11 @@ function(troupe_library name)
   target_link_libraries(${name} PUBLIC troupe_flags ${A_USES} PRIVATE ${A_PRIVATE_USES})
 endfunction()
 
-# troupe_test(NAME FOLDER USES ... [PER_FILE]): one doctest binary of all *.cpp in tests/FOLDER, registered with CTest as
-# NAME; OPTIMISED: the tests compute much themselves; with PER_FILE every file is registered on its own, as NAME.PART (PART_test.cpp), so that they run side by side.
+# troupe_test(NAME FOLDER USES ... [PER_FILE] [APART PART ...]): one doctest binary of all *.cpp in tests/FOLDER, registered with CTest as
+# NAME; OPTIMISED: the tests compute much themselves; with PER_FILE every file is registered on its own, as NAME.PART (PART_test.cpp), so that they run side by
+# side; APART names files that are registered so, where the others are NAME.
 function(troupe_test name folder)
-  cmake_parse_arguments(A "PER_FILE;OPTIMISED" "" "USES" ${ARGN})
+  cmake_parse_arguments(A "PER_FILE;OPTIMISED" "" "USES;APART" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${folder}/*.cpp")
   if(NOT sources)
     message(FATAL_ERROR "tests/${folder} has no test")
@@ -76,7 +77,14 @@ function(troupe_test name folder)
     # Long ones begin first; a part without a test is none that passes.
     set_tests_properties(${tests} PROPERTIES COST 100 FAIL_REGULAR_EXPRESSION "test cases: +0 ")
   else()
-    add_test(NAME ${name} COMMAND ${name})
+    set(excluded)
+    foreach(part IN LISTS A_APART)
+      add_test(NAME ${name}.${part} COMMAND ${name} --source-file=*/${part}_test.cpp)
+      set_tests_properties(${name}.${part} PROPERTIES COST 100 FAIL_REGULAR_EXPRESSION "test cases: +0 ")
+      list(APPEND tests ${name}.${part})
+      set(excluded ${excluded} --source-file-exclude=*/${part}_test.cpp)
+    endforeach()
+    add_test(NAME ${name} COMMAND ${name} ${excluded})
   endif()
   set_tests_properties(${tests} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1200)
 endfunction()

@@ -66,7 +66,7 @@ run_threaded() {
 # Everything that takes too long for each change: real processes under both sanitizers, all pairs of topologies.
 run_long() {
   cmake --build build-asan --target test_process test_command || return 1
-  may "processes, AddressSanitizer" run_ctest build-asan -R '^test_(process|command)$'
+  may "processes, AddressSanitizer" run_ctest build-asan -R '^test_(process|command)(\.|$)'
   cmake --build build-tsan --target troupe || return 1
   may "two workers, ThreadSanitizer" tests/threads.sh build-tsan/apps/troupe
   may "soak" tests/soak.py build/apps/troupe

@@ -25,7 +25,9 @@ bool Graph::check_program(const std::string& reader, const std::vector<Value>& i
 }
 
 std::int32_t Graph::program(const std::string& name, ProgramSpec spec) {
-  if (spec.microbatches < 1) fail("program '" + name + "': microbatches must be at least 1");
+  if (spec.microbatches < 1 || spec.microbatches > microbatches_max)
+    fail("program '" + name + "' has " + std::to_string(spec.microbatches) + " microbatches: possible are 1 to " +
+         std::to_string(microbatches_max));
   if (name.empty() || name == "digest" || name == "snapshot" ||
       std::find(programs_.begin(), programs_.end(), name) != programs_.end())
     fail("program '" + name + "': choose another name (each once; 'digest' and 'snapshot' are Troupe's own)");

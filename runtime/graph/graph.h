@@ -40,8 +40,11 @@ struct Init {
   static Init constant(float v) { return {Kind::constant, v}; }
 };
 
+/// Of a step of a program: the plan has tables with an entry for each.
+inline constexpr std::int64_t microbatches_max = 1 << 20;
+
 struct ProgramSpec {
-  std::int64_t microbatches = 1;  ///< per step, of the whole job
+  std::int64_t microbatches = 1;  ///< per step, of the whole job; at most microbatches_max
   std::int64_t samples = 1;       ///< rows of dim 0 per microbatch
   /// microbatches run in index order on every mesh; feeds and `stateful` set it
   bool sequential = false;
