@@ -10,8 +10,8 @@ inline unsigned one_in() {
   const int n = chosen ? std::atoi(chosen) : 1;
   return n > 1 ? static_cast<unsigned>(n) : 1;
 }
-/// Whether case number `k` is run.
-inline bool is_drawn(unsigned k) { return k % one_in() == 0; }
+/// Whether case number `k` is run: one of N that follow each other, not always the same, for cases have periods too.
+inline bool is_drawn(unsigned k) { return (k + k / one_in()) % one_in() == 0; }
 /// What `all` cases must reach at least, of those that are run.
 inline int of_drawn(int all) { return all / static_cast<int>(one_in()); }
 
