@@ -184,9 +184,8 @@ Expected<std::vector<std::string>> Catalog::clean(std::uint32_t mine) const {
   return removed;
 }
 
-Status Catalog::commit(const Manifest& manifest) {
+Status Catalog::shards_are_there(const Manifest& manifest) const {
   const std::string folder = path(folder_name(manifest.stamp.step, manifest.stamp.generation));
-  TROUPE_TRY(validate(manifest).in("the manifest of '" + folder + "'"));
   TROUPE_ASSIGN(const auto files, storage_.list(folder));
   for (const auto& f : manifest.files) {
     const auto there = std::find_if(files.begin(), files.end(), [&](const DirEntry& e) { return e.name == f.name; });
@@ -195,6 +194,14 @@ Status Catalog::commit(const Manifest& manifest) {
       return invalid("'" + folder + "/" + f.name + "' has " + std::to_string(there->bytes) + " bytes, " +
                      std::to_string(f.bytes) + " were written");
   }
+  return {};
+}
+
+Status Catalog::commit(const Manifest& manifest) {
+  const std::string folder = path(folder_name(manifest.stamp.step, manifest.stamp.generation));
+  TROUPE_TRY(validate(manifest).in("the manifest of '" + folder + "'"));
+  TROUPE_TRY(shards_are_there(manifest));
+  TROUPE_ASSIGN(const auto files, storage_.list(folder));
   TROUPE_TRY(storage_.sync_dir(folder));  // the shards' names are durable before the manifest's
   TROUPE_ASSIGN(const auto claim, read_claim(storage_, dir_));
   if (claim.job != manifest.stamp.job || claim.generation != manifest.stamp.generation)
@@ -224,9 +231,10 @@ Expected<std::vector<std::string>> Catalog::prune(const Retention& retention) {
   for (auto entry = all.rbegin(); entry != all.rend(); ++entry) {
     if (!entry->committed) continue;
     if (kept < std::max<std::int64_t>(retention.keep, 1)) {
-      const Status read = manifest(entry->folder).status();
-      if (!read.ok() && read.code() != Code::invalid) return read;
-      kept += read.ok();  // a damaged one does not count, and stays for its owner to inspect
+      const auto read = manifest(entry->folder);
+      const Status whole = read.ok() ? shards_are_there(*read) : read.status();
+      if (!whole.ok() && whole.code() != Code::invalid && whole.code() != Code::not_found) return whole;
+      kept += whole.ok();  // a damaged one does not count, and stays for its owner to inspect
     } else if (retention.every <= 0 || entry->step % retention.every != 0) {
       removed.push_back(entry->folder);
     }

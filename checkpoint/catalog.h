@@ -72,11 +72,15 @@ class Catalog {
   Status commit(const Manifest& manifest);
   /// Removes a checkpoint, whole or not (CA-2).
   Status remove(const std::string& folder);
-  /// Removes the committed checkpoints that `retention` does not keep (CA-3). Returns their folders' names. A damaged
-  /// manifest does not count as kept.
+  /// Removes the committed checkpoints that `retention` does not keep (CA-3). Returns their folders' names. One
+  /// with a damaged manifest, a missing shard or a shard of another size does not count as kept, and stays; blocks are
+  /// not read.
   Expected<std::vector<std::string>> prune(const Retention& retention);
 
  private:
+  /// Whether the folder has each of the manifest's shards, in its size. Errors: `not_found`, `invalid`, by the file.
+  Status shards_are_there(const Manifest& manifest) const;
+
   Storage& storage_;
   std::string dir_;
 };

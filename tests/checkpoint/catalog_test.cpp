@@ -304,6 +304,24 @@ TEST_CASE("CA-3: prune keeps the newest, those that retention names, and whateve
   must(load_and_compare(run.catalog, run.storage, "step-00000007.g2", run.model));
 }
 
+TEST_CASE("CA-3: one whose shard is missing, empty or short does not count as kept, stays, and costs no whole one") {
+  Run run;
+  const Stamp stamp = must(run.catalog.claim(0, 77));
+  for (std::int64_t step = 1; step <= 5; ++step) must(run.save_step(step, stamp));
+  const auto shard = [&](int step) {
+    return run.catalog.path(folder_name(step, 1) + "/" +
+                            must(run.catalog.manifest(folder_name(step, 1))).files[0].name);
+  };
+  auto bytes = must(read_file(run.storage, shard(4)));
+  bytes.resize(bytes.size() / 2);
+  must(write_file(run.storage, shard(4), bytes));
+  must(write_file(run.storage, shard(3), {}));
+  must(run.storage.remove(shard(5)));
+  CHECK(must(run.catalog.prune({.keep = 1})) == std::vector<std::string>{"step-00000001.g1"});
+  CHECK(run.contents() == "2.g1 3.g1 4.g1 5.g1");
+  must(load_and_compare(run.catalog, run.storage, "step-00000002.g1", run.model));
+}
+
 TEST_CASE("a manifest in another checkpoint's folder is named as what it is") {
   Run run;
   const Stamp stamp = must(run.catalog.claim(0, 77));
