@@ -70,7 +70,8 @@ Status validate(const LmConfig& config) {
           fmt::format("'optimizer.{}' = {} is 1 in float32, and moments would never change: expected at most 0.9999999",
                       name, beta));
   if (static_cast<float>(o.eps) < std::numeric_limits<float>::min())
-    return invalid(fmt::format("'optimizer.eps' = {} is below the least normal float32: expected at least 1.2e-38", o.eps));
+    return invalid(
+        fmt::format("'optimizer.eps' = {} is below the least normal float32: expected at least 1.2e-38", o.eps));
 
   const auto& s = config.schedule;
   if (s.batch % s.microbatch != 0)
