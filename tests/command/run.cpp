@@ -35,8 +35,8 @@ std::vector<pid_t> all_processes() {
   return pids;
 }
 
-/// Shared memory of this user that no live process maps or is attached to; but not the page on which UCX's library, while
-/// it is loaded, tries its memory hooks out: that is before `main` of the command, whose pid this is, and no code of ours
+/// Shared memory of this user that no live process maps or is attached to; but not the page on which UCX's library
+/// tries its memory hooks out while it is loaded, before `main` of the command, whose pid this is: no code of ours
 /// runs yet.
 std::vector<std::string> unused_shared_memory(pid_t command) {
   std::vector<std::string> found;
