@@ -71,7 +71,7 @@ rule("no sleep" "sleep_(for|until)${no_name}|${no_name}u?sleep\\(|nanosleep|${no
   runtime/launch/job.cpp           "the parent process: its loop"
   runtime/launch/launcher.cpp      "waits for processes to end")
 
-set(calls "open|openat|creat|memfd_create|shm_open|socket|socketpair|pipe2?|bind|connect|listen|accept4?|opendir|readlink|mkstemp")
+set(calls "open|openat|creat|memfd_create|shm_open|shmget|socket|socketpair|pipe2?|bind|connect|listen|accept4?|opendir|readlink|mkstemp")
 rule("no file or socket" "std::[io]?fstream|std::filesystem|${no_name}f(re)?open\\(|[^a-zA-Z0-9_>]::(${calls})\\("
   devices/files/file_storage.cpp   "the production Storage"
   devices/host_memory.cpp          "how much memory the machine has left"

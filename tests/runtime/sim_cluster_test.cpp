@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <functional>
 #include <set>
 #include <stdexcept>
 
@@ -42,9 +43,8 @@ actors::UserActorSet with_middle() {
   return set;
 }
 
-/// data -> linear -> middle -> linear -> loss
-Graph middle_graph(const kernels::OpSet& ops, const std::string& how, std::int64_t step = 1,
-                   std::int64_t microbatch = 2) {
+/// data -> linear -> what `middle` puts there -> linear -> loss
+Graph graph_around(const kernels::OpSet& ops, const std::function<Value(Graph&, Value)>& middle) {
   Graph g(ops);
   g.program("train", {4, 2});
   g.unit("in");
@@ -52,14 +52,21 @@ Graph middle_graph(const kernels::OpSet& ops, const std::string& how, std::int64
   g.unit("first");
   x = g.op("linear", {x, g.param("first.w", {6, 6}, Init::normal(0.3f))})[0];
   g.unit("second");
-  x = g.actor("middle", "the.middle", {x}, {{"y", {DType::f32, {2, 6}}}},
-              {{"how", how}, {"step", step}, {"microbatch", microbatch}})[0];
+  x = middle(g, x);
   x = g.op("linear", {x, g.param("second.w", {6, 6}, Init::normal(0.3f))})[0];
   g.unit("out");
   Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 6}}}}, {{"stream", std::string("t")}})[0];
   Value loss = g.op("mse_loss", {x, t}, {{"scale", 1.0 / 8}})[0];
   g.minimize(loss, {});
   return g;
+}
+
+Graph middle_graph(const kernels::OpSet& ops, const std::string& how, std::int64_t step = 1,
+                   std::int64_t microbatch = 2) {
+  return graph_around(ops, [&](Graph& g, Value x) {
+    return g.actor("middle", "the.middle", {x}, {{"y", {DType::f32, {2, 6}}}},
+                   {{"how", how}, {"step", step}, {"microbatch", microbatch}})[0];
+  });
 }
 
 Expected<SimRun> run(const Plan& p, const kernels::OpSet& ops, const actors::UserActorSet& set, std::uint64_t seed = 1,
@@ -148,8 +155,8 @@ TEST_CASE("a user actor that fails or throws ends the run with an error that nam
       }
 }
 
-TEST_CASE(
-    "an op whose body throws, on its own thread or in a loop over threads, ends the run and is named with the cause") {
+TEST_CASE("an op whose body throws, also within its parallel loop, ends the run and is named with the cause") {
+  // That loops over real threads pass exceptions on: tests/devices/cpu_test.cpp.
   for (const std::string how : {"throw", "throw int", "in a loop"})
     for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2, 2}}) {
       INFO(how, " on ", dp.size(), " stages");
@@ -173,17 +180,8 @@ TEST_CASE(
         });
       };
       REQUIRE(ops.add(fragile).ok());
-      Graph g(ops);
-      g.program("train", {4, 2});
-      g.unit("in");
-      Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
-      g.unit("first");
-      x = g.op("linear", {x, g.param("first.w", {6, 6}, Init::normal(0.3f))})[0];
-      g.unit("second");
-      x = g.op("fragile", {x}, {}, "the.glass")[0];
-      Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, 6}}}}, {{"stream", std::string("t")}})[0];
-      g.minimize(g.op("mse_loss", {x, t}, {{"scale", 1.0 / 8}})[0], {});
-      const auto p = compile_over(g, dp);
+      const auto p = compile_over(
+          graph_around(ops, [](Graph& g, Value x) { return g.op("fragile", {x}, {}, "the.glass")[0]; }), dp);
       REQUIRE_MESSAGE(p.ok(), p.status().message());
       const auto r = run(*p, ops, actor_set());
       REQUIRE_FALSE(r.ok());
