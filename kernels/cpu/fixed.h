@@ -37,7 +37,7 @@ inline double power_of_two(std::int32_t e) { return std::ldexp(1.0, e); }
 /// The same values. (GCC 12 makes three instructions of __builtin_convertvector here.)
 inline doubles widen(floats x) {
 #if defined(__AVX512F__)
-  return (doubles)_mm512_cvtps_pd((__m256)x);
+  return (doubles)_mm512_maskz_cvtps_pd(0xFF, (__m256)x);  // all lanes: GCC 12 holds the unmasked one for uninitialised
 #elif defined(__AVX__)
   return (doubles)_mm256_cvtps_pd((__m128)x);
 #else

@@ -265,7 +265,7 @@ TEST_CASE("decode: a message that is damaged under a good checksum is an error o
 TEST_CASE(
     "decode: a manifest of the program before sums were exact has its tensors, as many updates as steps, and no "
     "exponents") {
-  // What encode made there of: stamp {1, 2, 3}, seed 7, lanes 4, "w" f32 [4] in one extent.
+  // What encode made there of: stamp {1, 2, 3}, seed 7, 4 in the field that is gone, "w" f32 [4] in one extent.
   const std::uint64_t words[] = {
       0x50434550554f5254, 0x0000000000000001, 0x0000000000000130, 0x7ad32eb69d6122fc, 0xcd8928a85f158edb,
       0x0000002500000000, 0x0003000400000000, 0x0000000000000001, 0x0000000400000002, 0x0000000000000003,
