@@ -1,5 +1,7 @@
 #include "actors/actor_core.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "devices/base/check.h"
@@ -142,7 +144,7 @@ std::uint64_t ActorCore::flow_of(std::uint64_t act) const { return philox_key(ac
 void ActorCore::record(const Running& r) {
   const ActContext& c = r.context;
   TraceSpan span{spec_.name,
-                 c.microbatch < 0 ? spec_.name : spec_.name + " mb" + std::to_string(c.microbatch),
+                 c.microbatch < 0 ? spec_.name : fmt::format("{} mb{}", spec_.name, c.microbatch),
                  r.result.begin_ns,
                  r.result.end_ns,
                  c.step,
@@ -172,10 +174,10 @@ void ActorCore::append_state(std::int64_t origin, std::vector<std::int64_t>& out
 }
 
 std::string ActorCore::explain() const {
-  std::string text = spec_.name + ": " + std::to_string(ports_.acts()) + " acts begun";
+  std::string text = fmt::format("{}: {} acts begun", spec_.name, ports_.acts());
   if (!running_.empty()) {
     const auto& oldest = running_.begin()->second;
-    text += ", act " + std::to_string(running_.begin()->first) + (oldest.started ? " runs" : " waits for its stream");
+    text += fmt::format(", act {} {}", running_.begin()->first, oldest.started ? "runs" : "waits for its stream");
   }
   for (const auto& name : ports_.missing_inputs()) text += ", waits for a token on '" + name + "'";
   for (const auto& name : ports_.missing_credits()) text += ", waits for a free slot of '" + name + "'";

@@ -1,5 +1,7 @@
 #include "apps/argument_checks.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -13,8 +15,7 @@ CLI::Validator whole_number(std::int64_t at_least) {
         std::int64_t value = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
         const bool ok = error == std::errc() && end == text.data() + text.size() && value >= at_least;
-        return ok ? std::string()
-                  : "expected a whole number of at least " + std::to_string(at_least) + ", not '" + text + "'";
+        return ok ? std::string() : fmt::format("expected a whole number of at least {}, not '{}'", at_least, text);
       },
       "");
 }

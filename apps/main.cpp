@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include <fcntl.h>
+#include <fmt/format.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -228,10 +229,10 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
                    "command put before worker 0, 1, ...: \"ip netns exec NAME\" (repeatable; default: none)")
       ->allow_extra_args(false);
   train
-      ->add_option(
-          "--stall-limit", a.stall_s,
-          "seconds without progress of any worker before the job gives up and says who waits for whom (default: " +
-              std::to_string(a.stall_s) + ")")
+      ->add_option("--stall-limit", a.stall_s,
+                   fmt::format("seconds without progress of any worker before the job gives up and says who waits for "
+                               "whom (default: {})",
+                               a.stall_s))
       ->check(troupe::whole_number(1));
   auto* plan = cli.add_subcommand("plan", "Show the plan: actors, channels, boxings, memory, predicted times");
   common(*plan, a);
@@ -257,11 +258,11 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
                                        "Measure kernels, links and the disk of this machine, for plan, sim and train");
   calibrate->add_option("--costs", c.costs,
                         "the file to write (default: in the user's cache folder, where the others look)");
-  calibrate->add_option("--threads", c.threads, "threads of each worker (default: " + std::to_string(c.threads) + ")")
+  calibrate->add_option("--threads", c.threads, fmt::format("threads of each worker (default: {})", c.threads))
       ->check(troupe::whole_number(1));
   calibrate
       ->add_option("--widest", c.widest,
-                   "measure the ops of models up to this width (default: " + std::to_string(c.widest) + ")")
+                   fmt::format("measure the ops of models up to this width (default: {})", c.widest))
       ->check(troupe::whole_number(1));
   calibrate->add_option("--checkpoint-dir", c.checkpoint_dir,
                         "folder on the disk that checkpoints are to be written to (default: the current folder)");

@@ -1,5 +1,7 @@
 #include "checkpoint/catalog.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -156,7 +158,7 @@ Expected<Stamp> Catalog::claim(std::uint64_t job, std::uint64_t fresh) {
   std::uint32_t last = claimed.ok() ? claimed->generation : 0;
   for (const auto& entry : all) last = std::max(last, entry.generation);
   if (last == std::numeric_limits<std::uint32_t>::max())
-    return invalid("'" + dir_ + "' has had " + std::to_string(last) + " generations: use another folder");
+    return invalid(fmt::format("'{}' has had {} generations: use another folder", dir_, last));
   const Claim mine{job != 0 ? job : claimed.ok() ? claimed->job : fresh, last + 1};
   TROUPE_TRY(write_claim(storage_, dir_, mine));
   return Stamp{mine.job, mine.generation, 0};
@@ -191,8 +193,7 @@ Status Catalog::shards_are_there(const Manifest& manifest) const {
     const auto there = std::find_if(files.begin(), files.end(), [&](const DirEntry& e) { return e.name == f.name; });
     if (there == files.end()) return {Code::not_found, "'" + folder + "/" + f.name + "' is not there"};
     if (there->bytes != f.bytes)
-      return invalid("'" + folder + "/" + f.name + "' has " + std::to_string(there->bytes) + " bytes, " +
-                     std::to_string(f.bytes) + " were written");
+      return invalid(fmt::format("'{}/{}' has {} bytes, {} were written", folder, f.name, there->bytes, f.bytes));
   }
   return {};
 }
@@ -205,9 +206,9 @@ Status Catalog::commit(const Manifest& manifest) {
   TROUPE_TRY(storage_.sync_dir(folder));  // the shards' names are durable before the manifest's
   TROUPE_ASSIGN(const auto claim, read_claim(storage_, dir_));
   if (claim.job != manifest.stamp.job || claim.generation != manifest.stamp.generation)
-    return invalid("'" + dir_ + "' belongs to generation " + std::to_string(claim.generation) + " of job " +
-                   hexadecimal(claim.job) + ": generation " + std::to_string(manifest.stamp.generation) + " of job " +
-                   hexadecimal(manifest.stamp.job) + " commits nothing there");
+    return invalid(fmt::format("'{}' belongs to generation {} of job {}: generation {} of job {} commits nothing there",
+                               dir_, claim.generation, hexadecimal(claim.job), manifest.stamp.generation,
+                               hexadecimal(manifest.stamp.job)));
   Status status = write_file(storage_, folder + "/" + manifest_name, encode(manifest));
   if (status.ok()) status = storage_.sync_dir(dir_);
   // A manifest that is written but not durable is removed: after an error nothing is committed.

@@ -1,4 +1,6 @@
 // The forms on disk and on the wire: manifest.capnp, and the 40 bytes in front of a manifest.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -89,18 +91,18 @@ StoredFile get(wire::StoredFile::Reader r) {
 /// Checks the first 40 bytes, and the checksum of the rest. Returns the rest. Error: `invalid`.
 Expected<std::span<const std::byte>> unframed(const std::vector<std::byte>& bytes) {
   Front front;
-  if (bytes.size() < sizeof front) return invalid("no manifest: it has " + std::to_string(bytes.size()) + " bytes");
+  if (bytes.size() < sizeof front) return invalid(fmt::format("no manifest: it has {} bytes", bytes.size()));
   std::memcpy(&front, bytes.data(), sizeof front);
   const auto rest = std::span(bytes).subspan(sizeof front);
   if (std::memcmp(front.magic, magic, sizeof magic) != 0)
     return invalid("no manifest: it does not begin with TROUPECP");
   if (front.version > manifest_version)
-    return invalid("the manifest has version " + std::to_string(front.version) + ", this program reads up to " +
-                   std::to_string(manifest_version));
+    return invalid(
+        fmt::format("the manifest has version {}, this program reads up to {}", front.version, manifest_version));
   if (front.version == 0 || front.zero != 0) return invalid("the manifest is damaged: its first 16 bytes");
   if (front.length != rest.size())
-    return invalid("the manifest is damaged: " + std::to_string(rest.size()) + " bytes follow its head, " +
-                   std::to_string(front.length) + " should");
+    return invalid(
+        fmt::format("the manifest is damaged: {} bytes follow its head, {} should", rest.size(), front.length));
   if (checksum(rest.data(), std::ssize(rest)) != Checksum{front.sum_low, front.sum_high})
     return invalid("the manifest is damaged: its checksum is another one");
   return rest;

@@ -1,5 +1,7 @@
 #include "checkpoint/reader.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <tuple>
 
@@ -24,8 +26,7 @@ Status damaged(std::string what) { return {Code::damaged, std::move(what)}; }
 
 Status check_shard(File& file, const StoredFile& expected) {
   TROUPE_ASSIGN(const std::int64_t size, file.size());
-  if (size != expected.bytes)
-    return damaged(std::to_string(size) + " bytes are there, " + std::to_string(expected.bytes) + " were written");
+  if (size != expected.bytes) return damaged(fmt::format("{} bytes are there, {} were written", size, expected.bytes));
   TROUPE_ASSIGN(const auto header, allocate_host(static_cast<std::size_t>(expected.data_offset)));
   TROUPE_TRY(file.read_at(0, header->data(), expected.data_offset));
   if (checksum(header->data(), expected.data_offset) != expected.header)
@@ -101,9 +102,8 @@ std::vector<std::string> Reader::check(const std::vector<ExtentRead>& wanted, st
       if (const Status s = whole ? Status{} : fetch(t.file, b.offset, b.bytes, address(b)); !s.ok())
         wrong[static_cast<std::size_t>(i)].push_back(where(w) + ": " + s.message());
       else if (checksum(address(b), b.bytes) != w.extent->blocks[b.index])
-        wrong[static_cast<std::size_t>(i)].push_back(where(w) + " is damaged in block " + std::to_string(b.index) +
-                                                     ", bytes " + std::to_string(b.offset) + " to " +
-                                                     std::to_string(b.offset + b.bytes) + " of the file");
+        wrong[static_cast<std::size_t>(i)].push_back(fmt::format(
+            "{} is damaged in block {}, bytes {} to {} of the file", where(w), b.index, b.offset, b.offset + b.bytes));
     }
   });
   std::vector<std::string> lines;

@@ -1,5 +1,7 @@
 // Headers of safetensors files of any writer, read as a stream of JSON events. Events that the format does not have are
 // refused at once, so that the memory a hostile header costs is in proportion to its bytes.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -73,17 +75,17 @@ class HeaderEvents final : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return go(At::tensor); }
   bool number_unsigned(std::uint64_t n) override {
     if ((at_ != At::shape && at_ != At::offsets) || n > std::numeric_limits<std::int64_t>::max())
-      return refuse("the number " + std::to_string(n));
+      return refuse(fmt::format("the number {}", n));
     (at_ == At::shape ? header.tensors.back().shape : offsets_).push_back(static_cast<std::int64_t>(n));
     return true;
   }
-  bool number_integer(std::int64_t n) override { return refuse("the number " + std::to_string(n)); }
+  bool number_integer(std::int64_t n) override { return refuse(fmt::format("the number {}", n)); }
   bool number_float(double, const std::string& text) override { return refuse("the number " + text); }
   bool null() override { return refuse("null"); }
   bool boolean(bool) override { return refuse("a truth value"); }
   bool binary(nlohmann::json::binary_t&) override { return refuse("bytes"); }
   bool parse_error(std::size_t at, const std::string&, const nlohmann::json::exception&) override {
-    wrong = "no JSON at byte " + std::to_string(at) + " of its header";
+    wrong = fmt::format("no JSON at byte {} of its header", at);
     return false;
   }
 
@@ -128,26 +130,23 @@ Status check(SafeTensorsHeader& header, std::int64_t data_bytes) {
     if (item == 0) return invalid("key '" + t.name + "': unknown dtype '" + t.dtype + "'");
     const auto bytes = checked_bytes(t.shape, item);
     if (t.begin != end)
-      return invalid("key '" + t.name + "': begins at byte " + std::to_string(t.begin) + " of the data, " +
-                     std::to_string(end) + " are taken");
+      return invalid(fmt::format("key '{}': begins at byte {} of the data, {} are taken", t.name, t.begin, end));
     if (t.end < t.begin || !bytes || t.end - t.begin != *bytes)
-      return invalid("key '" + t.name + "': bytes " + std::to_string(t.begin) + " to " + std::to_string(t.end) +
-                     " for " + t.dtype + " " + to_string(t.shape));
+      return invalid(
+          fmt::format("key '{}': bytes {} to {} for {} {}", t.name, t.begin, t.end, t.dtype, to_string(t.shape)));
     end = t.end;
   }
-  if (end != data_bytes)
-    return invalid("its keys have " + std::to_string(end) + " bytes, its data section " + std::to_string(data_bytes));
+  if (end != data_bytes) return invalid(fmt::format("its keys have {} bytes, its data section {}", end, data_bytes));
   return {};
 }
 
 Expected<SafeTensorsHeader> read_header(File& file) {
   TROUPE_ASSIGN(const std::int64_t size, file.size());
   std::uint64_t length = 0;
-  if (size < 8) return invalid("no safetensors file: it has " + std::to_string(size) + " bytes");
+  if (size < 8) return invalid(fmt::format("no safetensors file: it has {} bytes", size));
   TROUPE_TRY(file.read_at(0, reinterpret_cast<std::byte*>(&length), 8));
   if (length > safetensors_header_bytes || static_cast<std::int64_t>(length) > size - 8)
-    return invalid("no safetensors file: a header of " + std::to_string(length) + " bytes in a file of " +
-                   std::to_string(size));
+    return invalid(fmt::format("no safetensors file: a header of {} bytes in a file of {}", length, size));
   std::string json(length, ' ');
   TROUPE_TRY(file.read_at(8, reinterpret_cast<std::byte*>(json.data()), static_cast<std::int64_t>(length)));
   if (!json.starts_with('{')) return invalid("no safetensors file: its header does not begin with {");

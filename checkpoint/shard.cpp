@@ -1,5 +1,7 @@
 #include "checkpoint/shard.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -13,16 +15,14 @@ namespace {
 
 void add_tensor(std::string& json, const std::string& key, const char* dtype, const Shape& shape, std::int64_t begin,
                 std::int64_t end) {
-  std::string lengths;
-  for (const auto d : shape) lengths += (lengths.empty() ? "" : ",") + std::to_string(d);
-  json += "," + nlohmann::json(key).dump() + ":{\"dtype\":\"" + dtype + "\",\"shape\":[" + lengths +
-          "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(end) + "]}";
+  json += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", nlohmann::json(key).dump(), dtype,
+                      fmt::join(shape, ","), begin, end);
 }
 
 std::string stamp_json(const Stamp& stamp) {
   return "\"__metadata__\":" + nlohmann::json{{"troupe.job", hexadecimal(stamp.job)},
-                                              {"troupe.generation", std::to_string(stamp.generation)},
-                                              {"troupe.step", std::to_string(stamp.step)}}
+                                              {"troupe.generation", fmt::to_string(stamp.generation)},
+                                              {"troupe.step", fmt::to_string(stamp.step)}}
                                    .dump();
 }
 
@@ -39,8 +39,7 @@ Status join(std::map<Key, StoredTensor>& tensors, const StoredTensor& part, std:
                    from + ", elsewhere " + to_string(whole.dtype) + " " + to_string(whole.shape));
   for (StoredExtent e : part.extents) {
     if (e.file != 0)
-      return invalid(key_of(part.name(), e.extent) + " of " + from + " is in file " + std::to_string(e.file) +
-                     " of one");
+      return invalid(fmt::format("{} of {} is in file {} of one", key_of(part.name(), e.extent), from, e.file));
     e.file = file;
     whole.extents.push_back(std::move(e));
   }
@@ -56,8 +55,7 @@ bool begins_before(const StoredExtent& a, const StoredExtent& b) {
 
 std::string key_of(const std::string& name, const Extent& extent) {
   std::string ranges;
-  for (const Range& r : extent.dims)
-    ranges += (ranges.empty() ? "" : ",") + std::to_string(r.lo) + ":" + std::to_string(r.hi);
+  for (const Range& r : extent.dims) ranges += fmt::format("{}{}:{}", ranges.empty() ? "" : ",", r.lo, r.hi);
   return name + "[" + ranges + "]";
 }
 
@@ -75,7 +73,7 @@ std::vector<std::byte> shard_header(const std::vector<ShardEntry>& entries, cons
   std::string json = "{" + stamp_json(stamp);
   std::int64_t end = 0, pads = 0;
   const auto pad_to = [&](std::int64_t next) {
-    if (next > end) add_tensor(json, "__pad__." + std::to_string(pads++), "U8", {next - end}, end, next);
+    if (next > end) add_tensor(json, fmt::format("__pad__.{}", pads++), "U8", {next - end}, end, next);
     end = next;
   };
   for (const auto& e : entries) {

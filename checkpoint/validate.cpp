@@ -1,4 +1,6 @@
 // What a manifest must satisfy before a byte of data is read.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -14,7 +16,7 @@ namespace troupe::checkpoint {
 
 namespace {
 
-std::string number(std::int64_t n) { return std::to_string(n); }
+std::string number(std::int64_t n) { return fmt::to_string(n); }
 
 /// UTF-8 without control characters.
 bool is_text(const std::string& name) {
@@ -33,7 +35,7 @@ Status check_files(const Manifest& m) {
   for (std::size_t i = 0; i < m.files.size(); ++i) {
     const StoredFile& f = m.files[i];
     if (!is_text(f.name) || f.name.find('/') != std::string::npos || f.name == "." || f.name == "..")
-      return invalid("file " + std::to_string(i) + " has no name that a file in this folder can have");
+      return invalid(fmt::format("file {} has no name that a file in this folder can have", i));
     if (i > 0 && f.name <= m.files[i - 1].name) return invalid("file " + f.name + ": names do not ascend");
     if (f.data_offset <= 0 || f.data_offset % storage_alignment != 0 || f.data_offset > f.bytes)
       return invalid("file " + f.name + ": a data section at byte " + number(f.data_offset) + " of " + number(f.bytes));
@@ -64,7 +66,7 @@ Status check_extent(const Manifest& m, const StoredTensor& t, const StoredExtent
 
 Status check_tensor(const Manifest& m, std::size_t i) {
   const StoredTensor& t = m.tensors[i];
-  if (!is_text(t.parameter)) return invalid("tensor " + std::to_string(i) + " has a name that is no text");
+  if (!is_text(t.parameter)) return invalid(fmt::format("tensor {} has a name that is no text", i));
   if (t.kind > TensorKind::second_moment) return invalid("tensor " + t.parameter + " is of an unknown kind");
   if (t.dtype == DType::sum64) return invalid("tensor " + t.name() + " is of dtype sum64, which no checkpoint stores");
   if (t.dtype > DType::u8) return invalid("tensor " + t.name() + " is of an unknown dtype");
@@ -103,15 +105,15 @@ Status check_exponents(const Manifest& m) {
   for (std::size_t i = 0; i < m.exponents.size(); ++i) {
     const SumExponent& e = m.exponents[i];
     if (!m.find(e.parameter, TensorKind::parameter))
-      return invalid("exponent " + std::to_string(i) + " is of no parameter that is there");
+      return invalid(fmt::format("exponent {} is of no parameter that is there", i));
     if (i > 0 && e.parameter <= m.exponents[i - 1].parameter)
       return invalid("exponent of " + e.parameter + ": names do not ascend");
     if (e.exponent < -sum_exponent_max || e.exponent > sum_exponent_max)
       return invalid("exponent of " + e.parameter + ": " + number(e.exponent) + " is not from -900 to 900");
     if (!std::isfinite(e.peak) || e.peak < 0)
-      return invalid("exponent of " + e.parameter + ": no term has the magnitude " + std::to_string(e.peak));
+      return invalid(fmt::format("exponent of {}: no term has the magnitude {:f}", e.parameter, e.peak));
     if (e.peak > 0 && std::ilogb(e.peak) + e.exponent >= sum_term_bits)
-      return invalid("exponent of " + e.parameter + ": a term of " + std::to_string(e.peak) + " would not have fitted");
+      return invalid(fmt::format("exponent of {}: a term of {:f} would not have fitted", e.parameter, e.peak));
   }
   return {};
 }

@@ -1,5 +1,7 @@
 #include "comm/match.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -26,7 +28,7 @@ const char* fault_of(const Header& h, std::uint64_t bytes_max) {
 void MatchTable::drop_garbage(Rank from, const char* why) {
   ++garbage_dropped_;
   if (logged_.size() < 1024 && logged_.insert(from).second)
-    log_warn("dropped a message from rank " + std::to_string(from) + ": " + why + " (further ones are only counted)");
+    log_warn(fmt::format("dropped a message from rank {}: {} (further ones are only counted)", from, why));
 }
 
 std::optional<Header> MatchTable::admit(Rank from, std::span<const std::byte> bytes) {
@@ -91,10 +93,10 @@ MatchTable::Taken MatchTable::take_all() {
 
 Status check_size(Rank from, const Header& h, std::size_t into_bytes) {
   if (h.bytes == into_bytes || (h.rows >= 0 && h.bytes < into_bytes)) return {};
-  return invalid("message (channel " + std::to_string(h.channel) + ", part " + std::to_string(h.part) + ", sequence " +
-                 std::to_string(h.sequence) + ") from rank " + std::to_string(from) + " has " +
-                 std::to_string(h.bytes) + " bytes, its receive expects " + std::to_string(into_bytes) +
-                 ": both sides must run the same plan");
+  return invalid(
+      fmt::format("message (channel {}, part {}, sequence {}) from rank {} has {} bytes, its receive expects {}: both "
+                  "sides must run the same plan",
+                  h.channel, h.part, h.sequence, from, h.bytes, into_bytes));
 }
 
 }  // namespace troupe::comm

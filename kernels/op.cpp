@@ -1,5 +1,7 @@
 #include "kernels/op.h"
 
+#include <fmt/format.h>
+
 #include "devices/base/check.h"
 
 namespace troupe::kernels {
@@ -39,10 +41,9 @@ Status OpSet::add(OpDef op) {
   if (!op.infer) return invalid("op '" + op.name + "' has no shape rule (infer)");
   if (!op.cpu) return invalid("op '" + op.name + "' has no CPU body");
   if (op.outputs < 32 && op.accumulates >> op.outputs != 0)
-    return invalid(
-        "op '" + op.name +
-        "' accumulates an output that it does not have: bit i of OpDef::accumulates is output i, and it has " +
-        std::to_string(op.outputs));
+    return invalid(fmt::format(
+        "op '{}' accumulates an output that it does not have: bit i of OpDef::accumulates is output i, and it has {}",
+        op.name, op.outputs));
   if (op.state_bytes && op.gradient)
     return invalid("op '" + op.name + "' keeps state from call to call and has a gradient: it can have one of them");
   if (ops_.count(op.name)) return invalid("op '" + op.name + "' is registered twice: choose another name");
@@ -56,18 +57,17 @@ Status check_signatures(const OpDef& op, std::span<const TensorType> in, std::sp
   if (!op.signatures) return {};
   const auto rows = op.signatures(in, attrs);
   for (std::size_t r = 0; r < rows.size(); ++r) {
-    const auto row = "row " + std::to_string(r) + " of its SBP table ";
+    const auto row = fmt::format("row {} of its SBP table", r);
     if (rows[r].in.size() != in.size() || rows[r].out.size() != out.size())
-      return invalid(row + "has layouts for " + std::to_string(rows[r].in.size()) + " inputs and " +
-                     std::to_string(rows[r].out.size()) + " outputs: expected " + std::to_string(in.size()) + " and " +
-                     std::to_string(out.size()));
+      return invalid(fmt::format("{} has layouts for {} inputs and {} outputs: expected {} and {}", row,
+                                 rows[r].in.size(), rows[r].out.size(), in.size(), out.size()));
     const auto fits = [&](const char* kind, const NdSbp& layouts, std::span<const TensorType> types) -> Status {
       for (std::size_t i = 0; i < layouts.size(); ++i)
         if (const auto& s = layouts[i];
             s.is_split() && (s.dim < 0 || s.dim >= std::ssize(types[i].shape) || s.unit < 1))
-          return invalid(row + "says " + to_string(s) + " in units of " + std::to_string(s.unit) + " of " + kind + " " +
-                         std::to_string(i) + ", which is " + to_string(types[i].shape) +
-                         ": expected a dim that it has and a unit of at least 1");
+          return invalid(fmt::format(
+              "{} says {} in units of {} of {} {}, which is {}: expected a dim that it has and a unit of at least 1",
+              row, to_string(s), s.unit, kind, i, to_string(types[i].shape)));
       return {};
     };
     TROUPE_TRY(fits("input", rows[r].in, in));

@@ -1,5 +1,7 @@
 #include "kernels/rules.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace troupe::kernels {
@@ -12,10 +14,10 @@ Status expect(bool holds, const std::string& op, const std::string& expected, Ty
 }
 
 Status expect_inputs(const std::string& op, Types in, std::size_t count, std::initializer_list<std::size_t> i32) {
-  TROUPE_TRY(expect(in.size() == count, op, std::to_string(count) + " inputs", in));
+  TROUPE_TRY(expect(in.size() == count, op, fmt::format("{} inputs", count), in));
   for (std::size_t i = 0; i < count; ++i) {
     const DType want = std::find(i32.begin(), i32.end(), i) != i32.end() ? DType::i32 : DType::f32;
-    TROUPE_TRY(expect(in[i].dtype == want, op, std::string(to_string(want)) + " as input " + std::to_string(i), in));
+    TROUPE_TRY(expect(in[i].dtype == want, op, fmt::format("{} as input {}", to_string(want), i), in));
   }
   return {};
 }

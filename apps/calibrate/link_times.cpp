@@ -1,5 +1,7 @@
 #include "apps/calibrate/link_times.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "devices/cpu/cpu_device.h"
@@ -40,7 +42,7 @@ Expected<Plan> chain(const App& app, std::int64_t message_bytes) {
   std::vector<Value> at = {g.feed("go", {DType::f32, {1}}, "done")};
   std::optional<NdSbp> wanted = NdSbp{Sbp::B()};
   for (int i = 0; i <= hops; ++i) {
-    at = g.actor("calibrate.relay", "relay" + std::to_string(i), at, {{"x", type, NdSbp{Sbp::S(0)}}}, {}, {wanted});
+    at = g.actor("calibrate.relay", fmt::format("relay{}", i), at, {{"x", type, NdSbp{Sbp::S(0)}}}, {}, {wanted});
     if (message_bytes == 0) wanted = NdSbp{Sbp::S(0)};
   }
   g.report("done",

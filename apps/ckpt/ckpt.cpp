@@ -113,14 +113,14 @@ std::string summary(const Manifest& m) {
 }
 
 TextRow row_of(Storage& storage, const Catalog& catalog, const CatalogEntry& entry, bool newest) {
-  TextRow row{{entry.folder, std::to_string(entry.step), std::to_string(entry.generation), "", "", "", "not committed"},
+  TextRow row{{entry.folder, fmt::to_string(entry.step), fmt::to_string(entry.generation), "", "", "", "not committed"},
               {}};
   if (!entry.committed) return row;
   const auto manifest = read_manifest(storage, catalog.path(entry.folder));
   if (manifest.ok()) {
-    row.cells[3] = std::to_string(manifest->tensors.size());
+    row.cells[3] = fmt::to_string(manifest->tensors.size());
     row.cells[4] = human_bytes(manifest->bytes());
-    row.cells[5] = std::to_string(manifest->files.size());
+    row.cells[5] = fmt::to_string(manifest->files.size());
   } else {
     row.under.push_back(manifest.status().message());
   }
@@ -164,7 +164,7 @@ int print_differences(const std::vector<checkpoint::TensorDifference>& all, cons
   for (const auto& d : all) {
     if (d.kind == Kind::same) continue;
     const bool values = d.kind == Kind::values;
-    rows.push_back({{d.name, values ? std::to_string(d.elements) : "", values ? fmt::format("{:.6g}", d.greatest) : "",
+    rows.push_back({{d.name, values ? fmt::to_string(d.elements) : "", values ? fmt::format("{:.6g}", d.greatest) : "",
                      described(d)},
                     {}});
   }

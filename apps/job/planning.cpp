@@ -1,5 +1,7 @@
 #include "apps/job/planning.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -38,9 +40,9 @@ static Status find_costs(const JobArguments& a, Prepared& p) {
   }
   if (costs->threads != p.config.run.threads) {
     if (a.costs.empty()) return {};
-    return invalid("costs '" + path + "' are of workers with " + counted(costs->threads, "thread") +
-                   ", the job's have " + std::to_string(p.config.run.threads) + ": run troupe calibrate --threads " +
-                   std::to_string(p.config.run.threads));
+    return invalid(
+        fmt::format("costs '{}' are of workers with {}, the job's have {}: run troupe calibrate --threads {}", path,
+                    counted(costs->threads, "thread"), p.config.run.threads, p.config.run.threads));
   }
   p.costs = costs->model(p.mesh.workers());
   p.costs_from = path;
@@ -49,15 +51,18 @@ static Status find_costs(const JobArguments& a, Prepared& p) {
 
 std::string tokens_warning(const LmConfig& config) {
   if (config.model.vocab <= byte_tokens) return "";
-  return "the model has " + std::to_string(config.model.vocab) +
-         " tokens, and texts are read as bytes, tokens 0 to 255: a tokenizer that it was trained with is not used";
+  return fmt::format(
+      "the model has {} tokens, and texts are read as bytes, tokens 0 to 255: a tokenizer that it was trained with is "
+      "not used",
+      config.model.vocab);
 }
 
 Status check_sampled(const LmConfig& config) {
   if (config.model.vocab <= byte_tokens) return {};
-  return invalid("'model.vocab' = " + std::to_string(config.model.vocab) +
-                 ": a sample's tokens are bytes, and those from " + std::to_string(byte_tokens) +
-                 " on have no text; models with a tokenizer are not sampled yet");
+  return invalid(
+      fmt::format("'model.vocab' = {}: a sample's tokens are bytes, and those from {} on have no text; models with a "
+                  "tokenizer are not sampled yet",
+                  config.model.vocab, byte_tokens));
 }
 
 Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& saved) {

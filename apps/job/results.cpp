@@ -1,5 +1,6 @@
 #include "apps/job/results.h"
 
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -36,9 +37,11 @@ std::int64_t dropped_spans(const JobResult& result) {
 }  // namespace
 
 std::string void_step_text(const StepResult& r) {
-  const auto where = r.void_microbatch < 0 ? "" : "in microbatch " + std::to_string(r.void_microbatch) + " ";
-  return "step " + std::to_string(r.step) + " is void: " + where + "a gradient term of '" + r.void_parameter +
-         "' exceeds the range of its exact sum; the sum's exponent becomes coarser";
+  const auto where = r.void_microbatch < 0 ? "" : fmt::format("in microbatch {} ", r.void_microbatch);
+  return fmt::format(
+      "step {} is void: {}a gradient term of '{}' exceeds the range of its exact sum; the sum's exponent becomes "
+      "coarser",
+      r.step, where, r.void_parameter);
 }
 
 Results::Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps)
@@ -151,14 +154,13 @@ void Results::evaluated(std::int64_t step, const std::vector<Report>& reports) {
 
 Status Results::evaluation() const {
   if (curve_.eval.empty() || std::isfinite(eval_loss_)) return {};
-  return invalid("the evaluation loss after step " +
-                 std::to_string(static_cast<std::int64_t>(curve_.eval.back().step)) +
-                 " is not finite: training has diverged");
+  return invalid(fmt::format("the evaluation loss after step {} is not finite: training has diverged",
+                             static_cast<std::int64_t>(curve_.eval.back().step)));
 }
 
 void Results::checkpoint(const CheckpointEvent& e) {
   using Kind = CheckpointEvent::Kind;
-  const std::string of = "checkpoint of step " + std::to_string(e.step);
+  const std::string of = fmt::format("checkpoint of step {}", e.step);
   report::CheckpointMetrics m;
   m.step = e.step;
   m.parameter_bytes = e.parameter_bytes;
@@ -168,11 +170,10 @@ void Results::checkpoint(const CheckpointEvent& e) {
   m.generation = generation_;
   if (e.kind == Kind::saving) saving_step_ = e.step;
   if (e.kind == Kind::saving || saving_step_ == e.step)
-    progress_.show_beside(e.kind != Kind::saving
-                              ? ""
-                              : "saving " + std::to_string(e.step) + ": " + human_bytes(e.parameter_bytes) +
-                                    " of parameters, " + human_bytes(e.moment_bytes) + " of moments, stall " +
-                                    human_seconds(e.stall_s));
+    progress_.show_beside(e.kind != Kind::saving ? ""
+                                                 : fmt::format("saving {}: {} of parameters, {} of moments, stall {}",
+                                                               e.step, human_bytes(e.parameter_bytes),
+                                                               human_bytes(e.moment_bytes), human_seconds(e.stall_s)));
   switch (e.kind) {
     case Kind::saving: m.what = "saving"; break;
     case Kind::committed:
@@ -185,7 +186,7 @@ void Results::checkpoint(const CheckpointEvent& e) {
       m.what = "failed";
       m.why = e.status.message();
       ++failed_;
-      log_warn(of + " failed (" + std::to_string(e.failures) + " in a row): " + m.why);
+      log_warn(fmt::format("{} failed ({} in a row): {}", of, e.failures, m.why));
       break;
     case Kind::skipped:
       m.what = "skipped";
@@ -264,8 +265,8 @@ Status Results::write_trace(const JobResult& result) const {
   if (!writer.ok()) return writer.status();
   for (Rank r = 0; r < static_cast<Rank>(result.places.size()); ++r) {
     const auto& place = result.places[r];
-    const auto dropped = place.dropped_spans > 0 ? " (" + std::to_string(place.dropped_spans) + " spans dropped)" : "";
-    writer->name_worker(r, "worker " + std::to_string(r) + ": stage " + std::to_string(plan_->stage_of(r)) + dropped);
+    const auto dropped = place.dropped_spans > 0 ? fmt::format(" ({} spans dropped)", place.dropped_spans) : "";
+    writer->name_worker(r, fmt::format("worker {}: stage {}{}", r, plan_->stage_of(r), dropped));
     writer->add(r, place.spans);
   }
   return writer->close();

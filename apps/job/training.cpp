@@ -1,5 +1,7 @@
 #include "apps/job/training.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <iterator>
 #include <sstream>
@@ -135,15 +137,15 @@ Status Training::begin_at_point() {
   first_step_ = manifest.stamp.step;
   if (first_step_ > 0) results_.goes_on(manifest.stamp.job);
   if (first_step_ > steps_)
-    return invalid("'" + point_->folder + "' is of step " + std::to_string(first_step_) +
-                   ", and the run is to end after " + std::to_string(steps_) + ": raise --steps or schedule.steps");
+    return invalid(fmt::format("'{}' is of step {}, and the run is to end after {}: raise --steps or schedule.steps",
+                               point_->folder, first_step_, steps_));
   TROUPE_TRY(results_.open(plan_, predicted_, first_step_, continues_folder()));
   for (const auto& warning : warnings) log_warn(warning);
   for (const auto& note : notes) results_.note(note);
   const auto every = p_.config.checkpoint.every;
-  results_.note("resumed from '" + point_->folder + "', step " + std::to_string(first_step_) +
-                (every > 0 ? "; a checkpoint every " + counted(every, "step")
-                           : "; no checkpoint is saved, see --checkpoint-every"));
+  results_.note(fmt::format(
+      "resumed from '{}', step {}; {}", point_->folder, first_step_,
+      every > 0 ? "a checkpoint every " + counted(every, "step") : "no checkpoint is saved, see --checkpoint-every"));
   return {};
 }
 
@@ -187,8 +189,8 @@ JobOptions Training::options() {
     changed_data_ = corpus_->in_place();  // the workers have opened what the fingerprint is of
   };
   o.on_pause = [this](const std::string& why, std::int64_t version) {
-    results_.note(why + ": saving a checkpoint of step " + std::to_string(version) +
-                  "; a second signal ends the run at once");
+    results_.note(
+        fmt::format("{}: saving a checkpoint of step {}; a second signal ends the run at once", why, version));
   };
   o.give_up = [this] { return changed_data_.ok() ? results_.write_error() : changed_data_; };
   o.checkpoint.restore = point_ ? point_->folder : "";

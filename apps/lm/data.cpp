@@ -142,7 +142,7 @@ Expected<std::string> Corpus::fingerprint() const {
   const auto sum = whole ? sums[0]
                          : checkpoint::checksum(reinterpret_cast<const std::byte*>(sums.data()),
                                                 static_cast<std::int64_t>(sums.size() * sizeof sums[0]));
-  return std::to_string(file_.size()) + "-" + to_string(sum);
+  return fmt::format("{}-{}", file_.size(), to_string(sum));
 }
 
 }  // namespace troupe::lm

@@ -1,5 +1,7 @@
 #include "apps/lm/model.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "kernels/ops.h"
@@ -29,7 +31,7 @@ class ModelBuilder {
 
   Value block(Value x, std::int64_t layer) {  // (B, T, C)
     const ModelConfig& m = c_.model;
-    const std::string unit = "layers." + std::to_string(layer);
+    const std::string unit = fmt::format("layers.{}", layer);
     g_.unit(unit, "layers.*");
     prefix_ = "model." + unit + ".";
     const std::int64_t group = m.heads / m.kv_heads * m.head_dim;  // query columns that share a key-value head

@@ -54,7 +54,7 @@ bool convert(const toml::node& node, const Key& key, T& value) {
   } else {
     if (auto s = node.as_string()) return value = s->get(), true;
     if (auto i = node.as_integer(); i && std::string_view(key.name) == "mesh.dp")  // dp = 2 is legal too
-      return value = std::to_string(i->get()), true;
+      return value = fmt::to_string(i->get()), true;
   }
   return false;
 }

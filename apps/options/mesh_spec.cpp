@@ -58,7 +58,7 @@ Expected<MeshSpec> assemble(std::vector<std::int64_t> dp, std::int64_t pp, bool 
 
 std::string dp_text(const MeshSpec& mesh) {
   const bool even = std::all_of(mesh.dp.begin(), mesh.dp.end(), [&](auto w) { return w == mesh.dp[0]; });
-  return even ? std::to_string(mesh.dp[0]) : fmt::format("{}", fmt::join(mesh.dp, "/"));
+  return even ? fmt::to_string(mesh.dp[0]) : fmt::format("{}", fmt::join(mesh.dp, "/"));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ Progress::Progress(const Clock& clock, Options options) : clock_(clock), options
 std::string Progress::line(std::int64_t step, double loss, double tokens_per_s) const {
   const auto done = step + 1 - options_.first_step, left = options_.end_step - step - 1;
   const double elapsed_s = static_cast<double>(clock_.now_ns() - begin_ns_) * 1e-9;
-  std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}", step + 1, std::to_string(options_.end_step).size(),
+  std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}", step + 1, fmt::to_string(options_.end_step).size(),
                                  options_.end_step, loss);
   if (has_eval_) text += fmt::format("  eval {:.4f}", eval_loss_);
   text += fmt::format("  {} tokens/s", count_text(tokens_per_s));

@@ -1,5 +1,7 @@
 #include "comm/sim/sim_network.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -17,7 +19,7 @@
 namespace troupe::comm {
 namespace {
 
-std::string name_of(Rank rank) { return "rank " + std::to_string(rank); }
+std::string name_of(Rank rank) { return fmt::format("rank {}", rank); }
 
 }  // namespace
 

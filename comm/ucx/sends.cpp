@@ -1,5 +1,7 @@
 #include "comm/ucx/sends.h"
 
+#include <fmt/format.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,9 +19,9 @@ std::unique_ptr<SendOp> Sends::make(SendCommand& c) {
   op->data = c.data;
   op->done = std::move(c.done);
   if (c.header.job != options_.job || c.header.generation != options_.generation) {
-    finish(std::move(op), invalid("a message of job " + std::to_string(c.header.job) + ", generation " +
-                                  std::to_string(c.header.generation) + " cannot be sent in generation " +
-                                  std::to_string(options_.generation) + " of job " + std::to_string(options_.job)));
+    finish(std::move(op),
+           invalid(fmt::format("a message of job {}, generation {} cannot be sent in generation {} of job {}",
+                               c.header.job, c.header.generation, options_.generation, options_.job)));
     return nullptr;
   }
   return op;

@@ -1,5 +1,7 @@
 #include "comm/ucx/ucx_config.h"
 
+#include <fmt/format.h>
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,7 +27,7 @@ Expected<ucp_context_h> make_ucx_context(const UcxOptions& o) {
       {"RNDV_THRESH", "auto"},
       {"ZCOPY_THRESH", "auto"},
       {"UNIFIED_MODE", "n"},
-      {"KEEPALIVE_INTERVAL", std::to_string(o.keepalive_ms) + "ms"},
+      {"KEEPALIVE_INTERVAL", fmt::format("{}ms", o.keepalive_ms)},
       {"KEEPALIVE_NUM_EPS", "inf"},
       {"WARN_UNUSED_ENV_VARS", "n"},
       {"LOG_LEVEL", "fatal"},           // UCX logs to stdout, and its errors reach us as statuses

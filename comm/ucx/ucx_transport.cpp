@@ -5,6 +5,7 @@
 // what never changes after open().
 #include "comm/ucx/ucx_transport.h"
 
+#include <fmt/format.h>
 #include <ucp/api/ucp.h>
 
 #include <chrono>
@@ -114,7 +115,7 @@ struct UcxTransport::Impl final : ProgressClient {
     if (peer.down) return;
     peer.down = true;
     if (logs(LogLevel::debug))
-      log_debug("the connection to rank " + std::to_string(peer.rank) + " is over: " + why.message());
+      log_debug(fmt::format("the connection to rank {} is over: {}", peer.rank, why.message()));
     peer.why = why;
     endpoints.close(peer);
     std::vector<Posted> posted = receives.take(peer);
@@ -136,7 +137,7 @@ struct UcxTransport::Impl final : ProgressClient {
     receives.drop_all();
     worker.destroy();
     if (worker.held() != 0)
-      log_warn("the transport shut down with " + std::to_string(worker.held()) + " UCX requests unfinished");
+      log_warn(fmt::format("the transport shut down with {} UCX requests unfinished", worker.held()));
     sends.clear();
     receives.clear();
     endpoints.clear();

@@ -1,5 +1,6 @@
 #include "comm/ucx/ucx_worker.h"
 
+#include <fmt/format.h>
 #include <sys/statvfs.h>
 
 #include <cstdint>
@@ -25,8 +26,8 @@ std::string shared_memory_hint(const UcxOptions& options) {
   if ((shm.f_flag & ST_RDONLY) != 0) return std::string("; shared memory needs /dev/shm, which is read-only") + advice;
   const std::uint64_t free = shm.f_bavail * shm.f_frsize;
   if (free >= shm_bytes) return "";
-  return "; /dev/shm has " + std::to_string(free >> 10) + " KiB free, and each worker needs about " +
-         std::to_string(shm_bytes >> 10) + " KiB" + advice;
+  return fmt::format("; /dev/shm has {} KiB free, and each worker needs about {} KiB{}", free >> 10, shm_bytes >> 10,
+                     advice);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Lowering: forward ops take the layouts of deduce.h, backward ops those of backward_rows.h; every difference
 // becomes a boxing node. One axis at a time; dp is no axis of deduction: a microbatch is whole on one dp coordinate, so
 // activations are S(0) there, parameters B, their gradients P.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -105,10 +107,10 @@ class Lowering {
   std::int32_t box(std::int32_t from, const std::string& name, std::int32_t stage, const NdSbp& sbp,
                    const Node& reader) {
     PlanTensor t = plan_.tensors[from];
-    t.name = name + "@" +
-             (t.mesh == stage        ? to_string(sbp)
-              : stage < plan_.stages ? "stage" + std::to_string(stage)
-                                     : "stages");
+    t.name = fmt::format("{}@{}", name,
+                         t.mesh == stage        ? to_string(sbp)
+                         : stage < plan_.stages ? fmt::format("stage{}", stage)
+                                                : "stages");
     t.mesh = stage;
     t.sbp = sbp;
     LoweredNode n;
@@ -141,11 +143,10 @@ class Lowering {
       to.sbp = target;
       const auto box = plan_boxing(from, to);
       return invalid(
-          "'" + reader.name + "' wants parameter '" + t.name + "' as (" + to_string(target) +
-          "), another reader has it as (" + to_string(t.sbp) + "); the boxing between them (" +
-          to_string(collective_of(from, to)) + ", " +
-          (box.ok() ? std::to_string(box->moved_bytes(size_of(t.dtype))) + " bytes" : box.status().message()) +
-          ") is not inserted for parameters: give both readers the same hint");
+          fmt::format("'{}' wants parameter '{}' as ({}), another reader has it as ({}); the boxing between them "
+                      "({}, {}) is not inserted for parameters: give both readers the same hint",
+                      reader.name, t.name, to_string(target), to_string(t.sbp), to_string(collective_of(from, to)),
+                      box.ok() ? fmt::format("{} bytes", box->moved_bytes(size_of(t.dtype))) : box.status().message()));
     }
     return home;
   }
@@ -202,8 +203,7 @@ class Lowering {
                    g_.tensors()[n.out[o]].rate};
       if (layouts_.param_of_grad.count(n.out[o])) {
         if (dp < 0)
-          return invalid("training needs a mesh with a dp axis (stage " + std::to_string(s) + " has " +
-                         to_string(mesh(s)) + ")");
+          return invalid(fmt::format("training needs a mesh with a dp axis (stage {} has {})", s, to_string(mesh(s))));
         t.rate = Rate::step;
         t.dtype = DType::sum64;
         t.sbp[dp] = Sbp::P();
@@ -244,9 +244,9 @@ class Lowering {
     sbp.assign(mesh(s).axes.size(), Sbp::B());
     if (hint) {
       if (hint->size() != sbp.size())
-        return invalid("actor '" + n.name + "', port '" + port + "': its stage's mesh " + to_string(mesh(s)) +
-                       " needs " + std::to_string(sbp.size()) + " SBPs, one per axis, and the port has (" +
-                       to_string(*hint) + ")");
+        return invalid(
+            fmt::format("actor '{}', port '{}': its stage's mesh {} needs {} SBPs, one per axis, and the port has ({})",
+                        n.name, port, to_string(mesh(s)), sbp.size(), to_string(*hint)));
       sbp = *hint;
     }
     sbp = full(s, sbp);
@@ -257,7 +257,7 @@ class Lowering {
     LoweredNode node = node_of(n, LoweredNode::Kind::actor);
     for (std::size_t i = 0; i < n.in.size(); ++i) {
       NdSbp sbp;
-      TROUPE_TRY(port_sbp(n, n.in_sbp[i], "input " + std::to_string(i), sbp));
+      TROUPE_TRY(port_sbp(n, n.in_sbp[i], fmt::format("input {}", i), sbp));
       TROUPE_ASSIGN(const std::int32_t t, want(n.in[i], node.mesh, sbp, n));
       node.in.push_back(t);
     }

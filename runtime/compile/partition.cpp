@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -44,8 +46,8 @@ Expected<std::vector<std::int32_t>> partition_units(const std::vector<UnitCost>&
                                                     const std::vector<std::int64_t>& widths) {
   const auto n = static_cast<std::int32_t>(units.size()), stages = static_cast<std::int32_t>(widths.size());
   if (stages > n)
-    return invalid(std::to_string(stages) + " pipeline stages need at least as many units (layers), and there are " +
-                   std::to_string(n) + ": use pp=" + std::to_string(n) + " or less");
+    return invalid(fmt::format(
+        "{} pipeline stages need at least as many units (layers), and there are {}: use pp={} or less", stages, n, n));
   const auto seconds = sums(units, &UnitCost::seconds), bytes = sums(units, &UnitCost::param_bytes);
   // dp coordinates of a stage run different microbatches at the same time.
   const auto time = [&](std::int32_t s, std::int32_t i, std::int32_t j) {

@@ -1,4 +1,6 @@
 // Where units run: the cuts into (virtual) stages, the mesh of all stages together, and what does not fit.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -12,8 +14,9 @@ namespace {
 Status check_pipeline(const Pipeline& pipeline, std::int32_t stages, const Graph& graph) {
   const bool interleaved = pipeline.kind == Pipeline::Kind::interleaved;
   if (interleaved ? pipeline.chunks < 2 : pipeline.chunks != 1)
-    return invalid("CompileOptions::pipeline is " + to_string(pipeline) + " with " + std::to_string(pipeline.chunks) +
-                   " chunks a stage: interleaved has 2 or more, others have 1");
+    return invalid(
+        fmt::format("CompileOptions::pipeline is {} with {} chunks a stage: interleaved has 2 or more, others have 1",
+                    to_string(pipeline), pipeline.chunks));
   if (!interleaved) return {};
   if (stages == 1)
     return invalid("pipeline schedule " + to_string(pipeline) +
@@ -21,11 +24,10 @@ Status check_pipeline(const Pipeline& pipeline, std::int32_t stages, const Graph
   std::int64_t units = 0;
   for (std::size_t u = 0; u < graph.units().size(); ++u) units += !graph.is_shared(static_cast<std::int32_t>(u));
   if (std::int64_t{stages} * pipeline.chunks > units)
-    return invalid("pipeline schedule " + to_string(pipeline) + " on " + std::to_string(stages) + " stages needs " +
-                   std::to_string(std::int64_t{stages} * pipeline.chunks) + " units (layers) at least, and there are " +
-                   std::to_string(units) +
-                   (units / stages < 2 ? ": use 1f1b or fewer stages"
-                                       : ": use interleaved:" + std::to_string(units / stages) + " or less"));
+    return invalid(fmt::format("pipeline schedule {} on {} stages needs {} units (layers) at least, and there are {}{}",
+                               to_string(pipeline), stages, std::int64_t{stages} * pipeline.chunks, units,
+                               units / stages < 2 ? ": use 1f1b or fewer stages"
+                                                  : fmt::format(": use interleaved:{} or less", units / stages)));
   return {};
 }
 
@@ -33,20 +35,20 @@ Status check_pipeline(const Pipeline& pipeline, std::int32_t stages, const Graph
 Status check_cuts(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit, std::int32_t stages) {
   const auto& units = graph.units();
   if (stage_of_unit.size() != units.size())
-    return invalid("CompileOptions::stage_of_unit has " + std::to_string(stage_of_unit.size()) +
-                   " entries and the graph has " + std::to_string(units.size()) +
-                   " units: give one stage per unit, or none at all");
+    return invalid(
+        fmt::format("CompileOptions::stage_of_unit has {} entries and the graph has {} units: give one stage per unit, "
+                    "or none at all",
+                    stage_of_unit.size(), units.size()));
   std::vector<bool> used(static_cast<std::size_t>(stages));
   for (std::size_t u = 0; u < units.size(); ++u) {
     const std::int32_t s = stage_of_unit[u];
     if (s < 0 || s >= stages)
-      return invalid("unit '" + units[u] + "' is on stage " + std::to_string(s) + "; there are stages 0 to " +
-                     std::to_string(stages - 1));
+      return invalid(fmt::format("unit '{}' is on stage {}; there are stages 0 to {}", units[u], s, stages - 1));
     used[static_cast<std::size_t>(s)] = true;
   }
   if (const auto none = std::find(used.begin(), used.end(), false); none != used.end())
-    return invalid("no unit is on stage " + std::to_string(none - used.begin()) + " of " + std::to_string(stages) +
-                   ": see CompileOptions::stage_of_unit");
+    return invalid(
+        fmt::format("no unit is on stage {} of {}: see CompileOptions::stage_of_unit", none - used.begin(), stages));
   return {};
 }
 
@@ -118,8 +120,8 @@ Expected<std::int32_t> share_stages(Plan& plan) {
   for (std::int32_t s = 1; s < plan.stages; ++s)
     if (plan.dp_width(s) != plan.dp_width(0))
       return invalid(
-          "units shared by all stages need stages of one width; stage 0 has dp=" + std::to_string(plan.dp_width(0)) +
-          ", stage " + std::to_string(s) + " dp=" + std::to_string(plan.dp_width(s)));
+          fmt::format("units shared by all stages need stages of one width; stage 0 has dp={}, stage {} dp={}",
+                      plan.dp_width(0), s, plan.dp_width(s)));
   Mesh all = plan.meshes[0];
   const auto at = dp_axis(all) < 0 ? all.axes.size() : static_cast<std::size_t>(dp_axis(all));
   all.axes.insert(all.axes.begin() + static_cast<std::ptrdiff_t>(at), {"stages", plan.stages});
@@ -175,13 +177,13 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   plan.meshes = stages;
   plan.stages = static_cast<std::int32_t>(stages.size());
   if (options.zero < 0 || options.zero > 3)
-    return invalid("CompileOptions::zero is " + std::to_string(options.zero) + ": ZeRO has stages 0 to 3");
+    return invalid(fmt::format("CompileOptions::zero is {}: ZeRO has stages 0 to 3", options.zero));
   const auto microbatches = plan.program_specs[0].microbatches;
   for (std::int32_t s = 0; s < plan.stages && plan.trains; ++s)
     if (plan.dp_width(s) > microbatches)
-      return invalid("dp=" + std::to_string(plan.dp_width(s)) + " on stage " + std::to_string(s) +
-                     " is more than the " + std::to_string(microbatches) + " microbatches of a step: use dp=" +
-                     std::to_string(microbatches) + " or less, or more microbatches");
+      return invalid(fmt::format(
+          "dp={} on stage {} is more than the {} microbatches of a step: use dp={} or less, or more microbatches",
+          plan.dp_width(s), s, microbatches, microbatches));
   TROUPE_TRY(check_owners(options.owners, plan));
   plan.owners = options.owners;
   TROUPE_TRY(check_pipeline(options.pipeline, plan.stages, graph));

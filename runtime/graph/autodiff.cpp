@@ -1,5 +1,7 @@
 // Differentiation is graph rewriting: backward ops are ordinary ops of the same graph, so that the compiler plans their
 // boxings, memory and schedule as it plans those of forward ops.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -51,10 +53,10 @@ class Differentiator final : public kernels::GradContext {
     if (!needs_[x]) return;
     const Shape &own = g_.tensors_[x].type.shape, &given = g_.tensors_[v].type.shape;
     if (g_.status_.ok() && !(own == given))
-      return g_.fail("gradient of '" + name_ + "' (" + g_.nodes_[node_].op + "): the gradient of input " +
-                     std::to_string(i) + ", '" + g_.tensors_[x].name + "', has shape " + troupe::to_string(given) +
-                     " and the input " + troupe::to_string(own) +
-                     ": grad_in must be given a value of the input's shape");
+      return g_.fail(fmt::format(
+          "gradient of '{}' ({}): the gradient of input {}, '{}', has shape {} and the input {}: grad_in must be given "
+          "a value of the input's shape",
+          name_, g_.nodes_[node_].op, i, g_.tensors_[x].name, troupe::to_string(given), troupe::to_string(own)));
     if (!g_.is_param(x)) return pending_[x].push_back({v, g_.nodes_[node_].unit});
     // A parameter's gradient accumulates over microbatches: in the kernel where it can, else one op later.
     const Node& producer = g_.nodes_[g_.tensors_[v].node];

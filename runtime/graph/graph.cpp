@@ -1,5 +1,7 @@
 #include "runtime/graph/graph.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace troupe::runtime {
@@ -10,7 +12,7 @@ void Graph::fail(const std::string& message) {
 
 std::string Graph::unique(std::string name) {
   std::string candidate = name;
-  for (int i = 1; !names_.insert(candidate).second; ++i) candidate = name + "." + std::to_string(i);
+  for (int i = 1; !names_.insert(candidate).second; ++i) candidate = fmt::format("{}.{}", name, i);
   return candidate;
 }
 
@@ -26,8 +28,8 @@ bool Graph::check_program(const std::string& reader, const std::vector<Value>& i
 
 std::int32_t Graph::program(const std::string& name, ProgramSpec spec) {
   if (spec.microbatches < 1 || spec.microbatches > microbatches_max)
-    fail("program '" + name + "' has " + std::to_string(spec.microbatches) + " microbatches: possible are 1 to " +
-         std::to_string(microbatches_max));
+    fail(fmt::format("program '{}' has {} microbatches: possible are 1 to {}", name, spec.microbatches,
+                     microbatches_max));
   if (name.empty() || name == "digest" || name == "snapshot" ||
       std::find(programs_.begin(), programs_.end(), name) != programs_.end())
     fail("program '" + name + "': choose another name (each once; 'digest' and 'snapshot' are Troupe's own)");
@@ -103,8 +105,7 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
     if (tensors_[v].rate == Rate::microbatch) rate = Rate::microbatch;
   }
   if (static_cast<int>(in.size()) != def->inputs) {
-    fail("op '" + op + "' (for '" + name + "') takes " + std::to_string(def->inputs) + " inputs and got " +
-         std::to_string(in.size()));
+    fail(fmt::format("op '{}' (for '{}') takes {} inputs and got {}", op, name, def->inputs, in.size()));
     return std::vector<Value>(8, 0);
   }
   if (!check_program(name, in)) return std::vector<Value>(8, 0);
@@ -120,8 +121,8 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
     return std::vector<Value>(8, 0);
   }
   if (static_cast<int>(out->size()) != def->outputs) {
-    fail("op '" + name + "' (" + op + ") has " + std::to_string(def->outputs) +
-         " outputs, and its infer returns types of " + std::to_string(out->size()));
+    fail(fmt::format("op '{}' ({}) has {} outputs, and its infer returns types of {}", name, op, def->outputs,
+                     out->size()));
     return std::vector<Value>(8, 0);
   }
   if (const Status s = kernels::check_signatures(*def, types, *out, attrs); !s.ok()) {
@@ -140,7 +141,7 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
   n.backward = backward_;
   n.of = of_;
   for (std::size_t i = 0; i < out->size(); ++i)
-    n.out.push_back(add_tensor(n.name + (out->size() > 1 ? ":" + std::to_string(i) : ""), (*out)[i], rate,
+    n.out.push_back(add_tensor(out->size() > 1 ? fmt::format("{}:{}", n.name, i) : n.name, (*out)[i], rate,
                                static_cast<std::int32_t>(nodes_.size())));
   nodes_.push_back(std::move(n));
   return nodes_.back().out;
@@ -192,8 +193,7 @@ bool lists_report(const Attrs& attrs, const std::string& name) {
 }
 
 Value Graph::feed(const std::string& name, TensorType type, const std::string& after, std::int64_t at_once) {
-  if (at_once < 1)
-    fail("feed '" + name + "': at_once is " + std::to_string(at_once) + "; the first microbatch waits for nothing");
+  if (at_once < 1) fail(fmt::format("feed '{}': at_once is {}; the first microbatch waits for nothing", name, at_once));
   for (const auto& other : nodes_)
     if (other.kind == Node::Kind::feed && other.op == name && other.program == program_)
       fail("feed '" + name + "' is already in program '" + programs_[program_] + "': give each feed a name of its own");

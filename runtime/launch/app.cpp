@@ -1,5 +1,6 @@
 #include "runtime/launch/app.h"
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -45,11 +46,11 @@ Status check_memory(const Plan& plan, std::int64_t bytes_max) {
   const auto have = bytes_max > 0 ? static_cast<std::size_t>(bytes_max) : available_host_bytes();
   if (static_cast<std::size_t>(need) <= have) return {};
   constexpr std::int64_t mib = 1 << 20;
-  return Status(Code::exhausted, "the plan needs " + std::to_string((need + mib - 1) / mib) + " MiB for its " +
-                                     std::to_string(plan.workers()) + " workers and " +
-                                     (bytes_max > 0 ? "may use " : "this machine has ") + std::to_string(have / mib) +
-                                     " MiB" + (bytes_max > 0 ? "" : " available") +
-                                     ": use a smaller model or a smaller schedule.microbatch");
+  return Status(Code::exhausted,
+                fmt::format("the plan needs {} MiB for its {} workers and {}{} MiB{}: use a smaller model or a smaller "
+                            "schedule.microbatch",
+                            (need + mib - 1) / mib, plan.workers(), bytes_max > 0 ? "may use " : "this machine has ",
+                            have / mib, bytes_max > 0 ? "" : " available"));
 }
 
 /// Every compute thread must have a core of its own.
@@ -57,10 +58,9 @@ Status check_cores(const Plan& plan, int threads) {
   const auto need = static_cast<std::size_t>(plan.workers()) * static_cast<std::size_t>(threads);
   const auto have = usable_cores().size();
   if (need <= have) return {};
-  return Status(Code::exhausted, "pinning " + std::to_string(plan.workers()) + " workers of " +
-                                     std::to_string(threads) + " compute threads needs " + std::to_string(need) +
-                                     " cores and this process may use " + std::to_string(have) +
-                                     ": use fewer threads or workers, or do not pin");
+  return Status(Code::exhausted, fmt::format("pinning {} workers of {} compute threads needs {} cores and this process "
+                                             "may use {}: use fewer threads or workers, or do not pin",
+                                             plan.workers(), threads, need, have));
 }
 
 /// A job that begins from a checkpoint begins with its version, and with its state of sums where the caller names none.
@@ -71,9 +71,9 @@ Status begin_where_saved(JobOptions& o) {
   auto manifest = checkpoint::decode_manifest(bytes);
   if (!manifest.ok()) return manifest.status().in("'" + o.checkpoint.restore + "'");
   if (o.session.first_step != manifest->stamp.step)
-    return invalid("'" + o.checkpoint.restore + "' is of step " + std::to_string(manifest->stamp.step) +
-                   ", and the job would begin with step " + std::to_string(o.session.first_step) +
-                   ": set SessionOptions::first_step to the checkpoint's");
+    return invalid(fmt::format(
+        "'{}' is of step {}, and the job would begin with step {}: set SessionOptions::first_step to the checkpoint's",
+        o.checkpoint.restore, manifest->stamp.step, o.session.first_step));
   if (!o.session.sums) o.session.sums = sums_of(*manifest);
   return {};
 }

@@ -1,5 +1,6 @@
 #include "runtime/launch/job.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 
 #include <chrono>
@@ -95,7 +96,7 @@ class Job {
     for (Rank r = 0; r < plan_.workers(); ++r) {
       const auto i = static_cast<std::size_t>(r);
       TROUPE_TRY(launcher_.start(i < options_.prefixes.size() ? options_.prefixes[i] : std::vector<std::string>{}));
-      log_debug(worker(r) + " is process " + std::to_string(launcher_.workers()[i].pid));
+      log_debug(fmt::format("{} is process {}", worker(r), launcher_.workers()[i].pid));
     }
     Hello hello;
     hello.plan = write_plan(plan_);
@@ -188,7 +189,7 @@ class Job {
     if (!explaining_ && now - last_message_ > std::chrono::seconds(options_.stall_s)) {
       explaining_ = true;
       explain_until_ = now + std::chrono::seconds(1);
-      log_debug("no progress for " + std::to_string(options_.stall_s) + " s: the workers are asked what they wait for");
+      log_debug(fmt::format("no progress for {} s: the workers are asked what they wait for", options_.stall_s));
       for (Rank r = 0; r < plan_.workers(); ++r) send(r, ExplainAll{});
     }
   }
@@ -197,7 +198,7 @@ class Job {
     if (options_.on_log) options_.on_log(rank, line);
     else pass_log_line(worker(rank), line);
   }
-  static std::string worker(Rank rank) { return "worker " + std::to_string(rank); }
+  static std::string worker(Rank rank) { return fmt::format("worker {}", rank); }
 
   /// The first signal lets a job that saves checkpoints end with one of the step that is under way; the next one, and
   /// the first of any other job, ends it at once.
@@ -213,8 +214,7 @@ class Job {
     if (signalled_ || !can_pause) return end(Status(Code::unavailable, why), exit_interrupted);
     signalled_ = now;
     if (version < options_.session.steps) {  // else the run ends with its last step anyway
-      paused_ = Status(Code::unavailable, why + " after step " + std::to_string(version) + " of " +
-                                              std::to_string(options_.session.steps));
+      paused_ = Status(Code::unavailable, fmt::format("{} after step {} of {}", why, version, options_.session.steps));
       checkpoints_->end_with(version);
       session_.pause_at(version);
     }
@@ -253,7 +253,7 @@ class Job {
       result_.places[r].restored_bytes = m->restored_bytes;
       result_.places[r].restore_s = m->restore_s;
       if (++ready_ < plan_.workers()) return;
-      log_debug("all workers are ready: version " + std::to_string(session_.committed()) + " begins");
+      log_debug(fmt::format("all workers are ready: version {} begins", session_.committed()));
       if (options_.on_ready) options_.on_ready();
       session_.begin();
     } else if (auto* m = std::get_if<Spans>(&message)) {
@@ -299,7 +299,7 @@ class Job {
   void died(Rank r) {
     const auto& w = launcher_.workers()[r];
     end(with_log(r, Status(Code::unavailable,
-                           worker(r) + " (pid " + std::to_string(w.pid) + ") " + describe_exit(w.wait_status))),
+                           fmt::format("{} (pid {}) {}", worker(r), w.pid, describe_exit(w.wait_status)))),
         exit_worker);
   }
 
@@ -307,8 +307,8 @@ class Job {
     std::string silent;  // the workers that may have caused the stall
     int count = 0;
     for (Rank r = 0; r < plan_.workers(); ++r)
-      if (!explanations_.count(r)) silent += (count++ > 0 ? ", " : "") + std::to_string(r);
-    std::string text = "no progress for " + std::to_string(options_.stall_s) + " s";
+      if (!explanations_.count(r)) silent += fmt::format("{}{}", count++ > 0 ? ", " : "", r);
+    std::string text = fmt::format("no progress for {} s", options_.stall_s);
     if (count > 0)
       text += count == 1 ? ": worker " + silent + " does not answer" : ": workers " + silent + " do not answer";
     text += "\n" + session_.waits_for();

@@ -1,6 +1,7 @@
 #include "runtime/launch/launcher.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -71,7 +72,7 @@ Status Link::receive(std::deque<std::vector<std::byte>>& messages) {
   std::uint32_t size = 0;
   while (buffer_.size() - at >= sizeof size) {
     std::memcpy(&size, buffer_.data() + at, sizeof size);
-    if (size > control_bytes_max) return invalid("control link: a message of " + std::to_string(size) + " bytes");
+    if (size > control_bytes_max) return invalid(fmt::format("control link: a message of {} bytes", size));
     if (buffer_.size() - at - sizeof size < size) break;
     const auto first = buffer_.begin() + static_cast<std::ptrdiff_t>(at + sizeof size);
     messages.emplace_back(first, first + size);
@@ -117,7 +118,7 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
   if (::pipe2(log, O_CLOEXEC) != 0) return error("cannot create a pipe for a worker's log");
   Fd log_begin(log[0]), log_end(log[1]);
   std::vector<std::string> words = prefix;
-  words.insert(words.end(), {std::string(self, static_cast<std::size_t>(n)), worker_flag, std::to_string(control[1])});
+  words.insert(words.end(), {std::string(self, static_cast<std::size_t>(n)), worker_flag, fmt::to_string(control[1])});
   std::vector<char*> argv;
   for (auto& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -221,8 +222,8 @@ void Launcher::finish(int grace_ms, const std::function<void(Rank, const std::st
 
 std::string describe_exit(int status) {
   if (WIFSIGNALED(status))
-    return "was killed by signal " + std::to_string(WTERMSIG(status)) + " (" + ::strsignal(WTERMSIG(status)) + ")";
-  return "exited with code " + std::to_string(WEXITSTATUS(status));
+    return fmt::format("was killed by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
+  return fmt::format("exited with code {}", WEXITSTATUS(status));
 }
 
 }  // namespace troupe::runtime

@@ -1,5 +1,7 @@
 #include "runtime/launch/sim_cluster.h"
 
+#include <fmt/format.h>
+
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/atom.hpp>
@@ -133,7 +135,7 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
     };
     auto worker = Worker::create(plan, r, std::move(env));
     if (!worker.ok()) {  // the workers that are made must still be stopped, or their actors would never end
-      failure = worker.status().in("rank " + std::to_string(r));
+      failure = worker.status().in(fmt::format("rank {}", r));
       break;
     }
     place.worker = *std::move(worker);

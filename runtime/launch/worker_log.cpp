@@ -1,5 +1,7 @@
 #include "runtime/launch/worker_log.h"
 
+#include <fmt/format.h>
+
 #include <set>
 
 #include "devices/base/log.h"
@@ -16,11 +18,10 @@ void log_graph(const Plan& plan, Rank rank) {
   std::map<PlanActor::Kind, std::int64_t> kinds;
   for (const LocalActor& a : local->actors) ++kinds[role.actors[a.actor].kind];
   std::string text;
-  for (const auto& [kind, n] : kinds)
-    text += (text.empty() ? "" : ", ") + std::string(to_string(kind)) + " " + std::to_string(n);
-  log_debug("builds its part of stage " + std::to_string(local->stage) + ": " +
-            counted(std::ssize(local->actors), "actor") + " (" + text + "), " +
-            counted(std::ssize(local->channels), "channel") + ", " + human_bytes(local->pool_bytes) + " of memory");
+  for (const auto& [kind, n] : kinds) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", to_string(kind), n);
+  log_debug(fmt::format("builds its part of stage {}: {} ({}), {}, {} of memory", local->stage,
+                        counted(std::ssize(local->actors), "actor"), text,
+                        counted(std::ssize(local->channels), "channel"), human_bytes(local->pool_bytes)));
   for (const LocalActor& a : local->actors) {
     const PlanActor& actor = role.actors[a.actor];
     if (actor.exchange < 0) continue;
@@ -35,14 +36,14 @@ void log_graph(const Plan& plan, Rank rank) {
 void log_order(const Plan& plan, const ToWorker& order) {
   if (!logs(LogLevel::debug)) return;
   if (const auto* begin = std::get_if<BeginRun>(&order)) {
-    log_debug("begins with version " + std::to_string(begin->step));
+    log_debug(fmt::format("begins with version {}", begin->step));
   } else if (const auto* go = std::get_if<Go>(&order);
              go && go->program >= 0 && go->program < std::ssize(plan.programs)) {
-    const std::string text = "program '" + plan.programs[go->program] + "' begins, step " + std::to_string(go->step);
+    const std::string text = fmt::format("program '{}' begins, step {}", plan.programs[go->program], go->step);
     if (go->program == 0 && plan.trains) log_trace(text);
     else log_debug(text);
   } else if (const auto* commit = std::get_if<CommitStep>(&order)) {
-    log_trace("step " + std::to_string(commit->step) + " is committed");
+    log_trace(fmt::format("step {} is committed", commit->step));
   }
 }
 

@@ -1,5 +1,6 @@
 // A worker process: gives a Worker its production parts: steady clock, UCX, CPU or paced device, CAF's scheduler. No
 // other class knows whether it is simulated (sim_cluster.h has the simulated parts).
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -157,7 +158,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   auto first = control.next();
   const Hello* hello = std::get_if<Hello>(&first);
   if (!hello) return exit_worker;
-  set_log_name("worker " + std::to_string(hello->rank));
+  set_log_name(fmt::format("worker {}", hello->rank));
   set_log_level(hello->log_level);
   auto fail = [&](const Status& status) {  // the process itself, not one of its actors
     control.send(WorkerFailed{"", status});

@@ -1,5 +1,7 @@
 #include "runtime/place/local_plan.h"
 
+#include <fmt/format.h>
+
 #include "runtime/place/passes.h"
 
 namespace troupe::runtime {
@@ -8,7 +10,7 @@ Expected<LocalPlan> local_plan(const Plan& plan, Rank rank) {
   LocalPlan local;
   local.rank = rank;
   local.stage = plan.stage_of(rank);
-  if (local.stage < 0) return invalid("rank " + std::to_string(rank) + " is on no stage of the plan");
+  if (local.stage < 0) return invalid(fmt::format("rank {} is on no stage of the plan", rank));
   local.dp_index = plan.dp_index(rank);
   const Mesh& mesh = plan.meshes[local.stage];
   const auto coord = mesh.coord(mesh.find(rank));

@@ -1,4 +1,6 @@
 // The actors and channels of a place, and the actors' ports.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -65,7 +67,7 @@ void LocalPorts::make_specs() {
     const auto acts = acts_of(a);
     actors::ActorSpec& s = l.spec;
     s.name = a.name;
-    s.trace_name = std::to_string(rank_) + "/" + a.name;
+    s.trace_name = fmt::format("{}/{}", rank_, a.name);
     s.program = static_cast<std::uint16_t>(a.program);
     if (a.rate == Rate::microbatch) s.microbatches = microbatches_[a.program];
     else if (a.rate != Rate::step)

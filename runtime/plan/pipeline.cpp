@@ -1,5 +1,7 @@
 #include "runtime/plan/pipeline.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "devices/base/check.h"
@@ -66,7 +68,7 @@ constexpr const char* interleaved_text = "interleaved:";
 std::string to_string(const Pipeline& pipeline) {
   switch (pipeline.kind) {
     case Pipeline::Kind::one_f_one_b: return "1f1b";
-    case Pipeline::Kind::interleaved: return interleaved_text + std::to_string(pipeline.chunks);
+    case Pipeline::Kind::interleaved: return fmt::format("{}{}", interleaved_text, pipeline.chunks);
     case Pipeline::Kind::zero_bubble: return "zero-bubble";
   }
   return "?";

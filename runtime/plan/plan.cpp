@@ -1,5 +1,7 @@
 #include "runtime/plan/plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -116,25 +118,25 @@ Extent Plan::extent(std::int32_t tensor, Rank rank) const {
 Status check_owners(const std::vector<std::vector<std::int32_t>>& owners, const Plan& plan) {
   if (owners.empty()) return {};
   if (owners.size() != static_cast<std::size_t>(plan.stages))
-    return invalid("there are owners of microbatches for " + std::to_string(owners.size()) + " stages; the plan has " +
-                   std::to_string(plan.stages));
+    return invalid(
+        fmt::format("there are owners of microbatches for {} stages; the plan has {}", owners.size(), plan.stages));
   for (std::int32_t s = 0; s < plan.stages; ++s) {
-    const std::string where = "stage " + std::to_string(s) + ": ";
+    const std::string where = fmt::format("stage {}: ", s);
     if (owners[s].size() != static_cast<std::size_t>(plan.program_specs[0].microbatches))
-      return invalid(where + std::to_string(owners[s].size()) + " microbatches have owners, and a step has " +
-                     std::to_string(plan.program_specs[0].microbatches));
+      return invalid(fmt::format("{}{} microbatches have owners, and a step has {}", where, owners[s].size(),
+                                 plan.program_specs[0].microbatches));
     std::set<std::int32_t> all(owners[s].begin(), owners[s].end());
     if (*all.begin() < 0 || *all.rbegin() >= plan.dp_width(s) ||
         static_cast<std::int64_t>(all.size()) != plan.dp_width(s))
-      return invalid(where + "the owners of microbatches are not all of the " + std::to_string(plan.dp_width(s)) +
-                     " dp coordinates: each runs at least one");
+      return invalid(
+          fmt::format("{}the owners of microbatches are not all of the {} dp coordinates: each runs at least one",
+                      where, plan.dp_width(s)));
   }
   // The parts of a shared unit run the same microbatch together.
   if (plan.meshes[0].axis("stages") >= 0)
     for (std::int32_t s = 1; s < plan.stages; ++s)
       if (owners[s] != owners[0])
-        return invalid("stages 0 and " + std::to_string(s) +
-                       " share a unit, and the owners of their microbatches differ");
+        return invalid(fmt::format("stages 0 and {} share a unit, and the owners of their microbatches differ", s));
   return {};
 }
 

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "devices/base/wire.h"
 #include "runtime/plan/plan.capnp.h"
 #include "runtime/plan/plan_io.h"
@@ -135,8 +137,8 @@ CostModel get(wire::Costs::Reader r) {
 Expected<Plan> read_plan(std::span<const std::byte> bytes) {
   return read_message<wire::Plan, Plan>(bytes, "not a plan", [](wire::Plan::Reader r) -> Expected<Plan> {
     if (r.getVersion() != plan_version)
-      return invalid("the plan has version " + std::to_string(r.getVersion()) + ", this program reads version " +
-                     std::to_string(plan_version));
+      return invalid(
+          fmt::format("the plan has version {}, this program reads version {}", r.getVersion(), plan_version));
     Plan p;
     for (auto x : r.getPrograms()) {
       p.programs.push_back(x.getName().cStr());

@@ -1,5 +1,7 @@
 #include "runtime/plan/stage_meshes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -34,19 +36,19 @@ Status check_mesh(const Mesh& mesh, const std::string& where) {
   std::int64_t places = 1;
   for (const auto& a : mesh.axes) {
     if (a.size < 1 || a.size > count_max)
-      return invalid(where + "has an axis of size " + std::to_string(a.size) + "; every axis has at least 1 place");
+      return invalid(fmt::format("{}has an axis of size {}; every axis has at least 1 place", where, a.size));
     if (!axes.insert(a.name).second) return invalid(where + "has two axes called '" + a.name + "'");
     places = std::min(places * a.size, bytes_max >> 20);
   }
   if (places != mesh.size())
-    return invalid(where + "has " + std::to_string(mesh.size()) + " ranks; its axes need " + std::to_string(places));
+    return invalid(fmt::format("{}has {} ranks; its axes need {}", where, mesh.size(), places));
   return {};
 }
 
 Status check_stage_meshes(const std::vector<Mesh>& stages) {
   std::map<Rank, std::size_t> stage_of;
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    const std::string where = "stage " + std::to_string(s) + ": mesh " + to_string(stages[s]) + " ";
+    const std::string where = fmt::format("stage {}: mesh {} ", s, to_string(stages[s]));
     TROUPE_TRY(check_mesh(stages[s], where));
     // A share of dp lies inside a part of the model axes, and exchanges between stages move such parts.
     const auto &axes = stages[s].axes, &first = stages[0].axes;
@@ -60,15 +62,14 @@ Status check_stage_meshes(const std::vector<Mesh>& stages) {
       return invalid(where + "has an axis behind dp: dp is the innermost axis, see stage_meshes");
     for (Rank r : stages[s].ranks)
       if (const auto [it, fresh] = stage_of.try_emplace(r, s); !fresh)
-        return invalid(where + "has rank " + std::to_string(r) + ", which stage " + std::to_string(it->second) +
-                       " has too; a rank has one place");
+        return invalid(
+            fmt::format("{}has rank {}, which stage {} has too; a rank has one place", where, r, it->second));
   }
   Rank expected = 0;
   for (const auto& [rank, s] : stage_of)
     if (rank != expected++)
-      return invalid("no stage has rank " + std::to_string(expected - 1) + ", and stage " + std::to_string(s) +
-                     " has rank " + std::to_string(rank) + ": the " + std::to_string(stage_of.size()) +
-                     " ranks must be 0 to " + std::to_string(stage_of.size() - 1));
+      return invalid(fmt::format("no stage has rank {}, and stage {} has rank {}: the {} ranks must be 0 to {}",
+                                 expected - 1, s, rank, stage_of.size(), stage_of.size() - 1));
   return {};
 }
 

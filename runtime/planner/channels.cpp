@@ -1,4 +1,6 @@
 // Channels of activations: their writers, readers, tensors and numbers of slots.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -15,7 +17,7 @@ void add_channel(PlanDraft& draft, ActorRef writer, const std::vector<ActorRef>&
   PlanChannel c;
   c.name = plan.tensors[tensors[0]].name;
   c.rate = plan.tensors[tensors[0]].rate;
-  if (tensors.size() > 1) c.name += "+" + std::to_string(tensors.size() - 1);
+  if (tensors.size() > 1) c.name += fmt::format("+{}", tensors.size() - 1);
   for (auto t : tensors) draft.put(c, t);
   const bool segment = writer.actor >= 0 && draft.at(writer).kind == PlanActor::Kind::segment;
   std::int32_t kept = 0;  // microbatches that wait for a later pass

@@ -1,4 +1,6 @@
 // Channels without data: credits that limit how far a stage runs ahead; what the conductor writes.
+#include <fmt/format.h>
+
 #include "actors/act.h"
 #include "runtime/planner/passes.h"
 
@@ -21,7 +23,7 @@ void make_credits(PlanDraft& draft, const Segments& segments) {
     if (first.actor < 0 || last.actor < 0) continue;
     PlanChannel c;
     c.kind = PlanChannel::Kind::stash;
-    c.name = "credit.stage" + std::to_string(k);
+    c.name = fmt::format("credit.stage{}", k);
     c.slots = draft.slots_between(role, draft.pass_at(first), draft.pass_at(last));
     draft.connect(std::move(c), first, {last});
   }

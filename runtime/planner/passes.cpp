@@ -1,5 +1,7 @@
 #include "runtime/planner/passes.h"
 
+#include <fmt/format.h>
+
 namespace troupe::runtime {
 
 namespace {
@@ -13,7 +15,7 @@ Status check_flow(const Graph& graph, const Plan& plan, const Lowered& low, cons
       const auto from = low.producer[t];
       if (n.program != 0 || n.backward || from < 0 || low.nodes[from].virtual_stage <= n.virtual_stage) continue;
       const auto where = [&](const LoweredNode& node) {
-        return "unit '" + graph.units()[node.unit] + "' on stage " + std::to_string(node.virtual_stage);
+        return fmt::format("unit '{}' on stage {}", graph.units()[node.unit], node.virtual_stage);
       };
       return invalid(
           where(n) + " reads " + where(low.nodes[from]) + ": with " +

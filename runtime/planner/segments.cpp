@@ -1,4 +1,6 @@
 // Segments: a run of ops on one stream is cut where data leaves it and comes back, and at unit boundaries.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -11,8 +13,8 @@ namespace {
 /// "layer0.fwd", "evaluate.layer0.fwd", "layer0.wgrad".
 std::string segment_name(const Graph& g, std::int32_t program, std::int32_t unit, Pass pass, std::int32_t part) {
   const char* suffix[] = {".fwd", ".bwd", ".wgrad"};
-  return (program ? g.programs()[program] + "." : "") + g.units()[unit] + suffix[static_cast<int>(pass)] +
-         (part ? "." + std::to_string(part) : "");
+  return fmt::format("{}{}{}{}", program ? g.programs()[program] + "." : "", g.units()[unit],
+                     suffix[static_cast<int>(pass)], part ? fmt::format(".{}", part) : "");
 }
 
 /// The pass of each node: Pass::weights for ops that make only parameter gradients, if the pipeline splits the backward

@@ -1,5 +1,7 @@
 #include "runtime/session/checkpoint_tracker.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -117,8 +119,8 @@ Status CheckpointTracker::finite(std::int64_t version, const std::vector<Report>
                                     [&](const PlanParam& p) { return ruined.count(p.name) > 0; });
     const std::string of = kind == checkpoint::TensorKind::parameter ? ""
                                                                      : std::string("the ") + to_string(kind) + " of ";
-    return invalid(of + "parameter '" + (first == plan_.params.end() ? *ruined.begin() : first->name) +
-                   "' is not finite after step " + std::to_string(version) + ": training has diverged");
+    return invalid(fmt::format("{}parameter '{}' is not finite after step {}: training has diverged", of,
+                               first == plan_.params.end() ? *ruined.begin() : first->name, version));
   }
   return {};
 }
@@ -140,9 +142,8 @@ void CheckpointTracker::shards(std::int64_t version, const std::vector<Report>& 
     records.push_back(*std::move(record));
   }
   if (const auto writers = static_cast<std::size_t>(count_writers(plan_)); records.size() != writers)
-    return keeper_->abandon(version,
-                            Status(Code::internal, std::to_string(records.size()) + " of " + std::to_string(writers) +
-                                                       " places have written a shard"));
+    return keeper_->abandon(
+        version, Status(Code::internal, fmt::format("{} of {} places have written a shard", records.size(), writers)));
   keeper_->commit(version, std::move(records), training_state(sums));
 }
 
@@ -153,7 +154,7 @@ Status CheckpointTracker::poll() {
     const bool ok = o.status.ok();
     failures_ = ok ? 0 : failures_ + 1;
     if (!ok && o.step == last_)
-      last_failed_ = o.status.in("the last checkpoint, of step " + std::to_string(o.step) + ", could not be saved");
+      last_failed_ = o.status.in(fmt::format("the last checkpoint, of step {}, could not be saved", o.step));
     const UnderWay saved = under_way_[o.step];
     under_way_.erase(o.step);
     CheckpointEvent event;
@@ -167,8 +168,8 @@ Status CheckpointTracker::poll() {
     event.failures = failures_;
     if (options_.on_event) options_.on_event(event);
     if (failures_ >= options_.failures_max)
-      too_often = o.status.in("saving has failed " + std::to_string(failures_) +
-                              " times in a row, most recently the checkpoint of step " + std::to_string(o.step));
+      too_often = o.status.in(fmt::format(
+          "saving has failed {} times in a row, most recently the checkpoint of step {}", failures_, o.step));
   }
   return ruined_.ok() ? too_often : ruined_;
 }

@@ -1,5 +1,7 @@
 #include "runtime/session/gradient_totals.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -87,7 +89,7 @@ void GradientTotals::begin_step() {
 }
 
 Status GradientTotals::refuse(Rank place, const std::string& what) const {
-  return {Code::internal, "worker " + std::to_string(place) + " tells of " + what};
+  return {Code::internal, fmt::format("worker {} tells of {}", place, what)};
 }
 
 Status GradientTotals::add(Rank place, const actors::GradientReport& report) {
@@ -109,13 +111,13 @@ Status GradientTotals::add(Rank place, const actors::GradientReport& report) {
   }
   const std::size_t sums = report.square_sums.size(), peaks = report.peaks.size();
   if (sums != 0 && sums != wanted)
-    return refuse(place, counted(static_cast<std::int64_t>(sums), "square sum") + " of gradients; it has " +
-                             std::to_string(wanted));
+    return refuse(place, fmt::format("{} of gradients; it has {}",
+                                     counted(static_cast<std::int64_t>(sums), "square sum"), wanted));
   if (sums != 0) told_ = true;
   else if (wanted != 0) silent_ = place;
   if (peaks != 0 && peaks != stage.made.size())
-    return refuse(place, "the terms of " + counted(static_cast<std::int64_t>(peaks), "gradient") + "; it makes " +
-                             std::to_string(stage.made.size()));
+    return refuse(place, fmt::format("the terms of {}; it makes {}",
+                                     counted(static_cast<std::int64_t>(peaks), "gradient"), stage.made.size()));
   unsigned news = 0;  // most places have no larger term than those before: a loop without a branch finds out
   for (std::size_t i = 0; i < peaks; ++i) news |= !(report.peaks[i] >= 0) | !(report.peaks[i] <= stage.largest[i]);
   for (std::size_t i = 0; news != 0 && i < peaks; ++i) {
@@ -129,8 +131,7 @@ Status GradientTotals::add(Rank place, const actors::GradientReport& report) {
   for (const auto& [peak, microbatch] : report.bad) {
     const auto i = static_cast<std::size_t>(peak);
     if (i >= peaks || microbatch < 0 || microbatch >= plan_.program_specs[0].microbatches)
-      return refuse(place, "terms of gradient " + std::to_string(peak) + ", microbatch " + std::to_string(microbatch) +
-                               ", that cannot be");
+      return refuse(place, fmt::format("terms of gradient {}, microbatch {}, that cannot be", peak, microbatch));
     terms_[static_cast<std::size_t>(stage.made[i])].add({report.peaks[i], microbatch});
   }
   return {};

@@ -1,5 +1,7 @@
 #include "runtime/session/reductions.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <numeric>
 
@@ -36,9 +38,8 @@ Expected<double> Reductions::loss(const std::vector<Closed>& places, std::option
     for (const auto& r : places[place].reports) {
       if (r.kind != Report::Kind::loss || (only && r.microbatch != *only)) continue;
       if (r.microbatch < 0 || static_cast<std::size_t>(r.microbatch) >= microbatches_)
-        return Status(Code::internal, "worker " + std::to_string(place) + " reports a loss of microbatch " +
-                                          std::to_string(r.microbatch) + "; a step has " +
-                                          std::to_string(microbatches_));
+        return Status(Code::internal, fmt::format("worker {} reports a loss of microbatch {}; a step has {}", place,
+                                                  r.microbatch, microbatches_));
       for (double value : r.values) losses[static_cast<std::size_t>(r.microbatch)] += value;
     }
   return std::accumulate(losses.begin(), losses.end(), 0.0);
@@ -54,16 +55,15 @@ Expected<VersionDigest> Reductions::digest(const std::vector<Closed>& places) co
       const auto bar = r.name.rfind('|');
       const auto param = index_.find(r.name.substr(0, bar));
       if (param == index_.end() || r.values.size() != 3)
-        return Status(Code::internal,
-                      "worker " + std::to_string(rank) + " reports a digest of '" + r.name + "' that cannot be");
+        return Status(Code::internal, fmt::format("worker {} reports a digest of '{}' that cannot be", rank, r.name));
       if (const auto i = static_cast<std::int32_t>(param->second);
           r.values[2] != 1 && (out.not_finite < 0 || i < out.not_finite))
         out.not_finite = i;
       auto [it, fresh] = words[r.name.substr(0, bar)].try_emplace(r.name.substr(bar + 1), r.values, rank);
       for (std::size_t i = 0; !fresh && i < r.values.size(); ++i)
         if (std::bit_cast<std::uint64_t>(r.values[i]) != std::bit_cast<std::uint64_t>(it->second.first[i]))
-          return Status(Code::internal, "replicas of parameter '" + r.name + "' differ between ranks " +
-                                            std::to_string(it->second.second) + " and " + std::to_string(rank));
+          return Status(Code::internal, fmt::format("replicas of parameter '{}' differ between ranks {} and {}", r.name,
+                                                    it->second.second, rank));
     }
   std::uint64_t a = 0x6a09e667f3bcc908ull, b = 0xbb67ae8584caa73bull;
   for (const auto& [name, extents] : words) {

@@ -1,5 +1,7 @@
 #include "runtime/session/session.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -19,8 +21,8 @@ SumState sums_at_begin(const SessionOptions& o) { return o.sums.value_or(SumStat
 /// "step 12: microbatch 3: a gradient term of 'layer0.q'"; without the microbatch where no place has reported it.
 std::string named_term(std::int64_t step, std::int32_t microbatch, const std::string& parameter) {
   const bool known = microbatch != StepTerms::no_microbatch;
-  return "step " + std::to_string(step) + (known ? ": microbatch " + std::to_string(microbatch) : "") +
-         ": a gradient term of '" + parameter + "'";
+  return fmt::format("step {}{}: a gradient term of '{}'", step,
+                     known ? fmt::format(": microbatch {}", microbatch) : "", parameter);
 }
 
 }  // namespace
@@ -140,9 +142,8 @@ void Session::feed_one(Fed& f, std::int64_t step, const Report* last) {
   const PlanTensor& t = plan_.tensors[channel.tensors[0]];
   if (const auto want = static_cast<std::size_t>(elements(t.shape) * size_of(t.dtype));
       message.payload.size() != want) {
-    fed_ = invalid("feed '" + channel.name + "', microbatch " + std::to_string(microbatch) + " of step " +
-                   std::to_string(step) + ": got " + std::to_string(message.payload.size()) +
-                   " bytes, and its tensor has " + std::to_string(want));
+    fed_ = invalid(fmt::format("feed '{}', microbatch {} of step {}: got {} bytes, and its tensor has {}", channel.name,
+                               microbatch, step, message.payload.size(), want));
     return;
   }
   const auto owner = plan_.schedule(channel.program, f.stage).owner(microbatch);
@@ -156,7 +157,8 @@ void Session::feed_one(Fed& f, std::int64_t step, const Report* last) {
 Status Session::handle(Rank from, const FromWorker& message) {
   if (!fed_.ok()) return fed_;
   if (const auto* m = std::get_if<WorkerFailed>(&message))
-    return m->status.in("worker " + std::to_string(from) + (m->actor.empty() ? "" : ", actor '" + m->actor + "'"));
+    return m->status.in(
+        fmt::format("worker {}{}", from, m->actor.empty() ? "" : fmt::format(", actor '{}'", m->actor)));
   if (const auto* m = std::get_if<EarlyReport>(&message)) return report(from, *m);
   if (const auto* m = std::get_if<FeedTaken>(&message)) return taken(from, *m);
   if (const auto* m = std::get_if<Closed>(&message)) return close(from, *m);
@@ -170,8 +172,8 @@ Status Session::report(Rank from, const EarlyReport& m) {
     return {};
   }
   if (it == open_.end())
-    return Status(Code::internal, "worker " + std::to_string(from) + " reports '" + m.report.name + "' of step " +
-                                      std::to_string(m.report.step) + ", which is not open");
+    return Status(Code::internal, fmt::format("worker {} reports '{}' of step {}, which is not open", from,
+                                              m.report.name, m.report.step));
   it->second.places[static_cast<std::size_t>(from)].reports.push_back(m.report);
   for (auto& f : it->second.feeds)
     if (f.channel->after == m.report.name && f.sent >= f.channel->at_once && f.sent - 1 == m.report.microbatch &&
@@ -185,8 +187,7 @@ Status Session::taken(Rank from, const FeedTaken& m) {
   const auto it = open_.find({m.program, m.step});
   // a place that does not vote may take it after the voters have closed the step
   if (it == open_.end()) return {};
-  const std::string what = "worker " + std::to_string(from) + " has taken microbatch " + std::to_string(m.microbatch) +
-                           " of feed '" + m.name + "'";
+  const std::string what = fmt::format("worker {} has taken microbatch {} of feed '{}'", from, m.microbatch, m.name);
   for (auto& f : it->second.feeds) {
     if (f.channel->name != m.name) continue;
     const auto at = f.untaken.find(m.microbatch);
@@ -195,19 +196,19 @@ Status Session::taken(Rank from, const FeedTaken& m) {
     feed_more(m.program);
     return fed_;
   }
-  return Status(Code::internal, what + ", which program " + std::to_string(m.program) + " does not have");
+  return Status(Code::internal, fmt::format("{}, which program {} does not have", what, m.program));
 }
 
 Status Session::close(Rank from, const Closed& m) {
   const auto it = open_.find({m.program, m.step});
   const auto rank = static_cast<std::size_t>(from);
   if (it == open_.end() || !votes(m.program, from) || it->second.closed[rank])
-    return Status(Code::internal, "worker " + std::to_string(from) + " closes step " + std::to_string(m.step) +
-                                      " of program " + std::to_string(m.program) + ", which is not open there");
+    return Status(Code::internal, fmt::format("worker {} closes step {} of program {}, which is not open there", from,
+                                              m.step, m.program));
   if (m.program == 0 && plan_.trains) {
     if (m.step != committed_ && gradients_.tells(from))
-      return Status(Code::internal, "worker " + std::to_string(from) + " votes for step " + std::to_string(m.step) +
-                                        " while step " + std::to_string(committed_) + " is due");
+      return Status(Code::internal,
+                    fmt::format("worker {} votes for step {} while step {} is due", from, m.step, committed_));
     TROUPE_TRY(gradients_.add(from, m.gradients));
   }
   auto& place = it->second.places[rank];
@@ -227,8 +228,8 @@ Status Session::complete(Key key, Open open) {
   } else if (plan_.programs[program] == "digest") {
     TROUPE_ASSIGN(const VersionDigest digest, reductions_.digest(open.places));
     if (digest.not_finite >= 0)  // the last update has no step after it whose loss would tell
-      return diverge("parameter '" + plan_.params[digest.not_finite].name + "' is not finite after step " +
-                     std::to_string(options_.steps));
+      return diverge(fmt::format("parameter '{}' is not finite after step {}", plan_.params[digest.not_finite].name,
+                                 options_.steps));
     params_hash_ = digest.params_hash;
   } else if (program == snapshot_ ? bool(options_.on_shards) : bool(options_.on_closed)) {
     std::vector<Report> reports;
@@ -277,8 +278,7 @@ Status Session::commit(std::int64_t step, const Open& vote) {
     TROUPE_ASSIGN(result.grad_norm, gradients_.norm());
   }
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
-    return diverge("step " + std::to_string(step) + ": loss " + std::to_string(result.loss) + ", gradient norm " +
-                   std::to_string(result.grad_norm));
+    return diverge(fmt::format("step {}: loss {:f}, gradient norm {:f}", step, result.loss, result.grad_norm));
   result.lr = options_.lr ? options_.lr(step) : plan_.hyper.lr;
   CommitStep c;
   c.step = step;
@@ -290,9 +290,8 @@ Status Session::commit(std::int64_t step, const Open& vote) {
     result.void_parameter = plan_.params[verdict.param].name;
     if (verdict.microbatch != StepTerms::no_microbatch) result.void_microbatch = verdict.microbatch;
     if (sums_.state().void_steps + 1 >= void_steps_max)
-      return diverge(named_term(step, verdict.microbatch, result.void_parameter) +
-                     " exceeds the range of its exact sum; " + std::to_string(void_steps_max) +
-                     " steps in a row are void");
+      return diverge(fmt::format("{} exceeds the range of its exact sum; {} steps in a row are void",
+                                 named_term(step, verdict.microbatch, result.void_parameter), void_steps_max));
     sums_.void_step(terms);
   } else {
     sums_.commit(terms);
@@ -327,17 +326,15 @@ std::string Session::waits_for() const {
     std::string ranks;
     for (Rank r = 0; r < workers_; ++r)
       if (votes(key.first, r) && !open.closed[static_cast<std::size_t>(r)])
-        ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
-    text += "program '" + plan_.programs[key.first] + "', step " + std::to_string(key.second) +
-            ": not closed by rank " + ranks + "\n";
+        ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", r);
+    text += fmt::format("program '{}', step {}: not closed by rank {}\n", plan_.programs[key.first], key.second, ranks);
     for (const auto& f : open.feeds) {
       const std::string name = "  feed '" + f.channel->name + "' ";
       if (!f.untaken.empty()) {
         const auto& [microbatch, places] = *f.untaken.begin();
-        text += name + "waits for " + counted(places, "place") + " to take microbatch " + std::to_string(microbatch) +
-                "\n";
+        text += fmt::format("{}waits for {} to take microbatch {}\n", name, counted(places, "place"), microbatch);
       } else if (f.sent < plan_.program_specs[key.first].microbatches) {
-        text += name + "waits for report '" + f.channel->after + "' of microbatch " + std::to_string(f.sent - 1) + "\n";
+        text += fmt::format("{}waits for report '{}' of microbatch {}\n", name, f.channel->after, f.sent - 1);
       }
     }
   }

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <set>
 
 #include "devices/base/text_table.h"
@@ -14,8 +16,8 @@ std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameR
   for (const auto& a : result.acts) {  // in order of their begin
     const auto stage = plan.stage_of(a.rank);
     if (a.program != 0 || a.step != 0 || a.microbatch < 0 || a.shared || a.rank != speaker[stage]) continue;
-    std::string name = "FBW"[static_cast<int>(a.pass)] + std::to_string(a.microbatch);
-    if (plan.pipeline.chunks > 1) name += "." + std::to_string(a.virtual_stage / plan.stages);
+    std::string name = fmt::format("{}{}", "FBW"[static_cast<int>(a.pass)], a.microbatch);
+    if (plan.pipeline.chunks > 1) name += fmt::format(".{}", a.virtual_stage / plan.stages);
     if (seen[stage].insert(name).second) orders[stage].push_back(name);
   }
   return orders;
@@ -27,8 +29,8 @@ std::string game_text(const Plan& plan, const GameResult& result) {
                     plan.programs[0] + "'\n\n";
   const auto orders = stage_orders(plan, result);
   for (std::int32_t s = 0; s < plan.stages; ++s) {
-    out += "stage " + std::to_string(s);
-    if (plan.dp_width(s) > 1) out += " (dp 0 of " + std::to_string(plan.dp_width(s)) + ")";
+    out += fmt::format("stage {}", s);
+    if (plan.dp_width(s) > 1) out += fmt::format(" (dp 0 of {})", plan.dp_width(s));
     out += ":";
     // The middle of a long step repeats itself.
     constexpr std::size_t shown = 40, tail = 8;
@@ -40,7 +42,7 @@ std::string game_text(const Plan& plan, const GameResult& result) {
     out += orders[s].empty() ? " no work on the compute stream\n" : "\n";
   }
   std::string stash;
-  for (auto n : result.peak_stash) stash += (stash.empty() ? "" : " ") + std::to_string(n);
+  for (auto n : result.peak_stash) stash += fmt::format("{}{}", stash.empty() ? "" : " ", n);
   out += "\nmakespan    " + human_seconds(result.makespan_s) + " (forward and backward of the first step)\n";
   out += "bubble      " + human_percent(result.bubble) + " (published for " + to_string(plan.pipeline) + ": " +
          human_percent(result.published_bubble) + ")\n";

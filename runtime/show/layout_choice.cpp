@@ -1,5 +1,7 @@
 #include "runtime/show/layout_choice.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -81,7 +83,7 @@ std::string layout_text(const LayoutChoices& choices) {
   std::vector<TextRow> rows;
   const LayoutChoice* next = nullptr;
   for (const auto& c : choices.choices) {
-    TextRow row{{c.axis, c.ops, std::to_string(c.count), text(c.chosen)}, {}};
+    TextRow row{{c.axis, c.ops, fmt::to_string(c.count), text(c.chosen)}, {}};
     if (c.instead) {
       row.cells.insert(
           row.cells.end(),

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <map>
 
 #include "devices/base/text_table.h"
@@ -45,13 +47,13 @@ const char* look(const PlanChannel& c) {
 }
 
 std::string node(std::int32_t stage, std::int32_t actor) {
-  return "s" + std::to_string(stage) + (actor < 0 ? std::string("_session") : "_a" + std::to_string(actor));
+  return fmt::format("s{}{}", stage, actor < 0 ? "_session" : fmt::format("_a{}", actor));
 }
 
 std::string cluster(const Plan& plan, const PlanRole& role) {
-  const std::string title = "stage " + std::to_string(role.stage) + " " + to_string(plan.meshes[role.stage]);
-  std::string out = "  subgraph cluster_" + std::to_string(role.stage) + " {\n    label=" + quoted({title}) +
-                    ";\n    style=rounded;\n";
+  const std::string title = fmt::format("stage {} {}", role.stage, to_string(plan.meshes[role.stage]));
+  std::string out = fmt::format("  subgraph cluster_{} {{\n    label={};\n    style=rounded;\n", role.stage,
+                                quoted({title}));
   bool session = false;
   for (const auto& c : role.channels) session |= c.writer < 0;
   if (session) out += "    " + node(role.stage, -1) + " [label=\"session\", shape=circle, fillcolor=white];\n";
@@ -65,7 +67,7 @@ std::string cluster(const Plan& plan, const PlanRole& role) {
            "];\n";
   }
   for (const auto& c : role.channels) {
-    const auto label = quoted({c.name, std::to_string(c.slots) + " x " + human_bytes(c.bytes)});
+    const auto label = quoted({c.name, fmt::format("{} x {}", c.slots, human_bytes(c.bytes))});
     for (const auto& r : c.readers)
       out += "    " + node(role.stage, c.writer) + " -> " + node(role.stage, r.actor) + " [label=" + label + ", " +
              look(c) + "];\n";

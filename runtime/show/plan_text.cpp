@@ -1,5 +1,7 @@
 #include "runtime/show/plan_text.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -45,14 +47,15 @@ class PlanText {
       params += elements(t.shape);
       bytes += elements(t.shape) * size_of(t.dtype);
     }
-    std::string out = "plan: " + counted(plan_.workers(), "worker") + ", " + counted(plan_.stages, "stage") + ", " +
-                      "pipeline " + to_string(plan_.pipeline) + ", seed " + std::to_string(plan_.seed) + "\n";
-    out += "parameters: " + counted(static_cast<std::int64_t>(plan_.params.size()), "tensor") + ", " +
-           std::to_string(params) + " elements, " + human_bytes(bytes) + (plan_.trains ? "" : " (no training)") + "\n";
+    std::string out = fmt::format("plan: {}, {}, pipeline {}, seed {}\n", counted(plan_.workers(), "worker"),
+                                  counted(plan_.stages, "stage"), to_string(plan_.pipeline), plan_.seed);
+    out += fmt::format("parameters: {}, {} elements, {}{}\n",
+                       counted(static_cast<std::int64_t>(plan_.params.size()), "tensor"), params, human_bytes(bytes),
+                       plan_.trains ? "" : " (no training)");
     std::vector<TextRow> programs, meshes;
     for (std::int32_t p = 0; p < count_programs(); ++p) {
       const auto& spec = plan_.program_specs[p];
-      programs.push_back({{plan_.programs[p], std::to_string(spec.microbatches), std::to_string(spec.samples)}, {}});
+      programs.push_back({{plan_.programs[p], fmt::to_string(spec.microbatches), fmt::to_string(spec.samples)}, {}});
     }
     for (std::int32_t m = 0; m < static_cast<std::int32_t>(plan_.meshes.size()); ++m)
       meshes.push_back({{mesh_name(m), to_string(plan_.meshes[m]), sorted_ranks(plan_.meshes[m].ranks)}, {}});
@@ -67,16 +70,15 @@ class PlanText {
     double forward = 0, backward = 0;
     for (const auto& a : role.actors)
       if (a.kind == PlanActor::Kind::segment && a.program == 0) (a.backward() ? backward : forward) += a.cost_s;
-    std::string out = "stage " + std::to_string(role.stage) + ": " + join(role.units, [](const auto& u) { return u; }) +
-                      "\n";
-    out += "  dp " + std::to_string(plan_.dp_width(role.stage)) + ", " + counted(mesh.size(), "place") +
-           "; a microbatch takes " + human_seconds(forward) + " forward, " + human_seconds(backward) + " backward\n\n";
+    std::string out = fmt::format("stage {}: {}\n", role.stage, join(role.units, [](const auto& u) { return u; }));
+    out += fmt::format("  dp {}, {}; a microbatch takes {} forward, {} backward\n\n", plan_.dp_width(role.stage),
+                       counted(mesh.size(), "place"), human_seconds(forward), human_seconds(backward));
 
     std::vector<std::string> columns{">dp", "ranks"};
     for (std::int32_t p = 0; p < count_programs(); ++p) columns.push_back("microbatches of " + plan_.programs[p]);
     std::vector<TextRow> shares;
     for (std::int64_t d = 0; d < plan_.dp_width(role.stage); ++d) {
-      TextRow row{{std::to_string(d), ranks_at(role.stage, d)}, {}};
+      TextRow row{{fmt::to_string(d), ranks_at(role.stage, d)}, {}};
       for (std::int32_t p = 0; p < count_programs(); ++p)
         row.cells.push_back(ranges(plan_.schedule(p, role.stage).microbatches(d)));
       shares.push_back(std::move(row));
@@ -97,10 +99,10 @@ class PlanText {
                        join(a.in, name) + " -> " + join(a.out, name)},
                       {}});
     }
-    return "  " + counted(static_cast<std::int64_t>(role.actors.size()), "actor") + " of stage " +
-           std::to_string(role.stage) + "\n" +
-           table_text({"actor", "kind", "program", "stream", "acts per", ">predicted", "in -> out"},
-                      fold_layers(std::move(rows), role.units));
+    return fmt::format("  {} of stage {}\n{}", counted(static_cast<std::int64_t>(role.actors.size()), "actor"),
+                       role.stage,
+                       table_text({"actor", "kind", "program", "stream", "acts per", ">predicted", "in -> out"},
+                                  fold_layers(std::move(rows), role.units)));
   }
 
   std::string channels(const PlanRole& role) const {
@@ -112,11 +114,10 @@ class PlanText {
       const std::int64_t total = c.bytes * c.slots;
       if (c.ring < 0) sum += total;
       else rings[{c.ring, c.buffer}] = std::max(rings[{c.ring, c.buffer}], c.buffer_offset + total);
-      const std::string shared = c.ring >= 0
-                                     ? ", in buffer " + std::to_string(c.buffer) + " of ring " + std::to_string(c.ring)
-                                 : c.area >= 0 ? ", in area " + std::to_string(c.area)
+      const std::string shared = c.ring >= 0   ? fmt::format(", in buffer {} of ring {}", c.buffer, c.ring)
+                                 : c.area >= 0 ? fmt::format(", in area {}", c.area)
                                                : "";
-      rows.push_back({{c.name, to_string(c.kind), rate_text(c.rate), std::to_string(c.slots), human_bytes(c.bytes),
+      rows.push_back({{c.name, to_string(c.kind), rate_text(c.rate), fmt::to_string(c.slots), human_bytes(c.bytes),
                        human_bytes(total) + shared,
                        (c.writer < 0 ? "session" : role.actors[c.writer].name) + " -> " + join(c.readers, reader)},
                       {}});
@@ -131,17 +132,18 @@ class PlanText {
         if (c.ring == ring) members.push_back(&c);
       // sums and the gradients that they are rounded to: the table shows them
       if (members.size() == 2) continue;
-      shared += "  ring " + std::to_string(ring) + ": " +
-                counted(static_cast<std::int64_t>(members.size()), "channel") + ", '" + members.front()->name +
-                "' and others of '" + plan_.programs[members.front()->program] + "', take turns in " +
-                counted(buffers_of[ring], "buffer") + ", " + human_bytes(bytes) + "\n";
+      shared += fmt::format("  ring {}: {}, '{}' and others of '{}', take turns in {}, {}\n", ring,
+                            counted(static_cast<std::int64_t>(members.size()), "channel"), members.front()->name,
+                            plan_.programs[members.front()->program], counted(buffers_of[ring], "buffer"),
+                            human_bytes(bytes));
     }
     shared += areas(role);
-    return "  " + counted(static_cast<std::int64_t>(role.channels.size()), "channel") + " of stage " +
-           std::to_string(role.stage) + ", " + human_bytes(sum) + " at dp 0\n" +
-           table_text({"channel", "kind", "a token per", ">slots", ">bytes", ">total", "writer -> readers"},
-                      fold_layers(std::move(rows), role.units)) +
-           shared;
+    return fmt::format("  {} of stage {}, {} at dp 0\n{}{}",
+                       counted(static_cast<std::int64_t>(role.channels.size()), "channel"), role.stage,
+                       human_bytes(sum),
+                       table_text({"channel", "kind", "a token per", ">slots", ">bytes", ">total", "writer -> readers"},
+                                  fold_layers(std::move(rows), role.units)),
+                       shared);
   }
 
   /// "  2 areas: 5 channels and the staging memory of 1 exchange take turns in them".
@@ -171,13 +173,13 @@ class PlanText {
       const std::int64_t acts = plan_.schedule(x).acts_of_job(x.rate);
       if (x.program == 0) train_bytes += x.bytes * acts;
       TextRow row{{x.name, plan_.programs[x.program], to_string(x.collective), human_bytes(x.bytes),
-                   std::to_string(acts), human_bytes(x.bytes * acts), human_seconds(x.seconds)},
+                   fmt::to_string(acts), human_bytes(x.bytes * acts), human_seconds(x.seconds)},
                   {}};
       for (const auto& move : x.moves) row.under.push_back(moved(move));
       rows.push_back(std::move(row));
     }
-    std::string out = "boxings: " + std::to_string(rows.size()) + ", moving " + human_bytes(train_bytes) +
-                      " between places per step of '" + plan_.programs[0] + "'\n";
+    std::string out = fmt::format("boxings: {}, moving {} between places per step of '{}'\n", rows.size(),
+                                  human_bytes(train_bytes), plan_.programs[0]);
     if (rows.empty()) return out;
     return out + table_text({"boxing", "program", "collective", ">bytes an act", ">acts a step", ">bytes a step",
                              ">predicted an act"},
@@ -203,7 +205,7 @@ class PlanText {
     for (const auto& l : places_) {
       if (!largest || l.memory.total() > largest->memory.total()) largest = &l;
       const MemoryUse& m = l.memory;
-      TextRow row{{std::to_string(l.stage), represented(l)}, {}};
+      TextRow row{{fmt::to_string(l.stage), represented(l)}, {}};
       for (auto bytes : {m.parameters, m.gathered, m.gradients}) row.cells.push_back(human_bytes(bytes));
       for (auto bytes :
            {m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.cache, m.staging, m.control, m.arena})
@@ -214,7 +216,7 @@ class PlanText {
       rows.push_back(std::move(row));
     }
     std::string out = "peak memory per device";
-    if (largest) out += ": " + human_bytes(largest->memory.total()) + " on rank " + std::to_string(largest->rank);
+    if (largest) out += fmt::format(": {} on rank {}", human_bytes(largest->memory.total()), largest->rank);
     return out + "\n" +
            table_text({">stage", "ranks", ">parameters", ">gathered", ">gradients", ">optimizer", ">stash",
                        ">activations", ">boundary", ">scratch", ">cache", ">staging", ">control", ">arena", ">shared",
@@ -227,7 +229,7 @@ class PlanText {
   std::string prediction() const {
     const GameResult& r = predicted_;
     std::string stash;
-    for (auto n : r.peak_stash) stash += (stash.empty() ? "" : " ") + std::to_string(n);
+    for (auto n : r.peak_stash) stash += fmt::format("{}{}", stash.empty() ? "" : " ", n);
     const double exposed = std::max(0.0, r.step_s - r.compute_s);
     auto share = [&](double s) {
       return r.step_s > 0 ? " (" + human_percent(s / r.step_s) + " of the step)" : std::string();
@@ -269,17 +271,17 @@ class PlanText {
     const auto same_stage = std::count_if(places_.begin(), places_.end(),
                                           [&](const LocalPlan& o) { return o.stage == l.stage; });
     if (same_stage == 1) return sorted_ranks(plan_.meshes[l.stage].ranks);
-    return dp_axis(plan_.meshes[l.stage]) < 0 ? std::to_string(l.rank) : ranks_at(l.stage, l.dp_index);
+    return dp_axis(plan_.meshes[l.stage]) < 0 ? fmt::to_string(l.rank) : ranks_at(l.stage, l.dp_index);
   }
 
   /// "stage 1", or "stages 0+3" for the union that a tied parameter lives on.
   std::string mesh_name(std::int32_t mesh) const {
-    if (mesh < plan_.stages) return "stage " + std::to_string(mesh);
+    if (mesh < plan_.stages) return fmt::format("stage {}", mesh);
     std::string out;
     for (std::int32_t s = 0; s < plan_.stages; ++s)
       if (plan_.meshes[mesh].find(plan_.meshes[s].ranks[0]) >= 0)
-        out += (out.empty() ? "stages " : "+") + std::to_string(s);
-    return out.empty() ? "mesh " + std::to_string(mesh) : out;
+        out += fmt::format("{}{}", out.empty() ? "stages " : "+", s);
+    return out.empty() ? fmt::format("mesh {}", mesh) : out;
   }
 
   const Plan& plan_;

@@ -1,4 +1,6 @@
 // The result of a game: the places that did not finish, and why; makespan, bubble, stash.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -18,8 +20,8 @@ Status Game::check_finished() {
         const auto& closed = closed_[{program, s}];
         const auto it = closed.find(static_cast<std::int32_t>(p));
         if (want > 0 && (it == closed.end() || it->second < want) && missing.empty())
-          missing = "program '" + plan_.programs[program] + "' does not finish step " + std::to_string(s) +
-                    " on rank " + std::to_string(places_[p]->local.rank);
+          missing = fmt::format("program '{}' does not finish step {} on rank {}", plan_.programs[program], s,
+                                places_[p]->local.rank);
       }
   }
   if (!missing.empty()) {
@@ -37,7 +39,7 @@ Status Game::check_finished() {
         // A gather may have no token, no lack of slots and no act under way: it waits for the parameters.
         if (lines < 160 && (!ports.missing_credits().empty() || !a->core_.idle() || has_token(ports) ||
                             a->plan_.rate == Rate::round)) {
-          waits += "\n  rank " + std::to_string(place->local.rank) + ": " + a->core_.explain();
+          waits += fmt::format("\n  rank {}: {}", place->local.rank, a->core_.explain());
           ++lines;
         }
       }
@@ -48,9 +50,9 @@ Status Game::check_finished() {
       for (std::size_t i = 0; i < a->core_.ports().in_specs().size(); ++i)
         // A buffer that is free at the end was free at the beginning.
         if (a->core_.ports().queued(static_cast<int>(i)) > (a->core_.ports().in_specs()[i].any_step ? 1u : 0u))
-          return invalid("imbalance: channel '" + a->core_.ports().in_specs()[i].name + "' still holds tokens for '" +
-                         a->core_.spec().name + "' on rank " + std::to_string(place->local.rank) +
-                         " when every step is done");
+          return invalid(
+              fmt::format("imbalance: channel '{}' still holds tokens for '{}' on rank {} when every step is done",
+                          a->core_.ports().in_specs()[i].name, a->core_.spec().name, place->local.rank));
   return {};
 }
 

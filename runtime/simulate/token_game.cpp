@@ -1,5 +1,7 @@
 #include "runtime/simulate/token_game.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -301,8 +303,9 @@ void GameActor::submit(ActContext c) {
 void GameActor::take_memory(const Flight& f) {
   const auto& areas = game_.places_[place_]->areas;
   if (!areas || areas->begin(f.uses.begin)) return;
-  failed(Status(Code::internal, "takes memory of a shared area, in step " + std::to_string(f.step) +
-                                    ", while a tenant of another shift is live there"));
+  failed(Status(
+      Code::internal,
+      fmt::format("takes memory of a shared area, in step {}, while a tenant of another shift is live there", f.step)));
 }
 
 void GameActor::on_start(std::uint64_t number) {

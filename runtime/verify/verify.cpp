@@ -1,5 +1,7 @@
 #include "runtime/verify/verify.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -13,7 +15,8 @@ namespace {
 /// "12 MiB": whole units, rounded up (what is needed) or down (what there is).
 std::string in_units(std::int64_t bytes, bool up) {
   const int shift = bytes >= (1 << 20) ? 20 : 10;
-  return std::to_string((bytes + (up ? (std::int64_t{1} << shift) - 1 : 0)) >> shift) + (shift == 20 ? " MiB" : " KiB");
+  return fmt::format("{}{}", (bytes + (up ? (std::int64_t{1} << shift) - 1 : 0)) >> shift,
+                     shift == 20 ? " MiB" : " KiB");
 }
 
 /// All stages of a parameter train it or none does, and the norms of all take the same gradients. These are laid out on
@@ -60,10 +63,10 @@ Status verify(const Plan& plan, std::int64_t memory_bytes_max) {
       if (!seen.insert(plan.dp_index(rank)).second) continue;
       TROUPE_ASSIGN(const LocalPlan local, local_plan(plan, rank));
       if (local.memory.total() > memory_bytes_max)
-        return Status(Code::exhausted, "the plan needs " + in_units(local.memory.total(), true) + " on rank " +
-                                           std::to_string(rank) + " and there are " +
-                                           in_units(memory_bytes_max, false) +
-                                           ": use a smaller microbatch, more stages (pp) or a higher ZeRO stage");
+        return Status(Code::exhausted,
+                      fmt::format("the plan needs {} on rank {} and there are {}: use a smaller microbatch, more "
+                                  "stages (pp) or a higher ZeRO stage",
+                                  in_units(local.memory.total(), true), rank, in_units(memory_bytes_max, false)));
     }
   }
   return {};

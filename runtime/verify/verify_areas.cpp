@@ -1,4 +1,6 @@
 // Shared areas: tenants of two shifts are never live at the same time, by the plan's edges alone.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
@@ -12,7 +14,7 @@ namespace {
 class AreaCheck {
  public:
   AreaCheck(const Plan& plan, std::int32_t stage)
-      : role_(plan.roles[stage]), where_("stage " + std::to_string(stage) + ": "), lifetimes_(plan, role_) {}
+      : role_(plan.roles[stage]), where_(fmt::format("stage {}: ", stage)), lifetimes_(plan, role_) {}
 
   Status run() {
     for (std::size_t i = 0; i < role_.channels.size(); ++i) {
@@ -56,8 +58,9 @@ class AreaCheck {
     for (const Tenant& a : some)
       for (const Tenant& b : others)
         if (!lifetimes_.exclude(a, b))
-          return invalid(where_ + a.name + " shares area " + std::to_string(area) + " with " + b.name +
-                         ", and no edges of the plan keep one of them free while the other is in use");
+          return invalid(fmt::format(
+              "{}{} shares area {} with {}, and no edges of the plan keep one of them free while the other is in use",
+              where_, a.name, area, b.name));
     return {};
   }
 

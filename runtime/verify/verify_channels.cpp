@@ -1,4 +1,6 @@
 // The channels of a stage: their ends, their kinds, and room for all that they carry.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
@@ -9,8 +11,7 @@ namespace troupe::runtime {
 
 Status ChannelCheck::check_ends(std::int32_t id) const {
   const PlanChannel& c = role_.channels[id];
-  if (c.slots < 1 || c.slots > count_max)
-    return refuse(c, "has " + std::to_string(c.slots) + " slots; it needs at least 1");
+  if (c.slots < 1 || c.slots > count_max) return refuse(c, fmt::format("has {} slots; it needs at least 1", c.slots));
   if (!known(c.rate) || c.kind > PlanChannel::Kind::snapshot)
     return refuse(c, "has a rate or kind that this version does not know");
   if (!among(c.program, plan_.programs.size())) return refuse(c, "belongs to no program");
@@ -70,7 +71,7 @@ Status ChannelCheck::check_kind(const PlanChannel& c) const {
     return refuse(c, "holds a token before the first act and is neither parameter nor turn");
   TROUPE_TRY(check_round_channel(plan_, role_, c));
   if (c.kind == Kind::parameter && (c.slots != 1 || c.rate != Rate::step))
-    return refuse(c, "has " + std::to_string(c.slots) + " slots; parameters are updated in their only one");
+    return refuse(c, fmt::format("has {} slots; parameters are updated in their only one", c.slots));
   if (c.kind == Kind::gradient && (w->kind != PlanActor::Kind::segment || w->rate != Rate::microbatch ||
                                    w->program != 0 || (c.rate != Rate::step && c.rate != Rate::microbatch)))
     return refuse(c, "accumulates gradients, and '" + w->name + "' is no segment that makes some per microbatch");
@@ -78,7 +79,7 @@ Status ChannelCheck::check_kind(const PlanChannel& c) const {
   if (w) return {};
   const bool commit = c.kind == Kind::commit, feed = c.kind == Kind::feed;
   if (feed && c.at_once < 1)
-    return refuse(c, "feeds " + std::to_string(c.at_once) + " microbatches at once; the first waits for nothing");
+    return refuse(c, fmt::format("feeds {} microbatches at once; the first waits for nothing", c.at_once));
   if (feed && !c.after.empty() && !reported(c))
     return refuse(c, "waits for report '" + c.after + "', which no actor of its program makes");
   if (feed != (c.rate == Rate::microbatch))
@@ -91,9 +92,7 @@ Status ChannelCheck::check_kind(const PlanChannel& c) const {
         return refuse(c, "is of another program than its reader '" + role_.actors[r.actor].name + "'");
   std::int64_t payload = commit ? actors::commit_bytes(plan_.params.size()) : 0;
   if (feed) payload = elements(plan_.tensors[c.tensors[0]].shape) * size_of(plan_.tensors[c.tensors[0]].dtype);
-  if (c.bytes < payload)
-    return refuse(c,
-                  "has slots of " + std::to_string(c.bytes) + " bytes; the session sends " + std::to_string(payload));
+  if (c.bytes < payload) return refuse(c, fmt::format("has slots of {} bytes; the session sends {}", c.bytes, payload));
   for (const auto& r : c.readers)
     if (const PlanActor& a = role_.actors[r.actor]; (a.kind == PlanActor::Kind::update || rounds_sums(a)) != commit)
       return refuse(c, "is read by '" + a.name +
@@ -140,8 +139,8 @@ Status ChannelCheck::check_memory(const PlanChannel& c) {
       return refuse(c, "carries '" + t.name + "', which lies in a channel of kind " + to_string(kind_of(t, c.kind)));
     const auto bytes = local_bytes(c.tensors[i]);
     if (c.offsets[i] < 0 || c.offsets[i] % tensor_alignment != 0 || c.offsets[i] > c.bytes - bytes)
-      return refuse(c, "has slots of " + std::to_string(c.bytes) + " bytes; '" + t.name + "' needs " +
-                           std::to_string(bytes) + " from byte " + std::to_string(c.offsets[i]));
+      return refuse(
+          c, fmt::format("has slots of {} bytes; '{}' needs {} from byte {}", c.bytes, t.name, bytes, c.offsets[i]));
     if (bytes > 0 && !by_offset.try_emplace(c.offsets[i], c.tensors[i]).second)
       return refuse(c, "keeps '" + t.name + "' where another tensor is");
   }

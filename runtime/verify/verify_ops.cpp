@@ -1,4 +1,6 @@
 // The ops of a stage against the ops that this program registers.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "runtime/verify/verify.h"
@@ -24,9 +26,8 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
       const auto* def = ops.find(op.op);
       if (!def) return invalid(name + "is of kind '" + op.op + "', which this program does not register");
       if (static_cast<int>(op.in.size()) != def->inputs || static_cast<int>(op.out.size()) != def->outputs)
-        return invalid(name + "(" + op.op + ") has " + std::to_string(op.in.size()) + " inputs and " +
-                       std::to_string(op.out.size()) + " outputs; it needs " + std::to_string(def->inputs) + " and " +
-                       std::to_string(def->outputs));
+        return invalid(fmt::format("{}({}) has {} inputs and {} outputs; it needs {} and {}", name, op.op, op.in.size(),
+                                   op.out.size(), def->inputs, def->outputs));
       for (const auto* side : {&op.in, &op.out})
         for (const auto& o : *side)
           if (in_dp_parts(plan, plan.tensors[o.tensor]))
@@ -80,12 +81,12 @@ Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops
                        plan.programs[a.program] + "' is not stateful");
       const std::int64_t state = def->state_bytes ? def->state_bytes(local_in, local_out, op.attrs) : 0;
       if (state > op.state_bytes)
-        return invalid(name + "(" + op.op + ") needs " + std::to_string(state) + " bytes of state; '" + a.name +
-                       "' has " + std::to_string(op.state_bytes));
+        return invalid(
+            fmt::format("{}({}) needs {} bytes of state; '{}' has {}", name, op.op, state, a.name, op.state_bytes));
       const std::int64_t scratch = def->scratch_bytes ? def->scratch_bytes(local_in, local_out, op.attrs) : 0;
       if (scratch > a.scratch_bytes - a.op_scratch_offset)
-        return invalid(name + "(" + op.op + ") needs " + std::to_string(scratch) + " bytes of scratch; '" + a.name +
-                       "' has " + std::to_string(a.scratch_bytes - a.op_scratch_offset));
+        return invalid(fmt::format("{}({}) needs {} bytes of scratch; '{}' has {}", name, op.op, scratch, a.name,
+                                   a.scratch_bytes - a.op_scratch_offset));
     }
   return {};
 }

@@ -1,4 +1,6 @@
 // Norms, updates and digests: whole gradients in the parameter's own parts, each parameter taken once.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -11,15 +13,14 @@ Status OptimizerCheck::check(const PlanActor& a) {
   const std::string name = std::string(to_string(a.kind)) + " actor '" + a.name + "' ";
   const auto commits = std::count_if(a.in.begin(), a.in.end(),
                                      [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::commit; });
-  if (commits != (a.kind == Kind::update ? 1 : 0))
-    return refuse(name + "has " + std::to_string(commits) + " commit ports");
+  if (commits != (a.kind == Kind::update ? 1 : 0)) return refuse(fmt::format("{}has {} commit ports", name, commits));
   const bool reads = traits(a.kind).params == ActorTraits::Params::version;
   const auto turns = std::count_if(a.out.begin(), a.out.end(),
                                    [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::turn; });
   const auto written = static_cast<std::ptrdiff_t>(a.out.size()) - turns;
   if (written != (a.kind == Kind::update || a.kind == Kind::snapshot ? 1 : 0) ||
       (written == 1 && role_.channels[a.out[0]].kind == PlanChannel::Kind::turn))
-    return refuse(name + "writes " + std::to_string(written) + " channels, or a turn before them");
+    return refuse(fmt::format("{}writes {} channels, or a turn before them", name, written));
   if (a.gathers()) TROUPE_TRY(check_gather(a));
   if (reads && (a.in.size() != 1 || in(a, 0).kind != PlanChannel::Kind::parameter))
     return refuse(name + "does not read one channel of parameters");
@@ -94,8 +95,8 @@ Status OptimizerCheck::check_gradients(const PlanActor& a, const PlanParamRef& r
     // NU-2: a row is summed in one place, whatever dp is.
     const int dp = dp_axis(plan_.meshes[g.mesh]);
     if (dp >= 0 && plan_.meshes[g.mesh].axes[dp].size > 1 && g.sbp[dp].is_split() && g.sbp[dp].dim != 0)
-      return refuse("'" + a.name + "' takes '" + g.name + "', whose rows are split along dim " +
-                    std::to_string(g.sbp[dp].dim) + " over dp");
+      return refuse(
+          fmt::format("'{}' takes '{}', whose rows are split along dim {} over dp", a.name, g.name, g.sbp[dp].dim));
     norms_[ref.param].push_back(tensor);
   }
   return {};
@@ -124,17 +125,15 @@ Status OptimizerCheck::check_params() const {
       if (c.kind == PlanChannel::Kind::parameter)
         homes += std::count(c.tensors.begin(), c.tensors.end(), param.stored());
     if (homes != (here(param.tensor) ? 1 : 0))
-      return refuse("parameter '" + param.name + "' lies in " + std::to_string(homes) + " channels");
+      return refuse(fmt::format("parameter '{}' lies in {} channels", param.name, homes));
     const auto index = static_cast<std::int32_t>(p);
     const int norms = references(PlanActor::Kind::norm, index), updates = references(PlanActor::Kind::update, index);
     const int snapshots = references(PlanActor::Kind::snapshot, index),
               wanted = homes > 0 && plan_.program("snapshot") > 0 ? 1 : 0;
     if (snapshots != wanted)
-      return refuse("parameter '" + param.name + "' has " + std::to_string(snapshots) + " snapshots; it needs " +
-                    std::to_string(wanted));
+      return refuse(fmt::format("parameter '{}' has {} snapshots; it needs {}", param.name, snapshots, wanted));
     if (norms != updates || norms > 1)  // none: no loss depends on it
-      return refuse("parameter '" + param.name + "' has " + std::to_string(norms) + " norms and " +
-                    std::to_string(updates) + " updates");
+      return refuse(fmt::format("parameter '{}' has {} norms and {} updates", param.name, norms, updates));
   }
   return {};
 }

@@ -1,4 +1,6 @@
 // Rings: channels that share a buffer follow each other in one cycle, and one token goes round it.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -12,7 +14,7 @@ namespace {
 class RingCheck {
  public:
   RingCheck(const Plan& plan, std::int32_t stage)
-      : plan_(plan), role_(plan.roles[stage]), where_("stage " + std::to_string(stage) + ": ") {}
+      : plan_(plan), role_(plan.roles[stage]), where_(fmt::format("stage {}: ", stage)) {}
 
   Status run() {
     std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int32_t>> buffers;
@@ -137,8 +139,7 @@ class RingCheck {
                       "does not pass its memory on to another, in one cycle of all that share it");
       at = next;
     }
-    if (tokens != 1)
-      return refuse(any, "shares its memory in a cycle of " + std::to_string(tokens) + " tokens: it needs one");
+    if (tokens != 1) return refuse(any, fmt::format("shares its memory in a cycle of {} tokens: it needs one", tokens));
     return {};
   }
 
@@ -165,8 +166,8 @@ class RingCheck {
                        "' shares its staging memory and is in no one cycle with all others that do");
     }
     if (tokens == 1) return {};
-    return invalid(where_ + "actor '" + role_.actors[members[0]].name + "' shares its staging memory in a cycle of " +
-                   std::to_string(tokens) + " tokens: it needs one");
+    return invalid(fmt::format("{}actor '{}' shares its staging memory in a cycle of {} tokens: it needs one", where_,
+                               role_.actors[members[0]].name, tokens));
   }
 
   const Plan& plan_;

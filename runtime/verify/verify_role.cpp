@@ -1,4 +1,6 @@
 // The actors of a stage: each fits its kind, its channels and its program, and all its arguments have memory.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -17,7 +19,7 @@ class RoleCheck : private StageView {
       : StageView(plan, stage), channels_(plan, stage), optimizer_(plan, stage) {}
 
   Status run() {
-    if (role_.stage != stage_) return refuse("its role says that it is of stage " + std::to_string(role_.stage));
+    if (role_.stage != stage_) return refuse(fmt::format("its role says that it is of stage {}", role_.stage));
     for (const auto& a : role_.actors) TROUPE_TRY(check_basics(a));
     for (std::size_t c = 0; c < role_.channels.size(); ++c)
       TROUPE_TRY(channels_.check_ends(static_cast<std::int32_t>(c)));
@@ -72,7 +74,7 @@ class RoleCheck : private StageView {
       for (auto id : *ports)
         if (!among(id, role_.channels.size())) return refuse(name + "has a port without a channel");
     if (kind.ops == Ops::one && a.ops.size() != 1)
-      return refuse(name + "has " + std::to_string(a.ops.size()) + " kinds; a user-defined actor has one");
+      return refuse(fmt::format("{}has {} kinds; a user-defined actor has one", name, a.ops.size()));
     if (a.exchange >= 0 && !kind.exchanges) return refuse(name + "has an exchange; exchange and update actors only do");
     if (kind.ops == Ops::none && !a.ops.empty()) return refuse(name + "has ops and is no segment");
     if (a.op_scratch_offset < 0 || a.op_scratch_offset % tensor_alignment != 0 ||
@@ -233,8 +235,7 @@ class RoleCheck : private StageView {
                                      [&](auto id) { return role_.channels[id].kind == PlanChannel::Kind::turn; });
     const auto written = static_cast<std::ptrdiff_t>(a.out.size()) - turns;
     if (written > 1 || (written == 1 && out(a, 0).kind == PlanChannel::Kind::turn) || !a.params.empty())
-      return refuse("actor '" + a.name + "' writes " + std::to_string(written) +
-                    " channels; an exchange writes one, its first");
+      return refuse(fmt::format("actor '{}' writes {} channels; an exchange writes one, its first", a.name, written));
     auto on = [&](const std::vector<std::int32_t>& ports, std::int32_t tensor) {
       std::int64_t n = 0;
       for (auto id : ports)
@@ -264,8 +265,7 @@ class RoleCheck : private StageView {
       const int want = here(x.moves[0].from) || here(x.moves[0].to) ? 1 : 0;
       const auto it = ends_.find(static_cast<std::int32_t>(i));
       if (const int have = it == ends_.end() ? 0 : it->second; have != want)
-        return refuse("exchange '" + x.name + "' has " + std::to_string(have) + " actors here; it needs " +
-                      std::to_string(want));
+        return refuse(fmt::format("exchange '{}' has {} actors here; it needs {}", x.name, have, want));
     }
     return {};
   }

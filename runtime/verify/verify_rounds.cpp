@@ -1,4 +1,6 @@
 // Channels that only some actors write or read: sums of gradients, and what the dp coordinates of a stage do in rounds.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "runtime/verify/verify_parts.h"
@@ -8,7 +10,7 @@ namespace troupe::runtime {
 namespace {
 
 Status refuse(const PlanRole& role, const std::string& what) {
-  return invalid("stage " + std::to_string(role.stage) + ": " + what);
+  return invalid(fmt::format("stage {}: {}", role.stage, what));
 }
 
 }  // namespace

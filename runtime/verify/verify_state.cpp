@@ -1,4 +1,6 @@
 // What ops keep from act to act: each its own bytes, in a program whose microbatches all come to the same place.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "runtime/verify/verify_parts.h"
@@ -6,7 +8,7 @@
 namespace troupe::runtime {
 
 Status check_state(const Plan& plan, std::int32_t stage, const PlanActor& a, std::int64_t& bytes) {
-  auto refuse = [&](const std::string& what) { return invalid("stage " + std::to_string(stage) + ": " + what); };
+  auto refuse = [&](const std::string& what) { return invalid(fmt::format("stage {}: {}", stage, what)); };
   const std::string name = "actor '" + a.name + "' ";
   std::vector<const PlanOp*> keepers;
   for (const auto& op : a.ops)

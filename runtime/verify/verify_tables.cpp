@@ -1,4 +1,6 @@
 // The tables of a plan: programs, meshes, tensors, exchanges, parameters.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -20,19 +22,18 @@ Status check_programs(const Plan& plan) {
   if (pipeline.kind > Pipeline::Kind::zero_bubble || pipeline.chunks < 1 || plan.roles.empty() ||
       !among(pipeline.chunks - 1, plan.roles[0].actors.size()) ||
       (pipeline.chunks > 1 && pipeline.kind != Pipeline::Kind::interleaved))
-    return invalid("the plan has no pipeline schedule that this version knows: " + to_string(pipeline) + " with " +
-                   std::to_string(pipeline.chunks) + " chunks a stage");
+    return invalid(fmt::format("the plan has no pipeline schedule that this version knows: {} with {} chunks a stage",
+                               to_string(pipeline), pipeline.chunks));
   if (plan.programs.size() > 8 * sizeof(actors::ProgramMask))
-    return invalid("the plan has " + std::to_string(plan.programs.size()) + " programs; " +
-                   std::to_string(8 * sizeof(actors::ProgramMask)) + " are possible");
+    return invalid(fmt::format("the plan has {} programs; {} are possible", plan.programs.size(),
+                               8 * sizeof(actors::ProgramMask)));
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
     const auto& spec = plan.program_specs[p];
     if (plan.program(plan.programs[p]) != static_cast<std::int32_t>(p))
       return invalid("the plan has two programs '" + plan.programs[p] + "'");
     if (spec.microbatches < 1 || spec.microbatches > count_max || spec.samples < 0 || spec.samples > bytes_max >> 20)
-      return invalid("program '" + plan.programs[p] + "' has " + std::to_string(spec.microbatches) +
-                     " microbatches of " + std::to_string(spec.samples) + " samples; possible are 1 to " +
-                     std::to_string(count_max) + " of at most " + std::to_string(bytes_max >> 20));
+      return invalid(fmt::format("program '{}' has {} microbatches of {} samples; possible are 1 to {} of at most {}",
+                                 plan.programs[p], spec.microbatches, spec.samples, count_max, bytes_max >> 20));
     if (spec.stateful && (!spec.sequential || (p == 0 && plan.trains)))
       return invalid("program '" + plan.programs[p] + "' is stateful, and " +
                      (spec.sequential ? "trains" : "not sequential") +
@@ -46,12 +47,12 @@ Status check_meshes(const Plan& plan) {
   TROUPE_TRY(check_stage_meshes({plan.meshes.begin(), plan.meshes.begin() + plan.stages}));
   for (std::int32_t s = 0; s < plan.stages; ++s)
     if (plan.trains && plan.dp_width(s) > plan.program_specs[0].microbatches)
-      return invalid("stage " + std::to_string(s) + " has dp=" + std::to_string(plan.dp_width(s)) + ", more than the " +
-                     std::to_string(plan.program_specs[0].microbatches) + " microbatches of a step");
+      return invalid(fmt::format("stage {} has dp={}, more than the {} microbatches of a step", s, plan.dp_width(s),
+                                 plan.program_specs[0].microbatches));
   TROUPE_TRY(check_owners(plan.owners, plan));
   for (std::size_t m = static_cast<std::size_t>(plan.stages); m < plan.meshes.size(); ++m) {
     const Mesh& mesh = plan.meshes[m];
-    const std::string where = "mesh " + std::to_string(m) + " ";
+    const std::string where = fmt::format("mesh {} ", m);
     TROUPE_TRY(check_mesh(mesh, where));
     if (mesh.ranks.empty() || std::set<Rank>(mesh.ranks.begin(), mesh.ranks.end()).size() != mesh.ranks.size())
       return invalid(where + "has no ranks, or one twice");
@@ -72,7 +73,7 @@ Status check_tensor(const Plan& plan, const PlanTensor& t) {
   if (!known(t.rate)) return invalid(where + "has a rate that this version does not know");
   std::int64_t bytes = size_of(t.dtype);
   for (auto n : t.shape) {
-    if (n < 0 || n > bytes_max) return invalid(where + "has a dim of " + std::to_string(n));
+    if (n < 0 || n > bytes_max) return invalid(fmt::format("{}has a dim of {}", where, n));
     if ((bytes *= std::max<std::int64_t>(n, 1)) > bytes_max) return invalid(where + "is larger than any memory");
   }
   const Mesh& mesh = plan.meshes[t.mesh];
@@ -151,8 +152,8 @@ Status check_exchange(const Plan& plan, const PlanExchange& x) {
   if (!among(x.program, plan.programs.size()) || !known(x.rate))
     return invalid(where + "is of no program, or has no rate");
   if (!sensible(x.seconds) || !(x.latency_s >= 0 && x.latency_s <= x.seconds))
-    return invalid(where + "takes " + std::to_string(x.seconds) + " s, " + std::to_string(x.latency_s) +
-                   " s of it latency: no time that can be");
+    return invalid(
+        fmt::format("{}takes {:f} s, {:f} s of it latency: no time that can be", where, x.seconds, x.latency_s));
   for (const auto& m : x.moves)
     if (!among(m.from, plan.tensors.size()) || !among(m.to, plan.tensors.size()))
       return invalid(where + "moves a tensor that the plan does not have");
@@ -197,7 +198,7 @@ Status check_tables(const Plan& plan) {
     const PlanTensor& grad = plan.tensors[t];
     if (!plan.unreduced(grad) || plan.meshes[grad.mesh].axis_size("dp") == 1) continue;
     if (const int n = added[static_cast<std::int32_t>(t)]; n != 1)
-      return invalid("gradient '" + grad.name + "' is added up by " + std::to_string(n) + " exchanges; it needs one");
+      return invalid(fmt::format("gradient '{}' is added up by {} exchanges; it needs one", grad.name, n));
   }
   std::set<std::int32_t> tensors;
   for (const auto& p : plan.params) {
@@ -208,8 +209,9 @@ Status check_tables(const Plan& plan) {
         std::any_of(t.sbp.begin(), t.sbp.end(), [](Sbp sbp) { return sbp.is_partial(); }))
       return invalid("parameter '" + p.name + "' has no f32 tensor '" + t.name + "' of its own that lasts for a step");
     if (p.terms < 1 || p.terms > terms_max)
-      return invalid("a step adds " + std::to_string(p.terms) + " terms to the gradient of parameter '" + p.name +
-                     "'; 1 to " + std::to_string(terms_max) + " are possible: see OpDef::terms");
+      return invalid(
+          fmt::format("a step adds {} terms to the gradient of parameter '{}'; 1 to {} are possible: see OpDef::terms",
+                      p.terms, p.name, terms_max));
     if (p.share == -1) {
       if (p.stored_as_share) return invalid("parameter '" + p.name + "' is stored as shares that it does not have");
       continue;

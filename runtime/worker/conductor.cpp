@@ -1,5 +1,7 @@
 #include "runtime/worker/conductor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -48,7 +50,7 @@ caf::behavior Conductor::make_behavior() {
         spec_.send(WorkerFailed{m.actor, m.status});
       },
       [this](const PeerDown& m) {
-        spec_.send(WorkerFailed{"transport", m.status.in("peer rank " + std::to_string(m.rank))});
+        spec_.send(WorkerFailed{"transport", m.status.in(fmt::format("peer rank {}", m.rank))});
       },
       [this](const actors::Explanation& m) {
         explained_ += m.text + "\n";

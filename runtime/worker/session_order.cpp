@@ -1,5 +1,7 @@
 #include "runtime/worker/session_order.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <type_traits>
 
@@ -32,18 +34,18 @@ Status SessionOrder::check(const ToWorker& message) {
 Status SessionOrder::reads(const std::string& what, ProgramMask readers) {
   const auto programs = closers_.size();
   if (programs < 8 * sizeof readers && (readers >> programs) != 0)
-    return wrong(what + " with readers beyond program " + std::to_string(programs - 1), "the plan has no such program");
+    return wrong(fmt::format("{} with readers beyond program {}", what, programs - 1), "the plan has no such program");
   due_ = readers & ~ProgramMask{1};
   return {};
 }
 
 Status SessionOrder::check(const BeginRun& m) {
-  const std::string what = "begin at step " + std::to_string(m.step);
+  const std::string what = fmt::format("begin at step {}", m.step);
   if (running_) return wrong(what, "the run has begun");
   if (m.step < 0) return wrong(what, "steps are counted from 0");
   if (m.exponents.size() != exponents_)
-    return wrong(what + " with " + std::to_string(m.exponents.size()) + " exponents of gradient sums",
-                 "the plan needs " + std::to_string(exponents_));
+    return wrong(fmt::format("{} with {} exponents of gradient sums", what, m.exponents.size()),
+                 fmt::format("the plan needs {}", exponents_));
   TROUPE_TRY(reads(what, m.readers));
   running_ = true;
   first_ = version_ = m.step;
@@ -52,19 +54,18 @@ Status SessionOrder::check(const BeginRun& m) {
 }
 
 Status SessionOrder::check(const Go& m) {
-  const std::string what = "go to step " + std::to_string(m.step) + " of program " + std::to_string(m.program);
+  const std::string what = fmt::format("go to step {} of program {}", m.step, m.program);
   if (!running_) return wrong(what, "the run has not begun");
   if (m.program < 0 || m.program >= static_cast<std::int32_t>(closers_.size()))
     return wrong(what, "the plan has no such program");
   auto& begun = begun_[static_cast<std::size_t>(m.program)];
   if (m.program == 0) {
     if (m.step != begun + 1 || m.step > version_ + 1)
-      return wrong(what, "step " + std::to_string(begun + 1) + " is due, at most two ahead of " +
-                             std::to_string(version_) + " commits");
+      return wrong(what, fmt::format("step {} is due, at most two ahead of {} commits", begun + 1, version_));
   } else {
     const ProgramMask bit = ProgramMask{1} << m.program;
     if (m.step != version_ || (due_ & bit) == 0)
-      return wrong(what, "it does not read version " + std::to_string(version_) + ", or has begun on it");
+      return wrong(what, fmt::format("it does not read version {}, or has begun on it", version_));
     due_ &= ~bit;
   }
   begun = m.step;
@@ -72,24 +73,23 @@ Status SessionOrder::check(const Go& m) {
 }
 
 Status SessionOrder::check(const CommitStep& m) {
-  const std::string what = "commit of step " + std::to_string(m.step);
+  const std::string what = fmt::format("commit of step {}", m.step);
   if (!running_ || m.step != version_)
-    return wrong(what,
-                 running_ ? "the commit of step " + std::to_string(version_) + " is due" : "the run has not begun");
+    return wrong(what, running_ ? fmt::format("the commit of step {} is due", version_) : "the run has not begun");
   if (begun_[0] < m.step) return wrong(what, "the step has not begun");
   if (closers_[0] > 0 && closed_ < m.step) return wrong(what, "this place has not closed the step");
-  if (due_ != 0) return wrong(what, "a program that reads version " + std::to_string(version_) + " has not begun");
+  if (due_ != 0) return wrong(what, fmt::format("a program that reads version {} has not begun", version_));
   if (m.exponents.size() != exponents_)
-    return wrong(what + " with " + std::to_string(m.exponents.size()) + " exponents of gradient sums",
-                 "the plan needs " + std::to_string(exponents_));
+    return wrong(fmt::format("{} with {} exponents of gradient sums", what, m.exponents.size()),
+                 fmt::format("the plan needs {}", exponents_));
   TROUPE_TRY(reads(what, m.readers));
   ++version_;
   return {};
 }
 
 Status SessionOrder::check(const Feed& m) {
-  const std::string what = "feed '" + m.name + "', microbatch " + std::to_string(m.microbatch) + " of step " +
-                           std::to_string(m.step) + " of program " + std::to_string(m.program);
+  const std::string what = fmt::format("feed '{}', microbatch {} of step {} of program {}", m.name, m.microbatch,
+                                       m.step, m.program);
   const auto at = std::find_if(feeds_.begin(), feeds_.end(),
                                [&](const FedChannel& f) { return f.name == m.name && f.program == m.program; });
   if (at == feeds_.end() || at->microbatches.empty()) return wrong(what, "this place does not read it");
@@ -100,8 +100,7 @@ Status SessionOrder::check(const Feed& m) {
                                  : m.step == run.step;
   if (!due || m.microbatch != feed.microbatches[run.next]) return wrong(what, "another microbatch of the feed is due");
   if (m.payload.size() != feed.bytes)
-    return wrong(what + " with " + std::to_string(m.payload.size()) + " bytes",
-                 "its tensor has " + std::to_string(feed.bytes));
+    return wrong(fmt::format("{} with {} bytes", what, m.payload.size()), fmt::format("its tensor has {}", feed.bytes));
   run.step = m.step;
   ++run.next;
   return {};
