@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/act.h"
+#include "actors/slots.h"
 #include "devices/base/trace.h"
 
 namespace troupe::actors {

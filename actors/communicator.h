@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "actors/act.h"
+#include "actors/executor.h"
 #include "comm/exchange.h"
 
 namespace troupe::actors {

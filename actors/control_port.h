@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "actors/actor_core.h"
+#include "actors/executor.h"
 
 namespace troupe::actors {
 

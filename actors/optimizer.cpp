@@ -5,6 +5,8 @@
 #include <cstring>
 #include <span>
 
+#include "kernels/digest.h"
+#include "kernels/square_sums.h"
 #include "placement/tree.h"
 
 namespace troupe::actors {
@@ -51,8 +53,8 @@ Status NormBody::run(const ActContext& c, Parallel& par) {
 }
 
 UpdateBody::UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port,
-                       PortMemory params, std::byte* state, kernels::AdamW hyper)
-    : parts_(std::move(parts)), in_(std::move(in)), commit_port_(commit_port), params_(params), state_(state),
+                       PortMemory params, std::byte* moments, kernels::AdamW hyper)
+    : parts_(std::move(parts)), in_(std::move(in)), commit_port_(commit_port), params_(params), moments_(moments),
       hyper_(hyper) {}
 
 Status UpdateBody::run(const ActContext& c, Parallel& par) {
@@ -69,7 +71,7 @@ Status UpdateBody::run(const ActContext& c, Parallel& par) {
     const auto n = part.extent.elements();
     if (n > 0 && !commit.void_step) {
       hyper.weight_decay = part.decay ? hyper_.weight_decay : 0;
-      auto* m = reinterpret_cast<float*>(state_ + part.moments_offset);
+      auto* m = reinterpret_cast<float*>(moments_ + part.moments_offset);
       kernels::adamw_update(reinterpret_cast<float*>(params + part.param_offset), gradient(part, in_, c, params, sums),
                             m, m + n, n, hyper, par);
     }
@@ -94,7 +96,8 @@ Status DigestBody::run(const ActContext& c, Parallel& par) {
                         part.name,
                         c.step,
                         -1,
-                        {std::bit_cast<double>(words[0]), std::bit_cast<double>(words[1]), finite ? 1.0 : 0.0}});
+                        {std::bit_cast<double>(words[0]), std::bit_cast<double>(words[1]), finite ? 1.0 : 0.0,
+                         static_cast<double>(part.view.extent.elements())}});
   }
   return {};
 }

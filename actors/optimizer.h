@@ -5,9 +5,10 @@
 
 #include <vector>
 
-#include "actors/act.h"
+#include "actors/commit.h"
+#include "actors/executor.h"
 #include "kernels/op.h"
-#include "kernels/vector.h"
+#include "kernels/optimizer.h"
 #include "placement/layout.h"
 
 namespace troupe::actors {
@@ -50,11 +51,11 @@ class NormBody final : public Body {
 
 /// AdamW (Loshchilov and Hutter, 2019) over a group of parameters. Input `commit_port` carries a Commit and the
 /// exponents of the next step's sums, which the update stores in the parameter slot. A void step changes nothing else.
-/// `state`: the moments (ParamPart::moments_offset).
+/// `moments`: from where ParamPart::moments_offset counts.
 class UpdateBody final : public Body {
  public:
   UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port, PortMemory params,
-             std::byte* state, kernels::AdamW hyper);
+             std::byte* moments, kernels::AdamW hyper);
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
@@ -62,12 +63,12 @@ class UpdateBody final : public Body {
   std::vector<PortMemory> in_;
   std::int32_t commit_port_;
   PortMemory params_;
-  std::byte* state_;
+  std::byte* moments_;
   kernels::AdamW hyper_;
 };
 
-/// Reports the digest of each part (see kernels::digest), and 1 where all of its elements are finite, else 0.
-/// Reductions combines the digests to a value that any topology shares.
+/// Reports of each part its digest (see kernels::digest), 1 where all of its elements are finite, else 0, and how many
+/// elements it has. Reductions combines the digests to a value that any topology shares.
 class DigestBody final : public Body {
  public:
   struct Part {

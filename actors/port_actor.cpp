@@ -3,7 +3,7 @@
 #include <caf/sec.hpp>
 #include <caf/send.hpp>
 
-#include "actors/act.h"
+#include "actors/executor.h"
 
 namespace troupe::actors {
 

@@ -7,18 +7,20 @@
 #include <memory>
 
 #include "actors/actor_core.h"
+#include "actors/executor.h"
 
 namespace troupe::actors {
 
 // Messages. Local only: they never leave the process.
 struct Wire {
-  std::vector<caf::actor> actors;
+  std::vector<caf::actor> actors;  ///< the place's actors, by index
   caf::actor conductor;
-};  ///< the place's actors, by index
+};
+/// Publish initial tokens, act.
 struct Begin {
   std::int64_t step = 0;
   ProgramMask readers = every_program;
-};  ///< publish initial tokens, act
+};
 struct Arrive {
   std::int32_t port = 0;
   Token token;

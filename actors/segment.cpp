@@ -55,6 +55,7 @@ Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
     call.step = c.step;
     call.first_sample = c.microbatch < 0 ? 0 : c.microbatch * spec_.samples_per_microbatch;
     try {
+      if (op.def->check) TROUPE_TRY(op.def->check(call).in("op '" + op.name + "'"));
       op.def->cpu(call);
     } catch (...) {  // the act's error names the actor, which runs many ops
       return Status(Code::internal, "op '" + op.name + "': " + exception_status(std::current_exception()).message());

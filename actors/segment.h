@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "actors/act.h"
+#include "actors/executor.h"
 #include "kernels/op.h"
 
 namespace troupe::actors {
@@ -58,7 +58,8 @@ struct SegmentSpec {
   GradientSink tell;           ///< may be empty where there is no gradient
 };
 
-/// Runs the ops in order. Error: see check_told. With its last act of a step it tells the peaks of its gradients.
+/// Runs the ops in order. Error: that of an op's OpDef::check, an exception of a body (each names the op); see
+/// check_told. With its last act of a step it tells the peaks of its gradients.
 class SegmentBody final : public Body {
  public:
   explicit SegmentBody(SegmentSpec spec);

@@ -21,25 +21,9 @@
 #include <string>
 #include <vector>
 
+#include "actors/act.h"
+
 namespace troupe::actors {
-
-/// Programs (train, evaluate, ...) that read a token: bit p is program p.
-using ProgramMask = std::uint32_t;
-inline constexpr ProgramMask every_program = ~ProgramMask{0};
-
-/// The message that a slot of the writer is filled; says what the slot holds.
-struct Token {
-  std::int32_t slot = 0;
-  std::uint32_t sequence = 0;  ///< numbers the tokens of a channel
-  std::int64_t step = 0;
-  std::int32_t microbatch = -1;  ///< -1: once per step
-  std::int64_t rows = -1;        ///< actual length of a ragged dim; -1: as planned
-  /// programs whose readers get the tokens that an act makes of this token
-  ProgramMask readers = every_program;
-  std::uint64_t flow = 0;  ///< names this token in a trace
-  /// counts the tokens that have arrived at its reader; set by Ports::arrive
-  std::uint64_t arrival = 0;
-};
 
 /// What an act does at a port: takes no part; uses a token or slot that later acts use too; uses it as the last act.
 enum class Phase : std::uint8_t { skip, keep, last };
@@ -60,23 +44,6 @@ struct OutSpec {
   Phase phase(std::uint64_t act) const;
   /// True where a slot is filled by acts of several microbatches.
   bool accumulates() const { return every > 1 || !cycle.empty(); }
-};
-
-/// One act: which tokens it reads and which slots it writes.
-struct Act {
-  struct In {
-    Token token;
-    bool last = false;  ///< ack after this act
-    bool read = true;   ///< false: the port takes no part in this act
-  };
-  struct Out {
-    std::int32_t slot = 0;
-    bool first = false;  ///< first act into this slot
-    bool last = false;   ///< publish after this act
-  };
-  std::uint64_t number = 0;  ///< counts the acts of this actor
-  std::vector<In> in;
-  std::vector<Out> out;
 };
 
 /// The ports of one actor. Owned by that actor; not thread-safe.
@@ -102,10 +69,8 @@ class Ports {
 
   std::uint64_t acts() const { return acts_; }
   const std::vector<InSpec>& in_specs() const { return in_specs_; }
-  const std::vector<OutSpec>& out_specs() const { return out_specs_; }
+  /// Slots that are neither written nor read.
   std::int32_t free_slots(int port) const;
-  /// Slots that are not free: being written or read.
-  std::int32_t used_slots(int port) const { return out_specs_[port].slots - free_slots(port); }
   /// Tokens that wait on an input port, a token that is held for more acts included.
   std::size_t queued(int port) const { return in_.at(port).queue.size(); }
   /// Appends the state that decides what happens from now on, except the numbers of slots: slots are alike. Counters

@@ -8,28 +8,28 @@
 
 #include <vector>
 
-#include "actors/act.h"
+#include "actors/executor.h"
 
 namespace troupe::actors {
 
 /// A run of bytes that a snapshot copies.
 struct SnapshotCopy {
-  bool state = false;             ///< from the moments; else from the parameter slot
+  bool moments = false;           ///< from the moments; else from the parameter slot
   std::int64_t from = 0, to = 0;  ///< byte of the moments or the parameter slot, of the arena's slot
   std::int64_t bytes = 0;
 };
 
 class SnapshotBody final : public Body {
  public:
-  /// `state`: what SnapshotCopy::from counts from where it copies moments.
-  SnapshotBody(std::vector<SnapshotCopy> copies, PortMemory params, const std::byte* state, PortMemory arena)
-      : copies_(std::move(copies)), params_(params), state_(state), arena_(arena) {}
+  /// `moments`: from where SnapshotCopy::from counts in a copy of moments.
+  SnapshotBody(std::vector<SnapshotCopy> copies, PortMemory params, const std::byte* moments, PortMemory arena)
+      : copies_(std::move(copies)), params_(params), moments_(moments), arena_(arena) {}
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
   std::vector<SnapshotCopy> copies_;
   PortMemory params_;
-  const std::byte* state_;
+  const std::byte* moments_;
   PortMemory arena_;
 };
 

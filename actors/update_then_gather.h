@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "actors/act.h"
+#include "actors/executor.h"
 
 namespace troupe::actors {
 

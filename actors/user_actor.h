@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/act.h"
+#include "actors/executor.h"
 #include "kernels/op.h"
 
 namespace troupe::actors {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "checkpoint/catalog.h"
-#include "checkpoint/transfers.h"
-#include "kernels/vector.h"
+#include "checkpoint/requests.h"
+#include "kernels/digest.h"
 
 namespace troupe::actors {
 
@@ -110,20 +110,21 @@ Status ShardWriter::write_part(const ActContext& c, UnderWay& shard, std::size_t
     runs.push_back({0, e.offset, e.bytes()});
     shard.sums[i].resize(static_cast<std::size_t>((e.bytes() + checkpoint::block_bytes - 1) / checkpoint::block_bytes));
   }
-  const auto transfers = checkpoint::cut_transfers(runs);
+  const auto requests = checkpoint::cut_requests(runs);
   std::mutex mutex;
   Status failure;
-  par.for_each(std::ssize(transfers), [&](std::int64_t i) {
-    const checkpoint::IoRequest& t = transfers[static_cast<std::size_t>(i)];
+  par.for_each(std::ssize(requests), [&](std::int64_t i) {
+    const checkpoint::IoRequest& t = requests[static_cast<std::size_t>(i)];
     for (const auto& b : t.blocks)
       shard.sums[p.first + b.run][b.index] = look_at(shard, p.first + b.run, data + (b.offset - p.offset), b.bytes);
     {
       std::lock_guard lock(mutex);
       if (!failure.ok()) return;
     }
-    const Status s = attempt(spec_.attempts, [&] {
+    Status s = attempt(spec_.attempts, [&] {
       return shard.file->write_at(shard.record.data_offset + t.offset, data + (t.offset - p.offset), t.bytes);
     });
+    if (s.ok()) s = sync_on_the_way(shard, t.bytes);
     if (s.ok()) {
       Written more;
       for (const auto& b : t.blocks)
@@ -145,6 +146,16 @@ Checksum ShardWriter::look_at(UnderWay& shard, std::size_t index, const std::byt
     shard.ruined = std::min(shard.ruined, index);
   }
   return checkpoint::checksum(block, bytes);
+}
+
+Status ShardWriter::sync_on_the_way(UnderWay& shard, std::int64_t bytes) {
+  {
+    std::lock_guard lock(mutex_);
+    shard.unsynced += bytes;
+    if (shard.unsynced < spec_.sync_bytes) return {};
+    shard.unsynced = 0;
+  }
+  return shard.file->sync();  // not tried again: see `finish`
 }
 
 void ShardWriter::tell(const ActContext& c, UnderWay& shard, Written more, bool all) {

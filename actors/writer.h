@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-#include "actors/act.h"
+#include "actors/executor.h"
 #include "checkpoint/shard.h"
 
 namespace troupe::actors {
@@ -32,18 +32,20 @@ struct ShardSpec {
   int attempts = 2;                             ///< of creating a file, and of each write
   /// How long updates have waited for the snapshots of a step so far; may be empty.
   std::function<std::int64_t(std::int64_t step)> stall_ns;
+  /// A thread syncs the file when with its write so many bytes have been written since the last sync began. So no sync,
+  /// which gives no sign of progress while it lasts, waits for more bytes than this times the threads that write.
+  std::int64_t sync_bytes = std::int64_t{64} << 20;
   const Clock* clock = nullptr;          ///< null: no reports of Kind::saving
   std::int64_t tell_ns = 1'000'000'000;  ///< between two reports of Kind::saving
 };
 
 /// A place's shards under way, one for each version: the first writer actor of a version creates the file, the last one
-/// syncs it and reports. Thread-safe. Reports:
+/// syncs what is not synced yet and reports. Thread-safe. Reports:
 ///   Report::Kind::shard    once for each version. `bytes`: the encoded checkpoint::ShardRecord; or `name`: the
 ///                          failure, or, where `values` has a second element, the parameter of the first tensor that is
 ///                          not finite. `values`: [stall in seconds, checkpoint::TensorKind of that tensor].
-///   Report::Kind::saving   about every `tell_ns` while writes end, and when all are written. `values`: [stall in
-///   seconds
-///                          so far, bytes of parameters, of moments that are written].
+///   Report::Kind::saving   about every `tell_ns` while writes end, and when all are written. `values`: [stall so far
+///                          in seconds, bytes of parameters, of moments that are written].
 class ShardWriter {
  public:
   ShardWriter(ShardSpec spec, ReportSink report) : spec_(std::move(spec)), report_(std::move(report)) {}
@@ -53,7 +55,7 @@ class ShardWriter {
   void write(const ActContext& context, std::size_t part, const std::byte* data, Parallel& parallel);
 
  private:
-  /// Bytes that are written, not synced yet.
+  /// Bytes that are written, synced or not.
   struct Written {
     double parameters = 0, moments = 0;
   };
@@ -64,6 +66,7 @@ class ShardWriter {
     std::vector<std::vector<checkpoint::Checksum>> sums;  // by entry
     std::size_t left = 0;                                 // parts
     Written written;
+    std::int64_t unsynced = 0;  // bytes written since the last sync before the end began
     std::int64_t told_ns = 0;
     Status failure;             // the first; nothing is written after it
     std::size_t ruined = none;  // the first entry that is not finite
@@ -76,6 +79,8 @@ class ShardWriter {
   /// Returns the checksum of a block of entry `index`, and notes whether its values are finite while they are in the
   /// cache.
   checkpoint::Checksum look_at(UnderWay& shard, std::size_t index, const std::byte* block, std::int64_t bytes);
+  /// Syncs the file if with these bytes sync_bytes have been written since the last sync began.
+  Status sync_on_the_way(UnderWay& shard, std::int64_t bytes);
   /// Adds `more` to what is written, and reports it if tell_ns have passed or with `all`.
   void tell(const ActContext& context, UnderWay& shard, Written more, bool all);
   double stall_s(std::int64_t step) const {

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "apps/argument_checks.h"
+#include "apps/argument_forms.h"
 #include "apps/calibrate/calibrate.h"
 #include "apps/calibrate/link_times.h"
 #include "apps/ckpt/ckpt.h"
@@ -18,6 +18,7 @@
 #include "apps/job/sampling.h"
 #include "apps/lm/model.h"
 #include "devices/base/log.h"
+#include "devices/base/storage.h"
 #include "runtime/launch/last_words.h"
 
 using troupe::lm::JobArguments;
@@ -42,7 +43,7 @@ void add_log_level(CLI::App& cli, bool& given) {
       ->type_name("LEVEL");
 }
 
-/// Answers the option of the configuration's path.
+/// Adds the arguments that train, plan and sim share; returns the option of the configuration's path.
 CLI::Option* common(CLI::App& command, JobArguments& a) {
   auto* config =
       command.add_option("config", a.config_path, "configuration, such as apps/configs/quickstart.toml")->required();
@@ -71,7 +72,7 @@ CLI::Option* common(CLI::App& command, JobArguments& a) {
   return config;
 }
 
-/// The options of `train` that are about checkpoints. Answers that of --resume.
+/// Adds the options of `train` that are about checkpoints; returns the option --resume.
 CLI::Option* checkpoint_options(CLI::App& train, JobArguments& a) {
   train
       .add_option("--checkpoint-every", a.checkpoint_every,
@@ -90,7 +91,7 @@ CLI::Option* checkpoint_options(CLI::App& train, JobArguments& a) {
       ->type_name("[DIR|latest]");
 }
 
-/// `troupe ckpt ...`, which it answers; sets `run` to the command that was named.
+/// Adds `troupe ckpt ...` and returns it; parsing the command line sets `run` to the command that was named.
 CLI::App& add_ckpt(CLI::App& cli, troupe::ckpt::Arguments& a, int (*&run)(const troupe::ckpt::Arguments&)) {
   using namespace troupe::ckpt;
   auto* ckpt = cli.add_subcommand("ckpt", "Look at checkpoints, verify, compare and remove them; export and import");
@@ -241,10 +242,12 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   common(*sim, a);
   sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (default: the cost model's)")
       ->check(troupe::not_negative("milliseconds"));
-  sim->add_option("--tb", a.tb_ms, "backward time, ms (default: twice --tf)")
+  sim->add_option("--tb", a.tb_ms, "backward time, ms; only with --tf (default: twice --tf)")
       ->check(troupe::not_negative("milliseconds"));
-  sim->add_option("--tw", a.tw_ms,
-                  "the part of --tb that makes weight gradients, ms (default: as the cost model divides it)")
+  sim->add_option(
+         "--tw", a.tw_ms,
+         "the part of --tb that makes weight gradients, ms; only with --tf, at most --tb (default: as the cost "
+         "model divides it)")
       ->check(troupe::not_negative("milliseconds"));
   sim->add_flag("--ideal", a.ideal,
                 "with unlimited slots and streams: what is left is computing, and links that are slow");
@@ -289,8 +292,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
     return troupe::runtime::exit_usage;
   }
   if (a.out.empty() && !a.config_path.empty()) {
-    const auto slash = a.config_path.find_last_of('/');
-    auto name = a.config_path.substr(slash == std::string::npos ? 0 : slash + 1);
+    const auto name = troupe::base_of(a.config_path);
     a.out = "runs/" + name.substr(0, name.rfind(".toml"));
   }
   a.sample = sample->count() > 0;

@@ -43,13 +43,13 @@ checkpoint::Manifest manifest_of(const Plan& plan) {
   std::map<std::pair<std::string, checkpoint::TensorKind>, checkpoint::StoredTensor> tensors;
   const SavedParts saved(plan);
   for (Rank rank = 0; rank < plan.workers(); ++rank) {
-    std::vector<checkpoint::ShardEntry> entries;
-    for (const auto& a : plan.roles[static_cast<std::size_t>(plan.stage_of(rank))].actors)
-      if (a.kind == PlanActor::Kind::snapshot) saved.entries(rank, a, entries);
-    for (auto& e : entries) {
-      auto& t = tensors[{e.parameter, e.kind}];
-      if (t.extents.empty()) t = {e.parameter, e.kind, e.dtype, e.shape, {}};
-      t.extents.push_back({std::move(e.extent), rank, e.offset, {}});
+    for (const auto& a : plan.roles[static_cast<std::size_t>(plan.stage_of(rank))].actors) {
+      if (a.kind != PlanActor::Kind::snapshot) continue;
+      for (auto& e : saved.entries(rank, a)) {
+        auto& t = tensors[{e.parameter, e.kind}];
+        if (t.extents.empty()) t = {e.parameter, e.kind, e.dtype, e.shape, {}};
+        t.extents.push_back({std::move(e.extent), rank, e.offset, {}});
+      }
     }
   }
   checkpoint::Manifest manifest;

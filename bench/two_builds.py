@@ -2,10 +2,12 @@
 """Two builds of Troupe side by side: the time of a step, and the loss after training, pair by pair.
 
   bench/two_builds.py steps --before ROOT --after ROOT --data FILE CONFIG [--pairs 10] [--steps 6] [-- further arguments of train]
+  bench/two_builds.py runs  --before ROOT --after ROOT --data FILE CONFIG [--pairs 10] [--steps 6] [-- ...]
   bench/two_builds.py loss  --before ROOT --after ROOT --data FILE CONFIG [--pairs 5]  [--steps 1000] [-- ...]
 
 ROOT is a checkout with build/apps/troupe. Pairs alternate which build goes first. `steps` prints the ratio of the median
-step times; `loss` trains both with each of the seeds 1, 2, ... and prints the difference of the evaluation losses."""
+step times, `runs` that of the means (where other programs run between the acts of some steps, such as an evaluation; evaluation is off
+unless the arguments turn it on); `loss` trains both with each of the seeds 1, 2, ... and prints the difference of the evaluation losses."""
 import argparse
 import json
 import math
@@ -29,7 +31,8 @@ def train(root, args, steps, extra):
 
 def step_ms(root, args, _):
     lines, _ = train(root, args, args.steps, ["--set", "eval.every=0"])
-    return statistics.median([line["step_ms"] for line in lines if "step_ms" in line][2:])   # the first two touch memory for the first time
+    average = statistics.median if args.what == "steps" else statistics.mean
+    return average([line["step_ms"] for line in lines if "step_ms" in line][2:])   # the first two touch memory for the first time
 
 
 def eval_loss(root, args, pair):
@@ -39,7 +42,7 @@ def eval_loss(root, args, pair):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["steps", "loss"])
+    parser.add_argument("what", choices=["steps", "runs", "loss"])
     parser.add_argument("config")
     for name in ("--before", "--after", "--data"):
         parser.add_argument(name, required=True)
@@ -49,19 +52,19 @@ def main():
     further = argv[argv.index("--") + 1:] if "--" in argv else []
     args = parser.parse_args(argv[:argv.index("--")] if "--" in argv else argv)
     args.further = further
-    measure = step_ms if args.what == "steps" else eval_loss
-    args.pairs = args.pairs or (10 if args.what == "steps" else 5)
-    args.steps = args.steps or (6 if args.what == "steps" else 1000)
+    measure = eval_loss if args.what == "loss" else step_ms
+    args.pairs = args.pairs or (5 if args.what == "loss" else 10)
+    args.steps = args.steps or (1000 if args.what == "loss" else 6)
     values = []
     for pair in range(args.pairs):
         both = {}
         for side in ("before", "after") if pair % 2 == 0 else ("after", "before"):
             both[side] = measure(getattr(args, side), args, pair)
-        values.append(both["after"] / both["before"] if args.what == "steps" else both["after"] - both["before"])
+        values.append(both["after"] - both["before"] if args.what == "loss" else both["after"] / both["before"])
         print(f"pair {pair + 1}: before {both['before']:.6g}, after {both['after']:.6g}: {values[-1]:.6g}", flush=True)
     mean = statistics.mean(values)
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else float("nan")
-    kind = "ratio of step times" if args.what == "steps" else "difference of evaluation losses"
+    kind = "difference of evaluation losses" if args.what == "loss" else "ratio of step times"
     print(f"{args.config} {' '.join(further)}: {kind}: median {statistics.median(values):.6g}, mean {mean:.6g}, standard error {error:.2g}, {len(values)} pairs")
 
 

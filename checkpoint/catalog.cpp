@@ -235,7 +235,7 @@ Expected<std::vector<std::string>> Catalog::prune(const Retention& retention) {
       const auto read = manifest(entry->folder);
       const Status whole = read.ok() ? shards_are_there(*read) : read.status();
       if (!whole.ok() && whole.code() != Code::invalid && whole.code() != Code::not_found) return whole;
-      kept += whole.ok();  // a damaged one does not count, and stays for its owner to inspect
+      kept += whole.ok();  // a damaged one does not count, and stays until so many newer ones are whole
     } else if (retention.every <= 0 || entry->step % retention.every != 0) {
       removed.push_back(entry->folder);
     }

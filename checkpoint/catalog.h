@@ -73,7 +73,8 @@ class Catalog {
   /// Removes a checkpoint, whole or not (CA-2).
   Status remove(const std::string& folder);
   /// Removes the committed checkpoints that `retention` does not keep (CA-3). Returns their folders' names. One
-  /// with a damaged manifest, a missing shard or a shard of another size does not count as kept, and stays; blocks are
+  /// with a damaged manifest, a missing shard or a shard of another size does not count as one of the `keep` newest. It
+  /// stays for its owner to inspect until `keep` newer ones are whole; then it goes as any older one does. Blocks are
   /// not read.
   Expected<std::vector<std::string>> prune(const Retention& retention);
 

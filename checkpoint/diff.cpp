@@ -1,10 +1,12 @@
 // How two checkpoints differ, tensor by tensor.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <tuple>
 
+#include "checkpoint/half_floats.h"
 #include "checkpoint/reader.h"
 #include "devices/host_memory.h"
 
@@ -19,20 +21,8 @@ struct Brain {
   std::uint16_t bits;
 };
 
-double as_double(Half h) {
-  const int exponent = (h.bits >> 10) & 31, mantissa = h.bits & 1023;
-  const double size = exponent == 31  ? (mantissa ? std::numeric_limits<double>::quiet_NaN()
-                                                  : std::numeric_limits<double>::infinity())
-                      : exponent == 0 ? std::ldexp(mantissa, -24)
-                                      : std::ldexp(1024 + mantissa, exponent - 25);
-  return h.bits & 0x8000 ? -size : size;
-}
-double as_double(Brain b) {
-  const std::uint32_t bits = static_cast<std::uint32_t>(b.bits) << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
+double as_double(Half h) { return std::bit_cast<float>(f32_bits_of_f16(h.bits)); }
+double as_double(Brain b) { return std::bit_cast<float>(f32_bits_of_bf16(b.bits)); }
 template <class T>
 double as_double(T value) {
   return static_cast<double>(value);

@@ -1,5 +1,5 @@
-# The manifest on disk, and a place's part of it on its way to whoever commits. See checkpoint/manifest.h for the meaning of
-# every field; names and order are the same. FORMAT.md says what may change in version 1.
+# The manifest on disk, and a place's part of it on its way to the process that commits. See checkpoint/manifest.h for
+# the meaning of every field; names and order are the same. FORMAT.md says what may change in version 1.
 @0xd2a7f94c1b6e8305;
 
 using Cxx = import "/capnp/c++.capnp";

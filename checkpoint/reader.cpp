@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "checkpoint/requests.h"
 #include "checkpoint/shard.h"
-#include "checkpoint/transfers.h"
 #include "devices/base/check.h"
 #include "devices/host_memory.h"
 #include "devices/parallel.h"
@@ -88,15 +88,15 @@ std::string Reader::where(const ExtentRead& w) const {
 
 std::vector<std::string> Reader::check(const std::vector<ExtentRead>& wanted, std::byte* into,
                                        Parallel& parallel) const {
-  const auto transfers = cut_transfers(runs_of(wanted));
-  std::vector<std::vector<std::string>> wrong(transfers.size());
-  parallel.for_each(std::ssize(transfers), [&](std::int64_t i) {
-    const IoRequest& t = transfers[static_cast<std::size_t>(i)];
-    const auto address = [&](const TransferBlock& b) {
+  const auto requests = cut_requests(runs_of(wanted));
+  std::vector<std::vector<std::string>> wrong(requests.size());
+  parallel.for_each(std::ssize(requests), [&](std::int64_t i) {
+    const IoRequest& t = requests[static_cast<std::size_t>(i)];
+    const auto address = [&](const RequestBlock& b) {
       return into + wanted[b.run].at + (b.offset - wanted[b.run].extent->offset);
     };
     const bool whole = fetch(t.file, t.offset, t.bytes, address(t.blocks.front())).ok();
-    for (const TransferBlock& b : t.blocks) {
+    for (const RequestBlock& b : t.blocks) {
       const ExtentRead& w = wanted[b.run];
       // A block that the disk cannot read counts as damaged. Its neighbours may be good: each is then read by itself.
       if (const Status s = whole ? Status{} : fetch(t.file, b.offset, b.bytes, address(b)); !s.ok())

@@ -175,21 +175,22 @@ Status check_coverage(const StoredTensor& t) {
 }
 
 /// No two extents in the same bytes.
-Status check_places(const Manifest& m) {
-  struct Place {
+Status check_bytes(const Manifest& m) {
+  struct ByteRange {
     std::int32_t file;
     std::int64_t begin, end;
     const StoredTensor* tensor;
     const Extent* extent;
   };
-  std::vector<Place> places;
+  std::vector<ByteRange> ranges;
   for (const auto& t : m.tensors)
     for (const auto& e : t.extents)
-      places.push_back({e.file, e.offset, e.offset + e.extent.elements() * size_of(t.dtype), &t, &e.extent});
-  std::sort(places.begin(), places.end(),
-            [](const Place& a, const Place& b) { return std::tie(a.file, a.begin) < std::tie(b.file, b.begin); });
-  for (std::size_t i = 1; i < places.size(); ++i)
-    if (const Place& a = places[i - 1], &b = places[i]; a.file == b.file && b.begin < a.end)
+      ranges.push_back({e.file, e.offset, e.offset + e.extent.elements() * size_of(t.dtype), &t, &e.extent});
+  std::sort(ranges.begin(), ranges.end(), [](const ByteRange& a, const ByteRange& b) {
+    return std::tie(a.file, a.begin) < std::tie(b.file, b.begin);
+  });
+  for (std::size_t i = 1; i < ranges.size(); ++i)
+    if (const ByteRange& a = ranges[i - 1], &b = ranges[i]; a.file == b.file && b.begin < a.end)
       return invalid(key_of(a.tensor->name(), *a.extent) + " and " + key_of(b.tensor->name(), *b.extent) +
                      " lie in the same bytes of " + m.files[static_cast<std::size_t>(a.file)].name);
   return {};
@@ -210,7 +211,7 @@ Status validate(const Manifest& m) {
   TROUPE_TRY(check_names(m));
   TROUPE_TRY(check_exponents(m));
   for (const auto& t : m.tensors) TROUPE_TRY(check_coverage(t));
-  return check_places(m);
+  return check_bytes(m);
 }
 
 }  // namespace troupe::checkpoint

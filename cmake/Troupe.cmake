@@ -25,10 +25,10 @@ if(TROUPE_UNITY)
   set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)   # files with flags of their own are compiled on their own
 endif()
 
-# Of this project's own files; who builds on its libraries chooses for himself.
+# Of this project's own files; a project that builds on its libraries chooses its own.
 add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers)
 add_library(troupe_flags INTERFACE)
-target_compile_features(troupe_flags INTERFACE cxx_std_20)   # who builds on the libraries needs it for their headers
+target_compile_features(troupe_flags INTERFACE cxx_std_20)   # a project that builds on the libraries needs it for their headers
 target_include_directories(troupe_flags INTERFACE "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}")
 if(TROUPE_SANITIZE STREQUAL "thread")
   # GCC warns of every atomic_thread_fence in the libraries' headers: ThreadSanitizer does not see fences.

@@ -34,7 +34,7 @@ foreach(document IN LISTS documents)
 endforeach()
 
 # Comments, messages and pages name the agent (rank, actor, thread, session, user). Decision records stay as they were.
-file(GLOB_RECURSE texts RELATIVE "${ROOT}" "${ROOT}/*.md" "${ROOT}/*.cpp" "${ROOT}/*.h" "${ROOT}/*.cu" "${ROOT}/*.cuh" "${ROOT}/*.sh" "${ROOT}/*.py")
+file(GLOB_RECURSE texts RELATIVE "${ROOT}" "${ROOT}/*.md" "${ROOT}/*.cpp" "${ROOT}/*.h" "${ROOT}/*.capnp" "${ROOT}/*.cu" "${ROOT}/*.cuh" "${ROOT}/*.sh" "${ROOT}/*.py")
 list(FILTER texts EXCLUDE REGEX "^(build|docs/decisions)")
 foreach(text IN LISTS texts)
   file(STRINGS "${ROOT}/${text}" vague REGEX "(^|[^A-Za-z_])([Ss]ome|[Nn]o|[Aa]ny)body([^A-Za-z_]|$)|(^|[^A-Za-z_])[Ww]hoever([^A-Za-z_]|$)")

@@ -61,7 +61,7 @@ rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semapho
   runtime/launch/worker_process.cpp "the heart-beat of a worker process")
 
 rule("no random device" "random_device|${no_name}s?rand\\(|getrandom|getentropy|arc4random|/dev/u?random"
-  runtime/launch/job.cpp           "the number that tells one job's messages from another's")
+  runtime/launch/fresh_number.cpp  "the number that tells one job's messages from another's")
 
 rule("no sleep" "sleep_(for|until)${no_name}|${no_name}u?sleep\\(|nanosleep|${no_name}::p?poll\\(|epoll_|${no_name}::p?select\\(|timerfd_"
   devices/paced/paced_device.cpp   "each task sleeps its modelled time"
@@ -73,6 +73,7 @@ rule("no sleep" "sleep_(for|until)${no_name}|${no_name}u?sleep\\(|nanosleep|${no
 
 set(calls "open|openat|creat|memfd_create|shm_open|shmget|socket|socketpair|pipe2?|bind|connect|listen|accept4?|opendir|readlink|mkstemp")
 rule("no file or socket" "std::[io]?fstream|std::filesystem|${no_name}f(re)?open\\(|[^a-zA-Z0-9_>]::(${calls})\\("
+  comm/ucx/ucx_config.cpp           "which network adapters the host has"
   devices/files/file_storage.cpp   "the production Storage"
   devices/host_memory.cpp          "how much memory the machine has left"
   runtime/launch/launcher.cpp      "control links and logs of worker processes"
@@ -102,7 +103,10 @@ set(advice "is a word of before: see docs/glossary.md")
 foreach(word Lying=TensorLayouts Wanted=ExtentRead Keeper=CheckpointCommitter Checkpoints=CheckpointTracker Shards=ShardWriter
              Meeting=PeerTable Guest=Arrival cache_offset=op_state_offset state_offsets=moments_offsets depths_=virtual_stages_
              twins=RepeatedBlocks Jump=RepeatedBlocks "simd::lanes=simd::width" lane_schedule=Schedule
-             own_lane_acts=Schedule round_stage=Schedule Localizer=LocalPorts)
+             own_lane_acts=Schedule round_stage=Schedule Localizer=LocalPorts Lodger=PlannedTenant
+             Landing=StagingBuffer is_lone=is_one_unit_left choose_jumped=choose_repeated gradient_lies=gradient_sbp
+             cut_transfers=cut_requests TransferBlock=RequestBlock state_at=moments_at clear_caches=clear_op_state
+             keeper_=committer_)
   string(REGEX MATCH "^(.*)=(.*)$" pair "${word}")
   rule("one word, one thing: ${CMAKE_MATCH_2}" "${no_name}${CMAKE_MATCH_1}${no_name}")
 endforeach()

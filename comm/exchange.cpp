@@ -10,7 +10,7 @@
 #include "comm/tree_sum.h"
 #include "devices/base/check.h"
 #include "devices/parallel.h"
-#include "kernels/sum.h"
+#include "kernels/exact_sum.h"
 
 namespace troupe::comm {
 
@@ -189,8 +189,8 @@ struct Running : std::enable_shared_from_this<Running> {
         continue;
       }
       // Pieces of one extent, in term order; each is summed on its own.
-      std::vector<std::pair<Extent, std::vector<Operand>>> pieces;
-      auto add = [&](const Transfer& t, Operand operand) {
+      std::vector<std::pair<Extent, std::vector<TermBuffer>>> pieces;
+      auto add = [&](const Transfer& t, TermBuffer operand) {
         operand.term = t.term;
         for (auto& [extent, operands] : pieces)
           if (extent == t.extent) return operands.push_back(std::move(operand));
@@ -204,7 +204,7 @@ struct Running : std::enable_shared_from_this<Running> {
         add(p.transfer, {{}, act.staging + p.staging, p.transfer.extent, act.staging + p.staging});
       for (auto& [extent, operands] : pieces) {
         std::sort(operands.begin(), operands.end(),
-                  [](const Operand& a, const Operand& b) { return a.term.lo < b.term.lo; });
+                  [](const TermBuffer& a, const TermBuffer& b) { return a.term.lo < b.term.lo; });
         combine(std::move(operands), extent, m.terms, m.to, out, m.want);
       }
     }

@@ -51,7 +51,7 @@ std::optional<Header> MatchTable::admit(Rank from, std::span<const std::byte> by
 
 std::optional<Posted> MatchTable::announce(const Announced& message, bool& full) {
   full = false;
-  const Place at = place(message.from, key_of(message.header));
+  const MatchKey at = match_key(message.from, key_of(message.header));
   if (auto it = posted_.lower_bound(at); it != posted_.end() && it->first == at)
     return std::move(posted_.extract(it).mapped());
   if (announced_.size() >= limits_.announced_max) {
@@ -64,7 +64,7 @@ std::optional<Posted> MatchTable::announce(const Announced& message, bool& full)
 }
 
 std::optional<Announced> MatchTable::post(Posted& receive) {
-  const Place at = place(receive.from, receive.key);
+  const MatchKey at = match_key(receive.from, receive.key);
   if (auto it = announced_.lower_bound(at); it != announced_.end() && it->first == at)
     return announced_.extract(it).mapped();
   posted_.emplace(at, std::move(receive));
@@ -73,7 +73,7 @@ std::optional<Announced> MatchTable::post(Posted& receive) {
 
 MatchTable::Taken MatchTable::take(Rank from) {
   Taken taken;
-  const Place lo{from, 0, 0, 0};
+  const MatchKey lo{from, 0, 0, 0};
   const auto mine = [&](const auto& map, auto it) { return it != map.end() && it->first.from == from; };
   for (auto it = posted_.lower_bound(lo); mine(posted_, it); it = posted_.erase(it))
     taken.posted.push_back(std::move(it->second));

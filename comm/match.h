@@ -76,18 +76,19 @@ class MatchTable {
   std::uint64_t garbage_dropped() const { return garbage_dropped_; }
 
  private:
-  struct Place {
+  /// What a receive and its message have in common (TR-2).
+  struct MatchKey {
     Rank from;
     std::uint32_t channel, part, sequence;
-    auto operator<=>(const Place&) const = default;
+    auto operator<=>(const MatchKey&) const = default;
   };
-  static Place place(Rank from, const Key& key) { return {from, key.channel, key.part, key.sequence}; }
+  static MatchKey match_key(Rank from, const Key& key) { return {from, key.channel, key.part, key.sequence}; }
 
   std::uint64_t job_;
   std::uint32_t generation_;
   Limits limits_;
-  std::multimap<Place, Posted> posted_;
-  std::multimap<Place, Announced> announced_;
+  std::multimap<MatchKey, Posted> posted_;
+  std::multimap<MatchKey, Announced> announced_;
   std::uint64_t announced_most_ = 0, stale_dropped_ = 0, garbage_dropped_ = 0;
   std::set<Rank> logged_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "devices/base/check.h"
+#include "placement/boxing.h"
 
 namespace troupe::comm {
 

@@ -31,7 +31,7 @@ void add_extent(const Extent& part, const std::byte* from, const Extent& from_ex
 
 /// Writes the last addition of a tree straight into `out`. False, and nothing is written, where `piece` is not one run
 /// of each buffer.
-bool add_into_out(const Extent& piece, const Operand& a, const Operand& b, DType dtype, std::byte* out,
+bool add_into_out(const Extent& piece, const TermBuffer& a, const TermBuffer& b, DType dtype, std::byte* out,
                   const Extent& out_extent) {
   for (const Extent* e : {&a.extent, &b.extent, &out_extent})
     if (!contiguous_in(piece, *e)) return false;
@@ -43,10 +43,10 @@ bool add_into_out(const Extent& piece, const Operand& a, const Operand& b, DType
 
 }  // namespace
 
-void combine(std::vector<Operand> operands, const Extent& piece, std::int32_t terms, DType dtype, std::byte* out,
+void combine(std::vector<TermBuffer> operands, const Extent& piece, std::int32_t terms, DType dtype, std::byte* out,
              const Extent& out_extent) {
   const std::int64_t item = size_of(dtype);
-  std::vector<Operand> stack;
+  std::vector<TermBuffer> stack;
   bool in_out = false;  // the sum of one operand lies in `out`
   auto siblings = [&](const Term& a, const Term& b) {
     if (a.hi != b.lo || !is_tree_node({a.lo, b.hi}, terms)) return false;
@@ -56,9 +56,9 @@ void combine(std::vector<Operand> operands, const Extent& piece, std::int32_t te
   for (auto& operand : operands) {
     stack.push_back(operand);
     while (stack.size() > 1 && siblings(stack[stack.size() - 2].term, stack.back().term)) {
-      Operand right = stack.back();
+      TermBuffer right = stack.back();
       stack.pop_back();
-      Operand& left = stack.back();
+      TermBuffer& left = stack.back();
       if (Term{left.term.lo, right.term.hi} == Term{0, terms} &&
           add_into_out(piece, left, right, dtype, out, out_extent))
         return;

@@ -10,7 +10,7 @@
 namespace troupe::comm {
 
 /// One term's values of the destination extent, and the buffer in which they lie now.
-struct Operand {
+struct TermBuffer {
   Term term;
   const std::byte* data = nullptr;
   Extent extent;                 // of the buffer that data points to
@@ -20,7 +20,7 @@ struct Operand {
 /// Adds the operands (same destination piece, consecutive terms) along the tree into `out`, whose extent is
 /// `out_extent`.
 /// REQUIRES: the terms are 0 .. terms - 1 together; f32 or f64; at most one pair of operands without scratch is added.
-void combine(std::vector<Operand> operands, const Extent& piece, std::int32_t terms, DType dtype, std::byte* out,
+void combine(std::vector<TermBuffer> operands, const Extent& piece, std::int32_t terms, DType dtype, std::byte* out,
              const Extent& out_extent);
 
 }  // namespace troupe::comm

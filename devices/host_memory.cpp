@@ -60,8 +60,7 @@ constexpr GroupFiles version_1{"memory.limit_in_bytes", "memory.usage_in_bytes",
 constexpr GroupFiles version_2{"memory.max", "memory.current", "inactive_file"};
 
 /// The least that is left in the group `path` and those that it lies in. A container sees its own group as the root of
-/// the
-/// mount: a path that does not exist there is shortened from its front.
+/// the mount: a path that does not exist there is shortened from its front.
 std::size_t left_in(const std::string& mount, std::string path, const GroupFiles& files) {
   namespace fs = std::filesystem;
   std::error_code ignored;

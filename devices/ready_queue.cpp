@@ -25,4 +25,12 @@ std::optional<Task> ReadyQueue::pop() {
   return task;
 }
 
+std::vector<Task> ReadyQueue::drop() {
+  std::vector<Task> dropped;
+  dropped.reserve(tasks_.size());
+  for (Entry& e : tasks_) dropped.push_back(std::move(e.task));
+  tasks_.clear();
+  return dropped;
+}
+
 }  // namespace troupe

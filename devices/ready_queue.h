@@ -27,7 +27,9 @@ class ReadyQueue {
   std::optional<Task> pop();
   bool empty() const { return tasks_.empty(); }
   std::size_t size() const { return tasks_.size(); }
-  void clear() { tasks_.clear(); }
+  /// Takes out all tasks at once, in no order. Turns that have been popped stay so: the next task with a turn that pop
+  /// returns has the lowest one that it has not returned yet.
+  std::vector<Task> drop();
 
  private:
   struct Entry {

@@ -1,6 +1,8 @@
 // embedding(tokens (B, T) i32, weight (V, C)){unit} -> (B, T, C)
 // embedding_grad(dy (B, T, C), tokens){rows: V, unit} -> dweight (V, C): a term for each token
 //
+// A token of V or more is an error (OpDef::check). A negative one has no row: zeros, and nothing in the gradient.
+//
 // Vocabulary parallel: with weight S(0), each place writes the rows that it has, and zeros for other tokens: P. "unit"
 // (1 by default): rows that stay together, so that other readers of the table can ask for the same parts.
 #include "kernels/cpu/kernels.h"
@@ -46,6 +48,7 @@ std::vector<OpDef> embedding_ops() {
   };
   forward.gradient = embedding_gradient;
   forward.cost = [](Types, Types out, const Attrs&) { return OpCost{0, 2 * bytes_of({}, out)}; };
+  forward.check = ids_below("embedding", "token", 0, 1, 0);
   forward.cpu = cpu::embedding;
 
   OpDef grad{.name = "embedding_grad", .inputs = 2, .outputs = 1, .infer = infer_embedding_grad};

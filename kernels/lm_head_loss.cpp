@@ -2,7 +2,8 @@
 // lm_head_loss(stats, x, w, targets){groups, scale} -> loss (1) f64, lse (B, T)
 // lm_head_loss_grad(x, w, targets, lse){groups, scale} -> dx (B, T, C), dw (V, C)
 //
-// loss = sum over rows of -log softmax(x w^T)[target]; rows with a negative target count for nothing.
+// loss = sum over rows of -log softmax(x w^T)[target]; rows with a negative target count for nothing. A target of V or
+// more is an error of lm_head_stats (OpDef::check).
 // Gradients carry "scale" (1 / divisor). Logits exist one chunk of rows at a time.
 //
 // The vocabulary is cut into G groups of u = ceil(V / groups) words (8 groups by default; the last may be shorter).
@@ -99,6 +100,7 @@ std::vector<OpDef> lm_head_loss_ops() {
   };
   stats.cost = [](Types in, Types out, const Attrs&) { return lm_head_loss_cost(1, in, out); };
   stats.scratch_bytes = scratch;
+  stats.check = ids_below("lm_head_stats", "target", 2, 1, 0);
   stats.cpu = cpu::lm_head_stats;
 
   OpDef loss{.name = "lm_head_loss", .inputs = 4, .outputs = 2, .infer = infer_lm_head_loss};

@@ -82,6 +82,21 @@ std::function<OpCost(Types, Types, const Attrs&)> per_element(double flops) {
   };
 }
 
+std::function<Status(const Call&)> ids_below(const std::string& op, const std::string& what, std::size_t ids,
+                                             std::size_t table, int dim) {
+  return [=](const Call& call) -> Status {
+    const Shape& shape = call.in[table].logical;
+    const std::int64_t bound = dim < 0 ? shape.back() : shape[static_cast<std::size_t>(dim)];
+    const auto* id = call.in[ids].as<std::int32_t>();
+    for (std::int64_t i = 0; i < call.in[ids].size(); ++i)
+      if (id[i] >= bound)
+        return invalid(
+            fmt::format("{}: {} {} (number {} of the call) is beyond the table: expected less than {}, dim {} of {}",
+                        op, what, id[i], i, bound, dim < 0 ? std::ssize(shape) - 1 : dim, to_string(shape)));
+    return {};
+  };
+}
+
 Attrs only(const Attrs& attrs, std::initializer_list<const char*> keep) {
   Attrs out;
   for (const char* key : keep)

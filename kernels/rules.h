@@ -45,6 +45,12 @@ std::function<std::vector<Signature>(Types, const Attrs&)> elementwise(int input
 /// `flops` operations for each element of input 0, and the bytes of all arguments.
 std::function<OpCost(Types, Types, const Attrs&)> per_element(double flops);
 
+/// The OpDef::check of an op whose input `ids` (i32) names elements of dim `dim` of input `table`, -1: of its last. Ids
+/// are bounded by the logical tensor, so that a part of the table may be called with ids of other parts; an id below 0
+/// names none. Error: `invalid`, for the first id (a `what`: "token") that is not below the length of that dim.
+std::function<Status(const Call&)> ids_below(const std::string& op, const std::string& what, std::size_t ids,
+                                             std::size_t table, int dim);
+
 /// Those of `attrs` that `keep` names.
 Attrs only(const Attrs& attrs, std::initializer_list<const char*> keep);
 

@@ -1,7 +1,8 @@
 // softmax_cross_entropy(logits (..., V), targets (...) i32){scale} -> loss (1) f64, lse (...)
 // softmax_cross_entropy_grad(logits, targets, lse){scale} -> dlogits
 //
-// loss = sum over rows of -log softmax(logits)[target]; rows with a negative target count for nothing.
+// loss = sum over rows of -log softmax(logits)[target]; rows with a negative target count for nothing. A target of V or
+// more is an error of softmax_cross_entropy (OpDef::check).
 #include "kernels/cpu/kernels.h"
 #include "kernels/ops.h"
 #include "kernels/rules.h"
@@ -44,6 +45,7 @@ std::vector<OpDef> softmax_cross_entropy_ops() {
   loss.cost = per_element(20);
   loss.scratch_bytes = [](Types in, Types, const Attrs&) { return rows_of(in[0]) * size_of(DType::f64); };
   loss.is_loss = true;
+  loss.check = ids_below("softmax_cross_entropy", "target", 1, 0, -1);
   loss.cpu = cpu::softmax_cross_entropy;
 
   OpDef grad{

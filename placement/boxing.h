@@ -1,5 +1,5 @@
-// Boxing: moving a tensor from one set of holdings to another. One pure function serves collectives
-// between ops, ZeRO, checkpoints, healing, export (ARCHITECTURE: "One idea, used five times").
+// Boxing: moving a tensor from one set of holdings to another. One pure function serves the collectives
+// between ops, ZeRO, and the restoring of checkpoints (docs/architecture.md: "One idea used everywhere").
 //
 //   BX-1  every element of every destination extent is covered exactly once per term that the destination needs;
 //   BX-2  a destination that already holds a piece copies it locally;
@@ -64,38 +64,5 @@ Expected<BoxingGroup> boxing_group(const Layout& from, const Layout& to, Rank ra
 /// The transfers of the whole plan that `rank` sends, receives or keeps, in the plan's order. Without replicas it
 /// computes these transfers only; with replicas it plans the whole group (BX-4).
 Expected<BoxingPlan> plan_boxing(const BoxingGroup& group, Rank rank);
-
-/// The collective that a boxing amounts to, where one fits: what NCCL would be asked for, what costs
-/// are computed from and what `troupe plan` prints. On one mesh: one axis changes, or several in the
-/// same way (all of them P -> B: one all_reduce of their product), and no later axis cuts the same dim.
-enum class Collective : std::uint8_t {
-  none,            ///< nothing moves
-  slice,           ///< B -> S: a local copy
-  all_gather,      ///< S -> B
-  reduce_scatter,  ///< P -> S
-  all_reduce,      ///< P -> B
-  all_to_all,      ///< S(i) -> S(j)
-  broadcast,       ///< one place -> several
-  send_recv,       ///< disjoint places, extents to extents
-  transfers,       ///< anything else: extent transfers
-};
-const char* to_string(Collective c);
-/// REQUIRES, here and below, valid layouts of one shape and dtype.
-Collective collective_of(const Layout& from, const Layout& to);
-
-/// Bytes that plan_boxing(from, to) moves between places, computed without a plan.
-std::int64_t direct_bytes(const Layout& from, const Layout& to);
-
-/// Bytes that must cross between places, in total: over the destinations, each element that a destination needs times
-/// the terms of it that the destination lacks (S -> B and P -> S on n places, N bytes in all: (n-1)N). Where
-/// collective_of is all_reduce: 2(n-1)N for each group of n places, a reduce-scatter and an all-gather of (n-1)N each.
-/// Destinations, and groups, are counted apart: replicas share no sums. The steps of lower_boxing move these bytes and
-/// no more, except for an all_reduce of a tensor that has no dim long enough to be scattered.
-std::int64_t lower_bound_bytes(const Layout& from, const Layout& to);
-
-/// A boxing as the sequence of direct exchanges that reaches the lower bound: an all_reduce of more
-/// than two places becomes P -> S(d) -> B with the first dim that is long enough; all else is one step.
-/// Returns the layouts after each step (the last is `to`).
-std::vector<Layout> lower_boxing(const Layout& from, const Layout& to);
 
 }  // namespace troupe

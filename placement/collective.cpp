@@ -1,4 +1,5 @@
-// Which collective a boxing is, what it must move at least, and the steps that move no more.
+#include "placement/collective.h"
+
 #include <algorithm>
 #include <optional>
 

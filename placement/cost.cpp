@@ -1,4 +1,5 @@
 #include "placement/cost.h"
+#include "placement/boxing.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,6 +7,50 @@
 #include <map>
 
 namespace troupe {
+
+namespace {
+
+Status check_rate(const std::string& what, double per_s) {
+  return per_s > 0 ? Status() : invalid(what + " is " + std::to_string(per_s) + ": a rate is above 0");
+}
+
+Status check_time(const std::string& what, double seconds) {
+  return std::isfinite(seconds) && seconds >= 0
+             ? Status()
+             : invalid(what + " is " + std::to_string(seconds) + ": a time is finite and at least 0");
+}
+
+Status check_link(const std::string& what, const LinkCost& link) {
+  TROUPE_TRY(check_time(what + ".latency_s", link.latency_s));
+  return check_rate(what + ".bytes_per_s", link.bytes_per_s);
+}
+
+Status check_call(const std::string& op, const KernelTime& call) {
+  const std::string what = "kernels: a call of '" + op + "'";
+  TROUPE_TRY(check_time(what + ": seconds", call.seconds));
+  const double work = call.flops + call.bytes;
+  if (call.flops >= 0 && call.bytes >= 0 && work > 0 && std::isfinite(work)) return {};
+  return invalid(what + " has " + std::to_string(call.flops) + " flops and " + std::to_string(call.bytes) +
+                 " bytes: neither is negative or infinite, and one is above 0");
+}
+
+}  // namespace
+
+Status CostModel::validate() const {
+  TROUPE_TRY(check_rate("flops_per_s", flops_per_s));
+  TROUPE_TRY(check_rate("memory_bytes_per_s", memory_bytes_per_s));
+  TROUPE_TRY(check_time("launch_s", launch_s));
+  for (const auto& [op, calls] : kernels)
+    for (const KernelTime& call : calls) TROUPE_TRY(check_call(op, call));
+  TROUPE_TRY(check_link("intra_node", intra_node));
+  TROUPE_TRY(check_link("inter_node", inter_node));
+  for (const OddLink& odd : odd_links)
+    TROUPE_TRY(
+        check_link("odd_links (ranks " + std::to_string(odd.a) + " and " + std::to_string(odd.b) + ")", odd.cost));
+  if (places_per_node < 1)
+    return invalid("places_per_node is " + std::to_string(places_per_node) + ": a node has at least 1 place");
+  return check_rate("disk_bytes_per_s", disk_bytes_per_s);
+}
 
 double CostModel::kernel_s(double flops, double bytes) const {
   return launch_s + std::max(flops / flops_per_s, bytes / memory_bytes_per_s);

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "devices/base/status.h"
 #include "placement/boxing.h"
+#include "placement/collective.h"
 
 namespace troupe {
 
@@ -46,6 +48,10 @@ struct CostModel {
   std::vector<OddLink> odd_links;  ///< few; either order of ranks
   double disk_bytes_per_s = 1e9;   ///< at which the places of a node together write checkpoints
 
+  /// Error: a rate that is not above 0 (it may be infinite), a time that is negative or not finite, a measured call of
+  /// no flops and no bytes, less than 1 place per node. The message names the member and its value. All functions below
+  /// REQUIRE that there is none.
+  Status validate() const;
   /// That of `odd_links` if the pair is among them, else intra_node or inter_node.
   const LinkCost& link(Rank a, Rank b) const;
   /// The link by which an axis of n places is priced where layouts are chosen: that within a node where the axis fits

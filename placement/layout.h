@@ -32,7 +32,7 @@ struct Holding {
 };
 std::string to_string(const Holding& holding);
 
-/// A set of holdings of one logical tensor: a layout's, a checkpoint manifest's, those of the survivors of a failure.
+/// A set of holdings of one logical tensor: a layout's, or a list, as the extents of a checkpoint manifest are.
 class HoldingSet {
  public:
   virtual ~HoldingSet() = default;

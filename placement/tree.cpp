@@ -9,8 +9,9 @@ namespace troupe {
 
 std::pair<Term, Term> tree_children(Term node) {
   ASSERT(node.hi - node.lo > 1, node.lo, node.hi);
+  const std::int32_t leaves = node.hi - node.lo;
   std::int32_t half = 1;
-  while (half * 2 < node.hi - node.lo) half *= 2;
+  while (half < leaves - half) half *= 2;  // 2 half < leaves, without an overflow
   return {{node.lo, node.lo + half}, {node.lo + half, node.hi}};
 }
 

@@ -1,4 +1,5 @@
 # The checker of the house rules finds a planted violation of each, names file, line and rule, and reads no comments.
+# That of the directions of includes finds one of each, and names file and include.
 # Run as: cmake -DROOT=... -DSCRATCH=... -P house_rules_test.cmake
 cmake_minimum_required(VERSION 3.25)
 
@@ -47,8 +48,62 @@ check("attrs.integer(\"head_dim\");" "" kernels/planted.cpp)
 check("spdlog::warn(text);" "one log")
 check("std::fprintf(stderr, text);" "one log")
 
-check("std::vector<Wanted> reads;" "one word, one thing: ExtentRead")
-check("float top[simd::lanes];" "one word, one thing: simd::width")
+# Each word of before, and what the code calls the thing now.
+foreach(word Lying=TensorLayouts Wanted=ExtentRead Keeper=CheckpointCommitter Checkpoints=CheckpointTracker Shards=ShardWriter
+             Meeting=PeerTable Guest=Arrival cache_offset=op_state_offset state_offsets=moments_offsets depths_=virtual_stages_
+             twins=RepeatedBlocks Jump=RepeatedBlocks "simd::lanes=simd::width" lane_schedule=Schedule
+             own_lane_acts=Schedule round_stage=Schedule Localizer=LocalPorts Lodger=PlannedTenant
+             Landing=StagingBuffer is_lone=is_one_unit_left choose_jumped=choose_repeated gradient_lies=gradient_sbp)
+  string(REGEX MATCH "^(.*)=(.*)$" pair "${word}")
+  check("auto x = ${CMAKE_MATCH_1} + 1;" "one word, one thing: ${CMAKE_MATCH_2}")
+endforeach()
+check("auto stage = plan.owner(m);" "one word, one thing: Schedule")
+check("for (auto m : plan_->microbatches(dp)) go(m);" "one word, one thing: Schedule")
+check("auto stage = plan.schedule(0, s).owner(m); int owner = plan.owners[m], Landings = 0, unlike_Keeper = 0;" "")
 
 check("// not std::thread, sleep_for() or getenv()" "")
 check("auto h = Transport::open(rank); asleep(); overtime(0); std::this_thread::get_id();" "")
+
+# check_allowance(FILE RULE): a FILE that may break RULE, and does not, needs no allowance any more.
+function(check_allowance planted rule)
+  file(REMOVE_RECURSE "${SCRATCH}")
+  file(WRITE "${SCRATCH}/${planted}" "int first;\n")
+  execute_process(COMMAND ${CMAKE_COMMAND} "-DROOT=${SCRATCH}" -P "${ROOT}/cmake/house_rules.cmake"
+    RESULT_VARIABLE result ERROR_VARIABLE said)
+  string(REGEX REPLACE "[ \n]+" " " said "${said}")
+  string(FIND "${said}" "house rule '${rule}': ${planted} needs no allowance any more" at)
+  if(result EQUAL 0 OR at EQUAL -1)
+    message(SEND_ERROR "not found: the allowance of ${planted}\n  the checker said: ${said}")
+  endif()
+endfunction()
+
+check_allowance(devices/base/clock.cpp "no wall clock")
+check_allowance(devices/files/file_storage.cpp "no file or socket")
+check_allowance(comm/ucx/receives.h "no unordered container")
+
+# check_include(FILE INCLUDED SAYS): a FILE that includes INCLUDED is refused with SAYS; without SAYS, it is content.
+function(check_include planted included says)
+  file(REMOVE_RECURSE "${SCRATCH}")
+  file(WRITE "${SCRATCH}/${planted}" "#include \"${included}\"\n")
+  execute_process(COMMAND ${CMAKE_COMMAND} "-DROOT=${SCRATCH}" -P "${ROOT}/cmake/include_directions.cmake"
+    RESULT_VARIABLE result ERROR_VARIABLE said)
+  string(REGEX REPLACE "[ \n]+" " " said "${said}")
+  string(FIND "${said}" "${planted}" at)
+  string(FIND "${said}" "${says}" why)
+  if(says AND (result EQUAL 0 OR at EQUAL -1 OR why EQUAL -1))
+    message(SEND_ERROR "not found: ${planted} includes ${included}\n  the checker said: ${said}")
+  elseif(NOT says AND NOT result EQUAL 0)
+    message(SEND_ERROR "not wrong: ${planted} includes ${included}\n  the checker said: ${said}")
+  endif()
+endfunction()
+
+check_include(placement/planted.h "comm/route.h" "placement/ may include")
+check_include(runtime/planted.h "runtime/plan/plan.h" "is in no room")
+check_include(apps/planted.cpp "devices/device.h" "is in no room")
+check_include(runtime/attic/planted.h "runtime/plan/plan.h" "a room of runtime/ may include")
+check_include(runtime/plan/planted.cpp "runtime/worker/worker.h" "a room of runtime/ may include")
+check_include(apps/lm/planted.cpp "apps/job/job.h" "a room of apps/ may include")
+check_include(apps/job/planted.cpp "apps/argument_forms.h" "a room of apps/ may include rooms only")
+check_include(apps/main.cpp "apps/job/job.h" "")
+check_include(apps/examples/planted.cpp "runtime/launch/app.h" "")
+check_include(runtime/worker/planted.cpp "runtime/plan/plan.h" "")

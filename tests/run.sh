@@ -53,21 +53,22 @@ build_sanitized() {
 }
 
 # Data races in what has threads of its own. Frames of libraries that are not instrumented: tests/tsan.supp.
-threaded='test_devices'
+threaded='test_(devices|comm)'
 build_threaded() {
   build build-tsan -DTROUPE_SANITIZE=thread -DTROUPE_UNITY=ON -DTROUPE_BENCH=OFF -DCMAKE_BUILD_TYPE=Sanitized \
     -DCMAKE_CXX_FLAGS_SANITIZED="-O1 -g1" || return 1
-  cmake --build build-tsan --target test_devices
+  cmake --build build-tsan --target test_devices test_comm
 }
-run_threaded() {
-  TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1" run_ctest build-tsan -R "^$threaded(\.|\$)"
+run_threaded() {  # REGEX of tests
+  TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1" run_ctest build-tsan -R "^$1(\.|\$)"
 }
 
 # Everything that takes too long for each change: real processes under both sanitizers, all pairs of topologies.
 run_long() {
   cmake --build build-asan --target test_process test_command || return 1
   may "processes, AddressSanitizer" run_ctest build-asan -R '^test_(process|command)(\.|$)'
-  cmake --build build-tsan --target troupe || return 1
+  cmake --build build-tsan --target troupe test_checkpoint test_actors || return 1
+  may "checkpoint and actors, ThreadSanitizer" run_threaded 'test_(checkpoint|actors)'
   may "two workers, ThreadSanitizer" tests/threads.sh build-tsan/apps/troupe
   may "soak" tests/soak.py build/apps/troupe
   TROUPE_RESTORE_PAIRS=all may "restore, all pairs" run_ctest build -R '^test_numbers'
@@ -85,7 +86,7 @@ must "build with sanitizers" build_sanitized
 export TROUPE_RANDOM_PLANS=${TROUPE_RANDOM_PLANS:-1:100} TROUPE_PLAN_FUZZ=${TROUPE_PLAN_FUZZ:-1:600} TROUPE_ONE_IN=${TROUPE_ONE_IN:-4}
 may "tests with sanitizers" run_ctest build-asan -j 2 -R "^$sanitized(\.|\$)"
 must "build with TSan" build_threaded
-may "tests with TSan" run_threaded
+may "tests with TSan" run_threaded "$threaded"
 [ "${1:-}" != --long ] || may "long tests" run_long
 report
 exit $failed

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "checkpoint/transfers.h"
+#include "checkpoint/requests.h"
 #include "devices/base/philox.h"
 
 namespace troupe::calibrate {
@@ -36,9 +36,9 @@ Status write_synced(Storage& storage, Stream& stream, const std::string& path, c
   const auto written = std::make_shared<std::promise<void>>();
   Task task;
   task.work = [&](Parallel& par) {
-    par.for_each(file_bytes / checkpoint::transfer_bytes, [&](std::int64_t i) {
-      const std::int64_t at = i * checkpoint::transfer_bytes;
-      const Status s = file->write_at(at, data + at, checkpoint::transfer_bytes);
+    par.for_each(file_bytes / checkpoint::request_bytes, [&](std::int64_t i) {
+      const std::int64_t at = i * checkpoint::request_bytes;
+      const Status s = file->write_at(at, data + at, checkpoint::request_bytes);
       std::lock_guard lock(mutex);
       if (failure.ok()) failure = s;
     });

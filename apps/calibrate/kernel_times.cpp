@@ -5,7 +5,10 @@
 #include <numeric>
 #include <set>
 
-#include "kernels/vector.h"
+#include "kernels/add_into.h"
+#include "kernels/exact_sum.h"
+#include "kernels/optimizer.h"
+#include "kernels/square_sums.h"
 #include "runtime/planner/lowered.h"
 
 namespace troupe::calibrate {

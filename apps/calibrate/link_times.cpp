@@ -6,7 +6,7 @@
 
 #include "devices/cpu/cpu_device.h"
 #include "devices/parallel.h"
-#include "kernels/vector.h"
+#include "kernels/add_into.h"
 #include "runtime/compile/compile.h"
 
 namespace troupe::calibrate {

@@ -10,8 +10,7 @@ namespace troupe::calibrate {
 void register_actors(runtime::App& app);
 
 /// Runs two worker processes that exchange tensors back and forth, small ones for the latency, large ones for the
-/// bandwidth, both ways at once. Error: as App::run; unavailable if
-/// other work keeps the machine busy.
+/// bandwidth, both ways at once. Error: as App::run; unavailable if other work keeps the machine busy.
 Expected<LinkCost> measure_link(const runtime::App& app);
 
 }  // namespace troupe::calibrate

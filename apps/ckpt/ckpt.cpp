@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include "apps/job/job.h"
@@ -25,7 +27,7 @@ using checkpoint::Manifest;
 using checkpoint::Reader;
 
 /// A DIR of the command line.
-struct Place {
+struct Folder {
   std::string path;
   bool is_checkpoint = false;  ///< a checkpoint, not a folder of checkpoints
 };
@@ -35,16 +37,14 @@ struct Checkpoint {
   Manifest manifest;
 };
 
-std::string base_of(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
-
-/// Error: there is no such folder.
-Expected<Place> look_at(Storage& storage, std::string path) {
+/// Error: there is no such folder, or it cannot be read.
+Expected<Folder> look_at(Storage& storage, std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   TROUPE_ASSIGN(const auto inside, storage.list(path));
   const bool itself = std::any_of(inside.begin(), inside.end(),
                                   [](const DirEntry& e) { return e.name == checkpoint::manifest_name; });
-  if (itself || base_of(path).starts_with("step-")) return Place{path, true};
-  return Place{checkpoint::checkpoints_in(storage, path), false};
+  if (itself || base_of(path).starts_with("step-")) return Folder{path, true};
+  return Folder{checkpoint::checkpoints_in(storage, path), false};
 }
 
 /// A checkpoint's manifest; if its folder still has a checkpoint's name, checked against it.
@@ -56,8 +56,8 @@ Expected<Manifest> read_manifest(Storage& storage, const std::string& path) {
   return manifest;
 }
 
-Status none_in(const Place& place) {
-  return {Code::not_found, fmt::format("there is no checkpoint in '{}'", place.path)};
+Status none_in(const Folder& folder) {
+  return {Code::not_found, fmt::format("there is no checkpoint in '{}'", folder.path)};
 }
 
 const CatalogEntry* newest_of(const std::vector<CatalogEntry>& entries) {
@@ -65,20 +65,20 @@ const CatalogEntry* newest_of(const std::vector<CatalogEntry>& entries) {
   return newest == entries.rend() ? nullptr : &*newest;
 }
 
-/// The checkpoint that `place` is, as the only entry of a catalog.
-Expected<std::vector<CatalogEntry>> only(Storage& storage, const Place& place) {
-  TROUPE_ASSIGN(const auto manifest, read_manifest(storage, place.path));
-  return std::vector<CatalogEntry>{{base_of(place.path), manifest.stamp.step, manifest.stamp.generation, true}};
+/// The checkpoint that `folder` is, as the only entry of a catalog.
+Expected<std::vector<CatalogEntry>> only(Storage& storage, const Folder& folder) {
+  TROUPE_ASSIGN(const auto manifest, read_manifest(storage, folder.path));
+  return std::vector<CatalogEntry>{{base_of(folder.path), manifest.stamp.step, manifest.stamp.generation, true}};
 }
 
-/// The checkpoint that `place` means: itself, or the newest in it.
-Expected<Checkpoint> find(Storage& storage, const Place& place) {
-  std::string path = place.path;
-  if (!place.is_checkpoint) {
-    const Catalog catalog(storage, place.path);
+/// The checkpoint that `folder` means: itself, or the newest in it.
+Expected<Checkpoint> find(Storage& storage, const Folder& folder) {
+  std::string path = folder.path;
+  if (!folder.is_checkpoint) {
+    const Catalog catalog(storage, folder.path);
     TROUPE_ASSIGN(const auto entries, catalog.entries());
     const auto* newest = newest_of(entries);
-    if (!newest) return none_in(place);
+    if (!newest) return none_in(folder);
     path = catalog.path(newest->folder);
   }
   TROUPE_ASSIGN(auto manifest, read_manifest(storage, path));
@@ -89,18 +89,20 @@ Expected<Reader> open(Storage& storage, Checkpoint checkpoint) {
   return Reader::open(storage, checkpoint.path, std::move(checkpoint.manifest));
 }
 
-/// Calls f with the Place of `dir`; returns the exit code.
+/// Calls f with the Folder of `dir`; returns the exit code.
 template <class F>
 int at(Storage& storage, const std::string& dir, F&& f) {
-  const auto place = look_at(storage, dir);
-  return place.ok() ? f(*place) : lm::say(place.status(), exit_usage);
+  const auto folder = look_at(storage, dir);
+  if (folder.ok()) return f(*folder);
+  std::error_code ignored;  // where `dir` is a folder, the command line was right and the disk failed
+  return lm::say(folder.status(), std::filesystem::is_directory(dir, ignored) ? exit_checkpoint : exit_usage);
 }
 
 /// Calls f with the checkpoint that `dir` means; returns the exit code.
 template <class F>
 int with_checkpoint(Storage& storage, const std::string& dir, F&& f) {
-  return at(storage, dir, [&](const Place& place) {
-    auto found = find(storage, place);
+  return at(storage, dir, [&](const Folder& folder) {
+    auto found = find(storage, folder);
     return found.ok() ? f(*std::move(found)) : lm::say(found.status(), exit_checkpoint);
   });
 }
@@ -179,14 +181,14 @@ int print_differences(const std::vector<checkpoint::TensorDifference>& all, cons
 
 int ls_command(const Arguments& a) {
   FileStorage storage;
-  return at(storage, a.dir, [&](const Place& place) {
-    const Catalog catalog(storage, place.is_checkpoint ? folder_of(place.path) : place.path);
-    const auto entries = place.is_checkpoint ? only(storage, place) : catalog.entries();
+  return at(storage, a.dir, [&](const Folder& folder) {
+    const Catalog catalog(storage, folder.is_checkpoint ? folder_of(folder.path) : folder.path);
+    const auto entries = folder.is_checkpoint ? only(storage, folder) : catalog.entries();
     if (!entries.ok()) return lm::say(entries.status(), exit_checkpoint);
-    if (entries->empty()) return lm::say(none_in(place), exit_checkpoint);
+    if (entries->empty()) return lm::say(none_in(folder), exit_checkpoint);
     const auto newest = newest_of(*entries);
     std::vector<TextRow> rows;
-    for (const auto& e : *entries) rows.push_back(row_of(storage, catalog, e, &e == newest && !place.is_checkpoint));
+    for (const auto& e : *entries) rows.push_back(row_of(storage, catalog, e, &e == newest && !folder.is_checkpoint));
     print(table_text({"checkpoint", ">step", ">generation", ">tensors", ">size", ">files", ""}, rows));
     return static_cast<int>(exit_ok);
   });
@@ -235,17 +237,17 @@ int diff_command(const Arguments& a) {
 
 int prune_command(const Arguments& a) {
   FileStorage storage;
-  return at(storage, a.dir, [&](const Place& place) {
-    if (place.is_checkpoint)
-      return lm::say(invalid(fmt::format("'{}' is one checkpoint: name the folder that it is in", place.path)),
+  return at(storage, a.dir, [&](const Folder& folder) {
+    if (folder.is_checkpoint)
+      return lm::say(invalid(fmt::format("'{}' is one checkpoint: name the folder that it is in", folder.path)),
                      exit_usage);
-    Catalog catalog(storage, place.path);
+    Catalog catalog(storage, folder.path);
     // a run that saves there prunes by its own rule, and reads what it goes on from
     const auto lock = catalog.lock();
     if (!lock.ok()) return lm::say(lock.status(), exit_checkpoint);
     const auto removed = catalog.prune(a.retention);
     if (!removed.ok()) return lm::say(removed.status(), exit_checkpoint);
-    for (const auto& folder : *removed) print("removed " + folder + "\n");
+    for (const auto& name : *removed) print("removed " + name + "\n");
     return static_cast<int>(exit_ok);
   });
 }

@@ -1,22 +1,13 @@
 #include "apps/ckpt/hf_commands.h"
 
 #include <cstdio>
-#include <random>
 
 #include "apps/job/job.h"
 #include "devices/base/log.h"
 #include "devices/files/file_storage.h"
+#include "runtime/launch/fresh_number.h"
 
 namespace troupe::ckpt {
-
-namespace {
-
-std::uint64_t fresh_number() {
-  std::random_device random;
-  return (static_cast<std::uint64_t>(random()) << 32) | random() | 1;  // not 0
-}
-
-}  // namespace
 
 int export_command(const runtime::App& app, const ExportArguments& a) {
   FileStorage storage;
@@ -33,7 +24,7 @@ int export_command(const runtime::App& app, const ExportArguments& a) {
 int import_command(const runtime::App& app, ImportArguments a) {
   FileStorage storage;
   int code = runtime::exit_ok;
-  a.job = fresh_number();
+  a.job = runtime::fresh_number();
   const auto in = import_hf(storage, app.ops(), a, code);
   if (!in.ok()) return lm::say(in.status(), code);
   for (const auto& warning : in->warnings) log_warn(warning);

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "checkpoint/half_floats.h"
+
 namespace troupe::ckpt {
 
 using checkpoint::SafeTensor;
@@ -23,25 +25,12 @@ bool can_widen(const std::string& dtype) { return dtype == "F32" || dtype == "BF
 /// Tables that early versions of transformers saved beside the parameters; they follow from the configuration.
 bool is_derived(const std::string& name) { return name.ends_with(".rotary_emb.inv_freq"); }
 
-std::uint32_t bits_of_bf16(std::uint16_t x) { return static_cast<std::uint32_t>(x) << 16; }
-
-std::uint32_t bits_of_f16(std::uint16_t x) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(x & 0x8000) << 16, exponent = (x >> 10) & 31,
-                      fraction = x & 1023;
-  if (exponent == 31) return sign | 0x7f800000 | fraction << 13;  // infinite, NaN
-  if (exponent != 0) return sign | (exponent + 112) << 23 | fraction << 13;
-  const float subnormal = static_cast<float>(fraction) * 0x1p-24f;
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &subnormal, 4);
-  return sign | bits;
-}
-
 void widen(const std::string& dtype, const std::vector<std::byte>& from, std::byte* into) {
   const bool bf16 = dtype == "BF16";
   for (std::size_t i = 0; i < from.size() / 2; ++i) {
     std::uint16_t x = 0;
     std::memcpy(&x, from.data() + 2 * i, 2);
-    const std::uint32_t bits = bf16 ? bits_of_bf16(x) : bits_of_f16(x);
+    const std::uint32_t bits = bf16 ? checkpoint::f32_bits_of_bf16(x) : checkpoint::f32_bits_of_f16(x);
     std::memcpy(into + 4 * i, &bits, 4);
   }
 }
@@ -70,11 +59,11 @@ Expected<HfFiles> HfFiles::open(Storage& storage, const std::string& folder, con
 
 /// Puts the tensors into the model's order.
 Status HfFiles::match(const std::vector<Parameter>& model) {
-  std::map<std::string, Place> by_name;
-  for (auto& place : places_)
-    if (!is_derived(place.tensor.name) && !by_name.try_emplace(place.tensor.name, place).second)
-      return invalid(fmt::format("'{}' is in two files", place.tensor.name));
-  places_.clear();
+  std::map<std::string, HfTensor> by_name;
+  for (const auto& t : tensors_)
+    if (!is_derived(t.tensor.name) && !by_name.try_emplace(t.tensor.name, t).second)
+      return invalid(fmt::format("'{}' is in two files", t.tensor.name));
+  tensors_.clear();
   std::vector<std::string> missing, others;
   for (const auto& p : model) {
     const auto node = by_name.extract(p.name);
@@ -88,9 +77,9 @@ Status HfFiles::match(const std::vector<Parameter>& model) {
                                  to_string(p.shape)));
     if (!can_widen(t.dtype))
       return invalid(fmt::format("'{}' is {}: only F32, BF16 and F16 can be read", t.name, t.dtype));
-    places_.push_back(node.mapped());
+    tensors_.push_back(node.mapped());
   }
-  for (const auto& [name, place] : by_name) others.push_back("'" + name + "'");
+  for (const auto& [name, left] : by_name) others.push_back("'" + name + "'");
   if (!missing.empty()) return invalid(fmt::format("lacks {}, which the model of config.json has", list(missing)));
   if (!others.empty())
     return invalid(fmt::format("has {}, which the model of config.json does not have", list(others)));
@@ -100,7 +89,7 @@ Status HfFiles::match(const std::vector<Parameter>& model) {
 Status HfFiles::add(const std::string& folder, const std::string& file) {
   const std::string path = folder + "/" + file;
   TROUPE_ASSIGN(const auto header, checkpoint::read_safetensors_header(*storage_, path));
-  for (const auto& t : header.tensors) places_.push_back({path, t});
+  for (const auto& t : header.tensors) tensors_.push_back({path, t});
   return {};
 }
 
@@ -121,7 +110,7 @@ Status HfFiles::add_index(const std::string& folder) {
     files.insert(file.get<std::string>());
   }
   for (const auto& file : files) TROUPE_TRY(add(folder, file));
-  for (const auto& p : places_) there.insert(p.tensor.name + "' in " + p.path.substr(folder.size() + 1));
+  for (const auto& t : tensors_) there.insert(t.tensor.name + "' in " + t.path.substr(folder.size() + 1));
   for (const auto& entry : listed)
     if (!there.count(entry)) return wrong("lists '" + entry + ", where it is not");
   for (const auto& entry : there)
@@ -130,11 +119,10 @@ Status HfFiles::add_index(const std::string& folder) {
 }
 
 Status HfFiles::read(std::size_t parameter, Range rows, std::byte* into) {
-  const Place& place = places_[parameter];
-  const SafeTensor& t = place.tensor;
-  if (opened_ != place.path) {
-    TROUPE_ASSIGN(file_, storage_->open(place.path, Access::buffered));
-    opened_ = place.path;
+  const auto& [path, t] = tensors_[parameter];
+  if (opened_ != path) {
+    TROUPE_ASSIGN(file_, storage_->open(path, Access::buffered));
+    opened_ = path;
   }
   const std::int64_t row_bytes = (t.end - t.begin) / t.shape[0], bytes = rows.size() * row_bytes,
                      at = t.begin + rows.lo * row_bytes;
@@ -147,8 +135,8 @@ Status HfFiles::read(std::size_t parameter, Range rows, std::byte* into) {
 
 std::string HfFiles::widened() const {
   std::set<std::string> dtypes;
-  for (const auto& p : places_)
-    if (p.tensor.dtype != "F32") dtypes.insert(p.tensor.dtype);
+  for (const auto& t : tensors_)
+    if (t.tensor.dtype != "F32") dtypes.insert(t.tensor.dtype);
   std::string out;
   for (const auto& d : dtypes) out += (out.empty() ? "" : ", ") + d;
   return out;

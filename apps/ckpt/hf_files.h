@@ -10,7 +10,7 @@
 
 namespace troupe::ckpt {
 
-/// The places of a model's tensors in files. Opens a file when it is read. Not thread-safe.
+/// A model's tensors, and the files that they are in. Opens a file when it is read. Not thread-safe.
 class HfFiles {
  public:
   /// Reads headers, and the index where there is one. Error: no safetensors there; not exactly these parameters, in
@@ -25,8 +25,8 @@ class HfFiles {
 
  private:
   explicit HfFiles(Storage& storage) : storage_(&storage) {}
-  struct Place {
-    std::string path;
+  struct HfTensor {
+    std::string path;  ///< of the file that has it
     checkpoint::SafeTensor tensor;
   };
   Status add(const std::string& folder, const std::string& file);
@@ -34,8 +34,8 @@ class HfFiles {
   Status match(const std::vector<Parameter>& model);
 
   Storage* storage_;
-  std::vector<Place> places_;  ///< by name, until `open` has put them into the model's order
-  std::string opened_;         ///< path of `file_`
+  std::vector<HfTensor> tensors_;  ///< by name, until `open` has put them into the model's order
+  std::string opened_;             ///< path of `file_`
   std::unique_ptr<File> file_;
   std::vector<std::byte> narrow_;  ///< a piece as it is in the file
 };

@@ -102,11 +102,11 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
 
   code = runtime::exit_output;
   checkpoint::Catalog catalog(storage, a.out);
+  TROUPE_ASSIGN(const auto lock, catalog.lock());
   TROUPE_ASSIGN(const auto there, catalog.entries());
   if (std::any_of(there.begin(), there.end(), [](const auto& e) { return e.committed; }))
     return invalid("'" + a.out + "' has checkpoints already: name another folder");
   checkpoint::Manifest head;
-  TROUPE_ASSIGN(const auto lock, catalog.lock());
   TROUPE_ASSIGN(head.stamp, catalog.claim(a.job, a.job));
   TROUPE_TRY(catalog.clean(head.stamp.generation).status());
   head.seed = static_cast<std::uint64_t>(config.run.seed);

@@ -1,6 +1,5 @@
 #include "apps/job/job.h"
 
-#include <algorithm>
 #include <cstdio>
 
 #include "apps/job/planning.h"
@@ -96,10 +95,10 @@ int sim_command(const App& app, const JobArguments& a) {
   options.every_program = false;
   options.hop_s = a.hop_ms * 1e-3;
   options.unlimited_slots = options.unlimited_streams = a.ideal;
-  if (a.tf_ms >= 0 || a.tb_ms >= 0) {
-    options.forward_s = std::max(0.0, a.tf_ms) * 1e-3;
-    options.backward_s = (a.tb_ms >= 0 ? a.tb_ms : 2 * a.tf_ms) * 1e-3;
-    if (a.tw_ms >= 0) options.weights_s = std::min(a.tw_ms * 1e-3, options.backward_s);
+  if (a.tf_ms >= 0) {
+    options.forward_s = a.tf_ms * 1e-3;
+    options.backward_s = a.backward_ms() * 1e-3;
+    if (a.tw_ms >= 0) options.weights_s = a.tw_ms * 1e-3;
   }
   auto game = play(drawn->plan, options);
   if (!game.ok()) return say(game.status(), exit_plan);

@@ -39,6 +39,9 @@ struct JobArguments {
   std::string dot;                                        ///< plan
   double tf_ms = -1, tb_ms = -1, tw_ms = -1, hop_ms = 0;  ///< sim
   bool ideal = false;                                     ///< sim: unlimited slots and streams
+
+  /// --tb, or what it is where only --tf is given, in ms. REQUIRES: tf_ms >= 0 or tb_ms >= 0.
+  double backward_ms() const { return tb_ms >= 0 ? tb_ms : 2 * tf_ms; }
 };
 
 /// Where a run's checkpoints are.

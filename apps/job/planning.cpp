@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/costs/costs_file.h"
+#include "apps/job/argument_checks.h"
 #include "apps/lm/byte_tokens.h"
 #include "apps/lm/model.h"
 #include "apps/options/throttle_spec.h"
@@ -57,14 +58,6 @@ std::string tokens_warning(const LmConfig& config) {
       config.model.vocab);
 }
 
-Status check_sampled(const LmConfig& config) {
-  if (config.model.vocab <= byte_tokens) return {};
-  return invalid(
-      fmt::format("'model.vocab' = {}: a sample's tokens are bytes, and those from {} on have no text; models with a "
-                  "tokenizer are not sampled yet",
-                  config.model.vocab, byte_tokens));
-}
-
 Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& saved) {
   code = exit_usage;
   Prepared p;
@@ -88,15 +81,11 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& 
     TROUPE_ASSIGN(const comm::Throttle t, parse_throttle(text));
     p.throttle.push_back(t);
   }
-  if (a.paced > 0 && (a.resumes || p.config.checkpoint.every > 0))
-    return invalid("--paced computes nothing: there is nothing to save, or to go on from");
-  if (a.sample) TROUPE_TRY(check_sampled(p.config));
-  if (a.sample && p.config.sample.tokens == 0)
-    return invalid("--sample with 'sample.tokens' = 0 asks for an empty text");
   code = exit_plan;
   TROUPE_ASSIGN(p.mesh, mesh_of(p.config.mesh));
   TROUPE_TRY(check_mesh(p.mesh, p.config));
   code = exit_usage;
+  TROUPE_TRY(check_arguments(a, p));
   TROUPE_TRY(find_costs(a, p));
   slow_down(p.costs, p.throttle);
   if (a.paced > 0) p.costs.slow_kernels(a.paced);  // kernels sleep for their time in the plan

@@ -17,11 +17,8 @@ struct Prepared {
   std::vector<std::string> warnings;    ///< of the configuration: see load_config
 };
 
-/// What to tell who trains or imports a model with tokens that are no bytes; empty: it has none.
+/// The warning for a user who trains or imports a model with tokens that are no bytes; empty: the model has none.
 std::string tokens_warning(const LmConfig& config);
-
-/// Error: the model has tokens that are no bytes, so its samples have no text.
-Status check_sampled(const LmConfig& config);
 
 /// Configuration and mesh of the arguments, checked together. Without a path in the arguments the configuration is
 /// `saved`, a checkpoint's. On an error, `code` is the exit code for it.

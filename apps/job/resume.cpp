@@ -10,8 +10,6 @@ namespace troupe::lm {
 
 namespace {
 
-std::string base_of(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
-
 enum class Change { refused_model, refused_data, told, free };
 
 /// The consequence of a key that differs from that of the checkpoint's run.

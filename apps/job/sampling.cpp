@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "apps/job/argument_checks.h"
 #include "apps/job/planning.h"
 #include "apps/job/resume.h"
 #include "apps/lm/model.h"
@@ -46,7 +47,7 @@ Expected<Prepared> prepare(const SampleArguments& a, const ResumePoint& point, i
   if (a.seed >= 0) p.config.run.seed = a.seed;
   if (a.threads >= 0) p.config.run.threads = a.threads;
   TROUPE_TRY(validate(p.config));
-  TROUPE_TRY(check_sampled(p.config));
+  TROUPE_TRY(check_sampled(p.config, a.text));
   if (p.config.sample.tokens == 0)
     return invalid("'sample.tokens' is 0 in the checkpoint's configuration: say how many with --tokens");
   code = exit_plan;

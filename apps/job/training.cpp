@@ -6,6 +6,7 @@
 #include <iterator>
 #include <sstream>
 
+#include "apps/job/argument_checks.h"
 #include "apps/lm/data.h"
 #include "apps/lm/learning_rate.h"
 #include "apps/lm/text_file.h"
@@ -35,6 +36,7 @@ int Training::run() {
   int code = exit_ok;
   if (const Status s = open(code); !s.ok()) return say(s, code);
   for (const auto& warning : p_.warnings) log_warn(warning);
+  for (const auto& warning : useless_arguments(a_, first_step_, steps_)) log_warn(warning);
   if (const auto warning = mesh_warning(p_.mesh, p_.config); !warning.empty()) log_warn(warning);
   if (const auto warning = tokens_warning(p_.config); !warning.empty()) log_warn(warning);
   JobResult result;
@@ -189,8 +191,10 @@ JobOptions Training::options() {
     changed_data_ = corpus_->in_place();  // the workers have opened what the fingerprint is of
   };
   o.on_pause = [this](const std::string& why, std::int64_t version) {
-    results_.note(
-        fmt::format("{}: saving a checkpoint of step {}; a second signal ends the run at once", why, version));
+    results_.note(fmt::format(
+        "{}: saving a checkpoint of step {}; another SIGINT or SIGTERM, at least a second from now, ends the "
+        "run at once",
+        why, version));
   };
   o.give_up = [this] { return changed_data_.ok() ? results_.write_error() : changed_data_; };
   o.checkpoint.restore = point_ ? point_->folder : "";

@@ -50,7 +50,6 @@ class Corpus {
   /// Error: the same, or its path leads to another file now.
   Status in_place() const { return file_.in_place(); }
   std::int64_t train_bytes() const { return train_bytes_; }
-  std::int64_t eval_bytes() const { return file_.size() - train_bytes_; }
 
   /// Sample `index` >= 0 of the training stream; both arrays hold seq tokens. Error: the file has changed, or cannot be
   /// read.

@@ -99,7 +99,7 @@ void register_actors(runtime::App& app) {
 }
 
 Sampler::Sampler(const std::string& prompt) {
-  for (unsigned char c : prompt) add(c);
+  for (const std::int32_t token : encode(prompt)) add(token);
   if (tokens_.empty()) add('\n');
   prompt_tokens_ = static_cast<std::int64_t>(tokens_.size());
 }

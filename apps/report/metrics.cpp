@@ -14,17 +14,13 @@
 #include <utility>
 
 #include "apps/report/files.h"
+#include "apps/report/json_text.h"
 
 namespace troupe::report {
 namespace {
 
 std::string number(double value, int digits) {
   return std::isfinite(value) ? fmt::format("{:.{}g}", value, digits) : "null";
-}
-
-/// A JSON string, quotes included; bytes that are not UTF-8 are replaced.
-std::string json_text(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 /// Size of the file up to and including its last newline.

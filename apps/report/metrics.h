@@ -23,7 +23,7 @@ struct StepMetrics {
   double tokens_per_s = 0;
   double step_ms = 0;
   double exposed_comm_ms = 0;         ///< of step_ms, time in which compute waited for communication
-  std::int64_t generation = 0;        ///< version of the membership
+  std::int64_t generation = 0;        ///< of the claim on the folder of checkpoints; 1 in a run that saves none
   std::string void_parameter;         ///< the parameter whose gradient term has made the step void; empty: it is not
   std::int64_t void_microbatch = -1;  ///< of that term; -1: not known
 };

@@ -5,16 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "apps/report/json_text.h"
 
 namespace troupe::report {
 namespace {
-
-/// A JSON string, quotes included; bytes that are not UTF-8 are replaced.
-std::string quoted(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
 
 /// Nanoseconds as the microseconds of the format, exactly.
 std::string us(std::int64_t ns) {
@@ -51,7 +47,7 @@ void TraceJsonWriter::event(const std::string& text) {
 
 void TraceJsonWriter::name_worker(int worker, const std::string& name) {
   event(fmt::format("{{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": {}, \"args\": {{\"name\": {}}}}}", worker,
-                    quoted(name)));
+                    json_text(name)));
   event(
       fmt::format("{{\"ph\": \"M\", \"name\": \"process_sort_index\", \"pid\": {}, \"args\": {{\"sort_index\": {}}}}}",
                   worker, worker));
@@ -63,7 +59,7 @@ int TraceJsonWriter::row_of(int worker, const std::string& row) {
   if (is_new) {
     event(fmt::format(
         "{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": {}, \"tid\": {}, \"args\": {{\"name\": {}}}}}", worker,
-        entry->second, quoted(row)));
+        entry->second, json_text(row)));
     event(
         fmt::format("{{\"ph\": \"M\", \"name\": \"thread_sort_index\", \"pid\": {}, \"tid\": {}, \"args\": "
                     "{{\"sort_index\": {}}}}}",
@@ -85,7 +81,7 @@ int TraceJsonWriter::slice(const TraceSlice& s, const char* category, const std:
   event(
       fmt::format("{{\"ph\": \"X\", \"name\": {}, \"cat\": \"{}\", \"pid\": {}, \"tid\": {}, \"ts\": {}, \"dur\": {}, "
                   "\"args\": {{\"step\": {}{}}}}}",
-                  quoted(s.span->name), category, s.worker, tid, us(begin_ns - origin_ns_), us(end_ns - begin_ns),
+                  json_text(s.span->name), category, s.worker, tid, us(begin_ns - origin_ns_), us(end_ns - begin_ns),
                   s.span->step, microbatch));
   return tid;
 }

@@ -1,5 +1,5 @@
-// How right gradient sums are: the same terms added as a job adds them (exact sums, kernels/sum.h), and as f32 would
-// be, against float64. One line of JSON per parameter.
+// How right gradient sums are: the same terms added as a job adds them (exact sums, kernels/exact_sum.h), and as f32
+// would be, against float64. One line of JSON per parameter.
 //
 //   gradient_sums CONFIG.toml TEXT [MICROBATCHES, 64]
 //
@@ -14,8 +14,8 @@
 
 #include "apps/lm/model.h"
 #include "devices/base/philox.h"
-#include "kernels/sum.h"
-#include "kernels/vector.h"
+#include "kernels/exact_sum.h"
+#include "kernels/initial.h"
 #include "runtime/session/sum_scale.h"
 #include "tests/model/interpreter.h"
 

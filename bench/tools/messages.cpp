@@ -26,6 +26,7 @@
 #include "devices/base/clock.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/host_memory.h"
+#include "placement/boxing.h"
 
 namespace {
 

@@ -1,7 +1,5 @@
 #include "comm/sim/sim_network.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -17,11 +15,6 @@
 #include "devices/base/philox.h"
 
 namespace troupe::comm {
-namespace {
-
-std::string name_of(Rank rank) { return fmt::format("rank {}", rank); }
-
-}  // namespace
 
 struct SimNetwork::Impl {
   using Action = std::function<void(std::int64_t at_ns)>;

@@ -1,14 +1,10 @@
 #include "comm/ucx/messages.h"
 
-#include <fmt/format.h>
-
 namespace troupe::comm::ucx {
 
 bool makes_sense(const ControlWire& wire) {
   return wire.magic == Header().magic && wire.from >= 0 && wire.from < kRanksMax && wire.kind <= Control::bye;
 }
-
-std::string name_of(Rank rank) { return fmt::format("rank {}", rank); }
 
 Status status_of(ucs_status_t s, const std::string& what) {
   if (s == UCS_OK) return {};

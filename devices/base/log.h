@@ -1,7 +1,7 @@
 // The log of a process: lines on stderr, all of one form, of one level and those above it.
 //
 //   troupe: warning: checkpoint of step 40 failed (1 in a row): ...
-//   worker 3: debug: connects to ranks 0, 1 and 2
+//   worker 3: debug: connects to 3 peers
 //
 // Errors that end a command are no log lines: they are told once, with the exit code. A line that is below the level
 // costs a comparison; a text that takes work to make is made behind logs(). Thread-safe, except where said.

@@ -20,6 +20,8 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+std::string base_of(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
+
 Expected<std::vector<std::byte>> read_file(Storage& storage, const std::string& path) {
   TROUPE_ASSIGN(const auto file, storage.open(path, Access::buffered));
   TROUPE_ASSIGN(const std::int64_t size, file->size());

@@ -2,7 +2,7 @@
 //
 // A crash may lose what has been written. The seam promises what POSIX promises:
 //
-//   ST-1  the bytes of a file survive when sync() of it has returned;
+//   ST-1  the bytes that were written to a file before a call of sync() survive when that call has returned;
 //   ST-2  names (create, rename, remove) survive when sync_dir() of their folder has returned; a rename replaces its
 //         target at once: after a crash the name leads to the old file or to the new one;
 //   ST-3  without these nothing is promised: writes survive in part and in any order, a size without its bytes, names
@@ -23,8 +23,8 @@ namespace troupe {
 /// Bytes. Offsets, lengths and addresses of direct transfers are multiples of this.
 inline constexpr std::int64_t storage_alignment = 4096;
 
-/// An open file. Several threads may call read_at and write_at at the same time on disjoint ranges; nothing else is
-/// thread-safe. The destructor closes it.
+/// An open file. Several threads may call read_at and write_at on disjoint ranges, and sync, at the same time; nothing
+/// else is thread-safe. The destructor closes it.
 class File {
  public:
   virtual ~File() = default;
@@ -77,6 +77,8 @@ class Storage {
 
 /// The folder that a path lies in: "a/b" of "a/b/c", "." of "a", "/" of "/a".
 std::string folder_of(const std::string& path);
+/// The last name of a path: "c" of "a/b/c", "a" of "a", "" of "a/".
+std::string base_of(const std::string& path);
 /// All bytes of a small file. Error: `exhausted` above 1 GiB; the storage's.
 Expected<std::vector<std::byte>> read_file(Storage& storage, const std::string& path);
 /// Writes a file that is whole or not there: written under a temporary name beside it, synced, renamed, its folder

@@ -35,9 +35,9 @@ void ThreadStream::submit(Task task) {
 
 void ThreadStream::quiesce() {
   REQUIRE(std::this_thread::get_id() != thread_.get_id(), name_);  // it would wait for itself
-  ReadyQueue dropped;  // destroyed last, outside the lock: closures may own anything
+  std::vector<Task> dropped;  // destroyed last, outside the lock: closures may own anything
   std::unique_lock lock(mutex_);
-  std::swap(queue_, dropped);
+  dropped = queue_.drop();
   idle_.wait(lock, [&] { return !running_; });
   lock.unlock();
 }

@@ -37,8 +37,7 @@ class SimStream final : public Stream {
 
   void quiesce() override {
     REQUIRE(!state_->in_callback, name_);
-    ReadyQueue dropped;
-    std::swap(state_->queue, dropped);
+    const auto dropped = state_->queue.drop();  // destroyed last: closures may own anything
     if (state_->running && !*state_->stuck) finish(state_);
   }
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/cpu/fixed.h"
-#include "kernels/sum.h"
+#include "kernels/cpu/counts.h"
+#include "kernels/exact_sum.h"
 
 namespace troupe::kernels {
 

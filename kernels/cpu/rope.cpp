@@ -40,7 +40,7 @@ void fill_table(float* table, std::int64_t first, std::int64_t T, std::int64_t h
 
 void rope(const Call& call) {
   const View& in = call.in[0];  // (B, T, H * D)
-  const auto B = in.shape[0], T = in.shape[1], width = in.shape[2];
+  const auto B = in.shape[0], T = in.shape[1], columns = in.shape[2];
   const auto D = call.attrs->integer("head_dim"), half = D / 2;
   if (in.size() == 0) return;
   float* table = reinterpret_cast<float*>(call.scratch.data());
@@ -50,9 +50,9 @@ void rope(const Call& call) {
   for_blocks(*call.par, B * T, 16, [&](std::int64_t begin, std::int64_t end) {
     for (auto r = begin; r < end; ++r) {
       const float *cs = table + r % T * 2 * half, *sn = cs + half;
-      for (std::int64_t h = 0; h < width; h += D) {
-        const float* x = in.as<float>() + r * width + h;
-        float* y = call.out[0].as<float>() + r * width + h;
+      for (std::int64_t h = 0; h < columns; h += D) {
+        const float* x = in.as<float>() + r * columns + h;
+        float* y = call.out[0].as<float>() + r * columns + h;
         const auto turn = [](v16 a, v16 b, v16 c, v16 s, v16& ya, v16& yb) {
           ya = fma(a, c, -(b * s));
           yb = fma(b, c, a * s);

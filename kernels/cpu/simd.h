@@ -18,11 +18,8 @@ namespace troupe::kernels::simd {
 inline constexpr std::int64_t width = 16;
 typedef float v16 __attribute__((vector_size(64)));
 typedef std::int32_t i16 __attribute__((vector_size(64)));
-typedef std::uint32_t u16 __attribute__((vector_size(64)));
-typedef double d8 __attribute__((vector_size(64)));
 typedef float v8 __attribute__((vector_size(32)));
 typedef float v16_unaligned __attribute__((vector_size(64), aligned(4), may_alias));
-typedef std::int32_t i16_unaligned __attribute__((vector_size(64), aligned(4), may_alias));
 
 inline v16 load(const float* p) { return *reinterpret_cast<const v16_unaligned*>(p); }
 inline void store(float* p, v16 v) { *reinterpret_cast<v16_unaligned*>(p) = v; }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "devices/base/check.h"
 #include "kernels/cpu/simd.h"
 
 namespace troupe::kernels {
@@ -33,8 +34,9 @@ inline MaxAndSum max_and_sum(const float* x, std::int64_t n) {
   return {top[0], sum(even + odd)};
 }
 
-/// -log softmax(x)[target], or 0 for a negative target; *lse = log sum exp(x).
+/// -log softmax(x)[target], or 0 for a negative target; *lse = log sum exp(x). REQUIRES target < n (OpDef::check).
 inline double softmax_row(const float* x, std::int64_t n, std::int32_t target, float* lse) {
+  REQUIRE(target < n, target, n);
   const auto [m, sum] = max_and_sum(x, n);
   const double log_sum = std::log(static_cast<double>(sum));
   *lse = static_cast<float>(log_sum + m);

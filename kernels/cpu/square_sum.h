@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/fixed.h"
+#include "kernels/cpu/counts.h"
 
 namespace troupe::kernels {
 

@@ -6,7 +6,7 @@
 #include <bit>
 
 #include "kernels/cpu/blocks.h"
-#include "kernels/cpu/fixed.h"
+#include "kernels/cpu/counts.h"
 #include "kernels/cpu/terms.h"
 
 namespace troupe::kernels {

@@ -63,7 +63,7 @@ bool AxisSearch::alike_inputs(Value then, Value now, std::size_t then_op, std::s
 std::map<Value, AxisSearch::LiveLayout> AxisSearch::later(const std::map<Value, LiveLayout>& live, std::size_t b,
                                                           std::size_t blocks) const {
   std::map<Value, LiveLayout> out;
-  for (const auto& [v, lie] : live) {
+  for (const auto& [v, layout] : live) {
     const auto op = static_cast<std::size_t>(maker_[v]);
     Value other = v;
     if (op >= blocks_[b]) {
@@ -71,7 +71,7 @@ std::map<Value, AxisSearch::LiveLayout> AxisSearch::later(const std::map<Value, 
       other = node(op + blocks * block_size(b))
                   .out[static_cast<std::size_t>(std::find(made.begin(), made.end(), v) - made.begin())];
     }
-    out.emplace(other, lie);
+    out.emplace(other, layout);
   }
   return out;
 }
@@ -110,7 +110,7 @@ std::vector<AxisSearch::StatePtr> AxisSearch::skip_repeated(const std::vector<St
   return out;
 }
 
-AxisSearch::StatePtr AxisSearch::choose_jumped(const State& s, std::vector<std::vector<Signature>>& signatures) {
+AxisSearch::StatePtr AxisSearch::choose_repeated(const State& s, std::vector<std::vector<Signature>>& signatures) {
   const auto size = block_size(s.repeated->block);
   // after the block that is repeated, on the way that leads to s
   StatePtr at = s.before;

@@ -50,10 +50,10 @@ AxisSearch::Key AxisSearch::params_of(const State& s) {
 
 AxisSearch::Key AxisSearch::key_of(const State& s) {
   Key key = params_of(s);
-  for (const auto& [v, lie] : s.live) {
+  for (const auto& [v, layout] : s.live) {
     key.insert(key.end(), {-1, v});
-    add_to(key, lie.sbp);
-    for (const auto* list : {&lie.copies, &lie.paid}) {
+    add_to(key, layout.sbp);
+    for (const auto* list : {&layout.copies, &layout.paid}) {
       key.push_back(static_cast<std::int64_t>(list->size()));
       for (const auto& p : *list) add_to(key, p);
     }
@@ -80,7 +80,7 @@ Expected<LayoutCost> AxisSearch::run(std::vector<std::vector<Signature>>& signat
   }
   for (StatePtr s = states.front(); s->before;) {
     if (s->repeated) {
-      s = choose_jumped(*s, signatures);
+      s = choose_repeated(*s, signatures);
     } else {
       choose(s->op, s->signature, signatures);
       s = s->before;
@@ -214,17 +214,17 @@ AxisSearch::StatePtr AxisSearch::step(const StatePtr& s, std::size_t op, const S
       if (!read_param(*out, n, type, sig, i, k)) return nullptr;
       continue;
     }
-    auto& lie = out->live.at(v);
-    if (!may_box(v, lie.sbp, n, index, i, sig.in[i])) return nullptr;
-    double nearest = boxing_s(lie.sbp, sig.in[i], type, k);
-    for (const auto& copy : lie.copies) nearest = std::min(nearest, boxing_s(copy, sig.in[i], type, k));
+    auto& layout = out->live.at(v);
+    if (!may_box(v, layout.sbp, n, index, i, sig.in[i])) return nullptr;
+    double nearest = boxing_s(layout.sbp, sig.in[i], type, k);
+    for (const auto& copy : layout.copies) nearest = std::min(nearest, boxing_s(copy, sig.in[i], type, k));
     out->cost.seconds += nearest;
-    if (nearest > 0) insert(lie.copies, sig.in[i]);
+    if (nearest > 0) insert(layout.copies, sig.in[i]);
     if (n.kind != Node::Kind::op || !needs_grad_[v]) continue;
-    const Sbp grad = gradient_lies(sig, i);
-    if (std::find(lie.paid.begin(), lie.paid.end(), grad) != lie.paid.end()) continue;
-    out->cost.seconds += boxing_s(grad, dual(lie.sbp), type, k);
-    insert(lie.paid, grad);
+    const Sbp grad = gradient_sbp(sig, i);
+    if (std::find(layout.paid.begin(), layout.paid.end(), grad) != layout.paid.end()) continue;
+    out->cost.seconds += boxing_s(grad, dual(layout.sbp), type, k);
+    insert(layout.paid, grad);
   }
   bool trains = false;
   for (std::size_t o = 0; o < n.out.size(); ++o) {
@@ -243,18 +243,18 @@ AxisSearch::StatePtr AxisSearch::step(const StatePtr& s, std::size_t op, const S
 }
 
 /// The largest part of a value that the axes before this one leave at an op.
-template <class Lies>
-TensorType AxisSearch::part(const Node& n, Value v, std::int32_t index, Lies lies) const {
+template <class SbpOf>
+TensorType AxisSearch::part(const Node& n, Value v, std::int32_t index, SbpOf sbp_of) const {
   TensorType type = g_.tensors()[v].type;
   if (n.kind != Node::Kind::op) return type;
   NdSbp sbp;
-  for (std::size_t a = 0; a < axis_; ++a) sbp.push_back(lies((*earlier_)[index][a]));
+  for (std::size_t a = 0; a < axis_; ++a) sbp.push_back(sbp_of((*earlier_)[index][a]));
   type.shape = part_of(std::move(type.shape), sbp, axis_, plan_.meshes[units_[n.unit].mesh]);
   return type;
 }
 
 /// Whether a boxing exists to an op's input that changes the layout on this axis and on those before it at once.
-bool AxisSearch::may_box(Value v, const Sbp& lies, const Node& n, std::int32_t index, std::size_t input,
+bool AxisSearch::may_box(Value v, const Sbp& have, const Node& n, std::int32_t index, std::size_t input,
                          const Sbp& wanted) const {
   const std::int32_t maker = g_.tensors()[v].node;
   const Node& m = g_.nodes()[maker];
@@ -265,22 +265,22 @@ bool AxisSearch::may_box(Value v, const Sbp& lies, const Node& n, std::int32_t i
     from.push_back((*earlier_)[maker][a].out[output]);
     to.push_back((*earlier_)[index][a].in[input]);
   }
-  from.push_back(lies);
+  from.push_back(have);
   to.push_back(wanted);
   return sums_together(from, to);
 }
 
 /// True where the axes before this one have left a single unit (a key-value head) of what the op's table would divide:
 /// a whole parameter then counts as divided.
-bool AxisSearch::is_lone(const Node& reader, const TensorType& type, std::size_t input) const {
+bool AxisSearch::is_one_unit_left(const Node& reader, const TensorType& type, std::size_t input) const {
   const auto table = model_rows(g_, reader);
-  std::map<std::int32_t, bool> alone;  // by dim: no row divides it further
+  std::map<std::int32_t, bool> one_unit;  // by dim: no row divides it further
   for (const auto& row : table)
     if (row.in[input].is_split()) {
-      const auto [it, fresh] = alone.try_emplace(row.in[input].dim, true);
+      const auto [it, fresh] = one_unit.try_emplace(row.in[input].dim, true);
       it->second &= is_one_unit(row.in[input], type.shape);
     }
-  return std::any_of(alone.begin(), alone.end(), [](const auto& dim) { return dim.second; });
+  return std::any_of(one_unit.begin(), one_unit.end(), [](const auto& dim) { return dim.second; });
 }
 
 /// A parameter takes the layout of its first reader; later ones must agree. False: they do not.
@@ -296,12 +296,12 @@ bool AxisSearch::read_param(State& s, const Node& reader, const TensorType& type
     return it == known.end() || same_parts(it->second, wanted, t.type.shape, n);
   };
   if (!agrees(s.params) || !agrees(params_)) return false;
-  const bool divided = wanted.is_split() || (wanted.is_broadcast() && is_lone(reader, type, input));
+  const bool divided = wanted.is_split() || (wanted.is_broadcast() && is_one_unit_left(reader, type, input));
   if (program_ == 0 && !s.params.count(v))
     s.cost.param_bytes += bytes_of(type) * (divided ? widest() / static_cast<double>(n) : widest());
   s.params[v] = wanted;
   // A gradient that is a sum over this axis is reduced once a step.
-  if (needs_grad_[v] && program_ == 0 && gradient_lies(sig, input).is_partial())
+  if (needs_grad_[v] && program_ == 0 && gradient_sbp(sig, input).is_partial())
     s.cost.seconds += boxing_s(Sbp::P(), wanted, type, n) / static_cast<double>(plan_.program_specs[0].microbatches);
   return true;
 }

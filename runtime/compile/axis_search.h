@@ -74,10 +74,10 @@ class AxisSearch {
   StatePtr step(const StatePtr& s, std::size_t op, const Signature& sig) const;
   double boxing_s(const Sbp& from, const Sbp& to, const TensorType& type, std::int64_t n) const;
   double work_s(std::size_t op, double split) const;
-  template <class Lies>
-  TensorType part(const Node& n, Value v, std::int32_t index, Lies lies) const;
-  bool may_box(Value v, const Sbp& lies, const Node& n, std::int32_t index, std::size_t input, const Sbp& wanted) const;
-  bool is_lone(const Node& reader, const TensorType& type, std::size_t input) const;
+  template <class SbpOf>
+  TensorType part(const Node& n, Value v, std::int32_t index, SbpOf sbp_of) const;
+  bool may_box(Value v, const Sbp& have, const Node& n, std::int32_t index, std::size_t input, const Sbp& wanted) const;
+  bool is_one_unit_left(const Node& reader, const TensorType& type, std::size_t input) const;
   bool read_param(State& s, const Node& reader, const TensorType& type, const Signature& sig, std::size_t input,
                   std::int64_t n) const;
   void choose(std::size_t op, const Signature& sig, std::vector<std::vector<Signature>>& signatures);
@@ -96,7 +96,7 @@ class AxisSearch {
   std::vector<StatePtr> skip_repeated(const std::vector<StatePtr>& then, const std::vector<StatePtr>& now,
                                       std::size_t b, std::size_t blocks) const;
   /// Chooses the rows of the blocks that were skipped. Returns the state after the block that they repeat.
-  StatePtr choose_jumped(const State& s, std::vector<std::vector<Signature>>& signatures);
+  StatePtr choose_repeated(const State& s, std::vector<std::vector<Signature>>& signatures);
 
   const Graph& g_;
   const std::vector<UnitPlace>& units_;

@@ -5,12 +5,6 @@
 
 namespace troupe::runtime {
 
-std::vector<std::int32_t> TensorLayouts::variants(std::int32_t of) const {
-  std::vector<std::int32_t> all = {of};
-  if (const auto it = boxed.find(of); it != boxed.end()) all.insert(all.end(), it->second.begin(), it->second.end());
-  return all;
-}
-
 Expected<std::vector<const kernels::Signature*>> BackwardRows::choose(
     const Node& n, const std::vector<kernels::Signature>& table) const {
   const auto& axes = mesh(home_mesh(n)).axes;
@@ -32,10 +26,9 @@ Expected<std::vector<const kernels::Signature*>> BackwardRows::choose(
   return best.rows;
 }
 
-/// Whether the tensor's mesh and that of a stage are equally wide along a model axis, so that an SBP means the same on
-/// both.
-bool BackwardRows::alike(const PlanTensor& t, std::int32_t stage, std::size_t axis) const {
-  const auto &a = plan_.meshes[t.mesh].axes, &b = mesh(stage).axes;
+/// Whether the tensor's mesh and mesh `on` are equally wide along a model axis, so that an SBP means the same on both.
+bool BackwardRows::alike(const PlanTensor& t, std::int32_t on, std::size_t axis) const {
+  const auto &a = plan_.meshes[t.mesh].axes, &b = mesh(on).axes;
   return a.size() == b.size() && a[axis] == b[axis];
 }
 
@@ -44,29 +37,29 @@ Shape BackwardRows::part_before(const PlanTensor& t, std::size_t axis) const {
   return part_of(t.shape, t.sbp, axis, plan_.meshes[t.mesh]);
 }
 
-/// Whether a copy of the value has this layout already.
-bool BackwardRows::there(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const {
+/// Whether a copy of the value has this layout on mesh `on` already.
+bool BackwardRows::there(Value v, std::int32_t on, std::size_t axis, const Sbp& wanted) const {
   for (const std::int32_t id : layouts_.variants(layouts_.home[v])) {
     const PlanTensor& t = plan_.tensors[id];
-    if (alike(t, stage, axis) && same_parts(t.sbp[axis], wanted, part_before(t, axis), mesh(stage).axes[axis].size))
+    if (alike(t, on, axis) && same_parts(t.sbp[axis], wanted, part_before(t, axis), mesh(on).axes[axis].size))
       return true;
   }
   return false;
 }
 
-/// Bytes that each place sends to have a value as `wanted` along a model axis of `stage`, from its nearest copy.
-double BackwardRows::missing_bytes(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const {
+/// Bytes that each place sends to have a value as `wanted` along a model axis of mesh `on`, from its nearest copy.
+double BackwardRows::missing_bytes(Value v, std::int32_t on, std::size_t axis, const Sbp& wanted) const {
   const TensorType& type = g_.tensors()[v].type;
-  const std::int64_t n = mesh(stage).axes[axis].size;
+  const std::int64_t n = mesh(on).axes[axis].size;
   double least = std::numeric_limits<double>::infinity();
   for (const std::int32_t id : layouts_.variants(layouts_.home[v])) {
     const PlanTensor& t = plan_.tensors[id];
-    const Sbp lies = alike(t, stage, axis) ? t.sbp[axis] : Sbp::B();
-    const bool same = same_parts(lies, wanted, part_before(t, axis), n);
+    const Sbp have = alike(t, on, axis) ? t.sbp[axis] : Sbp::B();
+    const bool same = same_parts(have, wanted, part_before(t, axis), n);
     if (g_.is_param(v) && layouts_.fixed.count(v) && !same) continue;
     if (same) return 0;
     least = std::min(
-        least, axis_boxing_bytes(lies, wanted, static_cast<double>(elements(type.shape) * size_of(type.dtype)), n));
+        least, axis_boxing_bytes(have, wanted, static_cast<double>(elements(type.shape) * size_of(type.dtype)), n));
   }
   return least;
 }
@@ -76,10 +69,10 @@ bool BackwardRows::mirrors(const Node& n, const kernels::Signature& sig, std::si
   if (n.of < 0) return true;
   const Node& f = g_.nodes()[n.of];
   const kernels::Signature& forward = deduced_.signatures[n.of][axis];
-  auto agrees = [&](std::size_t i, const std::vector<Value>& values, const std::vector<Sbp>& lies) {
+  auto agrees = [&](std::size_t i, const std::vector<Value>& values, const std::vector<Sbp>& sbps) {
     for (std::size_t j = 0; j < values.size(); ++j)
-      if (values[j] == n.in[i] && !lies[j].is_partial() &&
-          !same_parts(lies[j], sig.in[i], part_before(plan_.tensors[layouts_.home[n.in[i]]], axis),
+      if (values[j] == n.in[i] && !sbps[j].is_partial() &&
+          !same_parts(sbps[j], sig.in[i], part_before(plan_.tensors[layouts_.home[n.in[i]]], axis),
                       mesh(home_mesh(n)).axes[axis].size))
         return false;
     return true;
@@ -93,14 +86,14 @@ bool BackwardRows::mirrors(const Node& n, const kernels::Signature& sig, std::si
 std::vector<BackwardRows::Candidate> BackwardRows::candidates(const Node& n,
                                                               const std::vector<kernels::Signature>& table,
                                                               std::size_t axis) const {
-  const std::int32_t s = home_mesh(n);
+  const std::int32_t on = home_mesh(n);
   std::vector<Candidate> out;
   for (const auto& sig : table) {
     if (!mirrors(n, sig, axis)) continue;
     Candidate c{&sig, 0, 0};
     for (std::size_t i = 0; i < n.in.size(); ++i) {
-      c.bytes += missing_bytes(n.in[i], s, axis, sig.in[i]);
-      c.boxings += !there(n.in[i], s, axis, sig.in[i]);
+      c.bytes += missing_bytes(n.in[i], on, axis, sig.in[i]);
+      c.boxings += !there(n.in[i], on, axis, sig.in[i]);
     }
     bool fits = true;
     for (std::size_t o = 0; o < n.out.size(); ++o)
@@ -109,7 +102,7 @@ std::vector<BackwardRows::Candidate> BackwardRows::candidates(const Node& n,
         const Sbp& param = plan_.tensors[layouts_.home[it->second]].sbp[axis];
         if (!sig.out[o].is_partial() || param.is_split())
           fits &= same_parts(sig.out[o], param, part_before(plan_.tensors[layouts_.home[it->second]], axis),
-                             mesh(s).axes[axis].size);
+                             mesh(on).axes[axis].size);
       }
     if (fits && std::isfinite(c.bytes)) out.push_back(c);
   }

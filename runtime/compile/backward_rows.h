@@ -36,10 +36,10 @@ class BackwardRows {
 
   std::int32_t home_mesh(const Node& n) const { return units_[n.unit].mesh; }
   const Mesh& mesh(std::int32_t id) const { return plan_.meshes[id]; }
-  bool alike(const PlanTensor& t, std::int32_t stage, std::size_t axis) const;
+  bool alike(const PlanTensor& t, std::int32_t on, std::size_t axis) const;
   Shape part_before(const PlanTensor& t, std::size_t axis) const;
-  bool there(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const;
-  double missing_bytes(Value v, std::int32_t stage, std::size_t axis, const Sbp& wanted) const;
+  bool there(Value v, std::int32_t on, std::size_t axis, const Sbp& wanted) const;
+  double missing_bytes(Value v, std::int32_t on, std::size_t axis, const Sbp& wanted) const;
   bool mirrors(const Node& n, const kernels::Signature& sig, std::size_t axis) const;
   std::vector<Candidate> candidates(const Node& n, const std::vector<kernels::Signature>& table,
                                     std::size_t axis) const;

@@ -7,7 +7,8 @@
 namespace troupe::runtime {
 
 struct CompileOptions {
-  /// one mesh per pipeline stage, with ranks 0 .. n-1; see stage_meshes; empty: one place
+  /// one mesh per pipeline stage, with ranks 0 .. n-1; see stage_meshes; empty: one place. No axis is called
+  /// stages_axis.
   std::vector<Mesh> stages;
   /// One per unit, as Graph::units has them, every stage used; empty: cut by cost, in the order of the data.
   /// Interleaved, the stages are virtual ones; a shared unit's entry says where it begins and ends. Data may go back to

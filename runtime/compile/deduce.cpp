@@ -29,7 +29,7 @@ std::vector<Signature> model_rows(const Graph& graph, const Node& node) {
   return table;
 }
 
-Sbp gradient_lies(const Signature& signature, std::size_t input) {
+Sbp gradient_sbp(const Signature& signature, std::size_t input) {
   const Sbp& own = signature.in[input];
   if (own.is_split()) return own;
   if (own.is_partial()) return Sbp::B();

@@ -48,6 +48,6 @@ std::vector<kernels::Signature> op_rows(const Graph& graph, const Node& node);
 std::vector<kernels::Signature> model_rows(const Graph& graph, const Node& node);
 
 /// The SBP with which the op's backward pass makes the gradient of an input, where the op takes the row `signature`.
-Sbp gradient_lies(const kernels::Signature& signature, std::size_t input);
+Sbp gradient_sbp(const kernels::Signature& signature, std::size_t input);
 
 }  // namespace troupe::runtime

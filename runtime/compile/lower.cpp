@@ -8,6 +8,8 @@
 #include <set>
 #include <utility>
 
+#include "placement/boxing.h"
+#include "placement/collective.h"
 #include "runtime/compile/backward_rows.h"
 #include "runtime/compile/deduce.h"
 
@@ -62,30 +64,30 @@ class Lowering {
     return model;
   }
 
-  /// Returns the tensor that holds graph value `v` on `stage` with layout `sbp`; adds boxings if there is none.
-  Expected<std::int32_t> want(Value v, std::int32_t stage, const NdSbp& sbp, const Node& reader) {
+  /// Returns the tensor that holds graph value `v` on mesh `on` with layout `sbp`; adds boxings if there is none.
+  Expected<std::int32_t> want(Value v, std::int32_t on, const NdSbp& sbp, const Node& reader) {
     const std::int32_t home = layouts_.home[v];
     if (home < 0) return invalid("'" + reader.name + "' reads '" + g_.tensors()[v].name + "' before it is made");
-    if (g_.is_param(v)) return want_param(v, home, stage, sbp, reader);
+    if (g_.is_param(v)) return want_param(v, home, sbp, reader);
     if (const auto grad = layouts_.param_of_grad.find(v); grad != layouts_.param_of_grad.end())
       return invalid("'" + reader.name + "' reads the gradient of parameter '" + g_.tensors()[grad->second].name +
                      "': it is an exact sum over a step, which norms and updates read and no other node");
     // Copy: add_tensor below may move plan_.tensors.
     const PlanTensor have = plan_.tensors[home];
     for (const std::int32_t there : layouts_.variants(home))
-      if (plan_.tensors[there].mesh == stage && fits(plan_.tensors[there].sbp, sbp, have.shape, stage)) return there;
+      if (plan_.tensors[there].mesh == on && fits(plan_.tensors[there].sbp, sbp, have.shape, on)) return there;
     const LoweredNode& from = low_.nodes[low_.producer[home]];
     if (from.program != reader.program)
       return invalid("'" + reader.name + "' of program '" + g_.programs()[reader.program] + "' reads '" + have.name +
                      "' of program '" + g_.programs()[from.program] + "': programs share parameters only");
     // An all-reduce goes through the split between its halves; everything else is one step.
-    const int dp = have.mesh == stage ? dp_axis(mesh(stage)) : -1;
+    const int dp = have.mesh == on ? dp_axis(mesh(on)) : -1;
     auto part = [&](NdSbp all) {
       if (dp >= 0) all.erase(all.begin() + dp);
-      return Layout{have.shape, have.dtype, dp >= 0 ? mesh(stage).slice(dp, 0) : mesh(stage), all};
+      return Layout{have.shape, have.dtype, dp >= 0 ? mesh(on).slice(dp, 0) : mesh(on), all};
     };
     std::vector<NdSbp> steps;
-    if (have.mesh == stage)
+    if (have.mesh == on)
       for (const Layout& l : lower_boxing(part(have.sbp), part(sbp))) {
         steps.push_back(l.sbp);
         if (dp >= 0) steps.back().insert(steps.back().begin() + dp, have.sbp[dp]);
@@ -93,31 +95,30 @@ class Lowering {
     if (steps.empty()) steps = {sbp};
     std::int32_t at = home;
     for (const NdSbp& step : steps) {
-      at = box(at, have.name, stage, step, reader);
+      at = box(at, have.name, on, step, reader);
       layouts_.boxed[home].push_back(at);
     }
     return at;
   }
 
-  bool fits(const NdSbp& have, const NdSbp& want, const Shape& shape, std::int32_t stage) const {
-    return same_layout(have, want, shape, mesh(stage));
+  bool fits(const NdSbp& have, const NdSbp& want, const Shape& shape, std::int32_t on) const {
+    return same_layout(have, want, shape, mesh(on));
   }
 
-  /// Adds one boxing node; returns the tensor that it makes.
-  std::int32_t box(std::int32_t from, const std::string& name, std::int32_t stage, const NdSbp& sbp,
-                   const Node& reader) {
+  /// Adds one boxing node, which ends on mesh `on`; returns the tensor that it makes.
+  std::int32_t box(std::int32_t from, const std::string& name, std::int32_t on, const NdSbp& sbp, const Node& reader) {
     PlanTensor t = plan_.tensors[from];
     t.name = fmt::format("{}@{}", name,
-                         t.mesh == stage        ? to_string(sbp)
-                         : stage < plan_.stages ? fmt::format("stage{}", stage)
-                                                : "stages");
-    t.mesh = stage;
+                         t.mesh == on        ? to_string(sbp)
+                         : on < plan_.stages ? fmt::format("stage{}", on)
+                                             : "stages");
+    t.mesh = on;
     t.sbp = sbp;
     LoweredNode n;
     n.kind = LoweredNode::Kind::boxing;
     n.name = "box." + t.name;
     n.in = {from};
-    n.mesh = stage;
+    n.mesh = on;
     n.virtual_stage = units_[reader.unit].virtual_stage;
     n.unit = reader.unit;
     n.program = reader.program;
@@ -130,7 +131,7 @@ class Lowering {
   }
 
   /// Parameters take the layout that their first reader wants; later ones must agree.
-  Expected<std::int32_t> want_param(Value v, std::int32_t home, std::int32_t, const NdSbp& sbp, const Node& reader) {
+  Expected<std::int32_t> want_param(Value v, std::int32_t home, const NdSbp& sbp, const Node& reader) {
     PlanTensor& t = plan_.tensors[home];
     NdSbp target = sbp;
     const int axis = dp_axis(plan_.meshes[t.mesh]);
@@ -169,9 +170,9 @@ class Lowering {
     if (!n.out.empty() && g_.tensors()[n.out[0]].rate == Rate::step)
       return invalid("op '" + n.name + "' (" + n.op +
                      ") reads parameters only; ops on parameters are not in this version: apply it to activations");
-    const std::int32_t s = home_mesh(n);
-    const auto& axes = mesh(s).axes;
-    const int dp = dp_axis(mesh(s));
+    const std::int32_t on = home_mesh(n);
+    const auto& axes = mesh(on).axes;
+    const int dp = dp_axis(mesh(on));
     std::vector<NdSbp> in(n.in.size(), NdSbp(axes.size(), Sbp::B())), out(n.out.size(), NdSbp(axes.size(), Sbp::B()));
     // Dim 0 of a parameter's gradient is no sample.
     const bool grad = std::any_of(n.out.begin(), n.out.end(),
@@ -193,17 +194,19 @@ class Lowering {
     node.backward = n.backward;
     node.rate = n.out.empty() ? Rate::microbatch : g_.tensors()[n.out[0]].rate;
     for (std::size_t i = 0; i < n.in.size(); ++i) {
-      TROUPE_ASSIGN(const std::int32_t t, want(n.in[i], s, g_.is_param(n.in[i]) ? in[i] : full(s, in[i]), n));
+      TROUPE_ASSIGN(const std::int32_t t, want(n.in[i], on, g_.is_param(n.in[i]) ? in[i] : full(on, in[i]), n));
       node.in.push_back(t);
     }
     const auto id = static_cast<std::int32_t>(low_.nodes.size());
     for (std::size_t o = 0; o < n.out.size(); ++o) {
       const auto& type = g_.tensors()[n.out[o]].type;
-      PlanTensor t{g_.tensors()[n.out[o]].name, type.dtype, type.shape, s, full(s, out[o]),
+      PlanTensor t{g_.tensors()[n.out[o]].name, type.dtype, type.shape, on, full(on, out[o]),
                    g_.tensors()[n.out[o]].rate};
       if (layouts_.param_of_grad.count(n.out[o])) {
         if (dp < 0)
-          return invalid(fmt::format("training needs a mesh with a dp axis (stage {} has {})", s, to_string(mesh(s))));
+          return invalid(fmt::format("training needs a mesh with a dp axis ({} {})",
+                                     on < plan_.stages ? fmt::format("stage {} has", on) : "all stages together have",
+                                     to_string(mesh(on))));
         t.rate = Rate::step;
         t.dtype = DType::sum64;
         t.sbp[dp] = Sbp::P();
@@ -240,16 +243,16 @@ class Lowering {
   }
 
   Status port_sbp(const Node& n, const std::optional<NdSbp>& hint, const std::string& port, NdSbp& sbp) const {
-    const std::int32_t s = home_mesh(n);
-    sbp.assign(mesh(s).axes.size(), Sbp::B());
+    const std::int32_t on = home_mesh(n);
+    sbp.assign(mesh(on).axes.size(), Sbp::B());
     if (hint) {
       if (hint->size() != sbp.size())
         return invalid(
             fmt::format("actor '{}', port '{}': its stage's mesh {} needs {} SBPs, one per axis, and the port has ({})",
-                        n.name, port, to_string(mesh(s)), sbp.size(), to_string(*hint)));
+                        n.name, port, to_string(mesh(on)), sbp.size(), to_string(*hint)));
       sbp = *hint;
     }
-    sbp = full(s, sbp);
+    sbp = full(on, sbp);
     return {};
   }
 

@@ -39,8 +39,7 @@ Status lower_params(const Graph& g, const std::vector<UnitPlace>& units, Plan& p
   for (const Node& n : g.nodes())
     for (Value v : n.in)
       if (g.is_param(v)) meshes[v].insert(units[n.unit].mesh);
-  for (std::size_t i = 0; i < g.nodes().size(); ++i) {
-    const Node& n = g.nodes()[i];
+  for (const Node& n : g.nodes()) {
     if (n.kind != Node::Kind::param) continue;
     const auto& read_on = meshes[n.out[0]];
     if (read_on.empty()) continue;
@@ -49,7 +48,6 @@ Status lower_params(const Graph& g, const std::vector<UnitPlace>& units, Plan& p
                      "' is read in a shared unit, which divides it over the stages, and outside of one: read it in "
                      "shared units only");
     LoweredParam p;
-    p.graph_node = static_cast<std::int32_t>(i);
     p.unit = n.unit;
     PlanTensor t;
     t.name = n.name;

@@ -1,11 +1,11 @@
-// The way from a graph to a lowered graph: where its units run, then the layouts of all tensors. Internal to the
-// compiler.
+// The way from a graph whose units have their meshes (place_units.h) to a lowered graph: the layouts of all tensors.
+// Internal to the compiler.
 #pragma once
 
 #include <map>
 #include <set>
 
-#include "runtime/compile/compile.h"
+#include "runtime/compile/place_units.h"
 #include "runtime/planner/lowered.h"
 
 namespace troupe::runtime {
@@ -18,17 +18,12 @@ struct TensorLayouts {
   /// parameters whose layout a reader has asked for
   std::set<Value> fixed;
   /// A tensor as it was made, and every boxed copy of it.
-  std::vector<std::int32_t> variants(std::int32_t home) const;
+  std::vector<std::int32_t> variants(std::int32_t of) const {
+    std::vector<std::int32_t> all = {of};
+    if (const auto it = boxed.find(of); it != boxed.end()) all.insert(all.end(), it->second.begin(), it->second.end());
+    return all;
+  }
 };
-
-/// What is decided before layouts: meshes, programs and costs of a plan, and where its units run.
-struct Staged {
-  Plan plan;
-  std::vector<UnitPlace> units;
-  std::int32_t virtual_stages = 1;
-};
-/// Errors: a graph, meshes or cuts that do not fit each other.
-Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options);
 
 /// Deduces layouts and inserts boxings; fills tensors, meshes and params of `plan`. Error: what cannot be laid out, by
 /// the name of the op, actor, feed or parameter.

@@ -1,10 +1,12 @@
 // Where units run: the cuts into (virtual) stages, the mesh of all stages together, and what does not fit.
+#include "runtime/compile/place_units.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
 
-#include "runtime/compile/lowering.h"
+#include "runtime/planner/lowered.h"
 
 namespace troupe::runtime {
 
@@ -124,7 +126,7 @@ Expected<std::int32_t> share_stages(Plan& plan) {
                       plan.dp_width(0), s, plan.dp_width(s)));
   Mesh all = plan.meshes[0];
   const auto at = dp_axis(all) < 0 ? all.axes.size() : static_cast<std::size_t>(dp_axis(all));
-  all.axes.insert(all.axes.begin() + static_cast<std::ptrdiff_t>(at), {"stages", plan.stages});
+  all.axes.insert(all.axes.begin() + static_cast<std::ptrdiff_t>(at), Axis{stages_axis, plan.stages});
   std::vector<Rank> together;
   const std::int64_t width = plan.dp_width(0);
   for (std::int64_t row = 0; row < plan.meshes[0].size(); row += width)
@@ -133,7 +135,8 @@ Expected<std::int32_t> share_stages(Plan& plan) {
       together.insert(together.end(), ranks.begin() + row, ranks.begin() + row + width);
     }
   all.ranks = std::move(together);
-  for (Mesh& mesh : plan.meshes) mesh.axes.insert(mesh.axes.begin() + static_cast<std::ptrdiff_t>(at), {"stages", 1});
+  for (Mesh& mesh : plan.meshes)
+    mesh.axes.insert(mesh.axes.begin() + static_cast<std::ptrdiff_t>(at), Axis{stages_axis, 1});
   plan.meshes.push_back(std::move(all));
   return static_cast<std::int32_t>(plan.meshes.size()) - 1;
 }
@@ -160,6 +163,12 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
     return invalid("the graph has no program: name one with program(...) before the first op");
   const auto stages = options.stages.empty() ? stage_meshes({1}) : options.stages;
   TROUPE_TRY(check_stage_meshes(stages));
+  if (stages[0].axis(stages_axis) >= 0)  // all meshes have its axes
+    return invalid(
+        fmt::format("stage 0: mesh {} has an axis called '{}', the compiler's name for all stages together: "
+                    "choose another one",
+                    to_string(stages[0]), stages_axis));
+  TROUPE_TRY(options.costs.validate().in("CompileOptions::costs"));
   Staged out;
   Plan& plan = out.plan;
   plan.programs = graph.programs();

@@ -43,14 +43,16 @@ class Differentiator final : public kernels::GradContext {
   Value out(int i) const override { return g_.nodes_[node_].out[i]; }
   Value grad_out(int i) const override { return grad_out_.at(i); }
   bool needs_grad(int i) const override { return needs_[g_.nodes_[node_].in[i]]; }
-  TensorType type(Value v) const override { return g_.tensors_[v].type; }
+  TensorType type(Value v) const override {
+    return g_.check_values(this_gradient(), {v}) ? g_.tensors_[v].type : TensorType{};
+  }
   const Attrs& attrs() const override { return attrs_; }
   std::vector<Value> emit(const std::string& op, std::vector<Value> in, Attrs attrs) override {
     return g_.op(op, in, std::move(attrs), name_ + ".grad");
   }
   void grad_in(int i, Value v) override {
     const Value x = in(i);
-    if (!needs_[x]) return;
+    if (!needs_[x] || !g_.check_values(this_gradient(), {v})) return;
     const Shape &own = g_.tensors_[x].type.shape, &given = g_.tensors_[v].type.shape;
     if (g_.status_.ok() && !(own == given))
       return g_.fail(fmt::format(
@@ -68,6 +70,8 @@ class Differentiator final : public kernels::GradContext {
   }
 
  private:
+  std::string this_gradient() const { return "the gradient of '" + name_ + "'"; }
+
   /// A value needs a gradient if a parameter lies upstream of it.
   void mark_needs_grad(std::int32_t last) {
     needs_.assign(g_.tensors_.size(), false);
@@ -119,6 +123,10 @@ class Differentiator final : public kernels::GradContext {
       if (n.kind != Node::Kind::param) continue;
       auto it = uses_.find(n.out[0]);
       if (it == uses_.end()) continue;
+      const Tensor& param = g_.tensors_[n.out[0]];
+      if (const Shape& shape = param.type.shape; !shape.empty() && shape[0] > gradient_rows_max)
+        return g_.fail(fmt::format("minimize: parameter '{}' {} has more than {} rows, whose squares a norm can add",
+                                   n.name, troupe::to_string(shape), gradient_rows_max));
       std::sort(it->second.begin(), it->second.end());  // by forward node: graph order
       ParamGrad grad{n.out[0], {}};
       for (const auto& [node, value] : it->second) grad.uses.push_back(value);
@@ -139,7 +147,7 @@ class Differentiator final : public kernels::GradContext {
 };
 
 void Graph::minimize(Value loss, kernels::AdamW hyper) {
-  if (!status_.ok()) return;
+  if (!may_add("minimize", {loss})) return;
   if (trains()) return fail("minimize: this graph has a loss already");
   hyper_ = hyper;
   Differentiator(*this, loss).run();

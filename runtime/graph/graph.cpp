@@ -16,6 +16,34 @@ std::string Graph::unique(std::string name) {
   return candidate;
 }
 
+bool Graph::check_values(const std::string& caller, const std::vector<Value>& in) {
+  for (Value v : in)
+    if (v < 0 || v >= std::ssize(tensors_)) {
+      fail(fmt::format("{} reads value {}, which is none of this graph: pass what a call of this graph has returned",
+                       caller, v));
+      return false;
+    }
+  return true;
+}
+
+bool Graph::may_add(const std::string& caller, const std::vector<Value>& in) {
+  if (!status_.ok()) return false;
+  if (programs_.empty()) fail(caller + " comes before the first program: name one with program(...) before it");
+  return status_.ok() && check_values(caller, in);
+}
+
+bool Graph::check_hint(const std::string& port, const NdSbp& sbp, const TensorType& type) {
+  for (const Sbp& s : sbp)
+    if (s.is_split() && (s.dim < 0 || s.dim >= std::ssize(type.shape) || s.unit < 1)) {
+      fail(
+          fmt::format("{}: its layout ({}) says {} in units of {} of a tensor {}: expected a dim that it has and a "
+                      "unit of 1 or more",
+                      port, troupe::to_string(sbp), troupe::to_string(s), s.unit, troupe::to_string(type.shape)));
+      return false;
+    }
+  return true;
+}
+
 bool Graph::check_program(const std::string& reader, const std::vector<Value>& in) {
   for (Value v : in)
     if (const Node& from = nodes_[tensors_[v].node]; !is_param(v) && from.program != program_) {
@@ -91,8 +119,8 @@ Value Graph::param(const std::string& name, const Shape& shape, Init init, bool 
 }
 
 std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in, Attrs attrs, std::string name) {
-  if (!status_.ok()) return std::vector<Value>(8, 0);
   if (name.empty()) name = (units_.empty() ? "" : units_[unit_] + ".") + op;
+  if (!may_add("op '" + name + "' (" + op + ")", in)) return std::vector<Value>(8, 0);
   const auto* def = ops_->find(op);
   if (!def) {
     fail("op '" + op + "' (for '" + name + "') is not registered");
@@ -147,10 +175,27 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
   return nodes_.back().out;
 }
 
+bool Graph::check_ports(const std::string& actor, const std::vector<Value>& in, const std::vector<PortType>& out,
+                        const std::vector<std::optional<NdSbp>>& in_sbp) {
+  if (in_sbp.size() > in.size()) {
+    fail(fmt::format("{} has {} inputs, and in_sbp says how it reads {}", actor, in.size(), in_sbp.size()));
+    return false;
+  }
+  for (std::size_t i = 0; i < in_sbp.size(); ++i)
+    if (in_sbp[i] && !check_hint(fmt::format("{}, input {} ('{}')", actor, i, tensors_[in[i]].name), *in_sbp[i],
+                                 tensors_[in[i]].type))
+      return false;
+  for (const PortType& port : out)
+    if (port.sbp && !check_hint(fmt::format("{}, port '{}'", actor, port.name), *port.sbp, port.type)) return false;
+  return true;
+}
+
 std::vector<Value> Graph::actor(const std::string& kind, const std::string& name, const std::vector<Value>& in,
                                 const std::vector<PortType>& out, Attrs attrs,
                                 std::vector<std::optional<NdSbp>> in_sbp) {
-  if (!status_.ok() || !check_program(name, in)) return std::vector<Value>(std::max<std::size_t>(8, out.size()), 0);
+  const std::string caller = "actor '" + name + "'";
+  if (!may_add(caller, in) || !check_program(name, in) || !check_ports(caller, in, out, in_sbp))
+    return std::vector<Value>(std::max<std::size_t>(8, out.size()), 0);
   Node n;
   n.kind = Node::Kind::actor;
   n.op = kind;
@@ -171,7 +216,7 @@ std::vector<Value> Graph::actor(const std::string& kind, const std::string& name
 }
 
 void Graph::report(const std::string& name, Value v) {
-  if (!status_.ok() || !check_program(name, {v})) return;
+  if (!may_add("report '" + name + "'", {v}) || !check_program(name, {v})) return;
   if (is_param(v))
     return fail("report '" + name + "': '" + tensors_[v].name + "' is a parameter; report what an op makes of it");
   Node n;
@@ -185,7 +230,9 @@ void Graph::report(const std::string& name, Value v) {
 }
 
 void Graph::hint(Value v, NdSbp sbp) {
-  if (status_.ok()) tensors_[v].hint = std::move(sbp);
+  if (!status_.ok() || !check_values("hint(" + troupe::to_string(sbp) + ")", {v})) return;
+  Tensor& t = tensors_[v];
+  if (check_hint(fmt::format("'{}', value '{}'", nodes_[t.node].name, t.name), sbp, t.type)) t.hint = std::move(sbp);
 }
 
 bool lists_report(const Attrs& attrs, const std::string& name) {
@@ -193,6 +240,7 @@ bool lists_report(const Attrs& attrs, const std::string& name) {
 }
 
 Value Graph::feed(const std::string& name, TensorType type, const std::string& after, std::int64_t at_once) {
+  if (!may_add("feed '" + name + "'", {})) return 0;
   if (at_once < 1) fail(fmt::format("feed '{}': at_once is {}; the first microbatch waits for nothing", name, at_once));
   for (const auto& other : nodes_)
     if (other.kind == Node::Kind::feed && other.op == name && other.program == program_)
@@ -203,7 +251,7 @@ Value Graph::feed(const std::string& name, TensorType type, const std::string& a
   n.name = unique("feed." + name);
   n.attrs.set("after", after);
   n.attrs.set("at_once", at_once);
-  if (!program_specs_.empty()) program_specs_[program_].sequential = true;
+  program_specs_[program_].sequential = true;
   n.unit = unit_;
   n.program = program_;
   const Value v = add_tensor(name, std::move(type), Rate::microbatch, static_cast<std::int32_t>(nodes_.size()));

@@ -8,9 +8,12 @@
 //   Value y = g.op("linear", {x, w})[0];
 //
 // Shapes are those of one microbatch. The compiler decides which places run what: it cuts units into stages; SBP
-// hints on values are optional. The graph keeps its first error, which `status()` returns, and ignores later calls.
+// hints on values are optional. The graph keeps its first error, which `status()` returns, and ignores later calls; a
+// Value that it returns after an error means nothing. Every call that adds a node but param() needs a program, and
+// inputs that are values of this graph: anything else is an error.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,7 +22,7 @@
 #include <vector>
 
 #include "kernels/op.h"
-#include "kernels/vector.h"
+#include "kernels/optimizer.h"
 
 namespace troupe::runtime {
 
@@ -42,6 +45,9 @@ struct Init {
 
 /// Of a step of a program: the plan has tables with an entry for each.
 inline constexpr std::int64_t microbatches_max = 1 << 20;
+/// Rows (indices of dim 0) of a parameter that is trained: its norm is added along a tree of so many leaves
+/// (placement/tree.h).
+inline constexpr std::int64_t gradient_rows_max = std::numeric_limits<std::int32_t>::max();
 
 struct ProgramSpec {
   std::int64_t microbatches = 1;  ///< per step, of the whole job; at most microbatches_max
@@ -57,7 +63,8 @@ struct ProgramSpec {
 struct PortType {
   std::string name;
   TensorType type;
-  std::optional<NdSbp> sbp;  ///< one per axis of its stage's mesh; none: B everywhere
+  /// One per axis of its stage's mesh; none: B everywhere. A split is along a dim of `type`, in units of 1 or more.
+  std::optional<NdSbp> sbp;
 };
 
 struct Tensor {
@@ -117,12 +124,15 @@ class Graph {
   /// A user-defined actor of `kind`; returns its output values. Without inputs it is a source. No gradient passes
   /// through it: parameters upstream are trained only by other ways to the loss. The attribute "reports" names what the
   /// actor's body reports by itself (UserCall::report) where a feed waits for it; several names: "token,score".
+  /// `in_sbp`: the layouts in which the actor reads its inputs, as PortType::sbp; for inputs without an entry: B.
+  /// Error: a layout that splits what its tensor does not have; more entries in `in_sbp` than inputs.
   std::vector<Value> actor(const std::string& kind, const std::string& name, const std::vector<Value>& in,
                            const std::vector<PortType>& out, Attrs attrs = {},
                            std::vector<std::optional<NdSbp>> in_sbp = {});
   /// Sends the values of a small tensor to the session, once per microbatch. Error: a parameter.
   void report(const std::string& name, Value v);
   /// The layout that a value should have on its stage's mesh: weighed against the cost of its boxings, not forced.
+  /// Error: one that splits what the value does not have.
   void hint(Value v, NdSbp sbp);
   /// A value that the session sends, once per microbatch (a token, a command). `after` names a report of the
   /// same program (report(), or an actor's attribute "reports"): the session sends microbatch m + 1 when microbatch m
@@ -132,7 +142,7 @@ class Graph {
 
   /// Backward by graph rewriting, from a loss op's output; fills grads(). Once, in one program. The loss is
   /// reported to the session, which sums it over the step. Error: an op that is no loss or has no gradient, a stateful
-  /// program, a loss that depends on no parameter.
+  /// program, a loss that depends on no parameter, or on one with more than gradient_rows_max rows.
   void minimize(Value loss, kernels::AdamW hyper);
 
   const Status& status() const { return status_; }
@@ -148,6 +158,7 @@ class Graph {
   const std::vector<ParamGrad>& grads() const { return grads_; }
   const kernels::AdamW& hyper() const { return hyper_; }
   bool trains() const { return !grads_.empty(); }
+  /// REQUIRES: a value of this graph.
   bool is_param(Value v) const { return nodes_[tensors_[v].node].kind == Node::Kind::param; }
 
  private:
@@ -155,6 +166,16 @@ class Graph {
   Value add_tensor(std::string name, TensorType type, Rate rate, std::int32_t node);
   void fail(const std::string& message);
   std::string unique(std::string name);
+  /// Fails if a value that `caller` reads is none of this graph. Returns whether all are.
+  bool check_values(const std::string& caller, const std::vector<Value>& in);
+  /// What each call that adds a node of a program begins with. False where there has been an error, or where this call
+  /// is one: before the first program, or with a value that is none of this graph.
+  bool may_add(const std::string& caller, const std::vector<Value>& in);
+  /// Fails if `sbp` splits what a tensor of this type does not have. `port` begins the message.
+  bool check_hint(const std::string& port, const NdSbp& sbp, const TensorType& type);
+  /// The layouts that an actor's ports ask for.
+  bool check_ports(const std::string& actor, const std::vector<Value>& in, const std::vector<PortType>& out,
+                   const std::vector<std::optional<NdSbp>>& in_sbp);
   /// Programs share parameters only: fails if `reader` reads a value of another program.
   bool check_program(const std::string& reader, const std::vector<Value>& in);
 

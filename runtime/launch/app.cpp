@@ -1,7 +1,7 @@
 #include "runtime/launch/app.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -23,10 +23,11 @@
 namespace troupe::runtime {
 
 void App::serve_if_worker(int argc, char** argv) const {
-  // instead of UCX's handler, which turns its debug log on
-  ::signal(SIGHUP, hangup_ignored() ? SIG_IGN : SIG_DFL);
+  remove_library_hangup();
   if (argc < 3 || std::strcmp(argv[1], worker_flag) != 0) return;
   const int fd = std::atoi(argv[2]);
+  // A process that an actor starts must not keep the link open: the worker's death would not show.
+  ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   end_with_words("worker", exit_worker);
   const int code = worker_process(fd, ops_, actors_);
   std::fflush(nullptr);

@@ -20,6 +20,7 @@
 namespace troupe::runtime {
 
 struct JobOptions {
+  /// A program of `readers` or a payload of `feed` that the plan does not take ends the job with exit_worker.
   SessionOptions session;
   CheckpointOptions checkpoint;                    ///< for plans with CompileOptions::snapshots; `restore` for any plan
   int threads = 1;                                 ///< of each worker's compute stream
@@ -92,8 +93,9 @@ class App {
   }
   const actors::UserActorSet& actors() const { return actors_; }
 
-  /// In a worker process: runs it and does not return. Elsewhere returns. REQUIRES: called in main, after the
-  /// registrations.
+  /// In a worker process: runs it and does not return. Elsewhere returns, and gives SIGHUP back the effect with which
+  /// the process began, unless main has installed a handler (UCX does as it is loaded). REQUIRES: called in main, after
+  /// the registrations.
   void serve_if_worker(int argc, char** argv) const;
   /// Checks a plan before a job starts. Error (exit_plan of `run`): the plan does not verify; its workers together need
   /// more memory than there is; it takes checkpoints and the job has no folder for them, or the reverse; with `pin`,
@@ -101,8 +103,9 @@ class App {
   Status check(const Plan& plan, const JobOptions& options) const;
   /// Starts one worker process per place, runs the job, leaves no process behind however it ends. A job that restores a
   /// checkpoint begins with its step (error: `first_step` is another) and, where SessionOptions::sums is not set, with
-  /// the state of its sums. SIGINT, SIGTERM and SIGHUP (not under nohup) end a job with exit_interrupted: after a
-  /// checkpoint where it saves any, at once on a second signal.
+  /// the state of its sums. SIGINT, SIGTERM and SIGHUP (not under nohup) end a job with exit_interrupted: at once, or,
+  /// where it saves checkpoints, after one of the step that is under way. Then another SIGINT or SIGTERM, at least a
+  /// second after the first signal, ends it at once, and another SIGHUP does nothing.
   JobResult run(const Plan& plan, JobOptions options) const;
   /// The last line of a main(): runs the plan, prints an error to stderr, returns the exit code.
   int run_main(const Expected<Plan>& plan, JobOptions options) const;

@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstring>
-#include <random>
 #include <set>
 
 #include "checkpoint/catalog.h"
@@ -13,6 +12,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
 #include "runtime/launch/end_signals.h"
+#include "runtime/launch/fresh_number.h"
 #include "runtime/launch/launcher.h"
 #include "runtime/plan/plan_io.h"
 
@@ -35,7 +35,7 @@ class Job {
     else if (s = start(); !s.ok()) end(s, exit_worker);
     last_message_ = clock::now();
     while (!over_) turn();
-    // A checkpoint that all workers have written is committed, however the job ends.
+    // A checkpoint of which all workers have said that it is written is committed, however the job ends.
     if (checkpoints_) finish_checkpoints();
     // A worker whose link closes ends at once, or as soon as its transport is open: killed before, it would leave
     // shared memory behind. A worker that hangs is killed.
@@ -64,11 +64,6 @@ class Job {
     return s;
   }
 
-  static std::uint64_t fresh_number() {
-    std::random_device random;
-    return static_cast<std::uint64_t>(random()) << 32 | random();
-  }
-
   Status begin_checkpoints() {
     if (options_.checkpoint.dir.empty()) return {};
     disk_ = device_.create_stream("checkpoints", 1);
@@ -84,7 +79,8 @@ class Job {
     const Status s = checkpoints_->finish();
     const int code = checkpoints_->diverged() ? exit_diverged : exit_checkpoint;
     if (s.ok() || (!result_.status.ok() && result_.exit_code != exit_interrupted)) return;
-    // exit_interrupted would mean that the checkpoint is saved.
+    // A job that a signal has paused says exit_interrupted where its last checkpoint is saved, or where a second signal
+    // has ended it before; never where a save has failed.
     if (result_.status.ok()) result_.status = s, result_.exit_code = code;
     else if (paused_) result_.status = unsaved(s), result_.exit_code = code;
   }
@@ -200,8 +196,8 @@ class Job {
   }
   static std::string worker(Rank rank) { return fmt::format("worker {}", rank); }
 
-  /// The first signal lets a job that saves checkpoints end with one of the step that is under way; the next one, and
-  /// the first of any other job, ends it at once.
+  /// The first signal lets a job that saves checkpoints end with one of the step that is under way; a later one but
+  /// SIGHUP, and the first of any other job, ends it at once.
   void on_signal() {
     const auto signal = signals_.take();
     if (!signal) return;
@@ -270,7 +266,7 @@ class Job {
       stopped_.insert(r);
     } else if (auto* m = std::get_if<Explained>(&message)) {
       explanations_[r] = m->text;
-    } else if (!session_.finished() && !pending_) {
+    } else if (!session_.finished() && (!pending_ || is_saved(message))) {
       // After the end, peers that close their connections are no failures.
       const Status s = session_.handle(r, message);
       if (s.ok()) return;
@@ -285,6 +281,12 @@ class Job {
                                                                                   : exit_worker);
       }
     }
+  }
+
+  /// Whether a worker says that its part of a checkpoint is written: that counts while a failure is pending, too.
+  bool is_saved(const FromWorker& message) const {
+    const auto* closed = std::get_if<Closed>(&message);
+    return closed && closed->program == plan_.program("snapshot");
   }
 
   Status with_log(Rank r, const Status& s) {

@@ -12,7 +12,6 @@ namespace troupe::runtime {
 struct SimClusterOptions {
   /// orders runnable actors and jitters the network; 0: first come, no jitter
   std::uint64_t seed = 0;
-  int threads = 1;  ///< not used
   bool run_kernels = true;
   Storage* storage = nullptr;  ///< for plans with snapshots, and to restore from
   CheckpointTarget save;

@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/atom.hpp>
@@ -123,7 +124,8 @@ Stopped resident() {
 /// Sends Progress once a second, if the worker has made any.
 class Heartbeat {
  public:
-  Heartbeat(const Worker& worker, Control& control) : thread_([this, &worker, &control] { beat(worker, control); }) {}
+  Heartbeat(const std::atomic<std::int64_t>& progress, Control& control)
+      : thread_([this, &progress, &control] { beat(progress, control); }) {}
   ~Heartbeat() {
     {
       std::lock_guard lock(mutex_);
@@ -135,11 +137,11 @@ class Heartbeat {
   Heartbeat(const Heartbeat&) = delete;
 
  private:
-  void beat(const Worker& worker, Control& control) {
+  void beat(const std::atomic<std::int64_t>& progress, Control& control) {
     std::int64_t last = 0;
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, std::chrono::seconds(1), [this] { return over_; })) {
-      const auto now = worker.progress();
+      const std::int64_t now = progress;
       if (now != last) control.send(Progress{now});
       last = now;
     }
@@ -232,10 +234,11 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     env.restore = hello->restore;
     env.send = [&](FromWorker message) { control.send(message); };
     log_graph(*plan, hello->rank);
+    const auto progress = env.progress;
+    const Heartbeat heartbeat(*progress, control);  // large models take long to get their initial values
     auto worker = Worker::create(*plan, hello->rank, std::move(env));
     if (!worker.ok()) return fail(worker.status());
     (*worker)->start();
-    Heartbeat heartbeat(**worker, control);
     for (;;) {
       auto message = control.next();
       if (std::holds_alternative<Stop>(message)) break;

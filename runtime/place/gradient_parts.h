@@ -25,7 +25,7 @@ struct SquareRows {
 SquareRows square_rows(const Layout& gradient, std::int64_t position);
 /// Of the gradient that a norm actor of `rank` has of a parameter.
 SquareRows square_rows(const Plan& plan, std::int32_t tensor, Rank rank);
-/// Of a gradient of this shape: the leaves of the tree.
+/// Of a gradient of this shape: the leaves of the tree. REQUIRES, as square_rows: at most gradient_rows_max rows.
 inline std::int32_t rows_of(const Shape& shape) { return shape.empty() ? 1 : static_cast<std::int32_t>(shape[0]); }
 
 /// The tensor whose square sums a norm actor tells of a parameter: its uses have the same parts.

@@ -9,6 +9,7 @@
 #include "actors/actor_core.h"
 #include "checkpoint/shard.h"
 #include "comm/exchange.h"
+#include "placement/boxing.h"
 #include "runtime/plan/plan.h"
 
 namespace troupe::runtime {
@@ -43,12 +44,13 @@ struct LocalActor {
 /// Bytes by purpose, at one place.
 struct MemoryUse {
   std::int64_t parameters = 0, gathered = 0, gradients = 0, optimizer = 0, stash = 0, activations = 0, boundary = 0,
-               // arena: host memory, whatever the device
-      scratch = 0, cache = 0, staging = 0, control = 0, arena = 0;
-  std::int64_t shared = 0;  ///< of these, bytes that lie where others of them lie at other times
+               scratch = 0, staging = 0, control = 0;
+  std::int64_t op_state = 0;  ///< what ops keep from act to act: `cache` in the plan's text
+  std::int64_t arena = 0;     ///< host memory, whatever the device
+  std::int64_t shared = 0;    ///< of these, bytes that lie where others of them lie at other times
   std::int64_t total() const {
-    return parameters + gathered + gradients + optimizer + stash + activations + boundary + scratch + cache + staging +
-           control + arena - shared;
+    return parameters + gathered + gradients + optimizer + stash + activations + boundary + scratch + op_state +
+           staging + control + arena - shared;
   }
 };
 
@@ -62,7 +64,7 @@ struct LocalPlan {
   std::vector<LocalChannel> channels;
   /// The state area, from the pool's first byte: parameters, moments, then what ops keep from act to act. Whole pages,
   /// with nothing else in them; whatever lies behind it is made anew in every step.
-  std::int64_t state_bytes = 0;
+  std::int64_t state_area_bytes = 0;
   std::int64_t moments_offset = 0;  ///< optimizer state in the pool
   std::int64_t scratch_offset = 0;  ///< of the compute stream
   std::int64_t scratch_bytes = 0;

@@ -70,10 +70,10 @@ void LocalMemory::place_state() {
       if (plan_actor(a).kind == PlanActor::Kind::update) moments_offsets(plan_, rank_, plan_actor(a), m.optimizer);
   take(m.optimizer);
   for (auto& a : local_.actors) {
-    a.op_state_offset = take(plan_actor(a).state_bytes);
-    m.cache += plan_actor(a).state_bytes;
+    a.op_state_offset = take(plan_actor(a).op_state_bytes);
+    m.op_state += plan_actor(a).op_state_bytes;
   }
-  local_.state_bytes = take(0, page);
+  local_.state_area_bytes = take(0, page);
 }
 
 void LocalMemory::place_rings() {
@@ -109,7 +109,7 @@ void LocalMemory::place_channels() {
       c.offset = local_.arena_bytes;
       local_.arena_bytes += bytes;
     } else if (pc.area >= 0) {
-      lodge(pc.area, pc.shift, bytes, {&c.offset});
+      add_tenant(pc.area, pc.shift, bytes, {&c.offset});
     } else {
       c.offset = take(bytes, alignment_of(bytes));
     }
@@ -117,39 +117,40 @@ void LocalMemory::place_channels() {
 }
 
 void LocalMemory::place_staging() {
-  struct Landing {
+  struct StagingBuffer {
     std::int64_t bytes = 0;
     std::vector<LocalActor*> users;
   };
   // as large as the largest exchange of a buffer needs
-  std::map<std::pair<std::int32_t, std::int32_t>, Landing> rings;
-  std::vector<Landing> landings;
+  std::map<std::pair<std::int32_t, std::int32_t>, StagingBuffer> rings;
+  std::vector<StagingBuffer> buffers;
   for (auto& a : local_.actors) {
     const PlanActor& pa = plan_actor(a);
     if (pa.staging_ring < 0) {
-      landings.push_back({a.staging_bytes * a.staging_slots, {&a}});
+      buffers.push_back({a.staging_bytes * a.staging_slots, {&a}});
       continue;
     }
-    Landing& landing = rings[{pa.staging_ring, pa.staging_buffer}];
-    landing.bytes = std::max(landing.bytes, a.staging_bytes);
-    landing.users.push_back(&a);
+    StagingBuffer& shared = rings[{pa.staging_ring, pa.staging_buffer}];
+    shared.bytes = std::max(shared.bytes, a.staging_bytes);
+    shared.users.push_back(&a);
   }
-  for (auto& [buffer, landing] : rings) landings.push_back(std::move(landing));
-  for (const Landing& l : landings) {
-    local_.memory.staging += l.bytes;
-    const PlanActor& pa = plan_actor(*l.users.front());
+  for (auto& [number, shared] : rings) buffers.push_back(std::move(shared));
+  for (const StagingBuffer& b : buffers) {
+    local_.memory.staging += b.bytes;
+    const PlanActor& pa = plan_actor(*b.users.front());
     std::vector<std::int64_t*> offsets;
-    for (auto* a : l.users) offsets.push_back(&a->staging_offset);
+    for (auto* a : b.users) offsets.push_back(&a->staging_offset);
     if (pa.staging_area >= 0) {
-      lodge(pa.staging_area, pa.staging_shift, l.bytes, std::move(offsets));
+      add_tenant(pa.staging_area, pa.staging_shift, b.bytes, std::move(offsets));
     } else {
-      const auto here = take(l.bytes);
+      const auto here = take(b.bytes);
       for (auto* offset : offsets) *offset = here;
     }
   }
 }
 
-void LocalMemory::lodge(std::int32_t area, std::int32_t shift, std::int64_t bytes, std::vector<std::int64_t*> offsets) {
+void LocalMemory::add_tenant(std::int32_t area, std::int32_t shift, std::int64_t bytes,
+                             std::vector<std::int64_t*> offsets) {
   std::int64_t& end = areas_[area].shifts[shift];
   areas_[area].tenants.emplace_back(end, std::move(offsets));
   end += aligned(bytes);

@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "placement/boxing.h"
 #include "runtime/place/local_plan.h"
 
 namespace troupe::runtime {
@@ -90,8 +91,9 @@ class LocalMemory : LocalPass {
   void place_channels();
   void place_rings();
   void place_staging();
-  /// In a shared area, beside the tenants of this shift so far. `offset` gets the place in the pool in the end.
-  void lodge(std::int32_t area, std::int32_t shift, std::int64_t bytes, std::vector<std::int64_t*> offsets);
+  /// Adds a tenant of `bytes` bytes to a shared area, beside the tenants of this shift so far. place_areas() sets
+  /// `offsets`, which count in the pool.
+  void add_tenant(std::int32_t area, std::int32_t shift, std::int64_t bytes, std::vector<std::int64_t*> offsets);
   void place_areas();
 
   struct Area {

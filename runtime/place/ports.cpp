@@ -116,9 +116,11 @@ void LocalPorts::make_turns() {
 /// in a round. Empty: all acts are alike.
 std::vector<actors::Phase> LocalPorts::cycle(const PlanActor& a, Rate channel) const {
   std::vector<actors::Phase> out;
-  if (a.rate == Rate::round && channel == (plan_.reduces(plan_.exchanges[a.exchange]) ? Rate::microbatch : Rate::round))
-    for (std::int32_t round = 0; round < acts_of(a); ++round)
-      out.push_back(schedule(a).runs_in_round(local_.dp_index, round) ? actors::Phase::last : actors::Phase::skip);
+  if (a.rate != Rate::round) return out;
+  if (channel != (plan_.reduces(plan_.exchanges[a.exchange]) ? Rate::microbatch : Rate::round)) return out;
+  const Schedule own = schedule(a);
+  for (std::int32_t round = 0, rounds = own.rounds(); round < rounds; ++round)
+    out.push_back(own.runs_in_round(local_.dp_index, round) ? actors::Phase::last : actors::Phase::skip);
   return out;
 }
 

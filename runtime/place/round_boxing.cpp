@@ -1,4 +1,5 @@
 #include "runtime/place/round_boxing.h"
+#include "placement/boxing.h"
 
 #include <algorithm>
 
@@ -6,53 +7,62 @@ namespace troupe::runtime {
 
 namespace {
 
-std::vector<std::int64_t> model_coord(const Mesh& mesh, std::int64_t position) {
-  auto coord = mesh.coord(position);
-  if (dp_axis(mesh) >= 0) coord[dp_axis(mesh)] = 0;
-  return coord;
+/// Positions of a mesh with these coordinates on all axes but dp, by dp coordinate. Empty where the mesh has none.
+std::vector<std::int64_t> along_dp(const Mesh& mesh, std::vector<std::int64_t> coord) {
+  if (coord.size() != mesh.axes.size()) return {};
+  std::vector<bool> free(coord.size(), false);
+  if (const int dp = dp_axis(mesh); dp >= 0) coord[dp] = 0, free[dp] = true;
+  for (std::size_t a = 0; a < coord.size(); ++a)
+    if (coord[a] >= mesh.axes[a].size) return {};
+  return mesh.group(mesh.position(coord), free);
 }
 
-/// Positions of a mesh with these model coordinates, by dp coordinate: dp is the innermost axis of all meshes.
-std::vector<std::int64_t> along_dp(const Mesh& mesh, const std::vector<std::int64_t>& model) {
-  std::vector<std::int64_t> out;
-  for (std::int64_t p = 0; p < mesh.size(); ++p)
-    if (model_coord(mesh, p) == model) out.push_back(p);
+std::vector<Holding> holdings_at(const Layout& layout, const std::vector<std::int64_t>& positions) {
+  std::vector<Holding> out;
+  out.reserve(positions.size());
+  for (const auto p : positions) out.push_back({layout.mesh.ranks[p], layout.extent_at(p), {}});
   return out;
 }
 
-struct Side {  // one side of an exchange: its places along dp
-  const Mesh& mesh;
-  std::vector<std::int64_t> positions;
-  std::vector<Holding> holdings(const Layout& layout) const {
-    std::vector<Holding> out;
-    for (auto p : positions) out.push_back({mesh.ranks[p], layout.extent_at(p), {}});
-    return out;
-  }
-};
-
 }  // namespace
 
-Expected<std::vector<BoxingPlan>> gather_boxings(const Plan& plan, const PlanExchange& x, std::int32_t round,
+Expected<std::vector<BoxingGroup>> gather_groups(const Plan& plan, const PlanExchange& x, std::int32_t round,
                                                  Rank self) {
   const Mesh &from = plan.meshes[plan.tensors[x.moves[0].from].mesh],
              &to = plan.meshes[plan.tensors[x.moves[0].to].mesh];
   // All meshes of a plan have the same axes; the shares' mesh has every place that takes part.
-  const auto model = model_coord(from, from.find(self));
-  const Side source{from, along_dp(from, model)};
-  Side target{to, along_dp(to, model)};
-  for (const Side& side : {source, target})
-    if (static_cast<std::int64_t>(side.positions.size()) != side.mesh.axis_size("dp"))
-      return invalid("exchange '" + x.name + "': meshes " + to_string(from) + " and " + to_string(to) +
-                     " do not have the same model axes");
+  std::vector<std::int64_t> sources, targets;
+  if (const std::int64_t own = from.find(self); own >= 0) {
+    const auto coord = from.coord(own);
+    sources = along_dp(from, coord);
+    targets = along_dp(to, coord);
+  }
+  if (sources.empty() || targets.empty())
+    return invalid("exchange '" + x.name + "': meshes " + to_string(from) + " and " + to_string(to) +
+                   " do not have the same model axes");
   const Schedule schedule = plan.schedule(x);
   std::int64_t d = 0;
-  std::erase_if(target.positions, [&](auto) { return !schedule.runs_in_round(d++, round); });
-  std::vector<BoxingPlan> out;
+  std::erase_if(targets, [&](auto) { return !schedule.runs_in_round(d++, round); });
+  std::vector<BoxingGroup> out;
   for (const auto& move : x.moves) {
-    auto boxing = plan_boxing(HoldingList(source.holdings(plan.layout(move.from, 0))),
-                              target.holdings(plan.layout(move.to, 0)));
+    const Layout shares = plan.layout(move.from, 0);
+    BoxingGroup& group = out.emplace_back();
+    group.from = holdings_at(shares, sources);
+    group.to = holdings_at(plan.layout(move.to, 0), targets);
+    // A split gives each dp coordinate rows of its own.
+    group.replicas = sources.size() > 1 && !shares.sbp[dp_axis(from)].is_split();
+  }
+  return out;
+}
+
+Expected<std::vector<BoxingPlan>> gather_boxings(const Plan& plan, const PlanExchange& x, std::int32_t round,
+                                                 Rank self) {
+  TROUPE_ASSIGN(const auto groups, gather_groups(plan, x, round, self));
+  std::vector<BoxingPlan> out;
+  for (std::size_t m = 0; m < groups.size(); ++m) {
+    auto boxing = plan_boxing(groups[m], self);
     if (!boxing.ok())
-      return boxing.status().in("exchange '" + x.name + "', tensor '" + plan.tensors[move.from].name + "'");
+      return boxing.status().in("exchange '" + x.name + "', tensor '" + plan.tensors[x.moves[m].from].name + "'");
     out.push_back(*std::move(boxing));
   }
   return out;

@@ -2,12 +2,20 @@
 // whole, from the shares of all.
 #pragma once
 
+#include "placement/boxing.h"
 #include "runtime/plan/plan.h"
 
 namespace troupe::runtime {
 
-/// The boxings of act `round` of a gather, one per move, as the places with the model coordinates of `self` see it; the
-/// same at all of them. Error: an extent that no place has, by name.
+/// The places that exchange in act `round` of a gather, one group per move: of those with the model coordinates of
+/// `self`, each that has a share, and each that gets the parameter whole; both by dp coordinate. Error: the meshes of
+/// shares and parameters differ in a model axis, or `self` is not on that of the shares.
+Expected<std::vector<BoxingGroup>> gather_groups(const Plan& plan, const PlanExchange& exchange, std::int32_t round,
+                                                 Rank self);
+
+/// The transfers of these groups that `self` sends, receives or keeps, one boxing per move, in an order on which all
+/// places agree: both ends number the parts of a message by it. Error, besides: an extent of `self` that no place has,
+/// by name.
 Expected<std::vector<BoxingPlan>> gather_boxings(const Plan& plan, const PlanExchange& exchange, std::int32_t round,
                                                  Rank self);
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "devices/base/check.h"
+#include "placement/boxing.h"
 #include "runtime/place/passes.h"
 #include "runtime/place/round_boxing.h"
 
@@ -172,9 +173,10 @@ Status LocalRoutes::add_route(LocalActor& l, const PlanActor& a, const PlanExcha
 
 Status LocalRoutes::make_round_routes(LocalActor& l, const PlanActor& a, const PlanExchange& x) {
   std::map<std::vector<bool>, std::int32_t> routes;
-  for (std::int32_t round = 0; round < acts_of(a); ++round) {
+  const Schedule schedule = plan_.schedule(x);
+  for (std::int32_t round = 0, rounds = schedule.rounds(); round < rounds; ++round) {
     std::vector<bool> present;
-    for (std::int64_t d = 0; d < plan_.schedule(x).width(); ++d) present.push_back(schedule(a).runs_in_round(d, round));
+    for (std::int64_t d = 0; d < schedule.width(); ++d) present.push_back(schedule.runs_in_round(d, round));
     auto [it, fresh] = routes.try_emplace(present, static_cast<std::int32_t>(l.routes.size()));
     if (fresh && plan_.reduces(x))
       TROUPE_TRY(add_reduction(l, a, x, [&](std::int64_t d) { return present[static_cast<std::size_t>(d)]; }));

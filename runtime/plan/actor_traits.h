@@ -1,6 +1,8 @@
-// What all actors of a kind have in common, in one row per kind: the planner, the verifier, the texts and the worker
-// read these rows and do not list kinds themselves. A new kind is a row here, a check in verify_role.cpp, and a factory
-// in worker_actors.cpp (both tables are as long as this one, or the build fails).
+// What all actors of a kind have in common, in one row per kind, which the planner, the verifier, the texts and the
+// worker read. They test for a kind by name only for what no other kind has: the moments and the commit of an update,
+// the gradients of a norm, the slot of a snapshot, the time of an act (planner/finish.cpp). A new kind is a row here,
+// its time there if it has one, a check in verify_role.cpp, and a factory in worker_actors.cpp (both tables are as long
+// as this one, or the build fails).
 #pragma once
 
 #include <array>

@@ -1,5 +1,7 @@
-# The plan on the wire and on disk: roles once, ranks substituted by whoever reads it. See runtime/plan/plan.h for
-# the meaning of every field; names and order are the same.
+# The plan on the wire and on disk: roles once; each worker that reads it substitutes its rank. See runtime/plan/plan.h
+# for the meaning of every field: names are the same, in camel case (opStateBytes: op_state_bytes); the order is that in
+# which fields were added. Pair stands for PlanReader, PlanParamRef::Use, PlanExchange::Pair; Program for a name and
+# its ProgramSpec; Plan.pipeline and Plan.chunks for Pipeline.
 @0xb3f1c2a94d5e6f70;
 
 using Cxx = import "/capnp/c++.capnp";
@@ -38,7 +40,8 @@ struct Actor {
   kind @0 :UInt8; name @1 :Text; program @2 :Int32; rate @3 :UInt8; stream @4 :Text; priority @5 :Int32;
   run @6 :UInt32; pass @7 :UInt8; in @8 :List(Int32); out @9 :List(Int32); ops @10 :List(Op);
   exchange @11 :Int32; params @12 :List(ParamRef); costS @13 :Float64; scratchBytes @14 :Int64;
-  opScratchOffset @15 :Int64; closesStep @16 :Bool; depth @17 :Int32; takesTurns @18 :Bool; stateBytes @19 :Int64;
+  opScratchOffset @15 :Int64; closesStep @16 :Bool; virtualStage @17 :Int32; takesTurns @18 :Bool;
+  opStateBytes @19 :Int64;
   stagingRing @20 :Int32 = -1; stagingBuffer @21 :Int32; stagingArea @22 :Int32 = -1; stagingShift @23 :Int32;
 }
 struct Exchange {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "devices/base/check.h"
+#include "runtime/plan/stage_meshes.h"
 
 namespace troupe::runtime {
 
@@ -61,11 +62,16 @@ std::int32_t Plan::snapshot_slots() const {
   return 0;
 }
 
+bool Plan::on_mesh(std::int32_t mesh, std::int32_t stage) const {
+  // The mesh has all places of a stage or none: the first one says which.
+  return mesh < stages ? mesh == stage : meshes[mesh].find(meshes[stage].ranks[0]) >= 0;
+}
+
 std::vector<std::int32_t> Plan::stages_on(std::int32_t mesh) const {
   if (mesh < stages) return {mesh};
   std::vector<std::int32_t> out;
   for (std::int32_t s = 0; s < stages; ++s)
-    if (meshes[mesh].find(meshes[s].ranks[0]) >= 0) out.push_back(s);
+    if (on_mesh(mesh, s)) out.push_back(s);
   return out;
 }
 
@@ -90,7 +96,7 @@ Schedule Plan::schedule(const PlanExchange& x) const {
 
 bool Plan::ordered() const {
   // Programs that do not train take no turns: their microbatches wait for no later one.
-  bool alike = trains && pipeline.ordered() && meshes[0].axis("stages") < 0;
+  bool alike = trains && pipeline.ordered() && meshes[0].axis(stages_axis) < 0;
   for (std::int32_t s = 1; s < stages; ++s) alike &= dp_width(s) == dp_width(0);
   return alike;
 }
@@ -133,7 +139,7 @@ Status check_owners(const std::vector<std::vector<std::int32_t>>& owners, const 
                       where, plan.dp_width(s)));
   }
   // The parts of a shared unit run the same microbatch together.
-  if (plan.meshes[0].axis("stages") >= 0)
+  if (plan.meshes[0].axis(stages_axis) >= 0)
     for (std::int32_t s = 1; s < plan.stages; ++s)
       if (owners[s] != owners[0])
         return invalid(fmt::format("stages 0 and {} share a unit, and the owners of their microbatches differ", s));

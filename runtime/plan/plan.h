@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "placement/boxing.h"
+#include "placement/collective.h"
 #include "placement/cost.h"
 #include "runtime/graph/graph.h"
 #include "runtime/plan/pipeline.h"
@@ -102,7 +102,7 @@ struct PlanOp {
   std::string name;
   Attrs attrs;
   std::vector<PlanOperand> in, out;
-  std::int64_t state_offset = 0;  ///< bytes into its actor's state
+  std::int64_t state_offset = 0;  ///< bytes into the op state of its actor
   std::int64_t state_bytes = 0;   ///< that the op keeps from act to act, at the largest place of the role
   bool operator==(const PlanOp&) const = default;
 };
@@ -140,7 +140,7 @@ struct PlanActor {
   double cost_s = 0;               ///< predicted, of one act
   std::int64_t scratch_bytes = 0;  ///< tensors inside the segment, then the ops' own scratch
   std::int64_t op_scratch_offset = 0;
-  std::int64_t state_bytes = 0;  ///< segments: of all their ops
+  std::int64_t op_state_bytes = 0;  ///< segments: what all their ops keep from act to act
   /// Exchanges of one ring take turns in few staging buffers; -1: staging memory of its own.
   std::int32_t staging_ring = -1;
   std::int32_t staging_buffer = 0;
@@ -228,6 +228,8 @@ struct Plan {
   std::int32_t program(const std::string& name) const;
   /// Versions of the parameters that the arenas hold for checkpoints at the same time; 0: the plan takes no checkpoint.
   std::int32_t snapshot_slots() const;
+  /// Whether the places of a stage are among those of a mesh.
+  bool on_mesh(std::int32_t mesh, std::int32_t stage) const;
   /// The stages whose places a mesh has, ascending.
   std::vector<std::int32_t> stages_on(std::int32_t mesh) const;
   /// True for a part of a unit that all stages share (Graph::shared_unit).
@@ -235,7 +237,7 @@ struct Plan {
   /// dp coordinate of a rank within its stage; dp width of a stage. REQUIRES: the rank is on a stage.
   std::int64_t dp_index(Rank rank) const;
   std::int64_t dp_width(std::int32_t stage) const { return meshes[stage].axis_size("dp"); }
-  /// Who of a stage runs which microbatch of a program. Valid while this plan is.
+  /// Which dp coordinates of a stage run which microbatches of a program. Valid while this plan is.
   Schedule schedule(std::int32_t program, std::int32_t stage) const {
     return {program_specs[program], dp_width(stage), program == 0 && !owners.empty() ? &owners[stage] : nullptr};
   }

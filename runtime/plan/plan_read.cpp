@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "devices/base/wire.h"
+#include "placement/collective.h"
 #include "runtime/plan/plan.capnp.h"
 #include "runtime/plan/plan_io.h"
 
@@ -90,7 +91,7 @@ PlanActor get(wire::Actor::Reader r) {
   a.priority = r.getPriority();
   a.run = r.getRun();
   a.pass = static_cast<Pass>(r.getPass());
-  a.virtual_stage = r.getDepth();
+  a.virtual_stage = r.getVirtualStage();
   a.takes_turns = r.getTakesTurns();
   a.in = numbers<std::int32_t>(r.getIn());
   a.out = numbers<std::int32_t>(r.getOut());
@@ -106,7 +107,7 @@ PlanActor get(wire::Actor::Reader r) {
   a.cost_s = r.getCostS();
   a.scratch_bytes = r.getScratchBytes();
   a.op_scratch_offset = r.getOpScratchOffset();
-  a.state_bytes = r.getStateBytes();
+  a.op_state_bytes = r.getOpStateBytes();
   a.staging_ring = r.getStagingRing();
   a.staging_buffer = r.getStagingBuffer();
   a.staging_area = r.getStagingArea();

@@ -87,7 +87,7 @@ void put(wire::Actor::Builder b, const PlanActor& a) {
   b.setPriority(a.priority);
   b.setRun(a.run);
   b.setPass(static_cast<std::uint8_t>(a.pass));
-  b.setDepth(a.virtual_stage);
+  b.setVirtualStage(a.virtual_stage);
   b.setTakesTurns(a.takes_turns);
   set_numbers(b.initIn(static_cast<unsigned>(a.in.size())), a.in);
   set_numbers(b.initOut(static_cast<unsigned>(a.out.size())), a.out);
@@ -116,7 +116,7 @@ void put(wire::Actor::Builder b, const PlanActor& a) {
   b.setCostS(a.cost_s);
   b.setScratchBytes(a.scratch_bytes);
   b.setOpScratchOffset(a.op_scratch_offset);
-  b.setStateBytes(a.state_bytes);
+  b.setOpStateBytes(a.op_state_bytes);
   b.setStagingRing(a.staging_ring);
   b.setStagingBuffer(a.staging_buffer);
   b.setStagingArea(a.staging_area);

@@ -15,6 +15,7 @@
 
 namespace troupe::runtime {
 
+/// A value for one thread: it remembers what it has counted, so a loop over coordinates or rounds keeps one object.
 class Schedule {
  public:
   /// Of a stage of `width` dp coordinates. `owners`: by microbatch; null: microbatch m is run by m mod width, and by
@@ -28,6 +29,8 @@ class Schedule {
     return program_.stateful ? 0 : owners_ ? (*owners_)[static_cast<std::size_t>(microbatch)] : microbatch % width_;
   }
   std::vector<std::int32_t> microbatches(std::int64_t dp_index) const;
+  /// The microbatch of a coordinate's act `act`, counted from 0: microbatches(dp_index)[act]. REQUIRES: there is one.
+  std::int32_t microbatch_at(std::int64_t dp_index, std::int64_t act) const;
   std::int32_t rounds() const;
   /// Whether a coordinate runs a microbatch in this round.
   bool runs_in_round(std::int64_t dp_index, std::int32_t round) const;
@@ -38,10 +41,13 @@ class Schedule {
 
  private:
   std::int32_t count(std::int64_t dp_index) const;
+  /// Microbatches by dp coordinate, counted once. REQUIRES: owners.
+  const std::vector<std::int32_t>& counts() const;
 
   const ProgramSpec& program_;
   std::int64_t width_;
   const std::vector<std::int32_t>* owners_;
+  mutable std::vector<std::int32_t> counts_;  // empty: not counted yet
 };
 
 }  // namespace troupe::runtime

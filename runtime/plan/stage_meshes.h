@@ -12,6 +12,10 @@ namespace troupe::runtime {
 /// Bytes and counts that a plan may name: far above any machine, far below overflow.
 inline constexpr std::int64_t bytes_max = std::int64_t{1} << 46, count_max = 1 << 20;
 
+/// The axis of all stages together: the compiler adds it to the meshes of a plan whose stages share units. A mesh of
+/// CompileOptions::stages must not have it.
+inline constexpr const char* stages_axis = "stages";
+
 /// Meshes with the axes `model` and dp for stages of dp widths `dp`, ranks numbered stage by stage, model axes fastest.
 /// dp is the innermost axis so that a dim that a model axis splits, too, is cut by that one first: a ZeRO share lies
 /// inside a part. With several model axes a tensor may be divided on one and whole on another.

@@ -85,15 +85,15 @@ struct Area {
   std::vector<Shift> shifts;
 };
 
-/// Where a tenant says which area it is in.
-struct Lodger {
+/// A tenant that gets a shift of an area, and the fields of the plan that say which.
+struct PlannedTenant {
   Tenant tenant;
   std::int64_t bytes = 0;
   std::vector<std::pair<std::int32_t*, std::int32_t*>> fields;  // area, shift
 };
 
 /// The shift of an area that a tenant may join: it excludes all of the other shifts, and there is room. None: -1.
-std::int32_t shift_for(const Area& area, const Lodger& who, const std::vector<Lodger>& all,
+std::int32_t shift_for(const Area& area, const PlannedTenant& who, const std::vector<PlannedTenant>& all,
                        const Lifetimes& lifetimes) {
   std::int32_t beside = -1;  // a shift that it does not exclude
   for (std::size_t s = 0; s < area.shifts.size(); ++s) {
@@ -148,11 +148,11 @@ Status share_areas(PlanDraft& draft) {
   for (auto& role : draft.plan.roles) {
     TROUPE_ASSIGN(const LocalPlan local, local_plan(draft.plan, draft.plan.meshes[role.stage].ranks[0]));
     const Lifetimes lifetimes(draft.plan, role);
-    std::vector<Lodger> lodgers;
-    const auto add = [&](std::optional<Tenant> tenant, std::int64_t bytes) -> Lodger* {
+    std::vector<PlannedTenant> tenants;
+    const auto add = [&](std::optional<Tenant> tenant, std::int64_t bytes) -> PlannedTenant* {
       if (!tenant || bytes == 0) return nullptr;
-      lodgers.push_back({*std::move(tenant), bytes, {}});
-      return &lodgers.back();
+      tenants.push_back({*std::move(tenant), bytes, {}});
+      return &tenants.back();
     };
     for (const auto& c : local.channels)
       if (auto* made = add(lifetimes.channel(c.channel), c.slot_bytes * c.slots))
@@ -166,27 +166,27 @@ Status share_areas(PlanDraft& draft) {
         for (auto a : users) made->fields.emplace_back(&role.actors[a].staging_area, &role.actors[a].staging_shift);
     }
     // The largest first: what comes later finds room in what is there, and no area grows.
-    std::stable_sort(lodgers.begin(), lodgers.end(),
-                     [](const Lodger& a, const Lodger& b) { return a.bytes > b.bytes; });
+    std::stable_sort(tenants.begin(), tenants.end(),
+                     [](const PlannedTenant& a, const PlannedTenant& b) { return a.bytes > b.bytes; });
     std::vector<Area> areas;
-    for (std::size_t t = 0; t < lodgers.size(); ++t) {
+    for (std::size_t t = 0; t < tenants.size(); ++t) {
       std::int32_t shift = -1;
       auto area = std::find_if(areas.begin(), areas.end(), [&](const Area& a) {
-        return (shift = shift_for(a, lodgers[t], lodgers, lifetimes)) >= 0;
+        return (shift = shift_for(a, tenants[t], tenants, lifetimes)) >= 0;
       });
       if (area == areas.end()) {
-        area = areas.insert(areas.end(), Area{lodgers[t].bytes, {}});
+        area = areas.insert(areas.end(), Area{tenants[t].bytes, {}});
         shift = 0;
       }
       area->shifts.resize(std::max(area->shifts.size(), static_cast<std::size_t>(shift) + 1));
-      area->shifts[static_cast<std::size_t>(shift)].bytes += lodgers[t].bytes;
+      area->shifts[static_cast<std::size_t>(shift)].bytes += tenants[t].bytes;
       area->shifts[static_cast<std::size_t>(shift)].tenants.push_back(t);
     }
     std::erase_if(areas, [](const Area& a) { return a.shifts.size() == 1; });  // one tenant alone
     for (std::size_t a = 0; a < areas.size(); ++a)
       for (std::size_t s = 0; s < areas[a].shifts.size(); ++s)
         for (auto t : areas[a].shifts[s].tenants)
-          for (const auto& [in_area, in_shift] : lodgers[t].fields)
+          for (const auto& [in_area, in_shift] : tenants[t].fields)
             *in_area = static_cast<std::int32_t>(a), *in_shift = static_cast<std::int32_t>(s);
   }
   return {};

@@ -1,7 +1,7 @@
 // Channels without data: credits that limit how far a stage runs ahead; what the conductor writes.
 #include <fmt/format.h>
 
-#include "actors/act.h"
+#include "actors/commit.h"
 #include "runtime/planner/passes.h"
 
 namespace troupe::runtime {
@@ -47,7 +47,7 @@ void make_control(PlanDraft& draft, const std::set<ActorRef>& after_commit) {
       c.name = "go." + plan.programs[program];
       c.rate = Rate::step;
       c.slots = 2;
-      c.bytes = plan_alignment;
+      c.bytes = tensor_alignment;
       draft.connect(std::move(c), {s, -1}, readers);
     }
     if (updates.empty()) continue;

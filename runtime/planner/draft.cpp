@@ -1,6 +1,7 @@
 #include "runtime/planner/draft.h"
 
 #include <algorithm>
+#include <set>
 
 #include "devices/base/check.h"
 #include "runtime/plan/actor_traits.h"
@@ -87,9 +88,12 @@ std::int32_t PlanDraft::slots_between(std::int32_t role, PassAt from, PassAt to)
   const auto own = plan.dp_width(role);
   if (plan.ordered()) {
     const std::int32_t stages = plan.stages, stage = from.virtual_stage % stages;
+    const Schedule schedule = plan.schedule(0, role);
+    std::set<std::int32_t> counts;  // places with equally many microbatches have one order
+    for (std::int64_t d = 0; d < own; ++d) counts.insert(schedule.acts(Rate::microbatch, d));
     std::int32_t most = 1;
-    for (std::int64_t d = 0; d < own; ++d) {
-      const auto order = pass_order(plan.pipeline, stages, stage, plan.schedule(0, role).acts(Rate::microbatch, d));
+    for (auto microbatches : counts) {
+      const auto order = pass_order(plan.pipeline, stages, stage, microbatches);
       most = std::max(
           most, most_between(order, {from.pass, from.virtual_stage / stages}, {to.pass, to.virtual_stage / stages}));
     }

@@ -8,9 +8,6 @@
 
 namespace troupe::runtime {
 
-/// Everything in a slot and in scratch memory begins at a multiple of this: a cache line, an AVX-512 vector.
-inline constexpr std::int64_t plan_alignment = tensor_alignment;
-
 // A stream runs lower priorities first. A backward act frees memory and feeds other stages; no actor reads weight
 // gradients before the end of the step; evaluation uses the time that is left. A negative priority runs between any two
 // tasks (RQ-3): places of several stages wait for it.

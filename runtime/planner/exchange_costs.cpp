@@ -3,6 +3,8 @@
 #include <deque>
 #include <set>
 
+#include "placement/boxing.h"
+#include "placement/collective.h"
 #include "runtime/place/local_plan.h"
 #include "runtime/place/round_boxing.h"
 #include "runtime/planner/passes.h"
@@ -34,6 +36,17 @@ ExchangeTime time_of(const BoxingPlan& plan, DType from, DType to, const CostMod
   return time;
 }
 
+/// Whether two moves have tensors that are equal except for their names and, of gradients, the parameter: every layer
+/// has such moves.
+bool alike(const Plan& plan, const PlanExchange::Pair& one, const PlanExchange::Pair& other) {
+  const auto same = [&](std::int32_t s, std::int32_t t) {
+    const PlanTensor &a = plan.tensors[s], &b = plan.tensors[t];
+    return a.mesh == b.mesh && a.dtype == b.dtype && a.rate == b.rate && (a.gradient_of < 0) == (b.gradient_of < 0) &&
+           a.shape == b.shape && a.sbp == b.sbp;
+  };
+  return same(one.from, other.from) && same(one.to, other.to);
+}
+
 /// The cost of moving one tensor. Layers repeat each other's boxings: each is worked out once.
 class MoveCosts {
  public:
@@ -47,18 +60,11 @@ class MoveCosts {
   const Cost& of(const PlanExchange::Pair& move) {
     auto& known = known_[{plan_.tensors[move.from].mesh, plan_.tensors[move.to].mesh}];
     for (const auto& [pair, cost] : known)
-      if (alike(pair.from, move.from) && alike(pair.to, move.to)) return cost;
+      if (alike(plan_, pair, move)) return cost;
     return known.emplace_back(move, work_out(move)).second;
   }
 
  private:
-  /// Equal except for their names and, of gradients, the parameter: every layer has such tensors.
-  bool alike(std::int32_t one, std::int32_t other) const {
-    const PlanTensor &a = plan_.tensors[one], &b = plan_.tensors[other];
-    return a.mesh == b.mesh && a.dtype == b.dtype && a.rate == b.rate && (a.gradient_of < 0) == (b.gradient_of < 0) &&
-           a.shape == b.shape && a.sbp == b.sbp;
-  }
-
   Cost work_out(const PlanExchange::Pair& move) const {
     // The first dp coordinate stands for all: widths and shares differ by one unit at most.
     Layout from = plan_.layout(move.from, 0);
@@ -110,20 +116,62 @@ class MoveCosts {
   std::map<std::pair<std::int32_t, std::int32_t>, std::deque<std::pair<PlanExchange::Pair, Cost>>> known_;
 };
 
+/// Elements that a gather moves: each share goes to every place that gets the whole, except to its own.
+std::int64_t gathered_elements(const BoxingGroup& group) {
+  std::set<Rank> targets;
+  for (const auto& h : group.to) targets.insert(h.holder);
+  std::int64_t elements = 0;
+  for (const auto& h : group.from)
+    elements += h.extent.elements() * (std::ssize(targets) - (targets.count(h.holder) ? 1 : 0));
+  return elements;
+}
+
+/// Adds to `busy` the places of `line`, a row along dp, among which the busiest one is, odd links aside. Shares become
+/// smaller along dp: of the places of one node the first sends most, the last receives most. Nodes in the middle have
+/// equally many of the places, so the two nodes at each end stand for all.
+void add_busy(const std::vector<Rank>& line, std::int32_t places_per_node, std::set<Rank>& busy) {
+  std::vector<std::pair<Rank, Rank>> nodes;  // the first and the last of their places
+  for (const Rank rank : line) {
+    if (nodes.empty() || nodes.back().second / places_per_node != rank / places_per_node) nodes.push_back({rank, rank});
+    nodes.back().second = rank;
+  }
+  for (std::size_t n = 0; n < nodes.size(); ++n)
+    if (n < 2 || n + 2 >= nodes.size()) busy.insert({nodes[n].first, nodes[n].second});
+}
+
+/// Of the places that get the whole, and of those that only send.
+std::set<Rank> busy_places(const BoxingGroup& group, std::int32_t places_per_node) {
+  std::vector<Rank> targets, others;
+  for (const auto& h : group.to) targets.push_back(h.holder);
+  const std::set<Rank> gets(targets.begin(), targets.end());
+  for (const auto& h : group.from)
+    if (!gets.count(h.holder)) others.push_back(h.holder);
+  std::set<Rank> busy;
+  add_busy(targets, places_per_node, busy);
+  add_busy(others, places_per_node, busy);
+  return busy;
+}
+
 /// A gather of ZeRO 3, in its first round.
 void cost_gather(const Plan& plan, PlanExchange& x) {
   const PlanTensor &from = plan.tensors[x.moves[0].from], &to = plan.tensors[x.moves[0].to];
   x.collective = collective_of(plan.layout(x.moves[0].from, 0), plan.layout(x.moves[0].to, 0));
   const Mesh& mesh = plan.meshes[to.mesh];
-  const auto boxings = gather_boxings(plan, x, 0, mesh.ranks[0]);
-  if (!boxings.ok()) return;  // local_plan() reports it with its names
-  BoxingPlan all;
-  for (const auto& b : *boxings) all.transfers.insert(all.transfers.end(), b.transfers.begin(), b.transfers.end());
+  const auto groups = gather_groups(plan, x, 0, mesh.ranks[0]);
+  if (!groups.ok()) return;  // local_plan() reports it with its names
+  for (const Rank rank : busy_places(groups->front(), plan.costs.places_per_node)) {
+    BoxingPlan own;
+    for (const auto& group : *groups)
+      if (const auto part = plan_boxing(group, rank); part.ok())  // else local_plan() reports it
+        own.transfers.insert(own.transfers.end(), part->transfers.begin(), part->transfers.end());
+    const ExchangeTime time = time_of(own, from.dtype, to.dtype, plan.costs);
+    x.seconds = std::max(x.seconds, time.seconds);
+    x.latency_s = std::max(x.latency_s, time.latency_s);
+  }
   // There is one gather along dp for each coordinate on the model axes.
-  x.bytes = all.moved_bytes(std::min(size_of(from.dtype), size_of(to.dtype))) * (mesh.size() / mesh.axis_size("dp"));
-  const ExchangeTime time = time_of(all, from.dtype, to.dtype, plan.costs);
-  x.seconds = time.seconds;
-  x.latency_s = time.latency_s;
+  const std::int64_t lines = mesh.size() / mesh.axis_size("dp");
+  for (const auto& group : *groups)
+    x.bytes += gathered_elements(group) * std::min(size_of(from.dtype), size_of(to.dtype)) * lines;
 }
 
 }  // namespace
@@ -131,9 +179,23 @@ void cost_gather(const Plan& plan, PlanExchange& x) {
 void cost_exchanges(PlanDraft& draft) {
   const Plan& plan = draft.plan;
   MoveCosts costs(plan);
+  std::vector<const PlanExchange*> gathers;  // one of each kind
   for (auto& x : draft.plan.exchanges) {
     if (x.rate == Rate::round && !plan.reduces(x)) {
-      cost_gather(plan, x);
+      const auto known = std::find_if(gathers.begin(), gathers.end(), [&](const PlanExchange* g) {
+        return g->program == x.program &&
+               std::equal(g->moves.begin(), g->moves.end(), x.moves.begin(), x.moves.end(),
+                          [&](const auto& one, const auto& other) { return alike(plan, one, other); });
+      });
+      if (known == gathers.end()) {
+        cost_gather(plan, x);
+        gathers.push_back(&x);
+      } else {
+        x.collective = (*known)->collective;
+        x.bytes = (*known)->bytes;
+        x.seconds = (*known)->seconds;
+        x.latency_s = (*known)->latency_s;
+      }
       continue;
     }
     x.collective = costs.of(x.moves[0]).collective;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "runtime/place/saved_parts.h"
 #include "runtime/plan/actor_traits.h"
 #include "runtime/planner/passes.h"
 
@@ -22,8 +23,9 @@ double norm_seconds(const Plan& plan, const PlanRole& role, const PlanActor& a) 
   return plan.costs.kernel_s("square_sums", 0, bytes);
 }
 
-/// A channel of parameters has as many f32 values as the update has elements.
+/// 0 where nothing is trained. A channel of parameters has as many f32 values as the update has elements.
 double update_seconds(const Plan& plan, const PlanRole& role, const PlanActor& a) {
+  if (a.params.empty()) return 0;
   const bool of_sums = std::any_of(a.in.begin(), a.in.end(), [&](std::int32_t c) {
     const auto& tensors = role.channels[c].tensors;
     return !tensors.empty() && plan.tensors[tensors[0]].dtype == DType::sum64;
@@ -35,24 +37,30 @@ double update_seconds(const Plan& plan, const PlanRole& role, const PlanActor& a
   return plan.costs.kernel_s("adamw", 0, bytes);
 }
 
-/// Parameters, and what the optimizer keeps of them, of a place's part of a group.
-double saved_bytes(const Plan& plan, const PlanRole& role, const PlanActor& snapshot) {
-  return kernels::AdamW::saved_values() * static_cast<double>(role.channels[snapshot.in[0]].bytes) /
-         static_cast<double>(plan.dp_width(role.stage));
+/// Bytes that the first place of a role writes of a group into a checkpoint. Along dp no place writes more; along model
+/// axes all write about as much of all groups together.
+double saved_bytes(const Plan& plan, const SavedParts& saved, const PlanRole& role, const PlanActor& snapshot) {
+  std::int64_t bytes = 0;
+  for (const auto& part : saved.of(plan.meshes[role.stage].ranks[0], snapshot)) {
+    const PlanTensor& t = plan.tensors[plan.params[part.param].tensor];
+    const std::int64_t moments = part.trained ? kernels::AdamW::state_values() * size_of(DType::f32) : 0;
+    bytes += part.extent.elements() * (size_of(t.dtype) + moments);
+  }
+  return static_cast<double>(bytes);
 }
 
 /// Seconds of one act. Those of segments are their ops' (fill_operands), those of exchanges lie in the exchange.
-double seconds_of(const Plan& plan, const PlanRole& role, const PlanActor& a) {
+double seconds_of(const Plan& plan, const SavedParts& saved, const PlanRole& role, const PlanActor& a) {
   switch (a.kind) {
     case PlanActor::Kind::norm: return norm_seconds(plan, role, a);
     case PlanActor::Kind::update: return update_seconds(plan, role, a);
     case PlanActor::Kind::digest: return plan.costs.kernel_s("digest", 0, bytes_of(role, a.in));
     // read and written
-    case PlanActor::Kind::snapshot: return plan.costs.kernel_s("snapshot", 0, 2 * saved_bytes(plan, role, a));
+    case PlanActor::Kind::snapshot: return plan.costs.kernel_s("snapshot", 0, 2 * saved_bytes(plan, saved, role, a));
     case PlanActor::Kind::writer: {
       // the places of a node write at the same time
       const double writers = std::min(plan.workers(), plan.costs.places_per_node);
-      return saved_bytes(plan, role, role.actors[role.channels[a.in[0]].writer]) * writers /
+      return saved_bytes(plan, saved, role, role.actors[role.channels[a.in[0]].writer]) * writers /
              plan.costs.disk_bytes_per_s;
     }
     case PlanActor::Kind::segment:
@@ -62,18 +70,18 @@ double seconds_of(const Plan& plan, const PlanRole& role, const PlanActor& a) {
   return a.cost_s;
 }
 
-/// `param_of`: by tensor, the parameter that is stored as it.
-void finish_actor(const Plan& plan, const std::map<std::int32_t, std::int32_t>& param_of, const PlanRole& role,
-                  PlanActor& a) {
-  a.cost_s = seconds_of(plan, role, a);
-  const ActorTraits& kind = traits(a.kind);
-  // A step of a program is over at a place when every actor is done whose outputs no actor of the program there reads.
-  a.closes_step = kind.closes_step;
+/// A step of a program is over at a place when every actor is done whose outputs no actor of the program there reads.
+bool closes_step(const PlanRole& role, const PlanActor& a) {
+  bool closes = traits(a.kind).closes_step;
   for (auto c : a.out)
     for (const auto& r : role.channels[c].readers)
-      if (role.actors[r.actor].program == a.program && role.channels[c].kind != PlanChannel::Kind::turn)
-        a.closes_step = false;
-  if (kind.params != ActorTraits::Params::version) return;
+      if (role.actors[r.actor].program == a.program && role.channels[c].kind != PlanChannel::Kind::turn) closes = false;
+  return closes;
+}
+
+/// The parameters of an actor that reads a version of them. `param_of`: by tensor, the parameter that is stored as it.
+void name_params(const std::map<std::int32_t, std::int32_t>& param_of, const PlanRole& role, PlanActor& a) {
+  if (traits(a.kind).params != ActorTraits::Params::version) return;
   for (const auto& t : role.channels[a.in[0]].tensors)
     if (const auto p = param_of.find(t); p != param_of.end())
       a.params.push_back({p->second, static_cast<std::int32_t>(a.params.size()), {}});
@@ -86,7 +94,13 @@ void finish_actors(PlanDraft& draft) {
   for (std::size_t p = 0; p < draft.plan.params.size(); ++p)
     param_of.emplace(draft.plan.params[p].stored(), static_cast<std::int32_t>(p));
   for (auto& role : draft.plan.roles)
-    for (auto& a : role.actors) finish_actor(draft.plan, param_of, role, a);
+    for (auto& a : role.actors) name_params(param_of, role, a);
+  const SavedParts saved(draft.plan);
+  for (auto& role : draft.plan.roles)
+    for (auto& a : role.actors) {
+      a.cost_s = seconds_of(draft.plan, saved, role, a);
+      a.closes_step = closes_step(role, a);
+    }
 }
 
 }  // namespace troupe::runtime

@@ -22,7 +22,6 @@ struct LoweredNode {
 
 /// A parameter as lowered: its tensor and the gradients of its uses.
 struct LoweredParam {
-  std::int32_t graph_node = 0;
   std::int32_t tensor = -1;
   std::int32_t unit = 0;
   std::vector<std::int32_t> stages;  ///< ascending

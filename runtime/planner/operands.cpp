@@ -113,9 +113,9 @@ void fill_operands(PlanDraft& draft, Segments& segments, const Edges& edges, con
       for (const auto& o : op.out) out.push_back(local_type(draft, o.tensor));
       if (def->scratch_bytes) own = std::max(own, def->scratch_bytes(in, out, op.attrs));
       if (def->state_bytes) {
-        op.state_offset = actor.state_bytes;
+        op.state_offset = actor.op_state_bytes;
         op.state_bytes = def->state_bytes(in, out, op.attrs);
-        actor.state_bytes += aligned(op.state_bytes);
+        actor.op_state_bytes += aligned(op.state_bytes);
       }
       const auto cost = op_cost(*def, in, out, op.attrs);
       actor.cost_s += draft.plan.costs.kernel_s(op.op, cost.flops, cost.bytes);

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+
+#include "runtime/session/divergence.h"
 
 namespace troupe::runtime {
 
@@ -62,8 +63,8 @@ Status CheckpointTracker::begin(std::uint64_t fresh) {
   head.stamp = stamp;
   head.seed = plan_.seed;
   head.config = options_.config;
-  keeper_ = std::make_unique<checkpoint::CheckpointCommitter>(storage_, stream_, clock_, options_.dir, std::move(head),
-                                                              options_.retention);
+  committer_ = std::make_unique<checkpoint::CheckpointCommitter>(storage_, stream_, clock_, options_.dir,
+                                                                 std::move(head), options_.retention);
   return {};
 }
 
@@ -108,48 +109,31 @@ void CheckpointTracker::saving(std::int64_t version, Rank place, const Report& r
   options_.on_event(event);
 }
 
-Status CheckpointTracker::finite(std::int64_t version, const std::vector<Report>& reports) const {
-  for (const auto kind : checkpoint::tensor_kinds) {
-    std::set<std::string> ruined;
-    for (const auto& r : reports)
-      if (r.kind == Report::Kind::shard && r.values.size() > 1 && r.values[1] == static_cast<double>(kind))
-        ruined.insert(r.name);
-    if (ruined.empty()) continue;
-    const auto first = std::find_if(plan_.params.begin(), plan_.params.end(),
-                                    [&](const PlanParam& p) { return ruined.count(p.name) > 0; });
-    const std::string of = kind == checkpoint::TensorKind::parameter ? ""
-                                                                     : std::string("the ") + to_string(kind) + " of ";
-    return invalid(fmt::format("{}parameter '{}' is not finite after step {}: training has diverged", of,
-                               first == plan_.params.end() ? *ruined.begin() : first->name, version));
-  }
-  return {};
-}
-
 void CheckpointTracker::shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
   ++committing_;
   std::vector<checkpoint::ShardRecord> records;
-  if (const Status ruined = finite(version, reports); !ruined.ok()) {
+  if (const Status ruined = check_saved(plan_, version, reports); !ruined.ok()) {
     ruined_ = ruined_.ok() ? ruined : ruined_;
-    return keeper_->abandon(version, ruined);
+    return committer_->abandon(version, ruined);
   }
   for (const auto& r : reports) {
     if (r.kind != Report::Kind::shard) continue;
     auto& stall_s = under_way_[version].stall_s;
     for (double s : r.values) stall_s = std::max(stall_s, s);
-    if (!r.name.empty()) return keeper_->abandon(version, Status(Code::io, r.name));
+    if (!r.name.empty()) return committer_->abandon(version, Status(Code::io, r.name));
     auto record = checkpoint::decode_shard_record(r.bytes);
-    if (!record.ok()) return keeper_->abandon(version, record.status());
+    if (!record.ok()) return committer_->abandon(version, record.status());
     records.push_back(*std::move(record));
   }
   if (const auto writers = static_cast<std::size_t>(count_writers(plan_)); records.size() != writers)
-    return keeper_->abandon(
+    return committer_->abandon(
         version, Status(Code::internal, fmt::format("{} of {} places have written a shard", records.size(), writers)));
-  keeper_->commit(version, std::move(records), training_state(sums));
+  committer_->commit(version, std::move(records), training_state(sums));
 }
 
 Status CheckpointTracker::poll() {
   Status too_often;
-  for (auto& o : keeper_->outcomes()) {
+  for (auto& o : committer_->outcomes()) {
     --committing_;
     const bool ok = o.status.ok();
     failures_ = ok ? 0 : failures_ + 1;
@@ -175,7 +159,7 @@ Status CheckpointTracker::poll() {
 }
 
 Status CheckpointTracker::finish() {
-  keeper_->finish();
+  committer_->finish();
   TROUPE_TRY(poll());
   return last_failed_;
 }

@@ -86,10 +86,6 @@ class CheckpointTracker {
   bool diverged() const { return !ruined_.ok(); }
 
  private:
-  /// Error: a place has found a parameter or a moment that is not finite. Parameters are named before moments, then the
-  /// first in the plan's order.
-  Status finite(std::int64_t version, const std::vector<Report>& reports) const;
-
   const Plan& plan_;
   CheckpointOptions options_;
   const std::int64_t first_;
@@ -105,7 +101,7 @@ class CheckpointTracker {
   std::map<std::int64_t, UnderWay> under_way_;  // by version
   CheckpointTarget target_;
   std::shared_ptr<FolderLock> lock_;
-  std::unique_ptr<checkpoint::CheckpointCommitter> keeper_;
+  std::unique_ptr<checkpoint::CheckpointCommitter> committer_;
   int failures_ = 0;
   int committing_ = 0;  ///< given to the committer, without an outcome yet
   Status ruined_;       ///< of the first version with parameters that are not finite

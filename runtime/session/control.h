@@ -10,7 +10,9 @@
 #include <variant>
 #include <vector>
 
-#include "actors/act.h"
+#include "actors/commit.h"
+#include "actors/report.h"
+#include "actors/token.h"
 #include "comm/throttled/throttled_transport.h"
 #include "devices/base/log.h"
 #include "devices/base/status.h"
@@ -121,8 +123,8 @@ struct Explained {
 };
 struct Spans {
   std::vector<TraceSpan> spans;
-  std::int64_t dropped = 0;
-};  ///< dropped: for want of room
+  std::int64_t dropped = 0;  ///< for want of room
+};
 struct Stopped {
   std::int64_t peak_bytes = 0, file_bytes = 0, shared_bytes = 0;  ///< resident: see PlaceResult
   std::uint64_t sent_bytes = 0, received_bytes = 0;

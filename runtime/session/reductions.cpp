@@ -5,18 +5,12 @@
 #include <bit>
 #include <numeric>
 
+#include "checkpoint/checksum.h"
 #include "devices/base/philox.h"
 
 namespace troupe::runtime {
 
 namespace {
-
-std::string hex(std::uint64_t v) {
-  static const char* digits = "0123456789abcdef";
-  std::string out(16, '0');
-  for (int i = 15; i >= 0; --i, v >>= 4) out[i] = digits[v & 15];
-  return out;
-}
 
 std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
   h ^= v + 0x9E3779B97F4A7C15ull + (h << 6) + (h >> 2);
@@ -29,7 +23,10 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
 
 Reductions::Reductions(const Plan& plan)
     : microbatches_(plan.program_specs.empty() ? 0 : static_cast<std::size_t>(plan.program_specs[0].microbatches)) {
-  for (std::size_t i = 0; i < plan.params.size(); ++i) index_[plan.params[i].name] = i;
+  for (std::size_t i = 0; i < plan.params.size(); ++i) {
+    index_[plan.params[i].name] = i;
+    elements_.push_back(static_cast<double>(elements(plan.tensors[plan.params[i].tensor].shape)));
+  }
 }
 
 Expected<double> Reductions::loss(const std::vector<Closed>& places, std::optional<std::int32_t> only) const {
@@ -54,7 +51,7 @@ Expected<VersionDigest> Reductions::digest(const std::vector<Closed>& places) co
       if (r.kind != Report::Kind::digest) continue;
       const auto bar = r.name.rfind('|');
       const auto param = index_.find(r.name.substr(0, bar));
-      if (param == index_.end() || r.values.size() != 3)
+      if (param == index_.end() || r.values.size() != 4)
         return Status(Code::internal, fmt::format("worker {} reports a digest of '{}' that cannot be", rank, r.name));
       if (const auto i = static_cast<std::int32_t>(param->second);
           r.values[2] != 1 && (out.not_finite < 0 || i < out.not_finite))
@@ -66,16 +63,24 @@ Expected<VersionDigest> Reductions::digest(const std::vector<Closed>& places) co
                                                     it->second.second, rank));
     }
   std::uint64_t a = 0x6a09e667f3bcc908ull, b = 0xbb67ae8584caa73bull;
-  for (const auto& [name, extents] : words) {
+  const bool runs_kernels = !words.empty();
+  for (const auto& [name, param] : index_) {
+    if (!runs_kernels) break;
     std::uint64_t x = 0, y = 0;
-    for (const auto& [extent, value] : extents) {
+    double told = 0;
+    for (const auto& [extent, value] : words[std::string(name)]) {
+      told += value.first.at(3);
       x += std::bit_cast<std::uint64_t>(value.first.at(0));
       y += std::bit_cast<std::uint64_t>(value.first.at(1));
     }
+    if (told != elements_[param])
+      return Status(Code::internal,
+                    fmt::format("the digests of parameter '{}' are of {:.0f} elements, and it has {:.0f}", name, told,
+                                elements_[param]));
     a = mix(mix(a, name_hash(name)), x);
     b = mix(mix(b, name_hash(name)), y);
   }
-  out.params_hash = hex(a) + hex(b);
+  out.params_hash = checkpoint::hexadecimal(a) + checkpoint::hexadecimal(b);
   return out;
 }
 

@@ -29,12 +29,14 @@ class Reductions {
   /// Sum of the losses, over microbatches in index order; of microbatch `only` if that is given. Error: a loss of a
   /// microbatch that a step does not have.
   Expected<double> loss(const std::vector<Closed>& places, std::optional<std::int32_t> only = {}) const;
-  /// The digest of a version. Error: replicas that differ, or a report that no place of this plan can make.
+  /// The digest of a version. Error: replicas that differ, a report that no place of this plan can make, or an element
+  /// of which no place tells (a run without kernels tells of none: its hash is that of no parameter).
   Expected<VersionDigest> digest(const std::vector<Closed>& places) const;
 
  private:
   std::size_t microbatches_;                       // of a step
   std::map<std::string_view, std::size_t> index_;  // of Plan::params, by name
+  std::vector<double> elements_;                   // of each parameter
 };
 
 }  // namespace troupe::runtime

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "devices/base/check.h"
 #include "devices/base/text_table.h"
+#include "runtime/session/divergence.h"
 
 namespace troupe::runtime {
 
@@ -17,13 +17,6 @@ namespace {
 std::vector<PlanParam> summed(const Plan& plan) { return plan.trains ? plan.params : std::vector<PlanParam>{}; }
 
 SumState sums_at_begin(const SessionOptions& o) { return o.sums.value_or(SumState{o.first_step, {}}); }
-
-/// "step 12: microbatch 3: a gradient term of 'layer0.q'"; without the microbatch where no place has reported it.
-std::string named_term(std::int64_t step, std::int32_t microbatch, const std::string& parameter) {
-  const bool known = microbatch != StepTerms::no_microbatch;
-  return fmt::format("step {}{}: a gradient term of '{}'", step,
-                     known ? fmt::format(": microbatch {}", microbatch) : "", parameter);
-}
 
 }  // namespace
 
@@ -37,9 +30,10 @@ Session::Session(const Plan& plan, SessionOptions options, Send send)
       bool closes = false, closes_microbatches = false;
       for (const auto& a : role.actors)
         if (a.program == p && a.closes_step) (a.rate == Rate::microbatch ? closes_microbatches : closes) = true;
+      const Schedule schedule = plan_.schedule(p, role.stage);
       std::vector<bool> runs;  // by dp coordinate
-      for (std::int64_t d = 0; d < plan_.dp_width(role.stage); ++d)
-        runs.push_back(closes || (closes_microbatches && plan_.schedule(p, role.stage).acts(Rate::microbatch, d) > 0));
+      for (std::int64_t d = 0; d < schedule.width(); ++d)
+        runs.push_back(closes || (closes_microbatches && schedule.acts(Rate::microbatch, d) > 0));
       for (Rank r : plan_.meshes[role.stage].ranks)
         votes[static_cast<std::size_t>(r)] = runs[static_cast<std::size_t>(plan_.dp_index(r))];
     }
@@ -56,9 +50,7 @@ void Session::to_all(const ToWorker& message) {
 std::vector<std::int32_t> Session::readers_of(std::int64_t version) {
   std::vector<std::int32_t> out;
   if (version < options_.steps) out.push_back(0);
-  if (options_.readers)
-    for (const auto& name : options_.readers(version))
-      if (const auto p = plan_.program(name); p > 0) out.push_back(p);
+  if (options_.readers) add_named(version, options_.readers(version), out);
   if (version == options_.steps) out.push_back(plan_.program("digest"));
   if (snapshot_ >= 0 && options_.snapshot && options_.snapshot(version)) {
     if (admits(version)) {
@@ -69,6 +61,20 @@ std::vector<std::int32_t> Session::readers_of(std::int64_t version) {
     }
   }
   return out;
+}
+
+void Session::add_named(std::int64_t version, const std::vector<std::string>& names, std::vector<std::int32_t>& out) {
+  for (const auto& name : names) {
+    const auto p = plan_.program(name);
+    const char* wrong = nullptr;
+    if (p < 0) wrong = "which the plan does not have";
+    else if (p == 0 || p == snapshot_ || name == "digest") wrong = "which the session begins by itself";
+    else if (std::find(out.begin(), out.end(), p) != out.end()) wrong = "twice";
+    if (!wrong) out.push_back(p);
+    else if (refused_.ok())
+      refused_ = invalid(
+          fmt::format("SessionOptions::readers names for version {} the program '{}', {}", version, name, wrong));
+  }
 }
 
 bool Session::admits(std::int64_t version) const {
@@ -126,7 +132,7 @@ void Session::feed_more(std::int32_t program) {
     for (auto at = first; at != open_.end() && at->first.first == program; ++at) {
       Fed& f = at->second.feeds[i];
       const auto free = f.channel->after.empty() ? all : std::min(all, f.channel->at_once);
-      while (f.sent < free && untaken + f.untaken.size() < feed_window && fed_.ok())
+      while (f.sent < free && untaken + f.untaken.size() < feed_window && refused_.ok())
         feed_one(f, at->first.second, nullptr);
       if (f.sent < all) break;
       untaken += f.untaken.size();
@@ -142,8 +148,8 @@ void Session::feed_one(Fed& f, std::int64_t step, const Report* last) {
   const PlanTensor& t = plan_.tensors[channel.tensors[0]];
   if (const auto want = static_cast<std::size_t>(elements(t.shape) * size_of(t.dtype));
       message.payload.size() != want) {
-    fed_ = invalid(fmt::format("feed '{}', microbatch {} of step {}: got {} bytes, and its tensor has {}", channel.name,
-                               microbatch, step, message.payload.size(), want));
+    refused_ = invalid(fmt::format("feed '{}', microbatch {} of step {}: got {} bytes, and its tensor has {}",
+                                   channel.name, microbatch, step, message.payload.size(), want));
     return;
   }
   const auto owner = plan_.schedule(channel.program, f.stage).owner(microbatch);
@@ -155,7 +161,7 @@ void Session::feed_one(Fed& f, std::int64_t step, const Report* last) {
 }
 
 Status Session::handle(Rank from, const FromWorker& message) {
-  if (!fed_.ok()) return fed_;
+  if (!refused_.ok()) return refused_;
   if (const auto* m = std::get_if<WorkerFailed>(&message))
     return m->status.in(
         fmt::format("worker {}{}", from, m->actor.empty() ? "" : fmt::format(", actor '{}'", m->actor)));
@@ -180,7 +186,7 @@ Status Session::report(Rank from, const EarlyReport& m) {
         f.sent < plan_.program_specs[m.program].microbatches)
       feed_one(f, m.report.step, &m.report);
   if (!it->second.feeds.empty()) feed_more(m.program);
-  return fed_;
+  return refused_;
 }
 
 Status Session::taken(Rank from, const FeedTaken& m) {
@@ -194,7 +200,7 @@ Status Session::taken(Rank from, const FeedTaken& m) {
     if (at == f.untaken.end()) return Status(Code::internal, what + ", which is not on its way there");
     if (--at->second == 0) f.untaken.erase(at);
     feed_more(m.program);
-    return fed_;
+    return refused_;
   }
   return Status(Code::internal, fmt::format("{}, which program {} does not have", what, m.program));
 }
@@ -227,9 +233,7 @@ Status Session::complete(Key key, Open open) {
     TROUPE_TRY(commit(step, open));
   } else if (plan_.programs[program] == "digest") {
     TROUPE_ASSIGN(const VersionDigest digest, reductions_.digest(open.places));
-    if (digest.not_finite >= 0)  // the last update has no step after it whose loss would tell
-      return diverge(fmt::format("parameter '{}' is not finite after step {}", plan_.params[digest.not_finite].name,
-                                 options_.steps));
+    TROUPE_TRY(diverges(check_digest(plan_, options_.steps, digest.not_finite)));
     params_hash_ = digest.params_hash;
   } else if (program == snapshot_ ? bool(options_.on_shards) : bool(options_.on_closed)) {
     std::vector<Report> reports;
@@ -244,7 +248,7 @@ Status Session::complete(Key key, Open open) {
     if (step + 2 < options_.steps) go(0, step + 2);
   }
   check_finished();
-  return fed_;
+  return refused_;
 }
 
 void Session::close_program(std::int32_t program, std::int64_t step, std::vector<Report> reports) {
@@ -260,25 +264,24 @@ Status Session::commit(std::int64_t step, const Open& vote) {
   if (verdict.kind == StepVerdict::Kind::good)
     for (std::size_t i = 0; i < terms.size(); ++i)
       if (terms[i].microbatch != StepTerms::no_microbatch)  // places and session do not have the same exponent
-        return Status(Code::internal, named_term(step, terms[i].microbatch, plan_.params[i].name) +
+        return Status(Code::internal, name_term(step, terms[i].microbatch, plan_.params[i].name) +
                                           " is said to exceed the range of its exact sum, and the largest does not");
   StepResult result;
   result.step = step;
   TROUPE_ASSIGN(const double loss, reductions_.loss(vote.places));
   result.loss = loss / options_.loss_divisor;
   for (const auto& closed : vote.places) result.busy_ns += closed.busy_ns / workers_;
+  double its_loss = 0;
   if (verdict.kind == StepVerdict::Kind::not_finite) {
-    TROUPE_ASSIGN(const double its_loss, reductions_.loss(vote.places, verdict.microbatch));
-    return diverge(named_term(step, verdict.microbatch, plan_.params[verdict.param].name) + " is not finite" +
-                   (std::isfinite(its_loss) ? "" : ", nor is the loss of that microbatch"));
+    TROUPE_ASSIGN(its_loss, reductions_.loss(vote.places, verdict.microbatch));
   }
+  TROUPE_TRY(diverges(check_terms(plan_, step, verdict, sums_.state().void_steps + 1, its_loss)));
   result.void_step = verdict.kind == StepVerdict::Kind::overflow;
   // Square sums of a void step have no meaning.
   if (!result.void_step) {
     TROUPE_ASSIGN(result.grad_norm, gradients_.norm());
   }
-  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
-    return diverge(fmt::format("step {}: loss {:f}, gradient norm {:f}", step, result.loss, result.grad_norm));
+  TROUPE_TRY(diverges(check_step(step, result.loss, result.grad_norm)));
   result.lr = options_.lr ? options_.lr(step) : plan_.hyper.lr;
   CommitStep c;
   c.step = step;
@@ -289,17 +292,15 @@ Status Session::commit(std::int64_t step, const Open& vote) {
   if (result.void_step) {
     result.void_parameter = plan_.params[verdict.param].name;
     if (verdict.microbatch != StepTerms::no_microbatch) result.void_microbatch = verdict.microbatch;
-    if (sums_.state().void_steps + 1 >= void_steps_max)
-      return diverge(fmt::format("{} exceeds the range of its exact sum; {} steps in a row are void",
-                                 named_term(step, verdict.microbatch, result.void_parameter), void_steps_max));
     sums_.void_step(terms);
   } else {
     sums_.commit(terms);
   }
   c.exponents = sums_.exponents();
+  const auto readers = readers_of(step + 1);
+  TROUPE_TRY(refused_);
   ++committed_;
   gradients_.begin_step();
-  const auto readers = readers_of(step + 1);
   c.readers = mask(readers);
   to_all(c);
   start_readers(readers, step + 1);
@@ -308,9 +309,9 @@ Status Session::commit(std::int64_t step, const Open& vote) {
   return {};
 }
 
-Status Session::diverge(const std::string& why) {
-  diverged_ = true;
-  return invalid(why + ": training has diverged");
+Status Session::diverges(Status found) {
+  diverged_ = !found.ok();
+  return found;
 }
 
 void Session::check_finished() {

@@ -52,7 +52,9 @@ struct SessionOptions {
   /// Tokens of a step: StepResult::loss is divided by it. Gradients are not: the loss op's `scale` must agree.
   double loss_divisor = 1;
   std::function<double(std::int64_t step)> lr;  ///< of each step
-  /// Programs besides training that read version v (made by v commits): evaluation, samples.
+  /// Programs besides training that read version v (made by v commits): evaluation, samples. Asked once for each
+  /// version, of a plan that trains. Session::handle returns an error that names a program that the plan does not have,
+  /// that is named twice, or that the session begins by itself: the training program, "digest" and "snapshot".
   std::function<std::vector<std::string>(std::int64_t version)> readers;
   /// a program of `readers` begins
   std::function<void(const std::string& program, std::int64_t version)> on_started;
@@ -70,7 +72,8 @@ struct SessionOptions {
   /// A program other than training has closed: its reports, ordered by (name, microbatch).
   std::function<void(const std::string& program, std::int64_t step, const std::vector<Report>&)> on_closed;
   /// The payload of microbatch m of a feed; `last` is the report of microbatch m - 1 that the feed waits for
-  /// (see Graph::feed), null for the first and where it waits for none.
+  /// (see Graph::feed), null for the first and where it waits for none. Session::handle returns an error where the
+  /// payload has not the size of the feed's tensor.
   std::function<std::vector<std::byte>(const std::string& feed, std::int64_t step, std::int32_t microbatch,
                                        const Report* last)>
       feed;
@@ -93,8 +96,7 @@ class Session {
   /// The run ends with this version, with its digest and, where a snapshot of it is wanted, with that. No effect where
   /// the run ends earlier. REQUIRES: begun; version >= earliest_end().
   void pause_at(std::int64_t version);
-  /// The error that handle returned was a loss, a norm, a gradient term or a last parameter that is not finite, or void
-  /// steps in a row.
+  /// The error that handle returned is one of divergence.h.
   bool diverged() const { return diverged_; }
   /// One hash over all logical parameters in name order, the same on any topology; empty before the end.
   const std::string& params_hash() const { return params_hash_; }
@@ -126,6 +128,8 @@ class Session {
   void to_all(const ToWorker& message);
   /// The programs that read the newest version. Keeps the sums' state of a version that is snapshotted.
   std::vector<std::int32_t> readers_of(std::int64_t version);
+  /// Adds the programs that options.readers names for a version; the first name that cannot be one becomes refused_.
+  void add_named(std::int64_t version, const std::vector<std::string>& names, std::vector<std::int32_t>& out);
   /// Whether the arenas have room for a snapshot of this version (SE-4).
   bool admits(std::int64_t version) const;
   static ProgramMask mask(const std::vector<std::int32_t>& programs);
@@ -143,7 +147,8 @@ class Session {
   Status complete(Key key, Open open);
   void close_program(std::int32_t program, std::int64_t step, std::vector<Report> reports);
   Status commit(std::int64_t step, const Open& vote);
-  Status diverge(const std::string& why);
+  /// Passes on what a check of divergence.h has found.
+  Status diverges(Status found);
   void check_finished();
 
   const Plan& plan_;
@@ -160,7 +165,7 @@ class Session {
   const std::int32_t workers_;
   const std::int32_t snapshot_, arena_slots_;  // the program, -1 if there is none
   bool finished_ = false, diverged_ = false;
-  Status fed_;  // the first payload of options.feed that does not fit its tensor
+  Status refused_;  // the first payload of options.feed, or name of options.readers, that the plan does not take
   std::string params_hash_;
 };
 

@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/sum.h"
+#include "kernels/exact_sum.h"
 #include "runtime/plan/plan.h"
 
 namespace troupe::runtime {

@@ -75,12 +75,15 @@ class PlanText {
                        counted(mesh.size(), "place"), human_seconds(forward), human_seconds(backward));
 
     std::vector<std::string> columns{">dp", "ranks"};
-    for (std::int32_t p = 0; p < count_programs(); ++p) columns.push_back("microbatches of " + plan_.programs[p]);
+    std::vector<Schedule> schedules;  // by program
+    for (std::int32_t p = 0; p < count_programs(); ++p) {
+      columns.push_back("microbatches of " + plan_.programs[p]);
+      schedules.push_back(plan_.schedule(p, role.stage));
+    }
     std::vector<TextRow> shares;
     for (std::int64_t d = 0; d < plan_.dp_width(role.stage); ++d) {
       TextRow row{{fmt::to_string(d), ranks_at(role.stage, d)}, {}};
-      for (std::int32_t p = 0; p < count_programs(); ++p)
-        row.cells.push_back(ranges(plan_.schedule(p, role.stage).microbatches(d)));
+      for (const Schedule& schedule : schedules) row.cells.push_back(ranges(schedule.microbatches(d)));
       shares.push_back(std::move(row));
     }
     return out + table_text(columns, shares) + "\n" + actors(role) + "\n" + channels(role);
@@ -202,17 +205,19 @@ class PlanText {
   std::string memory() const {
     std::vector<TextRow> rows;
     const LocalPlan* largest = nullptr;
+    std::map<std::int32_t, int> played;  // stage -> places
+    for (const auto& l : places_) ++played[l.stage];
     for (const auto& l : places_) {
       if (!largest || l.memory.total() > largest->memory.total()) largest = &l;
       const MemoryUse& m = l.memory;
-      TextRow row{{fmt::to_string(l.stage), represented(l)}, {}};
+      TextRow row{{fmt::to_string(l.stage), represented(l, played.at(l.stage) == 1)}, {}};
       for (auto bytes : {m.parameters, m.gathered, m.gradients}) row.cells.push_back(human_bytes(bytes));
       for (auto bytes :
-           {m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.cache, m.staging, m.control, m.arena})
+           {m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.op_state, m.staging, m.control, m.arena})
         row.cells.push_back(human_bytes(bytes));
       row.cells.push_back((m.shared > 0 ? "-" : "") + human_bytes(m.shared));
       row.cells.push_back(human_bytes(m.total()));
-      row.cells.push_back(human_bytes(l.state_bytes));
+      row.cells.push_back(human_bytes(l.state_area_bytes));
       rows.push_back(std::move(row));
     }
     std::string out = "peak memory per device";
@@ -260,17 +265,18 @@ class PlanText {
   }
 
   std::string ranks_at(std::int32_t stage, std::int64_t dp_index) const {
+    const Mesh& mesh = plan_.meshes[stage];
+    std::vector<std::int64_t> coord(mesh.axes.size(), 0);
+    std::vector<bool> free(mesh.axes.size(), true);  // the model axes
+    if (const int dp = dp_axis(mesh); dp >= 0) coord[dp] = dp_index, free[dp] = false;
     std::vector<Rank> out;
-    for (Rank r : plan_.meshes[stage].ranks)
-      if (plan_.dp_index(r) == dp_index) out.push_back(r);
+    for (const auto position : mesh.group(mesh.position(coord), free)) out.push_back(mesh.ranks[position]);
     return sorted_ranks(std::move(out));
   }
 
-  /// The ranks that a played place stands for (see token_game.h).
-  std::string represented(const LocalPlan& l) const {
-    const auto same_stage = std::count_if(places_.begin(), places_.end(),
-                                          [&](const LocalPlan& o) { return o.stage == l.stage; });
-    if (same_stage == 1) return sorted_ranks(plan_.meshes[l.stage].ranks);
+  /// The ranks that a played place stands for (see token_game.h). `alone`: no other place of its stage is played.
+  std::string represented(const LocalPlan& l, bool alone) const {
+    if (alone) return sorted_ranks(plan_.meshes[l.stage].ranks);
     return dp_axis(plan_.meshes[l.stage]) < 0 ? fmt::to_string(l.rank) : ranks_at(l.stage, l.dp_index);
   }
 
@@ -278,9 +284,7 @@ class PlanText {
   std::string mesh_name(std::int32_t mesh) const {
     if (mesh < plan_.stages) return fmt::format("stage {}", mesh);
     std::string out;
-    for (std::int32_t s = 0; s < plan_.stages; ++s)
-      if (plan_.meshes[mesh].find(plan_.meshes[s].ranks[0]) >= 0)
-        out += fmt::format("{}{}", out.empty() ? "stages " : "+", s);
+    for (auto s : plan_.stages_on(mesh)) out += fmt::format("{}{}", out.empty() ? "stages " : "+", s);
     return out.empty() ? fmt::format("mesh {}", mesh) : out;
   }
 

@@ -68,7 +68,7 @@ class GameActor final : public actors::Outbox {
   GameLink* link_ = nullptr;  // where meets(): else null
   // how long an act has the link, and how long the rest of it takes
   std::int64_t carried_ns_ = 0, latency_ns_ = 0;
-  std::vector<std::vector<std::int32_t>> peers_;  // per route: the other places that it meets
+  std::vector<std::vector<std::int32_t>> peers_;  // per route: the other places that it meets, ascending
   struct ActAt {
     std::uint64_t number = 0;
     std::int64_t step = 0;
@@ -139,7 +139,7 @@ class Game {
   void shorten(actors::ActorSpec& spec);
 
   /// Finds the places for which each act of an exchange waits.
-  Status resolve_peers(Place& place);
+  void resolve_peers(Place& place);
 
   // ---- the conductor and the session ----------------------------------------------------------
 
@@ -178,12 +178,12 @@ class Game {
       std::int32_t place = 0;
       GameActor* waits = nullptr;  // null: its act is over
       std::uint64_t number = 0;
+      const std::vector<std::int32_t>* peers = nullptr;  // ascending
+      std::int64_t missing = 0;                          // of these, how many have not begun
     };
     std::vector<Arrival> arrivals;
+    std::vector<bool> here;  // by place
     std::int64_t step = -1;
-    bool has(std::int32_t place) const {
-      return std::any_of(arrivals.begin(), arrivals.end(), [&](const Arrival& g) { return g.place == place; });
-    }
   };
   void meet(GameActor& actor, std::uint64_t number);
 

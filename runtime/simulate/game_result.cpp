@@ -83,7 +83,7 @@ void Game::measure() {
   // A shortened step is played with the microbatches of each place numbered from 0.
   const auto number = [&](const PlayedAct& a) {
     if (!shortened() || a.actor->program != 0 || a.microbatch < 0) return a.microbatch;
-    return static_cast<std::int32_t>(a.microbatch * plan_.dp_width(plan_.stage_of(a.rank)) + plan_.dp_index(a.rank));
+    return plan_.schedule(0, plan_.stage_of(a.rank)).microbatch_at(plan_.dp_index(a.rank), a.microbatch);
   };
   result_.acts.reserve(acts_.size());
   for (const auto& a : acts_)

@@ -64,7 +64,7 @@ std::vector<std::int64_t> Game::state() const {
   for (const auto& [key, table] : peer_tables_) {
     const PlanExchange& x = plan_.exchanges[key.first];
     const bool moves = x.program == 0 && x.rate == Rate::microbatch;
-    const auto total = x.rate == Rate::microbatch ? plan_.program_specs[x.program].microbatches : 1;
+    const auto total = plan_.schedule(x).acts_of_job(x.rate);
     out.insert(out.end(), {key.first, key.second / total, key.second % total - (moves ? seen_ : 0), table.step});
     for (const auto& g : table.arrivals) out.insert(out.end(), {g.place, g.waits != nullptr});
   }

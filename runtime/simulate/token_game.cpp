@@ -13,7 +13,7 @@ namespace troupe::runtime {
 Expected<GameResult> Game::run() {
   choose_places();
   for (Rank r : result_.places) TROUPE_TRY(build(r));
-  for (const auto& place : places_) TROUPE_TRY(resolve_peers(*place));
+  for (const auto& place : places_) resolve_peers(*place);
   for (std::int32_t p = 0; p < static_cast<std::int32_t>(places_.size()); ++p) begin(p);
   for (std::int32_t program = 0; program < static_cast<std::int32_t>(plan_.programs.size()); ++program)
     begin_feeds(program, program == 0 ? std::min<std::int64_t>(2, options_.steps) - 1 : 0);
@@ -184,7 +184,7 @@ void Game::shorten(actors::ActorSpec& spec) {
     if (out.every > 1) out.every = acts;
 }
 
-Status Game::resolve_peers(Place& place) {
+void Game::resolve_peers(Place& place) {
   for (auto& a : place.actors)
     for (const auto& ranks : a->local_.peers) {
       std::set<std::int32_t> peers;
@@ -192,7 +192,6 @@ Status Game::resolve_peers(Place& place) {
       peers.erase(a->place_);
       a->peers_.emplace_back(peers.begin(), peers.end());
     }
-  return {};
 }
 
 void Game::meet(GameActor& actor, std::uint64_t number) {
@@ -205,13 +204,17 @@ void Game::meet(GameActor& actor, std::uint64_t number) {
   const auto at = peer_tables_.try_emplace({actor.plan_.exchange, sequence}).first;
   PeerTable& table = at->second;
   if (f.step >= 0) table.step = f.step;
-  table.arrivals.push_back({actor.place_, &actor, number});
+  table.here.resize(places_.size());
+  const bool fresh = !table.here[actor.place_];
+  table.here[actor.place_] = true;
+  const auto& own = actor.peers_[actor.local_.route_of[f.local]];
+  const auto missing = std::count_if(own.begin(), own.end(), [&](std::int32_t p) { return !table.here[p]; });
+  table.arrivals.push_back({actor.place_, &actor, number, &own, missing});
   bool all_told = true;
   for (auto& arrival : table.arrivals) {
     if (!arrival.waits) continue;
-    const auto& peers =
-        arrival.waits->peers_[arrival.waits->local_.route_of[arrival.waits->flight(arrival.number).local]];
-    if (!std::all_of(peers.begin(), peers.end(), [&](std::int32_t p) { return table.has(p); })) {
+    if (fresh && std::binary_search(arrival.peers->begin(), arrival.peers->end(), actor.place_)) --arrival.missing;
+    if (arrival.missing > 0) {
       all_told = false;
       continue;
     }

@@ -5,10 +5,11 @@
 // A place has one link for each pair of meshes between which its exchanges move data. Exchanges take turns on a link,
 // except during their latency. Compute streams run one task at a time.
 //
-// Places that behave alike are played once: along tp always (given a dp axis), along dp where every stage has the same
-// width (the place with the largest share is played for all). The repetitions of a steady state are not played
-// (game_period.h). One run proves all timings for marked graphs: one writer per channel, no data-dependent
-// choice (Commoner et al., 1971).
+// Places that behave alike are played once: along tp always (given a dp axis); along dp where every stage has the same
+// width, the plan names no owners, no feed of the programs that are played waits for reports, and every round has a
+// microbatch of each dp coordinate (the place with the largest share is played for all). The repetitions of a steady
+// state are not played (game_period.h). One run proves all timings for marked graphs: one writer per channel, no
+// data-dependent choice (Commoner et al., 1971).
 #pragma once
 
 #include <string>

@@ -14,8 +14,8 @@ Status check_structure(const Plan& plan);
 /// plan has passed check_structure.
 Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops);
 
-/// check_structure, the token game (token_game.h) with every program, and the memory of every place against
-/// `memory_bytes_max` (0: not checked).
-Status verify(const Plan& plan, std::int64_t memory_bytes_max = 0);
+/// check_structure, and the token game (token_game.h) with every program. App::check compares the plan's memory with
+/// what there is.
+Status verify(const Plan& plan);
 
 }  // namespace troupe::runtime

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "actors/act.h"
+#include "actors/commit.h"
 #include "runtime/verify/verify_parts.h"
 
 namespace troupe::runtime {

@@ -13,12 +13,6 @@ inline bool among(std::int32_t index, std::size_t size) { return index >= 0 && s
 inline bool known(Rate rate) { return rate <= Rate::round; }
 inline bool sensible(double seconds) { return std::isfinite(seconds) && seconds >= 0 && seconds < 1e6; }
 
-/// Whether the places of a stage are among those of a mesh.
-inline bool holds(const Plan& plan, std::int32_t mesh, std::int32_t stage) {
-  if (mesh < plan.stages) return mesh == stage;
-  return plan.meshes[mesh].find(plan.meshes[stage].ranks[0]) >= 0;
-}
-
 /// Programs, meshes, tensors, exchanges and parameters, without the roles.
 Status check_tables(const Plan& plan);
 
@@ -42,7 +36,7 @@ class StageView {
   std::int64_t local_bytes(std::int32_t tensor) const { return plan_.layout(tensor, 0).bytes_at(0); }
   /// Whether the index names a tensor, and the stage has a part of it.
   bool here(std::int32_t tensor) const {
-    return among(tensor, plan_.tensors.size()) && holds(plan_, plan_.tensors[tensor].mesh, stage_);
+    return among(tensor, plan_.tensors.size()) && plan_.on_mesh(plan_.tensors[tensor].mesh, stage_);
   }
 
   const Plan& plan_;

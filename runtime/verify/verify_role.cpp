@@ -124,7 +124,8 @@ class RoleCheck : private StageView {
 
   /// What only actors of one kind must hold.
   Status check_kind(const PlanActor& a) {
-    static constexpr std::array<Status (RoleCheck::*)(const PlanActor&), actor_kinds> checks{{
+    using Check = Status (RoleCheck::*)(const PlanActor&);
+    static constexpr auto checks = std::to_array<Check>({
         &RoleCheck::check_computes,      // segment
         &RoleCheck::check_computes,      // user
         &RoleCheck::check_exchange_end,  // exchange
@@ -133,7 +134,8 @@ class RoleCheck : private StageView {
         &RoleCheck::check_optimizer,     // digest
         &RoleCheck::check_optimizer,     // snapshot
         &RoleCheck::check_writer,        // writer
-    }};
+    });
+    static_assert(checks.size() == actor_kinds, "a check for each kind");
     return (this->*checks[static_cast<std::size_t>(a.kind)])(a);
   }
 

@@ -13,18 +13,18 @@ Status check_state(const Plan& plan, std::int32_t stage, const PlanActor& a, std
   std::vector<const PlanOp*> keepers;
   for (const auto& op : a.ops)
     if (op.state_bytes != 0 || op.state_offset != 0) keepers.push_back(&op);
-  if (a.state_bytes == 0 && keepers.empty()) return {};
+  if (a.op_state_bytes == 0 && keepers.empty()) return {};
   if (a.kind != PlanActor::Kind::segment || a.rate != Rate::microbatch)
     return refuse(name + "keeps state; segments that act once per microbatch do");
   if (!plan.program_specs[a.program].stateful)
     return refuse(name + "keeps state from one microbatch to the next, and program '" + plan.programs[a.program] +
                   "' is not stateful");
-  if (a.state_bytes < 0 || a.state_bytes > bytes_max - bytes)
+  if (a.op_state_bytes < 0 || a.op_state_bytes > bytes_max - bytes)
     return refuse(name + "keeps more state than any memory has");
-  bytes += a.state_bytes;
+  bytes += a.op_state_bytes;
   for (const auto* op : keepers)
     if (op->state_bytes < 0 || op->state_offset < 0 || op->state_offset % tensor_alignment != 0 ||
-        op->state_offset > a.state_bytes - op->state_bytes)
+        op->state_offset > a.op_state_bytes - op->state_bytes)
       return refuse("op '" + op->name + "' of '" + a.name + "' has no room for its state");
   std::sort(keepers.begin(), keepers.end(),
             [](const PlanOp* x, const PlanOp* y) { return x->state_offset < y->state_offset; });

@@ -5,7 +5,6 @@
 #include <map>
 #include <set>
 
-#include "actors/act.h"
 #include "runtime/verify/verify_parts.h"
 
 namespace troupe::runtime {
@@ -58,7 +57,7 @@ Status check_meshes(const Plan& plan) {
       return invalid(where + "has no ranks, or one twice");
     std::int64_t covered = 0;  // it is a union of stages
     for (std::int32_t s = 0; s < plan.stages; ++s)
-      if (holds(plan, static_cast<std::int32_t>(m), s))
+      if (plan.on_mesh(static_cast<std::int32_t>(m), s))
         for (Rank r : plan.meshes[s].ranks) covered += mesh.find(r) >= 0 ? 1 : mesh.size();
     if (covered != mesh.size()) return invalid(where + "is not made of whole stages");
   }
@@ -90,6 +89,9 @@ Status check_tensor(const Plan& plan, const PlanTensor& t) {
   const bool gradient = t.gradient_of >= 0, unreduced = gradient && dp >= 0 && t.sbp[dp].is_partial();
   if (t.rate == Rate::microbatch && (!runs || (dp >= 0 && !unreduced && !(t.sbp[dp] == Sbp::S(0)))))
     return invalid(where + "is made once per microbatch, and not on the dp coordinate of the stages that run it");
+  if (gradient && !t.shape.empty() && t.shape[0] > gradient_rows_max)
+    return invalid(fmt::format("gradient '{}' has {} rows: the norm adds squares of at most {}", t.name, t.shape[0],
+                               gradient_rows_max));
   if (!gradient) return t.dtype == DType::sum64 ? invalid(where + "is an exact sum and no gradient") : Status{};
   if (!among(t.gradient_of, plan.params.size()) || dp < 0)
     return invalid("gradient '" + t.name + "' is of no parameter, or on a mesh without a dp axis");
@@ -187,6 +189,7 @@ Status check_exchange(const Plan& plan, const PlanExchange& x) {
 Status check_tables(const Plan& plan) {
   TROUPE_TRY(check_programs(plan));
   TROUPE_TRY(check_meshes(plan));
+  TROUPE_TRY(plan.costs.validate().in("the plan's costs"));
   for (const auto& t : plan.tensors) TROUPE_TRY(check_tensor(plan, t));
   std::map<std::int32_t, int> added;  // gradient -> exchanges that add it up
   for (const auto& x : plan.exchanges) {

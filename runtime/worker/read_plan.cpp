@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "devices/base/check.h"
+#include "placement/boxing.h"
 
 namespace troupe::runtime {
 

@@ -32,7 +32,8 @@ struct RestoreEnv {
 /// places of the plan. Calls `done` once, from any thread, with the bytes that this place has read. A checkpoint
 /// without moments leaves them as they are (zero). Errors: `damaged`, naming file and tensor; `invalid` for the
 /// checkpoint of another model, naming the tensor; io; unavailable when a peer is gone. REQUIRES: the memory of
-/// `places` and all that `env` refers to stay until `done` is called.
+/// `places` and all that `env` refers to stay until `done` is called; after an error until the transport is shut down
+/// and the streams are idle, because other parts may still be under way.
 void restore(const Plan& plan, Rank rank, const std::string& folder, const RestorePlaces& places, const RestoreEnv& env,
              std::function<void(Expected<std::int64_t>)> done);
 

@@ -44,8 +44,8 @@ class SessionOrder {
 
   struct Run {
     std::int64_t step = -1;
-    std::size_t next = 0;
-  };  // microbatches of the feed that have come
+    std::size_t next = 0;  // microbatches of the feed that have come
+  };
   std::vector<std::int32_t> closers_;
   std::size_t exponents_;
   std::vector<FedChannel> feeds_;

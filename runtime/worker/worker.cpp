@@ -57,9 +57,9 @@ Status Worker::Impl::build() {
   if (local.arena_bytes > 0) {
     TROUPE_ASSIGN(arena, env.device->allocate_pinned(static_cast<std::size_t>(local.arena_bytes)));
   }
-  place_state();
+  place_moments();
   if (env.restore.empty()) initialise_parameters();
-  clear_caches();
+  clear_op_state();
   TROUPE_TRY(make_shards());
   streams["compute"] = env.device->create_stream("compute", env.threads);
   streams["comm"] = env.device->create_stream("comm", 1);
@@ -106,9 +106,9 @@ void Worker::start() {
   };
   if (impl.env.restore.empty()) return done(std::int64_t{0});
   if (!impl.env.storage) return done(invalid("there is no storage to restore from"));
-  RestoreEnv env{
-      *impl.env.storage, *impl.env.transport, *impl.env.device, *impl.streams.at("disk"), *impl.streams.at("comm"), {},
-      impl.progress};
+  RestoreEnv env{*impl.env.storage,        *impl.env.transport,      *impl.env.device,
+                 *impl.streams.at("disk"), *impl.streams.at("comm"), {},
+                 impl.env.progress};
   env.header.job = impl.env.job;
   env.header.generation = impl.env.generation;
   restore(impl.plan, impl.local.rank, impl.env.restore, impl.restore_places(), env, done);
@@ -126,8 +126,6 @@ void Worker::stop() {
   for (auto& a : impl_->actors) caf::anon_send_exit(a, caf::exit_reason::user_shutdown);
   if (impl_->conductor) caf::anon_send_exit(impl_->conductor, caf::exit_reason::user_shutdown);
 }
-
-std::int64_t Worker::progress() const { return *impl_->progress; }
 
 const LocalPlan& Worker::local() const { return impl_->local; }
 

@@ -2,6 +2,7 @@
 // messages. Clock, device, network and storage come in through WorkerEnv, so production and simulation run this class.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 
@@ -30,11 +31,16 @@ struct WorkerEnv {
   int threads = 1;
   std::uint64_t job = 0;
   std::uint32_t generation = 1;
+  /// Grows while the worker makes progress, from Worker::create on: counts pieces of parameters that get their initial
+  /// values, ops that its actors have begun, acts that they have finished, pieces of a checkpoint that have been read
+  /// or have arrived. Not null.
+  std::shared_ptr<std::atomic<std::int64_t>> progress = std::make_shared<std::atomic<std::int64_t>>(0);
   bool run_kernels = true;     ///< false: paced measurements, only time passes
   Storage* storage = nullptr;  ///< may be null where nothing is saved or restored
   CheckpointTarget save;       ///< for plans that have snapshots
   std::string restore;         ///< folder of the checkpoint to begin from; empty: initial values
-  /// To the session. Called from an actor; must not block for long.
+  /// To the session. Called by actors, by the thread that calls Worker::start, and by the stream's or the transport's
+  /// thread on which restoring ends: by several at the same time. Must not block for long.
   std::function<void(FromWorker)> send;
 };
 
@@ -53,9 +59,6 @@ class Worker {
   /// Idempotent.
   void stop();
   const LocalPlan& local() const;
-  /// Acts that its actors have finished, ops that they have begun, pieces of a checkpoint that have been read or have
-  /// arrived: grows while the worker makes progress. Thread-safe.
-  std::int64_t progress() const;
 
  private:
   struct Impl;

@@ -112,7 +112,7 @@ Worker::Impl::MadeBody Worker::Impl::segment_body(const LocalActor& a) {
   spec.scratch_bytes = local.scratch_bytes;
   spec.op_scratch_offset = pa.op_scratch_offset;
   spec.samples_per_microbatch = plan.program_specs[pa.program].samples;
-  spec.progress = progress;
+  spec.progress = env.progress;
   spec.report = sink();
   spec.first_peak = gradients.first_peak[static_cast<std::size_t>(a.actor)];
   spec.tell = gradient_sink();
@@ -155,7 +155,7 @@ Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
     part.param_offset = plan_channel(a.out[0]).offsets[ref.index] +
                         (part.extent.empty() ? 0
                                              : offset_in(part.extent, stored) * size_of(plan.tensors[p.tensor].dtype));
-    part.moments_offset = state_at[static_cast<std::size_t>(ref.param)];
+    part.moments_offset = moments_at[static_cast<std::size_t>(ref.param)];
     part.decay = p.decay;
     parts.push_back(std::move(part));
   }
@@ -217,9 +217,11 @@ std::shared_ptr<actors::Executor> Worker::Impl::communicator(const LocalActor& a
 
 Expected<std::shared_ptr<actors::Executor>> Worker::Impl::on_stream(const LocalActor& a) {
   // By kind, as in ActorTraits; an exchange has no body.
-  static constexpr std::array<MadeBody (Impl::*)(const LocalActor&), actor_kinds> bodies{
-      {&Impl::segment_body, &Impl::user_body, nullptr, &Impl::norm_body, &Impl::update_body, &Impl::digest_body,
-       &Impl::snapshot_body, &Impl::writer_body}};
+  using MakeBody = MadeBody (Impl::*)(const LocalActor&);
+  static constexpr auto bodies = std::to_array<MakeBody>({&Impl::segment_body, &Impl::user_body, nullptr,
+                                                          &Impl::norm_body, &Impl::update_body, &Impl::digest_body,
+                                                          &Impl::snapshot_body, &Impl::writer_body});
+  static_assert(bodies.size() == actor_kinds, "a factory for each kind");
   const PlanActor& pa = plan_actor(a);
   std::unique_ptr<actors::Body> body;
   TROUPE_ASSIGN(body, (this->*bodies[static_cast<std::size_t>(pa.kind)])(a));
@@ -239,7 +241,7 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalAc
   if (pa.stream == "compute") made = std::make_shared<Metered>(std::move(made), busy_ns, nullptr);
   if (pa.kind == PlanActor::Kind::snapshot) made = std::make_shared<Copying>(std::move(made), stalls);
   if (pa.gathers()) made = std::make_shared<actors::UpdateThenGather>(std::move(made), communicator(a));
-  return std::shared_ptr<actors::Executor>(std::make_shared<Metered>(std::move(made), nullptr, progress));
+  return std::shared_ptr<actors::Executor>(std::make_shared<Metered>(std::move(made), nullptr, env.progress));
 }
 
 }  // namespace troupe::runtime

@@ -1,5 +1,6 @@
 // What a Worker is made of, for the files that implement it: worker.cpp (its life), worker_actors.cpp (a body or an
-// executor for each kind of actor), worker_state.cpp (what outlives a step: parameters, moments, caches, checkpoints).
+// executor for each kind of actor), worker_state.cpp (what outlives a step: parameters, moments, op state, and their
+// checkpoints).
 #pragma once
 
 #include <atomic>
@@ -28,12 +29,11 @@ struct Worker::Impl {
   WorkerEnv env;
   std::unique_ptr<Buffer> pool, arena;
   // per parameter: its moments in the pool; -1: it is not here, or not trained
-  std::vector<std::int64_t> state_at;
+  std::vector<std::int64_t> moments_at;
   std::map<std::string, std::unique_ptr<Stream>> streams;
   std::vector<caf::actor> actors;
   caf::actor conductor;
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns = std::make_shared<std::atomic<std::int64_t>>(0);
-  std::shared_ptr<std::atomic<std::int64_t>> progress = std::make_shared<std::atomic<std::int64_t>>(0);
   std::shared_ptr<StallMeter> stalls = std::make_shared<StallMeter>();
   std::shared_ptr<actors::ShardWriter> shards;  // of checkpoints, if the plan takes any
   bool stopped = false;
@@ -47,9 +47,9 @@ struct Worker::Impl {
   Status build();
   Status check_ops() const;
   // worker_state.cpp: what outlives a step
-  void place_state();
+  void place_moments();
   void initialise_parameters();
-  void clear_caches();
+  void clear_op_state();
   RestorePlaces restore_places() const;
   Status make_shards();
   ConductorSpec conductor_spec();

@@ -1,28 +1,51 @@
-// The state of a worker that outlives a step: parameters, moments and caches, how they begin, and how they are saved.
+// The state of a worker that outlives a step: parameters, moments and op state, how they begin, and how they are saved.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <functional>
 
 #include "actors/snapshot.h"
 #include "devices/base/check.h"
 #include "devices/base/philox.h"
-#include "devices/parallel.h"
+#include "devices/device.h"
+#include "kernels/initial.h"
 #include "runtime/worker/worker_impl.h"
 
 namespace troupe::runtime {
 
-void Worker::Impl::place_state() {
-  state_at.assign(plan.params.size(), -1);
+namespace {
+
+/// One thread that counts the pieces of its loops as progress.
+class CountingParallel final : public Parallel {
+ public:
+  explicit CountingParallel(std::atomic<std::int64_t>& progress) : progress_(progress) {}
+  int threads() const override { return 1; }
+  void for_each(std::int64_t n, const std::function<void(std::int64_t)>& body) override {
+    for (std::int64_t i = 0; i < n; ++i) {
+      body(i);
+      ++progress_;
+    }
+  }
+
+ private:
+  std::atomic<std::int64_t>& progress_;
+};
+
+}  // namespace
+
+void Worker::Impl::place_moments() {
+  moments_at.assign(plan.params.size(), -1);
   std::int64_t total = 0;
   for (const auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::update) continue;
     const auto offsets = moments_offsets(plan, local.rank, plan_actor(a), total);
     for (std::size_t i = 0; i < offsets.size(); ++i)
-      state_at[static_cast<std::size_t>(plan_actor(a).params[i].param)] = local.moments_offset + offsets[i];
+      moments_at[static_cast<std::size_t>(plan_actor(a).params[i].param)] = local.moments_offset + offsets[i];
   }
 }
 
 RestorePlaces Worker::Impl::restore_places() const {
-  RestorePlaces places{pool->data(), std::vector<std::int64_t>(plan.params.size(), -1), state_at};
+  RestorePlaces places{pool->data(), std::vector<std::int64_t>(plan.params.size(), -1), moments_at};
   for (const auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::update) continue;
     const PlanChannel& c = plan_channel(a.out[0]);
@@ -35,7 +58,7 @@ RestorePlaces Worker::Impl::restore_places() const {
 }
 
 void Worker::Impl::initialise_parameters() {
-  SerialParallel serial;
+  CountingParallel serial(*env.progress);
   for (const auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::update) continue;
     const PlanChannel& c = plan_channel(a.out[0]);
@@ -60,9 +83,9 @@ void Worker::Impl::set_exponents(const std::vector<std::int32_t>& exponents) {
   }
 }
 
-void Worker::Impl::clear_caches() {
+void Worker::Impl::clear_op_state() {
   for (const auto& a : local.actors)
-    std::fill_n(pool->data() + a.op_state_offset, plan_actor(a).state_bytes, std::byte{0});
+    std::fill_n(pool->data() + a.op_state_offset, plan_actor(a).op_state_bytes, std::byte{0});
 }
 
 Worker::Impl::MadeBody Worker::Impl::snapshot_body(const LocalActor& a) {
@@ -78,7 +101,7 @@ Worker::Impl::MadeBody Worker::Impl::snapshot_body(const LocalActor& a) {
     std::int64_t from = offset_in(e.extent, whole) * size_of(e.dtype);
     if (!moment) from += plan_channel(a.in[0]).offsets[ref->index];
     else
-      from += state_at[static_cast<std::size_t>(ref->param)] +
+      from += moments_at[static_cast<std::size_t>(ref->param)] +
               (e.kind == checkpoint::TensorKind::second_moment ? whole.elements() * size_of(e.dtype) : 0);
     copies.push_back({moment, from, e.offset, e.bytes()});
   }

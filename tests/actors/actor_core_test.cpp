@@ -119,10 +119,10 @@ TEST_CASE("PA-2: a slot told early is free again only when the early and the lat
   core.arrive(0, token(0, 0, 0, 0));
   core.started(0);
   core.ack(0, 0);  // the reader on the stream may ack before the act is done
-  CHECK(core.ports().used_slots(0) == 1);
+  CHECK(core.ports().free_slots(0) == 0);
   core.done(0, ok());
   core.ack(0, 0);
-  CHECK(core.ports().used_slots(0) == 0);
+  CHECK(core.ports().free_slots(0) == 1);
 }
 
 TEST_CASE("PA-3: tokens and acks go out in the order of acts where acts end in another order") {
@@ -202,12 +202,12 @@ TEST_CASE("initial tokens reach the readers whose program is in the mask; with n
     if (mask & 2) expected.push_back(two);
     if (mask & 4) expected.push_back(three);
     CHECK(log.take() == expected);
-    CHECK(core.ports().used_slots(0) == (mask ? 1 : 0));
+    CHECK(core.ports().free_slots(0) == (mask ? 0 : 1));
     for (int acks = 0; acks < __builtin_popcount(mask); ++acks) {
-      CHECK(core.ports().used_slots(0) == 1);
+      CHECK(core.ports().free_slots(0) == 0);
       core.ack(0, 0);
     }
-    CHECK(core.ports().used_slots(0) == 0);
+    CHECK(core.ports().free_slots(0) == 1);
     // The commit of step 5 says who reads version 6.
     Token commit = token(0, 0, 5, -1);
     commit.readers = 0b101;
@@ -232,7 +232,7 @@ TEST_CASE("an act without early readers is published at its end only") {
   CHECK(last_words([&] { core.ack(0, 0); }) != "survived");
   core.done(0, ok());
   core.ack(0, 0);
-  CHECK(core.ports().used_slots(0) == 0);
+  CHECK(core.ports().free_slots(0) == 1);
 }
 
 TEST_CASE("closes_step: the conductor is told once, after the last microbatch of each step is done") {
@@ -358,7 +358,7 @@ TEST_CASE("PA-3: a failure is told at once, not after the acts before it: one of
   log.take();
   core.done(1, {invalid("wrong size"), 0, 0, -1, -1});
   CHECK(log.take() == Said{"failed wrong size"});
-  CHECK(core.ports().used_slots(0) == 2);  // no other act has what act 0 still reads and writes
+  CHECK(core.ports().free_slots(0) == 2);  // no other act has what act 0 still reads and writes
   core.done(0, ok());
   CHECK(log.take() == Said{});
 }

@@ -10,7 +10,7 @@
 
 #include "actors/segment.h"
 #include "devices/parallel.h"
-#include "kernels/sum.h"
+#include "kernels/exact_sum.h"
 
 using namespace troupe;
 using namespace troupe::actors;
@@ -75,6 +75,7 @@ struct Maker {
     SegmentSpec spec;
     spec.ops.resize(1);
     spec.ops[0].def = &op;
+    spec.ops[0].name = "the.op";
     spec.ops[0].in = {{Operand::Where::in, 0, 0, -1, vector_view()}};
     spec.ops[0].out = {{Operand::Where::out, 0, 0, 0, vector_view(dtype)}};
     spec.in = {{reinterpret_cast<std::byte*>(in.data()), kElements * 4},
@@ -198,6 +199,27 @@ TEST_CASE("an op that stores a gradient and tells of no term of it is an error b
       CHECK(s.ok() == zero);
       if (!zero) CHECK(s.message().find("op 'copy_grad' has stored a gradient of 'w' and told of no term of it") == 0);
     }
+}
+
+TEST_CASE("an op that refuses the values of a call fails the act with its error and the op's name, and does not run") {
+  Maker maker(DType::f32, 1);
+  int runs = 0;
+  maker.op.check = [](const kernels::Call& c) -> Status {
+    if (c.in[0].as<float>()[3] == 8) return invalid("token 8 is beyond the table");
+    return {};
+  };
+  maker.op.cpu = [&runs](const kernels::Call& c) {
+    ++runs;
+    kernels::put_terms(c.out[0], c.in[0].as<float>(), c.accumulate, *c.par);
+  };
+  maker.act(Values(kElements, 1), 0, 0, true, true);
+  CHECK(runs == 1);
+  Values wrong(kElements, 1);
+  wrong[3] = 8;
+  const Status s = maker.try_act(wrong, 0, 0, true, true);
+  CHECK(s.code() == Code::invalid);
+  CHECK(s.message() == "op 'the.op': token 8 is beyond the table");
+  CHECK(runs == 1);
 }
 
 TEST_CASE("a segment's report carries the values of its input, of any number type, with step and microbatch") {

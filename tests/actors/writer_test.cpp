@@ -128,29 +128,60 @@ TEST_CASE("a part that cannot be written makes one report that says why, and the
 
 TEST_CASE(
     "whatever the disk fails to do once, the shard is whole, or its report says why and the next version is written") {
-  std::int64_t operations = 0;
-  {
-    Place place;
-    const auto shards = place.shards();
-    for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 1, part);
-    operations = place.storage.operations();
+  for (const bool synced_on_the_way : {false, true}) {
+    CAPTURE(synced_on_the_way);
+    // All bytes: one more sync, with the last part's write.
+    const auto set_up = [&](Place& place) {
+      const ShardPart& last = place.spec.parts.back();
+      if (synced_on_the_way) place.spec.sync_bytes = last.offset + last.bytes;
+    };
+    std::int64_t operations = 0;
+    {
+      Place place;
+      set_up(place);
+      const auto shards = place.shards();
+      for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 1, part);
+      operations = place.storage.operations();
+    }
+    REQUIRE(operations >= 6);
+    int whole = 0;
+    for (std::int64_t failing = 0; failing < operations; ++failing) {
+      CAPTURE(failing);
+      Place place;
+      set_up(place);
+      place.storage.fail(failing);
+      const auto shards = place.shards();
+      for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 1, part);
+      REQUIRE(place.reports.size() == 1);
+      if (place.reports[0].name.empty()) place.check_saved(place.reports[0], 1), ++whole;
+      else CHECK(place.reports[0].name.find("Input/output error") != std::string::npos);
+      for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 2, part);
+      REQUIRE(place.reports.size() == 2);
+      place.check_saved(place.reports[1], 2);
+    }
+    CHECK(whole == operations - (synced_on_the_way ? 3 : 2));  // all but the syncs: of the file, of its folder
   }
-  REQUIRE(operations >= 6);
-  int whole = 0;
-  for (std::int64_t failing = 0; failing < operations; ++failing) {
-    CAPTURE(failing);
+}
+
+TEST_CASE("the bytes of a shard are synced while it is written, as often as sync_bytes of them have been written") {
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    CAPTURE(seed);
     Place place;
-    place.storage.fail(failing);
+    place.spec.sync_bytes = 1 << 14;
     const auto shards = place.shards();
-    for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 1, part);
-    REQUIRE(place.reports.size() == 1);
-    if (place.reports[0].name.empty()) place.check_saved(place.reports[0], 1), ++whole;
-    else CHECK(place.reports[0].name.find("Input/output error") != std::string::npos);
-    for (std::size_t part = 0; part < 3; ++part) place.write(*shards, 2, part);
-    REQUIRE(place.reports.size() == 2);
-    place.check_saved(place.reports[1], 2);
+    const std::string folder = "/ckpt/" + checkpoint::folder_name(4, 3),
+                      path = folder + "/" + checkpoint::shard_name(0);
+    place.write(*shards, 4, 0);
+    for (const std::string& parent : {std::string("/"), std::string("/ckpt"), folder})
+      REQUIRE(place.storage.sync_dir(parent).ok());
+    place.storage.crash(seed);  // long before the shard is whole
+    const auto read = read_file(place.storage, path);
+    REQUIRE_MESSAGE(read.ok(), read.status().message());
+    const ShardPart& last = place.spec.parts.back();
+    const std::int64_t header_bytes = std::ssize(*read) - last.offset - last.bytes;
+    REQUIRE(header_bytes > 0);
+    CHECK(std::equal(place.data[0].begin(), place.data[0].end(), read->begin() + header_bytes));
   }
-  CHECK(whole == operations - 2);  // all but the two syncs: of the file, of its folder
 }
 
 TEST_CASE(

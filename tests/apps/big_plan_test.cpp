@@ -5,6 +5,7 @@
 
 #include "apps/job/planning.h"
 #include "apps/lm/model.h"
+#include "placement/boxing.h"
 #include "runtime/compile/compile.h"
 #include "runtime/place/local_plan.h"
 #include "runtime/verify/verify.h"

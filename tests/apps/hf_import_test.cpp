@@ -1,6 +1,8 @@
 // troupe ckpt import: what it takes, what it refuses by name, what it leaves behind. On a simulated disk.
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <utility>
 
 #include "apps/job/resume.h"
 #include "devices/parallel.h"
@@ -14,7 +16,7 @@ using namespace troupe::ckpt::hf_model;
 
 namespace {
 
-/// Imports, and answers the tensor's values.
+/// A checkpoint that was imported, and its tensors' values.
 struct Read {
   explicit Read(Storage& storage, const std::string& dir)
       : catalog(storage, dir),
@@ -61,6 +63,31 @@ void check_spoiled(const std::function<void(HfFolder&)>& spoil, const std::vecto
   check_refused(import_to(storage, "/hf", "/ckpt").status(), says);
   CHECK(must(storage.list("/")).size() == 1);
 }
+
+/// A disk on which another process acts, once, right before a folder is locked.
+class Overtaken final : public Storage {
+ public:
+  Overtaken(Storage& disk, std::function<void()> other) : disk_(disk), other_(std::move(other)) {}
+  Expected<std::unique_ptr<File>> create(const std::string& path, Access access) override {
+    return disk_.create(path, access);
+  }
+  Expected<std::unique_ptr<File>> open(const std::string& path, Access access) override {
+    return disk_.open(path, access);
+  }
+  Status make_dir(const std::string& path) override { return disk_.make_dir(path); }
+  Status rename(const std::string& from, const std::string& to) override { return disk_.rename(from, to); }
+  Status remove(const std::string& path) override { return disk_.remove(path); }
+  Status sync_dir(const std::string& path) override { return disk_.sync_dir(path); }
+  Expected<std::unique_ptr<FolderLock>> lock_dir(const std::string& path) override {
+    if (const auto other = std::exchange(other_, nullptr)) other();
+    return disk_.lock_dir(path);
+  }
+  Expected<std::vector<DirEntry>> list(const std::string& path) override { return disk_.list(path); }
+
+ private:
+  Storage& disk_;
+  std::function<void()> other_;
+};
 
 }  // namespace
 
@@ -281,6 +308,15 @@ TEST_CASE(
     CHECK(Read(storage, "/ckpt").reader.verify(serial).empty());
   }
   CHECK(stop > 20);  // operations of an import
+}
+
+TEST_CASE("an import that another import of the same folder overtakes is refused, and what the other has made stays") {
+  Draw draw(3);
+  SimStorage disk;
+  HfFolder::random(draw, small_config(true, {"model.layers=1"}), "F32", 4).write(disk, "/hf");
+  Overtaken storage(disk, [&] { must(import_to(disk, "/hf", "/ckpt").status()); });
+  check_refused(import_to(storage, "/hf", "/ckpt").status(), {"'/ckpt' has checkpoints already"});
+  CHECK(Read(disk, "/ckpt").folder() == checkpoint::folder_name(0, 1));
 }
 
 TEST_CASE(

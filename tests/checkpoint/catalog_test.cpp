@@ -287,7 +287,7 @@ TEST_CASE(
   CHECK(must(Catalog(run.storage, "runs/none").clean(9)).empty());
 }
 
-TEST_CASE("CA-3: prune keeps the newest, those that retention names, and whatever cannot be read") {
+TEST_CASE("CA-3: prune keeps the newest whole ones, those that retention names, and what is newer and cannot be read") {
   Run run;
   const Stamp first = must(run.catalog.claim(0, 77));
   for (std::int64_t step = 1; step <= 7; ++step) must(run.save_step(step, first));
@@ -304,7 +304,9 @@ TEST_CASE("CA-3: prune keeps the newest, those that retention names, and whateve
   must(load_and_compare(run.catalog, run.storage, "step-00000007.g2", run.model));
 }
 
-TEST_CASE("CA-3: one whose shard is missing, empty or short does not count as kept, stays, and costs no whole one") {
+TEST_CASE(
+    "CA-3: one whose shard is missing, empty or short does not count as kept, stays while no newer one is whole, and "
+    "costs no whole one") {
   Run run;
   const Stamp stamp = must(run.catalog.claim(0, 77));
   for (std::int64_t step = 1; step <= 5; ++step) must(run.save_step(step, stamp));
@@ -320,6 +322,28 @@ TEST_CASE("CA-3: one whose shard is missing, empty or short does not count as ke
   CHECK(must(run.catalog.prune({.keep = 1})) == std::vector<std::string>{"step-00000001.g1"});
   CHECK(run.contents() == "2.g1 3.g1 4.g1 5.g1");
   must(load_and_compare(run.catalog, run.storage, "step-00000002.g1", run.model));
+}
+
+TEST_CASE("CA-3: a damaged one stays until as many newer ones are whole as are kept; then it goes as older ones do") {
+  Run run;
+  const Stamp stamp = must(run.catalog.claim(0, 77));
+  for (std::int64_t step = 1; step <= 6; ++step) must(run.save_step(step, stamp));
+  for (const std::int64_t step : {2, 3, 5}) {
+    const std::string folder = folder_name(step, 1);
+    if (step == 5)
+      must(run.storage.remove(run.catalog.path(folder + "/" + must(run.catalog.manifest(folder)).files[0].name)));
+    else run.storage.flip_bit(run.catalog.path(folder + "/manifest"), 400);
+  }
+  CHECK(must(run.catalog.prune({.keep = 3})).empty());  // 6, 4, 1
+  CHECK(must(run.catalog.prune({.keep = 2, .every = 3})) ==
+        std::vector<std::string>{"step-00000001.g1", "step-00000002.g1"});
+  CHECK(run.contents() == "3.g1 4.g1 5.g1 6.g1");
+  must(run.save_step(7, stamp));
+  CHECK(must(run.catalog.prune({.keep = 2})) ==
+        std::vector<std::string>{"step-00000003.g1", "step-00000004.g1", "step-00000005.g1"});
+  CHECK(run.contents() == "6.g1 7.g1");
+  for (const char* folder : {"step-00000006.g1", "step-00000007.g1"})
+    must(load_and_compare(run.catalog, run.storage, folder, run.model));
 }
 
 TEST_CASE("a manifest in another checkpoint's folder is named as what it is") {

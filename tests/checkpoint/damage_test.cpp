@@ -82,7 +82,7 @@ struct Scene {
     return {};
   }
 
-  /// Damages one thing; answers words that some complaint must have, none if nothing that is named was touched.
+  /// Damages one thing; returns words that some complaint must have, none if nothing that is named was touched.
   std::vector<std::string> damage() {
     const std::string shard = some_shard();
     Bytes bytes = pristine[shard];

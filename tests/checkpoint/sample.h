@@ -57,7 +57,7 @@ Status save(Catalog& catalog, Storage& storage, const Stamp& stamp, const Model&
 /// The manifest without files and tensors that `save` commits.
 Manifest head_of(const Stamp& stamp);
 
-/// Opens a checkpoint and compares every tensor with the model; answers the first thing that is wrong.
+/// Opens a checkpoint and compares every tensor with the model; returns the first thing that is wrong.
 Status load_and_compare(const Catalog& catalog, Storage& storage, const std::string& folder, const Model& model);
 
 /// The value, or a failed test that prints why there is none.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
 #include <utility>
@@ -14,12 +15,16 @@
 #include "comm/exchange.h"
 #include "comm/sim/sim_network.h"
 #include "devices/sim/sim_device.h"
+#include "placement/boxing.h"
 
 namespace troupe::comm::test {
 
 /// Places with a transport and a stream each, in virtual time.
 struct Cluster {
   SimLoop loop;
+  /// Messages that arrived behind one of a later act, or of the same act and a higher rank.
+  std::int64_t overtaken = 0;
+  std::map<Rank, std::pair<std::uint32_t, Rank>> highest;  // by receiver: act and sender
   SimNetwork net;
   std::vector<std::unique_ptr<Transport>> ends;
   std::vector<std::unique_ptr<SimDevice>> devices;
@@ -33,7 +38,16 @@ struct Cluster {
     o.link.bytes_per_second = seed ? 50'000'000 : 0;
     return o;
   }
-  Cluster(Rank ranks, std::uint64_t seed) : net(loop.clock(), options(ranks, seed)) {
+  SimNetworkOptions counting(SimNetworkOptions o) {
+    o.on_delivery = [this](const SimDelivery& d) {
+      const std::pair<std::uint32_t, Rank> arrived(d.header.sequence, d.from);
+      auto& before = highest.try_emplace(d.to, arrived).first->second;
+      if (arrived < before) ++overtaken;
+      else before = arrived;
+    };
+    return o;
+  }
+  Cluster(Rank ranks, std::uint64_t seed) : net(loop.clock(), counting(options(ranks, seed))) {
     for (Rank r = 0; r < ranks; ++r) {
       ends.push_back(net.open(r));
       devices.push_back(std::make_unique<SimDevice>(loop));

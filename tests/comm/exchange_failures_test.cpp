@@ -1,4 +1,5 @@
 // Exchanges whose peers are late, silent or dead.
+#include "placement/boxing.h"
 #include "tests/comm/exchange_ends.h"
 
 using namespace troupe;

@@ -1,4 +1,5 @@
 // Exchanges over a simulated network: every collective, bit for bit, whatever the order of arrival.
+#include "placement/boxing.h"
 #include "tests/comm/exchange_ends.h"
 
 using namespace troupe;

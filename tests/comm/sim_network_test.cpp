@@ -104,6 +104,45 @@ TEST_CASE("SN-1: the same seed gives the same order and times, another seed anot
   CHECK(play(1) != play(2));
 }
 
+TEST_CASE(
+    "SN-2: a callback runs in run_due() only, also where the network knows at once how it ends: a refused header, a "
+    "message to oneself, one that has come, a dead peer") {
+  World w({.ranks = 2, .link = kLink, .detect_ns = 0});
+  w.ends[1]->on_peer_down([&](Rank lost, const Status& s) {
+    w.log.push_back({"down", static_cast<std::uint32_t>(lost), 0, s.code()});
+  });
+  const auto calls_back = [&](std::size_t times) {  // at this instant, but not before the network runs
+    CHECK(w.log.empty());
+    w.net.run_due(w.clock.now_ns());
+    CHECK(w.log.size() == times);
+    w.log.clear();
+  };
+  bool done = false;
+  Header other;
+  other.generation = 9;
+  w.ends[0]->send(1, other, {}, [&](const Status& s) { done = s.code() == Code::invalid; });
+  CHECK_FALSE(done);
+  w.net.run_due(w.clock.now_ns());
+  CHECK(done);
+  w.recv(1, 1, 1, 8);
+  w.send(1, 1, 1, 8);
+  calls_back(2);
+  w.send(0, 1, 2);
+  w.run(5000);
+  w.recv(1, 0, 2);  // without bytes: it takes no time
+  calls_back(1);
+  w.run();
+  CHECK(w.when("sent", 2) == 6000);
+  w.log.clear();
+  w.recv(1, 0, 3, 8);
+  w.net.kill(0);
+  calls_back(2);  // the receive ends, and the peer is down
+  w.recv(1, 0, 4, 8);
+  calls_back(1);
+  w.send(1, 0, 5, 8);
+  calls_back(1);
+}
+
 TEST_CASE("on_delivery sees each message that arrives, with its time, ends, header and bytes; none that is lost") {
   struct Seen {
     std::int64_t at_ns;

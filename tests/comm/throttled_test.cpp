@@ -1,4 +1,12 @@
-// TH-1..3 of comm/throttled/throttled_transport.h, to the nanosecond in virtual time.
+// TH-1..3 of comm/throttled/throttled_transport.h: times to the nanosecond in virtual time, threads over shared memory.
+#include <pthread.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
 #include "tests/comm/pair.h"
 
 using namespace troupe;
@@ -99,6 +107,72 @@ TEST_CASE("TH-2: errors are not delayed, nor what a rank sends to itself") {
   CHECK(w.pair.now_ns() == 0);
   CHECK(s.status.ok());
   CHECK(refused.status.code() == Code::invalid);
+}
+
+TEST_CASE("TH-2: a dead peer is reported at once, what waits for it ends, and what it had sent still takes its time") {
+  std::vector<std::int64_t> downs, ended;
+  TimedPair w({{-1, -1, 500, 1'000'000'000}});
+  w.pair.at(1).on_peer_down([&](Rank lost, const Status& s) {
+    CHECK(lost == 0);
+    CHECK(s.code() == Code::unavailable);
+    downs.push_back(w.pair.now_ns());
+  });
+  w.recv(1, 0, 1000);
+  w.send(0, 0, 1000);
+  w.pair.settle();
+  REQUIRE(w.pair.now_ns() == 1500);
+  w.recv(1, 1, 4000);
+  w.send(0, 1, 4000);
+  REQUIRE(w.pair.wait([&] { return w.pair.at(1).stats().received_messages == 2; }));
+  std::vector<std::byte> never(8);
+  w.pair.at(1).recv(0, {3, 0, 2}, never, [&](const Status& s, const Header&) {
+    CHECK(s.code() == Code::unavailable);
+    ended.push_back(w.pair.now_ns());
+  });
+  w.pair.at(0).shutdown();
+  CHECK(downs.empty());
+  w.pair.settle();
+  CHECK(downs == std::vector<std::int64_t>{1500});
+  CHECK(ended == std::vector<std::int64_t>{1500});
+  CHECK(w.received == std::map<std::uint32_t, std::int64_t>{{0, 1500}, {1, 1500 + 4000 + 500}});
+}
+
+TEST_CASE(
+    "TH-3: over shared memory every callback runs on the alarm's thread: of a send, a receive, a message to oneself, "
+    "an error and a dead peer") {
+  const auto data = payload(1 << 20, 1);
+  std::vector<std::byte> into(1 << 20), own(1 << 20), never(8);
+  std::mutex mutex;
+  std::map<std::string, std::set<std::string>> threads;  // that have made each callback, by name
+  const auto note = [&](const char* what) {
+    char name[16] = {};
+    ::pthread_getname_np(::pthread_self(), name, sizeof name);
+    const std::lock_guard lock(mutex);
+    threads[what].insert(name);
+  };
+  const auto sent = [&](const char* what) { return [&note, what](const Status&) { note(what); }; };
+  const auto received = [&](const char* what) { return [&note, what](const Status&, const Header&) { note(what); }; };
+  const auto heard = [&](std::size_t callbacks) {
+    const std::lock_guard lock(mutex);
+    return threads.size() == callbacks;
+  };
+  ThrottledPair pair;
+  pair.at(1).on_peer_down([&](Rank, const Status&) { note("peer down"); });
+  pair.at(0).recv(1, {3, 0, 0}, into, received("receive"));
+  pair.at(1).send(0, header(0), data, sent("send"));
+  pair.at(1).send(0, header(1, 3, 9), {}, sent("refused send"));
+  pair.at(1).recv(1, {3, 0, 2}, own, received("own receive"));
+  pair.at(1).send(1, header(2), data, sent("own send"));
+  REQUIRE(pair.wait([&] { return heard(5); }));
+  pair.at(1).recv(0, {3, 0, 3}, never, received("receive from a peer that dies"));
+  pair.at(1).send(0, header(4), data, sent("send to a peer that dies"));
+  pair.settle();
+  pair.at(0).shutdown();
+  REQUIRE(pair.wait([&] { return heard(8); }));
+  pair.at(1).recv(0, {3, 0, 5}, never, received("receive from a dead peer"));
+  REQUIRE(pair.wait([&] { return heard(9); }));
+  pair.at(1).shutdown();
+  for (const auto& [what, names] : threads) CHECK_MESSAGE(names == std::set<std::string>{"alarm"}, what);
 }
 
 TEST_CASE("TR-4: what has been moved and is still under way when the transport shuts down makes no callback") {

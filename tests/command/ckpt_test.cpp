@@ -1,4 +1,6 @@
 // `troupe ckpt`: over folders of checkpoints that the library has written.
+#include <unistd.h>
+
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -8,6 +10,7 @@
 #include "devices/files/file_storage.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/command/checks.h"
+#include "tests/skip.h"
 
 using namespace troupe::runtime;
 using namespace troupe::test;
@@ -142,6 +145,16 @@ TEST_CASE("ckpt prune keeps the newest and those it is told to") {
   check_says(ckpt({"verify", saved.of(20)}), {"every block"});
   CHECK(ckpt({"prune", saved.all()}).out.empty());
   check_one_line(ckpt({"prune", saved.of(20)}), exit_usage, {"one checkpoint", "the folder that it is in"});
+}
+
+TEST_CASE("a folder that is there and cannot be read is a failure of the checkpoint, not of the command line") {
+  if (::geteuid() == 0) return skip("root reads everything");
+  Saved saved;
+  std::filesystem::permissions(saved.all(), std::filesystem::perms::none);
+  for (const std::string command : {"ls", "show", "verify", "prune"})
+    check_one_line(ckpt({command, saved.all()}), exit_checkpoint, {saved.all(), "Permission denied"});
+  check_one_line(ckpt({"diff", saved.all(), saved.all()}), exit_checkpoint, {"Permission denied"});
+  std::filesystem::permissions(saved.all(), std::filesystem::perms::owner_all);
 }
 
 TEST_CASE("ckpt says what is wrong with a folder, and which word of a command line it does not know") {

@@ -165,7 +165,8 @@ TEST_CASE(
     job.command.send_to_group(SIGHUP);
     const auto o = job.command.wait(5);
     check_one_line(o, exit_interrupted, {"interrupted by ", " of 1000000; go on with --resume"});
-    CHECK(o.out.find("a second signal ends the run at once") != std::string::npos);
+    CHECK(o.out.find("another SIGINT or SIGTERM, at least a second from now, ends the run at once") !=
+          std::string::npos);
     const std::int64_t steps = summary(out)["steps"];
     CHECK(steps >= 4);
     CHECK(count_lines(out + "/metrics.jsonl") == steps + 1);  // and the line of the checkpoint
@@ -176,13 +177,18 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a second signal ends a run at once, and nohup's SIGHUP is ignored") {
+TEST_CASE(
+    "another SIGINT or SIGTERM, at least a second after the first signal, ends a run at once; another SIGHUP does not, "
+    "and nohup's SIGHUP is ignored") {
   TempDir dir;
   const std::vector<std::string> slow = {"--checkpoint-every", "100000", "--worker-prefix", "nice"};
   Endless job(dir / "out", slow);
   for (const pid_t worker : job.command.workers()) ::kill(worker, SIGSTOP);  // no step ends any more
   job.command.send(SIGTERM);
   ::usleep(1'200'000);  // two signals at once are one event
+  CHECK(summary(dir / "out")["status"] == "running");
+  job.command.send(SIGHUP);
+  ::usleep(300'000);
   CHECK(summary(dir / "out")["status"] == "running");
   job.command.send(SIGTERM);
   check_failure(job.command.wait(3), exit_interrupted, {"troupe: interrupted by Terminated\n"});

@@ -1,9 +1,26 @@
 // What the command does with as little as there may be: memory that the system refuses, texts of a few windows.
+#include <regex>
+#include <sstream>
+
 #include "tests/command/checks.h"
 #include "tests/skip.h"
 
 using namespace troupe::runtime;
 using namespace troupe::test;
+
+namespace {
+
+/// The lines on stderr that are not the log's: those of the message with which the command ends.
+std::vector<std::string> message_of(const std::string& err) {
+  const std::regex of_log("(troupe|worker [0-9]+): (debug|info|warning|error): .*");
+  std::vector<std::string> message;
+  std::istringstream lines(err);
+  for (std::string line; std::getline(lines, line);)
+    if (!std::regex_match(line, of_log)) message.push_back(line);
+  return message;
+}
+
+}  // namespace
 
 TEST_CASE(
     "memory that the system refuses ends the command with its reason in one line and a documented code, whatever the "
@@ -31,7 +48,17 @@ TEST_CASE(
     ++refused;
     CHECK((o.code == exit_worker || o.code == exit_plan || o.code == exit_output || o.code == exit_data ||
            o.code == exit_checkpoint));
-    CHECK(o.err.find("troupe: ") != std::string::npos);
+    const auto message = message_of(o.err);
+    REQUIRE_FALSE(message.empty());
+    CHECK(message[0].starts_with("troupe: "));
+    // one line, behind which only a worker that has ended is quoted: the last lines of its log
+    CHECK((message.size() == 1 || message[0].ends_with("; its last log lines:")));
+    for (std::size_t i = 1; i < message.size(); ++i) CHECK(message[i].starts_with("  "));
+    const auto says = [&](const char* words) { return o.err.find(words) != std::string::npos; };
+    CHECK_FALSE(says("no code catches"));
+    // The reason: a refusal of the system, an allocation that has failed, libraries that do not fit, or UCX's error.
+    CHECK((says("the system refused") || says("alloc") || says("memory") || says("shared librar") || says("UCX") ||
+           says("ucp_")));
   }
   CHECK(refused > 0);
 }

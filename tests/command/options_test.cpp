@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
+#include <iterator>
 #include <set>
 #include <sstream>
 
@@ -34,10 +35,41 @@ TEST_CASE("--trace keeps a window of steps: the first five, or the ones that are
   };
   CHECK(traced({"--trace"}) == std::set<std::int64_t>{0, 1, 2, 3, 4});
   CHECK(traced({"--trace-steps", "2:3"}) == std::set<std::int64_t>{2, 3, 4});
-  CHECK(traced({"--trace", "--trace-steps", "100:3"}).empty());
   for (const char* wrong : {"3", "2:", ":2", "2:0", "-1:2", "a:b"})
     check_one_line(run(train(dir / "out", {"--trace-steps", wrong})), exit_usage,
                    {"--trace-steps", "FIRST:COUNT", std::string("'") + wrong + "'"});
+}
+
+TEST_CASE("arguments that can have no effect are told, and those that the job has nothing for are refused") {
+  TempDir dir;
+  const auto traced = [&](const std::string& window) {
+    const auto o = run(train(dir / "out", {"--steps", "8", "--trace-steps", window}));
+    CHECK(o.code == exit_ok);
+    return o.err;
+  };
+  // A program that reads the parameters after 8 steps counts as step 8.
+  CHECK(traced("8:1").find("trace.json stays empty") == std::string::npos);
+  CHECK(
+      traced("9:3") ==
+      "troupe: warning: none of the 3 steps from step 9 on is run: the run begins with step 0 and ends after 8 steps; "
+      "trace.json stays empty\n");
+  CHECK(traced_steps(dir / "out/trace.json").empty());
+  check_one_line(
+      run(train(dir / "out", {"--throttle", "latency=1ms", "--throttle", "1-2:latency=1ms", "--mesh", "dp=2"})),
+      exit_usage, {"--throttle 1-2:latency=1ms: there is no such link: the job has 2 workers, ranks 0 to 1"});
+  check_one_line(run(troupe_command({"plan", tiny_config, "--throttle", "0-1:latency=1ms"})), exit_usage,
+                 {"--throttle 0-1:latency=1ms", "the job has one worker, rank 0"});
+  for (const char* option : {"--net-device", "--worker-prefix"})
+    check_one_line(run(train(dir / "out", {option, "lo", option, "lo"})), exit_usage,
+                   {std::string(option) + " is given 2 times, once for each rank: the job has one worker, rank 0"});
+}
+
+TEST_CASE("a run that goes on behind the steps that are to be traced says so") {
+  TempDir dir;
+  check_success(run(train(dir / "out", {"--steps", "4", "--checkpoint-every", "4"})));
+  const auto o = run(train(dir / "out", {"--steps", "6", "--resume", "--trace-steps", "2:2"}));
+  CHECK(o.code == exit_ok);
+  CHECK(o.err.find("none of the 2 steps from step 2 on is run: the run begins with step 4") != std::string::npos);
 }
 
 TEST_CASE("--throttle makes steps slower and changes no number") {
@@ -142,7 +174,7 @@ TEST_CASE(
 
 TEST_CASE(
     "in the trace of three stages each arrow between workers goes from the send to the receive of one exchange, in one "
-    "step, there and back") {
+    "step, of one microbatch, and each receive of each place has one, there and back") {
   TempDir dir;
   check_success(run(train(dir / "out", {"--mesh", "dp=2,tp=2,pp=3", "--steps", "2", "--trace", "--quiet"}), 60));
   const auto events = nlohmann::json::parse(read(dir / "out/trace.json"))["traceEvents"];
@@ -159,16 +191,18 @@ TEST_CASE(
     if (e["ph"] == "X") slices[row].push_back(e);
     if (e["ph"] == "s") starts[e["id"].dump()] = e;
   }
-  const auto step_at = [&](const nlohmann::json& end) {
+  using Act = std::pair<std::int64_t, std::int64_t>;  // step, microbatch
+  const auto acts_at = [&](const nlohmann::json& end) {
     const double at = end["ts"], rounding_us = 1e-6;
-    std::set<std::int64_t> steps;  // two slices may touch there
+    std::set<Act> acts;  // two slices may touch there
     for (const auto& s : slices[{end["pid"], end["tid"]}])
       if (s["ts"].get<double>() <= at + rounding_us &&
           at <= s["ts"].get<double>() + s["dur"].get<double>() + rounding_us)
-        steps.insert(s["args"]["step"].get<std::int64_t>());
-    return steps;
+        acts.insert({s["args"]["step"].get<std::int64_t>(), s["args"].value("microbatch", std::int64_t{-1})});
+    return acts;
   };
   std::set<std::pair<int, int>> ways;
+  std::map<std::pair<int, int>, std::set<Act>> received;  // by worker and the stage that sends
   int arrows = 0;
   for (const auto& end : events) {
     if (end["ph"] != "f") continue;
@@ -176,13 +210,23 @@ TEST_CASE(
     if (start["pid"] == end["pid"]) continue;
     ++arrows;
     CHECK(exchange_of.at({start["pid"], start["tid"]}) == exchange_of.at({end["pid"], end["tid"]}));
-    const auto from = step_at(start), to = step_at(end);
-    CHECK(std::any_of(from.begin(), from.end(), [&](auto step) { return to.count(step) > 0; }));
+    const auto from = acts_at(start), to = acts_at(end);
+    std::vector<Act> both;
+    std::set_intersection(from.begin(), from.end(), to.begin(), to.end(), std::back_inserter(both));
+    CHECK_FALSE(both.empty());
+    for (const Act& act : both)
+      if (act.first < 2)  // behind the steps that train, the evaluation of version 2
+        received[{end["pid"].get<int>(), stage_of.at(start["pid"])}].insert(act);
     ways.insert({stage_of.at(start["pid"]), stage_of.at(end["pid"])});
   }
   CHECK(ways == std::set<std::pair<int, int>>{{0, 1}, {1, 2}, {2, 1}, {1, 0}});
-  // 8 microbatches a step, each over two boundaries there and back, between pairs of tp places.
-  CHECK(arrows >= 2 * 8 * 4);
+  // 8 microbatches a step, each over two boundaries there and back, to both tp places.
+  CHECK(arrows >= 2 * 8 * 4 * 2);
+  CHECK(received.size() == 4 * 4);  // dp=2,tp=2: 4 places receive each way
+  for (const auto& way : received) {
+    INFO("worker ", way.first.first, ", from stage ", way.first.second);
+    CHECK(way.second.size() == 2 * 4);  // 4 microbatches of each step are of its dp coordinate
+  }
 }
 
 TEST_CASE("a plan of no configuration, and times that are no times, are refused in one line") {
@@ -191,6 +235,21 @@ TEST_CASE("a plan of no configuration, and times that are no times, are refused 
   for (const char* option : {"--tf", "--tb", "--tw", "--hop"})
     check_one_line(run(troupe_command({"sim", tiny_config, option, "1e308"})), exit_usage,
                    {option, "below 1e9", "'1e308'"});
+}
+
+TEST_CASE("sim takes the times of passes that go together: --tb and --tw with --tf, --tw up to the backward time") {
+  const auto sim = [](const std::vector<std::string>& times) {
+    std::vector<std::string> words = {"sim", tiny_config, "--mesh", "pp=2", "--set", "schedule.pipeline=zero-bubble"};
+    words.insert(words.end(), times.begin(), times.end());
+    return run(troupe_command(words));
+  };
+  check_one_line(sim({"--tb", "2"}), exit_usage, {"--tb without --tf"});
+  check_one_line(sim({"--tw", "1"}), exit_usage, {"--tw without --tf"});
+  check_one_line(sim({"--tf", "1", "--tb", "2", "--tw", "2.5"}), exit_usage, {"--tw 2.5", "which is 2"});
+  check_one_line(sim({"--tf", "1", "--tw", "2.5"}), exit_usage, {"--tw 2.5", "which is 2"});
+  const auto passes = sim({"--tf", "1", "--tb", "2", "--tw", "2"});
+  check_success(passes);
+  CHECK(sim({"--tf", "1", "--tw", "2"}).out == passes.out);
 }
 
 TEST_CASE("more microbatches than a plan can have are refused with the limit") {
@@ -217,13 +276,20 @@ TEST_CASE("--help says of each option that takes a value what holds without it")
       if (line.starts_with("  -")) options.push_back(line);
       else if (line.starts_with("      ") && !options.empty()) options.back() += line;
     CHECK(options.size() > 1);
+    std::set<std::string> examined;
     for (const auto& option : options) {
-      const bool takes_value = option.find(" TEXT") != std::string::npos || option.find(" INT") != std::string::npos ||
-                               option.find(" FLOAT") != std::string::npos ||
-                               option.find(" SCALE") != std::string::npos || option.find(" K ") != std::string::npos;
+      // "  --log-level LEVEL   lines on stderr": a value's name is one space behind the option's; a flag has none.
+      const auto name_end = std::min(option.find(' ', 2), option.size());
+      if (name_end + 1 >= option.size() || option[name_end + 1] == ' ') continue;
+      examined.insert(option.substr(2, name_end - 2));
       const bool said = option.find("default") != std::string::npos || option.find("REQUIRED") != std::string::npos ||
                         option.find("repeatable") != std::string::npos;
-      CHECK_MESSAGE((!takes_value || said), command[0], ": ", option);
+      CHECK_MESSAGE(said, command[0], ": ", option);
     }
+    CHECK(examined.count("--log-level") == 1);
+    CHECK(examined.count("--help") + examined.count("-h,--help") == 0);
+    if (command[0] == "train")
+      for (const char* option : {"--data", "--steps", "--paced", "--trace-steps", "--resume", "--throttle"})
+        CHECK_MESSAGE(examined.count(option) == 1, option);
   }
 }

@@ -143,6 +143,42 @@ TEST_CASE("cpu stream: quiesce drops what waits, waits for what runs, and leaves
   CHECK(dropped_ran == 0);
 }
 
+TEST_CASE("cpu stream: after quiesce turns go on with the first that has not started") {
+  std::string order;
+  Gate first_over, holds, submitted, over;
+  SteadyClock clock;
+  CpuDevice device(clock);
+  auto stream = device.create_stream("compute",
+                                     1);  // forgets what a failing check leaves waiting, before the rest goes
+  const auto submit = [&](char name, std::int32_t priority, std::int64_t turn, Gate* done = nullptr) {
+    Task t;
+    t.order.priority = priority;
+    t.order.run = static_cast<std::uint32_t>(name);
+    t.order.turn = turn;
+    t.on_done = [&order, name, done](std::int64_t, std::int64_t) {
+      order += name;
+      if (done) done->open();
+    };
+    stream->submit(std::move(t));
+  };
+  submit('a', 0, 0, &first_over);
+  first_over.wait();
+  submit('x', 0, 2);  // waits for turn 1, and is forgotten
+  stream->quiesce();
+  Task hold;
+  hold.on_start = [&] { holds.open(); };
+  hold.work = [&](Parallel&) { submitted.wait(); };
+  stream->submit(std::move(hold));
+  holds.wait();
+  submit('d', 9, -1, &over);
+  submit('c', 1, 2);
+  submit('b', 1, 1);
+  submitted.open();
+  over.wait();
+  stream->quiesce();
+  CHECK(order == "abcd");
+}
+
 TEST_CASE("cpu stream: the destructor quiesces") {
   SteadyClock clock;
   CpuDevice device(clock);

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "devices/host_memory.h"
+#include "tests/skip.h"
 
 using namespace troupe;
 namespace fs = std::filesystem;
@@ -89,10 +90,8 @@ TEST_CASE("a process in a control group with a limit is told what is left in tha
     return std::string();
   }();
   const std::string group = parent + "/troupe-test-" + std::to_string(::getpid());
-  if (parent.empty() || ::mkdir(group.c_str(), 0755) != 0) {
-    MESSAGE("skipped: this process may make no group of a memory controller of version 1");
-    return;
-  }
+  if (parent.empty() || ::mkdir(group.c_str(), 0755) != 0)
+    return test::skip("this process may make no group of a memory controller of version 1");
   std::ofstream(group + "/memory.limit_in_bytes") << 64 * mib;
   const pid_t child = ::fork();
   if (child == 0) {

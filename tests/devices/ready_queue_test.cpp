@@ -82,3 +82,18 @@ TEST_CASE("RQ-4: turns start in their order, tasks without one pass by, and a ru
   queue.push(task("continues turn 1", {8, 0, 0, 1}));
   CHECK(pop_all(queue) == "continues turn 1 turn 2");
 }
+
+TEST_CASE("RQ-4: tasks that are dropped take no turn with them, and turns that have been popped are not due again") {
+  ReadyQueue queue;
+  queue.push(task("turn 0", {0, 0, 0, 1, 0}));
+  queue.push(task("turn 1", {0, 0, 0, 2, 1}));
+  queue.push(task("turn 2", {0, 0, 0, 3, 2}));
+  CHECK(queue.pop()->name == "turn 0");
+  CHECK(queue.drop().size() == 2);
+  CHECK(queue.empty());
+  CHECK_FALSE(queue.pop().has_value());
+  queue.push(task("turn 2 again", {0, 0, 0, 3, 2}));
+  CHECK_FALSE(queue.pop().has_value());
+  queue.push(task("turn 1 again", {0, 0, 0, 2, 1}));
+  CHECK(pop_all(queue) == "turn 1 again turn 2 again");
+}

@@ -159,6 +159,20 @@ TEST_CASE("sim quiesce ends the running task at once, drops the rest, and leaves
   CHECK(bench.log == std::vector<std::string>{"a 0 4", "c 4 24"});
 }
 
+TEST_CASE("sim quiesce: turns go on with the first that has not started") {
+  Bench bench;
+  bench.submit("turn 0", 10e-9, {0, 0, 0, 1, 0});
+  bench.submit("turn 2", 10e-9, {0, 0, 0, 2, 2});  // waits for turn 1, and is forgotten
+  bench.loop.at(4, [&] {
+    bench.stream->quiesce();
+    bench.submit("any time", 1e-9, {9, 0, 0, 3});
+    bench.submit("turn 2 again", 10e-9, {0, 0, 0, 4, 2});
+    bench.submit("turn 1", 10e-9, {5, 0, 0, 5, 1});
+  });
+  bench.run();
+  CHECK(bench.log == std::vector<std::string>{"turn 0 0 4", "turn 1 4 14", "turn 2 again 14 24", "any time 24 25"});
+}
+
 TEST_CASE("a sim stream may go before the events it put into the loop") {
   Bench bench;
   bench.submit("never starts", 10e-9);

@@ -7,7 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <functional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "devices/base/philox.h"
 #include "devices/files/file_storage.h"
@@ -25,6 +29,38 @@ extern "C" int flock(int fd, int operation) noexcept {
   errno = flock_error;
   return -1;
 }
+
+namespace {
+
+/// While one exists: the paths of what fsync and fdatasync of this program are called for, and what they fail with.
+struct Syncs {
+  std::vector<std::string> paths;
+  std::vector<int> errors;  ///< of the next calls; later ones do what the system's do
+
+  inline static Syncs* watching = nullptr;
+  Syncs() { watching = this; }
+  ~Syncs() { watching = nullptr; }
+  Syncs(const Syncs&) = delete;
+  Syncs& operator=(const Syncs&) = delete;
+};
+
+int watched_sync(long call, int fd) {
+  if (Syncs* const syncs = Syncs::watching; syncs != nullptr) {
+    syncs->paths.push_back(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd)).string());
+    if (!syncs->errors.empty()) {
+      const int error = syncs->errors.front();
+      syncs->errors.erase(syncs->errors.begin());
+      errno = error;
+      return -1;
+    }
+  }
+  return static_cast<int>(::syscall(call, fd));
+}
+
+}  // namespace
+
+extern "C" int fsync(int fd) { return watched_sync(SYS_fsync, fd); }
+extern "C" int fdatasync(int fd) { return watched_sync(SYS_fdatasync, fd); }
 
 namespace {
 
@@ -212,6 +248,45 @@ TEST_CASE(
     CHECK(storage.lock_dir(dir.path()).ok());
     flock_error = 0;
   }
+}
+
+TEST_CASE("ST-1, ST-2: sync() has the system sync the file, sync_dir() the folder; an error of that is told") {
+  const TempDir dir;
+  FileStorage storage;
+  const std::string folder = std::filesystem::canonical(dir.path()).string();
+  Syncs syncs;
+  for (const auto access : {Access::buffered, Access::direct}) {
+    const std::string path = folder + (access == Access::direct ? "/direct" : "/buffered");
+    CAPTURE(path);
+    const auto file = storage.create(path, access);
+    REQUIRE_MESSAGE(file.ok(), file.status().message());
+    REQUIRE((*file)->write_at(0, bytes_of("text").data(), 4).ok());
+    syncs.paths.clear();
+    CHECK((*file)->sync().ok());
+    CHECK(syncs.paths == std::vector<std::string>{path});
+    for (const auto& [error, code] :
+         {std::pair<int, Code>{EIO, Code::io}, {ENOSPC, Code::exhausted}, {EDQUOT, Code::exhausted}}) {
+      syncs.errors = {error};
+      CHECK(refused((*file)->sync(), path) == code);
+    }
+    syncs.paths.clear();
+    syncs.errors = {EINTR};  // a signal: once more
+    CHECK((*file)->sync().ok());
+    CHECK(syncs.paths == std::vector<std::string>{path, path});
+  }
+  syncs.paths.clear();
+  CHECK(storage.sync_dir(folder).ok());
+  CHECK(syncs.paths == std::vector<std::string>{folder});
+  syncs.errors = {EIO};
+  CHECK(refused(storage.sync_dir(folder), folder) == Code::io);
+  syncs.errors = {EINVAL};  // a filesystem whose folders need no sync
+  CHECK(storage.sync_dir(folder).ok());
+  syncs.paths.clear();
+  CHECK(write_file(storage, folder + "/whole", bytes_of("text")).ok());
+  CHECK(syncs.paths == std::vector<std::string>{folder + "/whole.tmp", folder});
+  syncs.errors = {EIO};
+  CHECK(write_file(storage, folder + "/lost", bytes_of("text")).code() == Code::io);
+  CHECK(names_in(storage, folder) == "buffered:4 direct:4 whole:4");
 }
 
 TEST_CASE("a rename replaces its target; who had opened that still reads it") {

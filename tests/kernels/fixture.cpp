@@ -120,6 +120,10 @@ std::vector<Tensor> run(const OpDef& op, const std::vector<Tensor>& in, std::vec
   call.rng_key = 0x1234567890abcdefull;
   call.step = 17;
   call.first_sample = options.first_sample;
+  if (op.check) {
+    const Status fits = op.check(call);
+    REQUIRE_MESSAGE(fits.ok(), fits.message());
+  }
   op.cpu(call);
   for (const auto& m : memory) REQUIRE_MESSAGE(m.intact(), op.name << " wrote outside its arguments");
   REQUIRE_MESSAGE(scratch.intact(), op.name << " wrote outside its scratch");

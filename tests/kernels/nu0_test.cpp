@@ -4,7 +4,7 @@
 
 #include "fixture.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/sum.h"
+#include "kernels/exact_sum.h"
 
 using namespace troupe;
 using namespace troupe::kernels;

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "fixture.h"
-#include "kernels/sum.h"
+#include "kernels/exact_sum.h"
 #include "tests/last_words.h"
 
 using namespace troupe;

@@ -158,3 +158,41 @@ TEST_CASE("a shape that does not fit is an error that names the op and the shape
     CHECK(wrong.status().message().find(to_string(in.back().shape)) != std::string::npos);
   }
 }
+
+TEST_CASE("an id beyond the table is an error by op, id and bound; negative ids and those of another part are none") {
+  const OpSet ops = standard_ops();
+  const auto checked = [](const OpDef& op, std::vector<Tensor>& in, const Attrs& attrs) {
+    Call call;
+    call.attrs = &attrs;
+    for (Tensor& t : in)
+      call.in.push_back({t.data.data(), t.logical.dtype, t.extent.shape(), t.logical.shape, t.extent});
+    return op.check(call);
+  };
+  std::set<std::string> seen;
+  for (const auto& c : op_cases()) {
+    const OpDef& op = *ops.find(c.op);
+    if (!op.check) continue;
+    CAPTURE(c.name);
+    seen.insert(c.op);
+    auto in = c.inputs();
+    const bool tokens = in[0].logical.dtype == DType::i32;
+    Tensor& ids = tokens ? in[0] : in.back();
+    REQUIRE(ids.logical.dtype == DType::i32);
+    ids.as<std::int32_t>()[2] = -3;
+    ids.as<std::int32_t>()[7] = static_cast<std::int32_t>(c.high - 1);  // the table's last
+    CHECK(checked(op, in, c.attrs).ok());
+    if (c.op != "softmax_cross_entropy") {  // whose logits are divided by rows only
+      auto part = in;
+      part[1] = in[1].slice({{{0, 4}, {0, in[1].logical.shape[1]}}});
+      CHECK(checked(op, part, c.attrs).ok());
+    }
+    ids.as<std::int32_t>()[7] = static_cast<std::int32_t>(c.high);
+    const Status beyond = checked(op, in, c.attrs);
+    CHECK(beyond.code() == Code::invalid);
+    const std::string says = c.op + ": " + (tokens ? "token " : "target ") + std::to_string(c.high) +
+                             " (number 7 of the call) is beyond the table: expected less than " +
+                             std::to_string(c.high);
+    CHECK_MESSAGE(beyond.message().starts_with(says), beyond.message());
+  }
+  CHECK(seen == std::set<std::string>{"embedding", "lm_head_stats", "softmax_cross_entropy"});
+}

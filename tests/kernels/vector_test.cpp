@@ -1,9 +1,16 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
+#include <utility>
 
 #include "fixture.h"
-#include "kernels/vector.h"
+#include "kernels/add_into.h"
+#include "kernels/digest.h"
+#include "kernels/initial.h"
+#include "kernels/optimizer.h"
+#include "kernels/square_sums.h"
 
 using namespace troupe;
 using namespace troupe::kernels;
@@ -100,6 +107,30 @@ TEST_CASE("row_square_sums adds in the documented order, whatever the address or
     std::copy(x.begin(), x.end(), moved.begin() + 3);
     row_square_sums({.rounded = moved.data() + 3}, rows, cols, again.data(), two);
     CHECK(again == expected);
+  }
+}
+
+TEST_CASE("all_finite finds one NaN or infinity wherever it is, and takes no finite value for one") {
+  using Float = std::numeric_limits<float>;
+  CHECK(all_finite(nullptr, 0));
+  for (const std::int64_t n : {1, 4096, 4097, 10000}) {
+    CAPTURE(n);
+    std::vector<float> values(static_cast<std::size_t>(n) + 1, 1.0f);
+    values.back() = Float::quiet_NaN();  // behind the last: not read
+    for (const float x : {0.0f, -0.0f, 1.0f, Float::max(), -Float::max(), Float::min(), Float::denorm_min()}) {
+      std::fill(values.begin(), values.end() - 1, x);
+      CHECK(all_finite(values.data(), n));
+    }
+    for (std::int64_t i = 0; i < n; ++i) values[static_cast<std::size_t>(i)] = i % 2 ? Float::max() : -Float::max();
+    CHECK(all_finite(values.data(), n));
+    for (const std::int64_t i : {std::int64_t{0}, n / 2, n - 1})
+      for (const float bad : {Float::infinity(), -Float::infinity(), Float::quiet_NaN(), -Float::quiet_NaN()}) {
+        CAPTURE(i);
+        CAPTURE(bad);
+        const float good = std::exchange(values[static_cast<std::size_t>(i)], bad);
+        CHECK_FALSE(all_finite(values.data(), n));
+        values[static_cast<std::size_t>(i)] = good;
+      }
   }
 }
 

@@ -100,6 +100,8 @@ class Interpreter {
     call.attrs = &n.attrs;
     call.par = &serial_;
     call.first_sample = microbatch * g_.program_specs()[static_cast<std::size_t>(n.program)].samples;
+    if (def->check)
+      if (const Status s = def->check(call); !s.ok()) die(n.name + ": " + s.message());
     def->cpu(call);
     for (const auto& [v, sum] : before)
       for (std::int64_t i = 0; i < size(v); ++i) data<float>(v)[i] += sum[static_cast<std::size_t>(i)];

@@ -13,6 +13,7 @@
 
 #include "apps/lm/model.h"
 #include "devices/base/philox.h"
+#include "kernels/initial.h"
 #include "tests/model/interpreter.h"
 
 using namespace troupe;

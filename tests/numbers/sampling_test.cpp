@@ -1,7 +1,7 @@
 // Sampling with cached keys and values: what it must equal is the forward pass that is trained, over the whole text.
 #include "devices/base/philox.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/vector.h"
+#include "kernels/initial.h"
 #include "tests/model/interpreter.h"
 #include "tests/numbers/lm_run.h"
 
@@ -206,7 +206,7 @@ TEST_CASE("a trained job samples the same text with ZeRO 1, 2 and 3, and keeps k
       for (Rank r = 0; r < plan->workers(); ++r) {
         const auto local = local_plan(*plan, r);
         REQUIRE(local.ok());
-        CHECK((local->memory.cache > 0) == (local->dp_index == 0));
+        CHECK((local->memory.op_state > 0) == (local->dp_index == 0));
       }
       const auto other = train(app, c, *plan, 2, 9);
       REQUIRE_MESSAGE(other.ok(), other.status().message());

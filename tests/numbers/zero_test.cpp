@@ -1,4 +1,5 @@
 // ZeRO as a layout: the optimizer's state and the update divided over dp, parameters gathered in place.
+#include "placement/collective.h"
 #include "tests/numbers/lm_run.h"
 
 using namespace troupe;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "placement/boxing.h"
+#include "placement/collective.h"
 #include "placement/cost.h"
 #include "placement/tree.h"
 #include "tests/placement/random_layout.h"

@@ -1,9 +1,15 @@
 // Costs along one axis against the boxings that they stand for.
 #include "placement/cost.h"
+#include "placement/boxing.h"
+#include "placement/collective.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
 
 using namespace troupe;
 
@@ -63,4 +69,37 @@ TEST_CASE("costs: a link that differs is found in either order of its ranks") {
   CHECK(model.link(5, 2).latency_s == 7.0);
   CHECK(model.link(2, 4) == model.intra_node);
   CHECK(model.link(2, 9) == model.inter_node);
+}
+
+TEST_CASE("costs that no machine can have are refused with the member's name and value; infinite rates are accepted") {
+  const std::pair<std::function<void(CostModel&)>, std::string> wrong[] = {
+      {[](CostModel& m) { m.flops_per_s = 0; }, "flops_per_s is 0"},
+      {[](CostModel& m) { m.memory_bytes_per_s = -1; }, "memory_bytes_per_s is -1"},
+      {[](CostModel& m) { m.launch_s = std::numeric_limits<double>::infinity(); }, "launch_s is inf"},
+      {[](CostModel& m) { m.intra_node.bytes_per_s = 0; }, "intra_node.bytes_per_s is 0"},
+      {[](CostModel& m) { m.inter_node.latency_s = -2; }, "inter_node.latency_s is -2"},
+      {[](CostModel& m) {
+         m.odd_links.push_back({1, 2, {0, 0}});
+       },
+       "odd_links (ranks 1 and 2).bytes_per_s is 0"},
+      {[](CostModel& m) { m.places_per_node = 0; }, "places_per_node is 0"},
+      {[](CostModel& m) { m.disk_bytes_per_s = std::nan(""); }, "disk_bytes_per_s is nan"},
+      {[](CostModel& m) {
+         m.kernels["gemm"].push_back({1, 1, -1});
+       },
+       "'gemm': seconds is -1"},
+      {[](CostModel& m) {
+         m.kernels["gemm"].push_back({0, 0, 1});
+       },
+       "'gemm' has 0"}};
+  for (const auto& one : wrong) {
+    CostModel model;
+    CHECK(model.validate().ok());
+    one.first(model);
+    const std::string message = model.validate().message();
+    CHECK_MESSAGE(message.find(one.second) != std::string::npos, "'" << one.second << "' is not in: " << message);
+  }
+  CostModel fast;
+  fast.flops_per_s = fast.intra_node.bytes_per_s = std::numeric_limits<double>::infinity();
+  CHECK(fast.validate().ok());
 }

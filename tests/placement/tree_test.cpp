@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "placement/tree.h"
@@ -110,4 +111,15 @@ TEST_CASE("a node's children meet at the largest power of two below its size, an
       for (std::int32_t hi = lo + 1; hi <= leaves; ++hi) found += is_tree_node({lo, hi}, leaves) ? 1 : 0;
     CHECK(found == 2 * leaves - 1);
   }
+}
+
+TEST_CASE("a tree of as many leaves as there can be is split like any other") {
+  constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max(), half = 1 << 30;
+  const auto children = tree_children({0, most});
+  CHECK(children.first.hi == half);
+  CHECK(children.second.lo == half);
+  CHECK(children.second.hi == most);
+  const auto cover = tree_cover({1, most}, most);  // [1, 2), [2, 4), ... [2^29, 2^30), and the right half
+  REQUIRE(cover.size() == 31);
+  CHECK(cover.back().lo == half);
 }

@@ -1,9 +1,11 @@
-// The application under test: the MLP of tests/runtime/mlp.h with its actors, and two that take their time.
+// The application under test: the MLP of tests/runtime/mlp.h with its actors, and some that take their time or fail.
 #pragma once
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "kernels/rules.h"
 #include "runtime/launch/app.h"
@@ -35,6 +37,22 @@ struct Outlier final : troupe::actors::UserActor {
   float value;
 };
 
+/// Does nothing but fail in its act of step 3, as if another worker had caused it.
+struct Torn final : troupe::actors::UserActor {
+  troupe::Status act(troupe::actors::UserCall& call) override {
+    if (call.step < 3) return {};
+    return {troupe::Code::unavailable, "the tape has ended"};
+  }
+};
+
+/// Starts a process in its act of step 1 and ends its worker, which that process outlives by seconds.
+struct Orphaning final : troupe::actors::UserActor {
+  troupe::Status act(troupe::actors::UserCall& call) override {
+    if (call.step == 1 && std::system("sleep 8 >/dev/null 2>&1 &") == 0) ::raise(SIGKILL);
+    return {};
+  }
+};
+
 /// y = x, 0.8 s later.
 inline troupe::kernels::OpDef nap() {
   troupe::kernels::OpDef op{.name = "nap", .inputs = 1, .outputs = 1, .infer = troupe::kernels::one_shape("nap", 1)};
@@ -52,6 +70,8 @@ inline const troupe::runtime::App& test_app() {
     a.actor<Stuck>("stuck");
     a.actor<Slow>("slow");
     a.actor<Outlier>("outlier");
+    a.actor<Torn>("torn");
+    a.actor<Orphaning>("orphaning");
     (void)a.op(nap()).ok();
     return a;
   }();

@@ -8,6 +8,9 @@
 #include <chrono>
 #include <filesystem>
 
+#include "checkpoint/catalog.h"
+#include "devices/files/file_storage.h"
+#include "runtime/launch/hangup.h"
 #include "runtime/plan/plan_io.h"
 #include "tests/apps/temp_dir.h"
 #include "tests/process/apps.h"
@@ -174,4 +177,66 @@ TEST_CASE("a job says how many of its steps were void") {
     CHECK(ran.committed_steps == 2);
     CHECK(ran.void_steps == (value > 1 ? 1 : 0));
   }
+}
+
+TEST_CASE("a checkpoint that the workers have written while a failure waits for its culprit is committed") {
+  TempDir dir;
+  Graph g(test_app().ops());
+  g.program("train", {2, 1});
+  g.unit("all");
+  const Value x = g.actor("outlier", "x", {}, {{"x", {DType::f32, {1, 512}}}}, {{"value", 1.0}})[0];
+  const Value t = g.actor("outlier", "t", {}, {{"t", {DType::f32, {1, 512}}}}, {{"value", 0.0}})[0];
+  // It fails with the Go of step 3, which comes together with that of version 2's snapshot: that takes longer.
+  g.actor("torn", "tape", {}, {{"nothing", {DType::f32, {1, 4}}}});
+  g.minimize(
+      g.op("mse_loss", {g.op("linear", {x, g.param("w", {512, 512}, Init::normal(0.1f))})[0], t}, {{"scale", 1.0}})[0],
+      {});
+  CompileOptions o;
+  o.stages = stage_meshes({1});
+  o.snapshots = 2;
+  const auto plan = compile(g, o);
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  JobOptions job;
+  job.session.steps = 10;
+  job.checkpoint.dir = dir / "checkpoints";
+  job.checkpoint.every = 2;
+  const JobResult result = test_app().run(*plan, job);
+  CHECK(result.exit_code == exit_worker);
+  CHECK_MESSAGE(says(result.status, "the tape has ended"), result.status.message());
+  troupe::FileStorage storage;
+  const auto saved = troupe::checkpoint::Catalog(storage, dir / "checkpoints").entries();
+  REQUIRE_MESSAGE(saved.ok(), saved.status().message());
+  REQUIRE(saved->size() == 1);
+  CHECK(saved->front().step == 2);
+  CHECK(saved->front().committed);
+}
+
+TEST_CASE("a worker that dies is missed at once, though a process that an actor of it has started lives on") {
+  Graph g(test_app().ops());
+  g.program("main", {.microbatches = 1, .samples = 2});
+  g.unit("all");
+  g.actor("orphaning", "x", {}, {{"x", {DType::f32, {2, 6}}}});
+  const auto p = compile(g, {.stages = stage_meshes({1})});
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  JobOptions job;
+  job.session.steps = 3;
+  job.stall_s = 3;
+  const JobResult result = test_app().run(*p, job);
+  CHECK(result.exit_code == exit_worker);
+  CHECK_MESSAGE(says(result.status, "was killed by signal 9"), result.status.message());
+}
+
+TEST_CASE("serve_if_worker gives SIGHUP its effect back where a library has taken it, and leaves a handler of main's") {
+  struct sigaction before {
+  }, after{};
+  REQUIRE(::sigaction(SIGHUP, nullptr, &before) == 0);
+  CHECK((before.sa_handler == (hangup_ignored() ? SIG_IGN : SIG_DFL)));  // main has called it: UCX had a handler
+  void (*const own)(int) = [](int) {};
+  ::signal(SIGHUP, own);
+  char name[] = "test";
+  char* argv[] = {name, nullptr};
+  test_app().serve_if_worker(1, argv);
+  REQUIRE(::sigaction(SIGHUP, nullptr, &after) == 0);
+  ::sigaction(SIGHUP, &before, nullptr);
+  CHECK((after.sa_handler == own));
 }

@@ -73,7 +73,7 @@ std::string canonical(std::int32_t stage) {
 }
 
 /// What no timing changes: microbatches in order, backward after forward, never more than S - s in between.
-/// Answers the most there were in between.
+/// Returns the most there were in between.
 std::int32_t check_always(const std::vector<Act>& order, std::int32_t stage) {
   REQUIRE(order.size() == 2 * microbatches);
   std::int32_t next[2] = {0, 0}, stash = 0, peak = 0;

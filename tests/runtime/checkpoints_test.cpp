@@ -44,8 +44,9 @@ struct Job {
   std::vector<std::unique_ptr<actors::ShardWriter>> shards;
   std::map<std::int64_t, std::vector<Report>> written;  // by version
   double stall_s[2] = {};
-  std::optional<float> spoilt;  // the last element of the second place's part ...
-  std::size_t spoilt_part = 0;  // ... of the parameter, or of the second moment
+  std::optional<float> spoilt;  // the last element of ...
+  checkpoint::TensorKind spoilt_kind = checkpoint::TensorKind::parameter;
+  std::int32_t spoilt_rank = 1;  // ... at this place
   SumState sums;
 
   Job() {
@@ -84,9 +85,10 @@ struct Job {
     actors::ActContext c;
     c.step = version;
     std::vector<std::byte> data(static_cast<std::size_t>(shards[static_cast<std::size_t>(rank)]->part_bytes(part)));
-    if (spoilt && rank == 1 && part == spoilt_part) {
-      const auto last = part == 0 ? tensor_bytes : std::ssize(data) / 2 + tensor_bytes;
-      std::memcpy(data.data() + last - sizeof *spoilt, &*spoilt, sizeof *spoilt);
+    const bool parameter = spoilt_kind == checkpoint::TensorKind::parameter;
+    if (spoilt && rank == spoilt_rank && parameter == (part == 0)) {
+      const std::int64_t begin = spoilt_kind == checkpoint::TensorKind::second_moment ? std::ssize(data) / 2 : 0;
+      std::memcpy(data.data() + begin + tensor_bytes - sizeof *spoilt, &*spoilt, sizeof *spoilt);
     }
     SerialParallel serial;
     shards[static_cast<std::size_t>(rank)]->write(c, part, data.data(), serial);
@@ -271,10 +273,13 @@ TEST_CASE("of two runs one has the folder; the second says so, and takes it when
   CHECK(second.target().generation == 2);  // the refused one has claimed nothing
 }
 
-TEST_CASE("a version with a parameter that is not finite is not committed, and training has diverged") {
+TEST_CASE("a version with a parameter that is not finite at any place is not committed, and training has diverged") {
   for (const float bad : {HUGE_VALF, -HUGE_VALF, std::nanf("")}) {
+    const std::int32_t rank = bad > 0 ? 0 : 1;
     CAPTURE(bad);
+    CAPTURE(rank);
     Job job;
+    job.spoilt_rank = rank;
     REQUIRE(job.checkpoints->wants(1));
     job.write_all(1);
     CHECK(job.end(1).ok());
@@ -294,19 +299,31 @@ TEST_CASE("a version with a parameter that is not finite is not committed, and t
 }
 
 TEST_CASE(
-    "a version with a moment that is not finite is not committed either: Adam would never move that element again") {
-  Job job;
-  REQUIRE(job.checkpoints->wants(1));
-  job.spoilt = HUGE_VALF;
-  job.spoilt_part = 1;
-  job.write_all(1);
-  const Status s = job.end(1);
-  CHECK(job.checkpoints->diverged());
-  CHECK_MESSAGE(s.message() == "the second moment of parameter 'w' is not finite after step 1: training has diverged",
-                s.message());
-  const auto entries = checkpoint::Catalog(job.storage, "/ckpt").entries();
-  REQUIRE(entries.ok());
-  CHECK(entries->empty());
+    "a version with a first or second moment that is not finite at any place is not committed either: Adam would never "
+    "move that element again") {
+  for (const bool second : {false, true})
+    for (const std::int32_t rank : {0, 1})
+      for (const float bad : {HUGE_VALF, std::nanf("")}) {
+        CAPTURE(second);
+        CAPTURE(rank);
+        CAPTURE(bad);
+        Job job;
+        REQUIRE(job.checkpoints->wants(1));
+        job.spoilt = bad;
+        job.spoilt_kind = second ? checkpoint::TensorKind::second_moment : checkpoint::TensorKind::first_moment;
+        job.spoilt_rank = rank;
+        job.write_all(1);
+        const Status s = job.end(1);
+        CHECK(job.checkpoints->diverged());
+        const std::string moment = second ? "second" : "first";
+        CHECK_MESSAGE(s.message() == "the " + moment +
+                                         " moment of parameter 'w' is not finite after step 1: training has diverged",
+                      s.message());
+        CHECK(job.events.back().kind == Kind::failed);
+        const auto entries = checkpoint::Catalog(job.storage, "/ckpt").entries();
+        REQUIRE(entries.ok());
+        CHECK(entries->empty());
+      }
 }
 
 TEST_CASE("of parameters that are not finite the first of the plan is named, whichever place tells of it") {

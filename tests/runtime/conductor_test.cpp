@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "runtime/worker/conductor.h"
+#include "runtime/worker/session_order.h"
 
 using namespace troupe;
 using namespace troupe::runtime;
@@ -109,6 +110,39 @@ TEST_CASE(
   }
   for (const auto& actor : {conductor, listener}) caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
   scheduler.run();
+}
+
+TEST_CASE(
+    "SO-1 and SO-3: a commit is refused until the place has closed its step, and until each program that reads its "
+    "version has begun, once") {
+  const auto answer = [](SessionOrder& order, const ToWorker& m) { return order.check(m).message(); };
+  const std::string open = "this place has not closed the step";
+  {
+    SessionOrder order({1, 0}, 0, {});
+    CHECK(answer(order, BeginRun{4, 1, {}}) == "");
+    for (const std::int64_t step : {4, 5}) {
+      CHECK(answer(order, Go{0, step}) == "");
+      const CommitStep commit{step, 1, {}, {}};
+      CHECK(answer(order, commit) == "the session says commit of step " + std::to_string(step) + ", and " + open);
+      order.closed(step);
+      CHECK(answer(order, commit) == "");
+    }
+  }
+  SessionOrder order({1, 0}, 0, {});
+  CHECK(answer(order, BeginRun{4, 3, {}}) == "");
+  for (const std::int64_t step : {4, 5}) {  // the first version is named by BeginRun, the second by a commit
+    const std::string number = std::to_string(step), commit_of = "the session says commit of step " + number + ", and ";
+    CHECK(answer(order, Go{0, step}) == "");
+    const CommitStep commit{step, 3, {}, {}};
+    CHECK(answer(order, commit) == commit_of + open);
+    order.closed(step);
+    CHECK(answer(order, commit) == commit_of + "a program that reads version " + number + " has not begun");
+    CHECK(answer(order, Go{1, step}) == "");
+    CHECK(answer(order, Go{1, step}) == "the session says go to step " + number +
+                                            " of program 1, and it does not read version " + number +
+                                            ", or has begun on it");
+    CHECK(answer(order, commit) == "");
+  }
 }
 
 TEST_CASE(

@@ -67,6 +67,18 @@ double norm_of(const Plan& plan, const std::map<std::string, std::vector<Squares
   return std::sqrt(squares);
 }
 
+/// The norm of all elements of all parameters, of whichever actors tell.
+double norm_of_elements(const Plan& plan) {
+  double squares = 0;
+  for (const PlanParam& p : plan.params) {
+    const Shape& shape = plan.tensors[static_cast<std::size_t>(p.tensor)].shape;
+    REQUIRE(shape.size() == 2);
+    for (std::int64_t r = 0; r < shape[0]; ++r)
+      for (std::int64_t c = 0; c < shape[1]; ++c) squares += element(p.name, r, c) * element(p.name, r, c);
+  }
+  return std::sqrt(squares);
+}
+
 struct Told {
   std::vector<actors::GradientReport> places;
   std::map<std::string, std::vector<Squares>> nodes;
@@ -109,7 +121,7 @@ Told told(const Plan& plan, std::mt19937& random) {
 
 TEST_CASE(
     "NU-2: what places tell without names adds up to the norm and the largest terms that names, columns and rows give, "
-    "on any mesh, whichever place votes first") {
+    "on any mesh, whichever place votes first; the norm is of all elements of all parameters") {
   std::mt19937 random(11);
   std::map<std::pair<bool, std::string>, double> norms;  // of tied and untied models; by how columns are split
   int shared_columns = 0;
@@ -127,6 +139,7 @@ TEST_CASE(
           const auto plan = compile_over(graph(ops(), shape), dp, tp, zero);
           REQUIRE_MESSAGE(plan.ok(), plan.status().message());
           GradientTotals totals(*plan);
+          const double of_elements = norm_of_elements(*plan);
           for (int step = 0; step < 2; ++step) {
             const Told all = told(*plan, random);
             totals.begin_step();
@@ -140,6 +153,8 @@ TEST_CASE(
             const auto norm = totals.norm();
             REQUIRE_MESSAGE(norm.ok(), norm.status().message());
             CHECK(*norm == norm_of(*plan, all.nodes));
+            CHECK(all.nodes.size() == plan->params.size());
+            CHECK(*norm == doctest::Approx(of_elements).epsilon(1e-9));  // added in another order
             for (std::size_t p = 0; p < plan->params.size(); ++p) {
               const StepTerms &have = totals.terms()[p], &want = all.terms.at(plan->params[p].name);
               CHECK((have.largest == want.largest || (std::isnan(have.largest) && std::isnan(want.largest))));

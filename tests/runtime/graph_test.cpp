@@ -1,6 +1,8 @@
 // What a user can get wrong while writing a graph: each error names the thing.
 #include <doctest/doctest.h>
 
+#include <functional>
+
 #include "runtime/simulate/token_game.h"
 #include "runtime/verify/verify.h"
 #include "tests/runtime/mlp.h"
@@ -27,6 +29,13 @@ const kernels::OpSet& staircase_ops() {
       return {};
     };
     CHECK(s.add(askew).ok());
+    kernels::OpDef careless = step;  // says that no value is the gradient of its input
+    careless.name = "careless";
+    careless.gradient = [](kernels::GradContext& c) -> Status {
+      c.grad_in(0, kernels::no_value);
+      return {};
+    };
+    CHECK(s.add(careless).ok());
     kernels::OpDef halves = step;  // says that it has two outputs, and infers one
     halves.name = "halves";
     halves.outputs = 2;
@@ -49,7 +58,7 @@ struct Start {
   }
   Value target() { return g.actor("data", "t", {}, {{"t", {DType::f32, {2, 6}}}}, {{"stream", std::string("t")}})[0]; }
   Value loss(Value v) { return g.op("mse_loss", {v, target()}, {{"scale", 0.125}})[0]; }
-  /// The graph's error, or else what compiling it over `dp` answers.
+  /// The graph's error, or else that of compiling it over `dp`.
   Status verdict(const std::vector<std::int64_t>& dp = {1}) {
     CompileOptions o;
     o.stages = stage_meshes(dp);
@@ -239,6 +248,97 @@ TEST_CASE("a port with an SBP for another mesh is refused with the actor, the po
   Start s;
   s.g.actor("data", "bad.port", {}, {{"z", {DType::f32, {2, 6}}, NdSbp{Sbp::S(0)}}});
   check_names(s.verdict(), {"'bad.port'", "'bad.port.z'", "tp: 1", "2 SBPs"});
+}
+
+TEST_CASE("a layout that its tensor cannot have is refused with the actor or op, the port or value, and the layout") {
+  const std::pair<Sbp, std::string> wrong[] = {{Sbp::S(2), "S(2) in units of 1 "},
+                                               {Sbp::S(7), "S(7) in units of 1 "},
+                                               {Sbp::S(-1), "S(-1) in units of 1 "},
+                                               {Sbp::S(0, 0), "S(0) in units of 0 "},
+                                               {Sbp::S(1, -3), "S(1) in units of -3 "}};
+  for (const auto& [sbp, says] : wrong) {
+    const NdSbp layout = {sbp, Sbp::B()};
+    Start s;
+    s.g.actor("data", "source", {}, {{"z", {DType::f32, {2, 6}}, layout}});
+    check_names(s.g.status(), {"actor 'source'", "port 'z'", says, "[2, 6]"});
+    Start t;
+    t.g.actor("data", "reader", {t.x}, {}, {}, {layout});
+    check_names(t.g.status(), {"actor 'reader'", "input 0 ('x.x')", says, "[2, 6]"});
+    Start u;
+    u.g.hint(u.y, layout);
+    check_names(u.g.status(), {"'body.linear'", says, "[2, 6]"});
+    Start v;
+    v.g.hint(v.w, layout);
+    check_names(v.g.status(), {"'w'", says, "[6, 6]"});
+  }
+  const NdSbp halves = {Sbp::S(1, 3), Sbp::B()};
+  Start s;
+  s.g.hint(s.y, halves);
+  s.g.actor("data", "reader", {s.x}, {{"z", {DType::f32, {2, 6}}, halves}}, {}, {halves});
+  CHECK_MESSAGE(s.g.status().ok(), s.g.status().message());
+}
+
+TEST_CASE("more input layouts than an actor has inputs are refused with both numbers") {
+  const NdSbp whole = {Sbp::B(), Sbp::B()};
+  Start s;
+  s.g.actor("data", "reader", {s.x}, {}, {}, {whole, whole});
+  check_names(s.g.status(), {"actor 'reader'", "1 inputs", "how it reads 2"});
+}
+
+TEST_CASE("a node before the first program is refused with the call that adds it") {
+  const auto check_refused = [](const std::function<void(Graph&, Value)>& add, const std::string& call) {
+    Graph g(staircase_ops());
+    add(g, g.param("w", {6, 6}, Init::constant(0)));
+    check_names(g.status(), {call, "before the first program"});
+  };
+  check_refused([](Graph& g, Value w) { g.op("relu", {w}, {}, "early"); }, "op 'early'");
+  check_refused([](Graph& g, Value) { g.actor("data", "early", {}, {}); }, "actor 'early'");
+  check_refused([](Graph& g, Value w) { g.report("early", w); }, "report 'early'");
+  check_refused([](Graph& g, Value w) { g.minimize(w, {}); }, "minimize");
+  check_refused(
+      [](Graph& g, Value) {
+        g.feed("early", {DType::i32, {1}});
+        g.feed("early", {DType::i32, {1}});
+      },
+      "feed 'early'");
+}
+
+TEST_CASE("a value that no call of the graph has returned is refused with the call that reads it") {
+  for (const Value none : {kernels::no_value, Value{1000}}) {
+    const std::string says = "value " + std::to_string(none);
+    Start s;
+    s.g.op("relu", {none}, {}, "body.act");
+    check_names(s.g.status(), {"op 'body.act'", says});
+    Start t;
+    t.g.actor("data", "reader", {none}, {});
+    check_names(t.g.status(), {"actor 'reader'", says});
+    Start u;
+    u.g.report("number", none);
+    check_names(u.g.status(), {"report 'number'", says});
+    Start v;
+    v.g.hint(none, {Sbp::B()});
+    check_names(v.g.status(), {"hint(B)", says});
+    Start w;
+    w.g.minimize(none, {});
+    check_names(w.g.status(), {"minimize", says});
+  }
+  Start s;
+  s.g.minimize(s.loss(s.g.op("careless", {s.y}, {}, "body.careless")[0]), {});
+  check_names(s.g.status(), {"gradient of 'body.careless'", "value -1"});
+}
+
+TEST_CASE("a parameter of more rows than a norm can add is not trained on: refused with its name and both numbers") {
+  for (const std::int64_t rows : {gradient_rows_max, gradient_rows_max + 1}) {
+    Start s;
+    const Value table = s.g.param("table", {rows, 6}, Init::constant(0)), y = s.g.op("linear", {s.x, table})[0];
+    const Value t = s.g.actor("data", "t", {}, {{"t", {DType::f32, {2, rows}}}})[0];
+    s.g.minimize(s.g.op("mse_loss", {y, t}, {{"scale", 0.125}})[0], {});
+    if (rows == gradient_rows_max) {
+      CHECK_MESSAGE(s.g.status().ok(), s.g.status().message());
+    } else {
+      check_names(s.g.status(), {"'table'", "[2147483648, 6]", "2147483647 rows"});
+    }
+  }
 }
 
 TEST_CASE("a parameter of another unit's evaluation only does not disturb training, and is not lost") {

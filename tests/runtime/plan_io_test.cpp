@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 
+#include "placement/collective.h"
 #include "runtime/plan/plan.capnp.h"
 #include "runtime/plan/plan_io.h"
 #include "tests/runtime/mlp.h"
@@ -117,7 +118,7 @@ Plan odd_plan() {
   a.cost_s = 1.25e-6;
   a.scratch_bytes = 1000;
   a.op_scratch_offset = 640;
-  a.state_bytes = std::int64_t{1} << 40;
+  a.op_state_bytes = std::int64_t{1} << 40;
   a.staging_ring = 6;
   a.staging_buffer = 1;
   a.staging_area = 8;

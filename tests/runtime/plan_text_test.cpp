@@ -21,9 +21,8 @@ struct Shown {
   std::string text;
 };
 
-Shown show(const Shape_& shape, const std::vector<std::int64_t>& dp) {
+Shown show(Expected<Plan> p) {
   Shown out;
-  auto p = plan(kernels::standard_ops(), shape, dp);
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   out.plan = *std::move(p);
   auto game = play(out.plan);
@@ -36,6 +35,9 @@ Shown show(const Shape_& shape, const std::vector<std::int64_t>& dp) {
   }
   out.text = plan_text(out.plan, out.places, out.game);
   return out;
+}
+Shown show(const Shape_& shape, const std::vector<std::int64_t>& dp) {
+  return show(plan(kernels::standard_ops(), shape, dp));
 }
 
 /// Lines of `text` from the one that begins with `title` to the next empty one.
@@ -114,12 +116,12 @@ TEST_CASE("The memory that the text shows adds up, and is that of the channels")
         else buffers[{pc.ring, pc.buffer}] = std::max(buffers[{pc.ring, pc.buffer}], pc.buffer_offset + c.slot_bytes);
       }
       for (const auto& [buffer, bytes] : buffers) channels += bytes;
-      CHECK(channels + m.optimizer + m.scratch + m.cache + m.staging - m.shared == m.total());
+      CHECK(channels + m.optimizer + m.scratch + m.op_state + m.staging - m.shared == m.total());
       CHECK(m.total() <= s.places[i].pool_bytes);
       // The line holds every number of the struct, in the order of the columns.
       std::size_t at = 0;
-      for (auto bytes : {m.parameters, m.gradients, m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.cache,
-                         m.staging, m.control, -m.shared, m.total(), s.places[i].state_bytes}) {
+      for (auto bytes : {m.parameters, m.gradients, m.optimizer, m.stash, m.activations, m.boundary, m.scratch,
+                         m.op_state, m.staging, m.control, -m.shared, m.total(), s.places[i].state_area_bytes}) {
         at = lines[i + 2].find((bytes < 0 ? " -" : " ") + human_bytes(std::abs(bytes)), at);
         REQUIRE_MESSAGE(at != std::string::npos, lines[i + 2]);
         ++at;
@@ -129,6 +131,47 @@ TEST_CASE("The memory that the text shows adds up, and is that of the channels")
                           " at dp 0") != std::string::npos);
     }
   }
+}
+
+TEST_CASE("The peak that the text tells is the memory of the fullest place, by its rank") {
+  Shape_ shape;
+  shape.width = 400;
+  shape.hidden = 700;
+  CompileOptions o;
+  o.stages = stage_meshes({1, 1});
+  for (const Rank fullest : {0, 1}) {  // the stage that has two of the three layers
+    o.stage_of_unit = {0, 0, fullest == 0 ? 0 : 1, 1, 1};
+    const auto s = show(compile(graph(ops(), shape), o));
+    INFO(s.text);
+    REQUIRE(s.places.size() == 2);
+    const auto bytes = [&](Rank r) { return s.places[static_cast<std::size_t>(r)].memory.total(); };
+    CHECK(bytes(fullest) > bytes(1 - fullest));
+    const auto lines = section(s.text, "peak memory per device");
+    REQUIRE_FALSE(lines.empty());
+    CHECK(lines[0] == "peak memory per device: " + human_bytes(bytes(fullest)) + " on rank " + std::to_string(fullest));
+  }
+}
+
+TEST_CASE("The line of a dp coordinate names its places on all model axes") {
+  const auto s = show(compile_over(graph(ops(), {}), {3, 2}, 2));
+  INFO(s.text);
+  for (std::int32_t stage = 0; stage < s.plan.stages; ++stage)
+    for (std::int64_t d = 0; d < s.plan.dp_width(stage); ++d) {
+      std::vector<Rank> ranks;
+      for (Rank r = 0; r < s.plan.workers(); ++r)
+        if (s.plan.stage_of(r) == stage && s.plan.dp_index(r) == d) ranks.push_back(r);
+      REQUIRE(ranks.size() == 2);
+      int lines = 0;
+      std::istringstream in(s.text);
+      for (std::string line; std::getline(in, line);) {
+        std::istringstream words(line);
+        std::string first, second;
+        words >> first >> second;
+        lines += first == std::to_string(d) && second == ranges(ranks);
+      }
+      // the table of memory has the same places behind their stage
+      CHECK(lines == (d == stage ? 2 : 1));
+    }
 }
 
 TEST_CASE("Layers that differ in their number only are told once") {

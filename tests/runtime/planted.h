@@ -23,8 +23,8 @@ inline Plan good_plan(const std::vector<std::int64_t>& dp = {2, 1}, const Shape_
 }
 
 /// The plan is refused, and the message has all of `names`.
-inline void check_refused(const Plan& p, const std::vector<std::string>& names, std::int64_t memory_bytes_max = 0) {
-  const Status s = verify(p, memory_bytes_max);
+inline void check_refused(const Plan& p, const std::vector<std::string>& names) {
+  const Status s = verify(p);
   REQUIRE_FALSE(s.ok());
   for (const auto& name : names)
     CHECK_MESSAGE(s.message().find(name) != std::string::npos, "'" << name << "' is not in: " << s.message());

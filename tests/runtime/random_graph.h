@@ -220,4 +220,18 @@ inline Expected<RandomOutcome> train_case(const Plan& p, const kernels::OpSet& o
   return out;
 }
 
+/// Empty if the runs have the same bits.
+inline std::string difference(const RandomOutcome& a, const RandomOutcome& b) {
+  if (a.run.steps.size() != b.run.steps.size()) return "another number of steps";
+  for (std::size_t s = 0; s < a.run.steps.size(); ++s) {
+    if (a.run.steps[s].loss != b.run.steps[s].loss) return "another loss in step " + std::to_string(s);
+    if (a.run.steps[s].grad_norm != b.run.steps[s].grad_norm)
+      return "another gradient norm in step " + std::to_string(s);
+  }
+  if (a.eval != b.eval) return "another evaluation";
+  if (a.run.params_hash != b.run.params_hash) return "other parameters";
+  if (!(a.run.sums == b.run.sums)) return "other exponents or peaks of sums";
+  return {};
+}
+
 }  // namespace mlp

@@ -34,20 +34,6 @@ Expected<Plan> compile_and_verify(const Graph& g, const CompileOptions& o, const
   return p;
 }
 
-/// Empty if the runs have the same bits.
-std::string difference(const RandomOutcome& a, const RandomOutcome& b) {
-  if (a.run.steps.size() != b.run.steps.size()) return "another number of steps";
-  for (std::size_t s = 0; s < a.run.steps.size(); ++s) {
-    if (a.run.steps[s].loss != b.run.steps[s].loss) return "another loss in step " + std::to_string(s);
-    if (a.run.steps[s].grad_norm != b.run.steps[s].grad_norm)
-      return "another gradient norm in step " + std::to_string(s);
-  }
-  if (a.eval != b.eval) return "another evaluation";
-  if (a.run.params_hash != b.run.params_hash) return "other parameters";
-  if (!(a.run.sums == b.run.sums)) return "other exponents or peaks of sums";
-  return {};
-}
-
 /// Empty if they are near. In step 0 both have the same parameters: a value passes at most 6 layers of 2 sums of 7
 /// terms, there and back, each rounded by 2^-24 of it: 170 roundings in either direction, 1e-6 of the loss, which is a
 /// sum of squares and cancels nothing, and of the norm. Afterwards AdamW may move an element whose gradient is but

@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 
+#include "placement/boxing.h"
 #include "runtime/worker/read_plan.h"
 #include "tests/runtime/draws.h"
 #include "tests/runtime/mlp.h"
@@ -196,18 +197,29 @@ TEST_CASE(
     for (const Rank rank : {0, 617, 999}) {
       const auto batches = plan_reads(*plan, rank, manifest, memory);
       REQUIRE_MESSAGE(batches.ok(), batches.status().message());
-      std::size_t sends = 0, gets = 0;
+      std::size_t own = 0, sends = 0, gets = 0;
       for (const auto& batch : *batches) {
-        reads += batch.reads.size();
+        own += batch.reads.size();
         for (const auto& move : batch.moves)
           for (const auto& m : move.route.moves) {
             sends += m.sends.size();
             gets += m.receives.size() + m.locals.size();
           }
       }
+      reads += own;
       if (zero == 0) {
         CHECK(gets == 6 * places);
         CHECK(sends == 6 * (places - 1));  // what it has read, to all others
+      } else if (rank == 0) {
+        // The two rows of down's moments are of places 0 and 1, which read their extents in turns. They have more to
+        // read then than all others, so these read the whole parameter up.
+        CHECK(own == 1 + places + 2);
+        CHECK(gets == 2 * places + 2 * places + 2);  // parameters, down's moments, up's
+        CHECK(sends == places - 1 + places);  // what it has read of down to all others, of its moments to place 1
+      } else {
+        CHECK(own == 2 + 2);
+        CHECK(gets == 2 * places + 2);
+        CHECK(sends == 2 * (places - 1));  // what it has read of parameters; up's moments are its own
       }
     }
     if (zero == 0) CHECK(reads == 3 * 6);  // 6,000 extents of one size among a thousand places

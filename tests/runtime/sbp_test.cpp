@@ -1,6 +1,7 @@
 // Layouts on a model axis: ops split over places, boxings where layouts change.
 #include <doctest/doctest.h>
 
+#include "placement/collective.h"
 #include "runtime/verify/verify.h"
 #include "tests/runtime/mlp.h"
 

@@ -39,6 +39,8 @@ TEST_CASE(
       CHECK(std::is_sorted(mine.begin(), mine.end()));
       REQUIRE(s.acts(Rate::microbatch, d) == static_cast<std::int32_t>(mine.size()));
       uneven += s.acts(Rate::microbatch, d) != s.acts(Rate::microbatch, 0);
+      for (std::int64_t act = 0; act < std::ssize(mine); ++act)
+        CHECK(s.microbatch_at(d, act) == mine[static_cast<std::size_t>(act)]);
       for (const auto m : mine) {
         ++runs[static_cast<std::size_t>(m)];
         CHECK(s.owner(m) == d);
@@ -58,4 +60,21 @@ TEST_CASE(
     CHECK(s.acts_of_job(Rate::round) == s.rounds());
   }
   CHECK(uneven > 100);
+}
+
+TEST_CASE("a schedule with owners gives each coordinate the acts that they say, in as many rounds") {
+  constexpr std::int64_t width = 1 << 10, each = 8;
+  ProgramSpec program;
+  program.microbatches = width * each;
+  std::vector<std::int32_t> owners;
+  for (std::int64_t m = 0; m < program.microbatches; ++m) owners.push_back(static_cast<std::int32_t>(m / each));
+  const Schedule s(program, width, &owners);
+  std::int64_t acts = 0, present = 0;
+  for (std::int64_t d = 0; d < width; ++d) {
+    acts += s.acts(Rate::microbatch, d);
+    for (std::int32_t round = 0; round < each; ++round) present += s.runs_in_round(d, round);
+  }
+  CHECK(acts == program.microbatches);
+  CHECK(present == program.microbatches);
+  CHECK(s.rounds() == each);
 }

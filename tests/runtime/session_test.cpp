@@ -77,7 +77,8 @@ struct Planted {
   Plan plan;
   SessionOptions options;
   std::vector<std::int32_t> begun;
-  std::vector<CommitStep> commits;  // as the first place hears them
+  std::vector<Go> gone;             // as the first place hears them ...
+  std::vector<CommitStep> commits;  // ... as well
   std::vector<StepResult> steps;
   std::unique_ptr<Session> session;
   struct Peak {
@@ -105,6 +106,7 @@ struct Planted {
     session = std::make_unique<Session>(plan, options, [this](Rank r, const ToWorker& m) {
       if (r > 0) return;
       if (const auto* b = std::get_if<BeginRun>(&m)) begun = b->exponents;
+      if (const auto* go = std::get_if<Go>(&m)) gone.push_back(*go);
       if (const auto* c = std::get_if<CommitStep>(&m)) commits.push_back(*c);
     });
     session->begin();
@@ -391,6 +393,67 @@ TEST_CASE(
 }
 
 TEST_CASE(
+    "SE-1: a place's second vote on a step is refused, names the worker and commits nothing, before the other places "
+    "vote or after") {
+  for (const bool committed : {false, true}) {
+    CAPTURE(committed);
+    Planted job({2});
+    job.begin();
+    if (committed) REQUIRE(job.session->handle(0, Closed{0, 0, {}, 0, told(job.plan, 0, 1, 1e-3f)}).ok());
+    const Closed vote{0, 0, {}, 0, told(job.plan, 1, 1, 1e-3f)};
+    REQUIRE(job.session->handle(1, vote).ok());
+    const Status s = job.session->handle(1, vote);
+    CHECK_MESSAGE(s.message() == "worker 1 closes step 0 of program 0, which is not open there", s.message());
+    CHECK(job.session->committed() == (committed ? 1 : 0));
+    CHECK(job.commits.size() == (committed ? 1 : 0));
+    CHECK(job.steps.size() == (committed ? 1 : 0));
+  }
+}
+
+TEST_CASE(
+    "SE-4: a version that is wanted is skipped, and told, while some place's arena is full of versions that it has not "
+    "written; the last version never is; the commit that makes a version says whether it is taken") {
+  CompileOptions o;
+  o.stages = stage_meshes({2});
+  o.snapshots = 2;
+  const auto p = compile(graph(ops(), {}), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  const auto snapshot = p->program("snapshot");
+  REQUIRE(snapshot > 0);
+  struct {
+    std::int32_t closed;  // places that have written version 1 when version 4 is made
+    std::int64_t last;    // version: the fifth step's, or that of a pause
+    std::vector<std::int64_t> skipped, taken;
+  } const cases[] = {
+      {0, 5, {3, 4}, {1, 2, 5}}, {1, 5, {3, 4}, {1, 2, 5}}, {2, 5, {3}, {1, 2, 4, 5}}, {0, 4, {3}, {1, 2, 4}}};
+  for (const auto& c : cases) {
+    CAPTURE(c.closed);
+    CAPTURE(c.last);
+    Planted job({2});
+    job.plan = *p;
+    job.options.steps = 5;
+    job.options.snapshot = [](std::int64_t version) { return version > 0; };
+    std::vector<std::int64_t> skipped, taken;
+    job.options.on_checkpoint_skipped = [&](std::int64_t version) { skipped.push_back(version); };
+    job.begin();
+    while (job.session->committed() < c.last) {
+      if (job.session->committed() == 2) job.session->pause_at(c.last);
+      for (Rank r = 0; job.session->committed() == 3 && r < c.closed; ++r)
+        REQUIRE(job.session->handle(r, Closed{snapshot, 1, {}, 0}).ok());
+      REQUIRE(job.vote().ok());
+    }
+    CHECK(skipped == c.skipped);
+    for (const Go& go : job.gone)
+      if (go.program == snapshot) taken.push_back(go.step);
+    CHECK(taken == c.taken);
+    for (const CommitStep& m : job.commits) {
+      const bool named = (m.readers >> snapshot & 1) != 0;
+      CHECK(named == (std::count(c.taken.begin(), c.taken.end(), m.step + 1) == 1));
+    }
+  }
+}
+
+TEST_CASE(
     "a checkpoint's version has the sums that it had when its snapshot began, however far the job is when it is "
     "written") {
   CompileOptions o;
@@ -463,4 +526,72 @@ TEST_CASE(
     CHECK(session.finished());
     CHECK(stopped);
   }
+}
+
+TEST_CASE(
+    "readers that the plan does not have, that the session begins by itself or that are named twice end the run with "
+    "an error that names them, before any place hears of the version") {
+  CompileOptions o;
+  o.stages = stage_meshes({1});
+  o.snapshots = 2;
+  const auto p = compile(graph(ops(), {}), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  struct Wrong {
+    std::vector<std::string> names;
+    std::string why;
+  };
+  const std::vector<Wrong> cases = {{{"evaluate", "evaluat"}, "'evaluat', which the plan does not have"},
+                                    {{"train"}, "'train', which the session begins by itself"},
+                                    {{"digest"}, "'digest', which the session begins by itself"},
+                                    {{"snapshot"}, "'snapshot', which the session begins by itself"},
+                                    {{"evaluate", "evaluate"}, "'evaluate', twice"}};
+  for (const Wrong& wrong : cases)
+    for (const std::int64_t version : {0, 1}) {
+      CAPTURE(wrong.why);
+      CAPTURE(version);
+      Planted job({1});
+      job.plan = *p;
+      job.options.readers = [&](std::int64_t v) { return v == version ? wrong.names : std::vector<std::string>{}; };
+      job.begin();
+      const Status s = job.vote();
+      CHECK(s.code() == Code::invalid);
+      CHECK_MESSAGE(s.message() == "SessionOptions::readers names for version " + std::to_string(version) +
+                                       " the program " + wrong.why,
+                    s.message());
+      CHECK(job.commits.empty());
+      CHECK(job.session->committed() == 0);
+    }
+}
+
+TEST_CASE("a digest that leaves an element out, or tells of one twice, is refused with the parameter's name") {
+  CompileOptions o;
+  o.stages = stage_meshes({1});
+  auto p = compile(graph(ops(), {}), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  const Reductions reductions(*p);
+  std::vector<Closed> places(1);
+  for (const auto& param : p->params) {
+    const auto& shape = p->tensors[param.tensor].shape;
+    const auto n = static_cast<double>(elements(shape));
+    places[0].reports.push_back(
+        {Report::Kind::digest, param.name + "|" + to_string(Extent::whole(shape)), 4, -1, {1, 2, 1, n}, {}});
+  }
+  const auto whole = reductions.digest(places);
+  REQUIRE_MESSAGE(whole.ok(), whole.status().message());
+  CHECK(whole->params_hash.size() == 32);
+  REQUIRE(p->params.size() > 1);
+  for (std::size_t i = 0; i < p->params.size(); ++i) {
+    auto fewer = places;
+    fewer[0].reports.erase(fewer[0].reports.begin() + static_cast<std::ptrdiff_t>(i));
+    auto more = places;
+    more[0].reports.push_back(places[0].reports[i]);
+    more[0].reports.back().name = p->params[i].name + "|[0:1]";
+    for (const auto& wrong : {fewer, more}) {
+      const auto refused = reductions.digest(wrong);
+      REQUIRE_FALSE(refused.ok());
+      CHECK(refused.status().message().find("the digests of parameter '" + p->params[i].name + "' are of ") == 0);
+    }
+  }
+  // A run without kernels tells of nothing.
+  CHECK(reductions.digest({Closed{}}).ok());
 }

@@ -8,12 +8,26 @@ using namespace mlp;
 
 namespace {
 
-Expected<SimRun> run_once(const Graph& g) {
+/// Notes step and microbatch of each act.
+class NotingActor final : public actors::UserActor {
+ public:
+  using Acts = std::vector<std::pair<std::int64_t, std::int32_t>>;
+  explicit NotingActor(Acts& acts) : acts_(acts) {}
+  Status act(actors::UserCall& call) override {
+    acts_.push_back({call.step, call.microbatch});
+    return {};
+  }
+
+ private:
+  Acts& acts_;
+};
+
+Expected<SimRun> run_once(const Graph& g, const actors::UserActorSet& set = actor_set()) {
   TROUPE_ASSIGN(const Plan p, compile(g, {}));  // no mesh: one place
   TROUPE_TRY(verify(p).in("verify"));
   CHECK(p.workers() == 1);
   CHECK(p.roles[0].units == std::vector<std::string>{"main"});
-  return run_simulated(p, ops(), actor_set(), {});
+  return run_simulated(p, ops(), set, {});
 }
 
 Value random_source(Graph& g, std::int64_t rows) {
@@ -22,12 +36,22 @@ Value random_source(Graph& g, std::int64_t rows) {
 
 }  // namespace
 
-TEST_CASE("a program of one actor, without units, meshes or options, runs") {
+TEST_CASE("a program of one actor, without units, meshes or options, runs: the actor acts once, in step 0") {
+  NotingActor::Acts acts;
+  actors::UserActorSet set;
+  set["noting"] = [&](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+    return std::unique_ptr<actors::UserActor>(std::make_unique<NotingActor>(acts));
+  };
   Graph g(ops());
   g.program("main", {});
-  random_source(g, 1);
-  const auto ran = run_once(g);
-  CHECK_MESSAGE(ran.ok(), ran.status().message());
+  g.actor("noting", "x", {}, {{"x", {DType::f32, {1, 6}}}});
+  REQUIRE_MESSAGE(g.status().ok(), g.status().message());
+  const auto ran = run_once(g, set);
+  REQUIRE_MESSAGE(ran.ok(), ran.status().message());
+  CHECK(ran->steps.empty());  // it does not train
+  REQUIRE(acts.size() == 1);
+  CHECK(acts[0].first == 0);
+  CHECK(acts[0].second == 0);
 }
 
 TEST_CASE("one microbatch of one sample, one op and one parameter, without units, meshes or options, is trained on") {

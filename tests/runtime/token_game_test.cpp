@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <random>
 
 #include "runtime/simulate/game_period.h"
@@ -126,6 +127,48 @@ TEST_CASE("GP-1: where places run other microbatches than each other, all are pl
   const auto r = play(*p);
   REQUIRE_MESSAGE(r.ok(), r.status().message());
   CHECK(r->played_microbatches == 200);
+}
+
+namespace {
+
+/// One layer of a row for each of `dp` places, without owners and with owners that say what is so without them.
+std::array<Plan, 2> one_layer(std::int64_t dp, std::int64_t microbatches, std::int32_t zero) {
+  Graph g(ops());
+  g.program("train", {microbatches, 1});
+  g.unit("layer");
+  const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {1, 8}}}}, {{"stream", std::string("x")}})[0];
+  const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {1, dp}}}}, {{"stream", std::string("t")}})[0];
+  const Value y = g.op("linear", {x, g.param("w", {dp, 8}, Init::normal(0.2f))})[0];
+  g.minimize(g.op("mse_loss", {y, t}, {{"scale", 1.0 / static_cast<double>(microbatches)}})[0], {});
+  CompileOptions o;
+  o.stages = stage_meshes({dp});
+  o.zero = zero;
+  auto without = compile(g, o);
+  REQUIRE_MESSAGE(without.ok(), without.status().message());
+  auto& owners = o.owners.emplace_back();
+  for (std::int64_t m = 0; m < microbatches; ++m) owners.push_back(static_cast<std::int32_t>(m % dp));
+  auto with = compile(g, o);
+  REQUIRE_MESSAGE(with.ok(), with.status().message());
+  return {*std::move(without), *std::move(with)};
+}
+
+}  // namespace
+
+TEST_CASE("where a plan names owners every place is played, and places that behave alike take the time of one") {
+  GameOptions o;
+  o.every_program = false;
+  for (const std::int32_t zero : {0, 1, 2, 3}) {
+    CAPTURE(zero);
+    const auto plans = one_layer(4, 12, zero);
+    const auto one = play(plans[0], o), all = play(plans[1], o);
+    REQUIRE_MESSAGE(one.ok(), one.status().message());
+    REQUIRE_MESSAGE(all.ok(), all.status().message());
+    CHECK(one->places.size() == 1);
+    CHECK(all->places.size() == 4);
+    CHECK(all->step_s == one->step_s);
+    CHECK(all->makespan_s == one->makespan_s);
+    CHECK(all->messages_s == one->messages_s);
+  }
 }
 
 TEST_CASE(

@@ -315,14 +315,14 @@ TEST_CASE("parameters, moments and what ops keep lie at the beginning of the poo
       const auto local = local_plan(p, r);
       REQUIRE(local.ok());
       const PlanRole& role = p.roles[static_cast<std::size_t>(local->stage)];
-      CHECK(local->state_bytes % 4096 == 0);
-      CHECK(local->state_bytes <= local->pool_bytes);
+      CHECK(local->state_area_bytes % 4096 == 0);
+      CHECK(local->state_area_bytes <= local->pool_bytes);
       std::int64_t params = 0;
       for (const auto& ch : local->channels) {
         const PlanChannel& pc = role.channels[ch.channel];
         if (pc.kind == PlanChannel::Kind::snapshot) continue;
         if (pc.kind != PlanChannel::Kind::parameter) {
-          CHECK_MESSAGE((ch.slot_bytes == 0 || ch.offset >= local->state_bytes), pc.name);
+          CHECK_MESSAGE((ch.slot_bytes == 0 || ch.offset >= local->state_area_bytes), pc.name);
           continue;
         }
         CHECK(ch.offset == aligned(params, ch.slot_bytes >= 4096 ? 4096 : 64));  // one after the other
@@ -330,13 +330,13 @@ TEST_CASE("parameters, moments and what ops keep lie at the beginning of the poo
       }
       CHECK(params > 0);
       CHECK(local->moments_offset == aligned(params, 4096));
-      CHECK(local->moments_offset + local->memory.optimizer + local->memory.cache <= local->state_bytes);
-      CHECK(local->state_bytes < local->moments_offset + local->memory.optimizer + local->memory.cache + 4096);
-      CHECK((local->scratch_bytes == 0 || local->scratch_offset >= local->state_bytes));
+      CHECK(local->moments_offset + local->memory.optimizer + local->memory.op_state <= local->state_area_bytes);
+      CHECK(local->state_area_bytes < local->moments_offset + local->memory.optimizer + local->memory.op_state + 4096);
+      CHECK((local->scratch_bytes == 0 || local->scratch_offset >= local->state_area_bytes));
       for (const auto& a : local->actors) {
-        CHECK((a.staging_bytes == 0 || a.staging_offset >= local->state_bytes));
-        if (role.actors[a.actor].state_bytes > 0)
-          CHECK(a.op_state_offset + role.actors[a.actor].state_bytes <= local->state_bytes);
+        CHECK((a.staging_bytes == 0 || a.staging_offset >= local->state_area_bytes));
+        if (role.actors[a.actor].op_state_bytes > 0)
+          CHECK(a.op_state_offset + role.actors[a.actor].op_state_bytes <= local->state_area_bytes);
       }
     }
   }

@@ -1,5 +1,6 @@
 // The verifier: plans that the compiler makes are accepted; faults planted in actors, channels and their order are
 // refused with the culprit's name.
+#include <algorithm>
 #include <numeric>
 
 #include "runtime/simulate/token_game.h"
@@ -205,4 +206,19 @@ TEST_CASE("a reader in another program is an imbalance that names channel, reade
   check_refused(p, {"imbalance", "channel 'few'", "program 'evaluate'", "reader 'tardy'", "program 'train'"});
   p.roles[0].actors[index].program = 1;  // now it is the other channel that carries too many
   check_refused(p, {"imbalance", "channel 'many'", "program 'train'", "reader 'tardy'", "program 'evaluate'"});
+}
+
+TEST_CASE("a gradient of more rows than a norm can add is refused by its name: it would be left out of the norm") {
+  Plan p = good_plan({1});
+  const auto gradient = std::find_if(p.tensors.begin(), p.tensors.end(),
+                                     [](const PlanTensor& t) { return t.gradient_of >= 0; });
+  REQUIRE(gradient != p.tensors.end());
+  gradient->shape[0] = gradient_rows_max + 1;
+  check_refused(p, {"gradient '" + gradient->name + "'", "2147483648 rows"});
+}
+
+TEST_CASE("a plan with costs that no machine can have is refused with the member's name") {
+  Plan p = good_plan({1});
+  p.costs.places_per_node = 0;
+  check_refused(p, {"costs", "places_per_node is 0"});
 }

@@ -1,9 +1,10 @@
-// Initial values: element e of a logical tensor is a pure function of (key, e), whichever place holds it.
+#include "kernels/initial.h"
+
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include "kernels/cpu/philox_block.h"
-#include "kernels/vector.h"
 
 namespace troupe::kernels {
 namespace {

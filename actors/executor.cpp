@@ -1,4 +1,4 @@
-#include "actors/act.h"
+#include "actors/executor.h"
 
 namespace troupe::actors {
 

@@ -1,22 +1,14 @@
-#include "kernels/vector.h"
+#include "kernels/optimizer.h"
 
 #include <cmath>
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/gradient.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/square_sum.h"
 
 namespace troupe::kernels {
 
 using namespace simd;
-
-void add_into(float* dst, const float* src, std::int64_t n, Parallel& par) {
-  for_blocks(par, n, element_block, [=](std::int64_t i, std::int64_t end) {
-    map(
-        end - i, dst + i, [](v16 a, v16 b) { return a + b; }, dst + i, src + i);
-  });
-}
 
 void adamw_update(float* p, const Gradient& g, float* m, float* v, std::int64_t n, const AdamW& a, Parallel& par) {
   // Scalars in double, as PyTorch's single-tensor path computes them.
@@ -53,18 +45,6 @@ void adamw_update(float* p, const Gradient& g, float* m, float* v, std::int64_t 
   };
   for_blocks(par, n, element_block,
              [&](std::int64_t begin, std::int64_t end) { for_pieces(g, begin, end, update_all); });
-}
-
-void row_square_sums(const Gradient& g, std::int64_t rows, std::int64_t cols, double* sums, Parallel& par) {
-  for_blocks(par, rows, 64, [&](std::int64_t begin, std::int64_t end) {
-    for (auto r = begin; r < end; ++r) {
-      SquareSum sum;
-      for_pieces(g, r * cols, (r + 1) * cols, [&](std::int64_t i, std::int64_t stop, const float* x) {
-        sum.add(stop - i, [x](std::int64_t c, std::int64_t w) { return load8(x + c, w); });
-      });
-      sums[r] = sum.value();
-    }
-  });
 }
 
 }  // namespace troupe::kernels

@@ -6,8 +6,9 @@
 #include <numeric>
 
 #include "fixture.h"
-#include "kernels/sum.h"
-#include "kernels/vector.h"
+#include "kernels/exact_sum.h"
+#include "kernels/optimizer.h"
+#include "kernels/square_sums.h"
 
 using namespace troupe;
 using namespace troupe::kernels;

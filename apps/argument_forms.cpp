@@ -1,4 +1,4 @@
-#include "apps/argument_checks.h"
+#include "apps/argument_forms.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
-// How extents are cut into transfers.
+// How the reads and writes of extents are cut into requests.
 #include <doctest/doctest.h>
 
-#include "checkpoint/transfers.h"
+#include "checkpoint/requests.h"
 #include "devices/base/philox.h"
 #include "devices/base/storage.h"
 #include "placement/shape.h"
@@ -10,7 +10,7 @@ using namespace troupe;
 using namespace troupe::checkpoint;
 
 TEST_CASE(
-    "transfers have each block once, in order, with no byte of another extent, and are as few as their size allows") {
+    "requests have each block once, in order, with no byte of another extent, and are as few as their size allows") {
   std::uint64_t draws = 0;
   auto random = [&](std::int64_t n) {
     return static_cast<std::int64_t>(philox(11, ++draws, 0)[0] % static_cast<std::uint64_t>(n));
@@ -25,12 +25,12 @@ TEST_CASE(
       runs.push_back({file, end, 1 + random(random(2) ? 20'000 : 9 << 20)});
       end = aligned(end + runs.back().bytes, storage_alignment);
     }
-    const auto transfers = cut_transfers(runs);
+    const auto requests = cut_requests(runs);
     std::size_t run = 0, index = 0;
-    for (std::size_t i = 0; i < transfers.size(); ++i) {
-      const IoRequest& t = transfers[i];
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      const IoRequest& t = requests[i];
       REQUIRE(!t.blocks.empty());
-      CHECK(t.bytes <= transfer_bytes);
+      CHECK(t.bytes <= request_bytes);
       CHECK(t.offset == t.blocks.front().offset);
       CHECK(t.offset + t.bytes == aligned(t.blocks.back().offset + t.blocks.back().bytes, storage_alignment));
       std::int64_t at = t.offset;
@@ -45,13 +45,12 @@ TEST_CASE(
         if (b.offset + b.bytes == runs[run].offset + runs[run].bytes) ++run, index = 0;
         else ++index;
       }
-      const bool next_fits = i + 1 < transfers.size() && transfers[i + 1].file == t.file &&
-                             transfers[i + 1].offset == t.offset + t.bytes &&
-                             t.bytes + aligned(transfers[i + 1].blocks.front().bytes, storage_alignment) <=
-                                 transfer_bytes;
+      const bool next_fits =
+          i + 1 < requests.size() && requests[i + 1].file == t.file && requests[i + 1].offset == t.offset + t.bytes &&
+          t.bytes + aligned(requests[i + 1].blocks.front().bytes, storage_alignment) <= request_bytes;
       CHECK(!next_fits);
     }
     CHECK(run == runs.size());
   }
-  CHECK(cut_transfers({}).empty());
+  CHECK(cut_requests({}).empty());
 }

@@ -1,4 +1,4 @@
-#include "kernels/sum.h"
+#include "kernels/exact_sum.h"
 
 #include "kernels/cpu/gradient.h"
 #include "kernels/cpu/kernels.h"

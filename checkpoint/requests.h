@@ -18,7 +18,7 @@ struct StoredRun {
 };
 
 /// A part of a request: one block of one extent.
-struct TransferBlock {
+struct RequestBlock {
   std::size_t run = 0;      ///< its run's index
   std::size_t index = 0;    ///< of the block in its extent
   std::int64_t offset = 0;  ///< in the file
@@ -29,15 +29,15 @@ struct TransferBlock {
 struct IoRequest {
   std::int32_t file = 0;
   std::int64_t offset = 0, bytes = 0;  ///< multiples of storage_alignment
-  std::vector<TransferBlock> blocks;   ///< by offset
+  std::vector<RequestBlock> blocks;    ///< by offset
 };
 
 /// The most bytes of a request: as fast as any size in docs/measurements, and so small that threads end together.
-inline constexpr std::int64_t transfer_bytes = std::int64_t{2} << 20;
+inline constexpr std::int64_t request_bytes = std::int64_t{2} << 20;
 
 /// The requests for all blocks of `runs`. Runs share a request where only the padding up to storage_alignment lies
 /// between them: a request has no byte of any other run. REQUIRES runs in the order of (file, offset) that do not
 /// overlap.
-std::vector<IoRequest> cut_transfers(const std::vector<StoredRun>& runs);
+std::vector<IoRequest> cut_requests(const std::vector<StoredRun>& runs);
 
 }  // namespace troupe::checkpoint

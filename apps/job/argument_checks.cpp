@@ -1,0 +1,69 @@
+#include "apps/job/argument_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/lm/byte_tokens.h"
+#include "devices/base/text_table.h"
+
+namespace troupe::lm {
+
+Status check_sampled(const LmConfig& config, const std::string& prompt) {
+  if (config.model.vocab > byte_tokens)
+    return invalid(
+        fmt::format("'model.vocab' = {}: a sample's tokens are bytes, and those from {} on have no text; models with a "
+                    "tokenizer are not sampled yet",
+                    config.model.vocab, byte_tokens));
+  const auto tokens = encode(prompt.empty() ? config.sample.prompt : prompt);
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    if (tokens[i] >= config.model.vocab)
+      return invalid(fmt::format("'model.vocab' = {}: byte {} at offset {} of the text to go on from is no token of it",
+                                 config.model.vocab, tokens[i], i));
+  return {};
+}
+
+/// The times of passes replace the cost model's together or not at all, and --tw is a part of --tb.
+static Status check_pass_times(const JobArguments& a) {
+  if (a.tf_ms < 0 && (a.tb_ms >= 0 || a.tw_ms >= 0))
+    return invalid(fmt::format("{} without --tf: the cost model's times of passes are replaced together or not at all",
+                               a.tb_ms >= 0 ? "--tb" : "--tw"));
+  if (a.tw_ms >= 0 && a.tw_ms > a.backward_ms())
+    return invalid(fmt::format("--tw {}: weight gradients are a part of the backward time, which is {} ms", a.tw_ms,
+                               a.backward_ms()));
+  return {};
+}
+
+Status check_arguments(const JobArguments& a, const Prepared& p) {
+  TROUPE_TRY(check_pass_times(a));
+  if (a.paced > 0 && (a.resumes || p.config.checkpoint.every > 0))
+    return invalid("--paced computes nothing: there is nothing to save, or to go on from");
+  if (a.sample) TROUPE_TRY(check_sampled(p.config, a.sample_text));
+  if (a.sample && p.config.sample.tokens == 0)
+    return invalid("--sample with 'sample.tokens' = 0 asks for an empty text");
+  const std::int64_t workers = p.mesh.workers();
+  const std::string job = workers == 1 ? "the job has one worker, rank 0"
+                                       : fmt::format("the job has {} workers, ranks 0 to {}", workers, workers - 1);
+  for (std::size_t i = 0; i < p.throttle.size(); ++i)
+    if (std::max(p.throttle[i].a, p.throttle[i].b) >= workers)
+      return invalid(fmt::format("--throttle {}: there is no such link: {}", a.throttle[i], job));
+  for (const auto& [option, given] :
+       {std::pair{"--net-device", a.net_devices.size()}, std::pair{"--worker-prefix", a.worker_prefixes.size()}})
+    if (given > static_cast<std::size_t>(workers))
+      return invalid(fmt::format("{} is given {} times, once for each rank: {}", option, given, job));
+  return {};
+}
+
+std::vector<std::string> useless_arguments(const JobArguments& a, std::int64_t first, std::int64_t steps) {
+  std::vector<std::string> out;
+  const TraceWindow& window = a.trace;
+  // A program that reads the parameters after N steps counts as step N.
+  if (window.steps > 0 && (window.first > steps || window.steps <= first - window.first))
+    out.push_back(
+        fmt::format("none of the {} from step {} on is run: the run begins with step {} and ends after {}; "
+                    "trace.json stays empty",
+                    counted(window.steps, "step"), window.first, first, counted(steps, "step")));
+  return out;
+}
+
+}  // namespace troupe::lm

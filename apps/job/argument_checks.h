@@ -1,0 +1,25 @@
+// Arguments that are well formed one by one, held against the job that they are for: those that ask for what the job
+// does not have are refused, those that can have no effect are told. How a single argument is written:
+// apps/argument_forms.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/job/planning.h"
+
+namespace troupe::lm {
+
+/// Error: a sample, a link, a device or a command for a worker is asked for that this job does not have, a checkpoint
+/// of a run that computes nothing, or times of passes that do not go together. Names the argument. REQUIRES: mesh and
+/// throttle of `p` are complete.
+Status check_arguments(const JobArguments& a, const Prepared& p);
+
+/// Error: the model has tokens that are no bytes, so its samples have no text; or `prompt` (empty: the configuration's)
+/// has a byte that is no token of the model.
+Status check_sampled(const LmConfig& config, const std::string& prompt);
+
+/// A warning for each argument that cannot have an effect in a run of steps [first, steps).
+std::vector<std::string> useless_arguments(const JobArguments& a, std::int64_t first, std::int64_t steps);
+
+}  // namespace troupe::lm
