@@ -62,21 +62,22 @@ Expected<VersionDigest> Reductions::digest(const std::vector<Closed>& places) co
           return Status(Code::internal, fmt::format("replicas of parameter '{}' differ between ranks {} and {}", r.name,
                                                     it->second.second, rank));
     }
+  // A run without kernels tells of no parameter; any other tells of all, if only of no element.
+  if (!words.empty())
+    for (const auto& [name, param] : index_) words[std::string(name)];
   std::uint64_t a = 0x6a09e667f3bcc908ull, b = 0xbb67ae8584caa73bull;
-  const bool runs_kernels = !words.empty();
-  for (const auto& [name, param] : index_) {
-    if (!runs_kernels) break;
+  for (const auto& [name, extents] : words) {
     std::uint64_t x = 0, y = 0;
     double told = 0;
-    for (const auto& [extent, value] : words[std::string(name)]) {
+    for (const auto& [extent, value] : extents) {
       told += value.first.at(3);
       x += std::bit_cast<std::uint64_t>(value.first.at(0));
       y += std::bit_cast<std::uint64_t>(value.first.at(1));
     }
-    if (told != elements_[param])
-      return Status(Code::internal,
-                    fmt::format("the digests of parameter '{}' are of {:.0f} elements, and it has {:.0f}", name, told,
-                                elements_[param]));
+    if (const double all = elements_[index_.at(name)]; told != all)
+      return Status(
+          Code::internal,
+          fmt::format("the digests of parameter '{}' are of {:.0f} elements, and it has {:.0f}", name, told, all));
     a = mix(mix(a, name_hash(name)), x);
     b = mix(mix(b, name_hash(name)), y);
   }
