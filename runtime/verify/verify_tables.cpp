@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "actors/token.h"
 #include "runtime/verify/verify_parts.h"
 
 namespace troupe::runtime {
