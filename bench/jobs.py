@@ -1,9 +1,8 @@
-"""Processes that are measured: `troupe train`, the bench tools, the peers."""
+"""Processes that are measured: `troupe train` and the bench tools; on which cores they and their peers run."""
 import json
 import os
 import random
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from statistics import median
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = Path(os.environ.get("TROUPE_PEERS", Path.home() / ".cache/troupe-peers"))
 CONFIG = ROOT / "apps/configs/lm-10m.toml"
-TOKENS = 2048         # of a step of lm-10m
+BATCH, TOKENS = 8, 2048   # samples and tokens of a step of lm-10m
 SKIPPED = 2           # first steps of every run: cold memory
 WAYS = ["--mesh dp=1", "--threads 2", "--mesh dp=2", "--mesh pp=2", "--mesh dp=2,pp=2", "--mesh dp=2 --zero 1", "--mesh dp=2 --zero 2",
         "--mesh dp=2 --zero 3"]   # all must give the same numbers
@@ -29,6 +28,19 @@ def text():
         words = ["".join(draw.choice("etaoinshrdlu") for _ in range(draw.randint(2, 8))) for _ in range(500)]
         path.write_text(" ".join(draw.choice(words) for _ in range(100_000)))
     return path
+
+
+def cores(count):
+    """The first `count` cores that this process may use: all sides of a comparison run on the same ones."""
+    own = sorted(os.sched_getaffinity(0))
+    if len(own) < count:
+        sys.exit(f"this comparison runs on {count} cores, and only {len(own)} may be used here: leave it out, or use another machine")
+    return own[:count]
+
+
+def on(at, command):
+    """The command on these cores only, with all its threads and child processes."""
+    return ["taskset", "-c", ",".join(map(str, at)), *command]
 
 
 def start(command, **more):
@@ -100,28 +112,17 @@ def check_ways():
         finish_train(start(train_command(SCRATCH / "run", 3, *way.split())), SCRATCH / "run")
 
 
-def train(steps, *more):
-    """Tokens per second of one job."""
+def train(steps, *more, at=()):
+    """Tokens per second of one job; on the cores `at`, where some are named, each worker's compute thread on its own."""
     out = SCRATCH / "run"
-    finish_train(start(train_command(out, steps, *more)), out)
+    command = train_command(out, steps, *more)
+    finish_train(start(on(at, [*command, "--pin"]) if at else command), out)
     return TOKENS / step_ms(out) * 1e3
 
 
-def train_apart(jobs, steps):
-    """Tokens per second of `jobs` one-worker jobs side by side, together."""
-    outs = [SCRATCH / f"apart{i}" for i in range(jobs)]
-    cores = sorted(os.sched_getaffinity(0))
-    for p, out in [(start(["taskset", "-c", core, *train_command(out, steps)]), out) for core, out in zip(cores, outs)]:
+def train_apart(at, steps):
+    """Tokens per second of one-worker jobs side by side, together: one on each of the cores `at`."""
+    outs = [SCRATCH / f"apart{core}" for core in at]
+    for p, out in [(start(on([core], train_command(out, steps))), out) for core, out in zip(at, outs)]:
         finish_train(p, out)
     return sum(TOKENS / step_ms(out) * 1e3 for out in outs)
-
-
-def torch(python, steps, world=1):
-    """Tokens per second of the same model in PyTorch: one process, or `world` replicas with DDP over gloo."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    replicas = [start([python, ROOT / "bench/peers/torch_lm.py", CONFIG, text(), steps, "--rank", r, "--world", world, "--port", port],
-                      env={**os.environ, "OMP_NUM_THREADS": "1"}) for r in range(world)]
-    answers = [json.loads(finish(p).strip().splitlines()[-1]) for p in replicas]
-    return TOKENS / max(median(a["step_ms"][SKIPPED:]) for a in answers) * 1e3

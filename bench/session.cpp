@@ -104,7 +104,7 @@ int main(int argc, char** argv) {
   const auto made = std::chrono::steady_clock::now();
   Session session(plan, options, [&](Rank, const ToWorker&) { ++sent; });
   const double made_ms = ms_since(made);
-  session.begin();
+  if (const Status s = session.begin(); !s.ok()) die(s.message());
   std::vector<double> votes_ms, commit_ms, step_ms, decode_ms;
   for (std::int64_t step = 0; step < steps; ++step) {
     double decoded = 0, voted = 0, committed = 0;

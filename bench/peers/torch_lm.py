@@ -1,20 +1,28 @@
-"""The model of apps/configs/lm-10m.toml in eager PyTorch, with one thread per process.
+"""The model of apps/configs/lm-10m.toml in PyTorch, with one thread per process.
 
-Same parameters, shapes, batch, optimizer (AdamW, clipping at 1) and data as `troupe train`; written as well as eager
-PyTorch allows: the fused optimizer, the fused attention and the fused norm where this version has them.
-Prints one line of JSON: the milliseconds of every step, the losses, the versions.
+Same initial parameters, shapes, batches, optimizer (AdamW, clipping at 1) and learning rates as `troupe train`: both sides
+compute the same losses. Written as well as PyTorch allows: the fused optimizer, the fused attention and the fused norm where this
+version has them; DDP with views into its buckets, no reduction but after the last microbatch, and no broadcast of constants. The
+arguments choose the rest of the form.
+Prints one line of JSON: the milliseconds of every step, the losses (with DDP, of this replica's samples), the versions.
 
-    python torch_lm.py CONFIG.toml TEXT STEPS                      one process
-    python torch_lm.py CONFIG.toml TEXT STEPS --rank R --world N --port P    one of N replicas (DDP over gloo)
+    python torch_lm.py CONFIG.toml TEXT STEPS --weights FILE [--microbatch N] [--compile blocks|model]
+    ... --rank R --world N --port P [--bucket-mb MB] [--backend ucc]      one of N replicas (DDP)
 """
 import argparse
+import contextlib
+import datetime
 import inspect
 import json
+import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+import same_run
 
 try:
     import tomllib
@@ -77,16 +85,57 @@ class Model(nn.Module):
         self.register_buffer("cos", angle.cos())
         self.register_buffer("sin", angle.sin())
         self.register_buffer("mask", torch.full((T, T), float("-inf")).triu(1))
-        for name, w in self.named_parameters():
-            if w.dim() == 2:
-                deep = name.endswith(("o.weight", "down.weight"))
-                nn.init.normal_(w, std=0.02 / (2 * m["layers"]) ** 0.5 if deep else 0.02)
 
     def forward(self, tokens, targets):
         x = self.embed(tokens)
         for block in self.blocks:
             x = block(x, self.cos, self.sin, self.mask)
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+
+
+PARTS = {"norm1": "input_layernorm", "norm2": "post_attention_layernorm", "q": "self_attn.q_proj", "k": "self_attn.k_proj",
+         "v": "self_attn.v_proj", "o": "self_attn.o_proj", "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
+OUTSIDE = {"embed.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight", "head.weight": "lm_head.weight"}
+
+
+def exported_name(name):
+    """What an exported checkpoint calls a parameter of Model."""
+    if name in OUTSIDE:
+        return OUTSIDE[name]
+    _, layer, part, kind = name.split(".")
+    return f"model.layers.{layer}.{PARTS[part]}.{kind}"
+
+
+def load(model, path):
+    """The parameters of an exported checkpoint: each of them, and no other."""
+    there = same_run.tensors(path)
+    for name, w in model.named_parameters():
+        shape, data = there.pop(exported_name(name), (None, b""))
+        if shape != list(w.shape):
+            sys.exit(f"{path}: {exported_name(name)} has the shape {shape}, the model in PyTorch expects {list(w.shape)}")
+        w.data.copy_(torch.frombuffer(bytearray(data), dtype=torch.float32).view(w.shape))
+    if there:
+        sys.exit(f"{path} has parameters that the model in PyTorch lacks: {', '.join(sorted(there))}")
+
+
+def compiled(model, how):
+    """Compiles each block, or says that the whole is to be compiled."""
+    if how != "no" and not hasattr(torch, "compile"):
+        sys.exit(f"PyTorch {torch.__version__} has no torch.compile")
+    if how == "blocks":
+        for block in model.blocks:
+            block.compile()
+    return how == "model"
+
+
+def replica(model, a):
+    """One of the replicas of DDP."""
+    if a.backend == "ucc" and not getattr(torch.distributed, "is_ucc_available", lambda: False)():
+        sys.exit(f"PyTorch {torch.__version__} is built without ucc")
+    torch.distributed.init_process_group(a.backend, f"tcp://127.0.0.1:{a.port}", rank=a.rank, world_size=a.world,
+                                         timeout=datetime.timedelta(minutes=5))
+    return nn.parallel.DistributedDataParallel(model, bucket_cap_mb=a.bucket_mb, gradient_as_bucket_view=True,
+                                               broadcast_buffers=False)
 
 
 def optimizer_of(model, c):
@@ -105,43 +154,61 @@ def optimizer_of(model, c):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("config")
-    p.add_argument("text")
+    p.add_argument("text", type=Path)
     p.add_argument("steps", type=int)
+    p.add_argument("--weights", type=Path, required=True)
+    p.add_argument("--microbatch", type=int)
+    p.add_argument("--compile", choices=["no", "blocks", "model"], default="no")
     p.add_argument("--rank", type=int, default=0)
     p.add_argument("--world", type=int, default=1)
     p.add_argument("--port", type=int, default=0)
+    p.add_argument("--bucket-mb", type=float, default=25)
+    p.add_argument("--backend", choices=["gloo", "ucc"], default="gloo")
     a = p.parse_args()
     with open(a.config, "rb") as f:
         c = tomllib.load(f)
     torch.set_num_threads(1)
-    torch.manual_seed(1)
     model = Model(c["model"])
+    load(model, a.weights)
     parameters = list(model.parameters())
     optimizer, kind = optimizer_of(model, c)
-    run = model
-    if a.world > 1:
-        torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{a.port}", rank=a.rank, world_size=a.world)
-        run = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    with open(a.text, "rb") as f:
-        data = torch.frombuffer(bytearray(f.read()), dtype=torch.uint8)
-    T, batch = c["model"]["seq"], c["schedule"]["batch"] // a.world
-    draw = torch.Generator().manual_seed(a.rank)
+    whole = compiled(model, a.compile)
+    trained = replica(model, a) if a.world > 1 else model
+    run = torch.compile(trained) if whole else trained
+    text = a.text.read_bytes()
+    data = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    T, batch = c["model"]["seq"], c["schedule"]["batch"]
+    samples = batch // a.world
+    microbatch = a.microbatch or samples
+    if samples % microbatch:
+        sys.exit(f"--microbatch is {microbatch}: expected a divisor of the {samples} samples of a replica")
+    first = [[same_run.window(n * batch + a.rank * samples + i, len(text), T) for i in range(samples)] for n in range(a.steps)]
 
-    def step():
-        at = torch.randint(len(data) - T - 1, (batch,), generator=draw).tolist()
-        tokens = torch.stack([data[i:i + T + 1] for i in at]).long()
+    def step(number):
+        tokens = torch.stack([data[i:i + T + 1] for i in first[number]]).long()
         optimizer.zero_grad(set_to_none=True)
-        loss = run(tokens[:, :-1], tokens[:, 1:])
-        loss.backward()
+        total = 0
+        for begin in range(0, samples, microbatch):
+            last = begin + microbatch == samples
+            part = tokens[begin:begin + microbatch]
+            with contextlib.nullcontext() if last or a.world == 1 else trained.no_sync():
+                loss = run(part[:, :-1], part[:, 1:]) * (microbatch / samples)
+                loss.backward()
+            total += loss.detach()
         nn.utils.clip_grad_norm_(parameters, 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = same_run.learning_rate(number, c["schedule"])
         optimizer.step()
-        return loss.item()
+        return total.item()
 
     ms, losses = [], []
-    for _ in range(a.steps):
+    for number in range(a.steps):
         begin = time.perf_counter()
-        losses.append(step())
+        losses.append(step(number))
         ms.append((time.perf_counter() - begin) * 1e3)
+    if a.world > 1:
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
     blas = "OpenBLAS/other" if "BLAS_INFO=mkl" not in torch.__config__.show() else "MKL"
     print(json.dumps({"step_ms": ms, "loss": losses, "parameters": sum(w.numel() for w in parameters),
                       "torch": torch.__version__, "optimizer": kind, "blas": blas}))

@@ -1,8 +1,10 @@
-// The matrix products of one training step, each alone: the rate that a whole step can at most reach.
+// The matrix products of one training step, each alone, and the register tile alone: the rates that a whole step can at
+// most reach.
 //
 //   bench_gemm M,N,K,COUNT,FORM ...     FORM is nt (y = x w^T), nn (dx = dy w) or tn (dw += dy^T x, as exact sums)
 //
-// Prints one line of JSON: for every product the median GFLOP/s, and the rate of them all, weighted by COUNT.
+// Prints one line of JSON: for every product the median GFLOP/s, the rate of them all, weighted by COUNT, and that of
+// the tile.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/tools/tile.h"
 #include "devices/parallel.h"
 #include "kernels/cpu/gemm.h"
 
@@ -70,5 +73,6 @@ int main(int argc, char** argv) {
                         p.flops() / s * 1e-9);
   }
   if (time == 0) return 2;
-  fmt::print("{{\"gflops\": {:.2f}, \"products\": [{}]}}\n", flops / time * 1e-9, rows);
+  fmt::print("{{\"gflops\": {:.2f}, \"tile_gflops\": {:.2f}, \"products\": [{}]}}\n", flops / time * 1e-9,
+             troupe::bench::tile_gflops(), rows);
 }
