@@ -25,7 +25,8 @@
 
 namespace troupe::actors {
 
-/// What an act does at a port: takes no part; uses a token or slot that later acts use too; uses it as the last act.
+/// What an act does at a port. skip: it takes no part; keep: it uses a token or slot that later acts use too; last: it
+/// is the last act that uses the token or slot.
 enum class Phase : std::uint8_t { skip, keep, last };
 
 struct InSpec {

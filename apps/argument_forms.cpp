@@ -40,6 +40,14 @@ CLI::Validator not_negative(const std::string& what) {
       "");
 }
 
+CLI::Validator not_empty(const std::string& what) {
+  return CLI::Validator(
+      [what](std::string& text) {
+        return text.empty() ? "expected the name of " + what + ", not an empty text" : std::string();
+      },
+      "");
+}
+
 CLI::Validator window_of_steps(TraceWindow& window) {
   return CLI::Validator(
       [&window](std::string& text) {
@@ -52,21 +60,39 @@ CLI::Validator window_of_steps(TraceWindow& window) {
       "");
 }
 
-std::string describe(const CLI::App& cli, const CLI::ParseError& error) {
+namespace {
+
+/// The innermost command that the command line has named.
+const CLI::App& named(const CLI::App& cli) {
   const CLI::App* at = &cli;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
-  for (const auto& word : at->remaining()) {
+  return *at;
+}
+
+}  // namespace
+
+std::string command_words(const CLI::App& cli) {
+  std::string words;
+  for (const CLI::App* at = &named(cli); at; at = at->get_parent())
+    words = at->get_name() + (words.empty() ? "" : " ") + words;
+  return words;
+}
+
+std::string describe(const CLI::App& cli, const CLI::ParseError& error) {
+  const CLI::App& at = named(cli);
+  for (const auto& word : at.remaining()) {
     std::vector<std::string> known;
     if (word[0] == '-') {
-      for (const auto* option : at->get_options())
-        for (const auto& name : option->get_lnames()) known.push_back("--" + name);
-      return "unknown option '" + word + "'; did you mean '" + lm::nearest(word.substr(0, word.find('=')), known) +
-             "'?";
+      for (const auto* option : at.get_options())
+        for (const auto& name : option->get_lnames()) known.push_back(name);
+      const auto typed = word.substr(0, word.find('='));
+      const auto best = lm::nearest(typed.substr(std::min(typed.find_first_not_of('-'), typed.size())), known);
+      return "unknown option '" + word + "'" + (best.empty() ? "" : "; did you mean '--" + best + "'?");
     }
-    const auto commands = at->get_subcommands(nullptr);
+    const auto commands = at.get_subcommands(nullptr);
     if (commands.empty()) return "unexpected argument '" + word + "'";
     for (const auto* sub : commands) known.push_back(sub->get_name());
-    return "unknown command '" + word + "'; did you mean '" + lm::nearest(word, known) + "'?";
+    return "unknown command '" + word + "'" + lm::did_you_mean(word, known);
   }
   return error.what();
 }

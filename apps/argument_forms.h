@@ -16,9 +16,14 @@ CLI::Validator whole_number(std::int64_t at_least);
 CLI::Validator positive_number();
 /// A number from 0 to below 1e9. `what` it is, with its unit: "milliseconds".
 CLI::Validator not_negative(const std::string& what);
+/// Any text but an empty one. `what` it names: "a file".
+CLI::Validator not_empty(const std::string& what);
 /// "FIRST:COUNT", read into `window`, which outlives the validator.
 CLI::Validator window_of_steps(TraceWindow& window);
-/// What is wrong with a command line; of an unknown option or command also the nearest known one.
+/// The words before the arguments of the command that the command line has named: "troupe ckpt ls". REQUIRES: `cli` has
+/// parsed it, with or without an error.
+std::string command_words(const CLI::App& cli);
+/// What is wrong with a command line; of an unknown option or command also the known one that is near, if one is.
 std::string describe(const CLI::App& cli, const CLI::ParseError& error);
 
 }  // namespace troupe

@@ -15,8 +15,8 @@
 #include "apps/ckpt/ckpt.h"
 #include "apps/ckpt/hf_commands.h"
 #include "apps/job/job.h"
-#include "apps/job/sampling.h"
 #include "apps/lm/model.h"
+#include "apps/model_options.h"
 #include "devices/base/log.h"
 #include "devices/base/storage.h"
 #include "runtime/launch/last_words.h"
@@ -38,8 +38,8 @@ void add_log_level(CLI::App& cli, bool& given) {
            troupe::set_log_level(*level);
            given = true;
          },
-         "lines on stderr, the workers' too: trace, debug, info, warn, error, or off (default: info; with --quiet "
-         "warn)")
+         "lines on stderr, the workers' too: trace, debug, info, warn, error, or off (default: info; with "
+         "train --quiet warn)")
       ->type_name("LEVEL");
 }
 
@@ -47,7 +47,8 @@ void add_log_level(CLI::App& cli, bool& given) {
 CLI::Option* common(CLI::App& command, JobArguments& a) {
   auto* config =
       command.add_option("config", a.config_path, "configuration, such as apps/configs/quickstart.toml")->required();
-  command.add_option("--mesh", a.mesh, "dp=2,pp=2; a dp width per stage: dp=2/1,pp=2 (default: the configuration's)");
+  command.add_option("--mesh", a.mesh,
+                     "dp=2,tp=2,pp=2; a dp width per stage: dp=2/1,pp=2 (default: the configuration's)");
   command
       .add_option("--zero", a.zero,
                   "ZeRO stage over dp: 1 divides the optimizer's state, 2 reduced gradients too, 3 parameters too "
@@ -96,22 +97,24 @@ CLI::App& add_ckpt(CLI::App& cli, troupe::ckpt::Arguments& a, int (*&run)(const 
   using namespace troupe::ckpt;
   auto* ckpt = cli.add_subcommand("ckpt", "Look at checkpoints, verify, compare and remove them; export and import");
   ckpt->require_subcommand(1);
-  const auto add = [&](const char* name, const char* what, int (*command)(const Arguments&)) {
+  const char* const one =
+      "a checkpoint's folder, or a folder of checkpoints or a run's output folder (the newest is meant)";
+  const auto add = [&](const char* name, const char* what, int (*command)(const Arguments&), const char* dir) {
     auto* sub = ckpt->add_subcommand(name, what);
-    sub->add_option("dir", a.dir,
-                    "a checkpoint's folder, or a folder of checkpoints or a run's output folder (the newest is meant)")
-        ->required();
+    sub->add_option("dir", a.dir, dir)->required();
     sub->callback([&run, command] { run = command; });
     return sub;
   };
-  add("ls", "List the checkpoints of a folder", ls_command);
-  add("show", "Print a manifest as JSON, or one tensor of it with its extents", show_command)
+  add("ls", "List the checkpoints of a folder", ls_command,
+      "a folder of checkpoints or a run's output folder, or one checkpoint's folder");
+  add("show", "Print a manifest as JSON, or one tensor of it with its extents", show_command, one)
       ->add_option("tensor", a.tensor, "a tensor's name");
-  add("verify", "Read everything and check every block", verify_command);
-  add("diff", "Compare two checkpoints, tensor by tensor", diff_command)
-      ->add_option("other", a.other, "the second one")
+  add("verify", "Read everything and check every block", verify_command, one);
+  add("diff", "Compare two checkpoints, tensor by tensor", diff_command, one)
+      ->add_option("other", a.other, "the second one, named in the same way")
       ->required();
-  auto* prune = add("prune", "Remove old checkpoints of a folder", prune_command);
+  auto* prune = add("prune", "Remove old checkpoints of a folder", prune_command,
+                    "a folder of checkpoints or a run's output folder");
   prune->add_option("--keep", a.retention.keep, "the newest so many stay (default: 2)")->check(troupe::whole_number(1));
   prune->add_option("--keep-every", a.retention.every, "and those of steps that are multiples of K (default: none)")
       ->check(troupe::whole_number(1))
@@ -141,32 +144,13 @@ void add_hf(CLI::App& ckpt, HfCommands& h) {
                    "largest file of tensors, where no tensor is larger (default: 5 GB)")
       ->check(troupe::whole_number(1));
   h.imports = ckpt.add_subcommand("import", "Make a checkpoint of what Hugging Face's transformers saved of a Llama");
-  h.imports->add_option("dir", h.from.from, "folder with config.json and model.safetensors")->required();
+  h.imports
+      ->add_option("dir", h.from.from,
+                   "folder with config.json and model.safetensors, or with several of these and their index")
+      ->required();
   h.imports->add_option("--out", h.from.out, "folder of checkpoints to write; may have none yet")->required();
   h.imports->add_option("--config", h.from.config,
                         "configuration of everything but the model (default: a short run at a low rate)");
-}
-
-void sample_options(CLI::App& sample, troupe::lm::SampleArguments& s) {
-  sample
-      .add_option("--from", s.from,
-                  "the checkpoint: its folder, or a folder of checkpoints or a run's output folder, of which the "
-                  "newest is taken")
-      ->required();
-  sample.add_option("text", s.text, "text to go on from (default: sample.prompt of the checkpoint's configuration)");
-  sample
-      .add_option("--tokens", s.tokens,
-                  "how many tokens to generate (default: sample.tokens of the checkpoint's configuration)")
-      ->check(troupe::whole_number(1));
-  sample
-      .add_option("--temperature", s.temperature,
-                  "randomness, 0: always the most likely token (default: sample.temperature)")
-      ->check(troupe::not_negative("a number"));
-  sample.add_option("--seed", s.seed, "another seed draws other tokens (default: run.seed)")
-      ->check(troupe::whole_number(0));
-  sample.add_option("--threads", s.threads, "threads of each worker's compute stream (default: run.threads)")
-      ->check(troupe::whole_number(1));
-  sample.add_option("--mesh", s.mesh, "pp=2,tp=2 (default: one worker)");
 }
 
 /// A standard stream that the caller has closed: else the first file that is opened would get its number, and what is
@@ -255,7 +239,10 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
       ->check(troupe::not_negative("milliseconds"));
   troupe::lm::SampleArguments s;
   auto* generate = cli.add_subcommand("sample", "Go on from a text with a model from a checkpoint");
-  sample_options(*generate, s);
+  troupe::sample_options(*generate, s);
+  troupe::lm::EvalArguments e;
+  auto* evaluate = cli.add_subcommand("eval", "Evaluate a model from a checkpoint on a text: loss and perplexity");
+  troupe::eval_options(*evaluate, e);
   troupe::calibrate::Arguments c;
   auto* calibrate = cli.add_subcommand("calibrate",
                                        "Measure kernels, links and the disk of this machine, for plan, sim and train");
@@ -279,7 +266,8 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
     cli.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return cli.exit(e);  // --help, --version
-    std::fprintf(stderr, "troupe: %s (see troupe --help)\n", troupe::describe(cli, e).c_str());
+    std::fprintf(stderr, "troupe: %s (see %s --help)\n", troupe::describe(cli, e).c_str(),
+                 troupe::command_words(cli).c_str());
     return troupe::runtime::exit_usage;
   }
   if (a.quiet && !log_level_given) troupe::set_log_level(troupe::LogLevel::warn);
@@ -287,8 +275,8 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   a.resumes = resume->count() > 0;
   const bool planned = plan->parsed() || sim->parsed();
   if (a.config_path.empty() && (planned || (train->parsed() && !a.resumes))) {
-    std::fprintf(stderr, "troupe: name a configuration, such as apps/configs/quickstart.toml%s (see troupe --help)\n",
-                 planned ? "" : ", or a checkpoint with --resume");
+    std::fprintf(stderr, "troupe: name a configuration, such as apps/configs/quickstart.toml%s (see %s --help)\n",
+                 planned ? "" : ", or a checkpoint with --resume", troupe::command_words(cli).c_str());
     return troupe::runtime::exit_usage;
   }
   if (a.out.empty() && !a.config_path.empty()) {
@@ -304,6 +292,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   if (traced && trace_text.empty()) a.trace = {.first = 0, .steps = 5};
   if (train->parsed()) return troupe::lm::train_command(app, a);
   if (generate->parsed()) return troupe::lm::sample_command(app, s);
+  if (evaluate->parsed()) return troupe::lm::eval_command(app, e);
   if (hf.exports->parsed()) return troupe::ckpt::export_command(app, hf.to);
   if (hf.imports->parsed()) return troupe::ckpt::import_command(app, hf.from);
   if (calibrate->parsed()) return troupe::calibrate::calibrate_command(app, c);

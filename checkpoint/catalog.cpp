@@ -70,20 +70,6 @@ Status write_claim(Storage& storage, const std::string& dir, const Claim& claim)
   return write_file(storage, dir + "/" + claim_name, {first, first + text.size()});
 }
 
-/// Makes a folder and its missing parents, and syncs their names.
-Status make_durable_dir(Storage& storage, const std::string& dir) {
-  std::vector<std::string> missing;
-  for (std::string at = dir; at != "." && at != "/"; at = folder_of(at)) {
-    const auto found = storage.list(at);
-    if (found.ok()) break;
-    if (found.status().code() != Code::not_found) return found.status();
-    missing.push_back(at);
-  }
-  TROUPE_TRY(storage.make_dir(dir));
-  for (const auto& made : missing) TROUPE_TRY(storage.sync_dir(folder_of(made)));
-  return {};
-}
-
 /// Removes a folder and the files in it. Does not sync its parent.
 Status remove_folder(Storage& storage, const std::string& path) {
   TROUPE_ASSIGN(const auto files, storage.list(path));
@@ -186,6 +172,14 @@ Expected<std::vector<std::string>> Catalog::clean(std::uint32_t mine) const {
   return removed;
 }
 
+Status Catalog::check_claim(const Stamp& stamp) const {
+  TROUPE_ASSIGN(const auto claim, read_claim(storage_, dir_));
+  if (claim.job == stamp.job && claim.generation == stamp.generation) return {};
+  return {Code::superseded,
+          fmt::format("'{}' belongs to generation {} of job {}: generation {} of job {} commits nothing there", dir_,
+                      claim.generation, hexadecimal(claim.job), stamp.generation, hexadecimal(stamp.job))};
+}
+
 Status Catalog::shards_are_there(const Manifest& manifest) const {
   const std::string folder = path(folder_name(manifest.stamp.step, manifest.stamp.generation));
   TROUPE_ASSIGN(const auto files, storage_.list(folder));
@@ -204,11 +198,7 @@ Status Catalog::commit(const Manifest& manifest) {
   TROUPE_TRY(shards_are_there(manifest));
   TROUPE_ASSIGN(const auto files, storage_.list(folder));
   TROUPE_TRY(storage_.sync_dir(folder));  // the shards' names are durable before the manifest's
-  TROUPE_ASSIGN(const auto claim, read_claim(storage_, dir_));
-  if (claim.job != manifest.stamp.job || claim.generation != manifest.stamp.generation)
-    return invalid(fmt::format("'{}' belongs to generation {} of job {}: generation {} of job {} commits nothing there",
-                               dir_, claim.generation, hexadecimal(claim.job), manifest.stamp.generation,
-                               hexadecimal(manifest.stamp.job)));
+  TROUPE_TRY(check_claim(manifest.stamp));
   Status status = write_file(storage_, folder + "/" + manifest_name, encode(manifest));
   if (status.ok()) status = storage_.sync_dir(dir_);
   // A manifest that is written but not durable is removed: after an error nothing is committed.

@@ -63,12 +63,15 @@ class Catalog {
   /// 0); its generation is one above all that the claim and the folders' names have. `job` 0: the claim's job, or
   /// `fresh` where there is no claim. Error: `invalid`, the claim is damaged or has the last generation.
   Expected<Stamp> claim(std::uint64_t job, std::uint64_t fresh);
+  /// Whether the claim is still that of the stamp's job and generation. Errors: `superseded`, with the claim that is
+  /// there now; `not_found`, there is none; `invalid`, it is damaged.
+  Status check_claim(const Stamp& stamp) const;
   /// Removes the uncommitted checkpoints of generations before `mine`. Returns their folders' names.
   Expected<std::vector<std::string>> clean(std::uint32_t mine) const;
 
-  /// Commits a checkpoint (CA-1). REQUIRES that its shards lie in its folder, synced. Errors: `invalid`, for a
-  /// superseded generation (CA-4), a manifest that validate() refuses or a shard of another size; `not_found`, for a
-  /// missing shard; the storage's. After an error nothing is committed.
+  /// Commits a checkpoint (CA-1). REQUIRES that its shards lie in its folder, synced. Errors: `superseded` (CA-4);
+  /// `invalid`, for a manifest that validate() refuses or a shard of another size; `not_found`, for a missing shard or
+  /// claim; the storage's. After an error nothing is committed.
   Status commit(const Manifest& manifest);
   /// Removes a checkpoint, whole or not (CA-2).
   Status remove(const std::string& folder);

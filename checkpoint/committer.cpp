@@ -43,6 +43,7 @@ Outcome CheckpointCommitter::run(Work work) {
   Outcome out;
   out.step = work.step;
   const std::string folder = folder_name(work.step, head_.stamp.generation);
+  const bool abandoned = !work.failed.ok();
   out.status = std::move(work.failed);
   if (out.status.ok()) {
     Manifest head = head_;
@@ -60,6 +61,11 @@ Outcome CheckpointCommitter::run(Work work) {
   }
   out.end_ns = clock_.now_ns();
   if (!out.status.ok()) {
+    // A generation that takes the folder removes what is not committed there: then its claim is the cause.
+    if (Status claimed = catalog_.check_claim(head_.stamp); claimed.code() == Code::superseded)
+      out.status = std::move(claimed);
+    // Another process of the same generation (README.md) has committed this step: its shards were in the way of ours.
+    if (abandoned && catalog_.manifest(folder).ok()) return out;
     // The folder must not look like a checkpoint, and a full disk needs the room. If removing fails, the next start
     // cleans up.
     (void)catalog_.remove(folder).ok();

@@ -14,7 +14,8 @@ namespace troupe::checkpoint {
 /// How the checkpoint of a step has ended.
 struct Outcome {
   std::int64_t step = 0;
-  Status status;                                ///< ok: it is committed
+  /// ok: it is committed; `superseded`: another generation has the folder, whatever its files' own errors are
+  Status status;
   std::int64_t bytes = 0, parameter_bytes = 0;  ///< of all its tensors; of its parameters
   std::vector<std::string> removed;             ///< folders that were pruned after its commit
   Status pruned;                                ///< the error of pruning, if any
@@ -31,7 +32,8 @@ class CheckpointCommitter {
   /// Commits the checkpoint of a step. REQUIRES that its shards lie in its folder, synced; `state` is that version's.
   /// Thread-safe, does not wait.
   void commit(std::int64_t step, std::vector<ShardRecord> records, TrainingState state);
-  /// Removes the folder of a step, because a place could not write its shard. Thread-safe, does not wait.
+  /// Removes the folder of a step, because a place could not write its shard, unless another process has committed a
+  /// checkpoint there. Thread-safe, does not wait.
   void abandon(std::int64_t step, Status why);
   /// The outcomes since the last call, in the order of commit() and abandon(). Thread-safe.
   std::vector<Outcome> outcomes();

@@ -1,6 +1,7 @@
 # Every page of measurements says on which machine, at which commit and by which command its figures came about; every
 # file that a document names by its path is there; no text says "somebody". Run as: cmake -DROOT=... -P documents.cmake (a test).
 cmake_minimum_required(VERSION 3.25)
+get_filename_component(ROOT "${ROOT}" ABSOLUTE)
 
 file(GLOB pages RELATIVE "${ROOT}" "${ROOT}/docs/measurements/*.md")
 foreach(page IN LISTS pages)

@@ -2,6 +2,7 @@
 # differ in details: it is the one of Debian 12 that decides.
 # Run as: cmake -DROOT=... [-DFIX=ON] -P format.cmake (a test, skipped where that version is not installed).
 cmake_minimum_required(VERSION 3.25)
+get_filename_component(ROOT "${ROOT}" ABSOLUTE)
 set(version 14)
 
 file(GLOB_RECURSE files "${ROOT}/*.h" "${ROOT}/*.cpp" "${ROOT}/*.cu" "${ROOT}/*.cuh")

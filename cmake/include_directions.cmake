@@ -1,13 +1,14 @@
 # Arrows run downwards only: fails if a file includes a folder that its own may not see.
 # Run as: cmake -DROOT=... -P include_directions.cmake (a test, and part of every build).
 cmake_minimum_required(VERSION 3.25)
+get_filename_component(ROOT "${ROOT}" ABSOLUTE)
 
 set(order base placement devices kernels comm checkpoint actors runtime apps)
 # The rooms of runtime/ and apps/: each may include itself and those before it. A file of these folders is in a room, but
 # for the command itself, which no room includes.
 set(runtime_rooms graph plan place planner compile session simulate verify show worker launch)
 set(apps_rooms options report costs lm job calibrate ckpt)
-set(roomless apps/main.cpp apps/argument_forms.h apps/argument_forms.cpp)
+set(roomless apps/main.cpp apps/argument_forms.h apps/argument_forms.cpp apps/model_options.h apps/model_options.cpp)
 set(base_sees base)
 set(placement_sees placement base)
 set(devices_sees devices placement base)

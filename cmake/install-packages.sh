@@ -21,7 +21,7 @@ cannot() {
   echo "packages: install these by other means and run this again: ${missing[*]}" >&2
   exit 1
 }
-command -v apt-get >/dev/null || cannot "no apt-get here (Debian 12 or a recent Ubuntu is expected)"
+command -v apt-get >/dev/null || cannot "no apt-get here (Debian 12 is expected)"
 root=()
 if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || cannot "not root, and there is no sudo"

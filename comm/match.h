@@ -93,7 +93,7 @@ class MatchTable {
   std::set<Rank> logged_;
 };
 
-/// The key a header is matched by.
+/// Returns the key by which the table finds the receive of a message.
 inline Key key_of(const Header& header) { return {header.channel, header.part, header.sequence}; }
 
 /// Whether a message fits a receive: equal sizes, or a ragged one that is shorter. Otherwise `invalid`,

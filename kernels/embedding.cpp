@@ -3,8 +3,9 @@
 //
 // A token of V or more is an error (OpDef::check). A negative one has no row: zeros, and nothing in the gradient.
 //
-// Vocabulary parallel: with weight S(0), each place writes the rows that it has, and zeros for other tokens: P. "unit"
-// (1 by default): rows that stay together, so that other readers of the table can ask for the same parts.
+// Vocabulary parallel: with weight S(0), each place writes the rows that it has, and zeros for other tokens, so the
+// output is P. "unit" (1 by default): rows that a split keeps together. Ops that split a table in the same unit
+// (vocabulary_unit) read the same rows of it at a place.
 #include "kernels/cpu/kernels.h"
 #include "kernels/ops.h"
 #include "kernels/rules.h"

@@ -7,9 +7,9 @@
 
 namespace troupe::kernels {
 
-/// f32 values that are normal(0, std): each a pure function of (key, its index in the logical tensor).
+/// Fills the f32 view with normal(0, std) values, each a pure function of (key, its index in the logical tensor).
 void init_normal(const View& view, std::uint64_t key, float std, Parallel& par);
-/// f32 values that are all `value`.
+/// Fills the f32 view with `value`.
 void init_constant(const View& view, float value, Parallel& par);
 
 }  // namespace troupe::kernels

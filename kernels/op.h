@@ -147,7 +147,7 @@ struct OpDef {
   std::function<Expected<std::vector<TensorType>>(std::span<const TensorType> in, const Attrs&)> infer;
   /// Legal layouts along one axis. All-broadcast is always legal and need not be listed. Empty function: only that.
   std::function<std::vector<Signature>(std::span<const TensorType> in, const Attrs&)> signatures;
-  /// Emits backward ops; empty: not differentiable (an error names the op).
+  /// Emits backward ops. Empty: the op has no gradient, and minimize() fails, naming it, if the loss depends on it.
   std::function<Status(GradContext&)> gradient;
   /// Empty: bytes of inputs and outputs, no arithmetic.
   std::function<OpCost(std::span<const TensorType> in, std::span<const TensorType> out, const Attrs&)> cost;
@@ -164,9 +164,10 @@ struct OpDef {
   /// f32, and the graph adds the op `accumulate` behind those that are weight gradients; the bits are as independent of
   /// the topology, for 4 bytes an element of activation memory.
   std::uint32_t accumulates = 0;
-  /// Of such ops: the most terms that one call adds to an element, at least 1; a step adds at most 2^40 to a parameter,
-  /// over all uses and microbatches. Empty: 1. Where a call adds more than it says, ZeRO 2 and 3 give other bits than
-  /// ZeRO 0 (terms were added as f32), and a sum may wrap.
+  /// Of an op with `accumulates`: the most terms that one call adds to an element, at least 1; empty: 1. A step adds at
+  /// most 2^40 terms to an element of a parameter, over all uses and microbatches. REQUIRES: no call adds more terms
+  /// than this function returns. The range of a term follows from the number: a sum of more terms may wrap. And with
+  /// ZeRO 2 and 3 a gradient of one term is f32, in which a second term would be rounded: other bits than with ZeRO 0.
   std::function<std::int64_t(std::span<const TensorType> in, const Attrs&)> terms;
   /// A scalar loss, the root of a backward pass: output 0 is an f64 [1] sum over rows, not divided by
   /// anything. Its gradient rule reads no grad_out; it multiplies by the attribute "scale" (1 / divisor).

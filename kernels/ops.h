@@ -23,8 +23,9 @@ std::vector<OpDef> lm_head_loss_ops();
 std::vector<OpDef> softmax_cross_entropy_ops();
 std::vector<OpDef> mse_loss_ops();
 
-/// Rows of a vocabulary-sized table that stay together where a model axis divides it: one of the "groups" of
-/// lm_head_stats. Every op that reads the table takes it as its unit, so that all divide it alike.
+/// Returns the unit in which a model axis splits a table of `vocabulary` rows: u = ceil(vocabulary / groups), the rows
+/// of one group of lm_head_stats, whose attribute "groups" (8 by default) is in `attrs`. The lm_head ops split by u; an
+/// embedding that reads the same table needs u as its attribute "unit": then all ops cut the table at the same rows.
 std::int64_t vocabulary_unit(std::int64_t vocabulary, const Attrs& attrs = {});
 
 }  // namespace troupe::kernels

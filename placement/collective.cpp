@@ -31,8 +31,8 @@ std::vector<std::size_t> changed_axes(const Layout& from, const Layout& to) {
   return out;
 }
 
-/// Axis `a` may change alone only if no later axis cuts the dim that it cuts: nested splits go in axis
-/// order, so another part on a would give other parts on the later axis too.
+/// Whether a later axis that keeps its SBP cuts `dim` too. Then axis `a` may not change alone: nested splits go in axis
+/// order, so that other parts along `a` would give other parts along the later axis.
 bool cut_again_later(const Layout& l, std::size_t a, std::int32_t dim, const std::vector<std::size_t>& changed) {
   for (std::size_t later = a + 1; later < l.sbp.size(); ++later)
     if (l.mesh.axes[later].size > 1 && l.sbp[later].is_split() && l.sbp[later].dim == dim &&

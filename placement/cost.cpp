@@ -41,7 +41,13 @@ Status CostModel::validate() const {
   TROUPE_TRY(check_rate("memory_bytes_per_s", memory_bytes_per_s));
   TROUPE_TRY(check_time("launch_s", launch_s));
   for (const auto& [op, calls] : kernels)
-    for (const KernelTime& call : calls) TROUPE_TRY(check_call(op, call));
+    for (const KernelTime& call : calls) {
+      TROUPE_TRY(check_call(op, call));
+      if (call.flops / flops_per_s + call.bytes / memory_bytes_per_s == 0)
+        return invalid("kernels: a call of '" + op +
+                       "' takes no time at flops_per_s and memory_bytes_per_s, and other calls are told from it by "
+                       "the times at these rates: make one of the rates finite");
+    }
   TROUPE_TRY(check_link("intra_node", intra_node));
   TROUPE_TRY(check_link("inter_node", inter_node));
   for (const OddLink& odd : odd_links)

@@ -49,8 +49,8 @@ struct CostModel {
   double disk_bytes_per_s = 1e9;   ///< at which the places of a node together write checkpoints
 
   /// Error: a rate that is not above 0 (it may be infinite), a time that is negative or not finite, a measured call of
-  /// no flops and no bytes, less than 1 place per node. The message names the member and its value. All functions below
-  /// REQUIRE that there is none.
+  /// no flops and no bytes, or one that takes no time at the rates, less than 1 place per node. The message names the
+  /// member and its value. All functions below REQUIRE that there is none.
   Status validate() const;
   /// That of `odd_links` if the pair is among them, else intra_node or inter_node.
   const LinkCost& link(Rank a, Rank b) const;

@@ -49,9 +49,12 @@ std::int64_t Mesh::position(const std::vector<std::int64_t>& coord) const {
 }
 
 std::int64_t Mesh::guess(Rank rank) const {
-  if (ranks.empty()) return -1;
-  std::int64_t left = rank - ranks[0], position = 0;  // the longest strides first
-  Rank passed = std::numeric_limits<Rank>::max();     // the stride that the previous iteration took
+  if (ranks.empty() || rank < ranks[0] || rank > ranks[size() - 1]) return -1;
+  std::int64_t left = rank - ranks[0], position = 0;
+  if (left < size() && ranks[left] == rank) return left;  // most meshes: ranks one after the other
+
+  // The longest strides first.
+  Rank passed = std::numeric_limits<Rank>::max();  // the stride that the previous iteration took
   for (std::size_t done = 0; done < axes.size(); ++done) {
     Rank stride = 0;
     std::int64_t step = 1, step_of = 1, size_of = 1;

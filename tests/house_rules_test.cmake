@@ -1,4 +1,5 @@
-# The checker of the house rules finds a planted violation of each, names file, line and rule, and reads no comments.
+# The checker of the house rules finds a planted violation of each, names file, line and rule, reads no comments, and finds an
+# allowance that no file needs, or whose file is not there.
 # That of the directions of includes finds one of each, and names file and include.
 # Run as: cmake -DROOT=... -DSCRATCH=... -P house_rules_test.cmake
 cmake_minimum_required(VERSION 3.25)
@@ -9,7 +10,7 @@ function(check text rule)
   list(GET planted -1 planted)
   file(REMOVE_RECURSE "${SCRATCH}")
   file(WRITE "${SCRATCH}/${planted}" "int first;\n${text}\n")
-  execute_process(COMMAND ${CMAKE_COMMAND} "-DROOT=${SCRATCH}" -P "${ROOT}/cmake/house_rules.cmake"
+  execute_process(COMMAND ${CMAKE_COMMAND} "-DROOT=${SCRATCH}" -DPART=ON -P "${ROOT}/cmake/house_rules.cmake"
     RESULT_VARIABLE result ERROR_VARIABLE said)
   string(REGEX REPLACE "[ \n]+" " " said "${said}")
   string(FIND "${said}" "${planted}:2: house rule '${rule}'" at)
@@ -68,7 +69,7 @@ check("auto h = Transport::open(rank); asleep(); overtime(0); std::this_thread::
 function(check_allowance planted rule)
   file(REMOVE_RECURSE "${SCRATCH}")
   file(WRITE "${SCRATCH}/${planted}" "int first;\n")
-  execute_process(COMMAND ${CMAKE_COMMAND} "-DROOT=${SCRATCH}" -P "${ROOT}/cmake/house_rules.cmake"
+  execute_process(COMMAND ${CMAKE_COMMAND} "-DROOT=${SCRATCH}" -DPART=ON -P "${ROOT}/cmake/house_rules.cmake"
     RESULT_VARIABLE result ERROR_VARIABLE said)
   string(REGEX REPLACE "[ \n]+" " " said "${said}")
   string(FIND "${said}" "house rule '${rule}': ${planted} needs no allowance any more" at)
@@ -80,6 +81,24 @@ endfunction()
 check_allowance(devices/base/clock.cpp "no wall clock")
 check_allowance(devices/files/file_storage.cpp "no file or socket")
 check_allowance(comm/ucx/receives.h "no unordered container")
+
+# check_missing(THERE TEXT RULE MISSING): in a tree that has the file THERE only, in which TEXT has its allowance from RULE,
+# the allowance of MISSING is an error, and that of THERE is not.
+function(check_missing there text rule missing)
+  file(REMOVE_RECURSE "${SCRATCH}")
+  file(WRITE "${SCRATCH}/${there}" "int first;\n${text}\n")
+  execute_process(COMMAND ${CMAKE_COMMAND} "-DROOT=${SCRATCH}" -P "${ROOT}/cmake/house_rules.cmake"
+    RESULT_VARIABLE result ERROR_VARIABLE said)
+  string(REGEX REPLACE "[ \n]+" " " said "${said}")
+  string(FIND "${said}" "house rule '${rule}': ${missing} is not there: remove its allowance" at)
+  string(FIND "${said}" "house rule '${rule}': ${there}" wrong)
+  if(result EQUAL 0 OR at EQUAL -1 OR NOT wrong EQUAL -1)
+    message(SEND_ERROR "not found: ${missing}, which is not there, or wrongly: ${there}\n  the checker said: ${said}")
+  endif()
+endfunction()
+
+check_missing(devices/base/clock.cpp "auto t = std::chrono::steady_clock::now();" "no wall clock" devices/paced/paced_device.cpp)
+check_missing(devices/cpu/thread_team.h "std::jthread helper;" "no thread" runtime/launch/worker_process.cpp)
 
 # check_include(FILE INCLUDED SAYS): a FILE that includes INCLUDED is refused with SAYS; without SAYS, it is content.
 function(check_include planted included says)

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/ckpt/hf_config.h"
 #include "apps/ckpt/new_folder.h"
+#include "apps/job/reading.h"
 #include "apps/job/resume.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/shard.h"
@@ -103,15 +105,13 @@ Status write_file(const TensorFile& tensors, const checkpoint::Reader& reader, s
   return file->sync();
 }
 
-}  // namespace
-
-Expected<Exported> export_hf(Storage& storage, const kernels::OpSet& ops, const ExportArguments& a, int& code) {
+/// Exports one checkpoint. On an error, `code` is the exit code for it, and no folder is left.
+Expected<Exported> export_point(Storage& storage, const kernels::OpSet& ops, const ExportArguments& a,
+                                const lm::Resume& found, const lm::ResumePoint& point, int& code) {
   code = runtime::exit_checkpoint;
-  TROUPE_ASSIGN(auto found, lm::Resume::find(storage, a.from));
-  TROUPE_ASSIGN(auto point, found.next());
   const std::string name = "'" + point.folder + "'";
   TROUPE_ASSIGN(const auto config, lm::parse_config(point.manifest.config, "the configuration in " + name));
-  TROUPE_ASSIGN(const auto reader, checkpoint::Reader::open(storage, point.folder, std::move(point.manifest)));
+  TROUPE_ASSIGN(const auto reader, checkpoint::Reader::open(storage, point.folder, point.manifest));
   auto tensors = parameters_in(reader.manifest(), parameters_of(config, ops));
   if (!tensors.ok()) return tensors.status().in(name);
 
@@ -138,6 +138,22 @@ Expected<Exported> export_hf(Storage& storage, const kernels::OpSet& ops, const 
   if (files.size() > 1) TROUPE_TRY(folder.write("model.safetensors.index.json", index_of(files)));
   TROUPE_TRY(folder.commit());
   return out;
+}
+
+}  // namespace
+
+Expected<Exported> export_hf(Storage& storage, const kernels::OpSet& ops, const ExportArguments& a, int& code) {
+  std::optional<Expected<Exported>> out;
+  const auto find = [&] { return lm::Resume::find(storage, a.from); };
+  const auto use = [&](const lm::Resume& found, const lm::ResumePoint& point, int& of_use) -> Status {
+    out.emplace(export_point(storage, ops, a, found, point, of_use));
+    // Damage behind the manifest is told, not passed over; a checkpoint that a run has removed is looked for again.
+    if (out->status().code() == Code::damaged && !found.is_outrun()) return {};
+    return out->status();
+  };
+  std::vector<std::string> notes;
+  TROUPE_TRY(lm::read_checkpoint(find, use, code, notes));
+  return *std::move(out);
 }
 
 }  // namespace troupe::ckpt

@@ -14,7 +14,7 @@ namespace troupe::ckpt {
 class NewFolder {
  public:
   NewFolder(Storage& storage, const std::string& path);
-  /// Removes what has been written, unless it was committed.
+  /// Removes PATH.partial with the files that create() made in it, unless commit() has renamed the folder.
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
 

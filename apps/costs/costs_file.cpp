@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "apps/report/files.h"
+#include "devices/files/file_storage.h"
 
 namespace troupe::calibrate {
 namespace {
@@ -208,7 +209,8 @@ Status make_folder_of(const std::string& path) {
   std::error_code error;
   const auto whole = std::filesystem::absolute(path, error);
   if (error) return Status(Code::io, fmt::format("costs '{}': {}", path, error.message()));
-  return report::prepare_output_dir(whole.parent_path().string());
+  FileStorage storage;
+  return report::prepare_output_dir(storage, whole.parent_path().string());
 }
 
 Status write_costs(const std::string& path, const MachineCosts& costs) {

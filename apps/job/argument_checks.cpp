@@ -54,8 +54,16 @@ Status check_arguments(const JobArguments& a, const Prepared& p) {
   return {};
 }
 
-std::vector<std::string> useless_arguments(const JobArguments& a, std::int64_t first, std::int64_t steps) {
+std::vector<std::string> useless_arguments(const JobArguments& a, const LmConfig& config, std::int64_t first,
+                                           std::int64_t steps) {
   std::vector<std::string> out;
+  if (config.checkpoint.every == 0) {
+    const char* const why = "has no effect: the run saves no checkpoint, see --checkpoint-every";
+    if (a.keep >= 0) out.push_back(fmt::format("--keep {} {}", a.keep, why));
+    // --resume without a folder looks there
+    if (!a.checkpoint_dir.empty() && !a.resumes_latest())
+      out.push_back(fmt::format("--checkpoint-dir {} {}", a.checkpoint_dir, why));
+  }
   const TraceWindow& window = a.trace;
   // A program that reads the parameters after N steps counts as step N.
   if (window.steps > 0 && (window.first > steps || window.steps <= first - window.first))

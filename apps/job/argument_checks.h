@@ -19,7 +19,8 @@ Status check_arguments(const JobArguments& a, const Prepared& p);
 /// has a byte that is no token of the model.
 Status check_sampled(const LmConfig& config, const std::string& prompt);
 
-/// A warning for each argument that cannot have an effect in a run of steps [first, steps).
-std::vector<std::string> useless_arguments(const JobArguments& a, std::int64_t first, std::int64_t steps);
+/// A warning for each argument that cannot have an effect in a run of `config`, of steps [first, steps).
+std::vector<std::string> useless_arguments(const JobArguments& a, const LmConfig& config, std::int64_t first,
+                                           std::int64_t steps);
 
 }  // namespace troupe::lm

@@ -1,5 +1,7 @@
 #include "apps/job/job.h"
 
+#include <fmt/format.h>
+
 #include <cstdio>
 
 #include "apps/job/planning.h"
@@ -38,6 +40,19 @@ Expected<Drawn> draw(const App& app, const JobArguments& a, int& code) {
   return Drawn{std::move(p), std::move(plan)};
 }
 
+/// The times that the arguments give to a simulation, each with its option: "--tf 1 ms, --hop 0.5 ms".
+std::string given_times(const JobArguments& a) {
+  std::string text;
+  const auto add = [&](const char* option, double value, const char* unit) {
+    if (value > 0) text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", option, value, unit);
+  };
+  add("--tf", a.tf_ms, " ms");
+  add("--tb", a.tb_ms, " ms");
+  if (a.tf_ms < 0) add("--paced", a.paced, "");
+  add("--hop", a.hop_ms, " ms");
+  return text;
+}
+
 }  // namespace
 
 std::string checkpoint_dir(const JobArguments& a) {
@@ -51,7 +66,7 @@ int train_command(const App& app, const JobArguments& arguments) {
   std::optional<Resume> resume;
   std::optional<ResumePoint> point;
   if (a.resumes) {
-    const bool latest = a.resume.empty() || a.resume == "latest";
+    const bool latest = a.resumes_latest();
     if (latest && a.out.empty() && a.checkpoint_dir.empty())
       return say(invalid("--resume: name a checkpoint, or a configuration or --out that says where the run is"),
                  exit_usage);
@@ -101,6 +116,8 @@ int sim_command(const App& app, const JobArguments& a) {
     if (a.tw_ms >= 0) options.weights_s = a.tw_ms * 1e-3;
   }
   auto game = play(drawn->plan, options);
+  if (const auto times = given_times(a); game.status().code() == Code::exhausted && !times.empty())
+    return say(game.status().in(times), exit_usage);
   if (!game.ok()) return say(game.status(), exit_plan);
   std::fputs(game_text(drawn->plan, *game).c_str(), stdout);
   return exit_ok;

@@ -42,6 +42,8 @@ struct JobArguments {
 
   /// --tb, or what it is where only --tf is given, in ms. REQUIRES: tf_ms >= 0 or tb_ms >= 0.
   double backward_ms() const { return tb_ms >= 0 ? tb_ms : 2 * tf_ms; }
+  /// Whether the run goes on from the newest checkpoint in checkpoint_dir.
+  bool resumes_latest() const { return resumes && (resume.empty() || resume == "latest"); }
 };
 
 /// Where a run's checkpoints are.

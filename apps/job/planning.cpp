@@ -105,6 +105,15 @@ Expected<CompileOptions> compile_options(const Prepared& p) {
   return o;
 }
 
+/// Of a plan that does not train: no ZeRO, no pipeline schedule, no snapshots.
+CompileOptions options_without_training(const Prepared& p) {
+  CompileOptions o;
+  o.stages = stage_meshes(p.mesh.dp, model_axes(p.mesh, p.config));
+  o.seed = static_cast<std::uint64_t>(p.config.run.seed);
+  o.costs = p.costs;
+  return o;
+}
+
 }  // namespace
 
 Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& text, std::int64_t prompt_tokens) {
@@ -113,11 +122,12 @@ Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& t
 }
 
 Expected<Plan> make_sample_plan(const App& app, const Prepared& p, std::int64_t prompt_tokens) {
-  CompileOptions o;  // no ZeRO, no pipeline schedule, no snapshots: the plan does not train
-  o.stages = stage_meshes(p.mesh.dp, model_axes(p.mesh, p.config));
-  o.seed = static_cast<std::uint64_t>(p.config.run.seed);
-  o.costs = p.costs;
-  return compile(build_sampler(p.config, app.ops(), prompt_tokens), o);
+  return compile(build_sampler(p.config, app.ops(), prompt_tokens), options_without_training(p));
+}
+
+Expected<Plan> make_evaluation_plan(const App& app, const Prepared& p, const std::string& text, EvaluatedPart part,
+                                    std::int64_t first_step) {
+  return compile(build_evaluator(p.config, app.ops(), text, part, first_step), options_without_training(p));
 }
 
 Expected<LayoutChoices> explain_layouts(const App& app, const Prepared& p) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/job/job.h"
+#include "apps/lm/model.h"
 #include "runtime/show/layout_choice.h"
 #include "runtime/simulate/token_game.h"
 
@@ -33,6 +34,9 @@ Expected<runtime::Plan> make_plan(const runtime::App& app, const Prepared& prepa
                                   std::int64_t prompt_tokens);
 /// Compiles program "sample" alone.
 Expected<runtime::Plan> make_sample_plan(const runtime::App& app, const Prepared& prepared, std::int64_t prompt_tokens);
+/// Compiles program "evaluate" alone: see build_evaluator.
+Expected<runtime::Plan> make_evaluation_plan(const runtime::App& app, const Prepared& prepared, const std::string& text,
+                                             EvaluatedPart part, std::int64_t first_step);
 
 /// A training step by itself, timed by the cost model, and the places that were played.
 struct Predicted {

@@ -1,16 +1,15 @@
 #include "apps/job/results.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
+#include "apps/job/run_record.h"
 #include "apps/report/trace_json.h"
 #include "devices/base/text_table.h"
 #include "runtime/show/plan_text.h"
@@ -23,9 +22,16 @@ namespace {
 
 report::Progress::Options progress_options(bool quiet, std::int64_t steps) {
   static std::FILE* nowhere = std::fopen("/dev/null", "w");
-  winsize window{};
-  const bool terminal = isatty(fileno(stdout)) != 0 && !quiet && ioctl(fileno(stdout), TIOCGWINSZ, &window) == 0;
-  return {.out = quiet ? nowhere : stdout, .terminal = terminal, .columns = window.ws_col, .end_step = steps};
+  auto options = quiet ? report::Progress::Options{.out = nowhere} : report::Progress::options_of(stdout);
+  options.end_step = steps;
+  return options;
+}
+
+/// The path from the root: a command that reads run.json later may have another working directory.
+std::string absolute(const std::string& path) {
+  std::error_code error;
+  const auto from_root = std::filesystem::absolute(path, error);
+  return path.empty() || error ? path : from_root.string();
 }
 
 std::int64_t dropped_spans(const JobResult& result) {
@@ -51,11 +57,14 @@ Results::Results(const JobArguments& arguments, const Prepared& prepared, std::i
 }
 
 Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues) {
-  // else the files are of this run, which begins again from an older checkpoint
-  if (!continues && !metrics_) {
-    TROUPE_ASSIGN(const auto aside, report::set_aside(a_.out, {"metrics.jsonl", "run.json", "loss.svg", "plan.txt",
-                                                               "trace.json", "sample.txt"}));
-    if (!aside.empty()) note("what an earlier run has left in '" + a_.out + "' is now in '" + aside + "'");
+  // at a later call the files are of this run, which begins again from an older checkpoint
+  if (!metrics_) {
+    // A run that goes on may write neither trace nor sample: those that are there must not pass for its own.
+    std::vector<std::string> stale = {"trace.json", "sample.txt"};
+    if (!continues) stale.insert(stale.end(), {"metrics.jsonl", "run.json", "loss.svg", "plan.txt"});
+    TROUPE_ASSIGN(const auto aside, report::set_aside(a_.out, stale));
+    const std::string what = continues ? "the trace or sample that the run had" : "what an earlier run has left";
+    if (!aside.empty()) note(what + " in '" + a_.out + "' is now in '" + aside + "'");
   }
   plan_ = &plan;
   first_step_ = first_step;
@@ -81,15 +90,7 @@ void Results::begun(std::uint64_t job, std::uint32_t generation) {
   keep(report::write_run_json(file("run.json"), run_json({}, "running", nullptr)));
 }
 
-std::uint64_t Results::job_of_folder() const {
-  std::ifstream in(file("run.json"));
-  const auto run = nlohmann::json::parse(in, nullptr, false);
-  if (!run.is_object() || !run.contains("job") || !run["job"].is_string()) return 0;
-  const std::string text = run["job"];
-  std::uint64_t job = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), job, 16);
-  return error == std::errc() && end == text.data() + text.size() ? job : 0;
-}
+std::uint64_t Results::job_of_folder() const { return read_run_record(a_.out).job; }
 
 void Results::keep(const Status& s) {
   if (write_error_.ok() && !s.ok()) write_error_ = s;
@@ -127,8 +128,8 @@ void Results::step(const StepResult& r) {
 void Results::write_current(std::int64_t steps) {
   JobResult so_far;
   so_far.committed_steps = steps;
-  keep(report::write_run_json(file("run.json"), run_json(so_far, "running", nullptr), report::Durability::not_synced));
-  keep(write_curve(steps, report::Durability::not_synced));
+  keep(report::write_run_json(file("run.json"), run_json(so_far, "running", nullptr), Durability::not_synced));
+  keep(write_curve(steps, Durability::not_synced));
   const auto end_ns = clock_.now_ns();
   constexpr std::int64_t pause_ns = 10'000'000'000;
   // steps wait while these are written
@@ -207,7 +208,7 @@ void Results::write_held() {
 Status Results::write_files(const JobResult& result, const Status& status, const std::string& sample) {
   evaluating_.clear();  // evaluations of a run that failed do not end
   write_held();
-  TROUPE_TRY(write_curve(result.committed_steps, report::Durability::synced));
+  TROUPE_TRY(write_curve(result.committed_steps, Durability::synced));
   const std::string text = status.ok() ? "finished" : status.message();
   TROUPE_TRY(report::write_run_json(file("run.json"), run_json(result, text.substr(0, text.find('\n')),
                                                                a_.sample && status.ok() ? &sample : nullptr)));
@@ -215,7 +216,7 @@ Status Results::write_files(const JobResult& result, const Status& status, const
   return a_.trace.steps > 0 ? write_trace(result) : Status{};
 }
 
-Status Results::write_curve(std::int64_t steps, report::Durability durability) {
+Status Results::write_curve(std::int64_t steps, Durability durability) {
   curve_.title = a_.config_path + " on " + to_string(mesh_);
   curve_.subtitle = report::count_text(static_cast<double>(parameter_count(config_.model))) + " parameters, " +
                     report::count_text(static_cast<double>(steps * tokens_per_step_)) + " tokens";
@@ -235,9 +236,11 @@ std::string Results::run_json(const JobResult& result, const std::string& status
   run["void_steps"] = void_steps_;
   run["status"] = status;
   if (job_ != 0) run["job"] = checkpoint::hexadecimal(job_);
-  run["data"] = a_.data;
-  if (saved_ + skipped_ + failed_ > 0)
-    run["checkpoints"] = {{"saved", saved_}, {"skipped", skipped_}, {"failed", failed_}, {"newest", saved_step_}};
+  run["data"] = absolute(a_.data);
+  if (saved_ + skipped_ + failed_ > 0) {
+    const auto newest = saved_ > 0 ? nlohmann::json(saved_step_) : nlohmann::json();
+    run["checkpoints"] = {{"saved", saved_}, {"skipped", skipped_}, {"failed", failed_}, {"newest", newest}};
+  }
   if (first_step_ > 0) run["resumed_at"] = first_step_;
   if (last_loss_) run["loss"] = *last_loss_;
   if (!curve_.eval.empty()) run["eval_loss"] = eval_loss_;
@@ -290,9 +293,9 @@ void Results::print_summary(const JobResult& result, const std::string& sample) 
     std::printf("\n%s void: see metrics.jsonl",
                 (counted(void_steps_, "step") + (void_steps_ == 1 ? " was" : " were")).c_str());
   if (saved_ + skipped_ + failed_ > 0)
-    std::printf("\n%lld checkpoints saved, %lld skipped, %lld failed; the newest is of step %lld",
-                static_cast<long long>(saved_), static_cast<long long>(skipped_), static_cast<long long>(failed_),
-                static_cast<long long>(saved_step_));
+    std::printf("\n%lld checkpoints saved, %lld skipped, %lld failed", static_cast<long long>(saved_),
+                static_cast<long long>(skipped_), static_cast<long long>(failed_));
+  if (saved_ > 0) std::printf("; the newest is of step %lld", static_cast<long long>(saved_step_));
   std::printf("\nparams_hash %s\nmetrics %s, curve %s, plan %s", result.params_hash.c_str(),
               file("metrics.jsonl").c_str(), file("loss.svg").c_str(), file("plan.txt").c_str());
   if (a_.trace.steps > 0) {

@@ -30,7 +30,8 @@ class Results {
   Results(const Results&) = delete;
 
   /// Writes plan.txt and begins metrics.jsonl. If the run of the folder goes on (`continues`), after the lines of the
-  /// steps before `first_step`; else the files of an earlier run there are set aside first.
+  /// steps before `first_step`, and trace.json and sample.txt, which are not of this start of it, are set aside first;
+  /// else all files of an earlier run there are.
   Status open(const runtime::Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues);
   /// This run continues the run with number `job`.
   void goes_on(std::uint64_t job) { job_ = job; }
@@ -70,7 +71,7 @@ class Results {
   std::string run_json(const runtime::JobResult& result, const std::string& status, const std::string* sample) const;
   /// Writes run.json and the curve as of this step, for readers while the run goes on.
   void write_current(std::int64_t steps);
-  Status write_curve(std::int64_t steps, report::Durability durability);
+  Status write_curve(std::int64_t steps, Durability durability);
   Status write_trace(const runtime::JobResult& result) const;
   void keep(const Status& status);
 

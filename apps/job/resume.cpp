@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include "apps/options/config_fields.h"
 
@@ -40,6 +42,14 @@ std::vector<Difference> differences(const LmConfig& saved, const LmConfig& now) 
   return all;
 }
 
+/// A path that ends in the name of its folder, which "." and "checkpoints/.." do not.
+std::string with_name(const std::string& path) {
+  if (const std::string last = base_of(path); last != "." && last != "..") return path;
+  std::error_code error;
+  const auto named = std::filesystem::weakly_canonical(path, error);
+  return error ? path : named.string();
+}
+
 Status another_model(const Difference& d) { return invalid(d.text() + ": the checkpoint is of another model"); }
 
 }  // namespace
@@ -54,6 +64,7 @@ Expected<Resume> Resume::find(Storage& storage, const std::string& what, For use
   };
   std::string path = what;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
+  path = with_name(path);
   if (const auto inside = storage.list(path); !inside.ok()) {
     return inside.status();
   } else if (std::any_of(inside->begin(), inside->end(),
@@ -66,12 +77,27 @@ Expected<Resume> Resume::find(Storage& storage, const std::string& what, For use
   }
   out.dir_ = path = checkpoint::checkpoints_in(storage, path);
   TROUPE_TRY(lock());
-  TROUPE_ASSIGN(const auto entries, checkpoint::Catalog(storage, path).entries());
-  for (const auto& e : entries)
-    if (e.committed) out.folders_.push_back(e.folder);
+  // A run that saves may remove the only checkpoint of a listing before the listing comes to the newer one.
+  constexpr int listings_max = 8;
+  for (int i = 0; i < listings_max && out.folders_.empty(); ++i) {
+    TROUPE_ASSIGN(const auto entries, checkpoint::Catalog(storage, path).entries());
+    for (const auto& e : entries)
+      if (e.committed) out.folders_.push_back(e.folder);
+  }
   if (out.folders_.empty())
     return Status(Code::not_found, fmt::format("there is no checkpoint in '{}': name a folder that has some", path));
   return out;
+}
+
+Status Resume::only(std::int64_t step) {
+  const std::string where = named_ && !folders_.empty() ? dir_ + "/" + folders_.front() : dir_;
+  TROUPE_ASSIGN(const auto entries, checkpoint::Catalog(*storage_, dir_).entries());
+  std::erase_if(folders_, [&](const std::string& folder) {
+    return std::none_of(entries.begin(), entries.end(),
+                        [&](const checkpoint::CatalogEntry& e) { return e.folder == folder && e.step == step; });
+  });
+  if (!folders_.empty()) return {};
+  return Status(Code::not_found, fmt::format("there is no checkpoint of step {} in '{}'", step, where));
 }
 
 Expected<ResumePoint> Resume::next() {
@@ -82,6 +108,7 @@ Expected<ResumePoint> Resume::next() {
     auto manifest = catalog.manifest(current_);
     if (manifest.ok()) return ResumePoint{catalog.path(current_), *std::move(manifest)};
     reject(manifest.status());
+    if (!lock_ && is_outrun()) break;  // what is older is removed first: see read_checkpoint
   }
   return Status(Code::damaged, first_.message());
 }
@@ -92,7 +119,16 @@ std::string Resume::run_folder() const {
 
 void Resume::reject(const Status& why) {
   if (first_.ok()) first_ = Status(Code::damaged, why.message());
-  if (!named_) notes_.push_back(fmt::format("checkpoint '{}' is passed over: {}", current_, why.message()));
+  if (named_) return;
+  notes_.push_back(fmt::format("checkpoint '{}' is passed over: {}", current_, why.message()));
+}
+
+bool Resume::is_outrun() const {
+  if (named_ || current_.empty()) return false;
+  const auto files = storage_->list(checkpoint::Catalog(*storage_, dir_).path(current_));
+  if (!files.ok()) return files.status().code() == Code::not_found;
+  return std::none_of(files->begin(), files->end(),
+                      [](const DirEntry& e) { return e.name == checkpoint::manifest_name; });
 }
 
 Status check_resumable(const LmConfig& saved, const LmConfig& now, std::vector<std::string>& notes) {

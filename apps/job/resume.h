@@ -26,11 +26,16 @@ class Resume {
   /// `what`: a checkpoint's folder, or a folder of checkpoints, of which the newest is meant. Errors: not_found;
   /// `unavailable`, another run has the lock.
   static Expected<Resume> find(Storage& storage, const std::string& what, For use = For::reading);
+  /// Leaves only the checkpoints of this step to be tried. Error: not_found, there is none.
+  Status only(std::int64_t step);
   /// Returns the next older checkpoint that has a good manifest. Error: `damaged` if none is left, with the error of
   /// the newest.
   Expected<ResumePoint> next();
   /// Notes that the checkpoint that next() returned last is damaged behind its manifest.
   void reject(const Status& why);
+  /// Whether the checkpoint that next() tried last is not there any more, and the user has not named it: a run that
+  /// saves there has removed it, and has a newer one.
+  bool is_outrun() const;
   /// The folder of checkpoints, and its lock; null where they are only read.
   const std::string& dir() const { return dir_; }
   const std::shared_ptr<FolderLock>& lock() const { return lock_; }

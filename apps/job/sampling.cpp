@@ -4,10 +4,8 @@
 
 #include "apps/job/argument_checks.h"
 #include "apps/job/planning.h"
-#include "apps/job/resume.h"
+#include "apps/job/reading.h"
 #include "apps/lm/model.h"
-#include "devices/base/log.h"
-#include "devices/files/file_storage.h"
 
 namespace troupe::lm {
 
@@ -92,21 +90,8 @@ Status sample_from(const App& app, const SampleArguments& a, const ResumePoint& 
 }  // namespace
 
 int sample_command(const App& app, const SampleArguments& a) {
-  FileStorage storage;
-  auto found = Resume::find(storage, a.from);
-  if (!found.ok()) return say(found.status().in("--from"), exit_checkpoint);
-  for (;;) {
-    const auto point = found->next();
-    if (!point.ok()) return say(point.status(), exit_checkpoint);
-    int code = exit_ok;
-    const Status s = sample_from(app, a, *point, code);
-    if (s.code() == Code::damaged) {
-      found->reject(s);  // then tries an older one, unless the user named this one
-      continue;
-    }
-    for (const auto& note : found->notes()) log_warn(note);
-    return s.ok() ? exit_ok : say(s, code);
-  }
+  return use_checkpoint(
+      a.from, -1, [&](const Resume&, const ResumePoint& point, int& code) { return sample_from(app, a, point, code); });
 }
 
 }  // namespace troupe::lm

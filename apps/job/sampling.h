@@ -9,7 +9,7 @@ namespace troupe::lm {
 
 /// The arguments of the command line.
 struct SampleArguments {
-  /// a checkpoint's folder, or a folder of checkpoints: the newest good one
+  /// a checkpoint's folder, or a folder of checkpoints or a run's output folder: the newest good one
   std::string from;
   std::string text;           ///< to go on from; empty: sample.prompt
   std::int64_t tokens = -1;   ///< -1: sample.tokens

@@ -9,7 +9,6 @@
 #include "apps/job/argument_checks.h"
 #include "apps/lm/data.h"
 #include "apps/lm/learning_rate.h"
-#include "apps/lm/text_file.h"
 #include "apps/report/files.h"
 #include "devices/base/text_table.h"
 
@@ -36,7 +35,7 @@ int Training::run() {
   int code = exit_ok;
   if (const Status s = open(code); !s.ok()) return say(s, code);
   for (const auto& warning : p_.warnings) log_warn(warning);
-  for (const auto& warning : useless_arguments(a_, first_step_, steps_)) log_warn(warning);
+  for (const auto& warning : useless_arguments(a_, p_.config, first_step_, steps_)) log_warn(warning);
   if (const auto warning = mesh_warning(p_.mesh, p_.config); !warning.empty()) log_warn(warning);
   if (const auto warning = tokens_warning(p_.config); !warning.empty()) log_warn(warning);
   JobResult result;
@@ -50,9 +49,8 @@ int Training::run() {
     auto older = resume_->next();
     if (!older.ok()) break;
     point_ = *std::move(older);
-    if (Status s = begin_at_point(); !s.ok()) {
+    if (Status s = begin_at_point(result.exit_code); !s.ok()) {
       result.status = std::move(s);
-      result.exit_code = exit_usage;
       break;
     }
   }
@@ -66,6 +64,10 @@ int Training::run() {
     if (s = results_.evaluation(); !s.ok()) code = exit_diverged;
   if (code == exit_interrupted && results_.saved_step() > first_step_)
     s = Status(s.code(), s.message() + "; go on with --resume");
+  if (s.code() == Code::superseded)
+    s = Status(s.code(), s.message() +
+                             "; leave the folder to the job that has claimed it, or end that job and go on "
+                             "here with --resume");
   if (code == exit_diverged) s = Status(s.code(), s.message() + "; lower schedule.lr or raise schedule.warmup");
   // in the last step
   if (s.ok() && !results_.write_error().ok()) s = results_.write_error(), code = exit_output;
@@ -81,28 +83,34 @@ Status Training::open(int& code) {
   if (a_.data.empty()) return invalid("no training text: name one with --data FILE (plain text, .gz or .dz)");
   code = exit_output;
   TROUPE_TRY(check_folder());
-  TROUPE_TRY(report::prepare_output_dir(a_.out));
+  TROUPE_TRY(report::prepare_output_dir(storage_, a_.out));
   TROUPE_TRY(lock_folder());
-  auto unpacked = plain_text_path(a_.data, a_.out + "/corpus");
+  TROUPE_ASSIGN(const std::string text, open_text(code));
+  code = exit_plan;
+  TROUPE_ASSIGN(plan_, make_plan(app_, p_, text, a_.sample ? sampler_.prompt_tokens() : 0));
+  TROUPE_TRY(app_.check(plan_, options()));
+  TROUPE_ASSIGN(predicted_, predict(plan_));
+  if (point_) return begin_at_point(code);
+  code = exit_output;
+  return results_.open(plan_, predicted_, 0, false);
+}
+
+Expected<std::string> Training::open_text(int& code) {
+  return interruption_.during([&](const GiveUp& give_up) { return open_corpus(give_up, code); }, code);
+}
+
+Expected<std::string> Training::open_corpus(const GiveUp& give_up, int& code) {
+  auto unpacked = plain_text_path(a_.data, a_.out + "/corpus", give_up);
   // An exhausted disk is that of the output folder, into which the text is unpacked.
   if (unpacked.status().code() != Code::exhausted) code = exit_data;
-  TROUPE_ASSIGN(const std::string text, std::move(unpacked));
-  TROUPE_ASSIGN(Corpus corpus, Corpus::open(corpus_options(p_.config, text)));
+  TROUPE_ASSIGN(std::string text, std::move(unpacked));
+  TROUPE_ASSIGN(Corpus corpus, Corpus::open(corpus_options(p_.config, text), give_up));
   TROUPE_ASSIGN(fingerprint_, corpus.fingerprint());
   corpus_.emplace(std::move(corpus));
   if (const auto& wanted = p_.config.data.fingerprint; !wanted.empty() && wanted != fingerprint_)
     return invalid("data file '" + a_.data + "' has fingerprint " + fingerprint_ + ", and 'data.fingerprint' is " +
                    wanted + ": it is not the text that the run began with");
-  code = exit_plan;
-  TROUPE_ASSIGN(plan_, make_plan(app_, p_, text, a_.sample ? sampler_.prompt_tokens() : 0));
-  TROUPE_TRY(app_.check(plan_, options()));
-  TROUPE_ASSIGN(predicted_, predict(plan_));
-  if (point_) {
-    code = exit_usage;
-    return begin_at_point();
-  }
-  code = exit_output;
-  return results_.open(plan_, predicted_, 0, false);
+  return text;
 }
 
 std::shared_ptr<FolderLock> Training::lock_of(const std::string& dir) const {
@@ -126,7 +134,8 @@ bool Training::continues_folder() const {
   return results_.job_of_folder() == point_->manifest.stamp.job;
 }
 
-Status Training::begin_at_point() {
+Status Training::begin_at_point(int& code) {
+  code = exit_usage;
   const auto& manifest = point_->manifest;
   std::vector<std::string> warnings = resume_->notes(), notes;
   const std::string name = "the configuration in '" + point_->folder + "'";
@@ -135,12 +144,15 @@ Status Training::begin_at_point() {
   LmConfig now = p_.config;
   now.data.fingerprint = fingerprint_;
   const Status fits = is_weights_only(manifest) ? check_model(saved, now) : check_resumable(saved, now, notes);
+  now.data.fingerprint = saved.data.fingerprint;
+  if (std::vector<std::string> told; !fits.ok() && check_resumable(saved, now, told).ok()) code = exit_data;
   TROUPE_TRY(fits.in("cannot go on from '" + point_->folder + "'"));
   first_step_ = manifest.stamp.step;
   if (first_step_ > 0) results_.goes_on(manifest.stamp.job);
   if (first_step_ > steps_)
     return invalid(fmt::format("'{}' is of step {}, and the run is to end after {}: raise --steps or schedule.steps",
                                point_->folder, first_step_, steps_));
+  code = exit_output;
   TROUPE_TRY(results_.open(plan_, predicted_, first_step_, continues_folder()));
   for (const auto& warning : warnings) log_warn(warning);
   for (const auto& note : notes) results_.note(note);
@@ -161,7 +173,7 @@ Status Training::check_folder() const {
     if (!e.committed || (point_ && e.step == 0)) continue;  // an import may lie there
     if (begins)
       return invalid("'" + catalog.dir() + "' has checkpoints of an earlier run: go on with --resume, " + elsewhere);
-    const auto manifest = catalog.manifest(e.folder);  // a damaged one is not counted
+    const auto manifest = catalog.manifest(e.folder);  // a damaged manifest names no run
     if (manifest.ok() && manifest->stamp.job != point_->manifest.stamp.job)
       return invalid("'" + catalog.path(e.folder) + "' is of another run than '" + point_->folder +
                      "', from which this one goes on, and would be pruned: " + elsewhere);

@@ -4,10 +4,12 @@
 #include <memory>
 #include <optional>
 
+#include "apps/job/interruption.h"
 #include "apps/job/results.h"
 #include "apps/job/resume.h"
 #include "apps/lm/data.h"
 #include "apps/lm/model.h"
+#include "apps/lm/text_file.h"
 #include "devices/files/file_storage.h"
 
 namespace troupe::lm {
@@ -22,8 +24,14 @@ class Training {
 
  private:
   Status open(int& code);
-  /// Makes the run begin at `point_`. Error: its configuration does not fit.
-  Status begin_at_point();
+  /// Opens the text; returns the path of its plain file. A signal that comes meanwhile leaves no file that is partly
+  /// unpacked: it is an error. On an error, `code` is the exit code for it, if it is not that of the output folder.
+  Expected<std::string> open_text(int& code);
+  /// The same; gives up where `give_up` says so, and leaves that error's exit code to the caller.
+  Expected<std::string> open_corpus(const GiveUp& give_up, int& code);
+  /// Makes the run begin at `point_`. Error: its configuration does not fit, or the results cannot be written; `code`
+  /// says which.
+  Status begin_at_point(int& code);
   /// Error: the folder of checkpoints has checkpoints of another run.
   Status check_folder() const;
   runtime::JobOptions options();
@@ -51,6 +59,7 @@ class Training {
   Results results_;
   Sampler sampler_;
   runtime::Plan plan_;
+  Interruption interruption_;  ///< while the text is opened
 };
 
 }  // namespace troupe::lm

@@ -63,26 +63,33 @@ std::int64_t corpus_bytes_min(std::int64_t seq, double fraction, bool evaluates)
   return hi;
 }
 
-Expected<Corpus> Corpus::open(const CorpusOptions& options) {
+Expected<Corpus> Corpus::open(const CorpusOptions& options, const GiveUp& give_up) {
   REQUIRE(options.seq >= 1 && options.eval_fraction >= 0 && options.eval_fraction <= 0.5, options.seq,
           options.eval_fraction);
   TROUPE_ASSIGN(TextFile file, TextFile::open(options.path));
-  if (!long_enough(file.size(), options.seq, options.eval_fraction, options.evaluates))
+  const std::string& name = options.name.empty() ? options.path : options.name;
+  if (options.whole && file.size() < 2)
+    return invalid(fmt::format(
+        "data file '{}' is too short: it has one byte, and a token is predicted from those before it: name a text of "
+        "at least 2 bytes",
+        name));
+  if (!options.whole && !long_enough(file.size(), options.seq, options.eval_fraction, options.evaluates))
     return invalid(fmt::format(
         "data file '{}' is too short: {} bytes, but sequences of {} with the last {:g}% held out "
         "for evaluation need at least {} bytes (two windows in each part that is read): {}",
-        options.path, file.size(), options.seq, options.eval_fraction * 100,
+        name, file.size(), options.seq, options.eval_fraction * 100,
         corpus_bytes_min(options.seq, options.eval_fraction, options.evaluates), remedy(file.size(), options)));
   if (options.vocab < 256) {
     std::vector<std::uint8_t> block(std::size_t{1} << 20);
     for (std::int64_t at = 0; at < file.size(); at += std::ssize(block)) {
+      TROUPE_TRY(give_up());
       block.resize(static_cast<std::size_t>(std::min(std::ssize(block), file.size() - at)));
       TROUPE_TRY(file.read(at, std::ssize(block), block.data()));
       const auto bad = std::find_if(block.begin(), block.end(), [&](std::uint8_t b) { return b >= options.vocab; });
       if (bad != block.end())
         return invalid(
-            fmt::format("data file '{}' holds byte {} at offset {}, but 'model.vocab' is only {} (256 fits all)",
-                        options.path, *bad, at + (bad - block.begin()), options.vocab));
+            fmt::format("data file '{}' holds byte {} at offset {}, but 'model.vocab' is only {} (256 fits all)", name,
+                        *bad, at + (bad - block.begin()), options.vocab));
     }
   }
   return Corpus(std::move(file), options);
@@ -113,21 +120,30 @@ std::int64_t Corpus::eval_position(std::int64_t index) const {
   return train_bytes_ + Permutation(eval_windows_, key, 0)(index % eval_windows_) * seq_;
 }
 
-Status Corpus::read(std::int64_t position, std::int32_t* inputs, std::int32_t* targets) const {
-  ASSERT(0 <= position && position + seq_ < file_.size(), position, seq_, file_.size());
-  std::vector<std::uint8_t> window(static_cast<std::size_t>(seq_ + 1));
-  TROUPE_TRY(file_.read(position, seq_ + 1, window.data()));
+Status Corpus::read(std::int64_t position, std::int64_t tokens, std::int32_t* inputs, std::int32_t* targets) const {
+  ASSERT(0 <= position && position + tokens < file_.size(), position, tokens, file_.size());
+  std::vector<std::uint8_t> window(static_cast<std::size_t>(tokens + 1));
+  TROUPE_TRY(file_.read(position, tokens + 1, window.data()));
   std::copy(window.begin(), window.end() - 1, inputs);
   std::copy(window.begin() + 1, window.end(), targets);
   return {};
 }
 
 Status Corpus::train_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const {
-  return read(train_position(index), inputs, targets);
+  return read(train_position(index), seq_, inputs, targets);
 }
 
 Status Corpus::eval_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const {
-  return read(eval_position(index), inputs, targets);
+  return read(eval_position(index), seq_, inputs, targets);
+}
+
+Status Corpus::text_sample(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const {
+  REQUIRE(index >= 0, index);
+  std::fill_n(inputs, seq_, 0);
+  std::fill_n(targets, seq_, -1);
+  if (index >= text_windows()) return {};
+  const auto position = index * seq_;
+  return read(position, std::min(seq_, text_targets() - position), inputs, targets);
 }
 
 Expected<std::string> Corpus::fingerprint() const {

@@ -113,29 +113,38 @@ class ModelBuilder {
   std::string prefix_;
 };
 
-Value loader(Graph& g, const LmConfig& c, const std::string& text, const std::string& split, const std::string& what) {
-  const kernels::TensorType type{DType::i32, {c.schedule.microbatch, c.model.seq}};
-  return g.actor("lm.data", split + "." + what, {}, {{what, type, std::nullopt}},
-                 {{"path", text},
-                  {"split", split},
-                  {"what", what},
-                  {"seq", c.model.seq},
-                  {"vocab", c.model.vocab},
-                  {"batch", c.schedule.batch},
-                  {"eval_fraction", c.eval.fraction},
-                  {"seed", c.run.seed}})[0];
+/// The attributes of the loaders of a split: "train", "eval" (held out) or "text" (all of it, see build_evaluator).
+Attrs samples_of(const LmConfig& c, const std::string& text, const std::string& split) {
+  return {{"path", text},
+          {"split", split},
+          {"seq", c.model.seq},
+          {"vocab", c.model.vocab},
+          {"batch", c.schedule.batch},
+          {"eval_fraction", c.eval.fraction},
+          {"seed", c.run.seed}};
 }
 
-Value loss(Graph& g, const LmConfig& c, const std::string& text, const std::string& split) {
-  ModelBuilder b(g, c, split == "train");
+Value loader(Graph& g, const LmConfig& c, Attrs samples, const std::string& what) {
+  const kernels::TensorType type{DType::i32, {c.schedule.microbatch, c.model.seq}};
+  samples.set("what", what);
+  return g.actor("lm.data", samples.text("split") + "." + what, {}, {{what, type, std::nullopt}}, samples)[0];
+}
+
+Value loss(Graph& g, const LmConfig& c, const Attrs& samples) {
+  ModelBuilder b(g, c, samples.text("split") == "train");
   g.unit("embed");
-  Value x = b.embed(loader(g, c, text, split, "inputs"));
+  Value x = b.embed(loader(g, c, samples, "inputs"));
   for (std::int64_t l = 0; l < c.model.layers; ++l) x = b.block(x, l);
   x = b.head_norm(x);
-  const Value targets = loader(g, c, text, split, "targets");
+  const Value targets = loader(g, c, samples, "targets");
   b.vocabulary_unit("vocabulary.out");
   const Value w = b.head_weight(), stats = g.op("lm_head_stats", {x, w, targets})[0];
   return g.op("lm_head_loss", {stats, x, w, targets}, {{"scale", 1.0 / static_cast<double>(tokens_per_step(c))}})[0];
+}
+
+void add_evaluation(Graph& g, const LmConfig& c, const Attrs& samples) {
+  g.program("evaluate", {c.eval.batches, c.schedule.microbatch});
+  g.report("eval_loss", loss(g, c, samples));
 }
 
 void add_sample(Graph& g, const LmConfig& c, std::int64_t prompt_tokens) {
@@ -160,7 +169,7 @@ runtime::Graph build_model(const LmConfig& c, const kernels::OpSet& ops, const s
                            std::int64_t prompt_tokens) {
   Graph g(ops);
   g.program("train", {c.schedule.microbatches(), c.schedule.microbatch});
-  const Value train_loss = loss(g, c, text, "train");
+  const Value train_loss = loss(g, c, samples_of(c, text, "train"));
   kernels::AdamW hyper;
   hyper.lr = static_cast<float>(c.schedule.lr);
   hyper.beta1 = static_cast<float>(c.optimizer.beta1);
@@ -168,11 +177,18 @@ runtime::Graph build_model(const LmConfig& c, const kernels::OpSet& ops, const s
   hyper.eps = static_cast<float>(c.optimizer.eps);
   hyper.weight_decay = static_cast<float>(c.optimizer.weight_decay);
   g.minimize(train_loss, hyper);
-  if (c.eval.every > 0) {
-    g.program("evaluate", {c.eval.batches, c.schedule.microbatch});
-    g.report("eval_loss", loss(g, c, text, "eval"));
-  }
+  if (c.eval.every > 0) add_evaluation(g, c, samples_of(c, text, "eval"));
   if (prompt_tokens > 0) add_sample(g, c, prompt_tokens);
+  return g;
+}
+
+runtime::Graph build_evaluator(const LmConfig& c, const kernels::OpSet& ops, const std::string& text,
+                               EvaluatedPart part, std::int64_t first_step) {
+  Graph g(ops);
+  Attrs samples = samples_of(c, text, part == EvaluatedPart::held_out ? "eval" : "text");
+  samples.set("batch", c.eval.batches * c.schedule.microbatch);
+  samples.set("first_step", first_step);
+  add_evaluation(g, c, samples);
   return g;
 }
 

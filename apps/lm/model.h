@@ -4,6 +4,8 @@
 // model.seq of them.
 #pragma once
 
+#include <cstdint>
+
 #include "apps/options/config.h"
 #include "runtime/graph/graph.h"
 #include "runtime/launch/app.h"
@@ -15,6 +17,12 @@ namespace troupe::lm {
 /// "sample" if `prompt_tokens` > 0.
 runtime::Graph build_model(const LmConfig& config, const kernels::OpSet& ops, const std::string& text,
                            std::int64_t prompt_tokens);
+/// What an evaluation by itself reads of a text: in each step what each evaluation of a training run reads, or all of
+/// it, eval.batches microbatches a step.
+enum class EvaluatedPart : std::uint8_t { held_out, all };
+/// Program "evaluate" alone: no gradients, no optimizer. `first_step`: of the job.
+runtime::Graph build_evaluator(const LmConfig& config, const kernels::OpSet& ops, const std::string& text,
+                               EvaluatedPart part, std::int64_t first_step);
 /// Program "sample" alone: no text, no gradients, no optimizer. REQUIRES: `prompt_tokens` > 0.
 runtime::Graph build_sampler(const LmConfig& config, const kernels::OpSet& ops, std::int64_t prompt_tokens);
 

@@ -12,30 +12,39 @@ namespace troupe::lm {
 
 namespace {
 
-/// Publishes inputs or targets of a microbatch, (B, T). Stateless: the samples are a function of (step, microbatch).
+using DrawSample = Status (Corpus::*)(std::int64_t index, std::int32_t* inputs, std::int32_t* targets) const;
+
+DrawSample draw_of(const std::string& split) {
+  return split == "train" ? &Corpus::train_sample : split == "eval" ? &Corpus::eval_sample : &Corpus::text_sample;
+}
+
+/// Publishes inputs or targets of a microbatch, (B, T). Stateless: the samples are a function of (step, microbatch). A
+/// step takes the samples that follow those of the step before it; of the held out part every step takes the first.
 class Loader final : public actors::UserActor {
  public:
   Loader(Corpus corpus, const kernels::Attrs& attrs)
-      : corpus_(std::move(corpus)), train_(attrs.text("split") == "train"), inputs_(attrs.text("what") == "inputs"),
-        batch_(attrs.integer("batch")), other_(static_cast<std::size_t>(attrs.integer("seq"))) {}
+      : corpus_(std::move(corpus)), draw_(draw_of(attrs.text("split"))), inputs_(attrs.text("what") == "inputs"),
+        batch_(attrs.text("split") == "eval" ? 0 : attrs.integer("batch")), first_step_(attrs.integer("first_step")),
+        other_(static_cast<std::size_t>(attrs.integer("seq"))) {}
 
   Status act(actors::UserCall& call) override {
     auto& out = call.out[0];  // (B, T)
     const std::int64_t rows = out.rows(), seq = out.cols();
+    const std::int64_t first = (call.step - first_step_) * batch_ + call.microbatch * call.samples_per_microbatch;
     for (std::int64_t i = 0; i < rows; ++i) {
-      const std::int64_t sample = (train_ ? call.step * batch_ : 0) + call.microbatch * call.samples_per_microbatch + i;
       std::int32_t* row = out.as<std::int32_t>() + i * seq;
       std::int32_t* in = inputs_ ? row : other_.data();
       std::int32_t* targets = inputs_ ? other_.data() : row;
-      TROUPE_TRY(train_ ? corpus_.train_sample(sample, in, targets) : corpus_.eval_sample(sample, in, targets));
+      TROUPE_TRY((corpus_.*draw_)(first + i, in, targets));
     }
     return {};
   }
 
  private:
   Corpus corpus_;
-  bool train_, inputs_;
-  std::int64_t batch_;
+  DrawSample draw_;
+  bool inputs_;
+  std::int64_t batch_, first_step_;
   std::vector<std::int32_t> other_;
 };
 
@@ -47,6 +56,7 @@ Expected<std::unique_ptr<actors::UserActor>> make_loader(const actors::UserActor
   o.seed = info.attrs.integer("seed");
   o.vocab = info.attrs.integer("vocab");
   o.evaluates = info.attrs.text("split") == "eval";
+  o.whole = info.attrs.text("split") == "text";
   TROUPE_ASSIGN(Corpus corpus, Corpus::open(o));
   return std::unique_ptr<actors::UserActor>(std::make_unique<Loader>(std::move(corpus), info.attrs));
 }

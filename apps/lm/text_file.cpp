@@ -8,12 +8,16 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "checkpoint/checksum.h"
 
 namespace troupe::lm {
 namespace {
@@ -61,15 +65,19 @@ Status open_regular(const std::string& path, File& file, struct stat& info) {
   return {};
 }
 
-Status unpack(const std::string& from, const std::string& to) {
+Status cannot_unpack(const std::string& from, const std::string& to) {
+  return errno_status(Code::io, fmt::format("cannot unpack '{}' to '{}'", from, to));
+}
+
+/// Unpacks `from` into `out`, which messages call `to`.
+Status unpack_into(const std::string& from, std::FILE* out, const std::string& to, const GiveUp& give_up) {
   gzFile in = ::gzopen(from.c_str(), "rb");
   if (!in) return errno_status(Code::io, fmt::format("cannot read data file '{}'", from));
   ::gzbuffer(in, 1 << 18);
-  std::FILE* out = std::fopen(to.c_str(), "wb");
   Status status;
-  if (!out) status = errno_status(Code::io, fmt::format("cannot unpack '{}' to '{}'", from, to));
   std::vector<char> block(1 << 20);
   while (status.ok()) {
+    if (status = give_up(); !status.ok()) break;
     const int n = ::gzread(in, block.data(), static_cast<unsigned>(block.size()));
     if (n < 0) {
       int code = 0;
@@ -77,17 +85,50 @@ Status unpack(const std::string& from, const std::string& to) {
     } else if (n == 0) {
       break;
     } else if (std::fwrite(block.data(), 1, static_cast<std::size_t>(n), out) != static_cast<std::size_t>(n)) {
-      status = errno_status(Code::io, fmt::format("cannot unpack '{}' to '{}'", from, to));
+      status = cannot_unpack(from, to);
     }
   }
   if (::gzclose(in) != Z_OK && status.ok())  // a file that ends too soon is reported here only
     status = invalid(fmt::format("data file '{}' is a damaged gzip file: it ends too soon", from));
-  // A later call trusts that a file of this name is whole.
-  if (out && status.ok() && (std::fflush(out) != 0 || ::fsync(fileno(out)) != 0))
-    status = errno_status(Code::io, fmt::format("cannot unpack '{}' to '{}'", from, to));
-  if (out && std::fclose(out) != 0 && status.ok())
-    status = errno_status(Code::io, fmt::format("cannot unpack '{}' to '{}'", from, to));
+  if (status.ok() && std::fflush(out) != 0) status = cannot_unpack(from, to);
   return status;
+}
+
+/// A checksum of all bytes of the file: of the checksums of its blocks.
+Expected<checkpoint::Checksum> checksum_of(const TextFile& file, const GiveUp& give_up) {
+  std::vector<std::byte> block(static_cast<std::size_t>(checkpoint::block_bytes));
+  std::vector<checkpoint::Checksum> sums;
+  for (std::int64_t at = 0; at < file.size(); at += std::ssize(block)) {
+    TROUPE_TRY(give_up());
+    block.resize(static_cast<std::size_t>(std::min(std::ssize(block), file.size() - at)));
+    TROUPE_TRY(file.read(at, std::ssize(block), block.data()));
+    sums.push_back(checkpoint::checksum(block.data(), std::ssize(block)));
+  }
+  return checkpoint::checksum(reinterpret_cast<const std::byte*>(sums.data()),
+                              static_cast<std::int64_t>(sums.size() * sizeof sums[0]));
+}
+
+Status unpack(const std::string& from, const std::string& to, const GiveUp& give_up) {
+  std::FILE* out = std::fopen(to.c_str(), "wb");
+  if (!out) return cannot_unpack(from, to);
+  Status status = unpack_into(from, out, to, give_up);
+  // A later call trusts that a file of this name is whole.
+  if (status.ok() && ::fsync(fileno(out)) != 0) status = cannot_unpack(from, to);
+  if (std::fclose(out) != 0 && status.ok()) status = cannot_unpack(from, to);
+  return status;
+}
+
+/// Whether a text is packed with gzip. Error: it cannot be read, or is packed in another way.
+Expected<bool> is_gzip(const std::string& path) {
+  File file;
+  struct stat info {};
+  TROUPE_TRY(open_regular(path, file, info));
+  unsigned char magic[6] = {};
+  const auto n = std::max<ssize_t>(0, ::pread(file.fd, magic, sizeof magic, 0));
+  if (const char* format = packed_as(magic, static_cast<std::size_t>(n)))
+    return invalid(fmt::format("data file '{}' is packed with {}: unpack it first; plain text, .gz and .dz are read",
+                               path, format));
+  return n >= 2 && magic[0] == 0x1f && magic[1] == 0x8b;
 }
 
 /// Removes what a command has left that was killed while it unpacked.
@@ -102,17 +143,10 @@ void remove_parts(const std::string& cache_dir) {
 
 }  // namespace
 
-Expected<std::string> plain_text_path(const std::string& path, const std::string& cache_dir) {
+Expected<std::string> plain_text_path(const std::string& path, const std::string& cache_dir, const GiveUp& give_up) {
   remove_parts(cache_dir);
-  File file;
-  struct stat info {};
-  TROUPE_TRY(open_regular(path, file, info));
-  unsigned char magic[6] = {};
-  const auto n = std::max<ssize_t>(0, ::pread(file.fd, magic, sizeof magic, 0));
-  if (const char* format = packed_as(magic, static_cast<std::size_t>(n)))
-    return invalid(fmt::format("data file '{}' is packed with {}: unpack it first; plain text, .gz and .dz are read",
-                               path, format));
-  if (n < 2 || magic[0] != 0x1f || magic[1] != 0x8b) return path;
+  TROUPE_ASSIGN(const bool packed, is_gzip(path));
+  if (!packed) return path;
 
   namespace fs = std::filesystem;
   std::error_code error;
@@ -121,12 +155,15 @@ Expected<std::string> plain_text_path(const std::string& path, const std::string
     const bool full = error == std::errc::no_space_on_device || error.value() == EDQUOT;
     return Status(full ? Code::exhausted : Code::io, fmt::format("cannot create '{}': {}", cache_dir, error.message()));
   }
-  // Size and time in the name: a changed source is unpacked anew.
-  const std::string plain = fmt::format("{}/{}-{}-{}.txt", cache_dir, fs::path(path).stem().string(), info.st_size,
-                                        info.st_mtim.tv_sec);
+  TROUPE_ASSIGN(const TextFile source, TextFile::open(path));
+  TROUPE_ASSIGN(const checkpoint::Checksum sum, checksum_of(source, give_up));
+  // The name is for people: a long one leaves no room for what is added to it.
+  const std::string name = fs::path(path).stem().string().substr(0, 100);
+  const std::string plain = fmt::format("{}/{}-{}.txt", cache_dir, name, to_string(sum));
   if (fs::exists(plain, error)) return plain;
   const std::string part = fmt::format("{}.{}.part", plain, ::getpid());
-  Status status = unpack(path, part);
+  Status status = unpack(path, part, give_up);
+  if (status.ok()) status = source.in_place();  // what was unpacked is what the name has the checksum of
   if (status.ok() && ::rename(part.c_str(), plain.c_str()) != 0)
     status = errno_status(Code::io, fmt::format("cannot unpack '{}' to '{}'", path, plain));
   if (!status.ok()) {
@@ -134,6 +171,23 @@ Expected<std::string> plain_text_path(const std::string& path, const std::string
     return status;
   }
   return plain;
+}
+
+Expected<PlainText> PlainText::open(const std::string& path, const GiveUp& give_up) {
+  PlainText out;
+  out.path_ = path;
+  TROUPE_ASSIGN(const bool packed, is_gzip(path));
+  if (!packed) return out;
+  TROUPE_ASSIGN(const TextFile source, TextFile::open(path));
+  out.unpacked_.reset(std::tmpfile());
+  if (!out.unpacked_) return cannot_unpack(path, P_tmpdir);
+  const int fd = fileno(out.unpacked_.get());
+  ::fcntl(fd, F_SETFD, FD_CLOEXEC);  // workers open it by its path
+  TROUPE_TRY(unpack_into(path, out.unpacked_.get(), P_tmpdir, give_up));
+  if (std::ftell(out.unpacked_.get()) == 0) return invalid(fmt::format("data file '{}' is empty", path));
+  TROUPE_TRY(source.in_place());  // what was unpacked is one text, not parts of two
+  out.path_ = fmt::format("/proc/{}/fd/{}", ::getpid(), fd);
+  return out;
 }
 
 namespace {

@@ -4,6 +4,9 @@
 #include <sys/stat.h>
 
 #include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -11,12 +14,36 @@
 
 namespace troupe::lm {
 
+/// Asked before each block of a text that a call reads through; an error ends the call, which returns it.
+using GiveUp = std::function<Status()>;
+inline Status never_give_up() { return {}; }
+
 /// The path of a plain file with the text of `path`. A gzip file (.gz, .dz; recognised by its first bytes) is unpacked
-/// into `cache_dir` once; a later call for the same, unchanged file finds it there. The path of a plain file is
-/// returned as it is. Removes partly unpacked files that a killed process has left in `cache_dir`: one process at a
-/// time calls it, and gives the result to all workers. Error: not_found, a file that cannot be read, a packed format
-/// that this program does not read; exhausted if the disk is full.
-Expected<std::string> plain_text_path(const std::string& path, const std::string& cache_dir);
+/// into `cache_dir` once, under a name that has a checksum of all its bytes: a later call for a file of the same bytes
+/// and name, in whatever folder, finds it there. The path of a plain file is returned as it is. Removes partly unpacked
+/// files that a killed process has left in `cache_dir`: one process at a time calls it, and gives the result to all
+/// workers. Error, after which no partly unpacked file is left: not_found, a file that cannot be read or that changes
+/// meanwhile, a packed format that this program does not read; exhausted if the disk is full; what `give_up` returns.
+Expected<std::string> plain_text_path(const std::string& path, const std::string& cache_dir,
+                                      const GiveUp& give_up = never_give_up);
+
+/// The plain bytes of a text, for a command that has no folder to keep them in: a plain file is read where it is; a
+/// gzip file is unpacked into a file without a name, which the system removes when no process has it open any more,
+/// however the command ends.
+class PlainText {
+ public:
+  /// Error: as plain_text_path.
+  static Expected<PlainText> open(const std::string& path, const GiveUp& give_up = never_give_up);
+  /// A path of the bytes, for this process and those that it starts, while this object lives.
+  const std::string& path() const { return path_; }
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::string path_;
+  std::unique_ptr<std::FILE, Close> unpacked_;  ///< null: the file is plain
+};
 
 /// A text on disk that must stay as it was when it was opened: a run's samples and its fingerprint are of the same
 /// bytes. Read with pread, because a process that reads a mapped file dies when the file is truncated. Many threads may

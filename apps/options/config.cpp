@@ -61,7 +61,7 @@ bool convert(const toml::node& node, const Key& key, T& value) {
 
 Status unknown(const std::string& where, const char* what, const std::string& name,
                const std::vector<std::string>& known) {
-  return invalid(fmt::format("{}: unknown {} '{}'; did you mean '{}'?", where, what, name, nearest(name, known)));
+  return invalid(fmt::format("{}: unknown {} '{}'{}", where, what, name, did_you_mean(name, known)));
 }
 
 /// The warning for a key that old configurations have and that means nothing any more; null for any other key.

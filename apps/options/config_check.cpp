@@ -1,9 +1,10 @@
-// Ranges of single keys, and how the keys must fit together.
+// Checks that the value of each key is in its range, and that the keys fit together.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "apps/options/config_fields.h"
 #include "apps/options/mesh_spec.h"
@@ -48,6 +49,47 @@ template Status check_range(const Key&, const std::int64_t&);
 template Status check_range(const Key&, const double&);
 template Status check_range(const Key&, const std::string&);
 
+namespace {
+
+/// Kernels compute in f32: a number that is in range as a double may be another one there, with another meaning.
+Status check_in_float32(const LmConfig& config) {
+  const auto& m = config.model;
+  const auto& s = config.schedule;
+  const auto& o = config.optimizer;
+  for (const auto& [name, beta] : {std::pair("beta1", o.beta1), std::pair("beta2", o.beta2)})
+    if (static_cast<float>(beta) >= 1)
+      return invalid(
+          fmt::format("'optimizer.{}' = {} is 1 in float32, and moments would never change: expected at most 0.9999999",
+                      name, beta));
+  if (m.dropout > 1 - 0x1p-24)  // the greatest random number of kernels/cpu/dropout.cpp
+    return invalid(fmt::format(
+        "'model.dropout' = {} is 1 in the 24 bits of a float32, and every value would be dropped: expected at most "
+        "0.9999999",
+        m.dropout));
+
+  constexpr float least = std::numeric_limits<float>::min();
+  for (const auto& [name, epsilon] : {std::pair("model.norm_eps", m.norm_eps), std::pair("optimizer.eps", o.eps)})
+    if (static_cast<float>(epsilon) < least)
+      return invalid(
+          fmt::format("'{}' = {} is below the least normal float32: expected at least 1.2e-38", name, epsilon));
+  for (const auto& [name, value] :
+       {std::pair("schedule.lr", s.lr), std::pair("schedule.min_lr", s.min_lr),
+        std::pair("optimizer.weight_decay", o.weight_decay), std::pair("optimizer.clip", o.clip)})
+    if (value > 0 && static_cast<float>(value) < least)
+      return invalid(
+          fmt::format("'{}' = {} is below the least normal float32: expected 0, or at least 1.2e-38", name, value));
+  // Weights whose output is added to the residual stream begin with this part of it (apps/lm/model.cpp).
+  const double divisor = std::sqrt(2.0 * static_cast<double>(m.layers));
+  if (static_cast<float>(m.init_std / divisor) < least)
+    return invalid(fmt::format(
+        "'model.init_std' = {} is below the least normal float32 once it is divided by the square root of 2 x "
+        "'model.layers': expected at least {:.3g}",
+        m.init_std, 1.2e-38 * divisor));
+  return {};
+}
+
+}  // namespace
+
 Status validate(const LmConfig& config) {
   Status first;
   each_field(config, [&](const Key& key, const auto& value) {
@@ -62,16 +104,7 @@ Status validate(const LmConfig& config) {
     return invalid(fmt::format("'model.head_dim' = {} must be even: rotary embeddings turn pairs of values{}",
                                m.head_dim, m.head_dim * m.heads == m.dim ? " (it is model.dim / model.heads)" : ""));
 
-  // Kernels compute in f32: what is in range as a double may not be there.
-  const auto& o = config.optimizer;
-  for (const auto& [name, beta] : {std::pair("beta1", o.beta1), std::pair("beta2", o.beta2)})
-    if (static_cast<float>(beta) >= 1)
-      return invalid(
-          fmt::format("'optimizer.{}' = {} is 1 in float32, and moments would never change: expected at most 0.9999999",
-                      name, beta));
-  if (static_cast<float>(o.eps) < std::numeric_limits<float>::min())
-    return invalid(
-        fmt::format("'optimizer.eps' = {} is below the least normal float32: expected at least 1.2e-38", o.eps));
+  TROUPE_TRY(check_in_float32(config));
 
   const auto& s = config.schedule;
   if (s.batch % s.microbatch != 0)

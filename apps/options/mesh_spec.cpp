@@ -96,8 +96,9 @@ Expected<MeshSpec> parse_mesh(std::string_view text) {
       TROUPE_TRY(value.status().in(context));
       (axis == "pp" ? pp : tp) = *value;
     } else {
-      return invalid(
-          fmt::format("{}: unknown axis '{}'; did you mean '{}'?", context, axis, nearest(axis, {"dp", "pp", "tp"})));
+      const auto suggestion = did_you_mean(axis, {"dp", "pp", "tp"});
+      return invalid(fmt::format("{}: unknown axis '{}'{}", context, axis,
+                                 suggestion.empty() ? "; expected dp, pp or tp" : suggestion));
     }
   }
   const bool pp_given = std::find(seen.begin(), seen.end(), "pp") != seen.end();

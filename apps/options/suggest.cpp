@@ -28,12 +28,20 @@ std::string nearest(std::string_view typed, const std::vector<std::string>& know
   for (const auto& name : known) {
     // A right key in the wrong section costs one edit, whatever the sections are called.
     const int distance = std::min(edit_distance(typed, name), edit_distance(last(typed), last(name)) + 1);
+    const auto length = static_cast<int>(last(name).size());
+    if (distance > std::max(2, length / 3) || distance >= std::max(length, static_cast<int>(last(typed).size())))
+      continue;
     if (best.empty() || distance < best_distance) {
       best = name;
       best_distance = distance;
     }
   }
   return best;
+}
+
+std::string did_you_mean(std::string_view typed, const std::vector<std::string>& known) {
+  const std::string best = nearest(typed, known);
+  return best.empty() ? "" : "; did you mean '" + best + "'?";
 }
 
 }  // namespace troupe::lm

@@ -6,14 +6,13 @@
 #include <vector>
 
 #include "devices/base/status.h"
+#include "devices/base/storage.h"
 
 namespace troupe::report {
 
-/// Creates `dir` with its parents where it is missing, and tests by writing that it can be written. Error: it cannot.
-Status prepare_output_dir(const std::string& dir);
-
-/// Whether a file survives a crash of the machine that comes after its writing.
-enum class Durability { synced, not_synced };
+/// Creates `dir` with its parents where it is missing, so that it survives a crash of the machine (make_durable_dir),
+/// and tests by writing that it can be written. Error: it cannot.
+Status prepare_output_dir(Storage& storage, const std::string& dir);
 
 /// Writes `path` by way of a temporary file and a rename: readers see the old file or the new one. Error: of the disk.
 Status write_file(const std::string& path, std::string_view text, Durability durability = Durability::synced);

@@ -1,6 +1,8 @@
 #include "apps/report/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -31,13 +33,19 @@ std::string count_text(double count) {
   return fmt::format("{:.2f}M", count / 1e6);
 }
 
+Progress::Options Progress::options_of(std::FILE* out) {
+  winsize window{};
+  const bool terminal = isatty(fileno(out)) != 0 && ioctl(fileno(out), TIOCGWINSZ, &window) == 0;
+  return {.out = out, .terminal = terminal, .columns = window.ws_col};
+}
+
 Progress::Progress(const Clock& clock, Options options) : clock_(clock), options_(options), begin_ns_(clock.now_ns()) {}
 
 std::string Progress::line(std::int64_t step, double loss, double tokens_per_s) const {
   const auto done = step + 1 - options_.first_step, left = options_.end_step - step - 1;
   const double elapsed_s = static_cast<double>(clock_.now_ns() - begin_ns_) * 1e-9;
-  std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}", step + 1, fmt::to_string(options_.end_step).size(),
-                                 options_.end_step, loss);
+  std::string text = fmt::format("{} {:>{}}/{}  loss {:.4f}", options_.unit, step + 1,
+                                 fmt::to_string(options_.end_step).size(), options_.end_step, loss);
   if (has_eval_) text += fmt::format("  eval {:.4f}", eval_loss_);
   text += fmt::format("  {} tokens/s", count_text(tokens_per_s));
   if (left > 0)

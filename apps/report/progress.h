@@ -27,7 +27,10 @@ class Progress {
     std::int64_t end_step = 0;     ///< where it stops
     std::int64_t redraw_ms = 100;  ///< on a terminal
     std::int64_t plain_line_ms = 2000;
+    const char* unit = "step";  ///< what is counted, as the line calls it
   };
+  /// For a line on `out`: whether it is a terminal, and how wide.
+  static Options options_of(std::FILE* out);
   Progress(const Clock& clock, Options options);
   ~Progress() { finish(); }
   /// Another first_step than the options said.

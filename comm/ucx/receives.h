@@ -1,11 +1,11 @@
 // Messages meet their receives here: posted slots, messages that wait for a slot, payloads being fetched.
 //
-//   rendezvous     waits as UCX's descriptor; its payload moves into the slot once that is posted;
-//   eager          waits as a copy of its bytes; acknowledged when it is in the slot (TR-1);
-//   from ourselves waits as the sender's operation, whose buffer is copied from.
+//   rendezvous     waits as UCX's descriptor; UCX moves its payload into the slot once the slot is posted;
+//   eager          waits as a copy of its bytes; this rank acknowledges it once they are in the slot (TR-1);
+//   from ourselves waits as the sender's operation; its bytes are copied from the sender's buffer into the slot.
 //
-// Headers are checked before anything is done with a message (MA-2, TR-3); a peer with too many waiting
-// messages is given up (MA-3).
+// Receives has the match table check a header before it does anything with the message (MA-2, TR-3), and gives a peer
+// up of which too many messages wait (MA-3).
 //
 // Owned by the progress thread.
 #pragma once

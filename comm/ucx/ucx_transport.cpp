@@ -93,8 +93,10 @@ struct UcxTransport::Impl final : ProgressClient {
     }
     if (wire->job != options.job || wire->generation != options.generation) return;
     Peer& peer = endpoints.peer(wire->from);
-    if (wire->kind == Control::ack && !peer.down && !sends.acknowledged(peer, wire->send_id))
+    if (wire->kind == Control::ack && !peer.down && !sends.acknowledged(peer, wire->send_id)) {
       table.drop_garbage(peer.rank, "acknowledges nothing that was sent");
+      callbacks.count_drops(table);
+    }
     if (wire->kind == Control::bye)
       endpoints.failed(peer, Status(Code::unavailable, name_of(wire->from) + " has shut down"));
   }

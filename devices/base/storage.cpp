@@ -6,10 +6,10 @@ namespace {
 
 constexpr std::int64_t small_file_bytes = std::int64_t{1} << 30;
 
-Status write_part(Storage& storage, const std::string& path, const std::vector<std::byte>& bytes) {
+Status write_part(Storage& storage, const std::string& path, std::span<const std::byte> bytes, Durability durability) {
   TROUPE_ASSIGN(const auto file, storage.create(path, Access::buffered));
   TROUPE_TRY(file->write_at(0, bytes.data(), static_cast<std::int64_t>(bytes.size())));
-  return file->sync();
+  return durability == Durability::synced ? file->sync() : Status();
 }
 
 }  // namespace
@@ -33,16 +33,30 @@ Expected<std::vector<std::byte>> read_file(Storage& storage, const std::string& 
   return bytes;
 }
 
-Status write_file(Storage& storage, const std::string& path, const std::vector<std::byte>& bytes) {
-  const std::string part = path + ".tmp";
-  if (const Status left = storage.remove(part); !left.ok() && left.code() != Code::not_found) return left;
-  Status status = write_part(storage, part, bytes);
-  if (status.ok()) status = storage.rename(part, path);
+Status make_durable_dir(Storage& storage, const std::string& dir) {
+  std::vector<std::string> missing;
+  for (std::string at = dir; at != "." && at != "/"; at = folder_of(at)) {
+    const auto found = storage.list(at);
+    if (found.ok()) break;
+    if (found.status().code() != Code::not_found) return found.status();
+    missing.push_back(at);
+  }
+  TROUPE_TRY(storage.make_dir(dir));
+  for (const auto& made : missing) TROUPE_TRY(storage.sync_dir(folder_of(made)));
+  return {};
+}
+
+Status write_file(Storage& storage, const std::string& path, std::span<const std::byte> bytes, Durability durability,
+                  const std::string& part) {
+  const std::string temporary = path + part;
+  if (const Status left = storage.remove(temporary); !left.ok() && left.code() != Code::not_found) return left;
+  Status status = write_part(storage, temporary, bytes, durability);
+  if (status.ok()) status = storage.rename(temporary, path);
   if (!status.ok()) {
-    (void)storage.remove(part);  // best effort: the next write_file removes it otherwise
+    (void)storage.remove(temporary);  // best effort: the next write_file removes it otherwise
     return status;
   }
-  return storage.sync_dir(folder_of(path));
+  return durability == Durability::synced ? storage.sync_dir(folder_of(path)) : Status();
 }
 
 }  // namespace troupe

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -81,8 +82,17 @@ std::string folder_of(const std::string& path);
 std::string base_of(const std::string& path);
 /// All bytes of a small file. Error: `exhausted` above 1 GiB; the storage's.
 Expected<std::vector<std::byte>> read_file(Storage& storage, const std::string& path);
-/// Writes a file that is whole or not there: written under a temporary name beside it, synced, renamed, its folder
-/// synced.
-Status write_file(Storage& storage, const std::string& path, const std::vector<std::byte>& bytes);
+/// Makes a folder and its missing parents, and syncs the folder of each that it has made: then their names survive a
+/// crash (ST-2). A folder that is there is taken for durable.
+Status make_durable_dir(Storage& storage, const std::string& dir);
+
+/// Whether a file survives a crash of the machine that comes after its writing.
+enum class Durability : std::uint8_t { synced, not_synced };
+
+/// Writes a file that is whole or not there: written as `path` + `part` and renamed. If `synced`, its bytes are synced
+/// before the rename, and its folder after it. REQUIRES: callers that may write `path` at the same time have different
+/// `part`.
+Status write_file(Storage& storage, const std::string& path, std::span<const std::byte> bytes,
+                  Durability durability = Durability::synced, const std::string& part = ".tmp");
 
 }  // namespace troupe

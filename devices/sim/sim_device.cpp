@@ -10,7 +10,7 @@
 
 namespace troupe {
 
-/// Events in the loop hold it weakly: a stream may go before they are due.
+/// The loop's events hold the State weakly: a stream may be destroyed before its events are due.
 class SimStream final : public Stream {
  public:
   struct State {

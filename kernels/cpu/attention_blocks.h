@@ -13,7 +13,7 @@
 
 namespace troupe::kernels::cpu {
 
-inline constexpr std::int64_t seq_block = 96;  // whole panels of 12 rows and of 32 columns
+inline constexpr std::int64_t seq_block = 96;  // positions: whole panels of 12 rows and of 32 columns (micro.h)
 static_assert(seq_block % simd::panel_rows == 0 && seq_block % simd::panel_cols == 0);
 
 struct HeadShape {

@@ -1,4 +1,5 @@
-// Layers that repeat one another are searched once (axis_search.h).
+// AxisSearch on layers that repeat: it finds the blocks that do what the block before them does, and skips their search
+// (axis_search.h).
 #include <algorithm>
 #include <cmath>
 

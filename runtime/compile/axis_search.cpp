@@ -17,7 +17,7 @@ double share(const Sbp& sbp, const Shape& shape, std::int64_t n) {
   return static_cast<double>(split_range({0, whole}, n, 0, sbp.unit).size()) / static_cast<double>(whole);
 }
 
-/// A split that leaves a part as it is: there is one unit only.
+/// Whether the SBP splits a dim that has one unit at most, so that one place keeps all of it.
 bool is_one_unit(const Sbp& sbp, const Shape& shape) {
   return sbp.is_split() && shape[static_cast<std::size_t>(sbp.dim)] <= sbp.unit;
 }
@@ -214,6 +214,7 @@ AxisSearch::StatePtr AxisSearch::step(const StatePtr& s, std::size_t op, const S
       if (!read_param(*out, n, type, sig, i, k)) return nullptr;
       continue;
     }
+    if (maker_[v] < 0) continue;  // the backward pass makes it, which has no layout yet: lowering says who may read it
     auto& layout = out->live.at(v);
     if (!may_box(v, layout.sbp, n, index, i, sig.in[i])) return nullptr;
     double nearest = boxing_s(layout.sbp, sig.in[i], type, k);

@@ -92,7 +92,8 @@ class AxisSearch {
   std::map<Value, LiveLayout> later(const std::map<Value, LiveLayout>& live, std::size_t b, std::size_t blocks) const;
   /// Whether the states after block b are those after block b - 1, one block on, at a constant cost more.
   bool repeats(const std::vector<StatePtr>& then, const std::vector<StatePtr>& now, std::size_t b) const;
-  /// The states after the block that comes `blocks` blocks after b.
+  /// Returns the states after block b + `blocks` without a search. `then`, `now`: the states after blocks b - 1 and b.
+  /// REQUIRES: repeats(then, now, b), and alike() of each block from b + 1 to b + `blocks`.
   std::vector<StatePtr> skip_repeated(const std::vector<StatePtr>& then, const std::vector<StatePtr>& now,
                                       std::size_t b, std::size_t blocks) const;
   /// Chooses the rows of the blocks that were skipped. Returns the state after the block that they repeat.

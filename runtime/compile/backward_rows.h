@@ -15,8 +15,8 @@ class BackwardRows {
                const TensorLayouts& layouts)
       : g_(g), units_(units), plan_(plan), deduced_(deduced), layouts_(layouts) {}
 
-  /// By mesh axis, rows of `table` (which outlives them); null where the axis is no model axis. Error: no row fits, by
-  /// name.
+  /// Returns a row of `table` for each mesh axis of the op, null for dp and for axes of one place. REQUIRES: `table`
+  /// outlives the result. Error: an axis for which no row fits, or axes whose rows do not go together; names the op.
   Expected<std::vector<const kernels::Signature*>> choose(const Node& n,
                                                           const std::vector<kernels::Signature>& table) const;
 

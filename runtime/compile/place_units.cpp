@@ -90,7 +90,9 @@ std::vector<std::size_t> flow_order(const Graph& graph) {
 /// Cuts the units, in the order of the data, into runs of about equal cost. All stages share the cost of shared units,
 /// so these are not counted and go with the unit before.
 Expected<std::vector<std::int32_t>> cut(const Graph& graph, const Plan& plan, std::int32_t virtual_stages) {
-  std::vector<std::int32_t> run_of(graph.units().size(), 0);  // unit -> index among those that are not shared
+  // By unit: the number of unshared units before it, in the order of the data (a shared unit: before the unshared unit
+  // that it goes with); in the end the virtual stage.
+  std::vector<std::int32_t> run_of(graph.units().size(), 0);
   std::int32_t runs = 0;
   for (const std::size_t u : flow_order(graph)) {
     if (!graph.is_shared(static_cast<std::int32_t>(u))) ++runs;

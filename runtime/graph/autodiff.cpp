@@ -23,6 +23,9 @@ class Differentiator final : public kernels::GradContext {
     if (const auto p = g_.nodes_[last].program; g_.program_specs_[p].stateful)
       return g_.fail("minimize: program '" + g_.programs_[p] +
                      "' is stateful, so its microbatches run at one dp coordinate: train in another one");
+    if (const auto p = g_.nodes_[last].program; p != 0)
+      return g_.fail("minimize: the loss is of program '" + g_.programs_[p] + "', and the first program is '" +
+                     g_.programs_[0] + "': the session trains with the first, so call program(...) for it first");
     mark_needs_grad(last);
     const auto unit = g_.unit_;
     const auto program = g_.program_;
@@ -87,7 +90,7 @@ class Differentiator final : public kernels::GradContext {
   void visit(std::int32_t i) {
     {
       const Node& n = g_.nodes_[i];
-      if (n.kind != Node::Kind::op || n.backward || n.program != g_.program_) return;
+      if (n.kind != Node::Kind::op || n.backward || n.program != g_.program_ || n.out.empty()) return;
       const bool is_root = n.out[0] == loss_;
       grad_out_.clear();
       bool any = is_root;

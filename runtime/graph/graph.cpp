@@ -32,6 +32,19 @@ bool Graph::may_add(const std::string& caller, const std::vector<Value>& in) {
   return status_.ok() && check_values(caller, in);
 }
 
+bool Graph::check_type(const std::string& what, const TensorType& type, std::int64_t least) {
+  std::int64_t bytes = std::max<std::int64_t>(size_of(type.dtype), 1);
+  for (const std::int64_t n : type.shape) {
+    if (n < least || n > tensor_bytes_max / bytes) {
+      fail(fmt::format("{} has the shape {}: expected dims of {} or more, and at most {} bytes in all", what,
+                       troupe::to_string(type.shape), least, tensor_bytes_max));
+      return false;
+    }
+    bytes *= std::max<std::int64_t>(n, 1);
+  }
+  return true;
+}
+
 bool Graph::check_hint(const std::string& port, const NdSbp& sbp, const TensorType& type) {
   for (const Sbp& s : sbp)
     if (s.is_split() && (s.dim < 0 || s.dim >= std::ssize(type.shape) || s.unit < 1)) {
@@ -105,6 +118,7 @@ Value Graph::param(const std::string& name, const Shape& shape, Init init, bool 
              troupe::to_string(shape));
       return n.out[0];
     }
+  check_type("parameter '" + name + "'", {DType::f32, shape}, 1);
   Node n;
   n.kind = Node::Kind::param;
   n.name = unique(name);
@@ -153,6 +167,8 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
                      out->size()));
     return std::vector<Value>(8, 0);
   }
+  for (std::size_t i = 0; i < out->size(); ++i)
+    if (!check_type(fmt::format("op '{}' ({}): output {}", name, op, i), (*out)[i])) return std::vector<Value>(8, 0);
   if (const Status s = kernels::check_signatures(*def, types, *out, attrs); !s.ok()) {
     fail("op '" + name + "' (" + op + "): " + s.message());
     return std::vector<Value>(8, 0);
@@ -185,8 +201,10 @@ bool Graph::check_ports(const std::string& actor, const std::vector<Value>& in, 
     if (in_sbp[i] && !check_hint(fmt::format("{}, input {} ('{}')", actor, i, tensors_[in[i]].name), *in_sbp[i],
                                  tensors_[in[i]].type))
       return false;
-  for (const PortType& port : out)
-    if (port.sbp && !check_hint(fmt::format("{}, port '{}'", actor, port.name), *port.sbp, port.type)) return false;
+  for (const PortType& port : out) {
+    const std::string where = fmt::format("{}, port '{}'", actor, port.name);
+    if (!check_type(where, port.type) || (port.sbp && !check_hint(where, *port.sbp, port.type))) return false;
+  }
   return true;
 }
 
@@ -218,7 +236,7 @@ std::vector<Value> Graph::actor(const std::string& kind, const std::string& name
 void Graph::report(const std::string& name, Value v) {
   if (!may_add("report '" + name + "'", {v}) || !check_program(name, {v})) return;
   if (is_param(v))
-    return fail("report '" + name + "': '" + tensors_[v].name + "' is a parameter; report what an op makes of it");
+    return fail("report '" + name + "': '" + tensors_[v].name + "' is a parameter; let an actor read and report it");
   Node n;
   n.kind = Node::Kind::report;
   n.op = name;
@@ -242,6 +260,7 @@ bool lists_report(const Attrs& attrs, const std::string& name) {
 Value Graph::feed(const std::string& name, TensorType type, const std::string& after, std::int64_t at_once) {
   if (!may_add("feed '" + name + "'", {})) return 0;
   if (at_once < 1) fail(fmt::format("feed '{}': at_once is {}; the first microbatch waits for nothing", name, at_once));
+  check_type("feed '" + name + "'", type);
   for (const auto& other : nodes_)
     if (other.kind == Node::Kind::feed && other.op == name && other.program == program_)
       fail("feed '" + name + "' is already in program '" + programs_[program_] + "': give each feed a name of its own");

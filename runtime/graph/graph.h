@@ -10,7 +10,8 @@
 // Shapes are those of one microbatch. The compiler decides which places run what: it cuts units into stages; SBP
 // hints on values are optional. The graph keeps its first error, which `status()` returns, and ignores later calls; a
 // Value that it returns after an error means nothing. Every call that adds a node but param() needs a program, and
-// inputs that are values of this graph: anything else is an error.
+// inputs that are values of this graph: anything else is an error. So is a tensor with a negative dim, or of more than
+// tensor_bytes_max bytes; dims may be 0, but not those of a parameter.
 #pragma once
 
 #include <limits>
@@ -48,6 +49,8 @@ inline constexpr std::int64_t microbatches_max = 1 << 20;
 /// Rows (indices of dim 0) of a parameter that is trained: its norm is added along a tree of so many leaves
 /// (placement/tree.h).
 inline constexpr std::int64_t gradient_rows_max = std::numeric_limits<std::int32_t>::max();
+/// Of one tensor: far above any memory, and so low that no sum or product of a few sizes overflows.
+inline constexpr std::int64_t tensor_bytes_max = std::int64_t{1} << 46;
 
 struct ProgramSpec {
   std::int64_t microbatches = 1;  ///< per step, of the whole job; at most microbatches_max
@@ -124,6 +127,7 @@ class Graph {
   /// A user-defined actor of `kind`; returns its output values. Without inputs it is a source. No gradient passes
   /// through it: parameters upstream are trained only by other ways to the loss. The attribute "reports" names what the
   /// actor's body reports by itself (UserCall::report) where a feed waits for it; several names: "token,score".
+  /// Of a parameter it reads, in each microbatch, the version of the step, whole along dp whatever the ZeRO stage.
   /// `in_sbp`: the layouts in which the actor reads its inputs, as PortType::sbp; for inputs without an entry: B.
   /// Error: a layout that splits what its tensor does not have; more entries in `in_sbp` than inputs.
   std::vector<Value> actor(const std::string& kind, const std::string& name, const std::vector<Value>& in,
@@ -140,9 +144,10 @@ class Graph {
   /// most feed_window microbatches of a feed that its actors have not taken yet. Error: `at_once` < 1, a name twice.
   Value feed(const std::string& name, TensorType type, const std::string& after = {}, std::int64_t at_once = 1);
 
-  /// Backward by graph rewriting, from a loss op's output; fills grads(). Once, in one program. The loss is
-  /// reported to the session, which sums it over the step. Error: an op that is no loss or has no gradient, a stateful
-  /// program, a loss that depends on no parameter, or on one with more than gradient_rows_max rows.
+  /// Backward by graph rewriting, from a loss op's output; fills grads(). Once, in the graph's first program. The loss
+  /// is reported to the session, which sums it over the step. Error: an op that is no loss or has no gradient, a
+  /// program that is stateful or not the first, a loss that depends on no parameter, or on one with more than
+  /// gradient_rows_max rows.
   void minimize(Value loss, kernels::AdamW hyper);
 
   const Status& status() const { return status_; }
@@ -171,7 +176,10 @@ class Graph {
   /// What each call that adds a node of a program begins with. False where there has been an error, or where this call
   /// is one: before the first program, or with a value that is none of this graph.
   bool may_add(const std::string& caller, const std::vector<Value>& in);
-  /// Fails if `sbp` splits what a tensor of this type does not have. `port` begins the message.
+  /// Fails if no tensor can have this type, or one of its dims is below `least`. `what` begins the message.
+  bool check_type(const std::string& what, const TensorType& type, std::int64_t least = 0);
+  /// Fails if `sbp` splits a dim that a tensor of this type does not have, or in a unit below 1. `port` begins the
+  /// message.
   bool check_hint(const std::string& port, const NdSbp& sbp, const TensorType& type);
   /// The layouts that an actor's ports ask for.
   bool check_ports(const std::string& actor, const std::vector<Value>& in, const std::vector<PortType>& out,

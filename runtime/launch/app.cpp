@@ -9,21 +9,22 @@
 #include <cstring>
 
 #include "checkpoint/catalog.h"
+#include "comm/ucx/ucx_signals.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
 #include "devices/host_memory.h"
-#include "runtime/launch/hangup.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/last_words.h"
 #include "runtime/launch/launcher.h"
 #include "runtime/place/local_plan.h"
 #include "runtime/plan/plan_io.h"
+#include "runtime/session/control.h"
 #include "runtime/verify/verify.h"
 
 namespace troupe::runtime {
 
 void App::serve_if_worker(int argc, char** argv) const {
-  remove_library_hangup();
+  comm::give_back_signals();
   if (argc < 3 || std::strcmp(argv[1], worker_flag) != 0) return;
   const int fd = std::atoi(argv[2]);
   // A process that an actor starts must not keep the link open: the worker's death would not show.
@@ -36,6 +37,18 @@ void App::serve_if_worker(int argc, char** argv) const {
 }
 
 namespace {
+
+/// Error: this process is a worker, and a job of its own would start workers that start workers. Tells the parent's
+/// session, too: the program may not print the error.
+Status check_no_worker() {
+  const auto fd = link_of_this_worker();
+  if (!fd) return {};
+  const Status s = invalid(fmt::format(
+      "this process is a worker ({}): call App::serve_if_worker in main before the job is run", worker_flag));
+  Link link(::fcntl(*fd, F_DUPFD_CLOEXEC, 0));  // `fd` itself stays open until the process ends
+  (void)link.send(encode(FromWorker(WorkerFailed{"", s}))).ok();
+  return s;
+}
 
 /// All workers of this machine together must fit in its memory.
 Status check_memory(const Plan& plan, std::int64_t bytes_max) {
@@ -68,7 +81,9 @@ Status check_cores(const Plan& plan, int threads) {
 Status begin_where_saved(JobOptions& o) {
   if (o.checkpoint.restore.empty()) return {};
   FileStorage storage;
-  TROUPE_ASSIGN(const auto bytes, read_file(storage, o.checkpoint.restore + "/" + checkpoint::manifest_name));
+  auto read = read_file(storage, o.checkpoint.restore + "/" + checkpoint::manifest_name);
+  if (read.status().code() == Code::not_found) return Status(Code::damaged, read.status().message());  // as in a worker
+  TROUPE_ASSIGN(const auto bytes, std::move(read));
   auto manifest = checkpoint::decode_manifest(bytes);
   if (!manifest.ok()) return manifest.status().in("'" + o.checkpoint.restore + "'");
   if (o.session.first_step != manifest->stamp.step)
@@ -92,6 +107,7 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
 }
 
 JobResult App::run(const Plan& plan, JobOptions options) const {
+  if (Status s = check_no_worker(); !s.ok()) return {std::move(s), exit_worker, {}, 0, {}};
   if (Status s = options.checked ? Status{} : check(plan, options); !s.ok())
     return {std::move(s), exit_plan, {}, 0, {}};
   if (Status s = begin_where_saved(options); !s.ok()) return {std::move(s), exit_checkpoint, {}, 0, {}};

@@ -82,7 +82,8 @@ class App {
   Status op(kernels::OpDef def) { return ops_.add(std::move(def)); }
   /// Registers a kind of user-defined actor.
   void actor(const std::string& kind, actors::UserActorFactory make) { actors_[kind] = std::move(make); }
-  /// The same for a class that needs nothing, or only its UserActorInfo, to be made.
+  /// Registers class T as a kind of user-defined actor. REQUIRES: T has a constructor that takes a UserActorInfo, or
+  /// no argument.
   template <class T>
   void actor(const std::string& kind) {
     actor(kind, [](const actors::UserActorInfo& info) -> Expected<std::unique_ptr<actors::UserActor>> {
@@ -93,9 +94,9 @@ class App {
   }
   const actors::UserActorSet& actors() const { return actors_; }
 
-  /// In a worker process: runs it and does not return. Elsewhere returns, and gives SIGHUP back the effect with which
-  /// the process began, unless main has installed a handler (UCX does as it is loaded). REQUIRES: called in main, after
-  /// the registrations.
+  /// In a worker process: runs it and does not return. Elsewhere returns. In both, first gives SIGHUP, SIGILL, SIGBUS,
+  /// SIGFPE and SIGSEGV, which UCX takes as it is loaded, the effect back that they had; a handler that main has
+  /// installed stays. REQUIRES: called in main, after the registrations.
   void serve_if_worker(int argc, char** argv) const;
   /// Checks a plan before a job starts. Error (exit_plan of `run`): the plan does not verify; its workers together need
   /// more memory than there is; it takes checkpoints and the job has no folder for them, or the reverse; with `pin`,
@@ -105,7 +106,8 @@ class App {
   /// checkpoint begins with its step (error: `first_step` is another) and, where SessionOptions::sums is not set, with
   /// the state of its sums. SIGINT, SIGTERM and SIGHUP (not under nohup) end a job with exit_interrupted: at once, or,
   /// where it saves checkpoints, after one of the step that is under way. Then another SIGINT or SIGTERM, at least a
-  /// second after the first signal, ends it at once, and another SIGHUP does nothing.
+  /// second after the first signal, ends it at once, and another SIGHUP does nothing. In a worker process, where main
+  /// has not called serve_if_worker, starts nothing: error (exit_worker), and the job of that worker ends with it.
   JobResult run(const Plan& plan, JobOptions options) const;
   /// The last line of a main(): runs the plan, prints an error to stderr, returns the exit code.
   int run_main(const Expected<Plan>& plan, JobOptions options) const;

@@ -18,7 +18,7 @@ EndSignals::EndSignals() {
 }
 
 EndSignals::~EndSignals() {
-  while (take()) {}
+  while (!passes_on_ && take()) {}
   ::close(fd_);
   ::sigprocmask(SIG_SETMASK, &before_, nullptr);
 }

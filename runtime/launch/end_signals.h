@@ -12,16 +12,20 @@ namespace troupe::runtime {
 class EndSignals {
  public:
   EndSignals();
-  /// Drops signals that have come since: they must not end the caller now.
+  /// Drops signals that have come since: they must not end the caller now. After pass_on(), each has the effect that it
+  /// had before this object.
   ~EndSignals();
   EndSignals(const EndSignals&) = delete;
   int fd() const { return fd_; }
   /// The number of the oldest signal that has come and was not taken yet.
   std::optional<int> take() const;
+  /// Keeps signals that have come, or come from now on, for what follows this object.
+  void pass_on() { passes_on_ = true; }
 
  private:
   sigset_t before_{};
   int fd_ = -1;
+  bool passes_on_ = false;
 };
 
 }  // namespace troupe::runtime

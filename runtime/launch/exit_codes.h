@@ -14,7 +14,7 @@ enum ExitCode : int {
   exit_stalled = 7,  ///< no progress within the stall limit
   /// loss, norm, a gradient term or a parameter is not finite, or too many steps in a row are void
   exit_diverged = 8,
-  /// a checkpoint: none there, damaged, of a newer version; or saving has failed too often
+  /// a checkpoint: none there, damaged, of a newer version; saving has failed too often, or another job has the folder
   exit_checkpoint = 9,
   exit_interrupted = 130  ///< SIGINT, SIGTERM or SIGHUP
 };

@@ -28,23 +28,8 @@ __attribute__((no_sanitize("address", "undefined"))) void look_at_hangup(int, ch
 __attribute__((section(".preinit_array"), used)) void (*const look_at_hangup_first)(int, char**,
                                                                                     char**) = look_at_hangup;
 
-/// The handler of SIGHUP after the libraries were initialised. Null (SIG_DFL): there was none.
-void (*of_libraries)(int) = nullptr;
-
-/// The program's own constructors run after those of the libraries that it is linked to, and before main.
-__attribute__((constructor)) void look_at_library_hangup() {
-  struct sigaction action {};
-  if (::sigaction(SIGHUP, nullptr, &action) == 0) of_libraries = action.sa_handler;
-}
-
 }  // namespace
 
 bool hangup_ignored() { return ignored; }
-
-void remove_library_hangup() {
-  struct sigaction action {};
-  if (::sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == of_libraries)
-    ::signal(SIGHUP, ignored ? SIG_IGN : SIG_DFL);
-}
 
 }  // namespace troupe::runtime

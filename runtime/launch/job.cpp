@@ -88,7 +88,6 @@ class Job {
   Status unsaved(const Status& s) const { return paused_ ? s.in(paused_->message()) : s; }
 
   Status start() {
-    const std::uint64_t job = fresh_number();
     for (Rank r = 0; r < plan_.workers(); ++r) {
       const auto i = static_cast<std::size_t>(r);
       TROUPE_TRY(launcher_.start(i < options_.prefixes.size() ? options_.prefixes[i] : std::vector<std::string>{}));
@@ -96,7 +95,7 @@ class Job {
     }
     Hello hello;
     hello.plan = write_plan(plan_);
-    hello.job = job;
+    hello.job = fresh_number();
     hello.threads = options_.threads;
     hello.tls = options_.tls;
     hello.trace = options_.trace;
@@ -124,7 +123,8 @@ class Job {
   void send(Rank to, const ToWorker& message) {
     auto& w = launcher_.workers()[to];
     // turn() notices a broken link where it reads; the exit of the worker's process says why.
-    if (w.link) (void)w.link->post(encode(message)).ok();
+    const Status s = w.link ? w.link->post(encode(message)) : Status{};
+    if (!s.ok() && s.code() != Code::unavailable) end(s.in(worker(to)), exit_worker);
   }
 
   void end(Status status, int code) {
@@ -165,7 +165,7 @@ class Job {
       if (kind == 0 && (fds[i].revents & ~POLLOUT) != 0) read_link(r);
       if (kind == 1) launcher_.read_log(workers[r], [&, rank = r](const std::string& line) { log(rank, line); });
       else if (kind == 2) launcher_.reap(workers[r]);
-      else on_signal();
+      else if (kind == 3) on_signal();
     }
     if (over_) return;
     for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
@@ -227,6 +227,7 @@ class Job {
       if (over_) return;
     }
     if (s.ok()) return;
+    if (s.code() != Code::unavailable) return end(s.in(worker(r)), exit_worker);
     broken_.insert(r);  // its process is about to end; `died` says how
     log_debug(worker(r) + ": " + s.message());
   }
@@ -251,7 +252,7 @@ class Job {
       if (++ready_ < plan_.workers()) return;
       log_debug(fmt::format("all workers are ready: version {} begins", session_.committed()));
       if (options_.on_ready) options_.on_ready();
-      session_.begin();
+      if (Status s = session_.begin(); !s.ok()) end(std::move(s), exit_worker);
     } else if (auto* m = std::get_if<Spans>(&message)) {
       auto& all = result_.places[r].spans;
       result_.places[r].dropped_spans += m->dropped;
@@ -300,9 +301,8 @@ class Job {
 
   void died(Rank r) {
     const auto& w = launcher_.workers()[r];
-    end(with_log(r, Status(Code::unavailable,
-                           fmt::format("{} (pid {}) {}", worker(r), w.pid, describe_exit(w.wait_status)))),
-        exit_worker);
+    const std::string how = fmt::format("{} (pid {}) {}", worker(r), w.pid, describe_exit(w.wait_status));
+    end(with_log(r, Status(Code::unavailable, how)), exit_worker);
   }
 
   void stalled() {

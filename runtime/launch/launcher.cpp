@@ -12,17 +12,29 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <span>
 #include <utility>
 
 namespace troupe::runtime {
 
+namespace {
+
+/// Refuses what no peer takes. A size that passes fits the 32 bits in front of a message.
+Status check_size(std::size_t bytes) {
+  if (bytes <= control_bytes_max) return {};
+  return invalid(fmt::format("control link: a message of {} bytes; the most is {}", bytes, control_bytes_max));
+}
+
+}  // namespace
+
 Link::~Link() {
   if (fd_ >= 0) ::close(fd_);
 }
 
 Status Link::send(const std::vector<std::byte>& message) {
+  TROUPE_TRY(check_size(message.size()));
   const auto size = static_cast<std::uint32_t>(message.size());
   const auto head = std::as_bytes(std::span(&size, 1));
   std::vector<std::byte> frame(head.begin(), head.end());
@@ -37,6 +49,7 @@ Status Link::send(const std::vector<std::byte>& message) {
 }
 
 Status Link::post(const std::vector<std::byte>& message) {
+  TROUPE_TRY(check_size(message.size()));
   const auto size = static_cast<std::uint32_t>(message.size());
   const auto head = std::as_bytes(std::span(&size, 1));
   out_.insert(out_.end(), head.begin(), head.end());
@@ -45,19 +58,24 @@ Status Link::post(const std::vector<std::byte>& message) {
 }
 
 Status Link::flush() {
-  std::size_t at = 0;
-  while (at < out_.size()) {
-    const ssize_t n = ::send(fd_, out_.data() + at, out_.size() - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+  Status s;
+  while (sent_ < out_.size()) {
+    const ssize_t n = ::send(fd_, out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (n <= 0) {
-      out_.clear();
-      return Status(Code::unavailable, std::string("control link: ") + std::strerror(errno));
+      s = Status(Code::unavailable, std::string("control link: ") + std::strerror(errno));
+      sent_ = out_.size();
+      break;
     }
-    at += static_cast<std::size_t>(n);
+    sent_ += static_cast<std::size_t>(n);
   }
-  out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(at));
-  return {};
+  // It erases what is sent once that is half of all: so it moves no more bytes than it erases.
+  if (sent_ >= out_.size() - sent_) {
+    out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(sent_));
+    sent_ = 0;
+  }
+  return s;
 }
 
 Status Link::receive(std::deque<std::vector<std::byte>>& messages) {
@@ -72,7 +90,7 @@ Status Link::receive(std::deque<std::vector<std::byte>>& messages) {
   std::uint32_t size = 0;
   while (buffer_.size() - at >= sizeof size) {
     std::memcpy(&size, buffer_.data() + at, sizeof size);
-    if (size > control_bytes_max) return invalid(fmt::format("control link: a message of {} bytes", size));
+    TROUPE_TRY(check_size(size));
     if (buffer_.size() - at - sizeof size < size) break;
     const auto first = buffer_.begin() + static_cast<std::ptrdiff_t>(at + sizeof size);
     messages.emplace_back(first, first + size);
@@ -127,7 +145,7 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
   if (pid < 0) return error("cannot start a worker process");
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(1);  // the parent died before the line above
+    if (::getppid() != parent) ::_exit(1);  // the parent died before prctl: no SIGKILL will come
     // They go to the whole process group; the parent acts on them.
     for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_IGN);
     sigset_t none;
@@ -154,7 +172,7 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
 
 bool Launcher::read_log(WorkerProcess& w, const std::function<void(const std::string&)>& line) {
   char chunk[4096];
-  for (;;) {
+  for (std::size_t taken = 0; taken < log_bytes_at_once; taken += sizeof chunk) {
     const ssize_t n = w.log_fd < 0 ? 0 : ::read(w.log_fd, chunk, sizeof chunk);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return true;
@@ -177,6 +195,7 @@ bool Launcher::read_log(WorkerProcess& w, const std::function<void(const std::st
       return false;
     }
   }
+  return true;
 }
 
 void Launcher::reap(WorkerProcess& w) {
@@ -218,6 +237,24 @@ void Launcher::finish(int grace_ms, const std::function<void(Rank, const std::st
     if (w.log_fd >= 0) ::close(w.log_fd);
     w.log_fd = -1;
   }
+}
+
+std::optional<int> link_of_this_worker() {
+  const int fd = ::open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return {};
+  std::string text;  // the words, each with a zero behind it; the first is a path
+  char chunk[4096];
+  for (ssize_t n = 1; n > 0 && text.size() < 4 * sizeof chunk;) {
+    do n = ::read(fd, chunk, sizeof chunk);
+    while (n < 0 && errno == EINTR);
+    if (n > 0) text.append(chunk, static_cast<std::size_t>(n));
+  }
+  ::close(fd);
+  const std::size_t flag = text.find('\0');
+  if (flag == std::string::npos || std::strcmp(text.c_str() + flag + 1, worker_flag) != 0) return {};
+  const std::size_t number = text.find('\0', flag + 1);
+  if (number == std::string::npos || number + 1 >= text.size()) return {};
+  return std::atoi(text.c_str() + number + 1);
 }
 
 std::string describe_exit(int status) {

@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,20 +26,22 @@ class Link {
   ~Link();
   Link(const Link&) = delete;
   int fd() const { return fd_; }
-  /// Writes a message; blocks until it is written. Error: the peer is gone.
+  /// Writes a message; blocks until it is written. Error: the peer is gone; `invalid`, and nothing is written: it
+  /// exceeds control_bytes_max.
   Status send(const std::vector<std::byte>& message);
   /// Queues a message and writes as much as the socket takes without blocking; `flush` writes more. Error: the peer is
-  /// gone; what is queued is dropped.
+  /// gone, and what is queued is dropped; `invalid`, and this message is not queued: it exceeds control_bytes_max.
   Status post(const std::vector<std::byte>& message);
   Status flush();
   bool unsent() const { return !out_.empty(); }
-  /// Reads the bytes that have come (blocks until some have) and appends whole messages. Error: the link is closed, or
-  /// a message exceeds control_bytes_max.
+  /// Reads the bytes that have come (blocks until some have) and appends whole messages. Error: the link is closed;
+  /// `invalid`: a message exceeds control_bytes_max.
   Status receive(std::deque<std::vector<std::byte>>& messages);
 
  private:
   int fd_;
   std::vector<std::byte> buffer_, out_;
+  std::size_t sent_ = 0;  // bytes of out_ that the socket has taken
 };
 
 /// A worker process as its parent sees it.
@@ -52,6 +55,9 @@ struct WorkerProcess {
   int wait_status = 0;
 };
 inline constexpr std::size_t log_lines_kept = 20;
+/// The most that one call reads of a worker's log: more than its pipe holds. A worker that writes without end must not
+/// keep its parent from the other workers, from signals and from its end.
+inline constexpr std::size_t log_bytes_at_once = 256 << 10;
 
 /// The worker processes of one job. Not thread-safe.
 class Launcher {
@@ -61,7 +67,7 @@ class Launcher {
   /// Starts a worker. `prefix` (may be empty) is put before the command: {"ip", "netns", "exec", "b"}.
   Status start(const std::vector<std::string>& prefix);
   std::vector<WorkerProcess>& workers() { return workers_; }
-  /// Reads a worker's log; complete lines go to `line`. False at its end.
+  /// Reads what a worker's log has, up to log_bytes_at_once; complete lines go to `line`. False at its end.
   bool read_log(WorkerProcess& worker, const std::function<void(const std::string&)>& line);
   /// Reaps a worker whose pidfd is readable.
   void reap(WorkerProcess& worker);
@@ -72,6 +78,10 @@ class Launcher {
  private:
   std::vector<WorkerProcess> workers_;
 };
+
+/// The descriptor of the control link, where a Launcher has started this process as a worker; nullopt elsewhere. The
+/// kernel says it (/proc/self/cmdline), whatever main does with its argv, and processes that a worker starts are none.
+std::optional<int> link_of_this_worker();
 
 /// "was killed by signal 9 (Killed)", "exited with code 3".
 std::string describe_exit(int wait_status);

@@ -129,7 +129,7 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
         if (++run.messages == options.stop_after && failure.ok())
           failure = Status(Code::unavailable, "the simulated machines stop");
         if (!failure.ok()) return;
-        if (std::holds_alternative<Ready>(message) && ++ready == plan.workers()) session.begin();
+        if (std::holds_alternative<Ready>(message) && ++ready == plan.workers()) failure = session.begin();
         else failure = session.handle(r, message);
       });
     };

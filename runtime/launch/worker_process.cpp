@@ -74,22 +74,24 @@ class Control {
   explicit Control(int fd) : link_(fd) {}
   void send(const FromWorker& message) {
     std::lock_guard lock(mutex_);
-    // The parent is gone.
-    if (!link_.send(encode(message)).ok()) ::_exit(exit_worker);
+    if (const Status s = link_.send(encode(message)); !s.ok()) end(s);
   }
   ToWorker next() {
     while (messages_.empty())
-      if (!link_.receive(messages_).ok()) ::_exit(exit_worker);
+      if (const Status s = link_.receive(messages_); !s.ok()) end(s);
     auto message = decode_to_worker(messages_.front());
     messages_.pop_front();
-    if (!message.ok()) {
-      log_error(message.status().message());
-      ::_exit(exit_worker);
-    }
+    if (!message.ok()) end(message.status());
     return *std::move(message);
   }
 
  private:
+  /// Ends the process; says why unless the parent, who would read it, is gone.
+  [[noreturn]] static void end(const Status& why) {
+    if (why.code() != Code::unavailable) log_error(why.message());
+    ::_exit(exit_worker);
+  }
+
   Link link_;
   std::mutex mutex_;
   std::deque<std::vector<std::byte>> messages_;

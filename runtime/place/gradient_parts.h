@@ -1,8 +1,9 @@
-// What a place tells the session of the gradients of a step, and in which order: place and session work it out from the
-// plan alike, so that its numbers travel without names (actors::GradientReport).
+// What a place tells the session of the gradients of a step, and in which order. Place and session each derive the
+// order from the plan, so that a report (actors::GradientReport) has numbers without names:
 //
-//   square sums: of each norm actor of the place's role, in the role's order; of each of its gradients; node by node
-//   peaks:       of each segment of the role, in the role's order; of each gradient that it makes
+//   square sums: for each norm actor of the place's role, in the role's order, for each of its parameters: one number
+//                for each node of square_rows()
+//   peaks:       for each segment of the role, in the role's order: one number for each of made_gradients()
 #pragma once
 
 #include <vector>

@@ -42,7 +42,7 @@ struct PlanChannel {
     activation,
     stash,
     boundary,
-    /// a place's own sums of gradients; with ZeRO 2 and 3 those of one microbatch
+    /// a place's own sums of gradients: over its microbatches of a step; with ZeRO 2 and 3 over one microbatch
     gradient,
     /// exact sums over dp, a place's share: before or after model axes are added
     reduced,
@@ -51,7 +51,7 @@ struct PlanChannel {
     go,
     commit,
     feed,      ///< control: written by the worker's conductor
-    gathered,  ///< ZeRO 3: parameters while a unit needs them
+    gathered,  ///< ZeRO 3: parameters while a unit, or a user-defined actor, needs them
     turn,      ///< no bytes: a buffer of a ring is free for its next channel
     /// what a place saves of a group: its slots lie in the host arena (LocalPlan)
     snapshot

@@ -23,7 +23,7 @@ Attrs get_attrs(capnp::List<wire::Attr>::Reader list) {
     switch (a.which()) {
       case wire::Attr::INTEGER: attrs.set(key, a.getInteger()); break;
       case wire::Attr::REAL: attrs.set(key, a.getReal()); break;
-      case wire::Attr::TEXT: attrs.set(key, std::string(a.getText().cStr())); break;
+      case wire::Attr::TEXT: attrs.set(key, std::string(a.getText().begin(), a.getText().size())); break;
       case wire::Attr::LIST: attrs.set(key, numbers<std::int64_t>(a.getList())); break;
     }
   }

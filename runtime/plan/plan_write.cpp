@@ -15,7 +15,8 @@ void put(wire::Attr::Builder b, const std::string& key, const kernels::Attr& val
   b.setKey(key);
   if (const auto* i = std::get_if<std::int64_t>(&value)) b.setInteger(*i);
   else if (const auto* d = std::get_if<double>(&value)) b.setReal(*d);
-  else if (const auto* s = std::get_if<std::string>(&value)) b.setText(*s);
+  // with its size: an application may put any bytes there, and a conversion from std::string stops at the first 0
+  else if (const auto* s = std::get_if<std::string>(&value)) b.setText(capnp::Text::Reader(s->data(), s->size()));
   else {
     const auto& list = std::get<std::vector<std::int64_t>>(value);
     set_numbers(b.initList(static_cast<unsigned>(list.size())), list);

@@ -27,6 +27,7 @@ void settle_gradients(PlanDraft& draft, const ParameterScheme& scheme);
 struct Segments {
   std::vector<Ends> node_actor;                         ///< per lowered node (boxing: the receiving ends)
   std::map<ActorRef, std::vector<std::int32_t>> nodes;  ///< of each segment
+  std::map<ActorRef, std::int32_t> user_nodes;          ///< of each user-defined actor
 };
 /// Ops and reports -> segments. A run of ops on one stream is cut where data leaves it and comes back, and at unit
 /// boundaries.
@@ -58,7 +59,7 @@ struct ReusedMemory {
 };
 /// What the parameters' pass leaves for later ones.
 struct Optimizers {
-  /// (segment, parameter) -> the gathered tensor that it reads
+  /// (segment or user-defined actor, parameter) -> the gathered tensor that it reads
   std::map<std::pair<ActorRef, std::int32_t>, std::int32_t> gathered;
   std::set<ActorRef> after_commit;  ///< exchanges that wait for the commit
   std::vector<ReusedMemory> reused;

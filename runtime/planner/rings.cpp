@@ -139,7 +139,9 @@ void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<Re
               std::pair{order[c.writer], exchange}, exchange);
         }
       if (c.kind == Kind::gradient && c.rate == Rate::microbatch) segment = c.writer;
-      if (c.kind == Kind::gathered)
+      // What a user-defined actor has gathered lies in memory of its own: segments of other units may have to act
+      // before the actor does.
+      if (c.kind == Kind::gathered && role.actors[c.readers.front().actor].kind == PlanActor::Kind::segment)
         for (const auto& r : c.readers)
           if (segment < 0 || order[r.actor] < order[segment]) segment = r.actor;
       if (segment < 0) continue;

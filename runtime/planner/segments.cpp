@@ -116,8 +116,11 @@ void make_user_actors(PlanDraft& draft, Segments& segments) {
     a.priority = draft.priority(forward_priority, n.virtual_stage);
     a.run = run_of(n.program, source_run);
     a.ops.push_back({n.op, n.name, n.attrs, {}, {}});
-    for (auto role : draft.plan.stages_on(n.mesh))
-      segments.node_actor[i][role] = draft.add_actor(role, a, n.virtual_stage);
+    for (auto role : draft.plan.stages_on(n.mesh)) {
+      const ActorRef w = draft.add_actor(role, a, n.virtual_stage);
+      segments.node_actor[i][role] = w;
+      segments.user_nodes[w] = static_cast<std::int32_t>(i);
+    }
   }
 }
 

@@ -56,22 +56,27 @@ std::map<std::int32_t, std::set<ActorRef>> GroupPass::gather_for_uses() {
     std::set<std::size_t> params;
     std::map<std::int32_t, std::set<ActorRef>> readers;  // by role
   };
-  // program, backward, unit, mesh
-  std::map<std::tuple<std::int32_t, bool, std::int32_t, std::int32_t>, Use> uses;
+  // program, backward, unit, mesh, node. The segments of a unit use what it gathers one after the other: node -1. A
+  // user-defined actor may act long after them, so its gather is its own.
+  std::map<std::tuple<std::int32_t, bool, std::int32_t, std::int32_t, std::int32_t>, Use> uses;
   for (auto p : group_.params)
     for (const ActorRef& r : edges_.readers[low().params[p].tensor]) {
-      const LoweredNode& n = low().nodes[segments_.nodes.at(r).front()];
-      Use& use = uses[{n.program, draft_.at(r).backward(), n.unit, n.mesh}];
+      const auto own = segments_.user_nodes.find(r);
+      const std::int32_t user = own == segments_.user_nodes.end() ? -1 : own->second;
+      const LoweredNode& n = low().nodes[user >= 0 ? user : segments_.nodes.at(r).front()];
+      Use& use = uses[{n.program, draft_.at(r).backward(), n.unit, n.mesh, user}];
       use.params.insert(p);
       use.readers[r.role].insert(r);
     }
   std::map<std::int32_t, std::set<ActorRef>> holders;
   for (const auto& [key, use] : uses) {
-    const auto& [program, backward, unit, mesh] = key;
+    const auto& [program, backward, unit, mesh, user] = key;
     const std::string& name = draft_.graph.units()[unit];
     PlanExchange x;
-    x.name = (program ? draft_.graph.programs()[program] + "." : "") + name + (backward ? ".bwd" : ".fwd") + ".gather" +
-             (name == group_.name ? "" : ".of." + group_.name);
+    if (user >= 0) x.name = low().nodes[user].name + ".gather.of." + group_.name;
+    else
+      x.name = (program ? draft_.graph.programs()[program] + "." : "") + name + (backward ? ".bwd" : ".fwd") +
+               ".gather" + (name == group_.name ? "" : ".of." + group_.name);
     x.program = program;
     x.rate = Rate::round;
     std::vector<std::int32_t> tensors;

@@ -151,11 +151,14 @@ Status CheckpointTracker::poll() {
     event.status = ok ? o.pruned : o.status;
     event.failures = failures_;
     if (options_.on_event) options_.on_event(event);
+    if (o.status.code() == Code::superseded && superseded_.ok())
+      superseded_ = o.status.in(fmt::format("this run is superseded, its checkpoint of step {} is refused", o.step));
     if (failures_ >= options_.failures_max)
       too_often = o.status.in(fmt::format(
           "saving has failed {} times in a row, most recently the checkpoint of step {}", failures_, o.step));
   }
-  return ruined_.ok() ? too_often : ruined_;
+  if (!ruined_.ok()) return ruined_;
+  return superseded_.ok() ? too_often : superseded_;
 }
 
 Status CheckpointTracker::finish() {

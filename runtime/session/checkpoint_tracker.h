@@ -76,8 +76,9 @@ class CheckpointTracker {
   void saving(std::int64_t version, Rank place, const Report& report);
   /// The reports of all places on a version's shards, and that version's sums (SessionOptions::on_shards).
   void shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums);
-  /// Calls on_event for each commit that has ended since the last call. Error: saving has failed too often in a row; or
-  /// see diverged().
+  /// Calls on_event for each commit that has ended since the last call. Error: `superseded`, from the first version on
+  /// that is not committed because another job, or a later start of this one, has claimed the folder; saving has failed
+  /// too often in a row; or see diverged().
   Status poll();
   /// Waits for the commits under way, then as poll. Error: as poll; or the last version's checkpoint could not be
   /// saved.
@@ -105,6 +106,7 @@ class CheckpointTracker {
   int failures_ = 0;
   int committing_ = 0;  ///< given to the committer, without an outcome yet
   Status ruined_;       ///< of the first version with parameters that are not finite
+  Status superseded_;   ///< no later version can be committed
   Status last_failed_;  ///< why the last version has no checkpoint
 };
 

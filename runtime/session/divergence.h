@@ -25,7 +25,8 @@ Status check_digest(const Plan& plan, std::int64_t steps, std::int32_t not_finit
 /// Parameters are named before moments, then the first in the plan's order.
 Status check_saved(const Plan& plan, std::int64_t version, const std::vector<actors::Report>& reports);
 
-/// "step 12: microbatch 3: a gradient term of 'layer0.q'"; without the microbatch where no place has reported it.
+/// Returns the beginning of an error: "step 12: microbatch 3: a gradient term of 'layer0.q'", without the microbatch
+/// where no place has reported one (StepTerms::no_microbatch).
 std::string name_term(std::int64_t step, std::int32_t microbatch, const std::string& parameter);
 
 }  // namespace troupe::runtime

@@ -72,7 +72,7 @@ class GradientTotals {
   std::vector<Sums> sums_;  // by index of Plan::params
   std::vector<Stage> stages_;
   std::vector<std::int32_t> stage_of_;               // by rank
-  std::vector<std::vector<std::int32_t>> position_;  // by mesh, by rank; empty: no gradient has the mesh
+  std::vector<std::vector<std::int32_t>> position_;  // by mesh, by rank: position in the mesh; empty: no norm reads it
   std::vector<double> square_sums_;                  // of the step
   std::vector<StepTerms> terms_;
   bool told_ = false;  // some place has told of square sums

@@ -62,7 +62,8 @@ Expected<VersionDigest> Reductions::digest(const std::vector<Closed>& places) co
           return Status(Code::internal, fmt::format("replicas of parameter '{}' differ between ranks {} and {}", r.name,
                                                     it->second.second, rank));
     }
-  // A run without kernels tells of no parameter; any other tells of all, if only of no element.
+  // In a run without kernels no place reports a digest. In any other run the places report each parameter that has
+  // elements: for one that is missing, an entry without extents fails the comparison below.
   if (!words.empty())
     for (const auto& [name, param] : index_) words[std::string(name)];
   std::uint64_t a = 0x6a09e667f3bcc908ull, b = 0xbb67ae8584caa73bull;

@@ -24,6 +24,7 @@ Session::Session(const Plan& plan, SessionOptions options, Send send)
     : plan_(plan), options_(std::move(options)), send_(std::move(send)), reductions_(plan), gradients_(plan),
       committed_(options_.first_step), sums_(summed(plan), plan.program_specs[0].microbatches, sums_at_begin(options_)),
       workers_(plan.workers()), snapshot_(plan.program("snapshot")), arena_slots_(plan.snapshot_slots()) {
+  options_.steps = std::max(options_.steps, options_.first_step);
   for (std::int32_t p = 0; p < static_cast<std::int32_t>(plan_.programs.size()); ++p) {
     auto& votes = votes_.emplace_back(static_cast<std::size_t>(workers_), false);
     for (const auto& role : plan_.roles) {
@@ -109,13 +110,15 @@ void Session::go(std::int32_t program, std::int64_t step) {
   if (!open.feeds.empty()) feed_more(program);
 }
 
-void Session::begin() {
+Status Session::begin() {
   const auto first = options_.first_step;
   const auto readers = plan_.trains ? readers_of(first) : std::vector<std::int32_t>{0};
+  TROUPE_TRY(refused_);
   to_all(BeginRun{first, mask(readers), sums_.exponents()});
   start_readers(readers, first);
   for (std::int64_t s = first; s < std::min(first + 2, options_.steps); ++s) go(0, s);
   check_finished();
+  return refused_;
 }
 
 void Session::pause_at(std::int64_t version) {
@@ -222,9 +225,7 @@ Status Session::close(Rank from, const Closed& m) {
   place.busy_ns = m.busy_ns;
   it->second.closed[rank] = true;
   if (--it->second.missing > 0) return {};
-  Open open = std::move(it->second);
-  open_.erase(it);
-  return complete({m.program, m.step}, std::move(open));
+  return complete({m.program, m.step}, std::move(open_.extract(it).mapped()));
 }
 
 Status Session::complete(Key key, Open open) {
@@ -244,6 +245,7 @@ Status Session::complete(Key key, Open open) {
   }
   if (program == 0 && !plan_.trains) {
     // Without training a commit hands the same parameters on to the next step.
+    ++committed_;
     to_all(CommitStep{step, step + 1 < options_.steps ? ProgramMask{1} : ProgramMask{0}, {}, {}});
     if (step + 2 < options_.steps) go(0, step + 2);
   }
@@ -334,6 +336,9 @@ std::string Session::waits_for() const {
       if (!f.untaken.empty()) {
         const auto& [microbatch, places] = *f.untaken.begin();
         text += fmt::format("{}waits for {} to take microbatch {}\n", name, counted(places, "place"), microbatch);
+      } else if (f.channel->after.empty() || f.sent < f.channel->at_once) {
+        if (f.sent < plan_.program_specs[key.first].microbatches)
+          text += fmt::format("{}waits for the messages of an earlier step, which go first\n", name);
       } else if (f.sent < plan_.program_specs[key.first].microbatches) {
         text += fmt::format("{}waits for report '{}' of microbatch {}\n", name, f.channel->after, f.sent - 1);
       }

@@ -47,14 +47,15 @@ struct SessionOptions {
   /// State of the gradient sums at the first version; parameters without an entry begin at first_exponent. nullopt: no
   /// entries and first_step updates; App::run then takes the state of the checkpoint that the job begins from.
   std::optional<SumState> sums;
-  std::int64_t steps = 1;  ///< run steps [first_step, steps)
+  std::int64_t steps = 1;  ///< run steps [first_step, steps): none if steps <= first_step
   double clip = 0;         ///< global norm; 0: off
   /// Tokens of a step: StepResult::loss is divided by it. Gradients are not: the loss op's `scale` must agree.
   double loss_divisor = 1;
-  std::function<double(std::int64_t step)> lr;  ///< of each step
+  std::function<double(std::int64_t step)> lr;  ///< of each step; null: always AdamW::lr of Graph::minimize
   /// Programs besides training that read version v (made by v commits): evaluation, samples. Asked once for each
-  /// version, of a plan that trains. Session::handle returns an error that names a program that the plan does not have,
-  /// that is named twice, or that the session begins by itself: the training program, "digest" and "snapshot".
+  /// version, of a plan that trains. Session::begin or Session::handle returns an error that names a program that the
+  /// plan does not have, that is named twice, or that the session begins by itself: the training program, "digest" and
+  /// "snapshot".
   std::function<std::vector<std::string>(std::int64_t version)> readers;
   /// a program of `readers` begins
   std::function<void(const std::string& program, std::int64_t version)> on_started;
@@ -72,8 +73,8 @@ struct SessionOptions {
   /// A program other than training has closed: its reports, ordered by (name, microbatch).
   std::function<void(const std::string& program, std::int64_t step, const std::vector<Report>&)> on_closed;
   /// The payload of microbatch m of a feed; `last` is the report of microbatch m - 1 that the feed waits for
-  /// (see Graph::feed), null for the first and where it waits for none. Session::handle returns an error where the
-  /// payload has not the size of the feed's tensor.
+  /// (see Graph::feed), null for the first and where it waits for none. Session::begin or Session::handle returns an
+  /// error where the payload has not the size of the feed's tensor.
   std::function<std::vector<std::byte>(const std::string& feed, std::int64_t step, std::int32_t microbatch,
                                        const Report* last)>
       feed;
@@ -86,8 +87,9 @@ class Session {
   /// REQUIRES: `plan` has passed check_structure (verify.h) and outlives this object.
   Session(const Plan& plan, SessionOptions options, Send send);
 
-  /// Sends BeginRun, and Go for the first steps. REQUIRES: all places are ready; called once.
-  void begin();
+  /// Sends BeginRun, and Go for the first steps. Error: the plan does not take what options.readers or options.feed has
+  /// returned for them. REQUIRES: all places are ready; called once.
+  Status begin();
   /// Takes a worker's message. Error: the job cannot go on (which place, which actor, why).
   Status handle(Rank from, const FromWorker& message);
   bool finished() const { return finished_; }
@@ -102,7 +104,7 @@ class Session {
   const std::string& params_hash() const { return params_hash_; }
   /// The sums' state of the newest version.
   const SumState& sums() const { return sums_.state(); }
-  /// The newest version: steps done, those before first_step included.
+  /// The newest version: steps done, those before first_step included, whether the plan trains or not.
   std::int64_t committed() const { return committed_; }
   /// Lists the open steps, with the ranks that have not closed them and what their feeds wait for: for a run that makes
   /// no progress.

@@ -66,7 +66,7 @@ class GameActor final : public actors::Outbox {
   std::string stream_name_;
   Stream* stream_ = nullptr;
   GameLink* link_ = nullptr;  // where meets(): else null
-  // how long an act has the link, and how long the rest of it takes
+  // An act holds its link for carried_ns_, after the acts before it on the link, and is done latency_ns_ later.
   std::int64_t carried_ns_ = 0, latency_ns_ = 0;
   std::vector<std::vector<std::int32_t>> peers_;  // per route: the other places that it meets, ascending
   struct ActAt {
@@ -132,7 +132,7 @@ class Game {
   double given_s(Pass pass, const std::array<double, 3>& predicted) const;
 
   std::string stream_name(const PlanActor& a) const;
-  /// Gives an actor with meets() its link and its times there.
+  /// Sets the link of an actor with meets(), and carried_ns_ and latency_ns_ of its acts.
   void put_on_link(Place& place, GameActor& actor);
 
   /// Leaves an actor the first `microbatches_` of each step only.
@@ -140,6 +140,10 @@ class Game {
 
   /// Finds the places for which each act of an exchange waits.
   void resolve_peers(Place& place);
+
+  /// The seconds of all acts, exchanges and waits for the session, one after the other, microbatches that are left out
+  /// included. No game takes longer: at each moment one of them is under way.
+  double longest_s() const;
 
   // ---- the conductor and the session ----------------------------------------------------------
 

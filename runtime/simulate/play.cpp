@@ -1,4 +1,6 @@
-// A whole game, or one of few microbatches whose steady state stands for the rest.
+// A whole game, or one of few microbatches whose steady state stands for the rest; how long a game can take.
+#include <algorithm>
+
 #include "runtime/simulate/game.h"
 
 namespace troupe::runtime {
@@ -25,11 +27,33 @@ std::vector<std::int64_t> few_microbatches(const Plan& plan) {
 
 }  // namespace
 
+double Game::longest_s() const {
+  const auto runs = [&](std::int32_t program) {
+    return program == 0 ? static_cast<double>(options_.steps) : options_.every_program ? 1.0 : 0.0;
+  };
+  double all_s = static_cast<double>(options_.steps) * options_.control_s;  // the commits
+  for (const auto& f : waiting_feeds_) {
+    const auto microbatches = static_cast<double>(plan_.program_specs[f.channel->program].microbatches);
+    all_s += runs(f.channel->program) * microbatches * options_.control_s;
+  }
+  for (const auto& place : places_)
+    for (const auto& a : place->actors) {
+      const auto acts = static_cast<double>(std::max<std::size_t>(1, a->local_.spec.microbatches.size()));
+      double act_s = a->plan_.kind == PlanActor::Kind::exchange ? 0 : a->cost_s_;
+      if (a->meets())
+        act_s += (options_.forward_s < 0 ? plan_.exchanges[a->plan_.exchange].seconds : 0) + options_.hop_s;
+      all_s += runs(a->plan_.program) * acts * act_s;
+    }
+  return all_s;
+}
+
 Expected<GameResult> play(const Plan& plan, const GameOptions& options) {
   const std::int64_t all = plan.program_specs[0].microbatches;
   for (const auto few : options.every_microbatch ? std::vector<std::int64_t>{} : few_microbatches(plan)) {
     auto result = Game(plan, options, few).run();
-    if (result.ok()) return result;  // else the whole game finds the error, or that there is no steady state
+    // A game that is too long is so with all microbatches. Else the whole game finds the error, or that there is no
+    // steady state.
+    if (result.ok() || result.status().code() == Code::exhausted) return result;
   }
   return Game(plan, options, all).run();
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "devices/base/text_table.h"
 #include "runtime/simulate/game.h"
 
 namespace troupe::runtime {
@@ -14,6 +15,11 @@ Expected<GameResult> Game::run() {
   choose_places();
   for (Rank r : result_.places) TROUPE_TRY(build(r));
   for (const auto& place : places_) resolve_peers(*place);
+  if (const double s = longest_s(); !(s < game_s_max))
+    return Status(Code::exhausted, fmt::format("all acts and messages of {}, one after the other, take {:.3g} s, and "
+                                               "simulated time ends at {:.3g} s: lower their times, or the number of "
+                                               "microbatches",
+                                               counted(options_.steps, "step"), s, game_s_max));
   for (std::int32_t p = 0; p < static_cast<std::int32_t>(places_.size()); ++p) begin(p);
   for (std::int32_t program = 0; program < static_cast<std::int32_t>(plan_.programs.size()); ++program)
     begin_feeds(program, program == 0 ? std::min<std::int64_t>(2, options_.steps) - 1 : 0);

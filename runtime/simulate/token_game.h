@@ -19,6 +19,9 @@
 
 namespace troupe::runtime {
 
+/// Virtual time is counted in whole nanoseconds, in 64 bits: a game of 285 years fits.
+inline constexpr double game_s_max = 9e9;
+
 struct GameOptions {
   std::int64_t steps = 2;          ///< of program 0
   double control_s = 50e-6;        ///< vote -> commit
@@ -63,8 +66,9 @@ struct GameResult {
   std::int64_t played_microbatches = 0;
 };
 
-/// Plays the game. Error: a deadlock, with the waits of its actors, by name; tokens that are left over. REQUIRES: the
-/// plan has passed check_structure (verify.h).
+/// Plays the game. Error: a deadlock, with the waits of its actors, by name; tokens that are left over; `exhausted`,
+/// before anything is played: the game could last longer than game_s_max. REQUIRES: the plan has passed check_structure
+/// (verify.h).
 Expected<GameResult> play(const Plan& plan, const GameOptions& options = {});
 
 }  // namespace troupe::runtime

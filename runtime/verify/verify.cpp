@@ -26,6 +26,21 @@ Status check_trained(const Plan& plan, std::int32_t param, const std::vector<Tra
   return {};
 }
 
+/// The session waits until the places have closed a program: one that no actor closes would never be over, and a game
+/// of it has nothing to wait for. Where nothing is trained the session begins neither digest nor snapshot.
+Status check_closers(const Plan& plan) {
+  for (std::int32_t p = 0; p < static_cast<std::int32_t>(plan.programs.size()); ++p) {
+    const std::string& name = plan.programs[static_cast<std::size_t>(p)];
+    bool closes = !plan.trains && (name == "digest" || name == "snapshot");
+    for (const auto& role : plan.roles)
+      for (const auto& a : role.actors) closes |= a.program == p && a.closes_step;
+    if (!closes)
+      return invalid("program '" + name +
+                     "' has no actor that closes its step: give it an op or an actor, or leave it out");
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check_structure(const Plan& plan) {
@@ -43,7 +58,8 @@ Status check_structure(const Plan& plan) {
 
 Status verify(const Plan& plan) {
   TROUPE_TRY(check_structure(plan));
-  return play(plan).status();
+  TROUPE_TRY(play(plan).status());
+  return check_closers(plan);
 }
 
 }  // namespace troupe::runtime

@@ -1,4 +1,4 @@
-// The channels of a stage: their ends, their kinds, and room for all that they carry.
+// ChannelCheck: the ends of a stage's channels, their kinds, and the room that a slot has for each tensor.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -74,7 +74,9 @@ class OptimizerCheck : private StageView {
   OptimizerCheck(const Plan& plan, std::int32_t stage) : StageView(plan, stage) {}
   /// An actor that has to do with parameters: ActorTraits::params.
   Status check(const PlanActor& a);
-  /// After all actors: each parameter lies once on every stage of its mesh; a stage that updates it has its norm too.
+  /// Each parameter of which the stage has a part lies in one channel, with one snapshot where the plan takes
+  /// checkpoints, and with one norm and one update or, where no loss depends on it, neither. REQUIRES: check() of all
+  /// actors that have to do with parameters.
   Status check_params() const;
   const Trained& trained() const { return norms_; }
 

@@ -101,7 +101,8 @@ class RingCheck {
   }
 
   Status check_buffer(const std::vector<std::int32_t>& members) const {
-    // Channels of the buffer by the writers that follow: channels with the same turns are used together, side by side.
+    // Groups the buffer's channels by the writers that their readers pass the turn to: the channels of one station are
+    // in use at the same time, so they have to lie side by side.
     struct Station {
       std::set<std::int32_t> writers;
       std::vector<std::int32_t> channels;

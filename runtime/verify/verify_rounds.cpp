@@ -33,7 +33,9 @@ Status check_round_channel(const Plan& plan, const PlanRole& role, const PlanCha
     case Kind::rounded: fits = c.rate == Rate::step && c.slots == 1 && end(c.writer, Rate::step, false); break;
     case Kind::gathered:
       fits = c.rate == Rate::round && end(c.writer, Rate::round, false) && !c.readers.empty();
-      for (const auto& r : c.readers) fits = fits && role.actors[r.actor].kind == PlanActor::Kind::segment;
+      for (const auto& r : c.readers)
+        fits = fits && (role.actors[r.actor].kind == PlanActor::Kind::segment ||
+                        role.actors[r.actor].kind == PlanActor::Kind::user);
       break;
     case Kind::turn: fits = c.tensors.empty() && c.bytes == 0 && !c.readers.empty(); break;
     case Kind::gradient:

@@ -13,6 +13,7 @@ namespace troupe::runtime {
 namespace {
 
 constexpr std::int64_t terms_max = std::int64_t{1} << 40;  // term_bits leaves each 22 bits then
+static_assert(tensor_bytes_max <= bytes_max, "verify refuses no tensor that a graph may have");
 
 Status check_programs(const Plan& plan) {
   if (plan.stages < 1 || !among(plan.stages - 1, plan.meshes.size()) || plan.programs.empty() ||
@@ -74,7 +75,9 @@ Status check_tensor(const Plan& plan, const PlanTensor& t) {
   std::int64_t bytes = size_of(t.dtype);
   for (auto n : t.shape) {
     if (n < 0 || n > bytes_max) return invalid(fmt::format("{}has a dim of {}", where, n));
-    if ((bytes *= std::max<std::int64_t>(n, 1)) > bytes_max) return invalid(where + "is larger than any memory");
+    const std::int64_t times = std::max<std::int64_t>(n, 1);
+    if (times > bytes_max / bytes) return invalid(where + "is larger than any memory");
+    bytes *= times;
   }
   const Mesh& mesh = plan.meshes[t.mesh];
   if (Status s = Layout{t.shape, t.dtype, mesh, t.sbp}.validate(); !s.ok()) return s.in("tensor '" + t.name + "'");
@@ -106,7 +109,8 @@ Status check_tensor(const Plan& plan, const PlanTensor& t) {
   return {};
 }
 
-/// What a gather moves in a round: parameters, made whole from the shares of all places along dp.
+/// A gather that acts in rounds makes a parameter whole at each place of `to`'s mesh, from shares on a mesh that has
+/// all these places.
 Status check_gather(const Plan& plan, const PlanExchange& x, const PlanTensor& from, const PlanTensor& to) {
   const std::string where = "exchange '" + x.name + "' ";
   const Mesh &wide = plan.meshes[from.mesh], &narrow = plan.meshes[to.mesh];

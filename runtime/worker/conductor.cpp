@@ -101,6 +101,7 @@ void Conductor::session_says(const ToWorker& message) {
       if (c.kind == PlanChannel::Kind::feed && c.name == m->name && c.program == m->program) push(c, t, m->payload);
   } else if (std::holds_alternative<ExplainAll>(message)) {
     for (const auto& a : actors_) send(a, actors::Explain{});
+    if (actors_.empty()) spec_.send(Explained{});
   }
 }
 

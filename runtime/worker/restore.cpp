@@ -27,13 +27,16 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
       : places_(std::move(places)), env_(env), done_(std::move(done)) {}
 
   Status open(const Plan& plan, Rank rank, const std::string& folder) {
-    TROUPE_ASSIGN(const auto encoded, read_file(env_.storage, folder + "/" + checkpoint::manifest_name));
+    auto read = read_file(env_.storage, folder + "/" + checkpoint::manifest_name);
+    // A run that keeps the newest few may have removed the checkpoint since the command looked: as where a shard is.
+    if (read.status().code() == Code::not_found) return Status(Code::damaged, read.status().message());
+    TROUPE_ASSIGN(const auto encoded, std::move(read));
     TROUPE_ASSIGN(auto manifest, checkpoint::decode_manifest(encoded));
     TROUPE_ASSIGN(batches_, plan_reads(plan, rank, manifest, places_));
     std::set<std::int32_t> files;
     for (const ReadBatch& batch : batches_)
       for (const ExtentRead& w : batch.reads) files.insert(w.extent->file);
-    // The manifest's tensors stay where they are when it moves: batches point at them.
+    // Moving the manifest leaves its tensors and extents where they lie: `batches_` points at them.
     TROUPE_ASSIGN(reader_, checkpoint::Reader::open(env_.storage, folder, std::move(manifest), &files));
     left_.reserve(batches_.size());
     std::int64_t bytes = 0;

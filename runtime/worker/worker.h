@@ -55,8 +55,9 @@ class Worker {
   void start();
   /// Takes a message of the session. Thread-safe. Hello and Connect have no effect: the process handles them.
   void handle(ToWorker message);
-  /// Shuts the transport, waits until the streams are idle and ends the actors, so that the memory may be freed.
-  /// Idempotent.
+  /// Shuts the transport, waits for the tasks that the streams run, forgets the others and tells the actors to exit. An
+  /// actor that still has a message may submit one more task: the streams are idle, and this object may be destroyed,
+  /// once the actors have exited. Idempotent.
   void stop();
   const LocalPlan& local() const;
 

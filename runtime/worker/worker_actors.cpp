@@ -181,8 +181,8 @@ Worker::Impl::MadeBody Worker::Impl::user_body(const LocalActor& a) {
   auto make = [&]() -> Expected<std::unique_ptr<actors::UserActor>> {
     try {
       return env.user_actors->at(op.op)({op.name, local.rank, plan.seed, op.attrs});
-    } catch (const std::exception& e) {
-      return Status(Code::internal, std::string("exception: ") + e.what());
+    } catch (...) {
+      return actors::exception_status(std::current_exception());
     }
   };
   auto made = make();

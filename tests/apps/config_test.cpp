@@ -151,6 +151,37 @@ TEST_CASE("keys that do not fit together are refused with their numbers") {
   CHECK(contains(error_of({"mesh.dp=2/1"}), "[mesh]: dp=2/1 names 2 stages, but pp=1"));
 }
 
+TEST_CASE("a number that has another meaning as a float32 is refused, with the bound; one at the bound is taken") {
+  const auto refused = [](const std::string& key, const std::string& value, const std::string& expected) {
+    const auto text = error_of({key + "=" + value});
+    CHECK_MESSAGE(contains(text, "'" + key + "' = " + value + " is "), text);
+    CHECK_MESSAGE(contains(text, "expected " + expected), text);
+  };
+  for (const std::string key : {"optimizer.beta1", "optimizer.beta2", "model.dropout"}) {
+    refused(key, "0.99999999999", "at most 0.9999999");
+    CHECK(error_of({key + "=0.9999999"}) == "");
+  }
+  refused("model.dropout", "0.99999995", "at most 0.9999999");  // no random number of 24 bits is as large
+  for (const std::string key : {"model.norm_eps", "optimizer.eps"}) {
+    refused(key, "1e-300", "at least 1.2e-38");
+    refused(key, "1e-38", "at least 1.2e-38");
+    CHECK(error_of({key + "=1.2e-38"}) == "");
+  }
+  for (const std::string key : {"schedule.min_lr", "optimizer.weight_decay", "optimizer.clip"}) {
+    refused(key, "1e-300", "0, or at least 1.2e-38");
+    refused(key, "1e-38", "0, or at least 1.2e-38");
+    CHECK(error_of({key + "=1.2e-38"}) == "");
+    CHECK(error_of({key + "=0"}) == "");
+  }
+  const auto lr = error_of({"schedule.lr=1e-300", "schedule.min_lr=0"});
+  CHECK_MESSAGE(contains(lr, "'schedule.lr' = 1e-300 is below the least normal float32: expected 0, or"), lr);
+  CHECK(error_of({"schedule.lr=1.2e-38", "schedule.min_lr=0"}) == "");
+  CHECK(error_of({"schedule.lr=0"}) == "");
+  // Divided by 2 for two layers: the least one of the two bounds is not enough.
+  refused("model.init_std", "2e-38", "at least 2.4e-38");
+  CHECK(error_of({"model.init_std=2.4e-38"}) == "");
+}
+
 TEST_CASE("the effective config survives TOML and is complete in JSON") {
   auto config = with({"optimizer.beta2=0.987654321", "sample.prompt=\"a \\\"b\\\"\\n\\u007f\\u00fc\"", "mesh.dp=2/1",
                       "mesh.pp=2", "run.seed=9007199254740991"});
@@ -172,7 +203,23 @@ TEST_CASE("edit distance counts swaps of neighbours as one") {
   CHECK(edit_distance("abc", "abc") == 0);
   CHECK(edit_distance("stpes", "steps") == 1);
   CHECK(edit_distance("kitten", "sitting") == 3);
+}
+
+TEST_CASE("a known name is suggested where few edits lead to it, and none where the typed name is another word") {
+  const std::vector<std::string> keys = {"model.layers", "schedule.steps", "schedule.lr", "optimizer.weight_decay"};
+  CHECK(nearest("schedule.stpes", keys) == "schedule.steps");
+  CHECK(nearest("model.layer", keys) == "model.layers");
+  CHECK(nearest("steps", keys) == "schedule.steps");
+  CHECK(nearest("schedule.rl", keys) == "schedule.lr");
+  CHECK(nearest("optimizer.wait_decays", keys) == "optimizer.weight_decay");  // 4 edits of 12 letters
+  CHECK(nearest("optimizer.decay", keys) == "");
+  CHECK(nearest("schedule.warmth", keys) == "");  // the section is no part of the likeness
+  CHECK(nearest("schedule.xy", keys) == "");      // 2 edits, which replace the whole of it
   CHECK(nearest("x", {}) == "");
+  CHECK(nearest("frobnicate", {"train", "plan", "sim"}) == "");
+  CHECK(did_you_mean("trian", {"train", "plan"}) == "; did you mean 'train'?");
+  CHECK(did_you_mean("frobnicate", {"train", "plan"}) == "");
+  CHECK(error_of({"model.frobnicate=3"}) == "--set model.frobnicate=3: unknown key 'model.frobnicate'");
 }
 
 TEST_CASE("parameter_count is the sum over the tensors of a Llama") {

@@ -1,14 +1,18 @@
 #include "apps/lm/data.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <numeric>
+#include <random>
 #include <set>
 
 #include "apps/lm/byte_tokens.h"
@@ -109,6 +113,25 @@ TEST_CASE("DA-2: a sample depends on its index and the seed only") {
   CHECK(same < 25);
 }
 
+TEST_CASE("DA-2: samples begin where they always have, and where bench/peers/same_run.py has them") {
+  struct Known {
+    std::size_t bytes;
+    std::int64_t seq, seed;
+    std::map<std::int64_t, std::int64_t> begins;  // by index
+  };
+  // The same numbers are in tests/bench/jobs_test.py, of a program that draws them by itself. A run that goes on from
+  // an older checkpoint needs them, too.
+  const std::vector<Known> all = {{330, 16, 5, {{0, 169}, {1, 57}, {16, 201}, {17, 8}, {88, 92}}},
+                                  {1001, 16, 5, {{0, 504}, {1, 472}, {54, 264}, {55, 795}, {278, 82}}},
+                                  {999, 8, 7, {{0, 99}, {1, 651}, {110, 243}, {111, 505}, {558, 585}}}};
+  test::TempDir dir;
+  for (const Known& known : all) {
+    CAPTURE(known.bytes);
+    const auto corpus = open({test::write_text(dir / "t", some_text(known.bytes)), known.seq, 0.1, known.seed});
+    for (const auto& [index, begin] : known.begins) CHECK(corpus.train_position(index) == begin);
+  }
+}
+
 TEST_CASE("DA-3: training never reads an evaluation byte, nor the other way round") {
   test::TempDir dir;
   for (double fraction : {0.1, 0.25, 0.5}) {
@@ -137,6 +160,36 @@ TEST_CASE("DA-4: over the epochs every training byte is an input or a target") {
   for (std::int64_t i = 0; i < 400 * corpus.train_windows(); ++i)
     for (std::int64_t k = 0; k <= 8; ++k) ++used[static_cast<std::size_t>(corpus.train_position(i) + k)];
   CHECK(std::count(used.begin(), used.end(), 0) == 0);
+}
+
+TEST_CASE("DA-5: of a text that is read whole every byte but the first is a target once, in order, and nothing else") {
+  test::TempDir dir;
+  std::vector<std::int32_t> in(16), out(16);
+  for (const std::size_t bytes : {2, 16, 17, 18, 33, 50}) {
+    CAPTURE(bytes);
+    const auto text = some_text(bytes);
+    CorpusOptions o{test::write_text(dir / "t", text), 16, 0.1, 5};
+    o.whole = true;
+    const auto corpus = open(o);
+    CHECK(corpus.text_targets() == static_cast<std::int64_t>(bytes) - 1);
+    std::string targets;
+    for (std::int64_t i = 0; i < corpus.text_windows() + 2; ++i) {
+      REQUIRE(corpus.text_sample(i, in.data(), out.data()).ok());
+      CHECK((out[0] >= 0) == (i < corpus.text_windows()));
+      for (std::size_t k = 0; k < 16; ++k) {
+        const bool counts = targets.size() + 1 < bytes;
+        REQUIRE(in[k] == (counts ? static_cast<unsigned char>(text[targets.size()]) : 0));
+        REQUIRE((counts ? out[k] >= 0 : out[k] == -1));
+        if (counts) targets += static_cast<char>(out[k]);
+      }
+    }
+    CHECK(targets == text.substr(1));
+  }
+  CorpusOptions o{test::write_text(dir / "one", "x"), 16, 0.1, 5};
+  o.whole = true;
+  o.name = "a text";
+  const auto short_text = Corpus::open(o).status().message();
+  CHECK_MESSAGE(contains(short_text, "data file 'a text' is too short: it has one byte"), short_text);
 }
 
 TEST_CASE("targets are the inputs one byte on; a NUL is a byte like any other") {
@@ -267,6 +320,99 @@ TEST_CASE("gzip files are unpacked once; plain files stay where they are; damage
   CHECK(contains(plain_text_path(bad, cache).status().message(), "damaged gzip file"));
   CHECK(std::distance(std::filesystem::directory_iterator(cache), {}) == 1);
   CHECK_FALSE(plain_text_path(plain + ".gz", plain + "/no").ok());
+  const std::string longest = dir / (std::string(252, 'n') + ".gz");  // of a name that the file system takes
+  std::filesystem::copy(plain + ".gz", longest);
+  const auto of_longest = plain_text_path(longest, cache);
+  REQUIRE_MESSAGE(of_longest.ok(), of_longest.status().message());
+  CHECK(test::read_text(*of_longest) == text);
+}
+
+TEST_CASE(
+    "an unpacked text is found again by what its file holds: never another file's of the same name, size and time") {
+  test::TempDir dir;
+  namespace fs = std::filesystem;
+  const std::string cache = dir / "corpus";
+  const auto pack = [&](const std::string& folder, const std::string& text) {
+    fs::create_directories(dir / folder);
+    const auto path = test::write_text(dir / (folder + "/t"), text);
+    REQUIRE(std::system(("gzip -nf " + path).c_str()) == 0);
+    const timespec times[2] = {{1'700'000'000, 0}, {1'700'000'000, 0}};
+    REQUIRE(::utimensat(AT_FDCWD, (path + ".gz").c_str(), times, 0) == 0);
+    return path + ".gz";
+  };
+  const auto text_of = [&](const std::string& path) {
+    const auto plain = plain_text_path(path, cache);
+    REQUIRE_MESSAGE(plain.ok(), plain.status().message());
+    return test::read_text(*plain);
+  };
+  const auto one = pack("one", "same"), two = pack("two", "size");
+  REQUIRE(fs::file_size(one) == fs::file_size(two));
+  CHECK(text_of(one) == "same");
+  CHECK(text_of(two) == "size");
+  CHECK(*plain_text_path(pack("three", "same"), cache) == *plain_text_path(one, cache));
+  pack("one", "size");  // rewritten where it is
+  CHECK(text_of(one) == "size");
+  CHECK(std::distance(fs::directory_iterator(cache), {}) == 2);
+
+  std::mt19937 random(1);
+  std::string noise(3 << 19, '\0');  // does not shrink: packed, it has more than one block of checksums
+  for (char& c : noise) c = static_cast<char>(random());
+  CHECK(text_of(pack("one", noise)) == noise);
+  noise.back() ^= 1;
+  CHECK(text_of(pack("one", noise)) == noise);
+}
+
+TEST_CASE("a caller that gives up while a text is unpacked or checked gets its own error, and leaves no part of it") {
+  test::TempDir dir;
+  const std::string text = some_text(5'000'000), cache = dir / "corpus";
+  const auto plain = test::write_text(dir / "a.txt", text);
+  REQUIRE(std::system(("gzip -k " + plain).c_str()) == 0);
+  std::uintmax_t unpacked = 0;
+  const auto in_the_midst = [&] {
+    for (const auto& entry : std::filesystem::directory_iterator(cache))
+      if (entry.path().extension() == ".part") unpacked = entry.file_size();
+    return unpacked > 0 ? Status(Code::unavailable, "enough") : Status();
+  };
+  CHECK(plain_text_path(plain + ".gz", cache, in_the_midst).status().message() == "enough");
+  CHECK(unpacked > 0);
+  CHECK(unpacked < text.size());
+  CHECK(std::filesystem::is_empty(cache));
+  CHECK(test::read_text(*plain_text_path(plain + ".gz", cache)) == text);
+
+  const GiveUp at_once = [] { return Status(Code::unavailable, "enough"); };
+  CHECK(plain_text_path(plain + ".gz", dir / "other", at_once).status().message() == "enough");
+  CHECK(std::filesystem::is_empty(dir / "other"));
+  CHECK(Corpus::open({plain, 64, 0.1, 1, 255}, at_once).status().message() == "enough");
+}
+
+TEST_CASE("a packed text without a folder to unpack it into is read from a file that has no name") {
+  test::TempDir dir;
+  const std::string text = some_text(100'000);
+  const auto plain = test::write_text(dir / "a.txt", text);
+  REQUIRE(std::system(("gzip -k " + plain).c_str()) == 0);
+  {
+    const auto as_it_is = PlainText::open(plain), unpacked = PlainText::open(plain + ".gz");
+    REQUIRE(as_it_is.ok());
+    REQUIRE_MESSAGE(unpacked.ok(), unpacked.status().message());
+    CHECK(as_it_is->path() == plain);
+    CHECK(test::read_text(unpacked->path()) == text);
+    CHECK(open({unpacked->path(), 64, 0.1, 1}).in_place().ok());
+    CHECK(std::filesystem::read_symlink(unpacked->path()).string().ends_with(" (deleted)"));
+  }
+  CHECK(dir.entries() == 2);
+
+  const std::string packed = test::read_text(plain + ".gz");
+  const auto cut = test::write_text(dir / "cut.gz", packed.substr(0, packed.size() / 2));
+  CHECK(contains(PlainText::open(cut).status().message(), "damaged gzip file"));
+  CHECK(PlainText::open(dir / "none").status().code() == Code::not_found);
+  const GiveUp at_once = [] { return Status(Code::unavailable, "enough"); };
+  CHECK(PlainText::open(plain + ".gz", at_once).status().message() == "enough");
+  const GiveUp never_but_write = [&] {
+    std::ofstream(plain + ".gz", std::ios::app) << "more";  // zlib passes over what follows a gzip file
+    return Status();
+  };
+  const auto changed = PlainText::open(plain + ".gz", never_but_write).status().message();
+  CHECK_MESSAGE(contains(changed, "a.txt.gz' has grown since"), changed);
 }
 
 TEST_CASE("what a command left that was killed while it unpacked is removed at the next start, and nothing else") {

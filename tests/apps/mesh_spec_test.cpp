@@ -47,6 +47,7 @@ TEST_CASE("a mesh goes into the config and comes back") {
 
 TEST_CASE("a mesh that does not parse says what was expected") {
   CHECK(mesh_error("dq=2") == "mesh 'dq=2': unknown axis 'dq'; did you mean 'dp'?");
+  CHECK(mesh_error("data=2") == "mesh 'data=2': unknown axis 'data'; expected dp, pp or tp");
   CHECK(contains(mesh_error(""), "expected axis=width"));
   CHECK(contains(mesh_error("2"), "expected axis=width"));
   CHECK(contains(mesh_error("dp=2,"), "expected axis=width"));

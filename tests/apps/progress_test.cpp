@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "tests/apps/temp_dir.h"
 
@@ -46,6 +47,19 @@ TEST_CASE("off a terminal: the first and the last step, each 5%, and at most a l
   CHECK(lines_of(slow) >= 50);
   CHECK(lines_of(slow) <= 73);
   CHECK(lines_of(printed(false, 1, 1)) == 1);
+}
+
+TEST_CASE("the line calls what is counted by its name") {
+  test::TempDir dir;
+  std::FILE* out = std::fopen((dir / "out").c_str(), "wb");
+  ManualClock clock;
+  {
+    Progress progress(clock, {.out = out, .terminal = true, .end_step = 512, .unit = "microbatch"});
+    clock.advance_to(1'000'000'000);
+    progress.step(255, 2.5, 1000);
+  }
+  std::fclose(out);
+  CHECK(test::read_text(dir / "out") == "\rmicrobatch 256/512  loss 2.5000  1.0k tokens/s  ETA 1 s\n");
 }
 
 TEST_CASE("on a terminal one line is redrawn in place and wiped to its old width") {

@@ -2,8 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "devices/files/file_storage.h"
+#include "devices/sim/sim_storage.h"
 #include "tests/apps/temp_dir.h"
 
 using namespace troupe;
@@ -11,20 +14,33 @@ using namespace troupe::report;
 
 TEST_CASE("the output folder is created with its parents and left empty") {
   test::TempDir dir;
-  CHECK(prepare_output_dir(dir / "a/b/c").ok());
+  FileStorage storage;
+  CHECK(prepare_output_dir(storage, dir / "a/b/c").ok());
   CHECK(std::filesystem::is_empty(dir / "a/b/c"));
-  CHECK(prepare_output_dir(dir / "a/b/c").ok());
+  CHECK(prepare_output_dir(storage, dir / "a/b/c").ok());
+}
+
+TEST_CASE("a crash of the machine leaves the output folder and its parents, and with them what is synced below") {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    SimStorage storage;
+    REQUIRE(prepare_output_dir(storage, "runs/a/out").ok());
+    REQUIRE(make_durable_dir(storage, "runs/a/out/checkpoints").ok());
+    storage.crash(seed);
+    CHECK(storage.list("runs/a/out/checkpoints").ok());
+  }
 }
 
 TEST_CASE("an output folder that cannot be is refused by name") {
   test::TempDir dir;
+  FileStorage storage;
   const auto file = test::write_text(dir / "file", "x");
-  CHECK(prepare_output_dir(file).message() == "output folder '" + file + "' is a file; name a folder");
-  const auto below = prepare_output_dir(file + "/sub");
+  CHECK(prepare_output_dir(storage, file).message() == "output folder '" + file + "' is a file; name a folder");
+  const auto below = prepare_output_dir(storage, file + "/sub");
   CHECK_FALSE(below.ok());
   CHECK(below.message().find("output folder '" + file + "/sub'") != std::string::npos);
   // a folder in which no user can create files, not even root
-  const auto proc = prepare_output_dir("/proc/self");
+  const auto proc = prepare_output_dir(storage, "/proc/self");
   CHECK(proc.message().find("output folder '/proc/self' cannot be written") == 0);
 }
 
@@ -35,7 +51,10 @@ TEST_CASE("a file is replaced whole, and a failed write leaves nothing behind") 
   CHECK(test::read_text(dir / "x") == "new");
   std::filesystem::create_directory(dir / "folder");
   CHECK_FALSE(write_file(dir / "folder", "text").ok());
-  CHECK_FALSE(write_file(dir / "no/such/folder/x", "text").ok());
+  const auto lost = write_file(dir / "no/such/folder/x", "text");
+  CHECK(lost.message().find("'" + (dir / "no/such/folder/x") + "': ") == 0);
+  CHECK(write_file(dir / "x", "newest", Durability::not_synced).ok());
+  CHECK(test::read_text(dir / "x") == "newest");
   CHECK(dir.entries() == 2);
 }
 

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "apps/lm/model.h"
@@ -83,4 +84,83 @@ TEST_CASE("a void step is told: its line of metrics and its note name the parame
   CHECK(void_step_text(step) ==
         "step 12 is void: a gradient term of 'layer0.q' exceeds the range of its exact sum; the sum's exponent becomes "
         "coarser");
+}
+
+TEST_CASE("a run that goes on sets aside the trace and the sample that were there, once, and cuts the metrics") {
+  test::TempDir dir;
+  runtime::App app;
+  register_actors(app);
+  JobArguments a;
+  a.config_path = std::string(TROUPE_SOURCE_DIR "/apps/configs") + "/lm-tiny.toml";
+  a.out = dir.path();
+  a.quiet = true;
+  int code = 0;
+  const auto prepared = prepare(a, code);
+  REQUIRE_MESSAGE(prepared.ok(), prepared.status().message());
+  const auto plan = make_plan(app, *prepared, test::write_text(dir / "text", std::string(5000, 'x')), false);
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  const std::string first = "{\"step\": 1, \"loss\": 3}\n", kept = first + "{\"step\": 3, \"loss\": 2.5}\n";
+  test::write_text(dir / "metrics.jsonl", kept + "{\"step\": 4, \"loss\": 2}\n");
+  test::write_text(dir / "trace.json", "of the start before");
+  test::write_text(dir / "sample.txt", "once upon");
+  Results results(a, *prepared, 10);
+  REQUIRE(results.open(*plan, {}, 4, true).ok());
+  CHECK_FALSE(std::filesystem::exists(dir / "trace.json"));
+  CHECK_FALSE(std::filesystem::exists(dir / "sample.txt"));
+  CHECK(test::read_text(dir / "earlier-1/trace.json") == "of the start before");
+  CHECK(test::read_text(dir / "earlier-1/sample.txt") == "once upon");
+  CHECK(test::read_text(dir / "metrics.jsonl") == kept);
+  CHECK(nlohmann::json::parse(test::read_text(dir / "run.json")).at("resumed_at") == 4);
+  // the checkpoint is damaged: the same run begins again from an older one
+  test::write_text(dir / "trace.json", "of this start");
+  REQUIRE(results.open(*plan, {}, 2, true).ok());
+  CHECK(test::read_text(dir / "trace.json") == "of this start");
+  CHECK_FALSE(std::filesystem::exists(dir / "earlier-2"));
+  CHECK(test::read_text(dir / "metrics.jsonl") == first);
+  CHECK(nlohmann::json::parse(test::read_text(dir / "run.json")).at("resumed_at") == 2);
+}
+
+TEST_CASE("run.json names the newest checkpoint that the run has saved; it is null while there is none") {
+  test::TempDir dir;
+  runtime::App app;
+  register_actors(app);
+  JobArguments a;
+  a.config_path = std::string(TROUPE_SOURCE_DIR "/apps/configs") + "/lm-tiny.toml";
+  a.out = dir.path();
+  a.quiet = true;
+  int code = 0;
+  const auto prepared = prepare(a, code);
+  REQUIRE_MESSAGE(prepared.ok(), prepared.status().message());
+  const auto plan = make_plan(app, *prepared, test::write_text(dir / "text", std::string(5000, 'x')), false);
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  Results results(a, *prepared, 10);
+  REQUIRE(results.open(*plan, {}, 0, false).ok());
+  const auto newest_after = [&](const runtime::CheckpointEvent& event) {
+    results.checkpoint(event);
+    results.begun(7, 1);  // writes run.json
+    const auto run = nlohmann::json::parse(test::read_text(dir / "run.json"));
+    return run.at("checkpoints").at("newest");
+  };
+  runtime::CheckpointEvent event;
+  event.kind = runtime::CheckpointEvent::Kind::failed;
+  event.step = 2;
+  event.status = Status(Code::exhausted, "the disk is full");
+  event.failures = 1;
+  CHECK(newest_after(event).is_null());
+  event.step = 6;
+  runtime::CheckpointEvent saved;
+  saved.kind = runtime::CheckpointEvent::Kind::committed;
+  saved.step = 4;
+  CHECK(newest_after(saved) == 4);
+  CHECK(newest_after(event) == 4);  // one that has failed is none
+  event = {};
+  event.kind = runtime::CheckpointEvent::Kind::skipped;
+  event.step = 7;
+  CHECK(newest_after(event) == 4);
+  saved.step = 8;
+  CHECK(newest_after(saved) == 8);
+  const auto counts = nlohmann::json::parse(test::read_text(dir / "run.json")).at("checkpoints");
+  CHECK(counts.at("saved") == 2);
+  CHECK(counts.at("failed") == 2);
+  CHECK(counts.at("skipped") == 1);
 }

@@ -1,8 +1,11 @@
 // Which checkpoint a run goes on from, and which configurations may.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
+#include "apps/job/reading.h"
 #include "apps/job/resume.h"
 #include "devices/sim/sim_storage.h"
+#include "runtime/launch/exit_codes.h"
 
 using namespace troupe;
 using namespace troupe::lm;
@@ -90,4 +93,110 @@ TEST_CASE(
   REQUIRE(storage.make_dir("/empty").ok());
   CHECK(Resume::find(storage, "/empty").status().code() == Code::not_found);
   CHECK(Resume::find(storage, "/nowhere").status().code() == Code::not_found);
+}
+
+TEST_CASE("where a step is asked for, its checkpoints are tried, of every generation, newest first, and no other") {
+  SimStorage storage;
+  commit(storage, "/c", 10, 1);
+  commit(storage, "/c", 30, 1);
+  commit(storage, "/c", 30, 2);
+  commit(storage, "/c", 40, 2);
+  auto resume = Resume::find(storage, "/c");
+  REQUIRE_MESSAGE(resume.ok(), resume.status().message());
+  REQUIRE(resume->only(30).ok());
+  for (const char* folder : {"/c/step-00000030.g2", "/c/step-00000030.g1"}) {
+    const auto point = resume->next();
+    REQUIRE_MESSAGE(point.ok(), point.status().message());
+    CHECK(point->folder == folder);
+  }
+  CHECK_FALSE(resume->next().ok());
+
+  auto other = Resume::find(storage, "/c");
+  REQUIRE(other.ok());
+  const Status none = other->only(20);
+  CHECK(none.code() == Code::not_found);
+  CHECK(none.message() == "there is no checkpoint of step 20 in '/c'");
+  auto named = Resume::find(storage, "/c/step-00000010.g1");
+  REQUIRE(named.ok());
+  CHECK(named->only(10).ok());
+  CHECK(named->only(30).message() == "there is no checkpoint of step 30 in '/c/step-00000010.g1'");
+}
+
+namespace {
+
+/// What a run that keeps one checkpoint does when it saves the next.
+void save_next(SimStorage& storage, std::int64_t step) {
+  commit(storage, "/c", step, 1);
+  REQUIRE(checkpoint::Catalog(storage, "/c").prune({.keep = 1}).ok());
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint that a run removes before its manifest or its data is read gives way to a newer one, untold") {
+  for (const Code lost_as : {Code::ok, Code::damaged, Code::not_found}) {  // ok: it is lost before it is used
+    SimStorage storage;
+    commit(storage, "/c", 10, 1);
+    std::int64_t newest = 10;
+    int finds = 0, code = 0;
+    std::vector<std::string> used, notes;
+    const auto find = [&] {
+      auto found = Resume::find(storage, "/c");
+      if (lost_as == Code::ok && ++finds < looks_max) save_next(storage, newest += 10);
+      return found;
+    };
+    const auto use = [&](const Resume&, const ResumePoint& point, int& of_use) {
+      used.push_back(point.folder);
+      of_use = runtime::exit_checkpoint;
+      if (lost_as == Code::ok || std::ssize(used) == looks_max) return Status{};
+      save_next(storage, newest += 10);
+      return Status(lost_as, "cannot open a shard");
+    };
+    const Status s = read_checkpoint(find, use, code, notes);
+    CHECK_MESSAGE(s.ok(), s.message());
+    CHECK(notes.empty());
+    CHECK(newest == 10 * looks_max);
+    REQUIRE(used.size() == (lost_as == Code::ok ? 1 : looks_max));
+    CHECK(used.back() == fmt::format("/c/step-{:08}.g1", newest));
+  }
+}
+
+TEST_CASE("a run that always removes the newest checkpoint before it is read ends the reading, with what to do") {
+  SimStorage storage;
+  commit(storage, "/c", 10, 1);
+  std::int64_t newest = 10;
+  int uses = 0, code = 0;
+  std::vector<std::string> notes;
+  const auto find = [&] { return Resume::find(storage, "/c"); };
+  const auto use = [&](const Resume&, const ResumePoint&, int& of_use) {
+    ++uses;
+    of_use = runtime::exit_worker;
+    save_next(storage, newest += 10);
+    return Status(Code::damaged, "cannot open a shard");
+  };
+  const Status s = read_checkpoint(find, use, code, notes);
+  CHECK(uses == looks_max);
+  CHECK(code == runtime::exit_checkpoint);
+  CHECK_MESSAGE(s.message().find("'/c' removes checkpoints faster than they are read") != std::string::npos,
+                s.message());
+  CHECK(s.message().find("--keep") != std::string::npos);
+}
+
+TEST_CASE("a checkpoint that the user named, and another error than that it is lost, are looked for once") {
+  for (const bool named : {false, true}) {
+    SimStorage storage;
+    commit(storage, "/c", 10, 1);
+    int uses = 0, code = 0;
+    std::vector<std::string> notes;
+    const auto find = [&] { return Resume::find(storage, named ? "/c/step-00000010.g1" : "/c"); };
+    const auto use = [&](const Resume&, const ResumePoint&, int& of_use) {
+      ++uses;
+      save_next(storage, 20);
+      of_use = named ? runtime::exit_checkpoint : runtime::exit_data;
+      return Status(Code::not_found, "gone");
+    };
+    const Status s = read_checkpoint(find, use, code, notes);
+    CHECK(s.message() == "gone");
+    CHECK(uses == 1);
+    CHECK(code == (named ? runtime::exit_checkpoint : runtime::exit_data));
+  }
 }

@@ -222,9 +222,10 @@ TEST_CASE("CA-4: a superseded generation commits nothing, whichever job supersed
   must(run.save_step(1, old));
   (void)must(run.catalog.claim(0, 0));
   check_refused(run.save_step(2, old),
-                {"belongs to generation 2 of job 000000000000004d", "generation 1", "commits nothing"});
+                {"belongs to generation 2 of job 000000000000004d", "generation 1", "commits nothing"},
+                Code::superseded);
   const Stamp other = must(run.catalog.claim(5, 0));
-  check_refused(run.save_step(3, {77, other.generation, 0}), {"of job 0000000000000005"});
+  check_refused(run.save_step(3, {77, other.generation, 0}), {"of job 0000000000000005"}, Code::superseded);
   must(run.save_step(4, other));
   must(run.storage.remove("runs/a/claim"));
   check_refused(run.save_step(5, other), {"runs/a/claim"}, Code::not_found);

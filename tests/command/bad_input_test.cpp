@@ -75,8 +75,20 @@ TEST_CASE("a command line that makes no sense says which word, and the nearest o
                               {{"--threads", "0"}, {"--threads", "at least 1"}},
                               {{"--stall-limit", "0"}, {"--stall-limit", "at least 1"}},
                           });
+  check_cases(exit_usage, {{{"--frobnicate", "3"}, {"unknown option '--frobnicate' (see troupe train --help)\n"}}});
+  check_one_line(run(troupe_command({"frobnicate"})), exit_usage,
+                 {"unknown command 'frobnicate' (see troupe --help)\n"});
   check_success(run(troupe_command({"--version"})));
   check_success(run(troupe_command({"train", "--help"})));
+}
+
+TEST_CASE("a usage error names the help of the command that was typed") {
+  check_one_line(run(troupe_command({})), exit_usage, {"(see troupe --help)\n"});
+  check_one_line(run(troupe_command({"train"})), exit_usage, {"(see troupe train --help)\n"});
+  check_one_line(run(troupe_command({"plan"})), exit_usage, {"(see troupe plan --help)\n"});
+  check_one_line(run(troupe_command({"eval", "--stepz"})), exit_usage, {"(see troupe eval --help)\n"});
+  check_one_line(run(troupe_command({"ckpt"})), exit_usage, {"(see troupe ckpt --help)\n"});
+  check_one_line(run(troupe_command({"ckpt", "ls"})), exit_usage, {"(see troupe ckpt ls --help)\n"});
 }
 
 TEST_CASE("a config that cannot be used says where and why") {
@@ -116,7 +128,8 @@ TEST_CASE("a text that cannot be trained on says why, and how much would do") {
   REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
   check_one_line(train_on(dir / "fifo", out), exit_data, {"not a regular file"});
   check_one_line(train_on(write_text(dir / "bad.gz", "\x1f\x8b rubbish"), out), exit_data, {"damaged gzip"});
-  check_cases(exit_data, {{{"--set", "model.vocab=100"}, {"holds byte", "'model.vocab' is only 100"}}});
+  check_cases(exit_data, {{{"--set", "model.vocab=100"}, {"holds byte", "'model.vocab' is only 100"}},
+                          {{"--set", "data.fingerprint=\"x\""}, {"has fingerprint", "'data.fingerprint' is x"}}});
 }
 
 TEST_CASE("a text that may not be read says so") {

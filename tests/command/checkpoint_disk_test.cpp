@@ -119,6 +119,7 @@ TEST_CASE(
   const auto resumed = run(train(dir / "out", {"--resume", "--checkpoint-dir", dir / "disk/checkpoints", "--set",
                                                "eval.every=0", "--steps", std::to_string(saved + 5), "--quiet"}));
   check_success(resumed);
+  CHECK(nlohmann::json::parse(read(dir / "out/run.json"))["resumed_at"] == saved);
 }
 
 TEST_CASE(

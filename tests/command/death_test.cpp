@@ -3,6 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -45,6 +49,56 @@ struct LongRun {
   }
 };
 
+/// Those of SIGILL, SIGBUS, SIGFPE and SIGSEGV for which a process has a handler.
+std::vector<int> caught_crashes(pid_t pid) {
+  std::istringstream lines(read("/proc/" + std::to_string(pid) + "/status"));
+  const std::string key = "SigCgt:";
+  std::string line;
+  while (std::getline(lines, line) && line.rfind(key, 0) != 0) {}
+  REQUIRE(lines.good());
+  const auto mask = std::stoull(line.substr(key.size()), nullptr, 16);
+  std::vector<int> caught;
+  for (const int signal : {SIGILL, SIGBUS, SIGFPE, SIGSEGV})
+    if (((mask >> (signal - 1)) & 1) != 0) caught.push_back(signal);
+  return caught;
+}
+
+/// 16 GiB of zeros, packed: some MiB, and more than is unpacked in the time that a command is given to end.
+std::string packed_zeros(const TempDir& dir) {
+  const auto member = dir / "member.gz";
+  REQUIRE(std::system(("head -c 16777216 /dev/zero | gzip -n > " + member).c_str()) == 0);
+  std::string all;
+  for (int i = 0; i < 1024; ++i) all += read(member);  // gzip files may be joined
+  return write_text(dir / "zeros.gz", all);
+}
+
+/// Returns once a text is being unpacked in the folder; false after ten seconds without one.
+bool is_unpacking(const std::string& folder) {
+  namespace fs = std::filesystem;
+  for (int tries = 0; tries < 5000; ++tries, ::usleep(2000)) {
+    std::error_code error;
+    for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+      if (at->path().extension() == ".part" && at->file_size(error) > 0 && !error) return true;
+  }
+  return false;
+}
+
+/// The same of a process that unpacks into a temporary file without a name.
+bool is_unpacking_unnamed(pid_t pid) {
+  namespace fs = std::filesystem;
+  for (int tries = 0; tries < 5000; ++tries, ::usleep(2000)) {
+    std::error_code error;
+    for (fs::directory_iterator at("/proc/" + std::to_string(pid) + "/fd", error), end; !error && at != end;
+         at.increment(error)) {
+      std::error_code gone;  // a file that was closed meanwhile
+      const auto name = fs::read_symlink(at->path(), gone).string();
+      if (gone || !name.starts_with(P_tmpdir "/") || !name.ends_with(" (deleted)")) continue;
+      if (const auto bytes = fs::file_size(at->path(), gone); !gone && bytes > 0) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 TEST_CASE("a worker that is killed ends the job within two seconds, by name, pid and signal") {
@@ -61,6 +115,24 @@ TEST_CASE("a worker that is killed ends the job within two seconds, by name, pid
                    ") was killed by signal 9 (Killed)"});
     job.check_metrics_are_whole();
   }
+}
+
+TEST_CASE("a worker that crashes ends the job by its pid and signal, without what UCX's library would print of it") {
+  LongRun job("dp=2");
+  REQUIRE(job.workers.size() == 2);
+#ifdef __SANITIZE_ADDRESS__
+  constexpr bool sanitized = true;  // a sanitizer's handlers are to be there, and report the crash
+#else
+  constexpr bool sanitized = false;
+#endif
+  CHECK_FALSE(caught_crashes(::getpid()).empty());  // doctest's own
+  for (const pid_t pid : {job.command.pid(), job.workers[0], job.workers[1]})
+    CHECK(caught_crashes(pid).empty() != sanitized);
+  ::kill(job.workers[1], SIGSEGV);
+  const auto o = job.command.wait(10);
+  const std::string how = sanitized ? "exited with code " : "was killed by signal 11 (Segmentation fault)";
+  check_failure(o, exit_worker, {"troupe: worker 1 (pid " + std::to_string(job.workers[1]) + ") " + how});
+  CHECK_MESSAGE(o.err.find("Caught signal") == std::string::npos, o.err);
 }
 
 TEST_CASE(
@@ -132,6 +204,42 @@ TEST_CASE("a job that is ended while its workers start leaves no process and no 
       CHECK((o.signal == signal || o.code == exit_interrupted));
       check_nothing_left(o);
     }
+}
+
+TEST_CASE("a signal while the text is unpacked ends the command with 130, and what was unpacked is removed") {
+  TempDir dir;
+  const auto text = packed_zeros(dir), out = dir / "out";
+  // a service manager sends two
+  const std::vector<std::vector<int>> events = {{SIGINT}, {SIGTERM}, {SIGHUP}, {SIGTERM, SIGHUP}};
+  for (const auto& signals : events) {
+    const std::string which = signals.size() == 1 ? ::strsignal(signals.front()) : "";
+    CAPTURE(signals.front());
+    Run command(troupe_command({"train", tiny_config, "--data", text, "--out", out, "--steps", "1"}));
+    const bool unpacking = is_unpacking(out + "/corpus");
+    for (const int signal : signals) command.send_to_group(signal);
+    const auto o = command.wait(10);
+    REQUIRE_MESSAGE(unpacking, o.err);
+    check_one_line(o, exit_interrupted, {"interrupted by " + which});
+    CHECK(std::filesystem::is_empty(out + "/corpus"));
+  }
+}
+
+TEST_CASE("a signal while eval unpacks a text ends it with 130: it waits for no end of the text, and prints no loss") {
+  TempDir dir;
+  check_success(run(train(dir / "out", {"--steps", "1", "--checkpoint-every", "1", "--quiet"})));
+  const auto text = packed_zeros(dir);
+  const std::vector<std::vector<int>> events = {{SIGINT}, {SIGTERM}, {SIGTERM, SIGHUP}};
+  for (const auto& signals : events) {
+    const std::string which = signals.size() == 1 ? ::strsignal(signals.front()) : "";
+    CAPTURE(signals.front());
+    Run command(troupe_command({"eval", "--from", dir / "out", "--data", text}));
+    const bool unpacking = is_unpacking_unnamed(command.pid());
+    for (const int signal : signals) command.send_to_group(signal);
+    const auto o = command.wait(10);
+    REQUIRE_MESSAGE(unpacking, o.err);
+    check_one_line(o, exit_interrupted, {"interrupted by " + which});
+    CHECK(o.out.empty());
+  }
 }
 
 TEST_CASE("Ctrl-C ends a job whose worker has never read its plan, larger than a socket takes") {

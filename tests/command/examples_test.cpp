@@ -1,4 +1,7 @@
 // The examples do what their first lines say.
+#include <algorithm>
+#include <string>
+
 #include "tests/command/checks.h"
 
 using namespace troupe::test;
@@ -51,6 +54,15 @@ TEST_CASE("example custom_op: its gradients find the factor, with the same bits 
   }
 }
 
-TEST_CASE("the program in README.md is a program: it compiles, trains as a pipeline and ends well") {
-  check_success(run({README_EXAMPLE}));
+TEST_CASE(
+    "the program in README.md is a program: it compiles, trains as a pipeline, prints each step's loss, ends well") {
+  const auto o = run({README_EXAMPLE});
+  check_success(o);
+  CHECK(std::count(o.out.begin(), o.out.end(), '\n') == 200);
+  const std::string begin = "step 0: loss ";
+  REQUIRE_MESSAGE(o.out.starts_with(begin), o.out);
+  CHECK(o.out.find("\nstep 199: loss ") != std::string::npos);
+  const double first = std::stod(o.out.substr(begin.size()));
+  CHECK(first < 40);  // a mean over the 32 samples of a step: 16 squares of about 0.5 each; their sum is above 100
+  CHECK(last_loss(o) < first);
 }

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/catalog.h"
+#include "devices/files/file_storage.h"
 #include "tests/command/checks.h"
 
 using namespace troupe::runtime;
@@ -88,11 +90,37 @@ TEST_CASE(
   CHECK_MESSAGE(sample.err.find("written by another run") == std::string::npos, sample.err);
 }
 
+TEST_CASE(
+    "a run whose folder of checkpoints a job on another machine has claimed ends with the first one that is refused, "
+    "names that job, and goes on where it was when told to") {
+  TempDir dir;
+  const std::string checkpoints = dir / "out/checkpoints";
+  Endless first(dir / "out", {"--checkpoint-every", "5", "--set", "checkpoint.max_failures=1000000"}, 30);
+  troupe::FileStorage storage;
+  // Without the lock, of which another machine knows nothing.
+  const auto claim = troupe::checkpoint::Catalog(storage, checkpoints).claim(5, 0);
+  REQUIRE_MESSAGE(claim.ok(), claim.status().message());
+  check_failure(first.command.wait(20), exit_checkpoint,
+                {" failed (1 in a row): ", "troupe: this run is superseded, its checkpoint of step ",
+                 "'" + checkpoints + "' belongs to generation 2 of job 0000000000000005: generation 1 of job ",
+                 "end that job and go on here with --resume"});
+  const auto newest = summary(dir / "out")["checkpoints"]["newest"].get<std::int64_t>();
+  CHECK(newest >= 5);
+  const auto steps = summary(dir / "out")["steps"].get<std::int64_t>() + 3;
+  const auto more = std::to_string(steps);
+  check_success(run(train(dir / "out", {"--resume", "--steps", more, "--set", "eval.every=0", "--quiet"})));
+  CHECK(summary(dir / "out")["resumed_at"] == newest);
+  CHECK(fs::exists(checkpoints + "/" + troupe::checkpoint::folder_name(steps, 3) + "/manifest"));
+  check_success(run(train(dir / "straight", {"--steps", more, "--set", "eval.every=0", "--quiet"})));
+  CHECK(summary(dir / "out")["params_hash"] == summary(dir / "straight")["params_hash"]);
+}
+
 TEST_CASE("checkpoints may lie in the output folder itself") {
   TempDir dir;
   check_success(
       run(train(dir / "out", {"--steps", "2", "--checkpoint-every", "2", "--checkpoint-dir", dir / "out", "--quiet"})));
   check_success(run(train(dir / "out", {"--steps", "4", "--resume", "--checkpoint-dir", dir / "out", "--quiet"})));
+  CHECK(summary(dir / "out")["resumed_at"] == 2);
   CHECK(summary(dir / "out")["checkpoints"]["newest"] == 4);
 }
 
@@ -125,6 +153,51 @@ TEST_CASE(
   check_success(run(train(dir / "other", {"--steps", "5", "--resume", "--quiet"})));
   CHECK(count_lines(dir / "other/earlier-2/metrics.jsonl") >= 9);
   CHECK(count_lines(dir / "other/metrics.jsonl") <= 3);
+}
+
+TEST_CASE("a run that goes on does not leave an earlier trace or sample as if it were its own") {
+  TempDir dir;
+  check_success(run(train(dir / "out", {"--steps", "4", "--checkpoint-every", "4", "--trace", "--sample", "--quiet"})));
+  const auto sample = read(dir / "out/sample.txt");
+  const auto o = run(train(dir / "out", {"--steps", "6", "--resume"}));
+  check_success(o);
+  CHECK(o.out.find("the trace or sample that the run had in '" + (dir / "out") + "' is now in '" +
+                   (dir / "out/earlier-1") + "'") != std::string::npos);
+  CHECK_FALSE(fs::exists(dir / "out/trace.json"));
+  CHECK_FALSE(fs::exists(dir / "out/sample.txt"));
+  CHECK(fs::exists(dir / "out/earlier-1/trace.json"));
+  CHECK(read(dir / "out/earlier-1/sample.txt") == sample);
+  CHECK_FALSE(fs::exists(dir / "out/earlier-1/metrics.jsonl"));  // which goes on
+  // a name that is taken by something else is no folder to move to
+  write_text(dir / "out/earlier-2", "a file");
+  write_text(dir / "out/sample.txt", sample);
+  check_success(run(train(dir / "out", {"--steps", "7", "--resume", "--quiet"})));
+  CHECK(read(dir / "out/earlier-2") == "a file");
+  CHECK(read(dir / "out/earlier-3/sample.txt") == sample);
+}
+
+TEST_CASE("a run that goes on and cannot write its results there says so, with the code of the output") {
+  TempDir dir;
+  check_success(run(train(dir / "out", {"--steps", "2", "--checkpoint-every", "2", "--quiet"})));
+  fs::remove(dir / "out/plan.txt");
+  fs::create_directories(dir / "out/plan.txt/in the way");
+  check_one_line(run(train(dir / "out", {"--steps", "4", "--resume", "--quiet"})), exit_output,
+                 {"'" + (dir / "out/plan.txt") + "'"});
+}
+
+TEST_CASE(
+    "a run that would go on with another text ends with the code of the text, whether its configuration is named or "
+    "not; with another order of samples, with that of the configuration") {
+  TempDir dir;
+  check_success(run(train(dir / "out", {"--steps", "2", "--checkpoint-every", "2", "--quiet"})));
+  const auto other = write_text(dir / "other.txt", read(sample_text()) + "and more");
+  for (const bool named : {false, true}) {
+    std::vector<std::string> words = {"train", "--data", other, "--out", dir / "out", "--resume", "--quiet"};
+    if (named) words.insert(words.begin() + 1, tiny_config);
+    check_one_line(run(troupe_command(words)), exit_data, {"fingerprint"});
+  }
+  check_one_line(run(train(dir / "out", {"--resume", "--quiet", "--set", "run.seed=7"})), exit_usage,
+                 {"'run.seed' was", "other samples"});
 }
 
 TEST_CASE(
@@ -172,6 +245,7 @@ TEST_CASE(
     CHECK(count_lines(out + "/metrics.jsonl") == steps + 1);  // and the line of the checkpoint
     const auto more = std::to_string(steps + 3);
     check_success(run(train(out, {"--resume", "--mesh", "pp=2", "--steps", more, "--set", "eval.every=0", "--quiet"})));
+    CHECK(summary(out)["resumed_at"] == steps);
     check_success(run(train(dir / "straight", {"--steps", more, "--set", "eval.every=0", "--quiet"})));
     CHECK(summary(out)["params_hash"] == summary(dir / "straight")["params_hash"]);
   }
@@ -322,11 +396,15 @@ TEST_CASE("a run whose last update has ruined the parameters has diverged, thoug
   CHECK(count_lines(dir / "out/metrics.jsonl") == good + 1);
 }
 
-TEST_CASE("moments that would never change, and numbers of steps that no integer has, are refused") {
+TEST_CASE("numbers that kernels would compute with as others, and numbers of steps that no integer has, are refused") {
   TempDir dir;
   check_one_line(run(train(dir / "out", {"--set", "optimizer.beta1=0.9999999999"})), exit_usage,
                  {"'optimizer.beta1'", "is 1 in float32"});
   check_one_line(run(train(dir / "out", {"--set", "optimizer.eps=1e-300"})), exit_usage,
                  {"'optimizer.eps'", "is below the least normal float32"});
+  check_one_line(run(train(dir / "out", {"--set", "model.norm_eps=1e-300"})), exit_usage,
+                 {"'model.norm_eps'", "is below the least normal float32"});
+  check_one_line(run(train(dir / "out", {"--set", "model.dropout=0.99999999999"})), exit_usage,
+                 {"'model.dropout'", "every value would be dropped"});
   check_one_line(run(train(dir / "out", {"--steps", "99999999999999999999"})), exit_usage, {"expected a whole number"});
 }

@@ -64,6 +64,27 @@ TEST_CASE("arguments that can have no effect are told, and those that the job ha
                    {std::string(option) + " is given 2 times, once for each rank: the job has one worker, rank 0"});
 }
 
+TEST_CASE("--keep and --checkpoint-dir are told to have no effect where no checkpoint is saved, or looked for there") {
+  TempDir dir;
+  const auto told = [&](std::vector<std::string> words) {
+    words.insert(words.end(), {"--steps", "4", "--quiet"});
+    const auto o = run(train(dir / "out", words));
+    CHECK_MESSAGE(o.code == exit_ok, o.err);
+    return o.err;
+  };
+  const auto no_effect = [](const std::string& argument) {
+    return "troupe: warning: " + argument + " has no effect: the run saves no checkpoint, see --checkpoint-every\n";
+  };
+  const std::string saved = dir / "saved";
+  CHECK(told({"--keep", "3", "--checkpoint-dir", saved}) ==
+        no_effect("--keep 3") + no_effect("--checkpoint-dir " + saved));
+  CHECK(told({"--keep", "3", "--checkpoint-dir", saved, "--set", "checkpoint.every=4"}).empty());
+  CHECK(told({"--keep", "2", "--checkpoint-dir", saved, "--resume"}).empty());  // saves as the run before
+  CHECK(told({"--checkpoint-dir", saved, "--resume", "--checkpoint-every", "0"}).empty());
+  CHECK(told({"--checkpoint-dir", dir / "other", "--resume", saved, "--checkpoint-every", "0"}) ==
+        no_effect("--checkpoint-dir " + (dir / "other")));
+}
+
 TEST_CASE("a run that goes on behind the steps that are to be traced says so") {
   TempDir dir;
   check_success(run(train(dir / "out", {"--steps", "4", "--checkpoint-every", "4"})));
@@ -237,6 +258,22 @@ TEST_CASE("a plan of no configuration, and times that are no times, are refused 
                    {option, "below 1e9", "'1e308'"});
 }
 
+TEST_CASE(
+    "sim refuses times that could outlast its clock before it plays, and names the options, their values and the "
+    "bound") {
+  const auto sim = [](const std::string& microbatches, const std::vector<std::string>& times) {
+    std::vector<std::string> words = {"sim", tiny_config, "--set", "schedule.batch=" + microbatches};
+    words.insert(words.end(), times.begin(), times.end());
+    return run(troupe_command(words));
+  };
+  const std::string bound = "simulated time ends at 9e+09 s";
+  check_one_line(sim("10000", {"--tf", "9e8", "--tb", "9e8"}), exit_usage,
+                 {"--tf 900000000 ms, --tb 900000000 ms: ", "of 2 steps", "take 3.6e+10 s", bound});
+  check_one_line(sim("10000", {"--mesh", "pp=2", "--hop", "9e8"}), exit_usage, {"--hop 900000000 ms: ", bound});
+  check_one_line(sim("40000", {"--paced", "9e8"}), exit_usage, {"--paced 900000000: ", bound});
+  check_success(sim("8", {"--tf", "9e8", "--tb", "9e8"}));
+}
+
 TEST_CASE("sim takes the times of passes that go together: --tb and --tw with --tf, --tw up to the backward time") {
   const auto sim = [](const std::vector<std::string>& times) {
     std::vector<std::string> words = {"sim", tiny_config, "--mesh", "pp=2", "--set", "schedule.pipeline=zero-bubble"};
@@ -262,6 +299,7 @@ TEST_CASE("--help says of each option that takes a value what holds without it")
                                                                                        {"plan"},
                                                                                        {"sim"},
                                                                                        {"sample"},
+                                                                                       {"eval"},
                                                                                        {"calibrate"},
                                                                                        {"ckpt", "prune"},
                                                                                        {"ckpt", "export"},

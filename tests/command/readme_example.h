@@ -1,6 +1,8 @@
 // What the program in README.md leaves out: headers, names, a loader. CMake puts this before it.
 #pragma once
 
+#include <iostream>
+
 #include "runtime/compile/compile.h"
 #include "runtime/launch/app.h"
 

@@ -287,6 +287,53 @@ TEST_CASE("ST-1, ST-2: sync() has the system sync the file, sync_dir() the folde
   syncs.errors = {EIO};
   CHECK(write_file(storage, folder + "/lost", bytes_of("text")).code() == Code::io);
   CHECK(names_in(storage, folder) == "buffered:4 direct:4 whole:4");
+  syncs.paths.clear();
+  CHECK(write_file(storage, folder + "/whole", bytes_of("other"), Durability::synced, ".7.part").ok());
+  CHECK(syncs.paths == std::vector<std::string>{folder + "/whole.7.part", folder});
+  syncs.paths.clear();
+  CHECK(write_file(storage, folder + "/whole", bytes_of("another"), Durability::not_synced).ok());
+  CHECK(syncs.paths.empty());
+  CHECK(names_in(storage, folder) == "buffered:4 direct:4 whole:7");
+  CHECK(text_in(storage, folder + "/whole") == "another");
+}
+
+TEST_CASE("ST-2: make_durable_dir syncs the folder of each folder that it makes, and no other") {
+  const TempDir dir;
+  FileStorage storage;
+  const std::string top = std::filesystem::canonical(dir.path()).string();
+  Syncs syncs;
+  CHECK(make_durable_dir(storage, top + "/a/b/c").ok());
+  CHECK(syncs.paths == std::vector<std::string>{top + "/a/b", top + "/a", top});
+  syncs.paths.clear();
+  CHECK(make_durable_dir(storage, top + "/a/b/c").ok());
+  CHECK(syncs.paths.empty());
+  CHECK(make_durable_dir(storage, top + "/a/d/").ok());
+  CHECK(syncs.paths.back() == top + "/a");
+  syncs.errors = {EIO};
+  CHECK(refused(make_durable_dir(storage, top + "/e"), top) == Code::io);
+  syncs.errors = {EIO};  // of the first of two
+  CHECK(refused(make_durable_dir(storage, top + "/g/h"), top + "/g") == Code::io);
+  write(storage, top + "/file", "text");
+  CHECK(refused(make_durable_dir(storage, top + "/file/below"), top + "/file/below") == Code::io);
+}
+
+TEST_CASE("ST-2: a folder that make_durable_dir has made is there after a crash, with its parents") {
+  int lost = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    SimStorage storage;
+    REQUIRE(make_durable_dir(storage, "/a/b/c").ok());
+    REQUIRE(make_durable_dir(storage, "x/y").ok());
+    storage.crash(seed);
+    CHECK(names_in(storage, "/a/b") == "c/");
+    CHECK(names_in(storage, "x") == "y/");
+    // One that make_dir has made may be lost: a crash of this disk with this seed shows it.
+    SimStorage other;
+    REQUIRE(other.make_dir("/a/b/c").ok());
+    other.crash(seed);
+    lost += other.list("/a/b/c").ok() ? 0 : 1;
+  }
+  CHECK(lost > 0);
 }
 
 TEST_CASE("a rename replaces its target; who had opened that still reads it") {

@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 seconds=${1:-600}
 build=build-fuzz
 flags=(-std=c++20 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -I. "-I$build")
-libraries=(-lcapnp -lkj -lpthread)
+libraries=(-lcapnp -lkj -lfmt -lpthread)
 
 mkdir -p "$build"/{objects,checkpoint,manifest,safetensors}
 capnp compile "-oc++:$build/checkpoint" --src-prefix=checkpoint checkpoint/manifest.capnp

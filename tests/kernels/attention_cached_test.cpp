@@ -1,6 +1,8 @@
 // Attention with state, token by token, against attention over whole texts.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "fixture.h"
 #include "tests/last_words.h"
 

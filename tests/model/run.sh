@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# run.sh model MODEL_DUMP: the whole model against tests/model/reference.py. run.sh training TROUPE: training against
-# tests/model/training.py. Debian's Python first: that is where python3-numpy goes. 77: no Python with NumPy.
+# run.sh model MODEL_DUMP: the whole model against tests/model/reference.py. run.sh training TROUPE, run.sh evaluation TROUPE:
+# training, evaluation against tests/model/training.py, evaluation.py. Debian's Python first: that is where python3-numpy goes.
+# 77: no Python with NumPy.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=$(mktemp -d "${TMPDIR:-/tmp}/troupe-model-XXXXXX")
@@ -9,8 +10,8 @@ case "$1" in
   model)
     "$2" "$folder"
     check=("$here/reference.py" "$folder") ;;
-  training) check=("$here/training.py" "$2" "$folder") ;;
-  *) echo "$0: '$1' is neither model nor training" >&2; exit 2 ;;
+  training | evaluation) check=("$here/$1.py" "$2" "$folder") ;;
+  *) echo "$0: '$1' is none of model, training, evaluation" >&2; exit 2 ;;
 esac
 for python in /usr/bin/python3 python3; do
   command -v "$python" >/dev/null || continue

@@ -17,6 +17,8 @@ struct Topology {
   std::vector<std::int64_t> dp;  // of each stage
   std::int64_t tp = 1;
   std::int32_t zero = 0;
+  Pipeline pipeline = {};
+  bool shared_vocabulary = false;
 };
 
 /// Uneven on purpose: 3 layers, shapes that neither 3 nor 4 divides, more query than key-value heads.
@@ -45,30 +47,44 @@ struct RunOptions {
   std::string restore;                ///< begins from this checkpoint; empty: with initial values
   std::uint64_t seed = 0;
   std::int64_t every = 0;        ///< steps between checkpoints; the last version is always saved
+  std::int64_t keep = 0;         ///< checkpoints that stay in `into`, the newest; 0: 2 with `every`, else 100
   std::int64_t stop_after = -1;  ///< messages; see SimClusterOptions
   std::optional<SumState> sums;  ///< begins with these, whatever the checkpoint has
   /// out: the newest step that was told to be committed, also where the run ends with an error
   std::int64_t* told = nullptr;
 };
 
-/// A job of the language model that saves what it learns.
-inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& storage, const RunOptions& r) {
-  runtime::App app;
-  lm::register_actors(app);
+/// A job of the language model that saves what it learns, compiled: it can be run any number of times.
+struct SavingJob {
+  lm::LmConfig config;
+  Plan plan;
+};
+
+inline Expected<SavingJob> compile_saving(const runtime::App& app, const lm::LmConfig& c, const Topology& t) {
+  SavingJob job{c, {}};
+  job.config.mesh.shared_vocabulary = t.shared_vocabulary;
   CompileOptions o;
   o.stages = stage_meshes(t.dp, lm::model_axes({t.dp, static_cast<std::int64_t>(t.dp.size()), t.tp}, c));
   o.zero = t.zero;
+  o.pipeline = t.pipeline;
   o.seed = 3;
   o.snapshots = 2;
-  TROUPE_ASSIGN(const Plan plan, compile(lm::build_model(c, app.ops(), corpus(), false), o));
-  TROUPE_TRY(verify(plan));
+  TROUPE_ASSIGN(job.plan, compile(lm::build_model(job.config, app.ops(), corpus(), 0), o));
+  TROUPE_TRY(verify(job.plan));
+  return job;
+}
+
+/// Runs a job. `app`: has the actors of the language model.
+inline Expected<Run> run(const runtime::App& app, const SavingJob& job, SimStorage& storage, const RunOptions& r) {
+  const lm::LmConfig& c = job.config;
+  const Plan& plan = job.plan;
   SimLoop loop;
   SimDevice device(loop);
   const auto stream = device.create_stream("checkpoints", 1);  // no thread runs it: the end commits
   CheckpointOptions options;
   options.dir = r.into;
   options.every = r.every;
-  options.retention.keep = r.every > 0 ? 2 : 100;
+  options.retention.keep = r.keep > 0 ? r.keep : r.every > 0 ? 2 : 100;
   std::vector<Status> failed;
   options.on_event = [&](const CheckpointEvent& e) {
     if (e.kind != CheckpointEvent::Kind::committed) return failed.push_back(e.status);
@@ -113,6 +129,14 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
     out.void_steps.push_back(step.void_step);
   }
   return out;
+}
+
+/// Compiles a job and runs it once.
+inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& storage, const RunOptions& r) {
+  runtime::App app;
+  lm::register_actors(app);
+  TROUPE_ASSIGN(const SavingJob job, compile_saving(app, c, t));
+  return run(app, job, storage, r);
 }
 
 inline checkpoint::Reader open(SimStorage& storage, const std::string& folder) {

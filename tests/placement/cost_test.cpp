@@ -91,7 +91,12 @@ TEST_CASE("costs that no machine can have are refused with the member's name and
       {[](CostModel& m) {
          m.kernels["gemm"].push_back({0, 0, 1});
        },
-       "'gemm' has 0"}};
+       "'gemm' has 0"},
+      {[](CostModel& m) {
+         m.flops_per_s = std::numeric_limits<double>::infinity();
+         m.kernels["gemm"].push_back({64, 0, 1e-6});  // infinitely slower than that: no other call has a time
+       },
+       "'gemm' takes no time"}};
   for (const auto& one : wrong) {
     CostModel model;
     CHECK(model.validate().ok());
@@ -102,4 +107,7 @@ TEST_CASE("costs that no machine can have are refused with the member's name and
   CostModel fast;
   fast.flops_per_s = fast.intra_node.bytes_per_s = std::numeric_limits<double>::infinity();
   CHECK(fast.validate().ok());
+  fast.kernels["gemm"].push_back({64, 64, 1e-6});
+  CHECK(fast.validate().ok());
+  CHECK(std::isfinite(fast.kernel_s("gemm", 1e6, 1e6)));
 }

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <limits>
+
 #include "placement/sbp.h"
 
 using namespace troupe;
@@ -15,8 +17,8 @@ TEST_CASE("an Sbp reads back what it writes") {
 }
 
 TEST_CASE("what is no Sbp is refused, with the word that was given and what to write") {
-  for (const std::string text :
-       {"", "b", "S", "S()", "S(x)", "S(0", "S(-1)", "S(0,0)", "S(0,)", "S(0)x", "BB", "S(0) ", "S(,2)"}) {
+  for (const std::string text : {"", "b", "S", "S()", "S(x)", "S(0", "S(-1)", "S(0,0)", "S(0,)", "S(0)x", "BB", "S(0) ",
+                                 "S(,2)", "S(4294967296)", "S(99999999999999999999)", "S(0,99999999999999999999)"}) {
     const auto s = parse_sbp(text);
     INFO("text: '" << text << "'");
     REQUIRE_FALSE(s.ok());
@@ -50,5 +52,18 @@ TEST_CASE("split_range: parts tile the range in order, in whole units, the first
               REQUIRE((intersect(split_range(whole, parts, i, unit), Range{lo, hi}).size() > 0) ==
                       (i >= found.lo && i < found.hi));
           }
+      }
+}
+
+TEST_CASE("a unit may be larger than the range, up to the largest number: the first part then has all") {
+  for (const std::int64_t n : {std::int64_t{0}, std::int64_t{1}, std::int64_t{30}, std::int64_t{1} << 40})
+    for (const std::int64_t unit : {n + 1, std::numeric_limits<std::int64_t>::max()})
+      for (std::int64_t parts = 1; parts <= 3; ++parts) {
+        CAPTURE(n);
+        CAPTURE(parts);
+        const Range whole{10, 10 + n};
+        for (std::int64_t i = 0; i < parts; ++i)
+          CHECK(split_range(whole, parts, i, unit) == (i == 0 ? whole : Range{whole.hi, whole.hi}));
+        CHECK(parts_overlapping(whole, parts, whole, unit) == (n == 0 ? Range{0, 0} : Range{0, 1}));
       }
 }

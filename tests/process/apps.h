@@ -1,11 +1,14 @@
 // The application under test: the MLP of tests/runtime/mlp.h with its actors, and some that take their time or fail.
 #pragma once
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 
 #include "kernels/rules.h"
 #include "runtime/launch/app.h"
@@ -53,6 +56,38 @@ struct Orphaning final : troupe::actors::UserActor {
   }
 };
 
+/// The signals of this process that UCX's library handles, and those of a crash that have not their usual effect (in a
+/// sanitized build that is a report); empty: none. `crashes`: look at the latter, too.
+inline std::string strange_signals(bool crashes) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  crashes = false;
+#endif
+  std::string text;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    struct sigaction action {};
+    if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler == SIG_DFL) continue;
+    Dl_info found{};
+    const bool known = ::dladdr(reinterpret_cast<void*>(action.sa_handler), &found) != 0 && found.dli_fname;
+    const std::string library = known ? found.dli_fname : "";  // SIG_IGN is in none
+    const bool crash = signal == SIGILL || signal == SIGBUS || signal == SIGFPE || signal == SIGSEGV;
+    if (library.find("libucs") != std::string::npos || (crash && crashes))
+      text += "signal " + std::to_string(signal) + " is handled by '" + library + "'; ";
+  }
+  return text;
+}
+
+/// Those that UCX's library has taken before main.
+inline const std::string taken_at_load = strange_signals(false);
+
+/// Fails where its worker has strange signals; reports that it has looked.
+struct SignalLooker final : troupe::actors::UserActor {
+  troupe::Status act(troupe::actors::UserCall& call) override {
+    call.report("looked", {1.0});
+    const std::string strange = strange_signals(true);
+    return strange.empty() ? troupe::Status{} : troupe::invalid(strange);
+  }
+};
+
 /// y = x, 0.8 s later.
 inline troupe::kernels::OpDef nap() {
   troupe::kernels::OpDef op{.name = "nap", .inputs = 1, .outputs = 1, .infer = troupe::kernels::one_shape("nap", 1)};
@@ -72,8 +107,29 @@ inline const troupe::runtime::App& test_app() {
     a.actor<Outlier>("outlier");
     a.actor<Torn>("torn");
     a.actor<Orphaning>("orphaning");
+    a.actor<SignalLooker>("signals");
     (void)a.op(nap()).ok();
     return a;
   }();
   return app;
+}
+
+/// In the environment of a process: its main does not call serve_if_worker, it is unserved_main(value).
+inline constexpr const char* unserved_variable = "TROUPE_TEST_UNSERVED";
+/// With it: that main does not print the job's error, either, and returns 0.
+inline constexpr const char* silent_variable = "TROUPE_TEST_SILENT";
+
+/// A main that forgets serve_if_worker: adds its process id to the file `path` as a line, then runs a job of one
+/// worker. The fifth of these processes waits for its end instead.
+inline int unserved_main(const std::string& path) {
+  std::ofstream(path, std::ios::app) << std::to_string(::getpid()) + "\n";
+  std::ifstream in(path);
+  int processes = 0;
+  for (std::string line; std::getline(in, line);) ++processes;
+  while (processes > 4) ::pause();
+  const auto plan = mlp::plan(test_app().ops(), {}, {1});
+  troupe::runtime::JobOptions job;
+  if (!std::getenv(silent_variable)) return test_app().run_main(plan, job);
+  if (plan.ok()) (void)test_app().run(*plan, job).status.ok();
+  return 0;
 }

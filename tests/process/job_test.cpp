@@ -5,11 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 
 #include "checkpoint/catalog.h"
 #include "devices/files/file_storage.h"
+#include "runtime/launch/end_signals.h"
 #include "runtime/launch/hangup.h"
 #include "runtime/plan/plan_io.h"
 #include "tests/apps/temp_dir.h"
@@ -224,6 +227,102 @@ TEST_CASE("a worker that dies is missed at once, though a process that an actor 
   const JobResult result = test_app().run(*p, job);
   CHECK(result.exit_code == exit_worker);
   CHECK_MESSAGE(says(result.status, "was killed by signal 9"), result.status.message());
+}
+
+TEST_CASE("a signal that nothing has taken has no effect when a job ends, and its usual one where it is passed on") {
+  static volatile sig_atomic_t effects = 0;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (signal == SIGHUP && hangup_ignored()) continue;  // then it is none that ends a job
+    CAPTURE(signal);
+    effects = 0;
+    struct sigaction before {};
+    REQUIRE(::sigaction(signal, nullptr, &before) == 0);
+    ::signal(signal, [](int) { effects = effects + 1; });
+    {
+      const EndSignals signals;
+      ::raise(signal);
+      CHECK(signals.take().value_or(0) == signal);
+      CHECK_FALSE(signals.take().has_value());
+      ::raise(signal);
+    }
+    const int dropped = effects;
+    int kept = 0;
+    {
+      EndSignals signals;
+      signals.pass_on();
+      ::raise(signal);
+      kept = effects;
+    }
+    const int passed_on = effects;
+    ::raise(signal);
+    const int afterwards = effects;
+    ::sigaction(signal, &before, nullptr);
+    CHECK(dropped == 0);
+    CHECK(kept == 0);
+    CHECK(passed_on == 1);
+    CHECK(afterwards == 2);
+  }
+}
+
+TEST_CASE(
+    "signals that UCX takes as it is loaded have their effect again, in the process that starts a job and in a worker: "
+    "a crash ends it by its signal, and no library reports it") {
+  CHECK_MESSAGE(taken_at_load != "", "UCX has taken no signal as it was loaded: nothing is shown");
+  // doctest handles those of a crash itself, but not SIGBUS
+  CHECK(strange_signals(false) == "");
+  struct sigaction bus {};
+  REQUIRE(::sigaction(SIGBUS, nullptr, &bus) == 0);
+#ifdef __SANITIZE_ADDRESS__
+  CHECK((bus.sa_handler != SIG_DFL));  // the sanitizer's own handler is back
+#else
+  CHECK((bus.sa_handler == SIG_DFL));
+#endif
+  Graph g(test_app().ops());
+  g.program("main", {.microbatches = 1, .samples = 2});
+  g.unit("all");
+  g.actor("signals", "x", {}, {{"x", {DType::f32, {2, 6}}}});
+  const auto p = compile(g, {.stages = stage_meshes({1})});
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  JobOptions job;
+  job.session.steps = 1;
+  std::vector<std::string> reported;
+  job.session.on_closed = [&](const std::string&, std::int64_t, const std::vector<Report>& reports) {
+    for (const auto& r : reports) reported.push_back(r.name);
+  };
+  const JobResult result = test_app().run(*p, job);
+  CHECK_MESSAGE(result.status.ok(), result.status.message());
+  CHECK(reported == std::vector<std::string>{"looked"});
+}
+
+TEST_CASE(
+    "a program that does not call serve_if_worker: its workers start none, and its job ends at once and says which "
+    "call "
+    "is missing, whether the worker prints that or not") {
+  const std::string refusal =
+      "this process is a worker (--troupe-worker): call App::serve_if_worker in main before the job is run";
+  const Plan p = good_plan({}, {1, 1});
+  for (const bool silent : {false, true}) {
+    CAPTURE(silent);
+    TempDir dir;
+    const auto started = dir / "started";
+    JobOptions job;
+    job.stall_s = 5;
+    std::vector<std::string> prefix = {"env", std::string(unserved_variable) + "=" + started};
+    if (silent) prefix.push_back(std::string(silent_variable) + "=1");
+    job.prefixes.assign(2, prefix);
+    std::vector<std::string> lines;
+    job.on_log = [&](Rank, const std::string& line) { lines.push_back(line); };
+    const JobResult result = test_app().run(p, job);
+    CHECK(result.exit_code == exit_worker);
+    CHECK_MESSAGE(says(result.status, refusal), result.status.message());
+    CHECK(lines.size() <= (silent ? 0 : 2));
+    for (const auto& line : lines) CHECK(line == refusal);
+    std::ifstream in(started);
+    int processes = 0;
+    for (int pid; in >> pid; ++processes) CHECK((::kill(pid, 0) != 0 && errno == ESRCH));
+    CHECK(processes >= 1);
+    CHECK(processes <= 2);  // the workers of this job, and none of theirs
+  }
 }
 
 TEST_CASE("serve_if_worker gives SIGHUP its effect back where a library has taken it, and leaves a handler of main's") {

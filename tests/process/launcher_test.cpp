@@ -2,9 +2,13 @@
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <utility>
 
 using namespace troupe;
 using namespace troupe::runtime;
@@ -31,6 +35,13 @@ class DescriptorLimit {
   rlimit before_{};
 };
 
+/// The descriptors of both ends of a control link.
+std::pair<int, int> link_ends() {
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  return {ends[0], ends[1]};
+}
+
 }  // namespace
 
 TEST_CASE("a worker that cannot be started for want of descriptors is an error, and none of them stays open") {
@@ -48,4 +59,57 @@ TEST_CASE("a worker that cannot be started for want of descriptors is an error, 
     CHECK(s.message().find(more < 2 ? "control link" : more < 4 ? "log" : "watch") != std::string::npos);
     CHECK(descriptors() == before);
   }
+}
+
+TEST_CASE("a control link refuses a message that its other end would refuse, and sends nothing of it") {
+  const auto [near, far] = link_ends();
+  Link from(near), to(far);
+  const std::vector<std::byte> large(control_bytes_max + std::size_t{1}), small(3, std::byte{7});
+  for (const Status& s : {from.send(large), from.post(large)}) {
+    CHECK(s.code() == Code::invalid);
+    CHECK_MESSAGE(s.message() == "control link: a message of 268435457 bytes; the most is 268435456", s.message());
+  }
+  CHECK_FALSE(from.unsent());
+  REQUIRE(from.post(small).ok());
+  std::deque<std::vector<std::byte>> messages;
+  REQUIRE(to.receive(messages).ok());
+  REQUIRE(messages.size() == 1);
+  CHECK((messages[0] == small));
+}
+
+TEST_CASE("what a control link queues while its other end does not read arrives whole and in order") {
+  const auto [near, far] = link_ends();
+  Link from(near), to(far);
+  constexpr std::size_t count = 60;
+  const auto message = [](std::size_t i) { return std::vector<std::byte>(i * 10'007, static_cast<std::byte>(i)); };
+  std::deque<std::vector<std::byte>> messages;
+  for (std::size_t i = 0; i < count; ++i) {
+    REQUIRE(from.post(message(i)).ok());
+    if (i == count / 2) REQUIRE(to.receive(messages).ok());  // now and then it reads some
+  }
+  CHECK(from.unsent());
+  while (messages.size() < count) {
+    REQUIRE(from.flush().ok());
+    REQUIRE(to.receive(messages).ok());
+  }
+  CHECK_FALSE(from.unsent());
+  bool same = true;
+  for (std::size_t i = 0; i < count; ++i) same &= messages[i] == message(i);
+  CHECK(same);
+}
+
+TEST_CASE("a worker that logs without end keeps its parent from nothing: each read ends, and so does the worker") {
+  Launcher launcher;
+  REQUIRE(launcher.start({"sh", "-c", "exec yes"}).ok());
+  std::size_t lines = 0, most = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  while (lines < log_bytes_at_once && std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)) {
+    const std::size_t before = lines;
+    CHECK(launcher.read_log(launcher.workers()[0], [&](const std::string& line) { lines += line == "y" ? 1 : 0; }));
+    most = std::max(most, lines - before);
+  }
+  CHECK(lines >= log_bytes_at_once);
+  CHECK(most <= log_bytes_at_once / 2);  // "y" and the end of its line
+  launcher.finish(50);
+  CHECK(launcher.workers()[0].exited);
 }

@@ -259,6 +259,66 @@ TEST_CASE("the last version's checkpoint is the run's: where it fails the end sa
   }
 }
 
+TEST_CASE(
+    "a run whose folder another job has claimed ends with the first checkpoint that is refused, and is told which job "
+    "has it, though that job has removed what was not committed") {
+  for (const std::string how : {"claimed", "cleaned", "cleaned before a place has written its shard"}) {
+    CAPTURE(how);
+    Job job;
+    REQUIRE(job.checkpoints->wants(1));
+    job.write_all(1);
+    CHECK(job.end(1).ok());
+    REQUIRE(job.checkpoints->wants(2));
+    job.write_all(2);
+    // As a process on another machine claims it, which this machine's lock does not keep out.
+    checkpoint::Catalog catalog(job.storage, "/ckpt");
+    const auto stamp = catalog.claim(5, 0);
+    REQUIRE_MESSAGE(stamp.ok(), stamp.status().message());
+    if (how != "claimed") REQUIRE(catalog.clean(stamp->generation).ok());
+    if (how.starts_with("cleaned before")) job.written[2].back().name = "'/ckpt/step-00000002.g1' is not there";
+    const Status s = job.end(2);
+    CHECK(s.code() == Code::superseded);
+    CHECK_MESSAGE(s.message() ==
+                      "this run is superseded, its checkpoint of step 2 is refused: '/ckpt' belongs to generation 2 of "
+                      "job 0000000000000005: generation 1 of job 000000000000004d commits nothing there",
+                  s.message());
+    CHECK(job.checkpoints->poll().code() == Code::superseded);  // nor will it ever commit again
+    CHECK_FALSE(job.checkpoints->diverged());
+    REQUIRE(job.events.size() == 2);
+    CHECK(job.events.back().kind == Kind::failed);
+    CHECK(job.events.back().failures == 1);  // of three that would end it otherwise
+    const auto entries = catalog.entries();
+    REQUIRE(entries.ok());
+    REQUIRE(entries->size() == 1);
+    CHECK(entries->front().step == 1);
+  }
+}
+
+TEST_CASE(
+    "where two processes have the same generation, a save of one that fails removes nothing that the other committed") {
+  Job job;
+  REQUIRE(job.checkpoints->wants(1));
+  job.write_all(1);
+  CHECK(job.end(1).ok());
+  REQUIRE(job.checkpoints->wants(2));
+  job.write_all(2);
+  // Has claimed the folder at the same moment, on another machine: the shards of the first are in the way of its own.
+  const CheckpointTarget target = job.checkpoints->target();
+  checkpoint::Manifest head;
+  head.stamp = {target.job, target.generation, 0};
+  checkpoint::CheckpointCommitter second(job.storage, *job.stream, job.loop.clock(), target.dir, std::move(head), {});
+  for (const std::int64_t step : {1, 2}) second.abandon(step, Status(Code::io, "the shard is there already"));
+  second.finish();
+  const auto outcomes = second.outcomes();
+  REQUIRE(outcomes.size() == 2);
+  for (const auto& o : outcomes) CHECK(o.status.code() == Code::io);
+  const auto entries = checkpoint::Catalog(job.storage, target.dir).entries();
+  REQUIRE(entries.ok());
+  REQUIRE(entries->size() == 1);
+  CHECK(entries->front().step == 1);
+  CHECK(entries->front().committed);
+}
+
 TEST_CASE("of two runs one has the folder; the second says so, and takes it when the first has gone") {
   Job job;
   CheckpointOptions options;

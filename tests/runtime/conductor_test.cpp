@@ -185,3 +185,21 @@ TEST_CASE(
   caf::anon_send_exit(conductor, caf::exit_reason::user_shutdown);
   scheduler.run();
 }
+
+TEST_CASE("a place without actors answers at once when it is asked what it waits for: it is not the one that hangs") {
+  SteppedConfig config;
+  caf::actor_system system(config);
+  auto& scheduler = dynamic_cast<caf::scheduler::test_coordinator&>(system.scheduler());
+  ConductorSpec spec;
+  spec.closers = {0};
+  std::vector<FromWorker> sent;
+  spec.send = [&](FromWorker m) { sent.push_back(std::move(m)); };
+  auto conductor = system.spawn<Conductor>(std::move(spec));
+  caf::anon_send(conductor, actors::Wire{{}, conductor});
+  caf::anon_send(conductor, SessionSays{ExplainAll{}});
+  scheduler.run();
+  REQUIRE(sent.size() == 1);
+  CHECK(std::holds_alternative<Explained>(sent[0]));
+  caf::anon_send_exit(conductor, caf::exit_reason::user_shutdown);
+  scheduler.run();
+}

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "kernels/ops.h"
+#include "runtime/compile/compile.h"
 #include "runtime/compile/place_units.h"
 #include "runtime/show/layout_choice.h"
 
@@ -212,4 +213,24 @@ TEST_CASE("where no mesh has a model axis there is no layout to choose") {
   REQUIRE(choices.ok());
   CHECK(choices->choices.empty());
   CHECK(layout_text(*choices).empty());
+}
+
+TEST_CASE("where a mesh has a model axis, too, a node that reads a gradient is refused with the parameter's name") {
+  const auto ops = kernels::standard_ops();
+  for (const std::string reader : {"report", "op", "actor"}) {
+    CAPTURE(reader);
+    Graph g(ops);
+    g.program("train", {4, 2});
+    const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 8}}, std::nullopt}})[0];
+    g.minimize(g.op("mse_loss", {g.op("linear", {x, g.param("w", {8, 8}, Init::normal(0.1f))})[0], x}, {})[0], {});
+    REQUIRE_MESSAGE(g.status().ok(), g.status().message());
+    const Value gradient = g.grads()[0].uses[0];
+    if (reader == "report") g.report("read", gradient);
+    if (reader == "op") g.op("relu", {gradient}, {}, "read");
+    if (reader == "actor") g.actor("data", "read", {gradient}, {});
+    REQUIRE_MESSAGE(g.status().ok(), g.status().message());
+    const auto p = compile(g, {.stages = stage_meshes({2}, 2)});
+    REQUIRE(!p.ok());
+    CHECK_MESSAGE(p.status().message().find("gradient of parameter 'w'") != std::string::npos, p.status().message());
+  }
 }

@@ -151,6 +151,31 @@ TEST_CASE("a feed of the wrong size is an error that names the feed and both siz
   }
 }
 
+TEST_CASE("a feed of the wrong size ends a program of which no place has anything to say before it is fed, too") {
+  const auto ops = kernels::standard_ops();
+  auto set = actor_set();
+  set["echo"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+    return std::unique_ptr<actors::UserActor>(std::make_unique<Echo>());
+  };
+  for (const auto& dp : meshes) {
+    Graph g(ops);
+    g.program("sample", {5, 1});
+    g.unit("in");
+    const Value prompt = g.feed("prompt", {DType::i32, {1}});
+    g.unit("out");
+    g.report("token", g.actor("echo", "echo", {prompt}, {{"token", {DType::i32, {1}}}})[0]);
+    const auto p = compile_over(g, dp);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    SessionOptions session;
+    session.feed = [](const std::string&, std::int64_t, std::int32_t, const Report*) {
+      return std::vector<std::byte>(3);
+    };
+    const auto r = run_simulated(*p, ops, set, session);
+    CHECK_MESSAGE(r.status().message() == "feed 'prompt', microbatch 0 of step 0: got 3 bytes, and its tensor has 4",
+                  r.status().message());
+  }
+}
+
 TEST_CASE("a feed that no node reads and two feeds of one name are refused by name") {
   const auto ops = kernels::standard_ops();
   Graph unread = fed_graph(ops, "prompt", "token");
@@ -230,7 +255,7 @@ TEST_CASE("of a feed that waits for nothing a place has at most feed_window micr
     Session session(*p, options, [&](Rank r, const ToWorker& m) {
       if (const auto* feed = std::get_if<Feed>(&m)) sent.emplace_back(r, *feed);
     });
-    session.begin();
+    REQUIRE(session.begin().ok());
     CHECK(asked == feed_window);
     for (std::size_t i = 0; i < sent.size(); ++i) {
       const auto [rank, feed] = sent[i];
@@ -321,12 +346,17 @@ TEST_CASE("feeds that wait are told stage by stage, wherever their channels lie 
     CAPTURE(first_is_higher);
     const Plan plan = with_channels(*p, first_is_higher);
     SessionOptions options;
+    options.steps = 2;
     options.feed = [](const std::string&, std::int64_t, std::int32_t, const Report*) {
       return std::vector<std::byte>(4);
     };
     Session session(plan, options, [](Rank, const ToWorker&) {});
-    session.begin();
+    REQUIRE(session.begin().ok());
     const std::string said = session.waits_for();
+    CHECK_MESSAGE(
+        said.find("feed 'zebra' waits for the messages of an earlier step, which go first\n  feed 'ant' waits "
+                  "for the messages of an earlier step, which go first") != std::string::npos,
+        said);
     const auto at = said.find(
         "feed 'zebra' waits for 1 place to take microbatch 0\n  feed 'ant' waits for 1 place to take microbatch 0");
     CHECK_MESSAGE(at != std::string::npos, said);

@@ -40,6 +40,18 @@ const kernels::OpSet& staircase_ops() {
     halves.name = "halves";
     halves.outputs = 2;
     CHECK(s.add(halves).ok());
+    kernels::OpDef sink = step;  // has no output: what it does is in its body
+    sink.name = "sink";
+    sink.outputs = 0;
+    sink.infer = [](auto, const Attrs&) -> Expected<std::vector<TensorType>> { return std::vector<TensorType>{}; };
+    sink.cpu = [](const kernels::Call&) {};
+    CHECK(s.add(sink).ok());
+    kernels::OpDef sized = step;  // its output has the shape that its attributes say
+    sized.name = "sized";
+    sized.infer = [](auto, const Attrs& a) -> Expected<std::vector<TensorType>> {
+      return std::vector<TensorType>{{DType::f32, {a.integer("rows"), 6}}};
+    };
+    CHECK(s.add(sized).ok());
     return s;
   }();
   return set;
@@ -198,6 +210,53 @@ TEST_CASE("minimize on what is no loss, twice, or through an op without gradient
   v.g.minimize(v.loss(v.y), {});
   CHECK_MESSAGE(v.g.status().ok(), v.g.status().message());
   CHECK(v.verdict().ok());
+}
+
+TEST_CASE("minimize in a program that is not the first is refused with both names: the session trains with the first") {
+  Start s;
+  s.g.program("tune", {4, 2});
+  s.g.unit("other");
+  const Value x = s.g.actor("data", "u", {}, {{"u", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
+  const Value y = s.g.op("linear", {x, s.w})[0];
+  s.g.minimize(s.loss(y), {});
+  check_names(s.g.status(), {"minimize", "'tune'", "the first program is 'train'"});
+}
+
+TEST_CASE("an op without outputs does not disturb training") {
+  Start with, without;
+  with.g.op("sink", {with.y}, {}, "body.sink");
+  for (Start* s : {&with, &without}) s->g.minimize(s->loss(s->y), {});
+  REQUIRE_MESSAGE(with.g.status().ok(), with.g.status().message());
+  const auto a = run(with, {2}), b = run(without, {2});
+  REQUIRE_MESSAGE(a.ok(), a.status().message());
+  REQUIRE_MESSAGE(b.ok(), b.status().message());
+  CHECK(a->params_hash == b->params_hash);
+}
+
+TEST_CASE("a shape that no tensor can have is refused with what has it, and the shape") {
+  const std::int64_t huge = std::int64_t{1} << 44;
+  for (const Shape& shape : {Shape{-1, 6}, Shape{huge, huge}, Shape{std::int64_t{1} << 62}, Shape{6, huge, -2}}) {
+    const std::string says = to_string(shape);
+    Start s;
+    s.g.param("odd", shape, Init::constant(0));
+    check_names(s.g.status(), {"parameter 'odd'", says});
+    Start t;
+    t.g.actor("data", "source", {}, {{"z", {DType::u8, shape}}});
+    check_names(t.g.status(), {"actor 'source'", "port 'z'", says});
+    Start u;
+    u.g.feed("token", {DType::u8, shape});
+    check_names(u.g.status(), {"feed 'token'", says});
+  }
+  Start s;
+  s.g.op("sized", {s.x}, {{"rows", std::int64_t{-3}}}, "body.sized");
+  check_names(s.g.status(), {"'body.sized'", "output 0", "[-3, 6]"});
+  // No gradient, norm or checkpoint is of an empty parameter; what an actor makes of a microbatch may be empty.
+  Start t;
+  t.g.param("none", {0, 6}, Init::constant(0));
+  check_names(t.g.status(), {"parameter 'none'", "[0, 6]", "dims of 1 or more"});
+  Start u;
+  u.g.actor("data", "source", {}, {{"z", {DType::f32, {0, 6}}}});
+  CHECK_MESSAGE(u.g.status().ok(), u.g.status().message());
 }
 
 TEST_CASE("a loss that depends on no parameter is refused: there is nothing to train") {

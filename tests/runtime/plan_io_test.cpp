@@ -61,7 +61,7 @@ Plan odd_plan() {
   p.stages = 1;
   p.tensors = {
       {"x \"quoted\" \xc3\xa9", DType::i64, {3, 0, 5}, 1, {Sbp::S(1, 64), Sbp::P(), Sbp::B()}, Rate::step, true}};
-  p.exchanges = {{"box", 1, Rate::step, {{3, 4}, {5, 6}}, Collective::all_to_all, std::int64_t{1} << 41, 1e-9}};
+  p.exchanges = {{"box", 1, Rate::step, {{3, 4}, {5, 6}}, Collective::all_to_all, std::int64_t{1} << 41, 1e-9, 2e-10}};
   p.params = {{"w", 2, Init::Kind::normal, 0.02f, false, 5, 9, true}};
   PlanRole role;
   role.stage = 3;
@@ -103,6 +103,7 @@ Plan odd_plan() {
   Attrs attrs{{"i", std::int64_t{-5}},
               {"d", 0.1},
               {"s", std::string("text")},
+              {"bytes", std::string("\0a\0", 3)},
               {"l", std::vector<std::int64_t>{1, -2, 3}},
               {"empty", std::vector<std::int64_t>{}},
               {"nothing", std::string()}};

@@ -46,8 +46,7 @@ TEST_CASE(
       std::int64_t commits = 0;
       Session session(*p, options,
                       [&](Rank r, const ToWorker& m) { commits += r == 0 && std::holds_alternative<CommitStep>(m); });
-      session.begin();
-      Status s;
+      Status s = session.begin();
       for (Rank r : {1, 0}) {
         Closed vote{0, 0, {}, 0, told(*p, r, 1, 1e-3f)};
         vote.gradients.square_sums.resize(r == 0 ? told_by_0 : told_by_1, 1);
@@ -90,6 +89,7 @@ struct Planted {
   std::function<void(actors::GradientReport&)> change;  // of what the first place tells
   double norm = 1, loss = 1;                            // of the same
   std::int32_t loss_of = 0;                             // the microbatch
+  Status started;                                       // what `begin` has returned
 
   explicit Planted(const std::vector<std::int64_t>& dp, std::optional<SumState> sums = {},
                    std::int64_t first_step = 0) {
@@ -109,7 +109,7 @@ struct Planted {
       if (const auto* go = std::get_if<Go>(&m)) gone.push_back(*go);
       if (const auto* c = std::get_if<CommitStep>(&m)) commits.push_back(*c);
     });
-    session->begin();
+    started = session->begin();
   }
   std::size_t index(const std::string& name) const {
     for (std::size_t i = 0; i < plan.params.size(); ++i)
@@ -504,7 +504,7 @@ TEST_CASE(
       if (const auto* go = std::get_if<Go>(&m)) gone.push_back({go->program, go->step});
       stopped |= std::holds_alternative<Stop>(m);
     });
-    session.begin();
+    REQUIRE(session.begin().ok());
     const auto vote = [&] { return session.handle(0, Closed{0, session.committed(), {}, 0, told(*p, 0, 1, 1e-3f)}); };
     REQUIRE(vote().ok());
     REQUIRE(vote().ok());
@@ -526,6 +526,52 @@ TEST_CASE(
     CHECK(session.finished());
     CHECK(stopped);
   }
+}
+
+TEST_CASE("a run that is asked to begin after its last step runs none: it tells the digest and ends") {
+  Planted job({1}, {}, 7);
+  job.options.steps = 4;
+  job.begin();
+  CHECK(job.started.ok());
+  REQUIRE(job.gone.size() == 1);
+  CHECK(job.gone[0].program == job.plan.program("digest"));
+  CHECK(job.gone[0].step == 7);
+  CHECK(job.session->committed() == 7);
+}
+
+TEST_CASE("a plan that does not train has versions, too: each step makes one, and a run that is paused ends with its") {
+  Graph g(ops());
+  g.program("evaluate", {2, 2});
+  g.unit("all");
+  const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
+  g.report("y", g.op("linear", {x, g.param("w", {1, 6}, Init::normal(0.3f))})[0]);
+  CompileOptions o;
+  o.stages = stage_meshes({1});
+  const auto p = compile(g, o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  std::vector<CommitStep> commits;
+  std::vector<std::int64_t> gone;
+  SessionOptions options;
+  options.first_step = 3;
+  options.steps = 1000;
+  Session session(*p, options, [&](Rank, const ToWorker& m) {
+    if (const auto* go = std::get_if<Go>(&m)) gone.push_back(go->step);
+    if (const auto* c = std::get_if<CommitStep>(&m)) commits.push_back(*c);
+  });
+  REQUIRE(session.begin().ok());
+  const auto close = [&](std::int64_t step) { return session.handle(0, Closed{0, step, {}, 0}); };
+  for (std::int64_t step = 3; step < 8; ++step) REQUIRE(close(step).ok());
+  CHECK(session.committed() == 8);
+  CHECK(session.earliest_end() == 10);
+  session.pause_at(10);
+  REQUIRE(close(8).ok());
+  CHECK_FALSE(session.finished());
+  REQUIRE(close(9).ok());
+  CHECK(session.finished());
+  CHECK(session.committed() == 10);
+  CHECK(gone == std::vector<std::int64_t>{3, 4, 5, 6, 7, 8, 9});
+  REQUIRE(commits.size() == 7);
+  for (const auto& c : commits) CHECK(c.readers == (c.step < 9 ? 1u : 0u));  // the next step reads its version
 }
 
 TEST_CASE(
@@ -553,6 +599,8 @@ TEST_CASE(
       job.plan = *p;
       job.options.readers = [&](std::int64_t v) { return v == version ? wrong.names : std::vector<std::string>{}; };
       job.begin();
+      CHECK(job.started.ok() == (version > 0));
+      CHECK(job.begun.empty() == (version == 0));
       const Status s = job.vote();
       CHECK(s.code() == Code::invalid);
       CHECK_MESSAGE(s.message() == "SessionOptions::readers names for version " + std::to_string(version) +

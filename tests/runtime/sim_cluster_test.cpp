@@ -244,6 +244,14 @@ TEST_CASE("a user actor that cannot be made stops the job before it starts, by n
       thrown = std::string("an exception crossed the boundary: ") + e.what();
     }
     CHECK_MESSAGE(thrown.find("the.middle") != std::string::npos, thrown);
+    set["middle"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> { throw 42; };
+    try {
+      thrown = run(*p, ops, set).status().message();
+    } catch (...) {
+      thrown = "an exception crossed the boundary";
+    }
+    CHECK_MESSAGE(thrown.find("actor 'the.middle': an exception that is no std::exception") != std::string::npos,
+                  thrown);
     set.erase("middle");
     r = run(*p, ops, set);
     REQUIRE_FALSE(r.ok());

@@ -117,6 +117,43 @@ TEST_CASE("a pipeline of 4,000 microbatches is played with as many as it takes t
   CHECK(r->peak_stash == std::vector<std::int32_t>{4, 3, 2, 1});
 }
 
+TEST_CASE("a game that could outlast virtual time is refused before it is played, and says how long it could take") {
+  const auto ops = kernels::standard_ops();
+  Shape_ s;
+  s.layers = 4;
+  s.microbatches = 4000;
+  s.samples = 1;
+  const auto p = plan(ops, s, {1, 1, 1, 1});
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  GameOptions o;
+  o.forward_s = o.backward_s = 1e5;  // 2 steps of 4000 microbatches at 4 places: 6.4e9 s
+  const auto fits = play(*p, o);
+  REQUIRE_MESSAGE(fits.ok(), fits.status().message());
+  CHECK(fits->makespan_s == doctest::Approx((4000 + 3) * 2e5));
+  o.forward_s = o.backward_s = 1.4e5;  // 8.96e9 s
+  CHECK(play(*p, o).ok());
+  o.forward_s = o.backward_s = 1.41e5;  // 9.024e9 s
+  CHECK(play(*p, o).status().code() == Code::exhausted);
+  o.forward_s = o.backward_s = 1e6;
+  for (const bool every : {false, true}) {
+    o.every_microbatch = every;
+    const Status refused = play(*p, o).status();
+    CHECK(refused.code() == Code::exhausted);
+    CHECK_MESSAGE(refused.message().find("of 2 steps, one after the other, take 6.4e+10 s, and simulated time ends at "
+                                         "9e+09 s") != std::string::npos,
+                  refused.message());
+  }
+  GameOptions hops;
+  hops.hop_s = 1e-3;
+  CHECK(play(*p, hops).ok());
+  hops.hop_s = 1e300;
+  CHECK(play(*p, hops).status().code() == Code::exhausted);
+  CHECK(play(*p).ok());
+  Plan costly = *p;
+  for (auto& a : costly.roles[0].actors) a.cost_s = 1e6 - 1;  // the largest that verify lets pass
+  CHECK(play(costly).status().code() == Code::exhausted);
+}
+
 TEST_CASE("GP-1: where places run other microbatches than each other, all are played") {
   const auto ops = kernels::standard_ops();
   Shape_ s;

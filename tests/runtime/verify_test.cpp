@@ -222,3 +222,27 @@ TEST_CASE("a plan with costs that no machine can have is refused with the member
   p.costs.places_per_node = 0;
   check_refused(p, {"costs", "places_per_node is 0"});
 }
+
+TEST_CASE("a tensor of more bytes than 64 bits count is refused by its name: a product that wraps is no small tensor") {
+  for (const Shape& shape : {Shape{std::int64_t{1} << 44, std::int64_t{1} << 44}, Shape{1 << 30, 1 << 30, 1 << 30}}) {
+    CAPTURE(to_string(shape));
+    Plan p = good_plan({1});
+    PlanTensor& t = p.tensors[static_cast<std::size_t>(p.params[0].tensor)];
+    t.shape = shape;
+    check_refused(p, {"tensor '" + t.name + "' is larger than any memory"});
+  }
+}
+
+TEST_CASE("a program in which no actor closes a step is refused by its name: the session would wait for it for ever") {
+  Plan p = good_plan({1});
+  p.programs.push_back("idle");
+  p.program_specs.push_back({});
+  check_refused(p, {"program 'idle' has no actor"});
+  Graph g(ops());
+  g.program("first", {});
+  g.program("second", {});
+  g.actor("data", "x", {}, {{"x", {DType::f32, {1, 6}}}}, {{"stream", std::string("x")}});
+  const auto made = compile(g, {});
+  REQUIRE_MESSAGE(made.ok(), made.status().message());
+  check_refused(*made, {"program 'first' has no actor"});
+}

@@ -122,7 +122,7 @@ class Talk {
           ++said;
           loop.at(loop.now_ns() + 1000, [&, r, changed] {
             if (!failure.ok()) return;
-            if (std::holds_alternative<Ready>(changed) && ++ready == plan.workers()) session.begin();
+            if (std::holds_alternative<Ready>(changed) && ++ready == plan.workers()) failure = session.begin();
             else failure = session.handle(r, changed);
           });
         }

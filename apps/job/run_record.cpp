@@ -1,0 +1,53 @@
+#include "apps/job/run_record.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+namespace troupe::lm {
+
+RunRecord read_run_record(const std::string& dir) {
+  RunRecord record;
+  const std::string path = dir + "/run.json";
+  std::error_code none;
+  if (!std::filesystem::is_regular_file(path, none)) return record;  // a folder is no stream, a FIFO would block
+  std::ifstream in(path);
+  const auto run = nlohmann::json::parse(in, nullptr, false);
+  if (!run.is_object()) return record;
+  if (run.contains("data") && run["data"].is_string()) record.data = run["data"].get<std::string>();
+  if (!run.contains("job") || !run["job"].is_string()) return record;
+  const auto text = run["job"].get<std::string>();
+  std::uint64_t job = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), job, 16);
+  if (error == std::errc() && end == text.data() + text.size()) record.job = job;
+  return record;
+}
+
+std::optional<RunRecord> find_run_record(const std::string& dir, std::uint64_t job) {
+  if (job == 0) return {};
+  if (const RunRecord last = read_run_record(dir); last.job == job) return last;
+  std::vector<int> earlier;
+  std::error_code error;
+  for (auto it = std::filesystem::directory_iterator(dir, error); !error && it != std::filesystem::directory_iterator();
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    constexpr std::string_view begin = "earlier-";
+    int n = 0;
+    if (!name.starts_with(begin)) continue;
+    const auto [end, bad] = std::from_chars(name.data() + begin.size(), name.data() + name.size(), n);
+    if (bad == std::errc() && end == name.data() + name.size()) earlier.push_back(n);
+  }
+  std::sort(earlier.begin(), earlier.end(), std::greater<>());
+  for (const int n : earlier)
+    if (const RunRecord record = read_run_record(dir + "/earlier-" + std::to_string(n)); record.job == job)
+      return record;
+  return {};
+}
+
+}  // namespace troupe::lm

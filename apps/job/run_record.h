@@ -1,0 +1,23 @@
+// What a later command needs to know of a run: read from its run.json.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace troupe::lm {
+
+struct RunRecord {
+  std::uint64_t job = 0;  ///< the run's number; 0: it neither saved checkpoints nor went on from any
+  std::string data;       ///< the path of the text: absolute, unless an older version has written the record
+};
+
+/// Returns the record of the run whose results are in the output folder `dir`; without job and text where there is no
+/// run.json, or one that does not have them.
+RunRecord read_run_record(const std::string& dir);
+
+/// Returns the record of the run with the number `job` whose results are, or have been, in the output folder `dir`: a
+/// later run there may have moved its run.json to a folder earlier-N. Of several the newest; null: there is none.
+std::optional<RunRecord> find_run_record(const std::string& dir, std::uint64_t job);
+
+}  // namespace troupe::lm
