@@ -184,10 +184,11 @@ std::string windows_warning(const EvalArguments& a, const Corpus& corpus, const 
   if (evaluated_part(a) != EvaluatedPart::held_out || a.batches < 0) return "";
   const std::int64_t batch = config.schedule.microbatch, windows = corpus.eval_windows();
   if (a.batches <= windows / batch || a.batches * batch == windows) return "";
-  return fmt::format(
-      "only {} held out, and --batches {} asks for {}: some count more than once; --batches {} counts none twice",
-      counted(windows, "window") + (windows == 1 ? " is" : " are"), a.batches, a.batches * batch,
-      std::max<std::int64_t>(windows / batch, 1));
+  const std::string better = windows >= batch ? fmt::format("; --batches {} counts none twice", windows / batch)
+                                              : std::string();
+  return fmt::format("only {} held out, and --batches {} asks for {}: some count more than once{}",
+                     counted(windows, "window") + (windows == 1 ? " is" : " are"), a.batches, a.batches * batch,
+                     better);
 }
 
 /// Divides a text into steps, each of eval.batches microbatches, which it sets.

@@ -114,7 +114,8 @@ Expected<ResumePoint> Resume::next() {
 }
 
 std::string Resume::run_folder() const {
-  return base_of(dir_) == "checkpoints" ? folder_of(dir_) : "runs/" + base_of(dir_);
+  const std::string dir = with_name(dir_);  // of "step-00000010.g1", ".": named from within
+  return base_of(dir) == "checkpoints" ? folder_of(dir) : "runs/" + base_of(dir);
 }
 
 void Resume::reject(const Status& why) {
