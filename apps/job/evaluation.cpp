@@ -101,18 +101,9 @@ EvaluatedPart evaluated_part(const EvalArguments& a) {
 
 /// The model of a checkpoint, on the mesh that is asked for. On an error, `code` is the exit code for it.
 Expected<Prepared> prepare(const EvalArguments& a, const ResumePoint& point, int& code) {
-  code = exit_checkpoint;
-  Prepared p;
-  TROUPE_ASSIGN(p.config, parse_config(point.manifest.config, "the configuration in '" + point.folder + "'"));
+  TROUPE_ASSIGN(Prepared p, prepare_saved(point, a.mesh, a.threads, code));
   code = exit_usage;
-  TROUPE_ASSIGN(p.mesh, parse_mesh(a.mesh.empty() ? "dp=1" : a.mesh));
-  const bool shared_vocabulary = p.config.mesh.shared_vocabulary;
-  p.config.mesh = mesh_config(p.mesh);
-  // The same sums in the same order as in training, where stages of this mesh can divide the vocabulary.
-  p.config.mesh.shared_vocabulary = shared_vocabulary && std::all_of(p.mesh.dp.begin(), p.mesh.dp.end(),
-                                                                     [&](auto dp) { return dp == p.mesh.dp[0]; });
   if (a.batches >= 0) p.config.eval.batches = a.batches;
-  if (a.threads >= 0) p.config.run.threads = a.threads;
   TROUPE_TRY(validate(p.config));
   if (evaluated_part(a) == EvaluatedPart::held_out && p.config.eval.fraction == 0)
     return invalid(
@@ -120,7 +111,6 @@ Expected<Prepared> prepare(const EvalArguments& a, const ResumePoint& point, int
         "with --data FILE, without --held-out");
   code = exit_plan;
   TROUPE_TRY(check_mesh(p.mesh, p.config));
-  p.costs.places_per_node = static_cast<std::int32_t>(p.mesh.workers());  // all workers start on this machine
   return p;
 }
 

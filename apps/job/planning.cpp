@@ -92,6 +92,21 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& 
   return p;
 }
 
+Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& mesh, std::int64_t threads, int& code) {
+  code = exit_checkpoint;
+  Prepared p;
+  TROUPE_ASSIGN(p.config, parse_config(point.manifest.config, "the configuration in '" + point.folder + "'"));
+  code = exit_usage;
+  TROUPE_ASSIGN(p.mesh, parse_mesh(mesh.empty() ? "dp=1" : mesh));
+  const bool shared_vocabulary = std::exchange(p.config.mesh, mesh_config(p.mesh)).shared_vocabulary;
+  // The same sums in the same order as in training, where the stages of this mesh can divide the vocabulary.
+  p.config.mesh.shared_vocabulary = shared_vocabulary && std::all_of(p.mesh.dp.begin(), p.mesh.dp.end(),
+                                                                     [&](auto dp) { return dp == p.mesh.dp[0]; });
+  if (threads >= 0) p.config.run.threads = threads;
+  p.costs.places_per_node = static_cast<std::int32_t>(p.mesh.workers());  // all workers start on this machine
+  return p;
+}
+
 namespace {
 
 Expected<CompileOptions> compile_options(const Prepared& p) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/job/job.h"
+#include "apps/job/resume.h"
 #include "apps/lm/model.h"
 #include "runtime/show/layout_choice.h"
 #include "runtime/simulate/token_game.h"
@@ -24,6 +25,11 @@ std::string tokens_warning(const LmConfig& config);
 /// Configuration and mesh of the arguments, checked together. Without a path in the arguments the configuration is
 /// `saved`, a checkpoint's. On an error, `code` is the exit code for it.
 Expected<Prepared> prepare(const JobArguments& arguments, int& code, const std::string& saved = "");
+
+/// What a command begins with that reads a checkpoint and trains nothing: the checkpoint's configuration, on `mesh`
+/// (empty: one worker), with `threads` compute threads if >= 0. The caller makes its own changes, then validates. On an
+/// error, `code` is the exit code for it.
+Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& mesh, std::int64_t threads, int& code);
 
 /// The layouts that the plan takes along model axes, and the costs of others. Errors as of compile().
 Expected<runtime::LayoutChoices> explain_layouts(const runtime::App& app, const Prepared& prepared);

@@ -34,16 +34,11 @@ class Printer {
 
 /// The model of a checkpoint, on the mesh that is asked for. On an error, `code` is the exit code for it.
 Expected<Prepared> prepare(const SampleArguments& a, const ResumePoint& point, int& code) {
-  code = exit_checkpoint;
-  Prepared p;
-  TROUPE_ASSIGN(p.config, parse_config(point.manifest.config, "the configuration in '" + point.folder + "'"));
+  TROUPE_ASSIGN(Prepared p, prepare_saved(point, a.mesh, a.threads, code));
   code = exit_usage;
-  TROUPE_ASSIGN(p.mesh, parse_mesh(a.mesh.empty() ? "dp=1" : a.mesh));
-  p.config.mesh = mesh_config(p.mesh);
   if (a.tokens >= 0) p.config.sample.tokens = a.tokens;
   if (a.temperature >= 0) p.config.sample.temperature = a.temperature;
   if (a.seed >= 0) p.config.run.seed = a.seed;
-  if (a.threads >= 0) p.config.run.threads = a.threads;
   TROUPE_TRY(validate(p.config));
   TROUPE_TRY(check_sampled(p.config, a.text));
   if (p.config.sample.tokens == 0)
@@ -53,7 +48,6 @@ Expected<Prepared> prepare(const SampleArguments& a, const ResumePoint& point, i
   if (*std::max_element(p.mesh.dp.begin(), p.mesh.dp.end()) > 1)
     return invalid("mesh " + to_string(p.mesh) +
                    ": one replica makes a text, the others would do nothing; use pp or tp");
-  p.costs.places_per_node = static_cast<std::int32_t>(p.mesh.workers());  // all workers start on this machine
   return p;
 }
 

@@ -11,6 +11,33 @@
 using namespace troupe;
 using namespace troupe::lm;
 
+namespace {
+
+/// lm-tiny, planned; its results go into a folder, and nothing to the terminal.
+struct QuietRun {
+  test::TempDir dir;
+  JobArguments a;
+  Prepared prepared;
+  runtime::Plan plan;
+
+  QuietRun() {
+    a.config_path = TROUPE_SOURCE_DIR "/apps/configs/lm-tiny.toml";
+    a.out = dir.path();
+    a.quiet = true;
+    runtime::App app;
+    register_actors(app);
+    int code = 0;
+    auto p = lm::prepare(a, code);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    prepared = *std::move(p);
+    auto made = make_plan(app, prepared, test::write_text(dir / "text", std::string(5000, 'x')), false);
+    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    plan = *std::move(made);
+  }
+};
+
+}  // namespace
+
 TEST_CASE("a job that failed has a trace of the spans that arrived; it says how many did not find room") {
   test::TempDir dir;
   runtime::App app;
@@ -48,20 +75,9 @@ TEST_CASE("a job that failed has a trace of the spans that arrived; it says how 
 }
 
 TEST_CASE("a void step is told: its line of metrics and its note name the parameter and the microbatch") {
-  test::TempDir dir;
-  runtime::App app;
-  register_actors(app);
-  JobArguments a;
-  a.config_path = std::string(TROUPE_SOURCE_DIR "/apps/configs") + "/lm-tiny.toml";
-  a.out = dir.path();
-  a.quiet = true;
-  int code = 0;
-  const auto prepared = prepare(a, code);
-  REQUIRE_MESSAGE(prepared.ok(), prepared.status().message());
-  const auto plan = make_plan(app, *prepared, test::write_text(dir / "text", std::string(5000, 'x')), false);
-  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
-  Results results(a, *prepared, 10);
-  REQUIRE(results.open(*plan, {}, 0, false).ok());
+  const QuietRun quiet;
+  Results results(quiet.a, quiet.prepared, 10);
+  REQUIRE(results.open(quiet.plan, {}, 0, false).ok());
   runtime::StepResult step;
   results.step(step);
   step.step = 12;
@@ -69,7 +85,7 @@ TEST_CASE("a void step is told: its line of metrics and its note name the parame
   step.void_parameter = "layer0.q";
   step.void_microbatch = 3;
   results.step(step);
-  const auto lines = test::read_text(dir / "metrics.jsonl");
+  const auto lines = test::read_text(quiet.dir / "metrics.jsonl");
   const auto good = nlohmann::json::parse(lines.substr(0, lines.find('\n')));
   const auto void_step = nlohmann::json::parse(lines.substr(lines.find('\n')));
   CHECK_FALSE(good.contains("void"));
@@ -87,58 +103,36 @@ TEST_CASE("a void step is told: its line of metrics and its note name the parame
 }
 
 TEST_CASE("a run that goes on sets aside the trace and the sample that were there, once, and cuts the metrics") {
-  test::TempDir dir;
-  runtime::App app;
-  register_actors(app);
-  JobArguments a;
-  a.config_path = std::string(TROUPE_SOURCE_DIR "/apps/configs") + "/lm-tiny.toml";
-  a.out = dir.path();
-  a.quiet = true;
-  int code = 0;
-  const auto prepared = prepare(a, code);
-  REQUIRE_MESSAGE(prepared.ok(), prepared.status().message());
-  const auto plan = make_plan(app, *prepared, test::write_text(dir / "text", std::string(5000, 'x')), false);
-  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  const QuietRun quiet;
   const std::string first = "{\"step\": 1, \"loss\": 3}\n", kept = first + "{\"step\": 3, \"loss\": 2.5}\n";
-  test::write_text(dir / "metrics.jsonl", kept + "{\"step\": 4, \"loss\": 2}\n");
-  test::write_text(dir / "trace.json", "of the start before");
-  test::write_text(dir / "sample.txt", "once upon");
-  Results results(a, *prepared, 10);
-  REQUIRE(results.open(*plan, {}, 4, true).ok());
-  CHECK_FALSE(std::filesystem::exists(dir / "trace.json"));
-  CHECK_FALSE(std::filesystem::exists(dir / "sample.txt"));
-  CHECK(test::read_text(dir / "earlier-1/trace.json") == "of the start before");
-  CHECK(test::read_text(dir / "earlier-1/sample.txt") == "once upon");
-  CHECK(test::read_text(dir / "metrics.jsonl") == kept);
-  CHECK(nlohmann::json::parse(test::read_text(dir / "run.json")).at("resumed_at") == 4);
+  test::write_text(quiet.dir / "metrics.jsonl", kept + "{\"step\": 4, \"loss\": 2}\n");
+  test::write_text(quiet.dir / "trace.json", "of the start before");
+  test::write_text(quiet.dir / "sample.txt", "once upon");
+  Results results(quiet.a, quiet.prepared, 10);
+  REQUIRE(results.open(quiet.plan, {}, 4, true).ok());
+  CHECK_FALSE(std::filesystem::exists(quiet.dir / "trace.json"));
+  CHECK_FALSE(std::filesystem::exists(quiet.dir / "sample.txt"));
+  CHECK(test::read_text(quiet.dir / "earlier-1/trace.json") == "of the start before");
+  CHECK(test::read_text(quiet.dir / "earlier-1/sample.txt") == "once upon");
+  CHECK(test::read_text(quiet.dir / "metrics.jsonl") == kept);
+  CHECK(nlohmann::json::parse(test::read_text(quiet.dir / "run.json")).at("resumed_at") == 4);
   // the checkpoint is damaged: the same run begins again from an older one
-  test::write_text(dir / "trace.json", "of this start");
-  REQUIRE(results.open(*plan, {}, 2, true).ok());
-  CHECK(test::read_text(dir / "trace.json") == "of this start");
-  CHECK_FALSE(std::filesystem::exists(dir / "earlier-2"));
-  CHECK(test::read_text(dir / "metrics.jsonl") == first);
-  CHECK(nlohmann::json::parse(test::read_text(dir / "run.json")).at("resumed_at") == 2);
+  test::write_text(quiet.dir / "trace.json", "of this start");
+  REQUIRE(results.open(quiet.plan, {}, 2, true).ok());
+  CHECK(test::read_text(quiet.dir / "trace.json") == "of this start");
+  CHECK_FALSE(std::filesystem::exists(quiet.dir / "earlier-2"));
+  CHECK(test::read_text(quiet.dir / "metrics.jsonl") == first);
+  CHECK(nlohmann::json::parse(test::read_text(quiet.dir / "run.json")).at("resumed_at") == 2);
 }
 
 TEST_CASE("run.json names the newest checkpoint that the run has saved; it is null while there is none") {
-  test::TempDir dir;
-  runtime::App app;
-  register_actors(app);
-  JobArguments a;
-  a.config_path = std::string(TROUPE_SOURCE_DIR "/apps/configs") + "/lm-tiny.toml";
-  a.out = dir.path();
-  a.quiet = true;
-  int code = 0;
-  const auto prepared = prepare(a, code);
-  REQUIRE_MESSAGE(prepared.ok(), prepared.status().message());
-  const auto plan = make_plan(app, *prepared, test::write_text(dir / "text", std::string(5000, 'x')), false);
-  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
-  Results results(a, *prepared, 10);
-  REQUIRE(results.open(*plan, {}, 0, false).ok());
+  const QuietRun quiet;
+  Results results(quiet.a, quiet.prepared, 10);
+  REQUIRE(results.open(quiet.plan, {}, 0, false).ok());
   const auto newest_after = [&](const runtime::CheckpointEvent& event) {
     results.checkpoint(event);
     results.begun(7, 1);  // writes run.json
-    const auto run = nlohmann::json::parse(test::read_text(dir / "run.json"));
+    const auto run = nlohmann::json::parse(test::read_text(quiet.dir / "run.json"));
     return run.at("checkpoints").at("newest");
   };
   runtime::CheckpointEvent event;
@@ -159,7 +153,7 @@ TEST_CASE("run.json names the newest checkpoint that the run has saved; it is nu
   CHECK(newest_after(event) == 4);
   saved.step = 8;
   CHECK(newest_after(saved) == 8);
-  const auto counts = nlohmann::json::parse(test::read_text(dir / "run.json")).at("checkpoints");
+  const auto counts = nlohmann::json::parse(test::read_text(quiet.dir / "run.json")).at("checkpoints");
   CHECK(counts.at("saved") == 2);
   CHECK(counts.at("failed") == 2);
   CHECK(counts.at("skipped") == 1);
