@@ -90,6 +90,7 @@ Status Training::open(int& code) {
   TROUPE_ASSIGN(plan_, make_plan(app_, p_, text, a_.sample ? sampler_.prompt_tokens() : 0));
   TROUPE_TRY(app_.check(plan_, options()));
   TROUPE_ASSIGN(predicted_, predict(plan_));
+  end_signals_.emplace();
   if (point_) return begin_at_point(code);
   code = exit_output;
   return results_.open(plan_, predicted_, 0, false);

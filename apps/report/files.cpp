@@ -10,14 +10,29 @@
 #include <system_error>
 
 #include "devices/files/file_storage.h"
+#include "runtime/launch/end_signals.h"
 
 namespace troupe::report {
 namespace fs = std::filesystem;
+
+namespace {
+
+/// While it lives, a signal that ends the process waits: a temporary file is renamed or removed first.
+class SignalsWait {
+ public:
+  SignalsWait() { signals_.pass_on(); }
+
+ private:
+  runtime::EndSignals signals_;
+};
+
+}  // namespace
 
 Status prepare_output_dir(Storage& storage, const std::string& dir) {
   if (storage.open(dir, Access::buffered).ok())
     return invalid(fmt::format("output folder '{}' is a file; name a folder", dir));
   TROUPE_TRY(make_durable_dir(storage, dir).in(fmt::format("cannot create output folder '{}'", dir)));
+  const SignalsWait until_removed;
   const std::string probe = fmt::format("{}/.write-test-{}", dir, ::getpid());
   const std::byte byte{};
   const Status status = troupe::write_file(storage, probe, {&byte, 1});
@@ -26,6 +41,7 @@ Status prepare_output_dir(Storage& storage, const std::string& dir) {
 }
 
 Status write_file(const std::string& path, std::string_view text, Durability durability) {
+  const SignalsWait until_renamed;
   FileStorage storage;
   // No lock covers a file of costs, or that of plan --dot: each process that writes it has a temporary file of its own.
   const std::string part = fmt::format(".{}.part", ::getpid());

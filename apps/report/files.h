@@ -11,10 +11,12 @@
 namespace troupe::report {
 
 /// Creates `dir` with its parents where it is missing, so that it survives a crash of the machine (make_durable_dir),
-/// and tests by writing that it can be written. Error: it cannot.
+/// and tests by writing that it can be written; a signal that ends the process waits until that file is removed. Error:
+/// it cannot.
 Status prepare_output_dir(Storage& storage, const std::string& dir);
 
-/// Writes `path` by way of a temporary file and a rename: readers see the old file or the new one. Error: of the disk.
+/// Writes `path` by way of a temporary file and a rename: readers see the old file or the new one. A signal that ends
+/// the process waits until the temporary file is renamed or removed. Error: of the disk.
 Status write_file(const std::string& path, std::string_view text, Durability durability = Durability::synced);
 
 /// Moves those of `names` that are in `dir` to a new folder `dir`/earlier-N. Returns that folder's path; empty: `dir`

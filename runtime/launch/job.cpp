@@ -31,8 +31,8 @@ class Job {
 
   JobResult run() {
     result_.places.resize(plan_.workers());
-    if (Status s = begin_checkpoints(); !s.ok()) end(s, exit_checkpoint);
-    else if (s = start(); !s.ok()) end(s, exit_worker);
+    on_signal();  // one that has come while the caller held signals back
+    if (!over_) begin();
     last_message_ = clock::now();
     while (!over_) turn();
     // A checkpoint of which all workers have said that it is written is committed, however the job ends.
@@ -62,6 +62,11 @@ class Job {
       checkpoints_->saving(version, place, report);
     };
     return s;
+  }
+
+  void begin() {
+    if (Status s = begin_checkpoints(); !s.ok()) end(s, exit_checkpoint);
+    else if (s = start(); !s.ok()) end(s, exit_worker);
   }
 
   Status begin_checkpoints() {

@@ -1,6 +1,9 @@
 #include "apps/report/files.h"
 
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -56,6 +59,30 @@ TEST_CASE("a file is replaced whole, and a failed write leaves nothing behind") 
   CHECK(write_file(dir / "x", "newest", Durability::not_synced).ok());
   CHECK(test::read_text(dir / "x") == "newest");
   CHECK(dir.entries() == 2);
+}
+
+TEST_CASE("a signal ends a process that writes files as soon as no temporary file is left") {
+  test::TempDir dir;
+  for (int i = 0; i < 20; ++i) {
+    CAPTURE(i);
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      ::signal(SIGTERM, SIG_DFL);  // doctest has a handler
+      FileStorage storage;
+      while (prepare_output_dir(storage, dir.path()).ok() && write_file(dir / "x", "text").ok()) {}
+      ::_exit(1);
+    }
+    for (int tries = 0; tries < 50'000 && !std::filesystem::exists(dir / "x"); ++tries) ::usleep(100);
+    ::usleep(static_cast<useconds_t>(i) * 237);
+    ::kill(child, SIGTERM);
+    int status = 0;
+    CHECK(::waitpid(child, &status, 0) == child);
+    CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM));
+    CHECK(test::read_text(dir / "x") == "text");
+    CHECK(dir.entries() == 1);
+    std::filesystem::remove(dir / "x");
+  }
 }
 
 TEST_CASE("run.json is JSON, indented; anything else is refused") {

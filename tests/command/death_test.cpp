@@ -99,6 +99,22 @@ bool is_unpacking_unnamed(pid_t pid) {
   return false;
 }
 
+/// What a run that has ended must not leave in its output folder: temporary files, a run.json that says it goes on.
+std::string unfinished_files(const std::string& out) {
+  namespace fs = std::filesystem;
+  std::string found;
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(out, error), end; !error && at != end; at.increment(error)) {
+    const auto name = at->path().filename().string();
+    if (name.starts_with(".write-test") || name.ends_with(".part") || name.ends_with(".tmp")) found += name + "\n";
+  }
+  if (!fs::exists(out + "/run.json", error)) return found;
+  const auto record = nlohmann::json::parse(read(out + "/run.json"), nullptr, false);
+  if (!record.is_object() || record.value("status", std::string("running")) == "running")
+    found += "run.json of a run that goes on\n";
+  return found;
+}
+
 }  // namespace
 
 TEST_CASE("a worker that is killed ends the job within two seconds, by name, pid and signal") {
@@ -204,6 +220,23 @@ TEST_CASE("a job that is ended while its workers start leaves no process and no 
       CHECK((o.signal == signal || o.code == exit_interrupted));
       check_nothing_left(o);
     }
+}
+
+TEST_CASE("a signal at any moment of the start leaves no temporary file, and no run.json of a run that goes on") {
+  for (int after_ms = 2; after_ms <= 92; after_ms += 3) {
+    const int signal = after_ms % 2 == 0 ? SIGTERM : SIGINT;
+    CAPTURE(signal);
+    CAPTURE(after_ms);
+    TempDir dir;
+    Run command(train(dir / "out", {"--steps", "10000000"}));
+    ::usleep(static_cast<useconds_t>(after_ms) * 1000);
+    command.send(signal);
+    const auto o = command.wait(5);
+    CHECK_FALSE(o.timed_out);
+    CHECK((o.signal == signal || o.code == exit_interrupted));
+    CHECK(unfinished_files(dir / "out") == "");
+    check_nothing_left(o);
+  }
 }
 
 TEST_CASE("a signal while the text is unpacked ends the command with 130, and what was unpacked is removed") {
