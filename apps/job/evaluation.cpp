@@ -140,9 +140,10 @@ Status check_text(const OpenText& text, const LmConfig& config) {
                  ": it holds out something else; --data FILE without --held-out evaluates all of any text");
 }
 
+/// `of_output`: see PlainText::open.
 Expected<OpenText> open_corpus(const std::string& name, EvaluatedPart part, const LmConfig& config,
-                               const GiveUp& give_up) {
-  TROUPE_ASSIGN(PlainText plain, PlainText::open(name, give_up));
+                               const GiveUp& give_up, bool& of_output) {
+  TROUPE_ASSIGN(PlainText plain, PlainText::open(name, give_up, &of_output));
   CorpusOptions options = corpus_options(config, plain.path());
   options.evaluates = true;
   options.whole = part == EvaluatedPart::all;
@@ -159,8 +160,9 @@ Status open_text(const std::string& name, EvaluatedPart part, const LmConfig& co
   const TextKey key = key_of(name, config);
   if (state.text && state.key == key) return {};
   const auto open = [&](const GiveUp& give_up) {
-    auto text = open_corpus(name, part, config, give_up);
-    code = text.status().code() == Code::exhausted ? exit_output : exit_data;
+    bool of_output = false;
+    auto text = open_corpus(name, part, config, give_up, of_output);
+    code = of_output ? exit_output : exit_data;
     return text;
   };
   TROUPE_ASSIGN(OpenText text, state.interruption.during(open, code));

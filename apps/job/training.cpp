@@ -101,9 +101,9 @@ Expected<std::string> Training::open_text(int& code) {
 }
 
 Expected<std::string> Training::open_corpus(const GiveUp& give_up, int& code) {
-  auto unpacked = plain_text_path(a_.data, a_.out + "/corpus", give_up);
-  // An exhausted disk is that of the output folder, into which the text is unpacked.
-  if (unpacked.status().code() != Code::exhausted) code = exit_data;
+  bool of_output = false;  // the folder into which the text is unpacked is part of it
+  auto unpacked = plain_text_path(a_.data, a_.out + "/corpus", give_up, &of_output);
+  if (!of_output) code = exit_data;
   TROUPE_ASSIGN(std::string text, std::move(unpacked));
   TROUPE_ASSIGN(Corpus corpus, Corpus::open(corpus_options(p_.config, text), give_up));
   TROUPE_ASSIGN(fingerprint_, corpus.fingerprint());

@@ -65,12 +65,15 @@ Status open_regular(const std::string& path, File& file, struct stat& info) {
   return {};
 }
 
-Status cannot_unpack(const std::string& from, const std::string& to) {
+/// The error of what is written. Sets `of_output`.
+Status cannot_unpack(const std::string& from, const std::string& to, bool& of_output) {
+  of_output = true;
   return errno_status(Code::io, fmt::format("cannot unpack '{}' to '{}'", from, to));
 }
 
-/// Unpacks `from` into `out`, which messages call `to`.
-Status unpack_into(const std::string& from, std::FILE* out, const std::string& to, const GiveUp& give_up) {
+/// Unpacks `from` into `out`, which messages call `to`. Sets `of_output` at an error of what is written.
+Status unpack_into(const std::string& from, std::FILE* out, const std::string& to, const GiveUp& give_up,
+                   bool& of_output) {
   gzFile in = ::gzopen(from.c_str(), "rb");
   if (!in) return errno_status(Code::io, fmt::format("cannot read data file '{}'", from));
   ::gzbuffer(in, 1 << 18);
@@ -85,12 +88,12 @@ Status unpack_into(const std::string& from, std::FILE* out, const std::string& t
     } else if (n == 0) {
       break;
     } else if (std::fwrite(block.data(), 1, static_cast<std::size_t>(n), out) != static_cast<std::size_t>(n)) {
-      status = cannot_unpack(from, to);
+      status = cannot_unpack(from, to, of_output);
     }
   }
   if (::gzclose(in) != Z_OK && status.ok())  // a file that ends too soon is reported here only
     status = invalid(fmt::format("data file '{}' is a damaged gzip file: it ends too soon", from));
-  if (status.ok() && std::fflush(out) != 0) status = cannot_unpack(from, to);
+  if (status.ok() && std::fflush(out) != 0) status = cannot_unpack(from, to, of_output);
   return status;
 }
 
@@ -108,13 +111,13 @@ Expected<checkpoint::Checksum> checksum_of(const TextFile& file, const GiveUp& g
                               static_cast<std::int64_t>(sums.size() * sizeof sums[0]));
 }
 
-Status unpack(const std::string& from, const std::string& to, const GiveUp& give_up) {
+Status unpack(const std::string& from, const std::string& to, const GiveUp& give_up, bool& of_output) {
   std::FILE* out = std::fopen(to.c_str(), "wb");
-  if (!out) return cannot_unpack(from, to);
-  Status status = unpack_into(from, out, to, give_up);
+  if (!out) return cannot_unpack(from, to, of_output);
+  Status status = unpack_into(from, out, to, give_up, of_output);
   // A later call trusts that a file of this name is whole.
-  if (status.ok() && ::fsync(fileno(out)) != 0) status = cannot_unpack(from, to);
-  if (std::fclose(out) != 0 && status.ok()) status = cannot_unpack(from, to);
+  if (status.ok() && ::fsync(fileno(out)) != 0) status = cannot_unpack(from, to, of_output);
+  if (std::fclose(out) != 0 && status.ok()) status = cannot_unpack(from, to, of_output);
   return status;
 }
 
@@ -143,7 +146,11 @@ void remove_parts(const std::string& cache_dir) {
 
 }  // namespace
 
-Expected<std::string> plain_text_path(const std::string& path, const std::string& cache_dir, const GiveUp& give_up) {
+Expected<std::string> plain_text_path(const std::string& path, const std::string& cache_dir, const GiveUp& give_up,
+                                      bool* of_output) {
+  bool unasked = false;
+  bool& of_cache = of_output ? *of_output : unasked;
+  of_cache = false;
   remove_parts(cache_dir);
   TROUPE_ASSIGN(const bool packed, is_gzip(path));
   if (!packed) return path;
@@ -152,6 +159,7 @@ Expected<std::string> plain_text_path(const std::string& path, const std::string
   std::error_code error;
   fs::create_directories(cache_dir, error);
   if (error) {
+    of_cache = true;
     const bool full = error == std::errc::no_space_on_device || error.value() == EDQUOT;
     return Status(full ? Code::exhausted : Code::io, fmt::format("cannot create '{}': {}", cache_dir, error.message()));
   }
@@ -162,10 +170,10 @@ Expected<std::string> plain_text_path(const std::string& path, const std::string
   const std::string plain = fmt::format("{}/{}-{}.txt", cache_dir, name, to_string(sum));
   if (fs::exists(plain, error)) return plain;
   const std::string part = fmt::format("{}.{}.part", plain, ::getpid());
-  Status status = unpack(path, part, give_up);
+  Status status = unpack(path, part, give_up, of_cache);
   if (status.ok()) status = source.in_place();  // what was unpacked is what the name has the checksum of
   if (status.ok() && ::rename(part.c_str(), plain.c_str()) != 0)
-    status = errno_status(Code::io, fmt::format("cannot unpack '{}' to '{}'", path, plain));
+    status = cannot_unpack(path, plain, of_cache);
   if (!status.ok()) {
     fs::remove(part, error);
     return status;
@@ -173,17 +181,20 @@ Expected<std::string> plain_text_path(const std::string& path, const std::string
   return plain;
 }
 
-Expected<PlainText> PlainText::open(const std::string& path, const GiveUp& give_up) {
+Expected<PlainText> PlainText::open(const std::string& path, const GiveUp& give_up, bool* of_output) {
+  bool unasked = false;
+  bool& of_unpacked = of_output ? *of_output : unasked;
+  of_unpacked = false;
   PlainText out;
   out.path_ = path;
   TROUPE_ASSIGN(const bool packed, is_gzip(path));
   if (!packed) return out;
   TROUPE_ASSIGN(const TextFile source, TextFile::open(path));
   out.unpacked_.reset(std::tmpfile());
-  if (!out.unpacked_) return cannot_unpack(path, P_tmpdir);
+  if (!out.unpacked_) return cannot_unpack(path, P_tmpdir, of_unpacked);
   const int fd = fileno(out.unpacked_.get());
   ::fcntl(fd, F_SETFD, FD_CLOEXEC);  // workers open it by its path
-  TROUPE_TRY(unpack_into(path, out.unpacked_.get(), P_tmpdir, give_up));
+  TROUPE_TRY(unpack_into(path, out.unpacked_.get(), P_tmpdir, give_up, of_unpacked));
   if (std::ftell(out.unpacked_.get()) == 0) return invalid(fmt::format("data file '{}' is empty", path));
   TROUPE_TRY(source.in_place());  // what was unpacked is one text, not parts of two
   out.path_ = fmt::format("/proc/{}/fd/{}", ::getpid(), fd);

@@ -23,17 +23,19 @@ inline Status never_give_up() { return {}; }
 /// and name, in whatever folder, finds it there. The path of a plain file is returned as it is. Removes partly unpacked
 /// files that a killed process has left in `cache_dir`: one process at a time calls it, and gives the result to all
 /// workers. Error, after which no partly unpacked file is left: not_found, a file that cannot be read or that changes
-/// meanwhile, a packed format that this program does not read; exhausted if the disk is full; what `give_up` returns.
+/// meanwhile, a packed format that this program does not read; a `cache_dir` that cannot be written, exhausted if the
+/// disk is full; what `give_up` returns. `of_output`, where it is not null, says whether the error is of `cache_dir`.
 Expected<std::string> plain_text_path(const std::string& path, const std::string& cache_dir,
-                                      const GiveUp& give_up = never_give_up);
+                                      const GiveUp& give_up = never_give_up, bool* of_output = nullptr);
 
 /// The plain bytes of a text, for a command that has no folder to keep them in: a plain file is read where it is; a
 /// gzip file is unpacked into a file without a name, which the system removes when no process has it open any more,
 /// however the command ends.
 class PlainText {
  public:
-  /// Error: as plain_text_path.
-  static Expected<PlainText> open(const std::string& path, const GiveUp& give_up = never_give_up);
+  /// Error: as plain_text_path; `of_output`: it is of the file without a name.
+  static Expected<PlainText> open(const std::string& path, const GiveUp& give_up = never_give_up,
+                                  bool* of_output = nullptr);
   /// A path of the bytes, for this process and those that it starts, while this object lives.
   const std::string& path() const { return path_; }
 

@@ -2,6 +2,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+
 #include "tests/command/checks.h"
 #include "tests/skip.h"
 
@@ -130,6 +133,14 @@ TEST_CASE("a text that cannot be trained on says why, and how much would do") {
   check_one_line(train_on(write_text(dir / "bad.gz", "\x1f\x8b rubbish"), out), exit_data, {"damaged gzip"});
   check_cases(exit_data, {{{"--set", "model.vocab=100"}, {"holds byte", "'model.vocab' is only 100"}},
                           {{"--set", "data.fingerprint=\"x\""}, {"has fingerprint", "'data.fingerprint' is x"}}});
+}
+
+TEST_CASE("where a good text cannot be unpacked, it is the output that is at fault") {
+  TempDir dir;
+  REQUIRE(std::system(("gzip -c '" + sample_text() + "' > '" + (dir / "text.gz") + "'").c_str()) == 0);
+  std::filesystem::create_directory(dir / "out");
+  write_text(dir / "out/corpus", "no folder");
+  check_one_line(train_on(dir / "text.gz", dir / "out"), exit_output, {"cannot create '" + (dir / "out/corpus") + "'"});
 }
 
 TEST_CASE("a text that may not be read says so") {
