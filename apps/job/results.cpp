@@ -208,10 +208,11 @@ void Results::write_held() {
 Status Results::write_files(const JobResult& result, const Status& status, const std::string& sample) {
   evaluating_.clear();  // evaluations of a run that failed do not end
   write_held();
-  TROUPE_TRY(write_curve(result.committed_steps, Durability::synced));
   const std::string text = status.ok() ? "finished" : status.message();
+  // First: it must not say that the run goes on where the files after it have no room.
   TROUPE_TRY(report::write_run_json(file("run.json"), run_json(result, text.substr(0, text.find('\n')),
                                                                a_.sample && status.ok() ? &sample : nullptr)));
+  TROUPE_TRY(write_curve(result.committed_steps, Durability::synced));
   if (a_.sample && status.ok()) TROUPE_TRY(report::write_file(file("sample.txt"), sample));
   return a_.trace.steps > 0 ? write_trace(result) : Status{};
 }

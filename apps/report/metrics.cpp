@@ -107,14 +107,17 @@ MetricsWriter::~MetricsWriter() {
 }
 
 Status MetricsWriter::write_line(std::string_view line) {
-  ssize_t n;
-  do n = ::write(fd_, line.data(), line.size());
-  while (n < 0 && errno == EINTR);
-  if (n == static_cast<ssize_t>(line.size())) return {};
-  const int error = n < 0 ? errno : ENOSPC;  // a short write to a file means that the disk is full
-  if (n > 0) {
+  std::size_t done = 0;
+  int error = 0;
+  while (done < line.size() && error == 0) {
+    const ssize_t n = ::write(fd_, line.data() + done, line.size() - done);
+    if (n > 0) done += static_cast<std::size_t>(n);  // not all: the file cannot grow, and the next call says why
+    else if (n == 0 || errno != EINTR) error = n == 0 ? EIO : errno;
+  }
+  if (error == 0) return {};
+  if (done > 0) {
     struct stat info {};
-    if (::fstat(fd_, &info) != 0 || ::ftruncate(fd_, info.st_size - n) != 0)
+    if (::fstat(fd_, &info) != 0 || ::ftruncate(fd_, info.st_size - static_cast<off_t>(done)) != 0)
       return Status(Code::io, fmt::format("'{}' ends in half a line: {}", path_, std::strerror(error)));
   }
   return Status(error == ENOSPC ? Code::exhausted : Code::io,

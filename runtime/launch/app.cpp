@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -23,8 +24,19 @@
 
 namespace troupe::runtime {
 
+namespace {
+
+/// A file that grows to the process's limit (ulimit -f) becomes an error of the call that writes, as a full disk is.
+void outlive_file_limit() {
+  struct sigaction action {};
+  if (::sigaction(SIGXFSZ, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) ::signal(SIGXFSZ, SIG_IGN);
+}
+
+}  // namespace
+
 void App::serve_if_worker(int argc, char** argv) const {
   comm::give_back_signals();
+  outlive_file_limit();
   if (argc < 3 || std::strcmp(argv[1], worker_flag) != 0) return;
   const int fd = std::atoi(argv[2]);
   // A process that an actor starts must not keep the link open: the worker's death would not show.

@@ -95,8 +95,9 @@ class App {
   const actors::UserActorSet& actors() const { return actors_; }
 
   /// In a worker process: runs it and does not return. Elsewhere returns. In both, first gives SIGHUP, SIGILL, SIGBUS,
-  /// SIGFPE and SIGSEGV, which UCX takes as it is loaded, the effect back that they had; a handler that main has
-  /// installed stays. REQUIRES: called in main, after the registrations.
+  /// SIGFPE and SIGSEGV, which UCX takes as it is loaded, the effect back that they had, and ignores SIGXFSZ: a file at
+  /// its limit (ulimit -f) is an error, as a full disk is. A handler that main has installed stays. REQUIRES: called in
+  /// main, after the registrations.
   void serve_if_worker(int argc, char** argv) const;
   /// Checks a plan before a job starts. Error (exit_plan of `run`): the plan does not verify; its workers together need
   /// more memory than there is; it takes checkpoints and the job has no folder for them, or the reverse; with `pin`,

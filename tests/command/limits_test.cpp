@@ -1,4 +1,7 @@
-// What the command does with as little as there may be: memory that the system refuses, texts of a few windows.
+// What the command does with as little as there may be: memory that the system refuses, files that must not grow, texts
+// of a few windows.
+#include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
 
@@ -20,6 +23,13 @@ std::vector<std::string> message_of(const std::string& err) {
   return message;
 }
 
+/// A command of which the shell limits what the system gives: "-v 60000", see its ulimit.
+std::vector<std::string> limited(const std::string& limit, const std::vector<std::string>& words) {
+  std::string command = "ulimit " + limit + "; exec";
+  for (const auto& word : words) command += " '" + word + "'";
+  return {"/bin/sh", "-c", command};
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -33,11 +43,10 @@ TEST_CASE(
   for (const int limit_kb : {60'000, 90'000, 120'000, 150'000, 200'000, 250'000, 300'000, 350'000, 400'000, 500'000,
                              600'000, 800'000, 1'000'000}) {
     CAPTURE(limit_kb);
-    std::string command = "ulimit -v " + std::to_string(limit_kb) + "; exec";
-    for (const auto& word : train(dir / "out", {"--steps", "2", "--mesh", "dp=2", "--checkpoint-every", "1",
-                                                "--checkpoint-dir", dir / std::to_string(limit_kb)}))
-      command += " '" + word + "'";
-    const auto o = run({"/bin/sh", "-c", command}, 30);
+    const auto o = run(limited("-v " + std::to_string(limit_kb),
+                               train(dir / "out", {"--steps", "2", "--mesh", "dp=2", "--checkpoint-every", "1",
+                                                   "--checkpoint-dir", dir / std::to_string(limit_kb)})),
+                       30);
     INFO("code ", o.code, ", signal ", o.signal, ", stderr:\n", o.err);
     CHECK(o.signal == 0);
     CHECK_FALSE(o.timed_out);
@@ -61,6 +70,31 @@ TEST_CASE(
            says("ucp_")));
   }
   CHECK(refused > 0);
+}
+
+TEST_CASE("a file at the process's limit ends the command with the code for that file, and its name; a worker's, too") {
+  TempDir dir;
+  const std::string kib_128 = "-f 256", mib = "-f 2048";  // blocks of 512 bytes
+  const auto out = dir / "out";
+  // TCP: the limit is one of shared memory, too.
+  const auto endless = train(out, {"--steps", "1000000", "--set", "eval.every=0", "--quiet", "--ucx-tls", "tcp"});
+  check_one_line(run(limited(kib_128, endless), 60), exit_output,
+                 {"cannot write '" + out + "/metrics.jsonl': File too large"});
+  const auto status = nlohmann::json::parse(read(out + "/run.json")).at("status").get<std::string>();
+  CHECK_MESSAGE(status.find("File too large") != std::string::npos, status);
+
+  const auto text = write_text(dir / "text", std::string(2'000'000, 'a')) + ".gz";
+  REQUIRE(std::system(("gzip -k '" + (dir / "text") + "'").c_str()) == 0);
+  const std::vector<std::string> says = {"cannot unpack '" + text + "' to '", "File too large"};
+  check_one_line(run(limited(mib, troupe_command({"train", tiny_config, "--data", text, "--out", dir / "packed"}))),
+                 exit_output, says);
+  check_success(run(train(dir / "saved", {"--steps", "1", "--checkpoint-every", "1", "--quiet"})));
+  check_one_line(run(limited(mib, troupe_command({"eval", "--from", dir / "saved", "--data", text}))), exit_output,
+                 says);
+
+  const auto saves =
+      train(dir / "unsaved", {"--steps", "1", "--checkpoint-every", "1", "--quiet", "--ucx-tls", "tcp"});
+  check_failure(run(limited(mib, saves)), exit_checkpoint, {"checkpoint of step 1 failed", "shard-", "File too large"});
 }
 
 TEST_CASE(
