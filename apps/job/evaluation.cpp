@@ -183,19 +183,20 @@ std::string windows_warning(const EvalArguments& a, const Corpus& corpus, const 
                      better);
 }
 
-/// Divides a text into steps, each of eval.batches microbatches, which it sets.
+/// Divides what is evaluated into steps, each of eval.batches microbatches, which it sets.
 Division divide(const EvalArguments& a, const Corpus& corpus, LmConfig& config) {
   const std::int64_t batch = config.schedule.microbatch, seq = config.model.seq;
   std::int64_t& each = config.eval.batches;
-  if (evaluated_part(a) == EvaluatedPart::held_out) return {each, 1, each * batch * seq};
+  const bool whole = evaluated_part(a) == EvaluatedPart::all;
   constexpr std::int64_t step_max = 256;  // of a step the plan and the session have tables
   const auto up = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
   Division d;
-  d.microbatches = up(corpus.text_windows(), batch);
-  if (a.batches >= 0) d.microbatches = std::min(d.microbatches, a.batches);
+  d.microbatches = whole ? up(corpus.text_windows(), batch) : each;
+  if (whole && a.batches >= 0) d.microbatches = std::min(d.microbatches, a.batches);
   d.steps = up(d.microbatches, step_max);
   each = up(d.microbatches, d.steps);
-  d.tokens = std::min(corpus.text_targets(), d.microbatches * batch * seq);
+  d.tokens = d.microbatches * batch * seq;
+  if (whole) d.tokens = std::min(corpus.text_targets(), d.tokens);
   return d;
 }
 

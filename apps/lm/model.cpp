@@ -113,13 +113,14 @@ class ModelBuilder {
   std::string prefix_;
 };
 
-/// The attributes of the loaders of a split: "train", "eval" (held out) or "text" (all of it, see build_evaluator).
+/// The attributes of the loaders of a split: "train", "eval" (held out) or "text" (all of it, see build_evaluator). Of
+/// what is held out each step of a run reads the first samples, so that its batch is 0.
 Attrs samples_of(const LmConfig& c, const std::string& text, const std::string& split) {
   return {{"path", text},
           {"split", split},
           {"seq", c.model.seq},
           {"vocab", c.model.vocab},
-          {"batch", c.schedule.batch},
+          {"batch", split == "eval" ? 0 : c.schedule.batch},
           {"eval_fraction", c.eval.fraction},
           {"seed", c.run.seed}};
 }

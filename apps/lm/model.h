@@ -17,8 +17,8 @@ namespace troupe::lm {
 /// "sample" if `prompt_tokens` > 0.
 runtime::Graph build_model(const LmConfig& config, const kernels::OpSet& ops, const std::string& text,
                            std::int64_t prompt_tokens);
-/// What an evaluation by itself reads of a text: in each step what each evaluation of a training run reads, or all of
-/// it, eval.batches microbatches a step.
+/// What an evaluation by itself reads of a text, eval.batches microbatches a step, one step after the other: the
+/// windows that are held out, in the order in which each evaluation of a training run reads them, or all of it.
 enum class EvaluatedPart : std::uint8_t { held_out, all };
 /// Program "evaluate" alone: no gradients, no optimizer. `first_step`: of the job.
 runtime::Graph build_evaluator(const LmConfig& config, const kernels::OpSet& ops, const std::string& text,

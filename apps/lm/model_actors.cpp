@@ -19,12 +19,12 @@ DrawSample draw_of(const std::string& split) {
 }
 
 /// Publishes inputs or targets of a microbatch, (B, T). Stateless: the samples are a function of (step, microbatch). A
-/// step takes the samples that follow those of the step before it; of the held out part every step takes the first.
+/// step takes `batch` samples that follow those of the step before it; where that is 0, it takes the first.
 class Loader final : public actors::UserActor {
  public:
   Loader(Corpus corpus, const kernels::Attrs& attrs)
       : corpus_(std::move(corpus)), draw_(draw_of(attrs.text("split"))), inputs_(attrs.text("what") == "inputs"),
-        batch_(attrs.text("split") == "eval" ? 0 : attrs.integer("batch")), first_step_(attrs.integer("first_step")),
+        batch_(attrs.integer("batch")), first_step_(attrs.integer("first_step")),
         other_(static_cast<std::size_t>(attrs.integer("seq"))) {}
 
   Status act(actors::UserCall& call) override {
