@@ -200,6 +200,7 @@ Division divide(const EvalArguments& a, const Corpus& corpus, LmConfig& config) 
   return d;
 }
 
+/// The perplexity of a loss above 709 is beyond a double: infinite in the line, null in JSON, which has no such number.
 std::string result_text(const EvalArguments& a, const std::string& text, std::int64_t step, std::int64_t tokens,
                         double loss) {
   const bool held_out = evaluated_part(a) == EvaluatedPart::held_out;

@@ -120,14 +120,13 @@ void copy_checkpoints(const std::string& to) {
   std::filesystem::copy(evaluated_run().out + "/checkpoints", to, std::filesystem::copy_options::recursive);
 }
 
-/// Sets a weight that every token meets to NaN.
-void plant_nan(const std::string& safetensors) {
+/// Sets a weight that every token meets.
+void plant(const std::string& safetensors, float weight) {
   std::string bytes = read(safetensors);
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
   const auto offsets = nlohmann::json::parse(bytes.substr(8, length)).at("model.norm.weight").at("data_offsets");
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  std::memcpy(bytes.data() + 8 + length + offsets[0].get<std::size_t>(), &nan, sizeof nan);
+  std::memcpy(bytes.data() + 8 + length + offsets[0].get<std::size_t>(), &weight, sizeof weight);
   write_text(safetensors, bytes);
 }
 
@@ -381,11 +380,24 @@ TEST_CASE("a checkpoint whose loss is not finite has a code of its own") {
   const auto text = read(sample_text()).substr(0, 500);
   CHECK(nats_of(text, dir / "good") == doctest::Approx(nats_of(text)).epsilon(1e-6));
   check_one_line(evaluate({}, dir / "good"), exit_data, {"was imported, so no run has held out a text", "--data FILE"});
-  plant_nan(dir / "hf/model.safetensors");
+  plant(dir / "hf/model.safetensors", std::numeric_limits<float>::quiet_NaN());
   check_success(run(troupe_command({"ckpt", "import", dir / "hf", "--out", dir / "imported"})));
   const auto o = evaluate({"--data", sample_text()}, dir / "imported");
   check_one_line(o, exit_diverged, {dir / "imported", "is not finite"});
   CHECK(o.out.empty());
+}
+
+TEST_CASE("a perplexity that no double holds is null in JSON and inf in the line; its loss is there in both") {
+  TempDir dir;
+  check_success(run(troupe_command({"ckpt", "export", evaluated_run().out, "--format", "hf", "--out", dir / "hf"})));
+  plant(dir / "hf/model.safetensors", 1e8F);  // logits so far apart that a wrong token costs more than 709 nats
+  check_success(run(troupe_command({"ckpt", "import", dir / "hf", "--out", dir / "large"})));
+  const auto object = evaluation({"--data", sample_text(), "--batches", "1"}, dir / "large");
+  CHECK(eval_loss(object) > 710);
+  CHECK(object.at("perplexity").is_null());
+  const auto o = evaluate({"--data", sample_text(), "--batches", "1"}, dir / "large");
+  check_success(o);
+  CHECK_MESSAGE(o.out.find("perplexity inf, ") != std::string::npos, o.out);
 }
 
 TEST_CASE(
