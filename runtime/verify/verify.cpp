@@ -1,5 +1,6 @@
 #include "runtime/verify/verify.h"
 
+#include <algorithm>
 #include <set>
 
 #include "runtime/simulate/token_game.h"
@@ -41,6 +42,24 @@ Status check_closers(const Plan& plan) {
   return {};
 }
 
+/// The same plan with few microbatches of each program that keeps state: a text has one per token. Its game ends where
+/// that of the whole plan does. All microbatches of such a program run at one place of each stage, in order, and take
+/// the same tokens; a marked graph whose actors have all acted has no circuit without a token (token_game.h). A feed
+/// that waits for reports does so from the middle on, or earlier.
+Plan with_few_microbatches(Plan plan) {
+  constexpr std::int64_t few = 256;
+  for (std::size_t p = 0; p < plan.programs.size(); ++p) {
+    ProgramSpec& spec = plan.program_specs[p];
+    if (!spec.stateful || spec.microbatches <= few) continue;
+    for (auto& role : plan.roles)
+      for (auto& c : role.channels)
+        if (c.program == static_cast<std::int32_t>(p) && c.at_once < spec.microbatches)
+          c.at_once = std::min(c.at_once, few / 2);
+    spec.microbatches = few;
+  }
+  return plan;
+}
+
 }  // namespace
 
 Status check_structure(const Plan& plan) {
@@ -58,7 +77,7 @@ Status check_structure(const Plan& plan) {
 
 Status verify(const Plan& plan) {
   TROUPE_TRY(check_structure(plan));
-  TROUPE_TRY(play(plan).status());
+  TROUPE_TRY(play(with_few_microbatches(plan)).status());
   return check_closers(plan);
 }
 

@@ -14,7 +14,8 @@ Status check_structure(const Plan& plan);
 /// plan has passed check_structure.
 Status check_ops(const Plan& plan, std::int32_t stage, const kernels::OpSet& ops);
 
-/// check_structure, the token game (token_game.h) with every program, and an actor in each program that ends its steps.
+/// check_structure, the token game (token_game.h) with every program, of one that keeps state with some of its
+/// microbatches, and an actor in each program that ends its steps.
 /// App::check compares the plan's memory with what there is.
 Status verify(const Plan& plan);
 

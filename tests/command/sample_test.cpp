@@ -64,6 +64,14 @@ TEST_CASE(
   CHECK(long_text.size() == 100 + 3 + 1);
 }
 
+TEST_CASE("the first byte of a long text does not wait for its length") {
+  const auto o = run({"/bin/sh", "-c",
+                      TROUPE_COMMAND " sample --from '" + trained() + "' 'the ' --tokens 1000000 | head -c 4"});
+  CHECK_FALSE(o.timed_out);
+  CHECK(o.out == "the ");
+  check_nothing_left(o);
+}
+
 TEST_CASE("an older checkpoint is taken by its own folder, and goes on otherwise") {
   std::string first;
   for (const auto& entry : std::filesystem::directory_iterator(trained() + "/checkpoints"))

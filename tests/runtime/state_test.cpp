@@ -231,6 +231,20 @@ TEST_CASE("a plan without room for an op's state, or with two in one place, is r
   check_refused(verify(p), {"'" + keeper(p).name + "'", "more state than any memory has"});
 }
 
+TEST_CASE("a stateful program of a million microbatches is verified by a game of some of them: it finds a deadlock") {
+  for (const bool trains : {false, true}) {
+    Plan p = tally_plan({1, 1}, trains);
+    p.program_specs[p.program("count")].microbatches = microbatches_max;  // a game of all would take a minute
+    const Status v = verify(p);
+    CHECK_MESSAGE(v.ok(), v.message());
+  }
+  Plan p = tally_plan({1, 1}, false);
+  p.program_specs[p.program("count")].microbatches = microbatches_max;
+  for (auto& c : p.roles[1].channels)
+    if (c.kind == PlanChannel::Kind::parameter) c.initial = false;
+  check_refused(verify(p), {"deadlock", "'count'"});
+}
+
 TEST_CASE("a stateful program is not trained, and runs in order") {
   Graph g(tally_ops());
   g.program("train", {.microbatches = 4, .samples = 2, .stateful = true});
