@@ -72,6 +72,7 @@ int Training::run() {
   // in the last step
   if (s.ok() && !results_.write_error().ok()) s = results_.write_error(), code = exit_output;
   if (const Status w = results_.write_files(result, s, sampler_.text()); s.ok() && !w.ok()) s = w, code = exit_output;
+  end_signals_.reset();
   if (!s.ok()) return say(s, code);
   results_.print_summary(result, sampler_.text());
   return exit_ok;
