@@ -106,8 +106,9 @@ class App {
   /// checkpoint begins with its step (error: `first_step` is another) and, where SessionOptions::sums is not set, with
   /// the state of its sums. SIGINT, SIGTERM and SIGHUP (not under nohup) end a job with exit_interrupted: at once, or,
   /// where it saves checkpoints, after one of the step that is under way. Then another SIGINT or SIGTERM, at least a
-  /// second after the first signal, ends it at once, and another SIGHUP does nothing. In a worker process, where main
-  /// has not called serve_if_worker, starts nothing: error (exit_worker), and the job of that worker ends with it.
+  /// second after the first signal, ends it at once, and another SIGHUP does nothing. In a worker process, and in one
+  /// that a worker has forked, starts nothing: error (exit_worker). Where main has not called serve_if_worker, the job
+  /// of that worker ends with it.
   JobResult run(const Plan& plan, JobOptions options) const;
   /// The last line of a main(): runs the plan, prints an error to stderr, returns the exit code.
   int run_main(const Expected<Plan>& plan, JobOptions options) const;

@@ -80,7 +80,8 @@ class Launcher {
 };
 
 /// The descriptor of the control link, where a Launcher has started this process as a worker; nullopt elsewhere. The
-/// kernel says it (/proc/self/cmdline), whatever main does with its argv, and processes that a worker starts are none.
+/// kernel says it (/proc/self/cmdline), whatever main does with its argv. A process that a worker has forked passes for
+/// it until it executes a program.
 std::optional<int> link_of_this_worker();
 
 /// "was killed by signal 9 (Killed)", "exited with code 3".

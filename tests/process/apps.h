@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -56,6 +57,32 @@ struct Orphaning final : troupe::actors::UserActor {
   }
 };
 
+inline const troupe::runtime::App& test_app();
+
+/// Runs a job in its act, or in a process that it forks there (attribute "forks"), and fails with that job's error.
+struct Nesting final : troupe::actors::UserActor {
+  explicit Nesting(const troupe::actors::UserActorInfo& info) : forks(info.attrs.integer("forks") != 0) {}
+  troupe::Status act(troupe::actors::UserCall&) override {
+    if (!forks) return test_app().run(troupe::runtime::Plan{}, {}).status;
+    int ends[2];
+    if (::pipe(ends) != 0) return troupe::invalid("there is no pipe");
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const std::string why = test_app().run(troupe::runtime::Plan{}, {}).status.message();
+      const auto told = ::write(ends[1], why.data(), why.size());
+      ::_exit(told == static_cast<ssize_t>(why.size()) ? 0 : 1);
+    }
+    ::close(ends[1]);
+    std::string why;
+    char chunk[512];
+    for (ssize_t n = 0; (n = ::read(ends[0], chunk, sizeof chunk)) > 0;) why.append(chunk, static_cast<std::size_t>(n));
+    ::close(ends[0]);
+    ::waitpid(child, nullptr, 0);
+    return troupe::invalid(why);
+  }
+  bool forks;
+};
+
 /// The signals of this process that UCX's library handles, and those of a crash that have not their usual effect (in a
 /// sanitized build that is a report); empty: none. `crashes`: look at the latter, too.
 inline std::string strange_signals(bool crashes) {
@@ -107,6 +134,7 @@ inline const troupe::runtime::App& test_app() {
     a.actor<Outlier>("outlier");
     a.actor<Torn>("torn");
     a.actor<Orphaning>("orphaning");
+    a.actor<Nesting>("nesting");
     a.actor<SignalLooker>("signals");
     (void)a.op(nap()).ok();
     return a;

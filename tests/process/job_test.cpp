@@ -325,6 +325,29 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "an actor that runs a job, in its worker or in a process that it forks, is told that this process cannot, and not "
+    "that main has forgotten a call; the session hears it from the actor") {
+  for (const std::int64_t forks : {0, 1}) {
+    CAPTURE(forks);
+    Graph g(test_app().ops());
+    g.program("main", {.microbatches = 1, .samples = 2});
+    g.unit("all");
+    g.actor("nesting", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"forks", forks}});
+    const auto p = compile(g, {.stages = stage_meshes({1})});
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    JobOptions job;
+    job.session.steps = 1;
+    const JobResult result = test_app().run(*p, job);
+    CHECK(result.exit_code == exit_worker);
+    INFO(result.status.message());
+    CHECK(says(result.status, "actor 'x'"));
+    CHECK(says(result.status, forks ? "was forked by a worker (pid " : "is a worker that serves a job"));
+    CHECK(says(result.status, "run a job in main, or in a program that the actor starts"));
+    CHECK_FALSE(says(result.status, "serve_if_worker"));
+  }
+}
+
 TEST_CASE("serve_if_worker gives SIGHUP its effect back where a library has taken it, and leaves a handler of main's") {
   struct sigaction before {
   }, after{};
