@@ -102,7 +102,8 @@ class App {
   /// more memory than there is; it takes checkpoints and the job has no folder for them, or the reverse; with `pin`,
   /// more compute threads than cores.
   Status check(const Plan& plan, const JobOptions& options) const;
-  /// Starts one worker process per place, runs the job, leaves no process behind however it ends. A job that restores a
+  /// Starts one worker process per place, runs the job, leaves no process behind however it ends but one that SIGKILL
+  /// does not end, which the error names (exit_worker where the job has no other error). A job that restores a
   /// checkpoint begins with its step (error: `first_step` is another) and, where SessionOptions::sums is not set, with
   /// the state of its sums. SIGINT, SIGTERM and SIGHUP (not under nohup) end a job with exit_interrupted: at once, or,
   /// where it saves checkpoints, after one of the step that is under way. Then another SIGINT or SIGTERM, at least a

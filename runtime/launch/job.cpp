@@ -39,8 +39,9 @@ class Job {
     if (checkpoints_) finish_checkpoints();
     // A worker whose link closes ends at once, or as soon as its transport is open: killed before, it would leave
     // shared memory behind. A worker that hangs is killed.
-    launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500,
-                     [this](Rank rank, const std::string& line) { log(rank, line); });
+    const Status ended = launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500,
+                                          [this](Rank rank, const std::string& line) { log(rank, line); });
+    if (!ended.ok()) left_behind(ended);
     result_.params_hash = session_.params_hash();
     result_.committed_steps = session_.committed();
     return std::move(result_);
@@ -83,6 +84,12 @@ class Job {
     // has ended it before; never where a save has failed.
     if (result_.status.ok()) result_.status = s, result_.exit_code = code;
     else if (paused_) result_.status = unsaved(s), result_.exit_code = code;
+  }
+  /// Workers are left that SIGKILL does not end: that is told, whatever else has ended the job.
+  void left_behind(const Status& left) {
+    const Status& s = result_.status;
+    if (s.ok()) result_.exit_code = exit_worker;
+    result_.status = s.ok() ? left : Status(s.code(), left.message() + "; " + s.message());
   }
   /// Why the last save of a job that a signal ends has failed.
   Status unsaved(const Status& s) const { return paused_ ? s.in(paused_->message()) : s; }

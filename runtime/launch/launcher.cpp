@@ -121,7 +121,7 @@ Status error(const std::string& what) { return Status(Code::io, what + ": " + st
 
 }  // namespace
 
-Launcher::~Launcher() { finish(200); }
+Launcher::~Launcher() { (void)finish(200).ok(); }
 
 Status Launcher::start(const std::vector<std::string>& prefix) {
   // /proc/self/exe of a prefix command would be that command: resolve it here.
@@ -200,43 +200,56 @@ bool Launcher::read_log(WorkerProcess& w, const std::function<void(const std::st
 
 void Launcher::reap(WorkerProcess& w) {
   if (w.exited || w.pid < 0) return;
-  if (::waitpid(w.pid, &w.wait_status, WNOHANG) == w.pid) {
-    w.exited = true;
-    if (w.pidfd >= 0) ::close(w.pidfd);
-    w.pidfd = -1;
+  const pid_t ended = ::waitpid(w.pid, &w.wait_status, WNOHANG);
+  // ECHILD: the kernel has reaped it, for this process ignores SIGCHLD; or another part of this process has.
+  if (ended != w.pid && !(ended < 0 && errno == ECHILD)) return;
+  w.exited = true;
+  if (w.pidfd >= 0) ::close(w.pidfd);
+  w.pidfd = -1;
+}
+
+void Launcher::await_ends(int ms, const std::function<void(WorkerProcess&)>& read_rest) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);
+  for (;;) {
+    bool alive = false;
+    for (auto& w : workers_) {
+      reap(w);
+      if (!w.exited) read_rest(w);  // a full pipe must not block the worker
+      alive |= !w.exited && !w.left;
+    }
+    if (!alive || std::chrono::steady_clock::now() >= deadline) return;
+    ::poll(nullptr, 0, 2);
   }
 }
 
-void Launcher::finish(int grace_ms, const std::function<void(Rank, const std::string&)>& line) {
+Status Launcher::finish(int grace_ms, const std::function<void(Rank, const std::string&)>& line, int killed_ms) {
   const auto read_rest = [&](WorkerProcess& w) {
     read_log(w, [&](const std::string& text) {
       if (line) line(static_cast<Rank>(&w - workers_.data()), text);
     });
   };
   for (auto& w : workers_) w.link.reset();
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(grace_ms);
-  for (;;) {
-    bool alive = false;
-    for (auto& w : workers_) {
-      reap(w);
-      if (!w.exited) read_rest(w);  // a full pipe must not block the worker
-      alive |= !w.exited;
-    }
-    if (!alive || std::chrono::steady_clock::now() >= deadline) break;
-    ::poll(nullptr, 0, 2);
-  }
+  await_ends(grace_ms, read_rest);
+  for (auto& w : workers_)
+    if (!w.exited && !w.left) ::kill(w.pid, SIGKILL);
+  await_ends(killed_ms, read_rest);
+  std::string left;
+  int count = 0;
   for (auto& w : workers_) {
-    if (!w.exited) {
-      ::kill(w.pid, SIGKILL);
-      while (::waitpid(w.pid, &w.wait_status, 0) < 0 && errno == EINTR) {}
-      w.exited = true;
-      if (w.pidfd >= 0) ::close(w.pidfd);
-      w.pidfd = -1;
-    }
     read_rest(w);
     if (w.log_fd >= 0) ::close(w.log_fd);
     w.log_fd = -1;
+    if (w.exited) continue;
+    w.left = true;
+    if (w.pidfd >= 0) ::close(w.pidfd);
+    w.pidfd = -1;
+    left += fmt::format("{}worker {} (pid {})", count++ > 0 ? ", " : "", &w - workers_.data(), w.pid);
   }
+  if (count == 0) return {};
+  return Status(Code::unavailable,
+                fmt::format("{} {} not ended after SIGKILL and {} left: a system call that cannot be interrupted, or a "
+                            "debugger, holds {}",
+                            left, count == 1 ? "has" : "have", count == 1 ? "is" : "are", count == 1 ? "it" : "them"));
 }
 
 std::optional<int> link_of_this_worker() {

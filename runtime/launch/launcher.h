@@ -1,6 +1,6 @@
 // Launcher: worker processes on this machine. Each runs this very executable again, with a socket to the
 // session. No worker outlives the launching process, however that ends: a worker dies with its parent (PDEATHSIG)
-// and when its control link closes.
+// and when its control link closes. The one exception is a worker that SIGKILL does not end (Launcher::finish).
 #pragma once
 
 #include <sys/types.h>
@@ -52,12 +52,15 @@ struct WorkerProcess {
   std::deque<std::string> last_lines;  ///< of its log, at most log_lines_kept
   std::string partial_line;
   bool exited = false;
+  bool left = false;  ///< SIGKILL has not ended it in the time that Launcher::finish gave it
   int wait_status = 0;
 };
 inline constexpr std::size_t log_lines_kept = 20;
 /// The most that one call reads of a worker's log: more than its pipe holds. A worker that writes without end must not
 /// keep its parent from the other workers, from signals and from its end.
 inline constexpr std::size_t log_bytes_at_once = 256 << 10;
+/// How long a worker may take to end after SIGKILL: the kernel gives back the memory of a large one for seconds.
+inline constexpr int killed_ms_max = 30'000;
 
 /// The worker processes of one job. Not thread-safe.
 class Launcher {
@@ -71,11 +74,18 @@ class Launcher {
   bool read_log(WorkerProcess& worker, const std::function<void(const std::string&)>& line);
   /// Reaps a worker whose pidfd is readable.
   void reap(WorkerProcess& worker);
-  /// Closes all control links, waits up to `grace_ms` for the workers to exit by themselves, then kills and reaps the
-  /// rest. What their logs still have goes to `line`, with the worker's rank; null: it is lost.
-  void finish(int grace_ms, const std::function<void(Rank, const std::string&)>& line = {});
+  /// Closes all control links, waits up to `grace_ms` for the workers to exit by themselves, then kills the rest and
+  /// waits up to `killed_ms` for their end. What their logs still have goes to `line`, with the worker's rank; null: it
+  /// is lost. Error (`unavailable`): workers have not ended even so, by rank and pid. They are left, and no later call
+  /// waits for them.
+  Status finish(int grace_ms, const std::function<void(Rank, const std::string&)>& line = {},
+                int killed_ms = killed_ms_max);
 
  private:
+  /// Reaps the workers that end, and reads the logs of the others, until all but those that are left have ended, or
+  /// for `ms`.
+  void await_ends(int ms, const std::function<void(WorkerProcess&)>& read_rest);
+
   std::vector<WorkerProcess> workers_;
 };
 
