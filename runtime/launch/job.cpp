@@ -137,6 +137,12 @@ class Job {
   void end(Status status, int code) {
     if (over_) return;
     over_ = true;
+    if (diverged_) {
+      if (!status.ok() && code != exit_diverged)
+        log_warn("training has diverged, and the wait for what reads steps before ends early: " + status.message());
+      status = *diverged_;
+      code = exit_diverged;
+    }
     result_.status = std::move(status);
     result_.exit_code = result_.status.ok() ? exit_ok : code;
   }
@@ -178,6 +184,7 @@ class Job {
     for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
       // all its messages are read
       if (workers[r].exited && broken_.count(r) && !stopped_.count(r)) return died(r);
+    if (diverged_ && !session_.readers_left()) return end({}, exit_diverged);
     if (checkpoints_)
       if (const Status s = checkpoints_->poll(); !s.ok())
         return end(unsaved(s), checkpoints_->diverged() ? exit_diverged : exit_checkpoint);
@@ -214,7 +221,7 @@ class Job {
     const auto now = clock::now();
     // A terminal that closes, a service manager and `timeout` send two for one event.
     if (signalled_ && (*signal == SIGHUP || now - *signalled_ < std::chrono::seconds(1))) return;
-    if (signalled_ || !can_pause) return end(Status(Code::unavailable, why), exit_interrupted);
+    if (signalled_ || !can_pause || diverged_) return end(Status(Code::unavailable, why), exit_interrupted);
     signalled_ = now;
     if (version < options_.session.steps) {  // else the run ends with its last step anyway
       paused_ = Status(Code::unavailable, fmt::format("{} after step {} of {}", why, version, options_.session.steps));
@@ -278,15 +285,17 @@ class Job {
       // After the end, peers that close their connections are no failures.
       const Status s = session_.handle(r, message);
       if (s.ok()) return;
-      if (s.code() == Code::unavailable) {
+      if (session_.diverged() && !diverged_) {
+        // Versions before are good: turn() waits for their saves and evaluations that are under way.
+        diverged_ = s;
+        log_debug(s.message() + "; the job ends when the programs that read versions before have closed");
+      } else if (s.code() == Code::unavailable) {
         // Most likely another worker has died, which is the culprit: wait a moment for its death to show.
         pending_ = s;
         pending_rank_ = r;
         pending_until_ = clock::now() + std::chrono::milliseconds(700);
       } else {
-        end(session_.diverged() ? s : with_log(r, s), session_.diverged()         ? exit_diverged
-                                                      : s.code() == Code::damaged ? exit_checkpoint
-                                                                                  : exit_worker);
+        end(with_log(r, s), s.code() == Code::damaged ? exit_checkpoint : exit_worker);
       }
     }
   }
@@ -344,6 +353,7 @@ class Job {
   std::optional<Status> paused_;                // by a signal: what the job ends with once its last version is saved
   std::set<Rank> stopped_, broken_;
   std::optional<Status> pending_;
+  std::optional<Status> diverged_;  // what the job ends with once the readers of good versions have closed
   Rank pending_rank_ = 0;
   clock::time_point pending_until_, last_message_, explain_until_;
   bool explaining_ = false;

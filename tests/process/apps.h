@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -39,6 +40,16 @@ struct Outlier final : troupe::actors::UserActor {
     return {};
   }
   float value;
+};
+
+/// Fills its output with ones before the step of the attribute "step", and with what is no number from then on.
+struct Diverging final : troupe::actors::UserActor {
+  explicit Diverging(const troupe::actors::UserActorInfo& info) : step(info.attrs.integer("step")) {}
+  troupe::Status act(troupe::actors::UserCall& call) override {
+    std::fill_n(call.out[0].as<float>(), call.out[0].size(), call.step < step ? 1.0f : std::nanf(""));
+    return {};
+  }
+  std::int64_t step;
 };
 
 /// Does nothing but fail in its act of step 3, as if another worker had caused it.
@@ -132,6 +143,7 @@ inline const troupe::runtime::App& test_app() {
     a.actor<Stuck>("stuck");
     a.actor<Slow>("slow");
     a.actor<Outlier>("outlier");
+    a.actor<Diverging>("diverging");
     a.actor<Torn>("torn");
     a.actor<Orphaning>("orphaning");
     a.actor<Nesting>("nesting");
