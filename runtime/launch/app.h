@@ -119,7 +119,7 @@ class App {
   actors::UserActorSet actors_;
 };
 
-/// Runs a worker process whose control link is `fd`, from its first message (Hello) on. Returns its exit code.
+/// Runs a worker process whose control link is `fd`, from its first message (PlanBytes) on. Returns its exit code.
 int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet& actors);
 
 }  // namespace troupe::runtime

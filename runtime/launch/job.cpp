@@ -100,8 +100,8 @@ class Job {
       TROUPE_TRY(launcher_.start(i < options_.prefixes.size() ? options_.prefixes[i] : std::vector<std::string>{}));
       log_debug(fmt::format("{} is process {}", worker(r), launcher_.workers()[i].pid));
     }
+    send_all(PlanBytes{write_plan(plan_)});
     Hello hello;
-    hello.plan = write_plan(plan_);
     hello.job = fresh_number();
     hello.threads = options_.threads;
     hello.tls = options_.tls;
@@ -127,10 +127,19 @@ class Job {
     return {};
   }
 
-  void send(Rank to, const ToWorker& message) {
+  static SharedBytes encoded(const ToWorker& message) {
+    return std::make_shared<const std::vector<std::byte>>(encode(message));
+  }
+  void send(Rank to, const ToWorker& message) { post(to, encoded(message)); }
+  /// The same bytes to each worker: a plan may be large, and a job may have many.
+  void send_all(const ToWorker& message) {
+    const SharedBytes bytes = encoded(message);
+    for (Rank to = 0; to < plan_.workers(); ++to) post(to, bytes);
+  }
+  void post(Rank to, SharedBytes message) {
     auto& w = launcher_.workers()[to];
     // turn() notices a broken link where it reads; the exit of the worker's process says why.
-    const Status s = w.link ? w.link->post(encode(message)) : Status{};
+    const Status s = w.link ? w.link->post(std::move(message)) : Status{};
     if (!s.ok() && s.code() != Code::unavailable) end(s.in(worker(to)), exit_worker);
   }
 
@@ -200,7 +209,7 @@ class Job {
       explaining_ = true;
       explain_until_ = now + std::chrono::seconds(1);
       log_debug(fmt::format("no progress for {} s: the workers are asked what they wait for", options_.stall_s));
-      for (Rank r = 0; r < plan_.workers(); ++r) send(r, ExplainAll{});
+      send_all(ExplainAll{});
     }
   }
 
@@ -259,7 +268,7 @@ class Job {
       addresses_.addresses[r] = m->blob;
       if (static_cast<Rank>(addresses_.addresses.size()) != plan_.workers()) return;
       log_debug("all workers have an address and connect");
-      for (Rank to = 0; to < plan_.workers(); ++to) send(to, addresses_);
+      send_all(addresses_);
     } else if (auto* m = std::get_if<Ready>(&message)) {
       result_.places[r].restored_bytes = m->restored_bytes;
       result_.places[r].restore_s = m->restore_s;

@@ -7,13 +7,16 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -48,34 +51,41 @@ Status Link::send(const std::vector<std::byte>& message) {
   return {};
 }
 
-Status Link::post(const std::vector<std::byte>& message) {
-  TROUPE_TRY(check_size(message.size()));
-  const auto size = static_cast<std::uint32_t>(message.size());
-  const auto head = std::as_bytes(std::span(&size, 1));
-  out_.insert(out_.end(), head.begin(), head.end());
-  out_.insert(out_.end(), message.begin(), message.end());
+Status Link::post(SharedBytes message) {
+  TROUPE_TRY(check_size(message->size()));
+  const auto size = static_cast<std::uint32_t>(message->size());
+  out_.push_back({size, std::move(message)});
   return flush();
 }
 
 Status Link::flush() {
-  Status s;
-  while (sent_ < out_.size()) {
-    const ssize_t n = ::send(fd_, out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
+  while (!out_.empty()) {
+    const Queued& first = out_.front();
+    const auto head = std::as_bytes(std::span(&first.size, 1));
+    const std::span<const std::byte> body = *first.message;
+    const auto rest_of = [](std::span<const std::byte> part, std::size_t sent) {
+      const auto rest = part.subspan(std::min(sent, part.size()));
+      return iovec{const_cast<std::byte*>(rest.data()), rest.size()};  // sendmsg only reads it
+    };
+    iovec parts[] = {rest_of(head, sent_), rest_of(body, sent_ - std::min(sent_, head.size()))};
+    msghdr rest{};
+    rest.msg_iov = parts;
+    rest.msg_iovlen = std::size(parts);
+    const ssize_t n = ::sendmsg(fd_, &rest, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
     if (n <= 0) {
-      s = Status(Code::unavailable, std::string("control link: ") + std::strerror(errno));
-      sent_ = out_.size();
-      break;
+      const Status s(Code::unavailable, std::string("control link: ") + std::strerror(errno));
+      out_.clear();
+      sent_ = 0;
+      return s;
     }
     sent_ += static_cast<std::size_t>(n);
-  }
-  // It erases what is sent once that is half of all: so it moves no more bytes than it erases.
-  if (sent_ >= out_.size() - sent_) {
-    out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(sent_));
+    if (sent_ < head.size() + body.size()) continue;
+    out_.pop_front();
     sent_ = 0;
   }
-  return s;
+  return {};
 }
 
 Status Link::receive(std::deque<std::vector<std::byte>>& messages) {

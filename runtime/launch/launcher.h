@@ -5,6 +5,8 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -19,6 +21,9 @@ namespace troupe::runtime {
 /// argv[1] of a worker process; argv[2] is the file descriptor of its control link.
 inline constexpr const char* worker_flag = "--troupe-worker";
 
+/// The bytes of a message that are never changed: the links to several workers share them.
+using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
+
 /// Length-prefixed messages over a stream socket. Owns the descriptor.
 class Link {
  public:
@@ -30,8 +35,9 @@ class Link {
   /// exceeds control_bytes_max.
   Status send(const std::vector<std::byte>& message);
   /// Queues a message and writes as much as the socket takes without blocking; `flush` writes more. Error: the peer is
-  /// gone, and what is queued is dropped; `invalid`, and this message is not queued: it exceeds control_bytes_max.
-  Status post(const std::vector<std::byte>& message);
+  /// gone, and what is queued is dropped; `invalid`, and this message is not queued: it exceeds control_bytes_max. The
+  /// link holds the message until the socket has taken all of it. REQUIRES: not null.
+  Status post(SharedBytes message);
   Status flush();
   bool unsent() const { return !out_.empty(); }
   /// Reads the bytes that have come (blocks until some have) and appends whole messages. Error: the link is closed;
@@ -39,9 +45,14 @@ class Link {
   Status receive(std::deque<std::vector<std::byte>>& messages);
 
  private:
+  struct Queued {
+    std::uint32_t size;  // travels first
+    SharedBytes message;
+  };
   int fd_;
-  std::vector<std::byte> buffer_, out_;
-  std::size_t sent_ = 0;  // bytes of out_ that the socket has taken
+  std::vector<std::byte> buffer_;
+  std::deque<Queued> out_;
+  std::size_t sent_ = 0;  // bytes of the first that the socket has taken, its size included
 };
 
 /// A worker process as its parent sees it.

@@ -55,7 +55,8 @@ class Worker {
   /// Restores from env.restore, together with all other places, if there is something to restore; then says Ready, or
   /// WorkerFailed, to the session. Once, before anything else.
   void start();
-  /// Takes a message of the session. Thread-safe. Hello and Connect have no effect: the process handles them.
+  /// Takes a message of the session. Thread-safe. PlanBytes, Hello and Connect have no effect: the process handles
+  /// them.
   void handle(ToWorker message);
   /// Ends what the worker does, in an order in which nothing that still runs finds what it uses stopped:
   ///   1. the transport is shut: what still sends or receives does nothing (TR-4), and no callback submits a task;

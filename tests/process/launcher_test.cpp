@@ -44,6 +44,10 @@ class DescriptorLimit {
   rlimit before_{};
 };
 
+SharedBytes message_of(std::size_t bytes, int value) {
+  return std::make_shared<const std::vector<std::byte>>(bytes, static_cast<std::byte>(value));
+}
+
 /// The descriptors of both ends of a control link.
 std::pair<int, int> link_ends() {
   int ends[2];
@@ -73,8 +77,8 @@ TEST_CASE("a worker that cannot be started for want of descriptors is an error, 
 TEST_CASE("a control link refuses a message that its other end would refuse, and sends nothing of it") {
   const auto [near, far] = link_ends();
   Link from(near), to(far);
-  const std::vector<std::byte> large(control_bytes_max + std::size_t{1}), small(3, std::byte{7});
-  for (const Status& s : {from.send(large), from.post(large)}) {
+  const auto large = message_of(control_bytes_max + std::size_t{1}, 0), small = message_of(3, 7);
+  for (const Status& s : {from.send(*large), from.post(large)}) {
     CHECK(s.code() == Code::invalid);
     CHECK_MESSAGE(s.message() == "control link: a message of 268435457 bytes; the most is 268435456", s.message());
   }
@@ -83,14 +87,14 @@ TEST_CASE("a control link refuses a message that its other end would refuse, and
   std::deque<std::vector<std::byte>> messages;
   REQUIRE(to.receive(messages).ok());
   REQUIRE(messages.size() == 1);
-  CHECK((messages[0] == small));
+  CHECK((messages[0] == *small));
 }
 
 TEST_CASE("what a control link queues while its other end does not read arrives whole and in order") {
   const auto [near, far] = link_ends();
   Link from(near), to(far);
   constexpr std::size_t count = 60;
-  const auto message = [](std::size_t i) { return std::vector<std::byte>(i * 10'007, static_cast<std::byte>(i)); };
+  const auto message = [](std::size_t i) { return message_of(i * 10'007, static_cast<int>(i)); };
   std::deque<std::vector<std::byte>> messages;
   for (std::size_t i = 0; i < count; ++i) {
     REQUIRE(from.post(message(i)).ok());
@@ -103,8 +107,34 @@ TEST_CASE("what a control link queues while its other end does not read arrives 
   }
   CHECK_FALSE(from.unsent());
   bool same = true;
-  for (std::size_t i = 0; i < count; ++i) same &= messages[i] == message(i);
+  for (std::size_t i = 0; i < count; ++i) same &= messages[i] == *message(i);
   CHECK(same);
+}
+
+TEST_CASE(
+    "a message to several workers is encoded once: their links share its bytes until each socket has taken them") {
+  const auto message = message_of(std::size_t{8} << 20, 5);  // more than a socket takes
+  const auto [near_a, far_a] = link_ends();
+  const auto [near_b, far_b] = link_ends();
+  Link from_a(near_a), to_a(far_a), from_b(near_b), to_b(far_b);
+  REQUIRE(from_a.post(message).ok());
+  REQUIRE(from_b.post(message).ok());
+  CHECK(from_a.unsent());
+  CHECK(from_b.unsent());
+  CHECK(message.use_count() == 3);
+  std::deque<std::vector<std::byte>> messages;
+  const auto take = [&](Link& from, Link& to) {
+    messages.clear();
+    while (messages.empty()) {
+      REQUIRE(from.flush().ok());
+      REQUIRE(to.receive(messages).ok());
+    }
+    CHECK((messages[0] == *message));
+  };
+  take(from_a, to_a);
+  CHECK(message.use_count() == 2);
+  take(from_b, to_b);
+  CHECK(message.use_count() == 1);
 }
 
 TEST_CASE("a worker that logs without end keeps its parent from nothing: each read ends, and so does the worker") {
