@@ -7,7 +7,7 @@
 //   TR-1  a send is done when its buffer may be reused, which is after the receive was posted;
 //   TR-2  messages match by (from, Key) alone: no order between messages is assumed or needed;
 //   TR-3  a message of another generation or job is counted and dropped, never matched;
-//   TR-4  after shutdown() no callback runs and no buffer is touched.
+//   TR-4  after shutdown() no callback runs and no buffer is touched; sends and receives do nothing.
 #pragma once
 
 #include <cstddef>

@@ -12,6 +12,12 @@ Status write_part(Storage& storage, const std::string& path, std::span<const std
   return durability == Durability::synced ? file->sync() : Status();
 }
 
+/// "a/b" of "a/b//", "/" of "//".
+std::string without_slashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
 }  // namespace
 
 std::string folder_of(const std::string& path) {
@@ -34,15 +40,23 @@ Expected<std::vector<std::byte>> read_file(Storage& storage, const std::string& 
 }
 
 Status make_durable_dir(Storage& storage, const std::string& dir) {
-  std::vector<std::string> missing;
-  for (std::string at = dir; at != "." && at != "/"; at = folder_of(at)) {
+  std::vector<std::string> missing;  // the deepest first
+  std::string at = without_slashes(dir);
+  for (; at != "." && at != "/"; at = without_slashes(folder_of(at))) {
     const auto found = storage.list(at);
     if (found.ok()) break;
     if (found.status().code() != Code::not_found) return found.status();
     missing.push_back(at);
   }
-  TROUPE_TRY(storage.make_dir(dir));
-  for (const auto& made : missing) TROUPE_TRY(storage.sync_dir(folder_of(made)));
+  if (at != "." && at != "/") {
+    const std::string folder = folder_of(at);
+    const Status synced = storage.sync_dir(folder);
+    if (!synced.ok() && storage.list(folder).ok()) return synced;  // else this process may not read `folder`
+  }
+  for (auto next = missing.rbegin(); next != missing.rend(); ++next) {
+    TROUPE_TRY(storage.make_dir(*next));
+    TROUPE_TRY(storage.sync_dir(folder_of(*next)));
+  }
   return {};
 }
 

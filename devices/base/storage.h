@@ -82,8 +82,10 @@ std::string folder_of(const std::string& path);
 std::string base_of(const std::string& path);
 /// All bytes of a small file. Error: `exhausted` above 1 GiB; the storage's.
 Expected<std::vector<std::byte>> read_file(Storage& storage, const std::string& path);
-/// Makes a folder and its missing parents, and syncs the folder of each that it has made: then their names survive a
-/// crash (ST-2). A folder that is there is taken for durable.
+/// Makes a folder and its missing parents, and syncs the folder of each before it makes the next: then their names
+/// survive a crash (ST-2). Of those that are there it syncs the folder of the deepest, too: a call may have made that
+/// one and have ended before it was synced; the ones above it were durable before. A folder that lies in one that this
+/// process may not read is taken for durable: no such call of it can have succeeded.
 Status make_durable_dir(Storage& storage, const std::string& dir);
 
 /// Whether a file survives a crash of the machine that comes after its writing.

@@ -32,6 +32,10 @@ void outlive_file_limit() {
   if (::sigaction(SIGXFSZ, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) ::signal(SIGXFSZ, SIG_IGN);
 }
 
+/// The worker process that has called serve_if_worker; 0: none has. A process that it forks inherits the number, and
+/// loses it when it executes a program.
+pid_t serving = 0;
+
 }  // namespace
 
 void App::serve_if_worker(int argc, char** argv) const {
@@ -42,6 +46,7 @@ void App::serve_if_worker(int argc, char** argv) const {
   // A process that an actor starts must not keep the link open: the worker's death would not show.
   ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   end_with_words("worker", exit_worker);
+  serving = ::getpid();
   const int code = worker_process(fd, ops_, actors_);
   std::fflush(nullptr);
   // Skips the static destructors of libraries: none matters here, and some (UCX, oneDNN) are slow.
@@ -50,9 +55,16 @@ void App::serve_if_worker(int argc, char** argv) const {
 
 namespace {
 
-/// Error: this process is a worker, and a job of its own would start workers that start workers. Tells the parent's
-/// session, too: the program may not print the error.
+/// Error: this process is a worker, or was forked by one, and a job of its own would start workers that start workers.
+/// Where main has not called serve_if_worker, tells the parent's session, too: the program may not print the error. A
+/// worker that serves speaks with the session itself: nothing else may write on its link.
 Status check_no_worker() {
+  constexpr const char* where = "run a job in main, or in a program that the actor starts";
+  if (serving == ::getpid())
+    return invalid(fmt::format("this process is a worker that serves a job, and cannot run another: {}", where));
+  if (serving != 0)
+    return invalid(
+        fmt::format("this process was forked by a worker (pid {}), and cannot run a job: {}", serving, where));
   const auto fd = link_of_this_worker();
   if (!fd) return {};
   const Status s = invalid(fmt::format(

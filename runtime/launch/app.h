@@ -103,12 +103,14 @@ class App {
   /// more memory than there is; it takes checkpoints and the job has no folder for them, or the reverse; with `pin`,
   /// more compute threads than cores.
   Status check(const Plan& plan, const JobOptions& options) const;
-  /// Starts one worker process per place, runs the job, leaves no process behind however it ends. A job that restores a
+  /// Starts one worker process per place, runs the job, leaves no process behind however it ends but one that SIGKILL
+  /// does not end, which the error names (exit_worker where the job has no other error). A job that restores a
   /// checkpoint begins with its step (error: `first_step` is another) and, where SessionOptions::sums is not set, with
   /// the state of its sums. SIGINT, SIGTERM and SIGHUP (not under nohup) end a job with exit_interrupted: at once, or,
   /// where it saves checkpoints, after one of the step that is under way. Then another SIGINT or SIGTERM, at least a
-  /// second after the first signal, ends it at once, and another SIGHUP does nothing. In a worker process, where main
-  /// has not called serve_if_worker, starts nothing: error (exit_worker), and the job of that worker ends with it.
+  /// second after the first signal, ends it at once, and another SIGHUP does nothing. In a worker process, and in one
+  /// that a worker has forked, starts nothing: error (exit_worker). Where main has not called serve_if_worker, the job
+  /// of that worker ends with it.
   JobResult run(const Plan& plan, JobOptions options) const;
   /// The last line of a main(): runs the plan, prints an error to stderr, returns the exit code.
   int run_main(const Expected<Plan>& plan, JobOptions options) const;
@@ -118,7 +120,7 @@ class App {
   actors::UserActorSet actors_;
 };
 
-/// Runs a worker process whose control link is `fd`, from its first message (Hello) on. Returns its exit code.
+/// Runs a worker process whose control link is `fd`, from its first message (PlanBytes) on. Returns its exit code.
 int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet& actors);
 
 }  // namespace troupe::runtime

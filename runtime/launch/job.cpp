@@ -39,8 +39,9 @@ class Job {
     if (checkpoints_) finish_checkpoints();
     // A worker whose link closes ends at once, or as soon as its transport is open: killed before, it would leave
     // shared memory behind. A worker that hangs is killed.
-    launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500,
-                     [this](Rank rank, const std::string& line) { log(rank, line); });
+    const Status ended = launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500,
+                                          [this](Rank rank, const std::string& line) { log(rank, line); });
+    if (!ended.ok()) left_behind(ended);
     result_.params_hash = session_.params_hash();
     result_.committed_steps = session_.committed();
     return std::move(result_);
@@ -89,6 +90,12 @@ class Job {
     if (result_.status.ok()) result_.status = s, result_.exit_code = code;
     else if (paused_) result_.status = unsaved(s), result_.exit_code = code;
   }
+  /// Workers are left that SIGKILL does not end: that is told, whatever else has ended the job.
+  void left_behind(const Status& left) {
+    const Status& s = result_.status;
+    if (s.ok()) result_.exit_code = exit_worker;
+    result_.status = s.ok() ? left : Status(s.code(), left.message() + "; " + s.message());
+  }
   /// Why the last save of a job that a signal ends has failed.
   Status unsaved(const Status& s) const { return paused_ ? s.in(paused_->message()) : s; }
 
@@ -98,8 +105,8 @@ class Job {
       TROUPE_TRY(launcher_.start(i < options_.prefixes.size() ? options_.prefixes[i] : std::vector<std::string>{}));
       log_debug(fmt::format("{} is process {}", worker(r), launcher_.workers()[i].pid));
     }
+    send_all(PlanBytes{write_plan(plan_)});
     Hello hello;
-    hello.plan = write_plan(plan_);
     hello.job = fresh_number();
     hello.threads = options_.threads;
     hello.tls = options_.tls;
@@ -125,16 +132,31 @@ class Job {
     return {};
   }
 
-  void send(Rank to, const ToWorker& message) {
+  static SharedBytes encoded(const ToWorker& message) {
+    return std::make_shared<const std::vector<std::byte>>(encode(message));
+  }
+  void send(Rank to, const ToWorker& message) { post(to, encoded(message)); }
+  /// The same bytes to each worker: a plan may be large, and a job may have many.
+  void send_all(const ToWorker& message) {
+    const SharedBytes bytes = encoded(message);
+    for (Rank to = 0; to < plan_.workers(); ++to) post(to, bytes);
+  }
+  void post(Rank to, SharedBytes message) {
     auto& w = launcher_.workers()[to];
     // turn() notices a broken link where it reads; the exit of the worker's process says why.
-    const Status s = w.link ? w.link->post(encode(message)) : Status{};
+    const Status s = w.link ? w.link->post(std::move(message)) : Status{};
     if (!s.ok() && s.code() != Code::unavailable) end(s.in(worker(to)), exit_worker);
   }
 
   void end(Status status, int code) {
     if (over_) return;
     over_ = true;
+    if (diverged_) {
+      if (!status.ok() && code != exit_diverged)
+        log_warn("training has diverged, and the wait for what reads steps before ends early: " + status.message());
+      status = *diverged_;
+      code = exit_diverged;
+    }
     result_.status = std::move(status);
     result_.exit_code = result_.status.ok() ? exit_ok : code;
   }
@@ -176,6 +198,7 @@ class Job {
     for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
       // all its messages are read
       if (workers[r].exited && broken_.count(r) && !stopped_.count(r)) return died(r);
+    if (diverged_ && !session_.readers_left()) return end({}, exit_diverged);
     if (checkpoints_)
       if (const Status s = checkpoints_->poll(); !s.ok())
         return end(unsaved(s), checkpoints_->diverged() ? exit_diverged : exit_checkpoint);
@@ -191,7 +214,7 @@ class Job {
       explaining_ = true;
       explain_until_ = now + std::chrono::seconds(1);
       log_debug(fmt::format("no progress for {} s: the workers are asked what they wait for", options_.stall_s));
-      for (Rank r = 0; r < plan_.workers(); ++r) send(r, ExplainAll{});
+      send_all(ExplainAll{});
     }
   }
 
@@ -212,7 +235,7 @@ class Job {
     const auto now = clock::now();
     // A terminal that closes, a service manager and `timeout` send two for one event.
     if (signalled_ && (*signal == SIGHUP || now - *signalled_ < std::chrono::seconds(1))) return;
-    if (signalled_ || !can_pause) return end(Status(Code::unavailable, why), exit_interrupted);
+    if (signalled_ || !can_pause || diverged_) return end(Status(Code::unavailable, why), exit_interrupted);
     signalled_ = now;
     if (version < options_.session.steps) {  // else the run ends with its last step anyway
       paused_ = Status(Code::unavailable, fmt::format("{} after step {} of {}", why, version, options_.session.steps));
@@ -250,7 +273,7 @@ class Job {
       addresses_.addresses[r] = m->blob;
       if (static_cast<Rank>(addresses_.addresses.size()) != plan_.workers()) return;
       log_debug("all workers have an address and connect");
-      for (Rank to = 0; to < plan_.workers(); ++to) send(to, addresses_);
+      send_all(addresses_);
     } else if (auto* m = std::get_if<Ready>(&message)) {
       result_.places[r].restored_bytes = m->restored_bytes;
       result_.places[r].restore_s = m->restore_s;
@@ -276,15 +299,17 @@ class Job {
       // After the end, peers that close their connections are no failures.
       const Status s = session_.handle(r, message);
       if (s.ok()) return;
-      if (s.code() == Code::unavailable) {
+      if (session_.diverged() && !diverged_) {
+        // Versions before are good: turn() waits for their saves and evaluations that are under way.
+        diverged_ = s;
+        log_debug(s.message() + "; the job ends when the programs that read versions before have closed");
+      } else if (s.code() == Code::unavailable) {
         // Most likely another worker has died, which is the culprit: wait a moment for its death to show.
         pending_ = s;
         pending_rank_ = r;
         pending_until_ = clock::now() + std::chrono::milliseconds(700);
       } else {
-        end(session_.diverged() ? s : with_log(r, s), session_.diverged()         ? exit_diverged
-                                                      : s.code() == Code::damaged ? exit_checkpoint
-                                                                                  : exit_worker);
+        end(with_log(r, s), s.code() == Code::damaged ? exit_checkpoint : exit_worker);
       }
     }
   }
@@ -342,6 +367,7 @@ class Job {
   std::optional<Status> paused_;                // by a signal: what the job ends with once its last version is saved
   std::set<Rank> stopped_, broken_;
   std::optional<Status> pending_;
+  std::optional<Status> diverged_;  // what the job ends with once the readers of good versions have closed
   Rank pending_rank_ = 0;
   clock::time_point pending_until_, last_message_, explain_until_;
   bool explaining_ = false;

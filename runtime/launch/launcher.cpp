@@ -7,13 +7,16 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -48,34 +51,41 @@ Status Link::send(const std::vector<std::byte>& message) {
   return {};
 }
 
-Status Link::post(const std::vector<std::byte>& message) {
-  TROUPE_TRY(check_size(message.size()));
-  const auto size = static_cast<std::uint32_t>(message.size());
-  const auto head = std::as_bytes(std::span(&size, 1));
-  out_.insert(out_.end(), head.begin(), head.end());
-  out_.insert(out_.end(), message.begin(), message.end());
+Status Link::post(SharedBytes message) {
+  TROUPE_TRY(check_size(message->size()));
+  const auto size = static_cast<std::uint32_t>(message->size());
+  out_.push_back({size, std::move(message)});
   return flush();
 }
 
 Status Link::flush() {
-  Status s;
-  while (sent_ < out_.size()) {
-    const ssize_t n = ::send(fd_, out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
+  while (!out_.empty()) {
+    const Queued& first = out_.front();
+    const auto head = std::as_bytes(std::span(&first.size, 1));
+    const std::span<const std::byte> body = *first.message;
+    const auto rest_of = [](std::span<const std::byte> part, std::size_t sent) {
+      const auto rest = part.subspan(std::min(sent, part.size()));
+      return iovec{const_cast<std::byte*>(rest.data()), rest.size()};  // sendmsg only reads it
+    };
+    iovec parts[] = {rest_of(head, sent_), rest_of(body, sent_ - std::min(sent_, head.size()))};
+    msghdr rest{};
+    rest.msg_iov = parts;
+    rest.msg_iovlen = std::size(parts);
+    const ssize_t n = ::sendmsg(fd_, &rest, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
     if (n <= 0) {
-      s = Status(Code::unavailable, std::string("control link: ") + std::strerror(errno));
-      sent_ = out_.size();
-      break;
+      const Status s(Code::unavailable, std::string("control link: ") + std::strerror(errno));
+      out_.clear();
+      sent_ = 0;
+      return s;
     }
     sent_ += static_cast<std::size_t>(n);
-  }
-  // It erases what is sent once that is half of all: so it moves no more bytes than it erases.
-  if (sent_ >= out_.size() - sent_) {
-    out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(sent_));
+    if (sent_ < head.size() + body.size()) continue;
+    out_.pop_front();
     sent_ = 0;
   }
-  return s;
+  return {};
 }
 
 Status Link::receive(std::deque<std::vector<std::byte>>& messages) {
@@ -121,7 +131,7 @@ Status error(const std::string& what) { return Status(Code::io, what + ": " + st
 
 }  // namespace
 
-Launcher::~Launcher() { finish(200); }
+Launcher::~Launcher() { (void)finish(200).ok(); }
 
 Status Launcher::start(const std::vector<std::string>& prefix) {
   // /proc/self/exe of a prefix command would be that command: resolve it here.
@@ -200,43 +210,56 @@ bool Launcher::read_log(WorkerProcess& w, const std::function<void(const std::st
 
 void Launcher::reap(WorkerProcess& w) {
   if (w.exited || w.pid < 0) return;
-  if (::waitpid(w.pid, &w.wait_status, WNOHANG) == w.pid) {
-    w.exited = true;
-    if (w.pidfd >= 0) ::close(w.pidfd);
-    w.pidfd = -1;
+  const pid_t ended = ::waitpid(w.pid, &w.wait_status, WNOHANG);
+  // ECHILD: the kernel has reaped it, for this process ignores SIGCHLD; or another part of this process has.
+  if (ended != w.pid && !(ended < 0 && errno == ECHILD)) return;
+  w.exited = true;
+  if (w.pidfd >= 0) ::close(w.pidfd);
+  w.pidfd = -1;
+}
+
+void Launcher::await_ends(int ms, const std::function<void(WorkerProcess&)>& read_rest) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);
+  for (;;) {
+    bool alive = false;
+    for (auto& w : workers_) {
+      reap(w);
+      if (!w.exited) read_rest(w);  // a full pipe must not block the worker
+      alive |= !w.exited && !w.left;
+    }
+    if (!alive || std::chrono::steady_clock::now() >= deadline) return;
+    ::poll(nullptr, 0, 2);
   }
 }
 
-void Launcher::finish(int grace_ms, const std::function<void(Rank, const std::string&)>& line) {
+Status Launcher::finish(int grace_ms, const std::function<void(Rank, const std::string&)>& line, int killed_ms) {
   const auto read_rest = [&](WorkerProcess& w) {
     read_log(w, [&](const std::string& text) {
       if (line) line(static_cast<Rank>(&w - workers_.data()), text);
     });
   };
   for (auto& w : workers_) w.link.reset();
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(grace_ms);
-  for (;;) {
-    bool alive = false;
-    for (auto& w : workers_) {
-      reap(w);
-      if (!w.exited) read_rest(w);  // a full pipe must not block the worker
-      alive |= !w.exited;
-    }
-    if (!alive || std::chrono::steady_clock::now() >= deadline) break;
-    ::poll(nullptr, 0, 2);
-  }
+  await_ends(grace_ms, read_rest);
+  for (auto& w : workers_)
+    if (!w.exited && !w.left) ::kill(w.pid, SIGKILL);
+  await_ends(killed_ms, read_rest);
+  std::string left;
+  int count = 0;
   for (auto& w : workers_) {
-    if (!w.exited) {
-      ::kill(w.pid, SIGKILL);
-      while (::waitpid(w.pid, &w.wait_status, 0) < 0 && errno == EINTR) {}
-      w.exited = true;
-      if (w.pidfd >= 0) ::close(w.pidfd);
-      w.pidfd = -1;
-    }
     read_rest(w);
     if (w.log_fd >= 0) ::close(w.log_fd);
     w.log_fd = -1;
+    if (w.exited) continue;
+    w.left = true;
+    if (w.pidfd >= 0) ::close(w.pidfd);
+    w.pidfd = -1;
+    left += fmt::format("{}worker {} (pid {})", count++ > 0 ? ", " : "", &w - workers_.data(), w.pid);
   }
+  if (count == 0) return {};
+  return Status(Code::unavailable,
+                fmt::format("{} {} not ended after SIGKILL and {} left: a system call that cannot be interrupted, or a "
+                            "debugger, holds {}",
+                            left, count == 1 ? "has" : "have", count == 1 ? "is" : "are", count == 1 ? "it" : "them"));
 }
 
 std::optional<int> link_of_this_worker() {

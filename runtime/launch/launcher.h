@@ -1,10 +1,12 @@
 // Launcher: worker processes on this machine. Each runs this very executable again, with a socket to the
 // session. No worker outlives the launching process, however that ends: a worker dies with its parent (PDEATHSIG)
-// and when its control link closes.
+// and when its control link closes. The one exception is a worker that SIGKILL does not end (Launcher::finish).
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -19,6 +21,9 @@ namespace troupe::runtime {
 /// argv[1] of a worker process; argv[2] is the file descriptor of its control link.
 inline constexpr const char* worker_flag = "--troupe-worker";
 
+/// The bytes of a message that are never changed: the links to several workers share them.
+using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
+
 /// Length-prefixed messages over a stream socket. Owns the descriptor.
 class Link {
  public:
@@ -30,8 +35,9 @@ class Link {
   /// exceeds control_bytes_max.
   Status send(const std::vector<std::byte>& message);
   /// Queues a message and writes as much as the socket takes without blocking; `flush` writes more. Error: the peer is
-  /// gone, and what is queued is dropped; `invalid`, and this message is not queued: it exceeds control_bytes_max.
-  Status post(const std::vector<std::byte>& message);
+  /// gone, and what is queued is dropped; `invalid`, and this message is not queued: it exceeds control_bytes_max. The
+  /// link holds the message until the socket has taken all of it. REQUIRES: not null.
+  Status post(SharedBytes message);
   Status flush();
   bool unsent() const { return !out_.empty(); }
   /// Reads the bytes that have come (blocks until some have) and appends whole messages. Error: the link is closed;
@@ -39,9 +45,14 @@ class Link {
   Status receive(std::deque<std::vector<std::byte>>& messages);
 
  private:
+  struct Queued {
+    std::uint32_t size;  // travels first
+    SharedBytes message;
+  };
   int fd_;
-  std::vector<std::byte> buffer_, out_;
-  std::size_t sent_ = 0;  // bytes of out_ that the socket has taken
+  std::vector<std::byte> buffer_;
+  std::deque<Queued> out_;
+  std::size_t sent_ = 0;  // bytes of the first that the socket has taken, its size included
 };
 
 /// A worker process as its parent sees it.
@@ -52,12 +63,15 @@ struct WorkerProcess {
   std::deque<std::string> last_lines;  ///< of its log, at most log_lines_kept
   std::string partial_line;
   bool exited = false;
+  bool left = false;  ///< SIGKILL has not ended it in the time that Launcher::finish gave it
   int wait_status = 0;
 };
 inline constexpr std::size_t log_lines_kept = 20;
 /// The most that one call reads of a worker's log: more than its pipe holds. A worker that writes without end must not
 /// keep its parent from the other workers, from signals and from its end.
 inline constexpr std::size_t log_bytes_at_once = 256 << 10;
+/// How long a worker may take to end after SIGKILL: the kernel gives back the memory of a large one for seconds.
+inline constexpr int killed_ms_max = 30'000;
 
 /// The worker processes of one job. Not thread-safe.
 class Launcher {
@@ -71,16 +85,24 @@ class Launcher {
   bool read_log(WorkerProcess& worker, const std::function<void(const std::string&)>& line);
   /// Reaps a worker whose pidfd is readable.
   void reap(WorkerProcess& worker);
-  /// Closes all control links, waits up to `grace_ms` for the workers to exit by themselves, then kills and reaps the
-  /// rest. What their logs still have goes to `line`, with the worker's rank; null: it is lost.
-  void finish(int grace_ms, const std::function<void(Rank, const std::string&)>& line = {});
+  /// Closes all control links, waits up to `grace_ms` for the workers to exit by themselves, then kills the rest and
+  /// waits up to `killed_ms` for their end. What their logs still have goes to `line`, with the worker's rank; null: it
+  /// is lost. Error (`unavailable`): workers have not ended even so, by rank and pid. They are left, and no later call
+  /// waits for them.
+  Status finish(int grace_ms, const std::function<void(Rank, const std::string&)>& line = {},
+                int killed_ms = killed_ms_max);
 
  private:
+  /// Reaps the workers that end, and reads the logs of the others, until all but those that are left have ended, or
+  /// for `ms`.
+  void await_ends(int ms, const std::function<void(WorkerProcess&)>& read_rest);
+
   std::vector<WorkerProcess> workers_;
 };
 
 /// The descriptor of the control link, where a Launcher has started this process as a worker; nullopt elsewhere. The
-/// kernel says it (/proc/self/cmdline), whatever main does with its argv, and processes that a worker starts are none.
+/// kernel says it (/proc/self/cmdline), whatever main does with its argv. A process that a worker has forked passes for
+/// it until it executes a program.
 std::optional<int> link_of_this_worker();
 
 /// "was killed by signal 9 (Killed)", "exited with code 3".

@@ -159,8 +159,11 @@ class Heartbeat {
 
 int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet& user_actors) {
   Control control(fd);
-  auto first = control.next();
-  const Hello* hello = std::get_if<Hello>(&first);
+  const auto first = control.next();
+  const auto* plan_bytes = std::get_if<PlanBytes>(&first);
+  if (!plan_bytes) return exit_worker;
+  const auto next = control.next();
+  const auto* hello = std::get_if<Hello>(&next);
   if (!hello) return exit_worker;
   set_log_name(fmt::format("worker {}", hello->rank));
   set_log_level(hello->log_level);
@@ -168,7 +171,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     control.send(WorkerFailed{"", status});
     return exit_worker;
   };
-  auto plan = read_plan(hello->plan);
+  auto plan = read_plan(plan_bytes->bytes);
   if (!plan.ok()) return fail(plan.status());
   if (const Status s = check_structure(*plan); !s.ok()) return fail(s);
 
@@ -190,12 +193,12 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   }();
   if (!opened.ok()) return fail(opened.status());
   control.send(WorkerAddress{(*opened)->address()});
-  auto second = control.next();
-  while (std::holds_alternative<ExplainAll>(second)) {
+  auto after_address = control.next();
+  while (std::holds_alternative<ExplainAll>(after_address)) {
     control.send(Explained{"waits for the addresses of its peers\n"});
-    second = control.next();
+    after_address = control.next();
   }
-  const Connect* connect = std::get_if<Connect>(&second);
+  const Connect* connect = std::get_if<Connect>(&after_address);
   if (!connect) return fail(invalid("expected the addresses of the peers, got another message"));
   (*opened)->connect(connect->addresses);
   log_debug("connects to " + counted(std::ssize(connect->addresses) - 1, "peer"));

@@ -16,8 +16,9 @@ struct Address { rank @0 :Int32; blob @1 :Data; }
 
 struct ToWorker {
   union {
+    plan @0 :Data;
     hello :group {
-      plan @0 :Data; rank @1 :Int32; job @2 :UInt64; generation @3 :UInt32; threads @4 :Int32;
+      rank @1 :Int32; job @2 :UInt64; generation @3 :UInt32; threads @4 :Int32;
       tls @5 :Text; netDevice @6 :Text; traceFirst @7 :Int64; paced @8 :Float64; runKernels @9 :Bool;
       traceSteps @27 :Int64; cores @28 :List(Int32); throttle @29 :List(Throttle);
       saveDir @30 :Text; saveJob @31 :UInt64; saveGeneration @32 :UInt32; restore @33 :Text; logLevel @37 :UInt8;

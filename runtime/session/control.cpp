@@ -89,9 +89,9 @@ std::vector<std::byte> encode(const ToWorker& in) {
   capnp::MallocMessageBuilder message;
   auto b = message.initRoot<wire::ToWorker>();
   std::visit(Overloaded{
+                 [&](const PlanBytes& m) { b.setPlan(data(m.bytes)); },
                  [&](const Hello& m) {
                    auto h = b.initHello();
-                   h.setPlan(data(m.plan));
                    h.setRank(m.rank);
                    h.setJob(m.job);
                    h.setGeneration(m.generation);
@@ -227,10 +227,10 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
   return read_message<wire::ToWorker, ToWorker>(
       in, "malformed control message", [](wire::ToWorker::Reader r) -> ToWorker {
         switch (r.which()) {
+          case wire::ToWorker::PLAN: return PlanBytes{bytes(r.getPlan())};
           case wire::ToWorker::HELLO: {
             const auto h = r.getHello();
-            Hello hello{bytes(h.getPlan()),
-                        h.getRank(),
+            Hello hello{h.getRank(),
                         h.getJob(),
                         h.getGeneration(),
                         h.getThreads(),

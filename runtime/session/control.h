@@ -32,9 +32,12 @@ struct CheckpointTarget {
   bool operator==(const CheckpointTarget&) const = default;
 };
 
-/// The first message to a worker process: its rank, and what it runs.
+/// The first message to a worker process: the plan (plan_io.h), the same for all workers.
+struct PlanBytes {
+  std::vector<std::byte> bytes;
+};
+/// The second: its rank, and how it runs the plan.
 struct Hello {
-  std::vector<std::byte> plan;
   Rank rank = 0;
   std::uint64_t job = 0;
   std::uint32_t generation = 1;
@@ -79,7 +82,7 @@ struct Feed {
 };
 struct ExplainAll {};
 struct Stop {};
-using ToWorker = std::variant<Hello, Connect, BeginRun, Go, CommitStep, Feed, ExplainAll, Stop>;
+using ToWorker = std::variant<PlanBytes, Hello, Connect, BeginRun, Go, CommitStep, Feed, ExplainAll, Stop>;
 
 struct WorkerAddress {
   std::string blob;

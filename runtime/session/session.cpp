@@ -234,7 +234,7 @@ Status Session::complete(Key key, Open open) {
     TROUPE_TRY(commit(step, open));
   } else if (plan_.programs[program] == "digest") {
     TROUPE_ASSIGN(const VersionDigest digest, reductions_.digest(open.places));
-    TROUPE_TRY(diverges(check_digest(plan_, options_.steps, digest.not_finite)));
+    TROUPE_TRY(diverges(check_digest(plan_, options_.steps, digest.not_finite), step));
     params_hash_ = digest.params_hash;
   } else if (program == snapshot_ ? bool(options_.on_shards) : bool(options_.on_closed)) {
     std::vector<Report> reports;
@@ -277,13 +277,13 @@ Status Session::commit(std::int64_t step, const Open& vote) {
   if (verdict.kind == StepVerdict::Kind::not_finite) {
     TROUPE_ASSIGN(its_loss, reductions_.loss(vote.places, verdict.microbatch));
   }
-  TROUPE_TRY(diverges(check_terms(plan_, step, verdict, sums_.state().void_steps + 1, its_loss)));
+  TROUPE_TRY(diverges(check_terms(plan_, step, verdict, sums_.state().void_steps + 1, its_loss), step + 1));
   result.void_step = verdict.kind == StepVerdict::Kind::overflow;
   // Square sums of a void step have no meaning.
   if (!result.void_step) {
     TROUPE_ASSIGN(result.grad_norm, gradients_.norm());
   }
-  TROUPE_TRY(diverges(check_step(step, result.loss, result.grad_norm)));
+  TROUPE_TRY(diverges(check_step(step, result.loss, result.grad_norm), step + 1));
   result.lr = options_.lr ? options_.lr(step) : plan_.hyper.lr;
   CommitStep c;
   c.step = step;
@@ -311,9 +311,16 @@ Status Session::commit(std::int64_t step, const Open& vote) {
   return {};
 }
 
-Status Session::diverges(Status found) {
-  diverged_ = !found.ok();
+Status Session::diverges(Status found, std::int64_t version) {
+  if (!found.ok()) useless_ = version;
   return found;
+}
+
+bool Session::readers_left() const {
+  return useless_ && std::any_of(open_.begin(), open_.end(), [this](const auto& o) {
+           const auto [program, version] = o.first;
+           return program > 0 && version < *useless_;
+         });
 }
 
 void Session::check_finished() {

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -98,8 +99,11 @@ class Session {
   /// The run ends with this version, with its digest and, where a snapshot of it is wanted, with that. No effect where
   /// the run ends earlier. REQUIRES: begun; version >= earliest_end().
   void pause_at(std::int64_t version);
-  /// The error that handle returned is one of divergence.h.
-  bool diverged() const { return diverged_; }
+  /// An error that handle has returned is one of divergence.h. The session commits nothing any more, and may go on to
+  /// hear places whose programs read versions before the one that is of no use: those are good.
+  bool diverged() const { return useless_.has_value(); }
+  /// After divergence: some of those programs (evaluations, samples, saves) have not closed.
+  bool readers_left() const;
   /// One hash over all logical parameters in name order, the same on any topology; empty before the end.
   const std::string& params_hash() const { return params_hash_; }
   /// The sums' state of the newest version.
@@ -149,8 +153,8 @@ class Session {
   Status complete(Key key, Open open);
   void close_program(std::int32_t program, std::int64_t step, std::vector<Report> reports);
   Status commit(std::int64_t step, const Open& vote);
-  /// Passes on what a check of divergence.h has found.
-  Status diverges(Status found);
+  /// Passes on what a check of divergence.h has found; an error makes `version`, and all later ones, of no use.
+  Status diverges(Status found, std::int64_t version);
   void check_finished();
 
   const Plan& plan_;
@@ -166,7 +170,8 @@ class Session {
   std::map<std::int64_t, SumState> saved_sums_;  // of each version whose snapshot is under way
   const std::int32_t workers_;
   const std::int32_t snapshot_, arena_slots_;  // the program, -1 if there is none
-  bool finished_ = false, diverged_ = false;
+  bool finished_ = false;
+  std::optional<std::int64_t> useless_;  // the first version of no use, once the training has diverged
   Status refused_;  // the first payload of options.feed, or name of options.readers, that the plan does not take
   std::string params_hash_;
 };

@@ -85,7 +85,10 @@ Status Worker::Impl::build() {
 }
 
 Worker::Worker(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Worker::~Worker() { stop(); }
+Worker::~Worker() {
+  stop();
+  impl_->quiesce_streams();
+}
 
 Expected<std::unique_ptr<Worker>> Worker::create(const Plan& plan, Rank rank, WorkerEnv env) {
   auto impl = std::make_unique<Impl>();
@@ -116,13 +119,19 @@ void Worker::start() {
 
 void Worker::handle(ToWorker message) { caf::anon_send(impl_->conductor, SessionSays{std::move(message)}); }
 
+void Worker::Impl::quiesce_streams() {
+  // A task of `compute` that has updated a share, or of `disk` that has read a part of a checkpoint, begins an exchange
+  // as it ends.
+  for (auto& [name, stream] : streams)
+    if (name != "comm") stream->quiesce();
+  if (const auto comm = streams.find("comm"); comm != streams.end()) comm->second->quiesce();
+}
+
 void Worker::stop() {
   if (impl_->stopped) return;
   impl_->stopped = true;
-  // The order of a quiesce: no new transfers, then transfers and tasks under way end or are cancelled, then actors
-  // exit.
   impl_->env.transport->shutdown();
-  for (auto& [name, stream] : impl_->streams) stream->quiesce();
+  impl_->quiesce_streams();
   for (auto& a : impl_->actors) caf::anon_send_exit(a, caf::exit_reason::user_shutdown);
   if (impl_->conductor) caf::anon_send_exit(impl_->conductor, caf::exit_reason::user_shutdown);
 }

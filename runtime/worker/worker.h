@@ -49,15 +49,22 @@ class Worker {
   /// Allocates, initialises parameters, spawns actors. Error: memory, an op or actor kind that this program does not
   /// have, a user actor that cannot be made, checkpoints without a folder. REQUIRES: `plan` has passed check_structure.
   static Expected<std::unique_ptr<Worker>> create(const Plan& plan, Rank rank, WorkerEnv env);
+  /// Stops, waits once more for the tasks that the streams run, and frees memory. REQUIRES: the actors have exited, or
+  /// `create` has failed.
   ~Worker();
   /// Restores from env.restore, together with all other places, if there is something to restore; then says Ready, or
   /// WorkerFailed, to the session. Once, before anything else.
   void start();
-  /// Takes a message of the session. Thread-safe. Hello and Connect have no effect: the process handles them.
+  /// Takes a message of the session. Thread-safe. PlanBytes, Hello and Connect have no effect: the process handles
+  /// them.
   void handle(ToWorker message);
-  /// Shuts the transport, waits for the tasks that the streams run, forgets the others and tells the actors to exit. An
-  /// actor that still has a message may submit one more task: the streams are idle, and this object may be destroyed,
-  /// once the actors have exited. Idempotent.
+  /// Ends what the worker does, in an order in which nothing that still runs finds what it uses stopped:
+  ///   1. the transport is shut: what still sends or receives does nothing (TR-4), and no callback submits a task;
+  ///   2. each stream but comm ends its running task and forgets the others;
+  ///   3. so does the comm stream: until then tasks of the other streams have begun exchanges, which run there;
+  ///   4. the actors are told to exit.
+  /// An actor that still has a message may submit one more task, which uses the worker's memory. So that may be freed,
+  /// or handed on, once the actors have exited and this object is destroyed, which repeats 2 and 3. Idempotent.
   void stop();
   const LocalPlan& local() const;
 

@@ -45,6 +45,8 @@ struct Worker::Impl {
   }
 
   Status build();
+  /// Steps 2 and 3 of Worker::stop.
+  void quiesce_streams();
   Status check_ops() const;
   // worker_state.cpp: what outlives a step
   void place_moments();

@@ -105,7 +105,8 @@ TEST_CASE_TEMPLATE("TR-3: a header of another generation is refused by its own s
   CHECK(s.status.code() == Code::invalid);
 }
 
-TEST_CASE_TEMPLATE("TR-4: after shutdown there is no callback and no buffer is touched", Pair, TROUPE_ALL_PAIRS) {
+TEST_CASE_TEMPLATE("TR-4: after shutdown there is no callback, no buffer is touched, and sends and receives do nothing",
+                   Pair, TROUPE_ALL_PAIRS) {
   Pair pair;
   std::atomic<int> calls{0};
   std::vector<std::byte> into(1 << 20), data = payload(1 << 20, 1);

@@ -297,24 +297,60 @@ TEST_CASE("ST-1, ST-2: sync() has the system sync the file, sync_dir() the folde
   CHECK(text_in(storage, folder + "/whole") == "another");
 }
 
-TEST_CASE("ST-2: make_durable_dir syncs the folder of each folder that it makes, and no other") {
+TEST_CASE(
+    "ST-2: make_durable_dir syncs the name of each folder that it makes before it makes the next, that of the deepest "
+    "that is there, and no other") {
   const TempDir dir;
   FileStorage storage;
-  const std::string top = std::filesystem::canonical(dir.path()).string();
+  const std::string top = std::filesystem::canonical(dir.path()).string(), above = folder_of(top);
   Syncs syncs;
+  using Paths = std::vector<std::string>;
   CHECK(make_durable_dir(storage, top + "/a/b/c").ok());
-  CHECK(syncs.paths == std::vector<std::string>{top + "/a/b", top + "/a", top});
+  CHECK(syncs.paths == Paths{above, top, top + "/a", top + "/a/b"});
+  for (const char* path : {"/a/b/c", "/a/b//c/"}) {
+    CAPTURE(path);
+    syncs.paths.clear();
+    CHECK(make_durable_dir(storage, top + path).ok());
+    CHECK(syncs.paths == Paths{top + "/a/b"});
+  }
   syncs.paths.clear();
-  CHECK(make_durable_dir(storage, top + "/a/b/c").ok());
-  CHECK(syncs.paths.empty());
   CHECK(make_durable_dir(storage, top + "/a/d/").ok());
-  CHECK(syncs.paths.back() == top + "/a");
+  CHECK(syncs.paths == Paths{top, top + "/a"});
   syncs.errors = {EIO};
-  CHECK(refused(make_durable_dir(storage, top + "/e"), top) == Code::io);
-  syncs.errors = {EIO};  // of the first of two
-  CHECK(refused(make_durable_dir(storage, top + "/g/h"), top + "/g") == Code::io);
+  CHECK(refused(make_durable_dir(storage, top + "/e"), above) == Code::io);
+  CHECK_FALSE(std::filesystem::exists(top + "/e"));
+  constexpr int needs_none = EINVAL;  // a filesystem whose folders need no sync
+  syncs.errors = {needs_none, EIO};
+  CHECK(refused(make_durable_dir(storage, top + "/e/f"), top) == Code::io);
+  CHECK_FALSE(std::filesystem::exists(top + "/e/f"));
+  syncs.paths.clear();  // it has made the first of two, which it could not sync: the next call does
+  CHECK(make_durable_dir(storage, top + "/e/f").ok());
+  CHECK(syncs.paths == Paths{top, top + "/e"});
   write(storage, top + "/file", "text");
   CHECK(refused(make_durable_dir(storage, top + "/file/below"), top + "/file/below") == Code::io);
+  std::filesystem::permissions(top + "/e", std::filesystem::perms::owner_exec);
+  CHECK(make_durable_dir(storage, top + "/e/f").ok());  // a user but root may not read the folder, nor sync it
+  std::filesystem::permissions(top + "/e", std::filesystem::perms::owner_all);
+}
+
+TEST_CASE("ST-2: what a call of make_durable_dir that has failed, or was killed, has made is durable after the next") {
+  int failures = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    bool failed = true;
+    for (std::int64_t operation = 0; failed; ++operation) {
+      CAPTURE(operation);
+      SimStorage storage;
+      storage.fail(operation);
+      failed = !make_durable_dir(storage, "a/b/c").ok();
+      failures += failed ? 1 : 0;
+      storage.fail(-1);
+      REQUIRE(make_durable_dir(storage, "a/b/c").ok());
+      storage.crash(seed);
+      CHECK(storage.list("a/b/c").ok());
+    }
+  }
+  CHECK(failures >= 20 * 6);  // of each folder that is made or synced
 }
 
 TEST_CASE("ST-2: a folder that make_durable_dir has made is there after a crash, with its parents") {

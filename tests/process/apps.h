@@ -3,9 +3,11 @@
 
 #include <dlfcn.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -40,6 +42,16 @@ struct Outlier final : troupe::actors::UserActor {
   float value;
 };
 
+/// Fills its output with ones before the step of the attribute "step", and with what is no number from then on.
+struct Diverging final : troupe::actors::UserActor {
+  explicit Diverging(const troupe::actors::UserActorInfo& info) : step(info.attrs.integer("step")) {}
+  troupe::Status act(troupe::actors::UserCall& call) override {
+    std::fill_n(call.out[0].as<float>(), call.out[0].size(), call.step < step ? 1.0f : std::nanf(""));
+    return {};
+  }
+  std::int64_t step;
+};
+
 /// Does nothing but fail in its act of step 3, as if another worker had caused it.
 struct Torn final : troupe::actors::UserActor {
   troupe::Status act(troupe::actors::UserCall& call) override {
@@ -54,6 +66,32 @@ struct Orphaning final : troupe::actors::UserActor {
     if (call.step == 1 && std::system("sleep 8 >/dev/null 2>&1 &") == 0) ::raise(SIGKILL);
     return {};
   }
+};
+
+inline const troupe::runtime::App& test_app();
+
+/// Runs a job in its act, or in a process that it forks there (attribute "forks"), and fails with that job's error.
+struct Nesting final : troupe::actors::UserActor {
+  explicit Nesting(const troupe::actors::UserActorInfo& info) : forks(info.attrs.integer("forks") != 0) {}
+  troupe::Status act(troupe::actors::UserCall&) override {
+    if (!forks) return test_app().run(troupe::runtime::Plan{}, {}).status;
+    int ends[2];
+    if (::pipe(ends) != 0) return troupe::invalid("there is no pipe");
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const std::string why = test_app().run(troupe::runtime::Plan{}, {}).status.message();
+      const auto told = ::write(ends[1], why.data(), why.size());
+      ::_exit(told == static_cast<ssize_t>(why.size()) ? 0 : 1);
+    }
+    ::close(ends[1]);
+    std::string why;
+    char chunk[512];
+    for (ssize_t n = 0; (n = ::read(ends[0], chunk, sizeof chunk)) > 0;) why.append(chunk, static_cast<std::size_t>(n));
+    ::close(ends[0]);
+    ::waitpid(child, nullptr, 0);
+    return troupe::invalid(why);
+  }
+  bool forks;
 };
 
 /// The signals of this process that UCX's library handles, and those of a crash that have not their usual effect (in a
@@ -105,8 +143,10 @@ inline const troupe::runtime::App& test_app() {
     a.actor<Stuck>("stuck");
     a.actor<Slow>("slow");
     a.actor<Outlier>("outlier");
+    a.actor<Diverging>("diverging");
     a.actor<Torn>("torn");
     a.actor<Orphaning>("orphaning");
+    a.actor<Nesting>("nesting");
     a.actor<SignalLooker>("signals");
     (void)a.op(nap()).ok();
     return a;

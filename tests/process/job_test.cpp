@@ -214,6 +214,54 @@ TEST_CASE("a checkpoint that the workers have written while a failure waits for 
   CHECK(saved->front().committed);
 }
 
+TEST_CASE("a run that diverges first finishes the evaluation and the checkpoint of an earlier version, which is good") {
+  TempDir dir;
+  Graph g(test_app().ops());
+  const DType f32 = DType::f32;
+  const auto loss = [&](const Value& x, const Value& t) {
+    return g.op("mse_loss", {g.op("linear", {x, g.param("w", {512, 512}, Init::normal(0.1f))})[0], t},
+                {{"scale", 1.0}})[0];
+  };
+  g.program("train", {2, 1});
+  g.unit("all");
+  const Value x = g.actor("diverging", "x", {}, {{"x", {f32, {1, 512}}}}, {{"step", std::int64_t{1}}})[0];
+  const Value t = g.actor("outlier", "t", {}, {{"t", {f32, {1, 512}}}}, {{"value", 0.0}})[0];
+  g.minimize(loss(x, t), {});
+  g.program("evaluate", {4, 1});
+  g.unit("all");
+  const Value slow = g.actor("slow", "eval.x", {}, {{"x", {f32, {1, 512}}}})[0];  // 4 x 0.3 s, beside step 1
+  const Value zero = g.actor("outlier", "eval.t", {}, {{"t", {f32, {1, 512}}}}, {{"value", 0.0}})[0];
+  g.report("eval_loss", loss(slow, zero));
+  CompileOptions o;
+  o.stages = stage_meshes({1});
+  o.snapshots = 2;
+  const auto plan = compile(g, o);
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  JobOptions job;
+  job.session.steps = 10;
+  job.session.readers = [](std::int64_t version) {
+    return version == 1 ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{};
+  };
+  std::vector<std::int64_t> evaluated;
+  job.session.on_closed = [&](const std::string&, std::int64_t version, const std::vector<Report>&) {
+    evaluated.push_back(version);
+  };
+  job.checkpoint.dir = dir / "checkpoints";
+  job.checkpoint.every = 1;
+  const JobResult result = test_app().run(*plan, job);
+  CHECK(result.exit_code == exit_diverged);
+  CHECK_MESSAGE(says(result.status, "step 1: "), result.status.message());
+  CHECK_MESSAGE(says(result.status, "training has diverged"), result.status.message());
+  CHECK(result.committed_steps == 1);
+  CHECK(evaluated == std::vector<std::int64_t>{1});
+  troupe::FileStorage storage;
+  const auto saved = troupe::checkpoint::Catalog(storage, dir / "checkpoints").entries();
+  REQUIRE_MESSAGE(saved.ok(), saved.status().message());
+  REQUIRE(saved->size() == 1);
+  CHECK(saved->front().step == 1);
+  CHECK(saved->front().committed);
+}
+
 TEST_CASE("a worker that dies is missed at once, though a process that an actor of it has started lives on") {
   Graph g(test_app().ops());
   g.program("main", {.microbatches = 1, .samples = 2});
@@ -322,6 +370,29 @@ TEST_CASE(
     for (int pid; in >> pid; ++processes) CHECK((::kill(pid, 0) != 0 && errno == ESRCH));
     CHECK(processes >= 1);
     CHECK(processes <= 2);  // the workers of this job, and none of theirs
+  }
+}
+
+TEST_CASE(
+    "an actor that runs a job, in its worker or in a process that it forks, is told that this process cannot, and not "
+    "that main has forgotten a call; the session hears it from the actor") {
+  for (const std::int64_t forks : {0, 1}) {
+    CAPTURE(forks);
+    Graph g(test_app().ops());
+    g.program("main", {.microbatches = 1, .samples = 2});
+    g.unit("all");
+    g.actor("nesting", "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"forks", forks}});
+    const auto p = compile(g, {.stages = stage_meshes({1})});
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    JobOptions job;
+    job.session.steps = 1;
+    const JobResult result = test_app().run(*p, job);
+    CHECK(result.exit_code == exit_worker);
+    INFO(result.status.message());
+    CHECK(says(result.status, "actor 'x'"));
+    CHECK(says(result.status, forks ? "was forked by a worker (pid " : "is a worker that serves a job"));
+    CHECK(says(result.status, "run a job in main, or in a program that the actor starts"));
+    CHECK_FALSE(says(result.status, "serve_if_worker"));
   }
 }
 

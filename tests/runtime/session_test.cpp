@@ -454,6 +454,45 @@ TEST_CASE(
 }
 
 TEST_CASE(
+    "a session whose training has diverged commits nothing more and hears the readers of the versions before: their "
+    "evaluation and their shards are told, and none is left then") {
+  CompileOptions o;
+  o.stages = stage_meshes({2});
+  o.snapshots = 2;
+  auto p = compile(graph(ops(), {}), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  Planted job({2});
+  job.plan = *std::move(p);
+  job.options.readers = [](std::int64_t version) {
+    return version == 1 ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{};
+  };
+  job.options.snapshot = [](std::int64_t version) { return version == 1; };
+  std::vector<std::string> told;
+  job.options.on_closed = [&](const std::string& program, std::int64_t step, const std::vector<Report>&) {
+    told.push_back(program + " " + std::to_string(step));
+  };
+  job.options.on_shards = [&](std::int64_t version, const std::vector<Report>&, const SumState&) {
+    told.push_back("shards " + std::to_string(version));
+  };
+  job.begin();
+  REQUIRE(job.vote().ok());
+  CHECK_FALSE(job.session->readers_left());  // a question after divergence only
+  job.loss = inf;
+  CHECK(says(job.vote(), "training has diverged"));
+  for (const char* program : {"evaluate", "snapshot"})
+    for (Rank r : {0, 1}) {
+      CHECK(job.session->diverged());
+      CHECK(job.session->readers_left());
+      CHECK(job.session->handle(r, Closed{job.plan.program(program), 1, {}, 0}).ok());
+    }
+  CHECK(told == std::vector<std::string>{"evaluate 1", "shards 1"});
+  CHECK(job.session->diverged());
+  CHECK_FALSE(job.session->readers_left());
+  CHECK_FALSE(job.session->finished());
+  CHECK(job.commits.size() == 1);
+}
+
+TEST_CASE(
     "a checkpoint's version has the sums that it had when its snapshot began, however far the job is when it is "
     "written") {
   CompileOptions o;

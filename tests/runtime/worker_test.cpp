@@ -1,10 +1,12 @@
-// A worker while it is made, before it hears of a session.
+// A worker while it is made, before it hears of a session; and as it stops.
 #include <doctest/doctest.h>
 
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/atom.hpp>
 #include <caf/scheduler/test_coordinator.hpp>
+#include <deque>
+#include <map>
 #include <utility>
 
 #include "comm/sim/sim_network.h"
@@ -14,7 +16,10 @@
 
 using namespace mlp;
 
-TEST_CASE("a parameter that gets its initial values is progress, piece by piece, before the worker is made") {
+namespace {
+
+/// Of one parameter, at one place.
+Plan small_plan() {
   constexpr std::int64_t width = 1024;
   Graph g(ops());
   g.program("train", {1, 2});
@@ -23,41 +28,159 @@ TEST_CASE("a parameter that gets its initial values is progress, piece by piece,
   const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {2, width}}}}, {{"stream", std::string("t")}})[0];
   const Value y = g.op("linear", {x, g.param("w", {width, width}, Init::normal(0.3f))})[0];
   g.minimize(g.op("mse_loss", {y, t}, {{"scale", 0.5}})[0], {});
-  const auto p = compile_over(g, {1});
+  auto p = compile_over(g, {1});
   REQUIRE_MESSAGE(p.ok(), p.status().message());
+  return *std::move(p);
+}
+
+/// What a worker of one place is given, in one thread.
+struct OnePlace {
   struct Config : caf::actor_system_config {
     Config() { set("scheduler.policy", caf::atom("testing")); }
   } config;
   SimLoop loop;
-  comm::SimNetworkOptions net;
-  net.ranks = 1;
-  comm::SimNetwork network(loop.clock(), net);
-  caf::actor_system system(config);
-  auto& scheduler = dynamic_cast<caf::scheduler::test_coordinator&>(system.scheduler());
-  const auto drain = [&] {
+  comm::SimNetwork network{loop.clock(), one_rank()};
+  caf::actor_system system{config};
+  actors::UserActorSet set = actor_set();
+  std::unique_ptr<comm::Transport> transport = network.open(0, 1, 1);
+
+  static comm::SimNetworkOptions one_rank() {
+    comm::SimNetworkOptions options;
+    options.ranks = 1;
+    return options;
+  }
+  WorkerEnv env(Device& device) {
+    WorkerEnv e;
+    e.system = &system;
+    e.clock = &loop.clock();
+    e.device = &device;
+    e.transport = transport.get();
+    e.ops = &ops();
+    e.user_actors = &set;
+    e.job = 1;
+    e.send = [](const FromWorker&) {};
+    return e;
+  }
+  /// Runs the actors until none has a message.
+  void drain() {
+    auto& scheduler = dynamic_cast<caf::scheduler::test_coordinator&>(system.scheduler());
     while (scheduler.has_job()) scheduler.run_once();
-  };
-  const auto set = actor_set();
-  auto transport = network.open(0, 1, 1);
-  auto device = std::make_unique<SimDevice>(loop);
-  WorkerEnv env;
-  env.system = &system;
-  env.clock = &loop.clock();
-  env.device = device.get();
-  env.transport = transport.get();
-  env.ops = &ops();
-  env.user_actors = &set;
-  env.job = 1;
-  env.send = [](const FromWorker&) {};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a parameter that gets its initial values is progress, piece by piece, before the worker is made") {
+  const Plan p = small_plan();
+  OnePlace place;
+  SimDevice device(place.loop);
+  WorkerEnv env = place.env(device);
   const auto progress = env.progress;
   CHECK(*progress == 0);
-  auto worker = Worker::create(*p, 0, std::move(env));
+  auto worker = Worker::create(p, 0, std::move(env));
   REQUIRE_MESSAGE(worker.ok(), worker.status().message());
   CHECK(*progress >= 4);  // of 1024 x 1024 values
   (*worker)->stop();
-  drain();
+  place.drain();
   worker->reset();
-  device.reset();
-  transport.reset();
-  drain();
+  place.drain();
+}
+
+namespace {
+
+/// What happens to streams and a transport, in its order.
+using Events = std::vector<std::string>;
+
+/// A stream whose first task is running, until the stream is quiesced: then it ends, and so does what it has submitted.
+class HeldStream final : public Stream {
+ public:
+  HeldStream(std::string name, Events& events) : name_(std::move(name)), events_(events) {}
+  ~HeldStream() override {
+    for (const Task& t : tasks_) events_.push_back(t.name + " is left on " + name_);
+  }
+  const std::string& name() const override { return name_; }
+  void submit(Task task) override { tasks_.push_back(std::move(task)); }
+  void quiesce() override {
+    if (tasks_.size() > 1) tasks_.erase(tasks_.begin() + 1, tasks_.end());
+    while (!tasks_.empty()) {
+      const Task task = std::move(tasks_.front());
+      tasks_.pop_front();
+      events_.push_back(task.name + " ends");
+      if (task.on_done) task.on_done(0, 0);
+    }
+    events_.push_back(name_ + " is idle");
+  }
+
+ private:
+  const std::string name_;
+  Events& events_;
+  std::deque<Task> tasks_;
+};
+
+/// A simulated device with held streams.
+class HeldDevice final : public Device {
+ public:
+  HeldDevice(SimLoop& loop, Events& events) : memory_(loop), events_(events) {}
+  Expected<std::unique_ptr<Buffer>> allocate(std::size_t bytes) override { return memory_.allocate(bytes); }
+  std::unique_ptr<Stream> create_stream(const std::string& name, int) override {
+    auto stream = std::make_unique<HeldStream>(name, events_);
+    streams[name] = stream.get();
+    return stream;
+  }
+  std::map<std::string, Stream*> streams;
+
+ private:
+  SimDevice memory_;
+  Events& events_;
+};
+
+/// Sends and receives nothing; says when it is shut.
+class ShutTransport final : public comm::Transport {
+ public:
+  explicit ShutTransport(Events& events) : events_(events) {}
+  Rank rank() const override { return 0; }
+  void send(Rank, comm::Header, std::span<const std::byte>, comm::SendDone) override {}
+  void recv(Rank, comm::Key, std::span<std::byte>, comm::RecvDone) override {}
+  void on_peer_down(std::function<void(Rank, Status)>) override {}
+  comm::TransportStats stats() const override { return {}; }
+  void shutdown() override { events_.push_back("the transport is shut"); }
+
+ private:
+  Events& events_;
+};
+
+}  // namespace
+
+TEST_CASE(
+    "a worker that stops shuts its transport first and its comm stream last, and again when it is destroyed: an "
+    "exchange that a running task begins as it ends is over then, and nothing is left on a stream") {
+  const Plan p = small_plan();
+  Events events;
+  OnePlace place;
+  HeldDevice device(place.loop, events);
+  ShutTransport transport(events);
+  WorkerEnv env = place.env(device);
+  env.transport = &transport;
+  auto worker = Worker::create(p, 0, std::move(env));
+  REQUIRE_MESSAGE(worker.ok(), worker.status().message());
+  // An update whose end begins the gather of its shares (actors/update_then_gather.h).
+  const auto submit_update = [&] {
+    Task update, gather;
+    update.name = "update";
+    gather.name = "gather";
+    update.on_done = [&, gather](std::int64_t, std::int64_t) { device.streams.at("comm")->submit(gather); };
+    device.streams.at("compute")->submit(std::move(update));
+  };
+  submit_update();
+  (*worker)->stop();
+  const Events expected = {"update ends", "compute is idle", "host is idle", "gather ends", "comm is idle"};
+  Events stopped = {"the transport is shut"};
+  stopped.insert(stopped.end(), expected.begin(), expected.end());
+  CHECK(events == stopped);
+  submit_update();  // as of an actor that still had a message
+  place.drain();
+  events.clear();
+  worker->reset();
+  CHECK(events == expected);
+  place.drain();
 }
