@@ -35,7 +35,7 @@ Plan plan_of(const std::string& config, const std::string& mesh, std::vector<std
   if (!prepared.ok()) die(prepared.status().message());
   auto plan = lm::make_plan(app, *prepared, "corpus", false);
   if (!plan.ok()) die(plan.status().message());
-  return *std::move(plan);
+  return std::move(plan->plan);
 }
 
 /// What the places of a plan save: a file for each, without names and checksums.

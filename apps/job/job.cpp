@@ -27,6 +27,7 @@ namespace {
 struct Drawn {
   Prepared prepared;
   Plan plan;
+  std::vector<AheadTried> tried;  ///< of schedule.ahead = auto
 };
 
 /// Compiles what the arguments say; warns of the configuration and of a wasteful mesh. On an error, `code` is the exit
@@ -36,8 +37,8 @@ Expected<Drawn> draw(const App& app, const JobArguments& a, int& code) {
   for (const auto& text : p.warnings) log_warn(text);
   if (const auto text = mesh_warning(p.mesh, p.config); !text.empty()) log_warn(text);
   code = exit_plan;
-  TROUPE_ASSIGN(Plan plan, make_plan(app, p, "corpus", 0));
-  return Drawn{std::move(p), std::move(plan)};
+  TROUPE_ASSIGN(AheadChoice made, make_plan(app, p, "corpus", 0));
+  return Drawn{std::move(p), std::move(made.plan), std::move(made.tried)};
 }
 
 /// The times that the arguments give to a simulation, each with its option: "--tf 1 ms, --hop 0.5 ms".
@@ -94,6 +95,7 @@ int plan_command(const App& app, const JobArguments& a) {
   auto predicted = predict(plan);
   if (!predicted.ok()) return say(predicted.status(), exit_plan);
   std::fputs(plan_text(plan, predicted->places, predicted->game).c_str(), stdout);
+  if (!drawn->tried.empty()) std::fputs(("\n" + ahead_text(drawn->tried, plan.pipeline.ahead)).c_str(), stdout);
   const auto layouts = explain_layouts(app, drawn->prepared);
   if (!layouts.ok()) return say(layouts.status(), exit_plan);
   if (!layouts->choices.empty()) std::fputs(("\n" + layout_text(*layouts)).c_str(), stdout);

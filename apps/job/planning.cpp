@@ -113,6 +113,7 @@ Expected<CompileOptions> compile_options(const Prepared& p) {
   CompileOptions o;
   o.stages = stage_meshes(p.mesh.dp, model_axes(p.mesh, p.config));
   TROUPE_ASSIGN(o.pipeline, parse_pipeline(p.config.schedule.pipeline));
+  o.pipeline.ahead = std::max(0, p.config.schedule.microbatches_ahead());
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
   o.snapshots = p.config.checkpoint.every > 0 ? static_cast<std::int32_t>(p.config.checkpoint.arena) : 0;
@@ -131,9 +132,13 @@ CompileOptions options_without_training(const Prepared& p) {
 
 }  // namespace
 
-Expected<Plan> make_plan(const App& app, const Prepared& p, const std::string& text, std::int64_t prompt_tokens) {
+Expected<AheadChoice> make_plan(const App& app, const Prepared& p, const std::string& text, std::int64_t prompt_tokens,
+                                const std::function<bool(const Plan&)>& fits) {
   TROUPE_ASSIGN(const CompileOptions options, compile_options(p));
-  return compile(build_model(p.config, app.ops(), text, prompt_tokens), options);
+  const Graph graph = build_model(p.config, app.ops(), text, prompt_tokens);
+  if (p.config.schedule.microbatches_ahead() < 0) return choose_ahead(graph, options, fits);
+  TROUPE_ASSIGN(Plan plan, compile(graph, options));
+  return AheadChoice{std::move(plan), {}};
 }
 
 Expected<Plan> make_sample_plan(const App& app, const Prepared& p, std::int64_t prompt_tokens) {

@@ -5,7 +5,7 @@
 #include "apps/job/resume.h"
 #include "apps/lm/model.h"
 #include "runtime/show/layout_choice.h"
-#include "runtime/simulate/token_game.h"
+#include "runtime/simulate/ahead.h"
 
 namespace troupe::lm {
 
@@ -35,9 +35,10 @@ Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& me
 Expected<runtime::LayoutChoices> explain_layouts(const runtime::App& app, const Prepared& prepared);
 
 /// Compiles the model. `text`: the plain file that the plan's loaders read. With program "sample" if `prompt_tokens` >
-/// 0.
-Expected<runtime::Plan> make_plan(const runtime::App& app, const Prepared& prepared, const std::string& text,
-                                  std::int64_t prompt_tokens);
+/// 0. Where schedule.ahead is auto, stages run as far ahead as pays, among the plans that `fits` accepts.
+Expected<runtime::AheadChoice> make_plan(const runtime::App& app, const Prepared& prepared, const std::string& text,
+                                         std::int64_t prompt_tokens,
+                                         const std::function<bool(const runtime::Plan&)>& fits = {});
 /// Compiles program "sample" alone.
 Expected<runtime::Plan> make_sample_plan(const runtime::App& app, const Prepared& prepared, std::int64_t prompt_tokens);
 /// Compiles program "evaluate" alone: see build_evaluator.

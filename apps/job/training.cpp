@@ -88,7 +88,9 @@ Status Training::open(int& code) {
   TROUPE_TRY(lock_folder());
   TROUPE_ASSIGN(const std::string text, open_text(code));
   code = exit_plan;
-  TROUPE_ASSIGN(plan_, make_plan(app_, p_, text, a_.sample ? sampler_.prompt_tokens() : 0));
+  const auto fits = [&](const Plan& plan) { return app_.check(plan, options()).ok(); };
+  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text, a_.sample ? sampler_.prompt_tokens() : 0, fits));
+  plan_ = std::move(made.plan);
   TROUPE_TRY(app_.check(plan_, options()));
   TROUPE_ASSIGN(predicted_, predict(plan_));
   end_signals_.emplace();

@@ -172,8 +172,7 @@ Expected<std::string> plain_text_path(const std::string& path, const std::string
   const std::string part = fmt::format("{}.{}.part", plain, ::getpid());
   Status status = unpack(path, part, give_up, of_cache);
   if (status.ok()) status = source.in_place();  // what was unpacked is what the name has the checksum of
-  if (status.ok() && ::rename(part.c_str(), plain.c_str()) != 0)
-    status = cannot_unpack(path, plain, of_cache);
+  if (status.ok() && ::rename(part.c_str(), plain.c_str()) != 0) status = cannot_unpack(path, plain, of_cache);
   if (!status.ok()) {
     fs::remove(part, error);
     return status;

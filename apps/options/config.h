@@ -41,8 +41,11 @@ struct ScheduleConfig {
   std::int64_t batch = 0;       ///< sequences per step
   std::int64_t microbatch = 0;  ///< sequences per microbatch
   std::string pipeline = "1f1b";
+  std::string ahead = "0";  ///< or "auto": Pipeline::ahead
   bool operator==(const ScheduleConfig&) const = default;
   std::int64_t microbatches() const { return batch / microbatch; }
+  /// The number in `ahead`; -1: auto. REQUIRES: the configuration is valid.
+  std::int32_t microbatches_ahead() const;
 };
 
 struct OptimizerConfig {

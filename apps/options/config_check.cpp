@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "apps/options/config_fields.h"
@@ -88,7 +90,29 @@ Status check_in_float32(const LmConfig& config) {
   return {};
 }
 
+/// schedule.ahead as a number; none: it is no number that it may be.
+std::optional<std::int32_t> read_ahead(const std::string& text) {
+  std::int32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0 || value > 1 << 20) return std::nullopt;
+  return value;
+}
+
+Status check_ahead(const ScheduleConfig& s, const runtime::Pipeline& pipeline) {
+  if (s.ahead == "auto") return {};
+  const auto ahead = read_ahead(s.ahead);
+  if (!ahead)
+    return invalid(fmt::format("'schedule.ahead' = {} is neither \"auto\" nor an integer in 0..{}", s.ahead, 1 << 20));
+  if (*ahead > 0 && pipeline.ordered())
+    return invalid(fmt::format(
+        "'schedule.ahead' = {}, and {} has an order of passes that leaves no choice: expected 0 or \"auto\"", *ahead,
+        s.pipeline));
+  return {};
+}
+
 }  // namespace
+
+std::int32_t ScheduleConfig::microbatches_ahead() const { return read_ahead(ahead).value_or(-1); }
 
 Status validate(const LmConfig& config) {
   Status first;
@@ -114,7 +138,9 @@ Status validate(const LmConfig& config) {
     return invalid(fmt::format("'schedule.warmup' = {} exceeds 'schedule.steps' = {}", s.warmup, s.steps));
   if (s.min_lr > s.lr) return invalid(fmt::format("'schedule.min_lr' = {} exceeds 'schedule.lr' = {}", s.min_lr, s.lr));
 
-  TROUPE_TRY(runtime::parse_pipeline(s.pipeline).status().in("'schedule.pipeline'"));
+  const auto pipeline = runtime::parse_pipeline(s.pipeline);
+  TROUPE_TRY(pipeline.status().in("'schedule.pipeline'"));
+  TROUPE_TRY(check_ahead(s, *pipeline));
 
   if (config.eval.every > 0 && config.eval.fraction == 0)
     return invalid(fmt::format("'eval.fraction' = 0 leaves no text for the evaluation every {} steps ('eval.every')",

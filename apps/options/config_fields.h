@@ -47,6 +47,10 @@ void each_field(Config& c, Visit&& visit) {
       Key{"schedule.pipeline",
           "order of work in a pipeline: \"1f1b\", \"interleaved:V\" with V chunks of layers a stage, \"zero-bubble\""},
       c.schedule.pipeline);
+  visit(Key{"schedule.ahead",
+            "microbatches that a stage may have under way beyond 1F1B's, while others wait for exchanges; \"auto\": as "
+            "many as make a step shorter"},
+        c.schedule.ahead);
 
   visit(Key{"optimizer.beta1", "decay of AdamW's first moment", 0, 1, k_hi_open}, c.optimizer.beta1);
   visit(Key{"optimizer.beta2", "decay of AdamW's second moment", 0, 1, k_hi_open}, c.optimizer.beta2);

@@ -19,6 +19,10 @@ Status check_pipeline(const Pipeline& pipeline, std::int32_t stages, const Graph
     return invalid(
         fmt::format("CompileOptions::pipeline is {} with {} chunks a stage: interleaved has 2 or more, others have 1",
                     to_string(pipeline), pipeline.chunks));
+  if (pipeline.ahead < 0 || (pipeline.ahead > 0 && pipeline.ordered()))
+    return invalid(fmt::format(
+        "CompileOptions::pipeline has {} microbatches ahead: 1f1b has 0 or more; {} has an order of passes, and 0",
+        pipeline.ahead, to_string(pipeline)));
   if (!interleaved) return {};
   if (stages == 1)
     return invalid("pipeline schedule " + to_string(pipeline) +

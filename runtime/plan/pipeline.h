@@ -27,6 +27,10 @@ struct Pipeline {
   };
   Kind kind = Kind::one_f_one_b;
   std::int32_t chunks = 1;  ///< virtual stages of each stage: more than 1 if interleaved, else 1
+  /// 1F1B: microbatches that a stage may have under way beyond those of the published schedule. While one waits for an
+  /// exchange, the stage works on another: with one stage, two microbatches fill each other's waits (TokenWeave and
+  /// Domino divide the batch for this). An order of passes leaves no choice: 0 there.
+  std::int32_t ahead = 0;
   bool ordered() const { return kind != Kind::one_f_one_b; }
   bool splits_backward() const { return kind == Kind::zero_bubble; }
   bool operator==(const Pipeline&) const = default;

@@ -80,4 +80,5 @@ struct Plan {
   costs @12 :Costs;
   pipeline @13 :UInt8;
   chunks @14 :Int32 = 1;
+  ahead @15 :Int32;
 }

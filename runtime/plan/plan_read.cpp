@@ -156,7 +156,7 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
     p.hyper.weight_decay = h.getWeightDecay();
     for (auto m : r.getMeshes()) p.meshes.push_back(get(m));
     p.stages = r.getStages();
-    p.pipeline = {static_cast<Pipeline::Kind>(r.getPipeline()), r.getChunks()};
+    p.pipeline = {static_cast<Pipeline::Kind>(r.getPipeline()), r.getChunks(), r.getAhead()};
     for (auto x : r.getRoles()) {
       PlanRole role;
       role.stage = x.getStage();

@@ -187,6 +187,7 @@ std::vector<std::byte> write_plan(const Plan& p) {
   b.setStages(p.stages);
   b.setPipeline(static_cast<std::uint8_t>(p.pipeline.kind));
   b.setChunks(p.pipeline.chunks);
+  b.setAhead(p.pipeline.ahead);
   auto roles = b.initRoles(static_cast<unsigned>(p.roles.size()));
   for (unsigned i = 0; i < p.roles.size(); ++i) {
     const PlanRole& role = p.roles[i];

@@ -107,8 +107,9 @@ std::int32_t PlanDraft::slots_between(std::int32_t role, PassAt from, PassAt to)
                                : std::max(from.virtual_stage, to.virtual_stage) + 1;
   std::int64_t places = own - 1;
   for (std::int32_t k = begin; k < end; ++k) places += plan.dp_width(k % plan.stages);
+  const std::int32_t ahead = from.pass == Pass::forward && to.pass != Pass::forward ? plan.pipeline.ahead : 0;
   return static_cast<std::int32_t>(
-      std::min<std::int64_t>(places / own + shared_slack(), plan.program_specs[0].microbatches));
+      std::min<std::int64_t>(places / own + shared_slack() + ahead, plan.program_specs[0].microbatches));
 }
 
 std::int32_t PlanDraft::shared_slack() const {

@@ -26,7 +26,7 @@ Plan plan_175b(const std::string& mesh) {
   REQUIRE_MESSAGE(prepared.ok(), prepared.status().message());
   auto plan = lm::make_plan(app, *prepared, "corpus", false);
   REQUIRE_MESSAGE(plan.ok(), plan.status().message());
-  return *std::move(plan);
+  return std::move(plan->plan);
 }
 
 /// Most places that one place meets in any of its exchanges.

@@ -32,7 +32,7 @@ struct QuietRun {
     prepared = *std::move(p);
     auto made = make_plan(app, prepared, test::write_text(dir / "text", std::string(5000, 'x')), false);
     REQUIRE_MESSAGE(made.ok(), made.status().message());
-    plan = *std::move(made);
+    plan = std::move(made->plan);
   }
 };
 
@@ -53,10 +53,10 @@ TEST_CASE("a job that failed has a trace of the spans that arrived; it says how 
   REQUIRE_MESSAGE(prepared.ok(), prepared.status().message());
   const auto plan = make_plan(app, *prepared, test::write_text(dir / "text", std::string(5000, 'x')), false);
   REQUIRE_MESSAGE(plan.ok(), plan.status().message());
-  const auto predicted = predict(*plan);
+  const auto predicted = predict(plan->plan);
   REQUIRE_MESSAGE(predicted.ok(), predicted.status().message());
   Results results(a, *prepared, 10);
-  REQUIRE(results.open(*plan, *predicted, 0, false).ok());
+  REQUIRE(results.open(plan->plan, *predicted, 0, false).ok());
 
   runtime::JobResult failed{Status(Code::unavailable, "worker 1 is gone"), runtime::exit_worker, "", 7, {{}, {}}};
   failed.places[0].spans = {{.row = "layers.0", .name = "layers.0", .begin_ns = 1, .end_ns = 2, .step = 3}};

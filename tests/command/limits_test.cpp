@@ -92,8 +92,7 @@ TEST_CASE("a file at the process's limit ends the command with the code for that
   check_one_line(run(limited(mib, troupe_command({"eval", "--from", dir / "saved", "--data", text}))), exit_output,
                  says);
 
-  const auto saves =
-      train(dir / "unsaved", {"--steps", "1", "--checkpoint-every", "1", "--quiet", "--ucx-tls", "tcp"});
+  const auto saves = train(dir / "unsaved", {"--steps", "1", "--checkpoint-every", "1", "--quiet", "--ucx-tls", "tcp"});
   check_failure(run(limited(mib, saves)), exit_checkpoint, {"checkpoint of step 1 failed", "shard-", "File too large"});
 }
 

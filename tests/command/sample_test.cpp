@@ -65,8 +65,8 @@ TEST_CASE(
 }
 
 TEST_CASE("the first byte of a long text does not wait for its length") {
-  const auto o = run({"/bin/sh", "-c",
-                      TROUPE_COMMAND " sample --from '" + trained() + "' 'the ' --tokens 1000000 | head -c 4"});
+  const auto o =
+      run({"/bin/sh", "-c", TROUPE_COMMAND " sample --from '" + trained() + "' 'the ' --tokens 1000000 | head -c 4"});
   CHECK_FALSE(o.timed_out);
   CHECK(o.out == "the ");
   check_nothing_left(o);

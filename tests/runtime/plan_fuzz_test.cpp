@@ -25,7 +25,8 @@ class Fields {
   std::vector<std::pair<std::string, Field>> all;
 
   explicit Fields(Plan& p) {
-    add("stages", p.stages, "pipeline", p.pipeline.kind, "chunks", p.pipeline.chunks, "trains", p.trains);
+    add("stages", p.stages, "pipeline", p.pipeline.kind, "chunks", p.pipeline.chunks, "ahead", p.pipeline.ahead,
+        "trains", p.trains);
     for (auto& stage : p.owners) list("owner", stage);
     for (auto& s : p.program_specs) add("microbatches", s.microbatches, "samples", s.samples, "stateful", s.stateful);
     for (auto& m : p.meshes) {
@@ -125,8 +126,8 @@ bool no_number(const std::string& path) {
       "offset",      "bytes",        "slots",         "scratch_bytes", "op_scratch_offset",
       "state_bytes", "state_offset", "cost_s",        "seconds",       "latency_s",
       "priority",    "pass",         "virtual_stage", "takes_turns",   "pipeline",
-      "chunks",      "ring",         "buffer",        "buffer_offset", "area",
-      "shift",       "staging_area", "staging_shift"};
+      "ahead",       "chunks",       "ring",          "buffer",        "buffer_offset",
+      "area",        "shift",        "staging_area",  "staging_shift"};
   for (const auto& name : names)
     if (path == name || path.ends_with("." + name)) return true;
   return false;

@@ -127,7 +127,7 @@ Plan odd_plan() {
   a.closes_step = true;
   role.actors = {a};
   p.roles = {role};
-  p.pipeline = {Pipeline::Kind::interleaved, 7};
+  p.pipeline = {Pipeline::Kind::interleaved, 7, 3};
   p.costs = {1e12,        2e11,        3e-6, {{"op", {{1, 2, 3}, {4, 5, 6}}}, {"other", {{7, 0, 8}}}},
              {4e-6, 5e9}, {6e-5, 7e8}, 16,   {{3, 5, {7e-3, 8e6}}},
              9e7};

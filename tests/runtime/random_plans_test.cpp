@@ -78,6 +78,7 @@ CompileOptions options_of(unsigned seed, const RandomCase& c) {
   o.stages = stage_meshes(c.dp, draw_tp(seed));
   o.stage_of_unit = c.stage_of_unit;
   o.pipeline = c.pipeline;
+  if (!o.pipeline.ordered()) o.pipeline.ahead = static_cast<std::int32_t>(seed / 4 % 3);
   o.zero = static_cast<std::int32_t>(seed % 4);
   o.owners = c.owners;
   return o;
