@@ -1,7 +1,9 @@
 // The matrix products of one training step, each alone, and the register tile alone: the rates that a whole step can at
 // most reach.
 //
-//   bench_gemm M,N,K,COUNT,FORM ...     FORM is nt (y = x w^T), nn (dx = dy w) or tn (dw += dy^T x, as exact sums)
+//   bench_gemm M,N,K,COUNT,FORM ...     FORM is nt (y = x w^T), nn (dx = dy w), tn (dw += dy^T x, as exact sums) or
+//                                       tm: tn into one matrix after the other of 512 MiB, as in a step of a large
+//                                       model, whose sums come from memory
 //
 // Prints one line of JSON: for every product the median GFLOP/s, the rate of them all, weighted by COUNT, and that of
 // the tile.
@@ -38,20 +40,22 @@ Product parse(const char* text) {
   return p;
 }
 
-/// Median seconds of one product, on warm buffers.
+/// Median seconds of one product, on warm buffers, but for the sums of form tm.
 double seconds(const Product& p) {
   const std::vector<float> a(static_cast<std::size_t>(p.M * p.K), 0.5f), b(static_cast<std::size_t>(p.K * p.N), 0.25f);
   std::vector<float> c(static_cast<std::size_t>(p.M * p.N));
-  std::vector<std::int64_t> sums(c.size());
+  const bool ta = p.form == "tn" || p.form == "tm", tb = p.form == "nt";
+  const std::size_t matrices = p.form == "tm" ? std::max<std::size_t>(1, (64u << 20) / c.size()) : 1;
+  std::vector<std::int64_t> sums(ta ? c.size() * matrices : 0);
   float peak = 0;
-  const bool ta = p.form == "tn", tb = p.form == "nt";
   troupe::SerialParallel serial;
   std::vector<double> times;
   for (int round = 0; round < 60; ++round) {
     const auto begin = std::chrono::steady_clock::now();
     if (ta)
-      troupe::kernels::gemm_terms(ta, tb, p.M, p.N, p.K, a.data(), p.M, b.data(), p.N,
-                                  {sums.data(), nullptr, 30, true, &peak, p.N}, serial);
+      troupe::kernels::gemm_terms(
+          ta, tb, p.M, p.N, p.K, a.data(), p.M, b.data(), p.N,
+          {sums.data() + static_cast<std::size_t>(round) % matrices * c.size(), nullptr, 30, true, &peak, p.N}, serial);
     else troupe::kernels::gemm(ta, tb, p.M, p.N, p.K, a.data(), p.K, b.data(), tb ? p.K : p.N, c.data(), p.N, serial);
     if (round >= 10) times.push_back(Seconds(std::chrono::steady_clock::now() - begin).count());
   }

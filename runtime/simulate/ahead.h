@@ -23,7 +23,7 @@ struct AheadChoice {
   std::vector<AheadTried> tried;  ///< ascending; empty: nothing to choose
 };
 
-/// A further microbatch ahead must make the step shorter by this share: it costs memory, and the prediction has an error.
+/// A further microbatch ahead must make the step shorter by this share: it costs memory, and predictions have errors.
 inline constexpr double ahead_gain_min = 0.01;
 
 /// Compiles with 0, 1, 2, ... microbatches ahead, as long as each plan's step is shorter than the one before by

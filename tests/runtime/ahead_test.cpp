@@ -13,18 +13,18 @@ using namespace mlp;
 
 namespace {
 
-constexpr std::int64_t microbatches = 8;
+constexpr std::int64_t step_microbatches = 8;
 
-Graph wide_graph() {
+Graph step_graph() {
   Shape_ s;
-  s.microbatches = microbatches;
+  s.microbatches = step_microbatches;
   s.layers = 4;
   return graph(ops(), s);
 }
 
 /// Two stages' worth of tp=2 on one stage. Kernels take their launch, 1 ms each; a message takes `message_s`, of which
 /// half is latency.
-CompileOptions on_tp(double message_s, std::int32_t ahead = 0) {
+CompileOptions with_links(double message_s, std::int32_t ahead = 0) {
   CompileOptions o;
   o.stages = stage_meshes({1}, 2);
   o.pipeline.ahead = ahead;
@@ -36,15 +36,15 @@ CompileOptions on_tp(double message_s, std::int32_t ahead = 0) {
   return o;
 }
 
-Plan compiled(const CompileOptions& o) {
-  auto p = compile(wide_graph(), o);
+Plan plan_of(const CompileOptions& o) {
+  auto p = compile(step_graph(), o);
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   const Status s = verify(*p);
   REQUIRE_MESSAGE(s.ok(), s.message());
   return *std::move(p);
 }
 
-GameResult played(const Plan& p) {
+GameResult game_of(const Plan& p) {
   GameOptions o;
   o.every_program = false;
   auto r = play(p, o);
@@ -52,7 +52,7 @@ GameResult played(const Plan& p) {
   return *std::move(r);
 }
 
-bool moves_inside(const Plan& p) {
+bool exchanges_inside(const Plan& p) {
   return std::any_of(p.exchanges.begin(), p.exchanges.end(),
                      [](const PlanExchange& x) { return x.program == 0 && x.rate == Rate::microbatch; });
 }
@@ -60,9 +60,9 @@ bool moves_inside(const Plan& p) {
 }  // namespace
 
 TEST_CASE("with one microbatch ahead a step hides exchanges that none hides with 0, for one more stash slot") {
-  const Plan none = compiled(on_tp(2e-3)), one = compiled(on_tp(2e-3, 1));
-  REQUIRE(moves_inside(none));
-  const GameResult alone = played(none), both = played(one);
+  const Plan none = plan_of(with_links(2e-3)), one = plan_of(with_links(2e-3, 1));
+  REQUIRE(exchanges_inside(none));
+  const GameResult alone = game_of(none), both = game_of(one);
   CHECK(alone.compute_s == both.compute_s);
   CHECK(alone.peak_stash == std::vector<std::int32_t>{1});
   CHECK(both.peak_stash == std::vector<std::int32_t>{2});
@@ -76,15 +76,15 @@ TEST_CASE("with one microbatch ahead a step hides exchanges that none hides with
   }
 }
 
-TEST_CASE("ahead never exceeds the microbatches of a step, and a step of one microbatch gains nothing") {
-  const Plan p = compiled(on_tp(2e-3, 100));
+TEST_CASE("ahead never exceeds the microbatches of a step") {
+  const Plan p = plan_of(with_links(2e-3, 100));
   for (const auto& c : p.roles[0].channels)
-    if (c.name.starts_with("credit.")) CHECK(c.slots == microbatches);
+    if (c.name.starts_with("credit.")) CHECK(c.slots == step_microbatches);
 }
 
 TEST_CASE("NU-1: no bit depends on how far stages run ahead") {
   const auto run = [](std::int32_t ahead, std::uint64_t seed) {
-    auto r = train(compiled(on_tp(2e-3, ahead)), ops(), 4, seed, microbatches * 2);
+    auto r = train(plan_of(with_links(2e-3, ahead)), ops(), 4, seed, step_microbatches * 2);
     REQUIRE_MESSAGE(r.ok(), r.status().message());
     return *std::move(r);
   };
@@ -103,15 +103,15 @@ TEST_CASE("NU-1: no bit depends on how far stages run ahead") {
 
 TEST_CASE("auto runs ahead as far as each further microbatch makes the step 1 % shorter, and as it fits") {
   const auto choose = [](const CompileOptions& o, const std::function<bool(const Plan&)>& fits = {}) {
-    auto c = choose_ahead(wide_graph(), o, fits);
+    auto c = choose_ahead(step_graph(), o, fits);
     REQUIRE_MESSAGE(c.ok(), c.status().message());
     return *std::move(c);
   };
-  const AheadChoice slow = choose(on_tp(2e-3));
+  const AheadChoice slow = choose(with_links(2e-3));
   const std::int32_t chosen = slow.plan.pipeline.ahead;
   CHECK(chosen >= 1);
   REQUIRE(slow.tried.size() >= static_cast<std::size_t>(chosen) + 1);
-  for (const AheadTried& t : slow.tried) CHECK(t.step_s == played(compiled(on_tp(2e-3, t.ahead))).step_s);
+  for (const AheadTried& t : slow.tried) CHECK(t.step_s == game_of(plan_of(with_links(2e-3, t.ahead))).step_s);
   for (std::int32_t a = 1; a <= chosen; ++a) {
     CHECK(slow.tried[a].step_s <= slow.tried[a - 1].step_s * (1 - ahead_gain_min));
     CHECK(slow.tried[a].place_bytes > slow.tried[a - 1].place_bytes);
@@ -119,15 +119,15 @@ TEST_CASE("auto runs ahead as far as each further microbatch makes the step 1 % 
   if (static_cast<std::size_t>(chosen) + 1 < slow.tried.size())
     CHECK(slow.tried[chosen + 1].step_s > slow.tried[chosen].step_s * (1 - ahead_gain_min));
 
-  const AheadChoice tight = choose(on_tp(2e-3), [](const Plan& p) { return p.pipeline.ahead < 1; });
+  const AheadChoice tight = choose(with_links(2e-3), [](const Plan& p) { return p.pipeline.ahead < 1; });
   CHECK(tight.plan.pipeline.ahead == 0);
   REQUIRE(tight.tried.size() == 2);
   CHECK(!tight.tried[1].fits);
   CHECK(ahead_text(tight.tried, 0).find("does not fit") != std::string::npos);
 
-  CHECK(choose(on_tp(0)).plan.pipeline.ahead == 0);
+  CHECK(choose(with_links(0)).plan.pipeline.ahead == 0);
 
-  CompileOptions stages = on_tp(2e-3);
+  CompileOptions stages = with_links(2e-3);
   stages.stages = stage_meshes({1, 1});
   const AheadChoice pipeline = choose(stages);  // its exchanges lie between stages: 1F1B hides them
   CHECK(pipeline.plan.pipeline.ahead == 0);
@@ -136,14 +136,14 @@ TEST_CASE("auto runs ahead as far as each further microbatch makes the step 1 % 
 
 TEST_CASE("an order of passes leaves nothing to run ahead with: refused, with its name") {
   for (const Pipeline p : {Pipeline{Pipeline::Kind::zero_bubble, 1, 1}, Pipeline{Pipeline::Kind::one_f_one_b, 1, -1}}) {
-    CompileOptions o = on_tp(0);
+    CompileOptions o = with_links(0);
     o.stages = stage_meshes({1, 1});
     o.pipeline = p;
-    const auto made = compile(wide_graph(), o);
+    const auto made = compile(step_graph(), o);
     REQUIRE(!made.ok());
     CHECK(made.status().message().find("microbatches ahead") != std::string::npos);
   }
-  Plan p = compiled(on_tp(0));
+  Plan p = plan_of(with_links(0));
   p.pipeline.ahead = -1;
   CHECK(verify(p).message().find("-1 microbatches ahead") != std::string::npos);
 }
