@@ -4,8 +4,9 @@
 #include "apps/job/job.h"
 #include "apps/job/resume.h"
 #include "apps/lm/model.h"
+#include "runtime/show/ahead.h"
 #include "runtime/show/layout_choice.h"
-#include "runtime/simulate/ahead.h"
+#include "runtime/simulate/token_game.h"
 
 namespace troupe::lm {
 

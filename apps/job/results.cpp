@@ -208,10 +208,21 @@ void Results::write_held() {
 Status Results::write_files(const JobResult& result, const Status& status, const std::string& sample) {
   evaluating_.clear();  // evaluations of a run that failed do not end
   write_held();
+  // First: where there is no room for the other files, run.json must not say that the run goes on.
+  TROUPE_TRY(write_record(result, status, sample));
+  const Status others = write_others(result, status, sample);
+  // Nor that the run has finished: its exit code is the error's.
+  if (status.ok() && !others.ok()) (void)write_record(result, others, sample);
+  return others;
+}
+
+Status Results::write_record(const JobResult& result, const Status& status, const std::string& sample) {
   const std::string text = status.ok() ? "finished" : status.message();
-  // First: it must not say that the run goes on where the files after it have no room.
-  TROUPE_TRY(report::write_run_json(file("run.json"), run_json(result, text.substr(0, text.find('\n')),
-                                                               a_.sample && status.ok() ? &sample : nullptr)));
+  return report::write_run_json(file("run.json"), run_json(result, text.substr(0, text.find('\n')),
+                                                           a_.sample && status.ok() ? &sample : nullptr));
+}
+
+Status Results::write_others(const JobResult& result, const Status& status, const std::string& sample) {
   TROUPE_TRY(write_curve(result.committed_steps, Durability::synced));
   if (a_.sample && status.ok()) TROUPE_TRY(report::write_file(file("sample.txt"), sample));
   return a_.trace.steps > 0 ? write_trace(result) : Status{};

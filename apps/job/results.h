@@ -71,6 +71,10 @@ class Results {
   std::string run_json(const runtime::JobResult& result, const std::string& status, const std::string* sample) const;
   /// Writes run.json and the curve as of this step, for readers while the run goes on.
   void write_current(std::int64_t steps);
+  /// run.json, in the end.
+  Status write_record(const runtime::JobResult& result, const Status& status, const std::string& sample);
+  /// All other files of results.
+  Status write_others(const runtime::JobResult& result, const Status& status, const std::string& sample);
   Status write_curve(std::int64_t steps, Durability durability);
   Status write_trace(const runtime::JobResult& result) const;
   void keep(const Status& status);

@@ -10,6 +10,7 @@
 #include "apps/lm/data.h"
 #include "apps/lm/learning_rate.h"
 #include "apps/report/files.h"
+#include "devices/base/log.h"
 #include "devices/base/text_table.h"
 
 namespace troupe::lm {
@@ -54,7 +55,6 @@ int Training::run() {
       break;
     }
   }
-  results_.end_progress();
   Status s = result.status;
   code = result.exit_code;
   // what the reading actor has failed with
@@ -73,6 +73,7 @@ int Training::run() {
   if (s.ok() && !results_.write_error().ok()) s = results_.write_error(), code = exit_output;
   if (const Status w = results_.write_files(result, s, sampler_.text()); s.ok() && !w.ok()) s = w, code = exit_output;
   end_signals_.reset();
+  results_.end_progress();
   if (!s.ok()) return say(s, code);
   results_.print_summary(result, sampler_.text());
   return exit_ok;
@@ -91,6 +92,7 @@ Status Training::open(int& code) {
   const auto fits = [&](const Plan& plan) { return app_.check(plan, options()).ok(); };
   TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text, a_.sample ? sampler_.prompt_tokens() : 0, fits));
   plan_ = std::move(made.plan);
+  if (!made.tried.empty()) log_info(fmt::format("schedule.ahead is auto: {} is chosen", plan_.pipeline.ahead));
   TROUPE_TRY(app_.check(plan_, options()));
   TROUPE_ASSIGN(predicted_, predict(plan_));
   end_signals_.emplace();

@@ -45,8 +45,8 @@ Expected<ucp_context_h> make_ucx_context(const UcxOptions& o) {
     return Status(Code::io, std::string("ucp_config_read: ") + ucs_status_string(s));
   const std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)> config(raw, &ucp_config_release);
 
-  // UCP's own options by their names; what UCP does not know it passes on to its transports, by the name
-  // without the component's prefix (UCX_POSIX_USE_PROC_LINK is "USE_PROC_LINK").
+  // UCP's own options by their names; what UCP does not know it passes on to its transports: 1.13 by the name without
+  // the component's prefix (UCX_POSIX_USE_PROC_LINK is "USE_PROC_LINK"), 1.18 with it. Each passes over the other form.
   const std::vector<std::pair<const char*, std::string>> settings = {
       {"TLS", o.tls.empty() ? "^sysv" : o.tls},
       {"NET_DEVICES", o.net_devices.empty() ? "all" : o.net_devices},
@@ -64,8 +64,12 @@ Expected<ucp_context_h> make_ucx_context(const UcxOptions& o) {
       {"ALLOC_PRIO", "thp,mmap,heap"},  // not "huge": a System V segment that outlives a kill -9 between its
       {"ALLOC", "md,mmap,heap"},        // making and its removal
       {"MM_ERROR_HANDLING", "y"},       // or shared memory refuses endpoints that report dead peers
-      {"MEMORY_INVALIDATE", "y"},       // cma's: without it, endpoints that report dead peers never use cma
-      {"USE_PROC_LINK", "y"},           // segments are unlinked as soon as they are made: nothing stays in /dev/shm
+      // cma's: without it, endpoints that report dead peers never use cma
+      {"MEMORY_INVALIDATE", "y"},
+      {"CMA_MEMORY_INVALIDATE", "y"},
+      // segments are unlinked as soon as they are made: nothing stays in /dev/shm
+      {"USE_PROC_LINK", "y"},
+      {"POSIX_USE_PROC_LINK", "y"},
   };
   for (const auto& [name, value] : settings)
     if (const auto s = ucp_config_modify(config.get(), name, value.c_str()); s != UCS_OK)

@@ -84,8 +84,8 @@ std::string base_of(const std::string& path);
 Expected<std::vector<std::byte>> read_file(Storage& storage, const std::string& path);
 /// Makes a folder and its missing parents, and syncs the folder of each before it makes the next: then their names
 /// survive a crash (ST-2). Of those that are there it syncs the folder of the deepest, too: a call may have made that
-/// one and have ended before it was synced; the ones above it were durable before. A folder that lies in one that this
-/// process may not read is taken for durable: no such call of it can have succeeded.
+/// one and have ended before it was synced; the ones above it were durable before. A folder whose own folder this
+/// process may not read is taken for durable: this process cannot have made it.
 Status make_durable_dir(Storage& storage, const std::string& dir);
 
 /// Whether a file survives a crash of the machine that comes after its writing.

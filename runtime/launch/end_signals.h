@@ -9,7 +9,7 @@ namespace troupe::runtime {
 
 /// While it lives, SIGINT, SIGTERM and, where the process did not begin with it ignored, SIGHUP do nothing but make
 /// `fd` readable: in the calling thread, and in those that it starts meanwhile. One may live within another: the inner
-/// one takes what came before it, too.
+/// one then takes signals that came before it was made, too.
 class EndSignals {
  public:
   EndSignals();

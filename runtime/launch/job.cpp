@@ -42,6 +42,8 @@ class Job {
     const Status ended = launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500,
                                           [this](Rank rank, const std::string& line) { log(rank, line); });
     if (!ended.ok()) left_behind(ended);
+    // The caller may begin again with another checkpoint: a signal that came meanwhile ends that job.
+    if (result_.status.code() == Code::damaged) signals_.pass_on();
     result_.params_hash = session_.params_hash();
     result_.committed_steps = session_.committed();
     return std::move(result_);
@@ -90,7 +92,7 @@ class Job {
     if (result_.status.ok()) result_.status = s, result_.exit_code = code;
     else if (paused_) result_.status = unsaved(s), result_.exit_code = code;
   }
-  /// Workers are left that SIGKILL does not end: that is told, whatever else has ended the job.
+  /// Makes the result name workers that SIGKILL has not ended, beside any other error that the job has ended with.
   void left_behind(const Status& left) {
     const Status& s = result_.status;
     if (s.ok()) result_.exit_code = exit_worker;
@@ -300,7 +302,7 @@ class Job {
       const Status s = session_.handle(r, message);
       if (s.ok()) return;
       if (session_.diverged() && !diverged_) {
-        // Versions before are good: turn() waits for their saves and evaluations that are under way.
+        // Versions before are not known to be bad: turn() waits for their saves and evaluations under way.
         diverged_ = s;
         log_debug(s.message() + "; the job ends when the programs that read versions before have closed");
       } else if (s.code() == Code::unavailable) {
@@ -349,7 +351,7 @@ class Job {
     end(Status(Code::unavailable, text), exit_stalled);
   }
 
-  const EndSignals signals_;  // from before the first worker starts
+  EndSignals signals_;  // from before the first worker starts
   const Plan& plan_;
   JobOptions options_;
   SteadyClock clock_;

@@ -100,7 +100,7 @@ class Session {
   /// the run ends earlier. REQUIRES: begun; version >= earliest_end().
   void pause_at(std::int64_t version);
   /// An error that handle has returned is one of divergence.h. The session commits nothing any more, and may go on to
-  /// hear places whose programs read versions before the one that is of no use: those are good.
+  /// hear places whose programs read versions before the one that is known to be of no use.
   bool diverged() const { return useless_.has_value(); }
   /// After divergence: some of those programs (evaluations, samples, saves) have not closed.
   bool readers_left() const;

@@ -53,17 +53,4 @@ std::string game_text(const Plan& plan, const GameResult& result) {
   return out;
 }
 
-std::string ahead_text(const std::vector<AheadTried>& tried, std::int32_t chosen) {
-  std::vector<TextRow> rows;
-  for (const AheadTried& t : tried) {
-    const char* verdict = t.ahead == chosen  ? "chosen"
-                          : t.ahead < chosen ? "slower"
-                          : !t.fits          ? "does not fit"
-                                             : "gains less than 1 %";
-    rows.push_back({{fmt::to_string(t.ahead), human_seconds(t.step_s), human_bytes(t.place_bytes), verdict}, {}});
-  }
-  return "microbatches ahead of 1F1B, while others wait for exchanges\n" +
-         table_text({">ahead", ">predicted step", ">peak memory of a place", "verdict"}, rows);
-}
-
 }  // namespace troupe::runtime

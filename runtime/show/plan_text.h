@@ -7,16 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "runtime/simulate/ahead.h"
+#include "runtime/simulate/token_game.h"
 
 namespace troupe::runtime {
 
 /// The whole plan, for people. `representatives`: the local plans of `predicted.places`, one place of each
 /// kind, for their memory.
 std::string plan_text(const Plan& plan, const std::vector<LocalPlan>& representatives, const GameResult& predicted);
-
-/// What running ahead costs and what it hides: a row for each plan that was played, and why it was chosen or declined.
-std::string ahead_text(const std::vector<AheadTried>& tried, std::int32_t chosen);
 
 /// The plan for Graphviz: a cluster per stage, a node per actor, an edge per channel and reader.
 /// Stages are chained by their exchanges. Draw with `dot -Tsvg`.

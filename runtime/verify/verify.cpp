@@ -42,15 +42,18 @@ Status check_closers(const Plan& plan) {
   return {};
 }
 
-/// The same plan with few microbatches of each program that keeps state: a text has one per token. Its game ends where
-/// that of the whole plan does. All microbatches of such a program run at one place of each stage, in order, and take
-/// the same tokens; a marked graph whose actors have all acted has no circuit without a token (token_game.h). A feed
-/// that waits for reports does so from the middle on, or earlier.
+constexpr std::int64_t few = 256;
+bool has_many_microbatches(const ProgramSpec& spec) { return spec.stateful && spec.microbatches > few; }
+
+/// The same plan with few microbatches of each program that keeps state: a text has one per token. The game of this
+/// plan ends exactly where the game of the whole plan ends. All microbatches of a program that keeps state run at one
+/// place of each stage, in order, and each takes the same tokens as the one before: the plan is a marked graph, and one
+/// whose actors have all acted has no circuit without a token (token_game.h). A feed that waits for reports begins to
+/// wait in the middle of the few, or where it does in the whole plan if that is earlier.
 Plan with_few_microbatches(Plan plan) {
-  constexpr std::int64_t few = 256;
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
     ProgramSpec& spec = plan.program_specs[p];
-    if (!spec.stateful || spec.microbatches <= few) continue;
+    if (!has_many_microbatches(spec)) continue;
     for (auto& role : plan.roles)
       for (auto& c : role.channels)
         if (c.program == static_cast<std::int32_t>(p) && c.at_once < spec.microbatches)
@@ -77,7 +80,8 @@ Status check_structure(const Plan& plan) {
 
 Status verify(const Plan& plan) {
   TROUPE_TRY(check_structure(plan));
-  TROUPE_TRY(play(with_few_microbatches(plan)).status());
+  const bool many = std::any_of(plan.program_specs.begin(), plan.program_specs.end(), has_many_microbatches);
+  TROUPE_TRY((many ? play(with_few_microbatches(plan)) : play(plan)).status());
   return check_closers(plan);
 }
 

@@ -84,7 +84,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
       comm::ExchangeAct act;
       act.header = env_.header;
       act.header.channel = move.channel;
-      act.sources = {buffers_[buffer]->data()};
+      act.sources.push_back(buffers_[buffer]->data());
       act.destination = places_.base;
       if (move.route.staging_bytes > 0) {
         auto staging = env_.device.allocate_pinned(static_cast<std::size_t>(move.route.staging_bytes));

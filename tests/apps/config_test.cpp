@@ -69,6 +69,23 @@ TEST_CASE("a wrong type names line, key, what was expected and what was found") 
   CHECK(contains(error_of_text("[model.layers]\nx = 1\n"), "but is a table"));
 }
 
+TEST_CASE("schedule.ahead is a number, as an integer or a text, or auto; beside an order of passes it is 0 or auto") {
+  const auto ahead = [](const std::vector<std::string>& overrides) {
+    const auto config = with(overrides);
+    REQUIRE_MESSAGE(config.ok(), config.status().message());
+    return config->schedule.microbatches_ahead();
+  };
+  CHECK(ahead({}) == 0);
+  CHECK(ahead({"schedule.ahead=3"}) == 3);
+  CHECK(ahead({"schedule.ahead=\"3\""}) == 3);
+  CHECK(ahead({"schedule.ahead=auto"}) == -1);
+  CHECK(ahead({"schedule.ahead=auto", "schedule.pipeline=zero-bubble"}) == -1);
+  CHECK(contains(error_of({"schedule.ahead=-1"}), "'schedule.ahead' = -1 is neither \"auto\" nor an integer in 0.."));
+  CHECK(contains(error_of({"schedule.ahead=2x"}), "'schedule.ahead' = 2x is neither"));
+  CHECK(contains(error_of({"schedule.ahead=1", "schedule.pipeline=zero-bubble"}),
+                 "zero-bubble has an order of passes that leaves no choice"));
+}
+
 TEST_CASE("a value out of range names key, value and the legal range") {
   CHECK(
       error_of({"model.layers=0"}) ==

@@ -294,6 +294,22 @@ TEST_CASE("more microbatches than a plan can have are refused with the limit") {
                  {"100000000 microbatches", "possible are 1 to 1048576"});
 }
 
+TEST_CASE("schedule.ahead reaches the plan and changes no bit; auto prints what each number would cost and gain") {
+  TempDir dir;
+  const auto hash = [&](const std::string& ahead) {
+    const std::string out = dir / ("out" + ahead);
+    check_success(run(train(out, {"--mesh", "tp=2", "--steps", "2", "--quiet", "--set", "schedule.ahead=" + ahead})));
+    CHECK((read(out + "/plan.txt").find("pipeline 1f1b and 2 ahead,") != std::string::npos) == (ahead == "2"));
+    return summary(out)["params_hash"].get<std::string>();
+  };
+  CHECK(hash("2") == hash("0"));
+  const auto plan = run(troupe_command(
+      {"plan", tiny_config, "--mesh", "tp=2", "--throttle", "bandwidth=10MB/s", "--set", "schedule.ahead=auto"}));
+  check_success(plan);
+  for (const char* part : {"microbatches ahead of 1F1B", "predicted step", "chosen"})
+    CHECK_MESSAGE(plan.out.find(part) != std::string::npos, part);
+}
+
 TEST_CASE("--help says of each option that takes a value what holds without it") {
   for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{{"train"},
                                                                                        {"plan"},

@@ -1,11 +1,11 @@
 // Microbatches ahead of 1F1B: while one waits for an exchange inside its stage, the stage works on another.
-#include "runtime/simulate/ahead.h"
+#include "runtime/show/ahead.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
-#include "runtime/show/plan_text.h"
+#include "runtime/simulate/token_game.h"
 #include "runtime/verify/verify.h"
 #include "tests/runtime/mlp.h"
 
@@ -116,7 +116,9 @@ TEST_CASE("auto runs ahead as far as each further microbatch makes the step 1 % 
     CHECK(slow.tried[a].step_s <= slow.tried[a - 1].step_s * (1 - ahead_gain_min));
     CHECK(slow.tried[a].place_bytes > slow.tried[a - 1].place_bytes);
   }
-  if (static_cast<std::size_t>(chosen) + 1 < slow.tried.size())
+  // The search ended because the next one gains too little, or because a step has no more microbatches.
+  REQUIRE(slow.tried.size() == static_cast<std::size_t>(std::min<std::int64_t>(chosen + 2, step_microbatches)));
+  if (chosen + 1 < step_microbatches)
     CHECK(slow.tried[chosen + 1].step_s > slow.tried[chosen].step_s * (1 - ahead_gain_min));
 
   const AheadChoice tight = choose(with_links(2e-3), [](const Plan& p) { return p.pipeline.ahead < 1; });

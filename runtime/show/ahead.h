@@ -1,12 +1,12 @@
-// How many microbatches stages run ahead of 1F1B (Pipeline::ahead): found by playing the plans. More of them hide more
+// How many microbatches stages run ahead of 1F1B (Pipeline::ahead): chosen by playing the plans. More of them hide more
 // of the exchanges inside a stage, and keep more activations; no bit depends on it.
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "runtime/compile/compile.h"
-#include "runtime/simulate/token_game.h"
 
 namespace troupe::runtime {
 
@@ -27,10 +27,14 @@ struct AheadChoice {
 inline constexpr double ahead_gain_min = 0.01;
 
 /// Compiles with 0, 1, 2, ... microbatches ahead, as long as each plan's step is shorter than the one before by
-/// ahead_gain_min and `fits` accepts it; the last of them is chosen. With 0 only where no stage has an exchange in the
-/// middle of its passes, and where the pipeline has an order. Errors as compile()'s and play()'s.
-/// REQUIRES: options.pipeline.ahead is 0.
+/// ahead_gain_min and `fits` accepts each after the first; the last of these plans is chosen. A plan that does not
+/// compile or play ends the search, but for the first: its error is returned. Compiles only the first where no stage
+/// has an exchange in the middle of its passes, and where the pipeline has an order. REQUIRES: options.pipeline.ahead
+/// is 0.
 Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options,
                                    const std::function<bool(const Plan&)>& fits = {});
+
+/// The choice for people: a row for each plan that was played, with what it costs and gains. `chosen`: its number.
+std::string ahead_text(const std::vector<AheadTried>& tried, std::int32_t chosen);
 
 }  // namespace troupe::runtime

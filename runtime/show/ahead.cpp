@@ -1,8 +1,13 @@
-#include "runtime/simulate/ahead.h"
+#include "runtime/show/ahead.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 
 #include "devices/base/check.h"
+#include "devices/base/text_table.h"
+#include "runtime/simulate/token_game.h"
+#include "runtime/verify/verify.h"
 
 namespace troupe::runtime {
 
@@ -17,6 +22,7 @@ bool waits_inside_stages(const Plan& plan) {
 }
 
 Expected<AheadTried> try_plan(const Plan& plan) {
+  TROUPE_TRY(check_structure(plan));
   GameOptions training;
   training.every_program = false;
   TROUPE_ASSIGN(const GameResult game, play(plan, training));
@@ -37,15 +43,30 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options,
   out.tried.push_back(first);
   while (options.pipeline.ahead + 1 < out.plan.program_specs[0].microbatches) {
     ++options.pipeline.ahead;
-    TROUPE_ASSIGN(Plan next, compile(graph, options));
-    TROUPE_ASSIGN(AheadTried tried, try_plan(next));
+    auto next = compile(graph, options);
+    if (!next.ok()) break;
+    auto tried = try_plan(*next);
+    if (!tried.ok()) break;
     const double before_s = out.tried.back().step_s;
-    tried.fits = !fits || fits(next);
-    out.tried.push_back(tried);
-    if (!tried.fits || tried.step_s > before_s * (1 - ahead_gain_min)) break;
-    out.plan = std::move(next);
+    tried->fits = !fits || fits(*next);
+    out.tried.push_back(*tried);
+    if (!tried->fits || tried->step_s > before_s * (1 - ahead_gain_min)) break;
+    out.plan = *std::move(next);
   }
   return out;
+}
+
+std::string ahead_text(const std::vector<AheadTried>& tried, std::int32_t chosen) {
+  std::vector<TextRow> rows;
+  for (const AheadTried& t : tried) {
+    const char* verdict = t.ahead == chosen  ? "chosen"
+                          : t.ahead < chosen ? "slower"
+                          : !t.fits          ? "does not fit"
+                                             : "gains less than 1 %";
+    rows.push_back({{fmt::to_string(t.ahead), human_seconds(t.step_s), human_bytes(t.place_bytes), verdict}, {}});
+  }
+  return "microbatches ahead of 1F1B, while others wait for exchanges\n" +
+         table_text({">ahead", ">predicted step", ">peak memory of a place", "verdict"}, rows);
 }
 
 }  // namespace troupe::runtime
