@@ -13,7 +13,9 @@
 #include "devices/files/file_storage.h"
 #include "runtime/launch/end_signals.h"
 #include "runtime/launch/fresh_number.h"
+#include "runtime/launch/hello.h"
 #include "runtime/launch/launcher.h"
+#include "runtime/launch/stall_text.h"
 #include "runtime/plan/plan_io.h"
 
 namespace troupe::runtime {
@@ -108,29 +110,8 @@ class Job {
       log_debug(fmt::format("{} is process {}", worker(r), launcher_.workers()[i].pid));
     }
     send_all(PlanBytes{write_plan(plan_)});
-    Hello hello;
-    hello.job = fresh_number();
-    hello.threads = options_.threads;
-    hello.tls = options_.tls;
-    hello.trace = options_.trace;
-    hello.throttle = options_.throttle;
-    hello.paced = options_.paced;
-    hello.run_kernels = options_.run_kernels;
-    if (checkpoints_) hello.save = checkpoints_->target();
-    hello.restore = options_.checkpoint.restore;
-    hello.log_level = log_level();
-    const auto cores = options_.pin ? usable_cores() : std::vector<int>{};
-    for (Rank r = 0; r < plan_.workers(); ++r) {
-      hello.rank = r;
-      const auto i = static_cast<std::size_t>(r);
-      hello.net_device = i < options_.net_devices.size() ? options_.net_devices[i] : "";
-      const auto threads = static_cast<std::size_t>(options_.threads);
-      if (options_.pin) {
-        hello.cores.assign(cores.begin() + i * threads, cores.begin() + (i + 1) * threads);
-        hello.cores.insert(hello.cores.end(), cores.begin() + plan_.workers() * threads, cores.end());
-      }
-      send(r, hello);
-    }
+    for (const Hello& h : hellos(options_, plan_.workers(), checkpoints_ ? checkpoints_->target() : CheckpointTarget{}))
+      send(h.rank, h);
     return {};
   }
 
@@ -325,10 +306,7 @@ class Job {
   Status with_log(Rank r, const Status& s) {
     auto& w = launcher_.workers()[r];
     launcher_.read_log(w, [&](const std::string& line) { log(r, line); });
-    if (w.last_lines.empty()) return s;
-    std::string text = s.message() + "; its last log lines:";
-    for (const auto& line : w.last_lines) text += "\n  " + line;
-    return {s.code(), text};
+    return w.with_last_lines(s);
   }
 
   void died(Rank r) {
@@ -338,16 +316,7 @@ class Job {
   }
 
   void stalled() {
-    std::string silent;  // the workers that may have caused the stall
-    int count = 0;
-    for (Rank r = 0; r < plan_.workers(); ++r)
-      if (!explanations_.count(r)) silent += fmt::format("{}{}", count++ > 0 ? ", " : "", r);
-    std::string text = fmt::format("no progress for {} s", options_.stall_s);
-    if (count > 0)
-      text += count == 1 ? ": worker " + silent + " does not answer" : ": workers " + silent + " do not answer";
-    text += "\n" + session_.waits_for();
-    for (Rank r = 0; r < plan_.workers(); ++r)
-      text += worker(r) + (explanations_.count(r) ? ":\n" + explanations_[r] : " does not answer\n");
+    const std::string text = stall_text(options_.stall_s, plan_.workers(), session_.waits_for(), explanations_);
     end(Status(Code::unavailable, text), exit_stalled);
   }
 
@@ -363,16 +332,14 @@ class Job {
   Launcher launcher_;
   JobResult result_;
   Connect addresses_;
-  Rank ready_ = 0;
-  bool over_ = false;
+  Rank ready_ = 0, pending_rank_ = 0;
+  bool over_ = false, explaining_ = false;
   std::optional<clock::time_point> signalled_;  // the first signal, if the job ends with a checkpoint
   std::optional<Status> paused_;                // by a signal: what the job ends with once its last version is saved
   std::set<Rank> stopped_, broken_;
   std::optional<Status> pending_;
   std::optional<Status> diverged_;  // what the job ends with once the readers of good versions have closed
-  Rank pending_rank_ = 0;
   clock::time_point pending_until_, last_message_, explain_until_;
-  bool explaining_ = false;
   std::map<Rank, std::string> explanations_;
 };
 

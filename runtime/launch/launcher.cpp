@@ -208,6 +208,13 @@ bool Launcher::read_log(WorkerProcess& w, const std::function<void(const std::st
   return true;
 }
 
+Status WorkerProcess::with_last_lines(const Status& status) const {
+  if (last_lines.empty()) return status;
+  std::string text = status.message() + "; its last log lines:";
+  for (const auto& line : last_lines) text += "\n  " + line;
+  return {status.code(), text};
+}
+
 void Launcher::reap(WorkerProcess& w) {
   if (w.exited || w.pid < 0) return;
   const pid_t ended = ::waitpid(w.pid, &w.wait_status, WNOHANG);

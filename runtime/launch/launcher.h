@@ -65,6 +65,8 @@ struct WorkerProcess {
   bool exited = false;
   bool left = false;  ///< SIGKILL has not ended it in the time that Launcher::finish gave it
   int wait_status = 0;
+  /// `status` with the last lines of the worker's log behind its message, where there are any.
+  Status with_last_lines(const Status& status) const;
 };
 inline constexpr std::size_t log_lines_kept = 20;
 /// The most that one call reads of a worker's log: more than its pipe holds. A worker that writes without end must not

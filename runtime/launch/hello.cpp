@@ -1,0 +1,37 @@
+#include "runtime/launch/hello.h"
+
+#include "devices/base/log.h"
+#include "devices/cpu/cpu_device.h"
+#include "runtime/launch/fresh_number.h"
+
+namespace troupe::runtime {
+
+std::vector<Hello> hellos(const JobOptions& options, Rank workers, const CheckpointTarget& save) {
+  Hello hello;
+  hello.job = fresh_number();
+  hello.threads = options.threads;
+  hello.tls = options.tls;
+  hello.trace = options.trace;
+  hello.throttle = options.throttle;
+  hello.paced = options.paced;
+  hello.run_kernels = options.run_kernels;
+  hello.save = save;
+  hello.restore = options.checkpoint.restore;
+  hello.log_level = log_level();
+  const auto cores = options.pin ? usable_cores() : std::vector<int>{};
+  const auto threads = static_cast<std::size_t>(options.threads);
+  std::vector<Hello> out;
+  for (Rank r = 0; r < workers; ++r) {
+    const auto i = static_cast<std::size_t>(r);
+    hello.rank = r;
+    hello.net_device = i < options.net_devices.size() ? options.net_devices[i] : "";
+    if (options.pin) {  // its own cores first, then those that no worker has
+      hello.cores.assign(cores.begin() + i * threads, cores.begin() + (i + 1) * threads);
+      hello.cores.insert(hello.cores.end(), cores.begin() + workers * threads, cores.end());
+    }
+    out.push_back(hello);
+  }
+  return out;
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,15 @@
+// The error of a job that makes no progress: which workers do not answer, what the session and every actor wait for.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "placement/mesh.h"
+
+namespace troupe::runtime {
+
+/// `explanations`: of the workers that have answered, by rank. `session_waits`: Session::waits_for.
+std::string stall_text(int stall_s, Rank workers, const std::string& session_waits,
+                       const std::map<Rank, std::string>& explanations);
+
+}  // namespace troupe::runtime
