@@ -55,6 +55,7 @@ struct Communicator::Shared : std::enable_shared_from_this<Communicator::Shared>
     // Acts that add to one slot have equal keys in the stream's order, so that they run in the order in which they
     // begin.
     act.order = {spec.priority, c.step, route.sums ? -1 : c.microbatch, 0};
+    act.adding_s = spec.adding_s;
     const std::int64_t begin = clock.now_ns();
     const bool knows_step = c.step >= 0;
     auto done = std::move(w.done);

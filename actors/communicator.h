@@ -22,6 +22,7 @@ struct CommunicatorSpec {
   PortMemory out;
   std::vector<std::byte*> staging;  ///< one per act that may be in flight; further acts wait for one
   std::int32_t priority = 0;
+  double adding_s = 0;  ///< predicted: of one act's adding
 };
 
 /// Starts acts in the order of `submit`, as staging memory permits; they may end out of order. Thread-safe.

@@ -27,12 +27,24 @@ struct Running : std::enable_shared_from_this<Running> {
   std::mutex mutex;
   bool failed = false;
   Header header;
+  double element_s = 0;  // predicted, of adding one
 
   Running(const Route& r, const ExchangeAct& a, Transport& t, Stream& s, ExchangeDone d)
-      : route(r), act(a), transport(t), stream(s), done(std::move(d)), header(a.header) {}
+      : route(r), act(a), transport(t), stream(s), done(std::move(d)), header(a.header) {
+    std::int64_t added = 0;
+    for (const auto& m : route.moves) added += elements_added(m);
+    if (added > 0) element_s = act.adding_s / static_cast<double>(added);
+  }
 
-  void on_stream(const char* name, std::function<void()> work, std::function<void()> then) {
+  static std::int64_t elements_added(const Move& m) {
+    std::int64_t elements = 0;
+    for (const auto& p : m.receives) elements += m.adds() ? p.transfer.extent.elements() : 0;
+    return elements;
+  }
+
+  void on_stream(const char* name, std::int64_t added, std::function<void()> work, std::function<void()> then) {
     Task task;
+    task.cost_s = element_s * static_cast<double>(added);
     task.name = name;
     task.order = act.order;
     task.work = [self = shared_from_this(), work = std::move(work)](Parallel&) { work(); };
@@ -47,10 +59,10 @@ struct Running : std::enable_shared_from_this<Running> {
     // Tasks of one order run as submitted, and all acts of a sum have one order: a sum begins before it is added to.
     if (route.sums)
       on_stream(
-          "begin sums", [this] { add_own(); }, [this] { part_done({}); });
+          "begin sums", 0, [this] { add_own(); }, [this] { part_done({}); });
     if (route.before)
       on_stream(
-          "pack", [this] { pack(); }, [this] { network(); });
+          "pack", 0, [this] { pack(); }, [this] { network(); });
     else network();
   }
 
@@ -148,7 +160,8 @@ struct Running : std::enable_shared_from_this<Running> {
     }
     if (!s.ok() || !m.sums()) return part_done(s);
     on_stream(
-        "add", [this, &m, &p] { add_to_sum(m, p.transfer.extent, act.staging + p.staging, p.transfer.extent, true); },
+        "add", p.transfer.extent.elements(),
+        [this, &m, &p] { add_to_sum(m, p.transfer.extent, act.staging + p.staging, p.transfer.extent, true); },
         [this] { part_done({}); });
   }
 
@@ -164,10 +177,11 @@ struct Running : std::enable_shared_from_this<Running> {
     }
     // A part that failed is never counted down: nothing below happens after it.
     if (pending.fetch_sub(1) != 1) return;
-    if (route.after)
-      on_stream(
-          "combine", [this] { finish(); }, [this] { done({}, header); });
-    else done({}, header);
+    if (!route.after) return done({}, header);
+    std::int64_t added = 0;  // exact sums were added as they arrived
+    for (const auto& m : route.moves) added += m.sums() ? 0 : elements_added(m);
+    on_stream(
+        "combine", added, [this] { finish(); }, [this] { done({}, header); });
   }
 
   void finish() {

@@ -29,7 +29,8 @@ struct ExchangeAct {
   std::byte* staging = nullptr;
   /// this act is the first that fills the output slot: it begins exact sums
   bool first = true;
-  TaskOrder order;  ///< the same for all acts that add to one slot
+  TaskOrder order;      ///< the same for all acts that add to one slot
+  double adding_s = 0;  ///< predicted: of adding all that arrives (Task::cost_s)
 };
 
 /// Status, and the header of one received message (step and microbatch, for places that only receive); the act's own

@@ -39,6 +39,8 @@ struct Move {
   std::vector<Part> sends, receives, locals;
 
   bool sums() const { return to == DType::sum64; }
+  /// Whether what it receives is added, not copied.
+  bool adds() const { return wants && !zero && (sums() || terms > 1); }
   /// The piece of the source that a transfer from this place is taken from. REQUIRES that there is one.
   const Piece& piece_of(const Transfer& t) const;
   /// The type that travels, the smaller one.

@@ -22,7 +22,8 @@ Status check_time(const std::string& what, double seconds) {
 
 Status check_link(const std::string& what, const LinkCost& link) {
   TROUPE_TRY(check_time(what + ".latency_s", link.latency_s));
-  return check_rate(what + ".bytes_per_s", link.bytes_per_s);
+  TROUPE_TRY(check_rate(what + ".bytes_per_s", link.bytes_per_s));
+  return check_rate(what + ".pair_bytes_per_s", link.pair_bytes_per_s);
 }
 
 Status check_call(const std::string& op, const KernelTime& call) {
@@ -80,7 +81,7 @@ double CostModel::kernel_s(const std::string& op, double flops, double bytes) co
 const LinkCost& CostModel::link(Rank a, Rank b) const {
   for (const auto& odd : odd_links)
     if (std::minmax(a, b) == std::minmax(odd.a, odd.b)) return odd.cost;
-  return a / places_per_node == b / places_per_node ? intra_node : inter_node;
+  return on_one_node(a, b) ? intra_node : inter_node;
 }
 
 void CostModel::slow_kernels(double factor) {
@@ -103,7 +104,7 @@ double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::in
   const double sent = axis_boxing_bytes(from, to, bytes, n);
   if (sent == 0) return 0;
   const double messages = static_cast<double>(n - 1) * (from.is_partial() && to.is_broadcast() && n > 2 ? 2 : 1);
-  return messages * link.latency_s + sent / link.bytes_per_s;
+  return messages * link.latency_s + sent / link.alone_bytes_per_s();
 }
 
 std::int64_t added_elements(const BoxingPlan& plan) {
@@ -116,20 +117,25 @@ std::int64_t added_elements(const BoxingPlan& plan) {
 }
 
 double boxing_seconds(const BoxingPlan& plan, std::int64_t item, const CostModel& model) {
-  struct Busy {
-    double sending_s = 0, receiving_s = 0;
+  struct Way {  // out of a place, or into it: seconds until which it is busy
+    double ports_s[2] = {};
+    std::map<Rank, double> links_s;
   };
-  std::map<Rank, Busy> busy;
+  std::map<Rank, Way> out, in;
+  double last_s = 0;
   for (const auto& t : plan.transfers) {
     if (t.from == t.to) continue;  // a local copy counts as part of the kernels around it
-    const LinkCost& link = model.link(t.from, t.to);
-    const double s = link.latency_s + static_cast<double>(t.extent.elements() * item) / link.bytes_per_s;
-    busy[t.from].sending_s += s;
-    busy[t.to].receiving_s += s;
+    const LinkCost& cost = model.link(t.from, t.to);
+    const auto bytes = static_cast<double>(t.extent.elements() * item);
+    for (const auto& [way, peer] : {std::pair(&out[t.from], t.to), std::pair(&in[t.to], t.from)}) {
+      double& port_s = way->ports_s[model.on_one_node(t.from, t.to)];
+      double& link_s = way->links_s[peer];
+      port_s += bytes / cost.bytes_per_s;
+      link_s = std::max(link_s, port_s) + bytes / cost.pair_bytes_per_s;
+      last_s = std::max(last_s, link_s + cost.latency_s);
+    }
   }
-  double slowest_s = 0;
-  for (const auto& [rank, b] : busy) slowest_s = std::max({slowest_s, b.sending_s, b.receiving_s});
-  return slowest_s;
+  return last_s;
 }
 
 }  // namespace troupe

@@ -1,10 +1,12 @@
 // Costs: alpha-beta links between places, roofline kernels. Shared by plan, simulator and planner.
 //
-// Hockney's model: a message of n bytes takes latency + n / bandwidth. A kernel takes the longer of its
+// Hockney's model: a message of n bytes takes latency + n / bandwidth, with two bandwidths one after the other: that of
+// a port, which a place's messages share, and that of a link (see LinkCost). A kernel takes the longer of its
 // arithmetic and its memory traffic (Williams' roofline) plus a fixed launch cost.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -15,9 +17,16 @@
 
 namespace troupe {
 
+/// A place has one port for the links of a kind (those within its node, those to other nodes), and a link to each other
+/// place behind it. A message goes through the port of its kind, then over the link of its pair, then it is delivered
+/// after the latency. Port and link carry one message after the other, each way.
 struct LinkCost {
   double latency_s = 10e-6;
-  double bytes_per_s = 4e9;
+  double bytes_per_s = 4e9;  ///< of the port
+  /// of the link of two places
+  double pair_bytes_per_s = std::numeric_limits<double>::infinity();
+  /// At which a message that meets no other one is carried.
+  double alone_bytes_per_s() const { return 1 / (1 / bytes_per_s + 1 / pair_bytes_per_s); }
   bool operator==(const LinkCost&) const = default;
 };
 
@@ -52,6 +61,7 @@ struct CostModel {
   /// no flops and no bytes, or one that takes no time at the rates, less than 1 place per node. The message names the
   /// member and its value. All functions below REQUIRE that there is none.
   Status validate() const;
+  bool on_one_node(Rank a, Rank b) const { return a / places_per_node == b / places_per_node; }
   /// That of `odd_links` if the pair is among them, else intra_node or inter_node.
   const LinkCost& link(Rank a, Rank b) const;
   /// The link by which an axis of n places is priced where layouts are chosen: that within a node where the axis fits
@@ -81,9 +91,8 @@ double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::in
 /// Elements of a partial sum that the place with the most of them receives and adds; 0 where the plan adds nothing.
 std::int64_t added_elements(const BoxingPlan& plan);
 
-/// Seconds until the last place has its extents. A message takes latency + bytes / bandwidth; a place sends one message
-/// after the other, and receives at the same time; the slowest place counts. `item`: bytes per element. Local copies
-/// cost nothing.
+/// Seconds until the last place has its extents, all messages begun at once: the slowest place counts. `item`: bytes per
+/// element. Local copies cost nothing.
 double boxing_seconds(const BoxingPlan& plan, std::int64_t item, const CostModel& model);
 
 }  // namespace troupe

@@ -43,9 +43,10 @@ run_ctest() {  # DIR [further arguments of ctest]
 }
 
 build_sanitized() {
-  # -O1: half the compile time of -O2 under sanitizers. GCC 12 sees uninitialised values in instrumented libstdc++.
+  # -O1: half the compile time of -O2 under sanitizers. In instrumented libstdc++ GCC 12 sees uninitialised values, and
+  # GCC 14 reads and writes beyond initializer lists of one element; the build without sanitizers has these warnings.
   build build-asan -DTROUPE_SANITIZE=ON -DTROUPE_UNITY=ON -DCMAKE_BUILD_TYPE=Sanitized \
-    -DCMAKE_CXX_FLAGS_SANITIZED="-O1 -g1 -Wno-maybe-uninitialized" || return 1
+    -DCMAKE_CXX_FLAGS_SANITIZED="-O1 -g1 -Wno-maybe-uninitialized -Wno-array-bounds -Wno-stringop-overread" || return 1
   local targets
   mapfile -t targets < <(ctest --test-dir build-asan -N | grep -oE " $sanitized(\.|\$)" | grep -oE "$sanitized" | sort -u)
   [ ${#targets[@]} -gt 0 ] || { echo "no test to build under sanitizers" >&2; return 1; }

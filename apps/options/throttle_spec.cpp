@@ -75,8 +75,7 @@ void slow_down(CostModel& costs, const std::vector<comm::Throttle>& throttle) {
   const CostModel before = costs;
   const auto slower = [](const comm::Throttle& t, LinkCost link) {
     link.latency_s += static_cast<double>(t.latency_ns) * 1e-9;
-    if (t.bytes_per_second > 0)
-      link.bytes_per_s = 1 / (1 / link.bytes_per_s + 1 / static_cast<double>(t.bytes_per_second));
+    if (t.bytes_per_second > 0) link.pair_bytes_per_s = static_cast<double>(t.bytes_per_second);
     return link;
   };
   for (const auto& t : throttle) {  // the last throttle of a link counts, as in ThrottledTransport

@@ -53,6 +53,9 @@ struct SimNetwork::Impl {
   }
   Way& way(int link) { return ways[static_cast<std::size_t>(link)]; }
   std::int64_t latency_ns(int link) { return link < 0 ? 0 : way(link).link.latency_ns; }
+  std::int64_t ack_ns(int link) {
+    return link < 0 || way(link).link.ack_ns < 0 ? latency_ns(link) : way(link).link.ack_ns;
+  }
 
   void at(std::int64_t due_ns, int link, Action run) {
     events.emplace(std::pair(due_ns, next_sequence++), Event{link, std::move(run)});
@@ -197,7 +200,7 @@ class SimNetwork::End final : public Transport {
     const int link = net_.index(message.from, rank_), back = net_.index(rank_, message.from);
     End* sender = net_.find(source.end);
     if (const Status fits = check_size(message.from, message.header, receive.into.size()); !fits.ok()) {
-      if (sender != nullptr) sender->end_send_at(at_ns + net_.latency_ns(back), back, source.send_id, {});
+      if (sender != nullptr) sender->end_send_at(at_ns + net_.ack_ns(back), back, source.send_id, {});
       return end_receive_at(at_ns, std::move(receive), fits, message.header);
     }
     std::int64_t end_ns = at_ns;
@@ -218,7 +221,7 @@ class SimNetwork::End final : public Transport {
       if (!source.data.empty()) std::memcpy(posted.into.data(), source.data.data(), source.data.size());
       if (net->options.on_delivery)
         net->options.on_delivery({now_ns, posted.from, receiver->rank_, header, source.data});
-      from->end_send_at(now_ns + net->latency_ns(back), back, source.send_id, {});
+      from->end_send_at(now_ns + net->ack_ns(back), back, source.send_id, {});
       receiver->finish(posted, {}, header);
     });
   }

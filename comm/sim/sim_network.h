@@ -4,7 +4,7 @@
 //   announced  = sent + latency + jitter                  the header arrives
 //   matched    = max(announced, posted)                   back-pressure: the payload waits for its receive
 //   delivered  = max(matched, link free) + bytes/bandwidth   rounded up; the link is busy until then
-//   send done  = delivered + latency of the way back
+//   send done  = delivered + ack time (by default the latency) of the way back
 // Bytes are copied at `delivered`, when the receive ends; the sender must keep its buffer until `send done`.
 //
 //   SN-1  events run in the order of (due time, sequence): same calls, same seed, same order and times;
@@ -29,6 +29,7 @@ namespace troupe::comm {
 struct SimLink {
   std::int64_t latency_ns = 1'000;
   std::int64_t bytes_per_second = 0;  ///< 0: no limit
+  std::int64_t ack_ns = -1;           ///< until the other end's sender knows; -1: as the latency
 };
 
 /// A message whose payload has arrived, just before its receive ends.

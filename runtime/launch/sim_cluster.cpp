@@ -67,6 +67,7 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
   SimLoop loop;
   comm::SimNetworkOptions network_options;
   network_options.ranks = plan.workers();
+  network_options.link = options.link;
   network_options.seed = options.seed;
   network_options.jitter_ns = options.seed ? 300'000 : 0;
   RollingHash digest;

@@ -13,6 +13,7 @@ struct SimClusterOptions {
   /// orders runnable actors and jitters the network; 0: first come, no jitter
   std::uint64_t seed = 0;
   bool run_kernels = true;
+  comm::SimLink link;          ///< between every two places
   Storage* storage = nullptr;  ///< for plans with snapshots, and to restore from
   CheckpointTarget save;
   std::string restore;

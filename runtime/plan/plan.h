@@ -137,7 +137,7 @@ struct PlanActor {
   std::vector<PlanOp> ops;            ///< segments: the ops; user actors: one, with op = the actor's kind
   std::int32_t exchange = -1;         ///< index into Plan::exchanges; of an update: it gathers what it has updated
   std::vector<PlanParamRef> params;
-  double cost_s = 0;               ///< predicted, of one act
+  double cost_s = 0;               ///< predicted, of one act on its stream; an exchange's: of adding
   std::int64_t scratch_bytes = 0;  ///< tensors inside the segment, then the ops' own scratch
   std::int64_t op_scratch_offset = 0;
   std::int64_t op_state_bytes = 0;  ///< segments: what all their ops keep from act to act
@@ -169,7 +169,7 @@ struct PlanExchange {
   Collective collective = Collective::transfers;
   std::int64_t bytes = 0;  ///< moved between places per act of the whole job
   double seconds = 0;      ///< predicted, of one act
-  double latency_s = 0;    ///< the part of `seconds` in which other exchanges may use the links
+  double latency_s = 0;    ///< the part of `seconds` in which it keeps no port and no link busy
   bool operator==(const PlanExchange&) const = default;
 };
 

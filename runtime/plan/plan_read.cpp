@@ -116,7 +116,7 @@ PlanActor get(wire::Actor::Reader r) {
   return a;
 }
 
-LinkCost get(wire::Link::Reader r) { return {r.getLatencyS(), r.getBytesPerS()}; }
+LinkCost get(wire::Link::Reader r) { return {r.getLatencyS(), r.getBytesPerS(), r.getPairBytesPerS()}; }
 
 CostModel get(wire::Costs::Reader r) {
   CostModel c;

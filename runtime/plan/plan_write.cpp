@@ -128,6 +128,7 @@ void put(wire::Actor::Builder b, const PlanActor& a) {
 void put(wire::Link::Builder b, const LinkCost& l) {
   b.setLatencyS(l.latency_s);
   b.setBytesPerS(l.bytes_per_s);
+  b.setPairBytesPerS(l.pair_bytes_per_s);
 }
 
 void put(wire::Costs::Builder b, const CostModel& c) {

@@ -14,7 +14,8 @@ namespace troupe::runtime {
 namespace {
 
 struct ExchangeTime {
-  double seconds = 0, latency_s = 0;  // in all; the part in which its links are free
+  double carried_s = 0, latency_s = 0, adding_s = 0;  // one after the other
+  double seconds() const { return carried_s + latency_s + adding_s; }
 };
 
 /// Seconds in which a place adds `elements` that arrive as `from` to sums of type `to`.
@@ -28,12 +29,9 @@ double adding_seconds(std::int64_t elements, DType from, DType to, const CostMod
 /// Messages, the smaller of two types, then the sums that they are terms of.
 ExchangeTime time_of(const BoxingPlan& plan, DType from, DType to, const CostModel& costs) {
   const std::int64_t item = std::min(size_of(from), size_of(to));
-  ExchangeTime time{boxing_seconds(plan, item, costs), boxing_seconds(plan, 0, costs)};
-  time.latency_s = std::min(time.latency_s, time.seconds);
-  const double adding_s = adding_seconds(added_elements(plan), from, to, costs);
-  time.seconds += adding_s;
-  time.latency_s += adding_s;
-  return time;
+  const double latency_s = boxing_seconds(plan, 0, costs);
+  return {std::max(0.0, boxing_seconds(plan, item, costs) - latency_s), latency_s,
+          adding_seconds(added_elements(plan), from, to, costs)};
 }
 
 /// Whether two moves have tensors that are equal except for their names and, of gradients, the parameter: every layer
@@ -81,7 +79,7 @@ class MoveCosts {
       if (!group.ok()) return cost;  // local_plan() reports it with its names
       for (const auto& own : busy_parts(*group)) {
         const ExchangeTime time = time_of(own, left_as, to.dtype, plan_.costs);
-        if (time.seconds > cost.time.seconds) cost.time = time;
+        if (time.seconds() > cost.time.seconds()) cost.time = time;
       }
       // There is one reduction for each coordinate on the axes along which it does not add.
       if (reduces)
@@ -164,8 +162,8 @@ void cost_gather(const Plan& plan, PlanExchange& x) {
     for (const auto& group : *groups)
       if (const auto part = plan_boxing(group, rank); part.ok())  // else local_plan() reports it
         own.transfers.insert(own.transfers.end(), part->transfers.begin(), part->transfers.end());
-    const ExchangeTime time = time_of(own, from.dtype, to.dtype, plan.costs);
-    x.seconds = std::max(x.seconds, time.seconds);
+    const ExchangeTime time = time_of(own, from.dtype, to.dtype, plan.costs);  // which adds nothing
+    x.seconds = std::max(x.seconds, time.seconds());
     x.latency_s = std::max(x.latency_s, time.latency_s);
   }
   // There is one gather along dp for each coordinate on the model axes.
@@ -180,6 +178,7 @@ void cost_exchanges(PlanDraft& draft) {
   const Plan& plan = draft.plan;
   MoveCosts costs(plan);
   std::vector<const PlanExchange*> gathers;  // one of each kind
+  std::vector<double> adding_s(plan.exchanges.size());
   for (auto& x : draft.plan.exchanges) {
     if (x.rate == Rate::round && !plan.reduces(x)) {
       const auto known = std::find_if(gathers.begin(), gathers.end(), [&](const PlanExchange* g) {
@@ -199,13 +198,21 @@ void cost_exchanges(PlanDraft& draft) {
       continue;
     }
     x.collective = costs.of(x.moves[0]).collective;
+    ExchangeTime all;  // the messages of its tensors leave together
     for (const auto& move : x.moves) {
       const auto& cost = costs.of(move);
       x.bytes += cost.bytes;
-      x.seconds += cost.time.seconds;
-      x.latency_s += cost.time.latency_s;
+      all.carried_s += cost.time.carried_s;
+      all.latency_s = std::max(all.latency_s, cost.time.latency_s);
+      all.adding_s += cost.time.adding_s;
     }
+    x.seconds = all.seconds();
+    x.latency_s = all.latency_s + all.adding_s;
+    adding_s[&x - draft.plan.exchanges.data()] = all.adding_s;
   }
+  for (auto& role : draft.plan.roles)
+    for (auto& a : role.actors)
+      if (a.kind == PlanActor::Kind::exchange) a.cost_s = adding_s[a.exchange];
 }
 
 }  // namespace troupe::runtime

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <cmath>
 #include <deque>
 #include <map>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "actors/control_port.h"
 #include "devices/sim/sim_device.h"
 #include "runtime/simulate/area_watch.h"
+#include "runtime/simulate/game_links.h"
 #include "runtime/simulate/game_period.h"
 #include "runtime/simulate/token_game.h"
 
@@ -25,15 +25,9 @@ using actors::ControlPort;
 using actors::ProgramMask;
 using actors::Token;
 
-inline std::int64_t to_ns(double s) { return static_cast<std::int64_t>(std::llround(s * 1e9)); }
-
 class Game;
 
-/// The links of a place that lead from the places of one mesh to those of another.
-struct GameLink {
-  std::int32_t from = 0, to = 0;  // meshes
-  std::int64_t free_at_ns = 0;
-};
+struct Mail;
 
 /// An actor at a place that is played: its core, and how long its acts take where.
 class GameActor final : public actors::Outbox {
@@ -50,6 +44,10 @@ class GameActor final : public actors::Outbox {
   void failed(const Status& status) override;
   void on_start(std::uint64_t number);
   void on_done(std::uint64_t number, std::int64_t begin_ns, std::int64_t end_ns);
+  /// Its stream begins a task of the act.
+  void begin(std::uint64_t number);
+  /// Adds what the act has received; posts `done` then.
+  void add(Mail done);
 
   /// Acts once for each microbatch of program 0.
   bool moves() const { return plan_.program == 0 && plan_.rate == Rate::microbatch; }
@@ -65,10 +63,9 @@ class GameActor final : public actors::Outbox {
   double cost_s_ = 0;
   std::string stream_name_;
   Stream* stream_ = nullptr;
-  GameLink* link_ = nullptr;  // where meets(): else null
-  // An act holds its link for carried_ns_, after the acts before it on the link, and is done latency_ns_ later.
-  std::int64_t carried_ns_ = 0, latency_ns_ = 0;
-  std::vector<std::vector<std::int32_t>> peers_;  // per route: the other places that it meets, ascending
+  std::vector<std::vector<std::int32_t>> peers_;    // per route: the other places that it meets, ascending
+  std::vector<std::vector<GameMessage>> messages_;  // per route: by the place of their peer, ascending
+  std::int64_t hop_ns_ = 0;                         // where meets(): added to each act
   struct ActAt {
     std::uint64_t number = 0;
     std::int64_t step = 0;
@@ -87,7 +84,7 @@ class GameActor final : public actors::Outbox {
 
 /// A message from an actor, or the conductor, to an actor at the same place. It arrives before virtual time goes on.
 struct Mail {
-  enum class Kind : std::uint8_t { begin, token, ack, control_ack, started, done, meet, closed };
+  enum class Kind : std::uint8_t { begin, token, ack, control_ack, started, done, meet, carried, closed };
   Kind kind = Kind::begin;
   GameActor* to = nullptr;  // control_ack: from
   std::int32_t port = 0, slot = 0;
@@ -100,7 +97,7 @@ struct Place {
   LocalPlan local;
   std::unique_ptr<SimDevice> device;
   std::map<std::string, std::unique_ptr<Stream>> streams;
-  std::deque<GameLink> links;
+  std::optional<GameLinks> links;
   std::vector<std::unique_ptr<GameActor>> actors;
   std::map<std::int32_t, ControlPort> controls;                         // by local channel
   std::vector<std::pair<GameActor*, std::uint64_t>> submitted;          // and not started, in this order
@@ -132,8 +129,8 @@ class Game {
   double given_s(Pass pass, const std::array<double, 3>& predicted) const;
 
   std::string stream_name(const PlanActor& a) const;
-  /// Sets the link of an actor with meets(), and carried_ns_ and latency_ns_ of its acts.
-  void put_on_link(Place& place, GameActor& actor);
+  /// Sets what an actor with meets() sends and gets, and counts it.
+  void put_on_links(Place& place, GameActor& actor);
 
   /// Leaves an actor the first `microbatches_` of each step only.
   void shorten(actors::ActorSpec& spec);
@@ -184,12 +181,17 @@ class Game {
       std::uint64_t number = 0;
       const std::vector<std::int32_t>* peers = nullptr;  // ascending
       std::int64_t missing = 0;                          // of these, how many have not begun
+      std::int64_t begin_ns = 0, end_ns = 0;             // until its messages so far are carried
     };
     std::vector<Arrival> arrivals;
     std::vector<bool> here;  // by place
     std::int64_t step = -1;
   };
   void meet(GameActor& actor, std::uint64_t number);
+  /// The peers of an act that are played at `place` have begun: carries its messages with them.
+  void carry(PeerTable::Arrival& arrival, std::int32_t place);
+  /// All messages of an act are through: an exchange adds what has arrived, on its stream.
+  void carried(const Mail& mail);
 
   // ---- mail ---------------------------------------------------------------------------------------
 
@@ -218,8 +220,8 @@ class Game {
   static bool has_token(const actors::Ports& ports);
 
   void measure();
-  /// Over the whole game, microbatches that were left out included.
-  double busiest_link_s() const;
+  /// Seconds in which the busiest port or link carries, over the whole game, microbatches that were left out included.
+  double busiest_way_s() const;
 
   const Plan& plan_;
   GameOptions options_;

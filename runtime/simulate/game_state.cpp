@@ -49,8 +49,8 @@ std::vector<std::int64_t> Game::state() const {
       const bool moves = c.program == 0 && c.rate == Rate::microbatch;
       out.push_back(static_cast<std::int64_t>(port.waiting()) + (moves ? seen_ : 0));
     }
-    for (const GameLink& link : place->links)
-      out.push_back(std::max<std::int64_t>(0, link.free_at_ns - loop_.now_ns()));
+    for (std::size_t w = 0; w < place->links->ways(); ++w)
+      out.push_back(std::max<std::int64_t>(0, place->links->free_at_ns(w) - loop_.now_ns()));
     for (const auto& [actor, number] : place->submitted) append_state(*actor, number);
     for (const auto& [stream, last] : place->last) {
       append_state(*last.first, last.second.number);
@@ -66,7 +66,9 @@ std::vector<std::int64_t> Game::state() const {
     const bool moves = x.program == 0 && x.rate == Rate::microbatch;
     const auto total = plan_.schedule(x).acts_of_job(x.rate);
     out.insert(out.end(), {key.first, key.second / total, key.second % total - (moves ? seen_ : 0), table.step});
-    for (const auto& g : table.arrivals) out.insert(out.end(), {g.place, g.waits != nullptr});
+    for (const auto& g : table.arrivals)
+      out.insert(out.end(),
+                 {g.place, g.waits != nullptr, g.waits ? std::max<std::int64_t>(0, g.end_ns - loop_.now_ns()) : 0});
   }
   return out;
 }

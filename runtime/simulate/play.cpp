@@ -1,5 +1,6 @@
 // A whole game, or one of few microbatches whose steady state stands for the rest; how long a game can take.
 #include <algorithm>
+#include <numeric>
 
 #include "runtime/simulate/game.h"
 
@@ -39,9 +40,11 @@ double Game::longest_s() const {
   for (const auto& place : places_)
     for (const auto& a : place->actors) {
       const auto acts = static_cast<double>(std::max<std::size_t>(1, a->local_.spec.microbatches.size()));
-      double act_s = a->plan_.kind == PlanActor::Kind::exchange ? 0 : a->cost_s_;
-      if (a->meets())
-        act_s += (options_.forward_s < 0 ? plan_.exchanges[a->plan_.exchange].seconds : 0) + options_.hop_s;
+      double longest_s = 0;  // of its routes
+      for (const auto& messages : a->messages_)
+        longest_s = std::max(longest_s, std::accumulate(messages.begin(), messages.end(), 0.0,
+                                                        [](double s, const auto& m) { return s + m.alone_s(); }));
+      const double act_s = a->cost_s_ + longest_s + (a->meets() ? options_.hop_s : 0);
       all_s += runs(a->plan_.program) * acts * act_s;
     }
   return all_s;

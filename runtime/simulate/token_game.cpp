@@ -97,6 +97,7 @@ Status Game::build(Rank rank) {
   Place& place = *places_.back();
   place.local = *std::move(made);
   place.device = std::make_unique<SimDevice>(loop_);
+  place.links.emplace(plan_.costs, rank);
   const PlanRole& role = plan_.roles[place.local.stage];
   // virtual_stage and pass -> cost, segments.
   std::map<std::pair<std::int32_t, Pass>, std::pair<double, std::int64_t>> passes;
@@ -145,7 +146,7 @@ Status Game::build(Rank rank) {
     auto& stream = place.streams[actor->stream_name_];
     if (!stream) stream = place.device->create_stream(actor->stream_name_, 1);
     actor->stream_ = stream.get();
-    if (actor->meets()) put_on_link(place, *actor);
+    if (actor->meets()) put_on_links(place, *actor);
     place.actors.push_back(std::move(actor));
   }
   for (std::size_t c = 0; c < place.local.channels.size(); ++c) {
@@ -163,18 +164,6 @@ std::string Game::stream_name(const PlanActor& a) const {
   return options_.unlimited_streams && a.stream != "compute" ? a.stream + "." + a.name : a.stream;
 }
 
-void Game::put_on_link(Place& place, GameActor& actor) {
-  ++places_of_exchange_[actor.plan_.exchange];
-  const PlanExchange& x = plan_.exchanges[actor.plan_.exchange];
-  const std::int32_t from = plan_.tensors[x.moves[0].from].mesh, to = plan_.tensors[x.moves[0].to].mesh;
-  auto link = std::find_if(place.links.begin(), place.links.end(),
-                           [&](const GameLink& l) { return l.from == from && l.to == to; });
-  actor.link_ = link != place.links.end() ? &*link : &place.links.emplace_back(GameLink{from, to});
-  const bool priced = options_.forward_s < 0;
-  actor.carried_ns_ = priced ? to_ns(x.seconds - x.latency_s) : 0;
-  actor.latency_ns_ = to_ns((priced ? x.latency_s : 0) + options_.hop_s);
-}
-
 void Game::shorten(actors::ActorSpec& spec) {
   const auto all = static_cast<std::int64_t>(spec.microbatches.size());
   if (microbatches_ >= all) return;
@@ -188,59 +177,6 @@ void Game::shorten(actors::ActorSpec& spec) {
     if (in.hold > 1) in.hold = acts;
   for (auto& out : spec.out)
     if (out.every > 1) out.every = acts;
-}
-
-void Game::resolve_peers(Place& place) {
-  for (auto& a : place.actors)
-    for (const auto& ranks : a->local_.peers) {
-      std::set<std::int32_t> peers;
-      for (Rank r : ranks) peers.insert(place_of(r));
-      peers.erase(a->place_);
-      a->peers_.emplace_back(peers.begin(), peers.end());
-    }
-}
-
-void Game::meet(GameActor& actor, std::uint64_t number) {
-  const GameActor::Flight& f = actor.flight(number);
-  // A shortened step has fewer microbatches than the routes know.
-  const auto per_step = shortened() && actor.moves() ? actor.core_.spec().microbatches.size()
-                                                     : actor.local_.route_of.size();
-  const auto total = actor.local_.acts_per_run;
-  const auto sequence = static_cast<std::int64_t>(number / per_step) * total + std::max(0, f.microbatch);
-  const auto at = peer_tables_.try_emplace({actor.plan_.exchange, sequence}).first;
-  PeerTable& table = at->second;
-  if (f.step >= 0) table.step = f.step;
-  table.here.resize(places_.size());
-  const bool fresh = !table.here[actor.place_];
-  table.here[actor.place_] = true;
-  const auto& own = actor.peers_[actor.local_.route_of[f.local]];
-  const auto missing = std::count_if(own.begin(), own.end(), [&](std::int32_t p) { return !table.here[p]; });
-  table.arrivals.push_back({actor.place_, &actor, number, &own, missing});
-  bool all_told = true;
-  for (auto& arrival : table.arrivals) {
-    if (!arrival.waits) continue;
-    if (fresh && std::binary_search(arrival.peers->begin(), arrival.peers->end(), actor.place_)) --arrival.missing;
-    if (arrival.missing > 0) {
-      all_told = false;
-      continue;
-    }
-    GameActor* done = std::exchange(arrival.waits, nullptr);
-    const std::int64_t begin = loop_.now_ns(), step = table.step;
-    std::int64_t& free_at_ns = done->link_->free_at_ns;
-    free_at_ns = std::max(begin, free_at_ns) + done->carried_ns_;
-    const std::int64_t end = free_at_ns + done->latency_ns_;
-    loop_.at(end, [this, done, n = arrival.number, begin, step] {
-      post({.kind = Mail::Kind::done,
-            .to = done,
-            .number = n,
-            .begin_ns = begin,
-            .end_ns = loop_.now_ns(),
-            .step = step});
-    });
-    under_way_.push_back({done, arrival.number, end});
-  }
-  if (all_told && static_cast<std::int32_t>(table.arrivals.size()) == places_of_exchange_[actor.plan_.exchange])
-    peer_tables_.erase(at);
 }
 
 void Game::deliver() {
@@ -260,6 +196,7 @@ void Game::deliver() {
       }
       case Mail::Kind::started: core.started(m.number); break;
       case Mail::Kind::done: finished(*m.to, m); break;
+      case Mail::Kind::carried: carried(m); break;
       case Mail::Kind::meet: meet(*m.to, m.number); break;
       case Mail::Kind::closed: step_closed(m.to->place_, m.to->plan_.program, m.step); break;
     }
@@ -271,7 +208,6 @@ void Game::over(const GameActor& a, std::uint64_t number) {
 }
 
 void Game::finished(GameActor& a, const Mail& m) {
-  if (a.meets()) over(a, m.number);
   if (!waiting_feeds_.empty() && !a.plan_.ops.empty())
     reported(a, a.flight(m.number).step, a.flight(m.number).microbatch);
   if (const auto& areas = places_[a.place_]->areas) areas->end(a.flight(m.number).uses.end);
@@ -309,6 +245,13 @@ void GameActor::submit(ActContext c) {
   stream_->submit(std::move(task));
 }
 
+void GameActor::begin(std::uint64_t number) {
+  Place& place = *game_.places_[place_];
+  std::erase(place.submitted, std::pair(this, number));
+  if (plan_.priority >= 0) place.last[stream_name_] = {this, flight(number)};  // RQ-3
+  game_.under_way_.push_back({this, number, game_.loop_.now_ns() + to_ns(cost_s_)});
+}
+
 void GameActor::take_memory(const Flight& f) {
   const auto& areas = game_.places_[place_]->areas;
   if (!areas || areas->begin(f.uses.begin)) return;
@@ -319,10 +262,7 @@ void GameActor::take_memory(const Flight& f) {
 
 void GameActor::on_start(std::uint64_t number) {
   take_memory(flight(number));
-  Place& place = *game_.places_[place_];
-  std::erase(place.submitted, std::pair(this, number));
-  if (plan_.priority >= 0) place.last[stream_name_] = {this, flight(number)};  // RQ-3
-  game_.under_way_.push_back({this, number, game_.loop_.now_ns() + to_ns(cost_s_)});
+  begin(number);
   game_.post({.kind = Mail::Kind::started, .to = this, .number = number});
 }
 

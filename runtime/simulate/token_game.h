@@ -2,8 +2,8 @@
 // streams, the ReadyQueue rule). The verifier asks only whether a game ends; with a cost model the game is the
 // simulator.
 //
-// A place has one link for each pair of meshes between which its exchanges move data. Exchanges take turns on a link,
-// except during their latency. Compute streams run one task at a time.
+// An exchange is played message by message, through the ports and links of both ends (LinkCost), each of which carries
+// one message after the other; what arrives is added on the communication stream. Every stream runs one task at a time.
 //
 // Places that behave alike are played once: along tp always (given a dp axis); along dp where every stage has the same
 // width, the plan names no owners, no feed of the programs that are played waits for reports, and every round has a
@@ -16,11 +16,9 @@
 #include <vector>
 
 #include "runtime/place/local_plan.h"
+#include "runtime/simulate/game_links.h"
 
 namespace troupe::runtime {
-
-/// Virtual time is counted in whole nanoseconds, in 64 bits: a game of 285 years fits.
-inline constexpr double game_s_max = 9e9;
 
 struct GameOptions {
   std::int64_t steps = 2;          ///< of program 0
@@ -56,7 +54,7 @@ struct GameResult {
   double bubble = 0;            ///< 1 - busy / (makespan x places played), first step
   double published_bubble = 0;  ///< published_bubble_s of it, if all stages were like the busiest one
   double compute_s = 0;         ///< busiest compute stream, first step, forward and backward
-  double messages_s = 0;        ///< busiest link, mean over the steps
+  double messages_s = 0;        ///< busiest port or link, mean over the steps
   std::vector<GameAct> acts;    ///< in order of their start
   /// Per stage: most microbatches, counted in each chunk, between their forward and backward work at a place.
   std::vector<std::int32_t> peak_stash;

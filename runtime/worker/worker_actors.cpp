@@ -212,6 +212,7 @@ std::shared_ptr<actors::Executor> Worker::Impl::communicator(const LocalActor& a
   for (std::int32_t i = 0; i < a.staging_slots; ++i)
     spec.staging.push_back(pool->data() + a.staging_offset + i * a.staging_bytes);
   spec.priority = pa.priority;
+  if (pa.kind == PlanActor::Kind::exchange) spec.adding_s = pa.cost_s;
   return std::make_shared<actors::Communicator>(std::move(spec), *env.transport, *streams.at("comm"), *env.clock);
 }
 

@@ -46,10 +46,12 @@ TEST_CASE("a throttled link costs its own time and the throttle's; the last thro
   slow_down(costs, {*parse_throttle("latency=90us,bandwidth=1GB/s"), *parse_throttle("1-0:latency=1ms"),
                     *parse_throttle("0-1:latency=2ms")});
   CHECK(costs.link(2, 3).latency_s == doctest::Approx(100e-6));
-  CHECK(costs.link(2, 3).bytes_per_s == doctest::Approx(0.5e9));
+  CHECK(costs.link(2, 3).bytes_per_s == 1e9);
+  CHECK(costs.link(2, 3).pair_bytes_per_s == 1e9);
   for (const auto& link : {costs.link(0, 1), costs.link(1, 0)}) {
     CHECK(link.latency_s == doctest::Approx(2010e-6));
     CHECK(link.bytes_per_s == 1e9);
+    CHECK(link.pair_bytes_per_s == std::numeric_limits<double>::infinity());
   }
   slow_down(costs, {*parse_throttle("0-1:latency=1us"), *parse_throttle("latency=0us")});
   CHECK(costs.odd_links.empty());

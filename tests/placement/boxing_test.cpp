@@ -448,9 +448,10 @@ TEST_CASE("costs: roofline kernels; the slowest place's messages") {
   model.intra_node = {1.0, 8.0};
   model.inter_node = {10.0, 4.0};
   model.places_per_node = 2;
-  const Extent e{{{0, 4}}};  // 32 bytes: 1 + 4 s within a node, 10 + 8 between
+  const Extent e{{{0, 4}}};  // 32 bytes: 4 + 1 s within a node, 8 + 10 between, at ports of their own
   const BoxingPlan plan{{{0, 0, e, {}}, {1, 0, e, {}}, {0, 1, e, {}}, {3, 0, e, {}}}, 1};
-  CHECK(boxing_seconds(plan, 8, model) == doctest::Approx(5 + 18));
+  CHECK(boxing_seconds(plan, 8, model) == doctest::Approx(18));
+  CHECK(boxing_seconds(plan, 0, model) == doctest::Approx(10));
   model.slow_kernels(3);
   CHECK(model.kernel_s(2e9, 1) == doctest::Approx(3 * 2.000001));
   CHECK(model.kernel_s(1, 2e8) == doctest::Approx(3 * 2.000001));
@@ -458,4 +459,20 @@ TEST_CASE("costs: roofline kernels; the slowest place's messages") {
   CHECK(added_elements(plan) == 0);
   CHECK(added_elements({plan.transfers, 2}) == 8);     // place 0 adds what comes from 1 and 3
   CHECK(added_elements({plan.transfers, 2, 2}) == 0);  // a sum that stays partial
+}
+
+TEST_CASE("messages share the port of a place, each way, and take the links of their pairs and the latency together") {
+  CostModel model;
+  model.places_per_node = 4;
+  model.intra_node = {100, 8, 2};  // 32 bytes: 4 s of a port, 16 s of a link
+  const Extent e{{{0, 4}}};
+  const auto seconds = [&](std::vector<Transfer> transfers) {
+    return boxing_seconds({std::move(transfers), 1}, 8, model);
+  };
+  CHECK(seconds({{1, 0, e, {}}}) == doctest::Approx(4 + 16 + 100));
+  CHECK(seconds({{1, 0, e, {}}, {2, 0, e, {}}, {3, 0, e, {}}}) == doctest::Approx(3 * 4 + 16 + 100));
+  CHECK(seconds({{0, 1, e, {}}, {0, 2, e, {}}, {0, 3, e, {}}}) == doctest::Approx(3 * 4 + 16 + 100));
+  CHECK(seconds({{0, 1, e, {}}, {1, 0, e, {}}}) == doctest::Approx(4 + 16 + 100));
+  CHECK(seconds({{1, 0, e, {}}, {1, 0, e, {}}}) == doctest::Approx(4 + 2 * 16 + 100));
+  CHECK(model.intra_node.alone_bytes_per_s() == doctest::Approx(32.0 / 20));
 }

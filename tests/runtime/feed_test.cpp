@@ -298,7 +298,7 @@ TEST_CASE(
       REQUIRE_MESSAGE(p.ok(), p.status().message());
       for (auto& role : p->roles)
         for (auto& a : role.actors) a.cost_s = a.kind == PlanActor::Kind::user ? 1 : 0;
-      for (auto& x : p->exchanges) x.seconds = x.latency_s = 0;
+      p->costs.intra_node = {0, std::numeric_limits<double>::infinity()};
       GameOptions options;
       options.steps = 1;
       options.control_s = 10;

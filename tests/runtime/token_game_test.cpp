@@ -37,7 +37,7 @@ Drawn draw(const kernels::OpSet& ops, unsigned seed) {
   o.zero = static_cast<std::int32_t>(below(2));
   o.costs.flops_per_s = 1e6 * static_cast<double>(1 + below(1000));
   o.costs.launch_s = 1e-7 * static_cast<double>(below(100));
-  o.costs.intra_node = {1e-6 * static_cast<double>(below(40)), 1e6 * static_cast<double>(1 + below(100))};
+  o.costs.intra_node = {1e-6 * static_cast<double>(below(40)), 1e4 * static_cast<double>(1 << below(12))};
   auto p = compile(graph(ops, s), o);
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   GameOptions play;
@@ -50,16 +50,6 @@ Drawn draw(const kernels::OpSet& ops, unsigned seed) {
               ", tp " + std::to_string(tp) + ", " + std::to_string(s.microbatches) + " microbatches"};
 }
 
-/// The same with links that never keep an actor waiting.
-bool waits_for_links(Drawn d) {
-  const auto before = play(d.plan, d.options);
-  for (auto& x : d.plan.exchanges) x.latency_s = x.seconds;
-  const auto after = play(d.plan, d.options);
-  REQUIRE(before.ok());
-  REQUIRE(after.ok());
-  return after->step_s < before->step_s;
-}
-
 bool same(const GameAct& a, const GameAct& b) {
   return a.rank == b.rank && a.actor == b.actor && a.pass == b.pass && a.shared == b.shared && a.program == b.program &&
          a.step == b.step && a.microbatch == b.microbatch && a.begin_s == b.begin_s && a.end_s == b.end_s;
@@ -70,7 +60,7 @@ bool same(const GameAct& a, const GameAct& b) {
 TEST_CASE(
     "GP-2: with the steady state repeated, 150 random pipelines give what playing every microbatch gives, to the bit") {
   const auto ops = kernels::standard_ops();
-  int shorter = 0, waiting = 0;
+  int shorter = 0, busy = 0;
   for (unsigned seed = 1; seed <= 150; ++seed) {
     if (!test::is_drawn(seed)) continue;
     Drawn d = draw(ops, seed);
@@ -83,7 +73,7 @@ TEST_CASE(
     REQUIRE_MESSAGE(all.ok(), all.status().message());
     const bool fewer = few->played_microbatches < all->played_microbatches;
     shorter += fewer;
-    waiting += fewer && waits_for_links(d);
+    busy += fewer && few->messages_s > 0.5 * few->step_s;
     CHECK(few->step_s == all->step_s);
     CHECK(few->makespan_s == all->makespan_s);
     CHECK(few->bubble == all->bubble);
@@ -94,9 +84,9 @@ TEST_CASE(
     REQUIRE(few->acts.size() == all->acts.size());
     for (std::size_t i = 0; i < few->acts.size(); ++i) REQUIRE_MESSAGE(same(few->acts[i], all->acts[i]), "act " << i);
   }
-  MESSAGE(shorter << " were played with fewer microbatches, " << waiting << " of these wait for links");
+  MESSAGE(shorter << " were played with fewer microbatches, " << busy << " of these have a port that is busy half the time");
   CHECK(shorter > test::of_drawn(75));
-  CHECK(waiting > test::of_drawn(20));
+  CHECK(busy > test::of_drawn(20));
 }
 
 TEST_CASE("a pipeline of 4,000 microbatches is played with as many as it takes to fill, settle and drain") {
