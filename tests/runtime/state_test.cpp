@@ -1,11 +1,13 @@
 // Ops that keep memory of their own from microbatch to microbatch: where they run, and what is refused.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
+#include "runtime/simulate/token_game.h"
 #include "runtime/verify/verify.h"
-#include "tests/runtime/mlp.h"
+#include "tests/runtime/planted.h"
 
 using namespace mlp;
 
@@ -243,6 +245,43 @@ TEST_CASE("a stateful program of a million microbatches is verified by a game of
   for (auto& c : p.roles[1].channels)
     if (c.kind == PlanChannel::Kind::parameter) c.initial = false;
   check_refused(verify(p), {"deadlock", "'count'"});
+}
+
+TEST_CASE(
+    "the verifier's game of some microbatches of a stateful program says what the game of all says, wherever a feed "
+    "begins to wait for reports: a deadlock that only a feed that waits has is found, and none where it never waits") {
+  constexpr std::int64_t all = 300;  // more than the verifier plays, and few enough for a game of all
+  Plan good = tally_plan({1}, false);
+  good.program_specs[good.program("count")].microbatches = all;
+  PlanRole& role = good.roles[0];
+  for (auto& c : role.channels)
+    if (c.kind == PlanChannel::Kind::feed) c.after = "sum";
+  // This plan has the last layer, which reports, wait until the first layer has run all microbatches: the plan ends
+  // only where the feed never waits. Each channel has a slot for each microbatch.
+  Plan gated = good;
+  for (auto& c : gated.roles[0].channels)
+    if (c.kind == PlanChannel::Kind::activation) c.slots = all;
+  const auto reports = [](const PlanActor& a) { return a.reports("sum"); };
+  const auto last = std::find_if(role.actors.begin(), role.actors.end(), reports) - role.actors.begin();
+  const auto first = &keeper(good) - role.actors.data();
+  REQUIRE(first < last);
+  planted::connect(gated.roles[0], static_cast<std::int32_t>(first), static_cast<std::int32_t>(last), "all.first",
+                   Rate::step);
+  for (const std::int64_t at_once : {1, 100, 128, 129, 255, 256, 257, 299, 300, 1000}) {
+    CAPTURE(at_once);
+    for (Plan* p : {&good, &gated}) {
+      for (auto& c : p->roles[0].channels) c.at_once = at_once;
+      const Status some = verify(*p), whole = play(*p).status();
+      INFO(some.message());
+      CHECK(whole.ok() == (p == &good || at_once >= all));
+      CHECK(some.ok() == whole.ok());
+      if (whole.ok()) continue;
+      // The feed begins to wait where it does in the game of all, or after microbatch 128 if that is earlier.
+      const std::string begun = std::to_string(std::min<std::int64_t>(at_once, 128)) + " acts begun, waits for a token";
+      check_refused(some, {"deadlock", begun + " on 'number'", "0 acts begun, waits for a token on 'all.first'"});
+      if (at_once <= 128) CHECK(some.message() == whole.message());
+    }
+  }
 }
 
 TEST_CASE("a stateful program is not trained, and runs in order") {
