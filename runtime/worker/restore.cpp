@@ -56,15 +56,23 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
     for (std::size_t b = 0; b < buffers_.size(); ++b) next(b);
   }
 
+  /// See restore().
+  void stop() {
+    std::lock_guard lock(mutex_);
+    if (failure_.ok()) failure_ = Status(Code::unavailable, "restoring was stopped");
+  }
+
  private:
-  /// The next batch, into a buffer that is free.
+  /// The next batch, into a buffer that is free; none after an error or stop().
   void next(std::size_t buffer) {
     std::unique_lock lock(mutex_);
     if (next_ == batches_.size() || !failure_.ok()) return;
     const ReadBatch& batch = batches_[next_];
     auto& left = left_[next_++];
-    lock.unlock();
-    if (batch.reads.empty()) return travel(batch, left, buffer);
+    if (batch.reads.empty()) {
+      lock.unlock();
+      return travel(batch, left, buffer);
+    }
     Task task;
     task.name = "restore " + batch.reads.front().tensor->name();
     auto status = std::make_shared<Status>();
@@ -76,7 +84,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
       if (status->ok()) self->travel(batch, left, buffer);
       else self->end(*status);
     };
-    env_.disk.submit(std::move(task));
+    env_.disk.submit(std::move(task));  // under the lock: none follows once stop() has returned
   }
 
   void travel(const ReadBatch& batch, std::size_t& left, std::size_t buffer) {
@@ -134,16 +142,20 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
   std::map<const TensorMove*, std::unique_ptr<Buffer>> staging_;
   std::size_t next_ = 0, arrived_ = 0;
   std::int64_t bytes_ = 0;  // read, of batches that have arrived
-  Status failure_;
+  Status failure_;          // the first error, or that it was stopped: then nothing begins any more
 };
 
 }  // namespace
 
-void restore(const Plan& plan, Rank rank, const std::string& folder, const RestorePlaces& places, const RestoreEnv& env,
-             std::function<void(Expected<std::int64_t>)> done) {
+std::function<void()> restore(const Plan& plan, Rank rank, const std::string& folder, const RestorePlaces& places,
+                              const RestoreEnv& env, std::function<void(Expected<std::int64_t>)> done) {
   auto restoring = std::make_shared<Restoring>(places, env, done);
-  if (const Status s = restoring->open(plan, rank, folder); !s.ok()) return done(s);
-  restoring->start();
+  if (const Status s = restoring->open(plan, rank, folder); !s.ok()) done(s);
+  else restoring->start();
+  // Weak: its buffers are freed when its last callback has run.
+  return [weak = std::weak_ptr(restoring)] {
+    if (const auto alive = weak.lock()) alive->stop();
+  };
 }
 
 }  // namespace troupe::runtime

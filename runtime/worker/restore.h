@@ -34,7 +34,12 @@ struct RestoreEnv {
 /// checkpoint of another model, naming the tensor; io; unavailable when a peer is gone. REQUIRES: the memory of
 /// `places` and all that `env` refers to stay until `done` is called; after an error until the transport is shut down
 /// and the streams are idle, because other parts may still be under way.
-void restore(const Plan& plan, Rank rank, const std::string& folder, const RestorePlaces& places, const RestoreEnv& env,
-             std::function<void(Expected<std::int64_t>)> done);
+///
+/// Returns a function that stops it, for any thread, at any time: once that function has returned, nothing is submitted
+/// to `env.disk`. What ended before is still told to `done`, what ends later is not. A task that the disk stream still
+/// runs may begin exchanges as it ends: quiesce that stream first, then `env.comm`.
+[[nodiscard]] std::function<void()> restore(const Plan& plan, Rank rank, const std::string& folder,
+                                            const RestorePlaces& places, const RestoreEnv& env,
+                                            std::function<void(Expected<std::int64_t>)> done);
 
 }  // namespace troupe::runtime

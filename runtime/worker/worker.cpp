@@ -114,7 +114,7 @@ void Worker::start() {
                  impl.env.progress};
   env.header.job = impl.env.job;
   env.header.generation = impl.env.generation;
-  restore(impl.plan, impl.local.rank, impl.env.restore, impl.restore_places(), env, done);
+  impl.stop_restoring = restore(impl.plan, impl.local.rank, impl.env.restore, impl.restore_places(), env, done);
 }
 
 void Worker::handle(ToWorker message) { caf::anon_send(impl_->conductor, SessionSays{std::move(message)}); }
@@ -130,6 +130,7 @@ void Worker::Impl::quiesce_streams() {
 void Worker::stop() {
   if (impl_->stopped) return;
   impl_->stopped = true;
+  impl_->stop_restoring();
   impl_->env.transport->shutdown();
   impl_->quiesce_streams();
   for (auto& a : impl_->actors) caf::anon_send_exit(a, caf::exit_reason::user_shutdown);

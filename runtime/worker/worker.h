@@ -53,13 +53,15 @@ class Worker {
   /// `create` has failed.
   ~Worker();
   /// Restores from env.restore, together with all other places, if there is something to restore; then says Ready, or
-  /// WorkerFailed, to the session. Once, before anything else.
+  /// WorkerFailed, to the session, unless the worker is stopped before. Once, before anything else.
   void start();
   /// Takes a message of the session. Thread-safe. PlanBytes, Hello and Connect have no effect: the process handles
   /// them.
   void handle(ToWorker message);
   /// Ends what the worker does, in an order in which nothing that still runs finds what it uses stopped:
-  ///   1. the transport is shut: what still sends or receives does nothing (TR-4), and no callback submits a task;
+  ///   1. restoring is stopped: it reads nothing more, so that exchanges that still end submit no task to the disk
+  ///      stream; the transport is shut: what still sends or receives does nothing (TR-4), and none of its callbacks
+  ///      submits a task;
   ///   2. each stream but comm ends its running task and forgets the others;
   ///   3. so does the comm stream: until then tasks of the other streams have begun exchanges, which run there;
   ///   4. the actors are told to exit.

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <caf/actor.hpp>
 #include <caf/send.hpp>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,7 +36,8 @@ struct Worker::Impl {
   caf::actor conductor;
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns = std::make_shared<std::atomic<std::int64_t>>(0);
   std::shared_ptr<StallMeter> stalls = std::make_shared<StallMeter>();
-  std::shared_ptr<actors::ShardWriter> shards;  // of checkpoints, if the plan takes any
+  std::shared_ptr<actors::ShardWriter> shards;   // of checkpoints, if the plan takes any
+  std::function<void()> stop_restoring = [] {};  // see restore(): what Worker::start has begun
   bool stopped = false;
 
   const PlanRole& role() const { return plan.roles[local.stage]; }

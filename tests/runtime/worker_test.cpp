@@ -5,12 +5,18 @@
 #include <caf/actor_system_config.hpp>
 #include <caf/atom.hpp>
 #include <caf/scheduler/test_coordinator.hpp>
+#include <chrono>
 #include <deque>
+#include <future>
 #include <map>
 #include <utility>
 
+#include "checkpoint/catalog.h"
+#include "checkpoint/shard.h"
 #include "comm/sim/sim_network.h"
 #include "devices/sim/sim_device.h"
+#include "devices/sim/sim_storage.h"
+#include "runtime/worker/restore.h"
 #include "runtime/worker/worker.h"
 #include "tests/runtime/mlp.h"
 
@@ -99,7 +105,10 @@ class HeldStream final : public Stream {
     for (const Task& t : tasks_) events_.push_back(t.name + " is left on " + name_);
   }
   const std::string& name() const override { return name_; }
-  void submit(Task task) override { tasks_.push_back(std::move(task)); }
+  void submit(Task task) override {
+    if (on_submit) on_submit();
+    tasks_.push_back(std::move(task));
+  }
   void quiesce() override {
     if (tasks_.size() > 1) tasks_.erase(tasks_.begin() + 1, tasks_.end());
     while (!tasks_.empty()) {
@@ -110,6 +119,8 @@ class HeldStream final : public Stream {
     }
     events_.push_back(name_ + " is idle");
   }
+
+  std::function<void()> on_submit;  // as a task comes
 
  private:
   const std::string name_;
@@ -127,7 +138,7 @@ class HeldDevice final : public Device {
     streams[name] = stream.get();
     return stream;
   }
-  std::map<std::string, Stream*> streams;
+  std::map<std::string, HeldStream*> streams;
 
  private:
   SimDevice memory_;
@@ -183,4 +194,119 @@ TEST_CASE(
   worker->reset();
   CHECK(events == expected);
   place.drain();
+}
+
+namespace {
+
+/// A plan of one place whose parameters w0, w1, .. are a batch of restoring each, and a checkpoint of it, of zeros.
+struct SavedBatches {
+  static constexpr std::int64_t width = 2100;
+  static_assert(width * width * 8 > read_batch_bytes);  // two do not fit in a batch
+  Plan plan;
+  SimStorage storage;
+  const std::string folder = "/checkpoint";
+
+  explicit SavedBatches(int count) {
+    Graph g(ops());
+    g.program("infer", {1, 1});
+    g.unit("all");
+    Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {1, width}}}}, {{"stream", std::string("x")}})[0];
+    for (int i = 0; i < count; ++i)
+      x = g.op("linear", {x, g.param("w" + std::to_string(i), {width, width}, Init::constant(0))})[0];
+    g.report("y", x);
+    auto compiled = compile_over(g, {1});
+    REQUIRE_MESSAGE(compiled.ok(), compiled.status().message());
+    plan = *std::move(compiled);
+    const Status saved = save();
+    REQUIRE_MESSAGE(saved.ok(), saved.message());
+  }
+
+  Status save() {
+    const checkpoint::Stamp stamp{1, 1, 0};
+    const Shape shape = {width, width};
+    std::vector<checkpoint::ShardEntry> entries;
+    for (const auto& p : plan.params)
+      entries.push_back({p.name, checkpoint::TensorKind::parameter, DType::f32, shape, Extent::whole(shape), 0});
+    const std::int64_t bytes = checkpoint::lay_out(entries);
+    const auto header = checkpoint::shard_header(entries, stamp);
+    const std::int64_t begin = std::ssize(header);
+    checkpoint::ShardRecord record{
+        {checkpoint::shard_name(0), begin + bytes, begin, checkpoint::checksum(header.data(), begin)}, {}};
+    const std::vector<std::byte> zeros(static_cast<std::size_t>(entries[0].bytes()));
+    const auto blocks = checkpoint::block_checksums(zeros.data(), std::ssize(zeros));
+    for (const auto& e : entries)
+      record.tensors.push_back({e.parameter, e.kind, e.dtype, e.shape, {{e.extent, 0, begin + e.offset, blocks}}});
+    TROUPE_TRY(storage.make_dir(folder));
+    TROUPE_ASSIGN(const auto shard, storage.create(folder + "/" + record.file.name, Access::direct));
+    TROUPE_TRY(shard->reserve(record.file.bytes));
+    TROUPE_TRY(shard->write_at(0, header.data(), begin));
+    checkpoint::Manifest head;
+    head.stamp = stamp;
+    TROUPE_ASSIGN(const auto manifest, checkpoint::merge(std::move(head), {record}));
+    return write_file(storage, folder + "/" + checkpoint::manifest_name, checkpoint::encode(manifest));
+  }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "a worker that stops while it restores reads nothing more, also where its comm stream ends an exchange meanwhile, "
+    "and does not say that it is ready") {
+  for (const int batches : {5, 1}) {
+    CAPTURE(batches);
+    SavedBatches saved(batches);
+    Events events;
+    OnePlace place;
+    HeldDevice device(place.loop, events);
+    ShutTransport transport(events);
+    WorkerEnv env = place.env(device);
+    env.transport = &transport;
+    env.storage = &saved.storage;
+    env.restore = saved.folder;
+    env.send = [&](const FromWorker&) { events.push_back("the session is told"); };
+    auto worker = Worker::create(saved.plan, 0, std::move(env));
+    REQUIRE_MESSAGE(worker.ok(), worker.status().message());
+    (*worker)->start();
+    device.streams.at("disk")->quiesce();  // w0 is read: its exchange begins
+    CHECK(events == Events{"restore w0 ends", "disk is idle"});
+    events.clear();
+    (*worker)->stop();
+    CHECK(events == Events{"the transport is shut", "compute is idle", "disk is idle", "host is idle", "combine ends",
+                           "comm is idle"});
+    place.drain();
+    events.clear();
+    worker->reset();
+    CHECK(events == Events{"compute is idle", "disk is idle", "host is idle", "comm is idle"});
+    place.drain();
+  }
+}
+
+TEST_CASE("a thread that stops restoring waits until a task that is being submitted is on the disk stream") {
+  SavedBatches saved(5);  // restoring has three buffers
+  Events events;
+  OnePlace place;
+  HeldDevice device(place.loop, events);
+  ShutTransport transport(events);
+  const auto disk = device.create_stream("disk", 1), comm = device.create_stream("comm", 1);
+  const RestoreEnv env{saved.storage, transport, device, *disk, *comm, {}, nullptr};
+  const RestorePlaces nowhere{nullptr, std::vector<std::int64_t>(saved.plan.params.size(), 0),
+                              std::vector<std::int64_t>(saved.plan.params.size(), -1)};  // held streams do no work
+  const auto stop = restore(saved.plan, 0, saved.folder, nowhere, env,
+                            [&](const Expected<std::int64_t>&) { events.push_back("done"); });
+  std::future<void> stopped;
+  int submitted = 0;
+  device.streams.at("disk")->on_submit = [&] {
+    ++submitted;
+    stopped = std::async(std::launch::async, stop);
+    CHECK(stopped.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  };
+  disk->quiesce();  // w0 is read
+  comm->quiesce();  // and its exchange over: the next one is to be read
+  REQUIRE(submitted == 1);
+  stopped.get();
+  disk->quiesce();  // it is read, too
+  comm->quiesce();
+  CHECK(submitted == 1);
+  CHECK(events == Events{"restore w0 ends", "disk is idle", "combine ends", "comm is idle", "restore w3 ends",
+                         "disk is idle", "combine ends", "comm is idle"});
 }
