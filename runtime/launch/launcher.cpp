@@ -217,9 +217,10 @@ Status WorkerProcess::with_last_lines(const Status& status) const {
 
 void Launcher::reap(WorkerProcess& w) {
   if (w.exited || w.pid < 0) return;
-  const pid_t ended = ::waitpid(w.pid, &w.wait_status, WNOHANG);
-  // ECHILD: the kernel has reaped it, for this process ignores SIGCHLD; or another part of this process has.
-  if (ended != w.pid && !(ended < 0 && errno == ECHILD)) return;
+  int status = 0;
+  const pid_t ended = ::waitpid(w.pid, &status, WNOHANG);
+  if (ended == w.pid) w.wait_status = status;
+  else if (ended == 0 || errno != ECHILD) return;
   w.exited = true;
   if (w.pidfd >= 0) ::close(w.pidfd);
   w.pidfd = -1;
@@ -287,10 +288,13 @@ std::optional<int> link_of_this_worker() {
   return std::atoi(text.c_str() + number + 1);
 }
 
-std::string describe_exit(int status) {
-  if (WIFSIGNALED(status))
-    return fmt::format("was killed by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
-  return fmt::format("exited with code {}", WEXITSTATUS(status));
+std::string describe_exit(std::optional<int> status) {
+  if (!status)
+    return "has ended; its exit code is unknown, because another part of this process has taken it, or this process "
+           "ignores SIGCHLD";
+  if (WIFSIGNALED(*status))
+    return fmt::format("was killed by signal {} ({})", WTERMSIG(*status), ::strsignal(WTERMSIG(*status)));
+  return fmt::format("exited with code {}", WEXITSTATUS(*status));
 }
 
 }  // namespace troupe::runtime

@@ -63,8 +63,8 @@ struct WorkerProcess {
   std::deque<std::string> last_lines;  ///< of its log, at most log_lines_kept
   std::string partial_line;
   bool exited = false;
-  bool left = false;  ///< SIGKILL has not ended it in the time that Launcher::finish gave it
-  int wait_status = 0;
+  bool left = false;               ///< SIGKILL has not ended it in the time that Launcher::finish gave it
+  std::optional<int> wait_status;  ///< once it has exited, unless Launcher::reap has found no status to take
   /// `status` with the last lines of the worker's log behind its message, where there are any.
   Status with_last_lines(const Status& status) const;
 };
@@ -85,7 +85,8 @@ class Launcher {
   std::vector<WorkerProcess>& workers() { return workers_; }
   /// Reads what a worker's log has, up to log_bytes_at_once; complete lines go to `line`. False at its end.
   bool read_log(WorkerProcess& worker, const std::function<void(const std::string&)>& line);
-  /// Reaps a worker whose pidfd is readable.
+  /// Reaps a worker whose pidfd is readable. No status is left to take where another part of this process has waited
+  /// for the worker, or this process ignores SIGCHLD: the worker counts as exited then, too.
   void reap(WorkerProcess& worker);
   /// Closes all control links, waits up to `grace_ms` for the workers to exit by themselves, then kills the rest and
   /// waits up to `killed_ms` for their end. What their logs still have goes to `line`, with the worker's rank; null: it
@@ -107,7 +108,7 @@ class Launcher {
 /// it until it executes a program.
 std::optional<int> link_of_this_worker();
 
-/// "was killed by signal 9 (Killed)", "exited with code 3".
-std::string describe_exit(int wait_status);
+/// "was killed by signal 9 (Killed)", "exited with code 3"; without a status, that there is none, and why.
+std::string describe_exit(std::optional<int> wait_status);
 
 }  // namespace troupe::runtime

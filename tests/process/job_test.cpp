@@ -277,6 +277,26 @@ TEST_CASE("a worker that dies is missed at once, though a process that an actor 
   CHECK_MESSAGE(says(result.status, "was killed by signal 9"), result.status.message());
 }
 
+TEST_CASE("a job in a process that ignores SIGCHLD does not invent the exit code of a worker that dies") {
+  for (const bool ignores : {false, true}) {
+    CAPTURE(ignores);
+    struct sigaction before {};
+    REQUIRE(::sigaction(SIGCHLD, nullptr, &before) == 0);
+    if (ignores) ::signal(SIGCHLD, SIG_IGN);
+    JobOptions job;
+    job.stall_s = 20;
+    job.prefixes = {shell("exit 3")};
+    const JobResult result = test_app().run(good_plan({}, {1}), job);
+    ::sigaction(SIGCHLD, &before, nullptr);
+    CHECK(result.exit_code == exit_worker);
+    INFO(result.status.message());
+    CHECK(says(result.status, "worker 0 (pid "));
+    CHECK(says(result.status, ") exited with code 3") == !ignores);
+    CHECK(says(result.status, ") has ended; its exit code is unknown") == ignores);
+    CHECK_FALSE(says(result.status, "code 0"));
+  }
+}
+
 TEST_CASE("a signal that nothing has taken has no effect when a job ends, and its usual one where it is passed on") {
   static volatile sig_atomic_t effects = 0;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {

@@ -153,6 +153,32 @@ TEST_CASE("a worker that logs without end keeps its parent from nothing: each re
   CHECK(launcher.workers()[0].exited);
 }
 
+TEST_CASE(
+    "how a worker has ended is said as the kernel tells it, and is said to be unknown where another part of the "
+    "process has waited for the worker") {
+  Launcher launcher;
+  for (const std::string script : {"exit 3", "kill -9 $$", "exit 3"})
+    REQUIRE(launcher.start({"sh", "-c", script}).ok());
+  auto& workers = launcher.workers();
+  int taken = 0;
+  REQUIRE(::waitpid(workers[2].pid, &taken, 0) == workers[2].pid);
+  CHECK(describe_exit(taken) == "exited with code 3");
+  std::vector<std::string> how;
+  for (auto& w : workers) {
+    pollfd ended{w.pidfd, POLLIN, 0};
+    REQUIRE(::poll(&ended, 1, 20'000) == 1);
+    launcher.reap(w);
+    REQUIRE(w.exited);
+    how.push_back(describe_exit(w.wait_status));
+  }
+  CHECK(how[0] == "exited with code 3");
+  CHECK(how[1] == "was killed by signal 9 (Killed)");
+  CHECK(how[2] ==
+        "has ended; its exit code is unknown, because another part of this process has taken it, or this process "
+        "ignores SIGCHLD");
+  CHECK(launcher.finish(50).ok());
+}
+
 namespace {
 
 /// A process of its own that starts a worker, tells its pid, waits to be asked, finishes twice and tells both errors.
