@@ -41,8 +41,8 @@ class Job {
     if (checkpoints_) finish_checkpoints();
     // A worker whose link closes ends at once, or as soon as its transport is open: killed before, it would leave
     // shared memory behind. A worker that hangs is killed.
-    const Status ended = launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500,
-                                          [this](Rank rank, const std::string& line) { log(rank, line); });
+    const auto line = [this](Rank rank, const std::string& text) { log(rank, text); };
+    const Status ended = launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500, line, options_.killed_ms);
     if (!ended.ok()) left_behind(ended);
     // The caller may begin again with another checkpoint: a signal that came meanwhile ends that job.
     if (result_.status.code() == Code::damaged) signals_.pass_on();

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "checkpoint/catalog.h"
 #include "devices/files/file_storage.h"
@@ -17,6 +18,8 @@
 #include "runtime/plan/plan_io.h"
 #include "tests/apps/temp_dir.h"
 #include "tests/process/apps.h"
+#include "tests/process/held_worker.h"
+#include "tests/skip.h"
 
 using namespace mlp;
 using troupe::test::TempDir;
@@ -275,6 +278,48 @@ TEST_CASE("a worker that dies is missed at once, though a process that an actor 
   const JobResult result = test_app().run(*p, job);
   CHECK(result.exit_code == exit_worker);
   CHECK_MESSAGE(says(result.status, "was killed by signal 9"), result.status.message());
+}
+
+namespace {
+
+/// Runs a job of one worker, which is traced when the first step begins. Tells the job's exit code, committed steps and
+/// error. `interrupt`: a signal ends the job; else it ends by itself.
+void run_with_held_worker(int asked, int tell, bool interrupt) {
+  const auto p = plan(test_app().ops(), {}, {1});
+  if (!p.ok()) ::_exit(1);
+  JobOptions job;
+  job.session.steps = 2;
+  job.killed_ms = 300;
+  job.prefixes = {shell("echo $$; exec \"$@\"")};
+  bool is_told = false;
+  job.on_log = [&](Rank, const std::string& line) {
+    if (std::exchange(is_told, true)) return;
+    const pid_t worker = std::atoi(line.c_str());
+    HeldWorker::tell(tell, &worker, sizeof worker);
+  };
+  job.on_ready = [&] {
+    HeldWorker::wait_until(asked);
+    if (interrupt) ::raise(SIGINT);
+  };
+  const JobResult result = test_app().run(*p, job);
+  const std::string told = std::to_string(result.exit_code) + "|" + std::to_string(result.committed_steps) + "|" +
+                           result.status.message();
+  HeldWorker::tell(tell, told.data(), told.size());
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a job whose worker SIGKILL does not end leaves it and names it: with exit_worker where all else is well, before "
+    "the other error and with that error's exit code where there is one") {
+  const HeldWorker ended([](int asked, int tell) { run_with_held_worker(asked, tell, false); });
+  if (!ended.why_not.empty()) return troupe::test::skip(ended.why_not);
+  CHECK_MESSAGE(ended.told == std::to_string(exit_worker) + "|2|" + ended.left(), ended.told);
+  const HeldWorker interrupted([](int asked, int tell) { run_with_held_worker(asked, tell, true); });
+  REQUIRE(interrupted.why_not.empty());
+  const std::string code = std::to_string(exit_interrupted) + "|";
+  CHECK_MESSAGE(interrupted.told.starts_with(code), interrupted.told);
+  CHECK_MESSAGE(interrupted.told.ends_with("|" + interrupted.left() + "; interrupted by Interrupt"), interrupted.told);
 }
 
 TEST_CASE("a job in a process that ignores SIGCHLD does not invent the exit code of a worker that dies") {

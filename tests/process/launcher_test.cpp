@@ -4,19 +4,17 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
+#include "tests/process/held_worker.h"
 #include "tests/skip.h"
 
 using namespace troupe;
@@ -181,21 +179,15 @@ TEST_CASE(
 
 namespace {
 
-/// A process of its own that starts a worker, tells its pid, waits to be asked, finishes twice and tells both errors.
-/// No doctest in it.
-[[noreturn]] void finish_when_asked(int asked, int tell) {
-  const auto put = [&](const void* bytes, std::size_t size) {
-    if (::write(tell, bytes, size) != static_cast<ssize_t>(size)) ::_exit(1);
-  };
+/// Starts a worker, tells its pid, waits to be asked, finishes twice and tells both errors.
+void finish_when_asked(int asked, int tell) {
   Launcher launcher;
   const pid_t pid = launcher.start({"sh", "-c", "exec sleep 600"}).ok() ? launcher.workers()[0].pid : -1;
-  put(&pid, sizeof pid);
-  char word = 0;
-  if (::read(asked, &word, 1) != 1) ::_exit(1);
+  HeldWorker::tell(tell, &pid, sizeof pid);
+  HeldWorker::wait_until(asked);
   std::string told = launcher.finish(50, {}, 300).message() + "|";
   told += launcher.finish(600'000, {}, 600'000).message();
-  put(told.data(), told.size());
-  ::_exit(0);
+  HeldWorker::tell(tell, told.data(), told.size());
 }
 
 }  // namespace
@@ -203,41 +195,7 @@ namespace {
 TEST_CASE(
     "a worker that SIGKILL does not end is waited for no longer than a bound, and the error names its rank and pid; a "
     "later call waits no more") {
-  int ask[2], told[2];
-  REQUIRE(::pipe2(ask, O_CLOEXEC) == 0);
-  REQUIRE(::pipe2(told, O_CLOEXEC) == 0);
-  const pid_t launching = ::fork();
-  REQUIRE(launching >= 0);
-  if (launching == 0) {
-    ::close(ask[1]);
-    finish_when_asked(ask[0], told[1]);
-  }
-  ::close(ask[0]);
-  ::close(told[1]);
-  pid_t worker = -1;
-  const bool started = ::read(told[0], &worker, sizeof worker) == static_cast<ssize_t>(sizeof worker) && worker > 0;
-  // A process that is traced has not ended for its parent until the tracer has taken note of its end.
-  const bool traced = started && ::ptrace(PTRACE_SEIZE, worker, nullptr, nullptr) == 0;
-  const int error = errno;
-  std::string text;
-  if (traced) {
-    CHECK(::write(ask[1], "?", 1) == 1);
-    char chunk[512];
-    pollfd until{told[0], POLLIN, 0};
-    while (::poll(&until, 1, 20'000) > 0) {
-      const ssize_t n = ::read(told[0], chunk, sizeof chunk);
-      if (n <= 0) break;
-      text.append(chunk, static_cast<std::size_t>(n));
-    }
-  }
-  ::kill(launching, SIGKILL);
-  ::waitpid(launching, nullptr, 0);  // the worker dies with it, if it has not
-  if (traced) ::waitpid(worker, nullptr, __WALL);
-  ::close(ask[1]);
-  ::close(told[0]);
-  REQUIRE(started);
-  if (!traced) return test::skip(std::string("a process may not trace another here: ") + std::strerror(error));
-  const std::string once = "worker 0 (pid " + std::to_string(worker) + ") has not ended after SIGKILL and is left: " +
-                           "a system call that cannot be interrupted, or a debugger, holds it";
-  CHECK_MESSAGE(text == once + "|" + once, text);
+  const HeldWorker held(finish_when_asked);
+  if (!held.why_not.empty()) return test::skip(held.why_not);
+  CHECK_MESSAGE(held.told == held.left() + "|" + held.left(), held.told);
 }
