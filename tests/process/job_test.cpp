@@ -377,6 +377,35 @@ TEST_CASE("a signal that nothing has taken has no effect when a job ends, and it
   }
 }
 
+TEST_CASE("a signal that came before a job, while its caller held signals back, ends the job before a worker starts") {
+  TempDir dir;
+  const auto mark = dir / "started";
+  JobOptions job;
+  job.session.steps = 1;
+  job.prefixes = {shell("touch " + mark + "; exec \"$@\"")};
+  const Plan p = good_plan({}, {1});
+  for (const bool passed_on : {false, true}) {
+    CAPTURE(passed_on);
+    const EndSignals held;
+    if (passed_on) {  // as of a job that has ended, and that is followed by another one
+      EndSignals earlier;
+      earlier.pass_on();
+      ::raise(SIGTERM);
+    } else {
+      ::raise(SIGTERM);
+    }
+    const JobResult result = test_app().run(p, job);
+    CHECK(result.exit_code == exit_interrupted);
+    CHECK_MESSAGE(result.status.message() == "interrupted by Terminated", result.status.message());
+    CHECK(result.committed_steps == 0);
+    CHECK_FALSE(std::filesystem::exists(mark));
+    CHECK_FALSE(held.take().has_value());
+  }
+  const JobResult next = test_app().run(p, job);  // the signal has ended one job only
+  CHECK_MESSAGE(next.status.ok(), next.status.message());
+  CHECK(std::filesystem::exists(mark));
+}
+
 TEST_CASE(
     "signals that UCX takes as it is loaded have their effect again, in the process that starts a job and in a worker: "
     "a crash ends it by its signal, and no library reports it") {
