@@ -41,6 +41,7 @@ Status CostModel::validate() const {
   TROUPE_TRY(check_rate("flops_per_s", flops_per_s));
   TROUPE_TRY(check_rate("memory_bytes_per_s", memory_bytes_per_s));
   TROUPE_TRY(check_time("launch_s", launch_s));
+  TROUPE_TRY(check_time("handover_s", handover_s));
   for (const auto& [op, calls] : kernels)
     for (const KernelTime& call : calls) {
       TROUPE_TRY(check_call(op, call));

@@ -48,6 +48,8 @@ struct CostModel {
   double flops_per_s = 100e9;  ///< GEMM rate of one device
   double memory_bytes_per_s = 10e9;
   double launch_s = 2e-6;  ///< per op
+  /// From the end of an act until the actors that wait for it know of it, and their streams begin.
+  double handover_s = 0;
   /// by op, as measured; an op that is missing is a roofline
   std::map<std::string, std::vector<KernelTime>> kernels;
   LinkCost intra_node;

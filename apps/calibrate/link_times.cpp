@@ -78,15 +78,18 @@ Expected<double> hop_s(const App& app, std::int64_t message_bytes) {
 
 void register_actors(App& app) { app.actor<Relay>("calibrate.relay"); }
 
-Expected<LinkCost> measure_link(const App& app) {
+Expected<MessageTimes> measure_messages(const App& app) {
   constexpr std::int64_t small = 8, large = 4 << 20;
   // On a busy machine a difference may be negative: tries again.
   for (int attempt = 0; attempt < 3; ++attempt) {
     TROUPE_ASSIGN(const double alone_s, hop_s(app, 0));
     TROUPE_ASSIGN(const double short_s, hop_s(app, small));
     TROUPE_ASSIGN(const double long_s, hop_s(app, large));
-    if (alone_s < short_s && short_s < long_s)
-      return LinkCost{short_s - alone_s, static_cast<double>(large - small) / (long_s - short_s)};
+    // A hop alone is its work and a hand-over; a message is an act more, and with it a hand-over.
+    const double handover_s = alone_s - static_cast<double>(work_ns) * 1e-9;
+    if (0 < handover_s && alone_s + handover_s < short_s && short_s < long_s)
+      return MessageTimes{handover_s,
+                          {short_s - alone_s - handover_s, static_cast<double>(large - small) / (long_s - short_s)}};
   }
   return Status(
       Code::unavailable,

@@ -6,11 +6,16 @@
 
 namespace troupe::calibrate {
 
-/// Registers the actor of measure_link. REQUIRES: called before serve_if_worker.
+struct MessageTimes {
+  double handover_s = 0;  ///< CostModel::handover_s
+  LinkCost link;
+};
+
+/// Registers the actor of measure_messages. REQUIRES: called before serve_if_worker.
 void register_actors(runtime::App& app);
 
 /// Runs two worker processes that exchange tensors back and forth, small ones for the latency, large ones for the
 /// bandwidth, both ways at once. Error: as App::run; unavailable if other work keeps the machine busy.
-Expected<LinkCost> measure_link(const runtime::App& app);
+Expected<MessageTimes> measure_messages(const runtime::App& app);
 
 }  // namespace troupe::calibrate

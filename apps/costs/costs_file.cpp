@@ -18,7 +18,7 @@
 namespace troupe::calibrate {
 namespace {
 
-constexpr std::int64_t format_version = 2;   // in version 1 adamw and square_sums read gradients in f32
+constexpr std::int64_t format_version = 3;   // version 2 had no handover_us
 constexpr double least = 1e-6, most = 1e18;  // of any number in a file: others are no measurements
 
 std::string host_name() {
@@ -44,6 +44,7 @@ class Reader {
     if (!check_version()) return status_;
     c.machine = text(root_, "machine");
     c.threads = static_cast<int>(whole(root_, "threads"));
+    c.handover_s = number(root_, "handover_us") * 1e-6;
     if (const auto* link = table(root_, "intra_node"))
       c.intra_node = {number(*link, "latency_us") * 1e-6, number(*link, "gb_per_s") * 1e9};
     if (root_.contains("disk"))  // files of before have none
@@ -150,6 +151,7 @@ CostModel MachineCosts::model(std::int64_t workers) const {
   c.launch_s = k.launch_s;
   c.kernels = k.times;
   c.intra_node = intra_node;
+  c.handover_s = handover_s;
   if (disk_bytes_per_s > 0) c.disk_bytes_per_s = disk_bytes_per_s;
   return c;
 }
@@ -169,11 +171,12 @@ std::string default_costs_path() {
 std::string to_toml(const MachineCosts& c) {
   std::string out = fmt::format(
       "# Written by troupe calibrate; read by troupe plan, sim and train.\n"
-      "version = {}\nmachine = {}\nthreads = {}   # of each worker\n\n"
+      "version = {}\nmachine = {}\nthreads = {}   # of each worker\n"
+      "handover_us = {:.4g}   # from an act's end to the begin of one that waits for it\n\n"
       "# A message between two workers of this machine: latency + bytes / rate.\n"
       "[intra_node]\nlatency_us = {:.4g}\ngb_per_s = {:.4g}\n",
       format_version, (std::ostringstream() << toml::value<std::string>(c.machine)).str(), c.threads,
-      c.intra_node.latency_s * 1e6, c.intra_node.bytes_per_s * 1e-9);
+      c.handover_s * 1e6, c.intra_node.latency_s * 1e6, c.intra_node.bytes_per_s * 1e-9);
   if (c.disk_bytes_per_s > 0)
     out += fmt::format("\n# Checkpoints, synced.\n[disk]\ngb_per_s = {:.4g}\n", c.disk_bytes_per_s * 1e-9);
   for (const auto& k : c.kernels) {

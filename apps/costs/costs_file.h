@@ -18,8 +18,9 @@ struct KernelCosts {
 };
 
 struct MachineCosts {
-  std::string machine;  ///< this_machine(), for people
-  int threads = 1;      ///< of each worker's compute stream
+  std::string machine;    ///< this_machine(), for people
+  int threads = 1;        ///< of each worker's compute stream
+  double handover_s = 0;  ///< CostModel::handover_s
   LinkCost intra_node;
   std::vector<KernelCosts> kernels;  ///< ascending by workers, at least one
   double disk_bytes_per_s = 0;       ///< of checkpoints; 0: not measured

@@ -62,7 +62,7 @@ struct Kernel { op @0 :Text; times @1 :List(KernelTime); }
 struct Costs {
   flopsPerS @0 :Float64; memoryBytesPerS @1 :Float64; launchS @2 :Float64; intraNode @3 :Link; interNode @4 :Link;
   placesPerNode @5 :Int32; oddLinks @6 :List(OddLink); kernels @7 :List(Kernel);
-  diskBytesPerS @8 :Float64;
+  diskBytesPerS @8 :Float64; handoverS @9 :Float64;
 }
 struct Plan {
   version @0 :UInt32;

@@ -123,6 +123,7 @@ CostModel get(wire::Costs::Reader r) {
   c.flops_per_s = r.getFlopsPerS();
   c.memory_bytes_per_s = r.getMemoryBytesPerS();
   c.launch_s = r.getLaunchS();
+  c.handover_s = r.getHandoverS();
   c.intra_node = get(r.getIntraNode());
   c.inter_node = get(r.getInterNode());
   c.places_per_node = r.getPlacesPerNode();

@@ -135,6 +135,7 @@ void put(wire::Costs::Builder b, const CostModel& c) {
   b.setFlopsPerS(c.flops_per_s);
   b.setMemoryBytesPerS(c.memory_bytes_per_s);
   b.setLaunchS(c.launch_s);
+  b.setHandoverS(c.handover_s);
   put(b.initIntraNode(), c.intra_node);
   put(b.initInterNode(), c.inter_node);
   b.setPlacesPerNode(c.places_per_node);

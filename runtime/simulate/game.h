@@ -199,6 +199,8 @@ class Game {
 
   void deliver();
   void over(const GameActor& a, std::uint64_t number);
+  /// An act has ended: frees its memory, and posts its end when it is handed over, CostModel::handover_s from now.
+  void hand_on(const Mail& done);
 
   void finished(GameActor& a, const Mail& m);
 
@@ -234,7 +236,8 @@ class Game {
   std::map<std::pair<std::int32_t, std::int64_t>, PeerTable> peer_tables_;
   std::vector<WaitingFeed> waiting_feeds_;
   std::vector<std::int64_t> commits_ns_;
-  std::int64_t end_ns_ = 0;  // time of the last event
+  std::int64_t end_ns_ = 0;       // time of the last event
+  std::int64_t handover_ns_ = 0;  // CostModel::handover_s, where acts have their costs
   std::deque<Mail> mail_;
   std::vector<PlayedAct> acts_;  // on compute streams
   Status failure_;
@@ -244,6 +247,7 @@ class Game {
     GameActor* actor;
     std::uint64_t number;
     std::int64_t end_ns;
+    Mail::Kind phase;  // started: on its stream; carried: its messages are on their way; done: it is handed on
   };
   std::int64_t microbatches_, left_out_ = 0;
   std::int64_t seen_ = -1;          // acts of the first actor that acts once per microbatch

@@ -73,7 +73,7 @@ void Game::meet(GameActor& actor, std::uint64_t number) {
             .end_ns = loop_.now_ns(),
             .step = step});
     });
-    under_way_.push_back({met, arrival.number, end_ns});
+    under_way_.push_back({met, arrival.number, end_ns, Mail::Kind::carried});
   }
   if (all_told && static_cast<std::int32_t>(table.arrivals.size()) == places_of_exchange_[actor.plan_.exchange])
     peer_tables_.erase(at);
@@ -95,7 +95,7 @@ void Game::carried(const Mail& m) {
   done.kind = Mail::Kind::done;
   const auto& moves = a.local_.routes[a.local_.route_of[a.flight(m.number).local]].moves;
   const bool adds = std::any_of(moves.begin(), moves.end(), [](const comm::Move& move) { return move.adds(); });
-  if (a.plan_.kind != PlanActor::Kind::exchange || a.cost_s_ == 0 || !adds) return finished(a, done);
+  if (a.plan_.kind != PlanActor::Kind::exchange || a.cost_s_ == 0 || !adds) return hand_on(done);
   a.add(done);
 }
 
@@ -110,7 +110,7 @@ void GameActor::add(Mail done) {
   task.on_done = [this, done](std::int64_t, std::int64_t end_ns) mutable {
     game_.over(*this, done.number);
     done.end_ns = end_ns;
-    game_.post(done);
+    game_.hand_on(done);
   };
   stream_->submit(std::move(task));
 }

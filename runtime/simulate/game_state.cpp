@@ -59,7 +59,7 @@ std::vector<std::int64_t> Game::state() const {
   }
   for (const auto& u : under_way_) {
     append_state(*u.actor, u.number);
-    out.push_back(u.end_ns - loop_.now_ns());
+    out.insert(out.end(), {u.end_ns - loop_.now_ns(), static_cast<std::int64_t>(u.phase)});
   }
   for (const auto& [key, table] : peer_tables_) {
     const PlanExchange& x = plan_.exchanges[key.first];

@@ -44,7 +44,8 @@ double Game::longest_s() const {
       for (const auto& messages : a->messages_)
         longest_s = std::max(longest_s, std::accumulate(messages.begin(), messages.end(), 0.0,
                                                         [](double s, const auto& m) { return s + m.alone_s(); }));
-      const double act_s = a->cost_s_ + longest_s + (a->meets() ? options_.hop_s : 0);
+      const double act_s = a->cost_s_ + 1e-9 * static_cast<double>(handover_ns_) + longest_s +
+                           (a->meets() ? options_.hop_s : 0);
       all_s += runs(a->plan_.program) * acts * act_s;
     }
   return all_s;

@@ -13,6 +13,7 @@ namespace troupe::runtime {
 
 Expected<GameResult> Game::run() {
   choose_places();
+  if (options_.forward_s < 0) handover_ns_ = to_ns(plan_.costs.handover_s);
   for (Rank r : result_.places) TROUPE_TRY(build(r));
   for (const auto& place : places_) resolve_peers(*place);
   if (const double s = longest_s(); !(s < game_s_max))
@@ -207,10 +208,20 @@ void Game::over(const GameActor& a, std::uint64_t number) {
   std::erase_if(under_way_, [&](const UnderWay& u) { return u.actor == &a && u.number == number; });
 }
 
+void Game::hand_on(const Mail& done) {
+  if (const auto& areas = places_[done.to->place_]->areas) areas->end(done.to->flight(done.number).uses.end);
+  if (handover_ns_ == 0) return post(done);
+  const std::int64_t at_ns = loop_.now_ns() + handover_ns_;
+  under_way_.push_back({done.to, done.number, at_ns, Mail::Kind::done});
+  loop_.at(at_ns, [this, done] {
+    over(*done.to, done.number);
+    post(done);
+  });
+}
+
 void Game::finished(GameActor& a, const Mail& m) {
   if (!waiting_feeds_.empty() && !a.plan_.ops.empty())
     reported(a, a.flight(m.number).step, a.flight(m.number).microbatch);
-  if (const auto& areas = places_[a.place_]->areas) areas->end(a.flight(m.number).uses.end);
   std::erase_if(a.flights_, [&](const GameActor::Flight& f) { return f.number == m.number; });
   a.core_.done(m.number, ActDone{{}, m.begin_ns, m.end_ns, m.step});
 }
@@ -249,7 +260,7 @@ void GameActor::begin(std::uint64_t number) {
   Place& place = *game_.places_[place_];
   std::erase(place.submitted, std::pair(this, number));
   if (plan_.priority >= 0) place.last[stream_name_] = {this, flight(number)};  // RQ-3
-  game_.under_way_.push_back({this, number, game_.loop_.now_ns() + to_ns(cost_s_)});
+  game_.under_way_.push_back({this, number, game_.loop_.now_ns() + to_ns(cost_s_), Mail::Kind::started});
 }
 
 void GameActor::take_memory(const Flight& f) {
@@ -272,7 +283,7 @@ void GameActor::on_done(std::uint64_t number, std::int64_t begin, std::int64_t e
   if (plan_.stream == "compute")
     game_.acts_.push_back({game_.places_[place_]->local.rank, &plan_, shared_, f.step, f.microbatch, begin, end});
   if (plan_.gathers()) game_.post({.kind = Mail::Kind::meet, .to = this, .number = number});
-  else game_.post({.kind = Mail::Kind::done, .to = this, .number = number, .begin_ns = begin, .end_ns = end});
+  else game_.hand_on({.kind = Mail::Kind::done, .to = this, .number = number, .begin_ns = begin, .end_ns = end});
 }
 
 void GameActor::step_closed(std::int64_t step) { game_.post({.kind = Mail::Kind::closed, .to = this, .step = step}); }

@@ -14,6 +14,7 @@ MachineCosts costs() {
   MachineCosts c;
   c.machine = "host \"a\\b\": 'a processor', 2 cores";
   c.threads = 3;
+  c.handover_s = 40e-6;
   c.intra_node = {25e-6, 2.5e9};
   c.kernels = {
       {1, 100e9, 20e9, 0.5e-6, {{"linear", {{1e6, 4096, 12.5e-6}, {3e9, 8e6, 0.025}}}, {"add", {{0, 64, 1e-6}}}}},
@@ -66,10 +67,11 @@ TEST_CASE("the disk's rate is that of the file; where the file has none, the cos
 
 TEST_CASE("a costs file that is damaged, old or of something else is refused with its line and what is wrong") {
   const std::tuple<std::string, std::string, std::string> wrong[] = {
-      {"version = 2", "version = 1", "has version 1, this program reads version 2: run troupe calibrate again"},
-      {"version = 2", "", "has no 'version': not a file that troupe calibrate wrote"},
+      {"version = 3", "version = 2", "has version 2, this program reads version 3: run troupe calibrate again"},
+      {"version = 3", "", "has no 'version': not a file that troupe calibrate wrote"},
       {"threads = 3", "threads = 0", "'threads' must be a whole number of at least 1"},
       {"machine = ", "maschine = ", "'machine' must be a text"},
+      {"handover_us = 40", "handover_us = 0", "'handover_us' must be a number above 0"},
       {"latency_us = 25", "latency_us = -25", "'latency_us' must be a number above 0"},
       {"gb_per_s = 2.5", "gb_per_s = \"fast\"", "'gb_per_s' must be a number above 0"},
       {"gb_per_s = 0.75", "gb_per_s = 0", "'gb_per_s' must be a number above 0"},

@@ -84,7 +84,8 @@ TEST_CASE(
     REQUIRE(few->acts.size() == all->acts.size());
     for (std::size_t i = 0; i < few->acts.size(); ++i) REQUIRE_MESSAGE(same(few->acts[i], all->acts[i]), "act " << i);
   }
-  MESSAGE(shorter << " were played with fewer microbatches, " << busy << " of these have a port that is busy half the time");
+  MESSAGE(shorter << " were played with fewer microbatches, " << busy
+                  << " of these have a port that is busy half the time");
   CHECK(shorter > test::of_drawn(75));
   CHECK(busy > test::of_drawn(20));
 }
