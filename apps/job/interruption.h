@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "apps/lm/text_file.h"
-#include "runtime/launch/end_signals.h"
+#include "devices/process/end_signals.h"
 #include "runtime/launch/exit_codes.h"
 
 namespace troupe::lm {
@@ -13,7 +13,7 @@ namespace troupe::lm {
 class Interruption {
  public:
   /// Returns what `open` returns, an Expected: it opens a text, and gives up where its GiveUp says so. Where a signal
-  /// (runtime::EndSignals) has come meanwhile it is the error instead, `code` its exit code, and signals do nothing
+  /// (EndSignals) has come meanwhile it is the error instead, `code` its exit code, and signals do nothing
   /// more while this object lives: a second one must not cut short what the caller does at its end. Else signals have
   /// their usual effect again, one that comes at the last moment, too.
   template <class Open>
@@ -33,7 +33,7 @@ class Interruption {
   /// Ok before the first signal; then "interrupted by Terminated".
   Status status();
 
-  std::optional<runtime::EndSignals> signals_;
+  std::optional<EndSignals> signals_;
   Status first_;
 };
 

@@ -11,7 +11,7 @@
 #include "apps/lm/model.h"
 #include "apps/lm/text_file.h"
 #include "devices/files/file_storage.h"
-#include "runtime/launch/end_signals.h"
+#include "devices/process/end_signals.h"
 
 namespace troupe::lm {
 
@@ -63,7 +63,7 @@ class Training {
   Interruption interruption_;  ///< while the text is opened
   /// From the first file of results to the last: what ends the run is in run.json before it ends the command. A job
   /// takes the signals meanwhile.
-  std::optional<runtime::EndSignals> end_signals_;
+  std::optional<EndSignals> end_signals_;
 };
 
 }  // namespace troupe::lm

@@ -10,7 +10,7 @@
 #include <system_error>
 
 #include "devices/files/file_storage.h"
-#include "runtime/launch/end_signals.h"
+#include "devices/process/end_signals.h"
 
 namespace troupe::report {
 namespace fs = std::filesystem;
@@ -23,7 +23,7 @@ class SignalsWait {
   SignalsWait() { signals_.pass_on(); }
 
  private:
-  runtime::EndSignals signals_;
+  EndSignals signals_;
 };
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include "devices/base/log.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
-#include "runtime/launch/end_signals.h"
+#include "devices/process/end_signals.h"
 #include "runtime/launch/fresh_number.h"
 #include "runtime/launch/hello.h"
 #include "runtime/launch/launcher.h"

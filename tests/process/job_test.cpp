@@ -13,8 +13,8 @@
 
 #include "checkpoint/catalog.h"
 #include "devices/files/file_storage.h"
-#include "runtime/launch/end_signals.h"
-#include "runtime/launch/hangup.h"
+#include "devices/process/end_signals.h"
+#include "devices/process/hangup.h"
 #include "runtime/plan/plan_io.h"
 #include "tests/apps/temp_dir.h"
 #include "tests/process/apps.h"

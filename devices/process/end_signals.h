@@ -1,11 +1,11 @@
-// The signals that end a job, as something to poll.
+// The signals that end a process, as something to poll.
 #pragma once
 
 #include <signal.h>
 
 #include <optional>
 
-namespace troupe::runtime {
+namespace troupe {
 
 /// While it lives, SIGINT, SIGTERM and, where the process did not begin with it ignored, SIGHUP do nothing but make
 /// `fd` readable: in the calling thread, and in those that it starts meanwhile. One may live within another: the inner
@@ -29,4 +29,4 @@ class EndSignals {
   bool passes_on_ = false;
 };
 
-}  // namespace troupe::runtime
+}  // namespace troupe

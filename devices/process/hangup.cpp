@@ -1,4 +1,4 @@
-#include "runtime/launch/hangup.h"
+#include "devices/process/hangup.h"
 
 #include <signal.h>
 #include <sys/syscall.h>
@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace troupe::runtime {
+namespace troupe {
 
 namespace {
 
@@ -32,4 +32,4 @@ __attribute__((section(".preinit_array"), used)) void (*const look_at_hangup_fir
 
 bool hangup_ignored() { return ignored; }
 
-}  // namespace troupe::runtime
+}  // namespace troupe

@@ -1,11 +1,11 @@
-#include "runtime/launch/end_signals.h"
+#include "devices/process/end_signals.h"
 
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "runtime/launch/hangup.h"
+#include "devices/process/hangup.h"
 
-namespace troupe::runtime {
+namespace troupe {
 
 EndSignals::EndSignals() {
   sigset_t set;
@@ -29,4 +29,4 @@ std::optional<int> EndSignals::take() const {
   return static_cast<int>(info.ssi_signo);
 }
 
-}  // namespace troupe::runtime
+}  // namespace troupe
