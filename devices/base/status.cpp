@@ -13,6 +13,7 @@ const char* to_string(Code code) {
     case Code::unavailable: return "unavailable";
     case Code::exhausted: return "exhausted";
     case Code::damaged: return "damaged";
+    case Code::denied: return "denied";
     case Code::superseded: return "superseded";
     case Code::internal: return "internal";
   }

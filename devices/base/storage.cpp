@@ -18,6 +18,14 @@ std::string without_slashes(std::string path) {
   return path;
 }
 
+/// Makes the name of a folder durable: syncs the folder that it lies in. Where that one cannot be synced, because this
+/// process may not read it or its filesystem is read-only, syncs the folder itself: filesystems with a journal write
+/// the name of a new folder then, too.
+Status sync_name(Storage& storage, const std::string& path) {
+  const Status synced = storage.sync_dir(folder_of(path));
+  return synced.code() == Code::denied ? storage.sync_dir(path) : synced;
+}
+
 }  // namespace
 
 std::string folder_of(const std::string& path) {
@@ -43,19 +51,20 @@ Status make_durable_dir(Storage& storage, const std::string& dir) {
   std::vector<std::string> missing;  // the deepest first
   std::string at = without_slashes(dir);
   for (; at != "." && at != "/"; at = without_slashes(folder_of(at))) {
-    const auto found = storage.list(at);
+    const Status found = storage.list(at).status();
     if (found.ok()) break;
-    if (found.status().code() != Code::not_found) return found.status();
+    if (found.code() == Code::denied) {
+      TROUPE_TRY(storage.make_dir(at));  // it is there, and a folder; or this process cannot even look for it
+      break;
+    }
+    if (found.code() != Code::not_found) return found;
     missing.push_back(at);
   }
-  if (at != "." && at != "/") {
-    const std::string folder = folder_of(at);
-    const Status synced = storage.sync_dir(folder);
-    if (!synced.ok() && storage.list(folder).ok()) return synced;  // else this process may not read `folder`
-  }
+  if (at != "." && at != "/")
+    if (const Status synced = sync_name(storage, at); !synced.ok() && synced.code() != Code::denied) return synced;
   for (auto next = missing.rbegin(); next != missing.rend(); ++next) {
     TROUPE_TRY(storage.make_dir(*next));
-    TROUPE_TRY(storage.sync_dir(folder_of(*next)));
+    TROUPE_TRY(sync_name(storage, *next));
   }
   return {};
 }

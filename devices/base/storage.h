@@ -54,7 +54,7 @@ struct DirEntry {
 };
 
 /// Paths are the production system's; '/' separates. Thread-safe. Errors name the path: not_found; exhausted where
-/// there is no room; io for the rest.
+/// there is no room; denied where this process lacks a permission, or the filesystem is read-only; io for the rest.
 class Storage {
  public:
   virtual ~Storage() = default;
@@ -68,6 +68,7 @@ class Storage {
   virtual Status rename(const std::string& from, const std::string& to) = 0;
   /// Removes a file, or an empty folder.
   virtual Status remove(const std::string& path) = 0;
+  /// Returns when the names in a folder are durable (ST-2), or where its filesystem syncs no folders.
   virtual Status sync_dir(const std::string& path) = 0;
   /// Takes the lock of a folder, without waiting. Error: `unavailable`, another holder has it; `io`, of the disk. Where
   /// the system has no locks of folders (some network filesystems) the lock excludes no process.
@@ -84,8 +85,8 @@ std::string base_of(const std::string& path);
 Expected<std::vector<std::byte>> read_file(Storage& storage, const std::string& path);
 /// Makes a folder and its missing parents, and syncs the folder of each before it makes the next: then their names
 /// survive a crash (ST-2). Of those that are there it syncs the folder of the deepest, too: a call may have made that
-/// one and have ended before it was synced; the ones above it were durable before. A folder whose own folder this
-/// process may not read is taken for durable: this process cannot have made it.
+/// one and have ended before it was synced; the ones above it were durable before. Where syncing the folder of one is
+/// `denied`, it syncs that one itself; one that was there, and of which that is denied, too, is taken for durable.
 Status make_durable_dir(Storage& storage, const std::string& dir);
 
 /// Whether a file survives a crash of the machine that comes after its writing.

@@ -21,9 +21,20 @@ namespace {
 /// One system call moves at most this much; a multiple of storage_alignment.
 constexpr std::int64_t transfer_bytes = std::int64_t{1} << 30;
 
+Code code_of(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT: return Code::exhausted;
+    case ENOENT: return Code::not_found;
+    case EACCES:
+    case EPERM:
+    case EROFS: return Code::denied;
+    default: return Code::io;
+  }
+}
+
 Status failure(int error, const std::string& what, const std::string& path) {
-  const Code code = error == ENOSPC || error == EDQUOT ? Code::exhausted : error == ENOENT ? Code::not_found : Code::io;
-  return {code, "cannot " + what + " '" + path + "': " + std::strerror(error)};
+  return {code_of(error), "cannot " + what + " '" + path + "': " + std::strerror(error)};
 }
 
 template <class Call>
@@ -194,10 +205,9 @@ Status FileStorage::remove(const std::string& path) {
 Status FileStorage::sync_dir(const std::string& path) {
   const Descriptor folder(path, O_RDONLY | O_DIRECTORY);
   if (!folder.ok()) return failure(errno, "sync the folder", path);
-  // EINVAL: a filesystem whose folders need no sync.
-  if (uninterrupted([&] { return ::fsync(folder.get()); }) != 0 && errno != EINVAL)
-    return failure(errno, "sync the folder", path);
-  return {};
+  // EINVAL, EOPNOTSUPP: a filesystem that syncs no folders.
+  if (uninterrupted([&] { return ::fsync(folder.get()); }) == 0 || errno == EINVAL || errno == EOPNOTSUPP) return {};
+  return failure(errno, "sync the folder", path);
 }
 
 Expected<std::unique_ptr<FolderLock>> FileStorage::lock_dir(const std::string& path) {

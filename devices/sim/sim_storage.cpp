@@ -111,7 +111,7 @@ SimStorage::~SimStorage() = default;
 Status SimStorage::begin(const char* what, const std::string& path, bool changes) {
   if (operations_ >= stop_at_) return {Code::unavailable, sentence(what, path, "the machine has stopped")};
   if (operations_++ == fails_) return {Code::io, sentence(what, path, "Input/output error")};
-  if (changes && read_only_) return {Code::io, sentence(what, path, "Read-only file system")};
+  if (changes && read_only_) return {Code::denied, sentence(what, path, "Read-only file system")};
   return {};
 }
 

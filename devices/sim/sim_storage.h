@@ -44,7 +44,7 @@ class SimStorage final : public Storage {
   void fail(std::int64_t operation);
   /// Bytes of files that fit. A write that does not fit is done in part, a reserve not at all; both return `exhausted`.
   void set_capacity(std::int64_t bytes);
-  /// While true, operations that would change the disk return `io`.
+  /// While true, operations that would change the disk return `denied`.
   void set_read_only(bool read_only);
 
   // Damage, at once and durable. REQUIRE that the files exist and the bit lies in its file.

@@ -185,7 +185,7 @@ TEST_CASE("CA-1: a commit that the disk refuses has committed nothing, and can b
   const Manifest manifest = must(run.catalog.manifest("step-00000001.g1"));
   rename_away();
   run.storage.set_read_only(true);
-  check_refused(run.catalog.commit(manifest), {"Read-only"}, Code::io);
+  check_refused(run.catalog.commit(manifest), {"Read-only"}, Code::denied);
   run.storage.set_read_only(false);
   run.storage.set_capacity(1);
   check_refused(run.catalog.commit(manifest), {"manifest.tmp", "No space"}, Code::exhausted);

@@ -122,7 +122,7 @@ TEST_CASE(
     job.check();
     storage.set_capacity(INT64_MAX);
     storage.set_read_only(true);
-    CHECK(job.start(1, 2).code() == Code::io);
+    CHECK(job.start(1, 2).code() == Code::denied);
     job.check();
     storage.set_read_only(false);
     must(job.start(2, 3));

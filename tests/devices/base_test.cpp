@@ -78,6 +78,7 @@ TEST_CASE("Status: ok by default; errors carry a code, a message and their conte
   CHECK(s.code() == Code::invalid);
   CHECK(s.message() == "layout of h: no such dim");
   CHECK(std::string(to_string(Code::exhausted)) == "exhausted");
+  CHECK(std::string(to_string(Code::denied)) == "denied");
   CHECK(std::string(to_string(Code::superseded)) == "superseded");
 }
 

@@ -235,12 +235,12 @@ TEST_CASE("a disk that has become read-only is read and changes no more") {
   put(*file, 0, 'a', sector);
   storage.set_read_only(true);
   std::byte b{};
-  CHECK(file->write_at(0, &b, 1).code() == Code::io);
-  CHECK(file->reserve(1).code() == Code::io);
-  CHECK(storage.create("g", Access::buffered).status().code() == Code::io);
-  CHECK(storage.make_dir("d").code() == Code::io);
-  CHECK(storage.rename("f", "g").code() == Code::io);
-  CHECK(storage.remove("f").code() == Code::io);
+  CHECK(file->write_at(0, &b, 1).code() == Code::denied);
+  CHECK(file->reserve(1).code() == Code::denied);
+  CHECK(storage.create("g", Access::buffered).status().code() == Code::denied);
+  CHECK(storage.make_dir("d").code() == Code::denied);
+  CHECK(storage.rename("f", "g").code() == Code::denied);
+  CHECK(storage.remove("f").code() == Code::denied);
   CHECK(names(storage) + sectors(storage, "f") == "f a");
   storage.set_read_only(false);
   CHECK(storage.remove("f").ok());

@@ -1,6 +1,7 @@
 // The contract of storage.h, over files and over the simulated disk.
 #include <doctest/doctest.h>
 #include <sys/file.h>
+#include <sys/fsuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -279,8 +280,13 @@ TEST_CASE("ST-1, ST-2: sync() has the system sync the file, sync_dir() the folde
   CHECK(syncs.paths == std::vector<std::string>{folder});
   syncs.errors = {EIO};
   CHECK(refused(storage.sync_dir(folder), folder) == Code::io);
-  syncs.errors = {EINVAL};  // a filesystem whose folders need no sync
-  CHECK(storage.sync_dir(folder).ok());
+  for (const int error : {EINVAL, EOPNOTSUPP}) {  // a filesystem that syncs no folders
+    CAPTURE(error);
+    syncs.errors = {error};
+    CHECK(storage.sync_dir(folder).ok());
+  }
+  syncs.errors = {EROFS};
+  CHECK(refused(storage.sync_dir(folder), folder) == Code::denied);
   syncs.paths.clear();
   CHECK(write_file(storage, folder + "/whole", bytes_of("text")).ok());
   CHECK(syncs.paths == std::vector<std::string>{folder + "/whole.tmp", folder});
@@ -331,6 +337,54 @@ TEST_CASE(
   std::filesystem::permissions(top + "/e", std::filesystem::perms::owner_exec);
   CHECK(make_durable_dir(storage, top + "/e/f").ok());  // a user but root may not read the folder, nor sync it
   std::filesystem::permissions(top + "/e", std::filesystem::perms::owner_all);
+}
+
+TEST_CASE(
+    "make_durable_dir makes folders below one whose own folder cannot be synced: read-only, or not to be read; what it "
+    "makes itself must be synced") {
+  const TempDir dir;
+  FileStorage storage;
+  const std::string top = std::filesystem::canonical(dir.path()).string(), above = folder_of(top);
+  using Paths = std::vector<std::string>;
+  {
+    Syncs syncs;
+    syncs.errors = {EROFS};  // as of a filesystem that is mounted read-only, with `top` mounted in it
+    CHECK(make_durable_dir(storage, top + "/a").ok());
+    CHECK(syncs.paths == Paths{above, top, top});
+    syncs.errors = {EROFS, EROFS};  // `top` is on it, too
+    CHECK(make_durable_dir(storage, top + "/b").ok());
+    syncs.errors = {EROFS, EIO};
+    CHECK(refused(make_durable_dir(storage, top + "/c"), top) == Code::io);
+    constexpr int needs_none = EINVAL;
+    syncs.errors = {needs_none, EROFS, EROFS};
+    CHECK(refused(make_durable_dir(storage, top + "/d"), top + "/d") == Code::denied);
+    syncs.errors = {needs_none, EIO};
+    CHECK(refused(make_durable_dir(storage, top + "/e"), top) == Code::io);
+  }
+  // A folder that users may write into, and may not list.
+  std::filesystem::permissions(top, static_cast<std::filesystem::perms>(0755));
+  std::filesystem::create_directories(top + "/drop");
+  write(storage, top + "/drop/text", "text");
+  std::filesystem::permissions(top + "/drop", static_cast<std::filesystem::perms>(0333));
+  std::filesystem::create_directories(top + "/closed/inside");
+  std::filesystem::permissions(top + "/closed", std::filesystem::perms::none);
+  Syncs syncs;
+  ::setfsuid(65534);  // root reads everything; of another user the call has no effect
+  const Status made = make_durable_dir(storage, top + "/drop/a/b"), again = make_durable_dir(storage, top + "/drop/a"),
+               file = make_durable_dir(storage, top + "/drop/text"),
+               closed = make_durable_dir(storage, top + "/closed/inside/c");
+  const bool is_root = storage.list(top + "/drop").ok();
+  ::setfsuid(::geteuid());
+  CHECK_MESSAGE(made.ok(), made.message());
+  CHECK_MESSAGE(again.ok(), again.message());
+  CHECK(std::filesystem::is_directory(top + "/drop/a/b"));
+  CHECK(refused(file, top + "/drop/text") == Code::io);
+  if (!is_root) {
+    CHECK(syncs.paths == Paths{top, top + "/drop/a", top + "/drop/a", top + "/drop/a"});
+    CHECK(refused(closed, top + "/closed/inside/c") == Code::denied);
+  }
+  std::filesystem::permissions(top + "/drop", std::filesystem::perms::owner_all);
+  std::filesystem::permissions(top + "/closed", std::filesystem::perms::owner_all);
 }
 
 TEST_CASE("ST-2: what a call of make_durable_dir that has failed, or was killed, has made is durable after the next") {

@@ -154,7 +154,7 @@ TEST_CASE("every message from a worker survives the wire") {
   CHECK(early.program == 3);
   check_same(early.report, report());
   for (auto code : {Code::ok, Code::invalid, Code::not_found, Code::io, Code::unavailable, Code::exhausted,
-                    Code::damaged, Code::superseded, Code::internal}) {
+                    Code::damaged, Code::denied, Code::superseded, Code::internal}) {
     const auto failed = from_worker(WorkerFailed{"layer0.fwd", Status(code, "why \"it\" failed\n")});
     CHECK(failed.actor == "layer0.fwd");
     CHECK(failed.status.code() == code);
