@@ -13,7 +13,6 @@ namespace troupe::checkpoint {
 
 namespace {
 
-constexpr const char* claim_name = "claim";
 /// A folder whose name ends so is being removed: no process commits there.
 constexpr const char* gone = ".gone";
 

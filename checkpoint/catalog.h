@@ -26,6 +26,7 @@ std::string folder_name(std::int64_t step, std::uint32_t generation);
 /// The name of a place's shard: "shard-00000.safetensors".
 std::string shard_name(std::int32_t rank);
 inline constexpr const char* manifest_name = "manifest";
+inline constexpr const char* claim_name = "claim";
 
 /// The folder of checkpoints that a user means by `path`: its `checkpoints` where `path` is a run's output folder (it
 /// has that folder and no checkpoint of its own), else `path`.

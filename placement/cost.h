@@ -93,8 +93,8 @@ double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::in
 /// Elements of a partial sum that the place with the most of them receives and adds; 0 where the plan adds nothing.
 std::int64_t added_elements(const BoxingPlan& plan);
 
-/// Seconds until the last place has its extents, all messages begun at once: the slowest place counts. `item`: bytes per
-/// element. Local copies cost nothing.
+/// Seconds until the last place has its extents, all messages begun at once. `item`: bytes per element. Local copies
+/// cost nothing.
 double boxing_seconds(const BoxingPlan& plan, std::int64_t item, const CostModel& model);
 
 }  // namespace troupe

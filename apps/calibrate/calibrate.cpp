@@ -11,6 +11,7 @@
 #include "devices/base/log.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
+#include "devices/process/end_signals.h"
 #include "runtime/compile/compile.h"
 
 namespace troupe::calibrate {
@@ -69,8 +70,8 @@ KernelCosts summary(int workers, std::map<std::string, std::vector<KernelTime>> 
 }
 
 /// The disk comes first: it is what may be wrong with the arguments. Error: a folder that is named and cannot be
-/// written.
-Status add_disk(const Arguments& a, MachineCosts& c, int& code) {
+/// written; an interruption.
+Status add_disk(const Arguments& a, MachineCosts& c, EndSignals& signals, int& code) {
   code = exit_output;
   const std::string folder = a.checkpoint_dir.empty() ? "." : a.checkpoint_dir;
   std::printf("checkpoints written to '%s' ...\n", folder.c_str());
@@ -78,7 +79,10 @@ Status add_disk(const Arguments& a, MachineCosts& c, int& code) {
   const SteadyClock clock;
   CpuDevice device(clock);
   FileStorage storage;
-  const auto rate = measure_disk(storage, device, clock, folder);
+  const auto rate = measure_disk(storage, device, clock, folder, [&] { return signals.interrupted(); });
+  code = exit_interrupted;
+  TROUPE_TRY(signals.interrupted());
+  code = exit_output;
   if (!rate.ok() && !a.checkpoint_dir.empty()) return rate.status();
   if (rate.ok()) c.disk_bytes_per_s = *rate, std::printf("  %.2f GB/s\n", *rate * 1e-9);
   else
@@ -88,12 +92,12 @@ Status add_disk(const Arguments& a, MachineCosts& c, int& code) {
 }
 
 /// On an error, `code` is the exit code for it.
-Expected<MachineCosts> measure(const App& app, const Arguments& a, int& code) {
+Expected<MachineCosts> measure(const App& app, const Arguments& a, EndSignals& signals, int& code) {
   MachineCosts c;
   c.machine = this_machine();
   c.threads = a.threads;
   std::printf("%s\n", c.machine.c_str());
-  TROUPE_TRY(add_disk(a, c, code));
+  TROUPE_TRY(add_disk(a, c, signals, code));
   code = exit_worker;
   TROUPE_ASSIGN(const auto cases, all_cases(app, a.widest));
   const SteadyClock clock;
@@ -103,14 +107,20 @@ Expected<MachineCosts> measure(const App& app, const Arguments& a, int& code) {
                 a.threads, a.threads == 1 ? "" : "s");
     std::fflush(stdout);
     CpuDevice device(clock);
-    TROUPE_ASSIGN(auto times, measure_kernels(device, cases, workers, a.threads));
-    c.kernels.push_back(summary(workers, std::move(times)));
+    auto times = measure_kernels(device, cases, workers, a.threads, [&] { return signals.interrupted(); });
+    code = exit_interrupted;
+    TROUPE_TRY(signals.interrupted());
+    code = exit_worker;
+    TROUPE_TRY(times.status());
+    c.kernels.push_back(summary(workers, *std::move(times)));
     const auto& k = c.kernels.back();
     std::printf("  %.1f GFLOP/s, %.1f GB/s each\n", k.flops_per_s * 1e-9, k.memory_bytes_per_s * 1e-9);
   }
   std::printf("messages between two workers ...\n");
   std::fflush(stdout);
-  TROUPE_ASSIGN(const MessageTimes messages, measure_messages(app));
+  TROUPE_ASSIGN(const MessageTimes messages, measure_messages(app, code));
+  code = exit_interrupted;
+  TROUPE_TRY(signals.interrupted());
   c.handover_s = messages.handover_s;
   c.intra_node = messages.link;
   std::printf("  %.1f us, %.2f GB/s; %.1f us from act to act\n", c.intra_node.latency_s * 1e6,
@@ -127,8 +137,9 @@ int calibrate_command(const App& app, const Arguments& a) {
                    exit_usage);
   // Before the measurement, which takes half a minute.
   if (const Status s = make_folder_of(path); !s.ok()) return lm::say(s, exit_output);
+  EndSignals signals;
   int code = exit_ok;
-  const auto measured = measure(app, a, code);
+  const auto measured = measure(app, a, signals, code);
   if (!measured.ok()) return lm::say(measured.status(), code);
   if (const Status s = write_costs(path, *measured); !s.ok()) return lm::say(s, exit_output);
   std::printf("costs %s\n", path.c_str());

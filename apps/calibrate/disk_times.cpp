@@ -54,7 +54,8 @@ Status write_synced(Storage& storage, Stream& stream, const std::string& path, c
 
 }  // namespace
 
-Expected<double> measure_disk(Storage& storage, Device& device, const Clock& clock, const std::string& folder) {
+Expected<double> measure_disk(Storage& storage, Device& device, const Clock& clock, const std::string& folder,
+                              const GiveUp& give_up) {
   TROUPE_ASSIGN(const auto data, device.allocate(static_cast<std::size_t>(file_bytes)));
   fill(data->data(), file_bytes);
   const auto stream = device.create_stream("disk", threads);
@@ -62,6 +63,7 @@ Expected<double> measure_disk(Storage& storage, Device& device, const Clock& clo
   if (const Status left = storage.remove(path); !left.ok() && left.code() != Code::not_found) return left;
   std::vector<double> rates;
   for (int i = 0; i < files; ++i) {
+    TROUPE_TRY(give_up());
     const auto begin_ns = clock.now_ns();
     const Status s = write_synced(storage, *stream, path, data->data());
     const auto ns = std::max<std::int64_t>(1, clock.now_ns() - begin_ns);

@@ -227,7 +227,8 @@ void add_distinct(std::vector<KernelCase>& cases, std::vector<KernelCase> more) 
 
 Expected<std::map<std::string, std::vector<KernelTime>>> measure_kernels(Device& device,
                                                                          const std::vector<KernelCase>& cases,
-                                                                         int workers, int threads) {
+                                                                         int workers, int threads,
+                                                                         const GiveUp& give_up) {
   std::vector<Bench> benches;
   for (int w = 0; w < workers; ++w) {
     TROUPE_ASSIGN(Bench bench, make_bench(device, cases, threads));
@@ -235,6 +236,7 @@ Expected<std::map<std::string, std::vector<KernelTime>>> measure_kernels(Device&
   }
   std::map<std::string, std::vector<KernelTime>> times;
   for (const auto& k : cases) {
+    TROUPE_TRY(give_up());
     together(benches, k, 1);  // warm-up
     const double once_ns = std::max(100.0, together(benches, k, 1));
     const auto calls = static_cast<std::int64_t>(std::max(1.0, batch_ns / once_ns));

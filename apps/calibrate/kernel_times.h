@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "devices/base/give_up.h"
 #include "devices/device.h"
 #include "runtime/plan/plan.h"
 
@@ -31,10 +32,11 @@ std::vector<KernelCase> kernel_cases(const runtime::Plan& plan, const kernels::O
 /// Adds those of `more` that differ in op or size from what is there.
 void add_distinct(std::vector<KernelCase>& cases, std::vector<KernelCase> more);
 
-/// Times by op, while `workers` streams of `threads` threads each run the same calls. Takes some 20 ms a case. Error:
-/// memory.
+/// Times by op, while `workers` streams of `threads` threads each run the same calls. Takes some 20 ms a case;
+/// `give_up` is asked before each. Error: memory; of `give_up`.
 Expected<std::map<std::string, std::vector<KernelTime>>> measure_kernels(Device& device,
                                                                          const std::vector<KernelCase>& cases,
-                                                                         int workers, int threads);
+                                                                         int workers, int threads,
+                                                                         const GiveUp& give_up = never_give_up);
 
 }  // namespace troupe::calibrate

@@ -53,8 +53,8 @@ Expected<Plan> chain(const App& app, std::int64_t message_bytes) {
   return compile(g, o);
 }
 
-/// Median seconds of a round's hop.
-Expected<double> hop_s(const App& app, std::int64_t message_bytes) {
+/// Median seconds of a round's hop. On an error of the job, `code` is its exit code.
+Expected<double> hop_s(const App& app, std::int64_t message_bytes, int& code) {
   TROUPE_ASSIGN(const Plan plan, chain(app, message_bytes));
   const SteadyClock clock;
   std::vector<std::int64_t> begun_ns;
@@ -66,7 +66,8 @@ Expected<double> hop_s(const App& app, std::int64_t message_bytes) {
     return std::vector<std::byte>(sizeof(float));
   };
   const JobResult result = app.run(plan, job);
-  if (!result.status.ok()) return result.status;
+  if (!result.status.ok()) code = result.exit_code;
+  TROUPE_TRY(result.status);
   std::vector<double> s;
   for (std::size_t i = 2; i < begun_ns.size(); ++i)  // the first round warms up
     s.push_back(static_cast<double>(begun_ns[i] - begun_ns[i - 1]) * 1e-9 / hops);
@@ -78,13 +79,13 @@ Expected<double> hop_s(const App& app, std::int64_t message_bytes) {
 
 void register_actors(App& app) { app.actor<Relay>("calibrate.relay"); }
 
-Expected<MessageTimes> measure_messages(const App& app) {
+Expected<MessageTimes> measure_messages(const App& app, int& code) {
   constexpr std::int64_t small = 8, large = 4 << 20;
   // On a busy machine a difference may be negative: tries again.
   for (int attempt = 0; attempt < 3; ++attempt) {
-    TROUPE_ASSIGN(const double alone_s, hop_s(app, 0));
-    TROUPE_ASSIGN(const double short_s, hop_s(app, small));
-    TROUPE_ASSIGN(const double long_s, hop_s(app, large));
+    TROUPE_ASSIGN(const double alone_s, hop_s(app, 0, code));
+    TROUPE_ASSIGN(const double short_s, hop_s(app, small, code));
+    TROUPE_ASSIGN(const double long_s, hop_s(app, large, code));
     // A hop alone is its work and a hand-over; a message is an act more, and with it a hand-over.
     const double handover_s = alone_s - static_cast<double>(work_ns) * 1e-9;
     if (0 < handover_s && alone_s + handover_s < short_s && short_s < long_s)

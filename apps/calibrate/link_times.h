@@ -15,7 +15,8 @@ struct MessageTimes {
 void register_actors(runtime::App& app);
 
 /// Runs two worker processes that exchange tensors back and forth, small ones for the latency, large ones for the
-/// bandwidth, both ways at once. Error: as App::run; unavailable if other work keeps the machine busy.
-Expected<MessageTimes> measure_messages(const runtime::App& app);
+/// bandwidth, both ways at once. Error: as App::run, with `code` its exit code; unavailable if other work keeps the
+/// machine busy.
+Expected<MessageTimes> measure_messages(const runtime::App& app, int& code);
 
 }  // namespace troupe::calibrate

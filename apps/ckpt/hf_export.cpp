@@ -87,15 +87,17 @@ std::string index_of(const std::vector<TensorFile>& files) {
   return json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump(2) + "\n";
 }
 
-/// On an error, `code` says whether the checkpoint or the output folder was at fault.
+/// On an error, `code` says whether the checkpoint, the output folder or an interruption was at fault.
 Status write_file(const TensorFile& tensors, const checkpoint::Reader& reader, std::byte* buffer, NewFolder& folder,
-                  int& code) {
+                  int& code, const GiveUp& give_up) {
   code = runtime::exit_output;
   TROUPE_ASSIGN(const auto file, folder.create(tensors.name));
   const std::string header = header_of(tensors);
   TROUPE_TRY(file->write_at(0, reinterpret_cast<const std::byte*>(header.data()), std::ssize(header)));
   std::int64_t at = std::ssize(header);
   for (const StoredTensor* t : tensors.tensors) {
+    code = runtime::exit_interrupted;
+    TROUPE_TRY(give_up());
     code = runtime::exit_checkpoint;
     TROUPE_TRY(reader.read_part(*t, Extent::whole(t->shape), buffer));
     code = runtime::exit_output;
@@ -107,7 +109,8 @@ Status write_file(const TensorFile& tensors, const checkpoint::Reader& reader, s
 
 /// Exports one checkpoint. On an error, `code` is the exit code for it, and no folder is left.
 Expected<Exported> export_point(Storage& storage, const kernels::OpSet& ops, const ExportArguments& a,
-                                const lm::Resume& found, const lm::ResumePoint& point, int& code) {
+                                const lm::Resume& found, const lm::ResumePoint& point, int& code,
+                                const GiveUp& give_up) {
   code = runtime::exit_checkpoint;
   const std::string name = "'" + point.folder + "'";
   TROUPE_ASSIGN(const auto config, lm::parse_config(point.manifest.config, "the configuration in " + name));
@@ -134,19 +137,23 @@ Expected<Exported> export_point(Storage& storage, const kernels::OpSet& ops, con
   NewFolder folder(storage, a.out);
   TROUPE_TRY(folder.begin());
   TROUPE_TRY(folder.write("config.json", write_llama_config(config.model)));
-  for (const auto& file : files) TROUPE_TRY(write_file(file, reader, buffer->data(), folder, code));
+  for (const auto& file : files) TROUPE_TRY(write_file(file, reader, buffer->data(), folder, code, give_up));
   if (files.size() > 1) TROUPE_TRY(folder.write("model.safetensors.index.json", index_of(files)));
+  code = runtime::exit_interrupted;
+  TROUPE_TRY(give_up());
+  code = runtime::exit_output;
   TROUPE_TRY(folder.commit());
   return out;
 }
 
 }  // namespace
 
-Expected<Exported> export_hf(Storage& storage, const kernels::OpSet& ops, const ExportArguments& a, int& code) {
+Expected<Exported> export_hf(Storage& storage, const kernels::OpSet& ops, const ExportArguments& a, int& code,
+                             const GiveUp& give_up) {
   std::optional<Expected<Exported>> out;
   const auto find = [&] { return lm::Resume::find(storage, a.from); };
   const auto use = [&](const lm::Resume& found, const lm::ResumePoint& point, int& of_use) -> Status {
-    out.emplace(export_point(storage, ops, a, found, point, of_use));
+    out.emplace(export_point(storage, ops, a, found, point, of_use, give_up));
     // Damage behind the manifest is told, not passed over; a checkpoint that a run has removed is looked for again.
     if (out->status().code() == Code::damaged && !found.is_outrun()) return {};
     return out->status();

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "devices/base/give_up.h"
 #include "devices/base/storage.h"
 #include "kernels/op.h"
 
@@ -25,7 +26,10 @@ struct Exported {
 
 /// Writes config.json and model.safetensors, or several model-0000i-of-0000n.safetensors with their index, into `out`,
 /// which appears when all of it is on disk. The same checkpoint gives the same bytes. Every block is checked as it is
-/// read. Needs memory for the largest tensor and an extent. On an error, `code` is the exit code for it.
-Expected<Exported> export_hf(Storage& storage, const kernels::OpSet& ops, const ExportArguments& arguments, int& code);
+/// read. Needs memory for the largest tensor and an extent. On an error, `code` is the exit code for it, and nothing of
+/// `out` is left; an error of `give_up`, which is asked before each tensor and before `out` appears, is an
+/// interruption.
+Expected<Exported> export_hf(Storage& storage, const kernels::OpSet& ops, const ExportArguments& arguments, int& code,
+                             const GiveUp& give_up = never_give_up);
 
 }  // namespace troupe::ckpt

@@ -55,9 +55,11 @@ std::vector<ShardEntry> entries_of(const std::vector<Parameter>& model) {
   return entries;
 }
 
-/// Writes the one shard, however many files the tensors come from. On an error, `code` says which side was at fault.
+/// Writes the one shard, however many files the tensors come from. On an error, `code` says which side was at fault, or
+/// that it was an interruption.
 Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, const checkpoint::Stamp& stamp,
-                                  const std::vector<Parameter>& model, HfFiles& files, int& code) {
+                                  const std::vector<Parameter>& model, HfFiles& files, int& code,
+                                  const GiveUp& give_up) {
   code = runtime::exit_output;
   auto entries = entries_of(model);
   const std::int64_t data_bytes = checkpoint::lay_out(entries);
@@ -78,6 +80,8 @@ Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, c
       parameter = record.tensors.size();
       record.tensors.push_back({e.parameter, e.kind, e.dtype, e.shape, {}});
     }
+    code = runtime::exit_interrupted;
+    TROUPE_TRY(give_up());
     code = runtime::exit_checkpoint;
     TROUPE_TRY(files.read(parameter, e.extent.dims[0], buffer->data()));
     code = runtime::exit_output;
@@ -93,7 +97,8 @@ Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, c
 
 }  // namespace
 
-Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const ImportArguments& a, int& code) {
+Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const ImportArguments& a, int& code,
+                             const GiveUp& give_up) {
   TROUPE_ASSIGN(auto chosen, config_of(storage, a, code));
   const lm::LmConfig& config = chosen.config;
   code = runtime::exit_checkpoint;
@@ -102,6 +107,7 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
 
   code = runtime::exit_output;
   checkpoint::Catalog catalog(storage, a.out);
+  const bool makes_folder = storage.list(a.out).status().code() == Code::not_found;
   TROUPE_ASSIGN(const auto lock, catalog.lock());
   TROUPE_ASSIGN(const auto there, catalog.entries());
   if (std::any_of(there.begin(), there.end(), [](const auto& e) { return e.committed; }))
@@ -112,16 +118,21 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
   head.seed = static_cast<std::uint64_t>(config.run.seed);
   head.config = std::move(chosen.text);
 
-  const std::string name = checkpoint::folder_name(0, head.stamp.generation), folder = catalog.path(name);
+  const checkpoint::Stamp stamp = head.stamp;
+  const std::string name = checkpoint::folder_name(0, stamp.generation), folder = catalog.path(name);
   TROUPE_TRY(storage.make_dir(folder));
-  auto record = write_shard(storage, folder, head.stamp, model, files, code);
+  auto record = write_shard(storage, folder, stamp, model, files, code, give_up);
   Status status = record.status();
+  if (status.ok())
+    if (status = give_up(); !status.ok()) code = runtime::exit_interrupted;
   if (status.ok()) {
     TROUPE_ASSIGN(const auto manifest, checkpoint::merge(std::move(head), {*record}));
     status = catalog.commit(manifest);
   }
   if (!status.ok()) {
     (void)catalog.remove(name);  // frees the room on a full disk; if this fails, the next import cleans up
+    if (makes_folder && catalog.check_claim(stamp).ok())
+      for (const auto& path : {catalog.path(checkpoint::claim_name), a.out}) (void)storage.remove(path);
     return status;
   }
   if (auto warning = lm::tokens_warning(config); !warning.empty()) chosen.warnings.push_back(std::move(warning));

@@ -28,7 +28,7 @@ NewFolder::~NewFolder() {
 Status NewFolder::begin() {
   TROUPE_TRY(check_free(storage_, path_, "name another folder"));
   TROUPE_TRY(
-      check_free(storage_, partial_, "another command is writing it, or one was interrupted; in that case remove it"));
+      check_free(storage_, partial_, "another command is writing it, or one was killed; in that case remove it"));
   TROUPE_TRY(storage_.list(folder_of(path_)).status());
   TROUPE_TRY(storage_.make_dir(partial_));
   ours_ = true;

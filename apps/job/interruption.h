@@ -19,8 +19,8 @@ class Interruption {
   template <class Open>
   auto during(Open open, int& code) {
     signals_.emplace();
-    auto opened = open(GiveUp([this] { return status(); }));
-    if (Status s = status(); !s.ok()) {  // where it has ended `open`, too
+    auto opened = open(GiveUp([this] { return signals_->interrupted(); }));
+    if (Status s = signals_->interrupted(); !s.ok()) {  // where it has ended `open`, too
       code = runtime::exit_interrupted;
       return decltype(opened)(std::move(s));
     }
@@ -30,11 +30,7 @@ class Interruption {
   }
 
  private:
-  /// Ok before the first signal; then "interrupted by Terminated".
-  Status status();
-
   std::optional<EndSignals> signals_;
-  Status first_;
 };
 
 }  // namespace troupe::lm

@@ -3,6 +3,9 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <cstring>
+#include <string>
+
 #include "devices/process/hangup.h"
 
 namespace troupe {
@@ -18,7 +21,8 @@ EndSignals::EndSignals() {
 }
 
 EndSignals::~EndSignals() {
-  while (!passes_on_ && take()) {}
+  const bool within_another = sigismember(&before_, SIGTERM) == 1;
+  while (!passes_on_ && !within_another && take()) {}
   ::close(fd_);
   ::sigprocmask(SIG_SETMASK, &before_, nullptr);
 }
@@ -27,6 +31,12 @@ std::optional<int> EndSignals::take() const {
   signalfd_siginfo info{};
   if (::read(fd_, &info, sizeof info) != sizeof info) return std::nullopt;
   return static_cast<int>(info.ssi_signo);
+}
+
+Status EndSignals::interrupted() {
+  while (const auto signal = take())
+    if (first_.ok()) first_ = Status(Code::unavailable, std::string("interrupted by ") + ::strsignal(*signal));
+  return first_;
 }
 
 }  // namespace troupe

@@ -5,21 +5,25 @@
 
 #include <optional>
 
+#include "devices/base/status.h"
+
 namespace troupe {
 
 /// While it lives, SIGINT, SIGTERM and, where the process did not begin with it ignored, SIGHUP do nothing but make
 /// `fd` readable: in the calling thread, and in those that it starts meanwhile. One may live within another: the inner
-/// one then takes signals that came before it was made, too.
+/// one then takes signals that came before it was made, too, and leaves those that it has not taken to the outer one.
 class EndSignals {
  public:
   EndSignals();
-  /// Drops signals that have come since: they must not end the caller now. After pass_on(), each has the effect that it
-  /// had before this object.
+  /// Drops signals that have come since: they must not end the caller now. After pass_on(), or within another
+  /// EndSignals, each has the effect that it had before this object.
   ~EndSignals();
   EndSignals(const EndSignals&) = delete;
   int fd() const { return fd_; }
   /// The number of the oldest signal that has come and was not taken yet.
   std::optional<int> take() const;
+  /// Ok before the first signal; then "interrupted by Terminated", each time. Takes the signals that have come.
+  Status interrupted();
   /// Keeps signals that have come, or come from now on, for what follows this object.
   void pass_on() { passes_on_ = true; }
 
@@ -27,6 +31,7 @@ class EndSignals {
   sigset_t before_{};
   int fd_ = -1;
   bool passes_on_ = false;
+  Status first_;  ///< of interrupted()
 };
 
 }  // namespace troupe

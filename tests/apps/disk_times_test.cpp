@@ -124,3 +124,15 @@ TEST_CASE("a disk that fails while it is measured is an error, and no file is le
     CHECK(disk.operations.back() == "remove");
   }
 }
+
+TEST_CASE("a disk is measured until the caller gives up, between two files, and no file is left there") {
+  TimedDisk disk;
+  SteadyClock clock;
+  CpuDevice device(clock);
+  int asked = 0;
+  const auto rate = measure_disk(disk, device, disk, "disk",
+                                 [&] { return ++asked < 3 ? Status() : Status(Code::unavailable, "enough"); });
+  CHECK(rate.status().message() == "enough");
+  CHECK(disk.bytes == 2 * (std::int64_t{64} << 20));
+  CHECK(disk.there.empty());
+}

@@ -119,6 +119,24 @@ TEST_CASE("a full disk is told, and room is given back") {
   CHECK(must(storage.list("/")).size() == 1);
 }
 
+TEST_CASE("an export that is interrupted, wherever, leaves nothing, and says that it was") {
+  Draw draw(8);
+  SimStorage storage;
+  const auto config = small_config(true, {"model.layers=1"});
+  save(storage, "/run", 40, config, random_weights(draw, config), draw);
+  int asked = 0;
+  for (bool done = false; !done; ++asked) {
+    int code = 0, left = asked;
+    const GiveUp give_up = [&] { return left-- > 0 ? Status() : Status(Code::unavailable, "enough"); };
+    const auto out = export_hf(storage, app().ops(), {.from = "/run", .out = "/hf", .file_bytes = 4000}, code, give_up);
+    if (done = out.ok(); done) break;
+    check_refused(out.status(), {"enough"}, Code::unavailable);
+    CHECK(code == runtime::exit_interrupted);
+    CHECK(must(storage.list("/")).size() == 1);
+  }
+  CHECK(asked == 12);  // before each tensor, and before the folder appears
+}
+
 TEST_CASE("wherever the machine stops, an export is there whole or not at all") {
   Draw draw(6);
   SimStorage whole;

@@ -310,6 +310,29 @@ TEST_CASE(
   CHECK(stop > 20);  // operations of an import
 }
 
+TEST_CASE("an import that is interrupted, wherever, leaves nothing, or what was in its folder, and says that it was") {
+  Draw draw(4);
+  for (const bool there : {false, true}) {
+    CAPTURE(there);
+    SimStorage storage;
+    HfFolder::random(draw, small_config(true, {"model.layers=1"}), "F32", 4).write(storage, "/hf");
+    if (there) must(storage.make_dir("/ckpt"));
+    int asked = 0;
+    for (bool done = false; !done; ++asked) {
+      int code = 0, left = asked;
+      const GiveUp give_up = [&] { return left-- > 0 ? Status() : Status(Code::unavailable, "enough"); };
+      const auto in = import_hf(storage, app().ops(), {.from = "/hf", .out = "/ckpt", .job = 77}, code, give_up);
+      if (done = in.ok(); done) break;
+      check_refused(in.status(), {"enough"}, Code::unavailable);
+      CHECK(code == runtime::exit_interrupted);
+      CHECK(must(storage.list("/")).size() == (there ? 2 : 1));
+      if (there) CHECK(must(checkpoint::Catalog(storage, "/ckpt").entries()).empty());
+    }
+    CHECK(asked == 12);  // before each piece, and before the commit
+    Read(storage, "/ckpt");
+  }
+}
+
 TEST_CASE("an import that another import of the same folder overtakes is refused, and what the other has made stays") {
   Draw draw(3);
   SimStorage disk;

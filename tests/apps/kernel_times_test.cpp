@@ -75,3 +75,15 @@ TEST_CASE("every op of a plan is measured, at every size once, alone and with a 
     CHECK(measured == some.size());
   }
 }
+
+TEST_CASE("kernels are measured until the caller gives up") {
+  const auto ops = kernels::standard_ops();
+  const auto cases = kernel_cases(tiny(ops), ops);
+  SteadyClock clock;
+  CpuDevice device(clock);
+  int asked = 0;
+  const auto times = measure_kernels(device, cases, 1, 1,
+                                     [&] { return ++asked < 3 ? Status() : Status(Code::unavailable, "enough"); });
+  CHECK(times.status().message() == "enough");
+  CHECK(asked == 3);
+}

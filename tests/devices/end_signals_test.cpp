@@ -1,0 +1,31 @@
+// EndSignals within one another, and what they say. Their effects on a process: tests/process/job_test.cpp.
+#include "devices/process/end_signals.h"
+
+#include <doctest/doctest.h>
+
+using namespace troupe;
+
+TEST_CASE("the first signal is what has interrupted, however often it is asked") {
+  EndSignals signals;
+  CHECK(signals.interrupted().ok());
+  ::raise(SIGTERM);
+  for (int i = 0; i < 2; ++i) CHECK(signals.interrupted().message() == "interrupted by Terminated");
+  ::raise(SIGINT);
+  CHECK(signals.interrupted().message() == "interrupted by Terminated");
+  CHECK_FALSE(signals.take().has_value());
+}
+
+TEST_CASE("a signal that an inner EndSignals has not taken is there for the outer one") {
+  EndSignals outer;
+  {
+    const EndSignals inner;
+    ::raise(SIGTERM);
+  }
+  CHECK(outer.take().value_or(0) == SIGTERM);
+  {
+    const EndSignals inner;
+    ::raise(SIGTERM);
+    CHECK(inner.take().value_or(0) == SIGTERM);
+  }
+  CHECK_FALSE(outer.take().has_value());
+}
