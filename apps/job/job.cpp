@@ -8,6 +8,7 @@
 #include "apps/job/training.h"
 #include "apps/report/files.h"
 #include "devices/base/log.h"
+#include "devices/base/text_table.h"
 #include "devices/files/file_storage.h"
 #include "runtime/show/plan_text.h"
 #include "runtime/verify/verify.h"
@@ -27,8 +28,25 @@ namespace {
 struct Drawn {
   Prepared prepared;
   Plan plan;
-  std::vector<AheadTried> tried;  ///< of schedule.ahead = auto
+  std::string ahead;  ///< of schedule.ahead = auto, for people; empty: there was nothing to choose
 };
+
+/// The plan that `train` would make on this machine; where that does not fit at all, the job is one for other machines,
+/// and memory has no bound. Sets `ahead` as in Drawn.
+Expected<Plan> draw_plan(const App& app, const Prepared& p, std::string& ahead) {
+  const std::int64_t bytes = memory_left();
+  TROUPE_ASSIGN(AheadChoice made, make_plan(app, p, "corpus", 0, bytes));
+  std::string bound = fmt::format("all places together may use the {} that this machine has available",
+                                  human_bytes(bytes));
+  if (!made.tried.empty() && !made.tried[0].fits) {
+    bound = fmt::format(
+        "no bound, since with 0 ahead all places together need more than the {} that this machine has available",
+        human_bytes(bytes));
+    TROUPE_ASSIGN(made, make_plan(app, p, "corpus", 0));
+  }
+  if (!made.tried.empty()) ahead = "\n" + ahead_text(made.tried, made.plan.pipeline.ahead, bound);
+  return std::move(made.plan);
+}
 
 /// Compiles what the arguments say; warns of the configuration and of a wasteful mesh. On an error, `code` is the exit
 /// code for it.
@@ -37,8 +55,9 @@ Expected<Drawn> draw(const App& app, const JobArguments& a, int& code) {
   for (const auto& text : p.warnings) log_warn(text);
   if (const auto text = mesh_warning(p.mesh, p.config); !text.empty()) log_warn(text);
   code = exit_plan;
-  TROUPE_ASSIGN(AheadChoice made, make_plan(app, p, "corpus", 0));
-  return Drawn{std::move(p), std::move(made.plan), std::move(made.tried)};
+  std::string ahead;
+  TROUPE_ASSIGN(Plan plan, draw_plan(app, p, ahead));
+  return Drawn{std::move(p), std::move(plan), std::move(ahead)};
 }
 
 /// The times that the arguments give to a simulation, each with its option: "--tf 1 ms, --hop 0.5 ms".
@@ -95,7 +114,7 @@ int plan_command(const App& app, const JobArguments& a) {
   auto predicted = predict(plan);
   if (!predicted.ok()) return say(predicted.status(), exit_plan);
   std::fputs(plan_text(plan, predicted->places, predicted->game).c_str(), stdout);
-  if (!drawn->tried.empty()) std::fputs(("\n" + ahead_text(drawn->tried, plan.pipeline.ahead)).c_str(), stdout);
+  std::fputs(drawn->ahead.c_str(), stdout);
   const auto layouts = explain_layouts(app, drawn->prepared);
   if (!layouts.ok()) return say(layouts.status(), exit_plan);
   if (!layouts->choices.empty()) std::fputs(("\n" + layout_text(*layouts)).c_str(), stdout);
@@ -121,7 +140,7 @@ int sim_command(const App& app, const JobArguments& a) {
   if (const auto times = given_times(a); game.status().code() == Code::exhausted && !times.empty())
     return say(game.status().in(times), exit_usage);
   if (!game.ok()) return say(game.status(), exit_plan);
-  std::fputs(game_text(drawn->plan, *game).c_str(), stdout);
+  std::fputs((game_text(drawn->plan, *game) + drawn->ahead).c_str(), stdout);
   return exit_ok;
 }
 

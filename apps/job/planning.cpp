@@ -11,6 +11,7 @@
 #include "apps/lm/model.h"
 #include "apps/options/throttle_spec.h"
 #include "devices/base/text_table.h"
+#include "devices/host_memory.h"
 #include "runtime/compile/compile.h"
 
 namespace troupe::lm {
@@ -132,11 +133,13 @@ CompileOptions options_without_training(const Prepared& p) {
 
 }  // namespace
 
+std::int64_t memory_left() { return static_cast<std::int64_t>(available_host_bytes()); }
+
 Expected<AheadChoice> make_plan(const App& app, const Prepared& p, const std::string& text, std::int64_t prompt_tokens,
-                                const std::function<bool(const Plan&)>& fits) {
+                                std::int64_t bytes_max) {
   TROUPE_ASSIGN(const CompileOptions options, compile_options(p));
   const Graph graph = build_model(p.config, app.ops(), text, prompt_tokens);
-  if (p.config.schedule.microbatches_ahead() < 0) return choose_ahead(graph, options, fits);
+  if (p.config.schedule.microbatches_ahead() < 0) return choose_ahead(graph, options, bytes_max);
   TROUPE_ASSIGN(Plan plan, compile(graph, options));
   return AheadChoice{std::move(plan), {}};
 }

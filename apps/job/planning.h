@@ -35,11 +35,14 @@ Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& me
 /// The layouts that the plan takes along model axes, and the costs of others. Errors as of compile().
 Expected<runtime::LayoutChoices> explain_layouts(const runtime::App& app, const Prepared& prepared);
 
+/// Bytes that the workers of a job on this machine may use together: what it has available (App::check).
+std::int64_t memory_left();
+
 /// Compiles the model. `text`: the plain file that the plan's loaders read. With program "sample" if `prompt_tokens` >
-/// 0. Where schedule.ahead is auto, stages run as far ahead as pays, among the plans that `fits` accepts.
+/// 0. Where schedule.ahead is auto, stages run as far ahead as pays, among the plans whose places together need no more
+/// than `bytes_max` (0: as much as they like): see choose_ahead.
 Expected<runtime::AheadChoice> make_plan(const runtime::App& app, const Prepared& prepared, const std::string& text,
-                                         std::int64_t prompt_tokens,
-                                         const std::function<bool(const runtime::Plan&)>& fits = {});
+                                         std::int64_t prompt_tokens, std::int64_t bytes_max = 0);
 /// Compiles program "sample" alone.
 Expected<runtime::Plan> make_sample_plan(const runtime::App& app, const Prepared& prepared, std::int64_t prompt_tokens);
 /// Compiles program "evaluate" alone: see build_evaluator.

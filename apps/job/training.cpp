@@ -89,8 +89,8 @@ Status Training::open(int& code) {
   TROUPE_TRY(lock_folder());
   TROUPE_ASSIGN(const std::string text, open_text(code));
   code = exit_plan;
-  const auto fits = [&](const Plan& plan) { return app_.check(plan, options()).ok(); };
-  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text, a_.sample ? sampler_.prompt_tokens() : 0, fits));
+  const auto prompt_tokens = a_.sample ? sampler_.prompt_tokens() : 0;
+  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text, prompt_tokens, memory_left()));
   plan_ = std::move(made.plan);
   if (!made.tried.empty()) log_info(fmt::format("schedule.ahead is auto: {} is chosen", plan_.pipeline.ahead));
   TROUPE_TRY(app_.check(plan_, options()));

@@ -76,11 +76,7 @@ Status check_no_worker() {
 
 /// All workers of this machine together must fit in its memory.
 Status check_memory(const Plan& plan, std::int64_t bytes_max) {
-  std::int64_t need = 0;
-  for (Rank r = 0; r < plan.workers(); ++r) {
-    TROUPE_ASSIGN(const LocalPlan local, local_plan(plan, r));
-    need += local.pool_bytes + local.arena_bytes;
-  }
+  TROUPE_ASSIGN(const std::int64_t need, needed_bytes(plan));
   const auto have = bytes_max > 0 ? static_cast<std::size_t>(bytes_max) : available_host_bytes();
   if (static_cast<std::size_t>(need) <= have) return {};
   constexpr std::int64_t mib = 1 << 20;

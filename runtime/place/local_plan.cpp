@@ -22,4 +22,13 @@ Expected<LocalPlan> local_plan(const Plan& plan, Rank rank) {
   return local;
 }
 
+Expected<std::int64_t> needed_bytes(const Plan& plan, std::int64_t enough) {
+  std::int64_t bytes = 0;
+  for (Rank r = 0; r < plan.workers() && bytes <= enough; ++r) {
+    TROUPE_ASSIGN(const LocalPlan local, local_plan(plan, r));
+    bytes += local.pool_bytes + local.arena_bytes;
+  }
+  return bytes;
+}
+
 }  // namespace troupe::runtime

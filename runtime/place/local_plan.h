@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,8 @@ struct LocalPlan {
 
 /// Error: a rank that is on no stage; a boxing that needs an extent which no place has, by name.
 Expected<LocalPlan> local_plan(const Plan& plan, Rank rank);
+/// Bytes that all places need together, pools and arenas. Adds no further place where they are more than `enough`.
+Expected<std::int64_t> needed_bytes(const Plan& plan, std::int64_t enough = std::numeric_limits<std::int64_t>::max());
 
 /// The reduction of a gradient: over dp, and over the model axes on which `gradient` is a sum (P) and `to` is none,
 /// among the places that have `self`'s coordinates on all other axes. Terms are numbered by place; each place's extent

@@ -6,6 +6,7 @@
 
 #include "devices/base/check.h"
 #include "devices/base/text_table.h"
+#include "runtime/place/local_plan.h"
 #include "runtime/simulate/token_game.h"
 #include "runtime/verify/verify.h"
 
@@ -21,34 +22,35 @@ bool waits_inside_stages(const Plan& plan) {
   });
 }
 
-Expected<AheadTried> try_plan(const Plan& plan) {
+Expected<AheadTried> try_plan(const Plan& plan, std::int64_t bytes_max) {
   TROUPE_TRY(check_structure(plan));
   GameOptions training;
   training.every_program = false;
   TROUPE_ASSIGN(const GameResult game, play(plan, training));
   AheadTried out{plan.pipeline.ahead, game.step_s, 0, true};
   for (const MemoryUse& m : game.memory) out.place_bytes = std::max(out.place_bytes, m.total());
+  if (bytes_max <= 0) return out;
+  TROUPE_ASSIGN(const std::int64_t bytes, needed_bytes(plan, bytes_max));
+  out.fits = bytes <= bytes_max;
   return out;
 }
 
 }  // namespace
 
-Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options,
-                                   const std::function<bool(const Plan&)>& fits) {
+Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, std::int64_t bytes_max) {
   REQUIRE(options.pipeline.ahead == 0, options.pipeline.ahead);
   AheadChoice out;
   TROUPE_ASSIGN(out.plan, compile(graph, options));
   if (!out.plan.trains || options.pipeline.ordered() || !waits_inside_stages(out.plan)) return out;
-  TROUPE_ASSIGN(const AheadTried first, try_plan(out.plan));
+  TROUPE_ASSIGN(const AheadTried first, try_plan(out.plan, bytes_max));
   out.tried.push_back(first);
-  while (options.pipeline.ahead + 1 < out.plan.program_specs[0].microbatches) {
+  while (out.tried.back().fits && options.pipeline.ahead + 1 < out.plan.program_specs[0].microbatches) {
     ++options.pipeline.ahead;
     auto next = compile(graph, options);
     if (!next.ok()) break;
-    auto tried = try_plan(*next);
+    auto tried = try_plan(*next, bytes_max);
     if (!tried.ok()) break;
     const double before_s = out.tried.back().step_s;
-    tried->fits = !fits || fits(*next);
     out.tried.push_back(*tried);
     if (!tried->fits || tried->step_s > before_s * (1 - ahead_gain_min)) break;
     out.plan = *std::move(next);
@@ -56,7 +58,7 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options,
   return out;
 }
 
-std::string ahead_text(const std::vector<AheadTried>& tried, std::int32_t chosen) {
+std::string ahead_text(const std::vector<AheadTried>& tried, std::int32_t chosen, const std::string& bound) {
   std::vector<TextRow> rows;
   for (const AheadTried& t : tried) {
     const char* verdict = t.ahead == chosen  ? "chosen"
@@ -65,7 +67,7 @@ std::string ahead_text(const std::vector<AheadTried>& tried, std::int32_t chosen
                                              : "gains less than 1 %";
     rows.push_back({{fmt::to_string(t.ahead), human_seconds(t.step_s), human_bytes(t.place_bytes), verdict}, {}});
   }
-  return "microbatches ahead of 1F1B, while others wait for exchanges\n" +
+  return "microbatches ahead of 1F1B, while others wait for exchanges\nmemory: " + bound + "\n" +
          table_text({">ahead", ">predicted step", ">peak memory of a place", "verdict"}, rows);
 }
 

@@ -303,11 +303,26 @@ TEST_CASE("schedule.ahead reaches the plan and changes no bit; auto prints what 
     return summary(out)["params_hash"].get<std::string>();
   };
   CHECK(hash("2") == hash("0"));
-  const auto plan = run(troupe_command(
-      {"plan", tiny_config, "--mesh", "tp=2", "--throttle", "bandwidth=10MB/s", "--set", "schedule.ahead=auto"}));
-  check_success(plan);
-  for (const char* part : {"microbatches ahead of 1F1B", "predicted step", "chosen"})
-    CHECK_MESSAGE(plan.out.find(part) != std::string::npos, part);
+  const auto shown = [&](const char* command, std::vector<std::string> more) {
+    more.insert(more.begin(), {command, tiny_config, "--mesh", "tp=2", "--throttle", "bandwidth=10MB/s", "--set",
+                               "schedule.ahead=auto"});
+    const auto o = run(troupe_command(more));
+    check_success(o);
+    for (const char* part : {"microbatches ahead of 1F1B", "predicted step", "chosen"})
+      CHECK_MESSAGE(o.out.find(part) != std::string::npos, part);
+    return o.out;
+  };
+  for (const char* command : {"plan", "sim"}) {
+    CAPTURE(command);
+    const auto here = shown(command, {});
+    CHECK(here.find("\nmemory: all places together may use the ") != std::string::npos);
+    CHECK(here.find("that this machine has available\n") != std::string::npos);
+    // Sequences of so many tokens fit into no machine, and are for another one.
+    const auto elsewhere = shown(
+        command, {"--set", "model.seq=20000", "--set", "schedule.microbatch=4000", "--set", "schedule.batch=16000"});
+    CHECK(elsewhere.find("\nmemory: no bound, since with 0 ahead all places together need more than the ") !=
+          std::string::npos);
+  }
 }
 
 TEST_CASE("--help says of each option that takes a value what holds without it") {

@@ -102,8 +102,8 @@ TEST_CASE("NU-1: no bit depends on how far stages run ahead") {
 }
 
 TEST_CASE("auto runs ahead as far as each further microbatch makes the step 1 % shorter, and as it fits") {
-  const auto choose = [](const CompileOptions& o, const std::function<bool(const Plan&)>& fits = {}) {
-    auto c = choose_ahead(step_graph(), o, fits);
+  const auto choose = [](const CompileOptions& o, std::int64_t bytes_max = 0) {
+    auto c = choose_ahead(step_graph(), o, bytes_max);
     REQUIRE_MESSAGE(c.ok(), c.status().message());
     return *std::move(c);
   };
@@ -121,11 +121,21 @@ TEST_CASE("auto runs ahead as far as each further microbatch makes the step 1 % 
   if (chosen + 1 < step_microbatches)
     CHECK(slow.tried[chosen + 1].step_s > slow.tried[chosen].step_s * (1 - ahead_gain_min));
 
-  const AheadChoice tight = choose(with_links(2e-3), [](const Plan& p) { return p.pipeline.ahead < 1; });
+  const auto needs = needed_bytes(plan_of(with_links(2e-3)));
+  REQUIRE(needs.ok());
+  CHECK(*needs > slow.tried[0].place_bytes);  // of two places
+  const AheadChoice tight = choose(with_links(2e-3), *needs);
   CHECK(tight.plan.pipeline.ahead == 0);
   REQUIRE(tight.tried.size() == 2);
-  CHECK(!tight.tried[1].fits);
-  CHECK(ahead_text(tight.tried, 0).find("does not fit") != std::string::npos);
+  CHECK(tight.tried[0].fits);
+  CHECK_FALSE(tight.tried[1].fits);
+  CHECK(ahead_text(tight.tried, 0, "in a box").find("wait for exchanges\nmemory: in a box\n") != std::string::npos);
+  CHECK(ahead_text(tight.tried, 0, "").find("does not fit") != std::string::npos);
+  const AheadChoice none = choose(with_links(2e-3), *needs - 1);
+  CHECK(none.plan.pipeline.ahead == 0);
+  REQUIRE(none.tried.size() == 1);
+  CHECK_FALSE(none.tried[0].fits);
+  CHECK(choose(with_links(2e-3), 1 << 30).plan.pipeline.ahead == chosen);
 
   CHECK(choose(with_links(0)).plan.pipeline.ahead == 0);
 
