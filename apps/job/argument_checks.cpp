@@ -54,6 +54,17 @@ Status check_arguments(const JobArguments& a, const Prepared& p) {
   return {};
 }
 
+std::string windows_warning(const std::string& form, std::int64_t batches, const Corpus& corpus,
+                            const LmConfig& config) {
+  const std::int64_t batch = config.schedule.microbatch, windows = corpus.eval_windows();
+  if (batches <= windows / batch || batches * batch == windows) return "";
+  const auto written = [&](std::int64_t n) { return fmt::format(fmt::runtime(form), n); };
+  const std::string better = windows >= batch ? "; " + written(windows / batch) + " counts none twice" : "";
+  return fmt::format("only {} held out, and {} asks for {}: some count more than once{}",
+                     counted(windows, "window") + (windows == 1 ? " is" : " are"), written(batches), batches * batch,
+                     better);
+}
+
 std::vector<std::string> useless_arguments(const JobArguments& a, const LmConfig& config, std::int64_t first,
                                            std::int64_t steps) {
   std::vector<std::string> out;

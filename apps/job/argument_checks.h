@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/job/planning.h"
+#include "apps/lm/data.h"
 
 namespace troupe::lm {
 
@@ -18,6 +19,11 @@ Status check_arguments(const JobArguments& a, const Prepared& p);
 /// Error: the model has tokens that are no bytes, so its samples have no text; or `prompt` (empty: the configuration's)
 /// has a byte that is no token of the model.
 Status check_sampled(const LmConfig& config, const std::string& prompt);
+
+/// The warning where an evaluation of so many microbatches asks for more windows than `corpus` holds out; empty: there
+/// are enough. `form`: how a user writes the number, "--batches {}".
+std::string windows_warning(const std::string& form, std::int64_t batches, const Corpus& corpus,
+                            const LmConfig& config);
 
 /// A warning for each argument that cannot have an effect in a run of `config`, of steps [first, steps).
 std::vector<std::string> useless_arguments(const JobArguments& a, const LmConfig& config, std::int64_t first,

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "apps/job/argument_checks.h"
 #include "apps/job/interruption.h"
 #include "apps/job/planning.h"
 #include "apps/job/reading.h"
@@ -171,18 +172,6 @@ Status open_text(const std::string& name, EvaluatedPart part, const LmConfig& co
   return {};
 }
 
-/// The warning where more windows are asked for than are held out; empty: there are enough.
-std::string windows_warning(const EvalArguments& a, const Corpus& corpus, const LmConfig& config) {
-  if (evaluated_part(a) != EvaluatedPart::held_out || a.batches < 0) return "";
-  const std::int64_t batch = config.schedule.microbatch, windows = corpus.eval_windows();
-  if (a.batches <= windows / batch || a.batches * batch == windows) return "";
-  const std::string better = windows >= batch ? fmt::format("; --batches {} counts none twice", windows / batch)
-                                              : std::string();
-  return fmt::format("only {} held out, and --batches {} asks for {}: some count more than once{}",
-                     counted(windows, "window") + (windows == 1 ? " is" : " are"), a.batches, a.batches * batch,
-                     better);
-}
-
 /// Divides what is evaluated into steps, each of eval.batches microbatches, which it sets.
 Division divide(const EvalArguments& a, const Corpus& corpus, LmConfig& config) {
   const std::int64_t batch = config.schedule.microbatch, seq = config.model.seq;
@@ -233,7 +222,8 @@ Status evaluate(const App& app, const EvalArguments& a, const Resume& checkpoint
   const std::int64_t first = point.manifest.stamp.step, each = p.config.eval.batches;
   code = exit_plan;
   TROUPE_ASSIGN(const Plan plan, make_evaluation_plan(app, p, text.plain.path(), evaluated_part(a), first));
-  state.warn(windows_warning(a, text.corpus, p.config));
+  if (evaluated_part(a) == EvaluatedPart::held_out && a.batches >= 0)
+    state.warn(windows_warning("--batches {}", a.batches, text.corpus, p.config));
 
   Status changed;  // the text, since it was opened here
   double sum = 0;  // microbatches in index order, as in a training run: the same bits on any mesh

@@ -39,6 +39,10 @@ int Training::run() {
   for (const auto& warning : useless_arguments(a_, p_.config, first_step_, steps_)) log_warn(warning);
   if (const auto warning = mesh_warning(p_.mesh, p_.config); !warning.empty()) log_warn(warning);
   if (const auto warning = tokens_warning(p_.config); !warning.empty()) log_warn(warning);
+  if (p_.config.eval.every > 0)
+    if (const auto warning = windows_warning("eval.batches={}", p_.config.eval.batches, *corpus_, p_.config);
+        !warning.empty())
+      log_warn(warning);
   JobResult result;
   for (;;) {
     JobOptions options = this->options();

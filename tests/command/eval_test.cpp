@@ -196,6 +196,21 @@ TEST_CASE("what is held out is the end of the text: each microbatch is another o
         doctest::Approx(rounds * all + first(257 % windows)).epsilon(1e-9));
 }
 
+TEST_CASE("a run that evaluates warns where eval.batches asks for more windows than are held out, once") {
+  TempDir dir;
+  const auto evaluating = [&](const std::string& batches, const std::string& every) {
+    return run(train(dir / (batches + "." + every),
+                     {"--steps", "2", "--quiet", "--set", "eval.batches=" + batches, "--set", "eval.every=" + every}));
+  };
+  const auto windows = std::to_string((read(sample_text()).size() / 10 - 1) / 32);
+  check_success(evaluating(windows, "1"));
+  const auto more = std::to_string(std::stoi(windows) + 1);
+  check_one_line(evaluating(more, "1"), exit_ok,
+                 {"warning: only " + windows + " windows are held out, and eval.batches=" + more + " asks for " + more,
+                  "some count more than once; eval.batches=" + windows + " counts none twice"});
+  check_success(evaluating(more, "0"));
+}
+
 TEST_CASE("more microbatches than a step of eval has: the bits of the run, which evaluates them in one step") {
   TempDir dir;
   const auto out = saved_step(dir / "out", {"--set", "eval.every=1", "--set", "eval.batches=300"});
