@@ -87,7 +87,7 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
     run.steps.push_back(r);
     if (on_step) on_step(r);
   };
-  Status failure;
+  Status failure, diverged;  // an error of the session is one of both
   Rank ready = 0;
   struct Place {
     std::unique_ptr<ActsOf> acts;
@@ -130,8 +130,11 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
         if (++run.messages == options.stop_after && failure.ok())
           failure = Status(Code::unavailable, "the simulated machines stop");
         if (!failure.ok()) return;
-        if (std::holds_alternative<Ready>(message) && ++ready == plan.workers()) failure = session.begin();
-        else failure = session.handle(r, message);
+        const bool begins = std::holds_alternative<Ready>(message) && ++ready == plan.workers();
+        Status s = begins ? session.begin() : session.handle(r, message);
+        // As in a job of processes, what reads the versions before goes on.
+        if (session.diverged() && diverged.ok()) diverged = std::move(s);
+        else failure = std::move(s);
       });
     };
     auto worker = Worker::create(plan, r, std::move(env));
@@ -154,7 +157,8 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
       scheduler.run_once();
     }
   };
-  while (failure.ok() && !session.finished()) {
+  const auto over = [&] { return session.finished() || (session.diverged() && !session.readers_left()); };
+  while (failure.ok() && !over()) {
     drain();
     const auto local = loop.next_due_ns(), net = network.next_due_ns();
     if (!local && !net) break;
@@ -168,7 +172,7 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
     }
   }
   run.virtual_ns = loop.now_ns();
-  if (failure.ok() && !session.finished()) {
+  if (failure.ok() && !over()) {
     std::string waits = session.waits_for();
     failure = Status(Code::internal, "the job makes no progress: " + waits);
   }
@@ -179,7 +183,8 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
   for (auto& p : places) p.device.reset();
   for (auto& p : places) p.transport.reset();
   drain();
-  if (!failure.ok()) return failure;
+  TROUPE_TRY(diverged);
+  TROUPE_TRY(failure);
   run.digest = digest.value();
   run.params_hash = session.params_hash();
   run.sums = session.sums();

@@ -32,8 +32,9 @@ struct SimRun {
   std::uint64_t digest = 0;
 };
 
-/// Runs a plan to its end. The callbacks of `session` are called as in production. Error: a failed worker, or no
-/// progress, with Session::waits_for.
+/// Runs a plan to its end. The callbacks of `session` are called as in production. Error: a failed worker; no progress,
+/// with Session::waits_for; divergence, after the programs that read versions before have closed, or another error has
+/// ended the wait for them.
 Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, const actors::UserActorSet& user_actors,
                                SessionOptions session, const SimClusterOptions& options = {});
 

@@ -3,9 +3,11 @@
 
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <set>
 #include <stdexcept>
 
+#include "devices/sim/sim_storage.h"
 #include "runtime/simulate/token_game.h"
 #include "runtime/verify/verify.h"
 #include "tests/runtime/mlp.h"
@@ -257,5 +259,85 @@ TEST_CASE("a user actor that cannot be made stops the job before it starts, by n
     REQUIRE_FALSE(r.ok());
     CHECK(r.status().message().find("'middle'") != std::string::npos);
     CHECK(r.status().message().find("the.middle") != std::string::npos);
+  }
+}
+
+TEST_CASE(
+    "a run that diverges first finishes what reads an earlier version, which is good, as a job of processes does") {
+  struct Diverging final : actors::UserActor {
+    Status act(actors::UserCall& call) override {
+      const float value = call.step == 1 ? std::numeric_limits<float>::infinity() : 0.5f;
+      for (std::int64_t i = 0; i < call.out[0].size(); ++i) call.out[0].as<float>()[i] = value;
+      return {};
+    }
+  };
+  auto set = actor_set();
+  set["diverging"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+    return std::unique_ptr<actors::UserActor>(std::make_unique<Diverging>());
+  };
+  Graph g(ops());
+  const TensorType row{DType::f32, {1, 64}};
+  const auto loss = [&](const std::string& name, const std::string& kind) {
+    const Value x = g.actor(kind, name + "x", {}, {{"x", row}}, {{"stream", std::string("x")}})[0];
+    const Value t = g.actor("data", name + "t", {}, {{"t", row}}, {{"stream", std::string("t")}})[0];
+    return g.op("mse_loss", {g.op("linear", {x, g.param("w", {64, 64}, Init::normal(0.1f))})[0], t},
+                {{"scale", 1.0}})[0];
+  };
+  g.program("train", {2, 1});
+  g.unit("all");
+  g.minimize(loss("", "diverging"), {});
+  g.program("evaluate", {200, 1});  // takes longer than a step
+  g.unit("all");
+  g.report("eval_loss", loss("eval.", "data"));
+  CompileOptions o;
+  o.stages = stage_meshes({1});
+  o.snapshots = 2;
+  const auto p = compile(g, o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  std::vector<std::int64_t> evaluated, saved;
+  SessionOptions session;
+  session.steps = 10;
+  session.readers = [](std::int64_t version) {
+    return version == 1 ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{};
+  };
+  session.on_closed = [&](const std::string&, std::int64_t version, const std::vector<Report>& reports) {
+    CHECK(reports.size() == 200);
+    evaluated.push_back(version);
+  };
+  session.snapshot = [](std::int64_t version) { return version == 1; };
+  session.on_shards = [&](std::int64_t version, const std::vector<Report>&, const SumState&) {
+    saved.push_back(version);
+  };
+  const auto error = [&](std::uint64_t seed, std::int64_t stop_after) {
+    evaluated.clear();
+    saved.clear();
+    SimStorage storage;
+    REQUIRE(storage.make_dir("checkpoints").ok());
+    SimClusterOptions cluster;
+    cluster.seed = seed;
+    cluster.storage = &storage;
+    cluster.save = {"checkpoints", 1, 1};
+    cluster.stop_after = stop_after;
+    const auto r = run_simulated(*p, ops(), set, session, cluster);
+    REQUIRE_FALSE(r.ok());
+    return r.status().message();
+  };
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    CAPTURE(seed);
+    const std::string whole = error(seed, -1);
+    CHECK_MESSAGE(whole.starts_with("step 1: "), whole);
+    CHECK_MESSAGE(whole.ends_with("training has diverged"), whole);
+    CHECK(evaluated == std::vector<std::int64_t>{1});
+    CHECK(saved == std::vector<std::int64_t>{1});
+    // Another failure meanwhile ends the wait, and is not what the run ends with.
+    int waiting = 0;
+    std::string stopped;
+    for (std::int64_t message = 1; message < 100 && (message == 1 || evaluated.empty() || saved.empty()); ++message) {
+      stopped = error(seed, message);
+      CHECK_MESSAGE((stopped == whole || stopped == "the simulated machines stop"), stopped);
+      waiting += stopped == whole;
+    }
+    CHECK(stopped == whole);
+    CHECK(waiting > 1);
   }
 }
