@@ -101,11 +101,12 @@ double axis_boxing_bytes(const Sbp& from, const Sbp& to, double bytes, std::int6
   return to.is_broadcast() ? others * each : others * each / static_cast<double>(n);
 }
 
-double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::int64_t n, const LinkCost& link) {
+double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::int64_t n, const LinkCost& link,
+                           double handover_s) {
   const double sent = axis_boxing_bytes(from, to, bytes, n);
   if (sent == 0) return 0;
-  const double messages = static_cast<double>(n - 1) * (from.is_partial() && to.is_broadcast() && n > 2 ? 2 : 1);
-  return messages * link.latency_s + sent / link.alone_bytes_per_s();
+  const double exchanges = from.is_partial() && to.is_broadcast() && n > 2 ? 2 : 1;
+  return exchanges * (static_cast<double>(n - 1) * link.latency_s + handover_s) + sent / link.alone_bytes_per_s();
 }
 
 std::int64_t added_elements(const BoxingPlan& plan) {

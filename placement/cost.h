@@ -86,9 +86,10 @@ struct CostModel {
 /// (n-1)N/n, S -> S (n-1)N/n^2. From B: 0. Infinite for S -> P, for which one place would have to gather the whole
 /// tensor.
 double axis_boxing_bytes(const Sbp& from, const Sbp& to, double bytes, std::int64_t n);
-/// Seconds that each place sends for axis_boxing_bytes over one kind of link: n - 1 messages, 2(n - 1) for an
-/// all-reduce of more than two places, plus the bytes at the link's rate.
-double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::int64_t n, const LinkCost& link);
+/// Seconds that each place sends for axis_boxing_bytes over one kind of link: n - 1 messages and a hand-over, twice for
+/// an all-reduce of more than two places, plus the bytes at the link's rate.
+double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::int64_t n, const LinkCost& link,
+                           double handover_s = 0);
 
 /// Elements of a partial sum that the place with the most of them receives and adds; 0 where the plan adds nothing.
 std::int64_t added_elements(const BoxingPlan& plan);

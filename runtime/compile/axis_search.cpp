@@ -179,7 +179,7 @@ Status AxisSearch::search(std::size_t op, std::vector<StatePtr>& states) const {
 
 double AxisSearch::boxing_s(const Sbp& from, const Sbp& to, const TensorType& type, std::int64_t n) const {
   if (same_parts(from, to, type.shape, n)) return 0;
-  return axis_boxing_seconds(from, to, bytes_of(type), n, plan_.costs.axis_link(n));
+  return axis_boxing_seconds(from, to, bytes_of(type), n, plan_.costs.axis_link(n), plan_.costs.handover_s);
 }
 
 /// Time of one place's part of an op. All states of a search ask for the same few.

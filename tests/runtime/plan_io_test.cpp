@@ -128,8 +128,15 @@ Plan odd_plan() {
   role.actors = {a};
   p.roles = {role};
   p.pipeline = {Pipeline::Kind::interleaved, 7, 3};
-  p.costs = {1e12,        2e11,        3e-6, {{"op", {{1, 2, 3}, {4, 5, 6}}}, {"other", {{7, 0, 8}}}},
-             {4e-6, 5e9}, {6e-5, 7e8}, 16,   {{3, 5, {7e-3, 8e6}}},
+  p.costs = {1e12,
+             2e11,
+             3e-6,
+             1e-5,
+             {{"op", {{1, 2, 3}, {4, 5, 6}}}, {"other", {{7, 0, 8}}}},
+             {4e-6, 5e9, 6e8},
+             {6e-5, 7e8},
+             16,
+             {{3, 5, {7e-3, 8e6}}},
              9e7};
   return p;
 }
