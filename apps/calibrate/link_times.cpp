@@ -32,18 +32,24 @@ struct Relay final : actors::UserActor {
   }
 };
 
-/// Two workers; a round begins when the session has the report of the round before. Each hop gathers a tensor of which
-/// each worker has a half, by a message each way, or (`message_bytes` = 0) passes on its own half.
-Expected<Plan> chain(const App& app, std::int64_t message_bytes) {
+/// What lies between the work of one hop and that of the next.
+struct Between {
+  std::int64_t message_bytes = 0;  ///< > 0: each worker gathers a tensor, by a message of so many bytes each way
+  bool op = false;                 ///< a small op on another stream
+};
+
+/// Two workers; a round begins when the session has the report of the round before.
+Expected<Plan> chain(const App& app, const Between& between) {
   Graph g(app.ops());
   g.program("relay", {.microbatches = rounds});
   g.unit("chain");
-  const TensorType type{DType::f32, {2, std::max<std::int64_t>(1, message_bytes / 4)}};
+  const TensorType type{DType::f32, {2, std::max<std::int64_t>(1, between.message_bytes / 4)}};
   std::vector<Value> at = {g.feed("go", {DType::f32, {1}}, "done")};
   std::optional<NdSbp> wanted = NdSbp{Sbp::B()};
   for (int i = 0; i <= hops; ++i) {
     at = g.actor("calibrate.relay", fmt::format("relay{}", i), at, {{"x", type, NdSbp{Sbp::S(0)}}}, {}, {wanted});
-    if (message_bytes == 0) wanted = NdSbp{Sbp::S(0)};
+    if (between.message_bytes == 0) wanted = NdSbp{Sbp::S(0)};
+    if (between.op) at = g.op("relu", at);
   }
   g.report("done",
            g.actor("calibrate.relay", "end", at, {{"done", {DType::f32, {1}}, NdSbp{Sbp::B()}}}, {}, {wanted})[0]);
@@ -54,8 +60,8 @@ Expected<Plan> chain(const App& app, std::int64_t message_bytes) {
 }
 
 /// Median seconds of a round's hop. On an error of the job, `code` is its exit code.
-Expected<double> hop_s(const App& app, std::int64_t message_bytes, int& code) {
-  TROUPE_ASSIGN(const Plan plan, chain(app, message_bytes));
+Expected<double> hop_s(const App& app, const Between& between, int& code) {
+  TROUPE_ASSIGN(const Plan plan, chain(app, between));
   const SteadyClock clock;
   std::vector<std::int64_t> begun_ns;
   JobOptions job;
@@ -83,14 +89,14 @@ Expected<MessageTimes> measure_messages(const App& app, int& code) {
   constexpr std::int64_t small = 8, large = 4 << 20;
   // On a busy machine a difference may be negative: tries again.
   for (int attempt = 0; attempt < 3; ++attempt) {
-    TROUPE_ASSIGN(const double alone_s, hop_s(app, 0, code));
-    TROUPE_ASSIGN(const double short_s, hop_s(app, small, code));
-    TROUPE_ASSIGN(const double long_s, hop_s(app, large, code));
-    // A hop alone is its work and a hand-over; a message is an act more, and with it a hand-over.
-    const double handover_s = alone_s - static_cast<double>(work_ns) * 1e-9;
-    if (0 < handover_s && alone_s + handover_s < short_s && short_s < long_s)
-      return MessageTimes{handover_s,
-                          {short_s - alone_s - handover_s, static_cast<double>(large - small) / (long_s - short_s)}};
+    TROUPE_ASSIGN(const double alone_s, hop_s(app, {}, code));
+    TROUPE_ASSIGN(const double op_s, hop_s(app, {.op = true}, code));
+    TROUPE_ASSIGN(const double short_s, hop_s(app, {.message_bytes = small}, code));
+    TROUPE_ASSIGN(const double long_s, hop_s(app, {.message_bytes = large}, code));
+    // An act on another stream is handed two ends, its own and that of the act before it; an exchange is, too.
+    const double handover_s = (op_s - alone_s) / 2, latency_s = short_s - op_s;
+    if (handover_s > 0 && latency_s > 0 && short_s < long_s)
+      return MessageTimes{handover_s, {latency_s, static_cast<double>(large - small) / (long_s - short_s)}};
   }
   return Status(
       Code::unavailable,

@@ -73,8 +73,9 @@ Expected<comm::Throttle> parse_throttle(std::string_view all) {
 
 void slow_down(CostModel& costs, const std::vector<comm::Throttle>& throttle) {
   const CostModel before = costs;
-  const auto slower = [](const comm::Throttle& t, LinkCost link) {
-    link.latency_s += static_cast<double>(t.latency_ns) * 1e-9;
+  const auto slower = [&](const comm::Throttle& t, LinkCost link) {
+    // A delayed message is handed over to one more thread, ThrottledTransport's alarm.
+    link.latency_s += static_cast<double>(t.latency_ns) * 1e-9 + costs.handover_s;
     if (t.bytes_per_second > 0) link.pair_bytes_per_s = static_cast<double>(t.bytes_per_second);
     return link;
   };

@@ -96,3 +96,36 @@ TEST_CASE(
   CHECK(errors[errors.size() * 3 / 5] < 0.01);
   CHECK(busy >= test::of_drawn(12));
 }
+
+TEST_CASE("an act's end takes a hand-over to reach another stream, and none to reach its own") {
+  const auto handovers = [](std::int64_t tp, int& exchanges) {
+    Shape_ s;
+    s.layers = 3;
+    s.microbatches = 5;
+    CompileOptions o;
+    o.stages = stage_meshes({1}, tp);
+    o.costs.launch_s = 1e-3;  // longer than a message
+    auto p = compile(graph(ops(), s), o);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    exchanges = 0;  // all-reduces: a microbatch's chain waits for them, not for what leads from B to P
+    for (const auto& x : p->exchanges)
+      if (x.program == 0 && x.rate == Rate::microbatch && x.name.find("@B") != std::string::npos)
+        exchanges += static_cast<int>(s.microbatches);
+    GameOptions options;
+    options.every_program = false;
+    const auto before = play(*p, options);
+    REQUIRE_MESSAGE(before.ok(), before.status().message());
+    p->costs.handover_s = 1e-5;
+    const auto after = play(*p, options);
+    REQUIRE_MESSAGE(after.ok(), after.status().message());
+    CHECK(after->compute_s == doctest::Approx(before->compute_s).epsilon(1e-9));
+    return (after->step_s - before->step_s) / p->costs.handover_s;
+  };
+  int exchanges = 0;
+  const double alone = handovers(1, exchanges);
+  CHECK(exchanges == 0);
+  const double split = handovers(2, exchanges);
+  CHECK(exchanges == 25);
+  CHECK(alone == doctest::Approx(1));  // the last gradient's, to the norm
+  CHECK(split == doctest::Approx(1 + 2 * exchanges));
+}
