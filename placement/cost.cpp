@@ -23,7 +23,7 @@ Status check_time(const std::string& what, double seconds) {
 Status check_link(const std::string& what, const LinkCost& link) {
   TROUPE_TRY(check_time(what + ".latency_s", link.latency_s));
   TROUPE_TRY(check_rate(what + ".bytes_per_s", link.bytes_per_s));
-  return check_rate(what + ".pair_bytes_per_s", link.pair_bytes_per_s);
+  return check_rate(what + ".link_bytes_per_s", link.link_bytes_per_s);
 }
 
 Status check_call(const std::string& op, const KernelTime& call) {
@@ -106,7 +106,8 @@ double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::in
   const double sent = axis_boxing_bytes(from, to, bytes, n);
   if (sent == 0) return 0;
   const double exchanges = from.is_partial() && to.is_broadcast() && n > 2 ? 2 : 1;
-  return exchanges * (static_cast<double>(n - 1) * link.latency_s + handover_s) + sent / link.alone_bytes_per_s();
+  return exchanges * static_cast<double>(n - 1) * link.latency_s + (exchanges + 1) * handover_s +
+         sent / link.alone_bytes_per_s();
 }
 
 std::int64_t added_elements(const BoxingPlan& plan) {
@@ -120,7 +121,7 @@ std::int64_t added_elements(const BoxingPlan& plan) {
 
 double boxing_seconds(const BoxingPlan& plan, std::int64_t item, const CostModel& model) {
   struct Way {  // out of a place, or into it: seconds until which it is busy
-    double ports_s[2] = {};
+    double interfaces_s[2] = {};
     std::map<Rank, double> links_s;
   };
   std::map<Rank, Way> out, in;
@@ -130,10 +131,10 @@ double boxing_seconds(const BoxingPlan& plan, std::int64_t item, const CostModel
     const LinkCost& cost = model.link(t.from, t.to);
     const auto bytes = static_cast<double>(t.extent.elements() * item);
     for (const auto& [way, peer] : {std::pair(&out[t.from], t.to), std::pair(&in[t.to], t.from)}) {
-      double& port_s = way->ports_s[model.on_one_node(t.from, t.to)];
+      double& interface_s = way->interfaces_s[model.on_one_node(t.from, t.to)];
       double& link_s = way->links_s[peer];
-      port_s += bytes / cost.bytes_per_s;
-      link_s = std::max(link_s, port_s) + bytes / cost.pair_bytes_per_s;
+      interface_s += bytes / cost.bytes_per_s;
+      link_s = std::max(link_s, interface_s) + bytes / cost.link_bytes_per_s;
       last_s = std::max(last_s, link_s + cost.latency_s);
     }
   }

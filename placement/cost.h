@@ -1,7 +1,7 @@
 // Costs: alpha-beta links between places, roofline kernels. Shared by plan, simulator and planner.
 //
 // Hockney's model: a message of n bytes takes latency + n / bandwidth, with two bandwidths one after the other: that of
-// a port, which a place's messages share, and that of a link (see LinkCost). A kernel takes the longer of its
+// an interface, which a place's messages share, and that of a link (see LinkCost). A kernel takes the longer of its
 // arithmetic and its memory traffic (Williams' roofline) plus a fixed launch cost.
 #pragma once
 
@@ -17,16 +17,16 @@
 
 namespace troupe {
 
-/// A place has one port for the links of a kind (those within its node, those to other nodes), and a link to each other
-/// place behind it. A message goes through the port of its kind, then over the link of its pair, then it is delivered
-/// after the latency. Port and link carry one message after the other, each way.
+/// A place has one network interface for the links of a kind (those within its node, those to other nodes), and behind
+/// it a link to each other place. A message passes the interface of its kind, then the link of its pair, and is
+/// delivered a latency later. Interface and link carry one message after the other, each way.
 struct LinkCost {
   double latency_s = 10e-6;
-  double bytes_per_s = 4e9;  ///< of the port
+  double bytes_per_s = 4e9;  ///< of the interface
   /// of the link of two places
-  double pair_bytes_per_s = std::numeric_limits<double>::infinity();
+  double link_bytes_per_s = std::numeric_limits<double>::infinity();
   /// At which a message that meets no other one is carried.
-  double alone_bytes_per_s() const { return 1 / (1 / bytes_per_s + 1 / pair_bytes_per_s); }
+  double alone_bytes_per_s() const { return 1 / (1 / bytes_per_s + 1 / link_bytes_per_s); }
   bool operator==(const LinkCost&) const = default;
 };
 
@@ -86,8 +86,8 @@ struct CostModel {
 /// (n-1)N/n, S -> S (n-1)N/n^2. From B: 0. Infinite for S -> P, for which one place would have to gather the whole
 /// tensor.
 double axis_boxing_bytes(const Sbp& from, const Sbp& to, double bytes, std::int64_t n);
-/// Seconds that each place sends for axis_boxing_bytes over one kind of link: n - 1 messages and a hand-over, twice for
-/// an all-reduce of more than two places, plus the bytes at the link's rate.
+/// Seconds that each place sends for axis_boxing_bytes over one kind of link: n - 1 messages, twice for an all-reduce
+/// of more than two places, plus the bytes at the link's rate, plus the hand-overs to, between and from the exchanges.
 double axis_boxing_seconds(const Sbp& from, const Sbp& to, double bytes, std::int64_t n, const LinkCost& link,
                            double handover_s = 0);
 

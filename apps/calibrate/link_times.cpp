@@ -93,9 +93,9 @@ Expected<MessageTimes> measure_messages(const App& app, int& code) {
     TROUPE_ASSIGN(const double op_s, hop_s(app, {.op = true}, code));
     TROUPE_ASSIGN(const double short_s, hop_s(app, {.message_bytes = small}, code));
     TROUPE_ASSIGN(const double long_s, hop_s(app, {.message_bytes = large}, code));
-    // An act on another stream is handed two ends, its own and that of the act before it; an exchange is, too.
-    const double handover_s = (op_s - alone_s) / 2, latency_s = short_s - op_s;
-    if (handover_s > 0 && latency_s > 0 && short_s < long_s)
+    // An op, and an exchange in its place, is one more act of another stream, whose end is handed over.
+    const double handover_s = op_s - alone_s, latency_s = std::max(short_s - op_s, 1e-7);
+    if (handover_s > 0 && short_s < long_s)
       return MessageTimes{handover_s, {latency_s, static_cast<double>(large - small) / (long_s - short_s)}};
   }
   return Status(

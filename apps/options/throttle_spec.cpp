@@ -72,11 +72,14 @@ Expected<comm::Throttle> parse_throttle(std::string_view all) {
 }
 
 void slow_down(CostModel& costs, const std::vector<comm::Throttle>& throttle) {
+  if (throttle.empty()) return;
+  // Every message of a throttled transport is handed over to one more thread, its alarm.
+  for (LinkCost* link : {&costs.intra_node, &costs.inter_node}) link->latency_s += costs.handover_s;
+  for (OddLink& odd : costs.odd_links) odd.cost.latency_s += costs.handover_s;
   const CostModel before = costs;
-  const auto slower = [&](const comm::Throttle& t, LinkCost link) {
-    // A delayed message is handed over to one more thread, ThrottledTransport's alarm.
-    link.latency_s += static_cast<double>(t.latency_ns) * 1e-9 + costs.handover_s;
-    if (t.bytes_per_second > 0) link.pair_bytes_per_s = static_cast<double>(t.bytes_per_second);
+  const auto slower = [](const comm::Throttle& t, LinkCost link) {
+    link.latency_s += static_cast<double>(t.latency_ns) * 1e-9;
+    if (t.bytes_per_second > 0) link.link_bytes_per_s = static_cast<double>(t.bytes_per_second);
     return link;
   };
   for (const auto& t : throttle) {  // the last throttle of a link counts, as in ThrottledTransport

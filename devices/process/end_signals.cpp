@@ -10,7 +10,12 @@
 
 namespace troupe {
 
+namespace {
+thread_local int living = 0;  // in this thread, one within another
+}
+
 EndSignals::EndSignals() {
+  ++living;
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
@@ -21,7 +26,7 @@ EndSignals::EndSignals() {
 }
 
 EndSignals::~EndSignals() {
-  const bool within_another = sigismember(&before_, SIGTERM) == 1;
+  const bool within_another = --living > 0;
   while (!passes_on_ && !within_another && take()) {}
   ::close(fd_);
   ::sigprocmask(SIG_SETMASK, &before_, nullptr);

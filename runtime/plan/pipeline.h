@@ -14,7 +14,7 @@
 namespace troupe::runtime {
 
 /// A microbatch goes through a stage forwards and backwards; where the backward pass is split, weights is the part that
-/// makes parameter gradients, backward the part that makes the gradient of the stage's input.
+/// makes nothing but parameter gradients, backward the part that makes the gradient of the stage's input.
 enum class Pass : std::uint8_t { forward, backward, weights };
 
 struct Pipeline {
@@ -31,6 +31,10 @@ struct Pipeline {
   /// exchange, the stage works on another: with one stage, two microbatches fill each other's waits (TokenWeave and
   /// Domino divide the batch for this). An order of passes leaves no choice: 0 there.
   std::int32_t ahead = 0;
+  /// 1F1B: where a stage is divided along a model axis, weight gradients are a pass of their own, behind the others in
+  /// priority, so that they run while the gradient of an input is exchanged (Megatron-Core overlaps the two by
+  /// streams).
+  bool weights_apart = true;
   bool ordered() const { return kind != Kind::one_f_one_b; }
   bool splits_backward() const { return kind == Kind::zero_bubble; }
   bool operator==(const Pipeline&) const = default;

@@ -55,7 +55,7 @@ struct Param {
 }
 struct Program { name @0 :Text; microbatches @1 :Int64; samples @2 :Int64; sequential @3 :Bool; stateful @4 :Bool; }
 struct AdamW { lr @0 :Float32; beta1 @1 :Float32; beta2 @2 :Float32; eps @3 :Float32; weightDecay @4 :Float32; }
-struct Link { latencyS @0 :Float64; bytesPerS @1 :Float64; pairBytesPerS @2 :Float64; }
+struct Link { latencyS @0 :Float64; bytesPerS @1 :Float64; linkBytesPerS @2 :Float64; }
 struct OddLink { a @0 :Int32; b @1 :Int32; cost @2 :Link; }
 struct KernelTime { flops @0 :Float64; bytes @1 :Float64; seconds @2 :Float64; }
 struct Kernel { op @0 :Text; times @1 :List(KernelTime); }
@@ -81,4 +81,5 @@ struct Plan {
   pipeline @13 :UInt8;
   chunks @14 :Int32 = 1;
   ahead @15 :Int32;
+  weightsApart @16 :Bool;
 }

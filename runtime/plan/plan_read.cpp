@@ -116,7 +116,7 @@ PlanActor get(wire::Actor::Reader r) {
   return a;
 }
 
-LinkCost get(wire::Link::Reader r) { return {r.getLatencyS(), r.getBytesPerS(), r.getPairBytesPerS()}; }
+LinkCost get(wire::Link::Reader r) { return {r.getLatencyS(), r.getBytesPerS(), r.getLinkBytesPerS()}; }
 
 CostModel get(wire::Costs::Reader r) {
   CostModel c;
@@ -157,7 +157,7 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
     p.hyper.weight_decay = h.getWeightDecay();
     for (auto m : r.getMeshes()) p.meshes.push_back(get(m));
     p.stages = r.getStages();
-    p.pipeline = {static_cast<Pipeline::Kind>(r.getPipeline()), r.getChunks(), r.getAhead()};
+    p.pipeline = {static_cast<Pipeline::Kind>(r.getPipeline()), r.getChunks(), r.getAhead(), r.getWeightsApart()};
     for (auto x : r.getRoles()) {
       PlanRole role;
       role.stage = x.getStage();

@@ -128,7 +128,7 @@ void put(wire::Actor::Builder b, const PlanActor& a) {
 void put(wire::Link::Builder b, const LinkCost& l) {
   b.setLatencyS(l.latency_s);
   b.setBytesPerS(l.bytes_per_s);
-  b.setPairBytesPerS(l.pair_bytes_per_s);
+  b.setLinkBytesPerS(l.link_bytes_per_s);
 }
 
 void put(wire::Costs::Builder b, const CostModel& c) {
@@ -190,6 +190,7 @@ std::vector<std::byte> write_plan(const Plan& p) {
   b.setPipeline(static_cast<std::uint8_t>(p.pipeline.kind));
   b.setChunks(p.pipeline.chunks);
   b.setAhead(p.pipeline.ahead);
+  b.setWeightsApart(p.pipeline.weights_apart);
   auto roles = b.initRoles(static_cast<unsigned>(p.roles.size()));
   for (unsigned i = 0; i < p.roles.size(); ++i) {
     const PlanRole& role = p.roles[i];

@@ -85,9 +85,10 @@ void make_control(PlanDraft& draft, const std::set<ActorRef>& after_commit);
 /// Segments and user-defined actors -> their ops with operands, scratch memory by lifetime, and op state.
 void fill_operands(PlanDraft& draft, Segments& segments, const Edges& edges, const Optimizers& optimizers);
 
-/// Costs of all actors but segments; which actors close a step; the parameters that digests and snapshots read.
+/// Costs of all actors but segments and exchanges; which actors close a step; the parameters that digests and snapshots
+/// read.
 void finish_actors(PlanDraft& draft);
-/// What each exchange moves, and how long the cost model thinks one act takes.
+/// What each exchange moves, how long the cost model thinks one act takes, and how long its adding.
 void cost_exchanges(PlanDraft& draft);
 
 /// Tenants that take turns -> shared areas. REQUIRES: operands, costs and closes_step are there. Error: as local_plan.

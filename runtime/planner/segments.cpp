@@ -17,8 +17,13 @@ std::string segment_name(const Graph& g, std::int32_t program, std::int32_t unit
                      suffix[static_cast<int>(pass)], part ? fmt::format(".{}", part) : "");
 }
 
-/// The pass of each node: Pass::weights for ops that make only parameter gradients, if the pipeline splits the backward
-/// pass.
+/// Whether a mesh has a model axis: its places wait for each other's parts inside a backward pass.
+bool is_split(const Mesh& mesh) {
+  const std::int32_t dp = dp_axis(mesh);
+  return mesh.size() > (dp >= 0 ? mesh.axes[dp].size : 1);
+}
+
+/// The pass of each node: Pass::weights for ops that make only parameter gradients, if they are a pass of their own.
 std::vector<Pass> passes_of(const PlanDraft& draft) {
   std::vector<Pass> out;
   for (const LoweredNode& n : draft.low.nodes) {
@@ -26,7 +31,10 @@ std::vector<Pass> passes_of(const PlanDraft& draft) {
       return draft.plan.tensors[t].gradient_of >= 0;
     });
     // Shared units are not split.
-    const bool apart = draft.plan.pipeline.splits_backward() && only_gradients && n.mesh < draft.plan.stages;
+    const Pipeline& pipeline = draft.plan.pipeline;
+    const bool split = pipeline.splits_backward() ||
+                       (!pipeline.ordered() && pipeline.weights_apart && is_split(draft.plan.meshes[n.mesh]));
+    const bool apart = split && only_gradients && n.mesh < draft.plan.stages;
     out.push_back(apart ? Pass::weights : n.backward ? Pass::backward : Pass::forward);
   }
   return out;

@@ -47,7 +47,7 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
   while (out.tried.back().fits && options.pipeline.ahead + 1 < out.plan.program_specs[0].microbatches) {
     ++options.pipeline.ahead;
     auto next = compile(graph, options);
-    if (!next.ok()) break;
+    if (!next.ok() || !verify(*next).ok()) break;
     auto tried = try_plan(*next, bytes_max);
     if (!tried.ok()) break;
     const double before_s = out.tried.back().step_s;

@@ -1,6 +1,6 @@
 // The players of the token game: the places and their actors, the messages between these, when an exchange is over.
-// Internal to token_game.cpp (the rules), game_session.cpp (the session's decisions), game_state.cpp (the state by
-// which the steady state is recognised), game_result.cpp (the results).
+// Internal to token_game.cpp (the rules), game_exchanges.cpp (messages between places), game_session.cpp (the session's
+// decisions), game_state.cpp (the state by which the steady state is recognised), game_result.cpp (the results).
 #pragma once
 
 #include <array>
@@ -64,7 +64,7 @@ class GameActor final : public actors::Outbox {
   std::string stream_name_;
   Stream* stream_ = nullptr;
   std::vector<std::vector<std::int32_t>> peers_;    // per route: the other places that it meets, ascending
-  std::vector<std::vector<GameMessage>> messages_;  // per route: by the place of their peer, ascending
+  std::vector<std::vector<GameMessage>> messages_;  // per route: by GameMessage::before
   std::int64_t hop_ns_ = 0;                         // where meets(): added to each act
   struct ActAt {
     std::uint64_t number = 0;
@@ -158,6 +158,7 @@ class Game {
     std::int64_t begun = -1;          ///< the newest step that has begun
     std::int64_t step = 0, sent = 0;  ///< the step whose microbatches are sent, and how many of them
     bool due = false;                 ///< the next one is on its way
+    std::int64_t due_ns = 0;          ///< then it arrives
   };
   /// Microbatches of a feed that wait for no report.
   std::int64_t at_once(const PlanChannel& feed) const;
@@ -188,8 +189,11 @@ class Game {
     std::int64_t step = -1;
   };
   void meet(GameActor& actor, std::uint64_t number);
-  /// The peers of an act that are played at `place` have begun: carries its messages with them.
-  void carry(PeerTable::Arrival& arrival, std::int32_t place);
+  /// Carries the messages between the newest arrival and the places that are here; `fresh`: the first of its place.
+  void carry_all(PeerTable& table, bool fresh);
+  /// The peers of an act that are played at `place` have begun: carries what it sends them, or what they have sent and
+  /// what is through their own links at `sent_ns`. Returns when all of it is through the links of this place.
+  std::int64_t carry(PeerTable::Arrival& arrival, std::int32_t place, bool sent, std::int64_t sent_ns);
   /// All messages of an act are through: an exchange adds what has arrived, on its stream.
   void carried(const Mail& mail);
 
@@ -200,7 +204,7 @@ class Game {
   void deliver();
   void over(const GameActor& a, std::uint64_t number);
   /// An act has ended: frees its memory, and posts its end when it is handed over, CostModel::handover_s from now.
-  void hand_on(const Mail& done);
+  void end_act(const Mail& done);
 
   void finished(GameActor& a, const Mail& m);
 
@@ -222,14 +226,16 @@ class Game {
   static bool has_token(const actors::Ports& ports);
 
   void measure();
-  /// Seconds in which the busiest port or link carries, over the whole game, microbatches that were left out included.
-  double busiest_way_s() const;
+  /// Seconds in which the busiest interface or link carries, over the whole game, microbatches that were left out
+  /// included.
+  double busiest_s() const;
 
   const Plan& plan_;
   GameOptions options_;
   SimLoop loop_;
   GameResult result_;
   bool collapse_dp_ = true;
+  bool differ_ = false;  // places stand in for others whose links are not like theirs
   std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> representative_;
   std::vector<std::unique_ptr<Place>> places_;
   std::map<std::pair<std::int32_t, std::int64_t>, std::map<std::int32_t, std::int32_t>> closed_;

@@ -13,7 +13,7 @@ void Game::put_on_links(Place& place, GameActor& actor) {
   for (const auto& route : actor.local_.routes) {
     auto& messages = actor.messages_.emplace_back(place.links->messages(route));
     if (options_.forward_s < 0) continue;
-    for (auto& m : messages) m.port_ns = m.link_ns = m.latency_ns = 0;
+    for (auto& m : messages) m.interface_ns = m.link_ns = m.latency_ns = 0;
   }
 }
 
@@ -28,8 +28,7 @@ void Game::resolve_peers(Place& place) {
   for (auto& a : place.actors)
     for (auto& messages : a->messages_) {
       for (auto& m : messages) m.place = place_of(m.peer);
-      std::stable_sort(messages.begin(), messages.end(),
-                       [](const auto& one, const auto& other) { return one.place < other.place; });
+      std::stable_sort(messages.begin(), messages.end(), GameMessage::before);
     }
 }
 
@@ -49,22 +48,21 @@ void Game::meet(GameActor& actor, std::uint64_t number) {
   const auto& own = actor.peers_[actor.local_.route_of[f.local]];
   const auto missing = std::count_if(own.begin(), own.end(), [&](std::int32_t p) { return !table.here[p]; });
   table.arrivals.push_back({actor.place_, &actor, number, &own, missing, loop_.now_ns(), loop_.now_ns()});
-  for (std::size_t p = 0; p < table.here.size(); ++p)
-    if (table.here[p]) carry(table.arrivals.back(), static_cast<std::int32_t>(p));
+  carry_all(table, fresh);
   bool all_told = true;
   for (auto& arrival : table.arrivals) {
     if (!arrival.waits) continue;
-    if (fresh && arrival.waits != &actor &&
-        std::binary_search(arrival.peers->begin(), arrival.peers->end(), actor.place_)) {
-      --arrival.missing;
-      carry(arrival, actor.place_);
-    }
+    if (fresh && std::binary_search(arrival.peers->begin(), arrival.peers->end(), actor.place_)) --arrival.missing;
     if (arrival.missing > 0) {
       all_told = false;
       continue;
     }
     GameActor* met = std::exchange(arrival.waits, nullptr);
-    const std::int64_t end_ns = arrival.end_ns + met->hop_ns_;
+    std::int64_t end_ns = arrival.end_ns + met->hop_ns_;
+    if (differ_) {  // the slowest place, for which this one stands in, has at least this time
+      const double adding_s = met->plan_.gathers() ? 0 : met->plan_.cost_s;
+      end_ns = std::max(end_ns, loop_.now_ns() + to_ns(plan_.exchanges[met->plan_.exchange].seconds - adding_s));
+    }
     loop_.at(end_ns, [this, met, n = arrival.number, begin_ns = loop_.now_ns(), step = table.step] {
       post({.kind = Mail::Kind::carried,
             .to = met,
@@ -79,13 +77,37 @@ void Game::meet(GameActor& actor, std::uint64_t number) {
     peer_tables_.erase(at);
 }
 
-void Game::carry(PeerTable::Arrival& arrival, std::int32_t place) {
+void Game::carry_all(PeerTable& table, bool fresh) {
+  PeerTable::Arrival& own = table.arrivals.back();
+  // until what the places have sent each other is through the senders' links: nobody receives it earlier
+  std::map<std::int32_t, std::int64_t> to_ns, from_ns;
+  const auto others = [&](const auto& each) {
+    for (auto& other : table.arrivals)
+      if (fresh && &other != &own && other.waits) each(other);
+  };
+  for (std::size_t p = 0; p < table.here.size(); ++p)
+    if (table.here[p]) to_ns[static_cast<std::int32_t>(p)] = carry(own, static_cast<std::int32_t>(p), true, 0);
+  others([&](auto& other) {
+    auto& ns = from_ns[other.place];
+    ns = std::max(ns, carry(other, own.place, true, 0));
+  });
+  from_ns[own.place] = to_ns[own.place];
+  for (std::size_t p = 0; p < table.here.size(); ++p)
+    if (table.here[p]) carry(own, static_cast<std::int32_t>(p), false, from_ns[static_cast<std::int32_t>(p)]);
+  others([&](auto& other) { carry(other, own.place, false, to_ns[other.place]); });
+}
+
+std::int64_t Game::carry(PeerTable::Arrival& arrival, std::int32_t place, bool sent, std::int64_t sent_ns) {
   GameActor& a = *arrival.waits;
   const auto& messages = a.messages_[a.local_.route_of[a.flight(arrival.number).local]];
-  const auto [first, last] = std::equal_range(messages.begin(), messages.end(), GameMessage{.place = place},
-                                              [](const auto& x, const auto& y) { return x.place < y.place; });
-  for (auto m = first; m != last; ++m)
-    arrival.end_ns = std::max(arrival.end_ns, places_[a.place_]->links->carry(*m, loop_.now_ns()));
+  const auto [first, last] = std::equal_range(messages.begin(), messages.end(),
+                                              GameMessage{.sent = sent, .place = place}, GameMessage::before);
+  std::int64_t through_ns = 0;
+  for (auto m = first; m != last; ++m) {
+    through_ns = std::max({through_ns, sent_ns, places_[a.place_]->links->carry(*m, loop_.now_ns())});
+    arrival.end_ns = std::max(arrival.end_ns, through_ns + m->latency_ns);
+  }
+  return through_ns;
 }
 
 void Game::carried(const Mail& m) {
@@ -95,7 +117,7 @@ void Game::carried(const Mail& m) {
   done.kind = Mail::Kind::done;
   const auto& moves = a.local_.routes[a.local_.route_of[a.flight(m.number).local]].moves;
   const bool adds = std::any_of(moves.begin(), moves.end(), [](const comm::Move& move) { return move.adds(); });
-  if (a.plan_.kind != PlanActor::Kind::exchange || a.cost_s_ == 0 || !adds) return hand_on(done);
+  if (a.plan_.kind != PlanActor::Kind::exchange || a.cost_s_ == 0 || !adds) return end_act(done);
   a.add(done);
 }
 
@@ -110,7 +132,7 @@ void GameActor::add(Mail done) {
   task.on_done = [this, done](std::int64_t, std::int64_t end_ns) mutable {
     game_.over(*this, done.number);
     done.end_ns = end_ns;
-    game_.hand_on(done);
+    game_.end_act(done);
   };
   stream_->submit(std::move(task));
 }

@@ -62,10 +62,10 @@ bool Game::has_token(const actors::Ports& ports) {
   return false;
 }
 
-double Game::busiest_way_s() const {
+double Game::busiest_s() const {
   std::int64_t most_ns = 0;
   for (const auto& place : places_) {
-    std::vector<std::int64_t> busy_ns(place->links->ways());
+    std::vector<std::int64_t> busy_ns(place->links->size());
     for (const auto& a : place->actors) {
       if (!a->meets()) continue;
       const auto& routes = a->local_.route_of;
@@ -74,7 +74,7 @@ double Game::busiest_way_s() const {
       for (std::int64_t k = 0; k < std::ssize(routes); ++k)
         for (const GameMessage& m : a->messages_[routes[k]]) {
           const std::int64_t times = (acts + std::ssize(routes) - 1 - k) / std::ssize(routes);
-          busy_ns[m.port] += times * m.port_ns;
+          busy_ns[m.interface] += times * m.interface_ns;
           busy_ns[m.link] += times * m.link_ns;
         }
     }
@@ -128,7 +128,7 @@ void Game::measure() {
       result_.compute_s = s;
       result_.published_bubble = waits / (s + waits);
     }
-  result_.messages_s = busiest_way_s() / static_cast<double>(std::max<std::int64_t>(1, options_.steps));
+  result_.messages_s = busiest_s() / static_cast<double>(std::max<std::int64_t>(1, options_.steps));
   if (commits_ns_.size() >= 2)
     result_.step_s = static_cast<double>(commits_ns_.back() - commits_ns_[commits_ns_.size() - 2]) * 1e-9;
   else result_.step_s = static_cast<double>(end_ns_) * 1e-9;

@@ -85,7 +85,8 @@ void Game::reported(const GameActor& actor, std::int64_t step, std::int32_t micr
         f.sent == plan_.program_specs[c.program].microbatches)
       continue;
     f.due = true;
-    loop_.at(loop_.now_ns() + to_ns(options_.control_s), [this, &f] {
+    f.due_ns = loop_.now_ns() + to_ns(options_.control_s);
+    loop_.at(f.due_ns, [this, &f] {
       f.due = false;
       feed(f, f.step, static_cast<std::int32_t>(f.sent++));
       begin_feed(f);

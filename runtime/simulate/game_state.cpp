@@ -49,7 +49,7 @@ std::vector<std::int64_t> Game::state() const {
       const bool moves = c.program == 0 && c.rate == Rate::microbatch;
       out.push_back(static_cast<std::int64_t>(port.waiting()) + (moves ? seen_ : 0));
     }
-    for (std::size_t w = 0; w < place->links->ways(); ++w)
+    for (std::size_t w = 0; w < place->links->size(); ++w)
       out.push_back(std::max<std::int64_t>(0, place->links->free_at_ns(w) - loop_.now_ns()));
     for (const auto& [actor, number] : place->submitted) append_state(*actor, number);
     for (const auto& [stream, last] : place->last) {
@@ -57,6 +57,8 @@ std::vector<std::int64_t> Game::state() const {
       out.insert(out.end(), {last.second.step, last.second.microbatch - (last.first->moves() ? seen_ : 0)});
     }
   }
+  for (const auto& f : waiting_feeds_)
+    out.insert(out.end(), {f.begun, f.step, f.sent, f.due ? f.due_ns - loop_.now_ns() : -1});
   for (const auto& u : under_way_) {
     append_state(*u.actor, u.number);
     out.insert(out.end(), {u.end_ns - loop_.now_ns(), static_cast<std::int64_t>(u.phase)});

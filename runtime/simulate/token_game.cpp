@@ -71,6 +71,8 @@ void Game::choose_places() {
     }
   }
   collapse_dp_ = same;
+  differ_ = options_.forward_s < 0 && std::ssize(result_.places) < plan_.workers() &&
+            (!plan_.costs.odd_links.empty() || plan_.workers() > plan_.costs.places_per_node);
 }
 
 std::int32_t Game::place_of(Rank rank) const {
@@ -208,7 +210,7 @@ void Game::over(const GameActor& a, std::uint64_t number) {
   std::erase_if(under_way_, [&](const UnderWay& u) { return u.actor == &a && u.number == number; });
 }
 
-void Game::hand_on(const Mail& done) {
+void Game::end_act(const Mail& done) {
   if (const auto& areas = places_[done.to->place_]->areas) areas->end(done.to->flight(done.number).uses.end);
   if (handover_ns_ == 0) return post(done);
   const std::int64_t at_ns = loop_.now_ns() + handover_ns_;
@@ -283,7 +285,7 @@ void GameActor::on_done(std::uint64_t number, std::int64_t begin, std::int64_t e
   if (plan_.stream == "compute")
     game_.acts_.push_back({game_.places_[place_]->local.rank, &plan_, shared_, f.step, f.microbatch, begin, end});
   if (plan_.gathers()) game_.post({.kind = Mail::Kind::meet, .to = this, .number = number});
-  else game_.hand_on({.kind = Mail::Kind::done, .to = this, .number = number, .begin_ns = begin, .end_ns = end});
+  else game_.end_act({.kind = Mail::Kind::done, .to = this, .number = number, .begin_ns = begin, .end_ns = end});
 }
 
 void GameActor::step_closed(std::int64_t step) { game_.post({.kind = Mail::Kind::closed, .to = this, .step = step}); }

@@ -2,13 +2,15 @@
 // streams, the ReadyQueue rule). The verifier asks only whether a game ends; with a cost model the game is the
 // simulator.
 //
-// An exchange is played message by message, through the ports and links of both ends (LinkCost), each of which carries
-// one message after the other; what arrives is added on the communication stream. Every stream runs one task at a time.
+// An exchange is played message by message, through the network interfaces and links of both ends (LinkCost), each of
+// which carries one message after the other; what arrives is added on the communication stream. Every stream runs one
+// task at a time.
 //
 // Places that behave alike are played once: along tp always (given a dp axis); along dp where every stage has the same
 // width, the plan names no owners, no feed of the programs that are played waits for reports, and every round has a
-// microbatch of each dp coordinate (the place with the largest share is played for all). The repetitions of a steady
-// state are not played (game_period.h). One run proves all timings for marked graphs: one writer per channel, no
+// microbatch of each dp coordinate (the place with the largest share is played for all; where nodes or odd links make
+// links differ, no exchange takes less than the planner's time of its slowest place). The repetitions of a steady state
+// are not played (game_period.h). One run proves all timings for marked graphs: one writer per channel, no
 // data-dependent choice (Commoner et al., 1971).
 #pragma once
 
@@ -54,7 +56,7 @@ struct GameResult {
   double bubble = 0;            ///< 1 - busy / (makespan x places played), first step
   double published_bubble = 0;  ///< published_bubble_s of it, if all stages were like the busiest one
   double compute_s = 0;         ///< busiest compute stream, first step, forward and backward
-  double messages_s = 0;        ///< busiest port or link, mean over the steps
+  double messages_s = 0;        ///< busiest interface or link, mean over the steps
   std::vector<GameAct> acts;    ///< in order of their start
   /// Per stage: most microbatches, counted in each chunk, between their forward and backward work at a place.
   std::vector<std::int32_t> peak_stash;

@@ -43,15 +43,22 @@ TEST_CASE("what a throttle does not understand is named, with what was expected"
 TEST_CASE("a throttled link costs its own time and the throttle's; the last throttle that fits counts") {
   CostModel costs;
   costs.intra_node = {10e-6, 1e9};
+  slow_down(costs, {});
+  CHECK(costs == CostModel{.intra_node = {10e-6, 1e9}});
+  costs.handover_s = 3e-6;
+  slow_down(costs, {*parse_throttle("0-1:latency=7us")});
+  CHECK(costs.link(0, 1).latency_s == doctest::Approx(20e-6));
+  CHECK(costs.link(1, 2).latency_s == doctest::Approx(13e-6));
+  costs = CostModel{.intra_node = {10e-6, 1e9}};
   slow_down(costs, {*parse_throttle("latency=90us,bandwidth=1GB/s"), *parse_throttle("1-0:latency=1ms"),
                     *parse_throttle("0-1:latency=2ms")});
   CHECK(costs.link(2, 3).latency_s == doctest::Approx(100e-6));
   CHECK(costs.link(2, 3).bytes_per_s == 1e9);
-  CHECK(costs.link(2, 3).pair_bytes_per_s == 1e9);
+  CHECK(costs.link(2, 3).link_bytes_per_s == 1e9);
   for (const auto& link : {costs.link(0, 1), costs.link(1, 0)}) {
     CHECK(link.latency_s == doctest::Approx(2010e-6));
     CHECK(link.bytes_per_s == 1e9);
-    CHECK(link.pair_bytes_per_s == std::numeric_limits<double>::infinity());
+    CHECK(link.link_bytes_per_s == std::numeric_limits<double>::infinity());
   }
   slow_down(costs, {*parse_throttle("0-1:latency=1us"), *parse_throttle("latency=0us")});
   CHECK(costs.odd_links.empty());

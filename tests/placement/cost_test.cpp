@@ -77,7 +77,7 @@ TEST_CASE("costs that no machine can have are refused with the member's name and
       {[](CostModel& m) { m.memory_bytes_per_s = -1; }, "memory_bytes_per_s is -1"},
       {[](CostModel& m) { m.launch_s = std::numeric_limits<double>::infinity(); }, "launch_s is inf"},
       {[](CostModel& m) { m.handover_s = -1; }, "handover_s is -1"},
-      {[](CostModel& m) { m.intra_node.pair_bytes_per_s = 0; }, "intra_node.pair_bytes_per_s is 0"},
+      {[](CostModel& m) { m.intra_node.link_bytes_per_s = 0; }, "intra_node.link_bytes_per_s is 0"},
       {[](CostModel& m) { m.intra_node.bytes_per_s = 0; }, "intra_node.bytes_per_s is 0"},
       {[](CostModel& m) { m.inter_node.latency_s = -2; }, "inter_node.latency_s is -2"},
       {[](CostModel& m) {

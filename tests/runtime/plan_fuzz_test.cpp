@@ -26,7 +26,7 @@ class Fields {
 
   explicit Fields(Plan& p) {
     add("stages", p.stages, "pipeline", p.pipeline.kind, "chunks", p.pipeline.chunks, "ahead", p.pipeline.ahead,
-        "trains", p.trains);
+        "weights_apart", p.pipeline.weights_apart, "trains", p.trains);
     for (auto& stage : p.owners) list("owner", stage);
     for (auto& s : p.program_specs) add("microbatches", s.microbatches, "samples", s.samples, "stateful", s.stateful);
     for (auto& m : p.meshes) {
@@ -127,7 +127,7 @@ bool no_number(const std::string& path) {
       "state_bytes", "state_offset", "cost_s",        "seconds",       "latency_s",
       "priority",    "pass",         "virtual_stage", "takes_turns",   "pipeline",
       "ahead",       "chunks",       "ring",          "buffer",        "buffer_offset",
-      "area",        "shift",        "staging_area",  "staging_shift"};
+      "area",        "shift",        "staging_area",  "staging_shift", "weights_apart"};
   for (const auto& name : names)
     if (path == name || path.ends_with("." + name)) return true;
   return false;

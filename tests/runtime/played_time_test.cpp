@@ -39,6 +39,7 @@ TimedCase draw_timed(unsigned seed) {
   o.pipeline.ahead = static_cast<std::int32_t>(below(3));
   o.costs.flops_per_s = 1e9 * static_cast<double>(1 + below(10));
   o.costs.launch_s = 1e-6 * static_cast<double>(1 + below(100));
+  o.costs.memory_bytes_per_s = 1e8;  // adding matters
   TimedCase c;
   c.link.ack_ns = 0;
   c.link.latency_ns = 1000 * (1 + below(300));
@@ -89,15 +90,15 @@ TEST_CASE(
     errors.push_back(std::abs(game->step_s / simulated - 1));
     // Here the latency is a header's: a receive that comes later than that waits for the bytes only.
     CHECK(errors.back() < 0.07);
-    busy += game->messages_s > 0.3 * game->compute_s;
+    busy += game->messages_s > 0.2 * game->compute_s;
   }
   std::sort(errors.begin(), errors.end());
   MESSAGE("median error " << errors[errors.size() / 2] << ", worst " << errors.back());
   CHECK(errors[errors.size() * 3 / 5] < 0.01);
-  CHECK(busy >= test::of_drawn(12));
+  CHECK(busy >= test::of_drawn(8));
 }
 
-TEST_CASE("an act's end takes a hand-over to reach another stream, and none to reach its own") {
+TEST_CASE("an act's end takes a hand-over to reach another stream; on the compute stream the next act waits for none") {
   const auto handovers = [](std::int64_t tp, int& exchanges) {
     Shape_ s;
     s.layers = 3;
@@ -105,6 +106,7 @@ TEST_CASE("an act's end takes a hand-over to reach another stream, and none to r
     CompileOptions o;
     o.stages = stage_meshes({1}, tp);
     o.costs.launch_s = 1e-3;  // longer than a message
+    o.pipeline.weights_apart = false;
     auto p = compile(graph(ops(), s), o);
     REQUIRE_MESSAGE(p.ok(), p.status().message());
     exchanges = 0;  // all-reduces: a microbatch's chain waits for them, not for what leads from B to P

@@ -79,6 +79,7 @@ CompileOptions options_of(unsigned seed, const RandomCase& c) {
   o.stage_of_unit = c.stage_of_unit;
   o.pipeline = c.pipeline;
   if (!o.pipeline.ordered()) o.pipeline.ahead = static_cast<std::int32_t>(seed / 4 % 3);
+  o.pipeline.weights_apart = seed / 12 % 2 == 0;
   o.zero = static_cast<std::int32_t>(seed % 4);
   o.owners = c.owners;
   return o;

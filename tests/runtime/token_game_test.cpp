@@ -38,6 +38,11 @@ Drawn draw(const kernels::OpSet& ops, unsigned seed) {
   o.costs.flops_per_s = 1e6 * static_cast<double>(1 + below(1000));
   o.costs.launch_s = 1e-7 * static_cast<double>(below(100));
   o.costs.intra_node = {1e-6 * static_cast<double>(below(40)), 1e4 * static_cast<double>(1 << below(12))};
+  if (below(3) == 0) o.costs.intra_node.link_bytes_per_s = 1e4 * static_cast<double>(1 << below(12));
+  if (below(3) == 0) o.costs.handover_s = 1e-6 * static_cast<double>(1 + below(20));
+  if (below(4) == 0) o.costs.places_per_node = 2;
+  if (below(4) == 0) o.costs.odd_links = {{0, 1, {1e-4, 1e5}}};
+  o.pipeline.ahead = static_cast<std::int32_t>(below(3));
   auto p = compile(graph(ops, s), o);
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   GameOptions play;
