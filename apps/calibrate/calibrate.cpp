@@ -1,5 +1,7 @@
 #include "apps/calibrate/calibrate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 
@@ -135,6 +137,9 @@ int calibrate_command(const App& app, const Arguments& a) {
   if (path.empty())
     return lm::say(invalid("neither XDG_CACHE_HOME nor HOME is set: name the file to write with --costs FILE"),
                    exit_usage);
+  constexpr int threads_max = 1024;  // as run.threads
+  if (a.threads < 1 || a.threads > threads_max)
+    return lm::say(invalid(fmt::format("--threads {}: possible are 1 to {}", a.threads, threads_max)), exit_usage);
   // Before the measurement, which takes half a minute.
   if (const Status s = make_folder_of(path); !s.ok()) return lm::say(s, exit_output);
   EndSignals signals;

@@ -225,9 +225,10 @@ Expected<MachineCosts> read_costs(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error))
     return Status(Code::not_found, fmt::format("costs '{}' do not exist; troupe calibrate measures them", path));
+  if (!std::filesystem::is_regular_file(path, error))  // a device or a FIFO may never end
+    return Status(Code::io, fmt::format("cannot read costs '{}': no regular file", path));
   std::ifstream in(path, std::ios::binary);
-  if (std::filesystem::is_directory(path, error) || !in)
-    return Status(Code::io, fmt::format("cannot read costs '{}'", path));
+  if (!in) return Status(Code::io, fmt::format("cannot read costs '{}'", path));
   const std::string text(std::istreambuf_iterator<char>(in), {});
   if (in.bad()) return Status(Code::io, fmt::format("cannot read costs '{}'", path));
   return parse_costs(text, path);

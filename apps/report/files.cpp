@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <system_error>
@@ -40,7 +41,15 @@ Status prepare_output_dir(Storage& storage, const std::string& dir) {
   return status.in(fmt::format("output folder '{}' cannot be written", dir));
 }
 
-Status write_file(const std::string& path, std::string_view text, Durability durability) {
+Status write_file(const std::string& name, std::string_view text, Durability durability) {
+  std::error_code error;
+  const auto there = fs::status(name, error);
+  if (fs::exists(there) && !fs::is_regular_file(there) && !fs::is_directory(there)) {  // a device or a pipe stays
+    std::ofstream out(name, std::ios::binary);
+    return out << text << std::flush ? Status() : Status(Code::io, fmt::format("'{}': cannot be written", name));
+  }
+  const bool linked = fs::is_symlink(name, error) && fs::exists(there);
+  const std::string path = linked ? fs::canonical(name, error).string() : name;
   const SignalsWait until_renamed;
   FileStorage storage;
   // No lock covers a file of costs, or that of plan --dot: each process that writes it has a temporary file of its own.

@@ -16,7 +16,8 @@ namespace troupe::report {
 Status prepare_output_dir(Storage& storage, const std::string& dir);
 
 /// Writes `path` by way of a temporary file and a rename: readers see the old file or the new one. A signal that ends
-/// the process waits until the temporary file is renamed or removed. Error: of the disk.
+/// the process waits until the temporary file is renamed or removed. A link is followed; a device or a pipe is written
+/// to and stays what it is. Error: of the disk.
 Status write_file(const std::string& path, std::string_view text, Durability durability = Durability::synced);
 
 /// Moves those of `names` that are in `dir` to a new folder `dir`/earlier-N. Returns that folder's path; empty: `dir`

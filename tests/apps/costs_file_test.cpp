@@ -1,6 +1,7 @@
 #include "apps/costs/costs_file.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include "tests/apps/temp_dir.h"
 
@@ -63,6 +64,15 @@ TEST_CASE("the disk's rate is that of the file; where the file has none, the cos
   REQUIRE_MESSAGE(without.ok(), without.status().message());
   CHECK(without->disk_bytes_per_s == 0);
   CHECK(without->model(1).disk_bytes_per_s == CostModel{}.disk_bytes_per_s);
+}
+
+TEST_CASE("costs that are a pipe, which may never end, are refused at once") {
+  TempDir dir;
+  const std::string pipe = dir / "costs.toml";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const auto read = read_costs(pipe);
+  REQUIRE_FALSE(read.ok());
+  CHECK(read.status().message() == "cannot read costs '" + pipe + "': no regular file");
 }
 
 TEST_CASE("a costs file that is damaged, old or of something else is refused with its line and what is wrong") {

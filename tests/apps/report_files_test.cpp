@@ -61,6 +61,22 @@ TEST_CASE("a file is replaced whole, and a failed write leaves nothing behind") 
   CHECK(dir.entries() == 2);
 }
 
+TEST_CASE("a file is written through a link to it, and a device stays a device") {
+  test::TempDir dir;
+  CHECK(write_file(dir / "x", "old").ok());
+  std::filesystem::create_symlink("x", dir / "link");
+  CHECK(write_file(dir / "link", "new").ok());
+  CHECK(std::filesystem::is_symlink(dir / "link"));
+  CHECK(test::read_text(dir / "x") == "new");
+  std::filesystem::create_symlink("/dev/null", dir / "null");
+  CHECK(write_file(dir / "null", "nothing").ok());
+  CHECK(std::filesystem::is_symlink(dir / "null"));
+  CHECK(std::filesystem::is_character_file("/dev/null"));
+  std::filesystem::create_symlink("/dev/full", dir / "full");
+  CHECK(write_file(dir / "full", "lost").message() == "'" + (dir / "full") + "': cannot be written");
+  CHECK(dir.entries() == 4);
+}
+
 TEST_CASE("a signal ends a process that writes files as soon as no temporary file is left") {
   test::TempDir dir;
   for (int i = 0; i < 20; ++i) {
