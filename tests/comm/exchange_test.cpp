@@ -202,6 +202,66 @@ TEST_CASE("two tensors of one exchange travel together under parts of their own"
   }
 }
 
+TEST_CASE(
+    "an act takes the time predicted for its adding once, however many parts it adds; one that only copies none") {
+  const Shape shape{7, 3};
+  const Extent whole = Extent::whole(shape);
+  constexpr Rank places = 3;
+  const auto seconds = [&](DType from, DType to, std::int32_t terms, double adding_s) {
+    const std::int64_t use_bytes = aligned(whole.elements() * size_of(from));
+    const Layout shares(shape, to, line(places), {Sbp::S(0)});
+    BoxingGroup group;
+    group.replicas = false;
+    group.terms = terms;
+    for (Rank p = 0; p < places; ++p) {
+      if (terms > 1) group.from.push_back({p, whole, {p, p + 1}}), group.to.push_back({p, shares.extent_at(p), {}});
+      else group.from.push_back({p, shares.extent_at(p), {0, 1}}), group.to.push_back({p, whole, {}});
+    }
+    Cluster c(places, 0);
+    struct Memory {
+      std::vector<std::byte> source, destination, staging;
+      Route route;
+    };
+    std::vector<Memory> memory(places);
+    int done = 0;
+    for (Rank r = 0; r < places; ++r) {
+      Memory& m = memory[static_cast<std::size_t>(r)];
+      const auto boxing = plan_boxing(group, r);
+      REQUIRE_MESSAGE(boxing.ok(), boxing.status().message());
+      const Extent want = group.to[static_cast<std::size_t>(r)].extent;
+      const auto& have = group.from[static_cast<std::size_t>(r)];
+      const std::int64_t into = aligned(want.elements() * size_of(to));
+      PartNumbers numbers;
+      for (int tensor = 0; tensor < 2; ++tensor) {
+        MoveEnds ends{0, {{have.extent, have.term, tensor * use_bytes}}, &want, tensor * into};
+        if (from == DType::f32 && to == DType::sum64) ends.exponent_port = 0, ends.exponent_offset = 2 * use_bytes;
+        add_move(m.route, r, *boxing, from, to, ends, numbers);
+      }
+      m.source.resize(static_cast<std::size_t>(2 * use_bytes + 64));
+      m.destination.resize(static_cast<std::size_t>(2 * into));
+      m.staging.resize(static_cast<std::size_t>(m.route.staging_bytes));
+    }
+    for (std::size_t r = 0; r < memory.size(); ++r) {
+      ExchangeAct act;
+      act.sources = {memory[r].source.data()};
+      act.destination = memory[r].destination.data();
+      act.staging = memory[r].staging.data();
+      act.adding_s = adding_s;
+      run_exchange(memory[r].route, act, *c.ends[r], *c.streams[r], [&](Status s, const Header&) { done += s.ok(); });
+    }
+    c.run();
+    CHECK(done == places);
+    return 1e-9 * static_cast<double>(c.loop.now_ns());
+  };
+  for (const auto& [from, to] :
+       {std::pair(DType::f32, DType::f32), {DType::f32, DType::sum64}, {DType::sum64, DType::sum64}}) {
+    CAPTURE(to_string(from));
+    CAPTURE(to_string(to));
+    CHECK(seconds(from, to, places, 1) - seconds(from, to, places, 0) == doctest::Approx(1).epsilon(1e-4));
+  }
+  CHECK(seconds(DType::f32, DType::f32, 1, 1) == seconds(DType::f32, DType::f32, 1, 0));
+}
+
 TEST_CASE("P -> P between meshes of one size keeps every term apart") {
   // What a partial activation needs when it crosses to the next stage under tp.
   const Layout from({3, 4}, DType::f32, line(2), {Sbp::P()}), to({3, 4}, DType::f32, line(2, 2), {Sbp::P()});
