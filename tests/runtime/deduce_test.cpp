@@ -119,6 +119,42 @@ TEST_CASE("the layout found is the cheapest of all: random graphs against every 
   CHECK(graphs >= 25);
 }
 
+TEST_CASE(
+    "the search charges a hand-over for each exchange of a layout, two for an all-reduce of more than two places") {
+  const auto ops = kernels::standard_ops();
+  std::mt19937 rng(9);
+  int twice = 0;
+  for (int k = 0; k < 10; ++k) {
+    CAPTURE(k);
+    const Graph g = random_graph(ops, rng);
+    std::map<std::int64_t, double> exchanges;  // by tp, of the layout that tp=2 has
+    std::vector<std::vector<kernels::Signature>> rows;
+    for (const std::int64_t tp : {2, 4}) {
+      auto staged = assign_units(g, on_tp(tp));
+      REQUIRE_MESSAGE(staged.ok(), staged.status().message());
+      const auto cost_s = [&](double handover_s) {
+        staged->plan.costs.handover_s = handover_s;
+        const auto found = deduce(g, staged->units, staged->plan,
+                                  [&](std::int32_t node, std::size_t axis, const kernels::Signature& row) {
+                                    return rows.empty() || row == rows[node][axis];
+                                  });
+        REQUIRE_MESSAGE(found.ok(), found.status().message());
+        if (rows.empty()) rows = found->signatures;
+        return found->cost.seconds;
+      };
+      const double without = cost_s(0);
+      exchanges[tp] = cost_s(1) - without;
+      // One of a parameter is for all four microbatches of a step.
+      CHECK(exchanges[tp] * 4 == doctest::Approx(std::round(exchanges[tp] * 4)).epsilon(1e-9));
+    }
+    CHECK(exchanges[2] >= 1);  // of the sum that the loss reads
+    CHECK(exchanges[4] >= exchanges[2]);
+    CHECK(exchanges[4] <= 2 * exchanges[2]);
+    twice += exchanges[4] == doctest::Approx(2 * exchanges[2]).epsilon(1e-9);
+  }
+  CHECK(twice >= 3);
+}
+
 TEST_CASE("layers that repeat one another are searched once, with the answer of the whole search") {
   const auto ops = kernels::standard_ops();
   for (unsigned kind = 0; kind < 32; ++kind) {
