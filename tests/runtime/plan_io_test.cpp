@@ -127,7 +127,7 @@ Plan odd_plan() {
   a.closes_step = true;
   role.actors = {a};
   p.roles = {role};
-  p.pipeline = {Pipeline::Kind::interleaved, 7, 3, false};
+  p.pipeline = {Pipeline::Kind::interleaved, 7, 3, true};
   p.costs = {1e12,
              2e11,
              3e-6,

@@ -1,11 +1,14 @@
 // How long a step takes: the token game against the production classes, which move every message of a job through a
-// simulated network (SimCluster).
+// simulated network (SimCluster); what a message, a hand-over and an exchange's adding take by themselves.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <map>
 #include <random>
+#include <utility>
 
 #include "runtime/launch/sim_cluster.h"
 #include "runtime/simulate/token_game.h"
@@ -106,7 +109,6 @@ TEST_CASE("an act's end takes a hand-over to reach another stream; on the comput
     CompileOptions o;
     o.stages = stage_meshes({1}, tp);
     o.costs.launch_s = 1e-3;  // longer than a message
-    o.pipeline.weights_apart = false;
     auto p = compile(graph(ops(), s), o);
     REQUIRE_MESSAGE(p.ok(), p.status().message());
     exchanges = 0;  // all-reduces: a microbatch's chain waits for them, not for what leads from B to P
@@ -130,4 +132,81 @@ TEST_CASE("an act's end takes a hand-over to reach another stream; on the comput
   CHECK(exchanges == 25);
   CHECK(alone == doctest::Approx(1));  // the last gradient's, to the norm
   CHECK(split == doctest::Approx(1 + 2 * exchanges));
+}
+
+TEST_CASE(
+    "a message takes an interface, then its link, each of which carries one after the other each way; links to other "
+    "nodes have an interface of their own; only what arrives takes the latency") {
+  CostModel costs;
+  costs.places_per_node = 3;
+  costs.intra_node = {100, 8, 2};
+  costs.inter_node = {1000, 4, 1};
+  GameLinks links(costs, 0);
+  comm::Route route;
+  comm::Move& move = route.moves.emplace_back();
+  const Extent e{{{0, 8}}};  // 32 bytes: 4 s of the interface and 16 s of a link within the node, 8 s and 32 s beyond it
+  for (Rank peer : {1, 2, 3}) {
+    move.sends.push_back({{0, peer, e, {}}});
+    move.receives.push_back({{peer, 0, e, {}}});
+  }
+  move.sends.push_back({{0, 1, e, {}}});  // another part for rank 1
+  const auto messages = links.messages(route);
+  using Ends = std::map<std::pair<Rank, bool>, std::int64_t>;  // in seconds, of the last, by peer and whether it is sent
+  const auto carried_s = [&](double now_s) {
+    Ends ends;
+    for (const GameMessage& m : messages)
+      ends[{m.peer, m.sent}] = (links.carry(m, to_ns(now_s)) + m.latency_ns) / to_ns(1);
+    return ends;
+  };
+  CHECK(carried_s(0) == Ends{{{1, false}, 4 + 16 + 100},
+                             {{2, false}, 2 * 4 + 16 + 100},
+                             {{3, false}, 8 + 32 + 1000},
+                             {{1, true}, 4 + 2 * 16},
+                             {{2, true}, 2 * 4 + 16},
+                             {{3, true}, 8 + 32}});
+  // The next act's messages wait for links; those of a later one wait for nothing.
+  CHECK(carried_s(1) == Ends{{{1, false}, 2 * 16 + 4 + 100},
+                             {{2, false}, 2 * 16 + 8 + 100},
+                             {{3, false}, 2 * 32 + 8 + 1000},
+                             {{1, true}, 4 + 4 * 16},
+                             {{2, true}, 8 + 2 * 16},
+                             {{3, true}, 2 * 32 + 8}});
+  CHECK(carried_s(500).at({2, true}) == 500 + 2 * 4 + 16);
+}
+
+TEST_CASE(
+    "an act of another stream waits for an act's end and a hand-over, one of the same stream for the end alone; an "
+    "exchange adds once, before it is handed over") {
+  const auto step_s = [](std::int64_t layers, std::int64_t tp, double handover_s, double adding_s) {
+    Shape_ s;
+    s.layers = layers;
+    s.microbatches = 1;
+    CompileOptions o;
+    o.stages = stage_meshes({1}, tp);
+    o.costs.intra_node = {0, std::numeric_limits<double>::infinity()};
+    o.costs.handover_s = 1;  // the layout of the fewest exchanges, whatever is played
+    auto p = compile(graph(ops(), s), o);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    p->costs.handover_s = handover_s;
+    for (auto& a : p->roles[0].actors)
+      a.cost_s = a.kind == PlanActor::Kind::exchange && a.cost_s > 0 ? adding_s : 0;  // of those that add
+    GameOptions g;
+    g.every_program = false;
+    g.control_s = 0;
+    const auto r = play(*p, g);
+    REQUIRE_MESSAGE(r.ok(), r.status().message());
+    return r->step_s;
+  };
+  for (const std::int64_t layers : {2, 3, 4}) {
+    CAPTURE(layers);
+    const auto layer_s = [&](std::int64_t tp, double handover_s, double adding_s) {
+      return step_s(layers + 1, tp, handover_s, adding_s) - step_s(layers, tp, handover_s, adding_s);
+    };
+    // On tp=2 a layer is two exchanges, each between two acts of the compute stream.
+    CHECK(layer_s(2, 1, 0) == doctest::Approx(4));
+    CHECK(layer_s(2, 0, 1) == doctest::Approx(2));
+    CHECK(layer_s(2, 1, 100) == doctest::Approx(204));
+    CHECK(layer_s(1, 1, 100) == doctest::Approx(0));
+    CHECK(step_s(layers, 1, 1, 0) == doctest::Approx(1));
+  }
 }
