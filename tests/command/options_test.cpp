@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <iterator>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -294,7 +295,9 @@ TEST_CASE("more microbatches than a plan can have are refused with the limit") {
                  {"100000000 microbatches", "possible are 1 to 1048576"});
 }
 
-TEST_CASE("schedule.ahead reaches the plan and changes no bit; auto prints what each number would cost and gain") {
+TEST_CASE(
+    "schedule.ahead reaches the plan and changes no bit; auto prints what each number would cost and gain, and train "
+    "runs with the number that is chosen") {
   TempDir dir;
   const auto hash = [&](const std::string& ahead) {
     const std::string out = dir / ("out" + ahead);
@@ -303,9 +306,11 @@ TEST_CASE("schedule.ahead reaches the plan and changes no bit; auto prints what 
     return summary(out)["params_hash"].get<std::string>();
   };
   CHECK(hash("2") == hash("0"));
+  const std::vector<std::string> slow_links = {"--mesh",           "tp=2",  "--throttle",
+                                               "bandwidth=10MB/s", "--set", "schedule.ahead=auto"};
   const auto shown = [&](const char* command, std::vector<std::string> more) {
-    more.insert(more.begin(), {command, tiny_config, "--mesh", "tp=2", "--throttle", "bandwidth=10MB/s", "--set",
-                               "schedule.ahead=auto"});
+    more.insert(more.begin(), slow_links.begin(), slow_links.end());
+    more.insert(more.begin(), {command, tiny_config});
     const auto o = run(troupe_command(more));
     check_success(o);
     for (const char* part : {"microbatches ahead of 1F1B", "predicted step", "chosen"})
@@ -322,6 +327,13 @@ TEST_CASE("schedule.ahead reaches the plan and changes no bit; auto prints what 
         command, {"--set", "model.seq=20000", "--set", "schedule.microbatch=4000", "--set", "schedule.batch=16000"});
     CHECK(elsewhere.find("\nmemory: no bound, since with 0 ahead all places together need more than the ") !=
           std::string::npos);
+    std::smatch chosen;
+    REQUIRE(std::regex_search(here, chosen, std::regex("\\n *([1-9][0-9]*) .* chosen\n")));
+    const std::string out = dir / command;
+    auto trains = slow_links;
+    trains.insert(trains.end(), {"--steps", "1", "--quiet"});
+    check_success(run(train(out, trains)));
+    CHECK(read(out + "/plan.txt").find("pipeline 1f1b and " + chosen[1].str() + " ahead,") != std::string::npos);
   }
 }
 
