@@ -9,6 +9,7 @@ less than 2 %. Run it on a machine that does nothing else.
 """
 import argparse
 import json
+import os
 import random
 import re
 import subprocess
@@ -61,6 +62,8 @@ def main():
     rng = random.Random(options.seed)
     costs = ["--costs", options.costs] if options.costs else []
     errors = []
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=jobs.ROOT).stdout.strip()
+    print(f"commit {commit}, {os.cpu_count()} cores, seed {options.seed}, {options.repeats} repeats, costs {options.costs or 'of this machine'}")
     print(f"{'predicted':>10} {'measured':>10} {'error':>7} {'spread':>7}  arguments")
     for _ in range(options.plans):
         words = draw(rng)

@@ -79,7 +79,7 @@ void Game::meet(GameActor& actor, std::uint64_t number) {
 
 void Game::carry_all(PeerTable& table, bool fresh) {
   PeerTable::Arrival& own = table.arrivals.back();
-  // until what the places have sent each other is through the senders' links: nobody receives it earlier
+  // When messages are through the links of their senders, by the other place: no place receives them earlier.
   std::map<std::int32_t, std::int64_t> to_ns, from_ns;
   const auto others = [&](const auto& each) {
     for (auto& other : table.arrivals)

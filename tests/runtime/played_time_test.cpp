@@ -144,14 +144,16 @@ TEST_CASE(
   GameLinks links(costs, 0);
   comm::Route route;
   comm::Move& move = route.moves.emplace_back();
-  const Extent e{{{0, 8}}};  // 32 bytes: 4 s of the interface and 16 s of a link within the node, 8 s and 32 s beyond it
+  const Extent e{
+      {{0, 8}}};  // 32 bytes: 4 s of the interface and 16 s of a link within the node, 8 s and 32 s beyond it
   for (Rank peer : {1, 2, 3}) {
     move.sends.push_back({{0, peer, e, {}}});
     move.receives.push_back({{peer, 0, e, {}}});
   }
   move.sends.push_back({{0, 1, e, {}}});  // another part for rank 1
   const auto messages = links.messages(route);
-  using Ends = std::map<std::pair<Rank, bool>, std::int64_t>;  // in seconds, of the last, by peer and whether it is sent
+  using Ends =
+      std::map<std::pair<Rank, bool>, std::int64_t>;  // in seconds, of the last, by peer and whether it is sent
   const auto carried_s = [&](double now_s) {
     Ends ends;
     for (const GameMessage& m : messages)
