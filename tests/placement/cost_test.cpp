@@ -46,16 +46,18 @@ TEST_CASE("the bytes charged for a boxing along an axis are those that its plan 
 }
 
 TEST_CASE(
-    "each exchange of a boxing along an axis takes a latency for each other place and a hand-over, beside its bytes") {
+    "an exchange along an axis takes a latency for each other place and a hand-over each to and from it, beside its "
+    "bytes; "
+    "an all-reduce of more than two places is two, with one hand-over between them") {
   const Sbp b = Sbp::B(), p = Sbp::P(), s = Sbp::S(0);
   const auto seconds = [](const Sbp& from, const Sbp& to, std::int64_t n) {
-    return axis_boxing_seconds(from, to, 96, n, {100, 8, 2}, 1000);  // 1.6 bytes per second, through port and link
+    return axis_boxing_seconds(from, to, 96, n, {100, 8, 2}, 1000);  // 1.6 bytes per second, through interface and link
   };
-  CHECK(seconds(s, b, 4) == doctest::Approx(3 * 100 + 1000 + 72 / 1.6));
-  CHECK(seconds(s, Sbp::S(1), 4) == doctest::Approx(3 * 100 + 1000 + 18 / 1.6));
-  CHECK(seconds(p, s, 4) == doctest::Approx(3 * 100 + 1000 + 72 / 1.6));
-  CHECK(seconds(p, b, 4) == doctest::Approx(2 * (3 * 100 + 1000) + 144 / 1.6));
-  CHECK(seconds(p, b, 2) == doctest::Approx(100 + 1000 + 96 / 1.6));
+  CHECK(seconds(s, b, 4) == doctest::Approx(3 * 100 + 2 * 1000 + 72 / 1.6));
+  CHECK(seconds(s, Sbp::S(1), 4) == doctest::Approx(3 * 100 + 2 * 1000 + 18 / 1.6));
+  CHECK(seconds(p, s, 4) == doctest::Approx(3 * 100 + 2 * 1000 + 72 / 1.6));
+  CHECK(seconds(p, b, 4) == doctest::Approx(2 * 3 * 100 + 3 * 1000 + 144 / 1.6));
+  CHECK(seconds(p, b, 2) == doctest::Approx(100 + 2 * 1000 + 96 / 1.6));
   for (const auto& [from, to, n] : {std::tuple(b, s, 4), {s, s, 4}, {p, b, 1}}) CHECK(seconds(from, to, n) == 0);
   CHECK(axis_boxing_seconds(s, b, 96, 2, {100, 8, 2}) == doctest::Approx(100 + 48 / 1.6));
 }

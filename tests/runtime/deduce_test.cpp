@@ -120,14 +120,15 @@ TEST_CASE("the layout found is the cheapest of all: random graphs against every 
 }
 
 TEST_CASE(
-    "the search charges a hand-over for each exchange of a layout, two for an all-reduce of more than two places") {
+    "the search charges the hand-overs to and from each exchange of a layout, and between the two of an all-reduce of "
+    "more than two places") {
   const auto ops = kernels::standard_ops();
   std::mt19937 rng(9);
-  int twice = 0;
+  int reduced = 0;  // by all-reduces alone
   for (int k = 0; k < 10; ++k) {
     CAPTURE(k);
     const Graph g = random_graph(ops, rng);
-    std::map<std::int64_t, double> exchanges;  // by tp, of the layout that tp=2 has
+    std::map<std::int64_t, double> handovers;  // by tp, of the layout that tp=2 has
     std::vector<std::vector<kernels::Signature>> rows;
     for (const std::int64_t tp : {2, 4}) {
       auto staged = assign_units(g, on_tp(tp));
@@ -143,16 +144,16 @@ TEST_CASE(
         return found->cost.seconds;
       };
       const double without = cost_s(0);
-      exchanges[tp] = cost_s(1) - without;
+      handovers[tp] = cost_s(1) - without;
       // One of a parameter is for all four microbatches of a step.
-      CHECK(exchanges[tp] * 4 == doctest::Approx(std::round(exchanges[tp] * 4)).epsilon(1e-9));
+      CHECK(handovers[tp] * 4 == doctest::Approx(std::round(handovers[tp] * 4)).epsilon(1e-9));
     }
-    CHECK(exchanges[2] >= 1);  // of the sum that the loss reads
-    CHECK(exchanges[4] >= exchanges[2]);
-    CHECK(exchanges[4] <= 2 * exchanges[2]);
-    twice += exchanges[4] == doctest::Approx(2 * exchanges[2]).epsilon(1e-9);
+    CHECK(handovers[2] >= 2);  // of the sum that the loss reads
+    CHECK(handovers[4] >= handovers[2]);
+    CHECK(handovers[4] <= 1.5 * handovers[2] + 1e-9);
+    reduced += handovers[4] == doctest::Approx(1.5 * handovers[2]).epsilon(1e-9);
   }
-  CHECK(twice >= 3);
+  CHECK(reduced >= 3);
 }
 
 TEST_CASE("layers that repeat one another are searched once, with the answer of the whole search") {

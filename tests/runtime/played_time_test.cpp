@@ -75,7 +75,7 @@ double simulated_s(const TimedCase& c, std::int64_t steps) {
 }  // namespace
 
 TEST_CASE(
-    "a game's step takes the time in which 60 random jobs run on a simulated network: most within 1 %, all within 7 "
+    "a game's step takes the time in which 60 random jobs run on a simulated network: most within 1 %, all within 10 "
     "%") {
   std::vector<double> errors;
   int busy = 0;
@@ -92,7 +92,7 @@ TEST_CASE(
     const double simulated = simulated_s(c, 3) - simulated_s(c, 2);
     errors.push_back(std::abs(game->step_s / simulated - 1));
     // Here the latency is a header's: a receive that comes later than that waits for the bytes only.
-    CHECK(errors.back() < 0.07);
+    CHECK(errors.back() < 0.10);
     busy += game->messages_s > 0.2 * game->compute_s;
   }
   std::sort(errors.begin(), errors.end());
