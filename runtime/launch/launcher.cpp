@@ -164,6 +164,10 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
     ::dup2(log[1], STDOUT_FILENO);
     ::dup2(log[1], STDERR_FILENO);
     ::fcntl(control[1], F_SETFD, 0);
+    // The parent watches this process before it can end: where the parent ignores SIGCHLD, the kernel frees the pid of
+    // a process that ends at once.
+    char is_watched;
+    while (::read(control[1], &is_watched, 1) < 0 && errno == EINTR) continue;
     // UCX's library, when it is loaded, tries its memory hooks out on a System V segment, which a kill -9 at that
     // moment leaves behind. The hooks serve registration caches of RDMA devices; set the variable to have them.
     ::setenv("UCX_MEM_EVENTS", "n", 0);
@@ -173,7 +177,8 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
   }
   w.pid = pid;
   w.pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-  const Status watched = w.pidfd < 0 ? error("cannot watch a worker process") : Status{};
+  Status watched = w.pidfd < 0 ? error("cannot watch a worker process") : Status{};
+  if (::send(control[0], "", 1, MSG_NOSIGNAL) != 1) watched = error("cannot start a worker process");
   w.log_fd = log_begin.release();
   ::fcntl(w.log_fd, F_SETFL, O_NONBLOCK);
   workers_.push_back(std::move(w));  // watched or not: `finish` ends it
