@@ -289,10 +289,16 @@ class Lowering {
              (other.kind == Node::Kind::report ? other.op == after
                                                : other.kind == Node::Kind::actor && lists_report(other.attrs, after));
     };
-    if (!after.empty() && std::none_of(g_.nodes().begin(), g_.nodes().end(), reports))
-      return invalid("feed '" + n.op + "' of program '" + g_.programs()[n.program] + "' waits for report '" + after +
-                     "', which this program does not make: name a report of it, or say in the attribute \"reports\" of "
+    const auto makers = std::count_if(g_.nodes().begin(), g_.nodes().end(), reports);
+    if (const std::string waits = "feed '" + n.op + "' of program '" + g_.programs()[n.program] +
+                                  "' waits for report '" + after + "', which ";
+        !after.empty() && makers == 0)
+      return invalid(waits +
+                     "this program does not make: name a report of it, or say in the attribute \"reports\" of "
                      "the actor whose body reports it");
+    else if (!after.empty() && makers > 1)
+      return invalid(
+          fmt::format("{}{} actors or ops of this program make: name a report that one makes", waits, makers));
     LoweredNode node = node_of(n, LoweredNode::Kind::feed);
     const auto& type = g_.tensors()[n.out[0]].type;
     PlanTensor t{n.op,

@@ -140,8 +140,10 @@ class Graph {
   void hint(Value v, NdSbp sbp);
   /// A value that the session sends, once per microbatch (a token, a command). `after` names a report of the
   /// same program (report(), or an actor's attribute "reports"): the session sends microbatch m + 1 when microbatch m
-  /// has reported it; the first `at_once` microbatches (a prompt) wait for no report. Empty: none waits. A place has at
-  /// most feed_window microbatches of a feed that its actors have not taken yet. Error: `at_once` < 1, a name twice.
+  /// has reported it; the first `at_once` microbatches (a prompt) wait for no report. Where the actor runs at several
+  /// places of a mesh, the report of the place with coordinate 0 on each axis but dp counts (Plan::leads). Empty: none
+  /// waits. A place has at most feed_window microbatches of a feed that its actors have not taken yet. Error:
+  /// `at_once` < 1, a name twice; in compile(): a report that no actor or op makes, or more than one.
   Value feed(const std::string& name, TensorType type, const std::string& after = {}, std::int64_t at_once = 1);
 
   /// Backward by graph rewriting, from a loss op's output; fills grads(). Once, in the graph's first program. The loss

@@ -12,10 +12,7 @@ Expected<LocalPlan> local_plan(const Plan& plan, Rank rank) {
   local.stage = plan.stage_of(rank);
   if (local.stage < 0) return invalid(fmt::format("rank {} is on no stage of the plan", rank));
   local.dp_index = plan.dp_index(rank);
-  const Mesh& mesh = plan.meshes[local.stage];
-  const auto coord = mesh.coord(mesh.find(rank));
-  for (std::size_t a = 0; a < coord.size(); ++a)
-    if (static_cast<int>(a) != dp_axis(mesh) && coord[a] != 0) local.reports = false;
+  local.leads = plan.leads(rank);
   LocalPorts(plan, local).run();
   TROUPE_TRY(LocalRoutes(plan, local).run());
   LocalMemory(plan, local).run();

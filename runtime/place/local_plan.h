@@ -59,8 +59,7 @@ struct LocalPlan {
   Rank rank = 0;
   std::int32_t stage = 0;
   std::int64_t dp_index = 0;
-  /// coordinate 0 on all model axes: reports the values that places there share
-  bool reports = true;
+  bool leads = true;  ///< Plan::leads: reports the values that its dp coordinate's places share
   std::vector<LocalActor> actors;
   std::vector<LocalChannel> channels;
   /// The state area, from the pool's first byte: parameters, moments, then what ops keep from act to act. Whole pages,

@@ -90,6 +90,14 @@ std::int64_t Plan::dp_index(Rank rank) const {
   return axis < 0 ? 0 : mesh.coord(mesh.find(rank))[axis];
 }
 
+bool Plan::leads(Rank rank) const {
+  const Mesh& mesh = meshes[stage_of(rank)];
+  const auto coord = mesh.coord(mesh.find(rank));
+  for (std::size_t a = 0; a < coord.size(); ++a)
+    if (static_cast<int>(a) != dp_axis(mesh) && coord[a] != 0) return false;
+  return true;
+}
+
 Schedule Plan::schedule(const PlanExchange& x) const {
   return schedule(x.program, stages_on(tensors[reduces(x) ? x.moves[0].from : x.moves[0].to].mesh).front());
 }

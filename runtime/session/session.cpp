@@ -184,9 +184,10 @@ Status Session::report(Rank from, const EarlyReport& m) {
     return Status(Code::internal, fmt::format("worker {} reports '{}' of step {}, which is not open", from,
                                               m.report.name, m.report.step));
   it->second.places[static_cast<std::size_t>(from)].reports.push_back(m.report);
+  // Several places may run the microbatch and report; which report comes first depends on timing.
   for (auto& f : it->second.feeds)
-    if (f.channel->after == m.report.name && f.sent >= f.channel->at_once && f.sent - 1 == m.report.microbatch &&
-        f.sent < plan_.program_specs[m.program].microbatches)
+    if (plan_.leads(from) && f.channel->after == m.report.name && f.sent >= f.channel->at_once &&
+        f.sent - 1 == m.report.microbatch && f.sent < plan_.program_specs[m.program].microbatches)
       feed_one(f, m.report.step, &m.report);
   if (!it->second.feeds.empty()) feed_more(m.program);
   return refused_;

@@ -78,6 +78,7 @@ void Game::begin_feeds(std::int32_t program, std::int64_t step) {
 }
 
 void Game::reported(const GameActor& actor, std::int64_t step, std::int32_t microbatch) {
+  if (!places_[actor.place_]->local.leads) return;
   for (auto& f : waiting_feeds_) {
     const PlanChannel& c = *f.channel;
     if (c.program != actor.plan_.program || !actor.plan_.reports(c.after)) continue;

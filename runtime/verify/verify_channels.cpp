@@ -80,8 +80,9 @@ Status ChannelCheck::check_kind(const PlanChannel& c) const {
   const bool commit = c.kind == Kind::commit, feed = c.kind == Kind::feed;
   if (feed && c.at_once < 1)
     return refuse(c, fmt::format("feeds {} microbatches at once; the first waits for nothing", c.at_once));
-  if (feed && !c.after.empty() && !reported(c))
-    return refuse(c, "waits for report '" + c.after + "', which no actor of its program makes");
+  if (const auto makers = feed && !c.after.empty() ? count_makers(c) : 1; makers != 1)
+    return refuse(c, fmt::format("waits for report '{}', which {} its program makes", c.after,
+                                 makers == 0 ? "no actor of" : "more than one actor of"));
   if (feed != (c.rate == Rate::microbatch))
     return refuse(c, "does not have the rate of its kind, " + std::string(to_string(c.kind)));
   if (c.readers.empty() || (feed && (c.tensors.size() != 1 || !here(c.tensors[0]))))
@@ -100,12 +101,13 @@ Status ChannelCheck::check_kind(const PlanChannel& c) const {
   return {};
 }
 
-/// Whether an actor of any stage makes the report that the feed waits for.
-bool ChannelCheck::reported(const PlanChannel& feed) const {
+/// How many actors of all stages make the report that the feed waits for.
+std::ptrdiff_t ChannelCheck::count_makers(const PlanChannel& feed) const {
+  std::ptrdiff_t makers = 0;
   for (const auto& role : plan_.roles)
-    for (const auto& a : role.actors)
-      if (a.program == feed.program && a.reports(feed.after)) return true;
-  return false;
+    makers += std::count_if(role.actors.begin(), role.actors.end(),
+                            [&](const PlanActor& a) { return a.program == feed.program && a.reports(feed.after); });
+  return makers;
 }
 
 /// One snapshot actor fills the channel and one writer reads it. It has no bytes in the plan: each place computes

@@ -85,7 +85,7 @@ Worker::Impl::MadeBody Worker::Impl::segment_body(const LocalActor& a) {
     return b;
   };
   for (const auto& op : pa.ops) {
-    if (op.op.empty() && !local.reports) continue;
+    if (op.op.empty() && !local.leads) continue;
     actors::BoundOp bound;
     bound.def = op.op.empty() ? nullptr : env.ops->find(op.op);
     bound.name = op.name;

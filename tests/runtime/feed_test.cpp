@@ -1,7 +1,10 @@
 // Values that the session sends: prompts, commands. A feed may wait for a report of the microbatch before.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <span>
 
 #include "runtime/session/session.h"
 #include "runtime/simulate/token_game.h"
@@ -232,6 +235,102 @@ TEST_CASE(
           r.status.message().find("feed 'prompt' waits for report 'never' of microbatch 0") != std::string::npos,
           r.status.message());
   }
+}
+
+namespace {
+
+/// Reports the part of a prompt that its place has, plus one.
+class PartReader final : public actors::UserActor {
+ public:
+  Status act(actors::UserCall& call) override {
+    call.report("part", {call.in[0].as<std::int32_t>()[0] + 1.0});
+    return {};
+  }
+};
+
+/// A feed of 3 microbatches, split along tp, that waits for what "parts" reports of its part.
+Expected<Plan> split_feed(const kernels::OpSet& ops, const std::vector<std::int64_t>& dp, std::int64_t tp) {
+  Graph g(ops);
+  g.program("sample", {3, 1});
+  g.unit("all");
+  const Value prompt = g.feed("prompt", {DType::i32, {tp}}, "part");
+  g.actor("parts", "parts", {prompt}, {}, {{"reports", std::string("part")}}, {NdSbp{Sbp::B(), Sbp::S(0)}});
+  TROUPE_ASSIGN(Plan p, compile_over(g, dp, tp));
+  TROUPE_TRY(verify(p));
+  return p;
+}
+
+/// A session of one step whose feed notes in `heard` what it is told, and sends place i of tp twice that plus 1000 i.
+SessionOptions split_prompt(std::int64_t tp, std::vector<double>& heard) {
+  SessionOptions session;
+  session.steps = 1;
+  session.feed = [tp, &heard](const std::string&, std::int64_t, std::int32_t, const Report* last) {
+    if (last) heard.push_back(last->values.at(0));
+    std::vector<std::int32_t> parts;
+    for (std::int64_t i = 0; i < tp; ++i)
+      parts.push_back(static_cast<std::int32_t>((last ? 2 * last->values.at(0) : 0) + 1000.0 * static_cast<double>(i)));
+    const auto bytes = std::as_bytes(std::span(parts));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  return session;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "NU-1: where places report different parts, a feed hears the report of the first place along model axes, in "
+    "whatever order reports come") {
+  const auto ops = kernels::standard_ops();
+  const std::int64_t tp = 3;
+  for (const auto& dp : std::vector<std::vector<std::int64_t>>{{1}, {2}}) {
+    const auto p = split_feed(ops, dp, tp);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    auto set = actor_set();
+    set["parts"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+      return std::unique_ptr<actors::UserActor>(std::make_unique<PartReader>());
+    };
+    std::vector<double> heard;
+    const auto run = run_simulated(*p, ops, set, split_prompt(tp, heard));
+    REQUIRE_MESSAGE(run.ok(), run.status().message());
+    CHECK(heard == std::vector<double>{1, 3});
+
+    std::vector<Rank> order(static_cast<std::size_t>(tp));
+    std::iota(order.begin(), order.end(), 0);
+    do {
+      heard.clear();
+      std::int32_t sent = 0;
+      Session session(*p, split_prompt(tp, heard),
+                      [&](Rank, const ToWorker& m) { sent += std::holds_alternative<Feed>(m) ? 1 : 0; });
+      REQUIRE(session.begin().ok());
+      REQUIRE(sent == tp);
+      for (const Rank r : order) {
+        const bool told = !heard.empty();
+        REQUIRE(session.handle(r, EarlyReport{0, {Report::Kind::value, "part", 0, 0, {7.0 + r}}}).ok());
+        CHECK(!heard.empty() == (told || r == 0));
+      }
+      CHECK(heard == std::vector<double>{7});
+      CHECK(sent == 2 * tp);
+    } while (std::next_permutation(order.begin(), order.end()));
+  }
+}
+
+TEST_CASE("a feed that waits for a report that two actors make is refused, in a graph and in a plan") {
+  const auto ops = kernels::standard_ops();
+  const auto graph = fed_graph(ops, "prompt", "token", 1, "other,token");
+  const auto p = compile_over(graph, {1});
+  REQUIRE_FALSE(p.ok());
+  CHECK_MESSAGE(
+      p.status().message().find("feed 'prompt' of program 'sample' waits for report 'token', which 2 actors or "
+                                "ops of this program make") != std::string::npos,
+      p.status().message());
+  auto q = compile_over(fed_graph(ops, "prompt", "token", 1, "other"), {1});
+  REQUIRE_MESSAGE(q.ok(), q.status().message());
+  for (auto& role : q->roles)
+    for (auto& a : role.actors)
+      if (a.name == "echo") a.ops.at(0).attrs = {{"reports", std::string("token")}};
+  CHECK_MESSAGE(verify(*q).message().find("waits for report 'token', which more than one actor of its program makes") !=
+                    std::string::npos,
+                verify(*q).message());
 }
 
 TEST_CASE("of a feed that waits for nothing a place has at most feed_window microbatches that it has not taken") {
