@@ -149,6 +149,19 @@ Expected<Stamp> Catalog::claim(std::uint64_t job, std::uint64_t fresh) {
   return Stamp{mine.job, mine.generation, 0};
 }
 
+Expected<std::optional<std::string>> Catalog::foreign(const Manifest* from) const {
+  TROUPE_ASSIGN(const auto all, entries());
+  for (const auto& entry : all) {
+    if (!entry.committed) continue;
+    if (!from || (from->stamp.step == 0 && entry.step > 0)) return std::optional(entry.folder);
+    const auto read = manifest(entry.folder);
+    if (read.ok() && read->stamp.job != from->stamp.job) return std::optional(entry.folder);
+    if (!read.ok() && read.status().code() != Code::invalid && read.status().code() != Code::not_found)
+      return read.status();
+  }
+  return std::optional<std::string>();
+}
+
 Expected<std::vector<std::string>> Catalog::clean(std::uint32_t mine) const {
   std::vector<std::string> removed;
   TROUPE_ASSIGN(const auto all, entries());

@@ -64,6 +64,11 @@ class Catalog {
   /// 0); its generation is one above all that the claim and the folders' names have. `job` 0: the claim's job, or
   /// `fresh` where there is no claim. Error: `invalid`, the claim is damaged or has the last generation.
   Expected<Stamp> claim(std::uint64_t job, std::uint64_t fresh);
+  /// The folder of a committed checkpoint that a run which begins from `from` (null: from initial values) does not go
+  /// on from, and which its prune() could remove; nullopt: there is none. With `from` those of its job are its own, but
+  /// where `from` is of step 0: there a run begins, and checkpoints of later steps are of an earlier run. A damaged
+  /// manifest names no run: its checkpoint counts only where no job's would be the run's own.
+  Expected<std::optional<std::string>> foreign(const Manifest* from) const;
   /// Whether the claim is still that of the stamp's job and generation. Errors: `superseded`, with the claim that is
   /// there now; `not_found`, there is none; `invalid`, it is damaged.
   Status check_claim(const Stamp& stamp) const;

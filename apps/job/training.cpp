@@ -175,20 +175,14 @@ Status Training::begin_at_point(int& code) {
 
 Status Training::check_folder() const {
   if (p_.config.checkpoint.every == 0) return {};
-  const bool begins = !point_ || is_weights_only(point_->manifest);
   const checkpoint::Catalog catalog(storage_, checkpoint_dir(a_));
+  TROUPE_ASSIGN(const auto foreign, catalog.foreign(point_ ? &point_->manifest : nullptr));
+  if (!foreign) return {};
   const std::string elsewhere = "choose another --out or --checkpoint-dir, or remove them";
-  TROUPE_ASSIGN(const auto entries, catalog.entries());
-  for (const auto& e : entries) {
-    if (!e.committed || (point_ && e.step == 0)) continue;  // an import may lie there
-    if (begins)
-      return invalid("'" + catalog.dir() + "' has checkpoints of an earlier run: go on with --resume, " + elsewhere);
-    const auto manifest = catalog.manifest(e.folder);  // a damaged manifest names no run
-    if (manifest.ok() && manifest->stamp.job != point_->manifest.stamp.job)
-      return invalid("'" + catalog.path(e.folder) + "' is of another run than '" + point_->folder +
-                     "', from which this one goes on, and would be pruned: " + elsewhere);
-  }
-  return {};
+  if (!point_ || point_->manifest.stamp.step == 0)
+    return invalid("'" + catalog.dir() + "' has checkpoints of an earlier run: go on with --resume, " + elsewhere);
+  return invalid("'" + catalog.path(*foreign) + "' is of another run than '" + point_->folder +
+                 "', from which this one goes on, and would be pruned: " + elsewhere);
 }
 
 bool Training::evaluates_at(std::int64_t version) const {
@@ -230,7 +224,6 @@ JobOptions Training::options() {
     o.checkpoint.retention = {c.keep, c.keep_every};
     o.checkpoint.failures_max = static_cast<int>(c.max_failures);
     o.checkpoint.config = to_toml(config);
-    if (point_) o.checkpoint.job = point_->manifest.stamp.job;
     o.checkpoint.on_begin = [this](const CheckpointTarget& t) { results_.begun(t.job, t.generation); };
     o.checkpoint.on_event = [this](const CheckpointEvent& e) { results_.checkpoint(e); };
   }

@@ -97,10 +97,10 @@ Status check_cores(const Plan& plan, int threads) {
                                              plan.workers(), threads, need, have));
 }
 
-/// A job that begins from a checkpoint begins with its version, and with its state of sums where the caller names none.
-Status begin_where_saved(JobOptions& o) {
-  if (o.checkpoint.restore.empty()) return {};
-  FileStorage storage;
+/// A job that begins from a checkpoint begins with its version, goes on as its job, and has its state of sums where the
+/// caller names none. Returns the checkpoint's manifest; nullopt: the job begins from initial values.
+Expected<std::optional<checkpoint::Manifest>> begin_where_saved(Storage& storage, JobOptions& o) {
+  if (o.checkpoint.restore.empty()) return std::optional<checkpoint::Manifest>();
   auto read = read_file(storage, o.checkpoint.restore + "/" + checkpoint::manifest_name);
   if (read.status().code() == Code::not_found) return Status(Code::damaged, read.status().message());  // as in a worker
   TROUPE_ASSIGN(const auto bytes, std::move(read));
@@ -111,7 +111,33 @@ Status begin_where_saved(JobOptions& o) {
         "'{}' is of step {}, and the job would begin with step {}: set SessionOptions::first_step to the checkpoint's",
         o.checkpoint.restore, manifest->stamp.step, o.session.first_step));
   if (!o.session.sums) o.session.sums = sums_of(*manifest);
-  return {};
+  o.checkpoint.job = manifest->stamp.job;
+  return std::optional(*std::move(manifest));
+}
+
+/// Locks the folder of checkpoints, until the job ends. Error, with `code` the exit code for it: another run has it, or
+/// it has checkpoints of a run that this job does not go on from, which the job's pruning could remove.
+Status take_folder(Storage& storage, CheckpointOptions& o, const checkpoint::Manifest* from, int& code) {
+  if (o.dir.empty()) return {};
+  const checkpoint::Catalog catalog(storage, o.dir);
+  if (!o.lock) {
+    TROUPE_ASSIGN(o.lock, catalog.lock());
+  }
+  TROUPE_ASSIGN(const auto foreign, catalog.foreign(from));
+  if (!foreign) return {};
+  code = exit_output;
+  return invalid(
+      fmt::format("checkpoint '{}' is of a run that this job does not go on from, and could be pruned: set "
+                  "CheckpointOptions::restore to go on from it, save into another folder, or remove it",
+                  catalog.path(*foreign)));
+}
+
+/// Takes what a job reads and writes of checkpoints. Error, with `code` the exit code for it.
+Status take_checkpoints(JobOptions& o, int& code) {
+  FileStorage storage;
+  code = exit_checkpoint;
+  TROUPE_ASSIGN(const auto from, begin_where_saved(storage, o));
+  return take_folder(storage, o.checkpoint, from ? &*from : nullptr, code);
 }
 
 }  // namespace
@@ -130,7 +156,8 @@ JobResult App::run(const Plan& plan, JobOptions options) const {
   if (Status s = check_no_worker(); !s.ok()) return {std::move(s), exit_worker, {}, 0, {}};
   if (Status s = options.checked ? Status{} : check(plan, options); !s.ok())
     return {std::move(s), exit_plan, {}, 0, {}};
-  if (Status s = begin_where_saved(options); !s.ok()) return {std::move(s), exit_checkpoint, {}, 0, {}};
+  int code = exit_ok;
+  if (Status s = take_checkpoints(options, code); !s.ok()) return {std::move(s), code, {}, 0, {}};
   return run_job(plan, std::move(options));
 }
 

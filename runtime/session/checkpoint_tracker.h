@@ -35,7 +35,8 @@ struct CheckpointEvent {
 };
 
 struct CheckpointOptions {
-  /// of checkpoints; empty: none are taken (the plan has no snapshots then)
+  /// of checkpoints; empty: none are taken (the plan has no snapshots then). App::run refuses a folder that has
+  /// checkpoints of a run which the job does not go on from: they would be pruned
   std::string dir;
   std::shared_ptr<FolderLock> lock;  ///< of `dir`; null: the job takes it
   std::int64_t every = 0;            ///< steps between them; 0: of the last version only
@@ -43,7 +44,7 @@ struct CheckpointOptions {
   std::string config;  ///< the application's text, kept in every manifest
   /// Folder of the checkpoint to begin from; empty: initial values. SessionOptions::first_step is its step.
   std::string restore;
-  /// job of the checkpoint that is restored; 0: the folder's job, or a new one
+  /// job of the checkpoint that is restored, which App::run reads there; 0: the folder's job, or a new one
   std::uint64_t job = 0;
   std::function<void(const CheckpointTarget&)> on_begin;  ///< the job has claimed the folder
   int failures_max = 5;  ///< failures in a row after which the job stops (exit_checkpoint)

@@ -358,3 +358,29 @@ TEST_CASE("a manifest in another checkpoint's folder is named as what it is") {
                 {"step-00000002.g1/manifest", "is the manifest of step-00000001.g1"});
   CHECK(run.catalog.manifest("step-00000009.g1").status().code() == Code::not_found);
 }
+
+TEST_CASE("a checkpoint is foreign to a run that does not go on from its job, and to one that begins") {
+  Run run;
+  using Folder = std::optional<std::string>;
+  const auto foreign = [&](std::uint64_t job, std::int64_t step) {
+    Manifest from;
+    from.stamp = {job, 1, step};
+    return must(run.catalog.foreign(&from));
+  };
+  CHECK(must(run.catalog.foreign(nullptr)) == Folder());
+  CHECK(foreign(7, 4) == Folder());
+  const Stamp first = must(run.catalog.claim(7, 0));
+  run.leave_uncommitted(folder_name(9, first.generation));
+  CHECK(must(run.catalog.foreign(nullptr)) == Folder());
+  must(run.save_step(0, first));
+  CHECK(must(run.catalog.foreign(nullptr)) == folder_name(0, 1));
+  CHECK(foreign(7, 0) == Folder());  // begins from it
+  CHECK(foreign(8, 0) == folder_name(0, 1));
+  must(run.save_step(4, first));
+  CHECK(foreign(7, 4) == Folder());
+  CHECK(foreign(7, 0) == folder_name(4, 1));
+  const Stamp second = must(run.catalog.claim(8, 0));
+  must(run.save_step(5, second));
+  CHECK(foreign(7, 4) == folder_name(5, 2));
+  CHECK(foreign(8, 5) == folder_name(0, 1));
+}

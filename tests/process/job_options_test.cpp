@@ -74,6 +74,59 @@ TEST_CASE(
                 result.status.message());
 }
 
+TEST_CASE(
+    "a job that begins in a folder with checkpoints of another run is refused before a worker starts, and they stay; "
+    "one "
+    "that goes on from them prunes them") {
+  const fs::path folder = fs::temp_directory_path() / ("troupe-used-folder-" + std::to_string(::getpid()));
+  fs::remove_all(folder);
+  CompileOptions o;
+  o.stages = stage_meshes({1});
+  o.snapshots = 2;
+  const auto saving = compile(graph(test_app().ops(), Shape_{}), o);
+  REQUIRE_MESSAGE(saving.ok(), saving.status().message());
+  const auto job = [&](const std::string& into, std::int64_t first, std::int64_t last, const std::string& restore) {
+    auto job = steps(last);
+    job.session.first_step = first;
+    job.checkpoint = {.dir = folder / into, .every = 1, .retention = {.keep = 1}, .restore = restore};
+    return job;
+  };
+  const auto saved = [&](const std::string& in) {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder / in))
+      if (entry.path().filename() != "claim") names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  const auto refused = [&](JobOptions options, const std::string& checkpoint) {
+    options.prefixes = {{"no-such-command"}};  // a worker that is started fails
+    const std::string into = fs::path(options.checkpoint.dir).filename();
+    const auto before = saved(into);
+    const std::string claim = field(folder / into / "claim", "{\"generation\"");
+    const auto result = test_app().run(*saving, options);
+    CHECK(result.exit_code == exit_output);
+    CHECK_MESSAGE(result.status.message().find("checkpoint '" + (folder / into / checkpoint).string() +
+                                               "' is of a run that this job does not go on from") != std::string::npos,
+                  result.status.message());
+    CHECK(saved(into) == before);
+    CHECK(field(folder / into / "claim", "{\"generation\"") == claim);
+  };
+  using Names = std::vector<std::string>;
+  for (const std::string into : {"a", "b"}) REQUIRE(test_app().run(*saving, job(into, 0, 2, "")).status.ok());
+  REQUIRE(saved("a") == Names{"step-00000002.g1"});
+  refused(job("a", 0, 3, ""), "step-00000002.g1");
+  refused(job("a", 2, 3, folder / "b/step-00000002.g1"), "step-00000002.g1");
+  const auto on = test_app().run(*saving, job("a", 2, 3, folder / "a/step-00000002.g1"));
+  CHECK_MESSAGE(on.status.ok(), on.status.message());
+  CHECK(saved("a") == Names{"step-00000003.g2"});
+  // The job that goes on elsewhere is the same job: from its checkpoints it may go on in the first folder.
+  REQUIRE(test_app().run(*saving, job("c", 3, 4, folder / "a/step-00000003.g2")).status.ok());
+  const auto back = test_app().run(*saving, job("a", 4, 5, folder / "c/step-00000004.g1"));
+  CHECK_MESSAGE(back.status.ok(), back.status.message());
+  CHECK(saved("a") == Names{"step-00000005.g3"});
+  fs::remove_all(folder);
+}
+
 TEST_CASE("a job that fails after its trace's window has the whole trace, and nothing outside the window") {
   auto job = steps(1'000'000);
   job.trace = {.first = 1, .steps = 2};
