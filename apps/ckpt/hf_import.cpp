@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <string_view>
 
 #include "apps/ckpt/hf_files.h"
 #include "apps/job/planning.h"
@@ -95,6 +97,53 @@ Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, c
   return record;
 }
 
+/// Takes back what an import has made in and above a folder of checkpoints, unless keep() is called: its checkpoint,
+/// its claim, in whose place the one of before is written, and the folders that were missing, where they are empty.
+class TakeBack {
+ public:
+  /// `job`: the import's own number.
+  TakeBack(Storage& storage, checkpoint::Catalog catalog, std::uint64_t job)
+      : storage_(storage), catalog_(std::move(catalog)), job_(job) {}
+  TakeBack(const TakeBack&) = delete;
+  ~TakeBack() {
+    if (kept_) return;
+    if (!checkpoint_.empty()) (void)catalog_.remove(checkpoint_);
+    // Another process may have claimed the folder since, on another machine.
+    if (const auto now = read_file(storage_, claim_path()); now.ok() && is_ours(*now))
+      (void)(claim_ ? write_file(storage_, claim_path(), *claim_) : storage_.remove(claim_path()));
+    for (const auto& folder : missing_) (void)storage_.remove(folder);  // the deepest first; refused if not empty
+  }
+  /// Looks at what is there. REQUIRES: called once, before the import writes anything.
+  Status begin() {
+    const auto claim = read_file(storage_, claim_path());
+    if (claim.ok()) claim_ = *claim;
+    else if (claim.status().code() != Code::not_found) return claim.status();
+    for (std::string at = catalog_.dir(); at != "." && at != "/"; at = folder_of(at)) {
+      const Status there = storage_.list(at).status();
+      if (there.code() != Code::not_found) return there.code() == Code::denied ? Status() : there;
+      missing_.push_back(at);
+    }
+    return {};
+  }
+  void makes(std::string checkpoint) { checkpoint_ = std::move(checkpoint); }
+  void keep() { kept_ = true; }
+
+ private:
+  std::string claim_path() const { return catalog_.path(checkpoint::claim_name); }
+  bool is_ours(const std::vector<std::byte>& claim) const {
+    const std::string_view text(reinterpret_cast<const char*>(claim.data()), claim.size());
+    return text.find(checkpoint::hexadecimal(job_)) != std::string_view::npos;
+  }
+
+  Storage& storage_;
+  checkpoint::Catalog catalog_;
+  const std::uint64_t job_;
+  std::optional<std::vector<std::byte>> claim_;  ///< that was there before
+  std::vector<std::string> missing_;
+  std::string checkpoint_;  ///< folder's name; empty: none is made yet
+  bool kept_ = false;
+};
+
 }  // namespace
 
 Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const ImportArguments& a, int& code,
@@ -107,7 +156,8 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
 
   code = runtime::exit_output;
   checkpoint::Catalog catalog(storage, a.out);
-  const bool makes_folder = storage.list(a.out).status().code() == Code::not_found;
+  TakeBack take_back(storage, catalog, a.job);
+  TROUPE_TRY(take_back.begin());
   TROUPE_ASSIGN(const auto lock, catalog.lock());
   TROUPE_ASSIGN(const auto there, catalog.entries());
   if (std::any_of(there.begin(), there.end(), [](const auto& e) { return e.committed; }))
@@ -120,21 +170,15 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
 
   const checkpoint::Stamp stamp = head.stamp;
   const std::string name = checkpoint::folder_name(0, stamp.generation), folder = catalog.path(name);
+  take_back.makes(name);
   TROUPE_TRY(storage.make_dir(folder));
-  auto record = write_shard(storage, folder, stamp, model, files, code, give_up);
-  Status status = record.status();
-  if (status.ok())
-    if (status = give_up(); !status.ok()) code = runtime::exit_interrupted;
-  if (status.ok()) {
-    TROUPE_ASSIGN(const auto manifest, checkpoint::merge(std::move(head), {*record}));
-    status = catalog.commit(manifest);
-  }
-  if (!status.ok()) {
-    (void)catalog.remove(name);  // frees the room on a full disk; if this fails, the next import cleans up
-    if (makes_folder && catalog.check_claim(stamp).ok())
-      for (const auto& path : {catalog.path(checkpoint::claim_name), a.out}) (void)storage.remove(path);
-    return status;
-  }
+  TROUPE_ASSIGN(const auto record, write_shard(storage, folder, stamp, model, files, code, give_up));
+  code = runtime::exit_interrupted;
+  TROUPE_TRY(give_up());
+  code = runtime::exit_output;
+  TROUPE_ASSIGN(const auto manifest, checkpoint::merge(std::move(head), {record}));
+  TROUPE_TRY(catalog.commit(manifest));
+  take_back.keep();
   if (auto warning = lm::tokens_warning(config); !warning.empty()) chosen.warnings.push_back(std::move(warning));
   return Imported{folder, lm::parameter_count(config.model), files.widened(), std::move(chosen.warnings)};
 }

@@ -26,8 +26,9 @@ struct Imported {
 };
 
 /// Commits a checkpoint of step 0 that has parameters and no moments. Needs memory for two pieces of 16 MiB. Error:
-/// nothing has been committed, and `code` is the exit code for it; what was written is removed, and `out` where this
-/// call has made it. An error of `give_up`, which is asked before each piece and before the commit, is an interruption.
+/// nothing has been committed, and `code` is the exit code for it; what was written is removed, and `out` and its
+/// parents where this call has made them; a claim that was there is there again. An error of `give_up`, which is asked
+/// before each piece and before the commit, is an interruption.
 Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const ImportArguments& arguments, int& code,
                              const GiveUp& give_up = never_give_up);
 

@@ -333,6 +333,52 @@ TEST_CASE("an import that is interrupted, wherever, leaves nothing, or what was 
   }
 }
 
+TEST_CASE(
+    "an import that fails at any operation of the disk, or is interrupted, leaves what was there: no folder, parents "
+    "included; an empty folder; a claim as it was") {
+  Draw draw(4);
+  const std::vector<std::string> lasting = {"none", "folder", "claim"};
+  for (const auto& there : lasting) {
+    CAPTURE(there);
+    SimStorage storage;
+    HfFolder::random(draw, small_config(true, {"model.layers=1"}), "F32", 4).write(storage, "/hf");
+    checkpoint::Catalog catalog(storage, "/a/b/ckpt");
+    if (there == "folder") must(storage.make_dir(catalog.dir()));
+    if (there == "claim") must(catalog.claim(5, 0));
+    const std::string claim = catalog.path(checkpoint::claim_name);
+    const auto before = there == "claim" ? must(read_file(storage, claim)) : std::vector<std::byte>();
+    const auto check_as_before = [&] {
+      CHECK(storage.list("/a").ok() == (there != "none"));
+      CHECK(must(storage.list("/")).size() == (there == "none" ? 1 : 2));
+      if (there == "none") return;
+      CHECK(must(storage.list(catalog.dir())).size() == (there == "claim" ? 1 : 0));
+      if (there == "claim") CHECK(must(read_file(storage, claim)) == before);
+    };
+    bool done = false;
+    const auto import = [&](const GiveUp& give_up) {
+      int code = 0;
+      done = import_hf(storage, app().ops(), {.from = "/hf", .out = catalog.dir(), .job = 77}, code, give_up).ok();
+      storage.fail(0);  // is past: no later operation fails
+      if (!done) check_as_before();
+    };
+    for (int asked = 0; asked < 12; ++asked) {
+      CAPTURE(asked);
+      int left = asked;
+      import([&] { return left-- > 0 ? Status() : Status(Code::unavailable, "enough");
+    });
+    REQUIRE_FALSE(done);
+  }
+  std::int64_t operation = 0;
+  for (; !done; ++operation) {
+    CAPTURE(operation);
+    storage.fail(storage.operations() + operation);
+    import(never_give_up);
+  }
+  CHECK(operation > 40);  // operations of an import
+  Read(storage, catalog.dir());
+}
+}
+
 TEST_CASE("an import that another import of the same folder overtakes is refused, and what the other has made stays") {
   Draw draw(3);
   SimStorage disk;
