@@ -29,10 +29,11 @@ Status NewFolder::begin() {
   TROUPE_TRY(check_free(storage_, path_, "name another folder"));
   TROUPE_TRY(
       check_free(storage_, partial_, "another command is writing it, or one was killed; in that case remove it"));
-  TROUPE_TRY(storage_.list(folder_of(path_)).status());
-  TROUPE_TRY(storage_.make_dir(partial_));
+  // A parent that may not be read (mode -wx) may still take a folder.
+  const Status parent = storage_.list(folder_of(path_)).status();
+  if (!parent.ok() && parent.code() != Code::denied) return parent;
   ours_ = true;
-  return {};
+  return make_durable_dir(storage_, partial_);
 }
 
 Expected<std::unique_ptr<File>> NewFolder::create(const std::string& name) {
@@ -50,9 +51,11 @@ Status NewFolder::write(const std::string& name, const std::string& text) {
 Status NewFolder::commit() {
   TROUPE_TRY(storage_.sync_dir(partial_));
   TROUPE_TRY(storage_.rename(partial_, path_));
+  partial_ = path_;  // is removed where its name cannot be made durable
+  TROUPE_TRY(make_durable_dir(storage_, path_));
   ours_ = false;
   files_.clear();
-  return storage_.sync_dir(folder_of(path_));
+  return {};
 }
 
 }  // namespace troupe::ckpt

@@ -14,7 +14,7 @@ namespace troupe::ckpt {
 class NewFolder {
  public:
   NewFolder(Storage& storage, const std::string& path);
-  /// Removes PATH.partial with the files that create() made in it, unless commit() has renamed the folder.
+  /// Removes PATH.partial with the files that create() made in it, unless commit() has succeeded.
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
 
@@ -24,13 +24,13 @@ class NewFolder {
   Expected<std::unique_ptr<File>> create(const std::string& name);
   /// Writes and syncs a whole file.
   Status write(const std::string& name, const std::string& text);
-  /// Renames PATH.partial to PATH and syncs both folders.
+  /// Renames PATH.partial to PATH, and makes both durable as make_durable_dir does. After an error neither is left.
   Status commit();
 
  private:
   Storage& storage_;
   std::string path_, partial_;
-  bool ours_ = false;  ///< this object has made `partial_`
+  bool ours_ = false;  ///< this object removes `partial_`
   std::vector<std::string> files_;
 };
 

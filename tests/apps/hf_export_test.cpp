@@ -1,5 +1,13 @@
 // troupe ckpt export, and back: on a simulated disk.
+#include <sys/fsuid.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "apps/ckpt/new_folder.h"
+#include "devices/files/file_storage.h"
 #include "tests/apps/hf_model.h"
+#include "tests/apps/temp_dir.h"
 
 using namespace troupe;
 using namespace troupe::ckpt;
@@ -159,4 +167,55 @@ TEST_CASE("wherever the machine stops, an export is there whole or not at all") 
     CHECK((!done || found == expected));
   }
   CHECK(stop > 40);  // operations of an export
+}
+
+TEST_CASE(
+    "a folder that users may write into, and may not read, takes an export, which is whole; a failed one leaves "
+    "nothing") {
+  const troupe::test::TempDir dir;
+  namespace fs = std::filesystem;
+  fs::permissions(dir.path(), static_cast<fs::perms>(0755));
+  const std::string drop = dir / "drop";
+  fs::create_directories(drop);
+  fs::permissions(drop, static_cast<fs::perms>(0333));
+  FileStorage storage;
+  ::setfsuid(65534);  // root reads everything; of another user the call has no effect
+  const Status whole = [&]() -> Status {
+    NewFolder folder(storage, drop + "/whole");
+    TROUPE_TRY(folder.begin());
+    TROUPE_TRY(folder.write("config.json", "{}"));
+    return folder.commit();
+  }();
+  const Status failed = [&]() -> Status {
+    NewFolder folder(storage, drop + "/failed");
+    TROUPE_TRY(folder.begin());
+    TROUPE_TRY(folder.write("config.json", "{}"));
+    return invalid("a fault");
+  }();
+  ::setfsuid(::geteuid());
+  fs::permissions(drop, fs::perms::owner_all);
+  CHECK_MESSAGE(whole.ok(), whole.message());
+  CHECK(failed.message() == "a fault");
+  CHECK(must(storage.list(drop)).size() == (whole.ok() ? 1 : 0));
+  CHECK(troupe::test::read_text(drop + "/whole/config.json") == "{}");
+}
+
+TEST_CASE("an export that fails at any operation of the disk leaves no folder") {
+  bool done = false;
+  std::int64_t operation = 0;
+  for (; !done; ++operation) {
+    CAPTURE(operation);
+    SimStorage storage;
+    storage.fail(operation);
+    {
+      NewFolder folder(storage, "/out");
+      Status s = folder.begin();
+      if (s.ok()) s = folder.write("config.json", "{}");
+      if (s.ok()) s = folder.commit();
+      done = s.ok();
+    }
+    storage.fail(0);  // is past: no later operation fails
+    CHECK(must(storage.list("/")).size() == (done ? 1 : 0));
+  }
+  CHECK(operation > 8);
 }
