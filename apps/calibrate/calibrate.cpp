@@ -100,6 +100,17 @@ Expected<MachineCosts> measure(const App& app, const Arguments& a, EndSignals& s
   c.threads = a.threads;
   std::printf("%s\n", c.machine.c_str());
   TROUPE_TRY(add_disk(a, c, signals, code));
+  // Messages before kernels: a machine that other work keeps busy is refused in seconds, not after minutes.
+  code = exit_worker;
+  std::printf("messages between two workers ...\n");
+  std::fflush(stdout);
+  TROUPE_ASSIGN(const MessageTimes messages, measure_messages(app, code));
+  code = exit_interrupted;
+  TROUPE_TRY(signals.interrupted());
+  c.handover_s = messages.handover_s;
+  c.intra_node = messages.link;
+  std::printf("  %.1f us, %.2f GB/s; %.1f us from act to act\n", c.intra_node.latency_s * 1e6,
+              c.intra_node.bytes_per_s * 1e-9, c.handover_s * 1e6);
   code = exit_worker;
   TROUPE_ASSIGN(const auto cases, all_cases(app, a.widest));
   const SteadyClock clock;
@@ -118,15 +129,6 @@ Expected<MachineCosts> measure(const App& app, const Arguments& a, EndSignals& s
     const auto& k = c.kernels.back();
     std::printf("  %.1f GFLOP/s, %.1f GB/s each\n", k.flops_per_s * 1e-9, k.memory_bytes_per_s * 1e-9);
   }
-  std::printf("messages between two workers ...\n");
-  std::fflush(stdout);
-  TROUPE_ASSIGN(const MessageTimes messages, measure_messages(app, code));
-  code = exit_interrupted;
-  TROUPE_TRY(signals.interrupted());
-  c.handover_s = messages.handover_s;
-  c.intra_node = messages.link;
-  std::printf("  %.1f us, %.2f GB/s; %.1f us from act to act\n", c.intra_node.latency_s * 1e6,
-              c.intra_node.bytes_per_s * 1e-9, c.handover_s * 1e6);
   return c;
 }
 
@@ -140,8 +142,8 @@ int calibrate_command(const App& app, const Arguments& a) {
   constexpr int threads_max = 1024;  // as run.threads
   if (a.threads < 1 || a.threads > threads_max)
     return lm::say(invalid(fmt::format("--threads {}: possible are 1 to {}", a.threads, threads_max)), exit_usage);
-  // Before the measurement, which takes half a minute.
-  if (const Status s = make_folder_of(path); !s.ok()) return lm::say(s, exit_output);
+  // Before the measurement, which takes minutes.
+  if (const Status s = prepare_costs(path); !s.ok()) return lm::say(s, exit_output);
   EndSignals signals;
   int code = exit_ok;
   const auto measured = measure(app, a, signals, code);

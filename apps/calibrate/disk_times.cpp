@@ -1,5 +1,7 @@
 #include "apps/calibrate/disk_times.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <future>
@@ -9,6 +11,7 @@
 
 #include "checkpoint/requests.h"
 #include "devices/base/philox.h"
+#include "runtime/launch/fresh_number.h"
 
 namespace troupe::calibrate {
 
@@ -59,8 +62,8 @@ Expected<double> measure_disk(Storage& storage, Device& device, const Clock& clo
   TROUPE_ASSIGN(const auto data, device.allocate(static_cast<std::size_t>(file_bytes)));
   fill(data->data(), file_bytes);
   const auto stream = device.create_stream("disk", threads);
-  const std::string path = folder + "/troupe-calibrate.tmp";
-  if (const Status left = storage.remove(path); !left.ok() && left.code() != Code::not_found) return left;
+  // Another process may measure the same disk, also from another machine.
+  const std::string path = fmt::format("{}/troupe-calibrate-{:016x}.tmp", folder, runtime::fresh_number());
   std::vector<double> rates;
   for (int i = 0; i < files; ++i) {
     TROUPE_TRY(give_up());

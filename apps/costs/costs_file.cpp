@@ -208,12 +208,20 @@ Expected<MachineCosts> parse_costs(std::string_view text, const std::string& nam
   }
 }
 
-Status make_folder_of(const std::string& path) {
+static Status make_folder_of(const std::string& path) {
   std::error_code error;
   const auto whole = std::filesystem::absolute(path, error);
   if (error) return Status(Code::io, fmt::format("costs '{}': {}", path, error.message()));
   FileStorage storage;
   return report::prepare_output_dir(storage, whole.parent_path().string());
+}
+
+Status prepare_costs(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error) || path.ends_with('/'))
+    return invalid(fmt::format("costs '{}' is a folder; name a file", path));
+  TROUPE_TRY(make_folder_of(path));
+  return report::check_writable(path).in("costs cannot be written");
 }
 
 Status write_costs(const std::string& path, const MachineCosts& costs) {

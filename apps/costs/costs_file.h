@@ -36,8 +36,8 @@ std::string this_machine();
 /// `costs-HOST.toml` in $XDG_CACHE_HOME/troupe, or in ~/.cache/troupe; "" if neither variable is set.
 std::string default_costs_path();
 
-/// Makes the folder of a file where it is missing, and tests by writing that it can be written.
-Status make_folder_of(const std::string& path);
+/// Makes the folder of a file where it is missing, and tests by writing that write_costs can write the file.
+Status prepare_costs(const std::string& path);
 /// Replaces the file, with its folder if that is missing; readers see the old file or the new one.
 Status write_costs(const std::string& path, const MachineCosts& costs);
 /// Error: `not_found`; else names the line that is wrong, or the version that this program does not read.

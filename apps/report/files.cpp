@@ -27,6 +27,22 @@ class SignalsWait {
   EndSignals signals_;
 };
 
+/// A device or a pipe: it is written to, and stays.
+bool stays(const fs::file_status& there) {
+  return fs::exists(there) && !fs::is_regular_file(there) && !fs::is_directory(there);
+}
+
+/// The file that write_file replaces where `name` is one, or a link to one.
+std::string replaced_file(const std::string& name) {
+  std::error_code error;
+  const bool linked = fs::is_symlink(name, error) && fs::exists(name, error);
+  return linked ? fs::canonical(name, error).string() : name;
+}
+
+/// What the temporary file's name has behind the file's. No lock covers a file of costs, or that of plan --dot: each
+/// process that writes it has a temporary file of its own.
+std::string part() { return fmt::format(".{}.part", ::getpid()); }
+
 }  // namespace
 
 Status prepare_output_dir(Storage& storage, const std::string& dir) {
@@ -43,19 +59,25 @@ Status prepare_output_dir(Storage& storage, const std::string& dir) {
 
 Status write_file(const std::string& name, std::string_view text, Durability durability) {
   std::error_code error;
-  const auto there = fs::status(name, error);
-  if (fs::exists(there) && !fs::is_regular_file(there) && !fs::is_directory(there)) {  // a device or a pipe stays
+  if (stays(fs::status(name, error))) {
     std::ofstream out(name, std::ios::binary);
     return out << text << std::flush ? Status() : Status(Code::io, fmt::format("'{}': cannot be written", name));
   }
-  const bool linked = fs::is_symlink(name, error) && fs::exists(there);
-  const std::string path = linked ? fs::canonical(name, error).string() : name;
+  const std::string path = replaced_file(name);
   const SignalsWait until_renamed;
   FileStorage storage;
-  // No lock covers a file of costs, or that of plan --dot: each process that writes it has a temporary file of its own.
-  const std::string part = fmt::format(".{}.part", ::getpid());
   const auto bytes = std::as_bytes(std::span(text));
-  return troupe::write_file(storage, path, bytes, durability, part).in(fmt::format("'{}'", path));
+  return troupe::write_file(storage, path, bytes, durability, part()).in(fmt::format("'{}'", path));
+}
+
+Status check_writable(const std::string& name) {
+  std::error_code error;
+  if (stays(fs::status(name, error))) return {};
+  const SignalsWait until_removed;
+  FileStorage storage;
+  const std::string temporary = replaced_file(name) + part();
+  TROUPE_TRY(storage.create(temporary, Access::buffered).status());
+  return storage.remove(temporary);
 }
 
 Expected<std::string> set_aside(const std::string& dir, const std::vector<std::string>& names) {

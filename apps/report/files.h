@@ -20,6 +20,10 @@ Status prepare_output_dir(Storage& storage, const std::string& dir);
 /// to and stays what it is. Error: of the disk.
 Status write_file(const std::string& path, std::string_view text, Durability durability = Durability::synced);
 
+/// Tests that write_file can write `path`, by making its temporary file and removing it. A device or a pipe is not
+/// tested. Error: of the disk. REQUIRES: it is no folder.
+Status check_writable(const std::string& path);
+
 /// Moves those of `names` that are in `dir` to a new folder `dir`/earlier-N. Returns that folder's path; empty: `dir`
 /// has none of them.
 Expected<std::string> set_aside(const std::string& dir, const std::vector<std::string>& names);

@@ -24,6 +24,7 @@ class TimedDisk final : public Storage, public Clock {
   std::vector<std::string> operations;              ///< in order; those of one kind that follow each other once
   std::int64_t bytes = 0, writes = 0;               ///< of all files
   std::set<std::string> there;                      ///< files
+  std::set<std::string> names;                      ///< of all files that were made
   std::string failing;                              ///< the operation that does
   const std::vector<int> sync_s = {9, 1, 3, 2, 4};  ///< of one file after the other
 
@@ -89,6 +90,7 @@ Expected<std::unique_ptr<File>> TimedDisk::create(const std::string& path, Acces
   CHECK(folder_of(path) == "disk");
   TROUPE_TRY(take("create", 1 * ms));
   if (!there.insert(path).second) return Status(Code::io, path);
+  names.insert(path);
   ++files_;
   offsets_.clear();
   return std::unique_ptr<File>(std::make_unique<TimedFile>(*this));
@@ -102,7 +104,7 @@ TEST_CASE("the rate of a disk is the median over five files of bytes by the seco
   CpuDevice device(clock);
   const auto rate = measure_disk(disk, device, disk, "disk");
   REQUIRE_MESSAGE(rate.ok(), rate.status().message());
-  std::vector<std::string> expected = {"remove"};
+  std::vector<std::string> expected;
   for (int file = 0; file < 5; ++file)
     expected.insert(expected.end(), {"create", "reserve", "write", "sync", "sync_dir", "remove"});
   CHECK(disk.operations == expected);
@@ -135,4 +137,14 @@ TEST_CASE("a disk is measured until the caller gives up, between two files, and 
   CHECK(rate.status().message() == "enough");
   CHECK(disk.bytes == 2 * (std::int64_t{64} << 20));
   CHECK(disk.there.empty());
+}
+
+TEST_CASE("two measurements of one disk have files of different names: they may go on at the same time") {
+  TimedDisk disk, other;
+  SteadyClock clock;
+  CpuDevice device(clock);
+  for (TimedDisk* d : {&disk, &other}) REQUIRE(measure_disk(*d, device, *d, "disk").ok());
+  REQUIRE(disk.names.size() == 1);
+  REQUIRE(other.names.size() == 1);
+  CHECK(disk.names != other.names);
 }

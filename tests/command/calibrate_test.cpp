@@ -17,6 +17,10 @@ TEST_CASE("calibrate writes the costs that plan and sim then use") {
   CHECK(read(costs).find("[kernels.times]") != std::string::npos);
   CHECK(std::distance(std::filesystem::directory_iterator(dir / "cache"), {}) == 1);  // no temporary file
   CHECK(dir.entries() == 1);  // nor one on the disk that was measured
+  // A machine that is too busy for messages is refused before the kernels, which take minutes.
+  const auto messages_at = measured.out.find("messages between"), kernels_at = measured.out.find(" kernels, 1 worker");
+  REQUIRE(kernels_at != std::string::npos);
+  CHECK(messages_at < kernels_at);
   // A disk that is ten times as slow takes ten times as long for the same bytes.
   const auto writer_ms = [&](const std::string& file) {
     const auto o = run(troupe_command({"plan", tiny_config, "--set", "checkpoint.every=1", "--costs", file}));
@@ -64,4 +68,26 @@ TEST_CASE("calibrate writes the costs that plan and sim then use") {
   CHECK_FALSE(std::filesystem::exists(dir / "other.toml"));
   check_one_line(run(troupe_command({"calibrate", "--costs", "/proc/none/costs.toml", "--widest", "1"}), 60),
                  exit_output, {"/proc/none"});
+}
+
+TEST_CASE("calibrate refuses a file that it cannot write before it measures, and leaves nothing") {
+  TempDir dir;
+  write_text(dir / "file", "text");
+  std::filesystem::create_directory(dir / "folder");
+  std::filesystem::create_symlink("/proc/version", dir / "link");
+  const std::vector<std::pair<std::string, std::string>> wrong = {{dir / "folder", "is a folder; name a file"},
+                                                                  {dir / "new/", "is a folder; name a file"},
+                                                                  {dir / "file/costs.toml", "is a file"},
+                                                                  {dir / std::string(255, 'x'), "File name too long"},
+                                                                  {dir / "link", "/proc/version"},
+                                                                  {"/proc/none/costs.toml", "/proc/none"}};
+  for (const auto& [path, says] : wrong) {
+    CAPTURE(path);
+    const auto o = run(troupe_command({"calibrate", "--costs", path, "--widest", "1", "--checkpoint-dir", dir.path()}),
+                       60);
+    check_one_line(o, exit_output, {says});
+    CHECK(o.out.empty());
+  }
+  CHECK(read(dir / "file") == "text");
+  CHECK(std::filesystem::is_empty(dir / "folder"));
 }
