@@ -37,8 +37,6 @@ struct JobOptions {
   bool checked = false;
   /// the job ends after so long without progress of any worker (exit_stalled)
   int stall_s = 120;
-  /// how long a worker may take to end after SIGKILL, in milliseconds; then the job leaves it, and the error names it
-  int killed_ms = 30'000;
   /// A line that a worker has put out; null: it goes to the log of this process (devices/base/log.h), whose level is
   /// the workers' too.
   std::function<void(Rank, const std::string&)> on_log;

@@ -27,8 +27,8 @@ using clock = std::chrono::steady_clock;
 /// The parent's side of a job: polls links, logs, deaths and signals; the session decides.
 class Job {
  public:
-  Job(const Plan& plan, JobOptions options)
-      : plan_(plan), options_(std::move(options)),
+  Job(const Plan& plan, JobOptions options, int killed_ms)
+      : plan_(plan), options_(std::move(options)), killed_ms_(killed_ms),
         session_(plan_, session_options(), [this](Rank to, const ToWorker& m) { send(to, m); }) {}
 
   JobResult run() {
@@ -42,7 +42,7 @@ class Job {
     // A worker whose link closes ends at once, or as soon as its transport is open: killed before, it would leave
     // shared memory behind. A worker that hangs is killed.
     const auto line = [this](Rank rank, const std::string& text) { log(rank, text); };
-    const Status ended = launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500, line, options_.killed_ms);
+    const Status ended = launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500, line, killed_ms_);
     if (!ended.ok()) left_behind(ended);
     // The caller may begin again with another checkpoint: a signal that came meanwhile ends that job.
     if (result_.status.code() == Code::damaged) signals_.pass_on();
@@ -89,8 +89,8 @@ class Job {
     const Status s = checkpoints_->finish();
     const int code = checkpoints_->diverged() ? exit_diverged : exit_checkpoint;
     if (s.ok() || (!result_.status.ok() && result_.exit_code != exit_interrupted)) return;
-    // A job that a signal has paused says exit_interrupted where its last checkpoint is saved, or where a second signal
-    // has ended it before; never where a save has failed.
+    // A job that a signal has paused says exit_interrupted where its last checkpoint is saved, or a second signal has
+    // ended it before; never where a save has failed.
     if (result_.status.ok()) result_.status = s, result_.exit_code = code;
     else if (paused_) result_.status = unsaved(s), result_.exit_code = code;
   }
@@ -159,14 +159,14 @@ class Job {
       const short more = w.link && w.link->unsent() ? POLLOUT : 0;
       if (!stopped_.count(r) && w.link && !broken_.count(r)) add(w.link->fd(), 0, r, static_cast<short>(POLLIN | more));
       add(w.log_fd, 1, r);
-      if (!w.exited) add(w.pidfd, 2, r);
+      if (w.held) launcher_.reap(w);  // once a turn: its pidfd stays readable
+      else if (!w.exited) add(w.pidfd, 2, r);
     }
     add(signals_.fd(), 3, 0);
     constexpr auto poll_timeout = std::chrono::milliseconds(200);
     const auto before = clock::now();
     ::poll(fds.data(), fds.size(), static_cast<int>(poll_timeout.count()));
-    // While this process was stopped (Ctrl-Z, a suspended machine) it could not hear the workers: restart the stall
-    // clock.
+    // While this process was stopped (Ctrl-Z, a suspended machine) it heard no worker: restart the stall clock.
     if (clock::now() - before > 5 * poll_timeout) heard();
     for (std::size_t i = 0; i < fds.size() && !over_; ++i) {
       if (fds[i].revents == 0) continue;
@@ -174,13 +174,12 @@ class Job {
       if (kind == 0 && (fds[i].revents & POLLOUT) != 0) (void)workers[r].link->flush().ok();
       if (kind == 0 && (fds[i].revents & ~POLLOUT) != 0) read_link(r);
       if (kind == 1) launcher_.read_log(workers[r], [&, rank = r](const std::string& line) { log(rank, line); });
-      else if (kind == 2) launcher_.reap(workers[r]);
+      else if (kind == 2) workers[r].held = !launcher_.reap(workers[r]);
       else if (kind == 3) on_signal();
     }
     if (over_) return;
     for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
-      // all its messages are read
-      if (workers[r].exited && broken_.count(r) && !stopped_.count(r)) return died(r);
+      if (workers[r].exited && broken_.count(r) && !stopped_.count(r)) return died(r);  // all its messages are read
     if (diverged_ && !session_.readers_left()) return end({}, exit_diverged);
     if (checkpoints_)
       if (const Status s = checkpoints_->poll(); !s.ok())
@@ -323,6 +322,7 @@ class Job {
   EndSignals signals_;  // from before the first worker starts
   const Plan& plan_;
   JobOptions options_;
+  const int killed_ms_;  // see run_job
   SteadyClock clock_;
   CpuDevice device_{clock_, {}};
   FileStorage storage_;
@@ -345,6 +345,6 @@ class Job {
 
 }  // namespace
 
-JobResult run_job(const Plan& plan, JobOptions options) { return Job(plan, std::move(options)).run(); }
+JobResult run_job(const Plan& plan, JobOptions o, int killed_ms) { return Job(plan, std::move(o), killed_ms).run(); }
 
 }  // namespace troupe::runtime

@@ -3,11 +3,12 @@
 #pragma once
 
 #include "runtime/launch/app.h"
+#include "runtime/launch/launcher.h"
 
 namespace troupe::runtime {
 
-/// Runs a job to its end. REQUIRES: App::check has passed, and the options begin where options.checkpoint.restore was
-/// saved.
-JobResult run_job(const Plan& plan, JobOptions options);
+/// Runs a job to its end. A worker may take `killed_ms` to end after SIGKILL; then the job leaves it, and the error
+/// names it. REQUIRES: App::check has passed, and the options begin where options.checkpoint.restore was saved.
+JobResult run_job(const Plan& plan, JobOptions options, int killed_ms = killed_ms_max);
 
 }  // namespace troupe::runtime

@@ -220,15 +220,16 @@ Status WorkerProcess::with_last_lines(const Status& status) const {
   return {status.code(), text};
 }
 
-void Launcher::reap(WorkerProcess& w) {
-  if (w.exited || w.pid < 0) return;
+bool Launcher::reap(WorkerProcess& w) {
+  if (w.exited || w.pid < 0) return w.exited;
   int status = 0;
   const pid_t ended = ::waitpid(w.pid, &status, WNOHANG);
   if (ended == w.pid) w.wait_status = status;
-  else if (ended == 0 || errno != ECHILD) return;
+  else if (ended == 0 || errno != ECHILD) return false;
   w.exited = true;
   if (w.pidfd >= 0) ::close(w.pidfd);
   w.pidfd = -1;
+  return true;
 }
 
 void Launcher::await_ends(int ms, const std::function<void(WorkerProcess&)>& read_rest) {

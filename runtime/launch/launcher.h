@@ -63,6 +63,7 @@ struct WorkerProcess {
   std::deque<std::string> last_lines;  ///< of its log, at most log_lines_kept
   std::string partial_line;
   bool exited = false;
+  bool held = false;               ///< it has ended, and its parent cannot reap it: a debugger has not let it go
   bool left = false;               ///< SIGKILL has not ended it in the time that Launcher::finish gave it
   std::optional<int> wait_status;  ///< once it has exited, unless Launcher::reap has found no status to take
   /// `status` with the last lines of the worker's log behind its message, where there are any.
@@ -85,9 +86,10 @@ class Launcher {
   std::vector<WorkerProcess>& workers() { return workers_; }
   /// Reads what a worker's log has, up to log_bytes_at_once; complete lines go to `line`. False at its end.
   bool read_log(WorkerProcess& worker, const std::function<void(const std::string&)>& line);
-  /// Reaps a worker whose pidfd is readable. No status is left to take where another part of this process has waited
+  /// Reaps a worker whose pidfd is readable. Returns whether it counts as exited: one that a debugger holds does not,
+  /// and its pidfd stays readable. No status is left to take where another part of this process has waited
   /// for the worker, or this process ignores SIGCHLD: the worker counts as exited then, too.
-  void reap(WorkerProcess& worker);
+  bool reap(WorkerProcess& worker);
   /// Closes all control links, waits up to `grace_ms` for the workers to exit by themselves, then kills the rest and
   /// waits up to `killed_ms` for their end. What their logs still have goes to `line`, with the worker's rank; null: it
   /// is lost. Error (`unavailable`): workers have not ended even so, by rank and pid. They are left, and no later call

@@ -9,12 +9,14 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <utility>
 
 #include "checkpoint/catalog.h"
 #include "devices/files/file_storage.h"
 #include "devices/process/end_signals.h"
 #include "devices/process/hangup.h"
+#include "runtime/launch/job.h"
 #include "runtime/plan/plan_io.h"
 #include "tests/apps/temp_dir.h"
 #include "tests/process/apps.h"
@@ -282,6 +284,8 @@ TEST_CASE("a worker that dies is missed at once, though a process that an actor 
 
 namespace {
 
+constexpr int killed_ms = 300;  ///< instead of half a minute
+
 /// Runs a job of one worker, which is traced when the first step begins. Tells the job's exit code, committed steps and
 /// error. `interrupt`: a signal ends the job; else it ends by itself.
 void run_with_held_worker(int asked, int tell, bool interrupt) {
@@ -289,7 +293,6 @@ void run_with_held_worker(int asked, int tell, bool interrupt) {
   if (!p.ok()) ::_exit(1);
   JobOptions job;
   job.session.steps = 2;
-  job.killed_ms = 300;
   job.prefixes = {shell("echo $$; exec \"$@\"")};
   bool is_told = false;
   job.on_log = [&](Rank, const std::string& line) {
@@ -301,13 +304,51 @@ void run_with_held_worker(int asked, int tell, bool interrupt) {
     HeldWorker::wait_until(asked);
     if (interrupt) ::raise(SIGINT);
   };
-  const JobResult result = test_app().run(*p, job);
+  const JobResult result = run_job(*p, job, killed_ms);
   const std::string told = std::to_string(result.exit_code) + "|" + std::to_string(result.committed_steps) + "|" +
                            result.status.message();
   HeldWorker::tell(tell, told.data(), told.size());
 }
 
+/// Runs a job of one worker, which is traced and killed when the first step begins, for a second. Tells how often the
+/// job has turned since, and its error.
+void run_with_dead_worker(int asked, int tell) {
+  const auto p = plan(test_app().ops(), {}, {1});
+  if (!p.ok()) ::_exit(1);
+  JobOptions job;
+  job.session.steps = 1'000'000;
+  job.prefixes = {shell("echo $$; exec \"$@\"")};
+  pid_t worker = 0;
+  job.on_log = [&](Rank, const std::string& line) {
+    if (worker == 0) worker = std::atoi(line.c_str()), HeldWorker::tell(tell, &worker, sizeof worker);
+  };
+  std::optional<std::chrono::steady_clock::time_point> killed;
+  job.on_ready = [&] {
+    HeldWorker::wait_until(asked);
+    ::kill(worker, SIGKILL);
+    killed = std::chrono::steady_clock::now();
+  };
+  int turns = 0;
+  job.give_up = [&] {  // asked in each turn
+    turns += killed ? 1 : 0;
+    return killed && seconds_since(*killed) > 1 ? invalid("enough") : Status{};
+  };
+  const JobResult result = run_job(*p, job, killed_ms);
+  const std::string told = std::to_string(turns) + "|" + result.status.message();
+  HeldWorker::tell(tell, told.data(), told.size());
+}
+
 }  // namespace
+
+TEST_CASE("a job whose worker has died and is held by a debugger turns several times a second, not without a pause") {
+  const HeldWorker dead(run_with_dead_worker);
+  if (!dead.why_not.empty()) return troupe::test::skip(dead.why_not);
+  INFO(dead.told);
+  CHECK(dead.told.ends_with("|" + dead.left() + "; enough"));
+  const int turns = std::atoi(dead.told.c_str());
+  CHECK(turns > 1);
+  CHECK(turns < 20);
+}
 
 TEST_CASE(
     "a job whose worker SIGKILL does not end leaves it and names it: with exit_worker where all else is well, before "
