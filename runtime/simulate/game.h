@@ -235,7 +235,9 @@ class Game {
   SimLoop loop_;
   GameResult result_;
   bool collapse_dp_ = true;
-  bool differ_ = false;  // places stand in for others whose links are not like theirs
+  /// A place that is played stands in for others, whose links may be slower than its own: an exchange then takes at
+  /// least the time that the plan predicts for its slowest place.
+  bool links_differ_ = false;
   std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> representative_;
   std::vector<std::unique_ptr<Place>> places_;
   std::map<std::pair<std::int32_t, std::int64_t>, std::map<std::int32_t, std::int32_t>> closed_;

@@ -59,7 +59,7 @@ void Game::meet(GameActor& actor, std::uint64_t number) {
     }
     GameActor* met = std::exchange(arrival.waits, nullptr);
     std::int64_t end_ns = arrival.end_ns + met->hop_ns_;
-    if (differ_) {  // the slowest place, for which this one stands in, has at least this time
+    if (links_differ_) {  // the slowest place, for which this one stands in, has at least this time
       const double adding_s = met->plan_.gathers() ? 0 : met->plan_.cost_s;
       end_ns = std::max(end_ns, loop_.now_ns() + to_ns(plan_.exchanges[met->plan_.exchange].seconds - adding_s));
     }

@@ -71,8 +71,8 @@ void Game::choose_places() {
     }
   }
   collapse_dp_ = same;
-  differ_ = options_.forward_s < 0 && std::ssize(result_.places) < plan_.workers() &&
-            (!plan_.costs.odd_links.empty() || plan_.workers() > plan_.costs.places_per_node);
+  links_differ_ = options_.forward_s < 0 && std::ssize(result_.places) < plan_.workers() &&
+                  (!plan_.costs.odd_links.empty() || plan_.workers() > plan_.costs.places_per_node);
 }
 
 std::int32_t Game::place_of(Rank rank) const {

@@ -160,27 +160,37 @@ class ShutTransport final : public comm::Transport {
   Events& events_;
 };
 
+/// A place of held streams, whose transport says when it is shut.
+struct HeldPlace : OnePlace {
+  Events events;
+  HeldDevice device{loop, events};
+  ShutTransport shut{events};
+
+  WorkerEnv env() {
+    WorkerEnv e = OnePlace::env(device);
+    e.transport = &shut;
+    return e;
+  }
+};
+
 }  // namespace
 
 TEST_CASE(
     "a worker that stops shuts its transport first and its comm stream last, and again when it is destroyed: an "
     "exchange that a running task begins as it ends is over then, and nothing is left on a stream") {
   const Plan p = small_plan();
-  Events events;
-  OnePlace place;
-  HeldDevice device(place.loop, events);
-  ShutTransport transport(events);
-  WorkerEnv env = place.env(device);
-  env.transport = &transport;
-  auto worker = Worker::create(p, 0, std::move(env));
+  HeldPlace place;
+  Events& events = place.events;
+  auto& streams = place.device.streams;
+  auto worker = Worker::create(p, 0, place.env());
   REQUIRE_MESSAGE(worker.ok(), worker.status().message());
   // An update whose end begins the gather of its shares (actors/update_then_gather.h).
   const auto submit_update = [&] {
     Task update, gather;
     update.name = "update";
     gather.name = "gather";
-    update.on_done = [&, gather](std::int64_t, std::int64_t) { device.streams.at("comm")->submit(gather); };
-    device.streams.at("compute")->submit(std::move(update));
+    update.on_done = [&, gather](std::int64_t, std::int64_t) { streams.at("comm")->submit(gather); };
+    streams.at("compute")->submit(std::move(update));
   };
   submit_update();
   (*worker)->stop();
@@ -255,19 +265,16 @@ TEST_CASE(
   for (const int batches : {5, 1}) {
     CAPTURE(batches);
     SavedBatches saved(batches);
-    Events events;
-    OnePlace place;
-    HeldDevice device(place.loop, events);
-    ShutTransport transport(events);
-    WorkerEnv env = place.env(device);
-    env.transport = &transport;
+    HeldPlace place;
+    Events& events = place.events;
+    WorkerEnv env = place.env();
     env.storage = &saved.storage;
     env.restore = saved.folder;
     env.send = [&](const FromWorker&) { events.push_back("the session is told"); };
     auto worker = Worker::create(saved.plan, 0, std::move(env));
     REQUIRE_MESSAGE(worker.ok(), worker.status().message());
     (*worker)->start();
-    device.streams.at("disk")->quiesce();  // w0 is read: its exchange begins
+    place.device.streams.at("disk")->quiesce();  // w0 is read: its exchange begins
     CHECK(events == Events{"restore w0 ends", "disk is idle"});
     events.clear();
     (*worker)->stop();
@@ -283,16 +290,14 @@ TEST_CASE(
 
 TEST_CASE("a thread that stops restoring waits until a task that is being submitted is on the disk stream") {
   SavedBatches saved(5);  // restoring has three buffers
-  Events events;
-  OnePlace place;
-  HeldDevice device(place.loop, events);
-  ShutTransport transport(events);
+  HeldPlace place;
+  HeldDevice& device = place.device;
   const auto disk = device.create_stream("disk", 1), comm = device.create_stream("comm", 1);
-  const RestoreEnv env{saved.storage, transport, device, *disk, *comm, {}, nullptr};
+  const RestoreEnv env{saved.storage, place.shut, device, *disk, *comm, {}, nullptr};
   const RestorePlaces nowhere{nullptr, std::vector<std::int64_t>(saved.plan.params.size(), 0),
                               std::vector<std::int64_t>(saved.plan.params.size(), -1)};  // held streams do no work
   const auto stop = restore(saved.plan, 0, saved.folder, nowhere, env,
-                            [&](const Expected<std::int64_t>&) { events.push_back("done"); });
+                            [&](const Expected<std::int64_t>&) { place.events.push_back("done"); });
   std::future<void> stopped;
   int submitted = 0;
   device.streams.at("disk")->on_submit = [&] {
@@ -307,6 +312,6 @@ TEST_CASE("a thread that stops restoring waits until a task that is being submit
   disk->quiesce();  // it is read, too
   comm->quiesce();
   CHECK(submitted == 1);
-  CHECK(events == Events{"restore w0 ends", "disk is idle", "combine ends", "comm is idle", "restore w3 ends",
-                         "disk is idle", "combine ends", "comm is idle"});
+  CHECK(place.events == Events{"restore w0 ends", "disk is idle", "combine ends", "comm is idle", "restore w3 ends",
+                               "disk is idle", "combine ends", "comm is idle"});
 }
