@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string>
 
-#include "devices/process/hangup.h"
+#include "devices/process/ignored_signals.h"
 
 namespace troupe {
 
@@ -18,9 +18,8 @@ EndSignals::EndSignals() {
   ++living;
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  if (!hangup_ignored()) sigaddset(&set, SIGHUP);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP})
+    if (!ignored_at_start(signal)) sigaddset(&set, signal);
   ::sigprocmask(SIG_BLOCK, &set, &before_);
   fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }

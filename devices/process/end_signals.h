@@ -9,9 +9,9 @@
 
 namespace troupe {
 
-/// While it lives, SIGINT, SIGTERM and, where the process did not begin with it ignored, SIGHUP do nothing but make
-/// `fd` readable: in the calling thread, and in those that it starts meanwhile. One may live within another: the inner
-/// one then takes signals that came before it was made, too, and leaves those that it has not taken to the outer one.
+/// While it lives, SIGINT, SIGTERM and SIGHUP, but those that the process began with ignored, do nothing but make `fd`
+/// readable: in the calling thread, and in those that it starts meanwhile. One may live within another: the inner one
+/// then takes signals that came before it was made, too, and leaves those that it has not taken to the outer one.
 class EndSignals {
  public:
   EndSignals();

@@ -107,11 +107,11 @@ class App {
   /// does not end, which the error names (exit_worker where the job has no other error). A job that restores a
   /// checkpoint begins with its step (error: `first_step` is another) and, where SessionOptions::sums is not set, with
   /// the state of its sums. A job that saves refuses a folder that has checkpoints of another run than the one it goes
-  /// on from (exit_output): it could prune them. SIGINT, SIGTERM and SIGHUP (not under nohup) end a job with
-  /// exit_interrupted: at once, or, where it saves checkpoints, after one of the step that is under way. Then another
-  /// SIGINT or SIGTERM, at least a second after the first signal, ends it at once, and another SIGHUP does nothing. In
-  /// a worker process, and in one that a worker has forked, starts nothing: error (exit_worker). Where main has not
-  /// called serve_if_worker, the job of that worker ends with it.
+  /// on from (exit_output): it could prune them. SIGINT, SIGTERM and SIGHUP, but those that the process began with
+  /// ignored (as under nohup), end a job with exit_interrupted: at once, or, where it saves checkpoints, after one of
+  /// the step that is under way. Then another SIGINT or SIGTERM, at least a second after the first signal, ends it at
+  /// once, and another SIGHUP does nothing. In a worker process, and in one that a worker has forked, starts nothing:
+  /// error (exit_worker). Where main has not called serve_if_worker, the job of that worker ends with it.
   JobResult run(const Plan& plan, JobOptions options) const;
   /// The last line of a main(): runs the plan, prints an error to stderr, returns the exit code.
   int run_main(const Expected<Plan>& plan, JobOptions options) const;

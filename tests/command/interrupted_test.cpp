@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <tuple>
 
 #include "tests/command/checks.h"
 
@@ -84,4 +85,20 @@ TEST_CASE("a signal ends a calibration with 130, wherever it is, and no file is 
   Run links(calibration);
   REQUIRE(wait_until(links, [&] { return !links.workers().empty(); }));
   check(links, SIGINT);
+}
+
+TEST_CASE("a signal that the shell ignored when it started a run stays ignored; another one ends the run") {
+  TempDir dir;
+  for (const auto& [name, ignored, other] : {std::tuple{"INT", SIGINT, SIGTERM}, std::tuple{"TERM", SIGTERM, SIGINT}}) {
+    CAPTURE(name);
+    const auto out = dir / name, metrics = out + "/metrics.jsonl";
+    std::vector<std::string> words = {"sh", "-c", std::string("trap '' ") + name + "; exec \"$@\"", "sh"};
+    for (const auto& word : train(out, {"--steps", "1000000", "--quiet"})) words.push_back(word);
+    Run command(words);
+    REQUIRE(command.wait_for_lines(metrics, 3));
+    command.send_to_group(ignored);
+    CHECK(command.wait_for_lines(metrics, count_lines(metrics) + 20));
+    command.send(other);
+    check_one_line(command.wait(10), exit_interrupted, {std::string("interrupted by ") + ::strsignal(other)});
+  }
 }

@@ -92,10 +92,8 @@ Run::Run(std::vector<std::string> argv) : shared_memory_before_(unused_shared_me
   ::sigprocmask(SIG_SETMASK, &all, &before);
   pid_ = ::fork();
   if (pid_ == 0) {
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGSEGV, SIGABRT, SIGFPE, SIGILL}) {
-      struct sigaction action {};
-      if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) ::signal(signal, SIG_DFL);
-    }
+    // doctest's handlers, and what a shell ignores in a background job
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGSEGV, SIGABRT, SIGFPE, SIGILL}) ::signal(signal, SIG_DFL);
     ::sigprocmask(SIG_SETMASK, &before, nullptr);
     ::setpgid(0, 0);
     ::putenv(mark_.data());

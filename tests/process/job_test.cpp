@@ -15,7 +15,7 @@
 #include "checkpoint/catalog.h"
 #include "devices/files/file_storage.h"
 #include "devices/process/end_signals.h"
-#include "devices/process/hangup.h"
+#include "devices/process/ignored_signals.h"
 #include "runtime/launch/job.h"
 #include "runtime/plan/plan_io.h"
 #include "tests/apps/temp_dir.h"
@@ -386,7 +386,7 @@ TEST_CASE("a job in a process that ignores SIGCHLD does not invent the exit code
 TEST_CASE("a signal that nothing has taken has no effect when a job ends, and its usual one where it is passed on") {
   static volatile sig_atomic_t effects = 0;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    if (signal == SIGHUP && hangup_ignored()) continue;  // then it is none that ends a job
+    if (ignored_at_start(signal)) continue;  // then it is none that ends a job
     CAPTURE(signal);
     effects = 0;
     struct sigaction before {};
@@ -535,7 +535,8 @@ TEST_CASE("serve_if_worker gives SIGHUP its effect back where a library has take
   struct sigaction before {
   }, after{};
   REQUIRE(::sigaction(SIGHUP, nullptr, &before) == 0);
-  CHECK((before.sa_handler == (hangup_ignored() ? SIG_IGN : SIG_DFL)));  // main has called it: UCX had a handler
+  CHECK(
+      (before.sa_handler == (ignored_at_start(SIGHUP) ? SIG_IGN : SIG_DFL)));  // main has called it: UCX had a handler
   void (*const own)(int) = [](int) {};
   ::signal(SIGHUP, own);
   char name[] = "test";
