@@ -3,10 +3,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
 #include <string_view>
 
 #include "apps/argument_forms.h"
@@ -17,6 +19,7 @@
 #include "apps/job/job.h"
 #include "apps/lm/model.h"
 #include "apps/model_options.h"
+#include "apps/report/output.h"
 #include "devices/base/log.h"
 #include "devices/base/storage.h"
 #include "runtime/launch/last_words.h"
@@ -170,12 +173,25 @@ bool has_empty_sample(int argc, char** argv) {
   return false;
 }
 
+/// A reader that has gone (`| head -1`) is an error of the call that writes. A handler that does nothing, because a
+/// process that executes another program passes on what it ignores: what a worker starts has the usual effect.
+void outlive_readers() {
+  struct sigaction action {};
+  if (::sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) ::signal(SIGPIPE, [](int) {});
+}
+
 /// A command whose output is lost has failed.
 int end_output(int code) {
-  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
-  if (!lost || code != troupe::runtime::exit_ok) return code;
-  std::fprintf(stderr, "troupe: cannot write to the standard output: what was to be printed is lost\n");
-  return troupe::runtime::exit_output;
+  using troupe::report::Lost;
+  const Lost lost = troupe::report::lost_output();
+  if (code != troupe::runtime::exit_ok || lost == Lost::nothing) return code;
+  const auto say = [](const std::string& why, int ends_with) {
+    return troupe::lm::say(troupe::invalid(why + ": what was to be printed is lost"), ends_with);
+  };
+  if (lost == Lost::reader_gone)
+    return say(troupe::runtime::reader_gone_error().message(), troupe::runtime::exit_reader_gone);
+  if (lost == Lost::by_signal) return say("interrupted by a signal", troupe::runtime::exit_interrupted);
+  return say("cannot write to the standard output", troupe::runtime::exit_output);
 }
 
 /// Reads the command line and does what it says; returns the exit code.
@@ -265,7 +281,12 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   try {
     cli.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return cli.exit(e);  // --help, --version
+    if (e.get_exit_code() == 0) {  // --help, --version
+      std::ostringstream text;
+      const int code = cli.exit(e, text, text);
+      troupe::report::print(text.str());
+      return code;
+    }
     std::fprintf(stderr, "troupe: %s (see %s --help)\n", troupe::describe(cli, e).c_str(),
                  troupe::command_words(cli).c_str());
     return troupe::runtime::exit_usage;
@@ -308,6 +329,8 @@ int main(int argc, char** argv) {
   troupe::calibrate::register_actors(app);
   app.serve_if_worker(argc, argv);
   keep_standard_streams();
+  outlive_readers();
+  troupe::report::log_to_stderr();
   troupe::runtime::end_with_words("command", troupe::runtime::exit_worker);
   try {
     return end_output(run(app, argc, argv));

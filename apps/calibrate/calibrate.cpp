@@ -3,14 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "apps/calibrate/disk_times.h"
 #include "apps/calibrate/kernel_times.h"
 #include "apps/calibrate/link_times.h"
 #include "apps/job/job.h"
 #include "apps/lm/model.h"
+#include "apps/report/output.h"
 #include "devices/base/log.h"
+#include "devices/base/text_table.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
 #include "devices/process/end_signals.h"
@@ -71,22 +72,28 @@ KernelCosts summary(int workers, std::map<std::string, std::vector<KernelTime>> 
   return k;
 }
 
+/// What ends the calibration before it is done: a signal, or output without a reader. Sets `code`, its exit code.
+Status stopped(EndSignals& signals, int& code) {
+  code = exit_interrupted;
+  TROUPE_TRY(signals.interrupted());
+  code = exit_reader_gone;
+  return report::reader_gone() ? reader_gone_error() : Status{};
+}
+
 /// The disk comes first: it is what may be wrong with the arguments. Error: a folder that is named and cannot be
 /// written; an interruption.
 Status add_disk(const Arguments& a, MachineCosts& c, EndSignals& signals, int& code) {
   code = exit_output;
   const std::string folder = a.checkpoint_dir.empty() ? "." : a.checkpoint_dir;
-  std::printf("checkpoints written to '%s' ...\n", folder.c_str());
-  std::fflush(stdout);
+  report::print(fmt::format("checkpoints written to '{}' ...\n", folder));
   const SteadyClock clock;
   CpuDevice device(clock);
   FileStorage storage;
   const auto rate = measure_disk(storage, device, clock, folder, [&] { return signals.interrupted(); });
-  code = exit_interrupted;
-  TROUPE_TRY(signals.interrupted());
+  TROUPE_TRY(stopped(signals, code));
   code = exit_output;
   if (!rate.ok() && !a.checkpoint_dir.empty()) return rate.status();
-  if (rate.ok()) c.disk_bytes_per_s = *rate, std::printf("  %.2f GB/s\n", *rate * 1e-9);
+  if (rate.ok()) c.disk_bytes_per_s = *rate, report::print(fmt::format("  {:.2f} GB/s\n", *rate * 1e-9));
   else
     log_warn("the disk is not measured, name a folder that can be written with --checkpoint-dir: " +
              rate.status().message());
@@ -98,36 +105,33 @@ Expected<MachineCosts> measure(const App& app, const Arguments& a, EndSignals& s
   MachineCosts c;
   c.machine = this_machine();
   c.threads = a.threads;
-  std::printf("%s\n", c.machine.c_str());
+  report::print(c.machine + "\n");
   TROUPE_TRY(add_disk(a, c, signals, code));
   // Messages before kernels: a machine that other work keeps busy is refused in seconds, not after minutes.
   code = exit_worker;
-  std::printf("messages between two workers ...\n");
-  std::fflush(stdout);
+  report::print("messages between two workers ...\n");
   TROUPE_ASSIGN(const MessageTimes messages, measure_messages(app, code));
-  code = exit_interrupted;
-  TROUPE_TRY(signals.interrupted());
+  TROUPE_TRY(stopped(signals, code));
   c.handover_s = messages.handover_s;
   c.intra_node = messages.link;
-  std::printf("  %.1f us, %.2f GB/s; %.1f us from act to act\n", c.intra_node.latency_s * 1e6,
-              c.intra_node.bytes_per_s * 1e-9, c.handover_s * 1e6);
+  report::print(fmt::format("  {:.1f} us, {:.2f} GB/s; {:.1f} us from act to act\n", c.intra_node.latency_s * 1e6,
+                            c.intra_node.bytes_per_s * 1e-9, c.handover_s * 1e6));
   code = exit_worker;
   TROUPE_ASSIGN(const auto cases, all_cases(app, a.widest));
   const SteadyClock clock;
   const int workers_max = std::max(1, static_cast<int>(usable_cores().size()) / a.threads);
   for (int workers = 1; workers <= workers_max; workers *= 2) {
-    std::printf("%zu kernels, %d worker%s of %d thread%s ...\n", cases.size(), workers, workers == 1 ? "" : "s",
-                a.threads, a.threads == 1 ? "" : "s");
-    std::fflush(stdout);
+    report::print(fmt::format("{} kernels, {} of {} ...\n", cases.size(), counted(workers, "worker"),
+                              counted(a.threads, "thread")));
     CpuDevice device(clock);
     auto times = measure_kernels(device, cases, workers, a.threads, [&] { return signals.interrupted(); });
-    code = exit_interrupted;
-    TROUPE_TRY(signals.interrupted());
+    TROUPE_TRY(stopped(signals, code));
     code = exit_worker;
     TROUPE_TRY(times.status());
     c.kernels.push_back(summary(workers, *std::move(times)));
     const auto& k = c.kernels.back();
-    std::printf("  %.1f GFLOP/s, %.1f GB/s each\n", k.flops_per_s * 1e-9, k.memory_bytes_per_s * 1e-9);
+    report::print(
+        fmt::format("  {:.1f} GFLOP/s, {:.1f} GB/s each\n", k.flops_per_s * 1e-9, k.memory_bytes_per_s * 1e-9));
   }
   return c;
 }
@@ -149,7 +153,7 @@ int calibrate_command(const App& app, const Arguments& a) {
   const auto measured = measure(app, a, signals, code);
   if (!measured.ok()) return lm::say(measured.status(), code);
   if (const Status s = write_costs(path, *measured); !s.ok()) return lm::say(s, exit_output);
-  std::printf("costs %s\n", path.c_str());
+  report::print("costs " + path + "\n");
   return exit_ok;
 }
 

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <set>
 #include <system_error>
 #include <thread>
 
 #include "apps/job/job.h"
+#include "apps/report/output.h"
 #include "checkpoint/reader.h"
 #include "devices/base/text_table.h"
 #include "devices/cpu/thread_team.h"
@@ -107,7 +107,7 @@ int with_checkpoint(Storage& storage, const std::string& dir, F&& f) {
   });
 }
 
-void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+using report::print;
 
 std::string summary(const Manifest& m) {
   return fmt::format("{} of {} in {}", counted(std::ssize(m.tensors), "tensor"), human_bytes(m.bytes()),

@@ -19,6 +19,7 @@
 #include "apps/lm/data.h"
 #include "apps/lm/model.h"
 #include "apps/lm/text_file.h"
+#include "apps/report/output.h"
 #include "apps/report/progress.h"
 #include "devices/base/clock.h"
 #include "devices/base/log.h"
@@ -77,7 +78,7 @@ class EvaluationLine {
   }
   /// Leaves the cursor on a fresh line.
   void end() {
-    if (progress_) set_log_sink({});
+    if (progress_) report::log_to_stderr();
     progress_.reset();
   }
   ~EvaluationLine() { end(); }
@@ -261,7 +262,7 @@ Status evaluate(const App& app, const EvalArguments& a, const Resume& checkpoint
     return invalid("the evaluation loss of '" + point.folder +
                    "' is not finite: its parameters are not, or are too large; evaluate another checkpoint");
   }
-  std::fputs(result_text(a, name, first, division.tokens, loss).c_str(), stdout);
+  report::print(result_text(a, name, first, division.tokens, loss));
   return {};
 }
 

@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
 #include "apps/job/planning.h"
 #include "apps/job/training.h"
 #include "apps/report/files.h"
+#include "apps/report/output.h"
 #include "devices/base/log.h"
 #include "devices/base/text_table.h"
 #include "devices/files/file_storage.h"
@@ -18,7 +17,7 @@ namespace troupe::lm {
 using namespace runtime;
 
 int say(const Status& status, int code) {
-  std::fprintf(stderr, "troupe: %s\n", status.message().c_str());
+  report::put(stderr, "troupe: " + status.message() + "\n");
   return code;
 }
 
@@ -113,11 +112,10 @@ int plan_command(const App& app, const JobArguments& a) {
   if (const Status s = verify(plan); !s.ok()) return say(s, exit_plan);
   auto predicted = predict(plan);
   if (!predicted.ok()) return say(predicted.status(), exit_plan);
-  std::fputs(plan_text(plan, predicted->places, predicted->game).c_str(), stdout);
-  std::fputs(drawn->ahead.c_str(), stdout);
+  report::print(plan_text(plan, predicted->places, predicted->game) + drawn->ahead);
   const auto layouts = explain_layouts(app, drawn->prepared);
   if (!layouts.ok()) return say(layouts.status(), exit_plan);
-  if (!layouts->choices.empty()) std::fputs(("\n" + layout_text(*layouts)).c_str(), stdout);
+  if (!layouts->choices.empty()) report::print("\n" + layout_text(*layouts));
   if (!a.dot.empty())
     if (const Status s = report::write_file(a.dot, plan_dot(plan)); !s.ok()) return say(s, exit_output);
   return exit_ok;
@@ -140,7 +138,7 @@ int sim_command(const App& app, const JobArguments& a) {
   if (const auto times = given_times(a); game.status().code() == Code::exhausted && !times.empty())
     return say(game.status().in(times), exit_usage);
   if (!game.ok()) return say(game.status(), exit_plan);
-  std::fputs((game_text(drawn->plan, *game) + drawn->ahead).c_str(), stdout);
+  report::print(game_text(drawn->plan, *game) + drawn->ahead);
   return exit_ok;
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -289,34 +290,34 @@ Status Results::write_trace(const JobResult& result) const {
 
 void Results::print_summary(const JobResult& result, const std::string& sample) const {
   if (a_.quiet) return;
-  if (a_.sample) std::printf("\n--- sample ---\n%s\n--------------\n\n", sample.c_str());
-  std::printf("%lld steps on %s", static_cast<long long>(result.committed_steps), to_string(mesh_).c_str());
-  if (last_loss_) std::printf(": loss %.4f", *last_loss_);
-  else std::printf(": nothing trained");
-  if (!curve_.eval.empty()) std::printf(", evaluation loss %.4f", eval_loss_);
+  std::string text;
+  const auto add = [&text]<class... T>(fmt::format_string<T...> form, T&&... values) {
+    fmt::format_to(std::back_inserter(text), form, std::forward<T>(values)...);
+  };
+  if (a_.sample) add("\n--- sample ---\n{}\n--------------\n\n", sample);
+  add("{} steps on {}", result.committed_steps, to_string(mesh_));
+  if (last_loss_) add(": loss {:.4f}", *last_loss_);
+  else add(": nothing trained");
+  if (!curve_.eval.empty()) add(", evaluation loss {:.4f}", eval_loss_);
   if (!step_ms_.empty()) {
     auto sorted = step_ms_;
     std::sort(sorted.begin(), sorted.end());
     const double median = sorted[sorted.size() / 2];
-    std::printf(", %.1f ms per step (predicted %.1f), %s tokens/s", median, predicted_step_s_ * 1e3,
-                report::count_text(static_cast<double>(tokens_per_step_) / (median * 1e-3)).c_str());
+    add(", {:.1f} ms per step (predicted {:.1f}), {} tokens/s", median, predicted_step_s_ * 1e3,
+        report::count_text(static_cast<double>(tokens_per_step_) / (median * 1e-3)));
   }
   if (void_steps_ > 0)
-    std::printf("\n%s void: see metrics.jsonl",
-                (counted(void_steps_, "step") + (void_steps_ == 1 ? " was" : " were")).c_str());
-  if (saved_ + skipped_ + failed_ > 0)
-    std::printf("\n%lld checkpoints saved, %lld skipped, %lld failed", static_cast<long long>(saved_),
-                static_cast<long long>(skipped_), static_cast<long long>(failed_));
-  if (saved_ > 0) std::printf("; the newest is of step %lld", static_cast<long long>(saved_step_));
-  std::printf("\nparams_hash %s\nmetrics %s, curve %s, plan %s", result.params_hash.c_str(),
-              file("metrics.jsonl").c_str(), file("loss.svg").c_str(), file("plan.txt").c_str());
+    add("\n{} void: see metrics.jsonl", counted(void_steps_, "step") + (void_steps_ == 1 ? " was" : " were"));
+  if (saved_ + skipped_ + failed_ > 0) add("\n{} checkpoints saved, {} skipped, {} failed", saved_, skipped_, failed_);
+  if (saved_ > 0) add("; the newest is of step {}", saved_step_);
+  add("\nparams_hash {}\nmetrics {}, curve {}, plan {}", result.params_hash, file("metrics.jsonl"), file("loss.svg"),
+      file("plan.txt"));
   if (a_.trace.steps > 0) {
-    std::printf(", trace %s (open it in ui.perfetto.dev or chrome://tracing)", file("trace.json").c_str());
+    add(", trace {} (open it in ui.perfetto.dev or chrome://tracing)", file("trace.json"));
     if (const auto dropped = dropped_spans(result); dropped > 0)
-      std::printf("\nthe trace lacks %lld spans: a worker keeps %lld; trace fewer steps",
-                  static_cast<long long>(dropped), static_cast<long long>(TraceRecorder::spans_kept));
+      add("\nthe trace lacks {} spans: a worker keeps {}; trace fewer steps", dropped, TraceRecorder::spans_kept);
   }
-  std::printf("\n");
+  report::print(text + "\n");
 }
 
 }  // namespace troupe::lm

@@ -11,6 +11,7 @@
 #include "apps/report/files.h"
 #include "apps/report/loss_svg.h"
 #include "apps/report/metrics.h"
+#include "apps/report/output.h"
 #include "apps/report/progress.h"
 #include "devices/base/log.h"
 
@@ -26,7 +27,7 @@ class Results {
  public:
   /// The run ends after `steps` steps.
   Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps);
-  ~Results() { set_log_sink({}); }
+  ~Results() { report::log_to_stderr(); }
   Results(const Results&) = delete;
 
   /// Writes plan.txt and begins metrics.jsonl. If the run of the folder goes on (`continues`), after the lines of the

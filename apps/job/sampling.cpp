@@ -6,6 +6,7 @@
 #include "apps/job/planning.h"
 #include "apps/job/reading.h"
 #include "apps/lm/model.h"
+#include "apps/report/output.h"
 
 namespace troupe::lm {
 
@@ -19,12 +20,11 @@ class Printer {
   explicit Printer(const Sampler& sampler) : sampler_(sampler) {}
   void operator()() {
     const std::string& text = sampler_.text();
-    std::fwrite(text.data() + printed_, 1, text.size() - printed_, stdout);
-    std::fflush(stdout);
+    report::print(std::string_view(text).substr(printed_));
     printed_ = text.size();
   }
   void end_line() {
-    if (printed_ > 0) std::fputc('\n', stdout);
+    if (printed_ > 0) report::print("\n");
   }
 
  private:
@@ -63,6 +63,7 @@ Status sample_from(const App& app, const SampleArguments& a, const ResumePoint& 
   options.threads = static_cast<int>(p.config.run.threads);
   options.checkpoint.restore = point.folder;
   options.on_ready = [&] { print(); };
+  options.reader_gone = report::reader_gone;
   SessionOptions& s = options.session;
   s.first_step = point.manifest.stamp.step;
   s.steps = s.first_step + 1;

@@ -10,6 +10,7 @@
 #include "apps/lm/data.h"
 #include "apps/lm/learning_rate.h"
 #include "apps/report/files.h"
+#include "apps/report/output.h"
 #include "devices/base/log.h"
 #include "devices/base/text_table.h"
 
@@ -66,7 +67,7 @@ int Training::run() {
   if (!s.ok() && !changed_data_.ok()) s = changed_data_, code = exit_data;
   if (s.ok())
     if (s = results_.evaluation(); !s.ok()) code = exit_diverged;
-  if (code == exit_interrupted && results_.saved_step() > first_step_)
+  if ((code == exit_interrupted || code == exit_reader_gone) && results_.saved_step() > first_step_)
     s = Status(s.code(), s.message() + "; go on with --resume");
   if (s.code() == Code::superseded)
     s = Status(s.code(), s.message() +
@@ -212,6 +213,7 @@ JobOptions Training::options() {
         "run at once",
         why, version));
   };
+  o.reader_gone = report::reader_gone;
   o.give_up = [this] { return changed_data_.ok() ? results_.write_error() : changed_data_; };
   o.checkpoint.restore = point_ ? point_->folder : "";
   if (p_.config.checkpoint.every > 0) {

@@ -7,17 +7,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "apps/report/output.h"
+
 namespace troupe::report {
-
-namespace {
-
-/// Text that cannot be written (a terminal that is gone, a full disk) is lost: the run goes on.
-void put(std::FILE* to, std::string_view text) {
-  (void)!std::fwrite(text.data(), 1, text.size(), to);
-  std::fflush(to);
-}
-
-}  // namespace
 
 std::string duration_text(double seconds) {
   if (!(seconds >= 0) || seconds > 1e9) return "?";

@@ -24,6 +24,8 @@ class EndSignals {
   std::optional<int> take() const;
   /// Ok before the first signal; then "interrupted by Terminated", each time. Takes the signals that have come.
   Status interrupted();
+  /// Whether one has come since the process began that an EndSignals has taken, or dropped, or holds back.
+  static bool has_come();
   /// Keeps signals that have come, or come from now on, for what follows this object.
   void pass_on() { passes_on_ = true; }
 

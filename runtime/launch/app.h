@@ -44,9 +44,15 @@ struct JobOptions {
   /// A signal ends the job with a checkpoint of this version, before SessionOptions::steps. `why`: "interrupted by
   /// Terminated".
   std::function<void(const std::string& why, std::int64_t version)> on_pause;
+  /// Asked several times a second: whether what the job prints has no reader any more. Then the job ends as the first
+  /// signal ends it, with exit_reader_gone.
+  std::function<bool()> reader_gone;
   /// Asked several times a second; an error ends the job with exit_output (a disk that is full, say).
   std::function<Status()> give_up;
 };
+
+/// The error of a job that JobOptions::reader_gone has ended.
+inline Status reader_gone_error() { return Status(Code::unavailable, "the reader of the standard output has gone"); }
 
 /// What a job reports of one place.
 struct PlaceResult {

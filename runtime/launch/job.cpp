@@ -15,6 +15,7 @@
 #include "runtime/launch/fresh_number.h"
 #include "runtime/launch/hello.h"
 #include "runtime/launch/launcher.h"
+#include "runtime/launch/pause.h"
 #include "runtime/launch/stall_text.h"
 #include "runtime/plan/plan_io.h"
 
@@ -42,7 +43,7 @@ class Job {
     // A worker whose link closes ends at once, or as soon as its transport is open: killed before, it would leave
     // shared memory behind. A worker that hangs is killed.
     const auto line = [this](Rank rank, const std::string& text) { log(rank, text); };
-    const Status ended = launcher_.finish(result_.status.ok() || paused_ ? 2000 : 500, line, killed_ms_);
+    const Status ended = launcher_.finish(result_.status.ok() || pause_.begun() ? 2000 : 500, line, killed_ms_);
     if (!ended.ok()) left_behind(ended);
     // The caller may begin again with another checkpoint: a signal that came meanwhile ends that job.
     if (result_.status.code() == Code::damaged) signals_.pass_on();
@@ -88,11 +89,12 @@ class Job {
   void finish_checkpoints() {
     const Status s = checkpoints_->finish();
     const int code = checkpoints_->diverged() ? exit_diverged : exit_checkpoint;
-    if (s.ok() || (!result_.status.ok() && result_.exit_code != exit_interrupted)) return;
+    if (s.ok() || (!result_.status.ok() && result_.exit_code != exit_interrupted && result_.exit_code != pause_.code()))
+      return;
     // A job that a signal has paused says exit_interrupted where its last checkpoint is saved, or a second signal has
     // ended it before; never where a save has failed.
     if (result_.status.ok()) result_.status = s, result_.exit_code = code;
-    else if (paused_) result_.status = unsaved(s), result_.exit_code = code;
+    else if (pause_.begun()) result_.status = pause_.unsaved(s), result_.exit_code = code;
   }
   /// Makes the result name workers that SIGKILL has not ended, beside any other error that the job has ended with.
   void left_behind(const Status& left) {
@@ -100,8 +102,6 @@ class Job {
     if (s.ok()) result_.exit_code = exit_worker;
     result_.status = s.ok() ? left : Status(s.code(), left.message() + "; " + s.message());
   }
-  /// Why the last save of a job that a signal ends has failed.
-  Status unsaved(const Status& s) const { return paused_ ? s.in(paused_->message()) : s; }
 
   Status start() {
     for (Rank r = 0; r < plan_.workers(); ++r) {
@@ -183,13 +183,15 @@ class Job {
     if (diverged_ && !session_.readers_left()) return end({}, exit_diverged);
     if (checkpoints_)
       if (const Status s = checkpoints_->poll(); !s.ok())
-        return end(unsaved(s), checkpoints_->diverged() ? exit_diverged : exit_checkpoint);
+        return end(pause_.unsaved(s), checkpoints_->diverged() ? exit_diverged : exit_checkpoint);
+    if (!pause_.asked() && session_.committed() < options_.session.steps && options_.reader_gone &&
+        options_.reader_gone())
+      interrupt(reader_gone_error().message(), exit_reader_gone);
     if (options_.give_up)
       if (Status s = options_.give_up(); !s.ok()) return end(std::move(s), exit_output);
     const auto now = clock::now();
     if (pending_ && now >= pending_until_) return end(with_log(pending_rank_, *pending_), exit_worker);
-    if (static_cast<Rank>(stopped_.size()) == plan_.workers())
-      return end(paused_ ? *paused_ : Status{}, exit_interrupted);
+    if (static_cast<Rank>(stopped_.size()) == plan_.workers()) return end(pause_.status(), pause_.code());
     if (explaining_ && (now >= explain_until_ || static_cast<Rank>(explanations_.size()) == plan_.workers()))
       return stalled();
     if (!explaining_ && now - last_message_ > std::chrono::seconds(options_.stall_s)) {
@@ -211,19 +213,16 @@ class Job {
   void on_signal() {
     const auto signal = signals_.take();
     if (!signal) return;
-    const std::string why = std::string("interrupted by ") + ::strsignal(*signal);
+    if (!pause_.covers(*signal)) interrupt(std::string("interrupted by ") + ::strsignal(*signal), exit_interrupted);
+  }
+
+  /// Ends the job, with a checkpoint where `code` is the first reason to and one can be saved.
+  void interrupt(const std::string& why, int code) {
     const std::int64_t version = session_.earliest_end();
     const bool can_pause = checkpoints_ && ready_ == plan_.workers();
-    const auto now = clock::now();
-    // A terminal that closes, a service manager and `timeout` send two for one event.
-    if (signalled_ && (*signal == SIGHUP || now - *signalled_ < std::chrono::seconds(1))) return;
-    if (signalled_ || !can_pause || diverged_) return end(Status(Code::unavailable, why), exit_interrupted);
-    signalled_ = now;
-    if (version < options_.session.steps) {  // else the run ends with its last step anyway
-      paused_ = Status(Code::unavailable, fmt::format("{} after step {} of {}", why, version, options_.session.steps));
-      checkpoints_->end_with(version);
-      session_.pause_at(version);
-    }
+    if (pause_.asked() || !can_pause || diverged_) return end(Status(Code::unavailable, why), code);
+    pause_.begin(why, code, version, options_.session.steps);
+    if (pause_.begun()) checkpoints_->end_with(version), session_.pause_at(version);
     if (options_.on_pause) options_.on_pause(why, version);
   }
 
@@ -334,8 +333,7 @@ class Job {
   Connect addresses_;
   Rank ready_ = 0, pending_rank_ = 0;
   bool over_ = false, explaining_ = false;
-  std::optional<clock::time_point> signalled_;  // the first signal, if the job ends with a checkpoint
-  std::optional<Status> paused_;                // by a signal: what the job ends with once its last version is saved
+  Pause pause_;
   std::set<Rank> stopped_, broken_;
   std::optional<Status> pending_;
   std::optional<Status> diverged_;  // what the job ends with once the readers of good versions have closed
