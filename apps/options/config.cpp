@@ -72,6 +72,13 @@ const char* why_ignored(const std::string& name) {
   return nullptr;
 }
 
+/// The key of "section.key=value".
+std::string key_of(const std::string& override) {
+  std::string name = override.substr(0, override.find('='));
+  name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
+  return name;
+}
+
 /// A config that is being read, and the keys that have been set: the others get defaults or are missing.
 struct Builder {
   LmConfig config;
@@ -126,8 +133,7 @@ struct Builder {
     const auto equals = text.find('=');
     if (equals == std::string::npos || equals == 0)
       return invalid(fmt::format("{}: expected section.key=value", where));
-    std::string name = text.substr(0, equals);
-    name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
+    const std::string name = key_of(text);
     const std::string value = text.substr(equals + 1);
     try {
       const toml::table table = toml::parse("v = " + value);
@@ -163,6 +169,22 @@ struct Builder {
   }
 };
 
+/// Who is to blame for a configuration that is not legal because of `wrong`: the arguments "--set KEY=VALUE" whose keys
+/// it names, or, where the file alone is legal, all of them; else the file, `name`.
+std::string blamed(const Status& wrong, const Builder& file, const std::string& name,
+                   const std::vector<std::string>& overrides) {
+  std::string named, all;
+  for (const auto& text : overrides) {
+    const std::string set = (all.empty() ? "--set " : ", --set ") + text;
+    all += set;
+    if (wrong.message().find("'" + key_of(text) + "'") != std::string::npos)
+      named += named.empty() ? "--set " + text : ", --set " + text;
+  }
+  if (!named.empty()) return named;
+  Builder alone = file;
+  return !all.empty() && alone.complete().ok() && validate(alone.config).ok() ? all : name;
+}
+
 Expected<std::string> read_file(const std::string& path) {
   std::error_code error;
   const auto kind = std::filesystem::status(path, error).type();
@@ -188,9 +210,11 @@ Expected<LmConfig> parse_config(std::string_view text, const std::string& name,
     return invalid(fmt::format("{}:{}:{}: not valid TOML: {}", name, error.source().begin.line,
                                error.source().begin.column, error.description()));
   }
+  const Builder file = builder;
   for (const auto& override : overrides) TROUPE_TRY(builder.set_override(override));
-  TROUPE_TRY(builder.complete().in(name));
-  TROUPE_TRY(validate(builder.config).in(name));
+  Status legal = builder.complete();
+  if (legal.ok()) legal = validate(builder.config);
+  if (!legal.ok()) return legal.in(blamed(legal, file, name, overrides));
   if (warnings) warnings->insert(warnings->end(), builder.warnings.begin(), builder.warnings.end());
   return builder.config;
 }

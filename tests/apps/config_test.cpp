@@ -155,7 +155,7 @@ TEST_CASE("overrides are typed, later ones win, and bare text will do for string
 
 TEST_CASE("keys that do not fit together are refused with their numbers") {
   CHECK(error_of({"schedule.microbatch=5"}) ==
-        "x.toml: 'schedule.batch' = 24 must be a multiple of 'schedule.microbatch' = 5");
+        "--set schedule.microbatch=5: 'schedule.batch' = 24 must be a multiple of 'schedule.microbatch' = 5");
   CHECK(contains(error_of({"model.kv_heads=3"}), "'model.heads' = 4 must be a multiple of 'model.kv_heads' = 3"));
   CHECK(contains(error_of({"model.heads=5"}), "'model.dim' = 32 must be a multiple of 'model.heads' = 5"));
   CHECK(contains(error_of({"model.heads=32"}), "expected an integer in 2..1024 (width of one head)"));

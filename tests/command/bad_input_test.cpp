@@ -119,6 +119,17 @@ TEST_CASE("a config that cannot be used says where and why") {
               });
 }
 
+TEST_CASE("where --set makes a configuration illegal that the file has legal, the message names --set and its value") {
+  check_cases(exit_usage, {{{"--set", "model.heads=5"}, {"troupe: --set model.heads=5: 'model.heads' = 5"}},
+                           {{"--set", "schedule.lr=1e-5", "--set", "schedule.min_lr=1e-4"},
+                            {"troupe: --set schedule.lr=1e-5, --set schedule.min_lr=1e-4: 'schedule.min_lr' = "}},
+                           {{"--set", "model.layers=3", "--set", "schedule.microbatch=3"},
+                            {"troupe: --set schedule.microbatch=3: 'schedule.batch' = 8 must be a multiple"}}});
+  TempDir dir;
+  const auto config = write_text(dir / "wrong.toml", read(tiny_config) + "\n[eval]\nevery = 1\nfraction = 0\n");
+  check_one_line(run(troupe_command({"plan", config, "--set", "model.layers=3"})), exit_usage, {"wrong.toml"});
+}
+
 TEST_CASE("a text that cannot be trained on says why, and how much would do") {
   TempDir dir;
   const auto out = dir / "out";
