@@ -6,6 +6,7 @@
 
 #include "apps/lm/byte_tokens.h"
 #include "devices/base/text_table.h"
+#include "runtime/graph/graph.h"
 
 namespace troupe::lm {
 
@@ -38,6 +39,11 @@ Status check_arguments(const JobArguments& a, const Prepared& p) {
   TROUPE_TRY(check_pass_times(a));
   if (a.paced > 0 && (a.resumes || p.config.checkpoint.every > 0))
     return invalid("--paced computes nothing: there is nothing to save, or to go on from");
+  if (p.config.eval.every > 0 && p.config.eval.batches > runtime::microbatches_max)
+    return invalid(
+        fmt::format("'eval.batches' = {}: an evaluation of a run has at most {} microbatches; troupe eval "
+                    "evaluates more of a checkpoint",
+                    p.config.eval.batches, runtime::microbatches_max));
   if (a.sample) TROUPE_TRY(check_sampled(p.config, a.sample_text));
   if (a.sample && p.config.sample.tokens == 0)
     return invalid("--sample with 'sample.tokens' = 0 asks for an empty text");

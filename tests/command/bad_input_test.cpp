@@ -130,6 +130,16 @@ TEST_CASE("where --set makes a configuration illegal that the file has legal, th
   check_one_line(run(troupe_command({"plan", config, "--set", "model.layers=3"})), exit_usage, {"wrong.toml"});
 }
 
+TEST_CASE("more microbatches in an evaluation than a program may have are refused before the run writes anything") {
+  TempDir dir;
+  for (const char* command : {"plan", "sim"})
+    check_one_line(run(troupe_command({command, tiny_config, "--set", "eval.batches=1048577"})), exit_usage,
+                   {"'eval.batches' = 1048577", "at most 1048576"});
+  check_one_line(run(train(dir / "out", {"--set", "eval.batches=1048577"})), exit_usage,
+                 {"'eval.batches' = 1048577", "at most 1048576"});
+  CHECK_FALSE(std::filesystem::exists(dir / "out"));
+}
+
 TEST_CASE("a text that cannot be trained on says why, and how much would do") {
   TempDir dir;
   const auto out = dir / "out";

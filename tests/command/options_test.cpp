@@ -290,11 +290,6 @@ TEST_CASE("sim takes the times of passes that go together: --tb and --tw with --
   CHECK(sim({"--tf", "1", "--tw", "2"}).out == passes.out);
 }
 
-TEST_CASE("more microbatches than a plan can have are refused with the limit") {
-  check_one_line(run(troupe_command({"plan", tiny_config, "--set", "eval.batches=100000000"})), exit_plan,
-                 {"100000000 microbatches", "possible are 1 to 1048576"});
-}
-
 TEST_CASE(
     "schedule.ahead reaches the plan and changes no bit; auto prints what each number would cost and gain, and train "
     "runs with the number that is chosen") {
