@@ -18,8 +18,14 @@
 namespace troupe::calibrate {
 namespace {
 
-constexpr std::int64_t format_version = 3;   // version 2 had no handover_us
-constexpr double least = 1e-6, most = 1e18;  // of any number in a file: others are no measurements
+constexpr std::int64_t format_version = 3;  // version 2 had no handover_us
+
+/// What a number in a file may be: others are no measurements, and a step would take longer than simulated time.
+struct Range {
+  double least, most;
+  bool has(double value) const { return value >= least && value <= most; }  // no NaN
+};
+constexpr Range microseconds{1e-6, 1e9}, giga_per_s{1e-3, 1e9}, amount{0, 1e18};
 
 std::string host_name() {
   char name[256] = {};
@@ -44,11 +50,11 @@ class Reader {
     if (!check_version()) return status_;
     c.machine = text(root_, "machine");
     c.threads = static_cast<int>(whole(root_, "threads"));
-    c.handover_s = number(root_, "handover_us") * 1e-6;
+    c.handover_s = number(root_, "handover_us", microseconds) * 1e-6;
     if (const auto* link = table(root_, "intra_node"))
-      c.intra_node = {number(*link, "latency_us") * 1e-6, number(*link, "gb_per_s") * 1e9};
+      c.intra_node = {number(*link, "latency_us", microseconds) * 1e-6, number(*link, "gb_per_s", giga_per_s) * 1e9};
     if (root_.contains("disk"))  // files of before have none
-      if (const auto* disk = table(root_, "disk")) c.disk_bytes_per_s = number(*disk, "gb_per_s") * 1e9;
+      if (const auto* disk = table(root_, "disk")) c.disk_bytes_per_s = number(*disk, "gb_per_s", giga_per_s) * 1e9;
     const auto* kernels = root_.get_as<toml::array>("kernels");
     if (!kernels || kernels->empty()) fail(root_, "has no [[kernels]]");
     for (std::size_t i = 0; status_.ok() && i < kernels->size(); ++i)
@@ -74,32 +80,35 @@ class Reader {
   KernelCosts read_kernels(const toml::table& t) {
     KernelCosts k;
     k.workers = static_cast<int>(whole(t, "workers"));
-    k.flops_per_s = number(t, "gflops") * 1e9;
-    k.memory_bytes_per_s = number(t, "memory_gb_per_s") * 1e9;
-    k.launch_s = number(t, "launch_us") * 1e-6;
+    k.flops_per_s = number(t, "gflops", giga_per_s) * 1e9;
+    k.memory_bytes_per_s = number(t, "memory_gb_per_s", giga_per_s) * 1e9;
+    k.launch_s = number(t, "launch_us", microseconds) * 1e-6;
     const auto* times = table(t, "times");
     if (!times) return k;
     for (const auto& [op, node] : *times) {
       const auto* rows = node.as_array();
       if (!rows || rows->empty())
         return fail(node, fmt::format("'{}' must be a list of [flops, bytes, microseconds]", std::string(op.str()))), k;
-      for (const auto& row : *rows) k.times[std::string(op.str())].push_back(read_time(row));
+      for (const auto& row : *rows) k.times[std::string(op.str())].push_back(read_time(std::string(op.str()), row));
     }
     return k;
   }
 
-  KernelTime read_time(const toml::node& node) {
+  KernelTime read_time(const std::string& op, const toml::node& node) {
     KernelTime t;
     const auto* row = node.as_array();
     double* fields[] = {&t.flops, &t.bytes, &t.seconds};
     bool good = row && row->size() == 3;
     for (std::size_t i = 0; good && i < 3; ++i) {
       const auto value = row->get(i)->value<double>();
-      good = value && *value >= 0 && *value <= most;  // no NaN either
+      good = value && (i < 2 ? amount : microseconds).has(*value);
       if (good) *fields[i] = *value;
     }
-    if (!good || t.seconds < least || t.flops + t.bytes == 0)
-      fail(node, "expected [flops, bytes, microseconds], of which the last is above 0");
+    if (!good || t.flops + t.bytes == 0)
+      fail(node,
+           fmt::format("'{}': expected [flops, bytes, microseconds]: the first two in {:g}..{:g}, not both 0, the "
+                       "last in {:g}..{:g}",
+                       op, amount.least, amount.most, microseconds.least, microseconds.most));
     t.seconds *= 1e-6;
     return t;
   }
@@ -114,10 +123,10 @@ class Reader {
     if (!value) fail(t, fmt::format("'{}' must be a text", key));
     return value.value_or("");
   }
-  double number(const toml::table& t, const char* key) {
+  double number(const toml::table& t, const char* key, const Range& range) {
     const auto value = t[key].value<double>();
-    if (!value || !(*value >= least && *value <= most))
-      return fail(t, fmt::format("'{}' must be a number above 0, and one that can be", key)), 1;
+    if (!value || !range.has(*value))
+      return fail(t, fmt::format("'{}' must be a number in {:g}..{:g}", key, range.least, range.most)), 1;
     return *value;
   }
   std::int64_t whole(const toml::table& t, const char* key) {

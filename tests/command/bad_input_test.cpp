@@ -140,6 +140,23 @@ TEST_CASE("more microbatches in an evaluation than a program may have are refuse
   CHECK_FALSE(std::filesystem::exists(dir / "out"));
 }
 
+TEST_CASE("a file of costs that can be none is refused as it is read: file, line, key and range are named") {
+  TempDir dir;
+  const auto with = [&](const std::string& latency_us, const std::string& gflops, const std::string& row) {
+    const auto costs = write_text(
+        dir / "costs.toml", "version = 3\nmachine = \"m\"\nthreads = 1\nhandover_us = 1\n[intra_node]\nlatency_us = " +
+                                latency_us + "\ngb_per_s = 1\n[[kernels]]\nworkers = 1\ngflops = " + gflops +
+                                "\nmemory_gb_per_s = 1\nlaunch_us = 1\n[kernels.times]\nadd = [" + row + "]\n");
+    return run(troupe_command({"plan", tiny_config, "--mesh", "pp=2", "--costs", costs}));
+  };
+  check_success(with("10", "50", "[0, 64, 1]"));
+  const std::string file = "costs " + (dir / "costs.toml");
+  check_one_line(with("1e17", "50", "[0, 64, 1]"), exit_usage, {file, "'latency_us' must be a number in 1e-06..1e+09"});
+  check_one_line(with("-1", "50", "[0, 64, 1]"), exit_usage, {file, "'latency_us' must be a number in 1e-06..1e+09"});
+  check_one_line(with("10", "1e-6", "[0, 64, 1]"), exit_usage, {file, "'gflops' must be a number in 0.001..1e+09"});
+  check_one_line(with("10", "50", "[0, 64, 1e17]"), exit_usage, {file, "'add'", "the last in 1e-06..1e+09"});
+}
+
 TEST_CASE("a text that cannot be trained on says why, and how much would do") {
   TempDir dir;
   const auto out = dir / "out";
