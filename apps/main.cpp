@@ -83,8 +83,10 @@ CLI::Option* checkpoint_options(CLI::App& train, JobArguments& a) {
                   "save a checkpoint every so many steps, and at the end (0: none; default: the configuration's, or "
                   "what the run did that goes on)")
       ->check(troupe::whole_number(0));
-  train.add_option("--checkpoint-dir", a.checkpoint_dir,
-                   "folder of checkpoints (default: checkpoints in the output folder)");
+  train
+      .add_option("--checkpoint-dir", a.checkpoint_dir,
+                  "folder of checkpoints (default: checkpoints in the output folder)")
+      ->check(troupe::not_empty("a folder"));
   train.add_option("--keep", a.keep, "how many checkpoints stay (default: the configuration's)")
       ->check(troupe::whole_number(1));
   return train
@@ -141,7 +143,9 @@ void add_hf(CLI::App& ckpt, HfCommands& h) {
   h.exports->add_option("--format", "hf: config.json and safetensors, for Hugging Face's LlamaForCausalLM")
       ->required()
       ->check(CLI::IsMember({"hf"}));
-  h.exports->add_option("--out", h.to.out, "folder to write; must not exist")->required();
+  h.exports->add_option("--out", h.to.out, "folder to write; must not exist")
+      ->required()
+      ->check(troupe::not_empty("a folder"));
   h.exports
       ->add_option("--file-bytes", h.to.file_bytes,
                    "largest file of tensors, where no tensor is larger (default: 5 GB)")
@@ -151,7 +155,9 @@ void add_hf(CLI::App& ckpt, HfCommands& h) {
       ->add_option("dir", h.from.from,
                    "folder with config.json and model.safetensors, or with several of these and their index")
       ->required();
-  h.imports->add_option("--out", h.from.out, "folder of checkpoints to write; may have none yet")->required();
+  h.imports->add_option("--out", h.from.out, "folder of checkpoints to write; may have none yet")
+      ->required()
+      ->check(troupe::not_empty("a folder"));
   h.imports->add_option("--config", h.from.config,
                         "configuration of everything but the model (default: a short run at a low rate)");
 }
@@ -210,7 +216,8 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
       ->add_option("--steps", a.steps,
                    "stop after so many steps (default: schedule.steps, the learning rate's horizon in any case)")
       ->check(troupe::whole_number(0));
-  train->add_option("--out", a.out, "output folder (default: runs/ and the configuration's name)");
+  train->add_option("--out", a.out, "output folder (default: runs/ and the configuration's name)")
+      ->check(troupe::not_empty("a folder"));
   bool traced = false;
   train->add_flag("--trace", traced, "write trace.json for ui.perfetto.dev, of the first five steps");
   std::string trace_text;

@@ -157,6 +157,12 @@ TEST_CASE("a file of costs that can be none is refused as it is read: file, line
   check_one_line(with("10", "50", "[0, 64, 1e17]"), exit_usage, {file, "'add'", "the last in 1e-06..1e+09"});
 }
 
+TEST_CASE("an empty name of a folder is refused, and no other folder is taken for it") {
+  const auto o = run(troupe_command({"train", tiny_config, "--data", sample_text(), "--steps", "0", "--out", ""}));
+  check_one_line(o, exit_usage, {"--out", "expected the name of a folder, not an empty text"});
+  check_cases(exit_usage, {{{"--checkpoint-dir", ""}, {"--checkpoint-dir", "expected the name of a folder"}}});
+}
+
 TEST_CASE("a text that cannot be trained on says why, and how much would do") {
   TempDir dir;
   const auto out = dir / "out";
