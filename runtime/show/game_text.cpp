@@ -49,7 +49,7 @@ std::string game_text(const Plan& plan, const GameResult& result) {
   out += "peak stash  " + stash + " (microbatches between forward and backward, per stage)\n";
   out += "compute     " + human_seconds(result.compute_s) + " (of the busiest place's forward and backward work)\n";
   out += "messages    " + human_seconds(result.messages_s) +
-         " (on the busiest link or interface, per step, without latencies)\n";
+         " (on the busiest link or interface, per step of training, without latencies)\n";
   out += "step        " + human_seconds(result.step_s) + " (commit to commit)\n";
   return out;
 }

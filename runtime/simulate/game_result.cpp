@@ -67,7 +67,7 @@ double Game::busiest_s() const {
   for (const auto& place : places_) {
     std::vector<std::int64_t> busy_ns(place->links->size());
     for (const auto& a : place->actors) {
-      if (!a->meets()) continue;
+      if (!a->meets() || a->plan_.program != 0) continue;  // other programs are no part of a step
       const auto& routes = a->local_.route_of;
       const auto acts = static_cast<std::int64_t>(a->core_.ports().acts()) +
                         (a->moves() ? left_out_ * options_.steps : 0);

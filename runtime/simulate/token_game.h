@@ -56,7 +56,7 @@ struct GameResult {
   double bubble = 0;            ///< 1 - busy / (makespan x places played), first step
   double published_bubble = 0;  ///< published_bubble_s of it, if all stages were like the busiest one
   double compute_s = 0;         ///< busiest compute stream, first step, forward and backward
-  double messages_s = 0;        ///< busiest interface or link, mean over the steps
+  double messages_s = 0;        ///< busiest interface or link, program 0, mean over the steps
   std::vector<GameAct> acts;    ///< in order of their start
   /// Per stage: most microbatches, counted in each chunk, between their forward and backward work at a place.
   std::vector<std::int32_t> peak_stash;

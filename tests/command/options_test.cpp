@@ -369,3 +369,14 @@ TEST_CASE("--help says of each option that takes a value what holds without it")
         CHECK_MESSAGE(examined.count(option) == 1, option);
   }
 }
+
+TEST_CASE("sim counts the messages of a training step, whatever the run evaluates") {
+  const auto messages = [](const std::string& every) {
+    const auto o = run(troupe_command({"sim", tiny_config, "--mesh", "pp=2", "--set", "eval.every=" + every}));
+    check_success(o);
+    const auto at = o.out.find("\nmessages ");
+    REQUIRE(at != std::string::npos);
+    return o.out.substr(at + 1, o.out.find('\n', at + 1) - at - 1);
+  };
+  CHECK(messages("5") == messages("0"));
+}
