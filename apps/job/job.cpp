@@ -35,15 +35,14 @@ struct Drawn {
 Expected<Plan> draw_plan(const App& app, const Prepared& p, std::string& ahead) {
   const std::int64_t bytes = memory_left();
   TROUPE_ASSIGN(AheadChoice made, make_plan(app, p, "corpus", 0, bytes));
-  std::string bound = fmt::format("all places together may use the {} that this machine has available",
-                                  human_bytes(bytes));
+  std::string bound = memory_bound(bytes);
   if (!made.tried.empty() && !made.tried[0].fits) {
     bound = fmt::format(
         "no bound, since with 0 ahead all places together need more than the {} that this machine has available",
         human_bytes(bytes));
     TROUPE_ASSIGN(made, make_plan(app, p, "corpus", 0));
   }
-  if (!made.tried.empty()) ahead = "\n" + ahead_text(made.tried, made.plan.pipeline.ahead, bound);
+  ahead = tried_text(made, bound);
   return std::move(made.plan);
 }
 

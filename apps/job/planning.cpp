@@ -148,6 +148,14 @@ Expected<Plan> make_sample_plan(const App& app, const Prepared& p, std::int64_t 
   return compile(build_sampler(p.config, app.ops(), prompt_tokens), options_without_training(p));
 }
 
+std::string tried_text(const AheadChoice& choice, const std::string& bound) {
+  return choice.tried.empty() ? "" : "\n" + ahead_text(choice.tried, choice.plan.pipeline.ahead, bound);
+}
+
+std::string memory_bound(std::int64_t bytes) {
+  return fmt::format("all places together may use the {} that this machine has available", human_bytes(bytes));
+}
+
 Expected<Plan> make_evaluation_plan(const App& app, const Prepared& p, const std::string& text, EvaluatedPart part,
                                     std::int64_t first_step) {
   return compile(build_evaluator(p.config, app.ops(), text, part, first_step), options_without_training(p));

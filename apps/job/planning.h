@@ -43,6 +43,11 @@ std::int64_t memory_left();
 /// than `bytes_max` (0: as much as they like): see choose_ahead.
 Expected<runtime::AheadChoice> make_plan(const runtime::App& app, const Prepared& prepared, const std::string& text,
                                          std::int64_t prompt_tokens, std::int64_t bytes_max = 0);
+/// What was tried for schedule.ahead = auto, for people, behind an empty line; empty: there was nothing to choose.
+/// `bound`: see runtime::ahead_text.
+std::string tried_text(const runtime::AheadChoice& choice, const std::string& bound);
+/// The bound of places that may use `bytes` together, which this machine has available.
+std::string memory_bound(std::int64_t bytes);
 /// Compiles program "sample" alone.
 Expected<runtime::Plan> make_sample_plan(const runtime::App& app, const Prepared& prepared, std::int64_t prompt_tokens);
 /// Compiles program "evaluate" alone: see build_evaluator.

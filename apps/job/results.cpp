@@ -57,7 +57,8 @@ Results::Results(const JobArguments& arguments, const Prepared& prepared, std::i
   set_log_sink([this](std::string_view line) { progress_.log(line); });
 }
 
-Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues) {
+Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues,
+                     const std::string& ahead) {
   // at a later call the files are of this run, which begins again from an older checkpoint
   if (!metrics_) {
     // A run that goes on may write neither trace nor sample: those that are there must not pass for its own.
@@ -71,7 +72,7 @@ Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t 
   first_step_ = first_step;
   progress_.begin_at(first_step);
   predicted_step_s_ = predicted.game.step_s;
-  TROUPE_TRY(report::write_file(file("plan.txt"), plan_text(plan, predicted.places, predicted.game)));
+  TROUPE_TRY(report::write_file(file("plan.txt"), plan_text(plan, predicted.places, predicted.game) + ahead));
   if (continues) {
     auto before = report::keep_lines_before(file("metrics.jsonl"), first_step);
     if (!before.ok()) return before.status();

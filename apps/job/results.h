@@ -30,10 +30,11 @@ class Results {
   ~Results() { report::log_to_stderr(); }
   Results(const Results&) = delete;
 
-  /// Writes plan.txt and begins metrics.jsonl. If the run of the folder goes on (`continues`), after the lines of the
-  /// steps before `first_step`, and trace.json and sample.txt, which are not of this start of it, are set aside first;
-  /// else all files of an earlier run there are.
-  Status open(const runtime::Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues);
+  /// Writes plan.txt, with `ahead` (tried_text) at its end, and begins metrics.jsonl. If the run of the folder goes on
+  /// (`continues`), after the lines of the steps before `first_step`, and trace.json and sample.txt, which are not of
+  /// this start of it, are set aside first; else all files of an earlier run there are.
+  Status open(const runtime::Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues,
+              const std::string& ahead = "");
   /// This run continues the run with number `job`.
   void goes_on(std::uint64_t job) { job_ = job; }
   /// The run saves checkpoints, as this job; the generation is in every line of metrics.

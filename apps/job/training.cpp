@@ -95,7 +95,9 @@ Status Training::open(int& code) {
   TROUPE_ASSIGN(const std::string text, open_text(code));
   code = exit_plan;
   const auto prompt_tokens = a_.sample ? sampler_.prompt_tokens() : 0;
-  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text, prompt_tokens, memory_left()));
+  const std::int64_t bytes = memory_left();
+  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text, prompt_tokens, bytes));
+  ahead_ = tried_text(made, memory_bound(bytes));
   plan_ = std::move(made.plan);
   if (!made.tried.empty()) log_info(fmt::format("schedule.ahead is auto: {} is chosen", plan_.pipeline.ahead));
   TROUPE_TRY(app_.check(plan_, options()));
@@ -103,7 +105,7 @@ Status Training::open(int& code) {
   end_signals_.emplace();
   if (point_) return begin_at_point(code);
   code = exit_output;
-  return results_.open(plan_, predicted_, 0, false);
+  return results_.open(plan_, predicted_, 0, false, ahead_);
 }
 
 Expected<std::string> Training::open_text(int& code) {
@@ -164,7 +166,7 @@ Status Training::begin_at_point(int& code) {
     return invalid(fmt::format("'{}' is of step {}, and the run is to end after {}: raise --steps or schedule.steps",
                                point_->folder, first_step_, steps_));
   code = exit_output;
-  TROUPE_TRY(results_.open(plan_, predicted_, first_step_, continues_folder()));
+  TROUPE_TRY(results_.open(plan_, predicted_, first_step_, continues_folder(), ahead_));
   for (const auto& warning : warnings) log_warn(warning);
   for (const auto& note : notes) results_.note(note);
   const auto every = p_.config.checkpoint.every;

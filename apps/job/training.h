@@ -57,6 +57,7 @@ class Training {
   std::string fingerprint_;       ///< of the text
   Status changed_data_;           ///< the text is another one since then
   Predicted predicted_;
+  std::string ahead_;  ///< of schedule.ahead = auto, for people
   Results results_;
   Sampler sampler_;
   runtime::Plan plan_;

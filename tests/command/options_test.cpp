@@ -291,7 +291,8 @@ TEST_CASE("sim takes the times of passes that go together: --tb and --tw with --
 }
 
 TEST_CASE(
-    "schedule.ahead reaches the plan and changes no bit; auto prints what each number would cost and gain, and train "
+    "schedule.ahead reaches the plan and changes no bit; auto prints what each number would cost and gain, in plan.txt "
+    "too, and train "
     "runs with the number that is chosen") {
   TempDir dir;
   const auto hash = [&](const std::string& ahead) {
@@ -328,7 +329,10 @@ TEST_CASE(
     auto trains = slow_links;
     trains.insert(trains.end(), {"--steps", "1", "--quiet"});
     check_success(run(train(out, trains)));
-    CHECK(read(out + "/plan.txt").find("pipeline 1f1b and " + chosen[1].str() + " ahead,") != std::string::npos);
+    const auto plan = read(out + "/plan.txt");
+    CHECK(plan.find("pipeline 1f1b and " + chosen[1].str() + " ahead,") != std::string::npos);
+    for (const char* part : {"microbatches ahead of 1F1B", "predicted step", "chosen"})
+      CHECK_MESSAGE(plan.find(part) != std::string::npos, part);
   }
 }
 
