@@ -71,6 +71,13 @@ std::string given_times(const JobArguments& a) {
   return text;
 }
 
+/// What of the cost model the arguments put out of effect, a line of a simulation's text; empty: nothing.
+std::string links_text(const JobArguments& a) {
+  if (a.tf_ms < 0) return "";
+  return fmt::format("links       left out by --tf{}: every exchange takes the {} ms of --hop\n",
+                     a.throttle.empty() ? "" : ", with --throttle", a.hop_ms);
+}
+
 }  // namespace
 
 std::string checkpoint_dir(const JobArguments& a) {
@@ -137,7 +144,7 @@ int sim_command(const App& app, const JobArguments& a) {
   if (const auto times = given_times(a); game.status().code() == Code::exhausted && !times.empty())
     return say(game.status().in(times), exit_usage);
   if (!game.ok()) return say(game.status(), exit_plan);
-  report::print(game_text(drawn->plan, *game) + drawn->ahead);
+  report::print(game_text(drawn->plan, *game) + links_text(a) + drawn->ahead);
   return exit_ok;
 }
 

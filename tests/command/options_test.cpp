@@ -384,3 +384,17 @@ TEST_CASE("sim counts the messages of a training step, whatever the run evaluate
   };
   CHECK(messages("5") == messages("0"));
 }
+
+TEST_CASE("sim says that --tf leaves links out") {
+  const auto out = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"sim", tiny_config, "--mesh", "pp=2"});
+    const auto o = run(troupe_command(more));
+    check_success(o);
+    return o.out;
+  };
+  CHECK(out({}).find("\nlinks ") == std::string::npos);
+  CHECK(out({"--tf", "1", "--hop", "0.5"})
+            .find("\nlinks       left out by --tf: every exchange takes the 0.5 ms of --hop\n") != std::string::npos);
+  CHECK(out({"--tf", "1", "--throttle", "latency=5ms"}).find("left out by --tf, with --throttle: ") !=
+        std::string::npos);
+}
