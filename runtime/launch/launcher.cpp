@@ -20,6 +20,8 @@
 #include <span>
 #include <utility>
 
+#include "comm/ucx/memory_hooks.h"
+
 namespace troupe::runtime {
 
 namespace {
@@ -150,6 +152,7 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
   std::vector<char*> argv;
   for (auto& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
+  const bool hooked = comm::needs_memory_hooks();
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) return error("cannot start a worker process");
@@ -170,7 +173,7 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
     while (::read(control[1], &is_watched, 1) < 0 && errno == EINTR) continue;
     // UCX's library, when it is loaded, tries its memory hooks out on a System V segment, which a kill -9 at that
     // moment leaves behind. The hooks serve registration caches of RDMA devices; set the variable to have them.
-    ::setenv("UCX_MEM_EVENTS", "n", 0);
+    if (!hooked) ::setenv("UCX_MEM_EVENTS", "n", 0);
     ::execvp(argv[0], argv.data());
     ::dprintf(STDERR_FILENO, "cannot execute %s: %s\n", argv[0], std::strerror(errno));
     ::_exit(127);
