@@ -74,11 +74,11 @@ TEST_CASE(
 
 TEST_CASE("a file at the process's limit ends the command with the code for that file, and its name; a worker's, too") {
   TempDir dir;
-  const std::string kib_128 = "-f 256", mib = "-f 2048";  // blocks of 512 bytes
+  const std::string kib_64 = "-f 128", mib = "-f 2048";  // blocks of 512 bytes
   const auto out = dir / "out";
   // TCP: the limit is one of shared memory, too.
   const auto endless = train(out, {"--steps", "1000000", "--set", "eval.every=0", "--quiet", "--ucx-tls", "tcp"});
-  check_one_line(run(limited(kib_128, endless), 60), exit_output,
+  check_one_line(run(limited(kib_64, endless), 60), exit_output,
                  {"cannot write '" + out + "/metrics.jsonl': File too large"});
   const auto status = nlohmann::json::parse(read(out + "/run.json")).at("status").get<std::string>();
   CHECK_MESSAGE(status.find("File too large") != std::string::npos, status);
