@@ -3,6 +3,7 @@
 #include <caf/sec.hpp>
 #include <caf/send.hpp>
 
+#include "actors/actor_scheduler.h"
 #include "actors/executor.h"
 
 namespace troupe::actors {
@@ -16,6 +17,17 @@ void set_quiet_handlers(caf::scheduled_actor& self, std::function<void(const Sta
     return caf::sec::runtime_error;
   });
 }
+
+namespace {
+
+/// Tells an actor of its act, from the thread that runs it, which then runs the actors that this concerns.
+template <class Message>
+void tell(const caf::actor& to, Message message) {
+  const LendThread lent;
+  caf::anon_send(to, std::move(message));
+}
+
+}  // namespace
 
 PortActor::PortActor(caf::actor_config& config, ActorSpec spec, std::shared_ptr<Executor> executor, TraceSink* trace)
     : caf::event_based_actor(config), core_(std::move(spec), *this, trace), executor_(std::move(executor)) {
@@ -55,9 +67,9 @@ void PortActor::submit(ActContext context) {
   auto self = caf::actor_cast<caf::actor>(this);
   const auto number = context.act.number;
   executor_->submit(
-      std::move(context), [self, number] { caf::anon_send(self, Started{number}); },
+      std::move(context), [self, number] { tell(self, Started{number}); },
       [self, number](ActDone done) {
-        caf::anon_send(self, Done{number, std::move(done)});
+        tell(self, Done{number, std::move(done)});
       });
 }
 

@@ -63,6 +63,7 @@ rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semapho
   devices/cpu/thread_team.h        "its helpers"
   devices/cpu/thread_alarm.h       "the production Alarm: a thread"
   devices/cpu/thread_alarm.cpp     "the same"
+  actors/actor_scheduler.h         "the production scheduler of actors: CAF's, with threads that are lent to it"
   comm/ucx/progress_thread.h       "the production Transport: a thread"
   comm/ucx/progress_thread.cpp     "the same"
   runtime/launch/worker_process.cpp "the heart-beat of a worker process")

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <thread>
 
+#include "actors/actor_scheduler.h"
 #include "comm/ucx/ucx_transport.h"
 #include "devices/base/log.h"
 #include "devices/base/text_table.h"
@@ -41,7 +42,7 @@ struct ProductionConfig : caf::actor_system_config {
   ProductionConfig() {
     // One thread runs all actors of a worker. Sharing sleeps on a condition variable when idle; the
     // default policy polls, and sleeps up to 10 ms between polls.
-    set("scheduler.policy", caf::atom("sharing"));
+    load<actors::ActorScheduler>();
     set("scheduler.max-threads", std::size_t{1});
     set("scheduler.max-throughput", std::size_t{5});
   }

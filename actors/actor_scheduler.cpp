@@ -1,0 +1,72 @@
+#include "actors/actor_scheduler.h"
+
+#include <caf/actor_system.hpp>
+#include <caf/scoped_execution_unit.hpp>
+#include <utility>
+
+namespace troupe::actors {
+
+namespace {
+
+constexpr int actors_in_a_row = 64;
+
+/// Whether this thread is lent, and the scheduler of the actors to which it has sent messages since.
+thread_local bool is_lent = false;
+thread_local ActorScheduler* told = nullptr;
+
+}  // namespace
+
+void OneAtATime::enqueue(ActorScheduler& scheduler, caf::resumable* job) {
+  auto& data = scheduler.data();
+  bool wakes = false;
+  {
+    std::lock_guard lock(data.mutex);
+    data.queue.push_back(job);
+    wakes = !data.is_running && !is_lent;
+  }
+  if (is_lent) told = &scheduler;
+  if (wakes) data.wake.notify_one();
+}
+
+caf::resumable* OneAtATime::dequeue(coordinator_data& data) {
+  std::unique_lock lock(data.mutex);
+  data.is_running = false;
+  data.wake.wait(lock, [&] { return !data.queue.empty() && !data.is_running; });
+  data.is_running = true;
+  caf::resumable* job = data.queue.front();
+  data.queue.pop_front();
+  return job;
+}
+
+void OneAtATime::run_here(ActorScheduler& scheduler) {
+  auto& data = scheduler.data();
+  caf::scoped_execution_unit unit(&scheduler.system());
+  std::unique_lock lock(data.mutex);
+  if (data.is_running) return;
+  data.is_running = true;
+  for (int i = 0; i < actors_in_a_row && !data.queue.empty(); ++i) {
+    caf::resumable* job = data.queue.front();
+    data.queue.pop_front();
+    lock.unlock();
+    const auto result = job->resume(&unit, scheduler.max_throughput());
+    // As CAF's workers do: the queue holds a reference to the actor while it is in it.
+    if (result != caf::resumable::resume_later) intrusive_ptr_release(job);
+    lock.lock();
+    if (result == caf::resumable::resume_later) data.queue.push_back(job);
+  }
+  data.is_running = false;
+  const bool wakes = !data.queue.empty();
+  lock.unlock();
+  if (wakes) data.wake.notify_one();
+}
+
+LendThread::LendThread() : outermost_(!std::exchange(is_lent, true)) {}
+
+LendThread::~LendThread() {
+  if (!outermost_) return;
+  if (ActorScheduler* scheduler = std::exchange(told, nullptr)) OneAtATime::run_here(*scheduler);
+  told = nullptr;
+  is_lent = false;
+}
+
+}  // namespace troupe::actors
