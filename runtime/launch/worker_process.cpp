@@ -40,8 +40,7 @@ constexpr std::int64_t message_slice_ns = 100'000;
 
 struct ProductionConfig : caf::actor_system_config {
   ProductionConfig() {
-    // One thread runs all actors of a worker. Sharing sleeps on a condition variable when idle; the
-    // default policy polls, and sleeps up to 10 ms between polls.
+    // It sleeps on a condition variable when idle; CAF's default policy polls, and sleeps up to 10 ms between polls.
     load<actors::ActorScheduler>();
     set("scheduler.max-threads", std::size_t{1});
     set("scheduler.max-throughput", std::size_t{5});
