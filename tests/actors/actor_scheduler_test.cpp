@@ -77,9 +77,9 @@ void end(const std::vector<caf::actor>& actors) {
 }  // namespace
 
 TEST_CASE("actors run one at a time and every message is handled, sent by whichever threads, lent or not") {
+  Noted noted;
   SchedulerConfig config;
   caf::actor_system system(config);
-  Noted noted;
   const auto actors = make_chain(system, noted, 8);
   constexpr int threads = 4, sends = 2000, hops = 3;
   std::vector<std::thread> senders;
@@ -103,9 +103,9 @@ TEST_CASE("actors run one at a time and every message is handled, sent by whiche
 }
 
 TEST_CASE("a thread that is lent has run the actors that it told, and those that they told, when it has it back") {
+  Noted noted;
   SchedulerConfig config;
   caf::actor_system system(config);
-  Noted noted;
   const auto actors = make_chain(system, noted, 3);
   int at_once = 0;
   constexpr int tries = 100;
@@ -125,9 +125,9 @@ TEST_CASE("a thread that is lent has run the actors that it told, and those that
 }
 
 TEST_CASE("a lent thread gets back to its own work though actors go on: the scheduler's thread runs the rest") {
+  Noted noted;
   SchedulerConfig config;
   caf::actor_system system(config);
-  Noted noted;
   const auto actors = make_chain(system, noted, 1);
   constexpr int messages = 20'000;
   {
@@ -142,10 +142,10 @@ TEST_CASE("a lent thread gets back to its own work though actors go on: the sche
   end(actors);
 }
 
-TEST_CASE("a message from a thread that is not lent is handled on the scheduler's thread, at once") {
+TEST_CASE("a message from a thread that is not lent is handled on the scheduler's thread") {
+  Noted noted;
   SchedulerConfig config;
   caf::actor_system system(config);
-  Noted noted;
   const auto actors = make_chain(system, noted, 2);
   for (int i = 1; i <= 100; ++i) {
     caf::anon_send(actors.back(), 1);

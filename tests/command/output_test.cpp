@@ -36,12 +36,13 @@ std::vector<std::string> without_reading(const std::string& fifo, const std::vec
 
 nlohmann::json record(const std::string& out) { return nlohmann::json::parse(read(out + "/run.json")); }
 
-/// Waits until the command holds SIGTERM back, so that it ends it only where it looks for it.
+/// Waits until the process is the command and holds SIGTERM back, so that it ends it only where it looks for it.
 bool wait_until_it_holds_signals(const Run& command) {
   for (int tries = 0; tries < 2000; ++tries, ::usleep(5000)) {
     const auto status = read("/proc/" + std::to_string(command.pid()) + "/status");
     const auto at = status.find("SigBlk:\t");
-    if (at != std::string::npos && (std::stoull(status.substr(at + 8), nullptr, 16) >> (SIGTERM - 1) & 1U) != 0)
+    if (read("/proc/" + std::to_string(command.pid()) + "/comm") == "troupe\n" && at != std::string::npos &&
+        (std::stoull(status.substr(at + 8), nullptr, 16) >> (SIGTERM - 1) & 1U) != 0)
       return true;
   }
   return false;
@@ -103,7 +104,7 @@ TEST_CASE("a signal ends a run that waits for a reader of its output, with a che
     REQUIRE(command.wait_for_lines(out + "/metrics.jsonl", 1));
     ::usleep(300'000);
     command.send(both ? SIGINT : SIGTERM);
-    const auto o = command.wait(3);
+    const auto o = command.wait(10);
     if (both) check_failure(o, exit_interrupted, {});
     else check_one_line(o, exit_interrupted, {"interrupted by Terminated after step ", "; go on with --resume"});
     const auto r = record(out);
@@ -126,7 +127,7 @@ TEST_CASE("a signal ends sample and calibrate while they wait for a reader of th
     REQUIRE(wait_until_it_holds_signals(command));
     ::usleep(500'000);
     command.send(SIGTERM);
-    check_one_line(command.wait(3), exit_interrupted, {"interrupted by Terminated"});
+    check_one_line(command.wait(10), exit_interrupted, {"interrupted by Terminated"});
   }
   CHECK_FALSE(std::filesystem::exists(dir / "costs.toml"));
 }
