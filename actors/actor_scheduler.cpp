@@ -28,11 +28,11 @@ void OneAtATime::enqueue(ActorScheduler& scheduler, caf::resumable* job) {
   if (wakes) data.wake.notify_one();
 }
 
-caf::resumable* OneAtATime::dequeue(coordinator_data& data) {
+caf::resumable* OneAtATime::dequeue(coordinator_data& data, worker_data& own) {
   std::unique_lock lock(data.mutex);
-  data.is_running = false;
+  if (own.is_running) data.is_running = false;  // a worker that begins has not run: a lent thread may
   data.wake.wait(lock, [&] { return !data.queue.empty() && !data.is_running; });
-  data.is_running = true;
+  data.is_running = own.is_running = true;
   caf::resumable* job = data.queue.front();
   data.queue.pop_front();
   return job;
@@ -49,8 +49,8 @@ void OneAtATime::run_here(ActorScheduler& scheduler) {
     data.queue.pop_front();
     lock.unlock();
     const auto result = job->resume(&unit, scheduler.max_throughput());
-    // As CAF's workers do: the queue holds a reference to the actor while it is in it.
-    if (result != caf::resumable::resume_later) intrusive_ptr_release(job);
+    // As CAF's workers do: the queue holds a reference to the actor while it is in it, and none to what ends a worker.
+    if (result == caf::resumable::done || result == caf::resumable::awaiting_message) intrusive_ptr_release(job);
     lock.lock();
     if (result == caf::resumable::resume_later) data.queue.push_back(job);
   }

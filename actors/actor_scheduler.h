@@ -27,6 +27,7 @@ class OneAtATime : public caf::policy::unprofiled {
   };
   struct worker_data {
     explicit worker_data(caf::scheduler::abstract_coordinator*) {}
+    bool is_running = false;  ///< this worker is the thread that runs actors
   };
 
   template <class Coordinator>
@@ -47,7 +48,7 @@ class OneAtATime : public caf::policy::unprofiled {
   }
   template <class Worker>
   caf::resumable* dequeue(Worker* self) {
-    return dequeue(self->parent()->data());
+    return dequeue(self->parent()->data(), self->data());
   }
   template <class Worker, class Function>
   void foreach_resumable(Worker*, Function) {}
@@ -61,7 +62,7 @@ class OneAtATime : public caf::policy::unprofiled {
  private:
   friend class LendThread;
   static void enqueue(ActorScheduler& scheduler, caf::resumable* job);
-  static caf::resumable* dequeue(coordinator_data& data);
+  static caf::resumable* dequeue(coordinator_data& data, worker_data& own);
   static void run_here(ActorScheduler& scheduler);
 };
 

@@ -3,6 +3,8 @@
 #include <deque>
 #include <mutex>
 
+#include "actors/actor_scheduler.h"
+
 namespace troupe::actors {
 
 struct Communicator::Shared : std::enable_shared_from_this<Communicator::Shared> {
@@ -63,6 +65,8 @@ struct Communicator::Shared : std::enable_shared_from_this<Communicator::Shared>
     comm::run_exchange(route, act, transport, stream,
                        [self = shared_from_this(), done = std::move(done), staging, begin, knows_step](
                            Status status, const comm::Header& header) {
+                         // Actors run when the act that waited for staging memory has begun and this one is over.
+                         const LendThread lent;
                          // After a failure the network may still write to staging, until the transport is shut down.
                          if (staging && status.ok()) self->give_back(staging);
                          ActDone result{std::move(status), begin, self->clock.now_ns()};

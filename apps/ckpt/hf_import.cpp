@@ -125,6 +125,8 @@ class TakeBack {
     }
     return {};
   }
+  /// The folder's lock, which is released when all is taken back.
+  void holds(std::unique_ptr<FolderLock> lock) { lock_ = std::move(lock); }
   void makes(std::string checkpoint) { checkpoint_ = std::move(checkpoint); }
   void keep() { kept_ = true; }
 
@@ -142,6 +144,7 @@ class TakeBack {
   std::vector<std::string> missing_;
   std::string checkpoint_;  ///< folder's name; empty: none is made yet
   bool kept_ = false;
+  std::unique_ptr<FolderLock> lock_;
 };
 
 }  // namespace
@@ -158,7 +161,8 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
   checkpoint::Catalog catalog(storage, a.out);
   TakeBack take_back(storage, catalog, a.job);
   TROUPE_TRY(take_back.begin());
-  TROUPE_ASSIGN(const auto lock, catalog.lock());
+  TROUPE_ASSIGN(auto lock, catalog.lock());
+  take_back.holds(std::move(lock));
   TROUPE_ASSIGN(const auto there, catalog.entries());
   if (std::any_of(there.begin(), there.end(), [](const auto& e) { return e.committed; }))
     return invalid("'" + a.out + "' has checkpoints already: name another folder");

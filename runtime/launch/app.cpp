@@ -118,11 +118,9 @@ Expected<std::optional<checkpoint::Manifest>> begin_where_saved(Storage& storage
 /// Locks the folder of checkpoints, until the job ends. Error, with `code` the exit code for it: another run has it, or
 /// it has checkpoints of a run that this job does not go on from, which the job's pruning could remove.
 Status take_folder(Storage& storage, CheckpointOptions& o, const checkpoint::Manifest* from, int& code) {
-  if (o.dir.empty()) return {};
+  if (o.dir.empty() || o.lock) return {};  // who has locked the folder has looked into it
   const checkpoint::Catalog catalog(storage, o.dir);
-  if (!o.lock) {
-    TROUPE_ASSIGN(o.lock, catalog.lock());
-  }
+  TROUPE_ASSIGN(o.lock, catalog.lock());
   TROUPE_ASSIGN(const auto foreign, catalog.foreign(from));
   if (!foreign) return {};
   code = exit_output;

@@ -38,7 +38,7 @@ struct CheckpointOptions {
   /// of checkpoints; empty: none are taken (the plan has no snapshots then). App::run refuses a folder that has
   /// checkpoints of a run which the job does not go on from: they would be pruned
   std::string dir;
-  std::shared_ptr<FolderLock> lock;  ///< of `dir`; null: the job takes it
+  std::shared_ptr<FolderLock> lock;  ///< of `dir`; null: the job takes it, and refuses checkpoints of other runs there
   std::int64_t every = 0;            ///< steps between them; 0: of the last version only
   checkpoint::Retention retention;
   std::string config;  ///< the application's text, kept in every manifest
