@@ -43,9 +43,9 @@ struct Task {
 };
 
 /// Runs one task at a time. `submit` is thread-safe; callbacks run on the stream's own thread (or in the
-/// simulation's loop) and must only post messages. A stream calls `on_start` of a task after `on_done` of
-/// the previous task and before its work; a task that is submitted after that call runs later, whatever
-/// its order.
+/// simulation's loop) and must be short: they post messages, and may run actors (decision 0021). A stream
+/// calls `on_start` of a task after `on_done` of the previous task and before its work; a task that is
+/// submitted after that call runs later, whatever its order.
 class Stream {
  public:
   virtual ~Stream() = default;
