@@ -69,10 +69,14 @@ Status write_claim(Storage& storage, const std::string& dir, const Claim& claim)
   return write_file(storage, dir + "/" + claim_name, {first, first + text.size()});
 }
 
-/// Removes a folder and the files in it. Does not sync its parent.
+/// Removes a folder and the files in it. Before the first shard goes the manifest's removal is durable, whoever has
+/// removed it: a crash leaves no manifest without its shards (CA-1, CA-2). Does not sync its parent.
 Status remove_folder(Storage& storage, const std::string& path) {
   TROUPE_ASSIGN(const auto files, storage.list(path));
-  for (const auto& f : files) TROUPE_TRY(storage.remove(path + "/" + f.name));
+  if (has(files, manifest_name)) TROUPE_TRY(storage.remove(path + "/" + manifest_name));
+  TROUPE_TRY(storage.sync_dir(path));
+  for (const auto& f : files)
+    if (f.name != manifest_name) TROUPE_TRY(storage.remove(path + "/" + f.name));
   return storage.remove(path);
 }
 
@@ -219,10 +223,6 @@ Status Catalog::commit(const Manifest& manifest) {
 }
 
 Status Catalog::remove(const std::string& folder) {
-  const std::string manifest = path(folder) + "/" + manifest_name;
-  const Status status = storage_.remove(manifest);
-  if (!status.ok() && status.code() != Code::not_found) return status;
-  if (status.ok()) TROUPE_TRY(storage_.sync_dir(path(folder)));
   TROUPE_TRY(remove_folder(storage_, path(folder)));
   return storage_.sync_dir(dir_);
 }

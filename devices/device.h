@@ -51,9 +51,9 @@ class Stream {
   virtual ~Stream() = default;
   virtual const std::string& name() const = 0;
   virtual void submit(Task task) = 0;
-  /// Forgets tasks that have not started; returns when none is running. The stream stays usable: turns go on with the
-  /// first that has not started, so a forgotten turn is to be submitted again. Idempotent. REQUIRES that no callback of
-  /// this stream calls it.
+  /// Forgets tasks that have not started, and those submitted meanwhile; returns when none is running. The stream stays
+  /// usable: turns go on with the first that has not started, so a forgotten turn is to be submitted again. Idempotent.
+  /// REQUIRES that no callback of this stream calls it.
   virtual void quiesce() = 0;
 };
 

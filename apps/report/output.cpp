@@ -33,7 +33,7 @@ bool wait_until_writable(int fd) {
 Lost write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     if (!wait_until_writable(fd)) return Lost::by_signal;
-    // A pipe that takes anything takes so much without waiting.
+    // A pipe that takes anything takes so much without waiting; a terminal may wait.
     const ssize_t n = ::write(fd, text.data(), std::min<std::size_t>(text.size(), PIPE_BUF));
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (n < 0) return errno == EPIPE ? Lost::reader_gone : Lost::by_error;

@@ -28,6 +28,7 @@ ThreadStream::~ThreadStream() {
 void ThreadStream::submit(Task task) {
   {
     std::lock_guard lock(mutex_);
+    if (quiescing_ > 0) return;
     queue_.push(std::move(task));
   }
   wake_.notify_one();
@@ -37,8 +38,10 @@ void ThreadStream::quiesce() {
   REQUIRE(std::this_thread::get_id() != thread_.get_id(), name_);  // it would wait for itself
   std::vector<Task> dropped;  // destroyed last, outside the lock: closures may own anything
   std::unique_lock lock(mutex_);
+  ++quiescing_;  // submit() drops what callbacks of the running task submit: it would run after quiesce() had returned
   dropped = queue_.drop();
   idle_.wait(lock, [&] { return !running_; });
+  --quiescing_;
   lock.unlock();
 }
 
@@ -50,8 +53,8 @@ void ThreadStream::run() {
     if (!task) return;
     running_ = true;
     lock.unlock();
+    if (task->on_start) task->on_start();  // may run actors, whose time is not the task's
     const std::int64_t begin_ns = clock_.now_ns();
-    if (task->on_start) task->on_start();
     execute_(*task, team_, begin_ns);
     if (task->on_done) task->on_done(begin_ns, clock_.now_ns());
     task.reset();  // destroys its closures before quiesce() returns

@@ -38,8 +38,9 @@ class ThreadStream final : public Stream {
   ThreadTeam team_;
   std::mutex mutex_;
   std::condition_variable wake_, idle_;
-  ReadyQueue queue_;  ///< guarded by mutex_, as the next two
+  ReadyQueue queue_;  ///< guarded by mutex_, as the next three
   bool running_ = false;
+  int quiescing_ = 0;
   bool stop_ = false;
   std::thread thread_;  ///< last: starts when all else exists
 };

@@ -39,6 +39,7 @@ class SimStream final : public Stream {
     REQUIRE(!state_->in_callback, name_);
     const auto dropped = state_->queue.drop();  // destroyed last: closures may own anything
     if (state_->running && !*state_->stuck) finish(state_);
+    const auto submitted = state_->queue.drop();  // by callbacks of the running task
   }
 
  private:

@@ -185,8 +185,10 @@ class Job {
       if (const Status s = checkpoints_->poll(); !s.ok())
         return end(pause_.unsaved(s), checkpoints_->diverged() ? exit_diverged : exit_checkpoint);
     if (!pause_.asked() && session_.committed() < options_.session.steps && options_.reader_gone &&
-        options_.reader_gone())
-      interrupt(reader_gone_error().message(), exit_reader_gone);
+        options_.reader_gone()) {
+      on_signal();  // Ctrl-C ends a reader in the same pipe as well: it is the reason, then
+      if (!over_ && !pause_.asked()) interrupt(reader_gone_error().message(), exit_reader_gone);
+    }
     if (options_.give_up)
       if (Status s = options_.give_up(); !s.ok()) return end(std::move(s), exit_output);
     const auto now = clock::now();

@@ -194,6 +194,7 @@ class Game {
   /// The peers of an act that are played at `place` have begun: carries what it sends them, or what they have sent and
   /// what is through their own links at `sent_ns`. Returns when all of it is through the links of this place.
   std::int64_t carry(PeerTable::Arrival& arrival, std::int32_t place, bool sent, std::int64_t sent_ns);
+  std::vector<std::int64_t> to_others_ns_, from_others_ns_;  // of carry_all, by place
   /// All messages of an act are through: an exchange adds what has arrived, on its stream.
   void carried(const Mail& mail);
 

@@ -79,22 +79,28 @@ void Game::meet(GameActor& actor, std::uint64_t number) {
 
 void Game::carry_all(PeerTable& table, bool fresh) {
   PeerTable::Arrival& own = table.arrivals.back();
-  // When messages are through the links of their senders, by the other place: no place receives them earlier.
-  std::map<std::int32_t, std::int64_t> to_ns, from_ns;
-  const auto others = [&](const auto& each) {
-    for (auto& other : table.arrivals)
-      if (fresh && &other != &own && other.waits) each(other);
+  const auto each_here = [&](const auto& carry_to) {  // of the places that it has messages with, ascending
+    auto p = own.peers->begin();
+    for (; p != own.peers->end() && *p < own.place; ++p)
+      if (table.here[*p]) carry_to(*p);
+    carry_to(own.place);
+    for (; p != own.peers->end(); ++p)
+      if (table.here[*p]) carry_to(*p);
   };
-  for (std::size_t p = 0; p < table.here.size(); ++p)
-    if (table.here[p]) to_ns[static_cast<std::int32_t>(p)] = carry(own, static_cast<std::int32_t>(p), true, 0);
-  others([&](auto& other) {
-    auto& ns = from_ns[other.place];
-    ns = std::max(ns, carry(other, own.place, true, 0));
+  const auto each_other = [&](const auto& carry_from) {
+    for (auto& other : table.arrivals)
+      if (fresh && &other != &own && other.waits) carry_from(other);
+  };
+  // When messages are through the links of their senders, by the other place: no place receives them earlier.
+  to_others_ns_.assign(places_.size(), 0);
+  from_others_ns_.assign(places_.size(), 0);
+  each_here([&](std::int32_t p) { to_others_ns_[p] = carry(own, p, true, 0); });
+  each_other([&](auto& other) {
+    from_others_ns_[other.place] = std::max(from_others_ns_[other.place], carry(other, own.place, true, 0));
   });
-  from_ns[own.place] = to_ns[own.place];
-  for (std::size_t p = 0; p < table.here.size(); ++p)
-    if (table.here[p]) carry(own, static_cast<std::int32_t>(p), false, from_ns[static_cast<std::int32_t>(p)]);
-  others([&](auto& other) { carry(other, own.place, false, to_ns[other.place]); });
+  from_others_ns_[own.place] = to_others_ns_[own.place];
+  each_here([&](std::int32_t p) { carry(own, p, false, from_others_ns_[p]); });
+  each_other([&](auto& other) { carry(other, own.place, false, to_others_ns_[other.place]); });
 }
 
 std::int64_t Game::carry(PeerTable::Arrival& arrival, std::int32_t place, bool sent, std::int64_t sent_ns) {
@@ -115,9 +121,10 @@ void Game::carried(const Mail& m) {
   over(a, m.number);
   Mail done = m;
   done.kind = Mail::Kind::done;
+  if (a.plan_.kind != PlanActor::Kind::exchange || a.cost_s_ == 0) return end_act(done);
   const auto& moves = a.local_.routes[a.local_.route_of[a.flight(m.number).local]].moves;
   const bool adds = std::any_of(moves.begin(), moves.end(), [](const comm::Move& move) { return move.adds(); });
-  if (a.plan_.kind != PlanActor::Kind::exchange || a.cost_s_ == 0 || !adds) return end_act(done);
+  if (!adds) return end_act(done);
   a.add(done);
 }
 

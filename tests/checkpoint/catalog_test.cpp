@@ -216,6 +216,34 @@ TEST_CASE("CA-1: a commit of which any one operation fails has committed nothing
   CHECK(failing > 6);
 }
 
+TEST_CASE(
+    "CA-1: after a save of which one operation failed, its removal up to any operation, and a crash, nothing looks "
+    "whole "
+    "that is not") {
+  const std::string folder = "step-00000001.g1";
+  int crashes = 0;
+  bool failed = true, stopped = true;
+  for (std::int64_t failing = 0; failed; ++failing)
+    for (std::int64_t stop = 0, seed = 0; stop == 0 || stopped; seed = (seed + 1) % 8, stop += seed == 0) {
+      CAPTURE(failing);
+      CAPTURE(stop);
+      CAPTURE(seed);
+      Run run;
+      const Stamp stamp = must(run.catalog.claim(0, 77));
+      run.storage.fail(run.storage.operations() + failing);
+      failed = !run.save_step(1, stamp).ok();
+      run.storage.fail(0);  // no further one
+      run.storage.stop_at(run.storage.operations() + stop);
+      const Status removed = run.catalog.remove(folder);
+      stopped = removed.code() == Code::unavailable;
+      run.storage.crash(seed);
+      for (const auto& entry : must(run.catalog.entries()))
+        if (entry.committed) must(load_and_compare(run.catalog, run.storage, entry.folder, run.model));
+      ++crashes;
+    }
+  CHECK(crashes > 100);
+}
+
 TEST_CASE("CA-4: a superseded generation commits nothing, whichever job superseded it, and is told so") {
   Run run;
   const Stamp old = must(run.catalog.claim(0, 77));

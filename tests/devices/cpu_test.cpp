@@ -117,14 +117,18 @@ TEST_CASE("cpu stream: quiesce drops what waits, waits for what runs, and leaves
   Task first;
   first.on_start = [&] { started.open(); };
   first.work = [&](Parallel&) { go.wait(); };
-  first.on_done = [&](std::int64_t, std::int64_t) { ++done; };
-  stream->submit(std::move(first));
-  started.wait();
-  for (int i = 0; i < 3; ++i) {
+  const auto submit_dropped = [&] {
     Task t;
     t.work = [&, owned](Parallel&) { ++dropped_ran; };
     stream->submit(std::move(t));
-  }
+  };
+  first.on_done = [&](std::int64_t, std::int64_t) {
+    submit_dropped();  // while quiesce() waits for this task
+    ++done;
+  };
+  stream->submit(std::move(first));
+  started.wait();
+  for (int i = 0; i < 3; ++i) submit_dropped();
   std::thread opener([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     CHECK(done == 0);
@@ -177,6 +181,26 @@ TEST_CASE("cpu stream: after quiesce turns go on with the first that has not sta
   over.wait();
   stream->quiesce();
   CHECK(order == "abcd");
+}
+
+TEST_CASE("cpu stream: a task begins when on_start has returned: what on_start runs is not the task's time") {
+  SteadyClock clock;
+  CpuDevice device(clock);
+  auto stream = device.create_stream("compute", 1);
+  Gate over;
+  std::int64_t started_ns = 0, began_ns = 0;
+  Task t;
+  t.on_start = [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    started_ns = clock.now_ns();
+  };
+  t.on_done = [&](std::int64_t begin_ns, std::int64_t) {
+    began_ns = begin_ns;
+    over.open();
+  };
+  stream->submit(std::move(t));
+  over.wait();
+  CHECK(began_ns >= started_ns);
 }
 
 TEST_CASE("cpu stream: the destructor quiesces") {

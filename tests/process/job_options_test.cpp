@@ -1,11 +1,13 @@
 // What JobOptions ask of real worker processes: a trace of bounded size, memory, pinned threads.
 #include <doctest/doctest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <utility>
 
 #include "checkpoint/manifest.h"
 #include "devices/cpu/cpu_device.h"
@@ -76,8 +78,7 @@ TEST_CASE(
 
 TEST_CASE(
     "a job that begins in a folder with checkpoints of another run is refused before a worker starts, and they stay; "
-    "one "
-    "that goes on from them prunes them") {
+    "one that goes on from them prunes them") {
   const fs::path folder = fs::temp_directory_path() / ("troupe-used-folder-" + std::to_string(::getpid()));
   fs::remove_all(folder);
   CompileOptions o;
@@ -153,6 +154,17 @@ TEST_CASE("a job that fails after its trace's window has the whole trace, and no
     CHECK(updates[1] > 0);
     CHECK(updates[1] == updates[2]);
   }
+}
+
+TEST_CASE("a signal that comes as the reader of the output goes, as Ctrl-C does to a pipe, is what ends the job") {
+  auto job = steps(1'000'000);
+  job.reader_gone = [signalled = false]() mutable {
+    if (!std::exchange(signalled, true)) ::raise(SIGINT);
+    return true;
+  };
+  const JobResult result = test_app().run(two_stages(), job);
+  CHECK(result.exit_code == exit_interrupted);
+  CHECK_MESSAGE(result.status.message() == "interrupted by Interrupt", result.status.message());
 }
 
 TEST_CASE("workers that together need more memory than there is are refused, with both numbers") {
