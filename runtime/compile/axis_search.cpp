@@ -1,5 +1,7 @@
 #include "runtime/compile/axis_search.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace troupe::runtime {
@@ -162,6 +164,11 @@ Status AxisSearch::search(std::size_t op, std::vector<StatePtr>& states) const {
       if (!best || made->cost < best->cost) best = std::move(made);
     }
   const Node& n = node(op);
+  if (next.empty() && n.kind != Node::Kind::op)
+    return invalid(
+        fmt::format("'{}' does not read its parameters as other ops or hints have them on axis '{}': give "
+                    "the layouts of its inputs (in_sbp)",
+                    n.name, axis_name(n)));
   if (next.empty())
     return invalid("op '" + n.name + "' (" + n.op +
                    "): no row of its SBP table fits the parameters as other ops or hints have them on axis '" +
@@ -274,6 +281,7 @@ bool AxisSearch::may_box(Value v, const Sbp& have, const Node& n, std::int32_t i
 /// True where the axes before this one have left a single unit (a key-value head) of what the op's table would divide:
 /// a whole parameter then counts as divided.
 bool AxisSearch::is_one_unit_left(const Node& reader, const TensorType& type, std::size_t input) const {
+  if (reader.kind != Node::Kind::op) return false;  // its ports ask for one layout
   const auto table = model_rows(g_, reader);
   std::map<std::int32_t, bool> one_unit;  // by dim: no row divides it further
   for (const auto& row : table)

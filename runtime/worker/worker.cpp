@@ -64,14 +64,14 @@ Status Worker::Impl::build() {
   streams["compute"] = env.device->create_stream("compute", env.threads);
   streams["comm"] = env.device->create_stream("comm", 1);
   streams["host"] = env.device->create_stream("host", 1);
-  if (local.arena_bytes > 0) {
-    streams["snapshot"] = env.device->create_stream("snapshot", 1);
+  if (shards) streams["snapshot"] = env.device->create_stream("snapshot", 1);
+  if (arena) {
     Task populate;  // else page faults slow down the first copies, and updates wait for them
     populate.name = "populate the arena";
     populate.work = [this](Parallel&) { arena->populate(); };
     streams["snapshot"]->submit(std::move(populate));
   }
-  if (local.arena_bytes > 0 || !env.restore.empty()) streams["disk"] = env.device->create_stream("disk", disk_threads);
+  if (shards || !env.restore.empty()) streams["disk"] = env.device->create_stream("disk", disk_threads);
   conductor = env.system->spawn<Conductor>(conductor_spec());
   for (const auto& a : local.actors) {
     auto made = executor(a);

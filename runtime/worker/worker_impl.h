@@ -61,7 +61,8 @@ struct Worker::Impl {
   PortMemory memory(std::int32_t local_channel) const {
     const LocalChannel& c = local.channels[local_channel];
     const bool host = plan_channel(local_channel).kind == PlanChannel::Kind::snapshot;
-    return {(host ? arena : pool)->data() + c.offset, c.slot_bytes};
+    const auto& buffer = host ? arena : pool;  // no arena: this place has nothing to save
+    return {buffer ? buffer->data() + c.offset : nullptr, c.slot_bytes};
   }
   std::vector<PortMemory> memories(const std::vector<std::int32_t>& channels) const {
     std::vector<PortMemory> out;

@@ -128,6 +128,37 @@ TEST_CASE(
   fs::remove_all(folder);
 }
 
+TEST_CASE("a place that has nothing to save takes part in checkpoints all the same, and in going on from them") {
+  const fs::path folder = fs::temp_directory_path() / ("troupe-nothing-to-save-" + std::to_string(::getpid()));
+  fs::remove_all(folder);
+  std::string hashes;
+  for (const std::int64_t dp : {1, 2, 3}) {
+    CAPTURE(dp);
+    // The one row of its only weight is saved by one of the places.
+    Graph g(test_app().ops());
+    g.program("main", {.microbatches = 6, .samples = 2});
+    g.unit("all");
+    const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {2, 6}}}})[0];
+    const Value y = g.actor("data", "y", {}, {{"y", {DType::f32, {2, 1}}}})[0];
+    const Value w = g.param("w", {1, 6}, Init::constant(0.5));
+    g.minimize(g.op("mse_loss", {g.op("linear", {x, w})[0], y}, {{"scale", 1. / 12}})[0], {});
+    const auto p = compile(g, {.stages = stage_meshes({dp}), .snapshots = 2});
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    auto job = steps(2);
+    job.checkpoint = {.dir = folder / std::to_string(dp), .every = 1};
+    const auto first = test_app().run(*p, job);
+    REQUIRE_MESSAGE(first.status.ok(), first.status.message());
+    job.session.first_step = 2;
+    job.session.steps = 3;
+    job.checkpoint.restore = folder / std::to_string(dp) / "step-00000002.g1";
+    const auto on = test_app().run(*p, job);
+    REQUIRE_MESSAGE(on.status.ok(), on.status.message());
+    if (hashes.empty()) hashes = on.params_hash;
+    CHECK(on.params_hash == hashes);
+  }
+  fs::remove_all(folder);
+}
+
 TEST_CASE("a job that fails after its trace's window has the whole trace, and nothing outside the window") {
   auto job = steps(1'000'000);
   job.trace = {.first = 1, .steps = 2};

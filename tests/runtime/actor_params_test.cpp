@@ -225,3 +225,39 @@ TEST_CASE(
   CHECK(shared.seen == alone.seen);
   CHECK(shared.run.params_hash == alone.run.params_hash);
 }
+
+TEST_CASE(
+    "on tp an actor reads a parameter as ops have it; where it asks for another layout the error names both ways") {
+  const auto planned = [&](bool in_own_program, std::vector<std::optional<NdSbp>> in_sbp) {
+    Graph g(ops());
+    g.program("train", {.microbatches = 2, .samples = 4});
+    g.unit("all");
+    const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {4, 64, 512}}}})[0];
+    const Value w = g.param("w", {512, 512}, Init::normal(0.1f));
+    Value y = g.op("linear", {x, w}, {}, "first")[0];
+    y = g.op("linear", {y, g.param("v", {512, 512}, Init::normal(0.1f))}, {}, "second")[0];
+    const Value target = g.actor("data", "y", {}, {{"y", {DType::f32, {4, 64, 512}}}})[0];
+    if (!in_own_program) g.actor("look", "look", {w}, {}, {}, in_sbp);
+    g.minimize(g.op("mse_loss", {y, target}, {{"scale", 1.0}})[0], {});
+    if (in_own_program) {
+      g.program("see", {.microbatches = 1, .samples = 4});
+      g.unit("all");
+      g.actor("look", "look", {w}, {}, {}, in_sbp);
+    }
+    CompileOptions o;
+    o.stages = stage_meshes({1}, 2);
+    return compile(g, o);
+  };
+  for (const bool own : {false, true}) {
+    CAPTURE(own);
+    const auto whole = planned(own, {});
+    const auto rows = planned(own, {NdSbp{Sbp::S(0), Sbp::B()}});
+    CHECK((whole.ok() || rows.ok()));
+    for (const auto* p : {&whole, &rows})
+      if (!p->ok())
+        CHECK_MESSAGE(p->status().message() ==
+                          "'look' does not read its parameters as other ops or hints have them on axis 'tp': give the "
+                          "layouts of its inputs (in_sbp)",
+                      p->status().message());
+  }
+}
