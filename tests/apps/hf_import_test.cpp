@@ -335,14 +335,15 @@ TEST_CASE("an import that is interrupted, wherever, leaves nothing, or what was 
 
 TEST_CASE(
     "an import that fails at any operation of the disk, or is interrupted, leaves what was there: no folder, parents "
-    "included; an empty folder; a claim as it was") {
+    "included; an empty parent; an empty folder; a claim as it was") {
   Draw draw(4);
-  const std::vector<std::string> lasting = {"none", "folder", "claim"};
+  const std::vector<std::string> lasting = {"none", "parent", "folder", "claim"};
   for (const auto& there : lasting) {
     CAPTURE(there);
     SimStorage storage;
     HfFolder::random(draw, small_config(true, {"model.layers=1"}), "F32", 4).write(storage, "/hf");
     checkpoint::Catalog catalog(storage, "/a/b/ckpt");
+    if (there == "parent") must(storage.make_dir("/a"));
     if (there == "folder") must(storage.make_dir(catalog.dir()));
     if (there == "claim") must(catalog.claim(5, 0));
     const std::string claim = catalog.path(checkpoint::claim_name);
@@ -351,6 +352,8 @@ TEST_CASE(
       CHECK(storage.list("/a").ok() == (there != "none"));
       CHECK(must(storage.list("/")).size() == (there == "none" ? 1 : 2));
       if (there == "none") return;
+      CHECK(must(storage.list("/a")).size() == (there == "parent" ? 0 : 1));
+      if (there == "parent") return;
       CHECK(must(storage.list(catalog.dir())).size() == (there == "claim" ? 1 : 0));
       if (there == "claim") CHECK(must(read_file(storage, claim)) == before);
     };
