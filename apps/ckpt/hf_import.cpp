@@ -113,11 +113,8 @@ class TakeBack {
       (void)(claim_ ? write_file(storage_, claim_path(), *claim_) : storage_.remove(claim_path()));
     for (const auto& folder : missing_) (void)storage_.remove(folder);  // the deepest first; refused if not empty
   }
-  /// Looks at what is there. REQUIRES: called once, before the import writes anything.
+  /// Looks which folders are missing. REQUIRES: called once, before the import makes any.
   Status begin() {
-    const auto claim = read_file(storage_, claim_path());
-    if (claim.ok()) claim_ = *claim;
-    else if (claim.status().code() != Code::not_found) return claim.status();
     for (std::string at = catalog_.dir(); at != "." && at != "/"; at = folder_of(at)) {
       const Status there = storage_.list(at).status();
       if (there.code() != Code::not_found) return there.code() == Code::denied ? Status() : there;
@@ -125,8 +122,15 @@ class TakeBack {
     }
     return {};
   }
-  /// The folder's lock, which is released when all is taken back.
-  void holds(std::unique_ptr<FolderLock> lock) { lock_ = std::move(lock); }
+  /// Takes the folder's lock, which is released when all is taken back, and looks at the claim: before the lock was had
+  /// another process might have replaced it. REQUIRES: called once, before the import claims the folder.
+  Status holds(std::unique_ptr<FolderLock> lock) {
+    lock_ = std::move(lock);
+    auto claim = read_file(storage_, claim_path());
+    if (claim.status().code() == Code::not_found) return {};
+    TROUPE_ASSIGN(claim_, std::move(claim));
+    return {};
+  }
   void makes(std::string checkpoint) { checkpoint_ = std::move(checkpoint); }
   void keep() { kept_ = true; }
 
@@ -162,7 +166,7 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
   TakeBack take_back(storage, catalog, a.job);
   TROUPE_TRY(take_back.begin());
   TROUPE_ASSIGN(auto lock, catalog.lock());
-  take_back.holds(std::move(lock));
+  TROUPE_TRY(take_back.holds(std::move(lock)));
   TROUPE_ASSIGN(const auto there, catalog.entries());
   if (std::any_of(there.begin(), there.end(), [](const auto& e) { return e.committed; }))
     return invalid("'" + a.out + "' has checkpoints already: name another folder");

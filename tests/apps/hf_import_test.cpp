@@ -391,6 +391,21 @@ TEST_CASE("an import that another import of the same folder overtakes is refused
   CHECK(Read(disk, "/ckpt").folder() == checkpoint::folder_name(0, 1));
 }
 
+TEST_CASE("an import that fails leaves the claim that another process wrote right before the import had the lock") {
+  Draw draw(3);
+  SimStorage disk;
+  HfFolder::random(draw, small_config(true, {"model.layers=1"}), "F32", 4).write(disk, "/hf");
+  checkpoint::Catalog catalog(disk, "/ckpt");
+  const auto claim = [&] { return must(read_file(disk, catalog.path(checkpoint::claim_name))); };
+  std::vector<std::byte> others;
+  Overtaken storage(disk, [&] { must(catalog.claim(5, 0)), others = claim(); });
+  int code = 0;
+  const GiveUp give_up = [] { return Status(Code::unavailable, "enough"); };
+  check_refused(import_hf(storage, app().ops(), {.from = "/hf", .out = "/ckpt", .job = 77}, code, give_up).status(),
+                {"enough"}, Code::unavailable);
+  CHECK(claim() == others);
+}
+
 TEST_CASE(
     "weights alone fix the model, but for dropout and a shorter sequence; a run's checkpoint fixes the order of its "
     "data too") {
