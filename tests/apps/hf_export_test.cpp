@@ -8,6 +8,7 @@
 #include "devices/files/file_storage.h"
 #include "tests/apps/hf_model.h"
 #include "tests/apps/temp_dir.h"
+#include "tests/skip.h"
 
 using namespace troupe;
 using namespace troupe::ckpt;
@@ -180,6 +181,7 @@ TEST_CASE(
   fs::permissions(drop, static_cast<fs::perms>(0333));
   FileStorage storage;
   ::setfsuid(65534);  // root reads everything; of another user the call has no effect
+  const bool is_readable = storage.list(drop).ok();
   const Status whole = [&]() -> Status {
     NewFolder folder(storage, drop + "/whole");
     TROUPE_TRY(folder.begin());
@@ -194,6 +196,7 @@ TEST_CASE(
   }();
   ::setfsuid(::geteuid());
   fs::permissions(drop, fs::perms::owner_all);
+  if (is_readable) return troupe::test::skip("root may not become another user here, and reads everything");
   CHECK_MESSAGE(whole.ok(), whole.message());
   CHECK(failed.message() == "a fault");
   CHECK(must(storage.list(drop)).size() == (whole.ok() ? 1 : 0));
