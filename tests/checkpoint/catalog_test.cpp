@@ -412,3 +412,45 @@ TEST_CASE("a checkpoint is foreign to a run that does not go on from its job, an
   CHECK(foreign(7, 4) == folder_name(5, 2));
   CHECK(foreign(8, 5) == folder_name(0, 1));
 }
+
+TEST_CASE(
+    "a damaged manifest makes its checkpoint foreign to a run that begins, whose own none can be, and to no other run; "
+    "a disk that cannot be read is an error") {
+  Run run;
+  using Folder = std::optional<std::string>;
+  const auto foreign = [&](std::uint64_t job, std::int64_t step) {
+    Manifest from;
+    from.stamp = {job, 1, step};
+    return must(run.catalog.foreign(&from));
+  };
+  const Stamp first = must(run.catalog.claim(7, 0));
+  must(run.save_step(0, first));
+  must(run.save_step(4, first));
+  const auto damage = [&](std::int64_t step, std::uint32_t generation) {
+    run.storage.flip_bit(run.catalog.path(folder_name(step, generation) + "/manifest"), 400);
+    check_refused(run.catalog.manifest(folder_name(step, generation)).status(), {"damaged"});
+  };
+  damage(4, 1);
+  CHECK(foreign(7, 0) == folder_name(4, 1));  // begins: checkpoints of later steps are of an earlier run
+  CHECK(foreign(7, 4) == Folder());
+  CHECK(foreign(8, 4) == folder_name(0, 1));
+  damage(0, 1);
+  CHECK(must(run.catalog.foreign(nullptr)) == folder_name(0, 1));
+  CHECK(foreign(8, 4) == Folder());  // names no run
+  const Stamp second = must(run.catalog.claim(8, 0));
+  must(run.save_step(5, second));
+  CHECK(foreign(8, 5) == Folder());
+  CHECK(foreign(7, 4) == folder_name(5, 2));  // behind damaged ones
+
+  Manifest from;
+  from.stamp = {8, 2, 5};
+  const std::int64_t begin = run.storage.operations();
+  CHECK(must(run.catalog.foreign(&from)) == Folder());
+  const std::int64_t asked = run.storage.operations() - begin;
+  for (std::int64_t i = 0; i < asked; ++i) {
+    CAPTURE(i);
+    run.storage.fail(run.storage.operations() + i);
+    CHECK(run.catalog.foreign(&from).status().code() == Code::io);
+  }
+  CHECK(asked > 6);
+}
