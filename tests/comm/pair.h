@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <type_traits>
 
 #include "comm/sim/sim_network.h"
 #include "comm/throttled/throttled_transport.h"
@@ -187,6 +188,12 @@ class ThrottledSimPair {
   SimNetwork net_;
   std::unique_ptr<ThrottledTransport> ends_[2];
 };
+
+/// As no_lost_peers, for a test of this pair: a simulated one has no UCX.
+template <class Pair>
+std::string no_lost_peers_of() {
+  return std::is_same_v<Pair, SimPair> || std::is_same_v<Pair, ThrottledSimPair> ? "" : no_lost_peers();
+}
 
 #define TROUPE_ALL_PAIRS SimPair, ShmPair, TcpPair, RendezvousPair, EagerPair, ThrottledPair, ThrottledSimPair
 

@@ -107,7 +107,7 @@ TEST_CASE_TEMPLATE("TR-3: a header of another generation is refused by its own s
 
 TEST_CASE_TEMPLATE("TR-4: after shutdown there is no callback, no buffer is touched, and sends and receives do nothing",
                    Pair, TROUPE_ALL_PAIRS) {
-  if (const auto why = no_lost_peers(); !why.empty()) return troupe::test::skip(why);
+  if (const auto why = no_lost_peers_of<Pair>(); !why.empty()) return troupe::test::skip(why);
   Pair pair;
   std::atomic<int> calls{0};
   std::vector<std::byte> into(1 << 20), data = payload(1 << 20, 1);
@@ -144,7 +144,7 @@ TEST_CASE_TEMPLATE("TR-4: after shutdown there is no callback, no buffer is touc
 }
 
 TEST_CASE_TEMPLATE("a peer that shut down is reported once, and what is pending with it ends", Pair, TROUPE_ALL_PAIRS) {
-  if (const auto why = no_lost_peers(); !why.empty()) return troupe::test::skip(why);
+  if (const auto why = no_lost_peers_of<Pair>(); !why.empty()) return troupe::test::skip(why);
   Pair pair;
   std::atomic<int> downs{0};
   pair.at(1).on_peer_down([&](Rank r, const Status& s) { downs += r == 0 && s.code() == Code::unavailable ? 1 : 100; });
