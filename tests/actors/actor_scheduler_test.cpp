@@ -126,6 +126,39 @@ TEST_CASE("a thread that is lent has run the actors that it told, and those that
   end(actors);
 }
 
+TEST_CASE("a thread that is lent within another lending runs no actor when the inner one ends, and stays lent") {
+  Noted noted;
+  SchedulerConfig config;
+  caf::actor_system system(config);
+  const auto actors = make_chain(system, noted, 3);
+  constexpr int tries = 100;
+  int at_inner_end = 0, at_end = 0;
+  for (int i = 0; i < tries; ++i) {
+    const int before = noted.here;
+    int within = 0;
+    {
+      const LendThread lent;
+      {
+        const LendThread inner;
+        caf::anon_send(actors.back(), 2);
+      }
+      within = noted.here - before;
+      caf::anon_send(actors.back(), 2);
+      // time for the scheduler's thread, had the message woken it
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    at_inner_end += within;
+    at_end += noted.here - before - within;
+    REQUIRE(noted.reaches(2 * 3 * (i + 1)));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // that thread, if it was first, is idle again
+  }
+  CHECK(at_inner_end == 0);
+  // The scheduler's own thread may wake by itself and be first.
+  CHECK_MESSAGE(at_end >= 2 * 3 * tries * 9 / 10, at_end);
+  CHECK(noted.overlaps == 0);
+  end(actors);
+}
+
 TEST_CASE("a lent thread gets back to its own work though actors go on: the scheduler's thread runs the rest") {
   Noted noted;
   SchedulerConfig config;
