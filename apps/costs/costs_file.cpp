@@ -148,6 +148,14 @@ class Reader {
   Status status_;
 };
 
+Status make_folder_of(const std::string& path) {
+  std::error_code error;
+  const auto whole = std::filesystem::absolute(path, error);
+  if (error) return Status(Code::io, fmt::format("costs '{}': {}", path, error.message()));
+  FileStorage storage;
+  return report::prepare_output_dir(storage, whole.parent_path().string());
+}
+
 }  // namespace
 
 CostModel MachineCosts::model(std::int64_t workers) const {
@@ -215,14 +223,6 @@ Expected<MachineCosts> parse_costs(std::string_view text, const std::string& nam
     return invalid(
         fmt::format("costs {}:{}: not valid TOML: {}", name, error.source().begin.line, error.description()));
   }
-}
-
-static Status make_folder_of(const std::string& path) {
-  std::error_code error;
-  const auto whole = std::filesystem::absolute(path, error);
-  if (error) return Status(Code::io, fmt::format("costs '{}': {}", path, error.message()));
-  FileStorage storage;
-  return report::prepare_output_dir(storage, whole.parent_path().string());
 }
 
 Status prepare_costs(const std::string& path) {
