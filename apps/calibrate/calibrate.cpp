@@ -146,9 +146,10 @@ int calibrate_command(const App& app, const Arguments& a) {
   constexpr int threads_max = 1024;  // as run.threads
   if (a.threads < 1 || a.threads > threads_max)
     return lm::say(invalid(fmt::format("--threads {}: possible are 1 to {}", a.threads, threads_max)), exit_usage);
+  EndSignals signals;  // lives longer than the folders: none is left where one comes
   // Before the measurement, which takes minutes.
-  if (const Status s = prepare_costs(path); !s.ok()) return lm::say(s, exit_output);
-  EndSignals signals;
+  const auto folders = prepare_costs(path);
+  if (!folders.ok()) return lm::say(folders.status(), exit_output);
   int code = exit_ok;
   const auto measured = measure(app, a, signals, code);
   if (!measured.ok()) return lm::say(measured.status(), code);

@@ -15,7 +15,7 @@ struct Arguments {
 };
 
 /// Prints what it measures, and an error to stderr; returns an exit code (runtime/launch/exit_codes.h).
-/// A signal that ends the process ends the measurement, of which no file is left.
+/// A signal that ends the process ends the measurement, of which no file is left, and no folder that it made.
 int calibrate_command(const runtime::App& app, const Arguments& arguments);
 
 }  // namespace troupe::calibrate

@@ -148,12 +148,23 @@ class Reader {
   Status status_;
 };
 
-Status make_folder_of(const std::string& path) {
+/// The folder of a file, from the root on.
+Expected<std::string> whole_folder_of(const std::string& path) {
   std::error_code error;
   const auto whole = std::filesystem::absolute(path, error);
   if (error) return Status(Code::io, fmt::format("costs '{}': {}", path, error.message()));
-  FileStorage storage;
-  return report::prepare_output_dir(storage, whole.parent_path().string());
+  return whole.parent_path().string();
+}
+
+/// Those of a folder and its parents that are not there, the deepest first. A link that leads nowhere is there.
+std::vector<std::string> missing_folders(const std::filesystem::path& whole) {
+  std::vector<std::string> missing;
+  const auto is_missing = [](const std::filesystem::path& at) {
+    std::error_code error;
+    return std::filesystem::symlink_status(at, error).type() == std::filesystem::file_type::not_found;
+  };
+  for (auto at = whole; is_missing(at); at = at.parent_path()) missing.push_back(at.string());
+  return missing;
 }
 
 }  // namespace
@@ -225,16 +236,27 @@ Expected<MachineCosts> parse_costs(std::string_view text, const std::string& nam
   }
 }
 
-Status prepare_costs(const std::string& path) {
+MadeFolders::~MadeFolders() {
+  FileStorage storage;
+  for (const auto& folder : folders_) (void)storage.remove(folder);  // refused if not empty
+}
+
+Expected<MadeFolders> prepare_costs(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error) || path.ends_with('/'))
     return invalid(fmt::format("costs '{}' is a folder; name a file", path));
-  TROUPE_TRY(make_folder_of(path));
-  return report::check_writable(path).in("costs cannot be written");
+  TROUPE_ASSIGN(const std::string folder, whole_folder_of(path));
+  MadeFolders made(missing_folders(folder));
+  FileStorage storage;
+  TROUPE_TRY(report::prepare_output_dir(storage, folder));
+  TROUPE_TRY(report::check_writable(path).in("costs cannot be written"));
+  return made;
 }
 
 Status write_costs(const std::string& path, const MachineCosts& costs) {
-  TROUPE_TRY(make_folder_of(path));
+  TROUPE_ASSIGN(const std::string folder, whole_folder_of(path));
+  FileStorage storage;
+  TROUPE_TRY(report::prepare_output_dir(storage, folder));
   return report::write_file(path, to_toml(costs));
 }
 

@@ -3,6 +3,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "devices/base/status.h"
 #include "placement/cost.h"
@@ -36,8 +38,20 @@ std::string this_machine();
 /// `costs-HOST.toml` in $XDG_CACHE_HOME/troupe, or in ~/.cache/troupe; "" if neither variable is set.
 std::string default_costs_path();
 
-/// Makes the folder of a file where it is missing, and tests by writing that write_costs can write the file.
-Status prepare_costs(const std::string& path);
+/// Folders that were made for a file of costs. The destructor removes those that are empty: no file was written.
+class MadeFolders {
+ public:
+  explicit MadeFolders(std::vector<std::string> deepest_first) : folders_(std::move(deepest_first)) {}
+  MadeFolders(MadeFolders&& other) noexcept : folders_(std::exchange(other.folders_, {})) {}
+  ~MadeFolders();
+
+ private:
+  std::vector<std::string> folders_;
+};
+
+/// Makes the folder of a file and its parents where they are missing, and tests by writing that write_costs can write
+/// the file. After an error no folder is left that it made.
+Expected<MadeFolders> prepare_costs(const std::string& path);
 /// Replaces the file, with its folder if that is missing; readers see the old file or the new one.
 Status write_costs(const std::string& path, const MachineCosts& costs);
 /// Error: `not_found`; else names the line that is wrong, or the version that this program does not read.

@@ -75,18 +75,23 @@ TEST_CASE("calibrate refuses a file that it cannot write before it measures, and
   write_text(dir / "file", "text");
   std::filesystem::create_directory(dir / "folder");
   std::filesystem::create_symlink("/proc/version", dir / "link");
-  const std::vector<std::pair<std::string, std::string>> wrong = {{dir / "folder", "is a folder; name a file"},
-                                                                  {dir / "new/", "is a folder; name a file"},
-                                                                  {dir / "file/costs.toml", "is a file"},
-                                                                  {dir / std::string(255, 'x'), "File name too long"},
-                                                                  {dir / "link", "/proc/version"},
-                                                                  {"/proc/none/costs.toml", "/proc/none"}};
+  std::filesystem::create_symlink("none/at all", dir / "nowhere");
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {dir / "folder", "is a folder; name a file"},
+      {dir / "new/", "is a folder; name a file"},
+      {dir / "file/costs.toml", "is a file"},
+      {dir / std::string(255, 'x'), "File name too long"},
+      {dir / ("a/b/" + std::string(255, 'x')), "File name too long"},
+      {dir / "link", "/proc/version"},
+      {dir / "nowhere/costs.toml", "nowhere"},
+      {"/proc/none/costs.toml", "/proc/none"}};
   for (const auto& [path, says] : wrong) {
     CAPTURE(path);
     const auto o = run(troupe_command({"calibrate", "--costs", path, "--widest", "1", "--checkpoint-dir", dir.path()}),
                        60);
     check_one_line(o, exit_output, {says});
     CHECK(o.out.empty());
+    CHECK(dir.entries() == 4);  // those from before: no temporary file, no folder that was made
   }
   CHECK(read(dir / "file") == "text");
   CHECK(std::filesystem::is_empty(dir / "folder"));
