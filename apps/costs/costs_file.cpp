@@ -120,22 +120,27 @@ class Reader {
   }
   std::string text(const toml::table& t, const char* key) {
     const auto value = t[key].value<std::string>();
-    if (!value) fail(t, fmt::format("'{}' must be a text", key));
+    if (!value) fail(at(t, key), fmt::format("'{}' must be a text", key));
     return value.value_or("");
   }
   double number(const toml::table& t, const char* key, const Range& range) {
     const auto value = t[key].value<double>();
     if (!value || !range.has(*value))
-      return fail(t, fmt::format("'{}' must be a number in {:g}..{:g}", key, range.least, range.most)), 1;
+      return fail(at(t, key), fmt::format("'{}' must be a number in {:g}..{:g}", key, range.least, range.most)), 1;
     return *value;
   }
   std::int64_t whole(const toml::table& t, const char* key) {
     const auto value = t[key].value<std::int64_t>();
     if (!value || *value < 1 || *value > 1 << 20)
-      return fail(t, fmt::format("'{}' must be a whole number of at least 1", key)), 1;
+      return fail(at(t, key), fmt::format("'{}' must be a whole number of at least 1", key)), 1;
     return *value;
   }
 
+  /// What an error names: the key's value, or its section where the key is missing.
+  static const toml::node& at(const toml::table& t, const char* key) {
+    const auto* value = t.get(key);
+    return value ? *value : t;
+  }
   void fail(const toml::node& where, const std::string& what) {
     if (!status_.ok()) return;
     const auto line = where.source().begin.line;

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "tests/apps/temp_dir.h"
 
 using namespace troupe;
@@ -99,13 +101,21 @@ TEST_CASE("a costs file that is damaged, old or of something else is refused wit
       {"add = [\n  [0, 64, 1],\n]", "add = 7", "'add' must be a list"},
       {"[intra_node]", "[intra_node", "not valid TOML"},
   };
+  int with_line = 0;
   for (const auto& [from, to, says] : wrong) {
     CAPTURE(to);
     const auto c = parse_costs(file_with(from, to), "some.toml");
     REQUIRE_FALSE(c.ok());
     CHECK_MESSAGE(c.status().message().find(says) != std::string::npos, c.status().message());
     CHECK(c.status().message().starts_with("costs some.toml"));
+    const std::string text = file_with(from, to), key = says.substr(0, says.find(' '));
+    if (!to.starts_with(key.substr(1, key.size() - 2) + " = ")) continue;  // another thing than a key's value is wrong
+    const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(text.find(to)), '\n') + 1;
+    CHECK_MESSAGE(c.status().message().starts_with("costs some.toml:" + std::to_string(line) + ": '"),
+                  c.status().message());
+    ++with_line;
   }
+  CHECK(with_line == 10);
   for (const char* text :
        {"", "version = 2", "version = 2\nmachine = 'm'\nthreads = 1\nkernels = 3", "version = 2\nkernels = [1]"})
     CHECK_FALSE(parse_costs(text, "some.toml").ok());

@@ -105,7 +105,11 @@ TEST_CASE("a config that cannot be used says where and why") {
                  {"broken.toml:2:", "not valid TOML"});
   check_one_line(with(write_text(dir / "empty.toml", "")), exit_usage, {"missing 'model.layers'"});
   check_one_line(with(write_text(dir / "unknown.toml", "[model]\nlayer = 3\n")), exit_usage,
-                 {"unknown.toml:2", "unknown key 'model.layer'", "'model.layers'"});
+                 {"unknown.toml:2: ", "unknown key 'model.layer'", "'model.layers'"});
+  check_one_line(with(write_text(dir / "type.toml", "[model]\n\nlayers = \"four\"\n")), exit_usage,
+                 {"type.toml:3: ", "'model.layers' must be an integer"});
+  check_one_line(with(write_text(dir / "range.toml", "[model]\n\n\nlayers = 0\n")), exit_usage,
+                 {"range.toml:4: ", "'model.layers' = 0 is out of range"});
   check_cases(exit_usage,
               {
                   {{"--set", "modle.layers=3"}, {"unknown key 'modle.layers'", "'model.layers'"}},
@@ -151,10 +155,13 @@ TEST_CASE("a file of costs that can be none is refused as it is read: file, line
   };
   check_success(with("10", "50", "[0, 64, 1]"));
   const std::string file = "costs " + (dir / "costs.toml");
-  check_one_line(with("1e17", "50", "[0, 64, 1]"), exit_usage, {file, "'latency_us' must be a number in 1e-06..1e+09"});
-  check_one_line(with("-1", "50", "[0, 64, 1]"), exit_usage, {file, "'latency_us' must be a number in 1e-06..1e+09"});
-  check_one_line(with("10", "1e-6", "[0, 64, 1]"), exit_usage, {file, "'gflops' must be a number in 0.001..1e+09"});
-  check_one_line(with("10", "50", "[0, 64, 1e17]"), exit_usage, {file, "'add'", "the last in 1e-06..1e+09"});
+  check_one_line(with("1e17", "50", "[0, 64, 1]"), exit_usage,
+                 {file + ":6: ", "'latency_us' must be a number in 1e-06..1e+09"});
+  check_one_line(with("-1", "50", "[0, 64, 1]"), exit_usage,
+                 {file + ":6: ", "'latency_us' must be a number in 1e-06..1e+09"});
+  check_one_line(with("10", "1e-6", "[0, 64, 1]"), exit_usage,
+                 {file + ":10: ", "'gflops' must be a number in 0.001..1e+09"});
+  check_one_line(with("10", "50", "[0, 64, 1e17]"), exit_usage, {file + ":14: ", "'add'", "the last in 1e-06..1e+09"});
 }
 
 TEST_CASE("an empty name of a folder is refused, and no other folder is taken for it") {
