@@ -1,8 +1,12 @@
 // What is printed on stdout has no reader any more, or one that does not read.
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "tests/command/checks.h"
@@ -36,17 +40,55 @@ std::vector<std::string> without_reading(const std::string& fifo, const std::vec
 
 nlohmann::json record(const std::string& out) { return nlohmann::json::parse(read(out + "/run.json")); }
 
-/// Waits until the process is the command and holds SIGTERM back, so that it ends it only where it looks for it.
-bool wait_until_it_holds_signals(const Run& command) {
-  for (int tries = 0; tries < 2000; ++tries, ::usleep(5000)) {
-    const auto status = read("/proc/" + std::to_string(command.pid()) + "/status");
-    const auto at = status.find("SigBlk:\t");
-    if (read("/proc/" + std::to_string(command.pid()) + "/comm") == "troupe\n" && at != std::string::npos &&
-        (std::stoull(status.substr(at + 8), nullptr, 16) >> (SIGTERM - 1) & 1U) != 0)
-      return true;
-  }
+/// Waits until `holds`; false where the command does not get there within a minute.
+bool wait_until(const std::function<bool()>& holds) {
+  for (int tries = 0; tries < 12'000; ++tries, ::usleep(5000))
+    if (holds()) return true;
   return false;
 }
+
+/// How often the command's main thread has waited for something so far.
+long long waits(const Run& command) {
+  const std::string status = read("/proc/" + std::to_string(command.pid()) + "/status");
+  const std::string key = "\nvoluntary_ctxt_switches:\t";
+  const auto at = status.find(key);
+  return at == std::string::npos ? -1 : std::stoll(status.substr(at + key.size()));
+}
+
+/// Waits until the main thread of the command, which has nothing left to do but to print, has looked for a reader a few
+/// times.
+bool wait_until_it_waits(const Run& command) {
+  const auto before = waits(command);
+  return wait_until([&] { return waits(command) >= before + 5; });
+}
+
+/// A pipe from which no process reads. It takes one text, and then no more.
+class UnreadPipe {
+ public:
+  explicit UnreadPipe(std::string path) : path_(std::move(path)), room_(static_cast<int>(::sysconf(_SC_PAGESIZE))) {
+    REQUIRE(::mkfifo(path_.c_str(), 0600) == 0);
+    fd_ = ::open(path_.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    REQUIRE(fd_ >= 0);
+    // The kernel counts pages: a text has one of its own.
+    REQUIRE(::fcntl(fd_, F_SETPIPE_SZ, 2 * room_) == 2 * room_);
+    REQUIRE(::write(fd_, std::string(static_cast<std::size_t>(room_), '\0').data(), static_cast<std::size_t>(room_)) ==
+            room_);
+  }
+  ~UnreadPipe() { ::close(fd_); }
+  UnreadPipe(const UnreadPipe&) = delete;
+  bool has_text() const {
+    int bytes = 0;
+    return ::ioctl(fd_, FIONREAD, &bytes) == 0 && bytes > room_;
+  }
+  /// The command with this pipe as its stdout.
+  std::vector<std::string> of(const std::vector<std::string>& command) const {
+    return shell("exec \"$@\" >\"$0\"", path_, command);
+  }
+
+ private:
+  std::string path_;
+  int room_ = 0, fd_ = -1;
+};
 
 }  // namespace
 
@@ -85,7 +127,8 @@ TEST_CASE("without a reader of its output each command ends with 141 and one lin
       {"--version"}};
   for (const auto& command : commands) {
     CAPTURE(command[0]);
-    check_one_line(run(without_reader(dir / "fifo", troupe_command(command))), exit_reader_gone,
+    // calibrate measures the disk first, which may be slow
+    check_one_line(run(without_reader(dir / "fifo", troupe_command(command)), 300), exit_reader_gone,
                    {"the reader of the standard output has gone"});
   }
   CHECK(record(dir / "more")["status"] == "the reader of the standard output has gone");
@@ -102,14 +145,14 @@ TEST_CASE("a signal ends a run that waits for a reader of its output, with a che
         dir / (both ? "fifo2" : "fifo1"),
         train(out, {"--steps", "1000000", "--checkpoint-every", "100000", "--set", "eval.every=0"}), both));
     REQUIRE(command.wait_for_lines(out + "/metrics.jsonl", 1));
-    ::usleep(300'000);
+    REQUIRE(wait_until_it_waits(command));
+    CHECK(count_lines(out + "/metrics.jsonl") == 1);  // the output holds the run up
     command.send(both ? SIGINT : SIGTERM);
-    const auto o = command.wait(10);
+    const auto o = command.wait(60);
     if (both) check_failure(o, exit_interrupted, {});
     else check_one_line(o, exit_interrupted, {"interrupted by Terminated after step ", "; go on with --resume"});
     const auto r = record(out);
     CHECK(r["status"].get<std::string>().starts_with("interrupted by "));
-    CHECK(r["steps"] < 10);  // the output held it up
     REQUIRE(r.contains("checkpoints"));
     CHECK(r["checkpoints"]["newest"] == r["steps"]);
   }
@@ -123,11 +166,12 @@ TEST_CASE("a signal ends sample and calibrate while they wait for a reader of th
       {"calibrate", "--costs", dir / "costs.toml", "--widest", "128", "--checkpoint-dir", dir.path()}};
   for (const auto& arguments : commands) {
     CAPTURE(arguments[0]);
-    Run command(without_reading(dir / ("fifo-" + arguments[0]), troupe_command(arguments)));
-    REQUIRE(wait_until_it_holds_signals(command));
-    ::usleep(500'000);
+    const UnreadPipe pipe(dir / ("fifo-" + arguments[0]));
+    Run command(pipe.of(troupe_command(arguments)));
+    REQUIRE(wait_until([&] { return pipe.has_text(); }));  // the next one has to wait
+    REQUIRE(wait_until_it_waits(command));
     command.send(SIGTERM);
-    check_one_line(command.wait(10), exit_interrupted, {"interrupted by Terminated"});
+    check_one_line(command.wait(60), exit_interrupted, {"interrupted by Terminated"});
   }
   CHECK_FALSE(std::filesystem::exists(dir / "costs.toml"));
 }
