@@ -26,6 +26,8 @@ struct Range {
   bool has(double value) const { return value >= least && value <= most; }  // no NaN
 };
 constexpr Range microseconds{1e-6, 1e9}, giga_per_s{1e-3, 1e9}, amount{0, 1e18};
+/// A call takes no more times as long as its flops and bytes at the table's rates: other calls are taken to be as slow.
+constexpr double slowest = 1e6;
 
 std::string host_name() {
   char name[256] = {};
@@ -89,12 +91,12 @@ class Reader {
       const auto* rows = node.as_array();
       if (!rows || rows->empty())
         return fail(node, fmt::format("'{}' must be a list of [flops, bytes, microseconds]", std::string(op.str()))), k;
-      for (const auto& row : *rows) k.times[std::string(op.str())].push_back(read_time(std::string(op.str()), row));
+      for (const auto& row : *rows) k.times[std::string(op.str())].push_back(read_time(std::string(op.str()), row, k));
     }
     return k;
   }
 
-  KernelTime read_time(const std::string& op, const toml::node& node) {
+  KernelTime read_time(const std::string& op, const toml::node& node, const KernelCosts& rates) {
     KernelTime t;
     const auto* row = node.as_array();
     double* fields[] = {&t.flops, &t.bytes, &t.seconds};
@@ -110,6 +112,10 @@ class Reader {
                        "last in {:g}..{:g}",
                        op, amount.least, amount.most, microseconds.least, microseconds.most));
     t.seconds *= 1e-6;
+    if (!(t.seconds <= slowest * (t.flops / rates.flops_per_s + t.bytes / rates.memory_bytes_per_s)))
+      fail(node, fmt::format("'{}': the call takes more than {:g} times as long as its flops and bytes at 'gflops' and "
+                             "'memory_gb_per_s'",
+                             op, slowest));
     return t;
   }
 

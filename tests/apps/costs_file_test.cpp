@@ -98,6 +98,8 @@ TEST_CASE("a costs file that is damaged, old or of something else is refused wit
       {"[0, 64, 1]", "[0, 64, 0]", "'add': expected [flops, bytes, microseconds]"},
       {"[0, 64, 1]", "[0, inf, 1]", "'add': expected [flops, bytes, microseconds]"},
       {"[0, 64, 1]", "[0, 64, 1e17]", "'add': expected [flops, bytes, microseconds]: the first two in 0..1e+18"},
+      {"[0, 64, 1]", "[0, 64, 3201]", "'add': the call takes more than 1e+06 times as long as its flops and bytes at"},
+      {"[0, 64, 1]", "[1e-308, 0, 1]", "'add': the call takes more than 1e+06 times as long"},
       {"add = [\n  [0, 64, 1],\n]", "add = 7", "'add' must be a list"},
       {"[intra_node]", "[intra_node", "not valid TOML"},
   };
@@ -119,6 +121,7 @@ TEST_CASE("a costs file that is damaged, old or of something else is refused wit
   for (const char* text :
        {"", "version = 2", "version = 2\nmachine = 'm'\nthreads = 1\nkernels = 3", "version = 2\nkernels = [1]"})
     CHECK_FALSE(parse_costs(text, "some.toml").ok());
+  CHECK(parse_costs(file_with("[0, 64, 1]", "[0, 64, 3199]"), "some.toml").ok());
   TempDir dir;
   CHECK(read_costs(dir / "none.toml").status().code() == Code::not_found);
   CHECK(read_costs(dir.path()).status().code() == Code::io);

@@ -162,6 +162,9 @@ TEST_CASE("a file of costs that can be none is refused as it is read: file, line
   check_one_line(with("10", "1e-6", "[0, 64, 1]"), exit_usage,
                  {file + ":10: ", "'gflops' must be a number in 0.001..1e+09"});
   check_one_line(with("10", "50", "[0, 64, 1e17]"), exit_usage, {file + ":14: ", "'add'", "the last in 1e-06..1e+09"});
+  // Each number is in its range, and a step would take longer than simulated time, or no time at all.
+  for (const char* row : {"[0, 64, 1e9]", "[1e-308, 0, 1]"})
+    check_one_line(with("10", "1e9", row), exit_usage, {file + ":14: ", "'add': the call takes more than 1e+06 times"});
 }
 
 TEST_CASE("an empty name of a folder is refused, and no other folder is taken for it") {
