@@ -147,6 +147,31 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a run in the folder of its import, whose later checkpoints are damaged, begins again from the import") {
+  TempDir dir;
+  check_success(run(train(dir / "run", {"--steps", "1", "--checkpoint-every", "1", "--quiet"})));
+  check_success(exported(dir / "run", dir / "hf"));
+  const std::string folder = dir / "out/checkpoints";
+  check_success(run(troupe_command({"ckpt", "import", dir / "hf", "--out", folder})));
+  const auto two_steps = [&] {
+    return run(train(dir / "out", {"--resume", folder, "--steps", "2", "--checkpoint-every", "1", "--keep", "9"}));
+  };
+  const auto record = [&] { return nlohmann::json::parse(read(dir / "out/run.json")); };
+  check_success(two_steps());
+  const auto hash = record()["params_hash"];
+  const std::vector<std::string> later = {"step-00000001.g2", "step-00000002.g2"};
+  for (const auto& name : later) {
+    const std::string shard = folder + "/" + name + "/shard-00000.safetensors";
+    std::string bytes = read(shard);
+    bytes.at(bytes.size() / 2) = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+    write_text(shard, bytes);
+  }
+  const auto o = two_steps();
+  check_failure(o, exit_ok, {"'" + later[0] + "' is passed over: ", "'" + later[1] + "' is passed over: "});
+  CHECK(o.out.find("resumed from '" + folder + "/step-00000000.g1', step 0") != std::string::npos);
+  CHECK(record()["params_hash"] == hash);
+}
+
 TEST_CASE("export and import that cannot be done say why, with the code of what was wrong") {
   TempDir dir;
   check_success(run(train(dir / "run", {"--steps", "1", "--checkpoint-every", "1", "--quiet"})));
