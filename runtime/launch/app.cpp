@@ -98,7 +98,8 @@ Status check_cores(const Plan& plan, int threads) {
 }
 
 /// A job that begins from a checkpoint begins with its version, goes on as its job, and has its state of sums where the
-/// caller names none. Returns the checkpoint's manifest; nullopt: the job begins from initial values.
+/// caller names none. From one of step 0 a run begins, and several may: each is a job of its own. Returns the
+/// checkpoint's manifest; nullopt: the job begins from initial values.
 Expected<std::optional<checkpoint::Manifest>> begin_where_saved(Storage& storage, JobOptions& o) {
   if (o.checkpoint.restore.empty()) return std::optional<checkpoint::Manifest>();
   auto read = read_file(storage, o.checkpoint.restore + "/" + checkpoint::manifest_name);
@@ -111,7 +112,7 @@ Expected<std::optional<checkpoint::Manifest>> begin_where_saved(Storage& storage
         "'{}' is of step {}, and the job would begin with step {}: set SessionOptions::first_step to the checkpoint's",
         o.checkpoint.restore, manifest->stamp.step, o.session.first_step));
   if (!o.session.sums) o.session.sums = sums_of(*manifest);
-  o.checkpoint.job = manifest->stamp.job;
+  o.checkpoint.job = manifest->stamp.step > 0 ? manifest->stamp.job : 0;
   return std::optional(*std::move(manifest));
 }
 

@@ -44,7 +44,8 @@ struct CheckpointOptions {
   std::string config;  ///< the application's text, kept in every manifest
   /// Folder of the checkpoint to begin from; empty: initial values. SessionOptions::first_step is its step.
   std::string restore;
-  /// job of the checkpoint that is restored, which App::run reads there; 0: the folder's job, or a new one
+  /// job of the checkpoint that is restored, which App::run reads there; 0, as from one of step 0: the folder's job, or
+  /// a new one
   std::uint64_t job = 0;
   std::function<void(const CheckpointTarget&)> on_begin;  ///< the job has claimed the folder
   int failures_max = 5;  ///< failures in a row after which the job stops (exit_checkpoint)

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <set>
 #include <sstream>
 
 #include "tests/command/checks.h"
@@ -145,6 +146,34 @@ TEST_CASE(
                         : "troupe: warning: the model has 280 tokens, and texts are read as bytes, tokens 0 to 255: "
                           "a tokenizer that it was trained with is not used\n"));
   }
+}
+
+TEST_CASE(
+    "runs that begin from one import are different jobs: one does not save where the other has, and each goes on") {
+  TempDir dir;
+  check_success(run(train(dir / "run", {"--steps", "1", "--checkpoint-every", "1", "--quiet"})));
+  check_success(exported(dir / "run", dir / "hf"));
+  check_success(run(troupe_command({"ckpt", "import", dir / "hf", "--out", dir / "imported"})));
+  std::set<std::string> jobs;
+  const auto note_job = [&](const std::string& folder) {
+    const auto shown = run(troupe_command({"ckpt", "show", folder}));
+    check_success(shown);
+    jobs.insert(nlohmann::json::parse(shown.out)["job"]);
+  };
+  note_job(dir / "imported");
+  for (const std::string name : {"a", "b"}) {
+    check_success(
+        run(train(dir / name, {"--resume", dir / "imported", "--steps", "1", "--checkpoint-every", "1", "--quiet"})));
+    note_job(dir / name);
+  }
+  CHECK(jobs.size() == 3);
+  const std::vector<std::string> on = {"--resume", dir / "a", "--steps", "2", "--quiet"};
+  auto into_b = on;
+  into_b.insert(into_b.end(), {"--checkpoint-dir", dir / "b/checkpoints"});
+  check_one_line(run(train(dir / "c", into_b)), exit_output, {"is of another run than '" + (dir / "a/checkpoints")});
+  check_success(run(train(dir / "a", on)));
+  note_job(dir / "a");
+  CHECK(jobs.size() == 3);
 }
 
 TEST_CASE("a run in the folder of its import, whose later checkpoints are damaged, begins again from the import") {
