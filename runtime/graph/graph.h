@@ -128,8 +128,8 @@ class Graph {
   /// through it: parameters upstream are trained only by other ways to the loss. The attribute "reports" names what the
   /// actor's body reports by itself (UserCall::report) where a feed waits for it; several names: "token,score".
   /// Of a parameter it reads, in each microbatch, the version of the step, whole along dp whatever the ZeRO stage.
-  /// `in_sbp`: the layouts in which the actor reads its inputs, as PortType::sbp; for inputs without an entry: B. Nothing
-  /// boxes a parameter for it: other readers have it in the same layout, or the graph does not compile.
+  /// `in_sbp`: the layouts in which the actor reads its inputs, as PortType::sbp; for inputs without an entry: B.
+  /// Nothing boxes a parameter for it: other readers have it in the same layout, or the graph does not compile.
   /// Error: a layout that splits what its tensor does not have; more entries in `in_sbp` than inputs.
   std::vector<Value> actor(const std::string& kind, const std::string& name, const std::vector<Value>& in,
                            const std::vector<PortType>& out, Attrs attrs = {},
