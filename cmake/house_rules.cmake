@@ -119,3 +119,14 @@ foreach(word Lying=TensorLayouts Wanted=ExtentRead Keeper=CheckpointCommitter Ch
   rule("one word, one thing: ${CMAKE_MATCH_2}" "${no_name}${CMAKE_MATCH_1}${no_name}")
 endforeach()
 rule("one word, one thing: Schedule" "plan_?(\\.|->)(owner|microbatches|acts|acts_of|runs_in_round|round_stage)\\(")
+
+# A build says which version of a package is missing, before a source file fails to compile. Threads and PkgConfig have none.
+set(advice "states no version")
+file(GLOB files RELATIVE "${ROOT}" "${ROOT}/CMakeLists.txt" "${ROOT}/*/CMakeLists.txt" "${ROOT}/*/*/CMakeLists.txt")
+list(FILTER files EXCLUDE REGEX "^build")
+foreach(file IN LISTS files)
+  file(READ "${ROOT}/${file}" text)
+  string(REGEX REPLACE "find_package\\((Threads|PkgConfig) REQUIRED\\)|#[^\n]*" "" text "${text}")
+  set("text_${file}" "${text}")
+endforeach()
+rule("a version of each package" "find_package\\([a-zA-Z0-9_]+(\\)| [^0-9])|pkg_check_modules\\([^>\n]*\\)")

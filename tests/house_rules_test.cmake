@@ -62,6 +62,11 @@ check("auto stage = plan.owner(m);" "one word, one thing: Schedule")
 check("for (auto m : plan_->microbatches(dp)) go(m);" "one word, one thing: Schedule")
 check("auto stage = plan.schedule(0, s).owner(m); int owner = plan.owners[m], Landings = 0, unlike_Keeper = 0;" "")
 
+check("find_package(ZLIB REQUIRED)" "a version of each package" apps/CMakeLists.txt)
+check("find_package(ZLIB)" "a version of each package" CMakeLists.txt)
+check("pkg_check_modules(UCX REQUIRED IMPORTED_TARGET ucx)" "a version of each package" bench/tools/CMakeLists.txt)
+check("find_package(fmt 9 REQUIRED)\nfind_package(Threads REQUIRED)\npkg_check_modules(UCX ucx>=1.13)  # find_package(ZLIB)" "" CMakeLists.txt)
+
 check("// not std::thread, sleep_for() or getenv()" "")
 check("auto h = Transport::open(rank); asleep(); overtime(0); std::this_thread::get_id();" "")
 
