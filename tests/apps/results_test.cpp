@@ -125,6 +125,21 @@ TEST_CASE("a run that goes on sets aside the trace and the sample that were ther
   CHECK(nlohmann::json::parse(test::read_text(quiet.dir / "run.json")).at("resumed_at") == 2);
 }
 
+TEST_CASE("run.json and the curve tell of the first step while the run goes on") {
+  const QuietRun quiet;
+  Results results(quiet.a, quiet.prepared, 10);
+  REQUIRE(results.open(quiet.plan, {}, 0, false).ok());
+  CHECK_FALSE(std::filesystem::exists(quiet.dir / "loss.svg"));
+  runtime::StepResult step;
+  step.loss = 2.5;
+  results.step(step);
+  const auto run = nlohmann::json::parse(test::read_text(quiet.dir / "run.json"));
+  CHECK(run.at("status") == "running");
+  CHECK(run.at("steps") == 1);
+  CHECK(run.at("loss") == 2.5);
+  CHECK(test::read_text(quiet.dir / "loss.svg").find("no steps yet") == std::string::npos);
+}
+
 TEST_CASE("run.json names the newest checkpoint that the run has saved; it is null while there is none") {
   const QuietRun quiet;
   Results results(quiet.a, quiet.prepared, 10);

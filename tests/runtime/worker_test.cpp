@@ -287,6 +287,27 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("each batch that a worker has read of a checkpoint, and each tensor that has arrived, is progress") {
+  SavedBatches saved(2);
+  HeldPlace place;
+  WorkerEnv env = place.env();
+  env.storage = &saved.storage;
+  env.restore = saved.folder;
+  const auto progress = env.progress;
+  auto worker = Worker::create(saved.plan, 0, std::move(env));
+  REQUIRE_MESSAGE(worker.ok(), worker.status().message());
+  (*worker)->start();
+  const std::int64_t before = *progress;
+  place.device.streams.at("disk")->quiesce();  // w0 is read
+  CHECK(*progress == before + 1);
+  place.device.streams.at("comm")->quiesce();  // and has arrived
+  CHECK(*progress == before + 2);
+  (*worker)->stop();
+  place.drain();
+  worker->reset();
+  place.drain();
+}
+
 TEST_CASE("a thread that stops restoring waits until a task that is being submitted is on the disk stream") {
   SavedBatches saved(5);  // restoring has three buffers
   HeldPlace place;
