@@ -216,13 +216,16 @@ TEST_CASE(
   check_success(list);
   CHECK(list.out.find("step-00000006.g2") != std::string::npos);
   check_success(run(troupe_command({"sample", "--from", dir / "out", "--tokens", "3"})));
+  check_success(run(troupe_command({"train", "--data", sample_text(), "--out", dir / "out", "--resume", "--steps", "7",
+                                    "--quiet"})));  // as the checkpoint's configuration says
+  CHECK(fs::exists(dir / "out/checkpoints/step-00000007.g3/manifest"));
   const auto none = run(train(dir / "out", {"--steps", "8", "--resume", "--checkpoint-every", "0"}));
   check_success(none);
   CHECK(none.out.find("no checkpoint is saved") != std::string::npos);
-  CHECK_FALSE(fs::exists(dir / "out/checkpoints/step-00000008.g3"));
-  const auto done = run(train(dir / "out", {"--steps", "6", "--resume"}));  // there is nothing left to train
+  CHECK_FALSE(fs::exists(dir / "out/checkpoints/step-00000008.g4"));
+  const auto done = run(train(dir / "out", {"--steps", "7", "--resume"}));  // there is nothing left to train
   check_success(done);
-  CHECK(done.out.find("6 steps on dp=1: nothing trained") != std::string::npos);
+  CHECK(done.out.find("7 steps on dp=1: nothing trained") != std::string::npos);
   CHECK_FALSE(summary(dir / "out").contains("loss"));
 }
 
@@ -312,6 +315,16 @@ TEST_CASE("output that cannot be written is an error, and a closed standard outp
   CHECK(o.code == exit_ok);
   CHECK(o.err.empty());
   CHECK(summary(dir / "out")["status"] == "finished");
+  // No file that the command opens has the number of a stream that its caller has closed.
+  Run closed({"/bin/sh", "-c",
+              "exec " TROUPE_COMMAND " train " + tiny_config + " --data " + sample_text() + " --out " +
+                  (dir / "closed") + " --steps 1000000 --set eval.every=0 <&- >&- 2>&-"});
+  REQUIRE(closed.wait_for_lines(dir / "closed/metrics.jsonl", 3));
+  const std::string files = "/proc/" + std::to_string(closed.pid()) + "/fd/";
+  CHECK(fs::read_symlink(files + "0") == "/dev/null");
+  for (const char* stream : {"1", "2"}) CHECK(fs::read_symlink(files + stream) == "/dev/full");
+  closed.send(SIGTERM);
+  CHECK(closed.wait(5).code == exit_interrupted);
 }
 
 TEST_CASE(
