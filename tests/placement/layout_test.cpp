@@ -22,6 +22,17 @@ TEST_CASE("mesh: row-major positions, slices, names") {
   CHECK(to_string(m) == "{dp: 2, tp: 3}");
 }
 
+TEST_CASE("mesh: copies, and layouts on it, share one table of ranks; a copy that is edited gets its own") {
+  const Mesh m = Mesh::dense({{"dp", 1000}});
+  Mesh copy = m;
+  const Layout layout{{1000}, DType::f32, m, {Sbp::S(0)}};
+  CHECK(&copy.ranks.table() == &m.ranks.table());
+  CHECK(&layout.mesh.ranks.table() == &m.ranks.table());
+  copy.ranks.edit()[0] = 7;
+  CHECK(copy.ranks[0] == 7);
+  CHECK(m.ranks[0] == 0);
+}
+
 TEST_CASE("mesh: every rank is found where it is, in any order of ranks; those in strides without a search") {
   for (unsigned seed = 1; seed <= 3000; ++seed) {
     std::mt19937 random(seed);
