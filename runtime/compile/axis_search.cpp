@@ -282,6 +282,8 @@ bool AxisSearch::may_box(Value v, const Sbp& have, const Node& n, std::int32_t i
 /// a whole parameter then counts as divided.
 bool AxisSearch::is_one_unit_left(const Node& reader, const TensorType& type, std::size_t input) const {
   if (reader.kind != Node::Kind::op) return false;  // its ports ask for one layout
+  const auto [known, unknown] = one_unit_left_.try_emplace({&reader, input}, false);
+  if (!unknown) return known->second;
   const auto table = model_rows(g_, reader);
   std::map<std::int32_t, bool> one_unit;  // by dim: no row divides it further
   for (const auto& row : table)
@@ -289,7 +291,7 @@ bool AxisSearch::is_one_unit_left(const Node& reader, const TensorType& type, st
       const auto [it, fresh] = one_unit.try_emplace(row.in[input].dim, true);
       it->second &= is_one_unit(row.in[input], type.shape);
     }
-  return std::any_of(one_unit.begin(), one_unit.end(), [](const auto& dim) { return dim.second; });
+  return known->second = std::any_of(one_unit.begin(), one_unit.end(), [](const auto& dim) { return dim.second; });
 }
 
 /// A parameter takes the layout of its first reader; later ones must agree. False: they do not.

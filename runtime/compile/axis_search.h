@@ -114,7 +114,8 @@ class AxisSearch {
   std::vector<std::int64_t> maker_, first_reader_, last_reader_;  // by value: op, -1: none
   std::vector<bool> needs_grad_;
   std::int64_t searched_ = 0;
-  mutable std::map<std::pair<std::size_t, double>, double> work_s_;  // by op and part
+  mutable std::map<std::pair<std::size_t, double>, double> work_s_;            // by op and part
+  mutable std::map<std::pair<const Node*, std::size_t>, bool> one_unit_left_;  // by reader and input
 };
 
 }  // namespace troupe::runtime

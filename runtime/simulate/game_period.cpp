@@ -8,7 +8,7 @@ void CycleSearch::see(std::int64_t step, std::int64_t microbatch, std::int64_t n
                       std::vector<std::int64_t> state) {
   if (step != step_) seen_.clear();
   step_ = step;
-  if (!cycles_.empty() && cycles_.back().step == step) return;
+  if (has_found(step)) return;
   // The latest first: the shortest cycle.
   const auto same = std::find_if(seen_.rbegin(), seen_.rend(), [&](const Seen& s) { return s.state == state; });
   if (same != seen_.rend()) cycles_.push_back({step, same->now_ns, now_ns, microbatch - same->microbatch});

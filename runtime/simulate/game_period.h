@@ -40,6 +40,8 @@ class CycleSearch {
   /// Takes the state at the end of instant `now_ns`, with `microbatch` at hand. REQUIRES: all actors that act once per
   /// microbatch are within step `step`; steps ascend.
   void see(std::int64_t step, std::int64_t microbatch, std::int64_t now_ns, std::vector<std::int64_t> state);
+  /// Whether the cycle of step `step`, the last or a later one, is found: its further states tell nothing.
+  bool has_found(std::int64_t step) const { return !cycles_.empty() && cycles_.back().step == step; }
   /// The cycles found, in order of time, at most one per step.
   const std::vector<Cycle>& cycles() const { return cycles_; }
 

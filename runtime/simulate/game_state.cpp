@@ -22,7 +22,8 @@ void Game::detect_cycle() {
   if (!first) return;
   seen_ = static_cast<std::int64_t>(first->core_.ports().acts());
   const std::int64_t step = least / microbatches_;
-  if (step >= options_.steps || most > (step + 1) * microbatches_ || !others_rest()) return;
+  if (step >= options_.steps || search_.has_found(step)) return;
+  if (most > (step + 1) * microbatches_ || !others_rest()) return;
   search_.see(step, seen_, loop_.now_ns(), state());
 }
 

@@ -1,4 +1,5 @@
 #include "runtime/simulate/token_game.h"
+#include "devices/base/check.h"
 
 #include <fmt/format.h>
 
@@ -6,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "devices/base/check.h"
 #include "devices/base/text_table.h"
 #include "runtime/simulate/game.h"
 
@@ -207,7 +209,10 @@ void Game::deliver() {
 }
 
 void Game::over(const GameActor& a, std::uint64_t number) {
-  std::erase_if(under_way_, [&](const UnderWay& u) { return u.actor == &a && u.number == number; });
+  const auto is_it = [&](const UnderWay& u) { return u.actor == &a && u.number == number; };
+  const auto it = std::find_if(under_way_.begin(), under_way_.end(), is_it);
+  ASSERT(it != under_way_.end(), a.plan_.name, number);
+  under_way_.erase(it);
 }
 
 void Game::end_act(const Mail& done) {
