@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Messages hidden under computing: lm-10m on the paced device, its links throttled so that a step's messages take a share of its computing.
+
+    bench/overlap.py [--meshes M ...] [--microbatches N ...] [--latencies US ...] [--shares S ...] [--ahead A ...] [--paced X]
+                     [--steps N] [--costs FILE] [--played] [--] [further arguments of train]
+
+For each mesh (such as dp=2, or tp=2:zero=3), number of microbatches of a step, latency, share and `schedule.ahead`, a row: the step as
+`troupe sim` predicts it and as `troupe train --paced` takes it (`--played`: predictions only), against the lower of two ideals: `troupe sim
+--ideal` (unlimited slots and streams, the same costs) of the plan without microbatches ahead and of this one. `hidden` is the part of
+the messages' time by which the step is not longer than the same plan's on links that cost nothing. Run it on a machine that does nothing else.
+"""
+import argparse
+import os
+import re
+import subprocess
+from statistics import median
+
+import jobs
+
+TROUPE = jobs.ROOT / "build/apps/troupe"
+UNITS = {"s": 1e3, "ms": 1, "us": 1e-3, "ns": 1e-6}
+FREE = "latency=0us,bandwidth=1000000MB/s"
+SLOW = 1e6   # bytes a second of links that are so slow that a step's bytes can be told from its time
+
+
+class Played:
+    """What `troupe sim` prints: milliseconds of a line; the choice of ahead."""
+
+    def __init__(self, words):
+        self.text = jobs.finish(jobs.start([TROUPE, "sim", jobs.CONFIG, *words]))
+
+    def ms(self, name):
+        value, unit = re.search(rf"^{name}\s+([0-9.e+-]+) (s|ms|us|ns)", self.text, re.M).groups()
+        return float(value) * UNITS[unit]
+
+    def chosen(self):
+        found = re.search(r"^\s*(\d+)\s.*\bchosen$", self.text, re.M)
+        return found.group(1) if found else "0"
+
+
+def place_mib(words):
+    """The planned memory of the place with most."""
+    text = jobs.finish(jobs.start([TROUPE, "plan", jobs.CONFIG, *words]))
+    value, unit = re.search(r"^peak memory per device: ([0-9.]+) (MiB|GiB)", text, re.M).groups()
+    return float(value) * {"MiB": 1, "GiB": 1024}[unit]
+
+
+def measured_ms(words, steps):
+    folder = jobs.SCRATCH / "overlap"
+    subprocess.run(["rm", "-rf", folder], check=True)
+    jobs.finish(jobs.start([TROUPE, "train", jobs.CONFIG, *words, "--data", jobs.text(), "--steps", steps, "--quiet", "--out", folder]))
+    return jobs.step_ms(folder)
+
+
+def bandwidth(words, compute_ms, share):
+    """MB/s of links at which a step's messages take `share` of its computing."""
+    fast = Played([*words, "--throttle", FREE]).ms("messages")
+    slow = Played([*words, "--throttle", f"latency=0us,bandwidth={SLOW / 1e6}MB/s"]).ms("messages")
+    return (slow - fast) * 1e-3 * SLOW / (compute_ms * 1e-3 * share) / 1e6
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--meshes", nargs="+", default=["tp=2", "tp=4", "tp=2,pp=2", "dp=2,tp=2", "dp=2,tp=2:zero=3", "dp=2"])
+    parser.add_argument("--microbatches", nargs="+", type=int, default=[8, 1], help="of a step of 8 samples")
+    parser.add_argument("--latencies", nargs="+", type=float, default=[50, 5, 500])
+    parser.add_argument("--shares", nargs="+", type=float, default=[0.3, 0.5, 0.8])
+    parser.add_argument("--ahead", nargs="+", default=["0", "auto"])
+    parser.add_argument("--paced", default="2")
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--costs")
+    parser.add_argument("--played", action="store_true")
+    parser.add_argument("more", nargs="*")
+    options = parser.parse_args()
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=jobs.ROOT).stdout.strip()
+    print(f"commit {commit}, {os.cpu_count()} cores, paced {options.paced}, costs {options.costs or 'of this machine'}; ms a step\n")
+    print("| mesh | microbatches | latency, us | messages | MB/s | ahead | MiB a place | ideal | predicted | over ideal | measured | over ideal | hidden |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    for mesh in options.meshes:
+        for microbatches in options.microbatches:
+            mesh_words = mesh.split(":")
+            if microbatches < int((re.search(r"dp=(\d+)", mesh) or [0, 1])[1]):
+                continue   # not one for each replica
+            job = ["--mesh", mesh_words[0], "--paced", options.paced, "--set", f"schedule.microbatch={jobs.BATCH // microbatches}", *options.more]
+            job += [word for key in mesh_words[1:] for word in ("--" + key.split("=")[0], key.split("=")[1])]
+            job += ["--costs", options.costs] if options.costs else []
+            compute_ms = Played(job).ms("compute")
+            for latency in options.latencies:
+                for share in options.shares:
+                    rate = bandwidth(job, compute_ms, share)
+                    words = [*job, "--throttle", f"latency={latency:g}us,bandwidth={rate:.4g}MB/s"]
+                    first_ideal_ms = Played([*words, "--ideal"]).ms("step")
+                    for ahead in options.ahead:
+                        number = Played([*words, "--set", f"schedule.ahead={ahead}"]).chosen() if ahead == "auto" else ahead
+                        here = [*words, "--set", f"schedule.ahead={number}"]
+                        played = Played(here)
+                        free_ms = Played([*job, "--set", f"schedule.ahead={number}", "--throttle", FREE]).ms("step")
+                        ideal_ms = min(first_ideal_ms, Played([*here, "--ideal"]).ms("step"))
+                        step_ms = played.ms("step")
+                        measured = [" "] * 2
+                        if not options.played:
+                            step_ms = measured_ms(here, options.steps)
+                            measured = [f"{step_ms:.0f}", f"{step_ms / ideal_ms:.3f}"]
+                        hidden = 1 - (step_ms - free_ms) / played.ms("messages")
+                        print(f"| {mesh} | {microbatches} | {latency:g} | {share:g} | {rate:.4g} | {number} | {place_mib(here):.0f} | {ideal_ms:.0f} | "
+                              f"{played.ms('step'):.0f} | {played.ms('step') / ideal_ms:.3f} | {' | '.join(measured)} | {100 * hidden:.0f} % |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
