@@ -69,8 +69,8 @@ Status write_claim(Storage& storage, const std::string& dir, const Claim& claim)
   return write_file(storage, dir + "/" + claim_name, {first, first + text.size()});
 }
 
-/// Removes a folder and the files in it. Before the first shard goes the manifest's removal is durable, whoever has
-/// removed it: a crash leaves no manifest without its shards (CA-1, CA-2). Does not sync its parent.
+/// Removes a folder and the files in it, not durably. Syncs the folder before it removes the first shard, also where an
+/// earlier call removed the manifest: a crash leaves no manifest without its shards (CA-1, CA-2).
 Status remove_folder(Storage& storage, const std::string& path) {
   TROUPE_ASSIGN(const auto files, storage.list(path));
   if (has(files, manifest_name)) TROUPE_TRY(storage.remove(path + "/" + manifest_name));
