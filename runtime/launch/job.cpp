@@ -137,8 +137,7 @@ class Job {
     if (diverged_) {
       if (!status.ok() && code != exit_diverged)
         log_warn("training has diverged, and the wait for what reads steps before ends early: " + status.message());
-      status = *diverged_;
-      code = exit_diverged;
+      status = *diverged_, code = exit_diverged;
     }
     result_.status = std::move(status);
     result_.exit_code = result_.status.ok() ? exit_ok : code;
@@ -165,14 +164,15 @@ class Job {
     add(signals_.fd(), 3, 0);
     constexpr auto poll_timeout = std::chrono::milliseconds(200);
     const auto before = clock::now();
-    ::poll(fds.data(), fds.size(), static_cast<int>(poll_timeout.count()));
+    const bool polled = ::poll(fds.data(), fds.size(), static_cast<int>(poll_timeout.count())) >= 0;
     // While this process was stopped (Ctrl-Z, a suspended machine) it heard no worker: restart the stall clock.
     if (clock::now() - before > 5 * poll_timeout) heard();
     for (std::size_t i = 0; i < fds.size() && !over_; ++i) {
-      if (fds[i].revents == 0) continue;
-      auto [kind, r] = what[i];
+      const auto [kind, r] = what[i];
       if (kind == 0 && (fds[i].revents & POLLOUT) != 0) (void)workers[r].link->flush().ok();
       if (kind == 0 && (fds[i].revents & ~POLLOUT) != 0) read_link(r);
+      else if (kind == 0 && polled && workers[r].exited) broken_.insert(r);  // since before; its child holds the link
+      if (fds[i].revents == 0) continue;
       if (kind == 1) launcher_.read_log(workers[r], [&, rank = r](const std::string& line) { log(rank, line); });
       else if (kind == 2) workers[r].held = !launcher_.reap(workers[r]);
       else if (kind == 3) on_signal();

@@ -68,6 +68,23 @@ struct Orphaning final : troupe::actors::UserActor {
   }
 };
 
+/// Forks a process in its act of step 1, which executes no program, and ends its worker; that process outlives it by
+/// seconds.
+struct Forking final : troupe::actors::UserActor {
+  troupe::Status act(troupe::actors::UserCall& call) override {
+    if (call.step != 1) return {};
+    const pid_t child = ::fork();
+    if (child > 0) ::raise(SIGKILL);
+    if (child == 0) {
+      ::close(STDOUT_FILENO);  // the worker's log
+      ::close(STDERR_FILENO);
+      ::sleep(8);
+      ::_exit(0);
+    }
+    return {};
+  }
+};
+
 inline const troupe::runtime::App& test_app();
 
 /// Runs a job in its act, or in a process that it forks there (attribute "forks"), and fails with that job's error.
@@ -146,6 +163,7 @@ inline const troupe::runtime::App& test_app() {
     a.actor<Diverging>("diverging");
     a.actor<Torn>("torn");
     a.actor<Orphaning>("orphaning");
+    a.actor<Forking>("forking");
     a.actor<Nesting>("nesting");
     a.actor<SignalLooker>("signals");
     (void)a.op(nap()).ok();
