@@ -27,12 +27,13 @@ EndSignals::EndSignals() {
     if (!ignored_at_start(signal)) sigaddset(&set, signal);
   ::sigprocmask(SIG_BLOCK, &set, &before_);
   fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (fd_ < 0) ::sigprocmask(SIG_SETMASK, &before_, nullptr);  // no object would read them
 }
 
 EndSignals::~EndSignals() {
   const bool within_another = --living > 0;
   while (!passes_on_ && !within_another && take()) {}
-  ::close(fd_);
+  if (fd_ >= 0) ::close(fd_);
   ::sigprocmask(SIG_SETMASK, &before_, nullptr);
 }
 

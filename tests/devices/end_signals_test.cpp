@@ -2,6 +2,11 @@
 #include "devices/process/end_signals.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "devices/process/ignored_signals.h"
 
 using namespace troupe;
 
@@ -28,4 +33,21 @@ TEST_CASE("a signal that an inner EndSignals has not taken is there for the oute
     CHECK(inner.take().value_or(0) == SIGTERM);
   }
   CHECK_FALSE(outer.take().has_value());
+}
+
+TEST_CASE("where no descriptor is left for them, signals keep the effect that they had") {
+  if (ignored_at_start(SIGTERM)) return;  // then it is none that ends a process
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGTERM, SIG_DFL);
+    const rlimit none{0, 0};
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    const EndSignals signals;
+    if (signals.fd() < 0) ::raise(SIGTERM);
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGTERM);
 }
