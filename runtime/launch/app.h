@@ -116,8 +116,10 @@ class App {
   /// on from (exit_output): it could prune them. SIGINT, SIGTERM and SIGHUP, but those that the process began with
   /// ignored (as under nohup), end a job with exit_interrupted: at once, or, where it saves checkpoints, after one of
   /// the step that is under way. Then another SIGINT or SIGTERM, at least a second after the first signal, ends it at
-  /// once, and another SIGHUP does nothing. In a worker process, and in one that a worker has forked, starts nothing:
-  /// error (exit_worker). Where main has not called serve_if_worker, the job of that worker ends with it.
+  /// once, and another SIGHUP does nothing. Threads that main has started before must block these three signals, or one
+  /// of them takes a signal with its usual effect: the process ends, and saves nothing. In a worker process, and in one
+  /// that a worker has forked, starts nothing: error (exit_worker). Where main has not called serve_if_worker, the job
+  /// of that worker ends with it.
   JobResult run(const Plan& plan, JobOptions options) const;
   /// The last line of a main(): runs the plan, prints an error to stderr, returns the exit code.
   int run_main(const Expected<Plan>& plan, JobOptions options) const;
