@@ -88,7 +88,7 @@ rule("no file or socket" "std::[io]?fstream|std::filesystem|${no_name}f(re)?open
   runtime/launch/worker_process.cpp "what the kernel says of its peak memory")
 
 rule("no environment" "getenv|setenv|putenv|${no_name}environ${no_name}"
-  runtime/launch/launcher.cpp      "UCX reads UCX_MEM_EVENTS when its library is loaded: set between fork and exec")
+  runtime/launch/launcher.cpp      "UCX reads UCX_MEM_EVENTS when its library is loaded: a worker executes with it")
 
 rule("no unordered container" "unordered_(flat_)?(multi)?(map|set)"
   comm/ucx/receives.h              "looked up by token, never iterated")

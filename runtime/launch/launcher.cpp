@@ -128,6 +128,19 @@ class Fd {
   int fd_;
 };
 
+/// The environment of a worker, as exec takes it. Made before the fork: in the child, setenv would wait for ever for a
+/// lock that another thread held as the process forked. UCX's library, when it is loaded, tries its memory hooks out on
+/// a System V segment, which a kill -9 at that moment leaves behind. The hooks serve registration caches of RDMA
+/// devices; set the variable to have them.
+std::vector<char*> environment_of_worker() {
+  static char no_hooks[] = "UCX_MEM_EVENTS=n";
+  std::vector<char*> out;
+  for (char** v = environ; v && *v; ++v) out.push_back(*v);
+  if (!comm::needs_memory_hooks() && !::getenv("UCX_MEM_EVENTS")) out.push_back(no_hooks);
+  out.push_back(nullptr);
+  return out;
+}
+
 /// An error with the text of errno.
 Status error(const std::string& what) { return Status(Code::io, what + ": " + std::strerror(errno)); }
 
@@ -152,7 +165,7 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
   std::vector<char*> argv;
   for (auto& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  const bool hooked = comm::needs_memory_hooks();
+  const std::vector<char*> environment = environment_of_worker();
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) return error("cannot start a worker process");
@@ -171,10 +184,7 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
     // a process that ends at once.
     char is_watched;
     while (::read(control[1], &is_watched, 1) < 0 && errno == EINTR) continue;
-    // UCX's library, when it is loaded, tries its memory hooks out on a System V segment, which a kill -9 at that
-    // moment leaves behind. The hooks serve registration caches of RDMA devices; set the variable to have them.
-    if (!hooked) ::setenv("UCX_MEM_EVENTS", "n", 0);
-    ::execvp(argv[0], argv.data());
+    ::execvpe(argv[0], argv.data(), environment.data());
     ::dprintf(STDERR_FILENO, "cannot execute %s: %s\n", argv[0], std::strerror(errno));
     ::_exit(127);
   }

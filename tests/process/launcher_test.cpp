@@ -10,10 +10,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
+#include "comm/ucx/memory_hooks.h"
 #include "tests/process/held_worker.h"
 #include "tests/skip.h"
 
@@ -149,6 +153,25 @@ TEST_CASE("a worker that logs without end keeps its parent from nothing: each re
   CHECK(most <= log_bytes_at_once / 2);  // "y" and the end of its line
   CHECK(launcher.finish(50).ok());
   CHECK(launcher.workers()[0].exited);
+}
+
+TEST_CASE(
+    "workers start while another thread changes the environment, and have UCX's memory hooks off where they may") {
+  constexpr const char* name = "TROUPE_TEST_CHANGED";
+  ::setenv(name, "0", 1);  // the thread replaces a value that is there: reading the environment meanwhile is safe
+  std::atomic<bool> over{false};
+  std::thread changes([&] {
+    for (int i = 0; !over; ++i) ::setenv(name, i % 2 == 0 ? "1" : "0", 1);
+  });
+  Launcher launcher;
+  const char* given = std::getenv("UCX_MEM_EVENTS");
+  const std::string want = given ? given : comm::needs_memory_hooks() ? "" : "n";
+  for (int i = 0; i < 60; ++i) CHECK(launcher.start({"sh", "-c", "test \"$UCX_MEM_EVENTS\" = '" + want + "'"}).ok());
+  CHECK(launcher.finish(10'000).ok());
+  over = true;
+  changes.join();
+  ::unsetenv(name);
+  for (const auto& w : launcher.workers()) CHECK(describe_exit(w.wait_status) == "exited with code 0");
 }
 
 TEST_CASE(
