@@ -143,6 +143,7 @@ Status take_checkpoints(JobOptions& o, int& code) {
 
 Status App::check(const Plan& plan, const JobOptions& options) const {
   TROUPE_TRY(verify(plan));
+  if (options.threads < 1) return invalid(fmt::format("JobOptions::threads is {}: use 1 or more", options.threads));
   if (options.checkpoint.dir.empty() != (plan.snapshot_slots() == 0))
     return invalid(plan.snapshot_slots() == 0
                        ? "the job has a folder for checkpoints, and its plan takes none: see CompileOptions::snapshots"

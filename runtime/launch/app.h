@@ -23,7 +23,7 @@ struct JobOptions {
   /// A program of `readers` or a payload of `feed` that the plan does not take ends the job with exit_worker.
   SessionOptions session;
   CheckpointOptions checkpoint;                    ///< for plans with CompileOptions::snapshots; `restore` for any plan
-  int threads = 1;                                 ///< of each worker's compute stream
+  int threads = 1;                                 ///< of each worker's compute stream: 1 or more
   std::string tls;                                 ///< UCX transports; empty: its choice
   std::vector<std::string> net_devices;            ///< UCX network device per rank; empty: its choice
   std::vector<std::vector<std::string>> prefixes;  ///< per rank: a command put before the worker's
@@ -105,9 +105,9 @@ class App {
   /// its limit (ulimit -f) is an error, as a full disk is. A handler that main has installed stays. REQUIRES: called in
   /// main, after the registrations.
   void serve_if_worker(int argc, char** argv) const;
-  /// Checks a plan before a job starts. Error (exit_plan of `run`): the plan does not verify; its workers together need
-  /// more memory than there is; it takes checkpoints and the job has no folder for them, or the reverse; with `pin`,
-  /// more compute threads than cores.
+  /// Checks a plan before a job starts. Error (exit_plan of `run`): the plan does not verify; `threads` is below 1; its
+  /// workers together need more memory than there is; it takes checkpoints and the job has no folder for them, or the
+  /// reverse; with `pin`, more compute threads than cores.
   Status check(const Plan& plan, const JobOptions& options) const;
   /// Starts one worker process per place, runs the job, leaves no process behind however it ends but one that SIGKILL
   /// does not end, which the error names (exit_worker where the job has no other error). A job that restores a

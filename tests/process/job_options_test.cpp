@@ -259,3 +259,15 @@ TEST_CASE("pinned workers have a core for each compute thread; too few cores are
   CHECK(refused.status.message().find("needs " + std::to_string(2 * cores.size()) + " cores and this process may use " +
                                       std::to_string(cores.size())) != std::string::npos);
 }
+
+TEST_CASE("a job with no compute thread is refused before a worker starts") {
+  auto job = steps(1);
+  job.prefixes = {{"no-such-command"}, {"no-such-command"}};  // a worker that is started fails
+  for (const int threads : {0, -1}) {
+    job.threads = threads;
+    const JobResult result = test_app().run(two_stages(), job);
+    CHECK(result.exit_code == exit_plan);
+    CHECK_MESSAGE(result.status.message() == "JobOptions::threads is " + std::to_string(threads) + ": use 1 or more",
+                  result.status.message());
+  }
+}
