@@ -12,7 +12,7 @@ constexpr int actors_in_a_row = 64;
 
 /// Whether this thread is lent, and the scheduler of the actors to which it has sent messages since.
 thread_local bool is_lent = false;
-thread_local ActorScheduler* told = nullptr;
+thread_local ActorScheduler* enqueued_to = nullptr;
 
 }  // namespace
 
@@ -24,10 +24,12 @@ void OneAtATime::enqueue(ActorScheduler& scheduler, caf::resumable* job) {
     data.queue.push_back(job);
     wakes = !data.is_running && !is_lent;
   }
-  if (is_lent) told = &scheduler;
+  if (is_lent) enqueued_to = &scheduler;
   if (wakes) data.wake.notify_one();
 }
 
+// The job that ends the worker is in the queue like any other. Where a lent thread has taken it, CAF enqueues it again,
+// until the worker has it. The worker then asks for no more: is_running stays true, and no lent thread runs anything.
 caf::resumable* OneAtATime::dequeue(coordinator_data& data, worker_data& own) {
   std::unique_lock lock(data.mutex);
   if (own.is_running) data.is_running = false;  // a worker that begins has not run: a lent thread may
@@ -55,17 +57,16 @@ void OneAtATime::run_here(ActorScheduler& scheduler) {
     if (result == caf::resumable::resume_later) data.queue.push_back(job);
   }
   data.is_running = false;
-  const bool wakes = !data.queue.empty();
-  lock.unlock();
-  if (wakes) data.wake.notify_one();
+  // Under the lock: the scheduler may end, and with it the condition, once its thread has what is left.
+  if (!data.queue.empty()) data.wake.notify_one();
 }
 
 LendThread::LendThread() : outermost_(!std::exchange(is_lent, true)) {}
 
 LendThread::~LendThread() {
   if (!outermost_) return;
-  if (ActorScheduler* scheduler = std::exchange(told, nullptr)) OneAtATime::run_here(*scheduler);
-  told = nullptr;
+  if (ActorScheduler* scheduler = std::exchange(enqueued_to, nullptr)) OneAtATime::run_here(*scheduler);
+  enqueued_to = nullptr;
   is_lent = false;
 }
 

@@ -8,6 +8,7 @@
 #include <caf/send.hpp>
 #include <chrono>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "actors/actor_scheduler.h"
@@ -188,4 +189,25 @@ TEST_CASE("a message from a thread that is not lent is handled on the scheduler'
   }
   CHECK(noted.here == 0);
   end(actors);
+}
+
+TEST_CASE(
+    "a system of actors ends while lent threads run its last actors, which may take the job that ends its own thread") {
+  for (int i = 0; i < 1000; ++i) {
+    Noted noted;
+    std::thread lent;
+    {
+      SchedulerConfig config;
+      caf::actor_system system(config);
+      lent = std::thread([&noted, actors = make_chain(system, noted, 3)]() mutable {
+        const LendThread while_they_end;
+        caf::anon_send(actors.back(), 2);
+        end(std::as_const(actors));
+        actors.clear();
+      });
+    }  // waits for the end of all actors, not of the threads that have run them
+    lent.join();
+    CHECK(noted.overlaps == 0);
+    CHECK(noted.messages >= 1);
+  }
 }
