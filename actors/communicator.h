@@ -25,7 +25,8 @@ struct CommunicatorSpec {
   double adding_s = 0;  ///< predicted: of one act's adding
 };
 
-/// Starts acts in the order of `submit`, as staging memory permits; they may end out of order. Thread-safe.
+/// Starts acts in the order of `submit`, as staging memory permits; they may end out of order. Thread-safe. REQUIRES,
+/// for that order: a caller submits an act when the act before has started (PA-1).
 /// `transport`, `stream` and `clock` outlive its acts.
 class Communicator final : public Executor {
  public:

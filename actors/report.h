@@ -34,7 +34,8 @@ using ReportSink = std::function<void(std::uint16_t program, Report)>;
 /// What a place tells of the gradients of a step. Nothing in it has a name: place and session know its order from the
 /// plan (runtime/place/gradient_parts.h).
 struct GradientReport {
-  /// Of the gradients that the place sums up: the squares of the elements of a node of the tree over their rows.
+  /// Each is the sum of the squares of a gradient's elements, over the rows below one node of the tree
+  /// (placement/tree.h). Of the gradients that this place sums up.
   std::vector<double> square_sums;
   /// Of each gradient that the place makes: the largest magnitude of its terms, inf and NaN too.
   std::vector<float> peaks;

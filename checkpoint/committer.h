@@ -30,14 +30,15 @@ class CheckpointCommitter {
   ~CheckpointCommitter() { finish(); }
 
   /// Commits the checkpoint of a step. REQUIRES that its shards lie in its folder, synced; `state` is that version's.
-  /// Thread-safe, does not wait.
+  /// Thread-safe, does not wait. REQUIRES: no finish() is under way.
   void commit(std::int64_t step, std::vector<ShardRecord> records, TrainingState state);
   /// Removes the folder of a step, because a place could not write its shard, unless another process has committed a
-  /// checkpoint there. Thread-safe, does not wait.
+  /// checkpoint there. Thread-safe, does not wait. REQUIRES: no finish() is under way.
   void abandon(std::int64_t step, Status why);
   /// The outcomes since the last call, in the order of commit() and abandon(). Thread-safe.
   std::vector<Outcome> outcomes();
-  /// Ends all commits and removals that wait, on the caller's thread, and returns.
+  /// Ends all commits and removals that wait, on the caller's thread, and returns. REQUIRES: no commit() or abandon()
+  /// is under way: the stream would run its work beside this one's.
   void finish();
 
  private:

@@ -15,12 +15,12 @@
 
 namespace troupe::runtime {
 
-/// A channel at one place. Bytes and offsets count in the worker's pool.
+/// A channel at one place. Bytes and offsets count in the worker's pool; those of a snapshot in its arena.
 struct LocalChannel {
   std::int32_t channel = 0;  ///< in the role
   std::int64_t slot_bytes = 0;
   std::int32_t slots = 1;
-  std::int64_t offset = 0;              ///< of slot 0 in the worker's pool; a snapshot's: in the arena
+  std::int64_t offset = 0;              ///< of slot 0
   std::vector<actors::Reader> readers;  ///< of channels that the conductor writes
 };
 

@@ -1,8 +1,9 @@
 // What each place writes into a checkpoint: every logical byte once in the job, however many places have a replica.
 //
-// Along dp a parameter and its moments are divided into rows as ZeRO divides them (the share, where there is one), so
-// all replicas write equally much and a checkpoint of ZeRO 0 has the same parts as one of ZeRO 3. Along model axes on
-// which a tensor is replicated one coordinate writes: that of the place that has least to write so far.
+// Along dp each replica of a parameter writes some rows of it and of its moments: those that ZeRO would make its share.
+// So the replicas write about as many bytes each, and a checkpoint of ZeRO 0 has the parts of one of ZeRO 3. Along a
+// model axis that does not split a tensor, the places of one coordinate write it: SavedParts chooses that which has the
+// fewest bytes to write so far.
 #pragma once
 
 #include <vector>

@@ -74,9 +74,10 @@ void make_snapshots(PlanDraft& draft, std::int32_t slots);
 /// Channels that can take turns -> rings of few buffers, in the order in which a pass needs them.
 void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<ReusedMemory>& reused);
 
-/// Where segments hand activations on inside the compute stream, the last one sends the first a turn: a chain's next
-/// microbatch begins after the last segment has begun this one. Its activations then take turns (Lifetimes, LT-1).
-/// Chains whose microbatches leave the stream on the way stay open: another microbatch fills that time.
+/// A chain is a row of segments, each of which passes activations to the next on the compute stream. Adds a channel
+/// from its last segment to its first: the first begins a microbatch when the last has begun the one before, so that
+/// the chain's activations take turns in memory (Lifetimes, LT-1). Leaves out chains whose data leave the stream
+/// on the way: another microbatch fills that time.
 void close_chains(PlanDraft& draft);
 
 /// Actors that wait for nothing else -> channels of `go`; updates, and exchanges that wait for it -> `commit`.

@@ -93,9 +93,10 @@ struct Ready {
   std::int64_t restored_bytes = 0;
   double restore_s = 0;
 };
-/// Sent about once a second while acts are finished: a step that is merely long is no stall.
+/// Sent about once a second while WorkerEnv::progress grows (acts end, ops begin, pieces of parameters get their
+/// initial values or come from a checkpoint): a step that is merely long is no stall.
 struct Progress {
-  std::int64_t acts = 0;
+  std::int64_t acts = 0;  ///< WorkerEnv::progress so far
 };
 /// A program's step is over at a place. For the training program this is its vote.
 struct Closed {

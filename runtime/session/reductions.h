@@ -29,8 +29,8 @@ class Reductions {
   /// Sum of the losses, over microbatches in index order; of microbatch `only` if that is given. Error: a loss of a
   /// microbatch that a step does not have.
   Expected<double> loss(const std::vector<Closed>& places, std::optional<std::int32_t> only = {}) const;
-  /// The digest of a version. Error: replicas that differ, a report that no place of this plan can make, or an element
-  /// of which no place tells (a run without kernels tells of none: its hash is that of no parameter).
+  /// The digest of a version. Error: replicas differ; no place of this plan can make a report that came; the reports
+  /// leave out an element of a parameter. Without any report (a run without kernels) the hash is that of no parameter.
   Expected<VersionDigest> digest(const std::vector<Closed>& places) const;
 
  private:
