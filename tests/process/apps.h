@@ -177,6 +177,9 @@ inline constexpr const char* unserved_variable = "TROUPE_TEST_UNSERVED";
 /// With it: that main does not print the job's error, either, and returns 0.
 inline constexpr const char* silent_variable = "TROUPE_TEST_SILENT";
 
+/// In the environment of a process: its main calls serve_if_worker and then waits for a signal that ends it.
+inline constexpr const char* waiting_variable = "TROUPE_TEST_WAITING";
+
 /// A main that forgets serve_if_worker: adds its process id to the file `path` as a line, then runs a job of one
 /// worker. The fifth of these processes waits for its end instead.
 inline int unserved_main(const std::string& path) {

@@ -1,5 +1,11 @@
 // Ends of processes at moments that are easily missed.
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
 
 #include "tests/process/apps.h"
 
@@ -18,4 +24,43 @@ TEST_CASE("a worker that dies is missed at once, though a process that an actor 
   const JobResult result = test_app().run(*p, job);
   CHECK(result.exit_code == exit_worker);
   CHECK_MESSAGE(result.status.message().find("was killed by signal 9") != std::string::npos, result.status.message());
+}
+
+namespace {
+
+/// Starts a process that waits in its main, sends it SIGHUP after `us` microseconds, and returns how it has ended: its
+/// wait status; -1: not within seconds.
+int hang_up_after(int us) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::signal(SIGHUP, SIG_DFL);  // this process may run under nohup
+    ::setenv(waiting_variable, "1", 1);
+    ::execl("/proc/self/exe", "test_process", nullptr);
+    ::_exit(127);
+  }
+  ::usleep(static_cast<useconds_t>(us));
+  ::kill(pid, SIGHUP);
+  int status = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  while (::waitpid(pid, &status, WNOHANG) != pid) {
+    if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(5)) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, &status, 0);
+      return -1;
+    }
+    ::usleep(500);
+  }
+  return status;
+}
+
+}  // namespace
+
+TEST_CASE("SIGHUP ends a process that has just been started, at whatever moment of its start it comes") {
+  for (int us = 0; us < 30'000; us += 600) {
+    CAPTURE(us);
+    const int status = hang_up_after(us);
+    REQUIRE(status != -1);
+    CHECK(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == SIGHUP);
+  }
 }

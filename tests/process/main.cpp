@@ -25,6 +25,7 @@ void begin_without_ignored_signals(char** argv) {
 int main(int argc, char** argv) {
   if (const char* path = std::getenv(unserved_variable)) return unserved_main(path);
   test_app().serve_if_worker(argc, argv);
+  while (std::getenv(waiting_variable)) ::pause();
   begin_without_ignored_signals(argv);
   return doctest::Context(argc, argv).run();
 }
