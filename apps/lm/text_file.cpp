@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/lm/gunzip.h"
 #include "checkpoint/checksum.h"
 
 namespace troupe::lm {
@@ -71,30 +71,20 @@ Status cannot_unpack(const std::string& from, const std::string& to, bool& of_ou
   return errno_status(Code::io, fmt::format("cannot unpack '{}' to '{}'", from, to));
 }
 
-/// Unpacks `from` into `out`, which messages call `to`. Sets `of_output` at an error of what is written.
-Status unpack_into(const std::string& from, std::FILE* out, const std::string& to, const GiveUp& give_up,
-                   bool& of_output) {
-  gzFile in = ::gzopen(from.c_str(), "rb");
-  if (!in) return errno_status(Code::io, fmt::format("cannot read data file '{}'", from));
-  ::gzbuffer(in, 1 << 18);
-  Status status;
-  std::vector<char> block(1 << 20);
-  while (status.ok()) {
-    if (status = give_up(); !status.ok()) break;
-    const int n = ::gzread(in, block.data(), static_cast<unsigned>(block.size()));
-    if (n < 0) {
-      int code = 0;
-      status = invalid(fmt::format("data file '{}' is a damaged gzip file: {}", from, ::gzerror(in, &code)));
-    } else if (n == 0) {
-      break;
-    } else if (std::fwrite(block.data(), 1, static_cast<std::size_t>(n), out) != static_cast<std::size_t>(n)) {
-      status = cannot_unpack(from, to, of_output);
-    }
+/// Unpacks `source`, whose path is `from`, into `out`, which messages call `to`. Sets `of_output` at an error of what
+/// is written. Error as well: the text is empty.
+Status unpack_into(const TextFile& source, const std::string& from, std::FILE* out, const std::string& to,
+                   const GiveUp& give_up, bool& of_output) {
+  Gunzip in(source, from);
+  std::vector<unsigned char> block(1 << 20);
+  for (bool any = false;; any = true) {
+    TROUPE_TRY(give_up());
+    TROUPE_ASSIGN(const std::size_t n, in.read(block));
+    if (n == 0 && !any) return invalid(fmt::format("data file '{}' is empty: it unpacks to no byte", from));
+    if (n == 0) break;
+    if (std::fwrite(block.data(), 1, n, out) != n) return cannot_unpack(from, to, of_output);
   }
-  if (::gzclose(in) != Z_OK && status.ok())  // a file that ends too soon is reported here only
-    status = invalid(fmt::format("data file '{}' is a damaged gzip file: it ends too soon", from));
-  if (status.ok() && std::fflush(out) != 0) status = cannot_unpack(from, to, of_output);
-  return status;
+  return std::fflush(out) == 0 ? Status() : cannot_unpack(from, to, of_output);
 }
 
 /// A checksum of all bytes of the file: of the checksums of its blocks.
@@ -111,10 +101,11 @@ Expected<checkpoint::Checksum> checksum_of(const TextFile& file, const GiveUp& g
                               static_cast<std::int64_t>(sums.size() * sizeof sums[0]));
 }
 
-Status unpack(const std::string& from, const std::string& to, const GiveUp& give_up, bool& of_output) {
+Status unpack(const TextFile& source, const std::string& from, const std::string& to, const GiveUp& give_up,
+              bool& of_output) {
   std::FILE* out = std::fopen(to.c_str(), "wb");
   if (!out) return cannot_unpack(from, to, of_output);
-  Status status = unpack_into(from, out, to, give_up, of_output);
+  Status status = unpack_into(source, from, out, to, give_up, of_output);
   // A later call trusts that a file of this name is whole.
   if (status.ok() && ::fsync(fileno(out)) != 0) status = cannot_unpack(from, to, of_output);
   if (std::fclose(out) != 0 && status.ok()) status = cannot_unpack(from, to, of_output);
@@ -134,13 +125,31 @@ Expected<bool> is_gzip(const std::string& path) {
   return n >= 2 && magic[0] == 0x1f && magic[1] == 0x8b;
 }
 
+bool all_of_form(std::string_view text, std::string_view digits) {
+  return !text.empty() && text.find_first_not_of(digits) == std::string_view::npos;
+}
+
+/// Whether a file's name is one that this program unpacks to: "NAME-CHECKSUM.txt.PID.part".
+bool is_part(std::string_view name) {
+  constexpr std::string_view end = ".part", middle = ".txt.";
+  if (!name.ends_with(end)) return false;
+  name.remove_suffix(end.size());
+  const auto at = name.rfind(middle);
+  if (at == std::string_view::npos || !all_of_form(name.substr(at + middle.size()), "0123456789")) return false;
+  name = name.substr(0, at);
+  const auto dash = name.rfind('-');
+  const std::size_t digits = to_string(checkpoint::Checksum{}).size();
+  return dash != std::string_view::npos && name.size() - dash - 1 == digits &&
+         all_of_form(name.substr(dash + 1), "0123456789abcdef");
+}
+
 /// Removes what a command has left that was killed while it unpacked.
 void remove_parts(const std::string& cache_dir) {
   namespace fs = std::filesystem;
   std::error_code error;
   std::vector<fs::path> parts;
   for (fs::directory_iterator at(cache_dir, error), end; !error && at != end; at.increment(error))
-    if (at->path().extension() == ".part") parts.push_back(at->path());
+    if (is_part(at->path().filename().string())) parts.push_back(at->path());
   for (const auto& part : parts) fs::remove(part, error);
 }
 
@@ -151,9 +160,9 @@ Expected<std::string> plain_text_path(const std::string& path, const std::string
   bool unasked = false;
   bool& of_cache = of_output ? *of_output : unasked;
   of_cache = false;
-  remove_parts(cache_dir);
   TROUPE_ASSIGN(const bool packed, is_gzip(path));
   if (!packed) return path;
+  remove_parts(cache_dir);
 
   namespace fs = std::filesystem;
   std::error_code error;
@@ -168,9 +177,9 @@ Expected<std::string> plain_text_path(const std::string& path, const std::string
   // The name is for people: a long one leaves no room for what is added to it.
   const std::string name = fs::path(path).stem().string().substr(0, 100);
   const std::string plain = fmt::format("{}/{}-{}.txt", cache_dir, name, to_string(sum));
-  if (fs::exists(plain, error)) return plain;
+  if (fs::is_regular_file(plain, error) && fs::file_size(plain, error) > 0) return plain;
   const std::string part = fmt::format("{}.{}.part", plain, ::getpid());
-  Status status = unpack(path, part, give_up, of_cache);
+  Status status = unpack(source, path, part, give_up, of_cache);
   if (status.ok()) status = source.in_place();  // what was unpacked is what the name has the checksum of
   if (status.ok() && ::rename(part.c_str(), plain.c_str()) != 0) status = cannot_unpack(path, plain, of_cache);
   if (!status.ok()) {
@@ -193,8 +202,7 @@ Expected<PlainText> PlainText::open(const std::string& path, const GiveUp& give_
   if (!out.unpacked_) return cannot_unpack(path, P_tmpdir, of_unpacked);
   const int fd = fileno(out.unpacked_.get());
   ::fcntl(fd, F_SETFD, FD_CLOEXEC);  // workers open it by its path
-  TROUPE_TRY(unpack_into(path, out.unpacked_.get(), P_tmpdir, give_up, of_unpacked));
-  if (std::ftell(out.unpacked_.get()) == 0) return invalid(fmt::format("data file '{}' is empty", path));
+  TROUPE_TRY(unpack_into(source, path, out.unpacked_.get(), P_tmpdir, give_up, of_unpacked));
   TROUPE_TRY(source.in_place());  // what was unpacked is one text, not parts of two
   out.path_ = fmt::format("/proc/{}/fd/{}", ::getpid(), fd);
   return out;

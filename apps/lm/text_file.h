@@ -16,12 +16,12 @@ namespace troupe::lm {
 
 /// The path of a plain file with the text of `path`. A gzip file (.gz, .dz; recognised by its first bytes) is unpacked
 /// into `cache_dir` once, under a name that has a checksum of all its bytes: a later call for a file of the same bytes
-/// and name, in whatever folder, finds it there. The path of a plain file is returned as it is. Removes partly unpacked
-/// files that a killed process has left in `cache_dir`: one process at a time calls it, and gives the result to all
-/// workers. Error, after which no partly unpacked file is left: not_found, a file that cannot be read or that changes
-/// meanwhile, a packed format that this program does not read; a `cache_dir` that cannot be written, exhausted if the
-/// disk is full; what `give_up` returns, which is asked before each block. `of_output`, where it is not null, says
-/// whether the error is of `cache_dir`.
+/// and name, in whatever folder, finds it there. The path of a plain file is returned as it is. For a gzip file,
+/// removes partly unpacked files that a killed process has left in `cache_dir`, by their form of name: one process at a
+/// time calls it, and gives the result to all workers. Error, after which no partly unpacked file is left: not_found, a
+/// file that cannot be read or that changes meanwhile, a damaged or empty one, a packed format that this program does
+/// not read; a `cache_dir` that cannot be written, exhausted if the disk is full; what `give_up` returns, which is
+/// asked before each block. `of_output`, where it is not null, says whether the error is of `cache_dir`.
 Expected<std::string> plain_text_path(const std::string& path, const std::string& cache_dir,
                                       const GiveUp& give_up = never_give_up, bool* of_output = nullptr);
 

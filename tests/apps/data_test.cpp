@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -408,20 +409,58 @@ TEST_CASE("a packed text without a folder to unpack it into is read from a file 
   const GiveUp at_once = [] { return Status(Code::unavailable, "enough"); };
   CHECK(PlainText::open(plain + ".gz", at_once).status().message() == "enough");
   const GiveUp never_but_write = [&] {
-    std::ofstream(plain + ".gz", std::ios::app) << "more";  // zlib passes over what follows a gzip file
+    std::ofstream(plain + ".gz", std::ios::app) << "more";
     return Status();
   };
   const auto changed = PlainText::open(plain + ".gz", never_but_write).status().message();
   CHECK_MESSAGE(contains(changed, "a.txt.gz' has grown since"), changed);
 }
 
-TEST_CASE("what a command left that was killed while it unpacked is removed at the next start, and nothing else") {
+TEST_CASE("a gzip file of several members is read to its last byte: damage behind the first member is found") {
+  test::TempDir dir;
+  const auto pack = [&](const std::string& name, const std::string& text) {
+    const auto path = test::write_text(dir / name, text);
+    REQUIRE(std::system(("gzip -n " + path).c_str()) == 0);
+    return test::read_text(path + ".gz");
+  };
+  const std::string first = some_text(100'000), second = some_text(3000);
+  const std::string one = pack("one", first), two = pack("two", second), none = pack("none", "");
+  int files = 0;
+  const auto unpacked = [&](const std::string& packed) {
+    const auto path = test::write_text(dir / fmt::format("{}.gz", files++), packed);
+    const auto kept = plain_text_path(path, dir / "corpus");
+    const auto unnamed = PlainText::open(path);
+    CHECK(kept.ok() == unnamed.ok());
+    return kept.ok() && unnamed.ok() ? test::read_text(*kept) : kept.status().message();
+  };
+  CHECK(unpacked(one + two) == first + second);
+  CHECK(unpacked(none + one + none) == first);
+  CHECK(unpacked(one + two + std::string(1000, '\0')) == first + second);  // as on a tape
+  std::string flipped = two;
+  flipped[0] ^= 1;
+  const std::string zeros(7, '\0');
+  for (const auto& rest : {flipped, two.substr(0, 1), two.substr(0, 9), two.substr(0, two.size() - 1),
+                           std::string("garbage"), zeros + two, zeros + "x"})
+    CHECK_MESSAGE(contains(unpacked(one + rest), "is a damaged gzip file: "), unpacked(one + rest));
+  const auto empty = unpacked(none + none);
+  CHECK_MESSAGE(contains(empty, ".gz' is empty"), empty);
+  CHECK(std::distance(std::filesystem::directory_iterator(dir / "corpus"), {}) == 3);
+}
+
+TEST_CASE("what a command left that was killed while it unpacked is removed when the next unpacks, and nothing else") {
   test::TempDir dir;
   const auto plain = test::write_text(dir / "a.txt", some_text(1000)), cache = dir / "corpus";
+  REQUIRE(std::system(("gzip -k " + plain).c_str()) == 0);
   std::filesystem::create_directories(cache);
-  test::write_text(cache + "/a-17-3.txt.4711.part", "half");
-  const auto other = test::write_text(cache + "/b-17-3.txt", "whole");
+  const std::string of_ours = "a-b-0123456789abcdef0123456789abcdef.txt";
+  const auto left = test::write_text(cache + "/" + of_ours + ".4711.part", "half");
+  for (const std::string& users :
+       std::initializer_list<std::string>{"chapter.part", "a-17.txt.4711.part", of_ours, of_ours + ".part",
+                                          of_ours + ".x.part", "a-0123456789ABCDEF0123456789abcdef.txt.1.part"})
+    test::write_text(cache + "/" + users, "whole");
   CHECK(*plain_text_path(plain, cache) == plain);
-  CHECK(std::distance(std::filesystem::directory_iterator(cache), {}) == 1);
-  CHECK(test::read_text(other) == "whole");
+  CHECK(std::filesystem::exists(left));
+  CHECK(plain_text_path(plain + ".gz", cache).ok());
+  CHECK_FALSE(std::filesystem::exists(left));
+  CHECK(std::distance(std::filesystem::directory_iterator(cache), {}) == 7);
 }
