@@ -9,8 +9,10 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "apps/report/files.h"
@@ -69,6 +71,9 @@ std::string to_json_line(const CheckpointMetrics& m) {
 
 Expected<MetricsBefore> keep_lines_before(const std::string& path, std::int64_t step) {
   MetricsBefore out;
+  std::error_code none;
+  if (std::filesystem::is_fifo(path, none) || std::filesystem::is_character_file(path, none))  // it may never end
+    return Status(Code::io, fmt::format("'{}' is no regular file: remove it, or choose another --out", path));
   std::ifstream file(path);
   if (!file) return out;
   std::string kept;

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <csignal>
@@ -123,4 +124,11 @@ TEST_CASE(
   saved.what = "saving";
   CHECK(nlohmann::json::parse(to_json_line(saved))["stall_ms"] == 0.5);
   CHECK(keep_lines_before(dir / "none", 2)->train.empty());
+}
+
+TEST_CASE("a pipe in the place of metrics.jsonl is refused, not waited for") {
+  test::TempDir dir;
+  REQUIRE(::mkfifo((dir / "metrics.jsonl").c_str(), 0600) == 0);
+  const auto status = report::keep_lines_before(dir / "metrics.jsonl", 1).status();
+  CHECK(status.message().find("is no regular file") != std::string::npos);
 }

@@ -1,7 +1,9 @@
 #include "apps/report/files.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -109,4 +111,32 @@ TEST_CASE("run.json is JSON, indented; anything else is refused") {
   CHECK(nlohmann::json::parse(text)["a"][1] == 2);
   CHECK(write_run_json(dir / "bad.json", "{").code() == Code::internal);
   CHECK(dir.entries() == 1);
+}
+
+TEST_CASE("a pipe that no process reads is refused by name, and one with a reader is written to") {
+  test::TempDir dir;
+  const auto pipe = dir / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const auto status = write_file(pipe, "text");
+  CHECK(status.code() == Code::io);
+  CHECK(status.message().find("'" + pipe + "' is a pipe or a device that no process reads") == 0);
+  const int fd = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  REQUIRE(fd >= 0);
+  CHECK(write_file(pipe, "text").ok());
+  char text[8] = {};
+  CHECK(::read(fd, text, sizeof text) == 4);
+  ::close(fd);
+  CHECK(std::filesystem::is_fifo(pipe));
+}
+
+TEST_CASE("what killed runs have left of the test of their folder is removed, and no file of the user's") {
+  test::TempDir dir;
+  for (const char* name :
+       {".write-test-17", ".write-test-4711.tmp", ".write-test-", ".write-test-x.tmp", ".write-test-1.txt"})
+    test::write_text(dir / name, "x");
+  FileStorage storage;
+  CHECK(prepare_output_dir(storage, dir.path()).ok());
+  CHECK(dir.entries() == 3);
+  CHECK_FALSE(std::filesystem::exists(dir / ".write-test-17"));
+  CHECK_FALSE(std::filesystem::exists(dir / ".write-test-4711.tmp"));
 }
