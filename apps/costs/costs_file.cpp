@@ -12,6 +12,7 @@
 #include <sstream>
 #include <thread>
 
+#include "apps/options/toml_text.h"
 #include "apps/report/files.h"
 #include "devices/files/file_storage.h"
 
@@ -238,6 +239,7 @@ std::string to_toml(const MachineCosts& c) {
 }
 
 Expected<MachineCosts> parse_costs(std::string_view text, const std::string& name) {
+  TROUPE_TRY(lm::check_keys(text, "costs " + name));
   try {
     const toml::table root = toml::parse(text);
     return Reader(name, root).read();

@@ -1,18 +1,19 @@
 // TOML -> LmConfig.
 #include "apps/options/config.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <toml++/toml.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "apps/options/config_fields.h"
 #include "apps/options/suggest.h"
+#include "apps/options/toml_text.h"
 
 namespace troupe::lm {
 namespace {
@@ -135,6 +136,9 @@ struct Builder {
       return invalid(fmt::format("{}: expected section.key=value", where));
     const std::string name = key_of(text);
     const std::string value = text.substr(equals + 1);
+    if (!is_utf8(value))  // a checkpoint and run.json, which keep it, are UTF-8
+      return invalid(fmt::format("--set {}: the value is not UTF-8 text: write it in UTF-8", name));
+    TROUPE_TRY(check_keys(value, "--set " + name));
     try {
       const toml::table table = toml::parse("v = " + value);
       if (table.size() == 1) return set(where, name, *table.get("v"));
@@ -185,6 +189,8 @@ std::string blamed(const Status& wrong, const Builder& file, const std::string& 
   return !all.empty() && alone.complete().ok() && validate(alone.config).ok() ? all : name;
 }
 
+constexpr std::size_t config_bytes_max = 1 << 20;
+
 Expected<std::string> read_file(const std::string& path) {
   std::error_code error;
   const auto kind = std::filesystem::status(path, error).type();
@@ -192,11 +198,28 @@ Expected<std::string> read_file(const std::string& path) {
     return Status(Code::not_found, fmt::format("config '{}' does not exist", path));
   if (kind == std::filesystem::file_type::directory)
     return invalid(fmt::format("config '{}' is a directory, not a TOML file", path));
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (in && in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
-  if (!in && !in.eof()) return Status(Code::io, fmt::format("cannot read config '{}': {}", path, std::strerror(errno)));
-  return text.str();
+  // A pipe, as of <(...), has a writer by now; a named one without a writer must not be waited for.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (fd < 0) return Status(Code::io, fmt::format("cannot read config '{}': {}", path, std::strerror(errno)));
+  ::fcntl(fd, F_SETFL, 0);
+  std::string text(config_bytes_max + 1, '\0');
+  std::size_t size = 0;
+  ssize_t n = 1;
+  while (size < text.size() && n != 0) {
+    n = ::read(fd, text.data() + size, text.size() - size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) break;
+    size += static_cast<std::size_t>(n);
+  }
+  const int why = errno;
+  ::close(fd);
+  if (n < 0) return Status(Code::io, fmt::format("cannot read config '{}': {}", path, std::strerror(why)));
+  if (size > config_bytes_max)
+    return invalid(fmt::format("config '{}' has more than {} bytes: name a TOML file", path, config_bytes_max));
+  if (size == 0 && kind == std::filesystem::file_type::fifo)
+    return invalid(fmt::format("config '{}' is a pipe that no process writes to: name a TOML file", path));
+  text.resize(size);
+  return text;
 }
 
 }  // namespace
@@ -204,6 +227,7 @@ Expected<std::string> read_file(const std::string& path) {
 Expected<LmConfig> parse_config(std::string_view text, const std::string& name,
                                 const std::vector<std::string>& overrides, std::vector<std::string>* warnings) {
   Builder builder;
+  TROUPE_TRY(check_keys(text, name));
   try {
     TROUPE_TRY(builder.set_all(name, toml::parse(text)));
   } catch (const toml::parse_error& error) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/options/suggest.h"
+#include "apps/options/toml_text.h"
 #include "tests/apps/contains.h"
 #include "tests/apps/temp_dir.h"
 
@@ -247,4 +248,33 @@ TEST_CASE("parameter_count is the sum over the tensors of a Llama") {
   CHECK(parameter_count(config->model) == 2 * layer + 32 + 2 * 8192);
   config->model.tied = true;
   CHECK(parameter_count(config->model) == 2 * layer + 32 + 8192);
+}
+
+TEST_CASE(
+    "a key or a section of very many parts is refused by its line, and dots in texts and comments are not parts") {
+  std::string parts = "a";
+  for (int i = 0; i < 60'000; ++i) parts += ".a";
+  for (const auto& text : {parts + " = 1", "[" + parts + "]\n", "[[" + parts + "]]\n",
+                           "[model]\nx = {" + parts + " = 1}", "[model]\nx = '''\n'''\n" + parts + " = 1"}) {
+    const auto status = parse_config(text, "a.toml").status();
+    CHECK_MESSAGE(contains(status.message(), "a key of more than 16 parts"), status.message());
+    CHECK(status.message().starts_with("a.toml:"));
+  }
+  const std::string dots(1000, '.');
+  for (const auto& text : {"# " + dots + "\n", "[sample]\nprompt = \"\\\"" + dots + "\"\n",
+                           "[sample]\nprompt = '''a\n" + dots + "'''\n"}) {
+    const auto status = parse_config(text, "a.toml").status();
+    CHECK_MESSAGE(contains(status.message(), "missing"), status.message());  // it was read
+  }
+  const auto set = parse_config("", "a.toml", {"model.dim={" + parts + "=1}"}).status();
+  CHECK_MESSAGE(contains(set.message(), "--set model.dim:1: a key of more than 16 parts"), set.message());
+}
+
+TEST_CASE("a value that is not UTF-8 is refused: a checkpoint would keep another one") {
+  for (const char* text : {"caf\xe9", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82", "\x80"}) {
+    const auto status = parse_config("", "a.toml", {std::string("sample.prompt=") + text}).status();
+    CHECK_MESSAGE(contains(status.message(), "--set sample.prompt: the value is not UTF-8"), status.message());
+  }
+  for (const char* text : {"caf\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x90\xb4", "\xf4\x8f\xbf\xbf", ""})
+    CHECK(is_utf8(text));
 }

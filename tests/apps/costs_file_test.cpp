@@ -126,3 +126,10 @@ TEST_CASE("a costs file that is damaged, old or of something else is refused wit
   CHECK(read_costs(dir / "none.toml").status().code() == Code::not_found);
   CHECK(read_costs(dir.path()).status().code() == Code::io);
 }
+
+TEST_CASE("costs with a key of very many parts are refused, not followed to the end of the stack") {
+  std::string parts = "a";
+  for (int i = 0; i < 60'000; ++i) parts += ".a";
+  const auto status = calibrate::parse_costs("version = 3\n" + parts + " = 1\n", "c.toml").status();
+  CHECK(status.message() == "costs c.toml:2: a key of more than 16 parts: keys are written section.key");
+}
