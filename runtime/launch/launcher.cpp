@@ -91,13 +91,12 @@ Status Link::flush() {
 }
 
 Status Link::receive(std::deque<std::vector<std::byte>>& messages) {
-  std::byte chunk[1 << 16];
   ssize_t n;
-  do n = ::recv(fd_, chunk, sizeof chunk, 0);
+  do n = ::recv(fd_, chunk_.data(), chunk_.size(), 0);
   while (n < 0 && errno == EINTR);
   if (n == 0) return Status(Code::unavailable, "control link closed");
   if (n < 0) return Status(Code::unavailable, std::string("control link: ") + std::strerror(errno));
-  buffer_.insert(buffer_.end(), chunk, chunk + n);
+  buffer_.insert(buffer_.end(), chunk_.begin(), chunk_.begin() + n);
   std::size_t at = 0;
   std::uint32_t size = 0;
   while (buffer_.size() - at >= sizeof size) {

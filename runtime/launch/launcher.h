@@ -50,6 +50,8 @@ class Link {
     SharedBytes message;
   };
   int fd_;
+  /// Not on the stack, which a user may have made small.
+  std::vector<std::byte> chunk_ = std::vector<std::byte>(std::size_t{1} << 16);
   std::vector<std::byte> buffer_;
   std::deque<Queued> out_;
   std::size_t sent_ = 0;  // bytes of the first that the socket has taken, its size included
