@@ -76,8 +76,17 @@ Status sample_from(const App& app, const SampleArguments& a, const ResumePoint& 
     sampler.finish(reports);
     print();
   };
+  const auto check_finite = [&] {
+    if (sampler.finite()) return Status();
+    return invalid("the model of '" + point.folder +
+                   "' gives numbers that are not finite: its parameters are not, or are too large; sample from another "
+                   "checkpoint");
+  };
+  options.give_up = check_finite;
   const JobResult result = app.run(plan, std::move(options));
   print.end_line();
+  code = exit_diverged;
+  if (result.status.code() != Code::damaged) TROUPE_TRY(check_finite());
   code = result.exit_code;
   return result.status;
 }

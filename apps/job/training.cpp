@@ -73,7 +73,7 @@ int Training::run() {
     s = Status(s.code(), s.message() +
                              "; leave the folder to the job that has claimed it, or end that job and go on "
                              "here with --resume");
-  if (code == exit_diverged) s = Status(s.code(), s.message() + "; lower schedule.lr or raise schedule.warmup");
+  if (code == exit_diverged) s = Status(s.code(), s.message() + advice());
   // in the last step
   if (s.ok() && !results_.write_error().ok()) s = results_.write_error(), code = exit_output;
   if (const Status w = results_.write_files(result, s, sampler_.text()); s.ok() && !w.ok()) s = w, code = exit_output;
@@ -84,12 +84,19 @@ int Training::run() {
   return exit_ok;
 }
 
+std::string Training::advice() const {
+  // No learning rate of this run has had an effect on what its first step finds.
+  if (point_ && !results_.has_steps())
+    return "; the weights in '" + point_->folder + "' are not finite, or too large: go on from another checkpoint";
+  return "; lower schedule.lr or raise schedule.warmup";
+}
+
 /// Checks all that can be checked before a worker starts. On an error, `code` is the exit code for it.
 Status Training::open(int& code) {
   code = exit_data;
   if (a_.data.empty()) return invalid("no training text: name one with --data FILE (plain text, .gz or .dz)");
+  TROUPE_TRY(check_folder(code));
   code = exit_output;
-  TROUPE_TRY(check_folder());
   TROUPE_TRY(report::prepare_output_dir(storage_, a_.out));
   TROUPE_TRY(lock_folder());
   TROUPE_ASSIGN(const std::string text, open_text(code));
@@ -176,10 +183,16 @@ Status Training::begin_at_point(int& code) {
   return {};
 }
 
-Status Training::check_folder() const {
+Status Training::check_folder(int& code) const {
   if (p_.config.checkpoint.every == 0) return {};
-  const checkpoint::Catalog catalog(storage_, checkpoint_dir(a_));
+  const std::string dir = checkpoint_dir(a_);
+  const checkpoint::Catalog catalog(storage_, dir);
+  code = a_.checkpoint_dir.empty() ? exit_output : exit_checkpoint;
+  std::error_code error;
+  if (!a_.checkpoint_dir.empty() && std::filesystem::exists(dir, error) && !std::filesystem::is_directory(dir, error))
+    return invalid("--checkpoint-dir '" + dir + "' is no folder: name a folder, which need not exist");
   TROUPE_ASSIGN(const auto foreign, catalog.foreign(point_ ? &point_->manifest : nullptr));
+  code = exit_output;
   if (!foreign) return {};
   const std::string elsewhere = "choose another --out or --checkpoint-dir, or remove them";
   if (!point_ || point_->manifest.stamp.step == 0)

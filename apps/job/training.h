@@ -33,8 +33,10 @@ class Training {
   /// Makes the run begin at `point_`. Error: its configuration does not fit, or the results cannot be written; `code`
   /// says which.
   Status begin_at_point(int& code);
-  /// Error: the folder of checkpoints has checkpoints of another run.
-  Status check_folder() const;
+  /// Error, with its exit code in `code`: the folder of checkpoints is no folder, or has checkpoints of another run.
+  Status check_folder(int& code) const;
+  /// What a user whose training has diverged can do.
+  std::string advice() const;
   runtime::JobOptions options();
   /// Locks the output folder. Error: another run has the lock.
   Status lock_folder();

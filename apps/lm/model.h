@@ -42,10 +42,13 @@ class Sampler {
   void finish(const std::vector<actors::Report>& reports);
   /// The prompt and the text drawn so far.
   const std::string& text() const { return text_; }
+  /// False once the model has given logits that are not finite: no text comes any more.
+  bool finite() const { return finite_; }
 
  private:
   void add(std::int32_t token);
 
+  bool finite_ = true;
   std::int64_t prompt_tokens_;
   std::vector<std::int32_t> tokens_;
   std::string text_;  // of the tokens

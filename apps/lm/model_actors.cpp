@@ -61,6 +61,9 @@ Expected<std::unique_ptr<actors::UserActor>> make_loader(const actors::UserActor
   return std::unique_ptr<actors::UserActor>(std::make_unique<Loader>(std::move(corpus), info.attrs));
 }
 
+/// What is reported in place of a token where the logits are not finite.
+constexpr std::int32_t no_token = -1;
+
 /// Draws the next token from softmax(logits / temperature): Philox keyed by (seed, version, number of the drawn token).
 /// Draws nothing before the prompt's last token.
 class Draw final : public actors::UserActor {
@@ -73,6 +76,10 @@ class Draw final : public actors::UserActor {
     const auto& logits = call.in[0];  // (1, 1, vocab)
     const std::int64_t vocab = logits.cols();
     const float* row = logits.as<float>();
+    if (!std::all_of(row, row + vocab, [](float logit) { return std::isfinite(logit); })) {
+      call.report("token", {no_token});
+      return {};
+    }
     std::int64_t best = 0;
     for (std::int64_t i = 1; i < vocab; ++i)
       if (row[i] > row[best]) best = i;
@@ -132,6 +139,11 @@ void Sampler::finish(const std::vector<actors::Report>& reports) {
 }
 
 void Sampler::add(std::int32_t token) {
+  if (token == no_token) {
+    finite_ = false;
+    tokens_.push_back(0);  // what is fed must be a token; none of the text follows
+    return;
+  }
   tokens_.push_back(token);
   text_ += decode({token});
 }
