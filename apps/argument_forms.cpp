@@ -4,17 +4,19 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string_view>
 
 #include "apps/options/suggest.h"
 
 namespace troupe {
 
-CLI::Validator whole_number(std::int64_t at_least) {
+CLI::Validator whole_number(std::int64_t at_least, std::int64_t at_most) {
   return CLI::Validator(
-      [at_least](std::string& text) {
+      [at_least, at_most](std::string& text) {
         std::int64_t value = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
         const bool ok = error == std::errc() && end == text.data() + text.size() && value >= at_least;
+        if (ok && value > at_most) return fmt::format("expected a whole number of at most {}, not {}", at_most, text);
         return ok ? std::string() : fmt::format("expected a whole number of at least {}, not '{}'", at_least, text);
       },
       "");
@@ -58,6 +60,20 @@ CLI::Validator window_of_steps(TraceWindow& window) {
         return ok ? std::string() : "expected steps as FIRST:COUNT, such as 0:5, not '" + text + "'";
       },
       "");
+}
+
+bool has_empty_sample(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i)
+    if (std::string_view(argv[i]) == "--sample=" ||
+        (std::string_view(argv[i]) == "--sample" && i + 1 < argc && *argv[i + 1] == 0))
+      return true;
+  return false;
+}
+
+const char* text_taken_for_help(int argc, char** argv) {
+  for (int i = 1; i < argc && std::string_view(argv[i]) != "--"; ++i)
+    if (std::string_view(argv[i]).starts_with("-h") && argv[i][2] != 0) return argv[i];
+  return nullptr;
 }
 
 namespace {

@@ -4,14 +4,15 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "apps/job/job.h"
 
 namespace troupe {
 
-/// A whole number, at least `at_least`.
-CLI::Validator whole_number(std::int64_t at_least);
+/// A whole number, at least `at_least` and at most `at_most`.
+CLI::Validator whole_number(std::int64_t at_least, std::int64_t at_most = std::numeric_limits<std::int64_t>::max());
 /// A number above 0 and below 1e9.
 CLI::Validator positive_number();
 /// A number from 0 to below 1e9. `what` it is, with its unit: "milliseconds".
@@ -20,6 +21,10 @@ CLI::Validator not_negative(const std::string& what);
 CLI::Validator not_empty(const std::string& what);
 /// "FIRST:COUNT", read into `window`, which outlives the validator.
 CLI::Validator window_of_steps(TraceWindow& window);
+/// Whether the command line has `--sample ""`, which the parser takes for `--sample` alone.
+bool has_empty_sample(int argc, char** argv);
+/// The argument that the parser takes for -h and more, such as "-hello"; null: there is none.
+const char* text_taken_for_help(int argc, char** argv);
 /// The words before the arguments of the command that the command line has named: "troupe ckpt ls". REQUIRES: `cli` has
 /// parsed it, with or without an error.
 std::string command_words(const CLI::App& cli);

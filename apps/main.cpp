@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <sstream>
-#include <string_view>
 
 #include "apps/argument_forms.h"
 #include "apps/calibrate/calibrate.h"
@@ -170,15 +170,6 @@ void keep_standard_streams() {
       std::abort();
 }
 
-/// Whether the command line has `--sample ""`, which the parser takes for `--sample` alone.
-bool has_empty_sample(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i)
-    if (std::string_view(argv[i]) == "--sample=" ||
-        (std::string_view(argv[i]) == "--sample" && i + 1 < argc && *argv[i + 1] == 0))
-      return true;
-  return false;
-}
-
 /// A reader that has gone (`| head -1`) is an error of the call that writes. A handler that does nothing, because a
 /// process that executes another program passes on what it ignores: what a worker starts has the usual effect.
 void outlive_readers() {
@@ -241,7 +232,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
                    fmt::format("seconds without progress of any worker before the job gives up and says who waits for "
                                "whom (default: {})",
                                a.stall_s))
-      ->check(troupe::whole_number(1));
+      ->check(troupe::whole_number(1, std::numeric_limits<int>::max()));
   auto* plan = cli.add_subcommand("plan", "Show the plan: actors, channels, boxings, memory, predicted times");
   common(*plan, a);
   plan->add_option("--dot", a.dot, "also write the plan as a Graphviz file (default: none)");
@@ -288,6 +279,10 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   try {
     cli.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
+    if (const char* text = troupe::text_taken_for_help(argc, argv); text && e.get_exit_code() == 0) {
+      std::fprintf(stderr, "troupe: unknown option '%s': a text that begins with '-' is written behind '--'\n", text);
+      return troupe::runtime::exit_usage;
+    }
     if (e.get_exit_code() == 0) {  // --help, --version
       std::ostringstream text;
       const int code = cli.exit(e, text, text);
@@ -312,7 +307,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
     a.out = "runs/" + name.substr(0, name.rfind(".toml"));
   }
   a.sample = sample->count() > 0;
-  if ((a.sample && has_empty_sample(argc, argv)) ||
+  if ((a.sample && troupe::has_empty_sample(argc, argv)) ||
       (generate->parsed() && s.text.empty() && (*generate)["text"]->count() > 0)) {
     std::fprintf(stderr, "troupe: the text to go on from is empty: leave it out, and it is sample.prompt\n");
     return troupe::runtime::exit_usage;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "apps/job/planning.h"
 #include "apps/job/training.h"
 #include "apps/report/files.h"
@@ -112,6 +114,9 @@ int train_command(const App& app, const JobArguments& arguments) {
 
 int plan_command(const App& app, const JobArguments& a) {
   int code = exit_ok;
+  std::error_code error;
+  if (std::filesystem::is_directory(a.dot, error))
+    return say(invalid("--dot '" + a.dot + "' is a folder: name a file"), exit_output);
   const auto drawn = draw(app, a, code);
   if (!drawn.ok()) return say(drawn.status(), code);
   const Plan& plan = drawn->plan;
