@@ -321,3 +321,19 @@ TEST_CASE("an empty text to go on from is refused; none at all is the configurat
                  {"the text to go on from is empty"});
   check_success(run(troupe_command({"sample", "--from", dir / "out", "--tokens", "2"})));
 }
+
+TEST_CASE("a configuration may come through a pipe, and one that never ends or comes is refused") {
+  TempDir dir;
+  const auto plan = [](const std::string& config) { return run(troupe_command({"plan", config}), 10); };
+  check_one_line(plan("/dev/zero"), exit_usage, {"config '/dev/zero' has more than 1048576 bytes"});
+  REQUIRE(::mkfifo((dir / "pipe").c_str(), 0600) == 0);
+  check_one_line(plan(dir / "pipe"), exit_usage, {"pipe' is a pipe that no process writes to"});
+  const auto words = troupe_command({"plan"});
+  check_success(run({"/bin/sh", "-c", "cat '" + tiny_config + "' | '" + words[0] + "' plan /dev/stdin"}));
+}
+
+TEST_CASE("--dot that names a folder, and --stall-limit beyond its range, are refused in words") {
+  check_one_line(run(troupe_command({"plan", tiny_config, "--dot", "."})), exit_output, {"--dot '.' is a folder"});
+  check_cases(exit_usage,
+              {{{"--stall-limit", "2147483648"}, {"--stall-limit", "a whole number of at most 2147483647"}}});
+}

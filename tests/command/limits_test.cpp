@@ -109,3 +109,11 @@ TEST_CASE(
   check_success(tiny("0"));
   check_one_line(tiny("1"), exit_data, {"too short: 120 bytes", "need at least 650 bytes", "or eval.every=0"});
 }
+
+TEST_CASE("a small stack is enough for the command") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return skip("a sanitizer needs more stack");
+#endif
+  TempDir dir;
+  check_success(run(limited("-s 64", train(dir / "out", {"--steps", "2", "--mesh", "dp=2"}))));
+}

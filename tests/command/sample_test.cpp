@@ -1,4 +1,5 @@
 // troupe sample: text from a checkpoint, on real processes.
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -119,4 +120,30 @@ TEST_CASE("what cannot be sampled from says why") {
   check_one_line(sample({"the ", "--mesh", "dp=2"}), exit_plan, {"mesh dp=2", "one replica makes a text"});
   check_one_line(sample({"the ", "--mesh", "pp=99"}), exit_plan, {"the nearest mesh that works is pp=9"});
   check_one_line(sample({"the ", "--mesh", "xp=2"}), exit_usage, {"unknown axis 'xp'"});
+}
+
+TEST_CASE("a model whose numbers are not finite gives no text, and a code that says so") {
+  TempDir dir;
+  check_success(run(troupe_command({"ckpt", "export", trained(), "--format", "hf", "--out", dir / "hf"})));
+  const auto file = dir / "hf/model.safetensors";
+  std::string bytes = read(file);
+  std::uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  for (std::size_t at = sizeof header + header; at + 4 <= bytes.size(); at += 4)
+    std::memcpy(bytes.data() + at, "\x00\x00\xc0\x7f", 4);  // not a number
+  write_text(file, bytes);
+  check_success(run(troupe_command({"ckpt", "import", dir / "hf", "--out", dir / "ruined"})));
+  for (const char* temperature : {"0", "1"}) {
+    const auto o = run(troupe_command({"sample", "--from", dir / "ruined", "--temperature", temperature, "the "}));
+    check_one_line(o, exit_diverged, {dir / "ruined", "not finite"});
+    CHECK(o.out == "the \n");
+  }
+  const auto o = run(train(dir / "out", {"--resume", dir / "ruined", "--steps", "2"}));
+  check_failure(o, exit_diverged, {"training has diverged", "the weights in '" + dir.path(), "go on from another"});
+  CHECK_MESSAGE(o.err.find("schedule.lr") == std::string::npos, o.err);
+}
+
+TEST_CASE("a text that begins with '-' is no call for help: where it is written is told") {
+  check_one_line(sample({"-hello"}), exit_usage, {"unknown option '-hello'", "behind '--'"});
+  CHECK(text_of({"--tokens", "1", "--", "-hello"}).starts_with("-hello"));
 }
