@@ -1,5 +1,6 @@
 // The folders of a run: who may write there, what is left of earlier runs, what a run that goes on does.
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -422,4 +423,23 @@ TEST_CASE("numbers that kernels would compute with as others, and numbers of ste
   check_one_line(run(train(dir / "out", {"--set", "model.dropout=0.99999999999"})), exit_usage,
                  {"'model.dropout'", "every value would be dropped"});
   check_one_line(run(train(dir / "out", {"--steps", "99999999999999999999"})), exit_usage, {"expected a whole number"});
+}
+
+TEST_CASE("a pipe in the place of a file of results ends the command at once, with its name") {
+  TempDir dir;
+  for (const char* name : {"plan.txt", "run.json", "loss.svg", "metrics.jsonl"}) {
+    CAPTURE(name);
+    const auto out = dir / (std::string("of-") + name), pipe = out + "/" + name;
+    fs::create_directory(out);
+    REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+    const auto o = run(train(out, {"--steps", "2"}));
+    check_failure(o, exit_output, {pipe});
+  }
+}
+
+TEST_CASE("a --checkpoint-dir that is no folder is told by the option's name") {
+  TempDir dir;
+  for (const auto& wrong : {std::string("/dev/null"), write_text(dir / "file", "x")})
+    check_one_line(run(train(dir / "out", {"--steps", "2", "--checkpoint-every", "1", "--checkpoint-dir", wrong})),
+                   exit_checkpoint, {"--checkpoint-dir '" + wrong + "' is no folder"});
 }
