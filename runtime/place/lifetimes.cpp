@@ -132,7 +132,7 @@ const Lifetimes::Tokens& Lifetimes::steps_from(std::int32_t actor) const {
   const std::size_t size = step_edges_.size();
   FewestTokens search(2 * size);
   const auto leave = [&](std::size_t at, std::int32_t tokens) {
-    const std::size_t node = at % size, all = at - node;
+    const std::size_t all = at < size ? 0 : size, node = at - all;
     for (const Edge& e : act_edges_[node])
       if (e.tokens == 0) search.reach(static_cast<std::size_t>(e.to) + all, tokens);
     for (const Edge& e : step_edges_[node]) search.reach(static_cast<std::size_t>(e.to) + size, tokens + e.tokens);

@@ -240,6 +240,7 @@ class Game {
   /// least the time that the plan predicts for its slowest place.
   bool links_differ_ = false;
   std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> representative_;
+  mutable std::vector<std::int32_t> place_of_;  // by rank, once asked for; -1: not yet
   std::vector<std::unique_ptr<Place>> places_;
   std::map<std::pair<std::int32_t, std::int64_t>, std::map<std::int32_t, std::int32_t>> closed_;
   std::map<std::pair<std::int32_t, std::int64_t>, PeerTable> peer_tables_;

@@ -1,7 +1,6 @@
 // Exchanges in the token game: an act is over when every peer has begun it, its messages are through, and what has
 // arrived is added.
 #include <algorithm>
-#include <set>
 
 #include "runtime/simulate/game.h"
 
@@ -20,10 +19,11 @@ void Game::put_on_links(Place& place, GameActor& actor) {
 void Game::resolve_peers(Place& place) {
   for (auto& a : place.actors)
     for (const auto& ranks : a->local_.peers) {
-      std::set<std::int32_t> peers;
-      for (Rank r : ranks) peers.insert(place_of(r));
-      peers.erase(a->place_);
-      a->peers_.emplace_back(peers.begin(), peers.end());
+      auto& peers = a->peers_.emplace_back();
+      for (Rank r : ranks) peers.push_back(place_of(r));
+      std::sort(peers.begin(), peers.end());
+      peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+      std::erase(peers, a->place_);
     }
   for (auto& a : place.actors)
     for (auto& messages : a->messages_) {

@@ -4,13 +4,17 @@ namespace troupe::runtime {
 
 GameMessage GameLinks::message(Rank peer, bool sent, std::int64_t bytes) {
   const LinkCost& cost = costs_.link(self_, peer);
-  const auto [link, fresh] = links_.try_emplace({peer, sent}, free_at_ns_.size());
-  if (fresh) free_at_ns_.push_back(0);
+  const std::size_t way = 2 * static_cast<std::size_t>(peer) + (sent ? 1 : 0);
+  if (way >= links_.size()) links_.resize(way + 1);
+  if (links_[way] == 0) {  // the interfaces come first: no link has this number
+    links_[way] = free_at_ns_.size();
+    free_at_ns_.push_back(0);
+  }
   GameMessage m;
   m.peer = peer;
   m.sent = sent;
   m.interface = (costs_.on_one_node(self_, peer) ? 0 : 2) + (sent ? 0 : 1);
-  m.link = link->second;
+  m.link = links_[way];
   m.interface_ns = to_ns(static_cast<double>(bytes) / cost.bytes_per_s);
   m.link_ns = to_ns(static_cast<double>(bytes) / cost.link_bytes_per_s);
   m.latency_ns = sent ? 0 : to_ns(cost.latency_s);
@@ -19,6 +23,9 @@ GameMessage GameLinks::message(Rank peer, bool sent, std::int64_t bytes) {
 
 std::vector<GameMessage> GameLinks::messages(const comm::Route& route) {
   std::vector<GameMessage> out;
+  std::size_t n = 0;
+  for (const comm::Move& m : route.moves) n += m.receives.size() + m.sends.size();
+  out.reserve(n);
   for (const comm::Move& m : route.moves) {
     const auto bytes_of = [&](const comm::Move::Part& p) { return p.transfer.extent.elements() * size_of(m.wire()); };
     for (const auto& p : m.receives) out.push_back(message(p.transfer.from, false, bytes_of(p)));

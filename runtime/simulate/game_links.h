@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "comm/route.h"
@@ -56,7 +55,7 @@ class GameLinks {
   const CostModel& costs_;
   const Rank self_;
   std::vector<std::int64_t> free_at_ns_ = std::vector<std::int64_t>(4);  // the interfaces first
-  std::map<std::pair<Rank, bool>, std::size_t> links_;                   // by peer and whether it is the way out
+  std::vector<std::size_t> links_;  // by twice the peer, plus 1 on the way out; 0: none yet
 };
 
 }  // namespace troupe::runtime

@@ -71,12 +71,13 @@ double Game::busiest_s() const {
       const auto& routes = a->local_.route_of;
       const auto acts = static_cast<std::int64_t>(a->core_.ports().acts()) +
                         (a->moves() ? left_out_ * options_.steps : 0);
-      for (std::int64_t k = 0; k < std::ssize(routes); ++k)
+      for (std::int64_t k = 0; k < std::ssize(routes); ++k) {
+        const std::int64_t times = (acts + std::ssize(routes) - 1 - k) / std::ssize(routes);
         for (const GameMessage& m : a->messages_[routes[k]]) {
-          const std::int64_t times = (acts + std::ssize(routes) - 1 - k) / std::ssize(routes);
           busy_ns[m.interface] += times * m.interface_ns;
           busy_ns[m.link] += times * m.link_ns;
         }
+      }
     }
     for (const std::int64_t ns : busy_ns) most_ns = std::max(most_ns, ns);
   }

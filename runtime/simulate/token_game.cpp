@@ -73,14 +73,17 @@ void Game::choose_places() {
     }
   }
   collapse_dp_ = same;
+  place_of_.assign(static_cast<std::size_t>(plan_.workers()), -1);
   links_differ_ = options_.forward_s < 0 && std::ssize(result_.places) < plan_.workers() &&
                   (!plan_.costs.odd_links.empty() || plan_.workers() > plan_.costs.places_per_node);
 }
 
 std::int32_t Game::place_of(Rank rank) const {
+  std::int32_t& place = place_of_[static_cast<std::size_t>(rank)];
+  if (place >= 0) return place;
   const std::int32_t s = plan_.stage_of(rank);
   const bool dp = dp_axis(plan_.meshes[s]) >= 0;
-  return representative_.at({s, !dp ? rank : collapse_dp_ ? 0 : plan_.dp_index(rank)});
+  return place = representative_.at({s, !dp ? rank : collapse_dp_ ? 0 : plan_.dp_index(rank)});
 }
 
 double Game::given_s(Pass pass, const std::array<double, 3>& predicted) const {
