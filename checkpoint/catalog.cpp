@@ -94,6 +94,13 @@ std::string shard_name(std::int32_t rank) {
   return text;
 }
 
+Expected<Manifest> read_manifest(Storage& storage, const std::string& path) {
+  const std::string name = path + "/" + manifest_name;
+  TROUPE_ASSIGN(const auto bytes, read_file(storage, name));
+  auto manifest = decode_manifest(bytes);
+  return manifest.ok() ? std::move(manifest) : manifest.status().in("'" + name + "'");
+}
+
 std::string checkpoints_in(Storage& storage, const std::string& path) {
   const std::string inside = path + "/checkpoints";
   const auto own = Catalog(storage, path).entries();
@@ -121,12 +128,11 @@ Expected<std::vector<CatalogEntry>> Catalog::entries() const {
 }
 
 Expected<Manifest> Catalog::manifest(const std::string& folder) const {
-  const std::string name = path(folder) + "/" + manifest_name;
-  TROUPE_ASSIGN(const auto bytes, read_file(storage_, name));
-  auto manifest = decode_manifest(bytes);
-  if (!manifest.ok()) return manifest.status().in("'" + name + "'");
+  auto manifest = read_manifest(storage_, path(folder));
+  if (!manifest.ok()) return manifest;
   if (const Stamp& stamp = manifest->stamp; folder_name(stamp.step, stamp.generation) != folder)
-    return invalid("'" + name + "' is the manifest of " + folder_name(stamp.step, stamp.generation));
+    return invalid(fmt::format("'{}/{}' is the manifest of {}", path(folder), manifest_name,
+                               folder_name(stamp.step, stamp.generation)));
   return manifest;
 }
 

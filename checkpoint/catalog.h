@@ -28,6 +28,10 @@ std::string shard_name(std::int32_t rank);
 inline constexpr const char* manifest_name = "manifest";
 inline constexpr const char* claim_name = "claim";
 
+/// The manifest of the checkpoint in folder `path`, whatever the folder's name. Error: not_found; that of
+/// decode_manifest, with the file's name; of the disk.
+Expected<Manifest> read_manifest(Storage& storage, const std::string& path);
+
 /// The folder of checkpoints that a user means by `path`: its `checkpoints` where `path` is a run's output folder (it
 /// has that folder and no checkpoint of its own), else `path`.
 std::string checkpoints_in(Storage& storage, const std::string& path);

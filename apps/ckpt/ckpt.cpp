@@ -48,12 +48,9 @@ Expected<Folder> look_at(Storage& storage, std::string path) {
 }
 
 /// A checkpoint's manifest; if its folder still has a checkpoint's name, checked against it.
-Expected<Manifest> read_manifest(Storage& storage, const std::string& path) {
+Expected<Manifest> manifest_of(Storage& storage, const std::string& path) {
   if (base_of(path).starts_with("step-")) return Catalog(storage, folder_of(path)).manifest(base_of(path));
-  TROUPE_ASSIGN(const auto bytes, read_file(storage, path + "/" + checkpoint::manifest_name));
-  auto manifest = checkpoint::decode_manifest(bytes);
-  if (!manifest.ok()) return manifest.status().in("'" + path + "/" + checkpoint::manifest_name + "'");
-  return manifest;
+  return checkpoint::read_manifest(storage, path);
 }
 
 Status none_in(const Folder& folder) {
@@ -67,7 +64,7 @@ const CatalogEntry* newest_of(const std::vector<CatalogEntry>& entries) {
 
 /// The checkpoint that `folder` is, as the only entry of a catalog.
 Expected<std::vector<CatalogEntry>> only(Storage& storage, const Folder& folder) {
-  TROUPE_ASSIGN(const auto manifest, read_manifest(storage, folder.path));
+  TROUPE_ASSIGN(const auto manifest, manifest_of(storage, folder.path));
   return std::vector<CatalogEntry>{{base_of(folder.path), manifest.stamp.step, manifest.stamp.generation, true}};
 }
 
@@ -81,7 +78,7 @@ Expected<Checkpoint> find(Storage& storage, const Folder& folder) {
     if (!newest) return none_in(folder);
     path = catalog.path(newest->folder);
   }
-  TROUPE_ASSIGN(auto manifest, read_manifest(storage, path));
+  TROUPE_ASSIGN(auto manifest, manifest_of(storage, path));
   return Checkpoint{path, std::move(manifest)};
 }
 
@@ -118,7 +115,7 @@ TextRow row_of(Storage& storage, const Catalog& catalog, const CatalogEntry& ent
   TextRow row{{entry.folder, fmt::to_string(entry.step), fmt::to_string(entry.generation), "", "", "", "not committed"},
               {}};
   if (!entry.committed) return row;
-  const auto manifest = read_manifest(storage, catalog.path(entry.folder));
+  const auto manifest = manifest_of(storage, catalog.path(entry.folder));
   if (manifest.ok()) {
     row.cells[3] = fmt::to_string(manifest->tensors.size());
     row.cells[4] = human_bytes(manifest->bytes());

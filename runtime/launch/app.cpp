@@ -69,7 +69,7 @@ Status check_no_worker() {
   if (!fd) return {};
   const Status s = invalid(fmt::format(
       "this process is a worker ({}): call App::serve_if_worker in main before the job is run", worker_flag));
-  Link link(::fcntl(*fd, F_DUPFD_CLOEXEC, 0));  // `fd` itself stays open until the process ends
+  ControlLink link(::fcntl(*fd, F_DUPFD_CLOEXEC, 0));  // `fd` itself stays open until the process ends
   (void)link.send(encode(FromWorker(WorkerFailed{"", s}))).ok();
   return s;
 }
@@ -102,11 +102,10 @@ Status check_cores(const Plan& plan, int threads) {
 /// checkpoint's manifest; nullopt: the job begins from initial values.
 Expected<std::optional<checkpoint::Manifest>> begin_where_saved(Storage& storage, JobOptions& o) {
   if (o.checkpoint.restore.empty()) return std::optional<checkpoint::Manifest>();
-  auto read = read_file(storage, o.checkpoint.restore + "/" + checkpoint::manifest_name);
-  if (read.status().code() == Code::not_found) return Status(Code::damaged, read.status().message());  // as in a worker
-  TROUPE_ASSIGN(const auto bytes, std::move(read));
-  auto manifest = checkpoint::decode_manifest(bytes);
-  if (!manifest.ok()) return manifest.status().in("'" + o.checkpoint.restore + "'");
+  auto manifest = checkpoint::read_manifest(storage, o.checkpoint.restore);
+  if (manifest.status().code() == Code::not_found)  // as in a worker
+    return Status(Code::damaged, manifest.status().message());
+  if (!manifest.ok()) return manifest.status();
   if (o.session.first_step != manifest->stamp.step)
     return invalid(fmt::format(
         "'{}' is of step {}, and the job would begin with step {}: set SessionOptions::first_step to the checkpoint's",

@@ -14,54 +14,19 @@
 #include <string>
 #include <vector>
 
-#include "runtime/session/control.h"
+#include "placement/mesh.h"
+#include "runtime/launch/control_link.h"
 
 namespace troupe::runtime {
 
 /// argv[1] of a worker process; argv[2] is the file descriptor of its control link.
 inline constexpr const char* worker_flag = "--troupe-worker";
 
-/// The bytes of a message that are never changed: the links to several workers share them.
-using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
-
-/// Length-prefixed messages over a stream socket. Owns the descriptor.
-class Link {
- public:
-  explicit Link(int fd) : fd_(fd) {}
-  ~Link();
-  Link(const Link&) = delete;
-  int fd() const { return fd_; }
-  /// Writes a message; blocks until it is written. Error: the peer is gone; `invalid`, and nothing is written: it
-  /// exceeds control_bytes_max.
-  Status send(const std::vector<std::byte>& message);
-  /// Queues a message and writes as much as the socket takes without blocking; `flush` writes more. Error: the peer is
-  /// gone, and what is queued is dropped; `invalid`, and this message is not queued: it exceeds control_bytes_max. The
-  /// link holds the message until the socket has taken all of it. REQUIRES: not null.
-  Status post(SharedBytes message);
-  Status flush();
-  bool unsent() const { return !out_.empty(); }
-  /// Reads the bytes that have come (blocks until some have) and appends whole messages. Error: the link is closed;
-  /// `invalid`: a message exceeds control_bytes_max.
-  Status receive(std::deque<std::vector<std::byte>>& messages);
-
- private:
-  struct Queued {
-    std::uint32_t size;  // travels first
-    SharedBytes message;
-  };
-  int fd_;
-  /// Not on the stack, which a user may have made small.
-  std::vector<std::byte> chunk_ = std::vector<std::byte>(std::size_t{1} << 16);
-  std::vector<std::byte> buffer_;
-  std::deque<Queued> out_;
-  std::size_t sent_ = 0;  // bytes of the first that the socket has taken, its size included
-};
-
 /// A worker process as its parent sees it.
 struct WorkerProcess {
   pid_t pid = -1;
   int pidfd = -1, log_fd = -1;
-  std::unique_ptr<Link> link;
+  std::unique_ptr<ControlLink> link;
   std::deque<std::string> last_lines;  ///< of its log, at most log_lines_kept
   std::string partial_line;
   bool exited = false;

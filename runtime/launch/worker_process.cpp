@@ -92,7 +92,7 @@ class Control {
     ::_exit(exit_worker);
   }
 
-  Link link_;
+  ControlLink link_;
   std::mutex mutex_;
   std::deque<std::vector<std::byte>> messages_;
 };

@@ -27,11 +27,10 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
       : places_(std::move(places)), env_(env), done_(std::move(done)) {}
 
   Status open(const Plan& plan, Rank rank, const std::string& folder) {
-    auto read = read_file(env_.storage, folder + "/" + checkpoint::manifest_name);
+    auto read = checkpoint::read_manifest(env_.storage, folder);
     // A run that keeps the newest few may have removed the checkpoint since the command looked: as where a shard is.
     if (read.status().code() == Code::not_found) return Status(Code::damaged, read.status().message());
-    TROUPE_ASSIGN(const auto encoded, std::move(read));
-    TROUPE_ASSIGN(auto manifest, checkpoint::decode_manifest(encoded));
+    TROUPE_ASSIGN(checkpoint::Manifest manifest, std::move(read));
     TROUPE_ASSIGN(batches_, plan_reads(plan, rank, manifest, places_));
     std::set<std::int32_t> files;
     for (const ReadBatch& batch : batches_)

@@ -78,7 +78,7 @@ TEST_CASE("a worker that cannot be started for want of descriptors is an error, 
 
 TEST_CASE("a control link refuses a message that its other end would refuse, and sends nothing of it") {
   const auto [near, far] = link_ends();
-  Link from(near), to(far);
+  ControlLink from(near), to(far);
   const auto large = message_of(control_bytes_max + std::size_t{1}, 0), small = message_of(3, 7);
   for (const Status& s : {from.send(*large), from.post(large)}) {
     CHECK(s.code() == Code::invalid);
@@ -94,7 +94,7 @@ TEST_CASE("a control link refuses a message that its other end would refuse, and
 
 TEST_CASE("what a control link queues while its other end does not read arrives whole and in order") {
   const auto [near, far] = link_ends();
-  Link from(near), to(far);
+  ControlLink from(near), to(far);
   constexpr std::size_t count = 60;
   const auto message = [](std::size_t i) { return message_of(i * 10'007, static_cast<int>(i)); };
   std::deque<std::vector<std::byte>> messages;
@@ -118,14 +118,14 @@ TEST_CASE(
   const auto message = message_of(std::size_t{8} << 20, 5);  // more than a socket takes
   const auto [near_a, far_a] = link_ends();
   const auto [near_b, far_b] = link_ends();
-  Link from_a(near_a), to_a(far_a), from_b(near_b), to_b(far_b);
+  ControlLink from_a(near_a), to_a(far_a), from_b(near_b), to_b(far_b);
   REQUIRE(from_a.post(message).ok());
   REQUIRE(from_b.post(message).ok());
   CHECK(from_a.unsent());
   CHECK(from_b.unsent());
   CHECK(message.use_count() == 3);
   std::deque<std::vector<std::byte>> messages;
-  const auto take = [&](Link& from, Link& to) {
+  const auto take = [&](ControlLink& from, ControlLink& to) {
     messages.clear();
     while (messages.empty()) {
       REQUIRE(from.flush().ok());

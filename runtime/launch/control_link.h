@@ -1,0 +1,50 @@
+// The control link of a worker and the session: messages over a stream socket (runtime/session/control.h says which).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "devices/base/status.h"
+
+namespace troupe::runtime {
+
+/// The bytes of a message that are never changed: the links to several workers share them.
+using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
+
+/// Length-prefixed messages over a stream socket. Owns the descriptor.
+class ControlLink {
+ public:
+  explicit ControlLink(int fd) : fd_(fd) {}
+  ~ControlLink();
+  ControlLink(const ControlLink&) = delete;
+  int fd() const { return fd_; }
+  /// Writes a message; blocks until it is written. Error: the peer is gone; `invalid`, and nothing is written: it
+  /// exceeds control_bytes_max.
+  Status send(const std::vector<std::byte>& message);
+  /// Queues a message and writes as much as the socket takes without blocking; `flush` writes more. Error: the peer is
+  /// gone, and what is queued is dropped; `invalid`, and this message is not queued: it exceeds control_bytes_max. The
+  /// link holds the message until the socket has taken all of it. REQUIRES: not null.
+  Status post(SharedBytes message);
+  Status flush();
+  bool unsent() const { return !out_.empty(); }
+  /// Reads the bytes that have come (blocks until some have) and appends whole messages. Error: the link is closed;
+  /// `invalid`: a message exceeds control_bytes_max.
+  Status receive(std::deque<std::vector<std::byte>>& messages);
+
+ private:
+  struct Queued {
+    std::uint32_t size;  // travels first
+    SharedBytes message;
+  };
+  int fd_;
+  /// Not on the stack, which a user may have made small.
+  std::vector<std::byte> chunk_ = std::vector<std::byte>(std::size_t{1} << 16);
+  std::vector<std::byte> buffer_;
+  std::deque<Queued> out_;
+  std::size_t sent_ = 0;  // bytes of the first that the socket has taken, its size included
+};
+
+}  // namespace troupe::runtime
