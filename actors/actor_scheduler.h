@@ -69,7 +69,8 @@ class OneAtATime : public caf::policy::unprofiled {
 /// Lends this thread to the actors that it sends messages to while the object lives: the messages wake no thread, and
 /// the destructor runs the actors, and those that they send to, unless another thread does; at most 64 in a row, for
 /// this thread has other work. Within another one, or under another scheduler, it does nothing. REQUIRES: this thread
-/// holds no lock that an actor, or what it calls, takes; the actors are of one system.
+/// holds no lock that an actor, or what it calls, takes; the actors are of one system, which lives until the destructor
+/// has returned, or runs an actor in it.
 class LendThread {
  public:
   LendThread();

@@ -56,9 +56,9 @@ class Results {
   void note(const std::string& line) { progress_.note(line); }
   /// Error: the newest evaluation loss is not finite.
   Status evaluation() const;
-  /// Of the newest checkpoint that this run has saved; -1: none.
   /// Whether this run has done a step.
   bool has_steps() const { return !step_ms_.empty(); }
+  /// Of the newest checkpoint that this run has saved; -1: none.
   std::int64_t saved_step() const { return saved_step_; }
   /// The first error in writing, if any.
   const Status& write_error() const { return write_error_; }

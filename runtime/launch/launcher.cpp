@@ -7,7 +7,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,8 +15,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
-#include <span>
 #include <utility>
 
 #include "comm/ucx/memory_hooks.h"

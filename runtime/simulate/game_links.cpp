@@ -4,17 +4,17 @@ namespace troupe::runtime {
 
 GameMessage GameLinks::message(Rank peer, bool sent, std::int64_t bytes) {
   const LinkCost& cost = costs_.link(self_, peer);
-  const std::size_t way = 2 * static_cast<std::size_t>(peer) + (sent ? 1 : 0);
-  if (way >= links_.size()) links_.resize(way + 1);
-  if (links_[way] == 0) {  // the interfaces come first: no link has this number
-    links_[way] = free_at_ns_.size();
+  const std::int64_t way = 2 * std::int64_t{peer} + (sent ? 1 : 0);
+  auto link = std::lower_bound(links_.begin(), links_.end(), std::pair(way, std::size_t{0}));
+  if (link == links_.end() || link->first != way) {
+    link = links_.insert(link, {way, free_at_ns_.size()});
     free_at_ns_.push_back(0);
   }
   GameMessage m;
   m.peer = peer;
   m.sent = sent;
   m.interface = (costs_.on_one_node(self_, peer) ? 0 : 2) + (sent ? 0 : 1);
-  m.link = links_[way];
+  m.link = link->second;
   m.interface_ns = to_ns(static_cast<double>(bytes) / cost.bytes_per_s);
   m.link_ns = to_ns(static_cast<double>(bytes) / cost.link_bytes_per_s);
   m.latency_ns = sent ? 0 : to_ns(cost.latency_s);

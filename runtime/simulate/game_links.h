@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "comm/route.h"
@@ -55,7 +56,8 @@ class GameLinks {
   const CostModel& costs_;
   const Rank self_;
   std::vector<std::int64_t> free_at_ns_ = std::vector<std::int64_t>(4);  // the interfaces first
-  std::vector<std::size_t> links_;  // by twice the peer, plus 1 on the way out; 0: none yet
+  /// By twice the peer, plus 1 on the way out; ascending: few of many ranks are peers.
+  std::vector<std::pair<std::int64_t, std::size_t>> links_;
 };
 
 }  // namespace troupe::runtime

@@ -1,5 +1,4 @@
 #include "runtime/simulate/token_game.h"
-#include "devices/base/check.h"
 
 #include <fmt/format.h>
 

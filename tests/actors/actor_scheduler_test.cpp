@@ -195,16 +195,23 @@ TEST_CASE(
     "a system of actors ends while lent threads run its last actors, which may take the job that ends its own thread") {
   for (int i = 0; i < 1000; ++i) {
     Noted noted;
+    std::atomic<bool> left = false;
     std::thread lent;
     {
       SchedulerConfig config;
       caf::actor_system system(config);
-      lent = std::thread([&noted, actors = make_chain(system, noted, 3)]() mutable {
-        const LendThread while_they_end;
-        caf::anon_send(actors.back(), 2);
-        end(std::as_const(actors));
-        actors.clear();
+      lent = std::thread([&noted, &left, actors = make_chain(system, noted, 3)]() mutable {
+        noted.thread = std::this_thread::get_id();
+        {
+          const LendThread while_they_end;
+          caf::anon_send(actors.back(), 2);
+          end(std::as_const(actors));
+          actors.clear();
+        }
+        left = true;
       });
+      // A lent thread that has yet to run its first actor would find no system (LendThread's REQUIRES).
+      while (noted.here == 0 && !left) std::this_thread::yield();
     }  // waits for the end of all actors, not of the threads that have run them
     lent.join();
     CHECK(noted.overlaps == 0);

@@ -78,7 +78,7 @@ struct Forking final : troupe::actors::UserActor {
     if (child == 0) {
       ::close(STDOUT_FILENO);  // the worker's log
       ::close(STDERR_FILENO);
-      ::sleep(8);
+      ::sleep(30);
       ::_exit(0);
     }
     return {};

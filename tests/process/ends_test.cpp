@@ -20,7 +20,7 @@ TEST_CASE("a worker that dies is missed at once, though a process that an actor 
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   JobOptions job;
   job.session.steps = 3;
-  job.stall_s = 4;
+  job.stall_s = 20;
   const JobResult result = test_app().run(*p, job);
   CHECK(result.exit_code == exit_worker);
   CHECK_MESSAGE(result.status.message().find("was killed by signal 9") != std::string::npos, result.status.message());

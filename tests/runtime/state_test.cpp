@@ -241,7 +241,11 @@ TEST_CASE("a stateful program of a million microbatches is verified by a game of
     const std::clock_t begin = std::clock();
     const Status v = verify(p);
     CHECK_MESSAGE(v.ok(), v.message());
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     CHECK(std::clock() - begin < 2 * CLOCKS_PER_SEC);
+#else
+    (void)begin;
+#endif
   }
   Plan p = tally_plan({1, 1}, false);
   p.program_specs[p.program("count")].microbatches = microbatches_max;
