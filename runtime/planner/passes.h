@@ -75,9 +75,9 @@ void make_snapshots(PlanDraft& draft, std::int32_t slots);
 void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<ReusedMemory>& reused);
 
 /// A chain is a row of segments, each of which passes activations to the next on the compute stream. Adds a channel
-/// from its last segment to its first: the first begins a microbatch when the last has begun the one before, so that
-/// the chain's activations take turns in memory (Lifetimes, LT-1). Leaves out chains whose data leave the stream
-/// on the way: another microbatch fills that time.
+/// from its last segment to its first: the first segment begins a microbatch when the last segment has begun the
+/// microbatch before, so that the chain's activations take turns in memory (Lifetimes, LT-1). Leaves out chains whose
+/// data leave the stream on the way: another microbatch fills that time.
 void close_chains(PlanDraft& draft);
 
 /// Actors that wait for nothing else -> channels of `go`; updates, and exchanges that wait for it -> `commit`.
