@@ -102,7 +102,7 @@ int main(int argc, char** argv) {
   options.steps = steps + 1;
   std::size_t sent = 0;
   const auto made = std::chrono::steady_clock::now();
-  Session session(plan, options, [&](Rank, const ToWorker&) { ++sent; });
+  Session session(plan, options, nullptr, [&](Rank, const ToWorker&) { ++sent; });
   const double made_ms = ms_since(made);
   if (const Status s = session.begin(); !s.ok()) die(s.message());
   std::vector<double> votes_ms, commit_ms, step_ms, decode_ms;

@@ -30,7 +30,9 @@ class Job {
  public:
   Job(const Plan& plan, JobOptions options, int killed_ms)
       : plan_(plan), options_(std::move(options)), killed_ms_(killed_ms),
-        session_(plan_, session_options(), [this](Rank to, const ToWorker& m) { send(to, m); }) {}
+        disk_(options_.checkpoint.dir.empty() ? nullptr : device_.create_stream("checkpoints", 1)),
+        checkpoints_(make_checkpoints()),
+        session_(plan_, session_options(), checkpoints_.get(), [this](Rank to, const ToWorker& m) { send(to, m); }) {}
 
   JobResult run() {
     result_.places.resize(plan_.workers());
@@ -59,30 +61,18 @@ class Job {
       result_.void_steps += step.void_step ? 1 : 0;
       if (told) told(step);
     };
-    s.snapshot = [this](std::int64_t version) { return checkpoints_ && checkpoints_->wants(version); };
-    s.on_checkpoint_skipped = [this](std::int64_t version) { checkpoints_->skipped(version); };
-    s.on_shards = [this](std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
-      checkpoints_->shards(version, reports, sums);
-    };
-    s.on_saving = [this](std::int64_t version, Rank place, const Report& report) {
-      checkpoints_->saving(version, place, report);
-    };
     return s;
   }
 
   void begin() {
-    if (Status s = begin_checkpoints(); !s.ok()) end(s, exit_checkpoint);
+    if (Status s = checkpoints_ ? checkpoints_->begin(fresh_number()) : Status{}; !s.ok()) end(s, exit_checkpoint);
     else if (s = start(); !s.ok()) end(s, exit_worker);
   }
 
-  Status begin_checkpoints() {
-    if (options_.checkpoint.dir.empty()) return {};
-    disk_ = device_.create_stream("checkpoints", 1);
-    auto checkpoints = std::make_unique<CheckpointTracker>(plan_, options_.checkpoint, options_.session.first_step,
-                                                           options_.session.steps, storage_, *disk_, clock_);
-    TROUPE_TRY(checkpoints->begin(fresh_number()));
-    checkpoints_ = std::move(checkpoints);
-    return {};
+  std::unique_ptr<CheckpointTracker> make_checkpoints() {
+    if (!disk_) return nullptr;
+    return std::make_unique<CheckpointTracker>(plan_, options_.checkpoint, options_.session.first_step,
+                                               options_.session.steps, storage_, *disk_, clock_);
   }
 
   /// Commits the checkpoints that all workers have written. A run that ends without its last checkpoint has failed.

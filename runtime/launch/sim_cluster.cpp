@@ -98,7 +98,7 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
   std::vector<Place> places(plan.workers());
   // Messages of the control plane take a moment, so that nothing is handled inside a call.
   const std::int64_t control_ns = 20'000;
-  Session session(plan, session_options, [&](Rank to, const ToWorker& message) {
+  Session session(plan, session_options, options.snapshots, [&](Rank to, const ToWorker& message) {
     digest.add_all(loop.now_ns(), to);
     digest.add(encode(message));
     loop.at(loop.now_ns() + control_ns, [&, to, message] {

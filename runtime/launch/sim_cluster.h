@@ -16,6 +16,7 @@ struct SimClusterOptions {
   comm::SimLink link;          ///< between every two places
   Storage* storage = nullptr;  ///< for plans with snapshots, and to restore from
   CheckpointTarget save;
+  SnapshotObserver* snapshots = nullptr;  ///< null: no checkpoints are taken
   std::string restore;
   /// the run fails (`unavailable`) at the session's n-th message; -1: never
   std::int64_t stop_after = -1;

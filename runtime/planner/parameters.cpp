@@ -47,7 +47,7 @@ void GroupPass::run() {
   if (trained_) {
     PlanTensor e = plan().tensors[low().params[group_.params[0]].tensor];
     e.dtype = DType::i32;
-    e.shape = {static_cast<std::int64_t>(group_.params.size())};
+    e.shape.assign(1, static_cast<std::int64_t>(group_.params.size()));
     e.sbp.assign(e.sbp.size(), Sbp::B());
     exponents = draft_.add_tensor(e, group_.name + ".exponents");
   }

@@ -68,19 +68,14 @@ Status CheckpointTracker::begin(std::uint64_t fresh) {
   return {};
 }
 
-bool CheckpointTracker::wants(std::int64_t version) {
+bool CheckpointTracker::wants(std::int64_t version) const {
   if (version == first_) return false;  // it has a checkpoint already, or is the initial values
-  if (version != last_ && (options_.every <= 0 || version % options_.every != 0)) return false;
-  if (version != last_ && committing_ >= committing_max) {
-    skipped(version);
-    return false;
-  }
-  under_way_[version].begin_ns = clock_.now_ns();
-  return true;
+  return version == last_ || (options_.every > 0 && version % options_.every == 0);
 }
 
+bool CheckpointTracker::has_room() const { return committing_ < committing_max; }
+
 void CheckpointTracker::skipped(std::int64_t version) {
-  under_way_.erase(version);
   if (!options_.on_event) return;
   CheckpointEvent event;
   event.kind = CheckpointEvent::Kind::skipped;
@@ -109,7 +104,7 @@ void CheckpointTracker::saving(std::int64_t version, Rank place, const Report& r
   options_.on_event(event);
 }
 
-void CheckpointTracker::shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
+void CheckpointTracker::written(std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
   ++committing_;
   std::vector<checkpoint::ShardRecord> records;
   if (const Status ruined = check_saved(plan_, version, reports); !ruined.ok()) {
@@ -132,6 +127,7 @@ void CheckpointTracker::shards(std::int64_t version, const std::vector<Report>& 
 }
 
 Status CheckpointTracker::poll() {
+  if (!claimed()) return {};
   Status too_often;
   for (auto& o : committer_->outcomes()) {
     --committing_;
@@ -162,6 +158,7 @@ Status CheckpointTracker::poll() {
 }
 
 Status CheckpointTracker::finish() {
+  if (!claimed()) return {};
   committer_->finish();
   TROUPE_TRY(poll());
   return last_failed_;

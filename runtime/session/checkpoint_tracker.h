@@ -10,8 +10,7 @@
 
 #include "checkpoint/committer.h"
 #include "runtime/plan/plan.h"
-#include "runtime/session/control.h"
-#include "runtime/session/sum_scale.h"
+#include "runtime/session/session.h"
 
 namespace troupe::runtime {
 
@@ -56,7 +55,7 @@ struct CheckpointOptions {
 SumState sums_of(const checkpoint::Manifest& manifest);
 
 /// Not thread-safe: owned by the loop of the job's process.
-class CheckpointTracker {
+class CheckpointTracker final : public SnapshotObserver {
  public:
   /// `first`, `last`: the versions that the job begins and ends with. Commits run on `stream`. REQUIRES: `plan`,
   /// `storage`, `stream` and `clock` outlive this object.
@@ -64,27 +63,28 @@ class CheckpointTracker {
                     Storage& storage, Stream& stream, const Clock& clock);
 
   /// Claims the folder for this run and removes the unfinished checkpoints of earlier runs. `fresh`: the number of a
-  /// new job. Error: of the disk; another run holds the folder's lock. REQUIRES: called once, before all that follows.
+  /// new job. Error: of the disk; another run holds the folder's lock. REQUIRES: called once, and without an error
+  /// before the run begins.
   Status begin(std::uint64_t fresh);
   CheckpointTarget target() const { return target_; }
   /// The run ends with this version instead of `last`.
   void end_with(std::int64_t version) { last_ = version; }
-  /// Whether a snapshot of this version is to be taken. A snapshot that is due is skipped while commits of earlier ones
-  /// wait for the disk.
-  bool wants(std::int64_t version);
-  /// The arenas had no room for a version that is wanted (SessionOptions::on_checkpoint_skipped).
-  void skipped(std::int64_t version);
-  /// A place's progress with its shard (SessionOptions::on_saving).
-  void saving(std::int64_t version, Rank place, const Report& report);
-  /// The reports of all places on a version's shards, and that version's sums (SessionOptions::on_shards).
-  void shards(std::int64_t version, const std::vector<Report>& reports, const SumState& sums);
+  bool wants(std::int64_t version) const override;
+  /// False while so many commits wait for the disk that their manifests would pile up in this process.
+  bool has_room() const override;
+  void begun(std::int64_t version) override { under_way_[version].begin_ns = clock_.now_ns(); }
+  void skipped(std::int64_t version) override;
+  void saving(std::int64_t version, Rank place, const Report& report) override;
+  void written(std::int64_t version, const std::vector<Report>& shards, const SumState& sums) override;
   /// Calls on_event for each commit that has ended since the last call. Error: `superseded`, from the first version on
   /// that is not committed because another job, or a later start of this one, has claimed the folder; saving has failed
-  /// too often in a row; or see diverged().
+  /// too often in a row; or see diverged(). No effect before begin().
   Status poll();
   /// Waits for the commits under way, then as poll. Error: as poll; or the last version's checkpoint could not be
   /// saved.
   Status finish();
+  /// The folder is claimed.
+  bool claimed() const { return committer_ != nullptr; }
   /// A version had parameters or moments that are not finite, which is why it was not committed.
   bool diverged() const { return !ruined_.ok(); }
 

@@ -1,16 +1,19 @@
 // The players of the token game: the places and their actors, the messages between these, when an exchange is over.
-// Internal to token_game.cpp (the rules), game_exchanges.cpp (messages between places), game_session.cpp (the session's
-// decisions), game_state.cpp (the state by which the steady state is recognised), game_result.cpp (the results).
+// Internal to token_game.cpp (the rules), game_exchanges.cpp (messages between places), game_session.cpp (what carries
+// the run's decisions out), game_state.cpp (the state by which the steady state is recognised), game_result.cpp (the
+// results).
 #pragma once
 
 #include <array>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
 
 #include "actors/control_port.h"
 #include "devices/sim/sim_device.h"
+#include "runtime/session/decisions.h"
 #include "runtime/simulate/area_watch.h"
 #include "runtime/simulate/game_links.h"
 #include "runtime/simulate/game_period.h"
@@ -107,7 +110,7 @@ struct Place {
 };
 
 /// One game: built, played to its end, measured. `run` is called once.
-class Game {
+class Game final : private DecisionSink {
  public:
   /// Plays the first `microbatches` of each step of program 0 at every place, and repeats them up to all.
   Game(const Plan& plan, const GameOptions& options, std::int64_t microbatches)
@@ -142,36 +145,37 @@ class Game {
   /// included. No game takes longer: at each moment one of them is under way.
   double longest_s() const;
 
-  // ---- the conductor and the session ----------------------------------------------------------
+  // ---- the conductors, and the session as the places hear it ------------------------------------
 
-  ProgramMask readers_of(std::int64_t version) const;
+  /// Makes the decisions of a run whose voters are the places that are played.
+  void make_decisions();
   void push(std::int32_t p, std::int32_t channel, const Token& token);
+  void flush(std::int32_t p, const GameActor& reader, std::int32_t channel, std::int32_t slot);
+  std::function<void(const actors::Reader&, const Token&)> deliver(std::int32_t p, std::int32_t channel);
 
-  void hand_over(std::int32_t p, const actors::Reader& r, const Token& t);
-  void begin(std::int32_t p);
+  // DecisionSink
+  Expected<std::vector<std::int32_t>> readers(std::int64_t version) override;
+  void snapshot_skipped(std::int64_t) override {}
+  void go(ProgramStep step) override;
+  Expected<std::int32_t> feed(const PlanFeed& feed, ProgramStep step, std::int32_t microbatch,
+                              const actors::Report* last) override;
 
-  void go(std::int32_t p, std::int32_t program, std::int64_t step);
-  /// A feed whose microbatches wait for reports.
-  struct WaitingFeed {
-    const PlanChannel* channel = nullptr;
-    std::int32_t stage = 0;
-    std::int64_t begun = -1;          ///< the newest step that has begun
-    std::int64_t step = 0, sent = 0;  ///< the step whose microbatches are sent, and how many of them
-    bool due = false;                 ///< the next one is on its way
-    std::int64_t due_ns = 0;          ///< then it arrives
-  };
-  /// Microbatches of a feed that wait for no report.
-  std::int64_t at_once(const PlanChannel& feed) const;
-  /// Sends a step's microbatches that wait for no report: one step of a feed after the other.
-  void begin_feed(WaitingFeed& feed);
-  void begin_feeds(std::int32_t program, std::int64_t step);
-  /// An act has ended: sends the next microbatch of the feeds that wait for a report of this actor.
-  void reported(const GameActor& actor, std::int64_t step, std::int32_t microbatch);
-  /// The session's next microbatch of a feed arrives at the places that run it.
-  void feed(const WaitingFeed& feed, std::int64_t step, std::int32_t microbatch);
-  void step_closed(std::int32_t p, std::int32_t program, std::int64_t step);
-
+  void begin();
   void commit(std::int64_t step);
+  /// An actor of a place has closed a step: the last one at the place is its vote.
+  void step_closed(std::int32_t p, ProgramStep step);
+  /// An act has ended: the session hears what it reports, if a feed waits for such reports.
+  void reported(const GameActor& actor, const GameActor::ActAt& act);
+  /// What the session hears, GameOptions::control_s after it was said: a report, or that a feed's microbatch lies in
+  /// its slot at a place.
+  struct Hears {
+    std::int64_t due_ns = 0;
+    ProgramStep step;
+    std::int32_t microbatch = 0, voter = 0;
+    const PlanChannel* taken = nullptr;   // the feed; null: a report
+    const std::string* report = nullptr;  // its name
+  };
+  void tell(Hears hears);
 
   // ---- exchanges: an act is over when every peer has begun it ------------------------------------
 
@@ -242,9 +246,12 @@ class Game {
   std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> representative_;
   mutable std::vector<std::int32_t> place_of_;  // by rank, once asked for; -1: not yet
   std::vector<std::unique_ptr<Place>> places_;
-  std::map<std::pair<std::int32_t, std::int64_t>, std::map<std::int32_t, std::int32_t>> closed_;
+  std::optional<Decisions> decisions_;
+  ProgramMask first_readers_ = 0;                                         // of the version that the run begins with
+  std::map<std::pair<ProgramStep, std::int32_t>, std::int32_t> closing_;  // by place: actors that have closed the step
+  std::list<Hears> told_;                                                 // and not heard
   std::map<std::pair<std::int32_t, std::int64_t>, PeerTable> peer_tables_;
-  std::vector<WaitingFeed> waiting_feeds_;
+  std::vector<std::pair<std::int32_t, std::string>> awaited_;  // reports for which feeds wait: program, name
   std::vector<std::int64_t> commits_ns_;
   std::int64_t end_ns_ = 0;       // time of the last event
   std::int64_t handover_ns_ = 0;  // CostModel::handover_s, where acts have their costs

@@ -9,22 +9,7 @@
 namespace troupe::runtime {
 
 Status Game::check_finished() {
-  std::string missing;
-  for (std::int32_t program = 0; program < static_cast<std::int32_t>(plan_.programs.size()); ++program) {
-    const bool digest = plan_.programs[program] == "digest";
-    if (program > 0 && (!options_.every_program || (digest && !plan_.trains))) continue;
-    const std::int64_t first = digest ? options_.steps : 0, count = program == 0 ? options_.steps : 1;
-    for (std::int64_t s = first; s < first + count; ++s)
-      for (std::size_t p = 0; p < places_.size(); ++p) {
-        const auto want = places_[p]->local.closers[program];
-        const auto& closed = closed_[{program, s}];
-        const auto it = closed.find(static_cast<std::int32_t>(p));
-        if (want > 0 && (it == closed.end() || it->second < want) && missing.empty())
-          missing = fmt::format("program '{}' does not finish step {} on rank {}", plan_.programs[program], s,
-                                places_[p]->local.rank);
-      }
-  }
-  if (!missing.empty()) {
+  if (const auto missing = decisions_->first_missing()) {
     // One place of each stage first: the other places of a stage mostly wait for the same.
     std::vector<const Place*> places, others;
     std::set<std::int32_t> stages;
@@ -43,7 +28,9 @@ Status Game::check_finished() {
           ++lines;
         }
       }
-    return invalid("deadlock: " + missing + "; waiting:" + waits);
+    const auto& [step, place] = *missing;
+    return invalid(fmt::format("deadlock: program '{}' does not finish step {} on rank {}; waiting:{}",
+                               plan_.programs[step.program], step.step, places_[place]->local.rank, waits));
   }
   for (const auto& place : places_)
     for (const auto& a : place->actors)

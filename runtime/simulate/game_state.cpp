@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "devices/base/philox.h"
 #include "runtime/simulate/game.h"
 
 namespace troupe::runtime {
@@ -58,8 +59,10 @@ std::vector<std::int64_t> Game::state() const {
       out.insert(out.end(), {last.second.step, last.second.microbatch - (last.first->moves() ? seen_ : 0)});
     }
   }
-  for (const auto& f : waiting_feeds_)
-    out.insert(out.end(), {f.begun, f.step, f.sent, f.due ? f.due_ns - loop_.now_ns() : -1});
+  decisions_->append_state(out);
+  for (const auto& h : told_)
+    out.insert(out.end(), {h.due_ns - loop_.now_ns(), h.step.program, h.step.step, h.microbatch, h.voter,
+                           static_cast<std::int64_t>(name_hash(h.taken ? h.taken->name : *h.report))});
   for (const auto& u : under_way_) {
     append_state(*u.actor, u.number);
     out.insert(out.end(), {u.end_ns - loop_.now_ns(), static_cast<std::int64_t>(u.phase)});

@@ -9,11 +9,15 @@ namespace troupe::runtime {
 namespace {
 
 /// Numbers of microbatches of a step with which to try a shortened game: enough to fill the pipeline, settle and drain.
-/// None where places differ in their microbatches, and where turns or rounds count the microbatches of a whole step.
+/// None where places differ in their microbatches, and where turns, rounds or feeds count the microbatches of a whole
+/// step.
 std::vector<std::int64_t> few_microbatches(const Plan& plan) {
   if (plan.ordered() || !plan.owners.empty() || plan.program_specs[0].sequential) return {};
   for (const auto& x : plan.exchanges)
     if (x.rate == Rate::round) return {};
+  for (const auto& role : plan.roles)
+    for (const auto& c : role.channels)
+      if (c.kind == PlanChannel::Kind::feed && c.program == 0) return {};
   for (std::int32_t s = 0; s < plan.stages; ++s)
     if (plan.dp_width(s) != plan.dp_width(0)) return {};
   const auto all = std::int64_t{plan.schedule(0, 0).acts(Rate::microbatch, 0)};
@@ -33,10 +37,11 @@ double Game::longest_s() const {
     return program == 0 ? static_cast<double>(options_.steps) : options_.every_program ? 1.0 : 0.0;
   };
   double all_s = static_cast<double>(options_.steps) * options_.control_s;  // the commits
-  for (const auto& f : waiting_feeds_) {
-    const auto microbatches = static_cast<double>(plan_.program_specs[f.channel->program].microbatches);
-    all_s += runs(f.channel->program) * microbatches * options_.control_s;
-  }
+  for (const auto& role : plan_.roles)  // what the session hears before it sends the next microbatch of a feed
+    for (const auto& c : role.channels)
+      if (c.kind == PlanChannel::Kind::feed)
+        all_s += runs(c.program) * static_cast<double>(plan_.program_specs[c.program].microbatches) *
+                 options_.control_s;
   for (const auto& place : places_)
     for (const auto& a : place->actors) {
       const auto acts = static_cast<double>(std::max<std::size_t>(1, a->local_.spec.microbatches.size()));

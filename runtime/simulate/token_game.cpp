@@ -22,9 +22,8 @@ Expected<GameResult> Game::run() {
                                                "simulated time ends at {:.3g} s: lower their times, or the number of "
                                                "microbatches",
                                                counted(options_.steps, "step"), s, game_s_max));
-  for (std::int32_t p = 0; p < static_cast<std::int32_t>(places_.size()); ++p) begin(p);
-  for (std::int32_t program = 0; program < static_cast<std::int32_t>(plan_.programs.size()); ++program)
-    begin_feeds(program, program == 0 ? std::min<std::int64_t>(2, options_.steps) - 1 : 0);
+  make_decisions();
+  begin();
   do {
     deliver();
     if (shortened() && loop_.next_due_ns() != loop_.now_ns()) detect_cycle();
@@ -45,12 +44,17 @@ Expected<GameResult> Game::run() {
 }
 
 void Game::choose_places() {
+  bool fed = false;
   for (const auto& role : plan_.roles)
     for (const auto& c : role.channels)
-      if (c.kind == PlanChannel::Kind::feed && !c.after.empty() && (c.program == 0 || options_.every_program))
-        waiting_feeds_.push_back({&c, role.stage});
-  // With a waiting feed, microbatches of different dp coordinates wait for each other.
-  bool same = plan_.owners.empty() && waiting_feeds_.empty();
+      if (c.kind == PlanChannel::Kind::feed && (c.program == 0 || options_.every_program)) {
+        fed = true;
+        if (!c.after.empty()) awaited_.emplace_back(c.program, c.after);
+      }
+  std::sort(awaited_.begin(), awaited_.end());
+  awaited_.erase(std::unique(awaited_.begin(), awaited_.end()), awaited_.end());
+  // Microbatches of a feed wait for each other, whichever dp coordinate runs them.
+  bool same = plan_.owners.empty() && !fed;
   for (std::int32_t s = 1; s < plan_.stages; ++s) same &= plan_.dp_width(s) == plan_.dp_width(0);
   // Where a round is not full its places do not behave alike.
   for (const auto& x : plan_.exchanges) {
@@ -192,20 +196,19 @@ void Game::deliver() {
     mail_.pop_front();
     ActorCore& core = m.to->core_;
     switch (m.kind) {
-      case Mail::Kind::begin: core.begin(0, readers_of(0)); break;
+      case Mail::Kind::begin: core.begin(0, first_readers_); break;
       case Mail::Kind::token: core.arrive(m.port, m.token); break;
       case Mail::Kind::ack: core.ack(m.port, m.slot); break;
       case Mail::Kind::control_ack: {
         const auto p = m.to->place_;
-        places_[p]->controls.at(m.port).ack(m.slot,
-                                            [this, p](const actors::Reader& r, const Token& t) { hand_over(p, r, t); });
+        places_[p]->controls.at(m.port).ack(m.slot, deliver(p, m.port));
         break;
       }
       case Mail::Kind::started: core.started(m.number); break;
       case Mail::Kind::done: finished(*m.to, m); break;
       case Mail::Kind::carried: carried(m); break;
       case Mail::Kind::meet: meet(*m.to, m.number); break;
-      case Mail::Kind::closed: step_closed(m.to->place_, m.to->plan_.program, m.step); break;
+      case Mail::Kind::closed: step_closed(m.to->place_, {m.to->plan_.program, m.step}); break;
     }
   }
 }
@@ -229,8 +232,7 @@ void Game::end_act(const Mail& done) {
 }
 
 void Game::finished(GameActor& a, const Mail& m) {
-  if (!waiting_feeds_.empty() && !a.plan_.ops.empty())
-    reported(a, a.flight(m.number).step, a.flight(m.number).microbatch);
+  if (!awaited_.empty() && !a.plan_.ops.empty()) reported(a, a.flight(m.number));
   std::erase_if(a.flights_, [&](const GameActor::Flight& f) { return f.number == m.number; });
   a.core_.done(m.number, ActDone{{}, m.begin_ns, m.end_ns, m.step});
 }

@@ -7,8 +7,8 @@
 // task at a time.
 //
 // Places that behave alike are played once: along tp always (given a dp axis); along dp where every stage has the same
-// width, the plan names no owners, no feed of the programs that are played waits for reports, and every round has a
-// microbatch of each dp coordinate (the place with the largest share is played for all; where nodes or odd links make
+// width, the plan names no owners, the programs that are played have no feeds, and every round has a microbatch of each
+// dp coordinate (the place with the largest share is played for all; where nodes or odd links make
 // links differ, no exchange takes less than the planner's time of its slowest place). The repetitions of a steady state
 // are not played (game_period.h). One run proves all timings for marked graphs: one writer per channel, no
 // data-dependent choice (Commoner et al., 1971).

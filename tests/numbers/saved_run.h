@@ -74,6 +74,21 @@ inline Expected<SavingJob> compile_saving(const runtime::App& app, const lm::LmC
   return job;
 }
 
+/// A tracker that commits a version as soon as its shards are written: the simulation has one thread.
+struct SavedAtOnce final : SnapshotObserver {
+  CheckpointTracker& tracker;
+  Status over;
+  explicit SavedAtOnce(CheckpointTracker& tracker) : tracker(tracker) {}
+  bool wants(std::int64_t version) const override { return tracker.wants(version); }
+  bool has_room() const override { return tracker.has_room(); }
+  void begun(std::int64_t version) override { tracker.begun(version); }
+  void skipped(std::int64_t version) override { tracker.skipped(version); }
+  void written(std::int64_t version, const std::vector<Report>& shards, const SumState& sums) override {
+    tracker.written(version, shards, sums);
+    if (over.ok()) over = tracker.finish();
+  }
+};
+
 /// Runs a job. `app`: has the actors of the language model.
 inline Expected<Run> run(const runtime::App& app, const SavingJob& job, SimStorage& storage, const RunOptions& r) {
   const lm::LmConfig& c = job.config;
@@ -111,15 +126,10 @@ inline Expected<Run> run(const runtime::App& app, const SavingJob& job, SimStora
   s.clip = c.optimizer.clip;
   s.loss_divisor = static_cast<double>(tokens_per_step(c));
   s.lr = [&](std::int64_t step) { return lm::lr_at(c.schedule, step); };
-  s.snapshot = [&](std::int64_t v) { return checkpoints.wants(v); };
-  s.on_checkpoint_skipped = [&](std::int64_t v) { checkpoints.skipped(v); };
-  Status over;
-  s.on_shards = [&](std::int64_t v, const std::vector<Report>& reports, const SumState& sums) {
-    checkpoints.shards(v, reports, sums);
-    if (over.ok()) over = checkpoints.finish();  // at once: the simulation has one thread
-  };
+  SavedAtOnce at_once(checkpoints);
+  cluster.snapshots = &at_once;
   TROUPE_ASSIGN(const SimRun ran, run_simulated(plan, app.ops(), app.actors(), s, cluster));
-  TROUPE_TRY(over);
+  TROUPE_TRY(at_once.over);
   if (!failed.empty()) return failed[0];
   Run out{ran.params_hash, {}, {},       r.into + "/" + checkpoint::folder_name(r.steps, cluster.save.generation),
           ran.messages,    {}, ran.sums, ran.digest};

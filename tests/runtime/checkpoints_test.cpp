@@ -98,8 +98,15 @@ struct Job {
       for (std::size_t part = 0; part < 2; ++part) write(version, rank, part);
   }
   void pass(std::int64_t ns) { loop.run_due(loop.now_ns() + ns); }
+  /// As a session does. Returns whether the version is snapshotted.
+  bool begins(std::int64_t version, bool last = false) {
+    if (!checkpoints->wants(version)) return false;
+    if (!last && !checkpoints->has_room()) return checkpoints->skipped(version), false;
+    checkpoints->begun(version);
+    return true;
+  }
   Status end(std::int64_t version) {
-    checkpoints->shards(version, written[version], sums);
+    checkpoints->written(version, written[version], sums);
     return checkpoints->finish();
   }
 };
@@ -110,7 +117,7 @@ TEST_CASE(
     "of a save that takes long the bytes of all places are told by class, with the longest stall, about once a "
     "second") {
   Job job;
-  REQUIRE(job.checkpoints->wants(1));
+  REQUIRE(job.begins(1));
   job.stall_s[0] = 0.5;
   job.stall_s[1] = 0.25;
   job.pass(8 * tenth_s);
@@ -147,7 +154,7 @@ TEST_CASE(
     "a checkpoint keeps the updates and exponents of its version, and a run that goes on from it begins with them") {
   Job job;
   for (const std::int64_t version : {1, 2}) {
-    REQUIRE(job.checkpoints->wants(version));
+    REQUIRE(job.begins(version));
     job.write_all(version);
     job.sums = {version - 1, {{"w", {static_cast<std::int32_t>(40 + version), 0.25f}}}, 1};
     CHECK(job.end(version).ok());
@@ -166,10 +173,9 @@ TEST_CASE(
 
 TEST_CASE("nothing is told of a save that is quick, skipped, or over") {
   Job job;
-  REQUIRE(job.checkpoints->wants(1));
+  REQUIRE(job.begins(1));
   job.write_all(1);
   CHECK(job.end(1).ok());
-  REQUIRE(job.checkpoints->wants(2));
   job.checkpoints->skipped(2);
   job.pass(20 * tenth_s);
   Report late{Report::Kind::saving, "", 1, -1, {0, 1, 1}, {}};
@@ -183,7 +189,7 @@ TEST_CASE("nothing is told of a save that is quick, skipped, or over") {
 
 TEST_CASE("a version is committed only if every place has written its shard") {
   Job job;
-  REQUIRE(job.checkpoints->wants(1));
+  REQUIRE(job.begins(1));
   job.write(1, 0, 0);
   job.write(1, 0, 1);
   CHECK(job.end(1).ok());
@@ -200,7 +206,7 @@ TEST_CASE("failures are counted until a checkpoint is committed, and so many in 
   std::int64_t version = 0;
   const auto save = [&](bool full) {
     job.storage.set_capacity(full ? 0 : 1 << 20);
-    REQUIRE(job.checkpoints->wants(++version));
+    REQUIRE(job.begins(++version));
     job.write_all(version);
     return job.end(version);
   };
@@ -225,21 +231,21 @@ TEST_CASE(
   Job job;
   std::int64_t version = 0;
   for (; version < 4; ++version) {  // the stream is the loop's: nothing is committed until it runs
-    REQUIRE(job.checkpoints->wants(version + 1));
+    REQUIRE(job.begins(version + 1));
     job.write_all(version + 1);
-    job.checkpoints->shards(version + 1, job.written[version + 1], job.sums);
+    job.checkpoints->written(version + 1, job.written[version + 1], job.sums);
   }
   CHECK(job.events.empty());
-  CHECK_FALSE(job.checkpoints->wants(5));
+  CHECK_FALSE(job.begins(5));
   REQUIRE(job.events.size() == 1);
   CHECK(job.events[0].kind == Kind::skipped);
   CHECK(job.events[0].step == 5);
   job.checkpoints->end_with(6);
-  CHECK(job.checkpoints->wants(6));
+  CHECK(job.begins(6, true));
   job.pass(tenth_s);
   CHECK(job.checkpoints->poll().ok());
   CHECK(job.events.size() == 5);
-  CHECK(job.checkpoints->wants(7));
+  CHECK(job.begins(7));
 }
 
 TEST_CASE("the last version's checkpoint is the run's: where it fails the end says so, whatever was saved before") {
@@ -247,10 +253,10 @@ TEST_CASE("the last version's checkpoint is the run's: where it fails the end sa
     CAPTURE(last);
     Job job;
     job.checkpoints->end_with(last ? 2 : 3);
-    REQUIRE(job.checkpoints->wants(1));
+    REQUIRE(job.begins(1));
     job.write_all(1);
     CHECK(job.end(1).ok());
-    REQUIRE(job.checkpoints->wants(2));
+    REQUIRE(job.begins(2));
     job.storage.set_capacity(0);
     job.write_all(2);
     const Status s = job.end(2);
@@ -265,10 +271,10 @@ TEST_CASE(
   for (const std::string how : {"claimed", "cleaned", "cleaned before a place has written its shard"}) {
     CAPTURE(how);
     Job job;
-    REQUIRE(job.checkpoints->wants(1));
+    REQUIRE(job.begins(1));
     job.write_all(1);
     CHECK(job.end(1).ok());
-    REQUIRE(job.checkpoints->wants(2));
+    REQUIRE(job.begins(2));
     job.write_all(2);
     // As a process on another machine claims it, which this machine's lock does not keep out.
     checkpoint::Catalog catalog(job.storage, "/ckpt");
@@ -297,10 +303,10 @@ TEST_CASE(
 TEST_CASE(
     "where two processes have the same generation, a save of one that fails removes nothing that the other committed") {
   Job job;
-  REQUIRE(job.checkpoints->wants(1));
+  REQUIRE(job.begins(1));
   job.write_all(1);
   CHECK(job.end(1).ok());
-  REQUIRE(job.checkpoints->wants(2));
+  REQUIRE(job.begins(2));
   job.write_all(2);
   // Has claimed the folder at the same moment, on another machine: the shards of the first are in the way of its own.
   const CheckpointTarget target = job.checkpoints->target();
@@ -340,11 +346,11 @@ TEST_CASE("a version with a parameter that is not finite at any place is not com
     CAPTURE(rank);
     Job job;
     job.spoilt_rank = rank;
-    REQUIRE(job.checkpoints->wants(1));
+    REQUIRE(job.begins(1));
     job.write_all(1);
     CHECK(job.end(1).ok());
     CHECK_FALSE(job.checkpoints->diverged());
-    REQUIRE(job.checkpoints->wants(2));
+    REQUIRE(job.begins(2));
     job.spoilt = bad;
     job.write_all(2);
     const Status s = job.end(2);
@@ -368,7 +374,7 @@ TEST_CASE(
         CAPTURE(rank);
         CAPTURE(bad);
         Job job;
-        REQUIRE(job.checkpoints->wants(1));
+        REQUIRE(job.begins(1));
         job.spoilt = bad;
         job.spoilt_kind = second ? checkpoint::TensorKind::second_moment : checkpoint::TensorKind::first_moment;
         job.spoilt_rank = rank;
@@ -389,7 +395,7 @@ TEST_CASE(
 TEST_CASE("of parameters that are not finite the first of the plan is named, whichever place tells of it") {
   Job job;
   REQUIRE(job.plan.params.size() > 2);
-  REQUIRE(job.checkpoints->wants(1));
+  REQUIRE(job.begins(1));
   job.written[1].push_back({Report::Kind::shard, job.plan.params[0].name, 1, -1, {0, 2}, {}});  // a moment
   for (const std::size_t i : {2, 1})
     job.written[1].push_back({Report::Kind::shard, job.plan.params[i].name, 1, -1, {0, 0}, {}});

@@ -299,7 +299,7 @@ TEST_CASE(
     do {
       heard.clear();
       std::int32_t sent = 0;
-      Session session(*p, split_prompt(tp, heard),
+      Session session(*p, split_prompt(tp, heard), nullptr,
                       [&](Rank, const ToWorker& m) { sent += std::holds_alternative<Feed>(m) ? 1 : 0; });
       REQUIRE(session.begin().ok());
       REQUIRE(sent == tp);
@@ -351,7 +351,7 @@ TEST_CASE("of a feed that waits for nothing a place has at most feed_window micr
       return std::vector<std::byte>(4);
     };
     std::vector<std::pair<Rank, Feed>> sent;
-    Session session(*p, options, [&](Rank r, const ToWorker& m) {
+    Session session(*p, options, nullptr, [&](Rank r, const ToWorker& m) {
       if (const auto* feed = std::get_if<Feed>(&m)) sent.emplace_back(r, *feed);
     });
     REQUIRE(session.begin().ok());
@@ -410,6 +410,46 @@ TEST_CASE(
     }
 }
 
+TEST_CASE(
+    "the game sends a feed that waits for nothing as the session does: a microbatch beyond feed_window goes out when "
+    "the session has heard that an earlier one is taken, on every dp width") {
+  const auto ops = kernels::standard_ops();
+  constexpr std::int64_t all = 61;
+  constexpr double control_s = 100;
+  for (const std::int64_t width : {1, 2, 3}) {
+    CAPTURE(width);
+    Graph g(ops);
+    g.program("relay", {all, 1});
+    g.unit("only");
+    const Value prompt = g.feed("prompt", {DType::i32, {1}}, "");
+    g.report("token", g.actor("echo", "echo", {prompt}, {{"token", {DType::i32, {1}}}})[0]);
+    auto p = compile_over(g, {width});
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    std::size_t slots = 0;
+    for (auto& a : p->roles[0].actors) a.cost_s = a.kind == PlanActor::Kind::user ? 1 : 0;
+    for (const auto& c : p->roles[0].channels)
+      if (c.kind == PlanChannel::Kind::feed) slots = static_cast<std::size_t>(c.slots);
+    REQUIRE(slots > 0);
+    GameOptions options;
+    options.steps = 1;
+    options.control_s = control_s;
+    const auto played = play(*p, options);
+    REQUIRE_MESSAGE(played.ok(), played.status().message());
+    // Microbatch m is the (m / width)-th of its place, which has room for `slots` of them beside the one in its act.
+    std::vector<double> taken(all), done(all);
+    std::vector<double> heard;  // when the session has heard of each that is taken
+    for (std::size_t m = 0; m < all; ++m) {
+      std::sort(heard.begin(), heard.end());
+      const double sent = m < feed_window ? 0 : heard[m - feed_window];
+      const auto before = [&](std::size_t n) { return n * width > m ? 0.0 : done[m - n * width]; };
+      taken[m] = std::max(sent, before(slots));
+      done[m] = std::max(taken[m], before(1)) + 1;
+      heard.push_back(taken[m] + control_s);
+    }
+    CHECK(played->step_s == doctest::Approx(*std::max_element(done.begin(), done.end()) + control_s));
+  }
+}
+
 namespace {
 
 /// The same plan, the channels of its first stage at higher or lower addresses than those of its second.
@@ -449,7 +489,7 @@ TEST_CASE("feeds that wait are told stage by stage, wherever their channels lie 
     options.feed = [](const std::string&, std::int64_t, std::int32_t, const Report*) {
       return std::vector<std::byte>(4);
     };
-    Session session(plan, options, [](Rank, const ToWorker&) {});
+    Session session(plan, options, nullptr, [](Rank, const ToWorker&) {});
     REQUIRE(session.begin().ok());
     const std::string said = session.waits_for();
     CHECK_MESSAGE(

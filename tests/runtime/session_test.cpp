@@ -6,6 +6,7 @@
 #include "runtime/place/gradient_parts.h"
 #include "runtime/session/session.h"
 #include "tests/runtime/mlp.h"
+#include "tests/runtime/seen_snapshots.h"
 
 using namespace mlp;
 
@@ -44,7 +45,7 @@ TEST_CASE(
       SessionOptions options;
       options.steps = 2;
       std::int64_t commits = 0;
-      Session session(*p, options,
+      Session session(*p, options, nullptr,
                       [&](Rank r, const ToWorker& m) { commits += r == 0 && std::holds_alternative<CommitStep>(m); });
       Status s = session.begin();
       for (Rank r : {1, 0}) {
@@ -79,6 +80,7 @@ struct Planted {
   std::vector<Go> gone;             // as the first place hears them ...
   std::vector<CommitStep> commits;  // ... as well
   std::vector<StepResult> steps;
+  SeenSnapshots* snapshots = nullptr;
   std::unique_ptr<Session> session;
   struct Peak {
     std::string name;
@@ -103,7 +105,7 @@ struct Planted {
     peaks.resize(static_cast<std::size_t>(plan.workers()));
   }
   void begin() {
-    session = std::make_unique<Session>(plan, options, [this](Rank r, const ToWorker& m) {
+    session = std::make_unique<Session>(plan, options, snapshots, [this](Rank r, const ToWorker& m) {
       if (r > 0) return;
       if (const auto* b = std::get_if<BeginRun>(&m)) begun = b->exponents;
       if (const auto* go = std::get_if<Go>(&m)) gone.push_back(*go);
@@ -432,9 +434,9 @@ TEST_CASE(
     Planted job({2});
     job.plan = *p;
     job.options.steps = 5;
-    job.options.snapshot = [](std::int64_t version) { return version > 0; };
-    std::vector<std::int64_t> skipped, taken;
-    job.options.on_checkpoint_skipped = [&](std::int64_t version) { skipped.push_back(version); };
+    SeenSnapshots snapshots([](std::int64_t version) { return version > 0; });
+    job.snapshots = &snapshots;
+    std::vector<std::int64_t> taken;
     job.begin();
     while (job.session->committed() < c.last) {
       if (job.session->committed() == 2) job.session->pause_at(c.last);
@@ -442,7 +444,8 @@ TEST_CASE(
         REQUIRE(job.session->handle(r, Closed{snapshot, 1, {}, 0}).ok());
       REQUIRE(job.vote().ok());
     }
-    CHECK(skipped == c.skipped);
+    CHECK(snapshots.skipped_versions == c.skipped);
+    CHECK(snapshots.begun_versions == c.taken);
     for (const Go& go : job.gone)
       if (go.program == snapshot) taken.push_back(go.step);
     CHECK(taken == c.taken);
@@ -451,6 +454,26 @@ TEST_CASE(
       CHECK(named == (std::count(c.taken.begin(), c.taken.end(), m.step + 1) == 1));
     }
   }
+}
+
+TEST_CASE("a version that is due while its observer has no room is skipped, and told; the last version is taken") {
+  CompileOptions o;
+  o.stages = stage_meshes({1});
+  o.snapshots = 2;
+  Planted job({1});
+  auto p = compile(graph(ops(), {}), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  job.plan = *std::move(p);
+  job.options.steps = 3;
+  SeenSnapshots snapshots([](std::int64_t version) { return version > 0; });
+  snapshots.room = false;
+  job.snapshots = &snapshots;
+  job.begin();
+  while (job.session->committed() < 3) REQUIRE(job.vote().ok());
+  CHECK(snapshots.skipped_versions == std::vector<std::int64_t>{1, 2});
+  CHECK(snapshots.begun_versions == std::vector<std::int64_t>{3});
+  for (const CommitStep& m : job.commits)
+    CHECK((m.readers >> job.plan.program("snapshot") & 1) == (m.step == 2 ? 1 : 0));
 }
 
 TEST_CASE(
@@ -466,14 +489,13 @@ TEST_CASE(
   job.options.readers = [](std::int64_t version) {
     return version == 1 ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{};
   };
-  job.options.snapshot = [](std::int64_t version) { return version == 1; };
+  SeenSnapshots snapshots([](std::int64_t version) { return version == 1; });
+  job.snapshots = &snapshots;
   std::vector<std::string> told;
   job.options.on_closed = [&](const std::string& program, std::int64_t step, const std::vector<Report>&) {
     told.push_back(program + " " + std::to_string(step));
   };
-  job.options.on_shards = [&](std::int64_t version, const std::vector<Report>&, const SumState&) {
-    told.push_back("shards " + std::to_string(version));
-  };
+  snapshots.on_written = [&](std::int64_t version) { told.push_back("shards " + std::to_string(version)); };
   job.begin();
   REQUIRE(job.vote().ok());
   CHECK_FALSE(job.session->readers_left());  // a question after divergence only
@@ -502,11 +524,9 @@ TEST_CASE(
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   Planted job({1});
   job.plan = *std::move(p);
-  job.options.snapshot = [](std::int64_t version) { return version == 1 || version == 2; };
-  std::map<std::int64_t, SumState> saved;
-  job.options.on_shards = [&](std::int64_t version, const std::vector<Report>&, const SumState& sums) {
-    saved[version] = sums;
-  };
+  SeenSnapshots snapshots([](std::int64_t version) { return version == 1 || version == 2; });
+  auto& saved = snapshots.written_versions;
+  job.snapshots = &snapshots;
   job.begin();
   const auto snapshot = job.plan.program("snapshot");
   job.peak(0, "layer0.up", 3);
@@ -538,8 +558,8 @@ TEST_CASE(
     bool stopped = false;
     SessionOptions options;
     options.steps = steps;
-    options.snapshot = [&](std::int64_t version) { return version == 4; };
-    Session session(*p, options, [&](Rank, const ToWorker& m) {
+    SeenSnapshots snapshots([](std::int64_t version) { return version == 4; });
+    Session session(*p, options, &snapshots, [&](Rank, const ToWorker& m) {
       if (const auto* go = std::get_if<Go>(&m)) gone.push_back({go->program, go->step});
       stopped |= std::holds_alternative<Stop>(m);
     });
@@ -593,7 +613,7 @@ TEST_CASE("a plan that does not train has versions, too: each step makes one, an
   SessionOptions options;
   options.first_step = 3;
   options.steps = 1000;
-  Session session(*p, options, [&](Rank, const ToWorker& m) {
+  Session session(*p, options, nullptr, [&](Rank, const ToWorker& m) {
     if (const auto* go = std::get_if<Go>(&m)) gone.push_back(go->step);
     if (const auto* c = std::get_if<CommitStep>(&m)) commits.push_back(*c);
   });

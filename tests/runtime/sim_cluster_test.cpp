@@ -11,6 +11,7 @@
 #include "runtime/simulate/token_game.h"
 #include "runtime/verify/verify.h"
 #include "tests/runtime/mlp.h"
+#include "tests/runtime/seen_snapshots.h"
 
 using namespace mlp;
 
@@ -304,10 +305,8 @@ TEST_CASE(
     CHECK(reports.size() == 200);
     evaluated.push_back(version);
   };
-  session.snapshot = [](std::int64_t version) { return version == 1; };
-  session.on_shards = [&](std::int64_t version, const std::vector<Report>&, const SumState&) {
-    saved.push_back(version);
-  };
+  SeenSnapshots snapshots([](std::int64_t version) { return version == 1; });
+  snapshots.on_written = [&](std::int64_t version) { saved.push_back(version); };
   const auto error = [&](std::uint64_t seed, std::int64_t stop_after) {
     evaluated.clear();
     saved.clear();
@@ -318,6 +317,7 @@ TEST_CASE(
     cluster.storage = &storage;
     cluster.save = {"checkpoints", 1, 1};
     cluster.stop_after = stop_after;
+    cluster.snapshots = &snapshots;
     const auto r = run_simulated(*p, ops(), set, session, cluster);
     REQUIRE_FALSE(r.ok());
     return r.status().message();

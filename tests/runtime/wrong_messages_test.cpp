@@ -98,7 +98,7 @@ class Talk {
     options.feed = [](const std::string&, std::int64_t, std::int32_t, const Report*) {
       return std::vector<std::byte>(4);
     };
-    Session session(plan, options, [&](Rank r, const ToWorker& m) {
+    Session session(plan, options, nullptr, [&](Rank r, const ToWorker& m) {
       for (auto& changed : to(r, m)) {
         ++said;
         loop.at(loop.now_ns() + 1000, [&, r, changed] { places[static_cast<std::size_t>(r)].worker->handle(changed); });

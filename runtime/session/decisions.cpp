@@ -1,0 +1,169 @@
+#include "runtime/session/decisions.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "devices/base/check.h"
+#include "devices/base/text_table.h"
+
+namespace troupe::runtime {
+
+using actors::ProgramMask;
+using actors::Report;
+
+Decisions::Decisions(const Plan& plan, std::int64_t first, std::int64_t last, std::vector<std::vector<bool>> votes,
+                     DecisionSink& sink)
+    : plan_(plan), sink_(sink), last_(std::max(first, last)), committed_(first), begun_(first),
+      snapshot_(plan.program("snapshot")), arena_slots_(plan.snapshot_slots()), votes_(std::move(votes)) {
+  for (const auto& of_program : votes_)
+    voters_.push_back(static_cast<std::int32_t>(std::count(of_program.begin(), of_program.end(), true)));
+}
+
+Expected<ProgramMask> Decisions::begin() { return choose_readers(committed_); }
+
+Expected<ProgramMask> Decisions::commit() {
+  TROUPE_ASSIGN(const ProgramMask readers, choose_readers(committed_ + 1));
+  ++committed_;
+  return readers;
+}
+
+Expected<ProgramMask> Decisions::choose_readers(std::int64_t version) {
+  TROUPE_ASSIGN(due_, sink_.readers(version));
+  const auto snapshot = std::find(due_.begin(), due_.end(), snapshot_);
+  if (snapshot != due_.end() && !admits_snapshot(version)) {
+    due_.erase(snapshot);
+    sink_.snapshot_skipped(version);
+  }
+  ProgramMask mask = version < last_ ? ProgramMask{1} : ProgramMask{0};
+  for (const std::int32_t program : due_) mask |= ProgramMask{1} << program;
+  return mask;
+}
+
+bool Decisions::admits_snapshot(std::int64_t version) const {
+  const auto under_way = std::count_if(open_.begin(), open_.end(),
+                                       [this](const auto& o) { return o.first.program == snapshot_; });
+  return under_way < arena_slots_ || version == last_;
+}
+
+Status Decisions::begin_due() {
+  for (const std::int32_t program : std::exchange(due_, {})) TROUPE_TRY(go({program, committed_}));
+  for (; begun_ < std::min(committed_ + 2, last_); ++begun_) TROUPE_TRY(go({0, begun_}));
+  return {};
+}
+
+Status Decisions::go(ProgramStep step) {
+  const auto program = static_cast<std::size_t>(step.program);
+  Open& open = open_[step];
+  open.closed.resize(votes_[program].size());
+  open.missing = voters_[program];
+  sink_.go(step);
+  for (const auto& role : plan_.roles)
+    for (const auto& c : role.channels)
+      if (c.kind == PlanChannel::Kind::feed && c.program == step.program)
+        open.feeds.push_back({{&c, role.stage}, 0, {}});
+  return open.feeds.empty() ? Status{} : feed_more(step.program);
+}
+
+Status Decisions::check_vote(ProgramStep step, std::int32_t voter) const {
+  const auto it = open_.find(step);
+  if (it != open_.end() && votes_[static_cast<std::size_t>(step.program)][static_cast<std::size_t>(voter)] &&
+      !it->second.closed[static_cast<std::size_t>(voter)])
+    return {};
+  return Status(Code::internal, fmt::format("worker {} closes step {} of program {}, which is not open there", voter,
+                                            step.step, step.program));
+}
+
+bool Decisions::vote(ProgramStep step, std::int32_t voter) {
+  const auto it = open_.find(step);
+  ASSERT(it != open_.end(), step.program, step.step, voter);
+  it->second.closed[static_cast<std::size_t>(voter)] = true;
+  if (--it->second.missing > 0) return false;
+  open_.erase(it);
+  return true;
+}
+
+Status Decisions::feed_more(std::int32_t program) {
+  const auto all = microbatches(program);
+  const auto first = open_.lower_bound({program, std::numeric_limits<std::int64_t>::min()});
+  if (first == open_.end() || first->first.program != program) return {};
+  for (std::size_t i = 0; i < first->second.feeds.size(); ++i) {
+    std::size_t untaken = 0;
+    for (auto at = first; at != open_.end() && at->first.program == program; ++at) {
+      Fed& f = at->second.feeds[i];
+      const PlanChannel& channel = *f.feed.channel;
+      const auto free = channel.after.empty() ? all
+                                              : static_cast<std::int32_t>(std::min<std::int64_t>(all, channel.at_once));
+      while (f.sent < free && untaken + f.untaken.size() < feed_window) TROUPE_TRY(feed_one(f, at->first, nullptr));
+      if (f.sent < all) break;
+      untaken += f.untaken.size();
+    }
+  }
+  return {};
+}
+
+Status Decisions::feed_one(Fed& f, ProgramStep step, const Report* last) {
+  const auto microbatch = f.sent++;
+  TROUPE_ASSIGN(const std::int32_t places, sink_.feed(f.feed, step, microbatch, last));
+  if (places > 0) f.untaken[microbatch] = places;
+  return {};
+}
+
+Status Decisions::reported(ProgramStep step, const Report& report) {
+  const auto it = open_.find(step);
+  if (it == open_.end()) return {};  // an actor may report after the last vote of the step's program
+  for (auto& f : it->second.feeds)
+    if (const PlanChannel& c = *f.feed.channel; c.after == report.name && f.sent >= c.at_once &&
+                                                f.sent - 1 == report.microbatch && f.sent < microbatches(step.program))
+      TROUPE_TRY(feed_one(f, step, &report));
+  return it->second.feeds.empty() ? Status{} : feed_more(step.program);
+}
+
+Status Decisions::taken(ProgramStep step, std::int32_t voter, const std::string& feed, std::int32_t microbatch) {
+  const auto it = open_.find(step);
+  if (it == open_.end()) return {};  // a place that does not vote may take it after the voters have closed the step
+  const auto refuse = [&](const std::string& why) {
+    return Status(Code::internal, fmt::format("worker {} has taken microbatch {} of feed '{}', which {}", voter,
+                                              microbatch, feed, why));
+  };
+  for (auto& f : it->second.feeds) {
+    if (f.feed.channel->name != feed) continue;
+    const auto at = f.untaken.find(microbatch);
+    if (at == f.untaken.end()) return refuse("is not on its way there");
+    if (--at->second == 0) f.untaken.erase(at);
+    return feed_more(step.program);
+  }
+  return refuse(fmt::format("program {} does not have", step.program));
+}
+
+void Decisions::end_with(std::int64_t version) {
+  REQUIRE(version >= earliest_end(), version, earliest_end());
+  last_ = std::min(last_, version);
+}
+
+bool Decisions::reads_before(std::int64_t version) const {
+  return std::any_of(open_.begin(), open_.end(),
+                     [&](const auto& o) { return !steps(o.first.program) && o.first.step < version; });
+}
+
+std::optional<std::pair<ProgramStep, std::int32_t>> Decisions::first_missing() const {
+  for (const auto& [step, open] : open_)
+    for (std::size_t v = 0; v < open.closed.size(); ++v)
+      if (votes_[static_cast<std::size_t>(step.program)][v] && !open.closed[v])
+        return std::pair(step, static_cast<std::int32_t>(v));
+  return {};
+}
+
+void Decisions::append_state(std::vector<std::int64_t>& out) const {
+  out.insert(out.end(), {committed_, begun_});
+  for (const auto& [step, open] : open_) {
+    out.insert(out.end(), {step.program, step.step, open.missing});
+    out.insert(out.end(), open.closed.begin(), open.closed.end());
+    for (const auto& f : open.feeds) {
+      out.push_back(f.sent);
+      for (const auto& [microbatch, places] : f.untaken) out.insert(out.end(), {microbatch, places});
+    }
+  }
+}
+
+}  // namespace troupe::runtime
