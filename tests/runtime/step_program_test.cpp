@@ -81,3 +81,30 @@ TEST_CASE("SO-2: steps of the step program go ahead of the commits, whatever its
   CHECK(takes(Go{0, 5}));
   CHECK(takes(CommitStep{5, 0b10, {}, {}}));
 }
+
+TEST_CASE("a graph that declares evaluation before training trains and evaluates bitwise as in the usual order") {
+  Shape_ s;
+  s.dropout = 0.1;
+  Shape_ turned = s;
+  turned.evaluates_first = true;
+  const double divisor = static_cast<double>(s.microbatches * s.samples);
+  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2, 1}})
+    for (const std::int32_t zero : {0, 3}) {
+      INFO(text(dp) << ", ZeRO " << zero);
+      const auto usual = plan(ops(), s, dp, zero), other = plan(ops(), turned, dp, zero);
+      REQUIRE_MESSAGE(usual.ok(), usual.status().message());
+      REQUIRE_MESSAGE(other.ok(), other.status().message());
+      const Status verified = verify(*other);
+      CHECK_MESSAGE(verified.ok(), verified.message());
+      const auto a = train(*usual, ops(), 4, 0, divisor), b = train(*other, ops(), 4, 0, divisor);
+      REQUIRE_MESSAGE(a.ok(), a.status().message());
+      REQUIRE_MESSAGE(b.ok(), b.status().message());
+      CHECK(b->run.params_hash == a->run.params_hash);
+      CHECK(b->eval == a->eval);
+      REQUIRE(b->run.steps.size() == a->run.steps.size());
+      for (std::size_t i = 0; i < a->run.steps.size(); ++i) {
+        CHECK(b->run.steps[i].loss == a->run.steps[i].loss);
+        CHECK(b->run.steps[i].grad_norm == a->run.steps[i].grad_norm);
+      }
+    }
+}
