@@ -25,7 +25,7 @@ struct KernelCase {
   std::function<void(const kernels::Call&)> run;
 };
 
-/// The ops of a plan's training program at the first place of each stage; and the kernels for gradients outside the
+/// The ops of a plan's step program at the first place of each stage; and the kernels for gradients outside the
 /// graph (sums of gradients, norms, the optimizer) at the size of its parameter channels.
 std::vector<KernelCase> kernel_cases(const runtime::Plan& plan, const kernels::OpSet& ops);
 

@@ -61,13 +61,16 @@ Expected<Deduction> deduce(const Graph& graph, const std::vector<UnitPlace>& uni
     }
     if (!model || !wide) continue;
     std::map<Value, Sbp> params;
-    // Only the first program counts in the cost; a restricted search asks for nothing else.
-    const auto programs = allowed ? 1 : static_cast<std::int32_t>(graph.programs().size());
-    for (std::int32_t p = 0; p < programs; ++p) {
+    // Only the step program counts in the cost; a restricted search asks for nothing else. Programs after it take the
+    // parameters as it has laid them out.
+    std::vector<std::int32_t> programs = {plan.step_program};
+    for (std::int32_t p = 0; !allowed && p < std::ssize(graph.programs()); ++p)
+      if (!plan.steps(p)) programs.push_back(p);
+    for (const std::int32_t p : programs) {
       AxisSearch search(graph, units, plan, a, p, params, allowed);
       TROUPE_ASSIGN(const LayoutCost cost, search.run(out.signatures));
       out.searched += search.searched();
-      if (p == 0) out.cost.param_bytes += cost.param_bytes, out.cost.seconds += cost.seconds;
+      if (plan.steps(p)) out.cost.param_bytes += cost.param_bytes, out.cost.seconds += cost.seconds;
     }
   }
   return out;

@@ -58,9 +58,9 @@ Status check_cuts(const Graph& graph, const std::vector<std::int32_t>& stage_of_
   return {};
 }
 
-/// The units in the order in which data flows through program 0: each behind all that it reads. Of several that may
-/// come next, and of units that read one another, the one comes first whose first node does; the order of declaration
-/// does not matter.
+/// The units in the order in which data flows through the step program: each behind all that it reads. Of several that
+/// may come next, and of units that read one another, the one comes first whose first node does; the order of
+/// declaration does not matter.
 std::vector<std::size_t> flow_order(const Graph& graph) {
   const std::size_t n = graph.units().size();
   std::vector<std::size_t> first(n, graph.nodes().size());  // node of each unit
@@ -72,7 +72,7 @@ std::vector<std::size_t> flow_order(const Graph& graph) {
     first[unit] = std::min(first[unit], i);
     for (Value v : node.in) {
       const auto from = static_cast<std::size_t>(graph.nodes()[graph.tensors()[v].node].unit);
-      if (node.program != 0 || graph.is_param(v) || from == unit) continue;
+      if (node.program != graph.step_program() || graph.is_param(v) || from == unit) continue;
       reads[unit].insert(from);
       read_by[from].insert(unit);
     }
@@ -108,7 +108,7 @@ Expected<std::vector<std::int32_t>> cut(const Graph& graph, const Plan& plan, st
       const auto& type = graph.tensors()[n.out[0]].type;
       costs[run_of[n.unit]].param_bytes += static_cast<double>(elements(type.shape) * size_of(type.dtype));
     }
-    if (n.kind != Node::Kind::op || n.program != 0 || graph.is_shared(n.unit)) continue;
+    if (n.kind != Node::Kind::op || !plan.steps(n.program) || graph.is_shared(n.unit)) continue;
     std::vector<TensorType> in, out;
     for (Value v : n.in) in.push_back(graph.tensors()[v].type);
     for (Value v : n.out) out.push_back(graph.tensors()[v].type);
@@ -179,6 +179,7 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   Plan& plan = out.plan;
   plan.programs = graph.programs();
   plan.program_specs = graph.program_specs();
+  plan.step_program = graph.step_program();
   plan.programs.push_back("digest");
   plan.program_specs.push_back({});
   if (options.snapshots > 0) {
@@ -193,7 +194,7 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   plan.stages = static_cast<std::int32_t>(stages.size());
   if (options.zero < 0 || options.zero > 3)
     return invalid(fmt::format("CompileOptions::zero is {}: ZeRO has stages 0 to 3", options.zero));
-  const auto microbatches = plan.program_specs[0].microbatches;
+  const auto microbatches = plan.step_spec().microbatches;
   for (std::int32_t s = 0; s < plan.stages && plan.trains; ++s)
     if (plan.dp_width(s) > microbatches)
       return invalid(fmt::format(

@@ -23,9 +23,6 @@ class Differentiator final : public kernels::GradContext {
     if (const auto p = g_.nodes_[last].program; g_.program_specs_[p].stateful)
       return g_.fail("minimize: program '" + g_.programs_[p] +
                      "' is stateful, so its microbatches run at one dp coordinate: train in another one");
-    if (const auto p = g_.nodes_[last].program; p != 0)
-      return g_.fail("minimize: the loss is of program '" + g_.programs_[p] + "', and the first program is '" +
-                     g_.programs_[0] + "': the session trains with the first, so call program(...) for it first");
     mark_needs_grad(last);
     const auto unit = g_.unit_;
     const auto program = g_.program_;
@@ -155,7 +152,8 @@ void Graph::minimize(Value loss, kernels::AdamW hyper) {
   hyper_ = hyper;
   Differentiator(*this, loss).run();
   if (!status_.ok()) return;
-  const auto program = std::exchange(program_, nodes_[tensors_[loss].node].program);
+  step_program_ = nodes_[tensors_[loss].node].program;
+  const auto program = std::exchange(program_, step_program_);
   report("loss", loss);
   nodes_.back().attrs.set("loss", 1);
   program_ = program;

@@ -147,9 +147,9 @@ class Graph {
   /// `at_once` < 1, a name twice; in compile(): a report that no actor or op makes, or more than one.
   Value feed(const std::string& name, TensorType type, const std::string& after = {}, std::int64_t at_once = 1);
 
-  /// Backward by graph rewriting, from a loss op's output; fills grads(). Once, in the graph's first program. The loss
+  /// Backward by graph rewriting, from a loss op's output; fills grads(). Once for a graph, in any program. The loss
   /// is reported to the session, which sums it over the step. Error: an op that is no loss or has no gradient, a
-  /// program that is stateful or not the first, a loss that depends on no parameter, or on one with more than
+  /// program that is stateful, a loss that depends on no parameter, or on one with more than
   /// gradient_rows_max rows.
   void minimize(Value loss, kernels::AdamW hyper);
 
@@ -163,6 +163,8 @@ class Graph {
   bool is_shared(std::int32_t unit) const { return shared_units_.count(unit) != 0; }
   const std::vector<std::string>& programs() const { return programs_; }
   const std::vector<ProgramSpec>& program_specs() const { return program_specs_; }
+  /// The program that runs once a step: the one that minimize() is in; where no program minimizes, the first.
+  std::int32_t step_program() const { return step_program_; }
   const std::vector<ParamGrad>& grads() const { return grads_; }
   const kernels::AdamW& hyper() const { return hyper_; }
   bool trains() const { return !grads_.empty(); }
@@ -201,7 +203,7 @@ class Graph {
   std::set<std::int32_t> shared_units_;
   std::map<std::int32_t, std::string> unit_kinds_;
   kernels::AdamW hyper_;
-  std::int32_t unit_ = 0, program_ = 0;
+  std::int32_t unit_ = 0, program_ = 0, step_program_ = 0;
   bool backward_ = false;
   std::int32_t of_ = -1;
 };

@@ -12,9 +12,9 @@
 namespace troupe::runtime {
 
 struct ActorTraits {
-  /// The programs that have actors of the kind: any but "digest" and "snapshot"; the training program; one of those
+  /// The programs that have actors of the kind: any but "digest" and "snapshot"; the step program; one of those
   /// two, which have no actors of other kinds.
-  enum class Home : std::uint8_t { any, training, digest, snapshot };
+  enum class Home : std::uint8_t { any, step, digest, snapshot };
   /// What its actors do with parameters: nothing; read gradients of them (and update them); read a version of them.
   enum class Params : std::uint8_t { none, gradients, version };
   enum class Ops : std::uint8_t { none, one, any };

@@ -82,4 +82,5 @@ struct Plan {
   chunks @14 :Int32 = 1;
   ahead @15 :Int32;
   weightsApart @16 :Bool;
+  stepProgram @17 :Int32;
 }

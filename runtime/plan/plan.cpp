@@ -136,9 +136,9 @@ Status check_owners(const std::vector<std::vector<std::int32_t>>& owners, const 
         fmt::format("there are owners of microbatches for {} stages; the plan has {}", owners.size(), plan.stages));
   for (std::int32_t s = 0; s < plan.stages; ++s) {
     const std::string where = fmt::format("stage {}: ", s);
-    if (owners[s].size() != static_cast<std::size_t>(plan.program_specs[0].microbatches))
+    if (owners[s].size() != static_cast<std::size_t>(plan.step_spec().microbatches))
       return invalid(fmt::format("{}{} microbatches have owners, and a step has {}", where, owners[s].size(),
-                                 plan.program_specs[0].microbatches));
+                                 plan.step_spec().microbatches));
     std::set<std::int32_t> all(owners[s].begin(), owners[s].end());
     if (*all.begin() < 0 || *all.rbegin() >= plan.dp_width(s) ||
         static_cast<std::int64_t>(all.size()) != plan.dp_width(s))

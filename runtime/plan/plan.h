@@ -205,13 +205,14 @@ inline int dp_axis(const Mesh& mesh) { return mesh.axis("dp"); }
 struct Plan {
   std::vector<std::string> programs;
   std::vector<ProgramSpec> program_specs;
-  bool trains = false;
+  std::int32_t step_program = 0;  ///< runs once a step: Graph::step_program
+  bool trains = false;            ///< the step program does
   std::uint64_t seed = 0;
   kernels::AdamW hyper;
   std::vector<Mesh> meshes;  ///< the first `stages` are the stages' own; then unions of stages
   std::int32_t stages = 1;
   Pipeline pipeline;
-  /// Per stage: which dp coordinate runs each microbatch of program 0. Empty: microbatch m is run by m mod width. Any
+  /// Per stage: which dp coordinate runs each microbatch of a step. Empty: microbatch m is run by m mod width. Any
   /// table gives the same numbers, for gradients are exact sums.
   std::vector<std::vector<std::int32_t>> owners;
   std::vector<PlanRole> roles;  ///< one per stage
@@ -226,6 +227,9 @@ struct Plan {
   std::int32_t stage_of(Rank rank) const;
   /// Index of a program; -1 if there is none of this name.
   std::int32_t program(const std::string& name) const;
+  /// Whether a program is the step program.
+  bool steps(std::int32_t program) const { return program == step_program; }
+  const ProgramSpec& step_spec() const { return program_specs[step_program]; }
   /// Versions of the parameters that the arenas hold for checkpoints at the same time; 0: the plan takes no checkpoint.
   std::int32_t snapshot_slots() const;
   /// Whether the places of a stage are among those of a mesh.
@@ -242,7 +246,7 @@ struct Plan {
   bool leads(Rank rank) const;
   /// Which dp coordinates of a stage run which microbatches of a program. Valid while this plan is.
   Schedule schedule(std::int32_t program, std::int32_t stage) const {
-    return {program_specs[program], dp_width(stage), program == 0 && !owners.empty() ? &owners[stage] : nullptr};
+    return {program_specs[program], dp_width(stage), steps(program) && !owners.empty() ? &owners[stage] : nullptr};
   }
   /// That of the stage whose dp coordinates make up an exchange's rounds: where a gather ends, where a reduction
   /// begins. Of several stages, which then are equally wide, the first.

@@ -146,6 +146,7 @@ Expected<Plan> read_plan(std::span<const std::byte> bytes) {
       p.programs.push_back(x.getName().cStr());
       p.program_specs.push_back({x.getMicrobatches(), x.getSamples(), x.getSequential(), x.getStateful()});
     }
+    p.step_program = r.getStepProgram();
     p.trains = r.getTrains();
     for (auto stage : r.getOwners()) p.owners.push_back(numbers<std::int32_t>(stage));
     p.seed = r.getSeed();

@@ -173,6 +173,7 @@ std::vector<std::byte> write_plan(const Plan& p) {
     programs[i].setSequential(p.program_specs[i].sequential);
     programs[i].setStateful(p.program_specs[i].stateful);
   }
+  b.setStepProgram(p.step_program);
   b.setTrains(p.trains);
   auto owners = b.initOwners(static_cast<unsigned>(p.owners.size()));
   for (unsigned i = 0; i < p.owners.size(); ++i)

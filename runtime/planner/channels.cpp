@@ -24,7 +24,7 @@ void add_channel(PlanDraft& draft, ActorRef writer, const std::vector<ActorRef>&
   bool leaves = false;
   for (const auto& r : readers) {
     leaves |= draft.at(r).stream != "compute";
-    if (writer.actor >= 0 && draft.at(r).program == 0 && draft.at(r).kind == PlanActor::Kind::segment &&
+    if (writer.actor >= 0 && plan.steps(draft.at(r).program) && draft.at(r).kind == PlanActor::Kind::segment &&
         draft.pass_at(r) != draft.pass_at(writer))
       kept = std::max(kept, draft.slots_between(writer.role, draft.pass_at(writer), draft.pass_at(r)));
   }

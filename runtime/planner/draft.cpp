@@ -39,7 +39,8 @@ Ends PlanDraft::add_exchange(PlanExchange x, const std::vector<std::int32_t>& ro
   a.program = x.program;
   a.rate = x.rate;
   a.pass = backward ? Pass::backward : Pass::forward;
-  a.priority = priority(backward ? backward_priority : x.program ? other_priority : forward_priority, virtual_stage);
+  const Priority forward = plan.steps(x.program) ? forward_priority : other_priority;
+  a.priority = priority(backward ? backward_priority : forward, virtual_stage);
   a.exchange = static_cast<std::int32_t>(plan.exchanges.size());
   plan.exchanges.push_back(std::move(x));
   Ends ends;
@@ -88,7 +89,7 @@ std::int32_t PlanDraft::slots_between(std::int32_t role, PassAt from, PassAt to)
   const auto own = plan.dp_width(role);
   if (plan.ordered()) {
     const std::int32_t stages = plan.stages, stage = from.virtual_stage % stages;
-    const Schedule schedule = plan.schedule(0, role);
+    const Schedule schedule = plan.schedule(plan.step_program, role);
     std::set<std::int32_t> counts;  // places with equally many microbatches have one order
     for (std::int64_t d = 0; d < own; ++d) counts.insert(schedule.acts(Rate::microbatch, d));
     std::int32_t most = 1;
@@ -109,7 +110,7 @@ std::int32_t PlanDraft::slots_between(std::int32_t role, PassAt from, PassAt to)
   for (std::int32_t k = begin; k < end; ++k) places += plan.dp_width(k % plan.stages);
   const std::int32_t ahead = from.pass == Pass::forward && to.pass != Pass::forward ? plan.pipeline.ahead : 0;
   return static_cast<std::int32_t>(
-      std::min<std::int64_t>(places / own + shared_slack() + ahead, plan.program_specs[0].microbatches));
+      std::min<std::int64_t>(places / own + shared_slack() + ahead, plan.step_spec().microbatches));
 }
 
 std::int32_t PlanDraft::shared_slack() const {

@@ -61,9 +61,10 @@ void GroupPass::add_optimizer(std::int32_t s, std::set<ActorRef> readers, std::i
   PlanActor u;
   u.kind = PlanActor::Kind::update;
   u.name = group_.name + ".update";
+  u.program = plan().step_program;
   u.rate = Rate::step;
   u.priority = draft_.priority(update_priority, 0);
-  u.run = run_of(0, update_run);
+  u.run = run_of(u.program, update_run);
   update_[s] = draft_.add_actor(s, u, 0);
   PlanActor d;
   d.kind = PlanActor::Kind::digest;

@@ -6,14 +6,15 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Error: data of the training program goes back to an earlier virtual stage, where passes have an order (which knows
+/// Error: data of the step program goes back to an earlier virtual stage, where passes have an order (which knows
 /// no such data), or where gathered parameters take turns in the order of the stages.
 Status check_flow(const Graph& graph, const Plan& plan, const Lowered& low, const ParameterScheme& scheme) {
   if (!plan.trains || (!plan.ordered() && !scheme.stores_shares)) return {};
   for (const LoweredNode& n : low.nodes)
     for (const auto t : n.in) {
       const auto from = low.producer[t];
-      if (n.program != 0 || n.backward || from < 0 || low.nodes[from].virtual_stage <= n.virtual_stage) continue;
+      if (!plan.steps(n.program) || n.backward || from < 0 || low.nodes[from].virtual_stage <= n.virtual_stage)
+        continue;
       const auto where = [&](const LoweredNode& node) {
         return fmt::format("unit '{}' on stage {}", graph.units()[node.unit], node.virtual_stage);
       };

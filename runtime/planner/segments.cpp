@@ -11,10 +11,11 @@ namespace troupe::runtime {
 namespace {
 
 /// "layer0.fwd", "evaluate.layer0.fwd", "layer0.wgrad".
-std::string segment_name(const Graph& g, std::int32_t program, std::int32_t unit, Pass pass, std::int32_t part) {
+std::string segment_name(const PlanDraft& draft, std::int32_t program, std::int32_t unit, Pass pass,
+                         std::int32_t part) {
   const char* suffix[] = {".fwd", ".bwd", ".wgrad"};
-  return fmt::format("{}{}{}{}", program ? g.programs()[program] + "." : "", g.units()[unit],
-                     suffix[static_cast<int>(pass)], part ? fmt::format(".{}", part) : "");
+  return fmt::format("{}{}{}{}", draft.prefix(program), draft.graph.units()[unit], suffix[static_cast<int>(pass)],
+                     part ? fmt::format(".{}", part) : "");
 }
 
 /// Whether a mesh has a model axis: its places wait for each other's parts inside a backward pass.
@@ -80,12 +81,13 @@ Segments make_segments(PlanDraft& draft) {
       a.rate = rate;
       a.pass = pass;
       const Priority of_pass[] = {forward_priority, backward_priority, weights_priority};
-      a.priority = draft.priority(program != 0 ? other_priority : of_pass[static_cast<int>(pass)], n.virtual_stage);
+      a.priority = draft.priority(plan.steps(program) ? of_pass[static_cast<int>(pass)] : other_priority,
+                                  n.virtual_stage);
       // No other place waits for the backward work of virtual stage 0.
-      if (program == 0 && mesh >= plan.stages && (pass == Pass::forward || n.virtual_stage > 0))
+      if (plan.steps(program) && mesh >= plan.stages && (pass == Pass::forward || n.virtual_stage > 0))
         a.priority = draft.priority(urgent_priority, n.virtual_stage);
       a.run = run_of(program, static_cast<Run>(pass));
-      a.name = segment_name(g, program, unit, pass, part[i]);
+      a.name = segment_name(draft, program, unit, pass, part[i]);
       for (auto role : plan.stages_on(mesh)) it->second[role] = draft.add_actor(role, a, n.virtual_stage);
     }
     out.node_actor[i] = it->second;
@@ -106,7 +108,7 @@ void take_turns(PlanDraft& draft, const Segments& segments) {
   std::set<std::tuple<std::int32_t, std::int32_t, Pass>> begun;  // role, virtual stage, pass
   for (const auto& [w, nodes] : segments.nodes) {
     const LoweredNode& n = draft.low.nodes[nodes.front()];
-    if (!plan.ordered() || n.program != 0 || n.mesh != w.role) continue;
+    if (!plan.ordered() || !plan.steps(n.program) || n.mesh != w.role) continue;
     // Forward and backward segments follow the first of their pass by themselves; weight gradients wait for no other.
     const bool first = begun.insert({w.role, n.virtual_stage, draft.at(w).pass}).second;
     draft.at(w).takes_turns = first || draft.at(w).pass == Pass::weights;

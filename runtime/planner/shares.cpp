@@ -44,6 +44,7 @@ void GroupPass::make_shares() {
 void GroupPass::gather_updated() {
   PlanExchange gather;
   gather.name = group_.name + ".all_gather";
+  gather.program = plan().step_program;
   gather.rate = Rate::step;
   for (auto p : group_.params) gather.moves.push_back({plan().params[p].share, low().params[p].tensor});
   for (const auto& [stage, where] : update_)
@@ -75,8 +76,8 @@ std::map<std::int32_t, std::set<ActorRef>> GroupPass::gather_for_uses() {
     PlanExchange x;
     if (user >= 0) x.name = low().nodes[user].name + ".gather.of." + group_.name;
     else
-      x.name = (program ? draft_.graph.programs()[program] + "." : "") + name + (backward ? ".bwd" : ".fwd") +
-               ".gather" + (name == group_.name ? "" : ".of." + group_.name);
+      x.name = draft_.prefix(program) + name + (backward ? ".bwd" : ".fwd") + ".gather" +
+               (name == group_.name ? "" : ".of." + group_.name);
     x.program = program;
     x.rate = Rate::round;
     std::vector<std::int32_t> tensors;

@@ -18,7 +18,7 @@ namespace {
 bool waits_inside_stages(const Plan& plan) {
   return std::any_of(plan.exchanges.begin(), plan.exchanges.end(), [&](const PlanExchange& x) {
     const PlanTensor &from = plan.tensors[x.moves[0].from], &to = plan.tensors[x.moves[0].to];
-    return x.program == 0 && x.rate != Rate::step && from.mesh == to.mesh;
+    return plan.steps(x.program) && x.rate != Rate::step && from.mesh == to.mesh;
   });
 }
 
@@ -44,7 +44,7 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
   if (!out.plan.trains || options.pipeline.ordered() || !waits_inside_stages(out.plan)) return out;
   TROUPE_ASSIGN(const AheadTried first, try_plan(out.plan, bytes_max));
   out.tried.push_back(first);
-  while (out.tried.back().fits && options.pipeline.ahead + 1 < out.plan.program_specs[0].microbatches) {
+  while (out.tried.back().fits && options.pipeline.ahead + 1 < out.plan.step_spec().microbatches) {
     ++options.pipeline.ahead;
     auto next = compile(graph, options);
     if (!next.ok() || !verify(*next).ok()) break;

@@ -15,7 +15,7 @@ std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameR
   std::vector<std::set<std::string>> seen(plan.stages);
   for (const auto& a : result.acts) {  // in order of their begin
     const auto stage = plan.stage_of(a.rank);
-    if (a.program != 0 || a.step != 0 || a.microbatch < 0 || a.shared || a.rank != speaker[stage]) continue;
+    if (!plan.steps(a.program) || a.step != 0 || a.microbatch < 0 || a.shared || a.rank != speaker[stage]) continue;
     std::string name = fmt::format("{}{}", "FBW"[static_cast<int>(a.pass)], a.microbatch);
     if (plan.pipeline.chunks > 1) name += fmt::format(".{}", a.virtual_stage / plan.stages);
     if (seen[stage].insert(name).second) orders[stage].push_back(name);
@@ -25,8 +25,8 @@ std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameR
 
 std::string game_text(const Plan& plan, const GameResult& result) {
   std::string out = "simulated: " + counted(plan.stages, "stage") + ", " +
-                    counted(plan.program_specs[0].microbatches, "microbatch") + " a step, program '" +
-                    plan.programs[0] + "'\n\n";
+                    counted(plan.step_spec().microbatches, "microbatch") + " a step, program '" +
+                    plan.programs[plan.step_program] + "'\n\n";
   const auto orders = stage_orders(plan, result);
   for (std::int32_t s = 0; s < plan.stages; ++s) {
     out += fmt::format("stage {}", s);

@@ -129,7 +129,7 @@ Status OptimizerCheck::check_params() const {
     const auto index = static_cast<std::int32_t>(p);
     const int norms = references(PlanActor::Kind::norm, index), updates = references(PlanActor::Kind::update, index);
     const int snapshots = references(PlanActor::Kind::snapshot, index),
-              wanted = homes > 0 && plan_.program("snapshot") > 0 ? 1 : 0;
+              wanted = homes > 0 && plan_.program("snapshot") >= 0 ? 1 : 0;
     if (snapshots != wanted)
       return refuse(fmt::format("parameter '{}' has {} snapshots; it needs {}", param.name, snapshots, wanted));
     if (norms != updates || norms > 1)  // none: no loss depends on it

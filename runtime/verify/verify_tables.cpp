@@ -19,6 +19,9 @@ Status check_programs(const Plan& plan) {
   if (plan.stages < 1 || !among(plan.stages - 1, plan.meshes.size()) || plan.programs.empty() ||
       plan.programs.size() != plan.program_specs.size())
     return invalid("the plan has no stages or programs");
+  if (!among(plan.step_program, plan.programs.size()))
+    return invalid(fmt::format("the plan's step program has index {}, and there are {} programs", plan.step_program,
+                               plan.programs.size()));
   const auto& pipeline = plan.pipeline;
   if (pipeline.kind > Pipeline::Kind::zero_bubble || pipeline.chunks < 1 || plan.roles.empty() ||
       !among(pipeline.chunks - 1, plan.roles[0].actors.size()) ||
@@ -38,21 +41,23 @@ Status check_programs(const Plan& plan) {
     if (spec.microbatches < 1 || spec.microbatches > count_max || spec.samples < 0 || spec.samples > bytes_max >> 20)
       return invalid(fmt::format("program '{}' has {} microbatches of {} samples; possible are 1 to {} of at most {}",
                                  plan.programs[p], spec.microbatches, spec.samples, count_max, bytes_max >> 20));
-    if (spec.stateful && (!spec.sequential || (p == 0 && plan.trains)))
+    if (spec.stateful && (!spec.sequential || (plan.trains && plan.steps(static_cast<std::int32_t>(p)))))
       return invalid("program '" + plan.programs[p] + "' is stateful, and " +
                      (spec.sequential ? "trains" : "not sequential") +
                      ": its microbatches would not all run at one place in order");
   }
-  if (plan.program("digest") < 1) return invalid("the plan has no program 'digest' after its first");
+  if (plan.program("digest") < 0) return invalid("the plan has no program 'digest'");
+  if (plan.steps(plan.program("digest")) || plan.steps(plan.program("snapshot")))
+    return invalid("the plan's step program is '" + plan.programs[plan.step_program] + "', which only reads versions");
   return {};
 }
 
 Status check_meshes(const Plan& plan) {
   TROUPE_TRY(check_stage_meshes({plan.meshes.begin(), plan.meshes.begin() + plan.stages}));
   for (std::int32_t s = 0; s < plan.stages; ++s)
-    if (plan.trains && plan.dp_width(s) > plan.program_specs[0].microbatches)
+    if (plan.trains && plan.dp_width(s) > plan.step_spec().microbatches)
       return invalid(fmt::format("stage {} has dp={}, more than the {} microbatches of a step", s, plan.dp_width(s),
-                                 plan.program_specs[0].microbatches));
+                                 plan.step_spec().microbatches));
   TROUPE_TRY(check_owners(plan.owners, plan));
   for (std::size_t m = static_cast<std::size_t>(plan.stages); m < plan.meshes.size(); ++m) {
     const Mesh& mesh = plan.meshes[m];
@@ -134,8 +139,8 @@ Status check_gather(const Plan& plan, const PlanExchange& x, const PlanTensor& f
 Status check_reduction(const Plan& plan, const PlanExchange& x, const PlanTensor& from, const PlanTensor& to) {
   const std::string where = "exchange '" + x.name + "' ";
   const Mesh &from_mesh = plan.meshes[from.mesh], &to_mesh = plan.meshes[to.mesh];
-  if (x.program != 0)
-    return invalid(where + "reduces the gradient '" + from.name + "' in another program than the first");
+  if (!plan.steps(x.program))
+    return invalid(where + "reduces the gradient '" + from.name + "' outside of the step program");
   if (to.gradient_of != from.gradient_of || plan.unreduced(to) || to.dtype != DType::sum64)
     return invalid(where + "adds '" + from.name + "' to '" + to.name + "', which is no exact sum of the same gradient");
   for (Rank r : from_mesh.ranks)

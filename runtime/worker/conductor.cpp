@@ -27,7 +27,8 @@ std::vector<std::byte> commit_payload(const CommitStep& m) {
 }  // namespace
 
 Conductor::Conductor(caf::actor_config& config, ConductorSpec spec)
-    : caf::event_based_actor(config), spec_(std::move(spec)), order_(spec_.closers, spec_.exponents, spec_.feeds) {
+    : caf::event_based_actor(config), spec_(std::move(spec)),
+      order_(spec_.step_program, spec_.closers, spec_.exponents, spec_.feeds) {
   actors::set_quiet_handlers(*this, [this](const Status& status) { spec_.send(WorkerFailed{"conductor", status}); });
 }
 
@@ -124,7 +125,7 @@ void Conductor::closed(const actors::StepClosed& m) {
   closing_.erase(key);
   Closed out{m.program, m.step, std::move(reports_[key]), 0, {}};
   reports_.erase(key);
-  if (m.program == 0) {
+  if (m.program == spec_.step_program) {
     order_.closed(m.step);
     out.gradients = std::exchange(gradients_, {});
     const auto now = spec_.busy_ns->load();

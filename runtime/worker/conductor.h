@@ -23,8 +23,9 @@ struct ControlChannel {
 
 struct ConductorSpec {
   std::map<std::int32_t, ControlChannel> channels;  ///< by local channel, as Ack::port names it
-  std::vector<std::int32_t> closers;                ///< per program: actors here that close its step
-  std::vector<FedChannel> feeds;                    ///< that this place reads
+  std::int32_t step_program = 0;
+  std::vector<std::int32_t> closers;  ///< per program: actors here that close its step
+  std::vector<FedChannel> feeds;      ///< that this place reads
   /// per program: a feed waits for its reports, which leave at once
   std::vector<bool> fed;
   std::shared_ptr<std::atomic<std::int64_t>> busy_ns;  ///< of the compute stream, ever growing

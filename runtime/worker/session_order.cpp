@@ -15,9 +15,10 @@ Status wrong(const std::string& what, const std::string& due) {
 
 }  // namespace
 
-SessionOrder::SessionOrder(std::vector<std::int32_t> closers, std::size_t exponents, std::vector<FedChannel> feeds)
-    : closers_(std::move(closers)), exponents_(exponents), feeds_(std::move(feeds)), runs_(feeds_.size()),
-      begun_(closers_.size(), -1) {}
+SessionOrder::SessionOrder(std::int32_t step_program, std::vector<std::int32_t> closers, std::size_t exponents,
+                           std::vector<FedChannel> feeds)
+    : step_program_(step_program), closers_(std::move(closers)), exponents_(exponents), feeds_(std::move(feeds)),
+      runs_(feeds_.size()), begun_(closers_.size(), -1) {}
 
 Status SessionOrder::check(const ToWorker& message) {
   return std::visit(
@@ -35,7 +36,7 @@ Status SessionOrder::reads(const std::string& what, ProgramMask readers) {
   const auto programs = closers_.size();
   if (programs < 8 * sizeof readers && (readers >> programs) != 0)
     return wrong(fmt::format("{} with readers beyond program {}", what, programs - 1), "the plan has no such program");
-  due_ = readers & ~ProgramMask{1};
+  due_ = readers & ~(ProgramMask{1} << step_program_);
   return {};
 }
 
@@ -49,7 +50,7 @@ Status SessionOrder::check(const BeginRun& m) {
   TROUPE_TRY(reads(what, m.readers));
   running_ = true;
   first_ = version_ = m.step;
-  closed_ = begun_[0] = m.step - 1;
+  closed_ = begun_[step_program_] = m.step - 1;
   return {};
 }
 
@@ -59,7 +60,7 @@ Status SessionOrder::check(const Go& m) {
   if (m.program < 0 || m.program >= static_cast<std::int32_t>(closers_.size()))
     return wrong(what, "the plan has no such program");
   auto& begun = begun_[static_cast<std::size_t>(m.program)];
-  if (m.program == 0) {
+  if (m.program == step_program_) {
     if (m.step != begun + 1 || m.step > version_ + 1)
       return wrong(what, fmt::format("step {} is due, at most two ahead of {} commits", begun + 1, version_));
   } else {
@@ -76,8 +77,8 @@ Status SessionOrder::check(const CommitStep& m) {
   const std::string what = fmt::format("commit of step {}", m.step);
   if (!running_ || m.step != version_)
     return wrong(what, running_ ? fmt::format("the commit of step {} is due", version_) : "the run has not begun");
-  if (begun_[0] < m.step) return wrong(what, "the step has not begun");
-  if (closers_[0] > 0 && closed_ < m.step) return wrong(what, "this place has not closed the step");
+  if (begun_[step_program_] < m.step) return wrong(what, "the step has not begun");
+  if (closers_[step_program_] > 0 && closed_ < m.step) return wrong(what, "this place has not closed the step");
   if (due_ != 0) return wrong(what, fmt::format("a program that reads version {} has not begun", version_));
   if (m.exponents.size() != exponents_)
     return wrong(fmt::format("{} with {} exponents of gradient sums", what, m.exponents.size()),

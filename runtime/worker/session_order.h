@@ -2,7 +2,7 @@
 // reported before it reaches an actor: actors rely on the order of their tokens.
 //
 //   SO-1  one BeginRun first; then the commits of all steps, each once and after the place has closed the step;
-//   SO-2  steps of the first program begin in order, at most two ahead of the commits;
+//   SO-2  steps of the step program begin in order, at most two ahead of the commits;
 //   SO-3  any other program begins on the newest version only, and only if BeginRun or the commit named it, once;
 //   SO-4  a feed's microbatches come in the order in which this place runs them, those of each run of its program after
 //         that run begins.
@@ -28,11 +28,12 @@ struct FedChannel {
 class SessionOrder {
  public:
   /// `closers`: per program, actors of the place that close its steps. `exponents`: that BeginRun and commits carry.
-  SessionOrder(std::vector<std::int32_t> closers, std::size_t exponents, std::vector<FedChannel> feeds);
+  SessionOrder(std::int32_t step_program, std::vector<std::int32_t> closers, std::size_t exponents,
+               std::vector<FedChannel> feeds);
 
   /// Takes the next message. Error: it is out of order; names the message and what was due.
   Status check(const ToWorker& message);
-  /// The place has closed a step of the first program.
+  /// The place has closed a step.
   void closed(std::int64_t step) { closed_ = step; }
 
  private:
@@ -46,6 +47,7 @@ class SessionOrder {
     std::int64_t step = -1;
     std::size_t next = 0;  // microbatches of the feed that have come
   };
+  std::int32_t step_program_;
   std::vector<std::int32_t> closers_;
   std::size_t exponents_;
   std::vector<FedChannel> feeds_;
@@ -53,7 +55,7 @@ class SessionOrder {
   std::vector<std::int64_t> begun_;  // per program: the newest step
   bool running_ = false;
   std::int64_t first_ = 0, version_ = 0, closed_ = -1;
-  // programs besides the first that read this version and have not begun
+  // programs besides the step program that read this version and have not begun
   ProgramMask due_ = 0;
 };
 

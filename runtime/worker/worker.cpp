@@ -17,6 +17,7 @@ Status Worker::Impl::check_ops() const {
 
 ConductorSpec Worker::Impl::conductor_spec() {
   ConductorSpec spec;
+  spec.step_program = plan.step_program;
   spec.closers = local.closers;
   spec.fed.assign(plan.programs.size(), false);
   for (const auto& r : plan.roles)

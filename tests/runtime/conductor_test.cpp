@@ -118,7 +118,7 @@ TEST_CASE(
   const auto answer = [](SessionOrder& order, const ToWorker& m) { return order.check(m).message(); };
   const std::string open = "this place has not closed the step";
   {
-    SessionOrder order({1, 0}, 0, {});
+    SessionOrder order(0, {1, 0}, 0, {});
     CHECK(answer(order, BeginRun{4, 1, {}}) == "");
     for (const std::int64_t step : {4, 5}) {
       CHECK(answer(order, Go{0, step}) == "");
@@ -128,7 +128,7 @@ TEST_CASE(
       CHECK(answer(order, commit) == "");
     }
   }
-  SessionOrder order({1, 0}, 0, {});
+  SessionOrder order(0, {1, 0}, 0, {});
   CHECK(answer(order, BeginRun{4, 3, {}}) == "");
   for (const std::int64_t step : {4, 5}) {  // the first version is named by BeginRun, the second by a commit
     const std::string number = std::to_string(step), commit_of = "the session says commit of step " + number + ", and ";

@@ -212,14 +212,21 @@ TEST_CASE("minimize on what is no loss, twice, or through an op without gradient
   CHECK(v.verdict().ok());
 }
 
-TEST_CASE("minimize in a program that is not the first is refused with both names: the session trains with the first") {
+TEST_CASE(
+    "the step program is the one that minimizes, wherever it is declared; where none does, the first; minimize in a "
+    "second one is refused") {
   Start s;
-  s.g.program("tune", {4, 2});
+  const auto tune = s.g.program("tune", {4, 2});
   s.g.unit("other");
   const Value x = s.g.actor("data", "u", {}, {{"u", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}})[0];
-  const Value y = s.g.op("linear", {x, s.w})[0];
-  s.g.minimize(s.loss(y), {});
-  check_names(s.g.status(), {"minimize", "'tune'", "the first program is 'train'"});
+  const Value loss = s.loss(s.g.op("linear", {x, s.w})[0]);
+  s.g.program("last", {1, 2});
+  CHECK(s.g.step_program() == 0);
+  s.g.minimize(loss, {});
+  REQUIRE_MESSAGE(s.g.status().ok(), s.g.status().message());
+  CHECK(s.g.step_program() == tune);
+  s.g.minimize(s.y, {});
+  check_names(s.g.status(), {"minimize", "already"});
 }
 
 TEST_CASE("an op without outputs does not disturb training") {

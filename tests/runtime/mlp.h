@@ -19,6 +19,7 @@ struct Shape_ {
   std::int64_t microbatches = 8, samples = 2, width = 24, hidden = 40, layers = 3;
   bool tied = false;
   double dropout = 0;
+  bool evaluates_first = false;  ///< program "evaluate" is declared before "train"
 };
 
 /// Inputs and targets are functions of (seed, step, sample).
@@ -67,13 +68,17 @@ inline Graph graph(const kernels::OpSet& ops, const Shape_& s) {
                       {{"stream", std::string("t")}})[0];
     return g.op("mse_loss", {x, t}, {{"scale", 1.0 / static_cast<double>(s.microbatches * n)}})[0];
   };
-  g.program("train", {s.microbatches, n});
-  Value loss = forward(true);
-  kernels::AdamW hyper;
-  hyper.weight_decay = 0.1f;
-  g.minimize(loss, hyper);
+  auto train = [&] {
+    g.program("train", {s.microbatches, n});
+    Value loss = forward(true);
+    kernels::AdamW hyper;
+    hyper.weight_decay = 0.1f;
+    g.minimize(loss, hyper);
+  };
+  if (!s.evaluates_first) train();
   g.program("evaluate", {3, n});
   g.report("eval_loss", forward(false));
+  if (s.evaluates_first) train();
   return g;
 }
 

@@ -26,7 +26,7 @@ class Fields {
 
   explicit Fields(Plan& p) {
     add("stages", p.stages, "pipeline", p.pipeline.kind, "chunks", p.pipeline.chunks, "ahead", p.pipeline.ahead,
-        "weights_apart", p.pipeline.weights_apart, "trains", p.trains);
+        "weights_apart", p.pipeline.weights_apart, "trains", p.trains, "step_program", p.step_program);
     for (auto& stage : p.owners) list("owner", stage);
     for (auto& s : p.program_specs) add("microbatches", s.microbatches, "samples", s.samples, "stateful", s.stateful);
     for (auto& m : p.meshes) {

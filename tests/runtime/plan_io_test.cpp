@@ -19,6 +19,7 @@ namespace {
 void check_same(const Plan& a, const Plan& b) {
   CHECK(a.programs == b.programs);
   CHECK(a.program_specs == b.program_specs);
+  CHECK(a.step_program == b.step_program);
   CHECK(a.trains == b.trains);
   CHECK(a.owners == b.owners);
   CHECK(a.seed == b.seed);
@@ -52,6 +53,7 @@ Plan odd_plan() {
   Plan p;
   p.programs = {"train", "evaluate"};
   p.program_specs = {{7, 3}, {5, 2, true, true}};
+  p.step_program = 1;
   p.trains = true;
   p.owners = {{0, 1, 1, 0}, {2, 0, 1, 1}};
   p.seed = 0xfedcba9876543210ull;

@@ -1,0 +1,110 @@
+// The step program: a plan names it by index, and the order in which a graph declares its programs changes nothing.
+#include <algorithm>
+#include <tuple>
+
+#include "runtime/worker/session_order.h"
+#include "tests/runtime/planted.h"
+
+using namespace planted;
+
+namespace {
+
+/// What a plan says of its actors and channels, without indices and without names that end in a number: an op's name
+/// has one where it is not the first of its name.
+auto content(const Plan& p) {
+  using Kind = PlanActor::Kind;
+  std::vector<std::tuple<std::int32_t, Kind, std::string, std::string, Rate, std::int32_t, Pass, bool, bool>> actors;
+  std::vector<std::tuple<std::int32_t, PlanChannel::Kind, Rate, std::int32_t, std::int64_t>> channels;
+  for (const auto& role : p.roles) {
+    for (const auto& a : role.actors)
+      actors.emplace_back(role.stage, a.kind, a.exchange >= 0 ? "" : a.name, p.programs[a.program], a.rate, a.priority,
+                          a.pass, a.takes_turns, a.closes_step);
+    for (const auto& c : role.channels) channels.emplace_back(role.stage, c.kind, c.rate, c.slots, c.bytes);
+  }
+  std::sort(actors.begin(), actors.end());
+  std::sort(channels.begin(), channels.end());
+  return std::pair(actors, channels);
+}
+
+}  // namespace
+
+TEST_CASE("a graph that declares evaluation before training becomes the same actors and channels") {
+  Shape_ s;
+  s.dropout = 0.1;
+  Shape_ turned = s;
+  turned.evaluates_first = true;
+  for (const std::int32_t zero : {0, 1, 2, 3})
+    for (const auto kind : {Pipeline::Kind::one_f_one_b, Pipeline::Kind::zero_bubble})
+      for (const std::int64_t tp : {1, 2}) {
+        INFO("ZeRO " << zero << ", " << to_string(Pipeline{kind}) << ", tp " << tp);
+        CompileOptions o;
+        o.stages = stage_meshes({2, 2}, tp);
+        o.zero = zero;
+        o.pipeline.kind = kind;
+        o.snapshots = 1;
+        const auto usual = compile(graph(ops(), s), o), other = compile(graph(ops(), turned), o);
+        REQUIRE_MESSAGE(usual.ok(), usual.status().message());
+        REQUIRE_MESSAGE(other.ok(), other.status().message());
+        CHECK(usual->programs[usual->step_program] == "train");
+        CHECK(other->programs[other->step_program] == "train");
+        CHECK(other->step_program == 1);
+        CHECK(content(*usual) == content(*other));
+      }
+}
+
+TEST_CASE("a step program that is none of the plan, has no optimizer or only reads versions is refused") {
+  const Plan good = good_plan();
+  const auto refuse = [](Plan p, std::int32_t step, const std::vector<std::string>& names) {
+    p.step_program = step;
+    check_refused(p, names);
+  };
+  const auto programs = static_cast<std::int32_t>(good.programs.size());
+  for (const std::int32_t step : {-1, programs, 4711})
+    refuse(good, step, {"step program has index " + std::to_string(step), std::to_string(programs) + " programs"});
+  refuse(good, good.program("evaluate"), {"reduces the gradient", "outside of the step program"});
+  refuse(good_plan({1}), good.program("evaluate"), {"update' belongs to program 'train', where there is no update"});
+  refuse(good, good.program("digest"), {"step program is 'digest'", "only reads versions"});
+}
+
+TEST_CASE("SO-2: steps of the step program go ahead of the commits, whatever its index, and those of others do not") {
+  SessionOrder order(1, {1, 1}, 0, {});
+  const auto takes = [&](const ToWorker& m) { return order.check(m).ok(); };
+  CHECK(takes(BeginRun{4, 0b10, {}}));
+  CHECK(takes(Go{1, 4}));
+  CHECK(takes(Go{1, 5}));
+  CHECK_FALSE(takes(Go{0, 4}));
+  CHECK_FALSE(takes(CommitStep{4, 0b11, {}, {}}));
+  order.closed(4);
+  CHECK(takes(CommitStep{4, 0b11, {}, {}}));
+  order.closed(5);
+  CHECK_FALSE(takes(CommitStep{5, 0b10, {}, {}}));
+  CHECK(takes(Go{0, 5}));
+  CHECK(takes(CommitStep{5, 0b10, {}, {}}));
+}
+
+TEST_CASE("a graph that declares evaluation before training trains and evaluates bitwise as in the usual order") {
+  Shape_ s;
+  s.dropout = 0.1;
+  Shape_ turned = s;
+  turned.evaluates_first = true;
+  const double divisor = static_cast<double>(s.microbatches * s.samples);
+  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {2, 1}})
+    for (const std::int32_t zero : {0, 3}) {
+      INFO(text(dp) << ", ZeRO " << zero);
+      const auto usual = plan(ops(), s, dp, zero), other = plan(ops(), turned, dp, zero);
+      REQUIRE_MESSAGE(usual.ok(), usual.status().message());
+      REQUIRE_MESSAGE(other.ok(), other.status().message());
+      const Status verified = verify(*other);
+      CHECK_MESSAGE(verified.ok(), verified.message());
+      const auto a = train(*usual, ops(), 4, 0, divisor), b = train(*other, ops(), 4, 0, divisor);
+      REQUIRE_MESSAGE(a.ok(), a.status().message());
+      REQUIRE_MESSAGE(b.ok(), b.status().message());
+      CHECK(b->run.params_hash == a->run.params_hash);
+      CHECK(b->eval == a->eval);
+      REQUIRE(b->run.steps.size() == a->run.steps.size());
+      for (std::size_t i = 0; i < a->run.steps.size(); ++i) {
+        CHECK(b->run.steps[i].loss == a->run.steps[i].loss);
+        CHECK(b->run.steps[i].grad_norm == a->run.steps[i].grad_norm);
+      }
+    }
+}
