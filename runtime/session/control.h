@@ -103,7 +103,7 @@ struct Closed {
   std::int32_t program = 0;
   std::int64_t step = 0;
   std::vector<Report> reports;
-  std::int64_t busy_ns = 0;          ///< of the compute stream since the last Closed of program 0
+  std::int64_t busy_ns = 0;          ///< of the compute stream since the last Closed of the step program
   actors::GradientReport gradients;  ///< a vote's; empty where no kernel runs (JobOptions::run_kernels)
 };
 /// A report sent at once: of a program whose feeds wait for reports, or Report::Kind::saving.

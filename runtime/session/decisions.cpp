@@ -35,7 +35,7 @@ Expected<ProgramMask> Decisions::choose_readers(std::int64_t version) {
     due_.erase(snapshot);
     sink_.snapshot_skipped(version);
   }
-  ProgramMask mask = version < last_ ? ProgramMask{1} : ProgramMask{0};
+  ProgramMask mask = version < last_ ? ProgramMask{1} << plan_.step_program : ProgramMask{0};
   for (const std::int32_t program : due_) mask |= ProgramMask{1} << program;
   return mask;
 }
@@ -48,7 +48,7 @@ bool Decisions::admits_snapshot(std::int64_t version) const {
 
 Status Decisions::begin_due() {
   for (const std::int32_t program : std::exchange(due_, {})) TROUPE_TRY(go({program, committed_}));
-  for (; begun_ < std::min(committed_ + 2, last_); ++begun_) TROUPE_TRY(go({0, begun_}));
+  for (; begun_ < std::min(committed_ + 2, last_); ++begun_) TROUPE_TRY(go({plan_.step_program, begun_}));
   return {};
 }
 
@@ -143,7 +143,7 @@ void Decisions::end_with(std::int64_t version) {
 
 bool Decisions::reads_before(std::int64_t version) const {
   return std::any_of(open_.begin(), open_.end(),
-                     [&](const auto& o) { return !steps(o.first.program) && o.first.step < version; });
+                     [&](const auto& o) { return !plan_.steps(o.first.program) && o.first.step < version; });
 }
 
 std::optional<std::pair<ProgramStep, std::int32_t>> Decisions::first_missing() const {

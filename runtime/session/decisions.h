@@ -113,7 +113,6 @@ class Decisions {
     std::int32_t missing = 0;  ///< voters that have not closed it
     std::vector<Fed> feeds;
   };
-  bool steps(std::int32_t program) const { return program == 0; }
   /// Decides which programs read a version, the snapshot too (SE-4).
   Expected<actors::ProgramMask> choose_readers(std::int64_t version);
   bool admits_snapshot(std::int64_t version) const;

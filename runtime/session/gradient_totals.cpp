@@ -130,7 +130,7 @@ Status GradientTotals::add(Rank place, const actors::GradientReport& report) {
   }
   for (const auto& [peak, microbatch] : report.bad) {
     const auto i = static_cast<std::size_t>(peak);
-    if (i >= peaks || microbatch < 0 || microbatch >= plan_.program_specs[0].microbatches)
+    if (i >= peaks || microbatch < 0 || microbatch >= plan_.step_spec().microbatches)
       return refuse(place, fmt::format("terms of gradient {}, microbatch {}, that cannot be", peak, microbatch));
     terms_[static_cast<std::size_t>(stage.made[i])].add({report.peaks[i], microbatch});
   }

@@ -22,7 +22,7 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
 }  // namespace
 
 Reductions::Reductions(const Plan& plan)
-    : microbatches_(plan.program_specs.empty() ? 0 : static_cast<std::size_t>(plan.program_specs[0].microbatches)) {
+    : microbatches_(plan.program_specs.empty() ? 0 : static_cast<std::size_t>(plan.step_spec().microbatches)) {
   for (std::size_t i = 0; i < plan.params.size(); ++i) {
     index_[plan.params[i].name] = i;
     elements_.push_back(static_cast<double>(elements(plan.tensors[plan.params[i].tensor].shape)));

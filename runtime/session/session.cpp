@@ -47,7 +47,7 @@ Session::Session(const Plan& plan, SessionOptions options, SnapshotObserver* sna
     : plan_(plan), options_(std::move(options)), snapshots_(snapshots), send_(std::move(send)),
       workers_(plan.workers()), snapshot_(snapshots ? plan.program("snapshot") : -1),
       decisions_(plan, options_.first_step, options_.steps, votes(plan), *this), reductions_(plan), gradients_(plan),
-      sums_(summed(plan), plan.program_specs[0].microbatches, sums_at_begin(options_)) {}
+      sums_(summed(plan), plan.step_spec().microbatches, sums_at_begin(options_)) {}
 
 void Session::to_all(const ToWorker& message) {
   for (Rank r = 0; r < workers_; ++r) send_(r, message);
@@ -70,7 +70,7 @@ Status Session::add_named(std::int64_t version, std::vector<std::int32_t>& out) 
     const auto p = plan_.program(name);
     const char* wrong = nullptr;
     if (p < 0) wrong = "which the plan does not have";
-    else if (p == 0 || name == "digest" || name == "snapshot") wrong = "which the session begins by itself";
+    else if (plan_.steps(p) || name == "digest" || name == "snapshot") wrong = "which the session begins by itself";
     else if (std::find(out.begin(), out.end(), p) != out.end()) wrong = "twice";
     if (wrong)
       return invalid(
@@ -81,7 +81,7 @@ Status Session::add_named(std::int64_t version, std::vector<std::int32_t>& out) 
 }
 
 void Session::go(ProgramStep step) {
-  if (step.program != 0 && options_.on_started) options_.on_started(plan_.programs[step.program], step.step);
+  if (!plan_.steps(step.program) && options_.on_started) options_.on_started(plan_.programs[step.program], step.step);
   reports_[step].resize(static_cast<std::size_t>(workers_));
   to_all(Go{step.program, step.step});
 }
@@ -144,7 +144,7 @@ Status Session::report(Rank from, const EarlyReport& m) {
 Status Session::close(Rank from, const Closed& m) {
   const ProgramStep step{m.program, m.step};
   TROUPE_TRY(decisions_.check_vote(step, from));
-  if (m.program == 0 && plan_.trains) {
+  if (plan_.steps(m.program) && plan_.trains) {
     if (m.step != committed() && gradients_.tells(from))
       return Status(Code::internal,
                     fmt::format("worker {} votes for step {} while step {} is due", from, m.step, committed()));
@@ -160,7 +160,8 @@ Status Session::close(Rank from, const Closed& m) {
 }
 
 Status Session::complete(ProgramStep step, std::vector<Closed> places) {
-  if (step.program == 0) return plan_.trains ? commit(step.step, places) : commit(CommitStep{step.step, {}, {}, {}});
+  if (plan_.steps(step.program))
+    return plan_.trains ? commit(step.step, places) : commit(CommitStep{step.step, {}, {}, {}});
   if (plan_.programs[step.program] == "digest") {
     TROUPE_ASSIGN(const VersionDigest digest, reductions_.digest(places));
     TROUPE_TRY(diverges(check_digest(plan_, decisions_.last(), digest.not_finite), step.step));

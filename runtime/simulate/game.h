@@ -52,8 +52,8 @@ class GameActor final : public actors::Outbox {
   /// Adds what the act has received; posts `done` then.
   void add(Mail done);
 
-  /// Acts once for each microbatch of program 0.
-  bool moves() const { return plan_.program == 0 && plan_.rate == Rate::microbatch; }
+  /// Acts once for each microbatch of a step.
+  bool moves() const;
   /// Its acts are over when its peers have begun theirs: an exchange, or an update that gathers.
   bool meets() const { return plan_.kind == PlanActor::Kind::exchange || plan_.gathers(); }
 
@@ -112,7 +112,7 @@ struct Place {
 /// One game: built, played to its end, measured. `run` is called once.
 class Game final : private DecisionSink {
  public:
-  /// Plays the first `microbatches` of each step of program 0 at every place, and repeats them up to all.
+  /// Plays the first `microbatches` of each step at every place, and repeats them up to all.
   Game(const Plan& plan, const GameOptions& options, std::int64_t microbatches)
       : plan_(plan), options_(options), microbatches_(microbatches) {}
 
@@ -275,5 +275,7 @@ class Game final : private DecisionSink {
   std::map<std::int32_t, std::int32_t> places_of_exchange_;
   CycleSearch search_;
 };
+
+inline bool GameActor::moves() const { return game_.plan_.steps(plan_.program) && plan_.rate == Rate::microbatch; }
 
 }  // namespace troupe::runtime

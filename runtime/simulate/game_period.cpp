@@ -15,7 +15,7 @@ void CycleSearch::see(std::int64_t step, std::int64_t microbatch, std::int64_t n
   else seen_.push_back({microbatch, now_ns, std::move(state)});
 }
 
-bool repeat(const std::vector<Cycle>& cycles, std::int64_t steps, std::int64_t microbatches,
+bool repeat(const std::vector<Cycle>& cycles, std::int64_t steps, std::int64_t microbatches, std::int32_t step_program,
             std::vector<PlayedAct>& acts, std::vector<std::int64_t>& times_ns) {
   if (static_cast<std::int64_t>(cycles.size()) != steps) return false;
   for (const auto& c : cycles)
@@ -37,7 +37,7 @@ bool repeat(const std::vector<Cycle>& cycles, std::int64_t steps, std::int64_t m
   for (const auto& a : acts) {
     const std::int64_t delay = later(a.begin_ns);
     const auto own = std::find_if(cycles.begin(), cycles.end(), [&](const Cycle& c) { return c.step == a.step; });
-    const bool counts = a.actor->program == 0 && own != cycles.end();
+    const bool counts = a.actor->program == step_program && own != cycles.end();
     add(a, delay, counts && a.begin_ns > own->to_ns ? microbatches : 0);
     for (const auto& c : cycles)
       if (a.begin_ns > c.from_ns && a.begin_ns <= c.to_ns)

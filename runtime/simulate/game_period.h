@@ -26,7 +26,7 @@ struct PlayedAct {
   std::int64_t begin_ns = 0, end_ns = 0;
 };
 
-/// The events after `from_ns`, up to `to_ns`, in a step of program 0, which have brought the game `microbatches`
+/// The events after `from_ns`, up to `to_ns`, in a step, which have brought the game `microbatches`
 /// further into the state in which it was.
 struct Cycle {
   std::int64_t step = 0;
@@ -58,7 +58,7 @@ class CycleSearch {
 /// Inserts `microbatches` into each step by repeating its cycle. `acts`: the acts played; `times_ns`: other moments of
 /// the game. Returns false and changes nothing if one of the `steps` steps has no cycle whose length divides
 /// `microbatches`.
-bool repeat(const std::vector<Cycle>& cycles, std::int64_t steps, std::int64_t microbatches,
+bool repeat(const std::vector<Cycle>& cycles, std::int64_t steps, std::int64_t microbatches, std::int32_t step_program,
             std::vector<PlayedAct>& acts, std::vector<std::int64_t>& times_ns);
 
 }  // namespace troupe::runtime

@@ -54,7 +54,7 @@ double Game::busiest_s() const {
   for (const auto& place : places_) {
     std::vector<std::int64_t> busy_ns(place->links->size());
     for (const auto& a : place->actors) {
-      if (!a->meets() || a->plan_.program != 0) continue;  // other programs are no part of a step
+      if (!a->meets() || !plan_.steps(a->plan_.program)) continue;  // other programs are no part of a step
       const auto& routes = a->local_.route_of;
       const auto acts = static_cast<std::int64_t>(a->core_.ports().acts()) +
                         (a->moves() ? left_out_ * options_.steps : 0);
@@ -78,8 +78,9 @@ void Game::measure() {
   });
   // A shortened step is played with the microbatches of each place numbered from 0.
   const auto number = [&](const PlayedAct& a) {
-    if (!shortened() || a.actor->program != 0 || a.microbatch < 0) return a.microbatch;
-    return plan_.schedule(0, plan_.stage_of(a.rank)).microbatch_at(plan_.dp_index(a.rank), a.microbatch);
+    if (!shortened() || !plan_.steps(a.actor->program) || a.microbatch < 0) return a.microbatch;
+    return plan_.schedule(plan_.step_program, plan_.stage_of(a.rank))
+        .microbatch_at(plan_.dp_index(a.rank), a.microbatch);
   };
   result_.acts.reserve(acts_.size());
   for (const auto& a : acts_)
@@ -93,7 +94,7 @@ void Game::measure() {
   using Held = std::map<std::pair<std::int32_t, std::int32_t>, std::pair<double, double>>;
   std::map<Rank, Held> held;
   for (const auto& a : result_.acts) {
-    if (a.program != 0 || a.step != 0 || a.microbatch < 0) continue;
+    if (!plan_.steps(a.program) || a.step != 0 || a.microbatch < 0) continue;
     first = std::min(first, a.begin_s);
     last = std::max(last, a.end_s);
     busy += a.end_s - a.begin_s;
@@ -109,8 +110,8 @@ void Game::measure() {
   }
   for (const auto& [rank, s] : per_place)
     if (s > result_.compute_s) {
-      const auto count =
-          static_cast<double>(plan_.schedule(0, plan_.stage_of(rank)).acts(Rate::microbatch, plan_.dp_index(rank)));
+      const auto count = static_cast<double>(
+          plan_.schedule(plan_.step_program, plan_.stage_of(rank)).acts(Rate::microbatch, plan_.dp_index(rank)));
       const auto& [f, b, w] = per_pass[rank];
       const double waits = published_bubble_s(plan_.pipeline, plan_.stages, f / count, b / count, w / count);
       result_.compute_s = s;

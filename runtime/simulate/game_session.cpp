@@ -18,8 +18,10 @@ void Game::make_decisions() {
 Expected<std::vector<std::int32_t>> Game::readers(std::int64_t version) {
   std::vector<std::int32_t> out;
   if (!options_.every_program) return out;
-  for (std::int32_t p = 1; p < std::ssize(plan_.programs); ++p)
-    if (plan_.programs[p] == "digest" ? plan_.trains && version == options_.steps : version == 0) out.push_back(p);
+  for (std::int32_t p = 0; p < std::ssize(plan_.programs); ++p) {
+    const bool due = plan_.programs[p] == "digest" ? plan_.trains && version == options_.steps : version == 0;
+    if (due && !plan_.steps(p)) out.push_back(p);
+  }
   return out;
 }
 
@@ -110,7 +112,7 @@ void Game::step_closed(std::int32_t p, ProgramStep step) {
     failure_ = std::move(s);
     return;
   }
-  if (!decisions_->vote(step, p) || step.program != 0) return;
+  if (!decisions_->vote(step, p) || !plan_.steps(step.program)) return;
   commit_due_ns_ = loop_.now_ns() + to_ns(options_.control_s);
   loop_.at(commit_due_ns_, [this, step] { commit(step.step); });
 }

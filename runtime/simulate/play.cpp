@@ -12,15 +12,15 @@ namespace {
 /// None where places differ in their microbatches, and where turns, rounds or feeds count the microbatches of a whole
 /// step.
 std::vector<std::int64_t> few_microbatches(const Plan& plan) {
-  if (plan.ordered() || !plan.owners.empty() || plan.program_specs[0].sequential) return {};
+  if (plan.ordered() || !plan.owners.empty() || plan.step_spec().sequential) return {};
   for (const auto& x : plan.exchanges)
     if (x.rate == Rate::round) return {};
   for (const auto& role : plan.roles)
     for (const auto& c : role.channels)
-      if (c.kind == PlanChannel::Kind::feed && c.program == 0) return {};
+      if (c.kind == PlanChannel::Kind::feed && plan.steps(c.program)) return {};
   for (std::int32_t s = 0; s < plan.stages; ++s)
     if (plan.dp_width(s) != plan.dp_width(0)) return {};
-  const auto all = std::int64_t{plan.schedule(0, 0).acts(Rate::microbatch, 0)};
+  const auto all = std::int64_t{plan.schedule(plan.step_program, 0).acts(Rate::microbatch, 0)};
   // What is left out must be whole cycles, most of 1, 2, 3 or 4 microbatches.
   constexpr std::int64_t usual_cycles = 12;
   std::vector<std::int64_t> out;
@@ -34,7 +34,7 @@ std::vector<std::int64_t> few_microbatches(const Plan& plan) {
 
 double Game::longest_s() const {
   const auto runs = [&](std::int32_t program) {
-    return program == 0 ? static_cast<double>(options_.steps) : options_.every_program ? 1.0 : 0.0;
+    return plan_.steps(program) ? static_cast<double>(options_.steps) : options_.every_program ? 1.0 : 0.0;
   };
   double all_s = static_cast<double>(options_.steps) * options_.control_s;  // the commits
   for (const auto& role : plan_.roles)  // what the session hears before it sends the next microbatch of a feed
@@ -57,7 +57,7 @@ double Game::longest_s() const {
 }
 
 Expected<GameResult> play(const Plan& plan, const GameOptions& options) {
-  const std::int64_t all = plan.program_specs[0].microbatches;
+  const std::int64_t all = plan.step_spec().microbatches;
   for (const auto few : options.every_microbatch ? std::vector<std::int64_t>{} : few_microbatches(plan)) {
     auto result = Game(plan, options, few).run();
     // A game that is too long is so with all microbatches. Else the whole game finds the error, or that there is no

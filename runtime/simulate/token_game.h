@@ -23,7 +23,7 @@
 namespace troupe::runtime {
 
 struct GameOptions {
-  std::int64_t steps = 2;          ///< of program 0
+  std::int64_t steps = 2;          ///< of the step program
   double control_s = 50e-6;        ///< vote -> commit
   double hop_s = 0;                ///< added to every exchange
   bool every_program = true;       ///< also run the other programs once
@@ -56,13 +56,13 @@ struct GameResult {
   double bubble = 0;            ///< 1 - busy / (makespan x places played), first step
   double published_bubble = 0;  ///< published_bubble_s of it, if all stages were like the busiest one
   double compute_s = 0;         ///< busiest compute stream, first step, forward and backward
-  double messages_s = 0;        ///< busiest interface or link, program 0, mean over the steps
+  double messages_s = 0;        ///< busiest interface or link, step program, mean over the steps
   std::vector<GameAct> acts;    ///< in order of their start
   /// Per stage: most microbatches, counted in each chunk, between their forward and backward work at a place.
   std::vector<std::int32_t> peak_stash;
   std::vector<MemoryUse> memory;  ///< per place of `places`
   std::vector<Rank> places;       ///< the ranks that were played
-  /// of program 0, per step and place; further microbatches repeat a cycle
+  /// of the step program, per step and place; further microbatches repeat a cycle
   std::int64_t played_microbatches = 0;
 };
 

@@ -226,10 +226,10 @@ TEST_CASE(
       {0, &actor, false, 0, 0, 1, 5}, {0, &actor, false, 0, 1, 11, 19}, {0, &actor, false, 0, 2, 21, 25}};
   std::vector<std::int64_t> commits = {30};
   const std::vector<Cycle> cycles = {{0, 10, 20, 1}};
-  CHECK_FALSE(repeat(cycles, 2, 3, acts, commits));            // a step without a cycle
-  CHECK_FALSE(repeat({{0, 10, 20, 2}}, 1, 3, acts, commits));  // 3 is no multiple of 2
+  CHECK_FALSE(repeat(cycles, 2, 3, 0, acts, commits));            // a step without a cycle
+  CHECK_FALSE(repeat({{0, 10, 20, 2}}, 1, 3, 0, acts, commits));  // 3 is no multiple of 2
   CHECK(acts.size() == 3);
-  REQUIRE(repeat(cycles, 1, 3, acts, commits));
+  REQUIRE(repeat(cycles, 1, 3, 0, acts, commits));
   REQUIRE(acts.size() == 6);
   CHECK(commits == std::vector<std::int64_t>{60});
   std::vector<std::pair<std::int32_t, std::int64_t>> when;
