@@ -388,6 +388,19 @@ TEST_CASE("Ctrl-C ends an evaluation with 130, and its workers") {
   CHECK(o.out.empty());
 }
 
+TEST_CASE("a text whose name or folder is not UTF-8 is found by eval, and run.json is JSON all the same") {
+  TempDir dir;
+  std::filesystem::create_directory(dir / "folder \xfe");
+  const std::string text = dir / "folder \xfe/\xfftext \"\xc3";
+  std::filesystem::copy_file(sample_text(), text);
+  check_success(run(troupe_command({"train", tiny_config, "--data", text, "--out", dir / "run \xff", "--steps", "1",
+                                    "--checkpoint-every", "1", "--quiet"})));
+  CHECK_FALSE(nlohmann::json::parse(read(dir / "run \xff/run.json"), nullptr, false).is_discarded());
+  const auto o = run(troupe_command({"eval", "--from", dir / "run \xff"}));
+  check_success(o);
+  CHECK_MESSAGE(o.out.find("held out of '" + text + "'") != std::string::npos, o.out);
+}
+
 TEST_CASE("a checkpoint whose loss is not finite has a code of its own") {
   TempDir dir;
   check_success(run(troupe_command({"ckpt", "export", evaluated_run().out, "--format", "hf", "--out", dir / "hf"})));
