@@ -44,9 +44,7 @@ CLI::Validator not_negative(const std::string& what) {
 
 CLI::Validator not_empty(const std::string& what) {
   return CLI::Validator(
-      [what](std::string& text) {
-        return text.empty() ? "expected the name of " + what + ", not an empty text" : std::string();
-      },
+      [what](std::string& text) { return text.empty() ? "expected " + what + ", not an empty text" : std::string(); },
       "");
 }
 
@@ -85,6 +83,17 @@ const CLI::App& named(const CLI::App& cli) {
   return *at;
 }
 
+/// What is wrong with an option that is given too often, or has no value; empty: another error.
+std::string describe_count(const CLI::App& at, const CLI::ParseError& error) {
+  if (!dynamic_cast<const CLI::ArgumentMismatch*>(&error)) return {};
+  const std::string words = error.what(), name = words.substr(0, words.find(':'));
+  const CLI::Option* option = at.get_option_no_throw(name);
+  if (!option) return {};
+  if (std::ssize(option->results()) > option->get_items_expected_max())
+    return fmt::format("{} is given {} times: expected it once", name, option->results().size());
+  return fmt::format("{} has no value; it takes {}: {}", name, option->get_type_name(), option->get_description());
+}
+
 }  // namespace
 
 std::string command_words(const CLI::App& cli) {
@@ -110,7 +119,8 @@ std::string describe(const CLI::App& cli, const CLI::ParseError& error) {
     for (const auto* sub : commands) known.push_back(sub->get_name());
     return "unknown command '" + word + "'" + lm::did_you_mean(word, known);
   }
-  return error.what();
+  const std::string count = describe_count(at, error);
+  return count.empty() ? error.what() : count;
 }
 
 }  // namespace troupe

@@ -17,7 +17,7 @@ CLI::Validator whole_number(std::int64_t at_least, std::int64_t at_most = std::n
 CLI::Validator positive_number();
 /// A number from 0 to below 1e9. `what` it is, with its unit: "milliseconds".
 CLI::Validator not_negative(const std::string& what);
-/// Any text but an empty one. `what` it names: "a file".
+/// Any text but an empty one. `what` it is: "the name of a file".
 CLI::Validator not_empty(const std::string& what);
 /// "FIRST:COUNT", read into `window`, which outlives the validator.
 CLI::Validator window_of_steps(TraceWindow& window);
@@ -28,7 +28,8 @@ const char* text_taken_for_help(int argc, char** argv);
 /// The words before the arguments of the command that the command line has named: "troupe ckpt ls". REQUIRES: `cli` has
 /// parsed it, with or without an error.
 std::string command_words(const CLI::App& cli);
-/// What is wrong with a command line; of an unknown option or command also the known one that is near, if one is.
+/// What is wrong with a command line; of an unknown option or command also the known one that is near, if one is; of an
+/// option without a value what it takes.
 std::string describe(const CLI::App& cli, const CLI::ParseError& error);
 
 }  // namespace troupe

@@ -50,8 +50,9 @@ void add_log_level(CLI::App& cli, bool& given) {
 CLI::Option* common(CLI::App& command, JobArguments& a) {
   auto* config =
       command.add_option("config", a.config_path, "configuration, such as apps/configs/quickstart.toml")->required();
-  command.add_option("--mesh", a.mesh,
-                     "dp=2,tp=2,pp=2; a dp width per stage: dp=2/1,pp=2 (default: the configuration's)");
+  command
+      .add_option("--mesh", a.mesh, "dp=2,tp=2,pp=2; a dp width per stage: dp=2/1,pp=2 (default: the configuration's)")
+      ->check(troupe::not_empty("a mesh, such as dp=2,pp=2"));
   command
       .add_option("--zero", a.zero,
                   "ZeRO stage over dp: 1 divides the optimizer's state, 2 reduced gradients too, 3 parameters too "
@@ -86,7 +87,7 @@ CLI::Option* checkpoint_options(CLI::App& train, JobArguments& a) {
   train
       .add_option("--checkpoint-dir", a.checkpoint_dir,
                   "folder of checkpoints (default: checkpoints in the output folder)")
-      ->check(troupe::not_empty("a folder"));
+      ->check(troupe::not_empty("the name of a folder"));
   train.add_option("--keep", a.keep, "how many checkpoints stay (default: the configuration's)")
       ->check(troupe::whole_number(1));
   return train
@@ -145,7 +146,7 @@ void add_hf(CLI::App& ckpt, HfCommands& h) {
       ->check(CLI::IsMember({"hf"}));
   h.exports->add_option("--out", h.to.out, "folder to write; must not exist")
       ->required()
-      ->check(troupe::not_empty("a folder"));
+      ->check(troupe::not_empty("the name of a folder"));
   h.exports
       ->add_option("--file-bytes", h.to.file_bytes,
                    "largest file of tensors, where no tensor is larger (default: 5 GB)")
@@ -157,7 +158,7 @@ void add_hf(CLI::App& ckpt, HfCommands& h) {
       ->required();
   h.imports->add_option("--out", h.from.out, "folder of checkpoints to write; may have none yet")
       ->required()
-      ->check(troupe::not_empty("a folder"));
+      ->check(troupe::not_empty("the name of a folder"));
   h.imports->add_option("--config", h.from.config,
                         "configuration of everything but the model (default: a short run at a low rate)");
 }
@@ -208,7 +209,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
                    "stop after so many steps (default: schedule.steps, the learning rate's horizon in any case)")
       ->check(troupe::whole_number(0));
   train->add_option("--out", a.out, "output folder (default: runs/ and the configuration's name)")
-      ->check(troupe::not_empty("a folder"));
+      ->check(troupe::not_empty("the name of a folder"));
   bool traced = false;
   train->add_flag("--trace", traced, "write trace.json for ui.perfetto.dev, of the first five steps");
   std::string trace_text;

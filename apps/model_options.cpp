@@ -19,7 +19,7 @@ void model_options(CLI::App& command, std::string& from, std::int64_t& threads, 
       ->required();
   command.add_option("--threads", threads, "threads of each worker's compute stream (default: run.threads)")
       ->check(whole_number(1));
-  command.add_option("--mesh", mesh, axes + " (default: one worker)");
+  command.add_option("--mesh", mesh, axes + " (default: one worker)")->check(not_empty("a mesh, such as " + axes));
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ void eval_options(CLI::App& command, lm::EvalArguments& a) {
       .add_option("--data", a.data,
                   "a text, plain, .gz or .dz: all of it is evaluated (default: what the run that saved the checkpoint "
                   "evaluates of its own)")
-      ->check(not_empty("a file"));
+      ->check(not_empty("the name of a file"));
   command.add_flag("--held-out", a.held_out,
                    "--data is the text of that run: evaluate what the run evaluates of it, not all");
   command

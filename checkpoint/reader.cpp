@@ -86,7 +86,7 @@ std::string Reader::where(const ExtentRead& w) const {
          "': " + key_of(w.tensor->name(), w.extent->extent);
 }
 
-std::vector<std::string> Reader::check(const std::vector<ExtentRead>& wanted, std::byte* into,
+std::vector<std::string> Reader::check(const std::vector<ExtentRead>& wanted, Padding padding, std::byte* into,
                                        Parallel& parallel) const {
   const auto requests = cut_requests(runs_of(wanted));
   std::vector<std::vector<std::string>> wrong(requests.size());
@@ -98,12 +98,19 @@ std::vector<std::string> Reader::check(const std::vector<ExtentRead>& wanted, st
     const bool whole = fetch(t.file, t.offset, t.bytes, address(t.blocks.front())).ok();
     for (const RequestBlock& b : t.blocks) {
       const ExtentRead& w = wanted[b.run];
+      const std::int64_t there = manifest_.files[static_cast<std::size_t>(t.file)].bytes - b.offset,
+                         end = padding == Padding::ignored ? b.bytes
+                                                           : std::min(aligned(b.bytes, storage_alignment), there);
       // A block that the disk cannot read counts as damaged. Its neighbours may be good: each is then read by itself.
-      if (const Status s = whole ? Status{} : fetch(t.file, b.offset, b.bytes, address(b)); !s.ok())
+      if (const Status s = whole ? Status{} : fetch(t.file, b.offset, end, address(b)); !s.ok())
         wrong[static_cast<std::size_t>(i)].push_back(where(w) + ": " + s.message());
       else if (checksum(address(b), b.bytes) != w.extent->blocks[b.index])
         wrong[static_cast<std::size_t>(i)].push_back(fmt::format(
             "{} is damaged in block {}, bytes {} to {} of the file", where(w), b.index, b.offset, b.offset + b.bytes));
+      else if (std::any_of(address(b) + b.bytes, address(b) + end, [](std::byte x) { return x != std::byte{}; }))
+        wrong[static_cast<std::size_t>(i)].push_back(
+            fmt::format("{} is damaged in the padding of block {}, which must be zero: bytes {} to {} of the file",
+                        where(w), b.index, b.offset + b.bytes, b.offset + end));
     }
   });
   std::vector<std::string> lines;
@@ -112,7 +119,7 @@ std::vector<std::string> Reader::check(const std::vector<ExtentRead>& wanted, st
 }
 
 Status Reader::read(const std::vector<ExtentRead>& wanted, std::byte* into, Parallel& parallel) const {
-  const auto wrong = check(wanted, into, parallel);
+  const auto wrong = check(wanted, Padding::ignored, into, parallel);
   return wrong.empty() ? Status() : damaged(wrong.front());
 }
 
@@ -147,7 +154,7 @@ std::vector<std::string> Reader::verify(Parallel& parallel) const {
     const std::int64_t base = begin->at;
     auto end = begin;
     for (; end != all.end() && end->at - base + room_for(*end->tensor, *end->extent) <= room; ++end) end->at -= base;
-    const auto lines = check({begin, end}, (*buffer)->data(), parallel);
+    const auto lines = check({begin, end}, Padding::zero, (*buffer)->data(), parallel);
     wrong.insert(wrong.end(), lines.begin(), lines.end());
     begin = end;
   }

@@ -37,13 +37,16 @@ class Reader {
   /// Reads `part` of a tensor, which need not be an extent of it, into a row-major buffer of `part`. Reads whole
   /// extents, one at a time.
   Status read_part(const StoredTensor& tensor, const Extent& part, std::byte* into) const;
-  /// Reads every extent. Returns one line for each block that is damaged or cannot be read: file, tensor, block.
+  /// Reads every extent, and its padding, which must be zero. Returns one line for each block that is damaged, has
+  /// damaged padding behind it, or cannot be read: file, tensor, block.
   std::vector<std::string> verify(Parallel& parallel) const;
 
  private:
   Reader() = default;
+  enum class Padding : bool { ignored, zero };
   /// Reads and checks. Returns one line per bad block, in the order of the file.
-  std::vector<std::string> check(const std::vector<ExtentRead>& wanted, std::byte* into, Parallel& parallel) const;
+  std::vector<std::string> check(const std::vector<ExtentRead>& wanted, Padding padding, std::byte* into,
+                                 Parallel& parallel) const;
   Status fetch(std::int32_t file, std::int64_t offset, std::int64_t bytes, std::byte* into) const;
   std::string where(const ExtentRead& wanted) const;
 

@@ -2,9 +2,12 @@
 // D)
 //
 // Attention of one token to itself and to earlier tokens, as a decoder needs it: keys and values of the newest `window`
-// tokens are the op's state, a ring. Position 0 begins a text; each further call REQUIREs the position of the
-// previous call plus 1. q and k are rotated (rope_at). While a text fits into the window, the bits are those that
-// `attention` gives for it as a whole. Heads are divided as attention's are, and the state with its key-value heads.
+// tokens are the op's state, a ring. Position 0 begins a text, and the position behind the previous call's continues
+// it: any other is an error (OpDef::check). q and k are rotated (rope_at). While a text fits into the window, the bits
+// are those that `attention` gives for it as a whole. Heads are divided as attention's are, and the state with its
+// key-value heads.
+#include <fmt/format.h>
+
 #include "kernels/cpu/kernels.h"
 #include "kernels/heads.h"
 #include "kernels/ops.h"
@@ -26,6 +29,13 @@ std::int64_t state_bytes(Types in, Types, const Attrs& attrs) {
   return cpu::attention_state_bytes(attrs.integer("window"), in[1].shape[2] / D, D);
 }
 
+Status check_position(const Call& call) {
+  const std::int64_t position = call.in[3].as<std::int32_t>()[0], next = cpu::attention_next_position(call.state);
+  if (position == 0 || position == next) return {};
+  const std::string or_next = next == 0 ? "" : fmt::format(", or {}, which continues this one", next);
+  return invalid(fmt::format("attention_cached: position {}: expected 0, which begins a text{}", position, or_next));
+}
+
 }  // namespace
 
 std::vector<OpDef> attention_cached_ops() {
@@ -42,6 +52,7 @@ std::vector<OpDef> attention_cached_ops() {
                   bytes_of(in, out) + static_cast<double>(state_bytes(in, out, attrs))};
   };
   op.state_bytes = state_bytes;
+  op.check = check_position;
   op.cpu = cpu::attention_cached;
   return {op};
 }

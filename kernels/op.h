@@ -174,8 +174,8 @@ struct OpDef {
   bool is_loss = false;
   /// The op draws random numbers: the graph gives it its logical name as the attribute "rng" where it has none.
   bool random = false;
-  /// Of the values of a call's inputs, before its body runs: an application may give ids that no table has. Error:
-  /// `invalid`, which names the op, the value and its bound; the act fails with it. Empty: any values will do.
+  /// Of the values of a call's inputs and state, before its body runs: an application may give ids that no table has.
+  /// Error: `invalid`, which names the op, the value and its bound; the act fails with it. Empty: any values will do.
   std::function<Status(const Call&)> check;
   /// The body. Required, as `infer` is.
   std::function<void(const Call&)> cpu;

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "checkpoint/half_floats.h"
+#include "kernels/digest.h"
 
 namespace troupe::ckpt {
 
@@ -126,11 +126,21 @@ Status HfFiles::read(std::size_t parameter, Range rows, std::byte* into) {
   }
   const std::int64_t row_bytes = (t.end - t.begin) / t.shape[0], bytes = rows.size() * row_bytes,
                      at = t.begin + rows.lo * row_bytes;
-  if (t.dtype == "F32") return file_->read_at(at, into, bytes);
-  narrow_.resize(static_cast<std::size_t>(bytes));
-  TROUPE_TRY(file_->read_at(at, narrow_.data(), bytes));
-  widen(t.dtype, narrow_, into);
+  if (t.dtype == "F32") TROUPE_TRY(file_->read_at(at, into, bytes));
+  else {
+    narrow_.resize(static_cast<std::size_t>(bytes));
+    TROUPE_TRY(file_->read_at(at, narrow_.data(), bytes));
+    widen(t.dtype, narrow_, into);
+  }
+  if (!kernels::all_finite(reinterpret_cast<const float*>(into), rows.size() * elements(t.shape) / t.shape[0]))
+    not_finite_.insert(t.name);
   return {};
+}
+
+std::string HfFiles::warning() const {
+  if (not_finite_.empty()) return {};
+  return fmt::format("'{}'{} NaN or infinite values: a loss that reads them is not finite", *not_finite_.begin(),
+                     not_finite_.size() == 1 ? " has" : fmt::format(", and {} more, have", not_finite_.size() - 1));
 }
 
 std::string HfFiles::widened() const {

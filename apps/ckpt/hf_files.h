@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ class HfFiles {
   Status read(std::size_t parameter, Range rows, std::byte* into);
   /// Dtypes that are widened: "BF16, F16".
   std::string widened() const;
+  /// Names the tensors of which a value that was read is NaN or infinite, for people; empty: there is none.
+  std::string warning() const;
 
  private:
   explicit HfFiles(Storage& storage) : storage_(&storage) {}
@@ -38,6 +41,7 @@ class HfFiles {
   std::string opened_;             ///< path of `file_`
   std::unique_ptr<File> file_;
   std::vector<std::byte> narrow_;  ///< a piece as it is in the file
+  std::set<std::string> not_finite_;
 };
 
 }  // namespace troupe::ckpt

@@ -187,6 +187,7 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
   TROUPE_ASSIGN(const auto manifest, checkpoint::merge(std::move(head), {record}));
   TROUPE_TRY(catalog.commit(manifest));
   take_back.keep();
+  if (auto warning = files.warning(); !warning.empty()) chosen.warnings.push_back(std::move(warning));
   if (auto warning = lm::tokens_warning(config); !warning.empty()) chosen.warnings.push_back(std::move(warning));
   return Imported{folder, lm::parameter_count(config.model), files.widened(), std::move(chosen.warnings)};
 }

@@ -22,7 +22,7 @@ struct Imported {
   std::string folder;  ///< of the checkpoint
   std::int64_t parameters = 0;
   std::string widened;                ///< dtypes that became f32: "BF16, F16"
-  std::vector<std::string> warnings;  ///< of the configuration: see lm::load_config
+  std::vector<std::string> warnings;  ///< of the configuration (see lm::load_config), of values that are not finite
 };
 
 /// Commits a checkpoint of step 0 that has parameters and no moments. Needs memory for two pieces of 16 MiB. Error:

@@ -250,7 +250,7 @@ std::string Results::run_json(const JobResult& result, const std::string& status
   run["void_steps"] = void_steps_;
   run["status"] = status;
   if (job_ != 0) run["job"] = checkpoint::hexadecimal(job_);
-  run["data"] = absolute(a_.data);
+  write_data(run, absolute(a_.data));
   if (saved_ + skipped_ + failed_ > 0) {
     const auto newest = saved_ > 0 ? nlohmann::json(saved_step_) : nlohmann::json();
     run["checkpoints"] = {{"saved", saved_}, {"skipped", skipped_}, {"failed", failed_}, {"newest", newest}};

@@ -1,5 +1,7 @@
 #include "apps/job/run_record.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -10,7 +12,42 @@
 #include <system_error>
 #include <vector>
 
+#include "apps/options/toml_text.h"
+
 namespace troupe::lm {
+
+namespace {
+
+/// The bytes of hexadecimal text; empty where it is none.
+std::string bytes_of(const std::string& hex) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 2 <= hex.size(); i += 2) {
+    unsigned char byte = 0;
+    if (std::from_chars(hex.data() + i, hex.data() + i + 2, byte, 16).ptr != hex.data() + i + 2) return {};
+    bytes += static_cast<char>(byte);
+  }
+  return bytes;
+}
+
+/// The path that write_data has written; empty: there is none.
+std::string data_of(const nlohmann::json& run) {
+  for (const char* key : {"data_hex", "data"})
+    if (run.contains(key) && run[key].is_string()) {
+      const auto text = run[key].get<std::string>();
+      return key == std::string_view("data") ? text : bytes_of(text);
+    }
+  return {};
+}
+
+}  // namespace
+
+void write_data(nlohmann::json& run, const std::string& path) {
+  run["data"] = path;
+  if (is_utf8(path)) return;
+  std::string hex;
+  for (const unsigned char byte : path) hex += fmt::format("{:02x}", byte);
+  run["data_hex"] = hex;
+}
 
 RunRecord read_run_record(const std::string& dir) {
   RunRecord record;
@@ -20,7 +57,7 @@ RunRecord read_run_record(const std::string& dir) {
   std::ifstream in(path);
   const auto run = nlohmann::json::parse(in, nullptr, false);
   if (!run.is_object()) return record;
-  if (run.contains("data") && run["data"].is_string()) record.data = run["data"].get<std::string>();
+  record.data = data_of(run);
   if (!run.contains("job") || !run["job"].is_string()) return record;
   const auto text = run["job"].get<std::string>();
   std::uint64_t job = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -11,6 +12,10 @@ struct RunRecord {
   std::uint64_t job = 0;  ///< the run's number; 0: it neither saved checkpoints nor went on from any
   std::string data;       ///< the path of the text: absolute, unless an older version has written the record
 };
+
+/// Gives run.json the path of the text: as `data` and, where it is not UTF-8, which text in JSON is, its bytes in
+/// hexadecimal as `data_hex`.
+void write_data(nlohmann::json& run, const std::string& path);
 
 /// Returns the record of the run whose results are in the output folder `dir`; without job and text where there is no
 /// run.json, or one that does not have them.

@@ -25,13 +25,17 @@ std::int64_t attention_state_bytes(std::int64_t window, std::int64_t kv_heads, s
   return static_cast<std::int64_t>(sizeof(Ring)) + kv_heads * head_floats(window, head_dim) * size_of(DType::f32);
 }
 
+std::int64_t attention_next_position(std::span<const std::byte> state) {
+  return reinterpret_cast<const Ring*>(state.data())->next;
+}
+
 void attention_cached(const Call& call) {
   const View &q = call.in[0], &k = call.in[1], &v = call.in[2];  // (1, 1, H D), (1, 1, KV D), (1, 1, KV D)
   float* const o = call.out[0].as<float>();                      // (1, 1, H D)
   const std::int64_t position = call.in[3].as<std::int32_t>()[0], window = call.attrs->integer("window");
   const auto s = HeadShape::of(q, k, call.attrs->integer("head_dim"), window);
   auto& ring = *reinterpret_cast<Ring*>(call.state.data());
-  REQUIRE(position == 0 || position == ring.next, position, ring.next);
+  REQUIRE(position == 0 || position == ring.next, position, ring.next);  // OpDef::check
   ring.next = position + 1;
   const std::int64_t slot = position % window, n = std::min(position + 1, window);
   float* const heads_kept = reinterpret_cast<float*>(call.state.data() + sizeof(Ring));

@@ -39,5 +39,7 @@ std::int64_t lm_head_chunk(std::int64_t vocabulary);
 
 /// Bytes of attention_cached's state: a ring of `window` keys and values of `kv_heads` heads.
 std::int64_t attention_state_bytes(std::int64_t window, std::int64_t kv_heads, std::int64_t head_dim);
+/// The position that continues the text in attention_cached's state; 0: there is none.
+std::int64_t attention_next_position(std::span<const std::byte> state);
 
 }  // namespace troupe::kernels::cpu

@@ -14,6 +14,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
 #include "devices/host_memory.h"
+#include "devices/process/descriptors.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/last_words.h"
 #include "runtime/launch/launcher.h"
@@ -97,6 +98,16 @@ Status check_cores(const Plan& plan, int threads) {
                                              plan.workers(), threads, need, have));
 }
 
+/// The parent has a control link, a log and a pidfd of each worker; a worker has texts, checkpoints, and UCX's sockets,
+/// over TCP one for each other worker. Where they run out, UCX says another reason, or none.
+Status check_descriptors(const Plan& plan) {
+  const std::int64_t need = 32 + 3 * static_cast<std::int64_t>(plan.workers()), have = descriptors_max();
+  if (need <= have) return {};
+  return Status(Code::exhausted, fmt::format("{} workers need {} file descriptors in each process, and a process may "
+                                             "have {} here: raise the limit (ulimit -n {})",
+                                             plan.workers(), need, have, need));
+}
+
 /// A job that begins from a checkpoint begins with its version, goes on as its job, and has its state of sums where the
 /// caller names none. From one of step 0 a run begins, and several may: each is a job of its own. Returns the
 /// checkpoint's manifest; nullopt: the job begins from initial values.
@@ -148,6 +159,7 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
                        ? "the job has a folder for checkpoints, and its plan takes none: see CompileOptions::snapshots"
                        : "the plan takes checkpoints, and the job has no folder for them: see JobOptions::checkpoint");
   TROUPE_TRY(check_memory(plan, options.memory_bytes_max));
+  TROUPE_TRY(check_descriptors(plan));
   return options.pin ? check_cores(plan, options.threads) : Status{};
 }
 

@@ -13,7 +13,7 @@
 #include "devices/base/storage.h"
 #include "devices/device.h"
 #include "runtime/plan/plan.h"
-#include "runtime/worker/read_plan.h"
+#include "runtime/worker/plan_reads.h"
 
 namespace troupe::runtime {
 

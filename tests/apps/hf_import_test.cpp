@@ -158,7 +158,7 @@ TEST_CASE(
   const auto in =
       must(with("[model]\nlayers = 9\ndropout = 0.25\n[schedule]\nlanes = 2\nsteps = 5\nlr = 1e-3\nbatch = "
                 "4\nmicrobatch = 2\n[run]\nseed = 12\n"));
-  REQUIRE(in.warnings.size() == 1);
+  REQUIRE(in.warnings.size() == 2);  // the other is of the weights, which are any bits
   CHECK(in.warnings[0].find("c.toml:5: schedule.lanes has no meaning any more") != std::string::npos);
   const Read read(storage, "/b");
   expected.dropout = 0.25;
@@ -167,6 +167,38 @@ TEST_CASE(
   CHECK(read.reader.manifest().seed == 12);
   // a run begins with no update and first exponents
   CHECK(runtime::sums_of(read.reader.manifest()) == runtime::SumState{});
+}
+
+TEST_CASE("an import warns of tensors with a value that is NaN or infinite, by name, in each dtype, and imports them") {
+  const auto warnings = [](const std::string& dtype, std::int64_t item,
+                           const std::map<std::string, std::uint32_t>& bad) {
+    Draw draw(2);
+    SimStorage storage;
+    HfFolder folder = HfFolder::random(draw, small_config(true), dtype, item);
+    for (auto& [name, t] : folder.tensors) std::fill(t.bytes.begin(), t.bytes.end(), std::byte{});
+    for (const auto& [name, bits] : bad)  // as the tensor's last value
+      std::memcpy(&*(folder.tensors.at(name).bytes.end() - item), &bits, static_cast<std::size_t>(item));
+    folder.write(storage, "/hf");
+    const auto imported = must(import_to(storage, "/hf", "/ckpt"));
+    Read(storage, "/ckpt");
+    return imported.warnings;
+  };
+  const std::string norm = "model.norm.weight", table = "model.embed_tokens.weight";
+  struct Bits {
+    std::string dtype;
+    std::int64_t item;
+    std::uint32_t nan, infinite, greatest;
+  };
+  for (const Bits& b : {Bits{"F32", 4, 0x7fc00000, 0xff800000, 0x7f7fffff}, Bits{"BF16", 2, 0x7fc0, 0xff80, 0x7f7f},
+                        Bits{"F16", 2, 0x7e00, 0xfc00, 0x7bff}}) {
+    CAPTURE(b.dtype);
+    CHECK(warnings(b.dtype, b.item, {{norm, b.greatest}}).empty());
+    CHECK(warnings(b.dtype, b.item, {{norm, b.nan}}) ==
+          std::vector<std::string>{"'" + norm + "' has NaN or infinite values: a loss that reads them is not finite"});
+    CHECK(warnings(b.dtype, b.item, {{norm, b.nan}, {table, b.infinite}}) ==
+          std::vector<std::string>{"'" + table +
+                                   "', and 1 more, have NaN or infinite values: a loss that reads them is not finite"});
+  }
 }
 
 TEST_CASE("config.json as other versions of transformers write it") {

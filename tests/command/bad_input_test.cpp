@@ -85,6 +85,27 @@ TEST_CASE("a command line that makes no sense says which word, and the nearest o
   check_success(run(troupe_command({"train", "--help"})));
 }
 
+TEST_CASE("an option that is given twice, or has no value, is named, with how often or what was expected") {
+  const std::vector<std::vector<std::string>> commands = {
+      {"plan", tiny_config}, {"train", tiny_config}, {"eval", "--from", "x"}, {"sample", "--from", "x"}};
+  for (const auto& command : commands) {
+    const auto with = [&](const std::vector<std::string>& more) {
+      auto words = troupe_command(command);
+      words.insert(words.end(), more.begin(), more.end());
+      return run(words);
+    };
+    check_one_line(with({"--mesh", "dp=1", "--mesh", "pp=1"}), exit_usage,
+                   {"troupe: --mesh is given 2 times: expected it once (see troupe " + command[0] + " --help)\n"});
+    check_one_line(with({"--mesh", ""}), exit_usage, {"--mesh: expected a mesh, such as ", "not an empty text"});
+    for (const auto& none : {std::vector<std::string>{"--mesh"}, {"--mesh="}})
+      check_one_line(with(none), exit_usage, {"troupe: --mesh has no value; it takes TEXT: ", "pp=2"});
+  }
+  check_cases(exit_usage,
+              {{{"--steps"}, {"--steps has no value; it takes INT: stop after so many steps"}},
+               {{"--steps", "1", "--steps", "2"}, {"--steps is given 2 times: expected it once"}},
+               {{"--set", "model.layers=3", "--set"}, {"--set has no value; it takes TEXT: section.key=value"}}});
+}
+
 TEST_CASE("a usage error names the help of the command that was typed") {
   check_one_line(run(troupe_command({})), exit_usage, {"(see troupe --help)\n"});
   check_one_line(run(troupe_command({"train"})), exit_usage, {"(see troupe train --help)\n"});

@@ -388,6 +388,19 @@ TEST_CASE("Ctrl-C ends an evaluation with 130, and its workers") {
   CHECK(o.out.empty());
 }
 
+TEST_CASE("a text whose name or folder is not UTF-8 is found by eval, and run.json is JSON all the same") {
+  TempDir dir;
+  std::filesystem::create_directory(dir / "folder \xfe");
+  const std::string text = dir / "folder \xfe/\xfftext \"\xc3";
+  std::filesystem::copy_file(sample_text(), text);
+  check_success(run(troupe_command({"train", tiny_config, "--data", text, "--out", dir / "run \xff", "--steps", "1",
+                                    "--checkpoint-every", "1", "--quiet"})));
+  CHECK_FALSE(nlohmann::json::parse(read(dir / "run \xff/run.json"), nullptr, false).is_discarded());
+  const auto o = run(troupe_command({"eval", "--from", dir / "run \xff"}));
+  check_success(o);
+  CHECK_MESSAGE(o.out.find("held out of '" + text + "'") != std::string::npos, o.out);
+}
+
 TEST_CASE("a checkpoint whose loss is not finite has a code of its own") {
   TempDir dir;
   check_success(run(troupe_command({"ckpt", "export", evaluated_run().out, "--format", "hf", "--out", dir / "hf"})));
@@ -396,7 +409,9 @@ TEST_CASE("a checkpoint whose loss is not finite has a code of its own") {
   CHECK(nats_of(text, dir / "good") == doctest::Approx(nats_of(text)).epsilon(1e-6));
   check_one_line(evaluate({}, dir / "good"), exit_data, {"was imported, so no run has held out a text", "--data FILE"});
   plant(dir / "hf/model.safetensors", std::numeric_limits<float>::quiet_NaN());
-  check_success(run(troupe_command({"ckpt", "import", dir / "hf", "--out", dir / "imported"})));
+  const auto imported = run(troupe_command({"ckpt", "import", dir / "hf", "--out", dir / "imported"}));
+  CHECK(imported.code == exit_ok);
+  CHECK_MESSAGE(imported.err.starts_with("troupe: warning: 'model.norm.weight' has NaN or infinite"), imported.err);
   const auto o = evaluate({"--data", sample_text()}, dir / "imported");
   check_one_line(o, exit_diverged, {dir / "imported", "is not finite"});
   CHECK(o.out.empty());

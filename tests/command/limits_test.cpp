@@ -1,6 +1,7 @@
 // What the command does with as little as there may be: memory that the system refuses, files that must not grow, texts
 // of a few windows.
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
@@ -70,6 +71,28 @@ TEST_CASE(
            says("ucp_")));
   }
   CHECK(refused > 0);
+}
+
+TEST_CASE("where descriptors would run out, the limit and the one that is enough are named before a worker starts") {
+  TempDir dir;
+  struct Workers {
+    std::vector<std::string> options;
+    int enough;
+  };
+  for (const auto& [options, enough] :
+       {Workers{{"--mesh", "dp=2"}, 38}, {{"--mesh", "dp=4", "--ucx-tls", "tcp"}, 44}}) {
+    std::vector<std::string> words = {"--steps", "2", "--checkpoint-every", "1", "--quiet"};
+    words.insert(words.end(), options.begin(), options.end());
+    const auto with = [&](int limit) { return run(limited("-n " + std::to_string(limit), train(dir / "out", words))); };
+    for (const int limit : {16, 18, 23, 24, enough - 1}) {
+      CAPTURE(limit);
+      check_one_line(with(limit), exit_plan,
+                     {std::to_string(enough) + " file descriptors", "may have " + std::to_string(limit) + " here",
+                      "(ulimit -n " + std::to_string(enough) + ")"});
+    }
+    check_success(with(enough));
+    std::filesystem::remove_all(dir / "out");
+  }
 }
 
 TEST_CASE("a file at the process's limit ends the command with the code for that file, and its name; a worker's, too") {

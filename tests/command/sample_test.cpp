@@ -132,7 +132,8 @@ TEST_CASE("a model whose numbers are not finite gives no text, and a code that s
   for (std::size_t at = sizeof header + header; at + 4 <= bytes.size(); at += 4)
     std::memcpy(bytes.data() + at, "\x00\x00\xc0\x7f", 4);  // not a number
   write_text(file, bytes);
-  check_success(run(troupe_command({"ckpt", "import", dir / "hf", "--out", dir / "ruined"})));
+  CHECK(run(troupe_command({"ckpt", "import", dir / "hf", "--out", dir / "ruined"})).code ==
+        exit_ok);  // with a warning
   for (const char* temperature : {"0", "1"}) {
     const auto o = run(troupe_command({"sample", "--from", dir / "ruined", "--temperature", temperature, "the "}));
     check_one_line(o, exit_diverged, {dir / "ruined", "not finite"});

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "fixture.h"
-#include "tests/last_words.h"
 
 using namespace troupe;
 using namespace troupe::kernels;
@@ -162,21 +161,31 @@ TEST_CASE("every SBP signature holds with state: parts on 2, 3 and 5 places give
   }
 }
 
-TEST_CASE("a position that neither follows nor begins ends the process, and says both numbers") {
+TEST_CASE("a position that neither begins a text nor continues it is an error that names the op and both positions") {
   const OpSet ops = standard_ops();
   const OpDef& op = *ops.find("attention_cached");
+  REQUIRE(op.check);
   const Text text(3, 2, 1, 8);
   std::vector<std::byte> state;
   RunOptions options;
   options.state = &state;
   decode(text, 4, options);
+  const auto check_with = [&](std::int32_t position) {
+    Call call;
+    call.in.resize(4);
+    call.in[3] = {reinterpret_cast<std::byte*>(&position), DType::i32, {1}, {1}, Extent::whole({1})};
+    call.state = state;
+    return op.check(call);
+  };
+  for (const std::int32_t position : {0, 3}) CHECK(check_with(position).ok());
   for (const std::int32_t position : {-1, 1, 4}) {
-    const auto words = last_words([&] {
-      auto in = text.tokens(0, 1);
-      in.emplace_back(TensorType{DType::i32, {1}});
-      in[3].as<std::int32_t>()[0] = position;
-      run(op, in, {{"head_dim", text.D}, {"window", std::int64_t{4}}}, options);
-    });
-    CHECK_MESSAGE(words.find("position = " + std::to_string(position) + ", ring.next = 3") != std::string::npos, words);
+    const Status wrong = check_with(position);
+    CHECK(wrong.code() == Code::invalid);
+    const std::string says = "attention_cached: position " + std::to_string(position) + ": expected 0";
+    CHECK_MESSAGE(wrong.message().starts_with(says), wrong.message());
+    CHECK_MESSAGE(wrong.message().find("or 3, which continues") != std::string::npos, wrong.message());
   }
+  std::fill(state.begin(), state.end(), std::byte{});  // as before the first call
+  CHECK(check_with(0).ok());
+  CHECK_FALSE(check_with(1).ok());
 }

@@ -171,7 +171,7 @@ TEST_CASE("an id beyond the table is an error by op, id and bound; negative ids 
   std::set<std::string> seen;
   for (const auto& c : op_cases()) {
     const OpDef& op = *ops.find(c.op);
-    if (!op.check) continue;
+    if (!op.check || c.op == "attention_cached") continue;  // whose check is of its state: attention_cached_test.cpp
     CAPTURE(c.name);
     seen.insert(c.op);
     auto in = c.inputs();

@@ -1,7 +1,7 @@
 // How long one place of a large job takes to plan what it reads, sends and gets of a checkpoint: its manifest is made
 // as the places of another mesh would save it; no file is touched.
 //
-//   bench_read_plan CONFIG.toml SAVED_MESH MESH [CONFIG_KEY=VALUE...]
+//   bench_plan_reads CONFIG.toml SAVED_MESH MESH [CONFIG_KEY=VALUE...]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -10,7 +10,7 @@
 #include "apps/job/planning.h"
 #include "apps/lm/model.h"
 #include "runtime/place/saved_parts.h"
-#include "runtime/worker/read_plan.h"
+#include "runtime/worker/plan_reads.h"
 
 using namespace troupe;
 using namespace troupe::runtime;
@@ -60,7 +60,7 @@ checkpoint::Manifest manifest_of(const Plan& plan) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 4) die("bench_read_plan CONFIG.toml SAVED_MESH MESH [CONFIG_KEY=VALUE...]");
+  if (argc < 4) die("bench_plan_reads CONFIG.toml SAVED_MESH MESH [CONFIG_KEY=VALUE...]");
   const std::vector<std::string> overrides{argv + 4, argv + argc};
   const checkpoint::Manifest manifest = manifest_of(plan_of(argv[1], argv[2], overrides));
   const Plan plan = plan_of(argv[1], argv[3], overrides);

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "placement/boxing.h"
-#include "runtime/worker/read_plan.h"
+#include "runtime/worker/plan_reads.h"
 #include "tests/runtime/draws.h"
 #include "tests/runtime/mlp.h"
 

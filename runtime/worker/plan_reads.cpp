@@ -1,4 +1,4 @@
-#include "runtime/worker/read_plan.h"
+#include "runtime/worker/plan_reads.h"
 
 #include <algorithm>
 #include <functional>
