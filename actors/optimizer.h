@@ -32,9 +32,9 @@ struct ParamPart {
   bool decay = true;                 ///< weight decay applies
 };
 
-/// Tells the square sums of each part's gradient, node by node. NU-2: each row of a part is summed in float64 in a
-/// fixed order, rows along the fixed tree (placement/tree.h), so how rows are split never matters. Input `params_port`
-/// carries the parameter slot, with the exponents. `first`: the place's index of the first sum.
+/// Tells the square sums of each part's gradient, node by node. NU-2 (topologies): each row of a part is summed in
+/// float64 in a fixed order, rows along the fixed tree (placement/tree.h), so how rows are split never matters. Input
+/// `params_port` carries the parameter slot, with the exponents. `first`: the place's index of the first sum.
 class NormBody final : public Body {
  public:
   NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t params_port, std::size_t first,

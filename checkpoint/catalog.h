@@ -5,11 +5,12 @@
 //       shard-00000.safetensors      what rank 0 wrote
 //       manifest                     its name appears last: a checkpoint with a manifest is whole
 //
-//   CA-1  a manifest on disk implies that every byte it names is on disk (data synced, manifest written under another
-//         name, synced, renamed, folder synced);
-//   CA-2  a checkpoint's manifest is removed first, so that half a checkpoint is never taken for a whole one;
-//   CA-3  prune() removes a checkpoint only when a newer one is whole;
-//   CA-4  a superseded generation commits nothing: commit() reads the claim, and no two generations share a folder.
+//   CA-1  (commit) a manifest on disk implies that every byte it names is on disk (data synced, manifest written under
+//         another name, synced, renamed, folder synced);
+//   CA-2  (removal) a checkpoint's manifest is removed first, so that half a checkpoint is never taken for a whole one;
+//   CA-3  (pruning) prune() removes a checkpoint only when a newer one is whole;
+//   CA-4  (superseded) a superseded generation commits nothing: commit() reads the claim, and no two generations share
+//         a folder.
 #pragma once
 
 #include <functional>

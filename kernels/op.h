@@ -1,8 +1,8 @@
 // OpDef: what the graph, the planner and the device need to know of an op. One op per file; an OpSet
 // holds those of an application (no global registry: main builds it).
 //
-// NU-0: the bits that a kernel writes depend on the shapes and values of its inputs, and of its state where it has one,
-// only: not on addresses, alignment, thread count or what ran before. An output overlaps no other argument.
+// NU-0 (kernels): the bits that a kernel writes depend on the shapes and values of its inputs, and of its state where
+// it has one, only: not on addresses, alignment, thread count or what ran before. An output overlaps no other argument.
 #pragma once
 
 #include <cstddef>

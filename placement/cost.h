@@ -68,7 +68,7 @@ struct CostModel {
   const LinkCost& link(Rank a, Rank b) const;
   /// The link by which an axis of n places is priced where layouts are chosen: that within a node where the axis fits
   /// into one, as if its places lay side by side. A choice by the links that the ranks really span would depend on dp
-  /// and pp, and with it the bits (NU-2).
+  /// and pp, and with it the bits (NU-2 topologies).
   const LinkCost& axis_link(std::int64_t n) const { return n <= places_per_node ? intra_node : inter_node; }
   /// Seconds by the roofline.
   double kernel_s(double flops, double bytes) const;

@@ -1,4 +1,4 @@
-// Every call back to the user of the transport, counted; and none of them after shutdown (TR-4).
+// Every call back to the user of the transport, counted; and none of them after shutdown (TR-4 shutdown).
 //
 // Owned by the progress thread, except on_peer_down() and the counters, which any thread may use.
 #pragma once

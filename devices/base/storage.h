@@ -2,11 +2,12 @@
 //
 // A crash may lose what has been written. The seam promises what POSIX promises:
 //
-//   ST-1  the bytes that were written to a file before a call of sync() survive when that call has returned;
-//   ST-2  names (create, rename, remove) survive when sync_dir() of their folder has returned; a rename replaces its
-//         target at once: after a crash the name leads to the old file or to the new one;
-//   ST-3  without these nothing is promised: writes survive in part and in any order, a size without its bytes, names
-//        survive or do not.
+//   ST-1  (synced bytes) the bytes that were written to a file before a call of sync() survive when that call has
+//         returned;
+//   ST-2  (synced names) names (create, rename, remove) survive when sync_dir() of their folder has returned; a rename
+//         replaces its target at once: after a crash the name leads to the old file or to the new one;
+//   ST-3  (nothing else) without these nothing is promised: writes survive in part and in any order, a size without its
+//         bytes, names survive or do not.
 #pragma once
 
 #include <cstddef>

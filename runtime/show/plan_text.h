@@ -1,7 +1,8 @@
 // Plans and games as text and pictures: what `troupe plan` and `troupe sim` print, and plan.txt holds.
 // Pure functions of their arguments.
 //
-//   PT-1  every exchange of the plan is shown: by a line of its own, or by a remark that names its layer.
+//   PT-1  (every exchange) every exchange of the plan is shown: by a line of its own, or by a remark that names its
+//         layer.
 #pragma once
 
 #include <string>
