@@ -3,7 +3,7 @@
 //
 //   PA-1  (one waits) at most one act waits for its stream, so acts of one actor start in order;
 //   PA-2  (notification) the actor notifies readers and writers on its own stream when an act starts, all others when
-//         the act is done: the stream's order protects the former (what CUDA streams and events do);
+//         the act is done: the stream's order protects the data of an early token (what CUDA streams and events do);
 //   PA-3  (act order) the actor sends tokens in the order of its acts, also where acts finish out of order (the
 //         network); it reports a failure at once, and sends nothing after it: the slots of all acts under way stay
 //         taken.

@@ -16,7 +16,7 @@ namespace troupe::actors {
 /// One parameter (or this place's part of it) in a group that is updated by one actor.
 struct ParamPart {
   Extent extent;  ///< the part that this actor has
-  /// norm only: of the tree over all rows, those whose sums it tells
+  /// norm only: the nodes, of the tree over all rows, whose sums it tells
   std::vector<Term> nodes;
   struct Sum {
     std::int32_t port;
@@ -26,7 +26,7 @@ struct ParamPart {
   std::vector<Sum> grads;
   bool rounded = false;              ///< `grads` is one gradient that is f32 already
   std::int64_t exponent_offset = 0;  ///< of the sums' exponent, an int32 in the parameter slot
-  std::int32_t index = 0;            ///< of its exponent among those of a commit's payload
+  std::int32_t index = 0;            ///< of its exponent in a commit's payload
   std::int64_t param_offset = 0;     ///< in the parameter slot
   std::int64_t moments_offset = 0;   ///< of the first moment; the second follows after `elements`
   bool decay = true;                 ///< weight decay applies

@@ -1,7 +1,7 @@
 // The Transport seam: tensor messages between places, matched by key, received straight into slots.
 //
 // A message is announced by its header; its payload stays with the sender until the receiver has
-// posted where it goes (rendezvous). That is the network's whole back-pressure: a slot that is not
+// posted where it goes (rendezvous). The wait is the network's whole back-pressure: a slot that is not
 // free is a receive that is not posted, and a send that is not done.
 //
 //   TR-1  (rendezvous) a send is done when its buffer may be reused, which is after the receive was posted;

@@ -1,8 +1,8 @@
 // Costs: alpha-beta links between places, roofline kernels. Shared by plan, simulator and planner.
 //
-// Hockney's model: a message of n bytes takes latency + n / bandwidth, with two bandwidths one after the other: that of
-// an interface, which a place's messages share, and that of a link (see LinkCost). A kernel takes the longer of its
-// arithmetic and its memory traffic (Williams' roofline) plus a fixed launch cost.
+// Hockney's model: a message of n bytes takes latency + n / bandwidth, with two bandwidths one after the other: the
+// bandwidth of an interface, which a place's messages share, and the bandwidth of a link (see LinkCost). A kernel takes
+// the longer of its arithmetic and its memory traffic (Williams' roofline) plus a fixed launch cost.
 #pragma once
 
 #include <cstdint>

@@ -33,7 +33,7 @@ class TransferPlanner {
   Status refine(const Extent& region, std::vector<const Holding*> sources, Term needed);
   /// All of `sources` hold all of `region`: covers the leaves of `needed` with their terms.
   Status cover(const Extent& region, const std::vector<const Holding*>& sources, Term needed);
-  /// The destination's own holding of these. REQUIRES that there is one.
+  /// The destination's own holding of `holdings`. REQUIRES that there is one.
   const Holding& own(const std::vector<const Holding*>& holdings) const;
   /// BX-4 (replica choice): the holder that has the fewest elements to send so far in this plan, then the nearest rank,
   /// then the lower.

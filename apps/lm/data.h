@@ -52,7 +52,7 @@ class Corpus {
   std::int64_t eval_windows() const { return eval_windows_; }
   /// The text's length and a checksum: of the whole text, or above 64 MiB of 64 pieces of 1 MiB spread over it.
   Expected<std::string> fingerprint() const;
-  /// Error: the file has changed since it was opened. Every read of a sample checks this, too.
+  /// Error: the file has changed since it was opened. Every read of a sample checks the file, too.
   Status unchanged() const { return file_.unchanged(); }
   /// Error: the same, or its path leads to another file now.
   Status in_place() const { return file_.in_place(); }

@@ -29,7 +29,7 @@ class Callbacks {
   /// A receive has ended. Without a message (`status` says why) the header has only the fields of the receive's key.
   void received(const RecvDone& done, const Header& header, const Status& status);
   void peer_down(Rank rank, const Status& why);
-  /// No function of the user is called after this.
+  /// No function of the user is called after this call.
   void silence() { quiet_ = true; }
 
   /// Copies the table's counts of dropped messages into `counters`.

@@ -46,7 +46,7 @@ class Receives {
   std::vector<Posted> take(const Peer& peer);
   void fail(std::vector<Posted>& receives, const Status& why);
   /// At shutdown: drop_all() gives the waiting messages' descriptors back to UCX, before the worker is destroyed;
-  /// clear() forgets the rest, after that.
+  /// clear() then forgets the rest.
   void drop_all();
   void clear();
 

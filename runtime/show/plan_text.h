@@ -25,7 +25,7 @@ std::string game_text(const Plan& plan, const GameResult& result);
 
 /// Per stage, in order of their begin: "F3" for the forward work of microbatch 3, "B3" for its backward
 /// work, of program 0's first step. A stage's several segments count as one, from when the first begins.
-/// Where several places of a stage were played, the order is that of the first one.
+/// Where several places of a stage were played, the order is the first place's.
 std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameResult& result);
 
 }  // namespace troupe::runtime

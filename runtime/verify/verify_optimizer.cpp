@@ -102,7 +102,7 @@ Status OptimizerCheck::check_gradients(const PlanActor& a, const PlanParamRef& r
   return {};
 }
 
-/// The last tensor of a slot of trained parameters has an exponent for each of those before it.
+/// The last tensor of a slot of trained parameters has an exponent for each tensor before it.
 Status OptimizerCheck::check_exponents(const PlanActor& a) const {
   const PlanChannel* params = a.kind == PlanActor::Kind::update ? &role_.channels[a.out[0]] : nullptr;
   for (auto id : a.in)
