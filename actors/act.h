@@ -1,5 +1,5 @@
 // One act: an actor takes a token from each input that is due, runs once, and fills a slot of each output.
-// When an act may begin: SL-2 (slots.h). Where it runs: executor.h. Who is notified when: actor_core.h.
+// When an act may begin: SL-2 (readiness) of slots.h. Where it runs: executor.h. Who is notified when: actor_core.h.
 #pragma once
 
 #include <cstdint>

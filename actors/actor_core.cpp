@@ -99,7 +99,7 @@ void ActorCore::started(std::uint64_t number) {
   Running& r = running_.at(number);
   r.started = true;
   waiting_ = false;
-  if (failed_) return;  // PA-3: readers would see a gap in the sequence
+  if (failed_) return;  // PA-3 (act order): readers would see a gap in the sequence
   for (std::size_t i = 0; i < spec_.in.size(); ++i)
     if (spec_.writers[i].same_stream && r.context.act.in[i].last)
       outbox_.ack(spec_.writers[i].actor, spec_.writers[i].port, r.context.act.in[i].token.slot);

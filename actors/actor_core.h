@@ -1,11 +1,12 @@
 // ActorCore: the life of an actor without CAF: ports, acts, and when it notifies readers and writers. The CAF
 // shell (port_actor.h) and the simulator (runtime/simulate/token_game.h) run this same class. Not thread-safe.
 //
-//   PA-1  at most one act waits for its stream, so acts of one actor start in order;
-//   PA-2  the actor notifies readers and writers on its own stream when an act starts, all others when the act
-//         is done: the stream's order protects the former (what CUDA streams and events do);
-//   PA-3  the actor sends tokens in the order of its acts, also where acts finish out of order (the network); it
-//         reports a failure at once, and sends nothing after it: the slots of all acts under way stay taken.
+//   PA-1  (one waits) at most one act waits for its stream, so acts of one actor start in order;
+//   PA-2  (notification) the actor notifies readers and writers on its own stream when an act starts, all others when
+//         the act is done: the stream's order protects the data of an early token (what CUDA streams and events do);
+//   PA-3  (act order) the actor sends tokens in the order of its acts, also where acts finish out of order (the
+//         network); it reports a failure at once, and sends nothing after it: the slots of all acts under way stay
+//         taken.
 #pragma once
 
 #include <map>

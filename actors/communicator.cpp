@@ -65,7 +65,7 @@ struct Communicator::Shared : std::enable_shared_from_this<Communicator::Shared>
     comm::run_exchange(route, act, transport, stream,
                        [self = shared_from_this(), done = std::move(done), staging, begin, knows_step](
                            Status status, const comm::Header& header) {
-                         // Actors run when the act that waited for staging memory has begun and this one is over.
+                         // Actors run when the act that waited for staging memory has begun and this act is over.
                          const LendThread lent;
                          // After a failure the network may still write to staging, until the transport is shut down.
                          if (staging && status.ok()) self->give_back(staging);

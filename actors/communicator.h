@@ -26,7 +26,7 @@ struct CommunicatorSpec {
 };
 
 /// Starts acts in the order of `submit`, as staging memory permits; they may end out of order. Thread-safe. REQUIRES,
-/// for that order: a caller submits an act when the act before has started (PA-1).
+/// for that order: a caller submits an act when the act before has started (PA-1 one waits).
 /// `transport`, `stream` and `clock` outlive its acts.
 class Communicator final : public Executor {
  public:

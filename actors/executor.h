@@ -26,8 +26,9 @@ class Executor {
  public:
   virtual ~Executor() = default;
   /// Begins to run the act. Calls `started` when the stream's order protects the act from later tasks, so
-  /// that the actor may notify readers and writers on the same stream (PA-2), and `done` when the act has read its
-  /// inputs and written its outputs. Calls each once, in this order, from any thread; an error is in ActDone::status.
+  /// that the actor may notify readers and writers on the same stream (PA-2 notification), and `done` when the act has
+  /// read its inputs and written its outputs. Calls each once, in this order, from any thread; an error is in
+  /// ActDone::status.
   virtual void submit(ActContext context, std::function<void()> started, std::function<void(ActDone)> done) = 0;
 };
 

@@ -16,7 +16,7 @@ namespace troupe::actors {
 /// One parameter (or this place's part of it) in a group that is updated by one actor.
 struct ParamPart {
   Extent extent;  ///< the part that this actor has
-  /// norm only: of the tree over all rows, those whose sums it tells
+  /// norm only: the nodes, of the tree over all rows, whose sums it tells
   std::vector<Term> nodes;
   struct Sum {
     std::int32_t port;
@@ -26,15 +26,15 @@ struct ParamPart {
   std::vector<Sum> grads;
   bool rounded = false;              ///< `grads` is one gradient that is f32 already
   std::int64_t exponent_offset = 0;  ///< of the sums' exponent, an int32 in the parameter slot
-  std::int32_t index = 0;            ///< of its exponent among those of a commit's payload
+  std::int32_t index = 0;            ///< of its exponent in a commit's payload
   std::int64_t param_offset = 0;     ///< in the parameter slot
   std::int64_t moments_offset = 0;   ///< of the first moment; the second follows after `elements`
   bool decay = true;                 ///< weight decay applies
 };
 
-/// Tells the square sums of each part's gradient, node by node. NU-2: each row of a part is summed in float64 in a
-/// fixed order, rows along the fixed tree (placement/tree.h), so how rows are split never matters. Input `params_port`
-/// carries the parameter slot, with the exponents. `first`: the place's index of the first sum.
+/// Tells the square sums of each part's gradient, node by node. NU-2 (topologies): each row of a part is summed in
+/// float64 in a fixed order, rows along the fixed tree (placement/tree.h), so how rows are split never matters. Input
+/// `params_port` carries the parameter slot, with the exponents. `first`: the place's index of the first sum.
 class NormBody final : public Body {
  public:
   NormBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t params_port, std::size_t first,

@@ -58,7 +58,7 @@ struct SegmentSpec {
   GradientSink tell;           ///< may be empty where there is no gradient
 };
 
-/// Runs the ops in order. Error: that of an op's OpDef::check, an exception of a body (each names the op); see
+/// Runs the ops in order. Error: one of an op's OpDef::check, an exception of a body (each names the op); see
 /// check_told. With its last act of a step it tells the peaks of its gradients.
 class SegmentBody final : public Body {
  public:

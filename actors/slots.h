@@ -7,13 +7,15 @@
 // (Lee and Messerschmitt, 1987) or, where acts differ, cyclo-static dataflow (Bilsen et al., 1996): a port
 // repeats a cycle of phases, one per act.
 //
-//   SL-1  conservation: every slot is free, being written, or held by a known number of readers;
-//   SL-2  an actor begins an act only if every input that takes part has a token and every such output a free slot;
-//   SL-3  tokens of a channel are consumed in the order in which they were published;
-//   SL-4  a token serves exactly `hold` acts of its reader (those up to the port's next `last` phase), and is acked
-//         once, after the last of them;
-//   SL-5  a slot serves exactly `every` acts of its writer (likewise), and is published once, after the last of them;
-//   SL-6  an ack of a slot that is not published is our bug and ends the process.
+//   SL-1  (conservation) every slot is free, being written, or held by a known number of readers;
+//   SL-2  (readiness) an actor begins an act only if every input that takes part has a token and every such output a
+//         free slot;
+//   SL-3  (token order) tokens of a channel are consumed in the order in which they were published;
+//   SL-4  (hold) a token serves exactly `hold` acts of its reader (those up to the port's next `last` phase), and is
+//         acked once, after the last of them;
+//   SL-5  (every) a slot serves exactly `every` acts of its writer (likewise), and is published once, after the last of
+//         them;
+//   SL-6  (strict acks) an ack of a slot that is not published is our bug and ends the process.
 #pragma once
 
 #include <cstdint>

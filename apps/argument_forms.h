@@ -1,4 +1,4 @@
-// What the command accepts as arguments, and what it says of those that it does not.
+// What the command accepts as arguments, and what it says of any other.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -18,7 +18,7 @@ struct Nothing final : actors::UserActor {
   Status act(actors::UserCall&) override { return {}; }
 };
 
-/// Seconds of one microbatch on one stage; `backward_s` is that of the whole pass, `weights_s` the part that
+/// Seconds of one microbatch on one stage; `backward_s`: of the whole pass, `weights_s` the part that
 /// zero-bubble moves.
 struct Times {
   double forward_s, backward_s, weights_s;

@@ -70,7 +70,7 @@ Status write_claim(Storage& storage, const std::string& dir, const Claim& claim)
 }
 
 /// Removes a folder and the files in it, not durably. Syncs the folder before it removes the first shard, also where an
-/// earlier call removed the manifest: a crash leaves no manifest without its shards (CA-1, CA-2).
+/// earlier call removed the manifest: a crash leaves no manifest without its shards (CA-1 commit, CA-2 removal).
 Status remove_folder(Storage& storage, const std::string& path) {
   TROUPE_ASSIGN(const auto files, storage.list(path));
   if (has(files, manifest_name)) TROUPE_TRY(storage.remove(path + "/" + manifest_name));

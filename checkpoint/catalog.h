@@ -5,11 +5,12 @@
 //       shard-00000.safetensors      what rank 0 wrote
 //       manifest                     its name appears last: a checkpoint with a manifest is whole
 //
-//   CA-1  a manifest on disk implies that every byte it names is on disk (data synced, manifest written under another
-//         name, synced, renamed, folder synced);
-//   CA-2  a checkpoint's manifest is removed first, so that half a checkpoint is never taken for a whole one;
-//   CA-3  prune() removes a checkpoint only when a newer one is whole;
-//   CA-4  a superseded generation commits nothing: commit() reads the claim, and no two generations share a folder.
+//   CA-1  (commit) a manifest on disk implies that every byte it names is on disk (data synced, manifest written under
+//         another name, synced, renamed, folder synced);
+//   CA-2  (removal) a checkpoint's manifest is removed first, so that half a checkpoint is never taken for a whole one;
+//   CA-3  (pruning) prune() removes a checkpoint only when a newer one is whole;
+//   CA-4  (superseded) a superseded generation commits nothing: commit() reads the claim, and no two generations share
+//         a folder.
 #pragma once
 
 #include <functional>
@@ -28,7 +29,7 @@ std::string shard_name(std::int32_t rank);
 inline constexpr const char* manifest_name = "manifest";
 inline constexpr const char* claim_name = "claim";
 
-/// The manifest of the checkpoint in folder `path`, whatever the folder's name. Error: not_found; that of
+/// The manifest of the checkpoint in folder `path`, whatever the folder's name. Error: not_found; an error of
 /// decode_manifest, with the file's name; of the disk.
 Expected<Manifest> read_manifest(Storage& storage, const std::string& path);
 
@@ -58,7 +59,7 @@ class Catalog {
 
   /// Oldest first, by (generation, step), uncommitted ones included. A folder that is not there has none.
   Expected<std::vector<CatalogEntry>> entries() const;
-  /// Reads and checks a manifest, and that it is the one of its folder (its stamp agrees with the folder's name).
+  /// Reads and checks a manifest, and that it belongs to its folder (its stamp agrees with the folder's name).
   Expected<Manifest> manifest(const std::string& folder) const;
 
   /// Makes the folder if need be and takes its lock, so that one process at a time writes there. Error: `unavailable`,
@@ -69,11 +70,11 @@ class Catalog {
   /// `fresh` where there is no claim. Error: `invalid`, the claim is damaged or has the last generation.
   Expected<Stamp> claim(std::uint64_t job, std::uint64_t fresh);
   /// The folder of a committed checkpoint that a run which begins from `from` (null: from initial values) does not go
-  /// on from, and which its prune() could remove; nullopt: there is none. With `from` those of its job are its own, but
-  /// where `from` is of step 0: there a run begins, and checkpoints of later steps are of an earlier run. A damaged
-  /// manifest names no run: its checkpoint counts only where no job's would be the run's own.
+  /// on from, and which its prune() could remove; nullopt: there is none. With `from` the checkpoints of its job are
+  /// its own, but where `from` is of step 0: there a run begins, and checkpoints of later steps are of an earlier run.
+  /// A damaged manifest names no run: its checkpoint counts only where no job's would be the run's own.
   Expected<std::optional<std::string>> foreign(const Manifest* from) const;
-  /// Whether the claim is still that of the stamp's job and generation. Errors: `superseded`, with the claim that is
+  /// Whether the claim still names the stamp's job and generation. Errors: `superseded`, with the claim that is
   /// there now; `not_found`, there is none; `invalid`, it is damaged.
   Status check_claim(const Stamp& stamp) const;
   /// Removes the uncommitted checkpoints of generations before `mine`. Returns their folders' names.

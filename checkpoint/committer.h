@@ -19,7 +19,7 @@ struct Outcome {
   std::int64_t bytes = 0, parameter_bytes = 0;  ///< of all its tensors; of its parameters
   std::vector<std::string> removed;             ///< folders that were pruned after its commit
   Status pruned;                                ///< the error of pruning, if any
-  std::int64_t end_ns = 0;                      ///< when it was committed or given up; pruning comes after that
+  std::int64_t end_ns = 0;                      ///< when it was committed or given up; pruning comes later
 };
 
 class CheckpointCommitter {
@@ -38,7 +38,7 @@ class CheckpointCommitter {
   /// The outcomes since the last call, in the order of commit() and abandon(). Thread-safe.
   std::vector<Outcome> outcomes();
   /// Ends all commits and removals that wait, on the caller's thread, and returns. REQUIRES: no commit() or abandon()
-  /// is under way: the stream would run its work beside this one's.
+  /// is under way: the stream would run its work beside the caller's.
   void finish();
 
  private:

@@ -63,7 +63,7 @@ struct TensorDifference {
   double greatest = 0;        ///< the greatest |a - b|; infinite where a difference is not finite
 };
 /// One entry per tensor of either checkpoint, equal ones too, in the order of (parameter, kind); their extents may
-/// differ. Needs memory for two tensors and one extent. Error: that of reading.
+/// differ. Needs memory for two tensors and one extent. Error: a failed read.
 Expected<std::vector<TensorDifference>> diff(const Reader& a, const Reader& b);
 
 }  // namespace troupe::checkpoint

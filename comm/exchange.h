@@ -2,8 +2,8 @@
 // reduce-scatter, all-to-all, broadcast, send/recv are transfers between extents.
 //
 // Floating-point terms of a partial sum are added along the fixed tree of placement/tree.h, whatever the order of
-// arrival. Terms of an exact sum (sum64) are added as they arrive, in any order: integers do not round (NU-2). An exact
-// sum may take several acts: the first begins it, every later one adds to it.
+// arrival. Terms of an exact sum (sum64) are added as they arrive, in any order: integers do not round (NU-2
+// topologies). An exact sum may take several acts: the first begins it, every later one adds to it.
 //
 // Direct exchange: each piece travels once, from its holder to the place that needs it, straight into the
 // destination slot where the piece is contiguous there and complete; through staging memory otherwise. Where source and

@@ -4,9 +4,9 @@
 // transport's handle of a waiting message (a descriptor, bytes, a sender's buffer) is a `token` that the
 // table never looks at. Every header that comes from outside passes through admit() first.
 //
-//   MA-1  a pair meets once; equal keys from one peer meet in the order in which they arrived;
-//   MA-2  arbitrary bytes never get past admit(): they are counted, and logged once per peer;
-//   MA-3  at most `announced_max` messages wait: more means a broken peer, and announce() reports it.
+//   MA-1  (pairs) a pair meets once; equal keys from one peer meet in the order in which they arrived;
+//   MA-2  (garbage) arbitrary bytes never get past admit(): they are counted, and logged once per peer;
+//   MA-3  (backlog) at most `announced_max` messages wait: more means a broken peer, and announce() reports it.
 //
 // A plain class without threads: owned by the transport's progress thread or by the simulation.
 #pragma once
@@ -50,7 +50,7 @@ class MatchTable {
       : job_(job), generation_(generation), limits_(limits) {}
 
   /// Returns the header in `bytes`, if it is one of this job and generation; otherwise it is counted as stale
-  /// (TR-3) or as garbage (MA-2) and must be dropped. `from` only names the peer in the log.
+  /// (TR-3 generations) or as garbage (MA-2) and must be dropped. `from` only names the peer in the log.
   std::optional<Header> admit(Rank from, std::span<const std::byte> bytes);
   /// Counts and logs (once per peer) a message that its transport has found to make no sense.
   void drop_garbage(Rank from, const char* why);
@@ -76,7 +76,7 @@ class MatchTable {
   std::uint64_t garbage_dropped() const { return garbage_dropped_; }
 
  private:
-  /// What a receive and its message have in common (TR-2).
+  /// What a receive and its message have in common (TR-2 matching).
   struct MatchKey {
     Rank from;
     std::uint32_t channel, part, sequence;

@@ -1,13 +1,13 @@
 // The Transport seam: tensor messages between places, matched by key, received straight into slots.
 //
 // A message is announced by its header; its payload stays with the sender until the receiver has
-// posted where it goes (rendezvous). That is the network's whole back-pressure: a slot that is not
+// posted where it goes (rendezvous). The wait is the network's whole back-pressure: a slot that is not
 // free is a receive that is not posted, and a send that is not done.
 //
-//   TR-1  a send is done when its buffer may be reused, which is after the receive was posted;
-//   TR-2  messages match by (from, Key) alone: no order between messages is assumed or needed;
-//   TR-3  a message of another generation or job is counted and dropped, never matched;
-//   TR-4  after shutdown() no callback runs and no buffer is touched; sends and receives do nothing.
+//   TR-1  (rendezvous) a send is done when its buffer may be reused, which is after the receive was posted;
+//   TR-2  (matching) messages match by (from, Key) alone: no order between messages is assumed or needed;
+//   TR-3  (generations) a message of another generation or job is counted and dropped, never matched;
+//   TR-4  (shutdown) after shutdown() no callback runs and no buffer is touched; sends and receives do nothing.
 #pragma once
 
 #include <cstddef>

@@ -22,7 +22,7 @@ struct TaskOrder {
   std::int64_t turn = -1;  ///< a stream starts turns 0, 1, 2, .. in this order; -1: any time
 };
 
-/// Parallelism inside one task, lent by the stream. Results must not depend on `threads` (NU-0).
+/// Parallelism inside one task, lent by the stream. Results must not depend on `threads` (NU-0 kernels).
 class Parallel {
  public:
   virtual ~Parallel() = default;

@@ -1,12 +1,13 @@
 // ReadyQueue: which of the tasks that could run is next on a stream. One rule for CPU, paced and
 // simulated streams, so that a schedule measured on one is the schedule on the others.
 //
-//   RQ-1  a task that continues the last run (same run, step and microbatch) goes first: a forward
+//   RQ-1  (runs) a task that continues the last run (same run, step and microbatch) goes first: a forward
 //         chain that has begun reaches its send before anything else starts;
-//   RQ-2  otherwise lower (priority, step, microbatch), then first come;
-//   RQ-3  a task of negative priority is urgent: it goes before any other and interrupts no run, which goes on after
-//   it;
-//   RQ-4  a task with a turn waits until all lower turns have been popped; tasks without a turn may overtake it.
+//   RQ-2  (priority) otherwise lower (priority, step, microbatch), then first come;
+//   RQ-3  (urgency) a task of negative priority is urgent: it goes before any other and interrupts no run, which goes
+//         on after it;
+//   RQ-4  (turns) a task with a turn waits until all lower turns have been popped; tasks without a turn may overtake
+//         it.
 //
 // Backward has a lower priority number than forward: with `stash slots = min(S - s, M)` that is 1F1B. Turns are how a
 // plan writes other schedules down.

@@ -1,4 +1,4 @@
-// add(a, b) -> a + b. The gradient of a and of b is that of the output: no op is emitted.
+// add(a, b) -> a + b. The gradient of a and of b is the output's: no op is emitted.
 #include "kernels/cpu/kernels.h"
 #include "kernels/ops.h"
 #include "kernels/rules.h"

@@ -4,7 +4,8 @@
 // Exact and causal, scale 1 / sqrt(D). Grouped queries: query head h reads key-value head h / (H / KV).
 //
 // Two ways to divide heads: whole key-value heads with their groups, or query heads alone with all keys and values at
-// hand, whose gradients are then partial sums. With more places than key-value heads only the latter keeps all busy.
+// hand, whose gradients are then partial sums. With more places than key-value heads only dividing query heads alone
+// keeps all busy.
 #include "kernels/cpu/kernels.h"
 #include "kernels/heads.h"
 #include "kernels/ops.h"

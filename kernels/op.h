@@ -1,8 +1,8 @@
 // OpDef: what the graph, the planner and the device need to know of an op. One op per file; an OpSet
-// holds those of an application (no global registry: main builds it).
+// holds the ops of an application (no global registry: main builds it).
 //
-// NU-0: the bits that a kernel writes depend on the shapes and values of its inputs, and of its state where it has one,
-// only: not on addresses, alignment, thread count or what ran before. An output overlaps no other argument.
+// NU-0 (kernels): the bits that a kernel writes depend on the shapes and values of its inputs, and of its state where
+// it has one, only: not on addresses, alignment, thread count or what ran before. An output overlaps no other argument.
 #pragma once
 
 #include <cstddef>
@@ -145,7 +145,7 @@ struct OpDef {
   int inputs = 1, outputs = 1;
   /// Shape rule: output types, or an error that says which input is wrong and what was expected.
   std::function<Expected<std::vector<TensorType>>(std::span<const TensorType> in, const Attrs&)> infer;
-  /// Legal layouts along one axis. All-broadcast is always legal and need not be listed. Empty function: only that.
+  /// Legal layouts along one axis. All-broadcast is always legal and need not be listed. Empty function: no other.
   std::function<std::vector<Signature>(std::span<const TensorType> in, const Attrs&)> signatures;
   /// Emits backward ops. Empty: the op has no gradient, and minimize() fails, naming it, if the loss depends on it.
   std::function<Status(GradContext&)> gradient;

@@ -1,5 +1,5 @@
-// The optimizer's update of a parameter, outside the graph of ops. NU-0: the bits of an element depend on its values
-// only, never on where a vector is cut, how it is aligned or how many threads share it.
+// The optimizer's update of a parameter, outside the graph of ops. NU-0 (kernels): the bits of an element depend on its
+// values only, never on where a vector is cut, how it is aligned or how many threads share it.
 #pragma once
 
 #include <cstdint>

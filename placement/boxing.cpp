@@ -34,7 +34,7 @@ namespace {
 
 /// The leaves that a destination asks for; none (an empty term) where it keeps zeros.
 Expected<Term> needed_by(const Holding& to, std::int32_t terms, std::int32_t to_terms) {
-  // B -> P: term 0 carries the value, the others are zeros
+  // B -> P: term 0 carries the value, the other terms are zeros
   if (terms == 1) return Term{0, to.term.lo > 0 ? 0 : 1};
   if (to_terms > 1) {
     if (to.term.lo < 0 || to.term.hi > terms || to.term.lo >= to.term.hi)

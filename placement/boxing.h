@@ -1,15 +1,17 @@
 // Boxing: moving a tensor from one set of holdings to another. One pure function serves the collectives
 // between ops, ZeRO, and the restoring of checkpoints (docs/architecture.md: "One idea used everywhere").
 //
-//   BX-1  every element of every destination extent is covered exactly once per term that the destination needs;
-//   BX-2  a destination that already holds a piece copies it locally;
-//   BX-3  terms are added along the tree of tree.h, so their order never depends on the ranks that hold them;
-//   BX-4  which replica sends to which destination is a pure function of (from, to): both ends compute the same plan.
-//         A piece comes from the replica that has the fewest elements to send so far (destinations in the order of
-//         `to`), then from the nearest rank, then from the lower one: loads are even, and neighbours serve each other
-//         where that costs nothing. Axes of one mesh on which both layouts agree divide it into groups; a group's
-//         transfers stay within it;
-//   BX-5  a transfer lies inside one holding of its source and one of its destination: one buffer each.
+//   BX-1  (coverage) every element of every destination extent is covered exactly once per term that the destination
+//         needs;
+//   BX-2  (local copies) a destination that already holds a piece copies it locally;
+//   BX-3  (tree order) terms are added along the tree of tree.h, so their order never depends on the ranks that hold
+//         them;
+//   BX-4  (replica choice) which replica sends to which destination is a pure function of (from, to): both ends compute
+//         the same plan. A piece comes from the replica that has the fewest elements to send so far (destinations in
+//         the order of `to`), then from the nearest rank, then from the lower one: loads are even, and neighbours serve
+//         each other where that costs nothing. Axes of one mesh on which both layouts agree divide it into groups; a
+//         group's transfers stay within it;
+//   BX-5  (one buffer) a transfer lies inside one holding of its source and one of its destination: one buffer each.
 #pragma once
 
 #include <string>

@@ -1,8 +1,8 @@
 // Costs: alpha-beta links between places, roofline kernels. Shared by plan, simulator and planner.
 //
-// Hockney's model: a message of n bytes takes latency + n / bandwidth, with two bandwidths one after the other: that of
-// an interface, which a place's messages share, and that of a link (see LinkCost). A kernel takes the longer of its
-// arithmetic and its memory traffic (Williams' roofline) plus a fixed launch cost.
+// Hockney's model: a message of n bytes takes latency + n / bandwidth, with two bandwidths one after the other: the
+// bandwidth of an interface, which a place's messages share, and the bandwidth of a link (see LinkCost). A kernel takes
+// the longer of its arithmetic and its memory traffic (Williams' roofline) plus a fixed launch cost.
 #pragma once
 
 #include <cstdint>
@@ -68,7 +68,7 @@ struct CostModel {
   const LinkCost& link(Rank a, Rank b) const;
   /// The link by which an axis of n places is priced where layouts are chosen: that within a node where the axis fits
   /// into one, as if its places lay side by side. A choice by the links that the ranks really span would depend on dp
-  /// and pp, and with it the bits (NU-2).
+  /// and pp, and with it the bits (NU-2 topologies).
   const LinkCost& axis_link(std::int64_t n) const { return n <= places_per_node ? intra_node : inter_node; }
   /// Seconds by the roofline.
   double kernel_s(double flops, double bytes) const;

@@ -1,9 +1,9 @@
 // Layout: shape, dtype, mesh and one Sbp per axis. Holding: what one rank has of a logical tensor.
 //
 // Invariants:
-//   LY-1  the extents of one term cover every element of the tensor exactly once per replica set;
-//   LY-2  nested splits of one dim divide in axis order (the first axis cuts first);
-//   LY-3  Layout::holdings_intersecting visits, on a split axis, only the parts that overlap the extent.
+//   LY-1  (whole terms) the extents of one term cover every element of the tensor exactly once per replica set;
+//   LY-2  (nested splits) nested splits of one dim divide in axis order (the first axis cuts first);
+//   LY-3  (intersection) Layout::holdings_intersecting visits, on a split axis, only the parts that overlap the extent.
 #pragma once
 
 #include <functional>

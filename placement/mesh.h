@@ -60,10 +60,10 @@ struct Mesh {
   std::vector<std::int64_t> coord(std::int64_t position) const;
   /// The inverse of coord(). REQUIRES one coordinate per axis.
   std::int64_t position(const std::vector<std::int64_t>& coord) const;
-  /// Position of a rank, or -1: that of guess(), else found by a linear search.
+  /// Position of a rank, or -1: guess()'s, else found by a linear search.
   std::int64_t find(Rank rank) const;
   /// Position of a rank, by arithmetic: right for a mesh whose ranks rise by a constant stride along each axis, as
-  /// those of a stage do. -1 where the rank is not at the computed position; it may still be at another.
+  /// the ranks of a stage do. -1 where the rank is not at the computed position; it may still be at another.
   std::int64_t guess(Rank rank) const;
   /// Index of an axis by name, or -1.
   int axis(const std::string& name) const;

@@ -50,7 +50,8 @@ Status TransferPlanner::add(const Holding& to, Term needed) {
     if (s.extent.dims.size() != to.extent.dims.size() || !is_tree_node(s.term, terms_))
       return invalid("holding " + to_string(s) + " does not fit a tensor of " + std::to_string(to.extent.dims.size()) +
                      " dims and " + std::to_string(terms_) + " terms: its term must be a node of the reduction tree");
-  // What the destination itself holds with all needed terms goes first, in pieces as large as they come (BX-2).
+  // What the destination itself holds with all needed terms goes first, in pieces as large as they come (BX-2 local
+  // copies).
   std::vector<Extent> regions = {to.extent};
   for (const auto& s : sources) {
     if (s.holder != to.holder || !(s.term == needed)) continue;

@@ -1,4 +1,4 @@
-// TransferPlanner: which holder sends which rectangle and term to which destination (BX-1 to BX-5). Internal to
+// TransferPlanner: which holder sends which rectangle and term to which destination (BX-1..5). Internal to
 // boxing.cpp.
 #pragma once
 
@@ -33,9 +33,10 @@ class TransferPlanner {
   Status refine(const Extent& region, std::vector<const Holding*> sources, Term needed);
   /// All of `sources` hold all of `region`: covers the leaves of `needed` with their terms.
   Status cover(const Extent& region, const std::vector<const Holding*>& sources, Term needed);
-  /// The destination's own holding of these. REQUIRES that there is one.
+  /// The destination's own holding of `holdings`. REQUIRES that there is one.
   const Holding& own(const std::vector<const Holding*>& holdings) const;
-  /// BX-4: the holder that has the fewest elements to send so far in this plan, then the nearest rank, then the lower.
+  /// BX-4 (replica choice): the holder that has the fewest elements to send so far in this plan, then the nearest rank,
+  /// then the lower.
   const Holding& least_loaded(const std::vector<const Holding*>& holdings) const;
   void emit(const Holding& source, const Extent& extent);
   /// Joins neighbouring pieces from one holding, which boundaries of other holdings had cut apart.

@@ -4,7 +4,7 @@
 // the tree over `leaves` leaves is split at the largest power of two below its size (as in the Merkle trees of RFC
 // 6962). Whichever place holds which leaves, the additions are the same.
 //
-//   RT-1  adding the sums of any cover of the leaves by tree nodes gives bitwise what one holder of all leaves
+//   RT-1  (covers) adding the sums of any cover of the leaves by tree nodes gives bitwise what one holder of all leaves
 //         computes.
 #pragma once
 

@@ -131,3 +131,32 @@ check_include(apps/job/planted.cpp "apps/argument_forms.h" "a room of apps/ may 
 check_include(apps/main.cpp "apps/job/job.h" "")
 check_include(apps/examples/planted.cpp "runtime/launch/app.h" "")
 check_include(runtime/worker/planted.cpp "runtime/plan/plan.h" "")
+
+# check_rules(HEADER TEXT FOUND): where HEADER states rules in line 2, and a source has TEXT in line 2, the checker says FOUND;
+# without FOUND, it is content. The rules of this check are of a family that no header states.
+function(check_rules header text found)
+  file(REMOVE_RECURSE "${SCRATCH}")
+  file(WRITE "${SCRATCH}/actors/planted.h" "// Rules.\n${header}\n")
+  file(WRITE "${SCRATCH}/actors/planted.cpp" "int first;\n${text}\n")
+  execute_process(COMMAND ${CMAKE_COMMAND} "-DROOT=${SCRATCH}" -DPART=ON -P "${ROOT}/cmake/house_rules.cmake"
+    RESULT_VARIABLE result ERROR_VARIABLE said)
+  string(REGEX REPLACE "[ \n]+" " " said "${said}")
+  string(FIND "${said}" "${found}" at)
+  if(found AND (result EQUAL 0 OR at EQUAL -1))
+    message(SEND_ERROR "not found: ${found}\n  the checker said: ${said}")
+  elseif(NOT found AND NOT result EQUAL 0)
+    message(SEND_ERROR "not wrong: ${header} and ${text}\n  the checker said: ${said}")
+  endif()
+endfunction()
+
+set(stated "//   QQ-1  (first thing) a thing\;\n//   QQ-2  (second) another.")
+set(numbered "house rule 'numbered rules'")
+check_rules("${stated}" "// QQ-1 holds." "planted.cpp:2: ${numbered}: the first citation of QQ-1 says its name: QQ-1 (first thing)")
+check_rules("${stated}" "// QQ-1 (first), QQ-2 (second)" "planted.cpp:2: ${numbered}: the first citation of QQ-1")
+check_rules("${stated}" "// (QQ-2 second,QQ-1)" "planted.cpp:2: ${numbered}: the first citation of QQ-1")
+check_rules("${stated}" "// a[0]; QQ-1..2 and\n// QQ-2" "planted.cpp:3: ${numbered}: the first citation of QQ-2")
+check_rules("${stated}" "// as QQ-3 (third) says" "planted.cpp:2: ${numbered}: no header states QQ-3")
+check_rules("${stated}" "// QQ-1..3 hold" "planted.cpp:2: ${numbered}: no header states QQ-3")
+check_rules("${stated}\n//   QQ-1  (again) it." "" "${numbered}: QQ-1 is stated in actors/planted.h too")
+check_rules("//   QQ-1  a thing." "" "planted.h:2: ${numbered}: QQ-1 has no name")
+check_rules("${stated}" "TEST_CASE(\"QQ-1 (first \"\n    \"thing): it\") {}  // (QQ-2\n// second). QQ-1, QQ-2, XQQ-9, -tc=\"QQ-2*\", QQ-1..2" "")

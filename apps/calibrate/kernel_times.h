@@ -29,7 +29,7 @@ struct KernelCase {
 /// graph (sums of gradients, norms, the optimizer) at the size of its parameter channels.
 std::vector<KernelCase> kernel_cases(const runtime::Plan& plan, const kernels::OpSet& ops);
 
-/// Adds those of `more` that differ in op or size from what is there.
+/// Adds the cases of `more` that differ in op or size from each of `cases`.
 void add_distinct(std::vector<KernelCase>& cases, std::vector<KernelCase> more);
 
 /// Times by op, while `workers` streams of `threads` threads each run the same calls. Takes some 20 ms a case;

@@ -32,7 +32,7 @@ struct Relay final : actors::UserActor {
   }
 };
 
-/// What lies between the work of one hop and that of the next.
+/// What lies between the work of one hop and the work of the next.
 struct Between {
   std::int64_t message_bytes = 0;  ///< > 0: each worker gathers a tensor, by a message of so many bytes each way
   bool op = false;                 ///< a small op on another stream

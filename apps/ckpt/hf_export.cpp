@@ -30,7 +30,7 @@ struct TensorFile {
   std::int64_t bytes = 0;
 };
 
-/// The model's parameters, in the checkpoint's order, which is that of names.
+/// The model's parameters, in the checkpoint's order: by name.
 Expected<std::vector<const StoredTensor*>> parameters_in(const checkpoint::Manifest& manifest,
                                                          const std::vector<Parameter>& model) {
   std::vector<const StoredTensor*> out;

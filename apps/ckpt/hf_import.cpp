@@ -37,7 +37,7 @@ Expected<Config> config_of(Storage& storage, const ImportArguments& a, int& code
   const auto overrides = overrides_of(model);
   std::string text = "[model]\n";
   for (const auto& o : overrides) text += o.substr(std::strlen("model.")) + "\n";
-  // and no more keys: defaults that follow from other keys still do when a user sets these
+  // and no more keys: defaults that follow from other keys still do when a user sets those other keys
   text += default_config;
   TROUPE_ASSIGN(auto config, lm::parse_config(text, "the model of '" + path + "'"));
   if (a.config.empty()) return Config{std::move(config), std::move(text), {}};
@@ -98,7 +98,7 @@ Expected<ShardRecord> write_shard(Storage& storage, const std::string& folder, c
 }
 
 /// Takes back what an import has made in and above a folder of checkpoints, unless keep() is called: its checkpoint,
-/// its claim, in whose place the one of before is written, and the folders that were missing, where they are empty.
+/// its claim, in whose place the earlier claim is written, and the folders that were missing, where they are empty.
 class TakeBack {
  public:
   /// `job`: the import's own number.

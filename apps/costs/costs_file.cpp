@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int64_t format_version = 3;  // version 2 had no handover_us
 
-/// What a number in a file may be: others are no measurements, and a step would take longer than simulated time.
+/// What a number in a file may be: other numbers are no measurements, and a step would take longer than simulated time.
 struct Range {
   double least, most;
   bool has(double value) const { return value >= least && value <= most; }  // no NaN

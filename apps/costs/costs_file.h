@@ -38,7 +38,7 @@ std::string this_machine();
 /// `costs-HOST.toml` in $XDG_CACHE_HOME/troupe, or in ~/.cache/troupe; "" if neither variable is set.
 std::string default_costs_path();
 
-/// Folders that were made for a file of costs. The destructor removes those that are empty: no file was written.
+/// Folders that were made for a file of costs. The destructor removes each that is empty: no file was written.
 class MadeFolders {
  public:
   explicit MadeFolders(std::vector<std::string> deepest_first) : folders_(std::move(deepest_first)) {}

@@ -1,5 +1,5 @@
-// Arguments that are well formed one by one, held against the job that they are for: those that ask for what the job
-// does not have are refused, those that can have no effect are told. How a single argument is written:
+// Arguments that are well formed one by one, held against the job that they are for: arguments that ask for what
+// the job does not have are refused, arguments that can have no effect are told. How a single argument is written:
 // apps/argument_forms.h.
 #pragma once
 

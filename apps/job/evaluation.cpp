@@ -116,7 +116,7 @@ Expected<Prepared> prepare(const EvalArguments& a, const ResumePoint& point, int
   return p;
 }
 
-/// The name of the text: that of the arguments, or of the run that saved the checkpoint. Error: neither is known.
+/// The name of the text: from the arguments, or from the run that saved the checkpoint. Error: neither is known.
 Expected<std::string> name_of_text(const EvalArguments& a, const Resume& checkpoints, const ResumePoint& point) {
   if (!a.data.empty()) return a.data;
   const std::string dir = checkpoints.run_folder();
@@ -132,7 +132,7 @@ Expected<std::string> name_of_text(const EvalArguments& a, const Resume& checkpo
                  "FILE");
 }
 
-/// Error: the part that is held out is asked for of another text than that of the checkpoint's run.
+/// Error: the part that is held out is asked for of another text than the checkpoint's run had.
 Status check_text(const OpenText& text, const LmConfig& config) {
   TROUPE_ASSIGN(const std::string fingerprint, text.corpus.fingerprint());
   const std::string& wanted = config.data.fingerprint;

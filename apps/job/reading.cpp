@@ -31,7 +31,7 @@ Status read_checkpoint(const std::function<Expected<Resume>()>& find, const UseC
         notes = found->notes();
         return s;
       }
-      found->reject(s);  // then tries an older one, unless the user named this one
+      found->reject(s);  // then tries an older one, unless the user named this checkpoint
     } while (!found->is_outrun());
   }
   code = exit_checkpoint;

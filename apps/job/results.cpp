@@ -61,7 +61,7 @@ Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t 
                      const std::string& ahead) {
   // at a later call the files are of this run, which begins again from an older checkpoint
   if (!metrics_) {
-    // A run that goes on may write neither trace nor sample: those that are there must not pass for its own.
+    // A run that goes on may write neither trace nor sample: earlier files must not pass for its own.
     std::vector<std::string> stale = {"trace.json", "sample.txt"};
     if (!continues) stale.insert(stale.end(), {"metrics.jsonl", "run.json", "loss.svg", "plan.txt"});
     TROUPE_ASSIGN(const auto aside, report::set_aside(a_.out, stale));

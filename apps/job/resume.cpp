@@ -14,7 +14,7 @@ namespace {
 
 enum class Change { refused_model, refused_data, told, free };
 
-/// The consequence of a key that differs from that of the checkpoint's run.
+/// The consequence of a key whose value differs from its value in the checkpoint's run.
 Change change_of(const std::string& key) {
   auto in = [&](std::initializer_list<const char*> keys) {
     return std::find(keys.begin(), keys.end(), key) != keys.end();

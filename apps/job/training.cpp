@@ -50,7 +50,8 @@ int Training::run() {
     options.checked = true;  // by open()
     result = app_.run(plan_, std::move(options));
     if (result.status.code() != Code::damaged || !point_) break;
-    // The checkpoint's manifest was good and its data is not: tries an older one, unless the user named this one.
+    // The checkpoint's manifest was good and its data is not: tries an older one, unless the user named this
+    // checkpoint.
     resume_->reject(result.status);
     auto older = resume_->next();
     if (!older.ok()) break;

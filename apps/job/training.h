@@ -26,7 +26,7 @@ class Training {
  private:
   Status open(int& code);
   /// Opens the text; returns the path of its plain file. A signal that comes meanwhile leaves no file that is partly
-  /// unpacked: it is an error. On an error, `code` is the exit code for it, if it is not that of the output folder.
+  /// unpacked: it is an error. On an error, `code` is the exit code for it, if it is not exit_output.
   Expected<std::string> open_text(int& code);
   /// The same; gives up where `give_up` says so, and leaves that error's exit code to the caller.
   Expected<std::string> open_corpus(const GiveUp& give_up, int& code);
@@ -40,7 +40,8 @@ class Training {
   runtime::JobOptions options();
   /// Locks the output folder. Error: another run has the lock.
   Status lock_folder();
-  /// The lock of `dir` that this run has already: as the output folder, or as that of the checkpoints it goes on from.
+  /// The lock of `dir` that this run has already: as the output folder, or as the folder of the checkpoints it goes on
+  /// from.
   std::shared_ptr<FolderLock> lock_of(const std::string& dir) const;
   /// Whether this run continues the run that has written the output folder.
   bool continues_folder() const;

@@ -6,12 +6,14 @@
 // endless: sample i belongs to epoch i / n and is window permutation(i mod n) of that epoch's n windows, which lie
 // side by side from an offset that each epoch draws anew. Nothing is stored: the data cursor is the step.
 //
-//   DA-1  each epoch gives every window exactly once; windows of an epoch share no input byte;
-//   DA-2  a sample depends on (file, seq, eval_fraction, seed, index) only: any process, any order, any mesh;
-//   DA-3  no training window reaches into the evaluation part, and no evaluation window into the training part;
-//   DA-4  every byte of the training part can be drawn: an epoch leaves out fewer than 2 seq bytes at the two
-//         ends, and the offset decides which;
-//   DA-5  of a text that is read whole every byte but the first is a target once, whatever its length.
+//   DA-1  (epochs) each epoch gives every window exactly once; windows of an epoch share no input byte;
+//   DA-2  (pure samples) a sample depends on (file, seq, eval_fraction, seed, index) only: any process, any order, any
+//         mesh;
+//   DA-3  (two parts) no training window reaches into the evaluation part, and no evaluation window into the training
+//         part;
+//   DA-4  (every byte) every byte of the training part can be drawn: an epoch leaves out fewer than 2 seq bytes at the
+//         two ends, and the offset decides which;
+//   DA-5  (whole text) of a text that is read whole every byte but the first is a target once, whatever its length.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +52,7 @@ class Corpus {
   std::int64_t eval_windows() const { return eval_windows_; }
   /// The text's length and a checksum: of the whole text, or above 64 MiB of 64 pieces of 1 MiB spread over it.
   Expected<std::string> fingerprint() const;
-  /// Error: the file has changed since it was opened. Every read of a sample checks this, too.
+  /// Error: the file has changed since it was opened. Every read of a sample checks the file, too.
   Status unchanged() const { return file_.unchanged(); }
   /// Error: the same, or its path leads to another file now.
   Status in_place() const { return file_.in_place(); }

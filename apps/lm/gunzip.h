@@ -22,7 +22,7 @@ class Gunzip {
   Gunzip(const Gunzip&) = delete;
 
   /// Fills `to`, which has bytes left over only at the end of the text. Returns how many it has filled. Error: the file
-  /// is damaged, or ends too soon; that of TextFile::read.
+  /// is damaged, or ends too soon; an error of TextFile::read.
   Expected<std::size_t> read(std::span<unsigned char> to);
 
  private:

@@ -1,6 +1,6 @@
 // The language model as a graph: Llama's blocks (RMSNorm, RoPE, grouped-query attention, SwiGLU), parameter
 // names as in Hugging Face Llama. Three programs share the parameters: train, evaluate, sample. A sample is made token
-// by token: its microbatches are tokens, first those of the prompt, and attention keeps the keys and values of
+// by token: its microbatches are tokens, first the tokens of the prompt, and attention keeps the keys and values of
 // model.seq of them.
 #pragma once
 

@@ -19,7 +19,7 @@ DrawSample draw_of(const std::string& split) {
 }
 
 /// Publishes inputs or targets of a microbatch, (B, T). Stateless: the samples are a function of (step, microbatch). A
-/// step takes `batch` samples that follow those of the step before it; where that is 0, it takes the first.
+/// step takes `batch` samples that follow the samples of the step before it; where `batch` is 0, it takes the first.
 class Loader final : public actors::UserActor {
  public:
   Loader(Corpus corpus, const kernels::Attrs& attrs)

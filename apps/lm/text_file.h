@@ -33,7 +33,7 @@ class PlainText {
   /// Error: as plain_text_path; `of_output`: it is of the file without a name.
   static Expected<PlainText> open(const std::string& path, const GiveUp& give_up = never_give_up,
                                   bool* of_output = nullptr);
-  /// A path of the bytes, for this process and those that it starts, while this object lives.
+  /// A path of the bytes, for this process and its children, while this object lives.
   const std::string& path() const { return path_; }
 
  private:

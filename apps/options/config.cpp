@@ -80,7 +80,7 @@ std::string key_of(const std::string& override) {
   return name;
 }
 
-/// A config that is being read, and the keys that have been set: the others get defaults or are missing.
+/// A config that is being read, and the keys that have been set: other keys get defaults or are missing.
 struct Builder {
   LmConfig config;
   std::vector<std::string> seen, warnings;

@@ -9,7 +9,7 @@
 
 namespace troupe::lm {
 
-/// A key of the configuration; its type is that of its value.
+/// A key of the configuration; its type is its value's.
 struct Key {
   const char* name;  ///< "section.key"
   const char* meaning;

@@ -12,7 +12,7 @@ namespace troupe::lm {
 /// limit. Error: names the part that is not understood, and the two forms above.
 Expected<comm::Throttle> parse_throttle(std::string_view text);
 
-/// Adds throttles to the links of a cost model: a message takes the time of the link, then that of the throttle.
+/// Adds throttles to the links of a cost model: a message takes the time of the link, then the time of the throttle.
 void slow_down(CostModel& costs, const std::vector<comm::Throttle>& throttle);
 
 }  // namespace troupe::lm

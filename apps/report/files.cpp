@@ -41,8 +41,8 @@ std::string replaced_file(const std::string& name) {
   return linked ? fs::canonical(name, error).string() : name;
 }
 
-/// What the temporary file's name has behind the file's. No lock covers a file of costs, or that of plan --dot: each
-/// process that writes it has a temporary file of its own.
+/// What the temporary file's name has behind the file's. No lock covers a file of costs, or the file of plan --dot:
+/// each process that writes it has a temporary file of its own.
 std::string part() { return fmt::format(".{}.part", ::getpid()); }
 
 /// Writes to a device or a pipe. Error: of the disk; a pipe that no process reads, where a plain open would wait for

@@ -1,8 +1,8 @@
 // metrics.jsonl: one JSON object per step, evaluation and event of a checkpoint. Other tools read it: keys stay.
 //
-//   ME-1  a line is written with one write(), where the file can grow: whenever the process is killed, the file holds
-//         whole lines only;
-//   ME-2  losses are written with 17 significant digits: they read back to the same bits.
+//   ME-1  (whole lines) a line is written with one write(), where the file can grow: whenever the process is killed,
+//         the file holds whole lines only;
+//   ME-2  (digits) losses are written with 17 significant digits: they read back to the same bits.
 // A number that is not finite is written as null: JSON has no such numbers.
 #pragma once
 

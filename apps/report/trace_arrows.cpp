@@ -57,7 +57,7 @@ TracePicture arrange(const std::vector<std::vector<TraceSpan>>& spans) {
       slices.push_back({static_cast<int>(w), &span, span.begin_ns, std::max(span.begin_ns, span.end_ns)});
   const auto causes = find_causes(slices);
   const auto wait_for = [&](TraceSlice& s, std::int64_t ns) { s.work_ns = std::clamp(ns, s.span->begin_ns, s.end_ns); };
-  // a receive begins its work with that of the send, which waits for an actor beside it
+  // a receive begins its work with the send's, which waits for an actor beside it
   for (const bool crosses : {false, true})
     for (std::size_t i = 0; i < slices.size(); ++i)
       if (const auto p = causes[i]; p != none && (slices[p].worker != slices[i].worker) == crosses)

@@ -1,6 +1,6 @@
 // What a trace shows: of each span the part in which its actor worked, in a row where it overlaps no other, and the
 // arrows between spans. An act that receives begins before its message is sent, and one that sends before what it sends
-// is made: they wait. A span's work begins when the span that its arrow comes from ends, or, where that one is of
+// is made: they wait. A span's work begins when the span that its arrow comes from ends, or, where that span is of
 // another worker, begins.
 #pragma once
 

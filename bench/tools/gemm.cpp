@@ -5,8 +5,8 @@
 //                                       tm: tn into one matrix after the other of 512 MiB, as in a step of a large
 //                                       model, whose sums come from memory
 //
-// Prints one line of JSON: for every product the median GFLOP/s, the rate of them all, weighted by COUNT, and that of
-// the tile.
+// Prints one line of JSON: for every product the median GFLOP/s, the rate of them all, weighted by COUNT, and the rate
+// of the tile.
 #include <fmt/format.h>
 
 #include <algorithm>

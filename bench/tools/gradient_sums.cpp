@@ -4,10 +4,10 @@
 //   gradient_sums CONFIG.toml TEXT [MICROBATCHES, 64]
 //
 // The terms are those of the model with its initial weights, op by op in one thread. The exponent of each sum is the
-// one that it settles at: 12 bits between its largest term and the bound (runtime/session/sum_scale.h). f32 adds eight
-// runs of microbatches in order, then the runs in pairs. "elements" are quantiles of |error| / |sum| over the elements
-// that are not zero: the median, 0.99, 0.999 and the largest. "narrow" is what a sum would take on the wire without
-// loss, in bytes an element, if each block of 1, 64 or 4,096 elements had the width that its largest one needs.
+// exponent that it settles at: 12 bits between its largest term and the bound (runtime/session/sum_scale.h). f32 adds
+// eight runs of microbatches in order, then the runs in pairs. "elements" are quantiles of |error| / |sum| over the
+// elements that are not zero: the median, 0.99, 0.999 and the largest. "narrow" is what a sum would take on the wire
+// without loss, in bytes an element, if each block of 1, 64 or 4,096 elements had the width that its largest one needs.
 #include <algorithm>
 #include <bit>
 #include <cmath>

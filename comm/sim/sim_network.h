@@ -7,10 +7,11 @@
 //   send done  = delivered + ack time (by default the latency) of the way back
 // Bytes are copied at `delivered`, when the receive ends; the sender must keep its buffer until `send done`.
 //
-//   SN-1  events run in the order of (due time, sequence): same calls, same seed, same order and times;
-//   SN-2  callbacks run inside run_due() only;
-//   SN-3  events that come due on a cut or clogged link wait, and run in their order when the cut or clog ends;
-//   SN-4  a killed rank is never called back; its peers learn of it `detect_ns` later.
+//   SN-1  (same seed) events run in the order of (due time, sequence): same calls, same seed, same order and times;
+//   SN-2  (callbacks) callbacks run inside run_due() only;
+//   SN-3  (cut links) events that come due on a cut or clogged link wait, and run in their order when the cut or clog
+//         ends;
+//   SN-4  (killed rank) a killed rank is never called back; its peers learn of it `detect_ns` later.
 //
 // Owned by the simulation's thread.
 #pragma once

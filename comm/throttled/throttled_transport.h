@@ -9,9 +9,10 @@
 // So the delay comes on top of the time of the transport underneath, and a message that waits for its receive occupies
 // no link: back-pressure is unchanged.
 //
-//   TH-1  no send or receive ends earlier than this, and those of one link end in the order in which they were moved;
-//   TH-2  errors, reports of dead peers, and a rank's messages to itself are not delayed;
-//   TH-3  every callback runs on the alarm.
+//   TH-1  (delay) no send or receive ends earlier than these formulas say, and the messages of one link end in the
+//         order in which they were moved;
+//   TH-2  (no delay) errors, reports of dead peers, and a rank's messages to itself are not delayed;
+//   TH-3  (alarm) every callback runs on the alarm.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// Every call back to the user of the transport, counted; and none of them after shutdown (TR-4).
+// Every call back to the user of the transport, counted; and none of them after shutdown (TR-4 shutdown).
 //
 // Owned by the progress thread, except on_peer_down() and the counters, which any thread may use.
 #pragma once
@@ -29,7 +29,7 @@ class Callbacks {
   /// A receive has ended. Without a message (`status` says why) the header has only the fields of the receive's key.
   void received(const RecvDone& done, const Header& header, const Status& status);
   void peer_down(Rank rank, const Status& why);
-  /// No function of the user is called after this.
+  /// No function of the user is called after this call.
   void silence() { quiet_ = true; }
 
   /// Copies the table's counts of dropped messages into `counters`.

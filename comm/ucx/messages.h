@@ -57,7 +57,7 @@ std::optional<W> read_as(std::span<const std::byte> bytes) {
   return wire;
 }
 
-/// True for a control message (magic, kind, rank: MA-2) of any job and generation.
+/// True for a control message (magic, kind, rank: MA-2 garbage) of any job and generation.
 bool makes_sense(const ControlWire& wire);
 
 /// UCX's status as ours, in a request with the peer called `what`: ok, `unavailable` (the peer is gone) or `io`.

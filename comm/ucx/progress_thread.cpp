@@ -125,7 +125,7 @@ bool ProgressThread::spin() {
 }
 
 /// Wake-ups get lost on UCX 1.13's shared memory: with twelve workers on two cores, 8 of 480 pairs slept for ever over
-/// messages that had arrived (0 of 480 since). So no sleep is longer than this; idle, it costs well under a
+/// messages that had arrived (0 of 480 since). So no sleep is longer than this bound; idle, it costs well under a
 /// hundredth of a core.
 constexpr int longest_sleep_ms = 50;
 

@@ -1,11 +1,11 @@
 // Messages meet their receives here: posted slots, messages that wait for a slot, payloads being fetched.
 //
 //   rendezvous     waits as UCX's descriptor; UCX moves its payload into the slot once the slot is posted;
-//   eager          waits as a copy of its bytes; this rank acknowledges it once they are in the slot (TR-1);
+//   eager          waits as a copy of its bytes; this rank acknowledges it once they are in the slot (TR-1 rendezvous);
 //   from ourselves waits as the sender's operation; its bytes are copied from the sender's buffer into the slot.
 //
-// Receives has the match table check a header before it does anything with the message (MA-2, TR-3), and gives a peer
-// up of which too many messages wait (MA-3).
+// Receives has the match table check a header before it does anything with the message (MA-2 garbage, TR-3
+// generations), and gives a peer up of which too many messages wait (MA-3 backlog).
 //
 // Owned by the progress thread.
 #pragma once
@@ -46,7 +46,7 @@ class Receives {
   std::vector<Posted> take(const Peer& peer);
   void fail(std::vector<Posted>& receives, const Status& why);
   /// At shutdown: drop_all() gives the waiting messages' descriptors back to UCX, before the worker is destroyed;
-  /// clear() forgets the rest, after that.
+  /// clear() then forgets the rest.
   void drop_all();
   void clear();
 

@@ -1,4 +1,4 @@
-// The sends under way, and when each is done (TR-1).
+// The sends under way, and when each is done (TR-1 rendezvous).
 //
 //   rendezvous  done when UCX gives the request back: the receiver has read the slot;
 //   eager       done when UCX has given it back *and* the receiver has acknowledged it.

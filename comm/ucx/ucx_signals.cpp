@@ -24,8 +24,8 @@ void give_back(int signal) {
   if (::sigaction(signal, nullptr, &action) == 0 && is_of_ucx(action.sa_handler)) ::ucs_debug_disable_signal(signal);
 }
 
-/// Before main: from preinit to the constructors that follow this one devices/process/ignored_signals.cpp holds SIGHUP
-/// back, so that none comes to UCX.
+/// Before main: from preinit to the constructors that follow this function devices/process/ignored_signals.cpp holds
+/// SIGHUP back, so that none comes to UCX.
 __attribute__((constructor(201))) void give_back_hangup() { give_back(SIGHUP); }
 
 }  // namespace

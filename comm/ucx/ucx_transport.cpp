@@ -127,7 +127,8 @@ struct UcxTransport::Impl final : ProgressClient {
   }
 
   // ---- the end ------------------------------------------------------------------------------------
-  /// TR-4: calls no function of the user from here on, and lets UCX give back every buffer or destroys its worker.
+  /// TR-4 (shutdown): calls no function of the user from here on, and lets UCX give back every buffer or destroys its
+  /// worker.
   void wind_down() override {
     callbacks.silence();
     const std::size_t before = worker.held();

@@ -2,7 +2,7 @@
 //
 // How a message travels (comm/README.md says why):
 //   payload <= eager_bytes_max   one eager message; the receiver copies it into the posted slot and
-//                                acknowledges it. Until then the sender's slot stays taken (TR-1).
+//                                acknowledges it. Until then the sender's slot stays taken (TR-1 rendezvous).
 //   larger                       UCX rendezvous: the header announces it, the payload is read straight
 //                                from the sender's slot into the receiver's once that is posted.
 // All UCX calls happen on the progress thread, which sleeps when there is nothing to do. Other threads
@@ -59,7 +59,7 @@ class UcxTransport final : public Transport {
   /// Also joins the progress thread; not from a callback. Takes at most about a second.
   void shutdown() override;
 
-  /// Messages whose headers made no sense (MA-2).
+  /// Messages whose headers made no sense (MA-2 garbage).
   std::uint64_t garbage_dropped() const;
   /// CPU time the progress thread has used: about zero when idle.
   std::int64_t progress_cpu_ns() const;

@@ -1,7 +1,8 @@
 // Philox4x32-10: counter-based random numbers, so that any layout draws the same ones.
 //
 // Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC'11). A number is a pure function
-// of (key, counter): neither the rank that computes it nor the order nor the number of workers changes it (NU-2).
+// of (key, counter): neither the rank that computes it nor the order nor the number of workers changes it (NU-2
+// topologies).
 #pragma once
 
 #include <array>

@@ -22,7 +22,7 @@ enum class Code : std::uint8_t {
   exhausted,    ///< memory, disk, slots: a stated limit was hit
   damaged,      ///< bytes that are not those that were written
   denied,       ///< the system does not let this process: permissions, or a read-only filesystem
-  superseded,   ///< another job has what this one had: no later attempt succeeds
+  superseded,   ///< another job has what this job had: no later attempt succeeds
   internal,     ///< a bug that was caught at a boundary
 };
 

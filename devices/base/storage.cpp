@@ -18,9 +18,9 @@ std::string without_slashes(std::string path) {
   return path;
 }
 
-/// Makes the name of a folder durable: syncs the folder that it lies in. Where that one cannot be synced, because this
-/// process may not read it or its filesystem is read-only, syncs the folder itself: filesystems with a journal write
-/// the name of a new folder then, too.
+/// Makes the name of a folder durable: syncs the folder that it lies in. Where the outer folder cannot be synced,
+/// because this process may not read it or its filesystem is read-only, syncs the folder itself: filesystems with a
+/// journal write the name of a new folder then, too.
 Status sync_name(Storage& storage, const std::string& path) {
   const Status synced = storage.sync_dir(folder_of(path));
   return synced.code() == Code::denied ? storage.sync_dir(path) : synced;

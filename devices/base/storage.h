@@ -2,11 +2,12 @@
 //
 // A crash may lose what has been written. The seam promises what POSIX promises:
 //
-//   ST-1  the bytes that were written to a file before a call of sync() survive when that call has returned;
-//   ST-2  names (create, rename, remove) survive when sync_dir() of their folder has returned; a rename replaces its
-//         target at once: after a crash the name leads to the old file or to the new one;
-//   ST-3  without these nothing is promised: writes survive in part and in any order, a size without its bytes, names
-//        survive or do not.
+//   ST-1  (synced bytes) the bytes that were written to a file before a call of sync() survive when that call has
+//         returned;
+//   ST-2  (synced names) names (create, rename, remove) survive when sync_dir() of their folder has returned; a rename
+//         replaces its target at once: after a crash the name leads to the old file or to the new one;
+//   ST-3  (nothing else) without these nothing is promised: writes survive in part and in any order, a size without its
+//         bytes, names survive or do not.
 #pragma once
 
 #include <cstddef>
@@ -84,9 +85,10 @@ std::string base_of(const std::string& path);
 /// All bytes of a small file. Error: `exhausted` above 1 GiB; the storage's.
 Expected<std::vector<std::byte>> read_file(Storage& storage, const std::string& path);
 /// Makes a folder and its missing parents, and syncs the folder of each before it makes the next: then their names
-/// survive a crash (ST-2). Of those that are there it syncs the folder of the deepest, too: a call may have made that
-/// one and have ended before it was synced; the ones above it were durable before. Where syncing the folder of one is
-/// `denied`, it syncs that one itself; one that was there, and of which that is denied, too, is taken for durable.
+/// survive a crash (ST-2). Of the folders that are there it syncs the parent of the deepest, too: an earlier
+/// call may have made the deepest and have ended before it was synced; the folders above were durable before. Where
+/// syncing a parent is `denied`, it syncs the folder itself; a folder that was there, and of which syncing is denied,
+/// too, is taken for durable.
 Status make_durable_dir(Storage& storage, const std::string& dir);
 
 /// Whether a file survives a crash of the machine that comes after its writing.

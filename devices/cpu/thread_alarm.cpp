@@ -12,7 +12,7 @@ namespace troupe {
 ThreadAlarm::ThreadAlarm(std::string name, const Clock& clock) : clock_(clock) {
   thread_ = std::thread([this, name = std::move(name)] {
     set_up_thread(name, -1);
-    // Timers of ordinary threads may be 50 us late to save power; those of this thread may not.
+    // Timers of ordinary threads may be 50 us late to save power; timers of this thread may not.
     ::prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
     run();
   });

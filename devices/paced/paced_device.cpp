@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kSpin_ns = 60'000;
 
 void sleep_until(const Clock& clock, std::int64_t due_ns) {
-  // Timers of ordinary threads may be 50 us late to save power; those of this thread may not. (Cheap: no lock.)
+  // Timers of ordinary threads may be 50 us late to save power; timers of this thread may not. (Cheap: no lock.)
   ::prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
   const std::int64_t left_ns = due_ns - clock.now_ns() - kSpin_ns;
   if (left_ns > 0) {

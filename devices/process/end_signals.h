@@ -10,7 +10,7 @@
 namespace troupe {
 
 /// While it lives, SIGINT, SIGTERM and SIGHUP, but those that the process began with ignored, do nothing but make `fd`
-/// readable: in the calling thread, and in those that it starts meanwhile. One may live within another: the inner one
+/// readable: in the calling thread, and in threads that it starts meanwhile. One may live within another: the inner one
 /// then takes signals that came before it was made, too, and leaves those that it has not taken to the outer one. Where
 /// no descriptor is left, `fd` is -1 and signals keep the effect that they had before this object.
 /// REQUIRES: threads that live already block these signals; one that does not takes a signal with its usual effect.

@@ -1,10 +1,10 @@
 // SimDevice: a device in virtual time. A stream is a queue of (duration, host function) on a SimLoop.
 //
-//   SD-1  times are exact: a task that starts at t ends at t + its cost, rounded once to nanoseconds;
-//   SD-2  a stream chooses at the end of an instant: tasks submitted at one time compete by the rule of
-//         ReadyQueue, whatever the order of the calls; submit() itself never starts anything;
-//   SD-3  work runs at the task's end, right before on_done, on one thread: no task can see a result early;
-//   SD-4  a hung or dead device starts nothing, completes nothing, calls nothing back.
+//   SD-1  (exact times) times are exact: a task that starts at t ends at t + its cost, rounded once to nanoseconds;
+//   SD-2  (end of instant) a stream chooses at the end of an instant: tasks submitted at one time compete by the rule
+//         of ReadyQueue, whatever the order of the calls; submit() itself never starts anything;
+//   SD-3  (work last) work runs at the task's end, right before on_done, on one thread: no task can see a result early;
+//   SD-4  (dead device) a hung or dead device starts nothing, completes nothing, calls nothing back.
 #pragma once
 
 #include <limits>

@@ -1,11 +1,11 @@
 // SimStorage: a disk in memory, with what a crash may leave of it, damage, a limit, and a moment at which it stops.
 //
-//   SS-1  until a crash every reader sees the last write;
-//   SS-2  a crash keeps what was synced (ST-1, ST-2). Of the rest each sector of 512 bytes of each write, each size
-//         that a write or File::reserve gave its file, and each change of names is kept or lost by itself, or all are,
-//         or none: a rename happens whole or not at all;
-//   SS-3  the same calls and the same seed leave the same disk;
-//   SS-4  files that were open before a crash return `unavailable` after it; no lock survives a crash.
+//   SS-1  (last write) until a crash every reader sees the last write;
+//   SS-2  (crash) a crash keeps what was synced (ST-1 synced bytes, ST-2 synced names). Of the rest each sector of 512
+//         bytes of each write, each size that a write or File::reserve gave its file, and each change of names is kept
+//         or lost by itself, or all are, or none: a rename happens whole or not at all;
+//   SS-3  (same disk) the same calls and the same seed leave the same disk;
+//   SS-4  (open files) files that were open before a crash return `unavailable` after it; no lock survives a crash.
 #pragma once
 
 #include <limits>

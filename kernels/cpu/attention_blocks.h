@@ -36,7 +36,7 @@ struct HeadShape {
     s.scale = 1.0f / std::sqrt(static_cast<float>(D));
     return s;
   }
-  /// `n` positions (elements) in panels of 32, each with all elements (positions) of these; room for pack().
+  /// `n` positions (elements) in panels of 32, each with all its elements (positions); room for pack().
   static std::int64_t packed_floats(std::int64_t n, std::int64_t of_each) {
     return (n + simd::panel_cols - 1) / simd::panel_cols * simd::panel_cols * of_each + simd::width;
   }

@@ -10,7 +10,7 @@ using namespace simd;
 
 namespace {
 
-/// The state: this, then for each key-value head its packed keys and values.
+/// The state: this header, then for each key-value head its packed keys and values.
 struct alignas(64) Ring {
   std::int64_t next = 0;  // the position that continues the text
 };

@@ -64,8 +64,9 @@ inline floats to_floats(counts x, double unit) {
 #if defined(__AVX512DQ__)
   const doubles d = __builtin_convertvector((integers)x, doubles);
 #else
-  // The upper half of a count, its sign bit turned over, as the end of the mantissa of 2^84; the lower half as that of
-  // 2^52. Taking both offsets (and 2^63, for the sign bit) off the first is exact: only the last sum rounds.
+  // The upper half of a count, its sign bit turned over, as the end of the mantissa of 2^84; the lower half as the end
+  // of the mantissa of 2^52. Taking both offsets (and 2^63, for the sign bit) off the first is exact: only the last sum
+  // rounds.
   const counts upper = (x >> 32) ^ 0x4530000080000000u, lower = (x & 0xFFFFFFFFu) | 0x4330000000000000u;
   const doubles d = ((doubles)upper - (0x1p84 + 0x1p63 + 0x1p52)) + (doubles)lower;
 #endif

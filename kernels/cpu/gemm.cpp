@@ -96,7 +96,8 @@ void multiply(const Operand& a, const Operand& b, std::int64_t i0, std::int64_t 
   float* const pb = pa + a_floats;
   for (std::int64_t k = 0; k < K; k += gemm_k_block) {
     const std::int64_t kc = std::min(K - k, gemm_k_block);
-    const std::int64_t m_block = a_block / kc / panel_rows * panel_rows;  // B is packed once for each of these
+    // B is packed once for each block of m_block rows.
+    const std::int64_t m_block = a_block / kc / panel_rows * panel_rows;
     for (std::int64_t i = i0; i < i1; i += m_block) {
       const std::int64_t m = std::min(i1 - i, m_block);
       Ahead first = b.ahead(j0, std::min(j1 - j0, panel_cols), k, kc);

@@ -1,7 +1,7 @@
 // Single-precision matrix product: our own, after Goto and van de Geijn, "Anatomy of high-performance
 // matrix multiplication" (2008). docs/decisions/0001-gemm.md says why.
 //
-// NU-0: an element of C is a sum over blocks of gemm_k_block consecutive k, each block one chain of fused
+// NU-0 (kernels): an element of C is a sum over blocks of gemm_k_block consecutive k, each block one chain of fused
 // multiply-adds in the order of k. Its bits depend on nothing else (M, N, addresses, threads, neighbours).
 #pragma once
 

@@ -25,7 +25,7 @@ inline void round_piece(float* out, const Gradient& g, std::int64_t begin, std::
     counts sum[width / wide] = {};
     for (const std::int64_t* use : g.sums) {
       const std::int64_t* from = use + begin + i;
-      // The sums of the next piece, while the caller works on this one.
+      // The sums of the next piece, while the caller works on this piece.
       __builtin_prefetch(from + gradient_piece);
       __builtin_prefetch(from + gradient_piece + width / 2);
       for (std::int64_t k = 0; k < width / wide; ++k) sum[k] += load_counts(from + k * wide);

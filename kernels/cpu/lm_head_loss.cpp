@@ -81,7 +81,7 @@ void lm_head_loss(const Call& call) {
 
 void lm_head_loss_grad(const Call& call) {
   const View &x = call.in[0], &w = call.in[1], &dx = call.out[0], &dw = call.out[1];
-  // The chunk is that of the whole vocabulary: each adds terms to dw, whose bits must not depend on the parts.
+  // The chunk follows from the whole vocabulary: each part adds terms to dw, whose bits must not depend on the parts.
   const auto V = w.shape[0], C = w.shape[1], rows = call.in[2].size(), chunk = lm_head_chunk(w.logical[0]);
   const auto first = w.extent.dims[0].lo;
   const auto* target = call.in[2].as<std::int32_t>();

@@ -1,7 +1,7 @@
 // Sixteen floats at a time, with GCC's vector extensions. Included only by files that are compiled with the options of
 // kernels/cpu/*.cpp.
 //
-// NU-0 by construction: loads and stores are unaligned; a tail is copied into a padded vector and takes
+// NU-0 (kernels) by construction: loads and stores are unaligned; a tail is copied into a padded vector and takes
 // the same path as the body; reductions run in a fixed order; multiply-adds are fused where `fma` is
 // written and nowhere else (-ffp-contract=off), so body and tail round alike.
 #pragma once

@@ -55,7 +55,7 @@ bool AxisSearch::alike_inputs(Value then, Value now, std::size_t then_op, std::s
   if (s.type != t.type || s.hint != t.hint || needs_grad_[then] != needs_grad_[now]) return false;
   if (!g_.is_param(now))
     return maker_[now] == maker_[then] + on || (then == now && last_reader_[now] >= static_cast<std::int64_t>(end));
-  // A block's own parameters. If an earlier program has fixed their layouts, these are equal.
+  // A block's own parameters. If an earlier program has fixed their layouts, the layouts are equal.
   const auto a = params_.find(then), b = params_.find(now);
   return first_reader_[now] == first_reader_[then] + on && last_reader_[now] == last_reader_[then] + on &&
          (a == params_.end()) == (b == params_.end()) && (a == params_.end() || a->second == b->second);

@@ -28,7 +28,7 @@ struct CompileOptions {
 
 /// Where a unit's ops run.
 struct UnitPlace {
-  /// index into Plan::meshes: a stage's own, or that of all stages together
+  /// index into Plan::meshes: a stage's own mesh, or the mesh of all stages together
   std::int32_t mesh = 0;
   std::int32_t virtual_stage = 0;
   bool operator==(const UnitPlace&) const = default;
@@ -40,7 +40,7 @@ struct UnitCost {
   double param_bytes = 0;
 };
 /// Cuts consecutive units into runs, one per stage, so that the slowest stage is as fast as possible; of cuts that are
-/// as fast, within 1 %, the one whose fullest place has least parameters, if it has less. `widths`: the stages' dp
+/// as fast, within 1 %, the cut whose fullest place has least parameters, if it has less. `widths`: the stages' dp
 /// widths, by which a stage's throughput grows. Returns the stage of each unit. Error: more stages than units.
 Expected<std::vector<std::int32_t>> partition_units(const std::vector<UnitCost>& units,
                                                     const std::vector<std::int64_t>& widths);

@@ -29,8 +29,8 @@ struct TensorLayouts {
 /// the name of the op, actor, feed or parameter.
 Expected<Lowered> lower(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan);
 
-/// The parameters that any node reads, each on the mesh of the stages that read it: on several, on the union of these.
-/// Error: one that is read both inside and outside of shared units.
+/// The parameters that any node reads, each on the mesh of the stages that read it: on several, on the union of their
+/// meshes. Error: a parameter that is read both inside and outside of shared units.
 Status lower_params(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan, Lowered& low,
                     TensorLayouts& layouts);
 

@@ -54,7 +54,7 @@ Expected<std::vector<std::int32_t>> partition_units(const std::vector<UnitCost>&
     return (seconds[j] - seconds[i]) / static_cast<double>(widths[s]);
   };
   auto fastest = cut_runs(n, stages, time);
-  // Of cuts that are as fast, within what costs are known to, the one whose fullest place has least.
+  // Of cuts that are as fast, within what costs are known to, the cut whose fullest place has least.
   constexpr double tolerance = 1.01;
   const auto memory = [&](std::int32_t s, std::int32_t i, std::int32_t j) {
     return time(s, i, j) > tolerance * fastest.first ? never : bytes[j] - bytes[i];

@@ -92,7 +92,7 @@ std::vector<std::size_t> flow_order(const Graph& graph) {
 }
 
 /// Cuts the units, in the order of the data, into runs of about equal cost. All stages share the cost of shared units,
-/// so these are not counted and go with the unit before.
+/// so shared units are not counted and go with the unit before.
 Expected<std::vector<std::int32_t>> cut(const Graph& graph, const Plan& plan, std::int32_t virtual_stages) {
   // By unit: the number of unshared units before it, in the order of the data (a shared unit: before the unshared unit
   // that it goes with); in the end the virtual stage.

@@ -25,7 +25,7 @@ std::vector<Hello> hellos(const JobOptions& options, Rank workers, const Checkpo
     const auto i = static_cast<std::size_t>(r);
     hello.rank = r;
     hello.net_device = i < options.net_devices.size() ? options.net_devices[i] : "";
-    if (options.pin) {  // its own cores first, then those that no worker has
+    if (options.pin) {  // its own cores first, then cores that no worker has
       hello.cores.assign(cores.begin() + i * threads, cores.begin() + (i + 1) * threads);
       hello.cores.insert(hello.cores.end(), cores.begin() + workers * threads, cores.end());
     }

@@ -25,7 +25,7 @@ class Pause {
   bool covers(int signal) const {
     return asked_ && (signal == SIGHUP || clock::now() - *asked_ < std::chrono::seconds(1));
   }
-  /// The job ends after step `version` of `steps`; where these are all, as it would anyway.
+  /// The job ends after step `version` of `steps`; after the last of them it would end anyway.
   void begin(const std::string& why, int code, std::int64_t version, std::int64_t steps) {
     asked_ = clock::now();
     if (version >= steps) return;

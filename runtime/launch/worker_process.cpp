@@ -109,7 +109,7 @@ void send_spans(TraceRecorder& trace, Control& control) {
 }
 
 /// The process's resident memory, and its peak. getrusage's ru_maxrss does not serve: it survives exec, so it begins
-/// with that of the process that forked.
+/// with the peak of the process that forked.
 Stopped resident() {
   Stopped out;
   std::ifstream status("/proc/self/status");
@@ -176,7 +176,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   if (const Status s = check_structure(*plan); !s.ok()) return fail(s);
 
   if (!hello->cores.empty()) keep_to(hello->cores);  // threads started from here on inherit it
-  // and this; threads that compute take the usual slices again
+  // and this slice; threads that compute take the usual slices again
   set_time_slice(message_slice_ns);
   SteadyClock clock;
   FileStorage storage;

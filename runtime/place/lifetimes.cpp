@@ -75,7 +75,7 @@ std::int32_t Lifetimes::most(const std::vector<std::int32_t>& from, const std::v
 }
 
 bool Lifetimes::exclude(const Tenant& a, const Tenant& b) const {
-  if (a.program != b.program) return false;  // LT-3
+  if (a.program != b.program) return false;  // LT-3 (programs)
   const auto turns = [&](auto&& tokens) {
     return most(a.ends, b.begins, tokens) + most(b.ends, a.begins, tokens) <= 1;
   };

@@ -3,8 +3,9 @@
 // live from the begin of the act that fills a slot to the end of the last act that reads it.
 //
 // An edge is a channel, its ack, or the commit, for which the session waits until every actor that closes the step has
-// ended it at every place (SE-1). The actor at the head of an edge acts after the one at its tail has ended, whatever
-// the timing: within the compute stream a token passes when an act starts, and the stream's order does the rest (PA-2).
+// ended it at every place (SE-1 one commit). The actor at the head of an edge acts after the actor at its tail has
+// ended, whatever the timing: within the compute stream a token passes when an act starts, and the stream's order does
+// the rest (PA-2 notification).
 //
 //   LT-1  (acts) among actors that act once per microbatch, an edge with n tokens puts act k of its tail before act
 //         k + n of its head, and a path adds its tokens up. Two tenants of one slot take turns if the paths from the

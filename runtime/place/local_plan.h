@@ -1,5 +1,5 @@
 // LocalPlan: what one rank runs, with numbers where the plan has rules. Pure arithmetic on the plan: a worker
-// builds its own, the verifier those of the few places that it checks in place of all.
+// builds its own, the verifier builds the plans of the few places that it checks in place of all.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace troupe::runtime {
 
-/// A channel at one place. Bytes and offsets count in the worker's pool; those of a snapshot in its arena.
+/// A channel at one place. Bytes and offsets count in the worker's pool; of a snapshot in its arena.
 struct LocalChannel {
   std::int32_t channel = 0;  ///< in the role
   std::int64_t slot_bytes = 0;
@@ -48,7 +48,7 @@ struct MemoryUse {
                scratch = 0, staging = 0, control = 0;
   std::int64_t op_state = 0;  ///< what ops keep from act to act: `cache` in the plan's text
   std::int64_t arena = 0;     ///< host memory, whatever the device
-  std::int64_t shared = 0;    ///< of these, bytes that lie where others of them lie at other times
+  std::int64_t shared = 0;    ///< of all of the above: bytes that lie where others lie at other times
   std::int64_t total() const {
     return parameters + gathered + gradients + optimizer + stash + activations + boundary + scratch + op_state +
            staging + control + arena - shared;

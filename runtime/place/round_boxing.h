@@ -8,8 +8,8 @@
 namespace troupe::runtime {
 
 /// The places that exchange in act `round` of a gather, one group per move. A group lists, by dp coordinate, the places
-/// that have a share and those that get the parameter whole; all have the model coordinates of `self`. Error: the mesh
-/// of the shares and that of the parameters differ in a model axis, or `self` is not on the mesh of the shares.
+/// that have a share and those that get the parameter whole; all have the model coordinates of `self`. Error: the
+/// meshes of the shares and of the parameters differ in a model axis, or `self` is not on the mesh of the shares.
 Expected<std::vector<BoxingGroup>> gather_groups(const Plan& plan, const PlanExchange& exchange, std::int32_t round,
                                                  Rank self);
 

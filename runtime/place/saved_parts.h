@@ -2,8 +2,8 @@
 //
 // Along dp each replica of a parameter writes some rows of it and of its moments: those that ZeRO would make its share.
 // So the replicas write about as many bytes each, and a checkpoint of ZeRO 0 has the parts of one of ZeRO 3. Along a
-// model axis that does not split a tensor, the places of one coordinate write it: SavedParts chooses that which has the
-// fewest bytes to write so far.
+// model axis that does not split a tensor, the places of one coordinate write it: SavedParts chooses the place that has
+// the fewest bytes to write so far.
 #pragma once
 
 #include <vector>

@@ -27,9 +27,9 @@ struct Pipeline {
   };
   Kind kind = Kind::one_f_one_b;
   std::int32_t chunks = 1;  ///< virtual stages of each stage: more than 1 if interleaved, else 1
-  /// 1F1B: microbatches that a stage may have under way beyond those of the published schedule. While one waits for an
+  /// 1F1B: microbatches that a stage may have under way beyond what the published schedule has. While one waits for an
   /// exchange, the stage works on another: with one stage, two microbatches fill each other's waits (TokenWeave and
-  /// Domino divide the batch for this). An order of passes leaves no choice: 0 there.
+  /// Domino divide the batch to this end). An order of passes leaves no choice: 0 there.
   std::int32_t ahead = 0;
   /// 1F1B: where a stage is divided along a model axis, weight gradients are a pass of their own, behind the others in
   /// priority: they run while the gradient of an input is exchanged, as Megatron-Core overlaps the two by streams. Off

@@ -241,8 +241,8 @@ struct Plan {
   /// dp coordinate of a rank within its stage; dp width of a stage. REQUIRES: the rank is on a stage.
   std::int64_t dp_index(Rank rank) const;
   std::int64_t dp_width(std::int32_t stage) const { return meshes[stage].axis_size("dp"); }
-  /// Whether a rank has coordinate 0 on each axis but dp: of the places that run a microbatch of a stage, the one whose
-  /// reports count where all make them. REQUIRES: the rank is on a stage.
+  /// Whether a rank has coordinate 0 on each axis but dp: of the places that run a microbatch of a stage, the place
+  /// whose reports count where all make them. REQUIRES: the rank is on a stage.
   bool leads(Rank rank) const;
   /// Which dp coordinates of a stage run which microbatches of a program. Valid while this plan is.
   Schedule schedule(std::int32_t program, std::int32_t stage) const {

@@ -17,8 +17,8 @@ inline constexpr std::int64_t bytes_max = std::int64_t{1} << 46, count_max = 1 <
 inline constexpr const char* stages_axis = "stages";
 
 /// Meshes with the axes `model` and dp for stages of dp widths `dp`, ranks numbered stage by stage, model axes fastest.
-/// dp is the innermost axis so that a dim that a model axis splits, too, is cut by that one first: a ZeRO share lies
-/// inside a part. With several model axes a tensor may be divided on one and whole on another.
+/// dp is the innermost axis so that a dim that a model axis splits, too, is cut by the model axis first: a ZeRO share
+/// lies inside a part. With several model axes a tensor may be divided on one and whole on another.
 std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, const std::vector<Axis>& model);
 /// With one model axis, tp.
 std::vector<Mesh> stage_meshes(const std::vector<std::int64_t>& dp, std::int64_t tp = 1);

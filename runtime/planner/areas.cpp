@@ -51,7 +51,7 @@ std::vector<Chain> chains_of(const PlanRole& role) {
 }
 
 /// Whether work of one microbatch leaves the chain and comes back: an exchange between two of its segments, a buffer of
-/// a ring that one frees for another.
+/// a ring that a channel frees for another.
 bool comes_back(const PlanRole& role, const Chain& chain) {
   std::vector<bool> member(role.actors.size(), false), seen(role.actors.size(), false);
   for (auto a : chain.segments) member[a] = true;

@@ -114,7 +114,7 @@ std::int32_t PlanDraft::slots_between(std::int32_t role, PassAt from, PassAt to)
 }
 
 std::int32_t PlanDraft::shared_slack() const {
-  // One while the parts of the forward pass meet, one while those of the backward pass do.
+  // One while the parts of the forward pass meet, one while the parts of the backward pass do.
   for (const LoweredNode& n : low.nodes)
     if (n.mesh >= plan.stages && n.virtual_stage == virtual_stages - 1 && n.kind == LoweredNode::Kind::op) return 2;
   return 0;

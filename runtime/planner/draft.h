@@ -10,7 +10,7 @@ namespace troupe::runtime {
 
 // A stream runs lower priorities first. A backward act frees memory and feeds other stages; no actor reads weight
 // gradients before the end of the step; evaluation uses the time that is left. A negative priority runs between any two
-// tasks (RQ-3): places of several stages wait for it.
+// tasks (RQ-3 urgency): places of several stages wait for it.
 enum Priority : std::int32_t {
   urgent_priority = -1,
   backward_priority,
@@ -20,7 +20,7 @@ enum Priority : std::int32_t {
   other_priority
 };
 
-// Chains of tasks on a stream that continue each other (RQ-1).
+// Chains of tasks on a stream that continue each other (RQ-1 runs).
 enum Run : std::uint32_t { forward_run, backward_run, weights_run, source_run, update_run, runs_per_program };
 inline std::uint32_t run_of(std::int32_t program, Run run) {
   return static_cast<std::uint32_t>(program) * runs_per_program + run;

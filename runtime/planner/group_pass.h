@@ -49,7 +49,7 @@ class GroupPass {
   /// microbatches, and adds it to its sums.
   void reduce_by_rounds(const Uses& uses, Found& found);
   /// The reduce-scatter of both: adds the gradient of use u to sum `sum_of[u]`, of which each dp coordinate gets its
-  /// share. Returns the exchanges whose first output has the sums; `readers`: the readers of these, by stage.
+  /// share. Returns the exchanges whose first output has the sums; `readers`: the readers of the sums, by stage.
   Ends reduce_shares(Rate rate, const Uses& uses, const std::vector<std::int32_t>& sum_of,
                      std::vector<std::int32_t>& shares,
                      const std::function<std::vector<ActorRef>(std::int32_t)>& readers);

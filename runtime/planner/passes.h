@@ -76,8 +76,8 @@ void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<Re
 
 /// A chain is a row of segments, each of which passes activations to the next on the compute stream. Adds a channel
 /// from its last segment to its first: the first segment begins a microbatch when the last segment has begun the
-/// microbatch before, so that the chain's activations take turns in memory (Lifetimes, LT-1). Leaves out chains whose
-/// data leave the stream on the way: another microbatch fills that time.
+/// microbatch before, so that the chain's activations take turns in memory (Lifetimes, LT-1 acts). Leaves out chains
+/// whose data leave the stream on the way: another microbatch fills that time.
 void close_chains(PlanDraft& draft);
 
 /// Actors that wait for nothing else -> channels of `go`; updates, and exchanges that wait for it -> `commit`.

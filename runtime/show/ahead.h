@@ -25,11 +25,11 @@ struct AheadChoice {
 /// A further microbatch ahead must make the step shorter by this share: it costs memory, and predictions have errors.
 inline constexpr double ahead_gain_min = 0.01;
 
-/// Compiles with 0, 1, 2, ... microbatches ahead, as long as each plan's step is shorter than the one before by
-/// ahead_gain_min and its places together need no more than `bytes_max` (0: as much as they like); the last of these
-/// plans is chosen, or the first where that does not fit. A plan that does not compile or play ends the search, but for
-/// the first: its error is returned. Compiles only the first where no stage has an exchange in the middle of its
-/// passes, and where the pipeline has an order. REQUIRES: options.pipeline.ahead is 0.
+/// Compiles with 0, 1, 2, ... microbatches ahead, as long as each plan's step is shorter than the step of the plan
+/// before by ahead_gain_min and its places together need no more than `bytes_max` (0: as much as they like); the last
+/// of these plans is chosen, or the first where that does not fit. A plan that does not compile or play ends the
+/// search, but for the first: its error is returned. Compiles only the first where no stage has an exchange in the
+/// middle of its passes, and where the pipeline has an order. REQUIRES: options.pipeline.ahead is 0.
 Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, std::int64_t bytes_max = 0);
 
 /// The choice for people: a row for each plan that was played, with what it costs and gains. `chosen`: its number;

@@ -1,7 +1,8 @@
 // Plans and games as text and pictures: what `troupe plan` and `troupe sim` print, and plan.txt holds.
 // Pure functions of their arguments.
 //
-//   PT-1  every exchange of the plan is shown: by a line of its own, or by a remark that names its layer.
+//   PT-1  (every exchange) every exchange of the plan is shown: by a line of its own, or by a remark that names its
+//         layer.
 #pragma once
 
 #include <string>
@@ -24,7 +25,7 @@ std::string game_text(const Plan& plan, const GameResult& result);
 
 /// Per stage, in order of their begin: "F3" for the forward work of microbatch 3, "B3" for its backward
 /// work, of the step program's first step. A stage's several segments count as one, from when the first begins.
-/// Where several places of a stage were played, the order is that of the first one.
+/// Where several places of a stage were played, the order is the first place's.
 std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameResult& result);
 
 }  // namespace troupe::runtime

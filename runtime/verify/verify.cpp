@@ -10,8 +10,8 @@ namespace troupe::runtime {
 
 namespace {
 
-/// All stages of a parameter train it or none does, and the norms of all take the same gradients. These are laid out on
-/// the parameter's mesh, so the first replicas of their parts hold each element once in the job.
+/// All stages of a parameter train it or none does, and the norms of all take the same gradients. They are laid
+/// out on the parameter's mesh, so the first replicas of their parts hold each element once in the job.
 Status check_trained(const Plan& plan, std::int32_t param, const std::vector<Trained>& stages) {
   const std::string name = "parameter '" + plan.params[param].name + "' ";
   std::set<std::vector<std::int32_t>> gradients;
@@ -47,9 +47,9 @@ bool has_many_microbatches(const ProgramSpec& spec) { return spec.stateful && sp
 
 /// The same plan with few microbatches of each program that keeps state: a text has one per token. The game of this
 /// plan ends exactly where the game of the whole plan ends. All microbatches of a program that keeps state run at one
-/// place of each stage, in order, and each takes the same tokens as the one before: the plan is a marked graph, and one
-/// whose actors have all acted has no circuit without a token (token_game.h). A feed that waits for reports begins to
-/// wait in the middle of the few, or where it does in the whole plan if that is earlier.
+/// place of each stage, in order, and each takes the same tokens as the microbatch before: the plan is a marked graph,
+/// and one whose actors have all acted has no circuit without a token (token_game.h). A feed that waits for reports
+/// begins to wait in the middle of the few, or where it does in the whole plan if that is earlier.
 Plan with_few_microbatches(Plan plan) {
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
     ProgramSpec& spec = plan.program_specs[p];

@@ -130,7 +130,8 @@ Status ChannelCheck::check_memory(const PlanChannel& c) {
   if (c.bytes < 0 || c.bytes > bytes_max / c.slots || c.bytes % tensor_alignment != 0 ||
       c.tensors.size() != c.offsets.size())
     return refuse(c, "has no proper memory");
-  if ((bytes_ += c.bytes * c.slots) > bytes_max) return refuse(c, "and those before it are larger than any memory");
+  if ((bytes_ += c.bytes * c.slots) > bytes_max)
+    return refuse(c, "and the channels before it are larger than any memory");
   std::map<std::int64_t, std::int32_t> by_offset;
   for (std::size_t i = 0; i < c.tensors.size(); ++i) {
     if (!here(c.tensors[i])) return refuse(c, "carries a tensor that the stage does not have");

@@ -92,7 +92,7 @@ Status OptimizerCheck::check_gradients(const PlanActor& a, const PlanParamRef& r
     fits = fits && same_parts(tensor, a.kind != PlanActor::Kind::update ? first : p.share >= 0 ? p.share : p.tensor);
     if (!fits) return refuse("'" + a.name + "' takes '" + g.name + "' for a gradient of parameter '" + p.name + "'");
     if (a.kind != PlanActor::Kind::norm) continue;
-    // NU-2: a row is summed in one place, whatever dp is.
+    // NU-2 (topologies): a row is summed in one place, whatever dp is.
     const int dp = dp_axis(plan_.meshes[g.mesh]);
     if (dp >= 0 && plan_.meshes[g.mesh].axes[dp].size > 1 && g.sbp[dp].is_split() && g.sbp[dp].dim != 0)
       return refuse(
@@ -102,7 +102,7 @@ Status OptimizerCheck::check_gradients(const PlanActor& a, const PlanParamRef& r
   return {};
 }
 
-/// The last tensor of a slot of trained parameters has an exponent for each of those before it.
+/// The last tensor of a slot of trained parameters has an exponent for each tensor before it.
 Status OptimizerCheck::check_exponents(const PlanActor& a) const {
   const PlanChannel* params = a.kind == PlanActor::Kind::update ? &role_.channels[a.out[0]] : nullptr;
   for (auto id : a.in)

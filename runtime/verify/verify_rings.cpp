@@ -82,7 +82,7 @@ class RingCheck {
       }
       if (found != 1 || (!first && (own.next != out.next || own.initial != out.initial)))
         return refuse(c, "shares its memory, and its reader '" + role_.actors[r.actor].name +
-                             "' does not pass the turn to the one after it");
+                             "' does not pass the turn to the next channel");
       out = own;
       first = false;
     }

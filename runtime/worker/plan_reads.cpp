@@ -181,8 +181,8 @@ class ReadPlan {
     const StoredTensor& t = *source.tensor;
     const Holding own = source.layout.holding_at(source.position);
     if (source.mine.empty() && own.extent.empty()) return {};
-    // Every extent is held once, by its reader: this place's transfers are of the extents that it reads, and of those
-    // that it needs.
+    // Every extent is held once, by its reader: this place's transfers are of the extents that it reads, and of the
+    // extents that it needs.
     BoxingGroup group;
     group.replicas = false;
     for (std::size_t i = 0; i < t.extents.size(); ++i)

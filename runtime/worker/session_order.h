@@ -1,11 +1,13 @@
 // The order in which a session speaks to a place. A message out of this order is an error of the session's process,
 // reported before it reaches an actor: actors rely on the order of their tokens.
 //
-//   SO-1  one BeginRun first; then the commits of all steps, each once and after the place has closed the step;
-//   SO-2  steps of the step program begin in order, at most two ahead of the commits;
-//   SO-3  any other program begins on the newest version only, and only if BeginRun or the commit named it, once;
-//   SO-4  a feed's microbatches come in the order in which this place runs them, those of each run of its program after
-//         that run begins.
+//   SO-1  (commits) one BeginRun first; then the commits of all steps, each once and after the place has closed the
+//         step;
+//   SO-2  (steps) steps of the step program begin in order, at most two ahead of the commits;
+//   SO-3  (other programs) any other program begins on the newest version only, and only if BeginRun or the commit
+//         named it, once;
+//   SO-4  (feeds) a feed's microbatches come in the order in which this place runs them, those of each run of its
+//         program after that run begins.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +26,7 @@ struct FedChannel {
   std::vector<std::int32_t> microbatches;  ///< of one run of its program at this place, in their order
 };
 
-/// Checks SO-1 to SO-4 at one place. Owned by its conductor.
+/// Checks SO-1..4 at one place. Owned by its conductor.
 class SessionOrder {
  public:
   /// `closers`: per program, actors of the place that close its steps. `exponents`: that BeginRun and commits carry.

@@ -60,13 +60,13 @@ class Worker {
   void handle(ToWorker message);
   /// Ends what the worker does, in an order in which nothing that still runs finds what it uses stopped:
   ///   1. restoring is stopped: it reads nothing more, so that exchanges that still end submit no task to the disk
-  ///      stream; the transport is shut: what still sends or receives does nothing (TR-4), and none of its callbacks
-  ///      submits a task;
+  ///      stream; the transport is shut: what still sends or receives does nothing (TR-4 shutdown), and none of its
+  ///      callbacks submits a task;
   ///   2. each stream but comm ends its running task and forgets the others;
-  ///   3. so does the comm stream: until then tasks of the other streams have begun exchanges, which run there;
+  ///   3. the comm stream ends likewise: until then tasks of the other streams have begun exchanges, which run there;
   ///   4. the actors are told to exit.
-  /// An actor that still has a message may submit one more task, which uses the worker's memory. So that may be freed,
-  /// or handed on, once the actors have exited and this object is destroyed, which repeats 2 and 3. Idempotent.
+  /// An actor that still has a message may submit one more task, which uses the worker's memory. So the memory may be
+  /// freed, or handed on, once the actors have exited and this object is destroyed, which repeats 2 and 3. Idempotent.
   void stop();
   const LocalPlan& local() const;
 

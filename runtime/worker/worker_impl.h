@@ -91,7 +91,7 @@ struct Worker::Impl {
   }
 
   /// Stores the exponents of the first step's gradient sums, by index of the plan's parameters, in the parameter slots,
-  /// where updates store those of later steps.
+  /// where updates store the exponents of later steps.
   void set_exponents(const std::vector<std::int32_t>& exponents);
 
   // worker_actors.cpp

@@ -72,7 +72,7 @@ ActDone ok(std::int64_t step = -1) { return {{}, 10, 20, step, -1}; }
 
 }  // namespace
 
-TEST_CASE("PA-1: at most one act waits for its stream, whatever tokens and credits are there") {
+TEST_CASE("PA-1 (one waits): at most one act waits for its stream, whatever tokens and credits are there") {
   Log log;
   ActorCore core(chain(3), log, nullptr);
   core.begin(0, every_program);
@@ -95,7 +95,9 @@ TEST_CASE("an actor does not act before it is told to begin") {
   CHECK(log.take() == Said{"submit 0"});
 }
 
-TEST_CASE("PA-2: readers and writers on the own stream are told at the start of an act, all others at its end") {
+TEST_CASE(
+    "PA-2 (notification): readers and writers on the own stream are told at the start of an act, all others at its "
+    "end") {
   for (const bool on_stream : {false, true}) {
     Log log;
     ActorCore core(chain(2, on_stream), log, nullptr);
@@ -125,7 +127,7 @@ TEST_CASE("PA-2: a slot told early is free again only when the early and the lat
   CHECK(core.ports().free_slots(0) == 1);
 }
 
-TEST_CASE("PA-3: tokens and acks go out in the order of acts where acts end in another order") {
+TEST_CASE("PA-3 (act order): tokens and acks go out in the order of acts where acts end in another order") {
   auto spec = chain(4);
   spec.readers = {{{3, 5, 0, false}}};
   std::vector<int> order = {0, 1, 2, 3};
@@ -148,7 +150,9 @@ TEST_CASE("PA-3: tokens and acks go out in the order of acts where acts end in a
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST_CASE("SL-4, SL-5: a parameter serves all microbatches of a step, an accumulator publishes after the last") {
+TEST_CASE(
+    "SL-4 (hold), SL-5 (every): a parameter serves all microbatches of a step, an accumulator publishes after the "
+    "last") {
   ActorSpec s;
   s.name = "bwd";
   s.in = {{"dy", 1}, {"params", 3}};
@@ -228,7 +232,7 @@ TEST_CASE("an act without early readers is published at its end only") {
   core.begin(0, every_program);
   core.arrive(0, token(0, 0, 0, 0));
   core.started(0);
-  CHECK(last_words([&] { core.ack(0, 0); }).find("'") == std::string::npos);  // nothing to ack yet: SL-6
+  CHECK(last_words([&] { core.ack(0, 0); }).find("'") == std::string::npos);  // nothing to ack yet: SL-6 (strict acks)
   CHECK(last_words([&] { core.ack(0, 0); }) != "survived");
   core.done(0, ok());
   core.ack(0, 0);
@@ -313,7 +317,8 @@ TEST_CASE("a failed act is told once, publishes and acks nothing, and stops the 
 }
 
 TEST_CASE("an act that ended well after an earlier one failed is not published: its readers never see a gap") {
-  // Over the network acts end in any order. A reader that got microbatch 1 first would end the process (SL-3).
+  // Over the network acts end in any order. A reader that got microbatch 1 first would end the process (SL-3 token
+  // order).
   auto s = chain(4);
   s.readers = {{{3, 5, 0, false}}};
   for (const bool later_first : {true, false}) {

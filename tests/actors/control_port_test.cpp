@@ -73,7 +73,7 @@ TEST_CASE("a control channel without readers swallows its tokens") {
   CHECK(b.sent.empty());
 }
 
-TEST_CASE("SL-6: a control channel's ack too many ends the process") {
+TEST_CASE("SL-6 (strict acks): a control channel's ack too many ends the process") {
   CHECK(last_words([] {
           Bench b(1, 1);
           b.push(0, 1);

@@ -79,8 +79,8 @@ struct Matrix {
 }  // namespace
 
 TEST_CASE(
-    "NU-2: square sums of a gradient have the same bits wherever its rows, or those of some of its columns, are "
-    "split") {
+    "NU-2 (topologies): square sums of a gradient have the same bits wherever its rows, or those of some of its "
+    "columns, are split") {
   const Matrix m(1);
   double exact = 0;
   for (auto v : m.values)

@@ -107,7 +107,9 @@ struct Maker {
 
 }  // namespace
 
-TEST_CASE("NU-2: the sums of places that share the microbatches in any way, in any order, add up to the same bits") {
+TEST_CASE(
+    "NU-2 (topologies): the sums of places that share the microbatches in any way, in any order, add up to the same "
+    "bits") {
   std::mt19937 random(1);
   for (int draw = 0; draw < 60; ++draw) {
     const auto total = static_cast<std::int32_t>(1 + random() % 13);

@@ -87,16 +87,18 @@ struct Explorer {
   }
 
   void look(const Ports& p, const Model& m) {
-    check(p.ready() == m.ready(), "SL-2: ready exactly when every input has a token and every output a free slot");
+    check(p.ready() == m.ready(),
+          "SL-2 (readiness): ready exactly when every input has a token and every output a free slot");
     check(p.acts() == static_cast<std::uint64_t>(m.acts), "acts are counted");
     std::vector<std::string> inputs, credits;
     for (std::size_t i = 0; i < m.in.size(); ++i) {
       check(static_cast<int>(p.queued(static_cast<int>(i))) == m.arrived[i] - m.used(i, m.acts),
-            "SL-4: a token waits until its last act has begun");
+            "SL-4 (hold): a token waits until its last act has begun");
       if (!m.has_token(i)) inputs.push_back(m.in[i].name);
     }
     for (std::size_t o = 0; o < m.out.size(); ++o) {
-      check(p.free_slots(static_cast<int>(o)) == m.free(o), "SL-1: a slot is free, being written or held by readers");
+      check(p.free_slots(static_cast<int>(o)) == m.free(o),
+            "SL-1 (conservation): a slot is free, being written or held by readers");
       if (m.lacks_slot(o)) credits.push_back(m.out[o].name);
     }
     check(p.missing_inputs() == inputs, "missing inputs are named");
@@ -110,13 +112,14 @@ struct Explorer {
       const Phase phase = m.reads(i);
       check(act.in[i].read == (phase != Phase::skip), "an act that does not concern a port reads nothing there");
       check(phase == Phase::skip || act.in[i].token.step == m.used(i, m.acts),
-            "SL-3, SL-4: tokens in their order, each for its acts");
+            "SL-3 (token order), SL-4: tokens in their order, each for its acts");
       check(act.in[i].last == (phase == Phase::last), "SL-4: acked with the last of its acts");
     }
     for (std::size_t o = 0; o < m.out.size(); ++o) {
       auto& slots = m.outs[o].slots;
       const bool skips = m.writes(o) == Phase::skip, first = !skips && !m.fills(o), last = m.writes(o) == Phase::last;
-      check(act.out[o].first == first && act.out[o].last == last, "SL-5: first and last of `every` acts are told");
+      check(act.out[o].first == first && act.out[o].last == last,
+            "SL-5 (every): first and last of `every` acts are told");
       if (skips) continue;
       const auto s = act.out[o].slot;
       check(s >= 0 && s < m.out[o].slots, "SL-1: a slot that exists");
@@ -188,7 +191,7 @@ std::string explore(const std::vector<InSpec>& in, const std::vector<OutSpec>& o
 
 }  // namespace
 
-TEST_CASE("SL-1 to SL-5 hold in every interleaving of one and two inputs with one output") {
+TEST_CASE("SL-1..5 hold in every interleaving of one and two inputs with one output") {
   std::uint64_t states = 0, steps = 0;
   for (int a = 1; a <= 3; ++a)
     for (int b = 0; b <= a; ++b)  // 0: one input
@@ -202,7 +205,7 @@ TEST_CASE("SL-1 to SL-5 hold in every interleaving of one and two inputs with on
   CHECK(states > 10'000);
 }
 
-TEST_CASE("SL-1 to SL-5 hold in every interleaving of one and two inputs with two outputs") {
+TEST_CASE("SL-1..5 hold in every interleaving of one and two inputs with two outputs") {
   std::uint64_t states = 0, steps = 0;
   for (int a = 1; a <= 3; ++a)
     for (int b = 0; b <= 1; ++b)
@@ -217,7 +220,7 @@ TEST_CASE("SL-1 to SL-5 hold in every interleaving of one and two inputs with tw
   CHECK(states > 100'000);
 }
 
-TEST_CASE("SL-1 to SL-5 hold in every interleaving where acts differ: ports repeat any cycle of phases") {
+TEST_CASE("SL-1..5 hold in every interleaving where acts differ: ports repeat any cycle of phases") {
   // Every cycle of two and three phases that ends a token or slot at least once and leaves none open at its end.
   std::vector<std::vector<Phase>> cycles;
   for (int length = 2; length <= 3; ++length)
@@ -261,7 +264,7 @@ TEST_CASE("SL-1: the slot of an initial token is not free until its readers have
   CHECK(p.ready());
 }
 
-TEST_CASE("SL-6: an ack too many ends the process and names the port") {
+TEST_CASE("SL-6 (strict acks): an ack too many ends the process and names the port") {
   const auto ports = [] { return Ports({}, {{"hidden", 2, 1}}); };
   CHECK(last_words([&] {
           Ports p = ports();

@@ -81,7 +81,7 @@ TEST_CASE("the permutation of a few items reaches every order about equally ofte
   for (const auto& [order, count] : orders) CHECK(count == doctest::Approx(1000).epsilon(0.15));
 }
 
-TEST_CASE("DA-1: each epoch gives every window once, side by side from the epoch's offset") {
+TEST_CASE("DA-1 (epochs): each epoch gives every window once, side by side from the epoch's offset") {
   test::TempDir dir;
   for (std::size_t bytes : {330, 500, 1001}) {
     const auto corpus = open({test::write_text(dir / "t", some_text(bytes)), 16, 0.1, 5});
@@ -99,7 +99,7 @@ TEST_CASE("DA-1: each epoch gives every window once, side by side from the epoch
   }
 }
 
-TEST_CASE("DA-2: a sample depends on its index and the seed only") {
+TEST_CASE("DA-2 (pure samples): a sample depends on its index and the seed only") {
   test::TempDir dir;
   const auto path = test::write_text(dir / "t", some_text(3000));
   const auto a = open({path, 16, 0.1, 5}), b = open({path, 16, 0.1, 5}), other = open({path, 16, 0.1, 6});
@@ -133,7 +133,7 @@ TEST_CASE("DA-2: samples begin where they always have, and where bench/peers/sam
   }
 }
 
-TEST_CASE("DA-3: training never reads an evaluation byte, nor the other way round") {
+TEST_CASE("DA-3 (two parts): training never reads an evaluation byte, nor the other way round") {
   test::TempDir dir;
   for (double fraction : {0.1, 0.25, 0.5}) {
     const auto corpus = open({test::write_text(dir / "t", some_text(777)), 16, fraction, 5});
@@ -154,7 +154,7 @@ TEST_CASE("DA-3: training never reads an evaluation byte, nor the other way roun
   }
 }
 
-TEST_CASE("DA-4: over the epochs every training byte is an input or a target") {
+TEST_CASE("DA-4 (every byte): over the epochs every training byte is an input or a target") {
   test::TempDir dir;
   const auto corpus = open({test::write_text(dir / "t", some_text(299)), 8, 0.1, 5});
   std::vector<int> used(static_cast<std::size_t>(corpus.train_bytes()), 0);
@@ -163,7 +163,9 @@ TEST_CASE("DA-4: over the epochs every training byte is an input or a target") {
   CHECK(std::count(used.begin(), used.end(), 0) == 0);
 }
 
-TEST_CASE("DA-5: of a text that is read whole every byte but the first is a target once, in order, and nothing else") {
+TEST_CASE(
+    "DA-5 (whole text): of a text that is read whole every byte but the first is a target once, in order, and nothing "
+    "else") {
   test::TempDir dir;
   std::vector<std::int32_t> in(16), out(16);
   for (const std::size_t bytes : {2, 16, 17, 18, 33, 50}) {

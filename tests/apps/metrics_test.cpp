@@ -13,7 +13,7 @@
 using namespace troupe;
 using namespace troupe::report;
 
-TEST_CASE("ME-2: a step's line has exactly the promised keys, and losses read back bit by bit") {
+TEST_CASE("ME-2 (digits): a step's line has exactly the promised keys, and losses read back bit by bit") {
   const StepMetrics m{7, 1.0 / 3.0, 0.1 + 0.2, 3e-4, 8192, 12345.6, 81.25, 0.5, 2};
   const auto line = to_json_line(m);
   CHECK(line.back() == '\n');
@@ -52,7 +52,7 @@ TEST_CASE("an evaluation's line carries step and eval_loss; a number that is non
   CHECK(step["grad_norm"].is_null());
 }
 
-TEST_CASE("ME-1: appending goes on after the last whole line, a fresh run starts anew") {
+TEST_CASE("ME-1 (whole lines): appending goes on after the last whole line, a fresh run starts anew") {
   test::TempDir dir;
   const auto path = test::write_text(dir / "metrics.jsonl", "{\"step\": 0}\n{\"step\": 1, \"lo");
   {

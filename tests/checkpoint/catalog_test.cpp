@@ -153,7 +153,8 @@ TEST_CASE("a claim that cannot be read is an error that names it") {
   check_refused(run.catalog.claim(0, 77).status(), {"4294967295 generations"});
 }
 
-TEST_CASE("CA-1: a commit refuses shards that are not there or are of another size, and then nothing is committed") {
+TEST_CASE(
+    "CA-1 (commit): a commit refuses shards that are not there or are of another size, and then nothing is committed") {
   Run run;
   const Stamp stamp = must(run.catalog.claim(0, 77));
   const std::string folder = run.catalog.path("step-00000000.g1");
@@ -244,7 +245,7 @@ TEST_CASE(
   CHECK(crashes > 100);
 }
 
-TEST_CASE("CA-4: a superseded generation commits nothing, whichever job superseded it, and is told so") {
+TEST_CASE("CA-4 (superseded): a superseded generation commits nothing, whichever job superseded it, and is told so") {
   Run run;
   const Stamp old = must(run.catalog.claim(0, 77));
   must(run.save_step(1, old));
@@ -316,7 +317,9 @@ TEST_CASE(
   CHECK(must(Catalog(run.storage, "runs/none").clean(9)).empty());
 }
 
-TEST_CASE("CA-3: prune keeps the newest whole ones, those that retention names, and what is newer and cannot be read") {
+TEST_CASE(
+    "CA-3 (pruning): prune keeps the newest whole ones, those that retention names, and what is newer and cannot be "
+    "read") {
   Run run;
   const Stamp first = must(run.catalog.claim(0, 77));
   for (std::int64_t step = 1; step <= 7; ++step) must(run.save_step(step, first));

@@ -39,7 +39,7 @@ struct Job {
     return {};
   }
 
-  /// CA-1 to CA-3: what has a manifest is whole, and nothing older than what was told to be committed is the newest.
+  /// CA-1..3: what has a manifest is whole, and nothing older than what was told to be committed is the newest.
   void check() {
     std::pair<std::uint32_t, std::int64_t> newest = {0, 0};
     for (const auto& e : must(catalog.entries())) {

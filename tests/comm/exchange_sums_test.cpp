@@ -39,7 +39,8 @@ Terms random_terms(std::int64_t n, std::mt19937& random) {
 }  // namespace
 
 TEST_CASE(
-    "NU-2: exact sums are the same integers over any places, acts, types and order of arrival, and sources stay") {
+    "NU-2 (topologies): exact sums are the same integers over any places, acts, types and order of arrival, and "
+    "sources stay") {
   int exchanges = 0;
   std::int64_t reordered = 0;
   for (const DType from : {DType::f32, DType::sum64})

@@ -55,7 +55,7 @@ TEST_CASE("S -> B: an all-gather gives every place the whole, along any dim, par
                               seed);
 }
 
-TEST_CASE("NU-2: P -> S and P -> B are bitwise one owner's tree sum, whatever the order of arrival") {
+TEST_CASE("NU-2 (topologies): P -> S and P -> B are bitwise one owner's tree sum, whatever the order of arrival") {
   for (Rank n = 2; n <= 5; ++n)
     for (const Sbp to : {Sbp::S(0), Sbp::S(1), Sbp::B()})
       for (std::uint64_t seed = 0; seed < 6; ++seed) {

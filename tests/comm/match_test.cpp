@@ -22,7 +22,7 @@ std::span<const std::byte> bytes(const Header& h) { return std::as_bytes(std::sp
 
 }  // namespace
 
-TEST_CASE("MA-1: receive and message meet whichever comes first, and only once") {
+TEST_CASE("MA-1 (pairs): receive and message meet whichever comes first, and only once") {
   MatchTable table(7, 1);
   bool full = false;
   Posted receive{2, {0, 0, 5}, {}, {}};
@@ -39,7 +39,7 @@ TEST_CASE("MA-1: receive and message meet whichever comes first, and only once")
   CHECK(table.announced_most() == 4);
 }
 
-TEST_CASE("MA-2: 10000 random byte strings are counted and dropped") {
+TEST_CASE("MA-2 (garbage): 10000 random byte strings are counted and dropped") {
   MatchTable table(7, 1);
   for (std::uint64_t i = 0; i < 10'000; ++i) {
     std::vector<std::byte> junk(philox(1, i, 0)[0] % 160);
@@ -69,7 +69,7 @@ TEST_CASE("MA-2: a good header with any one bit flipped is dropped, or is still 
   CHECK(table.stale_dropped() == 64 + 32);
 }
 
-TEST_CASE("TR-3: other jobs and generations are stale, not garbage") {
+TEST_CASE("TR-3 (generations): other jobs and generations are stale, not garbage") {
   MatchTable table(7, 1);
   Header h = header_of(0);
   CHECK(table.admit(0, bytes(h)));
@@ -82,7 +82,7 @@ TEST_CASE("TR-3: other jobs and generations are stale, not garbage") {
   CHECK(table.garbage_dropped() == 0);
 }
 
-TEST_CASE("MA-3: the table says when a peer announces more than the limit") {
+TEST_CASE("MA-3 (backlog): the table says when a peer announces more than the limit") {
   MatchTable table(7, 1, {.announced_max = 3});
   bool full = false;
   for (std::uint32_t i = 0; i < 3; ++i) {

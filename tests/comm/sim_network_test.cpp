@@ -78,7 +78,7 @@ TEST_CASE("latency and bandwidth are exact, and payloads share their link one af
   CHECK(third.when("received", 1) == 10 + 34);  // 33.3 rounded up
 }
 
-TEST_CASE("TR-1: a late receive holds the sender back, and costs only the transfer once it is posted") {
+TEST_CASE("TR-1 (rendezvous): a late receive holds the sender back, and costs only the transfer once it is posted") {
   World w({.ranks = 2, .link = kLink});
   w.send(0, 1, 1, 500);
   w.run(5000);
@@ -89,7 +89,7 @@ TEST_CASE("TR-1: a late receive holds the sender back, and costs only the transf
   CHECK(w.when("sent", 1) == 6500);
 }
 
-TEST_CASE("SN-1: the same seed gives the same order and times, another seed another order") {
+TEST_CASE("SN-1 (same seed): the same seed gives the same order and times, another seed another order") {
   const auto play = [](std::uint64_t seed) {
     World w({.ranks = 3, .link = kLink, .seed = seed, .jitter_ns = 5000});
     for (std::uint32_t i = 0; i < 60; ++i) {
@@ -105,8 +105,8 @@ TEST_CASE("SN-1: the same seed gives the same order and times, another seed anot
 }
 
 TEST_CASE(
-    "SN-2: a callback runs in run_due() only, also where the network knows at once how it ends: a refused header, a "
-    "message to oneself, one that has come, a dead peer") {
+    "SN-2 (callbacks): a callback runs in run_due() only, also where the network knows at once how it ends: a refused "
+    "header, a message to oneself, one that has come, a dead peer") {
   World w({.ranks = 2, .link = kLink, .detect_ns = 0});
   w.ends[1]->on_peer_down([&](Rank lost, const Status& s) {
     w.log.push_back({"down", static_cast<std::uint32_t>(lost), 0, s.code()});
@@ -172,7 +172,7 @@ TEST_CASE("on_delivery sees each message that arrives, with its time, ends, head
   CHECK(seen == std::vector<Seen>{{0, 1, 1, 4, bytes(3)}, {1000, 0, 2, 2, {}}, {1500, 0, 1, 1, bytes(500)}});
 }
 
-TEST_CASE("SN-3: a cut holds messages one way until it heals") {
+TEST_CASE("SN-3 (cut links): a cut holds messages one way until it heals") {
   World w({.ranks = 2, .link = kLink});
   w.net.cut(0, 1);
   w.recv(1, 0, 1, 100);
@@ -198,7 +198,7 @@ TEST_CASE("SN-3: a clog holds messages for its time") {
   CHECK(w.when("received", 1) == 30'100);
 }
 
-TEST_CASE("SN-4: a killed rank is silent at once and reported after detect_ns") {
+TEST_CASE("SN-4 (killed rank): a killed rank is silent at once and reported after detect_ns") {
   World w({.ranks = 3, .link = kLink, .detect_ns = 70'000});
   std::vector<std::int64_t> downs;
   for (Rank r : {1, 2})

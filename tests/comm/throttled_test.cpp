@@ -41,7 +41,8 @@ struct TimedPair {
 }  // namespace
 
 TEST_CASE(
-    "TH-1: a message leaves after bytes / bandwidth and arrives a latency later; the link carries one at a time") {
+    "TH-1 (delay): a message leaves after bytes / bandwidth and arrives a latency later; the link carries one at a "
+    "time") {
   TimedPair w({{-1, -1, 500, 1'000'000'000}});  // a byte a nanosecond
   for (std::uint32_t i : {0u, 1u, 2u}) {
     w.recv(1, i, 1000 * (i + 1));
@@ -96,7 +97,7 @@ TEST_CASE("a throttle concerns the link it names, both ways; the last that fits 
   CHECK(w.received.at(0) == 40);
 }
 
-TEST_CASE("TH-2: errors are not delayed, nor what a rank sends to itself") {
+TEST_CASE("TH-2 (no delay): errors are not delayed, nor what a rank sends to itself") {
   TimedPair w({{-1, -1, 1'000'000, 1}});  // a second a byte
   Outcome s, r, refused;
   w.pair.at(0).recv(0, {3, 0, 0}, std::span(w.into[0]).first(64), r.received());
@@ -138,8 +139,8 @@ TEST_CASE("TH-2: a dead peer is reported at once, what waits for it ends, and wh
 }
 
 TEST_CASE(
-    "TH-3: over shared memory every callback runs on the alarm's thread: of a send, a receive, a message to oneself, "
-    "an error and a dead peer") {
+    "TH-3 (alarm): over shared memory every callback runs on the alarm's thread: of a send, a receive, a message to "
+    "oneself, an error and a dead peer") {
   if (const auto why = no_lost_peers(); !why.empty()) return troupe::test::skip(why);
   const auto data = payload(1 << 20, 1);
   std::vector<std::byte> into(1 << 20), own(1 << 20), never(8);
@@ -176,7 +177,8 @@ TEST_CASE(
   for (const auto& [what, names] : threads) CHECK_MESSAGE(names == std::set<std::string>{"alarm"}, what);
 }
 
-TEST_CASE("TR-4: what has been moved and is still under way when the transport shuts down makes no callback") {
+TEST_CASE(
+    "TR-4 (shutdown): what has been moved and is still under way when the transport shuts down makes no callback") {
   TimedPair w({{-1, -1, 500, 1'000'000}});
   w.recv(1, 0, 1000);
   w.send(0, 0, 1000);

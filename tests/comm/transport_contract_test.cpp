@@ -35,7 +35,7 @@ TEST_CASE_TEMPLATE("every size arrives unchanged, with its header", Pair, TROUPE
   CHECK(pair.at(1).stats().received_bytes == pair.at(0).stats().sent_bytes);
 }
 
-TEST_CASE_TEMPLATE("TR-1: a send is done only after its receive was posted, whatever its size", Pair,
+TEST_CASE_TEMPLATE("TR-1 (rendezvous): a send is done only after its receive was posted, whatever its size", Pair,
                    TROUPE_ALL_PAIRS) {
   Pair pair;
   std::vector<Outcome> s(std::size(kSizes)), r(std::size(kSizes));
@@ -58,7 +58,7 @@ TEST_CASE_TEMPLATE("TR-1: a send is done only after its receive was posted, what
   }
 }
 
-TEST_CASE_TEMPLATE("TR-2: receives posted in any order get their own messages", Pair, TROUPE_ALL_PAIRS) {
+TEST_CASE_TEMPLATE("TR-2 (matching): receives posted in any order get their own messages", Pair, TROUPE_ALL_PAIRS) {
   Pair pair;
   constexpr std::uint32_t n = 64;
   std::vector<Outcome> s(n), r(n);
@@ -81,7 +81,7 @@ TEST_CASE_TEMPLATE("TR-2: receives posted in any order get their own messages", 
   }
 }
 
-TEST_CASE_TEMPLATE("TR-3: a message of another generation is dropped, counted and never matched", Pair,
+TEST_CASE_TEMPLATE("TR-3 (generations): a message of another generation is dropped, counted and never matched", Pair,
                    TROUPE_ALL_PAIRS) {
   Pair pair(1, 2);
   Outcome s, big, r;
@@ -105,8 +105,9 @@ TEST_CASE_TEMPLATE("TR-3: a header of another generation is refused by its own s
   CHECK(s.status.code() == Code::invalid);
 }
 
-TEST_CASE_TEMPLATE("TR-4: after shutdown there is no callback, no buffer is touched, and sends and receives do nothing",
-                   Pair, TROUPE_ALL_PAIRS) {
+TEST_CASE_TEMPLATE(
+    "TR-4 (shutdown): after shutdown there is no callback, no buffer is touched, and sends and receives do nothing",
+    Pair, TROUPE_ALL_PAIRS) {
   if (const auto why = no_lost_peers_of<Pair>(); !why.empty()) return troupe::test::skip(why);
   Pair pair;
   std::atomic<int> calls{0};

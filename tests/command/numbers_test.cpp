@@ -1,4 +1,4 @@
-// NU-1 and NU-2 as a user can check them: with the command, on real processes.
+// NU-1 (runs) and NU-2 (topologies) as a user can check them: with the command, on real processes.
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -135,7 +135,7 @@ TEST_CASE(
     "are") {
   for (const auto& embeddings : {untied, tied}) {
     const auto tp2 = numbers({"--mesh", "tp=2", "--set", embeddings});
-    // some sums have another order: NU-3 says how far that may go (tests/apps)
+    // some sums have another order: NU-3 (model axes) says how far that may go (tests/apps)
     CHECK(tp2.hash != alone(embeddings).hash);
     for (std::vector<std::string> how : {std::vector<std::string>{"--mesh", "dp=2,tp=2"},
                                          {"--mesh", "tp=2,pp=2", "--threads", "2"},

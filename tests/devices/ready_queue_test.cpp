@@ -21,7 +21,7 @@ std::string pop_all(ReadyQueue& queue) {
 
 }  // namespace
 
-TEST_CASE("RQ-1: a task that continues the last run goes first, even before a lower priority") {
+TEST_CASE("RQ-1 (runs): a task that continues the last run goes first, even before a lower priority") {
   ReadyQueue queue;
   queue.push(task("F0a", {1, 0, 0, 7}));
   CHECK(queue.pop()->name == "F0a");
@@ -32,7 +32,7 @@ TEST_CASE("RQ-1: a task that continues the last run goes first, even before a lo
   CHECK(pop_all(queue) == "F0b B0 F1a F0b'");
 }
 
-TEST_CASE("RQ-2: otherwise lower (priority, step, microbatch), then first come") {
+TEST_CASE("RQ-2 (priority): otherwise lower (priority, step, microbatch), then first come") {
   ReadyQueue queue;
   std::uint32_t run = 0;  // every task its own run
   queue.push(task("p1 s0 m1 first", {1, 0, 1, ++run}));
@@ -46,7 +46,7 @@ TEST_CASE("RQ-2: otherwise lower (priority, step, microbatch), then first come")
   CHECK_FALSE(queue.pop().has_value());
 }
 
-TEST_CASE("RQ-3: an urgent task goes between two tasks of a run, which continues after it") {
+TEST_CASE("RQ-3 (urgency): an urgent task goes between two tasks of a run, which continues after it") {
   ReadyQueue queue;
   queue.push(task("F0a", {1, 0, 0, 7}));
   CHECK(queue.pop()->name == "F0a");
@@ -68,7 +68,7 @@ TEST_CASE("RQ-2: first come holds for many equal tasks, whatever was popped in b
   for (int i = 0; i < 15; ++i) CHECK(popped[i] == std::to_string(i));
 }
 
-TEST_CASE("RQ-4: turns start in their order, tasks without one pass by, and a run that has begun goes on") {
+TEST_CASE("RQ-4 (turns): turns start in their order, tasks without one pass by, and a run that has begun goes on") {
   ReadyQueue queue;
   queue.push(task("turn 1", {0, 0, 0, 1, 1}));
   CHECK_FALSE(queue.pop().has_value());

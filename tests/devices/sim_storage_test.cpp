@@ -55,7 +55,7 @@ std::set<std::string> after_crashes(void (*calls)(SimStorage&), std::string (*vi
       storage.crash(seed);
       const std::string shows = view(storage);
       if (again == 0) first = shows;
-      else CHECK(shows == first);  // SS-3
+      else CHECK(shows == first);  // SS-3 (same disk)
       storage.crash(seed + 1);
       CHECK(view(storage) == shows);  // what has survived one crash survives the next
     }
@@ -66,7 +66,7 @@ std::set<std::string> after_crashes(void (*calls)(SimStorage&), std::string (*vi
 
 }  // namespace
 
-TEST_CASE("ST-1, ST-2: synced bytes under a synced name survive every crash") {
+TEST_CASE("ST-1 (synced bytes), ST-2 (synced names): synced bytes under a synced name survive every crash") {
   const auto seen = after_crashes(
       [](SimStorage& s) {
         auto file = create(s, "f");
@@ -95,7 +95,7 @@ TEST_CASE("ST-1, ST-2: syncing only the file or only its folder promises nothing
             [](Storage& s) { return sectors(s, "f"); }) == std::set<std::string>{"", "0", "a"});
 }
 
-TEST_CASE("ST-3: unsynced sectors are kept or lost one by one, older writes may outlive newer ones") {
+TEST_CASE("ST-3 (nothing else): unsynced sectors are kept or lost one by one, older writes may outlive newer ones") {
   const auto seen = after_crashes(
       [](SimStorage& s) {
         auto file = create(s, "f");
@@ -151,7 +151,7 @@ TEST_CASE("ST-2: a folder whose name was never synced takes with it what was syn
   CHECK(seen == std::set<std::string>{"-", "d "});
 }
 
-TEST_CASE("SS-4: files that were open before a crash answer unavailable after it") {
+TEST_CASE("SS-4 (open files): files that were open before a crash answer unavailable after it") {
   SimStorage storage;
   auto file = create(storage, "f");
   storage.crash(1);

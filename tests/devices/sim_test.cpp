@@ -58,7 +58,7 @@ TEST_CASE("SimLoop runs by (time, phase, order of arrival) and its clock jumps")
   CHECK_FALSE(loop.next_due_ns().has_value());
 }
 
-TEST_CASE("SD-1: times are exact integers, however many tasks") {
+TEST_CASE("SD-1 (exact times): times are exact integers, however many tasks") {
   Bench bench;
   for (int i = 0; i < 1000; ++i) bench.submit("t", 0.1e-3);
   bench.run();
@@ -71,7 +71,7 @@ TEST_CASE("SD-1: times are exact integers, however many tasks") {
   CHECK(bench.log[1001] == "odd 100000000 1334567891");
 }
 
-TEST_CASE("SD-2: tasks submitted at one time compete by rule, not by order of the calls") {
+TEST_CASE("SD-2 (end of instant): tasks submitted at one time compete by rule, not by order of the calls") {
   std::vector<TaskOrder> orders;
   for (int p = 0; p < 2; ++p)
     for (int m = 0; m < 3; ++m) orders.push_back({p, 0, m, static_cast<std::uint32_t>(orders.size())});
@@ -100,7 +100,7 @@ TEST_CASE("SD-2: what arrives at the very time a task ends still competes for wh
   CHECK(bench.log == std::vector<std::string>{"F0 0 10", "B0 10 30", "F1 30 40"});
 }
 
-TEST_CASE("SD-3: work runs at the task's end, between on_start at its begin and on_done") {
+TEST_CASE("SD-3 (work last): work runs at the task's end, between on_start at its begin and on_done") {
   SimLoop loop;
   SimDevice device(loop);
   auto stream = device.create_stream("compute", 8);
@@ -120,7 +120,7 @@ TEST_CASE("SD-3: work runs at the task's end, between on_start at its begin and 
   CHECK(log == std::vector<std::string>{"start at 0", "work at 3, 1 thread, 6", "done at 3"});
 }
 
-TEST_CASE("SD-4: a hung device starts nothing, completes nothing, calls nothing back") {
+TEST_CASE("SD-4 (dead device): a hung device starts nothing, completes nothing, calls nothing back") {
   Bench bench;
   bench.submit("before", 5e-9);
   bench.submit("during", 5e-9);

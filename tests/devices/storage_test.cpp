@@ -251,7 +251,9 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("ST-1, ST-2: sync() has the system sync the file, sync_dir() the folder; an error of that is told") {
+TEST_CASE(
+    "ST-1 (synced bytes), ST-2 (synced names): sync() has the system sync the file, sync_dir() the folder; an error of "
+    "that is told") {
   const TempDir dir;
   FileStorage storage;
   const std::string folder = std::filesystem::canonical(dir.path()).string();

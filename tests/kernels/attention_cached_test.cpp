@@ -118,7 +118,7 @@ TEST_CASE("position 0 begins a text: what was attended before changes no bit") {
   }
 }
 
-TEST_CASE("NU-0: with state, too, no bit depends on addresses, neighbours or threads") {
+TEST_CASE("NU-0 (kernels): with state, too, no bit depends on addresses, neighbours or threads") {
   TwoThreads two;
   for (const Text& text : texts) {
     const auto window = text.T / 2 + 1;

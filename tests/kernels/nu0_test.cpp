@@ -9,7 +9,7 @@
 using namespace troupe;
 using namespace troupe::kernels;
 
-TEST_CASE("NU-0: no op's bits depend on addresses, neighbours, threads or repetition") {
+TEST_CASE("NU-0 (kernels): no op's bits depend on addresses, neighbours, threads or repetition") {
   const OpSet ops = standard_ops();
   TwoThreads two;
   for (const auto& c : op_cases()) {

@@ -60,7 +60,7 @@ TEST_CASE("adamw_update does what PyTorch's AdamW does, step after step") {
   CHECK(distance({v.begin(), v.end()}, V) <= 1e-5);
 }
 
-TEST_CASE("NU-0: add_into and adamw_update give an element the same bits wherever the vector is cut") {
+TEST_CASE("NU-0 (kernels): add_into and adamw_update give an element the same bits wherever the vector is cut") {
   OneThread one;
   TwoThreads two;
   const std::int64_t n = 40000;

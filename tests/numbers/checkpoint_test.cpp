@@ -49,7 +49,7 @@ const std::vector<Topology>& topologies() {
   return all;
 }
 
-/// What decides the bits of training (NU-2, NU-3): tp, and the stages that divide the vocabulary.
+/// What decides the bits of training (NU-2 topologies, NU-3 model axes): tp, and the stages that divide the vocabulary.
 using BitsOf = std::pair<std::int64_t, std::size_t>;
 BitsOf bits_of(const Topology& t) { return {t.tp, t.shared_vocabulary ? t.dp.size() : 1}; }
 
@@ -253,7 +253,7 @@ TEST_CASE(
 
 TEST_CASE(
     "a job resumed just after a void step, or just after exponents have changed, has the bits of one that ran straight "
-    "through (NU-2, SC-1, SC-4)") {
+    "through (NU-2, SC-1 overflow, SC-4 too coarse)") {
   const auto c = uneven(true);
   SimStorage storage;
   // So fine that the first step overflows; so coarse that it becomes finer with the first update, which is step 1's.

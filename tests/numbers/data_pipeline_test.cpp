@@ -1,4 +1,5 @@
-// NU-1 and NU-2 for the language model, whole jobs in one thread. Real processes do the same in tests/command.
+// NU-1 (runs) and NU-2 (topologies) for the language model, whole jobs in one thread. Real processes do the same in
+// tests/command.
 #include "tests/numbers/lm_run.h"
 
 using namespace troupe;

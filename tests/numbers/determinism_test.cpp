@@ -1,5 +1,5 @@
-// SN-1 for whole jobs: a seed decides everything that happens in a simulated cluster, and memory addresses decide
-// nothing.
+// SN-1 (same seed) for whole jobs: a seed decides everything that happens in a simulated cluster, and memory addresses
+// decide nothing.
 #include <sys/personality.h>
 #include <unistd.h>
 

@@ -130,12 +130,12 @@ inline double worst(const std::vector<double>& a, const std::vector<double>& b) 
   return far;
 }
 
-/// NU-3: how far another tp may change a number, as a part of it. It changes the order of some sums in f32, each
-/// rounded by 2^-24 of it: hundreds of them between a token and its loss, in either direction, and what a step begins
-/// with differs as much as the steps before it have made it. A loss is a mean over all tokens, of which most errors
-/// cancel: 3e-8 was measured. A norm is no mean, and follows the loss's slope rather than its value: 4e-7, with tied
-/// embeddings 6e-6. A place of two that counts its square sums twice changes the norm by 14 %; the clip passes that on
-/// to all gradients, of which AdamW's updates, and so the losses, hardly depend.
+/// NU-3 (model axes): how far another tp may change a number, as a part of it. It changes the order of some sums in
+/// f32, each rounded by 2^-24 of it: hundreds of them between a token and its loss, in either direction, and what a
+/// step begins with differs as much as the steps before it have made it. A loss is a mean over all tokens, of which
+/// most errors cancel: 3e-8 was measured. A norm is no mean, and follows the loss's slope rather than its value: 4e-7,
+/// with tied embeddings 6e-6. A place of two that counts its square sums twice changes the norm by 14 %; the clip
+/// passes that on to all gradients, of which AdamW's updates, and so the losses, hardly depend.
 constexpr double tp_loss = 1e-5, tp_norm = 3e-5;
 
 template <class Run>

@@ -1,5 +1,6 @@
-// Tensor parallelism of the language model: no hint is given, the layouts are found. NU-3: changing tp changes the
-// order of some sums, so numbers agree within a tolerance; dp and pp under a given tp change no bit (NU-2).
+// Tensor parallelism of the language model: no hint is given, the layouts are found. NU-3 (model axes): changing tp
+// changes the order of some sums, so numbers agree within a tolerance; dp and pp under a given tp change no bit (NU-2
+// topologies).
 #include "tests/numbers/lm_run.h"
 
 using namespace troupe;

@@ -5,8 +5,8 @@ using namespace troupe;
 using namespace troupe::test;
 
 TEST_CASE(
-    "NU-3: with the vocabulary divided over the pipeline stages, and over tp too, the numbers agree; NU-2: dp changes "
-    "none") {
+    "NU-3 (model axes): with the vocabulary divided over the pipeline stages, and over tp too, the numbers agree; NU-2 "
+    "(topologies): dp changes none") {
   runtime::App app;
   lm::register_actors(app);
   for (const bool tied : {false, true}) {

@@ -44,7 +44,7 @@ void same_bits(std::int32_t zero) {
 
 }  // namespace
 
-TEST_CASE("NU-2: ZeRO 1 changes no bit on any dp and pp, tied and untied, under random message timing") {
+TEST_CASE("NU-2 (topologies): ZeRO 1 changes no bit on any dp and pp, tied and untied, under random message timing") {
   same_bits(1);
 }
 TEST_CASE("NU-2: ZeRO 2 changes no bit on any dp and pp, tied and untied, under random message timing") {

@@ -79,9 +79,9 @@ std::string wrong_with(const BoxingPlan& plan, const std::vector<Store>& sources
         if (s.holding.holder == t.from && s.holding.term == t.term && s.holding.extent.contains(t.extent)) source = &s;
         if (strict && t.from != t.to && s.holding.holder == t.to && s.holding.term.lo < t.term.hi &&
             t.term.lo < s.holding.term.hi && !intersect(s.holding.extent, t.extent).empty())
-          return "BX-2: " + what + " though the destination holds " + to_string(s.holding);
+          return "BX-2 (local copies): " + what + " though the destination holds " + to_string(s.holding);
       }
-      if (!source) return "BX-5: " + what + ": no one holding of the source has it";
+      if (!source) return "BX-5 (one buffer): " + what + ": no one holding of the source has it";
       for_each_run(t.extent, source->holding.extent, dest.extent,
                    [&](std::int64_t from, std::int64_t at, std::int64_t run) {
                      for (std::int64_t i = 0; i < run; ++i) {
@@ -98,7 +98,7 @@ std::string wrong_with(const BoxingPlan& plan, const std::vector<Store>& sources
         const auto base = (at + i) * truth.terms;
         for (std::int32_t leaf = 0; leaf < truth.terms; ++leaf)
           if (came[base + leaf] != (leaf >= needed.lo && leaf < needed.hi))
-            wrong = "BX-1: " + to_string(dest) + ", element " + std::to_string(logical + i) + ", term " +
+            wrong = "BX-1 (coverage): " + to_string(dest) + ", element " + std::to_string(logical + i) + ", term " +
                     std::to_string(leaf) + " came " + std::to_string(came[base + leaf]) + " times";
         if (!wrong.empty() || zeros) continue;
         std::function<double(Term)> combine = [&](Term node) {
@@ -107,7 +107,7 @@ std::string wrong_with(const BoxingPlan& plan, const std::vector<Store>& sources
           return combine(left) + combine(right);
         };
         if (combine(needed) != truth.sum(needed, logical + i))
-          wrong = "BX-3: " + to_string(dest) + ", element " + std::to_string(logical + i) + " differs";
+          wrong = "BX-3 (tree order): " + to_string(dest) + ", element " + std::to_string(logical + i) + " differs";
       }
     });
     if (!wrong.empty()) return wrong;
@@ -320,7 +320,7 @@ TEST_CASE("B -> P: one holder keeps the value, nothing moves; S -> P gathers it 
   CHECK(gather->moved_bytes(8) == 6 * 6 * 8);
 }
 
-TEST_CASE("BX-4: replicas share the work evenly, neighbours first") {
+TEST_CASE("BX-4 (replica choice): replicas share the work evenly, neighbours first") {
   // Four replicas of each half serve eight new places that want everything.
   const Layout from = on({{"s", 2}, {"r", 4}}, {Sbp::S(0), Sbp::B()});
   for (const Layout& to : {on({{"x", 8}}, {Sbp::B()}, {8, 6}, 8), on({{"x", 8}}, {Sbp::S(0)}, {8, 6}, 8),

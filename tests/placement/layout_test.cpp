@@ -62,7 +62,7 @@ TEST_CASE("mesh: every rank is found where it is, in any order of ranks; those i
   }
 }
 
-TEST_CASE("LY-1: each replica set of each term holds every element exactly once") {
+TEST_CASE("LY-1 (whole terms): each replica set of each term holds every element exactly once") {
   for (unsigned seed = 1; seed <= 2000; ++seed) {
     std::mt19937 random(seed);
     const Shape shape = random_shape(random);
@@ -85,14 +85,14 @@ TEST_CASE("LY-1: each replica set of each term holds every element exactly once"
   }
 }
 
-TEST_CASE("LY-2: nested splits of one dim divide in axis order") {
+TEST_CASE("LY-2 (nested splits): nested splits of one dim divide in axis order") {
   const Layout l({10}, DType::f32, Mesh::dense({{"a", 2}, {"b", 3}}), {Sbp::S(0), Sbp::S(0)});
   std::vector<Range> parts;
   for (std::int64_t p = 0; p < 6; ++p) parts.push_back(l.extent_at(p).dims[0]);
   CHECK(parts == std::vector<Range>{{0, 2}, {2, 4}, {4, 5}, {5, 7}, {7, 9}, {9, 10}});
 }
 
-TEST_CASE("LY-3: holdings_intersecting gives exactly the holdings that overlap") {
+TEST_CASE("LY-3 (intersection): holdings_intersecting gives exactly the holdings that overlap") {
   for (unsigned seed = 1; seed <= 1000; ++seed) {
     std::mt19937 random(seed);
     const Shape shape = random_shape(random);

@@ -10,7 +10,7 @@ using namespace troupe;
 
 namespace {
 
-/// As RT-1 and RFC 6962 say it.
+/// As RT-1 (covers) and RFC 6962 say it.
 double sum_of(const std::vector<double>& leaves, Term node) {
   if (node.hi - node.lo == 1) return leaves[static_cast<std::size_t>(node.lo)];
   std::int32_t half = 1;

@@ -137,7 +137,7 @@ TEST_CASE(
                 quickest_late_ns / 1'000'000, " ms");
 }
 
-TEST_CASE("NU-2 on worker processes: an MLP is bitwise the simulated one-worker run") {
+TEST_CASE("NU-2 (topologies) on worker processes: an MLP is bitwise the simulated one-worker run") {
   const auto ops = kernels::standard_ops();
   Shape_ s;
   s.dropout = 0.1;

@@ -82,7 +82,7 @@ TEST_CASE("ahead never exceeds the microbatches of a step") {
     if (c.name.starts_with("credit.")) CHECK(c.slots == step_microbatches);
 }
 
-TEST_CASE("NU-1: no bit depends on how far stages run ahead") {
+TEST_CASE("NU-1 (runs): no bit depends on how far stages run ahead") {
   const auto run = [](std::int32_t ahead, std::uint64_t seed) {
     auto r = train(plan_of(with_links(2e-3, ahead)), ops(), 4, seed, step_microbatches * 2);
     REQUIRE_MESSAGE(r.ok(), r.status().message());

@@ -113,8 +113,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "SO-1 and SO-3: a commit is refused until the place has closed its step, and until each program that reads its "
-    "version has begun, once") {
+    "SO-1 (commits) and SO-3 (other programs): a commit is refused until the place has closed its step, and until each "
+    "program that reads its version has begun, once") {
   const auto answer = [](SessionOrder& order, const ToWorker& m) { return order.check(m).message(); };
   const std::string open = "this place has not closed the step";
   {

@@ -211,8 +211,8 @@ TEST_CASE("what another row would have cost is never less, and the text names th
 }
 
 TEST_CASE(
-    "NU-2: the layouts found do not depend on where dp and pp put the ranks, whatever links they then span; those of "
-    "an "
+    "NU-2 (topologies): the layouts found do not depend on where dp and pp put the ranks, whatever links they then "
+    "span; those of an "
     "axis that is wider than a node are for the links between nodes") {
   const auto ops = kernels::standard_ops();
   int changed = 0;

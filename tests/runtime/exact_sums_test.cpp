@@ -136,8 +136,8 @@ std::string named(const CompileOptions& o) {
 }  // namespace
 
 TEST_CASE(
-    "NU-2: a step with a term beyond its sum is void on any topology alike, names the same microbatch, and changes no "
-    "bit elsewhere") {
+    "NU-2 (topologies): a step with a term beyond its sum is void on any topology alike, names the same microbatch, "
+    "and changes no bit elsewhere") {
   const Graph g = three_layers(1.0 / microbatches);
   const Burst burst{2, 5, 1e5f};
   CompileOptions alone;

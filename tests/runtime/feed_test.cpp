@@ -278,7 +278,7 @@ SessionOptions split_prompt(std::int64_t tp, std::vector<double>& heard) {
 }  // namespace
 
 TEST_CASE(
-    "NU-1: where places report different parts, a feed hears the report of the first place along model axes, in "
+    "NU-1 (runs): where places report different parts, a feed hears the report of the first place along model axes, in "
     "whatever order reports come") {
   const auto ops = kernels::standard_ops();
   const std::int64_t tp = 3;

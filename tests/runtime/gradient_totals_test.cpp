@@ -120,8 +120,8 @@ Told told(const Plan& plan, std::mt19937& random) {
 }  // namespace
 
 TEST_CASE(
-    "NU-2: what places tell without names adds up to the norm and the largest terms that names, columns and rows give, "
-    "on any mesh, whichever place votes first; the norm is of all elements of all parameters") {
+    "NU-2 (topologies): what places tell without names adds up to the norm and the largest terms that names, columns "
+    "and rows give, on any mesh, whichever place votes first; the norm is of all elements of all parameters") {
   std::mt19937 random(11);
   std::map<std::pair<bool, std::string>, double> norms;  // of tied and untied models; by how columns are split
   int shared_columns = 0;

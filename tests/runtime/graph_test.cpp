@@ -518,7 +518,8 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("NU-2: each use of a tied parameter has a gradient of its own, in the order of the forward ops") {
+TEST_CASE(
+    "NU-2 (topologies): each use of a tied parameter has a gradient of its own, in the order of the forward ops") {
   Start s;
   s.g.unit("tail");
   Value h = s.g.op("linear", {s.y, s.w}, {}, "second")[0];

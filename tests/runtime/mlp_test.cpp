@@ -21,7 +21,7 @@ void expect_same(const Result& a, const Result& b, const std::string& what) {
 
 }  // namespace
 
-TEST_CASE("NU-1, NU-2: an MLP trains bitwise alike over dp x pp and under any message timing") {
+TEST_CASE("NU-1 (runs), NU-2 (topologies): an MLP trains bitwise alike over dp x pp and under any message timing") {
   const auto ops = kernels::standard_ops();
   for (const bool tied : {false, true}) {
     Shape_ s;

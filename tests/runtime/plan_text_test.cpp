@@ -82,7 +82,7 @@ std::string one_f_one_b(std::int64_t stages, std::int64_t s, std::int64_t microb
 
 }  // namespace
 
-TEST_CASE("PT-1: every exchange has one line in the plan's text") {
+TEST_CASE("PT-1 (every exchange): every exchange has one line in the plan's text") {
   for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{2, 2}, {2, 1}, {1, 1, 1}, {1, 3}}) {
     Shape_ shape;
     shape.tied = true;

@@ -1,5 +1,6 @@
 // Random graphs on random places: what the verifier accepts completes. Its numbers are those of one worker: bitwise
-// over dp, pp, ZeRO, owners and schedules (NU-1, NU-2), up to the order of some sums over tp (NU-3).
+// over dp, pp, ZeRO, owners and schedules (NU-1 runs, NU-2 topologies), up to the order of some sums over tp (NU-3
+// model axes).
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -121,7 +122,7 @@ std::string try_one(const kernels::OpSet& ops, unsigned seed, Drawn& drawn) {
 }  // namespace
 
 TEST_CASE(
-    "NU-1 to NU-3: 1,500 random graphs on random places are accepted, complete, equal one worker bitwise, and under tp "
+    "NU-1..3: 1,500 random graphs on random places are accepted, complete, equal one worker bitwise, and under tp "
     "nearly") {
   const auto ops = kernels::standard_ops();
   // TROUPE_RANDOM_PLANS=FIRST:COUNT explores further or repeats one.

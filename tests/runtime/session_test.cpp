@@ -209,8 +209,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "SE-5: a term beyond the range makes the step void, at one place or at several, and the lowest microbatch is "
-    "named, then the plan's first parameter") {
+    "SE-5 (void steps): a term beyond the range makes the step void, at one place or at several, and the lowest "
+    "microbatch is named, then the plan's first parameter") {
   for (const bool several : {false, true}) {
     CAPTURE(several);
     Planted job({2, 1});
@@ -395,8 +395,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "SE-1: a place's second vote on a step is refused, names the worker and commits nothing, before the other places "
-    "vote or after") {
+    "SE-1 (one commit): a place's second vote on a step is refused, names the worker and commits nothing, before the "
+    "other places vote or after") {
   for (const bool committed : {false, true}) {
     CAPTURE(committed);
     Planted job({2});
@@ -413,8 +413,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "SE-4: a version that is wanted is skipped, and told, while some place's arena is full of versions that it has not "
-    "written; the last version never is; the commit that makes a version says whether it is taken") {
+    "SE-4 (snapshots): a version that is wanted is skipped, and told, while some place's arena is full of versions "
+    "that it has not written; the last version never is; the commit that makes a version says whether it is taken") {
   CompileOptions o;
   o.stages = stage_meshes({2});
   o.snapshots = 2;

@@ -70,7 +70,7 @@ TEST_CASE("parameters without an entry begin at the first exponent, others where
   CHECK(sums.state() == SumState{5, {{"x", {43, 0}}, {"y", {-3, 0.5f}}, {"z", {43, 0}}}});
 }
 
-TEST_CASE("SC-1: a term overflows from exactly 2^term_bits on, and then lies margin_bits below the bound") {
+TEST_CASE("SC-1 (overflow): a term overflows from exactly 2^term_bits on, and then lies margin_bits below the bound") {
   for (const std::int32_t e : {40, 0, -40}) {
     CAPTURE(e);
     const float bound = std::ldexp(1.0f, 50 - e);
@@ -93,7 +93,7 @@ TEST_CASE("SC-1: a term overflows from exactly 2^term_bits on, and then lies mar
   CHECK(narrow.exponents() == std::vector<std::int32_t>{42 - 12 - 3});
 }
 
-TEST_CASE("SC-2: a void step changes the scales of parameters that overflow, and nothing else") {
+TEST_CASE("SC-2 (void step): a void step changes the scales of parameters that overflow, and nothing else") {
   SumScales sums(sum_params({1, 1, 1, 1}), 1, {63, {{"x", {39, 0.5f}}}});
   const auto before = sums.state();
   // of z, y, x, w; that of x would make its exponent coarser
@@ -108,8 +108,8 @@ TEST_CASE("SC-2: a void step changes the scales of parameters that overflow, and
 }
 
 TEST_CASE(
-    "SC-3: after a commit an exponent becomes coarser at once, by as much as it takes, and the peak is the largest "
-    "since") {
+    "SC-3 (margin): after a commit an exponent becomes coarser at once, by as much as it takes, and the peak is the "
+    "largest since") {
   One one({40, 0});
   CHECK(one.step(0.125f) == Verdict::good);  // 2^-3, a number of 38 bits at 2^40
   CHECK(one.scale() == SumScale{40, 0.125f});
@@ -155,7 +155,7 @@ TEST_CASE(
 }
 
 TEST_CASE("SC-3: the peak that a checkpoint has kept counts as if the run had not been interrupted") {
-  One resumed({30, 100.0f}, 63);  // wants 31; without the peak SC-4 would make it 35
+  One resumed({30, 100.0f}, 63);  // wants 31; without the peak SC-4 (too coarse) would make it 35
   CHECK(resumed.step(1e-3f) == Verdict::good);
   CHECK(resumed.scale() == SumScale{31, 0});
 }
@@ -184,7 +184,7 @@ TEST_CASE(
   CHECK(hit.scale().exponent == 35);
 }
 
-TEST_CASE("SC-5: terms that are all zero say nothing") {
+TEST_CASE("SC-5 (zero): terms that are all zero say nothing") {
   One one({40, 0});
   for (int i = 0; i < 200; ++i) CHECK(one.step(0) == Verdict::good);
   CHECK(one.scale() == SumScale{40, 0});

@@ -63,7 +63,8 @@ bool same(const GameAct& a, const GameAct& b) {
 }  // namespace
 
 TEST_CASE(
-    "GP-2: with the steady state repeated, 150 random pipelines give what playing every microbatch gives, to the bit") {
+    "GP-2 (exact): with the steady state repeated, 150 random pipelines give what playing every microbatch gives, to "
+    "the bit") {
   const auto ops = kernels::standard_ops();
   int shorter = 0, busy = 0;
   for (unsigned seed = 1; seed <= 150; ++seed) {
@@ -150,7 +151,7 @@ TEST_CASE("a game that could outlast virtual time is refused before it is played
   CHECK(play(costly).status().code() == Code::exhausted);
 }
 
-TEST_CASE("GP-1: where places run other microbatches than each other, all are played") {
+TEST_CASE("GP-1 (no guess): where places run other microbatches than each other, all are played") {
   const auto ops = kernels::standard_ops();
   Shape_ s;
   s.microbatches = 200;
