@@ -1,6 +1,6 @@
 // SimCluster: a whole job in one thread. Session, workers, actors, transports, devices: the production
 // classes over simulated clock, network and device, with CAF's testing scheduler. The same seed gives the
-// same run, message for message; another seed gives other timings and the same numbers (NU-1).
+// same run, message for message; another seed gives other timings and the same numbers (NU-1 runs).
 #pragma once
 
 #include "comm/sim/sim_network.h"

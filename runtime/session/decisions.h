@@ -3,11 +3,12 @@
 // carries the decisions out with messages, the token game with tokens (runtime/simulate/game.h), so that what the
 // verifier plays is what a run decides.
 //
-//   SE-1  a step commits once, after the vote of every place that votes;
-//   SE-2  version v + 1 is made from version v and the commit of step v; step v + 2 begins after that commit;
-//   SE-4  whether a version is snapshotted is decided once, with the commit that makes it, and only if every place's
-//         arena has a free slot for it: each place holds the versions whose writers have not all closed. The last
-//         version always is: no later version waits for its slot.
+//   SE-1  (one commit) a step commits once, after the vote of every place that votes;
+//   SE-2  (versions) version v + 1 is made from version v and the commit of step v; step v + 2 begins after that
+//         commit;
+//   SE-4  (snapshots) whether a version is snapshotted is decided once, with the commit that makes it, and only if
+//         every place's arena has a free slot for it: each place holds the versions whose writers have not all closed.
+//         The last version always is: no later version waits for its slot.
 //
 // A step is open from its begin until the last vote. At most feed_window microbatches of a feed are on their way to
 // places that have not taken them into their slots.

@@ -74,7 +74,7 @@ const GradientTotals::Rows& GradientTotals::rows_of(const Layout& gradient) {
     column.insert(column.end(), nodes.begin(), nodes.end());
     if (i + 1 < parts.size() && parts[i + 1].column == parts[i].column) continue;
     auto sum = TreeSum::over(column, runtime::rows_of(gradient.shape));
-    ASSERT(sum.ok(), sum.status().message(), to_string(gradient));  // LY-1
+    ASSERT(sum.ok(), sum.status().message(), to_string(gradient));  // LY-1 (whole terms)
     rows.columns.push_back(*std::move(sum));
     column.clear();
   }

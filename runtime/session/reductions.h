@@ -1,5 +1,5 @@
-// What the session makes of the numbers that places report: sums in an order that no topology changes (SE-3, NU-2).
-// What they tell of gradients: gradient_totals.h.
+// What the session makes of the numbers that places report: sums in an order that no topology changes (SE-3 fixed
+// order, NU-2 topologies). What they tell of gradients: gradient_totals.h.
 #pragma once
 
 #include <map>

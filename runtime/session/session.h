@@ -2,9 +2,10 @@
 // places, and combines what these report: losses, norms, exponents, digests. A plain class: it sends through a
 // callback, so that processes, a simulation and tests drive the same code.
 //
-//   SE-3  numbers that many places report are combined in an order that no topology changes (NU-2);
-//   SE-5  whether a step is void (a gradient term is beyond the range of its exact sum) is decided once, after the vote
-//         of every place, and for all of them: version v + 1 is then version v, with coarser exponents
+//   SE-3  (fixed order) numbers that many places report are combined in an order that no topology changes (NU-2
+//         topologies);
+//   SE-5  (void steps) whether a step is void (a gradient term is beyond the range of its exact sum) is decided once,
+//         after the vote of every place, and for all of them: version v + 1 is then version v, with coarser exponents
 //         (runtime/session/sum_scale.h).
 #pragma once
 
@@ -74,7 +75,7 @@ class SnapshotObserver {
   virtual bool has_room() const { return true; }
   /// The places take it.
   virtual void begun(std::int64_t) {}
-  /// It is due and is not taken: neither the arenas (SE-4) nor has_room() have room for it.
+  /// It is due and is not taken: neither the arenas (SE-4 snapshots) nor has_room() have room for it.
   virtual void skipped(std::int64_t) {}
   /// A place's progress with its shard: a Report::Kind::saving.
   virtual void saving(std::int64_t version, Rank place, const Report&) { (void)version, (void)place; }

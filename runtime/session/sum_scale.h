@@ -1,22 +1,23 @@
 // Exponents of gradient sums. A gradient is summed exactly, in int64, as a count of 2^-e; each parameter has its own e.
-// The session decides it from what all places report of a step's terms, so it is the same on any topology (NU-2).
+// The session decides it from what all places report of a step's terms, so it is the same on any topology (NU-2
+// topologies).
 //
 // With m the largest magnitude of a parameter's terms in a step, and bits = term_bits(terms):
 //
-//   SC-1  m * 2^e >= 2^bits is an overflow. It makes the step void for the whole job: no parameter is updated, and e
-//         becomes coarser at once, so that m lies margin_bits below the bound.
+//   SC-1  (overflow) m * 2^e >= 2^bits is an overflow. It makes the step void for the whole job: no parameter is
+//         updated, and e becomes coarser at once, so that m lies margin_bits below the bound.
 //         The peak starts anew: the outlier is of no version of the parameters;
-//   SC-2  a void step changes no other scale: only committed updates decide. Its version has the parameters of the
-//         version before, so the job forgets the peaks of parameters whose terms were within their range;
-//   SC-3  after a commit, e becomes coarser at once where fewer than margin_bits are left above the peak; where more
-//         are, it becomes finer by one bit, but only when the number of updates is a multiple of finer_every. The peak
-//         then starts anew;
-//   SC-4  where e lies more than coarse_bits below what the peak allows, the sum keeps fewer bits of its largest term
-//         than f32 has: it becomes finer at once, up to coarse_bits. Without this rule an outlier that has made a step
-//         void would leave sums that round every ordinary term to zero; with it only those of one step do.
+//   SC-2  (void step) a void step changes no other scale: only committed updates decide. Its version has the parameters
+//         of the version before, so the job forgets the peaks of parameters whose terms were within their range;
+//   SC-3  (margin) after a commit, e becomes coarser at once where fewer than margin_bits are left above the peak;
+//         where more are, it becomes finer by one bit, but only when the number of updates is a multiple of
+//         finer_every. The peak then starts anew;
+//   SC-4  (too coarse) where e lies more than coarse_bits below what the peak allows, the sum keeps fewer bits of its
+//         largest term than f32 has: it becomes finer at once, up to coarse_bits. Without this rule an outlier that has
+//         made a step void would leave sums that round every ordinary term to zero; with it only those of one step do.
 //         (An exponent that begins 20 bits too coarse has gained 8 with the first commit, and the rest after 768
 //         updates.)
-//   SC-5  a parameter whose terms are all zero keeps its exponent.
+//   SC-5  (zero) a parameter whose terms are all zero keeps its exponent.
 #pragma once
 
 #include <cstdint>

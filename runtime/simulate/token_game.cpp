@@ -270,7 +270,7 @@ void GameActor::submit(ActContext c) {
 void GameActor::begin(std::uint64_t number) {
   Place& place = *game_.places_[place_];
   std::erase(place.submitted, std::pair(this, number));
-  if (plan_.priority >= 0) place.last[stream_name_] = {this, flight(number)};  // RQ-3
+  if (plan_.priority >= 0) place.last[stream_name_] = {this, flight(number)};  // RQ-3 (urgency)
   game_.under_way_.push_back({this, number, game_.loop_.now_ns() + to_ns(cost_s_), Mail::Kind::started});
 }
 

@@ -66,7 +66,8 @@ TEST_CASE("a step program that is none of the plan, has no optimizer or only rea
   refuse(good, good.program("digest"), {"step program is 'digest'", "only reads versions"});
 }
 
-TEST_CASE("SO-2: steps of the step program go ahead of the commits, whatever its index, and those of others do not") {
+TEST_CASE(
+    "SO-2 (steps): steps of the step program go ahead of the commits, whatever its index, and those of others do not") {
   SessionOrder order(1, {1, 1}, 0, {});
   const auto takes = [&](const ToWorker& m) { return order.check(m).ok(); };
   CHECK(takes(BeginRun{4, 0b10, {}}));
