@@ -185,7 +185,7 @@ class Lowering {
     const auto table = !n.backward ? deduced : grad ? op_rows(g_, n) : model_rows(g_, n);
     std::vector<const kernels::Signature*> rows;
     if (n.backward) {
-      TROUPE_ASSIGN(rows, BackwardRows(g_, units_, plan_, deduced_, layouts_).choose(n, table));
+      TROUPE_ASSIGN(rows, backward_rows_.choose(n, table));
     } else {
       for (std::size_t a = 0; a < axes.size(); ++a)
         rows.push_back(static_cast<int>(a) == dp || axes[a].size == 1 ? nullptr : &deduced[a]);
@@ -336,6 +336,7 @@ class Lowering {
   Deduction deduced_;
   Lowered low_;
   TensorLayouts layouts_;
+  BackwardRows backward_rows_{g_, units_, plan_, deduced_, layouts_};
   std::set<std::int32_t> counted_;  // parameters whose terms are counted
 };
 
