@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "runtime/compile/row_cost.h"
+
 namespace troupe::runtime {
 
 namespace {
@@ -23,10 +25,6 @@ double share(const Sbp& sbp, const Shape& shape, std::int64_t n) {
 bool is_one_unit(const Sbp& sbp, const Shape& shape) {
   return sbp.is_split() && shape[static_cast<std::size_t>(sbp.dim)] <= sbp.unit;
 }
-
-/// The layout in which the maker of a value reads its gradient: of a sum (P) the gradient is whole, else it lies as the
-/// value does.
-Sbp dual(const Sbp& sbp) { return sbp.is_partial() ? Sbp::B() : sbp; }
 
 void insert(std::vector<Sbp>& sorted, const Sbp& sbp) {
   auto less = [](const Sbp& a, const Sbp& b) {
@@ -184,11 +182,6 @@ Status AxisSearch::search(std::size_t op, std::vector<StatePtr>& states) const {
   return {};
 }
 
-double AxisSearch::boxing_s(const Sbp& from, const Sbp& to, const TensorType& type, std::int64_t n) const {
-  if (same_parts(from, to, type.shape, n)) return 0;
-  return axis_boxing_seconds(from, to, bytes_of(type), n, plan_.costs.axis_link(n), plan_.costs.handover_s);
-}
-
 /// Time of one place's part of an op. All states of a search ask for the same few.
 double AxisSearch::work_s(std::size_t op, double split) const {
   const auto [known, fresh] = work_s_.try_emplace({op, split}, 0);
@@ -205,6 +198,7 @@ AxisSearch::StatePtr AxisSearch::step(const StatePtr& s, std::size_t op, const S
   const Node& n = node(op);
   const std::int32_t index = ops_[op];
   const std::int64_t k = places(n);
+  const RowCost cost(plan_.costs, k);
   auto out = std::make_shared<State>();
   out->live = s->live;
   out->params = s->params;
@@ -224,14 +218,14 @@ AxisSearch::StatePtr AxisSearch::step(const StatePtr& s, std::size_t op, const S
     if (maker_[v] < 0) continue;  // the backward pass makes it, which has no layout yet: lowering says who may read it
     auto& layout = out->live.at(v);
     if (!may_box(v, layout.sbp, n, index, i, sig.in[i])) return nullptr;
-    double nearest = boxing_s(layout.sbp, sig.in[i], type, k);
-    for (const auto& copy : layout.copies) nearest = std::min(nearest, boxing_s(copy, sig.in[i], type, k));
+    double nearest = cost.boxing_s(layout.sbp, sig.in[i], type);
+    for (const auto& copy : layout.copies) nearest = std::min(nearest, cost.boxing_s(copy, sig.in[i], type));
     out->cost.seconds += nearest;
     if (nearest > 0) insert(layout.copies, sig.in[i]);
     if (n.kind != Node::Kind::op || !needs_grad_[v]) continue;
     const Sbp grad = gradient_sbp(sig, i);
     if (std::find(layout.paid.begin(), layout.paid.end(), grad) != layout.paid.end()) continue;
-    out->cost.seconds += boxing_s(grad, dual(layout.sbp), type, k);
+    out->cost.seconds += cost.boxing_s(grad, dual(layout.sbp), type);
     insert(layout.paid, grad);
   }
   bool trains = false;
@@ -241,7 +235,7 @@ AxisSearch::StatePtr AxisSearch::step(const StatePtr& s, std::size_t op, const S
     split = std::min(split, share(sig.out[o], type.shape, k));
     trains |= needs_grad_[n.out[o]];
     if (n.kind == Node::Kind::op && t.hint && axis_ < t.hint->size())
-      out->cost.seconds += boxing_s(sig.out[o], (*t.hint)[axis_], type, k);
+      out->cost.seconds += cost.boxing_s(sig.out[o], (*t.hint)[axis_], type);
     if (last_reader_[n.out[o]] > static_cast<std::int64_t>(op)) out->live[n.out[o]] = {sig.out[o], {}, {}};
   }
   if (n.kind == Node::Kind::op) out->cost.seconds += (trains ? 3 : 1) * work_s(op, split);
@@ -313,7 +307,8 @@ bool AxisSearch::read_param(State& s, const Node& reader, const TensorType& type
   s.params[v] = wanted;
   // A gradient that is a sum over this axis is reduced once a step.
   if (needs_grad_[v] && plan_.steps(program_) && gradient_sbp(sig, input).is_partial())
-    s.cost.seconds += boxing_s(Sbp::P(), wanted, type, n) / static_cast<double>(plan_.step_spec().microbatches);
+    s.cost.seconds += RowCost(plan_.costs, n).boxing_s(Sbp::P(), wanted, type) /
+                      static_cast<double>(plan_.step_spec().microbatches);
   return true;
 }
 

@@ -72,7 +72,6 @@ class AxisSearch {
   std::vector<Signature> rows(const Node& n, std::int32_t index) const;
   Status search(std::size_t op, std::vector<StatePtr>& states) const;
   StatePtr step(const StatePtr& s, std::size_t op, const Signature& sig) const;
-  double boxing_s(const Sbp& from, const Sbp& to, const TensorType& type, std::int64_t n) const;
   double work_s(std::size_t op, double split) const;
   template <class SbpOf>
   TensorType part(const Node& n, Value v, std::int32_t index, SbpOf sbp_of) const;

@@ -3,7 +3,17 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/compile/row_cost.h"
+
 namespace troupe::runtime {
+
+BackwardRows::BackwardRows(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan,
+                           const Deduction& deduced, const TensorLayouts& layouts)
+    : g_(g), units_(units), plan_(plan), deduced_(deduced), layouts_(layouts), readers_(g.tensors().size()) {
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(g.nodes().size()); ++i)
+    if (const Node& n = g.nodes()[i]; n.kind == Node::Kind::op && !n.backward && n.program == 0)
+      for (std::size_t k = 0; k < n.in.size(); ++k) readers_[n.in[k]].push_back({i, k});
+}
 
 Expected<std::vector<const kernels::Signature*>> BackwardRows::choose(
     const Node& n, const std::vector<kernels::Signature>& table) const {
@@ -26,9 +36,9 @@ Expected<std::vector<const kernels::Signature*>> BackwardRows::choose(
   return best.rows;
 }
 
-/// Whether the tensor's mesh and mesh `on` are equally wide along a model axis, so that an SBP means the same on both.
-bool BackwardRows::alike(const PlanTensor& t, std::int32_t on, std::size_t axis) const {
-  const auto &a = plan_.meshes[t.mesh].axes, &b = mesh(on).axes;
+/// Whether two meshes are equally wide along a model axis, so that an SBP means the same on both.
+bool BackwardRows::alike(std::int32_t mesh_a, std::int32_t mesh_b, std::size_t axis) const {
+  const auto &a = mesh(mesh_a).axes, &b = mesh(mesh_b).axes;
   return a.size() == b.size() && a[axis] == b[axis];
 }
 
@@ -41,27 +51,46 @@ Shape BackwardRows::part_before(const PlanTensor& t, std::size_t axis) const {
 bool BackwardRows::there(Value v, std::int32_t on, std::size_t axis, const Sbp& wanted) const {
   for (const std::int32_t id : layouts_.variants(layouts_.home[v])) {
     const PlanTensor& t = plan_.tensors[id];
-    if (alike(t, on, axis) && same_parts(t.sbp[axis], wanted, part_before(t, axis), mesh(on).axes[axis].size))
+    if (alike(t.mesh, on, axis) && same_parts(t.sbp[axis], wanted, part_before(t, axis), mesh(on).axes[axis].size))
       return true;
   }
   return false;
 }
 
-/// Bytes that each place sends to have a value as `wanted` along a model axis of mesh `on`, from its nearest copy.
-double BackwardRows::missing_bytes(Value v, std::int32_t on, std::size_t axis, const Sbp& wanted) const {
-  const TensorType& type = g_.tensors()[v].type;
-  const std::int64_t n = mesh(on).axes[axis].size;
+/// Seconds that each place sends to have a value as `wanted` along a model axis of mesh `on`, from its nearest copy.
+double BackwardRows::argument_s(Value v, std::int32_t on, std::size_t axis, const Sbp& wanted) const {
+  const RowCost cost(plan_.costs, mesh(on).axes[axis].size);
   double least = std::numeric_limits<double>::infinity();
   for (const std::int32_t id : layouts_.variants(layouts_.home[v])) {
     const PlanTensor& t = plan_.tensors[id];
-    const Sbp have = alike(t, on, axis) ? t.sbp[axis] : Sbp::B();
-    const bool same = same_parts(have, wanted, part_before(t, axis), n);
-    if (g_.is_param(v) && layouts_.fixed.count(v) && !same) continue;
-    if (same) return 0;
-    least = std::min(
-        least, axis_boxing_bytes(have, wanted, static_cast<double>(elements(type.shape) * size_of(type.dtype)), n));
+    const Sbp have = alike(t.mesh, on, axis) ? t.sbp[axis] : Sbp::B();
+    const TensorType part{t.dtype, part_before(t, axis)};
+    if (g_.is_param(v) && layouts_.fixed.count(v) && !same_parts(have, wanted, part.shape, mesh(on).axes[axis].size))
+      continue;
+    least = std::min(least, cost.boxing_s(have, wanted, part));
   }
   return least;
+}
+
+/// Whether a reader of `v` other than the forward op of `n` makes its term of the gradient of `v` in this layout.
+bool BackwardRows::has_term(Value v, const Node& n, std::size_t axis, const Sbp& made) const {
+  for (const auto& [reader, input] : readers_[v])
+    if (reader != n.of && alike(home_mesh(g_.nodes()[reader]), home_mesh(n), axis) &&
+        gradient_sbp(deduced_.signatures[reader][axis], input) == made)
+      return true;
+  return false;
+}
+
+/// Seconds that each place sends to bring a gradient that op `n` makes to the layout in which the value's maker reads
+/// it. 0 for a term that another one is like: they are added first, and the search has charged one way for all.
+double BackwardRows::gradient_s(const Node& n, Value gradient, std::size_t axis, const Sbp& made) const {
+  const Value v = g_.tensors()[gradient].gradient_of;
+  if (v < 0) return 0;
+  const PlanTensor& t = plan_.tensors[layouts_.home[v]];
+  const bool term = n.of >= 0;  // else the sum of the terms
+  if (!alike(t.mesh, home_mesh(n), axis) || (term && has_term(v, n, axis, made))) return 0;
+  const TensorType part{t.dtype, part_before(t, axis)};
+  return RowCost(plan_.costs, mesh(home_mesh(n)).axes[axis].size).boxing_s(made, dual(t.sbp[axis]), part);
 }
 
 /// True where a row reads what the forward op has read and made as the forward op did.
@@ -92,11 +121,12 @@ std::vector<BackwardRows::Candidate> BackwardRows::candidates(const Node& n,
     if (!mirrors(n, sig, axis)) continue;
     Candidate c{&sig, 0, 0};
     for (std::size_t i = 0; i < n.in.size(); ++i) {
-      c.bytes += missing_bytes(n.in[i], on, axis, sig.in[i]);
+      c.seconds += argument_s(n.in[i], on, axis, sig.in[i]);
       c.boxings += !there(n.in[i], on, axis, sig.in[i]);
     }
     bool fits = true;
-    for (std::size_t o = 0; o < n.out.size(); ++o)
+    for (std::size_t o = 0; o < n.out.size(); ++o) {
+      c.seconds += gradient_s(n, n.out[o], axis, sig.out[o]);
       if (const auto it = layouts_.param_of_grad.find(n.out[o]); it != layouts_.param_of_grad.end()) {
         // A gradient lies like its parameter, or is a sum that is reduced to it once a step.
         const Sbp& param = plan_.tensors[layouts_.home[it->second]].sbp[axis];
@@ -104,7 +134,8 @@ std::vector<BackwardRows::Candidate> BackwardRows::candidates(const Node& n,
           fits &= same_parts(sig.out[o], param, part_before(plan_.tensors[layouts_.home[it->second]], axis),
                              mesh(on).axes[axis].size);
       }
-    if (fits && std::isfinite(c.bytes)) out.push_back(c);
+    }
+    if (fits && std::isfinite(c.seconds)) out.push_back(c);
   }
   return out;
 }
@@ -123,8 +154,8 @@ bool BackwardRows::may_box(const Node& n, const std::vector<NdSbp>& in, std::siz
 void BackwardRows::extend(const Node& n, const std::vector<std::vector<Candidate>>& by_axis, std::vector<NdSbp>& in,
                           Choice& now, Choice& best) const {
   const std::size_t axis = now.rows.size();
-  // Bytes first; a slice moves none, but is a boxing that a later op undoes.
-  if (std::pair(now.bytes, now.boxings) >= std::pair(best.bytes, best.boxings)) return;
+  // Time first; a slice takes none, but is a boxing that a later op undoes.
+  if (std::pair(now.seconds, now.boxings) >= std::pair(best.seconds, best.boxings)) return;
   if (axis == by_axis.size()) {
     best = now;
     return;
@@ -139,7 +170,7 @@ void BackwardRows::extend(const Node& n, const std::vector<std::vector<Candidate
     if (!may_box(n, in, axis + 1)) continue;
     now = before;
     now.rows.push_back(c.row);
-    now.bytes += c.bytes;
+    now.seconds += c.seconds;
     now.boxings += c.boxings;
     extend(n, by_axis, in, now, best);
   }

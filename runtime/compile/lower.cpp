@@ -80,20 +80,25 @@ class Lowering {
     if (from.program != reader.program)
       return invalid("'" + reader.name + "' of program '" + g_.programs()[reader.program] + "' reads '" + have.name +
                      "' of program '" + g_.programs()[from.program] + "': programs share parameters only");
-    // An all-reduce goes through the split between its halves; everything else is one step.
+    // From the nearest copy. An all-reduce goes through the split between its halves; everything else is one step.
     const int dp = have.mesh == on ? dp_axis(mesh(on)) : -1;
     auto part = [&](NdSbp all) {
       if (dp >= 0) all.erase(all.begin() + dp);
       return Layout{have.shape, have.dtype, dp >= 0 ? mesh(on).slice(dp, 0) : mesh(on), all};
     };
-    std::vector<NdSbp> steps;
-    if (have.mesh == on)
-      for (const Layout& l : lower_boxing(part(have.sbp), part(sbp))) {
+    std::int32_t at = home;
+    std::vector<NdSbp> steps = {sbp};
+    if (have.mesh == on) {
+      const auto bytes = [&](std::int32_t from) { return lower_bound_bytes(part(plan_.tensors[from].sbp), part(sbp)); };
+      for (const std::int32_t there : layouts_.variants(home))
+        if (plan_.tensors[there].mesh == on && sums_together(plan_.tensors[there].sbp, sbp) && bytes(there) < bytes(at))
+          at = there;
+      steps.clear();
+      for (const Layout& l : lower_boxing(part(plan_.tensors[at].sbp), part(sbp))) {
         steps.push_back(l.sbp);
         if (dp >= 0) steps.back().insert(steps.back().begin() + dp, have.sbp[dp]);
       }
-    if (steps.empty()) steps = {sbp};
-    std::int32_t at = home;
+    }
     for (const NdSbp& step : steps) {
       at = box(at, have.name, on, step, reader);
       layouts_.boxed[home].push_back(at);
@@ -180,7 +185,7 @@ class Lowering {
     const auto table = !n.backward ? deduced : grad ? op_rows(g_, n) : model_rows(g_, n);
     std::vector<const kernels::Signature*> rows;
     if (n.backward) {
-      TROUPE_ASSIGN(rows, BackwardRows(g_, units_, plan_, deduced_, layouts_).choose(n, table));
+      TROUPE_ASSIGN(rows, backward_rows_.choose(n, table));
     } else {
       for (std::size_t a = 0; a < axes.size(); ++a)
         rows.push_back(static_cast<int>(a) == dp || axes[a].size == 1 ? nullptr : &deduced[a]);
@@ -331,6 +336,7 @@ class Lowering {
   Deduction deduced_;
   Lowered low_;
   TensorLayouts layouts_;
+  BackwardRows backward_rows_{g_, units_, plan_, deduced_, layouts_};
   std::set<std::int32_t> counted_;  // parameters whose terms are counted
 };
 

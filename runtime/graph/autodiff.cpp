@@ -59,7 +59,10 @@ class Differentiator final : public kernels::GradContext {
           "gradient of '{}' ({}): the gradient of input {}, '{}', has shape {} and the input {}: grad_in must be given "
           "a value of the input's shape",
           name_, g_.nodes_[node_].op, i, g_.tensors_[x].name, troupe::to_string(given), troupe::to_string(own)));
-    if (!g_.is_param(x)) return pending_[x].push_back({v, g_.nodes_[node_].unit});
+    if (!g_.is_param(x)) {
+      mark(v, x);
+      return pending_[x].push_back({v, g_.nodes_[node_].unit});
+    }
     // A parameter's gradient accumulates over microbatches: in the kernel where it can, else one op later.
     const Node& producer = g_.nodes_[g_.tensors_[v].node];
     const auto* def = producer.kind == Node::Kind::op ? g_.ops_->find(producer.op) : nullptr;
@@ -71,6 +74,11 @@ class Differentiator final : public kernels::GradContext {
 
  private:
   std::string this_gradient() const { return "the gradient of '" + name_ + "'"; }
+
+  /// A gradient that an op hands on, as `add` does, stays that of the op's output.
+  void mark(Value gradient, Value of) {
+    if (Value& known = g_.tensors_[gradient].gradient_of; known < 0) known = of;
+  }
 
   /// A value needs a gradient if a parameter lies upstream of it.
   void mark_needs_grad(std::int32_t last) {
@@ -104,6 +112,7 @@ class Differentiator final : public kernels::GradContext {
         for (const auto& [part, from] : parts) {
           g_.unit_ = from;
           sum = sum < 0 ? part : g_.op("add", {sum, part}, {}, name_ + ".sum")[0];
+          mark(sum, v);
         }
         g_.unit_ = unit;
         grad_out_.push_back(sum);

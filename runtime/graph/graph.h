@@ -76,6 +76,7 @@ struct Tensor {
   Rate rate = Rate::microbatch;
   std::int32_t node = -1;  ///< producer
   std::optional<NdSbp> hint;
+  Value gradient_of = kernels::no_value;  ///< the value of which this is the gradient, or a term of it
 };
 
 struct Node {

@@ -58,3 +58,26 @@ TEST_CASE("P -> B on a model axis is an all-reduce of two places, and a reduce-s
     for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(alone[i]).epsilon(1e-5));
   }
 }
+
+TEST_CASE(
+    "a boxing begins at the copy of the value from which fewest bytes move, not always where the value was made") {
+  const auto ops = kernels::standard_ops();
+  for (std::int64_t tp : {2, 4}) {
+    CAPTURE(tp);
+    Graph g(ops);
+    g.program("run", {2, 4});
+    g.unit("all");
+    const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {4, 24}}}})[0];
+    const Value up = g.param("up", {48, 24}, Init::normal(0.2f));
+    g.hint(up, {Sbp::S(0), Sbp::B()});
+    const Value y = g.op("linear", {x, up})[0];  // S(1)
+    g.actor("data", "whole", {y}, {});
+    g.actor("data", "rows", {y}, {}, {}, {NdSbp{Sbp::S(0), Sbp::B()}});
+    const auto p = compile(g, {.stages = stage_meshes({1}, tp)});
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    CHECK(boxings(*p) == std::vector<Collective>{Collective::all_gather, Collective::slice});
+    std::int64_t bytes = 0;
+    for (const auto& e : p->exchanges) bytes += e.bytes;
+    CHECK(bytes == (tp - 1) * 4 * 48 * 4);  // of the all-gather; a place's rows lie in the whole that it has
+  }
+}
