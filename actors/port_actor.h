@@ -2,10 +2,10 @@
 // exchanges, optimizers, writers and user-defined actors differ in their executor only.
 #pragma once
 
-#include <caf/event_based_actor.hpp>
 #include <functional>
 #include <memory>
 
+#include "actors/actor.h"
 #include "actors/actor_core.h"
 #include "actors/executor.h"
 
@@ -50,7 +50,7 @@ struct Explanation {
   std::string text;
 };
 
-class PortActor final : public caf::event_based_actor, private Outbox {
+class PortActor final : public Actor, private Outbox {
  public:
   PortActor(caf::actor_config& config, ActorSpec spec, std::shared_ptr<Executor> executor, TraceSink* trace);
   caf::behavior make_behavior() override;

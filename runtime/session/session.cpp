@@ -160,16 +160,17 @@ Status Session::close(Rank from, const Closed& m) {
 }
 
 Status Session::complete(ProgramStep step, std::vector<Closed> places) {
-  if (plan_.steps(step.program))
-    return plan_.trains ? commit(step.step, places) : commit(CommitStep{step.step, {}, {}, {}});
+  const bool steps = plan_.steps(step.program);
+  if (steps && plan_.trains) return commit(step.step, places);
   if (plan_.programs[step.program] == "digest") {
     TROUPE_ASSIGN(const VersionDigest digest, reductions_.digest(places));
     TROUPE_TRY(diverges(check_digest(plan_, decisions_.last(), digest.not_finite), step.step));
     params_hash_ = digest.params_hash;
-  } else {
-    tell_closed(step, std::move(places));
+    return {};
   }
-  return {};
+  tell_closed(step, std::move(places));
+  // Without training a commit hands the same parameters on to the next step.
+  return steps ? commit(CommitStep{step.step, {}, {}, {}}) : Status{};
 }
 
 void Session::tell_closed(ProgramStep step, std::vector<Closed> places) {

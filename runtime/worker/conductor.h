@@ -3,8 +3,8 @@
 #pragma once
 
 #include <atomic>
-#include <caf/event_based_actor.hpp>
 
+#include "actors/actor.h"
 #include "actors/control_port.h"
 #include "actors/port_actor.h"
 #include "runtime/plan/plan.h"
@@ -52,7 +52,7 @@ struct PeerDown {
 };
 
 /// Refuses messages of the session that are out of order (SessionOrder) with WorkerFailed.
-class Conductor final : public caf::event_based_actor {
+class Conductor final : public actors::Actor {
  public:
   Conductor(caf::actor_config& config, ConductorSpec spec);
   caf::behavior make_behavior() override;

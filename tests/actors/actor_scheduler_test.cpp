@@ -4,13 +4,14 @@
 #include <atomic>
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
-#include <caf/event_based_actor.hpp>
 #include <caf/send.hpp>
 #include <chrono>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "actors/actor.h"
 #include "actors/actor_scheduler.h"
 
 using namespace troupe::actors;
@@ -47,10 +48,10 @@ struct Noted {
 };
 
 /// Notes a message of n, and sends n - 1 to `next`, or to itself, while n > 0.
-class Relay final : public caf::event_based_actor {
+class Relay final : public Actor {
  public:
   Relay(caf::actor_config& config, Noted* noted, caf::actor next)
-      : caf::event_based_actor(config), noted_(noted), next_(std::move(next)) {}
+      : Actor(config), noted_(noted), next_(std::move(next)) {}
   caf::behavior make_behavior() override {
     return {[this](int n) {
       noted_->note();
@@ -61,6 +62,20 @@ class Relay final : public caf::event_based_actor {
  private:
   Noted* noted_;
   const caf::actor next_;
+};
+
+/// Notes each text of 100 equal letters.
+class Receiver final : public Actor {
+ public:
+  Receiver(caf::actor_config& config, Noted* noted) : Actor(config), noted_(noted) {}
+  caf::behavior make_behavior() override {
+    return {[this](const std::string& text) {
+      if (text == std::string(100, text[0])) noted_->note();
+    }};
+  }
+
+ private:
+  Noted* noted_;
 };
 
 /// Actors of which each sends to the next one, and the last to itself.
@@ -217,4 +232,32 @@ TEST_CASE(
     CHECK(noted.overlaps == 0);
     CHECK(noted.messages >= 1);
   }
+}
+
+TEST_CASE("what a thread has written into a message is there for the actor; an actor that ends frees messages unread") {
+  Noted noted, ended;
+  SchedulerConfig config;
+  caf::actor_system system(config);
+  const auto reads = system.spawn<Receiver>(&noted);
+  constexpr int threads = 3, sends = 1000;
+  std::vector<std::thread> senders;
+  for (int t = 0; t < threads; ++t)
+    senders.emplace_back([&, t] {
+      for (int i = 0; i < sends; ++i) {
+        const std::string text(100, static_cast<char>('a' + i % 26));
+        const auto ends = system.spawn<Receiver>(&ended);
+        caf::anon_send(ends, text);
+        end({ends});  // is read before the text, if that waits
+        caf::anon_send(ends, text);
+        if (t == 0) {
+          caf::anon_send(reads, text);
+        } else {
+          const LendThread lent;
+          caf::anon_send(reads, text);
+        }
+      }
+    });
+  for (auto& s : senders) s.join();
+  CHECK(noted.reaches(threads * sends));
+  end({reads});
 }
