@@ -36,8 +36,8 @@ struct Place {
     spec.parts = {{0, 2, 0, third}, {2, 2, third, 0}, {2, 3, third, bytes - third}};
     for (const auto& part : spec.parts) data.emplace_back(static_cast<std::size_t>(part.bytes));
     for (std::size_t p = 0; p < data.size(); ++p)  // zero between the entries, as an arena is
-      for (std::int64_t e = spec.parts[p].first; e < spec.parts[p].last; ++e) {
-        const auto& entry = spec.entries[static_cast<std::size_t>(e)];
+      for (std::size_t e = spec.parts[p].first; e < spec.parts[p].end; ++e) {
+        const auto& entry = spec.entries[e];
         const auto begin = static_cast<std::size_t>(entry.offset - spec.parts[p].offset);
         for (std::size_t i = begin; i < begin + static_cast<std::size_t>(entry.bytes()); ++i)
           data[p][i] = static_cast<std::byte>(i * (p + 3) % 251);
