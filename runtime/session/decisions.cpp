@@ -67,11 +67,15 @@ Status Decisions::go(ProgramStep step) {
 
 Status Decisions::check_vote(ProgramStep step, std::int32_t voter) const {
   const auto it = open_.find(step);
-  if (it != open_.end() && votes_[static_cast<std::size_t>(step.program)][static_cast<std::size_t>(voter)] &&
-      !it->second.closed[static_cast<std::size_t>(voter)])
-    return {};
-  return Status(Code::internal, fmt::format("worker {} closes step {} of program {}, which is not open there", voter,
-                                            step.step, step.program));
+  const auto v = static_cast<std::size_t>(voter);
+  if (it == open_.end() || !votes_[static_cast<std::size_t>(step.program)][v] || it->second.closed[v])
+    return Status(Code::internal, fmt::format("worker {} closes step {} of program {}, which is not open there", voter,
+                                              step.step, step.program));
+  if (const auto due = open_.find({step.program, committed_});
+      plan_.steps(step.program) && due != it && due != open_.end() && !due->second.closed[v])
+    return Status(Code::internal,
+                  fmt::format("worker {} votes for step {} while step {} is due", voter, step.step, committed_));
+  return {};
 }
 
 bool Decisions::vote(ProgramStep step, std::int32_t voter) {
@@ -104,8 +108,8 @@ Status Decisions::feed_more(std::int32_t program) {
 
 Status Decisions::feed_one(Fed& f, ProgramStep step, const Report* last) {
   const auto microbatch = f.sent++;
-  TROUPE_ASSIGN(const std::int32_t places, sink_.feed(f.feed, step, microbatch, last));
-  if (places > 0) f.untaken[microbatch] = places;
+  TROUPE_ASSIGN(std::vector<std::int32_t> voters, sink_.feed(f.feed, step, microbatch, last));
+  if (!voters.empty()) f.untaken[microbatch] = std::move(voters);
   return {};
 }
 
@@ -129,8 +133,8 @@ Status Decisions::taken(ProgramStep step, std::int32_t voter, const std::string&
   for (auto& f : it->second.feeds) {
     if (f.feed.channel->name != feed) continue;
     const auto at = f.untaken.find(microbatch);
-    if (at == f.untaken.end()) return refuse("is not on its way there");
-    if (--at->second == 0) f.untaken.erase(at);
+    if (at == f.untaken.end() || std::erase(at->second, voter) == 0) return refuse("is not on its way there");
+    if (at->second.empty()) f.untaken.erase(at);
     return feed_more(step.program);
   }
   return refuse(fmt::format("program {} does not have", step.program));
@@ -161,7 +165,10 @@ void Decisions::append_state(std::vector<std::int64_t>& out) const {
     out.insert(out.end(), open.closed.begin(), open.closed.end());
     for (const auto& f : open.feeds) {
       out.push_back(f.sent);
-      for (const auto& [microbatch, places] : f.untaken) out.insert(out.end(), {microbatch, places});
+      for (const auto& [microbatch, voters] : f.untaken) {
+        out.push_back(microbatch);
+        out.insert(out.end(), voters.begin(), voters.end());
+      }
     }
   }
 }

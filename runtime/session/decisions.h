@@ -53,9 +53,9 @@ class DecisionSink {
   /// Every place begins a step.
   virtual void go(ProgramStep step) = 0;
   /// A microbatch of a feed goes to the places that run it, each of which says later that it has taken it; returns
-  /// how many. `last`: the report that it has waited for; null where it waits for none. Error: ends the run.
-  virtual Expected<std::int32_t> feed(const PlanFeed& feed, ProgramStep step, std::int32_t microbatch,
-                                      const actors::Report* last) = 0;
+  /// them, as voters. `last`: the report that it has waited for; null where it waits for none. Error: ends the run.
+  virtual Expected<std::vector<std::int32_t>> feed(const PlanFeed& feed, ProgramStep step, std::int32_t microbatch,
+                                                   const actors::Report* last) = 0;
 };
 
 /// Not thread-safe. Voters are numbered: a session's are its ranks, a game's the places that it plays.
@@ -75,7 +75,8 @@ class Decisions {
   Status begin_due();
 
   bool open(ProgramStep step) const { return open_.count(step) > 0; }
-  /// Error: the step is not open, or the voter does not vote for it, or has done so.
+  /// Error: the step is not open, the voter does not vote for it, or has done so; or an earlier step of the step
+  /// program waits for it.
   Status check_vote(ProgramStep step, std::int32_t voter) const;
   /// Returns whether it was the step's last vote: the step is open no longer. REQUIRES: check_vote has passed.
   bool vote(ProgramStep step, std::int32_t voter);
@@ -106,8 +107,8 @@ class Decisions {
   /// A feed in an open step.
   struct Fed {
     PlanFeed feed;
-    std::int32_t sent = 0;                         ///< microbatches
-    std::map<std::int32_t, std::int32_t> untaken;  ///< by microbatch sent: places that have not taken it
+    std::int32_t sent = 0;                                      ///< microbatches
+    std::map<std::int32_t, std::vector<std::int32_t>> untaken;  ///< by microbatch sent: voters that have not taken it
   };
   struct Open {
     std::vector<bool> closed;  ///< by voter

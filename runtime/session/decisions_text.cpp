@@ -19,8 +19,9 @@ std::string Decisions::waits_for() const {
       const PlanChannel& channel = *f.feed.channel;
       const std::string name = "  feed '" + channel.name + "' ";
       if (!f.untaken.empty()) {
-        const auto& [microbatch, places] = *f.untaken.begin();
-        text += fmt::format("{}waits for {} to take microbatch {}\n", name, counted(places, "place"), microbatch);
+        const auto& [microbatch, voters] = *f.untaken.begin();
+        text += fmt::format("{}waits for {} to take microbatch {}\n", name, counted(std::ssize(voters), "place"),
+                            microbatch);
       } else if (channel.after.empty() || f.sent < channel.at_once) {
         if (f.sent < microbatches(step.program))
           text += fmt::format("{}waits for the messages of an earlier step, which go first\n", name);

@@ -86,8 +86,8 @@ void Session::go(ProgramStep step) {
   to_all(Go{step.program, step.step});
 }
 
-Expected<std::int32_t> Session::feed(const PlanFeed& feed, ProgramStep step, std::int32_t microbatch,
-                                     const Report* last) {
+Expected<std::vector<std::int32_t>> Session::feed(const PlanFeed& feed, ProgramStep step, std::int32_t microbatch,
+                                                  const Report* last) {
   const PlanChannel& channel = *feed.channel;
   const Feed message{
       channel.name, step.program, step.step, microbatch,
@@ -97,13 +97,13 @@ Expected<std::int32_t> Session::feed(const PlanFeed& feed, ProgramStep step, std
     return refused_ = invalid(fmt::format("feed '{}', microbatch {} of step {}: got {} bytes, and its tensor has {}",
                                           channel.name, microbatch, step.step, message.payload.size(), want));
   const auto owner = plan_.schedule(step.program, feed.stage).owner(microbatch);
-  std::int32_t places = 0;
+  std::vector<std::int32_t> takers;
   for (Rank r : plan_.meshes[feed.stage].ranks)
     if (plan_.dp_index(r) == owner) {
-      ++places;
+      takers.push_back(r);
       send_(r, message);
     }
-  return places;
+  return takers;
 }
 
 Status Session::begin() {

@@ -123,8 +123,8 @@ class Session final : private DecisionSink {
   Expected<std::vector<std::int32_t>> readers(std::int64_t version) override;
   void snapshot_skipped(std::int64_t version) override { snapshots_->skipped(version); }
   void go(ProgramStep step) override;
-  Expected<std::int32_t> feed(const PlanFeed& feed, ProgramStep step, std::int32_t microbatch,
-                              const Report* last) override;
+  Expected<std::vector<std::int32_t>> feed(const PlanFeed& feed, ProgramStep step, std::int32_t microbatch,
+                                           const Report* last) override;
 
   void to_all(const ToWorker& message);
   /// Adds the programs that options.readers names for a version.

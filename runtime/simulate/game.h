@@ -157,8 +157,8 @@ class Game final : private DecisionSink {
   Expected<std::vector<std::int32_t>> readers(std::int64_t version) override;
   void snapshot_skipped(std::int64_t) override {}
   void go(ProgramStep step) override;
-  Expected<std::int32_t> feed(const PlanFeed& feed, ProgramStep step, std::int32_t microbatch,
-                              const actors::Report* last) override;
+  Expected<std::vector<std::int32_t>> feed(const PlanFeed& feed, ProgramStep step, std::int32_t microbatch,
+                                           const actors::Report* last) override;
 
   void begin();
   void commit(std::int64_t step);

@@ -60,17 +60,17 @@ void Game::go(ProgramStep step) {
   }
 }
 
-Expected<std::int32_t> Game::feed(const PlanFeed& feed, ProgramStep step, std::int32_t microbatch,
-                                  const actors::Report*) {
+Expected<std::vector<std::int32_t>> Game::feed(const PlanFeed& feed, ProgramStep step, std::int32_t microbatch,
+                                               const actors::Report*) {
   Token t;
   t.step = step.step;
   t.microbatch = microbatch;
   const auto owner = plan_.schedule(step.program, feed.stage).owner(microbatch);
-  std::int32_t takers = 0;
+  std::vector<std::int32_t> takers;
   for (std::int32_t p = 0; p < std::ssize(places_); ++p) {
     const LocalPlan& local = places_[p]->local;
     if (local.stage != feed.stage || local.dp_index != owner) continue;
-    ++takers;
+    takers.push_back(p);
     for (std::int32_t c = 0; c < std::ssize(local.channels); ++c)
       if (&plan_.roles[feed.stage].channels[local.channels[c].channel] == feed.channel) push(p, c, t);
   }
