@@ -50,11 +50,10 @@ function(troupe_library name)
   target_link_libraries(${name} PUBLIC troupe_flags ${A_USES} PRIVATE ${A_PRIVATE_USES})
 endfunction()
 
-# troupe_test(NAME FOLDER USES ... [PER_FILE] [APART PART ...]): one doctest binary of all *.cpp in tests/FOLDER, registered with CTest as
-# NAME; OPTIMISED: the tests compute much themselves; with PER_FILE every file is registered on its own, as NAME.PART (PART_test.cpp), so that they run side by
-# side; APART names files that are registered so, where the others are NAME.
+# troupe_test(NAME FOLDER USES ... [OPTIMISED] [SERIAL]): one doctest binary of all *.cpp in tests/FOLDER, each file a test;
+# OPTIMISED: the tests compute much themselves; SERIAL: see troupe_test_files.
 function(troupe_test name folder)
-  cmake_parse_arguments(A "PER_FILE;OPTIMISED" "" "USES;APART" ${ARGN})
+  cmake_parse_arguments(A "OPTIMISED;SERIAL" "" "USES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${folder}/*.cpp")
   if(NOT sources)
     message(FATAL_ERROR "tests/${folder} has no test")
@@ -66,25 +65,32 @@ function(troupe_test name folder)
   if(NOT A_OPTIMISED)
     target_compile_options(${name} PRIVATE -O0)
   endif()
-  set(tests ${name})
-  if(A_PER_FILE)
-    set(tests)
-    foreach(source IN LISTS sources)
-      string(REGEX REPLACE "^.*/(.*)_test.cpp$" "\\1" part "${source}")
-      add_test(NAME ${name}.${part} COMMAND ${name} --source-file=*/${part}_test.cpp)
-      list(APPEND tests ${name}.${part})
-    endforeach()
-    # Long ones begin first; a part without a test is none that passes.
-    set_tests_properties(${tests} PROPERTIES COST 100 FAIL_REGULAR_EXPRESSION "test cases: +0 ")
+  if(A_SERIAL)
+    troupe_test_files(${name} 1200 RUN_SERIAL ON)
   else()
-    set(excluded)
-    foreach(part IN LISTS A_APART)
-      add_test(NAME ${name}.${part} COMMAND ${name} --source-file=*/${part}_test.cpp)
-      set_tests_properties(${name}.${part} PROPERTIES COST 100 FAIL_REGULAR_EXPRESSION "test cases: +0 ")
-      list(APPEND tests ${name}.${part})
-      set(excluded ${excluded} --source-file-exclude=*/${part}_test.cpp)
-    endforeach()
-    add_test(NAME ${name} COMMAND ${name} ${excluded})
+    troupe_test_files(${name} 1200)
   endif()
-  set_tests_properties(${tests} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1200)
+endfunction()
+
+# troupe_test_files(NAME SECONDS [PROPERTY VALUE]...): registers each file PART_test.cpp of the doctest binary NAME with CTest as
+# NAME.PART, so that files run side by side and one that hangs costs itself only. NAME.no_other fails where a test case lies in
+# none of these files: CTest would not run it.
+function(troupe_test_files name seconds)
+  get_target_property(sources ${name} SOURCES)
+  set(tests)
+  set(patterns)
+  foreach(source IN LISTS sources)
+    if(source MATCHES "([^/]*)_test.cpp$")
+      set(part ${CMAKE_MATCH_1})
+      add_test(NAME ${name}.${part} COMMAND ${name} --source-file=*/${part}_test.cpp)
+      list(APPEND tests ${name}.${part})
+      list(APPEND patterns */${part}_test.cpp)
+    endif()
+  endforeach()
+  # Long ones begin first; a part without a test is none that passes.
+  set_tests_properties(${tests} PROPERTIES COST 100 TIMEOUT ${seconds} SKIP_RETURN_CODE 77
+    FAIL_REGULAR_EXPRESSION "test cases: +0 " ${ARGN})
+  list(JOIN patterns "," patterns)   # doctest heeds the last of several options only
+  add_test(NAME ${name}.no_other COMMAND ${name} --count --no-skip --source-file-exclude=${patterns})
+  set_tests_properties(${name}.no_other PROPERTIES TIMEOUT 60 PASS_REGULAR_EXPRESSION "current filters: 0\n")
 endfunction()

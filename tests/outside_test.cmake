@@ -68,6 +68,10 @@ function(says what)
 endfunction()
 
 build("two_actors.cpp")
+run("nothing compiles main.cpp" ninja -t commands -s CMakeFiles/my_app.dir/main.cpp.o)
+if(said MATCHES "-Werror")
+  message(FATAL_ERROR "Troupe makes the application's warnings errors: ${said}")
+endif()
 run("two_actors.cpp does not run" ./my_app)
 says("two_actors.cpp" "step 2: sum = 1612\n")
 

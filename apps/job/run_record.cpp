@@ -21,7 +21,8 @@ namespace {
 /// The bytes of hexadecimal text; empty where it is none.
 std::string bytes_of(const std::string& hex) {
   std::string bytes;
-  for (std::size_t i = 0; i + 2 <= hex.size(); i += 2) {
+  if (hex.size() % 2 != 0) return bytes;
+  for (std::size_t i = 0; i < hex.size(); i += 2) {
     unsigned char byte = 0;
     if (std::from_chars(hex.data() + i, hex.data() + i + 2, byte, 16).ptr != hex.data() + i + 2) return {};
     bytes += static_cast<char>(byte);

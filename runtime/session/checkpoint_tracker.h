@@ -72,7 +72,7 @@ class CheckpointTracker final : public SnapshotObserver {
   bool wants(std::int64_t version) const override;
   /// False while so many commits wait for the disk that their manifests would pile up in this process.
   bool has_room() const override;
-  void begun(std::int64_t version) override { under_way_[version].begin_ns = clock_.now_ns(); }
+  void begun(std::int64_t version) override { under_way_[version] = UnderWay{.begin_ns = clock_.now_ns()}; }
   void skipped(std::int64_t version) override;
   void saving(std::int64_t version, Rank place, const Report& report) override;
   void written(std::int64_t version, const std::vector<Report>& shards, const SumState& sums) override;

@@ -12,6 +12,25 @@ namespace troupe::runtime {
 using actors::ProgramMask;
 using actors::Report;
 
+std::vector<std::vector<bool>> votes(const Plan& plan) {
+  std::vector<std::vector<bool>> out;
+  for (std::int32_t p = 0; p < std::ssize(plan.programs); ++p) {
+    auto& votes = out.emplace_back(static_cast<std::size_t>(plan.workers()), false);
+    for (const auto& role : plan.roles) {
+      bool closes = false, closes_microbatches = false;
+      for (const auto& a : role.actors)
+        if (a.program == p && a.closes_step) (a.rate == Rate::microbatch ? closes_microbatches : closes) = true;
+      const Schedule schedule = plan.schedule(p, role.stage);
+      std::vector<bool> runs;  // by dp coordinate
+      for (std::int64_t d = 0; d < schedule.width(); ++d)
+        runs.push_back(closes || (closes_microbatches && schedule.acts(Rate::microbatch, d) > 0));
+      for (Rank r : plan.meshes[role.stage].ranks)
+        votes[static_cast<std::size_t>(r)] = runs[static_cast<std::size_t>(plan.dp_index(r))];
+    }
+  }
+  return out;
+}
+
 Decisions::Decisions(const Plan& plan, std::int64_t first, std::int64_t last, std::vector<std::vector<bool>> votes,
                      DecisionSink& sink)
     : plan_(plan), sink_(sink), last_(std::max(first, last)), committed_(first), begun_(first),
@@ -29,7 +48,7 @@ Expected<ProgramMask> Decisions::commit() {
 }
 
 Expected<ProgramMask> Decisions::choose_readers(std::int64_t version) {
-  TROUPE_ASSIGN(due_, sink_.readers(version));
+  TROUPE_ASSIGN(due_, sink_.readers(version, version == last_));
   const auto snapshot = std::find(due_.begin(), due_.end(), snapshot_);
   if (snapshot != due_.end() && !admits_snapshot(version)) {
     due_.erase(snapshot);
@@ -57,6 +76,9 @@ Status Decisions::go(ProgramStep step) {
   Open& open = open_[step];
   open.closed.resize(votes_[program].size());
   open.missing = voters_[program];
+  if (open.missing == 0)
+    return Status(Code::internal,
+                  fmt::format("no place closes step {} of program '{}'", step.step, plan_.programs[program]));
   sink_.go(step);
   for (const auto& role : plan_.roles)
     for (const auto& c : role.channels)
@@ -109,13 +131,14 @@ Status Decisions::feed_more(std::int32_t program) {
 Status Decisions::feed_one(Fed& f, ProgramStep step, const Report* last) {
   const auto microbatch = f.sent++;
   TROUPE_ASSIGN(std::vector<std::int32_t> voters, sink_.feed(f.feed, step, microbatch, last));
-  if (!voters.empty()) f.untaken[microbatch] = std::move(voters);
+  if (!voters.empty()) f.untaken[microbatch].insert(voters.begin(), voters.end());
   return {};
 }
 
 Status Decisions::reported(ProgramStep step, const Report& report) {
   const auto it = open_.find(step);
-  if (it == open_.end()) return {};  // an actor may report after the last vote of the step's program
+  if (it == open_.end())
+    return Status(Code::internal, fmt::format("report '{}' is of step {}, which is not open", report.name, step.step));
   for (auto& f : it->second.feeds)
     if (const PlanChannel& c = *f.feed.channel; c.after == report.name && f.sent >= c.at_once &&
                                                 f.sent - 1 == report.microbatch && f.sent < microbatches(step.program))
@@ -124,16 +147,16 @@ Status Decisions::reported(ProgramStep step, const Report& report) {
 }
 
 Status Decisions::taken(ProgramStep step, std::int32_t voter, const std::string& feed, std::int32_t microbatch) {
-  const auto it = open_.find(step);
-  if (it == open_.end()) return {};  // a place that does not vote may take it after the voters have closed the step
   const auto refuse = [&](const std::string& why) {
     return Status(Code::internal, fmt::format("worker {} has taken microbatch {} of feed '{}', which {}", voter,
                                               microbatch, feed, why));
   };
+  const auto it = open_.find(step);
+  if (it == open_.end()) return refuse(fmt::format("is of step {}, which is not open", step.step));
   for (auto& f : it->second.feeds) {
     if (f.feed.channel->name != feed) continue;
     const auto at = f.untaken.find(microbatch);
-    if (at == f.untaken.end() || std::erase(at->second, voter) == 0) return refuse("is not on its way there");
+    if (at == f.untaken.end() || at->second.erase(voter) == 0) return refuse("is not on its way there");
     if (at->second.empty()) f.untaken.erase(at);
     return feed_more(step.program);
   }
@@ -164,9 +187,9 @@ void Decisions::append_state(std::vector<std::int64_t>& out) const {
     out.insert(out.end(), {step.program, step.step, open.missing});
     out.insert(out.end(), open.closed.begin(), open.closed.end());
     for (const auto& f : open.feeds) {
-      out.push_back(f.sent);
+      out.insert(out.end(), {f.sent, std::ssize(f.untaken)});
       for (const auto& [microbatch, voters] : f.untaken) {
-        out.push_back(microbatch);
+        out.insert(out.end(), {microbatch, std::ssize(voters)});
         out.insert(out.end(), voters.begin(), voters.end());
       }
     }

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,8 +47,9 @@ struct PlanFeed {
 class DecisionSink {
  public:
   virtual ~DecisionSink() = default;
-  /// The programs besides the step program that are to read a version, each once. Asked once for each version.
-  virtual Expected<std::vector<std::int32_t>> readers(std::int64_t version) = 0;
+  /// The programs besides the step program that are to read a version, each once. Asked once for each version. `last`:
+  /// the run ends with it.
+  virtual Expected<std::vector<std::int32_t>> readers(std::int64_t version, bool last) = 0;
   /// The arenas have no room for a snapshot of a version, which `readers` has named (SE-4).
   virtual void snapshot_skipped(std::int64_t version) = 0;
   /// Every place begins a step.
@@ -58,6 +60,9 @@ class DecisionSink {
                                                    const actors::Report* last) = 0;
 };
 
+/// By program and rank: whether the rank closes steps of the program.
+std::vector<std::vector<bool>> votes(const Plan& plan);
+
 /// Not thread-safe. Voters are numbered: a session's are its ranks, a game's the places that it plays.
 class Decisions {
  public:
@@ -65,6 +70,7 @@ class Decisions {
   /// steps of the program. REQUIRES: `plan` has passed check_structure (verify.h); it and `sink` outlive this object.
   Decisions(const Plan& plan, std::int64_t first, std::int64_t last, std::vector<std::vector<bool>> votes,
             DecisionSink& sink);
+  Decisions(const Decisions&) = delete;
 
   /// Returns the programs that read the first version. REQUIRES: called once; then begin_due().
   Expected<actors::ProgramMask> begin();
@@ -72,6 +78,7 @@ class Decisions {
   /// REQUIRES: its last vote is in; then begin_due().
   Expected<actors::ProgramMask> commit();
   /// Begins what the newest version allows: the programs that read it, then steps up to two ahead of the commits.
+  /// Error: of DecisionSink::feed; a program that no voter closes.
   Status begin_due();
 
   bool open(ProgramStep step) const { return open_.count(step) > 0; }
@@ -80,9 +87,11 @@ class Decisions {
   Status check_vote(ProgramStep step, std::int32_t voter) const;
   /// Returns whether it was the step's last vote: the step is open no longer. REQUIRES: check_vote has passed.
   bool vote(ProgramStep step, std::int32_t voter);
-  /// A report of a place that leads (Plan::leads): sends the next microbatch of each feed that waits for it.
+  /// A report of a place that leads (Plan::leads): sends the next microbatch of each feed that waits for it. Error: the
+  /// step is not open.
   Status reported(ProgramStep step, const actors::Report& report);
-  /// A voter has taken a microbatch into its slot. Error: no such microbatch is on its way to it.
+  /// A voter has taken a microbatch into its slot. Error: no such microbatch is on its way to it, or the step is not
+  /// open: a voter takes all of a step before it closes it.
   Status taken(ProgramStep step, std::int32_t voter, const std::string& feed, std::int32_t microbatch);
 
   /// The oldest version with which the run can still end: steps that have begun are finished.
@@ -107,8 +116,8 @@ class Decisions {
   /// A feed in an open step.
   struct Fed {
     PlanFeed feed;
-    std::int32_t sent = 0;                                      ///< microbatches
-    std::map<std::int32_t, std::vector<std::int32_t>> untaken;  ///< by microbatch sent: voters that have not taken it
+    std::int32_t sent = 0;                                   ///< microbatches
+    std::map<std::int32_t, std::set<std::int32_t>> untaken;  ///< by microbatch sent: voters that have not taken it
   };
   struct Open {
     std::vector<bool> closed;  ///< by voter

@@ -19,26 +19,6 @@ namespace {
 /// The parameters that have sums: none where the plan does not train.
 std::vector<PlanParam> summed(const Plan& plan) { return plan.trains ? plan.params : std::vector<PlanParam>{}; }
 
-/// By program and rank: whether the rank closes steps of the program.
-std::vector<std::vector<bool>> votes(const Plan& plan) {
-  std::vector<std::vector<bool>> out;
-  for (std::int32_t p = 0; p < std::ssize(plan.programs); ++p) {
-    auto& votes = out.emplace_back(static_cast<std::size_t>(plan.workers()), false);
-    for (const auto& role : plan.roles) {
-      bool closes = false, closes_microbatches = false;
-      for (const auto& a : role.actors)
-        if (a.program == p && a.closes_step) (a.rate == Rate::microbatch ? closes_microbatches : closes) = true;
-      const Schedule schedule = plan.schedule(p, role.stage);
-      std::vector<bool> runs;  // by dp coordinate
-      for (std::int64_t d = 0; d < schedule.width(); ++d)
-        runs.push_back(closes || (closes_microbatches && schedule.acts(Rate::microbatch, d) > 0));
-      for (Rank r : plan.meshes[role.stage].ranks)
-        votes[static_cast<std::size_t>(r)] = runs[static_cast<std::size_t>(plan.dp_index(r))];
-    }
-  }
-  return out;
-}
-
 SumState sums_at_begin(const SessionOptions& o) { return o.sums.value_or(SumState{o.first_step, {}}); }
 
 }  // namespace
@@ -53,13 +33,13 @@ void Session::to_all(const ToWorker& message) {
   for (Rank r = 0; r < workers_; ++r) send_(r, message);
 }
 
-Expected<std::vector<std::int32_t>> Session::readers(std::int64_t version) {
+Expected<std::vector<std::int32_t>> Session::readers(std::int64_t version, bool last) {
   std::vector<std::int32_t> out;
   if (!plan_.trains) return out;
   TROUPE_TRY(refused_ = add_named(version, out));
-  if (version == decisions_.last()) out.push_back(plan_.program("digest"));
+  if (last) out.push_back(plan_.program("digest"));
   if (snapshot_ < 0 || !snapshots_->wants(version)) return out;
-  if (version == decisions_.last() || snapshots_->has_room()) out.push_back(snapshot_);
+  if (last || snapshots_->has_room()) out.push_back(snapshot_);
   else snapshots_->skipped(version);
   return out;
 }
@@ -170,7 +150,7 @@ Status Session::complete(ProgramStep step, std::vector<Closed> places) {
   }
   tell_closed(step, std::move(places));
   // Without training a commit hands the same parameters on to the next step.
-  return steps ? commit(CommitStep{step.step, {}, {}, {}}) : Status{};
+  return steps ? commit(CommitStep{step.step, {}, {}, {}}, nullptr) : Status{};
 }
 
 void Session::tell_closed(ProgramStep step, std::vector<Closed> places) {
@@ -185,12 +165,14 @@ void Session::tell_closed(ProgramStep step, std::vector<Closed> places) {
   options_.on_closed(plan_.programs[step.program], step.step, reports);
 }
 
-Status Session::commit(CommitStep c) {
+Status Session::commit(CommitStep c, const StepResult* result) {
   TROUPE_ASSIGN(c.readers, decisions_.commit());
   gradients_.begin_step();
   to_all(c);
   keep_sums(c.readers);
-  return decisions_.begin_due();
+  const Status begun = decisions_.begin_due();
+  if (result && options_.on_step) options_.on_step(*result);
+  return begun;
 }
 
 void Session::keep_sums(ProgramMask readers) {
@@ -239,9 +221,7 @@ Status Session::commit(std::int64_t step, const std::vector<Closed>& places) {
     sums_.commit(terms);
   }
   c.exponents = sums_.exponents();
-  TROUPE_TRY(commit(std::move(c)));
-  if (options_.on_step) options_.on_step(result);
-  return {};
+  return commit(std::move(c), &result);
 }
 
 Status Session::diverges(Status found, std::int64_t version) {

@@ -75,7 +75,7 @@ class SnapshotObserver {
   virtual bool has_room() const { return true; }
   /// The places take it.
   virtual void begun(std::int64_t) {}
-  /// It is due and is not taken: neither the arenas (SE-4 snapshots) nor has_room() have room for it.
+  /// It is due and is not taken: the arenas (SE-4 snapshots) or has_room() have no room for it.
   virtual void skipped(std::int64_t) {}
   /// A place's progress with its shard: a Report::Kind::saving.
   virtual void saving(std::int64_t version, Rank place, const Report&) { (void)version, (void)place; }
@@ -120,7 +120,7 @@ class Session final : private DecisionSink {
 
  private:
   // DecisionSink
-  Expected<std::vector<std::int32_t>> readers(std::int64_t version) override;
+  Expected<std::vector<std::int32_t>> readers(std::int64_t version, bool last) override;
   void snapshot_skipped(std::int64_t version) override { snapshots_->skipped(version); }
   void go(ProgramStep step) override;
   Expected<std::vector<std::int32_t>> feed(const PlanFeed& feed, ProgramStep step, std::int32_t microbatch,
@@ -137,8 +137,9 @@ class Session final : private DecisionSink {
   /// Tells that a program other than the step program has closed.
   void tell_closed(ProgramStep step, std::vector<Closed> places);
   Status commit(std::int64_t step, const std::vector<Closed>& places);
-  /// Commits, tells the places so, and begins what is due. `commit`: all but its readers.
-  Status commit(CommitStep commit);
+  /// Commits, tells the places so, and begins what is due. `commit`: all but its readers. `result`: what is told of the
+  /// step; null: nothing.
+  Status commit(CommitStep commit, const StepResult* result);
   /// Keeps the state of the sums for a version that is snapshotted.
   void keep_sums(actors::ProgramMask readers);
   /// Passes on what a check of divergence.h has found; an error makes `version`, and all later ones, of no use.

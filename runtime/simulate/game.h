@@ -154,28 +154,29 @@ class Game final : private DecisionSink {
   std::function<void(const actors::Reader&, const Token&)> deliver(std::int32_t p, std::int32_t channel);
 
   // DecisionSink
-  Expected<std::vector<std::int32_t>> readers(std::int64_t version) override;
+  Expected<std::vector<std::int32_t>> readers(std::int64_t version, bool last) override;
   void snapshot_skipped(std::int64_t) override {}
   void go(ProgramStep step) override;
   Expected<std::vector<std::int32_t>> feed(const PlanFeed& feed, ProgramStep step, std::int32_t microbatch,
                                            const actors::Report* last) override;
 
-  void begin();
-  void commit(std::int64_t step);
+  Status begin();
+  Status commit(std::int64_t step);
   /// An actor of a place has closed a step: the last one at the place is its vote.
   void step_closed(std::int32_t p, ProgramStep step);
   /// An act has ended: the session hears what it reports, if a feed waits for such reports.
   void reported(const GameActor& actor, const GameActor::ActAt& act);
-  /// What the session hears, GameOptions::control_s after it was said: a report, or that a feed's microbatch lies in
-  /// its slot at a place.
+  /// What the session hears, GameOptions::control_s after a place has said it: that a feed's microbatch lies in its
+  /// slot, a report, a vote.
   struct Hears {
     std::int64_t due_ns = 0;
     ProgramStep step;
     std::int32_t microbatch = 0, voter = 0;
-    const PlanChannel* taken = nullptr;   // the feed; null: a report
-    const std::string* report = nullptr;  // its name
+    const PlanChannel* taken = nullptr;   // the feed ...
+    const std::string* report = nullptr;  // ... or the report's name; else a vote
   };
   void tell(Hears hears);
+  Status hear(const Hears& hears);
 
   // ---- exchanges: an act is over when every peer has begun it ------------------------------------
 
@@ -267,8 +268,7 @@ class Game final : private DecisionSink {
     Mail::Kind phase;  // started: on its stream; carried: its messages are on their way; done: it is handed on
   };
   std::int64_t microbatches_, left_out_ = 0;
-  std::int64_t seen_ = -1;          // acts of the first actor that acts once per microbatch
-  std::int64_t commit_due_ns_ = 0;  // of the last step that has closed
+  std::int64_t seen_ = -1;  // acts of the first actor that acts once per microbatch
   std::int64_t closings_ = 0;
   std::vector<UnderWay> under_way_;  // in the order of their begin
   // exchange -> number of its actors that are played

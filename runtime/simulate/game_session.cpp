@@ -2,24 +2,24 @@
 // session's messages; what the places say in return.
 #include <algorithm>
 
-#include "devices/base/check.h"
 #include "runtime/simulate/game.h"
 
 namespace troupe::runtime {
 
 void Game::make_decisions() {
-  std::vector<std::vector<bool>> votes(plan_.programs.size());
-  for (std::size_t program = 0; program < votes.size(); ++program)
-    for (const auto& place : places_) votes[program].push_back(place->local.closers[program] > 0);
+  const auto of_ranks = votes(plan_);
+  std::vector<std::vector<bool>> of_places(of_ranks.size());
+  for (std::size_t program = 0; program < of_ranks.size(); ++program)
+    for (const auto& place : places_) of_places[program].push_back(of_ranks[program][place->local.rank]);
   DecisionSink& sink = *this;  // a private base
-  decisions_.emplace(plan_, 0, options_.steps, std::move(votes), sink);
+  decisions_.emplace(plan_, 0, options_.steps, std::move(of_places), sink);
 }
 
-Expected<std::vector<std::int32_t>> Game::readers(std::int64_t version) {
+Expected<std::vector<std::int32_t>> Game::readers(std::int64_t version, bool last) {
   std::vector<std::int32_t> out;
   if (!options_.every_program) return out;
   for (std::int32_t p = 0; p < std::ssize(plan_.programs); ++p) {
-    const bool due = plan_.programs[p] == "digest" ? plan_.trains && version == options_.steps : version == 0;
+    const bool due = plan_.programs[p] == "digest" ? plan_.trains && last : version == 0;
     if (due && !plan_.steps(p)) out.push_back(p);
   }
   return out;
@@ -39,13 +39,11 @@ std::function<void(const actors::Reader&, const Token&)> Game::deliver(std::int3
   };
 }
 
-void Game::begin() {
-  const auto readers = decisions_->begin();
-  ASSERT(readers.ok(), readers.status().message());
-  first_readers_ = *readers;
+Status Game::begin() {
+  TROUPE_ASSIGN(first_readers_, decisions_->begin());
   for (const auto& place : places_)
     for (const auto& a : place->actors) post({.kind = Mail::Kind::begin, .to = a.get()});
-  failure_ = decisions_->begin_due();
+  return decisions_->begin_due();
 }
 
 void Game::go(ProgramStep step) {
@@ -90,17 +88,20 @@ void Game::tell(Hears hears) {
   loop_.at(hears.due_ns, [this, it] {
     const Hears h = *it;
     told_.erase(it);
-    Status s;
-    if (h.taken) {
-      s = decisions_->taken(h.step, h.voter, h.taken->name, h.microbatch);
-    } else {
-      actors::Report report;
-      report.name = *h.report;
-      report.microbatch = h.microbatch;
-      s = decisions_->reported(h.step, report);
-    }
-    if (failure_.ok()) failure_ = s;
+    if (Status s = hear(h); failure_.ok()) failure_ = std::move(s);
   });
+}
+
+Status Game::hear(const Hears& h) {
+  if (h.taken) return decisions_->taken(h.step, h.voter, h.taken->name, h.microbatch);
+  if (h.report) {
+    actors::Report report;
+    report.name = *h.report;
+    report.microbatch = h.microbatch;
+    return decisions_->reported(h.step, report);
+  }
+  TROUPE_TRY(decisions_->check_vote(h.step, h.voter));
+  return decisions_->vote(h.step, h.voter) && plan_.steps(h.step.program) ? commit(h.step.step) : Status{};
 }
 
 void Game::step_closed(std::int32_t p, ProgramStep step) {
@@ -108,28 +109,20 @@ void Game::step_closed(std::int32_t p, ProgramStep step) {
   ++closings_;
   if (++count < places_[p]->local.closers[step.program]) return;
   closing_.erase({step, p});
-  if (Status s = decisions_->check_vote(step, p); !s.ok()) {
-    failure_ = std::move(s);
-    return;
-  }
-  if (!decisions_->vote(step, p) || !plan_.steps(step.program)) return;
-  commit_due_ns_ = loop_.now_ns() + to_ns(options_.control_s);
-  loop_.at(commit_due_ns_, [this, step] { commit(step.step); });
+  tell({0, step, 0, p, nullptr, nullptr});
 }
 
-void Game::commit(std::int64_t step) {
+Status Game::commit(std::int64_t step) {
   commits_ns_.push_back(loop_.now_ns());
-  const auto readers = decisions_->commit();
-  ASSERT(readers.ok(), readers.status().message());
   Token t;
   t.step = step;
-  t.readers = *readers;
+  TROUPE_ASSIGN(t.readers, decisions_->commit());
   for (std::int32_t p = 0; p < std::ssize(places_); ++p) {
     const LocalPlan& local = places_[p]->local;
     for (std::int32_t c = 0; c < std::ssize(local.channels); ++c)
       if (plan_.roles[local.stage].channels[local.channels[c].channel].kind == PlanChannel::Kind::commit) push(p, c, t);
   }
-  if (Status s = decisions_->begin_due(); failure_.ok()) failure_ = std::move(s);
+  return decisions_->begin_due();
 }
 
 }  // namespace troupe::runtime

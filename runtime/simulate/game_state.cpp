@@ -39,8 +39,7 @@ bool Game::others_rest() const {
 }
 
 std::vector<std::int64_t> Game::state() const {
-  std::vector<std::int64_t> out = {static_cast<std::int64_t>(commits_ns_.size()), closings_,
-                                   std::max<std::int64_t>(0, commit_due_ns_ - loop_.now_ns())};
+  std::vector<std::int64_t> out = {static_cast<std::int64_t>(commits_ns_.size()), closings_};
   auto append_state = [&](const GameActor& a, std::uint64_t number) {
     out.insert(out.end(), {a.place_, a.index_, static_cast<std::int64_t>(number) - (a.moves() ? seen_ : 0)});
   };
@@ -62,7 +61,9 @@ std::vector<std::int64_t> Game::state() const {
   decisions_->append_state(out);
   for (const auto& h : told_)
     out.insert(out.end(), {h.due_ns - loop_.now_ns(), h.step.program, h.step.step, h.microbatch, h.voter,
-                           static_cast<std::int64_t>(name_hash(h.taken ? h.taken->name : *h.report))});
+                           h.taken    ? static_cast<std::int64_t>(name_hash(h.taken->name))
+                           : h.report ? static_cast<std::int64_t>(name_hash(*h.report))
+                                      : 0});
   for (const auto& u : under_way_) {
     append_state(*u.actor, u.number);
     out.insert(out.end(), {u.end_ns - loop_.now_ns(), static_cast<std::int64_t>(u.phase)});

@@ -23,7 +23,7 @@ Expected<GameResult> Game::run() {
                                                "microbatches",
                                                counted(options_.steps, "step"), s, game_s_max));
   make_decisions();
-  begin();
+  TROUPE_TRY(begin());
   do {
     deliver();
     if (shortened() && loop_.next_due_ns() != loop_.now_ns()) detect_cycle();

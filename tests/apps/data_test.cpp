@@ -20,6 +20,7 @@
 #include "apps/lm/permutation.h"
 #include "tests/apps/contains.h"
 #include "tests/apps/temp_dir.h"
+#include "tests/syncs.h"
 
 using namespace troupe;
 using namespace troupe::lm;
@@ -328,6 +329,23 @@ TEST_CASE("gzip files are unpacked once; plain files stay where they are; damage
   const auto of_longest = plain_text_path(longest, cache);
   REQUIRE_MESSAGE(of_longest.ok(), of_longest.status().message());
   CHECK(test::read_text(*of_longest) == text);
+}
+
+TEST_CASE(
+    "an unpacked text is synced before it has the name under which later runs trust it; an error of that is told") {
+  test::TempDir dir;
+  const auto packed = test::write_text(dir / "t", some_text(1000)) + ".gz";
+  REQUIRE(std::system(("gzip " + (dir / "t")).c_str()) == 0);
+  test::Syncs syncs;
+  syncs.errors = {EIO};
+  bool of_output = false;
+  CHECK(plain_text_path(packed, dir / "corpus", never_give_up, &of_output).status().code() == Code::io);
+  CHECK(of_output);
+  CHECK(std::filesystem::is_empty(dir / "corpus"));
+  syncs.paths.clear();
+  const auto plain = plain_text_path(packed, dir / "corpus");
+  REQUIRE_MESSAGE(plain.ok(), plain.status().message());
+  CHECK(syncs.paths == std::vector<std::string>{fmt::format("{}.{}.part", *plain, ::getpid())});
 }
 
 TEST_CASE(

@@ -19,8 +19,10 @@
 #include "devices/host_memory.h"
 #include "devices/sim/sim_storage.h"
 #include "tests/apps/temp_dir.h"
+#include "tests/syncs.h"
 
 using namespace troupe;
+using troupe::test::Syncs;
 using troupe::test::TempDir;
 
 /// What flock fails with, in this program; 0: it does what the system's does.
@@ -30,38 +32,6 @@ extern "C" int flock(int fd, int operation) noexcept {
   errno = flock_error;
   return -1;
 }
-
-namespace {
-
-/// While one exists: the paths of what fsync and fdatasync of this program are called for, and what they fail with.
-struct Syncs {
-  std::vector<std::string> paths;
-  std::vector<int> errors;  ///< of the next calls; later ones do what the system's do
-
-  inline static Syncs* watching = nullptr;
-  Syncs() { watching = this; }
-  ~Syncs() { watching = nullptr; }
-  Syncs(const Syncs&) = delete;
-  Syncs& operator=(const Syncs&) = delete;
-};
-
-int watched_sync(long call, int fd) {
-  if (Syncs* const syncs = Syncs::watching; syncs != nullptr) {
-    syncs->paths.push_back(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd)).string());
-    if (!syncs->errors.empty()) {
-      const int error = syncs->errors.front();
-      syncs->errors.erase(syncs->errors.begin());
-      errno = error;
-      return -1;
-    }
-  }
-  return static_cast<int>(::syscall(call, fd));
-}
-
-}  // namespace
-
-extern "C" int fsync(int fd) { return watched_sync(SYS_fsync, fd); }
-extern "C" int fdatasync(int fd) { return watched_sync(SYS_fdatasync, fd); }
 
 namespace {
 

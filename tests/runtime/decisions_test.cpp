@@ -23,7 +23,7 @@ struct Sink final : DecisionSink {
   };
   std::vector<Sent> sent;
 
-  Expected<std::vector<std::int32_t>> readers(std::int64_t) override { return reads; }
+  Expected<std::vector<std::int32_t>> readers(std::int64_t, bool) override { return reads; }
   void snapshot_skipped(std::int64_t) override {}
   void go(ProgramStep step) override { gone.push_back(step); }
   Expected<std::vector<std::int32_t>> feed(const PlanFeed& feed, ProgramStep step, std::int32_t microbatch,
@@ -68,7 +68,8 @@ bool says(const Status& s, const std::string& what) { return s.message().find(wh
 
 }  // namespace
 
-TEST_CASE("SE-1: a step has its last vote when each voter has given the one it has; no other vote counts") {
+TEST_CASE(
+    "SE-1 (one commit): a step has its last vote when each voter has given the one it has; no other vote counts") {
   const Plan plan = fed_plan(1, 1);
   Sink sink;
   Decisions d(plan, 0, 3, {{true, false, true}}, sink);
@@ -85,7 +86,7 @@ TEST_CASE("SE-1: a step has its last vote when each voter has given the one it h
   CHECK_FALSE(d.open({0, 0}));
 }
 
-TEST_CASE("SE-2: a voter that skips the step that is due is refused, so steps are voted in their order") {
+TEST_CASE("SE-2 (versions): a voter that skips the step that is due is refused, so steps are voted in their order") {
   const Plan plan = fed_plan(1, 1);
   Sink sink;
   Decisions d(plan, 5, 9, all_vote(plan, 2), sink);

@@ -450,6 +450,23 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "a plan whose feed ends its step before the session has heard that all of it is taken completes in the game") {
+  const auto ops = kernels::standard_ops();
+  for (const std::int64_t all : {16, 48, 64}) {
+    CAPTURE(all);
+    Graph g(ops);
+    g.program("relay", {all, 1});
+    g.unit("only");
+    const Value prompt = g.feed("prompt", {DType::i32, {1}}, "");
+    g.report("token", g.actor("echo", "echo", {prompt}, {{"token", {DType::i32, {1}}}})[0]);
+    const auto p = compile_over(g, {1});
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    const Status s = verify(*p);
+    CHECK_MESSAGE(s.ok(), s.message());
+  }
+}
+
 namespace {
 
 /// The same plan, the channels of its first stage at higher or lower addresses than those of its second.

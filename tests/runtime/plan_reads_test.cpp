@@ -1,12 +1,14 @@
 // What each place plans to read, send and get of a checkpoint, against one plan for all places.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <map>
 #include <random>
 #include <set>
 
 #include "placement/boxing.h"
 #include "runtime/worker/plan_reads.h"
+#include "tests/runtime/cpu_seconds.h"
 #include "tests/runtime/draws.h"
 #include "tests/runtime/mlp.h"
 
@@ -165,10 +167,13 @@ TEST_CASE(
   CHECK(ways > test::of_drawn(1000));
 }
 
-TEST_CASE(
-    "a place of a thousand replicas plans what it reads, sends and gets itself: two ways for each extent, not a "
-    "million") {
-  const std::int64_t places = 1000, rows = 4000;
+namespace {
+
+constexpr std::int64_t rows_a_place = 4;
+
+/// A plan of so many replicas of two parameters, "up" of [rows, 2] and "down" of [2, rows].
+Expected<Plan> plan_of_replicas(std::int64_t places, std::int32_t zero) {
+  const std::int64_t rows = rows_a_place * places;
   Graph g(ops());
   g.program("train", {places, 1});
   g.unit("in");
@@ -177,25 +182,42 @@ TEST_CASE(
   const Value y = g.op("linear", {h, g.param("down", {2, rows}, Init::normal(0.2f))})[0];
   const Value t = g.actor("data", "t", {}, {{"t", {DType::f32, {1, 2}}}}, {{"stream", std::string("t")}})[0];
   g.minimize(g.op("mse_loss", {y, t}, {{"scale", 1e-3}})[0], {});
+  return compile_over(g, {places}, 1, zero);
+}
+
+/// The checkpoint of a job of as many places: a file for each, in it its rows of each tensor.
+Manifest manifest_of_replicas(std::int64_t places) {
+  const std::int64_t rows = rows_a_place * places;
+  Manifest manifest;
+  for (const std::string name : {"down", "up"})
+    for (auto kind : checkpoint::tensor_kinds) {
+      StoredTensor stored{name, kind, DType::f32, {name == "up" ? rows : 2, name == "up" ? 2 : rows}, {}};
+      for (std::int64_t i = 0; i < places; ++i) {
+        Extent e = Extent::whole(stored.shape);
+        e.dims[name == "up" ? 0 : 1] = split_range({0, rows}, places, i);
+        stored.extents.push_back({std::move(e), static_cast<std::int32_t>(i), 0, {}});
+      }
+      manifest.tensors.push_back(std::move(stored));
+    }
+  return manifest;
+}
+
+const RestorePlaces in_replicas{nullptr, {0, 0}, {0, 0}};
+
+}  // namespace
+
+TEST_CASE(
+    "a place of a thousand replicas plans what it reads, sends and gets itself: two ways for each extent, not a "
+    "million") {
+  const std::int64_t places = 1000;
   for (const std::int32_t zero : {0, 1}) {
     CAPTURE(zero);
-    const auto plan = compile_over(g, {places}, 1, zero);
+    const auto plan = plan_of_replicas(places, zero);
     REQUIRE_MESSAGE(plan.ok(), plan.status().message());
-    Manifest manifest;  // as a job of as many places saves it: a file for each, in it its rows of each tensor
-    for (const std::string name : {"down", "up"})
-      for (auto kind : checkpoint::tensor_kinds) {
-        StoredTensor stored{name, kind, DType::f32, {name == "up" ? rows : 2, name == "up" ? 2 : rows}, {}};
-        for (std::int64_t i = 0; i < places; ++i) {
-          Extent e = Extent::whole(stored.shape);
-          e.dims[name == "up" ? 0 : 1] = split_range({0, rows}, places, i);
-          stored.extents.push_back({std::move(e), static_cast<std::int32_t>(i), 0, {}});
-        }
-        manifest.tensors.push_back(std::move(stored));
-      }
-    const RestorePlaces memory{nullptr, {0, 0}, {0, 0}};
+    const Manifest manifest = manifest_of_replicas(places);
     std::size_t reads = 0;
     for (const Rank rank : {0, 617, 999}) {
-      const auto batches = plan_reads(*plan, rank, manifest, memory);
+      const auto batches = plan_reads(*plan, rank, manifest, in_replicas);
       REQUIRE_MESSAGE(batches.ok(), batches.status().message());
       std::size_t own = 0, sends = 0, gets = 0;
       for (const auto& batch : *batches) {
@@ -224,4 +246,23 @@ TEST_CASE(
     }
     if (zero == 0) CHECK(reads == 3 * 6);  // 6,000 extents of one size among a thousand places
   }
+}
+
+TEST_CASE("what a place plans of a restore takes time in proportion to the replicas of the job, not to their square") {
+  const auto seconds = [](std::int64_t places) {
+    const auto plan = plan_of_replicas(places, 0);
+    REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+    const Manifest manifest = manifest_of_replicas(places);
+    double least = HUGE_VAL;
+    for (int times = 0; times < 3; ++times) {
+      const double begin = cpu_seconds();
+      const auto batches = plan_reads(*plan, 0, manifest, in_replicas);
+      least = std::min(least, cpu_seconds() - begin);
+      REQUIRE_MESSAGE(batches.ok(), batches.status().message());
+    }
+    return least;
+  };
+  const double few = seconds(100), many = seconds(1000);
+  MESSAGE("100 replicas: " << few * 1e3 << " ms, 1,000: " << many * 1e3 << " ms");
+  CHECK(many < 3 * 10 * few);
 }

@@ -5,6 +5,7 @@
 
 #include "runtime/place/gradient_parts.h"
 #include "runtime/session/session.h"
+#include "tests/runtime/cpu_seconds.h"
 #include "tests/runtime/mlp.h"
 #include "tests/runtime/seen_snapshots.h"
 
@@ -701,4 +702,42 @@ TEST_CASE("a digest that leaves an element out, or tells of one twice, is refuse
   }
   // A run without kernels tells of nothing.
   CHECK(reductions.digest({Closed{}}).ok());
+}
+
+namespace {
+
+/// CPU time of the cheapest of some steps of a job of so many replicas.
+double seconds_of_step(std::int64_t replicas) {
+  Shape_ shape;
+  shape.microbatches = replicas;
+  const auto plan = compile_over(graph(ops(), shape), {replicas});
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  SessionOptions options;
+  options.steps = 5;
+  Session session(*plan, options, nullptr, [](Rank, const ToWorker&) {});
+  REQUIRE(session.begin().ok());
+  const Rank places = plan->workers();
+  std::vector<Closed> votes;
+  for (Rank r = 0; r < places; ++r) votes.push_back({0, 0, {}, 0, told(*plan, r, 1, 1e-3f)});
+  double least = HUGE_VAL;
+  for (std::int64_t step = 0; step < options.steps; ++step) {
+    Status s;
+    const double begin = cpu_seconds();
+    for (Rank r = 0; r < places && s.ok(); ++r) {
+      votes[static_cast<std::size_t>(r)].step = step;
+      s = session.handle(r, votes[static_cast<std::size_t>(r)]);
+    }
+    least = std::min(least, cpu_seconds() - begin);
+    REQUIRE_MESSAGE(s.ok(), s.message());
+    REQUIRE(session.committed() == step + 1);
+  }
+  return least;
+}
+
+}  // namespace
+
+TEST_CASE("a step costs the session time in proportion to the places of the job, not to their square") {
+  const double few = seconds_of_step(1000), many = seconds_of_step(16'000);
+  MESSAGE("1,000 places: " << few * 1e3 << " ms, 16,000: " << many * 1e3 << " ms");
+  CHECK(many < 3 * 16 * few);
 }

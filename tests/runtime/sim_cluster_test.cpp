@@ -107,6 +107,44 @@ TEST_CASE("the same seed gives the same run, message for message; another seed o
   CHECK_FALSE(hashes.begin()->empty());
 }
 
+TEST_CASE("a run's digest is of every byte that places send one another, and of every act") {
+  struct Teller final : actors::UserActor {
+    explicit Teller(float value) : value(value) {}
+    Status act(actors::UserCall& call) override {
+      call.out[0].as<float>()[0] = value;
+      return {};
+    }
+    float value;
+  };
+  struct Hearer final : actors::UserActor {
+    Status act(actors::UserCall&) override { return {}; }
+  };
+  const auto digest = [](float value, const std::string& hearer) {
+    actors::UserActorSet set;
+    set["teller"] = [=](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+      return std::unique_ptr<actors::UserActor>(std::make_unique<Teller>(value));
+    };
+    set["hearer"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+      return std::unique_ptr<actors::UserActor>(std::make_unique<Hearer>());
+    };
+    Graph g(ops());
+    g.program("main", {});
+    g.unit("first");
+    const Value x = g.actor("teller", "teller", {}, {{"x", {DType::f32, {1}}}})[0];
+    g.unit("second");
+    g.actor("hearer", hearer, {x}, {});
+    const auto p = compile_over(g, {1, 1});
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    const auto r = run(*p, ops(), set);
+    REQUIRE_MESSAGE(r.ok(), r.status().message());
+    return r->digest;
+  };
+  const auto one = digest(1, "hearer");
+  CHECK(digest(1, "hearer") == one);
+  CHECK(digest(2, "hearer") != one);    // no report tells of the value
+  CHECK(digest(1, "listener") != one);  // no message has the name
+}
+
 TEST_CASE("another seed of the model, another learning rate or another step count changes params_hash") {
   const auto ops = kernels::standard_ops();
   Shape_ s;
