@@ -132,12 +132,13 @@ check_include(apps/main.cpp "apps/job/job.h" "")
 check_include(apps/examples/planted.cpp "runtime/launch/app.h" "")
 check_include(runtime/worker/planted.cpp "runtime/plan/plan.h" "")
 
-# check_rules(HEADER TEXT FOUND): where HEADER states rules in line 2, and a source has TEXT in line 2, the checker says FOUND;
-# without FOUND, it is content. The rules of this check are of a family that no header states.
+# check_rules(HEADER TEXT FOUND [OTHER]): where HEADER states rules in line 2, a source has TEXT in line 2, and another one OTHER,
+# the checker says FOUND; without FOUND, it is content. The rules of this check are of a family that no header states.
 function(check_rules header text found)
   file(REMOVE_RECURSE "${SCRATCH}")
   file(WRITE "${SCRATCH}/actors/planted.h" "// Rules.\n${header}\n")
   file(WRITE "${SCRATCH}/actors/planted.cpp" "int first;\n${text}\n")
+  file(WRITE "${SCRATCH}/actors/second.cpp" "int first;\n${ARGN}\n")
   execute_process(COMMAND ${CMAKE_COMMAND} "-DROOT=${SCRATCH}" -DPART=ON -P "${ROOT}/cmake/house_rules.cmake"
     RESULT_VARIABLE result ERROR_VARIABLE said)
   string(REGEX REPLACE "[ \n]+" " " said "${said}")
@@ -153,6 +154,10 @@ set(stated "//   QQ-1  (first thing) a thing\;\n//   QQ-2  (second) another.")
 set(numbered "house rule 'numbered rules'")
 check_rules("${stated}" "// QQ-1 holds." "planted.cpp:2: ${numbered}: the first citation of QQ-1 says its name: QQ-1 (first thing)")
 check_rules("${stated}" "// QQ-1 (first), QQ-2 (second)" "planted.cpp:2: ${numbered}: the first citation of QQ-1")
+foreach(wrong "second" "first things" "the first thing")
+  check_rules("${stated}" "// QQ-1 (${wrong})" "planted.cpp:2: ${numbered}: the first citation of QQ-1")
+endforeach()
+check_rules("${stated}" "// QQ-1 (first thing)" "second.cpp:2: ${numbered}: the first citation of QQ-1" "// QQ-1 holds.")
 check_rules("${stated}" "// (QQ-2 second,QQ-1)" "planted.cpp:2: ${numbered}: the first citation of QQ-1")
 check_rules("${stated}" "// a[0]; QQ-1..2 and\n// QQ-2" "planted.cpp:3: ${numbered}: the first citation of QQ-2")
 check_rules("${stated}" "// as QQ-3 (third) says" "planted.cpp:2: ${numbered}: no header states QQ-3")

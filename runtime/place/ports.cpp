@@ -106,8 +106,8 @@ void LocalPorts::make_turns() {
     if (const PlanActor& a = plan_actor(l); a.takes_turns)
       takers[{a.virtual_stage / plan_.stages, a.pass}].push_back(&l.spec);
   std::int32_t turn = 0;
-  for (const PassOf& p :
-       pass_order(plan_.pipeline, plan_.stages, local_.stage, static_cast<std::int32_t>(microbatches_[0].size())))
+  for (const PassOf& p : pass_order(plan_.pipeline, plan_.stages, local_.stage,
+                                    static_cast<std::int32_t>(microbatches_[plan_.step_program].size())))
     for (actors::ActorSpec* spec : takers[{p.chunk, p.pass}]) spec->turns.push_back(turn++);
   for (auto& l : local_.actors) l.spec.turns_per_step = turn;
 }

@@ -180,6 +180,7 @@ struct Scene {
                          });
       CHECK_MESSAGE(named, "expected: ", words.empty() ? "" : words.back());
       const bool intact = words.empty() || std::count(words.begin(), words.end(), in_padding);
+      CHECK((all.find(in_padding) != std::string::npos) == (intact && !words.empty()));
       CHECK(load_and_compare(mine, storage, folder, model).ok() == intact);  // no reader gets wrong bytes
       found += !words.empty();
       padding += intact && !words.empty();

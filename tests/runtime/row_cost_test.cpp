@@ -4,12 +4,11 @@
 #include <doctest/doctest.h>
 
 #include <limits>
-#include <random>
 
-#include "kernels/ops.h"
 #include "placement/collective.h"
 #include "runtime/compile/deduce.h"
 #include "runtime/compile/lowering.h"
+#include "tests/runtime/row_graph.h"
 
 using namespace troupe;
 using namespace troupe::runtime;
@@ -23,47 +22,6 @@ CostModel bytes_only() {
   costs.launch_s = 0;
   costs.intra_node = costs.inter_node = {0, 1};
   return costs;
-}
-
-/// Values of one width, each made of the last one: by linears of a narrow or a wide middle, norms, sums with the value
-/// before, and attention to a norm: six query heads that share one key-value head, too few of both for four places.
-Graph random_graph(const kernels::OpSet& ops, unsigned seed, bool train) {
-  std::mt19937 rng(seed);
-  const auto draw = [&](int n) { return static_cast<std::int64_t>(rng() % static_cast<unsigned>(n)); };
-  Graph g(ops);
-  g.program("train", {4, 1});
-  g.unit("all");
-  const std::int64_t head = 64, heads = 6, width = head * heads, rows = 64 << draw(4);
-  int params = 0;
-  const auto linear = [&](Value x, std::int64_t from, std::int64_t to, const Attrs& units = {}) {
-    return g.op("linear", {x, g.param("w" + std::to_string(params++), {to, from}, Init::normal(0.1f))}, units)[0];
-  };
-  const auto norm = [&](Value x) {
-    const Value scale = g.param("n" + std::to_string(params++), {width}, Init::constant(1), false);
-    return g.op("rmsnorm", {x, scale}, {{"eps", 1e-5}})[0];
-  };
-  const auto attention = [&](Value x) {
-    const Value q = linear(x, width, width, {{"unit", width}, {"subunit", head}}),
-                k = linear(x, width, head, {{"unit", head}}), v = linear(x, width, head, {{"unit", head}});
-    const Value o = g.op("attention", {q, k, v}, {{"head_dim", head}})[0];
-    return linear(o, width, width, {{"in_unit", width}, {"in_subunit", head}});
-  };
-  const Value in = g.actor("data", "input", {}, {{"x", {DType::f32, {1, rows, width}}, std::nullopt}})[0];
-  const Value target = g.actor("data", "target", {}, {{"y", {DType::f32, {1, rows, width}}, std::nullopt}})[0];
-  Value x = linear(in, width, width);
-  for (auto left = 2 + draw(4); left > 0; --left) {
-    const Value before = x;
-    const std::int64_t middle = 32 << draw(5);
-    switch (draw(3)) {
-      case 0: x = linear(linear(x, width, middle), middle, width); break;
-      case 1: x = norm(x); break;
-      default: x = attention(norm(x));
-    }
-    if (draw(2)) x = g.op("add", {x, before})[0];
-  }
-  const Value loss = g.op("mse_loss", {x, target}, {{"scale", 1.0}})[0];
-  if (train) g.minimize(loss, {});
-  return g;
 }
 
 }  // namespace
@@ -105,7 +63,7 @@ TEST_CASE("random graphs: gradient rows move no byte more than the search has ch
   const auto ops = kernels::standard_ops();
   int moved = 0;
   for (unsigned seed = 1; seed <= 200; ++seed) {
-    const Graph g = random_graph(ops, seed, true), forward = random_graph(ops, seed, false);
+    const Graph g = row_graph(ops, seed), forward = row_graph(ops, seed, {false});
     REQUIRE_MESSAGE(g.status().ok(), g.status().message());
     CompileOptions o;
     o.stages = stage_meshes({1}, 4);

@@ -81,3 +81,24 @@ TEST_CASE(
     CHECK(bytes == (tp - 1) * 4 * 48 * 4);  // of the all-gather; a place's rows lie in the whole that it has
   }
 }
+
+TEST_CASE("two readers of parts of a whole value each slice it, in whatever order they read") {
+  for (const std::int64_t tp : {2, 4})
+    for (const bool rows_first : {true, false}) {
+      CAPTURE(tp);
+      CAPTURE(rows_first);
+      Graph g(ops());
+      g.program("run", {2, 4});
+      g.unit("all");
+      const Value y = g.actor("data", "y", {}, {{"y", {DType::f32, {4, 48}}}})[0];
+      for (const bool rows : {rows_first, !rows_first})
+        g.actor("data", rows ? "rows" : "columns", {y}, {}, {}, {NdSbp{Sbp::S(rows ? 0 : 1), Sbp::B()}});
+      const auto p = compile(g, {.stages = stage_meshes({1}, tp)});
+      REQUIRE_MESSAGE(p.ok(), p.status().message());
+      // One exchange slices both parts at once.
+      CHECK(boxings(*p) == std::vector<Collective>{Collective::slice});
+      REQUIRE(p->exchanges.size() == 1);
+      CHECK(p->exchanges[0].moves.size() == 2);
+      CHECK(p->exchanges[0].bytes == 0);
+    }
+}

@@ -154,6 +154,16 @@ struct Planted {
   }
 };
 
+/// A plan of the MLP with room for two snapshots.
+Plan plan_of_snapshots(const std::vector<std::int64_t>& dp) {
+  CompileOptions o;
+  o.stages = stage_meshes(dp);
+  o.snapshots = 2;
+  auto p = compile(graph(ops(), {}), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  return *std::move(p);
+}
+
 bool says(const Status& s, const std::string& words) { return s.message().find(words) != std::string::npos; }
 
 }  // namespace
@@ -416,12 +426,8 @@ TEST_CASE(
 TEST_CASE(
     "SE-4 (snapshots): a version that is wanted is skipped, and told, while some place's arena is full of versions "
     "that it has not written; the last version never is; the commit that makes a version says whether it is taken") {
-  CompileOptions o;
-  o.stages = stage_meshes({2});
-  o.snapshots = 2;
-  const auto p = compile(graph(ops(), {}), o);
-  REQUIRE_MESSAGE(p.ok(), p.status().message());
-  const auto snapshot = p->program("snapshot");
+  const Plan plan = plan_of_snapshots({2});
+  const auto snapshot = plan.program("snapshot");
   REQUIRE(snapshot > 0);
   struct {
     std::int32_t closed;  // places that have written version 1 when version 4 is made
@@ -433,7 +439,7 @@ TEST_CASE(
     CAPTURE(c.closed);
     CAPTURE(c.last);
     Planted job({2});
-    job.plan = *p;
+    job.plan = plan;
     job.options.steps = 5;
     SeenSnapshots snapshots([](std::int64_t version) { return version > 0; });
     job.snapshots = &snapshots;
@@ -445,8 +451,8 @@ TEST_CASE(
         REQUIRE(job.session->handle(r, Closed{snapshot, 1, {}, 0}).ok());
       REQUIRE(job.vote().ok());
     }
-    CHECK(snapshots.skipped_versions == c.skipped);
-    CHECK(snapshots.begun_versions == c.taken);
+    CHECK(snapshots.versions("skipped") == c.skipped);
+    CHECK(snapshots.versions("begun") == c.taken);
     for (const Go& go : job.gone)
       if (go.program == snapshot) taken.push_back(go.step);
     CHECK(taken == c.taken);
@@ -457,22 +463,70 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "an observer is asked of each version once, and for room only before the last version, for versions that it wants; "
+    "it hears a place's progress while the place's version is open, and the shards in order of ranks") {
+  Planted job({2});
+  job.plan = plan_of_snapshots({2});
+  job.options.steps = 4;
+  SeenSnapshots snapshots([](std::int64_t version) { return version == 1 || version > 2; });
+  job.snapshots = &snapshots;
+  snapshots.room = [&] { return job.session->committed() == 0; };
+  job.begin();
+  REQUIRE(job.vote().ok());
+  const auto snapshot = job.plan.program("snapshot");
+  const auto saving = [&](Rank r) {
+    return job.session->handle(r, EarlyReport{snapshot, {Report::Kind::saving, "", 1, -1, {0, 1, 2}, {}}});
+  };
+  CHECK(saving(1).ok());
+  for (Rank r : {1, 0})
+    REQUIRE(job.session->handle(r, Closed{snapshot, 1, {Report{Report::Kind::shard, "", 1, -1, {}, {std::byte(r)}}}, 0})
+                .ok());
+  CHECK(saving(1).ok());
+  while (job.session->committed() < 4) REQUIRE(job.vote().ok());
+  CHECK(snapshots.log == std::vector<std::string>{"wants 0", "wants 1", "has_room", "begun 1", "saving 1 place 1",
+                                                  "written 1", "wants 2", "wants 3", "has_room", "skipped 3", "wants 4",
+                                                  "begun 4"});
+  const auto& shards = snapshots.written_shards[1];
+  REQUIRE(shards.size() == 2);
+  for (std::size_t r = 0; r < 2; ++r) CHECK(shards[r].bytes == std::vector<std::byte>{std::byte(r)});
+}
+
+TEST_CASE(
+    "a session may begin with the snapshot of its first version: it is told when the run begins, and has the sums of "
+    "that time") {
+  const SumState sums{3, {{"layer0.down", {17, 2.0f}}}};
+  for (const std::int64_t first : {0, 5}) {
+    CAPTURE(first);
+    Planted job({1}, sums, first);
+    job.plan = plan_of_snapshots({1});
+    SeenSnapshots snapshots([&](std::int64_t version) { return version == first; });
+    job.snapshots = &snapshots;
+    job.begin();
+    REQUIRE(job.started.ok());
+    REQUIRE(snapshots.versions("begun") == std::vector<std::int64_t>{first});
+    const SumState at_begin = job.session->sums();
+    CHECK(at_begin.updates == 3);
+    CHECK(at_begin.scales.at("layer0.down") == SumScale{17, 2.0f});
+    REQUIRE(job.vote().ok());
+    CHECK_FALSE(job.session->sums() == at_begin);
+    REQUIRE(job.session->handle(0, Closed{job.plan.program("snapshot"), first, {}, 0}).ok());
+    REQUIRE(snapshots.written_versions.count(first) == 1);
+    CHECK(snapshots.written_versions.at(first) == at_begin);
+  }
+}
+
 TEST_CASE("a version that is due while its observer has no room is skipped, and told; the last version is taken") {
-  CompileOptions o;
-  o.stages = stage_meshes({1});
-  o.snapshots = 2;
   Planted job({1});
-  auto p = compile(graph(ops(), {}), o);
-  REQUIRE_MESSAGE(p.ok(), p.status().message());
-  job.plan = *std::move(p);
+  job.plan = plan_of_snapshots({1});
   job.options.steps = 3;
   SeenSnapshots snapshots([](std::int64_t version) { return version > 0; });
-  snapshots.room = false;
+  snapshots.room = [] { return false; };
   job.snapshots = &snapshots;
   job.begin();
   while (job.session->committed() < 3) REQUIRE(job.vote().ok());
-  CHECK(snapshots.skipped_versions == std::vector<std::int64_t>{1, 2});
-  CHECK(snapshots.begun_versions == std::vector<std::int64_t>{3});
+  CHECK(snapshots.versions("skipped") == std::vector<std::int64_t>{1, 2});
+  CHECK(snapshots.versions("begun") == std::vector<std::int64_t>{3});
   for (const CommitStep& m : job.commits)
     CHECK((m.readers >> job.plan.program("snapshot") & 1) == (m.step == 2 ? 1 : 0));
 }
@@ -480,13 +534,8 @@ TEST_CASE("a version that is due while its observer has no room is skipped, and 
 TEST_CASE(
     "a session whose training has diverged commits nothing more and hears the readers of the versions before: their "
     "evaluation and their shards are told, and none is left then") {
-  CompileOptions o;
-  o.stages = stage_meshes({2});
-  o.snapshots = 2;
-  auto p = compile(graph(ops(), {}), o);
-  REQUIRE_MESSAGE(p.ok(), p.status().message());
   Planted job({2});
-  job.plan = *std::move(p);
+  job.plan = plan_of_snapshots({2});
   job.options.readers = [](std::int64_t version) {
     return version == 1 ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{};
   };
@@ -516,15 +565,41 @@ TEST_CASE(
 }
 
 TEST_CASE(
+    "after the digest of the last version has told of divergence, readers of the versions before it are waited for, "
+    "and the snapshot of the last version is not") {
+  Planted job({1});
+  job.plan = plan_of_snapshots({1});
+  job.options.steps = 2;
+  job.options.readers = [](std::int64_t version) {
+    return version == 1 ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{};
+  };
+  SeenSnapshots snapshots([](std::int64_t version) { return version == 2; });
+  job.snapshots = &snapshots;
+  job.begin();
+  while (job.session->committed() < 2) REQUIRE(job.vote().ok());
+  REQUIRE(snapshots.versions("begun") == std::vector<std::int64_t>{2});
+  std::vector<Report> digests;
+  for (const auto& param : job.plan.params)
+    digests.push_back({Report::Kind::digest,
+                       param.name + "|all",
+                       2,
+                       -1,
+                       {0, 0, param.name == "layer0.up" ? 0.0 : 1.0,
+                        static_cast<double>(elements(job.plan.tensors[param.tensor].shape))},
+                       {}});
+  CHECK(says(job.session->handle(0, Closed{job.plan.program("digest"), 2, digests, 0}),
+             "parameter 'layer0.up' is not finite after step 2: training has diverged"));
+  CHECK(job.session->readers_left());
+  CHECK(job.session->handle(0, Closed{job.plan.program("evaluate"), 1, {}, 0}).ok());
+  CHECK_FALSE(job.session->readers_left());
+  CHECK(snapshots.versions("written").empty());
+}
+
+TEST_CASE(
     "a checkpoint's version has the sums that it had when its snapshot began, however far the job is when it is "
     "written") {
-  CompileOptions o;
-  o.stages = stage_meshes({1});
-  o.snapshots = 2;
-  auto p = compile(graph(ops(), {}), o);
-  REQUIRE_MESSAGE(p.ok(), p.status().message());
   Planted job({1});
-  job.plan = *std::move(p);
+  job.plan = plan_of_snapshots({1});
   SeenSnapshots snapshots([](std::int64_t version) { return version == 1 || version == 2; });
   auto& saved = snapshots.written_versions;
   job.snapshots = &snapshots;
@@ -637,11 +712,7 @@ TEST_CASE("a plan that does not train has versions, too: each step makes one, an
 TEST_CASE(
     "readers that the plan does not have, that the session begins by itself or that are named twice end the run with "
     "an error that names them, before any place hears of the version") {
-  CompileOptions o;
-  o.stages = stage_meshes({1});
-  o.snapshots = 2;
-  const auto p = compile(graph(ops(), {}), o);
-  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  const Plan plan = plan_of_snapshots({1});
   struct Wrong {
     std::vector<std::string> names;
     std::string why;
@@ -656,7 +727,7 @@ TEST_CASE(
       CAPTURE(wrong.why);
       CAPTURE(version);
       Planted job({1});
-      job.plan = *p;
+      job.plan = plan;
       job.options.readers = [&](std::int64_t v) { return v == version ? wrong.names : std::vector<std::string>{}; };
       job.begin();
       CHECK(job.started.ok() == (version > 0));
