@@ -12,7 +12,7 @@ file(WRITE "${SCRATCH}/libcaf_core.so" "")
 # check(NUMBER VERSION WANTED): whether a CAF of this CAF_VERSION is taken.
 function(check number version wanted)
   file(WRITE "${SCRATCH}/caf/config.hpp" "#define CAF_VERSION ${number}\n")
-  execute_process(COMMAND "${CMAKE_COMMAND}" "-DCMAKE_MODULE_PATH=${ROOT}/cmake" "-DCAF_INCLUDE_DIR=${SCRATCH}"
+  execute_process(COMMAND "${CMAKE_COMMAND}" -G Ninja "-DCMAKE_MODULE_PATH=${ROOT}/cmake" "-DCAF_INCLUDE_DIR=${SCRATCH}"
     "-DCAF_CORE_LIBRARY=${SCRATCH}/libcaf_core.so" -S "${SCRATCH}" -B "${SCRATCH}/build"
     RESULT_VARIABLE failed OUTPUT_VARIABLE out ERROR_VARIABLE err)
   string(REGEX REPLACE "[ \n]+" " " said "${out}${err}")

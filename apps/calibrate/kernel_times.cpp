@@ -191,7 +191,7 @@ std::vector<KernelCase> kernel_cases(const Plan& plan, const kernels::OpSet& ops
   for (const auto& role : plan.roles) {
     const Rank rank = plan.meshes[static_cast<std::size_t>(role.stage)].ranks[0];
     for (const auto& actor : role.actors) {
-      if (actor.kind != PlanActor::Kind::segment || !plan.steps(actor.program)) continue;
+      if (actor.kind != PlanActor::Kind::segment || !plan.is_step_program(actor.program)) continue;
       for (const auto& op : actor.ops) {
         const auto* def = ops.find(op.op);
         if (!def) continue;  // a report

@@ -127,7 +127,7 @@ void AxisSearch::find_ops() {
     any &= n.kind == Node::Kind::op && g_.ops().find(n.op)->gradient != nullptr;
     for (Value v : n.out) {
       maker_[v] = op;
-      needs_grad_[v] = any && plan_.steps(program_);
+      needs_grad_[v] = any && plan_.is_step_program(program_);
     }
   }
   blocks_.push_back(ops_.size());
@@ -302,11 +302,11 @@ bool AxisSearch::read_param(State& s, const Node& reader, const TensorType& type
   };
   if (!agrees(s.params) || !agrees(params_)) return false;
   const bool divided = wanted.is_split() || (wanted.is_broadcast() && is_one_unit_left(reader, type, input));
-  if (plan_.steps(program_) && !s.params.count(v))
+  if (plan_.is_step_program(program_) && !s.params.count(v))
     s.cost.param_bytes += bytes_of(type) * (divided ? widest() / static_cast<double>(n) : widest());
   s.params[v] = wanted;
   // A gradient that is a sum over this axis is reduced once a step.
-  if (needs_grad_[v] && plan_.steps(program_) && gradient_sbp(sig, input).is_partial())
+  if (needs_grad_[v] && plan_.is_step_program(program_) && gradient_sbp(sig, input).is_partial())
     s.cost.seconds += RowCost(plan_.costs, n).boxing_s(Sbp::P(), wanted, type) /
                       static_cast<double>(plan_.step_spec().microbatches);
   return true;

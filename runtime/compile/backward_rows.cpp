@@ -11,7 +11,7 @@ BackwardRows::BackwardRows(const Graph& g, const std::vector<UnitPlace>& units, 
                            const Deduction& deduced, const TensorLayouts& layouts)
     : g_(g), units_(units), plan_(plan), deduced_(deduced), layouts_(layouts), readers_(g.tensors().size()) {
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(g.nodes().size()); ++i)
-    if (const Node& n = g.nodes()[i]; n.kind == Node::Kind::op && !n.backward && plan_.steps(n.program))
+    if (const Node& n = g.nodes()[i]; n.kind == Node::Kind::op && !n.backward && plan_.is_step_program(n.program))
       for (std::size_t k = 0; k < n.in.size(); ++k) readers_[n.in[k]].push_back({i, k});
 }
 

@@ -65,12 +65,12 @@ Expected<Deduction> deduce(const Graph& graph, const std::vector<UnitPlace>& uni
     // parameters as it has laid them out.
     std::vector<std::int32_t> programs = {plan.step_program};
     for (std::int32_t p = 0; !allowed && p < std::ssize(graph.programs()); ++p)
-      if (!plan.steps(p)) programs.push_back(p);
+      if (!plan.is_step_program(p)) programs.push_back(p);
     for (const std::int32_t p : programs) {
       AxisSearch search(graph, units, plan, a, p, params, allowed);
       TROUPE_ASSIGN(const LayoutCost cost, search.run(out.signatures));
       out.searched += search.searched();
-      if (plan.steps(p)) out.cost.param_bytes += cost.param_bytes, out.cost.seconds += cost.seconds;
+      if (plan.is_step_program(p)) out.cost.param_bytes += cost.param_bytes, out.cost.seconds += cost.seconds;
     }
   }
   return out;

@@ -108,7 +108,7 @@ Expected<std::vector<std::int32_t>> cut(const Graph& graph, const Plan& plan, st
       const auto& type = graph.tensors()[n.out[0]].type;
       costs[run_of[n.unit]].param_bytes += static_cast<double>(elements(type.shape) * size_of(type.dtype));
     }
-    if (n.kind != Node::Kind::op || !plan.steps(n.program) || graph.is_shared(n.unit)) continue;
+    if (n.kind != Node::Kind::op || !plan.is_step_program(n.program) || graph.is_shared(n.unit)) continue;
     std::vector<TensorType> in, out;
     for (Value v : n.in) in.push_back(graph.tensors()[v].type);
     for (Value v : n.out) out.push_back(graph.tensors()[v].type);

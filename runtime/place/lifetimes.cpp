@@ -34,7 +34,7 @@ Lifetimes::Lifetimes(const Plan& plan, const PlanRole& role) : plan_(plan), role
     }
   }
   for (std::int32_t a = 0; a < commit; ++a)
-    if (role.actors[a].closes_step && plan.steps(role.actors[a].program)) edge(step_edges_, a, commit, 0);
+    if (role.actors[a].closes_step && plan.is_step_program(role.actors[a].program)) edge(step_edges_, a, commit, 0);
 }
 
 std::optional<Tenant> Lifetimes::channel(std::int32_t id) const {

@@ -228,7 +228,7 @@ struct Plan {
   /// Index of a program; -1 if there is none of this name.
   std::int32_t program(const std::string& name) const;
   /// Whether a program is the step program.
-  bool steps(std::int32_t program) const { return program == step_program; }
+  bool is_step_program(std::int32_t program) const { return program == step_program; }
   const ProgramSpec& step_spec() const { return program_specs[step_program]; }
   /// Versions of the parameters that the arenas hold for checkpoints at the same time; 0: the plan takes no checkpoint.
   std::int32_t snapshot_slots() const;
@@ -246,7 +246,8 @@ struct Plan {
   bool leads(Rank rank) const;
   /// Which dp coordinates of a stage run which microbatches of a program. Valid while this plan is.
   Schedule schedule(std::int32_t program, std::int32_t stage) const {
-    return {program_specs[program], dp_width(stage), steps(program) && !owners.empty() ? &owners[stage] : nullptr};
+    return {program_specs[program], dp_width(stage),
+            is_step_program(program) && !owners.empty() ? &owners[stage] : nullptr};
   }
   /// That of the stage whose dp coordinates make up an exchange's rounds: where a gather ends, where a reduction
   /// begins. Of several stages, which then are equally wide, the first.

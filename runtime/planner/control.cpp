@@ -13,7 +13,7 @@ void make_credits(PlanDraft& draft, const Segments& segments) {
     ActorRef first, last;
     for (const auto& [w, nodes] : segments.nodes) {
       const LoweredNode& n = draft.low.nodes[nodes.front()];
-      if (w.role != role || n.virtual_stage != k || n.mesh != role || !plan.steps(n.program)) continue;
+      if (w.role != role || n.virtual_stage != k || n.mesh != role || !plan.is_step_program(n.program)) continue;
       if (draft.at(w).pass == Pass::forward) {
         if (first.actor < 0) first = w;
       } else if (last.actor < 0 || draft.at(w).pass <= draft.at(last).pass) {

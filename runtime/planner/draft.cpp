@@ -39,7 +39,7 @@ Ends PlanDraft::add_exchange(PlanExchange x, const std::vector<std::int32_t>& ro
   a.program = x.program;
   a.rate = x.rate;
   a.pass = backward ? Pass::backward : Pass::forward;
-  const Priority forward = plan.steps(x.program) ? forward_priority : other_priority;
+  const Priority forward = plan.is_step_program(x.program) ? forward_priority : other_priority;
   a.priority = priority(backward ? backward_priority : forward, virtual_stage);
   a.exchange = static_cast<std::int32_t>(plan.exchanges.size());
   plan.exchanges.push_back(std::move(x));

@@ -88,7 +88,9 @@ class PlanDraft {
     return kind * virtual_stages + (kind == forward_priority ? virtual_stages - 1 - virtual_stage : virtual_stage);
   }
   /// What begins the names of a program's segments and gathers: nothing for the step program, else "evaluate.".
-  std::string prefix(std::int32_t program) const { return plan.steps(program) ? "" : plan.programs[program] + "."; }
+  std::string prefix(std::int32_t program) const {
+    return plan.is_step_program(program) ? "" : plan.programs[program] + ".";
+  }
   /// Most microbatches that a place keeps from one pass to a later one.
   std::int32_t slots_between(std::int32_t role, PassAt from, PassAt to) const;
   /// Slots for tensors that arrive from another virtual stage before their turn. Groups of more than S microbatches

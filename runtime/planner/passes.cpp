@@ -13,7 +13,8 @@ Status check_flow(const Graph& graph, const Plan& plan, const Lowered& low, cons
   for (const LoweredNode& n : low.nodes)
     for (const auto t : n.in) {
       const auto from = low.producer[t];
-      if (!plan.steps(n.program) || n.backward || from < 0 || low.nodes[from].virtual_stage <= n.virtual_stage)
+      if (!plan.is_step_program(n.program) || n.backward || from < 0 ||
+          low.nodes[from].virtual_stage <= n.virtual_stage)
         continue;
       const auto where = [&](const LoweredNode& node) {
         return fmt::format("unit '{}' on stage {}", graph.units()[node.unit], node.virtual_stage);

@@ -169,9 +169,9 @@ void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<Re
     for (const auto& [pass, by_order] : passes) {
       std::vector<Occupant> occupants;
       for (const auto& [at, occupant] : by_order) occupants.push_back(occupant);
-      const auto buffers = pass.kind == Kind::gradient      ? gradient_buffers
-                           : draft.plan.steps(pass.program) ? gathered_buffers
-                                                            : gathered_buffers_elsewhere;
+      const auto buffers = pass.kind == Kind::gradient                ? gradient_buffers
+                           : draft.plan.is_step_program(pass.program) ? gathered_buffers
+                                                                      : gathered_buffers_elsewhere;
       add_ring(draft, s, buffers, occupants);
     }
   }

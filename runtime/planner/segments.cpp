@@ -81,10 +81,10 @@ Segments make_segments(PlanDraft& draft) {
       a.rate = rate;
       a.pass = pass;
       const Priority of_pass[] = {forward_priority, backward_priority, weights_priority};
-      a.priority = draft.priority(plan.steps(program) ? of_pass[static_cast<int>(pass)] : other_priority,
+      a.priority = draft.priority(plan.is_step_program(program) ? of_pass[static_cast<int>(pass)] : other_priority,
                                   n.virtual_stage);
       // No other place waits for the backward work of virtual stage 0.
-      if (plan.steps(program) && mesh >= plan.stages && (pass == Pass::forward || n.virtual_stage > 0))
+      if (plan.is_step_program(program) && mesh >= plan.stages && (pass == Pass::forward || n.virtual_stage > 0))
         a.priority = draft.priority(urgent_priority, n.virtual_stage);
       a.run = run_of(program, static_cast<Run>(pass));
       a.name = segment_name(draft, program, unit, pass, part[i]);
@@ -108,7 +108,7 @@ void take_turns(PlanDraft& draft, const Segments& segments) {
   std::set<std::tuple<std::int32_t, std::int32_t, Pass>> begun;  // role, virtual stage, pass
   for (const auto& [w, nodes] : segments.nodes) {
     const LoweredNode& n = draft.low.nodes[nodes.front()];
-    if (!plan.ordered() || !plan.steps(n.program) || n.mesh != w.role) continue;
+    if (!plan.ordered() || !plan.is_step_program(n.program) || n.mesh != w.role) continue;
     // Forward and backward segments follow the first of their pass by themselves; weight gradients wait for no other.
     const bool first = begun.insert({w.role, n.virtual_stage, draft.at(w).pass}).second;
     draft.at(w).takes_turns = first || draft.at(w).pass == Pass::weights;

@@ -76,9 +76,6 @@ Status Decisions::go(ProgramStep step) {
   Open& open = open_[step];
   open.closed.resize(votes_[program].size());
   open.missing = voters_[program];
-  if (open.missing == 0)
-    return Status(Code::internal,
-                  fmt::format("no place closes step {} of program '{}'", step.step, plan_.programs[program]));
   sink_.go(step);
   for (const auto& role : plan_.roles)
     for (const auto& c : role.channels)
@@ -94,7 +91,7 @@ Status Decisions::check_vote(ProgramStep step, std::int32_t voter) const {
     return Status(Code::internal, fmt::format("worker {} closes step {} of program {}, which is not open there", voter,
                                               step.step, step.program));
   if (const auto due = open_.find({step.program, committed_});
-      plan_.steps(step.program) && due != it && due != open_.end() && !due->second.closed[v])
+      plan_.is_step_program(step.program) && due != it && due != open_.end() && !due->second.closed[v])
     return Status(Code::internal,
                   fmt::format("worker {} votes for step {} while step {} is due", voter, step.step, committed_));
   return {};
@@ -170,7 +167,7 @@ void Decisions::end_with(std::int64_t version) {
 
 bool Decisions::reads_before(std::int64_t version) const {
   return std::any_of(open_.begin(), open_.end(),
-                     [&](const auto& o) { return !plan_.steps(o.first.program) && o.first.step < version; });
+                     [&](const auto& o) { return !plan_.is_step_program(o.first.program) && o.first.step < version; });
 }
 
 std::optional<std::pair<ProgramStep, std::int32_t>> Decisions::first_missing() const {

@@ -78,7 +78,7 @@ class Decisions {
   /// REQUIRES: its last vote is in; then begin_due().
   Expected<actors::ProgramMask> commit();
   /// Begins what the newest version allows: the programs that read it, then steps up to two ahead of the commits.
-  /// Error: of DecisionSink::feed; a program that no voter closes.
+  /// Error: of DecisionSink::feed. A program that no voter closes stays open (the verifier refuses it).
   Status begin_due();
 
   bool open(ProgramStep step) const { return open_.count(step) > 0; }
@@ -107,7 +107,7 @@ class Decisions {
   bool reads_before(std::int64_t version) const;
   /// Lists the open steps, with the voters that have not closed them and what their feeds wait for; "" where idle().
   std::string waits_for() const;
-  /// The first open step, and a voter that has not closed it; nullopt where idle().
+  /// The first open step that misses a vote, and a voter that has not closed it; nullopt where there is none.
   std::optional<std::pair<ProgramStep, std::int32_t>> first_missing() const;
   /// Appends all that later decisions depend on, except what ends the run.
   void append_state(std::vector<std::int64_t>& out) const;

@@ -50,7 +50,8 @@ Status Session::add_named(std::int64_t version, std::vector<std::int32_t>& out) 
     const auto p = plan_.program(name);
     const char* wrong = nullptr;
     if (p < 0) wrong = "which the plan does not have";
-    else if (plan_.steps(p) || name == "digest" || name == "snapshot") wrong = "which the session begins by itself";
+    else if (plan_.is_step_program(p) || name == "digest" || name == "snapshot")
+      wrong = "which the session begins by itself";
     else if (std::find(out.begin(), out.end(), p) != out.end()) wrong = "twice";
     if (wrong)
       return invalid(
@@ -61,7 +62,8 @@ Status Session::add_named(std::int64_t version, std::vector<std::int32_t>& out) 
 }
 
 void Session::go(ProgramStep step) {
-  if (!plan_.steps(step.program) && options_.on_started) options_.on_started(plan_.programs[step.program], step.step);
+  if (!plan_.is_step_program(step.program) && options_.on_started)
+    options_.on_started(plan_.programs[step.program], step.step);
   reports_[step].resize(static_cast<std::size_t>(workers_));
   to_all(Go{step.program, step.step});
 }
@@ -124,7 +126,7 @@ Status Session::report(Rank from, const EarlyReport& m) {
 Status Session::close(Rank from, const Closed& m) {
   const ProgramStep step{m.program, m.step};
   TROUPE_TRY(decisions_.check_vote(step, from));
-  if (plan_.steps(m.program) && plan_.trains) {
+  if (plan_.is_step_program(m.program) && plan_.trains) {
     if (m.step != committed() && gradients_.tells(from))
       return Status(Code::internal,
                     fmt::format("worker {} votes for step {} while step {} is due", from, m.step, committed()));
@@ -140,7 +142,7 @@ Status Session::close(Rank from, const Closed& m) {
 }
 
 Status Session::complete(ProgramStep step, std::vector<Closed> places) {
-  const bool steps = plan_.steps(step.program);
+  const bool steps = plan_.is_step_program(step.program);
   if (steps && plan_.trains) return commit(step.step, places);
   if (plan_.programs[step.program] == "digest") {
     TROUPE_ASSIGN(const VersionDigest digest, reductions_.digest(places));

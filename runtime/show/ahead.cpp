@@ -18,7 +18,7 @@ namespace {
 bool waits_inside_stages(const Plan& plan) {
   return std::any_of(plan.exchanges.begin(), plan.exchanges.end(), [&](const PlanExchange& x) {
     const PlanTensor &from = plan.tensors[x.moves[0].from], &to = plan.tensors[x.moves[0].to];
-    return plan.steps(x.program) && x.rate != Rate::step && from.mesh == to.mesh;
+    return plan.is_step_program(x.program) && x.rate != Rate::step && from.mesh == to.mesh;
   });
 }
 

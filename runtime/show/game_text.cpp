@@ -15,7 +15,8 @@ std::vector<std::vector<std::string>> stage_orders(const Plan& plan, const GameR
   std::vector<std::set<std::string>> seen(plan.stages);
   for (const auto& a : result.acts) {  // in order of their begin
     const auto stage = plan.stage_of(a.rank);
-    if (!plan.steps(a.program) || a.step != 0 || a.microbatch < 0 || a.shared || a.rank != speaker[stage]) continue;
+    if (!plan.is_step_program(a.program) || a.step != 0 || a.microbatch < 0 || a.shared || a.rank != speaker[stage])
+      continue;
     std::string name = fmt::format("{}{}", "FBW"[static_cast<int>(a.pass)], a.microbatch);
     if (plan.pipeline.chunks > 1) name += fmt::format(".{}", a.virtual_stage / plan.stages);
     if (seen[stage].insert(name).second) orders[stage].push_back(name);

@@ -47,7 +47,7 @@ Expected<LayoutChoices> layout_choices(const Graph& graph, const CompileOptions&
   std::vector<std::pair<std::size_t, std::set<std::int32_t>>> alike;  // of each choice: axis, nodes
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(graph.nodes().size()); ++i) {
     const Node& n = graph.nodes()[i];
-    if (n.kind != Node::Kind::op || n.backward || !staged.plan.steps(n.program)) continue;
+    if (n.kind != Node::Kind::op || n.backward || !staged.plan.is_step_program(n.program)) continue;
     const Mesh& mesh = staged.plan.meshes[staged.units[n.unit].mesh];
     for (std::size_t a = 0; a < mesh.axes.size(); ++a) {
       if (mesh.axes[a].size == 1 || static_cast<int>(a) == dp_axis(mesh)) continue;

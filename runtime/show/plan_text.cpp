@@ -71,7 +71,8 @@ class PlanText {
     const Mesh& mesh = plan_.meshes[role.stage];
     double forward = 0, backward = 0;
     for (const auto& a : role.actors)
-      if (a.kind == PlanActor::Kind::segment && plan_.steps(a.program)) (a.backward() ? backward : forward) += a.cost_s;
+      if (a.kind == PlanActor::Kind::segment && plan_.is_step_program(a.program))
+        (a.backward() ? backward : forward) += a.cost_s;
     std::string out = fmt::format("stage {}: {}\n", role.stage, join(role.units, [](const auto& u) { return u; }));
     out += fmt::format("  dp {}, {}; a microbatch takes {} forward, {} backward\n\n", plan_.dp_width(role.stage),
                        counted(mesh.size(), "place"), human_seconds(forward), human_seconds(backward));
@@ -176,7 +177,7 @@ class PlanText {
     for (const auto& role : plan_.roles) units.insert(units.end(), role.units.begin(), role.units.end());
     for (const auto& x : plan_.exchanges) {
       const std::int64_t acts = plan_.schedule(x).acts_of_job(x.rate);
-      if (plan_.steps(x.program)) train_bytes += x.bytes * acts;
+      if (plan_.is_step_program(x.program)) train_bytes += x.bytes * acts;
       TextRow row{{x.name, plan_.programs[x.program], to_string(x.collective), human_bytes(x.bytes),
                    fmt::to_string(acts), human_bytes(x.bytes * acts), human_seconds(x.seconds)},
                   {}};

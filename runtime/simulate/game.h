@@ -276,6 +276,8 @@ class Game final : private DecisionSink {
   CycleSearch search_;
 };
 
-inline bool GameActor::moves() const { return game_.plan_.steps(plan_.program) && plan_.rate == Rate::microbatch; }
+inline bool GameActor::moves() const {
+  return game_.plan_.is_step_program(plan_.program) && plan_.rate == Rate::microbatch;
+}
 
 }  // namespace troupe::runtime

@@ -54,7 +54,7 @@ double Game::busiest_s() const {
   for (const auto& place : places_) {
     std::vector<std::int64_t> busy_ns(place->links->size());
     for (const auto& a : place->actors) {
-      if (!a->meets() || !plan_.steps(a->plan_.program)) continue;  // other programs are no part of a step
+      if (!a->meets() || !plan_.is_step_program(a->plan_.program)) continue;  // other programs are no part of a step
       const auto& routes = a->local_.route_of;
       const auto acts = static_cast<std::int64_t>(a->core_.ports().acts()) +
                         (a->moves() ? left_out_ * options_.steps : 0);
@@ -78,7 +78,7 @@ void Game::measure() {
   });
   // A shortened step is played with the microbatches of each place numbered from 0.
   const auto number = [&](const PlayedAct& a) {
-    if (!shortened() || !plan_.steps(a.actor->program) || a.microbatch < 0) return a.microbatch;
+    if (!shortened() || !plan_.is_step_program(a.actor->program) || a.microbatch < 0) return a.microbatch;
     return plan_.schedule(plan_.step_program, plan_.stage_of(a.rank))
         .microbatch_at(plan_.dp_index(a.rank), a.microbatch);
   };
@@ -94,7 +94,7 @@ void Game::measure() {
   using Held = std::map<std::pair<std::int32_t, std::int32_t>, std::pair<double, double>>;
   std::map<Rank, Held> held;
   for (const auto& a : result_.acts) {
-    if (!plan_.steps(a.program) || a.step != 0 || a.microbatch < 0) continue;
+    if (!plan_.is_step_program(a.program) || a.step != 0 || a.microbatch < 0) continue;
     first = std::min(first, a.begin_s);
     last = std::max(last, a.end_s);
     busy += a.end_s - a.begin_s;

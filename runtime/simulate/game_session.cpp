@@ -20,7 +20,7 @@ Expected<std::vector<std::int32_t>> Game::readers(std::int64_t version, bool las
   if (!options_.every_program) return out;
   for (std::int32_t p = 0; p < std::ssize(plan_.programs); ++p) {
     const bool due = plan_.programs[p] == "digest" ? plan_.trains && last : version == 0;
-    if (due && !plan_.steps(p)) out.push_back(p);
+    if (due && !plan_.is_step_program(p)) out.push_back(p);
   }
   return out;
 }
@@ -101,7 +101,7 @@ Status Game::hear(const Hears& h) {
     return decisions_->reported(h.step, report);
   }
   TROUPE_TRY(decisions_->check_vote(h.step, h.voter));
-  return decisions_->vote(h.step, h.voter) && plan_.steps(h.step.program) ? commit(h.step.step) : Status{};
+  return decisions_->vote(h.step, h.voter) && plan_.is_step_program(h.step.program) ? commit(h.step.step) : Status{};
 }
 
 void Game::step_closed(std::int32_t p, ProgramStep step) {

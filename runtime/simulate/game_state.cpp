@@ -47,7 +47,7 @@ std::vector<std::int64_t> Game::state() const {
     for (const auto& a : place->actors) a->core_.append_state(a->moves() ? seen_ : 0, out);
     for (const auto& [channel, port] : place->controls) {
       const PlanChannel& c = plan_.roles[place->local.stage].channels[place->local.channels[channel].channel];
-      const bool moves = plan_.steps(c.program) && c.rate == Rate::microbatch;
+      const bool moves = plan_.is_step_program(c.program) && c.rate == Rate::microbatch;
       out.push_back(static_cast<std::int64_t>(port.waiting()) + (moves ? seen_ : 0));
     }
     for (std::size_t w = 0; w < place->links->size(); ++w)
@@ -70,7 +70,7 @@ std::vector<std::int64_t> Game::state() const {
   }
   for (const auto& [key, table] : peer_tables_) {
     const PlanExchange& x = plan_.exchanges[key.first];
-    const bool moves = plan_.steps(x.program) && x.rate == Rate::microbatch;
+    const bool moves = plan_.is_step_program(x.program) && x.rate == Rate::microbatch;
     const auto total = plan_.schedule(x).acts_of_job(x.rate);
     out.insert(out.end(), {key.first, key.second / total, key.second % total - (moves ? seen_ : 0), table.step});
     for (const auto& g : table.arrivals)

@@ -17,7 +17,7 @@ std::vector<std::int64_t> few_microbatches(const Plan& plan) {
     if (x.rate == Rate::round) return {};
   for (const auto& role : plan.roles)
     for (const auto& c : role.channels)
-      if (c.kind == PlanChannel::Kind::feed && plan.steps(c.program)) return {};
+      if (c.kind == PlanChannel::Kind::feed && plan.is_step_program(c.program)) return {};
   for (std::int32_t s = 0; s < plan.stages; ++s)
     if (plan.dp_width(s) != plan.dp_width(0)) return {};
   const auto all = std::int64_t{plan.schedule(plan.step_program, 0).acts(Rate::microbatch, 0)};
@@ -34,7 +34,7 @@ std::vector<std::int64_t> few_microbatches(const Plan& plan) {
 
 double Game::longest_s() const {
   const auto runs = [&](std::int32_t program) {
-    return plan_.steps(program) ? static_cast<double>(options_.steps) : options_.every_program ? 1.0 : 0.0;
+    return plan_.is_step_program(program) ? static_cast<double>(options_.steps) : options_.every_program ? 1.0 : 0.0;
   };
   double all_s = static_cast<double>(options_.steps) * options_.control_s;  // the commits
   for (const auto& role : plan_.roles)  // what the session hears before it sends the next microbatch of a feed

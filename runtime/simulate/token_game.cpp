@@ -47,7 +47,7 @@ void Game::choose_places() {
   bool fed = false;
   for (const auto& role : plan_.roles)
     for (const auto& c : role.channels)
-      if (c.kind == PlanChannel::Kind::feed && (plan_.steps(c.program) || options_.every_program)) {
+      if (c.kind == PlanChannel::Kind::feed && (plan_.is_step_program(c.program) || options_.every_program)) {
         fed = true;
         if (!c.after.empty()) awaited_.emplace_back(c.program, c.after);
       }
@@ -116,7 +116,7 @@ Status Game::build(Rank rank) {
   std::array<double, 3> predicted{};
   for (const auto& l : place.local.actors) {
     const PlanActor& a = role.actors[l.actor];
-    if (a.kind != PlanActor::Kind::segment || !plan_.steps(a.program)) continue;
+    if (a.kind != PlanActor::Kind::segment || !plan_.is_step_program(a.program)) continue;
     auto& [cost, segments] = passes[{a.virtual_stage, a.pass}];
     cost += a.cost_s;
     ++segments;
@@ -126,7 +126,7 @@ Status Game::build(Rank rank) {
     const LocalActor& l = place.local.actors[i];
     const PlanActor& a = role.actors[l.actor];
     auto spec = l.spec;
-    if (plan_.steps(a.program) && a.rate == Rate::microbatch) {
+    if (plan_.is_step_program(a.program) && a.rate == Rate::microbatch) {
       shorten(spec);
       result_.played_microbatches = std::max(result_.played_microbatches,
                                              static_cast<std::int64_t>(spec.microbatches.size()));
@@ -147,7 +147,7 @@ Status Game::build(Rank rank) {
     actor->cost_s_ = a.cost_s;
     if (options_.forward_s >= 0) {
       actor->cost_s_ = 0;
-      if (a.kind == PlanActor::Kind::segment && plan_.steps(a.program)) {
+      if (a.kind == PlanActor::Kind::segment && plan_.is_step_program(a.program)) {
         const double all = given_s(a.pass, predicted) / plan_.pipeline.chunks;
         const auto& [cost, segments] = passes[{a.virtual_stage, a.pass}];
         actor->cost_s_ = cost > 0 ? all * a.cost_s / cost : all / static_cast<double>(segments);

@@ -72,8 +72,9 @@ Status ChannelCheck::check_kind(const PlanChannel& c) const {
   TROUPE_TRY(check_round_channel(plan_, role_, c));
   if (c.kind == Kind::parameter && (c.slots != 1 || c.rate != Rate::step))
     return refuse(c, fmt::format("has {} slots; parameters are updated in their only one", c.slots));
-  if (c.kind == Kind::gradient && (w->kind != PlanActor::Kind::segment || w->rate != Rate::microbatch ||
-                                   !plan_.steps(w->program) || (c.rate != Rate::step && c.rate != Rate::microbatch)))
+  if (c.kind == Kind::gradient &&
+      (w->kind != PlanActor::Kind::segment || w->rate != Rate::microbatch || !plan_.is_step_program(w->program) ||
+       (c.rate != Rate::step && c.rate != Rate::microbatch)))
     return refuse(c, "accumulates gradients, and '" + w->name + "' is no segment that makes some per microbatch");
   if (c.kind == Kind::snapshot || (w && w->kind == PlanActor::Kind::snapshot)) TROUPE_TRY(check_snapshot(c));
   if (w) return {};

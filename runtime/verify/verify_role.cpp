@@ -55,7 +55,7 @@ class RoleCheck : private StageView {
     if (a.pass > Pass::weights ||
         !among(a.virtual_stage, static_cast<std::size_t>(plan_.stages * plan_.pipeline.chunks)))
       return refuse(name + "is part of no pass of the pipeline");
-    if (a.takes_turns && (a.kind != Kind::segment || !plan_.steps(a.program) || a.rate != Rate::microbatch))
+    if (a.takes_turns && (a.kind != Kind::segment || !plan_.is_step_program(a.program) || a.rate != Rate::microbatch))
       return refuse(name + "takes turns; segments of '" + plan_.programs[plan_.step_program] +
                     "' do that act once per microbatch");
     if (a.in.empty() && a.out.empty()) return refuse(name + "has no port: nothing says when it acts");
@@ -90,7 +90,7 @@ class RoleCheck : private StageView {
     const Home home = traits(a.kind).home;
     auto fits = [&](const char* program, Home own) { return (home == own) == (a.program == plan_.program(program)); };
     return fits("digest", Home::digest) && fits("snapshot", Home::snapshot) &&
-           (home != Home::step || plan_.steps(a.program));
+           (home != Home::step || plan_.is_step_program(a.program));
   }
 
   /// The actors at a channel's ends are known to it.

@@ -41,13 +41,13 @@ Status check_programs(const Plan& plan) {
     if (spec.microbatches < 1 || spec.microbatches > count_max || spec.samples < 0 || spec.samples > bytes_max >> 20)
       return invalid(fmt::format("program '{}' has {} microbatches of {} samples; possible are 1 to {} of at most {}",
                                  plan.programs[p], spec.microbatches, spec.samples, count_max, bytes_max >> 20));
-    if (spec.stateful && (!spec.sequential || (plan.trains && plan.steps(static_cast<std::int32_t>(p)))))
+    if (spec.stateful && (!spec.sequential || (plan.trains && plan.is_step_program(static_cast<std::int32_t>(p)))))
       return invalid("program '" + plan.programs[p] + "' is stateful, and " +
                      (spec.sequential ? "trains" : "not sequential") +
                      ": its microbatches would not all run at one place in order");
   }
   if (plan.program("digest") < 0) return invalid("the plan has no program 'digest'");
-  if (plan.steps(plan.program("digest")) || plan.steps(plan.program("snapshot")))
+  if (plan.is_step_program(plan.program("digest")) || plan.is_step_program(plan.program("snapshot")))
     return invalid("the plan's step program is '" + plan.programs[plan.step_program] + "', which only reads versions");
   return {};
 }
@@ -139,7 +139,7 @@ Status check_gather(const Plan& plan, const PlanExchange& x, const PlanTensor& f
 Status check_reduction(const Plan& plan, const PlanExchange& x, const PlanTensor& from, const PlanTensor& to) {
   const std::string where = "exchange '" + x.name + "' ";
   const Mesh &from_mesh = plan.meshes[from.mesh], &to_mesh = plan.meshes[to.mesh];
-  if (!plan.steps(x.program))
+  if (!plan.is_step_program(x.program))
     return invalid(where + "reduces the gradient '" + from.name + "' outside of the step program");
   if (to.gradient_of != from.gradient_of || plan.unreduced(to) || to.dtype != DType::sum64)
     return invalid(where + "adds '" + from.name + "' to '" + to.name + "', which is no exact sum of the same gradient");
