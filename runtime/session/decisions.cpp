@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "devices/base/check.h"
-#include "devices/base/text_table.h"
 
 namespace troupe::runtime {
 

@@ -6,8 +6,6 @@
 #include <iterator>
 #include <tuple>
 
-#include "devices/base/check.h"
-#include "devices/base/text_table.h"
 #include "runtime/session/divergence.h"
 
 namespace troupe::runtime {

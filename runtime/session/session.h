@@ -137,8 +137,8 @@ class Session final : private DecisionSink {
   /// Tells that a program other than the step program has closed.
   void tell_closed(ProgramStep step, std::vector<Closed> places);
   Status commit(std::int64_t step, const std::vector<Closed>& places);
-  /// Commits, tells the places so, and begins what is due. `commit`: all but its readers. `result`: what is told of the
-  /// step; null: nothing.
+  /// Commits the step, sends every rank `commit` with its readers, and begins what is due. `result`: what on_step hears
+  /// then; null: on_step is not called.
   Status commit(CommitStep commit, const StepResult* result);
   /// Keeps the state of the sums for a version that is snapshotted.
   void keep_sums(actors::ProgramMask readers);
