@@ -1,5 +1,5 @@
 // ActorCore: the life of an actor without CAF: ports, acts, and when it notifies readers and writers. The CAF
-// shell (port_actor.h) and the simulator (runtime/simulate/token_game.h) run this same class. Not thread-safe.
+// shell (actor_shell.h) and the simulator (runtime/simulate/token_game.h) run this same class. Not thread-safe.
 //
 //   PA-1  (one waits) at most one act waits for its stream, so acts of one actor start in order;
 //   PA-2  (notification) the actor notifies readers and writers on its own stream when an act starts, all others when

@@ -15,7 +15,7 @@ struct CommunicatorSpec {
   std::vector<comm::Route> routes;
   std::vector<std::int32_t> route_of;      ///< per local act of a step: index into routes
   std::vector<std::int32_t> microbatches;  ///< per local act; empty: one act per step
-  /// Schedule::acts_of_job: both ends number message m of run r as r * acts_per_run + m
+  /// MicrobatchOwners::acts_of_job: both ends number message m of run r as r * acts_per_run + m
   std::int64_t acts_per_run = 1;
   std::vector<PortMemory> in;  ///< empty: this place only receives
   bool has_out = false;

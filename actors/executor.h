@@ -1,6 +1,6 @@
 // Where an act runs and what it computes: Executor and Body.
 //
-// The shell (port_actor.h) knows tokens and slots only. An Executor runs an act (on a device stream, over
+// The shell (actor_shell.h) knows tokens and slots only. An Executor runs an act (on a device stream, over
 // the network) and says when the act has started and when it is done. A Body is the host function of an
 // act that runs on a stream.
 #pragma once

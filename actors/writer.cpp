@@ -29,13 +29,17 @@ std::vector<StoredTensor> tensors_of(const std::vector<ShardEntry>& entries, std
   return out;
 }
 
-/// Calls until a call succeeds or `times` have failed; Code::exhausted (a full disk) is not tried again. Returns the
-/// first failure.
+/// Calls until a call succeeds, finds the disk full (Code::exhausted), or is the one number `times`. Returns the first
+/// failure where none has succeeded.
 template <class Call>
 Status attempt(int times, Call call) {
-  const Status first = call();
-  for (int i = 1; !first.ok() && first.code() != Code::exhausted && i < times; ++i)
-    if (call().ok()) return {};
+  Status first;
+  for (int i = 0; i < times; ++i) {
+    const Status s = call();
+    if (s.ok()) return s;
+    if (first.ok()) first = s;
+    if (s.code() == Code::exhausted) break;
+  }
   return first;
 }
 

@@ -86,10 +86,10 @@ class Catalog {
   Status commit(const Manifest& manifest);
   /// Removes a checkpoint, whole or not (CA-2).
   Status remove(const std::string& folder);
-  /// Removes the committed checkpoints that `retention` does not keep (CA-3). Returns their folders' names. One
-  /// with a damaged manifest, a missing shard or a shard of another size does not count as one of the `keep` newest. It
-  /// stays for its owner to inspect until `keep` newer ones are whole; then it goes as any older one does. Blocks are
-  /// not read.
+  /// Removes the committed checkpoints that `retention` does not keep (CA-3). Returns their folders' names. Does not
+  /// count a checkpoint with a damaged manifest, a missing shard or a shard of another size among the `keep` newest:
+  /// leaves it for its owner to inspect while fewer than `keep` newer checkpoints are whole, then treats it as any
+  /// older checkpoint. Reads no blocks.
   Expected<std::vector<std::string>> prune(const Retention& retention);
 
  private:

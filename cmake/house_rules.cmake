@@ -81,7 +81,7 @@ rule("no sleep" "sleep_(for|until)${no_name}|${no_name}u?sleep\\(|nanosleep|${no
 
 set(calls "open|openat|creat|memfd_create|shm_open|shmget|socket|socketpair|pipe2?|bind|connect|listen|accept4?|opendir|readlink|mkstemp")
 rule("no file or socket" "std::[io]?fstream|std::filesystem|${no_name}f(re)?open\\(|[^a-zA-Z0-9_>]::(${calls})\\("
-  comm/ucx/ucx_config.cpp           "which network adapters the host has"
+  comm/ucx/ucx_errors.cpp           "which network adapters the host has"
   devices/files/file_storage.cpp   "the production Storage"
   devices/host_memory.cpp          "how much memory the machine has left"
   runtime/launch/launcher.cpp      "control links and logs of worker processes"
@@ -110,15 +110,16 @@ set(scope ".")
 set(advice "is a word of before: see docs/glossary.md")
 foreach(word Lying=TensorLayouts Wanted=ExtentRead Keeper=CheckpointCommitter Checkpoints=CheckpointTracker Shards=ShardWriter
              Meeting=PeerTable Guest=Arrival cache_offset=op_state_offset state_offsets=moments_offsets depths_=virtual_stages_
-             twins=RepeatedBlocks Jump=RepeatedBlocks "simd::lanes=simd::width" lane_schedule=Schedule
-             own_lane_acts=Schedule round_stage=Schedule Localizer=LocalPorts Lodger=PlannedTenant
+             twins=RepeatedBlocks Jump=RepeatedBlocks "simd::lanes=simd::width" lane_schedule=MicrobatchOwners
+             own_lane_acts=MicrobatchOwners round_stage=MicrobatchOwners Localizer=LocalActors LocalPorts=LocalActors Lodger=PlannedTenant
+             Schedule=MicrobatchOwners PortActor=ActorShell ControlPort=ControlChannel
              Landing=StagingBuffer is_lone=is_one_unit_left choose_jumped=choose_repeated gradient_lies=gradient_sbp
              cut_transfers=cut_requests TransferBlock=RequestBlock state_at=moments_at clear_caches=clear_op_state
              keeper_=committer_)
   string(REGEX MATCH "^(.*)=(.*)$" pair "${word}")
   rule("one word, one thing: ${CMAKE_MATCH_2}" "${no_name}${CMAKE_MATCH_1}${no_name}")
 endforeach()
-rule("one word, one thing: Schedule" "plan_?(\\.|->)(owner|microbatches|acts|acts_of|runs_in_round|round_stage)\\(")
+rule("one word, one thing: MicrobatchOwners" "plan_?(\\.|->)(owner|microbatches|acts|acts_of|runs_in_round|round_stage)\\(")
 
 # A build says which version of a package is missing, before a source file fails to compile. Threads and PkgConfig have none.
 set(advice "states no version")

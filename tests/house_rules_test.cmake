@@ -52,15 +52,16 @@ check("std::fprintf(stderr, text);" "one log")
 # Each word of before, and what the code calls the thing now.
 foreach(word Lying=TensorLayouts Wanted=ExtentRead Keeper=CheckpointCommitter Checkpoints=CheckpointTracker Shards=ShardWriter
              Meeting=PeerTable Guest=Arrival cache_offset=op_state_offset state_offsets=moments_offsets depths_=virtual_stages_
-             twins=RepeatedBlocks Jump=RepeatedBlocks "simd::lanes=simd::width" lane_schedule=Schedule
-             own_lane_acts=Schedule round_stage=Schedule Localizer=LocalPorts Lodger=PlannedTenant
+             twins=RepeatedBlocks Jump=RepeatedBlocks "simd::lanes=simd::width" lane_schedule=MicrobatchOwners
+             own_lane_acts=MicrobatchOwners round_stage=MicrobatchOwners Localizer=LocalActors LocalPorts=LocalActors Lodger=PlannedTenant
+             Schedule=MicrobatchOwners PortActor=ActorShell ControlPort=ControlChannel
              Landing=StagingBuffer is_lone=is_one_unit_left choose_jumped=choose_repeated gradient_lies=gradient_sbp)
   string(REGEX MATCH "^(.*)=(.*)$" pair "${word}")
   check("auto x = ${CMAKE_MATCH_1} + 1;" "one word, one thing: ${CMAKE_MATCH_2}")
 endforeach()
-check("auto stage = plan.owner(m);" "one word, one thing: Schedule")
-check("for (auto m : plan_->microbatches(dp)) go(m);" "one word, one thing: Schedule")
-check("auto stage = plan.schedule(0, s).owner(m); int owner = plan.owners[m], Landings = 0, unlike_Keeper = 0;" "")
+check("auto stage = plan.owner(m);" "one word, one thing: MicrobatchOwners")
+check("for (auto m : plan_->microbatches(dp)) go(m);" "one word, one thing: MicrobatchOwners")
+check("auto stage = plan.owners_of(0, s).owner(m); int owner = plan.owners[m], Landings = 0, unlike_Keeper = 0;" "")
 
 check("find_package(ZLIB REQUIRED)" "a version of each package" apps/CMakeLists.txt)
 check("find_package(ZLIB)" "a version of each package" CMakeLists.txt)

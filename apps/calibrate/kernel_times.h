@@ -32,8 +32,8 @@ std::vector<KernelCase> kernel_cases(const runtime::Plan& plan, const kernels::O
 /// Adds the cases of `more` that differ in op or size from each of `cases`.
 void add_distinct(std::vector<KernelCase>& cases, std::vector<KernelCase> more);
 
-/// Times by op, while `workers` streams of `threads` threads each run the same calls. Takes some 20 ms a case;
-/// `give_up` is asked before each. Error: memory; of `give_up`.
+/// Measures each case while `workers` streams of `threads` threads each run the same calls. Returns the times, by op.
+/// Takes some 20 ms a case; calls `give_up` before each case. Error: memory; of `give_up`.
 Expected<std::map<std::string, std::vector<KernelTime>>> measure_kernels(Device& device,
                                                                          const std::vector<KernelCase>& cases,
                                                                          int workers, int threads,

@@ -4,25 +4,11 @@
 
 #include <algorithm>
 
-#include "apps/lm/byte_tokens.h"
+#include "apps/job/sampling.h"
 #include "devices/base/text_table.h"
 #include "runtime/graph/graph.h"
 
 namespace troupe::lm {
-
-Status check_sampled(const LmConfig& config, const std::string& prompt) {
-  if (config.model.vocab > byte_tokens)
-    return invalid(
-        fmt::format("'model.vocab' = {}: a sample's tokens are bytes, and those from {} on have no text; models with a "
-                    "tokenizer are not sampled yet",
-                    config.model.vocab, byte_tokens));
-  const auto tokens = encode(prompt.empty() ? config.sample.prompt : prompt);
-  for (std::size_t i = 0; i < tokens.size(); ++i)
-    if (tokens[i] >= config.model.vocab)
-      return invalid(fmt::format("'model.vocab' = {}: byte {} at offset {} of the text to go on from is no token of it",
-                                 config.model.vocab, tokens[i], i));
-  return {};
-}
 
 /// The times of passes replace the cost model's together or not at all, and --tw is a part of --tb.
 static Status check_pass_times(const JobArguments& a) {

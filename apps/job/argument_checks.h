@@ -16,10 +16,6 @@ namespace troupe::lm {
 /// throttle of `p` are complete.
 Status check_arguments(const JobArguments& a, const Prepared& p);
 
-/// Error: the model has tokens that are no bytes, so its samples have no text; or `prompt` (empty: the configuration's)
-/// has a byte that is no token of the model.
-Status check_sampled(const LmConfig& config, const std::string& prompt);
-
 /// The warning where an evaluation of so many microbatches asks for more windows than `corpus` holds out; empty: there
 /// are enough. `form`: how a user writes the number, "--batches {}".
 std::string windows_warning(const std::string& form, std::int64_t batches, const Corpus& corpus,

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "apps/costs/costs_file.h"
+#include "apps/costs/find_costs.h"
 #include "apps/job/argument_checks.h"
 #include "apps/lm/byte_tokens.h"
 #include "apps/lm/model.h"
@@ -26,28 +26,6 @@ static Status go_on_saving(const std::string& saved, const JobArguments& a, Prep
   if (told || p.config.checkpoint.every > 0 || a.paced > 0) return {};
   TROUPE_ASSIGN(const LmConfig before, parse_config(saved, "the checkpoint's configuration"));
   p.config.checkpoint.every = before.checkpoint.every;
-  return {};
-}
-
-/// Costs of the file that the arguments name, or of this machine's file if it is for as many threads, or the cost
-/// model's defaults.
-static Status find_costs(const JobArguments& a, Prepared& p) {
-  const auto path = a.costs.empty() ? calibrate::default_costs_path() : a.costs;
-  const auto costs = calibrate::read_costs(path);
-  if (!costs.ok()) {
-    if (!a.costs.empty()) return costs.status();
-    if (costs.status().code() != Code::not_found)
-      p.warnings.push_back(costs.status().message() + "; the cost model's defaults are used");
-    return {};
-  }
-  if (costs->threads != p.config.run.threads) {
-    if (a.costs.empty()) return {};
-    return invalid(
-        fmt::format("costs '{}' are of workers with {}, the job's have {}: run troupe calibrate --threads {}", path,
-                    counted(costs->threads, "thread"), p.config.run.threads, p.config.run.threads));
-  }
-  p.costs = costs->model(p.mesh.workers());
-  p.costs_from = path;
   return {};
 }
 
@@ -87,7 +65,10 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& 
   TROUPE_TRY(check_mesh(p.mesh, p.config));
   code = exit_usage;
   TROUPE_TRY(check_arguments(a, p));
-  TROUPE_TRY(find_costs(a, p));
+  TROUPE_ASSIGN(const auto costs, calibrate::find_costs(a.costs, p.config.run.threads, p.mesh.workers()));
+  p.costs = costs.model;
+  p.costs_from = costs.from;
+  if (!costs.warning.empty()) p.warnings.push_back(costs.warning);
   slow_down(p.costs, p.throttle);
   if (a.paced > 0) p.costs.slow_kernels(a.paced);  // kernels sleep for their time in the plan
   return p;

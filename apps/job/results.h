@@ -30,9 +30,10 @@ class Results {
   ~Results() { report::log_to_stderr(); }
   Results(const Results&) = delete;
 
-  /// Writes plan.txt, with `ahead` (tried_text) at its end, and begins metrics.jsonl. If the run of the folder goes on
-  /// (`continues`), after the lines of the steps before `first_step`, and trace.json and sample.txt, which are not of
-  /// this start of it, are set aside first; else all files of an earlier run there are.
+  /// The first call sets the files of an earlier run in the output folder aside; where this run goes on with that run
+  /// (`continues`), only trace.json and sample.txt, which it may not write again. Each call writes run.json and
+  /// plan.txt, with `ahead` (tried_text) at the end of plan.txt, and begins metrics.jsonl: where the run goes on,
+  /// behind its lines of the steps before `first_step`.
   Status open(const runtime::Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues,
               const std::string& ahead = "");
   /// This run continues the run with number `job`.

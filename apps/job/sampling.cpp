@@ -1,10 +1,12 @@
 #include "apps/job/sampling.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
-#include "apps/job/argument_checks.h"
 #include "apps/job/planning.h"
 #include "apps/job/reading.h"
+#include "apps/lm/byte_tokens.h"
 #include "apps/lm/model.h"
 #include "apps/report/output.h"
 
@@ -92,6 +94,20 @@ Status sample_from(const App& app, const SampleArguments& a, const ResumePoint& 
 }
 
 }  // namespace
+
+Status check_sampled(const LmConfig& config, const std::string& prompt) {
+  if (config.model.vocab > byte_tokens)
+    return invalid(
+        fmt::format("'model.vocab' = {}: a sample's tokens are bytes, and those from {} on have no text; models with a "
+                    "tokenizer are not sampled yet",
+                    config.model.vocab, byte_tokens));
+  const auto tokens = encode(prompt.empty() ? config.sample.prompt : prompt);
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    if (tokens[i] >= config.model.vocab)
+      return invalid(fmt::format("'model.vocab' = {}: byte {} at offset {} of the text to go on from is no token of it",
+                                 config.model.vocab, tokens[i], i));
+  return {};
+}
 
 int sample_command(const App& app, const SampleArguments& a) {
   return use_checkpoint(

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "apps/job/job.h"
+#include "apps/options/config.h"
 
 namespace troupe::lm {
 
@@ -18,6 +19,10 @@ struct SampleArguments {
   std::int64_t threads = -1;  ///< of each worker; -1: run.threads
   std::string mesh;           ///< empty: one worker, whatever the model was trained on
 };
+
+/// Error: the model has tokens that are no bytes, so its samples have no text; or `prompt` (empty: the configuration's)
+/// has a byte that is no token of the model.
+Status check_sampled(const LmConfig& config, const std::string& prompt);
 
 /// Writes the text and its continuation to stdout, each token as it comes. Prints an error to stderr; returns an exit
 /// code (runtime/launch/exit_codes.h).

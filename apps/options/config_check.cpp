@@ -10,7 +10,7 @@
 
 #include "apps/options/config_fields.h"
 #include "apps/options/mesh_spec.h"
-#include "runtime/plan/pipeline.h"
+#include "runtime/plan/pipeline_schedule.h"
 
 namespace troupe::lm {
 

@@ -60,7 +60,4 @@ std::optional<W> read_as(std::span<const std::byte> bytes) {
 /// True for a control message (magic, kind, rank: MA-2 garbage) of any job and generation.
 bool makes_sense(const ControlWire& wire);
 
-/// UCX's status as ours, in a request with the peer called `what`: ok, `unavailable` (the peer is gone) or `io`.
-Status status_of(ucs_status_t s, const std::string& what);
-
 }  // namespace troupe::comm::ucx

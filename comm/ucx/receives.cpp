@@ -1,4 +1,5 @@
 #include "comm/ucx/receives.h"
+#include "comm/ucx/ucx_errors.h"
 
 #include <cstring>
 #include <utility>

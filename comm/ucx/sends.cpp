@@ -1,4 +1,5 @@
 #include "comm/ucx/sends.h"
+#include "comm/ucx/ucx_errors.h"
 
 #include <fmt/format.h>
 

@@ -1,48 +1,21 @@
 #include "comm/ucx/ucx_config.h"
 
 #include <fmt/format.h>
-#include <net/if.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "comm/ucx/ucx_errors.h"
+
 namespace troupe::comm {
 
-namespace {
-
-/// Error: a device of the comma-separated list is neither a network interface nor an InfiniBand adapter of this host.
-/// UCX passes over such a name wherever another transport, such as shared memory, remains.
-Status check_net_devices(const std::string& list) {
-  for (std::size_t begin = 0; begin < list.size();) {
-    const auto end = std::min(list.find(',', begin), list.size());
-    const std::string device = list.substr(begin, end - begin), adapter = device.substr(0, device.find(':'));
-    begin = end + 1;
-    if (device == "all" || ::if_nametoindex(device.c_str()) > 0) continue;
-    if (std::error_code error; std::filesystem::exists("/sys/class/infiniband/" + adapter, error)) continue;
-    std::string there;
-    if (struct if_nameindex* all = ::if_nameindex()) {
-      for (const auto* i = all; i->if_index > 0; ++i)
-        there += fmt::format("{}{}", there.empty() ? "" : ", ", i->if_name);
-      ::if_freenameindex(all);
-    }
-    return invalid(
-        fmt::format("network device '{}' is not there; this host has {} (ucx_info -d lists what UCX can use)", device,
-                    there.empty() ? "none" : there));
-  }
-  return {};
-}
-
-}  // namespace
-
 Expected<ucp_context_h> make_ucx_context(const UcxOptions& o) {
-  TROUPE_TRY(check_net_devices(o.net_devices));
+  TROUPE_TRY(ucx::check_net_devices(o.net_devices));
   ucp_config_t* raw = nullptr;
   if (const auto s = ucp_config_read(nullptr, nullptr, &raw); s != UCS_OK)
-    return Status(Code::io, std::string("ucp_config_read: ") + ucs_status_string(s));
+    return ucx::call_failed("ucp_config_read", s);
   const std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)> config(raw, &ucp_config_release);
 
   // UCP's own options by their names; what UCP does not know it passes on to its transports: 1.13 by the name without

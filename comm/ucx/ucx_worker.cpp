@@ -1,50 +1,24 @@
 #include "comm/ucx/ucx_worker.h"
 
-#include <fmt/format.h>
-#include <sys/statvfs.h>
-
-#include <cstdint>
 #include <string>
 #include <utility>
 
 #include "comm/ucx/ucx_config.h"
+#include "comm/ucx/ucx_errors.h"
 
 namespace troupe::comm::ucx {
-
-namespace {
-
-/// What UCX's segments of a worker take in /dev/shm, measured with UCX 1.13.
-constexpr std::uint64_t shm_bytes = 4400 << 10;
-
-/// Where shared memory is the likely reason why UCX makes no worker: what /dev/shm has, and what to do; else empty.
-std::string shared_memory_hint(const UcxOptions& options) {
-  if (options.tls == "tcp") return "";
-  struct statvfs shm {};
-  constexpr const char* advice = ": make room there, or leave shared memory alone with --ucx-tls tcp";
-  if (::statvfs("/dev/shm", &shm) != 0)
-    return std::string("; shared memory needs /dev/shm, and there is none") + advice;
-  if ((shm.f_flag & ST_RDONLY) != 0) return std::string("; shared memory needs /dev/shm, which is read-only") + advice;
-  const std::uint64_t free = shm.f_bavail * shm.f_frsize;
-  if (free >= shm_bytes) return "";
-  return fmt::format("; /dev/shm has {} KiB free, and each worker needs about {} KiB{}", free >> 10, shm_bytes >> 10,
-                     advice);
-}
-
-}  // namespace
 
 Status Worker::open(const UcxOptions& options) {
   TROUPE_ASSIGN(context_, make_ucx_context(options));
   ucp_worker_params_t p{};
   p.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   p.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // made here, used by the progress thread
-  if (const auto s = ucp_worker_create(context_, &p, &worker_); s != UCS_OK)
-    return {Code::io, std::string("ucp_worker_create: ") + ucs_status_string(s) + shared_memory_hint(options)};
-  if (const auto s = ucp_worker_get_efd(worker_, &fd_); s != UCS_OK)
-    return {Code::io, std::string("ucp_worker_get_efd: ") + ucs_status_string(s)};
+  if (const auto s = ucp_worker_create(context_, &p, &worker_); s != UCS_OK) return no_worker(options, s);
+  if (const auto s = ucp_worker_get_efd(worker_, &fd_); s != UCS_OK) return call_failed("ucp_worker_get_efd", s);
   ucp_address_t* a = nullptr;
   std::size_t length = 0;
   if (const auto s = ucp_worker_get_address(worker_, &a, &length); s != UCS_OK)
-    return {Code::io, std::string("ucp_worker_get_address: ") + ucs_status_string(s)};
+    return call_failed("ucp_worker_get_address", s);
   address_.assign(reinterpret_cast<const char*>(a), length);
   ucp_worker_release_address(worker_, a);
   return {};
@@ -59,7 +33,7 @@ Status Worker::handle(unsigned id, ucp_am_recv_callback_t callback, void* arg) {
   p.cb = callback;
   p.arg = arg;
   const auto s = ucp_worker_set_am_recv_handler(worker_, &p);
-  return s == UCS_OK ? Status() : Status(Code::io, std::string("UCX handler: ") + ucs_status_string(s));
+  return s == UCS_OK ? Status() : call_failed("ucp_worker_set_am_recv_handler", s);
 }
 
 void Worker::destroy() {

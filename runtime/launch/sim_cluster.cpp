@@ -96,7 +96,8 @@ Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, cons
     std::unique_ptr<Worker> worker;
   };
   std::vector<Place> places(plan.workers());
-  // Messages of the control plane take a moment, so that nothing is handled inside a call.
+  // A message between the session and a worker arrives this long after it is sent: neither handles a message inside
+  // the other's call.
   const std::int64_t control_ns = 20'000;
   Session session(plan, session_options, options.snapshots, [&](Rank to, const ToWorker& message) {
     digest.add_all(loop.now_ns(), to);

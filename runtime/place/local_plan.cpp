@@ -13,7 +13,7 @@ Expected<LocalPlan> local_plan(const Plan& plan, Rank rank) {
   if (local.stage < 0) return invalid(fmt::format("rank {} is on no stage of the plan", rank));
   local.dp_index = plan.dp_index(rank);
   local.leads = plan.leads(rank);
-  LocalPorts(plan, local).run();
+  LocalActors(plan, local).run();
   TROUPE_TRY(LocalRoutes(plan, local).run());
   LocalMemory(plan, local).run();
   return local;

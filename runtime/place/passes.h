@@ -1,5 +1,5 @@
-// The three passes that make a rank's LocalPlan, in this order: ports, routes, memory. Internal to ports.cpp,
-// routes.cpp, memory.cpp.
+// The three passes that make a rank's LocalPlan, in this order: actors and channels, routes, memory. Internal to
+// actors_and_channels.cpp, routes.cpp, memory.cpp and local_plan.cpp.
 #pragma once
 
 #include <functional>
@@ -17,12 +17,12 @@ class LocalPass {
   LocalPass(const Plan& plan, LocalPlan& local)
       : plan_(plan), local_(local), rank_(local.rank), role_(&plan.roles[local.stage]) {}
   const PlanActor& plan_actor(const LocalActor& a) const { return role_->actors[a.actor]; }
-  /// The schedule that an actor's acts follow.
-  Schedule schedule(const PlanActor& a) const {
-    return a.rate == Rate::round ? plan_.schedule(plan_.exchanges[a.exchange])
-                                 : plan_.schedule(a.program, local_.stage);
+  /// The owners that an actor's acts follow.
+  MicrobatchOwners owners_of(const PlanActor& a) const {
+    return a.rate == Rate::round ? plan_.owners_of(plan_.exchanges[a.exchange])
+                                 : plan_.owners_of(a.program, local_.stage);
   }
-  std::int32_t acts_of(const PlanActor& a) const { return schedule(a).acts(a.rate, local_.dp_index); }
+  std::int32_t acts_of(const PlanActor& a) const { return owners_of(a).acts(a.rate, local_.dp_index); }
 
   const Plan& plan_;
   LocalPlan& local_;
@@ -31,9 +31,9 @@ class LocalPass {
 };
 
 /// Which actors and channels the place has, and every actor's ports, microbatches and turns.
-class LocalPorts : LocalPass {
+class LocalActors : LocalPass {
  public:
-  LocalPorts(const Plan& plan, LocalPlan& local) : LocalPass(plan, local) {}
+  LocalActors(const Plan& plan, LocalPlan& local) : LocalPass(plan, local) {}
   void run();
 
  private:

@@ -40,9 +40,9 @@ Expected<std::vector<BoxingGroup>> gather_groups(const Plan& plan, const PlanExc
   if (sources.empty() || targets.empty())
     return invalid("exchange '" + x.name + "': meshes " + to_string(from) + " and " + to_string(to) +
                    " do not have the same model axes");
-  const Schedule schedule = plan.schedule(x);
+  const MicrobatchOwners owners = plan.owners_of(x);
   std::int64_t d = 0;
-  std::erase_if(targets, [&](auto) { return !schedule.runs_in_round(d++, round); });
+  std::erase_if(targets, [&](auto) { return !owners.runs_in_round(d++, round); });
   std::vector<BoxingGroup> out;
   for (const auto& move : x.moves) {
     const Layout shares = plan.layout(move.from, 0);

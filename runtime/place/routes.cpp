@@ -43,7 +43,7 @@ Status LocalRoutes::make_routes(LocalActor& l) {
   const PlanActor& a = plan_actor(l);
   const PlanExchange& x = plan_.exchanges[a.exchange];
   const std::int32_t from_mesh = plan_.tensors[x.moves[0].from].mesh, to_mesh = plan_.tensors[x.moves[0].to].mesh;
-  l.acts_per_run = plan_.schedule(x).acts_of_job(x.rate);
+  l.acts_per_run = plan_.owners_of(x).acts_of_job(x.rate);
   if (a.rate == Rate::round) return make_round_routes(l, a, x);
   if (a.rate == Rate::step) {
     l.route_of = {0};
@@ -51,10 +51,10 @@ Status LocalRoutes::make_routes(LocalActor& l) {
   }
   // One route per dp coordinate at the other end.
   std::map<std::int64_t, std::int32_t> routes;
-  for (auto m : plan_.schedule(a.program, local_.stage).microbatches(local_.dp_index)) {
+  for (auto m : plan_.owners_of(a.program, local_.stage).microbatches(local_.dp_index)) {
     const bool source = plan_.meshes[from_mesh].find(rank_) >= 0, target = plan_.meshes[to_mesh].find(rank_) >= 0;
     const auto owner_on = [&](std::int32_t mesh) {
-      return plan_.schedule(a.program, plan_.stages_on(mesh).front()).owner(m);
+      return plan_.owners_of(a.program, plan_.stages_on(mesh).front()).owner(m);
     };
     const auto from = source ? local_.dp_index : owner_on(from_mesh);
     const auto to = target ? local_.dp_index : owner_on(to_mesh);
@@ -173,10 +173,10 @@ Status LocalRoutes::add_route(LocalActor& l, const PlanActor& a, const PlanExcha
 
 Status LocalRoutes::make_round_routes(LocalActor& l, const PlanActor& a, const PlanExchange& x) {
   std::map<std::vector<bool>, std::int32_t> routes;
-  const Schedule schedule = plan_.schedule(x);
-  for (std::int32_t round = 0, rounds = schedule.rounds(); round < rounds; ++round) {
+  const MicrobatchOwners owners = plan_.owners_of(x);
+  for (std::int32_t round = 0, rounds = owners.rounds(); round < rounds; ++round) {
     std::vector<bool> present;
-    for (std::int64_t d = 0; d < schedule.width(); ++d) present.push_back(schedule.runs_in_round(d, round));
+    for (std::int64_t d = 0; d < owners.width(); ++d) present.push_back(owners.runs_in_round(d, round));
     auto [it, fresh] = routes.try_emplace(present, static_cast<std::int32_t>(l.routes.size()));
     if (fresh && plan_.reduces(x))
       TROUPE_TRY(add_reduction(l, a, x, [&](std::int64_t d) { return present[static_cast<std::size_t>(d)]; }));
@@ -198,7 +198,7 @@ Status LocalRoutes::add_gather(LocalActor& l, const PlanActor& a, const PlanExch
       ends.port = at.port;
       ends.have.push_back({plan_.extent(from, rank_), {}, role_->channels[a.in[at.port]].offsets[at.index]});
     }
-    if (const Position at = find(a.out, to); at.port >= 0 && schedule(a).runs_in_round(local_.dp_index, round)) {
+    if (const Position at = find(a.out, to); at.port >= 0 && owners_of(a).runs_in_round(local_.dp_index, round)) {
       want = plan_.extent(to, rank_);
       ends.want = &want;
       ends.want_offset = role_->channels[a.out[at.port]].offsets[at.index];

@@ -98,8 +98,8 @@ bool Plan::leads(Rank rank) const {
   return true;
 }
 
-Schedule Plan::schedule(const PlanExchange& x) const {
-  return schedule(x.program, stages_on(tensors[reduces(x) ? x.moves[0].from : x.moves[0].to].mesh).front());
+MicrobatchOwners Plan::owners_of(const PlanExchange& x) const {
+  return owners_of(x.program, stages_on(tensors[reduces(x) ? x.moves[0].from : x.moves[0].to].mesh).front());
 }
 
 bool Plan::ordered() const {

@@ -11,8 +11,8 @@
 #include "placement/collective.h"
 #include "placement/cost.h"
 #include "runtime/graph/graph.h"
-#include "runtime/plan/pipeline.h"
-#include "runtime/plan/schedule.h"
+#include "runtime/plan/microbatch_owners.h"
+#include "runtime/plan/pipeline_schedule.h"
 
 namespace troupe::runtime {
 
@@ -245,13 +245,13 @@ struct Plan {
   /// whose reports count where all make them. REQUIRES: the rank is on a stage.
   bool leads(Rank rank) const;
   /// Which dp coordinates of a stage run which microbatches of a program. Valid while this plan is.
-  Schedule schedule(std::int32_t program, std::int32_t stage) const {
+  MicrobatchOwners owners_of(std::int32_t program, std::int32_t stage) const {
     return {program_specs[program], dp_width(stage),
             is_step_program(program) && !owners.empty() ? &owners[stage] : nullptr};
   }
   /// That of the stage whose dp coordinates make up an exchange's rounds: where a gather ends, where a reduction
   /// begins. Of several stages, which then are equally wide, the first.
-  Schedule schedule(const PlanExchange& exchange) const;
+  MicrobatchOwners owners_of(const PlanExchange& exchange) const;
   /// Whether passes begin in pass_order: the plan trains, the pipeline has an order, the stages have one dp width and
   /// share no unit. Else slots and priorities decide: published orders cover no such pipeline.
   bool ordered() const;

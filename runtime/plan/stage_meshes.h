@@ -1,4 +1,6 @@
-// The meshes of a pipeline's stages: how they are made, and what they must satisfy.
+// Which places form the stages of a pipeline. A stage is the places that run the same units: the ranks of one mesh,
+// with a dp width of its own. The first Plan::stages meshes of a plan are those of its stages, in the pipeline's order.
+// This file makes such meshes and checks them.
 #pragma once
 
 #include <string>

@@ -89,9 +89,9 @@ std::int32_t PlanDraft::slots_between(std::int32_t role, PassAt from, PassAt to)
   const auto own = plan.dp_width(role);
   if (plan.ordered()) {
     const std::int32_t stages = plan.stages, stage = from.virtual_stage % stages;
-    const Schedule schedule = plan.schedule(plan.step_program, role);
+    const MicrobatchOwners owners = plan.owners_of(plan.step_program, role);
     std::set<std::int32_t> counts;  // places with equally many microbatches have one order
-    for (std::int64_t d = 0; d < own; ++d) counts.insert(schedule.acts(Rate::microbatch, d));
+    for (std::int64_t d = 0; d < own; ++d) counts.insert(owners.acts(Rate::microbatch, d));
     std::int32_t most = 1;
     for (auto microbatches : counts) {
       const auto order = pass_order(plan.pipeline, stages, stage, microbatches);

@@ -61,15 +61,15 @@ class PlanDraft {
   const PlanActor& at(ActorRef w) const { return plan.roles[w.role].actors[w.actor]; }
   PassAt pass_at(ActorRef w) const { return {at(w).pass, at(w).virtual_stage}; }
 
-  /// An actor of this virtual stage, on the stream of its kind.
+  /// Adds an actor of this virtual stage, on the stream of its kind. Returns where it is.
   ActorRef add_actor(std::int32_t role, PlanActor actor, std::int32_t virtual_stage);
-  /// An exchange with an end on each of some roles.
+  /// Adds an exchange, and an actor for its end on each of `roles`. Returns the ends.
   Ends add_exchange(PlanExchange x, const std::vector<std::int32_t>& roles, std::int32_t virtual_stage, bool backward);
-  /// One more end of the exchange of `other`.
+  /// Adds one more end to the exchange of `other`. Returns it.
   ActorRef add_exchange_end(ActorRef other, std::int32_t role) {
     return add_actor(role, PlanActor(at(other)), at(other).virtual_stage);
   }
-  /// A tensor that no lowered node makes. Returns its index.
+  /// Adds a tensor that no lowered node makes. Returns its index.
   std::int32_t add_tensor(PlanTensor tensor, const std::string& name);
   /// Adds a tensor to a channel; returns its index there.
   std::int32_t put(PlanChannel& c, std::int32_t tensor) const;

@@ -1,4 +1,4 @@
-// What exchanges move, and how long the cost model thinks they take.
+// What exchanges move, and how long they take by the cost model.
 #include <algorithm>
 #include <deque>
 #include <set>

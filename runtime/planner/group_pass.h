@@ -68,11 +68,13 @@ class GroupPass {
                           const std::vector<ActorRef>& readers);
 
   // shares.cpp
-  /// The tensors that say which share of the group's parameters each dp coordinate updates.
+  /// Adds the tensors that say which share of the group's parameters each dp coordinate updates.
   void make_shares();
-  /// After the update of its share each place gathers all shares, in its parameter slot.
+  /// Adds exchanges in which each place, after the update of its share, gathers all shares in its parameter slot.
   void gather_updated();
-  /// Each use of the group's parameters gathers them anew. Returns the actors that read the shares, by stage.
+  /// Adds exchanges that gather the group's parameters whole from the shares before they are used: one for each
+  /// program, pass, unit and mesh, whose segments share it, and one for each user-defined actor. Returns the exchanges'
+  /// actors, which read the shares, by stage.
   std::map<std::int32_t, std::set<ActorRef>> gather_for_uses();
 
   PlanDraft& draft_;

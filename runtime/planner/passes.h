@@ -86,10 +86,11 @@ void make_control(PlanDraft& draft, const std::set<ActorRef>& after_commit);
 /// Segments and user-defined actors -> their ops with operands, scratch memory by lifetime, and op state.
 void fill_operands(PlanDraft& draft, Segments& segments, const Edges& edges, const Optimizers& optimizers);
 
-/// Costs of all actors but segments and exchanges; which actors close a step; the parameters that digests and snapshots
-/// read.
+/// Sets the costs of all actors but segments and exchanges, which actors close a step, and which parameters digests and
+/// snapshots read.
 void finish_actors(PlanDraft& draft);
-/// What each exchange moves, how long the cost model thinks one act takes, and how long its adding.
+/// Sets each exchange's collective, bytes, seconds and latency by the cost model, and as the cost of its actors the
+/// seconds of an act in which a place adds.
 void cost_exchanges(PlanDraft& draft);
 
 /// Tenants that take turns -> shared areas. REQUIRES: operands, costs and closes_step are there. Error: as local_plan.

@@ -1,8 +1,8 @@
 // Rings: few buffers that many channels use one after the other: with ZeRO 2 and 3, and where reduced gradients are
-// gathered whole. A buffer's channels follow each other in a cycle of zero-byte channels: when the readers of one
-// channel are done, they send a turn to the writer of the next. One token goes round each cycle, so two channels of a
-// buffer never hold it at the same time, and a pass that runs in the ring's order can always go on. The plan stays a
-// marked graph, which one token game proves live.
+// gathered whole. A buffer's channels follow each other in a cycle of zero-byte channels: each reader of a channel,
+// when it is done, sends a turn to the writer of the buffer's next channel. One token goes round each cycle, so two
+// channels of a buffer never hold it at the same time, and a pass that runs in the ring's order can always go on. The
+// plan stays a marked graph, which one token game proves live.
 #include <algorithm>
 #include <set>
 

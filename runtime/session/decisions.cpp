@@ -19,10 +19,10 @@ std::vector<std::vector<bool>> votes(const Plan& plan) {
       bool closes = false, closes_microbatches = false;
       for (const auto& a : role.actors)
         if (a.program == p && a.closes_step) (a.rate == Rate::microbatch ? closes_microbatches : closes) = true;
-      const Schedule schedule = plan.schedule(p, role.stage);
+      const MicrobatchOwners owners = plan.owners_of(p, role.stage);
       std::vector<bool> runs;  // by dp coordinate
-      for (std::int64_t d = 0; d < schedule.width(); ++d)
-        runs.push_back(closes || (closes_microbatches && schedule.acts(Rate::microbatch, d) > 0));
+      for (std::int64_t d = 0; d < owners.width(); ++d)
+        runs.push_back(closes || (closes_microbatches && owners.acts(Rate::microbatch, d) > 0));
       for (Rank r : plan.meshes[role.stage].ranks)
         votes[static_cast<std::size_t>(r)] = runs[static_cast<std::size_t>(plan.dp_index(r))];
     }

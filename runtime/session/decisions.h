@@ -124,7 +124,8 @@ class Decisions {
     std::int32_t missing = 0;  ///< voters that have not closed it
     std::vector<Fed> feeds;
   };
-  /// Decides which programs read a version, the snapshot too (SE-4).
+  /// Asks the sink which programs read a version. Leaves the snapshot out, and tells the sink, where admits_snapshot()
+  /// is false (SE-4). Returns those programs, and the step program unless the run ends with the version.
   Expected<actors::ProgramMask> choose_readers(std::int64_t version);
   bool admits_snapshot(std::int64_t version) const;
   Status go(ProgramStep step);

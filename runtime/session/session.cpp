@@ -76,7 +76,7 @@ Expected<std::vector<std::int32_t>> Session::feed(const PlanFeed& feed, ProgramS
   if (const auto want = static_cast<std::size_t>(elements(t.shape) * size_of(t.dtype)); message.payload.size() != want)
     return refused_ = invalid(fmt::format("feed '{}', microbatch {} of step {}: got {} bytes, and its tensor has {}",
                                           channel.name, microbatch, step.step, message.payload.size(), want));
-  const auto owner = plan_.schedule(step.program, feed.stage).owner(microbatch);
+  const auto owner = plan_.owners_of(step.program, feed.stage).owner(microbatch);
   std::vector<std::int32_t> takers;
   for (Rank r : plan_.meshes[feed.stage].ranks)
     if (plan_.dp_index(r) == owner) {

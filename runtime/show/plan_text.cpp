@@ -78,15 +78,15 @@ class PlanText {
                        counted(mesh.size(), "place"), human_seconds(forward), human_seconds(backward));
 
     std::vector<std::string> columns{">dp", "ranks"};
-    std::vector<Schedule> schedules;  // by program
+    std::vector<MicrobatchOwners> owners;  // by program
     for (std::int32_t p = 0; p < count_programs(); ++p) {
       columns.push_back("microbatches of " + plan_.programs[p]);
-      schedules.push_back(plan_.schedule(p, role.stage));
+      owners.push_back(plan_.owners_of(p, role.stage));
     }
     std::vector<TextRow> shares;
     for (std::int64_t d = 0; d < plan_.dp_width(role.stage); ++d) {
       TextRow row{{fmt::to_string(d), ranks_at(role.stage, d)}, {}};
-      for (const Schedule& schedule : schedules) row.cells.push_back(ranges(schedule.microbatches(d)));
+      for (const MicrobatchOwners& of : owners) row.cells.push_back(ranges(of.microbatches(d)));
       shares.push_back(std::move(row));
     }
     return out + table_text(columns, shares) + "\n" + actors(role) + "\n" + channels(role);
@@ -176,7 +176,7 @@ class PlanText {
     std::int64_t train_bytes = 0;
     for (const auto& role : plan_.roles) units.insert(units.end(), role.units.begin(), role.units.end());
     for (const auto& x : plan_.exchanges) {
-      const std::int64_t acts = plan_.schedule(x).acts_of_job(x.rate);
+      const std::int64_t acts = plan_.owners_of(x).acts_of_job(x.rate);
       if (plan_.is_step_program(x.program)) train_bytes += x.bytes * acts;
       TextRow row{{x.name, plan_.programs[x.program], to_string(x.collective), human_bytes(x.bytes),
                    fmt::to_string(acts), human_bytes(x.bytes * acts), human_seconds(x.seconds)},

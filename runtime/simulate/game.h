@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "actors/control_port.h"
+#include "actors/control_channel.h"
 #include "devices/sim/sim_device.h"
 #include "runtime/session/decisions.h"
 #include "runtime/simulate/area_watch.h"
@@ -24,7 +24,7 @@ namespace troupe::runtime {
 using actors::ActContext;
 using actors::ActDone;
 using actors::ActorCore;
-using actors::ControlPort;
+using actors::ControlChannel;
 using actors::ProgramMask;
 using actors::Token;
 
@@ -102,7 +102,7 @@ struct Place {
   std::map<std::string, std::unique_ptr<Stream>> streams;
   std::optional<GameLinks> links;
   std::vector<std::unique_ptr<GameActor>> actors;
-  std::map<std::int32_t, ControlPort> controls;                         // by local channel
+  std::map<std::int32_t, ControlChannel> controls;                      // by local channel
   std::vector<std::pair<GameActor*, std::uint64_t>> submitted;          // and not started, in this order
   std::map<std::string, std::pair<GameActor*, GameActor::ActAt>> last;  // act that a stream chose, by stream
   // none where slots are unlimited: then no tenant takes turns

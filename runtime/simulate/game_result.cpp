@@ -79,7 +79,7 @@ void Game::measure() {
   // A shortened step is played with the microbatches of each place numbered from 0.
   const auto number = [&](const PlayedAct& a) {
     if (!shortened() || !plan_.is_step_program(a.actor->program) || a.microbatch < 0) return a.microbatch;
-    return plan_.schedule(plan_.step_program, plan_.stage_of(a.rank))
+    return plan_.owners_of(plan_.step_program, plan_.stage_of(a.rank))
         .microbatch_at(plan_.dp_index(a.rank), a.microbatch);
   };
   result_.acts.reserve(acts_.size());
@@ -111,7 +111,7 @@ void Game::measure() {
   for (const auto& [rank, s] : per_place)
     if (s > result_.compute_s) {
       const auto count = static_cast<double>(
-          plan_.schedule(plan_.step_program, plan_.stage_of(rank)).acts(Rate::microbatch, plan_.dp_index(rank)));
+          plan_.owners_of(plan_.step_program, plan_.stage_of(rank)).acts(Rate::microbatch, plan_.dp_index(rank)));
       const auto& [f, b, w] = per_pass[rank];
       const double waits = published_bubble_s(plan_.pipeline, plan_.stages, f / count, b / count, w / count);
       result_.compute_s = s;

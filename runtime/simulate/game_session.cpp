@@ -63,7 +63,7 @@ Expected<std::vector<std::int32_t>> Game::feed(const PlanFeed& feed, ProgramStep
   Token t;
   t.step = step.step;
   t.microbatch = microbatch;
-  const auto owner = plan_.schedule(step.program, feed.stage).owner(microbatch);
+  const auto owner = plan_.owners_of(step.program, feed.stage).owner(microbatch);
   std::vector<std::int32_t> takers;
   for (std::int32_t p = 0; p < std::ssize(places_); ++p) {
     const LocalPlan& local = places_[p]->local;

@@ -71,7 +71,7 @@ std::vector<std::int64_t> Game::state() const {
   for (const auto& [key, table] : peer_tables_) {
     const PlanExchange& x = plan_.exchanges[key.first];
     const bool moves = plan_.is_step_program(x.program) && x.rate == Rate::microbatch;
-    const auto total = plan_.schedule(x).acts_of_job(x.rate);
+    const auto total = plan_.owners_of(x).acts_of_job(x.rate);
     out.insert(out.end(), {key.first, key.second / total, key.second % total - (moves ? seen_ : 0), table.step});
     for (const auto& g : table.arrivals)
       out.insert(out.end(),

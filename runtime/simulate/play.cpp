@@ -20,7 +20,7 @@ std::vector<std::int64_t> few_microbatches(const Plan& plan) {
       if (c.kind == PlanChannel::Kind::feed && plan.is_step_program(c.program)) return {};
   for (std::int32_t s = 0; s < plan.stages; ++s)
     if (plan.dp_width(s) != plan.dp_width(0)) return {};
-  const auto all = std::int64_t{plan.schedule(plan.step_program, 0).acts(Rate::microbatch, 0)};
+  const auto all = std::int64_t{plan.owners_of(plan.step_program, 0).acts(Rate::microbatch, 0)};
   // What is left out must be whole cycles, most of 1, 2, 3 or 4 microbatches.
   constexpr std::int64_t usual_cycles = 12;
   std::vector<std::int64_t> out;

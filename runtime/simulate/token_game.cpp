@@ -59,7 +59,7 @@ void Game::choose_places() {
   // Where a round is not full its places do not behave alike.
   for (const auto& x : plan_.exchanges) {
     if (x.rate == Rate::round)
-      same &= plan_.schedule(x).acts_of_job(x.rate) * plan_.schedule(x).width() ==
+      same &= plan_.owners_of(x).acts_of_job(x.rate) * plan_.owners_of(x).width() ==
               plan_.program_specs[x.program].microbatches;
   }
   for (std::int32_t s = 0; s < plan_.stages; ++s) {
@@ -164,7 +164,7 @@ Status Game::build(Rank rank) {
     const LocalChannel& l = place.local.channels[c];
     if (role.channels[l.channel].writer < 0)
       place.controls.emplace(static_cast<std::int32_t>(c),
-                             ControlPort(role.channels[l.channel].name, l.slots, l.readers, {}));
+                             ControlChannel(role.channels[l.channel].name, l.slots, l.readers, {}));
   }
   if (!options_.unlimited_slots) place.areas = std::make_unique<AreaWatch>(role, place.local);
   result_.memory.push_back(place.local.memory);

@@ -13,7 +13,7 @@ inline bool among(std::int32_t index, std::size_t size) { return index >= 0 && s
 inline bool known(Rate rate) { return rate <= Rate::round; }
 inline bool sensible(double seconds) { return std::isfinite(seconds) && seconds >= 0 && seconds < 1e6; }
 
-/// Programs, meshes, tensors, exchanges and parameters, without the roles.
+/// Checks programs, meshes, tensors, exchanges and parameters, without the roles.
 Status check_tables(const Plan& plan);
 
 /// The parameters that a stage trains, and the sums of gradients that its norm reads for each: one of all uses, or one
@@ -72,7 +72,7 @@ class ChannelCheck : private StageView {
 class OptimizerCheck : private StageView {
  public:
   OptimizerCheck(const Plan& plan, std::int32_t stage) : StageView(plan, stage) {}
-  /// An actor that has to do with parameters: ActorTraits::params.
+  /// Checks an actor that has to do with parameters (ActorTraits::params).
   Status check(const PlanActor& a);
   /// Each parameter of which the stage has a part lies in one channel, with one snapshot where the plan takes
   /// checkpoints, and with one norm and one update or, where no loss depends on it, neither. REQUIRES: check() of all
@@ -91,22 +91,23 @@ class OptimizerCheck : private StageView {
   Trained norms_;
 };
 
-/// A channel of gradients or of acts in rounds: kind, rate, writer and readers go together. REQUIRES: channel, writer
-/// and readers name each other, and the plan's exchanges have passed check_tables.
+/// Checks a channel of gradients or of acts in rounds: kind, rate, writer and readers go together. REQUIRES: channel,
+/// writer and readers name each other, and the plan's exchanges have passed check_tables.
 Status check_round_channel(const Plan& plan, const PlanRole& role, const PlanChannel& channel);
 
-/// What a segment's ops keep from act to act. Adds its bytes to `bytes`, those of the stage so far.
+/// Checks what a segment's ops keep from act to act. Adds its bytes to `bytes`, those of the stage so far.
 Status check_state(const Plan& plan, std::int32_t stage, const PlanActor& actor, std::int64_t& bytes);
 
-/// Rings and their turns: channels that share memory never hold it at the same time. REQUIRES: the actors and channels
-/// of the stage name each other.
+/// Checks rings and their turns: channels that share memory never hold it at the same time. REQUIRES: the actors and
+/// channels of the stage name each other.
 Status check_rings(const Plan& plan, std::int32_t stage);
 
-/// Shared areas: tenants of different shifts are never live at the same time (runtime/place/lifetimes.h). REQUIRES: as
-/// check_rings; each actor that closes its step says so.
+/// Checks shared areas: tenants of different shifts are never live at the same time (runtime/place/lifetimes.h).
+/// REQUIRES: as check_rings; each actor that closes its step says so.
 Status check_areas(const Plan& plan, std::int32_t stage);
 
-/// The actors and channels of one stage and their memory. REQUIRES: the plan has passed check_tables.
+/// Checks the actors and channels of one stage and their memory. Returns the parameters that the stage trains.
+/// REQUIRES: the plan has passed check_tables.
 Expected<Trained> check_role(const Plan& plan, std::int32_t stage);
 
 }  // namespace troupe::runtime

@@ -5,8 +5,8 @@
 #include <atomic>
 
 #include "actors/actor.h"
-#include "actors/control_port.h"
-#include "actors/port_actor.h"
+#include "actors/actor_shell.h"
+#include "actors/control_channel.h"
 #include "runtime/plan/plan.h"
 #include "runtime/session/control.h"
 #include "runtime/worker/session_order.h"
@@ -18,7 +18,7 @@ struct ControlChannel {
   PlanChannel::Kind kind = PlanChannel::Kind::go;  ///< go, commit or feed
   std::string name;                                ///< a feed's name
   std::int32_t program = 0;
-  actors::ControlPort port;
+  actors::ControlChannel port;
 };
 
 struct ConductorSpec {
@@ -57,7 +57,7 @@ class Conductor final : public actors::Actor {
   Conductor(caf::actor_config& config, ConductorSpec spec);
   caf::behavior make_behavior() override;
   const char* name() const override { return "troupe.conductor"; }
-  void on_exit() override { actors_.clear(); }  // actors refer to each other: see PortActor
+  void on_exit() override { actors_.clear(); }  // actors refer to each other: see ActorShell
 
  private:
   void session_says(const ToWorker& message);

@@ -1,7 +1,7 @@
 #include <caf/actor_system.hpp>
 #include <caf/send.hpp>
 
-#include "actors/port_actor.h"
+#include "actors/actor_shell.h"
 #include "runtime/verify/verify.h"
 #include "runtime/worker/worker_impl.h"
 
@@ -28,12 +28,12 @@ ConductorSpec Worker::Impl::conductor_spec() {
     if (c.writer >= 0) continue;
     ControlChannel out{
         c.kind, c.name, c.program,
-        actors::ControlPort(c.name, c.slots, local.channels[i].readers, memory(static_cast<std::int32_t>(i)))};
+        actors::ControlChannel(c.name, c.slots, local.channels[i].readers, memory(static_cast<std::int32_t>(i)))};
     spec.channels.emplace(static_cast<std::int32_t>(i), std::move(out));
     if (c.kind == PlanChannel::Kind::feed) {
       const PlanTensor& t = plan.tensors[c.tensors[0]];
       spec.feeds.push_back({c.name, c.program, static_cast<std::size_t>(elements(t.shape) * size_of(t.dtype)),
-                            plan.schedule(c.program, local.stage).microbatches(local.dp_index)});
+                            plan.owners_of(c.program, local.stage).microbatches(local.dp_index)});
     }
   }
   spec.busy_ns = busy_ns;
@@ -77,7 +77,7 @@ Status Worker::Impl::build() {
   for (const auto& a : local.actors) {
     auto made = executor(a);
     if (!made.ok()) return made.status();
-    actors.push_back(env.system->spawn<actors::PortActor>(a.spec, *std::move(made), env.trace));
+    actors.push_back(env.system->spawn<actors::ActorShell>(a.spec, *std::move(made), env.trace));
   }
   env.transport->on_peer_down([this](Rank rank, Status s) { caf::anon_send(conductor, PeerDown{rank, std::move(s)}); });
   caf::anon_send(conductor, actors::Wire{actors, conductor});

@@ -62,7 +62,7 @@ TEST_CASE(
     CAPTURE(c.tp);
     for (const PlanExchange* x : gathers_of(plan)) {
       CAPTURE(x->name);
-      for (std::int32_t round = 0; round < plan.schedule(*x).rounds(); ++round)
+      for (std::int32_t round = 0; round < plan.owners_of(*x).rounds(); ++round)
         for (const Rank rank : plan.meshes[static_cast<std::size_t>(plan.tensors[x->moves[0].from].mesh)].ranks) {
           const auto own = gather_boxings(plan, *x, round, rank);
           REQUIRE_MESSAGE(own.ok(), own.status().message());

@@ -75,7 +75,7 @@ TEST_CASE("every microbatch runs once on each stage, and all places of a job agr
     for (std::int32_t s = 0; s < p.stages; ++s) {
       std::set<std::int32_t> all;
       for (std::int64_t i = 0; i < p.dp_width(s); ++i) {
-        orders.push_back(p.schedule(0, s).microbatches(i));
+        orders.push_back(p.owners_of(0, s).microbatches(i));
         all.insert(orders.back().begin(), orders.back().end());
       }
       CHECK(all.size() == 13);
@@ -93,15 +93,15 @@ TEST_CASE("every microbatch runs once on each stage, and all places of a job agr
 
 TEST_CASE("places own microbatches in turn and run theirs in index order") {
   const Plan p = two_stages({2, 2});
-  CHECK(p.schedule(0, 0).microbatches(0) == std::vector<std::int32_t>{0, 2, 4, 6, 8, 10});
-  CHECK(p.schedule(0, 1).microbatches(1) == std::vector<std::int32_t>{1, 3, 5, 7, 9, 11});
+  CHECK(p.owners_of(0, 0).microbatches(0) == std::vector<std::int32_t>{0, 2, 4, 6, 8, 10});
+  CHECK(p.owners_of(0, 1).microbatches(1) == std::vector<std::int32_t>{1, 3, 5, 7, 9, 11});
 }
 
 TEST_CASE("a stage behind or before a wider one serves its places in turn, and none of them waits for the others") {
   for (const auto& dp : {std::vector<std::int64_t>{1, 2}, {2, 1}}) {
     const Plan p = two_stages(dp);
     const std::int32_t narrow = dp[0] == 1 ? 0 : 1;
-    CHECK(p.schedule(0, narrow).microbatches(0) == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+    CHECK(p.owners_of(0, narrow).microbatches(0) == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
     // The narrow stage has 12 * 3 to do and is the bottleneck: little more than its own work and one way through
     // the other stage.
     CHECK(makespan(p) <= 12 * 3 + 4);

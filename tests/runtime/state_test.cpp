@@ -165,9 +165,9 @@ TEST_CASE(
     const auto count = p.program("count");
     for (std::int32_t s = 0; s < p.stages; ++s)
       for (std::int64_t d = 0; d < p.dp_width(s); ++d) {
-        CHECK(p.schedule(count, s).microbatches(d) ==
+        CHECK(p.owners_of(count, s).microbatches(d) ==
               (d == 0 ? std::vector<std::int32_t>{0, 1, 2, 3, 4} : std::vector<std::int32_t>{}));
-        for (std::int32_t m = 0; m < microbatches; ++m) CHECK(p.schedule(count, s).runs_in_round(d, m) == (d == 0));
+        for (std::int32_t m = 0; m < microbatches; ++m) CHECK(p.owners_of(count, s).runs_in_round(d, m) == (d == 0));
       }
     for (Rank r = 0; r < p.workers(); ++r) {
       const auto local = local_plan(p, r);

@@ -1,10 +1,10 @@
-// Schedule: its answers agree with each other, whatever the program, the width and the owners.
+// MicrobatchOwners: its answers agree with each other, whatever the program, the width and the owners.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <random>
 
-#include "runtime/plan/schedule.h"
+#include "runtime/plan/microbatch_owners.h"
 
 using namespace troupe;
 using namespace troupe::runtime;
@@ -26,7 +26,7 @@ TEST_CASE(
         owners.push_back(static_cast<std::int32_t>(m < width ? m : below(width)));
       std::shuffle(owners.begin(), owners.end(), random);
     }
-    const Schedule s(program, width, owners.empty() ? nullptr : &owners);
+    const MicrobatchOwners s(program, width, owners.empty() ? nullptr : &owners);
     CAPTURE(program.microbatches);
     CAPTURE(width);
     CAPTURE(program.sequential);
@@ -68,7 +68,7 @@ TEST_CASE("a schedule with owners gives each coordinate the acts that they say, 
   program.microbatches = width * each;
   std::vector<std::int32_t> owners;
   for (std::int64_t m = 0; m < program.microbatches; ++m) owners.push_back(static_cast<std::int32_t>(m / each));
-  const Schedule s(program, width, &owners);
+  const MicrobatchOwners s(program, width, &owners);
   std::int64_t acts = 0, present = 0;
   for (std::int64_t d = 0; d < width; ++d) {
     acts += s.acts(Rate::microbatch, d);

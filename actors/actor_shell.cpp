@@ -1,4 +1,4 @@
-#include "actors/port_actor.h"
+#include "actors/actor_shell.h"
 
 #include <caf/sec.hpp>
 #include <caf/send.hpp>
@@ -29,18 +29,18 @@ void tell(const caf::actor& to, Message message) {
 
 }  // namespace
 
-PortActor::PortActor(caf::actor_config& config, ActorSpec spec, std::shared_ptr<Executor> executor, TraceSink* trace)
+ActorShell::ActorShell(caf::actor_config& config, ActorSpec spec, std::shared_ptr<Executor> executor, TraceSink* trace)
     : Actor(config), core_(std::move(spec), *this, trace), executor_(std::move(executor)) {
   set_quiet_handlers(*this, [this](const Status& status) { this->failed(status); });
 }
 
-void PortActor::on_exit() {
+void ActorShell::on_exit() {
   actors_.clear();
   conductor_ = nullptr;
   executor_.reset();
 }
 
-caf::behavior PortActor::make_behavior() {
+caf::behavior ActorShell::make_behavior() {
   return {
       [this](Wire& wire) {
         actors_ = std::move(wire.actors);
@@ -55,15 +55,15 @@ caf::behavior PortActor::make_behavior() {
   };
 }
 
-void PortActor::arrive(std::int32_t actor, std::int32_t port, const Token& token) {
+void ActorShell::arrive(std::int32_t actor, std::int32_t port, const Token& token) {
   send(actors_[actor], Arrive{port, token});
 }
 
-void PortActor::ack(std::int32_t actor, std::int32_t port, std::int32_t slot) {
+void ActorShell::ack(std::int32_t actor, std::int32_t port, std::int32_t slot) {
   send(actor < 0 ? conductor_ : actors_[actor], Ack{port, slot});
 }
 
-void PortActor::submit(ActContext context) {
+void ActorShell::submit(ActContext context) {
   auto self = caf::actor_cast<caf::actor>(this);
   const auto number = context.act.number;
   executor_->submit(
@@ -73,10 +73,10 @@ void PortActor::submit(ActContext context) {
       });
 }
 
-void PortActor::step_closed(std::int64_t step) {
+void ActorShell::step_closed(std::int64_t step) {
   send(conductor_, StepClosed{core_.spec().name, core_.spec().program, step});
 }
 
-void PortActor::failed(const Status& status) { send(conductor_, Failed{core_.spec().name, status}); }
+void ActorShell::failed(const Status& status) { send(conductor_, Failed{core_.spec().name, status}); }
 
 }  // namespace troupe::actors

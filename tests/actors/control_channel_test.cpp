@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "actors/control_port.h"
+#include "actors/control_channel.h"
 #include "tests/last_words.h"
 
 using namespace troupe;
@@ -11,7 +11,7 @@ namespace {
 struct Bench {
   std::vector<std::byte> memory = std::vector<std::byte>(64);
   std::vector<std::pair<std::int32_t, Token>> sent;
-  ControlPort port;
+  ControlChannel port;
   explicit Bench(std::int32_t slots, int readers = 2)
       : port("commit", slots,
              [&] {

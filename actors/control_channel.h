@@ -1,4 +1,4 @@
-// ControlPort: how a conductor writes one control channel. The session may send "go" or "commit" at any time;
+// ControlChannel: how a conductor writes one control channel. The session may send "go" or "commit" at any time;
 // a token waits here until a slot of its channel is free. Not thread-safe.
 #pragma once
 
@@ -11,10 +11,10 @@
 
 namespace troupe::actors {
 
-class ControlPort {
+class ControlChannel {
  public:
   /// A channel of `slots` slots, which lie in `memory`, with `readers` inside the place.
-  ControlPort(std::string name, std::int32_t slots, std::vector<Reader> readers, PortMemory memory)
+  ControlChannel(std::string name, std::int32_t slots, std::vector<Reader> readers, PortMemory memory)
       : ports_({}, {{std::move(name), slots, 1}}), readers_(std::move(readers)), memory_(memory) {}
 
   /// Queues a token with its payload, then calls `send` for each reader of each token that has a free slot, into which

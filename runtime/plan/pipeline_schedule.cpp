@@ -1,4 +1,4 @@
-#include "runtime/plan/pipeline.h"
+#include "runtime/plan/pipeline_schedule.h"
 
 #include <fmt/format.h>
 

@@ -12,9 +12,9 @@
 
 namespace troupe::runtime {
 
-void LocalPorts::run() {
+void LocalActors::run() {
   for (std::size_t p = 0; p < plan_.programs.size(); ++p)
-    microbatches_.push_back(plan_.schedule(static_cast<std::int32_t>(p), local_.stage).microbatches(local_.dp_index));
+    microbatches_.push_back(plan_.owners_of(static_cast<std::int32_t>(p), local_.stage).microbatches(local_.dp_index));
   local_.closers.assign(plan_.programs.size(), 0);
   choose_actors();
   make_channels();
@@ -23,7 +23,7 @@ void LocalPorts::run() {
 }
 
 /// Actors of a program that has no microbatch here do not exist here.
-void LocalPorts::choose_actors() {
+void LocalActors::choose_actors() {
   actor_at_.assign(role_->actors.size(), -1);
   for (std::size_t i = 0; i < role_->actors.size(); ++i) {
     const PlanActor& a = role_->actors[i];
@@ -36,7 +36,7 @@ void LocalPorts::choose_actors() {
   }
 }
 
-void LocalPorts::make_channels() {
+void LocalActors::make_channels() {
   std::optional<SavedParts> saved;
   if (plan_.snapshot_slots() > 0) saved.emplace(plan_);
   channel_at_.assign(role_->channels.size(), -1);
@@ -61,7 +61,7 @@ void LocalPorts::make_channels() {
   }
 }
 
-void LocalPorts::make_specs() {
+void LocalActors::make_specs() {
   for (auto& l : local_.actors) {
     const PlanActor& a = plan_actor(l);
     const auto acts = acts_of(a);
@@ -99,8 +99,9 @@ void LocalPorts::make_specs() {
   }
 }
 
-/// Turns on the compute stream, in the order of the pipeline's passes.
-void LocalPorts::make_turns() {
+/// Numbers the acts of the segments that take turns on the compute stream (ActorSpec::turns), in the order of
+/// pass_order.
+void LocalActors::make_turns() {
   std::map<std::pair<std::int32_t, Pass>, std::vector<actors::ActorSpec*>> takers;  // chunk and pass
   for (auto& l : local_.actors)
     if (const PlanActor& a = plan_actor(l); a.takes_turns)
@@ -114,11 +115,11 @@ void LocalPorts::make_turns() {
 
 /// The phases of an actor's acts at a channel (see actors/slots.h) where they differ: a place may have no microbatch
 /// in a round. Empty: all acts are alike.
-std::vector<actors::Phase> LocalPorts::cycle(const PlanActor& a, Rate channel) const {
+std::vector<actors::Phase> LocalActors::cycle(const PlanActor& a, Rate channel) const {
   std::vector<actors::Phase> out;
   if (a.rate != Rate::round) return out;
   if (channel != (plan_.reduces(plan_.exchanges[a.exchange]) ? Rate::microbatch : Rate::round)) return out;
-  const Schedule own = schedule(a);
+  const MicrobatchOwners own = owners_of(a);
   for (std::int32_t round = 0, rounds = own.rounds(); round < rounds; ++round)
     out.push_back(own.runs_in_round(local_.dp_index, round) ? actors::Phase::last : actors::Phase::skip);
   return out;

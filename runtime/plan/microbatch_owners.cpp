@@ -1,10 +1,10 @@
-#include "runtime/plan/schedule.h"
+#include "runtime/plan/microbatch_owners.h"
 
 #include <algorithm>
 
 namespace troupe::runtime {
 
-std::vector<std::int32_t> Schedule::microbatches(std::int64_t dp_index) const {
+std::vector<std::int32_t> MicrobatchOwners::microbatches(std::int64_t dp_index) const {
   const bool in_turn = !program_.stateful && !owners_;
   const auto size = static_cast<std::size_t>(count(dp_index));
   std::vector<std::int32_t> out;
@@ -14,12 +14,12 @@ std::vector<std::int32_t> Schedule::microbatches(std::int64_t dp_index) const {
   return out;
 }
 
-std::int32_t Schedule::microbatch_at(std::int64_t dp_index, std::int64_t act) const {
+std::int32_t MicrobatchOwners::microbatch_at(std::int64_t dp_index, std::int64_t act) const {
   if (owners_) return microbatches(dp_index)[static_cast<std::size_t>(act)];
   return static_cast<std::int32_t>(program_.stateful ? act : act * width_ + dp_index);
 }
 
-const std::vector<std::int32_t>& Schedule::counts() const {
+const std::vector<std::int32_t>& MicrobatchOwners::counts() const {
   if (counts_.empty()) {
     counts_.assign(static_cast<std::size_t>(width_), 0);
     for (auto owner : *owners_) ++counts_[static_cast<std::size_t>(owner)];
@@ -27,23 +27,23 @@ const std::vector<std::int32_t>& Schedule::counts() const {
   return counts_;
 }
 
-std::int32_t Schedule::count(std::int64_t dp_index) const {
+std::int32_t MicrobatchOwners::count(std::int64_t dp_index) const {
   if (program_.stateful) return dp_index == 0 ? static_cast<std::int32_t>(program_.microbatches) : 0;
   if (owners_) return counts()[static_cast<std::size_t>(dp_index)];
   return static_cast<std::int32_t>((program_.microbatches - dp_index + width_ - 1) / width_);
 }
 
-std::int32_t Schedule::rounds() const {
+std::int32_t MicrobatchOwners::rounds() const {
   if (program_.sequential) return static_cast<std::int32_t>(program_.microbatches);
   if (!owners_) return count(0);  // coordinate 0 has most
   return *std::max_element(counts().begin(), counts().end());
 }
 
-bool Schedule::runs_in_round(std::int64_t dp_index, std::int32_t round) const {
+bool MicrobatchOwners::runs_in_round(std::int64_t dp_index, std::int32_t round) const {
   return program_.sequential ? owner(round) == dp_index : round < count(dp_index);
 }
 
-std::int32_t Schedule::acts(Rate rate, std::int64_t dp_index) const {
+std::int32_t MicrobatchOwners::acts(Rate rate, std::int64_t dp_index) const {
   switch (rate) {
     case Rate::step: return 1;
     case Rate::microbatch: return count(dp_index);

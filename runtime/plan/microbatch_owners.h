@@ -1,5 +1,5 @@
-// Schedule: which dp coordinates of a stage run which microbatches of a program, and in which of their acts. Every
-// layer that asks (planner, verifier, game, worker, session) asks here.
+// MicrobatchOwners: which dp coordinates of a stage run which microbatches of a program, and in which of their acts.
+// Planner, verifier, game, worker and session all ask this class.
 //
 //   owner          the dp coordinate that runs a microbatch
 //   microbatches   those of a coordinate, in the order of its acts: ascending, so no two places wait for each other
@@ -16,12 +16,12 @@
 namespace troupe::runtime {
 
 /// A value for one thread: it remembers what it has counted, so a loop over coordinates or rounds keeps one object.
-class Schedule {
+class MicrobatchOwners {
  public:
   /// Of a stage of `width` dp coordinates. `owners`: by microbatch; null: microbatch m is run by m mod width, and by
   /// coordinate 0 where the program keeps state. REQUIRES: both outlive this object; owners has passed check_owners
   /// (plan.h).
-  Schedule(const ProgramSpec& program, std::int64_t width, const std::vector<std::int32_t>* owners)
+  MicrobatchOwners(const ProgramSpec& program, std::int64_t width, const std::vector<std::int32_t>* owners)
       : program_(program), width_(width), owners_(program.stateful ? nullptr : owners) {}
 
   std::int64_t width() const { return width_; }

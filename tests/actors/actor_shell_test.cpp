@@ -12,7 +12,7 @@
 #include <random>
 #include <thread>
 
-#include "actors/port_actor.h"
+#include "actors/actor_shell.h"
 #include "actors/user_actor.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/sim/sim_device.h"
@@ -96,7 +96,7 @@ struct Net {
     };
     auto executor = std::make_shared<StreamExecutor>(spec.name, *streams.back(), std::make_unique<Worker>(note), 0, 0,
                                                      cost_s);
-    actors.push_back(system.spawn<PortActor>(std::move(spec), std::move(executor), nullptr));
+    actors.push_back(system.spawn<ActorShell>(std::move(spec), std::move(executor), nullptr));
   }
 
   void build() {
@@ -250,7 +250,7 @@ TEST_CASE(
                  .initial = {},
                  .microbatches = {0},
                  .closes_step = true};
-  net.actors.push_back(net.system.spawn<PortActor>(std::move(spec), std::make_shared<Throwing>(), nullptr));
+  net.actors.push_back(net.system.spawn<ActorShell>(std::move(spec), std::make_shared<Throwing>(), nullptr));
   caf::anon_send(net.actors.back(), Wire{net.actors, net.conductor});
   caf::anon_send(net.actors.back(), Begin{0, every_program});
   caf::anon_send(net.actors.back(), Arrive{0, Token{}});
@@ -301,7 +301,7 @@ TEST_CASE("actors that have ended let go of each other and of what they ran") {
     auto holder = std::make_shared<Holder>();
     holder->held = token;
     ActorSpec spec{.name = "holder", .in = {{"never", 1}}, .writers = {{-1, 0, false}}};
-    net.actors.push_back(net.system.spawn<PortActor>(std::move(spec), std::move(holder), nullptr));
+    net.actors.push_back(net.system.spawn<ActorShell>(std::move(spec), std::move(holder), nullptr));
     for (auto& a : net.actors) caf::anon_send(a, Wire{net.actors, net.conductor});
     net.go(0);
     net.run();

@@ -1,4 +1,4 @@
-// PortActor: the CAF shell around ActorCore and an Executor. Every actor of a plan is a PortActor: segments,
+// ActorShell: the CAF shell around ActorCore and an Executor. Every actor of a plan is a ActorShell: segments,
 // exchanges, optimizers, writers and user-defined actors differ in their executor only.
 #pragma once
 
@@ -50,11 +50,11 @@ struct Explanation {
   std::string text;
 };
 
-class PortActor final : public Actor, private Outbox {
+class ActorShell final : public Actor, private Outbox {
  public:
-  PortActor(caf::actor_config& config, ActorSpec spec, std::shared_ptr<Executor> executor, TraceSink* trace);
+  ActorShell(caf::actor_config& config, ActorSpec spec, std::shared_ptr<Executor> executor, TraceSink* trace);
   caf::behavior make_behavior() override;
-  const char* name() const override { return "troupe.port_actor"; }
+  const char* name() const override { return "troupe.actor_shell"; }
   /// Actors refer to each other in circles: releases the references, so that the actors, their executors and the
   /// application's actors in them are destroyed.
   void on_exit() override;

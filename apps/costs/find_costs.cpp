@@ -1,0 +1,31 @@
+#include "apps/costs/find_costs.h"
+
+#include <fmt/format.h>
+
+#include "apps/costs/costs_file.h"
+#include "devices/base/text_table.h"
+
+namespace troupe::calibrate {
+
+Expected<FoundCosts> find_costs(const std::string& named, std::int64_t threads, std::int64_t workers) {
+  FoundCosts out;
+  const auto path = named.empty() ? default_costs_path() : named;
+  const auto costs = read_costs(path);
+  if (!costs.ok()) {
+    if (!named.empty()) return costs.status();
+    if (costs.status().code() != Code::not_found)
+      out.warning = costs.status().message() + "; the cost model's defaults are used";
+    return out;
+  }
+  if (costs->threads != threads) {
+    if (named.empty()) return out;
+    return invalid(
+        fmt::format("costs '{}' are of workers with {}, the job's have {}: run troupe calibrate --threads {}", path,
+                    counted(costs->threads, "thread"), threads, threads));
+  }
+  out.model = costs->model(workers);
+  out.from = path;
+  return out;
+}
+
+}  // namespace troupe::calibrate

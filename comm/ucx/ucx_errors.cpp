@@ -1,0 +1,76 @@
+#include "comm/ucx/ucx_errors.h"
+
+#include <fmt/format.h>
+#include <net/if.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+
+namespace troupe::comm::ucx {
+
+namespace {
+
+/// What UCX's segments of a worker take in /dev/shm, measured with UCX 1.13.
+constexpr std::uint64_t shm_bytes = 4400 << 10;
+
+/// Where shared memory is the likely reason why UCX makes no worker: what /dev/shm has, and what to do; else empty.
+std::string shared_memory_hint(const UcxOptions& options) {
+  if (options.tls == "tcp") return "";
+  struct statvfs shm {};
+  constexpr const char* advice = ": make room there, or leave shared memory alone with --ucx-tls tcp";
+  if (::statvfs("/dev/shm", &shm) != 0)
+    return std::string("; shared memory needs /dev/shm, and there is none") + advice;
+  if ((shm.f_flag & ST_RDONLY) != 0) return std::string("; shared memory needs /dev/shm, which is read-only") + advice;
+  const std::uint64_t free = shm.f_bavail * shm.f_frsize;
+  if (free >= shm_bytes) return "";
+  return fmt::format("; /dev/shm has {} KiB free, and each worker needs about {} KiB{}", free >> 10, shm_bytes >> 10,
+                     advice);
+}
+
+}  // namespace
+
+Status status_of(ucs_status_t s, const std::string& what) {
+  if (s == UCS_OK) return {};
+  switch (s) {
+    case UCS_ERR_CANCELED:
+    case UCS_ERR_CONNECTION_RESET:
+    case UCS_ERR_ENDPOINT_TIMEOUT:
+    case UCS_ERR_UNREACHABLE:
+    case UCS_ERR_REJECTED:
+    case UCS_ERR_NOT_CONNECTED:
+    case UCS_ERR_SHMEM_SEGMENT:
+    case UCS_ERR_IO_ERROR:  // with cma, where the process whose memory we read has just died
+      return {Code::unavailable, what + " is gone (" + ucs_status_string(s) + ")"};
+    default: return {Code::io, what + ": " + ucs_status_string(s)};
+  }
+}
+
+Status call_failed(const std::string& call, ucs_status_t s) { return {Code::io, call + ": " + ucs_status_string(s)}; }
+
+Status no_worker(const UcxOptions& options, ucs_status_t s) {
+  return {Code::io, std::string("ucp_worker_create: ") + ucs_status_string(s) + shared_memory_hint(options)};
+}
+
+Status check_net_devices(const std::string& list) {
+  for (std::size_t begin = 0; begin < list.size();) {
+    const auto end = std::min(list.find(',', begin), list.size());
+    const std::string device = list.substr(begin, end - begin), adapter = device.substr(0, device.find(':'));
+    begin = end + 1;
+    if (device == "all" || ::if_nametoindex(device.c_str()) > 0) continue;
+    if (std::error_code error; std::filesystem::exists("/sys/class/infiniband/" + adapter, error)) continue;
+    std::string there;
+    if (struct if_nameindex* all = ::if_nameindex()) {
+      for (const auto* i = all; i->if_index > 0; ++i)
+        there += fmt::format("{}{}", there.empty() ? "" : ", ", i->if_name);
+      ::if_freenameindex(all);
+    }
+    return invalid(
+        fmt::format("network device '{}' is not there; this host has {} (ucx_info -d lists what UCX can use)", device,
+                    there.empty() ? "none" : there));
+  }
+  return {};
+}
+
+}  // namespace troupe::comm::ucx
