@@ -1,5 +1,7 @@
-// ActorCore: the life of an actor without CAF: ports, acts, and when it notifies readers and writers. The CAF
-// shell (actor_shell.h) and the simulator (runtime/simulate/token_game.h) run this same class. Not thread-safe.
+// ActorCore: the life of an actor without CAF: ports, acts, and when it notifies readers and writers. An actor waits
+// for tokens and credits, acts, publishes what it has made, and acks what it has read (slots.h); what kinds of actors
+// there are, and what an act of each does, the plan says (PlanActor::Kind, runtime/plan/actor_traits.h). The CAF shell
+// (actor_shell.h) and the simulator (runtime/simulate/token_game.h) run this same class. Not thread-safe.
 //
 //   PA-1  (one waits) at most one act waits for its stream, so acts of one actor start in order;
 //   PA-2  (notification) the actor notifies readers and writers on its own stream when an act starts, all others when

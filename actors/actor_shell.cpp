@@ -30,7 +30,7 @@ void tell(const caf::actor& to, Message message) {
 }  // namespace
 
 ActorShell::ActorShell(caf::actor_config& config, ActorSpec spec, std::shared_ptr<Executor> executor, TraceSink* trace)
-    : Actor(config), core_(std::move(spec), *this, trace), executor_(std::move(executor)) {
+    : CafActor(config), core_(std::move(spec), *this, trace), executor_(std::move(executor)) {
   set_quiet_handlers(*this, [this](const Status& status) { this->failed(status); });
 }
 

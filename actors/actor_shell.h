@@ -5,8 +5,8 @@
 #include <functional>
 #include <memory>
 
-#include "actors/actor.h"
 #include "actors/actor_core.h"
+#include "actors/caf_actor.h"
 #include "actors/executor.h"
 
 namespace troupe::actors {
@@ -50,7 +50,7 @@ struct Explanation {
   std::string text;
 };
 
-class ActorShell final : public Actor, private Outbox {
+class ActorShell final : public CafActor, private Outbox {
  public:
   ActorShell(caf::actor_config& config, ActorSpec spec, std::shared_ptr<Executor> executor, TraceSink* trace);
   caf::behavior make_behavior() override;

@@ -1,4 +1,5 @@
-// Commit: what the session's decision at the end of a step says to the updates.
+// Commit: what the session's decision at the end of a step says to the updates, which make version v + 1 of the
+// parameters from version v (SE-2 versions, runtime/session/decisions.h).
 #pragma once
 
 #include <cstddef>

@@ -7,6 +7,7 @@
 
 #include "actors/commit.h"
 #include "actors/executor.h"
+#include "actors/gradient_report.h"
 #include "kernels/op.h"
 #include "kernels/optimizer.h"
 #include "placement/layout.h"

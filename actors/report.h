@@ -1,5 +1,5 @@
-// What actors tell the session besides that they are done: losses, digests, an application's own numbers; and of their
-// gradients square sums and peaks.
+// What actors tell the session besides that they are done: losses, digests, an application's own numbers. Of gradients:
+// gradient_report.h.
 #pragma once
 
 #include <cstddef>
@@ -30,29 +30,5 @@ struct Report {
   std::vector<std::byte> bytes;  ///< shard only
 };
 using ReportSink = std::function<void(std::uint16_t program, Report)>;
-
-/// What a place tells of the gradients of a step. Nothing in it has a name: place and session know its order from the
-/// plan (runtime/place/gradient_parts.h).
-struct GradientReport {
-  /// Each is the sum of the squares of a gradient's elements, over the rows below one node of the tree
-  /// (placement/tree.h). Of the gradients that this place sums up.
-  std::vector<double> square_sums;
-  /// Of each gradient that the place makes: the largest magnitude of its terms, inf and NaN too.
-  std::vector<float> peaks;
-  /// A gradient, by index of `peaks`, with a term that was not finite or was beyond the range of its exact sum, and the
-  /// lowest microbatch with such a term.
-  struct Bad {
-    std::int32_t peak = 0, microbatch = 0;
-    bool operator==(const Bad&) const = default;
-  };
-  std::vector<Bad> bad;  ///< of most steps none
-};
-
-/// What one actor tells of the gradients of a step: the part of its place's report that begins at these indices.
-struct GradientPart {
-  std::size_t first_square_sum = 0, first_peak = 0;
-  GradientReport told;  ///< `bad`: by index of its own peaks
-};
-using GradientSink = std::function<void(GradientPart)>;
 
 }  // namespace troupe::actors

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/executor.h"
+#include "actors/gradient_report.h"
 #include "kernels/op.h"
 
 namespace troupe::actors {

@@ -1,6 +1,7 @@
 // Snapshot: one more reader of a group's parameter slot. It copies this place's part of the parameters, and of the
 // moments that the same slot guards (their only writer is the update, which waits for every reader of the slot), into a
-// slot of the host arena while the next forward and backward run. Its ack then lets the update overwrite them.
+// slot of the arena while the next forward and backward run. The arena is a place's host memory for snapshots
+// (LocalPlan::arena_bytes, planned in runtime/place/memory.cpp). Its ack then lets the update overwrite them.
 //
 // After CheckFreq (Mohan et al., 2021) and DataStates-LLM (Maurya et al., 2024): copy lazily, write later. Here the
 // slots say, for each group of parameters, when a copy must be over and whether the arena has room for it.

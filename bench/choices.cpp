@@ -1,12 +1,18 @@
-// What each means of hiding exchanges is worth: a step of the model as the game plays it, without, with one, with both.
+// What each means of hiding exchanges is worth: a step of the model without, with one, with both, as the game plays it
+// and as worker processes take it whose kernels sleep for their planned time.
 //
-//   bench_choices CONFIG.toml MESH COSTS.toml [KEY=VALUE...]
+//   bench_choices CONFIG.toml MESH COSTS.toml [--text TEXT] [KEY=VALUE...]
 //
-// For links of 50 us whose messages take 0.3, 0.5 and 0.8 of the computing. Means: products for weights behind the
-// exchange of a backward segment's result (Pipeline::weights_apart), microbatches ahead (choose_ahead).
+// For links of 50 us whose messages take 0.3, 0.5 and 0.8 of the computing; kernels take twice their time. Means:
+// weight gradients as a pass of their own (Pipeline::weights_apart), microbatches ahead (as many as choose_ahead takes
+// of them alone), what schedule.ahead = auto chooses. With --text each is run on processes, too: the median of five
+// steps after the first two.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <optional>
 
 #include "apps/job/planning.h"
 #include "apps/lm/model.h"
@@ -17,72 +23,122 @@ using namespace troupe::runtime;
 
 namespace {
 
+constexpr double paced = 2;
+constexpr std::int64_t first_steps = 2, steps = 7;
+
 [[noreturn]] void die(const std::string& why) {
   fmt::print(stderr, "{}\n", why);
   std::exit(1);
 }
 
+template <class T>
+T must(Expected<T> value) {
+  if (!value.ok()) die(value.status().message());
+  return *std::move(value);
+}
+
+enum class Means { none, apart, ahead, chosen };
+constexpr const char* names[] = {"none", "weights apart", "ahead", "auto"};
+
 struct Step {
-  double step_s = 0, compute_s = 0, messages_s = 0;
+  Pipeline pipeline;
+  double step_s = 0, compute_s = 0, messages_s = 0, measured_s = 0;
   std::int64_t place_bytes = 0;
-  std::int32_t ahead = 0;
 };
 
-Step played(const App& app, lm::JobArguments arguments, const std::string& throttle, bool apart, bool ahead) {
+/// The same schedule in all but weight gradients, which stay with their backward pass.
+Expected<Plan> without_apart(const Graph& graph, CompileOptions o, const AheadChoice& choice) {
+  o.pipeline.ahead = 0;
+  for (const AheadTried& t : choice.tried)
+    if (t.taken && !t.weights_apart) o.pipeline.ahead = t.ahead;
+  return compile(graph, o);
+}
+
+/// The median of the steps after the first ones, on processes.
+double measured_s(const App& app, const lm::Prepared& p, const Plan& plan) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<Clock::time_point> ends;
+  JobOptions job;
+  job.threads = static_cast<int>(p.config.run.threads);
+  job.throttle = p.throttle;
+  job.paced = 1;
+  job.run_kernels = false;
+  job.session.steps = steps;
+  job.session.loss_divisor = static_cast<double>(lm::tokens_per_step(p.config));
+  job.session.on_step = [&](const StepResult&) { ends.push_back(Clock::now()); };
+  const JobResult result = app.run(plan, job);
+  if (!result.status.ok()) die(result.status.message());
+  std::vector<double> s;
+  for (std::size_t i = first_steps; i < ends.size(); ++i)
+    s.push_back(std::chrono::duration<double>(ends[i] - ends[i - 1]).count());
+  std::sort(s.begin(), s.end());
+  return s[s.size() / 2];
+}
+
+Step step_of(const App& app, lm::JobArguments arguments, const std::string& throttle, Means means,
+             const std::optional<std::string>& text) {
   arguments.throttle = {throttle};
   int code = 0;
-  const auto prepared = lm::prepare(arguments, code);
-  if (!prepared.ok()) die(prepared.status().message());
-  const lm::Prepared& p = *prepared;
+  const lm::Prepared p = must(lm::prepare(arguments, code));
   CompileOptions o;
   o.stages = stage_meshes(p.mesh.dp, lm::model_axes(p.mesh, p.config));
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
   o.costs = p.costs;
-  o.pipeline.weights_apart = apart;
-  const Graph graph = lm::build_model(p.config, app.ops(), "corpus", 0);
-  Expected<AheadChoice> choice = AheadChoice{};
-  if (ahead) {
-    choice = choose_ahead(graph, o);
+  o.pipeline.weights_apart = means == Means::apart;
+  const Graph graph = lm::build_model(p.config, app.ops(), text.value_or("corpus"), 0);
+  Plan plan;
+  if (means == Means::none || means == Means::apart) {
+    plan = must(compile(graph, o));
   } else {
-    auto plan = compile(graph, o);
-    if (!plan.ok()) die(plan.status().message());
-    choice = AheadChoice{*std::move(plan), {}};
+    AheadChoice choice = must(choose_ahead(graph, o));
+    plan = means == Means::chosen ? std::move(choice.plan) : must(without_apart(graph, o, choice));
   }
-  if (!choice.ok()) die(choice.status().message());
-  const auto predicted = lm::predict(choice->plan);
-  if (!predicted.ok()) die(predicted.status().message());
-  const GameResult& game = predicted->game;
-  Step out{game.step_s, game.compute_s, game.messages_s, 0, choice->plan.pipeline.ahead};
+  const lm::Predicted predicted = must(lm::predict(plan));
+  const GameResult& game = predicted.game;
+  Step out{plan.pipeline, game.step_s, game.compute_s, game.messages_s, 0, 0};
   for (const auto& m : game.memory) out.place_bytes = std::max(out.place_bytes, m.total());
+  if (text) out.measured_s = measured_s(app, p, plan);
   return out;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 4) die("usage: bench_choices CONFIG.toml MESH COSTS.toml [KEY=VALUE...]");
   App app;
   lm::register_actors(app);
+  app.serve_if_worker(argc, argv);
+  if (argc < 4) die("usage: bench_choices CONFIG.toml MESH COSTS.toml [--text TEXT] [KEY=VALUE...]");
   lm::JobArguments arguments;
   arguments.config_path = argv[1];
   arguments.mesh = argv[2];
   arguments.costs = argv[3];
-  for (int i = 4; i < argc; ++i) arguments.overrides.emplace_back(argv[i]);
-  const Step fast = played(app, arguments, "latency=0us,bandwidth=1000000MB/s", false, false),
-             slow = played(app, arguments, "latency=0us,bandwidth=1MB/s", false, false);
+  arguments.paced = paced;
+  std::optional<std::string> text;
+  for (int i = 4; i < argc; ++i) {
+    if (std::string(argv[i]) == "--text" && i + 1 < argc) text = argv[++i];
+    else arguments.overrides.emplace_back(argv[i]);
+  }
+  const auto on_free_links = [&](const char* throttle) {
+    return step_of(app, arguments, throttle, Means::none, std::nullopt);
+  };
+  const Step fast = on_free_links("latency=0us,bandwidth=1000000MB/s"),
+             slow = on_free_links("latency=0us,bandwidth=1MB/s");
   const double bytes = (slow.messages_s - fast.messages_s) * 1e6;
   fmt::print(
-      "| mesh | messages | means | ahead | MiB a place | step, ms | of the first |\n|---|---|---|---|---|---|---|\n");
+      "| mesh | messages | means | ahead | apart | MiB a place | played, ms | of the first | measured, ms | of the "
+      "first "
+      "|\n|---|---|---|---|---|---|---|---|---|---|\n");
   for (const double share : {0.3, 0.5, 0.8}) {
-    double first_s = 0;
-    for (const int means : {0, 1, 2, 3}) {
+    Step first;
+    for (const Means means : {Means::none, Means::apart, Means::ahead, Means::chosen}) {
       const double rate = bytes / (fast.compute_s * share) * 1e-6;
-      const Step s = played(app, arguments, fmt::format("latency=50us,bandwidth={:.2f}MB/s", rate), (means & 1) != 0,
-                            (means & 2) != 0);
-      if (means == 0) first_s = s.step_s;
-      const char* names[] = {"none", "weights apart", "ahead", "both"};
-      fmt::print("| {} | {} | {} | {} | {} | {:.1f} | {:.3f} |\n", argv[2], share, names[means], s.ahead,
-                 s.place_bytes >> 20, s.step_s * 1e3, s.step_s / first_s);
+      const Step s = step_of(app, arguments, fmt::format("latency=50us,bandwidth={:.2f}MB/s", rate), means, text);
+      if (means == Means::none) first = s;
+      fmt::print("| {} | {} | {} | {} | {} | {} | {:.0f} | {:.3f} | {} |\n", argv[2], share,
+                 names[static_cast<int>(means)], s.pipeline.ahead, s.pipeline.weights_apart ? "yes" : "no",
+                 s.place_bytes >> 20, s.step_s * 1e3, s.step_s / first.step_s,
+                 text ? fmt::format("{:.0f} | {:.3f}", s.measured_s * 1e3, s.measured_s / first.measured_s) : "| ");
+      std::fflush(stdout);
     }
   }
 }

@@ -7,7 +7,7 @@
 For each mesh (such as dp=2, or tp=2:zero=3), number of microbatches of a step, latency, share and `schedule.ahead`, a row: the step as
 `troupe sim` predicts it and as `troupe train --paced` takes it (`--played`: predictions only), against the lower of two ideals: `troupe sim
 --ideal` (unlimited slots and streams, the same costs) of the plan without microbatches ahead and of this one. `hidden` is the part of
-the messages' time by which the step is not longer than the same plan's on links that cost nothing. Run it on a machine that does nothing else.
+the messages' time by which the step is not longer than on links that cost nothing, with as many microbatches ahead. Run it on a machine that does nothing else.
 """
 import argparse
 import os
@@ -34,8 +34,9 @@ class Played:
         return float(value) * UNITS[unit]
 
     def chosen(self):
-        found = re.search(r"^\s*(\d+)\s.*\bchosen$", self.text, re.M)
-        return found.group(1) if found else "0"
+        """The microbatches ahead of the plan that auto has chosen, and whether its weight gradients are apart."""
+        found = re.search(r"^\s*(\d+)\s+(apart|with backward)\s.*\bchosen$", self.text, re.M)
+        return (found.group(1), found.group(2) == "apart") if found else ("0", False)
 
 
 def place_mib(words):
@@ -91,8 +92,8 @@ def main():
                     words = [*job, "--throttle", f"latency={latency:g}us,bandwidth={rate:.4g}MB/s"]
                     first_ideal_ms = Played([*words, "--ideal"]).ms("step")
                     for ahead in options.ahead:
-                        number = Played([*words, "--set", f"schedule.ahead={ahead}"]).chosen() if ahead == "auto" else ahead
-                        here = [*words, "--set", f"schedule.ahead={number}"]
+                        number, apart = Played([*words, "--set", f"schedule.ahead={ahead}"]).chosen() if ahead == "auto" else (ahead, False)
+                        here = [*words, "--set", f"schedule.ahead={ahead}"]
                         played = Played(here)
                         free_ms = Played([*job, "--set", f"schedule.ahead={number}", "--throttle", FREE]).ms("step")
                         ideal_ms = min(first_ideal_ms, Played([*here, "--ideal"]).ms("step"))
@@ -102,7 +103,7 @@ def main():
                             step_ms = measured_ms(here, options.steps)
                             measured = [f"{step_ms:.0f}", f"{step_ms / ideal_ms:.3f}"]
                         hidden = 1 - (step_ms - free_ms) / played.ms("messages")
-                        print(f"| {mesh} | {microbatches} | {latency:g} | {share:g} | {rate:.4g} | {number} | {place_mib(here):.0f} | {ideal_ms:.0f} | "
+                        print(f"| {mesh} | {microbatches} | {latency:g} | {share:g} | {rate:.4g} | {number}{' apart' if apart else ''} | {place_mib(here):.0f} | {ideal_ms:.0f} | "
                               f"{played.ms('step'):.0f} | {played.ms('step') / ideal_ms:.3f} | {' | '.join(measured)} | {100 * hidden:.0f} % |", flush=True)
 
 

@@ -16,7 +16,7 @@ struct FoundCosts {
 
 /// Returns the costs of the file `named`, for `workers` workers of `threads` compute threads. Where `named` is empty:
 /// those of this machine's file (default_costs_path) if it is for as many threads, else the cost model's defaults; it
-/// passes over a damaged file there and sets `warning`. Error: the file `named` cannot be read, or is for other threads.
+/// ignores a damaged file there and sets `warning`. Error: the file `named` cannot be read, or is for other threads.
 Expected<FoundCosts> find_costs(const std::string& named, std::int64_t threads, std::int64_t workers);
 
 }  // namespace troupe::calibrate

@@ -18,7 +18,7 @@
 #include "apps/job/run_record.h"
 #include "apps/lm/data.h"
 #include "apps/lm/model.h"
-#include "apps/lm/text_file.h"
+#include "apps/lm/unpack.h"
 #include "apps/report/output.h"
 #include "apps/report/progress.h"
 #include "devices/base/clock.h"

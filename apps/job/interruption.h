@@ -4,7 +4,8 @@
 #include <optional>
 #include <utility>
 
-#include "apps/lm/text_file.h"
+#include "devices/base/give_up.h"
+#include "devices/base/status.h"
 #include "devices/process/end_signals.h"
 #include "runtime/launch/exit_codes.h"
 

@@ -18,17 +18,6 @@ namespace troupe::lm {
 
 using namespace runtime;
 
-/// A run that goes on from a checkpoint saves as often as the run of the checkpoint, unless its arguments say how
-/// often.
-static Status go_on_saving(const std::string& saved, const JobArguments& a, Prepared& p) {
-  const bool told = std::any_of(a.overrides.begin(), a.overrides.end(),
-                                [](const auto& o) { return o.starts_with("checkpoint.every="); });
-  if (told || p.config.checkpoint.every > 0 || a.paced > 0) return {};
-  TROUPE_ASSIGN(const LmConfig before, parse_config(saved, "the checkpoint's configuration"));
-  p.config.checkpoint.every = before.checkpoint.every;
-  return {};
-}
-
 std::string tokens_warning(const LmConfig& config) {
   if (config.model.vocab <= byte_tokens) return "";
   return fmt::format(
@@ -44,7 +33,7 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& 
   TROUPE_ASSIGN(p.config, has_saved ? parse_config(saved, "the checkpoint's configuration", a.overrides, &p.warnings)
                                     : load_config(a.config_path, a.overrides, &p.warnings));
   if (a.checkpoint_every >= 0) p.config.checkpoint.every = a.checkpoint_every;
-  else if (!has_saved && !saved.empty()) TROUPE_TRY(go_on_saving(saved, a, p));
+  else if (!has_saved && !saved.empty()) TROUPE_TRY(go_on_saving(saved, a, p.config));
   if (a.keep >= 0) p.config.checkpoint.keep = a.keep;
   if (!a.mesh.empty()) {
     TROUPE_ASSIGN(const MeshSpec mesh, parse_mesh(a.mesh));
@@ -130,7 +119,7 @@ Expected<Plan> make_sample_plan(const App& app, const Prepared& p, std::int64_t 
 }
 
 std::string tried_text(const AheadChoice& choice, const std::string& bound) {
-  return choice.tried.empty() ? "" : "\n" + ahead_text(choice.tried, choice.plan.pipeline.ahead, bound);
+  return choice.tried.empty() ? "" : "\n" + ahead_text(choice.tried, bound);
 }
 
 std::string memory_bound(std::int64_t bytes) {

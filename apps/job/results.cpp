@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "apps/job/output_folder.h"
 #include "apps/job/run_record.h"
 #include "apps/report/trace_json.h"
 #include "devices/base/text_table.h"
@@ -61,12 +62,8 @@ Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t 
                      const std::string& ahead) {
   // at a later call the files are of this run, which begins again from an older checkpoint
   if (!metrics_) {
-    // A run that goes on may write neither trace nor sample: earlier files must not pass for its own.
-    std::vector<std::string> stale = {"trace.json", "sample.txt"};
-    if (!continues) stale.insert(stale.end(), {"metrics.jsonl", "run.json", "loss.svg", "plan.txt"});
-    TROUPE_ASSIGN(const auto aside, report::set_aside(a_.out, stale));
-    const std::string what = continues ? "the trace or sample that the run had" : "what an earlier run has left";
-    if (!aside.empty()) note(what + " in '" + a_.out + "' is now in '" + aside + "'");
+    TROUPE_ASSIGN(const std::string aside, set_aside_results(a_.out, continues));
+    if (!aside.empty()) note(aside);
   }
   plan_ = &plan;
   first_step_ = first_step;
@@ -91,8 +88,6 @@ void Results::begun(std::uint64_t job, std::uint32_t generation) {
   generation_ = generation;
   keep(report::write_run_json(file("run.json"), run_json({}, "running", nullptr)));
 }
-
-std::uint64_t Results::job_of_folder() const { return read_run_record(a_.out).job; }
 
 void Results::keep(const Status& s) {
   if (write_error_.ok() && !s.ok()) write_error_ = s;

@@ -30,18 +30,15 @@ class Results {
   ~Results() { report::log_to_stderr(); }
   Results(const Results&) = delete;
 
-  /// The first call sets the files of an earlier run in the output folder aside; where this run goes on with that run
-  /// (`continues`), only trace.json and sample.txt, which it may not write again. Each call writes run.json and
-  /// plan.txt, with `ahead` (tried_text) at the end of plan.txt, and begins metrics.jsonl: where the run goes on,
-  /// behind its lines of the steps before `first_step`.
+  /// The first call sets the results of an earlier run aside (set_aside_results, with `continues`). Each call writes
+  /// run.json and plan.txt, with `ahead` (tried_text) at the end of plan.txt, and begins metrics.jsonl: where the run
+  /// goes on, behind its lines of the steps before `first_step`.
   Status open(const runtime::Plan& plan, const Predicted& predicted, std::int64_t first_step, bool continues,
               const std::string& ahead = "");
   /// This run continues the run with number `job`.
   void goes_on(std::uint64_t job) { job_ = job; }
   /// The run saves checkpoints, as this job; the generation is in every line of metrics.
   void begun(std::uint64_t job, std::uint32_t generation);
-  /// The number of the run whose results are in the output folder; 0: none, or it had no checkpoints.
-  std::uint64_t job_of_folder() const;
   void checkpoint(const runtime::CheckpointEvent& event);
   /// All workers are ready: the first step's time begins.
   void ready() { last_ns_ = clock_.now_ns(); }

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "apps/options/config_fields.h"
+#include "devices/base/text_table.h"
 
 namespace troupe::lm {
 
@@ -156,6 +157,21 @@ Status check_model(const LmConfig& saved, const LmConfig& now) {
     if (change_of(d.key) == Change::refused_model) return another_model(d);
   }
   return {};
+}
+
+Status go_on_saving(const std::string& saved, const JobArguments& a, LmConfig& config) {
+  const bool told = std::any_of(a.overrides.begin(), a.overrides.end(),
+                                [](const auto& o) { return o.starts_with("checkpoint.every="); });
+  if (told || config.checkpoint.every > 0 || a.paced > 0) return {};
+  TROUPE_ASSIGN(const LmConfig before, parse_config(saved, "the checkpoint's configuration"));
+  config.checkpoint.every = before.checkpoint.every;
+  return {};
+}
+
+std::string resumed_text(const ResumePoint& point, std::int64_t every) {
+  return fmt::format(
+      "resumed from '{}', step {}; {}", point.folder, point.manifest.stamp.step,
+      every > 0 ? "a checkpoint every " + counted(every, "step") : "no checkpoint is saved, see --checkpoint-every");
 }
 
 bool is_weights_only(const checkpoint::Manifest& m) {

@@ -1,10 +1,13 @@
-// Where a resumed run begins: which checkpoint, and whether this configuration may go on from it.
+// Where a resumed run begins: which checkpoint, whether this configuration may go on from it, and what it inherits from
+// the checkpoint's run.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "apps/job/job.h"
 #include "apps/options/config.h"
 #include "checkpoint/catalog.h"
 
@@ -67,5 +70,12 @@ Status check_resumable(const LmConfig& saved, const LmConfig& now, std::vector<s
 /// model, of which dropout and init_std may differ and `model.seq` may be shorter. Error: names the key and both
 /// values.
 Status check_model(const LmConfig& saved, const LmConfig& now);
+
+/// Makes a run that goes on from a checkpoint save as often as the checkpoint's run, whose configuration is `saved`:
+/// sets checkpoint.every of `config`, unless that or --set says how often, or the run is paced. Error: of parse_config.
+Status go_on_saving(const std::string& saved, const JobArguments& arguments, LmConfig& config);
+
+/// The line that tells the user where a resumed run begins, and how often it saves: every `every` steps; 0: never.
+std::string resumed_text(const ResumePoint& point, std::int64_t every);
 
 }  // namespace troupe::lm

@@ -7,7 +7,7 @@
 #include "apps/job/planning.h"
 #include "apps/job/reading.h"
 #include "apps/lm/byte_tokens.h"
-#include "apps/lm/model.h"
+#include "apps/lm/sampler.h"
 #include "apps/report/output.h"
 
 namespace troupe::lm {

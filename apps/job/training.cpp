@@ -2,17 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <iterator>
 #include <sstream>
 
 #include "apps/job/argument_checks.h"
 #include "apps/lm/data.h"
 #include "apps/lm/learning_rate.h"
-#include "apps/report/files.h"
+#include "apps/lm/unpack.h"
 #include "apps/report/output.h"
 #include "devices/base/log.h"
-#include "devices/base/text_table.h"
 
 namespace troupe::lm {
 
@@ -30,8 +28,8 @@ std::vector<std::string> split_words(const std::string& text) {
 Training::Training(const App& app, const JobArguments& a, Prepared prepared, std::optional<Resume> resume,
                    std::optional<ResumePoint> point)
     : app_(app), a_(a), p_(std::move(prepared)), steps_(a.steps >= 0 ? a.steps : p_.config.schedule.steps),
-      resume_(std::move(resume)), point_(std::move(point)), results_(a, p_, steps_),
-      sampler_(a.sample_text.empty() ? p_.config.sample.prompt : a.sample_text) {}
+      resume_(std::move(resume)), folder_(storage_, a.out, resume_ ? &*resume_ : nullptr), point_(std::move(point)),
+      results_(a, p_, steps_), sampler_(a.sample_text.empty() ? p_.config.sample.prompt : a.sample_text) {}
 
 int Training::run() {
   int code = exit_ok;
@@ -96,10 +94,9 @@ std::string Training::advice() const {
 Status Training::open(int& code) {
   code = exit_data;
   if (a_.data.empty()) return invalid("no training text: name one with --data FILE (plain text, .gz or .dz)");
-  TROUPE_TRY(check_folder(code));
+  if (p_.config.checkpoint.every > 0) TROUPE_TRY(check_checkpoint_dir(storage_, a_, point_ ? &*point_ : nullptr, code));
   code = exit_output;
-  TROUPE_TRY(report::prepare_output_dir(storage_, a_.out));
-  TROUPE_TRY(lock_folder());
+  TROUPE_TRY(folder_.open());
   TROUPE_ASSIGN(const std::string text, open_text(code));
   code = exit_plan;
   const auto prompt_tokens = a_.sample ? sampler_.prompt_tokens() : 0;
@@ -107,7 +104,9 @@ Status Training::open(int& code) {
   TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text, prompt_tokens, bytes));
   ahead_ = tried_text(made, memory_bound(bytes));
   plan_ = std::move(made.plan);
-  if (!made.tried.empty()) log_info(fmt::format("schedule.ahead is auto: {} is chosen", plan_.pipeline.ahead));
+  if (!made.tried.empty())
+    log_info(fmt::format("schedule.ahead is auto: {} is chosen{}", plan_.pipeline.ahead,
+                         plan_.pipeline.weights_apart ? ", weight gradients apart" : ""));
   TROUPE_TRY(app_.check(plan_, options()));
   TROUPE_ASSIGN(predicted_, predict(plan_));
   end_signals_.emplace();
@@ -134,27 +133,6 @@ Expected<std::string> Training::open_corpus(const GiveUp& give_up, int& code) {
   return text;
 }
 
-std::shared_ptr<FolderLock> Training::lock_of(const std::string& dir) const {
-  std::error_code error;
-  if (resume_ && std::filesystem::equivalent(dir, resume_->dir(), error)) return resume_->lock();
-  return std::filesystem::equivalent(dir, a_.out, error) ? lock_ : nullptr;
-}
-
-Status Training::lock_folder() {
-  if ((lock_ = lock_of(a_.out))) return {};
-  auto lock = storage_.lock_dir(a_.out);
-  if (lock.status().code() == Code::unavailable)
-    return Status(Code::unavailable, "output folder '" + a_.out +
-                                         "' is written by another run: choose another --out, or wait for its end");
-  TROUPE_ASSIGN(lock_, std::move(lock));
-  return {};
-}
-
-bool Training::continues_folder() const {
-  if (first_step_ == 0) return false;
-  return results_.job_of_folder() == point_->manifest.stamp.job;
-}
-
 Status Training::begin_at_point(int& code) {
   code = exit_usage;
   const auto& manifest = point_->manifest;
@@ -174,32 +152,11 @@ Status Training::begin_at_point(int& code) {
     return invalid(fmt::format("'{}' is of step {}, and the run is to end after {}: raise --steps or schedule.steps",
                                point_->folder, first_step_, steps_));
   code = exit_output;
-  TROUPE_TRY(results_.open(plan_, predicted_, first_step_, continues_folder(), ahead_));
+  TROUPE_TRY(results_.open(plan_, predicted_, first_step_, continues_results(a_.out, *point_), ahead_));
   for (const auto& warning : warnings) log_warn(warning);
   for (const auto& note : notes) results_.note(note);
-  const auto every = p_.config.checkpoint.every;
-  results_.note(fmt::format(
-      "resumed from '{}', step {}; {}", point_->folder, first_step_,
-      every > 0 ? "a checkpoint every " + counted(every, "step") : "no checkpoint is saved, see --checkpoint-every"));
+  results_.note(resumed_text(*point_, p_.config.checkpoint.every));
   return {};
-}
-
-Status Training::check_folder(int& code) const {
-  if (p_.config.checkpoint.every == 0) return {};
-  const std::string dir = checkpoint_dir(a_);
-  const checkpoint::Catalog catalog(storage_, dir);
-  code = a_.checkpoint_dir.empty() ? exit_output : exit_checkpoint;
-  std::error_code error;
-  if (!a_.checkpoint_dir.empty() && std::filesystem::exists(dir, error) && !std::filesystem::is_directory(dir, error))
-    return invalid("--checkpoint-dir '" + dir + "' is no folder: name a folder, which need not exist");
-  TROUPE_ASSIGN(const auto foreign, catalog.foreign(point_ ? &point_->manifest : nullptr));
-  code = exit_output;
-  if (!foreign) return {};
-  const std::string elsewhere = "choose another --out or --checkpoint-dir, or remove them";
-  if (!point_ || point_->manifest.stamp.step == 0)
-    return invalid("'" + catalog.dir() + "' has checkpoints of an earlier run: go on with --resume, " + elsewhere);
-  return invalid("'" + catalog.path(*foreign) + "' is of another run than '" + point_->folder +
-                 "', from which this one goes on, and would be pruned: " + elsewhere);
 }
 
 bool Training::evaluates_at(std::int64_t version) const {
@@ -237,7 +194,7 @@ JobOptions Training::options() {
     LmConfig config = p_.config;
     config.data.fingerprint = fingerprint_;
     o.checkpoint.dir = checkpoint_dir(a_);
-    o.checkpoint.lock = lock_of(o.checkpoint.dir);
+    o.checkpoint.lock = folder_.lock_of(o.checkpoint.dir);
     o.checkpoint.every = c.every;
     o.checkpoint.retention = {c.keep, c.keep_every};
     o.checkpoint.failures_max = static_cast<int>(c.max_failures);

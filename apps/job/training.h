@@ -1,15 +1,18 @@
 // One run of `troupe train`: its text, its plan, its session.
 #pragma once
 
-#include <memory>
+#include <cstdint>
 #include <optional>
+#include <string>
 
 #include "apps/job/interruption.h"
+#include "apps/job/output_folder.h"
+#include "apps/job/planning.h"
 #include "apps/job/results.h"
 #include "apps/job/resume.h"
 #include "apps/lm/data.h"
-#include "apps/lm/model.h"
-#include "apps/lm/text_file.h"
+#include "apps/lm/sampler.h"
+#include "devices/base/give_up.h"
 #include "devices/files/file_storage.h"
 #include "devices/process/end_signals.h"
 
@@ -33,27 +36,18 @@ class Training {
   /// Makes the run begin at `point_`. Error: its configuration does not fit, or the results cannot be written; `code`
   /// says which.
   Status begin_at_point(int& code);
-  /// Error, with its exit code in `code`: the folder of checkpoints is no folder, or has checkpoints of another run.
-  Status check_folder(int& code) const;
   /// What a user whose training has diverged can do.
   std::string advice() const;
   runtime::JobOptions options();
-  /// Locks the output folder. Error: another run has the lock.
-  Status lock_folder();
-  /// The lock of `dir` that this run has already: as the output folder, or as the folder of the checkpoints it goes on
-  /// from.
-  std::shared_ptr<FolderLock> lock_of(const std::string& dir) const;
-  /// Whether this run continues the run that has written the output folder.
-  bool continues_folder() const;
   bool evaluates_at(std::int64_t version) const;
 
   const runtime::App& app_;
   const JobArguments& a_;
   const Prepared p_;
   const std::int64_t steps_;
-  mutable FileStorage storage_;       ///< has no state
-  std::shared_ptr<FolderLock> lock_;  ///< of the output folder
+  FileStorage storage_;
   std::optional<Resume> resume_;
+  OutputFolder folder_;
   std::optional<ResumePoint> point_;
   std::int64_t first_step_ = 0;
   std::optional<Corpus> corpus_;  ///< the text, as it was when its fingerprint was taken

@@ -21,11 +21,13 @@
 
 #include "apps/lm/text_file.h"
 #include "apps/options/config.h"
+#include "devices/base/give_up.h"
+#include "devices/base/status.h"
 
 namespace troupe::lm {
 
 struct CorpusOptions {
-  std::string path;          ///< a plain file (see plain_text_path)
+  std::string path;          ///< a plain file (see plain_text_path, unpack.h)
   std::int64_t seq = 0;      ///< tokens per sample
   double eval_fraction = 0;  ///< last part of the text that is held out; 0: none
   std::int64_t seed = 0;

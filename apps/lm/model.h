@@ -23,35 +23,10 @@ enum class EvaluatedPart : std::uint8_t { held_out, all };
 /// Program "evaluate" alone: no gradients, no optimizer. `first_step`: of the job.
 runtime::Graph build_evaluator(const LmConfig& config, const kernels::OpSet& ops, const std::string& text,
                                EvaluatedPart part, std::int64_t first_step);
-/// Program "sample" alone: no text, no gradients, no optimizer. REQUIRES: `prompt_tokens` > 0.
+/// Program "sample" alone, which a Sampler feeds: no text, no gradients, no optimizer. REQUIRES: `prompt_tokens` > 0.
 runtime::Graph build_sampler(const LmConfig& config, const kernels::OpSet& ops, std::int64_t prompt_tokens);
 
-/// Registers the model's actors: "lm.data" (a loader) and "lm.sampler".
+/// Registers the model's actors: "lm.data" (a loader) and "lm.sampler" (register_sampler).
 void register_actors(runtime::App& app);
-
-/// Generates text through the fed program "sample", at the session's side. For one run of the program.
-class Sampler {
- public:
-  /// An empty prompt counts as a new line: the first token is drawn after another.
-  explicit Sampler(const std::string& prompt);
-  std::int64_t prompt_tokens() const { return prompt_tokens_; }
-  /// The payload for SessionOptions::feed: an i32, the token or the position of `microbatch`. Keeps the token of
-  /// `last`.
-  std::vector<std::byte> feed(const std::string& name, std::int32_t microbatch, const actors::Report* last);
-  /// Takes the reports of SessionOptions::on_closed: they have the last token.
-  void finish(const std::vector<actors::Report>& reports);
-  /// The prompt and the text drawn so far.
-  const std::string& text() const { return text_; }
-  /// False once the model has given logits that are not finite: no text comes any more.
-  bool finite() const { return finite_; }
-
- private:
-  void add(std::int32_t token);
-
-  bool finite_ = true;
-  std::int64_t prompt_tokens_;
-  std::vector<std::int32_t> tokens_;
-  std::string text_;  // of the tokens
-};
 
 }  // namespace troupe::lm

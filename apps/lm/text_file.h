@@ -1,54 +1,23 @@
-// The bytes of a text on disk: plain files as they are, gzip and dictzip ones unpacked first.
+// The bytes of a text on disk, as they were when it was opened. Packed texts are unpacked first: see unpack.h.
 #pragma once
 
 #include <sys/stat.h>
 
+#include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <memory>
 #include <string>
-#include <string_view>
+#include <utility>
 
-#include "devices/base/give_up.h"
 #include "devices/base/status.h"
 
 namespace troupe::lm {
-
-/// The path of a plain file with the text of `path`. A gzip file (.gz, .dz; recognised by its first bytes) is unpacked
-/// into `cache_dir` once, under a name that has a checksum of all its bytes: a later call for a file of the same bytes
-/// and name, in whatever folder, finds it there. The path of a plain file is returned as it is. For a gzip file,
-/// removes partly unpacked files that a killed process has left in `cache_dir`, by their form of name: one process at a
-/// time calls it, and gives the result to all workers. Error, after which no partly unpacked file is left: not_found, a
-/// file that cannot be read or that changes meanwhile, a damaged or empty one, a packed format that this program does
-/// not read; a `cache_dir` that cannot be written, exhausted if the disk is full; what `give_up` returns, which is
-/// asked before each block. `of_output`, where it is not null, says whether the error is of `cache_dir`.
-Expected<std::string> plain_text_path(const std::string& path, const std::string& cache_dir,
-                                      const GiveUp& give_up = never_give_up, bool* of_output = nullptr);
-
-/// The plain bytes of a text, for a command that has no folder to keep them in: a plain file is read where it is; a
-/// gzip file is unpacked into a file without a name, which the system removes when no process has it open any more,
-/// however the command ends.
-class PlainText {
- public:
-  /// Error: as plain_text_path; `of_output`: it is of the file without a name.
-  static Expected<PlainText> open(const std::string& path, const GiveUp& give_up = never_give_up,
-                                  bool* of_output = nullptr);
-  /// A path of the bytes, for this process and its children, while this object lives.
-  const std::string& path() const { return path_; }
-
- private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  std::string path_;
-  std::unique_ptr<std::FILE, Close> unpacked_;  ///< null: the file is plain
-};
 
 /// A text on disk that must stay as it was when it was opened: a run's samples and its fingerprint are of the same
 /// bytes. Read with pread, because a process that reads a mapped file dies when the file is truncated. Many threads may
 /// read it.
 class TextFile {
  public:
+  /// Error: not_found; it is no regular file, is empty, or cannot be read.
   static Expected<TextFile> open(const std::string& path);
   TextFile(TextFile&& other) noexcept;
   TextFile& operator=(TextFile&& other) noexcept;
@@ -57,6 +26,9 @@ class TextFile {
   std::int64_t size() const { return size_; }
   /// Reads bytes [position, position + n). Error: as unchanged(), or what the disk says.
   Status read(std::int64_t position, std::int64_t n, void* to) const;
+  /// Reads the first `n` bytes, or as many as there are, whether or not the file has changed. Returns how many; 0, too,
+  /// where the disk gives none.
+  std::size_t read_head(std::size_t n, void* to) const;
   /// Error: the file has another length or was written since it was opened.
   Status unchanged() const;
   /// Error: the path leads to another file now, or as unchanged().

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "devices/device.h"
-#include "kernels/cpu/terms.h"
+#include "kernels/cpu/term_target.h"
 
 namespace troupe::kernels {
 

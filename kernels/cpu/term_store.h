@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/counts.h"
-#include "kernels/cpu/terms.h"
+#include "kernels/cpu/term_target.h"
 
 namespace troupe::kernels {
 

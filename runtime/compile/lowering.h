@@ -1,11 +1,11 @@
-// The way from a graph whose units have their meshes (place_units.h) to a lowered graph: the layouts of all tensors.
+// The way from a graph whose units have their meshes (assign_units.h) to a lowered graph: the layouts of all tensors.
 // Internal to the compiler.
 #pragma once
 
 #include <map>
 #include <set>
 
-#include "runtime/compile/place_units.h"
+#include "runtime/compile/assign_units.h"
 #include "runtime/planner/lowered.h"
 
 namespace troupe::runtime {

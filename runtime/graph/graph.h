@@ -53,8 +53,10 @@ inline constexpr std::int64_t gradient_rows_max = std::numeric_limits<std::int32
 inline constexpr std::int64_t tensor_bytes_max = std::int64_t{1} << 46;
 
 struct ProgramSpec {
-  std::int64_t microbatches = 1;  ///< per step, of the whole job; at most microbatches_max
-  std::int64_t samples = 1;       ///< rows of dim 0 per microbatch
+  /// passes through the graph in a step, each by one dp coordinate of a stage, of the whole job; at most
+  /// microbatches_max
+  std::int64_t microbatches = 1;
+  std::int64_t samples = 1;  ///< rows of dim 0 per microbatch
   /// microbatches run in index order on every mesh; feeds and `stateful` set it
   bool sequential = false;
   /// Ops may keep state (OpDef::state_bytes): all microbatches run at dp coordinate 0 of every stage.

@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "actors/gradient_report.h"
 #include "placement/tree.h"
 #include "runtime/plan/plan.h"
 

@@ -6,8 +6,8 @@
 
 #include "devices/base/check.h"
 #include "placement/boxing.h"
+#include "runtime/place/gather_boxing.h"
 #include "runtime/place/passes.h"
-#include "runtime/place/round_boxing.h"
 
 namespace troupe::runtime {
 

@@ -1,6 +1,8 @@
 // MicrobatchOwners: which dp coordinates of a stage run which microbatches of a program, and in which of their acts.
 // Planner, verifier, game, worker and session all ask this class.
 //
+// A microbatch is what one pass of a program through the graph computes (ProgramSpec::microbatches).
+//
 //   owner          the dp coordinate that runs a microbatch
 //   microbatches   those of a coordinate, in the order of its acts: ascending, so no two places wait for each other
 //   round          the k-th acts of all coordinates together, as exchanges over dp see them

@@ -32,8 +32,7 @@ struct Pipeline {
   /// Domino divide the batch to this end). An order of passes leaves no choice: 0 there.
   std::int32_t ahead = 0;
   /// 1F1B: where a stage is divided along a model axis, weight gradients are a pass of their own, behind the others in
-  /// priority: they run while the gradient of an input is exchanged, as Megatron-Core overlaps the two by streams. Off
-  /// by default: what it gains has been simulated, not measured.
+  /// priority: they run while the gradient of an input is exchanged, as Megatron-Core overlaps the two by streams.
   bool weights_apart = false;
   bool ordered() const { return kind != Kind::one_f_one_b; }
   bool splits_backward() const { return kind == Kind::zero_bubble; }

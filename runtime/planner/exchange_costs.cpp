@@ -5,8 +5,8 @@
 
 #include "placement/boxing.h"
 #include "placement/collective.h"
+#include "runtime/place/gather_boxing.h"
 #include "runtime/place/local_plan.h"
-#include "runtime/place/round_boxing.h"
 #include "runtime/planner/passes.h"
 
 namespace troupe::runtime {

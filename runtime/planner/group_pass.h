@@ -1,5 +1,5 @@
 // GroupPass: make_parameters() for one group of parameters. Internal to parameters.cpp (slot, norm, update, digest),
-// reductions.cpp (the way of the gradients), shares.cpp (ZeRO).
+// reductions.cpp (the way of the gradients), zero_shares.cpp (ZeRO).
 #pragma once
 
 #include <functional>
@@ -67,7 +67,7 @@ class GroupPass {
   std::int32_t add_result(PlanChannel::Kind kind, const std::vector<std::int32_t>& tensors, ActorRef from,
                           const std::vector<ActorRef>& readers);
 
-  // shares.cpp
+  // zero_shares.cpp
   /// Adds the tensors that say which share of the group's parameters each dp coordinate updates.
   void make_shares();
   /// Adds exchanges in which each place, after the update of its share, gathers all shares in its parameter slot.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/commit.h"
+#include "actors/gradient_report.h"
 #include "actors/report.h"
 #include "actors/token.h"
 #include "comm/throttled/throttled_transport.h"

@@ -8,7 +8,7 @@
 #include <deque>
 #include <vector>
 
-#include "actors/report.h"
+#include "actors/gradient_report.h"
 #include "placement/tree.h"
 #include "runtime/plan/plan.h"
 #include "runtime/session/sum_scale.h"

@@ -27,7 +27,7 @@ Expected<AheadTried> try_plan(const Plan& plan, std::int64_t bytes_max) {
   GameOptions training;
   training.every_program = false;
   TROUPE_ASSIGN(const GameResult game, play(plan, training));
-  AheadTried out{plan.pipeline.ahead, game.step_s, 0, true};
+  AheadTried out{plan.pipeline.ahead, plan.pipeline.weights_apart, game.step_s, 0, true, false};
   for (const MemoryUse& m : game.memory) out.place_bytes = std::max(out.place_bytes, m.total());
   if (bytes_max <= 0) return out;
   TROUPE_ASSIGN(const std::int64_t bytes, needed_bytes(plan, bytes_max));
@@ -38,37 +38,55 @@ Expected<AheadTried> try_plan(const Plan& plan, std::int64_t bytes_max) {
 }  // namespace
 
 Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, std::int64_t bytes_max) {
-  REQUIRE(options.pipeline.ahead == 0, options.pipeline.ahead);
+  REQUIRE(options.pipeline.ahead == 0 && !options.pipeline.weights_apart, options.pipeline.ahead);
   AheadChoice out;
   TROUPE_ASSIGN(out.plan, compile(graph, options));
   if (!out.plan.trains || options.pipeline.ordered() || !waits_inside_stages(out.plan)) return out;
-  TROUPE_ASSIGN(const AheadTried first, try_plan(out.plan, bytes_max));
-  out.tried.push_back(first);
-  while (out.tried.back().fits && options.pipeline.ahead + 1 < out.plan.step_spec().microbatches) {
-    ++options.pipeline.ahead;
-    auto next = compile(graph, options);
-    if (!next.ok() || !verify(*next).ok()) break;
-    auto tried = try_plan(*next, bytes_max);
-    if (!tried.ok()) break;
-    const double before_s = out.tried.back().step_s;
+  TROUPE_ASSIGN(AheadTried taken, try_plan(out.plan, bytes_max));
+  taken.taken = true;
+  out.tried.push_back(taken);
+  /// Plays the plan of this schedule; takes it where it pays.
+  const auto take = [&](const Pipeline& pipeline) {
+    CompileOptions next = options;
+    next.pipeline = pipeline;
+    auto plan = compile(graph, next);
+    if (!plan.ok() || !verify(*plan).ok()) return false;
+    auto tried = try_plan(*plan, bytes_max);
+    if (!tried.ok()) return false;
+    tried->taken = tried->fits && tried->step_s <= taken.step_s * (1 - ahead_gain_min);
     out.tried.push_back(*tried);
-    if (!tried->fits || tried->step_s > before_s * (1 - ahead_gain_min)) break;
-    out.plan = *std::move(next);
+    if (!tried->taken) return false;
+    taken = *tried;
+    out.plan = *std::move(plan);
+    return true;
+  };
+  if (!taken.fits) return out;
+  bool more = true;
+  while (more) {
+    Pipeline further = out.plan.pipeline, apart = out.plan.pipeline;
+    ++further.ahead;
+    apart.weights_apart = true;
+    more = (further.ahead < out.plan.step_spec().microbatches && take(further)) ||
+           (!out.plan.pipeline.weights_apart && take(apart));
   }
   return out;
 }
 
-std::string ahead_text(const std::vector<AheadTried>& tried, std::int32_t chosen, const std::string& bound) {
+std::string ahead_text(const std::vector<AheadTried>& tried, const std::string& bound) {
   std::vector<TextRow> rows;
+  const auto chosen = std::find_if(tried.rbegin(), tried.rend(), [](const AheadTried& t) { return t.taken; });
   for (const AheadTried& t : tried) {
-    const char* verdict = t.ahead == chosen  ? "chosen"
-                          : t.ahead < chosen ? "slower"
-                          : !t.fits          ? "does not fit"
-                                             : "gains less than 1 %";
-    rows.push_back({{fmt::to_string(t.ahead), human_seconds(t.step_s), human_bytes(t.place_bytes), verdict}, {}});
+    const char* verdict = &t == &*chosen ? "chosen"
+                          : t.taken      ? "slower"
+                          : !t.fits      ? "does not fit"
+                                         : "gains less than 1 %";
+    rows.push_back({{fmt::to_string(t.ahead), t.weights_apart ? "apart" : "with backward", human_seconds(t.step_s),
+                     human_bytes(t.place_bytes), verdict},
+                    {}});
   }
-  return "microbatches ahead of 1F1B, while others wait for exchanges\nmemory: " + bound + "\n" +
-         table_text({">ahead", ">predicted step", ">peak memory of a place", "verdict"}, rows);
+  return "what hides exchanges inside stages: microbatches ahead of 1F1B, weight gradients apart\nmemory: " + bound +
+         "\n" +
+         table_text({">ahead", "weight gradients", ">predicted step", ">peak memory of a place", "verdict"}, rows);
 }
 
 }  // namespace troupe::runtime

@@ -1,5 +1,6 @@
-// How many microbatches stages run ahead of 1F1B (Pipeline::ahead): chosen by playing the plans. More of them hide more
-// of the exchanges inside a stage, and keep more activations; no bit depends on it.
+// How a plan hides exchanges inside stages: microbatches ahead of 1F1B (Pipeline::ahead), and weight gradients as a
+// pass of their own (Pipeline::weights_apart). Chosen by playing the plans. Both keep more in memory; no bit depends on
+// them.
 #pragma once
 
 #include <string>
@@ -12,28 +13,33 @@ namespace troupe::runtime {
 /// A plan that was played for the choice.
 struct AheadTried {
   std::int32_t ahead = 0;
+  bool weights_apart = false;
   double step_s = 0;             ///< predicted
   std::int64_t place_bytes = 0;  ///< of the place with most memory
   bool fits = true;
+  bool taken = false;  ///< the plan taken last is the one that is chosen
 };
 
 struct AheadChoice {
   Plan plan;
-  std::vector<AheadTried> tried;  ///< ascending; empty: nothing to choose
+  std::vector<AheadTried> tried;  ///< in the order in which they were played; empty: nothing to choose
 };
 
-/// A further microbatch ahead must make the step shorter by this share: it costs memory, and predictions have errors.
+/// A further microbatch ahead, or weight gradients apart, must make the step shorter by this share: either costs
+/// memory, and predictions have errors.
 inline constexpr double ahead_gain_min = 0.01;
 
-/// Compiles with 0, 1, 2, ... microbatches ahead, as long as each plan's step is shorter than the step of the plan
-/// before by ahead_gain_min and its places together need no more than `bytes_max` (0: as much as they like); the last
-/// of these plans is chosen, or the first where that does not fit. A plan that does not compile or play ends the
-/// search, but for the first: its error is returned. Compiles only the first where no stage has an exchange in the
-/// middle of its passes, and where the pipeline has an order. REQUIRES: options.pipeline.ahead is 0.
+/// Begins with no microbatch ahead and weight gradients in their backward pass. Tries one more microbatch ahead, and
+/// where that is not taken, weight gradients apart; takes a plan whose step is shorter by ahead_gain_min than that of
+/// the last plan taken, and whose places together need no more than `bytes_max` (0: as much as they like); ends where
+/// neither is taken. Chooses the plan taken last, or the first where that does not fit. A plan that does not compile or
+/// play is not taken, but for the first: its error is returned. Compiles only the first where no stage has an exchange
+/// in the middle of its passes, and where the pipeline has an order. REQUIRES: options.pipeline has none ahead and no
+/// weight gradients apart.
 Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, std::int64_t bytes_max = 0);
 
-/// The choice for people: a row for each plan that was played, with what it costs and gains. `chosen`: its number;
-/// `bound`: what was asked of its memory.
-std::string ahead_text(const std::vector<AheadTried>& tried, std::int32_t chosen, const std::string& bound);
+/// The choice for people: a row for each plan that was played, with what it costs and gains. `bound`: what was asked of
+/// its memory.
+std::string ahead_text(const std::vector<AheadTried>& tried, const std::string& bound);
 
 }  // namespace troupe::runtime

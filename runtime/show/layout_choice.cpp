@@ -8,7 +8,7 @@
 #include <set>
 
 #include "devices/base/text_table.h"
-#include "runtime/compile/place_units.h"
+#include "runtime/compile/assign_units.h"
 
 namespace troupe::runtime {
 

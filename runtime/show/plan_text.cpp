@@ -47,10 +47,10 @@ class PlanText {
       params += elements(t.shape);
       bytes += elements(t.shape) * size_of(t.dtype);
     }
-    std::string out = fmt::format("plan: {}, {}, pipeline {}{}, seed {}\n", counted(plan_.workers(), "worker"),
+    std::string out = fmt::format("plan: {}, {}, pipeline {}{}{}, seed {}\n", counted(plan_.workers(), "worker"),
                                   counted(plan_.stages, "stage"), to_string(plan_.pipeline),
                                   plan_.pipeline.ahead > 0 ? fmt::format(" and {} ahead", plan_.pipeline.ahead) : "",
-                                  plan_.seed);
+                                  plan_.pipeline.weights_apart ? " with weight gradients apart" : "", plan_.seed);
     out += fmt::format("parameters: {}, {} elements, {}{}\n",
                        counted(static_cast<std::int64_t>(plan_.params.size()), "tensor"), params, human_bytes(bytes),
                        plan_.trains ? "" : " (no training)");

@@ -27,7 +27,7 @@ std::vector<std::byte> commit_payload(const CommitStep& m) {
 }  // namespace
 
 Conductor::Conductor(caf::actor_config& config, ConductorSpec spec)
-    : actors::Actor(config), spec_(std::move(spec)),
+    : actors::CafActor(config), spec_(std::move(spec)),
       order_(spec_.step_program, spec_.closers, spec_.exponents, spec_.feeds) {
   actors::set_quiet_handlers(*this, [this](const Status& status) { spec_.send(WorkerFailed{"conductor", status}); });
 }

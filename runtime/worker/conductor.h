@@ -4,9 +4,10 @@
 
 #include <atomic>
 
-#include "actors/actor.h"
 #include "actors/actor_shell.h"
+#include "actors/caf_actor.h"
 #include "actors/control_channel.h"
+#include "actors/gradient_report.h"
 #include "runtime/plan/plan.h"
 #include "runtime/session/control.h"
 #include "runtime/worker/session_order.h"
@@ -52,7 +53,7 @@ struct PeerDown {
 };
 
 /// Refuses messages of the session that are out of order (SessionOrder) with WorkerFailed.
-class Conductor final : public actors::Actor {
+class Conductor final : public actors::CafActor {
  public:
   Conductor(caf::actor_config& config, ConductorSpec spec);
   caf::behavior make_behavior() override;

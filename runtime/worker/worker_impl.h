@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/gradient_report.h"
 #include "actors/writer.h"
 #include "runtime/place/gradient_parts.h"
 #include "runtime/worker/conductor.h"

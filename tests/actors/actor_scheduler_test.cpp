@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "actors/actor.h"
 #include "actors/actor_scheduler.h"
+#include "actors/caf_actor.h"
 
 using namespace troupe::actors;
 
@@ -48,10 +48,10 @@ struct Noted {
 };
 
 /// Notes a message of n, and sends n - 1 to `next`, or to itself, while n > 0.
-class Relay final : public Actor {
+class Relay final : public CafActor {
  public:
   Relay(caf::actor_config& config, Noted* noted, caf::actor next)
-      : Actor(config), noted_(noted), next_(std::move(next)) {}
+      : CafActor(config), noted_(noted), next_(std::move(next)) {}
   caf::behavior make_behavior() override {
     return {[this](int n) {
       noted_->note();
@@ -65,9 +65,9 @@ class Relay final : public Actor {
 };
 
 /// Notes each text of 100 equal letters.
-class Receiver final : public Actor {
+class Receiver final : public CafActor {
  public:
-  Receiver(caf::actor_config& config, Noted* noted) : Actor(config), noted_(noted) {}
+  Receiver(caf::actor_config& config, Noted* noted) : CafActor(config), noted_(noted) {}
   caf::behavior make_behavior() override {
     return {[this](const std::string& text) {
       if (text == std::string(100, text[0])) noted_->note();

@@ -12,6 +12,7 @@
 
 #include "apps/lm/learning_rate.h"
 #include "apps/lm/model.h"
+#include "apps/lm/sampler.h"
 #include "apps/options/config.h"
 #include "apps/options/mesh_spec.h"
 #include "runtime/compile/compile.h"

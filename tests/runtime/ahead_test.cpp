@@ -1,4 +1,5 @@
-// Microbatches ahead of 1F1B: while one waits for an exchange inside its stage, the stage works on another.
+// What hides exchanges inside stages: microbatches ahead of 1F1B (while one waits for an exchange, the stage works on
+// another), and weight gradients as a pass of their own.
 #include "runtime/show/ahead.h"
 
 #include <doctest/doctest.h>
@@ -15,18 +16,19 @@ namespace {
 
 constexpr std::int64_t step_microbatches = 8;
 
-Graph step_graph() {
+Graph step_graph(std::int64_t microbatches = step_microbatches) {
   Shape_ s;
-  s.microbatches = step_microbatches;
+  s.microbatches = microbatches;
   s.layers = 4;
   return graph(ops(), s);
 }
 
 /// One stage on tp=2. Kernels take their launch, 1 ms each; a message takes `message_s`, of which half is latency.
-CompileOptions with_links(double message_s, std::int32_t ahead = 0) {
+CompileOptions with_links(double message_s, std::int32_t ahead = 0, bool weights_apart = false) {
   CompileOptions o;
   o.stages = stage_meshes({1}, 2);
   o.pipeline.ahead = ahead;
+  o.pipeline.weights_apart = weights_apart;
   o.seed = 7;
   o.costs.flops_per_s = o.costs.memory_bytes_per_s = 1e15;
   o.costs.launch_s = 1e-3;
@@ -36,8 +38,8 @@ CompileOptions with_links(double message_s, std::int32_t ahead = 0) {
   return o;
 }
 
-Plan plan_of(const CompileOptions& o) {
-  auto p = compile(step_graph(), o);
+Plan plan_of(const CompileOptions& o, std::int64_t microbatches = step_microbatches) {
+  auto p = compile(step_graph(microbatches), o);
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   const Status s = verify(*p);
   REQUIRE_MESSAGE(s.ok(), s.message());
@@ -82,67 +84,115 @@ TEST_CASE("ahead never exceeds the microbatches of a step") {
     if (c.name.starts_with("credit.")) CHECK(c.slots == step_microbatches);
 }
 
-TEST_CASE("NU-1 (runs): no bit depends on how far stages run ahead") {
-  const auto run = [](std::int32_t ahead, std::uint64_t seed) {
-    auto r = train(plan_of(with_links(2e-3, ahead)), ops(), 4, seed, step_microbatches * 2);
+TEST_CASE("NU-1 (runs): no bit depends on how far stages run ahead, nor on weight gradients apart") {
+  const auto run = [](std::int32_t ahead, bool weights_apart, std::uint64_t seed) {
+    auto r = train(plan_of(with_links(2e-3, ahead, weights_apart)), ops(), 4, seed, step_microbatches * 2);
     REQUIRE_MESSAGE(r.ok(), r.status().message());
     return *std::move(r);
   };
-  const auto first = run(0, 0);
-  for (const std::int32_t ahead : {1, 2, 7}) {
-    const auto other = run(ahead, 40 + static_cast<std::uint64_t>(ahead));
-    CHECK(other.run.params_hash == first.run.params_hash);
-    CHECK(other.eval == first.eval);
-    REQUIRE(other.run.steps.size() == first.run.steps.size());
-    for (std::size_t s = 0; s < first.run.steps.size(); ++s) {
-      CHECK(other.run.steps[s].loss == first.run.steps[s].loss);
-      CHECK(other.run.steps[s].grad_norm == first.run.steps[s].grad_norm);
+  const auto first = run(0, false, 0);
+  for (const std::int32_t ahead : {0, 1, 2, 7})
+    for (const bool apart : {false, true}) {
+      CAPTURE(ahead);
+      CAPTURE(apart);
+      const auto other = run(ahead, apart, 40 + static_cast<std::uint64_t>(ahead));
+      CHECK(other.run.params_hash == first.run.params_hash);
+      CHECK(other.eval == first.eval);
+      REQUIRE(other.run.steps.size() == first.run.steps.size());
+      for (std::size_t s = 0; s < first.run.steps.size(); ++s) {
+        CHECK(other.run.steps[s].loss == first.run.steps[s].loss);
+        CHECK(other.run.steps[s].grad_norm == first.run.steps[s].grad_norm);
+      }
     }
-  }
 }
 
-TEST_CASE("auto runs ahead as far as each further microbatch makes the step 1 % shorter, and as it fits") {
-  const auto choose = [](const CompileOptions& o, std::int64_t bytes_max = 0) {
-    auto c = choose_ahead(step_graph(), o, bytes_max);
-    REQUIRE_MESSAGE(c.ok(), c.status().message());
-    return *std::move(c);
-  };
-  const AheadChoice slow = choose(with_links(2e-3));
-  const std::int32_t chosen = slow.plan.pipeline.ahead;
-  CHECK(chosen >= 1);
-  REQUIRE(slow.tried.size() >= static_cast<std::size_t>(chosen) + 1);
-  for (const AheadTried& t : slow.tried) CHECK(t.step_s == game_of(plan_of(with_links(2e-3, t.ahead))).step_s);
-  for (std::int32_t a = 1; a <= chosen; ++a) {
-    CHECK(slow.tried[a].step_s <= slow.tried[a - 1].step_s * (1 - ahead_gain_min));
-    CHECK(slow.tried[a].place_bytes > slow.tried[a - 1].place_bytes);
-  }
-  // The search ended because the next one gains too little, or because a step has no more microbatches.
-  REQUIRE(slow.tried.size() == static_cast<std::size_t>(std::min<std::int64_t>(chosen + 2, step_microbatches)));
-  if (chosen + 1 < step_microbatches)
-    CHECK(slow.tried[chosen + 1].step_s > slow.tried[chosen].step_s * (1 - ahead_gain_min));
+namespace {
 
+AheadChoice choose(const CompileOptions& o, std::int64_t bytes_max = 0, std::int64_t microbatches = step_microbatches) {
+  auto c = choose_ahead(step_graph(microbatches), o, bytes_max);
+  REQUIRE_MESSAGE(c.ok(), c.status().message());
+  return *std::move(c);
+}
+
+}  // namespace
+
+TEST_CASE("auto tries one microbatch more, else weight gradients apart, and takes what makes the step 1 % shorter") {
+  for (const double message_s : {0.3e-3, 2e-3, 8e-3})
+    for (const std::int64_t microbatches : {std::int64_t{1}, std::int64_t{2}, step_microbatches}) {
+      CAPTURE(message_s);
+      CAPTURE(microbatches);
+      const AheadChoice choice = choose(with_links(message_s), 0, microbatches);
+      REQUIRE(!choice.tried.empty());
+      AheadTried last = choice.tried[0];
+      CHECK(last.taken);
+      CHECK(last.ahead == 0);
+      CHECK_FALSE(last.weights_apart);
+      std::size_t next = 1;
+      /// Whether the search goes on from this plan.
+      const auto goes_on = [&](std::int32_t ahead, bool apart) {
+        REQUIRE(next < choice.tried.size());
+        const AheadTried& t = choice.tried[next++];
+        CHECK(t.ahead == ahead);
+        CHECK(t.weights_apart == apart);
+        CHECK(t.step_s == game_of(plan_of(with_links(message_s, ahead, apart), microbatches)).step_s);
+        CHECK(t.taken == (t.step_s <= last.step_s * (1 - ahead_gain_min)));
+        if (t.ahead > last.ahead) CHECK(t.place_bytes > last.place_bytes);
+        if (t.taken) last = t;
+        return t.taken;
+      };
+      while ((last.ahead + 1 < microbatches && goes_on(last.ahead + 1, last.weights_apart)) ||
+             (!last.weights_apart && goes_on(last.ahead, true))) {}
+      CHECK(next == choice.tried.size());
+      CHECK(choice.plan.pipeline.ahead == last.ahead);
+      CHECK(choice.plan.pipeline.weights_apart == last.weights_apart);
+    }
+  CHECK(choose(with_links(2e-3)).plan.pipeline.ahead >= 1);
+  // One microbatch has nothing to run ahead with.
+  CHECK(choose(with_links(2e-3), 0, 1).plan.pipeline.weights_apart);
+}
+
+TEST_CASE("weight gradients apart hide the exchange of an input's gradient in a step of one microbatch") {
+  const Plan with = plan_of(with_links(2e-3), 1), apart = plan_of(with_links(2e-3, 0, true), 1);
+  const GameResult before = game_of(with), after = game_of(apart);
+  CHECK(after.step_s < before.step_s);
+  CHECK(after.compute_s == doctest::Approx(before.compute_s).epsilon(0.1));  // a launch more for each pass
+  const auto passes = [](const Plan& p) {
+    return std::count_if(p.roles[0].actors.begin(), p.roles[0].actors.end(), [](const PlanActor& a) {
+      return a.kind == PlanActor::Kind::segment && a.pass == Pass::weights;
+    });
+  };
+  CHECK(passes(with) == 0);
+  CHECK(passes(apart) > 0);
+}
+
+TEST_CASE("auto takes no plan that does not fit into the memory that there is") {
+  const std::int32_t chosen = choose(with_links(2e-3)).plan.pipeline.ahead;
   const auto needs = needed_bytes(plan_of(with_links(2e-3)));
   REQUIRE(needs.ok());
-  CHECK(*needs > slow.tried[0].place_bytes);  // of two places
+  CHECK(*needs > choose(with_links(2e-3)).tried[0].place_bytes);  // of two places
   const AheadChoice tight = choose(with_links(2e-3), *needs);
-  CHECK(tight.plan.pipeline.ahead == 0);
-  REQUIRE(tight.tried.size() == 2);
+  CHECK(tight.plan.pipeline == Pipeline{});
+  REQUIRE(tight.tried.size() == 3);
   CHECK(tight.tried[0].fits);
-  CHECK_FALSE(tight.tried[1].fits);
-  CHECK(ahead_text(tight.tried, 0, "in a box").find("wait for exchanges\nmemory: in a box\n") != std::string::npos);
-  CHECK(ahead_text(tight.tried, 0, "").find("does not fit") != std::string::npos);
+  for (const std::size_t i : {1, 2}) {
+    CHECK_FALSE(tight.tried[i].fits);
+    CHECK_FALSE(tight.tried[i].taken);
+  }
+  CHECK(ahead_text(tight.tried, "in a box").find("\nmemory: in a box\n") != std::string::npos);
+  CHECK(ahead_text(tight.tried, "").find("does not fit") != std::string::npos);
   const AheadChoice none = choose(with_links(2e-3), *needs - 1);
-  CHECK(none.plan.pipeline.ahead == 0);
+  CHECK(none.plan.pipeline == Pipeline{});
   REQUIRE(none.tried.size() == 1);
   CHECK_FALSE(none.tried[0].fits);
   CHECK(choose(with_links(2e-3), 1 << 30).plan.pipeline.ahead == chosen);
+}
 
-  CHECK(choose(with_links(0)).plan.pipeline.ahead == 0);
-
+TEST_CASE("auto has nothing to choose where no exchange begins and ends inside a stage") {
+  CHECK(choose(with_links(0)).plan.pipeline == Pipeline{});
   CompileOptions stages = with_links(2e-3);
   stages.stages = stage_meshes({1, 1});
   const AheadChoice pipeline = choose(stages);  // its exchanges lie between stages: 1F1B hides them
-  CHECK(pipeline.plan.pipeline.ahead == 0);
+  CHECK(pipeline.plan.pipeline == Pipeline{});
   CHECK(pipeline.tried.empty());
 }
 

@@ -5,8 +5,8 @@
 #include <random>
 
 #include "kernels/ops.h"
+#include "runtime/compile/assign_units.h"
 #include "runtime/compile/compile.h"
-#include "runtime/compile/place_units.h"
 #include "runtime/show/layout_choice.h"
 
 using namespace troupe;

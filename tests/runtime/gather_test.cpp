@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "placement/cost.h"
-#include "runtime/place/round_boxing.h"
+#include "runtime/place/gather_boxing.h"
 #include "tests/runtime/mlp.h"
 
 using namespace mlp;

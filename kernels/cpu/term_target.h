@@ -1,4 +1,4 @@
-// Where a kernel puts the terms of a weight gradient.
+// Where a kernel puts the terms of a weight gradient (what a term is: kernels/exact_sum.h).
 #pragma once
 
 #include "kernels/op.h"

@@ -1,5 +1,5 @@
 // Where units run: the cuts into (virtual) stages, the mesh of all stages together, and what does not fit.
-#include "runtime/compile/place_units.h"
+#include "runtime/compile/assign_units.h"
 
 #include <fmt/format.h>
 
@@ -147,8 +147,8 @@ Expected<std::int32_t> share_stages(Plan& plan) {
   return static_cast<std::int32_t>(plan.meshes.size()) - 1;
 }
 
-Expected<std::vector<UnitPlace>> place_units(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit,
-                                             Plan& plan) {
+Expected<std::vector<UnitPlace>> assign_units(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit,
+                                              Plan& plan) {
   std::int32_t all = -1;
   std::vector<UnitPlace> units;
   for (std::size_t u = 0; u < stage_of_unit.size(); ++u) {
@@ -210,7 +210,7 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
     TROUPE_ASSIGN(stage_of_unit, cut(graph, plan, out.virtual_stages));
   }
   TROUPE_TRY(check_cuts(graph, stage_of_unit, out.virtual_stages));
-  TROUPE_ASSIGN(out.units, place_units(graph, stage_of_unit, plan));
+  TROUPE_ASSIGN(out.units, assign_units(graph, stage_of_unit, plan));
   return out;
 }
 

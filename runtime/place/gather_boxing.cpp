@@ -1,4 +1,4 @@
-#include "runtime/place/round_boxing.h"
+#include "runtime/place/gather_boxing.h"
 #include "placement/boxing.h"
 
 #include <algorithm>

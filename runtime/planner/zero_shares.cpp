@@ -1,5 +1,5 @@
-// ZeRO as layouts (Rajbhandari et al., 2020): S(0) along dp for the optimizer's state (1), for reduced gradients as
-// well (2), for the parameters between their uses too (3).
+// ZeRO as layouts, and the gathers that make shares whole (Rajbhandari et al., 2020): S(0) along dp for the optimizer's
+// state (1), for reduced gradients as well (2), for the parameters between their uses too (3).
 #include "runtime/planner/group_pass.h"
 
 namespace troupe::runtime {

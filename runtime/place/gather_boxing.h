@@ -1,5 +1,5 @@
-// What moves in a round of a gather (ZeRO 3): each dp coordinate that runs a microbatch gets the parameters of a unit
-// whole, from the shares of all.
+// What moves in a round (MicrobatchOwners) of a gather (ZeRO 3): each dp coordinate that runs a microbatch gets the
+// parameters of a unit whole, from the shares of all.
 #pragma once
 
 #include "placement/boxing.h"

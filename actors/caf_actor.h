@@ -1,5 +1,5 @@
-// Actor: the base of every actor. It is CAF's, whose library is not instrumented: for ThreadSanitizer, Actor says what
-// a message orders.
+// CafActor: the class of CAF that actors derive from (what an actor does: actor_core.h). CAF's library is not
+// instrumented: for ThreadSanitizer, CafActor says what a message orders.
 #pragma once
 
 #include <caf/event_based_actor.hpp>
@@ -17,7 +17,7 @@ namespace troupe::actors {
 /// actor's address: all that threads did with the actor happens before it frees messages that it has not handled
 /// (cleanup), and before it is destroyed. The order of an actor's turns on several threads ThreadSanitizer sees:
 /// ActorScheduler's mutex lies between them.
-class Actor : public caf::event_based_actor {
+class CafActor : public caf::event_based_actor {
  public:
   using caf::event_based_actor::event_based_actor;
 
@@ -44,7 +44,7 @@ class Actor : public caf::event_based_actor {
   }
 };
 #else
-using Actor = caf::event_based_actor;
+using CafActor = caf::event_based_actor;
 #endif
 
 }  // namespace troupe::actors
