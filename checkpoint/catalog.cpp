@@ -6,8 +6,9 @@
 #include <charconv>
 #include <cstdio>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <tuple>
+
+#include "checkpoint/claim.h"
 
 namespace troupe::checkpoint {
 
@@ -33,51 +34,6 @@ bool read_name(const std::string& name, CatalogEntry& entry) {
 
 bool has(const std::vector<DirEntry>& entries, const std::string& name) {
   return std::any_of(entries.begin(), entries.end(), [&](const DirEntry& e) { return !e.folder && e.name == name; });
-}
-
-struct Claim {
-  std::uint64_t job = 0;
-  std::uint32_t generation = 0;
-};
-
-/// The claim. Errors: `not_found`, there is none; `invalid`, it is damaged.
-Expected<Claim> read_claim(Storage& storage, const std::string& dir) {
-  const std::string path = dir + "/" + claim_name;
-  TROUPE_ASSIGN(const auto bytes, read_file(storage, path));
-  const auto* first = reinterpret_cast<const char*>(bytes.data());
-  const auto json = nlohmann::json::parse(first, first + bytes.size(), nullptr, false);
-  Claim claim;
-  const auto damaged = [&] {
-    return invalid("'" + path + "' is damaged: remove it if no job writes to '" + dir + "'");
-  };
-  if (!json.is_object() || !json.contains("job") || !json["job"].is_string() || !json.contains("generation") ||
-      !json["generation"].is_number_unsigned())
-    return damaged();
-  const std::string job = json["job"];
-  const auto [end, error] = std::from_chars(job.data(), job.data() + job.size(), claim.job, 16);
-  const auto generation = json["generation"].get<std::uint64_t>();
-  if (error != std::errc() || end != job.data() + job.size() || generation > std::numeric_limits<std::uint32_t>::max())
-    return damaged();
-  claim.generation = static_cast<std::uint32_t>(generation);
-  return claim;
-}
-
-Status write_claim(Storage& storage, const std::string& dir, const Claim& claim) {
-  const std::string text = nlohmann::json{{"job", hexadecimal(claim.job)}, {"generation", claim.generation}}.dump() +
-                           "\n";
-  const auto* first = reinterpret_cast<const std::byte*>(text.data());
-  return write_file(storage, dir + "/" + claim_name, {first, first + text.size()});
-}
-
-/// Removes a folder and the files in it, not durably. Syncs the folder before it removes the first shard, also where an
-/// earlier call removed the manifest: a crash leaves no manifest without its shards (CA-1 commit, CA-2 removal).
-Status remove_folder(Storage& storage, const std::string& path) {
-  TROUPE_ASSIGN(const auto files, storage.list(path));
-  if (has(files, manifest_name)) TROUPE_TRY(storage.remove(path + "/" + manifest_name));
-  TROUPE_TRY(storage.sync_dir(path));
-  for (const auto& f : files)
-    if (f.name != manifest_name) TROUPE_TRY(storage.remove(path + "/" + f.name));
-  return storage.remove(path);
 }
 
 }  // namespace
@@ -194,14 +150,6 @@ Expected<std::vector<std::string>> Catalog::clean(std::uint32_t mine) const {
   return removed;
 }
 
-Status Catalog::check_claim(const Stamp& stamp) const {
-  TROUPE_ASSIGN(const auto claim, read_claim(storage_, dir_));
-  if (claim.job == stamp.job && claim.generation == stamp.generation) return {};
-  return {Code::superseded,
-          fmt::format("'{}' belongs to generation {} of job {}: generation {} of job {} commits nothing there", dir_,
-                      claim.generation, hexadecimal(claim.job), stamp.generation, hexadecimal(stamp.job))};
-}
-
 Status Catalog::shards_are_there(const Manifest& manifest) const {
   const std::string folder = path(folder_name(manifest.stamp.step, manifest.stamp.generation));
   TROUPE_ASSIGN(const auto files, storage_.list(folder));
@@ -220,7 +168,7 @@ Status Catalog::commit(const Manifest& manifest) {
   TROUPE_TRY(shards_are_there(manifest));
   TROUPE_ASSIGN(const auto files, storage_.list(folder));
   TROUPE_TRY(storage_.sync_dir(folder));  // the shards' names are durable before the manifest's
-  TROUPE_TRY(check_claim(manifest.stamp));
+  TROUPE_TRY(check_claim(storage_, dir_, manifest.stamp));
   Status status = write_file(storage_, folder + "/" + manifest_name, encode(manifest));
   if (status.ok()) status = storage_.sync_dir(dir_);
   // A manifest that is written but not durable is removed: after an error nothing is committed.

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/claim.h"
 #include "checkpoint/shard.h"
 
 namespace troupe::checkpoint {
@@ -27,7 +28,6 @@ std::string folder_name(std::int64_t step, std::uint32_t generation);
 /// The name of a place's shard: "shard-00000.safetensors".
 std::string shard_name(std::int32_t rank);
 inline constexpr const char* manifest_name = "manifest";
-inline constexpr const char* claim_name = "claim";
 
 /// The manifest of the checkpoint in folder `path`, whatever the folder's name. Error: not_found; an error of
 /// decode_manifest, with the file's name; of the disk.
@@ -74,9 +74,6 @@ class Catalog {
   /// its own, but where `from` is of step 0: there a run begins, and checkpoints of later steps are of an earlier run.
   /// A damaged manifest names no run: its checkpoint counts only where no job's would be the run's own.
   Expected<std::optional<std::string>> foreign(const Manifest* from) const;
-  /// Whether the claim still names the stamp's job and generation. Errors: `superseded`, with the claim that is
-  /// there now; `not_found`, there is none; `invalid`, it is damaged.
-  Status check_claim(const Stamp& stamp) const;
   /// Removes the uncommitted checkpoints of generations before `mine`. Returns their folders' names.
   Expected<std::vector<std::string>> clean(std::uint32_t mine) const;
 

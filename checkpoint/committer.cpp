@@ -62,7 +62,7 @@ Outcome CheckpointCommitter::run(Work work) {
   out.end_ns = clock_.now_ns();
   if (!out.status.ok()) {
     // A generation that takes the folder removes what is not committed there: then its claim is the cause.
-    if (Status claimed = catalog_.check_claim(head_.stamp); claimed.code() == Code::superseded)
+    if (Status claimed = check_claim(storage_, catalog_.dir(), head_.stamp); claimed.code() == Code::superseded)
       out.status = std::move(claimed);
     // Another process of the same generation (README.md) has committed this step: its shards were in the way of ours.
     if (abandoned && catalog_.manifest(folder).ok()) return out;
