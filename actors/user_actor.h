@@ -23,12 +23,14 @@ struct UserActorInfo {
 
 /// One act of a user-defined actor. Views are this place's parts: see View::extent.
 struct UserCall {
-  std::vector<kernels::View> in, out;
+  std::vector<kernels::View> in;  ///< other actors read them too: the actor does not write into them
+  std::vector<kernels::View> out;
   std::int64_t step = 0;
   std::int32_t microbatch = 0;
   std::int64_t samples_per_microbatch = 1;
   Parallel* par = nullptr;
-  /// Sends numbers to the session under a name.
+  /// Sends numbers to the session under a name. Each place that runs the actor sends its own: of a microbatch, under tp
+  /// as many as the model axes have places.
   std::function<void(std::string name, std::vector<double> values)> report;
 };
 

@@ -51,6 +51,9 @@ class Differentiator final : public kernels::GradContext {
     return g_.op(op, in, std::move(attrs), name_ + ".grad");
   }
   void grad_in(int i, Value v) override {
+    if (const auto& read = g_.nodes_[node_].in; i < 0 || static_cast<std::size_t>(i) >= read.size())
+      return g_.fail(fmt::format("gradient of '{}' ({}): grad_in has a gradient of input {}, and the op has {} inputs",
+                                 name_, g_.nodes_[node_].op, i, read.size()));
     const Value x = in(i);
     if (!needs_[x] || !g_.check_values(this_gradient(), {v})) return;
     const Shape &own = g_.tensors_[x].type.shape, &given = g_.tensors_[v].type.shape;

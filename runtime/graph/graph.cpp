@@ -250,7 +250,17 @@ void Graph::report(const std::string& name, Value v) {
 void Graph::hint(Value v, NdSbp sbp) {
   if (!status_.ok() || !check_values("hint(" + troupe::to_string(sbp) + ")", {v})) return;
   Tensor& t = tensors_[v];
-  if (check_hint(fmt::format("'{}', value '{}'", nodes_[t.node].name, t.name), sbp, t.type)) t.hint = std::move(sbp);
+  const Node& maker = nodes_[t.node];
+  const std::string where = fmt::format("'{}', value '{}'", maker.name, t.name);
+  if (maker.kind == Node::Kind::actor)
+    return fail(
+        fmt::format("{}: a hint says where an op should leave a value; the layout of an actor's output is "
+                    "PortType::sbp of its port",
+                    where));
+  if (is_param(v) && std::any_of(sbp.begin(), sbp.end(), [](const Sbp& s) { return s.is_partial(); }))
+    return fail(fmt::format("{}: a parameter is no partial sum, so its layout ({}) is none that it may have", where,
+                            troupe::to_string(sbp)));
+  if (check_hint(where, sbp, t.type)) t.hint = std::move(sbp);
 }
 
 bool lists_report(const Attrs& attrs, const std::string& name) {

@@ -158,6 +158,11 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
     return invalid(plan.snapshot_slots() == 0
                        ? "the job has a folder for checkpoints, and its plan takes none: see CompileOptions::snapshots"
                        : "the plan takes checkpoints, and the job has no folder for them: see JobOptions::checkpoint");
+  if (!options.session.feed)
+    for (const PlanRole& role : plan.roles)
+      for (const PlanChannel& c : role.channels)
+        if (c.kind == PlanChannel::Kind::feed)
+          return invalid(fmt::format("the graph has feed '{}', and SessionOptions::feed is not set", c.name));
   TROUPE_TRY(check_memory(plan, options.memory_bytes_max));
   TROUPE_TRY(check_descriptors(plan));
   return options.pin ? check_cores(plan, options.threads) : Status{};

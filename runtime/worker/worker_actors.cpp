@@ -186,6 +186,7 @@ Worker::Impl::MadeBody Worker::Impl::user_body(const LocalActor& a) {
     }
   };
   auto made = make();
+  if (made.ok() && *made == nullptr) made = invalid("its factory has returned no actor, and no error");
   if (!made.ok()) return made.status().in("actor '" + op.name + "'");
   std::vector<actors::UserOperand> in, out;
   for (const auto& o : op.in) in.push_back({o.port, plan_channel(a.in[o.port]).offsets[o.index], view(o.tensor)});

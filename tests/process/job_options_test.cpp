@@ -56,6 +56,22 @@ std::vector<std::string> cores_of_threads(const std::string& name) {
 
 }  // namespace
 
+TEST_CASE("a graph with a feed and no SessionOptions::feed is refused before a worker starts") {
+  static const auto ops = kernels::standard_ops();
+  Graph g(ops);
+  g.program("sample", {2, 1});
+  g.unit("in");
+  g.report("token", g.op("add", {g.feed("prompt", {DType::f32, {1, 1}}), g.feed("more", {DType::f32, {1, 1}})})[0]);
+  const auto fed = compile(g, {.stages = stage_meshes({1})});
+  REQUIRE_MESSAGE(fed.ok(), fed.status().message());
+  JobOptions job = steps(1);
+  job.prefixes = {{"no-such-command"}};  // a worker that is started fails
+  const auto result = test_app().run(*fed, job);
+  CHECK(result.exit_code == exit_plan);
+  CHECK_MESSAGE(result.status.message().find("SessionOptions::feed is not set") != std::string::npos,
+                result.status.message());
+}
+
 TEST_CASE(
     "a job that would begin with another step than its checkpoint's is refused before a worker starts, and says both") {
   const fs::path folder = fs::temp_directory_path() / ("troupe-first-step-" + std::to_string(::getpid()));

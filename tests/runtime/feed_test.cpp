@@ -179,6 +179,20 @@ TEST_CASE("a feed of the wrong size ends a program of which no place has anythin
   }
 }
 
+TEST_CASE("an actor's factory that returns nothing ends the job with the actor's name") {
+  const auto ops = kernels::standard_ops();
+  auto set = actor_set();
+  set["echo"] = [](const actors::UserActorInfo&) -> Expected<std::unique_ptr<actors::UserActor>> {
+    return std::unique_ptr<actors::UserActor>();
+  };
+  const auto p = compile_over(fed_graph(ops, "prompt", "token"), {1});
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  const auto r = run_simulated(*p, ops, set, SessionOptions{});
+  REQUIRE_FALSE(r.ok());
+  CHECK_MESSAGE(r.status().message().find("'echo': its factory has returned no actor") != std::string::npos,
+                r.status().message());
+}
+
 TEST_CASE("a feed that no node reads and two feeds of one name are refused by name") {
   const auto ops = kernels::standard_ops();
   Graph unread = fed_graph(ops, "prompt", "token");

@@ -36,6 +36,13 @@ const kernels::OpSet& staircase_ops() {
       return {};
     };
     CHECK(s.add(careless).ok());
+    kernels::OpDef beyond = step;  // gives a gradient to an input that it does not have
+    beyond.name = "beyond";
+    beyond.gradient = [](kernels::GradContext& c) -> Status {
+      c.grad_in(1, c.grad_out(0));
+      return {};
+    };
+    CHECK(s.add(beyond).ok());
     kernels::OpDef halves = step;  // says that it has two outputs, and infers one
     halves.name = "halves";
     halves.outputs = 2;
@@ -131,6 +138,21 @@ TEST_CASE("a gradient of another shape than its input is refused with the op, th
   Start s;
   s.g.minimize(s.loss(s.g.op("askew", {s.x, s.w}, {}, "body.askew")[0]), {});
   check_names(s.g.status(), {"'body.askew'", "input 1", "'w'", "[2, 6]", "[6, 6]"});
+}
+
+TEST_CASE("a gradient of an input that the op does not have is refused with the op, the input, and how many it has") {
+  Start s;
+  s.g.minimize(s.loss(s.g.op("beyond", {s.y}, {}, "body.beyond")[0]), {});
+  check_names(s.g.status(), {"gradient of 'body.beyond'", "input 1", "has 1 inputs"});
+}
+
+TEST_CASE("a hint on what an actor makes, and a parameter that should be a sum, are refused by name") {
+  Start s;
+  s.g.hint(s.x, {Sbp::B()});
+  check_names(s.g.status(), {"'x'", "PortType::sbp"});
+  Start t;
+  t.g.hint(t.w, {Sbp::P(), Sbp::B()});
+  check_names(t.g.status(), {"'w'", "(P, B)"});
 }
 
 TEST_CASE("an op whose infer does not return a type for each output is refused with both numbers") {
