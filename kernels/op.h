@@ -126,8 +126,8 @@ class GradContext {
   /// Adds an op; returns its outputs.
   virtual std::vector<Value> emit(const std::string& op, std::vector<Value> in, Attrs attrs) = 0;
   /// The gradient of input i is v (several are summed by the graph). Through an input for which the rule calls it never
-  /// no gradient passes: what is upstream of it is not trained by this way to the loss. Error: an input that the op does
-  /// not have.
+  /// no gradient passes: what is upstream of it is not trained by this way to the loss. Error: an input that the op
+  /// does not have.
   virtual void grad_in(int i, Value v) = 0;
 };
 
