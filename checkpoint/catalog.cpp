@@ -36,6 +36,17 @@ bool has(const std::vector<DirEntry>& entries, const std::string& name) {
   return std::any_of(entries.begin(), entries.end(), [&](const DirEntry& e) { return !e.folder && e.name == name; });
 }
 
+/// Removes a folder and the files in it, not durably. Syncs the folder before it removes the first shard, also where an
+/// earlier call removed the manifest: a crash leaves no manifest without its shards (CA-1 commit, CA-2 removal).
+Status remove_folder(Storage& storage, const std::string& path) {
+  TROUPE_ASSIGN(const auto files, storage.list(path));
+  if (has(files, manifest_name)) TROUPE_TRY(storage.remove(path + "/" + manifest_name));
+  TROUPE_TRY(storage.sync_dir(path));
+  for (const auto& f : files)
+    if (f.name != manifest_name) TROUPE_TRY(storage.remove(path + "/" + f.name));
+  return storage.remove(path);
+}
+
 }  // namespace
 
 std::string folder_name(std::int64_t step, std::uint32_t generation) {

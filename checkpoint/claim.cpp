@@ -38,17 +38,6 @@ Status write_claim(Storage& storage, const std::string& dir, const Claim& claim)
   return write_file(storage, dir + "/" + claim_name, {first, first + text.size()});
 }
 
-/// Removes a folder and the files in it, not durably. Syncs the folder before it removes the first shard, also where an
-/// earlier call removed the manifest: a crash leaves no manifest without its shards (CA-1 commit, CA-2 removal).
-Status remove_folder(Storage& storage, const std::string& path) {
-  TROUPE_ASSIGN(const auto files, storage.list(path));
-  if (has(files, manifest_name)) TROUPE_TRY(storage.remove(path + "/" + manifest_name));
-  TROUPE_TRY(storage.sync_dir(path));
-  for (const auto& f : files)
-    if (f.name != manifest_name) TROUPE_TRY(storage.remove(path + "/" + f.name));
-  return storage.remove(path);
-}
-
 Status check_claim(Storage& storage, const std::string& dir, const Stamp& stamp) {
   TROUPE_ASSIGN(const auto claim, read_claim(storage, dir));
   if (claim.job == stamp.job && claim.generation == stamp.generation) return {};
