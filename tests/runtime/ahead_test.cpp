@@ -171,13 +171,15 @@ TEST_CASE("auto takes no plan that does not fit into the memory that there is") 
   REQUIRE(needs.ok());
   CHECK(*needs > choose(with_links(2e-3)).tried[0].place_bytes);  // of two places
   const AheadChoice tight = choose(with_links(2e-3), *needs);
-  CHECK(tight.plan.pipeline == Pipeline{});
-  REQUIRE(tight.tried.size() == 3);
+  CHECK(tight.plan.pipeline.ahead == 0);  // one ahead gains, and does not fit
+  REQUIRE(tight.tried.size() >= 2);
   CHECK(tight.tried[0].fits);
-  for (const std::size_t i : {1, 2}) {
-    CHECK_FALSE(tight.tried[i].fits);
-    CHECK_FALSE(tight.tried[i].taken);
-  }
+  CHECK(tight.tried[1].ahead == 1);
+  CHECK_FALSE(tight.tried[1].fits);
+  for (const AheadTried& t : tight.tried) CHECK((!t.taken || t.fits));
+  const auto has = needed_bytes(tight.plan);
+  REQUIRE(has.ok());
+  CHECK(*has <= *needs);
   CHECK(ahead_text(tight.tried, "in a box").find("\nmemory: in a box\n") != std::string::npos);
   CHECK(ahead_text(tight.tried, "").find("does not fit") != std::string::npos);
   const AheadChoice none = choose(with_links(2e-3), *needs - 1);
