@@ -45,7 +45,7 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
   TROUPE_ASSIGN(AheadTried taken, try_plan(out.plan, bytes_max));
   taken.taken = true;
   out.tried.push_back(taken);
-  /// Plays the plan of this schedule; takes it where it pays.
+  // Plays the plan of this schedule; takes it where it pays.
   const auto take = [&](const Pipeline& pipeline) {
     CompileOptions next = options;
     next.pipeline = pipeline;
@@ -61,8 +61,7 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
     return true;
   };
   if (!taken.fits) return out;
-  bool more = true;
-  while (more) {
+  for (bool more = true; more;) {
     Pipeline further = out.plan.pipeline, apart = out.plan.pipeline;
     ++further.ahead;
     apart.weights_apart = true;

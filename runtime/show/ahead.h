@@ -39,7 +39,7 @@ inline constexpr double ahead_gain_min = 0.01;
 Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, std::int64_t bytes_max = 0);
 
 /// The choice for people: a row for each plan that was played, with what it costs and gains. `bound`: what was asked of
-/// its memory.
+/// its memory. REQUIRES: one of them is taken.
 std::string ahead_text(const std::vector<AheadTried>& tried, const std::string& bound);
 
 }  // namespace troupe::runtime
