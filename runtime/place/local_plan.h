@@ -1,5 +1,6 @@
-// LocalPlan: what one rank runs, with numbers where the plan has rules. Pure arithmetic on the plan: a worker
-// builds its own, the verifier builds the plans of the few places that it checks in place of all.
+// LocalPlan: what one place runs, with numbers where the plan has rules. A place is a device of the job with the actors
+// on it; a rank names it. Pure arithmetic on the plan: a worker builds its own, the verifier builds the plans of the
+// few places that it checks in place of all.
 #pragma once
 
 #include <functional>

@@ -31,6 +31,7 @@ struct PlanTensor {
   bool operator==(const PlanTensor&) const = default;
 };
 
+/// An actor that takes the tokens of a channel. (A reader of a version is a program: SessionOptions::readers.)
 struct PlanReader {
   std::int32_t actor = 0, port = 0;
   bool operator==(const PlanReader&) const = default;

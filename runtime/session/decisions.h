@@ -30,7 +30,8 @@ namespace troupe::runtime {
 /// Most microbatches of a feed that are sent and that a place has not taken into their slots.
 inline constexpr std::size_t feed_window = 16;
 
-/// A step of a program.
+/// A step of a program: one run of it. A step of the step program ends with a vote of the places, a commit and an
+/// update.
 struct ProgramStep {
   std::int32_t program = 0;
   std::int64_t step = 0;
