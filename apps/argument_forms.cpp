@@ -68,6 +68,13 @@ bool has_empty_sample(int argc, char** argv) {
   return false;
 }
 
+int words_to_parse(int argc, char** argv) {
+  for (int i = 1; i < argc && std::string_view(argv[i]) != "--"; ++i)
+    if (const std::string_view word = argv[i]; word.starts_with("--") && word.find('=') == word.size() - 1)
+      return i + 1;
+  return argc;
+}
+
 const char* text_taken_for_help(int argc, char** argv) {
   for (int i = 1; i < argc && std::string_view(argv[i]) != "--"; ++i)
     if (std::string_view(argv[i]).starts_with("-h") && argv[i][2] != 0) return argv[i];

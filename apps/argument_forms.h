@@ -23,6 +23,9 @@ CLI::Validator not_empty(const std::string& what);
 CLI::Validator window_of_steps(TraceWindow& window);
 /// Whether the command line has `--sample ""`, which the parser takes for `--sample` alone.
 bool has_empty_sample(int argc, char** argv);
+/// How many words of the command line the parser may see: up to the first option that ends with '=' ("--out="), to
+/// which it would give the next word as its value.
+int words_to_parse(int argc, char** argv);
 /// The argument that the parser takes for -h and more, such as "-hello"; null: there is none.
 const char* text_taken_for_help(int argc, char** argv);
 /// The words before the arguments of the command that the command line has named: "troupe ckpt ls". REQUIRES: `cli` has

@@ -277,8 +277,9 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   add_hf(add_ckpt(cli, k, ckpt), hf);
   bool log_level_given = false;
   add_log_level(cli, log_level_given);
+  const int words = troupe::words_to_parse(argc, argv);
   try {
-    cli.parse(argc, argv);
+    cli.parse(words, argv);
   } catch (const CLI::ParseError& e) {
     if (const char* text = troupe::text_taken_for_help(argc, argv); text && e.get_exit_code() == 0) {
       std::fprintf(stderr, "troupe: unknown option '%s': a text that begins with '-' is written behind '--'\n", text);
@@ -291,6 +292,11 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
       return code;
     }
     std::fprintf(stderr, "troupe: %s (see %s --help)\n", troupe::describe(cli, e).c_str(),
+                 troupe::command_words(cli).c_str());
+    return troupe::runtime::exit_usage;
+  }
+  if (words < argc) {
+    std::fprintf(stderr, "troupe: '%s' has no value behind its '=' (see %s --help)\n", argv[words - 1],
                  troupe::command_words(cli).c_str());
     return troupe::runtime::exit_usage;
   }

@@ -71,7 +71,7 @@ Expected<Manifest> read_manifest(Storage& storage, const std::string& path) {
 std::string checkpoints_in(Storage& storage, const std::string& path) {
   const std::string inside = path + "/checkpoints";
   const auto own = Catalog(storage, path).entries();
-  return own.ok() && own->empty() && storage.list(inside).ok() ? inside : path;
+  return own.ok() && own->empty() && storage.list(inside).status().code() != Code::not_found ? inside : path;
 }
 
 Expected<std::vector<CatalogEntry>> Catalog::entries() const {
@@ -133,8 +133,8 @@ Expected<std::optional<std::string>> Catalog::foreign(const Manifest* from) cons
     if (!from || (from->stamp.step == 0 && entry.step > 0)) return std::optional(entry.folder);
     const auto read = manifest(entry.folder);
     if (read.ok() && read->stamp.job != from->stamp.job) return std::optional(entry.folder);
-    if (!read.ok() && read.status().code() != Code::invalid && read.status().code() != Code::not_found)
-      return read.status();
+    const Code code = read.status().code();
+    if (!read.ok() && code != Code::invalid && code != Code::not_found && code != Code::denied) return read.status();
   }
   return std::optional<std::string>();
 }
@@ -154,8 +154,11 @@ Expected<std::vector<std::string>> Catalog::clean(std::uint32_t mine) const {
   for (const auto& name : *names) {
     CatalogEntry ignored;
     const auto stem = name.name.substr(0, name.name.rfind(gone));
-    if (name.folder && name.name == stem + gone && read_name(stem, ignored))
-      TROUPE_TRY(remove_folder(storage_, path(name.name)));
+    if (!name.folder || name.name != stem + gone || !read_name(stem, ignored)) continue;
+    // A folder in which a user has put one of his own stays: under this name it is no checkpoint and in no run's way.
+    TROUPE_ASSIGN(const auto files, storage_.list(path(name.name)));
+    if (std::any_of(files.begin(), files.end(), [](const DirEntry& e) { return e.folder; })) continue;
+    TROUPE_TRY(remove_folder(storage_, path(name.name)));
   }
   TROUPE_TRY(storage_.sync_dir(dir_));
   return removed;

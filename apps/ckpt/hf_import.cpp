@@ -162,6 +162,9 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
   TROUPE_ASSIGN(auto files, HfFiles::open(storage, a.from, model));
 
   code = runtime::exit_output;
+  if (const auto inside = checkpoint::checkpoints_in(storage, a.out); inside != a.out)
+    return invalid("'" + a.out + "' is the output folder of a run, whose checkpoints are in '" + inside +
+                   "': name another folder");
   checkpoint::Catalog catalog(storage, a.out);
   TakeBack take_back(storage, catalog, a.job);
   TROUPE_TRY(take_back.begin());

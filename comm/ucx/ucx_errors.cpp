@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <net/if.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -23,6 +24,14 @@ std::string shared_memory_hint(const UcxOptions& options) {
   if (::statvfs("/dev/shm", &shm) != 0)
     return std::string("; shared memory needs /dev/shm, and there is none") + advice;
   if ((shm.f_flag & ST_RDONLY) != 0) return std::string("; shared memory needs /dev/shm, which is read-only") + advice;
+  if (shm.f_files > 0 && shm.f_favail == 0)
+    return std::string("; shared memory needs files in /dev/shm, which has room for none") + advice;
+  struct rlimit largest {};
+  if (::getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < shm_bytes)
+    return fmt::format(
+        "; files may have {} KiB here (ulimit -f), and shared memory of a worker has about {} KiB: raise "
+        "that limit, or leave shared memory alone with --ucx-tls tcp",
+        largest.rlim_cur >> 10, shm_bytes >> 10);
   const std::uint64_t free = shm.f_bavail * shm.f_frsize;
   if (free >= shm_bytes) return "";
   return fmt::format("; /dev/shm has {} KiB free, and each worker needs about {} KiB{}", free >> 10, shm_bytes >> 10,

@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "runtime/place/lifetimes.h"
 #include "runtime/planner/passes.h"
 
 namespace troupe::runtime {

@@ -317,6 +317,30 @@ TEST_CASE(
   CHECK(must(Catalog(run.storage, "runs/none").clean(9)).empty());
 }
 
+TEST_CASE("clean leaves a folder in which a user has put one of his own, under a name that no checkpoint has") {
+  Run run;
+  const Stamp first = must(run.catalog.claim(0, 77));
+  must(run.save_step(1, first));
+  run.leave_uncommitted("step-00000002.g1");
+  must(run.storage.make_dir("runs/a/step-00000002.g1/own"));
+  for (int i = 0; i < 2; ++i) CHECK(must(run.catalog.clean(2)).size() == (i == 0 ? 1 : 0));
+  CHECK(must(run.catalog.entries()).size() == 1);
+  CHECK(must(run.storage.list("runs/a/step-00000002.g1.gone/own")).empty());
+}
+
+TEST_CASE("a run's output folder means its checkpoints, also where these cannot be listed") {
+  Run run;
+  must(run.storage.make_dir("out"));
+  CHECK(checkpoints_in(run.storage, "out") == "out");
+  must(run.storage.make_dir("out/checkpoints"));
+  CHECK(checkpoints_in(run.storage, "out") == "out/checkpoints");
+  const std::int64_t begin = run.storage.operations();
+  CHECK(checkpoints_in(run.storage, "out") == "out/checkpoints");
+  run.storage.fail(run.storage.operations() + (run.storage.operations() - begin) -
+                   1);  // its last: the list of the inner one
+  CHECK(checkpoints_in(run.storage, "out") == "out/checkpoints");
+}
+
 TEST_CASE(
     "CA-3 (pruning): prune keeps the newest whole ones, those that retention names, and what is newer and cannot be "
     "read") {

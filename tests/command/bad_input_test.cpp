@@ -104,6 +104,14 @@ TEST_CASE("an option that is given twice, or has no value, is named, with how of
               {{{"--steps"}, {"--steps has no value; it takes INT: stop after so many steps"}},
                {{"--steps", "1", "--steps", "2"}, {"--steps is given 2 times: expected it once"}},
                {{"--set", "model.layers=3", "--set"}, {"--set has no value; it takes TEXT: section.key=value"}}});
+  // The next argument is no value of an option that ends with '='.
+  TempDir dir;
+  for (const std::string option : {"--out=", "--checkpoint-dir="})
+    check_one_line(run(troupe_command({"train", tiny_config, "--data", dir / "none", option, "--quiet"})), exit_usage,
+                   {option.substr(0, option.size() - 1) + " has no value; it takes TEXT: "});
+  check_one_line(run(troupe_command({"train", tiny_config, "--data", dir / "none", "--trace=", "--quiet"})), exit_usage,
+                 {"'--trace=' has no value behind its '='"});
+  CHECK(dir.entries() == 0);
 }
 
 TEST_CASE("a usage error names the help of the command that was typed") {

@@ -223,6 +223,7 @@ TEST_CASE("export and import that cannot be done say why, with the code of what 
   check_one_line(imported(dir / "nothing", dir / "in", ""), exit_checkpoint, {"nothing/config.json", "No such file"});
   check_one_line(imported(dir / "hf", dir / "in", dir / "no.toml"), exit_usage, {"no.toml", "does not exist"});
   check_one_line(imported(dir / "hf", checkpoints, ""), exit_output, {"has checkpoints already"});
+  check_one_line(imported(dir / "hf", dir / "run", ""), exit_output, {"is the output folder of a run", checkpoints});
   check_success(imported(dir / "hf", dir / "in", tiny_config));
   std::filesystem::remove(dir / "hf/model-00002-of-00008.safetensors");
   check_one_line(imported(dir / "hf", dir / "in2", ""), exit_checkpoint,
