@@ -71,7 +71,9 @@ Expected<Manifest> read_manifest(Storage& storage, const std::string& path) {
 std::string checkpoints_in(Storage& storage, const std::string& path) {
   const std::string inside = path + "/checkpoints";
   const auto own = Catalog(storage, path).entries();
-  return own.ok() && own->empty() && storage.list(inside).status().code() != Code::not_found ? inside : path;
+  if (!own.ok() || !own->empty()) return path;
+  const auto there = storage.list(inside);
+  return there.ok() || there.status().code() == Code::denied ? inside : path;
 }
 
 Expected<std::vector<CatalogEntry>> Catalog::entries() const {

@@ -162,9 +162,12 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
   TROUPE_ASSIGN(auto files, HfFiles::open(storage, a.from, model));
 
   code = runtime::exit_output;
-  if (const auto inside = checkpoint::checkpoints_in(storage, a.out); inside != a.out)
+  const std::string inside = a.out + "/checkpoints";
+  const Status listed = storage.list(inside).status();
+  if (listed.ok() || listed.code() == Code::denied)
     return invalid("'" + a.out + "' is the output folder of a run, whose checkpoints are in '" + inside +
                    "': name another folder");
+  if (listed.code() != Code::not_found) return listed;
   checkpoint::Catalog catalog(storage, a.out);
   TakeBack take_back(storage, catalog, a.job);
   TROUPE_TRY(take_back.begin());
