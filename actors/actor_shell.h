@@ -1,4 +1,4 @@
-// ActorShell: the CAF shell around ActorCore and an Executor. Every actor of a plan is a ActorShell: segments,
+// ActorShell: the CAF shell around ActorCore and an Executor. Every actor of a plan is an ActorShell: segments,
 // exchanges, optimizers, writers and user-defined actors differ in their executor only.
 #pragma once
 

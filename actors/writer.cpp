@@ -29,8 +29,8 @@ std::vector<StoredTensor> tensors_of(const std::vector<ShardEntry>& entries, std
   return out;
 }
 
-/// Calls until a call succeeds, finds the disk full (Code::exhausted), or is the one number `times`. Returns the first
-/// failure where none has succeeded.
+/// Calls at most `times` times, until a call succeeds or finds the disk full (Code::exhausted). Returns the first
+/// failure where none has succeeded. REQUIRES: times > 0.
 template <class Call>
 Status attempt(int times, Call call) {
   Status first;

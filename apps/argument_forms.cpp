@@ -68,6 +68,8 @@ bool has_empty_sample(int argc, char** argv) {
   return false;
 }
 
+bool lacks_value(std::string_view word) { return word.starts_with("--") && word.ends_with('=') && word != "--sample="; }
+
 int words_to_parse(int argc, char** argv) {
   for (int i = 1; i < argc && std::string_view(argv[i]) != "--"; ++i)
     if (const std::string_view word = argv[i]; word.starts_with("--") && word.find('=') == word.size() - 1)

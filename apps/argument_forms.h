@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "apps/job/job.h"
 
@@ -26,6 +27,8 @@ bool has_empty_sample(int argc, char** argv);
 /// How many words of the command line the parser may see: up to the first option that ends with '=' ("--out="), to
 /// which it would give the next word as its value.
 int words_to_parse(int argc, char** argv);
+/// Whether a word is an option that ends with '=', but for --sample=, of which has_empty_sample tells.
+bool lacks_value(std::string_view word);
 /// The argument that the parser takes for -h and more, such as "-hello"; null: there is none.
 const char* text_taken_for_help(int argc, char** argv);
 /// The words before the arguments of the command that the command line has named: "troupe ckpt ls". REQUIRES: `cli` has

@@ -295,7 +295,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
                  troupe::command_words(cli).c_str());
     return troupe::runtime::exit_usage;
   }
-  if (words < argc) {
+  if (troupe::lacks_value(argv[words - 1])) {
     std::fprintf(stderr, "troupe: '%s' has no value behind its '=' (see %s --help)\n", argv[words - 1],
                  troupe::command_words(cli).c_str());
     return troupe::runtime::exit_usage;

@@ -2,7 +2,7 @@
 import json
 import re
 
-COMPUTE = re.compile(r"\.(fwd|bwd|norm|update)(\.\d+)?$")   # rows of actors on the compute stream
+COMPUTE = re.compile(r"\.(fwd|bwd|wgrad|norm|update)(\.\d+)?$")   # rows of actors on the compute stream
 
 
 def load(path):

@@ -11,7 +11,6 @@ sent or awaited to the last.
 import argparse
 import html
 import pathlib
-import re
 
 import trace
 
@@ -53,7 +52,7 @@ def draw(path, name, options, y, parts):
     y += 22
     for worker in sorted(chosen)[:options.workers]:
         spans = [s for s in chosen[worker] if s[4] > begin and s[3] < begin + length]
-        compute = [s for s in spans if re.search(r"\.(fwd|bwd|wgrad|norm|update)(\.\d+)?$", s[0])]
+        compute = [s for s in spans if trace.COMPUTE.search(s[0])]
         exchanges, lanes = lanes_of([s for s in spans if s[0].startswith("box.") or ".sum" in s[0] or ".gather" in s[0]])
         parts.append(f'<text x="4" y="{y + 15}">worker {worker}: compute</text>')
         parts.append(f'<text x="4" y="{y + ROW + 12}">exchanges</text>')

@@ -135,8 +135,8 @@ Expected<std::optional<std::string>> Catalog::foreign(const Manifest* from) cons
     if (!from || (from->stamp.step == 0 && entry.step > 0)) return std::optional(entry.folder);
     const auto read = manifest(entry.folder);
     if (read.ok() && read->stamp.job != from->stamp.job) return std::optional(entry.folder);
-    const Code code = read.status().code();
-    if (!read.ok() && code != Code::invalid && code != Code::not_found && code != Code::denied) return read.status();
+    if (!read.ok() && read.status().code() != Code::invalid && read.status().code() != Code::not_found)
+      return read.status();
   }
   return std::optional<std::string>();
 }

@@ -72,11 +72,11 @@ class Catalog {
   /// The folder of a committed checkpoint that a run which begins from `from` (null: from initial values) does not go
   /// on from, and which its prune() could remove; nullopt: there is none. With `from` the checkpoints of its job are
   /// its own, but where `from` is of step 0: there a run begins, and checkpoints of later steps are of an earlier run.
-  /// A manifest that is damaged, or may not be read, names no run: its checkpoint counts only where no job's would be
+  /// A damaged manifest names no run: its checkpoint counts only where no job's would be
   /// the run's own.
   Expected<std::optional<std::string>> foreign(const Manifest* from) const;
-  /// Removes the uncommitted checkpoints of generations before `mine`. Returns their folders' names. Renames one that
-  /// has a folder in it, and leaves it.
+  /// Removes the uncommitted checkpoints of generations before `mine`; one that has a folder in it is renamed and left.
+  /// Returns the names of their folders.
   Expected<std::vector<std::string>> clean(std::uint32_t mine) const;
 
   /// Commits a checkpoint (CA-1). REQUIRES that its shards lie in its folder, synced. Errors: `superseded` (CA-4);

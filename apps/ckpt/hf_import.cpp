@@ -162,12 +162,6 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
   TROUPE_ASSIGN(auto files, HfFiles::open(storage, a.from, model));
 
   code = runtime::exit_output;
-  const std::string inside = a.out + "/checkpoints";
-  const Status listed = storage.list(inside).status();
-  if (listed.ok() || listed.code() == Code::denied)
-    return invalid("'" + a.out + "' is the output folder of a run, whose checkpoints are in '" + inside +
-                   "': name another folder");
-  if (listed.code() != Code::not_found) return listed;
   checkpoint::Catalog catalog(storage, a.out);
   TakeBack take_back(storage, catalog, a.job);
   TROUPE_TRY(take_back.begin());
@@ -176,6 +170,10 @@ Expected<Imported> import_hf(Storage& storage, const kernels::OpSet& ops, const 
   TROUPE_ASSIGN(const auto there, catalog.entries());
   if (std::any_of(there.begin(), there.end(), [](const auto& e) { return e.committed; }))
     return invalid("'" + a.out + "' has checkpoints already: name another folder");
+  TROUPE_ASSIGN(const auto names, storage.list(a.out));
+  if (std::any_of(names.begin(), names.end(), [](const auto& e) { return e.folder && e.name == "checkpoints"; }))
+    return invalid("'" + a.out + "' is the output folder of a run, whose checkpoints are in '" + a.out +
+                   "/checkpoints': name another folder");
   checkpoint::Manifest head;
   TROUPE_ASSIGN(head.stamp, catalog.claim(a.job, a.job));
   TROUPE_TRY(catalog.clean(head.stamp.generation).status());

@@ -141,10 +141,7 @@ Expected<Predicted> predict(const Plan& plan) {
   GameOptions training;
   training.every_program = false;
   TROUPE_ASSIGN(out.game, play(plan, training));
-  for (Rank r : out.game.places) {
-    TROUPE_ASSIGN(LocalPlan local, local_plan(plan, r));
-    out.places.push_back(std::move(local));
-  }
+  out.places = std::exchange(out.game.locals, {});
   return out;
 }
 

@@ -29,7 +29,7 @@ std::string shared_memory_hint(const UcxOptions& options) {
   struct rlimit largest {};
   if (::getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < shm_bytes)
     return fmt::format(
-        "; files may have {} KiB here (ulimit -f), and shared memory of a worker has about {} KiB: raise "
+        "; a file may have {} KiB here (ulimit -f), and shared memory of a worker has about {} KiB in files: raise "
         "that limit, or leave shared memory alone with --ucx-tls tcp",
         largest.rlim_cur >> 10, shm_bytes >> 10);
   const std::uint64_t free = shm.f_bavail * shm.f_frsize;

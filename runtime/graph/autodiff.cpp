@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "devices/base/text_table.h"
 #include "runtime/graph/graph.h"
 
 namespace troupe::runtime {
@@ -52,8 +53,8 @@ class Differentiator final : public kernels::GradContext {
   }
   void grad_in(int i, Value v) override {
     if (const auto& read = g_.nodes_[node_].in; i < 0 || static_cast<std::size_t>(i) >= read.size())
-      return g_.fail(fmt::format("gradient of '{}' ({}): grad_in has a gradient of input {}, and the op has {} inputs",
-                                 name_, g_.nodes_[node_].op, i, read.size()));
+      return g_.fail(fmt::format("gradient of '{}' ({}): grad_in has a gradient of input {}, and the op has {}", name_,
+                                 g_.nodes_[node_].op, i, counted(static_cast<std::int64_t>(read.size()), "input")));
     const Value x = in(i);
     if (!needs_[x] || !g_.check_values(this_gradient(), {v})) return;
     const Shape &own = g_.tensors_[x].type.shape, &given = g_.tensors_[v].type.shape;

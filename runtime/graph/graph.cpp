@@ -257,6 +257,8 @@ void Graph::hint(Value v, NdSbp sbp) {
         fmt::format("{}: a hint says where an op should leave a value; the layout of an actor's output is "
                     "PortType::sbp of its port",
                     where));
+  if (maker.kind == Node::Kind::feed)
+    return fail(fmt::format("{}: a hint says where an op should leave a value; a feed is whole at every place", where));
   if (is_param(v) && std::any_of(sbp.begin(), sbp.end(), [](const Sbp& s) { return s.is_partial(); }))
     return fail(fmt::format("{}: a parameter is no partial sum, so its layout ({}) is none that it may have", where,
                             troupe::to_string(sbp)));

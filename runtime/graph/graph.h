@@ -141,8 +141,8 @@ class Graph {
   void report(const std::string& name, Value v);
   /// The layout that a value should have on its stage's mesh, an Sbp per axis (dp's entry means nothing): of an op's
   /// output weighed against the cost of its boxings, not forced; of a parameter required of each op that reads it.
-  /// Error: an output of an actor (see PortType::sbp); a layout that splits what the value does not have; P of a
-  /// parameter.
+  /// Error: an output of an actor (see PortType::sbp), a feed; a layout that splits what the value does not have; P of
+  /// a parameter.
   void hint(Value v, NdSbp sbp);
   /// A value that the session sends, once per microbatch (a token, a command). `after` names a report of the
   /// same program (report(), or an actor's attribute "reports"): the session sends microbatch m + 1 when microbatch m

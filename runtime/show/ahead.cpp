@@ -61,12 +61,15 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
     return true;
   };
   if (!taken.fits) return out;
+  // Elsewhere no pass waits for parts of other places, and weight gradients stay with their backward pass.
+  const bool divided = std::any_of(out.plan.meshes.begin(), out.plan.meshes.begin() + out.plan.stages,
+                                   [](const Mesh& m) { return m.size() > m.axis_size("dp"); });
   for (bool more = true; more;) {
     Pipeline further = out.plan.pipeline, apart = out.plan.pipeline;
     ++further.ahead;
     apart.weights_apart = true;
     more = (further.ahead < out.plan.step_spec().microbatches && take(further)) ||
-           (!out.plan.pipeline.weights_apart && take(apart));
+           (divided && !out.plan.pipeline.weights_apart && take(apart));
   }
   return out;
 }

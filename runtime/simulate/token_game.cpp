@@ -40,6 +40,7 @@ Expected<GameResult> Game::run() {
   end_ns_ = commits_ns_.back();
   commits_ns_.pop_back();
   measure();
+  for (const auto& place : places_) result_.locals.push_back(std::move(place->local));
   return std::move(result_);
 }
 

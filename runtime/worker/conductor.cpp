@@ -38,7 +38,7 @@ caf::behavior Conductor::make_behavior() {
       [this](const SessionSays& m) { session_says(m.message); },
       [this](const actors::Ack& m) {
         auto& channel = spec_.channels.at(m.port);
-        channel.port.ack(m.slot, deliver(channel));
+        channel.control.ack(m.slot, deliver(channel));
       },
       [this](ActorReports& m) {
         if (spec_.fed[m.program] || m.report.kind == Report::Kind::saving)
@@ -64,16 +64,16 @@ caf::behavior Conductor::make_behavior() {
   };
 }
 
-std::function<void(const actors::Reader&, const Token&)> Conductor::deliver(const ControlChannel& channel) {
+std::function<void(const actors::Reader&, const Token&)> Conductor::deliver(const ConductorChannel& channel) {
   return [this, &channel](const actors::Reader& r, const Token& t) {
     send(actors_[r.actor], actors::Arrive{r.port, t});
-    if (channel.kind == PlanChannel::Kind::feed && channel.port.first_reader(r))
+    if (channel.kind == PlanChannel::Kind::feed && channel.control.first_reader(r))
       spec_.send(FeedTaken{channel.name, channel.program, t.step, t.microbatch});
   };
 }
 
-void Conductor::push(ControlChannel& channel, const Token& token, std::vector<std::byte> payload) {
-  channel.port.push(token, std::move(payload), deliver(channel));
+void Conductor::push(ConductorChannel& channel, const Token& token, std::vector<std::byte> payload) {
+  channel.control.push(token, std::move(payload), deliver(channel));
 }
 
 void Conductor::session_says(const ToWorker& message) {

@@ -14,16 +14,16 @@
 
 namespace troupe::runtime {
 
-/// A control channel of the place and its port.
-struct ControlChannel {
+/// A control channel of the place, which the conductor writes.
+struct ConductorChannel {
   PlanChannel::Kind kind = PlanChannel::Kind::go;  ///< go, commit or feed
   std::string name;                                ///< a feed's name
   std::int32_t program = 0;
-  actors::ControlChannel port;
+  actors::ControlChannel control;
 };
 
 struct ConductorSpec {
-  std::map<std::int32_t, ControlChannel> channels;  ///< by local channel, as Ack::port names it
+  std::map<std::int32_t, ConductorChannel> channels;  ///< by local channel, as Ack::port names it
   std::int32_t step_program = 0;
   std::vector<std::int32_t> closers;  ///< per program: actors here that close its step
   std::vector<FedChannel> feeds;      ///< that this place reads
@@ -62,11 +62,11 @@ class Conductor final : public actors::CafActor {
 
  private:
   void session_says(const ToWorker& message);
-  void push(ControlChannel& channel, const actors::Token& token, std::vector<std::byte> payload);
+  void push(ConductorChannel& channel, const actors::Token& token, std::vector<std::byte> payload);
   void closed(const actors::StepClosed& m);
   void add(const actors::GradientPart& part);
   /// Sends a token to a reader of the channel; of a feed, tells the session that it is taken.
-  std::function<void(const actors::Reader&, const actors::Token&)> deliver(const ControlChannel& channel);
+  std::function<void(const actors::Reader&, const actors::Token&)> deliver(const ConductorChannel& channel);
 
   ConductorSpec spec_;
   SessionOrder order_;

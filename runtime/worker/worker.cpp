@@ -26,7 +26,7 @@ ConductorSpec Worker::Impl::conductor_spec() {
   for (std::size_t i = 0; i < local.channels.size(); ++i) {
     const PlanChannel& c = plan_channel(static_cast<std::int32_t>(i));
     if (c.writer >= 0) continue;
-    ControlChannel out{
+    ConductorChannel out{
         c.kind, c.name, c.program,
         actors::ControlChannel(c.name, c.slots, local.channels[i].readers, memory(static_cast<std::int32_t>(i)))};
     spec.channels.emplace(static_cast<std::int32_t>(i), std::move(out));

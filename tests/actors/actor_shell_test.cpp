@@ -1,4 +1,4 @@
-// The protocol through CAF: a small net of PortActors under CAF's testing scheduler, the next job picked by a seed.
+// The protocol through CAF: a small net of ActorShells under CAF's testing scheduler, the next job picked by a seed.
 #include <doctest/doctest.h>
 
 #include <atomic>

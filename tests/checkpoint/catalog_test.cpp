@@ -326,7 +326,7 @@ TEST_CASE("clean leaves a folder in which a user has put one of his own, under a
   must(run.storage.make_dir("runs/a/step-00000002.g1/own"));
   for (int i = 0; i < 2; ++i) CHECK(must(run.catalog.clean(2)).size() == (i == 0 ? 1 : 0));
   CHECK(must(run.catalog.entries()).size() == 1);
-  CHECK(must(run.storage.list("runs/a/step-00000002.g1.gone/own")).empty());
+  CHECK(must(run.storage.list("runs/a/step-00000002.g1.gone")).size() == 2);  // the shard, too
 }
 
 TEST_CASE("a run's output folder means its checkpoints, also where these cannot be listed") {
@@ -340,6 +340,9 @@ TEST_CASE("a run's output folder means its checkpoints, also where these cannot 
   CHECK(checkpoints_in(asking, "out") == "out/checkpoints");
   refused = std::exchange(asked, 0);  // the last: the list of the inner folder
   CHECK(checkpoints_in(asking, "out") == "out/checkpoints");
+  asked = 0;
+  refused = 1;  // the list of the outer one
+  CHECK(checkpoints_in(asking, "out") == "out");
 }
 
 TEST_CASE(

@@ -68,7 +68,7 @@ TEST_CASE("a graph with a feed and no SessionOptions::feed is refused before a w
   job.prefixes = {{"no-such-command"}};  // a worker that is started fails
   const auto result = test_app().run(*fed, job);
   CHECK(result.exit_code == exit_plan);
-  CHECK_MESSAGE(result.status.message().find("SessionOptions::feed is not set") != std::string::npos,
+  CHECK_MESSAGE(result.status.message().find("feed 'prompt', and SessionOptions::feed is not set") != std::string::npos,
                 result.status.message());
 }
 

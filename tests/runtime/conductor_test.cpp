@@ -49,9 +49,9 @@ TEST_CASE(
   caf::actor_system system(config);
   auto& scheduler = dynamic_cast<caf::scheduler::test_coordinator&>(system.scheduler());
   ConductorSpec spec;
-  spec.channels.emplace(0, ControlChannel{PlanChannel::Kind::commit, "commit", 0,
-                                          actors::ControlChannel("commit", 1, {{0, 0}},
-                                                                 {slot.data(), static_cast<std::int64_t>(bytes)})});
+  spec.channels.emplace(0, ConductorChannel{PlanChannel::Kind::commit, "commit", 0,
+                                            actors::ControlChannel("commit", 1, {{0, 0}},
+                                                                   {slot.data(), static_cast<std::int64_t>(bytes)})});
   spec.exponents = 3;
   spec.closers = {0, 0};
   std::vector<FromWorker> sent;

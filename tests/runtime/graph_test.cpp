@@ -43,6 +43,13 @@ const kernels::OpSet& staircase_ops() {
       return {};
     };
     CHECK(s.add(beyond).ok());
+    kernels::OpDef before = step;
+    before.name = "before";
+    before.gradient = [](kernels::GradContext& c) -> Status {
+      c.grad_in(-1, c.grad_out(0));
+      return {};
+    };
+    CHECK(s.add(before).ok());
     kernels::OpDef halves = step;  // says that it has two outputs, and infers one
     halves.name = "halves";
     halves.outputs = 2;
@@ -143,13 +150,19 @@ TEST_CASE("a gradient of another shape than its input is refused with the op, th
 TEST_CASE("a gradient of an input that the op does not have is refused with the op, the input, and how many it has") {
   Start s;
   s.g.minimize(s.loss(s.g.op("beyond", {s.y}, {}, "body.beyond")[0]), {});
-  check_names(s.g.status(), {"gradient of 'body.beyond'", "input 1", "has 1 inputs"});
+  check_names(s.g.status(), {"gradient of 'body.beyond'", "input 1", "has 1 input"});
+  Start t;
+  t.g.minimize(t.loss(t.g.op("before", {t.y}, {}, "body.before")[0]), {});
+  check_names(t.g.status(), {"gradient of 'body.before'", "input -1", "has 1 input"});
 }
 
-TEST_CASE("a hint on what an actor makes, and a parameter that should be a sum, are refused by name") {
+TEST_CASE("hints on what an actor makes and on a feed, and a parameter that should be a sum, are refused by name") {
   Start s;
   s.g.hint(s.x, {Sbp::B()});
   check_names(s.g.status(), {"'x'", "PortType::sbp"});
+  Start u;
+  u.g.hint(u.g.feed("token", {DType::i32, {1}}), {Sbp::B()});
+  check_names(u.g.status(), {"'token'", "a feed"});
   Start t;
   t.g.hint(t.w, {Sbp::P(), Sbp::B()});
   check_names(t.g.status(), {"'w'", "(P, B)"});
