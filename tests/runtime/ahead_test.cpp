@@ -106,6 +106,56 @@ TEST_CASE("NU-1 (runs): no bit depends on how far stages run ahead, nor on weigh
     }
 }
 
+TEST_CASE("one slot fewer in any channel: refused as a deadlock or by the channel's name, or every bit is the same") {
+  const auto run = [](const Plan& p) {
+    auto r = train(p, ops(), 2, 11, step_microbatches * 2);
+    REQUIRE_MESSAGE(r.ok(), r.status().message());
+    return *std::move(r);
+  };
+  using Kind = Pipeline::Kind;
+  struct Case {
+    std::vector<std::int64_t> stages;
+    Pipeline pipeline;
+  };
+  Pipeline ahead{Kind::one_f_one_b, 1, 2}, apart = ahead, interleaved{Kind::interleaved, 2},
+                                           zero_bubble{Kind::zero_bubble};
+  apart.weights_apart = true;
+  int deadlocks = 0, named = 0, accepted = 0;
+  for (const Case& plan : {Case{{1}, ahead}, Case{{1}, apart}, Case{{1, 1}, ahead}, Case{{1, 1}, apart},
+                           Case{{1, 1}, interleaved}, Case{{1, 1}, zero_bubble}}) {
+    CompileOptions o = with_links(2e-3);
+    o.stages = stage_meshes(plan.stages, 2);
+    o.pipeline = plan.pipeline;
+    const Plan whole = plan_of(o);
+    const auto expected = run(whole);
+    for (std::size_t r = 0; r < whole.roles.size(); ++r)
+      for (std::size_t c = 0; c < whole.roles[r].channels.size(); ++c) {
+        Plan p = whole;
+        PlanChannel& channel = p.roles[r].channels[c];
+        if (channel.program != 0 || channel.slots == 0) continue;
+        --channel.slots;
+        CAPTURE(channel.name);
+        CAPTURE(channel.slots);
+        const Status refused = verify(p);
+        if (!refused.ok()) {
+          const bool deadlock = refused.message().find("deadlock") != std::string::npos;
+          CHECK_MESSAGE((deadlock || refused.message().find(channel.name) != std::string::npos), refused.message());
+          deadlock ? ++deadlocks : ++named;
+          continue;
+        }
+        ++accepted;
+        const auto other = run(p);
+        CHECK(other.run.params_hash == expected.run.params_hash);
+        for (std::size_t s = 0; s < expected.run.steps.size(); ++s)
+          CHECK(other.run.steps[s].loss == expected.run.steps[s].loss);
+      }
+  }
+  MESSAGE(deadlocks << " deadlocks, " << named << " refused by name, " << accepted << " accepted");
+  CHECK(deadlocks > 0);
+  CHECK(named > 0);
+  CHECK(accepted > 0);
+}
+
 namespace {
 
 AheadChoice choose(const CompileOptions& o, std::int64_t bytes_max = 0, std::int64_t microbatches = step_microbatches) {
