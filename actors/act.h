@@ -1,5 +1,6 @@
-// One act: an actor takes a token from each input that is due, runs once, and fills a slot of each output.
-// When an act may begin: SL-2 (readiness) of slots.h. Where it runs: executor.h. Who is notified when: actor_core.h.
+// One act: an actor takes a token from each input that is due, runs once, and fills a slot of each output. Some acts
+// take turns: they begin in the order of the plan's pipeline (PlanActor::takes_turns). When an act may begin: SL-2
+// (readiness) of slots.h. Where it runs: executor.h. Who is notified when: actor_core.h.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 namespace troupe::actors {
 
 /// What a place tells of the gradients of a step. Nothing in it has a name: place and session know its order from the
-/// plan (runtime/place/gradient_parts.h).
+/// plan (runtime/place/gradient_order.h).
 struct GradientReport {
   /// Each is the sum of the squares of a gradient's elements, over the rows below one node of the tree
   /// (placement/tree.h). Of the gradients that this place sums up.

@@ -9,7 +9,7 @@
 
 #include "apps/job/planning.h"
 #include "apps/lm/model.h"
-#include "runtime/place/gradient_parts.h"
+#include "runtime/place/gradient_order.h"
 #include "runtime/session/session.h"
 
 using namespace troupe;

@@ -6,8 +6,8 @@
 #include <limits>
 #include <tuple>
 
+#include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/half_floats.h"
-#include "checkpoint/reader.h"
 #include "devices/host_memory.h"
 
 namespace troupe::checkpoint {
@@ -54,13 +54,14 @@ void compare(DType dtype, const std::byte* a, const std::byte* b, std::int64_t n
   }
 }
 
-Expected<std::unique_ptr<Buffer>> whole(const Reader& reader, const StoredTensor& tensor) {
+Expected<std::unique_ptr<Buffer>> whole(const CheckpointReader& reader, const StoredTensor& tensor) {
   TROUPE_ASSIGN(auto buffer, allocate_host(static_cast<std::size_t>(tensor.bytes())));
   TROUPE_TRY(reader.read_part(tensor, Extent::whole(tensor.shape), buffer->data()));
   return buffer;
 }
 
-Expected<TensorDifference> difference(const Reader& a, const StoredTensor& x, const Reader& b, const StoredTensor& y) {
+Expected<TensorDifference> difference(const CheckpointReader& a, const StoredTensor& x, const CheckpointReader& b,
+                                      const StoredTensor& y) {
   using Kind = TensorDifference::Kind;
   TensorDifference d{.name = x.name()};
   if (x.shape != y.shape || x.dtype != y.dtype) {
@@ -76,7 +77,7 @@ Expected<TensorDifference> difference(const Reader& a, const StoredTensor& x, co
 
 }  // namespace
 
-Expected<std::vector<TensorDifference>> diff(const Reader& a, const Reader& b) {
+Expected<std::vector<TensorDifference>> diff(const CheckpointReader& a, const CheckpointReader& b) {
   using Kind = TensorDifference::Kind;
   std::vector<TensorDifference> differences;
   const auto &left = a.manifest().tensors, &right = b.manifest().tensors;

@@ -112,7 +112,7 @@ foreach(word Lying=TensorLayouts Wanted=ExtentRead Keeper=CheckpointCommitter Ch
              Meeting=PeerTable Guest=Arrival cache_offset=op_state_offset state_offsets=moments_offsets depths_=virtual_stages_
              twins=RepeatedBlocks Jump=RepeatedBlocks "simd::lanes=simd::width" lane_schedule=MicrobatchOwners
              own_lane_acts=MicrobatchOwners round_stage=MicrobatchOwners Localizer=LocalActors LocalPorts=LocalActors Lodger=PlannedTenant
-             Schedule=MicrobatchOwners PortActor=ActorShell ControlPort=ControlChannel
+             Schedule=MicrobatchOwners GradientParts=GradientOrder PortActor=ActorShell ControlPort=ControlChannel
              Landing=StagingBuffer is_lone=is_one_unit_left choose_jumped=choose_repeated gradient_lies=gradient_sbp
              cut_transfers=cut_requests TransferBlock=RequestBlock state_at=moments_at clear_caches=clear_op_state
              keeper_=committer_)

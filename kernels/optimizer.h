@@ -13,7 +13,8 @@ struct AdamW {
   float lr = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
   double grad_scale = 1;  ///< multiplies each gradient first (clipping)
   std::int64_t step = 1;  ///< 1-based, for the bias correction
-  /// f32 values that are kept of each element of a parameter from one update to the next: both moments.
+  /// f32 values that are kept of each element of a parameter from one update to the next: both moments (the running
+  /// means of its gradient and of the gradient's square).
   static constexpr std::int64_t state_values() { return 2; }
   /// f32 values of each element that a checkpoint has: itself and its state.
   static constexpr std::int64_t saved_values() { return 1 + state_values(); }

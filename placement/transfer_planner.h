@@ -1,5 +1,5 @@
-// TransferPlanner: which holder sends which rectangle and term to which destination (BX-1..5). Internal to
-// boxing.cpp.
+// TransferPlanner: which holder sends which rectangle and term to which destination, as transfers (BX-1..5). Internal
+// to boxing.cpp.
 #pragma once
 
 #include <map>

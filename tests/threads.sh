@@ -9,7 +9,7 @@ trap 'cat "$work"/race* 2>/dev/null || true; rm -rf "$work"' EXIT  # reports als
 for i in $(seq 2000); do echo "sentence $((i * 7919 % 1000)) of a text"; done > "$work/text.txt"
 export UCX_MEM_EVENTS=n  # UCX's hooks of memory calls run on threads that have ended for ThreadSanitizer: it would crash there
 export TSAN_OPTIONS="suppressions=$root/tests/tsan.supp log_path=$work/race"
-for run in "--mesh dp=2" "--mesh pp=2 --threads 2" "--mesh tp=2" "--mesh dp=2 --zero 3"; do
+for run in "--mesh dp=2" "--mesh pp=2 --threads 2" "--mesh tp=2" "--mesh tp=2 --set schedule.ahead=2" "--mesh dp=2 --zero 3"; do
   # shellcheck disable=SC2086  # words of the run
   "$troupe" train "$root/apps/configs/lm-tiny.toml" --data "$work/text.txt" --steps 6 --checkpoint-every 2 --quiet --out "$work/out" $run
   rm -r "$work/out"

@@ -10,7 +10,7 @@
 
 #include "apps/job/job.h"
 #include "apps/report/output.h"
-#include "checkpoint/reader.h"
+#include "checkpoint/checkpoint_reader.h"
 #include "devices/base/text_table.h"
 #include "devices/cpu/thread_team.h"
 #include "devices/files/file_storage.h"
@@ -23,8 +23,8 @@ namespace {
 using namespace runtime;
 using checkpoint::Catalog;
 using checkpoint::CatalogEntry;
+using checkpoint::CheckpointReader;
 using checkpoint::Manifest;
-using checkpoint::Reader;
 
 /// A DIR of the command line.
 struct Folder {
@@ -82,8 +82,8 @@ Expected<Checkpoint> find(Storage& storage, const Folder& folder) {
   return Checkpoint{path, std::move(manifest)};
 }
 
-Expected<Reader> open(Storage& storage, Checkpoint checkpoint) {
-  return Reader::open(storage, checkpoint.path, std::move(checkpoint.manifest));
+Expected<CheckpointReader> open(Storage& storage, Checkpoint checkpoint) {
+  return CheckpointReader::open(storage, checkpoint.path, std::move(checkpoint.manifest));
 }
 
 /// Calls f with the Folder of `dir`; returns the exit code.

@@ -11,7 +11,7 @@
 #include "apps/ckpt/new_folder.h"
 #include "apps/job/reading.h"
 #include "apps/job/resume.h"
-#include "checkpoint/reader.h"
+#include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/shard.h"
 #include "devices/host_memory.h"
 #include "runtime/launch/exit_codes.h"
@@ -88,8 +88,8 @@ std::string index_of(const std::vector<TensorFile>& files) {
 }
 
 /// On an error, `code` says whether the checkpoint, the output folder or an interruption was at fault.
-Status write_file(const TensorFile& tensors, const checkpoint::Reader& reader, std::byte* buffer, NewFolder& folder,
-                  int& code, const GiveUp& give_up) {
+Status write_file(const TensorFile& tensors, const checkpoint::CheckpointReader& reader, std::byte* buffer,
+                  NewFolder& folder, int& code, const GiveUp& give_up) {
   code = runtime::exit_output;
   TROUPE_ASSIGN(const auto file, folder.create(tensors.name));
   const std::string header = header_of(tensors);
@@ -114,7 +114,7 @@ Expected<Exported> export_point(Storage& storage, const kernels::OpSet& ops, con
   code = runtime::exit_checkpoint;
   const std::string name = "'" + point.folder + "'";
   TROUPE_ASSIGN(const auto config, lm::parse_config(point.manifest.config, "the configuration in " + name));
-  TROUPE_ASSIGN(const auto reader, checkpoint::Reader::open(storage, point.folder, point.manifest));
+  TROUPE_ASSIGN(const auto reader, checkpoint::CheckpointReader::open(storage, point.folder, point.manifest));
   auto tensors = parameters_in(reader.manifest(), parameters_of(config, ops));
   if (!tensors.ok()) return tensors.status().in(name);
 

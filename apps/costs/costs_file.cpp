@@ -44,9 +44,9 @@ std::string processor() {
 }
 
 /// Reads one file; `status_` keeps the first error, with its line.
-class Reader {
+class TableReader {
  public:
-  Reader(std::string name, const toml::table& root) : name_(std::move(name)), root_(root) {}
+  TableReader(std::string name, const toml::table& root) : name_(std::move(name)), root_(root) {}
 
   Expected<MachineCosts> read() {
     MachineCosts c;
@@ -242,7 +242,7 @@ Expected<MachineCosts> parse_costs(std::string_view text, const std::string& nam
   TROUPE_TRY(lm::check_keys(text, "costs " + name));
   try {
     const toml::table root = toml::parse(text);
-    return Reader(name, root).read();
+    return TableReader(name, root).read();
   } catch (const toml::parse_error& error) {
     return invalid(
         fmt::format("costs {}:{}: not valid TOML: {}", name, error.source().begin.line, error.description()));

@@ -1,4 +1,5 @@
-// How a task stores terms. Included by kernels/cpu/*.cpp only.
+// How a task stores terms: the gradients of one microbatch, each of which is added once to an exact sum
+// (kernels/exact_sum.h). Included by kernels/cpu/*.cpp only.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Where units (Graph::unit) run, which is decided before layouts. compile() begins with it; the search for layouts
-// (deduce.h) needs it, without the rest of a plan.
+// Where units (Graph::unit: the pieces of a model, such as a layer, of which stages are made) run, which is decided
+// before layouts. compile() begins with it; the search for layouts (deduce.h) needs it, without the rest of a plan.
 #pragma once
 
 #include "runtime/compile/compile.h"

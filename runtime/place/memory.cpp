@@ -1,4 +1,5 @@
-// The memory of a place: one pool, one arena, an offset for everything.
+// The memory of a place: one pool on its device, one arena (host memory for snapshots), an offset for everything. A
+// pool begins with the state area: parameters, moments, and what ops keep from act to act.
 #include <algorithm>
 
 #include "runtime/place/passes.h"

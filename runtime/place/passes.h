@@ -1,5 +1,5 @@
-// The three passes that make a rank's LocalPlan, in this order: actors and channels, routes, memory. Internal to
-// actors_and_channels.cpp, routes.cpp, memory.cpp and local_plan.cpp.
+// A place is one device of the job with the actors on it. The three passes that make a rank's LocalPlan, in this order:
+// actors and channels, routes, memory. Internal to actors_and_channels.cpp, routes.cpp, memory.cpp and local_plan.cpp.
 #pragma once
 
 #include <functional>

@@ -13,6 +13,8 @@
 #include "runtime/graph/graph.h"
 #include "runtime/plan/microbatch_owners.h"
 #include "runtime/plan/pipeline_schedule.h"
+#include "runtime/plan/plan_actor.h"
+#include "runtime/plan/plan_channel.h"
 
 namespace troupe::runtime {
 
@@ -30,132 +32,6 @@ struct PlanTensor {
   std::int32_t gradient_of = -1;
   bool operator==(const PlanTensor&) const = default;
 };
-
-/// An actor that takes the tokens of a channel. (A reader of a version is a program: SessionOptions::readers.)
-struct PlanReader {
-  std::int32_t actor = 0, port = 0;
-  bool operator==(const PlanReader&) const = default;
-};
-
-/// A channel inside a place: one writer, some readers, `slots` buffers.
-struct PlanChannel {
-  enum class Kind : std::uint8_t {
-    activation,
-    stash,
-    boundary,
-    /// a place's own sums of gradients: over its microbatches of a step; with ZeRO 2 and 3 over one microbatch
-    gradient,
-    /// exact sums over dp, a place's share: before or after model axes are added
-    reduced,
-    rounded,  ///< the sums over dp, gathered from all shares and rounded to f32
-    parameter,
-    go,
-    commit,
-    feed,      ///< control: written by the worker's conductor
-    gathered,  ///< ZeRO 3: parameters while a unit, or a user-defined actor, needs them
-    turn,      ///< no bytes: a buffer of a ring is free for its next channel
-    /// what a place saves of a group: its slots lie in the host arena (LocalPlan)
-    snapshot
-  };
-  Kind kind = Kind::activation;
-  std::string name;  ///< feed: the name that the session knows
-  /// feed: the report of microbatch m for which microbatch m + 1 waits; empty: none
-  std::string after;
-  std::int64_t at_once = 1;  ///< feed: the number of first microbatches that wait for no report
-  std::int32_t program = 0;
-  std::int32_t writer = -1;  ///< actor of the role; -1: the worker's conductor
-  std::int32_t writer_port = 0;
-  std::vector<PlanReader> readers;
-  std::vector<std::int32_t> tensors;
-  std::vector<std::int64_t> offsets;  ///< bytes into a slot, 64-byte aligned
-  std::int64_t bytes = 0;             ///< of one slot, at the largest place of the role
-  std::int32_t slots = 1;
-  Rate rate = Rate::microbatch;
-  bool initial = false;  ///< holds a token before the first act
-  /// of the role: its channels take turns in few buffers; -1: memory of its own
-  std::int32_t ring = -1;
-  std::int32_t buffer = 0;  ///< of that ring
-  /// bytes into the buffer: channels that are needed together lie side by side
-  std::int64_t buffer_offset = 0;
-  /// A shared area of the role: its shifts take turns in the same memory (lifetimes.h), and tenants of one shift lie
-  /// side by side; -1: none.
-  std::int32_t area = -1;
-  std::int32_t shift = 0;
-  bool control() const { return kind == Kind::go || kind == Kind::commit || kind == Kind::feed; }
-  bool operator==(const PlanChannel&) const = default;
-};
-const char* to_string(PlanChannel::Kind kind);
-
-/// Where an op's argument lies.
-struct PlanOperand {
-  enum class Where : std::uint8_t { in, out, scratch };
-  Where where = Where::scratch;
-  std::int32_t port = 0;
-  std::int32_t index = 0;   ///< in, out: which tensor of the channel
-  std::int64_t offset = 0;  ///< scratch: bytes
-  std::int32_t tensor = 0;
-  bool operator==(const PlanOperand&) const = default;
-};
-
-/// One op of a segment, or the kind of a user-defined actor, with its arguments.
-struct PlanOp {
-  std::string op;  ///< "": report the input under `name`; with the attr "loss" as the loss
-  std::string name;
-  Attrs attrs;
-  std::vector<PlanOperand> in, out;
-  std::int64_t state_offset = 0;  ///< bytes into the op state of its actor
-  std::int64_t state_bytes = 0;   ///< that the op keeps from act to act, at the largest place of the role
-  bool operator==(const PlanOp&) const = default;
-};
-
-/// A parameter, or its gradients' positions, in an optimizer actor.
-struct PlanParamRef {
-  std::int32_t param = 0;  ///< index into Plan::params
-  std::int32_t index = 0;  ///< tensor index in the parameter channel
-  struct Use {
-    std::int32_t port = 0, index = 0;
-    bool operator==(const Use&) const = default;
-  };
-  std::vector<Use> grads;
-  bool operator==(const PlanParamRef&) const = default;
-};
-
-/// An actor of a role: what it executes, on which stream, and the channels at its ports.
-struct PlanActor {
-  enum class Kind : std::uint8_t { segment, user, exchange, norm, update, digest, snapshot, writer };
-  Kind kind = Kind::segment;
-  std::string name;
-  std::int32_t program = 0;
-  Rate rate = Rate::microbatch;
-  /// "compute", "comm", "host", "snapshot" or "disk": the kind's (actor_traits.h)
-  std::string stream;
-  std::int32_t priority = 0;  ///< TaskOrder::priority, TaskOrder::run
-  std::uint32_t run = 0;
-  Pass pass = Pass::forward;
-  std::int32_t virtual_stage = 0;     ///< chunk virtual_stage / S of stage virtual_stage mod S
-  bool takes_turns = false;           ///< its acts begin in the order of the plan's pipeline: see Plan::ordered
-  std::vector<std::int32_t> in, out;  ///< channels, by port
-  std::vector<PlanOp> ops;            ///< segments: the ops; user actors: one, with op = the actor's kind
-  std::int32_t exchange = -1;         ///< index into Plan::exchanges; of an update: it gathers what it has updated
-  std::vector<PlanParamRef> params;
-  double cost_s = 0;               ///< predicted, of one act on its stream; an exchange's: of adding
-  std::int64_t scratch_bytes = 0;  ///< tensors inside the segment, then the ops' own scratch
-  std::int64_t op_scratch_offset = 0;
-  std::int64_t op_state_bytes = 0;  ///< segments: what all their ops keep from act to act
-  /// Exchanges of one ring take turns in few staging buffers; -1: staging memory of its own.
-  std::int32_t staging_ring = -1;
-  std::int32_t staging_buffer = 0;
-  std::int32_t staging_area = -1;  ///< the shared area that its staging memory is in; -1: none
-  std::int32_t staging_shift = 0;
-  bool closes_step = false;
-  /// An update of shares (ZeRO): its act is over when the shares of all dp coordinates are in the parameter slot.
-  bool gathers() const { return kind == Kind::update && exchange >= 0; }
-  bool backward() const { return pass != Pass::forward; }
-  /// Whether each of its acts reports `report`: see Graph::report, Graph::actor.
-  bool reports(const std::string& report) const;
-  bool operator==(const PlanActor&) const = default;
-};
-const char* to_string(PlanActor::Kind kind);
 
 /// A boxing that places execute together.
 struct PlanExchange {

@@ -1,6 +1,7 @@
 // Shared areas: memory of a place that tenants (channels, staging memory) take in turn because the plan's edges never
 // let two of them be live at the same time (runtime/place/lifetimes.h). Which tenants share is in the plan; the
-// verifier proves each pair again.
+// verifier proves each pair again. The state area (parameters, moments, op state) is another: the beginning of a pool,
+// of which no tenant has a part (runtime/place/local_plan.h).
 #include <algorithm>
 #include <optional>
 

@@ -10,8 +10,9 @@
 //         every place's arena has a free slot for it: each place holds the versions whose writers have not all closed.
 //         The last version always is: no later version waits for its slot.
 //
-// A step is open from its begin until the last vote. At most feed_window microbatches of a feed are on their way to
-// places that have not taken them into their slots.
+// A place votes when all its actors that close the step have ended it. A step is open from its begin until the last
+// vote. Whether it is void (SE-5 void steps) is not decided here, but in sum_scale.h. At most feed_window microbatches
+// of a feed are on their way to places that have not taken them into their slots.
 #pragma once
 
 #include <algorithm>

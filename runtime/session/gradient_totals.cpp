@@ -7,7 +7,7 @@
 
 #include "devices/base/check.h"
 #include "devices/base/text_table.h"
-#include "runtime/place/gradient_parts.h"
+#include "runtime/place/gradient_order.h"
 
 namespace troupe::runtime {
 

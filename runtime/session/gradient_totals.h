@@ -1,7 +1,7 @@
 // What all places tell of the gradients of a step, taken in vote by vote: the largest terms, and the norm, whose sums
 // are added in an order that no topology changes (SE-3 fixed order, NU-2 topologies).
 //
-// A place's numbers come in the order of runtime/place/gradient_parts.h. So a vote costs one addition of an index to an
+// A place's numbers come in the order of runtime/place/gradient_order.h. So a vote costs one addition of an index to an
 // offset for each of its gradients, and a copy of its numbers: no name, no search, no memory.
 #pragma once
 

@@ -1,4 +1,5 @@
-// Channels that only some actors write or read: sums of gradients, and what the dp coordinates of a stage do in rounds.
+// Channels that only some actors write or read: sums of gradients, and what the dp coordinates of a stage do in rounds
+// (the k-th acts of all of them together: MicrobatchOwners).
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// What ops keep from act to act: each its own bytes, in a program whose microbatches all come to the same place.
+// Op state, which ops keep from act to act: each its own bytes, in a program whose microbatches all come to the same
+// place.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "checkpoint/reader.h"
+#include "checkpoint/checkpoint_reader.h"
 #include "comm/exchange.h"
 #include "runtime/plan/plan.h"
 

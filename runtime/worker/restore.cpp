@@ -8,7 +8,7 @@
 #include <set>
 
 #include "checkpoint/catalog.h"
-#include "checkpoint/reader.h"
+#include "checkpoint/checkpoint_reader.h"
 #include "comm/exchange.h"
 
 namespace troupe::runtime {
@@ -36,7 +36,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
     for (const ReadBatch& batch : batches_)
       for (const ExtentRead& w : batch.reads) files.insert(w.extent->file);
     // Moving the manifest leaves its tensors and extents where they lie: `batches_` points at them.
-    TROUPE_ASSIGN(reader_, checkpoint::Reader::open(env_.storage, folder, std::move(manifest), &files));
+    TROUPE_ASSIGN(reader_, checkpoint::CheckpointReader::open(env_.storage, folder, std::move(manifest), &files));
     left_.reserve(batches_.size());
     std::int64_t bytes = 0;
     for (const ReadBatch& batch : batches_) {
@@ -130,7 +130,7 @@ class Restoring : public std::enable_shared_from_this<Restoring> {
     done_(status);
   }
 
-  std::optional<checkpoint::Reader> reader_;  // once it is open
+  std::optional<checkpoint::CheckpointReader> reader_;  // once it is open
   RestorePlaces places_;
   RestoreEnv env_;
   std::function<void(Expected<std::int64_t>)> done_;

@@ -53,7 +53,7 @@ constexpr int disk_threads = 4;
 
 Status Worker::Impl::build() {
   TROUPE_TRY(check_ops());
-  gradients = gradient_parts(plan, local.rank);
+  gradients = gradient_order(plan, local.rank);
   TROUPE_ASSIGN(pool, env.device->allocate(static_cast<std::size_t>(local.pool_bytes)));
   if (local.arena_bytes > 0) {
     TROUPE_ASSIGN(arena, env.device->allocate_pinned(static_cast<std::size_t>(local.arena_bytes)));

@@ -14,7 +14,7 @@
 
 #include "actors/gradient_report.h"
 #include "actors/writer.h"
-#include "runtime/place/gradient_parts.h"
+#include "runtime/place/gradient_order.h"
 #include "runtime/worker/conductor.h"
 #include "runtime/worker/restore.h"
 #include "runtime/worker/stall_meter.h"
@@ -27,7 +27,7 @@ using actors::PortMemory;
 struct Worker::Impl {
   Plan plan;
   LocalPlan local;
-  GradientParts gradients;  // what the place tells of the gradients of a step
+  GradientOrder gradients;  // what the place tells of the gradients of a step
   WorkerEnv env;
   std::unique_ptr<Buffer> pool, arena;
   // per parameter: its moments in the pool; -1: it is not here, or not trained

@@ -7,7 +7,7 @@
 
 #include "actors/writer.h"
 #include "checkpoint/catalog.h"
-#include "checkpoint/reader.h"
+#include "checkpoint/checkpoint_reader.h"
 #include "devices/parallel.h"
 #include "devices/sim/sim_storage.h"
 
@@ -72,7 +72,8 @@ struct Place {
     auto manifest = checkpoint::merge(head, {*record});
     REQUIRE(manifest.ok());
     checkpoint::Catalog catalog(storage, spec.dir);
-    auto reader = checkpoint::Reader::open(storage, catalog.path(checkpoint::folder_name(step, 3)), *manifest);
+    auto reader = checkpoint::CheckpointReader::open(storage, catalog.path(checkpoint::folder_name(step, 3)),
+                                                     *manifest);
     REQUIRE(reader.ok());
     SerialParallel serial;
     CHECK(reader->verify(serial).empty());

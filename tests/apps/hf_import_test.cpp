@@ -19,8 +19,8 @@ namespace {
 /// A checkpoint that was imported, and its tensors' values.
 struct Read {
   explicit Read(Storage& storage, const std::string& dir)
-      : catalog(storage, dir),
-        reader(must(checkpoint::Reader::open(storage, catalog.path(folder()), must(catalog.manifest(folder()))))) {}
+      : catalog(storage, dir), reader(must(checkpoint::CheckpointReader::open(storage, catalog.path(folder()),
+                                                                              must(catalog.manifest(folder()))))) {}
   std::string folder() const {
     const auto all = must(catalog.entries());
     REQUIRE(all.size() == 1);
@@ -37,7 +37,7 @@ struct Read {
   lm::LmConfig config() const { return must(lm::parse_config(reader.manifest().config, "manifest")); }
 
   checkpoint::Catalog catalog;
-  checkpoint::Reader reader;
+  checkpoint::CheckpointReader reader;
 };
 
 /// IEEE 754's definition, in numbers.

@@ -27,7 +27,7 @@ void replace(Storage& storage, const std::string& path, const Bytes& bytes) {
 std::vector<std::string> complaints(const Catalog& catalog, Storage& storage, const std::string& folder) {
   auto manifest = catalog.manifest(folder);
   if (!manifest.ok()) return {manifest.status().message()};
-  auto reader = Reader::open(storage, catalog.path(folder), *std::move(manifest));
+  auto reader = CheckpointReader::open(storage, catalog.path(folder), *std::move(manifest));
   if (!reader.ok()) return {reader.status().message()};
   SerialParallel serial;
   return reader->verify(serial);

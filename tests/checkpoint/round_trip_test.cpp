@@ -26,7 +26,7 @@ TEST_CASE("a checkpoint of random tensors, cut at random, written by 1 to 4 plac
     CHECK(manifest.stamp == stamp);
     CHECK(manifest.config == head_of(stamp).config);
     SerialParallel serial;
-    CHECK(must(Reader::open(storage, catalog.path(folder), manifest)).verify(serial).empty());
+    CHECK(must(CheckpointReader::open(storage, catalog.path(folder), manifest)).verify(serial).empty());
   }
 }
 
@@ -54,7 +54,7 @@ struct Saved {
 TEST_CASE("any part of a tensor is read from whatever extents it lies in") {
   Saved saved(5, 6);
   Draw& draw = saved.draw;
-  const Reader reader = must(Reader::open(saved.storage, saved.folder, saved.manifest));
+  const CheckpointReader reader = must(CheckpointReader::open(saved.storage, saved.folder, saved.manifest));
   for (const auto& t : saved.model) {
     const StoredTensor* stored = reader.manifest().find(t.parameter, t.kind);
     REQUIRE(stored);
@@ -73,9 +73,9 @@ TEST_CASE("who reads some files needs only those, several extents at once: what 
   const Model& model = saved.model;
   REQUIRE(saved.manifest.files.size() == 3);
   must(storage.remove(saved.folder + "/" + saved.manifest.files[2].name));
-  CHECK(Reader::open(storage, saved.folder, saved.manifest).status().code() == Code::damaged);
+  CHECK(CheckpointReader::open(storage, saved.folder, saved.manifest).status().code() == Code::damaged);
   const std::set<std::int32_t> others{0, 1};
-  const Reader reader = must(Reader::open(storage, saved.folder, saved.manifest, &others));
+  const CheckpointReader reader = must(CheckpointReader::open(storage, saved.folder, saved.manifest, &others));
   std::vector<ExtentRead> wanted;
   for (const auto& t : reader.manifest().tensors)
     for (const auto& e : t.extents)

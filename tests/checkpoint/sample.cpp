@@ -123,7 +123,7 @@ Status save(Catalog& catalog, Storage& storage, const Stamp& stamp, const Model&
 
 Status load_and_compare(const Catalog& catalog, Storage& storage, const std::string& folder, const Model& model) {
   TROUPE_ASSIGN(auto manifest, catalog.manifest(folder));
-  TROUPE_ASSIGN(const auto reader, Reader::open(storage, catalog.path(folder), std::move(manifest)));
+  TROUPE_ASSIGN(const auto reader, CheckpointReader::open(storage, catalog.path(folder), std::move(manifest)));
   if (reader.manifest().tensors.size() != model.size()) return invalid("another number of tensors");
   for (const auto& t : model) {
     const StoredTensor* stored = reader.manifest().find(t.parameter, t.kind);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "checkpoint/catalog.h"
-#include "checkpoint/reader.h"
+#include "checkpoint/checkpoint_reader.h"
 #include "devices/base/philox.h"
 
 namespace troupe::checkpoint::test {

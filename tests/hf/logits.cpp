@@ -9,7 +9,7 @@
 #include <iterator>
 
 #include "apps/lm/model.h"
-#include "checkpoint/reader.h"
+#include "checkpoint/checkpoint_reader.h"
 #include "devices/files/file_storage.h"
 #include "kernels/cpu/gemm.h"
 #include "tests/model/interpreter.h"
@@ -28,9 +28,9 @@ std::vector<std::int32_t> read_tokens(const std::string& path) {
   return tokens;
 }
 
-checkpoint::Reader open_checkpoint(Storage& storage, const std::string& folder) {
+checkpoint::CheckpointReader open_checkpoint(Storage& storage, const std::string& folder) {
   auto manifest = need(checkpoint::decode_manifest(need(read_file(storage, folder + "/manifest"))));
-  return need(checkpoint::Reader::open(storage, folder, std::move(manifest)));
+  return need(checkpoint::CheckpointReader::open(storage, folder, std::move(manifest)));
 }
 
 /// The model that trains, evaluating one microbatch of these prompts.
@@ -47,7 +47,7 @@ const Node& node(const Graph& g, const char* op) {
   die(std::string("no ") + op + " in the model");
 }
 
-std::vector<float> logits(const checkpoint::Reader& reader, const std::vector<std::int32_t>& tokens,
+std::vector<float> logits(const checkpoint::CheckpointReader& reader, const std::vector<std::int32_t>& tokens,
                           std::int64_t rows) {
   const auto config = config_for(reader.manifest(), rows, std::ssize(tokens) / rows);
   App app;

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "checkpoint/reader.h"
+#include "checkpoint/checkpoint_reader.h"
 #include "devices/parallel.h"
 #include "devices/sim/sim_device.h"
 #include "devices/sim/sim_storage.h"
@@ -149,12 +149,12 @@ inline Expected<Run> run(const lm::LmConfig& c, const Topology& t, SimStorage& s
   return run(app, job, storage, r);
 }
 
-inline checkpoint::Reader open(SimStorage& storage, const std::string& folder) {
+inline checkpoint::CheckpointReader open(SimStorage& storage, const std::string& folder) {
   const auto bytes = read_file(storage, folder + "/manifest");
   REQUIRE_MESSAGE(bytes.ok(), bytes.status().message());
   auto manifest = checkpoint::decode_manifest(*bytes);
   REQUIRE_MESSAGE(manifest.ok(), manifest.status().message());
-  auto reader = checkpoint::Reader::open(storage, folder, *std::move(manifest));
+  auto reader = checkpoint::CheckpointReader::open(storage, folder, *std::move(manifest));
   REQUIRE_MESSAGE(reader.ok(), reader.status().message());
   return *std::move(reader);
 }

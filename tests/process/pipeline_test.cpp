@@ -164,3 +164,43 @@ TEST_CASE("NU-2 (topologies) on worker processes: an MLP is bitwise the simulate
       for (std::size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == simulated->run.steps[i].loss);
     }
 }
+
+TEST_CASE(
+    "NU-1 (runs) on worker processes under tp: microbatches ahead, weight gradients apart and threads change no bit") {
+  const auto ops = kernels::standard_ops();
+  Shape_ s;
+  s.microbatches = 6;
+  const double divisor = static_cast<double>(s.microbatches * s.samples);
+  const auto made = [&](std::int32_t ahead, bool weights_apart) {
+    CompileOptions o;
+    o.stages = stage_meshes({1}, 2);
+    o.seed = 7;
+    o.pipeline.ahead = ahead;
+    o.pipeline.weights_apart = weights_apart;
+    auto p = compile(graph(ops, s), o);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    return *std::move(p);
+  };
+  const auto simulated = train(made(0, false), ops, 4, 0, divisor);
+  REQUIRE_MESSAGE(simulated.ok(), simulated.status().message());
+  for (const std::int32_t ahead : {0, 1, 2})
+    for (const bool weights_apart : {false, true})
+      for (const int threads : {1, 2}) {
+        CAPTURE(ahead);
+        CAPTURE(weights_apart);
+        CAPTURE(threads);
+        std::vector<double> losses;
+        JobOptions job;
+        job.threads = threads;
+        job.session.steps = 4;
+        job.session.clip = 0.5;
+        job.session.loss_divisor = divisor;
+        job.session.lr = [](std::int64_t step) { return 1e-2 / (1 + 0.1 * static_cast<double>(step)); };
+        job.session.on_step = [&](const StepResult& r) { losses.push_back(r.loss); };
+        const JobResult result = test_app().run(made(ahead, weights_apart), job);
+        REQUIRE_MESSAGE(result.status.ok(), result.status.message());
+        CHECK(result.params_hash == simulated->run.params_hash);
+        REQUIRE(losses.size() == simulated->run.steps.size());
+        for (std::size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == simulated->run.steps[i].loss);
+      }
+}

@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-#include "runtime/place/gradient_parts.h"
+#include "runtime/place/gradient_order.h"
 #include "runtime/session/gradient_totals.h"
 #include "tests/runtime/mlp.h"
 
@@ -110,7 +110,7 @@ Told told(const Plan& plan, std::mt19937& random) {
         out.terms[plan.params[static_cast<std::size_t>(param)].name].add(t);
       }
     }
-    const GradientParts parts = gradient_parts(plan, rank);
+    const GradientOrder parts = gradient_order(plan, rank);
     CHECK(parts.square_sums == report.square_sums.size());
     CHECK(parts.peaks == report.peaks.size());
   }

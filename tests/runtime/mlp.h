@@ -107,7 +107,7 @@ inline Expected<Plan> plan(const kernels::OpSet& ops, const Shape_& s, const std
 }
 
 inline Expected<Result> train(const Plan& p, const kernels::OpSet& ops, std::int64_t steps, std::uint64_t seed,
-                              double divisor) {
+                              double divisor, const comm::SimLink& link = {}) {
   Result out;
   SessionOptions session;
   session.steps = steps;
@@ -124,6 +124,7 @@ inline Expected<Result> train(const Plan& p, const kernels::OpSet& ops, std::int
   };
   SimClusterOptions cluster;
   cluster.seed = seed;
+  cluster.link = link;
   auto run = run_simulated(p, ops, actor_set(), session, cluster);
   if (!run.ok()) return run.status();
   out.run = *std::move(run);

@@ -39,7 +39,13 @@ TimedCase draw_timed(unsigned seed) {
   CompileOptions o;
   o.stages = stage_meshes(std::vector<std::int64_t>(static_cast<std::size_t>(stages), dp), tp);
   o.zero = static_cast<std::int32_t>(below(4));
-  o.pipeline.ahead = static_cast<std::int32_t>(below(3));
+  const auto kind = below(6);
+  if (kind == 0 && stages > 1) {
+    o.pipeline.kind = Pipeline::Kind::zero_bubble;
+  } else {
+    o.pipeline.ahead = static_cast<std::int32_t>(below(3));
+    o.pipeline.weights_apart = below(2) == 0;
+  }
   o.costs.flops_per_s = 1e9 * static_cast<double>(1 + below(10));
   o.costs.launch_s = 1e-6 * static_cast<double>(1 + below(100));
   o.costs.memory_bytes_per_s = 1e8;  // adding matters
@@ -54,9 +60,10 @@ TimedCase draw_timed(unsigned seed) {
   auto p = compile(graph(ops(), s), o);
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   c.plan = *std::move(p);
-  c.text = fmt::format("seed {}: dp={},tp={},pp={}, ZeRO {}, {} microbatches, {} ahead, {} us, {} MB/s", seed, dp, tp,
-                       stages, o.zero, s.microbatches, o.pipeline.ahead, c.link.latency_ns / 1000,
-                       c.link.bytes_per_second / 1'000'000);
+  c.text = fmt::format(
+      "seed {}: dp={},tp={},pp={}, ZeRO {}, {} microbatches, {} and {} ahead, apart {}, {} us, {} MB/s", seed, dp, tp,
+      stages, o.zero, s.microbatches, to_string(o.pipeline), o.pipeline.ahead, o.pipeline.weights_apart,
+      c.link.latency_ns / 1000, c.link.bytes_per_second / 1'000'000);
   return c;
 }
 

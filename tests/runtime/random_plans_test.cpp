@@ -18,6 +18,8 @@ struct Drawn {
   int stages = 0, workers = 0;
   // plans; those under tp > 1 of which a parameter is divided
   int by_tp[4] = {}, divided = 0;
+  // plans under tp with an exchange of a microbatch on one stage, and microbatches ahead; with weight gradients apart
+  int ahead = 0, apart = 0;
   // most by which tp changed them: of step 0, of all
   double first_loss = 0, first_norm = 0, loss = 0, norm = 0, eval = 0;
 };
@@ -70,6 +72,20 @@ bool divides_a_parameter(const Plan& p) {
                      [&](const PlanParam& param) { return p.tensors[param.tensor].sbp[0].kind == Sbp::Kind::split; });
 }
 
+bool exchanges_inside_stages(const Plan& p) {
+  return std::any_of(p.exchanges.begin(), p.exchanges.end(), [&](const PlanExchange& x) {
+    const PlanTensor &from = p.tensors[x.moves[0].from], &to = p.tensors[x.moves[0].to];
+    return p.is_step_program(x.program) && x.rate == Rate::microbatch && from.mesh == to.mesh;
+  });
+}
+
+/// Whether weight gradients are a pass of their own although the schedule does not ask for it.
+bool has_weights_apart(const Plan& p) {
+  return !p.pipeline.splits_backward() && std::any_of(p.roles.begin(), p.roles.end(), [](const PlanRole& r) {
+    return std::any_of(r.actors.begin(), r.actors.end(), [](const PlanActor& a) { return a.pass == Pass::weights; });
+  });
+}
+
 /// How graph number `seed` is compiled for its places.
 CompileOptions options_of(unsigned seed, const RandomCase& c) {
   CompileOptions o;
@@ -108,6 +124,8 @@ std::string try_one(const kernels::OpSet& ops, unsigned seed, Drawn& drawn) {
   drawn.workers = std::max(drawn.workers, many->workers());
   ++drawn.by_tp[tp];
   drawn.divided += tp > 1 && divides_a_parameter(*many);
+  drawn.ahead += tp > 1 && many->pipeline.ahead > 0 && exchanges_inside_stages(*many);
+  drawn.apart += tp > 1 && has_weights_apart(*many);
   const auto a = train_case(*narrow, ops, c, 0), b = train_case(*many, ops, c, c.network_seed);
   if (!a.ok()) return which + "accepted, but on tp alone: " + a.status().message();
   if (!b.ok()) return which + "accepted, but: " + b.status().message();
@@ -137,7 +155,9 @@ TEST_CASE(
   }
   MESSAGE("up to " << drawn.stages << " stages and " << drawn.workers << " workers; " << drawn.by_tp[2]
                    << " graphs on tp=2, " << drawn.by_tp[3] << " on tp=3, " << drawn.divided
-                   << " of them with divided parameters");
+                   << " of them with divided parameters, " << drawn.ahead
+                   << " with exchanges inside stages and microbatches ahead, " << drawn.apart
+                   << " with weight gradients apart");
   MESSAGE("tp changes the first loss by " << drawn.first_loss << ", the first norm by " << drawn.first_norm
                                           << ", any loss by " << drawn.loss << ", any norm by " << drawn.norm
                                           << ", evaluations by " << drawn.eval);
@@ -145,6 +165,8 @@ TEST_CASE(
   CHECK(drawn.by_tp[2] >= static_cast<int>(count / 4));
   CHECK(drawn.by_tp[3] >= static_cast<int>(count / 16));
   CHECK(drawn.divided >= static_cast<int>(count / 3));
+  CHECK(drawn.ahead >= static_cast<int>(count / 10));
+  CHECK(drawn.apart >= static_cast<int>(count / 10));
 }
 
 TEST_CASE(

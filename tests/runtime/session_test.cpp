@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "runtime/place/gradient_parts.h"
+#include "runtime/place/gradient_order.h"
 #include "runtime/session/session.h"
 #include "tests/runtime/cpu_seconds.h"
 #include "tests/runtime/mlp.h"
@@ -15,7 +15,7 @@ namespace {
 
 /// What a place tells whose square sums are all the same, and its peaks.
 actors::GradientReport told(const Plan& plan, Rank rank, double square_sum, float peak) {
-  const GradientParts parts = gradient_parts(plan, rank);
+  const GradientOrder parts = gradient_order(plan, rank);
   return {std::vector<double>(parts.square_sums, square_sum), std::vector<float>(parts.peaks, peak), {}};
 }
 
@@ -37,7 +37,7 @@ TEST_CASE(
   const auto ops = kernels::standard_ops();
   const auto p = plan(ops, {}, {2});
   REQUIRE_MESSAGE(p.ok(), p.status().message());
-  const std::size_t sums[] = {gradient_parts(*p, 0).square_sums, gradient_parts(*p, 1).square_sums};
+  const std::size_t sums[] = {gradient_order(*p, 0).square_sums, gradient_order(*p, 1).square_sums};
   REQUIRE(sums[1] > 2);
   for (const std::size_t told_by_1 : {sums[1], sums[1] - 1, sums[1] + 1, std::size_t{0}})
     for (const std::size_t told_by_0 : {sums[0], std::size_t{0}}) {

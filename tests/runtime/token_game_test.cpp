@@ -43,6 +43,7 @@ Drawn draw(const kernels::OpSet& ops, unsigned seed) {
   if (below(4) == 0) o.costs.places_per_node = 2;
   if (below(4) == 0) o.costs.odd_links = {{0, 1, {1e-4, 1e5}}};
   o.pipeline.ahead = static_cast<std::int32_t>(below(3));
+  o.pipeline.weights_apart = below(2) == 0;
   auto p = compile(graph(ops, s), o);
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   GameOptions play;

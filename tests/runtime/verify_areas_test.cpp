@@ -15,6 +15,7 @@ struct Case {
   std::vector<std::int64_t> dp;
   std::int32_t zero = 0;
   Pipeline pipeline = {};
+  std::int64_t tp = 1;
 };
 
 const std::vector<Case>& cases() {
@@ -28,14 +29,23 @@ const std::vector<Case>& cases() {
                                         {{2, 1}},
                                         {{1, 1, 1}, 1},
                                         {{1, 1}, 0, {Pipeline::Kind::interleaved, 2}},
-                                        {{2, 2}, 0, {Pipeline::Kind::zero_bubble, 1}}};
+                                        {{2, 2}, 0, {Pipeline::Kind::zero_bubble, 1}},
+                                        {{1}, 0, {Pipeline::Kind::one_f_one_b, 1, 2}, 2},
+                                        {{1}, 0, {Pipeline::Kind::one_f_one_b, 1, 0, true}, 2},
+                                        {{2}, 0, {Pipeline::Kind::one_f_one_b, 1, 2, true}, 2},
+                                        {{1, 1}, 0, {Pipeline::Kind::one_f_one_b, 1, 1, true}, 2}};
   return all;
 }
 
 Plan made(const Case& c, std::int64_t layers = 5) {
   Shape_ s;
   s.layers = layers;
-  auto p = plan(ops(), s, c.dp, c.zero, c.pipeline);
+  CompileOptions o;
+  o.stages = stage_meshes(c.dp, c.tp);
+  o.zero = c.zero;
+  o.pipeline = c.pipeline;
+  o.seed = 7;
+  auto p = compile(graph(ops(), s), o);
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   const Status ok = verify(*p);
   REQUIRE_MESSAGE(ok.ok(), ok.message());

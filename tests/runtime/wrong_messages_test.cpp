@@ -12,7 +12,7 @@
 
 #include "comm/sim/sim_network.h"
 #include "devices/sim/sim_device.h"
-#include "runtime/place/gradient_parts.h"
+#include "runtime/place/gradient_order.h"
 #include "runtime/session/session.h"
 #include "runtime/worker/worker.h"
 #include "tests/runtime/mlp.h"
@@ -365,7 +365,7 @@ TEST_CASE(
       ++said[{"vote", vote->step}];
       CHECK(vote->reports.size() == 2);  // of the 4 microbatches of a step
       for (const Report& report : vote->reports) CHECK(report.kind == Report::Kind::loss);
-      CHECK(vote->gradients.square_sums.size() == gradient_parts(*p, r).square_sums);
+      CHECK(vote->gradients.square_sums.size() == gradient_order(*p, r).square_sums);
       CHECK(vote->gradients.peaks.size() == 1);  // the graph has one parameter, used once
       CHECK(vote->gradients.bad.empty());
       square_sums += vote->gradients.square_sums.size();

@@ -1,4 +1,4 @@
-// Reader: reads a checkpoint in whole blocks, and checks each block before it returns.
+// CheckpointReader: reads a checkpoint in whole blocks, and checks each block before it returns.
 #pragma once
 
 #include <memory>
@@ -21,13 +21,13 @@ struct ExtentRead {
 /// storage_alignment.
 std::int64_t lay_out_reads(std::vector<ExtentRead>& wanted);
 
-class Reader {
+class CheckpointReader {
  public:
   /// `folder`: the path of the checkpoint that `manifest` describes. `files`: indices of the shards that will be read
   /// (null: all); of a thousand places' shards each place needs a few. Error: `damaged`, naming a shard that is
   /// missing, or whose size or header is not the manifest's; the storage's.
-  static Expected<Reader> open(Storage& storage, const std::string& folder, Manifest manifest,
-                               const std::set<std::int32_t>* files = nullptr);
+  static Expected<CheckpointReader> open(Storage& storage, const std::string& folder, Manifest manifest,
+                                         const std::set<std::int32_t>* files = nullptr);
 
   const Manifest& manifest() const { return manifest_; }
   /// Reads extents of the manifest, as lay_out_reads() placed them, into a buffer that begins at a multiple of
@@ -42,7 +42,7 @@ class Reader {
   std::vector<std::string> verify(Parallel& parallel) const;
 
  private:
-  Reader() = default;
+  CheckpointReader() = default;
   enum class Padding : bool { ignored, zero };
   /// Reads and checks. Returns one line per bad block, in the order of the file.
   std::vector<std::string> check(const std::vector<ExtentRead>& wanted, Padding padding, std::byte* into,
@@ -64,6 +64,6 @@ struct TensorDifference {
 };
 /// One entry per tensor of either checkpoint, equal ones too, in the order of (parameter, kind); their extents may
 /// differ. Needs memory for two tensors and one extent. Error: a failed read.
-Expected<std::vector<TensorDifference>> diff(const Reader& a, const Reader& b);
+Expected<std::vector<TensorDifference>> diff(const CheckpointReader& a, const CheckpointReader& b);
 
 }  // namespace troupe::checkpoint

@@ -1,4 +1,4 @@
-#include "runtime/place/gradient_parts.h"
+#include "runtime/place/gradient_order.h"
 
 namespace troupe::runtime {
 
@@ -37,9 +37,9 @@ std::vector<std::int32_t> made_gradients(const Plan& plan, const PlanActor& segm
   return params;
 }
 
-GradientParts gradient_parts(const Plan& plan, Rank rank) {
+GradientOrder gradient_order(const Plan& plan, Rank rank) {
   const PlanRole& role = plan.roles[static_cast<std::size_t>(plan.stage_of(rank))];
-  GradientParts parts;
+  GradientOrder parts;
   for (const auto& a : role.actors) {
     parts.first_square_sum.push_back(parts.square_sums);
     parts.first_peak.push_back(parts.peaks);

@@ -1,4 +1,4 @@
-#include "checkpoint/reader.h"
+#include "checkpoint/checkpoint_reader.h"
 
 #include <fmt/format.h>
 
@@ -45,9 +45,9 @@ constexpr std::int64_t verify_bytes = std::int64_t{64} << 20;
 
 }  // namespace
 
-Expected<Reader> Reader::open(Storage& storage, const std::string& folder, Manifest manifest,
-                              const std::set<std::int32_t>* files) {
-  Reader reader;
+Expected<CheckpointReader> CheckpointReader::open(Storage& storage, const std::string& folder, Manifest manifest,
+                                                  const std::set<std::int32_t>* files) {
+  CheckpointReader reader;
   reader.files_.resize(manifest.files.size());
   for (std::size_t i = 0; i < manifest.files.size(); ++i) {
     if (files && !files->count(static_cast<std::int32_t>(i))) continue;
@@ -74,20 +74,20 @@ std::int64_t lay_out_reads(std::vector<ExtentRead>& wanted) {
   return end;
 }
 
-Status Reader::fetch(std::int32_t file, std::int64_t offset, std::int64_t bytes, std::byte* into) const {
+Status CheckpointReader::fetch(std::int32_t file, std::int64_t offset, std::int64_t bytes, std::byte* into) const {
   const auto f = static_cast<std::size_t>(file);
   REQUIRE(files_[f], folder_, manifest_.files[f].name);  // open() left this file out
   // the last padding may be absent
   return files_[f]->read_at(offset, into, std::min(bytes, manifest_.files[f].bytes - offset));
 }
 
-std::string Reader::where(const ExtentRead& w) const {
+std::string CheckpointReader::where(const ExtentRead& w) const {
   return "'" + folder_ + "/" + manifest_.files[static_cast<std::size_t>(w.extent->file)].name +
          "': " + key_of(w.tensor->name(), w.extent->extent);
 }
 
-std::vector<std::string> Reader::check(const std::vector<ExtentRead>& wanted, Padding padding, std::byte* into,
-                                       Parallel& parallel) const {
+std::vector<std::string> CheckpointReader::check(const std::vector<ExtentRead>& wanted, Padding padding,
+                                                 std::byte* into, Parallel& parallel) const {
   const auto requests = cut_requests(runs_of(wanted));
   std::vector<std::vector<std::string>> wrong(requests.size());
   parallel.for_each(std::ssize(requests), [&](std::int64_t i) {
@@ -118,12 +118,12 @@ std::vector<std::string> Reader::check(const std::vector<ExtentRead>& wanted, Pa
   return lines;
 }
 
-Status Reader::read(const std::vector<ExtentRead>& wanted, std::byte* into, Parallel& parallel) const {
+Status CheckpointReader::read(const std::vector<ExtentRead>& wanted, std::byte* into, Parallel& parallel) const {
   const auto wrong = check(wanted, Padding::ignored, into, parallel);
   return wrong.empty() ? Status() : damaged(wrong.front());
 }
 
-Status Reader::read_part(const StoredTensor& tensor, const Extent& part, std::byte* into) const {
+Status CheckpointReader::read_part(const StoredTensor& tensor, const Extent& part, std::byte* into) const {
   std::vector<std::pair<const StoredExtent*, Extent>> pieces;
   std::int64_t room = 0;
   for (const auto& e : tensor.extents)
@@ -140,7 +140,7 @@ Status Reader::read_part(const StoredTensor& tensor, const Extent& part, std::by
   return {};
 }
 
-std::vector<std::string> Reader::verify(Parallel& parallel) const {
+std::vector<std::string> CheckpointReader::verify(Parallel& parallel) const {
   std::vector<ExtentRead> all;
   for (const auto& t : manifest_.tensors)
     for (const auto& e : t.extents) all.push_back({&t, &e, 0});

@@ -36,10 +36,10 @@ std::int32_t normed(const PlanRole& role, const PlanActor& norm, const PlanParam
 std::vector<std::int32_t> made_gradients(const Plan& plan, const PlanActor& segment);
 
 /// What a place tells, and where in its report each of its actors begins.
-struct GradientParts {
+struct GradientOrder {
   std::size_t square_sums = 0, peaks = 0;                 ///< of the place
   std::vector<std::size_t> first_square_sum, first_peak;  ///< by actor of the role
 };
-GradientParts gradient_parts(const Plan& plan, Rank rank);
+GradientOrder gradient_order(const Plan& plan, Rank rank);
 
 }  // namespace troupe::runtime

@@ -1,4 +1,5 @@
-// Channels of activations: their writers, readers, tensors and numbers of slots.
+// Channels of activations: their writers, readers, tensors and numbers of slots. A stash is such a channel between a
+// forward and a backward pass: activations wait there.
 #include <fmt/format.h>
 
 #include <algorithm>
