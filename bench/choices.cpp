@@ -84,6 +84,7 @@ Step step_of(const App& app, lm::JobArguments arguments, const std::string& thro
   o.stages = stage_meshes(p.mesh.dp, lm::model_axes(p.mesh, p.config));
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
   o.costs = p.costs;
+  o.layout_costs = p.layout_costs;
   o.pipeline.weights_apart = means == Means::apart;
   const Graph graph = lm::build_model(p.config, app.ops(), text.value_or("corpus"), 0);
   Plan plan;

@@ -84,6 +84,24 @@ def overhead(rounds):
             for mesh in meshes]
 
 
+def tensor(rounds):
+    """tp=2 with microbatches ahead: a wait for an exchange is work on another microbatch."""
+    steps, at = 6, jobs.cores(2)
+    ways = {"tp=2": [], "tp=2, 1 ahead": ["--set", "schedule.ahead=1"], "tp=2, 2 ahead": ["--set", "schedule.ahead=2"]}
+
+    def share(more):
+        jobs.train(5, "--mesh", "tp=2", "--pin", "--trace", "--trace-steps", "1:4", *more)
+        return 100 * trace.overhead(jobs.SCRATCH / "run/trace.json")
+
+    sides = {"apart": lambda: jobs.train_apart(at, steps)}
+    sides |= {way: lambda more=more: jobs.train(steps, "--mesh", "tp=2", *more, at=at) for way, more in ways.items()}
+    sides |= {f"overhead, {way}": lambda more=more: share(more) for way, more in ways.items()}
+    found = measure(sides, rounds)
+    return [Row(f"lm-10m, {way}", "tokens/s", found[way], found["apart"], "two jobs of one worker each", 0.92) for way in ways] + \
+        [Row(f"overhead of the runtime, {way}, without waits for what was not sent", "% of the step", found[f"overhead, {way}"], limit=4)
+         for way in ways]
+
+
 def perftest(test, size, outstanding, iterations, at=()):
     """ucx_perftest between two processes, on the cores `at`, where some are named: {"us": per message, "mb_per_s": MiB/s,
     "messages_per_s": ...}."""
@@ -175,4 +193,4 @@ def all_reduce(rounds):
             f.row("16 MiB all-reduce, 4 workers on two cores", "ms", "ours 4", "mpi 4", "Open MPI", inverse=True, skipped=skipped)]
 
 
-ALL = {"model": model, "workers": workers, "overhead": overhead, "messages": messages, "all-reduce": all_reduce}
+ALL = {"model": model, "workers": workers, "overhead": overhead, "tensor": tensor, "messages": messages, "all-reduce": all_reduce}

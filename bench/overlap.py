@@ -6,8 +6,11 @@
 
 For each mesh (such as dp=2, or tp=2:zero=3), number of microbatches of a step, latency, share and `schedule.ahead`, a row: the step as
 `troupe sim` predicts it and as `troupe train --paced` takes it (`--played`: predictions only), against the lower of two ideals: `troupe sim
---ideal` (unlimited slots and streams, the same costs) of the plan without microbatches ahead and of this one. `hidden` is the part of
-the messages' time by which the step is not longer than on links that cost nothing, with as many microbatches ahead. Run it on a machine that does nothing else.
+--ideal` (unlimited slots and streams, the same costs) of the plan without microbatches ahead and of this one. Unlimited slots take what comes
+first, which need not be best: `bound` is the larger of the busiest place's computing and its busiest link's messages, which no plan is
+shorter than. `hidden` is the part of the messages' time by which the step is not longer than on links that cost nothing, predicted or
+measured as the step is, with as many microbatches ahead (weight gradients with their backward pass, which on such links differ from weight
+gradients apart by launches only). Run it on a machine that does nothing else.
 """
 import argparse
 import os
@@ -38,6 +41,9 @@ class Played:
         found = re.search(r"^\s*(\d+)\s+(apart|with backward)\s.*\bchosen$", self.text, re.M)
         return (found.group(1), found.group(2) == "apart") if found else ("0", False)
 
+    def bound_ms(self):
+        return max(self.ms("compute"), self.ms("messages"))
+
 
 def place_mib(words):
     """The planned memory of the place with most."""
@@ -46,11 +52,13 @@ def place_mib(words):
     return float(value) * {"MiB": 1, "GiB": 1024}[unit]
 
 
-def measured_ms(words, steps):
-    folder = jobs.SCRATCH / "overlap"
-    subprocess.run(["rm", "-rf", folder], check=True)
-    jobs.finish(jobs.start([TROUPE, "train", jobs.CONFIG, *words, "--data", jobs.text(), "--steps", steps, "--quiet", "--out", folder]))
-    return jobs.step_ms(folder)
+def measured_ms(words, steps, repeats):
+    folder, found = jobs.SCRATCH / "overlap", []
+    for _ in range(repeats):
+        subprocess.run(["rm", "-rf", folder], check=True)
+        jobs.finish(jobs.start([TROUPE, "train", jobs.CONFIG, *words, "--data", jobs.text(), "--steps", steps, "--quiet", "--out", folder]))
+        found.append(jobs.step_ms(folder))
+    return median(found)
 
 
 def bandwidth(words, compute_ms, share):
@@ -69,14 +77,15 @@ def main():
     parser.add_argument("--ahead", nargs="+", default=["0", "auto"])
     parser.add_argument("--paced", default="2")
     parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each row; the median counts")
     parser.add_argument("--costs")
     parser.add_argument("--played", action="store_true")
     parser.add_argument("more", nargs="*")
     options = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=jobs.ROOT).stdout.strip()
     print(f"commit {commit}, {os.cpu_count()} cores, paced {options.paced}, costs {options.costs or 'of this machine'}; ms a step\n")
-    print("| mesh | microbatches | latency, us | messages | MB/s | ahead | MiB a place | ideal | predicted | over ideal | measured | over ideal | hidden |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print("| mesh | microbatches | latency, us | messages | MB/s | ahead | MiB a place | bound | ideal | predicted | over ideal | measured | over ideal | hidden |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     for mesh in options.meshes:
         for microbatches in options.microbatches:
             mesh_words = mesh.split(":")
@@ -86,6 +95,7 @@ def main():
             job += [word for key in mesh_words[1:] for word in ("--" + key.split("=")[0], key.split("=")[1])]
             job += ["--costs", options.costs] if options.costs else []
             compute_ms = Played(job).ms("compute")
+            free_ms = {}   # by microbatches ahead: the step on links that cost nothing
             for latency in options.latencies:
                 for share in options.shares:
                     rate = bandwidth(job, compute_ms, share)
@@ -95,15 +105,17 @@ def main():
                         number, apart = Played([*words, "--set", f"schedule.ahead={ahead}"]).chosen() if ahead == "auto" else (ahead, False)
                         here = [*words, "--set", f"schedule.ahead={ahead}"]
                         played = Played(here)
-                        free_ms = Played([*job, "--set", f"schedule.ahead={number}", "--throttle", FREE]).ms("step")
+                        free = [*job, "--set", f"schedule.ahead={number}", "--throttle", FREE]
+                        if number not in free_ms:
+                            free_ms[number] = Played(free).ms("step") if options.played else measured_ms(free, options.steps, options.repeats)
                         ideal_ms = min(first_ideal_ms, Played([*here, "--ideal"]).ms("step"))
                         step_ms = played.ms("step")
                         measured = [" "] * 2
                         if not options.played:
-                            step_ms = measured_ms(here, options.steps)
+                            step_ms = measured_ms(here, options.steps, options.repeats)
                             measured = [f"{step_ms:.0f}", f"{step_ms / ideal_ms:.3f}"]
-                        hidden = 1 - (step_ms - free_ms) / played.ms("messages")
-                        print(f"| {mesh} | {microbatches} | {latency:g} | {share:g} | {rate:.4g} | {number}{' apart' if apart else ''} | {place_mib(here):.0f} | {ideal_ms:.0f} | "
+                        hidden = 1 - (step_ms - free_ms[number]) / played.ms("messages")
+                        print(f"| {mesh} | {microbatches} | {latency:g} | {share:g} | {rate:.4g} | {number}{' apart' if apart else ''} | {place_mib(here):.0f} | {played.bound_ms():.0f} | {ideal_ms:.0f} | "
                               f"{played.ms('step'):.0f} | {played.ms('step') / ideal_ms:.3f} | {' | '.join(measured)} | {100 * hidden:.0f} % |", flush=True)
 
 

@@ -33,7 +33,7 @@ def draw(rng):
     if stages > 1 and "--zero" not in words and rng.random() < 0.3:
         words += ["--set", 'schedule.pipeline="zero-bubble"']
     else:
-        words += ["--set", f"schedule.ahead={rng.choice([0, 0, 1, 2])}"]
+        words += ["--set", f"schedule.ahead={rng.choice([0, 1, 2, 'auto'])}"]
     latency, rate = rng.choice([5, 50, 150, 500]), rng.choice([100, 200, 400, 1000])
     return words + ["--throttle", f"latency={latency}us,bandwidth={rate}MB/s"]
 
@@ -59,6 +59,8 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--costs")
     options = parser.parse_args()
+    if options.repeats < 2:
+        parser.error("--repeats: how much runs differ is known from 2 on")
     rng = random.Random(options.seed)
     costs = ["--costs", options.costs] if options.costs else []
     errors = []

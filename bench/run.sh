@@ -3,7 +3,7 @@
 #
 #   bench/run.sh [NAME...] [--rounds N] [--out FILE]
 #
-# NAME: model, workers, overhead, messages, all-reduce (default: all). Long: PyTorch is first tried in many forms, compiled ones
+# NAME: model, workers, overhead, tensor, messages, all-reduce (default: all). Long: PyTorch is first tried in many forms, compiled ones
 # among them. Installs the peers: Debian's packages, and a current PyTorch wheel in a virtual environment at
 # ${TROUPE_PEERS:-~/.cache/troupe-peers}. A peer that cannot be installed is skipped, and its row says so. Exit code 1 where a peer
 # did other work than Troupe: its row says "failed". Nothing else should run on the machine.

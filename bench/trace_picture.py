@@ -11,8 +11,11 @@ sent or awaited to the last.
 import argparse
 import html
 import pathlib
+import re
 
 import trace
+
+EXCHANGE = re.compile(r"^box\.|\.(sum|reduce_scatter|all_reduce|all_gather|gather)\b")   # rows of exchanges
 
 WIDTH, LEFT, ROW, LANE = 1200, 130, 22, 9
 HUES = [212, 28, 140, 330, 60, 270, 180, 0]
@@ -53,7 +56,7 @@ def draw(path, name, options, y, parts):
     for worker in sorted(chosen)[:options.workers]:
         spans = [s for s in chosen[worker] if s[4] > begin and s[3] < begin + length]
         compute = [s for s in spans if trace.COMPUTE.search(s[0])]
-        exchanges, lanes = lanes_of([s for s in spans if s[0].startswith("box.") or ".sum" in s[0] or ".gather" in s[0]])
+        exchanges, lanes = lanes_of([s for s in spans if EXCHANGE.search(s[0])])
         parts.append(f'<text x="4" y="{y + 15}">worker {worker}: compute</text>')
         parts.append(f'<text x="4" y="{y + ROW + 12}">exchanges</text>')
         for lane, (row, _, microbatch, b, e) in [(None, s) for s in compute] + exchanges:

@@ -17,6 +17,7 @@ Expected<FoundCosts> find_costs(const std::string& named, std::int64_t threads, 
       out.warning = costs.status().message() + "; the cost model's defaults are used";
     return out;
   }
+  out.layouts = costs->model(1);
   if (costs->threads != threads) {
     if (named.empty()) return out;
     return invalid(

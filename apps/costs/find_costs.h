@@ -10,6 +10,8 @@ namespace troupe::calibrate {
 
 struct FoundCosts {
   CostModel model;
+  /// CompileOptions::layout_costs: of one worker, whatever the workers and threads of the job
+  CostModel layouts;
   std::string from = "built-in";  ///< or the path of the file
   std::string warning;            ///< of a file that was passed over; empty: none
 };

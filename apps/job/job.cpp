@@ -35,12 +35,12 @@ struct Drawn {
 /// The plan that `train` would make on this machine; where that does not fit at all, the job is one for other machines,
 /// and memory has no bound. Sets `ahead` as in Drawn.
 Expected<Plan> draw_plan(const App& app, const Prepared& p, std::string& ahead) {
-  const std::int64_t bytes = memory_left();
+  const std::int64_t bytes = memory_for_plans(p);
   TROUPE_ASSIGN(AheadChoice made, make_plan(app, p, "corpus", 0, bytes));
   std::string bound = memory_bound(bytes);
   if (!made.tried.empty() && !made.tried[0].fits) {
     bound = fmt::format(
-        "no bound, since with 0 ahead all places together need more than the {} that this machine has available",
+        "no bound, since with 0 ahead all places together need more than the {} that they may use on this machine",
         human_bytes(bytes));
     TROUPE_ASSIGN(made, make_plan(app, p, "corpus", 0));
   }
@@ -107,8 +107,7 @@ int train_command(const App& app, const JobArguments& arguments) {
   }
   auto p = prepare(a, code, point ? point->manifest.config : "");
   if (!p.ok()) return say(p.status(), code);
-  // all workers start on this machine
-  p->costs.places_per_node = static_cast<std::int32_t>(p->mesh.workers());
+  start_on_one_machine(*p);
   return Training(app, a, *std::move(p), std::move(resume), std::move(point)).run();
 }
 

@@ -56,11 +56,17 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& 
   TROUPE_TRY(check_arguments(a, p));
   TROUPE_ASSIGN(const auto costs, calibrate::find_costs(a.costs, p.config.run.threads, p.mesh.workers()));
   p.costs = costs.model;
+  p.layout_costs = costs.layouts;
   p.costs_from = costs.from;
   if (!costs.warning.empty()) p.warnings.push_back(costs.warning);
   slow_down(p.costs, p.throttle);
+  slow_down(p.layout_costs, p.throttle);
   if (a.paced > 0) p.costs.slow_kernels(a.paced);  // kernels sleep for their time in the plan
   return p;
+}
+
+void start_on_one_machine(Prepared& p) {
+  p.costs.places_per_node = p.layout_costs.places_per_node = static_cast<std::int32_t>(p.mesh.workers());
 }
 
 Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& mesh, std::int64_t threads, int& code) {
@@ -74,7 +80,7 @@ Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& me
   p.config.mesh.shared_vocabulary = shared_vocabulary && std::all_of(p.mesh.dp.begin(), p.mesh.dp.end(),
                                                                      [&](auto dp) { return dp == p.mesh.dp[0]; });
   if (threads >= 0) p.config.run.threads = threads;
-  p.costs.places_per_node = static_cast<std::int32_t>(p.mesh.workers());  // all workers start on this machine
+  start_on_one_machine(p);
   return p;
 }
 
@@ -89,6 +95,7 @@ Expected<CompileOptions> compile_options(const Prepared& p) {
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
   o.snapshots = p.config.checkpoint.every > 0 ? static_cast<std::int32_t>(p.config.checkpoint.arena) : 0;
   o.costs = p.costs;
+  o.layout_costs = p.layout_costs;
   return o;
 }
 
@@ -98,12 +105,18 @@ CompileOptions options_without_training(const Prepared& p) {
   o.stages = stage_meshes(p.mesh.dp, model_axes(p.mesh, p.config));
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
   o.costs = p.costs;
+  o.layout_costs = p.layout_costs;
   return o;
 }
 
 }  // namespace
 
-std::int64_t memory_left() { return static_cast<std::int64_t>(available_host_bytes()); }
+std::int64_t memory_for_plans(const Prepared& p) {
+  // A worker's process has about 20 MiB of its own, and 20 of libraries and shared memory
+  // (docs/measurements/2026-11-22-clean-clone.md); the rest is room for what other programs take meanwhile.
+  constexpr std::int64_t worker_bytes = 64 << 20;
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(available_host_bytes()) - p.mesh.workers() * worker_bytes);
+}
 
 Expected<AheadChoice> make_plan(const App& app, const Prepared& p, const std::string& text, std::int64_t prompt_tokens,
                                 std::int64_t bytes_max) {
@@ -123,7 +136,7 @@ std::string tried_text(const AheadChoice& choice, const std::string& bound) {
 }
 
 std::string memory_bound(std::int64_t bytes) {
-  return fmt::format("all places together may use the {} that this machine has available", human_bytes(bytes));
+  return fmt::format("all places together may use {} of what this machine has available", human_bytes(bytes));
 }
 
 Expected<Plan> make_evaluation_plan(const App& app, const Prepared& p, const std::string& text, EvaluatedPart part,

@@ -16,6 +16,7 @@ struct Prepared {
   MeshSpec mesh;
   std::vector<comm::Throttle> throttle;
   CostModel costs;                      ///< with the throttle
+  CostModel layout_costs;               ///< with the throttle; the same on any dp and pp and with any number of threads
   std::string costs_from = "built-in";  ///< or the path of the file
   std::vector<std::string> warnings;    ///< of the configuration: see load_config
 };
@@ -27,6 +28,9 @@ std::string tokens_warning(const LmConfig& config);
 /// `saved`, a checkpoint's. On an error, `code` is the exit code for it.
 Expected<Prepared> prepare(const JobArguments& arguments, int& code, const std::string& saved = "");
 
+/// All workers are on one node: a job that this machine runs.
+void start_on_one_machine(Prepared& prepared);
+
 /// What a command begins with that reads a checkpoint and trains nothing: the checkpoint's configuration, on `mesh`
 /// (empty: one worker), with `threads` compute threads if >= 0. The caller makes its own changes, then validates. On an
 /// error, `code` is the exit code for it.
@@ -35,8 +39,9 @@ Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& me
 /// The layouts that the plan takes along model axes, and the costs of others. Errors as of compile().
 Expected<runtime::LayoutChoices> explain_layouts(const runtime::App& app, const Prepared& prepared);
 
-/// Bytes that the workers of a job on this machine may use together: what it has available (App::check).
-std::int64_t memory_left();
+/// Bytes that plans of this job may need on this machine: what it has available, less what its workers' processes need
+/// beside their plan.
+std::int64_t memory_for_plans(const Prepared& prepared);
 
 /// Compiles the model. `text`: the plain file that the plan's loaders read. With program "sample" if `prompt_tokens` >
 /// 0. Where schedule.ahead is auto, stages run as far ahead as pays, among the plans whose places together need no more

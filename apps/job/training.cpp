@@ -100,7 +100,7 @@ Status Training::open(int& code) {
   TROUPE_ASSIGN(const std::string text, open_text(code));
   code = exit_plan;
   const auto prompt_tokens = a_.sample ? sampler_.prompt_tokens() : 0;
-  const std::int64_t bytes = memory_left();
+  const std::int64_t bytes = memory_for_plans(p_);
   TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text, prompt_tokens, bytes));
   ahead_ = tried_text(made, memory_bound(bytes));
   plan_ = std::move(made.plan);

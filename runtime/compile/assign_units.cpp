@@ -23,6 +23,10 @@ Status check_pipeline(const Pipeline& pipeline, std::int32_t stages, const Graph
     return invalid(fmt::format(
         "CompileOptions::pipeline has {} microbatches ahead: 1f1b has 0 or more; {} has an order of passes, and 0",
         pipeline.ahead, to_string(pipeline)));
+  if (pipeline.weights_apart && pipeline.ordered())
+    return invalid(
+        fmt::format("CompileOptions::pipeline has weight gradients apart: 1f1b may; {} has an order of passes",
+                    to_string(pipeline)));
   if (!interleaved) return {};
   if (stages == 1)
     return invalid("pipeline schedule " + to_string(pipeline) +
@@ -175,6 +179,7 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
                     "choose another one",
                     to_string(stages[0]), stages_axis));
   TROUPE_TRY(options.costs.validate().in("CompileOptions::costs"));
+  if (options.layout_costs) TROUPE_TRY(options.layout_costs->validate().in("CompileOptions::layout_costs"));
   Staged out;
   Plan& plan = out.plan;
   plan.programs = graph.programs();
@@ -211,6 +216,7 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   }
   TROUPE_TRY(check_cuts(graph, stage_of_unit, out.virtual_stages));
   TROUPE_ASSIGN(out.units, assign_units(graph, stage_of_unit, plan));
+  if (options.layout_costs) plan.costs = *options.layout_costs;
   return out;
 }
 

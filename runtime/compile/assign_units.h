@@ -6,7 +6,7 @@
 
 namespace troupe::runtime {
 
-/// A plan with its meshes, programs and costs only, and where its units run.
+/// A plan with its meshes, programs and the costs that layouts are found with only, and where its units run.
 struct Staged {
   Plan plan;
   std::vector<UnitPlace> units;  ///< by unit of the graph

@@ -1,6 +1,8 @@
 // From a graph to a plan: stages, SBP deduction with visible boxings, segments, channels, slots, memory.
 #pragma once
 
+#include <optional>
+
 #include "runtime/plan/plan.h"
 #include "runtime/plan/stage_meshes.h"
 
@@ -24,6 +26,10 @@ struct CompileOptions {
   /// Versions of parameters and moments for which every place's arena has room; 0: the plan takes no checkpoint.
   std::int32_t snapshots = 0;
   CostModel costs;
+  /// What layouts along model axes are found with; empty: `costs`. Under tp layouts decide the order of sums, and so
+  /// bits (NU-3 model axes): for the same bits on any dp and pp and with any number of threads these costs depend on
+  /// none of them.
+  std::optional<CostModel> layout_costs;
 };
 
 /// Where a unit's ops run.

@@ -51,6 +51,13 @@ Segments make_segments(PlanDraft& draft) {
   Segments out;
   // program, mesh, unit, pass, rate
   using Group = std::tuple<std::int32_t, std::int32_t, std::int32_t, Pass, Rate>;
+  // Weight gradients apart go with the part of the backward pass that makes what they multiply: they run while the next
+  // part waits for an exchange. Where passes have an order they are one segment of it.
+  const auto follows = [&](const Group& group, const Group& from) {
+    const auto unit = [](const Group& g) { return std::tuple(std::get<0>(g), std::get<1>(g), std::get<2>(g)); };
+    return !plan.pipeline.ordered() && std::get<3>(group) == Pass::weights && std::get<3>(from) == Pass::backward &&
+           unit(group) == unit(from);
+  };
   std::map<std::pair<Group, std::int32_t>, Ends> segments;
   std::vector<Group> group(low.nodes.size());
   std::vector<std::int32_t> part(low.nodes.size(), 0);
@@ -65,7 +72,7 @@ Segments make_segments(PlanDraft& draft) {
       group[i] = {n.program, n.mesh, n.unit, pass_of[i], n.rate};
       for (auto t : n.in) {
         const auto from = low.producer[t];
-        if (from < 0 || group[from] != group[i]) continue;
+        if (from < 0 || (group[from] != group[i] && !follows(group[i], group[from]))) continue;
         // Entering or leaving anything that is no op on this stream begins a new part.
         const bool cut = low.nodes[from].kind != LoweredNode::Kind::op;
         part[i] = std::max(part[i], part[from] + (cut ? 1 : 0));

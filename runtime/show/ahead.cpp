@@ -27,7 +27,7 @@ Expected<AheadTried> try_plan(const Plan& plan, std::int64_t bytes_max) {
   GameOptions training;
   training.every_program = false;
   TROUPE_ASSIGN(const GameResult game, play(plan, training));
-  AheadTried out{plan.pipeline.ahead, plan.pipeline.weights_apart, game.step_s, 0, true, false};
+  AheadTried out{plan.pipeline.ahead, plan.pipeline.weights_apart, game.step_s, 0, true, false, {}};
   for (const MemoryUse& m : game.memory) out.place_bytes = std::max(out.place_bytes, m.total());
   if (bytes_max <= 0) return out;
   TROUPE_ASSIGN(const std::int64_t bytes, needed_bytes(plan, bytes_max));
@@ -45,15 +45,23 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
   TROUPE_ASSIGN(AheadTried taken, try_plan(out.plan, bytes_max));
   taken.taken = true;
   out.tried.push_back(taken);
+  // A plan that needs more memory than the one taken last, and one that needs less.
+  const auto gains = [&](double step_s) { return step_s <= taken.step_s * (1 - ahead_gain_min); };
+  const auto loses_little = [&](double step_s) { return taken.step_s > step_s * (1 - ahead_gain_min); };
   // Plays the plan of this schedule; takes it where it pays.
-  const auto take = [&](const Pipeline& pipeline) {
+  const auto take = [&](const Pipeline& pipeline, const auto& pays) {
     CompileOptions next = options;
     next.pipeline = pipeline;
+    const auto refused = [&](const Status& why) {
+      out.tried.push_back({pipeline.ahead, pipeline.weights_apart, 0, 0, false, false, why.message()});
+      return false;
+    };
     auto plan = compile(graph, next);
-    if (!plan.ok() || !verify(*plan).ok()) return false;
+    if (!plan.ok()) return refused(plan.status());
+    if (const Status s = verify(*plan); !s.ok()) return refused(s);
     auto tried = try_plan(*plan, bytes_max);
-    if (!tried.ok()) return false;
-    tried->taken = tried->fits && tried->step_s <= taken.step_s * (1 - ahead_gain_min);
+    if (!tried.ok()) return refused(tried.status());
+    tried->taken = tried->fits && pays(tried->step_s);
     out.tried.push_back(*tried);
     if (!tried->taken) return false;
     taken = *tried;
@@ -64,26 +72,39 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
   // Elsewhere no pass waits for parts of other places, and weight gradients stay with their backward pass.
   const bool divided = std::any_of(out.plan.meshes.begin(), out.plan.meshes.begin() + out.plan.stages,
                                    [](const Mesh& m) { return m.size() > m.axis_size("dp"); });
-  for (bool more = true; more;) {
-    Pipeline further = out.plan.pipeline, apart = out.plan.pipeline;
-    ++further.ahead;
-    apart.weights_apart = true;
-    more = (further.ahead < out.plan.step_spec().microbatches && take(further)) ||
-           (divided && !out.plan.pipeline.weights_apart && take(apart));
-  }
+  const auto microbatches = out.plan.step_spec().microbatches;
+  const auto ahead = [&](std::int32_t more) {
+    Pipeline p = out.plan.pipeline;
+    p.ahead += more;
+    return p;
+  };
+  while (taken.ahead + 1 < microbatches && take(ahead(1), gains)) {}
+  if (!divided) return out;
+  Pipeline apart = out.plan.pipeline;
+  apart.weights_apart = true;
+  if (!take(apart, gains)) return out;
+  // What they hide no microbatch has to hide: each must be worth its memory beside them, too.
+  const std::int32_t before = taken.ahead;
+  while (taken.ahead > 0 && take(ahead(-1), loses_little)) {}
+  while (taken.ahead >= before && taken.ahead + 1 < microbatches && take(ahead(1), gains)) {}
   return out;
 }
 
 std::string ahead_text(const std::vector<AheadTried>& tried, const std::string& bound) {
   std::vector<TextRow> rows;
   const auto chosen = std::find_if(tried.rbegin(), tried.rend(), [](const AheadTried& t) { return t.taken; });
+  const AheadTried* before = &tried[0];  // the plan taken last
   for (const AheadTried& t : tried) {
-    const char* verdict = &t == &*chosen ? "chosen"
-                          : t.taken      ? "slower"
-                          : !t.fits      ? "does not fit"
-                                         : "gains less than 1 %";
-    rows.push_back({{fmt::to_string(t.ahead), t.weights_apart ? "apart" : "with backward", human_seconds(t.step_s),
-                     human_bytes(t.place_bytes), verdict},
+    const std::string verdict = !t.refused.empty()        ? "refused: " + t.refused
+                                : !t.fits                 ? "does not fit"
+                                : &t == &*chosen          ? "chosen"
+                                : t.taken                 ? "a later one is better"
+                                : t.ahead < before->ahead ? "loses 1 % or more"
+                                                          : "gains less than 1 %";
+    if (t.taken) before = &t;
+    rows.push_back({{fmt::to_string(t.ahead), t.weights_apart ? "apart" : "with backward",
+                     t.refused.empty() ? human_seconds(t.step_s) : "",
+                     t.refused.empty() ? human_bytes(t.place_bytes) : "", verdict},
                     {}});
   }
   return "what hides exchanges inside stages: microbatches ahead of 1F1B, weight gradients apart\nmemory: " + bound +

@@ -17,7 +17,8 @@ struct AheadTried {
   double step_s = 0;             ///< predicted
   std::int64_t place_bytes = 0;  ///< of the place with most memory
   bool fits = true;
-  bool taken = false;  ///< the plan taken last is the one that is chosen
+  bool taken = false;   ///< the plan taken last is the one that is chosen
+  std::string refused;  ///< why it does not compile or play; empty: it does
 };
 
 struct AheadChoice {
@@ -29,13 +30,13 @@ struct AheadChoice {
 /// memory, and predictions have errors.
 inline constexpr double ahead_gain_min = 0.01;
 
-/// Begins with no microbatch ahead and weight gradients in their backward pass. Tries one more microbatch ahead, and
-/// where that is not taken and a model axis divides a stage, weight gradients apart; takes a plan whose step is shorter
-/// by ahead_gain_min than that of the last plan taken, and whose places together need no more than `bytes_max` (0: as
-/// much as they like); ends where neither is taken. Chooses the plan taken last, or the first where that does not fit.
-/// A plan that does not compile or play is not taken, but for the first: its error is returned. Compiles only the first
-/// where no stage has an exchange in the middle of its passes, and where the pipeline has an order. REQUIRES:
-/// options.pipeline has none ahead and no weight gradients apart.
+/// Begins with no microbatch ahead and weight gradients in their backward pass. Tries one microbatch more as long as
+/// the step becomes shorter by ahead_gain_min; then, where a model axis divides a stage, weight gradients apart;
+/// beside them, one microbatch less as long as the step becomes longer by less than that, else one more again. Takes
+/// no plan whose places together need more than `bytes_max` (0: as much as they like). Chooses the plan taken last, or
+/// the first where that does not fit. A plan that does not compile or play is not taken; of the first the error is
+/// returned. Compiles only the first where no stage has an exchange in the middle of its passes, and where the
+/// pipeline has an order. REQUIRES: options.pipeline has none ahead and no weight gradients apart.
 Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, std::int64_t bytes_max = 0);
 
 /// The choice for people: a row for each plan that was played, with what it costs and gains. `bound`: what was asked of

@@ -50,7 +50,7 @@ class PlanText {
     std::string out = fmt::format("plan: {}, {}, pipeline {}{}{}, seed {}\n", counted(plan_.workers(), "worker"),
                                   counted(plan_.stages, "stage"), to_string(plan_.pipeline),
                                   plan_.pipeline.ahead > 0 ? fmt::format(" and {} ahead", plan_.pipeline.ahead) : "",
-                                  plan_.pipeline.weights_apart ? " with weight gradients apart" : "", plan_.seed);
+                                  weights_apart() ? " with weight gradients apart" : "", plan_.seed);
     out += fmt::format("parameters: {}, {} elements, {}{}\n",
                        counted(static_cast<std::int64_t>(plan_.params.size()), "tensor"), params, human_bytes(bytes),
                        plan_.trains ? "" : " (no training)");
@@ -255,6 +255,14 @@ class PlanText {
   }
 
   // ---- words --------------------------------------------------------------------------------------
+
+  bool weights_apart() const {
+    return !plan_.pipeline.splits_backward() &&
+           std::any_of(plan_.roles.begin(), plan_.roles.end(), [](const PlanRole& r) {
+             return std::any_of(r.actors.begin(), r.actors.end(),
+                                [](const PlanActor& a) { return a.pass == Pass::weights; });
+           });
+  }
 
   /// The digest is the runtime's own program: hashes of parameters, no microbatches.
   std::int32_t count_programs() const {

@@ -26,11 +26,12 @@ Status check_programs(const Plan& plan) {
   if (pipeline.kind > Pipeline::Kind::zero_bubble || pipeline.chunks < 1 || plan.roles.empty() ||
       !among(pipeline.chunks - 1, plan.roles[0].actors.size()) ||
       (pipeline.chunks > 1 && pipeline.kind != Pipeline::Kind::interleaved) || pipeline.ahead < 0 ||
-      pipeline.ahead > count_max || (pipeline.ahead > 0 && pipeline.ordered()))
+      pipeline.ahead > count_max || ((pipeline.ahead > 0 || pipeline.weights_apart) && pipeline.ordered()))
     return invalid(
         fmt::format("the plan has no pipeline schedule that this version knows: {} with {} chunks a stage "
-                    "and {} microbatches ahead",
-                    to_string(pipeline), pipeline.chunks, pipeline.ahead));
+                    "and {} microbatches ahead{}",
+                    to_string(pipeline), pipeline.chunks, pipeline.ahead,
+                    pipeline.weights_apart ? ", weight gradients apart" : ""));
   if (plan.programs.size() > 8 * sizeof(actors::ProgramMask))
     return invalid(fmt::format("the plan has {} programs; {} are possible", plan.programs.size(),
                                8 * sizeof(actors::ProgramMask)));

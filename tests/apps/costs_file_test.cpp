@@ -1,5 +1,7 @@
 #include "apps/costs/costs_file.h"
 
+#include "apps/costs/find_costs.h"
+
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
@@ -132,4 +134,31 @@ TEST_CASE("costs with a key of very many parts are refused, not followed to the 
   for (int i = 0; i < 60'000; ++i) parts += ".a";
   const auto status = calibrate::parse_costs("version = 3\n" + parts + " = 1\n", "c.toml").status();
   CHECK(status.message() == "costs c.toml:2: a key of more than 16 parts: keys are written section.key");
+}
+
+TEST_CASE(
+    "layouts are found with the costs of one worker, whatever the workers of a job, its threads, or who named the "
+    "file") {
+  TempDir dir;
+  const std::string cache = dir / "cache";
+  ::setenv("XDG_CACHE_HOME", cache.c_str(), 1);
+  const std::string path = default_costs_path();
+  REQUIRE(prepare_costs(path).ok());
+  REQUIRE(write_costs(path, costs()).ok());
+  const auto found = [](const std::string& named, std::int64_t threads, std::int64_t workers) {
+    auto f = find_costs(named, threads, workers);
+    REQUIRE_MESSAGE(f.ok(), f.status().message());
+    return *std::move(f);
+  };
+  const FoundCosts one = found(path, 3, 1);
+  CHECK(one.layouts == one.model);
+  for (const std::string& named : {path, std::string()})
+    for (const std::int64_t workers : {2, 4, 64}) {
+      CHECK(found(named, 3, workers).layouts == one.layouts);
+      CHECK(found(named, 3, workers).model != one.model);
+    }
+  const FoundCosts other_threads = found("", 1, 2);
+  CHECK(other_threads.layouts == one.layouts);
+  CHECK(other_threads.model == CostModel{});
+  ::unsetenv("XDG_CACHE_HOME");
 }

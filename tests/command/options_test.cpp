@@ -317,8 +317,8 @@ TEST_CASE(
   for (const char* command : {"plan", "sim"}) {
     CAPTURE(command);
     const auto here = shown(command, {});
-    CHECK(here.find("\nmemory: all places together may use the ") != std::string::npos);
-    CHECK(here.find("that this machine has available\n") != std::string::npos);
+    CHECK(here.find("\nmemory: all places together may use ") != std::string::npos);
+    CHECK(here.find(" of what this machine has available\n") != std::string::npos);
     // Sequences of so many tokens fit into no machine, and are for another one.
     const auto elsewhere = shown(
         command, {"--set", "model.seq=20000", "--set", "schedule.microbatch=4000", "--set", "schedule.batch=16000"});

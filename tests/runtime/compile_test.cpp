@@ -236,3 +236,35 @@ TEST_CASE(
     }
   }
 }
+
+TEST_CASE("layouts follow layout_costs alone; what acts and exchanges take follows costs") {
+  CompileOptions free, dear;
+  free.stages = dear.stages = stage_meshes({1}, 2);
+  free.costs.intra_node = {0, 1e15};
+  dear.costs.intra_node = {1, 1e3};
+  const auto made = [](const CompileOptions& o) {
+    auto p = compile(graph(ops(), {}), o);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    return *std::move(p);
+  };
+  const Plan with_free = made(free), with_dear = made(dear);
+  REQUIRE(with_free.tensors != with_dear.tensors);
+  CompileOptions both = dear;
+  both.layout_costs = free.costs;
+  const Plan p = made(both);
+  CHECK(p.tensors == with_free.tensors);
+  CHECK(p.costs == dear.costs);
+  REQUIRE(p.exchanges.size() == with_free.exchanges.size());
+  int carried = 0;
+  for (std::size_t x = 0; x < p.exchanges.size(); ++x) {
+    CHECK(p.exchanges[x].moves == with_free.exchanges[x].moves);
+    if (p.exchanges[x].bytes == 0) continue;
+    ++carried;
+    CHECK(p.exchanges[x].seconds >= 1);
+  }
+  CHECK(carried > 0);
+  both.layout_costs->launch_s = -1;
+  const auto refused = compile(graph(ops(), {}), both);
+  REQUIRE(!refused.ok());
+  CHECK(refused.status().message().find("CompileOptions::layout_costs") != std::string::npos);
+}

@@ -82,11 +82,11 @@ double simulated_s(const TimedCase& c, std::int64_t steps) {
 }  // namespace
 
 TEST_CASE(
-    "a game's step takes the time in which 60 random jobs run on a simulated network: most within 1 %, all within 10 "
-    "%") {
-  std::vector<double> errors;
-  int busy = 0;
-  for (unsigned seed = 1; seed <= 60; ++seed) {
+    "a game's step takes the time in which 160 random jobs run on a simulated network: within 0.5 % where nothing is "
+    "added along dp, else within 10 %") {
+  std::vector<double> errors;  // where dp > 1
+  int alone = 0, hidden = 0, busy = 0;
+  for (unsigned seed = 1; seed <= 160; ++seed) {
     if (!test::is_drawn(seed)) continue;
     const TimedCase c = draw_timed(seed);
     INFO(c.text);
@@ -97,15 +97,26 @@ TEST_CASE(
     const auto game = play(c.plan, o);
     REQUIRE_MESSAGE(game.ok(), game.status().message());
     const double simulated = simulated_s(c, 3) - simulated_s(c, 2);
-    errors.push_back(std::abs(game->step_s / simulated - 1));
-    // Here the latency is a header's: a receive that comes later than that waits for the bytes only.
-    CHECK(errors.back() < 0.10);
+    const double error = std::abs(game->step_s / simulated - 1);
     busy += game->messages_s > 0.2 * game->compute_s;
+    if (c.plan.dp_width(0) == 1) {
+      CHECK(error < 0.005);
+      ++alone;
+      hidden += c.plan.workers() > c.plan.stages && (c.plan.pipeline.ahead > 0 || c.plan.pipeline.weights_apart);
+      continue;
+    }
+    // Here the latency is a header's: a receive that comes later than that waits for the bytes only.
+    CHECK(error < 0.10);
+    errors.push_back(error);
   }
   std::sort(errors.begin(), errors.end());
-  MESSAGE("median error " << errors[errors.size() / 2] << ", worst " << errors.back());
-  CHECK(errors[errors.size() * 3 / 5] < 0.01);
-  CHECK(busy >= test::of_drawn(8));
+  MESSAGE(alone << " with dp=1, " << hidden
+                << " of them under tp with microbatches ahead or weight gradients apart; dp > 1: "
+                << "median error " << errors[errors.size() / 2] << ", worst " << errors.back());
+  CHECK(alone >= test::of_drawn(30));
+  CHECK(hidden >= test::of_drawn(8));
+  CHECK(errors[errors.size() / 2] < 0.03);
+  CHECK(busy >= test::of_drawn(20));
 }
 
 TEST_CASE("an act's end takes a hand-over to reach another stream; on the compute stream the next act waits for none") {
