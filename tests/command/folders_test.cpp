@@ -10,6 +10,7 @@
 #include "checkpoint/catalog.h"
 #include "devices/files/file_storage.h"
 #include "tests/command/checks.h"
+#include "tests/command/summary.h"
 
 using namespace troupe::runtime;
 using namespace troupe::test;
@@ -17,8 +18,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 namespace {
-
-json summary(const std::string& out) { return json::parse(read(out + "/run.json"), nullptr, false); }
 
 /// A run that would take hours, once its metrics have so many lines.
 struct Endless {

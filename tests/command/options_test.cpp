@@ -10,6 +10,7 @@
 
 #include "tests/apps/trace_checks.h"
 #include "tests/command/checks.h"
+#include "tests/command/summary.h"
 
 using namespace troupe::runtime;
 using namespace troupe::test;
