@@ -1,5 +1,6 @@
 // Signals that end commands without a job: they leave nothing that is half done, and say what has interrupted them.
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "comm/ucx/memory_hooks.h"
+#include "runtime/session/control.h"
 #include "tests/process/held_worker.h"
 #include "tests/skip.h"
 
