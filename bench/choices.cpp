@@ -50,7 +50,7 @@ struct Step {
 Expected<Plan> without_apart(const Graph& graph, CompileOptions o, const AheadChoice& choice) {
   o.pipeline.ahead = 0;
   for (const AheadTried& t : choice.tried)
-    if (t.taken && !t.weights_apart) o.pipeline.ahead = t.ahead;
+    if (t.taken() && !t.weights_apart) o.pipeline.ahead = t.ahead;
   return compile(graph, o);
 }
 

@@ -38,7 +38,7 @@ Expected<Plan> draw_plan(const App& app, const Prepared& p, std::string& ahead) 
   const std::int64_t bytes = memory_for_plans(p);
   TROUPE_ASSIGN(AheadChoice made, make_plan(app, p, "corpus", 0, bytes));
   std::string bound = memory_bound(bytes);
-  if (!made.tried.empty() && !made.tried[0].fits) {
+  if (!made.tried.empty() && made.tried[0].verdict == AheadVerdict::does_not_fit) {
     bound = fmt::format(
         "no bound, since with 0 ahead all places together need more than the {} that they may use on this machine",
         human_bytes(bytes));

@@ -13,6 +13,7 @@
 #include "devices/base/text_table.h"
 #include "devices/host_memory.h"
 #include "runtime/compile/compile.h"
+#include "runtime/show/plan_text.h"
 
 namespace troupe::lm {
 

@@ -4,7 +4,7 @@
 #include "apps/job/job.h"
 #include "apps/job/resume.h"
 #include "apps/lm/model.h"
-#include "runtime/show/ahead.h"
+#include "runtime/search/ahead.h"
 #include "runtime/show/layout_choice.h"
 #include "runtime/simulate/token_game.h"
 

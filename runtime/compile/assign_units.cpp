@@ -216,7 +216,7 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
   }
   TROUPE_TRY(check_cuts(graph, stage_of_unit, out.virtual_stages));
   TROUPE_ASSIGN(out.units, assign_units(graph, stage_of_unit, plan));
-  if (options.layout_costs) plan.costs = *options.layout_costs;
+  out.layout_costs = options.layout_costs.value_or(options.costs);
   return out;
 }
 

@@ -6,9 +6,10 @@
 
 namespace troupe::runtime {
 
-/// A plan with its meshes, programs and the costs that layouts are found with only, and where its units run.
+/// A plan that has its meshes, programs and costs only, and where its units run.
 struct Staged {
   Plan plan;
+  CostModel layout_costs;        ///< what layouts are found with (CompileOptions::layout_costs)
   std::vector<UnitPlace> units;  ///< by unit of the graph
   std::int32_t virtual_stages = 1;
 };

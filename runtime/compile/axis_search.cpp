@@ -191,14 +191,14 @@ double AxisSearch::work_s(std::size_t op, double split) const {
   for (Value v : n.in) in.push_back(g_.tensors()[v].type);
   for (Value v : n.out) out.push_back(g_.tensors()[v].type);
   const auto cost = op_cost(*g_.ops().find(n.op), in, out, n.attrs);
-  return known->second = plan_.costs.kernel_s(n.op, cost.flops * split, cost.bytes * split);
+  return known->second = costs_.kernel_s(n.op, cost.flops * split, cost.bytes * split);
 }
 
 AxisSearch::StatePtr AxisSearch::step(const StatePtr& s, std::size_t op, const Signature& sig) const {
   const Node& n = node(op);
   const std::int32_t index = ops_[op];
   const std::int64_t k = places(n);
-  const RowCost cost(plan_.costs, k);
+  const RowCost cost(costs_, k);
   auto out = std::make_shared<State>();
   out->live = s->live;
   out->params = s->params;
@@ -307,7 +307,7 @@ bool AxisSearch::read_param(State& s, const Node& reader, const TensorType& type
   s.params[v] = wanted;
   // A gradient that is a sum over this axis is reduced once a step.
   if (needs_grad_[v] && plan_.is_step_program(program_) && gradient_sbp(sig, input).is_partial())
-    s.cost.seconds += RowCost(plan_.costs, n).boxing_s(Sbp::P(), wanted, type) /
+    s.cost.seconds += RowCost(costs_, n).boxing_s(Sbp::P(), wanted, type) /
                       static_cast<double>(plan_.step_spec().microbatches);
   return true;
 }

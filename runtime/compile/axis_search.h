@@ -18,9 +18,10 @@ class AxisSearch {
  public:
   /// `params`: layouts of the parameters that earlier programs read; run() adds those that this program reads.
   /// REQUIRES: all arguments outlive this object.
-  AxisSearch(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, std::size_t axis,
-             std::int32_t program, std::map<Value, Sbp>& params, const Allowed& allowed)
-      : g_(g), units_(units), plan_(plan), axis_(axis), program_(program), params_(params), allowed_(allowed) {}
+  AxisSearch(const Graph& g, const Staged& staged, std::size_t axis, std::int32_t program, std::map<Value, Sbp>& params,
+             const Allowed& allowed)
+      : g_(g), units_(staged.units), plan_(staged.plan), costs_(staged.layout_costs), axis_(axis), program_(program),
+        params_(params), allowed_(allowed) {}
 
   /// Fills signatures[node][axis]; reads those of the axes before. Returns the cost. Error: an op that no row fits, by
   /// name. REQUIRES: called once.
@@ -101,6 +102,7 @@ class AxisSearch {
   const Graph& g_;
   const std::vector<UnitPlace>& units_;
   const Plan& plan_;
+  const CostModel& costs_;
   std::size_t axis_;
   std::int32_t program_;
   std::map<Value, Sbp>& params_;

@@ -7,9 +7,9 @@
 
 namespace troupe::runtime {
 
-BackwardRows::BackwardRows(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan,
-                           const Deduction& deduced, const TensorLayouts& layouts)
-    : g_(g), units_(units), plan_(plan), deduced_(deduced), layouts_(layouts), readers_(g.tensors().size()) {
+BackwardRows::BackwardRows(const Graph& g, const Staged& staged, const Deduction& deduced, const TensorLayouts& layouts)
+    : g_(g), units_(staged.units), plan_(staged.plan), costs_(staged.layout_costs), deduced_(deduced),
+      layouts_(layouts), readers_(g.tensors().size()) {
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(g.nodes().size()); ++i)
     if (const Node& n = g.nodes()[i]; n.kind == Node::Kind::op && !n.backward && plan_.is_step_program(n.program))
       for (std::size_t k = 0; k < n.in.size(); ++k) readers_[n.in[k]].push_back({i, k});
@@ -59,7 +59,7 @@ bool BackwardRows::there(Value v, std::int32_t on, std::size_t axis, const Sbp& 
 
 /// Seconds that each place sends to have a value as `wanted` along a model axis of mesh `on`, from its nearest copy.
 double BackwardRows::argument_s(Value v, std::int32_t on, std::size_t axis, const Sbp& wanted) const {
-  const RowCost cost(plan_.costs, mesh(on).axes[axis].size);
+  const RowCost cost(costs_, mesh(on).axes[axis].size);
   double least = std::numeric_limits<double>::infinity();
   for (const std::int32_t id : layouts_.variants(layouts_.home[v])) {
     const PlanTensor& t = plan_.tensors[id];
@@ -90,7 +90,7 @@ double BackwardRows::gradient_s(const Node& n, Value gradient, std::size_t axis,
   const bool term = n.of >= 0;  // else the sum of the terms
   if (!alike(t.mesh, home_mesh(n), axis) || (term && has_term(v, n, axis, made))) return 0;
   const TensorType part{t.dtype, part_before(t, axis)};
-  return RowCost(plan_.costs, mesh(home_mesh(n)).axes[axis].size).boxing_s(made, dual(t.sbp[axis]), part);
+  return RowCost(costs_, mesh(home_mesh(n)).axes[axis].size).boxing_s(made, dual(t.sbp[axis]), part);
 }
 
 /// True where a row reads what the forward op has read and made as the forward op did.

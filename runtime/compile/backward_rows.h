@@ -12,8 +12,8 @@ namespace troupe::runtime {
 
 class BackwardRows {
  public:
-  BackwardRows(const Graph& g, const std::vector<UnitPlace>& units, const Plan& plan, const Deduction& deduced,
-               const TensorLayouts& layouts);
+  /// REQUIRES: all arguments outlive this object.
+  BackwardRows(const Graph& g, const Staged& staged, const Deduction& deduced, const TensorLayouts& layouts);
 
   /// Returns a row of `table` for each mesh axis of the op, null for dp and for axes of one place. REQUIRES: `table`
   /// outlives the result. Error: an axis for which no row fits, or axes whose rows do not go together; names the op.
@@ -53,6 +53,7 @@ class BackwardRows {
   const Graph& g_;
   const std::vector<UnitPlace>& units_;
   const Plan& plan_;
+  const CostModel& costs_;
   const Deduction& deduced_;
   const TensorLayouts& layouts_;
   /// By value: the forward ops of the step program that read it, and as which input.

@@ -8,8 +8,7 @@ namespace troupe::runtime {
 
 Expected<Plan> compile(const Graph& graph, const CompileOptions& options) {
   TROUPE_ASSIGN(Staged staged, assign_units(graph, options));
-  TROUPE_ASSIGN(Lowered low, lower(graph, staged.units, staged.plan));
-  staged.plan.costs = options.costs;
+  TROUPE_ASSIGN(Lowered low, lower(graph, staged));
   TROUPE_TRY(
       make_plan(graph, staged.plan, std::move(low), staged.virtual_stages, scheme_of(options.zero), options.snapshots));
   return std::move(staged.plan);

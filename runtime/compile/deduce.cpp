@@ -40,14 +40,14 @@ Sbp gradient_sbp(const Signature& signature, std::size_t input) {
   return divided ? Sbp::P() : Sbp::B();
 }
 
-Expected<Deduction> deduce(const Graph& graph, const std::vector<UnitPlace>& units, const Plan& plan,
-                           const Allowed& allowed) {
+Expected<Deduction> deduce(const Graph& graph, const Staged& staged, const Allowed& allowed) {
+  const Plan& plan = staged.plan;
   Deduction out;
   out.signatures.resize(graph.nodes().size());
   std::size_t axes = 0;
   for (std::size_t i = 0; i < graph.nodes().size(); ++i) {
     const Node& n = graph.nodes()[i];
-    const auto own = plan.meshes[units[n.unit].mesh].axes.size();
+    const auto own = plan.meshes[staged.units[n.unit].mesh].axes.size();
     axes = std::max(axes, own);
     if (n.kind == Node::Kind::op && !n.backward)
       out.signatures[i].assign(own,
@@ -67,7 +67,7 @@ Expected<Deduction> deduce(const Graph& graph, const std::vector<UnitPlace>& uni
     for (std::int32_t p = 0; !allowed && p < std::ssize(graph.programs()); ++p)
       if (!plan.is_step_program(p)) programs.push_back(p);
     for (const std::int32_t p : programs) {
-      AxisSearch search(graph, units, plan, a, p, params, allowed);
+      AxisSearch search(graph, staged, a, p, params, allowed);
       TROUPE_ASSIGN(const LayoutCost cost, search.run(out.signatures));
       out.searched += search.searched();
       if (plan.is_step_program(p)) out.cost.param_bytes += cost.param_bytes, out.cost.seconds += cost.seconds;

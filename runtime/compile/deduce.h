@@ -12,7 +12,7 @@
 
 #include <functional>
 
-#include "runtime/compile/compile.h"
+#include "runtime/compile/assign_units.h"
 
 namespace troupe::runtime {
 
@@ -36,9 +36,8 @@ struct Deduction {
 /// then is of the step program only.
 using Allowed = std::function<bool(std::int32_t node, std::size_t axis, const kernels::Signature& row)>;
 
-/// REQUIRES: `plan` has meshes, costs and programs. Error: hints and signatures that no layout satisfies, by name.
-Expected<Deduction> deduce(const Graph& graph, const std::vector<UnitPlace>& units, const Plan& plan,
-                           const Allowed& allowed = nullptr);
+/// Error: hints and signatures that no layout satisfies, by name.
+Expected<Deduction> deduce(const Graph& graph, const Staged& staged, const Allowed& allowed = nullptr);
 
 /// An op's SBP table, and the row that is always legal: B for every argument.
 std::vector<kernels::Signature> op_rows(const Graph& graph, const Node& node);

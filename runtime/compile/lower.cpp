@@ -19,15 +19,15 @@ namespace {
 
 class Lowering {
  public:
-  Lowering(const Graph& g, const std::vector<UnitPlace>& units, Plan& plan, Deduction deduced)
-      : g_(g), units_(units), plan_(plan), deduced_(std::move(deduced)) {
+  Lowering(const Graph& g, Staged& staged, Deduction deduced)
+      : g_(g), staged_(staged), plan_(staged.plan), deduced_(std::move(deduced)) {
     layouts_.home.assign(g.tensors().size(), -1);
     for (const auto& grad : g.grads())
       for (Value v : grad.uses) layouts_.param_of_grad[v] = grad.param;
   }
 
   Expected<Lowered> run() {
-    TROUPE_TRY(lower_params(g_, units_, plan_, low_, layouts_));
+    TROUPE_TRY(lower_params(g_, staged_.units, plan_, low_, layouts_));
     for (std::size_t i = 0; i < g_.nodes().size(); ++i) {
       const Node& n = g_.nodes()[i];
       Status s;
@@ -48,7 +48,7 @@ class Lowering {
   }
 
  private:
-  std::int32_t home_mesh(const Node& n) const { return units_[n.unit].mesh; }
+  std::int32_t home_mesh(const Node& n) const { return staged_.units[n.unit].mesh; }
   const Mesh& mesh(std::int32_t id) const { return plan_.meshes[id]; }
 
   std::int32_t add_tensor(PlanTensor t, std::int32_t producer) {
@@ -124,7 +124,7 @@ class Lowering {
     n.name = "box." + t.name;
     n.in = {from};
     n.mesh = on;
-    n.virtual_stage = units_[reader.unit].virtual_stage;
+    n.virtual_stage = staged_.units[reader.unit].virtual_stage;
     n.unit = reader.unit;
     n.program = reader.program;
     n.backward = reader.backward;
@@ -165,7 +165,7 @@ class Lowering {
     node.name = n.name;
     node.attrs = n.attrs;
     node.mesh = home_mesh(n);
-    node.virtual_stage = units_[n.unit].virtual_stage;
+    node.virtual_stage = staged_.units[n.unit].virtual_stage;
     node.unit = n.unit;
     node.program = n.program;
     return node;
@@ -331,20 +331,20 @@ class Lowering {
   }
 
   const Graph& g_;
-  const std::vector<UnitPlace>& units_;
-  Plan& plan_;
+  const Staged& staged_;
+  Plan& plan_;  // staged_'s
   Deduction deduced_;
   Lowered low_;
   TensorLayouts layouts_;
-  BackwardRows backward_rows_{g_, units_, plan_, deduced_, layouts_};
+  BackwardRows backward_rows_{g_, staged_, deduced_, layouts_};
   std::set<std::int32_t> counted_;  // parameters whose terms are counted
 };
 
 }  // namespace
 
-Expected<Lowered> lower(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan) {
-  TROUPE_ASSIGN(Deduction deduced, deduce(graph, units, plan));
-  return Lowering(graph, units, plan, std::move(deduced)).run();
+Expected<Lowered> lower(const Graph& graph, Staged& staged) {
+  TROUPE_ASSIGN(Deduction deduced, deduce(graph, staged));
+  return Lowering(graph, staged, std::move(deduced)).run();
 }
 
 }  // namespace troupe::runtime

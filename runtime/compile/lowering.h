@@ -25,9 +25,9 @@ struct TensorLayouts {
   }
 };
 
-/// Deduces layouts and inserts boxings; fills tensors, meshes and params of `plan`. Error: what cannot be laid out, by
-/// the name of the op, actor, feed or parameter.
-Expected<Lowered> lower(const Graph& graph, const std::vector<UnitPlace>& units, Plan& plan);
+/// Deduces layouts and inserts boxings; fills tensors, meshes and params of `staged.plan`. Error: what cannot be laid
+/// out, by the name of the op, actor, feed or parameter.
+Expected<Lowered> lower(const Graph& graph, Staged& staged);
 
 /// The parameters that any node reads, each on the mesh of the stages that read it: on several, on the union of their
 /// meshes. Error: a parameter that is read both inside and outside of shared units.

@@ -40,7 +40,7 @@ std::string more_text(double more, const std::string& amount) { return (more > 0
 
 Expected<LayoutChoices> layout_choices(const Graph& graph, const CompileOptions& options) {
   TROUPE_ASSIGN(const Staged staged, assign_units(graph, options));
-  TROUPE_ASSIGN(const Deduction best, deduce(graph, staged.units, staged.plan));
+  TROUPE_ASSIGN(const Deduction best, deduce(graph, staged));
   LayoutChoices out;
   out.cost = best.cost;
   std::map<std::pair<std::size_t, std::string>, std::size_t> known;   // (axis, kind) -> choice
@@ -63,10 +63,9 @@ Expected<LayoutChoices> layout_choices(const Graph& graph, const CompileOptions&
   }
   for (std::size_t c = 0; c < out.choices.size(); ++c) {
     const auto& [axis, nodes] = alike[c];
-    const auto other = deduce(graph, staged.units, staged.plan,
-                              [&](std::int32_t node, std::size_t a, const kernels::Signature& row) {
-                                return a != axis || !nodes.count(node) || !(row == best.signatures[node][a]);
-                              });
+    const auto other = deduce(graph, staged, [&](std::int32_t node, std::size_t a, const kernels::Signature& row) {
+      return a != axis || !nodes.count(node) || !(row == best.signatures[node][a]);
+    });
     if (!other.ok()) continue;  // no other row fits
     out.choices[c].instead = other->signatures[*nodes.begin()][axis];
     const double more_s = other->cost.seconds - best.cost.seconds;

@@ -12,6 +12,8 @@
 
 namespace troupe::runtime {
 
+struct AheadTried;  // runtime/search/ahead.h
+
 /// The whole plan, for people. `representatives`: the local plans of `predicted.places`, one place of each
 /// kind, for their memory.
 std::string plan_text(const Plan& plan, const std::vector<LocalPlan>& representatives, const GameResult& predicted);
@@ -22,6 +24,10 @@ std::string plan_dot(const Plan& plan);
 
 /// The result of a game: per stage the order of forward and backward work, then makespan, bubble, stash.
 std::string game_text(const Plan& plan, const GameResult& result);
+
+/// What was tried to hide exchanges inside stages (choose_ahead): a row for each plan, with what it costs, gains and
+/// became. `bound`: what was asked of its memory.
+std::string ahead_text(const std::vector<AheadTried>& tried, const std::string& bound);
 
 /// Per stage, in order of their begin: "F3" for the forward work of microbatch 3, "B3" for its backward
 /// work, of the step program's first step. A stage's several segments count as one, from when the first begins.

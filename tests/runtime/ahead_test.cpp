@@ -1,6 +1,6 @@
 // What hides exchanges inside stages: microbatches ahead of 1F1B (while one waits for an exchange, the stage works on
 // another), and weight gradients as a pass of their own.
-#include "runtime/show/ahead.h"
+#include "runtime/search/ahead.h"
 
 #include <doctest/doctest.h>
 
@@ -8,6 +8,7 @@
 #include <limits>
 #include <tuple>
 
+#include "runtime/show/plan_text.h"
 #include "runtime/simulate/token_game.h"
 #include "runtime/verify/verify.h"
 #include "tests/runtime/mlp.h"
@@ -272,15 +273,15 @@ TEST_CASE(
       REQUIRE(!choice.tried.empty());
       const AheadTried* chosen = nullptr;
       for (const AheadTried& t : choice.tried) {
-        CHECK(t.fits);
-        CHECK(t.refused.empty());
+        CHECK(t.verdict != AheadVerdict::does_not_fit);
+        CHECK(t.verdict != AheadVerdict::refused);
         CHECK(t.step_s == step_s(t.ahead, t.weights_apart));
         if (chosen && t.ahead > chosen->ahead && t.weights_apart == chosen->weights_apart) {
           CHECK(t.place_bytes > chosen->place_bytes);
-          small |= !t.taken && t.step_s < chosen->step_s;
-          one |= t.taken && t.step_s > chosen->step_s * 0.97;
+          small |= !t.taken() && t.step_s < chosen->step_s;
+          one |= t.taken() && t.step_s > chosen->step_s * 0.97;
         }
-        if (t.taken) chosen = &t;
+        if (t.taken()) chosen = &t;
       }
       REQUIRE(chosen);
       CHECK(choice.plan.pipeline.ahead == chosen->ahead);
@@ -319,10 +320,9 @@ TEST_CASE("auto takes no plan that does not fit into the memory that there is") 
   const AheadChoice tight = choose(with_links(2e-3), *needs);
   CHECK(tight.plan.pipeline.ahead == 0);  // one ahead gains, and does not fit
   REQUIRE(tight.tried.size() >= 2);
-  CHECK(tight.tried[0].fits);
+  CHECK(tight.tried[0].taken());
   CHECK(tight.tried[1].ahead == 1);
-  CHECK_FALSE(tight.tried[1].fits);
-  for (const AheadTried& t : tight.tried) CHECK((!t.taken || t.fits));
+  CHECK(tight.tried[1].verdict == AheadVerdict::does_not_fit);
   const auto has = needed_bytes(tight.plan);
   REQUIRE(has.ok());
   CHECK(*has <= *needs);
@@ -331,7 +331,7 @@ TEST_CASE("auto takes no plan that does not fit into the memory that there is") 
   const AheadChoice none = choose(with_links(2e-3), *needs - 1);
   CHECK(none.plan.pipeline == Pipeline{});
   REQUIRE(none.tried.size() == 1);
-  CHECK_FALSE(none.tried[0].fits);
+  CHECK(none.tried[0].verdict == AheadVerdict::does_not_fit);
   CHECK(choose(with_links(2e-3), 1 << 30).plan.pipeline.ahead == chosen);
   // On slow links two ahead gain over one: the bound decides between them.
   const auto bytes = [](std::int32_t ahead) {

@@ -86,8 +86,8 @@ TEST_CASE("the layout found is the cheapest of all: random graphs against every 
     auto staged = assign_units(g, on_tp(2 << (k % 3)));
     REQUIRE_MESSAGE(staged.ok(), staged.status().message());
     // Slow and fast links: what is cheapest depends on them.
-    staged->plan.costs.intra_node = {k % 2 ? 1e-7 : 1e-4, k % 5 ? 4e9 : 4e7};
-    const auto best = deduce(g, staged->units, staged->plan);
+    staged->layout_costs.intra_node = {k % 2 ? 1e-7 : 1e-4, k % 5 ? 4e9 : 4e7};
+    const auto best = deduce(g, *staged);
     REQUIRE_MESSAGE(best.ok(), best.status().message());
     std::vector<std::pair<std::int32_t, std::vector<kernels::Signature>>> tables;
     std::size_t combinations = 1;
@@ -106,9 +106,9 @@ TEST_CASE("the layout found is the cheapest of all: random graphs against every 
         only[node] = rows[rest % rows.size()];
         rest /= rows.size();
       }
-      const auto one = deduce(
-          g, staged->units, staged->plan,
-          [&](std::int32_t node, std::size_t, const kernels::Signature& row) { return row == only.at(node); });
+      const auto one = deduce(g, *staged, [&](std::int32_t node, std::size_t, const kernels::Signature& row) {
+        return row == only.at(node);
+      });
       if (one.ok() && one->cost < cheapest) cheapest = one->cost;
       ++tried;
     }
@@ -134,11 +134,10 @@ TEST_CASE(
       auto staged = assign_units(g, on_tp(tp));
       REQUIRE_MESSAGE(staged.ok(), staged.status().message());
       const auto cost_s = [&](double handover_s) {
-        staged->plan.costs.handover_s = handover_s;
-        const auto found = deduce(g, staged->units, staged->plan,
-                                  [&](std::int32_t node, std::size_t axis, const kernels::Signature& row) {
-                                    return rows.empty() || row == rows[node][axis];
-                                  });
+        staged->layout_costs.handover_s = handover_s;
+        const auto found = deduce(g, *staged, [&](std::int32_t node, std::size_t axis, const kernels::Signature& row) {
+          return rows.empty() || row == rows[node][axis];
+        });
         REQUIRE_MESSAGE(found.ok(), found.status().message());
         if (rows.empty()) rows = found->signatures;
         return found->cost.seconds;
@@ -168,9 +167,8 @@ TEST_CASE("layers that repeat one another are searched once, with the answer of 
       const std::int64_t tps[] = {2, 4, 8, 5};
       auto staged = assign_units(same, on_tp(tps[kind % 4]));
       REQUIRE_MESSAGE(staged.ok(), staged.status().message());
-      staged->plan.costs.intra_node = {kind % 2 ? 1e-7 : 1e-4, kind % 5 ? 4e9 : 4e7};
-      const auto once = deduce(same, staged->units, staged->plan),
-                 whole = deduce(different, staged->units, staged->plan);
+      staged->layout_costs.intra_node = {kind % 2 ? 1e-7 : 1e-4, kind % 5 ? 4e9 : 4e7};
+      const auto once = deduce(same, *staged), whole = deduce(different, *staged);
       REQUIRE_MESSAGE(once.ok(), once.status().message());
       REQUIRE_MESSAGE(whole.ok(), whole.status().message());
       CHECK(once->cost.param_bytes == whole->cost.param_bytes);
@@ -179,7 +177,7 @@ TEST_CASE("layers that repeat one another are searched once, with the answer of 
       if (count == 24) CHECK(once->searched == searched);
       CHECK(once->searched <= whole->searched);
       // Of equally cheap layouts either may be found: the rows themselves cost what was said.
-      const auto rows = deduce(different, staged->units, staged->plan,
+      const auto rows = deduce(different, *staged,
                                [&](std::int32_t node, std::size_t axis, const kernels::Signature& row) {
                                  return row == once->signatures[node][axis];
                                });
@@ -230,7 +228,7 @@ TEST_CASE(
       if (all_dear) o.costs.intra_node = o.costs.inter_node;
       auto staged = assign_units(g, o);
       REQUIRE_MESSAGE(staged.ok(), staged.status().message());
-      const auto deduced = deduce(g, staged->units, staged->plan);
+      const auto deduced = deduce(g, *staged);
       REQUIRE_MESSAGE(deduced.ok(), deduced.status().message());
       std::vector<std::vector<kernels::Signature>> rows;
       for (const auto& node : deduced->signatures)

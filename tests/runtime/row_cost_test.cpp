@@ -69,21 +69,20 @@ TEST_CASE("random graphs: gradient rows move no byte more than the search has ch
     o.stages = stage_meshes({1}, 4);
     auto staged = assign_units(g, o);
     REQUIRE_MESSAGE(staged.ok(), staged.status().message());
-    const auto found = deduce(g, staged->units, staged->plan);
+    const auto found = deduce(g, *staged);
     REQUIRE_MESSAGE(found.ok(), found.status().message());
-    Plan bytes = staged->plan;
-    bytes.costs = bytes_only();
-    bytes.program_specs[0].microbatches = 1 << 30;  // the sums of parameters' gradients, once a step, are nothing
+    Staged bytes = *staged;
+    bytes.layout_costs = bytes_only();
+    bytes.plan.program_specs[0].microbatches = 1 << 30;  // the sums of parameters' gradients, once a step, are nothing
     const auto charged_for = [&](const Graph& graph) {
-      const auto cost = deduce(graph, staged->units, bytes,
-                               [&](std::int32_t node, std::size_t axis, const kernels::Signature& row) {
-                                 return row == found->signatures[node][axis];
-                               });
+      const auto cost = deduce(graph, bytes, [&](std::int32_t node, std::size_t axis, const kernels::Signature& row) {
+        return row == found->signatures[node][axis];
+      });
       REQUIRE_MESSAGE(cost.ok(), cost.status().message());
       return cost->cost.seconds;
     };
     const double charged = charged_for(g) - charged_for(forward);  // for the way back
-    const auto low = lower(g, staged->units, staged->plan);
+    const auto low = lower(g, *staged);
     REQUIRE_MESSAGE(low.ok(), low.status().message());
     double sent = 0;
     const auto layout = [&](std::int32_t t) {

@@ -10,20 +10,30 @@
 
 namespace troupe::runtime {
 
-/// A plan that was played for the choice.
+/// What became of a plan that was tried.
+enum class AheadVerdict {
+  chosen,
+  surpassed,     ///< taken, and a later one was better
+  gains_little,  ///< less than ahead_gain_min for more memory
+  loses,         ///< ahead_gain_min or more for less memory
+  does_not_fit,
+  refused,  ///< does not compile or play
+};
+
+/// A plan that was tried for the choice.
 struct AheadTried {
   std::int32_t ahead = 0;
   bool weights_apart = false;
-  double step_s = 0;             ///< predicted
-  std::int64_t place_bytes = 0;  ///< of the place with most memory
-  bool fits = true;
-  bool taken = false;   ///< the plan taken last is the one that is chosen
-  std::string refused;  ///< why it does not compile or play; empty: it does
+  AheadVerdict verdict = AheadVerdict::refused;
+  double step_s = 0;             ///< predicted; 0 where it is refused
+  std::int64_t place_bytes = 0;  ///< of the place with most memory; 0 where it is refused
+  std::string why;               ///< it is refused; otherwise empty
+  bool taken() const { return verdict == AheadVerdict::chosen || verdict == AheadVerdict::surpassed; }
 };
 
 struct AheadChoice {
   Plan plan;
-  std::vector<AheadTried> tried;  ///< in the order in which they were played; empty: nothing to choose
+  std::vector<AheadTried> tried;  ///< in the order in which they were tried; empty: nothing to choose
 };
 
 /// A further microbatch ahead, or weight gradients apart, must make the step shorter by this share: either costs
@@ -38,9 +48,5 @@ inline constexpr double ahead_gain_min = 0.01;
 /// returned. Compiles only the first where no stage has an exchange in the middle of its passes, and where the
 /// pipeline has an order. REQUIRES: options.pipeline has none ahead and no weight gradients apart.
 Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, std::int64_t bytes_max = 0);
-
-/// The choice for people: a row for each plan that was played, with what it costs and gains. `bound`: what was asked of
-/// its memory. REQUIRES: one of them is taken.
-std::string ahead_text(const std::vector<AheadTried>& tried, const std::string& bound);
 
 }  // namespace troupe::runtime

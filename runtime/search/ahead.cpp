@@ -1,0 +1,117 @@
+#include "runtime/search/ahead.h"
+
+#include <algorithm>
+
+#include "devices/base/check.h"
+#include "runtime/place/local_plan.h"
+#include "runtime/simulate/token_game.h"
+#include "runtime/verify/verify.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+/// Whether microbatches of training wait for exchanges that begin and end on one stage.
+bool waits_inside_stages(const Plan& plan) {
+  return std::any_of(plan.exchanges.begin(), plan.exchanges.end(), [&](const PlanExchange& x) {
+    const PlanTensor &from = plan.tensors[x.moves[0].from], &to = plan.tensors[x.moves[0].to];
+    return plan.is_step_program(x.program) && x.rate != Rate::step && from.mesh == to.mesh;
+  });
+}
+
+/// Plays `plan`; its verdict is that it does not fit, or else `surpassed`.
+Expected<AheadTried> try_plan(const Plan& plan, std::int64_t bytes_max) {
+  TROUPE_TRY(check_structure(plan));
+  GameOptions training;
+  training.every_program = false;
+  TROUPE_ASSIGN(const GameResult game, play(plan, training));
+  AheadTried out{plan.pipeline.ahead, plan.pipeline.weights_apart, AheadVerdict::surpassed, game.step_s, 0, {}};
+  for (const MemoryUse& m : game.memory) out.place_bytes = std::max(out.place_bytes, m.total());
+  if (bytes_max <= 0) return out;
+  TROUPE_ASSIGN(const std::int64_t bytes, needed_bytes(plan, bytes_max));
+  if (bytes > bytes_max) out.verdict = AheadVerdict::does_not_fit;
+  return out;
+}
+
+/// The search of choose_ahead(): the plan taken last, and the plans tried so far.
+class AheadSearch {
+ public:
+  AheadSearch(const Graph& graph, const CompileOptions& options, std::int64_t bytes_max, AheadChoice& out)
+      : graph_(graph), options_(options), bytes_max_(bytes_max), out_(out) {}
+
+  /// The plan taken last, of those tried.
+  std::size_t taken_index() const { return taken_; }
+
+  /// Each takes the plan that it names where that pays, and returns whether it did.
+  bool one_more() { return take(schedule(+1, taken().weights_apart), AheadVerdict::gains_little); }
+  bool one_less() { return taken().ahead > 0 && take(schedule(-1, taken().weights_apart), AheadVerdict::loses); }
+  bool apart() { return take(schedule(0, true), AheadVerdict::gains_little); }
+
+ private:
+  const AheadTried& taken() const { return out_.tried[taken_]; }
+
+  Pipeline schedule(std::int32_t more, bool weights_apart) const {
+    Pipeline p = out_.plan.pipeline;
+    p.ahead += more;
+    p.weights_apart = weights_apart;
+    return p;
+  }
+
+  /// `otherwise`: the verdict where it does not pay. A plan with more memory pays where it gains ahead_gain_min, one
+  /// with less where it loses less than that.
+  bool take(const Pipeline& pipeline, AheadVerdict otherwise) {
+    if (pipeline.ahead >= out_.plan.step_spec().microbatches) return false;
+    CompileOptions next = options_;
+    next.pipeline = pipeline;
+    auto plan = compile(graph_, next);
+    Status s = plan.ok() ? verify(*plan) : plan.status();
+    auto tried = s.ok() ? try_plan(*plan, bytes_max_) : Expected<AheadTried>(s);
+    if (!tried.ok()) {
+      out_.tried.push_back(
+          {pipeline.ahead, pipeline.weights_apart, AheadVerdict::refused, 0, 0, tried.status().message()});
+      return false;
+    }
+    const double before = taken().step_s, now = tried->step_s;
+    const bool pays = otherwise == AheadVerdict::loses ? before > now * (1 - ahead_gain_min)
+                                                       : now <= before * (1 - ahead_gain_min);
+    if (tried->taken() && !pays) tried->verdict = otherwise;
+    out_.tried.push_back(*std::move(tried));
+    if (!out_.tried.back().taken()) return false;
+    taken_ = out_.tried.size() - 1;
+    out_.plan = *std::move(plan);
+    return true;
+  }
+
+  const Graph& graph_;
+  const CompileOptions& options_;
+  const std::int64_t bytes_max_;
+  AheadChoice& out_;
+  std::size_t taken_ = 0;  // of out_.tried
+};
+
+}  // namespace
+
+Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, std::int64_t bytes_max) {
+  REQUIRE(options.pipeline.ahead == 0 && !options.pipeline.weights_apart, options.pipeline.ahead);
+  AheadChoice out;
+  TROUPE_ASSIGN(out.plan, compile(graph, options));
+  if (!out.plan.trains || options.pipeline.ordered() || !waits_inside_stages(out.plan)) return out;
+  TROUPE_ASSIGN(AheadTried first, try_plan(out.plan, bytes_max));
+  out.tried.push_back(std::move(first));
+  if (!out.tried[0].taken()) return out;
+  AheadSearch search(graph, options, bytes_max, out);
+  while (search.one_more()) {}
+  // Elsewhere no pass waits for parts of other places, and weight gradients stay with their backward pass.
+  const bool divided = std::any_of(out.plan.meshes.begin(), out.plan.meshes.begin() + out.plan.stages,
+                                   [](const Mesh& m) { return m.size() > m.axis_size("dp"); });
+  if (divided && search.apart()) {
+    // What they hide no microbatch has to hide: each must be worth its memory beside them, too.
+    bool less = false;
+    while (search.one_less()) less = true;
+    while (!less && search.one_more()) {}
+  }
+  out.tried[search.taken_index()].verdict = AheadVerdict::chosen;
+  return out;
+}
+
+}  // namespace troupe::runtime
