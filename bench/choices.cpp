@@ -9,33 +9,15 @@
 // steps after the first two.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <chrono>
-#include <cstdlib>
 #include <optional>
 
-#include "apps/job/planning.h"
-#include "apps/lm/model.h"
-#include "runtime/plan/stage_meshes.h"
+#include "bench/paced_runs.h"
 
+using namespace bench;
 using namespace troupe;
 using namespace troupe::runtime;
 
 namespace {
-
-constexpr double paced = 2;
-constexpr std::int64_t first_steps = 2, steps = 7;
-
-[[noreturn]] void die(const std::string& why) {
-  fmt::print(stderr, "{}\n", why);
-  std::exit(1);
-}
-
-template <class T>
-T must(Expected<T> value) {
-  if (!value.ok()) die(value.status().message());
-  return *std::move(value);
-}
 
 enum class Means { none, apart, ahead, chosen };
 constexpr const char* names[] = {"none", "weights apart", "ahead", "auto"};
@@ -54,37 +36,12 @@ Expected<Plan> without_apart(const Graph& graph, CompileOptions o, const AheadCh
   return compile(graph, o);
 }
 
-/// The median of the steps after the first ones, on processes.
-double measured_s(const App& app, const lm::Prepared& p, const Plan& plan) {
-  using Clock = std::chrono::steady_clock;
-  std::vector<Clock::time_point> ends;
-  JobOptions job;
-  job.threads = static_cast<int>(p.config.run.threads);
-  job.throttle = p.throttle;
-  job.paced = 1;
-  job.run_kernels = false;
-  job.session.steps = steps;
-  job.session.loss_divisor = static_cast<double>(lm::tokens_per_step(p.config));
-  job.session.on_step = [&](const StepResult&) { ends.push_back(Clock::now()); };
-  const JobResult result = app.run(plan, job);
-  if (!result.status.ok()) die(result.status.message());
-  std::vector<double> s;
-  for (std::size_t i = first_steps; i < ends.size(); ++i)
-    s.push_back(std::chrono::duration<double>(ends[i] - ends[i - 1]).count());
-  std::sort(s.begin(), s.end());
-  return s[s.size() / 2];
-}
-
 Step step_of(const App& app, lm::JobArguments arguments, const std::string& throttle, Means means,
              const std::optional<std::string>& text) {
   arguments.throttle = {throttle};
   int code = 0;
   const lm::Prepared p = must(lm::prepare(arguments, code));
-  CompileOptions o;
-  o.stages = stage_meshes(p.mesh.dp, lm::model_axes(p.mesh, p.config));
-  o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
-  o.costs = p.costs;
-  o.layout_costs = p.layout_costs;
+  CompileOptions o = options_of(p);
   o.pipeline.weights_apart = means == Means::apart;
   const Graph graph = lm::build_model(p.config, app.ops(), text.value_or("corpus"), 0);
   Plan plan;
@@ -98,7 +55,7 @@ Step step_of(const App& app, lm::JobArguments arguments, const std::string& thro
   const GameResult& game = predicted.game;
   Step out{plan.pipeline, game.step_s, game.compute_s, game.messages_s, 0, 0};
   for (const auto& m : game.memory) out.place_bytes = std::max(out.place_bytes, m.total());
-  if (text) out.measured_s = measured_s(app, p, plan);
+  if (text) out.measured_s = measured_s(app, p, plan, p.throttle);
   return out;
 }
 

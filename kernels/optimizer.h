@@ -11,7 +11,7 @@ namespace troupe::kernels {
 /// AdamW with decoupled weight decay (Loshchilov and Hutter, 2019), as PyTorch writes it.
 struct AdamW {
   float lr = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
-  double grad_scale = 1;  ///< multiplies each gradient first (clipping)
+  double grad_scale = 1;  ///< multiplies each gradient first (clipping); set by the run, as `step` is
   std::int64_t step = 1;  ///< 1-based, for the bias correction
   /// f32 values that are kept of each element of a parameter from one update to the next: both moments (the running
   /// means of its gradient and of the gradient's square).

@@ -18,11 +18,13 @@ Expected<FoundCosts> find_costs(const std::string& named, std::int64_t threads, 
     return out;
   }
   out.layouts = costs->model(1);
+  out.layouts_from = path;
   if (costs->threads != threads) {
-    if (named.empty()) return out;
-    return invalid(
-        fmt::format("costs '{}' are of workers with {}, the job's have {}: run troupe calibrate --threads {}", path,
-                    counted(costs->threads, "thread"), threads, threads));
+    out.warning = fmt::format(
+        "costs '{}' are of workers with {}, the job's have {}: they decide layouts, and the cost model's defaults all "
+        "else; for predictions run troupe calibrate --threads {}",
+        path, counted(costs->threads, "thread"), threads, threads);
+    return out;
   }
   out.model = costs->model(workers);
   out.from = path;

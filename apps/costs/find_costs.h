@@ -12,13 +12,15 @@ struct FoundCosts {
   CostModel model;
   /// CompileOptions::layout_costs: of one worker, whatever the workers and threads of the job
   CostModel layouts;
-  std::string from = "built-in";  ///< or the path of the file
-  std::string warning;            ///< of a file that was passed over; empty: none
+  std::string from = "built-in";          ///< `model`, or the path of the file
+  std::string layouts_from = "built-in";  ///< `layouts`, or the path of the file
+  std::string warning;                    ///< of a file that is not used, or not for all; empty: none
 };
 
-/// Returns the costs of the file `named`, for `workers` workers of `threads` compute threads. Where `named` is empty:
-/// those of this machine's file (default_costs_path) if it is for as many threads, else the cost model's defaults; it
-/// ignores a damaged file there and sets `warning`. Error: the file `named` cannot be read, or is for other threads.
+/// Returns the costs of the file `named`, or where that is empty of this machine's file (default_costs_path), for
+/// `workers` workers of `threads` compute threads. Of a file for other threads it takes `layouts` only, so that bits do
+/// not depend on threads; `model` is then the cost model's defaults, as where there is no file. Ignores a damaged file
+/// of this machine, and sets `warning`. Error: the file `named` cannot be read.
 Expected<FoundCosts> find_costs(const std::string& named, std::int64_t threads, std::int64_t workers);
 
 }  // namespace troupe::calibrate

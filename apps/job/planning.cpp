@@ -27,12 +27,28 @@ std::string tokens_warning(const LmConfig& config) {
       config.model.vocab);
 }
 
+namespace {
+
+/// `named`: as of calibrate::find_costs.
+Status find_costs(const std::string& named, Prepared& p) {
+  TROUPE_ASSIGN(const auto costs, calibrate::find_costs(named, p.config.run.threads, p.mesh.workers()));
+  p.costs = costs.model;
+  p.layout_costs = costs.layouts;
+  p.costs_from = costs.from;
+  p.layout_costs_from = costs.layouts_from;
+  if (!costs.warning.empty()) p.warnings.push_back(costs.warning);
+  return {};
+}
+
+}  // namespace
+
 Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& saved) {
   code = exit_usage;
   Prepared p;
   const bool has_saved = a.config_path.empty();
-  TROUPE_ASSIGN(p.config, has_saved ? parse_config(saved, "the checkpoint's configuration", a.overrides, &p.warnings)
-                                    : load_config(a.config_path, a.overrides, &p.warnings));
+  TROUPE_ASSIGN(p.config, has_saved
+                              ? parse_saved_config(saved, "the checkpoint's configuration", a.overrides, &p.warnings)
+                              : load_config(a.config_path, a.overrides, &p.warnings));
   if (a.checkpoint_every >= 0) p.config.checkpoint.every = a.checkpoint_every;
   else if (!has_saved && !saved.empty()) TROUPE_TRY(go_on_saving(saved, a, p.config));
   if (a.keep >= 0) p.config.checkpoint.keep = a.keep;
@@ -55,11 +71,7 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& 
   TROUPE_TRY(check_mesh(p.mesh, p.config));
   code = exit_usage;
   TROUPE_TRY(check_arguments(a, p));
-  TROUPE_ASSIGN(const auto costs, calibrate::find_costs(a.costs, p.config.run.threads, p.mesh.workers()));
-  p.costs = costs.model;
-  p.layout_costs = costs.layouts;
-  p.costs_from = costs.from;
-  if (!costs.warning.empty()) p.warnings.push_back(costs.warning);
+  TROUPE_TRY(find_costs(a.costs, p));
   slow_down(p.costs, p.throttle);
   slow_down(p.layout_costs, p.throttle);
   if (a.paced > 0) p.costs.slow_kernels(a.paced);  // kernels sleep for their time in the plan
@@ -73,7 +85,7 @@ void start_on_one_machine(Prepared& p) {
 Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& mesh, std::int64_t threads, int& code) {
   code = exit_checkpoint;
   Prepared p;
-  TROUPE_ASSIGN(p.config, parse_config(point.manifest.config, "the configuration in '" + point.folder + "'"));
+  TROUPE_ASSIGN(p.config, parse_saved_config(point.manifest.config, "the configuration in '" + point.folder + "'"));
   code = exit_usage;
   TROUPE_ASSIGN(p.mesh, parse_mesh(mesh.empty() ? "dp=1" : mesh));
   const bool shared_vocabulary = std::exchange(p.config.mesh, mesh_config(p.mesh)).shared_vocabulary;
@@ -81,6 +93,7 @@ Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& me
   p.config.mesh.shared_vocabulary = shared_vocabulary && std::all_of(p.mesh.dp.begin(), p.mesh.dp.end(),
                                                                      [&](auto dp) { return dp == p.mesh.dp[0]; });
   if (threads >= 0) p.config.run.threads = threads;
+  TROUPE_TRY(find_costs("", p));
   start_on_one_machine(p);
   return p;
 }
@@ -116,11 +129,11 @@ std::int64_t memory_for_plans(const Prepared& p) {
   // A worker's process has about 20 MiB of its own, and 20 of libraries and shared memory
   // (docs/measurements/2026-11-22-clean-clone.md); the rest is room for what other programs take meanwhile.
   constexpr std::int64_t worker_bytes = 64 << 20;
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(available_host_bytes()) - p.mesh.workers() * worker_bytes);
+  return std::max<std::int64_t>(0, static_cast<std::int64_t>(available_host_bytes()) - p.mesh.workers() * worker_bytes);
 }
 
 Expected<AheadChoice> make_plan(const App& app, const Prepared& p, const std::string& text, std::int64_t prompt_tokens,
-                                std::int64_t bytes_max) {
+                                std::optional<std::int64_t> bytes_max) {
   TROUPE_ASSIGN(const CompileOptions options, compile_options(p));
   const Graph graph = build_model(p.config, app.ops(), text, prompt_tokens);
   if (p.config.schedule.microbatches_ahead() < 0) return choose_ahead(graph, options, bytes_max);

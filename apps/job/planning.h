@@ -1,6 +1,8 @@
 // From the command line to a plan: configuration and mesh checked together, the model compiled, its step predicted.
 #pragma once
 
+#include <optional>
+
 #include "apps/job/job.h"
 #include "apps/job/resume.h"
 #include "apps/lm/model.h"
@@ -15,10 +17,10 @@ struct Prepared {
   LmConfig config;
   MeshSpec mesh;
   std::vector<comm::Throttle> throttle;
-  CostModel costs;                      ///< with the throttle
-  CostModel layout_costs;               ///< with the throttle; the same on any dp and pp and with any number of threads
-  std::string costs_from = "built-in";  ///< or the path of the file
-  std::vector<std::string> warnings;    ///< of the configuration: see load_config
+  CostModel costs;         ///< with the throttle
+  CostModel layout_costs;  ///< with the throttle; the same on any dp and pp and with any number of threads
+  std::string costs_from, layout_costs_from;  ///< "built-in", or the path of the file
+  std::vector<std::string> warnings;          ///< of the configuration: see load_config
 };
 
 /// The warning for a user who trains or imports a model with tokens that are no bytes; empty: the model has none.
@@ -32,7 +34,7 @@ Expected<Prepared> prepare(const JobArguments& arguments, int& code, const std::
 void start_on_one_machine(Prepared& prepared);
 
 /// What a command begins with that reads a checkpoint and trains nothing: the checkpoint's configuration, on `mesh`
-/// (empty: one worker), with `threads` compute threads if >= 0. The caller makes its own changes, then validates. On an
+/// (empty: one worker), with `threads` compute threads if >= 0 and this machine's costs. The caller makes its own changes, then validates. On an
 /// error, `code` is the exit code for it.
 Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& mesh, std::int64_t threads, int& code);
 
@@ -45,9 +47,10 @@ std::int64_t memory_for_plans(const Prepared& prepared);
 
 /// Compiles the model. `text`: the plain file that the plan's loaders read. With program "sample" if `prompt_tokens` >
 /// 0. Where schedule.ahead is auto, stages run as far ahead as pays, among the plans whose places together need no more
-/// than `bytes_max` (0: as much as they like): see choose_ahead.
+/// than `bytes_max` (none: as much as they like): see choose_ahead.
 Expected<runtime::AheadChoice> make_plan(const runtime::App& app, const Prepared& prepared, const std::string& text,
-                                         std::int64_t prompt_tokens, std::int64_t bytes_max = 0);
+                                         std::int64_t prompt_tokens,
+                                         std::optional<std::int64_t> bytes_max = std::nullopt);
 /// What was tried for schedule.ahead = auto, for people, behind an empty line; empty: there was nothing to choose.
 /// `bound`: see runtime::ahead_text.
 std::string tried_text(const runtime::AheadChoice& choice, const std::string& bound);

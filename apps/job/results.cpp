@@ -54,7 +54,8 @@ std::string void_step_text(const StepResult& r) {
 
 Results::Results(const JobArguments& arguments, const Prepared& prepared, std::int64_t steps)
     : a_(arguments), config_(prepared.config), mesh_(prepared.mesh), costs_from_(prepared.costs_from),
-      tokens_per_step_(tokens_per_step(config_)), progress_(clock_, progress_options(arguments.quiet, steps)) {
+      layout_costs_from_(prepared.layout_costs_from), tokens_per_step_(tokens_per_step(config_)),
+      progress_(clock_, progress_options(arguments.quiet, steps)) {
   set_log_sink([this](std::string_view line) { progress_.log(line); });
 }
 
@@ -236,7 +237,8 @@ std::string Results::run_json(const JobResult& result, const std::string& status
   nlohmann::json run;
   run["config"] = nlohmann::json::parse(to_json(config_));
   run["mesh"] = to_string(mesh_);
-  run["costs"] = costs_from_;  // on tp they decide layouts
+  run["costs"] = costs_from_;
+  run["layout_costs"] = layout_costs_from_;  // on tp layouts decide bits
   run["versions"] = {
       {"troupe", TROUPE_VERSION}, {"caf", TROUPE_CAF_VERSION}, {"ucx", TROUPE_UCX_VERSION}, {"compiler", __VERSION__}};
   run["steps"] = result.committed_steps;

@@ -84,7 +84,7 @@ class Results {
   const JobArguments& a_;
   const LmConfig& config_;
   const MeshSpec& mesh_;
-  const std::string& costs_from_;
+  const std::string &costs_from_, &layout_costs_from_;
   const std::int64_t tokens_per_step_;
   SteadyClock clock_;
   report::Progress progress_;

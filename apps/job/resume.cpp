@@ -163,7 +163,7 @@ Status go_on_saving(const std::string& saved, const JobArguments& a, LmConfig& c
   const bool told = std::any_of(a.overrides.begin(), a.overrides.end(),
                                 [](const auto& o) { return o.starts_with("checkpoint.every="); });
   if (told || config.checkpoint.every > 0 || a.paced > 0) return {};
-  TROUPE_ASSIGN(const LmConfig before, parse_config(saved, "the checkpoint's configuration"));
+  TROUPE_ASSIGN(const LmConfig before, parse_saved_config(saved, "the checkpoint's configuration"));
   config.checkpoint.every = before.checkpoint.every;
   return {};
 }

@@ -139,7 +139,8 @@ Status Training::begin_at_point(int& code) {
   std::vector<std::string> warnings = resume_->notes(), notes;
   const std::string name = "the configuration in '" + point_->folder + "'";
   // Without a path in the arguments, p_.config is this configuration and p_.warnings has its warnings.
-  TROUPE_ASSIGN(LmConfig saved, parse_config(manifest.config, name, {}, a_.config_path.empty() ? nullptr : &warnings));
+  TROUPE_ASSIGN(LmConfig saved,
+                parse_saved_config(manifest.config, name, {}, a_.config_path.empty() ? nullptr : &warnings));
   LmConfig now = p_.config;
   now.data.fingerprint = fingerprint_;
   const Status fits = is_weights_only(manifest) ? check_model(saved, now) : check_resumable(saved, now, notes);

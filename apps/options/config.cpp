@@ -243,6 +243,13 @@ Expected<LmConfig> parse_config(std::string_view text, const std::string& name,
   return builder.config;
 }
 
+Expected<LmConfig> parse_saved_config(std::string_view text, const std::string& name,
+                                      const std::vector<std::string>& overrides, std::vector<std::string>* warnings) {
+  if (text.empty())
+    return invalid(name + " is empty: an application of its own has saved the checkpoint, not troupe train");
+  return parse_config(text, name, overrides, warnings);
+}
+
 Expected<LmConfig> load_config(const std::string& path, const std::vector<std::string>& overrides,
                                std::vector<std::string>* warnings) {
   TROUPE_ASSIGN(const std::string text, read_file(path));

@@ -125,6 +125,11 @@ Expected<LmConfig> parse_config(std::string_view text, const std::string& name,
                                 const std::vector<std::string>& overrides = {},
                                 std::vector<std::string>* warnings = nullptr);
 
+/// The same of the configuration that a checkpoint has; it is empty in a checkpoint of another application.
+Expected<LmConfig> parse_saved_config(std::string_view text, const std::string& name,
+                                      const std::vector<std::string>& overrides = {},
+                                      std::vector<std::string>* warnings = nullptr);
+
 /// Error: the first key that is out of range or does not fit the other keys. Loading has called it already.
 Status validate(const LmConfig& config);
 

@@ -20,7 +20,7 @@ constexpr std::uint64_t shm_bytes = 4400 << 10;
 std::string shared_memory_hint(const UcxOptions& options) {
   if (options.tls == "tcp") return "";
   struct statvfs shm {};
-  constexpr const char* advice = ": make room there, or leave shared memory alone with --ucx-tls tcp";
+  constexpr const char* advice = ": make room there, or leave shared memory alone with --ucx-tls tcp (JobOptions::tls)";
   if (::statvfs("/dev/shm", &shm) != 0)
     return std::string("; shared memory needs /dev/shm, and there is none") + advice;
   if ((shm.f_flag & ST_RDONLY) != 0) return std::string("; shared memory needs /dev/shm, which is read-only") + advice;
@@ -30,7 +30,7 @@ std::string shared_memory_hint(const UcxOptions& options) {
   if (::getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < shm_bytes)
     return fmt::format(
         "; a file may have {} KiB here (ulimit -f), and shared memory of a worker has about {} KiB in files: raise "
-        "that limit, or leave shared memory alone with --ucx-tls tcp",
+        "that limit, or leave shared memory alone with --ucx-tls tcp (JobOptions::tls)",
         largest.rlim_cur >> 10, shm_bytes >> 10);
   const std::uint64_t free = shm.f_bavail * shm.f_frsize;
   if (free >= shm_bytes) return "";

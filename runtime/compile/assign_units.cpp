@@ -12,7 +12,8 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Interleaving needs a pipeline to begin with, and a unit for each virtual stage.
+/// Interleaving needs a pipeline to begin with, and a unit for each virtual stage; an order of passes leaves nothing to
+/// run ahead with.
 Status check_pipeline(const Pipeline& pipeline, std::int32_t stages, const Graph& graph) {
   const bool interleaved = pipeline.kind == Pipeline::Kind::interleaved;
   if (interleaved ? pipeline.chunks < 2 : pipeline.chunks != 1)
@@ -151,8 +152,8 @@ Expected<std::int32_t> share_stages(Plan& plan) {
   return static_cast<std::int32_t>(plan.meshes.size()) - 1;
 }
 
-Expected<std::vector<UnitPlace>> assign_units(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit,
-                                              Plan& plan) {
+Expected<std::vector<UnitPlace>> units_on_meshes(const Graph& graph, const std::vector<std::int32_t>& stage_of_unit,
+                                                 Plan& plan) {
   std::int32_t all = -1;
   std::vector<UnitPlace> units;
   for (std::size_t u = 0; u < stage_of_unit.size(); ++u) {
@@ -215,7 +216,7 @@ Expected<Staged> assign_units(const Graph& graph, const CompileOptions& options)
     TROUPE_ASSIGN(stage_of_unit, cut(graph, plan, out.virtual_stages));
   }
   TROUPE_TRY(check_cuts(graph, stage_of_unit, out.virtual_stages));
-  TROUPE_ASSIGN(out.units, assign_units(graph, stage_of_unit, plan));
+  TROUPE_ASSIGN(out.units, units_on_meshes(graph, stage_of_unit, plan));
   out.layout_costs = options.layout_costs.value_or(options.costs);
   return out;
 }

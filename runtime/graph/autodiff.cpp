@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -159,9 +160,28 @@ class Differentiator final : public kernels::GradContext {
   std::vector<Value> grad_out_;
 };
 
+namespace {
+
+Status check_hyper(const kernels::AdamW& h) {
+  const auto check = [](const char* name, double value, bool legal, const char* expected) {
+    return legal && std::isfinite(value) ? Status{}
+                                         : invalid(fmt::format("AdamW::{} is {}: expected {}", name, value, expected));
+  };
+  TROUPE_TRY(check("lr", h.lr, h.lr >= 0, "a finite number of 0 or more"));
+  TROUPE_TRY(check("beta1", h.beta1, h.beta1 >= 0 && h.beta1 < 1, "0 to below 1"));
+  TROUPE_TRY(check("beta2", h.beta2, h.beta2 >= 0 && h.beta2 < 1, "0 to below 1"));
+  TROUPE_TRY(check("eps", h.eps, h.eps > 0, "a finite number above 0"));
+  TROUPE_TRY(check("weight_decay", h.weight_decay, h.weight_decay >= 0, "a finite number of 0 or more"));
+  TROUPE_TRY(check("grad_scale", h.grad_scale, h.grad_scale == 1, "1: the run sets it (SessionOptions::clip)"));
+  return check("step", static_cast<double>(h.step), h.step == 1, "1: the run counts its updates");
+}
+
+}  // namespace
+
 void Graph::minimize(Value loss, kernels::AdamW hyper) {
   if (!may_add("minimize", {loss})) return;
   if (trains()) return fail("minimize: this graph has a loss already");
+  if (const Status s = check_hyper(hyper); !s.ok()) return fail("minimize: " + s.message());
   hyper_ = hyper;
   Differentiator(*this, loss).run();
   if (!status_.ok()) return;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace troupe::runtime {
 
@@ -119,6 +120,10 @@ Value Graph::param(const std::string& name, const Shape& shape, Init init, bool 
       return n.out[0];
     }
   check_type("parameter '" + name + "'", {DType::f32, shape}, 1);
+  if (!std::isfinite(init.value) || (init.kind == Init::Kind::normal && init.value < 0))
+    fail(fmt::format("parameter '{}' begins with {} {}: expected a finite number{}", name,
+                     init.kind == Init::Kind::normal ? "the standard deviation" : "the constant", init.value,
+                     init.kind == Init::Kind::normal ? " of 0 or more" : ""));
   Node n;
   n.kind = Node::Kind::param;
   n.name = unique(name);
@@ -171,6 +176,14 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
     if (!check_type(fmt::format("op '{}' ({}): output {}", name, op, i), (*out)[i])) return std::vector<Value>(8, 0);
   if (const Status s = kernels::check_signatures(*def, types, *out, attrs); !s.ok()) {
     fail("op '" + name + "' (" + op + "): " + s.message());
+    return std::vector<Value>(8, 0);
+  }
+  if (def->random && rate == Rate::microbatch && !types[0].shape.empty() &&
+      types[0].shape[0] != program_specs_[program_].samples) {
+    fail(
+        fmt::format("op '{}' ({}) draws random numbers sample by sample: its input has {} rows, and program '{}' {} "
+                    "samples a microbatch: set ProgramSpec::samples",
+                    name, op, types[0].shape[0], programs_[program_], program_specs_[program_].samples));
     return std::vector<Value>(8, 0);
   }
   Node n;

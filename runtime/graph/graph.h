@@ -56,7 +56,8 @@ struct ProgramSpec {
   /// passes through the graph in a step, each by one dp coordinate of a stage, of the whole job; at most
   /// microbatches_max
   std::int64_t microbatches = 1;
-  std::int64_t samples = 1;  ///< rows of dim 0 per microbatch
+  /// rows of dim 0 per microbatch: random numbers and UserActor's samples are numbered by them
+  std::int64_t samples = 1;
   /// microbatches run in index order on every mesh; feeds and `stateful` set it
   bool sequential = false;
   /// Ops may keep state (OpDef::state_bytes): all microbatches run at dp coordinate 0 of every stage.
@@ -108,7 +109,9 @@ struct ParamGrad {
 
 class Graph {
  public:
+  /// REQUIRES: `ops` outlives this object.
   explicit Graph(const kernels::OpSet& ops) : ops_(&ops) {}
+  explicit Graph(const kernels::OpSet&&) = delete;
 
   /// Following nodes belong to this program. Returns its index, from 0. Error: no microbatch, a name that is taken,
   /// more than 31 programs.
@@ -118,7 +121,8 @@ class Graph {
   /// nothing. `kind`: what it has in common with units that do the same ("layers.*"), for people who read a plan.
   std::int32_t unit(const std::string& name, const std::string& kind = {});
   /// The same for a unit that all pipeline stages work on together, each with its part of the parameters (Yeung et
-  /// al., 2024: vocabulary parallelism). It begins and ends on the stage of the units around it.
+  /// al., 2024: vocabulary parallelism). It begins and ends on the stage of the units around it. Its stages are an axis
+  /// that divides the model, as tp does: for bits it is (NU-3 model axes).
   std::int32_t shared_unit(const std::string& name);
 
   /// A parameter, f32; the same name gives the same value (tying, sharing between programs). Error: another shape than

@@ -115,7 +115,9 @@ Expected<std::optional<checkpoint::Manifest>> begin_where_saved(Storage& storage
   if (o.checkpoint.restore.empty()) return std::optional<checkpoint::Manifest>();
   auto manifest = checkpoint::read_manifest(storage, o.checkpoint.restore);
   if (manifest.status().code() == Code::not_found)  // as in a worker
-    return Status(Code::damaged, manifest.status().message());
+    return Status(Code::damaged,
+                  manifest.status().message() +
+                      ": CheckpointOptions::restore names the folder of one checkpoint (Catalog finds it)");
   if (!manifest.ok()) return manifest.status();
   if (o.session.first_step != manifest->stamp.step)
     return invalid(fmt::format(
@@ -158,6 +160,9 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
     return invalid(plan.snapshot_slots() == 0
                        ? "the job has a folder for checkpoints, and its plan takes none: see CompileOptions::snapshots"
                        : "the plan takes checkpoints, and the job has no folder for them: see JobOptions::checkpoint");
+  if (options.checkpoint.every < 0 || (options.checkpoint.every > 0 && options.checkpoint.dir.empty()))
+    return invalid(fmt::format("JobOptions::checkpoint.every is {}: expected {}", options.checkpoint.every,
+                               options.checkpoint.every < 0 ? "0 or more" : "0, since checkpoint.dir names no folder"));
   if (!options.session.feed)
     for (const PlanRole& role : plan.roles)
       for (const PlanChannel& c : role.channels)

@@ -39,15 +39,15 @@ std::vector<std::int32_t> made_gradients(const Plan& plan, const PlanActor& segm
 
 GradientOrder gradient_order(const Plan& plan, Rank rank) {
   const PlanRole& role = plan.roles[static_cast<std::size_t>(plan.stage_of(rank))];
-  GradientOrder parts;
+  GradientOrder order;
   for (const auto& a : role.actors) {
-    parts.first_square_sum.push_back(parts.square_sums);
-    parts.first_peak.push_back(parts.peaks);
+    order.first_square_sum.push_back(order.square_sums);
+    order.first_peak.push_back(order.peaks);
     if (a.kind == PlanActor::Kind::norm)
-      for (const auto& ref : a.params) parts.square_sums += square_rows(plan, normed(role, a, ref), rank).nodes.size();
-    parts.peaks += made_gradients(plan, a).size();
+      for (const auto& ref : a.params) order.square_sums += square_rows(plan, normed(role, a, ref), rank).nodes.size();
+    order.peaks += made_gradients(plan, a).size();
   }
-  return parts;
+  return order;
 }
 
 }  // namespace troupe::runtime

@@ -51,8 +51,8 @@ Status LocalRoutes::make_routes(LocalActor& l) {
   }
   // One route per dp coordinate at the other end.
   std::map<std::int64_t, std::int32_t> routes;
+  const bool source = plan_.meshes[from_mesh].find(rank_) >= 0, target = plan_.meshes[to_mesh].find(rank_) >= 0;
   for (auto m : plan_.owners_of(a.program, local_.stage).microbatches(local_.dp_index)) {
-    const bool source = plan_.meshes[from_mesh].find(rank_) >= 0, target = plan_.meshes[to_mesh].find(rank_) >= 0;
     const auto owner_on = [&](std::int32_t mesh) {
       return plan_.owners_of(a.program, plan_.stages_on(mesh).front()).owner(m);
     };
@@ -190,6 +190,7 @@ Status LocalRoutes::add_gather(LocalActor& l, const PlanActor& a, const PlanExch
   TROUPE_ASSIGN(const auto boxings, gather_boxings(plan_, x, round, rank_));
   comm::Route route;
   comm::PartNumbers numbers;
+  const bool runs = owners_of(a).runs_in_round(local_.dp_index, round);
   for (std::size_t m = 0; m < x.moves.size(); ++m) {
     const auto [from, to] = x.moves[m];
     comm::MoveEnds ends;
@@ -198,7 +199,7 @@ Status LocalRoutes::add_gather(LocalActor& l, const PlanActor& a, const PlanExch
       ends.port = at.port;
       ends.have.push_back({plan_.extent(from, rank_), {}, role_->channels[a.in[at.port]].offsets[at.index]});
     }
-    if (const Position at = find(a.out, to); at.port >= 0 && owners_of(a).runs_in_round(local_.dp_index, round)) {
+    if (const Position at = find(a.out, to); at.port >= 0 && runs) {
       want = plan_.extent(to, rank_);
       ends.want = &want;
       ends.want_offset = role_->channels[a.out[at.port]].offsets[at.index];

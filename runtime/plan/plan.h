@@ -78,6 +78,8 @@ struct PlanParam {
 
 /// Position of the dp axis in a mesh, or -1.
 inline int dp_axis(const Mesh& mesh) { return mesh.axis("dp"); }
+/// Whether model axes divide the model here: places wait for each other's parts inside their passes.
+inline bool has_model_axis(const Mesh& mesh) { return mesh.size() > mesh.axis_size("dp"); }
 
 struct Plan {
   std::vector<std::string> programs;

@@ -1,5 +1,5 @@
-// Chains: segments that hand activations on inside the compute stream. A channel from the last segment of a chain to
-// its first makes its activations take turns in memory (LT-1 acts).
+// Chains: segments that activations connect inside the compute stream. Channels from the last segments of a chain to
+// its first ones make its activations take turns in memory (LT-1 acts).
 #include <algorithm>
 #include <map>
 #include <numeric>

@@ -110,11 +110,7 @@ std::int32_t PlanDraft::slots_between(std::int32_t role, PassAt from, PassAt to)
   for (std::int32_t k = begin; k < end; ++k) places += plan.dp_width(k % plan.stages);
   const std::int32_t ahead = from.pass == Pass::forward && to.pass != Pass::forward ? plan.pipeline.ahead : 0;
   const auto slots = static_cast<std::int32_t>(places / own + shared_slack() + ahead);
-  if (slots <= plan.step_spec().microbatches / own) return slots;  // some place has as many, or more
-  std::int32_t most = 1;                                           // microbatches of a place
-  const MicrobatchOwners owners = plan.owners_of(plan.step_program, role);
-  for (std::int64_t d = 0; d < own; ++d) most = std::max(most, owners.acts(Rate::microbatch, d));
-  return std::min(slots, most);
+  return std::min(slots, plan.owners_of(plan.step_program, role).rounds());  // no place has more microbatches
 }
 
 std::int32_t PlanDraft::shared_slack() const {

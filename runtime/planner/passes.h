@@ -74,10 +74,10 @@ void make_snapshots(PlanDraft& draft, std::int32_t slots);
 /// Channels that can take turns -> rings of few buffers, in the order in which a pass needs them.
 void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<ReusedMemory>& reused);
 
-/// A chain is a row of segments, each of which passes activations to the next on the compute stream. Adds a channel
-/// from its last segment to its first: the first segment begins a microbatch when the last segment has begun the
-/// microbatch before, so that the chain's activations take turns in memory (Lifetimes, LT-1 acts). Leaves out chains
-/// whose data leave the stream on the way: another microbatch fills that time.
+/// A chain is segments that activations connect on the compute stream. Adds a channel from each of its last segments to
+/// those of its first ones that may not act at any time between yet: these begin a microbatch when the last one has
+/// begun the microbatch before, so that the chain's activations take turns in memory (Lifetimes, LT-1 acts). Leaves out
+/// chains whose data leave the stream on the way: another microbatch fills that time.
 void close_chains(PlanDraft& draft);
 
 /// Actors that wait for nothing else -> channels of `go`; updates, and exchanges that wait for it -> `commit`.

@@ -146,9 +146,9 @@ void make_rings(PlanDraft& draft, const Segments& segments, const std::vector<Re
           if (segment < 0 || order[r.actor] < order[segment]) segment = r.actor;
       if (segment < 0) continue;
       const LoweredNode& n = low.nodes[segments.nodes.at({s, segment}).front()];
-      // With one microbatch at a time its backward pass follows its forward pass; in a pipeline they mix. The weights'
-      // pass, where it is apart, follows in its own time.
-      const bool mixed = draft.virtual_stages > 1 || c.kind != Kind::gathered;
+      // With one microbatch at a time its backward pass follows its forward pass; in a pipeline, and where microbatches
+      // run ahead, they mix. The weights' pass, where it is apart, follows in its own time.
+      const bool mixed = draft.virtual_stages > 1 || plan.pipeline.ahead > 0 || c.kind != Kind::gathered;
       auto& pass =
           passes[{c.kind, n.program, n.virtual_stage, n.mesh, mixed ? role.actors[segment].pass : Pass::forward}];
       // All that a unit gathers for one direction is needed together.

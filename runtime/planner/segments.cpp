@@ -18,12 +18,6 @@ std::string segment_name(const PlanDraft& draft, std::int32_t program, std::int3
                      part ? fmt::format(".{}", part) : "");
 }
 
-/// Whether a mesh has a model axis: its places wait for each other's parts inside a backward pass.
-bool is_split(const Mesh& mesh) {
-  const std::int32_t dp = dp_axis(mesh);
-  return mesh.size() > (dp >= 0 ? mesh.axes[dp].size : 1);
-}
-
 /// The pass of each node: Pass::weights for ops that make only parameter gradients, if they are a pass of their own.
 std::vector<Pass> passes_of(const PlanDraft& draft) {
   std::vector<Pass> out;
@@ -34,7 +28,7 @@ std::vector<Pass> passes_of(const PlanDraft& draft) {
     // Shared units are not split.
     const Pipeline& pipeline = draft.plan.pipeline;
     const bool split = pipeline.splits_backward() ||
-                       (!pipeline.ordered() && pipeline.weights_apart && is_split(draft.plan.meshes[n.mesh]));
+                       (!pipeline.ordered() && pipeline.weights_apart && has_model_axis(draft.plan.meshes[n.mesh]));
     const bool apart = split && only_gradients && n.mesh < draft.plan.stages;
     out.push_back(apart ? Pass::weights : n.backward ? Pass::backward : Pass::forward);
   }

@@ -20,24 +20,28 @@ bool waits_inside_stages(const Plan& plan) {
 }
 
 /// Plays `plan`; its verdict is that it does not fit, or else `surpassed`.
-Expected<AheadTried> try_plan(const Plan& plan, std::int64_t bytes_max) {
+Expected<AheadTried> try_plan(const Plan& plan, std::optional<std::int64_t> bytes_max) {
   TROUPE_TRY(check_structure(plan));
   GameOptions training;
   training.every_program = false;
   TROUPE_ASSIGN(const GameResult game, play(plan, training));
   AheadTried out{plan.pipeline.ahead, plan.pipeline.weights_apart, AheadVerdict::surpassed, game.step_s, 0, {}};
   for (const MemoryUse& m : game.memory) out.place_bytes = std::max(out.place_bytes, m.total());
-  if (bytes_max <= 0) return out;
-  TROUPE_ASSIGN(const std::int64_t bytes, needed_bytes(plan, bytes_max));
-  if (bytes > bytes_max) out.verdict = AheadVerdict::does_not_fit;
+  if (!bytes_max) return out;
+  TROUPE_ASSIGN(const std::int64_t bytes, needed_bytes(plan, *bytes_max));
+  if (bytes > *bytes_max) out.verdict = AheadVerdict::does_not_fit;
   return out;
 }
 
 /// The search of choose_ahead(): the plan taken last, and the plans tried so far.
 class AheadSearch {
  public:
-  AheadSearch(const Graph& graph, const CompileOptions& options, std::int64_t bytes_max, AheadChoice& out)
-      : graph_(graph), options_(options), bytes_max_(bytes_max), out_(out) {}
+  AheadSearch(const Graph& graph, const CompileOptions& options, std::optional<std::int64_t> bytes_max,
+              AheadChoice& out)
+      : graph_(graph), options_(options), bytes_max_(bytes_max), out_(out) {
+    for (std::int32_t s = 0; s < out.plan.stages; ++s)
+      most_microbatches_ = std::max(most_microbatches_, out.plan.owners_of(out.plan.step_program, s).rounds());
+  }
 
   /// The plan taken last, of those tried.
   std::size_t taken_index() const { return taken_; }
@@ -60,7 +64,7 @@ class AheadSearch {
   /// `otherwise`: the verdict where it does not pay. A plan with more memory pays where it gains ahead_gain_min, one
   /// with less where it loses less than that.
   bool take(const Pipeline& pipeline, AheadVerdict otherwise) {
-    if (pipeline.ahead >= out_.plan.step_spec().microbatches) return false;
+    if (pipeline.ahead >= most_microbatches_) return false;
     CompileOptions next = options_;
     next.pipeline = pipeline;
     auto plan = compile(graph_, next);
@@ -84,14 +88,15 @@ class AheadSearch {
 
   const Graph& graph_;
   const CompileOptions& options_;
-  const std::int64_t bytes_max_;
+  const std::optional<std::int64_t> bytes_max_;
   AheadChoice& out_;
-  std::size_t taken_ = 0;  // of out_.tried
+  std::int32_t most_microbatches_ = 0;  // of a place
+  std::size_t taken_ = 0;               // of out_.tried
 };
 
 }  // namespace
 
-Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, std::int64_t bytes_max) {
+Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, std::optional<std::int64_t> bytes_max) {
   REQUIRE(options.pipeline.ahead == 0 && !options.pipeline.weights_apart, options.pipeline.ahead);
   AheadChoice out;
   TROUPE_ASSIGN(out.plan, compile(graph, options));
@@ -102,8 +107,7 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
   AheadSearch search(graph, options, bytes_max, out);
   while (search.one_more()) {}
   // Elsewhere no pass waits for parts of other places, and weight gradients stay with their backward pass.
-  const bool divided = std::any_of(out.plan.meshes.begin(), out.plan.meshes.begin() + out.plan.stages,
-                                   [](const Mesh& m) { return m.size() > m.axis_size("dp"); });
+  const bool divided = std::any_of(out.plan.meshes.begin(), out.plan.meshes.begin() + out.plan.stages, has_model_axis);
   if (divided && search.apart()) {
     // What they hide no microbatch has to hide: each must be worth its memory beside them, too.
     bool less = false;

@@ -3,6 +3,7 @@
 // them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,7 @@ struct AheadTried {
   bool weights_apart = false;
   AheadVerdict verdict = AheadVerdict::refused;
   double step_s = 0;             ///< predicted; 0 where it is refused
-  std::int64_t place_bytes = 0;  ///< of the place with most memory; 0 where it is refused
+  std::int64_t place_bytes = 0;  ///< pool of the place with most; 0 where it is refused
   std::string why;               ///< it is refused; otherwise empty
   bool taken() const { return verdict == AheadVerdict::chosen || verdict == AheadVerdict::surpassed; }
 };
@@ -43,10 +44,11 @@ inline constexpr double ahead_gain_min = 0.01;
 /// Begins with no microbatch ahead and weight gradients in their backward pass. Tries one microbatch more as long as
 /// the step becomes shorter by ahead_gain_min; then, where a model axis divides a stage, weight gradients apart;
 /// beside them, one microbatch less as long as the step becomes longer by less than that, else one more again. Takes
-/// no plan whose places together need more than `bytes_max` (0: as much as they like). Chooses the plan taken last, or
-/// the first where that does not fit. A plan that does not compile or play is not taken; of the first the error is
+/// no plan whose places together need more than `bytes_max` (none: as much as they like). Chooses the plan taken last,
+/// or the first where that does not fit. A plan that does not compile or play is not taken; of the first the error is
 /// returned. Compiles only the first where no stage has an exchange in the middle of its passes, and where the
 /// pipeline has an order. REQUIRES: options.pipeline has none ahead and no weight gradients apart.
-Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, std::int64_t bytes_max = 0);
+Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options,
+                                   std::optional<std::int64_t> bytes_max = std::nullopt);
 
 }  // namespace troupe::runtime

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <tuple>
 
@@ -87,6 +88,11 @@ Expected<std::vector<std::int32_t>> Session::feed(const PlanFeed& feed, ProgramS
 }
 
 Status Session::begin() {
+  if (!std::isfinite(options_.clip) || options_.clip < 0)
+    return invalid(fmt::format("SessionOptions::clip is {}: expected a finite number, 0 for none", options_.clip));
+  if (!std::isfinite(options_.loss_divisor) || options_.loss_divisor <= 0)
+    return invalid(
+        fmt::format("SessionOptions::loss_divisor is {}: expected a finite number above 0", options_.loss_divisor));
   TROUPE_ASSIGN(const ProgramMask readers, decisions_.begin());
   to_all(BeginRun{decisions_.committed(), readers, sums_.exponents()});
   keep_sums(readers);
@@ -207,6 +213,9 @@ Status Session::commit(std::int64_t step, const std::vector<Closed>& places) {
   }
   TROUPE_TRY(diverges(check_step(step, result.loss, result.grad_norm), step + 1));
   result.lr = options_.lr ? options_.lr(step) : plan_.hyper.lr;
+  if (!std::isfinite(result.lr) || result.lr < 0)
+    return invalid(
+        fmt::format("SessionOptions::lr of step {} is {}: expected a finite number of 0 or more", step, result.lr));
   CommitStep c;
   c.step = step;
   c.commit.lr = result.lr;

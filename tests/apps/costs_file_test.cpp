@@ -157,8 +157,14 @@ TEST_CASE(
       CHECK(found(named, 3, workers).layouts == one.layouts);
       CHECK(found(named, 3, workers).model != one.model);
     }
-  const FoundCosts other_threads = found("", 1, 2);
-  CHECK(other_threads.layouts == one.layouts);
-  CHECK(other_threads.model == CostModel{});
+  for (const std::string& named : {path, std::string()}) {
+    const FoundCosts other_threads = found(named, 1, 2);
+    CHECK(other_threads.layouts == one.layouts);
+    CHECK(other_threads.layouts_from == path);
+    CHECK(other_threads.model == CostModel{});
+    CHECK(other_threads.from == "built-in");
+    CHECK(other_threads.warning.find("workers with 3 threads, the job's have 1") != std::string::npos);
+    CHECK(found(named, 3, 2).warning.empty());
+  }
   ::unsetenv("XDG_CACHE_HOME");
 }

@@ -28,7 +28,7 @@ atexit.register(shutil.rmtree, jobs.SCRATCH, ignore_errors=True)   # jobs makes 
 
 RUN = {"config": {"model": {"layers": 6}, "optimizer": {"clip": 1.0}, "data": {}, "schedule": {"batch": 8, "pipeline": "1f1b"}, "run": {"seed": 1, "threads": 1},
                   "mesh": {"shared_vocabulary": False}, "eval": {"every": 5}, "checkpoint": {"every": 0}},
-       "steps": 6, "data": "text", "mesh": "dp=1", "costs": "built-in", "params_hash": "aa"}
+       "steps": 6, "data": "text", "mesh": "dp=1", "layout_costs": "built-in", "params_hash": "aa"}
 
 
 def changed(**values):

@@ -72,6 +72,19 @@ TEST_CASE("a graph with a feed and no SessionOptions::feed is refused before a w
                 result.status.message());
 }
 
+TEST_CASE("checkpoints every few steps without a folder are refused before a worker starts") {
+  for (const std::int64_t every : {-1, 3}) {
+    JobOptions job = steps(1);
+    job.checkpoint.every = every;
+    job.prefixes = {{"no-such-command"}, {"no-such-command"}};  // a worker that is started fails
+    const auto result = App().run(two_stages(), job);
+    CHECK(result.exit_code == exit_plan);
+    CHECK_MESSAGE(
+        result.status.message().find("JobOptions::checkpoint.every is " + std::to_string(every)) != std::string::npos,
+        result.status.message());
+  }
+}
+
 TEST_CASE(
     "a job that would begin with another step than its checkpoint's is refused before a worker starts, and says both") {
   const fs::path folder = fs::temp_directory_path() / ("troupe-first-step-" + std::to_string(::getpid()));

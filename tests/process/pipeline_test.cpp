@@ -37,6 +37,23 @@ Plan pipeline() {
   return *std::move(made);
 }
 
+/// Runs the plan's four steps on worker processes, with the options of train(): bitwise what was simulated.
+void check_as_simulated(const Plan& p, int threads, double divisor, const Result& simulated) {
+  std::vector<double> losses;
+  JobOptions job;
+  job.threads = threads;
+  job.session.steps = 4;
+  job.session.clip = 0.5;
+  job.session.loss_divisor = divisor;
+  job.session.lr = [](std::int64_t step) { return 1e-2 / (1 + 0.1 * static_cast<double>(step)); };
+  job.session.on_step = [&](const StepResult& r) { losses.push_back(r.loss); };
+  const JobResult result = test_app().run(p, job);
+  REQUIRE_MESSAGE(result.status.ok(), result.status.message());
+  CHECK(result.params_hash == simulated.run.params_hash);
+  REQUIRE(losses.size() == simulated.run.steps.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == simulated.run.steps[i].loss);
+}
+
 struct Act {
   bool backward;
   std::int32_t microbatch;
@@ -150,18 +167,7 @@ TEST_CASE("NU-2 (topologies) on worker processes: an MLP is bitwise the simulate
     for (int threads : {1, 2}) {
       auto p = plan(ops, s, dp);
       REQUIRE(p.ok());
-      std::vector<double> losses;
-      JobOptions job;
-      job.threads = threads;
-      job.session.steps = 4;
-      job.session.clip = 0.5;
-      job.session.loss_divisor = divisor;
-      job.session.lr = [](std::int64_t step) { return 1e-2 / (1 + 0.1 * static_cast<double>(step)); };
-      job.session.on_step = [&](const StepResult& r) { losses.push_back(r.loss); };
-      const JobResult result = test_app().run(*p, job);
-      REQUIRE_MESSAGE(result.status.ok(), result.status.message());
-      CHECK(result.params_hash == simulated->run.params_hash);
-      for (std::size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == simulated->run.steps[i].loss);
+      check_as_simulated(*p, threads, divisor, *simulated);
     }
 }
 
@@ -189,18 +195,6 @@ TEST_CASE(
         CAPTURE(ahead);
         CAPTURE(weights_apart);
         CAPTURE(threads);
-        std::vector<double> losses;
-        JobOptions job;
-        job.threads = threads;
-        job.session.steps = 4;
-        job.session.clip = 0.5;
-        job.session.loss_divisor = divisor;
-        job.session.lr = [](std::int64_t step) { return 1e-2 / (1 + 0.1 * static_cast<double>(step)); };
-        job.session.on_step = [&](const StepResult& r) { losses.push_back(r.loss); };
-        const JobResult result = test_app().run(made(ahead, weights_apart), job);
-        REQUIRE_MESSAGE(result.status.ok(), result.status.message());
-        CHECK(result.params_hash == simulated->run.params_hash);
-        REQUIRE(losses.size() == simulated->run.steps.size());
-        for (std::size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == simulated->run.steps[i].loss);
+        check_as_simulated(made(ahead, weights_apart), threads, divisor, *simulated);
       }
 }

@@ -250,7 +250,8 @@ TEST_CASE("weight gradients apart come after every other pass in priority, and a
 
 namespace {
 
-AheadChoice choose(const CompileOptions& o, std::int64_t bytes_max = 0, std::int64_t microbatches = step_microbatches) {
+AheadChoice choose(const CompileOptions& o, std::optional<std::int64_t> bytes_max = std::nullopt,
+                   std::int64_t microbatches = step_microbatches) {
   auto c = choose_ahead(step_graph(microbatches), o, bytes_max);
   REQUIRE_MESSAGE(c.ok(), c.status().message());
   return *std::move(c);
@@ -269,7 +270,7 @@ TEST_CASE(
       const auto step_s = [&](std::int32_t ahead, bool apart) {
         return game_of(plan_of(with_links(message_s, ahead, apart), microbatches)).step_s;
       };
-      const AheadChoice choice = choose(with_links(message_s), 0, microbatches);
+      const AheadChoice choice = choose(with_links(message_s), std::nullopt, microbatches);
       REQUIRE(!choice.tried.empty());
       const AheadTried* chosen = nullptr;
       for (const AheadTried& t : choice.tried) {
@@ -295,7 +296,31 @@ TEST_CASE(
   CHECK(one);
   CHECK(choose(with_links(2e-3)).plan.pipeline.ahead >= 1);
   // One microbatch has nothing to run ahead with.
-  CHECK(choose(with_links(2e-3), 0, 1).plan.pipeline.weights_apart);
+  CHECK(choose(with_links(2e-3), std::nullopt, 1).plan.pipeline.weights_apart);
+}
+
+TEST_CASE("under ZeRO 3, too, a microbatch ahead is under way while another waits") {
+  const auto made = [](std::int32_t ahead) {
+    CompileOptions o = with_links(2e-3, ahead);
+    o.stages = stage_meshes({2}, 2);
+    o.zero = 3;
+    return game_of(plan_of(o));
+  };
+  const GameResult alone = made(0), both = made(1);
+  CHECK(alone.peak_stash == std::vector<std::int32_t>{1});
+  CHECK(both.peak_stash == std::vector<std::int32_t>{2});
+  CHECK(both.step_s < 0.95 * alone.step_s);
+}
+
+TEST_CASE("auto tries no more microbatches ahead than a place has besides its own") {
+  for (const std::int64_t dp : {1, 2, 4}) {
+    CompileOptions o = with_links(12e-3);
+    o.stages = stage_meshes({dp}, 2);
+    const AheadChoice choice = choose(o, std::nullopt, 4);
+    REQUIRE(!choice.tried.empty());
+    for (const AheadTried& t : choice.tried) CHECK(t.ahead < 4 / dp);
+    if (dp < 4) CHECK(choice.plan.pipeline.ahead > 0);
+  }
 }
 
 TEST_CASE("weight gradients apart hide the exchange of an input's gradient in a step of one microbatch") {
@@ -328,6 +353,7 @@ TEST_CASE("auto takes no plan that does not fit into the memory that there is") 
   CHECK(*has <= *needs);
   CHECK(ahead_text(tight.tried, "in a box").find("\nmemory: in a box\n") != std::string::npos);
   CHECK(ahead_text(tight.tried, "").find("does not fit") != std::string::npos);
+  CHECK(choose(with_links(2e-3), 0).tried[0].verdict == AheadVerdict::does_not_fit);
   const AheadChoice none = choose(with_links(2e-3), *needs - 1);
   CHECK(none.plan.pipeline == Pipeline{});
   REQUIRE(none.tried.size() == 1);

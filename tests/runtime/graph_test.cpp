@@ -572,6 +572,44 @@ TEST_CASE(
   CHECK(makers[2].rfind("third.grad", 0) == 0);
 }
 
+TEST_CASE("minimize refuses a number of AdamW that no update can use, or that the run sets, by name") {
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  const std::vector<std::pair<kernels::AdamW, std::string>> wrong = {
+      {{.lr = -1}, "AdamW::lr is -1"},          {{.lr = inf}, "AdamW::lr is inf"},
+      {{.beta1 = 1}, "AdamW::beta1 is 1"},      {{.beta2 = 1.5f}, "AdamW::beta2 is 1.5"},
+      {{.beta2 = nan}, "AdamW::beta2 is nan"},  {{.eps = 0}, "AdamW::eps is 0"},
+      {{.eps = -1}, "AdamW::eps is -1"},        {{.weight_decay = nan}, "AdamW::weight_decay is nan"},
+      {{.grad_scale = 2}, "AdamW::grad_scale"}, {{.step = 500}, "AdamW::step is 500"}};
+  for (const auto& [hyper, says] : wrong) {
+    Start s;
+    s.g.minimize(s.loss(s.y), hyper);
+    check_names(s.g.status(), {"minimize", says, "expected"});
+  }
+  Start s;
+  s.g.minimize(s.loss(s.y), {.lr = 0, .beta1 = 0, .beta2 = 0, .weight_decay = 0});
+  CHECK(s.g.status().ok());
+}
+
+TEST_CASE("a parameter that would begin with no number is refused by name") {
+  for (const Init init : {Init::constant(NAN), Init::normal(INFINITY), Init::normal(-1)}) {
+    Start s;
+    s.g.param("late", {2, 2}, init);
+    check_names(s.g.status(), {"parameter 'late'", "expected a finite number"});
+  }
+}
+
+TEST_CASE("an op that draws random numbers for other rows than ProgramSpec::samples is refused with both numbers") {
+  for (const std::int64_t samples : {1, 3, 4}) {
+    Graph g(staircase_ops());
+    g.program("train", {.microbatches = 3, .samples = samples});
+    g.unit("in");
+    const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {4, 8}}}})[0];
+    g.report("loss", g.op("dropout", {x}, {{"p", 0.5}})[0]);
+    if (samples == 4) CHECK_MESSAGE(g.status().ok(), g.status().message());
+    else check_names(g.status(), {"dropout", "its input has 4 rows", std::to_string(samples) + " samples"});
+  }
+}
+
 TEST_CASE("an op that draws random numbers has a key of its own without being given one; its gradient has the same") {
   Start s;
   const Attrs p = {{"p", 0.5}};

@@ -327,6 +327,24 @@ TEST_CASE("a gradient is scaled to the clip only where its norm is above it") {
   }
 }
 
+TEST_CASE("a clip, a divisor or a rate that is no number of its range is refused by name, and is no divergence") {
+  const auto wrong = [](const std::function<void(SessionOptions&)>& set, const std::string& what) {
+    Planted job({1});
+    set(job.options);
+    job.begin();
+    const Status s = job.started.ok() ? job.vote() : job.started;
+    CHECK_MESSAGE(says(s, what), s.message());
+    CHECK(job.commits.empty());
+    CHECK_FALSE(job.session->diverged());
+  };
+  wrong([](auto& o) { o.clip = -1; }, "SessionOptions::clip is -1");
+  wrong([](auto& o) { o.clip = NAN; }, "SessionOptions::clip is nan");
+  wrong([](auto& o) { o.loss_divisor = 0; }, "SessionOptions::loss_divisor is 0");
+  wrong([](auto& o) { o.loss_divisor = INFINITY; }, "SessionOptions::loss_divisor is inf");
+  wrong([](auto& o) { o.lr = [](std::int64_t) { return NAN; }; }, "SessionOptions::lr of step 0 is nan");
+  wrong([](auto& o) { o.lr = [](std::int64_t) { return -1.0; }; }, "SessionOptions::lr of step 0 is -1");
+}
+
 TEST_CASE("a loss that is not finite, also of a void step, or the norm of a good one: training has diverged") {
   for (const std::string what : {"loss", "loss of a void step", "norm"}) {
     CAPTURE(what);
