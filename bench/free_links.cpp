@@ -1,10 +1,11 @@
 // What of a step is not messages: the plan that a job has on throttled links, on links that cost nothing. A job that is
 // planned for such links may have other layouts, and so other computing.
 //
-//   bench_free_links CONFIG.toml MESH THROTTLE [--costs COSTS.toml] [--ahead N|auto] [--text TEXT] [KEY=VALUE...]
+//   bench_free_links CONFIG.toml MESH THROTTLE [--costs COSTS.toml] [--ahead N|auto] [--paced SCALE] [--text TEXT]
+//                    [KEY=VALUE...]
 //
-// Prints seconds a step, as the game plays it, and with --text as worker processes take it. Kernels take twice their
-// time.
+// Prints seconds a step, as the game plays it, and with --text as worker processes take it. Kernels take SCALE (2)
+// times their time.
 #include <fmt/format.h>
 
 #include <optional>
@@ -21,8 +22,8 @@ int main(int argc, char** argv) {
   lm::register_actors(app);
   app.serve_if_worker(argc, argv);
   if (argc < 4)
-    die("usage: bench_free_links CONFIG.toml MESH THROTTLE [--costs COSTS.toml] [--ahead N|auto] [--text TEXT] "
-        "[KEY=VALUE...]");
+    die("usage: bench_free_links CONFIG.toml MESH THROTTLE [--costs COSTS.toml] [--ahead N|auto] [--paced SCALE] "
+        "[--text TEXT] [KEY=VALUE...]");
   lm::JobArguments arguments;
   arguments.config_path = argv[1];
   arguments.mesh = argv[2];
@@ -35,6 +36,7 @@ int main(int argc, char** argv) {
     std::string* const value = word == "--costs" ? &arguments.costs : word == "--ahead" ? &ahead : nullptr;
     if (value && i + 1 < argc) *value = argv[++i];
     else if (word == "--text" && i + 1 < argc) text = argv[++i];
+    else if (word == "--paced" && i + 1 < argc) arguments.paced = std::stod(argv[++i]);
     else arguments.overrides.push_back(word);
   }
   int code = 0;

@@ -8,9 +8,9 @@ For each mesh (such as dp=2, or tp=2:zero=3), number of microbatches of a step, 
 `troupe sim` predicts it and as `troupe train --paced` takes it (`--played`: predictions only), against the lower of two ideals: `troupe sim
 --ideal` (unlimited slots and streams, the same costs) of the plan without microbatches ahead and of this one. Unlimited slots take what comes
 first, which need not be best: `bound` is the larger of the busiest place's computing and its busiest link's messages, which no plan is
-shorter than. `hidden` is the part of the messages' time by which the step is not longer than on links that cost nothing, predicted or
-measured as the step is, with as many microbatches ahead (weight gradients with their backward pass, which on such links differ from weight
-gradients apart by launches only). Run it on a machine that does nothing else.
+shorter than. `hidden` is the part of the messages' time by which the step is not longer than that of the same plan on links that cost
+nothing (`bench_free_links`: the same layouts, microbatches ahead, weight gradients apart), predicted or measured as the step is. Run it on a
+machine that does nothing else.
 """
 import argparse
 import os
@@ -21,6 +21,7 @@ from statistics import median
 import jobs
 
 TROUPE = jobs.ROOT / "build/apps/troupe"
+FREE_LINKS = jobs.ROOT / "build/bench/bench_free_links"
 UNITS = {"s": 1e3, "ms": 1, "us": 1e-3, "ns": 1e-6}
 FREE = "latency=0us,bandwidth=1000000MB/s"
 SLOW = 1e6   # bytes a second of links that are so slow that a step's bytes can be told from its time
@@ -61,6 +62,14 @@ def measured_ms(words, steps, repeats):
     return median(found)
 
 
+def free_ms(mesh, throttle, ahead, overrides, options):
+    """The step of the row's plan on links that cost nothing."""
+    words = [FREE_LINKS, jobs.CONFIG, mesh, throttle, "--ahead", ahead, "--paced", options.paced, *overrides]
+    words += ["--costs", options.costs] if options.costs else []
+    words += [] if options.played else ["--text", jobs.text()]
+    return median(float(jobs.finish(jobs.start(words)).split()[-1]) * 1e3 for _ in range(1 if options.played else options.repeats))
+
+
 def bandwidth(words, compute_ms, share):
     """MB/s of links at which a step's messages take `share` of its computing."""
     fast = Played([*words, "--throttle", FREE]).ms("messages")
@@ -94,27 +103,25 @@ def main():
             job = ["--mesh", mesh_words[0], "--paced", options.paced, "--set", f"schedule.microbatch={jobs.BATCH // microbatches}", *options.more]
             job += [word for key in mesh_words[1:] for word in ("--" + key.split("=")[0], key.split("=")[1])]
             job += ["--costs", options.costs] if options.costs else []
+            overrides = [f"schedule.microbatch={jobs.BATCH // microbatches}", *["mesh." + key for key in mesh_words[1:]]]
             compute_ms = Played(job).ms("compute")
-            free_ms = {}   # by microbatches ahead: the step on links that cost nothing
             for latency in options.latencies:
                 for share in options.shares:
                     rate = bandwidth(job, compute_ms, share)
-                    words = [*job, "--throttle", f"latency={latency:g}us,bandwidth={rate:.4g}MB/s"]
+                    throttle = f"latency={latency:g}us,bandwidth={rate:.4g}MB/s"
+                    words = [*job, "--throttle", throttle]
                     first_ideal_ms = Played([*words, "--ideal"]).ms("step")
                     for ahead in options.ahead:
                         number, apart = Played([*words, "--set", f"schedule.ahead={ahead}"]).chosen() if ahead == "auto" else (ahead, False)
                         here = [*words, "--set", f"schedule.ahead={ahead}"]
                         played = Played(here)
-                        free = [*job, "--set", f"schedule.ahead={number}", "--throttle", FREE]
-                        if number not in free_ms:
-                            free_ms[number] = Played(free).ms("step") if options.played else measured_ms(free, options.steps, options.repeats)
                         ideal_ms = min(first_ideal_ms, Played([*here, "--ideal"]).ms("step"))
                         step_ms = played.ms("step")
                         measured = [" "] * 2
                         if not options.played:
                             step_ms = measured_ms(here, options.steps, options.repeats)
                             measured = [f"{step_ms:.0f}", f"{step_ms / ideal_ms:.3f}"]
-                        hidden = 1 - (step_ms - free_ms[number]) / played.ms("messages")
+                        hidden = 1 - (step_ms - free_ms(mesh_words[0], throttle, ahead, overrides, options)) / played.ms("messages")
                         print(f"| {mesh} | {microbatches} | {latency:g} | {share:g} | {rate:.4g} | {number}{' apart' if apart else ''} | {place_mib(here):.0f} | {played.bound_ms():.0f} | {ideal_ms:.0f} | "
                               f"{played.ms('step'):.0f} | {played.ms('step') / ideal_ms:.3f} | {' | '.join(measured)} | {100 * hidden:.0f} % |", flush=True)
 

@@ -41,6 +41,12 @@ Status check_checkpoint_dir(Storage& storage, const JobArguments& a, const Resum
   code = exit_output;
   if (!foreign) return {};
   const std::string elsewhere = "choose another --out or --checkpoint-dir, or remove them";
+  if (!point) {  // a run that goes on may have this folder's lock itself
+    const auto lock = catalog.lock();
+    code = exit_checkpoint;
+    if (!lock.ok()) return lock.status();
+    code = exit_output;
+  }
   if (!point || point->manifest.stamp.step == 0)
     return invalid("'" + catalog.dir() + "' has checkpoints of an earlier run: go on with --resume, " + elsewhere);
   return invalid("'" + catalog.path(*foreign) + "' is of another run than '" + point->folder +

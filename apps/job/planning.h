@@ -34,8 +34,8 @@ Expected<Prepared> prepare(const JobArguments& arguments, int& code, const std::
 void start_on_one_machine(Prepared& prepared);
 
 /// What a command begins with that reads a checkpoint and trains nothing: the checkpoint's configuration, on `mesh`
-/// (empty: one worker), with `threads` compute threads if >= 0 and this machine's costs. The caller makes its own changes, then validates. On an
-/// error, `code` is the exit code for it.
+/// (empty: one worker), with `threads` compute threads if >= 0 and this machine's costs. The caller makes its own
+/// changes, then validates. On an error, `code` is the exit code for it.
 Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& mesh, std::int64_t threads, int& code);
 
 /// The layouts that the plan takes along model axes, and the costs of others. Errors as of compile().

@@ -11,7 +11,8 @@ namespace troupe::runtime {
 
 Status ChannelCheck::check_ends(std::int32_t id) const {
   const PlanChannel& c = role_.channels[id];
-  if (c.slots < 1 || c.slots > count_max) return refuse(c, fmt::format("has {} slots; it needs at least 1", c.slots));
+  if (c.slots < 1 || c.slots > count_max)
+    return refuse(c, fmt::format("has {} slots: expected 1 to {}", c.slots, count_max));
   if (!known(c.rate) || c.kind > PlanChannel::Kind::snapshot)
     return refuse(c, "has a rate or kind that this version does not know");
   if (!among(c.program, plan_.programs.size())) return refuse(c, "belongs to no program");

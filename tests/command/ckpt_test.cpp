@@ -147,6 +147,17 @@ TEST_CASE("ckpt prune keeps the newest and those it is told to") {
   check_one_line(ckpt({"prune", saved.of(20)}), exit_usage, {"one checkpoint", "the folder that it is in"});
 }
 
+TEST_CASE("ckpt prune removes what no run has committed, too") {
+  Saved saved;
+  std::filesystem::remove(saved.of(10) + "/manifest");  // as a prune that is killed leaves it
+  std::filesystem::remove(saved.of(40) + "/manifest");
+  check_says(ckpt({"prune", saved.all(), "--keep", "1"}),
+             {"removed step-00000020.g1\nremoved step-00000010.g1, which was not committed\nremoved step-00000040.g1, "
+              "which was not committed\n"});
+  check_says(ckpt({"verify", saved.of(30)}), {"every block"});
+  for (const int gone : {10, 20, 40}) CHECK_FALSE(std::filesystem::exists(saved.of(gone)));
+}
+
 TEST_CASE("a folder that is there and cannot be read is a failure of the checkpoint, not of the command line") {
   if (::geteuid() == 0) return skip("root reads everything");
   Saved saved;

@@ -63,6 +63,9 @@ TEST_CASE(
   check_one_line(run(train(dir / "two", {"--quiet", "--resume", dir / "checkpoints", "--checkpoint-every", "5",
                                          "--checkpoint-dir", dir / "checkpoints", "--steps", "1000000"})),
                  exit_checkpoint, {"'" + (dir / "checkpoints") + "' is written by another run"});
+  check_one_line(run(train(dir / "two", {"--quiet", "--checkpoint-every", "5", "--checkpoint-dir", dir / "checkpoints",
+                                         "--steps", "1"})),
+                 exit_checkpoint, {"'" + (dir / "checkpoints") + "' is written by another run"});
   check_one_line(run(troupe_command({"ckpt", "prune", dir / "checkpoints", "--keep", "1"})), exit_checkpoint,
                  {"'" + (dir / "checkpoints") + "' is written by another run"});
   first.command.send(SIGKILL);
