@@ -125,11 +125,15 @@ CompileOptions options_without_training(const Prepared& p) {
 
 }  // namespace
 
-std::int64_t memory_for_plans(const Prepared& p) {
+std::int64_t memory_for_plans(std::int64_t available, std::int64_t workers) {
   // A worker's process has about 20 MiB of its own, and 20 of libraries and shared memory
   // (docs/measurements/2026-11-22-clean-clone.md); the rest is room for what other programs take meanwhile.
   constexpr std::int64_t worker_bytes = 64 << 20;
-  return std::max<std::int64_t>(0, static_cast<std::int64_t>(available_host_bytes()) - p.mesh.workers() * worker_bytes);
+  return std::max<std::int64_t>(0, available - workers * worker_bytes);
+}
+
+std::int64_t memory_for_plans(const Prepared& p) {
+  return memory_for_plans(static_cast<std::int64_t>(available_host_bytes()), p.mesh.workers());
 }
 
 Expected<AheadChoice> make_plan(const App& app, const Prepared& p, const std::string& text, std::int64_t prompt_tokens,

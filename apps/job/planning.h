@@ -41,8 +41,10 @@ Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& me
 /// The layouts that the plan takes along model axes, and the costs of others. Errors as of compile().
 Expected<runtime::LayoutChoices> explain_layouts(const runtime::App& app, const Prepared& prepared);
 
-/// Bytes that plans of this job may need on this machine: what it has available, less what its workers' processes need
-/// beside their plan.
+/// Bytes that the plan of a job of `workers` may need where `available` are: less what the workers' processes need
+/// beside it.
+std::int64_t memory_for_plans(std::int64_t available, std::int64_t workers);
+/// On this machine, of what it has available.
 std::int64_t memory_for_plans(const Prepared& prepared);
 
 /// Compiles the model. `text`: the plain file that the plan's loaders read. With program "sample" if `prompt_tokens` >

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "tests/apps/temp_dir.h"
+#include "tests/apps/variable.h"
 
 using namespace troupe;
 using namespace troupe::calibrate;
@@ -140,8 +141,7 @@ TEST_CASE(
     "layouts are found with the costs of one worker, whatever the workers of a job, its threads, or who named the "
     "file") {
   TempDir dir;
-  const std::string cache = dir / "cache";
-  ::setenv("XDG_CACHE_HOME", cache.c_str(), 1);
+  const Variable cache("XDG_CACHE_HOME", dir / "cache");
   const std::string path = default_costs_path();
   REQUIRE(prepare_costs(path).ok());
   REQUIRE(write_costs(path, costs()).ok());
@@ -166,5 +166,4 @@ TEST_CASE(
     CHECK(other_threads.warning.find("workers with 3 threads, the job's have 1") != std::string::npos);
     CHECK(found(named, 3, 2).warning.empty());
   }
-  ::unsetenv("XDG_CACHE_HOME");
 }

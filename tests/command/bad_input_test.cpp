@@ -106,13 +106,15 @@ TEST_CASE("an option that is given twice, or has no value, is named, with how of
                {{"--set", "model.layers=3", "--set"}, {"--set has no value; it takes TEXT: section.key=value"}}});
   // The next argument is no value of an option that ends with '='.
   TempDir dir;
+  REQUIRE_FALSE(std::filesystem::exists("--quiet"));
   for (const std::string option : {"--out=", "--checkpoint-dir="})
     check_one_line(run(troupe_command({"train", tiny_config, "--data", dir / "none", option, "--quiet"})), exit_usage,
                    {option.substr(0, option.size() - 1) + " has no value; it takes TEXT: "});
   for (const auto& words : {std::vector<std::string>{"--trace=", "--quiet"}, {"--quiet", "--trace="}, {"--resume="}}) {
     std::vector<std::string> command = {"train", tiny_config, "--data", dir / "none"};
     command.insert(command.end(), words.begin(), words.end());
-    check_one_line(run(troupe_command(command)), exit_usage, {"=' has no value behind its '='"});
+    const std::string& option = words[0].ends_with('=') ? words[0] : words[1];
+    check_one_line(run(troupe_command(command)), exit_usage, {"'" + option + "' has no value behind its '='"});
   }
   CHECK_FALSE(std::filesystem::exists("--quiet"));
 }

@@ -72,7 +72,7 @@ TEST_CASE("a graph with a feed and no SessionOptions::feed is refused before a w
                 result.status.message());
 }
 
-TEST_CASE("checkpoints every few steps without a folder are refused before a worker starts") {
+TEST_CASE("a rhythm of checkpoints without a folder, or below 0, is refused before a worker starts") {
   for (const std::int64_t every : {-1, 3}) {
     JobOptions job = steps(1);
     job.checkpoint.every = every;

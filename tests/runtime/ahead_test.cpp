@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <tuple>
 
 #include "runtime/show/plan_text.h"
@@ -114,21 +115,24 @@ TEST_CASE("microbatches ahead add as many stash slots on each stage, whatever th
 }
 
 TEST_CASE("no stash has more slots than its place has microbatches, whatever ahead") {
-  for (const std::int64_t dp : {1, 2}) {
+  for (const std::vector<std::int64_t>& stages : {std::vector<std::int64_t>{1}, {2}, {3}, {1, 1}, {2, 1}, {1, 3}}) {
     CompileOptions o = with_links(2e-3, 100);
-    o.stages = stage_meshes({dp}, 2);
+    o.stages = stage_meshes(stages, 2);
     const Plan p = plan_of(o);
-    int stashes = 0, credits = 0;
-    for (const PlanChannel& c : p.roles[0].channels) {
-      if (c.kind != PlanChannel::Kind::stash || c.program != 0) continue;
-      const bool credit = c.name.starts_with("credit.");
-      (credit ? credits : stashes) += 1;
-      // an exchange's: one more comes in
-      const bool lands = c.writer >= 0 && p.roles[0].actors[c.writer].kind != PlanActor::Kind::segment;
-      CHECK_MESSAGE(c.slots == step_microbatches / dp + (lands ? 1 : 0), c.name);
+    for (std::size_t r = 0; r < p.roles.size(); ++r) {
+      const auto most = static_cast<std::int32_t>((step_microbatches + stages[r] - 1) / stages[r]);
+      int stashes = 0, credits = 0;
+      for (const PlanChannel& c : p.roles[r].channels) {
+        if (c.kind != PlanChannel::Kind::stash || c.program != 0) continue;
+        const bool credit = c.name.starts_with("credit.");
+        (credit ? credits : stashes) += 1;
+        // an exchange's: one more comes in
+        const bool lands = c.writer >= 0 && p.roles[r].actors[c.writer].kind != PlanActor::Kind::segment;
+        CHECK_MESSAGE(c.slots == most + (lands ? 1 : 0), c.name << " of stage " << r);
+      }
+      CHECK(stashes > 0);
+      CHECK(credits > 0);
     }
-    CHECK(stashes > 0);
-    CHECK(credits > 0);
   }
 }
 
@@ -200,6 +204,8 @@ TEST_CASE("one slot fewer in any channel: refused as a deadlock or by the channe
           const bool deadlock = refused.message().find("deadlock") != std::string::npos;
           CHECK_MESSAGE((deadlock || refused.message().find(channel.name) != std::string::npos), refused.message());
           deadlock ? ++deadlocks : ++named;
+          // What is refused without a game has no slot left, or slots that are fixed by what it is.
+          if (!deadlock) CHECK_MESSAGE((channel.slots == 0 || channel.kind == PlanChannel::Kind::turn), channel.name);
           if (deadlock) CHECK(!train(p, ops(), 2, 11, step_microbatches * 2).ok());  // it stands still indeed
           continue;
         }
@@ -219,7 +225,7 @@ TEST_CASE("one slot fewer in any channel: refused as a deadlock or by the channe
   CHECK(accepted > 0);
 }
 
-TEST_CASE("weight gradients apart come after every other pass in priority, and add no slot to what waits for others") {
+TEST_CASE("weight gradients apart come after every other pass in priority; only what they read waits for them") {
   for (const std::vector<std::int64_t>& stages : {std::vector<std::int64_t>{1}, {1, 1}})
     for (const std::int32_t ahead : {0, 2}) {
       CompileOptions o = with_links(2e-3, ahead);
@@ -234,16 +240,30 @@ TEST_CASE("weight gradients apart come after every other pass in priority, and a
             if (w.kind == PlanActor::Kind::segment && w.pass == Pass::weights && other.pass != Pass::weights &&
                 other.kind == PlanActor::Kind::segment && apart.is_step_program(other.program))
               CHECK_MESSAGE(w.priority > other.priority, w.name << " before " << other.name);
-        std::int32_t most = 0;
+        CHECK(std::any_of(role.actors.begin(), role.actors.end(), [&](const PlanActor& a) {
+          return a.kind == PlanActor::Kind::segment && a.pass == Pass::weights && apart.is_step_program(a.program);
+        }));
+        std::map<std::string, std::int32_t> before;  // slots of what waits for the backward pass
         for (const PlanChannel& c : whole.roles[r].channels)
-          if (c.kind == PlanChannel::Kind::stash && c.program == 0) most = std::max(most, c.slots);
+          if (c.kind == PlanChannel::Kind::stash && c.program == 0) before[c.name] = c.slots;
         const auto up = static_cast<std::int32_t>(r) + 1;  // stages from the first one to this
+        std::size_t found = 0;
         for (const PlanChannel& c : role.channels) {
-          if (c.kind != PlanChannel::Kind::stash || c.program != 0 || c.writer < 0) continue;
-          const PlanActor& writer = role.actors[c.writer];
-          const std::int32_t lands = writer.kind == PlanActor::Kind::segment ? 0 : 1;  // while the next one comes in
-          CHECK_MESSAGE(c.slots <= (writer.pass == Pass::forward ? most : 0) + up + lands, c.name);
+          if (c.kind != PlanChannel::Kind::stash || c.program != 0) continue;
+          const bool lands = c.writer >= 0 && role.actors[c.writer].kind != PlanActor::Kind::segment;
+          const bool for_weights = std::any_of(c.readers.begin(), c.readers.end(), [&](const auto& reader) {
+            return reader.actor >= 0 && role.actors[reader.actor].pass == Pass::weights;
+          });
+          if (!before.count(c.name)) {  // from the backward pass
+            CHECK(for_weights);
+            CHECK_MESSAGE(c.slots <= up + (lands ? 1 : 0), c.name);
+            continue;
+          }
+          ++found;
+          const std::int32_t slots = before[c.name];
+          CHECK_MESSAGE(c.slots == (for_weights ? std::max(slots, up + ahead + (lands ? 1 : 0)) : slots), c.name);
         }
+        CHECK(found == before.size());
       }
     }
 }
@@ -262,8 +282,8 @@ AheadChoice choose(const CompileOptions& o, std::optional<std::int64_t> bytes_ma
 TEST_CASE(
     "auto chooses a plan of which each microbatch ahead, and weight gradients apart, gain 1 % of the step, and no more "
     "would") {
-  bool small = false, one = false;  // a gain below 1 %, one of 1 to 3 %
-  for (const double message_s : {0.05e-3, 0.1e-3, 2e-3, 4e-3, 8e-3, 12e-3})
+  bool small = false, one = false, fewer = false;  // a gain below 1 %, one of 1 to 3 %; a microbatch taken away
+  for (const double message_s : {0.05e-3, 0.1e-3, 2e-3, 4e-3, 6e-3, 8e-3, 12e-3})
     for (const std::int64_t microbatches : {std::int64_t{1}, std::int64_t{2}, step_microbatches}) {
       CAPTURE(message_s);
       CAPTURE(microbatches);
@@ -282,9 +302,11 @@ TEST_CASE(
           small |= !t.taken() && t.step_s < chosen->step_s;
           one |= t.taken() && t.step_s > chosen->step_s * 0.97;
         }
+        fewer |= chosen && t.taken() && t.ahead < chosen->ahead;
         if (t.taken()) chosen = &t;
       }
       REQUIRE(chosen);
+      for (const AheadTried& t : choice.tried) CHECK((t.verdict == AheadVerdict::chosen) == (&t == chosen));
       CHECK(choice.plan.pipeline.ahead == chosen->ahead);
       CHECK(choice.plan.pipeline.weights_apart == chosen->weights_apart);
       const auto [ahead, apart, took] = std::tuple(chosen->ahead, chosen->weights_apart, chosen->step_s);
@@ -294,6 +316,9 @@ TEST_CASE(
     }
   CHECK(small);
   CHECK(one);
+  CHECK(fewer);
+  // From 3 ahead: two beside weight gradients apart are less than 1 % slower than three, one is not.
+  CHECK(choose(with_links(6e-3)).plan.pipeline == Pipeline{Pipeline::Kind::one_f_one_b, 1, 2, true});
   CHECK(choose(with_links(2e-3)).plan.pipeline.ahead >= 1);
   // One microbatch has nothing to run ahead with.
   CHECK(choose(with_links(2e-3), std::nullopt, 1).plan.pipeline.weights_apart);
@@ -313,13 +338,13 @@ TEST_CASE("under ZeRO 3, too, a microbatch ahead is under way while another wait
 }
 
 TEST_CASE("auto tries no more microbatches ahead than a place has besides its own") {
-  for (const std::int64_t dp : {1, 2, 4}) {
+  for (const std::vector<std::int64_t>& stages : {std::vector<std::int64_t>{1}, {2}, {4}, {4, 2}}) {
     CompileOptions o = with_links(12e-3);
-    o.stages = stage_meshes({dp}, 2);
+    o.stages = stage_meshes(stages, 2);
     const AheadChoice choice = choose(o, std::nullopt, 4);
     REQUIRE(!choice.tried.empty());
-    for (const AheadTried& t : choice.tried) CHECK(t.ahead < 4 / dp);
-    if (dp < 4) CHECK(choice.plan.pipeline.ahead > 0);
+    for (const AheadTried& t : choice.tried) CHECK(t.ahead < 4 / stages.back());  // of the place with most
+    if (stages.back() < 4) CHECK(choice.plan.pipeline.ahead > 0);
   }
 }
 
@@ -369,6 +394,33 @@ TEST_CASE("auto takes no plan that does not fit into the memory that there is") 
   CHECK(choose(with_links(8e-3), bytes(2)).plan.pipeline.ahead == 2);
   CHECK(choose(with_links(8e-3), bytes(2) - 1).plan.pipeline.ahead == 1);
   CHECK(choose(with_links(8e-3), bytes(1)).plan.pipeline.ahead == 1);
+}
+
+TEST_CASE("what auto has tried is told plan by plan, each with its verdict, and why one is refused") {
+  using Verdict = AheadVerdict;
+  const std::string text = ahead_text({{0, false, Verdict::surpassed, 2, 3 << 20, ""},
+                                       {1, false, Verdict::gains_little, 1.99, 4 << 20, ""},
+                                       {2, true, Verdict::chosen, 1.5, 5 << 20, ""},
+                                       {1, true, Verdict::loses, 1.6, 6 << 20, ""},
+                                       {3, true, Verdict::does_not_fit, 1.25, 7 << 20, ""},
+                                       {4, true, Verdict::refused, 0, 0, "nothing acts any more"}},
+                                      "in a box");
+  const std::vector<std::vector<std::string>> rows = {{"0", "with backward", "2 s", "3 MiB", "a later one is better"},
+                                                      {"1", "with backward", "1.99 s", "4 MiB", "gains less than 1 %"},
+                                                      {"2", "apart", "1.50 s", "5 MiB", "chosen"},
+                                                      {"1", "apart", "1.60 s", "6 MiB", "loses 1 % or more"},
+                                                      {"3", "apart", "1.25 s", "7 MiB", "does not fit"},
+                                                      {"4", "apart", "refused: nothing acts any more"}};
+  std::size_t at = text.find("verdict\n");
+  REQUIRE(at != std::string::npos);
+  for (const auto& row : rows)
+    for (const std::string& cell : row) {
+      at = text.find(cell, at);
+      CHECK_MESSAGE(at != std::string::npos, "'" << cell << "' is not where it belongs in: " << text);
+      if (at == std::string::npos) return;
+      at += cell.size();
+    }
+  CHECK(text.find_first_not_of(" \n", at) == std::string::npos);
 }
 
 TEST_CASE("the memory that auto tells of a plan is that of its fullest place") {

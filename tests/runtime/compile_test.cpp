@@ -242,6 +242,8 @@ TEST_CASE("layouts follow layout_costs alone; what acts and exchanges take follo
   free.stages = dear.stages = stage_meshes({1}, 2);
   free.costs.intra_node = {0, 1e15};
   dear.costs.intra_node = {1, 1e3};
+  free.costs.launch_s = 1e-9;
+  dear.costs.launch_s = 2;
   const auto made = [](const CompileOptions& o) {
     auto p = compile(graph(ops(), {}), o);
     REQUIRE_MESSAGE(p.ok(), p.status().message());
@@ -263,6 +265,13 @@ TEST_CASE("layouts follow layout_costs alone; what acts and exchanges take follo
     CHECK(p.exchanges[x].seconds >= 1);
   }
   CHECK(carried > 0);
+  int acts = 0;
+  for (const PlanActor& a : p.roles[0].actors) {
+    if (a.kind != PlanActor::Kind::segment || a.cost_s == 0) continue;  // no kernel is launched
+    ++acts;
+    CHECK_MESSAGE(a.cost_s >= 2, a.name);
+  }
+  CHECK(acts > 0);
   both.layout_costs->launch_s = -1;
   const auto refused = compile(graph(ops(), {}), both);
   REQUIRE(!refused.ok());

@@ -150,10 +150,11 @@ TEST_CASE("a gradient of another shape than its input is refused with the op, th
 TEST_CASE("a gradient of an input that the op does not have is refused with the op, the input, and how many it has") {
   Start s;
   s.g.minimize(s.loss(s.g.op("beyond", {s.y}, {}, "body.beyond")[0]), {});
-  check_names(s.g.status(), {"gradient of 'body.beyond'", "input 1", "has 1 input"});
+  check_names(s.g.status(), {"gradient of 'body.beyond'", "input 1", "the op has 1 input"});
+  CHECK(s.g.status().message().ends_with("has 1 input"));
   Start t;
   t.g.minimize(t.loss(t.g.op("before", {t.y}, {}, "body.before")[0]), {});
-  check_names(t.g.status(), {"gradient of 'body.before'", "input -1", "has 1 input"});
+  check_names(t.g.status(), {"gradient of 'body.before'", "input -1", "the op has 1 input"});
 }
 
 TEST_CASE("hints on what an actor makes and on a feed, and a parameter that should be a sum, are refused by name") {
@@ -575,11 +576,19 @@ TEST_CASE(
 TEST_CASE("minimize refuses a number of AdamW that no update can use, or that the run sets, by name") {
   constexpr float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   const std::vector<std::pair<kernels::AdamW, std::string>> wrong = {
-      {{.lr = -1}, "AdamW::lr is -1"},          {{.lr = inf}, "AdamW::lr is inf"},
-      {{.beta1 = 1}, "AdamW::beta1 is 1"},      {{.beta2 = 1.5f}, "AdamW::beta2 is 1.5"},
-      {{.beta2 = nan}, "AdamW::beta2 is nan"},  {{.eps = 0}, "AdamW::eps is 0"},
-      {{.eps = -1}, "AdamW::eps is -1"},        {{.weight_decay = nan}, "AdamW::weight_decay is nan"},
-      {{.grad_scale = 2}, "AdamW::grad_scale"}, {{.step = 500}, "AdamW::step is 500"}};
+      {{.lr = -1}, "AdamW::lr is -1"},
+      {{.lr = inf}, "AdamW::lr is inf"},
+      {{.beta1 = 1}, "AdamW::beta1 is 1"},
+      {{.beta2 = 1.5f}, "AdamW::beta2 is 1.5"},
+      {{.beta2 = nan}, "AdamW::beta2 is nan"},
+      {{.eps = 0}, "AdamW::eps is 0"},
+      {{.eps = -1}, "AdamW::eps is -1"},
+      {{.weight_decay = nan}, "AdamW::weight_decay is nan"},
+      {{.beta1 = -0.5f}, "AdamW::beta1 is -0.5"},
+      {{.eps = inf}, "AdamW::eps is inf"},
+      {{.weight_decay = -1}, "AdamW::weight_decay is -1"},
+      {{.grad_scale = 2}, "AdamW::grad_scale"},
+      {{.step = 500}, "AdamW::step is 500"}};
   for (const auto& [hyper, says] : wrong) {
     Start s;
     s.g.minimize(s.loss(s.y), hyper);
@@ -599,7 +608,7 @@ TEST_CASE("a parameter that would begin with no number is refused by name") {
 }
 
 TEST_CASE("an op that draws random numbers for other rows than ProgramSpec::samples is refused with both numbers") {
-  for (const std::int64_t samples : {1, 3, 4}) {
+  for (const std::int64_t samples : {1, 3, 4, 8}) {
     Graph g(staircase_ops());
     g.program("train", {.microbatches = 3, .samples = samples});
     g.unit("in");

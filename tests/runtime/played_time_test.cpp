@@ -109,6 +109,7 @@ TEST_CASE(
     CHECK(error < 0.10);
     errors.push_back(error);
   }
+  REQUIRE_FALSE(errors.empty());
   std::sort(errors.begin(), errors.end());
   MESSAGE(alone << " with dp=1, " << hidden
                 << " of them under tp with microbatches ahead or weight gradients apart; dp > 1: "

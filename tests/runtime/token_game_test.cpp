@@ -53,7 +53,8 @@ Drawn draw(const kernels::OpSet& ops, unsigned seed) {
   if (below(4) == 0) play.forward_s = 1e-3, play.backward_s = 1e-3 * static_cast<double>(1 + below(3));
   return {*std::move(p), play,
           "seed " + std::to_string(seed) + ": " + std::to_string(stages) + " stages, dp " + std::to_string(dp) +
-              ", tp " + std::to_string(tp) + ", " + std::to_string(s.microbatches) + " microbatches"};
+              ", tp " + std::to_string(tp) + ", " + std::to_string(s.microbatches) + " microbatches, " +
+              std::to_string(o.pipeline.ahead) + " ahead, apart " + std::to_string(o.pipeline.weights_apart)};
 }
 
 bool same(const GameAct& a, const GameAct& b) {
