@@ -10,7 +10,7 @@ namespace troupe {
 namespace {
 
 /// What both commands take.
-void model_options(CLI::App& command, std::string& from, std::int64_t& threads, std::string& mesh,
+void model_options(CLI::App& command, std::string& from, std::int64_t& threads, std::string& mesh, std::string& costs,
                    const std::string& axes) {
   command
       .add_option("--from", from,
@@ -20,12 +20,14 @@ void model_options(CLI::App& command, std::string& from, std::int64_t& threads, 
   command.add_option("--threads", threads, "threads of each worker's compute stream (default: run.threads)")
       ->check(whole_number(1));
   command.add_option("--mesh", mesh, axes + " (default: one worker)")->check(not_empty("a mesh, such as " + axes));
+  command.add_option("--costs", costs,
+                     "costs that decide layouts along tp, as of train (default: those of this machine, if there are)");
 }
 
 }  // namespace
 
 void sample_options(CLI::App& command, lm::SampleArguments& a) {
-  model_options(command, a.from, a.threads, a.mesh, "pp=2,tp=2");
+  model_options(command, a.from, a.threads, a.mesh, a.costs, "pp=2,tp=2");
   command.add_option("text", a.text, "text to go on from (default: sample.prompt of the checkpoint's configuration)");
   command
       .add_option("--tokens", a.tokens,
@@ -39,7 +41,7 @@ void sample_options(CLI::App& command, lm::SampleArguments& a) {
 }
 
 void eval_options(CLI::App& command, lm::EvalArguments& a) {
-  model_options(command, a.from, a.threads, a.mesh, "dp=2,pp=2,tp=2");
+  model_options(command, a.from, a.threads, a.mesh, a.costs, "dp=2,pp=2,tp=2");
   command.add_option("--step", a.step, "of the checkpoint to take (default: the newest)")->check(whole_number(0));
   command
       .add_option("--data", a.data,

@@ -39,9 +39,8 @@ Expected<Plan> without_apart(const Graph& graph, CompileOptions o, const AheadCh
 Step step_of(const App& app, lm::JobArguments arguments, const std::string& throttle, Means means,
              const std::optional<std::string>& text) {
   arguments.throttle = {throttle};
-  int code = 0;
-  const lm::Prepared p = must(lm::prepare(arguments, code));
-  CompileOptions o = options_of(p);
+  const lm::Prepared p = prepare_train(arguments);
+  CompileOptions o = must(lm::compile_options(p));
   o.pipeline.weights_apart = means == Means::apart;
   const Graph graph = lm::build_model(p.config, app.ops(), text.value_or("corpus"), 0);
   Plan plan;

@@ -1,10 +1,11 @@
 // What of a step is not messages: the plan that a job has on throttled links, on links that cost nothing. A job that is
 // planned for such links may have other layouts, and so other computing.
 //
-//   bench_free_links CONFIG.toml MESH THROTTLE [--costs COSTS.toml] [--ahead N|auto] [--paced SCALE] [--text TEXT]
+//   bench_free_links CONFIG.toml MESH THROTTLE [--costs COSTS.toml] [--ahead N] [--apart] [--paced SCALE] [--text TEXT]
 //                    [KEY=VALUE...]
 //
-// Prints seconds a step, as the game plays it, and with --text as worker processes take it. Kernels take SCALE (2)
+// Prints seconds a step, as the game plays it, and with --text as worker processes take it on this machine's own links,
+// which do cost something. N microbatches are ahead (0); --apart: weight gradients are apart. Kernels take SCALE (2)
 // times their time.
 #include <fmt/format.h>
 
@@ -22,8 +23,8 @@ int main(int argc, char** argv) {
   lm::register_actors(app);
   app.serve_if_worker(argc, argv);
   if (argc < 4)
-    die("usage: bench_free_links CONFIG.toml MESH THROTTLE [--costs COSTS.toml] [--ahead N|auto] [--paced SCALE] "
-        "[--text TEXT] [KEY=VALUE...]");
+    die("usage: bench_free_links CONFIG.toml MESH THROTTLE [--costs COSTS.toml] [--ahead N] [--apart] [--paced "
+        "SCALE] [--text TEXT] [KEY=VALUE...]");
   lm::JobArguments arguments;
   arguments.config_path = argv[1];
   arguments.mesh = argv[2];
@@ -31,23 +32,26 @@ int main(int argc, char** argv) {
   arguments.paced = paced;
   std::optional<std::string> text;
   std::string ahead = "0";
+  bool apart = false;
   for (int i = 4; i < argc; ++i) {
     const std::string word = argv[i];
     std::string* const value = word == "--costs" ? &arguments.costs : word == "--ahead" ? &ahead : nullptr;
     if (value && i + 1 < argc) *value = argv[++i];
     else if (word == "--text" && i + 1 < argc) text = argv[++i];
+    else if (word == "--apart") apart = true;
     else if (word == "--paced" && i + 1 < argc) arguments.paced = std::stod(argv[++i]);
     else arguments.overrides.push_back(word);
   }
-  int code = 0;
-  const lm::Prepared p = must(lm::prepare(arguments, code));
+  const lm::Prepared p = prepare_train(arguments);
   arguments.throttle = {"latency=0us,bandwidth=1000000MB/s"};
-  const lm::Prepared free = must(lm::prepare(arguments, code));
-  CompileOptions o = options_of(p);
+  const lm::Prepared free = prepare_train(arguments);
+  CompileOptions o = must(lm::compile_options(p));
   const Graph graph = lm::build_model(p.config, app.ops(), text.value_or("corpus"), 0);
-  if (ahead == "auto") o.pipeline = must(choose_ahead(graph, o)).plan.pipeline;
-  else o.pipeline.ahead = std::stoi(ahead);
+  o.pipeline.ahead = std::stoi(ahead);
+  o.pipeline.weights_apart = apart;
   o.costs = free.costs;  // layouts stay those of the throttled links
+  o.costs.odd_links.clear();
+  o.costs.intra_node = o.costs.inter_node = {0, 1e18};
   const Plan plan = must(compile(graph, o));
   fmt::print("{}", must(lm::predict(plan)).game.step_s);
   if (text) fmt::print(" {}", measured_s(app, p, plan, free.throttle));

@@ -84,7 +84,7 @@ def decides_numbers(run):
     axes = dict(re.findall(r"(tp|pp)=(\d+)", run["mesh"]))
     tp = int(axes.get("tp", 1))
     shared = int(axes.get("pp", 1)) if run["config"]["mesh"]["shared_vocabulary"] else 1
-    return json.dumps([config, schedule, run["config"]["run"]["seed"], run["steps"], run["data"], tp, shared, run["layout_costs"] if tp > 1 else ""], sort_keys=True)
+    return json.dumps([config, schedule, run["config"]["run"]["seed"], run["steps"], run["data"], tp, shared, run["layout_costs"] if tp > 1 or shared > 1 else ""], sort_keys=True)
 
 
 first_runs = {}       # what decides the numbers: the params_hash and the command of the first job

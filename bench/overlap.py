@@ -2,14 +2,15 @@
 """Messages hidden under computing: lm-10m on the paced device, its links throttled so that a step's messages take a share of its computing.
 
     bench/overlap.py [--meshes M ...] [--microbatches N ...] [--latencies US ...] [--shares S ...] [--ahead A ...] [--paced X]
-                     [--steps N] [--costs FILE] [--played] [--] [further arguments of train]
+                     [--steps N] [--costs FILE] [--played] [--set KEY=VALUE ...]
 
 For each mesh (such as dp=2, or tp=2:zero=3), number of microbatches of a step, latency, share and `schedule.ahead`, a row: the step as
 `troupe sim` predicts it and as `troupe train --paced` takes it (`--played`: predictions only), against the lower of two ideals: `troupe sim
 --ideal` (unlimited slots and streams, the same costs) of the plan without microbatches ahead and of this one. Unlimited slots take what comes
 first, which need not be best: `bound` is the larger of the busiest place's computing and its busiest link's messages, which no plan is
 shorter than. `hidden` is the part of the messages' time by which the step is not longer than that of the same plan on links that cost
-nothing (`bench_free_links`: the same layouts, microbatches ahead, weight gradients apart), predicted or measured as the step is. Run it on a
+nothing (`bench_free_links`: the same layouts, microbatches ahead, weight gradients apart), predicted; a measured step is compared with
+one on this machine's own links, not throttled. Run it on a
 machine that does nothing else.
 """
 import argparse
@@ -62,9 +63,10 @@ def measured_ms(words, steps, repeats):
     return median(found)
 
 
-def free_ms(mesh, throttle, ahead, overrides, options):
-    """The step of the row's plan on links that cost nothing."""
+def free_ms(mesh, throttle, ahead, apart, overrides, options):
+    """The step of the row's plan on links that cost nothing; measured: on this machine's own."""
     words = [FREE_LINKS, jobs.CONFIG, mesh, throttle, "--ahead", ahead, "--paced", options.paced, *overrides]
+    words += ["--apart"] if apart else []
     words += ["--costs", options.costs] if options.costs else []
     words += [] if options.played else ["--text", jobs.text()]
     return median(float(jobs.finish(jobs.start(words)).split()[-1]) * 1e3 for _ in range(1 if options.played else options.repeats))
@@ -89,7 +91,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=1, help="runs of each row; the median counts")
     parser.add_argument("--costs")
     parser.add_argument("--played", action="store_true")
-    parser.add_argument("more", nargs="*")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of train")
     options = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=jobs.ROOT).stdout.strip()
     print(f"commit {commit}, {os.cpu_count()} cores, paced {options.paced}, costs {options.costs or 'of this machine'}; ms a step\n")
@@ -100,10 +102,11 @@ def main():
             mesh_words = mesh.split(":")
             if microbatches < int((re.search(r"dp=(\d+)", mesh) or [0, 1])[1]):
                 continue   # not one for each replica
-            job = ["--mesh", mesh_words[0], "--paced", options.paced, "--set", f"schedule.microbatch={jobs.BATCH // microbatches}", *options.more]
+            job = ["--mesh", mesh_words[0], "--paced", options.paced, "--set", f"schedule.microbatch={jobs.BATCH // microbatches}"]
+            job += [word for pair in options.set for word in ("--set", pair)]
             job += [word for key in mesh_words[1:] for word in ("--" + key.split("=")[0], key.split("=")[1])]
             job += ["--costs", options.costs] if options.costs else []
-            overrides = [f"schedule.microbatch={jobs.BATCH // microbatches}", *["mesh." + key for key in mesh_words[1:]]]
+            overrides = [f"schedule.microbatch={jobs.BATCH // microbatches}", *["mesh." + key for key in mesh_words[1:]], *options.set]
             compute_ms = Played(job).ms("compute")
             for latency in options.latencies:
                 for share in options.shares:
@@ -121,7 +124,7 @@ def main():
                         if not options.played:
                             step_ms = measured_ms(here, options.steps, options.repeats)
                             measured = [f"{step_ms:.0f}", f"{step_ms / ideal_ms:.3f}"]
-                        hidden = 1 - (step_ms - free_ms(mesh_words[0], throttle, ahead, overrides, options)) / played.ms("messages")
+                        hidden = 1 - (step_ms - free_ms(mesh_words[0], throttle, number, apart, overrides, options)) / played.ms("messages")
                         print(f"| {mesh} | {microbatches} | {latency:g} | {share:g} | {rate:.4g} | {number}{' apart' if apart else ''} | {place_mib(here):.0f} | {played.bound_ms():.0f} | {ideal_ms:.0f} | "
                               f"{played.ms('step'):.0f} | {played.ms('step') / ideal_ms:.3f} | {' | '.join(measured)} | {100 * hidden:.0f} % |", flush=True)
 

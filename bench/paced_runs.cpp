@@ -6,8 +6,6 @@
 #include <chrono>
 #include <cstdlib>
 
-#include "runtime/plan/stage_meshes.h"
-
 using namespace troupe;
 using namespace troupe::runtime;
 
@@ -18,13 +16,11 @@ void die(const std::string& why) {
   std::exit(1);
 }
 
-CompileOptions options_of(const lm::Prepared& p) {
-  CompileOptions o;
-  o.stages = stage_meshes(p.mesh.dp, lm::model_axes(p.mesh, p.config));
-  o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
-  o.costs = p.costs;
-  o.layout_costs = p.layout_costs;
-  return o;
+lm::Prepared prepare_train(const lm::JobArguments& arguments) {
+  int code = 0;
+  lm::Prepared p = must(lm::prepare(arguments, code));
+  lm::start_on_one_machine(p);
+  return p;
 }
 
 double measured_s(const App& app, const lm::Prepared& p, const Plan& plan,

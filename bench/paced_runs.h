@@ -18,9 +18,8 @@ T must(troupe::Expected<T> value) {
   return *std::move(value);
 }
 
-/// The options of the plan that `troupe train` compiles for this job, but for checkpoints, and with one pipeline
-/// schedule: 1F1B.
-troupe::runtime::CompileOptions options_of(const troupe::lm::Prepared& p);
+/// A job as `troupe train` starts it: all its workers on this machine.
+troupe::lm::Prepared prepare_train(const troupe::lm::JobArguments& arguments);
 
 /// Seconds a step of `plan` on processes whose kernels sleep, on links that are throttled so: the median of the five
 /// steps after the first two.

@@ -159,11 +159,19 @@ Expected<std::vector<std::string>> Catalog::clean(std::uint32_t mine) const {
     if (!name.folder || name.name != stem + gone || !read_name(stem, ignored)) continue;
     // A folder in which a user has put one of his own stays: under this name it is no checkpoint and in no run's way.
     TROUPE_ASSIGN(const auto files, storage_.list(path(name.name)));
-    if (std::any_of(files.begin(), files.end(), [](const DirEntry& e) { return e.folder; })) continue;
+    if (std::any_of(files.begin(), files.end(), [](const DirEntry& e) { return e.folder; })) {
+      std::erase(removed, stem);
+      continue;
+    }
     TROUPE_TRY(remove_folder(storage_, path(name.name)));
   }
   TROUPE_TRY(storage_.sync_dir(dir_));
   return removed;
+}
+
+Expected<std::vector<std::string>> Catalog::clean_all(const FolderLock& lock) const {
+  if (!lock.excludes()) return std::vector<std::string>();
+  return clean(std::numeric_limits<std::uint32_t>::max());  // which no claim gives
 }
 
 Status Catalog::shards_are_there(const Manifest& manifest) const {

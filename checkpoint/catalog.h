@@ -76,8 +76,11 @@ class Catalog {
   /// the run's own.
   Expected<std::optional<std::string>> foreign(const Manifest* from) const;
   /// Removes the uncommitted checkpoints of generations before `mine`; one that has a folder in it is renamed and left.
-  /// Returns the names of their folders.
+  /// Returns the names of those that are gone.
   Expected<std::vector<std::string>> clean(std::uint32_t mine) const;
+  /// The same for every generation, if `lock`, the folder's, excludes other processes: no writer is alive then. Else
+  /// removes nothing.
+  Expected<std::vector<std::string>> clean_all(const FolderLock& lock) const;
 
   /// Commits a checkpoint (CA-1). REQUIRES that its shards lie in its folder, synced. Errors: `superseded` (CA-4);
   /// `invalid`, for a manifest that validate() refuses or a shard of another size; `not_found`, for a missing shard or

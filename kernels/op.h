@@ -174,7 +174,8 @@ struct OpDef {
   /// A scalar loss, the root of a backward pass: output 0 is an f64 [1] sum over rows, not divided by
   /// anything. Its gradient rule reads no grad_out; it multiplies by the attribute "scale" (1 / divisor).
   bool is_loss = false;
-  /// The op draws random numbers: the graph gives it its logical name as the attribute "rng" where it has none.
+  /// The op draws random numbers: the graph gives it its logical name as the attribute "rng" where it has none. Rows of
+  /// its first input that is of a microbatch are that microbatch's samples: first_sample numbers them.
   bool random = false;
   /// Of the values of a call's inputs and state, before its body runs: an application may give ids that no table has.
   /// Error: `invalid`, which names the op, the value and its bound; the act fails with it. Empty: any values will do.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 #include <set>
 #include <system_error>
 #include <thread>
@@ -246,10 +245,10 @@ int prune_command(const Arguments& a) {
     const auto removed = catalog.prune(a.retention);
     if (!removed.ok()) return lm::say(removed.status(), exit_checkpoint);
     for (const auto& name : *removed) print("removed " + name + "\n");
-    // of writers that are gone, since none has the lock: runs, and a prune that was killed
-    const auto unfinished = catalog.clean(std::numeric_limits<std::uint32_t>::max());
+    // of writers that are gone: runs, and a prune that was killed
+    const auto unfinished = catalog.clean_all(**lock);
     if (!unfinished.ok()) return lm::say(unfinished.status(), exit_checkpoint);
-    for (const auto& name : *unfinished) print("removed " + name + ", which was not committed\n");
+    for (const auto& name : *unfinished) print("removed " + name + ", which has no manifest\n");
     return static_cast<int>(exit_ok);
   });
 }

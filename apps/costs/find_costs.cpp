@@ -20,9 +20,10 @@ Expected<FoundCosts> find_costs(const std::string& named, std::int64_t threads, 
   out.layouts = costs->model(1);
   out.layouts_from = path;
   if (costs->threads != threads) {
-    out.warning = fmt::format(
+    out.layouts_only = fmt::format(
         "costs '{}' are of workers with {}, the job's have {}: they decide layouts, and the cost model's defaults all "
-        "else; for predictions run troupe calibrate --threads {}",
+        "else; for predictions name a file of troupe calibrate --threads {} --costs OTHER, whose layouts along tp may "
+        "be others",
         path, counted(costs->threads, "thread"), threads, threads);
     return out;
   }

@@ -14,13 +14,14 @@ struct FoundCosts {
   CostModel layouts;
   std::string from = "built-in";          ///< `model`, or the path of the file
   std::string layouts_from = "built-in";  ///< `layouts`, or the path of the file
-  std::string warning;                    ///< of a file that is not used, or not for all; empty: none
+  std::string warning;                    ///< the file is damaged, and not used; empty: it is not
+  std::string layouts_only;               ///< the file is for other threads: a warning for who predicts; or empty
 };
 
 /// Returns the costs of the file `named`, or where that is empty of this machine's file (default_costs_path), for
 /// `workers` workers of `threads` compute threads. Of a file for other threads it takes `layouts` only, so that bits do
 /// not depend on threads; `model` is then the cost model's defaults, as where there is no file. Ignores a damaged file
-/// of this machine, and sets `warning`. Error: the file `named` cannot be read.
+/// of this machine. Error: the file `named` cannot be read.
 Expected<FoundCosts> find_costs(const std::string& named, std::int64_t threads, std::int64_t workers);
 
 }  // namespace troupe::calibrate

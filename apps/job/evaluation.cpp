@@ -103,7 +103,7 @@ EvaluatedPart evaluated_part(const EvalArguments& a) {
 
 /// The model of a checkpoint, on the mesh that is asked for. On an error, `code` is the exit code for it.
 Expected<Prepared> prepare(const EvalArguments& a, const ResumePoint& point, int& code) {
-  TROUPE_ASSIGN(Prepared p, prepare_saved(point, a.mesh, a.threads, code));
+  TROUPE_ASSIGN(Prepared p, prepare_saved(point, a.mesh, a.threads, a.costs, code));
   code = exit_usage;
   if (a.batches >= 0) p.config.eval.batches = a.batches;
   TROUPE_TRY(validate(p.config));
@@ -126,9 +126,10 @@ Expected<std::string> name_of_text(const EvalArguments& a, const Resume& checkpo
     return invalid("'" + point.folder +
                    "' was imported, so no run has held out a text: evaluate all of any text with --data FILE, or what "
                    "its configuration holds out of one with --data FILE --held-out");
-  return invalid("the text of the run that saved '" + point.folder + "' is not known: there is no '" + dir +
-                 "/run.json' of that run, nor in a folder '" + dir +
-                 "/earlier-N'; name the text with --data FILE --held-out, or evaluate all of any text with --data "
+  return invalid("the text of the run that saved '" + point.folder + "' is not known: neither '" + dir +
+                 "/run.json' nor one in a folder '" + dir +
+                 "/earlier-N' can be read and is of that run; name the text with --data FILE --held-out, or evaluate "
+                 "all of any text with --data "
                  "FILE");
 }
 
@@ -218,6 +219,7 @@ Status evaluate(const App& app, const EvalArguments& a, const Resume& checkpoint
     return opened.in("the text of the checkpoint's run (or name it with --data FILE --held-out)");
   TROUPE_TRY(opened);
   const OpenText& text = *state.text;
+  for (const auto& warning : p.warnings) state.warn(warning);
   state.warn(tokens_warning(p.config));
   const Division division = divide(a, text.corpus, p.config);
   const std::int64_t first = point.manifest.stamp.step, each = p.config.eval.batches;

@@ -18,6 +18,7 @@ struct EvalArguments {
   std::int64_t batches = -1;  ///< microbatches; -1: eval.batches, of all of a text as many as it has
   std::int64_t threads = -1;  ///< of each worker; -1: run.threads
   std::string mesh;           ///< empty: one worker, whatever the model was trained on
+  std::string costs;          ///< a file of costs; empty: this machine's
   bool json = false;          ///< the result is a JSON object
 };
 

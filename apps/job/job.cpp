@@ -11,6 +11,8 @@
 #include "devices/base/log.h"
 #include "devices/base/text_table.h"
 #include "devices/files/file_storage.h"
+#include "devices/host_memory.h"
+#include "runtime/place/local_plan.h"
 #include "runtime/show/plan_text.h"
 #include "runtime/verify/verify.h"
 
@@ -32,16 +34,21 @@ struct Drawn {
   std::string ahead;  ///< of schedule.ahead = auto, for people; empty: there was nothing to choose
 };
 
-/// The plan that `train` would make on this machine; where that does not fit at all, the job is one for other machines,
-/// and memory has no bound. Sets `ahead` as in Drawn.
+/// The plan that `train` would make on this machine; where it would refuse that for want of memory, the job is one for
+/// other machines, and memory has no bound. Sets `ahead` as in Drawn.
 Expected<Plan> draw_plan(const App& app, const Prepared& p, std::string& ahead) {
-  const std::int64_t bytes = memory_for_plans(p);
+  const auto available = static_cast<std::int64_t>(available_host_bytes());
+  const std::int64_t bytes = memory_for_plans(available, p.mesh.workers());
   TROUPE_ASSIGN(AheadChoice made, make_plan(app, p, "corpus", 0, bytes));
   std::string bound = memory_bound(bytes);
+  std::int64_t needed = 0;
   if (!made.tried.empty() && made.tried[0].verdict == AheadVerdict::does_not_fit) {
+    TROUPE_ASSIGN(needed, needed_bytes(made.plan));
+  }
+  if (needed > available) {
     bound = fmt::format(
-        "no bound, since with 0 ahead all places together need more than the {} that they may use on this machine",
-        human_bytes(bytes));
+        "no bound, since with 0 ahead all places together need more than the {} that this machine has available",
+        human_bytes(available));
     TROUPE_ASSIGN(made, make_plan(app, p, "corpus", 0));
   }
   ahead = tried_text(made, bound);
@@ -105,7 +112,7 @@ int train_command(const App& app, const JobArguments& arguments) {
     point = *std::move(first);
     if (a.out.empty()) a.out = resume->run_folder();
   }
-  auto p = prepare(a, code, point ? point->manifest.config : "");
+  auto p = prepare(a, code, point ? &*point : nullptr);
   if (!p.ok()) return say(p.status(), code);
   start_on_one_machine(*p);
   return Training(app, a, *std::move(p), std::move(resume), std::move(point)).run();

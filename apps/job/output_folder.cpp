@@ -30,7 +30,8 @@ std::shared_ptr<FolderLock> OutputFolder::lock_of(const std::string& dir) const 
   return std::filesystem::equivalent(dir, dir_, error) ? lock_ : nullptr;
 }
 
-Status check_checkpoint_dir(Storage& storage, const JobArguments& a, const ResumePoint* point, int& code) {
+Status check_checkpoint_dir(Storage& storage, const JobArguments& a, const Resume* resume, const ResumePoint* point,
+                            int& code) {
   const std::string dir = checkpoint_dir(a);
   const checkpoint::Catalog catalog(storage, dir);
   code = a.checkpoint_dir.empty() ? exit_output : exit_checkpoint;
@@ -41,7 +42,7 @@ Status check_checkpoint_dir(Storage& storage, const JobArguments& a, const Resum
   code = exit_output;
   if (!foreign) return {};
   const std::string elsewhere = "choose another --out or --checkpoint-dir, or remove them";
-  if (!point) {  // a run that goes on may have this folder's lock itself
+  if (!resume || !std::filesystem::equivalent(dir, resume->dir(), error)) {  // else the lock is this run's own
     const auto lock = catalog.lock();
     code = exit_checkpoint;
     if (!lock.ok()) return lock.status();

@@ -34,9 +34,10 @@ class OutputFolder {
   std::shared_ptr<FolderLock> lock_;
 };
 
-/// Ok where a run that begins at `point` (null: with initial values) may save in checkpoint_dir(arguments). Error, with
-/// its exit code in `code`: that is no folder, or has checkpoints of another run.
-Status check_checkpoint_dir(Storage& storage, const JobArguments& arguments, const ResumePoint* point, int& code);
+/// Ok where a run that begins at `point` of `resume` (null: with initial values) may save in checkpoint_dir(arguments).
+/// Error, with its exit code in `code`: that is no folder, or has checkpoints of another run, or one writes there.
+Status check_checkpoint_dir(Storage& storage, const JobArguments& arguments, const Resume* resume,
+                            const ResumePoint* point, int& code);
 
 /// Whether a run that begins at `point` continues the run whose results are in the output folder `dir`.
 bool continues_results(const std::string& dir, const ResumePoint& point);

@@ -10,6 +10,7 @@
 #include "apps/lm/byte_tokens.h"
 #include "apps/lm/model.h"
 #include "apps/options/throttle_spec.h"
+#include "devices/base/check.h"
 #include "devices/base/text_table.h"
 #include "devices/host_memory.h"
 #include "runtime/compile/compile.h"
@@ -29,28 +30,36 @@ std::string tokens_warning(const LmConfig& config) {
 
 namespace {
 
-/// `named`: as of calibrate::find_costs.
-Status find_costs(const std::string& named, Prepared& p) {
+/// `named`: as of calibrate::find_costs. `predicts`: of the job times are predicted, too.
+Status find_costs(const std::string& named, bool predicts, Prepared& p) {
   TROUPE_ASSIGN(const auto costs, calibrate::find_costs(named, p.config.run.threads, p.mesh.workers()));
   p.costs = costs.model;
   p.layout_costs = costs.layouts;
   p.costs_from = costs.from;
   p.layout_costs_from = costs.layouts_from;
   if (!costs.warning.empty()) p.warnings.push_back(costs.warning);
+  if (predicts && !costs.layouts_only.empty()) p.warnings.push_back(costs.layouts_only);
   return {};
 }
 
 }  // namespace
 
-Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& saved) {
-  code = exit_usage;
+Expected<Prepared> prepare(const JobArguments& a, int& code, const ResumePoint* from) {
   Prepared p;
-  const bool has_saved = a.config_path.empty();
-  TROUPE_ASSIGN(p.config, has_saved
-                              ? parse_saved_config(saved, "the checkpoint's configuration", a.overrides, &p.warnings)
-                              : load_config(a.config_path, a.overrides, &p.warnings));
+  code = exit_checkpoint;
+  std::optional<LmConfig> saved;
+  if (from) {
+    TROUPE_ASSIGN(saved, saved_config(*from));
+  }
+  code = exit_usage;
+  if (a.config_path.empty()) {
+    REQUIRE(from, a.out);
+    TROUPE_ASSIGN(p.config, saved_config(*from, a.overrides, &p.warnings));
+  } else {
+    TROUPE_ASSIGN(p.config, load_config(a.config_path, a.overrides, &p.warnings));
+  }
   if (a.checkpoint_every >= 0) p.config.checkpoint.every = a.checkpoint_every;
-  else if (!has_saved && !saved.empty()) TROUPE_TRY(go_on_saving(saved, a, p.config));
+  else if (saved && goes_on_saving(a, p.config)) p.config.checkpoint.every = saved->checkpoint.every;
   if (a.keep >= 0) p.config.checkpoint.keep = a.keep;
   if (!a.mesh.empty()) {
     TROUPE_ASSIGN(const MeshSpec mesh, parse_mesh(a.mesh));
@@ -71,7 +80,7 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const std::string& 
   TROUPE_TRY(check_mesh(p.mesh, p.config));
   code = exit_usage;
   TROUPE_TRY(check_arguments(a, p));
-  TROUPE_TRY(find_costs(a.costs, p));
+  TROUPE_TRY(find_costs(a.costs, true, p));
   slow_down(p.costs, p.throttle);
   slow_down(p.layout_costs, p.throttle);
   if (a.paced > 0) p.costs.slow_kernels(a.paced);  // kernels sleep for their time in the plan
@@ -82,10 +91,11 @@ void start_on_one_machine(Prepared& p) {
   p.costs.places_per_node = p.layout_costs.places_per_node = static_cast<std::int32_t>(p.mesh.workers());
 }
 
-Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& mesh, std::int64_t threads, int& code) {
+Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& mesh, std::int64_t threads,
+                                 const std::string& costs, int& code) {
   code = exit_checkpoint;
   Prepared p;
-  TROUPE_ASSIGN(p.config, parse_saved_config(point.manifest.config, "the configuration in '" + point.folder + "'"));
+  TROUPE_ASSIGN(p.config, saved_config(point));
   code = exit_usage;
   TROUPE_ASSIGN(p.mesh, parse_mesh(mesh.empty() ? "dp=1" : mesh));
   const bool shared_vocabulary = std::exchange(p.config.mesh, mesh_config(p.mesh)).shared_vocabulary;
@@ -93,12 +103,10 @@ Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& me
   p.config.mesh.shared_vocabulary = shared_vocabulary && std::all_of(p.mesh.dp.begin(), p.mesh.dp.end(),
                                                                      [&](auto dp) { return dp == p.mesh.dp[0]; });
   if (threads >= 0) p.config.run.threads = threads;
-  TROUPE_TRY(find_costs("", p));
+  TROUPE_TRY(find_costs(costs, false, p));
   start_on_one_machine(p);
   return p;
 }
-
-namespace {
 
 Expected<CompileOptions> compile_options(const Prepared& p) {
   CompileOptions o;
@@ -112,6 +120,8 @@ Expected<CompileOptions> compile_options(const Prepared& p) {
   o.layout_costs = p.layout_costs;
   return o;
 }
+
+namespace {
 
 /// Of a plan that does not train: no ZeRO, no pipeline schedule, no snapshots.
 CompileOptions options_without_training(const Prepared& p) {

@@ -20,23 +20,29 @@ struct Prepared {
   CostModel costs;         ///< with the throttle
   CostModel layout_costs;  ///< with the throttle; the same on any dp and pp and with any number of threads
   std::string costs_from, layout_costs_from;  ///< "built-in", or the path of the file
-  std::vector<std::string> warnings;          ///< of the configuration: see load_config
+  std::vector<std::string> warnings;          ///< of the configuration (see load_config) and of costs
 };
 
 /// The warning for a user who trains or imports a model with tokens that are no bytes; empty: the model has none.
 std::string tokens_warning(const LmConfig& config);
 
-/// Configuration and mesh of the arguments, checked together. Without a path in the arguments the configuration is
-/// `saved`, a checkpoint's. On an error, `code` is the exit code for it.
-Expected<Prepared> prepare(const JobArguments& arguments, int& code, const std::string& saved = "");
+/// Configuration and mesh of the arguments, checked together. A run that goes on from the checkpoint `from` has its
+/// configuration where the arguments name no file; REQUIRES: one of both is there. On an error, `code` is the exit code
+/// for it.
+Expected<Prepared> prepare(const JobArguments& arguments, int& code, const ResumePoint* from = nullptr);
 
 /// All workers are on one node: a job that this machine runs.
 void start_on_one_machine(Prepared& prepared);
 
 /// What a command begins with that reads a checkpoint and trains nothing: the checkpoint's configuration, on `mesh`
-/// (empty: one worker), with `threads` compute threads if >= 0 and this machine's costs. The caller makes its own
-/// changes, then validates. On an error, `code` is the exit code for it.
-Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& mesh, std::int64_t threads, int& code);
+/// (empty: one worker), with `threads` compute threads if >= 0 and the costs of the file `costs` (empty: this
+/// machine's). The caller makes its own changes, then validates. On an error, `code` is the exit code for it.
+Expected<Prepared> prepare_saved(const ResumePoint& point, const std::string& mesh, std::int64_t threads,
+                                 const std::string& costs, int& code);
+
+/// The options with which `train` compiles a job, with no microbatch ahead where schedule.ahead is auto. Error: the
+/// pipeline schedule is none.
+Expected<runtime::CompileOptions> compile_options(const Prepared& prepared);
 
 /// The layouts that the plan takes along model axes, and the costs of others. Errors as of compile().
 Expected<runtime::LayoutChoices> explain_layouts(const runtime::App& app, const Prepared& prepared);

@@ -159,13 +159,15 @@ Status check_model(const LmConfig& saved, const LmConfig& now) {
   return {};
 }
 
-Status go_on_saving(const std::string& saved, const JobArguments& a, LmConfig& config) {
+Expected<LmConfig> saved_config(const ResumePoint& point, const std::vector<std::string>& overrides,
+                                std::vector<std::string>* warnings) {
+  return parse_saved_config(point.manifest.config, "the configuration in '" + point.folder + "'", overrides, warnings);
+}
+
+bool goes_on_saving(const JobArguments& a, const LmConfig& config) {
   const bool told = std::any_of(a.overrides.begin(), a.overrides.end(),
                                 [](const auto& o) { return o.starts_with("checkpoint.every="); });
-  if (told || config.checkpoint.every > 0 || a.paced > 0) return {};
-  TROUPE_ASSIGN(const LmConfig before, parse_saved_config(saved, "the checkpoint's configuration"));
-  config.checkpoint.every = before.checkpoint.every;
-  return {};
+  return !told && config.checkpoint.every == 0 && a.paced == 0;
 }
 
 std::string resumed_text(const ResumePoint& point, std::int64_t every) {

@@ -71,9 +71,14 @@ Status check_resumable(const LmConfig& saved, const LmConfig& now, std::vector<s
 /// values.
 Status check_model(const LmConfig& saved, const LmConfig& now);
 
-/// Makes a run that goes on from a checkpoint save as often as the checkpoint's run, whose configuration is `saved`:
-/// sets checkpoint.every of `config`, unless that or --set says how often, or the run is paced. Error: of parse_config.
-Status go_on_saving(const std::string& saved, const JobArguments& arguments, LmConfig& config);
+/// The configuration of the checkpoint's run; overrides and warnings as of parse_config. Error: there is none, or it is
+/// none of this version; names the checkpoint.
+Expected<LmConfig> saved_config(const ResumePoint& point, const std::vector<std::string>& overrides = {},
+                                std::vector<std::string>* warnings = nullptr);
+
+/// Whether a run of `config` that goes on from a checkpoint saves as often as the checkpoint's run: yes, unless the
+/// configuration or --set says how often, or the run is paced.
+bool goes_on_saving(const JobArguments& arguments, const LmConfig& config);
 
 /// The line that tells the user where a resumed run begins, and how often it saves: every `every` steps; 0: never.
 std::string resumed_text(const ResumePoint& point, std::int64_t every);

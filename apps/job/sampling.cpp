@@ -9,6 +9,7 @@
 #include "apps/lm/byte_tokens.h"
 #include "apps/lm/sampler.h"
 #include "apps/report/output.h"
+#include "devices/base/log.h"
 
 namespace troupe::lm {
 
@@ -36,7 +37,7 @@ class Printer {
 
 /// The model of a checkpoint, on the mesh that is asked for. On an error, `code` is the exit code for it.
 Expected<Prepared> prepare(const SampleArguments& a, const ResumePoint& point, int& code) {
-  TROUPE_ASSIGN(Prepared p, prepare_saved(point, a.mesh, a.threads, code));
+  TROUPE_ASSIGN(Prepared p, prepare_saved(point, a.mesh, a.threads, a.costs, code));
   code = exit_usage;
   if (a.tokens >= 0) p.config.sample.tokens = a.tokens;
   if (a.temperature >= 0) p.config.sample.temperature = a.temperature;
@@ -56,6 +57,7 @@ Expected<Prepared> prepare(const SampleArguments& a, const ResumePoint& point, i
 /// Samples from one checkpoint. Error `damaged`: its data is damaged, and nothing has been written yet.
 Status sample_from(const App& app, const SampleArguments& a, const ResumePoint& point, int& code) {
   TROUPE_ASSIGN(const Prepared p, prepare(a, point, code));
+  for (const auto& warning : p.warnings) log_warn(warning);
   Sampler sampler(a.text.empty() ? p.config.sample.prompt : a.text);
   code = exit_plan;
   TROUPE_ASSIGN(const Plan plan, make_sample_plan(app, p, sampler.prompt_tokens()));

@@ -18,6 +18,7 @@ struct SampleArguments {
   std::int64_t seed = -1;     ///< of the tokens that are drawn; -1: run.seed
   std::int64_t threads = -1;  ///< of each worker; -1: run.threads
   std::string mesh;           ///< empty: one worker, whatever the model was trained on
+  std::string costs;          ///< a file of costs; empty: this machine's
 };
 
 /// Error: the model has tokens that are no bytes, so its samples have no text; or `prompt` (empty: the configuration's)

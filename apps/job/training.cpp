@@ -11,6 +11,7 @@
 #include "apps/lm/unpack.h"
 #include "apps/report/output.h"
 #include "devices/base/log.h"
+#include "devices/base/text_table.h"
 
 namespace troupe::lm {
 
@@ -94,7 +95,8 @@ std::string Training::advice() const {
 Status Training::open(int& code) {
   code = exit_data;
   if (a_.data.empty()) return invalid("no training text: name one with --data FILE (plain text, .gz or .dz)");
-  if (p_.config.checkpoint.every > 0) TROUPE_TRY(check_checkpoint_dir(storage_, a_, point_ ? &*point_ : nullptr, code));
+  if (p_.config.checkpoint.every > 0)
+    TROUPE_TRY(check_checkpoint_dir(storage_, a_, resume_ ? &*resume_ : nullptr, point_ ? &*point_ : nullptr, code));
   code = exit_output;
   TROUPE_TRY(folder_.open());
   TROUPE_ASSIGN(const std::string text, open_text(code));
@@ -104,9 +106,13 @@ Status Training::open(int& code) {
   TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text, prompt_tokens, bytes));
   ahead_ = tried_text(made, memory_bound(bytes));
   plan_ = std::move(made.plan);
-  if (!made.tried.empty())
-    log_info(fmt::format("schedule.ahead is auto: {} is chosen{}", plan_.pipeline.ahead,
-                         plan_.pipeline.weights_apart ? ", weight gradients apart" : ""));
+  if (!made.tried.empty()) {
+    std::string chosen = fmt::format("schedule.ahead is auto: {} is chosen", plan_.pipeline.ahead);
+    if (plan_.pipeline.weights_apart) chosen += ", weight gradients apart";
+    if (made.tried[0].verdict == AheadVerdict::does_not_fit)
+      chosen += ", though it needs more than " + human_bytes(bytes);
+    log_info(chosen);
+  }
   TROUPE_TRY(app_.check(plan_, options()));
   TROUPE_ASSIGN(predicted_, predict(plan_));
   end_signals_.emplace();
@@ -137,10 +143,8 @@ Status Training::begin_at_point(int& code) {
   code = exit_usage;
   const auto& manifest = point_->manifest;
   std::vector<std::string> warnings = resume_->notes(), notes;
-  const std::string name = "the configuration in '" + point_->folder + "'";
   // Without a path in the arguments, p_.config is this configuration and p_.warnings has its warnings.
-  TROUPE_ASSIGN(LmConfig saved,
-                parse_saved_config(manifest.config, name, {}, a_.config_path.empty() ? nullptr : &warnings));
+  TROUPE_ASSIGN(LmConfig saved, saved_config(*point_, {}, a_.config_path.empty() ? nullptr : &warnings));
   LmConfig now = p_.config;
   now.data.fingerprint = fingerprint_;
   const Status fits = is_weights_only(manifest) ? check_model(saved, now) : check_resumable(saved, now, notes);

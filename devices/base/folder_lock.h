@@ -8,6 +8,8 @@ namespace troupe {
 class FolderLock {
  public:
   virtual ~FolderLock() = default;
+  /// False where the system has no locks of folders (some network filesystems): another process may have it, too.
+  virtual bool excludes() const { return true; }
 };
 
 }  // namespace troupe

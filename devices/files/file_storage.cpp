@@ -152,10 +152,12 @@ bool has_no_locks(int error) {
 
 class PosixLock final : public FolderLock {
  public:
-  explicit PosixLock(Descriptor folder) : folder_(std::move(folder)) {}
+  PosixLock(Descriptor folder, bool excludes) : folder_(std::move(folder)), excludes_(excludes) {}
+  bool excludes() const override { return excludes_; }
 
  private:
   Descriptor folder_;  // flock: the kernel releases it with the last copy of the descriptor
+  bool excludes_;
 };
 
 Expected<std::unique_ptr<File>> open_file(const char* what, const std::string& path, int flags, Access access) {
@@ -213,11 +215,11 @@ Status FileStorage::sync_dir(const std::string& path) {
 Expected<std::unique_ptr<FolderLock>> FileStorage::lock_dir(const std::string& path) {
   Descriptor folder(path, O_RDONLY | O_DIRECTORY);
   if (!folder.ok()) return failure(errno, "lock the folder", path);
-  if (const int error = uninterrupted([&] { return ::flock(folder.get(), LOCK_EX | LOCK_NB); }) == 0 ? 0 : errno;
-      error == EWOULDBLOCK)
+  const int error = uninterrupted([&] { return ::flock(folder.get(), LOCK_EX | LOCK_NB); }) == 0 ? 0 : errno;
+  if (error == EWOULDBLOCK)
     return Status(Code::unavailable, "cannot lock the folder '" + path + "': another process has it");
-  else if (error != 0 && !has_no_locks(error)) return failure(error, "lock the folder", path);
-  return std::unique_ptr<FolderLock>(new PosixLock(std::move(folder)));
+  if (error != 0 && !has_no_locks(error)) return failure(error, "lock the folder", path);
+  return std::unique_ptr<FolderLock>(new PosixLock(std::move(folder), error == 0));
 }
 
 Expected<std::vector<DirEntry>> FileStorage::list(const std::string& path) {

@@ -178,13 +178,16 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
     fail("op '" + name + "' (" + op + "): " + s.message());
     return std::vector<Value>(8, 0);
   }
-  if (def->random && rate == Rate::microbatch && !types[0].shape.empty() &&
-      types[0].shape[0] != program_specs_[program_].samples) {
-    fail(
-        fmt::format("op '{}' ({}) draws random numbers sample by sample: its input has {} rows, and program '{}' {} "
-                    "samples a microbatch: set ProgramSpec::samples",
-                    name, op, types[0].shape[0], programs_[program_], program_specs_[program_].samples));
-    return std::vector<Value>(8, 0);
+  const auto drawn = std::find_if(in.begin(), in.end(), [&](Value v) { return tensors_[v].rate == Rate::microbatch; });
+  if (def->random && drawn != in.end()) {
+    const Shape& shape = tensors_[*drawn].type.shape;
+    if (!shape.empty() && shape[0] != program_specs_[program_].samples) {
+      fail(
+          fmt::format("op '{}' ({}) draws random numbers sample by sample: its input has {} rows, and program '{}' {} "
+                      "samples a microbatch: set ProgramSpec::samples",
+                      name, op, shape[0], programs_[program_], program_specs_[program_].samples));
+      return std::vector<Value>(8, 0);
+    }
   }
   Node n;
   n.kind = Node::Kind::op;

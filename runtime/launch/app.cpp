@@ -168,6 +168,7 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
       for (const PlanChannel& c : role.channels)
         if (c.kind == PlanChannel::Kind::feed)
           return invalid(fmt::format("the graph has feed '{}', and SessionOptions::feed is not set", c.name));
+  TROUPE_TRY(check_numbers(options.session));
   TROUPE_TRY(check_memory(plan, options.memory_bytes_max));
   TROUPE_TRY(check_descriptors(plan));
   return options.pin ? check_cores(plan, options.threads) : Status{};

@@ -46,8 +46,20 @@ class AheadSearch {
   /// The plan taken last, of those tried.
   std::size_t taken_index() const { return taken_; }
 
+  /// Takes more microbatches ahead for as long as they pay, up to ahead_reach at once.
+  void more() {
+    for (std::int32_t by = 1; by <= ahead_reach && taken().ahead + by < most_microbatches_;) {
+      if (take(schedule(by, taken().weights_apart), AheadVerdict::gains_little)) {
+        by = 1;
+      } else if (out_.tried.back().verdict == AheadVerdict::gains_little) {
+        ++by;
+      } else {
+        return;
+      }
+    }
+  }
+
   /// Each takes the plan that it names where that pays, and returns whether it did.
-  bool one_more() { return take(schedule(+1, taken().weights_apart), AheadVerdict::gains_little); }
   bool one_less() { return taken().ahead > 0 && take(schedule(-1, taken().weights_apart), AheadVerdict::loses); }
   bool apart() { return take(schedule(0, true), AheadVerdict::gains_little); }
 
@@ -61,10 +73,9 @@ class AheadSearch {
     return p;
   }
 
-  /// `otherwise`: the verdict where it does not pay. A plan with more memory pays where it gains ahead_gain_min, one
-  /// with less where it loses less than that.
+  /// `otherwise`: the verdict where it does not pay. A plan with more memory pays where it gains ahead_gain_min (for
+  /// each microbatch more), one with less where it loses less than that.
   bool take(const Pipeline& pipeline, AheadVerdict otherwise) {
-    if (pipeline.ahead >= most_microbatches_) return false;
     CompileOptions next = options_;
     next.pipeline = pipeline;
     auto plan = compile(graph_, next);
@@ -76,8 +87,8 @@ class AheadSearch {
       return false;
     }
     const double before = taken().step_s, now = tried->step_s;
-    const bool pays = otherwise == AheadVerdict::loses ? before > now * (1 - ahead_gain_min)
-                                                       : now <= before * (1 - ahead_gain_min);
+    const double share = 1 - ahead_gain_min * std::max(1, pipeline.ahead - taken().ahead);
+    const bool pays = otherwise == AheadVerdict::loses ? before > now * share : now <= before * share;
     if (tried->taken() && !pays) tried->verdict = otherwise;
     out_.tried.push_back(*std::move(tried));
     if (!out_.tried.back().taken()) return false;
@@ -105,14 +116,14 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
   out.tried.push_back(std::move(first));
   if (!out.tried[0].taken()) return out;
   AheadSearch search(graph, options, bytes_max, out);
-  while (search.one_more()) {}
+  search.more();
   // Elsewhere no pass waits for parts of other places, and weight gradients stay with their backward pass.
   const bool divided = std::any_of(out.plan.meshes.begin(), out.plan.meshes.begin() + out.plan.stages, has_model_axis);
   if (divided && search.apart()) {
     // What they hide no microbatch has to hide: each must be worth its memory beside them, too.
     bool less = false;
     while (search.one_less()) less = true;
-    while (!less && search.one_more()) {}
+    if (!less) search.more();
   }
   out.tried[search.taken_index()].verdict = AheadVerdict::chosen;
   return out;

@@ -41,13 +41,17 @@ struct AheadChoice {
 /// memory, and predictions have errors.
 inline constexpr double ahead_gain_min = 0.01;
 
-/// Begins with no microbatch ahead and weight gradients in their backward pass. Tries one microbatch more as long as
-/// the step becomes shorter by ahead_gain_min; then, where a model axis divides a stage, weight gradients apart;
-/// beside them, one microbatch less as long as the step becomes longer by less than that, else one more again. Takes
-/// no plan whose places together need more than `bytes_max` (none: as much as they like). Chooses the plan taken last,
-/// or the first where that does not fit. A plan that does not compile or play is not taken; of the first the error is
-/// returned. Compiles only the first where no stage has an exchange in the middle of its passes, and where the
-/// pipeline has an order. REQUIRES: options.pipeline has none ahead and no weight gradients apart.
+/// How many microbatches more are tried at once: two more can pay where one does not.
+inline constexpr std::int32_t ahead_reach = 2;
+
+/// Begins with no microbatch ahead and weight gradients in their backward pass. Tries microbatches more, up to
+/// ahead_reach at once, as long as the step becomes shorter by ahead_gain_min for each; then, where a model axis
+/// divides a stage, weight gradients apart; beside them, one microbatch less as long as the step becomes longer by less
+/// than that, else more again. Takes no plan whose places together need more than `bytes_max` (none: as much as they
+/// like). Chooses the plan taken last, or the first where that does not fit. A plan that does not compile or play is
+/// not taken; of the first the error is returned. Compiles only the first where no stage has an exchange in the middle
+/// of its passes, and where the pipeline has an order. REQUIRES: options.pipeline has none ahead and no weight
+/// gradients apart.
 Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options,
                                    std::optional<std::int64_t> bytes_max = std::nullopt);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <tuple>
 
 #include "runtime/session/divergence.h"
@@ -87,12 +88,17 @@ Expected<std::vector<std::int32_t>> Session::feed(const PlanFeed& feed, ProgramS
   return takers;
 }
 
-Status Session::begin() {
-  if (!std::isfinite(options_.clip) || options_.clip < 0)
-    return invalid(fmt::format("SessionOptions::clip is {}: expected a finite number, 0 for none", options_.clip));
-  if (!std::isfinite(options_.loss_divisor) || options_.loss_divisor <= 0)
+Status check_numbers(const SessionOptions& options) {
+  if (!std::isfinite(options.clip) || options.clip < 0)
+    return invalid(fmt::format("SessionOptions::clip is {}: expected a finite number, 0 for none", options.clip));
+  if (!std::isfinite(options.loss_divisor) || options.loss_divisor <= 0)
     return invalid(
-        fmt::format("SessionOptions::loss_divisor is {}: expected a finite number above 0", options_.loss_divisor));
+        fmt::format("SessionOptions::loss_divisor is {}: expected a finite number above 0", options.loss_divisor));
+  return {};
+}
+
+Status Session::begin() {
+  TROUPE_TRY(check_numbers(options_));
   TROUPE_ASSIGN(const ProgramMask readers, decisions_.begin());
   to_all(BeginRun{decisions_.committed(), readers, sums_.exponents()});
   keep_sums(readers);
@@ -213,9 +219,9 @@ Status Session::commit(std::int64_t step, const std::vector<Closed>& places) {
   }
   TROUPE_TRY(diverges(check_step(step, result.loss, result.grad_norm), step + 1));
   result.lr = options_.lr ? options_.lr(step) : plan_.hyper.lr;
-  if (!std::isfinite(result.lr) || result.lr < 0)
+  if (!(result.lr >= 0) || result.lr > std::numeric_limits<float>::max())
     return invalid(
-        fmt::format("SessionOptions::lr of step {} is {}: expected a finite number of 0 or more", step, result.lr));
+        fmt::format("SessionOptions::lr of step {} is {}: expected a float32 number of 0 or more", step, result.lr));
   CommitStep c;
   c.step = step;
   c.commit.lr = result.lr;

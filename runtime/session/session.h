@@ -65,6 +65,9 @@ struct SessionOptions {
       feed;
 };
 
+/// Ok where the numbers of `options` can be of a run. Error: `invalid`, names the option, its value and its range.
+Status check_numbers(const SessionOptions& options);
+
 /// What a session asks, and tells, of the checkpoints of its run.
 class SnapshotObserver {
  public:

@@ -32,16 +32,24 @@ calibrate::MachineCosts costs_by_workers() {
   return c;
 }
 
-Prepared prepared(const std::string& mesh, const std::string& costs, std::int64_t threads = 1) {
+JobArguments arguments(const std::string& mesh, const std::string& costs, std::int64_t threads = 1) {
   JobArguments a;
   a.config_path = TROUPE_SOURCE_DIR "/apps/configs/lm-tiny.toml";
   a.mesh = mesh;
   a.costs = costs;
   a.threads = threads;
+  return a;
+}
+
+Prepared prepared(const JobArguments& a) {
   int code = 0;
   auto p = prepare(a, code);
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   return *std::move(p);
+}
+
+Prepared prepared(const std::string& mesh, const std::string& costs, std::int64_t threads = 1) {
+  return prepared(arguments(mesh, costs, threads));
 }
 
 /// How each tensor lies along tp, by name. Not sums over dp and their shares, which a job on dp=1
@@ -97,7 +105,7 @@ TEST_CASE(
   ResumePoint point;
   point.manifest.config = to_toml(other.config);
   int code = 0;
-  const auto saved = prepare_saved(point, "tp=2", -1, code);
+  const auto saved = prepare_saved(point, "tp=2", -1, "", code);
   REQUIRE_MESSAGE(saved.ok(), saved.status().message());
   CHECK(saved->layout_costs_from == path);
   const auto read = calibrate::read_costs(path);
@@ -106,6 +114,46 @@ TEST_CASE(
   two.places_per_node = one.places_per_node = 2;  // its workers are on this machine
   CHECK(saved->costs == two);
   CHECK(saved->layout_costs == one);
+}
+
+TEST_CASE("layouts are found for links that are throttled, and for kernels that are not paced") {
+  const JobArguments plain = arguments("tp=2", "");
+  const Prepared as_it_is = prepared(plain);
+  JobArguments changed = plain;
+  changed.paced = 3;
+  const Prepared paced = prepared(changed);
+  CHECK(paced.costs != as_it_is.costs);
+  CHECK(paced.layout_costs == as_it_is.layout_costs);
+  changed = plain;
+  changed.throttle = {"latency=5ms,bandwidth=1MB/s"};
+  const Prepared slow = prepared(changed);
+  for (const CostModel* c : {&slow.costs, &slow.layout_costs}) {
+    CHECK(c->intra_node.latency_s >= 5e-3);
+    CHECK(c->intra_node.link_bytes_per_s == 1e6);
+  }
+}
+
+TEST_CASE("a checkpoint whose configuration is none of troupe train is named, with the code of checkpoints") {
+  ResumePoint point;
+  point.folder = "runs/own/step-1";
+  for (const std::string config : {"", "[model]\nunknown = 1\n"}) {
+    CAPTURE(config);
+    point.manifest.config = config;
+    JobArguments from_file = arguments("dp=1", ""), from_checkpoint = from_file;
+    from_checkpoint.config_path.clear();
+    for (const int which : {0, 1, 2}) {
+      CAPTURE(which);
+      int code = 0;
+      const auto p = which == 0   ? prepare(from_file, code, &point)
+                     : which == 1 ? prepare(from_checkpoint, code, &point)
+                                  : prepare_saved(point, "", -1, "", code);
+      REQUIRE_FALSE(p.ok());
+      CHECK(code == runtime::exit_checkpoint);
+      CHECK_MESSAGE(p.status().message().find("the configuration in 'runs/own/step-1'") == 0, p.status().message());
+      CHECK((p.status().message().find("an application of its own has saved the checkpoint") != std::string::npos) ==
+            config.empty());
+    }
+  }
 }
 
 TEST_CASE("plans may have what is available less what the processes of their workers take; never less than nothing") {

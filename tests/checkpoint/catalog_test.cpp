@@ -318,13 +318,28 @@ TEST_CASE(
   CHECK(must(Catalog(run.storage, "runs/none").clean(9)).empty());
 }
 
+TEST_CASE("all generations are cleaned under a lock that excludes other processes, and none under one that does not") {
+  struct NoLock final : FolderLock {
+    bool excludes() const override { return false; }
+  };
+  Run run;
+  must(run.save_step(1, must(run.catalog.claim(0, 77))));
+  run.leave_uncommitted("step-00000002.g1");
+  run.leave_uncommitted("step-00000003.g9");
+  CHECK(must(run.catalog.clean_all(NoLock())).empty());
+  CHECK(must(run.catalog.entries()).size() == 3);
+  const auto lock = must(run.catalog.lock());
+  CHECK(must(run.catalog.clean_all(*lock)) == std::vector<std::string>{"step-00000002.g1", "step-00000003.g9"});
+  CHECK(must(run.catalog.entries()).size() == 1);
+}
+
 TEST_CASE("clean leaves a folder in which a user has put one of his own, under a name that no checkpoint has") {
   Run run;
   const Stamp first = must(run.catalog.claim(0, 77));
   must(run.save_step(1, first));
   run.leave_uncommitted("step-00000002.g1");
   must(run.storage.make_dir("runs/a/step-00000002.g1/own"));
-  for (int i = 0; i < 2; ++i) CHECK(must(run.catalog.clean(2)).size() == (i == 0 ? 1 : 0));
+  for (int i = 0; i < 2; ++i) CHECK(must(run.catalog.clean(2)).empty());  // it is not gone
   CHECK(must(run.catalog.entries()).size() == 1);
   CHECK(must(run.storage.list("runs/a/step-00000002.g1.gone")).size() == 2);  // the shard, too
 }

@@ -51,7 +51,8 @@ TEST_CASE("calibrate writes the costs that plan and sim then use") {
     CHECK(with.out != run(troupe_command({command, tiny_config, "--mesh", "dp=2"})).out);
   }
   check_success(run(train(dir / "out", {"--costs", costs, "--steps", "2"})));
-  CHECK(read(dir / "out/run.json").find("\"costs\": \"" + costs) != std::string::npos);
+  for (const std::string key : {"costs", "layout_costs"})
+    CHECK(read(dir / "out/run.json").find("\"" + key + "\": \"" + costs) != std::string::npos);
   const auto two = run(troupe_command({"plan", tiny_config, "--costs", costs, "--set", "run.threads=2"}));
   CHECK(two.code == exit_ok);
   for (const char* part :

@@ -152,8 +152,8 @@ TEST_CASE("ckpt prune removes what no run has committed, too") {
   std::filesystem::remove(saved.of(10) + "/manifest");  // as a prune that is killed leaves it
   std::filesystem::remove(saved.of(40) + "/manifest");
   check_says(ckpt({"prune", saved.all(), "--keep", "1"}),
-             {"removed step-00000020.g1\nremoved step-00000010.g1, which was not committed\nremoved step-00000040.g1, "
-              "which was not committed\n"});
+             {"removed step-00000020.g1\nremoved step-00000010.g1, which has no manifest\nremoved step-00000040.g1, "
+              "which has no manifest\n"});
   check_says(ckpt({"verify", saved.of(30)}), {"every block"});
   for (const int gone : {10, 20, 40}) CHECK_FALSE(std::filesystem::exists(saved.of(gone)));
 }

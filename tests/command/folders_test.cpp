@@ -66,6 +66,11 @@ TEST_CASE(
   check_one_line(run(train(dir / "two", {"--quiet", "--checkpoint-every", "5", "--checkpoint-dir", dir / "checkpoints",
                                          "--steps", "1"})),
                  exit_checkpoint, {"'" + (dir / "checkpoints") + "' is written by another run"});
+  // nor a run that goes on from elsewhere
+  check_success(run(train(dir / "before", {"--quiet", "--checkpoint-every", "1", "--steps", "1"})));
+  check_one_line(run(train(dir / "two", {"--quiet", "--resume", dir / "before", "--checkpoint-every", "5",
+                                         "--checkpoint-dir", dir / "checkpoints", "--steps", "2"})),
+                 exit_checkpoint, {"'" + (dir / "checkpoints") + "' is written by another run"});
   check_one_line(run(troupe_command({"ckpt", "prune", dir / "checkpoints", "--keep", "1"})), exit_checkpoint,
                  {"'" + (dir / "checkpoints") + "' is written by another run"});
   first.command.send(SIGKILL);
@@ -331,19 +336,28 @@ TEST_CASE("output that cannot be written is an error, and a closed standard outp
 }
 
 TEST_CASE(
-    "a damaged costs file that no option names is passed over with a warning; one that an option names is refused") {
+    "a damaged costs file that no option names is passed over with a warning, by every command that plans; one that an "
+    "option names is refused") {
   TempDir dir;
   fs::create_directories(dir / "troupe");
-  const auto costs = [&](const std::string& more) {
+  const auto with_damaged_costs = [&](const std::string& command) {
     return run({"/bin/sh", "-c",
-                "for f in costs-$(hostname).toml; do echo garbage > " + (dir / "troupe/$f") + "; XDG_CACHE_HOME=" +
-                    dir.path() + " " TROUPE_COMMAND " plan " + tiny_config + " " + more + "; done"});
+                "for f in costs-$(hostname).toml; do echo garbage > " + (dir / "troupe/$f") +
+                    "; XDG_CACHE_HOME=" + dir.path() + " " TROUPE_COMMAND " " + command + "; done"});
   };
-  const auto over = costs("");
-  CHECK(over.code == exit_ok);
-  CHECK(over.err.find("troupe: warning: costs ") == 0);
-  CHECK(over.err.find("the cost model's defaults are used") != std::string::npos);
-  CHECK(costs("--costs " + (dir / "troupe/$f")).code == exit_usage);
+  const std::string plan = "plan " + tiny_config, out = dir / "out";
+  for (const std::string& command :
+       {plan, "train " + tiny_config + " --data " + sample_text() + " --steps 1 --checkpoint-every 1 --out " + out,
+        "eval --from " + out, "sample --from " + out + " --tokens 1"}) {
+    CAPTURE(command);
+    const auto o = with_damaged_costs(command);
+    CHECK(o.code == exit_ok);
+    const auto said = o.err.find("troupe: warning: costs ");
+    REQUIRE_MESSAGE(said != std::string::npos, o.err);
+    CHECK(o.err.find("the cost model's defaults are used", said) != std::string::npos);
+    CHECK(o.err.find("troupe: warning: costs ", said + 1) == std::string::npos);  // once
+  }
+  CHECK(with_damaged_costs(plan + " --costs " + (dir / "troupe/$f")).code == exit_usage);
 }
 
 TEST_CASE("a text that is packed otherwise than with gzip is refused by the name of its format") {

@@ -85,6 +85,19 @@ TEST_CASE("a rhythm of checkpoints without a folder, or below 0, is refused befo
   }
 }
 
+TEST_CASE("a clip or a divisor out of its range is refused before a worker starts") {
+  for (const bool clip : {true, false}) {
+    JobOptions job = steps(1);
+    (clip ? job.session.clip : job.session.loss_divisor) = -1;
+    job.prefixes = {{"no-such-command"}, {"no-such-command"}};  // a worker that is started fails
+    const auto result = App().run(two_stages(), job);
+    CHECK(result.exit_code == exit_plan);
+    CHECK_MESSAGE(
+        result.status.message().find(clip ? "SessionOptions::clip is -1" : "loss_divisor is -1") != std::string::npos,
+        result.status.message());
+  }
+}
+
 TEST_CASE(
     "a job that would begin with another step than its checkpoint's is refused before a worker starts, and says both") {
   const fs::path folder = fs::temp_directory_path() / ("troupe-first-step-" + std::to_string(::getpid()));

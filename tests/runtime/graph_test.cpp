@@ -619,6 +619,27 @@ TEST_CASE("an op that draws random numbers for other rows than ProgramSpec::samp
   }
 }
 
+TEST_CASE("the rows of an op that draws random numbers are those of its first input that a microbatch has") {
+  kernels::OpDef op = *staircase_ops().find("dropout");
+  op.name = "scaled_dropout";
+  op.inputs = 2;
+  op.infer = [](std::span<const TensorType> in, const Attrs&) -> Expected<std::vector<TensorType>> {
+    return std::vector<TensorType>{in[1]};
+  };
+  op.signatures = nullptr;
+  kernels::OpSet ops = kernels::standard_ops();
+  REQUIRE(ops.add(op).ok());
+  for (const std::int64_t samples : {4, 3}) {
+    Graph g(ops);
+    g.program("train", {.microbatches = 3, .samples = samples});
+    g.unit("in");
+    const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {4, 8}}}})[0];
+    g.op("scaled_dropout", {g.param("scale", {8}, Init::constant(1)), x});
+    if (samples == 4) CHECK_MESSAGE(g.status().ok(), g.status().message());
+    else check_names(g.status(), {"scaled_dropout", "its input has 4 rows", "3 samples"});
+  }
+}
+
 TEST_CASE("an op that draws random numbers has a key of its own without being given one; its gradient has the same") {
   Start s;
   const Attrs p = {{"p", 0.5}};
