@@ -9,6 +9,7 @@
 // times their time.
 #include <fmt/format.h>
 
+#include <charconv>
 #include <optional>
 
 #include "apps/options/throttle_spec.h"
@@ -47,7 +48,9 @@ int main(int argc, char** argv) {
   const lm::Prepared free = prepare_train(arguments);
   CompileOptions o = must(lm::compile_options(p));
   const Graph graph = lm::build_model(p.config, app.ops(), text.value_or("corpus"), 0);
-  o.pipeline.ahead = std::stoi(ahead);
+  o.snapshots = 0;
+  const auto [end, error] = std::from_chars(ahead.data(), ahead.data() + ahead.size(), o.pipeline.ahead);
+  if (error != std::errc() || end != ahead.data() + ahead.size()) die("--ahead " + ahead + ": expected a number");
   o.pipeline.weights_apart = apart;
   o.costs = free.costs;  // layouts stay those of the throttled links
   o.costs.odd_links.clear();

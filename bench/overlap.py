@@ -10,8 +10,8 @@ For each mesh (such as dp=2, or tp=2:zero=3), number of microbatches of a step, 
 first, which need not be best: `bound` is the larger of the busiest place's computing and its busiest link's messages, which no plan is
 shorter than. `hidden` is the part of the messages' time by which the step is not longer than that of the same plan on links that cost
 nothing (`bench_free_links`: the same layouts, microbatches ahead, weight gradients apart), predicted; a measured step is compared with
-one on this machine's own links, not throttled. Run it on a
-machine that does nothing else.
+one on this machine's own links, not throttled. `by the ideal`: what the ideal would hide, predicted. Run it on a machine that does nothing
+else.
 """
 import argparse
 import os
@@ -63,13 +63,13 @@ def measured_ms(words, steps, repeats):
     return median(found)
 
 
-def free_ms(mesh, throttle, ahead, apart, overrides, options):
-    """The step of the row's plan on links that cost nothing; measured: on this machine's own."""
+def free_ms(mesh, throttle, ahead, apart, overrides, options, played):
+    """The step of the row's plan on links that cost nothing; measured: on this machine's own, not throttled."""
     words = [FREE_LINKS, jobs.CONFIG, mesh, throttle, "--ahead", ahead, "--paced", options.paced, *overrides]
     words += ["--apart"] if apart else []
     words += ["--costs", options.costs] if options.costs else []
-    words += [] if options.played else ["--text", jobs.text()]
-    return median(float(jobs.finish(jobs.start(words)).split()[-1]) * 1e3 for _ in range(1 if options.played else options.repeats))
+    words += [] if played else ["--text", jobs.text()]
+    return median(float(jobs.finish(jobs.start(words)).split()[-1]) * 1e3 for _ in range(1 if played else options.repeats))
 
 
 def bandwidth(words, compute_ms, share):
@@ -95,8 +95,8 @@ def main():
     options = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=jobs.ROOT).stdout.strip()
     print(f"commit {commit}, {os.cpu_count()} cores, paced {options.paced}, costs {options.costs or 'of this machine'}; ms a step\n")
-    print("| mesh | microbatches | latency, us | messages | MB/s | ahead | MiB a place | bound | ideal | predicted | over ideal | measured | over ideal | hidden |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print("| mesh | microbatches | latency, us | messages | MB/s | ahead | MiB a place | bound | ideal | predicted | over ideal | measured | over ideal | hidden | by the ideal |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     for mesh in options.meshes:
         for microbatches in options.microbatches:
             mesh_words = mesh.split(":")
@@ -124,9 +124,12 @@ def main():
                         if not options.played:
                             step_ms = measured_ms(here, options.steps, options.repeats)
                             measured = [f"{step_ms:.0f}", f"{step_ms / ideal_ms:.3f}"]
-                        hidden = 1 - (step_ms - free_ms(mesh_words[0], throttle, number, apart, overrides, options)) / played.ms("messages")
+                        free = [mesh_words[0], throttle, number, apart, overrides, options]
+                        messages_ms, free_played_ms = played.ms("messages"), free_ms(*free, played=True)
+                        hidden = 1 - (step_ms - (free_played_ms if options.played else free_ms(*free, played=False))) / messages_ms
+                        ideal_hidden = 1 - (ideal_ms - free_played_ms) / messages_ms
                         print(f"| {mesh} | {microbatches} | {latency:g} | {share:g} | {rate:.4g} | {number}{' apart' if apart else ''} | {place_mib(here):.0f} | {played.bound_ms():.0f} | {ideal_ms:.0f} | "
-                              f"{played.ms('step'):.0f} | {played.ms('step') / ideal_ms:.3f} | {' | '.join(measured)} | {100 * hidden:.0f} % |", flush=True)
+                              f"{played.ms('step'):.0f} | {played.ms('step') / ideal_ms:.3f} | {' | '.join(measured)} | {100 * hidden:.0f} % | {100 * ideal_hidden:.0f} % |", flush=True)
 
 
 if __name__ == "__main__":

@@ -141,11 +141,21 @@ Expected<std::optional<std::string>> Catalog::foreign(const Manifest* from) cons
   return std::optional<std::string>();
 }
 
-Expected<std::vector<std::string>> Catalog::clean(std::uint32_t mine) const {
+Expected<std::vector<std::string>> Catalog::clean(std::uint32_t mine) const { return remove_uncommitted(mine); }
+
+Expected<std::vector<std::string>> Catalog::clean_all(const FolderLock& lock) const {
+  if (lock.excludes()) return remove_uncommitted(std::nullopt);
+  const auto claimed = read_claim(storage_, dir_);
+  if (claimed.status().code() == Code::not_found) return std::vector<std::string>();
+  if (!claimed.ok()) return claimed.status();
+  return remove_uncommitted(claimed->generation);
+}
+
+Expected<std::vector<std::string>> Catalog::remove_uncommitted(std::optional<std::uint32_t> mine) const {
   std::vector<std::string> removed;
   TROUPE_ASSIGN(const auto all, entries());
   for (const auto& entry : all) {
-    if (entry.committed || entry.generation >= mine) continue;
+    if (entry.committed || (mine && entry.generation >= *mine)) continue;
     // Renamed first: a process that does not know yet that it is superseded can then not commit there.
     TROUPE_TRY(storage_.rename(path(entry.folder), path(entry.folder + gone)));
     removed.push_back(entry.folder);
@@ -167,11 +177,6 @@ Expected<std::vector<std::string>> Catalog::clean(std::uint32_t mine) const {
   }
   TROUPE_TRY(storage_.sync_dir(dir_));
   return removed;
-}
-
-Expected<std::vector<std::string>> Catalog::clean_all(const FolderLock& lock) const {
-  if (!lock.excludes()) return std::vector<std::string>();
-  return clean(std::numeric_limits<std::uint32_t>::max());  // which no claim gives
 }
 
 Status Catalog::shards_are_there(const Manifest& manifest) const {

@@ -78,8 +78,8 @@ class Catalog {
   /// Removes the uncommitted checkpoints of generations before `mine`; one that has a folder in it is renamed and left.
   /// Returns the names of those that are gone.
   Expected<std::vector<std::string>> clean(std::uint32_t mine) const;
-  /// The same for every generation, if `lock`, the folder's, excludes other processes: no writer is alive then. Else
-  /// removes nothing.
+  /// The same for every generation if `lock`, the folder's, excludes other processes, else for those before the
+  /// claim's. A writer on another machine loses what it has under way.
   Expected<std::vector<std::string>> clean_all(const FolderLock& lock) const;
 
   /// Commits a checkpoint (CA-1). REQUIRES that its shards lie in its folder, synced. Errors: `superseded` (CA-4);
@@ -95,6 +95,8 @@ class Catalog {
   Expected<std::vector<std::string>> prune(const Retention& retention);
 
  private:
+  /// Of generations before `mine`, or of all.
+  Expected<std::vector<std::string>> remove_uncommitted(std::optional<std::uint32_t> mine) const;
   /// Whether the folder has each of the manifest's shards, in its size. Errors: `not_found`, `invalid`, by the file.
   Status shards_are_there(const Manifest& manifest) const;
 

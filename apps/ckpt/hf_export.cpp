@@ -113,7 +113,7 @@ Expected<Exported> export_point(Storage& storage, const kernels::OpSet& ops, con
                                 const GiveUp& give_up) {
   code = runtime::exit_checkpoint;
   const std::string name = "'" + point.folder + "'";
-  TROUPE_ASSIGN(const auto config, lm::parse_saved_config(point.manifest.config, "the configuration in " + name));
+  TROUPE_ASSIGN(const auto config, lm::saved_config(point));
   TROUPE_ASSIGN(const auto reader, checkpoint::CheckpointReader::open(storage, point.folder, point.manifest));
   auto tensors = parameters_in(reader.manifest(), parameters_of(config, ops));
   if (!tensors.ok()) return tensors.status().in(name);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "apps/job/planning.h"
 #include "apps/job/reading.h"
@@ -55,9 +56,11 @@ Expected<Prepared> prepare(const SampleArguments& a, const ResumePoint& point, i
 }
 
 /// Samples from one checkpoint. Error `damaged`: its data is damaged, and nothing has been written yet.
-Status sample_from(const App& app, const SampleArguments& a, const ResumePoint& point, int& code) {
+Status sample_from(const App& app, const SampleArguments& a, const ResumePoint& point, std::set<std::string>& warned,
+                   int& code) {
   TROUPE_ASSIGN(const Prepared p, prepare(a, point, code));
-  for (const auto& warning : p.warnings) log_warn(warning);
+  for (const auto& warning : p.warnings)
+    if (warned.insert(warning).second) log_warn(warning);
   Sampler sampler(a.text.empty() ? p.config.sample.prompt : a.text);
   code = exit_plan;
   TROUPE_ASSIGN(const Plan plan, make_sample_plan(app, p, sampler.prompt_tokens()));
@@ -112,8 +115,10 @@ Status check_sampled(const LmConfig& config, const std::string& prompt) {
 }
 
 int sample_command(const App& app, const SampleArguments& a) {
-  return use_checkpoint(
-      a.from, -1, [&](const Resume&, const ResumePoint& point, int& code) { return sample_from(app, a, point, code); });
+  std::set<std::string> warned;  // by the look for a checkpoint before
+  return use_checkpoint(a.from, -1, [&](const Resume&, const ResumePoint& point, int& code) {
+    return sample_from(app, a, point, warned, code);
+  });
 }
 
 }  // namespace troupe::lm

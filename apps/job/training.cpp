@@ -140,11 +140,12 @@ Expected<std::string> Training::open_corpus(const GiveUp& give_up, int& code) {
 }
 
 Status Training::begin_at_point(int& code) {
-  code = exit_usage;
   const auto& manifest = point_->manifest;
   std::vector<std::string> warnings = resume_->notes(), notes;
   // Without a path in the arguments, p_.config is this configuration and p_.warnings has its warnings.
+  code = exit_checkpoint;
   TROUPE_ASSIGN(LmConfig saved, saved_config(*point_, {}, a_.config_path.empty() ? nullptr : &warnings));
+  code = exit_usage;
   LmConfig now = p_.config;
   now.data.fingerprint = fingerprint_;
   const Status fits = is_weights_only(manifest) ? check_model(saved, now) : check_resumable(saved, now, notes);

@@ -72,7 +72,7 @@ class Storage {
   /// Returns when the names in a folder are durable (ST-2), or where its filesystem syncs no folders.
   virtual Status sync_dir(const std::string& path) = 0;
   /// Takes the lock of a folder, without waiting. Error: `unavailable`, another holder has it; `io`, of the disk. Where
-  /// the system has no locks of folders (some network filesystems) the lock excludes no process.
+  /// the system has no locks of folders (some network filesystems) the lock excludes() no process.
   virtual Expected<std::unique_ptr<FolderLock>> lock_dir(const std::string& path) = 0;
   /// The entries of a folder, sorted by name.
   virtual Expected<std::vector<DirEntry>> list(const std::string& path) = 0;

@@ -210,6 +210,7 @@ class SimStorage::Lock final : public FolderLock {
     const std::lock_guard lock(storage_.mutex_);
     if (life_ == storage_.lives_) storage_.locked_.erase(folder_);
   }
+  bool excludes() const override { return true; }
 
  private:
   SimStorage& storage_;

@@ -183,9 +183,9 @@ std::vector<Value> Graph::op(const std::string& op, const std::vector<Value>& in
     const Shape& shape = tensors_[*drawn].type.shape;
     if (!shape.empty() && shape[0] != program_specs_[program_].samples) {
       fail(
-          fmt::format("op '{}' ({}) draws random numbers sample by sample: its input has {} rows, and program '{}' {} "
-                      "samples a microbatch: set ProgramSpec::samples",
-                      name, op, shape[0], programs_[program_], program_specs_[program_].samples));
+          fmt::format("op '{}' ({}) draws random numbers sample by sample: its input {} has {} rows, and program '{}' "
+                      "{} samples a microbatch: set ProgramSpec::samples",
+                      name, op, drawn - in.begin(), shape[0], programs_[program_], program_specs_[program_].samples));
       return std::vector<Value>(8, 0);
     }
   }

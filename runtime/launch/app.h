@@ -106,9 +106,9 @@ class App {
   /// main, after the registrations.
   void serve_if_worker(int argc, char** argv) const;
   /// Checks a plan before a job starts. Error (exit_plan of `run`): the plan does not verify; `threads` is below 1; its
-  /// graph has a feed and SessionOptions::feed is not set; its workers together need more memory than there is; it
-  /// takes checkpoints and the job has no folder for them, or the reverse; its processes need more descriptors than a
-  /// process may have; with `pin`, more compute threads than cores.
+  /// graph has a feed and SessionOptions::feed is not set; a number of `options` is out of its range; its workers
+  /// together need more memory than there is; it takes checkpoints and the job has no folder for them, or the reverse;
+  /// its processes need more descriptors than a process may have; with `pin`, more compute threads than cores.
   Status check(const Plan& plan, const JobOptions& options) const;
   /// Starts one worker process per place, runs the job, leaves no process behind however it ends but one that SIGKILL
   /// does not end, which the error names (exit_worker where the job has no other error). A job that restores a

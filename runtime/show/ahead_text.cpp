@@ -13,8 +13,8 @@ std::string verdict_text(const AheadTried& t) {
   switch (t.verdict) {
     case AheadVerdict::chosen: return "chosen";
     case AheadVerdict::surpassed: return "a later one is better";
-    case AheadVerdict::gains_little: return "gains less than 1 %";
-    case AheadVerdict::loses: return "loses 1 % or more";
+    case AheadVerdict::gains_little: return "gains too little";
+    case AheadVerdict::loses: return "loses too much";
     case AheadVerdict::does_not_fit: return "does not fit";
     case AheadVerdict::refused: return "refused: " + t.why;
   }

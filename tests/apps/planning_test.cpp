@@ -114,6 +114,14 @@ TEST_CASE(
   two.places_per_node = one.places_per_node = 2;  // its workers are on this machine
   CHECK(saved->costs == two);
   CHECK(saved->layout_costs == one);
+  const test::Variable elsewhere("XDG_CACHE_HOME", dir / "none");
+  for (const std::int64_t threads : {-1, 3}) {  // they predict nothing: no warning for other threads
+    const auto named = prepare_saved(point, "tp=2", threads, path, code);
+    REQUIRE_MESSAGE(named.ok(), named.status().message());
+    CHECK(named->layout_costs_from == path);
+    CHECK(named->layout_costs == one);
+    CHECK(named->warnings.empty());
+  }
 }
 
 TEST_CASE("layouts are found for links that are throttled, and for kernels that are not paced") {

@@ -54,7 +54,7 @@ class Numbers(unittest.TestCase):
 
     def test_jobs_that_must_agree_and_do_not_end_the_measurement_naming_both(self):
         for same in ({"mesh": "dp=2"}, {"mesh": "dp=2,pp=2"}, {"run__threads": 2}, {"schedule__pipeline": "zero-bubble"}, {"mesh": "dp=2", "mesh__zero": 3},
-                     {"checkpoint__every": 1}, {"eval__every": 0}):
+                     {"checkpoint__every": 1}, {"eval__every": 0}, {"mesh": "dp=2,pp=2", "layout_costs": "costs.toml"}):
             with self.subTest(same):
                 self.setUp()
                 self.check(RUN, ["troupe", "first"])
@@ -69,6 +69,13 @@ class Numbers(unittest.TestCase):
         for other in ({"mesh": "tp=2"}, {"steps": 5}, {"run__seed": 2}, {"model__layers": 7}, {"schedule__batch": 4}, {"data": "other"}, {"resumed_at": 3}):
             with self.subTest(other):
                 self.check(changed(**other, params_hash="bb"), ["second"])
+
+    def test_jobs_whose_layouts_other_costs_have_decided_may_differ_where_an_axis_divides_the_model(self):
+        for divided in ({"mesh": "tp=2"}, {"mesh": "pp=2", "mesh__shared_vocabulary": True}):
+            with self.subTest(divided):
+                self.setUp()
+                self.check(changed(**divided), ["first"])
+                self.check(changed(**divided, layout_costs="costs.toml", params_hash="bb"), ["second"])
 
 
 class Perftest(unittest.TestCase):

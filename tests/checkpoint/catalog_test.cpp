@@ -318,19 +318,24 @@ TEST_CASE(
   CHECK(must(Catalog(run.storage, "runs/none").clean(9)).empty());
 }
 
-TEST_CASE("all generations are cleaned under a lock that excludes other processes, and none under one that does not") {
+TEST_CASE(
+    "under a lock that excludes other processes all generations are cleaned; under one that does not, those before the "
+    "claim's") {
   struct NoLock final : FolderLock {
     bool excludes() const override { return false; }
   };
   Run run;
   must(run.save_step(1, must(run.catalog.claim(0, 77))));
   run.leave_uncommitted("step-00000002.g1");
-  run.leave_uncommitted("step-00000003.g9");
-  CHECK(must(run.catalog.clean_all(NoLock())).empty());
+  must(run.catalog.claim(0, 77));
+  run.leave_uncommitted("step-00000003.g2");
+  run.leave_uncommitted("step-00000004.g9");
+  CHECK(must(run.catalog.clean_all(NoLock())) == std::vector<std::string>{"step-00000002.g1"});
   CHECK(must(run.catalog.entries()).size() == 3);
   const auto lock = must(run.catalog.lock());
-  CHECK(must(run.catalog.clean_all(*lock)) == std::vector<std::string>{"step-00000002.g1", "step-00000003.g9"});
+  CHECK(must(run.catalog.clean_all(*lock)) == std::vector<std::string>{"step-00000003.g2", "step-00000004.g9"});
   CHECK(must(run.catalog.entries()).size() == 1);
+  CHECK(must(Catalog(run.storage, "runs/none").clean_all(NoLock())).empty());
 }
 
 TEST_CASE("clean leaves a folder in which a user has put one of his own, under a name that no checkpoint has") {

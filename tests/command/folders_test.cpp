@@ -357,7 +357,8 @@ TEST_CASE(
     CHECK(o.err.find("the cost model's defaults are used", said) != std::string::npos);
     CHECK(o.err.find("troupe: warning: costs ", said + 1) == std::string::npos);  // once
   }
-  CHECK(with_damaged_costs(plan + " --costs " + (dir / "troupe/$f")).code == exit_usage);
+  for (const std::string& command : {plan, "eval --from " + out, "sample --from " + out})
+    CHECK(with_damaged_costs(command + " --costs " + (dir / "troupe/$f")).code == exit_usage);
 }
 
 TEST_CASE("a text that is packed otherwise than with gzip is refused by the name of its format") {

@@ -216,9 +216,14 @@ TEST_CASE(
   for (const int error : {ENOLCK, EBADF, EOPNOTSUPP}) {
     CAPTURE(error);
     flock_error = error;
-    CHECK(storage.lock_dir(dir.path()).ok());
+    const auto lock = storage.lock_dir(dir.path());
     flock_error = 0;
+    REQUIRE(lock.ok());
+    CHECK_FALSE((*lock)->excludes());
   }
+  const auto lock = storage.lock_dir(dir.path());
+  REQUIRE(lock.ok());
+  CHECK((*lock)->excludes());
 }
 
 TEST_CASE(

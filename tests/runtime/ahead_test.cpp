@@ -283,8 +283,9 @@ AheadChoice choose(const CompileOptions& o, std::optional<std::int64_t> bytes_ma
 TEST_CASE(
     "auto chooses a plan of which each microbatch ahead, and weight gradients apart, gain 1 % of the step, and no more "
     "would") {
-  bool small = false, one = false, fewer = false;  // a gain below 1 %, one of 1 to 3 %; a microbatch taken away
-  for (const double message_s : {0.05e-3, 0.1e-3, 2e-3, 4e-3, 6e-3, 8e-3, 12e-3})
+  // a gain below 1 %, one of 1 to 3 %; a microbatch taken away; two that gain less than 1 % each
+  bool small = false, one = false, fewer = false, two = false;
+  for (const double message_s : {0.05e-3, 0.1e-3, 2e-3, 4e-3, 6e-3, 8e-3, 8.2e-3, 9.1e-3, 12e-3})
     for (const std::int64_t microbatches : {std::int64_t{1}, std::int64_t{2}, step_microbatches}) {
       CAPTURE(message_s);
       CAPTURE(microbatches);
@@ -303,6 +304,11 @@ TEST_CASE(
           small |= !t.taken() && t.step_s < chosen->step_s;
           one |= t.taken() && t.step_s > chosen->step_s * 0.97;
         }
+        if (chosen && t.ahead > chosen->ahead) {
+          const int more = t.ahead - chosen->ahead;
+          CHECK(t.taken() == (t.step_s <= chosen->step_s * (1 - 0.01 * more)));
+          two |= more == 2 && !t.taken() && t.step_s <= chosen->step_s * 0.99;
+        }
         fewer |= chosen && t.taken() && t.ahead < chosen->ahead;
         if (t.taken()) chosen = &t;
       }
@@ -319,6 +325,7 @@ TEST_CASE(
   CHECK(small);
   CHECK(one);
   CHECK(fewer);
+  CHECK(two);
   // From 3 ahead: two beside weight gradients apart are less than 1 % slower than three, one is not.
   CHECK(choose(with_links(6e-3)).plan.pipeline == Pipeline{Pipeline::Kind::one_f_one_b, 1, 2, true});
   CHECK(choose(with_links(2e-3)).plan.pipeline.ahead >= 1);
@@ -435,9 +442,9 @@ TEST_CASE("what auto has tried is told plan by plan, each with its verdict, and 
                                        {4, true, Verdict::refused, 0, 0, "nothing acts any more"}},
                                       "in a box");
   const std::vector<std::vector<std::string>> rows = {{"0", "with backward", "2 s", "3 MiB", "a later one is better"},
-                                                      {"1", "with backward", "1.99 s", "4 MiB", "gains less than 1 %"},
+                                                      {"1", "with backward", "1.99 s", "4 MiB", "gains too little"},
                                                       {"2", "apart", "1.50 s", "5 MiB", "chosen"},
-                                                      {"1", "apart", "1.60 s", "6 MiB", "loses 1 % or more"},
+                                                      {"1", "apart", "1.60 s", "6 MiB", "loses too much"},
                                                       {"3", "apart", "1.25 s", "7 MiB", "does not fit"},
                                                       {"4", "apart", "refused: nothing acts any more"}};
   std::size_t at = text.find("verdict\n");

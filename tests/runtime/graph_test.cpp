@@ -615,14 +615,14 @@ TEST_CASE("an op that draws random numbers for other rows than ProgramSpec::samp
     const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {4, 8}}}})[0];
     g.report("loss", g.op("dropout", {x}, {{"p", 0.5}})[0]);
     if (samples == 4) CHECK_MESSAGE(g.status().ok(), g.status().message());
-    else check_names(g.status(), {"dropout", "its input has 4 rows", std::to_string(samples) + " samples"});
+    else check_names(g.status(), {"dropout", "its input 0 has 4 rows", std::to_string(samples) + " samples"});
   }
 }
 
 TEST_CASE("the rows of an op that draws random numbers are those of its first input that a microbatch has") {
   kernels::OpDef op = *staircase_ops().find("dropout");
   op.name = "scaled_dropout";
-  op.inputs = 2;
+  op.inputs = 3;
   op.infer = [](std::span<const TensorType> in, const Attrs&) -> Expected<std::vector<TensorType>> {
     return std::vector<TensorType>{in[1]};
   };
@@ -634,9 +634,10 @@ TEST_CASE("the rows of an op that draws random numbers are those of its first in
     g.program("train", {.microbatches = 3, .samples = samples});
     g.unit("in");
     const Value x = g.actor("data", "x", {}, {{"x", {DType::f32, {4, 8}}}})[0];
-    g.op("scaled_dropout", {g.param("scale", {8}, Init::constant(1)), x});
+    const Value other = g.actor("data", "other", {}, {{"x", {DType::f32, {3, 8}}}})[0];
+    g.op("scaled_dropout", {g.param("scale", {8}, Init::constant(1)), x, other});
     if (samples == 4) CHECK_MESSAGE(g.status().ok(), g.status().message());
-    else check_names(g.status(), {"scaled_dropout", "its input has 4 rows", "3 samples"});
+    else check_names(g.status(), {"scaled_dropout", "its input 1 has 4 rows", "3 samples"});
   }
 }
 
