@@ -78,8 +78,8 @@ class Catalog {
   /// Removes the uncommitted checkpoints of generations before `mine`; one that has a folder in it is renamed and left.
   /// Returns the names of those that are gone.
   Expected<std::vector<std::string>> clean(std::uint32_t mine) const;
-  /// The same for every generation if `lock`, the folder's, excludes other processes, else for those before the
-  /// claim's. A writer on another machine loses what it has under way.
+  /// The same for every generation if `lock`, the folder's, excludes other processes (a writer on another machine loses
+  /// what it has under way), else for those before the claim's, whose writers can commit nothing; without a claim none.
   Expected<std::vector<std::string>> clean_all(const FolderLock& lock) const;
 
   /// Commits a checkpoint (CA-1). REQUIRES that its shards lie in its folder, synced. Errors: `superseded` (CA-4);

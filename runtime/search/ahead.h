@@ -48,8 +48,8 @@ inline constexpr std::int32_t ahead_reach = 2;
 /// ahead_reach at once, as long as the step becomes shorter by ahead_gain_min for each; then, where a model axis
 /// divides a stage, weight gradients apart; beside them, one microbatch less as long as the step becomes longer by less
 /// than that, else more again. Takes no plan whose places together need more than `bytes_max` (none: as much as they
-/// like), nor one that does not compile or play, and tries no more microbatches behind it. Chooses the plan taken last,
-/// or the first where that does not fit; of the first the error is returned. Compiles only the first where no stage has
+/// like), nor one that does not compile or play: it ends its row of microbatches. Chooses the plan taken last, or the
+/// first where that does not fit. Error: the first does not compile or play. Compiles only the first where no stage has
 /// an exchange in the middle of its passes, and where the pipeline has an order. REQUIRES: options.pipeline has none
 /// ahead and no weight gradients apart.
 Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options,

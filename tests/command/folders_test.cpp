@@ -358,7 +358,8 @@ TEST_CASE(
     CHECK(o.err.find("troupe: warning: costs ", said + 1) == std::string::npos);  // once
   }
   for (const std::string& command : {plan, "eval --from " + out, "sample --from " + out})
-    CHECK(with_damaged_costs(command + " --costs " + (dir / "troupe/$f")).code == exit_usage);
+    check_failure(with_damaged_costs(command + " --costs " + (dir / "troupe/$f")), exit_usage,
+                  {"costs " + (dir / "troupe/costs-"), "not valid TOML"});
 }
 
 TEST_CASE("a text that is packed otherwise than with gzip is refused by the name of its format") {
