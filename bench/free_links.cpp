@@ -19,6 +19,19 @@ using namespace bench;
 using namespace troupe;
 using namespace troupe::runtime;
 
+namespace {
+
+template <class T>
+T number(const char* option, const std::string& text, T least) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= least))
+    die(fmt::format("{} {}: expected a number from {} on", option, text, least));
+  return value;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   App app;
   lm::register_actors(app);
@@ -32,25 +45,27 @@ int main(int argc, char** argv) {
   arguments.throttle = {argv[3]};
   arguments.paced = paced;
   std::optional<std::string> text;
-  std::string ahead = "0";
+  std::string ahead = "0", scale = fmt::format("{}", paced);
   bool apart = false;
   for (int i = 4; i < argc; ++i) {
     const std::string word = argv[i];
-    std::string* const value = word == "--costs" ? &arguments.costs : word == "--ahead" ? &ahead : nullptr;
+    std::string* const value = word == "--costs"   ? &arguments.costs
+                               : word == "--ahead" ? &ahead
+                               : word == "--paced" ? &scale
+                                                   : nullptr;
     if (value && i + 1 < argc) *value = argv[++i];
     else if (word == "--text" && i + 1 < argc) text = argv[++i];
     else if (word == "--apart") apart = true;
-    else if (word == "--paced" && i + 1 < argc) arguments.paced = std::stod(argv[++i]);
     else arguments.overrides.push_back(word);
   }
+  arguments.paced = number<double>("--paced", scale, 1e-9);
   const lm::Prepared p = prepare_train(arguments);
   arguments.throttle = {"latency=0us,bandwidth=1000000MB/s"};
   const lm::Prepared free = prepare_train(arguments);
   CompileOptions o = must(lm::compile_options(p));
   const Graph graph = lm::build_model(p.config, app.ops(), text.value_or("corpus"), 0);
   o.snapshots = 0;
-  const auto [end, error] = std::from_chars(ahead.data(), ahead.data() + ahead.size(), o.pipeline.ahead);
-  if (error != std::errc() || end != ahead.data() + ahead.size()) die("--ahead " + ahead + ": expected a number");
+  o.pipeline.ahead = number<std::int32_t>("--ahead", ahead, 0);
   o.pipeline.weights_apart = apart;
   o.costs = free.costs;  // layouts stay those of the throttled links
   o.costs.odd_links.clear();

@@ -31,9 +31,11 @@ std::unique_ptr<Stream> CpuDevice::create_stream(const std::string& name, int th
   const auto end = free_cores_.begin() + std::min<std::ptrdiff_t>(threads, std::ssize(free_cores_));
   const std::vector<int> cores(free_cores_.begin(), end);
   free_cores_.erase(free_cores_.begin(), end);
-  return std::make_unique<ThreadStream>(name, threads, clock_, cores, [](Task& task, Parallel& parallel, std::int64_t) {
-    if (task.work) task.work(parallel);
-  });
+  return std::make_unique<ThreadStream>(name, threads, clock_, cores, ThreadStream::Begin::now,
+                                        [&clock = clock_](Task& task, Parallel& parallel, std::int64_t) {
+                                          if (task.work) task.work(parallel);
+                                          return clock.now_ns();
+                                        });
 }
 
 }  // namespace troupe

@@ -6,8 +6,8 @@
 namespace troupe {
 
 ThreadStream::ThreadStream(std::string name, int threads, const Clock& clock, const std::vector<int>& cores,
-                           Execute execute)
-    : name_(std::move(name)), clock_(clock), execute_(std::move(execute)), team_(name_, threads, cores) {
+                           Begin begin, Execute execute)
+    : name_(std::move(name)), clock_(clock), begin_(begin), execute_(std::move(execute)), team_(name_, threads, cores) {
   thread_ = std::thread([this, core = cores.empty() ? -1 : cores[0]] {
     set_up_thread(name_, core);
     set_time_slice(0);
@@ -26,6 +26,7 @@ ThreadStream::~ThreadStream() {
 }
 
 void ThreadStream::submit(Task task) {
+  task.submitted_ns = clock_.now_ns();
   {
     std::lock_guard lock(mutex_);
     if (quiescing_ > 0) return;
@@ -46,6 +47,7 @@ void ThreadStream::quiesce() {
 }
 
 void ThreadStream::run() {
+  std::int64_t end_ns = 0;  // of the task before
   std::unique_lock lock(mutex_);
   for (;;) {
     std::optional<Task> task;
@@ -54,9 +56,10 @@ void ThreadStream::run() {
     running_ = true;
     lock.unlock();
     if (task->on_start) task->on_start();  // may run actors, whose time is not the task's
-    const std::int64_t begin_ns = clock_.now_ns();
-    execute_(*task, team_, begin_ns);
-    if (task->on_done) task->on_done(begin_ns, clock_.now_ns());
+    const bool follows = begin_ == Begin::at_end_of_previous && task->submitted_ns < end_ns;
+    const std::int64_t begin_ns = follows ? end_ns : clock_.now_ns();
+    end_ns = execute_(*task, team_, begin_ns);
+    if (task->on_done) task->on_done(begin_ns, end_ns);
     task.reset();  // destroys its closures before quiesce() returns
     lock.lock();
     running_ = false;

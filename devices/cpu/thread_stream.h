@@ -16,11 +16,18 @@ namespace troupe {
 /// quiesce, except from this stream's callbacks (they may submit). Work must not throw.
 class ThreadStream final : public Stream {
  public:
-  /// Spends the time of a task that began at begin_ns.
-  using Execute = std::function<void(Task& task, Parallel& parallel, std::int64_t begin_ns)>;
+  /// Spends the time of a task that begins at begin_ns; returns when it ends.
+  using Execute = std::function<std::int64_t(Task& task, Parallel& parallel, std::int64_t begin_ns)>;
+
+  /// When a task begins that had been submitted before the one before it ended.
+  enum class Begin {
+    now,                ///< when this thread comes to it
+    at_end_of_previous  ///< at that end, whatever the callbacks took since: a device that has its next tasks already
+  };
 
   /// `cores`: where to pin the stream's thread and its helpers; empty: nowhere.
-  ThreadStream(std::string name, int threads, const Clock& clock, const std::vector<int>& cores, Execute execute);
+  ThreadStream(std::string name, int threads, const Clock& clock, const std::vector<int>& cores, Begin begin,
+               Execute execute);
   ~ThreadStream() override;
   ThreadStream(const ThreadStream&) = delete;
   ThreadStream& operator=(const ThreadStream&) = delete;
@@ -34,6 +41,7 @@ class ThreadStream final : public Stream {
 
   const std::string name_;
   const Clock& clock_;
+  const Begin begin_;
   const Execute execute_;
   ThreadTeam team_;
   std::mutex mutex_;

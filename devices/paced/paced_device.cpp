@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "devices/cpu/thread_stream.h"
@@ -36,10 +37,15 @@ Expected<std::unique_ptr<Buffer>> PacedDevice::allocate(std::size_t bytes) { ret
 
 std::unique_ptr<Stream> PacedDevice::create_stream(const std::string& name, int threads) {
   return std::make_unique<ThreadStream>(
-      name, threads, clock_, std::vector<int>{},
+      name, threads, clock_, std::vector<int>{}, ThreadStream::Begin::at_end_of_previous,
       [&clock = clock_, options = options_](Task& task, Parallel& parallel, std::int64_t begin_ns) {
-        if (options.run_work && task.work) task.work(parallel);
-        sleep_until(clock, begin_ns + std::llround(task.cost_s * options.scale * 1e9));
+        std::int64_t end_ns = begin_ns + std::llround(task.cost_s * options.scale * 1e9);
+        if (options.run_work && task.work) {
+          task.work(parallel);
+          end_ns = std::max(end_ns, clock.now_ns());
+        }
+        sleep_until(clock, end_ns);
+        return end_ns;
       });
 }
 

@@ -93,3 +93,63 @@ TEST_CASE("many paced streams run side by side on few cores") {
   CHECK(total_ms >= 100);
   CHECK(total_ms < 800);  // one after the other: 1600
 }
+
+namespace {
+
+struct Span {
+  std::int64_t begin_ns = 0, end_ns = 0;
+};
+
+/// Two tasks, and what the stream reports of them. The first one's on_done takes 5 ms; it submits the second where that
+/// does not wait from the start.
+std::pair<Span, Span> one_after_the_other(Device& device, const Clock& clock, bool second_waits) {
+  Span first, second;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool over = false;
+  auto stream = device.create_stream("s", 1);
+  const auto submit_second = [&] {
+    Task t;
+    t.cost_s = 1e-3;
+    t.order.microbatch = 1;
+    t.on_done = [&](std::int64_t begin_ns, std::int64_t end_ns) {
+      std::lock_guard lock(mutex);
+      second = {begin_ns, end_ns};
+      over = true;
+      changed.notify_one();
+    };
+    stream->submit(std::move(t));
+  };
+  Task t;
+  t.cost_s = 1e-3;
+  t.on_start = [&] {
+    if (second_waits) submit_second();
+  };
+  t.on_done = [&](std::int64_t begin_ns, std::int64_t end_ns) {
+    first = {begin_ns, end_ns};
+    for (const auto until = clock.now_ns() + 5'000'000; clock.now_ns() < until;) {}
+    if (!second_waits) submit_second();
+  };
+  stream->submit(std::move(t));
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return over; });
+  return {first, second};
+}
+
+}  // namespace
+
+TEST_CASE("a paced task that waited begins where the one before it ends, whatever the host did since") {
+  SteadyClock clock;
+  PacedDevice device(clock);
+  const auto [first, second] = one_after_the_other(device, clock, true);
+  CHECK(second.begin_ns == first.end_ns);
+  CHECK(first.end_ns - first.begin_ns == 1'000'000);
+  CHECK(second.end_ns - second.begin_ns == 1'000'000);
+}
+
+TEST_CASE("a paced task that is submitted after the end of the one before it begins when it is there") {
+  SteadyClock clock;
+  PacedDevice device(clock);
+  const auto [first, second] = one_after_the_other(device, clock, false);
+  CHECK(second.begin_ns >= first.end_ns + 5'000'000);
+}
