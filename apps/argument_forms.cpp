@@ -27,7 +27,7 @@ CLI::Validator positive_number() {
       [](std::string& text) {
         double value = 0;
         const bool ok = CLI::detail::lexical_cast(text, value) && value > 0 && value < 1e9;
-        return ok ? std::string() : "expected a number above 0, not '" + text + "'";
+        return ok ? std::string() : "expected a number above 0 and below 1e9, not '" + text + "'";
       },
       "");
 }

@@ -58,9 +58,11 @@ CLI::Option* common(CLI::App& command, JobArguments& a) {
                   "ZeRO stage over dp: 1 divides the optimizer's state, 2 reduced gradients too, 3 parameters too "
                   "(default: the configuration's)")
       ->check(troupe::whole_number(0));
-  command.add_option(
-      "--costs", a.costs,
-      "costs of kernels and links, as troupe calibrate wrote them (default: those of this machine, if there are)");
+  command
+      .add_option(
+          "--costs", a.costs,
+          "costs of kernels and links, as troupe calibrate wrote them (default: those of this machine, if there are)")
+      ->check(troupe::not_empty("the name of a file"));
   command
       .add_option("--throttle", a.throttle,
                   "slower links: latency=50us,bandwidth=100MB/s; of one link: 0-1:bandwidth=... (repeatable; default: "
@@ -248,8 +250,9 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
          "the part of --tb that makes weight gradients, ms; only with --tf, at most --tb (default: as the cost "
          "model divides it)")
       ->check(troupe::not_negative("milliseconds"));
-  sim->add_flag("--ideal", a.ideal,
-                "with unlimited slots and streams: what is left is computing, and links that are slow");
+  sim->add_flag(
+      "--ideal", a.ideal,
+      "with unlimited slots and streams, which take what comes first: about what slots and streams cost a plan");
   sim->add_option("--hop", a.hop_ms, "time of each message between places, ms (default: 0)")
       ->check(troupe::not_negative("milliseconds"));
   troupe::lm::SampleArguments s;
@@ -261,8 +264,9 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   troupe::calibrate::Arguments c;
   auto* calibrate = cli.add_subcommand("calibrate",
                                        "Measure kernels, links and the disk of this machine, for plan, sim and train");
-  calibrate->add_option("--costs", c.costs,
-                        "the file to write (default: in the user's cache folder, where the others look)");
+  calibrate
+      ->add_option("--costs", c.costs, "the file to write (default: in the user's cache folder, where the others look)")
+      ->check(troupe::not_empty("the name of a file"));
   calibrate->add_option("--threads", c.threads, fmt::format("threads of each worker (default: {})", c.threads))
       ->check(troupe::whole_number(1));
   calibrate

@@ -20,8 +20,10 @@ void model_options(CLI::App& command, std::string& from, std::int64_t& threads, 
   command.add_option("--threads", threads, "threads of each worker's compute stream (default: run.threads)")
       ->check(whole_number(1));
   command.add_option("--mesh", mesh, axes + " (default: one worker)")->check(not_empty("a mesh, such as " + axes));
-  command.add_option("--costs", costs,
-                     "costs that decide layouts along tp, as of train (default: those of this machine, if there are)");
+  command
+      .add_option("--costs", costs,
+                  "costs that decide layouts along tp, as of train (default: those of this machine, if there are)")
+      ->check(troupe::not_empty("the name of a file"));
 }
 
 }  // namespace

@@ -5,13 +5,14 @@
                      [--steps N] [--costs FILE] [--played] [--set KEY=VALUE ...]
 
 For each mesh (such as dp=2, or tp=2:zero=3), number of microbatches of a step, latency, share and `schedule.ahead`, a row: the step as
-`troupe sim` predicts it and as `troupe train --paced` takes it (`--played`: predictions only), against the lower of two ideals: `troupe sim
---ideal` (unlimited slots and streams, the same costs) of the plan without microbatches ahead and of this one. Unlimited slots take what comes
-first, which need not be best: `bound` is the larger of the busiest place's computing and its busiest link's messages, which no plan is
-shorter than. `hidden` is the part of the messages' time by which the step is not longer than that of the same plan on links that cost
-nothing (`bench_free_links`: the same layouts, microbatches ahead, weight gradients apart), predicted; a measured step is compared with
-one on this machine's own links, not throttled. `by the ideal`: what the ideal would hide, predicted. Run it on a machine that does nothing
-else.
+`troupe sim` predicts it and as `troupe train --paced` takes it (`--played`: predictions only), against the ideal: the lowest of `troupe sim
+--ideal` (unlimited slots and streams, the same costs) of the plan without microbatches ahead and of this one, and of the prediction, for
+unlimited slots take what comes first, which need not be best. `bound` is the larger of the busiest place's computing and its busiest
+link's messages, which no plan is shorter than. `exposed`: by how much the step is longer than that of the same plan on links that cost
+nothing (`bench_free_links`: the same layouts, microbatches ahead, weight gradients apart), predicted, of the messages' time; a measured
+step is compared with one on this machine's own links, not throttled. `hidden` is the rest of that time, as a share; `by the ideal`: what the
+ideal would hide, predicted. The links' rate is such that messages take the share of the computing that the plan has without microbatches
+ahead, on those links. Run it on a machine that does nothing else.
 """
 import argparse
 import os
@@ -24,8 +25,6 @@ import jobs
 TROUPE = jobs.ROOT / "build/apps/troupe"
 FREE_LINKS = jobs.ROOT / "build/bench/bench_free_links"
 UNITS = {"s": 1e3, "ms": 1, "us": 1e-3, "ns": 1e-6}
-FREE = "latency=0us,bandwidth=1000000MB/s"
-SLOW = 1e6   # bytes a second of links that are so slow that a step's bytes can be told from its time
 
 
 class Played:
@@ -60,7 +59,7 @@ def measured_ms(words, steps, repeats):
         subprocess.run(["rm", "-rf", folder], check=True)
         jobs.finish(jobs.start([TROUPE, "train", jobs.CONFIG, *words, "--data", jobs.text(), "--steps", steps, "--quiet", "--out", folder]))
         found.append(jobs.step_ms(folder))
-    return median(found)
+    return found
 
 
 def free_ms(mesh, throttle, ahead, apart, overrides, options, played):
@@ -72,11 +71,23 @@ def free_ms(mesh, throttle, ahead, apart, overrides, options, played):
     return median(float(jobs.finish(jobs.start(words)).split()[-1]) * 1e3 for _ in range(1 if played else options.repeats))
 
 
-def bandwidth(words, compute_ms, share):
-    """MB/s of links at which a step's messages take `share` of its computing."""
-    fast = Played([*words, "--throttle", FREE]).ms("messages")
-    slow = Played([*words, "--throttle", f"latency=0us,bandwidth={SLOW / 1e6}MB/s"]).ms("messages")
-    return (slow - fast) * 1e-3 * SLOW / (compute_ms * 1e-3 * share) / 1e6
+def throttle_of(words, latency_us, share):
+    """Links on which a step's messages take `share` of its computing: as text, their MB/s, the share found. Other links may have other
+    layouts, and so other bytes and computing: corrects the rate until both fit."""
+    rate = 100.0
+    for _ in range(6):
+        throttle = f"latency={latency_us:g}us,bandwidth={rate:.4g}MB/s"
+        played = Played([*words, "--throttle", throttle])
+        found = played.ms("messages") / played.ms("compute")
+        if abs(found / share - 1) < 0.01:
+            break
+        rate *= found / share
+    return throttle, rate, found
+
+
+def hidden_share(step_ms, free_step_ms, messages_ms):
+    """The part of the messages' time by which a step is not longer than on links that cost nothing."""
+    return 1 - (step_ms - free_step_ms) / messages_ms
 
 
 def main():
@@ -95,8 +106,8 @@ def main():
     options = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=jobs.ROOT).stdout.strip()
     print(f"commit {commit}, {os.cpu_count()} cores, paced {options.paced}, costs {options.costs or 'of this machine'}; ms a step\n")
-    print("| mesh | microbatches | latency, us | messages | MB/s | ahead | MiB a place | bound | ideal | predicted | over ideal | measured | over ideal | hidden | by the ideal |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print("| mesh | microbatches | latency, us | messages | MB/s | ahead | MiB a place | bound | ideal | predicted | over ideal | measured | over ideal | spread | exposed, ms | hidden | by the ideal |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     for mesh in options.meshes:
         for microbatches in options.microbatches:
             mesh_words = mesh.split(":")
@@ -107,29 +118,30 @@ def main():
             job += [word for key in mesh_words[1:] for word in ("--" + key.split("=")[0], key.split("=")[1])]
             job += ["--costs", options.costs] if options.costs else []
             overrides = [f"schedule.microbatch={jobs.BATCH // microbatches}", *["mesh." + key for key in mesh_words[1:]], *options.set]
-            compute_ms = Played(job).ms("compute")
             for latency in options.latencies:
                 for share in options.shares:
-                    rate = bandwidth(job, compute_ms, share)
-                    throttle = f"latency={latency:g}us,bandwidth={rate:.4g}MB/s"
+                    throttle, rate, found = throttle_of(job, latency, share)
                     words = [*job, "--throttle", throttle]
                     first_ideal_ms = Played([*words, "--ideal"]).ms("step")
                     for ahead in options.ahead:
                         number, apart = Played([*words, "--set", f"schedule.ahead={ahead}"]).chosen() if ahead == "auto" else (ahead, False)
                         here = [*words, "--set", f"schedule.ahead={ahead}"]
                         played = Played(here)
-                        ideal_ms = min(first_ideal_ms, Played([*here, "--ideal"]).ms("step"))
-                        step_ms = played.ms("step")
-                        measured = [" "] * 2
-                        if not options.played:
-                            step_ms = measured_ms(here, options.steps, options.repeats)
-                            measured = [f"{step_ms:.0f}", f"{step_ms / ideal_ms:.3f}"]
+                        played_ms, messages_ms = played.ms("step"), played.ms("messages")
+                        ideal_ms = min(first_ideal_ms, Played([*here, "--ideal"]).ms("step"), played_ms)
                         free = [mesh_words[0], throttle, number, apart, overrides, options]
-                        messages_ms, free_played_ms = played.ms("messages"), free_ms(*free, played=True)
-                        hidden = 1 - (step_ms - (free_played_ms if options.played else free_ms(*free, played=False))) / messages_ms
-                        ideal_hidden = 1 - (ideal_ms - free_played_ms) / messages_ms
-                        print(f"| {mesh} | {microbatches} | {latency:g} | {share:g} | {rate:.4g} | {number}{' apart' if apart else ''} | {place_mib(here):.0f} | {played.bound_ms():.0f} | {ideal_ms:.0f} | "
-                              f"{played.ms('step'):.0f} | {played.ms('step') / ideal_ms:.3f} | {' | '.join(measured)} | {100 * hidden:.0f} % | {100 * ideal_hidden:.0f} % |", flush=True)
+                        free_played_ms = free_ms(*free, played=True)
+                        steps = [] if options.played else measured_ms(here, options.steps, options.repeats)
+                        step_ms, free_step_ms = played_ms, free_played_ms
+                        measured = [" "] * 3
+                        if steps:
+                            step_ms, free_step_ms = median(steps), free_ms(*free, played=False)
+                            spread = f"{100 * (max(steps) - min(steps)) / step_ms:.1f} %" if len(steps) > 1 else " "
+                            measured = [f"{step_ms:.0f}", f"{step_ms / ideal_ms:.3f}", spread]
+                        print(f"| {mesh} | {microbatches} | {latency:g} | {found:.2f} | {rate:.4g} | {number}{' apart' if apart else ''} | {place_mib(here):.0f} | "
+                              f"{played.bound_ms():.0f} | {ideal_ms:.0f} | {played_ms:.0f} | {played_ms / ideal_ms:.3f} | {' | '.join(measured)} | "
+                              f"{step_ms - free_step_ms:.0f} of {messages_ms:.0f} | {100 * hidden_share(step_ms, free_step_ms, messages_ms):.0f} % | "
+                              f"{100 * hidden_share(ideal_ms, free_played_ms, messages_ms):.0f} % |", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ import argparse
 import json
 import os
 import random
-import re
 import subprocess
 from statistics import median
 
 import jobs
+import overlap
 
 TROUPE = jobs.ROOT / "build/apps/troupe"
 STEPS = 7
@@ -39,9 +39,7 @@ def draw(rng):
 
 
 def predicted_ms(words):
-    out = jobs.finish(jobs.start([TROUPE, "sim", jobs.CONFIG, *words]))
-    value, unit = re.search(r"^step\s+([0-9.e+-]+) (s|ms|us)", out, re.M).groups()
-    return float(value) * {"s": 1e3, "ms": 1, "us": 1e-3}[unit]
+    return overlap.Played(words).ms("step")
 
 
 def measured_ms(words):

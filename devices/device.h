@@ -40,7 +40,7 @@ struct Task {
   std::function<void()> on_start;       ///< called when the stream has chosen this task
   std::function<void(Parallel&)> work;  ///< the host function (may be empty)
   std::function<void(std::int64_t begin_ns, std::int64_t end_ns)> on_done;
-  std::int64_t submitted_ns = 0;  ///< when it was submitted; set by streams that live in real time
+  std::int64_t submitted_ns = 0;  ///< when it was submitted, by the stream's clock; set by streams that need it
 };
 
 /// Runs one task at a time. `submit` is thread-safe; callbacks run on the stream's own thread (or in the

@@ -31,7 +31,7 @@ namespace {
 struct Drawn {
   Prepared prepared;
   Plan plan;
-  std::string ahead;  ///< of schedule.ahead = auto, for people; empty: there was nothing to choose
+  std::string ahead;  ///< of schedule.ahead = auto, for people; empty: it is not auto
 };
 
 /// The plan that `train` would make on this machine; where it would refuse that for want of memory, the job is one for
@@ -40,7 +40,7 @@ Expected<Plan> draw_plan(const App& app, const Prepared& p, std::string& ahead) 
   const auto available = static_cast<std::int64_t>(available_host_bytes());
   const std::int64_t bytes = memory_for_plans(available, p.mesh.workers());
   TROUPE_ASSIGN(AheadChoice made, make_plan(app, p, "corpus", 0, bytes));
-  std::string bound = memory_bound(bytes);
+  std::string bound = memory_bound(made.bytes_max);
   std::int64_t needed = 0;
   if (!made.tried.empty() && made.tried[0].verdict == AheadVerdict::does_not_fit) {
     TROUPE_ASSIGN(needed, needed_bytes(made.plan));
@@ -80,11 +80,16 @@ std::string given_times(const JobArguments& a) {
   return text;
 }
 
-/// What of the cost model the arguments put out of effect, a line of a simulation's text; empty: nothing.
-std::string links_text(const JobArguments& a) {
-  if (a.tf_ms < 0) return "";
-  return fmt::format("links       left out by --tf{}: every exchange takes the {} ms of --hop\n",
-                     a.throttle.empty() ? "" : ", with --throttle", a.hop_ms);
+/// Whose costs a plan has, a line of text.
+std::string costs_text(const Prepared& p) { return "costs       " + p.costs_from + "\n"; }
+
+/// What of the plan and of the cost model the arguments put out of effect, lines of text; empty: nothing.
+std::string without_text(const JobArguments& a) {
+  std::string text;
+  if (a.ideal) text = "ideal       slots and streams without limit take what comes first: a plan may take less\n";
+  if (a.tf_ms < 0) return text;
+  return text + fmt::format("links       left out by --tf{}: every exchange takes the {} ms of --hop\n",
+                            a.throttle.empty() ? "" : ", with --throttle", a.hop_ms);
 }
 
 }  // namespace
@@ -129,7 +134,8 @@ int plan_command(const App& app, const JobArguments& a) {
   if (const Status s = verify(plan); !s.ok()) return say(s, exit_plan);
   auto predicted = predict(plan);
   if (!predicted.ok()) return say(predicted.status(), exit_plan);
-  report::print(plan_text(plan, predicted->places, predicted->game) + drawn->ahead);
+  report::print(plan_text(plan, predicted->places, predicted->game) + "\n" + costs_text(drawn->prepared) +
+                drawn->ahead);
   const auto layouts = explain_layouts(app, drawn->prepared);
   if (!layouts.ok()) return say(layouts.status(), exit_plan);
   if (!layouts->choices.empty()) report::print("\n" + layout_text(*layouts));
@@ -155,7 +161,9 @@ int sim_command(const App& app, const JobArguments& a) {
   if (const auto times = given_times(a); game.status().code() == Code::exhausted && !times.empty())
     return say(game.status().in(times), exit_usage);
   if (!game.ok()) return say(game.status(), exit_plan);
-  report::print(game_text(drawn->plan, *game) + links_text(a) + drawn->ahead);
+  report::print(game_text(drawn->plan, *game) + costs_text(drawn->prepared) + without_text(a) + drawn->ahead);
+  if (!drawn->ahead.empty() && (a.tf_ms >= 0 || a.hop_ms > 0))
+    report::print("the plans were chosen by the cost model's times, without --tf and --hop\n");
   return exit_ok;
 }
 

@@ -152,7 +152,7 @@ Expected<AheadChoice> make_plan(const App& app, const Prepared& p, const std::st
   const Graph graph = build_model(p.config, app.ops(), text, prompt_tokens);
   if (p.config.schedule.microbatches_ahead() < 0) return choose_ahead(graph, options, bytes_max);
   TROUPE_ASSIGN(Plan plan, compile(graph, options));
-  return AheadChoice{std::move(plan), {}};
+  return AheadChoice{std::move(plan), {}, {}, {}};
 }
 
 Expected<Plan> make_sample_plan(const App& app, const Prepared& p, std::int64_t prompt_tokens) {
@@ -160,11 +160,13 @@ Expected<Plan> make_sample_plan(const App& app, const Prepared& p, std::int64_t 
 }
 
 std::string tried_text(const AheadChoice& choice, const std::string& bound) {
-  return choice.tried.empty() ? "" : "\n" + ahead_text(choice.tried, bound);
+  if (!choice.tried.empty()) return "\n" + ahead_text(choice.tried, bound);
+  return choice.nothing.empty() ? "" : "\nschedule.ahead is auto, which is 0 here: " + choice.nothing + "\n";
 }
 
-std::string memory_bound(std::int64_t bytes) {
-  return fmt::format("all places together may use {} of what this machine has available", human_bytes(bytes));
+std::string memory_bound(std::optional<std::int64_t> bytes) {
+  if (!bytes) return "no bound";
+  return fmt::format("all places together may use {} of what this machine has available", human_bytes(*bytes));
 }
 
 Expected<Plan> make_evaluation_plan(const App& app, const Prepared& p, const std::string& text, EvaluatedPart part,

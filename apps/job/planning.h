@@ -59,11 +59,11 @@ std::int64_t memory_for_plans(const Prepared& prepared);
 Expected<runtime::AheadChoice> make_plan(const runtime::App& app, const Prepared& prepared, const std::string& text,
                                          std::int64_t prompt_tokens,
                                          std::optional<std::int64_t> bytes_max = std::nullopt);
-/// What was tried for schedule.ahead = auto, for people, behind an empty line; empty: there was nothing to choose.
-/// `bound`: see runtime::ahead_text.
+/// What was tried for schedule.ahead = auto, for people, behind an empty line, or why nothing was; empty: it is not
+/// auto. `bound`: see runtime::ahead_text.
 std::string tried_text(const runtime::AheadChoice& choice, const std::string& bound);
-/// The bound of places that may use `bytes` together, which this machine has available.
-std::string memory_bound(std::int64_t bytes);
+/// The bound of places that may use `bytes` together, which this machine has available; none: no bound.
+std::string memory_bound(std::optional<std::int64_t> bytes);
 /// Compiles program "sample" alone.
 Expected<runtime::Plan> make_sample_plan(const runtime::App& app, const Prepared& prepared, std::int64_t prompt_tokens);
 /// Compiles program "evaluate" alone: see build_evaluator.

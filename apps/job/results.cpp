@@ -238,6 +238,10 @@ std::string Results::run_json(const JobResult& result, const std::string& status
   run["config"] = nlohmann::json::parse(to_json(config_));
   run["mesh"] = to_string(mesh_);
   run["costs"] = costs_from_;
+  if (plan_) {
+    run["ahead"] = plan_->pipeline.ahead;  // what schedule.ahead = auto has chosen
+    run["weights_apart"] = plan_->pipeline.weights_apart;
+  }
   run["layout_costs"] = layout_costs_from_;  // on tp layouts decide bits
   run["versions"] = {
       {"troupe", TROUPE_VERSION}, {"caf", TROUPE_CAF_VERSION}, {"ucx", TROUPE_UCX_VERSION}, {"compiler", __VERSION__}};

@@ -104,7 +104,7 @@ Status Training::open(int& code) {
   const auto prompt_tokens = a_.sample ? sampler_.prompt_tokens() : 0;
   const std::int64_t bytes = memory_for_plans(p_);
   TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text, prompt_tokens, bytes));
-  ahead_ = tried_text(made, memory_bound(bytes));
+  ahead_ = tried_text(made, memory_bound(made.bytes_max));
   plan_ = std::move(made.plan);
   if (!made.tried.empty()) {
     std::string chosen = fmt::format("schedule.ahead is auto: {} is chosen", plan_.pipeline.ahead);

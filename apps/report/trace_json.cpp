@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "apps/report/json_text.h"
@@ -19,10 +21,17 @@ std::string us(std::int64_t ns) {
   return fmt::format("{}{}.{:03}", sign, magnitude / 1000, magnitude % 1000);
 }
 
+/// Where a file is written that is to be there when it is whole: a device or a pipe is written itself.
+std::string while_written(const std::string& path) {
+  std::error_code error;
+  const auto there = std::filesystem::status(path, error);
+  return std::filesystem::exists(there) && !std::filesystem::is_regular_file(there) ? path : path + ".part";
+}
+
 }  // namespace
 
 Expected<TraceJsonWriter> TraceJsonWriter::open(const std::string& path, std::int64_t origin_ns) {
-  std::FILE* file = std::fopen(path.c_str(), "wb");
+  std::FILE* file = std::fopen(while_written(path).c_str(), "wb");
   if (!file) return Status(Code::io, fmt::format("cannot open '{}': {}", path, std::strerror(errno)));
   return TraceJsonWriter(file, path, origin_ns);
 }
@@ -116,9 +125,12 @@ Status TraceJsonWriter::close() {
   file_ = nullptr;
   std::fputs("\n]}\n", file);
   const bool failed = std::ferror(file) != 0;
-  if (std::fclose(file) != 0 || failed)
-    return Status(Code::io, fmt::format("cannot write '{}': {}", path_, std::strerror(errno)));
-  return {};
+  const std::string written = while_written(path_);
+  const bool in_place = written == path_;
+  if (std::fclose(file) == 0 && !failed && (in_place || std::rename(written.c_str(), path_.c_str()) == 0)) return {};
+  const Status status(Code::io, fmt::format("cannot write '{}': {}", path_, std::strerror(errno)));
+  if (!in_place) std::remove(written.c_str());
+  return status;
 }
 
 }  // namespace troupe::report

@@ -16,7 +16,8 @@
 
 namespace troupe::report {
 
-/// Not thread-safe. The file is valid JSON once close() has returned ok.
+/// Not thread-safe. The file is there, and valid JSON, once close() has returned ok; until then it is PATH.part, which
+/// an error removes.
 class TraceJsonWriter {
  public:
   /// Times are shown relative to `origin_ns`. Error: the file cannot be opened.

@@ -11,11 +11,12 @@ namespace troupe {
 
 namespace {
 
-/// Three significant digits, and no trailing zeros after the point where the number is whole.
-std::string three_digits(double x) {
+/// `digits` significant digits, of the whole part all, and no zeros after the point where the number is whole.
+std::string with_digits(double x, int digits) {
   char text[32];
-  const double size = std::abs(x);
-  std::snprintf(text, sizeof text, x == std::floor(x) ? "%.0f" : size < 10 ? "%.2f" : size < 100 ? "%.1f" : "%.0f", x);
+  int whole = 1;
+  for (double bound = 10; whole < digits && std::abs(x) >= bound; bound *= 10) ++whole;
+  std::snprintf(text, sizeof text, "%.*f", x == std::floor(x) ? 0 : digits - whole, x);
   return text;
 }
 
@@ -115,16 +116,16 @@ std::string human_bytes(std::int64_t bytes) {
   double x = static_cast<double>(bytes) / 1024;
   int unit = 0;
   for (; x >= 1000 && unit < 4; ++unit) x /= 1024;
-  return three_digits(x) + " " + units[unit];
+  return with_digits(x, 3) + " " + units[unit];
 }
 
-std::string human_seconds(double seconds) {
+std::string human_seconds(double seconds, int digits) {
   if (seconds == 0) return "0 s";
   const double ns = std::abs(seconds) * 1e9;
-  return ns < 1e3   ? three_digits(seconds * 1e9) + " ns"
-         : ns < 1e6 ? three_digits(seconds * 1e6) + " us"
-         : ns < 1e9 ? three_digits(seconds * 1e3) + " ms"
-                    : three_digits(seconds) + " s";
+  return ns < 1e3   ? with_digits(seconds * 1e9, digits) + " ns"
+         : ns < 1e6 ? with_digits(seconds * 1e6, digits) + " us"
+         : ns < 1e9 ? with_digits(seconds * 1e3, digits) + " ms"
+                    : with_digits(seconds, digits) + " s";
 }
 
 std::string human_percent(double share) {

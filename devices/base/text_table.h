@@ -9,8 +9,8 @@ namespace troupe {
 
 /// "192 B", "3.75 KiB", "1.20 GiB".
 std::string human_bytes(std::int64_t bytes);
-/// "850 ns", "12.3 us", "4.56 ms", "1.20 s".
-std::string human_seconds(double seconds);
+/// "850 ns", "12.3 us", "4.56 ms", "1.20 s"; with more significant digits where one asks for them.
+std::string human_seconds(double seconds, int digits = 3);
 /// "26.7%" for 0.267.
 std::string human_percent(double share);
 /// "0-3, 6": an ascending list, runs as ranges. "-" when empty.

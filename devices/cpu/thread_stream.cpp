@@ -1,5 +1,7 @@
 #include "devices/cpu/thread_stream.h"
 
+#include <algorithm>
+
 #include "devices/base/check.h"
 #include "devices/cpu/time_slice.h"
 
@@ -26,10 +28,10 @@ ThreadStream::~ThreadStream() {
 }
 
 void ThreadStream::submit(Task task) {
-  task.submitted_ns = clock_.now_ns();
   {
     std::lock_guard lock(mutex_);
     if (quiescing_ > 0) return;
+    if (begin_ == Begin::at_end_of_previous) task.submitted_ns = clock_.now_ns();
     queue_.push(std::move(task));
   }
   wake_.notify_one();
@@ -47,7 +49,7 @@ void ThreadStream::quiesce() {
 }
 
 void ThreadStream::run() {
-  std::int64_t end_ns = 0;  // of the task before
+  std::int64_t came_ns = 0, end_ns = 0;  // when this thread came to the task before, and when that one ended
   std::unique_lock lock(mutex_);
   for (;;) {
     std::optional<Task> task;
@@ -56,8 +58,10 @@ void ThreadStream::run() {
     running_ = true;
     lock.unlock();
     if (task->on_start) task->on_start();  // may run actors, whose time is not the task's
+    const std::int64_t now_ns = clock_.now_ns();
     const bool follows = begin_ == Begin::at_end_of_previous && task->submitted_ns < end_ns;
-    const std::int64_t begin_ns = follows ? end_ns : clock_.now_ns();
+    const std::int64_t begin_ns = follows ? std::max(came_ns, end_ns) : now_ns;
+    came_ns = now_ns;
     end_ns = execute_(*task, team_, begin_ns);
     if (task->on_done) task->on_done(begin_ns, end_ns);
     task.reset();  // destroys its closures before quiesce() returns

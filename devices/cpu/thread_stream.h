@@ -21,8 +21,10 @@ class ThreadStream final : public Stream {
 
   /// When a task begins that had been submitted before the one before it ended.
   enum class Begin {
-    now,                ///< when this thread comes to it
-    at_end_of_previous  ///< at that end, whatever the callbacks took since: a device that has its next tasks already
+    now,  ///< when this thread comes to it
+    /// At that end, whatever the callbacks took since, but not before this thread came to the one before it: a device
+    /// that has two tasks at a time, of which it runs one.
+    at_end_of_previous
   };
 
   /// `cores`: where to pin the stream's thread and its helpers; empty: nowhere.

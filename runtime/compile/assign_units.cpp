@@ -22,8 +22,9 @@ Status check_pipeline(const Pipeline& pipeline, std::int32_t stages, const Graph
                     to_string(pipeline), pipeline.chunks));
   if (pipeline.ahead < 0 || (pipeline.ahead > 0 && pipeline.ordered()))
     return invalid(fmt::format(
-        "CompileOptions::pipeline has {} microbatches ahead: 1f1b has 0 or more; {} has an order of passes, and 0",
-        pipeline.ahead, to_string(pipeline)));
+        "CompileOptions::pipeline has {} microbatches ahead: 1f1b has 0 or more; interleaved and zero-bubble have 0, "
+        "for they have an order of passes",
+        pipeline.ahead));
   if (pipeline.weights_apart && pipeline.ordered())
     return invalid(
         fmt::format("CompileOptions::pipeline has weight gradients apart: 1f1b may; {} has an order of passes",

@@ -1,8 +1,9 @@
 #include "runtime/search/ahead.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
-#include "devices/base/check.h"
 #include "runtime/place/local_plan.h"
 #include "runtime/simulate/token_game.h"
 #include "runtime/verify/verify.h"
@@ -62,6 +63,7 @@ class AheadSearch {
   /// Each takes the plan that it names where that pays, and returns whether it did.
   bool one_less() { return taken().ahead > 0 && take(schedule(-1, taken().weights_apart), AheadVerdict::loses); }
   bool apart() { return take(schedule(0, true), AheadVerdict::gains_little); }
+  bool apart_for_one() { return taken().ahead > 0 && take(schedule(-1, true), AheadVerdict::loses); }
 
  private:
   const AheadTried& taken() const { return out_.tried[taken_]; }
@@ -74,7 +76,7 @@ class AheadSearch {
   }
 
   /// `otherwise`: the verdict where it does not pay. A plan with more memory pays where it gains ahead_gain_min (for
-  /// each microbatch more), one with less where it loses less than that.
+  /// each microbatch more), one with less where it loses less than that, or gains.
   bool take(const Pipeline& pipeline, AheadVerdict otherwise) {
     CompileOptions next = options_;
     next.pipeline = pipeline;
@@ -88,7 +90,9 @@ class AheadSearch {
     }
     const double before = taken().step_s, now = tried->step_s;
     const double share = 1 - ahead_gain_min * std::max(1, pipeline.ahead - taken().ahead);
-    const bool pays = otherwise == AheadVerdict::loses ? before > now * share : now <= before * share;
+    const bool pays = otherwise != AheadVerdict::loses
+                          ? now <= before * share
+                          : now < before || (before > now * share && tried->place_bytes < taken().place_bytes);
     if (tried->taken() && !pays) tried->verdict = otherwise;
     out_.tried.push_back(*std::move(tried));
     if (!out_.tried.back().taken()) return false;
@@ -108,10 +112,20 @@ class AheadSearch {
 }  // namespace
 
 Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, std::optional<std::int64_t> bytes_max) {
-  REQUIRE(options.pipeline.ahead == 0 && !options.pipeline.weights_apart, options.pipeline.ahead);
+  if (options.pipeline.ahead != 0 || options.pipeline.weights_apart)
+    return invalid(
+        fmt::format("choose_ahead: CompileOptions::pipeline has {} microbatches ahead, weight gradients {}: "
+                    "leave both to the choice, or call compile",
+                    options.pipeline.ahead, options.pipeline.weights_apart ? "apart" : "with backward"));
   AheadChoice out;
+  out.bytes_max = bytes_max;
   TROUPE_ASSIGN(out.plan, compile(graph, options));
-  if (!out.plan.trains || options.pipeline.ordered() || !waits_inside_stages(out.plan)) return out;
+  if (!out.plan.trains) out.nothing = "the plan does not train";
+  else if (options.pipeline.ordered())
+    out.nothing = to_string(options.pipeline) +
+                  " has an order of passes, and more microbatches under way change nothing";
+  else if (!waits_inside_stages(out.plan)) out.nothing = "no exchange begins and ends inside a stage";
+  if (!out.nothing.empty()) return out;
   TROUPE_ASSIGN(AheadTried first, try_plan(out.plan, bytes_max));
   out.tried.push_back(std::move(first));
   if (!out.tried[0].taken()) return out;
@@ -119,9 +133,9 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
   search.more();
   // Elsewhere no pass waits for parts of other places, and weight gradients stay with their backward pass.
   const bool divided = std::any_of(out.plan.meshes.begin(), out.plan.meshes.begin() + out.plan.stages, has_model_axis);
-  if (divided && search.apart()) {
+  bool less = false;
+  if (divided && (search.apart() || (less = search.apart_for_one()))) {
     // What they hide no microbatch has to hide: each must be worth its memory beside them, too.
-    bool less = false;
     while (search.one_less()) less = true;
     if (!less) search.more();
   }

@@ -14,7 +14,7 @@ namespace troupe::runtime {
 /// What became of a plan that was tried.
 enum class AheadVerdict {
   chosen,
-  surpassed,     ///< taken, and a later one was better
+  surpassed,     ///< taken, then given up for a later one: a faster one, or one with less memory
   gains_little,  ///< less than ahead_gain_min, for each microbatch more
   loses,         ///< ahead_gain_min or more for less memory
   does_not_fit,
@@ -34,7 +34,9 @@ struct AheadTried {
 
 struct AheadChoice {
   Plan plan;
-  std::vector<AheadTried> tried;  ///< in the order in which they were tried; empty: nothing to choose
+  std::vector<AheadTried> tried;          ///< in the order in which they were tried; empty: nothing to choose
+  std::string nothing;                    ///< why there was nothing to choose; empty where plans were tried
+  std::optional<std::int64_t> bytes_max;  ///< that all places together might need; none: no bound
 };
 
 /// A further microbatch ahead, or weight gradients apart, must make the step shorter by this share: either costs
@@ -46,12 +48,12 @@ inline constexpr std::int32_t ahead_reach = 2;
 
 /// Begins with no microbatch ahead and weight gradients in their backward pass. Tries microbatches more, up to
 /// ahead_reach at once, as long as the step becomes shorter by ahead_gain_min for each; then, where a model axis
-/// divides a stage, weight gradients apart; beside them, one microbatch less as long as the step becomes longer by less
-/// than that, else more again. Takes no plan whose places together need more than `bytes_max` (none: as much as they
-/// like), nor one that does not compile or play: it ends its row of microbatches. Chooses the plan taken last, or the
-/// first where that does not fit. Error: the first does not compile or play. Compiles only the first where no stage has
-/// an exchange in the middle of its passes, and where the pipeline has an order. REQUIRES: options.pipeline has none
-/// ahead and no weight gradients apart.
+/// divides a stage, weight gradients apart, or else in place of one microbatch; beside them, one microbatch less as
+/// long as the step becomes longer by less than that, else more again. Takes no plan whose places together need more
+/// than `bytes_max` (none: as much as they like), nor one that does not compile or play: it ends its row of
+/// microbatches. Chooses the plan taken last, or the first where that does not fit. Error: the first does not compile
+/// or play. Compiles only the first where no stage has an exchange in the middle of its passes, and where the pipeline
+/// has an order. Error, too: options.pipeline has microbatches ahead or weight gradients apart.
 Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options,
                                    std::optional<std::int64_t> bytes_max = std::nullopt);
 

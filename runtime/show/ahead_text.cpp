@@ -12,7 +12,7 @@ namespace {
 std::string verdict_text(const AheadTried& t) {
   switch (t.verdict) {
     case AheadVerdict::chosen: return "chosen";
-    case AheadVerdict::surpassed: return "a later one is better";
+    case AheadVerdict::surpassed: return "given up for a later one";
     case AheadVerdict::gains_little: return "gains too little";
     case AheadVerdict::loses: return "loses too much";
     case AheadVerdict::does_not_fit: return "does not fit";

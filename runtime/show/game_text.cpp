@@ -44,14 +44,14 @@ std::string game_text(const Plan& plan, const GameResult& result) {
   }
   std::string stash;
   for (auto n : result.peak_stash) stash += fmt::format("{}{}", stash.empty() ? "" : " ", n);
-  out += "\nmakespan    " + human_seconds(result.makespan_s) + " (forward and backward of the first step)\n";
+  out += "\nmakespan    " + human_seconds(result.makespan_s, 4) + " (forward and backward of the first step)\n";
   out += "bubble      " + human_percent(result.bubble) + " (published for " + to_string(plan.pipeline) + ": " +
          human_percent(result.published_bubble) + ")\n";
-  out += "peak stash  " + stash + " (microbatches between forward and backward, per stage)\n";
-  out += "compute     " + human_seconds(result.compute_s) + " (of the busiest place's forward and backward work)\n";
-  out += "messages    " + human_seconds(result.messages_s) +
+  out += "peak stash  " + stash + " (microbatches between forward and the last of their gradients, per stage)\n";
+  out += "compute     " + human_seconds(result.compute_s, 4) + " (of the busiest place's forward and backward work)\n";
+  out += "messages    " + human_seconds(result.messages_s, 4) +
          " (on the busiest link or interface, per step of training, without latencies)\n";
-  out += "step        " + human_seconds(result.step_s) + " (commit to commit)\n";
+  out += "step        " + human_seconds(result.step_s, 4) + " (commit to commit)\n";
   return out;
 }
 

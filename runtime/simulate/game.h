@@ -126,6 +126,9 @@ class Game final : private DecisionSink {
 
   /// Chooses one place for all that behave alike.
   void choose_places();
+  /// Sets dp_class_. Of one class are coordinates whose places have the same links among each other, and no odd link to
+  /// another coordinate.
+  void compare_links();
   std::int32_t place_of(Rank rank) const;
   Status build(Rank rank);
   /// Seconds that GameOptions gives to one pass through a stage. `predicted`: the cost model's, by pass.
@@ -240,7 +243,7 @@ class Game final : private DecisionSink {
   GameOptions options_;
   SimLoop loop_;
   GameResult result_;
-  bool collapse_dp_ = true;
+  std::vector<std::int32_t> dp_class_;  // by dp coordinate; places of one class behave alike
   /// A place that is played stands in for others, whose links may be slower than its own: an exchange then takes at
   /// least the time that the plan predicts for its slowest place.
   bool links_differ_ = false;

@@ -56,8 +56,11 @@ double Game::busiest_s() const {
     for (const auto& a : place->actors) {
       if (!a->meets() || !plan_.is_step_program(a->plan_.program)) continue;  // other programs are no part of a step
       const auto& routes = a->local_.route_of;
-      const auto acts = static_cast<std::int64_t>(a->core_.ports().acts()) +
-                        (a->moves() ? left_out_ * options_.steps : 0);
+      // An actor whose input is a message begins acts of the step behind the last one, too.
+      const auto of_step = std::max<std::int64_t>(1, std::ssize(a->local_.spec.microbatches));
+      const auto acts = std::min(
+          static_cast<std::int64_t>(a->core_.ports().acts()) + (a->moves() ? left_out_ * options_.steps : 0),
+          options_.steps * of_step);
       for (std::int64_t k = 0; k < std::ssize(routes); ++k) {
         const std::int64_t times = (acts + std::ssize(routes) - 1 - k) / std::ssize(routes);
         for (const GameMessage& m : a->messages_[routes[k]]) {

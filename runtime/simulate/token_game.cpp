@@ -14,6 +14,9 @@ namespace troupe::runtime {
 
 Expected<GameResult> Game::run() {
   choose_places();
+  // Places of several classes have not the same number of microbatches.
+  if (microbatches_<plan_.step_spec().microbatches&& * std::max_element(dp_class_.begin(), dp_class_.end())> 0)
+    return Status(Code::not_found, "no steady state: links differ");
   if (options_.forward_s < 0) handover_ns_ = to_ns(plan_.costs.handover_s);
   for (Rank r : result_.places) TROUPE_TRY(build(r));
   for (const auto& place : places_) resolve_peers(*place);
@@ -63,20 +66,27 @@ void Game::choose_places() {
       same &= plan_.owners_of(x).acts_of_job(x.rate) * plan_.owners_of(x).width() ==
               plan_.program_specs[x.program].microbatches;
   }
+  if (same) {
+    compare_links();
+  } else {
+    std::int64_t widest = 0;
+    for (std::int32_t s = 0; s < plan_.stages; ++s) widest = std::max(widest, plan_.dp_width(s));
+    dp_class_.resize(static_cast<std::size_t>(widest));
+    std::iota(dp_class_.begin(), dp_class_.end(), 0);
+  }
   for (std::int32_t s = 0; s < plan_.stages; ++s) {
     std::set<std::int64_t> seen;
     const Mesh& mesh = plan_.meshes[s];
     const bool dp = dp_axis(mesh) >= 0;
     for (Rank r : mesh.ranks) {
       // Without a dp axis every place is played: the plan does not say that places behave alike.
-      const std::int64_t key = !dp ? r : same ? 0 : plan_.dp_index(r);
+      const std::int64_t key = !dp ? r : dp_class_[static_cast<std::size_t>(plan_.dp_index(r))];
       if (seen.insert(key).second) {
         representative_[{s, key}] = static_cast<std::int32_t>(result_.places.size());
         result_.places.push_back(r);
       }
     }
   }
-  collapse_dp_ = same;
   place_of_.assign(static_cast<std::size_t>(plan_.workers()), -1);
   links_differ_ = options_.forward_s < 0 && std::ssize(result_.places) < plan_.workers() &&
                   (!plan_.costs.odd_links.empty() || plan_.workers() > plan_.costs.places_per_node);
@@ -87,7 +97,38 @@ std::int32_t Game::place_of(Rank rank) const {
   if (place >= 0) return place;
   const std::int32_t s = plan_.stage_of(rank);
   const bool dp = dp_axis(plan_.meshes[s]) >= 0;
-  return place = representative_.at({s, !dp ? rank : collapse_dp_ ? 0 : plan_.dp_index(rank)});
+  return place = representative_.at({s, !dp ? rank : dp_class_[static_cast<std::size_t>(plan_.dp_index(rank))]});
+}
+
+void Game::compare_links() {
+  std::vector<std::vector<Rank>> coordinates(static_cast<std::size_t>(plan_.dp_width(0)));
+  for (std::int32_t s = 0; s < plan_.stages; ++s)
+    for (const Rank r : plan_.meshes[s].ranks) coordinates[static_cast<std::size_t>(plan_.dp_index(r))].push_back(r);
+  std::set<std::int64_t> odd;  // coordinates with an odd link to another one
+  if (options_.forward_s < 0)
+    for (const OddLink& link : plan_.costs.odd_links) {
+      if (std::max(link.a, link.b) >= plan_.workers()) continue;
+      const std::int64_t a = plan_.dp_index(link.a), b = plan_.dp_index(link.b);
+      if (a != b) odd.insert({a, b});
+    }
+  std::vector<std::int32_t> first;  // of each class: its first coordinate
+  const auto alike = [&](const std::vector<Rank>& one, const std::vector<Rank>& other) {
+    for (std::size_t i = 0; i < one.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j)
+        if (plan_.costs.on_one_node(one[i], one[j]) != plan_.costs.on_one_node(other[i], other[j]) ||
+            plan_.costs.link(one[i], one[j]) != plan_.costs.link(other[i], other[j]))
+          return false;
+    return true;
+  };
+  for (std::int64_t d = 0; d < std::ssize(coordinates); ++d) {
+    const auto known = std::find_if(first.begin(), first.end(), [&](std::int32_t f) {
+      return !odd.count(d) && !odd.count(f) &&
+             (options_.forward_s >= 0 ||
+              alike(coordinates[static_cast<std::size_t>(d)], coordinates[static_cast<std::size_t>(f)]));
+    });
+    dp_class_.push_back(static_cast<std::int32_t>(known - first.begin()));
+    if (known == first.end()) first.push_back(static_cast<std::int32_t>(d));
+  }
 }
 
 double Game::given_s(Pass pass, const std::array<double, 3>& predicted) const {

@@ -1,7 +1,10 @@
 #include "apps/report/trace_json.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
+#include <csignal>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -120,4 +123,27 @@ TEST_CASE("a trace without spans is valid, a path that cannot be written is an e
   auto full = TraceJsonWriter::open("/dev/full");
   REQUIRE(full.ok());
   CHECK_FALSE(full->close().ok());
+}
+
+TEST_CASE("a trace that does not fit on the disk leaves no file, and the one that was there") {
+  test::TempDir dir;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto on_signal = std::signal(SIGXFSZ, SIG_IGN);
+  const auto write_one = [&](int spans) {
+    auto writer = TraceJsonWriter::open(dir / "trace.json");
+    REQUIRE(writer.ok());
+    writer->add(0, std::vector<TraceSpan>(static_cast<std::size_t>(spans), TraceSpan{.row = "a"}));
+    return writer->close();
+  };
+  CHECK(write_one(1).ok());
+  const auto whole = events(dir / "trace.json").size();
+  const rlimit small{4096, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const Status status = write_one(1000);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, on_signal);
+  CHECK(status.code() == Code::io);
+  CHECK(events(dir / "trace.json").size() == whole);
+  CHECK_FALSE(std::filesystem::exists(dir / "trace.json.part"));
 }

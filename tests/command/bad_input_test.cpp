@@ -204,7 +204,10 @@ TEST_CASE("a file of costs that can be none is refused as it is read: file, line
 TEST_CASE("an empty name of a folder is refused, and no other folder is taken for it") {
   const auto o = run(troupe_command({"train", tiny_config, "--data", sample_text(), "--steps", "0", "--out", ""}));
   check_one_line(o, exit_usage, {"--out", "expected the name of a folder, not an empty text"});
-  check_cases(exit_usage, {{{"--checkpoint-dir", ""}, {"--checkpoint-dir", "expected the name of a folder"}}});
+  check_cases(exit_usage, {{{"--checkpoint-dir", ""}, {"--checkpoint-dir", "expected the name of a folder"}},
+                           {{"--costs", ""}, {"--costs", "expected the name of a file, not an empty text"}}});
+  check_one_line(run(troupe_command({"calibrate", "--costs", ""})), exit_usage,
+                 {"--costs", "expected the name of a file"});
 }
 
 TEST_CASE("a text that cannot be trained on says why, and how much would do") {

@@ -131,16 +131,20 @@ TEST_CASE(
     return said(run(troupe_command(words)), "the next best takes");
   };
   CHECK(layouts({}) != layouts({"--throttle", "bandwidth=1MB/s"}));
-  const auto step = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words = {"sim", tiny_config, "--mesh", "dp=2"};
+  const auto step_ms = [&](const char* mesh, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"sim", tiny_config, "--mesh", mesh};
     words.insert(words.end(), more.begin(), more.end());
-    return said(run(troupe_command(words)), "step  ");
+    const std::string line = said(run(troupe_command(words)), "step  ");
+    return std::stod(line.substr(line.find_first_of("0123456789"))) *
+           (line.find(" ms ") != std::string::npos ? 1 : 1e3);
   };
-  const auto slow = step({"--throttle", "bandwidth=1MB/s"});
-  CHECK(step({}).find(" ms ") != std::string::npos);
-  CHECK(slow != step({}));
-  // links are as slow, and all that there is to wait for
-  CHECK(step({"--throttle", "bandwidth=1MB/s", "--ideal"}) == slow);
+  const double slow_ms = step_ms("dp=2", {"--throttle", "bandwidth=1MB/s"});
+  CHECK(step_ms("dp=2", {}) < 0.5 * slow_ms);
+  // links are as slow, and nearly all that there is to wait for
+  CHECK(step_ms("dp=2", {"--throttle", "bandwidth=1MB/s", "--ideal"}) == doctest::Approx(slow_ms).epsilon(0.01));
+  // under tp a plan waits for latencies that the ideal passes together
+  CHECK(step_ms("tp=2", {"--throttle", "latency=20ms", "--ideal"}) <
+        0.8 * step_ms("tp=2", {"--throttle", "latency=20ms"}));
 }
 
 TEST_CASE("--paced: kernels take their predicted time, and a step the time that sim foretells, within 15 %") {
@@ -333,8 +337,11 @@ TEST_CASE(
     check_success(run(train(out, trains)));
     CHECK(summary(out)["params_hash"].get<std::string>() == without);
     const auto plan = read(out + "/plan.txt");
+    CHECK(summary(out)["ahead"].get<int>() == std::stoi(chosen[1].str()));
+    CHECK(summary(out)["weights_apart"].get<bool>() == (chosen[0].str().find("apart") != std::string::npos));
     CHECK(plan.find("pipeline 1f1b and " + chosen[1].str() + " ahead,") != std::string::npos);
-    for (const char* part : {"microbatches ahead of 1F1B", "predicted step", "chosen"})
+    for (const char* part :
+         {"microbatches ahead of 1F1B", "predicted step", "chosen", "\nmemory: all places together may use "})
       CHECK_MESSAGE(plan.find(part) != std::string::npos, part);
   }
 }
@@ -386,6 +393,33 @@ TEST_CASE("sim counts the messages of a training step, whatever the run evaluate
     return o.out.substr(at + 1, o.out.find('\n', at + 1) - at - 1);
   };
   CHECK(messages("5") == messages("0"));
+}
+
+TEST_CASE(
+    "where auto has nothing to choose plan, sim and plan.txt say why; sim says whose costs it used, and of what its "
+    "figures are") {
+  TempDir dir;
+  const auto said = [&](std::vector<std::string> words, const std::string& part) {
+    const auto o = run(troupe_command(words));
+    check_success(o);
+    CHECK_MESSAGE(o.out.find(part) != std::string::npos, o.out);
+  };
+  const std::vector<std::string> ordered = {
+      "--mesh", "tp=2,pp=2", "--set", "schedule.ahead=auto", "--set", "schedule.pipeline=zero-bubble"};
+  for (const char* command : {"plan", "sim"}) {
+    std::vector<std::string> words = {command, tiny_config};
+    words.insert(words.end(), ordered.begin(), ordered.end());
+    said(words, "\nschedule.ahead is auto, which is 0 here: zero-bubble has an order of passes");
+    said({command, tiny_config, "--mesh", "dp=2", "--set", "schedule.ahead=auto"},
+         "which is 0 here: no exchange begins and ends inside a stage\n");
+    said({command, tiny_config, "--mesh", "dp=2"}, "\ncosts       ");
+  }
+  const std::string out = dir / "out";
+  check_success(run(train(out, {"--mesh", "dp=2", "--set", "schedule.ahead=auto", "--steps", "0", "--quiet"})));
+  CHECK(read(out + "/plan.txt").find("which is 0 here") != std::string::npos);
+  said({"sim", tiny_config, "--mesh", "tp=2", "--ideal"}, "\nideal       ");
+  said({"sim", tiny_config, "--mesh", "tp=2", "--hop", "1", "--set", "schedule.ahead=auto"},
+       "chosen by the cost model's times, without --tf and --hop\n");
 }
 
 TEST_CASE("sim says that --tf leaves links out") {

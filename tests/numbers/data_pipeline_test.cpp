@@ -85,3 +85,24 @@ TEST_CASE("NU-1: message timing and the order of actors change no bit of the lan
     CHECK(*other == *first);
   }
 }
+
+TEST_CASE("NU-1: microbatches ahead and weight gradients apart change no bit of the language model under tp") {
+  runtime::App app;
+  lm::register_actors(app);
+  const auto c = deep_config(true, 3);
+  std::uint64_t seed = 200;  // of the order of actors and the delays of messages
+  for (const std::vector<std::int64_t>& dp : {std::vector<std::int64_t>{1}, {1, 1}}) {
+    const auto first = train(app, c, dp, 8, 0, 2);
+    REQUIRE_MESSAGE(first.ok(), first.status().message());
+    for (const Pipeline p :
+         {Pipeline{Pipeline::Kind::one_f_one_b, 1, 2}, Pipeline{Pipeline::Kind::one_f_one_b, 1, 0, true},
+          Pipeline{Pipeline::Kind::one_f_one_b, 1, 3, true}}) {
+      CAPTURE(p.ahead);
+      CAPTURE(p.weights_apart);
+      CAPTURE(dp.size());
+      const auto other = train(app, c, dp, 8, ++seed, 2, 0, p);
+      REQUIRE_MESSAGE(other.ok(), other.status().message());
+      CHECK(*other == *first);
+    }
+  }
+}

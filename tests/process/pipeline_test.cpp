@@ -38,10 +38,12 @@ Plan pipeline() {
 }
 
 /// Runs the plan's four steps on worker processes, with the options of train(): bitwise what was simulated.
-void check_as_simulated(const Plan& p, int threads, double divisor, const Result& simulated) {
+void check_as_simulated(const Plan& p, int threads, double divisor, const Result& simulated,
+                        const std::vector<comm::Throttle>& throttle = {}) {
   std::vector<double> losses;
   JobOptions job;
   job.threads = threads;
+  job.throttle = throttle;
   job.session.steps = 4;
   job.session.clip = 0.5;
   job.session.loss_divisor = divisor;
@@ -197,4 +199,7 @@ TEST_CASE(
         CAPTURE(threads);
         check_as_simulated(made(ahead, weights_apart), threads, divisor, *simulated);
       }
+  comm::Throttle slow;  // then microbatches ahead do change the order of acts
+  slow.latency_ns = 2'000'000;
+  for (const std::int32_t ahead : {0, 2}) check_as_simulated(made(ahead, ahead > 0), 1, divisor, *simulated, {slow});
 }

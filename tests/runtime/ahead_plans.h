@@ -45,8 +45,7 @@ inline Plan plan_of(const CompileOptions& o, std::int64_t microbatches = step_mi
   return *std::move(p);
 }
 
-inline GameResult game_of(const Plan& p) {
-  GameOptions o;
+inline GameResult game_of(const Plan& p, GameOptions o = {}) {
   o.every_program = false;
   auto r = play(p, o);
   REQUIRE_MESSAGE(r.ok(), r.status().message());

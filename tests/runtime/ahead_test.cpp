@@ -256,6 +256,51 @@ TEST_CASE("weight gradients apart hide the exchange of an input's gradient in a 
   CHECK(passes(apart) > 0);
 }
 
+TEST_CASE(
+    "weight gradients apart are a segment for each part of a unit's backward pass: they hide exchanges inside it") {
+  CompileOptions o = with_links(2e-3, 0, true);
+  Shape_ s;
+  s.microbatches = 1;
+  s.layers = 2;
+  s.unit_layers = 2;
+  const auto made = compile(graph(ops(), s), o);
+  REQUIRE_MESSAGE(made.ok(), made.status().message());
+  std::map<std::string, std::pair<double, double>> weights, backward;  // begin and end of acts, by actor
+  for (const GameAct& a : game_of(*made).acts)
+    if (a.rank == 0 && a.step == 0 && a.actor.starts_with("layer0."))
+      if (a.pass != Pass::forward) (a.pass == Pass::weights ? weights : backward)[a.actor] = {a.begin_s, a.end_s};
+  REQUIRE(backward.size() >= 2);
+  REQUIRE(weights.size() >= 2);
+  double first_weights = 1e9, last_backward = 0;
+  for (const auto& [name, at] : weights) first_weights = std::min(first_weights, at.first);
+  for (const auto& [name, at] : backward) last_backward = std::max(last_backward, at.first);
+  CHECK(first_weights < last_backward);
+}
+
+TEST_CASE("the ideal has slots and streams without limit: it waits for no slot, and adds what has come at once") {
+  GameOptions slots, both;
+  slots.unlimited_slots = both.unlimited_slots = both.unlimited_streams = true;
+  const Plan p = plan_of(with_links(2e-3));
+  const double bounded = game_of(p).step_s, ideal = game_of(p, slots).step_s;
+  CHECK(ideal < 0.8 * bounded);
+  CHECK(ideal < 1.05 * game_of(plan_of(with_links(2e-3, 7))).step_s);
+  CompileOptions adding = with_links(2e-3);
+  adding.costs.kernels["add_into"] = {{0, 2 * 24 * 12, 20e-3}};  // what an exchange adds takes 20 ms
+  const Plan a = plan_of(adding);
+  CHECK(game_of(a, both).step_s < 0.5 * game_of(a, slots).step_s);
+}
+
+TEST_CASE("messages of a step are the bytes that the busiest link carries one way, at its rate") {
+  CompileOptions narrow = with_links(2e-3);  // without interfaces: the link alone
+  narrow.costs.intra_node = {0, std::numeric_limits<double>::infinity(), 1e6};
+  const Plan q = plan_of(narrow);
+  double bytes = 0;
+  for (const PlanExchange& x : q.exchanges)
+    if (q.is_step_program(x.program)) bytes += static_cast<double>(x.bytes) / 2 * (x.rate == Rate::microbatch ? 8 : 1);
+  CHECK(bytes > 0);
+  CHECK(game_of(q).messages_s == doctest::Approx(bytes / 1e6));
+}
+
 TEST_CASE("an order of passes leaves nothing to run ahead with: refused, with its name") {
   for (const Pipeline p :
        {Pipeline{Pipeline::Kind::zero_bubble, 1, 0, true}, Pipeline{Pipeline::Kind::interleaved, 2, 0, true}}) {

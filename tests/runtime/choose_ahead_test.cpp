@@ -23,8 +23,9 @@ AheadChoice choose(const CompileOptions& o, std::optional<std::int64_t> bytes_ma
 TEST_CASE(
     "auto chooses a plan of which each microbatch ahead, and weight gradients apart, gain 1 % of the step, and no more "
     "would") {
-  // a gain below 1 %, one of 1 to 3 %; a microbatch taken away; two that gain less than 1 % each
-  bool small = false, one = false, fewer = false, two = false;
+  // a gain below 1 %, one of 1 to 3 %; a microbatch taken away; two that gain less than 1 % each; weight gradients
+  // apart in place of a microbatch
+  bool small = false, one = false, fewer = false, two = false, instead = false;
   for (const double message_s : {0.05e-3, 0.1e-3, 2e-3, 4e-3, 6e-3, 8e-3, 8.2e-3, 9.1e-3, 12e-3})
     for (const std::int64_t microbatches : {std::int64_t{1}, std::int64_t{2}, step_microbatches}) {
       CAPTURE(message_s);
@@ -49,6 +50,10 @@ TEST_CASE(
           CHECK(t.taken() == (t.step_s <= chosen->step_s * (1 - 0.01 * more)));
           two |= more == 2 && !t.taken() && t.step_s <= chosen->step_s * 0.99;
         }
+        instead |= chosen && t.taken() && t.ahead < chosen->ahead && t.weights_apart != chosen->weights_apart;
+        if (chosen && t.ahead < chosen->ahead)
+          CHECK(t.taken() == (t.step_s < chosen->step_s ||
+                              (t.step_s * 0.99 < chosen->step_s && t.place_bytes < chosen->place_bytes)));
         fewer |= chosen && t.taken() && t.ahead < chosen->ahead;
         if (t.taken()) chosen = &t;
       }
@@ -66,6 +71,7 @@ TEST_CASE(
   CHECK(one);
   CHECK(fewer);
   CHECK(two);
+  CHECK(instead);
   // From 3 ahead: two beside weight gradients apart are less than 1 % slower than three, one is not.
   CHECK(choose(with_links(6e-3)).plan.pipeline == Pipeline{Pipeline::Kind::one_f_one_b, 1, 2, true});
   CHECK(choose(with_links(2e-3)).plan.pipeline.ahead >= 1);
@@ -145,12 +151,13 @@ TEST_CASE("what auto has tried is told plan by plan, each with its verdict, and 
                                        {3, true, Verdict::does_not_fit, 1.25, 7 << 20, ""},
                                        {4, true, Verdict::refused, 0, 0, "nothing acts any more"}},
                                       "in a box");
-  const std::vector<std::vector<std::string>> rows = {{"0", "with backward", "2 s", "3 MiB", "a later one is better"},
-                                                      {"1", "with backward", "1.99 s", "4 MiB", "gains too little"},
-                                                      {"2", "apart", "1.50 s", "5 MiB", "chosen"},
-                                                      {"1", "apart", "1.60 s", "6 MiB", "loses too much"},
-                                                      {"3", "apart", "1.25 s", "7 MiB", "does not fit"},
-                                                      {"4", "apart", "refused: nothing acts any more"}};
+  const std::vector<std::vector<std::string>> rows = {
+      {"0", "with backward", "2 s", "3 MiB", "given up for a later one"},
+      {"1", "with backward", "1.99 s", "4 MiB", "gains too little"},
+      {"2", "apart", "1.50 s", "5 MiB", "chosen"},
+      {"1", "apart", "1.60 s", "6 MiB", "loses too much"},
+      {"3", "apart", "1.25 s", "7 MiB", "does not fit"},
+      {"4", "apart", "refused: nothing acts any more"}};
   std::size_t at = text.find("verdict\n");
   REQUIRE(at != std::string::npos);
   for (const auto& row : rows)

@@ -16,7 +16,8 @@ inline const kernels::OpSet& ops() {
 }
 
 struct Shape_ {
-  std::int64_t microbatches = 8, samples = 2, width = 24, hidden = 40, layers = 3;
+  std::int64_t microbatches = 8, samples = 2, width = 24, hidden = 40, layers = 3,
+               unit_layers = 1;  // of one unit
   bool tied = false;
   double dropout = 0;
   bool evaluates_first = false;  ///< program "evaluate" is declared before "train"
@@ -55,7 +56,7 @@ inline Graph graph(const kernels::OpSet& ops, const Shape_& s) {
                       {{"stream", std::string("x")}})[0];
     for (std::int64_t l = 0; l < s.layers; ++l) {
       const std::string name = "layer" + std::to_string(l);
-      g.unit(name);
+      if (l % s.unit_layers == 0) g.unit(name);
       const std::string up = s.tied && l == s.layers - 1 ? "layer0.up" : name + ".up";
       Value h = g.op("linear", {x, g.param(up, {s.hidden, s.width}, Init::normal(0.2f))})[0];
       h = g.op("relu", {h})[0];

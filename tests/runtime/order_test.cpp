@@ -188,6 +188,15 @@ TEST_CASE("1F1B: a hop has a slot at both ends, so that the makespan is ideal ev
   CHECK(result->makespan_s == doctest::Approx(45).epsilon(1e-9));
 }
 
+TEST_CASE("where the passes' times are given nothing else takes time, but what is added to every exchange") {
+  Plan p = pipeline(4, 12);
+  p.costs.handover_s = 1;
+  CHECK(play(p, timed(1, 2))->makespan_s == doctest::Approx(45));
+  auto options = timed(1, 2);
+  options.hop_s = 0.25;
+  CHECK(play(pipeline(2, 1), options)->makespan_s == doctest::Approx(2 * (1 + 2) + 2 * 0.25));
+}
+
 TEST_CASE("without back-pressure the game still ends, and no sooner than 1F1B's makespan") {
   auto options = timed(1, 2);
   options.unlimited_slots = true;
@@ -223,4 +232,34 @@ TEST_CASE("exchanges of a place take turns at its port, but not for their latenc
   REQUIRE(late.ok());
   CHECK(late->messages_s == 0);
   CHECK(late->step_s < count);
+}
+
+TEST_CASE("messages of a step are its own, however many slots let an actor begin those of a step that is not played") {
+  for (const std::int32_t ahead : {0, 3}) {
+    Shape_ s;
+    s.layers = 2;
+    s.microbatches = 8;
+    CompileOptions o;
+    o.stages = stage_meshes({1, 1});
+    o.stage_of_unit = {0, 0, 1, 1};
+    o.pipeline.ahead = ahead;
+    o.costs.intra_node = {0, 1e3};
+    const auto p = compile(graph(ops(), s), o);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    double to_next_s = 0, back_s = 0;
+    for (const auto& x : p->exchanges) {
+      if (x.program != p->step_program || x.rate != Rate::microbatch) continue;
+      const bool forward = p->tensors[x.moves[0].from].mesh < p->tensors[x.moves[0].to].mesh;
+      (forward ? to_next_s : back_s) += 8 * static_cast<double>(x.bytes) / 1e3;
+    }
+    REQUIRE(to_next_s > 0);
+    GameOptions options;
+    options.every_program = false;
+    for (const bool ideal : {false, true}) {
+      options.unlimited_slots = ideal;
+      const auto r = play(*p, options);
+      REQUIRE_MESSAGE(r.ok(), r.status().message());
+      CHECK(r->messages_s == doctest::Approx(std::max(to_next_s, back_s)));
+    }
+  }
 }

@@ -219,6 +219,8 @@ TEST_CASE("Numbers have units that people read") {
   CHECK(human_bytes(std::int64_t{5} << 30) == "5 GiB");
   CHECK(human_seconds(12.34e-6) == "12.3 us");
   CHECK(human_seconds(45) == "45 s");
+  CHECK(human_seconds(1.50849, 4) == "1.508 s");
+  CHECK(human_seconds(0.93651, 4) == "936.5 ms");
   CHECK(human_percent(0.2667) == "26.7%");
   CHECK(ranges({0, 1, 2, 5, 7, 8}) == "0-2, 5, 7-8");
   CHECK(ranges({}) == "-");

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "runtime/launch/sim_cluster.h"
@@ -230,4 +231,64 @@ TEST_CASE(
     CHECK(layer_s(1, 1, 100) == doctest::Approx(0));
     CHECK(step_s(layers, 1, 1, 0) == doctest::Approx(1));
   }
+}
+
+TEST_CASE(
+    "a place receives a message when it has left the interface of its sender, which carries one after the other") {
+  Shape_ s;
+  s.layers = 1;
+  s.microbatches = 2;
+  CompileOptions o;
+  o.stages = stage_meshes({1, 2});
+  o.stage_of_unit = {0, 0, 1};
+  o.costs.places_per_node = 8;
+  const double floats = static_cast<double>(s.samples * s.width);
+  o.costs.intra_node = {0, floats * 4};  // a second for a microbatch's activations
+  auto p = compile(graph(ops(), s), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  for (auto& role : p->roles)
+    for (auto& a : role.actors) a.cost_s = 0;
+  GameOptions g;
+  g.every_program = false;
+  g.unlimited_slots = true;  // both messages leave at once
+  const auto r = play(*p, g);
+  REQUIRE_MESSAGE(r.ok(), r.status().message());
+  std::map<Rank, double> begins;  // of the first microbatch of a place of the second stage
+  for (const GameAct& a : r->acts)
+    if (a.step == 0 && a.rank > 0 && a.pass == Pass::forward && a.microbatch >= 0 && a.begin_s > 0.1 &&
+        !begins.count(a.rank))
+      begins[a.rank] = a.begin_s;
+  REQUIRE(begins.size() == 2);
+  CHECK(begins[1] == doctest::Approx(1));
+  CHECK(begins[2] == doctest::Approx(2));
+}
+
+TEST_CASE(
+    "adding takes the time of the kernel that adds: terms to f32, terms to exact sums, exact sums to each other") {
+  CompileOptions o;
+  o.layout_costs = o.costs;  // layouts that add, though adding is slow
+  o.costs.memory_bytes_per_s = 1e9;
+  // seconds of 1,000 bytes
+  o.costs.kernels = {{"add_into", {{0, 1e3, 1}}}, {"add_terms", {{0, 1e3, 10}}}, {"add_sums", {{0, 1e3, 100}}}};
+  Shape_ s;
+  s.microbatches = 4;
+  const auto seconds = [&](const std::vector<Mesh>& stages, std::int32_t zero, DType from, DType to) {
+    o.stages = stages;
+    o.zero = zero;
+    const auto p = compile(graph(ops(), s), o);
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    std::set<double> found;
+    for (const auto& a : p->roles[0].actors) {
+      if (a.kind != PlanActor::Kind::exchange || a.cost_s == 0 || !p->is_step_program(a.program)) continue;
+      const auto& x = p->exchanges[a.exchange];
+      if (p->tensors[x.moves[0].from].dtype == from && p->tensors[x.moves[0].to].dtype == to) found.insert(a.cost_s);
+    }
+    REQUIRE(found.size() == 1);
+    return *found.begin();
+  };
+  // Two operands are read, one is written. tp=2: each place adds the other's term of an activation, 2 x 24. dp=2: each
+  // adds the other's sum of a weight, 40 x 24; with ZeRO 2 two microbatches' terms to its half of it.
+  CHECK(seconds(stage_meshes({1}, 2), 0, DType::f32, DType::f32) == doctest::Approx(2 * 24 * (4 + 8) * 1e-3));
+  CHECK(seconds(stage_meshes({2}), 0, DType::sum64, DType::sum64) == doctest::Approx(40 * 24 * (8 + 16) * 0.1));
+  CHECK(seconds(stage_meshes({2}), 2, DType::f32, DType::sum64) == doctest::Approx(40 * 24 * (4 + 16) * 0.01));
 }

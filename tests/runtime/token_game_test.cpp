@@ -241,3 +241,51 @@ TEST_CASE(
   CHECK(when ==
         std::vector<std::pair<std::int32_t, std::int64_t>>{{0, 1}, {1, 11}, {2, 21}, {3, 31}, {4, 41}, {5, 51}});
 }
+
+namespace {
+
+double step_of(const Shape_& s, const CompileOptions& o) {
+  const auto p = compile(graph(ops(), s), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  GameOptions training;
+  training.every_program = false;
+  const auto game = play(*p, training);
+  REQUIRE_MESSAGE(game.ok(), game.status().message());
+  return game->step_s;
+}
+
+}  // namespace
+
+TEST_CASE("a slow link makes a step as long whichever replica has it, within itself or to another one") {
+  Shape_ s;
+  s.microbatches = 8;
+  CompileOptions o;
+  o.stages = stage_meshes({4}, 2);
+  o.costs.launch_s = 1e-4;
+  const auto with_odd = [&](Rank a, Rank b) {
+    CompileOptions odd = o;
+    odd.costs.odd_links = {{a, b, {5e-3, 1e9, 1e5}}};
+    return step_of(s, odd);
+  };
+  const double without = step_of(s, o), within = with_odd(0, 1), between = with_odd(0, 2);
+  CHECK(within > 2 * without);
+  CHECK(between > 1.05 * without);
+  for (const Rank first : {2, 4, 6}) CHECK(with_odd(first, first + 1) == doctest::Approx(within).epsilon(0.01));
+  for (const auto& [a, b] : {std::pair<Rank, Rank>{2, 4}, {4, 6}, {2, 6}})
+    CHECK(with_odd(a, b) == doctest::Approx(between).epsilon(0.01));
+}
+
+TEST_CASE("a replica whose places lie on two nodes exchanges between nodes, though the first one's lie on one") {
+  Shape_ two, one;
+  two.microbatches = 8;
+  one.microbatches = 4;
+  CompileOptions o;
+  o.costs.launch_s = 1e-4;
+  o.costs.inter_node = {5e-3, 1e9};
+  o.stages = stage_meshes({2}, 2);
+  o.costs.places_per_node = 3;
+  const double second_divided = step_of(two, o);
+  o.stages = stage_meshes({1}, 2);
+  o.costs.places_per_node = 1;
+  CHECK(second_divided >= 0.99 * step_of(one, o));
+}
