@@ -1,7 +1,7 @@
 // The players of the token game: the places and their actors, the messages between these, when an exchange is over.
-// Internal to token_game.cpp (the rules), game_exchanges.cpp (messages between places), game_session.cpp (what carries
-// the run's decisions out), game_state.cpp (the state by which the steady state is recognised), game_result.cpp (the
-// results).
+// Internal to token_game.cpp (the rules), game_places.cpp (which places are played), game_exchanges.cpp (messages
+// between places), game_session.cpp (what carries the run's decisions out), game_state.cpp (the state by which the
+// steady state is recognised), game_result.cpp (the results).
 #pragma once
 
 #include <array>

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 
 #include "devices/base/check.h"
 #include "devices/base/text_table.h"
@@ -45,90 +44,6 @@ Expected<GameResult> Game::run() {
   measure();
   for (const auto& place : places_) result_.locals.push_back(std::move(place->local));
   return std::move(result_);
-}
-
-void Game::choose_places() {
-  bool fed = false;
-  for (const auto& role : plan_.roles)
-    for (const auto& c : role.channels)
-      if (c.kind == PlanChannel::Kind::feed && (plan_.is_step_program(c.program) || options_.every_program)) {
-        fed = true;
-        if (!c.after.empty()) awaited_.emplace_back(c.program, c.after);
-      }
-  std::sort(awaited_.begin(), awaited_.end());
-  awaited_.erase(std::unique(awaited_.begin(), awaited_.end()), awaited_.end());
-  // Microbatches of a feed wait for each other, whichever dp coordinate runs them.
-  bool same = plan_.owners.empty() && !fed;
-  for (std::int32_t s = 1; s < plan_.stages; ++s) same &= plan_.dp_width(s) == plan_.dp_width(0);
-  // Where a round is not full its places do not behave alike.
-  for (const auto& x : plan_.exchanges) {
-    if (x.rate == Rate::round)
-      same &= plan_.owners_of(x).acts_of_job(x.rate) * plan_.owners_of(x).width() ==
-              plan_.program_specs[x.program].microbatches;
-  }
-  if (same) {
-    compare_links();
-  } else {
-    std::int64_t widest = 0;
-    for (std::int32_t s = 0; s < plan_.stages; ++s) widest = std::max(widest, plan_.dp_width(s));
-    dp_class_.resize(static_cast<std::size_t>(widest));
-    std::iota(dp_class_.begin(), dp_class_.end(), 0);
-  }
-  for (std::int32_t s = 0; s < plan_.stages; ++s) {
-    std::set<std::int64_t> seen;
-    const Mesh& mesh = plan_.meshes[s];
-    const bool dp = dp_axis(mesh) >= 0;
-    for (Rank r : mesh.ranks) {
-      // Without a dp axis every place is played: the plan does not say that places behave alike.
-      const std::int64_t key = !dp ? r : dp_class_[static_cast<std::size_t>(plan_.dp_index(r))];
-      if (seen.insert(key).second) {
-        representative_[{s, key}] = static_cast<std::int32_t>(result_.places.size());
-        result_.places.push_back(r);
-      }
-    }
-  }
-  place_of_.assign(static_cast<std::size_t>(plan_.workers()), -1);
-  links_differ_ = options_.forward_s < 0 && std::ssize(result_.places) < plan_.workers() &&
-                  (!plan_.costs.odd_links.empty() || plan_.workers() > plan_.costs.places_per_node);
-}
-
-std::int32_t Game::place_of(Rank rank) const {
-  std::int32_t& place = place_of_[static_cast<std::size_t>(rank)];
-  if (place >= 0) return place;
-  const std::int32_t s = plan_.stage_of(rank);
-  const bool dp = dp_axis(plan_.meshes[s]) >= 0;
-  return place = representative_.at({s, !dp ? rank : dp_class_[static_cast<std::size_t>(plan_.dp_index(rank))]});
-}
-
-void Game::compare_links() {
-  std::vector<std::vector<Rank>> coordinates(static_cast<std::size_t>(plan_.dp_width(0)));
-  for (std::int32_t s = 0; s < plan_.stages; ++s)
-    for (const Rank r : plan_.meshes[s].ranks) coordinates[static_cast<std::size_t>(plan_.dp_index(r))].push_back(r);
-  std::set<std::int64_t> odd;  // coordinates with an odd link to another one
-  if (options_.forward_s < 0)
-    for (const OddLink& link : plan_.costs.odd_links) {
-      if (std::max(link.a, link.b) >= plan_.workers()) continue;
-      const std::int64_t a = plan_.dp_index(link.a), b = plan_.dp_index(link.b);
-      if (a != b) odd.insert({a, b});
-    }
-  std::vector<std::int32_t> first;  // of each class: its first coordinate
-  const auto alike = [&](const std::vector<Rank>& one, const std::vector<Rank>& other) {
-    for (std::size_t i = 0; i < one.size(); ++i)
-      for (std::size_t j = 0; j < i; ++j)
-        if (plan_.costs.on_one_node(one[i], one[j]) != plan_.costs.on_one_node(other[i], other[j]) ||
-            plan_.costs.link(one[i], one[j]) != plan_.costs.link(other[i], other[j]))
-          return false;
-    return true;
-  };
-  for (std::int64_t d = 0; d < std::ssize(coordinates); ++d) {
-    const auto known = std::find_if(first.begin(), first.end(), [&](std::int32_t f) {
-      return !odd.count(d) && !odd.count(f) &&
-             (options_.forward_s >= 0 ||
-              alike(coordinates[static_cast<std::size_t>(d)], coordinates[static_cast<std::size_t>(f)]));
-    });
-    dp_class_.push_back(static_cast<std::int32_t>(known - first.begin()));
-    if (known == first.end()) first.push_back(static_cast<std::int32_t>(d));
-  }
 }
 
 double Game::given_s(Pass pass, const std::array<double, 3>& predicted) const {
