@@ -14,16 +14,17 @@ using Units = std::span<const std::pair<std::string_view, double>>;
 constexpr std::pair<std::string_view, double> nanoseconds[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}};
 constexpr std::pair<std::string_view, double> bytes_per_second[] = {
     {"B/s", 1}, {"KB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9}};
-constexpr double value_max = 1e15;  // eleven days, a petabyte a second: far above any link, far below 2^63
+constexpr double latency_ns_max = 1e14;        // a day: far above any link
+constexpr double bytes_per_second_max = 1e15;  // far above any link, far below 2^63
 
 /// Reads "50us" as a whole number of the smallest unit. Returns false for another text.
-bool read_quantity(std::string_view text, Units units, std::int64_t& value) {
+bool read_quantity(std::string_view text, Units units, double most, std::int64_t& value) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc()) return false;
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   for (const auto& [unit, factor] : units)
-    if (text == unit && number >= 0 && number * factor <= value_max) return value = std::llround(number * factor), true;
+    if (text == unit && number >= 0 && number * factor <= most) return value = std::llround(number * factor), true;
   return false;
 }
 
@@ -46,7 +47,8 @@ Expected<comm::Throttle> parse_throttle(std::string_view all) {
   const auto wrong = [&](std::string_view part) {
     return invalid(fmt::format(
         "--throttle {}: '{}' is not understood; expected latency=50us,bandwidth=100MB/s, or for the link between "
-        "two ranks 0-1:latency=50us,bandwidth=100MB/s",
+        "two ranks 0-1:latency=50us,bandwidth=100MB/s; a latency is at most 100000s, a bandwidth above 0 and at most "
+        "1000000GB/s",
         all, part));
   };
   comm::Throttle t;
@@ -62,9 +64,10 @@ Expected<comm::Throttle> parse_throttle(std::string_view all) {
     const auto part = take(rest, ',');
     std::string_view value = part;
     const auto key = take(value, '=');
-    const bool ok = key == "latency" ? read_quantity(value, nanoseconds, t.latency_ns)
+    const bool ok = key == "latency" ? read_quantity(value, nanoseconds, latency_ns_max, t.latency_ns)
                     : key == "bandwidth"
-                        ? read_quantity(value, bytes_per_second, t.bytes_per_second) && t.bytes_per_second > 0
+                        ? read_quantity(value, bytes_per_second, bytes_per_second_max, t.bytes_per_second) &&
+                              t.bytes_per_second > 0
                         : false;
     if (!ok) return wrong(part);
   }

@@ -83,9 +83,10 @@ Status check_memory(const Plan& plan, std::int64_t bytes_max) {
   constexpr std::int64_t mib = 1 << 20;
   return Status(Code::exhausted,
                 fmt::format("the plan needs {} MiB for its {} workers and {}{} MiB{}: use a smaller model or a smaller "
-                            "schedule.microbatch",
+                            "schedule.microbatch{}",
                             (need + mib - 1) / mib, plan.workers(), bytes_max > 0 ? "may use " : "this machine has ",
-                            have / mib, bytes_max > 0 ? "" : " available"));
+                            have / mib, bytes_max > 0 ? "" : " available",
+                            plan.pipeline.ahead > 0 ? ", or fewer microbatches ahead (schedule.ahead)" : ""));
 }
 
 /// Every compute thread must have a core of its own.

@@ -26,9 +26,12 @@ std::string verdict_text(const AheadTried& t) {
 std::string ahead_text(const std::vector<AheadTried>& tried, const std::string& bound) {
   std::vector<TextRow> rows;
   for (const AheadTried& t : tried) {
+    // The only plan is taken, whether it fits or not.
+    const bool only = tried.size() == 1 && t.verdict == AheadVerdict::does_not_fit;
     const bool played = t.verdict != AheadVerdict::refused;
     rows.push_back({{fmt::to_string(t.ahead), t.weights_apart ? "apart" : "with backward",
-                     played ? human_seconds(t.step_s) : "", played ? human_bytes(t.place_bytes) : "", verdict_text(t)},
+                     played ? human_seconds(t.step_s) : "", played ? human_bytes(t.place_bytes) : "",
+                     verdict_text(t) + (only ? ", and is chosen: there is no smaller one" : "")},
                     {}});
   }
   return "what hides exchanges inside stages: microbatches ahead of 1F1B, weight gradients apart\nmemory: " + bound +

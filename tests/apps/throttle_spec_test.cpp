@@ -24,6 +24,8 @@ TEST_CASE("what a throttle does not understand is named, with what was expected"
       {"bandwidth=0MB/s", "'bandwidth=0MB/s'"},
       {"bandwidth=100us", "'bandwidth=100us'"},
       {"bandwidth=1e300GB/s", "'bandwidth=1e300GB/s'"},
+      {"latency=100001s", "a latency is at most 100000s"},
+      {"bandwidth=2000000GB/s", "at most 1000000GB/s"},
       {"latency=nanus", "'latency=nanus'"},
       {"0:latency=1us", "'0'"},
       {"0-0:latency=1us", "'0-0'"},

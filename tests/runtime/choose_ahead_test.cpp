@@ -123,12 +123,13 @@ TEST_CASE("auto takes no plan that does not fit into the memory that there is") 
   REQUIRE(has.ok());
   CHECK(*has <= *needs);
   CHECK(ahead_text(tight.tried, "in a box").find("\nmemory: in a box\n") != std::string::npos);
-  CHECK(ahead_text(tight.tried, "").find("does not fit") != std::string::npos);
+  CHECK(ahead_text(tight.tried, "").find("does not fit\n") != std::string::npos);
   CHECK(choose(with_links(2e-3), 0).tried[0].verdict == AheadVerdict::does_not_fit);
   const AheadChoice none = choose(with_links(2e-3), *needs - 1);
   CHECK(none.plan.pipeline == Pipeline{});
   REQUIRE(none.tried.size() == 1);
   CHECK(none.tried[0].verdict == AheadVerdict::does_not_fit);
+  CHECK(ahead_text(none.tried, "").find("does not fit, and is chosen: there is no smaller one\n") != std::string::npos);
   CHECK(choose(with_links(2e-3), 1 << 30).plan.pipeline.ahead == chosen);
   // On slow links two ahead gain over one: the bound decides between them.
   const auto bytes = [](std::int32_t ahead) {
