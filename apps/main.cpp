@@ -250,9 +250,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
          "the part of --tb that makes weight gradients, ms; only with --tf, at most --tb (default: as the cost "
          "model divides it)")
       ->check(troupe::not_negative("milliseconds"));
-  sim->add_flag(
-      "--ideal", a.ideal,
-      "with unlimited slots and streams, which take what comes first: about what slots and streams cost a plan");
+  sim->add_flag("--ideal", a.ideal, "the step without waits for slots and streams; a plan may take less");
   sim->add_option("--hop", a.hop_ms, "time of each message between places, ms (default: 0)")
       ->check(troupe::not_negative("milliseconds"));
   troupe::lm::SampleArguments s;

@@ -18,6 +18,7 @@ import argparse
 import os
 import re
 import subprocess
+import sys
 from statistics import median
 
 import jobs
@@ -79,10 +80,12 @@ def throttle_of(words, latency_us, share):
         throttle = f"latency={latency_us:g}us,bandwidth={rate:.4g}MB/s"
         played = Played([*words, "--throttle", throttle])
         found = played.ms("messages") / played.ms("compute")
+        if found == 0:
+            sys.exit(f"overlap.py: {' '.join(map(str, words))}: a step has no messages, and nothing to hide")
         if abs(found / share - 1) < 0.01:
-            break
+            return throttle, rate, found
         rate *= found / share
-    return throttle, rate, found
+    sys.exit(f"overlap.py: {' '.join(map(str, words))}: no links found on which messages take {share} of the computing")
 
 
 def hidden_share(step_ms, free_step_ms, messages_ms):

@@ -31,12 +31,13 @@ namespace {
 struct Drawn {
   Prepared prepared;
   Plan plan;
-  std::string ahead;  ///< of schedule.ahead = auto, for people; empty: it is not auto
+  std::string ahead;    ///< of schedule.ahead = auto, for people; empty: it is not auto
+  bool chosen = false;  ///< whether several plans were tried for it
 };
 
 /// The plan that `train` would make on this machine; where it would refuse that for want of memory, the job is one for
 /// other machines, and memory has no bound. Sets `ahead` as in Drawn.
-Expected<Plan> draw_plan(const App& app, const Prepared& p, std::string& ahead) {
+Expected<AheadChoice> draw_plan(const App& app, const Prepared& p, std::string& ahead) {
   const auto available = static_cast<std::int64_t>(available_host_bytes());
   const std::int64_t bytes = memory_for_plans(available, p.mesh.workers());
   TROUPE_ASSIGN(AheadChoice made, make_plan(app, p, "corpus", 0, bytes));
@@ -52,7 +53,7 @@ Expected<Plan> draw_plan(const App& app, const Prepared& p, std::string& ahead) 
     TROUPE_ASSIGN(made, make_plan(app, p, "corpus", 0));
   }
   ahead = tried_text(made, bound);
-  return std::move(made.plan);
+  return made;
 }
 
 /// Compiles what the arguments say; warns of the configuration and of a wasteful mesh. On an error, `code` is the exit
@@ -63,8 +64,8 @@ Expected<Drawn> draw(const App& app, const JobArguments& a, int& code) {
   if (const auto text = mesh_warning(p.mesh, p.config); !text.empty()) log_warn(text);
   code = exit_plan;
   std::string ahead;
-  TROUPE_ASSIGN(Plan plan, draw_plan(app, p, ahead));
-  return Drawn{std::move(p), std::move(plan), std::move(ahead)};
+  TROUPE_ASSIGN(AheadChoice made, draw_plan(app, p, ahead));
+  return Drawn{std::move(p), std::move(made.plan), std::move(ahead), !made.tried.empty()};
 }
 
 /// The times that the arguments give to a simulation, each with its option: "--tf 1 ms, --hop 0.5 ms".
@@ -79,9 +80,6 @@ std::string given_times(const JobArguments& a) {
   add("--hop", a.hop_ms, " ms");
   return text;
 }
-
-/// Whose costs a plan has, a line of text.
-std::string costs_text(const Prepared& p) { return "costs       " + p.costs_from + "\n"; }
 
 /// What of the plan and of the cost model the arguments put out of effect, lines of text; empty: nothing.
 std::string without_text(const JobArguments& a) {
@@ -134,7 +132,7 @@ int plan_command(const App& app, const JobArguments& a) {
   if (const Status s = verify(plan); !s.ok()) return say(s, exit_plan);
   auto predicted = predict(plan);
   if (!predicted.ok()) return say(predicted.status(), exit_plan);
-  report::print(plan_text(plan, predicted->places, predicted->game) + "\n" + costs_text(drawn->prepared) +
+  report::print(plan_text(plan, predicted->places, predicted->game) + "\n" + costs_text(drawn->prepared.costs_from) +
                 drawn->ahead);
   const auto layouts = explain_layouts(app, drawn->prepared);
   if (!layouts.ok()) return say(layouts.status(), exit_plan);
@@ -161,9 +159,10 @@ int sim_command(const App& app, const JobArguments& a) {
   if (const auto times = given_times(a); game.status().code() == Code::exhausted && !times.empty())
     return say(game.status().in(times), exit_usage);
   if (!game.ok()) return say(game.status(), exit_plan);
-  report::print(game_text(drawn->plan, *game) + costs_text(drawn->prepared) + without_text(a) + drawn->ahead);
-  if (!drawn->ahead.empty() && (a.tf_ms >= 0 || a.hop_ms > 0))
-    report::print("the plans were chosen by the cost model's times, without --tf and --hop\n");
+  report::print(game_text(drawn->plan, *game) + costs_text(drawn->prepared.costs_from) + without_text(a) +
+                drawn->ahead);
+  if (drawn->chosen && (a.tf_ms >= 0 || a.hop_ms > 0 || a.ideal))
+    report::print("the plans were chosen by the cost model's times, without --tf, --hop and --ideal\n");
   return exit_ok;
 }
 

@@ -164,6 +164,8 @@ std::string tried_text(const AheadChoice& choice, const std::string& bound) {
   return choice.nothing.empty() ? "" : "\nschedule.ahead is auto, which is 0 here: " + choice.nothing + "\n";
 }
 
+std::string costs_text(const std::string& costs_from) { return "costs       " + costs_from + "\n"; }
+
 std::string memory_bound(std::optional<std::int64_t> bytes) {
   if (!bytes) return "no bound";
   return fmt::format("all places together may use {} of what this machine has available", human_bytes(*bytes));

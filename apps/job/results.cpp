@@ -70,7 +70,8 @@ Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t 
   first_step_ = first_step;
   progress_.begin_at(first_step);
   predicted_step_s_ = predicted.game.step_s;
-  TROUPE_TRY(report::write_file(file("plan.txt"), plan_text(plan, predicted.places, predicted.game) + ahead));
+  TROUPE_TRY(report::write_file(
+      file("plan.txt"), plan_text(plan, predicted.places, predicted.game) + "\n" + costs_text(costs_from_) + ahead));
   if (continues) {
     auto before = report::keep_lines_before(file("metrics.jsonl"), first_step);
     if (!before.ok()) return before.status();

@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
+#include "apps/report/files.h"
 #include "apps/report/json_text.h"
 
 namespace troupe::report {
@@ -21,37 +19,19 @@ std::string us(std::int64_t ns) {
   return fmt::format("{}{}.{:03}", sign, magnitude / 1000, magnitude % 1000);
 }
 
-/// Where a file is written that is to be there when it is whole: a device or a pipe is written itself.
-std::string while_written(const std::string& path) {
-  std::error_code error;
-  const auto there = std::filesystem::status(path, error);
-  return std::filesystem::exists(there) && !std::filesystem::is_regular_file(there) ? path : path + ".part";
-}
-
 }  // namespace
 
 Expected<TraceJsonWriter> TraceJsonWriter::open(const std::string& path, std::int64_t origin_ns) {
-  std::FILE* file = std::fopen(while_written(path).c_str(), "wb");
-  if (!file) return Status(Code::io, fmt::format("cannot open '{}': {}", path, std::strerror(errno)));
-  return TraceJsonWriter(file, path, origin_ns);
-}
-
-TraceJsonWriter::TraceJsonWriter(std::FILE* file, std::string path, std::int64_t origin_ns)
-    : file_(file), path_(std::move(path)), origin_ns_(origin_ns) {
-  std::fputs("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n", file_);
-}
-
-TraceJsonWriter::TraceJsonWriter(TraceJsonWriter&& other) noexcept
-    : file_(std::exchange(other.file_, nullptr)), path_(std::move(other.path_)), origin_ns_(other.origin_ns_),
-      first_(other.first_), rows_(std::move(other.rows_)), spans_(std::move(other.spans_)) {}
-
-TraceJsonWriter::~TraceJsonWriter() {
-  if (file_) (void)close();
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error))
+    return Status(Code::io, fmt::format("'{}' is a folder: name a file", path));
+  TROUPE_TRY(check_writable(path));
+  return TraceJsonWriter(path, origin_ns);
 }
 
 void TraceJsonWriter::event(const std::string& text) {
-  if (!std::exchange(first_, false)) std::fputs(",\n", file_);
-  std::fputs(text.c_str(), file_);
+  if (!std::exchange(first_, false)) text_ += ",\n";
+  text_ += text;
 }
 
 void TraceJsonWriter::name_worker(int worker, const std::string& name) {
@@ -118,19 +98,8 @@ void TraceJsonWriter::write_spans() {
 }
 
 Status TraceJsonWriter::close() {
-  std::FILE* file = std::exchange(file_, nullptr);
-  if (!file) return {};
-  file_ = file;
   write_spans();
-  file_ = nullptr;
-  std::fputs("\n]}\n", file);
-  const bool failed = std::ferror(file) != 0;
-  const std::string written = while_written(path_);
-  const bool in_place = written == path_;
-  if (std::fclose(file) == 0 && !failed && (in_place || std::rename(written.c_str(), path_.c_str()) == 0)) return {};
-  const Status status(Code::io, fmt::format("cannot write '{}': {}", path_, std::strerror(errno)));
-  if (!in_place) std::remove(written.c_str());
-  return status;
+  return write_file(path_, text_ + "\n]}\n");
 }
 
 }  // namespace troupe::report

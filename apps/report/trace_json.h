@@ -5,9 +5,9 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/report/trace_arrows.h"
@@ -16,25 +16,22 @@
 
 namespace troupe::report {
 
-/// Not thread-safe. The file is there, and valid JSON, once close() has returned ok; until then it is PATH.part, which
-/// an error removes.
+/// Not thread-safe. The file is there, and valid JSON, once close() has returned ok: see write_file.
 class TraceJsonWriter {
  public:
-  /// Times are shown relative to `origin_ns`. Error: the file cannot be opened.
+  /// Times are shown relative to `origin_ns`. Error: the file cannot be written, or is a folder.
   static Expected<TraceJsonWriter> open(const std::string& path, std::int64_t origin_ns = 0);
-  TraceJsonWriter(TraceJsonWriter&& other) noexcept;
-  ~TraceJsonWriter();
 
   /// Names worker `worker` ("worker 0: stage 0"); workers are shown in the order of their numbers.
   void name_worker(int worker, const std::string& name);
   /// Adds spans of a worker; may be called several times. Rows are shown in the order in which they first appear.
   /// close() writes the spans: an arrow needs both of its ends.
   void add(int worker, const std::vector<TraceSpan>& spans);
-  /// Ends the file. Every error since open() is reported here.
+  /// Writes the file. Called once, last.
   Status close();
 
  private:
-  TraceJsonWriter(std::FILE* file, std::string path, std::int64_t origin_ns);
+  TraceJsonWriter(std::string path, std::int64_t origin_ns) : path_(std::move(path)), origin_ns_(origin_ns) {}
   void event(const std::string& text);
   int row_of(int worker, const std::string& row);
   /// Writes a slice; returns its row.
@@ -42,9 +39,9 @@ class TraceJsonWriter {
             std::int64_t end_ns);
   void write_spans();
 
-  std::FILE* file_;
   std::string path_;
   std::int64_t origin_ns_;
+  std::string text_ = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
   bool first_ = true;
   std::map<int, std::map<std::string, int>> rows_;
   std::vector<std::vector<TraceSpan>> spans_;  // by worker

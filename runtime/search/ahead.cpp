@@ -76,7 +76,7 @@ class AheadSearch {
   }
 
   /// `otherwise`: the verdict where it does not pay. A plan with more memory pays where it gains ahead_gain_min (for
-  /// each microbatch more), one with less where it loses less than that, or gains.
+  /// each microbatch more), one with fewer microbatches and no more memory where it loses less than that.
   bool take(const Pipeline& pipeline, AheadVerdict otherwise) {
     CompileOptions next = options_;
     next.pipeline = pipeline;
@@ -90,9 +90,9 @@ class AheadSearch {
     }
     const double before = taken().step_s, now = tried->step_s;
     const double share = 1 - ahead_gain_min * std::max(1, pipeline.ahead - taken().ahead);
-    const bool pays = otherwise != AheadVerdict::loses
-                          ? now <= before * share
-                          : now < before || (before > now * share && tried->place_bytes < taken().place_bytes);
+    const bool gains = now <= before * share;
+    const bool spares = otherwise == AheadVerdict::loses && tried->place_bytes <= taken().place_bytes;
+    const bool pays = gains || (spares && before > now * share);
     if (tried->taken() && !pays) tried->verdict = otherwise;
     out_.tried.push_back(*std::move(tried));
     if (!out_.tried.back().taken()) return false;
@@ -133,9 +133,9 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
   search.more();
   // Elsewhere no pass waits for parts of other places, and weight gradients stay with their backward pass.
   const bool divided = std::any_of(out.plan.meshes.begin(), out.plan.meshes.begin() + out.plan.stages, has_model_axis);
-  bool less = false;
-  if (divided && (search.apart() || (less = search.apart_for_one()))) {
+  if (divided && (search.apart() || search.apart_for_one())) {
     // What they hide no microbatch has to hide: each must be worth its memory beside them, too.
+    bool less = false;
     while (search.one_less()) less = true;
     if (!less) search.more();
   }

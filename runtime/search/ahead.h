@@ -34,7 +34,8 @@ struct AheadTried {
 
 struct AheadChoice {
   Plan plan;
-  std::vector<AheadTried> tried;          ///< in the order in which they were tried; empty: nothing to choose
+  /// In the order in which they were tried; empty: nothing to choose. A first one that does not fit is the plan.
+  std::vector<AheadTried> tried;
   std::string nothing;                    ///< why there was nothing to choose; empty where plans were tried
   std::optional<std::int64_t> bytes_max;  ///< that all places together might need; none: no bound
 };

@@ -208,12 +208,11 @@ class PlanText {
   std::string memory() const {
     std::vector<TextRow> rows;
     const LocalPlan* largest = nullptr;
-    std::map<std::int32_t, int> played;  // stage -> places
-    for (const auto& l : places_) ++played[l.stage];
-    for (const auto& l : places_) {
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      const LocalPlan& l = places_[i];
       if (!largest || l.memory.total() > largest->memory.total()) largest = &l;
       const MemoryUse& m = l.memory;
-      TextRow row{{fmt::to_string(l.stage), represented(l, played.at(l.stage) == 1)}, {}};
+      TextRow row{{fmt::to_string(l.stage), sorted_ranks(predicted_.stands_for[i])}, {}};
       for (auto bytes : {m.parameters, m.gathered, m.gradients}) row.cells.push_back(human_bytes(bytes));
       for (auto bytes :
            {m.optimizer, m.stash, m.activations, m.boundary, m.scratch, m.op_state, m.staging, m.control, m.arena})
@@ -250,7 +249,8 @@ class PlanText {
     out += "  pipeline bubble        " + human_percent(r.bubble) + " of " + human_seconds(r.makespan_s) +
            " forward and backward; published for " + to_string(plan_.pipeline) + ": " +
            human_percent(r.published_bubble) + "\n";
-    out += "  peak stash             " + stash + " (microbatches between forward and backward, per stage)\n";
+    out += "  peak stash             " + stash +
+           " (microbatches between forward and the last of their gradients, per stage)\n";
     return out;
   }
 
@@ -283,12 +283,6 @@ class PlanText {
     std::vector<Rank> out;
     for (const auto position : mesh.group(mesh.position(coord), free)) out.push_back(mesh.ranks[position]);
     return sorted_ranks(std::move(out));
-  }
-
-  /// The ranks that a played place stands for (see token_game.h). `alone`: no other place of its stage is played.
-  std::string represented(const LocalPlan& l, bool alone) const {
-    if (alone) return sorted_ranks(plan_.meshes[l.stage].ranks);
-    return dp_axis(plan_.meshes[l.stage]) < 0 ? fmt::to_string(l.rank) : ranks_at(l.stage, l.dp_index);
   }
 
   /// "stage 1", or "stages 0+3" for the union that a tied parameter lives on.

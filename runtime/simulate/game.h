@@ -126,10 +126,10 @@ class Game final : private DecisionSink {
 
   /// Chooses one place for all that behave alike.
   void choose_places();
-  /// Sets dp_class_. Of one class are coordinates whose places have the same links among each other, and no odd link to
-  /// another coordinate.
+  /// Sets dp_class_ and plays_each_. Of one class are coordinates whose places have the same links among each other,
+  /// and no odd link to another coordinate.
   void compare_links();
-  std::int32_t place_of(Rank rank) const;
+  std::int32_t place_of(Rank rank) const { return place_of_[static_cast<std::size_t>(rank)]; }
   Status build(Rank rank);
   /// Seconds that GameOptions gives to one pass through a stage. `predicted`: the cost model's, by pass.
   double given_s(Pass pass, const std::array<double, 3>& predicted) const;
@@ -243,12 +243,12 @@ class Game final : private DecisionSink {
   GameOptions options_;
   SimLoop loop_;
   GameResult result_;
-  std::vector<std::int32_t> dp_class_;  // by dp coordinate; places of one class behave alike
+  std::vector<std::int32_t> dp_class_;  // by dp coordinate; coordinates of one class behave alike
+  std::vector<bool> plays_each_;        // by class: whether places of one stage have other links than each other
   /// A place that is played stands in for others, whose links may be slower than its own: an exchange then takes at
   /// least the time that the plan predicts for its slowest place.
   bool links_differ_ = false;
-  std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> representative_;
-  mutable std::vector<std::int32_t> place_of_;  // by rank, once asked for; -1: not yet
+  std::vector<std::int32_t> place_of_;  // by rank
   std::vector<std::unique_ptr<Place>> places_;
   std::optional<Decisions> decisions_;
   ProgramMask first_readers_ = 0;                                         // of the version that the run begins with

@@ -3,6 +3,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "runtime/simulate/game.h"
 
@@ -35,30 +36,31 @@ void Game::choose_places() {
     dp_class_.resize(static_cast<std::size_t>(widest));
     std::iota(dp_class_.begin(), dp_class_.end(), 0);
   }
+  // By stage, class and position among the places of a dp coordinate.
+  std::map<std::tuple<std::int32_t, std::int32_t, std::int64_t>, std::int32_t> known;
+  place_of_.assign(static_cast<std::size_t>(plan_.workers()), -1);
   for (std::int32_t s = 0; s < plan_.stages; ++s) {
-    std::set<std::int64_t> seen;
     const Mesh& mesh = plan_.meshes[s];
     const bool dp = dp_axis(mesh) >= 0;
+    std::vector<std::int64_t> seen(static_cast<std::size_t>(plan_.dp_width(s)));
     for (Rank r : mesh.ranks) {
+      const auto d = static_cast<std::size_t>(plan_.dp_index(r));
+      const std::int32_t of = dp_class_[d];
+      const std::int64_t position = seen[d]++;
       // Without a dp axis every place is played: the plan does not say that places behave alike.
-      const std::int64_t key = !dp ? r : dp_class_[static_cast<std::size_t>(plan_.dp_index(r))];
-      if (seen.insert(key).second) {
-        representative_[{s, key}] = static_cast<std::int32_t>(result_.places.size());
+      const bool each = !dp || (same && plays_each_[static_cast<std::size_t>(of)]);
+      const auto [at, fresh] = known.try_emplace({s, of, each ? position : 0},
+                                                 static_cast<std::int32_t>(result_.places.size()));
+      if (fresh) {
         result_.places.push_back(r);
+        result_.stands_for.emplace_back();
       }
+      place_of_[static_cast<std::size_t>(r)] = at->second;
+      result_.stands_for[static_cast<std::size_t>(at->second)].push_back(r);
     }
   }
-  place_of_.assign(static_cast<std::size_t>(plan_.workers()), -1);
   links_differ_ = options_.forward_s < 0 && std::ssize(result_.places) < plan_.workers() &&
                   (!plan_.costs.odd_links.empty() || plan_.workers() > plan_.costs.places_per_node);
-}
-
-std::int32_t Game::place_of(Rank rank) const {
-  std::int32_t& place = place_of_[static_cast<std::size_t>(rank)];
-  if (place >= 0) return place;
-  const std::int32_t s = plan_.stage_of(rank);
-  const bool dp = dp_axis(plan_.meshes[s]) >= 0;
-  return place = representative_.at({s, !dp ? rank : dp_class_[static_cast<std::size_t>(plan_.dp_index(rank))]});
 }
 
 void Game::compare_links() {
@@ -69,21 +71,30 @@ void Game::compare_links() {
     bool operator==(const Links&) const = default;
   };
   std::vector<Links> links(static_cast<std::size_t>(plan_.dp_width(0)));
-  std::set<std::int64_t> apart;  // coordinates with an odd link to another one
+  std::set<std::int64_t> apart;            // coordinates with an odd link to another one
+  std::vector<bool> uneven(links.size());  // not all places of a coordinate and stage have the same links
   if (options_.forward_s < 0) {
     std::map<Rank, std::size_t> position;  // of places with odd links
     for (const OddLink& odd : plan_.costs.odd_links) position[odd.a] = position[odd.b] = 0;
     std::vector<std::map<std::int32_t, std::size_t>> nodes(links.size());
-    for (std::int32_t s = 0; s < plan_.stages; ++s)
+    for (std::int32_t s = 0; s < plan_.stages; ++s) {
+      std::vector<std::map<std::int32_t, int>> on_node(links.size());  // places of this stage
       for (const Rank r : plan_.meshes[s].ranks) {
         const auto d = static_cast<std::size_t>(plan_.dp_index(r));
+        const std::int32_t node = r / plan_.costs.places_per_node;
         const std::size_t at = links[d].first_on_node.size();
-        links[d].first_on_node.push_back(nodes[d].try_emplace(r / plan_.costs.places_per_node, at).first->second);
+        links[d].first_on_node.push_back(nodes[d].try_emplace(node, at).first->second);
+        ++on_node[d][node];
         if (const auto known = position.find(r); known != position.end()) known->second = at;
       }
+      for (std::size_t d = 0; d < on_node.size(); ++d)
+        for (const auto& [node, count] : on_node[d])
+          if (count != on_node[d].begin()->second) uneven[d] = true;
+    }
     for (const OddLink& odd : plan_.costs.odd_links) {
       if (std::max(odd.a, odd.b) >= plan_.workers()) continue;
       const std::int64_t a = plan_.dp_index(odd.a), b = plan_.dp_index(odd.b);
+      uneven[static_cast<std::size_t>(a)] = uneven[static_cast<std::size_t>(b)] = true;
       if (a != b) apart.insert({a, b});
       else
         links[static_cast<std::size_t>(a)].odd[std::minmax(position[odd.a], position[odd.b])] = plan_.costs.link(odd.a,
@@ -97,7 +108,9 @@ void Game::compare_links() {
              links[static_cast<std::size_t>(d)] == links[static_cast<std::size_t>(f)];
     });
     dp_class_.push_back(static_cast<std::int32_t>(known - first.begin()));
-    if (known == first.end()) first.push_back(d);
+    if (known != first.end()) continue;
+    first.push_back(d);
+    plays_each_.push_back(uneven[static_cast<std::size_t>(d)]);
   }
 }
 

@@ -6,12 +6,13 @@
 // which carries one message after the other; what arrives is added on the communication stream. Every stream runs one
 // task at a time.
 //
-// Places that behave alike are played once: along tp always (given a dp axis); along dp where every stage has the same
-// width, the plan names no owners, the programs that are played have no feeds, and every round has a microbatch of each
-// dp coordinate (the place with the largest share is played for all; where nodes or odd links make
-// links differ, no exchange takes less than the planner's time of its slowest place). The repetitions of a steady state
-// are not played (game_period.h). One run proves all timings for marked graphs: one writer per channel, no
-// data-dependent choice (Commoner et al., 1971).
+// Places that behave alike are played once: along tp, given a dp axis; along dp where every stage has the same width,
+// the plan names no owners, the programs that are played have no feeds, and every round has a microbatch of each dp
+// coordinate (the place with the largest share is played for all). Where links differ among the places of a coordinate
+// each of them is played, and coordinates with other links than the first once more; between coordinates on several
+// nodes no exchange takes less than the planner's time of its slowest place. The repetitions of a steady state are not
+// played (game_period.h). One run proves all timings for marked graphs: one writer per channel, no data-dependent
+// choice (Commoner et al., 1971).
 #pragma once
 
 #include <string>
@@ -53,16 +54,18 @@ struct GameAct {
 struct GameResult {
   double step_s = 0;            ///< of the last step: from commit to commit
   double makespan_s = 0;        ///< of the first step's forward and backward work
-  double bubble = 0;            ///< 1 - busy / (makespan x places played), first step
+  double bubble = 0;            ///< 1 - busy / (makespan x places), first step, of those played
   double published_bubble = 0;  ///< published_bubble_s of it, if all stages were like the busiest one
   double compute_s = 0;         ///< busiest compute stream, first step, forward and backward
   double messages_s = 0;        ///< busiest interface or link, step program, mean over the steps
   std::vector<GameAct> acts;    ///< in order of their start
-  /// Per stage: most microbatches, counted in each chunk, between their forward and backward work at a place.
+  /// Per stage: most microbatches, counted in each chunk, between their forward work and the last of their gradients at
+  /// a place.
   std::vector<std::int32_t> peak_stash;
-  std::vector<MemoryUse> memory;  ///< per place of `places`
-  std::vector<Rank> places;       ///< the ranks that were played
-  std::vector<LocalPlan> locals;  ///< per place of `places`: its part of the plan
+  std::vector<MemoryUse> memory;              ///< per place of `places`
+  std::vector<Rank> places;                   ///< the ranks that were played
+  std::vector<std::vector<Rank>> stands_for;  ///< per place of `places`: the ranks that behave as it does, itself too
+  std::vector<LocalPlan> locals;              ///< per place of `places`: its part of the plan
   /// of the step program, per step and place; further microbatches repeat a cycle
   std::int64_t played_microbatches = 0;
 };

@@ -39,22 +39,37 @@ class Overlap(unittest.TestCase):
     def test_links_are_so_slow_that_messages_take_their_share_though_layouts_change_with_them(self):
         seen = []
 
-        class Steps:   # 100 MB a step; below 300 MB/s a layout with half the bytes and more computing
+        class Steps:   # 100 MB a step; below 200 MB/s a layout with half the bytes and more computing
             def __init__(self, words):
                 rate = float(words[-1].split("=")[-1].removesuffix("MB/s"))
                 seen.append(rate)
-                few = rate < 300
-                self.found = {"messages": (50e3 if few else 100e3) / rate, "compute": 800 if few else 700}
+                few = rate < 200
+                self.found = {"messages": (50e3 if few else 180e3) / rate, "compute": 800 if few else 700}
 
             def ms(self, name):
                 return self.found[name]
 
         with mock.patch.object(overlap, "Played", Steps):
-            throttle, rate, found = overlap.throttle_of([], 50, 0.5)
+            throttle, rate, found = overlap.throttle_of([], 50, 0.2)
+        self.assertEqual(seen[:2], [100, 312.5])   # the second links are faster than the layout of the first allows
+        self.assertGreater(len(seen), 2)
         self.assertEqual(throttle, f"latency=50us,bandwidth={rate:.4g}MB/s")
-        self.assertAlmostEqual(rate, 125, delta=1.5)
-        self.assertAlmostEqual(found, 0.5, delta=0.005)
-        self.assertEqual(seen[0], 100)
+        self.assertAlmostEqual(found, 0.2, delta=0.002)
+        self.assertAlmostEqual(180e3 / rate / 700, 0.2, delta=0.002)
+
+    def test_a_step_without_messages_and_links_that_are_not_found_end_it_with_words(self):
+        for messages, words in (lambda rate: 0, "no messages"), (lambda rate: 800 * 0.9, "no links found"):
+            class Steps:
+                def __init__(self, arguments):
+                    self.found = {"messages": messages(arguments), "compute": 800}
+
+                def ms(self, name):
+                    return self.found[name]
+
+            with mock.patch.object(overlap, "Played", Steps), self.assertRaises(SystemExit) as end:
+                overlap.throttle_of(["tp=9"], 50, 0.5)
+            self.assertIn(words, str(end.exception))
+            self.assertIn("tp=9", str(end.exception))
 
 
 if __name__ == "__main__":

@@ -419,7 +419,11 @@ TEST_CASE(
   CHECK(read(out + "/plan.txt").find("which is 0 here") != std::string::npos);
   said({"sim", tiny_config, "--mesh", "tp=2", "--ideal"}, "\nideal       ");
   said({"sim", tiny_config, "--mesh", "tp=2", "--hop", "1", "--set", "schedule.ahead=auto"},
-       "chosen by the cost model's times, without --tf and --hop\n");
+       "chosen by the cost model's times, without --tf, --hop and --ideal\n");
+  const auto none =
+      run(troupe_command({"sim", tiny_config, "--mesh", "dp=2", "--hop", "1", "--set", "schedule.ahead=auto"}));
+  CHECK(none.out.find("chosen by the cost model") == std::string::npos);
+  CHECK(read(out + "/plan.txt").find("\ncosts       ") != std::string::npos);
 }
 
 TEST_CASE("sim says that --tf leaves links out") {

@@ -176,10 +176,11 @@ TEST_CASE(
 TEST_CASE("a paced task begins no earlier than the host came to the one before it: of two at a time one waits") {
   SteadyClock clock;
   PacedDevice device(clock);
-  const auto spans = one_after_the_other(device, clock, 3, true);
+  const auto spans = one_after_the_other(device, clock, 3, true, 2'000'000);
   CHECK(spans[1].begin_ns == spans[0].end_ns);
   CHECK(spans[2].begin_ns >= spans[0].end_ns + 5'000'000);
   CHECK(spans[2].begin_ns >= spans[1].end_ns);
+  CHECK(spans[2].begin_ns <= spans[1].told_ns);  // before its own on_start took 2 ms
 }
 
 TEST_CASE("a paced task that is submitted after the end of the one before it begins when it is there and has started") {

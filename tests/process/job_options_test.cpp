@@ -256,6 +256,11 @@ TEST_CASE("workers that together need more memory than there is are refused, wit
                                       " MiB for its 2 workers and may use " + std::to_string((need - 1) / mib) +
                                       " MiB") == 0);
   CHECK_FALSE(ready);
+  CHECK(refused.status.message().find("schedule.ahead") == std::string::npos);
+  Plan further = made;
+  further.pipeline.ahead = 1;
+  CHECK(test_app().run(further, job).status.message().find("or fewer microbatches ahead (schedule.ahead)") !=
+        std::string::npos);
   job.memory_bytes_max = need;
   const JobResult result = test_app().run(made, job);
   CHECK_MESSAGE(result.status.ok(), result.status.message());

@@ -199,7 +199,7 @@ TEST_CASE(
         CAPTURE(threads);
         check_as_simulated(made(ahead, weights_apart), threads, divisor, *simulated);
       }
-  comm::Throttle slow;  // then microbatches ahead do change the order of acts
+  comm::Throttle slow;  // one microbatch waits while another is worked on
   slow.latency_ns = 2'000'000;
   for (const std::int32_t ahead : {0, 2}) check_as_simulated(made(ahead, ahead > 0), 1, divisor, *simulated, {slow});
 }

@@ -218,3 +218,13 @@ TEST_CASE("auto tries weight gradients apart only where a model axis divides a s
   for (const PlanRole& r : plan_of(o).roles)
     for (const PlanActor& a : r.actors) CHECK(a.pass != Pass::weights);
 }
+
+TEST_CASE("choose_ahead refuses options that have chosen already, and says why there was nothing to choose") {
+  for (const CompileOptions& o : {with_links(2e-3, 1), with_links(2e-3, 0, true)}) {
+    const auto c = choose_ahead(step_graph(), o);
+    REQUIRE(!c.ok());
+    CHECK(c.status().message().find("leave both to the choice") != std::string::npos);
+  }
+  CHECK(choose(with_links(2e-3)).nothing.empty());
+  CHECK(choose(with_links(0)).nothing == "no exchange begins and ends inside a stage");
+}

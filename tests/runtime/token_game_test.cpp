@@ -260,19 +260,34 @@ TEST_CASE("a slow link makes a step as long whichever replica has it, within its
   Shape_ s;
   s.microbatches = 8;
   CompileOptions o;
-  o.stages = stage_meshes({4}, 2);
   o.costs.launch_s = 1e-4;
-  const auto with_odd = [&](Rank a, Rank b) {
-    CompileOptions odd = o;
-    odd.costs.odd_links = {{a, b, {5e-3, 1e9, 1e5}}};
-    return step_of(s, odd);
-  };
-  const double without = step_of(s, o), within = with_odd(0, 1), between = with_odd(0, 2);
-  CHECK(within > 2 * without);
-  CHECK(between > 1.05 * without);
-  for (const Rank first : {2, 4, 6}) CHECK(with_odd(first, first + 1) == doctest::Approx(within).epsilon(0.01));
-  for (const auto& [a, b] : {std::pair<Rank, Rank>{2, 4}, {4, 6}, {2, 6}})
-    CHECK(with_odd(a, b) == doctest::Approx(between).epsilon(0.01));
+  for (const std::int64_t tp : {std::int64_t{2}, std::int64_t{4}}) {
+    CAPTURE(tp);
+    o.stages = stage_meshes({2}, tp);
+    const auto with_odd = [&](std::int64_t a, std::int64_t b) {
+      CompileOptions odd = o;
+      odd.costs.odd_links = {{static_cast<Rank>(a), static_cast<Rank>(b), {5e-3, 1e9, 1e5}}};
+      return step_of(s, odd);
+    };
+    const double without = step_of(s, o), within = with_odd(0, 1), between = with_odd(0, tp);
+    CHECK(within > 2 * without);
+    CHECK(between > 1.05 * without);
+    for (std::int64_t a = 0; a < tp; ++a) {
+      for (std::int64_t b = 0; b < a; ++b)
+        CHECK(with_odd(tp + a, tp + b) == doctest::Approx(with_odd(a, b)).epsilon(0.01));
+      if (a > 0) CHECK(with_odd(a, a - 1) > 2 * without);
+      CHECK(with_odd(a, tp + a) > 1.05 * without);
+    }
+  }
+  o.stages = stage_meshes({4}, 2);  // coordinates that stand for others, and two that do not
+  CompileOptions odd = o;
+  odd.costs.odd_links = {{4, 5, {5e-3, 1e9, 1e5}}};
+  const auto p = compile(graph(ops(), s), odd);
+  REQUIRE(p.ok());
+  const auto r = play(*p);
+  REQUIRE(r.ok());
+  REQUIRE(r->places == std::vector<Rank>{0, 4, 5});
+  CHECK(r->stands_for == std::vector<std::vector<Rank>>{{0, 1, 2, 3, 6, 7}, {4}, {5}});
 }
 
 TEST_CASE("a replica whose places lie on two nodes exchanges between nodes, though the first one's lie on one") {
