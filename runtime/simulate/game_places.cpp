@@ -59,6 +59,7 @@ void Game::choose_places() {
       result_.stands_for[static_cast<std::size_t>(at->second)].push_back(r);
     }
   }
+  for (auto& ranks : result_.stands_for) std::sort(ranks.begin(), ranks.end());
   links_differ_ = options_.forward_s < 0 && std::ssize(result_.places) < plan_.workers() &&
                   (!plan_.costs.odd_links.empty() || plan_.workers() > plan_.costs.places_per_node);
 }

@@ -64,7 +64,7 @@ struct GameResult {
   std::vector<std::int32_t> peak_stash;
   std::vector<MemoryUse> memory;              ///< per place of `places`
   std::vector<Rank> places;                   ///< the ranks that were played
-  std::vector<std::vector<Rank>> stands_for;  ///< per place of `places`: the ranks that behave as it does, itself too
+  std::vector<std::vector<Rank>> stands_for;  ///< per place of `places`, ascending: the ranks like it, itself too
   std::vector<LocalPlan> locals;              ///< per place of `places`: its part of the plan
   /// of the step program, per step and place; further microbatches repeat a cycle
   std::int64_t played_microbatches = 0;
