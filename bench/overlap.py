@@ -74,18 +74,20 @@ def free_ms(mesh, throttle, ahead, apart, overrides, options, played):
 
 def throttle_of(words, latency_us, share):
     """Links on which a step's messages take `share` of its computing: as text, their MB/s, the share found. Other links may have other
-    layouts, and so other bytes and computing: corrects the rate until both fit."""
-    rate = 100.0
+    layouts, and so other bytes and computing: corrects the rate until both fit,
+    or takes the best of six."""
+    rate, tried = 100.0, []
     for _ in range(6):
         throttle = f"latency={latency_us:g}us,bandwidth={rate:.4g}MB/s"
         played = Played([*words, "--throttle", throttle])
         found = played.ms("messages") / played.ms("compute")
         if found == 0:
             sys.exit(f"overlap.py: {' '.join(map(str, words))}: a step has no messages, and nothing to hide")
-        if abs(found / share - 1) < 0.01:
-            return throttle, rate, found
+        tried.append((abs(found / share - 1), throttle, rate, found))
+        if tried[-1][0] < 0.01:
+            break
         rate *= found / share
-    sys.exit(f"overlap.py: {' '.join(map(str, words))}: no links found on which messages take {share} of the computing")
+    return min(tried)[1:]
 
 
 def hidden_share(step_ms, free_step_ms, messages_ms):

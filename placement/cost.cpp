@@ -52,9 +52,12 @@ Status CostModel::validate() const {
     }
   TROUPE_TRY(check_link("intra_node", intra_node));
   TROUPE_TRY(check_link("inter_node", inter_node));
-  for (const OddLink& odd : odd_links)
-    TROUPE_TRY(
-        check_link("odd_links (ranks " + std::to_string(odd.a) + " and " + std::to_string(odd.b) + ")", odd.cost));
+  for (const OddLink& odd : odd_links) {
+    const std::string name = "odd_links (ranks " + std::to_string(odd.a) + " and " + std::to_string(odd.b) + ")";
+    if (std::min(odd.a, odd.b) < 0 || odd.a == odd.b)
+      return invalid(name + ": a link is between two ranks, 0 or above");
+    TROUPE_TRY(check_link(name, odd.cost));
+  }
   if (places_per_node < 1)
     return invalid("places_per_node is " + std::to_string(places_per_node) + ": a node has at least 1 place");
   return check_rate("disk_bytes_per_s", disk_bytes_per_s);

@@ -65,7 +65,7 @@ Expected<Drawn> draw(const App& app, const JobArguments& a, int& code) {
   code = exit_plan;
   std::string ahead;
   TROUPE_ASSIGN(AheadChoice made, draw_plan(app, p, ahead));
-  return Drawn{std::move(p), std::move(made.plan), std::move(ahead), !made.tried.empty()};
+  return Drawn{std::move(p), std::move(made.plan), std::move(ahead), made.tried.size() > 1};
 }
 
 /// The times that the arguments give to a simulation, each with its option: "--tf 1 ms, --hop 0.5 ms".

@@ -99,7 +99,9 @@ void TraceJsonWriter::write_spans() {
 
 Status TraceJsonWriter::close() {
   write_spans();
-  return write_file(path_, text_ + "\n]}\n");
+  spans_.clear();
+  text_ += "\n]}\n";
+  return write_file(path_, text_);
 }
 
 }  // namespace troupe::report

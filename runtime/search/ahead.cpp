@@ -47,9 +47,9 @@ class AheadSearch {
   /// The plan taken last, of those tried.
   std::size_t taken_index() const { return taken_; }
 
-  /// Takes more microbatches ahead for as long as they pay, up to ahead_reach at once.
-  void more() {
-    for (std::int32_t by = 1; by <= ahead_reach && taken().ahead + by < most_microbatches_;) {
+  /// Takes more microbatches ahead for as long as they pay, up to ahead_reach at once, `by` and more at first.
+  void more(std::int32_t by = 1) {
+    while (by <= ahead_reach && taken().ahead + by < most_microbatches_) {
       if (take(schedule(by, taken().weights_apart), AheadVerdict::gains_little)) {
         by = 1;
       } else if (out_.tried.back().verdict == AheadVerdict::gains_little) {
@@ -63,7 +63,12 @@ class AheadSearch {
   /// Each takes the plan that it names where that pays, and returns whether it did.
   bool one_less() { return taken().ahead > 0 && take(schedule(-1, taken().weights_apart), AheadVerdict::loses); }
   bool apart() { return take(schedule(0, true), AheadVerdict::gains_little); }
-  bool apart_for_one() { return taken().ahead > 0 && take(schedule(-1, true), AheadVerdict::loses); }
+  /// REQUIRES: apart() has just tried its plan, and not taken it.
+  bool apart_for_one() {
+    const AheadTried& beside = out_.tried.back();
+    const bool played = beside.verdict == AheadVerdict::gains_little;
+    return taken().ahead > 0 && take(schedule(-1, true), AheadVerdict::loses, played ? beside.step_s : 0);
+  }
 
  private:
   const AheadTried& taken() const { return out_.tried[taken_]; }
@@ -77,7 +82,8 @@ class AheadSearch {
 
   /// `otherwise`: the verdict where it does not pay. A plan with more memory pays where it gains ahead_gain_min (for
   /// each microbatch more), one with fewer microbatches and no more memory where it loses less than that.
-  bool take(const Pipeline& pipeline, AheadVerdict otherwise) {
+  /// `rival_s` > 0: nor one than which a plan of one microbatch more, tried before, is shorter by ahead_gain_min.
+  bool take(const Pipeline& pipeline, AheadVerdict otherwise, double rival_s = 0) {
     CompileOptions next = options_;
     next.pipeline = pipeline;
     auto plan = compile(graph_, next);
@@ -92,8 +98,9 @@ class AheadSearch {
     const double share = 1 - ahead_gain_min * std::max(1, pipeline.ahead - taken().ahead);
     const bool gains = now <= before * share;
     const bool spares = otherwise == AheadVerdict::loses && tried->place_bytes <= taken().place_bytes;
-    const bool pays = gains || (spares && before > now * share);
-    if (tried->taken() && !pays) tried->verdict = otherwise;
+    const bool rivalled = rival_s > 0 && rival_s <= now * share;
+    const bool pays = !rivalled && (gains || (spares && before > now * share));
+    if (tried->taken() && !pays) tried->verdict = now < before ? AheadVerdict::gains_little : otherwise;
     out_.tried.push_back(*std::move(tried));
     if (!out_.tried.back().taken()) return false;
     taken_ = out_.tried.size() - 1;
@@ -133,11 +140,12 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
   search.more();
   // Elsewhere no pass waits for parts of other places, and weight gradients stay with their backward pass.
   const bool divided = std::any_of(out.plan.meshes.begin(), out.plan.meshes.begin() + out.plan.stages, has_model_axis);
-  if (divided && (search.apart() || search.apart_for_one())) {
+  if (divided) {
+    const bool apart = search.apart(), instead = !apart && search.apart_for_one();
     // What they hide no microbatch has to hide: each must be worth its memory beside them, too.
     bool less = false;
-    while (search.one_less()) less = true;
-    if (!less) search.more();
+    while ((apart || instead) && search.one_less()) less = true;
+    if ((apart || instead) && !less) search.more(instead ? 2 : 1);  // one more was tried before it
   }
   out.tried[search.taken_index()].verdict = AheadVerdict::chosen;
   return out;

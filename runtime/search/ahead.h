@@ -16,7 +16,7 @@ enum class AheadVerdict {
   chosen,
   surpassed,     ///< taken, then given up for a later one: a faster one, or one with less memory
   gains_little,  ///< less than ahead_gain_min, for each microbatch more
-  loses,         ///< ahead_gain_min or more for less memory
+  loses,         ///< ahead_gain_min or more, or needs more memory and gains nothing
   does_not_fit,
   refused,  ///< does not compile or play
 };
@@ -50,11 +50,11 @@ inline constexpr std::int32_t ahead_reach = 2;
 /// Begins with no microbatch ahead and weight gradients in their backward pass. Tries microbatches more, up to
 /// ahead_reach at once, as long as the step becomes shorter by ahead_gain_min for each; then, where a model axis
 /// divides a stage, weight gradients apart, or else in place of one microbatch; beside them, one microbatch less as
-/// long as the step becomes longer by less than that, else more again. Takes no plan whose places together need more
-/// than `bytes_max` (none: as much as they like), nor one that does not compile or play: it ends its row of
-/// microbatches. Chooses the plan taken last, or the first where that does not fit. Error: the first does not compile
-/// or play. Compiles only the first where no stage has an exchange in the middle of its passes, and where the pipeline
-/// has an order. Error, too: options.pipeline has microbatches ahead or weight gradients apart.
+/// long as the step becomes longer by less than that for no more memory, else more again. Takes no plan whose places
+/// together need more than `bytes_max` (none: as much as they like), nor one that does not compile or play: it ends its
+/// row of microbatches. Chooses the plan taken last, or the first where that does not fit. Error: the first does not
+/// compile or play, or options.pipeline has microbatches ahead or weight gradients apart. Compiles only the first where
+/// no stage has an exchange in the middle of its passes, and where the pipeline has an order.
 Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options,
                                    std::optional<std::int64_t> bytes_max = std::nullopt);
 

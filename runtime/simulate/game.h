@@ -127,8 +127,8 @@ class Game final : private DecisionSink {
   /// Chooses one place for all that behave alike.
   void choose_places();
   /// Sets dp_class_ and plays_each_. Of one class are coordinates whose places have the same links among each other,
-  /// and no odd link to another coordinate.
-  void compare_links();
+  /// and no odd link to another coordinate; where they are not `alike` otherwise, each is a class.
+  void compare_links(bool alike);
   std::int32_t place_of(Rank rank) const { return place_of_[static_cast<std::size_t>(rank)]; }
   Status build(Rank rank);
   /// Seconds that GameOptions gives to one pass through a stage. `predicted`: the cost model's, by pass.

@@ -8,11 +8,11 @@
 //
 // Places that behave alike are played once: along tp, given a dp axis; along dp where every stage has the same width,
 // the plan names no owners, the programs that are played have no feeds, and every round has a microbatch of each dp
-// coordinate (the place with the largest share is played for all). Where links differ among the places of a coordinate
-// each of them is played, and coordinates with other links than the first once more; between coordinates on several
-// nodes no exchange takes less than the planner's time of its slowest place. The repetitions of a steady state are not
-// played (game_period.h). One run proves all timings for marked graphs: one writer per channel, no data-dependent
-// choice (Commoner et al., 1971).
+// coordinate (the place with the largest share is played for all). Where the places of a coordinate and stage are on
+// several nodes, or have odd links, each of them is played, and coordinates with other links than the first once more;
+// between coordinates on several nodes no exchange takes less than the planner's time of its slowest place. The
+// repetitions of a steady state are not played (game_period.h). One run proves all timings for marked graphs: one
+// writer per channel, no data-dependent choice (Commoner et al., 1971).
 #pragma once
 
 #include <string>

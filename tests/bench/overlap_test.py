@@ -57,19 +57,27 @@ class Overlap(unittest.TestCase):
         self.assertAlmostEqual(found, 0.2, delta=0.002)
         self.assertAlmostEqual(180e3 / rate / 700, 0.2, delta=0.002)
 
-    def test_a_step_without_messages_and_links_that_are_not_found_end_it_with_words(self):
-        for messages, words in (lambda rate: 0, "no messages"), (lambda rate: 800 * 0.9, "no links found"):
-            class Steps:
-                def __init__(self, arguments):
-                    self.found = {"messages": messages(arguments), "compute": 800}
+    def test_a_step_without_messages_is_told_and_of_links_that_do_not_fit_the_best_is_taken(self):
+        class Steps:
+            messages = lambda self, rate: 0
 
-                def ms(self, name):
-                    return self.found[name]
+            def __init__(self, arguments):
+                rate = float(arguments[-1].split("=")[-1].removesuffix("MB/s"))
+                self.found = {"messages": self.messages(rate), "compute": 800}
 
-            with mock.patch.object(overlap, "Played", Steps), self.assertRaises(SystemExit) as end:
+            def ms(self, name):
+                return self.found[name]
+
+        with mock.patch.object(overlap, "Played", Steps):
+            with self.assertRaises(SystemExit) as end:
                 overlap.throttle_of(["tp=9"], 50, 0.5)
-            self.assertIn(words, str(end.exception))
+            self.assertIn("no messages", str(end.exception))
             self.assertIn("tp=9", str(end.exception))
+            Steps.messages = lambda self, rate: (36e3 if rate < 90 else 30e3) / rate   # to and fro between two layouts
+            throttle, rate, found = overlap.throttle_of([], 50, 0.5)
+            self.assertEqual(throttle, "latency=50us,bandwidth=90MB/s")
+            self.assertAlmostEqual(rate, 90)
+            self.assertAlmostEqual(found, 30e3 / 90 / 800)
 
 
 if __name__ == "__main__":

@@ -51,9 +51,17 @@ TEST_CASE(
           two |= more == 2 && !t.taken() && t.step_s <= chosen->step_s * 0.99;
         }
         instead |= chosen && t.taken() && t.ahead < chosen->ahead && t.weights_apart != chosen->weights_apart;
-        if (chosen && t.ahead < chosen->ahead)
-          CHECK(t.taken() == (t.step_s < chosen->step_s ||
-                              (t.step_s * 0.99 < chosen->step_s && t.place_bytes < chosen->place_bytes)));
+        if (chosen && t.ahead < chosen->ahead) {
+          const auto rival = [&](const AheadTried& r) {  // one microbatch more, tried before
+            return &r < &t && r.ahead == t.ahead + 1 && r.weights_apart == t.weights_apart && !r.taken() &&
+                   r.step_s <= t.step_s * 0.99;
+          };
+          const bool pays = t.step_s <= chosen->step_s * 0.99 ||
+                            (t.step_s * 0.99 < chosen->step_s && t.place_bytes <= chosen->place_bytes);
+          CHECK(t.taken() == (pays && std::none_of(choice.tried.begin(), choice.tried.end(), rival)));
+        }
+        for (const AheadTried& other : choice.tried)
+          CHECK((&other == &t || other.ahead != t.ahead || other.weights_apart != t.weights_apart));
         fewer |= chosen && t.taken() && t.ahead < chosen->ahead;
         if (t.taken()) chosen = &t;
       }
