@@ -19,11 +19,11 @@ class ThreadStream final : public Stream {
   /// Spends the time of a task that begins at begin_ns; returns when it ends.
   using Execute = std::function<std::int64_t(Task& task, Parallel& parallel, std::int64_t begin_ns)>;
 
-  /// When a task begins that had been submitted before the one before it ended.
+  /// When the stream begins a task that it had been given before the task before it ended.
   enum class Begin {
-    now,  ///< when this thread comes to it
-    /// At that end, whatever the callbacks took since, but not before this thread came to the one before it: a device
-    /// that has two tasks at a time, of which it runs one.
+    now,  ///< when its thread comes to it
+    /// At that end, whatever the callbacks took since, but not before its thread came to the task before: a device that
+    /// has two tasks at a time, of which it runs one.
     at_end_of_previous
   };
 

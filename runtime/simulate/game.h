@@ -244,7 +244,7 @@ class Game final : private DecisionSink {
   SimLoop loop_;
   GameResult result_;
   std::vector<std::int32_t> dp_class_;  // by dp coordinate; coordinates of one class behave alike
-  std::vector<bool> plays_each_;        // by class: whether places of one stage have other links than each other
+  std::vector<bool> plays_each_;        // by class: whether its places of a stage may have other links
   /// A place that is played stands in for others, whose links may be slower than its own: an exchange then takes at
   /// least the time that the plan predicts for its slowest place.
   bool links_differ_ = false;

@@ -1,4 +1,4 @@
-// schedule.ahead = auto: which plan is chosen of those that are tried, and what is told of them.
+// schedule.ahead = auto: which plan choose_ahead takes of those that it tries, and what `plan` and `sim` tell of them.
 #include "runtime/search/ahead.h"
 
 #include <limits>
