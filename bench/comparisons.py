@@ -85,19 +85,24 @@ def overhead(rounds):
 
 
 def tensor(rounds):
-    """tp=2 with microbatches ahead: a wait for an exchange is work on another microbatch."""
+    """tp=2 with microbatches ahead: a wait for an exchange is work on another microbatch. Each against jobs with the same
+    microbatches."""
     steps, at = 6, jobs.cores(2)
-    ways = {"tp=2": [], "tp=2, 1 ahead": ["--set", "schedule.ahead=1"], "tp=2, 2 ahead": ["--set", "schedule.ahead=2"]}
+    ahead = lambda n: ["--set", f"schedule.ahead={n}"]
+    samples = {1: [], 4: ["--set", "schedule.microbatch=4"]}   # of a microbatch
+    ways = {"tp=2": (1, []), "tp=2, 1 ahead": (1, ahead(1)), "tp=2, 2 ahead": (1, ahead(2)),
+            "tp=2, microbatches of 4 samples, 1 ahead": (4, ahead(1))}
 
     def share(more):
         jobs.train(5, "--mesh", "tp=2", "--pin", "--trace", "--trace-steps", "1:4", *more)
         return 100 * trace.overhead(jobs.SCRATCH / "run/trace.json")
 
-    sides = {"apart": lambda: jobs.train_apart(at, steps)}
-    sides |= {way: lambda more=more: jobs.train(steps, "--mesh", "tp=2", *more, at=at) for way, more in ways.items()}
-    sides |= {f"overhead, {way}": lambda more=more: share(more) for way, more in ways.items()}
+    sides = {f"apart, {n}": lambda more=more: jobs.train_apart(at, steps, *more) for n, more in samples.items()}
+    sides |= {way: lambda more=samples[n] + more: jobs.train(steps, "--mesh", "tp=2", *more, at=at) for way, (n, more) in ways.items()}
+    sides |= {f"overhead, {way}": lambda more=samples[n] + more: share(more) for way, (n, more) in ways.items()}
     found = measure(sides, rounds)
-    return [Row(f"lm-10m, {way}", "tokens/s", found[way], found["apart"], "two jobs of one worker each", 0.92) for way in ways] + \
+    return [Row(f"lm-10m, {way}", "tokens/s", found[way], found[f"apart, {n}"], "two jobs of one worker each", 0.92)
+            for way, (n, _) in ways.items()] + \
         [Row(f"overhead of the runtime, {way}, without waits for what was not sent", "% of the step", found[f"overhead, {way}"], limit=4)
          for way in ways]
 

@@ -120,9 +120,9 @@ def train(steps, *more, at=()):
     return TOKENS / step_ms(out) * 1e3
 
 
-def train_apart(at, steps):
+def train_apart(at, steps, *more):
     """Tokens per second of one-worker jobs side by side, together: one on each of the cores `at`."""
     outs = [SCRATCH / f"apart{core}" for core in at]
-    for p, out in [(start(on([core], train_command(out, steps))), out) for core, out in zip(at, outs)]:
+    for p, out in [(start(on([core], train_command(out, steps, *more))), out) for core, out in zip(at, outs)]:
         finish_train(p, out)
     return sum(TOKENS / step_ms(out) * 1e3 for out in outs)

@@ -129,8 +129,7 @@ Expected<std::string> name_of_text(const EvalArguments& a, const Resume& checkpo
   return invalid("the text of the run that saved '" + point.folder + "' is not known: neither '" + dir +
                  "/run.json' nor one in a folder '" + dir +
                  "/earlier-N' can be read and is of that run; name the text with --data FILE --held-out, or evaluate "
-                 "all of any text with --data "
-                 "FILE");
+                 "all of any text with --data FILE");
 }
 
 /// Error: the part that is held out is asked for of another text than the checkpoint's run had.

@@ -54,9 +54,7 @@ bool convert(const toml::node& node, const Key& key, T& value) {
     if (auto i = node.as_integer()) return value = static_cast<double>(i->get()), true;
   } else {
     if (auto s = node.as_string()) return value = s->get(), true;
-    const std::string_view name = key.name;  // texts that may be a number: dp = 2 is legal too
-    if (auto i = node.as_integer(); i && (name == "mesh.dp" || name == "schedule.ahead"))
-      return value = fmt::to_string(i->get()), true;
+    if (auto i = node.as_integer(); i && (key.flags & k_number_too)) return value = fmt::to_string(i->get()), true;
   }
   return false;
 }

@@ -24,7 +24,7 @@ std::string expectation(const Key& key) {
     return fmt::format("a number in {}{:g}, {:g}{}", key.flags & k_lo_open ? '(' : '[', key.lo, key.hi,
                        key.flags & k_hi_open ? ')' : ']');
   } else {
-    return "a string";
+    return key.flags & k_number_too ? "a string or an integer" : "a string";
   }
 }
 

@@ -17,6 +17,7 @@ struct Key {
   unsigned flags = 0;     ///< k_required, ...
 };
 inline constexpr unsigned k_required = 1, k_lo_open = 2, k_hi_open = 4;
+inline constexpr unsigned k_number_too = 8;  // a text that may be written as an integer: dp = 2
 
 inline constexpr double k_any_count = 9007199254740991.0;  // 2^53 - 1: exact as a double and in JSON
 
@@ -49,7 +50,8 @@ void each_field(Config& c, Visit&& visit) {
       c.schedule.pipeline);
   visit(Key{"schedule.ahead",
             "microbatches that a stage may have under way beyond 1F1B's, while others wait for exchanges; \"auto\": as "
-            "many as make a step shorter"},
+            "many as make a step shorter",
+            0, 0, k_number_too},
         c.schedule.ahead);
 
   visit(Key{"optimizer.beta1", "decay of AdamW's first moment", 0, 1, k_hi_open}, c.optimizer.beta1);
@@ -66,7 +68,7 @@ void each_field(Config& c, Visit&& visit) {
   visit(Key{"sample.temperature", "randomness of samples, 0: none", 0, 10}, c.sample.temperature);
   visit(Key{"sample.prompt", "text to continue"}, c.sample.prompt);
 
-  visit(Key{"mesh.dp", "data-parallel width, \"2\" or per stage \"2/1\""}, c.mesh.dp);
+  visit(Key{"mesh.dp", "data-parallel width, \"2\" or per stage \"2/1\"", 0, 0, k_number_too}, c.mesh.dp);
   visit(Key{"mesh.pp", "pipeline stages", 1, 1026}, c.mesh.pp);
   visit(Key{"mesh.tp", "tensor-parallel width", 1, 1024}, c.mesh.tp);
   visit(Key{"mesh.zero",

@@ -38,6 +38,14 @@ namespace {
 /// (devices/cpu/time_slice.h).
 constexpr std::int64_t message_slice_ns = 100'000;
 
+/// For the calling thread, and the threads that it starts from then on; those that compute take the usual slices again.
+void set_up_scheduling(const std::vector<int>& cores, std::int32_t microbatches_ahead) {
+  if (!cores.empty()) keep_to(cores);
+  // On cores of its own with microbatches ahead, the compute stream has work while a message waits (decision 0019).
+  if (!cores.empty() && microbatches_ahead > 0) stop_preempting();
+  else set_time_slice(message_slice_ns);
+}
+
 struct ProductionConfig : caf::actor_system_config {
   ProductionConfig() {
     // It sleeps on a condition variable when idle; CAF's default policy polls, and sleeps up to 10 ms between polls.
@@ -175,9 +183,7 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   if (!plan.ok()) return fail(plan.status());
   if (const Status s = check_structure(*plan); !s.ok()) return fail(s);
 
-  if (!hello->cores.empty()) keep_to(hello->cores);  // threads started from here on inherit it
-  // and this slice; threads that compute take the usual slices again
-  set_time_slice(message_slice_ns);
+  set_up_scheduling(hello->cores, plan->pipeline.ahead);
   SteadyClock clock;
   FileStorage storage;
   TraceRecorder trace(hello->trace);

@@ -190,7 +190,7 @@ class Game final : private DecisionSink {
       std::uint64_t number = 0;
       const std::vector<std::int32_t>* peers = nullptr;  // ascending
       std::int64_t missing = 0;                          // of these, how many have not begun
-      std::int64_t begin_ns = 0, end_ns = 0;             // until its messages so far are carried
+      std::int64_t end_ns = 0;                           // when its messages so far are carried
     };
     std::vector<Arrival> arrivals;
     std::vector<bool> here;  // by place

@@ -47,7 +47,7 @@ void Game::meet(GameActor& actor, std::uint64_t number) {
   table.here[actor.place_] = true;
   const auto& own = actor.peers_[actor.local_.route_of[f.local]];
   const auto missing = std::count_if(own.begin(), own.end(), [&](std::int32_t p) { return !table.here[p]; });
-  table.arrivals.push_back({actor.place_, &actor, number, &own, missing, loop_.now_ns(), loop_.now_ns()});
+  table.arrivals.push_back({actor.place_, &actor, number, &own, missing, loop_.now_ns()});
   carry_all(table, fresh);
   bool all_told = true;
   for (auto& arrival : table.arrivals) {

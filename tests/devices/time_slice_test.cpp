@@ -1,6 +1,7 @@
 #include "devices/cpu/time_slice.h"
 
 #include <doctest/doctest.h>
+#include <sched.h>
 
 #include <future>
 #include <thread>
@@ -34,4 +35,16 @@ TEST_CASE(
   CHECK(asked == 200'000);
   CHECK(started == 200'000);
   CHECK(computing == before);
+}
+
+TEST_CASE("a thread that stops preempting has the policy for it, and so have the threads that it starts") {
+  int own = -1, started = -1;
+  std::thread([&] {
+    stop_preempting();
+    own = ::sched_getscheduler(0);
+    std::thread([&] { started = ::sched_getscheduler(0); }).join();
+  }).join();
+  CHECK(own == SCHED_BATCH);
+  CHECK(started == SCHED_BATCH);
+  CHECK(::sched_getscheduler(0) == SCHED_OTHER);
 }

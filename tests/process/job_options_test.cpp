@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
+#include <sstream>
 #include <utility>
 
 #include "checkpoint/manifest.h"
@@ -19,9 +21,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-Plan two_stages() {
+Plan two_stages(const Pipeline& pipeline = {}) {
   static const auto ops = kernels::standard_ops();  // plans refer to it
-  auto made = plan(ops, Shape_{}, {1, 1});
+  auto made = plan(ops, Shape_{}, {1, 1}, 0, pipeline);
   REQUIRE_MESSAGE(made.ok(), made.status().message());
   return *std::move(made);
 }
@@ -40,18 +42,34 @@ std::string field(const fs::path& file, const std::string& key) {
   return "";
 }
 
-/// Where the compute threads of this process's children may run.
-std::vector<std::string> cores_of_threads(const std::string& name) {
+/// What `read` finds in the folders of the threads with this name, in /proc, of this process's children.
+std::vector<std::string> of_threads(const std::string& name, const std::function<std::string(const fs::path&)>& read) {
   std::vector<std::string> out;
   for (const auto& process : fs::directory_iterator("/proc")) {
     std::error_code gone;
     if (field(process.path() / "status", "PPid") != std::to_string(::getpid())) continue;
     for (const auto& thread : fs::directory_iterator(process.path() / "task", gone))
-      if (field(thread.path() / "status", "Name") == name)
-        out.push_back(field(thread.path() / "status", "Cpus_allowed_list"));
+      if (field(thread.path() / "status", "Name") == name) out.push_back(read(thread.path()));
   }
   std::sort(out.begin(), out.end());
   return out;
+}
+
+/// Where the threads with this name may run.
+std::vector<std::string> cores_of_threads(const std::string& name) {
+  return of_threads(name, [](const fs::path& thread) { return field(thread / "status", "Cpus_allowed_list"); });
+}
+
+/// The scheduling policies of the threads with this name.
+std::vector<std::string> policies_of_threads(const std::string& name) {
+  return of_threads(name, [](const fs::path& thread) {
+    std::ifstream in(thread / "stat");
+    std::string text;
+    std::getline(in, text);
+    std::istringstream values(text.substr(text.rfind(')') + 2));  // begins with the third, the policy is the 41st
+    for (int i = 3; i <= 41; ++i) values >> text;
+    return text == "0" ? "normal" : text == "3" ? "batch" : text;
+  });
 }
 
 }  // namespace
@@ -305,6 +323,27 @@ TEST_CASE("pinned workers have a core for each compute thread; too few cores are
   CHECK(refused.exit_code == exit_plan);
   CHECK(refused.status.message().find("needs " + std::to_string(2 * cores.size()) + " cores and this process may use " +
                                       std::to_string(cores.size())) != std::string::npos);
+}
+
+TEST_CASE("threads of messages preempt none in pinned workers with microbatches ahead, and in those only") {
+  if (usable_cores().size() < 2) return troupe::test::skip("two pinned workers need two cores");
+  const auto policies = [](std::int32_t ahead, bool pin) {
+    Pipeline pipeline;
+    pipeline.ahead = ahead;
+    auto job = steps(2);
+    job.pin = pin;
+    std::vector<std::string> seen;
+    job.session.on_step = [&](const StepResult& r) {
+      if (r.step == 0) seen = policies_of_threads("troupe-ucx");  // they have worked: they have set themselves up
+    };
+    const JobResult result = test_app().run(two_stages(pipeline), job);
+    CHECK_MESSAGE(result.status.ok(), result.status.message());
+    return seen;
+  };
+  using Policies = std::vector<std::string>;
+  CHECK(policies(1, true) == Policies{"batch", "batch"});
+  CHECK(policies(0, true) == Policies{"normal", "normal"});
+  CHECK(policies(1, false) == Policies{"normal", "normal"});
 }
 
 TEST_CASE("a job with no compute thread is refused before a worker starts") {
