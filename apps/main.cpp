@@ -238,7 +238,8 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
       ->check(troupe::whole_number(1, std::numeric_limits<int>::max()));
   auto* plan = cli.add_subcommand("plan", "Show the plan: actors, channels, boxings, memory, predicted times");
   common(*plan, a);
-  plan->add_option("--dot", a.dot, "also write the plan as a Graphviz file (default: none)");
+  plan->add_option("--dot", a.dot, "also write the plan as a Graphviz file (default: none)")
+      ->check(troupe::not_empty("the name of a file"));
   auto* sim = cli.add_subcommand("sim", "Simulate a step: order, makespan, bubble");
   common(*sim, a);
   sim->add_option("--tf", a.tf_ms, "forward time of a stage per microbatch, ms (default: the cost model's)")

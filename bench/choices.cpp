@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "bench/paced_runs.h"
@@ -77,17 +78,20 @@ int main(int argc, char** argv) {
     if (std::string(argv[i]) == "--text" && i + 1 < argc) text = argv[++i];
     else arguments.overrides.emplace_back(argv[i]);
   }
-  // Other links may have other layouts, and so other bytes and computing: corrects the rate until both fit the share.
+  // Other links may have other layouts, and so other bytes and computing: corrects the rate until both fit the share,
+  // or takes the best of six.
   const auto throttle_of = [&](double share) {
-    double megabytes_per_s = 100;
-    for (int i = 0;; ++i) {
+    double megabytes_per_s = 100, best = std::numeric_limits<double>::infinity();
+    std::string out;
+    for (int i = 0; i < 6 && best >= 0.01; ++i) {
       auto text_of = fmt::format("latency=50us,bandwidth={:.4g}MB/s", megabytes_per_s);
       const Step s = step_of(app, arguments, text_of, Means::none, std::nullopt);
       const double found = s.messages_s / s.compute_s;
       if (found == 0) die(fmt::format("a step on {} has no messages: nothing to hide", argv[2]));
-      if (std::abs(found / share - 1) < 0.01 || i == 5) return text_of;
+      if (const double off = std::abs(found / share - 1); off < best) best = off, out = text_of;
       megabytes_per_s *= found / share;
     }
+    return out;
   };
   fmt::print(
       "| mesh | messages | means | ahead | apart | MiB a place | played, ms | of the first | measured, ms | of the "
@@ -99,9 +103,9 @@ int main(int argc, char** argv) {
     for (const Means means : {Means::none, Means::apart, Means::ahead, Means::chosen}) {
       const Step s = step_of(app, arguments, throttle, means, text);
       if (means == Means::none) first = s;
-      fmt::print("| {} | {} | {} | {} | {} | {} | {:.0f} | {:.3f} | {} |\n", argv[2], share,
-                 names[static_cast<int>(means)], s.pipeline.ahead, s.pipeline.weights_apart ? "yes" : "no",
-                 s.place_bytes >> 20, s.step_s * 1e3, s.step_s / first.step_s,
+      fmt::print("| {} | {:.2f} | {} | {} | {} | {} | {:.0f} | {:.3f} | {} |\n", argv[2],
+                 first.messages_s / first.compute_s, names[static_cast<int>(means)], s.pipeline.ahead,
+                 s.pipeline.weights_apart ? "yes" : "no", s.place_bytes >> 20, s.step_s * 1e3, s.step_s / first.step_s,
                  text ? fmt::format("{:.0f} | {:.3f}", s.measured_s * 1e3, s.measured_s / first.measured_s) : "| ");
       std::fflush(stdout);
     }

@@ -78,9 +78,9 @@ def step_times(out):
 
 
 def decides_numbers(run):
-    """What a job's parameters depend on (run: its run.json): not on dp, pp, ZeRO, threads, schedules, saving or what only reads them."""
+    """What a job's parameters depend on (run: its run.json): not on dp, pp, ZeRO, threads, the order of work, saving or what only reads them."""
     config = {name: values for name, values in run["config"].items() if name in ("model", "optimizer", "data")}
-    schedule = {name: value for name, value in run["config"]["schedule"].items() if name != "pipeline"}
+    schedule = {name: value for name, value in run["config"]["schedule"].items() if name not in ("pipeline", "ahead")}
     axes = dict(re.findall(r"(tp|pp)=(\d+)", run["mesh"]))
     tp = int(axes.get("tp", 1))
     shared = int(axes.get("pp", 1)) if run["config"]["mesh"]["shared_vocabulary"] else 1

@@ -30,6 +30,7 @@ Status check_arguments(const JobArguments& a, const Prepared& p) {
         fmt::format("'eval.batches' = {}: an evaluation of a run has at most {} microbatches; troupe eval "
                     "evaluates more of a checkpoint",
                     p.config.eval.batches, runtime::microbatches_max));
+  if (a.paced > 0 && a.sample) return invalid("--paced computes nothing: there is nothing to sample from");
   if (a.sample) TROUPE_TRY(check_sampled(p.config, a.sample_text));
   if (a.sample && p.config.sample.tokens == 0)
     return invalid("--sample with 'sample.tokens' = 0 asks for an empty text");

@@ -132,7 +132,7 @@ int plan_command(const App& app, const JobArguments& a) {
   if (const Status s = verify(plan); !s.ok()) return say(s, exit_plan);
   auto predicted = predict(plan);
   if (!predicted.ok()) return say(predicted.status(), exit_plan);
-  report::print(plan_text(plan, predicted->places, predicted->game) + "\n" + costs_text(drawn->prepared.costs_from) +
+  report::print(plan_text(plan, predicted->places, predicted->game) + "\n" + costs_text(a, drawn->prepared.costs_from) +
                 drawn->ahead);
   const auto layouts = explain_layouts(app, drawn->prepared);
   if (!layouts.ok()) return say(layouts.status(), exit_plan);
@@ -159,7 +159,7 @@ int sim_command(const App& app, const JobArguments& a) {
   if (const auto times = given_times(a); game.status().code() == Code::exhausted && !times.empty())
     return say(game.status().in(times), exit_usage);
   if (!game.ok()) return say(game.status(), exit_plan);
-  report::print(game_text(drawn->plan, *game) + costs_text(drawn->prepared.costs_from) + without_text(a) +
+  report::print(game_text(drawn->plan, *game) + costs_text(a, drawn->prepared.costs_from) + without_text(a) +
                 drawn->ahead);
   if (drawn->chosen && (a.tf_ms >= 0 || a.hop_ms > 0 || a.ideal))
     report::print("the plans were chosen by the cost model's times, without --tf, --hop and --ideal\n");

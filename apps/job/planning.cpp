@@ -112,7 +112,10 @@ Expected<CompileOptions> compile_options(const Prepared& p) {
   CompileOptions o;
   o.stages = stage_meshes(p.mesh.dp, model_axes(p.mesh, p.config));
   TROUPE_ASSIGN(o.pipeline, parse_pipeline(p.config.schedule.pipeline));
-  o.pipeline.ahead = std::max(0, p.config.schedule.microbatches_ahead());
+  // More than the other microbatches of a step there are not.
+  const std::int64_t others = std::max<std::int64_t>(0, p.config.schedule.batch / p.config.schedule.microbatch - 1);
+  o.pipeline.ahead =
+      static_cast<std::int32_t>(std::clamp<std::int64_t>(p.config.schedule.microbatches_ahead(), 0, others));
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
   o.snapshots = p.config.checkpoint.every > 0 ? static_cast<std::int32_t>(p.config.checkpoint.arena) : 0;
@@ -161,10 +164,15 @@ Expected<Plan> make_sample_plan(const App& app, const Prepared& p, std::int64_t 
 
 std::string tried_text(const AheadChoice& choice, const std::string& bound) {
   if (!choice.tried.empty()) return "\n" + ahead_text(choice.tried, bound);
-  return choice.nothing.empty() ? "" : "\nschedule.ahead is auto, which is 0 here: " + choice.nothing + "\n";
+  return choice.why_none.empty() ? "" : "\nschedule.ahead is auto, which is 0 here: " + choice.why_none + "\n";
 }
 
-std::string costs_text(const std::string& costs_from) { return "costs       " + costs_from + "\n"; }
+std::string costs_text(const JobArguments& a, const std::string& costs_from) {
+  std::string out = "costs       " + costs_from;
+  for (const auto& t : a.throttle) out += ", --throttle " + t;
+  if (a.paced > 0 && a.tf_ms < 0) out += fmt::format(", --paced {:g}", a.paced);
+  return out + "\n";
+}
 
 std::string memory_bound(std::optional<std::int64_t> bytes) {
   if (!bytes) return "no bound";

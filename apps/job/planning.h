@@ -63,7 +63,7 @@ Expected<runtime::AheadChoice> make_plan(const runtime::App& app, const Prepared
 /// auto. `bound`: see runtime::ahead_text.
 std::string tried_text(const runtime::AheadChoice& choice, const std::string& bound);
 /// Whose costs predict, a line of text.
-std::string costs_text(const std::string& costs_from);
+std::string costs_text(const JobArguments& a, const std::string& costs_from);
 /// The bound of places that may use `bytes` together, which this machine has available; none: no bound.
 std::string memory_bound(std::optional<std::int64_t> bytes);
 /// Compiles program "sample" alone.

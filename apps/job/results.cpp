@@ -70,8 +70,8 @@ Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t 
   first_step_ = first_step;
   progress_.begin_at(first_step);
   predicted_step_s_ = predicted.game.step_s;
-  TROUPE_TRY(report::write_file(
-      file("plan.txt"), plan_text(plan, predicted.places, predicted.game) + "\n" + costs_text(costs_from_) + ahead));
+  TROUPE_TRY(report::write_file(file("plan.txt"), plan_text(plan, predicted.places, predicted.game) + "\n" +
+                                                      costs_text(a_, costs_from_) + ahead));
   if (continues) {
     auto before = report::keep_lines_before(file("metrics.jsonl"), first_step);
     if (!before.ok()) return before.status();
@@ -239,6 +239,9 @@ std::string Results::run_json(const JobResult& result, const std::string& status
   run["config"] = nlohmann::json::parse(to_json(config_));
   run["mesh"] = to_string(mesh_);
   run["costs"] = costs_from_;
+  if (!a_.throttle.empty()) run["throttle"] = a_.throttle;
+  if (a_.paced > 0) run["paced"] = a_.paced;  // nothing was computed
+  run["pin"] = a_.pin;
   if (plan_) {
     run["ahead"] = plan_->pipeline.ahead;  // what schedule.ahead = auto has chosen
     run["weights_apart"] = plan_->pipeline.weights_apart;

@@ -46,7 +46,8 @@ std::string_view take(std::string_view& text, char mark) {
 Expected<comm::Throttle> parse_throttle(std::string_view all) {
   const auto wrong = [&](std::string_view part) {
     return invalid(fmt::format(
-        "--throttle {}: '{}' is not understood; expected latency=50us,bandwidth=100MB/s, or for the link between "
+        "--throttle {}: '{}' is not understood; expected latency=50us,bandwidth=100MB/s (s, ms, us, ns; GB/s, MB/s, "
+        "KB/s, B/s), or for the link between "
         "two ranks 0-1:latency=50us,bandwidth=100MB/s; a latency is at most 100000s, a bandwidth above 0 and at most "
         "1000000GB/s",
         all, part));

@@ -28,11 +28,11 @@ std::int64_t time_slice() {
   return read(attr) ? static_cast<std::int64_t>(attr.sched_runtime) : 0;
 }
 
-void stop_preempting() {
+bool stop_preempting() {
   sched_attr attr{};
-  if (!read(attr)) return;
+  if (!read(attr)) return false;
   attr.sched_policy = SCHED_BATCH;
-  ::syscall(SYS_sched_setattr, 0, &attr, 0);
+  return ::syscall(SYS_sched_setattr, 0, &attr, 0) == 0;
 }
 
 }  // namespace troupe

@@ -1,6 +1,6 @@
 // PacedDevice: real time, modelled durations. Each task sleeps its predicted cost, so that the schedule
-// of many devices can be measured on a few cores. A stream begins a task that it had been given before the task before
-// it ended where that one ended, as an accelerator does, which has its next tasks already (decision 0027).
+// of many devices can be measured on a few cores. A task that was submitted before its predecessor on the stream ended
+// begins at that end, as on an accelerator, which has its next tasks already (decision 0027).
 #pragma once
 
 #include "devices/device.h"

@@ -38,12 +38,13 @@ namespace {
 /// (devices/cpu/time_slice.h).
 constexpr std::int64_t message_slice_ns = 100'000;
 
-/// For the calling thread, and the threads that it starts from then on; those that compute take the usual slices again.
+/// For the calling thread, and the threads that it starts from then on.
 void set_up_scheduling(const std::vector<int>& cores, std::int32_t microbatches_ahead) {
   if (!cores.empty()) keep_to(cores);
-  // On cores of its own with microbatches ahead, the compute stream has work while a message waits (decision 0019).
-  if (!cores.empty() && microbatches_ahead > 0) stop_preempting();
-  else set_time_slice(message_slice_ns);
+  // On cores of its own with microbatches ahead, the compute stream has work while a message waits: no thread of the
+  // worker interrupts another (decision 0019). Elsewhere those of messages do, and those that compute take the usual
+  // slices again.
+  if (cores.empty() || microbatches_ahead == 0 || !stop_preempting()) set_time_slice(message_slice_ns);
 }
 
 struct ProductionConfig : caf::actor_system_config {

@@ -20,7 +20,7 @@ bool waits_inside_stages(const Plan& plan) {
   });
 }
 
-/// Plays `plan`; its verdict is that it does not fit, or else `surpassed`.
+/// Plays `plan`; its verdict is that it does not fit, or else `surpassed`, until it is compared.
 Expected<AheadTried> try_plan(const Plan& plan, std::optional<std::int64_t> bytes_max) {
   TROUPE_TRY(check_structure(plan));
   GameOptions training;
@@ -52,7 +52,7 @@ class AheadSearch {
     while (by <= ahead_reach && taken().ahead + by < most_microbatches_) {
       if (take(schedule(by, taken().weights_apart), AheadVerdict::gains_little)) {
         by = 1;
-      } else if (out_.tried.back().verdict == AheadVerdict::gains_little) {
+      } else if (last_gains_little()) {
         ++by;
       } else {
         return;
@@ -65,10 +65,12 @@ class AheadSearch {
   bool apart() { return take(schedule(0, true), AheadVerdict::gains_little); }
   /// REQUIRES: apart() has just tried its plan, and not taken it.
   bool apart_for_one() {
-    const AheadTried& beside = out_.tried.back();
-    const bool played = beside.verdict == AheadVerdict::gains_little;
-    return taken().ahead > 0 && take(schedule(-1, true), AheadVerdict::loses, played ? beside.step_s : 0);
+    const double with_that_one_s = last_gains_little() ? out_.tried.back().step_s : 0;
+    return taken().ahead > 0 && take(schedule(-1, true), AheadVerdict::loses, with_that_one_s);
   }
+
+  /// The plan tried last fits, and was not worth its memory.
+  bool last_gains_little() const { return out_.tried.back().verdict == AheadVerdict::gains_little; }
 
  private:
   const AheadTried& taken() const { return out_.tried[taken_]; }
@@ -82,7 +84,8 @@ class AheadSearch {
 
   /// `otherwise`: the verdict where it does not pay. A plan with more memory pays where it gains ahead_gain_min (for
   /// each microbatch more), one with fewer microbatches and no more memory where it loses less than that.
-  /// `rival_s` > 0: nor one than which a plan of one microbatch more, tried before, is shorter by ahead_gain_min.
+  /// `rival_s` > 0: the step of a plan that was tried before, with one microbatch more; where that one is shorter by
+  /// ahead_gain_min, this plan is not taken.
   bool take(const Pipeline& pipeline, AheadVerdict otherwise, double rival_s = 0) {
     CompileOptions next = options_;
     next.pipeline = pipeline;
@@ -97,10 +100,12 @@ class AheadSearch {
     const double before = taken().step_s, now = tried->step_s;
     const double share = 1 - ahead_gain_min * std::max(1, pipeline.ahead - taken().ahead);
     const bool gains = now <= before * share;
-    const bool spares = otherwise == AheadVerdict::loses && tried->place_bytes <= taken().place_bytes;
-    const bool rivalled = rival_s > 0 && rival_s <= now * share;
-    const bool pays = !rivalled && (gains || (spares && before > now * share));
-    if (tried->taken() && !pays) tried->verdict = now < before ? AheadVerdict::gains_little : otherwise;
+    const bool no_more_memory = tried->place_bytes <= taken().place_bytes;
+    const bool pays = gains || (otherwise == AheadVerdict::loses && no_more_memory && before > now * share);
+    if (tried->verdict != AheadVerdict::does_not_fit) {
+      if (!pays) tried->verdict = now < before ? AheadVerdict::gains_little : otherwise;
+      else if (rival_s > 0 && rival_s <= now * share) tried->verdict = AheadVerdict::rivalled;
+    }
     out_.tried.push_back(*std::move(tried));
     if (!out_.tried.back().taken()) return false;
     taken_ = out_.tried.size() - 1;
@@ -127,12 +132,12 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
   AheadChoice out;
   out.bytes_max = bytes_max;
   TROUPE_ASSIGN(out.plan, compile(graph, options));
-  if (!out.plan.trains) out.nothing = "the plan does not train";
+  if (!out.plan.trains) out.why_none = "the plan does not train";
   else if (options.pipeline.ordered())
-    out.nothing = to_string(options.pipeline) +
-                  " has an order of passes, and more microbatches under way change nothing";
-  else if (!waits_inside_stages(out.plan)) out.nothing = "no exchange begins and ends inside a stage";
-  if (!out.nothing.empty()) return out;
+    out.why_none = to_string(options.pipeline) +
+                   " has an order of passes, and more microbatches under way change nothing";
+  else if (!waits_inside_stages(out.plan)) out.why_none = "no exchange begins and ends inside a stage";
+  if (!out.why_none.empty()) return out;
   TROUPE_ASSIGN(AheadTried first, try_plan(out.plan, bytes_max));
   out.tried.push_back(std::move(first));
   if (!out.tried[0].taken()) return out;
@@ -141,11 +146,13 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
   // Elsewhere no pass waits for parts of other places, and weight gradients stay with their backward pass.
   const bool divided = std::any_of(out.plan.meshes.begin(), out.plan.meshes.begin() + out.plan.stages, has_model_axis);
   if (divided) {
-    const bool apart = search.apart(), instead = !apart && search.apart_for_one();
+    const bool apart = search.apart();
+    const bool more_may_fit = apart || search.last_gains_little();
+    const bool instead = !apart && search.apart_for_one();
     // What they hide no microbatch has to hide: each must be worth its memory beside them, too.
     bool less = false;
     while ((apart || instead) && search.one_less()) less = true;
-    if ((apart || instead) && !less) search.more(instead ? 2 : 1);  // one more was tried before it
+    if ((apart || instead) && !less && more_may_fit) search.more(instead ? 2 : 1);  // one more was tried before it
   }
   out.tried[search.taken_index()].verdict = AheadVerdict::chosen;
   return out;

@@ -17,6 +17,7 @@ enum class AheadVerdict {
   surpassed,     ///< taken, then given up for a later one: a faster one, or one with less memory
   gains_little,  ///< less than ahead_gain_min, for each microbatch more
   loses,         ///< ahead_gain_min or more, or needs more memory and gains nothing
+  rivalled,  ///< would be taken, but for a plan tried before, with one microbatch more and shorter by ahead_gain_min
   does_not_fit,
   refused,  ///< does not compile or play
 };
@@ -36,7 +37,7 @@ struct AheadChoice {
   Plan plan;
   /// In the order in which they were tried; empty: nothing to choose. A first one that does not fit is the plan.
   std::vector<AheadTried> tried;
-  std::string nothing;                    ///< why there was nothing to choose; empty where plans were tried
+  std::string why_none;                   ///< why there was nothing to choose; empty where plans were tried
   std::optional<std::int64_t> bytes_max;  ///< that all places together might need; none: no bound
 };
 

@@ -15,6 +15,7 @@ std::string verdict_text(const AheadTried& t) {
     case AheadVerdict::surpassed: return "given up for a later one";
     case AheadVerdict::gains_little: return "gains too little";
     case AheadVerdict::loses: return "loses too much";
+    case AheadVerdict::rivalled: return "one microbatch more gains 1 %";
     case AheadVerdict::does_not_fit: return "does not fit";
     case AheadVerdict::refused: return "refused: " + t.why;
   }

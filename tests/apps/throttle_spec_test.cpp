@@ -10,6 +10,7 @@ TEST_CASE("a throttle reads: for every link or for one, with units, either part 
   CHECK(*parse_throttle("0-1:latency=1.5ms") == comm::Throttle{0, 1, 1'500'000, 0});
   CHECK(*parse_throttle("3-2:bandwidth=0.25GB/s") == comm::Throttle{3, 2, 0, 250'000'000});
   CHECK(*parse_throttle("bandwidth=9B/s,latency=2s") == comm::Throttle{-1, -1, 2'000'000'000, 9});
+  CHECK(parse_throttle("latency=100000s,bandwidth=1000000GB/s").ok());  // the largest
   CHECK(*parse_throttle("latency=7ns") == comm::Throttle{-1, -1, 7, 0});
   CHECK(*parse_throttle("bandwidth=64KB/s") == comm::Throttle{-1, -1, 0, 64'000});
 }

@@ -53,7 +53,7 @@ class Numbers(unittest.TestCase):
             jobs.check_numbers(Path(out), command)
 
     def test_jobs_that_must_agree_and_do_not_end_the_measurement_naming_both(self):
-        for same in ({"mesh": "dp=2"}, {"mesh": "dp=2,pp=2"}, {"run__threads": 2}, {"schedule__pipeline": "zero-bubble"}, {"mesh": "dp=2", "mesh__zero": 3},
+        for same in ({"mesh": "dp=2"}, {"mesh": "dp=2,pp=2"}, {"run__threads": 2}, {"schedule__pipeline": "zero-bubble"}, {"schedule__ahead": "2"}, {"mesh": "dp=2", "mesh__zero": 3},
                      {"checkpoint__every": 1}, {"eval__every": 0}, {"mesh": "dp=2,pp=2", "layout_costs": "costs.toml"}):
             with self.subTest(same):
                 self.setUp()

@@ -96,6 +96,7 @@ TEST_CASE("an option that is given twice, or has no value, is named, with how of
     };
     check_one_line(with({"--mesh", "dp=1", "--mesh", "pp=1"}), exit_usage,
                    {"troupe: --mesh is given 2 times: expected it once (see troupe " + command[0] + " --help)\n"});
+    check_one_line(with({"--costs", ""}), exit_usage, {"--costs: expected the name of a file, not an empty text"});
     check_one_line(with({"--mesh", ""}), exit_usage, {"--mesh: expected a mesh, such as ", "not an empty text"});
     for (const auto& none : {std::vector<std::string>{"--mesh"}, {"--mesh="}})
       check_one_line(with(none), exit_usage, {"troupe: --mesh has no value; it takes TEXT: ", "pp=2"});

@@ -49,8 +49,10 @@ TEST_CASE("calibrate writes the costs that plan and sim then use") {
     const auto with = run(troupe_command({command, tiny_config, "--mesh", "dp=2", "--costs", costs}));
     check_success(with);
     CHECK(with.out != run(troupe_command({command, tiny_config, "--mesh", "dp=2"})).out);
+    CHECK_MESSAGE(with.out.find("\ncosts       " + costs) != std::string::npos, with.out);
   }
   check_success(run(train(dir / "out", {"--costs", costs, "--steps", "2"})));
+  CHECK(read(dir / "out/plan.txt").find("\ncosts       " + costs) != std::string::npos);
   for (const std::string key : {"costs", "layout_costs"})
     CHECK(read(dir / "out/run.json").find("\"" + key + "\": \"" + costs) != std::string::npos);
   const auto two = run(troupe_command({"plan", tiny_config, "--costs", costs, "--set", "run.threads=2"}));

@@ -418,11 +418,19 @@ TEST_CASE(
   check_success(run(train(out, {"--mesh", "dp=2", "--set", "schedule.ahead=auto", "--steps", "0", "--quiet"})));
   CHECK(read(out + "/plan.txt").find("which is 0 here") != std::string::npos);
   said({"sim", tiny_config, "--mesh", "tp=2", "--ideal"}, "\nideal       ");
-  said({"sim", tiny_config, "--mesh", "tp=2", "--hop", "1", "--set", "schedule.ahead=auto"},
-       "chosen by the cost model's times, without --tf, --hop and --ideal\n");
-  const auto none =
-      run(troupe_command({"sim", tiny_config, "--mesh", "dp=2", "--hop", "1", "--set", "schedule.ahead=auto"}));
-  CHECK(none.out.find("chosen by the cost model") == std::string::npos);
+  for (const auto& option : {std::vector<std::string>{"--hop", "1"}, {"--tf", "1"}, {"--ideal"}}) {
+    std::vector<std::string> words = {"sim", tiny_config, "--mesh", "tp=2", "--set", "schedule.ahead=auto"};
+    words.insert(words.end(), option.begin(), option.end());
+    said(words, "chosen by the cost model's times, without --tf, --hop and --ideal\n");
+  }
+  for (const auto& words : {std::vector<std::string>{"--mesh", "dp=2", "--hop", "1"}, {"--mesh", "tp=2"}}) {
+    std::vector<std::string> command = {"sim", tiny_config, "--set", "schedule.ahead=auto"};
+    command.insert(command.end(), words.begin(), words.end());
+    const auto none = run(troupe_command(command));
+    check_success(none);
+    CHECK(none.out.find("chosen by the cost model") == std::string::npos);
+    CHECK(none.out.find("\nideal ") == std::string::npos);
+  }
   CHECK(read(out + "/plan.txt").find("\ncosts       ") != std::string::npos);
 }
 
@@ -438,4 +446,32 @@ TEST_CASE("sim says that --tf leaves links out") {
             .find("\nlinks       left out by --tf: every exchange takes the 0.5 ms of --hop\n") != std::string::npos);
   CHECK(out({"--tf", "1", "--throttle", "latency=5ms"}).find("left out by --tf, with --throttle: ") !=
         std::string::npos);
+}
+
+TEST_CASE("what a run was throttled and paced by is in run.json, and beside the costs in plan.txt, plan and sim") {
+  TempDir dir;
+  const std::vector<std::string> slow = {"--mesh", "tp=2", "--throttle", "latency=1ms", "--paced", "0.1"};
+  const auto with = [&](std::vector<std::string> words) {
+    words.insert(words.end(), slow.begin(), slow.end());
+    return words;
+  };
+  const std::string out = dir / "out", costs = ", --throttle latency=1ms, --paced 0.1\n";
+  check_success(run(train(out, with({"--steps", "1", "--quiet", "--set", "eval.every=0"}))));
+  const auto record = nlohmann::json::parse(read(out + "/run.json"));
+  CHECK(record["throttle"] == nlohmann::json::array({"latency=1ms"}));
+  CHECK(record["paced"] == 0.1);
+  CHECK(record["pin"] == false);
+  CHECK(read(out + "/plan.txt").find(costs) != std::string::npos);
+  for (const char* command : {"plan", "sim"}) {
+    const auto o = run(troupe_command(with({command, tiny_config})));
+    check_success(o);
+    CHECK_MESSAGE(o.out.find(costs) != std::string::npos, o.out);
+  }
+  check_one_line(run(train(dir / "none", with({"--sample"}))), exit_usage, {"--paced computes nothing", "sample"});
+}
+
+TEST_CASE("more microbatches ahead than a step has others are as many as it has") {
+  const auto o = run(troupe_command({"plan", tiny_config, "--mesh", "tp=2", "--set", "schedule.ahead=1000000"}));
+  check_success(o);
+  CHECK_MESSAGE(o.out.find("1f1b and 7 ahead") != std::string::npos, o.out.substr(0, 300));
 }

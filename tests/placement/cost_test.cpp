@@ -102,6 +102,14 @@ TEST_CASE("costs that no machine can have are refused with the member's name and
          m.odd_links.push_back({1, 2, {0, 0}});
        },
        "odd_links (ranks 1 and 2).bytes_per_s is 0"},
+      {[](CostModel& m) {
+         m.odd_links.push_back({-1, 2, {}});
+       },
+       "a link is between two ranks"},
+      {[](CostModel& m) {
+         m.odd_links.push_back({3, 3, {}});
+       },
+       "a link is between two ranks"},
       {[](CostModel& m) { m.places_per_node = 0; }, "places_per_node is 0"},
       {[](CostModel& m) { m.disk_bytes_per_s = std::nan(""); }, "disk_bytes_per_s is nan"},
       {[](CostModel& m) {

@@ -1,6 +1,8 @@
 // What JobOptions ask of real worker processes: a trace of bounded size, memory, pinned threads.
 #include <doctest/doctest.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,11 +10,12 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <sstream>
+#include <thread>
 #include <utility>
 
 #include "checkpoint/manifest.h"
 #include "devices/cpu/cpu_device.h"
+#include "devices/cpu/time_slice.h"
 #include "tests/process/apps.h"
 #include "tests/skip.h"
 
@@ -60,15 +63,22 @@ std::vector<std::string> cores_of_threads(const std::string& name) {
   return of_threads(name, [](const fs::path& thread) { return field(thread / "status", "Cpus_allowed_list"); });
 }
 
-/// The scheduling policies of the threads with this name.
-std::vector<std::string> policies_of_threads(const std::string& name) {
-  return of_threads(name, [](const fs::path& thread) {
-    std::ifstream in(thread / "stat");
-    std::string text;
-    std::getline(in, text);
-    std::istringstream values(text.substr(text.rfind(')') + 2));  // begins with the third, the policy is the 41st
-    for (int i = 3; i <= 41; ++i) values >> text;
-    return text == "0" ? "normal" : text == "3" ? "batch" : text;
+/// What sched_getattr tells of a thread; the kernel's header for it does not go with <sched.h>.
+struct Scheduling {
+  std::uint32_t size, policy;
+  std::uint64_t flags;
+  std::int32_t nice;
+  std::uint32_t priority;
+  std::uint64_t runtime_ns, deadline_ns, period_ns;
+};
+
+/// How the threads with this name are scheduled: "normal" with the nanoseconds of a slice of its own, or "batch".
+std::vector<std::string> scheduling_of_threads(const std::string& name) {
+  return of_threads(name, [](const fs::path& thread) -> std::string {
+    Scheduling told{};
+    const int id = std::stoi(thread.filename().string());
+    if (::syscall(SYS_sched_getattr, id, &told, sizeof told, 0) != 0) return "unknown";
+    return told.policy == SCHED_BATCH ? "batch" : "normal " + std::to_string(told.runtime_ns);
   });
 }
 
@@ -325,25 +335,33 @@ TEST_CASE("pinned workers have a core for each compute thread; too few cores are
                                       std::to_string(cores.size())) != std::string::npos);
 }
 
-TEST_CASE("threads of messages preempt none in pinned workers with microbatches ahead, and in those only") {
+TEST_CASE(
+    "no thread of a pinned worker with microbatches ahead preempts another; in other workers those of messages have "
+    "short slices, and those that compute have the system's") {
   if (usable_cores().size() < 2) return troupe::test::skip("two pinned workers need two cores");
-  const auto policies = [](std::int32_t ahead, bool pin) {
+  bool can_stop = false;
+  std::thread([&] { can_stop = stop_preempting(); }).join();
+  if (!can_stop || time_slice() == 0)
+    return troupe::test::skip("this system refuses other policies, or knows no slices of a thread's own");
+  const auto system_slice = "normal " + std::to_string(time_slice());
+  using Threads = std::vector<std::string>;
+  const auto scheduling = [](std::int32_t ahead, bool pin) {
     Pipeline pipeline;
     pipeline.ahead = ahead;
     auto job = steps(2);
     job.pin = pin;
-    std::vector<std::string> seen;
-    job.session.on_step = [&](const StepResult& r) {
-      if (r.step == 0) seen = policies_of_threads("troupe-ucx");  // they have worked: they have set themselves up
+    std::pair<Threads, Threads> seen;
+    job.session.on_step = [&](const StepResult& r) {  // they have worked: they have set themselves up
+      if (r.step == 0) seen = {scheduling_of_threads("troupe-ucx"), scheduling_of_threads("compute")};
     };
     const JobResult result = test_app().run(two_stages(pipeline), job);
     CHECK_MESSAGE(result.status.ok(), result.status.message());
     return seen;
   };
-  using Policies = std::vector<std::string>;
-  CHECK(policies(1, true) == Policies{"batch", "batch"});
-  CHECK(policies(0, true) == Policies{"normal", "normal"});
-  CHECK(policies(1, false) == Policies{"normal", "normal"});
+  CHECK(scheduling(1, true) == std::pair(Threads{"batch", "batch"}, Threads{"batch", "batch"}));
+  const std::pair usual(Threads(2, "normal 100000"), Threads(2, system_slice));
+  CHECK(scheduling(0, true) == usual);
+  CHECK(scheduling(1, false) == usual);
 }
 
 TEST_CASE("a job with no compute thread is refused before a worker starts") {

@@ -301,7 +301,7 @@ TEST_CASE("messages of a step are the bytes that the busiest link carries one wa
   CHECK(game_of(q).messages_s == doctest::Approx(bytes / 1e6));
 }
 
-TEST_CASE("an order of passes leaves nothing to run ahead with: refused, with its name") {
+TEST_CASE("an order of passes leaves nothing to run ahead with: refused, with what it cannot have") {
   for (const Pipeline p :
        {Pipeline{Pipeline::Kind::zero_bubble, 1, 0, true}, Pipeline{Pipeline::Kind::interleaved, 2, 0, true}}) {
     CompileOptions o = with_links(0);

@@ -2,6 +2,8 @@
 #include "runtime/simulate/token_game.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <random>
@@ -279,15 +281,48 @@ TEST_CASE("a slow link makes a step as long whichever replica has it, within its
       CHECK(with_odd(a, tp + a) > 1.05 * without);
     }
   }
-  o.stages = stage_meshes({4}, 2);  // coordinates that stand for others, and two that do not
-  CompileOptions odd = o;
-  odd.costs.odd_links = {{4, 5, {5e-3, 1e9, 1e5}}};
-  const auto p = compile(graph(ops(), s), odd);
-  REQUIRE(p.ok());
-  const auto r = play(*p);
-  REQUIRE(r.ok());
-  REQUIRE(r->places == std::vector<Rank>{0, 4, 5});
-  CHECK(r->stands_for == std::vector<std::vector<Rank>>{{0, 1, 2, 3, 6, 7}, {4}, {5}});
+}
+
+namespace {
+
+GameResult played(const Shape_& s, const CompileOptions& o) {
+  const auto p = compile(graph(ops(), s), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  auto r = play(*p);
+  REQUIRE_MESSAGE(r.ok(), r.status().message());
+  return *std::move(r);
+}
+
+std::string ranks(const GameResult& r) { return fmt::format("{}", fmt::join(r.places, ", ")); }
+
+}  // namespace
+
+TEST_CASE("places are played that have other links than those of other replicas, and those that the rest is alike to") {
+  Shape_ s;
+  s.microbatches = 8;
+  CompileOptions o;
+  o.costs.launch_s = 1e-4;
+  const LinkCost slow = {5e-3, 1e9, 1e5}, slower = {50e-3, 1e9, 1e4};
+  const auto with = [&](const std::vector<std::int64_t>& dp, std::int64_t tp, std::vector<OddLink> links) {
+    CompileOptions odd = o;
+    odd.stages = stage_meshes(dp, tp);
+    odd.costs.odd_links = std::move(links);
+    return played(s, odd);
+  };
+  const GameResult one = with({4}, 2, {{4, 5, slow}});
+  REQUIRE(one.places == std::vector<Rank>{0, 4, 5});
+  CHECK(one.stands_for == std::vector<std::vector<Rank>>{{0, 1, 2, 3, 6, 7}, {4}, {5}});
+  // Between two replicas, neither of which is the first.
+  const GameResult between = with({4}, 2, {{2, 4, slow}});
+  CHECK(ranks(between) == "0, 2, 4, 3, 5");
+  CHECK(between.step_s == doctest::Approx(with({4}, 2, {{0, 2, slow}}).step_s).epsilon(0.01));
+  // Two replicas with odd links of their own: of other costs, and at other places.
+  const GameResult costs = with({2}, 2, {{0, 1, slow}, {2, 3, slower}});
+  CHECK(ranks(costs) == "0, 2, 1, 3");
+  CHECK(costs.step_s == doctest::Approx(with({2}, 2, {{0, 1, slower}, {2, 3, slow}}).step_s).epsilon(0.01));
+  CHECK(with({2}, 4, {{0, 1, slow}, {6, 7, slow}}).places.size() == 8);
+  // Widths that differ from stage to stage.
+  CHECK(ranks(with({3, 2}, 2, {{2, 3, slow}})) == "0, 2, 4, 3, 6, 8, 9");
 }
 
 TEST_CASE("a replica whose places lie on two nodes exchanges between nodes, though the first one's lie on one") {
@@ -300,6 +335,7 @@ TEST_CASE("a replica whose places lie on two nodes exchanges between nodes, thou
   o.stages = stage_meshes({2}, 2);
   o.costs.places_per_node = 3;
   const double second_divided = step_of(two, o);
+  CHECK(ranks(played(two, o)) == "0, 2, 3");
   o.stages = stage_meshes({1}, 2);
   o.costs.places_per_node = 1;
   CHECK(second_divided >= 0.99 * step_of(one, o));
