@@ -112,8 +112,10 @@ Expected<CompileOptions> compile_options(const Prepared& p) {
   CompileOptions o;
   o.stages = stage_meshes(p.mesh.dp, model_axes(p.mesh, p.config));
   TROUPE_ASSIGN(o.pipeline, parse_pipeline(p.config.schedule.pipeline));
-  // More than the other microbatches of a step there are not.
-  const std::int64_t others = std::max<std::int64_t>(0, p.config.schedule.batch / p.config.schedule.microbatch - 1);
+  // A place has no more than its own microbatches of a step: most where a stage has fewest replicas.
+  const std::int64_t microbatches = p.config.schedule.batch / p.config.schedule.microbatch;
+  const std::int64_t replicas = *std::min_element(p.mesh.dp.begin(), p.mesh.dp.end());
+  const std::int64_t others = std::max<std::int64_t>(0, (microbatches + replicas - 1) / replicas - 1);
   o.pipeline.ahead =
       static_cast<std::int32_t>(std::clamp<std::int64_t>(p.config.schedule.microbatches_ahead(), 0, others));
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
@@ -169,8 +171,10 @@ std::string tried_text(const AheadChoice& choice, const std::string& bound) {
 
 std::string costs_text(const JobArguments& a, const std::string& costs_from) {
   std::string out = "costs       " + costs_from;
-  for (const auto& t : a.throttle) out += ", --throttle " + t;
-  if (a.paced > 0 && a.tf_ms < 0) out += fmt::format(", --paced {:g}", a.paced);
+  if (a.tf_ms < 0) {  // it replaces both
+    for (const auto& t : a.throttle) out += ", --throttle " + t;
+    if (a.paced > 0) out += fmt::format(", --paced {:g}", a.paced);
+  }
   return out + "\n";
 }
 

@@ -18,7 +18,7 @@ std::int64_t time_slice();
 
 /// The calling thread, and the threads and processes that it starts from now on, no longer preempt a running thread
 /// when they wake: they wait until it sleeps or has used up its slice, and their share of the CPU stays the same
-/// (SCHED_BATCH). False: the system refuses, and nothing has changed.
+/// (SCHED_BATCH). False, and nothing has changed: the system refuses, or the thread's policy is not the usual one.
 bool stop_preempting();
 
 }  // namespace troupe

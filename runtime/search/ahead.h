@@ -50,7 +50,8 @@ inline constexpr std::int32_t ahead_reach = 2;
 
 /// Begins with no microbatch ahead and weight gradients in their backward pass. Tries microbatches more, up to
 /// ahead_reach at once, as long as the step becomes shorter by ahead_gain_min for each; then, where a model axis
-/// divides a stage, weight gradients apart, or else in place of one microbatch; beside them, one microbatch less as
+/// divides a stage, weight gradients apart, or else in place of one microbatch (unless apart beside that one is shorter
+/// by ahead_gain_min still); beside them, one microbatch less as
 /// long as the step becomes longer by less than that for no more memory, else more again. Takes no plan whose places
 /// together need more than `bytes_max` (none: as much as they like), nor one that does not compile or play: it ends its
 /// row of microbatches. Chooses the plan taken last, or the first where that does not fit. Error: the first does not

@@ -470,8 +470,14 @@ TEST_CASE("what a run was throttled and paced by is in run.json, and beside the 
   check_one_line(run(train(dir / "none", with({"--sample"}))), exit_usage, {"--paced computes nothing", "sample"});
 }
 
-TEST_CASE("more microbatches ahead than a step has others are as many as it has") {
-  const auto o = run(troupe_command({"plan", tiny_config, "--mesh", "tp=2", "--set", "schedule.ahead=1000000"}));
-  check_success(o);
-  CHECK_MESSAGE(o.out.find("1f1b and 7 ahead") != std::string::npos, o.out.substr(0, 300));
+TEST_CASE("more microbatches ahead than a place has others of a step are as many as it has") {
+  const std::pair<const char*, const char*> rows[] = {{"tp=2", "1f1b and 7 ahead"},
+                                                      {"dp=2,tp=2", "1f1b and 3 ahead"},
+                                                      {"dp=3,tp=2", "1f1b and 2 ahead"},
+                                                      {"dp=4/2,tp=2,pp=2", "1f1b and 3 ahead"}};
+  for (const auto& [mesh, ahead] : rows) {
+    const auto o = run(troupe_command({"plan", tiny_config, "--mesh", mesh, "--set", "schedule.ahead=1000000"}));
+    check_success(o);
+    CHECK_MESSAGE(o.out.find(ahead) != std::string::npos, o.out.substr(0, 300));
+  }
 }
