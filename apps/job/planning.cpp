@@ -113,7 +113,7 @@ Expected<CompileOptions> compile_options(const Prepared& p) {
   o.stages = stage_meshes(p.mesh.dp, model_axes(p.mesh, p.config));
   TROUPE_ASSIGN(o.pipeline, parse_pipeline(p.config.schedule.pipeline));
   // A place has no more than its own microbatches of a step: most where a stage has fewest replicas.
-  const std::int64_t microbatches = p.config.schedule.batch / p.config.schedule.microbatch;
+  const std::int64_t microbatches = p.config.schedule.microbatches();
   const std::int64_t replicas = *std::min_element(p.mesh.dp.begin(), p.mesh.dp.end());
   const std::int64_t others = std::max<std::int64_t>(0, (microbatches + replicas - 1) / replicas - 1);
   o.pipeline.ahead =

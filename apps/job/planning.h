@@ -62,7 +62,7 @@ Expected<runtime::AheadChoice> make_plan(const runtime::App& app, const Prepared
 /// What was tried for schedule.ahead = auto, for people, behind an empty line, or why nothing was; empty: it is not
 /// auto. `bound`: see runtime::ahead_text.
 std::string tried_text(const runtime::AheadChoice& choice, const std::string& bound);
-/// Whose costs predict, a line of text.
+/// A line of text: whose costs predict, and what slows links and kernels down.
 std::string costs_text(const JobArguments& a, const std::string& costs_from);
 /// The bound of places that may use `bytes` together, which this machine has available; none: no bound.
 std::string memory_bound(std::optional<std::int64_t> bytes);

@@ -246,15 +246,21 @@ TEST_CASE(
 
 namespace {
 
-double step_of(const Shape_& s, const CompileOptions& o) {
+GameResult played(const Shape_& s, const CompileOptions& o, const GameOptions& options = {}) {
   const auto p = compile(graph(ops(), s), o);
   REQUIRE_MESSAGE(p.ok(), p.status().message());
+  auto r = play(*p, options);
+  REQUIRE_MESSAGE(r.ok(), r.status().message());
+  return *std::move(r);
+}
+
+double step_of(const Shape_& s, const CompileOptions& o) {
   GameOptions training;
   training.every_program = false;
-  const auto game = play(*p, training);
-  REQUIRE_MESSAGE(game.ok(), game.status().message());
-  return game->step_s;
+  return played(s, o, training).step_s;
 }
+
+std::string ranks(const GameResult& r) { return fmt::format("{}", fmt::join(r.places, ", ")); }
 
 }  // namespace
 
@@ -282,20 +288,6 @@ TEST_CASE("a slow link makes a step as long whichever replica has it, within its
     }
   }
 }
-
-namespace {
-
-GameResult played(const Shape_& s, const CompileOptions& o) {
-  const auto p = compile(graph(ops(), s), o);
-  REQUIRE_MESSAGE(p.ok(), p.status().message());
-  auto r = play(*p);
-  REQUIRE_MESSAGE(r.ok(), r.status().message());
-  return *std::move(r);
-}
-
-std::string ranks(const GameResult& r) { return fmt::format("{}", fmt::join(r.places, ", ")); }
-
-}  // namespace
 
 TEST_CASE("places are played that have other links than those of other replicas, and those that the rest is alike to") {
   Shape_ s;
