@@ -44,6 +44,10 @@ def on(at, command):
 
 
 def start(command, **more):
+    tool = Path(str(command[0]))
+    if tool.is_absolute() and not tool.exists():
+        target = "" if tool.name == "troupe" else f" --target {tool.name}"
+        sys.exit(f"{tool} is not built: cmake --build {ROOT / 'build'}{target}")
     return subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, **more)
 
 

@@ -78,6 +78,15 @@ class Numbers(unittest.TestCase):
                 self.check(changed(**divided, layout_costs="costs.toml", params_hash="bb"), ["second"])
 
 
+class Tools(unittest.TestCase):
+    def test_a_tool_that_is_not_built_is_named_with_the_command_that_builds_it(self):
+        for tool, target in (("bench_free_links", " --target bench_free_links"), ("troupe", "")):
+            path = jobs.SCRATCH / "nowhere" / tool
+            with self.assertRaises(SystemExit) as end:
+                jobs.start([path, "--steps", 1])
+            self.assertEqual(str(end.exception), f"{path} is not built: cmake --build {jobs.ROOT / 'build'}{target}")
+
+
 class Perftest(unittest.TestCase):
     def test_a_perftest_that_fails_ends_the_measurement_with_what_it_said(self):
         with tempfile.TemporaryDirectory() as folder:
