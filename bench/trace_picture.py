@@ -12,10 +12,11 @@ import argparse
 import html
 import pathlib
 import re
+import sys
 
 import trace
 
-EXCHANGE = re.compile(r"^box\.|\.(sum|reduce_scatter|all_reduce|all_gather|gather)\b")   # rows of exchanges
+EXCHANGE = re.compile(r"(^box\.|\.(sum|reduce_scatter|all_reduce|all_gather|gather)\b)(?!.*: waits$)")   # rows of exchanges
 
 WIDTH, LEFT, ROW, LANE = 1200, 130, 22, 9
 HUES = [212, 28, 140, 330, 60, 270, 180, 0]
@@ -42,13 +43,19 @@ def lanes_of(spans):
 
 def draw(path, name, options, y, parts):
     """Draws a trace from `y` downwards; returns where it ends."""
+    if not path.is_file():
+        sys.exit(f"{path}: there is no such trace")
     acts = trace.load(path)
     steps = sorted({s[1] for spans in acts.values() for s in spans if s[1] >= 0})
+    if not steps or (options.step is not None and options.step not in steps):
+        sys.exit(f"{path}: has no step {options.step}; it has {f'{steps[0]} to {steps[-1]}' if steps else 'none'}")
     step = options.step if options.step is not None else steps[min(1, len(steps) - 1)]
     chosen = {w: [s for s in spans if s[1] == step and not s[0].startswith("evaluate.")] for w, spans in acts.items()}
     first = min(s[3] for spans in chosen.values() for s in spans if ".fwd" in s[0])
     last = max(s[4] for spans in chosen.values() for s in spans)
     begin = first + options.begin * 1e3
+    if begin >= last:
+        sys.exit(f"{path}: step {step} ends {(last - first) / 1e3:.0f} ms after its first forward act: choose an earlier --begin")
     length = options.length * 1e3
     x = lambda us: LEFT + (us - begin) / length * (WIDTH - LEFT - 10)
     parts.append(f'<text x="4" y="{y + 14}" class="name">{html.escape(name)}: step {step}, {(last - first) / 1e3:.0f} ms</text>')
@@ -82,9 +89,13 @@ def main():
     parser.add_argument("--length", type=float, default=300, help="milliseconds")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
+    if not 0 < options.length < 1e9 or options.begin < 0 or options.workers < 1:
+        parser.error("--length and --workers are above 0, --begin is 0 or more")
+    if any("=" not in named for named in options.traces):
+        parser.error("each trace has a name: NAME=TRACE.json; what is before the first '=' is the name")
     parts, y = [], 6
     for named in options.traces:
-        name, path = named.rsplit("=", 1)
+        name, path = named.split("=", 1)
         y = draw(pathlib.Path(path), name, options, y, parts)
     with open(options.out, "w") as f:
         f.write(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" font-family="sans-serif" font-size="11">\n'

@@ -53,7 +53,7 @@ struct View {
   DType dtype = DType::f32;
   Shape shape;                ///< of the part
   Shape logical;              ///< of the whole tensor
-  Extent extent;              ///< where the part lies in the whole
+  Extent extent;              ///< where the part lies in the whole: [lo, hi) of each dim (placement/extent.h)
   std::int32_t exponent = 0;  ///< sum64: the value of an element is its count times 2^-exponent
   /// of terms: raised to the largest |term| of the call; NaN above all. The caller sets -0: then +0 says that all terms
   /// were zero, and -0 that the call reported none

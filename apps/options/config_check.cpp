@@ -102,7 +102,8 @@ Status check_ahead(const ScheduleConfig& s, const runtime::Pipeline& pipeline) {
   if (s.ahead == "auto") return {};
   const auto ahead = read_ahead(s.ahead);
   if (!ahead)
-    return invalid(fmt::format("'schedule.ahead' = {} is neither \"auto\" nor an integer in 0..{}", s.ahead, 1 << 20));
+    return invalid(
+        fmt::format("'schedule.ahead' = \"{}\" is neither \"auto\" nor an integer in 0..{}", s.ahead, 1 << 20));
   if (*ahead > 0 && pipeline.ordered())
     return invalid(fmt::format(
         "'schedule.ahead' = {}, and {} has an order of passes that leaves no choice: expected 0 or \"auto\"", *ahead,

@@ -143,8 +143,9 @@ class Graph {
                            std::vector<std::optional<NdSbp>> in_sbp = {});
   /// Sends the values of a small tensor to the session, once per microbatch. Error: a parameter.
   void report(const std::string& name, Value v);
-  /// The layout that a value should have on its stage's mesh, an Sbp per axis (dp's entry means nothing): of an op's
-  /// output weighed against the cost of its boxings, not forced; of a parameter required of each op that reads it.
+  /// The layout that a value should have on its stage's mesh, an Sbp per axis (of stage_meshes: the model axes, then
+  /// dp, whose entry means nothing): of an op's output weighed against the cost of its boxings, not forced; of a
+  /// parameter required of each op that reads it.
   /// Error: an output of an actor (see PortType::sbp), a feed; a layout that splits what the value does not have; P of
   /// a parameter.
   void hint(Value v, NdSbp sbp);

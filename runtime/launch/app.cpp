@@ -99,6 +99,36 @@ Status check_cores(const Plan& plan, int threads) {
                                              plan.workers(), threads, need, have));
 }
 
+/// Error: a number of `o` that is out of its range; a throttle of a link that no two workers have.
+Status check_ranges(const JobOptions& o, Rank workers) {
+  const auto refuse = [](const std::string& name, auto value, const std::string& expected) {
+    return invalid(fmt::format("JobOptions::{} is {}: {}", name, value, expected));
+  };
+  constexpr double paced_max = 1e9;                                   // a kernel's second then is thirty years
+  constexpr std::int64_t latency_max_ns = 100'000ll * 1'000'000'000;  // as long as the command takes
+  if (o.threads < 1) return refuse("threads", o.threads, "use 1 or more");
+  if (!(o.paced >= 0 && o.paced < paced_max))
+    return refuse("paced", o.paced, fmt::format("use 0 for kernels that compute, or a scale below {:g}", paced_max));
+  if (!o.run_kernels && o.paced == 0) return refuse("run_kernels", o.run_kernels, "only a paced job may do without");
+  if (o.stall_s < 1) return refuse("stall_s", o.stall_s, "use 1 second or more");
+  if (o.memory_bytes_max < 0)
+    return refuse("memory_bytes_max", o.memory_bytes_max, "use 0 for what the machine has, or a number of bytes");
+  if (o.trace.first < 0 || o.trace.steps < 0)
+    return refuse("trace", fmt::format("{} steps from step {}", o.trace.steps, o.trace.first), "use 0 or more of each");
+  for (std::size_t i = 0; i < o.throttle.size(); ++i) {
+    const comm::Throttle& t = o.throttle[i];
+    const std::string name = fmt::format("throttle[{}]", i);
+    if (t.latency_ns < 0 || t.latency_ns > latency_max_ns)
+      return refuse(name + ".latency_ns", t.latency_ns, fmt::format("use 0 to {}", latency_max_ns));
+    if (t.bytes_per_second < 0)
+      return refuse(name + ".bytes_per_second", t.bytes_per_second, "use 0 for no limit, or a rate");
+    if (std::min(t.a, t.b) < -1 || std::max(t.a, t.b) >= workers || (t.a == t.b && t.a >= 0))
+      return refuse(name, fmt::format("of ranks {} and {}", t.a, t.b),
+                    fmt::format("use two different ranks below {}, or -1 for any", workers));
+  }
+  return {};
+}
+
 /// The parent has a control link, a log and a pidfd of each worker; a worker has texts, checkpoints, and UCX's sockets,
 /// over TCP one for each other worker. Where they run out, UCX says another reason, or none.
 Status check_descriptors(const Plan& plan) {
@@ -156,7 +186,7 @@ Status take_checkpoints(JobOptions& o, int& code) {
 
 Status App::check(const Plan& plan, const JobOptions& options) const {
   TROUPE_TRY(verify(plan));
-  if (options.threads < 1) return invalid(fmt::format("JobOptions::threads is {}: use 1 or more", options.threads));
+  TROUPE_TRY(check_ranges(options, plan.workers()));
   if (options.checkpoint.dir.empty() != (plan.snapshot_slots() == 0))
     return invalid(plan.snapshot_slots() == 0
                        ? "the job has a folder for checkpoints, and its plan takes none: see CompileOptions::snapshots"

@@ -31,7 +31,7 @@ struct JobOptions {
   std::int64_t memory_bytes_max = 0;               ///< of all workers together; 0: what this machine has available
   bool pin = false;                                ///< each compute thread to a core of its own, rank by rank
   std::vector<comm::Throttle> throttle;            ///< links between workers that are slowed down
-  double paced = 0;                                ///< > 0: the paced device at this scale
+  double paced = 0;                                ///< > 0: kernels take what the plan predicts, times this
   bool run_kernels = true;                         ///< paced only
   /// App::check has accepted this plan with these options: run skips it
   bool checked = false;
@@ -105,7 +105,7 @@ class App {
   /// its limit (ulimit -f) is an error, as a full disk is. A handler that main has installed stays. REQUIRES: called in
   /// main, after the registrations.
   void serve_if_worker(int argc, char** argv) const;
-  /// Checks a plan before a job starts. Error (exit_plan of `run`): the plan does not verify; `threads` is below 1; its
+  /// Checks a plan before a job starts. Error (exit_plan of `run`): the plan does not verify; its
   /// graph has a feed and SessionOptions::feed is not set; a number of `options` is out of its range; its workers
   /// together need more memory than there is; it takes checkpoints and the job has no folder for them, or the reverse;
   /// its processes need more descriptors than a process may have; with `pin`, more compute threads than cores.

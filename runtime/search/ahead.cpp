@@ -26,7 +26,8 @@ Expected<AheadTried> try_plan(const Plan& plan, std::optional<std::int64_t> byte
   GameOptions training;
   training.every_program = false;
   TROUPE_ASSIGN(const GameResult game, play(plan, training));
-  AheadTried out{plan.pipeline.ahead, plan.pipeline.weights_apart, AheadVerdict::surpassed, game.step_s, 0, {}};
+  AheadTried out{
+      plan.pipeline.ahead, plan.pipeline.weights_apart, AheadVerdict::surpassed, game.step_s, game.compute_s, 0, {}};
   for (const MemoryUse& m : game.memory) out.place_bytes = std::max(out.place_bytes, m.total());
   if (!bytes_max) return out;
   TROUPE_ASSIGN(const std::int64_t bytes, needed_bytes(plan, *bytes_max));
@@ -50,9 +51,9 @@ class AheadSearch {
   /// Takes more microbatches ahead for as long as they pay, up to ahead_reach at once, `by` and more at first.
   void more(std::int32_t by = 1) {
     while (by <= ahead_reach && taken().ahead + by < most_microbatches_) {
-      if (take(schedule(by, taken().weights_apart), AheadVerdict::gains_little)) {
+      if (take(schedule(by, taken().weights_apart))) {
         by = 1;
-      } else if (last_gains_little()) {
+      } else if (last_fits()) {
         ++by;
       } else {
         return;
@@ -61,19 +62,36 @@ class AheadSearch {
   }
 
   /// Each takes the plan that it names where that pays, and returns whether it did.
-  bool one_less() { return taken().ahead > 0 && take(schedule(-1, taken().weights_apart), AheadVerdict::loses); }
-  bool apart() { return take(schedule(0, true), AheadVerdict::gains_little); }
+  bool one_less() {
+    return taken().ahead > 0 && !was_tried(taken().ahead - 1) && take(schedule(-1, taken().weights_apart), true);
+  }
+  bool apart() { return take(schedule(0, true)); }
   /// REQUIRES: apart() has just tried its plan, and not taken it.
   bool apart_for_one() {
-    const double with_that_one_s = last_gains_little() ? out_.tried.back().step_s : 0;
-    return taken().ahead > 0 && take(schedule(-1, true), AheadVerdict::loses, with_that_one_s);
+    const double with_that_one_s = last_fits() ? out_.tried.back().step_s : 0;
+    return taken().ahead > 0 && take(schedule(-1, true), true, with_that_one_s);
+  }
+  bool all_under_way() {
+    const std::int32_t more = most_microbatches_ - 1 - taken().ahead;
+    return more > 0 && !was_tried(most_microbatches_ - 1) &&
+           taken().compute_s <= taken().step_s * (1 - ahead_gain_min * more) &&
+           take(schedule(more, taken().weights_apart));
   }
 
   /// The plan tried last fits, and was not worth its memory.
-  bool last_gains_little() const { return out_.tried.back().verdict == AheadVerdict::gains_little; }
+  bool last_fits() const {
+    const AheadVerdict last = out_.tried.back().verdict;
+    return last == AheadVerdict::gains_little || last == AheadVerdict::loses;
+  }
 
  private:
   const AheadTried& taken() const { return out_.tried[taken_]; }
+  /// With weight gradients where the plan taken last has them.
+  bool was_tried(std::int32_t ahead) const {
+    return std::any_of(out_.tried.begin(), out_.tried.end(), [&](const AheadTried& t) {
+      return t.ahead == ahead && t.weights_apart == taken().weights_apart;
+    });
+  }
 
   Pipeline schedule(std::int32_t more, bool weights_apart) const {
     Pipeline p = out_.plan.pipeline;
@@ -82,11 +100,11 @@ class AheadSearch {
     return p;
   }
 
-  /// `otherwise`: the verdict where it does not pay. A plan with more memory pays where it gains ahead_gain_min (for
-  /// each microbatch more), one with fewer microbatches and no more memory where it loses less than that.
+  /// A plan pays where it gains ahead_gain_min (for each microbatch more); `saves`: also where it needs no more memory,
+  /// and loses less than that.
   /// `rival_s` > 0: the step of a plan that was tried before, with one microbatch more; where that one is shorter by
   /// ahead_gain_min, this plan is not taken.
-  bool take(const Pipeline& pipeline, AheadVerdict otherwise, double rival_s = 0) {
+  bool take(const Pipeline& pipeline, bool saves = false, double rival_s = 0) {
     CompileOptions next = options_;
     next.pipeline = pipeline;
     auto plan = compile(graph_, next);
@@ -94,16 +112,16 @@ class AheadSearch {
     auto tried = s.ok() ? try_plan(*plan, bytes_max_) : Expected<AheadTried>(s);
     if (!tried.ok()) {
       out_.tried.push_back(
-          {pipeline.ahead, pipeline.weights_apart, AheadVerdict::refused, 0, 0, tried.status().message()});
+          {pipeline.ahead, pipeline.weights_apart, AheadVerdict::refused, 0, 0, 0, tried.status().message()});
       return false;
     }
     const double before = taken().step_s, now = tried->step_s;
     const double share = 1 - ahead_gain_min * std::max(1, pipeline.ahead - taken().ahead);
     const bool gains = now <= before * share;
     const bool no_more_memory = tried->place_bytes <= taken().place_bytes;
-    const bool pays = gains || (otherwise == AheadVerdict::loses && no_more_memory && before > now * share);
+    const bool pays = gains || (saves && no_more_memory && before > now * share);
     if (tried->verdict != AheadVerdict::does_not_fit) {
-      if (!pays) tried->verdict = now < before ? AheadVerdict::gains_little : otherwise;
+      if (!pays) tried->verdict = now < before ? AheadVerdict::gains_little : AheadVerdict::loses;
       else if (rival_s > 0 && rival_s <= now * share) tried->verdict = AheadVerdict::rivalled;
     }
     out_.tried.push_back(*std::move(tried));
@@ -147,13 +165,15 @@ Expected<AheadChoice> choose_ahead(const Graph& graph, CompileOptions options, s
   const bool divided = std::any_of(out.plan.meshes.begin(), out.plan.meshes.begin() + out.plan.stages, has_model_axis);
   if (divided) {
     const bool apart = search.apart();
-    const bool more_may_fit = apart || search.last_gains_little();
+    const bool more_may_fit = apart || search.last_fits();
     const bool instead = !apart && search.apart_for_one();
     // What they hide no microbatch has to hide: each must be worth its memory beside them, too.
     bool less = false;
     while ((apart || instead) && search.one_less()) less = true;
     if ((apart || instead) && !less && more_may_fit) search.more(instead ? 2 : 1);  // one more was tried before it
   }
+  if (search.all_under_way())
+    while (search.one_less()) {}
   out.tried[search.taken_index()].verdict = AheadVerdict::chosen;
   return out;
 }

@@ -15,8 +15,8 @@ namespace troupe::runtime {
 enum class AheadVerdict {
   chosen,
   surpassed,     ///< taken, then given up for a later one: a faster one, or one with less memory
-  gains_little,  ///< less than ahead_gain_min, for each microbatch more
-  loses,         ///< ahead_gain_min or more, or needs more memory and gains nothing
+  gains_little,  ///< is shorter by less than ahead_gain_min, for each microbatch more
+  loses,         ///< is longer by ahead_gain_min or more, or needs more memory and is not shorter
   rivalled,  ///< would be taken, but for a plan tried before, with one microbatch more and shorter by ahead_gain_min
   does_not_fit,
   refused,  ///< does not compile or play
@@ -28,6 +28,7 @@ struct AheadTried {
   bool weights_apart = false;
   AheadVerdict verdict = AheadVerdict::refused;
   double step_s = 0;             ///< predicted; 0 where it is refused
+  double compute_s = 0;          ///< of it the busiest compute stream's, forward and backward
   std::int64_t place_bytes = 0;  ///< pool of the place with most; 0 where it is refused
   std::string why;               ///< it is refused; otherwise empty
   bool taken() const { return verdict == AheadVerdict::chosen || verdict == AheadVerdict::surpassed; }
@@ -52,7 +53,9 @@ inline constexpr std::int32_t ahead_reach = 2;
 /// ahead_reach at once, as long as the step becomes shorter by ahead_gain_min for each; then, where a model axis
 /// divides a stage, weight gradients apart, or else in place of one microbatch (unless apart beside that one is shorter
 /// by ahead_gain_min still); beside them, one microbatch less as
-/// long as the step becomes longer by less than that for no more memory, else more again. Takes no plan whose places
+/// long as the step becomes longer by less than that for no more memory, else more again. At last tries all of a
+/// place's microbatches under way, where they could pay even if they hid everything, and then fewer as above: on links
+/// whose latencies are long beside a microbatch the step is shorter only then. Takes no plan whose places
 /// together need more than `bytes_max` (none: as much as they like), nor one that does not compile or play: it ends its
 /// row of microbatches. Chooses the plan taken last, or the first where that does not fit. Error: the first does not
 /// compile or play, or options.pipeline has microbatches ahead or weight gradients apart. Compiles only the first where

@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <map>
 #include <thread>
 #include <utility>
@@ -123,6 +126,61 @@ TEST_CASE("a clip or a divisor out of its range is refused before a worker start
     CHECK_MESSAGE(
         result.status.message().find(clip ? "SessionOptions::clip is -1" : "loss_divisor is -1") != std::string::npos,
         result.status.message());
+  }
+}
+
+TEST_CASE("a number of JobOptions out of its range is refused before a worker starts, by its name") {
+  using Change = void (*)(JobOptions&);
+  const std::pair<const char*, Change> cases[] = {
+      {"paced is -1", [](JobOptions& o) { o.paced = -1; }},
+      {"paced is nan", [](JobOptions& o) { o.paced = std::nan(""); }},
+      {"paced is inf", [](JobOptions& o) { o.paced = std::numeric_limits<double>::infinity(); }},
+      {"paced is 1e+300", [](JobOptions& o) { o.paced = 1e300; }},
+      {"run_kernels is false", [](JobOptions& o) { o.run_kernels = false; }},
+      {"stall_s is 0", [](JobOptions& o) { o.stall_s = 0; }},
+      {"memory_bytes_max is -1", [](JobOptions& o) { o.memory_bytes_max = -1; }},
+      {"trace is 0 steps from step -1",
+       [](JobOptions& o) {
+         o.trace = {-1, 0};
+       }},
+      {"trace is -1 steps from step 0",
+       [](JobOptions& o) {
+         o.trace = {0, -1};
+       }},
+      {"throttle[0].latency_ns is -5",
+       [](JobOptions& o) {
+         o.throttle = {{-1, -1, -5, 0}};
+       }},
+      {"throttle[1].latency_ns is 9",
+       [](JobOptions& o) {
+         o.throttle = {{}, {0, 1, INT64_MAX, 0}};
+       }},
+      {"throttle[0].bytes_per_second is -1",
+       [](JobOptions& o) {
+         o.throttle = {{0, 1, 0, -1}};
+       }},
+      {"throttle[0] is of ranks 7 and 0",
+       [](JobOptions& o) {
+         o.throttle = {{7, 0, 5, 0}};
+       }},
+      {"throttle[0] is of ranks 0 and 2",
+       [](JobOptions& o) {
+         o.throttle = {{0, 2, 5, 0}};
+       }},
+      {"throttle[0] is of ranks -3 and 0",
+       [](JobOptions& o) {
+         o.throttle = {{-3, 0, 5, 0}};
+       }},
+      {"throttle[0] is of ranks 1 and 1", [](JobOptions& o) {
+         o.throttle = {{1, 1, 5, 0}};
+       }}};
+  for (const auto& [says, change] : cases) {
+    JobOptions job = steps(1);
+    job.prefixes = {{"no-such-command"}, {"no-such-command"}};  // a worker that is started fails
+    change(job);
+    const auto result = test_app().run(two_stages(), job);
+    CHECK(result.exit_code == exit_plan);
+    CHECK_MESSAGE(result.status.message().starts_with(std::string("JobOptions::") + says), result.status.message());
   }
 }
 

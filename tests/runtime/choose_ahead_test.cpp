@@ -100,7 +100,7 @@ TEST_CASE("auto takes two microbatches more where one more gains nothing, if eac
   CHECK(choice.plan.pipeline.ahead == 3);
   REQUIRE(choice.tried.size() >= 4);
   using Verdict = AheadVerdict;
-  const Verdict expected[] = {Verdict::surpassed, Verdict::surpassed, Verdict::gains_little};
+  const Verdict expected[] = {Verdict::surpassed, Verdict::surpassed, Verdict::loses};
   for (std::int32_t ahead = 0; ahead < 3; ++ahead) {
     CHECK(choice.tried[ahead].ahead == ahead);
     CHECK(choice.tried[ahead].verdict == expected[ahead]);
@@ -109,6 +109,30 @@ TEST_CASE("auto takes two microbatches more where one more gains nothing, if eac
   CHECK(choice.tried[3].ahead == 3);
   CHECK(choice.tried[3].taken());
   CHECK(choice.tried[3].step_s <= choice.tried[1].step_s * 0.98);
+}
+
+TEST_CASE("at last auto tries all of a place's microbatches under way, where they could pay") {
+  const auto with_latency = [](double latency_s, std::optional<std::int64_t> bytes_max = std::nullopt) {
+    CompileOptions o = with_links(0);
+    o.costs.intra_node = {latency_s, 1e15};
+    return choose(o, bytes_max);
+  };
+  constexpr auto all = static_cast<std::int32_t>(step_microbatches) - 1;
+  const AheadChoice pays = with_latency(20e-3);
+  CHECK(pays.plan.pipeline == Pipeline{Pipeline::Kind::one_f_one_b, 1, all, true});
+  const auto last = std::find_if(pays.tried.begin(), pays.tried.end(), [&](const auto& t) { return t.ahead == all; });
+  REQUIRE(last != pays.tried.end());
+  std::int32_t most = 0;  // what it has taken without
+  for (auto t = pays.tried.begin(); t != last; ++t) most = t->taken() ? t->ahead : most;
+  CHECK(most < all - 2);
+  CHECK(last->step_s <= (last - 1)->step_s);
+  CHECK(with_latency(20e-3, *needed_bytes(pays.plan) - 1).plan.pipeline.ahead == most);
+  const AheadChoice little = with_latency(8e-3);
+  CHECK(little.tried.back().ahead == all);
+  CHECK_FALSE(little.tried.back().taken());
+  CHECK(little.plan.pipeline.ahead < all);
+  // The computing alone is longer than what would pay.
+  for (const AheadTried& t : with_latency(4e-3).tried) CHECK(t.ahead < all);
 }
 
 TEST_CASE("auto tries no more microbatches ahead than a place has besides its own") {
@@ -159,13 +183,13 @@ TEST_CASE("auto takes no plan that does not fit into the memory that there is") 
 
 TEST_CASE("what auto has tried is told plan by plan, each with its verdict, and why one is refused") {
   using Verdict = AheadVerdict;
-  const std::string text = ahead_text({{0, false, Verdict::surpassed, 2, 3 << 20, ""},
-                                       {1, false, Verdict::gains_little, 1.99, 4 << 20, ""},
-                                       {2, true, Verdict::chosen, 1.5, 5 << 20, ""},
-                                       {1, true, Verdict::loses, 1.6, 6 << 20, ""},
-                                       {0, true, Verdict::rivalled, 1.61, 6 << 20, ""},
-                                       {3, true, Verdict::does_not_fit, 1.25, 7 << 20, ""},
-                                       {4, true, Verdict::refused, 0, 0, "nothing acts any more"}},
+  const std::string text = ahead_text({{0, false, Verdict::surpassed, 2, 0, 3 << 20, ""},
+                                       {1, false, Verdict::gains_little, 1.99, 0, 4 << 20, ""},
+                                       {2, true, Verdict::chosen, 1.5, 0, 5 << 20, ""},
+                                       {1, true, Verdict::loses, 1.6, 0, 6 << 20, ""},
+                                       {0, true, Verdict::rivalled, 1.61, 0, 6 << 20, ""},
+                                       {3, true, Verdict::does_not_fit, 1.25, 0, 7 << 20, ""},
+                                       {4, true, Verdict::refused, 0, 0, 0, "nothing acts any more"}},
                                       "in a box");
   const std::vector<std::vector<std::string>> rows = {
       {"0", "with backward", "2 s", "3 MiB", "given up for a later one"},
