@@ -44,7 +44,7 @@ def on(at, command):
 
 
 def start(command, **more):
-    tool = Path(str(command[0]))
+    tool = next((Path(str(word)) for word in command if str(word).startswith("/")), Path())   # behind taskset, if it is there
     if tool.is_absolute() and not tool.exists():
         target = "" if tool.name == "troupe" else f" --target {tool.name}"
         sys.exit(f"{tool} is not built: cmake --build {ROOT / 'build'}{target}")

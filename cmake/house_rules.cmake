@@ -53,9 +53,7 @@ rule("no wall clock" "(system|steady|high_resolution)_clock|clock_gettime|gettim
   devices/paced/paced_device.cpp   "a device in real time"
   comm/ucx/progress_thread.cpp     "how long to spin before sleeping, its own CPU time"
   comm/ucx/ucx_transport.cpp       "budgets of the goodbye and of a cancellation"
-  runtime/launch/job.cpp           "the parent process: stall limit"
-  runtime/launch/launcher.cpp      "the grace of processes that are told to go"
-  runtime/launch/pause.h           "the parent process: when it was told to end")
+  runtime/launch/launcher.cpp      "the grace of processes that are told to go")
 
 rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semaphore|binary_semaphore|latch|barrier)${no_name}|pthread_create|pthread_cond_"
   devices/cpu/thread_stream.h      "the production Stream: a thread"

@@ -14,7 +14,7 @@ struct Arguments {
   std::string checkpoint_dir;  ///< folder on the disk to measure; empty: the current one, if it can be written
 };
 
-/// Prints what it measures, and an error to stderr; returns an exit code (runtime/launch/exit_codes.h).
+/// Prints what it measures, and an error to stderr; returns an exit code (runtime/elastic/exit_codes.h).
 /// A signal that ends the process ends the measurement, of which no file is left, and no folder that it made.
 int calibrate_command(const runtime::App& app, const Arguments& arguments);
 

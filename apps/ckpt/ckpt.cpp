@@ -14,7 +14,7 @@
 #include "devices/base/text_table.h"
 #include "devices/cpu/thread_team.h"
 #include "devices/files/file_storage.h"
-#include "runtime/launch/exit_codes.h"
+#include "runtime/elastic/exit_codes.h"
 
 namespace troupe::ckpt {
 

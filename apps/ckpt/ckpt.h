@@ -15,7 +15,7 @@ struct Arguments {
   checkpoint::Retention retention;  ///< prune
 };
 
-/// Each prints its result, and an error to stderr; returns an exit code (runtime/launch/exit_codes.h).
+/// Each prints its result, and an error to stderr; returns an exit code (runtime/elastic/exit_codes.h).
 int ls_command(const Arguments& arguments);
 int show_command(const Arguments& arguments);
 int verify_command(const Arguments& arguments);

@@ -7,7 +7,7 @@
 
 namespace troupe::ckpt {
 
-/// Each prints its result, and an error to stderr; returns an exit code (runtime/launch/exit_codes.h).
+/// Each prints its result, and an error to stderr; returns an exit code (runtime/elastic/exit_codes.h).
 /// A signal that ends the process waits until what is written is removed, or whole.
 int export_command(const runtime::App& app, const ExportArguments& arguments);
 int import_command(const runtime::App& app, ImportArguments arguments);

@@ -14,7 +14,7 @@
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/shard.h"
 #include "devices/host_memory.h"
-#include "runtime/launch/exit_codes.h"
+#include "runtime/elastic/exit_codes.h"
 
 namespace troupe::ckpt {
 

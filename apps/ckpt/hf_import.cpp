@@ -10,7 +10,7 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/cut.h"
 #include "devices/host_memory.h"
-#include "runtime/launch/exit_codes.h"
+#include "runtime/elastic/exit_codes.h"
 
 namespace troupe::ckpt {
 

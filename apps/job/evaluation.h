@@ -23,7 +23,7 @@ struct EvalArguments {
 };
 
 /// Prints the mean loss, the perplexity, the number of tokens and the checkpoint's step to stdout. Prints an error to
-/// stderr; returns an exit code (runtime/launch/exit_codes.h).
+/// stderr; returns an exit code (runtime/elastic/exit_codes.h).
 int eval_command(const runtime::App& app, const EvalArguments& arguments);
 
 }  // namespace troupe::lm

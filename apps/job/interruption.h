@@ -7,7 +7,7 @@
 #include "devices/base/give_up.h"
 #include "devices/base/status.h"
 #include "devices/process/end_signals.h"
-#include "runtime/launch/exit_codes.h"
+#include "runtime/elastic/exit_codes.h"
 
 namespace troupe::lm {
 

@@ -52,7 +52,7 @@ std::string checkpoint_dir(const JobArguments& arguments);
 /// Prints an error to stderr; returns `code`.
 int say(const Status& status, int code);
 
-/// Each prints an error to stderr and returns an exit code (runtime/launch/exit_codes.h).
+/// Each prints an error to stderr and returns an exit code (runtime/elastic/exit_codes.h).
 int train_command(const runtime::App& app, const JobArguments& arguments);
 int plan_command(const runtime::App& app, const JobArguments& arguments);
 int sim_command(const runtime::App& app, const JobArguments& arguments);

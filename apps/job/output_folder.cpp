@@ -7,7 +7,7 @@
 #include "apps/job/run_record.h"
 #include "apps/report/files.h"
 #include "checkpoint/catalog.h"
-#include "runtime/launch/exit_codes.h"
+#include "runtime/elastic/exit_codes.h"
 
 namespace troupe::lm {
 

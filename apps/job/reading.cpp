@@ -5,7 +5,7 @@
 #include "apps/job/job.h"
 #include "devices/base/log.h"
 #include "devices/files/file_storage.h"
-#include "runtime/launch/exit_codes.h"
+#include "runtime/elastic/exit_codes.h"
 
 namespace troupe::lm {
 

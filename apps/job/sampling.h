@@ -26,7 +26,7 @@ struct SampleArguments {
 Status check_sampled(const LmConfig& config, const std::string& prompt);
 
 /// Writes the text and its continuation to stdout, each token as it comes. Prints an error to stderr; returns an exit
-/// code (runtime/launch/exit_codes.h).
+/// code (runtime/elastic/exit_codes.h).
 int sample_command(const runtime::App& app, const SampleArguments& arguments);
 
 }  // namespace troupe::lm

@@ -205,7 +205,7 @@ JobOptions Training::options() {
     o.checkpoint.retention = {c.keep, c.keep_every};
     o.checkpoint.failures_max = static_cast<int>(c.max_failures);
     o.checkpoint.config = to_toml(config);
-    o.checkpoint.on_begin = [this](const CheckpointTarget& t) { results_.begun(t.job, t.generation); };
+    o.checkpoint.on_begin = [this](const checkpoint::Stamp& claim) { results_.begun(claim.job, claim.generation); };
     o.checkpoint.on_event = [this](const CheckpointEvent& e) { results_.checkpoint(e); };
   }
   SessionOptions& s = o.session;

@@ -295,14 +295,18 @@ std::optional<std::int64_t> SimNetwork::next_due_ns() const {
   return impl_->events.begin()->first.first;
 }
 
-void SimNetwork::run_due(std::int64_t now_ns) {
+bool SimNetwork::run_one(std::int64_t now_ns) {
   auto& events = impl_->events;
-  while (!events.empty() && events.begin()->first.first <= now_ns) {
-    auto node = events.extract(events.begin());
-    Impl::Event& event = node.mapped();
-    if (impl_->blocked(event.link, node.key().first)) impl_->way(event.link).parked.push_back(std::move(event));
-    else event.run(node.key().first);
-  }
+  if (events.empty() || events.begin()->first.first > now_ns) return false;
+  auto node = events.extract(events.begin());
+  Impl::Event& event = node.mapped();
+  if (impl_->blocked(event.link, node.key().first)) impl_->way(event.link).parked.push_back(std::move(event));
+  else event.run(node.key().first);
+  return true;
+}
+
+void SimNetwork::run_due(std::int64_t now_ns) {
+  while (run_one(now_ns)) {}
 }
 
 void SimNetwork::set_link(Rank from, Rank to, const SimLink& link) {

@@ -8,7 +8,7 @@
 // Bytes are copied at `delivered`, when the receive ends; the sender must keep its buffer until `send done`.
 //
 //   SN-1  (same seed) events run in the order of (due time, sequence): same calls, same seed, same order and times;
-//   SN-2  (callbacks) callbacks run inside run_due() only;
+//   SN-2  (callbacks) callbacks run inside run_due() and run_one() only;
 //   SN-3  (cut links) events that come due on a cut or clogged link wait, and run in their order when the cut or clog
 //         ends;
 //   SN-4  (killed rank) a killed rank is never called back; its peers learn of it `detect_ns` later.
@@ -52,7 +52,7 @@ struct SimNetworkOptions {
 
 class SimNetwork {
  public:
-  /// `clock` outlives the network; the simulation sets it to next_due_ns() before it calls run_due().
+  /// `clock` outlives the network; the simulation sets it to next_due_ns() before it calls run_due() or run_one().
   SimNetwork(const Clock& clock, const SimNetworkOptions& options);
   ~SimNetwork();
   SimNetwork(const SimNetwork&) = delete;
@@ -65,6 +65,8 @@ class SimNetwork {
 
   /// The time of the next event; empty if there is none.
   std::optional<std::int64_t> next_due_ns() const;
+  /// Runs the first event that is due at or before `now_ns`, or parks it on its link (SN-3). False: there is none.
+  bool run_one(std::int64_t now_ns);
   /// Runs every event that is due at or before `now_ns`.
   void run_due(std::int64_t now_ns);
 

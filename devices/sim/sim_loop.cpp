@@ -22,6 +22,11 @@ bool SimLoop::run_one() {
   return true;
 }
 
+void SimLoop::advance_to(std::int64_t now_ns) {
+  REQUIRE(now_ns >= this->now_ns() && next_due_ns().value_or(now_ns) >= now_ns, now_ns, this->now_ns());
+  clock_.advance_to(now_ns);
+}
+
 std::size_t SimLoop::run_due(std::int64_t now_ns) {
   REQUIRE(now_ns >= this->now_ns(), now_ns, this->now_ns());
   std::size_t count = 0;

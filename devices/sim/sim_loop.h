@@ -27,6 +27,8 @@ class SimLoop {
   std::optional<std::int64_t> next_due_ns() const;
   /// Moves the clock to the next event and runs it. False: there is none.
   bool run_one();
+  /// Sets the clock, and runs nothing. REQUIRES: no event is due before now_ns.
+  void advance_to(std::int64_t now_ns);
   /// Runs every event due up to now_ns, then sets the clock to it. Returns the number of events.
   std::size_t run_due(std::int64_t now_ns);
 

@@ -71,7 +71,9 @@ Status check_no_worker() {
   const Status s = invalid(fmt::format(
       "this process is a worker ({}): call App::serve_if_worker in main before the job is run", worker_flag));
   ControlLink link(::fcntl(*fd, F_DUPFD_CLOEXEC, 0));  // `fd` itself stays open until the process ends
-  (void)link.send(encode(FromWorker(WorkerFailed{"", s}))).ok();
+  std::deque<ControlFrame> heard;                      // the first frame tells this worker's generation
+  while (heard.empty() && link.receive(heard).ok()) {}
+  if (!heard.empty()) (void)link.send(heard[0].of, encode(FromWorker(WorkerFailed{"", s}))).ok();
   return s;
 }
 
@@ -191,6 +193,9 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
     return invalid(plan.snapshot_slots() == 0
                        ? "the job has a folder for checkpoints, and its plan takes none: see CompileOptions::snapshots"
                        : "the plan takes checkpoints, and the job has no folder for them: see JobOptions::checkpoint");
+  if (options.checkpoint.failures_max < 1)
+    return invalid(
+        fmt::format("JobOptions::checkpoint.failures_max is {}: use 1 or more", options.checkpoint.failures_max));
   if (options.checkpoint.every < 0 || (options.checkpoint.every > 0 && options.checkpoint.dir.empty()))
     return invalid(fmt::format("JobOptions::checkpoint.every is {}: expected {}", options.checkpoint.every,
                                options.checkpoint.every < 0 ? "0 or more" : "0, since checkpoint.dir names no folder"));

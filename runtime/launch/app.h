@@ -13,7 +13,7 @@
 
 #include "actors/user_actor.h"
 #include "devices/base/trace.h"
-#include "runtime/launch/exit_codes.h"
+#include "runtime/elastic/job_result.h"
 #include "runtime/session/checkpoint_tracker.h"
 #include "runtime/session/session.h"
 
@@ -53,31 +53,6 @@ struct JobOptions {
 
 /// The error of a job that JobOptions::reader_gone has ended.
 inline Status reader_gone_error() { return Status(Code::unavailable, "the reader of the standard output has gone"); }
-
-/// What a job reports of one place.
-struct PlaceResult {
-  std::int64_t peak_bytes = 0;  ///< most that was resident (VmHWM)
-  /// resident at the end, mapped from files: program, libraries, data set
-  std::int64_t file_bytes = 0;
-  /// resident at the end, shared with other processes: the transport's
-  std::int64_t shared_bytes = 0;
-  std::uint64_t sent_bytes = 0, received_bytes = 0;
-  std::int64_t restored_bytes = 0;  ///< that this place has read of the checkpoint to begin from
-  double restore_s = 0;             ///< until this place had restored all its parts
-  /// With JobOptions::trace; they arrive when the step after the window commits, or at the end.
-  std::vector<TraceSpan> spans;
-  std::int64_t dropped_spans = 0;  ///< for which the worker had no room
-};
-
-struct JobResult {
-  Status status;  ///< ok, or why the job has failed or was ended
-  int exit_code = exit_ok;
-  std::string params_hash;
-  std::int64_t committed_steps = 0;  ///< void steps are among them
-  std::vector<PlaceResult> places;   ///< per rank
-  /// steps that updated nothing: a gradient was beyond the range of its sum
-  std::int64_t void_steps = 0;
-};
 
 class App {
  public:

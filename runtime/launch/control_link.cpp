@@ -19,7 +19,7 @@ namespace troupe::runtime {
 
 namespace {
 
-/// Refuses what no peer takes. A size that passes fits the 32 bits in front of a message.
+/// Refuses what no peer takes. A size that passes fits the 32 bits of a head.
 Status check_size(std::size_t bytes) {
   if (bytes <= control_bytes_max) return {};
   return invalid(fmt::format("control link: a message of {} bytes; the most is {}", bytes, control_bytes_max));
@@ -31,10 +31,10 @@ ControlLink::~ControlLink() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-Status ControlLink::send(const std::vector<std::byte>& message) {
+Status ControlLink::send(JobGeneration of, const std::vector<std::byte>& message) {
   TROUPE_TRY(check_size(message.size()));
-  const auto size = static_cast<std::uint32_t>(message.size());
-  const auto head = std::as_bytes(std::span(&size, 1));
+  const Head own{static_cast<std::uint32_t>(message.size()), of.number, of.job};
+  const auto head = std::as_bytes(std::span(&own, 1));
   std::vector<std::byte> frame(head.begin(), head.end());
   frame.insert(frame.end(), message.begin(), message.end());
   for (std::size_t at = 0; at < frame.size();) {
@@ -46,17 +46,17 @@ Status ControlLink::send(const std::vector<std::byte>& message) {
   return {};
 }
 
-Status ControlLink::post(SharedBytes message) {
+Status ControlLink::post(JobGeneration of, SharedBytes message) {
   TROUPE_TRY(check_size(message->size()));
-  const auto size = static_cast<std::uint32_t>(message->size());
-  out_.push_back({size, std::move(message)});
+  const Head head{static_cast<std::uint32_t>(message->size()), of.number, of.job};
+  out_.push_back({head, std::move(message)});
   return flush();
 }
 
 Status ControlLink::flush() {
   while (!out_.empty()) {
     const Queued& first = out_.front();
-    const auto head = std::as_bytes(std::span(&first.size, 1));
+    const auto head = std::as_bytes(std::span(&first.head, 1));
     const std::span<const std::byte> body = *first.message;
     const auto rest_of = [](std::span<const std::byte> part, std::size_t sent) {
       const auto rest = part.subspan(std::min(sent, part.size()));
@@ -83,7 +83,7 @@ Status ControlLink::flush() {
   return {};
 }
 
-Status ControlLink::receive(std::deque<std::vector<std::byte>>& messages) {
+Status ControlLink::receive(std::deque<ControlFrame>& frames) {
   ssize_t n;
   do n = ::recv(fd_, chunk_.data(), chunk_.size(), 0);
   while (n < 0 && errno == EINTR);
@@ -91,14 +91,14 @@ Status ControlLink::receive(std::deque<std::vector<std::byte>>& messages) {
   if (n < 0) return Status(Code::unavailable, std::string("control link: ") + std::strerror(errno));
   buffer_.insert(buffer_.end(), chunk_.begin(), chunk_.begin() + n);
   std::size_t at = 0;
-  std::uint32_t size = 0;
-  while (buffer_.size() - at >= sizeof size) {
-    std::memcpy(&size, buffer_.data() + at, sizeof size);
-    TROUPE_TRY(check_size(size));
-    if (buffer_.size() - at - sizeof size < size) break;
-    const auto first = buffer_.begin() + static_cast<std::ptrdiff_t>(at + sizeof size);
-    messages.emplace_back(first, first + size);
-    at += sizeof size + size;
+  Head head;
+  while (buffer_.size() - at >= sizeof head) {
+    std::memcpy(&head, buffer_.data() + at, sizeof head);
+    TROUPE_TRY(check_size(head.size));
+    if (buffer_.size() - at - sizeof head < head.size) break;
+    const auto first = buffer_.begin() + static_cast<std::ptrdiff_t>(at + sizeof head);
+    frames.push_back({{head.job, head.generation}, {first, first + head.size}});
+    at += sizeof head + head.size;
   }
   buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(at));
   return {};

@@ -2,13 +2,11 @@
 
 #include "devices/base/log.h"
 #include "devices/cpu/cpu_device.h"
-#include "runtime/launch/fresh_number.h"
 
 namespace troupe::runtime {
 
 std::vector<Hello> hellos(const JobOptions& options, Rank workers, const CheckpointTarget& save) {
   Hello hello;
-  hello.job = fresh_number();
   hello.threads = options.threads;
   hello.tls = options.tls;
   hello.trace = options.trace;

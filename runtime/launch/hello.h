@@ -8,8 +8,8 @@
 
 namespace troupe::runtime {
 
-/// By rank, all with one new job number. `save`: where the job saves checkpoints; none: as it is made. REQUIRES, with
-/// options.pin: as many cores as compute threads (App::check).
+/// By rank. `save`: where the job saves checkpoints; none: as it is made. REQUIRES, with options.pin: as many cores as
+/// compute threads (App::check).
 std::vector<Hello> hellos(const JobOptions& options, Rank workers, const CheckpointTarget& save);
 
 }  // namespace troupe::runtime

@@ -2,71 +2,64 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <signal.h>
 
-#include <chrono>
+#include <algorithm>
 #include <cstring>
 #include <set>
+#include <span>
 
 #include "checkpoint/catalog.h"
 #include "devices/base/log.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
 #include "devices/process/end_signals.h"
+#include "runtime/elastic/coordinator.h"
 #include "runtime/launch/fresh_number.h"
 #include "runtime/launch/hello.h"
 #include "runtime/launch/launcher.h"
-#include "runtime/launch/pause.h"
-#include "runtime/launch/stall_text.h"
 #include "runtime/plan/plan_io.h"
 
 namespace troupe::runtime {
 
 namespace {
 
-using clock = std::chrono::steady_clock;
-
-/// The parent's side of a job: polls links, logs, deaths and signals; the session decides.
-class Job {
+/// The parent's side of a job: polls links, logs, deaths and signals, and brings them to the coordinator, which
+/// decides.
+class Job final : private CoordinatorSink {
  public:
   Job(const Plan& plan, JobOptions options, int killed_ms)
       : plan_(plan), options_(std::move(options)), killed_ms_(killed_ms),
         disk_(options_.checkpoint.dir.empty() ? nullptr : device_.create_stream("checkpoints", 1)),
         checkpoints_(make_checkpoints()),
-        session_(plan_, session_options(), checkpoints_.get(), [this](Rank to, const ToWorker& m) { send(to, m); }) {}
+        coordinator_(plan_, {options_.session, {}, options_.stall_s, options_.on_ready, options_.on_pause},
+                     checkpoints_.get(), *this) {}
 
   JobResult run() {
-    result_.places.resize(plan_.workers());
     on_signal();  // one that has come while the caller held signals back
-    if (!over_) begin();
-    last_message_ = clock::now();
-    while (!over_) turn();
+    if (!coordinator_.over()) begin();
+    coordinator_.started(clock_.now_ns());
+    while (!coordinator_.over()) turn();
     // A checkpoint of which all workers have said that it is written is committed, however the job ends.
-    if (checkpoints_) finish_checkpoints();
+    coordinator_.finish_checkpoints();
     // A worker whose link closes ends at once, or as soon as its transport is open: killed before, it would leave
     // shared memory behind. A worker that hangs is killed.
+    JobResult result = coordinator_.take_result();
+    if (result.late_messages > 0)
+      log_debug(fmt::format("{} control messages of other generations were dropped", result.late_messages));
     const auto line = [this](Rank rank, const std::string& text) { log(rank, text); };
-    const Status ended = launcher_.finish(result_.status.ok() || pause_.begun() ? 2000 : 500, line, killed_ms_);
-    if (!ended.ok()) left_behind(ended);
+    const int grace_ms = result.status.ok() || coordinator_.pause().begun() ? 2000 : 500;
+    if (const Status ended = launcher_.finish(grace_ms, line, killed_ms_); !ended.ok()) left_behind(result, ended);
     // The caller may begin again with another checkpoint: a signal that came meanwhile ends that job.
-    if (result_.status.code() == Code::damaged) signals_.pass_on();
-    result_.params_hash = session_.params_hash();
-    result_.committed_steps = session_.committed();
-    return std::move(result_);
+    if (result.status.code() == Code::damaged) signals_.pass_on();
+    return result;
   }
 
  private:
-  SessionOptions session_options() {
-    SessionOptions s = options_.session;
-    s.on_step = [this, told = std::move(s.on_step)](const StepResult& step) {
-      result_.void_steps += step.void_step ? 1 : 0;
-      if (told) told(step);
-    };
-    return s;
-  }
-
   void begin() {
-    if (Status s = checkpoints_ ? checkpoints_->begin(fresh_number()) : Status{}; !s.ok()) end(s, exit_checkpoint);
-    else if (s = start(); !s.ok()) end(s, exit_worker);
+    if (Status s = checkpoints_ ? checkpoints_->begin(fresh_number()) : Status{}; !s.ok())
+      coordinator_.end(s, exit_checkpoint);
+    else if (s = start(); !s.ok()) coordinator_.end(s, exit_worker);
   }
 
   std::unique_ptr<CheckpointTracker> make_checkpoints() {
@@ -75,63 +68,49 @@ class Job {
                                                options_.session.steps, storage_, *disk_, clock_);
   }
 
-  /// Commits the checkpoints that all workers have written. A run that ends without its last checkpoint has failed.
-  void finish_checkpoints() {
-    const Status s = checkpoints_->finish();
-    const int code = checkpoints_->diverged() ? exit_diverged : exit_checkpoint;
-    if (s.ok() || (!result_.status.ok() && result_.exit_code != exit_interrupted && result_.exit_code != pause_.code()))
-      return;
-    // A job that a signal has paused says exit_interrupted where its last checkpoint is saved, or a second signal has
-    // ended it before; never where a save has failed.
-    if (result_.status.ok()) result_.status = s, result_.exit_code = code;
-    else if (pause_.begun()) result_.status = pause_.unsaved(s), result_.exit_code = code;
-  }
   /// Makes the result name workers that SIGKILL has not ended, beside any other error that the job has ended with.
-  void left_behind(const Status& left) {
-    const Status& s = result_.status;
-    if (s.ok()) result_.exit_code = exit_worker;
-    result_.status = s.ok() ? left : Status(s.code(), left.message() + "; " + s.message());
+  static void left_behind(JobResult& result, const Status& left) {
+    const Status& s = result.status;
+    if (s.ok()) result.exit_code = exit_worker;
+    result.status = s.ok() ? left : Status(s.code(), left.message() + "; " + s.message());
   }
 
   Status start() {
+    coordinator_.enter({fresh_number(), checkpoints_ ? checkpoints_->claim().generation : 1});
     for (Rank r = 0; r < plan_.workers(); ++r) {
       const auto i = static_cast<std::size_t>(r);
-      TROUPE_TRY(launcher_.start(i < options_.prefixes.size() ? options_.prefixes[i] : std::vector<std::string>{}));
+      const auto prefix = i < options_.prefixes.size() ? options_.prefixes[i] : std::vector<std::string>{};
+      TROUPE_TRY(launcher_.start(prefix));
       log_debug(fmt::format("{} is process {}", worker(r), launcher_.workers()[i].pid));
     }
-    send_all(PlanBytes{write_plan(plan_)});
-    for (const Hello& h : hellos(options_, plan_.workers(), checkpoints_ ? checkpoints_->target() : CheckpointTarget{}))
-      send(h.rank, h);
+    send(coordinator_.places(), coordinator_.generation(), PlanBytes{write_plan(plan_)});
+    const CheckpointTarget save = checkpoints_ ? CheckpointTarget{options_.checkpoint.dir, checkpoints_->claim().job}
+                                               : CheckpointTarget{};
+    for (const Hello& h : hellos(options_, plan_.workers(), save))
+      send(std::span(&coordinator_.places()[h.rank], 1), coordinator_.generation(), h);
     return {};
   }
 
-  static SharedBytes encoded(const ToWorker& message) {
-    return std::make_shared<const std::vector<std::byte>>(encode(message));
+  // ---- CoordinatorSink ------------------------------------------------------------------------------
+
+  void send(std::span<const PlaceId> to, JobGeneration of, const ToWorker& message) override {
+    // The same bytes to each worker: a plan may be large, and a job may have many.
+    const auto bytes = std::make_shared<const std::vector<std::byte>>(encode(message));
+    for (const PlaceId place : to) post(static_cast<Rank>(place), of, bytes);
   }
-  void send(Rank to, const ToWorker& message) { post(to, encoded(message)); }
-  /// The same bytes to each worker: a plan may be large, and a job may have many.
-  void send_all(const ToWorker& message) {
-    const SharedBytes bytes = encoded(message);
-    for (Rank to = 0; to < plan_.workers(); ++to) post(to, bytes);
+  Status with_last_log_lines(PlaceId of, const Status& status) override {
+    auto& w = launcher_.workers()[static_cast<Rank>(of)];
+    launcher_.read_log(w, [&](const std::string& line) { log(static_cast<Rank>(of), line); });
+    return w.with_last_lines(status);
   }
-  void post(Rank to, SharedBytes message) {
+  void post(Rank to, JobGeneration of, SharedBytes message) {
     auto& w = launcher_.workers()[to];
     // turn() notices a broken link where it reads; the exit of the worker's process says why.
-    const Status s = w.link ? w.link->post(std::move(message)) : Status{};
-    if (!s.ok() && s.code() != Code::unavailable) end(s.in(worker(to)), exit_worker);
+    const Status s = w.link ? w.link->post(of, std::move(message)) : Status{};
+    if (!s.ok() && s.code() != Code::unavailable) coordinator_.end(s.in(worker(to)), exit_worker);
   }
 
-  void end(Status status, int code) {
-    if (over_) return;
-    over_ = true;
-    if (diverged_) {
-      if (!status.ok() && code != exit_diverged)
-        log_warn("training has diverged, and the wait for what reads steps before ends early: " + status.message());
-      status = *diverged_, code = exit_diverged;
-    }
-    result_.status = std::move(status);
-    result_.exit_code = result_.status.ok() ? exit_ok : code;
-  }
+  // ---- events ---------------------------------------------------------------------------------------
 
   void turn() {
     auto& workers = launcher_.workers();
@@ -146,18 +125,20 @@ class Job {
       auto& w = workers[r];
       // A worker that does not read must not delay the other workers, nor signals.
       const short more = w.link && w.link->unsent() ? POLLOUT : 0;
-      if (!stopped_.count(r) && w.link && !broken_.count(r)) add(w.link->fd(), 0, r, static_cast<short>(POLLIN | more));
+      if (w.link && !broken_.count(r)) add(w.link->fd(), 0, r, static_cast<short>(POLLIN | more));
       add(w.log_fd, 1, r);
       if (w.held) launcher_.reap(w);  // once a turn: its pidfd stays readable
       else if (!w.exited) add(w.pidfd, 2, r);
     }
     add(signals_.fd(), 3, 0);
-    constexpr auto poll_timeout = std::chrono::milliseconds(200);
-    const auto before = clock::now();
-    const bool polled = ::poll(fds.data(), fds.size(), static_cast<int>(poll_timeout.count())) >= 0;
-    // While this process was stopped (Ctrl-Z, a suspended machine) it heard no worker: restart the stall clock.
-    if (clock::now() - before > 5 * poll_timeout) heard();
-    for (std::size_t i = 0; i < fds.size() && !over_; ++i) {
+    constexpr std::int64_t poll_ms = 200;
+    const std::int64_t before_ns = clock_.now_ns();
+    const std::int64_t wait_ms = std::clamp((coordinator_.wakes_ns() - before_ns) / 1'000'000 + 1, std::int64_t{0},
+                                            poll_ms);
+    const bool polled = ::poll(fds.data(), fds.size(), static_cast<int>(wait_ms)) >= 0;
+    // While this process was stopped (Ctrl-Z, a suspended machine) it read no link.
+    if (clock_.now_ns() - before_ns > 5 * poll_ms * 1'000'000) coordinator_.resumed_after_stop(clock_.now_ns());
+    for (std::size_t i = 0; i < fds.size() && !coordinator_.over(); ++i) {
       const auto [kind, r] = what[i];
       if (kind == 0 && (fds[i].revents & POLLOUT) != 0) (void)workers[r].link->flush().ok();
       if (kind == 0 && (fds[i].revents & ~POLLOUT) != 0) read_link(r);
@@ -167,31 +148,25 @@ class Job {
       else if (kind == 2) workers[r].held = !launcher_.reap(workers[r]);
       else if (kind == 3) on_signal();
     }
-    if (over_) return;
     for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
-      if (workers[r].exited && broken_.count(r) && !stopped_.count(r)) return died(r);  // all its messages are read
-    if (diverged_ && !session_.readers_left()) return end({}, exit_diverged);
-    if (checkpoints_)
-      if (const Status s = checkpoints_->poll(); !s.ok())
-        return end(pause_.unsaved(s), checkpoints_->diverged() ? exit_diverged : exit_checkpoint);
-    if (!pause_.asked() && session_.committed() < options_.session.steps && options_.reader_gone &&
+      if (workers[r].exited && broken_.count(r) && told_down_.insert(r).second)  // all its messages are read
+        coordinator_.down(PlaceId{r}, Status(Code::unavailable, fmt::format("{} (pid {}) {}", worker(r), workers[r].pid,
+                                                                            describe_exit(workers[r].wait_status))));
+    check_output();
+    coordinator_.turn(clock_.now_ns());
+  }
+
+  /// Ends the job where what it prints has no reader, or cannot be written.
+  void check_output() {
+    if (coordinator_.over()) return;
+    if (!coordinator_.pause().asked() && coordinator_.committed() < options_.session.steps && options_.reader_gone &&
         options_.reader_gone()) {
       on_signal();  // Ctrl-C ends a reader in the same pipe as well: it is the reason, then
-      if (!over_ && !pause_.asked()) interrupt(reader_gone_error().message(), exit_reader_gone);
+      if (!coordinator_.over() && !coordinator_.pause().asked())
+        coordinator_.interrupt(reader_gone_error().message(), exit_reader_gone, clock_.now_ns());
     }
     if (options_.give_up)
-      if (Status s = options_.give_up(); !s.ok()) return end(std::move(s), exit_output);
-    const auto now = clock::now();
-    if (pending_ && now >= pending_until_) return end(with_log(pending_rank_, *pending_), exit_worker);
-    if (static_cast<Rank>(stopped_.size()) == plan_.workers()) return end(pause_.status(), pause_.code());
-    if (explaining_ && (now >= explain_until_ || static_cast<Rank>(explanations_.size()) == plan_.workers()))
-      return stalled();
-    if (!explaining_ && now - last_message_ > std::chrono::seconds(options_.stall_s)) {
-      explaining_ = true;
-      explain_until_ = now + std::chrono::seconds(1);
-      log_debug(fmt::format("no progress for {} s: the workers are asked what they wait for", options_.stall_s));
-      send_all(ExplainAll{});
-    }
+      if (Status s = options_.give_up(); !s.ok()) coordinator_.end(std::move(s), exit_output);
   }
 
   void log(Rank rank, const std::string& line) {
@@ -204,133 +179,34 @@ class Job {
   /// SIGHUP, and the first of any other job, ends it at once.
   void on_signal() {
     const auto signal = signals_.take();
-    if (!signal) return;
-    if (!pause_.covers(*signal)) interrupt(std::string("interrupted by ") + ::strsignal(*signal), exit_interrupted);
-  }
-
-  /// Ends the job, with a checkpoint where `code` is the first reason to and one can be saved.
-  void interrupt(const std::string& why, int code) {
-    const std::int64_t version = session_.earliest_end();
-    const bool can_pause = checkpoints_ && ready_ == plan_.workers();
-    if (pause_.asked() || !can_pause || diverged_) return end(Status(Code::unavailable, why), code);
-    pause_.begin(why, code, version, options_.session.steps);
-    if (pause_.begun()) checkpoints_->end_with(version), session_.pause_at(version);
-    if (options_.on_pause) options_.on_pause(why, version);
+    if (!signal || coordinator_.pause().covers(*signal == SIGHUP, clock_.now_ns())) return;
+    coordinator_.interrupt(std::string("interrupted by ") + ::strsignal(*signal), exit_interrupted, clock_.now_ns());
   }
 
   void read_link(Rank r) {
-    std::deque<std::vector<std::byte>> messages;
-    const Status s = launcher_.workers()[r].link->receive(messages);
-    for (const auto& bytes : messages) {
-      auto message = decode_from_worker(bytes);
-      if (!message.ok()) return end(message.status().in(worker(r)), exit_worker);
-      handle(r, *message);
-      if (over_) return;
-    }
+    std::deque<ControlFrame> frames;
+    const Status s = launcher_.workers()[r].link->receive(frames);
+    for (const ControlFrame& frame : frames) coordinator_.heard(PlaceId{r}, frame, clock_.now_ns());
+    if (coordinator_.over()) return;
     if (s.ok()) return;
-    if (s.code() != Code::unavailable) return end(s.in(worker(r)), exit_worker);
-    broken_.insert(r);  // its process is about to end; `died` says how
+    if (s.code() != Code::unavailable) return coordinator_.end(s.in(worker(r)), exit_worker);
+    broken_.insert(r);  // its process is about to end, or has been told to
     log_debug(worker(r) + ": " + s.message());
-  }
-
-  /// Notes a sign of progress: ends the suspicion of a stall.
-  void heard() {
-    last_message_ = clock::now();
-    explaining_ = false;
-    explanations_.clear();
-  }
-
-  void handle(Rank r, FromWorker& message) {
-    if (!std::holds_alternative<Explained>(message)) heard();
-    if (auto* m = std::get_if<WorkerAddress>(&message)) {
-      addresses_.addresses[r] = m->blob;
-      if (static_cast<Rank>(addresses_.addresses.size()) != plan_.workers()) return;
-      log_debug("all workers have an address and connect");
-      send_all(addresses_);
-    } else if (auto* m = std::get_if<Ready>(&message)) {
-      result_.places[r].restored_bytes = m->restored_bytes;
-      result_.places[r].restore_s = m->restore_s;
-      if (++ready_ < plan_.workers()) return;
-      log_debug(fmt::format("all workers are ready: version {} begins", session_.committed()));
-      if (options_.on_ready) options_.on_ready();
-      if (Status s = session_.begin(); !s.ok()) end(std::move(s), exit_worker);
-    } else if (auto* m = std::get_if<Spans>(&message)) {
-      auto& all = result_.places[r].spans;
-      result_.places[r].dropped_spans += m->dropped;
-      all.insert(all.end(), std::make_move_iterator(m->spans.begin()), std::make_move_iterator(m->spans.end()));
-    } else if (auto* m = std::get_if<Stopped>(&message)) {
-      auto& place = result_.places[r];
-      place.peak_bytes = m->peak_bytes;
-      place.file_bytes = m->file_bytes;
-      place.shared_bytes = m->shared_bytes;
-      place.sent_bytes = m->sent_bytes;
-      place.received_bytes = m->received_bytes;
-      stopped_.insert(r);
-    } else if (auto* m = std::get_if<Explained>(&message)) {
-      explanations_[r] = m->text;
-    } else if (!session_.finished() && (!pending_ || is_saved(message))) {
-      // After the end, peers that close their connections are no failures.
-      const Status s = session_.handle(r, message);
-      if (s.ok()) return;
-      if (session_.diverged() && !diverged_) {
-        // Versions before are not known to be bad: turn() waits for their saves and evaluations under way.
-        diverged_ = s;
-        log_debug(s.message() + "; the job ends when the programs that read versions before have closed");
-      } else if (s.code() == Code::unavailable) {
-        // Most likely another worker has died, which is the culprit: wait a moment for its death to show.
-        pending_ = s;
-        pending_rank_ = r;
-        pending_until_ = clock::now() + std::chrono::milliseconds(700);
-      } else {
-        end(with_log(r, s), s.code() == Code::damaged ? exit_checkpoint : exit_worker);
-      }
-    }
-  }
-
-  /// Whether a worker says that its part of a checkpoint is written: that counts while a failure is pending, too.
-  bool is_saved(const FromWorker& message) const {
-    const auto* closed = std::get_if<Closed>(&message);
-    return closed && closed->program == plan_.program("snapshot");
-  }
-
-  Status with_log(Rank r, const Status& s) {
-    auto& w = launcher_.workers()[r];
-    launcher_.read_log(w, [&](const std::string& line) { log(r, line); });
-    return w.with_last_lines(s);
-  }
-
-  void died(Rank r) {
-    const auto& w = launcher_.workers()[r];
-    const std::string how = fmt::format("{} (pid {}) {}", worker(r), w.pid, describe_exit(w.wait_status));
-    end(with_log(r, Status(Code::unavailable, how)), exit_worker);
-  }
-
-  void stalled() {
-    const std::string text = stall_text(options_.stall_s, plan_.workers(), session_.waits_for(), explanations_);
-    end(Status(Code::unavailable, text), exit_stalled);
   }
 
   EndSignals signals_;  // from before the first worker starts
   const Plan& plan_;
-  JobOptions options_;
+  const JobOptions options_;
   const int killed_ms_;  // see run_job
   SteadyClock clock_;
   CpuDevice device_{clock_, {}};
   FileStorage storage_;
   std::unique_ptr<Stream> disk_;
   std::unique_ptr<CheckpointTracker> checkpoints_;  // destroyed before the stream
-  Session session_;
+  Coordinator coordinator_;
   Launcher launcher_;
-  JobResult result_;
-  Connect addresses_;
-  Rank ready_ = 0, pending_rank_ = 0;
-  bool over_ = false, explaining_ = false;
-  Pause pause_;
-  std::set<Rank> stopped_, broken_;
-  std::optional<Status> pending_;
-  std::optional<Status> diverged_;  // what the job ends with once the readers of good versions have closed
-  clock::time_point pending_until_, last_message_, explain_until_;
-  std::map<Rank, std::string> explanations_;
+  std::set<Rank> broken_;     // links that have ended
+  std::set<Rank> told_down_;  // of these, places whose process has ended
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Launcher: worker processes on this machine. Each runs this very executable again, with a socket to the
-// session. No worker outlives the launching process, however that ends: a worker dies with its parent (PDEATHSIG)
+// coordinator. No worker outlives the launching process, however that ends: a worker dies with its parent (PDEATHSIG)
 // and when its control link closes. The one exception is a worker that SIGKILL does not end (Launcher::finish).
 #pragma once
 

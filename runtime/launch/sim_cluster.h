@@ -1,13 +1,30 @@
-// SimCluster: a whole job in one thread. Session, workers, actors, transports, devices: the production
-// classes over simulated clock, network and device, with CAF's testing scheduler. The same seed gives the
-// same run, message for message; another seed gives other timings and the same numbers (NU-1 runs).
+// SimCluster: a whole job in one thread. Coordinator, session, workers, actors, transports, devices: the production
+// classes over simulated clock, network and device, with CAF's testing scheduler. The same seed gives the same run,
+// message for message; another seed gives other timings and the same numbers (NU-1 runs). Faults hit at the n-th event
+// of a run, not at a time, so that short phases are met as often as long ones.
 #pragma once
 
 #include "comm/sim/sim_network.h"
-#include "runtime/session/session.h"
+#include "runtime/elastic/coordinator.h"
 #include "runtime/worker/worker.h"
 
 namespace troupe::runtime {
+
+/// What happens to a place, before the event with this number.
+struct SimFault {
+  enum class Kind : std::uint8_t {
+    kill,         ///< its process ends, as by SIGKILL: the parent and its peers learn of it a moment later
+    hang,         ///< its process stops, as by SIGSTOP: it neither computes nor answers, and no peer learns of it
+    cut,          ///< no message passes between it and `peer` any more, and no peer learns of it
+    cut_off,      ///< no message passes between it and the coordinator any more; its peers still reach it
+    stale_vote,   ///< its last vote comes of the generation before: for the step that is open now, with another loss
+    stale_order,  ///< the last order to begin a step or to commit one reaches it again, of the generation before
+    interrupt     ///< the job is asked to end (Coordinator::interrupt); of no place
+  };
+  std::int64_t at_event = 0;
+  Kind kind = Kind::kill;
+  Rank place = 0, peer = 0;
+};
 
 struct SimClusterOptions {
   /// orders runnable actors and jitters the network; 0: first come, no jitter
@@ -16,10 +33,16 @@ struct SimClusterOptions {
   comm::SimLink link;          ///< between every two places
   Storage* storage = nullptr;  ///< for plans with snapshots, and to restore from
   CheckpointTarget save;
-  SnapshotObserver* snapshots = nullptr;  ///< null: no checkpoints are taken
+  JobGeneration generation{1, 2};
+  JobCheckpoints* snapshots = nullptr;  ///< null: no checkpoints are taken
   std::string restore;
-  /// the run fails (`unavailable`) at the session's n-th message; -1: never
+  /// the run fails (`unavailable`) at the coordinator's n-th message; -1: never
   std::int64_t stop_after = -1;
+  std::vector<SimFault> faults;  ///< REQUIRES: of places of the plan, two for a cut
+  bool fenced = true;            ///< false: CL-1 (one generation) is broken, for tests that must notice
+  /// As JobOptions::stall_s, of virtual time: by default longer than any act of a plan takes, and reached at once where
+  /// no event is left.
+  int stall_s = 1'000'000'000;
 };
 
 struct SimRun {
@@ -27,15 +50,29 @@ struct SimRun {
   std::vector<StepResult> steps;
   SumState sums;  ///< of the last version
   std::int64_t virtual_ns = 0;
-  std::int64_t messages = 0;  ///< that reached the session
-  /// Rolling hash of all that happened, in its order, each with its time: messages to and from the session, data
-  /// messages when they were delivered (sender, receiver, header, payload), acts of all actors when they were done.
+  std::int64_t messages = 0;     ///< that reached the coordinator
+  std::int64_t events = 0;       ///< of clock and network, and calls for the coordinator's time
+  std::int64_t fault_ns = -1;    ///< when the first fault hit; -1: none did
+  std::int64_t late_orders = 0;  ///< messages of other generations that places have dropped
+  bool suspected = false;  ///< a place said that it had lost a peer before the coordinator knew, and before the end
+  /// Rolling hash of what happened, in its order, each with its time: messages to and from the coordinator when they
+  /// were sent and when they arrived (whether they were taken, too), faults, ends of processes, data messages when they
+  /// were delivered (sender, receiver, header, payload), acts of all actors when they were done.
   std::uint64_t digest = 0;
 };
 
-/// Runs a plan to its end. The callbacks of `session` are called as in production. Error: a failed worker; no progress,
-/// with Session::waits_for; divergence, after the programs that read versions before have closed, or another error has
-/// ended the wait for them.
+/// How a simulated job ended, whatever happened to it.
+struct SimOutcome {
+  JobResult job;
+  SimRun run;  ///< until then
+};
+
+/// Runs a plan to its end. The callbacks of `session` are called as in production. A job in which no event is left ends
+/// as one that stalls.
+SimOutcome simulate_job(const Plan& plan, const kernels::OpSet& ops, const actors::UserActorSet& user_actors,
+                        SessionOptions session, const SimClusterOptions& options = {});
+
+/// As simulate_job. Error: the job's.
 Expected<SimRun> run_simulated(const Plan& plan, const kernels::OpSet& ops, const actors::UserActorSet& user_actors,
                                SessionOptions session, const SimClusterOptions& options = {});
 

@@ -81,18 +81,30 @@ class DeathWaits {
 class Control {
  public:
   explicit Control(int fd) : link_(fd) {}
-  void send(const FromWorker& message) {
+  void send(JobGeneration of, const FromWorker& message) {
     std::lock_guard lock(mutex_);
-    if (const Status s = link_.send(encode(message)); !s.ok()) end(s);
+    if (const Status s = link_.send(of, encode(message)); !s.ok()) end(s);
   }
+  /// The next message of this worker's generation (CL-1 one generation). A worker serves one: with a newer one, in
+  /// which it has no part, its process ends.
   ToWorker next() {
-    while (messages_.empty())
-      if (const Status s = link_.receive(messages_); !s.ok()) end(s);
-    auto message = decode_to_worker(messages_.front());
-    messages_.pop_front();
-    if (!message.ok()) end(message.status());
-    return *std::move(message);
+    for (;;) {
+      while (frames_.empty())
+        if (const Status s = link_.receive(frames_); !s.ok()) end(s);
+      const ControlFrame frame = std::move(frames_.front());
+      frames_.pop_front();
+      const JobGeneration own = fence_.generation();
+      if (!fence_.follows(frame.of)) continue;
+      if (own != JobGeneration{} && own != frame.of)
+        end(Status(Code::unavailable, fmt::format("generation {} has begun, and this worker is of generation {}",
+                                                  frame.of.number, own.number)));
+      auto message = decode_to_worker(frame.message);
+      if (!message.ok()) end(message.status());
+      return *std::move(message);
+    }
   }
+  /// REQUIRES: next() has returned.
+  JobGeneration generation() const { return fence_.generation(); }
 
  private:
   /// Ends the process; says why unless the parent, who would read it, is gone.
@@ -103,16 +115,17 @@ class Control {
 
   ControlLink link_;
   std::mutex mutex_;
-  std::deque<std::vector<std::byte>> messages_;
+  std::deque<ControlFrame> frames_;
+  GenerationFence fence_;
 };
 
 /// Sends the spans that the trace has, in messages of a bounded size.
-void send_spans(TraceRecorder& trace, Control& control) {
+void send_spans(TraceRecorder& trace, JobGeneration generation, Control& control) {
   constexpr std::ptrdiff_t at_once = 10'000;
   auto taken = trace.take();
   for (auto begin = taken.spans.begin(); begin != taken.spans.end() || taken.dropped > 0; taken.dropped = 0) {
     const auto end = begin + std::min(at_once, taken.spans.end() - begin);
-    control.send(Spans{{begin, end}, taken.dropped});
+    control.send(generation, Spans{{begin, end}, taken.dropped});
     begin = end;
   }
 }
@@ -135,8 +148,8 @@ Stopped resident() {
 /// Sends Progress once a second, if the worker has made any.
 class Heartbeat {
  public:
-  Heartbeat(const std::atomic<std::int64_t>& progress, Control& control)
-      : thread_([this, &progress, &control] { beat(progress, control); }) {}
+  Heartbeat(const std::atomic<std::int64_t>& progress, JobGeneration generation, Control& control)
+      : thread_([this, &progress, generation, &control] { beat(progress, generation, control); }) {}
   ~Heartbeat() {
     {
       std::lock_guard lock(mutex_);
@@ -148,12 +161,12 @@ class Heartbeat {
   Heartbeat(const Heartbeat&) = delete;
 
  private:
-  void beat(const std::atomic<std::int64_t>& progress, Control& control) {
+  void beat(const std::atomic<std::int64_t>& progress, JobGeneration generation, Control& control) {
     std::int64_t last = 0;
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, std::chrono::seconds(1), [this] { return over_; })) {
       const std::int64_t now = progress;
-      if (now != last) control.send(Progress{now});
+      if (now != last) control.send(generation, Progress{now});
       last = now;
     }
   }
@@ -176,8 +189,9 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   if (!hello) return exit_worker;
   set_log_name(fmt::format("worker {}", hello->rank));
   set_log_level(hello->log_level);
+  const JobGeneration generation = control.generation();
   auto fail = [&](const Status& status) {  // the process itself, not one of its actors
-    control.send(WorkerFailed{"", status});
+    control.send(generation, WorkerFailed{"", status});
     return exit_worker;
   };
   auto plan = read_plan(plan_bytes->bytes);
@@ -190,8 +204,8 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
   TraceRecorder trace(hello->trace);
   comm::UcxOptions ucx;
   ucx.rank = hello->rank;
-  ucx.job = hello->job;
-  ucx.generation = hello->generation;
+  ucx.job = generation.job;
+  ucx.generation = generation.number;
   ucx.tls = hello->tls;
   ucx.net_devices = hello->net_device;
   auto opened = [&] {
@@ -199,10 +213,10 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     return comm::UcxTransport::open(ucx);
   }();
   if (!opened.ok()) return fail(opened.status());
-  control.send(WorkerAddress{(*opened)->address()});
+  control.send(generation, WorkerAddress{(*opened)->address()});
   auto after_address = control.next();
   while (std::holds_alternative<ExplainAll>(after_address)) {
-    control.send(Explained{"waits for the addresses of its peers\n"});
+    control.send(generation, Explained{"waits for the addresses of its peers\n"});
     after_address = control.next();
   }
   const Connect* connect = std::get_if<Connect>(&after_address);
@@ -238,16 +252,15 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
     env.user_actors = &user_actors;
     env.trace = hello->trace.steps > 0 ? &trace : nullptr;
     env.threads = hello->threads;
-    env.job = hello->job;
-    env.generation = hello->generation;
+    env.generation = generation;
     env.run_kernels = hello->run_kernels;
     env.storage = &storage;
     env.save = hello->save;
     env.restore = hello->restore;
-    env.send = [&](FromWorker message) { control.send(message); };
+    env.send = [&, generation](FromWorker message) { control.send(generation, message); };
     log_graph(*plan, hello->rank);
     const auto progress = env.progress;
-    const Heartbeat heartbeat(*progress, control);  // large models take long to get their initial values
+    const Heartbeat heartbeat(*progress, generation, control);  // large models take long to get their initial values
     auto worker = Worker::create(*plan, hello->rank, std::move(env));
     if (!worker.ok()) return fail(worker.status());
     (*worker)->start();
@@ -258,19 +271,19 @@ int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet
       // The window's acts are over when the step after it commits: sent here, a job that fails later has a trace.
       if (const auto* commit = std::get_if<CommitStep>(&message);
           commit && commit->step - hello->trace.first >= hello->trace.steps)
-        send_spans(trace, control);
+        send_spans(trace, generation, control);
       (*worker)->handle(std::move(message));
     }
     stopped = resident();
     (*worker)->stop();
     system.await_all_actors_done();
   }
-  send_spans(trace, control);
+  send_spans(trace, generation, control);
   const auto stats = transport->stats();
   stopped.peak_bytes = resident().peak_bytes;
   stopped.sent_bytes = stats.sent_bytes;
   stopped.received_bytes = stats.received_bytes;
-  control.send(stopped);
+  control.send(generation, stopped);
   return exit_ok;
 }
 

@@ -57,8 +57,8 @@ Status CheckpointTracker::begin(std::uint64_t fresh) {
   }
   TROUPE_ASSIGN(const checkpoint::Stamp stamp, catalog.claim(options_.job, fresh));
   TROUPE_TRY(catalog.clean(stamp.generation).status());
-  target_ = {options_.dir, stamp.job, stamp.generation};
-  if (options_.on_begin) options_.on_begin(target_);
+  claim_ = stamp;
+  if (options_.on_begin) options_.on_begin(claim_);
   checkpoint::Manifest head;
   head.stamp = stamp;
   head.seed = plan_.seed;

@@ -10,7 +10,7 @@
 
 #include "checkpoint/committer.h"
 #include "runtime/plan/plan.h"
-#include "runtime/session/session.h"
+#include "runtime/session/job_checkpoints.h"
 
 namespace troupe::runtime {
 
@@ -46,7 +46,7 @@ struct CheckpointOptions {
   /// job of the checkpoint that is restored, which App::run reads there; 0, as from one of step 0: the folder's job, or
   /// a new one
   std::uint64_t job = 0;
-  std::function<void(const CheckpointTarget&)> on_begin;  ///< the job has claimed the folder
+  std::function<void(const checkpoint::Stamp&)> on_begin;  ///< the job has claimed the folder
   int failures_max = 5;  ///< failures in a row after which the job stops (exit_checkpoint)
   std::function<void(const CheckpointEvent&)> on_event;
 };
@@ -55,7 +55,7 @@ struct CheckpointOptions {
 SumState sums_of(const checkpoint::Manifest& manifest);
 
 /// Not thread-safe: owned by the loop of the job's process.
-class CheckpointTracker final : public SnapshotObserver {
+class CheckpointTracker final : public JobCheckpoints {
  public:
   /// `first`, `last`: the versions that the job begins and ends with. Commits run on `stream`. REQUIRES: `plan`,
   /// `storage`, `stream` and `clock` outlive this object.
@@ -66,9 +66,9 @@ class CheckpointTracker final : public SnapshotObserver {
   /// new job. Error: of the disk; another run holds the folder's lock. REQUIRES: called once, and without an error
   /// before the run begins.
   Status begin(std::uint64_t fresh);
-  CheckpointTarget target() const { return target_; }
-  /// The run ends with this version instead of `last`.
-  void end_with(std::int64_t version) { last_ = version; }
+  /// What the job has claimed: its job and generation. REQUIRES: begin() has returned no error.
+  const checkpoint::Stamp& claim() const { return claim_; }
+  void end_with(std::int64_t version) override { last_ = version; }
   bool wants(std::int64_t version) const override;
   /// False while so many commits wait for the disk that their manifests would pile up in this process.
   bool has_room() const override;
@@ -79,14 +79,11 @@ class CheckpointTracker final : public SnapshotObserver {
   /// Calls on_event for each commit that has ended since the last call. Error: `superseded`, from the first version on
   /// that is not committed because another job, or a later start of this one, has claimed the folder; saving has failed
   /// too often in a row; or see diverged(). No effect before begin().
-  Status poll();
-  /// Waits for the commits under way, then as poll. Error: as poll; or the last version's checkpoint could not be
-  /// saved.
-  Status finish();
+  Status poll() override;
+  Status finish() override;
   /// The folder is claimed.
   bool claimed() const { return committer_ != nullptr; }
-  /// A version had parameters or moments that are not finite, which is why it was not committed.
-  bool diverged() const { return !ruined_.ok(); }
+  bool diverged() const override { return !ruined_.ok(); }
 
  private:
   const Plan& plan_;
@@ -102,7 +99,7 @@ class CheckpointTracker final : public SnapshotObserver {
     std::map<Rank, std::pair<double, double>> bytes;  // of parameters and of moments, so far
   };
   std::map<std::int64_t, UnderWay> under_way_;  // by version
-  CheckpointTarget target_;
+  checkpoint::Stamp claim_;
   std::shared_ptr<FolderLock> lock_;
   std::unique_ptr<checkpoint::CheckpointCommitter> committer_;
   int failures_ = 0;

@@ -18,17 +18,17 @@ struct ToWorker {
   union {
     plan @0 :Data;
     hello :group {
-      rank @1 :Int32; job @2 :UInt64; generation @3 :UInt32; threads @4 :Int32;
+      rank @1 :Int32; saveJob @3 :UInt64; threads @4 :Int32;
       tls @5 :Text; netDevice @6 :Text; traceFirst @7 :Int64; paced @8 :Float64; runKernels @9 :Bool;
       traceSteps @27 :Int64; cores @28 :List(Int32); throttle @29 :List(Throttle);
-      saveDir @30 :Text; saveJob @31 :UInt64; saveGeneration @32 :UInt32; restore @33 :Text; logLevel @37 :UInt8;
+      saveDir @30 :Text; restore @33 :Text; logLevel @32 :UInt8;
     }
     connect @10 :List(Address);
-    begin :group { step @11 :Int64; readers @12 :UInt32; exponents @34 :List(Int32); }
+    begin :group { step @11 :Int64; readers @12 :UInt32; exponents @2 :List(Int32); }
     go :group { program @13 :Int32; step @14 :Int64; }
     commit :group {
-      step @15 :Int64; readers @16 :UInt32; gradScale @17 :Float64; lr @18 :Float64; update @19 :Int64; voidStep @35 :Bool;
-      exponents @36 :List(Int32);
+      step @15 :Int64; readers @16 :UInt32; gradScale @17 :Float64; lr @18 :Float64; update @19 :Int64; voidStep @34 :Bool;
+      exponents @31 :List(Int32);
     }
     feed :group { name @20 :Text; program @21 :Int32; step @22 :Int64; microbatch @23 :Int32; payload @24 :Data; }
     explain @25 :Void;

@@ -93,8 +93,6 @@ std::vector<std::byte> encode(const ToWorker& in) {
                  [&](const Hello& m) {
                    auto h = b.initHello();
                    h.setRank(m.rank);
-                   h.setJob(m.job);
-                   h.setGeneration(m.generation);
                    h.setThreads(m.threads);
                    h.setTls(m.tls);
                    h.setNetDevice(m.net_device);
@@ -107,7 +105,6 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    for (unsigned i = 0; i < m.throttle.size(); ++i) put(throttle[i], m.throttle[i]);
                    h.setSaveDir(m.save.dir);
                    h.setSaveJob(m.save.job);
-                   h.setSaveGeneration(m.save.generation);
                    h.setRestore(m.restore);
                    h.setLogLevel(static_cast<std::uint8_t>(m.log_level));
                  },
@@ -231,8 +228,6 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
           case wire::ToWorker::HELLO: {
             const auto h = r.getHello();
             Hello hello{h.getRank(),
-                        h.getJob(),
-                        h.getGeneration(),
                         h.getThreads(),
                         h.getTls().cStr(),
                         h.getNetDevice().cStr(),
@@ -243,7 +238,7 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
             hello.cores = get(h.getCores());
             for (auto t : h.getThrottle())
               hello.throttle.push_back({t.getA(), t.getB(), t.getLatencyNs(), t.getBytesPerSecond()});
-            hello.save = {h.getSaveDir().cStr(), h.getSaveJob(), h.getSaveGeneration()};
+            hello.save = {h.getSaveDir().cStr(), h.getSaveJob()};
             hello.restore = h.getRestore().cStr();
             hello.log_level =
                 static_cast<LogLevel>(std::min(h.getLogLevel(), static_cast<std::uint8_t>(LogLevel::off)));

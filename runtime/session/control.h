@@ -25,11 +25,19 @@ namespace troupe::runtime {
 using actors::ProgramMask;
 using actors::Report;
 
-/// The folder of a job's checkpoints, and the job's claim on it (checkpoint/catalog.h).
+/// What runs between two changes of a job's membership. Every control message and every tensor message
+/// (comm/message_header.h) carries it, and the number is in the names of checkpoints (checkpoint/catalog.h). {0, 0} is
+/// none.
+struct JobGeneration {
+  std::uint64_t job = 0;     ///< a fresh number for each start: two that go on from one checkpoint are apart
+  std::uint32_t number = 0;  ///< that of the claim on the folder of checkpoints, where there is one; else from 1
+  bool operator==(const JobGeneration&) const = default;
+};
+
+/// Where a job saves checkpoints.
 struct CheckpointTarget {
-  std::string dir;        ///< empty: it keeps none
-  std::uint64_t job = 0;  ///< stays when it is resumed
-  std::uint32_t generation = 0;
+  std::string dir;        ///< empty: it saves none
+  std::uint64_t job = 0;  ///< in the checkpoints' stamps: stays when the job is resumed
   bool operator==(const CheckpointTarget&) const = default;
 };
 
@@ -40,8 +48,6 @@ struct PlanBytes {
 /// The second: its rank, and how it runs the plan.
 struct Hello {
   Rank rank = 0;
-  std::uint64_t job = 0;
-  std::uint32_t generation = 1;
   std::int32_t threads = 1;
   std::string tls, net_device;  ///< UCX; empty: its choice
   TraceWindow trace;

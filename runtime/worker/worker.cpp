@@ -113,8 +113,8 @@ void Worker::start() {
   RestoreEnv env{*impl.env.storage,        *impl.env.transport,      *impl.env.device,
                  *impl.streams.at("disk"), *impl.streams.at("comm"), {},
                  impl.env.progress};
-  env.header.job = impl.env.job;
-  env.header.generation = impl.env.generation;
+  env.header.job = impl.env.generation.job;
+  env.header.generation = impl.env.generation.number;
   impl.stop_restoring = restore(impl.plan, impl.local.rank, impl.env.restore, impl.restore_places(), env, done);
 }
 

@@ -29,8 +29,7 @@ struct WorkerEnv {
   const actors::UserActorSet* user_actors = nullptr;
   TraceSink* trace = nullptr;  ///< may be null
   int threads = 1;
-  std::uint64_t job = 0;
-  std::uint32_t generation = 1;
+  JobGeneration generation;  ///< of its messages; its number is in the names of the checkpoints that it writes
   /// Grows while the worker makes progress, from Worker::create on: counts pieces of parameters that get their initial
   /// values, ops that its actors have begun, acts that they have finished, pieces of a checkpoint that have been read
   /// or have arrived. Not null.

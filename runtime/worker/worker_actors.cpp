@@ -199,8 +199,8 @@ Worker::Impl::MadeBody Worker::Impl::user_body(const LocalActor& a) {
 std::shared_ptr<actors::Executor> Worker::Impl::communicator(const LocalActor& a) {
   const PlanActor& pa = plan_actor(a);
   actors::CommunicatorSpec spec;
-  spec.header.job = env.job;
-  spec.header.generation = env.generation;
+  spec.header.job = env.generation.job;
+  spec.header.generation = env.generation.number;
   spec.header.program = static_cast<std::uint16_t>(pa.program);
   spec.header.channel = static_cast<std::uint32_t>(pa.exchange);
   spec.routes = a.routes;

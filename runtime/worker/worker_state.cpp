@@ -129,7 +129,7 @@ Status Worker::Impl::make_shards() {
     return invalid("the plan takes checkpoints, and the job has no folder for them");
   spec.storage = env.storage;
   spec.dir = env.save.dir;
-  spec.stamp = {env.save.job, env.save.generation, 0};
+  spec.stamp = {env.save.job, env.generation.number, 0};
   spec.rank = local.rank;
   spec.clock = env.clock;
   spec.stall_ns = [stalls = stalls](std::int64_t step) { return stalls->stall_ns(step); };

@@ -81,9 +81,10 @@ TEST_CASE("schedule.ahead is a number, as an integer or a text, or auto; beside 
   CHECK(ahead({"schedule.ahead=\"3\""}) == 3);
   CHECK(ahead({"schedule.ahead=auto"}) == -1);
   CHECK(ahead({"schedule.ahead=auto", "schedule.pipeline=zero-bubble"}) == -1);
-  CHECK(contains(error_of({"schedule.ahead=-1"}), "'schedule.ahead' = -1 is neither \"auto\" nor an integer in 0.."));
+  CHECK(
+      contains(error_of({"schedule.ahead=-1"}), "'schedule.ahead' = \"-1\" is neither \"auto\" nor an integer in 0.."));
   CHECK(contains(error_of({"schedule.ahead=1.5"}), "'schedule.ahead' must be a string or an integer"));
-  CHECK(contains(error_of({"schedule.ahead=2x"}), "'schedule.ahead' = 2x is neither"));
+  CHECK(contains(error_of({"schedule.ahead=2x"}), "'schedule.ahead' = \"2x\" is neither"));
   CHECK(contains(error_of({"schedule.ahead=1", "schedule.pipeline=zero-bubble"}),
                  "zero-bubble has an order of passes that leaves no choice"));
 }

@@ -5,7 +5,7 @@
 #include "apps/job/reading.h"
 #include "apps/job/resume.h"
 #include "devices/sim/sim_storage.h"
-#include "runtime/launch/exit_codes.h"
+#include "runtime/elastic/exit_codes.h"
 
 using namespace troupe;
 using namespace troupe::lm;

@@ -21,6 +21,7 @@ import comparisons  # noqa: E402
 import jobs  # noqa: E402
 import run as report  # noqa: E402
 import torch_peer  # noqa: E402
+import trace_picture  # noqa: E402
 from peers import same_run  # noqa: E402
 from rounds import Found, PeerFailed, Row, best, measure, sweep, table  # noqa: E402
 
@@ -82,9 +83,41 @@ class Tools(unittest.TestCase):
     def test_a_tool_that_is_not_built_is_named_with_the_command_that_builds_it(self):
         for tool, target in (("bench_free_links", " --target bench_free_links"), ("troupe", "")):
             path = jobs.SCRATCH / "nowhere" / tool
-            with self.assertRaises(SystemExit) as end:
-                jobs.start([path, "--steps", 1])
-            self.assertEqual(str(end.exception), f"{path} is not built: cmake --build {jobs.ROOT / 'build'}{target}")
+            for command in ([path, "--steps", 1], jobs.on([0], [str(path), "--steps", "1"])):
+                with self.assertRaises(SystemExit) as end:
+                    jobs.start(command)
+                self.assertEqual(str(end.exception), f"{path} is not built: cmake --build {jobs.ROOT / 'build'}{target}")
+
+
+class Pictures(unittest.TestCase):
+    def draw(self, *words):
+        rows = [("layer0.fwd", 0, 5), ("box.layer0.sum@stage0", 5, 9), ("box.layer0.sum@stage0: waits", 5, 8)]
+        events = [{"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": row}} for i, (row, _, _) in enumerate(rows)]
+        events += [{"ph": "X", "name": "act", "pid": 0, "tid": i, "ts": b * 1e3, "dur": (e - b) * 1e3, "args": {"step": s, "microbatch": 0}}
+                   for s in (3, 4) for i, (_, b, e) in enumerate(rows)]
+        with tempfile.TemporaryDirectory() as folder:
+            trace, out = Path(folder) / "tp=2.json", Path(folder) / "out.svg"
+            trace.write_text(json.dumps({"traceEvents": events}))
+            argv = ["trace_picture.py", str(out), *[w.replace("TRACE", str(trace)) for w in words]]
+            with mock.patch.object(sys, "argv", argv), contextlib.redirect_stderr(io.StringIO()) as said:
+                try:
+                    trace_picture.main()
+                except SystemExit as end:
+                    return f"{end}{said.getvalue()}"
+            return out.read_text()
+
+    def test_draws_acts_and_exchanges_and_not_what_exchanges_wait_for(self):
+        drawn = self.draw("plain=TRACE")
+        self.assertIn("plain: step 4", drawn)
+        self.assertEqual([drawn.count(f"<title>{row},") for row in ("layer0.fwd", "box.layer0.sum@stage0")], [1, 1])
+        self.assertNotIn("waits", drawn)
+
+    def test_says_what_a_trace_does_not_have(self):
+        self.assertIn("has no step 99; it has 3 to 4", self.draw("a=TRACE", "--step", "99"))
+        self.assertIn("there is no such trace", self.draw("a=TRACE.not"))
+        self.assertIn("choose an earlier --begin", self.draw("a=TRACE", "--begin", "100"))
+        self.assertIn("--length", self.draw("a=TRACE", "--length", "0"))
+        self.assertIn("NAME=TRACE.json", self.draw("nameless"))
 
 
 class Perftest(unittest.TestCase):

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/launch/exit_codes.h"
+#include "runtime/elastic/exit_codes.h"
 #include "tests/apps/temp_dir.h"
 #include "tests/command/run.h"
 

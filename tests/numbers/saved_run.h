@@ -75,7 +75,7 @@ inline Expected<SavingJob> compile_saving(const runtime::App& app, const lm::LmC
 }
 
 /// A tracker that commits a version as soon as its shards are written: the simulation has one thread.
-struct SavedAtOnce final : SnapshotObserver {
+struct SavedAtOnce final : JobCheckpoints {
   CheckpointTracker& tracker;
   Status over;
   explicit SavedAtOnce(CheckpointTracker& tracker) : tracker(tracker) {}
@@ -87,6 +87,10 @@ struct SavedAtOnce final : SnapshotObserver {
     tracker.written(version, shards, sums);
     if (over.ok()) over = tracker.finish();
   }
+  void end_with(std::int64_t version) override { tracker.end_with(version); }
+  Status poll() override { return over; }
+  Status finish() override { return over; }
+  bool diverged() const override { return tracker.diverged(); }
 };
 
 /// Runs a job. `app`: has the actors of the language model.
@@ -112,7 +116,8 @@ inline Expected<Run> run(const runtime::App& app, const SavingJob& job, SimStora
   cluster.seed = r.seed;
   cluster.stop_after = r.stop_after;
   cluster.storage = &storage;
-  cluster.save = checkpoints.target();
+  cluster.save = {r.into, checkpoints.claim().job};
+  cluster.generation.number = checkpoints.claim().generation;
   cluster.restore = r.restore;
   SessionOptions s;
   s.first_step = r.first;
@@ -129,9 +134,8 @@ inline Expected<Run> run(const runtime::App& app, const SavingJob& job, SimStora
   SavedAtOnce at_once(checkpoints);
   cluster.snapshots = &at_once;
   TROUPE_ASSIGN(const SimRun ran, run_simulated(plan, app.ops(), app.actors(), s, cluster));
-  TROUPE_TRY(at_once.over);
   if (!failed.empty()) return failed[0];
-  Run out{ran.params_hash, {}, {},       r.into + "/" + checkpoint::folder_name(r.steps, cluster.save.generation),
+  Run out{ran.params_hash, {}, {},       r.into + "/" + checkpoint::folder_name(r.steps, cluster.generation.number),
           ran.messages,    {}, ran.sums, ran.digest};
   for (const auto& step : ran.steps) {
     out.losses.push_back(step.loss);

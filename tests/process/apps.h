@@ -14,6 +14,8 @@
 
 #include "kernels/rules.h"
 #include "runtime/launch/app.h"
+#include "runtime/launch/control_link.h"
+#include "runtime/launch/launcher.h"
 #include "tests/runtime/mlp.h"
 
 /// Never comes back from its act of step 1.
@@ -65,6 +67,18 @@ struct Orphaning final : troupe::actors::UserActor {
   troupe::Status act(troupe::actors::UserCall& call) override {
     if (call.step == 1 && std::system("sleep 8 >/dev/null 2>&1 &") == 0) ::raise(SIGKILL);
     return {};
+  }
+};
+
+/// Sends, in its act of step 1, a message of another generation and one of none on its worker's control link. Their
+/// bytes are no message.
+struct Late final : troupe::actors::UserActor {
+  troupe::Status act(troupe::actors::UserCall& call) override {
+    if (call.step != 1) return {};
+    const std::vector<std::byte> garbage(100, std::byte{0xff});
+    troupe::runtime::ControlLink link(::dup(troupe::runtime::link_of_this_worker().value_or(-1)));
+    TROUPE_TRY(link.send({1, 1}, garbage));
+    return link.send({}, garbage);
   }
 };
 
@@ -163,6 +177,7 @@ inline const troupe::runtime::App& test_app() {
     a.actor<Diverging>("diverging");
     a.actor<Torn>("torn");
     a.actor<Orphaning>("orphaning");
+    a.actor<Late>("late");
     a.actor<Forking>("forking");
     a.actor<Nesting>("nesting");
     a.actor<SignalLooker>("signals");

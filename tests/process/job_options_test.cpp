@@ -136,6 +136,12 @@ TEST_CASE("a number of JobOptions out of its range is refused before a worker st
       {"paced is nan", [](JobOptions& o) { o.paced = std::nan(""); }},
       {"paced is inf", [](JobOptions& o) { o.paced = std::numeric_limits<double>::infinity(); }},
       {"paced is 1e+300", [](JobOptions& o) { o.paced = 1e300; }},
+      {"paced is 1000000000", [](JobOptions& o) { o.paced = 1e9; }},
+      {"checkpoint.failures_max is 0", [](JobOptions& o) { o.checkpoint.failures_max = 0; }},
+      {"throttle[0].latency_ns is 100000000000001",
+       [](JobOptions& o) {
+         o.throttle = {{0, 1, 100'000'000'000'001, 0}};
+       }},
       {"run_kernels is false", [](JobOptions& o) { o.run_kernels = false; }},
       {"stall_s is 0", [](JobOptions& o) { o.stall_s = 0; }},
       {"memory_bytes_max is -1", [](JobOptions& o) { o.memory_bytes_max = -1; }},
@@ -182,6 +188,12 @@ TEST_CASE("a number of JobOptions out of its range is refused before a worker st
     CHECK(result.exit_code == exit_plan);
     CHECK_MESSAGE(result.status.message().starts_with(std::string("JobOptions::") + says), result.status.message());
   }
+  JobOptions most = steps(1);
+  most.paced = std::nextafter(1e9, 0);
+  most.run_kernels = false;
+  most.throttle = {{0, 1, 100'000'000'000'000, 0}, {0, -1, 5, 0}, {-1, -1, 0, 1}};
+  const Status taken = test_app().check(two_stages(), most);
+  CHECK_MESSAGE(taken.ok(), taken.message());
 }
 
 TEST_CASE(

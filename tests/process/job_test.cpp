@@ -67,6 +67,43 @@ TEST_CASE("a plan that would deadlock is refused before any process starts") {
   CHECK_FALSE(std::filesystem::exists(mark));
 }
 
+TEST_CASE(
+    "a message of another generation from a worker is dropped and counted, and the job goes on (CL-1 one generation)") {
+  for (const char* kind : {"data", "late"}) {
+    Graph g(test_app().ops());
+    g.program("train", {1, 1});
+    g.actor(kind, "x", {}, {{"x", {DType::f32, {2, 6}}}}, {{"stream", std::string("x")}});
+    const auto p = compile(g, {});
+    REQUIRE_MESSAGE(p.ok(), p.status().message());
+    JobOptions job;
+    job.session.steps = 3;
+    const JobResult ran = test_app().run(*p, job);
+    CHECK_MESSAGE(ran.status.ok(), ran.status.message());
+    CHECK(ran.late_messages == (kind == std::string("late") ? 2 : 0));
+  }
+}
+
+TEST_CASE("each start of a job is a generation of its own, from the first message on") {
+  TempDir dir;
+  std::vector<std::string> heads;
+  for (int run = 0; run < 2; ++run) {
+    const std::string file = dir / std::to_string(run);
+    JobOptions job;
+    job.session.steps = 1;
+    // Stores the head of the first message, its size, generation and job, and ends.
+    job.prefixes = {{"bash", "-c", "head -c 16 <&\"${@: -1}\" >" + file, "bash"}};
+    CHECK(test_app().run(good_plan({}, {1}), job).exit_code == exit_worker);
+    std::ifstream in(file, std::ios::binary);
+    heads.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+    REQUIRE(heads.back().size() == 16);
+  }
+  const auto number = [](const std::string& head) { return head.substr(4, 4); };
+  const auto job = [](const std::string& head) { return head.substr(8); };
+  CHECK(number(heads[0]) == std::string("\1\0\0\0", 4));
+  CHECK(number(heads[0]) == number(heads[1]));
+  CHECK(job(heads[0]) != job(heads[1]));
+}
+
 TEST_CASE("a step that is longer than the stall limit, but makes progress, is no stall") {
   Shape_ s;
   s.layers = 1;

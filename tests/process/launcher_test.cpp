@@ -18,7 +18,9 @@
 #include <utility>
 
 #include "comm/ucx/memory_hooks.h"
+#include "runtime/plan/plan_io.h"
 #include "runtime/session/control.h"
+#include "tests/process/apps.h"
 #include "tests/process/held_worker.h"
 #include "tests/skip.h"
 
@@ -60,6 +62,54 @@ std::pair<int, int> link_ends() {
 
 }  // namespace
 
+TEST_CASE("a message has the generation that its sender names, and reaches the other end with it") {
+  const auto [near, far] = link_ends();
+  ControlLink from(near), to(far);
+  const SharedBytes message = message_of(3, 1);
+  CHECK(from.send({7, 1}, *message).ok());
+  CHECK(from.post({7, 2}, message).ok());
+  CHECK(from.send({}, {}).ok());
+  std::deque<ControlFrame> frames;
+  while (frames.size() < 3) REQUIRE(to.receive(frames).ok());
+  CHECK((frames == std::deque<ControlFrame>{{{7, 1}, *message}, {{7, 2}, *message}, {{}, {}}}));
+}
+
+TEST_CASE("a worker drops a message of another generation before it decodes it (CL-1 one generation)") {
+  const auto p = mlp::plan(test_app().ops(), {}, {1});
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  const std::vector<std::byte> garbage(100, std::byte{0xff});
+  CHECK_FALSE(decode_to_worker(garbage).ok());
+  Launcher launcher;
+  REQUIRE(launcher.start({}).ok());
+  ControlLink& link = *launcher.workers()[0].link;
+  std::deque<ControlFrame> heard;
+  const auto say = [&](JobGeneration of, const ToWorker& message) { return link.send(of, encode(message)).ok(); };
+  const auto next = [&] {
+    while (heard.empty()) REQUIRE(link.receive(heard).ok());
+    const ControlFrame frame = heard.front();
+    heard.pop_front();
+    CHECK((frame.of == JobGeneration{7, 2}));
+    auto message = decode_from_worker(frame.message);
+    REQUIRE_MESSAGE(message.ok(), message.status().message());
+    return *std::move(message);
+  };
+  CHECK(link.send({}, garbage).ok());
+  CHECK(say({7, 2}, PlanBytes{write_plan(*p)}));
+  for (const JobGeneration other : {JobGeneration{7, 1}, {6, 2}, {}}) CHECK(link.send(other, garbage).ok());
+  CHECK(say({7, 2}, Hello{}));
+  const auto address = next();
+  REQUIRE(std::holds_alternative<WorkerAddress>(address));
+  CHECK(say({7, 1}, Connect{}));  // of no peers: the worker would begin
+  CHECK(say({7, 2}, ExplainAll{}));
+  const auto explained = next();
+  REQUIRE(std::holds_alternative<Explained>(explained));
+  CHECK(std::get<Explained>(explained).text == "waits for the addresses of its peers\n");
+  CHECK(say({7, 3}, ExplainAll{}));  // it has no part in this one: its process ends, and says nothing as if it had
+  while (link.receive(heard).ok()) {}
+  CHECK(heard.empty());
+  CHECK(launcher.finish(2'000).ok());
+}
+
 TEST_CASE("a worker that cannot be started for want of descriptors is an error, and none of them stays open") {
   const auto before = descriptors();
   // Two ends of a control link, two of a log, one to watch the process: each can be the one too many.
@@ -81,16 +131,16 @@ TEST_CASE("a control link refuses a message that its other end would refuse, and
   const auto [near, far] = link_ends();
   ControlLink from(near), to(far);
   const auto large = message_of(control_bytes_max + std::size_t{1}, 0), small = message_of(3, 7);
-  for (const Status& s : {from.send(*large), from.post(large)}) {
+  for (const Status& s : {from.send({7, 1}, *large), from.post({7, 1}, large)}) {
     CHECK(s.code() == Code::invalid);
     CHECK_MESSAGE(s.message() == "control link: a message of 268435457 bytes; the most is 268435456", s.message());
   }
   CHECK_FALSE(from.unsent());
-  REQUIRE(from.post(small).ok());
-  std::deque<std::vector<std::byte>> messages;
+  REQUIRE(from.post({7, 1}, small).ok());
+  std::deque<ControlFrame> messages;
   REQUIRE(to.receive(messages).ok());
   REQUIRE(messages.size() == 1);
-  CHECK((messages[0] == *small));
+  CHECK((messages[0].message == *small));
 }
 
 TEST_CASE("what a control link queues while its other end does not read arrives whole and in order") {
@@ -98,9 +148,9 @@ TEST_CASE("what a control link queues while its other end does not read arrives 
   ControlLink from(near), to(far);
   constexpr std::size_t count = 60;
   const auto message = [](std::size_t i) { return message_of(i * 10'007, static_cast<int>(i)); };
-  std::deque<std::vector<std::byte>> messages;
+  std::deque<ControlFrame> messages;
   for (std::size_t i = 0; i < count; ++i) {
-    REQUIRE(from.post(message(i)).ok());
+    REQUIRE(from.post({7, 1}, message(i)).ok());
     if (i == count / 2) REQUIRE(to.receive(messages).ok());  // now and then it reads some
   }
   CHECK(from.unsent());
@@ -110,7 +160,7 @@ TEST_CASE("what a control link queues while its other end does not read arrives 
   }
   CHECK_FALSE(from.unsent());
   bool same = true;
-  for (std::size_t i = 0; i < count; ++i) same &= messages[i] == *message(i);
+  for (std::size_t i = 0; i < count; ++i) same &= messages[i].message == *message(i);
   CHECK(same);
 }
 
@@ -120,19 +170,19 @@ TEST_CASE(
   const auto [near_a, far_a] = link_ends();
   const auto [near_b, far_b] = link_ends();
   ControlLink from_a(near_a), to_a(far_a), from_b(near_b), to_b(far_b);
-  REQUIRE(from_a.post(message).ok());
-  REQUIRE(from_b.post(message).ok());
+  REQUIRE(from_a.post({7, 1}, message).ok());
+  REQUIRE(from_b.post({7, 1}, message).ok());
   CHECK(from_a.unsent());
   CHECK(from_b.unsent());
   CHECK(message.use_count() == 3);
-  std::deque<std::vector<std::byte>> messages;
+  std::deque<ControlFrame> messages;
   const auto take = [&](ControlLink& from, ControlLink& to) {
     messages.clear();
     while (messages.empty()) {
       REQUIRE(from.flush().ok());
       REQUIRE(to.receive(messages).ok());
     }
-    CHECK((messages[0] == *message));
+    CHECK((messages[0].message == *message));
   };
   take(from_a, to_a);
   CHECK(message.use_count() == 2);

@@ -61,11 +61,11 @@ struct Job {
   }
 
   std::unique_ptr<actors::ShardWriter> place(std::int32_t rank) {
-    const auto target = checkpoints->target();
+    const auto claim = checkpoints->claim();
     actors::ShardSpec spec;
     spec.storage = &storage;
-    spec.dir = target.dir;
-    spec.stamp = {target.job, target.generation, 0};
+    spec.dir = "/ckpt";
+    spec.stamp = {claim.job, claim.generation, 0};
     spec.rank = rank;
     for (const auto kind : {checkpoint::TensorKind::parameter, checkpoint::TensorKind::first_moment,
                             checkpoint::TensorKind::second_moment})
@@ -309,16 +309,16 @@ TEST_CASE(
   REQUIRE(job.begins(2));
   job.write_all(2);
   // Has claimed the folder at the same moment, on another machine: the shards of the first are in the way of its own.
-  const CheckpointTarget target = job.checkpoints->target();
+  const checkpoint::Stamp claim = job.checkpoints->claim();
   checkpoint::Manifest head;
-  head.stamp = {target.job, target.generation, 0};
-  checkpoint::CheckpointCommitter second(job.storage, *job.stream, job.loop.clock(), target.dir, std::move(head), {});
+  head.stamp = {claim.job, claim.generation, 0};
+  checkpoint::CheckpointCommitter second(job.storage, *job.stream, job.loop.clock(), "/ckpt", std::move(head), {});
   for (const std::int64_t step : {1, 2}) second.abandon(step, Status(Code::io, "the shard is there already"));
   second.finish();
   const auto outcomes = second.outcomes();
   REQUIRE(outcomes.size() == 2);
   for (const auto& o : outcomes) CHECK(o.status.code() == Code::io);
-  const auto entries = checkpoint::Catalog(job.storage, target.dir).entries();
+  const auto entries = checkpoint::Catalog(job.storage, "/ckpt").entries();
   REQUIRE(entries.ok());
   REQUIRE(entries->size() == 1);
   CHECK(entries->front().step == 1);
@@ -333,10 +333,10 @@ TEST_CASE("of two runs one has the folder; the second says so, and takes it when
   const Status s = second.begin(78);
   CHECK(s.code() == Code::unavailable);
   CHECK(s.message() == "'/ckpt' is written by another run: wait for its end, or use another folder");
-  CHECK(job.checkpoints->target().generation == 1);
+  CHECK(job.checkpoints->claim().generation == 1);
   job.checkpoints.reset();
   CHECK(second.begin(78).ok());
-  CHECK(second.target().generation == 2);  // the refused one has claimed nothing
+  CHECK(second.claim().generation == 2);  // the refused one has claimed nothing
 }
 
 TEST_CASE("a version with a parameter that is not finite at any place is not committed, and training has diverged") {

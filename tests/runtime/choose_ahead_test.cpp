@@ -126,6 +126,9 @@ TEST_CASE("at last auto tries all of a place's microbatches under way, where the
   for (auto t = pays.tried.begin(); t != last; ++t) most = t->taken() ? t->ahead : most;
   CHECK(most < all - 2);
   CHECK(last->step_s <= (last - 1)->step_s);
+  REQUIRE(std::next(last) != pays.tried.end());  // then one fewer
+  CHECK(std::next(last)->ahead == all - 1);
+  CHECK(std::next(last)->verdict == AheadVerdict::loses);
   CHECK(with_latency(20e-3, *needed_bytes(pays.plan) - 1).plan.pipeline.ahead == most);
   const AheadChoice little = with_latency(8e-3);
   CHECK(little.tried.back().ahead == all);

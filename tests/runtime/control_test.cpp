@@ -62,8 +62,6 @@ TEST_CASE("every message to a worker survives the wire") {
   CHECK(to_worker(PlanBytes{blob(1001)}).bytes == blob(1001));
   CHECK(to_worker(PlanBytes{}).bytes.empty());
   Hello hello{3,
-              0xfedcba9876543210ull,
-              5,
               4,
               "tcp,self",
               "eth0",
@@ -72,13 +70,11 @@ TEST_CASE("every message to a worker survives the wire") {
               false,
               {5, 0, 63},
               {{-1, -1, 50'000, 1ll << 40}, {3, 2, 0, 7}},
-              {"runs/a/checkpoints", 0x8000000000000001ull, 6},
+              {"runs/a/checkpoints", 0x8000000000000001ull},
               "runs/a/checkpoints/step-00000005.g1",
               LogLevel::debug};
   const auto h = to_worker(hello);
   CHECK(h.rank == 3);
-  CHECK(h.job == hello.job);
-  CHECK(h.generation == 5);
   CHECK(h.threads == 4);
   CHECK(h.tls == "tcp,self");
   CHECK(h.net_device == "eth0");
@@ -186,7 +182,7 @@ TEST_CASE("every message from a worker survives the wire") {
 TEST_CASE("10,000 corrupted control messages are each an error or a message, never the end of the process") {
   const std::vector<std::vector<std::byte>> good = {
       encode(ToWorker(PlanBytes{blob(100)})),
-      encode(ToWorker(Hello{3, 1, 1, 1, "tcp", "eth0", {0, 5}, 0.5, true, {1, 2}})),
+      encode(ToWorker(Hello{3, 1, "tcp", "eth0", {0, 5}, 0.5, true, {1, 2}})),
       encode(ToWorker(Connect{{{0, "abc"}, {1, "defg"}}})),
       encode(ToWorker(CommitStep{8, 5, {0.1, 3e-4, 9}, {40, 41}})),
       encode(ToWorker(Feed{"prompt", 2, 11, 3, blob(64)})),

@@ -3,9 +3,9 @@
 
 #include <functional>
 
-#include "runtime/session/session.h"
+#include "tests/runtime/commits_at_once.h"
 
-struct SeenSnapshots final : troupe::runtime::SnapshotObserver {
+struct SeenSnapshots final : CommitsAtOnce {
   std::function<bool(std::int64_t)> wanted;
   mutable std::vector<std::string> log;  // all that the session asks and tells, in order: "wants 3", "has_room"
   std::map<std::int64_t, troupe::runtime::SumState> written_versions;

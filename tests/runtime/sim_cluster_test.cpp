@@ -353,7 +353,7 @@ TEST_CASE(
     SimClusterOptions cluster;
     cluster.seed = seed;
     cluster.storage = &storage;
-    cluster.save = {"checkpoints", 1, 1};
+    cluster.save = {"checkpoints", 1};
     cluster.stop_after = stop_after;
     cluster.snapshots = &snapshots;
     const auto r = run_simulated(*p, ops(), set, session, cluster);

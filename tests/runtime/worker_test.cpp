@@ -63,7 +63,7 @@ struct OnePlace {
     e.transport = transport.get();
     e.ops = &ops();
     e.user_actors = &set;
-    e.job = 1;
+    e.generation = {1, 1};
     e.send = [](const FromWorker&) {};
     return e;
   }

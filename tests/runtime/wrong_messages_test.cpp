@@ -116,7 +116,7 @@ class Talk {
       env.transport = place.transport.get();
       env.ops = &ops;
       env.user_actors = &set;
-      env.job = 1;
+      env.generation = {1, 1};
       env.send = [&, r](FromWorker m) {
         for (auto& changed : from(r, m)) {
           ++said;

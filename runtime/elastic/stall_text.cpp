@@ -1,4 +1,4 @@
-#include "runtime/launch/stall_text.h"
+#include "runtime/elastic/stall_text.h"
 
 #include <fmt/format.h>
 

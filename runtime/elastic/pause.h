@@ -2,32 +2,29 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <signal.h>
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "devices/base/status.h"
-#include "runtime/launch/exit_codes.h"
+#include "runtime/elastic/exit_codes.h"
 
 namespace troupe::runtime {
 
 class Pause {
-  using clock = std::chrono::steady_clock;
-
  public:
   /// Whether something has asked the job to end.
-  bool asked() const { return asked_.has_value(); }
-  /// Whether `signal` belongs to what has asked already: a terminal that closes, a service manager and `timeout` send
-  /// two for one event.
-  bool covers(int signal) const {
-    return asked_ && (signal == SIGHUP || clock::now() - *asked_ < std::chrono::seconds(1));
+  bool asked() const { return asked_ns_.has_value(); }
+  /// Whether a signal belongs to what has asked already: a terminal that closes, a service manager and `timeout` send
+  /// two for one event. `hangup`: it is SIGHUP.
+  bool covers(bool hangup, std::int64_t now_ns) const {
+    constexpr std::int64_t one_event_ns = 1'000'000'000;
+    return asked_ns_ && (hangup || now_ns - *asked_ns_ < one_event_ns);
   }
   /// The job ends after step `version` of `steps`; after the last of them it would end anyway.
-  void begin(const std::string& why, int code, std::int64_t version, std::int64_t steps) {
-    asked_ = clock::now();
+  void begin(const std::string& why, int code, std::int64_t version, std::int64_t steps, std::int64_t now_ns) {
+    asked_ns_ = now_ns;
     if (version >= steps) return;
     status_ = Status(Code::unavailable, fmt::format("{} after step {} of {}", why, version, steps));
     code_ = code;
@@ -41,7 +38,7 @@ class Pause {
   Status unsaved(const Status& s) const { return begun() ? s.in(status_.message()) : s; }
 
  private:
-  std::optional<clock::time_point> asked_;
+  std::optional<std::int64_t> asked_ns_;
   Status status_;
   int code_ = exit_interrupted;
 };

@@ -1,0 +1,76 @@
+// A place of a simulated cluster, and the hash of what happens there. Internal to sim_cluster.cpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "comm/transport.h"
+#include "devices/base/trace.h"
+#include "devices/sim/sim_device.h"
+#include "runtime/elastic/generation_fence.h"
+#include "runtime/worker/worker.h"
+
+namespace troupe::runtime {
+
+/// A hash of values in their order.
+class RollingHash {
+ public:
+  void add(std::uint64_t word) {
+    value_ = (value_ ^ word) * 0x9E3779B97F4A7C15ull;
+    value_ ^= value_ >> 32;
+  }
+  void add(std::span<const std::byte> bytes) {
+    add(bytes.size());
+    for (; bytes.size() >= sizeof(std::uint64_t); bytes = bytes.subspan(sizeof(std::uint64_t))) {
+      std::uint64_t word;
+      std::memcpy(&word, bytes.data(), sizeof word);
+      add(word);
+    }
+    for (std::byte b : bytes) add(static_cast<std::uint64_t>(b));
+  }
+  template <class... Numbers>
+  void add_all(Numbers... numbers) {
+    (add(static_cast<std::uint64_t>(numbers)), ...);
+  }
+  std::uint64_t value() const { return value_; }
+
+ private:
+  std::uint64_t value_ = 0;
+};
+
+/// Hashes the acts of a place's actors.
+class ActsOf final : public TraceSink {
+ public:
+  ActsOf(RollingHash& hash, Rank rank) : hash_(hash), rank_(rank) {}
+  void record(TraceSpan s) override {
+    hash_.add_all(rank_, name_hash(s.row), s.begin_ns, s.end_ns, s.step, s.microbatch, s.flow_in, s.flow_out);
+  }
+
+ private:
+  RollingHash& hash_;
+  const Rank rank_;
+};
+
+/// One place of the cluster: the production worker over simulated parts.
+struct SimPlace {
+  enum class State { runs, hangs, gone };
+  State state = State::runs;
+  bool cut_off = false;    // from the coordinator
+  bool connected = false;  // it has the addresses of its peers
+  GenerationFence fence;
+  std::int64_t to_ns = 0, from_ns = 0;  // when the last control message arrives, each way: none overtakes another
+  std::optional<Closed> vote;           // its last one
+  std::optional<ToWorker> order;        // the last BeginRun or CommitStep to it
+  std::vector<ToWorker> early;          // what has come while its worker is made
+  std::unique_ptr<ActsOf> acts;
+  std::unique_ptr<comm::Transport> transport;
+  std::unique_ptr<SimDevice> device;
+  std::unique_ptr<Worker> worker;
+};
+
+}  // namespace troupe::runtime
