@@ -216,9 +216,10 @@ Status Results::write_files(const JobResult& result, const Status& status, const
 }
 
 Status Results::write_record(const JobResult& result, const Status& status, const std::string& sample) {
-  const std::string text = status.ok() ? "finished" : status.message();
-  return report::write_run_json(file("run.json"), run_json(result, text.substr(0, text.find('\n')),
-                                                           a_.sample && status.ok() ? &sample : nullptr));
+  // The first line; with what it announces, the last lines of a log.
+  std::string text = status.ok() ? "finished" : status.message();
+  if (const auto end = text.find('\n'); end != std::string::npos && end > 0 && text[end - 1] != ':') text.resize(end);
+  return report::write_run_json(file("run.json"), run_json(result, text, a_.sample && status.ok() ? &sample : nullptr));
 }
 
 Status Results::write_others(const JobResult& result, const Status& status, const std::string& sample) {

@@ -174,7 +174,11 @@ Status Launcher::finish(int grace_ms, const std::function<void(Rank, const std::
       if (line) line(static_cast<Rank>(&w - workers_.data()), text);
     });
   };
-  for (auto& w : workers_) w.link.reset();
+  for (auto& w : workers_) {
+    w.link.reset();
+    // A stopped one would not see that, and leave shared memory behind when it is killed.
+    if (!w.exited) ::kill(w.pid, SIGCONT);
+  }
   await_ends(grace_ms, read_rest);
   for (auto& w : workers_)
     if (!w.exited && !w.left) ::kill(w.pid, SIGKILL);

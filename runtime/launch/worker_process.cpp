@@ -96,8 +96,8 @@ class Control {
       const JobGeneration own = fence_.generation();
       if (!fence_.follows(frame.of)) continue;
       if (own != JobGeneration{} && own != frame.of)
-        end(Status(Code::unavailable, fmt::format("generation {} has begun, and this worker is of generation {}",
-                                                  frame.of.number, own.number)));
+        end(Status(Code::internal, fmt::format("generation {} has begun, and this worker is of generation {}",
+                                               frame.of.number, own.number)));
       auto message = decode_to_worker(frame.message);
       if (!message.ok()) end(message.status());
       return *std::move(message);

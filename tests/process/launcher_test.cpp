@@ -110,6 +110,16 @@ TEST_CASE("a worker drops a message of another generation before it decodes it (
   CHECK(launcher.finish(2'000).ok());
 }
 
+TEST_CASE("a worker that is stopped when its job ends is continued, and ends by itself") {
+  Launcher launcher;
+  REQUIRE(launcher.start({}).ok());
+  const WorkerProcess& w = launcher.workers()[0];
+  REQUIRE(::kill(w.pid, SIGSTOP) == 0);
+  CHECK(launcher.finish(20'000).ok());
+  REQUIRE(w.exited);
+  CHECK(describe_exit(w.wait_status) == "exited with code " + std::to_string(exit_worker));
+}
+
 TEST_CASE("a worker that cannot be started for want of descriptors is an error, and none of them stays open") {
   const auto before = descriptors();
   // Two ends of a control link, two of a log, one to watch the process: each can be the one too many.
