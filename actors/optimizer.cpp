@@ -53,8 +53,8 @@ Status NormBody::run(const ActContext& c, Parallel& par) {
 }
 
 UpdateBody::UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port,
-                       PortMemory params, std::byte* moments, kernels::AdamW hyper)
-    : parts_(std::move(parts)), in_(std::move(in)), commit_port_(commit_port), params_(params), moments_(moments),
+                       std::int32_t own_port, PortMemory params, kernels::AdamW hyper)
+    : parts_(std::move(parts)), in_(std::move(in)), commit_port_(commit_port), own_port_(own_port), params_(params),
       hyper_(hyper) {}
 
 Status UpdateBody::run(const ActContext& c, Parallel& par) {
@@ -65,17 +65,24 @@ Status UpdateBody::run(const ActContext& c, Parallel& par) {
   hyper.lr = static_cast<float>(commit.lr);
   hyper.grad_scale = commit.grad_scale;
   hyper.step = commit.update;
-  std::byte* params = params_.at(c.act.out[0].slot);
+  std::byte* to = params_.at(c.act.out[0].slot);
+  std::byte* from = own_port_ < 0 ? to : in_[own_port_].at(c.act.in[own_port_].token.slot);
   std::vector<const std::int64_t*> sums;
   for (const auto& part : parts_) {
     const auto n = part.extent.elements();
+    const auto state_in = [&](std::byte* slot) {
+      auto* m = reinterpret_cast<float*>(slot + part.moments_offset);
+      return kernels::AdamWState{reinterpret_cast<float*>(slot + part.param_offset), m, m + n};
+    };
     if (n > 0 && !commit.void_step) {
       hyper.weight_decay = part.decay ? hyper_.weight_decay : 0;
-      auto* m = reinterpret_cast<float*>(moments_ + part.moments_offset);
-      kernels::adamw_update(reinterpret_cast<float*>(params + part.param_offset), gradient(part, in_, c, params, sums),
-                            m, m + n, n, hyper, par);
+      kernels::adamw_update(state_in(from), state_in(to), gradient(part, in_, c, from, sums), n, hyper, par);
+    } else if (n > 0 && from != to) {
+      const auto bytes = static_cast<std::size_t>(n) * sizeof(float);
+      std::memcpy(to + part.param_offset, from + part.param_offset, bytes);
+      std::memcpy(to + part.moments_offset, from + part.moments_offset, 2 * bytes);
     }
-    std::memcpy(params + part.exponent_offset, payload + sizeof commit + part.index * sizeof(std::int32_t),
+    std::memcpy(to + part.exponent_offset, payload + sizeof commit + part.index * sizeof(std::int32_t),
                 sizeof(std::int32_t));
   }
   return {};

@@ -1,5 +1,5 @@
 // The actors of an optimizer step: the square sums of the reduced gradient (part of the vote), then, after the commit,
-// the update in place. Both read the exact sums of a gradient once and round each element once, to the same f32.
+// the update. Both read the exact sums of a gradient once and round each element once, to the same f32.
 // Also the digest of the parameters.
 #pragma once
 
@@ -29,7 +29,7 @@ struct ParamPart {
   std::int64_t exponent_offset = 0;  ///< of the sums' exponent, an int32 in the parameter slot
   std::int32_t index = 0;            ///< of its exponent in a commit's payload
   std::int64_t param_offset = 0;     ///< in the parameter slot
-  std::int64_t moments_offset = 0;   ///< of the first moment; the second follows after `elements`
+  std::int64_t moments_offset = 0;   ///< of the first moment, there too; the second follows after `elements`
   bool decay = true;                 ///< weight decay applies
 };
 
@@ -52,19 +52,19 @@ class NormBody final : public Body {
 
 /// AdamW (Loshchilov and Hutter, 2019) over a group of parameters. Input `commit_port` carries a Commit and the
 /// exponents of the next step's sums, which the update stores in the parameter slot. A void step changes nothing else.
-/// `moments`: from where ParamPart::moments_offset counts.
+/// `own_port`: the input that carries the version before, which stays whole while the next one is written into another
+/// slot; -1: the slot that is written has it, and the update is in place.
 class UpdateBody final : public Body {
  public:
-  UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port, PortMemory params,
-             std::byte* moments, kernels::AdamW hyper);
+  UpdateBody(std::vector<ParamPart> parts, std::vector<PortMemory> in, std::int32_t commit_port, std::int32_t own_port,
+             PortMemory params, kernels::AdamW hyper);
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
   std::vector<ParamPart> parts_;
   std::vector<PortMemory> in_;
-  std::int32_t commit_port_;
+  std::int32_t commit_port_, own_port_;
   PortMemory params_;
-  std::byte* moments_;
   kernels::AdamW hyper_;
 };
 

@@ -9,7 +9,7 @@ Status SnapshotBody::run(const ActContext& c, Parallel& par) {
   std::byte* arena = arena_.at(c.act.out[0].slot);
   par.for_each(static_cast<std::int64_t>(copies_.size()), [&](std::int64_t i) {
     const SnapshotCopy& copy = copies_[static_cast<std::size_t>(i)];
-    std::memcpy(arena + copy.to, (copy.moments ? moments_ : params) + copy.from, static_cast<std::size_t>(copy.bytes));
+    std::memcpy(arena + copy.to, params + copy.from, static_cast<std::size_t>(copy.bytes));
   });
   return {};
 }

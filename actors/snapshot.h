@@ -1,7 +1,6 @@
-// Snapshot: one more reader of a group's parameter slot. It copies this place's part of the parameters, and of the
-// moments that the same slot guards (their only writer is the update, which waits for every reader of the slot), into a
-// slot of the arena while the next forward and backward run. The arena is a place's host memory for snapshots
-// (LocalPlan::arena_bytes, planned in runtime/place/memory.cpp). Its ack then lets the update overwrite them.
+// Snapshot: one more reader of a group's parameter slot. It copies this place's part of the parameters and their
+// moments into a slot of the arena while the next forward and backward run. The arena is a place's host memory for
+// snapshots (LocalPlan::arena_bytes, planned in runtime/place/memory.cpp). Its ack lets an update overwrite the slot.
 //
 // After CheckFreq (Mohan et al., 2021) and DataStates-LLM (Maurya et al., 2024): copy lazily, write later. Here the
 // slots say, for each group of parameters, when a copy must be over and whether the arena has room for it.
@@ -15,22 +14,19 @@ namespace troupe::actors {
 
 /// A run of bytes that a snapshot copies.
 struct SnapshotCopy {
-  bool moments = false;           ///< from the moments; else from the parameter slot
-  std::int64_t from = 0, to = 0;  ///< byte of the moments or the parameter slot, of the arena's slot
+  std::int64_t from = 0, to = 0;  ///< byte of the parameter slot, of the arena's slot
   std::int64_t bytes = 0;
 };
 
 class SnapshotBody final : public Body {
  public:
-  /// `moments`: from where SnapshotCopy::from counts in a copy of moments.
-  SnapshotBody(std::vector<SnapshotCopy> copies, PortMemory params, const std::byte* moments, PortMemory arena)
-      : copies_(std::move(copies)), params_(params), moments_(moments), arena_(arena) {}
+  SnapshotBody(std::vector<SnapshotCopy> copies, PortMemory params, PortMemory arena)
+      : copies_(std::move(copies)), params_(params), arena_(arena) {}
   Status run(const ActContext& context, Parallel& parallel) override;
 
  private:
   std::vector<SnapshotCopy> copies_;
   PortMemory params_;
-  const std::byte* moments_;
   PortMemory arena_;
 };
 

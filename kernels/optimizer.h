@@ -23,7 +23,19 @@ struct AdamW {
     return gradient_bytes + 2 * 4 * saved_values();
   }
 };
-/// One update of n parameters p with gradient g; m and v are the running moments.
-void adamw_update(float* p, const Gradient& g, float* m, float* v, std::int64_t n, const AdamW& hyper, Parallel& par);
+/// Where n parameters and both running moments lie.
+struct AdamWState {
+  float *p, *m, *v;
+};
+/// One update of n parameters with gradient g, from one place to another, or in place. REQUIRES: `to` is `from`, or
+/// they do not overlap.
+void adamw_update(const AdamWState& from, const AdamWState& to, const Gradient& g, std::int64_t n, const AdamW& hyper,
+                  Parallel& par);
+/// In place.
+inline void adamw_update(float* p, const Gradient& g, float* m, float* v, std::int64_t n, const AdamW& hyper,
+                         Parallel& par) {
+  const AdamWState at{p, m, v};
+  adamw_update(at, at, g, n, hyper, par);
+}
 
 }  // namespace troupe::kernels

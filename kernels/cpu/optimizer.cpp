@@ -10,7 +10,8 @@ namespace troupe::kernels {
 
 using namespace simd;
 
-void adamw_update(float* p, const Gradient& g, float* m, float* v, std::int64_t n, const AdamW& a, Parallel& par) {
+void adamw_update(const AdamWState& from, const AdamWState& to, const Gradient& g, std::int64_t n, const AdamW& a,
+                  Parallel& par) {
   // Scalars in double, as PyTorch's single-tensor path computes them.
   const double step = static_cast<double>(a.step);
   const double correct1 = 1 - std::pow(static_cast<double>(a.beta1), step);
@@ -29,18 +30,18 @@ void adamw_update(float* p, const Gradient& g, float* m, float* v, std::int64_t 
   };
   const auto update_all = [=](std::int64_t i, std::int64_t end, const float* grads) {
     for (; i + width <= end; i += width, grads += width) {
-      v16 pi = load(p + i), mi = load(m + i), vi = load(v + i);
+      v16 pi = load(from.p + i), mi = load(from.m + i), vi = load(from.v + i);
       update(load(grads), pi, mi, vi);
-      store(p + i, pi);
-      store(m + i, mi);
-      store(v + i, vi);
+      store(to.p + i, pi);
+      store(to.m + i, mi);
+      store(to.v + i, vi);
     }
     if (const std::int64_t w = end - i; w > 0) {
-      v16 pi = load_tail(p + i, w), mi = load_tail(m + i, w), vi = load_tail(v + i, w);
+      v16 pi = load_tail(from.p + i, w), mi = load_tail(from.m + i, w), vi = load_tail(from.v + i, w);
       update(load_tail(grads, w), pi, mi, vi);
-      store_tail(p + i, pi, w);
-      store_tail(m + i, mi, w);
-      store_tail(v + i, vi, w);
+      store_tail(to.p + i, pi, w);
+      store_tail(to.m + i, mi, w);
+      store_tail(to.v + i, vi, w);
     }
   };
   for_blocks(par, n, element_block,

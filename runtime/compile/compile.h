@@ -23,6 +23,10 @@ struct CompileOptions {
   /// Per stage: which dp coordinate runs each microbatch of a step; empty: microbatch m is run by m mod width.
   std::vector<std::vector<std::int32_t>> owners;
   std::uint64_t seed = 0;
+  /// An update writes the next version of parameters and moments into a slot of its own, so that the one before stays
+  /// whole until every place has voted for a step of the next: what a job needs to go on after a worker has died. Twice
+  /// the memory of both; the same bits.
+  bool keeps_version = false;
   /// Versions of parameters and moments for which every place's arena has room; 0: the plan takes no checkpoint.
   std::int32_t snapshots = 0;
   CostModel costs;

@@ -54,6 +54,8 @@ class SimJob final : private CoordinatorSink {
     JobResult result = coordinator_.take_result();
     digest_.add_all(loop_.now_ns(), result.exit_code, name_hash(result.status.message()));
     run_.digest = digest_.value();
+    for (Rank r = 0; r < plan_.workers(); ++r)
+      if (options_.at_end && places_[r].worker) options_.at_end(r, *places_[r].worker);
     close();
     return {std::move(result), std::move(run_)};
   }

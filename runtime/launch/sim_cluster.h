@@ -39,7 +39,9 @@ struct SimClusterOptions {
   /// the run fails (`unavailable`) at the coordinator's n-th message; -1: never
   std::int64_t stop_after = -1;
   std::vector<SimFault> faults;  ///< REQUIRES: of places of the plan, two for a cut
-  bool fenced = true;            ///< false: CL-1 (one generation) is broken, for tests that must notice
+  /// Sees each place that has a worker when the job is over, whatever has happened to it. May be empty.
+  std::function<void(Rank, const Worker&)> at_end;
+  bool fenced = true;  ///< false: CL-1 (one generation) is broken, for tests that must notice
   /// As JobOptions::stall_s, of virtual time: by default longer than any act of a plan takes, and reached at once where
   /// no event is left.
   int stall_s = 1'000'000'000;

@@ -22,6 +22,8 @@ struct LocalChannel {
   std::int64_t slot_bytes = 0;
   std::int32_t slots = 1;
   std::int64_t offset = 0;              ///< of slot 0
+  std::int64_t moments_offset = 0;      ///< trained parameters: of their moments in a slot (moments_offsets)
+  std::int64_t version_offset = -1;     ///< parameters with two slots: of the slot's version (actors/version_word.h)
   std::vector<actors::Reader> readers;  ///< of channels that the conductor writes
 };
 
@@ -63,10 +65,9 @@ struct LocalPlan {
   bool leads = true;  ///< Plan::leads: reports the values that its dp coordinate's places share
   std::vector<LocalActor> actors;
   std::vector<LocalChannel> channels;
-  /// The state area, from the pool's first byte: parameters, moments, then what ops keep from act to act. Whole pages,
-  /// with nothing else in them; whatever lies behind it is made anew in every step.
+  /// The state area, from the pool's first byte: slots of parameters with their moments, then what ops keep from act to
+  /// act. Whole pages, with nothing else in them; whatever lies behind it is made anew in every step.
   std::int64_t state_area_bytes = 0;
-  std::int64_t moments_offset = 0;  ///< optimizer state in the pool
   std::int64_t scratch_offset = 0;  ///< of the compute stream
   std::int64_t scratch_bytes = 0;
   std::int64_t pool_bytes = 0;
@@ -99,8 +100,8 @@ inline std::int64_t exponent_at(const PlanChannel& params, std::int64_t index) {
   return params.offsets.back() + 4 * index;
 }
 
-/// Byte offsets of the moments of an update actor's params, in order, from `total` on; the second moment follows the
-/// first. Adds their bytes to `total`.
+/// Byte offsets, in a slot of parameters, of the moments of an update actor's params, in order, from `total` on; the
+/// second moment follows the first. Adds their bytes to `total`.
 std::vector<std::int64_t> moments_offsets(const Plan& plan, Rank rank, const PlanActor& update, std::int64_t& total);
 
 }  // namespace troupe::runtime

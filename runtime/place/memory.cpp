@@ -1,7 +1,8 @@
 // The memory of a place: one pool on its device, one arena (host memory for snapshots), an offset for everything. A
-// pool begins with the state area: parameters, moments, and what ops keep from act to act.
+// pool begins with the state area: parameters with their moments, and what ops keep from act to act.
 #include <algorithm>
 
+#include "actors/version_word.h"
 #include "runtime/place/passes.h"
 
 namespace troupe::runtime {
@@ -61,15 +62,21 @@ void LocalMemory::place_state() {
   MemoryUse& m = local_.memory;
   for (auto& c : local_.channels) {
     if (role_->channels[c.channel].kind != PlanChannel::Kind::parameter) continue;
-    const std::int64_t bytes = c.slot_bytes * c.slots;
-    c.offset = take(bytes, alignment_of(bytes));
-    m.parameters += bytes;
+    m.parameters += c.slot_bytes * c.slots;
+    c.moments_offset = aligned(c.slot_bytes);
+    std::int64_t end = c.moments_offset;
+    if (plan_.trains) moments_offsets(plan_, rank_, role_->actors[role_->channels[c.channel].writer], end);
+    m.optimizer += (end - c.moments_offset) * c.slots;
+    if (c.slots > 1) {
+      c.version_offset = aligned(end);
+      end = c.version_offset + actors::VersionWord::bytes;
+    }
+    // Two slots in pages of their own: a version can be protected alone.
+    const std::int64_t alignment = c.slots > 1 ? page : alignment_of(end);
+    c.slot_bytes = aligned(end, alignment);
+    c.offset = take(c.slot_bytes * c.slots, alignment);
   }
-  local_.moments_offset = take(0, page);
-  if (plan_.trains)
-    for (const auto& a : local_.actors)
-      if (plan_actor(a).kind == PlanActor::Kind::update) moments_offsets(plan_, rank_, plan_actor(a), m.optimizer);
-  take(m.optimizer);
+  if (plan_.keeps_version()) take(0, page);
   for (auto& a : local_.actors) {
     a.op_state_offset = take(plan_actor(a).op_state_bytes);
     m.op_state += plan_actor(a).op_state_bytes;

@@ -62,6 +62,13 @@ std::int32_t Plan::snapshot_slots() const {
   return 0;
 }
 
+bool Plan::keeps_version() const {
+  for (const auto& role : roles)
+    for (const auto& c : role.channels)
+      if (c.kind == PlanChannel::Kind::parameter && c.slots > 1) return true;
+  return false;
+}
+
 bool Plan::on_mesh(std::int32_t mesh, std::int32_t stage) const {
   // The mesh has all places of a stage or none: the first one says which.
   return mesh < stages ? mesh == stage : meshes[mesh].find(meshes[stage].ranks[0]) >= 0;

@@ -111,6 +111,8 @@ struct Plan {
   const ProgramSpec& step_spec() const { return program_specs[step_program]; }
   /// Versions of the parameters that the arenas hold for checkpoints at the same time; 0: the plan takes no checkpoint.
   std::int32_t snapshot_slots() const;
+  /// Whether updates leave the version before whole (CompileOptions::keeps_version).
+  bool keeps_version() const;
   /// Whether the places of a stage are among those of a mesh.
   bool on_mesh(std::int32_t mesh, std::int32_t stage) const;
   /// The stages whose places a mesh has, ascending.

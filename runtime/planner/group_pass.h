@@ -84,6 +84,7 @@ class GroupPass {
   Optimizers& out_;
   const bool trained_;            // the plan trains, and a loss depends on the group
   const bool divided_;            // over more than one dp coordinate
+  const bool keeps_version_;      // ParameterScheme::keeps_version, where it is trained
   const ParameterScheme scheme_;  // divides nothing where the group is not trained or not divided
   Ends norm_, update_;            // by stage
 };

@@ -27,7 +27,7 @@ GroupPass::GroupPass(PlanDraft& draft, const Segments& segments, const Edges& ed
                      const ParameterGroup& group, Optimizers& out)
     : draft_(draft), segments_(segments), edges_(edges), group_(group), out_(out),
       trained_(draft.plan.trains && !draft.low.params[group.params[0]].grads.empty()),
-      divided_(draft.plan.meshes[group.mesh].axis_size("dp") > 1),
+      divided_(draft.plan.meshes[group.mesh].axis_size("dp") > 1), keeps_version_(trained_ && scheme.keeps_version),
       scheme_(trained_ && divided_ ? scheme : ParameterScheme{}) {}
 
 void GroupPass::run() {
@@ -81,12 +81,16 @@ void GroupPass::add_optimizer(std::int32_t s, std::set<ActorRef> readers, std::i
     norm_[s] = draft_.add_actor(s, n, 0);
     readers.insert(norm_[s]);
   }
-  // The parameter slot: one slot, every reader of every program, the update its in-place writer.
+  // The version: every reader of every program. Where the next one is written into another slot, the update is one more
+  // reader: when all others have read this version, the free slot is still the one before it. Else it is written in
+  // place.
+  if (keeps_version_) readers.insert(update_[s]);
   PlanChannel c;
   c.kind = PlanChannel::Kind::parameter;
   c.name = group_.name + ".params";
   c.rate = Rate::step;
   c.initial = true;
+  c.slots = keeps_version_ ? 2 : 1;
   for (auto p : group_.params) draft_.put(c, plan().params[p].stored());
   if (trained_) draft_.put(c, exponents);
   draft_.connect(std::move(c), update_[s], {readers.begin(), readers.end()});

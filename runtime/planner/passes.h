@@ -9,15 +9,18 @@
 
 namespace troupe::runtime {
 
-/// What a ZeRO stage (Rajbhandari et al., 2020) divides over dp. No later pass asks for the stage's number.
+/// Where parameters, moments and gradient sums lie: what a ZeRO stage (Rajbhandari et al., 2020) divides over dp, and
+/// how many versions there are. No later pass asks for the stage's number.
 struct ParameterScheme {
   /// 1 to 3: each place updates its share, and has the moments of that share only
   bool updates_shares = false;
   /// 2, 3: each place sums the gradients of its share only, microbatch by microbatch
   bool sums_shares = false;
   bool stores_shares = false;  ///< 3: between uses of a parameter a place keeps its share only
+  /// At any stage: an update leaves the version that it reads whole, and writes the other of two slots.
+  bool keeps_version = false;
 };
-ParameterScheme scheme_of(std::int32_t zero_stage);
+ParameterScheme scheme_of(std::int32_t zero_stage, bool keeps_version);
 
 /// Settles rate and type of every use's gradient, before any pass reads them: where places sum shares, a microbatch's
 /// gradient is passed on, as f32 if it is one term.

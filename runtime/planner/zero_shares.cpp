@@ -18,7 +18,9 @@ std::int64_t terms_of(const PlanDraft& draft, std::int32_t gradient) {
 
 }  // namespace
 
-ParameterScheme scheme_of(std::int32_t zero_stage) { return {zero_stage >= 1, zero_stage >= 2, zero_stage >= 3}; }
+ParameterScheme scheme_of(std::int32_t zero_stage, bool keeps_version) {
+  return {zero_stage >= 1, zero_stage >= 2, zero_stage >= 3, keeps_version};
+}
 
 void settle_gradients(PlanDraft& draft, const ParameterScheme& scheme) {
   if (!scheme.sums_shares || !draft.plan.trains) return;

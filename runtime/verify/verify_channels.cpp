@@ -71,8 +71,7 @@ Status ChannelCheck::check_kind(const PlanChannel& c) const {
   if (c.initial && c.kind != Kind::parameter && c.kind != Kind::turn)
     return refuse(c, "holds a token before the first act and is neither parameter nor turn");
   TROUPE_TRY(check_round_channel(plan_, role_, c));
-  if (c.kind == Kind::parameter && (c.slots != 1 || c.rate != Rate::step))
-    return refuse(c, fmt::format("has {} slots; parameters are updated in their only one", c.slots));
+  if (c.kind == Kind::parameter) TROUPE_TRY(check_versions(c));
   if (c.kind == Kind::gradient &&
       (w->kind != PlanActor::Kind::segment || w->rate != Rate::microbatch || !plan_.is_step_program(w->program) ||
        (c.rate != Rate::step && c.rate != Rate::microbatch)))
@@ -100,6 +99,24 @@ Status ChannelCheck::check_kind(const PlanChannel& c) const {
     if (const PlanActor& a = role_.actors[r.actor]; (a.kind == PlanActor::Kind::update || rounds_sums(a)) != commit)
       return refuse(c, "is read by '" + a.name +
                            "'; updates, gathers of the gradients that they read, and no others wait for 'commit'");
+  return {};
+}
+
+/// Parameters have one slot, and are updated in it, or two, of which their update reads one and writes the other.
+Status ChannelCheck::check_versions(const PlanChannel& c) const {
+  const auto own = std::count_if(c.readers.begin(), c.readers.end(),
+                                 [&](const auto& r) { return r.actor == c.writer; });
+  if (c.rate != Rate::step || c.slots < 1 || c.slots > 2)
+    return refuse(c, fmt::format("has {} slots; parameters have one, or two and their update reads them", c.slots));
+  if (own != c.slots - 1)
+    return refuse(
+        c, fmt::format("has {} slots, and its update reads it {} times; expected {}", c.slots, own, c.slots - 1));
+  // What an update does not write is not in the next version. The exponents are not among its parameters.
+  const auto written = role_.actors[c.writer].params.size();
+  if (written > 0 && c.slots == 1 && plan_.keeps_version())
+    return refuse(c, "has one slot, and other parameters of the plan have two");
+  if (c.slots == 2 && written + 1 != c.tensors.size())
+    return refuse(c, fmt::format("has two slots and {} tensors, and its update writes {}", c.tensors.size(), written));
   return {};
 }
 

@@ -106,7 +106,8 @@ Status OptimizerCheck::check_gradients(const PlanActor& a, const PlanParamRef& r
 Status OptimizerCheck::check_exponents(const PlanActor& a) const {
   const PlanChannel* params = a.kind == PlanActor::Kind::update ? &role_.channels[a.out[0]] : nullptr;
   for (auto id : a.in)
-    if (role_.channels[id].kind == PlanChannel::Kind::parameter) params = params ? nullptr : &role_.channels[id];
+    if (const PlanChannel& c = role_.channels[id]; c.kind == PlanChannel::Kind::parameter && &c != params)
+      params = params ? nullptr : &c;
   if (params && !params->tensors.empty()) {
     const PlanTensor& t = plan_.tensors[params->tensors.back()];
     const bool everywhere = std::all_of(t.sbp.begin(), t.sbp.end(), [](Sbp sbp) { return sbp.is_broadcast(); });

@@ -61,6 +61,7 @@ class ChannelCheck : private StageView {
  private:
   static bool goes_with(Rate actor, Rate channel);
   Status check_snapshot(const PlanChannel& c) const;
+  Status check_versions(const PlanChannel& c) const;
   std::ptrdiff_t count_makers(const PlanChannel& feed) const;
   bool rounds_sums(const PlanActor& a) const;
   PlanChannel::Kind kind_of(const PlanTensor& t, PlanChannel::Kind have) const;

@@ -79,7 +79,7 @@ void Conductor::push(ConductorChannel& channel, const Token& token, std::vector<
 void Conductor::session_says(const ToWorker& message) {
   if (const Status s = order_.check(message); !s.ok()) return spec_.send(WorkerFailed{"conductor", s});
   if (const auto* m = std::get_if<BeginRun>(&message)) {
-    if (spec_.on_begin) spec_.on_begin(m->exponents);
+    if (spec_.on_begin) spec_.on_begin(*m);
     for (const auto& a : actors_) send(a, actors::Begin{m->step, m->readers});
   } else if (const auto* m = std::get_if<Go>(&message)) {
     Token t;

@@ -33,8 +33,8 @@ struct ConductorSpec {
   /// That BeginRun and a commit carry: one for each parameter, none where the plan does not train.
   std::size_t exponents = 0;
   std::size_t square_sums = 0, peaks = 0;  ///< that the place tells of the gradients of a step
-  /// Called before any actor begins, with the exponents of the first step's gradient sums. May be empty.
-  std::function<void(const std::vector<std::int32_t>&)> on_begin;
+  /// Called before any actor begins. May be empty.
+  std::function<void(const BeginRun&)> on_begin;
   std::function<void(std::int64_t step)> on_commit;  ///< may be empty
   std::function<void(FromWorker)> send;
 };

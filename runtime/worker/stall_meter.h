@@ -1,5 +1,6 @@
-// StallMeter: how long a place's updates waited for its snapshots. An update of step v may begin when the commit of
-// step v has arrived; it then waits for nothing of its snapshot if every copy of version v is over.
+// StallMeter: how long a place's updates waited for its snapshots. An update may begin when its step's commit has
+// arrived; it overwrites the version that its step has read, or, where versions have two slots, the one before, and
+// then waits for nothing of its snapshot if every copy of that version is over.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +13,14 @@ namespace troupe::runtime {
 /// Thread-safe.
 class StallMeter {
  public:
-  /// One group's parameters of a version have been copied. The commit of step `version` + 1 cannot have arrived: it
-  /// needs the update for which this copy had to end.
+  /// One group's parameters of a version have been copied. The commit behind the one that overwrites the version cannot
+  /// have arrived: it needs the update for which this copy had to end.
   void copied(std::int64_t version, std::int64_t now_ns) {
     std::lock_guard lock(mutex_);
     auto& stall_ns = stalls_[version];
     if (committed_.first == version) stall_ns = std::max(stall_ns, now_ns - committed_.second);
   }
-  /// The commit of step `version`, whose updates overwrite that version, has arrived.
+  /// The commit of a step whose updates overwrite `version` has arrived.
   void committed(std::int64_t version, std::int64_t now_ns) {
     std::lock_guard lock(mutex_);
     committed_ = {version, now_ns};

@@ -40,10 +40,10 @@ ConductorSpec Worker::Impl::conductor_spec() {
   spec.exponents = plan.trains ? plan.params.size() : 0;
   spec.square_sums = gradients.square_sums;
   spec.peaks = gradients.peaks;
-  spec.on_commit = [stalls = stalls, clock = env.clock](std::int64_t step) {
-    stalls->committed(step, clock->now_ns());
+  spec.on_commit = [stalls = stalls, clock = env.clock, kept = plan.keeps_version() ? 1 : 0](std::int64_t step) {
+    stalls->committed(step - kept, clock->now_ns());
   };
-  spec.on_begin = [this](const std::vector<std::int32_t>& exponents) { set_exponents(exponents); };
+  spec.on_begin = [this](const BeginRun& begin) { begin_with(begin.step, begin.exponents); };
   spec.send = env.send;
   return spec;
 }
@@ -139,5 +139,7 @@ void Worker::stop() {
 }
 
 const LocalPlan& Worker::local() const { return impl_->local; }
+
+std::vector<HeldVersion> Worker::held() const { return impl_->held(); }
 
 }  // namespace troupe::runtime

@@ -5,6 +5,9 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "actors/user_actor.h"
 #include "comm/transport.h"
@@ -43,6 +46,13 @@ struct WorkerEnv {
   std::function<void(FromWorker)> send;
 };
 
+/// A version that lies whole in a slot of trained parameters.
+struct HeldVersion {
+  std::string channel;
+  std::int64_t version = 0;
+  std::span<const std::byte> state;  ///< parameters with the exponents of their sums, then moments
+};
+
 class Worker {
  public:
   /// Allocates, initialises parameters, spawns actors. Error: memory, an op or actor kind that this program does not
@@ -68,6 +78,9 @@ class Worker {
   /// freed, or handed on, once the actors have exited and this object is destroyed, which repeats 2 and 3. Idempotent.
   void stop();
   const LocalPlan& local() const;
+  /// What this place holds, where the plan keeps versions (CompileOptions::keeps_version). Thread-safe: but a version
+  /// that is not the newest may be overwritten meanwhile.
+  std::vector<HeldVersion> held() const;
 
  private:
   struct Impl;

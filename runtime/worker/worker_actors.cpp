@@ -5,6 +5,7 @@
 #include "actors/optimizer.h"
 #include "actors/segment.h"
 #include "actors/update_then_gather.h"
+#include "actors/version_word.h"
 #include "devices/base/philox.h"
 #include "runtime/plan/actor_traits.h"
 #include "runtime/session/sum_scale.h"
@@ -140,9 +141,11 @@ Worker::Impl::MadeBody Worker::Impl::norm_body(const LocalActor& a) {
 Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
   const PlanActor& pa = plan_actor(a);
   std::vector<actors::ParamPart> parts;
-  std::int32_t commit_port = -1;
-  for (std::size_t i = 0; i < a.in.size(); ++i)
-    if (plan_channel(a.in[i]).kind == PlanChannel::Kind::commit) commit_port = static_cast<std::int32_t>(i);
+  std::int32_t commit_port = -1, own_port = -1;
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(a.in.size()); ++i) {
+    if (plan_channel(a.in[i]).kind == PlanChannel::Kind::commit) commit_port = i;
+    if (a.in[i] == a.out[0]) own_port = i;
+  }
   for (const auto& ref : pa.params) {
     const PlanParam& p = plan.params[ref.param];
     actors::ParamPart part;
@@ -160,7 +163,7 @@ Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
     parts.push_back(std::move(part));
   }
   return std::unique_ptr<actors::Body>(std::make_unique<actors::UpdateBody>(
-      std::move(parts), memories(a.in), commit_port, memory(a.out[0]), pool->data(), plan.hyper));
+      std::move(parts), memories(a.in), commit_port, own_port, memory(a.out[0]), plan.hyper));
 }
 
 Worker::Impl::MadeBody Worker::Impl::digest_body(const LocalActor& a) {
@@ -243,6 +246,9 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalAc
   if (pa.stream == "compute") made = std::make_shared<Metered>(std::move(made), busy_ns, nullptr);
   if (pa.kind == PlanActor::Kind::snapshot) made = std::make_shared<Copying>(std::move(made), stalls);
   if (pa.gathers()) made = std::make_shared<actors::UpdateThenGather>(std::move(made), communicator(a));
+  if (pa.kind == PlanActor::Kind::update && local.channels[a.out[0]].version_offset >= 0)
+    made = std::make_shared<actors::MarksVersion>(std::move(made), memory(a.out[0]),
+                                                  local.channels[a.out[0]].version_offset);
   return std::shared_ptr<actors::Executor>(std::make_shared<Metered>(std::move(made), nullptr, env.progress));
 }
 

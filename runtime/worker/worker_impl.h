@@ -30,7 +30,7 @@ struct Worker::Impl {
   GradientOrder gradients;  // what the place tells of the gradients of a step
   WorkerEnv env;
   std::unique_ptr<Buffer> pool, arena;
-  // per parameter: its moments in the pool; -1: it is not here, or not trained
+  // per parameter: its moments in a slot of its channel; -1: it is not here, or not trained
   std::vector<std::int64_t> moments_at;
   std::map<std::string, std::unique_ptr<Stream>> streams;
   std::vector<caf::actor> actors;
@@ -92,8 +92,9 @@ struct Worker::Impl {
   }
 
   /// Stores the exponents of the first step's gradient sums, by index of the plan's parameters, in the parameter slots,
-  /// where updates store the exponents of later steps.
-  void set_exponents(const std::vector<std::int32_t>& exponents);
+  /// where updates store the exponents of later steps; then, where versions are kept, which one the job begins with.
+  void begin_with(std::int64_t version, const std::vector<std::int32_t>& exponents);
+  std::vector<HeldVersion> held() const;
 
   // worker_actors.cpp
   using MadeBody = Expected<std::unique_ptr<actors::Body>>;

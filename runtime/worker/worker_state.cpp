@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "actors/snapshot.h"
+#include "actors/version_word.h"
 #include "devices/base/check.h"
 #include "devices/base/philox.h"
 #include "devices/device.h"
@@ -35,24 +36,28 @@ class CountingParallel final : public Parallel {
 
 void Worker::Impl::place_moments() {
   moments_at.assign(plan.params.size(), -1);
-  std::int64_t total = 0;
   for (const auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::update) continue;
-    const auto offsets = moments_offsets(plan, local.rank, plan_actor(a), total);
+    std::int64_t end = local.channels[a.out[0]].moments_offset;
+    const auto offsets = moments_offsets(plan, local.rank, plan_actor(a), end);
     for (std::size_t i = 0; i < offsets.size(); ++i)
-      moments_at[static_cast<std::size_t>(plan_actor(a).params[i].param)] = local.moments_offset + offsets[i];
+      moments_at[static_cast<std::size_t>(plan_actor(a).params[i].param)] = offsets[i];
   }
 }
 
 RestorePlaces Worker::Impl::restore_places() const {
+  // The version that a job begins with lies in slot 0.
   RestorePlaces places{pool->data(), std::vector<std::int64_t>(plan.params.size(), -1), moments_at};
   for (const auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::update) continue;
     const PlanChannel& c = plan_channel(a.out[0]);
-    for (std::size_t p = 0; p < plan.params.size(); ++p)
-      if (const auto it = std::find(c.tensors.begin(), c.tensors.end(), plan.params[p].stored()); it != c.tensors.end())
-        places.params[p] = local.channels[a.out[0]].offset +
-                           c.offsets[static_cast<std::size_t>(it - c.tensors.begin())];
+    const std::int64_t slot = local.channels[a.out[0]].offset;
+    for (std::size_t p = 0; p < plan.params.size(); ++p) {
+      const auto it = std::find(c.tensors.begin(), c.tensors.end(), plan.params[p].stored());
+      if (it == c.tensors.end()) continue;
+      places.params[p] = slot + c.offsets[static_cast<std::size_t>(it - c.tensors.begin())];
+      if (places.moments[p] >= 0) places.moments[p] += slot;
+    }
   }
   return places;
 }
@@ -73,14 +78,31 @@ void Worker::Impl::initialise_parameters() {
   }
 }
 
-void Worker::Impl::set_exponents(const std::vector<std::int32_t>& exponents) {
+void Worker::Impl::begin_with(std::int64_t version, const std::vector<std::int32_t>& exponents) {
   for (const auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::update) continue;
     std::byte* slot = memory(a.out[0]).base;  // the version that the job begins with lies in slot 0
     for (const auto& ref : plan_actor(a).params)
       std::memcpy(slot + exponent_at(plan_channel(a.out[0]), ref.index),
                   &exponents.at(static_cast<std::size_t>(ref.param)), sizeof(std::int32_t));
+    if (const auto word = local.channels[a.out[0]].version_offset; word >= 0)
+      actors::VersionWord(slot + word).set(version);
   }
+}
+
+std::vector<HeldVersion> Worker::Impl::held() const {
+  std::vector<HeldVersion> out;
+  for (const auto& a : local.actors) {
+    if (plan_actor(a).kind != PlanActor::Kind::update) continue;
+    const LocalChannel& c = local.channels[a.out[0]];
+    if (c.version_offset < 0) continue;
+    for (std::int32_t slot = 0; slot < c.slots; ++slot) {
+      std::byte* at = memory(a.out[0]).at(slot);
+      if (const auto version = actors::VersionWord(at + c.version_offset).version(); version >= 0)
+        out.push_back({plan_channel(a.out[0]).name, version, {at, static_cast<std::size_t>(c.version_offset)}});
+    }
+  }
+  return out;
 }
 
 void Worker::Impl::clear_op_state() {
@@ -103,10 +125,10 @@ Worker::Impl::MadeBody Worker::Impl::snapshot_body(const LocalActor& a) {
     else
       from += moments_at[static_cast<std::size_t>(ref->param)] +
               (e.kind == checkpoint::TensorKind::second_moment ? whole.elements() * size_of(e.dtype) : 0);
-    copies.push_back({moment, from, e.offset, e.bytes()});
+    copies.push_back({from, e.offset, e.bytes()});
   }
   return std::unique_ptr<actors::Body>(
-      std::make_unique<actors::SnapshotBody>(std::move(copies), memory(a.in[0]), pool->data(), memory(a.out[0])));
+      std::make_unique<actors::SnapshotBody>(std::move(copies), memory(a.in[0]), memory(a.out[0])));
 }
 
 Status Worker::Impl::make_shards() {

@@ -98,20 +98,33 @@ TEST_CASE(
 
 namespace {
 
-/// An update of one parameter with two uses, whose slot ends with the exponent of its sums.
+/// An update of one parameter with two uses: in place, or from slot 1 to slot 0. A slot has the parameter, the exponent
+/// of its sums, both moments.
 struct Update {
-  static constexpr std::int64_t n = 11;
-  std::vector<float> slot = std::vector<float>(n + 1), moments = std::vector<float>(2 * n, 0.0f);
+  static constexpr std::int64_t n = 11, values = 3 * n + 1, moments = n + 1;
+  bool keeps_version;
+  std::vector<float> memory = std::vector<float>(2 * values, -7.0f);
   std::vector<std::vector<std::int64_t>> sums{std::vector<std::int64_t>(n), std::vector<std::int64_t>(n)};
   std::vector<std::byte> commit = std::vector<std::byte>(static_cast<std::size_t>(commit_bytes(3)));
 
-  explicit Update(std::int32_t exponent) {
+  Update(bool keeps_version, std::int32_t exponent) : keeps_version(keeps_version) {
     std::mt19937 random(4);
     for (std::int64_t i = 0; i < n; ++i) {
-      slot[i] = static_cast<float>(i) / 3;
+      from()[i] = static_cast<float>(i) / 3;
       for (auto& use : sums) use[i] = static_cast<std::int64_t>(random()) - (std::int64_t{1} << 31);
     }
-    std::memcpy(&slot[n], &exponent, 4);
+    std::memcpy(from() + n, &exponent, 4);
+    for (std::int64_t i = 0; i < 2 * n; ++i) from()[moments + i] = 0.25f + 0.01f * static_cast<float>(i);
+  }
+  float* from() { return memory.data() + (keeps_version ? values : 0); }
+  float* to() { return memory.data(); }
+  /// Of the slot that it has written.
+  std::vector<float> parameter() { return {to(), to() + n}; }
+  std::vector<float> both_moments() { return {to() + moments, to() + values}; }
+  std::int32_t exponent() {
+    std::int32_t e;
+    std::memcpy(&e, to() + n, 4);
+    return e;
   }
   void run(bool void_step) {
     const Commit c{.grad_scale = 0.5, .lr = 0.125, .update = 3, .void_step = void_step};
@@ -122,54 +135,59 @@ struct Update {
     part.extent = Extent::whole({n});
     part.grads = {{0, 0}, {1, 0}};
     part.exponent_offset = n * 4;
+    part.moments_offset = moments * 4;
     part.index = 1;
+    const PortMemory slots{reinterpret_cast<std::byte*>(memory.data()), values * 4};
     UpdateBody body({part},
                     {{reinterpret_cast<std::byte*>(sums[0].data()), n * 8},
                      {reinterpret_cast<std::byte*>(sums[1].data()), n * 8},
-                     {commit.data(), 64}},
-                    2, {reinterpret_cast<std::byte*>(slot.data()), (n + 1) * 4},
-                    reinterpret_cast<std::byte*>(moments.data()), {});
+                     {commit.data(), 64},
+                     slots},
+                    2, keeps_version ? 3 : -1, slots, {});
     ActContext context;
-    context.act.in.resize(3);
+    context.act.in.resize(4);
+    context.act.in[3].token.slot = 1;
     context.act.out.resize(1);
     SerialParallel serial;
     REQUIRE(body.run(context, serial).ok());
-  }
-  std::int32_t exponent() const {
-    std::int32_t e;
-    std::memcpy(&e, &slot[n], 4);
-    return e;
   }
 };
 
 }  // namespace
 
 TEST_CASE(
-    "an update adds the uses of a parameter as integers, rounds once, and leaves the commit's exponent in the slot") {
-  Update u(20);
-  auto expected = u.slot;
-  std::vector<float> gradient, moments(u.moments);
-  for (std::int64_t i = 0; i < Update::n; ++i)
-    gradient.push_back(static_cast<float>(std::ldexp(static_cast<double>(u.sums[0][i] + u.sums[1][i]), -20)));
-  kernels::AdamW hyper;
-  hyper.lr = 0.125f;
-  hyper.grad_scale = 0.5;
-  hyper.step = 3;
-  SerialParallel serial;
-  kernels::adamw_update(expected.data(), {.rounded = gradient.data()}, moments.data(), moments.data() + Update::n,
-                        Update::n, hyper, serial);
-  u.run(false);
-  CHECK(std::equal(expected.begin(), expected.end() - 1, u.slot.begin()));
-  CHECK(u.moments == moments);
-  CHECK(u.exponent() == 102);
+    "an update adds the uses of a parameter as integers, rounds once, and leaves the commit's exponent in the slot; "
+    "what it does not write in place it leaves as it was") {
+  for (const bool keeps_version : {false, true}) {
+    Update u(keeps_version, 20);
+    const std::vector<float> before(u.from(), u.from() + Update::values);
+    std::vector<float> p(before.begin(), before.begin() + Update::n), gradient,
+        m(before.begin() + Update::moments, before.end());
+    for (std::int64_t i = 0; i < Update::n; ++i)
+      gradient.push_back(static_cast<float>(std::ldexp(static_cast<double>(u.sums[0][i] + u.sums[1][i]), -20)));
+    kernels::AdamW hyper;
+    hyper.lr = 0.125f;
+    hyper.grad_scale = 0.5;
+    hyper.step = 3;
+    SerialParallel serial;
+    kernels::adamw_update(p.data(), {.rounded = gradient.data()}, m.data(), m.data() + Update::n, Update::n, hyper,
+                          serial);
+    u.run(false);
+    CHECK(u.parameter() == p);
+    CHECK(u.both_moments() == m);
+    CHECK(u.exponent() == 102);
+    if (keeps_version) CHECK(std::equal(before.begin(), before.end(), u.from()));
+  }
 }
 
 TEST_CASE("the update of a void step changes nothing but the exponent") {
-  Update u(20);
-  for (std::size_t i = 0; i < u.moments.size(); ++i) u.moments[i] = 0.25f + 0.01f * static_cast<float>(i);
-  const auto slot = u.slot, moments = u.moments;
-  u.run(true);
-  CHECK(std::equal(slot.begin(), slot.end() - 1, u.slot.begin()));
-  CHECK(u.moments == moments);
-  CHECK(u.exponent() == 102);
+  for (const bool keeps_version : {false, true}) {
+    Update u(keeps_version, 20);
+    const std::vector<float> p(u.from(), u.from() + Update::n),
+        m(u.from() + Update::moments, u.from() + Update::values);
+    u.run(true);
+    CHECK(u.parameter() == p);
+    CHECK(u.both_moments() == m);
+    CHECK(u.exponent() == 102);
+  }
 }

@@ -11,7 +11,7 @@ namespace {
 
 const std::string run_dir = "/run/checkpoints";
 constexpr std::int64_t saved_steps = 4;
-const Topology two{"dp=2", {2}}, stages{"pp=2", {1, 1}};
+const Topology two{.name = "dp=2", .dp = {2}, .keeps_version = true}, stages{"pp=2", {1, 1}};
 
 lm::LmConfig small() {
   auto c = uneven(false);

@@ -19,9 +19,9 @@ constexpr std::int64_t digest_steps = unless_instrumented(3, 2), all_steps = dig
 
 const std::vector<Topology>& tried() {
   static const std::vector<Topology> all{{"tp=2,pp=2", {1, 1}, 2, 0},
-                                         {"dp=2,tp=2, ZeRO 1", {2}, 2, 1},
+                                         {"dp=2,tp=2, ZeRO 1", {2}, 2, 1, {}, false, true},
                                          {"dp=2/1,tp=2,pp=2, ZeRO 2", {2, 1}, 2, 2},
-                                         {"dp=2,tp=2, ZeRO 3", {2}, 2, 3}};
+                                         {"dp=2,tp=2, ZeRO 3", {2}, 2, 3, {}, false, true}};
   return all;
 }
 

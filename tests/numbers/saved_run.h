@@ -19,6 +19,7 @@ struct Topology {
   std::int32_t zero = 0;
   Pipeline pipeline = {};
   bool shared_vocabulary = false;
+  bool keeps_version = false;
 };
 
 /// Uneven on purpose: 3 layers, shapes that neither 3 nor 4 divides, more query than key-value heads.
@@ -66,6 +67,7 @@ inline Expected<SavingJob> compile_saving(const runtime::App& app, const lm::LmC
   CompileOptions o;
   o.stages = stage_meshes(t.dp, lm::model_axes({t.dp, static_cast<std::int64_t>(t.dp.size()), t.tp}, c));
   o.zero = t.zero;
+  o.keeps_version = t.keeps_version;
   o.pipeline = t.pipeline;
   o.seed = 3;
   o.snapshots = 2;

@@ -56,7 +56,8 @@ TEST_CASE(
   spec.closers = {0, 0};
   std::vector<FromWorker> sent;
   spec.send = [&](FromWorker m) { sent.push_back(std::move(m)); };
-  spec.on_begin = [&](const std::vector<std::int32_t>& exponents) {
+  spec.on_begin = [&](const BeginRun& begin) {
+    const auto& exponents = begin.exponents;
     told.push_back("exponents");
     for (auto e : exponents) told.back() += " " + std::to_string(e);
   };

@@ -112,7 +112,8 @@ TEST_CASE("The memory that the text shows adds up, and is that of the channels")
       for (const auto& c : s.places[i].channels) {
         const PlanChannel& pc =
             s.plan.roles[static_cast<std::size_t>(s.places[i].stage)].channels[static_cast<std::size_t>(c.channel)];
-        if (pc.ring < 0) channels += c.slot_bytes * c.slots;
+        if (pc.ring < 0)  // moments lie in the slots of parameters, and have a column of their own
+          channels += (pc.kind == PlanChannel::Kind::parameter ? pc.bytes : c.slot_bytes) * c.slots;
         else buffers[{pc.ring, pc.buffer}] = std::max(buffers[{pc.ring, pc.buffer}], pc.buffer_offset + c.slot_bytes);
       }
       for (const auto& [buffer, bytes] : buffers) channels += bytes;

@@ -336,12 +336,14 @@ TEST_CASE("parameters, moments and what ops keep lie at the beginning of the poo
           continue;
         }
         CHECK(ch.offset == aligned(params, ch.slot_bytes >= 4096 ? 4096 : 64));  // one after the other
+        if (ch.slots > 1) CHECK((ch.offset % 4096 == 0 && ch.slot_bytes % 4096 == 0));
+        CHECK(ch.moments_offset == pc.bytes);
         params = ch.offset + ch.slot_bytes * ch.slots;
       }
       CHECK(params > 0);
-      CHECK(local->moments_offset == aligned(params, 4096));
-      CHECK(local->moments_offset + local->memory.optimizer + local->memory.op_state <= local->state_area_bytes);
-      CHECK(local->state_area_bytes < local->moments_offset + local->memory.optimizer + local->memory.op_state + 4096);
+      CHECK(local->memory.parameters + local->memory.optimizer <= params);
+      CHECK(params + local->memory.op_state <= local->state_area_bytes);
+      CHECK(local->state_area_bytes < params + local->memory.op_state + 4096);
       CHECK((local->scratch_bytes == 0 || local->scratch_offset >= local->state_area_bytes));
       for (const auto& a : local->actors) {
         CHECK((a.staging_bytes == 0 || a.staging_offset >= local->state_area_bytes));
