@@ -4,7 +4,7 @@
 //   CO-1  (whole version) where an update writes another slot than the one that it reads, a place holds version v whole
 //         until every place has voted for step v + 1: only that step's update overwrites it, and waits for the commit;
 //   CO-2  (votes) when every place has voted for step v, every place holds version v whole: its norms have read all of
-//         it. So at any time all places hold the newest version, or all hold the one before.
+//         it. So at any time all places hold the newest version, or all its predecessor.
 #pragma once
 
 #include <atomic>

@@ -23,8 +23,8 @@ struct CompileOptions {
   /// Per stage: which dp coordinate runs each microbatch of a step; empty: microbatch m is run by m mod width.
   std::vector<std::vector<std::int32_t>> owners;
   std::uint64_t seed = 0;
-  /// An update writes the next version of parameters and moments into a slot of its own, so that the one before stays
-  /// whole until every place has voted for a step of the next: what a job needs to go on after a worker has died. Twice
+  /// An update writes version v + 1 of parameters and moments into a slot of its own, so that version v stays
+  /// whole until every place has voted for step v + 1: what a job needs to go on after a worker has died. Twice
   /// the memory of both; the same bits.
   bool keeps_version = false;
   /// Versions of parameters and moments for which every place's arena has room; 0: the plan takes no checkpoint.
