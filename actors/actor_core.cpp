@@ -20,7 +20,7 @@ void ActorCore::begin(std::int64_t step, ProgramMask readers) {
     first.initial = true;
     first.context.step = step - spec_.out_step[o];
     first.context.act.out.resize(spec_.out.size());
-    first.context.act.out[o] = {ports_.take_slot(static_cast<int>(o)), true, true};
+    first.context.act.out[o] = {ports_.take_slot(static_cast<int>(o), spec_.first_slot), true, true};
     // A version of the parameters goes to the programs that read it; a token of free memory to every reader.
     first.context.act.in.push_back({Token{.readers = spec_.out_step[o] ? readers : every_program}, false});
     first.sequence.assign(spec_.out.size(), 0);

@@ -46,6 +46,7 @@ struct ActorSpec {
   std::vector<std::vector<Reader>> readers;  ///< per output port
   std::vector<std::int32_t> out_step;        ///< per output port: added to the act's step (a parameter: 1)
   std::vector<bool> initial;                 ///< per output port: a token before the first act
+  std::int32_t first_slot = 0;               ///< that an initial token's slot has
   std::vector<std::int32_t> microbatches;    ///< this place's, in order; empty: one act per step
   bool rounds = false;                       ///< `microbatches` has numbers of rounds: tokens name others
   /// The turns of its acts of a step, among the `turns_per_step` turns of its stream (TaskOrder::turn); empty: none.

@@ -12,6 +12,8 @@ Status exception_status(const std::exception_ptr& exception) {
   }
 }
 
+Status stopped() { return {Code::unavailable, "stopped: its stream is being quiesced"}; }
+
 StreamExecutor::StreamExecutor(std::string name, Stream& stream, std::unique_ptr<Body> body, std::int32_t priority,
                                std::uint32_t run, double cost_s)
     : name_(std::move(name)), stream_(stream), body_(std::move(body)), priority_(priority), run_(run), cost_s_(cost_s) {

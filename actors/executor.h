@@ -20,6 +20,8 @@ namespace troupe::actors {
 
 /// Returns the exception's message as an error (Code::internal).
 Status exception_status(const std::exception_ptr& exception);
+/// The error of an act that has ended early because its stream is being quiesced (Parallel::stopping).
+Status stopped();
 
 /// Runs the acts of one actor.
 class Executor {
@@ -43,7 +45,9 @@ struct PortMemory {
 class Body {
  public:
   virtual ~Body() = default;
-  /// Executes one act; `parallel` runs its loops on the stream's threads. An error or an exception fails the actor.
+  /// Executes one act; `parallel` runs its loops on the stream's threads. An error or an exception fails the actor. A
+  /// body that takes long returns stopped() between two of its pieces where parallel.stopping(), and never success with
+  /// a piece left out: MarksVersion (version_word.h) would call what it wrote whole.
   virtual Status run(const ActContext& context, Parallel& parallel) = 0;
 };
 

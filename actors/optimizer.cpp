@@ -37,6 +37,7 @@ Status NormBody::run(const ActContext& c, Parallel& par) {
   std::vector<double> squares;
   GradientPart all{first_, 0, {}};
   for (const auto& part : parts_) {
+    if (par.stopping()) return stopped();
     if (part.nodes.empty()) continue;
     // A row is an index of dim 0 with all other dims; a part's extent may have some columns of each row only.
     const Range rows = part.extent.dims.empty() ? Range{0, 1} : part.extent.dims[0];
@@ -69,6 +70,7 @@ Status UpdateBody::run(const ActContext& c, Parallel& par) {
   std::byte* from = own_port_ < 0 ? to : in_[own_port_].at(c.act.in[own_port_].token.slot);
   std::vector<const std::int64_t*> sums;
   for (const auto& part : parts_) {
+    if (par.stopping()) return stopped();
     const auto n = part.extent.elements();
     const auto state_in = [&](std::byte* slot) {
       auto* m = reinterpret_cast<float*>(slot + part.moments_offset);
@@ -93,6 +95,7 @@ DigestBody::DigestBody(std::vector<Part> parts, PortMemory params, ReportSink re
 
 Status DigestBody::run(const ActContext& c, Parallel& par) {
   for (auto& part : parts_) {
+    if (par.stopping()) return stopped();
     part.view.data = params_.at(c.act.in[0].token.slot) + part.offset;
     const auto words = kernels::digest(part.view, par);
     const bool finite = part.view.dtype != DType::f32 ||

@@ -1,6 +1,6 @@
 // The actors of an optimizer step: the square sums of the reduced gradient (part of the vote), then, after the commit,
 // the update. Both read the exact sums of a gradient once and round each element once, to the same f32.
-// Also the digest of the parameters.
+// Also the digest of the parameters. Each of them may end as stopped() between two parameters.
 #pragma once
 
 #include <vector>

@@ -25,6 +25,7 @@ kernels::View SegmentBody::resolve(const Operand& o, const ActContext& c) const 
 Status SegmentBody::run(const ActContext& c, Parallel& parallel) {
   if (c.local == 0) terms_.assign(spec_.gradients.size(), {});
   for (const BoundOp& op : spec_.ops) {
+    if (parallel.stopping()) return stopped();
     if (spec_.progress) ++*spec_.progress;
     kernels::Call call;
     for (const auto& o : op.in) call.in.push_back(resolve(o, c));

@@ -60,7 +60,7 @@ struct SegmentSpec {
 };
 
 /// Runs the ops in order. Error: one of an op's OpDef::check, an exception of a body (each names the op); see
-/// check_told. With its last act of a step it tells the peaks of its gradients.
+/// check_told; stopped(), between two ops. With its last act of a step it tells the peaks of its gradients.
 class SegmentBody final : public Body {
  public:
   explicit SegmentBody(SegmentSpec spec);

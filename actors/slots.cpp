@@ -70,6 +70,13 @@ std::int32_t Ports::take_slot(int port) {
   return static_cast<std::int32_t>(it - state.begin());
 }
 
+std::int32_t Ports::take_slot(int port, std::int32_t slot) {
+  std::int32_t& state = out_.at(port).state.at(slot);
+  ASSERT(state == free_slot, out_specs_[port].name, slot, state);
+  state = writing;
+  return slot;
+}
+
 Act Ports::begin() {
   ASSERT(ready(), acts_);
   Act act;

@@ -67,8 +67,10 @@ class Ports {
   /// Publishes the slot to `readers` readers; with none it is free again at once. Returns the token's sequence number.
   /// REQUIRES: the slot is being written.
   std::uint32_t publish(int port, std::int32_t slot, std::int32_t readers);
-  /// Takes a free slot without an act: the initial token of a channel. REQUIRES: a slot is free.
+  /// Takes a free slot without an act. REQUIRES: a slot is free.
   std::int32_t take_slot(int port);
+  /// Likewise this slot: the initial token of a channel. REQUIRES: it is free.
+  std::int32_t take_slot(int port, std::int32_t slot);
 
   std::uint64_t acts() const { return acts_; }
   const std::vector<InSpec>& in_specs() const { return in_specs_; }

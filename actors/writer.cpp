@@ -46,21 +46,26 @@ Status attempt(int times, Call call) {
 }  // namespace
 
 Status WriterBody::run(const ActContext& c, Parallel& par) {
-  shards_->write(c, part_, in_.at(c.act.in[0].token.slot), par);
-  return {};
+  return shards_->write(c, part_, in_.at(c.act.in[0].token.slot), par);
 }
 
 std::string ShardWriter::folder(std::int64_t step) const {
   return spec_.dir + "/" + checkpoint::folder_name(step, spec_.stamp.generation);
 }
 
-void ShardWriter::write(const ActContext& c, std::size_t part, const std::byte* data, Parallel& par) {
+Status ShardWriter::write(const ActContext& c, std::size_t part, const std::byte* data, Parallel& par) {
   auto [shard, well] = join(c.step);
-  const Status s = well ? write_part(c, shard, part, data, par) : Status{};
+  Status s = well ? write_part(c, shard, part, data, par) : Status{};
+  const Status stop = par.stopping() ? stopped() : Status{};
+  if (s.ok()) s = stop;
   {
     std::lock_guard lock(mutex_);
     if (shard.failure.ok()) shard.failure = s;
-    if (--shard.left > 0) return;
+    if (--shard.left > 0) return stop;
+    if (!stop.ok()) {
+      under_way_.erase(c.step);
+      return stop;
+    }
   }
   tell(c, shard, {}, true);
   Report report{Report::Kind::shard, "", c.step, -1, {stall_s(c.step)}, {}};
@@ -74,6 +79,7 @@ void ShardWriter::write(const ActContext& c, std::size_t part, const std::byte* 
     under_way_.erase(c.step);
   }
   report_(c.program, std::move(report));
+  return {};
 }
 
 std::pair<ShardWriter::UnderWay&, bool> ShardWriter::join(std::int64_t step) {
@@ -118,6 +124,7 @@ Status ShardWriter::write_part(const ActContext& c, UnderWay& shard, std::size_t
   std::mutex mutex;
   Status failure;
   par.for_each(std::ssize(requests), [&](std::int64_t i) {
+    if (par.stopping()) return;  // the caller sees it, too
     const checkpoint::IoRequest& t = requests[static_cast<std::size_t>(i)];
     for (const auto& b : t.blocks)
       shard.sums[p.first + b.run][b.index] = look_at(shard, p.first + b.run, data + (b.offset - p.offset), b.bytes);
@@ -128,7 +135,7 @@ Status ShardWriter::write_part(const ActContext& c, UnderWay& shard, std::size_t
     Status s = attempt(spec_.attempts, [&] {
       return shard.file->write_at(shard.record.data_offset + t.offset, data + (t.offset - p.offset), t.bytes);
     });
-    if (s.ok()) s = sync_on_the_way(shard, t.bytes);
+    if (s.ok() && !par.stopping()) s = sync_on_the_way(shard, t.bytes);
     if (s.ok()) {
       Written more;
       for (const auto& b : t.blocks)

@@ -41,9 +41,10 @@ struct ShardSpec {
 
 /// A place's shards under way, one for each version: the first writer actor of a version creates the file, the last one
 /// syncs what is not synced yet and reports. Thread-safe. Reports:
-///   Report::Kind::shard    once for each version. `bytes`: the encoded checkpoint::ShardRecord; or `name`: the
-///                          failure, or, where `values` has a second element, the parameter of the first tensor that is
-///                          not finite. `values`: [stall in seconds, checkpoint::TensorKind of that tensor].
+///   Report::Kind::shard    once for each version, unless it is stopped. `bytes`: the encoded checkpoint::ShardRecord;
+///                          or `name`: the failure, or, where `values` has a second element, the parameter of the first
+///                          tensor that is not finite. `values`: [stall in seconds, checkpoint::TensorKind of that
+///                          tensor].
 ///   Report::Kind::saving   about every `tell_ns` while writes end, and when all are written. `values`: [stall so far
 ///                          in seconds, bytes of parameters, of moments that are written].
 class ShardWriter {
@@ -51,8 +52,9 @@ class ShardWriter {
   ShardWriter(ShardSpec spec, ReportSink report) : spec_(std::move(spec)), report_(std::move(report)) {}
   std::int64_t part_bytes(std::size_t part) const { return spec_.parts[part].bytes; }
   /// Writes one part of the version of `context.step` and computes its checksums. `data`: the part's bytes, laid out as
-  /// in the file. A failure is reported.
-  void write(const ActContext& context, std::size_t part, const std::byte* data, Parallel& parallel);
+  /// in the file. A failure is reported. Error: stopped() alone. It comes after at most one request, or one sync, of
+  /// each thread; the version is then not whole, and where its last part is stopped nothing is reported of it.
+  Status write(const ActContext& context, std::size_t part, const std::byte* data, Parallel& parallel);
 
  private:
   /// Bytes that are written, synced or not.

@@ -7,7 +7,8 @@
 //   TR-1  (rendezvous) a send is done when its buffer may be reused, which is after the receive was posted;
 //   TR-2  (matching) messages match by (from, Key) alone: no order between messages is assumed or needed;
 //   TR-3  (generations) a message of another generation or job is counted and dropped, never matched;
-//   TR-4  (shutdown) after shutdown() no callback runs and no buffer is touched; sends and receives do nothing.
+//   TR-4  (shutdown) after shutdown() or abort() no callback runs and no buffer is touched; sends and receives do
+//         nothing.
 #pragma once
 
 #include <cstddef>
@@ -57,6 +58,9 @@ class Transport {
   virtual TransportStats stats() const = 0;
   /// Cancels everything outstanding without calling back, then returns. Idempotent.
   virtual void shutdown() = 0;
+  /// As shutdown() (TR-4), but says goodbye to no peer and waits for none: for a generation that ends, whose peers may
+  /// be dead or stopped. A peer that goes on may never learn of it. Idempotent, also after and before shutdown().
+  virtual void abort() { shutdown(); }
 };
 
 }  // namespace troupe::comm

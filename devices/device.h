@@ -30,6 +30,9 @@ class Parallel {
   /// Calls body(i) for i in [0, n), each once, on any of the stream's threads; returns when all are done.
   /// If the body throws, the rest may be left out and one of its exceptions comes out of here.
   virtual void for_each(std::int64_t n, const std::function<void(std::int64_t)>& body) = 0;
+  /// The stream that runs the task is being quiesced: the task may return early, and its act then ends with an error.
+  /// Once true, stays so until the task has ended. From any of the stream's threads; cheap enough for each op.
+  virtual bool stopping() const { return false; }
 };
 
 /// One thing to do on a stream.
@@ -52,9 +55,9 @@ class Stream {
   virtual ~Stream() = default;
   virtual const std::string& name() const = 0;
   virtual void submit(Task task) = 0;
-  /// Forgets tasks that have not started, and those submitted meanwhile; returns when none is running. The stream stays
-  /// usable: turns go on with the first that has not started, so a forgotten turn is to be submitted again. Idempotent.
-  /// REQUIRES that no callback of this stream calls it.
+  /// Forgets tasks that have not started, and those submitted meanwhile; returns when none is running: a running task
+  /// may learn of it (Parallel::stopping). The stream stays usable: turns go on with the first that has not started, so
+  /// a forgotten turn is to be submitted again. Idempotent. REQUIRES that no callback of this stream calls it.
   virtual void quiesce() = 0;
 };
 

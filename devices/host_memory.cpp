@@ -1,6 +1,7 @@
 #include "devices/host_memory.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,6 +10,8 @@
 #include <fstream>
 #include <limits>
 #include <optional>
+
+#include "devices/base/check.h"
 
 namespace troupe {
 namespace {
@@ -99,15 +102,43 @@ std::size_t available_host_bytes(const std::string& root) {
   return available;
 }
 
-Expected<std::unique_ptr<Buffer>> allocate_host(std::size_t bytes) {
+namespace {
+
+Expected<std::unique_ptr<Buffer>> map_anonymous(std::size_t bytes, std::size_t there_already) {
   // mmap itself hands out more than the machine has and lets the process die at first touch: ask first.
-  const std::size_t available = available_host_bytes();
-  if (bytes > available) return exhausted(bytes, "only " + std::to_string(available) + " are available");
+  const std::size_t available = available_host_bytes(), fresh = bytes - std::min(bytes, there_already);
+  if (fresh > available) return exhausted(fresh, "only " + std::to_string(available) + " are available");
   const std::size_t mapped = std::max(kPage, (bytes + kPage - 1) / kPage * kPage);
   void* data = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) return exhausted(bytes, std::strerror(errno));
   if (mapped >= kHugePage) ::madvise(data, mapped, MADV_HUGEPAGE);  // a hint: small pages do as well
   return std::unique_ptr<Buffer>(new HostBuffer(data, bytes, mapped));
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Buffer>> allocate_host(std::size_t bytes) { return map_anonymous(bytes, 0); }
+
+Expected<int> create_kept_memory() {
+  const int fd = ::memfd_create("troupe-place", MFD_CLOEXEC);
+  if (fd < 0)
+    return Status(Code::exhausted, std::string("cannot create memory that outlives a worker: ") + std::strerror(errno));
+  return fd;
+}
+
+Expected<std::unique_ptr<Buffer>> map_kept(int fd, std::size_t kept, std::size_t bytes) {
+  REQUIRE(kept % kPage == 0 && kept <= bytes, kept, bytes);
+  struct stat file {};
+  if (::fstat(fd, &file) != 0) return exhausted(kept, std::strerror(errno));
+  TROUPE_ASSIGN(auto buffer, map_anonymous(bytes, static_cast<std::size_t>(file.st_blocks) * 512));
+  if (kept == 0) return buffer;
+  if (static_cast<std::size_t>(file.st_size) != kept && ::ftruncate(fd, static_cast<off_t>(kept)) != 0)
+    return exhausted(kept, std::strerror(errno));
+  if (::mmap(buffer->data(), kept, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+    return exhausted(kept, std::strerror(errno));
+  if (kept >= kHugePage) ::madvise(buffer->data(), kept, MADV_HUGEPAGE);
+  ::madvise(buffer->data(), kept, MADV_DONTFORK);
+  return buffer;
 }
 
 }  // namespace troupe

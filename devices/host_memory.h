@@ -12,6 +12,13 @@ namespace troupe {
 /// the machine (or its cgroup) could give.
 Expected<std::unique_ptr<Buffer>> allocate_host(std::size_t bytes);
 
+/// As allocate_host, but the first `kept` bytes are those of the file `fd` (a memfd), which is made that long: they
+/// outlive this process while another one has the file, and no process that this one forks sees them. REQUIRES: `kept`
+/// is a multiple of 4 KiB and at most `bytes`.
+Expected<std::unique_ptr<Buffer>> map_kept(int fd, std::size_t kept, std::size_t bytes);
+/// A file in memory for map_kept, which a child inherits only if told to (FD_CLOEXEC). Error: no descriptor is left.
+Expected<int> create_kept_memory();
+
 /// Bytes that this process could still get: the kernel's MemAvailable, or what is left in a control group of the
 /// process (version 1 or 2), at any level, if that is less. Page cache that a group can drop counts as left.
 /// `root`: a prefix of /proc and /sys, for tests.

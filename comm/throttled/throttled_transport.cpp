@@ -62,4 +62,9 @@ void ThrottledTransport::shutdown() {
   alarm_->quiesce();   // delayed callbacks are forgotten
 }
 
+void ThrottledTransport::abort() {
+  inner_->abort();
+  alarm_->quiesce();
+}
+
 }  // namespace troupe::comm

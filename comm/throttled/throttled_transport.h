@@ -49,8 +49,9 @@ class ThrottledTransport final : public Transport {
   void on_peer_down(std::function<void(Rank, Status)> f) override;
   /// Of the transport underneath: counts also messages whose callbacks are still delayed here.
   TransportStats stats() const override { return inner_->stats(); }
-  /// REQUIRES that no callback calls it.
+  /// REQUIRES, as abort(), that no callback calls it.
   void shutdown() override;
+  void abort() override;
 
  private:
   struct Way {

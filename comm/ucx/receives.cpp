@@ -135,7 +135,8 @@ void Receives::fetched(Fetch& op, ucs_status_t s) {
 /// A waiting message will never be received: frees what UCX or we hold for it.
 void Receives::drop(std::uint64_t token) {
   auto node = held_.extract(token);
-  if (node && node.mapped().descriptor != nullptr) ucp_am_data_release(worker_.get(), node.mapped().descriptor);
+  if (node && node.mapped().descriptor != nullptr && worker_.get() != nullptr)  // see Worker::leave
+    ucp_am_data_release(worker_.get(), node.mapped().descriptor);
 }
 
 std::vector<Posted> Receives::take(const Peer& peer) {

@@ -82,4 +82,16 @@ Status check_net_devices(const std::string& list) {
   return {};
 }
 
+bool cards_write(const UcxOptions& options) {
+  std::error_code error;
+  if (options.tls.empty()) return !std::filesystem::is_empty("/sys/class/infiniband", error) && !error;
+  for (std::size_t begin = 0; begin <= options.tls.size();) {
+    const auto end = std::min(options.tls.find(',', begin), options.tls.size());
+    const std::string name = options.tls.substr(begin, end - begin);
+    if (name != "posix" && name != "sysv" && name != "cma" && name != "tcp" && name != "self") return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
 }  // namespace troupe::comm::ucx

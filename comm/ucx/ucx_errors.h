@@ -23,4 +23,7 @@ Status no_worker(const UcxOptions& options, ucs_status_t s);
 /// UCX ignores such a name wherever another transport, such as shared memory, remains.
 Status check_net_devices(const std::string& list);
 
+/// Whether a network card may write into this process's memory by itself: over all but shared memory and tcp.
+bool cards_write(const UcxOptions& options);
+
 }  // namespace troupe::comm::ucx

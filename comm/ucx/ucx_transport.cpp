@@ -7,8 +7,11 @@
 
 #include <fmt/format.h>
 #include <ucp/api/ucp.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <span>
 #include <string>
 #include <thread>
@@ -23,6 +26,7 @@
 #include "comm/ucx/progress_thread.h"
 #include "comm/ucx/receives.h"
 #include "comm/ucx/sends.h"
+#include "comm/ucx/ucx_errors.h"
 #include "comm/ucx/ucx_worker.h"
 #include "devices/base/check.h"
 #include "devices/base/log.h"
@@ -33,7 +37,7 @@ using namespace ucx;
 
 namespace {
 
-constexpr std::chrono::milliseconds kByeBudget{50}, kCloseBudget{500};
+constexpr std::chrono::milliseconds kByeBudget{50}, kCloseBudget{500}, kCardBudget{90};
 
 }  // namespace
 
@@ -45,6 +49,7 @@ struct UcxTransport::Impl final : ProgressClient {
   Endpoints endpoints;
   Sends sends;
   Receives receives;
+  std::atomic<bool> aborts{false};  ///< set before the thread is told to wind down
   ProgressThread thread;
 
   explicit Impl(const UcxOptions& o)
@@ -127,29 +132,51 @@ struct UcxTransport::Impl final : ProgressClient {
   }
 
   // ---- the end ------------------------------------------------------------------------------------
-  /// TR-4 (shutdown): calls no function of the user from here on, and lets UCX give back every buffer or destroys its
-  /// worker.
+  /// TR-4 (shutdown): calls no function of the user from here on, and lets UCX give back every buffer, or makes no
+  /// progress any more, so that nothing touches one.
   void wind_down() override {
     callbacks.silence();
+    const bool cards = cards_write(options);
+    if (aborts && !cards) {
+      worker.leave();
+    } else {
+      if (!aborts) say_bye();
+      endpoints.close_all();
+      worker.flush();
+      progress_for(aborts ? kCardBudget : kCloseBudget);
+      if (worker.held() != 0) leave_requests(cards);
+    }
+    receives.drop_all();
+    worker.destroy();
+    sends.clear();
+    receives.clear();
+    endpoints.clear();
+  }
+
+  void say_bye() {
     const std::size_t before = worker.held();
     endpoints.say_bye();
     const auto end = std::chrono::steady_clock::now() + kByeBudget;
     while (worker.held() > before && std::chrono::steady_clock::now() < end) worker.progress();
-    endpoints.close_all();
-    progress_for(kCloseBudget);
-    receives.drop_all();
-    worker.destroy();
-    if (worker.held() != 0)
-      log_warn(fmt::format("the transport shut down with {} UCX requests unfinished", worker.held()));
-    sends.clear();
-    receives.clear();
-    endpoints.clear();
   }
 
   void progress_for(std::chrono::milliseconds budget) {
     const auto end = std::chrono::steady_clock::now() + budget;
     while (worker.held() != 0 && std::chrono::steady_clock::now() < end)
       if (!worker.progress()) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+
+  /// UCX has not given every request back: cma reads on what its receives lack, and shared memory waits for a peer that
+  /// is stopped. 1.13 cannot destroy such a worker: it aborts the process over a transfer by cma.
+  void leave_requests(bool cards) {
+    const std::string what = fmt::format("the transport has ended with {} UCX requests unfinished", worker.held());
+    if (aborts) {
+      log_error("this process ends: " + what + ", and a network card may write into their memory");
+      std::fflush(nullptr);
+      ::_exit(options.exit_code);
+    }
+    log_warn(what);
+    if (!cards) worker.leave();
   }
 };
 
@@ -165,6 +192,10 @@ UcxTransport::~UcxTransport() = default;
 const std::string& UcxTransport::address() const { return impl_->worker.address(); }
 Rank UcxTransport::rank() const { return impl_->options.rank; }
 void UcxTransport::shutdown() { impl_->thread.shutdown(); }
+void UcxTransport::abort() {
+  impl_->aborts = true;
+  impl_->thread.shutdown();
+}
 
 void UcxTransport::add_peer(Rank rank, std::string address) {
   REQUIRE(rank >= 0 && rank < kRanksMax, rank);

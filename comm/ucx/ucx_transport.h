@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -34,6 +35,8 @@ struct UcxOptions {
   std::size_t eager_bytes_max = 4096;
   /// How long the progress thread polls before it sleeps. 0 leaves the core to the computation.
   std::int64_t spin_us = 0;
+  /// With which the process ends where abort() cannot take a buffer from a network card.
+  int exit_code = EXIT_FAILURE;
 };
 
 class UcxTransport final : public Transport {
@@ -58,6 +61,10 @@ class UcxTransport final : public Transport {
   TransportStats stats() const override;
   /// Also joins the progress thread; not from a callback. Takes at most about a second.
   void shutdown() override;
+  /// As shutdown(), at once: UCX's worker stays to the end of the process, with its sockets, and does nothing. Where a
+  /// network card may write into memory by itself, UCX has a tenth of a second to give every request back; then the
+  /// process ends with options.exit_code and a line of its log.
+  void abort() override;
 
   /// Messages whose headers made no sense (MA-2 garbage).
   std::uint64_t garbage_dropped() const;

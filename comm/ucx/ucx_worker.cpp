@@ -41,6 +41,14 @@ void Worker::destroy() {
   if (context_ != nullptr) ucp_cleanup(std::exchange(context_, nullptr));
 }
 
+void Worker::leave() { worker_ = nullptr, context_ = nullptr; }
+
+void Worker::flush() {
+  ucp_request_param_t p = calling_back(this);
+  p.cb.send = [](void* request, ucs_status_t, void* arg) { static_cast<Worker*>(arg)->given_back(request); };
+  holds(ucp_worker_flush_nbx(worker_, &p));
+}
+
 ucp_request_param_t Worker::calling_back(void* user_data) {
   ucp_request_param_t p{};
   p.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;

@@ -26,6 +26,11 @@ class Worker {
   /// Destroys UCX's worker and context, with the requests that they hold; no callback of UCX runs afterwards.
   void destroy();
 
+  /// Leaves UCX's worker and context to the end of the process, 3 MB and 6 descriptors and those of tcp's connections:
+  /// what is under way goes no further, because nothing makes progress any more. REQUIRES: no network card may write
+  /// into this process's memory.
+  void leave();
+
   ucp_worker_h get() const { return worker_; }
   /// Readable when an armed worker has something to do.
   int fd() const { return fd_; }
@@ -33,6 +38,9 @@ class Worker {
 
   /// True: something happened.
   bool progress() { return ucp_worker_progress(worker_) != 0; }
+  /// Asks UCX for a request (see holds) that it gives back when nothing is under way, endpoints being closed included:
+  /// with a transfer by cma under way, 1.13's end of a worker aborts the process.
+  void flush();
   /// Before sleeping on fd(). False: there is something to do already.
   bool arm() { return ucp_worker_arm(worker_) == UCS_OK; }
 

@@ -42,9 +42,10 @@ void ThreadStream::quiesce() {
   std::vector<Task> dropped;  // destroyed last, outside the lock: closures may own anything
   std::unique_lock lock(mutex_);
   ++quiescing_;  // submit() drops what callbacks of the running task submit: it would run after quiesce() had returned
+  team_.set_stopping(true);
   dropped = queue_.drop();
   idle_.wait(lock, [&] { return !running_; });
-  --quiescing_;
+  if (--quiescing_ == 0) team_.set_stopping(false);  // no task has begun meanwhile
   lock.unlock();
 }
 

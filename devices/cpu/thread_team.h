@@ -30,6 +30,9 @@ class ThreadTeam final : public Parallel {
 
   int threads() const override { return static_cast<int>(helpers_.size()) + 1; }
   void for_each(std::int64_t n, const std::function<void(std::int64_t)>& body) override;
+  bool stopping() const override { return stopping_.load(std::memory_order_relaxed); }
+  /// Sets what stopping() says. No effect on for_each. From any thread.
+  void set_stopping(bool stopping) { stopping_.store(stopping, std::memory_order_relaxed); }
 
  private:
   void help();
@@ -46,6 +49,7 @@ class ThreadTeam final : public Parallel {
   std::int64_t n_ = 0;
   std::atomic<std::int64_t> next_{0};
   std::atomic<std::uint64_t> round_{0};  ///< loops begun: what helpers watch while they spin
+  std::atomic<bool> stopping_{false};
   std::vector<std::thread> helpers_;
 };
 

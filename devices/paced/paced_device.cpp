@@ -16,14 +16,18 @@ namespace {
 /// other streams of a measurement need.
 constexpr std::int64_t kSpin_ns = 60'000;
 
-void sleep_until(const Clock& clock, std::int64_t due_ns) {
+/// A stream that is being quiesced ends a sleep this late at most.
+constexpr std::int64_t kLook_ns = 10'000'000;
+
+/// Returns at due_ns, or before it when the stream is being quiesced.
+void sleep_until(const Clock& clock, std::int64_t due_ns, const Parallel& parallel) {
   // Timers of ordinary threads may be 50 us late to save power; timers of this thread may not. (Cheap: no lock.)
   ::prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
-  const std::int64_t left_ns = due_ns - clock.now_ns() - kSpin_ns;
-  if (left_ns > 0) {
+  for (std::int64_t left_ns; (left_ns = due_ns - clock.now_ns() - kSpin_ns) > 0;) {
+    if (parallel.stopping()) return;
     timespec due;  // absolute, so that an interrupted sleep ends on time
     ::clock_gettime(CLOCK_MONOTONIC, &due);
-    const std::int64_t total_ns = due.tv_nsec + left_ns;
+    const std::int64_t total_ns = due.tv_nsec + std::min(left_ns, kLook_ns);
     due.tv_sec += total_ns / 1'000'000'000;
     due.tv_nsec = total_ns % 1'000'000'000;
     while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, nullptr) != 0) {}
@@ -44,8 +48,8 @@ std::unique_ptr<Stream> PacedDevice::create_stream(const std::string& name, int 
           task.work(parallel);
           end_ns = std::max(end_ns, clock.now_ns());
         }
-        sleep_until(clock, end_ns);
-        return end_ns;
+        sleep_until(clock, end_ns, parallel);
+        return parallel.stopping() ? std::min(end_ns, clock.now_ns()) : end_ns;
       });
 }
 

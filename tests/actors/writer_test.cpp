@@ -56,7 +56,8 @@ struct Place {
     c.program = 7;
     c.step = step;
     SerialParallel serial;
-    shards.write(c, part, data[part].data(), serial);
+    const Status s = shards.write(c, part, data[part].data(), serial);
+    CHECK_MESSAGE(s.ok(), s.message());
   }
 
   /// What was reported is what lies there, and a manifest made of it is whole.

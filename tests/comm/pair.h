@@ -60,6 +60,13 @@ class SimPair {
     ends_[1] = net_.open(1, 7, generation1);
   }
   Transport& at(Rank r) { return *ends_[r]; }
+  /// Ends both, and opens both again.
+  void reopen(std::uint32_t generation) {
+    for (Rank r : {0, 1}) {
+      ends_[r].reset();
+      ends_[r] = net_.open(r, 7, generation);
+    }
+  }
   /// Runs until `ready` or until nothing is left to do. What it says at the end.
   bool wait(const std::function<bool()>& ready) {
     while (!ready()) {
@@ -115,10 +122,21 @@ struct UcxEnds {
 
 class UcxPair : UcxEnds {
  public:
-  using UcxEnds::UcxEnds;
+  UcxPair(const char* tls, const char* device, std::uint32_t generation0, std::uint32_t generation1,
+          std::size_t eager_bytes_max = UcxOptions().eager_bytes_max)
+      : UcxEnds(tls, device, generation0, generation1, eager_bytes_max),
+        open_([=](std::uint32_t generation) { return UcxEnds(tls, device, generation, generation, eager_bytes_max); }) {
+  }
   UcxTransport& at(Rank r) { return *ends[r]; }
+  void reopen(std::uint32_t generation) {
+    UcxEnds fresh = open_(generation);  // beside the others, as what a peer has not noticed yet
+    for (Rank r : {0, 1}) ends[r] = std::move(fresh.ends[r]);
+  }
   bool wait(const std::function<bool()>& ready) { return wait_for(ready); }
   void settle() { std::this_thread::sleep_for(std::chrono::milliseconds(60)); }
+
+ private:
+  std::function<UcxEnds(std::uint32_t)> open_;
 };
 
 struct ShmPair : UcxPair {
@@ -142,17 +160,20 @@ inline const std::vector<Throttle> throttles = {{-1, -1, 200'000, 1'000'000'000}
 /// Over shared memory, in real time.
 class ThrottledPair {
  public:
-  explicit ThrottledPair(std::uint32_t g0 = 1, std::uint32_t g1 = 1) {
+  explicit ThrottledPair(std::uint32_t g0 = 1, std::uint32_t g1 = 1) { open(g0, g1); }
+  Transport& at(Rank r) { return *ends_[r]; }
+  void reopen(std::uint32_t generation) { open(generation, generation); }
+  bool wait(const std::function<bool()>& ready) { return wait_for(ready); }
+  void settle() { std::this_thread::sleep_for(std::chrono::milliseconds(60)); }
+
+ private:
+  void open(std::uint32_t g0, std::uint32_t g1) {
     UcxEnds ucx("posix,cma", "", g0, g1);
     for (Rank r : {0, 1})
       ends_[r] = std::make_unique<ThrottledTransport>(std::move(ucx.ends[r]),
                                                       std::make_unique<ThreadAlarm>("alarm", clock_), throttles);
   }
-  Transport& at(Rank r) { return *ends_[r]; }
-  bool wait(const std::function<bool()>& ready) { return wait_for(ready); }
-  void settle() { std::this_thread::sleep_for(std::chrono::milliseconds(60)); }
 
- private:
   SteadyClock clock_;
   std::unique_ptr<ThrottledTransport> ends_[2];
 };
@@ -162,12 +183,14 @@ class ThrottledSimPair {
  public:
   explicit ThrottledSimPair(std::uint32_t g0 = 1, std::uint32_t g1 = 1, const std::vector<Throttle>& links = throttles,
                             SimLink under = {})
-      : net_(loop_.clock(), {.ranks = 2, .link = under}) {
-    for (Rank r : {0, 1})
-      ends_[r] = std::make_unique<ThrottledTransport>(net_.open(r, 7, r == 0 ? g0 : g1),
-                                                      std::make_unique<SimAlarm>(loop_), links);
+      : net_(loop_.clock(), {.ranks = 2, .link = under}), links_(links) {
+    open(0, g0);
+    open(1, g1);
   }
   Transport& at(Rank r) { return *ends_[r]; }
+  void reopen(std::uint32_t generation) {
+    for (Rank r : {0, 1}) open(r, generation);
+  }
   std::int64_t now_ns() const { return loop_.now_ns(); }
   bool wait(const std::function<bool()>& ready) {
     while (!ready()) {
@@ -184,8 +207,15 @@ class ThrottledSimPair {
   }
 
  private:
+  void open(Rank r, std::uint32_t generation) {
+    ends_[r].reset();
+    ends_[r] = std::make_unique<ThrottledTransport>(net_.open(r, 7, generation), std::make_unique<SimAlarm>(loop_),
+                                                    links_);
+  }
+
   SimLoop loop_;
   SimNetwork net_;
+  const std::vector<Throttle> links_;
   std::unique_ptr<ThrottledTransport> ends_[2];
 };
 

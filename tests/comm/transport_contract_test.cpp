@@ -144,6 +144,72 @@ TEST_CASE_TEMPLATE(
   pair.at(1).shutdown();
 }
 
+TEST_CASE_TEMPLATE(
+    "TR-4 (shutdown): after abort, too, with transfers of any size under way, and twice, there is no callback and no "
+    "buffer is touched",
+    Pair, TROUPE_ALL_PAIRS) {
+  if (const auto why = no_lost_peers_of<Pair>(); !why.empty()) return troupe::test::skip(why);
+  Pair pair;
+  std::atomic<int> calls{0};
+  std::vector<std::vector<std::byte>> into(6, std::vector<std::byte>(16 << 20));
+  const auto data = payload(16 << 20, 1);
+  const auto count = [&](auto&&...) { ++calls; };
+  pair.at(0).on_peer_down(count);
+  Outcome first;
+  pair.at(0).recv(1, {3, 0, 0}, std::span(into[0]).first(8), first.received());
+  pair.at(1).send(0, header(0), std::span(data).first(8), [](Status) {});
+  REQUIRE(pair.wait([&] { return first.done(); }));
+  pair.settle();
+  for (std::uint32_t i = 1; i < 4; ++i) {
+    pair.at(1).send(0, header(i), data, [](Status) {});
+    pair.at(1).recv(0, {3, 0, i}, into[3], [](Status, const Header&) {});
+    pair.at(0).send(1, header(i), data, count);
+    pair.at(0).recv(1, {3, 0, i}, into[i - 1], count);
+    pair.at(0).recv(0, {3, 2, i}, into[4], count);
+    pair.at(0).send(1, header(100 + i), std::span(data).first(64), count);
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  pair.at(0).abort();
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2));
+  const int called = calls;
+  const auto then = into;
+  Outcome late, late_sent;
+  pair.at(0).send(1, header(99), data, late_sent.sent());
+  pair.at(0).recv(1, {3, 1, 0}, into[5], late.received());
+  pair.settle();
+  CHECK(calls == called);
+  CHECK_FALSE(late.done());
+  CHECK_FALSE(late_sent.done());
+  for (const int i : {0, 1, 2, 4, 5}) CHECK(into[i] == then[i]);
+  pair.at(0).abort();
+  pair.at(0).shutdown();
+  pair.at(1).shutdown();
+  pair.at(1).abort();
+}
+
+TEST_CASE_TEMPLATE("a transport that is opened with a new generation at once after abort works", Pair,
+                   TROUPE_ALL_PAIRS) {
+  if (const auto why = no_lost_peers_of<Pair>(); !why.empty()) return troupe::test::skip(why);
+  Pair pair;
+  const auto data = payload(4 << 20, 1), other = payload(4 << 20, 2);
+  std::vector<std::byte> into(data.size()), old(data.size());
+  for (std::uint32_t generation = 2; generation < 6; ++generation) {
+    for (Rank r : {0, 1}) {
+      pair.at(r).send(1 - r, header(0, 3, generation - 1), data, [](Status) {});
+      if (generation % 2 == 0) pair.at(r).recv(1 - r, {3, 0, 0}, old, [](Status, const Header&) {});
+    }
+    for (Rank r : {0, 1}) pair.at(r).abort();
+    pair.reopen(generation);
+    Outcome s, r;
+    pair.at(1).recv(0, {3, 0, 0}, into, r.received());
+    pair.at(0).send(1, header(0, 3, generation), other, s.sent());
+    REQUIRE(pair.wait([&] { return s.done() && r.done(); }));
+    CHECK(r.status.message() == "");
+    CHECK(into == other);
+  }
+  for (Rank r : {0, 1}) pair.at(r).shutdown();
+}
+
 TEST_CASE_TEMPLATE("a peer that shut down is reported once, and what is pending with it ends", Pair, TROUPE_ALL_PAIRS) {
   if (const auto why = no_lost_peers_of<Pair>(); !why.empty()) return troupe::test::skip(why);
   Pair pair;

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "tests/comm/pair.h"
@@ -123,6 +124,15 @@ void play_victim(UcxTransport& t, int up) {
   std::this_thread::sleep_for(std::chrono::seconds(30));
 }
 
+/// Sends and receives as much as the other rank likes, 64 MiB at a time.
+constexpr std::size_t kLarge = std::size_t{64} << 20;
+void play_large(UcxTransport& t, Rank me, std::span<const std::byte> data, std::span<std::byte> into) {
+  for (std::uint32_t i = 1; i < 9; ++i) {
+    t.send(1 - me, header(i), data, [](const Status&) {});
+    t.recv(1 - me, {3, 0, i}, into, [](const Status&, const Header&) {});
+  }
+}
+
 /// Streams messages of `bytes` with `outstanding` under way; the answer of rank `me`'s side.
 void stream(UcxTransport& t, Rank me, std::uint32_t channel, std::size_t bytes, int outstanding, int count) {
   std::vector<std::vector<std::byte>> slots(outstanding, std::vector<std::byte>(bytes));
@@ -198,6 +208,13 @@ TEST_CASE("the other process" * doctest::skip()) {
   tell(4, (*t)->address());
   (*t)->connect({{0, hear(3)}});
   if (std::string(role) == "victim") play_victim(**t, 4);
+  std::vector<std::byte> data, into;
+  if (std::string(role) == "large") {
+    data.resize(kLarge), into.resize(kLarge);
+    play_large(**t, 1, data, into);
+    tell(4, "ready");
+    hear(3);  // until the test ends
+  }
   if (std::string(role) == "measure") play_measure(**t, 1);
   if (std::string(role) == "measure") std::this_thread::sleep_for(std::chrono::milliseconds(300));
   (*t)->shutdown();
@@ -215,6 +232,71 @@ TEST_CASE("measure latency and bandwidth" * doctest::skip()) {
         OtherProcess other("measure", tls, device, o);
         play_measure(*other.transport, 0);
       }
+}
+
+TEST_CASE("measure abort, with large transfers under way" * doctest::skip()) {
+  const std::vector<std::byte> data(kLarge);
+  std::vector<std::byte> into(kLarge);
+  const auto ms = [](Clock_::duration d) { return std::chrono::duration<double, std::milli>(d).count(); };
+  for (const auto& [tls, device] : {std::pair("posix,cma", ""), {"posix", ""}, {"tcp", "lo"}, {"", ""}})
+    for (const char* peer : {"lives", "is killed", "is stopped"})
+      for (const bool aborts : {true, false}) {
+        std::vector<double> took, reopened;
+        for (int round = 0; round < 15; ++round) {
+          OtherProcess other("large", tls, device);
+          UcxTransport& t = *other.transport;
+          REQUIRE(hear(other.from_child) == "ready");
+          play_large(t, 0, data, into);
+          std::this_thread::sleep_for(std::chrono::milliseconds(20 + round));
+          if (*peer == 'i') {
+            ::kill(other.pid, std::string(peer) == "is killed" ? SIGKILL : SIGSTOP);
+            REQUIRE(::waitpid(other.pid, nullptr, WUNTRACED) == other.pid);
+          }
+          const auto begin = Clock_::now();
+          if (aborts) t.abort();
+          else t.shutdown();
+          const auto ended = Clock_::now();
+          auto again = UcxTransport::open({.rank = 0, .job = 7, .generation = 2, .tls = tls, .net_devices = device});
+          REQUIRE(again.ok());
+          took.push_back(ms(ended - begin));
+          reopened.push_back(ms(Clock_::now() - ended));
+        }
+        std::sort(took.begin(), took.end());
+        std::sort(reopened.begin(), reopened.end());
+        std::ifstream statm("/proc/self/statm");
+        long pages = 0, resident = 0;
+        statm >> pages >> resident;
+        const std::filesystem::directory_iterator fds("/proc/self/fd");
+        std::printf("rss %ld KiB, %ld fds; ", resident * 4, static_cast<long>(std::distance(begin(fds), end(fds))));
+        std::printf("%-10s peer %-10s %-8s %7.2f ms, at most %7.2f; open %6.2f ms, at most %6.2f\n",
+                    *tls ? tls : "default", peer, aborts ? "abort" : "shutdown", took[took.size() / 2], took.back(),
+                    reopened[reopened.size() / 2], reopened.back());
+        std::fflush(stdout);
+      }
+}
+
+TEST_CASE("abort returns while a peer is stopped, or has just been killed, in the middle of large transfers") {
+  if (const auto why = no_lost_peers(); !why.empty()) return troupe::test::skip(why);
+  const std::vector<std::byte> data(kLarge);
+  std::vector<std::byte> into(kLarge);
+  const auto files = shared_files();
+  for (const auto& [tls, device] : {std::pair("posix,cma", ""), {"posix", ""}, {"tcp", "lo"}, {"", ""}})
+    for (const int signal : {SIGSTOP, SIGKILL}) {
+      CAPTURE(std::string(tls));
+      CAPTURE(signal);
+      {
+        OtherProcess other("large", tls, device);
+        UcxTransport& t = *other.transport;
+        REQUIRE(hear(other.from_child) == "ready");
+        play_large(t, 0, data, into);
+        REQUIRE(wait_for([&] { return t.stats().received_bytes + t.stats().sent_bytes > 0; }));
+        ::kill(other.pid, signal);
+        REQUIRE(::waitpid(other.pid, nullptr, WUNTRACED) == other.pid);
+        t.abort();
+        t.abort();
+      }
+      CHECK(shared_files() == files);
+    }
 }
 
 TEST_CASE("a SIGKILLed peer is reported within 2 s and everything pending with it ends") {

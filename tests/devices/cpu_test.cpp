@@ -147,6 +147,55 @@ TEST_CASE("cpu stream: quiesce drops what waits, waits for what runs, and leaves
   CHECK(dropped_ran == 0);
 }
 
+TEST_CASE("cpu stream: a running task sees, on each of its threads, that its stream is being quiesced") {
+  SteadyClock clock;
+  CpuDevice device(clock);
+  auto stream = device.create_stream("compute", 2);
+  Gate started;
+  std::atomic<int> saw{0};
+  bool before = true, at_end = false;
+  Task t;
+  t.work = [&](Parallel& parallel) {
+    before = parallel.stopping();
+    started.open();
+    parallel.for_each(2, [&](std::int64_t) {
+      const auto end_ns = clock.now_ns() + 20'000'000'000;
+      while (!parallel.stopping() && clock.now_ns() < end_ns) std::this_thread::yield();
+      saw += parallel.stopping();
+    });
+    at_end = parallel.stopping();
+  };
+  stream->submit(std::move(t));
+  started.wait();
+  stream->quiesce();
+  CHECK_FALSE(before);
+  CHECK(saw == 2);
+  CHECK(at_end);
+}
+
+TEST_CASE("cpu stream: it runs tasks as usual after a quiesce, also after two at a time") {
+  SteadyClock clock;
+  CpuDevice device(clock);
+  auto stream = device.create_stream("compute", 1);
+  for (int round = 0; round < 100; ++round) {
+    Gate started, over;
+    Task running;
+    running.work = [&](Parallel&) { started.open(); };
+    stream->submit(std::move(running));
+    started.wait();
+    std::thread other([&] { stream->quiesce(); });
+    stream->quiesce();
+    other.join();
+    bool stopping = true;
+    Task next;
+    next.work = [&](Parallel& parallel) { stopping = parallel.stopping(); };
+    next.on_done = [&](std::int64_t, std::int64_t) { over.open(); };
+    stream->submit(std::move(next));
+    over.wait();
+    REQUIRE_FALSE(stopping);
+  }
+}
+
 TEST_CASE("cpu stream: after quiesce turns go on with the first that has not started") {
   std::string order;
   Gate first_over, holds, submitted, over;

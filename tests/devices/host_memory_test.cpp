@@ -1,6 +1,7 @@
 // What a process may still get: of the machine, and of each control group that it lies in.
 #include <doctest/doctest.h>
 
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -79,6 +80,38 @@ TEST_CASE("version 1: the group of the memory controller, among others; a contai
   CHECK(m.available() == 21 * mib);
   m.write("/proc/self/cgroup", "4:memory:/docker/0123/jobs/7\n");
   CHECK(m.available() == 21 * mib);
+}
+
+TEST_CASE("memory that is kept outlives its mapping and its process, and what lies behind it is new") {
+  constexpr std::size_t kept = 3 * 4096, bytes = 5 * 4096 + 100;
+  const auto fd = create_kept_memory();
+  REQUIRE(fd.ok());
+  const auto map = [&] {
+    auto buffer = map_kept(*fd, kept, bytes);
+    REQUIRE_MESSAGE(buffer.ok(), buffer.status().message());
+    CHECK((*buffer)->size() == bytes);
+    return *std::move(buffer);
+  };
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto buffer = map_kept(*fd, kept, bytes);
+    for (std::size_t i = 0; i < bytes; ++i) (*buffer)->data()[i] = std::byte{7};
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  {
+    const auto buffer = map();
+    CHECK(buffer->data()[0] == std::byte{7});
+    CHECK(buffer->data()[kept - 1] == std::byte{7});
+    CHECK(buffer->data()[kept] == std::byte{0});
+    buffer->data()[1] = std::byte{8};
+  }
+  CHECK(map()->data()[1] == std::byte{8});
+  const auto none = map_kept(*fd, 0, bytes);
+  REQUIRE(none.ok());
+  CHECK((*none)->data()[0] == std::byte{0});
+  ::close(*fd);
 }
 
 TEST_CASE("a process in a control group with a limit is told what is left in that group") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <future>
 #include <mutex>
 
 #include "devices/cpu/cpu_device.h"
@@ -87,26 +88,47 @@ TEST_CASE("run_work runs the host function within the task's time, and a task wh
   CHECK(durations_ms(device, clock, 3, 1e-3, works(4'000'000)).front() >= 4.0);
 }
 
+TEST_CASE("quiesce ends the sleep of a paced task") {
+  SteadyClock clock;
+  PacedDevice device(clock);
+  auto stream = device.create_stream("paced", 1);
+  std::promise<void> started;
+  std::int64_t end_ns = 0;
+  Task t;
+  t.cost_s = 30;
+  t.on_start = [&] { started.set_value(); };
+  t.on_done = [&](std::int64_t, std::int64_t ended_ns) { end_ns = ended_ns; };
+  const auto begin_ns = clock.now_ns();
+  stream->submit(std::move(t));
+  started.get_future().wait();
+  stream->quiesce();
+  CHECK(clock.now_ns() - begin_ns < 20'000'000'000);
+  CHECK(end_ns > 0);
+  CHECK(end_ns <= clock.now_ns());
+}
+
 TEST_CASE("many paced streams run side by side on few cores") {
   SteadyClock clock;
   PacedDevice device(clock);
   std::vector<std::unique_ptr<Stream>> streams;
+  std::mutex mutex;
+  std::condition_variable changed;
+  int over = 0;
   const auto begin = clock.now_ns();
   for (int s = 0; s < 16; ++s) {
     streams.push_back(device.create_stream("s" + std::to_string(s), 1));
     Task t;
     t.cost_s = 100e-3;
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool started = false;
-    t.on_start = [&] {
+    t.on_done = [&](std::int64_t, std::int64_t) {
       std::lock_guard lock(mutex);
-      started = true;
+      ++over;
       changed.notify_one();
     };
     streams.back()->submit(std::move(t));
+  }
+  {
     std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return started; });
+    changed.wait(lock, [&] { return over == 16; });
   }
   for (auto& s : streams) s->quiesce();
   const double total_ms = (clock.now_ns() - begin) * 1e-6;
