@@ -64,7 +64,8 @@ rule("no thread" "std::(jthread|thread|async|condition_variable|counting_semapho
   actors/actor_scheduler.h         "the production scheduler of actors: CAF's, with threads that are lent to it"
   comm/ucx/progress_thread.h       "the production Transport: a thread"
   comm/ucx/progress_thread.cpp     "the same"
-  runtime/launch/worker_process.cpp "the heart-beat of a worker process")
+  runtime/launch/worker_control.h   "the heart-beat of a worker process"
+  runtime/launch/worker_control.cpp "the same")
 
 rule("no random device" "random_device|${no_name}s?rand\\(|getrandom|getentropy|arc4random|/dev/u?random"
   runtime/launch/fresh_number.cpp  "the number that tells one job's messages from another's")

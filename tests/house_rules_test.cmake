@@ -104,7 +104,7 @@ function(check_missing there text rule missing)
 endfunction()
 
 check_missing(devices/base/clock.cpp "auto t = std::chrono::steady_clock::now();" "no wall clock" devices/paced/paced_device.cpp)
-check_missing(devices/cpu/thread_team.h "std::jthread helper;" "no thread" runtime/launch/worker_process.cpp)
+check_missing(devices/cpu/thread_team.h "std::jthread helper;" "no thread" runtime/launch/worker_control.h)
 
 # check_include(FILE INCLUDED SAYS): a FILE that includes INCLUDED is refused with SAYS; without SAYS, it is content.
 function(check_include planted included says)

@@ -14,30 +14,38 @@ namespace troupe::runtime {
 Coordinator::Coordinator(const Plan& plan, CoordinatorOptions options, JobCheckpoints* checkpoints,
                          CoordinatorSink& sink)
     : plan_(plan), options_(std::move(options)), checkpoints_(checkpoints), sink_(sink),
-      session_(plan, session_options(), checkpoints, [this](Rank to, const ToWorker& message) {
-        sink_.send(std::span(&options_.places[to], 1), fence_.generation(), message);
-      }) {
+      told_(options_.session, options_.recovers) {
   const auto ranks = static_cast<std::size_t>(plan.workers());
   if (options_.places.empty())
     for (Rank r = 0; r < plan.workers(); ++r) options_.places.push_back(PlaceId{r});
   REQUIRE(options_.places.size() == ranks, options_.places.size(), ranks);
   REQUIRE(std::set(options_.places.begin(), options_.places.end()).size() == ranks, ranks);
+  REQUIRE(!options_.recovers || plan.keeps_version(), ranks);
   result_.places.resize(ranks);
+  pulses_.resize(ranks);
+  begin_session(options_.session.first_step, options_.session.sums);
+}
+
+void Coordinator::begin_session(std::int64_t version, std::optional<SumState> sums) {
+  SessionOptions s = told_.options();
+  s.first_step = version;
+  s.sums = std::move(sums);
+  if (pause_.begun()) s.steps = pause_.version();
+  session_ = std::make_unique<Session>(plan_, std::move(s), checkpoints_, [this](Rank to, const ToWorker& message) {
+    sink_.send(std::span(&options_.places[to], 1), fence_.generation(), message);
+  });
+}
+
+void Coordinator::started(std::int64_t now_ns) {
+  last_heard_ns_ = now_ns;
+  for (Pulse& p : pulses_) p.heard_ns = now_ns + start_wait_ns;
+  if (!over_) send_all(Enter{});
 }
 
 Rank Coordinator::rank_of(PlaceId place) const {
   const auto found = std::find(options_.places.begin(), options_.places.end(), place);
   REQUIRE(found != options_.places.end(), static_cast<std::int32_t>(place));
   return static_cast<Rank>(found - options_.places.begin());
-}
-
-SessionOptions Coordinator::session_options() {
-  SessionOptions s = options_.session;
-  s.on_step = [this, told = std::move(s.on_step)](const StepResult& step) {
-    result_.void_steps += step.void_step ? 1 : 0;
-    if (told) told(step);
-  };
-  return s;
 }
 
 // ---- events ----------------------------------------------------------------------------------------
@@ -47,55 +55,110 @@ void Coordinator::heard(PlaceId from, const ControlFrame& frame, std::int64_t no
   const Rank rank = rank_of(from);
   auto message = decode_from_worker(frame.message);
   if (!message.ok()) return end(message.status().in(fmt::format("worker {}", rank)), exit_worker);
+  pulses_[static_cast<std::size_t>(rank)].heard_ns = now_ns;
+  pulses_[static_cast<std::size_t>(rank)].starts = false;
   if (auto* m = std::get_if<Explained>(&*message)) {
     if (explain_until_ns_) explanations_[rank] = std::move(m->text);  // else of a question that progress has answered
     return;
   }
+  told_.at(now_ns, fence_.generation().number);
+  if (auto* m = std::get_if<Progress>(&*message)) return take_progress(rank, *m, now_ns);
   progressed(now_ns);
-  if (auto* m = std::get_if<WorkerAddress>(&*message)) take_address(rank, *m);
-  else if (auto* m = std::get_if<Ready>(&*message)) take_ready(rank, *m);
+  if (std::holds_alternative<Quiesced>(*message)) take_quiesced(rank, now_ns);
+  else if (auto* m = std::get_if<WorkerAddress>(&*message)) take_address(rank, *m, now_ns);
+  else if (auto* m = std::get_if<Ready>(&*message)) take_ready(rank, *m, now_ns);
   else if (auto* m = std::get_if<Spans>(&*message)) take_spans(rank, *m);
   else if (auto* m = std::get_if<Stopped>(&*message)) take_stopped(rank, *m);
   else decide(from, *message, now_ns);
 }
 
-void Coordinator::down(PlaceId place, const Status& how) {
-  if (!over_ && !stopped_.count(rank_of(place))) end(sink_.with_last_log_lines(place, how), exit_worker);
+void Coordinator::down(PlaceId place, const Status& how, bool suspect, std::int64_t now_ns) {
+  const Rank rank = rank_of(place);
+  if (over_ || stopped_.count(rank)) return;
+  Status told = how;
+  if (const auto why = blamed_.find(rank); why != blamed_.end()) {
+    told = Status(how.code(), why->second + ", and was killed for it");
+    blamed_.erase(why);
+  }
+  const Status cause = sink_.with_last_log_lines(place, told);
+  if (options_.recovers && session_->finished()) {  // its results are known
+    stopped_.insert(rank);
+    return;
+  }
+  if (!recovers()) return end(cause, exit_worker);
+  down_[rank] |= suspect;
+  lose(rank, "", cause, now_ns);
 }
 
 void Coordinator::poll_checkpoints() {
   if (over_) return;
-  if (diverged_ && !session_.readers_left()) return end({}, exit_diverged);
+  if (diverged_ && !session_->readers_left()) return end({}, exit_diverged);
   if (!checkpoints_) return;
   if (const Status s = checkpoints_->poll(); !s.ok())
     end(pause_.unsaved(s), checkpoints_->diverged() ? exit_diverged : exit_checkpoint);
 }
 
 void Coordinator::turn(std::int64_t now_ns) {
+  told_.at(now_ns, fence_.generation().number);
   poll_checkpoints();
   if (over_) return;
-  if (suspicion_ && now_ns >= suspicion_->until_ns)
-    return end(sink_.with_last_log_lines(suspicion_->place, suspicion_->status), exit_worker);
-  if (static_cast<Rank>(stopped_.size()) == plan_.workers()) return end(pause_.status(), pause_.code());
-  if (explain_until_ns_ &&
-      (now_ns >= *explain_until_ns_ || static_cast<Rank>(explanations_.size()) == plan_.workers())) {
-    const std::string text = stall_text(options_.stall_s, plan_.workers(), session_.waits_for(), explanations_);
-    return end(Status(Code::unavailable, text), exit_stalled);
+  if (session_->finished()) suspicion_.reset();
+  if (suspicion_ && now_ns >= suspicion_->until_ns) {
+    const Suspicion s = *std::exchange(suspicion_, std::nullopt);
+    const Status cause = sink_.with_last_log_lines(s.place, s.status);
+    if (!recovers()) return end(cause, exit_worker);
+    lose(rank_of(s.place), "", cause, now_ns);
   }
-  if (!explain_until_ns_ && now_ns >= wakes_ns()) {
+  if (loss_) return recover(now_ns);
+  if (all(stopped_)) told_.tell_all();
+  if (!told_.contradiction().ok()) return end(told_.contradiction(), exit_worker);
+  if (all(stopped_)) return end(pause_.status(), pause_.code());
+  if (phase_ == Phase::leaving) {
+    if (!leave_until_ns_) leave_until_ns_ = now_ns + quiesce_wait_ns;
+    if (now_ns >= *leave_until_ns_) kill_who_stay();
+  }
+  if (now_ns >= silent_at_ns()) kill_who_are_silent(now_ns);
+  if (explain_until_ns_ && (now_ns >= *explain_until_ns_ || static_cast<Rank>(explanations_.size()) == plan_.workers()))
+    return take_stall(now_ns);
+  if (!explain_until_ns_ && now_ns >= last_heard_ns_ + quiet_ns()) {
     explain_until_ns_ = now_ns + explain_wait_ns;
-    log_debug(fmt::format("no progress for {} s: the workers are asked what they wait for", options_.stall_s));
+    explain_quiet_ns_ = quiet_ns();
+    for (const Rank r : stopped_) explanations_[r] = "  it has stopped\n";
+    log_debug(fmt::format("no progress for {:.1f} s: the workers are asked what they wait for",
+                          static_cast<double>(now_ns - last_heard_ns_) * 1e-9));
     send_all(ExplainAll{});
   }
 }
 
 std::int64_t Coordinator::wakes_ns() const {
   if (over_) return std::numeric_limits<std::int64_t>::max();
-  const std::int64_t stall = explain_until_ns_.value_or(last_heard_ns_ + options_.stall_s * 1'000'000'000ll);
-  return suspicion_ ? std::min(stall, suspicion_->until_ns) : stall;
+  const std::int64_t stall = std::min(explain_until_ns_.value_or(last_heard_ns_ + quiet_ns()), silent_at_ns());
+  if (loss_) return last_heard_ns_;
+  const std::int64_t leave = phase_ == Phase::leaving ? leave_until_ns_.value_or(last_heard_ns_) : stall;
+  return std::min({stall, leave, suspicion_ ? suspicion_->until_ns : stall});
+}
+
+void Coordinator::resumed_after_stop(std::int64_t now_ns) {
+  last_heard_ns_ = now_ns;  // it was not quiet: nothing is known of that time
+  progressed(now_ns);
+  leave_until_ns_.reset();
+  for (Pulse& p : pulses_) p.heard_ns = std::max(p.heard_ns, now_ns);
+}
+
+void Coordinator::take_progress(Rank from, const Progress& progress, std::int64_t now_ns) {
+  Pulse& pulse = pulses_[static_cast<std::size_t>(from)];
+  pulse.busy = progress.busy;
+  if (std::exchange(pulse.acts, progress.acts) != progress.acts) {
+    progressed(now_ns);
+    acted(now_ns);
+  }
+  if (!progress.stuck.empty() && recovers())
+    blame(from, fmt::format("worker {}, actor '{}': its act has not ended for {:.1f} s", from, progress.stuck,
+                            static_cast<double>(progress.stuck_ms) * 1e-3));
 }
 
 void Coordinator::progressed(std::int64_t now_ns) {
+  if (phase_ == Phase::running) longest_quiet_ns_ = std::max(longest_quiet_ns_, now_ns - last_heard_ns_);
   last_heard_ns_ = now_ns;
   explain_until_ns_.reset();
   explanations_.clear();
@@ -103,21 +166,28 @@ void Coordinator::progressed(std::int64_t now_ns) {
 
 // ---- messages --------------------------------------------------------------------------------------
 
-void Coordinator::take_address(Rank from, WorkerAddress& address) {
-  const bool fresh = addresses_.addresses.emplace(from, std::move(address.blob)).second;
-  if (!fresh || static_cast<Rank>(addresses_.addresses.size()) != plan_.workers()) return;
+void Coordinator::take_address(Rank from, WorkerAddress& address, std::int64_t now_ns) {
+  const bool fresh = addresses_.emplace(from, std::move(address)).second;
+  if (!fresh || static_cast<Rank>(addresses_.size()) != plan_.workers()) return;
+  Connect connect{{}, -1, options_.restore};
+  if (begun_) connect = choose_state(now_ns);
+  for (const auto& [rank, a] : addresses_) connect.addresses[rank] = a.blob;
   log_debug("all workers have an address and connect");
-  send_all(addresses_);
+  send_all(connect);
 }
 
-void Coordinator::take_ready(Rank from, const Ready& ready) {
-  PlaceResult& place = result_.places[from];
-  place.restored_bytes = ready.restored_bytes;
-  place.restore_s = ready.restore_s;
-  if (!ready_.insert(from).second || !all_ready()) return;
-  log_debug(fmt::format("all workers are ready: version {} begins", session_.committed()));
-  if (options_.on_ready) options_.on_ready();
-  if (Status s = session_.begin(); !s.ok()) end(std::move(s), exit_worker);
+void Coordinator::take_ready(Rank from, const Ready& ready, std::int64_t now_ns) {
+  if (!begun_) {
+    PlaceResult& place = result_.places[from];
+    place.restored_bytes = ready.restored_bytes;
+    place.restore_s = ready.restore_s;
+  }
+  if (!ready_.insert(from).second || !all(ready_)) return;
+  log_debug(fmt::format("all workers are ready: version {} begins", session_->committed()));
+  if (!std::exchange(begun_, true) && options_.on_ready) options_.on_ready();
+  phase_ = Phase::running;
+  if (incident_) incident_->ready_ns = now_ns;
+  if (Status s = session_->begin(); !s.ok()) end(std::move(s), exit_worker);
 }
 
 void Coordinator::take_spans(Rank from, Spans& spans) {
@@ -134,24 +204,32 @@ void Coordinator::take_stopped(Rank from, const Stopped& stopped) {
   place.shared_bytes = stopped.shared_bytes;
   place.sent_bytes = stopped.sent_bytes;
   place.received_bytes = stopped.received_bytes;
-  if (!session_.finished())
+  result_.missed_drills.insert(result_.missed_drills.end(), stopped.missed.begin(), stopped.missed.end());
+  if (!session_->finished())
     return end(Status(Code::internal, fmt::format("worker {} has stopped before it was told to", from)), exit_worker);
   stopped_.insert(from);
 }
 
 void Coordinator::decide(PlaceId from, const FromWorker& message, std::int64_t now_ns) {
   // After the end, peers that close their connections are no failures.
-  if (session_.finished() || (suspicion_ && !is_saved(message))) return;
-  const Status s = session_.handle(rank_of(from), message);
+  if (session_->finished() || (suspicion_ && !is_saved(message))) return;
+  const auto* failed = std::get_if<WorkerFailed>(&message);
+  if (!failed) acted(now_ns);
+  const Status s = session_->handle(rank_of(from), message);
   if (s.ok()) return;
-  if (session_.diverged() && !diverged_) {
+  if (session_->diverged() && !diverged_) {
     // Versions before are not known to be bad: poll_checkpoints() waits for their saves and evaluations under way.
     diverged_ = s;
     log_debug(s.message() + "; the job ends when the programs that read versions before have closed");
   } else if (s.code() == Code::unavailable) {
     suspicion_ = {from, s, now_ns + culprit_wait_ns};
+  } else if (failed && failed->actor.empty() && recovers()) {
+    suspicion_ = {from, s, now_ns + culprit_wait_ns};  // the process itself, which is about to end
+  } else if (const Status cause = sink_.with_last_log_lines(from, s);
+             failed && s.code() != Code::damaged && recovers()) {
+    lose(rank_of(from), failed->actor, cause, now_ns);
   } else {
-    end(sink_.with_last_log_lines(from, s), s.code() == Code::damaged ? exit_checkpoint : exit_worker);
+    end(cause, s.code() == Code::damaged ? exit_checkpoint : exit_worker);
   }
 }
 
@@ -163,17 +241,19 @@ bool Coordinator::is_saved(const FromWorker& message) const {
 // ---- the end ---------------------------------------------------------------------------------------
 
 void Coordinator::interrupt(const std::string& why, int code, std::int64_t now_ns) {
-  const std::int64_t version = session_.earliest_end();
-  const bool can_pause = checkpoints_ && all_ready();
+  const std::int64_t version = session_->earliest_end();
+  const bool can_pause = checkpoints_ && begun_;
   if (pause_.asked() || !can_pause || diverged_) return end(Status(Code::unavailable, why), code);
   pause_.begin(why, code, version, options_.session.steps, now_ns);
-  if (pause_.begun()) checkpoints_->end_with(version), session_.pause_at(version);
+  if (pause_.begun()) checkpoints_->end_with(version), session_->pause_at(version);
   if (options_.on_pause) options_.on_pause(why, version);
 }
 
 void Coordinator::end(Status status, int code) {
   if (over_) return;
   over_ = true;
+  told_.tell_all();
+  if (incident_) close_incident();
   if (diverged_) {
     if (!status.ok() && code != exit_diverged)
       log_warn("training has diverged, and the wait for what reads steps before ends early: " + status.message());
@@ -196,8 +276,9 @@ void Coordinator::finish_checkpoints() {
 }
 
 JobResult Coordinator::take_result() {
-  result_.params_hash = session_.params_hash();
-  result_.committed_steps = session_.committed();
+  result_.params_hash = session_->params_hash();
+  result_.committed_steps = session_->committed();
+  result_.void_steps = told_.void_steps();
   result_.late_messages = fence_.dropped();
   return std::move(result_);
 }

@@ -1,16 +1,30 @@
 // Coordinator: takes messages of places, exits of their processes, requests to end and the time; sends orders to the
-// places; decides the job's status and exit code. A plain class without clock, thread or socket: the job's own process
-// (runtime/launch/job.h) and a simulation (runtime/launch/sim_cluster.h) bring it its events.
+// places; decides the job's status and exit code, and how it goes on when a place is lost. A plain class without clock,
+// thread or socket: the job's own process (runtime/launch/job.h) and a simulation (runtime/launch/sim_cluster.h) bring
+// it its events.
+//
+// A job that recovers goes on in its next generation when a place is lost: the places that live leave the generation
+// (Abort, Quiesced), a new process takes the place of each that is dead, with the memory that it has left, all enter
+// the next one (Enter), and say which versions lie whole with them (WorkerAddress); the newest that all of them hold is
+// the one to go on from (Connect).
 //
 //   CR-1  (the culprit) a place that loses a peer says so, and most likely is not the culprit: for culprit_wait_ns the
 //         end of another place's process explains it;
 //   CR-2  (progress) a job of which no place tells of progress for stall_s ends: its places are asked what their actors
-//         wait for first, and have explain_wait_ns to answer.
+//         wait for first, and have explain_wait_ns to answer;
+//   CR-3  (leaving) a place that has not left its generation quiesce_wait_ns after it was told to is killed;
+//   CR-4  (giving up) a job ends with exit_do_not_requeue at the third incident in a row without a commit in between,
+//         and where an actor fails twice at the same step;
+//   CR-5  (silence) a place of a job that recovers that says nothing for detect_ns is killed, as one that hangs; so is
+//         one that names an act that is stuck. Where no place makes progress and no act runs, for detect_ns and
+//         times_longest as long as ever before, the places are asked as in CR-2, and the job goes on in its next
+//         generation.
 #pragma once
 
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -18,9 +32,11 @@
 #include <vector>
 
 #include "runtime/elastic/generation_fence.h"
+#include "runtime/elastic/incident.h"
 #include "runtime/elastic/job_result.h"
 #include "runtime/elastic/pause.h"
 #include "runtime/elastic/place_id.h"
+#include "runtime/elastic/told_once.h"
 #include "runtime/session/job_checkpoints.h"
 
 namespace troupe::runtime {
@@ -34,6 +50,11 @@ class CoordinatorSink {
   virtual void send(std::span<const PlaceId> to, JobGeneration of, const ToWorker& message) = 0;
   /// `status` with the last lines of the log of a place's process.
   virtual Status with_last_log_lines(PlaceId of, const Status& status) = 0;
+  /// Starts a process in a place whose process has ended, with the memory that it has left; `afresh`: with new memory.
+  /// Tells it plan and rank, in the coordinator's generation. Of a job that recovers. Error: none can be started.
+  virtual Status restart(PlaceId place, bool afresh) { return (void)place, (void)afresh, Status{}; }
+  /// Ends the process of a place, which does not do what it is told; down() follows. Of a job that recovers.
+  virtual void kill(PlaceId place) { (void)place; }
 };
 
 struct CoordinatorOptions {
@@ -43,9 +64,19 @@ struct CoordinatorOptions {
   std::function<void()> on_ready;  ///< all places are ready: the first step begins
   /// A request to end has been taken, and the job saves this version first.
   std::function<void(const std::string& why, std::int64_t version)> on_pause;
+  bool recovers = false;  ///< REQUIRES of the plan that it keeps versions
+  /// CR-5, of a job that recovers: its places send Progress eight times in that time.
+  std::int64_t detect_ns = 2'000'000'000;
+  std::string restore;  ///< folder of the checkpoint to begin from; empty: initial values
+  /// The job goes on after an incident, or has ended in it.
+  std::function<void(const Incident&)> on_incident;
 };
 
 inline constexpr std::int64_t culprit_wait_ns = 700'000'000, explain_wait_ns = 1'000'000'000;
+inline constexpr std::int64_t quiesce_wait_ns = 500'000'000;  ///< CR-3
+inline constexpr int incidents_in_a_row_max = 2;              ///< CR-4
+/// CR-5: a process that is started may say nothing for so long.
+inline constexpr std::int64_t start_wait_ns = 20'000'000'000;
 
 /// Not thread-safe. Times are of one clock that never goes back.
 class Coordinator {
@@ -59,19 +90,20 @@ class Coordinator {
   JobGeneration generation() const { return fence_.generation(); }
   /// By rank.
   const std::vector<PlaceId>& places() const { return options_.places; }
-  /// The processes of the places have been started.
-  void started(std::int64_t now_ns) { last_heard_ns_ = now_ns; }
+  /// The processes of the places have been started, and know plan and rank: they enter.
+  void started(std::int64_t now_ns);
   /// A message has come (CL-1 one generation).
   void heard(PlaceId from, const ControlFrame& frame, std::int64_t now_ns);
   /// The process of a place has ended, and everything that it has said was heard. Of processes that end together the
-  /// lowest rank comes first. No effect on a place that has stopped.
-  void down(PlaceId place, const Status& how);
+  /// lowest rank comes first. No effect on a place that has stopped. `suspect`: it may have written where it should not
+  /// have (SIGSEGV): its memory is not used.
+  void down(PlaceId place, const Status& how, bool suspect, std::int64_t now_ns);
   /// After other events, and when it is wakes_ns(): takes what has become of checkpoints, and what time decides.
   void turn(std::int64_t now_ns);
   /// When turn() has something to do though nothing else has happened; the largest number: never.
   std::int64_t wakes_ns() const;
   /// The coordinator's own process was stopped until now, and took no message: no place was silent.
-  void resumed_after_stop(std::int64_t now_ns) { progressed(now_ns); }
+  void resumed_after_stop(std::int64_t now_ns);
 
   /// A request to end: with a checkpoint of the step that is under way where the job saves any and no such request came
   /// before, else at once. `code`: with which exit code.
@@ -82,23 +114,37 @@ class Coordinator {
   bool over() const { return over_; }
   const Pause& pause() const { return pause_; }
   /// The newest version.
-  std::int64_t committed() const { return session_.committed(); }
+  std::int64_t committed() const { return session_->committed(); }
   /// Commits what all places have saved: a job that ends without its last checkpoint has failed. REQUIRES: over.
   void finish_checkpoints();
   /// What the job has come to. REQUIRES: over; called once.
   JobResult take_result();
-  const Session& session() const { return session_; }
+  const Session& session() const { return *session_; }
 
  private:
+  /// Where a generation is: places leave the one before, enter it, run.
+  enum class Phase : std::uint8_t { leaving, entering, running };
+
+  /// What the next turn recovers from.
+  struct Loss {
+    Rank culprit = -1;
+    std::string actor;
+    Status cause;
+  };
+
   /// The rank that a place has in the plan. REQUIRES: it has one.
   Rank rank_of(PlaceId place) const;
-  bool all_ready() const { return static_cast<Rank>(ready_.size()) == plan_.workers(); }
-  SessionOptions session_options();
+  /// Whether the job goes on when a place is lost now.
+  bool recovers() const { return options_.recovers && begun_ && !diverged_ && !session_->finished(); }
+  bool all(const std::set<Rank>& some) const { return static_cast<Rank>(some.size()) == plan_.workers(); }
+  void begin_session(std::int64_t version, std::optional<SumState> sums);
   void progressed(std::int64_t now_ns);
+  void take_progress(Rank from, const Progress& progress, std::int64_t now_ns);
   void send_all(const ToWorker& message) { sink_.send(options_.places, fence_.generation(), message); }
   void poll_checkpoints();
-  void take_address(Rank from, WorkerAddress& address);
-  void take_ready(Rank from, const Ready& ready);
+  void take_quiesced(Rank from, std::int64_t now_ns);
+  void take_address(Rank from, WorkerAddress& address, std::int64_t now_ns);
+  void take_ready(Rank from, const Ready& ready, std::int64_t now_ns);
   void take_spans(Rank from, Spans& spans);
   void take_stopped(Rank from, const Stopped& stopped);
   /// What the session hears.
@@ -106,28 +152,82 @@ class Coordinator {
   /// Whether a place says that its part of a checkpoint is written: that counts while a culprit is sought, too.
   bool is_saved(const FromWorker& message) const;
 
+  // recovery.cpp
+  /// The next turn takes the job to its next generation. `actor`: that has failed; empty: a process has ended, or a
+  /// link.
+  void lose(Rank culprit, const std::string& actor, const Status& cause, std::int64_t now_ns);
+  /// Goes on in the next generation, from all that was lost since the last turn.
+  void recover(std::int64_t now_ns);
+  /// Whether this incident is one too many (CR-4 giving up); then the job has ended.
+  bool gives_up(const Loss& loss);
+  void kill_who_stay();
+  /// When the next silent place is to be killed, and kills those that are.
+  std::int64_t silent_at_ns() const;
+  void kill_who_are_silent(std::int64_t now_ns);
+  /// Kills a place's process, of which this is wrong.
+  void blame(Rank rank, const std::string& why);
+  /// Whether the job has done a whole step, its update included: then it is known how long it may be quiet.
+  bool knows_a_step() const { return session_->committed() >= options_.session.first_step + 2; }
+  /// For how long the job may make no progress before its places are asked what they wait for.
+  std::int64_t quiet_ns() const;
+  /// The places have answered what they wait for, or had the time to.
+  void take_stall(std::int64_t now_ns);
+  void enter_places(std::int64_t now_ns);
+  /// The newest version that every place holds, none of whose predecessors is still read; nullopt: there is none.
+  std::optional<std::int64_t> newest_held() const;
+  /// All places have an address: chooses the version with which the generation begins.
+  Connect choose_state(std::int64_t now_ns);
+  /// A place tells of what it has done.
+  void acted(std::int64_t now_ns);
+  void close_incident();
+
   const Plan& plan_;
   CoordinatorOptions options_;
   JobCheckpoints* checkpoints_;
   CoordinatorSink& sink_;
   GenerationFence fence_;
-  Session session_;
+  ToldOnce told_;
   JobResult result_;
   bool over_ = false;
   Pause pause_;
-  Connect addresses_;
-  std::set<Rank> ready_;
-  std::set<Rank> stopped_;
   std::int64_t last_heard_ns_ = 0;
+  std::optional<Status> diverged_;  // what the job ends with once the readers of good versions have closed
+
+  // Of the generation.
+  Phase phase_ = Phase::entering;
+  std::unique_ptr<Session> session_;  // in the phases before `running` of a later generation: of the one before
+  bool begun_ = false;                // a session has begun
+  std::set<Rank> quiesced_, ready_, stopped_;
+  std::map<Rank, WorkerAddress> addresses_;
   std::optional<std::int64_t> explain_until_ns_;  // the places have been asked
+  std::int64_t explain_quiet_ns_ = 0;             // since there was no progress for so long
   std::map<Rank, std::string> explanations_;
   struct Suspicion {
     PlaceId place{};
     Status status;
     std::int64_t until_ns = 0;
   };
-  std::optional<Suspicion> suspicion_;  // CR-1
-  std::optional<Status> diverged_;      // what the job ends with once the readers of good versions have closed
+  std::optional<Suspicion> suspicion_;          // CR-1
+  std::optional<std::int64_t> leave_until_ns_;  // CR-3, from the first turn on after places were told to leave
+
+  // Of the places' processes, by rank.
+  struct Pulse {
+    std::int64_t heard_ns = 0, acts = 0;
+    bool busy = false;
+    bool starts = true;  // it has said nothing yet
+  };
+  std::vector<Pulse> pulses_;
+  std::int64_t longest_quiet_ns_ = 0;   // without progress, while the job ran
+  std::map<Rank, std::string> blamed_;  // that are killed, and why
+
+  // Of incidents.
+  std::optional<Incident> incident_;
+  std::optional<Loss> loss_;
+  std::map<Rank, bool> down_;  // places whose process has ended and is not started anew yet: whether it is suspect
+  int in_a_row_ = 0;           // incidents without a commit in between
+  int generations_ = 0;        // that the open incident has taken
+  std::int64_t last_at_ = -1;  // committed at the last incident
+  std::pair<std::string, std::int64_t> last_failed_;  // actor, and the step at which it did
 };
 
 }  // namespace troupe::runtime

@@ -16,6 +16,8 @@ enum ExitCode : int {
   exit_diverged = 8,
   /// a checkpoint: none there, damaged, of a newer version; saving has failed too often, or another job has the folder
   exit_checkpoint = 9,
+  /// a job that recovers has failed again and again: started anew it would fail again (tell a scheduler not to)
+  exit_do_not_requeue = 10,
   exit_interrupted = 130,  ///< SIGINT, SIGTERM or SIGHUP
   exit_reader_gone = 141   ///< what is printed has no reader any more
 };

@@ -8,6 +8,7 @@
 #include "devices/base/status.h"
 #include "devices/base/trace.h"
 #include "runtime/elastic/exit_codes.h"
+#include "runtime/elastic/incident.h"
 
 namespace troupe::runtime {
 
@@ -34,7 +35,9 @@ struct JobResult {
   std::vector<PlaceResult> places;   ///< per rank
   /// steps that updated nothing: a gradient was beyond the range of its sum
   std::int64_t void_steps = 0;
-  std::int64_t late_messages = 0;  ///< control messages of other generations, which were dropped
+  std::vector<Incident> incidents;
+  std::vector<std::string> missed_drills;  ///< JobOptions::inject whose act has not come
+  std::int64_t late_messages = 0;          ///< control messages of other generations, which were dropped
 };
 
 }  // namespace troupe::runtime

@@ -25,6 +25,7 @@ class Pause {
   /// The job ends after step `version` of `steps`; after the last of them it would end anyway.
   void begin(const std::string& why, int code, std::int64_t version, std::int64_t steps, std::int64_t now_ns) {
     asked_ns_ = now_ns;
+    version_ = version;
     if (version >= steps) return;
     status_ = Status(Code::unavailable, fmt::format("{} after step {} of {}", why, version, steps));
     code_ = code;
@@ -34,12 +35,15 @@ class Pause {
   /// What the job ends with once its last version is saved; ok: with its last step.
   const Status& status() const { return status_; }
   int code() const { return code_; }
+  /// After which it ends. REQUIRES: asked.
+  std::int64_t version() const { return version_; }
   /// The error of a job whose last version cannot be saved, because of `s`.
   Status unsaved(const Status& s) const { return begun() ? s.in(status_.message()) : s; }
 
  private:
   std::optional<std::int64_t> asked_ns_;
   Status status_;
+  std::int64_t version_ = 0;
   int code_ = exit_interrupted;
 };
 

@@ -4,13 +4,13 @@
 
 namespace troupe::runtime {
 
-std::string stall_text(int stall_s, Rank workers, const std::string& session_waits,
+std::string stall_text(double stall_s, Rank workers, const std::string& session_waits,
                        const std::map<Rank, std::string>& explanations) {
   std::string silent;  // the workers that may have caused the stall
   int count = 0;
   for (Rank r = 0; r < workers; ++r)
     if (!explanations.count(r)) silent += fmt::format("{}{}", count++ > 0 ? ", " : "", r);
-  std::string text = fmt::format("no progress for {} s", stall_s);
+  std::string text = fmt::format("no progress for {:.3g} s", stall_s);
   if (count > 0)
     text += count == 1 ? ": worker " + silent + " does not answer" : ": workers " + silent + " do not answer";
   text += "\n" + session_waits;

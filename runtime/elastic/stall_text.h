@@ -9,7 +9,7 @@
 namespace troupe::runtime {
 
 /// `explanations`: of the workers that have answered, by rank. `session_waits`: Session::waits_for.
-std::string stall_text(int stall_s, Rank workers, const std::string& session_waits,
+std::string stall_text(double stall_s, Rank workers, const std::string& session_waits,
                        const std::map<Rank, std::string>& explanations);
 
 }  // namespace troupe::runtime

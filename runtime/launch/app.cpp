@@ -46,9 +46,11 @@ void App::serve_if_worker(int argc, char** argv) const {
   const int fd = std::atoi(argv[2]);
   // A process that an actor starts must not keep the link open: the worker's death would not show.
   ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  const int memory_fd = argc > 3 ? std::atoi(argv[3]) : -1;
+  if (memory_fd >= 0) ::fcntl(memory_fd, F_SETFD, FD_CLOEXEC);
   end_with_words("worker", exit_worker);
   serving = ::getpid();
-  const int code = worker_process(fd, ops_, actors_);
+  const int code = worker_process(fd, memory_fd, ops_, actors_);
   std::fflush(nullptr);
   // Skips the static destructors of libraries: none matters here, and some (UCX, oneDNN) are slow.
   ::_exit(code);
@@ -91,6 +93,24 @@ Status check_memory(const Plan& plan, std::int64_t bytes_max) {
                             plan.pipeline.ahead > 0 ? ", or fewer microbatches ahead (schedule.ahead)" : ""));
 }
 
+/// Error: a job of this plan cannot go on when a worker is lost.
+Status check_recovers(const Plan& plan) {
+  if (!plan.trains) return invalid("JobOptions::recovers is set, and the plan trains nothing: its job can begin again");
+  if (!plan.keeps_version())
+    return invalid(
+        "JobOptions::recovers is set, and updates of the plan overwrite what they read: compile it with "
+        "CompileOptions::keeps_version");
+  for (const PlanRole& role : plan.roles)
+    for (const PlanChannel& c : role.channels)
+      if (c.kind == PlanChannel::Kind::parameter && c.slots < 2)
+        return invalid("JobOptions::recovers is set, and '" + c.name +
+                       "' has parameters that no update writes, so that no version says whether they are whole");
+  if (plan.step_spec().stateful)
+    return invalid("JobOptions::recovers is set, and ops of program '" + plan.programs[plan.step_program] +
+                   "' keep state from one microbatch to the next, which no new worker has");
+  return {};
+}
+
 /// Every compute thread must have a core of its own.
 Status check_cores(const Plan& plan, int threads) {
   const auto need = static_cast<std::size_t>(plan.workers()) * static_cast<std::size_t>(threads);
@@ -112,6 +132,8 @@ Status check_ranges(const JobOptions& o, Rank workers) {
   if (!(o.paced >= 0 && o.paced < paced_max))
     return refuse("paced", o.paced, fmt::format("use 0 for kernels that compute, or a scale below {:g}", paced_max));
   if (!o.run_kernels && o.paced == 0) return refuse("run_kernels", o.run_kernels, "only a paced job may do without");
+  if (o.detect_budget_ms < 100 || o.detect_budget_ms > 600'000)
+    return refuse("detect_budget_ms", o.detect_budget_ms, "use 100 to 600000");
   if (o.stall_s < 1) return refuse("stall_s", o.stall_s, "use 1 second or more");
   if (o.memory_bytes_max < 0)
     return refuse("memory_bytes_max", o.memory_bytes_max, "use 0 for what the machine has, or a number of bytes");
@@ -205,6 +227,8 @@ Status App::check(const Plan& plan, const JobOptions& options) const {
         if (c.kind == PlanChannel::Kind::feed)
           return invalid(fmt::format("the graph has feed '{}', and SessionOptions::feed is not set", c.name));
   TROUPE_TRY(check_numbers(options.session));
+  if (options.recovers) TROUPE_TRY(check_recovers(plan));
+  for (const Injection& i : options.inject) TROUPE_TRY(check_injection(plan, i));
   TROUPE_TRY(check_memory(plan, options.memory_bytes_max));
   TROUPE_TRY(check_descriptors(plan));
   return options.pin ? check_cores(plan, options.threads) : Status{};

@@ -16,6 +16,7 @@
 #include "runtime/elastic/job_result.h"
 #include "runtime/session/checkpoint_tracker.h"
 #include "runtime/session/session.h"
+#include "runtime/worker/injection.h"
 
 namespace troupe::runtime {
 
@@ -33,6 +34,15 @@ struct JobOptions {
   std::vector<comm::Throttle> throttle;            ///< links between workers that are slowed down
   double paced = 0;                                ///< > 0: kernels take what the plan predicts, times this
   bool run_kernels = true;                         ///< paced only
+  /// The job goes on when a worker is lost: in a new process, which finds parameters and moments where the old one
+  /// has left them in memory. For plans with CompileOptions::keeps_version, of user-defined actors that give the same
+  /// outputs for the same inputs, step and microbatch.
+  bool recovers = false;
+  /// Of a job that recovers: how long a worker may say nothing before it counts as hung, and is killed. 100 to 600,000.
+  int detect_budget_ms = 2000;
+  std::vector<Injection> inject;  ///< of a drill
+  /// The job goes on after an incident, or has ended in it. Of a job that recovers.
+  std::function<void(const Incident&)> on_incident;
   /// App::check has accepted this plan with these options: run skips it
   bool checked = false;
   /// the job ends after so long without progress of any worker (exit_stalled)
@@ -105,7 +115,8 @@ class App {
   actors::UserActorSet actors_;
 };
 
-/// Runs a worker process whose control link is `fd`, from its first message (PlanBytes) on. Returns its exit code.
-int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet& actors);
+/// Runs a worker process whose control link is `fd`, from its first message (PlanBytes) on. `memory_fd`: of memory that
+/// outlives it (map_kept); -1: there is none. Returns its exit code.
+int worker_process(int fd, int memory_fd, const kernels::OpSet& ops, const actors::UserActorSet& actors);
 
 }  // namespace troupe::runtime

@@ -1,5 +1,7 @@
 #include "runtime/launch/hello.h"
 
+#include <algorithm>
+
 #include "devices/base/log.h"
 #include "devices/cpu/cpu_device.h"
 
@@ -14,8 +16,8 @@ std::vector<Hello> hellos(const JobOptions& options, Rank workers, const Checkpo
   hello.paced = options.paced;
   hello.run_kernels = options.run_kernels;
   hello.save = save;
-  hello.restore = options.checkpoint.restore;
   hello.log_level = log_level();
+  if (options.recovers) hello.beat_ms = std::max(1, options.detect_budget_ms / 8);
   const auto cores = options.pin ? usable_cores() : std::vector<int>{};
   const auto threads = static_cast<std::size_t>(options.threads);
   std::vector<Hello> out;
@@ -27,6 +29,9 @@ std::vector<Hello> hellos(const JobOptions& options, Rank workers, const Checkpo
       hello.cores.assign(cores.begin() + i * threads, cores.begin() + (i + 1) * threads);
       hello.cores.insert(hello.cores.end(), cores.begin() + workers * threads, cores.end());
     }
+    hello.injections.clear();
+    for (const Injection& injection : options.inject)
+      if (injection.rank == r) hello.injections.push_back(to_string(injection));
     out.push_back(hello);
   }
   return out;

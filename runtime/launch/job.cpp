@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <set>
 #include <span>
@@ -24,6 +26,13 @@ namespace troupe::runtime {
 
 namespace {
 
+/// Whether a process that has ended so may have written where it should not have.
+bool is_suspect(std::optional<int> status) {
+  if (!status) return true;
+  constexpr auto errors = std::to_array<int>({SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT});
+  return WIFSIGNALED(*status) && std::find(errors.begin(), errors.end(), WTERMSIG(*status)) != errors.end();
+}
+
 /// The parent's side of a job: polls links, logs, deaths and signals, and brings them to the coordinator, which
 /// decides.
 class Job final : private CoordinatorSink {
@@ -32,8 +41,7 @@ class Job final : private CoordinatorSink {
       : plan_(plan), options_(std::move(options)), killed_ms_(killed_ms),
         disk_(options_.checkpoint.dir.empty() ? nullptr : device_.create_stream("checkpoints", 1)),
         checkpoints_(make_checkpoints()),
-        coordinator_(plan_, {options_.session, {}, options_.stall_s, options_.on_ready, options_.on_pause},
-                     checkpoints_.get(), *this) {}
+        coordinator_(plan_, coordinator_options(options_), checkpoints_.get(), *this) {}
 
   JobResult run() {
     on_signal();  // one that has come while the caller held signals back
@@ -56,6 +64,19 @@ class Job final : private CoordinatorSink {
   }
 
  private:
+  static CoordinatorOptions coordinator_options(const JobOptions& o) {
+    CoordinatorOptions c;
+    c.session = o.session;
+    c.stall_s = o.stall_s;
+    c.on_ready = o.on_ready;
+    c.on_pause = o.on_pause;
+    c.recovers = o.recovers;
+    c.detect_ns = std::int64_t{o.detect_budget_ms} * 1'000'000;
+    c.restore = o.checkpoint.restore;
+    c.on_incident = o.on_incident;
+    return c;
+  }
+
   void begin() {
     if (Status s = checkpoints_ ? checkpoints_->begin(fresh_number()) : Status{}; !s.ok())
       coordinator_.end(s, exit_checkpoint);
@@ -78,17 +99,26 @@ class Job final : private CoordinatorSink {
   Status start() {
     coordinator_.enter({fresh_number(), checkpoints_ ? checkpoints_->claim().generation : 1});
     for (Rank r = 0; r < plan_.workers(); ++r) {
-      const auto i = static_cast<std::size_t>(r);
-      const auto prefix = i < options_.prefixes.size() ? options_.prefixes[i] : std::vector<std::string>{};
-      TROUPE_TRY(launcher_.start(prefix));
-      log_debug(fmt::format("{} is process {}", worker(r), launcher_.workers()[i].pid));
+      TROUPE_TRY(launcher_.start(prefix(r), options_.recovers));
+      log_debug(fmt::format("{} is process {}", worker(r), launcher_.workers()[r].pid));
     }
-    send(coordinator_.places(), coordinator_.generation(), PlanBytes{write_plan(plan_)});
     const CheckpointTarget save = checkpoints_ ? CheckpointTarget{options_.checkpoint.dir, checkpoints_->claim().job}
                                                : CheckpointTarget{};
-    for (const Hello& h : hellos(options_, plan_.workers(), save))
-      send(std::span(&coordinator_.places()[h.rank], 1), coordinator_.generation(), h);
+    hellos_ = hellos(options_, plan_.workers(), save);
+    tell_plan(coordinator_.places());
     return {};
+  }
+
+  std::vector<std::string> prefix(Rank r) const {
+    const auto i = static_cast<std::size_t>(r);
+    return i < options_.prefixes.size() ? options_.prefixes[i] : std::vector<std::string>{};
+  }
+
+  /// What a process hears first.
+  void tell_plan(std::span<const PlaceId> places) {
+    send(places, coordinator_.generation(), PlanBytes{write_plan(plan_)});
+    for (const PlaceId& place : places)
+      send(std::span(&place, 1), coordinator_.generation(), hellos_[static_cast<std::size_t>(place)]);
   }
 
   // ---- CoordinatorSink ------------------------------------------------------------------------------
@@ -103,6 +133,18 @@ class Job final : private CoordinatorSink {
     launcher_.read_log(w, [&](const std::string& line) { log(static_cast<Rank>(of), line); });
     return w.with_last_lines(status);
   }
+  Status restart(PlaceId place, bool afresh) override {
+    const Rank r = static_cast<Rank>(place);
+    broken_.erase(r);
+    told_down_.erase(r);
+    auto& w = launcher_.workers()[r];
+    TROUPE_TRY(launcher_.restart(w, prefix(r), afresh, [&](const std::string& line) { log(r, line); }));
+    log_debug(fmt::format("{} is process {} now", worker(r), w.pid));
+    hellos_[static_cast<std::size_t>(r)].injections.clear();  // they have hit the place's first process
+    tell_plan(std::span(&place, 1));
+    return {};
+  }
+  void kill(PlaceId place) override { launcher_.workers()[static_cast<Rank>(place)].signal(SIGKILL); }
   void post(Rank to, JobGeneration of, SharedBytes message) {
     auto& w = launcher_.workers()[to];
     // turn() notices a broken link where it reads; the exit of the worker's process says why.
@@ -136,8 +178,11 @@ class Job final : private CoordinatorSink {
     const std::int64_t wait_ms = std::clamp((coordinator_.wakes_ns() - before_ns) / 1'000'000 + 1, std::int64_t{0},
                                             poll_ms);
     const bool polled = ::poll(fds.data(), fds.size(), static_cast<int>(wait_ms)) >= 0;
-    // While this process was stopped (Ctrl-Z, a suspended machine) it read no link.
-    if (clock_.now_ns() - before_ns > 5 * poll_ms * 1'000'000) coordinator_.resumed_after_stop(clock_.now_ns());
+    // While this process was stopped (Ctrl-Z, a suspended machine), or busy with what an application does when it is
+    // told something, it read no link.
+    const std::int64_t polled_ns = clock_.now_ns();
+    if (polled_ns - std::exchange(polled_ns_, polled_ns) > 5 * poll_ms * 1'000'000)
+      coordinator_.resumed_after_stop(polled_ns);
     for (std::size_t i = 0; i < fds.size() && !coordinator_.over(); ++i) {
       const auto [kind, r] = what[i];
       if (kind == 0 && (fds[i].revents & POLLOUT) != 0) (void)workers[r].link->flush().ok();
@@ -149,11 +194,13 @@ class Job final : private CoordinatorSink {
       else if (kind == 3) on_signal();
     }
     for (Rank r = 0; r < static_cast<Rank>(workers.size()); ++r)
-      if (workers[r].exited && broken_.count(r) && told_down_.insert(r).second)  // all its messages are read
-        coordinator_.down(PlaceId{r}, Status(Code::unavailable, fmt::format("{} (pid {}) {}", worker(r), workers[r].pid,
-                                                                            describe_exit(workers[r].wait_status))));
+      if (workers[r].exited && broken_.count(r) && told_down_.insert(r).second) {  // all its messages are read
+        const Status how(Code::unavailable, fmt::format("{} (pid {}) {}", worker(r), workers[r].pid,
+                                                        describe_exit(workers[r].wait_status)));
+        coordinator_.down(PlaceId{r}, how, is_suspect(workers[r].wait_status), clock_.now_ns());
+      }
     check_output();
-    coordinator_.turn(clock_.now_ns());
+    coordinator_.turn(polled_ns);  // until then links have been read
   }
 
   /// Ends the job where what it prints has no reader, or cannot be written.
@@ -204,9 +251,11 @@ class Job final : private CoordinatorSink {
   std::unique_ptr<Stream> disk_;
   std::unique_ptr<CheckpointTracker> checkpoints_;  // destroyed before the stream
   Coordinator coordinator_;
+  std::vector<Hello> hellos_;  // by rank
   Launcher launcher_;
-  std::set<Rank> broken_;     // links that have ended
-  std::set<Rank> told_down_;  // of these, places whose process has ended
+  std::int64_t polled_ns_ = clock_.now_ns();  // when this process last looked
+  std::set<Rank> broken_;                     // links that have ended
+  std::set<Rank> told_down_;                  // of these, places whose process has ended
 };
 
 }  // namespace

@@ -18,6 +18,8 @@
 #include <utility>
 
 #include "comm/ucx/memory_hooks.h"
+#include "devices/base/check.h"
+#include "devices/host_memory.h"
 
 namespace troupe::runtime {
 
@@ -55,9 +57,43 @@ Status error(const std::string& what) { return Status(Code::io, what + ": " + st
 
 }  // namespace
 
+void WorkerProcess::signal(int number) const {
+  REQUIRE(exited || pid > 0, pid);  // kill(-1) would end every process of the machine
+  if (!exited) ::kill(pid, number);
+}
+
 Launcher::~Launcher() { (void)finish(200).ok(); }
 
-Status Launcher::start(const std::vector<std::string>& prefix) {
+Status Launcher::start(const std::vector<std::string>& prefix, bool keeps_memory) {
+  WorkerProcess w;
+  if (keeps_memory) {
+    TROUPE_ASSIGN(w.memory_fd, create_kept_memory());
+  }
+  const Status started = spawn(w, prefix);
+  if (w.pid > 0) workers_.push_back(std::move(w));  // watched or not: `finish` ends it
+  else if (w.memory_fd >= 0) ::close(w.memory_fd);
+  return started;
+}
+
+Status Launcher::restart(WorkerProcess& w, const std::vector<std::string>& prefix, bool afresh,
+                         const std::function<void(const std::string&)>& line) {
+  REQUIRE(w.exited && w.memory_fd >= 0, w.pid, w.exited, w.memory_fd);
+  read_log(w, line);
+  // A child of the old process may hold its other end for ever.
+  if (const int log = std::exchange(w.log_fd, -1); log >= 0) ::close(log);
+  WorkerProcess next;
+  next.memory_fd = std::exchange(w.memory_fd, -1);
+  if (afresh) {
+    ::close(next.memory_fd);
+    TROUPE_ASSIGN(next.memory_fd, create_kept_memory());
+  }
+  const Status started = spawn(next, prefix);
+  next.exited = next.pid <= 0;
+  w = std::move(next);
+  return started;
+}
+
+Status Launcher::spawn(WorkerProcess& w, const std::vector<std::string>& prefix) {
   // /proc/self/exe of a prefix command would be that command: resolve it here.
   char self[4096];
   const ssize_t n = ::readlink("/proc/self/exe", self, sizeof self - 1);
@@ -65,12 +101,12 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
   int control[2], log[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) != 0) return error("cannot create a control link");
   Fd worker_end(control[1]);
-  WorkerProcess w;
   w.link = std::make_unique<ControlLink>(control[0]);
   if (::pipe2(log, O_CLOEXEC) != 0) return error("cannot create a pipe for a worker's log");
   Fd log_begin(log[0]), log_end(log[1]);
   std::vector<std::string> words = prefix;
   words.insert(words.end(), {std::string(self, static_cast<std::size_t>(n)), worker_flag, fmt::to_string(control[1])});
+  if (w.memory_fd >= 0) words.push_back(fmt::to_string(w.memory_fd));
   std::vector<char*> argv;
   for (auto& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -89,6 +125,7 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
     ::dup2(log[1], STDOUT_FILENO);
     ::dup2(log[1], STDERR_FILENO);
     ::fcntl(control[1], F_SETFD, 0);
+    if (w.memory_fd >= 0) ::fcntl(w.memory_fd, F_SETFD, 0);
     // The parent watches this process before it can end: where the parent ignores SIGCHLD, the kernel frees the pid of
     // a process that ends at once.
     char is_watched;
@@ -103,7 +140,6 @@ Status Launcher::start(const std::vector<std::string>& prefix) {
   if (::send(control[0], "", 1, MSG_NOSIGNAL) != 1) watched = error("cannot start a worker process");
   w.log_fd = log_begin.release();
   ::fcntl(w.log_fd, F_SETFL, O_NONBLOCK);
-  workers_.push_back(std::move(w));  // watched or not: `finish` ends it
   return watched;
 }
 
@@ -177,18 +213,18 @@ Status Launcher::finish(int grace_ms, const std::function<void(Rank, const std::
   for (auto& w : workers_) {
     w.link.reset();
     // A stopped one would not see that, and leave shared memory behind when it is killed.
-    if (!w.exited) ::kill(w.pid, SIGCONT);
+    w.signal(SIGCONT);
   }
   await_ends(grace_ms, read_rest);
   for (auto& w : workers_)
-    if (!w.exited && !w.left) ::kill(w.pid, SIGKILL);
+    if (!w.left) w.signal(SIGKILL);
   await_ends(killed_ms, read_rest);
   std::string left;
   int count = 0;
   for (auto& w : workers_) {
     read_rest(w);
-    if (w.log_fd >= 0) ::close(w.log_fd);
-    w.log_fd = -1;
+    for (int* fd : {&w.log_fd, &w.memory_fd})
+      if (const int open = std::exchange(*fd, -1); open >= 0) ::close(open);
     if (w.exited) continue;
     w.left = true;
     if (w.pidfd >= 0) ::close(w.pidfd);

@@ -19,13 +19,15 @@
 
 namespace troupe::runtime {
 
-/// argv[1] of a worker process; argv[2] is the file descriptor of its control link.
+/// argv[1] of a worker process; argv[2] is the file descriptor of its control link, argv[3], where there is one, that
+/// of the memory of its place.
 inline constexpr const char* worker_flag = "--troupe-worker";
 
 /// A worker process as its parent sees it.
 struct WorkerProcess {
   pid_t pid = -1;
   int pidfd = -1, log_fd = -1;
+  int memory_fd = -1;  ///< of its place, which outlives the process (map_kept); -1: there is none
   std::unique_ptr<ControlLink> link;
   std::deque<std::string> last_lines;  ///< of its log, at most log_lines_kept
   std::string partial_line;
@@ -33,6 +35,8 @@ struct WorkerProcess {
   bool held = false;               ///< it has ended, and its parent cannot reap it: a debugger has not let it go
   bool left = false;               ///< SIGKILL has not ended it in the time that Launcher::finish gave it
   std::optional<int> wait_status;  ///< once it has exited, unless Launcher::reap has found no status to take
+  /// Sends the process a signal, unless it has exited.
+  void signal(int number) const;
   /// `status` with the last lines of the worker's log behind its message, where there are any.
   Status with_last_lines(const Status& status) const;
 };
@@ -48,8 +52,13 @@ class Launcher {
  public:
   Launcher() = default;
   ~Launcher();  ///< ends the workers that still run
-  /// Starts a worker. `prefix` (may be empty) is put before the command: {"ip", "netns", "exec", "b"}.
-  Status start(const std::vector<std::string>& prefix);
+  /// Starts a worker. `prefix` (may be empty) is put before the command: {"ip", "netns", "exec", "b"}. `keeps_memory`:
+  /// it finds memory that outlives it.
+  Status start(const std::vector<std::string>& prefix, bool keeps_memory = false);
+  /// Starts another process in the place of one that has exited, with the memory that it has left; `afresh`: with new
+  /// memory. What the old one's log still has goes to `line`. REQUIRES: exited, and its memory was kept.
+  Status restart(WorkerProcess& worker, const std::vector<std::string>& prefix, bool afresh,
+                 const std::function<void(const std::string&)>& line);
   std::vector<WorkerProcess>& workers() { return workers_; }
   /// Reads what a worker's log has, up to log_bytes_at_once; complete lines go to `line`. False at its end.
   bool read_log(WorkerProcess& worker, const std::function<void(const std::string&)>& line);
@@ -65,6 +74,8 @@ class Launcher {
                 int killed_ms = killed_ms_max);
 
  private:
+  /// Forks and executes; `w` gets link, log, pid and pidfd, even where an error is returned after the fork.
+  static Status spawn(WorkerProcess& w, const std::vector<std::string>& prefix);
   /// Reaps the workers that end, and reads the logs of the others, until all but those that are left have ended, or
   /// for `ms`.
   void await_ends(int ms, const std::function<void(WorkerProcess&)>& read_rest);

@@ -19,7 +19,8 @@ struct SimFault {
     cut_off,      ///< no message passes between it and the coordinator any more; its peers still reach it
     stale_vote,   ///< its last vote comes of the generation before: for the step that is open now, with another loss
     stale_order,  ///< the last order to begin a step or to commit one reaches it again, of the generation before
-    interrupt     ///< the job is asked to end (Coordinator::interrupt); of no place
+    interrupt,    ///< the job is asked to end (Coordinator::interrupt); of no place
+    crash         ///< as kill, by SIGSEGV: its memory is suspect
   };
   std::int64_t at_event = 0;
   Kind kind = Kind::kill;
@@ -41,6 +42,10 @@ struct SimClusterOptions {
   std::vector<SimFault> faults;  ///< REQUIRES: of places of the plan, two for a cut
   /// Sees each place that has a worker when the job is over, whatever has happened to it. May be empty.
   std::function<void(Rank, const Worker&)> at_end;
+  /// The job goes on when a place is lost. REQUIRES of the plan that it keeps versions.
+  bool recovers = false;
+  /// A memory that lies, for tests that must notice: a slot that an update was writing passes for whole.
+  bool whole_early = false;
   bool fenced = true;  ///< false: CL-1 (one generation) is broken, for tests that must notice
   /// As JobOptions::stall_s, of virtual time: by default longer than any act of a plan takes, and reached at once where
   /// no event is left.
@@ -56,6 +61,7 @@ struct SimRun {
   std::int64_t events = 0;       ///< of clock and network, and calls for the coordinator's time
   std::int64_t fault_ns = -1;    ///< when the first fault hit; -1: none did
   std::int64_t late_orders = 0;  ///< messages of other generations that places have dropped
+  int restarts = 0;              ///< processes that were started anew
   bool suspected = false;  ///< a place said that it had lost a peer before the coordinator knew, and before the end
   /// Rolling hash of what happened, in its order, each with its time: messages to and from the coordinator when they
   /// were sent and when they arrived (whether they were taken, too), faults, ends of processes, data messages when they

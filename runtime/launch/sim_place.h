@@ -56,21 +56,29 @@ class ActsOf final : public TraceSink {
   const Rank rank_;
 };
 
-/// One place of the cluster: the production worker over simulated parts.
-struct SimPlace {
+/// What a process of a place has. The production worker over simulated parts.
+struct SimProcess {
   enum class State { runs, hangs, gone };
   State state = State::runs;
   bool cut_off = false;    // from the coordinator
   bool connected = false;  // it has the addresses of its peers
   GenerationFence fence;
   std::int64_t to_ns = 0, from_ns = 0;  // when the last control message arrives, each way: none overtakes another
-  std::optional<Closed> vote;           // its last one
-  std::optional<ToWorker> order;        // the last BeginRun or CommitStep to it
   std::vector<ToWorker> early;          // what has come while its worker is made
-  std::unique_ptr<ActsOf> acts;
+  std::shared_ptr<std::atomic<std::int64_t>> progress;  // of its worker
+  std::int64_t acts = 0;                                // that it has told of
+  std::unique_ptr<ActsOf> acts_of;
   std::unique_ptr<comm::Transport> transport;
   std::unique_ptr<SimDevice> device;
   std::unique_ptr<Worker> worker;
+};
+
+/// One place of the cluster: its memory outlives its processes.
+struct SimPlace : SimProcess {
+  std::unique_ptr<Buffer> memory;  // null: each worker has its own
+  std::int64_t process = 0;        // the number of its process, from 0
+  std::optional<Closed> vote;      // its last one
+  std::optional<ToWorker> order;   // the last BeginRun or CommitStep to it
 };
 
 }  // namespace troupe::runtime

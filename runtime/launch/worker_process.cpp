@@ -1,18 +1,15 @@
 // A worker process: gives a Worker its production parts: steady clock, UCX, CPU or paced device, CAF's scheduler. No
-// other class knows whether it is simulated (sim_cluster.h has the simulated parts).
+// other class knows whether it is simulated (sim_cluster.h has the simulated parts). It lives as long as its place has
+// it: one Worker for each generation, each with a transport and actors of its own, over the same memory.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/atom.hpp>
-#include <condition_variable>
 #include <fstream>
-#include <mutex>
-#include <thread>
 
 #include "actors/actor_scheduler.h"
 #include "comm/ucx/ucx_transport.h"
@@ -22,12 +19,16 @@
 #include "devices/cpu/thread_alarm.h"
 #include "devices/cpu/time_slice.h"
 #include "devices/files/file_storage.h"
+#include "devices/host_memory.h"
 #include "devices/paced/paced_device.h"
+#include "devices/process/descriptors.h"
 #include "runtime/launch/app.h"
-#include "runtime/launch/launcher.h"
+#include "runtime/launch/worker_control.h"
 #include "runtime/launch/worker_log.h"
 #include "runtime/plan/plan_io.h"
 #include "runtime/verify/verify.h"
+#include "runtime/worker/act_watch.h"
+#include "runtime/worker/injection.h"
 #include "runtime/worker/worker.h"
 
 namespace troupe::runtime {
@@ -77,48 +78,6 @@ class DeathWaits {
   sigset_t set_{};
 };
 
-/// The worker's end of the control link. `send` is thread-safe; both calls end the process if the link breaks.
-class Control {
- public:
-  explicit Control(int fd) : link_(fd) {}
-  void send(JobGeneration of, const FromWorker& message) {
-    std::lock_guard lock(mutex_);
-    if (const Status s = link_.send(of, encode(message)); !s.ok()) end(s);
-  }
-  /// The next message of this worker's generation (CL-1 one generation). A worker serves one: with a newer one, in
-  /// which it has no part, its process ends.
-  ToWorker next() {
-    for (;;) {
-      while (frames_.empty())
-        if (const Status s = link_.receive(frames_); !s.ok()) end(s);
-      const ControlFrame frame = std::move(frames_.front());
-      frames_.pop_front();
-      const JobGeneration own = fence_.generation();
-      if (!fence_.follows(frame.of)) continue;
-      if (own != JobGeneration{} && own != frame.of)
-        end(Status(Code::internal, fmt::format("generation {} has begun, and this worker is of generation {}",
-                                               frame.of.number, own.number)));
-      auto message = decode_to_worker(frame.message);
-      if (!message.ok()) end(message.status());
-      return *std::move(message);
-    }
-  }
-  /// REQUIRES: next() has returned.
-  JobGeneration generation() const { return fence_.generation(); }
-
- private:
-  /// Ends the process; says why unless the parent, who would read it, is gone.
-  [[noreturn]] static void end(const Status& why) {
-    if (why.code() != Code::unavailable) log_error(why.message());
-    ::_exit(exit_worker);
-  }
-
-  ControlLink link_;
-  std::mutex mutex_;
-  std::deque<ControlFrame> frames_;
-  GenerationFence fence_;
-};
-
 /// Sends the spans that the trace has, in messages of a bounded size.
 void send_spans(TraceRecorder& trace, JobGeneration generation, Control& control) {
   constexpr std::ptrdiff_t at_once = 10'000;
@@ -145,146 +104,226 @@ Stopped resident() {
   return out;
 }
 
-/// Sends Progress once a second, if the worker has made any.
-class Heartbeat {
+/// A process, from its first message on.
+class PlaceProcess {
  public:
-  Heartbeat(const std::atomic<std::int64_t>& progress, JobGeneration generation, Control& control)
-      : thread_([this, &progress, generation, &control] { beat(progress, generation, control); }) {}
-  ~Heartbeat() {
-    {
-      std::lock_guard lock(mutex_);
-      over_ = true;
+  PlaceProcess(Control& control, int memory_fd, const kernels::OpSet& ops, const actors::UserActorSet& user_actors)
+      : control_(control), memory_fd_(memory_fd), ops_(ops), user_actors_(user_actors) {}
+
+  /// Returns the exit code.
+  int run() {
+    if (const auto code = take_plan()) return *code;
+    for (;;) {
+      const ToWorker message = control_.next();
+      heartbeat_->enter(control_.generation(), nullptr);
+      if (std::holds_alternative<Enter>(message)) {
+        if (injector_) injector_->pass("enter");
+        if (const auto code = run_generation()) return *code;
+        tell(Quiesced{});
+      } else if (std::holds_alternative<Abort>(message)) {  // of a generation that it has not entered
+        tell(Quiesced{});
+      } else if (std::holds_alternative<ExplainAll>(message)) {
+        tell(Explained{"waits for the other places to leave their generation\n"});
+      } else {
+        return fail(invalid("expected the beginning of a generation, got another message"));
+      }
     }
-    changed_.notify_one();
-    thread_.join();
   }
-  Heartbeat(const Heartbeat&) = delete;
 
  private:
-  void beat(const std::atomic<std::int64_t>& progress, JobGeneration generation, Control& control) {
-    std::int64_t last = 0;
-    std::unique_lock lock(mutex_);
-    while (!changed_.wait_for(lock, std::chrono::seconds(1), [this] { return over_; })) {
-      const std::int64_t now = progress;
-      if (now != last) control.send(generation, Progress{now});
-      last = now;
+  void tell(const FromWorker& message) { control_.send(control_.generation(), message); }
+  int fail(const Status& status) {  // the process itself, not one of its actors
+    tell(WorkerFailed{"", status});
+    return exit_worker;
+  }
+
+  /// The first two messages. Returns an exit code where there is nothing to run.
+  std::optional<int> take_plan() {
+    const auto first = control_.next(), second = control_.next();
+    const auto* plan_bytes = std::get_if<PlanBytes>(&first);
+    const auto* hello = std::get_if<Hello>(&second);
+    if (!plan_bytes || !hello) return exit_worker;
+    hello_ = *hello;
+    set_log_name(fmt::format("worker {}", hello_.rank));
+    set_log_level(hello_.log_level);
+    auto plan = read_plan(plan_bytes->bytes);
+    if (!plan.ok()) return fail(plan.status());
+    if (const Status s = check_structure(*plan); !s.ok()) return fail(s);
+    plan_ = *std::move(plan);
+    set_up_scheduling(hello_.cores, plan_.pipeline.ahead);
+    trace_.emplace(hello_.trace);
+    heartbeat_.emplace(control_, hello_.beat_ms);
+    std::vector<Injection> injections;
+    for (const std::string& text : hello_.injections) {
+      auto injection = parse_injection(text);
+      if (!injection.ok()) return fail(injection.status());
+      injections.push_back(*std::move(injection));
+    }
+    if (!injections.empty()) injector_.emplace(std::move(injections));
+    if (memory_fd_ < 0) return {};
+    auto local = local_plan(plan_, hello_.rank);
+    if (!local.ok()) return fail(local.status());
+    auto pool = map_kept(memory_fd_, static_cast<std::size_t>(local->state_area_bytes),
+                         static_cast<std::size_t>(local->pool_bytes));
+    if (!pool.ok()) return fail(pool.status());
+    pool_ = *std::move(pool);
+    kept_bytes_ = local->state_area_bytes;
+    return {};
+  }
+
+  Expected<std::unique_ptr<comm::UcxTransport>> open_transport() {
+    comm::UcxOptions ucx;
+    ucx.rank = hello_.rank;
+    ucx.job = control_.generation().job;
+    ucx.generation = control_.generation().number;
+    ucx.tls = hello_.tls;
+    ucx.net_devices = hello_.net_device;
+    ucx.exit_code = exit_worker;
+    const auto no_end = control_.keep_alive();
+    const DeathWaits until_open;
+    return comm::UcxTransport::open(ucx);
+  }
+
+  std::unique_ptr<comm::Transport> throttled(std::unique_ptr<comm::Transport> transport) const {
+    if (hello_.throttle.empty()) return transport;
+    return std::make_unique<comm::ThrottledTransport>(std::move(transport),
+                                                      std::make_unique<ThreadAlarm>("alarm", clock_), hello_.throttle);
+  }
+
+  std::unique_ptr<Device> make_device() const {
+    if (hello_.paced > 0) {
+      PacedOptions paced;
+      paced.scale = hello_.paced;
+      paced.run_work = hello_.run_kernels;
+      return std::make_unique<PacedDevice>(clock_, paced);
+    }
+    auto compute_cores = hello_.cores;
+    if (!compute_cores.empty()) compute_cores.resize(hello_.threads);
+    return std::make_unique<CpuDevice>(clock_, CpuOptions{compute_cores});
+  }
+
+  /// From Enter to the end of the job, whose exit code it returns, or to the end of the generation: nullopt.
+  std::optional<int> run_generation() {
+    const JobGeneration generation = control_.generation();
+    auto opened = open_transport();
+    if (!opened.ok()) return fail(opened.status());
+    WorkerAddress address{(*opened)->address(), {}};
+    if (pool_) {
+      const auto local = local_plan(plan_, hello_.rank);
+      address.versions = whole_versions(plan_, *local, pool_->data());
+    }
+    tell(address);
+    auto after_address = control_.next();
+    while (std::holds_alternative<ExplainAll>(after_address)) {
+      tell(Explained{"waits for the addresses of its peers\n"});
+      after_address = control_.next();
+    }
+    if (std::holds_alternative<Abort>(after_address)) return {};
+    const Connect* connect = std::get_if<Connect>(&after_address);
+    if (!connect) return fail(invalid("expected the addresses of the peers, got another message"));
+    (*opened)->connect(connect->addresses);
+    log_debug("connects to " + counted(std::ssize(connect->addresses) - 1, "peer"));
+    const std::unique_ptr<comm::Transport> transport = throttled(*std::move(opened));
+    const std::unique_ptr<Device> device = make_device();
+    Stopped stopped;
+    {
+      ProductionConfig config;
+      caf::actor_system system(config);
+      WorkerEnv env;
+      env.system = &system;
+      env.clock = &clock_;
+      env.device = device.get();
+      env.transport = transport.get();
+      env.ops = &ops_;
+      env.user_actors = &user_actors_;
+      env.trace = hello_.trace.steps > 0 ? &*trace_ : nullptr;
+      env.threads = hello_.threads;
+      env.generation = generation;
+      env.run_kernels = hello_.run_kernels;
+      env.storage = &storage_;
+      env.save = hello_.save;
+      env.pool = pool_.get();
+      env.watch = heartbeat_->watch();
+      env.injector = injector_ ? &*injector_ : nullptr;
+      if (connect->adopt >= 0) env.adopt = connect->adopt;
+      env.restore = connect->restore;
+      env.send = [this, generation](FromWorker message) { control_.send(generation, message); };
+      log_graph(plan_, hello_.rank);
+      heartbeat_->enter(generation, env.progress);  // large models take long to get their initial values
+      auto worker = Worker::create(plan_, hello_.rank, std::move(env));
+      if (!worker.ok()) return fail(worker.status());
+      (*worker)->start();
+      const bool stops = follow(**worker);
+      stopped = resident();
+      if (!stops) leave(*transport);
+      (*worker)->stop();
+      system.await_all_actors_done();
+      if (!stops) return {};
+    }
+    send_spans(*trace_, generation, control_);
+    const auto stats = transport->stats();
+    stopped.peak_bytes = resident().peak_bytes;
+    stopped.shared_bytes -= std::min(stopped.shared_bytes, kept_bytes_);  // that is the place's own
+    stopped.sent_bytes = stats.sent_bytes;
+    stopped.received_bytes = stats.received_bytes;
+    if (injector_) stopped.missed = injector_->missed();
+    control_.send(generation, stopped);
+    return exit_ok;
+  }
+
+  /// What an aborted transport leaves behind (some MB, and descriptors, of each connection one) stays until the process
+  /// ends. Where much has gathered, the process ends here, and its place gets another one.
+  void leave(comm::Transport& transport) {
+    const std::int64_t each = 10 + plan_.workers();
+    const std::int64_t aborted_max = std::min<std::int64_t>(4, descriptors_max() / 2 / each);
+    if (++aborted_ > aborted_max) ::_exit(exit_worker);
+    transport.abort();
+  }
+
+  /// Hands the session's messages on; returns at Stop, true, or at Abort, false.
+  bool follow(Worker& worker) {
+    for (;;) {
+      auto message = control_.next();
+      if (std::holds_alternative<Stop>(message)) return true;
+      if (std::holds_alternative<Abort>(message)) {
+        heartbeat_->enter(control_.generation(), nullptr);  // the process lives while it leaves
+        return false;
+      }
+      log_order(plan_, message);
+      if (std::holds_alternative<BeginRun>(message)) heartbeat_->begin();
+      if (std::holds_alternative<CommitStep>(message)) {
+        heartbeat_->committed();
+        if (injector_) injector_->pass("commit");
+      }
+      // The window's acts are over when the step after it commits: sent here, a job that fails later has a trace.
+      if (const auto* commit = std::get_if<CommitStep>(&message);
+          commit && commit->step - hello_.trace.first >= hello_.trace.steps)
+        send_spans(*trace_, control_.generation(), control_);
+      worker.handle(std::move(message));
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool over_ = false;
-  std::thread thread_;  // last: it uses the members above
+  Control& control_;
+  const int memory_fd_;
+  const kernels::OpSet& ops_;
+  const actors::UserActorSet& user_actors_;
+  Plan plan_;
+  Hello hello_;
+  SteadyClock clock_;
+  FileStorage storage_;
+  std::optional<TraceRecorder> trace_;
+  std::optional<Injector> injector_;
+  std::int64_t aborted_ = 0;            // transports
+  std::unique_ptr<Buffer> pool_;        // with what the place keeps; null: each worker has its own
+  std::int64_t kept_bytes_ = 0;         // of it
+  std::optional<Heartbeat> heartbeat_;  // last: ends first
 };
 
 }  // namespace
 
-int worker_process(int fd, const kernels::OpSet& ops, const actors::UserActorSet& user_actors) {
+int worker_process(int fd, int memory_fd, const kernels::OpSet& ops, const actors::UserActorSet& user_actors) {
   Control control(fd);
-  const auto first = control.next();
-  const auto* plan_bytes = std::get_if<PlanBytes>(&first);
-  if (!plan_bytes) return exit_worker;
-  const auto next = control.next();
-  const auto* hello = std::get_if<Hello>(&next);
-  if (!hello) return exit_worker;
-  set_log_name(fmt::format("worker {}", hello->rank));
-  set_log_level(hello->log_level);
-  const JobGeneration generation = control.generation();
-  auto fail = [&](const Status& status) {  // the process itself, not one of its actors
-    control.send(generation, WorkerFailed{"", status});
-    return exit_worker;
-  };
-  auto plan = read_plan(plan_bytes->bytes);
-  if (!plan.ok()) return fail(plan.status());
-  if (const Status s = check_structure(*plan); !s.ok()) return fail(s);
-
-  set_up_scheduling(hello->cores, plan->pipeline.ahead);
-  SteadyClock clock;
-  FileStorage storage;
-  TraceRecorder trace(hello->trace);
-  comm::UcxOptions ucx;
-  ucx.rank = hello->rank;
-  ucx.job = generation.job;
-  ucx.generation = generation.number;
-  ucx.tls = hello->tls;
-  ucx.net_devices = hello->net_device;
-  auto opened = [&] {
-    const DeathWaits until_open;
-    return comm::UcxTransport::open(ucx);
-  }();
-  if (!opened.ok()) return fail(opened.status());
-  control.send(generation, WorkerAddress{(*opened)->address()});
-  auto after_address = control.next();
-  while (std::holds_alternative<ExplainAll>(after_address)) {
-    control.send(generation, Explained{"waits for the addresses of its peers\n"});
-    after_address = control.next();
-  }
-  const Connect* connect = std::get_if<Connect>(&after_address);
-  if (!connect) return fail(invalid("expected the addresses of the peers, got another message"));
-  (*opened)->connect(connect->addresses);
-  log_debug("connects to " + counted(std::ssize(connect->addresses) - 1, "peer"));
-  std::unique_ptr<comm::Transport> transport = *std::move(opened);
-  if (!hello->throttle.empty())
-    transport = std::make_unique<comm::ThrottledTransport>(
-        std::move(transport), std::make_unique<ThreadAlarm>("alarm", clock), hello->throttle);
-
-  std::unique_ptr<Device> device;
-  if (hello->paced > 0) {
-    PacedOptions paced;
-    paced.scale = hello->paced;
-    paced.run_work = hello->run_kernels;
-    device = std::make_unique<PacedDevice>(clock, paced);
-  } else {
-    auto compute_cores = hello->cores;
-    if (!compute_cores.empty()) compute_cores.resize(hello->threads);
-    device = std::make_unique<CpuDevice>(clock, CpuOptions{compute_cores});
-  }
-  Stopped stopped;
-  {
-    ProductionConfig config;
-    caf::actor_system system(config);
-    WorkerEnv env;
-    env.system = &system;
-    env.clock = &clock;
-    env.device = device.get();
-    env.transport = transport.get();
-    env.ops = &ops;
-    env.user_actors = &user_actors;
-    env.trace = hello->trace.steps > 0 ? &trace : nullptr;
-    env.threads = hello->threads;
-    env.generation = generation;
-    env.run_kernels = hello->run_kernels;
-    env.storage = &storage;
-    env.save = hello->save;
-    env.restore = hello->restore;
-    env.send = [&, generation](FromWorker message) { control.send(generation, message); };
-    log_graph(*plan, hello->rank);
-    const auto progress = env.progress;
-    const Heartbeat heartbeat(*progress, generation, control);  // large models take long to get their initial values
-    auto worker = Worker::create(*plan, hello->rank, std::move(env));
-    if (!worker.ok()) return fail(worker.status());
-    (*worker)->start();
-    for (;;) {
-      auto message = control.next();
-      if (std::holds_alternative<Stop>(message)) break;
-      log_order(*plan, message);
-      // The window's acts are over when the step after it commits: sent here, a job that fails later has a trace.
-      if (const auto* commit = std::get_if<CommitStep>(&message);
-          commit && commit->step - hello->trace.first >= hello->trace.steps)
-        send_spans(trace, generation, control);
-      (*worker)->handle(std::move(message));
-    }
-    stopped = resident();
-    (*worker)->stop();
-    system.await_all_actors_done();
-  }
-  send_spans(trace, generation, control);
-  const auto stats = transport->stats();
-  stopped.peak_bytes = resident().peak_bytes;
-  stopped.sent_bytes = stats.sent_bytes;
-  stopped.received_bytes = stats.received_bytes;
-  control.send(generation, stopped);
-  return exit_ok;
+  return PlaceProcess(control, memory_fd, ops, user_actors).run();
 }
 
 }  // namespace troupe::runtime

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "checkpoint/claim.h"
+#include "devices/base/check.h"
 #include "runtime/session/divergence.h"
 
 namespace troupe::runtime {
@@ -57,6 +59,11 @@ Status CheckpointTracker::begin(std::uint64_t fresh) {
   }
   TROUPE_ASSIGN(const checkpoint::Stamp stamp, catalog.claim(options_.job, fresh));
   TROUPE_TRY(catalog.clean(stamp.generation).status());
+  own(stamp);
+  return {};
+}
+
+void CheckpointTracker::own(const checkpoint::Stamp& stamp) {
   claim_ = stamp;
   if (options_.on_begin) options_.on_begin(claim_);
   checkpoint::Manifest head;
@@ -65,11 +72,32 @@ Status CheckpointTracker::begin(std::uint64_t fresh) {
   head.config = options_.config;
   committer_ = std::make_unique<checkpoint::CheckpointCommitter>(storage_, stream_, clock_, options_.dir,
                                                                  std::move(head), options_.retention);
-  return {};
+}
+
+Expected<std::uint32_t> CheckpointTracker::next_generation(std::uint32_t) {
+  REQUIRE(claimed(), options_.dir);
+  committer_->finish();
+  TROUPE_TRY(poll());
+  TROUPE_TRY(checkpoint::check_claim(storage_, options_.dir, claim_));
+  checkpoint::Catalog catalog(storage_, options_.dir);
+  TROUPE_ASSIGN(const checkpoint::Stamp stamp, catalog.claim(claim_.job, claim_.job));
+  for (const auto& [version, under_way] : std::exchange(under_way_, {})) {
+    CheckpointEvent event;
+    event.kind = CheckpointEvent::Kind::interrupted;
+    event.step = version;
+    if (options_.on_event) options_.on_event(event);
+  }
+  own(stamp);
+  return stamp.generation;
+}
+
+Status CheckpointTracker::all_left() {
+  return checkpoint::Catalog(storage_, options_.dir).clean(claim_.generation).status();
 }
 
 bool CheckpointTracker::wants(std::int64_t version) const {
-  if (version == first_) return false;  // it has a checkpoint already, or is the initial values
+  if (version == first_) return false;                      // it has a checkpoint already, or is the initial values
+  if (version <= given_ && version != last_) return false;  // a step that is repeated: it is saved, or could not be
   return version == last_ || (options_.every > 0 && version % options_.every == 0);
 }
 
@@ -106,6 +134,7 @@ void CheckpointTracker::saving(std::int64_t version, Rank place, const Report& r
 
 void CheckpointTracker::written(std::int64_t version, const std::vector<Report>& reports, const SumState& sums) {
   ++committing_;
+  given_ = std::max(given_, version);
   std::vector<checkpoint::ShardRecord> records;
   if (const Status ruined = check_saved(plan_, version, reports); !ruined.ok()) {
     ruined_ = ruined_.ok() ? ruined : ruined_;
@@ -123,6 +152,7 @@ void CheckpointTracker::written(std::int64_t version, const std::vector<Report>&
   if (const auto writers = static_cast<std::size_t>(count_writers(plan_)); records.size() != writers)
     return committer_->abandon(
         version, Status(Code::internal, fmt::format("{} of {} places have written a shard", records.size(), writers)));
+  sums_[version] = sums;
   committer_->commit(version, std::move(records), training_state(sums));
 }
 
@@ -135,6 +165,10 @@ Status CheckpointTracker::poll() {
     failures_ = ok ? 0 : failures_ + 1;
     if (!ok && o.step == last_)
       last_failed_ = o.status.in(fmt::format("the last checkpoint, of step {}, could not be saved", o.step));
+    if (ok)
+      newest_ = {checkpoint::Catalog(storage_, options_.dir).path(checkpoint::folder_name(o.step, claim_.generation)),
+                 o.step, sums_[o.step]};
+    sums_.erase(o.step);
     const UnderWay saved = under_way_[o.step];
     under_way_.erase(o.step);
     CheckpointEvent event;

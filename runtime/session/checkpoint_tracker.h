@@ -19,9 +19,10 @@ struct CheckpointEvent {
   enum class Kind : std::uint8_t {
     /// it is under way: bytes that are written, stall so far; about once a second
     saving,
-    committed,  ///< it is on disk
-    failed,     ///< it could not be written: `status` says where and why
-    skipped     ///< there was no room for it in the arenas: the disk does not keep up
+    committed,   ///< it is on disk
+    failed,      ///< it could not be written: `status` says where and why
+    skipped,     ///< there was no room for it in the arenas: the disk does not keep up
+    interrupted  ///< a place has died while it was written
   };
   Kind kind = Kind::committed;
   std::int64_t step = 0;
@@ -84,8 +85,15 @@ class CheckpointTracker final : public JobCheckpoints {
   /// The folder is claimed.
   bool claimed() const { return committer_ != nullptr; }
   bool diverged() const override { return !ruined_.ok(); }
+  /// Claims the folder again, unless another job has done so, which is an error (`superseded`).
+  Expected<std::uint32_t> next_generation(std::uint32_t number) override;
+  Status all_left() override;
+  std::optional<SavedVersion> newest() const override { return newest_; }
 
  private:
+  /// The folder has been claimed with this stamp.
+  void own(const checkpoint::Stamp& stamp);
+
   const Plan& plan_;
   CheckpointOptions options_;
   const std::int64_t first_;
@@ -102,6 +110,9 @@ class CheckpointTracker final : public JobCheckpoints {
   checkpoint::Stamp claim_;
   std::shared_ptr<FolderLock> lock_;
   std::unique_ptr<checkpoint::CheckpointCommitter> committer_;
+  std::int64_t given_ = -1;                // the newest version given to the committer
+  std::optional<SavedVersion> newest_;     // committed
+  std::map<std::int64_t, SumState> sums_;  // of versions given to the committer, without an outcome yet
   int failures_ = 0;
   int committing_ = 0;  ///< given to the committer, without an outcome yet
   Status ruined_;       ///< of the first version with parameters that are not finite

@@ -21,9 +21,9 @@ struct ToWorker {
       rank @1 :Int32; saveJob @3 :UInt64; threads @4 :Int32;
       tls @5 :Text; netDevice @6 :Text; traceFirst @7 :Int64; paced @8 :Float64; runKernels @9 :Bool;
       traceSteps @27 :Int64; cores @28 :List(Int32); throttle @29 :List(Throttle);
-      saveDir @30 :Text; restore @33 :Text; logLevel @32 :UInt8;
+      saveDir @30 :Text; logLevel @32 :UInt8; beatMs @38 :Int32; injections @39 :List(Text);
     }
-    connect @10 :List(Address);
+    connect :group { addresses @10 :List(Address); adopt @35 :Int64; restore @33 :Text; }
     begin :group { step @11 :Int64; readers @12 :UInt32; exponents @2 :List(Int32); }
     go :group { program @13 :Int32; step @14 :Int64; }
     commit :group {
@@ -33,12 +33,14 @@ struct ToWorker {
     feed :group { name @20 :Text; program @21 :Int32; step @22 :Int64; microbatch @23 :Int32; payload @24 :Data; }
     explain @25 :Void;
     stop @26 :Void;
+    abort @36 :Void;
+    enter @37 :Void;
   }
 }
 
 struct FromWorker {
   union {
-    address @0 :Data;
+    address :group { blob @0 :Data; holdsAny @26 :Bool; versions @27 :List(Int64); }
     ready :group { restoredBytes @1 :Int64; restoreS @20 :Float64; }
     closed :group { program @2 :Int32; step @3 :Int64; reports @4 :List(Report); busyNs @5 :Int64; gradients @25 :Gradients; }
     report :group { program @6 :Int32; report @7 :Report; }
@@ -46,7 +48,8 @@ struct FromWorker {
     failed :group { actor @8 :Text; code @9 :UInt8; message @10 :Text; }
     explanation @11 :Text;
     spans :group { spans @12 :List(Span); dropped @17 :Int64; }
-    progress @16 :Int64;
-    stopped :group { peakBytes @13 :Int64; sentBytes @14 :UInt64; receivedBytes @15 :UInt64; fileBytes @18 :Int64; sharedBytes @19 :Int64; }
+    progress :group { acts @16 :Int64; busy @29 :Bool; stuck @30 :Text; stuckMs @31 :Int64; }
+    stopped :group { peakBytes @13 :Int64; sentBytes @14 :UInt64; receivedBytes @15 :UInt64; fileBytes @18 :Int64; sharedBytes @19 :Int64; missed @32 :List(Text); }
+    quiesced @28 :Void;
   }
 }

@@ -105,11 +105,16 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    for (unsigned i = 0; i < m.throttle.size(); ++i) put(throttle[i], m.throttle[i]);
                    h.setSaveDir(m.save.dir);
                    h.setSaveJob(m.save.job);
-                   h.setRestore(m.restore);
                    h.setLogLevel(static_cast<std::uint8_t>(m.log_level));
+                   h.setBeatMs(m.beat_ms);
+                   auto injections = h.initInjections(static_cast<unsigned>(m.injections.size()));
+                   for (unsigned i = 0; i < m.injections.size(); ++i) injections.set(i, m.injections[i]);
                  },
                  [&](const Connect& m) {
-                   auto list = b.initConnect(static_cast<unsigned>(m.addresses.size()));
+                   auto x = b.initConnect();
+                   x.setAdopt(m.adopt);
+                   x.setRestore(m.restore);
+                   auto list = x.initAddresses(static_cast<unsigned>(m.addresses.size()));
                    unsigned i = 0;
                    for (const auto& [rank, blob] : m.addresses) {
                      list[i].setRank(rank);
@@ -147,6 +152,8 @@ std::vector<std::byte> encode(const ToWorker& in) {
                  },
                  [&](const ExplainAll&) { b.setExplain(); },
                  [&](const Stop&) { b.setStop(); },
+                 [&](const Abort&) { b.setAbort(); },
+                 [&](const Enter&) { b.setEnter(); },
              },
              in);
   return message_bytes(message);
@@ -156,13 +163,27 @@ std::vector<std::byte> encode(const FromWorker& in) {
   capnp::MallocMessageBuilder message;
   auto b = message.initRoot<wire::FromWorker>();
   std::visit(Overloaded{
-                 [&](const WorkerAddress& m) { b.setAddress(data(m.blob)); },
+                 [&](const WorkerAddress& m) {
+                   auto x = b.initAddress();
+                   x.setBlob(data(m.blob));
+                   x.setHoldsAny(m.versions.has_value());
+                   if (!m.versions) return;
+                   auto list = x.initVersions(static_cast<unsigned>(m.versions->size()));
+                   for (unsigned i = 0; i < list.size(); ++i) list.set(i, (*m.versions)[i]);
+                 },
+                 [&](const Quiesced&) { b.setQuiesced(); },
                  [&](const Ready& m) {
                    auto x = b.initReady();
                    x.setRestoredBytes(m.restored_bytes);
                    x.setRestoreS(m.restore_s);
                  },
-                 [&](const Progress& m) { b.setProgress(m.acts); },
+                 [&](const Progress& m) {
+                   auto x = b.initProgress();
+                   x.setActs(m.acts);
+                   x.setBusy(m.busy);
+                   x.setStuck(m.stuck);
+                   x.setStuckMs(m.stuck_ms);
+                 },
                  [&](const Closed& m) {
                    auto x = b.initClosed();
                    x.setProgram(m.program);
@@ -214,6 +235,8 @@ std::vector<std::byte> encode(const FromWorker& in) {
                    x.setSharedBytes(m.shared_bytes);
                    x.setSentBytes(m.sent_bytes);
                    x.setReceivedBytes(m.received_bytes);
+                   auto missed = x.initMissed(static_cast<unsigned>(m.missed.size()));
+                   for (unsigned i = 0; i < m.missed.size(); ++i) missed.set(i, m.missed[i]);
                  },
              },
              in);
@@ -239,14 +262,15 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
             for (auto t : h.getThrottle())
               hello.throttle.push_back({t.getA(), t.getB(), t.getLatencyNs(), t.getBytesPerSecond()});
             hello.save = {h.getSaveDir().cStr(), h.getSaveJob()};
-            hello.restore = h.getRestore().cStr();
             hello.log_level =
                 static_cast<LogLevel>(std::min(h.getLogLevel(), static_cast<std::uint8_t>(LogLevel::off)));
+            hello.beat_ms = h.getBeatMs();
+            for (auto text : h.getInjections()) hello.injections.push_back(text.cStr());
             return hello;
           }
           case wire::ToWorker::CONNECT: {
-            Connect c;
-            for (auto a : r.getConnect()) c.addresses[a.getRank()] = text(a.getBlob());
+            Connect c{{}, r.getConnect().getAdopt(), r.getConnect().getRestore().cStr()};
+            for (auto a : r.getConnect().getAddresses()) c.addresses[a.getRank()] = text(a.getBlob());
             return c;
           }
           case wire::ToWorker::BEGIN: {
@@ -267,50 +291,66 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
           }
           case wire::ToWorker::EXPLAIN: return ExplainAll{};
           case wire::ToWorker::STOP: return Stop{};
+          case wire::ToWorker::ABORT: return Abort{};
+          case wire::ToWorker::ENTER: return Enter{};
         }
         kj::throwFatalException(KJ_EXCEPTION(FAILED, "a kind of message that this version does not know"));
       });
 }
 
 Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
-  return read_message<wire::FromWorker,
-                      FromWorker>(in, "malformed control message", [](wire::FromWorker::Reader r) -> FromWorker {
-    switch (r.which()) {
-      case wire::FromWorker::ADDRESS: return WorkerAddress{text(r.getAddress())};
-      case wire::FromWorker::READY: return Ready{r.getReady().getRestoredBytes(), r.getReady().getRestoreS()};
-      case wire::FromWorker::PROGRESS: return Progress{r.getProgress()};
-      case wire::FromWorker::CLOSED: {
-        const auto x = r.getClosed();
-        Closed c{x.getProgram(), x.getStep(), {}, x.getBusyNs(), get(x.getGradients())};
-        for (auto report : x.getReports()) c.reports.push_back(get(report));
-        return c;
-      }
-      case wire::FromWorker::REPORT: return EarlyReport{r.getReport().getProgram(), get(r.getReport().getReport())};
-      case wire::FromWorker::TAKEN: {
-        const auto t = r.getTaken();
-        return FeedTaken{t.getName().cStr(), t.getProgram(), t.getStep(), t.getMicrobatch()};
-      }
-      case wire::FromWorker::FAILED: {
-        const auto f = r.getFailed();
-        const auto code = f.getCode() <= static_cast<std::uint8_t>(Code::internal) ? static_cast<Code>(f.getCode())
-                                                                                   : Code::internal;
-        return WorkerFailed{f.getActor().cStr(), Status(code, f.getMessage().cStr())};
-      }
-      case wire::FromWorker::EXPLANATION: return Explained{r.getExplanation().cStr()};
-      case wire::FromWorker::SPANS: {
-        Spans out{{}, r.getSpans().getDropped()};
-        for (auto s : r.getSpans().getSpans())
-          out.spans.push_back({s.getRow().cStr(), s.getName().cStr(), s.getBeginNs(), s.getEndNs(), s.getStep(),
-                               s.getMicrobatch(), s.getFlowIn(), s.getFlowOut()});
-        return out;
-      }
-      case wire::FromWorker::STOPPED: {
-        const auto s = r.getStopped();
-        return Stopped{s.getPeakBytes(), s.getFileBytes(), s.getSharedBytes(), s.getSentBytes(), s.getReceivedBytes()};
-      }
-    }
-    kj::throwFatalException(KJ_EXCEPTION(FAILED, "a kind of message that this version does not know"));
-  });
+  return read_message<wire::FromWorker, FromWorker>(
+      in, "malformed control message", [](wire::FromWorker::Reader r) -> FromWorker {
+        switch (r.which()) {
+          case wire::FromWorker::ADDRESS: {
+            const auto a = r.getAddress();
+            WorkerAddress address{text(a.getBlob()), {}};
+            if (!a.getHoldsAny()) return address;
+            address.versions.emplace();
+            for (auto v : a.getVersions()) address.versions->push_back(v);
+            return address;
+          }
+          case wire::FromWorker::QUIESCED: return Quiesced{};
+          case wire::FromWorker::READY: return Ready{r.getReady().getRestoredBytes(), r.getReady().getRestoreS()};
+          case wire::FromWorker::PROGRESS: {
+            const auto p = r.getProgress();
+            return Progress{p.getActs(), p.getBusy(), p.getStuck().cStr(), p.getStuckMs()};
+          }
+          case wire::FromWorker::CLOSED: {
+            const auto x = r.getClosed();
+            Closed c{x.getProgram(), x.getStep(), {}, x.getBusyNs(), get(x.getGradients())};
+            for (auto report : x.getReports()) c.reports.push_back(get(report));
+            return c;
+          }
+          case wire::FromWorker::REPORT: return EarlyReport{r.getReport().getProgram(), get(r.getReport().getReport())};
+          case wire::FromWorker::TAKEN: {
+            const auto t = r.getTaken();
+            return FeedTaken{t.getName().cStr(), t.getProgram(), t.getStep(), t.getMicrobatch()};
+          }
+          case wire::FromWorker::FAILED: {
+            const auto f = r.getFailed();
+            const auto code = f.getCode() <= static_cast<std::uint8_t>(Code::internal) ? static_cast<Code>(f.getCode())
+                                                                                       : Code::internal;
+            return WorkerFailed{f.getActor().cStr(), Status(code, f.getMessage().cStr())};
+          }
+          case wire::FromWorker::EXPLANATION: return Explained{r.getExplanation().cStr()};
+          case wire::FromWorker::SPANS: {
+            Spans out{{}, r.getSpans().getDropped()};
+            for (auto s : r.getSpans().getSpans())
+              out.spans.push_back({s.getRow().cStr(), s.getName().cStr(), s.getBeginNs(), s.getEndNs(), s.getStep(),
+                                   s.getMicrobatch(), s.getFlowIn(), s.getFlowOut()});
+            return out;
+          }
+          case wire::FromWorker::STOPPED: {
+            const auto s = r.getStopped();
+            Stopped stopped{s.getPeakBytes(), s.getFileBytes(),     s.getSharedBytes(),
+                            s.getSentBytes(), s.getReceivedBytes(), {}};
+            for (auto text : s.getMissed()) stopped.missed.push_back(text.cStr());
+            return stopped;
+          }
+        }
+        kj::throwFatalException(KJ_EXCEPTION(FAILED, "a kind of message that this version does not know"));
+      });
 }
 
 }  // namespace troupe::runtime

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -57,12 +58,22 @@ struct Hello {
   std::vector<std::int32_t> cores;
   std::vector<comm::Throttle> throttle;  ///< links that are slowed down; empty: none
   CheckpointTarget save;
-  std::string restore;  ///< folder of the checkpoint to begin from; empty: initial values
   LogLevel log_level = LogLevel::info;
+  std::int32_t beat_ms = 1000;          ///< between two Progress
+  std::vector<std::string> injections;  ///< of this worker (runtime/worker/injection.h)
 };
+/// A generation begins, all places of the one before having left it: the place opens its transport and says its
+/// address.
+struct Enter {};
+/// All places have an address: with what state the generation begins.
 struct Connect {
   std::map<Rank, std::string> addresses;
+  std::int64_t adopt = -1;  ///< the version that lies whole in the memory of every place; -1: what `restore` says
+  std::string restore;      ///< folder of the checkpoint to begin from; empty: initial values
 };
+/// A place has died, or its message says the generation that comes: leave the one before. What the place does is ended,
+/// its transport closed, its actors gone; its state stays where it lies. Answer: Quiesced.
+struct Abort {};
 /// `exponents`: of the first step's gradient sums, by index of Plan::params; empty where the plan does not train.
 struct BeginRun {
   std::int64_t step = 0;
@@ -89,21 +100,31 @@ struct Feed {
 };
 struct ExplainAll {};
 struct Stop {};
-using ToWorker = std::variant<PlanBytes, Hello, Connect, BeginRun, Go, CommitStep, Feed, ExplainAll, Stop>;
+using ToWorker =
+    std::variant<PlanBytes, Hello, Connect, BeginRun, Go, CommitStep, Feed, ExplainAll, Stop, Abort, Enter>;
 
+/// Of a generation that begins.
 struct WorkerAddress {
   std::string blob;
+  /// The versions that lie whole in the memory of the place; nullopt: it has no part in them.
+  std::optional<std::vector<std::int64_t>> versions;
 };
+/// The place has left the generation before that of this message.
+struct Quiesced {};
 /// The worker may begin. Bytes of a checkpoint that it has read itself, and the time until it had restored all its
 /// parts.
 struct Ready {
   std::int64_t restored_bytes = 0;
   double restore_s = 0;
 };
-/// Sent about once a second while WorkerEnv::progress grows (acts end, ops begin, pieces of parameters get their
-/// initial values or come from a checkpoint): a step that is merely long is no stall.
+/// The process lives: sent every Hello::beat_ms. A step that is merely long is no stall: what counts is growth.
 struct Progress {
-  std::int64_t acts = 0;  ///< WorkerEnv::progress so far
+  /// WorkerEnv::progress so far: acts end, ops begin, pieces of parameters get their initial values or come from a
+  /// checkpoint.
+  std::int64_t acts = 0;
+  bool busy = false;          ///< an act runs on a stream
+  std::string stuck;          ///< an act that runs far longer than any has (runtime/worker/act_watch.h); empty: none
+  std::int64_t stuck_ms = 0;  ///< for so long
 };
 /// A program's step is over at a place. For the training program this is its vote.
 struct Closed {
@@ -139,9 +160,10 @@ struct Spans {
 struct Stopped {
   std::int64_t peak_bytes = 0, file_bytes = 0, shared_bytes = 0;  ///< resident: see PlaceResult
   std::uint64_t sent_bytes = 0, received_bytes = 0;
+  std::vector<std::string> missed;  ///< injections whose act has not come
 };
 using FromWorker = std::variant<WorkerAddress, Ready, Progress, Closed, EarlyReport, FeedTaken, WorkerFailed, Explained,
-                                Spans, Stopped>;
+                                Spans, Stopped, Quiesced>;
 
 /// Wire form: a Cap'n Proto message. Decoding returns an error for malformed bytes.
 std::vector<std::byte> encode(const ToWorker& message);

@@ -6,6 +6,9 @@
 //   SE-1  (one commit) a step commits once, after the vote of every place that votes;
 //   SE-2  (versions) version v + 1 is made from version v and the commit of step v; step v + 2 begins after that
 //         commit;
+//   CO-6  (readers) where updates leave the version before whole, step s is committed only when the programs that read
+//         versions before s have closed, but snapshots: a version whose reader a dead place has interrupted lies whole
+//         at every place, and is read again;
 //   SE-4  (snapshots) whether a version is snapshotted is decided once, with the commit that makes it, and only if
 //         every place's arena has a free slot for it: each place holds the versions whose writers have not all closed.
 //         The last version always is: no later version waits for its slot.
@@ -76,6 +79,8 @@ class Decisions {
 
   /// Returns the programs that read the first version. REQUIRES: called once; then begin_due().
   Expected<actors::ProgramMask> begin();
+  /// The step that has all its votes and that no reader holds up (CO-6 readers); nullopt: none. Of a plan that trains.
+  std::optional<std::int64_t> due_commit() const;
   /// The step that is due has been voted: commits it, and returns the programs that read the version that it makes.
   /// REQUIRES: its last vote is in; then begin_due().
   Expected<actors::ProgramMask> commit();
@@ -107,6 +112,8 @@ class Decisions {
   bool idle() const { return open_.empty(); }
   /// Whether a program that reads a version before this one is under way.
   bool reads_before(std::int64_t version) const;
+  /// The oldest version that a program under way reads, but a snapshot; nullopt: none does.
+  std::optional<std::int64_t> oldest_read() const;
   /// Lists the open steps, with the voters that have not closed them and what their feeds wait for; "" where idle().
   std::string waits_for() const;
   /// The first open step that misses a vote, and a voter that has not closed it; nullopt where there is none.
@@ -142,6 +149,7 @@ class Decisions {
   DecisionSink& sink_;
   std::int64_t last_, committed_;
   std::int64_t begun_;           // steps of the step program that have begun, and those before the first
+  const bool keeps_version_;     // Plan::keeps_version
   const std::int32_t snapshot_;  // the program; -1: none
   const std::int32_t arena_slots_;
   std::vector<std::vector<bool>> votes_;  // by program, by voter

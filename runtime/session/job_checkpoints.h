@@ -1,9 +1,20 @@
 // JobCheckpoints: the checkpoints of a job, as the coordinator sees them.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string>
+
 #include "runtime/session/session.h"
 
 namespace troupe::runtime {
+
+/// A checkpoint that a job can go on from.
+struct SavedVersion {
+  std::string folder;
+  std::int64_t version = 0;
+  SumState sums;
+};
 
 /// What the session asks and tells, and what becomes of the commits.
 class JobCheckpoints : public SnapshotObserver {
@@ -17,6 +28,14 @@ class JobCheckpoints : public SnapshotObserver {
   virtual Status finish() = 0;
   /// A version had parameters or moments that are not finite, which is why it was not committed.
   virtual bool diverged() const = 0;
+  /// The job goes on in the next generation, since a place has died: ends the commits under way, gives the versions up
+  /// of which shards are missing, and returns the generation's number, greater than `number`. Error: the job cannot go
+  /// on.
+  virtual Expected<std::uint32_t> next_generation(std::uint32_t number) { return number + 1; }
+  /// All places have left the generation before: removes what they have left unfinished. Error: the job cannot go on.
+  virtual Status all_left() { return {}; }
+  /// The newest that the job has saved; nullopt: none.
+  virtual std::optional<SavedVersion> newest() const { return {}; }
 };
 
 }  // namespace troupe::runtime

@@ -147,13 +147,29 @@ Status Session::close(Rank from, const Closed& m) {
   place.busy_ns = m.busy_ns;
   if (!decisions_.vote(step, from)) return {};
   TROUPE_TRY(complete(step, std::move(reports_.extract(step).mapped())));
+  TROUPE_TRY(commit_due());
   check_finished();
   return {};
 }
 
+Status Session::commit_due() {
+  const auto step = voted_ ? decisions_.due_commit() : std::nullopt;
+  if (!step) return {};
+  const auto places = *std::exchange(voted_, std::nullopt);
+  return commit(*step, places);
+}
+
+const SumState* Session::sums_of(std::int64_t version) const {
+  if (version == committed()) return &sums_.state();
+  return version == committed() - 1 && sums_before_ ? &*sums_before_ : nullptr;
+}
+
 Status Session::complete(ProgramStep step, std::vector<Closed> places) {
   const bool steps = plan_.is_step_program(step.program);
-  if (steps && plan_.trains) return commit(step.step, places);
+  if (steps && plan_.trains) {
+    voted_ = std::move(places);
+    return {};
+  }
   if (plan_.programs[step.program] == "digest") {
     TROUPE_ASSIGN(const VersionDigest digest, reductions_.digest(places));
     TROUPE_TRY(diverges(check_digest(plan_, decisions_.last(), digest.not_finite), step.step));
@@ -228,6 +244,7 @@ Status Session::commit(std::int64_t step, const std::vector<Closed>& places) {
   c.commit.update = sums_.state().updates + 1;
   c.commit.grad_scale = options_.clip > 0 && result.grad_norm > options_.clip ? options_.clip / result.grad_norm : 1;
   c.commit.void_step = result.void_step;
+  if (plan_.keeps_version()) sums_before_ = sums_.state();
   if (result.void_step) {
     result.void_parameter = plan_.params[verdict.param].name;
     if (verdict.microbatch != StepTerms::no_microbatch) result.void_microbatch = verdict.microbatch;
@@ -245,7 +262,7 @@ Status Session::diverges(Status found, std::int64_t version) {
 }
 
 void Session::check_finished() {
-  if (finished_ || !decisions_.idle()) return;
+  if (finished_ || voted_ || !decisions_.idle()) return;
   if (plan_.trains && params_hash_.empty()) return;
   finished_ = true;
   to_all(Stop{});

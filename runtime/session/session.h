@@ -46,7 +46,7 @@ struct SessionOptions {
   /// Tokens of a step: StepResult::loss is divided by it. Gradients are not: the loss op's `scale` must agree.
   double loss_divisor = 1;
   std::function<double(std::int64_t step)> lr;  ///< of each step; null: always AdamW::lr of Graph::minimize
-  /// Programs besides training that read version v (made by v commits): evaluation, samples. Asked once for each
+  /// Programs besides training that read version v (made by v commits): evaluation, samples. A job asks once for each
   /// version, of a plan that trains. Session::begin or Session::handle returns an error that names a program that the
   /// plan does not have, that is named twice, or that the session begins by itself: the training program, "digest" and
   /// "snapshot".
@@ -57,6 +57,9 @@ struct SessionOptions {
   std::function<void(const StepResult&)> on_step;
   /// A program other than training has closed: its reports, ordered by (name, microbatch).
   std::function<void(const std::string& program, std::int64_t step, const std::vector<Report>&)> on_closed;
+  /// Before each of on_started, on_step and on_closed of a job that recovers (JobOptions::recovers), which tells late:
+  /// when it happened, by the clock of the job's process, and in which generation.
+  std::function<void(std::int64_t at_ns, std::uint32_t generation)> on_event;
   /// The payload of microbatch m of a feed; `last` is the report of microbatch m - 1 that the feed waits for
   /// (see Graph::feed), null for the first and where it waits for none. Session::begin or Session::handle returns an
   /// error where the payload has not the size of the feed's tensor.
@@ -115,6 +118,10 @@ class Session final : private DecisionSink {
   const std::string& params_hash() const { return params_hash_; }
   /// The sums' state of the newest version.
   const SumState& sums() const { return sums_.state(); }
+  /// The sums' state of the newest version, or, where the plan keeps it, of the one before; null: of no other.
+  const SumState* sums_of(std::int64_t version) const;
+  /// The oldest version that a program under way reads, but a snapshot; nullopt: none does.
+  std::optional<std::int64_t> oldest_read() const { return decisions_.oldest_read(); }
   /// The newest version: steps done, those before first_step included, whether the plan trains or not.
   std::int64_t committed() const { return decisions_.committed(); }
   /// Lists the open steps, with the ranks that have not closed them and what their feeds wait for: for a run that makes
@@ -139,6 +146,8 @@ class Session final : private DecisionSink {
   Status complete(ProgramStep step, std::vector<Closed> places);
   /// Tells that a program other than the step program has closed.
   void tell_closed(ProgramStep step, std::vector<Closed> places);
+  /// Commits the step that has all its votes, unless a reader holds it up.
+  Status commit_due();
   Status commit(std::int64_t step, const std::vector<Closed>& places);
   /// Commits the step, sends every rank `commit` with its readers, and begins what is due. `result`: what on_step hears
   /// then; null: on_step is not called.
@@ -158,7 +167,9 @@ class Session final : private DecisionSink {
   const Reductions reductions_;
   GradientTotals gradients_;                            // of the step that is voted
   std::map<ProgramStep, std::vector<Closed>> reports_;  // of open steps: what each rank has reported so far
+  std::optional<std::vector<Closed>> voted_;            // what the places have reported of the step that is to commit
   SumScales sums_;                                      // of the newest version
+  std::optional<SumState> sums_before_;                 // of the version before, where the plan keeps it
   std::map<std::int64_t, SumState> saved_sums_;         // of each version whose snapshot is under way
   bool finished_ = false;
   std::optional<std::int64_t> useless_;  // the first version of no use, once the training has diverged

@@ -101,7 +101,9 @@ Status Game::hear(const Hears& h) {
     return decisions_->reported(h.step, report);
   }
   TROUPE_TRY(decisions_->check_vote(h.step, h.voter));
-  return decisions_->vote(h.step, h.voter) && plan_.is_step_program(h.step.program) ? commit(h.step.step) : Status{};
+  if (!decisions_->vote(h.step, h.voter)) return {};
+  const auto due = decisions_->due_commit();
+  return due ? commit(*due) : Status{};
 }
 
 void Game::step_closed(std::int32_t p, ProgramStep step) {

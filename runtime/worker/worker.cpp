@@ -2,6 +2,7 @@
 #include <caf/send.hpp>
 
 #include "actors/actor_shell.h"
+#include "devices/base/check.h"
 #include "runtime/verify/verify.h"
 #include "runtime/worker/worker_impl.h"
 
@@ -54,12 +55,22 @@ constexpr int disk_threads = 4;
 Status Worker::Impl::build() {
   TROUPE_TRY(check_ops());
   gradients = gradient_order(plan, local.rank);
-  TROUPE_ASSIGN(pool, env.device->allocate(static_cast<std::size_t>(local.pool_bytes)));
+  pool = env.pool;
+  if (!pool) {
+    TROUPE_ASSIGN(own_pool, env.device->allocate(static_cast<std::size_t>(local.pool_bytes)));
+    pool = own_pool.get();
+  }
+  REQUIRE(static_cast<std::int64_t>(pool->size()) >= local.pool_bytes, pool->size(), local.pool_bytes);
   if (local.arena_bytes > 0) {
     TROUPE_ASSIGN(arena, env.device->allocate_pinned(static_cast<std::size_t>(local.arena_bytes)));
   }
   place_moments();
-  if (env.restore.empty()) initialise_parameters();
+  if (env.adopt) {
+    TROUPE_TRY(adopt(*env.adopt));
+  } else {
+    if (env.pool) forget_versions(local, pool->data());
+    if (env.restore.empty()) initialise_parameters();
+  }
   clear_op_state();
   TROUPE_TRY(make_shards());
   streams["compute"] = env.device->create_stream("compute", env.threads);
@@ -72,7 +83,7 @@ Status Worker::Impl::build() {
     populate.work = [this](Parallel&) { arena->populate(); };
     streams["snapshot"]->submit(std::move(populate));
   }
-  if (shards || !env.restore.empty()) streams["disk"] = env.device->create_stream("disk", disk_threads);
+  if (shards || (!env.restore.empty() && !env.adopt)) streams["disk"] = env.device->create_stream("disk", disk_threads);
   conductor = env.system->spawn<Conductor>(conductor_spec());
   for (const auto& a : local.actors) {
     auto made = executor(a);
@@ -108,7 +119,7 @@ void Worker::start() {
     if (bytes.ok()) send(Ready{*bytes, static_cast<double>(clock->now_ns() - begin_ns) * 1e-9});
     else send(WorkerFailed{"", bytes.status()});
   };
-  if (impl.env.restore.empty()) return done(std::int64_t{0});
+  if (impl.env.adopt || impl.env.restore.empty()) return done(std::int64_t{0});
   if (!impl.env.storage) return done(invalid("there is no storage to restore from"));
   RestoreEnv env{*impl.env.storage,        *impl.env.transport,      *impl.env.device,
                  *impl.streams.at("disk"), *impl.streams.at("comm"), {},
@@ -140,6 +151,6 @@ void Worker::stop() {
 
 const LocalPlan& Worker::local() const { return impl_->local; }
 
-std::vector<HeldVersion> Worker::held() const { return impl_->held(); }
+std::vector<HeldVersion> Worker::held() const { return held_versions(impl_->plan, impl_->local, impl_->pool->data()); }
 
 }  // namespace troupe::runtime

@@ -15,12 +15,16 @@
 #include "devices/device.h"
 #include "runtime/place/local_plan.h"
 #include "runtime/session/control.h"
+#include "runtime/worker/kept_state.h"
 
 namespace caf {
 class actor_system;
 }
 
 namespace troupe::runtime {
+
+class ActWatch;
+class Injector;
 
 /// REQUIRES: all that it points to outlives the worker.
 struct WorkerEnv {
@@ -37,20 +41,19 @@ struct WorkerEnv {
   /// values, ops that its actors have begun, acts that they have finished, pieces of a checkpoint that have been read
   /// or have arrived. Not null.
   std::shared_ptr<std::atomic<std::int64_t>> progress = std::make_shared<std::atomic<std::int64_t>>(0);
-  bool run_kernels = true;     ///< false: paced measurements, only time passes
-  Storage* storage = nullptr;  ///< may be null where nothing is saved or restored
-  CheckpointTarget save;       ///< for plans that have snapshots
-  std::string restore;         ///< folder of the checkpoint to begin from; empty: initial values
+  std::shared_ptr<ActWatch> watch;  ///< sees the acts on streams; may be null
+  bool run_kernels = true;          ///< false: paced measurements, only time passes
+  Storage* storage = nullptr;       ///< may be null where nothing is saved or restored
+  CheckpointTarget save;            ///< for plans that have snapshots
+  /// Memory that the place has kept (kept_state.h), as large as the plan's pool; null: the worker allocates its own.
+  Buffer* pool = nullptr;
+  /// The version to begin with, which lies whole in `pool`; nullopt: what `restore` says.
+  std::optional<std::int64_t> adopt;
+  std::string restore;           ///< folder of the checkpoint to begin from; empty: initial values
+  Injector* injector = nullptr;  ///< of drills; null: none
   /// To the session. Called by actors, by the thread that calls Worker::start, and by the stream's or the transport's
   /// thread on which restoring ends: by several at the same time. Must not block for long.
   std::function<void(FromWorker)> send;
-};
-
-/// A version that lies whole in a slot of trained parameters.
-struct HeldVersion {
-  std::string channel;
-  std::int64_t version = 0;
-  std::span<const std::byte> state;  ///< parameters with the exponents of their sums, then moments
 };
 
 class Worker {

@@ -9,6 +9,8 @@
 #include "devices/base/philox.h"
 #include "runtime/plan/actor_traits.h"
 #include "runtime/session/sum_scale.h"
+#include "runtime/worker/act_watch.h"
+#include "runtime/worker/injection.h"
 #include "runtime/worker/worker_impl.h"
 
 namespace troupe::runtime {
@@ -230,6 +232,8 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::on_stream(const LocalA
   const PlanActor& pa = plan_actor(a);
   std::unique_ptr<actors::Body> body;
   TROUPE_ASSIGN(body, (this->*bodies[static_cast<std::size_t>(pa.kind)])(a));
+  if (env.injector) body = injected(std::move(body), injected_names(pa), *env.injector);
+  if (env.watch) body = std::make_unique<WatchedBody>(std::move(body), pa.name, pa.stream != "disk", env.watch);
   if (!env.run_kernels && pa.kind == PlanActor::Kind::segment) body = std::make_unique<IdleBody>();
   return std::shared_ptr<actors::Executor>(std::make_shared<actors::StreamExecutor>(
       pa.name, *streams.at(pa.stream), std::move(body), pa.priority, pa.run, pa.cost_s));
@@ -240,12 +244,17 @@ Expected<std::shared_ptr<actors::Executor>> Worker::Impl::executor(const LocalAc
   std::shared_ptr<actors::Executor> made;
   if (pa.kind == PlanActor::Kind::exchange) {
     made = communicator(a);
+    if (env.injector) made = injected(std::move(made), injected_names(pa), *env.injector);
   } else {
     TROUPE_ASSIGN(made, on_stream(a));
   }
   if (pa.stream == "compute") made = std::make_shared<Metered>(std::move(made), busy_ns, nullptr);
   if (pa.kind == PlanActor::Kind::snapshot) made = std::make_shared<Copying>(std::move(made), stalls);
-  if (pa.gathers()) made = std::make_shared<actors::UpdateThenGather>(std::move(made), communicator(a));
+  if (pa.gathers()) {
+    auto gather = communicator(a);
+    if (env.injector) gather = injected(std::move(gather), {"gather"}, *env.injector);
+    made = std::make_shared<actors::UpdateThenGather>(std::move(made), std::move(gather));
+  }
   if (pa.kind == PlanActor::Kind::update && local.channels[a.out[0]].version_offset >= 0)
     made = std::make_shared<actors::MarksVersion>(std::move(made), memory(a.out[0]),
                                                   local.channels[a.out[0]].version_offset);

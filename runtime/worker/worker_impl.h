@@ -29,7 +29,8 @@ struct Worker::Impl {
   LocalPlan local;
   GradientOrder gradients;  // what the place tells of the gradients of a step
   WorkerEnv env;
-  std::unique_ptr<Buffer> pool, arena;
+  std::unique_ptr<Buffer> own_pool, arena;
+  Buffer* pool = nullptr;  // own_pool, or what the place has kept
   // per parameter: its moments in a slot of its channel; -1: it is not here, or not trained
   std::vector<std::int64_t> moments_at;
   std::map<std::string, std::unique_ptr<Stream>> streams;
@@ -62,7 +63,7 @@ struct Worker::Impl {
   PortMemory memory(std::int32_t local_channel) const {
     const LocalChannel& c = local.channels[local_channel];
     const bool host = plan_channel(local_channel).kind == PlanChannel::Kind::snapshot;
-    const auto& buffer = host ? arena : pool;  // no arena: this place has nothing to save
+    Buffer* buffer = host ? arena.get() : pool;  // no arena: this place has nothing to save
     return {buffer ? buffer->data() + c.offset : nullptr, c.slot_bytes};
   }
   std::vector<PortMemory> memories(const std::vector<std::int32_t>& channels) const {
@@ -94,7 +95,8 @@ struct Worker::Impl {
   /// Stores the exponents of the first step's gradient sums, by index of the plan's parameters, in the parameter slots,
   /// where updates store the exponents of later steps; then, where versions are kept, which one the job begins with.
   void begin_with(std::int64_t version, const std::vector<std::int32_t>& exponents);
-  std::vector<HeldVersion> held() const;
+  /// The job begins with this version, which lies in the pool: finds its slots. Error: a group is not there.
+  Status adopt(std::int64_t version);
 
   // worker_actors.cpp
   using MadeBody = Expected<std::unique_ptr<actors::Body>>;

@@ -1,4 +1,6 @@
 // The state of a worker that outlives a step: parameters, moments and op state, how they begin, and how they are saved.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -46,7 +48,7 @@ void Worker::Impl::place_moments() {
 }
 
 RestorePlaces Worker::Impl::restore_places() const {
-  // The version that a job begins with lies in slot 0.
+  // What is restored comes to slot 0.
   RestorePlaces places{pool->data(), std::vector<std::int64_t>(plan.params.size(), -1), moments_at};
   for (const auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::update) continue;
@@ -81,28 +83,34 @@ void Worker::Impl::initialise_parameters() {
 void Worker::Impl::begin_with(std::int64_t version, const std::vector<std::int32_t>& exponents) {
   for (const auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::update) continue;
-    std::byte* slot = memory(a.out[0]).base;  // the version that the job begins with lies in slot 0
-    for (const auto& ref : plan_actor(a).params)
-      std::memcpy(slot + exponent_at(plan_channel(a.out[0]), ref.index),
-                  &exponents.at(static_cast<std::size_t>(ref.param)), sizeof(std::int32_t));
+    std::byte* slot = memory(a.out[0]).at(a.spec.first_slot);
+    for (const auto& ref : plan_actor(a).params) {
+      std::byte* at = slot + exponent_at(plan_channel(a.out[0]), ref.index);
+      const std::int32_t exponent = exponents.at(static_cast<std::size_t>(ref.param));
+      std::int32_t kept = 0;
+      std::memcpy(&kept, at, sizeof kept);
+      if (env.adopt && env.run_kernels) ASSERT(kept == exponent, plan.params[ref.param].name, version, kept, exponent);
+      std::memcpy(at, &exponent, sizeof exponent);
+    }
     if (const auto word = local.channels[a.out[0]].version_offset; word >= 0)
       actors::VersionWord(slot + word).set(version);
   }
 }
 
-std::vector<HeldVersion> Worker::Impl::held() const {
-  std::vector<HeldVersion> out;
-  for (const auto& a : local.actors) {
+Status Worker::Impl::adopt(std::int64_t version) {
+  const auto held = held_versions(plan, local, pool->data());
+  for (auto& a : local.actors) {
     if (plan_actor(a).kind != PlanActor::Kind::update) continue;
-    const LocalChannel& c = local.channels[a.out[0]];
-    if (c.version_offset < 0) continue;
-    for (std::int32_t slot = 0; slot < c.slots; ++slot) {
-      std::byte* at = memory(a.out[0]).at(slot);
-      if (const auto version = actors::VersionWord(at + c.version_offset).version(); version >= 0)
-        out.push_back({plan_channel(a.out[0]).name, version, {at, static_cast<std::size_t>(c.version_offset)}});
-    }
+    if (local.channels[a.out[0]].version_offset < 0) continue;  // not trained: it has lain there since the job began
+    const std::string& group = plan_channel(a.out[0]).name;
+    const auto it = std::find_if(held.begin(), held.end(),
+                                 [&](const HeldVersion& h) { return h.channel == group && h.version == version; });
+    if (it == held.end())
+      return Status(Code::internal,
+                    fmt::format("the job goes on from version {}, of which this place holds no '{}'", version, group));
+    a.spec.first_slot = it->slot;
   }
-  return out;
+  return {};
 }
 
 void Worker::Impl::clear_op_state() {

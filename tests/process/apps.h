@@ -26,6 +26,17 @@ struct Stuck final : troupe::actors::UserActor {
   }
 };
 
+/// Fills its output with ones, and ends its worker in its act of the step of the attribute "step", whenever it comes.
+struct Dying final : troupe::actors::UserActor {
+  explicit Dying(const troupe::actors::UserActorInfo& info) : step(info.attrs.integer("step")) {}
+  troupe::Status act(troupe::actors::UserCall& call) override {
+    if (call.step == step) ::raise(SIGKILL);
+    std::fill_n(call.out[0].as<float>(), call.out[0].size(), 1.0f);
+    return {};
+  }
+  std::int64_t step;
+};
+
 /// Takes 0.3 s for each act.
 struct Slow final : troupe::actors::UserActor {
   troupe::Status act(troupe::actors::UserCall&) override {
@@ -173,6 +184,7 @@ inline const troupe::runtime::App& test_app() {
     for (const auto& [kind, make] : mlp::actor_set()) a.actor(kind, make);
     a.actor<Stuck>("stuck");
     a.actor<Slow>("slow");
+    a.actor<Dying>("dying");
     a.actor<Outlier>("outlier");
     a.actor<Diverging>("diverging");
     a.actor<Torn>("torn");

@@ -144,6 +144,8 @@ TEST_CASE("a number of JobOptions out of its range is refused before a worker st
        }},
       {"run_kernels is false", [](JobOptions& o) { o.run_kernels = false; }},
       {"stall_s is 0", [](JobOptions& o) { o.stall_s = 0; }},
+      {"detect_budget_ms is 99", [](JobOptions& o) { o.detect_budget_ms = 99; }},
+      {"detect_budget_ms is 600001", [](JobOptions& o) { o.detect_budget_ms = 600'001; }},
       {"memory_bytes_max is -1", [](JobOptions& o) { o.memory_bytes_max = -1; }},
       {"trace is 0 steps from step -1",
        [](JobOptions& o) {

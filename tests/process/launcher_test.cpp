@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -97,6 +98,7 @@ TEST_CASE("a worker drops a message of another generation before it decodes it (
   CHECK(say({7, 2}, PlanBytes{write_plan(*p)}));
   for (const JobGeneration other : {JobGeneration{7, 1}, {6, 2}, {}}) CHECK(link.send(other, garbage).ok());
   CHECK(say({7, 2}, Hello{}));
+  CHECK(say({7, 2}, Enter{}));
   const auto address = next();
   REQUIRE(std::holds_alternative<WorkerAddress>(address));
   CHECK(say({7, 1}, Connect{}));  // of no peers: the worker would begin
@@ -108,6 +110,75 @@ TEST_CASE("a worker drops a message of another generation before it decodes it (
   while (link.receive(heard).ok()) {}
   CHECK(heard.empty());
   CHECK(launcher.finish(2'000).ok());
+}
+
+TEST_CASE(
+    "a worker that is told to leave its generation says so in the next one, and enters that with the same process") {
+  const auto p = mlp::plan(test_app().ops(), {}, {1});
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  Launcher launcher;
+  REQUIRE(launcher.start({}).ok());
+  ControlLink& link = *launcher.workers()[0].link;
+  const auto say = [&](std::uint32_t generation, const ToWorker& message) {
+    return link.send({7, generation}, encode(message)).ok();
+  };
+  std::deque<ControlFrame> heard;
+  const auto hears = [&]<class Message>(std::uint32_t generation, const Message&) {
+    for (;;) {
+      while (heard.empty()) REQUIRE(link.receive(heard).ok());
+      const ControlFrame frame = heard.front();
+      heard.pop_front();
+      const auto message = decode_from_worker(frame.message);
+      REQUIRE_MESSAGE(message.ok(), message.status().message());
+      if (!std::holds_alternative<Message>(*message)) continue;  // Progress
+      CHECK(frame.of.number == generation);
+      return std::get<Message>(*message);
+    }
+  };
+  CHECK(say(2, PlanBytes{write_plan(*p)}));
+  CHECK(say(2, Hello{}));
+  CHECK(say(2, Enter{}));
+  CHECK_FALSE(hears(2, WorkerAddress{}).versions);  // it has no memory that outlives it
+  CHECK(say(3, Abort{}));                           // before the addresses of its peers
+  hears(3, Quiesced{});
+  CHECK(say(4, Abort{}));  // before it has entered
+  hears(4, Quiesced{});
+  CHECK(say(4, Enter{}));
+  const WorkerAddress address = hears(4, WorkerAddress{});
+  CHECK(say(4, Connect{{{0, address.blob}}, -1, ""}));
+  hears(4, Ready{});
+  CHECK(say(5, Abort{}));  // with a worker
+  hears(5, Quiesced{});
+  CHECK(say(5, Enter{}));
+  hears(5, WorkerAddress{});
+  CHECK(launcher.finish(5'000).ok());
+  CHECK(describe_exit(launcher.workers()[0].wait_status) == "exited with code " + std::to_string(exit_worker));
+}
+
+TEST_CASE("a process that is started in the place of one that has ended finds the memory that it has left, or new") {
+  // Each process counts itself in the first byte of the memory.
+  const std::vector<std::string> counts{"sh", "-c", "printf x >> /proc/self/fd/$3"};
+  Launcher launcher;
+  REQUIRE(launcher.start(counts, true).ok());
+  WorkerProcess& w = launcher.workers()[0];
+  const auto size = [&] {
+    struct stat file {};
+    REQUIRE(::fstat(w.memory_fd, &file) == 0);
+    return file.st_size;
+  };
+  const auto ended = [&] {
+    while (!launcher.reap(w)) ::usleep(1000);
+  };
+  ended();
+  CHECK(size() == 1);
+  REQUIRE(launcher.restart(w, counts, false, [](const std::string&) {}).ok());
+  ended();
+  CHECK(size() == 2);
+  REQUIRE(launcher.restart(w, counts, true, [](const std::string&) {}).ok());
+  ended();
+  CHECK(size() == 1);
+  CHECK(launcher.finish(2'000).ok());
+  CHECK(w.memory_fd == -1);
 }
 
 TEST_CASE("a worker that is stopped when its job ends is continued, and ends by itself") {
@@ -135,6 +206,29 @@ TEST_CASE("a worker that cannot be started for want of descriptors is an error, 
     CHECK(s.message().find(more < 2 ? "control link" : more < 4 ? "log" : "watch") != std::string::npos);
     CHECK(descriptors() == before);
   }
+}
+
+TEST_CASE(
+    "a process that cannot be started again for want of descriptors is an error, and no other process hears of it") {
+  const auto before = descriptors();
+  {
+    Launcher launcher;
+    REQUIRE(launcher.start({"sh", "-c", "exit 0"}, true).ok());
+    WorkerProcess& w = launcher.workers()[0];
+    for (int more = 0; more < 4; ++more) {
+      CAPTURE(more);
+      while (!launcher.reap(w)) ::usleep(1000);
+      const bool had_memory = w.memory_fd >= 0;
+      CHECK(had_memory);
+      const DescriptorLimit limit(more);
+      CHECK_FALSE(launcher.restart(w, {"sh", "-c", "exit 0"}, false, [](const std::string&) {}).ok());
+      CHECK(w.exited);
+    }
+    while (!launcher.reap(w)) ::usleep(1000);
+    REQUIRE(launcher.restart(w, {"sh", "-c", "exit 0"}, true, [](const std::string&) {}).ok());
+    CHECK(launcher.finish(5'000).ok());
+  }
+  CHECK(descriptors() == before);
 }
 
 TEST_CASE("a control link refuses a message that its other end would refuse, and sends nothing of it") {

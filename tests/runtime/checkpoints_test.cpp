@@ -91,7 +91,7 @@ struct Job {
       std::memcpy(data.data() + begin + tensor_bytes - sizeof *spoilt, &*spoilt, sizeof *spoilt);
     }
     SerialParallel serial;
-    shards[static_cast<std::size_t>(rank)]->write(c, part, data.data(), serial);
+    CHECK(shards[static_cast<std::size_t>(rank)]->write(c, part, data.data(), serial).ok());
   }
   void write_all(std::int64_t version) {
     for (std::int32_t rank = 0; rank < 2; ++rank)
@@ -185,6 +185,46 @@ TEST_CASE("nothing is told of a save that is quick, skipped, or over") {
   REQUIRE(job.events.size() == 2);
   CHECK(job.events[0].kind == Kind::committed);
   CHECK(job.events[1].kind == Kind::skipped);
+}
+
+TEST_CASE(
+    "in the next generation a save that was cut off is told as interrupted and leaves nothing, the newest that is "
+    "saved "
+    "is known with its sums, and no version is saved twice") {
+  Job job;
+  CHECK_FALSE(job.checkpoints->newest());
+  REQUIRE(job.begins(1));
+  job.write_all(1);
+  job.sums = {1, {{"w", {43, 0.5f}}}, 0};
+  job.checkpoints->written(1, job.written[1], job.sums);  // its commit is under way
+  REQUIRE(job.begins(2));
+  job.write(2, 0, 0);
+  const auto next = job.checkpoints->next_generation(1);
+  REQUIRE_MESSAGE(next.ok(), next.status().message());
+  CHECK(*next == 2);
+  CHECK(job.checkpoints->claim().generation == 2);
+  REQUIRE(job.events.size() == 2);
+  CHECK(job.events[0].kind == Kind::committed);
+  CHECK(job.events[1].kind == Kind::interrupted);
+  CHECK(job.events[1].step == 2);
+  const auto newest = job.checkpoints->newest();
+  REQUIRE(newest);
+  CHECK(newest->folder == "/ckpt/" + checkpoint::folder_name(1, 1));
+  CHECK(newest->version == 1);
+  CHECK(newest->sums == job.sums);
+  CHECK(job.checkpoints->all_left().ok());
+  const auto left = job.storage.list("/ckpt");
+  REQUIRE(left.ok());
+  for (const auto& entry : *left)
+    if (entry.folder) CHECK(entry.name == checkpoint::folder_name(1, 1));
+  CHECK_FALSE(job.checkpoints->wants(1));
+  CHECK(job.checkpoints->wants(2));
+}
+
+TEST_CASE("a job does not take its folder back from another job that has claimed it when it begins a generation") {
+  Job job;
+  REQUIRE(checkpoint::Catalog(job.storage, "/ckpt").claim(99, 99).ok());
+  CHECK(job.checkpoints->next_generation(1).status().code() == Code::superseded);
 }
 
 TEST_CASE("a version is committed only if every place has written its shard") {

@@ -71,8 +71,9 @@ TEST_CASE("every message to a worker survives the wire") {
               {5, 0, 63},
               {{-1, -1, 50'000, 1ll << 40}, {3, 2, 0, 7}},
               {"runs/a/checkpoints", 0x8000000000000001ull},
-              "runs/a/checkpoints/step-00000005.g1",
-              LogLevel::debug};
+              LogLevel::debug,
+              250,
+              {"SIGKILL@update:mid#3/worker3", "a"}};
   const auto h = to_worker(hello);
   CHECK(h.rank == 3);
   CHECK(h.threads == 4);
@@ -85,13 +86,18 @@ TEST_CASE("every message to a worker survives the wire") {
   CHECK(h.cores == hello.cores);
   CHECK(h.throttle == hello.throttle);
   CHECK(h.save == hello.save);
-  CHECK(h.restore == hello.restore);
   CHECK(h.log_level == LogLevel::debug);
+  CHECK(h.beat_ms == 250);
+  CHECK(h.injections == hello.injections);
   CHECK(to_worker(Hello{}).run_kernels);
   // Addresses are binary: zeros inside must survive.
-  const Connect connect{{{0, std::string("a\0b\xff", 4)}, {7, ""}, {12, std::string(300, '\0')}}};
+  const Connect connect{
+      {{0, std::string("a\0b\xff", 4)}, {7, ""}, {12, std::string(300, '\0')}}, 1ll << 40, "runs/a/step-00000005.g1"};
   CHECK(to_worker(connect).addresses == connect.addresses);
+  CHECK(to_worker(connect).adopt == connect.adopt);
+  CHECK(to_worker(connect).restore == connect.restore);
   CHECK(to_worker(Connect{}).addresses.empty());
+  CHECK(to_worker(Connect{}).adopt == -1);
   const auto begin = to_worker(BeginRun{12345678901, 0x80000001u, {40, -900, 0}});
   CHECK(begin.step == 12345678901);
   CHECK(begin.readers == 0x80000001u);
@@ -117,10 +123,17 @@ TEST_CASE("every message to a worker survives the wire") {
   CHECK(feed.payload == blob(64));
   to_worker(ExplainAll{});
   to_worker(Stop{});
+  to_worker(Abort{});
+  to_worker(Enter{});
 }
 
 TEST_CASE("every message from a worker survives the wire") {
-  CHECK(from_worker(WorkerAddress{std::string("\0\1\2", 3)}).blob == std::string("\0\1\2", 3));
+  CHECK(from_worker(WorkerAddress{std::string("\0\1\2", 3), {}}).blob == std::string("\0\1\2", 3));
+  CHECK_FALSE(from_worker(WorkerAddress{}).versions);
+  CHECK(from_worker(WorkerAddress{"", std::vector<std::int64_t>{}}).versions == std::vector<std::int64_t>{});
+  CHECK(from_worker(WorkerAddress{"", std::vector<std::int64_t>{3, 1ll << 40}}).versions ==
+        std::vector<std::int64_t>{3, 1ll << 40});
+  from_worker(Quiesced{});
   const auto ready = from_worker(Ready{1ll << 40, 0.75});
   CHECK(ready.restored_bytes == 1ll << 40);
   CHECK(ready.restore_s == 0.75);
@@ -171,7 +184,14 @@ TEST_CASE("every message from a worker survives the wire") {
   CHECK(spans[0].flow_in == 0xfedcba9876543210ull);
   CHECK(spans[0].flow_out == 9);
   CHECK(spans[1].microbatch == -1);
-  const auto stopped = from_worker(Stopped{1ll << 35, 7, 8, 1ull << 63, 12});
+  const auto progress = from_worker(Progress{1ll << 40, true, "layer0.fwd", 1ll << 35});
+  CHECK(progress.acts == 1ll << 40);
+  CHECK(progress.busy);
+  CHECK(progress.stuck == "layer0.fwd");
+  CHECK(progress.stuck_ms == 1ll << 35);
+  CHECK_FALSE(from_worker(Progress{}).busy);
+  const auto stopped = from_worker(Stopped{1ll << 35, 7, 8, 1ull << 63, 12, {"a", "b"}});
+  CHECK(stopped.missed == std::vector<std::string>{"a", "b"});
   CHECK(stopped.peak_bytes == 1ll << 35);
   CHECK(stopped.file_bytes == 7);
   CHECK(stopped.shared_bytes == 8);

@@ -64,7 +64,7 @@ std::vector<std::int64_t> state(const Decisions& d) {
   return out;
 }
 
-bool says(const Status& s, const std::string& what) { return s.message().find(what) != std::string::npos; }
+bool has_words(const Status& s, const std::string& what) { return s.message().find(what) != std::string::npos; }
 
 }  // namespace
 
@@ -75,11 +75,11 @@ TEST_CASE(
   Decisions d(plan, 0, 3, {{true, false, true}}, sink);
   REQUIRE(d.begin().ok());
   REQUIRE(d.begin_due().ok());
-  CHECK(says(d.check_vote({0, 0}, 1), "worker 1 closes step 0 of program 0, which is not open there"));
-  CHECK(says(d.check_vote({0, 2}, 0), "worker 0 closes step 2 of program 0, which is not open there"));
+  CHECK(has_words(d.check_vote({0, 0}, 1), "worker 1 closes step 0 of program 0, which is not open there"));
+  CHECK(has_words(d.check_vote({0, 2}, 0), "worker 0 closes step 2 of program 0, which is not open there"));
   REQUIRE(d.check_vote({0, 0}, 0).ok());
   CHECK_FALSE(d.vote({0, 0}, 0));
-  CHECK(says(d.check_vote({0, 0}, 0), "which is not open there"));
+  CHECK(has_words(d.check_vote({0, 0}, 0), "which is not open there"));
   CHECK(d.first_missing() == std::pair(ProgramStep{0, 0}, 2));
   REQUIRE(d.check_vote({0, 0}, 2).ok());
   CHECK(d.vote({0, 0}, 2));
@@ -93,11 +93,11 @@ TEST_CASE("SE-2 (versions): a voter that skips the step that is due is refused, 
   REQUIRE(d.begin().ok());
   REQUIRE(d.begin_due().ok());
   CHECK(sink.gone == std::vector<ProgramStep>{{0, 5}, {0, 6}});
-  CHECK(says(d.check_vote({0, 6}, 0), "worker 0 votes for step 6 while step 5 is due"));
+  CHECK(has_words(d.check_vote({0, 6}, 0), "worker 0 votes for step 6 while step 5 is due"));
   CHECK_FALSE(d.vote({0, 5}, 0));
   CHECK(d.check_vote({0, 6}, 0).ok());  // its own vote is in
   CHECK_FALSE(d.vote({0, 6}, 0));
-  CHECK(says(d.check_vote({0, 6}, 1), "while step 5 is due"));
+  CHECK(has_words(d.check_vote({0, 6}, 1), "while step 5 is due"));
   CHECK(d.vote({0, 5}, 1));
   CHECK(d.check_vote({0, 6}, 1).ok());  // step 5 has its votes
   const auto readers = d.commit();
@@ -107,6 +107,58 @@ TEST_CASE("SE-2 (versions): a voter that skips the step that is due is refused, 
   CHECK(sink.gone.size() == 2);  // until begin_due
   REQUIRE(d.begin_due().ok());
   CHECK(sink.gone == std::vector<ProgramStep>{{0, 5}, {0, 6}, {0, 7}});
+}
+
+TEST_CASE(
+    "CO-6 (readers): where versions are kept, a step waits for who reads a version before it, and else does not") {
+  for (const bool keeps : {false, true}) {
+    CAPTURE(keeps);
+    CompileOptions o;
+    o.stages = stage_meshes({1});
+    o.keeps_version = keeps;
+    const auto plan = compile(graph(ops(), {}), o);
+    REQUIRE(plan.ok());
+    const std::int32_t train = plan->program("train"), evaluate = plan->program("evaluate");
+    Sink sink;
+    sink.reads = {evaluate};  // version 0
+    Decisions d(*plan, 0, 9, all_vote(*plan, 1), sink);
+    REQUIRE(d.begin().ok());
+    REQUIRE(d.begin_due().ok());
+    sink.reads = {};
+    CHECK_FALSE(d.due_commit());
+    CHECK(d.vote({train, 0}, 0));
+    CHECK(d.due_commit() == 0);  // step 0 itself reads version 0
+    REQUIRE(d.commit().ok());
+    REQUIRE(d.begin_due().ok());
+    CHECK(d.vote({train, 1}, 0));
+    CHECK(d.oldest_read() == 0);
+    CHECK(d.due_commit().has_value() == !keeps);
+    CHECK(d.vote({evaluate, 0}, 0));
+    CHECK(d.due_commit() == 1);
+    CHECK_FALSE(d.oldest_read());
+  }
+}
+
+TEST_CASE("a step waits for no snapshot: the disk does not hold training up (CO-6 readers)") {
+  CompileOptions o;
+  o.stages = stage_meshes({1});
+  o.keeps_version = true;
+  o.snapshots = 2;
+  const auto plan = compile(graph(ops(), {}), o);
+  REQUIRE(plan.ok());
+  const std::int32_t train = plan->program("train");
+  Sink sink;
+  sink.reads = {plan->program("snapshot")};
+  Decisions d(*plan, 0, 9, all_vote(*plan, 1), sink);
+  REQUIRE(d.begin().ok());
+  REQUIRE(d.begin_due().ok());
+  sink.reads = {};
+  CHECK(d.vote({train, 0}, 0));
+  REQUIRE(d.commit().ok());
+  REQUIRE(d.begin_due().ok());
+  CHECK(d.vote({train, 1}, 0));
+  CHECK(d.due_commit() == 1);
+  CHECK_FALSE(d.oldest_read());
 }
 
 TEST_CASE(
@@ -163,9 +215,11 @@ TEST_CASE(
   REQUIRE(d.begin().ok());
   REQUIRE(d.begin_due().ok());
   CHECK(d.taken({0, 0}, 1, "a", 0).ok());
-  CHECK(says(d.taken({0, 0}, 1, "a", 0), "worker 1 has taken microbatch 0 of feed 'a', which is not on its way there"));
-  CHECK(says(d.taken({0, 0}, 3, "a", 0), "worker 3 has taken microbatch 0 of feed 'a', which is not on its way there"));
-  CHECK(says(d.taken({0, 0}, 0, "a", 16), "which is not on its way there"));
+  CHECK(has_words(d.taken({0, 0}, 1, "a", 0),
+                  "worker 1 has taken microbatch 0 of feed 'a', which is not on its way there"));
+  CHECK(has_words(d.taken({0, 0}, 3, "a", 0),
+                  "worker 3 has taken microbatch 0 of feed 'a', which is not on its way there"));
+  CHECK(has_words(d.taken({0, 0}, 0, "a", 16), "which is not on its way there"));
   CHECK(d.taken({0, 0}, 0, "a", 0).ok());
   CHECK(sink.sent.size() == feed_window);
   CHECK(d.taken({0, 0}, 2, "a", 0).ok());

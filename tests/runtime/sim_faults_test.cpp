@@ -138,6 +138,10 @@ TEST_CASE(
     const std::int64_t events = seed % 5 == 0 ? 8 * job.plan.workers() : calm.out.run.events;
     std::vector<SimFault> faults{draw_fault(seed, 10, static_cast<Kind>(draw(seed, 1, 7)), job.plan, events)};
     if (seed % 3 == 0) faults.push_back(draw_fault(seed, 20, static_cast<Kind>(draw(seed, 5, 4)), job.plan, events));
+    CAPTURE(static_cast<int>(faults[0].kind));
+    CAPTURE(faults[0].at_event);
+    CAPTURE(faults[0].place);
+    CAPTURE(faults[0].peer);
     const Ran one = ran(job, all.ops, seed, faults), again = ran(job, all.ops, seed, faults);
     CHECK(one.out.run.digest == again.out.run.digest);
     CHECK(one.out.run.events == again.out.run.events);

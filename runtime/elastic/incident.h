@@ -1,0 +1,30 @@
+// Incident: from the first place of a job that is lost to the first act of the generation that goes on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "placement/mesh.h"
+
+namespace troupe::runtime {
+
+/// Times are the coordinator's, in ns; -1: it did not come so far.
+struct Incident {
+  std::string cause;               ///< what was heard first; what else was, each on a line that begins with "then "
+  std::string actor;               ///< the actor that has failed; empty: a process has ended, or a link
+  Rank culprit = -1;               ///< the first place that was lost, or has failed
+  std::vector<Rank> lost;          ///< places whose process has ended, in the order in which that was heard
+  std::uint32_t generation = 0;    ///< that goes on
+  std::int64_t committed = 0;      ///< the newest version that was committed
+  std::int64_t version = -1;       ///< with which the job goes on
+  std::string from;                ///< "memory", or the folder of a checkpoint; empty: initial values
+  std::int64_t down_ns = -1;       ///< the first place was lost
+  std::int64_t last_down_ns = -1;  ///< the last one
+  std::int64_t left_ns = -1;       ///< all places have left the generation before
+  std::int64_t agreed_ns = -1;     ///< all are in the next one, and the version is chosen
+  std::int64_t ready_ns = -1;      ///< all have their state
+  std::int64_t act_ns = -1;        ///< the first act is done
+};
+
+}  // namespace troupe::runtime

@@ -1,0 +1,191 @@
+// How a job goes on when a place is lost: the part of the coordinator that takes it from one generation to the next.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "devices/base/check.h"
+#include "devices/base/log.h"
+#include "runtime/elastic/coordinator.h"
+#include "runtime/elastic/stall_text.h"
+#include "runtime/worker/act_watch.h"
+
+namespace troupe::runtime {
+
+void Coordinator::lose(Rank culprit, const std::string& actor, const Status& cause, std::int64_t now_ns) {
+  if (!incident_) {
+    const std::int64_t committed = session_->committed();
+    in_a_row_ = committed > last_at_ ? 1 : in_a_row_ + 1;
+    last_at_ = std::max(last_at_, committed);
+    incident_ = Incident{.cause = cause.message(), .actor = actor, .culprit = culprit, .committed = committed};
+    incident_->down_ns = now_ns;
+    generations_ = 0;
+  }
+  if (loss_ || generations_ > 0) incident_->cause += "\nthen " + cause.message();
+  incident_->last_down_ns = now_ns;
+  if (down_.count(culprit) > 0) incident_->lost.push_back(culprit);
+  if (!loss_) loss_ = Loss{culprit, actor, cause};
+}
+
+void Coordinator::recover(std::int64_t now_ns) {
+  if (gives_up(*std::exchange(loss_, std::nullopt))) return;
+  std::uint32_t number = fence_.generation().number + 1;
+  if (checkpoints_) {
+    const auto next = checkpoints_->next_generation(fence_.generation().number);
+    if (!next.ok()) return end(next.status(), exit_checkpoint);
+    number = *next;
+  }
+  fence_.enter({fence_.generation().job, number});
+  log_debug(fmt::format("generation {} begins", number));
+  phase_ = Phase::leaving;
+  leave_until_ns_.reset();  // claiming a folder may have taken long
+  quiesced_.clear();
+  ready_.clear();
+  addresses_.clear();
+  suspicion_.reset();
+  progressed(now_ns);
+  std::vector<PlaceId> alive;
+  for (Rank r = 0; r < plan_.workers(); ++r) {
+    if (down_.count(r) == 0) alive.push_back(options_.places[r]);
+    Pulse& pulse = pulses_[static_cast<std::size_t>(r)];
+    pulse = {std::max(pulse.heard_ns, now_ns), 0, false, pulse.starts};
+  }
+  sink_.send(alive, fence_.generation(), Abort{});
+  for (const auto& [rank, suspect] : std::exchange(down_, {})) {
+    if (const Status s = sink_.restart(options_.places[rank], suspect); !s.ok())
+      return end(s.in(fmt::format("worker {} cannot be started again", rank)), exit_worker);
+    quiesced_.insert(rank);
+    pulses_[static_cast<std::size_t>(rank)] = {now_ns + start_wait_ns, 0, false, true};
+  }
+  if (!over_ && all(quiesced_)) enter_places(now_ns);
+}
+
+bool Coordinator::gives_up(const Loss& loss) {
+  const auto ends = [&](const std::string& why) {
+    end(loss.cause.in(why), exit_do_not_requeue);
+    return true;
+  };
+  const auto failed = std::pair(loss.actor, session_->committed());
+  if (!loss.actor.empty() && std::exchange(last_failed_, failed) == failed)
+    return ends(fmt::format("an actor has failed twice at step {}", failed.second));
+  if (in_a_row_ > incidents_in_a_row_max)
+    return ends(fmt::format("{} incidents without a step between them, the last one", in_a_row_));
+  // A place that dies again and again before its first act is one incident.
+  if (++generations_ > plan_.workers() + incidents_in_a_row_max)
+    return ends(fmt::format("{} generations without an act, the last one", generations_ - 1));
+  return false;
+}
+
+void Coordinator::kill_who_stay() {
+  leave_until_ns_ = std::numeric_limits<std::int64_t>::max();
+  for (Rank r = 0; r < plan_.workers(); ++r) {
+    if (quiesced_.count(r) == 0 && !pulses_[static_cast<std::size_t>(r)].starts)  // CR-5 (silence) sees to these
+      blame(r, fmt::format("worker {} has not left its generation within {} ms", r, quiesce_wait_ns / 1'000'000));
+  }
+}
+
+void Coordinator::blame(Rank rank, const std::string& why) {
+  if (!blamed_.emplace(rank, why).second) return;
+  log_debug(why + ": it is killed");
+  sink_.kill(options_.places[rank]);
+}
+
+std::int64_t Coordinator::silent_at_ns() const {
+  std::int64_t at = std::numeric_limits<std::int64_t>::max();
+  if (!recovers() || options_.detect_ns == 0) return at;
+  for (Rank r = 0; r < plan_.workers(); ++r)
+    if (blamed_.count(r) == 0 && stopped_.count(r) == 0)
+      at = std::min(at, pulses_[static_cast<std::size_t>(r)].heard_ns + options_.detect_ns);
+  return at;
+}
+
+void Coordinator::kill_who_are_silent(std::int64_t now_ns) {
+  for (Rank r = 0; r < plan_.workers(); ++r) {
+    const std::int64_t silence_ns = now_ns - pulses_[static_cast<std::size_t>(r)].heard_ns;
+    if (silence_ns >= options_.detect_ns && stopped_.count(r) == 0)
+      blame(r, fmt::format("worker {} has said nothing for {:.1f} s", r, static_cast<double>(silence_ns) * 1e-9));
+  }
+}
+
+std::int64_t Coordinator::quiet_ns() const {
+  const std::int64_t stall_ns = options_.stall_s * 1'000'000'000ll;
+  const bool busy = std::any_of(pulses_.begin(), pulses_.end(), [](const Pulse& p) { return p.busy; });
+  if (!recovers() || options_.detect_ns == 0 || busy || !knows_a_step() || phase_ != Phase::running) return stall_ns;
+  return std::min(stall_ns, std::max(options_.detect_ns, ActWatch::times_longest * longest_quiet_ns_));
+}
+
+void Coordinator::take_stall(std::int64_t now_ns) {
+  const Status stall(Code::unavailable, stall_text(static_cast<double>(explain_quiet_ns_) * 1e-9, plan_.workers(),
+                                                   session_->waits_for(), explanations_));
+  if (!recovers()) return end(stall, exit_stalled);
+  Rank silent = 0;
+  while (silent < plan_.workers() && explanations_.count(silent) > 0) ++silent;
+  lose(silent < plan_.workers() ? silent : -1, "", stall, now_ns);
+  recover(now_ns);
+}
+
+void Coordinator::take_quiesced(Rank from, std::int64_t now_ns) {
+  if (phase_ == Phase::leaving && quiesced_.insert(from).second && all(quiesced_)) enter_places(now_ns);
+}
+
+void Coordinator::enter_places(std::int64_t now_ns) {
+  if (checkpoints_)
+    if (const Status s = checkpoints_->all_left(); !s.ok()) return end(s, exit_checkpoint);
+  phase_ = Phase::entering;
+  incident_->left_ns = now_ns;
+  send_all(Enter{});
+}
+
+std::optional<std::int64_t> Coordinator::newest_held() const {
+  std::map<std::int64_t, Rank> holders;
+  Rank asked = 0;
+  for (const auto& [rank, address] : addresses_) {
+    if (!address.versions) continue;
+    ++asked;
+    for (const std::int64_t v : *address.versions) ++holders[v];
+  }
+  std::int64_t most = session_->committed();
+  if (const auto read = session_->oldest_read()) most = std::min(most, *read);
+  std::optional<std::int64_t> newest;
+  for (const auto& [version, count] : holders)
+    if (count == asked && version <= most && session_->sums_of(version)) newest = version;
+  return newest;
+}
+
+Connect Coordinator::choose_state(std::int64_t now_ns) {
+  Connect connect;
+  std::int64_t version = options_.session.first_step;
+  std::optional<SumState> sums = options_.session.sums;
+  if (const auto held = newest_held()) {
+    connect.adopt = version = *held;
+    sums = *session_->sums_of(version);
+    incident_->from = "memory";
+  } else if (const auto saved = checkpoints_ ? checkpoints_->newest() : std::nullopt) {
+    version = saved->version;
+    sums = saved->sums;
+    incident_->from = connect.restore = saved->folder;
+  } else {
+    incident_->from = connect.restore = options_.restore;
+  }
+  told_.go_on_from(version);
+  begin_session(version, std::move(sums));
+  incident_->version = version;
+  last_at_ = std::min(last_at_, version);
+  incident_->generation = fence_.generation().number;
+  incident_->agreed_ns = now_ns;
+  log_debug(fmt::format("the job goes on from version {}", version));
+  return connect;
+}
+
+void Coordinator::acted(std::int64_t now_ns) {
+  if (!incident_ || phase_ != Phase::running) return;
+  incident_->act_ns = now_ns;
+  close_incident();
+}
+
+void Coordinator::close_incident() {
+  const Incident incident = *std::exchange(incident_, std::nullopt);
+  result_.incidents.push_back(incident);
+  if (options_.on_incident) options_.on_incident(incident);
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,98 @@
+#include "runtime/elastic/told_once.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace troupe::runtime {
+
+SessionOptions ToldOnce::options() {
+  SessionOptions s = application_;
+  s.on_step = [this](const StepResult& r) { step(r); };
+  s.on_closed = [this](const std::string& program, std::int64_t version, const std::vector<Report>& reports) {
+    closed(program, version, reports);
+  };
+  if (s.on_started)
+    s.on_started = [this](const std::string& program, std::int64_t version) {
+      hold(version, [this, program, version] {
+        if (!holds_ || started_.insert({program, version}).second) application_.on_started(program, version);
+      });
+    };
+  if (s.readers) s.readers = [this](std::int64_t version) { return readers(version); };
+  return s;
+}
+
+std::vector<std::string> ToldOnce::readers(std::int64_t version) {
+  if (version >= asked_to_) {
+    auto named = application_.readers(version);
+    if (!holds_) return named;
+    if (!named.empty()) asked_[version] = std::move(named);
+    asked_to_ = version + 1;
+  }
+  const auto it = asked_.find(version);
+  if (it == asked_.end()) return {};
+  std::vector<std::string> due = it->second;
+  std::erase_if(due, [&](const std::string& program) { return closed_.count({program, version}) > 0; });
+  return due;
+}
+
+void ToldOnce::hold(std::int64_t version, std::function<void()> event) {
+  newest_ = std::max(newest_, version);
+  if (!holds_) return event();
+  event = [this, now = now_, event = std::move(event)] {
+    if (application_.on_event) application_.on_event(now.first, now.second);
+    event();
+  };
+  // An event of a version comes after the commit that makes it, so after all votes of the step before.
+  tell_to(newest_ - 1);
+  if (version < newest_) event();
+  else held_.emplace_back(version, std::move(event));
+}
+
+void ToldOnce::step(const StepResult& result) {
+  hold(result.step + 1, [this, result] { tell_step(result); });
+}
+
+void ToldOnce::closed(const std::string& program, std::int64_t version, const std::vector<Report>& reports) {
+  hold(version, [this, program, version, reports] {
+    if (holds_ && !closed_.insert({program, version}).second) return;
+    if (application_.on_closed) application_.on_closed(program, version, reports);
+  });
+}
+
+void ToldOnce::tell_to(std::int64_t version) {
+  while (!held_.empty() && held_.front().first <= version) {
+    const auto event = std::move(held_.front().second);
+    held_.pop_front();
+    event();
+  }
+}
+
+void ToldOnce::tell_step(const StepResult& result) {
+  if (const auto at = static_cast<std::size_t>(result.step - first_); holds_ && at < told_.size()) {
+    const auto& [loss, norm] = told_[at];
+    const auto same = [](double a, double b) {
+      return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+    };
+    if (contradiction_.ok() && !(same(loss, result.loss) && same(norm, result.grad_norm)))
+      contradiction_ = Status(
+          Code::internal,
+          fmt::format(
+              "step {}, repeated from a checkpoint, has loss {:.17g} and norm {:.17g}, and was told with {:.17g} "
+              "and {:.17g}: the job is not repeatable (an actor that keeps state, memory that is damaged)",
+              result.step, result.loss, result.grad_norm, loss, norm));
+    return;
+  }
+  if (holds_) told_.emplace_back(result.loss, result.grad_norm);
+  void_steps_ += result.void_step ? 1 : 0;
+  if (application_.on_step) application_.on_step(result);
+}
+
+void ToldOnce::go_on_from(std::int64_t version) {
+  tell_to(version);
+  held_.clear();
+  newest_ = version;
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,129 @@
+// SimJob: one simulated job: the events that reach its coordinator and its places, and the processes of the places.
+// Internal to sim_cluster.cpp (events) and sim_processes.cpp (processes).
+#pragma once
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+#include <caf/atom.hpp>
+#include <caf/scheduler/test_coordinator.hpp>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "devices/base/philox.h"
+#include "runtime/launch/sim_cluster.h"
+#include "runtime/launch/sim_place.h"
+
+namespace troupe::runtime {
+
+/// One thread, which the simulation lends to the actors.
+struct TestingConfig : caf::actor_system_config {
+  TestingConfig() { set("scheduler.policy", caf::atom("testing")); }
+};
+
+class SimJob final : private CoordinatorSink {
+ public:
+  SimJob(const Plan& plan, const kernels::OpSet& ops, const actors::UserActorSet& user_actors, SessionOptions session,
+         const SimClusterOptions& options);
+
+  SimOutcome run();
+
+ private:
+  /// Between the coordinator and a worker: neither handles a message inside the other's call.
+  static constexpr std::int64_t control_ns = 20'000;
+  /// A place opens its transport, makes its worker, ends it.
+  static constexpr std::int64_t opening_ns = 10'000, making_ns = 30'000, leaving_ns = 20'000, ending_ns = 10'000;
+  static constexpr std::int64_t starting_ns = 60'000;  // of a process
+  static constexpr std::int64_t beat_ns = 250'000'000;
+  /// In every third run places take so much longer to start and to leave, as on a machine that has other work.
+  static constexpr std::int64_t slow_ns = 900'000'000;
+  std::int64_t slow_random_ns() { return options_.seed % 3 == 0 ? random_ns(slow_ns) : 0; }
+  static constexpr std::int64_t reaped_ns = 100'000;
+  /// Each of these is longer by a random time, where the run has a seed; the last one in every fourth run for long.
+  static constexpr std::int64_t jitter_ns = 200'000, reaped_jitter_ns = 3'000'000, long_reaped_jitter_ns = 600'000'000;
+
+  comm::SimNetworkOptions network_options();
+
+  CoordinatorOptions coordinator_options(SessionOptions session);
+
+  std::int64_t random_ns(std::int64_t most) {
+    return options_.seed ? static_cast<std::int64_t>(philox(options_.seed, ++draws_, 2)[0]) % (most + 1) : 0;
+  }
+  /// Runs `f` after about `ns`, if the place's process still runs then.
+  void after(std::int64_t ns, Rank place, std::function<void()> f);
+
+  // ---- control messages -----------------------------------------------------------------------------
+
+  /// When a message that is sent now arrives, behind the one before it.
+  std::int64_t arrival_ns(std::int64_t& last_ns) {
+    return last_ns = std::max(last_ns, loop_.now_ns() + control_ns + random_ns(jitter_ns));
+  }
+
+  void send(std::span<const PlaceId> to, JobGeneration of, const ToWorker& message) override;
+  Status with_last_log_lines(PlaceId, const Status& status) override { return status; }
+
+  void hello(PlaceId place);
+  Status restart(PlaceId id, bool afresh) override;
+  void kill(PlaceId place) override { kill(static_cast<Rank>(place), false); }
+
+  /// At a place, as in its process (worker_process.cpp).
+  void arrive(Rank r, const ControlFrame& frame);
+
+  /// The place leaves its generation: what its worker still says is late.
+  void leave(Rank r);
+
+  void tell_coordinator(Rank from, JobGeneration of, FromWorker message);
+
+  /// `suspicion`: it says that a peer is lost.
+  void carry(Rank from, ControlFrame frame, bool suspicion = false);
+
+  // ---- places ---------------------------------------------------------------------------------------
+
+  /// A process tells from time to time that it lives.
+  void beat(Rank r);
+  void open(Rank r);
+  void make_worker(Rank r, const Connect& connect);
+
+  void inject(const SimFault& fault);
+  JobGeneration before() const { return {options_.generation.job, options_.generation.number - 1}; }
+
+  void kill(Rank r, bool suspect);
+
+  /// Keeps what a dead process had: events that are due later refer to it.
+  void bury(SimPlace& place);
+
+  /// What a place was writing as it died, or left its generation, is garbage, and what no generation hands on.
+  void spoil(Rank r);
+
+  void cut(Rank a, Rank b);
+  void heal(Rank a, Rank b);
+
+  // ---- time -----------------------------------------------------------------------------------------
+
+  /// Lets the actors run dry.
+  void drain();
+
+  /// One event of clock or network, or the time at which the coordinator wants to be called.
+  void turn();
+  void close();
+
+  const Plan& plan_;
+  const kernels::OpSet& ops_;
+  const actors::UserActorSet& user_actors_;
+  SimClusterOptions options_;
+  SimLoop loop_;
+  RollingHash digest_;
+  SimRun run_;
+  comm::SimNetwork network_;
+  TestingConfig config_;
+  caf::actor_system system_{config_};
+  caf::scheduler::test_coordinator& scheduler_ = dynamic_cast<caf::scheduler::test_coordinator&>(system_.scheduler());
+  std::vector<SimPlace> places_;
+  std::vector<SimProcess> dead_;
+  Coordinator coordinator_;
+  bool told_down_ = false;  // the coordinator knows of the end of a process
+  std::uint64_t picks_ = 0, draws_ = 0;
+  std::size_t fault_ = 0;  // the next of options_.faults
+};
+
+}  // namespace troupe::runtime

@@ -1,0 +1,181 @@
+// The processes of a simulated job: how they open, run a worker, leave a generation, die and are started anew.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "actors/version_word.h"
+#include "devices/base/check.h"
+#include "devices/host_memory.h"
+#include "runtime/launch/sim_job.h"
+
+namespace troupe::runtime {
+
+void SimJob::beat(Rank r) {
+  SimPlace& place = places_[r];
+  if (place.progress) place.acts = *place.progress;
+  tell_coordinator(r, place.fence.generation(), Progress{place.acts, false, {}, 0});
+  after(beat_ns, r, [this, r] { beat(r); });
+}
+
+Status SimJob::restart(PlaceId id, bool afresh) {
+  const Rank r = static_cast<Rank>(id);
+  SimPlace& place = places_[r];
+  ASSERT(place.state == SimPlace::State::gone, r);
+  ++run_.restarts;
+  for (Rank peer = 0; peer < plan_.workers(); ++peer) heal(r, peer);
+  static_cast<SimProcess&>(place) = SimProcess();
+  ++place.process;
+  place.to_ns = loop_.now_ns() + starting_ns + random_ns(starting_ns) + slow_random_ns();
+  if (afresh) place.memory.reset();
+  hello(id);
+  return {};
+}
+
+void SimJob::leave(Rank r) {
+  SimPlace& place = places_[r];
+  place.connected = false;
+  place.early.clear();
+  if (place.worker) place.worker->stop();
+  after(leaving_ns + slow_random_ns() / 4, r, [this, r, of = place.fence.generation()] {
+    SimPlace& p = places_[r];
+    if (p.fence.generation() != of) return;  // it leaves that one, too
+    p.worker.reset();
+    p.device.reset();
+    p.transport.reset();
+    if (p.memory) spoil(r);
+    tell_coordinator(r, of, Quiesced{});
+  });
+}
+
+void SimJob::open(Rank r) {
+  SimPlace& place = places_[r];
+  const JobGeneration of = place.fence.generation();
+  place.transport = network_.open(r, of.job, of.number);
+  WorkerAddress address{"simulated", {}};
+  if (options_.recovers) {
+    const auto local = local_plan(plan_, r);
+    ASSERT(local.ok(), local.status().message());
+    if (!place.memory) {
+      auto memory = allocate_host(static_cast<std::size_t>(local->pool_bytes));
+      ASSERT(memory.ok(), memory.status().message());
+      place.memory = *std::move(memory);
+    }
+    address.versions = whole_versions(plan_, *local, place.memory->data());
+  }
+  tell_coordinator(r, of, std::move(address));
+}
+
+void SimJob::make_worker(Rank r, const Connect& connect) {
+  SimPlace& place = places_[r];
+  const JobGeneration of = place.fence.generation();
+  place.acts_of = std::make_unique<ActsOf>(digest_, r);
+  place.device = std::make_unique<SimDevice>(loop_);
+  WorkerEnv env;
+  env.system = &system_;
+  env.clock = &loop_.clock();
+  env.device = place.device.get();
+  env.transport = place.transport.get();
+  env.trace = place.acts_of.get();
+  env.ops = &ops_;
+  env.user_actors = &user_actors_;
+  env.generation = of;
+  env.run_kernels = options_.run_kernels;
+  env.storage = options_.storage;
+  env.save = options_.save;
+  env.pool = place.memory.get();
+  if (connect.adopt >= 0) env.adopt = connect.adopt;
+  env.restore = connect.restore;
+  place.progress = env.progress;
+  env.send = [this, r, of, process = place.process](FromWorker message) {
+    if (places_[r].process == process) tell_coordinator(r, of, std::move(message));
+  };
+  auto worker = Worker::create(plan_, r, std::move(env));
+  if (!worker.ok()) return coordinator_.end(worker.status().in(fmt::format("worker {}", r)), exit_worker);
+  place.worker = *std::move(worker);
+  place.worker->start();
+  for (ToWorker& message : place.early) place.worker->handle(std::move(message));
+  place.early.clear();
+}
+
+void SimJob::inject(const SimFault& fault) {
+  SimPlace& place = places_[fault.place];
+  if (run_.fault_ns < 0) run_.fault_ns = loop_.now_ns();
+  digest_.add_all(loop_.now_ns(), fault.place, static_cast<int>(fault.kind), fault.peer);
+  switch (fault.kind) {
+    case SimFault::Kind::kill: return kill(fault.place, false);
+    case SimFault::Kind::crash: return kill(fault.place, true);
+    case SimFault::Kind::hang:
+      if (place.state == SimPlace::State::gone) return;
+      place.state = SimPlace::State::hangs;
+      if (place.device) place.device->hang();
+      for (Rank peer = 0; peer < plan_.workers(); ++peer) cut(fault.place, peer);
+      return;
+    case SimFault::Kind::cut: return cut(fault.place, fault.peer);
+    case SimFault::Kind::cut_off: place.cut_off = true; return;
+    case SimFault::Kind::stale_vote: {
+      if (!place.vote) return;
+      Closed vote = *place.vote;
+      vote.step = coordinator_.committed();
+      for (Report& r : vote.reports) {
+        r.step = vote.step;
+        if (r.kind == Report::Kind::loss && !r.values.empty()) r.values[0] += 1;
+      }
+      return carry(fault.place, {before(), encode(FromWorker(std::move(vote)))});
+    }
+    case SimFault::Kind::stale_order:
+      if (place.order) send(std::span(&coordinator_.places()[fault.place], 1), before(), *place.order);
+      return;
+    case SimFault::Kind::interrupt: return coordinator_.interrupt("interrupted", exit_interrupted, loop_.now_ns());
+  }
+}
+
+void SimJob::kill(Rank r, bool suspect) {
+  SimPlace& place = places_[r];
+  if (place.state == SimPlace::State::gone) return;
+  place.state = SimPlace::State::gone;
+  if (place.device) place.device->hang();
+  network_.kill(r);
+  const std::int64_t reaped = loop_.now_ns() + reaped_ns +
+                              random_ns(options_.seed % 4 == 0 ? long_reaped_jitter_ns : reaped_jitter_ns);
+  loop_.at(std::max(place.from_ns, reaped), [this, r, suspect] {  // after everything that it has said
+    digest_.add_all(loop_.now_ns(), r);
+    told_down_ = true;
+    // The job, or its at_end, may still look at the worker; a new process has another.
+    SimPlace& gone = places_[r];
+    if (gone.memory) spoil(r);
+    if (options_.recovers) bury(gone);
+    coordinator_.down(PlaceId{r}, Status(Code::unavailable, fmt::format("worker {} was killed", r)), suspect,
+                      loop_.now_ns());
+  });
+}
+
+void SimJob::bury(SimPlace& place) {
+  SimProcess& process = place;
+  if (process.worker) process.worker->stop();
+  dead_.push_back(std::move(process));
+  place.state = SimPlace::State::gone;
+  place.fence = dead_.back().fence;
+  place.from_ns = dead_.back().from_ns;
+}
+
+void SimJob::spoil(Rank r) {
+  SimPlace& place = places_[r];
+  const auto local = local_plan(plan_, r);
+  ASSERT(local.ok(), local.status().message());
+  std::byte* pool = place.memory->data();
+  const auto held = held_versions(plan_, *local, pool);
+  const auto garbage = [](std::byte* at, std::int64_t bytes) {
+    std::memset(at, 0x7B, static_cast<std::size_t>(bytes));
+  };
+  for (const LocalChannel& c : local->channels)
+    for (std::int32_t slot = 0; c.version_offset >= 0 && slot < c.slots; ++slot) {
+      std::byte* at = pool + c.offset + slot * c.slot_bytes;
+      if (std::any_of(held.begin(), held.end(), [&](const HeldVersion& h) { return h.state.data() == at; })) continue;
+      garbage(at, c.version_offset);
+      if (options_.whole_early) actors::VersionWord(at + c.version_offset).set(coordinator_.committed());
+    }
+  garbage(pool + local->state_area_bytes, local->pool_bytes - local->state_area_bytes);
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,171 @@
+// A job of real processes that goes on when one of them is lost.
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <filesystem>
+
+#include "tests/apps/temp_dir.h"
+#include "tests/process/apps.h"
+
+using namespace mlp;
+using troupe::test::TempDir;
+
+namespace {
+
+constexpr std::int64_t recovered_job_steps = 12;
+
+Plan plan_that_keeps(const std::vector<std::int64_t>& dp, std::int32_t snapshots = 0) {
+  CompileOptions o;
+  o.stages = stage_meshes(dp);
+  o.keeps_version = true;
+  o.snapshots = snapshots;
+  o.seed = 7;
+  auto p = compile(graph(test_app().ops(), {}), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  return *std::move(p);
+}
+
+/// What a job tells, and what has come of it.
+struct Told {
+  std::vector<std::pair<std::int64_t, std::pair<double, double>>> steps;  // loss and norm
+  std::vector<std::pair<std::int64_t, double>> evaluations;
+  JobResult result;
+};
+
+Told tell(const Plan& plan, JobOptions job, const std::vector<std::string>& drills = {}) {
+  Told told;
+  job.recovers = true;
+  job.session.steps = recovered_job_steps;
+  job.session.loss_divisor = 8;
+  job.session.clip = 0.5;
+  job.session.readers = [](std::int64_t version) {
+    return version % 4 == 0 ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{};
+  };
+  job.session.on_step = [&](const StepResult& r) { told.steps.push_back({r.step, {r.loss, r.grad_norm}}); };
+  job.session.on_closed = [&](const std::string&, std::int64_t version, const std::vector<Report>& reports) {
+    double sum = 0;
+    for (const Report& r : reports) sum += r.values.at(0);
+    told.evaluations.push_back({version, sum});
+  };
+  for (const std::string& drill : drills) {
+    const auto injection = parse_injection(drill);
+    REQUIRE_MESSAGE(injection.ok(), injection.status().message());
+    job.inject.push_back(*injection);
+  }
+  told.result = test_app().run(plan, job);
+  return told;
+}
+
+void check_undisturbed(const Told& one, const Told& whole) {
+  CHECK_MESSAGE(one.result.status.ok(), one.result.status.message());
+  CHECK(one.result.params_hash == whole.result.params_hash);
+  CHECK(one.steps == whole.steps);
+  CHECK(one.steps.size() == recovered_job_steps);
+  CHECK(one.evaluations == whole.evaluations);
+}
+
+}  // namespace
+
+TEST_CASE("a job goes on, bit for bit, when workers are killed, exit, or are stopped in the middle of what they do") {
+  const Plan plan = plan_that_keeps({2, 1});
+  const Told whole = tell(plan, {});
+  check_undisturbed(whole, whole);
+  CHECK(whole.result.incidents.empty());
+  for (const std::vector<std::string>& drills :
+       {std::vector<std::string>{"SIGKILL@update:mid#9/worker0"},
+        {"EXIT@forward:before#7/worker2", "SIGKILL@exchange:mid#31/worker1"},
+        {"SIGSTOP@norm:after#8/worker1"},
+        {"SIGKILL@commit#5/worker0", "SIGKILL@commit#5/worker1", "SIGKILL@commit#5/worker2"}}) {
+    CAPTURE(drills[0]);
+    JobOptions job;
+    job.detect_budget_ms = 1000;
+    const Told one = tell(plan, job, drills);
+    check_undisturbed(one, whole);
+    CHECK(one.result.missed_drills.empty());
+    REQUIRE_FALSE(one.result.incidents.empty());
+    std::size_t lost = 0;
+    for (const Incident& i : one.result.incidents) {
+      lost += i.lost.size();
+      CHECK(i.from == "memory");
+      CHECK(i.version >= i.committed - 1);
+      CHECK(i.act_ns > i.down_ns);
+    }
+    CHECK(lost == drills.size());
+  }
+}
+
+TEST_CASE(
+    "the memory of a worker that has crashed is not used: the job goes on from its newest checkpoint, tells no step "
+    "twice, and its checkpoints are those of one run") {
+  TempDir dir;
+  const Plan plan = plan_that_keeps({2}, 2);
+  const auto job = [&](const std::string& folder) {
+    JobOptions o;
+    o.checkpoint.dir = dir / folder;
+    o.checkpoint.every = 3;
+    o.checkpoint.retention.keep = 100;
+    return o;
+  };
+  const Told whole = tell(plan, job("whole"));
+  check_undisturbed(whole, whole);
+  const Told one = tell(plan, job("crashed"), {"SIGSEGV@update:mid#25/worker1"});
+  check_undisturbed(one, whole);
+  REQUIRE(one.result.incidents.size() == 1);
+  const Incident& i = one.result.incidents[0];
+  CHECK(i.from.find("crashed/step-") != std::string::npos);
+  CHECK(i.version % 3 == 0);
+  CHECK(i.version > 0);
+  std::size_t folders = 0;  // of steps 3, 6, 9 and 12, each once and whole
+  for (const auto& entry : std::filesystem::directory_iterator(dir / "crashed"))
+    if (entry.is_directory()) {
+      ++folders;
+      CHECK_MESSAGE(std::filesystem::exists(entry.path() / "manifest"), entry.path().string());
+    }
+  CHECK(folders == 4);
+}
+
+TEST_CASE("a worker that dies again and again at the same step ends the job, with a code that says so") {
+  Graph g(test_app().ops());
+  g.program("train", {2, 2});
+  g.unit("all");
+  const Value x = g.actor("dying", "x", {}, {{"x", {DType::f32, {2, 8}}}}, {{"step", std::int64_t{3}}})[0];
+  const Value y = g.op("linear", {x, g.param("w", {8, 8}, Init::normal(0.3f))})[0];
+  g.minimize(g.op("mse_loss", {y, x}, {{"scale", 0.25}})[0], {});
+  CompileOptions o;
+  o.stages = stage_meshes({2});
+  o.keeps_version = true;
+  const auto plan = compile(g, o);
+  REQUIRE_MESSAGE(plan.ok(), plan.status().message());
+  JobOptions job;
+  job.recovers = true;
+  job.session.steps = 10;
+  std::vector<std::int64_t> told;
+  job.session.on_step = [&](const StepResult& r) { told.push_back(r.step); };
+  const JobResult r = test_app().run(*plan, job);
+  CHECK(r.exit_code == exit_do_not_requeue);
+  // It may die before it has told of an act: then all is one incident.
+  const bool in_a_row = r.status.message().find("3 incidents without a step between them") != std::string::npos;
+  CHECK_MESSAGE((in_a_row || r.status.message().find("generations without an act") != std::string::npos),
+                r.status.message());
+  CHECK(r.status.message().find("was killed by signal 9") != std::string::npos);
+  for (std::size_t i = 0; i < told.size(); ++i) CHECK(told[i] == static_cast<std::int64_t>(i));
+  CHECK(told.size() <= 3);
+  CHECK_FALSE(r.incidents.empty());
+}
+
+TEST_CASE("a job that could not go on is refused: a plan that overwrites what it reads, or trains nothing") {
+  JobOptions job;
+  job.recovers = true;
+  const auto overwrites = plan(test_app().ops(), {}, {1});
+  REQUIRE(overwrites.ok());
+  const JobResult r = test_app().run(*overwrites, job);
+  CHECK(r.exit_code == exit_plan);
+  CHECK(r.status.message().find("CompileOptions::keeps_version") != std::string::npos);
+  Graph g(test_app().ops());
+  g.program("relay", {1, 1});
+  g.unit("all");
+  g.report("x", g.actor("data", "x", {}, {{"x", {DType::f32, {1, 4}}}}, {{"stream", std::string("x")}})[0]);
+  const auto relays = compile_over(g, {1});
+  REQUIRE_MESSAGE(relays.ok(), relays.status().message());
+  CHECK(test_app().run(*relays, job).status.message().find("trains nothing") != std::string::npos);
+}

@@ -1,0 +1,116 @@
+// Drills: what --inject understands, and which act it hits.
+#include "runtime/worker/injection.h"
+
+#include <doctest/doctest.h>
+
+#include "runtime/worker/act_watch.h"
+#include "tests/runtime/mlp.h"
+
+using namespace mlp;
+
+namespace {
+
+Plan drilled_plan(std::int32_t zero = 0) {
+  const auto p = plan(ops(), {}, {2}, zero);
+  REQUIRE(p.ok());
+  return *p;
+}
+
+}  // namespace
+
+TEST_CASE("a drill says what is done, at which act, in which phase, at the how many-th, and to whom") {
+  using I = Injection;
+  const auto parsed = [](const char* text) {
+    const auto i = parse_injection(text);
+    REQUIRE_MESSAGE(i.ok(), i.status().message());
+    CHECK(parse_injection(to_string(*i)).ok());
+    CHECK(*parse_injection(to_string(*i)) == *i);
+    return *i;
+  };
+  CHECK(parsed("SIGKILL@update:mid#3/worker2") == I{I::Action::kill, "update", I::Phase::mid, 3, 2});
+  CHECK(parsed("HANG@layer0.fwd/worker0") == I{I::Action::hang, "layer0.fwd", I::Phase::mid, 1, 0});
+  CHECK(parsed("EXIT@exchange:after/worker11") == I{I::Action::exit, "exchange", I::Phase::after, 1, 11});
+  CHECK(parsed("DROP@a:b#7/worker1") == I{I::Action::drop, "a:b", I::Phase::mid, 7, 1});  // a name may have a colon
+  for (const char* bad : {"", "SIGKILL", "SIGKILL@update", "SIGTERM@update/worker0", "SIGKILL@/worker0",
+                          "SIGKILL@update#0/worker0", "SIGKILL@update#x/worker0", "SIGKILL@update/worker",
+                          "SIGKILL@update/worker-1", "SIGKILL@update/2", "SIGKILL@update/worker99999999999999"}) {
+    CAPTURE(bad);
+    const auto i = parse_injection(bad);
+    REQUIRE_FALSE(i.ok());
+    CHECK(i.status().message().find("expected ACTION@ACT") != std::string::npos);
+  }
+}
+
+TEST_CASE("a drill of an act that the worker does not have is refused, with those that it has") {
+  const auto checked = [](const Plan& p, const char* text) { return check_injection(p, *parse_injection(text)); };
+  const Plan p = drilled_plan();
+  for (const char* good :
+       {"SIGKILL@forward/worker0", "SIGKILL@backward/worker1", "SIGKILL@update/worker1", "SIGKILL@norm/worker0",
+        "SIGKILL@commit/worker0", "SIGKILL@enter/worker0", "DROP@exchange/worker1", "SIGKILL@layer0.update/worker0"})
+    CHECK_MESSAGE(checked(p, good).ok(), checked(p, good).message());
+  CHECK(checked(p, "SIGKILL@forward/worker2").message().find("the job has workers 0 to 1") != std::string::npos);
+  const Status none = checked(p, "SIGKILL@nothing/worker0");
+  CHECK(none.message().find("worker 0 has no act 'nothing'; it has ") != std::string::npos);
+  CHECK(none.message().find("forward") != std::string::npos);
+  CHECK_FALSE(checked(p, "SIGKILL@gather/worker0").ok());
+  CHECK(checked(drilled_plan(1), "SIGKILL@gather/worker0").ok());
+  CHECK_FALSE(checked(p, "SIGKILL@write/worker0").ok());
+  CHECK(checked(p, "DROP@forward/worker0").message().find("an exchange can be dropped") != std::string::npos);
+}
+
+TEST_CASE("a drill hits the act with its number, of all that have its name, once") {
+  Injector injector({{Injection::Action::drop, "exchange", Injection::Phase::mid, 3, 0},
+                     {Injection::Action::drop, "box.b", Injection::Phase::mid, 1, 0}});
+  std::vector<int> hits;
+  for (int i = 0; i < 6; ++i)
+    if (Injector::drops(injector.begin({"exchange", i % 2 ? "box.b" : "box.a"}))) hits.push_back(i);
+  CHECK(hits == std::vector<int>{1, 2});  // the first of box.b, and the third of all
+  CHECK_FALSE(Injector::drops(injector.begin({"update", "group.update"})));
+}
+
+TEST_CASE("an act is stuck that runs without progress for eight beats, and eight times as long as any before") {
+  constexpr std::int64_t ms = 1'000'000, beat = 10 * ms;
+  ActWatch watch;
+  std::int64_t now = 7'000'000 * ms;  // clocks do not begin at 0
+  const auto looks = [&](std::int64_t progress, int beats, bool knows = true) {
+    ActWatch::Seen seen;
+    for (int i = 0; i < beats; ++i) seen = watch.look(progress, now += beat, beat, knows);
+    return seen;
+  };
+  CHECK_FALSE(looks(0, 1).busy);
+  const auto first = watch.begin("fwd", true);
+  CHECK(looks(0, 1).busy);
+  CHECK(looks(0, 6).stuck.empty());
+  CHECK(looks(0, 1, false).stuck.empty());  // before a whole step was seen
+  const auto seen = looks(0, 1);
+  CHECK(seen.stuck == "fwd");
+  CHECK(seen.stuck_ns == 9 * beat);
+  CHECK(looks(1, 1).stuck.empty());  // progress: it took ten beats
+  watch.end(first);
+  CHECK_FALSE(looks(1, 100).busy);  // nothing runs: nothing is stuck
+  watch.begin("slow", true);
+  CHECK(looks(1, 79).stuck.empty());
+  CHECK(looks(1, 2).stuck == "slow");
+  SUBCASE("a process that was stopped has lost no time") {
+    now += 100'000 * ms;
+    CHECK(looks(1, 1).stuck.empty());
+    CHECK(looks(1, 80).stuck == "slow");
+  }
+  SUBCASE("what is known outlives the acts of a generation") {
+    watch.clear();
+    CHECK_FALSE(looks(0, 1).busy);
+    watch.begin("again", true);
+    CHECK(looks(0, 79).stuck.empty());
+    CHECK(looks(0, 2).stuck == "again");
+  }
+}
+
+TEST_CASE("an act that waits for a disk may take as long as it likes") {
+  constexpr std::int64_t beat = 10'000'000;
+  ActWatch watch;
+  watch.begin("write", false);
+  ActWatch::Seen seen;
+  for (int i = 0; i < 1000; ++i) seen = watch.look(0, i * beat, beat, true);
+  CHECK(seen.busy);
+  CHECK(seen.stuck.empty());
+}

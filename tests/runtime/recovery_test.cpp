@@ -1,0 +1,239 @@
+// A job that recovers: places that die at any event of a simulated job, and what the job tells of it.
+#include <doctest/doctest.h>
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "devices/base/philox.h"
+#include "runtime/launch/sim_cluster.h"
+#include "runtime/verify/verify.h"
+#include "tests/runtime/mlp.h"
+
+using namespace mlp;
+
+namespace {
+
+constexpr int recovered_steps = 5;
+
+struct RecoveredCase {
+  std::vector<std::int64_t> dp;
+  std::int64_t tp = 1;
+  std::int32_t zero = 0;
+  Pipeline pipeline = {};
+};
+
+Plan recoverable(const RecoveredCase& c) {
+  CompileOptions o;
+  o.stages = stage_meshes(c.dp, c.tp);
+  o.zero = c.zero;
+  o.pipeline = c.pipeline;
+  o.seed = 7;
+  o.keeps_version = true;
+  auto p = compile(graph(ops(), Shape_{}), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  const Status s = verify(*p);
+  REQUIRE_MESSAGE(s.ok(), s.message());
+  return *std::move(p);
+}
+
+std::vector<RecoveredCase> recovered_cases() {
+  using Kind = Pipeline::Kind;
+  return {{{1}},
+          {{2}},
+          {{3}, 1, 1},
+          {{2}, 1, 2},
+          {{2}, 1, 3},
+          {{2, 1}},
+          {{1, 1, 1}},
+          {{1, 1}, 1, 0, {Kind::zero_bubble}},
+          {{1, 1}, 2, 0, {Kind::one_f_one_b, 1, 1, true}},
+          {{2}, 2}};
+}
+
+/// What an application hears of a job.
+struct Heard {
+  std::vector<StepResult> steps;
+  std::vector<std::pair<std::int64_t, std::vector<double>>> evaluations;  // of versions, in their order
+  SimOutcome out;
+};
+
+struct Planted_ {
+  bool fenced = true, whole_early = false;
+};
+
+Heard recovered(const Plan& p, std::uint64_t seed, std::vector<SimFault> faults, bool recovers = true,
+                const Planted_& planted = {}) {
+  Heard heard;
+  SessionOptions session;
+  session.steps = recovered_steps;
+  session.clip = 0.5;
+  session.loss_divisor = 8;
+  session.readers = [](std::int64_t version) {
+    return version % 2 == 0 ? std::vector<std::string>{"evaluate"} : std::vector<std::string>{};
+  };
+  session.on_closed = [&](const std::string& program, std::int64_t version, const std::vector<Report>& reports) {
+    CHECK(program == "evaluate");
+    std::vector<double> values;
+    for (const Report& r : reports) values.insert(values.end(), r.values.begin(), r.values.end());
+    heard.evaluations.emplace_back(version, std::move(values));
+  };
+  SimClusterOptions cluster;
+  cluster.seed = seed;
+  cluster.faults = std::move(faults);
+  cluster.recovers = recovers;
+  cluster.stall_s = 120;
+  cluster.fenced = planted.fenced;
+  cluster.whole_early = planted.whole_early;
+  heard.out = simulate_job(p, ops(), actor_set(), session, cluster);
+  heard.steps = heard.out.run.steps;
+  return heard;
+}
+
+std::int64_t draw_below(std::uint64_t seed, std::uint64_t what, std::int64_t below) {
+  return static_cast<std::int64_t>(philox(seed, what, 11)[0]) % below;
+}
+
+void check_same(const Heard& one, const Heard& whole) {
+  CHECK_MESSAGE(one.out.job.status.ok(), one.out.job.status.message());
+  CHECK(one.out.run.params_hash == whole.out.run.params_hash);
+  CHECK(one.out.job.committed_steps == recovered_steps);
+  CHECK(one.evaluations == whole.evaluations);
+  REQUIRE(one.steps.size() == recovered_steps);  // one line a step
+  for (std::size_t s = 0; s < recovered_steps; ++s) {
+    CHECK(one.steps[s].step == static_cast<std::int64_t>(s));
+    CHECK(one.steps[s].loss == whole.steps[s].loss);
+    CHECK(one.steps[s].grad_norm == whole.steps[s].grad_norm);
+  }
+}
+
+/// One or two faults at any event of a job that has begun.
+std::vector<SimFault> draw_faults(std::uint64_t seed, const Plan& p, std::int64_t events,
+                                  std::vector<SimFault::Kind> kinds) {
+  std::vector<SimFault> faults;
+  for (std::uint64_t i = 0; i < 1 + seed % 2; ++i) {
+    SimFault f;
+    f.kind = kinds[static_cast<std::size_t>(draw_below(seed, 12 + 5 * i, std::ssize(kinds)))];
+    // A place enters, and says its address, before the first step.
+    const std::int64_t before = 8 * p.workers() + 2;
+    f.at_event = before + draw_below(seed, 10 + 5 * i, events - before);
+    f.place = static_cast<Rank>(draw_below(seed, 11 + 5 * i, p.workers()));
+    faults.push_back(f);
+  }
+  return faults;
+}
+
+bool same(const Heard& one, const Heard& whole) {
+  if (!one.out.job.status.ok() || one.out.run.params_hash != whole.out.run.params_hash) return false;
+  if (one.evaluations != whole.evaluations || one.steps.size() != whole.steps.size()) return false;
+  for (std::size_t s = 0; s < whole.steps.size(); ++s)
+    if (one.steps[s].loss != whole.steps[s].loss || one.steps[s].grad_norm != whole.steps[s].grad_norm) return false;
+  return true;
+}
+
+using Kind = SimFault::Kind;
+
+}  // namespace
+
+TEST_CASE(
+    "a place that dies at any event of a job is started anew, and the job ends as if nothing had happened: one line a "
+    "step, each bit the same (CO-3 held back, CO-6 readers)") {
+  int restarts = 0, newest = 0, before = 0, twice = 0, both = 0;
+  for (const RecoveredCase& c : recovered_cases()) {
+    const Plan p = recoverable(c);
+    CAPTURE(c.dp.size());
+    CAPTURE(c.dp[0]);
+    CAPTURE(c.tp);
+    CAPTURE(c.zero);
+    const Heard whole = recovered(p, 0, {}, false);
+    check_same(whole, whole);
+    check_same(recovered(p, 0, {}), whole);
+    for (std::uint64_t seed = 1; seed <= 15; ++seed) {
+      CAPTURE(seed);
+      const Heard calm = recovered(p, seed, {});
+      check_same(calm, whole);
+      CHECK(calm.out.job.incidents.empty());
+      const auto faults = draw_faults(seed, p, calm.out.run.events, {Kind::kill});
+      const Heard one = recovered(p, seed, faults);
+      check_same(one, whole);
+      CHECK(one.out.job.incidents.size() <= faults.size());
+      CHECK(one.out.run.restarts <= std::ssize(faults));
+      for (const Incident& i : one.out.job.incidents) {
+        for (const Rank lost : i.lost)
+          CHECK(std::any_of(faults.begin(), faults.end(), [&](const SimFault& f) { return f.place == lost; }));
+        both += i.lost.size() > 1;
+      }
+      if (seed % 5 == 0) CHECK(recovered(p, seed, faults).out.run.digest == one.out.run.digest);
+      restarts += one.out.run.restarts;
+      twice += one.out.run.restarts > 1;
+      for (const Incident& i : one.out.job.incidents) {
+        newest += i.version == i.committed;
+        before += i.version == i.committed - 1;
+        CHECK(i.from == "memory");
+        CHECK(i.act_ns > i.ready_ns);
+        CHECK(i.ready_ns > i.agreed_ns);
+        CHECK(i.agreed_ns > i.left_ns);
+        CHECK(i.left_ns >= i.last_down_ns);
+      }
+    }
+  }
+  CHECK(restarts > 150);
+  CHECK(newest > 50);
+  CHECK(before > 10);
+  CHECK(twice > 40);
+  CHECK(both > 3);  // the second fault has hit while the job recovered
+}
+
+TEST_CASE(
+    "a place that hangs is found by its silence and killed; where memory is suspect the job begins again, and the "
+    "steps that it repeats are compared, not told") {
+  int hung = 0, again = 0;
+  for (const RecoveredCase& c : recovered_cases()) {
+    const Plan p = recoverable(c);
+    CAPTURE(c.dp.size());
+    CAPTURE(c.tp);
+    CAPTURE(c.zero);
+    const Heard whole = recovered(p, 0, {}, false);
+    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+      CAPTURE(seed);
+      const std::int64_t events = recovered(p, seed, {}).out.run.events;
+      const Heard one = recovered(p, seed, draw_faults(seed, p, events, {Kind::hang, Kind::crash}));
+      check_same(one, whole);
+      for (const Incident& i : one.out.job.incidents) {
+        hung += i.cause.find("has said nothing for") != std::string::npos;
+        again += i.from.empty();
+        CHECK((i.from.empty() ? i.version == 0 : i.version >= i.committed - 1));
+      }
+    }
+  }
+  CHECK(hung > 20);
+  CHECK(again > 20);
+}
+
+TEST_CASE(
+    "planted errors are found: a link that does not fence, and a memory that passes for whole while it is written") {
+  enum Error { none, unfenced, whole_early };
+  for (const Error error : {none, unfenced, whole_early}) {
+    CAPTURE(error);
+    const Planted_ planted{error != unfenced, error == whole_early};
+    int wrong = 0;
+    for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+      const Plan p = recoverable(recovered_cases()[seed % recovered_cases().size()]);
+      const Heard whole = recovered(p, 0, {}, false);
+      const std::int64_t events = recovered(p, seed, {}).out.run.events;
+      const pid_t child = ::fork();  // an assertion may find it
+      if (child == 0) {
+        ::close(STDOUT_FILENO);
+        ::close(STDERR_FILENO);
+        ::signal(SIGABRT, SIG_DFL);
+        ::_exit(same(recovered(p, seed, draw_faults(seed, p, events, {Kind::kill}), true, planted), whole) ? 0 : 1);
+      }
+      int status = 0;
+      REQUIRE(::waitpid(child, &status, 0) == child);
+      wrong += status != 0;
+    }
+    CHECK((wrong > 0) == (error != none));
+  }
+}
