@@ -19,6 +19,7 @@
 #include "apps/job/job.h"
 #include "apps/lm/model.h"
 #include "apps/model_options.h"
+#include "apps/recovery_options.h"
 #include "apps/report/output.h"
 #include "devices/base/log.h"
 #include "devices/base/storage.h"
@@ -236,6 +237,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
                                "whom (default: {})",
                                a.stall_s))
       ->check(troupe::whole_number(1, std::numeric_limits<int>::max()));
+  troupe::recovery_options(*train, a);
   auto* plan = cli.add_subcommand("plan", "Show the plan: actors, channels, boxings, memory, predicted times");
   common(*plan, a);
   plan->add_option("--dot", a.dot, "also write the plan as a Graphviz file (default: none)")

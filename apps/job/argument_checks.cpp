@@ -68,6 +68,10 @@ std::vector<std::string> useless_arguments(const JobArguments& a, const LmConfig
     if (!a.checkpoint_dir.empty() && !a.resumes_latest())
       out.push_back(fmt::format("--checkpoint-dir {} {}", a.checkpoint_dir, why));
   }
+  if (config.run.recovery == "off" && !a.inject.empty())
+    out.push_back("--inject without --recovery slots: the run ends with the worker that the drill hits");
+  if (config.run.recovery == "off" && a.detect_budget_ms != JobArguments().detect_budget_ms)
+    out.push_back(fmt::format("--detect-budget {} has no effect: see --recovery", a.detect_budget_ms));
   const TraceWindow& window = a.trace;
   // A program that reads the parameters after N steps counts as step N.
   if (window.steps > 0 && (window.first > steps || window.steps <= first - window.first))

@@ -29,6 +29,9 @@ struct JobArguments {
   std::vector<std::string> net_devices, worker_prefixes;  ///< per rank
   std::string costs;                                      ///< a file; empty: this machine's, if there is one
   std::vector<std::string> throttle;                      ///< links, as throttle_spec.h reads them
+  std::string recovery;                                   ///< run.recovery; empty: the configuration's
+  std::vector<std::string> inject;                        ///< drills, as runtime/worker/injection.h reads them
+  int detect_budget_ms = 2000;                            ///< JobOptions::detect_budget_ms
   /// > 0: kernels take `paced` times their predicted time and compute nothing
   double paced = 0;
   std::int64_t checkpoint_every = -1, keep = -1;  ///< -1: the configuration's

@@ -62,7 +62,7 @@ bool continues_results(const std::string& dir, const ResumePoint& point) {
 Expected<std::string> set_aside_results(const std::string& dir, bool continues) {
   // A run that goes on may write neither trace nor sample: earlier files must not pass for its own.
   std::vector<std::string> stale = {"trace.json", "sample.txt"};
-  if (!continues) stale.insert(stale.end(), {"metrics.jsonl", "run.json", "loss.svg", "plan.txt"});
+  if (!continues) stale.insert(stale.end(), {"metrics.jsonl", "incidents.jsonl", "run.json", "loss.svg", "plan.txt"});
   TROUPE_ASSIGN(const auto aside, report::set_aside(dir, stale));
   const std::string what = continues ? "the trace or sample that the run had" : "what an earlier run has left";
   return aside.empty() ? "" : what + " in '" + dir + "' is now in '" + aside + "'";

@@ -70,10 +70,16 @@ Expected<Prepared> prepare(const JobArguments& a, int& code, const ResumePoint* 
   }
   if (a.zero >= 0) p.config.mesh.zero = a.zero;
   if (a.threads >= 0) p.config.run.threads = a.threads;
+  if (!a.recovery.empty()) p.config.run.recovery = a.recovery;
   TROUPE_TRY(validate(p.config));
   for (const auto& text : a.throttle) {
     TROUPE_ASSIGN(const comm::Throttle t, parse_throttle(text));
     p.throttle.push_back(t);
+  }
+  for (const auto& text : a.inject) {
+    auto injection = runtime::parse_injection(text);
+    if (!injection.ok()) return injection.status().in("--inject");
+    p.injections.push_back(*std::move(injection));
   }
   code = exit_plan;
   TROUPE_ASSIGN(p.mesh, mesh_of(p.config.mesh));
@@ -120,6 +126,7 @@ Expected<CompileOptions> compile_options(const Prepared& p) {
       static_cast<std::int32_t>(std::clamp<std::int64_t>(p.config.schedule.microbatches_ahead(), 0, others));
   o.zero = static_cast<std::int32_t>(p.config.mesh.zero);
   o.seed = static_cast<std::uint64_t>(p.config.run.seed);
+  o.keeps_version = p.config.run.recovery == "slots";
   o.snapshots = p.config.checkpoint.every > 0 ? static_cast<std::int32_t>(p.config.checkpoint.arena) : 0;
   o.costs = p.costs;
   o.layout_costs = p.layout_costs;

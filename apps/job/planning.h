@@ -17,6 +17,7 @@ struct Prepared {
   LmConfig config;
   MeshSpec mesh;
   std::vector<comm::Throttle> throttle;
+  std::vector<runtime::Injection> injections;
   CostModel costs;         ///< with the throttle
   CostModel layout_costs;  ///< with the throttle; the same on any dp and pp and with any number of threads
   std::string costs_from, layout_costs_from;  ///< "built-in", or the path of the file

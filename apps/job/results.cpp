@@ -77,6 +77,7 @@ Status Results::open(const Plan& plan, const Predicted& predicted, std::int64_t 
     if (!before.ok()) return before.status();
     curve_.train = std::move(before->train);
     curve_.eval = std::move(before->eval);
+    if (!curve_.eval.empty()) eval_loss_ = curve_.eval.back().loss;
   }
   auto writer = report::MetricsWriter::open(
       file("metrics.jsonl"), continues ? report::MetricsWriter::Mode::append : report::MetricsWriter::Mode::fresh);
@@ -96,7 +97,7 @@ void Results::keep(const Status& s) {
 }
 
 void Results::step(const StepResult& r) {
-  const auto now = clock_.now_ns();
+  const auto now = event_ns();
   const double ms = static_cast<double>(now - last_ns_) * 1e-6;
   last_ns_ = now;
   report::StepMetrics m;
@@ -109,7 +110,7 @@ void Results::step(const StepResult& r) {
   m.tokens_per_s = static_cast<double>(tokens_per_step_) / (ms * 1e-3);
   // Time of the step less the mean of its workers' computing: waiting for peers and for the commit.
   m.exposed_comm_ms = plan_->workers() > 1 ? std::max(0.0, ms - static_cast<double>(r.busy_ns) * 1e-6) : 0;
-  m.generation = generation_;
+  m.generation = event_generation();
   if (r.void_step) m.grad_norm = std::nan(""), ++void_steps_;
   m.void_parameter = r.void_parameter;
   m.void_microbatch = r.void_microbatch;
@@ -142,8 +143,8 @@ void Results::evaluated(std::int64_t step, const std::vector<Report>& reports) {
   m.step = step;
   m.tokens = config_.eval.batches * config_.schedule.microbatch * config_.model.seq;
   m.eval_loss = sum / static_cast<double>(m.tokens);
-  m.eval_ms = static_cast<double>(clock_.now_ns() - last_ns_) * 1e-6;
-  m.generation = generation_;
+  m.eval_ms = static_cast<double>(event_ns() - last_ns_) * 1e-6;
+  m.generation = event_generation();
   keep(metrics_->write(m));
   evaluating_.erase(step);
   write_held();
@@ -193,8 +194,45 @@ void Results::checkpoint(const CheckpointEvent& e) {
       if (skipped_++ == 0)
         log_warn(of + " is skipped: the disk does not keep up; training goes on, checkpoints come less often");
       break;
+    case Kind::interrupted: m.what = "interrupted"; break;
   }
   keep(metrics_->write(m));
+}
+
+void Results::incident(const Incident& i) {
+  report::IncidentMetrics m;
+  const auto end = std::min(i.cause.find('\n'), i.cause.find("; its last log lines:"));
+  m.cause = i.cause.substr(0, end);
+  if (end < i.cause.size()) m.report = i.cause.substr(end + 1);
+  m.actor = i.actor;
+  m.culprit = i.culprit;
+  m.lost.assign(i.lost.begin(), i.lost.end());
+  m.committed = i.committed;
+  const bool ended = i.act_ns < 0;
+  m.step = ended ? -1 : i.version;
+  m.from = i.from.empty() ? "initial values" : i.from;
+  m.generation = i.generation;
+  m.at_s = static_cast<double>(i.down_ns - begin_ns_) * 1e-9;
+  const auto ms = [](std::int64_t from, std::int64_t to) {
+    return from < 0 || to < from ? -1 : static_cast<double>(to - from) * 1e-6;
+  };
+  if (i.lost.size() > 1) m.more_lost_ms = ms(i.down_ns, i.last_down_ns);
+  m.left_ms = ms(i.last_down_ns, i.left_ns);
+  m.agreed_ms = ms(i.left_ns, i.agreed_ns);
+  m.ready_ms = ms(i.agreed_ns, i.ready_ns);
+  m.act_ms = ms(i.ready_ns, i.act_ns);
+  ++incidents_;
+  if (!incident_lines_) {
+    auto writer = report::MetricsWriter::open(file("incidents.jsonl"), report::MetricsWriter::Mode::append);
+    if (!writer.ok()) return keep(writer.status());
+    incident_lines_ = std::make_unique<report::MetricsWriter>(*std::move(writer));
+  }
+  keep(incident_lines_->write(m));
+  if (ended) return;
+  generation_ = i.generation;
+  repeated_steps_ += std::max<std::int64_t>(0, i.committed - i.version);
+  log_warn(fmt::format("{}; the run goes on from step {} ({}), as generation {}, after {:.0f} ms", m.cause, i.version,
+                       m.from, i.generation, ms(i.last_down_ns, i.act_ns)));
 }
 
 void Results::write_held() {
@@ -254,6 +292,7 @@ std::string Results::run_json(const JobResult& result, const std::string& status
   run["parameters"] = parameter_count(config_.model);
   run["params_hash"] = result.params_hash;
   run["void_steps"] = void_steps_;
+  if (incidents_ > 0) run["incidents"] = {{"count", incidents_}, {"repeated_steps", repeated_steps_}};
   run["status"] = status;
   if (job_ != 0) run["job"] = checkpoint::hexadecimal(job_);
   write_data(run, absolute(a_.data));

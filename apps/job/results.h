@@ -40,8 +40,11 @@ class Results {
   /// The run saves checkpoints, as this job; the generation is in every line of metrics.
   void begun(std::uint64_t job, std::uint32_t generation);
   void checkpoint(const runtime::CheckpointEvent& event);
+  void incident(const runtime::Incident& incident);
   /// All workers are ready: the first step's time begins.
   void ready() { last_ns_ = clock_.now_ns(); }
+  /// What is told next happened then, and in this generation (SessionOptions::on_event).
+  void at(std::int64_t at_ns, std::uint32_t generation) { at_ns_ = at_ns, at_generation_ = generation; }
   void step(const runtime::StepResult& result);
   /// An evaluation of this version has begun: lines of later steps wait for its line.
   void evaluating(std::int64_t version) {
@@ -66,6 +69,9 @@ class Results {
   void print_summary(const runtime::JobResult& result, const std::string& sample) const;
 
  private:
+  /// When what is told has happened.
+  std::int64_t event_ns() const { return at_ns_ < 0 ? clock_.now_ns() : at_ns_; }
+  std::int64_t event_generation() const { return at_ns_ < 0 ? generation_ : at_generation_; }
   /// Writes the held lines that wait for no evaluation.
   void write_held();
   std::string file(const std::string& name) const { return a_.out + "/" + name; }
@@ -90,11 +96,12 @@ class Results {
   report::Progress progress_;
   const runtime::Plan* plan_ = nullptr;
   double predicted_step_s_ = 0;
-  std::unique_ptr<report::MetricsWriter> metrics_;
+  std::unique_ptr<report::MetricsWriter> metrics_, incident_lines_;  ///< the latter from the first incident on
   std::set<std::int64_t> evaluating_;
   std::deque<report::StepMetrics> held_;
   Status write_error_;
   std::int64_t generation_ = 1;
+  std::int64_t incidents_ = 0, repeated_steps_ = 0;
   std::uint64_t job_ = 0;  ///< 0: the run neither saves checkpoints nor goes on from any
   std::int64_t first_step_ = 0;
   std::int64_t saved_ = 0, skipped_ = 0, failed_ = 0, saved_step_ = -1, saving_step_ = -1;  ///< checkpoints
@@ -103,6 +110,7 @@ class Results {
   std::int64_t void_steps_ = 0;
   std::optional<double> last_loss_;  ///< of this run's last step; none: it has trained none
   double eval_loss_ = 0;
+  std::int64_t at_ns_ = -1, at_generation_ = 0;
   std::int64_t begin_ns_ = clock_.now_ns(), last_ns_ = 0, next_current_ns_ = 0;
 };
 

@@ -60,6 +60,8 @@ int Training::run() {
       break;
     }
   }
+  for (const std::string& drill : result.missed_drills)
+    log_warn("the drill '" + drill + "' has hit nothing: its act has not come");
   Status s = result.status;
   code = result.exit_code;
   // what the reading actor has failed with
@@ -181,6 +183,10 @@ JobOptions Training::options() {
   o.paced = a_.paced > 0 ? 1 : 0;
   o.run_kernels = a_.paced == 0;
   o.trace = a_.trace;
+  o.recovers = p_.config.run.recovery == "slots";
+  o.detect_budget_ms = a_.detect_budget_ms;
+  o.inject = p_.injections;
+  o.on_incident = [this](const Incident& incident) { results_.incident(incident); };
   o.stall_s = a_.stall_s;
   o.on_ready = [this] {
     results_.ready();
@@ -220,6 +226,7 @@ JobOptions Training::options() {
     if (a_.sample && version == steps_) programs.push_back("sample");
     return programs;
   };
+  s.on_event = [this](std::int64_t at_ns, std::uint32_t generation) { results_.at(at_ns, generation); };
   s.on_started = [this](const std::string& program, std::int64_t version) {
     if (program == "evaluate") results_.evaluating(version);
   };

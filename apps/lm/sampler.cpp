@@ -67,9 +67,11 @@ Sampler::Sampler(const std::string& prompt) {
   for (const std::int32_t token : encode(prompt)) add(token);
   if (tokens_.empty()) add('\n');
   prompt_tokens_ = static_cast<std::int64_t>(tokens_.size());
+  prompt_bytes_ = text_.size();
 }
 
 std::vector<std::byte> Sampler::feed(const std::string& name, std::int32_t microbatch, const actors::Report* last) {
+  if (microbatch == 0 && std::ssize(tokens_) > prompt_tokens_) begin_again();
   if (last) add(static_cast<std::int32_t>(last->values.at(0)));
   const std::int32_t value = name == "position" ? microbatch : tokens_.at(static_cast<std::size_t>(microbatch));
   std::vector<std::byte> bytes(sizeof value);
@@ -84,6 +86,12 @@ void Sampler::finish(const std::vector<actors::Report>& reports) {
       add(static_cast<std::int32_t>(r.values.at(0)));
       return;
     }
+}
+
+void Sampler::begin_again() {
+  tokens_.resize(static_cast<std::size_t>(prompt_tokens_));
+  text_.resize(prompt_bytes_);
+  finite_ = true;
 }
 
 void Sampler::add(std::int32_t token) {

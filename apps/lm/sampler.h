@@ -14,7 +14,8 @@ namespace troupe::lm {
 /// Registers "lm.sampler", the actor that draws the next token.
 void register_sampler(runtime::App& app);
 
-/// Generates text through the fed program "sample", at the session's side. For one run of the program.
+/// Generates text through the fed program "sample", at the session's side. For one run of the program, which may begin
+/// again.
 class Sampler {
  public:
   /// An empty prompt counts as a new line: the first token is drawn after another.
@@ -32,9 +33,12 @@ class Sampler {
 
  private:
   void add(std::int32_t token);
+  /// Drops what was drawn.
+  void begin_again();
 
   bool finite_ = true;
   std::int64_t prompt_tokens_;
+  std::size_t prompt_bytes_ = 0;
   std::vector<std::int32_t> tokens_;
   std::string text_;  // of the tokens
 };

@@ -97,7 +97,8 @@ struct DataConfig {
 
 struct RunConfig {
   std::int64_t seed = 1;
-  std::int64_t threads = 1;  ///< per worker
+  std::int64_t threads = 1;      ///< per worker
+  std::string recovery = "off";  ///< or "slots": the run goes on when a worker is lost
   bool operator==(const RunConfig&) const = default;
 };
 

@@ -90,6 +90,10 @@ void each_field(Config& c, Visit&& visit) {
 
   visit(Key{"run.seed", "seed of every random number", 0, k_any_count}, c.run.seed);
   visit(Key{"run.threads", "threads per worker", 1, 1024}, c.run.threads);
+  visit(Key{"run.recovery",
+            "\"slots\": the run goes on when a worker is lost, from parameters and moments that lie in memory twice; "
+            "\"off\": it ends"},
+        c.run.recovery);
 }
 
 /// "an integer in 1..1024", "a number in [0, 1)", "true or false", ...

@@ -69,6 +69,28 @@ std::string to_json_line(const CheckpointMetrics& m) {
                      m.generation);
 }
 
+std::string to_json_line(const IncidentMetrics& m) {
+  std::string times;
+  const auto add = [&](const char* name, double ms) {
+    if (ms >= 0) times += fmt::format("{}\"{}\": {}", times.empty() ? "" : ", ", name, number(ms, 6));
+  };
+  add("more_lost", m.more_lost_ms);
+  add("left", m.left_ms);
+  add("agreed", m.agreed_ms);
+  add("ready", m.ready_ms);
+  add("act", m.act_ms);
+  const auto report = m.report.empty() ? "" : ", \"report\": " + json_text(m.report);
+  const auto actor = m.actor.empty() ? "" : ", \"actor\": " + json_text(m.actor);
+  const auto goes_on = m.step < 0 ? ", \"ended\": true"
+                                  : fmt::format(", \"step\": {}, \"from\": {}, \"generation\": {}", m.step,
+                                                json_text(m.from), m.generation);
+  return fmt::format(
+      "{{\"at_s\": {}, \"cause\": {}, \"culprit\": {}{}, \"lost\": [{}], \"committed\": {}{}, "
+      "\"ms\": {{{}}}{}}}\n",
+      number(m.at_s, 6), json_text(m.cause), m.culprit, actor, fmt::join(m.lost, ", "), m.committed, goes_on, times,
+      report);
+}
+
 Expected<MetricsBefore> keep_lines_before(const std::string& path, std::int64_t step) {
   MetricsBefore out;
   std::error_code none;

@@ -40,8 +40,8 @@ struct EvalMetrics {
 /// An event of a checkpoint (runtime::CheckpointEvent).
 struct CheckpointMetrics {
   std::int64_t step = 0;  ///< steps done
-  /// "saved", "saving" (about once a second, where it takes longer), "failed", or "skipped" (no room in the arena: the
-  /// disk does not keep up).
+  /// "saved", "saving" (about once a second, where it takes longer), "failed", "interrupted" (a worker was lost), or
+  /// "skipped" (no room in the arena: the disk does not keep up).
   std::string what;
   std::int64_t parameter_bytes = 0, moment_bytes = 0;  ///< saved, saving: on disk
   double stall_ms = 0;  ///< saved, saving: most that an update waited for its copy, at any worker
@@ -50,7 +50,28 @@ struct CheckpointMetrics {
   std::int64_t generation = 0;
 };
 
+/// A worker was lost, and the run went on (runtime::Incident), or ended. A line of incidents.jsonl. Times in ms, each
+/// from the moment before it; -1: it did not come so far.
+struct IncidentMetrics {
+  std::string cause;            ///< the first line of what was heard first
+  std::string report;           ///< its other lines: a log's last ones, or who waited for what
+  std::string actor;            ///< that has failed; empty: a process has ended
+  int culprit = -1;             ///< the first worker that was lost, or has failed
+  std::vector<int> lost;        ///< workers whose process has ended
+  std::int64_t committed = 0;   ///< steps done when it happened
+  std::int64_t step = -1;       ///< the first step that the run goes on with; -1: the run has ended
+  std::string from;             ///< "memory", a checkpoint's folder, or "initial values"
+  std::int64_t generation = 0;  ///< that goes on
+  double at_s = 0;              ///< since the run began
+  double more_lost_ms = -1;     ///< from the first worker that was lost to the last one
+  double left_ms = -1;          ///< until all workers had left the generation before, and new ones had started
+  double agreed_ms = -1;        ///< until all had an address, and the step to go on with was known
+  double ready_ms = -1;         ///< until all had their state
+  double act_ms = -1;           ///< until the first act was done
+};
+
 /// One line, with its newline.
+std::string to_json_line(const IncidentMetrics& metrics);
 std::string to_json_line(const CheckpointMetrics& metrics);
 std::string to_json_line(const StepMetrics& metrics);
 std::string to_json_line(const EvalMetrics& metrics);
@@ -67,6 +88,7 @@ class MetricsWriter {
   Status write(const StepMetrics& metrics) { return write_line(to_json_line(metrics)); }
   Status write(const EvalMetrics& metrics) { return write_line(to_json_line(metrics)); }
   Status write(const CheckpointMetrics& metrics) { return write_line(to_json_line(metrics)); }
+  Status write(const IncidentMetrics& metrics) { return write_line(to_json_line(metrics)); }
 
  private:
   MetricsWriter(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "apps/lm/model.h"
 #include "tests/apps/temp_dir.h"
@@ -172,4 +173,59 @@ TEST_CASE("run.json names the newest checkpoint that the run has saved; it is nu
   CHECK(counts.at("saved") == 2);
   CHECK(counts.at("failed") == 2);
   CHECK(counts.at("skipped") == 1);
+}
+
+TEST_CASE(
+    "an incident is a line of incidents.jsonl, counts in run.json, and lines that are told late keep their "
+    "generation") {
+  const QuietRun quiet;
+  Results results(quiet.a, quiet.prepared, 10);
+  REQUIRE(results.open(quiet.plan, {}, 0, false).ok());
+  runtime::Incident went_on;
+  went_on.cause = "worker 1 was killed; its last log lines:\n  a\nthen worker 0 was killed";
+  went_on.culprit = 1;
+  went_on.lost = {1, 0};
+  went_on.generation = 6;
+  went_on.committed = 8;
+  went_on.version = 7;
+  went_on.from = "memory";
+  went_on.down_ns = 1'000'000'000;
+  went_on.last_down_ns = 1'002'000'000;
+  went_on.left_ns = 1'012'000'000;
+  went_on.agreed_ns = 1'032'000'000;
+  went_on.ready_ns = 1'033'000'000;
+  went_on.act_ns = 1'040'000'000;
+  results.incident(went_on);
+  runtime::Incident ended = went_on;
+  ended.cause = "in.x has failed";
+  ended.actor = "in.x";
+  ended.lost.clear();
+  ended.left_ns = ended.agreed_ns = ended.ready_ns = ended.act_ns = -1;
+  results.incident(ended);
+  results.at(2'000'000'000, 5);
+  runtime::StepResult step;
+  step.step = 7;
+  results.step(step);
+  results.begun(7, 6);  // writes run.json
+  std::vector<nlohmann::json> lines;
+  std::istringstream text(test::read_text(quiet.dir / "incidents.jsonl"));
+  for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].at("cause") == "worker 1 was killed");
+  CHECK(lines[0].at("report").get<std::string>().find("then worker 0 was killed") != std::string::npos);
+  CHECK(lines[0].at("culprit") == 1);
+  CHECK(lines[0].at("lost") == std::vector<int>{1, 0});
+  CHECK(lines[0].at("committed") == 8);
+  CHECK(lines[0].at("step") == 7);
+  CHECK(lines[0].at("from") == "memory");
+  CHECK(lines[0].at("generation") == 6);
+  CHECK(lines[0].at("ms") == nlohmann::json{{"more_lost", 2}, {"left", 10}, {"agreed", 20}, {"ready", 1}, {"act", 7}});
+  CHECK(lines[0].count("ended") == 0);
+  CHECK(lines[1].at("ended") == true);
+  CHECK(lines[1].at("actor") == "in.x");
+  CHECK(lines[1].count("step") == 0);
+  const auto run = nlohmann::json::parse(test::read_text(quiet.dir / "run.json"));
+  CHECK(run.at("incidents") == nlohmann::json{{"count", 2}, {"repeated_steps", 1}});
+  const auto line = nlohmann::json::parse(test::read_text(quiet.dir / "metrics.jsonl"));
+  CHECK(line.at("generation") == 5);
 }

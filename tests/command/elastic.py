@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""Runs of lm-tiny whose workers are killed, stopped, crash or exit in the middle of their acts: each must end as the run
+that nothing happens to, bit for bit, with one line a step, and leave nothing behind."""
+import argparse, collections, glob, json, os, random, re, shutil, signal, subprocess, sys, tempfile, threading, time
+
+STEPS = 60
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+SHAPES = [  # name, mesh, settings
+    ("dp=4", "dp=4", []),
+    ("dp=2,pp=2", "dp=2,pp=2", []),
+    ("pp=3", "pp=3", ["model.layers=3"]),
+    ("dp=2,tp=2", "dp=2,tp=2", []),
+    ("ZeRO 1", "dp=2", ["mesh.zero=1"]),
+    ("ZeRO 2", "dp=2", ["mesh.zero=2"]),
+    ("ZeRO 3", "dp=2", ["mesh.zero=3"]),
+    ("interleaved", "pp=2", ["model.layers=4", "schedule.pipeline=interleaved:2"]),
+    ("zero-bubble", "pp=2", ["schedule.pipeline=zero-bubble"]),
+]
+ACTIONS = ["SIGKILL", "SIGSTOP", "SIGSEGV", "EXIT"]
+ACTS = ["forward", "backward", "exchange", "norm", "commit", "update", "gather", "write", "enter", "hang", "drop", "later"]
+
+
+class Drill:
+    def __init__(self, args):
+        self.args = args
+        self.whole = {}  # by shape: what nothing happens to
+        self.dir = tempfile.mkdtemp(prefix="troupe-elastic-")
+        if not args.data:
+            rng = random.Random(7)
+            words = ["".join(rng.choice("etaoinshrdlu") for _ in range(rng.randint(1, 8))) for _ in range(500)]
+            args.data = os.path.join(self.dir, "text")
+            with open(args.data, "w") as text:
+                text.write(" ".join(rng.choice(words) for _ in range(60_000)))
+
+    def command(self, shape, out, more):
+        _, mesh, settings = shape
+        command = [self.args.troupe, "train", os.path.join(ROOT, "apps/configs/lm-tiny.toml"), "--data", self.args.data,
+                   "--mesh", mesh, "--steps", str(STEPS), "--out", out, "--quiet", "--recovery", "slots",
+                   "--checkpoint-every", "5", "--set", "schedule.batch=8", "--set", "schedule.microbatch=1"]
+        for s in settings:
+            command += ["--set", s]
+        return command + more
+
+    def results(self, out):
+        steps, evaluations = [], []
+        for line in open(os.path.join(out, "metrics.jsonl")):
+            m = json.loads(line)
+            if "loss" in m:
+                steps.append((m["step"], m["loss"], m["grad_norm"]))
+            elif "eval_loss" in m:
+                evaluations.append((m["step"], m["eval_loss"]))
+        run = json.load(open(os.path.join(out, "run.json")))
+        return steps, evaluations, run["params_hash"], run["status"]
+
+    def undisturbed(self, shape):
+        if shape[0] not in self.whole:
+            out = os.path.join(self.dir, "whole-" + re.sub(r"\W", "-", shape[0]))
+            subprocess.run(self.command(shape, out, []), check=True)
+            assert not os.path.exists(os.path.join(out, "incidents.jsonl")), shape[0]
+            self.whole[shape[0]] = self.results(out)
+            assert [s for s, _, _ in self.whole[shape[0]][0]] == list(range(STEPS)), shape[0]
+        return self.whole[shape[0]]
+
+    def workers(self, session):
+        """The worker processes of a run, which has a session of its own."""
+        out = []
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            try:
+                stat = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+                if int(stat[3]) == session and b"--troupe-worker" in open(f"/proc/{pid}/cmdline", "rb").read():
+                    out.append(pid)
+            except (FileNotFoundError, ProcessLookupError):
+                pass
+        return sorted(out)
+
+    def kill_later(self, process, rng, action):
+        time.sleep(rng.uniform(0.3, 1.2))
+        victims = self.workers(process.pid)
+        if victims and process.poll() is None:
+            os.kill(rng.choice(victims), {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP,
+                                          "SIGSEGV": signal.SIGSEGV, "EXIT": signal.SIGKILL}[action])
+
+    def check_incidents(self, act, injections, hit, incidents):
+        """What of them does not follow from the drills."""
+        wrong = []
+        if act != "later" and not 1 <= len(incidents) <= len(injections):
+            wrong.append(f"{len(incidents)} incidents of {len(injections)} drills")
+        crashes = any(i.startswith("SIGSEGV") for i in injections)
+        for i in incidents:
+            text = i["cause"] + i.get("report", "")
+            if hit and act != "drop" and not set(i["lost"]) <= hit:
+                wrong.append(f"workers {i['lost']} are lost: {text}")
+            if "has not left its generation" in text and act not in ("hang", "drop"):
+                wrong.append(text)
+            if ("its act has not ended" in text) != (act == "hang"):
+                wrong.append(text)
+            if act == "drop" and "no progress" not in text:
+                wrong.append(text)
+            if "step" in i and act != "later" and not crashes:
+                if i["from"] != "memory" or i["step"] < i["committed"] - 1:
+                    wrong.append(f"it went on from {i['from']}, step {i['step']} after {i['committed']}")
+        if act not in ("later", "enter") and crashes and len(injections) == 1:
+            wrong += [f"a crashed worker's memory was used: {i}" for i in incidents if i["from"] == "memory"]
+        return wrong
+
+    def run(self, number, rng):
+        shape = SHAPES[number % len(SHAPES)]
+        places = 1
+        for axis in re.findall(r"=(\d+)", shape[1]):
+            places *= int(axis)
+        whole = self.undisturbed(shape)
+        # Nine shapes, twelve acts: each shape meets each act, and eighteen runs meet each act at least once.
+        act = ACTS[(number + number // len(SHAPES)) % len(ACTS)]
+        if act == "gather" and shape[0] not in ("ZeRO 1", "ZeRO 2"):
+            act = "update"
+        injections, described, threads, hit = [], [], [], set()
+
+        def inject(action, where, rank):
+            injections.append(f"{action}@{where}/worker{rank}")
+            described.append(injections[-1])
+            hit.add(rank)
+
+        phase, nth = rng.choice(["before", "mid", "after"]), rng.randint(2, STEPS - 5)
+        rank = rng.randrange(places)
+        if act == "enter":  # a worker that enters the generation which another one's loss has begun
+            inject("SIGKILL", f"forward#{nth}", rank)
+            inject(rng.choice(ACTIONS), "enter#2", (rank + 1) % places)
+        elif act == "hang":
+            inject("HANG", f"{rng.choice(['forward', 'update', 'norm'])}:{phase}#{5 * STEPS // 2}", rank)
+        elif act == "drop":
+            inject("DROP", f"exchange#{STEPS}", rank)
+        elif act == "later":
+            threads = [rng.choice(ACTIONS) for _ in range(rng.choice([1, 2]))]
+            described = [f"{a} later" for a in threads]
+        else:
+            for rank in rng.sample(range(places), rng.choice([1, 1, 2])):
+                at = rng.randint(1, 12) if act == "write" else rng.randint(2, STEPS - 5)
+                inject(rng.choice(ACTIONS), f"{act}:{rng.choice(['before', 'mid', 'after'])}#{at}", rank)
+        out = os.path.join(self.dir, f"run-{number}")
+        more = [word for i in injections for word in ("--inject", i)] + ["--detect-budget", "1000"]
+        before = set(os.listdir("/dev/shm"))
+        begin = time.monotonic()
+        process = subprocess.Popen(self.command(shape, out, more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   text=True, start_new_session=True)
+        killers = [threading.Thread(target=self.kill_later, args=(process, random.Random(rng.random()), a))
+                   for a in threads]
+        for k in killers:
+            k.start()
+        try:
+            text, _ = process.communicate(timeout=self.args.timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            text = "it has not ended in time\n" + process.communicate()[0]
+        for k in killers:
+            k.join()
+        wrong = []
+        if process.returncode != 0:
+            wrong.append(f"exit code {process.returncode}: {text.strip()[-600:]}")
+        else:
+            got = self.results(out)
+            for what, a, b in zip(("steps", "evaluations", "params_hash", "status"), got, whole):
+                if a != b:
+                    wrong.append(f"{what} differ")
+        if left := self.workers(process.pid):
+            wrong.append(f"processes left: {left}")
+        if left := set(os.listdir("/dev/shm")) - before:
+            wrong.append(f"shared memory left: {sorted(left)}")
+        if "has hit nothing" in text:
+            wrong.append("a drill has hit nothing")
+        incidents = []
+        if os.path.exists(os.path.join(out, "incidents.jsonl")):
+            incidents = [json.loads(line) for line in open(os.path.join(out, "incidents.jsonl"))]
+        wrong += self.check_incidents(act, injections, hit, incidents)
+        name = f"{number}: {shape[0]}, {' and '.join(described)}"
+        print(f"{'WRONG ' if wrong else ''}{name}: {len(incidents)} incidents, {time.monotonic() - begin:.1f} s"
+              + "".join("\n    " + w for w in wrong), flush=True)
+        if not wrong:
+            shutil.rmtree(out)
+        return not wrong, incidents
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="number of the first run: one run is replayed by N --first")
+    parser.add_argument("--troupe", default=os.path.join(ROOT, "build/apps/troupe"))
+    parser.add_argument("--data", help="a text (default: one that is made up)")
+    parser.add_argument("--timeout", type=float, default=120)
+    parser.add_argument("--keep", action="store_true", help="keep the folders")
+    args = parser.parse_args()
+    drill = Drill(args)
+    good, incidents = 0, []
+    for number in range(args.first, args.first + args.runs):
+        ok, more = drill.run(number, random.Random(args.seed * 1_000_003 + number))
+        good += ok
+        incidents += more
+    went_on = [i for i in incidents if "step" in i]
+    times = sorted(sum(i["ms"].get(k, 0) for k in ("left", "agreed", "ready", "act")) for i in went_on)
+    kinds = collections.Counter(i["from"] if i["from"] in ("memory", "initial values") else "checkpoint"
+                                for i in went_on)
+    print(f"{good} of {args.runs} runs as if nothing had happened; {len(incidents)} incidents, went on from {dict(kinds)}")
+    if times:
+        print(f"last loss to first act: median {times[len(times) // 2]:.0f} ms, p99 "
+              f"{times[min(len(times) - 1, len(times) * 99 // 100)]:.0f} ms, most {times[-1]:.0f} ms")
+    if good == args.runs and not args.keep:
+        shutil.rmtree(drill.dir)
+    else:
+        print(f"what is wrong lies in {drill.dir}")
+    return 0 if good == args.runs else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
