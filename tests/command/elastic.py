@@ -3,7 +3,7 @@
 that nothing happens to, bit for bit, with one line a step, and leave nothing behind."""
 import argparse, collections, glob, json, os, random, re, shutil, signal, subprocess, sys, tempfile, threading, time
 
-STEPS = 60
+STEPS = 60  # see --steps
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 SHAPES = [  # name, mesh, settings
     ("dp=4", "dp=4", []),
@@ -134,7 +134,7 @@ class Drill:
             described = [f"{a} later" for a in threads]
         else:
             for rank in rng.sample(range(places), rng.choice([1, 1, 2])):
-                at = rng.randint(1, 12) if act == "write" else rng.randint(2, STEPS - 5)
+                at = rng.randint(1, STEPS // 5) if act == "write" else rng.randint(2, STEPS - 5)
                 inject(rng.choice(ACTIONS), f"{act}:{rng.choice(['before', 'mid', 'after'])}#{at}", rank)
         out = os.path.join(self.dir, f"run-{number}")
         more = [word for i in injections for word in ("--inject", i)] + ["--detect-budget", "1000"]
@@ -186,9 +186,11 @@ def main():
     parser.add_argument("--first", type=int, default=0, help="number of the first run: one run is replayed by N --first")
     parser.add_argument("--troupe", default=os.path.join(ROOT, "build/apps/troupe"))
     parser.add_argument("--data", help="a text (default: one that is made up)")
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--timeout", type=float, default=120)
     parser.add_argument("--keep", action="store_true", help="keep the folders")
     args = parser.parse_args()
+    globals()["STEPS"] = args.steps
     drill = Drill(args)
     good, incidents = 0, []
     for number in range(args.first, args.first + args.runs):
