@@ -151,8 +151,8 @@ TEST_CASE_TEMPLATE(
   if (const auto why = no_lost_peers_of<Pair>(); !why.empty()) return troupe::test::skip(why);
   Pair pair;
   std::atomic<int> calls{0};
-  std::vector<std::vector<std::byte>> into(6, std::vector<std::byte>(16 << 20));
-  const auto data = payload(16 << 20, 1);
+  std::vector<std::vector<std::byte>> into(6, std::vector<std::byte>(2 << 20));
+  const auto data = payload(2 << 20, 1);
   const auto count = [&](auto&&...) { ++calls; };
   pair.at(0).on_peer_down(count);
   Outcome first;
