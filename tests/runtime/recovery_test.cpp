@@ -192,13 +192,15 @@ TEST_CASE(
     "a place that hangs is found by its silence and killed; where memory is suspect the job begins again, and the "
     "steps that it repeats are compared, not told") {
   int hung = 0, again = 0;
+  std::uint64_t next = 1;
   for (const RecoveredCase& c : recovered_cases()) {
     const Plan p = recoverable(c);
     CAPTURE(c.dp.size());
     CAPTURE(c.tp);
     CAPTURE(c.zero);
     const Heard whole = recovered(p, 0, {}, false);
-    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    for (const std::uint64_t end = next + 8; next < end; ++next) {  // other seeds for each case
+      const std::uint64_t seed = next;
       if (!test::is_drawn(static_cast<unsigned>(seed))) continue;
       CAPTURE(seed);
       const std::int64_t events = recovered(p, seed, {}).out.run.events;
@@ -211,8 +213,8 @@ TEST_CASE(
       }
     }
   }
-  CHECK(hung > test::of_drawn(20));
-  CHECK(again > test::of_drawn(20));
+  CHECK(hung > test::of_drawn(16));
+  CHECK(again > test::of_drawn(16));
 }
 
 TEST_CASE(
