@@ -85,7 +85,7 @@ must "build" cmake --build build
 may "tests" run_ctest build -j 2
 must "build with sanitizers" build_sanitized
 # Smaller draws: instrumented code is slow.
-export TROUPE_RANDOM_PLANS=${TROUPE_RANDOM_PLANS:-1:100} TROUPE_PLAN_FUZZ=${TROUPE_PLAN_FUZZ:-1:600} TROUPE_ONE_IN=${TROUPE_ONE_IN:-4}
+export TROUPE_RANDOM_PLANS=${TROUPE_RANDOM_PLANS:-1:60} TROUPE_PLAN_FUZZ=${TROUPE_PLAN_FUZZ:-1:300} TROUPE_ONE_IN=${TROUPE_ONE_IN:-8}
 may "tests with sanitizers" run_ctest build-asan -j 2 -R "^$sanitized(\.|\$)"
 must "build with TSan" build_threaded
 may "tests with TSan" run_threaded "$threaded"
