@@ -126,9 +126,11 @@ class Drill:
             inject("SIGKILL", f"forward#{nth}", rank)
             inject(rng.choice(ACTIONS), "enter#2", (rank + 1) % places)
         elif act == "hang":
-            inject("HANG", f"{rng.choice(['forward', 'update', 'norm'])}:{phase}#{5 * STEPS // 2}", rank)
+            # Two steps must be done: before, the limit is --stall-limit.
+            where = rng.choice(["forward", "update", "norm"])
+            inject("HANG", f"{where}:{phase}#{STEPS * (10 if where == 'forward' else 2)}", rank)
         elif act == "drop":
-            inject("DROP", f"exchange#{STEPS}", rank)
+            inject("DROP", f"exchange#{STEPS * (20 if 'tp' in shape[1] else 1)}", rank)
         elif act == "later":
             threads = [rng.choice(ACTIONS) for _ in range(rng.choice([1, 2]))]
             described = [f"{a} later" for a in threads]
