@@ -90,7 +90,8 @@ class Drill:
             text = i["cause"] + i.get("report", "")
             if hit and act != "drop" and not set(i["lost"]) <= hit:
                 wrong.append(f"workers {i['lost']} are lost: {text}")
-            if "has not left its generation" in text and act not in ("hang", "drop"):
+            hangs = act in ("hang", "drop") or any(d.startswith("SIGSTOP") for d in injections)
+            if "has not left its generation" in text and not hangs:
                 wrong.append(text)
             if ("its act has not ended" in text) != (act == "hang"):
                 wrong.append(text)
