@@ -131,7 +131,7 @@ class Drill:
             where = rng.choice(["forward", "update", "norm"])
             inject("HANG", f"{where}:{phase}#{STEPS * (10 if where == 'forward' else 2)}", rank)
         elif act == "drop":
-            inject("DROP", f"exchange#{STEPS * (20 if 'tp' in shape[1] else 1)}", rank)
+            inject("DROP", f"exchange#{STEPS * (20 if 'tp' in shape[1] or shape[0] == 'ZeRO 3' else 1)}", rank)
         elif act == "later":
             threads = [rng.choice(ACTIONS) for _ in range(rng.choice([1, 2]))]
             described = [f"{a} later" for a in threads]
