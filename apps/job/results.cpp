@@ -203,7 +203,7 @@ void Results::incident(const Incident& i) {
   report::IncidentMetrics m;
   const auto end = std::min(i.cause.find('\n'), i.cause.find("; its last log lines:"));
   m.cause = i.cause.substr(0, end);
-  if (end < i.cause.size()) m.report = i.cause.substr(end + 1);
+  if (end < i.cause.size()) m.report = i.cause.substr(i.cause.find_first_not_of("; \n", end));
   m.actor = i.actor;
   m.culprit = i.culprit;
   m.lost.assign(i.lost.begin(), i.lost.end());

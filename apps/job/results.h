@@ -43,7 +43,7 @@ class Results {
   void incident(const runtime::Incident& incident);
   /// All workers are ready: the first step's time begins.
   void ready() { last_ns_ = clock_.now_ns(); }
-  /// What is told next happened then, and in this generation (SessionOptions::on_event).
+  /// The session tells next of an event of this time and generation (SessionOptions::on_event).
   void at(std::int64_t at_ns, std::uint32_t generation) { at_ns_ = at_ns, at_generation_ = generation; }
   void step(const runtime::StepResult& result);
   /// An evaluation of this version has begun: lines of later steps wait for its line.
@@ -69,7 +69,7 @@ class Results {
   void print_summary(const runtime::JobResult& result, const std::string& sample) const;
 
  private:
-  /// When what is told has happened.
+  /// Time and generation of the event that the session tells of.
   std::int64_t event_ns() const { return at_ns_ < 0 ? clock_.now_ns() : at_ns_; }
   std::int64_t event_generation() const { return at_ns_ < 0 ? generation_ : at_generation_; }
   /// Writes the held lines that wait for no evaluation.

@@ -122,7 +122,7 @@ class Coordinator {
   const Session& session() const { return *session_; }
 
  private:
-  /// Where a generation is: places leave the one before, enter it, run.
+  /// What the places do: leave the generation before, enter this one, run it.
   enum class Phase : std::uint8_t { leaving, entering, running };
 
   /// What the next turn recovers from.
@@ -195,7 +195,7 @@ class Coordinator {
 
   // Of the generation.
   Phase phase_ = Phase::entering;
-  std::unique_ptr<Session> session_;  // in the phases before `running` of a later generation: of the one before
+  std::unique_ptr<Session> session_;  // until all places have an address: that of the generation before
   bool begun_ = false;                // a session has begun
   std::set<Rank> quiesced_, ready_, stopped_;
   std::map<Rank, WorkerAddress> addresses_;

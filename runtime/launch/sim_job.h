@@ -54,7 +54,7 @@ class SimJob final : private CoordinatorSink {
 
   // ---- control messages -----------------------------------------------------------------------------
 
-  /// When a message that is sent now arrives, behind the one before it.
+  /// When a control message that is sent now arrives: after the last one on the same link (`last_ns`).
   std::int64_t arrival_ns(std::int64_t& last_ns) {
     return last_ns = std::max(last_ns, loop_.now_ns() + control_ns + random_ns(jitter_ns));
   }

@@ -62,8 +62,8 @@ struct Hello {
   std::int32_t beat_ms = 1000;          ///< between two Progress
   std::vector<std::string> injections;  ///< of this worker (runtime/worker/injection.h)
 };
-/// A generation begins, all places of the one before having left it: the place opens its transport and says its
-/// address.
+/// The coordinator begins a generation: all places have left the generation before. The worker opens its transport and
+/// answers with WorkerAddress.
 struct Enter {};
 /// All places have an address: with what state the generation begins.
 struct Connect {
@@ -71,8 +71,8 @@ struct Connect {
   std::int64_t adopt = -1;  ///< the version that lies whole in the memory of every place; -1: what `restore` says
   std::string restore;      ///< folder of the checkpoint to begin from; empty: initial values
 };
-/// A place has died, or its message says the generation that comes: leave the one before. What the place does is ended,
-/// its transport closed, its actors gone; its state stays where it lies. Answer: Quiesced.
+/// The coordinator leaves a generation, since a place was lost; the message is of the generation that comes. The worker
+/// ends what its actors do, closes its transport, keeps its state where it lies, and answers with Quiesced.
 struct Abort {};
 /// `exponents`: of the first step's gradient sums, by index of Plan::params; empty where the plan does not train.
 struct BeginRun {

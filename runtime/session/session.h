@@ -118,7 +118,7 @@ class Session final : private DecisionSink {
   const std::string& params_hash() const { return params_hash_; }
   /// The sums' state of the newest version.
   const SumState& sums() const { return sums_.state(); }
-  /// The sums' state of the newest version, or, where the plan keeps it, of the one before; null: of no other.
+  /// The sums' state of a version: the newest, or, where the plan keeps versions, its predecessor; null: of any other.
   const SumState* sums_of(std::int64_t version) const;
   /// The oldest version that a program under way reads, but a snapshot; nullopt: none does.
   std::optional<std::int64_t> oldest_read() const { return decisions_.oldest_read(); }

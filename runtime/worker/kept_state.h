@@ -1,5 +1,8 @@
 // What lies in the memory of a place that has outlived its worker: whole versions of parameters and moments (CO-1 whole
 // version, actors/version_word.h).
+//
+//   CO-5  (suspect memory) the memory of a process that may have written anywhere (SIGSEGV, SIGBUS, SIGILL, SIGFPE,
+//         SIGABRT) holds nothing: its place begins with new memory, and so the job from a checkpoint.
 #pragma once
 
 #include <cstddef>

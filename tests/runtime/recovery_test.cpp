@@ -9,50 +9,14 @@
 
 #include "devices/base/philox.h"
 #include "runtime/launch/sim_cluster.h"
-#include "runtime/verify/verify.h"
 #include "tests/runtime/draws.h"
-#include "tests/runtime/mlp.h"
+#include "tests/runtime/kept_cases.h"
 
 using namespace mlp;
 
 namespace {
 
 constexpr int recovered_steps = 5;
-
-struct RecoveredCase {
-  std::vector<std::int64_t> dp;
-  std::int64_t tp = 1;
-  std::int32_t zero = 0;
-  Pipeline pipeline = {};
-};
-
-Plan recoverable(const RecoveredCase& c) {
-  CompileOptions o;
-  o.stages = stage_meshes(c.dp, c.tp);
-  o.zero = c.zero;
-  o.pipeline = c.pipeline;
-  o.seed = 7;
-  o.keeps_version = true;
-  auto p = compile(graph(ops(), Shape_{}), o);
-  REQUIRE_MESSAGE(p.ok(), p.status().message());
-  const Status s = verify(*p);
-  REQUIRE_MESSAGE(s.ok(), s.message());
-  return *std::move(p);
-}
-
-std::vector<RecoveredCase> recovered_cases() {
-  using Kind = Pipeline::Kind;
-  return {{{1}},
-          {{2}},
-          {{3}, 1, 1},
-          {{2}, 1, 2},
-          {{2}, 1, 3},
-          {{2, 1}},
-          {{1, 1, 1}},
-          {{1, 1}, 1, 0, {Kind::zero_bubble}},
-          {{1, 1}, 2, 0, {Kind::one_f_one_b, 1, 1, true}},
-          {{2}, 2}};
-}
 
 /// What an application hears of a job.
 struct Heard {
@@ -142,8 +106,8 @@ TEST_CASE(
     "a place that dies at any event of a job is started anew, and the job ends as if nothing had happened: one line a "
     "step, each bit the same (CO-3 held back, CO-6 readers)") {
   int restarts = 0, newest = 0, before = 0, twice = 0, both = 0;
-  for (const RecoveredCase& c : recovered_cases()) {
-    const Plan p = recoverable(c);
+  for (const KeptCase& c : kept_cases()) {
+    const Plan p = kept_plan(c);
     CAPTURE(c.dp.size());
     CAPTURE(c.dp[0]);
     CAPTURE(c.tp);
@@ -193,8 +157,8 @@ TEST_CASE(
     "steps that it repeats are compared, not told") {
   int hung = 0, again = 0;
   std::uint64_t next = 1;
-  for (const RecoveredCase& c : recovered_cases()) {
-    const Plan p = recoverable(c);
+  for (const KeptCase& c : kept_cases()) {
+    const Plan p = kept_plan(c);
     CAPTURE(c.dp.size());
     CAPTURE(c.tp);
     CAPTURE(c.zero);
@@ -226,7 +190,7 @@ TEST_CASE(
     int wrong = 0;
     for (std::uint64_t seed = 1; seed <= 40; ++seed) {
       if (error == none && !test::is_drawn(static_cast<unsigned>(seed))) continue;
-      const Plan p = recoverable(recovered_cases()[seed % recovered_cases().size()]);
+      const Plan p = kept_plan(kept_cases()[seed % kept_cases().size()]);
       const Heard whole = recovered(p, 0, {}, false);
       const std::int64_t events = recovered(p, seed, {}).out.run.events;
       const pid_t child = ::fork();  // an assertion may find it

@@ -8,45 +8,11 @@
 
 #include "runtime/place/local_plan.h"
 #include "runtime/verify/verify.h"
-#include "tests/runtime/mlp.h"
+#include "tests/runtime/kept_cases.h"
 
 using namespace mlp;
 
 namespace {
-
-struct KeptCase {
-  std::vector<std::int64_t> dp;
-  std::int64_t tp = 1;
-  std::int32_t zero = 0;
-  Pipeline pipeline = {};
-};
-
-Plan kept_plan(const KeptCase& c, bool keeps_version) {
-  CompileOptions o;
-  o.stages = stage_meshes(c.dp, c.tp);
-  o.zero = c.zero;
-  o.pipeline = c.pipeline;
-  o.seed = 7;
-  o.keeps_version = keeps_version;
-  auto p = compile(graph(ops(), Shape_{}), o);
-  REQUIRE_MESSAGE(p.ok(), p.status().message());
-  const Status s = verify(*p);
-  REQUIRE_MESSAGE(s.ok(), s.message());
-  return *std::move(p);
-}
-
-std::vector<KeptCase> kept_cases() {
-  using Kind = Pipeline::Kind;
-  return {{{1}},
-          {{2}},
-          {{3}, 1, 1},
-          {{2}, 1, 2},
-          {{2}, 1, 3},
-          {{2, 1}},
-          {{1, 1}, 1, 0, {Kind::zero_bubble}},
-          {{1, 1}, 2, 0, {Kind::one_f_one_b, 1, 1, true}},
-          {{1}, 2}};
-}
 
 PlanChannel& first_parameters(Plan& p) {
   auto& channels = p.roles[0].channels;

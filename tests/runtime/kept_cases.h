@@ -1,0 +1,46 @@
+// Plans of the MLP that keep versions (CompileOptions::keeps_version), one for each way in which places hold state.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include "runtime/verify/verify.h"
+#include "tests/runtime/mlp.h"
+
+namespace mlp {
+
+struct KeptCase {
+  std::vector<std::int64_t> dp;
+  std::int64_t tp = 1;
+  std::int32_t zero = 0;
+  Pipeline pipeline = {};
+};
+
+inline Plan kept_plan(const KeptCase& c, bool keeps_version = true) {
+  CompileOptions o;
+  o.stages = stage_meshes(c.dp, c.tp);
+  o.zero = c.zero;
+  o.pipeline = c.pipeline;
+  o.seed = 7;
+  o.keeps_version = keeps_version;
+  auto p = compile(graph(ops(), Shape_{}), o);
+  REQUIRE_MESSAGE(p.ok(), p.status().message());
+  const Status s = verify(*p);
+  REQUIRE_MESSAGE(s.ok(), s.message());
+  return *std::move(p);
+}
+
+inline std::vector<KeptCase> kept_cases() {
+  using Kind = Pipeline::Kind;
+  return {{{1}},
+          {{2}},
+          {{3}, 1, 1},
+          {{2}, 1, 2},
+          {{2}, 1, 3},
+          {{2, 1}},
+          {{1, 1, 1}},
+          {{1, 1}, 1, 0, {Kind::zero_bubble}},
+          {{1, 1}, 2, 0, {Kind::one_f_one_b, 1, 1, true}},
+          {{2}, 2}};
+}
+
+}  // namespace mlp
