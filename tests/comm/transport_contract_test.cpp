@@ -193,11 +193,12 @@ TEST_CASE_TEMPLATE("a transport that is opened with a new generation at once aft
   if (const auto why = no_lost_peers_of<Pair>(); !why.empty()) return troupe::test::skip(why);
   Pair pair;
   const auto data = payload(4 << 20, 1), other = payload(4 << 20, 2);
-  std::vector<std::byte> into(data.size()), old(data.size());
+  std::vector<std::byte> into(data.size());
+  std::vector<std::byte> old[2] = {std::vector<std::byte>(data.size()), std::vector<std::byte>(data.size())};
   for (std::uint32_t generation = 2; generation < 6; ++generation) {
     for (Rank r : {0, 1}) {
       pair.at(r).send(1 - r, header(0, 3, generation - 1), data, [](Status) {});
-      if (generation % 2 == 0) pair.at(r).recv(1 - r, {3, 0, 0}, old, [](Status, const Header&) {});
+      if (generation % 2 == 0) pair.at(r).recv(1 - r, {3, 0, 0}, old[r], [](Status, const Header&) {});
     }
     for (Rank r : {0, 1}) pair.at(r).abort();
     pair.reopen(generation);
