@@ -19,6 +19,12 @@ void recovery_options(CLI::App& command, lm::JobArguments& arguments) {
       ->check(whole_number(100, 600'000));
   command
       .add_option(
+          "--replace", arguments.replace,
+          "with --recovery slots: always: a new worker takes the place of one that is lost; never: the run goes "
+          "on without it, in another shape (default: always)")
+      ->check(CLI::IsMember({"always", "never"}));
+  command
+      .add_option(
           "--inject", arguments.inject,
           "a drill: ACTION@ACT[:before|:mid|:after][#N]/workerR does ACTION (SIGKILL, SIGSTOP, SIGSEGV, EXIT, HANG, "
           "DROP) at the N-th ACT (forward, backward, weights, exchange, norm, commit, update, gather, snapshot, "

@@ -1,7 +1,9 @@
 #include "devices/host_memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -139,6 +141,34 @@ Expected<std::unique_ptr<Buffer>> map_kept(int fd, std::size_t kept, std::size_t
   if (kept >= kHugePage) ::madvise(buffer->data(), kept, MADV_HUGEPAGE);
   ::madvise(buffer->data(), kept, MADV_DONTFORK);
   return buffer;
+}
+
+std::string kept_memory_name(int fd) { return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd); }
+
+namespace {
+
+Expected<int> open_kept(const std::string& name, int flags) {
+  const int fd = ::open(name.c_str(), flags | O_CLOEXEC);
+  if (fd < 0)
+    return Status(Code::unavailable, "cannot open the memory of a place, " + name + ": " + std::strerror(errno));
+  return fd;
+}
+
+}  // namespace
+
+Expected<int> open_kept_memory(const std::string& name) { return open_kept(name, O_RDWR); }
+
+Expected<std::unique_ptr<Buffer>> map_to_read(const std::string& name) {
+  TROUPE_ASSIGN(const int fd, open_kept(name, O_RDONLY));
+  struct stat file {};
+  const bool known = ::fstat(fd, &file) == 0;
+  const auto bytes = static_cast<std::size_t>(file.st_size);
+  void* data = known && bytes > 0 ? ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
+  const int why = errno;
+  ::close(fd);
+  if (known && bytes == 0) return Status(Code::unavailable, "the memory of a place, " + name + ", is empty");
+  if (data == MAP_FAILED) return exhausted(bytes, std::strerror(why));
+  return std::unique_ptr<Buffer>(new HostBuffer(data, bytes, bytes));
 }
 
 }  // namespace troupe

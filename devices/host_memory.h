@@ -19,6 +19,13 @@ Expected<std::unique_ptr<Buffer>> map_kept(int fd, std::size_t kept, std::size_t
 /// A file in memory for map_kept, which a child inherits only if told to (FD_CLOEXEC). Error: no descriptor is left.
 Expected<int> create_kept_memory();
 
+/// A name by which processes of the same user on this machine open the file `fd` of this process, while it has it open.
+std::string kept_memory_name(int fd);
+/// Opens such a file to write. Error: the process that has it is gone, or another user's.
+Expected<int> open_kept_memory(const std::string& name);
+/// All of such a file, to be read only.
+Expected<std::unique_ptr<Buffer>> map_to_read(const std::string& name);
+
 /// Bytes that this process could still get: the kernel's MemAvailable, or what is left in a control group of the
 /// process (version 1 or 2), at any level, if that is less. Page cache that a group can drop counts as left.
 /// `root`: a prefix of /proc and /sys, for tests.

@@ -70,6 +70,8 @@ std::vector<std::string> useless_arguments(const JobArguments& a, const LmConfig
   }
   if (config.run.recovery == "off" && !a.inject.empty())
     out.push_back("--inject without --recovery slots: the run ends with the worker that the drill hits");
+  if (config.run.recovery == "off" && a.replace != JobArguments().replace)
+    out.push_back(fmt::format("--replace {} has no effect: see --recovery", a.replace));
   if (config.run.recovery == "off" && a.detect_budget_ms != JobArguments().detect_budget_ms)
     out.push_back(fmt::format("--detect-budget {} has no effect: see --recovery", a.detect_budget_ms));
   const TraceWindow& window = a.trace;

@@ -212,6 +212,9 @@ void Results::incident(const Incident& i) {
   m.step = ended ? -1 : i.version;
   m.from = i.from.empty() ? "initial values" : i.from;
   m.generation = i.generation;
+  m.mesh = i.shape;
+  m.others = i.others;
+  m.moved_bytes = i.moved_bytes;
   m.at_s = static_cast<double>(i.down_ns - begin_ns_) * 1e-9;
   const auto ms = [](std::int64_t from, std::int64_t to) {
     return from < 0 || to < from ? -1 : static_cast<double>(to - from) * 1e-6;
@@ -231,8 +234,8 @@ void Results::incident(const Incident& i) {
   if (ended) return;
   generation_ = i.generation;
   repeated_steps_ += std::max<std::int64_t>(0, i.committed - i.version);
-  log_warn(fmt::format("{}; the run goes on from step {} ({}), as generation {}, after {:.0f} ms", m.cause, i.version,
-                       m.from, i.generation, ms(i.last_down_ns, i.act_ns)));
+  log_warn(fmt::format("{}; the run goes on from step {} ({}), as generation {}{}, after {:.0f} ms", m.cause, i.version,
+                       m.from, i.generation, i.shape.empty() ? "" : " on " + i.shape, ms(i.last_down_ns, i.act_ns)));
 }
 
 void Results::write_held() {

@@ -4,6 +4,7 @@
 
 #include <iterator>
 #include <sstream>
+#include <utility>
 
 #include "apps/job/argument_checks.h"
 #include "apps/lm/data.h"
@@ -101,11 +102,11 @@ Status Training::open(int& code) {
     TROUPE_TRY(check_checkpoint_dir(storage_, a_, resume_ ? &*resume_ : nullptr, point_ ? &*point_ : nullptr, code));
   code = exit_output;
   TROUPE_TRY(folder_.open());
-  TROUPE_ASSIGN(const std::string text, open_text(code));
+  TROUPE_ASSIGN(text_, open_text(code));
   code = exit_plan;
   const auto prompt_tokens = a_.sample ? sampler_.prompt_tokens() : 0;
   const std::int64_t bytes = memory_for_plans(p_);
-  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text, prompt_tokens, bytes));
+  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p_, text_, prompt_tokens, bytes));
   ahead_ = tried_text(made, memory_bound(made.bytes_max));
   plan_ = std::move(made.plan);
   if (!made.tried.empty()) {
@@ -172,6 +173,19 @@ bool Training::evaluates_at(std::int64_t version) const {
   return every > 0 && version > 0 && (version % every == 0 || version == steps_);
 }
 
+Expected<Plan> Training::replan(const StageWidths& dp) const {
+  Prepared p = p_;
+  p.mesh.dp = dp;
+  p.mesh.pp = std::ssize(dp);
+  const MeshConfig before = std::exchange(p.config.mesh, mesh_config(p.mesh));
+  p.config.mesh.zero = before.zero;
+  p.config.mesh.shared_vocabulary = before.shared_vocabulary;
+  TROUPE_TRY(validate(p.config));
+  TROUPE_TRY(check_mesh(p.mesh, p.config));
+  TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p, text_, a_.sample ? sampler_.prompt_tokens() : 0));
+  return std::move(made.plan);
+}
+
 JobOptions Training::options() {
   JobOptions o;
   o.threads = static_cast<int>(p_.config.run.threads);
@@ -185,6 +199,7 @@ JobOptions Training::options() {
   o.trace = a_.trace;
   o.recovers = p_.config.run.recovery == "slots";
   o.detect_budget_ms = a_.detect_budget_ms;
+  if (o.recovers && a_.replace == "never") o.replan = [this](const StageWidths& dp) { return replan(dp); };
   o.inject = p_.injections;
   o.on_incident = [this](const Incident& incident) { results_.incident(incident); };
   o.stall_s = a_.stall_s;

@@ -39,6 +39,8 @@ class Training {
   /// What a user whose training has diverged can do.
   std::string advice() const;
   runtime::JobOptions options();
+  /// The job's plan on other stages. Thread-safe. Error: the model does not run so.
+  Expected<runtime::Plan> replan(const runtime::StageWidths& dp) const;
   bool evaluates_at(std::int64_t version) const;
 
   const runtime::App& app_;
@@ -52,6 +54,7 @@ class Training {
   std::int64_t first_step_ = 0;
   std::optional<Corpus> corpus_;  ///< the text, as it was when its fingerprint was taken
   std::string fingerprint_;       ///< of the text
+  std::string text_;              ///< path of its plain file
   Status changed_data_;           ///< the text is another one since then
   Predicted predicted_;
   std::string ahead_;  ///< of schedule.ahead = auto, for people

@@ -84,11 +84,17 @@ std::string to_json_line(const IncidentMetrics& m) {
   const auto goes_on = m.step < 0 ? ", \"ended\": true"
                                   : fmt::format(", \"step\": {}, \"from\": {}, \"generation\": {}", m.step,
                                                 json_text(m.from), m.generation);
+  std::vector<std::string> others;
+  for (const std::string& other : m.others) others.push_back(json_text(other));
+  const auto mesh = m.mesh.empty()
+                        ? ""
+                        : fmt::format(", \"mesh\": {}, \"others\": [{}]", json_text(m.mesh), fmt::join(others, ", "));
+  const auto moved = m.moved_bytes == 0 ? "" : fmt::format(", \"moved_bytes\": {}", m.moved_bytes);
   return fmt::format(
-      "{{\"at_s\": {}, \"cause\": {}, \"culprit\": {}{}, \"lost\": [{}], \"committed\": {}{}, "
+      "{{\"at_s\": {}, \"cause\": {}, \"culprit\": {}{}, \"lost\": [{}], \"committed\": {}{}{}{}, "
       "\"ms\": {{{}}}{}}}\n",
-      number(m.at_s, 6), json_text(m.cause), m.culprit, actor, fmt::join(m.lost, ", "), m.committed, goes_on, times,
-      report);
+      number(m.at_s, 6), json_text(m.cause), m.culprit, actor, fmt::join(m.lost, ", "), m.committed, goes_on, mesh,
+      moved, times, report);
 }
 
 Expected<MetricsBefore> keep_lines_before(const std::string& path, std::int64_t step) {

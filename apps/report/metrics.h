@@ -53,21 +53,24 @@ struct CheckpointMetrics {
 /// A worker was lost, and the run went on (runtime::Incident), or ended. A line of incidents.jsonl. Times in ms, each
 /// from the moment before it; -1: it did not come so far.
 struct IncidentMetrics {
-  std::string cause;            ///< the first line of what was heard first
-  std::string report;           ///< its other lines: a log's last ones, or who waited for what
-  std::string actor;            ///< that has failed; empty: a process has ended
-  int culprit = -1;             ///< the first worker that was lost, or has failed
-  std::vector<int> lost;        ///< workers whose process has ended
-  std::int64_t committed = 0;   ///< steps done when it happened
-  std::int64_t step = -1;       ///< the first step that the run goes on with; -1: the run has ended
-  std::string from;             ///< "memory", a checkpoint's folder, or "initial values"
-  std::int64_t generation = 0;  ///< that goes on
-  double at_s = 0;              ///< since the run began
-  double more_lost_ms = -1;     ///< from the first worker that was lost to the last one
-  double left_ms = -1;          ///< until all workers had left the generation before, and new ones had started
-  double agreed_ms = -1;        ///< until all had an address, and the step to go on with was known
-  double ready_ms = -1;         ///< until all had their state
-  double act_ms = -1;           ///< until the first act was done
+  std::string cause;                ///< the first line of what was heard first
+  std::string report;               ///< its other lines: a log's last ones, or who waited for what
+  std::string actor;                ///< that has failed; empty: a process has ended
+  int culprit = -1;                 ///< the first worker that was lost, or has failed
+  std::vector<int> lost;            ///< workers whose process has ended
+  std::int64_t committed = 0;       ///< steps done when it happened
+  std::int64_t step = -1;           ///< the first step that the run goes on with; -1: the run has ended
+  std::string from;                 ///< "memory", a checkpoint's folder, or "initial values"
+  std::int64_t generation = 0;      ///< that goes on
+  std::string mesh;                 ///< with which the run goes on, where it is another one
+  std::vector<std::string> others;  ///< meshes that were weighed beside it, and why each lost
+  std::int64_t moved_bytes = 0;     ///< of state, from one worker's memory to another's
+  double at_s = 0;                  ///< since the run began
+  double more_lost_ms = -1;         ///< from the first worker that was lost to the last one
+  double left_ms = -1;              ///< until all workers had left the generation before, and new ones had started
+  double agreed_ms = -1;            ///< until all had an address, and the step to go on with was known
+  double ready_ms = -1;             ///< until all had their state
+  double act_ms = -1;               ///< until the first act was done
 };
 
 /// One line, with its newline.

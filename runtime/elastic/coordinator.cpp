@@ -11,13 +11,21 @@
 
 namespace troupe::runtime {
 
+namespace {
+
+CoordinatorOptions with_places(CoordinatorOptions options, Rank ranks) {
+  if (options.places.empty())
+    for (Rank r = 0; r < ranks; ++r) options.places.push_back(PlaceId{r});
+  return options;
+}
+
+}  // namespace
+
 Coordinator::Coordinator(const Plan& plan, CoordinatorOptions options, JobCheckpoints* checkpoints,
                          CoordinatorSink& sink)
-    : plan_(plan), options_(std::move(options)), checkpoints_(checkpoints), sink_(sink),
-      told_(options_.session, options_.recovers) {
+    : plan_(&plan), options_(with_places(std::move(options), plan.workers())), checkpoints_(checkpoints), sink_(sink),
+      told_(options_.session, options_.recovers), all_(options_.places), home_{&plan, all_, {}} {
   const auto ranks = static_cast<std::size_t>(plan.workers());
-  if (options_.places.empty())
-    for (Rank r = 0; r < plan.workers(); ++r) options_.places.push_back(PlaceId{r});
   REQUIRE(options_.places.size() == ranks, options_.places.size(), ranks);
   REQUIRE(std::set(options_.places.begin(), options_.places.end()).size() == ranks, ranks);
   REQUIRE(!options_.recovers || plan.keeps_version(), ranks);
@@ -31,7 +39,7 @@ void Coordinator::begin_session(std::int64_t version, std::optional<SumState> su
   s.first_step = version;
   s.sums = std::move(sums);
   if (pause_.begun()) s.steps = pause_.version();
-  session_ = std::make_unique<Session>(plan_, std::move(s), checkpoints_, [this](Rank to, const ToWorker& message) {
+  session_ = std::make_unique<Session>(*plan_, std::move(s), checkpoints_, [this](Rank to, const ToWorker& message) {
     sink_.send(std::span(&options_.places[to], 1), fence_.generation(), message);
   });
 }
@@ -44,17 +52,20 @@ void Coordinator::started(std::int64_t now_ns) {
 
 Rank Coordinator::rank_of(PlaceId place) const {
   const auto found = std::find(options_.places.begin(), options_.places.end(), place);
-  REQUIRE(found != options_.places.end(), static_cast<std::int32_t>(place));
-  return static_cast<Rank>(found - options_.places.begin());
+  return found == options_.places.end() ? -1 : static_cast<Rank>(found - options_.places.begin());
+}
+
+std::string Coordinator::worker(Rank rank) const {
+  return fmt::format("worker {}", static_cast<std::int32_t>(options_.places[static_cast<std::size_t>(rank)]));
 }
 
 // ---- events ----------------------------------------------------------------------------------------
 
 void Coordinator::heard(PlaceId from, const ControlFrame& frame, std::int64_t now_ns) {
-  if (over_ || !fence_.admits(frame.of)) return;
   const Rank rank = rank_of(from);
+  if (over_ || rank < 0 || !fence_.admits(frame.of)) return;  // a place without a rank has nothing to do
   auto message = decode_from_worker(frame.message);
-  if (!message.ok()) return end(message.status().in(fmt::format("worker {}", rank)), exit_worker);
+  if (!message.ok()) return end(message.status().in(worker(rank)), exit_worker);
   pulses_[static_cast<std::size_t>(rank)].heard_ns = now_ns;
   pulses_[static_cast<std::size_t>(rank)].starts = false;
   if (auto* m = std::get_if<Explained>(&*message)) {
@@ -72,9 +83,14 @@ void Coordinator::heard(PlaceId from, const ControlFrame& frame, std::int64_t no
   else decide(from, *message, now_ns);
 }
 
-void Coordinator::down(PlaceId place, const Status& how, bool suspect, std::int64_t now_ns) {
+void Coordinator::down(PlaceId place, const Status& how, ProcessEnd how_ended, std::int64_t now_ns) {
   const Rank rank = rank_of(place);
   if (over_ || stopped_.count(rank)) return;
+  if (how_ended == ProcessEnd::suspect) home_.suspect.insert(place);
+  if (rank < 0) {
+    gone_.insert(place);
+    return;
+  }
   Status told = how;
   if (const auto why = blamed_.find(rank); why != blamed_.end()) {
     told = Status(how.code(), why->second + ", and was killed for it");
@@ -86,7 +102,7 @@ void Coordinator::down(PlaceId place, const Status& how, bool suspect, std::int6
     return;
   }
   if (!recovers()) return end(cause, exit_worker);
-  down_[rank] |= suspect;
+  down_[rank] = how_ended;
   lose(rank, "", cause, now_ns);
 }
 
@@ -118,7 +134,8 @@ void Coordinator::turn(std::int64_t now_ns) {
     if (now_ns >= *leave_until_ns_) kill_who_stay();
   }
   if (now_ns >= silent_at_ns()) kill_who_are_silent(now_ns);
-  if (explain_until_ns_ && (now_ns >= *explain_until_ns_ || static_cast<Rank>(explanations_.size()) == plan_.workers()))
+  if (explain_until_ns_ &&
+      (now_ns >= *explain_until_ns_ || static_cast<Rank>(explanations_.size()) == plan_->workers()))
     return take_stall(now_ns);
   if (!explain_until_ns_ && now_ns >= last_heard_ns_ + quiet_ns()) {
     explain_until_ns_ = now_ns + explain_wait_ns;
@@ -153,7 +170,7 @@ void Coordinator::take_progress(Rank from, const Progress& progress, std::int64_
     acted(now_ns);
   }
   if (!progress.stuck.empty() && recovers())
-    blame(from, fmt::format("worker {}, actor '{}': its act has not ended for {:.1f} s", from, progress.stuck,
+    blame(from, fmt::format("{}, actor '{}': its act has not ended for {:.1f} s", worker(from), progress.stuck,
                             static_cast<double>(progress.stuck_ms) * 1e-3));
 }
 
@@ -168,7 +185,7 @@ void Coordinator::progressed(std::int64_t now_ns) {
 
 void Coordinator::take_address(Rank from, WorkerAddress& address, std::int64_t now_ns) {
   const bool fresh = addresses_.emplace(from, std::move(address)).second;
-  if (!fresh || static_cast<Rank>(addresses_.size()) != plan_.workers()) return;
+  if (!fresh || static_cast<Rank>(addresses_.size()) != plan_->workers()) return;
   Connect connect{{}, -1, options_.restore};
   if (begun_) connect = choose_state(now_ns);
   for (const auto& [rank, a] : addresses_) connect.addresses[rank] = a.blob;
@@ -177,6 +194,7 @@ void Coordinator::take_address(Rank from, WorkerAddress& address, std::int64_t n
 }
 
 void Coordinator::take_ready(Rank from, const Ready& ready, std::int64_t now_ns) {
+  if (incident_ && ready_.count(from) == 0) incident_->moved_bytes += ready.healed_bytes;
   if (!begun_) {
     PlaceResult& place = result_.places[from];
     place.restored_bytes = ready.restored_bytes;
@@ -186,6 +204,7 @@ void Coordinator::take_ready(Rank from, const Ready& ready, std::int64_t now_ns)
   log_debug(fmt::format("all workers are ready: version {} begins", session_->committed()));
   if (!std::exchange(begun_, true) && options_.on_ready) options_.on_ready();
   phase_ = Phase::running;
+  settle();
   if (incident_) incident_->ready_ns = now_ns;
   if (Status s = session_->begin(); !s.ok()) end(std::move(s), exit_worker);
 }
@@ -206,7 +225,7 @@ void Coordinator::take_stopped(Rank from, const Stopped& stopped) {
   place.received_bytes = stopped.received_bytes;
   result_.missed_drills.insert(result_.missed_drills.end(), stopped.missed.begin(), stopped.missed.end());
   if (!session_->finished())
-    return end(Status(Code::internal, fmt::format("worker {} has stopped before it was told to", from)), exit_worker);
+    return end(Status(Code::internal, worker(from) + " has stopped before it was told to"), exit_worker);
   stopped_.insert(from);
 }
 
@@ -235,7 +254,7 @@ void Coordinator::decide(PlaceId from, const FromWorker& message, std::int64_t n
 
 bool Coordinator::is_saved(const FromWorker& message) const {
   const auto* closed = std::get_if<Closed>(&message);
-  return closed && closed->program == plan_.program("snapshot");
+  return closed && closed->program == plan_->program("snapshot");
 }
 
 // ---- the end ---------------------------------------------------------------------------------------

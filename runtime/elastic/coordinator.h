@@ -33,10 +33,12 @@
 
 #include "runtime/elastic/generation_fence.h"
 #include "runtime/elastic/incident.h"
+#include "runtime/elastic/inventory.h"
 #include "runtime/elastic/job_result.h"
 #include "runtime/elastic/pause.h"
 #include "runtime/elastic/place_id.h"
 #include "runtime/elastic/told_once.h"
+#include "runtime/search/shapes.h"
 #include "runtime/session/job_checkpoints.h"
 
 namespace troupe::runtime {
@@ -55,6 +57,28 @@ class CoordinatorSink {
   virtual Status restart(PlaceId place, bool afresh) { return (void)place, (void)afresh, Status{}; }
   /// Ends the process of a place, which does not do what it is told; down() follows. Of a job that recovers.
   virtual void kill(PlaceId place) { (void)place; }
+  /// The job goes on with another plan, in the coordinator's generation: gives each of its places, by rank, new memory,
+  /// keeps what they and others have had, and tells them plan and rank. Of a job with CoordinatorOptions::replan, as
+  /// what follows. Error: there is no memory to be had.
+  virtual Status reshape(const Plan& plan, std::span<const PlaceId> places) {
+    return (void)plan, (void)places, Status{};
+  }
+  /// The versions that lie whole in the memory that a place had before reshape(), as rank `rank` of the plan `before`;
+  /// nullopt: it has no part in them. REQUIRES: no process writes there.
+  virtual std::optional<std::vector<std::int64_t>> held(PlaceId place, const Plan& before, Rank rank) {
+    return (void)place, (void)before, (void)rank, std::nullopt;
+  }
+  /// The name by which processes open the memory of a place: that which it had before reshape(), until settled().
+  virtual std::string memory_of(PlaceId place) { return (void)place, std::string(); }
+  /// All places have their state: what they had before reshape() may go.
+  virtual void settled() {}
+};
+
+/// How the process of a place has ended.
+enum class ProcessEnd : std::uint8_t {
+  ordinary,
+  suspect,  ///< it may have written where it should not have (SIGSEGV): its memory is not used
+  worn      ///< of itself, since it has left many generations (exit_worn): its place gets another one
 };
 
 struct CoordinatorOptions {
@@ -68,6 +92,10 @@ struct CoordinatorOptions {
   /// CR-5, of a job that recovers: its places send Progress eight times in that time.
   std::int64_t detect_ns = 2'000'000'000;
   std::string restore;  ///< folder of the checkpoint to begin from; empty: initial values
+  /// What goes on where so many places are left, since others are lost for good; null: a lost place comes back, in a
+  /// new process. Error: no plan runs on so few. REQUIRES of the plan that it keeps versions, and has the parameters of
+  /// the plan before.
+  std::function<Expected<ChosenPlan>(const Plan& before, std::int64_t places)> replan;
   /// The job goes on after an incident, or has ended in it.
   std::function<void(const Incident&)> on_incident;
 };
@@ -88,16 +116,16 @@ class Coordinator {
   /// The job's generation begins. REQUIRES: before the first message.
   void enter(JobGeneration generation) { fence_.enter(generation); }
   JobGeneration generation() const { return fence_.generation(); }
-  /// By rank.
+  /// By rank of the plan that runs.
   const std::vector<PlaceId>& places() const { return options_.places; }
+  const Plan& plan() const { return *plan_; }
   /// The processes of the places have been started, and know plan and rank: they enter.
   void started(std::int64_t now_ns);
   /// A message has come (CL-1 one generation).
   void heard(PlaceId from, const ControlFrame& frame, std::int64_t now_ns);
   /// The process of a place has ended, and everything that it has said was heard. Of processes that end together the
-  /// lowest rank comes first. No effect on a place that has stopped. `suspect`: it may have written where it should not
-  /// have (SIGSEGV): its memory is not used.
-  void down(PlaceId place, const Status& how, bool suspect, std::int64_t now_ns);
+  /// lowest rank comes first. No effect on a place that has stopped.
+  void down(PlaceId place, const Status& how, ProcessEnd end, std::int64_t now_ns);
   /// After other events, and when it is wakes_ns(): takes what has become of checkpoints, and what time decides.
   void turn(std::int64_t now_ns);
   /// When turn() has something to do though nothing else has happened; the largest number: never.
@@ -132,11 +160,18 @@ class Coordinator {
     Status cause;
   };
 
-  /// The rank that a place has in the plan. REQUIRES: it has one.
+  /// The rank that a place has in the plan; -1: it has none.
   Rank rank_of(PlaceId place) const;
+  /// "worker 2", by the number of the rank's place.
+  std::string worker(Rank rank) const;
+  /// Its place is gone for good.
+  bool is_gone(Rank rank) const { return gone_.count(options_.places[static_cast<std::size_t>(rank)]) > 0; }
+  std::int32_t place_number(Rank rank) const {
+    return rank < 0 ? -1 : static_cast<std::int32_t>(options_.places[static_cast<std::size_t>(rank)]);
+  }
   /// Whether the job goes on when a place is lost now.
   bool recovers() const { return options_.recovers && begun_ && !diverged_ && !session_->finished(); }
-  bool all(const std::set<Rank>& some) const { return static_cast<Rank>(some.size()) == plan_.workers(); }
+  bool all(const std::set<Rank>& some) const { return static_cast<Rank>(some.size()) == plan_->workers(); }
   void begin_session(std::int64_t version, std::optional<SumState> sums);
   void progressed(std::int64_t now_ns);
   void take_progress(Rank from, const Progress& progress, std::int64_t now_ns);
@@ -173,15 +208,24 @@ class Coordinator {
   /// The places have answered what they wait for, or had the time to.
   void take_stall(std::int64_t now_ns);
   void enter_places(std::int64_t now_ns);
-  /// The newest version that every place holds, none of whose predecessors is still read; nullopt: there is none.
-  std::optional<std::int64_t> newest_held() const;
+  /// Places are gone: goes on with a plan for those that are left.
+  Status replan(std::int64_t now_ns);
+  /// What lies where the state of the job is.
+  Inventory inventory();
+  /// The newest version that the places hold together, none of whose predecessors is still read; nullopt: there is
+  /// none.
+  std::optional<std::int64_t> newest_held(const Inventory& inventory) const;
+  /// Where places find what they lack of a version.
+  StateHome home_of(std::int64_t version, const Inventory& inventory);
+  /// All places have their state.
+  void settle();
   /// All places have an address: chooses the version with which the generation begins.
   Connect choose_state(std::int64_t now_ns);
   /// A place tells of what it has done.
   void acted(std::int64_t now_ns);
   void close_incident();
 
-  const Plan& plan_;
+  const Plan* plan_;  // that runs, or is entered
   CoordinatorOptions options_;
   JobCheckpoints* checkpoints_;
   CoordinatorSink& sink_;
@@ -192,6 +236,17 @@ class Coordinator {
   Pause pause_;
   std::int64_t last_heard_ns_ = 0;
   std::optional<Status> diverged_;  // what the job ends with once the readers of good versions have closed
+
+  // Of a job that goes on with other plans. All of them: sessions and places refer to them.
+  std::vector<std::shared_ptr<const Plan>> plans_;
+  const std::vector<PlaceId> all_;  // that it began with
+  std::set<PlaceId> gone_;
+  /// Where the state lies: with the places of the last generation that was ready.
+  struct {
+    const Plan* plan;
+    std::vector<PlaceId> places;  // by rank
+    std::set<PlaceId> suspect;    // whose memory is not used
+  } home_;
 
   // Of the generation.
   Phase phase_ = Phase::entering;
@@ -223,10 +278,10 @@ class Coordinator {
   // Of incidents.
   std::optional<Incident> incident_;
   std::optional<Loss> loss_;
-  std::map<Rank, bool> down_;  // places whose process has ended and is not started anew yet: whether it is suspect
-  int in_a_row_ = 0;           // incidents without a commit in between
-  int generations_ = 0;        // that the open incident has taken
-  std::int64_t last_at_ = -1;  // committed at the last incident
+  std::map<Rank, ProcessEnd> down_;                   // places whose process has ended and is not started anew yet
+  int in_a_row_ = 0;                                  // incidents without a commit in between
+  int generations_ = 0;                               // that the open incident has taken
+  std::int64_t last_at_ = -1;                         // committed at the last incident
   std::pair<std::string, std::int64_t> last_failed_;  // actor, and the step at which it did
 };
 

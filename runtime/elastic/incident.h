@@ -11,20 +11,23 @@ namespace troupe::runtime {
 
 /// Times are the coordinator's, in ns; -1: it did not come so far.
 struct Incident {
-  std::string cause;               ///< what was heard first; what else was, each on a line that begins with "then "
-  std::string actor;               ///< the actor that has failed; empty: a process has ended, or a link
-  Rank culprit = -1;               ///< the first place that was lost, or has failed
-  std::vector<Rank> lost;          ///< places whose process has ended, in the order in which that was heard
-  std::uint32_t generation = 0;    ///< that goes on
-  std::int64_t committed = 0;      ///< the newest version that was committed
-  std::int64_t version = -1;       ///< with which the job goes on
-  std::string from;                ///< "memory", or the folder of a checkpoint; empty: initial values
-  std::int64_t down_ns = -1;       ///< the first place was lost
-  std::int64_t last_down_ns = -1;  ///< the last one
-  std::int64_t left_ns = -1;       ///< all places have left the generation before
-  std::int64_t agreed_ns = -1;     ///< all are in the next one, and the version is chosen
-  std::int64_t ready_ns = -1;      ///< all have their state
-  std::int64_t act_ns = -1;        ///< the first act is done
+  std::string cause;                ///< what was heard first; what else was, each on a line that begins with "then "
+  std::string actor;                ///< the actor that has failed; empty: a process has ended, or a link
+  std::int32_t culprit = -1;        ///< the first place that was lost, or has failed, by its number
+  std::vector<std::int32_t> lost;   ///< places whose process has ended, in the order in which that was heard
+  std::uint32_t generation = 0;     ///< that goes on
+  std::int64_t committed = 0;       ///< the newest version that was committed
+  std::int64_t version = -1;        ///< with which the job goes on
+  std::string from;                 ///< "memory", or the folder of a checkpoint; empty: initial values
+  std::string shape;                ///< with which the job goes on, where it is another one
+  std::vector<std::string> others;  ///< shapes that were weighed beside it, and why each lost
+  std::int64_t moved_bytes = 0;     ///< of state, from the memory of one place to that of another
+  std::int64_t down_ns = -1;        ///< the first place was lost
+  std::int64_t last_down_ns = -1;   ///< the last one
+  std::int64_t left_ns = -1;        ///< all places have left the generation before
+  std::int64_t agreed_ns = -1;      ///< all are in the next one, and the version is chosen
+  std::int64_t ready_ns = -1;       ///< all have their state
+  std::int64_t act_ns = -1;         ///< the first act is done
 };
 
 }  // namespace troupe::runtime

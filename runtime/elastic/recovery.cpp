@@ -7,6 +7,7 @@
 #include "devices/base/log.h"
 #include "runtime/elastic/coordinator.h"
 #include "runtime/elastic/stall_text.h"
+#include "runtime/plan/plan_io.h"
 #include "runtime/worker/act_watch.h"
 
 namespace troupe::runtime {
@@ -16,13 +17,14 @@ void Coordinator::lose(Rank culprit, const std::string& actor, const Status& cau
     const std::int64_t committed = session_->committed();
     in_a_row_ = committed > last_at_ ? 1 : in_a_row_ + 1;
     last_at_ = std::max(last_at_, committed);
-    incident_ = Incident{.cause = cause.message(), .actor = actor, .culprit = culprit, .committed = committed};
+    incident_ = Incident{
+        .cause = cause.message(), .actor = actor, .culprit = place_number(culprit), .committed = committed};
     incident_->down_ns = now_ns;
     generations_ = 0;
   }
   if (loss_ || generations_ > 0) incident_->cause += "\nthen " + cause.message();
   incident_->last_down_ns = now_ns;
-  if (down_.count(culprit) > 0) incident_->lost.push_back(culprit);
+  if (down_.count(culprit) > 0) incident_->lost.push_back(place_number(culprit));
   if (!loss_) loss_ = Loss{culprit, actor, cause};
 }
 
@@ -44,17 +46,22 @@ void Coordinator::recover(std::int64_t now_ns) {
   suspicion_.reset();
   progressed(now_ns);
   std::vector<PlaceId> alive;
-  for (Rank r = 0; r < plan_.workers(); ++r) {
-    if (down_.count(r) == 0) alive.push_back(options_.places[r]);
+  for (Rank r = 0; r < plan_->workers(); ++r) {
+    if (down_.count(r) == 0 && !is_gone(r)) alive.push_back(options_.places[r]);
+    if (is_gone(r)) quiesced_.insert(r);
     Pulse& pulse = pulses_[static_cast<std::size_t>(r)];
     pulse = {std::max(pulse.heard_ns, now_ns), 0, false, pulse.starts};
   }
   sink_.send(alive, fence_.generation(), Abort{});
-  for (const auto& [rank, suspect] : std::exchange(down_, {})) {
-    if (const Status s = sink_.restart(options_.places[rank], suspect); !s.ok())
-      return end(s.in(fmt::format("worker {} cannot be started again", rank)), exit_worker);
+  for (const auto& [rank, how] : std::exchange(down_, {})) {
     quiesced_.insert(rank);
     pulses_[static_cast<std::size_t>(rank)] = {now_ns + start_wait_ns, 0, false, true};
+    const PlaceId place = options_.places[static_cast<std::size_t>(rank)];
+    if (options_.replan && how != ProcessEnd::worn) {
+      gone_.insert(place);
+    } else if (const Status s = sink_.restart(place, how == ProcessEnd::suspect); !s.ok()) {
+      return end(s.in(worker(rank) + " cannot be started again"), exit_worker);
+    }
   }
   if (!over_ && all(quiesced_)) enter_places(now_ns);
 }
@@ -70,16 +77,16 @@ bool Coordinator::gives_up(const Loss& loss) {
   if (in_a_row_ > incidents_in_a_row_max)
     return ends(fmt::format("{} incidents without a step between them, the last one", in_a_row_));
   // A place that dies again and again before its first act is one incident.
-  if (++generations_ > plan_.workers() + incidents_in_a_row_max)
+  if (++generations_ > plan_->workers() + incidents_in_a_row_max)
     return ends(fmt::format("{} generations without an act, the last one", generations_ - 1));
   return false;
 }
 
 void Coordinator::kill_who_stay() {
   leave_until_ns_ = std::numeric_limits<std::int64_t>::max();
-  for (Rank r = 0; r < plan_.workers(); ++r) {
+  for (Rank r = 0; r < plan_->workers(); ++r) {
     if (quiesced_.count(r) == 0 && !pulses_[static_cast<std::size_t>(r)].starts)  // CR-5 (silence) sees to these
-      blame(r, fmt::format("worker {} has not left its generation within {} ms", r, quiesce_wait_ns / 1'000'000));
+      blame(r, fmt::format("{} has not left its generation within {} ms", worker(r), quiesce_wait_ns / 1'000'000));
   }
 }
 
@@ -92,17 +99,17 @@ void Coordinator::blame(Rank rank, const std::string& why) {
 std::int64_t Coordinator::silent_at_ns() const {
   std::int64_t at = std::numeric_limits<std::int64_t>::max();
   if (!recovers() || options_.detect_ns == 0) return at;
-  for (Rank r = 0; r < plan_.workers(); ++r)
-    if (blamed_.count(r) == 0 && stopped_.count(r) == 0)
+  for (Rank r = 0; r < plan_->workers(); ++r)
+    if (blamed_.count(r) == 0 && stopped_.count(r) == 0 && !is_gone(r))
       at = std::min(at, pulses_[static_cast<std::size_t>(r)].heard_ns + options_.detect_ns);
   return at;
 }
 
 void Coordinator::kill_who_are_silent(std::int64_t now_ns) {
-  for (Rank r = 0; r < plan_.workers(); ++r) {
+  for (Rank r = 0; r < plan_->workers(); ++r) {
     const std::int64_t silence_ns = now_ns - pulses_[static_cast<std::size_t>(r)].heard_ns;
-    if (silence_ns >= options_.detect_ns && stopped_.count(r) == 0)
-      blame(r, fmt::format("worker {} has said nothing for {:.1f} s", r, static_cast<double>(silence_ns) * 1e-9));
+    if (silence_ns >= options_.detect_ns && stopped_.count(r) == 0 && !is_gone(r))
+      blame(r, fmt::format("{} has said nothing for {:.1f} s", worker(r), static_cast<double>(silence_ns) * 1e-9));
   }
 }
 
@@ -114,12 +121,12 @@ std::int64_t Coordinator::quiet_ns() const {
 }
 
 void Coordinator::take_stall(std::int64_t now_ns) {
-  const Status stall(Code::unavailable, stall_text(static_cast<double>(explain_quiet_ns_) * 1e-9, plan_.workers(),
+  const Status stall(Code::unavailable, stall_text(static_cast<double>(explain_quiet_ns_) * 1e-9, plan_->workers(),
                                                    session_->waits_for(), explanations_));
   if (!recovers()) return end(stall, exit_stalled);
   Rank silent = 0;
-  while (silent < plan_.workers() && explanations_.count(silent) > 0) ++silent;
-  lose(silent < plan_.workers() ? silent : -1, "", stall, now_ns);
+  while (silent < plan_->workers() && explanations_.count(silent) > 0) ++silent;
+  lose(silent < plan_->workers() ? silent : -1, "", stall, now_ns);
   recover(now_ns);
 }
 
@@ -128,35 +135,89 @@ void Coordinator::take_quiesced(Rank from, std::int64_t now_ns) {
 }
 
 void Coordinator::enter_places(std::int64_t now_ns) {
+  bool fewer = false;
+  for (Rank r = 0; r < plan_->workers(); ++r) fewer |= is_gone(r);
+  if (fewer)
+    if (const Status s = replan(now_ns); !s.ok()) return end(s, exit_worker);
   if (checkpoints_)
-    if (const Status s = checkpoints_->all_left(); !s.ok()) return end(s, exit_checkpoint);
+    if (const Status s = checkpoints_->all_left(*plan_); !s.ok()) return end(s, exit_checkpoint);
   phase_ = Phase::entering;
   incident_->left_ns = now_ns;
   send_all(Enter{});
 }
 
-std::optional<std::int64_t> Coordinator::newest_held() const {
-  std::map<std::int64_t, Rank> holders;
-  Rank asked = 0;
-  for (const auto& [rank, address] : addresses_) {
-    if (!address.versions) continue;
-    ++asked;
-    for (const std::int64_t v : *address.versions) ++holders[v];
+Status Coordinator::replan(std::int64_t now_ns) {
+  std::vector<PlaceId> left;
+  for (const PlaceId place : all_)
+    if (gone_.count(place) == 0) left.push_back(place);
+  TROUPE_ASSIGN(ChosenPlan chosen, options_.replan(*home_.plan, std::ssize(left)));
+  plans_.push_back(chosen.plan);
+  plan_ = chosen.plan.get();
+  options_.places = seat(*plan_, *home_.plan, home_.places, left);
+  incident_->shape = chosen.shape;
+  incident_->others = chosen.others;
+  pulses_.assign(options_.places.size(), {now_ns, 0, false, false});
+  quiesced_.clear();
+  blamed_.clear();
+  if (result_.places.size() < options_.places.size()) result_.places.resize(options_.places.size());
+  log_debug(fmt::format("the job goes on as {}", chosen.shape));
+  return sink_.reshape(*plan_, options_.places);
+}
+
+Inventory Coordinator::inventory() {
+  Inventory inventory(*home_.plan);
+  for (Rank r = 0; r < home_.plan->workers(); ++r) {
+    const PlaceId place = home_.places[static_cast<std::size_t>(r)];
+    if (home_.plan != plan_) {
+      if (home_.suspect.count(place) == 0) inventory.holds(r, sink_.held(place, *home_.plan, r));
+    } else if (const auto it = addresses_.find(r); it != addresses_.end()) {
+      inventory.holds(r, it->second.versions);
+    }
   }
+  return inventory;
+}
+
+std::optional<std::int64_t> Coordinator::newest_held(const Inventory& inventory) const {
   std::int64_t most = session_->committed();
   if (const auto read = session_->oldest_read()) most = std::min(most, *read);
-  std::optional<std::int64_t> newest;
-  for (const auto& [version, count] : holders)
-    if (count == asked && version <= most && session_->sums_of(version)) newest = version;
-  return newest;
+  return inventory.newest([&](std::int64_t v) { return v <= most && session_->sums_of(v); });
+}
+
+StateHome Coordinator::home_of(std::int64_t version, const Inventory& inventory) {
+  StateHome home;
+  const bool same = home_.plan == plan_;
+  bool lacks = !same;
+  for (Rank r = 0; r < home_.plan->workers(); ++r) lacks |= !inventory.holds(r, version);
+  if (!lacks) return home;
+  if (!same) home.plan = write_plan(*home_.plan);
+  for (Rank r = 0; r < home_.plan->workers(); ++r) {
+    const PlaceId place = home_.places[static_cast<std::size_t>(r)];
+    home.areas.push_back(inventory.holds(r, version) ? sink_.memory_of(place) : "");
+  }
+  for (const PlaceId place : options_.places) {
+    const auto it = std::find(home_.places.begin(), home_.places.end(), place);
+    home.own.push_back(it == home_.places.end() ? -1 : static_cast<Rank>(it - home_.places.begin()));
+  }
+  return home;
+}
+
+void Coordinator::settle() {
+  if (home_.plan != plan_) {
+    home_.plan = plan_;
+    home_.places = options_.places;
+    sink_.settled();
+  }
+  home_.suspect.clear();
 }
 
 Connect Coordinator::choose_state(std::int64_t now_ns) {
   Connect connect;
   std::int64_t version = options_.session.first_step;
   std::optional<SumState> sums = options_.session.sums;
-  if (const auto held = newest_held()) {
+  const Inventory inventory = this->inventory();
+  if (const auto held = newest_held(inventory)) {
     connect.adopt = version = *held;
+    connect.home = home_of(version, inventory);
     sums = *session_->sums_of(version);
     incident_->from = "memory";
   } else if (const auto saved = checkpoints_ ? checkpoints_->newest() : std::nullopt) {

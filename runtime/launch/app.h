@@ -14,6 +14,7 @@
 #include "actors/user_actor.h"
 #include "devices/base/trace.h"
 #include "runtime/elastic/job_result.h"
+#include "runtime/search/shapes.h"
 #include "runtime/session/checkpoint_tracker.h"
 #include "runtime/session/session.h"
 #include "runtime/worker/injection.h"
@@ -40,6 +41,9 @@ struct JobOptions {
   bool recovers = false;
   /// Of a job that recovers: how long a worker may say nothing before it counts as hung, and is killed. 100 to 600,000.
   int detect_budget_ms = 2000;
+  /// A worker that is lost is gone for good: the job goes on in another shape, for which this compiles the plan, as
+  /// JobOptions::checked and App::check do not see. Null: a new worker takes its place. Of a job that recovers.
+  Replan replan;
   std::vector<Injection> inject;  ///< of a drill
   /// The job goes on after an incident, or has ended in it. Of a job that recovers.
   std::function<void(const Incident&)> on_incident;

@@ -23,7 +23,7 @@ std::vector<Hello> hellos(const JobOptions& options, Rank workers, const Checkpo
   std::vector<Hello> out;
   for (Rank r = 0; r < workers; ++r) {
     const auto i = static_cast<std::size_t>(r);
-    hello.rank = r;
+    hello.rank = hello.place = r;
     hello.net_device = i < options.net_devices.size() ? options.net_devices[i] : "";
     if (options.pin) {  // its own cores first, then cores that no worker has
       hello.cores.assign(cores.begin() + i * threads, cores.begin() + (i + 1) * threads);

@@ -12,25 +12,30 @@
 #include <span>
 
 #include "checkpoint/catalog.h"
+#include "devices/base/check.h"
 #include "devices/base/log.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/files/file_storage.h"
+#include "devices/host_memory.h"
 #include "devices/process/end_signals.h"
 #include "runtime/elastic/coordinator.h"
 #include "runtime/launch/fresh_number.h"
 #include "runtime/launch/hello.h"
 #include "runtime/launch/launcher.h"
+#include "runtime/launch/shape_plans.h"
 #include "runtime/plan/plan_io.h"
+#include "runtime/worker/kept_state.h"
 
 namespace troupe::runtime {
 
 namespace {
 
-/// Whether a process that has ended so may have written where it should not have.
-bool is_suspect(std::optional<int> status) {
-  if (!status) return true;
+ProcessEnd end_of(std::optional<int> status) {
+  if (!status) return ProcessEnd::suspect;
   constexpr auto errors = std::to_array<int>({SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT});
-  return WIFSIGNALED(*status) && std::find(errors.begin(), errors.end(), WTERMSIG(*status)) != errors.end();
+  if (WIFSIGNALED(*status) && std::find(errors.begin(), errors.end(), WTERMSIG(*status)) != errors.end())
+    return ProcessEnd::suspect;
+  return WIFEXITED(*status) && WEXITSTATUS(*status) == exit_worn ? ProcessEnd::worn : ProcessEnd::ordinary;
 }
 
 /// The parent's side of a job: polls links, logs, deaths and signals, and brings them to the coordinator, which
@@ -40,8 +45,9 @@ class Job final : private CoordinatorSink {
   Job(const Plan& plan, JobOptions options, int killed_ms)
       : plan_(plan), options_(std::move(options)), killed_ms_(killed_ms),
         disk_(options_.checkpoint.dir.empty() ? nullptr : device_.create_stream("checkpoints", 1)),
-        checkpoints_(make_checkpoints()),
-        coordinator_(plan_, coordinator_options(options_), checkpoints_.get(), *this) {}
+        checkpoints_(make_checkpoints()), shapes_(make_shapes()),
+        planning_(shapes_ ? device_.create_stream("shapes", 1) : nullptr),
+        coordinator_(plan_, coordinator_options(), checkpoints_.get(), *this) {}
 
   JobResult run() {
     on_signal();  // one that has come while the caller held signals back
@@ -64,7 +70,8 @@ class Job final : private CoordinatorSink {
   }
 
  private:
-  static CoordinatorOptions coordinator_options(const JobOptions& o) {
+  CoordinatorOptions coordinator_options() {
+    const JobOptions& o = options_;
     CoordinatorOptions c;
     c.session = o.session;
     c.stall_s = o.stall_s;
@@ -74,7 +81,14 @@ class Job final : private CoordinatorSink {
     c.detect_ns = std::int64_t{o.detect_budget_ms} * 1'000'000;
     c.restore = o.checkpoint.restore;
     c.on_incident = o.on_incident;
+    if (shapes_) c.replan = [this](const Plan& before, std::int64_t places) { return shapes_->choose(before, places); };
     return c;
+  }
+
+  std::unique_ptr<ShapePlans> make_shapes() {
+    if (!options_.replan) return nullptr;
+    const std::int64_t bytes = options_.memory_bytes_max;
+    return std::make_unique<ShapePlans>(options_.replan, bytes > 0 ? std::optional(bytes) : std::nullopt);
   }
 
   void begin() {
@@ -105,7 +119,8 @@ class Job final : private CoordinatorSink {
     const CheckpointTarget save = checkpoints_ ? CheckpointTarget{options_.checkpoint.dir, checkpoints_->claim().job}
                                                : CheckpointTarget{};
     hellos_ = hellos(options_, plan_.workers(), save);
-    tell_plan(coordinator_.places());
+    tell_plan(plan_, coordinator_.places());
+    prepare_shapes();
     return {};
   }
 
@@ -114,9 +129,9 @@ class Job final : private CoordinatorSink {
     return i < options_.prefixes.size() ? options_.prefixes[i] : std::vector<std::string>{};
   }
 
-  /// What a process hears first.
-  void tell_plan(std::span<const PlaceId> places) {
-    send(places, coordinator_.generation(), PlanBytes{write_plan(plan_)});
+  /// What a process hears first, and when its job goes on with another plan.
+  void tell_plan(const Plan& plan, std::span<const PlaceId> places) {
+    send(places, coordinator_.generation(), PlanBytes{write_plan(plan)});
     for (const PlaceId& place : places)
       send(std::span(&place, 1), coordinator_.generation(), hellos_[static_cast<std::size_t>(place)]);
   }
@@ -140,9 +155,44 @@ class Job final : private CoordinatorSink {
     auto& w = launcher_.workers()[r];
     TROUPE_TRY(launcher_.restart(w, prefix(r), afresh, [&](const std::string& line) { log(r, line); }));
     log_debug(fmt::format("{} is process {} now", worker(r), w.pid));
-    hellos_[static_cast<std::size_t>(r)].injections.clear();  // they have hit the place's first process
-    tell_plan(std::span(&place, 1));
+    Hello& hello = hellos_[static_cast<std::size_t>(r)];
+    hello.injections.clear();  // they have hit the place's first process
+    hello.memory.clear();      // it has been given it
+    tell_plan(coordinator_.plan(), std::span(&place, 1));
     return {};
+  }
+  Status reshape(const Plan& plan, std::span<const PlaceId> places) override {
+    for (std::size_t rank = 0; rank < places.size(); ++rank) {
+      WorkerProcess& w = launcher_.workers()[static_cast<Rank>(places[rank])];
+      TROUPE_TRY(Launcher::renew_memory(w));
+      Hello& hello = hellos_[static_cast<std::size_t>(places[rank])];
+      hello.rank = static_cast<Rank>(rank);
+      hello.memory = kept_memory_name(w.memory_fd);
+      hello.injections.clear();  // the process has them
+    }
+    tell_plan(plan, places);
+    return {};
+  }
+  std::optional<std::vector<std::int64_t>> held(PlaceId place, const Plan& plan, Rank rank) override {
+    const auto local = local_plan(plan, rank);
+    ASSERT(local.ok(), local.status().message());
+    const auto area = map_to_read(memory_of(place));
+    if (area.ok() && static_cast<std::int64_t>((*area)->size()) >= local->state_area_bytes)
+      return whole_versions(plan, *local, (*area)->data());
+    log_debug(fmt::format("{}: {}", worker(static_cast<Rank>(place)), area.status().message()));
+    return std::vector<std::int64_t>();
+  }
+  std::string memory_of(PlaceId place) override {
+    const WorkerProcess& w = launcher_.workers()[static_cast<Rank>(place)];
+    return kept_memory_name(w.home_fd >= 0 ? w.home_fd : w.memory_fd);
+  }
+  void settled() override {
+    for (WorkerProcess& w : launcher_.workers()) Launcher::forget_home(w);
+    prepare_shapes();
+  }
+  /// For the next loss.
+  void prepare_shapes() {
+    if (shapes_) shapes_->prepare(coordinator_.plan(), coordinator_.plan().workers() - 1, *planning_);
   }
   void kill(PlaceId place) override { launcher_.workers()[static_cast<Rank>(place)].signal(SIGKILL); }
   void post(Rank to, JobGeneration of, SharedBytes message) {
@@ -197,7 +247,7 @@ class Job final : private CoordinatorSink {
       if (workers[r].exited && broken_.count(r) && told_down_.insert(r).second) {  // all its messages are read
         const Status how(Code::unavailable, fmt::format("{} (pid {}) {}", worker(r), workers[r].pid,
                                                         describe_exit(workers[r].wait_status)));
-        coordinator_.down(PlaceId{r}, how, is_suspect(workers[r].wait_status), clock_.now_ns());
+        coordinator_.down(PlaceId{r}, how, end_of(workers[r].wait_status), clock_.now_ns());
       }
     check_output();
     coordinator_.turn(polled_ns);  // until then links have been read
@@ -250,6 +300,8 @@ class Job final : private CoordinatorSink {
   FileStorage storage_;
   std::unique_ptr<Stream> disk_;
   std::unique_ptr<CheckpointTracker> checkpoints_;  // destroyed before the stream
+  std::unique_ptr<ShapePlans> shapes_;              // null: a new worker takes the place of a lost one
+  std::unique_ptr<Stream> planning_;                // destroyed before what it works for
   Coordinator coordinator_;
   std::vector<Hello> hellos_;  // by rank
   Launcher launcher_;

@@ -83,6 +83,7 @@ Status Launcher::restart(WorkerProcess& w, const std::vector<std::string>& prefi
   if (const int log = std::exchange(w.log_fd, -1); log >= 0) ::close(log);
   WorkerProcess next;
   next.memory_fd = std::exchange(w.memory_fd, -1);
+  next.home_fd = std::exchange(w.home_fd, -1);
   if (afresh) {
     ::close(next.memory_fd);
     TROUPE_ASSIGN(next.memory_fd, create_kept_memory());
@@ -91,6 +92,18 @@ Status Launcher::restart(WorkerProcess& w, const std::vector<std::string>& prefi
   next.exited = next.pid <= 0;
   w = std::move(next);
   return started;
+}
+
+Status Launcher::renew_memory(WorkerProcess& w) {
+  TROUPE_ASSIGN(const int fresh, create_kept_memory());
+  const int had = std::exchange(w.memory_fd, fresh);
+  if (w.home_fd < 0) w.home_fd = had;
+  else if (had >= 0) ::close(had);
+  return {};
+}
+
+void Launcher::forget_home(WorkerProcess& w) {
+  if (const int home = std::exchange(w.home_fd, -1); home >= 0) ::close(home);
 }
 
 Status Launcher::spawn(WorkerProcess& w, const std::vector<std::string>& prefix) {
@@ -223,7 +236,7 @@ Status Launcher::finish(int grace_ms, const std::function<void(Rank, const std::
   int count = 0;
   for (auto& w : workers_) {
     read_rest(w);
-    for (int* fd : {&w.log_fd, &w.memory_fd})
+    for (int* fd : {&w.log_fd, &w.memory_fd, &w.home_fd})
       if (const int open = std::exchange(*fd, -1); open >= 0) ::close(open);
     if (w.exited) continue;
     w.left = true;

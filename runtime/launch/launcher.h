@@ -28,6 +28,7 @@ struct WorkerProcess {
   pid_t pid = -1;
   int pidfd = -1, log_fd = -1;
   int memory_fd = -1;  ///< of its place, which outlives the process (map_kept); -1: there is none
+  int home_fd = -1;    ///< the memory that the place had before Launcher::renew_memory; -1: it has had one only
   std::unique_ptr<ControlLink> link;
   std::deque<std::string> last_lines;  ///< of its log, at most log_lines_kept
   std::string partial_line;
@@ -47,6 +48,9 @@ inline constexpr std::size_t log_bytes_at_once = 256 << 10;
 /// How long a worker may take to end after SIGKILL: the kernel gives back the memory of a large one for seconds.
 inline constexpr int killed_ms_max = 30'000;
 
+/// With this code a worker process ends that has left many generations: its place gets another one.
+inline constexpr int exit_worn = 75;
+
 /// The worker processes of one job. Not thread-safe.
 class Launcher {
  public:
@@ -59,6 +63,10 @@ class Launcher {
   /// memory. What the old one's log still has goes to `line`. REQUIRES: exited, and its memory was kept.
   Status restart(WorkerProcess& worker, const std::vector<std::string>& prefix, bool afresh,
                  const std::function<void(const std::string&)>& line);
+  /// The place of a worker gets new memory, which its process opens by name, and keeps the memory that it had, until
+  /// forget_home. Error: there is none to be had.
+  static Status renew_memory(WorkerProcess& worker);
+  static void forget_home(WorkerProcess& worker);
   std::vector<WorkerProcess>& workers() { return workers_; }
   /// Reads what a worker's log has, up to log_bytes_at_once; complete lines go to `line`. False at its end.
   bool read_log(WorkerProcess& worker, const std::function<void(const std::string&)>& line);

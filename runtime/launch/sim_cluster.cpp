@@ -33,8 +33,8 @@ SimOutcome SimJob::run() {
   JobResult result = coordinator_.take_result();
   digest_.add_all(loop_.now_ns(), result.exit_code, name_hash(result.status.message()));
   run_.digest = digest_.value();
-  for (Rank r = 0; r < plan_.workers(); ++r)
-    if (options_.at_end && places_[r].worker) options_.at_end(r, *places_[r].worker);
+  for (const SimPlace& p : places_)
+    if (options_.at_end && p.worker) options_.at_end(p.rank, *p.worker);
   close();
   return {std::move(result), std::move(run_)};
 }
@@ -63,6 +63,7 @@ CoordinatorOptions SimJob::coordinator_options(SessionOptions session) {
   o.stall_s = options_.stall_s;
   o.recovers = options_.recovers;
   o.restore = options_.restore;
+  o.replan = options_.replan;
   return o;
 }
 
@@ -87,8 +88,10 @@ void SimJob::send(std::span<const PlaceId> to, JobGeneration of, const ToWorker&
 }
 
 void SimJob::hello(PlaceId place) {
+  const auto& places = coordinator_.places();
   Hello hello;
-  hello.rank = static_cast<Rank>(place);
+  hello.rank = static_cast<Rank>(std::find(places.begin(), places.end(), place) - places.begin());
+  shapes_[coordinator_.generation().number] = {&coordinator_.plan(), places};
   send(std::span(&place, 1), coordinator_.generation(), hello);
 }
 
@@ -100,8 +103,10 @@ void SimJob::arrive(Rank r, const ControlFrame& frame) {
   if (!taken && options_.fenced) return;
   auto message = decode_to_worker(frame.message);
   ASSERT(message.ok(), message.status().message());
-  if (std::holds_alternative<Hello>(*message)) {
-    if (options_.recovers) beat(r);
+  if (const auto* hello = std::get_if<Hello>(&*message)) {
+    place.rank = hello->rank;
+    place.shape = &shapes_.at(frame.of.number);
+    if (options_.recovers && !std::exchange(place.beats, true)) beat(r);
     return;
   }
   if (std::holds_alternative<Abort>(*message)) {
@@ -127,7 +132,7 @@ void SimJob::arrive(Rank r, const ControlFrame& frame) {
 void SimJob::tell_coordinator(Rank from, JobGeneration of, FromWorker message) {
   SimPlace& place = places_[from];
   if (place.state != SimPlace::State::runs || place.cut_off) return;
-  if (const auto* closed = std::get_if<Closed>(&message); closed && closed->program == plan_.step_program)
+  if (const auto* closed = std::get_if<Closed>(&message); closed && closed->program == place.shape->plan->step_program)
     place.vote = *closed;
   const auto* failed = std::get_if<WorkerFailed>(&message);
   carry(from, {of, encode(message)}, failed && failed->status.code() == Code::unavailable);

@@ -44,6 +44,8 @@ struct SimClusterOptions {
   std::function<void(Rank, const Worker&)> at_end;
   /// The job goes on when a place is lost. REQUIRES of the plan that it keeps versions.
   bool recovers = false;
+  /// A place that is lost is gone for good, and the job goes on with this plan (CoordinatorOptions::replan).
+  std::function<Expected<ChosenPlan>(const Plan& before, std::int64_t places)> replan;
   /// A memory that lies, for tests that must notice: a slot that an update was writing passes for whole.
   bool whole_early = false;
   bool fenced = true;  ///< false: CL-1 (one generation) is broken, for tests that must notice

@@ -6,7 +6,9 @@
 #include <caf/actor_system_config.hpp>
 #include <caf/atom.hpp>
 #include <caf/scheduler/test_coordinator.hpp>
+#include <deque>
 #include <functional>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -65,6 +67,10 @@ class SimJob final : private CoordinatorSink {
   void hello(PlaceId place);
   Status restart(PlaceId id, bool afresh) override;
   void kill(PlaceId place) override { kill(static_cast<Rank>(place), false); }
+  Status reshape(const Plan& plan, std::span<const PlaceId> places) override;
+  std::optional<std::vector<std::int64_t>> held(PlaceId place, const Plan& plan, Rank rank) override;
+  std::string memory_of(PlaceId place) override { return std::to_string(static_cast<Rank>(place)); }
+  void settled() override;
 
   /// At a place, as in its process (worker_process.cpp).
   void arrive(Rank r, const ControlFrame& frame);
@@ -83,6 +89,8 @@ class SimJob final : private CoordinatorSink {
   void beat(Rank r);
   void open(Rank r);
   void make_worker(Rank r, const Connect& connect);
+  /// Where the place finds what it lacks.
+  void take_home(const SimPlace& place, const StateHome& home, WorkerEnv& env);
 
   void inject(const SimFault& fault);
   JobGeneration before() const { return {options_.generation.job, options_.generation.number - 1}; }
@@ -107,7 +115,7 @@ class SimJob final : private CoordinatorSink {
   void turn();
   void close();
 
-  const Plan& plan_;
+  const Plan& plan_;  // with which the job begins
   const kernels::OpSet& ops_;
   const actors::UserActorSet& user_actors_;
   SimClusterOptions options_;
@@ -118,6 +126,8 @@ class SimJob final : private CoordinatorSink {
   TestingConfig config_;
   caf::actor_system system_{config_};
   caf::scheduler::test_coordinator& scheduler_ = dynamic_cast<caf::scheduler::test_coordinator&>(system_.scheduler());
+  std::map<std::uint32_t, SimShape> shapes_;  // by generation
+  std::deque<Plan> homes_;                    // of generations before, as their bytes say
   std::vector<SimPlace> places_;
   std::vector<SimProcess> dead_;
   Coordinator coordinator_;

@@ -56,12 +56,21 @@ class ActsOf final : public TraceSink {
   const Rank rank_;
 };
 
+/// What a generation runs: a plan, and the places of its ranks.
+struct SimShape {
+  const Plan* plan = nullptr;
+  std::vector<PlaceId> places;
+};
+
 /// What a process of a place has. The production worker over simulated parts.
 struct SimProcess {
   enum class State { runs, hangs, gone };
   State state = State::runs;
   bool cut_off = false;    // from the coordinator
   bool connected = false;  // it has the addresses of its peers
+  bool beats = false;      // it has begun to tell that it lives
+  Rank rank = -1;          // once it knows
+  const SimShape* shape = nullptr;
   GenerationFence fence;
   std::int64_t to_ns = 0, from_ns = 0;  // when the last control message arrives, each way: none overtakes another
   std::vector<ToWorker> early;          // what has come while its worker is made
@@ -76,6 +85,7 @@ struct SimProcess {
 /// One place of the cluster: its memory outlives its processes.
 struct SimPlace : SimProcess {
   std::unique_ptr<Buffer> memory;  // null: each worker has its own
+  std::unique_ptr<Buffer> home;    // what it had before CoordinatorSink::reshape
   std::int64_t process = 0;        // the number of its process, from 0
   std::optional<Closed> vote;      // its last one
   std::optional<ToWorker> order;   // the last BeginRun or CommitStep to it

@@ -8,6 +8,8 @@
 #include "devices/base/check.h"
 #include "devices/host_memory.h"
 #include "runtime/launch/sim_job.h"
+#include "runtime/launch/sim_transport.h"
+#include "runtime/plan/plan_io.h"
 
 namespace troupe::runtime {
 
@@ -32,6 +34,29 @@ Status SimJob::restart(PlaceId id, bool afresh) {
   return {};
 }
 
+Status SimJob::reshape(const Plan&, std::span<const PlaceId> places) {
+  for (const PlaceId id : places) {
+    SimPlace& place = places_[static_cast<Rank>(id)];
+    if (!place.home) place.home = std::move(place.memory);
+    place.memory.reset();
+    hello(id);
+  }
+  return {};
+}
+
+std::optional<std::vector<std::int64_t>> SimJob::held(PlaceId id, const Plan& plan, Rank rank) {
+  const SimPlace& place = places_[static_cast<Rank>(id)];
+  Buffer* memory = place.home ? place.home.get() : place.memory.get();
+  const auto local = local_plan(plan, rank);
+  ASSERT(local.ok(), local.status().message());
+  if (!memory) return std::vector<std::int64_t>();
+  return whole_versions(plan, *local, memory->data());
+}
+
+void SimJob::settled() {
+  for (SimPlace& place : places_) place.home.reset();
+}
+
 void SimJob::leave(Rank r) {
   SimPlace& place = places_[r];
   place.connected = false;
@@ -43,7 +68,7 @@ void SimJob::leave(Rank r) {
     p.worker.reset();
     p.device.reset();
     p.transport.reset();
-    if (p.memory) spoil(r);
+    if (p.memory && p.shape) spoil(r);
     tell_coordinator(r, of, Quiesced{});
   });
 }
@@ -51,19 +76,36 @@ void SimJob::leave(Rank r) {
 void SimJob::open(Rank r) {
   SimPlace& place = places_[r];
   const JobGeneration of = place.fence.generation();
-  place.transport = network_.open(r, of.job, of.number);
+  place.transport = std::make_unique<RankedTransport>(network_.open(r, of.job, of.number), place.rank,
+                                                      place.shape->places);
   WorkerAddress address{"simulated", {}};
   if (options_.recovers) {
-    const auto local = local_plan(plan_, r);
+    const auto local = local_plan(*place.shape->plan, place.rank);
     ASSERT(local.ok(), local.status().message());
     if (!place.memory) {
       auto memory = allocate_host(static_cast<std::size_t>(local->pool_bytes));
       ASSERT(memory.ok(), memory.status().message());
       place.memory = *std::move(memory);
     }
-    address.versions = whole_versions(plan_, *local, place.memory->data());
+    address.versions = whole_versions(*place.shape->plan, *local, place.memory->data());
   }
   tell_coordinator(r, of, std::move(address));
+}
+
+void SimJob::take_home(const SimPlace& place, const StateHome& home, WorkerEnv& env) {
+  env.home.plan = place.shape->plan;
+  if (!home.plan.empty()) {
+    auto plan = read_plan(home.plan);
+    ASSERT(plan.ok(), plan.status().message());
+    homes_.push_back(*std::move(plan));
+    env.home.plan = &homes_.back();
+  }
+  for (const std::string& name : home.areas) {
+    const SimPlace* other = name.empty() ? nullptr : &places_[static_cast<Rank>(std::stoi(name))];
+    Buffer* memory = !other ? nullptr : other->home ? other->home.get() : other->memory.get();
+    env.home.areas.push_back(memory ? memory->data() : nullptr);
+  }
+  env.own = home.own.at(static_cast<std::size_t>(place.rank));
 }
 
 void SimJob::make_worker(Rank r, const Connect& connect) {
@@ -85,12 +127,13 @@ void SimJob::make_worker(Rank r, const Connect& connect) {
   env.save = options_.save;
   env.pool = place.memory.get();
   if (connect.adopt >= 0) env.adopt = connect.adopt;
+  if (!connect.home.areas.empty()) take_home(place, connect.home, env);
   env.restore = connect.restore;
   place.progress = env.progress;
   env.send = [this, r, of, process = place.process](FromWorker message) {
     if (places_[r].process == process) tell_coordinator(r, of, std::move(message));
   };
-  auto worker = Worker::create(plan_, r, std::move(env));
+  auto worker = Worker::create(*place.shape->plan, place.rank, std::move(env));
   if (!worker.ok()) return coordinator_.end(worker.status().in(fmt::format("worker {}", r)), exit_worker);
   place.worker = *std::move(worker);
   place.worker->start();
@@ -143,10 +186,10 @@ void SimJob::kill(Rank r, bool suspect) {
     told_down_ = true;
     // The job, or its at_end, may still look at the worker; a new process has another.
     SimPlace& gone = places_[r];
-    if (gone.memory) spoil(r);
+    if (gone.memory && gone.shape) spoil(r);
     if (options_.recovers) bury(gone);
-    coordinator_.down(PlaceId{r}, Status(Code::unavailable, fmt::format("worker {} was killed", r)), suspect,
-                      loop_.now_ns());
+    coordinator_.down(PlaceId{r}, Status(Code::unavailable, fmt::format("worker {} was killed", r)),
+                      suspect ? ProcessEnd::suspect : ProcessEnd::ordinary, loop_.now_ns());
   });
 }
 
@@ -161,10 +204,11 @@ void SimJob::bury(SimPlace& place) {
 
 void SimJob::spoil(Rank r) {
   SimPlace& place = places_[r];
-  const auto local = local_plan(plan_, r);
+  const Plan& plan = *place.shape->plan;
+  const auto local = local_plan(plan, place.rank);
   ASSERT(local.ok(), local.status().message());
   std::byte* pool = place.memory->data();
-  const auto held = held_versions(plan_, *local, pool);
+  const auto held = held_versions(plan, *local, pool);
   const auto garbage = [](std::byte* at, std::int64_t bytes) {
     std::memset(at, 0x7B, static_cast<std::size_t>(bytes));
   };

@@ -23,6 +23,7 @@
 #include "devices/paced/paced_device.h"
 #include "devices/process/descriptors.h"
 #include "runtime/launch/app.h"
+#include "runtime/launch/launcher.h"
 #include "runtime/launch/worker_control.h"
 #include "runtime/launch/worker_log.h"
 #include "runtime/plan/plan_io.h"
@@ -104,6 +105,34 @@ Stopped resident() {
   return out;
 }
 
+/// What places have left in their memory, while a place takes its state from there.
+class HomeMemory {
+ public:
+  /// Opens it, and sets what `env` has of it. Error: a memory cannot be opened.
+  Status open(const StateHome& home, Rank rank, const Plan& same, WorkerEnv& env) {
+    if (home.areas.empty()) return {};
+    if (!home.plan.empty()) {
+      TROUPE_ASSIGN(plan_, read_plan(home.plan));
+      TROUPE_TRY(check_structure(plan_));
+    }
+    env.home.plan = home.plan.empty() ? &same : &plan_;
+    for (const std::string& name : home.areas) {
+      areas_.emplace_back();
+      if (!name.empty()) {
+        TROUPE_ASSIGN(areas_.back(), map_to_read(name));
+      }
+      env.home.areas.push_back(areas_.back() ? areas_.back()->data() : nullptr);
+    }
+    env.own = home.own.at(static_cast<std::size_t>(rank));
+    return {};
+  }
+  void close() { areas_.clear(); }
+
+ private:
+  Plan plan_;
+  std::vector<std::unique_ptr<Buffer>> areas_;
+};
+
 /// A process, from its first message on.
 class PlaceProcess {
  public:
@@ -112,11 +141,13 @@ class PlaceProcess {
 
   /// Returns the exit code.
   int run() {
-    if (const auto code = take_plan()) return *code;
+    if (const auto code = take_plan(control_.next())) return *code;
     for (;;) {
       const ToWorker message = control_.next();
       heartbeat_->enter(control_.generation(), nullptr);
-      if (std::holds_alternative<Enter>(message)) {
+      if (std::holds_alternative<PlanBytes>(message)) {
+        if (const auto code = take_plan(message)) return *code;
+      } else if (std::holds_alternative<Enter>(message)) {
         if (injector_) injector_->pass("enter");
         if (const auto code = run_generation()) return *code;
         tell(Quiesced{});
@@ -137,22 +168,23 @@ class PlaceProcess {
     return exit_worker;
   }
 
-  /// The first two messages. Returns an exit code where there is nothing to run.
-  std::optional<int> take_plan() {
-    const auto first = control_.next(), second = control_.next();
+  /// A plan, and the message behind it: at first, and when the job goes on in another shape. Returns an exit code where
+  /// there is nothing to run.
+  std::optional<int> take_plan(const ToWorker& first) {
+    const auto second = control_.next();
     const auto* plan_bytes = std::get_if<PlanBytes>(&first);
     const auto* hello = std::get_if<Hello>(&second);
     if (!plan_bytes || !hello) return exit_worker;
     hello_ = *hello;
-    set_log_name(fmt::format("worker {}", hello_.rank));
+    set_log_name(fmt::format("worker {}", hello_.place));
     set_log_level(hello_.log_level);
     auto plan = read_plan(plan_bytes->bytes);
     if (!plan.ok()) return fail(plan.status());
     if (const Status s = check_structure(*plan); !s.ok()) return fail(s);
     plan_ = *std::move(plan);
     set_up_scheduling(hello_.cores, plan_.pipeline.ahead);
-    trace_.emplace(hello_.trace);
-    heartbeat_.emplace(control_, hello_.beat_ms);
+    if (!trace_) trace_.emplace(hello_.trace);
+    if (!heartbeat_) heartbeat_.emplace(control_, hello_.beat_ms);
     std::vector<Injection> injections;
     for (const std::string& text : hello_.injections) {
       auto injection = parse_injection(text);
@@ -160,6 +192,18 @@ class PlaceProcess {
       injections.push_back(*std::move(injection));
     }
     if (!injections.empty()) injector_.emplace(std::move(injections));
+    return take_memory();
+  }
+
+  /// The memory of the place, for the plan.
+  std::optional<int> take_memory() {
+    pool_.reset();
+    if (!hello_.memory.empty()) {
+      auto opened = open_kept_memory(hello_.memory);
+      if (!opened.ok()) return fail(opened.status());
+      if (memory_fd_ >= 0) ::close(memory_fd_);
+      memory_fd_ = *opened;
+    }
     if (memory_fd_ < 0) return {};
     auto local = local_plan(plan_, hello_.rank);
     if (!local.ok()) return fail(local.status());
@@ -246,11 +290,14 @@ class PlaceProcess {
       env.watch = heartbeat_->watch();
       env.injector = injector_ ? &*injector_ : nullptr;
       if (connect->adopt >= 0) env.adopt = connect->adopt;
+      HomeMemory home;
+      if (const Status s = home.open(connect->home, hello_.rank, plan_, env); !s.ok()) return fail(s);
       env.restore = connect->restore;
       env.send = [this, generation](FromWorker message) { control_.send(generation, message); };
       log_graph(plan_, hello_.rank);
       heartbeat_->enter(generation, env.progress);  // large models take long to get their initial values
       auto worker = Worker::create(plan_, hello_.rank, std::move(env));
+      home.close();
       if (!worker.ok()) return fail(worker.status());
       (*worker)->start();
       const bool stops = follow(**worker);
@@ -276,7 +323,7 @@ class PlaceProcess {
   void leave(comm::Transport& transport) {
     const std::int64_t each = 10 + plan_.workers();
     const std::int64_t aborted_max = std::min<std::int64_t>(4, descriptors_max() / 2 / each);
-    if (++aborted_ > aborted_max) ::_exit(exit_worker);
+    if (++aborted_ > aborted_max) ::_exit(exit_worn);
     transport.abort();
   }
 
@@ -304,7 +351,7 @@ class PlaceProcess {
   }
 
   Control& control_;
-  const int memory_fd_;
+  int memory_fd_;
   const kernels::OpSet& ops_;
   const actors::UserActorSet& user_actors_;
   Plan plan_;

@@ -48,7 +48,7 @@ SumState sums_of(const checkpoint::Manifest& m) {
 
 CheckpointTracker::CheckpointTracker(const Plan& plan, CheckpointOptions options, std::int64_t first, std::int64_t last,
                                      Storage& storage, Stream& stream, const Clock& clock)
-    : plan_(plan), options_(std::move(options)), first_(first), last_(last), storage_(storage), stream_(stream),
+    : plan_(&plan), options_(std::move(options)), first_(first), last_(last), storage_(storage), stream_(stream),
       clock_(clock) {}
 
 Status CheckpointTracker::begin(std::uint64_t fresh) {
@@ -68,7 +68,7 @@ void CheckpointTracker::own(const checkpoint::Stamp& stamp) {
   if (options_.on_begin) options_.on_begin(claim_);
   checkpoint::Manifest head;
   head.stamp = stamp;
-  head.seed = plan_.seed;
+  head.seed = plan_->seed;
   head.config = options_.config;
   committer_ = std::make_unique<checkpoint::CheckpointCommitter>(storage_, stream_, clock_, options_.dir,
                                                                  std::move(head), options_.retention);
@@ -91,7 +91,8 @@ Expected<std::uint32_t> CheckpointTracker::next_generation(std::uint32_t) {
   return stamp.generation;
 }
 
-Status CheckpointTracker::all_left() {
+Status CheckpointTracker::all_left(const Plan& plan) {
+  plan_ = &plan;
   return checkpoint::Catalog(storage_, options_.dir).clean(claim_.generation).status();
 }
 
@@ -136,7 +137,7 @@ void CheckpointTracker::written(std::int64_t version, const std::vector<Report>&
   ++committing_;
   given_ = std::max(given_, version);
   std::vector<checkpoint::ShardRecord> records;
-  if (const Status ruined = check_saved(plan_, version, reports); !ruined.ok()) {
+  if (const Status ruined = check_saved(*plan_, version, reports); !ruined.ok()) {
     ruined_ = ruined_.ok() ? ruined : ruined_;
     return committer_->abandon(version, ruined);
   }
@@ -149,7 +150,7 @@ void CheckpointTracker::written(std::int64_t version, const std::vector<Report>&
     if (!record.ok()) return committer_->abandon(version, record.status());
     records.push_back(*std::move(record));
   }
-  if (const auto writers = static_cast<std::size_t>(count_writers(plan_)); records.size() != writers)
+  if (const auto writers = static_cast<std::size_t>(count_writers(*plan_)); records.size() != writers)
     return committer_->abandon(
         version, Status(Code::internal, fmt::format("{} of {} places have written a shard", records.size(), writers)));
   sums_[version] = sums;

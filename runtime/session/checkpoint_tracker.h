@@ -87,14 +87,14 @@ class CheckpointTracker final : public JobCheckpoints {
   bool diverged() const override { return !ruined_.ok(); }
   /// Claims the folder again, unless another job has done so, which is an error (`superseded`).
   Expected<std::uint32_t> next_generation(std::uint32_t number) override;
-  Status all_left() override;
+  Status all_left(const Plan& plan) override;
   std::optional<SavedVersion> newest() const override { return newest_; }
 
  private:
   /// The folder has been claimed with this stamp.
   void own(const checkpoint::Stamp& stamp);
 
-  const Plan& plan_;
+  const Plan* plan_;  // that the job runs
   CheckpointOptions options_;
   const std::int64_t first_;
   std::int64_t last_;

@@ -21,9 +21,11 @@ struct ToWorker {
       rank @1 :Int32; saveJob @3 :UInt64; threads @4 :Int32;
       tls @5 :Text; netDevice @6 :Text; traceFirst @7 :Int64; paced @8 :Float64; runKernels @9 :Bool;
       traceSteps @27 :Int64; cores @28 :List(Int32); throttle @29 :List(Throttle);
-      saveDir @30 :Text; logLevel @32 :UInt8; beatMs @38 :Int32; injections @39 :List(Text);
+      saveDir @30 :Text; logLevel @32 :UInt8; beatMs @38 :Int32; injections @39 :List(Text); place @40 :Int32; memory @41 :Text;
     }
-    connect :group { addresses @10 :List(Address); adopt @35 :Int64; restore @33 :Text; }
+    connect :group {
+      addresses @10 :List(Address); adopt @35 :Int64; restore @33 :Text; homePlan @42 :Data; homes @43 :List(Text); homeOwn @44 :List(Int32);
+    }
     begin :group { step @11 :Int64; readers @12 :UInt32; exponents @2 :List(Int32); }
     go :group { program @13 :Int32; step @14 :Int64; }
     commit :group {
@@ -41,7 +43,7 @@ struct ToWorker {
 struct FromWorker {
   union {
     address :group { blob @0 :Data; holdsAny @26 :Bool; versions @27 :List(Int64); }
-    ready :group { restoredBytes @1 :Int64; restoreS @20 :Float64; }
+    ready :group { restoredBytes @1 :Int64; restoreS @20 :Float64; healedBytes @33 :Int64; }
     closed :group { program @2 :Int32; step @3 :Int64; reports @4 :List(Report); busyNs @5 :Int64; gradients @25 :Gradients; }
     report :group { program @6 :Int32; report @7 :Report; }
     taken :group { name @21 :Text; program @22 :Int32; step @23 :Int64; microbatch @24 :Int32; }

@@ -109,6 +109,8 @@ std::vector<std::byte> encode(const ToWorker& in) {
                    h.setBeatMs(m.beat_ms);
                    auto injections = h.initInjections(static_cast<unsigned>(m.injections.size()));
                    for (unsigned i = 0; i < m.injections.size(); ++i) injections.set(i, m.injections[i]);
+                   h.setPlace(m.place);
+                   h.setMemory(m.memory);
                  },
                  [&](const Connect& m) {
                    auto x = b.initConnect();
@@ -120,6 +122,10 @@ std::vector<std::byte> encode(const ToWorker& in) {
                      list[i].setRank(rank);
                      list[i++].setBlob(data(blob));
                    }
+                   x.setHomePlan(data(m.home.plan));
+                   auto homes = x.initHomes(static_cast<unsigned>(m.home.areas.size()));
+                   for (unsigned r = 0; r < homes.size(); ++r) homes.set(r, m.home.areas[r]);
+                   put(x.initHomeOwn(static_cast<unsigned>(m.home.own.size())), m.home.own);
                  },
                  [&](const BeginRun& m) {
                    auto x = b.initBegin();
@@ -176,6 +182,7 @@ std::vector<std::byte> encode(const FromWorker& in) {
                    auto x = b.initReady();
                    x.setRestoredBytes(m.restored_bytes);
                    x.setRestoreS(m.restore_s);
+                   x.setHealedBytes(m.healed_bytes);
                  },
                  [&](const Progress& m) {
                    auto x = b.initProgress();
@@ -266,11 +273,15 @@ Expected<ToWorker> decode_to_worker(const std::vector<std::byte>& in) {
                 static_cast<LogLevel>(std::min(h.getLogLevel(), static_cast<std::uint8_t>(LogLevel::off)));
             hello.beat_ms = h.getBeatMs();
             for (auto text : h.getInjections()) hello.injections.push_back(text.cStr());
+            hello.place = h.getPlace();
+            hello.memory = h.getMemory().cStr();
             return hello;
           }
           case wire::ToWorker::CONNECT: {
-            Connect c{{}, r.getConnect().getAdopt(), r.getConnect().getRestore().cStr()};
-            for (auto a : r.getConnect().getAddresses()) c.addresses[a.getRank()] = text(a.getBlob());
+            const auto x = r.getConnect();
+            Connect c{{}, x.getAdopt(), x.getRestore().cStr(), {bytes(x.getHomePlan()), {}, get(x.getHomeOwn())}};
+            for (auto a : x.getAddresses()) c.addresses[a.getRank()] = text(a.getBlob());
+            for (auto area : x.getHomes()) c.home.areas.push_back(area.cStr());
             return c;
           }
           case wire::ToWorker::BEGIN: {
@@ -311,7 +322,10 @@ Expected<FromWorker> decode_from_worker(const std::vector<std::byte>& in) {
             return address;
           }
           case wire::FromWorker::QUIESCED: return Quiesced{};
-          case wire::FromWorker::READY: return Ready{r.getReady().getRestoredBytes(), r.getReady().getRestoreS()};
+          case wire::FromWorker::READY: {
+            const auto x = r.getReady();
+            return Ready{x.getRestoredBytes(), x.getRestoreS(), x.getHealedBytes()};
+          }
           case wire::FromWorker::PROGRESS: {
             const auto p = r.getProgress();
             return Progress{p.getActs(), p.getBusy(), p.getStuck().cStr(), p.getStuckMs()};

@@ -42,7 +42,8 @@ struct CheckpointTarget {
   bool operator==(const CheckpointTarget&) const = default;
 };
 
-/// The first message to a worker process: the plan (plan_io.h), the same for all workers.
+/// The first message to a worker process, and to one that goes on with another plan: the plan (plan_io.h), the same for
+/// all workers.
 struct PlanBytes {
   std::vector<std::byte> bytes;
 };
@@ -61,15 +62,29 @@ struct Hello {
   LogLevel log_level = LogLevel::info;
   std::int32_t beat_ms = 1000;          ///< between two Progress
   std::vector<std::string> injections;  ///< of this worker (runtime/worker/injection.h)
+  std::int32_t place = 0;               ///< its number in what people read
+  /// The memory of its place, by name as in StateHome::areas, instead of the memory with which the process was started;
+  /// empty: that memory.
+  std::string memory;
 };
 /// The coordinator begins a generation: all places have left the generation before. The worker opens its transport and
 /// answers with WorkerAddress.
 struct Enter {};
+/// Where the state of a job lies: in the memory of places, in the layout of a plan.
+struct StateHome {
+  std::vector<std::byte> plan;     ///< plan_io.h; empty: of the plan that the places run
+  std::vector<std::string> areas;  ///< by rank of that plan: a name by which each process opens it; empty: lost
+  std::vector<Rank> own;           ///< by rank of the generation that begins: its rank here; -1: it had none
+  bool operator==(const StateHome&) const = default;
+};
 /// All places have an address: with what state the generation begins.
 struct Connect {
   std::map<Rank, std::string> addresses;
-  std::int64_t adopt = -1;  ///< the version that lies whole in the memory of every place; -1: what `restore` says
-  std::string restore;      ///< folder of the checkpoint to begin from; empty: initial values
+  /// The version that lies whole in the memory of every place, or, for places that do not hold it, in that of `home`;
+  /// -1: what `restore` says.
+  std::int64_t adopt = -1;
+  std::string restore;  ///< folder of the checkpoint to begin from; empty: initial values
+  StateHome home;       ///< no areas: every place holds what it needs
 };
 /// The coordinator leaves a generation, since a place was lost; the message is of the generation that comes. The worker
 /// ends what its actors do, closes its transport, keeps its state where it lies, and answers with Quiesced.
@@ -111,11 +126,12 @@ struct WorkerAddress {
 };
 /// The place has left the generation before that of this message.
 struct Quiesced {};
-/// The worker may begin. Bytes of a checkpoint that it has read itself, and the time until it had restored all its
-/// parts.
+/// The worker may begin. Bytes of a checkpoint that it has read itself, the time until it had restored all its parts,
+/// and bytes that it has taken from the memory of other places.
 struct Ready {
   std::int64_t restored_bytes = 0;
   double restore_s = 0;
+  std::int64_t healed_bytes = 0;
 };
 /// The process lives: sent every Hello::beat_ms. A step that is merely long is no stall: what counts is growth.
 struct Progress {

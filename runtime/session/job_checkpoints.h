@@ -32,8 +32,9 @@ class JobCheckpoints : public SnapshotObserver {
   /// of which shards are missing, and returns the generation's number, greater than `number`. Error: the job cannot go
   /// on.
   virtual Expected<std::uint32_t> next_generation(std::uint32_t number) { return number + 1; }
-  /// All places have left the generation before: removes what they have left unfinished. Error: the job cannot go on.
-  virtual Status all_left() { return {}; }
+  /// All places have left the generation before, and the job goes on with `plan`, which outlives it: removes what they
+  /// have left unfinished. Error: the job cannot go on.
+  virtual Status all_left(const Plan& plan) { return (void)plan, Status{}; }
   /// The newest that the job has saved; nullopt: none.
   virtual std::optional<SavedVersion> newest() const { return {}; }
 };

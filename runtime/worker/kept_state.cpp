@@ -36,6 +36,11 @@ std::optional<std::vector<std::int64_t>> whole_versions(const Plan& plan, const 
   return whole;
 }
 
+bool holds(const Plan& plan, const LocalPlan& local, std::byte* pool, std::int64_t version) {
+  const auto whole = whole_versions(plan, local, pool);
+  return !whole || std::find(whole->begin(), whole->end(), version) != whole->end();
+}
+
 void forget_versions(const LocalPlan& local, std::byte* pool) {
   std::memset(pool, 0, static_cast<std::size_t>(local.state_area_bytes));
 }

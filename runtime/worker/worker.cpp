@@ -64,9 +64,16 @@ Status Worker::Impl::build() {
   if (local.arena_bytes > 0) {
     TROUPE_ASSIGN(arena, env.device->allocate_pinned(static_cast<std::size_t>(local.arena_bytes)));
   }
-  place_moments();
-  if (env.adopt) {
+  places = state_places(plan, local);
+  if (env.adopt && !env.home.areas.empty() && !holds(plan, local, pool->data(), *env.adopt)) {
+    forget_versions(local, pool->data());
+    TROUPE_ASSIGN(const HealedBytes bytes,
+                  heal(plan, local, pool->data(), env.home, env.own, *env.adopt, [this] { ++*env.progress; }));
+    healed_bytes = bytes.other;
+    env.home = {};
+  } else if (env.adopt) {
     TROUPE_TRY(adopt(*env.adopt));
+    adopted = true;
   } else {
     if (env.pool) forget_versions(local, pool->data());
     if (env.restore.empty()) initialise_parameters();
@@ -115,8 +122,9 @@ Expected<std::unique_ptr<Worker>> Worker::create(const Plan& plan, Rank rank, Wo
 void Worker::start() {
   Impl& impl = *impl_;
   const std::int64_t begin_ns = impl.env.clock->now_ns();
-  auto done = [send = impl.env.send, clock = impl.env.clock, begin_ns](const Expected<std::int64_t>& bytes) {
-    if (bytes.ok()) send(Ready{*bytes, static_cast<double>(clock->now_ns() - begin_ns) * 1e-9});
+  auto done = [send = impl.env.send, clock = impl.env.clock, begin_ns,
+               healed = impl.healed_bytes](const Expected<std::int64_t>& bytes) {
+    if (bytes.ok()) send(Ready{*bytes, static_cast<double>(clock->now_ns() - begin_ns) * 1e-9, healed});
     else send(WorkerFailed{"", bytes.status()});
   };
   if (impl.env.adopt || impl.env.restore.empty()) return done(std::int64_t{0});

@@ -15,7 +15,7 @@
 #include "devices/device.h"
 #include "runtime/place/local_plan.h"
 #include "runtime/session/control.h"
-#include "runtime/worker/kept_state.h"
+#include "runtime/worker/remains.h"
 
 namespace caf {
 class actor_system;
@@ -47,8 +47,10 @@ struct WorkerEnv {
   CheckpointTarget save;            ///< for plans that have snapshots
   /// Memory that the place has kept (kept_state.h), as large as the plan's pool; null: the worker allocates its own.
   Buffer* pool = nullptr;
-  /// The version to begin with, which lies whole in `pool`; nullopt: what `restore` says.
+  /// The version to begin with, which lies whole in `pool`, or else in `home`; nullopt: what `restore` says.
   std::optional<std::int64_t> adopt;
+  Remains home;                  ///< what the places of the job have left; no areas: nothing
+  Rank own = -1;                 ///< the rank that the place had there; -1: none
   std::string restore;           ///< folder of the checkpoint to begin from; empty: initial values
   Injector* injector = nullptr;  ///< of drills; null: none
   /// To the session. Called by actors, by the thread that calls Worker::start, and by the stream's or the transport's

@@ -160,7 +160,7 @@ Worker::Impl::MadeBody Worker::Impl::update_body(const LocalActor& a) {
     part.param_offset = plan_channel(a.out[0]).offsets[ref.index] +
                         (part.extent.empty() ? 0
                                              : offset_in(part.extent, stored) * size_of(plan.tensors[p.tensor].dtype));
-    part.moments_offset = moments_at[static_cast<std::size_t>(ref.param)];
+    part.moments_offset = places[static_cast<std::size_t>(ref.param)].moments;
     part.decay = p.decay;
     parts.push_back(std::move(part));
   }

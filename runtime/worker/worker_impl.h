@@ -15,6 +15,7 @@
 #include "actors/gradient_report.h"
 #include "actors/writer.h"
 #include "runtime/place/gradient_order.h"
+#include "runtime/place/state_places.h"
 #include "runtime/worker/conductor.h"
 #include "runtime/worker/restore.h"
 #include "runtime/worker/stall_meter.h"
@@ -30,9 +31,10 @@ struct Worker::Impl {
   GradientOrder gradients;  // what the place tells of the gradients of a step
   WorkerEnv env;
   std::unique_ptr<Buffer> own_pool, arena;
-  Buffer* pool = nullptr;  // own_pool, or what the place has kept
-  // per parameter: its moments in a slot of its channel; -1: it is not here, or not trained
-  std::vector<std::int64_t> moments_at;
+  Buffer* pool = nullptr;          // own_pool, or what the place has kept
+  std::vector<StatePlace> places;  // by parameter
+  bool adopted = false;            // the job begins with what lay in the pool
+  std::int64_t healed_bytes = 0;   // taken from other places' memory
   std::map<std::string, std::unique_ptr<Stream>> streams;
   std::vector<caf::actor> actors;
   caf::actor conductor;
@@ -53,7 +55,6 @@ struct Worker::Impl {
   void quiesce_streams();
   Status check_ops() const;
   // worker_state.cpp: what outlives a step
-  void place_moments();
   void initialise_parameters();
   void clear_op_state();
   RestorePlaces restore_places() const;

@@ -36,32 +36,15 @@ class CountingParallel final : public Parallel {
 
 }  // namespace
 
-void Worker::Impl::place_moments() {
-  moments_at.assign(plan.params.size(), -1);
-  for (const auto& a : local.actors) {
-    if (plan_actor(a).kind != PlanActor::Kind::update) continue;
-    std::int64_t end = local.channels[a.out[0]].moments_offset;
-    const auto offsets = moments_offsets(plan, local.rank, plan_actor(a), end);
-    for (std::size_t i = 0; i < offsets.size(); ++i)
-      moments_at[static_cast<std::size_t>(plan_actor(a).params[i].param)] = offsets[i];
-  }
-}
-
 RestorePlaces Worker::Impl::restore_places() const {
   // What is restored comes to slot 0.
-  RestorePlaces places{pool->data(), std::vector<std::int64_t>(plan.params.size(), -1), moments_at};
-  for (const auto& a : local.actors) {
-    if (plan_actor(a).kind != PlanActor::Kind::update) continue;
-    const PlanChannel& c = plan_channel(a.out[0]);
-    const std::int64_t slot = local.channels[a.out[0]].offset;
-    for (std::size_t p = 0; p < plan.params.size(); ++p) {
-      const auto it = std::find(c.tensors.begin(), c.tensors.end(), plan.params[p].stored());
-      if (it == c.tensors.end()) continue;
-      places.params[p] = slot + c.offsets[static_cast<std::size_t>(it - c.tensors.begin())];
-      if (places.moments[p] >= 0) places.moments[p] += slot;
-    }
+  RestorePlaces out{pool->data(), {}, {}};
+  for (const StatePlace& place : places) {
+    const std::int64_t slot = place.channel < 0 ? 0 : local.channels[place.channel].offset;
+    out.params.push_back(place.param < 0 ? -1 : slot + place.param);
+    out.moments.push_back(place.moments < 0 ? -1 : slot + place.moments);
   }
-  return places;
+  return out;
 }
 
 void Worker::Impl::initialise_parameters() {
@@ -89,7 +72,7 @@ void Worker::Impl::begin_with(std::int64_t version, const std::vector<std::int32
       const std::int32_t exponent = exponents.at(static_cast<std::size_t>(ref.param));
       std::int32_t kept = 0;
       std::memcpy(&kept, at, sizeof kept);
-      if (env.adopt && env.run_kernels) ASSERT(kept == exponent, plan.params[ref.param].name, version, kept, exponent);
+      if (adopted && env.run_kernels) ASSERT(kept == exponent, plan.params[ref.param].name, version, kept, exponent);
       std::memcpy(at, &exponent, sizeof exponent);
     }
     if (const auto word = local.channels[a.out[0]].version_offset; word >= 0)
@@ -131,7 +114,7 @@ Worker::Impl::MadeBody Worker::Impl::snapshot_body(const LocalActor& a) {
     std::int64_t from = offset_in(e.extent, whole) * size_of(e.dtype);
     if (!moment) from += plan_channel(a.in[0]).offsets[ref->index];
     else
-      from += moments_at[static_cast<std::size_t>(ref->param)] +
+      from += places[static_cast<std::size_t>(ref->param)].moments +
               (e.kind == checkpoint::TensorKind::second_moment ? whole.elements() * size_of(e.dtype) : 0);
     copies.push_back({from, e.offset, e.bytes()});
   }

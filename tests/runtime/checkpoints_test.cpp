@@ -212,7 +212,7 @@ TEST_CASE(
   CHECK(newest->folder == "/ckpt/" + checkpoint::folder_name(1, 1));
   CHECK(newest->version == 1);
   CHECK(newest->sums == job.sums);
-  CHECK(job.checkpoints->all_left().ok());
+  CHECK(job.checkpoints->all_left(job.plan).ok());
   const auto left = job.storage.list("/ckpt");
   REQUIRE(left.ok());
   for (const auto& entry : *left)

@@ -37,27 +37,34 @@ struct ThreePlaces final : CoordinatorSink {
   std::vector<std::int64_t> told;  // steps
   Coordinator coordinator;
 
-  explicit ThreePlaces(JobCheckpoints* checkpoints = nullptr)
-      : p(make_plan(checkpoints != nullptr)), coordinator(p, options(), checkpoints, *this) {
+  /// `zero` 1: each place alone has a third of the moments.
+  explicit ThreePlaces(JobCheckpoints* checkpoints = nullptr, std::int32_t zero = 0, bool replans = false)
+      : p(make_plan(3, checkpoints != nullptr, zero)), coordinator(p, options(replans), checkpoints, *this) {
     coordinator.enter({7, 2});
     coordinator.started(0);
   }
-  static Plan make_plan(bool saves) {
+  static Plan make_plan(std::int64_t dp, bool saves, std::int32_t zero) {
     CompileOptions o;
-    o.stages = stage_meshes({3});
+    o.stages = stage_meshes({dp});
+    o.zero = zero;
     o.keeps_version = true;
     o.snapshots = saves ? 2 : 0;
     auto plan = compile(graph(ops(), {}), o);
     REQUIRE_MESSAGE(plan.ok(), plan.status().message());
     return *std::move(plan);
   }
-  CoordinatorOptions options() {
+  CoordinatorOptions options(bool replans) {
     CoordinatorOptions o;
     o.session.steps = 20;
     o.session.on_step = [this](const StepResult& r) { told.push_back(r.step); };
     o.recovers = true;
     o.restore = "checkpoint to begin from";
     o.on_incident = [this](const Incident& i) { incidents.push_back(i); };
+    if (replans)
+      o.replan = [](const Plan&, std::int64_t places) -> Expected<ChosenPlan> {
+        if (places < 1) return invalid("nothing is left");
+        return ChosenPlan{std::make_shared<const Plan>(make_plan(places, false, 1)), "fewer", 0, {"another: slower"}};
+      };
     return o;
   }
   void send(std::span<const PlaceId> to, JobGeneration of, const ToWorker& m) override {
@@ -69,13 +76,23 @@ struct ThreePlaces final : CoordinatorSink {
     return {};
   }
   void kill(PlaceId place) override { killed.push_back(static_cast<Rank>(place)); }
+  std::vector<std::vector<PlaceId>> shapes;           // that were told
+  std::map<PlaceId, std::vector<std::int64_t>> left;  // versions in the memory of a place
+  int settled_ = 0;
+  Status reshape(const Plan&, std::span<const PlaceId> places) override {
+    shapes.emplace_back(places.begin(), places.end());
+    return {};
+  }
+  std::optional<std::vector<std::int64_t>> held(PlaceId place, const Plan&, Rank) override { return left[place]; }
+  std::string memory_of(PlaceId place) override { return "of " + std::to_string(static_cast<Rank>(place)); }
+  void settled() override { ++settled_; }
 
   void hear(Rank from, FromWorker m, std::int64_t now_ns = 0) {
     coordinator.heard(PlaceId{from}, {coordinator.generation(), encode(m)}, now_ns);
   }
   void down(Rank place, std::int64_t now_ns = 0, bool suspect = false) {
     coordinator.down(PlaceId{place}, Status(Code::unavailable, "worker " + std::to_string(place) + " was killed"),
-                     suspect, now_ns);
+                     suspect ? ProcessEnd::suspect : ProcessEnd::ordinary, now_ns);
     coordinator.turn(now_ns);
   }
   void fail(Rank r) {
@@ -148,8 +165,18 @@ TEST_CASE("when a place is lost the others leave its generation, it is started a
     CHECK(job.told == std::vector<std::int64_t>{0, 1, 2, 3, 4});
     CHECK(job.incidents.empty());  // before the first act
   }
-  SUBCASE("else with the one before") {
+  SUBCASE("with the newest version, where some hold it and have all of it: the others take it from them") {
     job.enter({{0, {{4, 5}}}, {1, {{4}}}, {2, {{4, 5}}}}, 20 * ms);
+    const Connect connect = job.last<Connect>();
+    CHECK(connect.adopt == 5);
+    CHECK(connect.home.plan.empty());  // of the same plan
+    CHECK(connect.home.areas == std::vector<std::string>{"of 0", "", "of 2"});
+    CHECK(connect.home.own == std::vector<Rank>{0, 1, 2});
+    CHECK(job.last<BeginRun>().step == 5);
+  }
+  SUBCASE("else with the one before") {
+    job.enter({{0, {{4}}}, {1, {{4}}}, {2, {{4}}}}, 20 * ms);
+    CHECK(job.last<Connect>().home == StateHome{});
     CHECK(job.last<Connect>().adopt == 4);
     CHECK(job.last<BeginRun>().step == 4);
     job.commit(4);
@@ -206,11 +233,13 @@ TEST_CASE("what places have said in the generation before is dropped, a vote for
   CHECK(job.result().late_messages == 1);
 }
 
-TEST_CASE("the memory of a process that may have written anywhere is not used: the job goes on from a checkpoint") {
+TEST_CASE(
+    "the memory of a process that may have written anywhere is not used: where no other place has what it had alone, "
+    "the job goes on from a checkpoint (CO-5 suspect memory)") {
   for (const bool saved : {false, true}) {
     CAPTURE(saved);
     SavedBefore checkpoints;
-    ThreePlaces job(&checkpoints);
+    ThreePlaces job(&checkpoints, 1);
     job.enter();
     for (std::int64_t step = 0; step < 4; ++step) job.commit(step);
     if (saved) checkpoints.saved = {"step-2", 2, *job.coordinator.session().sums_of(3)};
@@ -229,7 +258,7 @@ TEST_CASE("the memory of a process that may have written anywhere is not used: t
 }
 
 TEST_CASE("a repeated step that comes out otherwise than it was told ends the job (CO-4 compared)") {
-  ThreePlaces job;
+  ThreePlaces job(nullptr, 1);
   job.enter();
   for (std::int64_t step = 0; step < 4; ++step) job.commit(step);
   job.down(1, 0, true);
@@ -306,7 +335,7 @@ TEST_CASE("a job that ends at once still tells the line that it held back") {
 }
 
 TEST_CASE("steps between incidents count from the version that the job went on from, also where that is an old one") {
-  ThreePlaces job;
+  ThreePlaces job(nullptr, 1);
   job.enter();
   for (std::int64_t step = 0; step < 9; ++step) job.commit(step);
   job.down(1, 0, true);
@@ -445,7 +474,8 @@ TEST_CASE(
   ThreePlaces job;
   job.enter();
   job.commit(0);
-  for (const Rank r : {0, 2}) job.coordinator.down(PlaceId{r}, Status(Code::unavailable, "lost"), false, 0);
+  for (const Rank r : {0, 2})
+    job.coordinator.down(PlaceId{r}, Status(Code::unavailable, "lost"), ProcessEnd::ordinary, 0);
   job.coordinator.turn(0);
   CHECK(job.coordinator.generation().number == 3);
   CHECK(job.who<Abort>(3) == RankList{1});
@@ -497,4 +527,90 @@ TEST_CASE("a job that is asked to end while it recovers ends with the version th
   CHECK(r.exit_code == exit_interrupted);
   CHECK(r.committed_steps == 3);
   CHECK(job.told == std::vector<std::int64_t>{0, 1, 2});
+}
+
+TEST_CASE(
+    "places that are gone for good are not started again: the others go on with another plan, each with most of its "
+    "state") {
+  ThreePlaces job(nullptr, 1, true);
+  job.enter();
+  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+  job.down(1, 10 * ms);
+  CHECK(job.who<Abort>(3) == RankList{0, 2});
+  CHECK(job.restarted.empty());
+  job.left = {{PlaceId{0}, {2, 3}}, {PlaceId{1}, {2}}, {PlaceId{2}, {2, 3}}};
+  job.leave({0, 2});
+  REQUIRE(job.shapes == std::vector<std::vector<PlaceId>>{{PlaceId{0}, PlaceId{2}}});
+  CHECK(job.who<Enter>(3) == RankList{0, 2});
+  CHECK(job.coordinator.plan().workers() == 2);
+  for (const Rank place : {0, 2}) job.hear(place, WorkerAddress{"a", std::vector<std::int64_t>{}}, 20 * ms);
+  const Connect connect = job.last<Connect>();
+  CHECK(connect.adopt == 2);  // place 1 alone had a part of the moments, and holds no newer version
+  CHECK_FALSE(connect.home.plan.empty());
+  CHECK(connect.home.areas == std::vector<std::string>{"of 0", "of 1", "of 2"});
+  CHECK(connect.home.own == std::vector<Rank>{0, 2});
+  CHECK(connect.addresses.size() == 2);
+  CHECK(job.settled_ == 0);
+  job.hear(0, Ready{0, 0, 100});
+  job.hear(0, Ready{0, 0, 100});
+  job.hear(2, Ready{0, 0, 20});
+  CHECK(job.settled_ == 1);
+  CHECK(job.last<BeginRun>().step == 2);
+  job.hear(2, Progress{1, false, {}, 0}, 30 * ms);
+  REQUIRE(job.incidents.size() == 1);
+  CHECK(job.incidents[0].culprit == 1);
+  CHECK(job.incidents[0].shape == "fewer");
+  CHECK(job.incidents[0].others == std::vector<std::string>{"another: slower"});
+  CHECK(job.incidents[0].moved_bytes == 120);
+  // The next loss is of rank 1, which place 2 runs.
+  job.down(2, 40 * ms);
+  job.leave({0});
+  CHECK(job.shapes.back() == std::vector<PlaceId>{PlaceId{0}});
+  job.left = {{PlaceId{0}, {2}}, {PlaceId{2}, {2}}};
+  job.hear(0, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  CHECK(job.last<Connect>().home.areas == std::vector<std::string>{"of 0", "of 2"});
+  CHECK(job.last<Connect>().home.own == std::vector<Rank>{0});
+  job.hear(0, Ready{});
+  CHECK(job.settled_ == 2);
+  job.hear(0, Progress{1, false, {}, 0});
+  CHECK(job.incidents[1].culprit == 2);
+}
+
+TEST_CASE("a place that is lost while another plan is entered: the state still lies where it was before") {
+  ThreePlaces job(nullptr, 1, true);
+  job.enter();
+  for (std::int64_t step = 0; step < 3; ++step) job.commit(step);
+  job.left = {{PlaceId{0}, {3}}, {PlaceId{1}, {3}}, {PlaceId{2}, {3}}};
+  job.down(0);
+  job.leave({1, 2});
+  bool suspect = false;
+  SUBCASE("by SIGKILL") {}
+  SUBCASE("by SIGSEGV, with a part of the moments that it alone had") { suspect = true; }
+  job.down(2, 0, suspect);
+  CHECK(job.who<Abort>(4) == RankList{1});
+  job.leave({1});
+  CHECK(job.shapes == std::vector<std::vector<PlaceId>>{{PlaceId{1}, PlaceId{2}}, {PlaceId{1}}});
+  job.hear(1, WorkerAddress{"a", std::vector<std::int64_t>{}});
+  const Connect connect = job.last<Connect>();
+  if (suspect) {
+    CHECK(connect.adopt == -1);
+    CHECK(connect.restore == "checkpoint to begin from");
+  } else {
+    CHECK(connect.adopt == 3);
+    CHECK(connect.home.areas == std::vector<std::string>{"of 0", "of 1", "of 2"});
+    CHECK(connect.home.own == std::vector<Rank>{1});
+  }
+}
+
+TEST_CASE("a worn process is replaced, though its job replaces no lost place") {
+  ThreePlaces job(nullptr, 0, true);
+  job.enter();
+  job.commit(0);
+  job.coordinator.down(PlaceId{1}, Status(Code::unavailable, "it has ended"), ProcessEnd::worn, 0);
+  job.coordinator.turn(0);
+  CHECK(job.restarted == std::vector<std::pair<Rank, bool>>{{1, false}});
+  job.leave({0, 2});
+  CHECK(job.shapes.empty());
+  job.go_on({1});
+  CHECK(job.last<Connect>().adopt == 1);
 }

@@ -15,14 +15,18 @@ struct KeptCase {
   Pipeline pipeline = {};
 };
 
-inline Plan kept_plan(const KeptCase& c, bool keeps_version = true) {
+inline Expected<Plan> compile_kept(const KeptCase& c, bool keeps_version = true) {
   CompileOptions o;
   o.stages = stage_meshes(c.dp, c.tp);
   o.zero = c.zero;
   o.pipeline = c.pipeline;
   o.seed = 7;
   o.keeps_version = keeps_version;
-  auto p = compile(graph(ops(), Shape_{}), o);
+  return compile(graph(ops(), Shape_{}), o);
+}
+
+inline Plan kept_plan(const KeptCase& c, bool keeps_version = true) {
+  auto p = compile_kept(c, keeps_version);
   REQUIRE_MESSAGE(p.ok(), p.status().message());
   const Status s = verify(*p);
   REQUIRE_MESSAGE(s.ok(), s.message());

@@ -1,0 +1,110 @@
+#include "runtime/search/shapes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "runtime/place/local_plan.h"
+#include "runtime/simulate/token_game.h"
+#include "runtime/verify/verify.h"
+
+namespace troupe::runtime {
+
+namespace {
+
+std::int64_t model_of(const Plan& plan) { return plan.meshes[0].size() / plan.dp_width(0); }
+
+std::int64_t units_of(const Plan& plan) {
+  std::set<std::string> units;
+  for (const PlanRole& role : plan.roles) units.insert(role.units.begin(), role.units.end());
+  return std::ssize(units);
+}
+
+std::int64_t sum_of(const StageWidths& dp) { return std::accumulate(dp.begin(), dp.end(), std::int64_t{0}); }
+
+/// A plan of a shape, with the predicted time of its step.
+Expected<ChosenPlan> try_shape(const StageWidths& dp, const Replan& replan, std::optional<std::int64_t> bytes_max) {
+  TROUPE_ASSIGN(Plan plan, replan(dp));
+  TROUPE_TRY(verify(plan));
+  if (bytes_max) {
+    TROUPE_ASSIGN(const std::int64_t bytes, needed_bytes(plan));
+    if (bytes > *bytes_max)
+      return Status(Code::exhausted, fmt::format("its places need {} bytes, of {}", bytes, *bytes_max));
+  }
+  GameOptions training;
+  training.every_program = false;
+  TROUPE_ASSIGN(const GameResult game, play(plan, training));
+  const double step_s = game.step_s;
+  const std::string text = shape_text(dp, model_of(plan));
+  return ChosenPlan{std::make_shared<const Plan>(std::move(plan)), text, step_s, {}};
+}
+
+std::string step_text(double seconds) { return fmt::format("a step of {:.3g} ms", seconds * 1e3); }
+
+}  // namespace
+
+std::string shape_text(const StageWidths& dp, std::int64_t model) {
+  const bool equal = std::all_of(dp.begin(), dp.end(), [&](std::int64_t w) { return w == dp[0]; });
+  std::string text = "dp=";
+  for (std::size_t s = 0; s < (equal ? 1 : dp.size()); ++s) text += fmt::format("{}{}", s > 0 ? "/" : "", dp[s]);
+  if (dp.size() > 1) text += fmt::format(",pp={}", dp.size());
+  if (model > 1) text += fmt::format(",tp={}", model);
+  return text;
+}
+
+std::vector<StageWidths> shapes_for(const Plan& before, std::int64_t places) {
+  const std::int64_t replicas = places / model_of(before), microbatches = before.step_spec().microbatches;
+  std::vector<StageWidths> shapes;
+  const auto add = [&](const StageWidths& dp) {
+    const bool fits = sum_of(dp) <= replicas &&
+                      std::all_of(dp.begin(), dp.end(), [&](std::int64_t w) { return w >= 1 && w <= microbatches; });
+    if (fits && std::find(shapes.begin(), shapes.end(), dp) == shapes.end()) shapes.push_back(dp);
+  };
+  StageWidths now;
+  for (std::int32_t s = 0; s < before.stages; ++s) now.push_back(before.dp_width(s));
+  add(now);
+  for (std::size_t s = 0; s < now.size(); ++s) {
+    StageWidths less = now;
+    --less[s];
+    add(less);
+  }
+  for (std::int64_t stages = 1; stages <= std::min(replicas, units_of(before)); ++stages) {
+    const std::int64_t width = std::min(replicas / stages, microbatches);
+    const std::int64_t more = width == microbatches ? 0 : replicas % stages;
+    StageWidths equal(static_cast<std::size_t>(stages), width), front = equal, back = equal;
+    for (std::int64_t i = 0; i < more; ++i) ++front[i], ++back[stages - 1 - i];
+    add(front);
+    add(back);
+    add(equal);
+  }
+  return shapes;
+}
+
+Expected<ChosenPlan> choose_shape(const Plan& before, std::int64_t places, const Replan& replan,
+                                  std::optional<std::int64_t> bytes_max) {
+  std::optional<ChosenPlan> best;
+  std::vector<std::string> others;
+  for (const StageWidths& dp : shapes_for(before, places)) {
+    auto tried = try_shape(dp, replan, bytes_max);
+    const std::string text = shape_text(dp, model_of(before));
+    if (!tried.ok()) {
+      others.push_back(text + ": " + tried.status().message());
+    } else if (best && tried->step_s >= best->step_s) {
+      others.push_back(text + ": " + step_text(tried->step_s));
+    } else {
+      if (best) others.push_back(best->shape + ": " + step_text(best->step_s));
+      best = *std::move(tried);
+    }
+  }
+  if (!best) {
+    std::string why = fmt::format("no shape of this job runs on {} places", places);
+    for (const std::string& other : others) why += "\n  " + other;
+    return Status(Code::unavailable, why);
+  }
+  best->others = std::move(others);
+  return *std::move(best);
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,175 @@
+// Places that take their state from what others have left: every element, whatever the layouts of both plans.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <map>
+
+#include "actors/version_word.h"
+#include "runtime/place/state_places.h"
+#include "runtime/worker/remains.h"
+#include "tests/runtime/draws.h"
+#include "tests/runtime/kept_cases.h"
+
+using namespace mlp;
+
+namespace {
+
+/// What an element of a parameter's state is in a version: no two are the same.
+float element_of(std::size_t param, StatePart part, std::int64_t index, std::int64_t version) {
+  return static_cast<float>(version * 100'000 + static_cast<std::int64_t>(param) * 10'000 +
+                            static_cast<int>(part) * 3'000 + index);
+}
+
+/// The memory of one place.
+struct PlaceMemory {
+  LocalPlan local;
+  std::vector<std::byte> bytes;
+};
+
+/// Calls f(parameter, part, extent of the place, where it lies in slot `slot`).
+template <class F>
+void each_part(const Plan& p, PlaceMemory& m, std::int32_t slot, F&& f) {
+  const auto places = state_places(p, m.local);
+  for (std::size_t i = 0; i < p.params.size(); ++i)
+    for (const StatePart part : state_parts) {
+      const Extent extent = extent_of(p, p.params[i], part, m.local.rank);
+      const std::int64_t at = offset_of(places[i], part, extent.elements());
+      if (at < 0 || extent.empty()) continue;
+      const LocalChannel& c = m.local.channels[places[i].channel];
+      f(i, part, extent, reinterpret_cast<float*>(m.bytes.data() + c.offset + slot * c.slot_bytes + at));
+    }
+}
+
+/// Calls f(row-major index in the whole tensor, n-th element of the extent).
+template <class F>
+void each_element(const Extent& extent, const Shape& shape, F&& f) {
+  const Extent whole = Extent::whole(shape);
+  std::int64_t n = 0;
+  for_each_run(extent, whole, extent, [&](std::int64_t at, std::int64_t, std::int64_t length) {
+    for (std::int64_t i = 0; i < length; ++i) f(at + i, n++);
+  });
+}
+
+PlaceMemory empty_memory(const Plan& p, Rank r) {
+  auto local = local_plan(p, r);
+  REQUIRE_MESSAGE(local.ok(), local.status().message());
+  PlaceMemory m{*std::move(local), {}};
+  m.bytes.resize(static_cast<std::size_t>(m.local.pool_bytes));
+  return m;
+}
+
+/// A place that holds a version whole in one slot, and its predecessor's garbage in the other.
+PlaceMemory memory_with(const Plan& p, Rank r, std::int64_t version) {
+  PlaceMemory m = empty_memory(p, r);
+  std::memset(m.bytes.data(), 0x5A, static_cast<std::size_t>(m.local.state_area_bytes));
+  const auto slot = static_cast<std::int32_t>(version % 2);
+  each_part(p, m, slot, [&](std::size_t param, StatePart part, const Extent& extent, float* at) {
+    each_element(extent, p.tensors[p.params[param].tensor].shape,
+                 [&](std::int64_t index, std::int64_t n) { at[n] = element_of(param, part, index, version); });
+  });
+  for (const LocalChannel& c : m.local.channels)
+    for (std::int32_t s = 0; c.version_offset >= 0 && s < c.slots; ++s) {
+      actors::VersionWord word(m.bytes.data() + c.offset + s * c.slot_bytes + c.version_offset);
+      if (s == slot) word.set(version);
+      else word.clear();
+    }
+  return m;
+}
+
+struct Left {
+  std::vector<PlaceMemory> memories;
+  Remains remains;
+};
+Left left_by(const Plan& p, std::int64_t version) {
+  Left left;
+  left.remains.plan = &p;
+  for (Rank r = 0; r < p.workers(); ++r) left.memories.push_back(memory_with(p, r, version));
+  for (PlaceMemory& m : left.memories) left.remains.areas.push_back(m.bytes.data());
+  return left;
+}
+
+std::int64_t elements_seen = 0;
+
+/// Whether a place of `p` has each element of the version in slot 0.
+bool has_all(const Plan& p, PlaceMemory& m, std::int64_t version) {
+  std::int64_t wrong = 0;
+  each_part(p, m, 0, [&](std::size_t param, StatePart part, const Extent& extent, const float* at) {
+    each_element(extent, p.tensors[p.params[param].tensor].shape, [&](std::int64_t index, std::int64_t n) {
+      wrong += at[n] != element_of(param, part, index, version);
+      ++elements_seen;
+    });
+  });
+  return wrong == 0;
+}
+
+std::vector<KeptCase> shapes() {
+  std::vector<KeptCase> out = kept_cases();
+  out.push_back({{1, 2}, 1, 1});
+  out.push_back({{3, 1}, 1, 3});
+  out.push_back({{2, 2}, 2, 2});
+  out.push_back({{4}});
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a place of any layout takes every element of its state from the places of any other, and no garbage") {
+  const auto all = shapes();
+  elements_seen = 0;
+  for (std::size_t a = 0; a < all.size(); ++a)
+    for (std::size_t b = 0; b < all.size(); ++b) {
+      if (!test::is_drawn(static_cast<unsigned>(a * all.size() + b))) continue;
+      CAPTURE(a);
+      CAPTURE(b);
+      const Plan before = kept_plan(all[a]), next = kept_plan(all[b]);
+      Left left = left_by(before, 3);
+      for (Rank r = 0; r < next.workers(); ++r) {
+        CAPTURE(r);
+        PlaceMemory m = empty_memory(next, r);
+        const Rank own = r < before.workers() ? r : -1;
+        const auto bytes = heal(next, m.local, m.bytes.data(), left.remains, own, 3);
+        REQUIRE_MESSAGE(bytes.ok(), bytes.status().message());
+        CHECK(has_all(next, m, 3));
+        if (a == b) CHECK(bytes->other == 0);  // what it needs it has itself
+        if (own < 0) CHECK(bytes->own == 0);
+      }
+    }
+  CHECK(elements_seen > test::of_drawn(100'000));
+}
+
+TEST_CASE("what a lost place alone had is missing, by name; what replicas have is not") {
+  const Plan dp = kept_plan({{3}}), zero = kept_plan({{3}, 1, 1}), pp = kept_plan({{1, 1, 1}});
+  for (const Plan* before : {&dp, &zero, &pp}) {
+    const bool replicated = before == &dp;
+    for (Rank lost = 0; lost < 3; ++lost) {
+      CAPTURE(lost);
+      Left left = left_by(*before, 4);
+      left.remains.areas[static_cast<std::size_t>(lost)] = nullptr;
+      CHECK(is_whole(*before, [&](Rank r) { return r != lost; }) == replicated);
+      const Plan next = kept_plan({{2}});
+      PlaceMemory m = empty_memory(next, 0);
+      const auto bytes = heal(next, m.local, m.bytes.data(), left.remains, -1, 4);
+      CHECK(bytes.ok() == replicated);
+      if (replicated) CHECK(has_all(next, m, 4));
+      else
+        CHECK(std::any_of(next.params.begin(), next.params.end(), [&](const PlanParam& p) {
+          return bytes.status().message().find(p.name) != std::string::npos;
+        }));
+    }
+    CHECK(is_whole(*before, [](Rank) { return true; }));
+  }
+}
+
+TEST_CASE("a place that holds another version is no source") {
+  const Plan before = kept_plan({{2}});
+  Left left = left_by(before, 3);
+  left.memories[0] = memory_with(before, 0, 4);
+  left.remains.areas[0] = left.memories[0].bytes.data();
+  for (const std::int64_t version : {3, 4}) {
+    PlaceMemory m = empty_memory(before, 0);
+    REQUIRE(heal(before, m.local, m.bytes.data(), left.remains, 0, version).ok());
+    CHECK(has_all(before, m, version));
+  }
+  PlaceMemory m = empty_memory(before, 0);
+  CHECK_FALSE(heal(before, m.local, m.bytes.data(), left.remains, 0, 5).ok());
+}
