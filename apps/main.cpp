@@ -280,6 +280,9 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   int (*ckpt)(const troupe::ckpt::Arguments&) = nullptr;
   HfCommands hf;
   add_hf(add_ckpt(cli, k, ckpt), hf);
+  troupe::lm::RunningArguments r;
+  int (*running)(const troupe::lm::RunningArguments&) = nullptr;
+  troupe::running_commands(cli, r, running);
   bool log_level_given = false;
   add_log_level(cli, log_level_given);
   const int words = troupe::words_to_parse(argc, argv);
@@ -307,6 +310,7 @@ int run(const troupe::runtime::App& app, int argc, char** argv) {
   }
   if (a.quiet && !log_level_given) troupe::set_log_level(troupe::LogLevel::warn);
   if (ckpt) return ckpt(k);
+  if (running) return running(r);
   a.resumes = resume->count() > 0;
   const bool planned = plan->parsed() || sim->parsed();
   if (a.config_path.empty() && (planned || (train->parsed() && !a.resumes))) {

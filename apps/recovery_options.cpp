@@ -24,12 +24,30 @@ void recovery_options(CLI::App& command, lm::JobArguments& arguments) {
           "on without it, in another shape (default: always)")
       ->check(CLI::IsMember({"always", "never"}));
   command
+      .add_option("--spares", arguments.spares,
+                  "with --replace never: workers that are started beside those of the mesh, and of which one takes the "
+                  "place of a worker that is lost (default: 0)")
+      ->check(whole_number(0, 1024));
+  command
       .add_option(
           "--inject", arguments.inject,
           "a drill: ACTION@ACT[:before|:mid|:after][#N]/workerR does ACTION (SIGKILL, SIGSTOP, SIGSEGV, EXIT, HANG, "
           "DROP) at the N-th ACT (forward, backward, weights, exchange, norm, commit, update, gather, snapshot, "
           "write, digest, actor, enter, or an actor's name) of worker R (repeatable; default: none)")
       ->allow_extra_args(false);
+}
+
+void running_commands(CLI::App& cli, lm::RunningArguments& arguments, int (*&run)(const lm::RunningArguments&)) {
+  const auto add = [&](const char* name, const char* what, int (*command)(const lm::RunningArguments&)) {
+    auto* sub = cli.add_subcommand(name, what);
+    sub->add_option("out", arguments.out, "the run's output folder")->required();
+    sub->callback([&run, command] { run = command; });
+    return sub;
+  };
+  add("ps", "Show what a run with --recovery slots does: its workers, its step, its incidents", lm::ps_command);
+  add("scale", "Ask a run with --recovery slots to go on with another mesh, from its next step on", lm::scale_command)
+      ->add_option("--mesh", arguments.mesh, "such as dp=2,pp=2; tp is the run's")
+      ->required();
 }
 
 }  // namespace troupe

@@ -84,6 +84,7 @@ rule("no file or socket" "std::[io]?fstream|std::filesystem|${no_name}f(re)?open
   devices/files/file_storage.cpp   "the production Storage"
   devices/host_memory.cpp          "how much memory the machine has left"
   runtime/launch/launcher.cpp      "control links and logs of worker processes"
+  runtime/launch/job_socket.cpp    "by which other processes ask the job"
   runtime/launch/worker_process.cpp "what the kernel says of its peak memory")
 
 rule("no environment" "getenv|setenv|putenv|${no_name}environ${no_name}"

@@ -68,6 +68,7 @@ run_threaded() {  # REGEX of tests
 # Everything that takes too long for each change: real processes under both sanitizers, all pairs of topologies.
 run_long() {
   cmake --build build-asan --target test_process test_command || return 1
+  may "whole trainings, AddressSanitizer" run_ctest build-asan -R "$slow"
   may "processes, AddressSanitizer" run_ctest build-asan -R '^test_(process|command)(\.|$)'
   cmake --build build-tsan --target troupe test_checkpoint test_actors || return 1
   may "checkpoint and actors, ThreadSanitizer" run_threaded 'test_(checkpoint|actors)'
@@ -85,8 +86,10 @@ must "build" cmake --build build
 may "tests" run_ctest build -j 2
 must "build with sanitizers" build_sanitized
 # Smaller draws: instrumented code is slow.
-export TROUPE_RANDOM_PLANS=${TROUPE_RANDOM_PLANS:-1:60} TROUPE_PLAN_FUZZ=${TROUPE_PLAN_FUZZ:-1:300} TROUPE_ONE_IN=${TROUPE_ONE_IN:-8}
-may "tests with sanitizers" run_ctest build-asan -j 2 -R "^$sanitized(\.|\$)"
+export TROUPE_RANDOM_PLANS=${TROUPE_RANDOM_PLANS:-1:60} TROUPE_PLAN_FUZZ=${TROUPE_PLAN_FUZZ:-1:300} TROUPE_ONE_IN=${TROUPE_ONE_IN:-16}
+# The slowest two, whole trainings, are among the long tests: other tests run the same code.
+slow='^test_numbers\.(zero|tensor_parallel)$'
+may "tests with sanitizers" run_ctest build-asan -j 2 -R "^$sanitized(\.|\$)" -E "$slow"
 must "build with TSan" build_threaded
 may "tests with TSan" run_threaded "$threaded"
 [ "${1:-}" != --long ] || may "long tests" run_long

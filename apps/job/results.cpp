@@ -204,6 +204,7 @@ void Results::incident(const Incident& i) {
   const auto end = std::min(i.cause.find('\n'), i.cause.find("; its last log lines:"));
   m.cause = i.cause.substr(0, end);
   if (end < i.cause.size()) m.report = i.cause.substr(i.cause.find_first_not_of("; \n", end));
+  m.planned = i.planned;
   m.actor = i.actor;
   m.culprit = i.culprit;
   m.lost.assign(i.lost.begin(), i.lost.end());
@@ -224,7 +225,7 @@ void Results::incident(const Incident& i) {
   m.agreed_ms = ms(i.left_ns, i.agreed_ns);
   m.ready_ms = ms(i.agreed_ns, i.ready_ns);
   m.act_ms = ms(i.ready_ns, i.act_ns);
-  ++incidents_;
+  if (!i.planned) ++incidents_;
   if (!incident_lines_) {
     auto writer = report::MetricsWriter::open(file("incidents.jsonl"), report::MetricsWriter::Mode::append);
     if (!writer.ok()) return keep(writer.status());
@@ -234,8 +235,11 @@ void Results::incident(const Incident& i) {
   if (ended) return;
   generation_ = i.generation;
   repeated_steps_ += std::max<std::int64_t>(0, i.committed - i.version);
-  log_warn(fmt::format("{}; the run goes on from step {} ({}), as generation {}{}, after {:.0f} ms", m.cause, i.version,
-                       m.from, i.generation, i.shape.empty() ? "" : " on " + i.shape, ms(i.last_down_ns, i.act_ns)));
+  const auto text = fmt::format("{}; the run goes on from step {} ({}), as generation {}{}, after {:.0f} ms", m.cause,
+                                i.version, m.from, i.generation, i.shape.empty() ? "" : " on " + i.shape,
+                                ms(i.last_down_ns, i.act_ns));
+  if (i.planned && i.lost.empty()) log_info(text);
+  else log_warn(text);
 }
 
 void Results::write_held() {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/job/argument_checks.h"
+#include "apps/job/running.h"
 #include "apps/lm/data.h"
 #include "apps/lm/learning_rate.h"
 #include "apps/lm/unpack.h"
@@ -180,6 +181,7 @@ Expected<Plan> Training::replan(const StageWidths& dp) const {
   const MeshConfig before = std::exchange(p.config.mesh, mesh_config(p.mesh));
   p.config.mesh.zero = before.zero;
   p.config.mesh.shared_vocabulary = before.shared_vocabulary;
+  if (dp.size() == 1) p.config.schedule.pipeline = ScheduleConfig().pipeline;  // the others need stages
   TROUPE_TRY(validate(p.config));
   TROUPE_TRY(check_mesh(p.mesh, p.config));
   TROUPE_ASSIGN(AheadChoice made, make_plan(app_, p, text_, a_.sample ? sampler_.prompt_tokens() : 0));
@@ -199,7 +201,18 @@ JobOptions Training::options() {
   o.trace = a_.trace;
   o.recovers = p_.config.run.recovery == "slots";
   o.detect_budget_ms = a_.detect_budget_ms;
-  if (o.recovers && a_.replace == "never") o.replan = [this](const StageWidths& dp) { return replan(dp); };
+  if (o.recovers) {
+    o.replaces = a_.replace == "always";
+    o.spares = o.replaces ? 0 : a_.spares;
+    o.replan = [this](const StageWidths& dp) { return replan(dp); };
+    o.socket = socket_of(a_.out);
+    o.read_shape = [this](const std::string& text) -> Expected<StageWidths> {
+      TROUPE_ASSIGN(const MeshSpec mesh, parse_mesh(text));
+      if (mesh.tp == p_.mesh.tp) return mesh.dp;
+      return invalid(fmt::format("'{}' has tp={}, and the run tp={}: another tp would change its bits", text, mesh.tp,
+                                 p_.mesh.tp));
+    };
+  }
   o.inject = p_.injections;
   o.on_incident = [this](const Incident& incident) { results_.incident(incident); };
   o.stall_s = a_.stall_s;

@@ -80,6 +80,7 @@ std::string to_json_line(const IncidentMetrics& m) {
   add("ready", m.ready_ms);
   add("act", m.act_ms);
   const auto report = m.report.empty() ? "" : ", \"report\": " + json_text(m.report);
+  const auto planned = m.planned ? ", \"planned\": true" : "";
   const auto actor = m.actor.empty() ? "" : ", \"actor\": " + json_text(m.actor);
   const auto goes_on = m.step < 0 ? ", \"ended\": true"
                                   : fmt::format(", \"step\": {}, \"from\": {}, \"generation\": {}", m.step,
@@ -91,10 +92,10 @@ std::string to_json_line(const IncidentMetrics& m) {
                         : fmt::format(", \"mesh\": {}, \"others\": [{}]", json_text(m.mesh), fmt::join(others, ", "));
   const auto moved = m.moved_bytes == 0 ? "" : fmt::format(", \"moved_bytes\": {}", m.moved_bytes);
   return fmt::format(
-      "{{\"at_s\": {}, \"cause\": {}, \"culprit\": {}{}, \"lost\": [{}], \"committed\": {}{}{}{}, "
+      "{{\"at_s\": {}, \"cause\": {}{}, \"culprit\": {}{}, \"lost\": [{}], \"committed\": {}{}{}{}, "
       "\"ms\": {{{}}}{}}}\n",
-      number(m.at_s, 6), json_text(m.cause), m.culprit, actor, fmt::join(m.lost, ", "), m.committed, goes_on, mesh,
-      moved, times, report);
+      number(m.at_s, 6), json_text(m.cause), planned, m.culprit, actor, fmt::join(m.lost, ", "), m.committed, goes_on,
+      mesh, moved, times, report);
 }
 
 Expected<MetricsBefore> keep_lines_before(const std::string& path, std::int64_t step) {

@@ -54,6 +54,7 @@ struct CheckpointMetrics {
 /// from the moment before it; -1: it did not come so far.
 struct IncidentMetrics {
   std::string cause;                ///< the first line of what was heard first
+  bool planned = false;             ///< the run was asked to change its mesh
   std::string report;               ///< its other lines: a log's last ones, or who waited for what
   std::string actor;                ///< that has failed; empty: a process has ended
   int culprit = -1;                 ///< the first worker that was lost, or has failed

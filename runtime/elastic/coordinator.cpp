@@ -126,6 +126,7 @@ void Coordinator::turn(std::int64_t now_ns) {
     lose(rank_of(s.place), "", cause, now_ns);
   }
   if (loss_) return recover(now_ns);
+  if (change_ && phase_ == Phase::running && session_->held()) return begin_change(now_ns);
   if (all(stopped_)) told_.tell_all();
   if (!told_.contradiction().ok()) return end(told_.contradiction(), exit_worker);
   if (all(stopped_)) return end(pause_.status(), pause_.code());
@@ -181,6 +182,35 @@ void Coordinator::progressed(std::int64_t now_ns) {
   explanations_.clear();
 }
 
+JobState Coordinator::state() const {
+  JobState s;
+  s.generation = fence_.generation().number;
+  s.committed = session_->committed();
+  s.steps = options_.session.steps;
+  const char* phases[] = {"leaves", "enters", "runs"};
+  const std::string phase = phases[static_cast<int>(phase_)];
+  s.phase = !begun_                    ? "begins"
+            : phase_ != Phase::running ? "recovers"
+            : session_->finished()     ? "ends"
+            : change_                  ? "is about to change its shape"
+                                       : "runs";
+  s.shape = shape_;
+  s.incidents = std::ssize(result_.incidents) + (incident_ ? 1 : 0);
+  if (incident_) s.last_incident = incident_->cause;
+  else if (!result_.incidents.empty()) s.last_incident = result_.incidents.back().cause;
+  if (phase_ == Phase::running) s.waits_for = session_->waits_for();
+  for (const PlaceId place : all_) {
+    const Rank rank = rank_of(place);
+    JobState::Place p{static_cast<std::int32_t>(place), rank, -1, -1, "waits", -1};
+    if (gone_.count(place) > 0) p.does = "is gone";
+    else if (rank >= 0) p.does = phase;
+    if (rank >= 0) p.stage = plan_->stage_of(rank);
+    if (rank >= 0) p.heard_ns = pulses_[static_cast<std::size_t>(rank)].heard_ns;
+    s.places.push_back(p);
+  }
+  return s;
+}
+
 // ---- messages --------------------------------------------------------------------------------------
 
 void Coordinator::take_address(Rank from, WorkerAddress& address, std::int64_t now_ns) {
@@ -206,7 +236,8 @@ void Coordinator::take_ready(Rank from, const Ready& ready, std::int64_t now_ns)
   phase_ = Phase::running;
   settle();
   if (incident_) incident_->ready_ns = now_ns;
-  if (Status s = session_->begin(); !s.ok()) end(std::move(s), exit_worker);
+  if (Status s = session_->begin(); !s.ok()) return end(std::move(s), exit_worker);
+  hold_for_change();
 }
 
 void Coordinator::take_spans(Rank from, Spans& spans) {

@@ -35,6 +35,7 @@
 #include "runtime/elastic/incident.h"
 #include "runtime/elastic/inventory.h"
 #include "runtime/elastic/job_result.h"
+#include "runtime/elastic/job_state.h"
 #include "runtime/elastic/pause.h"
 #include "runtime/elastic/place_id.h"
 #include "runtime/elastic/told_once.h"
@@ -72,6 +73,8 @@ class CoordinatorSink {
   virtual std::string memory_of(PlaceId place) { return (void)place, std::string(); }
   /// All places have their state: what they had before reshape() may go.
   virtual void settled() {}
+  /// The job has no use for a place any more: its process may end.
+  virtual void dismiss(PlaceId place) { (void)place; }
 };
 
 /// How the process of a place has ended.
@@ -133,6 +136,17 @@ class Coordinator {
   /// The coordinator's own process was stopped until now, and took no message: no place was silent.
   void resumed_after_stop(std::int64_t now_ns);
 
+  /// The job may use a place that has a process, and no rank so far: a spare, or one that joins.
+  void add_place(PlaceId place) { all_.push_back(place); }
+  /// Places that have a process, with or without a rank.
+  std::vector<PlaceId> available() const;
+  /// What the job does; of its places without their processes.
+  JobState state() const;
+  /// A planned change: the job goes on with this plan, once the steps that have begun are done, so that none is
+  /// repeated; places that it does not use then are dismissed. `why`: what has asked for it. An earlier change that has
+  /// not begun is forgotten. Error: the job does not recover, has not begun, is about to end, or has fewer places than
+  /// the plan.
+  Status change(ChosenPlan chosen, const std::string& why, std::int64_t now_ns);
   /// A request to end: with a checkpoint of the step that is under way where the job saves any and no such request came
   /// before, else at once. `code`: with which exit code.
   void interrupt(const std::string& why, int code, std::int64_t now_ns);
@@ -193,6 +207,12 @@ class Coordinator {
   void lose(Rank culprit, const std::string& actor, const Status& cause, std::int64_t now_ns);
   /// Goes on in the next generation, from all that was lost since the last turn.
   void recover(std::int64_t now_ns);
+  /// All steps are done that had begun: goes on in the next generation, as asked.
+  void begin_change(std::int64_t now_ns);
+  /// Places leave their generation, and what is lost is started again or given up.
+  void leave_generation(std::int64_t now_ns);
+  /// Waits for the steps that have begun, if a change is due.
+  void hold_for_change();
   /// Whether this incident is one too many (CR-4 giving up); then the job has ended.
   bool gives_up(const Loss& loss);
   void kill_who_stay();
@@ -208,7 +228,7 @@ class Coordinator {
   /// The places have answered what they wait for, or had the time to.
   void take_stall(std::int64_t now_ns);
   void enter_places(std::int64_t now_ns);
-  /// Places are gone: goes on with a plan for those that are left.
+  /// Goes on with another plan, where a change is due or places are gone.
   Status replan(std::int64_t now_ns);
   /// What lies where the state of the job is.
   Inventory inventory();
@@ -239,8 +259,15 @@ class Coordinator {
 
   // Of a job that goes on with other plans. All of them: sessions and places refer to them.
   std::vector<std::shared_ptr<const Plan>> plans_;
-  const std::vector<PlaceId> all_;  // that it began with
+  std::vector<PlaceId> all_;  // that it has ever had
   std::set<PlaceId> gone_;
+  struct Change {
+    ChosenPlan chosen;
+    std::string why;
+  };
+  std::optional<Change> change_;  // that is due
+  std::string shape_;             // since the last change
+  bool planned_ = false;          // a change is under way: places that it does not use are dismissed
   /// Where the state lies: with the places of the last generation that was ready.
   struct {
     const Plan* plan;

@@ -12,6 +12,7 @@ namespace troupe::runtime {
 /// Times are the coordinator's, in ns; -1: it did not come so far.
 struct Incident {
   std::string cause;                ///< what was heard first; what else was, each on a line that begins with "then "
+  bool planned = false;             ///< nothing was lost: the job was asked to go on in another shape
   std::string actor;                ///< the actor that has failed; empty: a process has ended, or a link
   std::int32_t culprit = -1;        ///< the first place that was lost, or has failed, by its number
   std::vector<std::int32_t> lost;   ///< places whose process has ended, in the order in which that was heard

@@ -30,6 +30,44 @@ void Coordinator::lose(Rank culprit, const std::string& actor, const Status& cau
 
 void Coordinator::recover(std::int64_t now_ns) {
   if (gives_up(*std::exchange(loss_, std::nullopt))) return;
+  leave_generation(now_ns);
+}
+
+Status Coordinator::change(ChosenPlan chosen, const std::string& why, std::int64_t now_ns) {
+  if (!options_.recovers) return invalid("the job does not recover (CoordinatorOptions::recovers): it keeps its shape");
+  if (over_ || !begun_ || diverged_ || session_->finished() || pause_.asked())
+    return Status(Code::unavailable, begun_ ? "the job is about to end" : "the job has not begun");
+  if (std::ssize(available()) < chosen.plan->workers())
+    return invalid(
+        fmt::format("{} needs {} places, and there are {}", chosen.shape, chosen.plan->workers(), available().size()));
+  if (session_->earliest_end() >= options_.session.steps)
+    return Status(Code::unavailable, "the job ends with the steps that have begun");
+  change_ = {std::move(chosen), why};
+  if (phase_ == Phase::running) hold_for_change();
+  progressed(now_ns);
+  return {};
+}
+
+std::vector<PlaceId> Coordinator::available() const {
+  std::vector<PlaceId> left;
+  for (const PlaceId place : all_)
+    if (gone_.count(place) == 0) left.push_back(place);
+  return left;
+}
+
+void Coordinator::hold_for_change() {
+  if (change_ && !session_->finished() && session_->earliest_end() < options_.session.steps)
+    session_->hold_at(session_->earliest_end());
+}
+
+void Coordinator::begin_change(std::int64_t now_ns) {
+  incident_ = Incident{.cause = change_->why, .planned = true, .committed = session_->committed()};
+  incident_->down_ns = incident_->last_down_ns = now_ns;
+  generations_ = 0;
+  leave_generation(now_ns);
+}
+
+void Coordinator::leave_generation(std::int64_t now_ns) {
   std::uint32_t number = fence_.generation().number + 1;
   if (checkpoints_) {
     const auto next = checkpoints_->next_generation(fence_.generation().number);
@@ -135,10 +173,7 @@ void Coordinator::take_quiesced(Rank from, std::int64_t now_ns) {
 }
 
 void Coordinator::enter_places(std::int64_t now_ns) {
-  bool fewer = false;
-  for (Rank r = 0; r < plan_->workers(); ++r) fewer |= is_gone(r);
-  if (fewer)
-    if (const Status s = replan(now_ns); !s.ok()) return end(s, exit_worker);
+  if (const Status s = replan(now_ns); !s.ok()) return end(s, exit_worker);
   if (checkpoints_)
     if (const Status s = checkpoints_->all_left(*plan_); !s.ok()) return end(s, exit_checkpoint);
   phase_ = Phase::entering;
@@ -147,20 +182,33 @@ void Coordinator::enter_places(std::int64_t now_ns) {
 }
 
 Status Coordinator::replan(std::int64_t now_ns) {
-  std::vector<PlaceId> left;
-  for (const PlaceId place : all_)
-    if (gone_.count(place) == 0) left.push_back(place);
-  TROUPE_ASSIGN(ChosenPlan chosen, options_.replan(*home_.plan, std::ssize(left)));
-  plans_.push_back(chosen.plan);
-  plan_ = chosen.plan.get();
-  options_.places = seat(*plan_, *home_.plan, home_.places, left);
-  incident_->shape = chosen.shape;
-  incident_->others = chosen.others;
-  pulses_.assign(options_.places.size(), {now_ns, 0, false, false});
+  const std::vector<PlaceId> left = available();
+  std::optional<ChosenPlan> chosen;
+  if (auto change = std::exchange(change_, std::nullopt)) {
+    planned_ = change->chosen.plan->workers() <= std::ssize(left);
+    if (planned_) chosen = std::move(change->chosen);
+    else log_warn(change->why + ": too few workers are left for " + change->chosen.shape);
+  }
+  bool fewer = false;
+  for (Rank r = 0; r < plan_->workers(); ++r) fewer |= is_gone(r);
+  if (!chosen && !fewer) return {};
+  if (!chosen) {
+    TROUPE_ASSIGN(chosen, options_.replan(*home_.plan, std::ssize(left)));
+  }
+  plans_.push_back(chosen->plan);
+  plan_ = chosen->plan.get();
+  const auto before = std::exchange(options_.places, seat(*plan_, *home_.plan, home_.places, left));
+  incident_->shape = shape_ = chosen->shape;
+  incident_->others = chosen->others;
+  pulses_.clear();
+  for (const PlaceId place : options_.places) {  // one that had no rank may only just have started
+    const bool starts = std::find(before.begin(), before.end(), place) == before.end();
+    pulses_.push_back({now_ns + (starts ? start_wait_ns : 0), 0, false, starts});
+  }
   quiesced_.clear();
   blamed_.clear();
   if (result_.places.size() < options_.places.size()) result_.places.resize(options_.places.size());
-  log_debug(fmt::format("the job goes on as {}", chosen.shape));
+  log_debug(fmt::format("the job goes on as {}", chosen->shape));
   return sink_.reshape(*plan_, options_.places);
 }
 
@@ -206,7 +254,10 @@ void Coordinator::settle() {
     home_.plan = plan_;
     home_.places = options_.places;
     sink_.settled();
+    for (const PlaceId place : available())
+      if (planned_ && rank_of(place) < 0) sink_.dismiss(place);
   }
+  planned_ = false;
   home_.suspect.clear();
 }
 

@@ -41,9 +41,16 @@ struct JobOptions {
   bool recovers = false;
   /// Of a job that recovers: how long a worker may say nothing before it counts as hung, and is killed. 100 to 600,000.
   int detect_budget_ms = 2000;
-  /// A worker that is lost is gone for good: the job goes on in another shape, for which this compiles the plan, as
-  /// JobOptions::checked and App::check do not see. Null: a new worker takes its place. Of a job that recovers.
+  /// A new worker takes the place of one that is lost; false: it is gone for good, and the job goes on in another
+  /// shape. Of a job that recovers, with `replan`.
+  bool replaces = true;
+  /// Compiles the job's plan for other stages, on a thread of its own. Null: the job keeps its shape.
   Replan replan;
+  int spares = 0;  ///< workers that are started beside those of the plan, and take the place of one that is gone
+  /// Where other processes ask the job what it does, and to go on in another shape (JobSocket); empty: nowhere.
+  std::string socket;
+  /// Reads the shape that such a request names. Error: there is no such shape.
+  std::function<Expected<StageWidths>(const std::string& text)> read_shape;
   std::vector<Injection> inject;  ///< of a drill
   /// The job goes on after an incident, or has ended in it. Of a job that recovers.
   std::function<void(const Incident&)> on_incident;

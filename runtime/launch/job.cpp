@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <set>
 #include <span>
@@ -21,6 +22,7 @@
 #include "runtime/elastic/coordinator.h"
 #include "runtime/launch/fresh_number.h"
 #include "runtime/launch/hello.h"
+#include "runtime/launch/job_socket.h"
 #include "runtime/launch/launcher.h"
 #include "runtime/launch/shape_plans.h"
 #include "runtime/plan/plan_io.h"
@@ -81,7 +83,8 @@ class Job final : private CoordinatorSink {
     c.detect_ns = std::int64_t{o.detect_budget_ms} * 1'000'000;
     c.restore = o.checkpoint.restore;
     c.on_incident = o.on_incident;
-    if (shapes_) c.replan = [this](const Plan& before, std::int64_t places) { return shapes_->choose(before, places); };
+    if (shapes_ && !o.replaces)
+      c.replan = [this](const Plan& before, std::int64_t places) { return shapes_->choose(before, places); };
     return c;
   }
 
@@ -112,15 +115,35 @@ class Job final : private CoordinatorSink {
 
   Status start() {
     coordinator_.enter({fresh_number(), checkpoints_ ? checkpoints_->claim().generation : 1});
-    for (Rank r = 0; r < plan_.workers(); ++r) {
-      TROUPE_TRY(launcher_.start(prefix(r), options_.recovers));
-      log_debug(fmt::format("{} is process {}", worker(r), launcher_.workers()[r].pid));
-    }
+    for (Rank r = 0; r < plan_.workers(); ++r) TROUPE_TRY(start_process(r));
     const CheckpointTarget save = checkpoints_ ? CheckpointTarget{options_.checkpoint.dir, checkpoints_->claim().job}
                                                : CheckpointTarget{};
     hellos_ = hellos(options_, plan_.workers(), save);
+    for (int i = 0; i < options_.spares; ++i) TROUPE_TRY(start_another());
     tell_plan(plan_, coordinator_.places());
     prepare_shapes();
+    if (!options_.socket.empty()) {
+      TROUPE_ASSIGN(socket_, JobSocket::open(options_.socket));
+    }
+    return {};
+  }
+
+  Status start_process(Rank place) {
+    TROUPE_TRY(launcher_.start(prefix(place), options_.recovers));
+    log_debug(fmt::format("{} is process {}", worker(place), launcher_.workers()[place].pid));
+    return {};
+  }
+  /// A place that has no rank so far.
+  Status start_another() {
+    const auto place = static_cast<Rank>(launcher_.workers().size());
+    TROUPE_TRY(start_process(place));
+    Hello hello = hellos_.front();
+    hello.place = place;
+    hello.cores.clear();
+    hello.net_device.clear();
+    hello.injections.clear();
+    hellos_.push_back(hello);
+    coordinator_.add_place(PlaceId{place});
     return {};
   }
 
@@ -186,13 +209,20 @@ class Job final : private CoordinatorSink {
     const WorkerProcess& w = launcher_.workers()[static_cast<Rank>(place)];
     return kept_memory_name(w.home_fd >= 0 ? w.home_fd : w.memory_fd);
   }
+  void dismiss(PlaceId place) override {
+    WorkerProcess& w = launcher_.workers()[static_cast<Rank>(place)];
+    log_debug(worker(static_cast<Rank>(place)) + " has no part in the job any more, and ends");
+    w.link.reset();  // its process ends
+    broken_.insert(static_cast<Rank>(place));
+  }
   void settled() override {
     for (WorkerProcess& w : launcher_.workers()) Launcher::forget_home(w);
     prepare_shapes();
   }
   /// For the next loss.
   void prepare_shapes() {
-    if (shapes_) shapes_->prepare(coordinator_.plan(), coordinator_.plan().workers() - 1, *planning_);
+    if (shapes_ && !options_.replaces)
+      shapes_->prepare(coordinator_.plan(), coordinator_.plan().workers() - 1, *planning_);
   }
   void kill(PlaceId place) override { launcher_.workers()[static_cast<Rank>(place)].signal(SIGKILL); }
   void post(Rank to, JobGeneration of, SharedBytes message) {
@@ -223,6 +253,8 @@ class Job final : private CoordinatorSink {
       else if (!w.exited) add(w.pidfd, 2, r);
     }
     add(signals_.fd(), 3, 0);
+    if (socket_)
+      for (const int fd : socket_->fds()) add(fd, 4, 0);
     constexpr std::int64_t poll_ms = 200;
     const std::int64_t before_ns = clock_.now_ns();
     const std::int64_t wait_ms = std::clamp((coordinator_.wakes_ns() - before_ns) / 1'000'000 + 1, std::int64_t{0},
@@ -250,7 +282,49 @@ class Job final : private CoordinatorSink {
         coordinator_.down(PlaceId{r}, how, end_of(workers[r].wait_status), clock_.now_ns());
       }
     check_output();
+    if (socket_ && !coordinator_.over()) serve_socket();
     coordinator_.turn(polled_ns);  // until then links have been read
+  }
+
+  // ---- requests of other processes ------------------------------------------------------------------
+
+  void serve_socket() {
+    socket_->serve([this](const std::string& request) -> std::optional<std::string> {
+      if (request == "ps") return state_text();
+      if (request.rfind(scale_request, 0) == 0) return scale(request.substr(std::strlen(scale_request)));
+      return "troupe: the job does not know the request '" + request + "'";
+    });
+    using namespace std::chrono_literals;
+    if (!scaled_ || scaled_->wait_for(0s) != std::future_status::ready) return;
+    const auto chosen = std::exchange(scaled_, std::nullopt)->get();
+    const Status s = chosen.ok() ? go_on_as(*chosen) : chosen.status();
+    socket_->reply(
+        s.ok() ? fmt::format("the job goes on as {} (predicted: {:.3g} ms a step)", chosen->shape, chosen->step_s * 1e3)
+               : "troupe: " + s.message());
+  }
+
+  /// Begins to go on in another shape; what is wrong, or nullopt: the answer comes later.
+  std::optional<std::string> scale(const std::string& text) {
+    if (!options_.recovers || !shapes_ || !options_.read_shape)
+      return "troupe: the job keeps its shape: it does not recover (--recovery slots)";
+    if (scaled_) return "troupe: the job is about to change its shape, for another request";
+    const auto dp = options_.read_shape(text);
+    if (!dp.ok()) return "troupe: " + dp.status().message();
+    scaled_ = shapes_->compile(*dp, *planning_);
+    return std::nullopt;
+  }
+  Status go_on_as(const ChosenPlan& chosen) {
+    while (std::ssize(coordinator_.available()) < chosen.plan->workers()) TROUPE_TRY(start_another());
+    return coordinator_.change(chosen, "asked to go on as " + chosen.shape, clock_.now_ns());
+  }
+
+  std::string state_text() {
+    JobState state = coordinator_.state();
+    for (JobState::Place& place : state.places) {
+      const WorkerProcess& w = launcher_.workers()[static_cast<Rank>(place.place)];
+      place.pid = w.exited ? -1 : w.pid;
+    }
+    return to_text(state, clock_.now_ns());
   }
 
   /// Ends the job where what it prints has no reader, or cannot be written.
@@ -302,6 +376,8 @@ class Job final : private CoordinatorSink {
   std::unique_ptr<CheckpointTracker> checkpoints_;  // destroyed before the stream
   std::unique_ptr<ShapePlans> shapes_;              // null: a new worker takes the place of a lost one
   std::unique_ptr<Stream> planning_;                // destroyed before what it works for
+  std::unique_ptr<JobSocket> socket_;
+  std::optional<std::shared_future<Expected<ChosenPlan>>> scaled_;  // a shape that was asked for is compiled
   Coordinator coordinator_;
   std::vector<Hello> hellos_;  // by rank
   Launcher launcher_;

@@ -29,6 +29,16 @@ class ShapePlans {
     };
     stream.submit(std::move(task));
   }
+  /// Begins to compile the plan of one shape.
+  std::shared_future<Expected<ChosenPlan>> compile(const StageWidths& dp, Stream& stream) {
+    auto chosen = std::make_shared<std::promise<Expected<ChosenPlan>>>();
+    Task task;
+    task.name = "plan of another shape";
+    task.work = [this, dp, chosen](Parallel&) { chosen->set_value(plan_of(dp, replan_, bytes_max_)); };
+    auto future = chosen->get_future().share();
+    stream.submit(std::move(task));
+    return future;
+  }
   /// As choose_shape; waits where it is under way.
   Expected<ChosenPlan> choose(const Plan& before, std::int64_t places) {
     const auto it = ahead_.find({&before, places});

@@ -10,11 +10,15 @@ namespace troupe::runtime {
 SimJob::SimJob(const Plan& plan, const kernels::OpSet& ops, const actors::UserActorSet& user_actors,
                SessionOptions session, const SimClusterOptions& options)
     : plan_(plan), ops_(ops), user_actors_(user_actors), options_(options), network_(loop_.clock(), network_options()),
-      places_(plan.workers()), coordinator_(plan, coordinator_options(std::move(session)), options.snapshots, *this) {
+      places_(plan.workers() + options.spares),
+      coordinator_(plan, coordinator_options(std::move(session)), options.snapshots, *this) {
   coordinator_.enter(options_.generation);
+  const auto places = static_cast<Rank>(places_.size());
+  for (Rank spare = plan.workers(); spare < places; ++spare) coordinator_.add_place(PlaceId{spare});
   for (const SimFault& f : options_.faults) {
-    REQUIRE(f.place >= 0 && f.place < plan.workers(), f.place);
-    REQUIRE(f.kind != SimFault::Kind::cut || (f.peer >= 0 && f.peer < plan.workers() && f.peer != f.place), f.peer);
+    const Rank end = f.kind == SimFault::Kind::change ? static_cast<Rank>(options_.changes.size()) : places;
+    REQUIRE(f.place >= 0 && f.place < end, f.place);
+    REQUIRE(f.kind != SimFault::Kind::cut || (f.peer >= 0 && f.peer < places && f.peer != f.place), f.peer);
   }
   std::stable_sort(options_.faults.begin(), options_.faults.end(),
                    [](const SimFault& a, const SimFault& b) { return a.at_event < b.at_event; });
@@ -41,7 +45,7 @@ SimOutcome SimJob::run() {
 
 comm::SimNetworkOptions SimJob::network_options() {
   comm::SimNetworkOptions o;
-  o.ranks = plan_.workers();
+  o.ranks = plan_.workers() + options_.spares;
   o.link = options_.link;
   o.seed = options_.seed;
   o.jitter_ns = options_.seed ? 300'000 : 0;

@@ -20,6 +20,7 @@ struct SimFault {
     stale_vote,   ///< its last vote comes of the generation before: for the step that is open now, with another loss
     stale_order,  ///< the last order to begin a step or to commit one reaches it again, of the generation before
     interrupt,    ///< the job is asked to end (Coordinator::interrupt); of no place
+    change,       ///< the job is asked to go on with SimClusterOptions::changes[place] (Coordinator::change)
     crash         ///< as kill, by SIGSEGV: its memory is suspect
   };
   std::int64_t at_event = 0;
@@ -46,6 +47,8 @@ struct SimClusterOptions {
   bool recovers = false;
   /// A place that is lost is gone for good, and the job goes on with this plan (CoordinatorOptions::replan).
   std::function<Expected<ChosenPlan>(const Plan& before, std::int64_t places)> replan;
+  std::vector<ChosenPlan> changes;  ///< with which it may be asked to go on
+  Rank spares = 0;                  ///< places that have no rank at first
   /// A memory that lies, for tests that must notice: a slot that an update was writing passes for whole.
   bool whole_early = false;
   bool fenced = true;  ///< false: CL-1 (one generation) is broken, for tests that must notice
@@ -64,6 +67,8 @@ struct SimRun {
   std::int64_t fault_ns = -1;    ///< when the first fault hit; -1: none did
   std::int64_t late_orders = 0;  ///< messages of other generations that places have dropped
   int restarts = 0;              ///< processes that were started anew
+  int changes = 0;               ///< requests to change that the coordinator has taken
+  int dismissed = 0;             ///< places that the job had no use for any more
   bool suspected = false;  ///< a place said that it had lost a peer before the coordinator knew, and before the end
   /// Rolling hash of what happened, in its order, each with its time: messages to and from the coordinator when they
   /// were sent and when they arrived (whether they were taken, too), faults, ends of processes, data messages when they

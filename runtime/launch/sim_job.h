@@ -71,6 +71,7 @@ class SimJob final : private CoordinatorSink {
   std::optional<std::vector<std::int64_t>> held(PlaceId place, const Plan& plan, Rank rank) override;
   std::string memory_of(PlaceId place) override { return std::to_string(static_cast<Rank>(place)); }
   void settled() override;
+  void dismiss(PlaceId place) override;
 
   /// At a place, as in its process (worker_process.cpp).
   void arrive(Rank r, const ControlFrame& frame);

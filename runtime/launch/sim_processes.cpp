@@ -25,7 +25,7 @@ Status SimJob::restart(PlaceId id, bool afresh) {
   SimPlace& place = places_[r];
   ASSERT(place.state == SimPlace::State::gone, r);
   ++run_.restarts;
-  for (Rank peer = 0; peer < plan_.workers(); ++peer) heal(r, peer);
+  for (Rank peer = 0; peer < static_cast<Rank>(places_.size()); ++peer) heal(r, peer);
   static_cast<SimProcess&>(place) = SimProcess();
   ++place.process;
   place.to_ns = loop_.now_ns() + starting_ns + random_ns(starting_ns) + slow_random_ns();
@@ -51,6 +51,12 @@ std::optional<std::vector<std::int64_t>> SimJob::held(PlaceId id, const Plan& pl
   ASSERT(local.ok(), local.status().message());
   if (!memory) return std::vector<std::int64_t>();
   return whole_versions(plan, *local, memory->data());
+}
+
+void SimJob::dismiss(PlaceId id) {
+  SimPlace& place = places_[static_cast<Rank>(id)];
+  ++run_.dismissed;
+  if (place.state == SimPlace::State::runs) kill(static_cast<Rank>(id), false);
 }
 
 void SimJob::settled() {
@@ -142,7 +148,7 @@ void SimJob::make_worker(Rank r, const Connect& connect) {
 }
 
 void SimJob::inject(const SimFault& fault) {
-  SimPlace& place = places_[fault.place];
+  SimPlace& place = places_[fault.kind == SimFault::Kind::change ? 0 : fault.place];
   if (run_.fault_ns < 0) run_.fault_ns = loop_.now_ns();
   digest_.add_all(loop_.now_ns(), fault.place, static_cast<int>(fault.kind), fault.peer);
   switch (fault.kind) {
@@ -152,7 +158,7 @@ void SimJob::inject(const SimFault& fault) {
       if (place.state == SimPlace::State::gone) return;
       place.state = SimPlace::State::hangs;
       if (place.device) place.device->hang();
-      for (Rank peer = 0; peer < plan_.workers(); ++peer) cut(fault.place, peer);
+      for (Rank peer = 0; peer < static_cast<Rank>(places_.size()); ++peer) cut(fault.place, peer);
       return;
     case SimFault::Kind::cut: return cut(fault.place, fault.peer);
     case SimFault::Kind::cut_off: place.cut_off = true; return;
@@ -167,8 +173,13 @@ void SimJob::inject(const SimFault& fault) {
       return carry(fault.place, {before(), encode(FromWorker(std::move(vote)))});
     }
     case SimFault::Kind::stale_order:
-      if (place.order) send(std::span(&coordinator_.places()[fault.place], 1), before(), *place.order);
+      if (const PlaceId id{fault.place}; place.order) send(std::span(&id, 1), before(), *place.order);
       return;
+    case SimFault::Kind::change: {
+      const Status taken = coordinator_.change(options_.changes[fault.place], "asked to change", loop_.now_ns());
+      run_.changes += taken.ok() ? 1 : 0;
+      return;
+    }
     case SimFault::Kind::interrupt: return coordinator_.interrupt("interrupted", exit_interrupted, loop_.now_ns());
   }
 }

@@ -24,23 +24,6 @@ std::int64_t units_of(const Plan& plan) {
 
 std::int64_t sum_of(const StageWidths& dp) { return std::accumulate(dp.begin(), dp.end(), std::int64_t{0}); }
 
-/// A plan of a shape, with the predicted time of its step.
-Expected<ChosenPlan> try_shape(const StageWidths& dp, const Replan& replan, std::optional<std::int64_t> bytes_max) {
-  TROUPE_ASSIGN(Plan plan, replan(dp));
-  TROUPE_TRY(verify(plan));
-  if (bytes_max) {
-    TROUPE_ASSIGN(const std::int64_t bytes, needed_bytes(plan));
-    if (bytes > *bytes_max)
-      return Status(Code::exhausted, fmt::format("its places need {} bytes, of {}", bytes, *bytes_max));
-  }
-  GameOptions training;
-  training.every_program = false;
-  TROUPE_ASSIGN(const GameResult game, play(plan, training));
-  const double step_s = game.step_s;
-  const std::string text = shape_text(dp, model_of(plan));
-  return ChosenPlan{std::make_shared<const Plan>(std::move(plan)), text, step_s, {}};
-}
-
 std::string step_text(double seconds) { return fmt::format("a step of {:.3g} ms", seconds * 1e3); }
 
 }  // namespace
@@ -82,12 +65,28 @@ std::vector<StageWidths> shapes_for(const Plan& before, std::int64_t places) {
   return shapes;
 }
 
+Expected<ChosenPlan> plan_of(const StageWidths& dp, const Replan& replan, std::optional<std::int64_t> bytes_max) {
+  TROUPE_ASSIGN(Plan plan, replan(dp));
+  TROUPE_TRY(verify(plan));
+  if (bytes_max) {
+    TROUPE_ASSIGN(const std::int64_t bytes, needed_bytes(plan));
+    if (bytes > *bytes_max)
+      return Status(Code::exhausted, fmt::format("its places need {} bytes, of {}", bytes, *bytes_max));
+  }
+  GameOptions training;
+  training.every_program = false;
+  TROUPE_ASSIGN(const GameResult game, play(plan, training));
+  const double step_s = game.step_s;
+  const std::string text = shape_text(dp, model_of(plan));
+  return ChosenPlan{std::make_shared<const Plan>(std::move(plan)), text, step_s, {}};
+}
+
 Expected<ChosenPlan> choose_shape(const Plan& before, std::int64_t places, const Replan& replan,
                                   std::optional<std::int64_t> bytes_max) {
   std::optional<ChosenPlan> best;
   std::vector<std::string> others;
   for (const StageWidths& dp : shapes_for(before, places)) {
-    auto tried = try_shape(dp, replan, bytes_max);
+    auto tried = plan_of(dp, replan, bytes_max);
     const std::string text = shape_text(dp, model_of(before));
     if (!tried.ok()) {
       others.push_back(text + ": " + tried.status().message());

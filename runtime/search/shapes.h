@@ -36,6 +36,10 @@ struct ChosenPlan {
   std::vector<std::string> others;  ///< that were weighed, and why each lost
 };
 
+/// The plan of a shape, which has been verified, and the predicted time of its step. Error: it does not compile, verify
+/// or play, or needs more than `bytes_max` on all places together (none: as much as it likes).
+Expected<ChosenPlan> plan_of(const StageWidths& dp, const Replan& replan, std::optional<std::int64_t> bytes_max);
+
 /// The shape whose step is predicted to be shortest, of those that compile, verify and need no more than `bytes_max` on
 /// all places together (none: as much as they like); of equal ones the first. Error: there is none, with what was wrong
 /// with each.

@@ -36,6 +36,7 @@ void Session::to_all(const ToWorker& message) {
 Expected<std::vector<std::int32_t>> Session::readers(std::int64_t version, bool last) {
   std::vector<std::int32_t> out;
   if (!plan_.trains) return out;
+  if (last && holds_) return std::vector{plan_.program("digest")};
   TROUPE_TRY(refused_ = add_named(version, out));
   if (last) out.push_back(plan_.program("digest"));
   if (snapshot_ < 0 || !snapshots_->wants(version)) return out;
@@ -264,6 +265,10 @@ Status Session::diverges(Status found, std::int64_t version) {
 void Session::check_finished() {
   if (finished_ || voted_ || !decisions_.idle()) return;
   if (plan_.trains && params_hash_.empty()) return;
+  if (holds_) {
+    held_ = true;
+    return;
+  }
   finished_ = true;
   to_all(Stop{});
 }

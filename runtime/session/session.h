@@ -109,6 +109,14 @@ class Session final : private DecisionSink {
   /// The run ends with this version, with its digest and, where a snapshot of it is wanted, with that. No effect where
   /// the run ends earlier. REQUIRES: begun; version >= earliest_end().
   void pause_at(std::int64_t version) { decisions_.end_with(version); }
+  /// The run stops with this version, which its programs and snapshots do not read, but for a digest: that proves it
+  /// whole at every place. Then held() is true: nothing is under way, and no place is told to stop. REQUIRES: as
+  /// pause_at; version is below SessionOptions::steps.
+  void hold_at(std::int64_t version) {
+    holds_ = true;
+    decisions_.end_with(version);
+  }
+  bool held() const { return held_; }
   /// An error that handle has returned is one of divergence.h. The session commits nothing any more, and may go on to
   /// hear places whose programs read versions before the one that is known to be of no use.
   bool diverged() const { return useless_.has_value(); }
@@ -171,7 +179,7 @@ class Session final : private DecisionSink {
   SumScales sums_;                                      // of the newest version
   std::optional<SumState> sums_before_;                 // of the version before, where the plan keeps it
   std::map<std::int64_t, SumState> saved_sums_;         // of each version whose snapshot is under way
-  bool finished_ = false;
+  bool finished_ = false, holds_ = false, held_ = false;
   std::optional<std::int64_t> useless_;  // the first version of no use, once the training has diverged
   Status refused_;                       // the error that the run has ended with in this process
   std::string params_hash_;

@@ -16,8 +16,11 @@ SHAPES = [  # name, mesh, settings
     ("interleaved", "pp=2", ["model.layers=4", "schedule.pipeline=interleaved:2"]),
     ("zero-bubble", "pp=2", ["schedule.pipeline=zero-bubble"]),
 ]
+REPLICATED = {"dp=4", "dp=2,pp=2", "dp=2,tp=2"}  # each place has what it has with another one
 ACTIONS = ["SIGKILL", "SIGSTOP", "SIGSEGV", "EXIT"]
-ACTS = ["forward", "backward", "exchange", "norm", "commit", "update", "gather", "write", "enter", "hang", "drop", "later"]
+OTHER_MESH = {"dp=4": "dp=2", "dp=2,pp=2": "dp=4", "dp=2,tp=2": "tp=2", "ZeRO 1": "dp=4", "ZeRO 2": "dp=2,pp=2",
+              "ZeRO 3": "dp=3", "zero-bubble": "dp=2,pp=2"}  # others: dp=2
+ACTS = ["forward", "backward", "exchange", "norm", "commit", "update", "gather", "write", "enter", "hang", "drop", "scale", "later"]
 
 
 class Drill:
@@ -80,16 +83,35 @@ class Drill:
             os.kill(rng.choice(victims), {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP,
                                           "SIGSEGV": signal.SIGSEGV, "EXIT": signal.SIGKILL}[action])
 
-    def check_incidents(self, act, injections, hit, incidents):
+    def scale(self, out, rng, meshes, said):
+        """Asks the run to go on with other meshes, one after the other."""
+        for mesh in meshes:
+            time.sleep(rng.uniform(0.05, 0.3))
+            for _ in range(200):
+                ask = subprocess.run([self.args.troupe, "scale", out, "--mesh", mesh], capture_output=True, text=True)
+                if "has not begun" not in ask.stderr and "no job listens" not in ask.stderr:
+                    break
+                if os.path.exists(os.path.join(out, "run.json")) and "no job" in ask.stderr:
+                    break
+                time.sleep(0.02)
+            said.append(ask.stdout + ask.stderr)
+            state = subprocess.run([self.args.troupe, "ps", out], capture_output=True, text=True)
+            said.append(state.stdout)
+
+    def check_incidents(self, shape, never, act, injections, hit, incidents):
         """What of them does not follow from the drills."""
         wrong = []
-        if act != "later" and not 1 <= len(incidents) <= len(injections):
+        if act not in ("later", "scale") and not 1 <= len(incidents) <= len(injections):
             wrong.append(f"{len(incidents)} incidents of {len(injections)} drills")
         crashes = any(i.startswith("SIGSEGV") for i in injections)
         for i in incidents:
             text = i["cause"] + i.get("report", "")
             if hit and act != "drop" and not set(i["lost"]) <= hit:
                 wrong.append(f"workers {i['lost']} are lost: {text}")
+            if i.get("planned"):
+                if i.get("step", i["committed"]) != i["committed"] or act != "scale":
+                    wrong.append(f"a planned change has repeated a step: {i}")
+                continue
             hangs = act in ("hang", "drop") or any(d.startswith("SIGSTOP") for d in injections)
             if "has not left its generation" in text and not hangs:
                 wrong.append(text)
@@ -101,7 +123,11 @@ class Drill:
                 if i["from"] != "memory" or i["step"] < i["committed"] - 1:
                     wrong.append(f"it went on from {i['from']}, step {i['step']} after {i['committed']}")
         if act not in ("later", "enter") and crashes and len(injections) == 1:
-            wrong += [f"a crashed worker's memory was used: {i}" for i in incidents if i["from"] == "memory"]
+            # What a worker that has crashed has written counts only where it has a replica.
+            wrong += [f"it goes on from {i['from']}: {i}" for i in incidents
+                      if (i["from"] == "memory") != (shape[0] in REPLICATED)]
+        wrong += [f"another mesh, or none: {i}" for i in incidents
+                  if ("mesh" in i) != (never and bool(i["lost"]) or i.get("planned", False))]
         return wrong
 
     def run(self, number, rng):
@@ -110,11 +136,14 @@ class Drill:
         for axis in re.findall(r"=(\d+)", shape[1]):
             places *= int(axis)
         whole = self.undisturbed(shape)
-        # Nine shapes, twelve acts: each shape meets each act, and eighteen runs meet each act at least once.
+        # Nine shapes, thirteen acts: each shape meets each act, and eighteen runs meet each act at least once.
         act = ACTS[(number + number // len(SHAPES)) % len(ACTS)]
+        # Every other run of a shape replaces no worker that is lost.
+        never = (number // len(SHAPES)) % 2 == 1 and not (places == 2 and act == "enter")
+        victims_max = 1 if never and (places == 2 or "tp" in shape[1]) else 2
         if act == "gather" and shape[0] not in ("ZeRO 1", "ZeRO 2"):
             act = "update"
-        injections, described, threads, hit = [], [], [], set()
+        injections, described, threads, hit, meshes, said = [], [], [], set(), [], []
 
         def inject(action, where, rank):
             injections.append(f"{action}@{where}/worker{rank}")
@@ -132,21 +161,27 @@ class Drill:
             inject("HANG", f"{where}:{phase}#{STEPS * (10 if where == 'forward' else 2)}", rank)
         elif act == "drop":
             inject("DROP", f"exchange#{STEPS * (20 if 'tp' in shape[1] or shape[0] == 'ZeRO 3' else 1)}", rank)
+        elif act == "scale":
+            meshes = [OTHER_MESH.get(shape[0], "dp=2"), shape[1]]
+            described = ["goes on as " + " and ".join(meshes)]
         elif act == "later":
-            threads = [rng.choice(ACTIONS) for _ in range(rng.choice([1, 2]))]
+            threads = [rng.choice(ACTIONS) for _ in range(min(victims_max, rng.choice([1, 2])))]
             described = [f"{a} later" for a in threads]
         else:
-            for rank in rng.sample(range(places), rng.choice([1, 1, 2])):
+            for rank in rng.sample(range(places), min(victims_max, rng.choice([1, 1, 2]))):
                 at = rng.randint(1, STEPS // 5) if act == "write" else rng.randint(2, STEPS - 5)
                 inject(rng.choice(ACTIONS), f"{act}:{rng.choice(['before', 'mid', 'after'])}#{at}", rank)
         out = os.path.join(self.dir, f"run-{number}")
         more = [word for i in injections for word in ("--inject", i)] + ["--detect-budget", "1000"]
+        more += ["--replace", "never"] if never else []
         before = set(os.listdir("/dev/shm"))
         begin = time.monotonic()
         process = subprocess.Popen(self.command(shape, out, more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                    text=True, start_new_session=True)
         killers = [threading.Thread(target=self.kill_later, args=(process, random.Random(rng.random()), a))
                    for a in threads]
+        if meshes:
+            killers.append(threading.Thread(target=self.scale, args=(out, random.Random(rng.random()), meshes, said)))
         for k in killers:
             k.start()
         try:
@@ -173,8 +208,10 @@ class Drill:
         incidents = []
         if os.path.exists(os.path.join(out, "incidents.jsonl")):
             incidents = [json.loads(line) for line in open(os.path.join(out, "incidents.jsonl"))]
-        wrong += self.check_incidents(act, injections, hit, incidents)
-        name = f"{number}: {shape[0]}, {' and '.join(described)}"
+        if meshes and not any("the job goes on as" in text or "about to end" in text for text in said):
+            wrong.append(f"no change was taken: {said}")
+        wrong += self.check_incidents(shape, never, act, injections, hit, incidents)
+        name = f"{number}: {shape[0]}, {' and '.join(described)}{', gone for good' if never else ''}"
         print(f"{'WRONG ' if wrong else ''}{name}: {len(incidents)} incidents, {time.monotonic() - begin:.1f} s"
               + "".join("\n    " + w for w in wrong), flush=True)
         if not wrong:

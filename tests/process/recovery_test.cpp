@@ -14,8 +14,9 @@ namespace {
 
 constexpr std::int64_t recovered_job_steps = 12;
 
-Plan plan_that_keeps(const std::vector<std::int64_t>& dp, std::int32_t snapshots = 0) {
+Plan plan_that_keeps(const std::vector<std::int64_t>& dp, std::int32_t snapshots = 0, std::int32_t zero = 0) {
   CompileOptions o;
+  o.zero = zero;
   o.stages = stage_meshes(dp);
   o.keeps_version = true;
   o.snapshots = snapshots;
@@ -95,10 +96,10 @@ TEST_CASE("a job goes on, bit for bit, when workers are killed, exit, or are sto
 }
 
 TEST_CASE(
-    "the memory of a worker that has crashed is not used: the job goes on from its newest checkpoint, tells no step "
-    "twice, and its checkpoints are those of one run") {
+    "the memory of a worker that has crashed is not used: where no other has the same, the job goes on from its newest "
+    "checkpoint, tells no step twice, and its checkpoints are those of one run") {
   TempDir dir;
-  const Plan plan = plan_that_keeps({2}, 2);
+  const Plan plan = plan_that_keeps({2}, 2, 1);
   const auto job = [&](const std::string& folder) {
     JobOptions o;
     o.checkpoint.dir = dir / folder;
@@ -122,6 +123,16 @@ TEST_CASE(
       CHECK_MESSAGE(std::filesystem::exists(entry.path() / "manifest"), entry.path().string());
     }
   CHECK(folders == 4);
+}
+
+TEST_CASE("a worker that has crashed takes its state from another one that has the same") {
+  const Plan plan = plan_that_keeps({2});
+  const Told whole = tell(plan, {});
+  const Told one = tell(plan, {}, {"SIGSEGV@update:mid#25/worker1"});
+  check_undisturbed(one, whole);
+  REQUIRE(one.result.incidents.size() == 1);
+  CHECK(one.result.incidents[0].from == "memory");
+  CHECK(one.result.incidents[0].moved_bytes > 0);
 }
 
 TEST_CASE("a worker that dies again and again at the same step ends the job, with a code that says so") {

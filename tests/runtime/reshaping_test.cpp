@@ -44,7 +44,9 @@ struct Reshaped {
   SimOutcome out;
 };
 
-Reshaped reshaped(const Plan& p, Shapes* shapes, std::uint64_t seed, std::vector<SimFault> faults) {
+/// `changes`: shapes with which the job may be asked to go on; `spares`: places beside those of the plan.
+Reshaped reshaped(const Plan& p, Shapes* shapes, std::uint64_t seed, std::vector<SimFault> faults,
+                  std::vector<ChosenPlan> changes = {}, Rank spares = 0) {
   Reshaped result;
   SessionOptions session;
   session.steps = reshaped_steps;
@@ -55,6 +57,8 @@ Reshaped reshaped(const Plan& p, Shapes* shapes, std::uint64_t seed, std::vector
   cluster.faults = std::move(faults);
   cluster.recovers = true;
   cluster.stall_s = 120;
+  cluster.changes = std::move(changes);
+  cluster.spares = spares;
   if (shapes)
     cluster.replan = [shapes](const Plan& before, std::int64_t places) { return shapes->choose(before, places); };
   result.out = simulate_job(p, ops(), actor_set(), session, cluster);
@@ -137,6 +141,78 @@ TEST_CASE(
   CHECK(shapes_taken > test::of_drawn(80));
   CHECK(moved > test::of_drawn(30));
   CHECK(twice > test::of_drawn(16) / 2);
+}
+
+TEST_CASE(
+    "a planned change, to more places or to fewer, at any event: no step is repeated, and each bit is as if nothing "
+    "had "
+    "happened; so it is when a place is lost meanwhile") {
+  int changed = 0, dismissed = 0, lost = 0;
+  std::uint64_t next = 1;
+  for (const KeptCase& c : reshaped_cases()) {
+    const Plan p = kept_plan(c);
+    CAPTURE(c.dp.size());
+    CAPTURE(c.tp);
+    CAPTURE(c.zero);
+    const Reshaped whole = reshaped(p, nullptr, 0, {});
+    std::vector<ChosenPlan> changes;
+    for (const StageWidths& dp : {StageWidths{1}, {2, 1}, {3}}) {
+      KeptCase other = c;
+      other.dp = dp;
+      other.pipeline = {};
+      changes.push_back({std::make_shared<const Plan>(kept_plan(other)), "another", 0, {}});
+    }
+    Shapes shapes(c);
+    for (const std::uint64_t end = next + 9; next < end; ++next) {
+      if (!test::is_drawn(static_cast<unsigned>(next))) continue;
+      CAPTURE(next);
+      const std::int64_t events = reshaped(p, nullptr, next, {}).out.run.events;
+      std::vector<SimFault> faults;
+      for (const Rank change : {static_cast<Rank>(next % 3), static_cast<Rank>((next + 1) % 3)}) {
+        SimFault f;
+        f.kind = SimFault::Kind::change;
+        f.at_event = static_cast<std::int64_t>(philox(next, static_cast<std::uint64_t>(change), 13)[0]) % (events + 1);
+        f.place = change;
+        faults.push_back(f);
+      }
+      const bool kills = next % 3 == 0;
+      if (kills) {
+        auto more = losses(next, p, events, 1);
+        more[0].kind = SimFault::Kind::kill;
+        faults.push_back(more[0]);
+      }
+      const auto spares = static_cast<Rank>(std::max<std::int64_t>(3 * c.tp - p.workers(), 0) + 1);
+      const Reshaped one = reshaped(p, &shapes, next, faults, changes, spares);
+      check_as_if_nothing_had_happened(one, whole);
+      for (const Incident& i : one.out.job.incidents) {
+        if (i.lost.empty()) CHECK(i.planned);
+        if (i.planned && i.lost.empty()) CHECK(i.version == i.committed);  // nothing is repeated
+        changed += i.planned;
+        lost += !i.lost.empty();
+      }
+      dismissed += one.out.run.dismissed;
+      if (next % 4 == 0)
+        CHECK(reshaped(p, &shapes, next, faults, changes, spares).out.run.digest == one.out.run.digest);
+    }
+  }
+  CHECK(changed > test::of_drawn(60));
+  CHECK(dismissed > test::of_drawn(60));
+  CHECK(lost > test::of_drawn(8));
+}
+
+TEST_CASE("a spare takes the place of one that is gone for good, in the same shape") {
+  const Plan p = kept_plan({{2}, 1, 1});
+  Shapes shapes({{2}, 1, 1});
+  const Reshaped whole = reshaped(p, nullptr, 0, {});
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    CAPTURE(seed);
+    const auto faults = losses(seed, p, reshaped(p, nullptr, seed, {}).out.run.events, 1);
+    const Reshaped one = reshaped(p, &shapes, seed, faults, {}, 1);
+    check_as_if_nothing_had_happened(one, whole);
+    REQUIRE(one.out.job.incidents.size() == 1);
+    CHECK(one.out.job.incidents[0].shape == "dp=2");
+    CHECK(one.out.job.incidents[0].moved_bytes > 0);
+  }
 }
 
 TEST_CASE("a job whose last place is gone ends, and says that no shape runs without any") {

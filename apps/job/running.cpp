@@ -1,0 +1,35 @@
+#include "apps/job/running.h"
+
+#include "apps/job/job.h"
+#include "apps/report/output.h"
+#include "runtime/launch/job_socket.h"
+
+namespace troupe::lm {
+
+using namespace runtime;
+
+namespace {
+
+int ask(const std::string& out, const std::string& request) {
+  const auto answer = ask_job(socket_of(out), request);
+  if (!answer.ok())
+    return say(answer.status().in("no run with --recovery slots answers in '" + out + "'"), exit_output);
+  constexpr const char* refused = "troupe: ";
+  if (answer->rfind(refused, 0) == 0) return say(invalid(answer->substr(std::string(refused).size())), exit_plan);
+  report::print(*answer + (answer->back() == '\n' ? "" : "\n"));
+  return exit_ok;
+}
+
+}  // namespace
+
+std::string socket_of(const std::string& out) { return out + "/job.sock"; }
+
+int ps_command(const RunningArguments& a) { return ask(a.out, "ps"); }
+
+int scale_command(const RunningArguments& a) {
+  const auto mesh = parse_mesh(a.mesh);
+  if (!mesh.ok()) return say(mesh.status().in("--mesh"), exit_usage);
+  return ask(a.out, scale_request + a.mesh);
+}
+
+}  // namespace troupe::lm

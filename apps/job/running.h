@@ -1,0 +1,20 @@
+// Commands that ask a run of this machine, while it runs: what it does, and to go on in another shape.
+#pragma once
+
+#include <string>
+
+namespace troupe::lm {
+
+/// Where a run with --recovery slots listens.
+std::string socket_of(const std::string& out);
+
+struct RunningArguments {
+  std::string out;   ///< its output folder
+  std::string mesh;  ///< to go on with
+};
+
+/// Each prints the run's answer, or an error to stderr, and returns an exit code.
+int ps_command(const RunningArguments& arguments);
+int scale_command(const RunningArguments& arguments);
+
+}  // namespace troupe::lm

@@ -1,0 +1,34 @@
+// JobState: what a running job does, for people who ask.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "placement/mesh.h"
+
+namespace troupe::runtime {
+
+struct JobState {
+  struct Place {
+    std::int32_t place = 0;
+    Rank rank = -1;  ///< -1: it has none: a spare, or it is gone
+    std::int32_t stage = -1;
+    std::int64_t pid = -1;       ///< -1: it has ended
+    std::string does;            ///< "runs", "enters", "leaves", "waits", "is gone"
+    std::int64_t heard_ns = -1;  ///< when it last said something; -1: never, or it is not heard
+  };
+  std::uint32_t generation = 0;
+  std::int64_t committed = 0, steps = 0;
+  std::string phase;  ///< of the job
+  std::string shape;  ///< in which it goes on since an incident; empty: that with which it began
+  std::int64_t incidents = 0;
+  std::string last_incident;  ///< its cause, and how it went on; empty: none
+  std::string waits_for;      ///< the open steps, with who has not closed them
+  std::vector<Place> places;
+};
+
+/// A table, with the times up to `now_ns`.
+std::string to_text(const JobState& state, std::int64_t now_ns);
+
+}  // namespace troupe::runtime

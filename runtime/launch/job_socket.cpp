@@ -1,0 +1,124 @@
+#include "runtime/launch/job_socket.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+namespace troupe::runtime {
+
+namespace {
+
+/// A socket's address, for as long as this object lives: through a descriptor of its folder, since a path may be longer
+/// than an address holds.
+class Address {
+ public:
+  explicit Address(const std::string& path) {
+    const std::filesystem::path file(path);
+    const auto folder = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+    folder_ = ::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+    address_.sun_family = AF_UNIX;
+    const std::string name = "/proc/self/fd/" + std::to_string(folder_) + "/" + file.filename().string();
+    fits_ = folder_ >= 0 && name.size() < sizeof address_.sun_path;
+    if (fits_) std::memcpy(address_.sun_path, name.c_str(), name.size() + 1);
+  }
+  ~Address() {
+    if (folder_ >= 0) ::close(folder_);
+  }
+  Address(const Address&) = delete;
+  bool ok() const { return fits_; }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address_); }
+
+ private:
+  int folder_ = -1;
+  bool fits_ = false;
+  sockaddr_un address_{};
+};
+
+Status error(const std::string& what, const std::string& path) {
+  return Status(Code::io, "cannot " + what + " '" + path + "': " + std::strerror(errno));
+}
+
+void answer_and_close(int fd, const std::string& text) {
+  (void)::send(fd, text.data(), std::min(text.size(), answer_bytes_max), MSG_NOSIGNAL | MSG_DONTWAIT);
+  ::close(fd);
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<JobSocket>> JobSocket::open(const std::string& path) {
+  const Address address(path);
+  if (!address.ok()) return error("listen at", path);
+  const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return error("listen at", path);
+  std::unique_ptr<JobSocket> socket(new JobSocket(path, fd));
+  ::unlink(path.c_str());  // of a run that was killed: only one has the folder
+  if (::bind(fd, address.get(), sizeof(sockaddr_un)) != 0 || ::listen(fd, 8) != 0) return error("listen at", path);
+  return socket;
+}
+
+JobSocket::~JobSocket() {
+  reply("the job has ended");
+  for (const int fd : asking_) ::close(fd);
+  ::close(fd_);
+  ::unlink(path_.c_str());
+}
+
+std::vector<int> JobSocket::fds() const {
+  std::vector<int> out = asking_;
+  out.push_back(fd_);
+  return out;
+}
+
+void JobSocket::serve(const std::function<std::optional<std::string>(const std::string&)>& answer) {
+  constexpr std::size_t asking_max = 16;  // others wait in the kernel
+  while (asking_.size() < asking_max) {
+    const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) break;
+    asking_.push_back(fd);
+  }
+  for (auto it = asking_.begin(); it != asking_.end();) {
+    char request[request_bytes_max];
+    const ssize_t n = ::recv(*it, request, sizeof request, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+      ++it;
+      continue;
+    }
+    const int fd = *it;
+    it = asking_.erase(it);
+    if (n <= 0) {
+      ::close(fd);
+    } else if (const auto text = answer(std::string(request, static_cast<std::size_t>(n)))) {
+      answer_and_close(fd, *text);
+    } else {
+      waiting_.push_back(fd);
+    }
+  }
+}
+
+void JobSocket::reply(const std::string& text) {
+  for (const int fd : std::exchange(waiting_, {})) answer_and_close(fd, text);
+}
+
+Expected<std::string> ask_job(const std::string& path, const std::string& request) {
+  const Address address(path);
+  const int fd = address.ok() ? ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0) : -1;
+  std::string text(answer_bytes_max, '\0');
+  const bool asked = fd >= 0 && ::connect(fd, address.get(), sizeof(sockaddr_un)) == 0 &&
+                     ::send(fd, request.data(), std::min(request.size(), request_bytes_max), MSG_NOSIGNAL) >= 0;
+  const int why = errno;
+  ssize_t n = 0;
+  while (asked && (n = ::recv(fd, text.data(), text.size(), 0)) < 0 && errno == EINTR) continue;
+  if (fd >= 0) ::close(fd);
+  if (!asked) return Status(Code::unavailable, "no job listens at '" + path + "': " + std::strerror(why));
+  if (n <= 0) return Status(Code::unavailable, "the job that listens at '" + path + "' has ended without an answer");
+  text.resize(static_cast<std::size_t>(n));
+  return text;
+}
+
+}  // namespace troupe::runtime

@@ -1,0 +1,48 @@
+// JobSocket: by which other processes of this machine ask a running job what it does, and to change its shape. One
+// request, one answer, a packet each (SOCK_SEQPACKET). Who may connect, the permissions of the socket's file say.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "devices/base/status.h"
+
+namespace troupe::runtime {
+
+/// Most bytes of a request, and of an answer.
+inline constexpr std::size_t request_bytes_max = 4096, answer_bytes_max = 60'000;
+
+/// The job's end. Not thread-safe; no call waits for another process.
+class JobSocket {
+ public:
+  /// Listens at `path`; a file that is there goes. Error (`io`): of the system, with the path.
+  static Expected<std::unique_ptr<JobSocket>> open(const std::string& path);
+  ~JobSocket();
+  JobSocket(const JobSocket&) = delete;
+
+  /// Which become readable when a process asks.
+  std::vector<int> fds() const;
+  /// Takes the requests that have come. `answer` returns the answer, or nullopt: it is given later, by reply().
+  void serve(const std::function<std::optional<std::string>(const std::string& request)>& answer);
+  /// Answers all who wait.
+  void reply(const std::string& text);
+
+ private:
+  JobSocket(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+
+  const std::string path_;
+  const int fd_;
+  std::vector<int> asking_, waiting_;  // connections
+};
+
+/// Requests: "ps": what the job does; scale_request with a shape behind it: go on so.
+inline constexpr const char* scale_request = "scale ";
+
+/// Asks the job that listens at `path`, and waits for its answer. Error (`unavailable`): no job listens there, or it
+/// ends without an answer.
+Expected<std::string> ask_job(const std::string& path, const std::string& request);
+
+}  // namespace troupe::runtime
