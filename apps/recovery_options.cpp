@@ -24,6 +24,12 @@ void recovery_options(CLI::App& command, lm::JobArguments& arguments) {
           "on without it, in another shape (default: always)")
       ->check(CLI::IsMember({"always", "never"}));
   command
+      .add_option("--grace", arguments.grace_s,
+                  fmt::format("with --recovery slots and checkpoints: seconds that the steps which have begun may take "
+                              "after a signal; then the newest whole step is saved (default: {})",
+                              arguments.grace_s))
+      ->check(whole_number(0, 86'400));
+  command
       .add_option("--spares", arguments.spares,
                   "with --replace never: workers that are started beside those of the mesh, and of which one takes the "
                   "place of a worker that is lost (default: 0)")

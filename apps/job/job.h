@@ -31,6 +31,7 @@ struct JobArguments {
   std::vector<std::string> throttle;                      ///< links, as throttle_spec.h reads them
   std::string recovery;                                   ///< run.recovery; empty: the configuration's
   std::string replace = "always";                         ///< "never": a worker that is lost is gone for good
+  int grace_s = 20;                                       ///< JobOptions::grace_s
   int spares = 0;                                         ///< JobOptions::spares
   std::vector<std::string> inject;                        ///< drills, as runtime/worker/injection.h reads them
   int detect_budget_ms = 2000;                            ///< JobOptions::detect_budget_ms

@@ -202,6 +202,7 @@ JobOptions Training::options() {
   o.recovers = p_.config.run.recovery == "slots";
   o.detect_budget_ms = a_.detect_budget_ms;
   if (o.recovers) {
+    o.grace_s = a_.grace_s;
     o.replaces = a_.replace == "always";
     o.spares = o.replaces ? 0 : a_.spares;
     o.replan = [this](const StageWidths& dp) { return replan(dp); };

@@ -29,6 +29,17 @@ void adamw_update(const AdamWState& from, const AdamWState& to, const Gradient& 
     pi = fma(mi / fma(sqrt(vi), root, eps), rate, pi * decay);
   };
   const auto update_all = [=](std::int64_t i, std::int64_t end, const float* grads) {
+    // The moments are not read before the next step; written elsewhere, each line would be read only to be overwritten.
+    if (from.m != to.m && streams_to(to.m + i) && streams_to(to.v + i)) {
+      for (; i + width <= end; i += width, grads += width) {
+        v16 pi = load(from.p + i), mi = load(from.m + i), vi = load(from.v + i);
+        update(load(grads), pi, mi, vi);
+        store(to.p + i, pi);
+        stream(to.m + i, mi);
+        stream(to.v + i, vi);
+      }
+      end_of_streams();  // before a version word says that the moments lie there
+    }
     for (; i + width <= end; i += width, grads += width) {
       v16 pi = load(from.p + i), mi = load(from.m + i), vi = load(from.v + i);
       update(load(grads), pi, mi, vi);

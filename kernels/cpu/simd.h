@@ -26,6 +26,33 @@ inline v16 load(const float* p) { return *reinterpret_cast<const v16_unaligned*>
 inline void store(float* p, v16 v) { *reinterpret_cast<v16_unaligned*>(p) = v; }
 inline v16 splat(float x) { return x - v16{}; }
 
+/// Whether stream() may store here.
+inline bool streams_to(const float* p) {
+#if defined(__AVX512F__) || defined(__FMA__)
+  return reinterpret_cast<std::uintptr_t>(p) % 64 == 0;
+#else
+  return (void)p, false;
+#endif
+}
+/// A store past the caches, of what is not read soon: the line is not read first. Other threads see it after
+/// end_of_streams(). REQUIRES: streams_to(p).
+inline void stream(float* p, v16 v) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(p, (__m512)v);
+#elif defined(__FMA__)
+  __m256 x[2];
+  std::memcpy(x, &v, sizeof v);
+  for (int h = 0; h < 2; ++h) _mm256_stream_ps(p + 8 * h, x[h]);
+#else
+  store(p, v);
+#endif
+}
+inline void end_of_streams() {
+#if defined(__AVX512F__) || defined(__FMA__)
+  _mm_sfence();
+#endif
+}
+
 /// The first n < 16 floats at p, `fill` beyond.
 inline v16 load_tail(const float* p, std::int64_t n, float fill = 0) {
   v16 v = splat(fill);

@@ -126,6 +126,7 @@ void Coordinator::turn(std::int64_t now_ns) {
     lose(rank_of(s.place), "", cause, now_ns);
   }
   if (loss_) return recover(now_ns);
+  if (now_ns >= grace_ends_ns()) return end_early(now_ns);
   if (change_ && phase_ == Phase::running && session_->held()) return begin_change(now_ns);
   if (all(stopped_)) told_.tell_all();
   if (!told_.contradiction().ok()) return end(told_.contradiction(), exit_worker);
@@ -150,7 +151,8 @@ void Coordinator::turn(std::int64_t now_ns) {
 
 std::int64_t Coordinator::wakes_ns() const {
   if (over_) return std::numeric_limits<std::int64_t>::max();
-  const std::int64_t stall = std::min(explain_until_ns_.value_or(last_heard_ns_ + quiet_ns()), silent_at_ns());
+  const std::int64_t stall =
+      std::min({explain_until_ns_.value_or(last_heard_ns_ + quiet_ns()), silent_at_ns(), grace_ends_ns()});
   if (loss_) return last_heard_ns_;
   const std::int64_t leave = phase_ == Phase::leaving ? leave_until_ns_.value_or(last_heard_ns_) : stall;
   return std::min({stall, leave, suspicion_ ? suspicion_->until_ns : stall});

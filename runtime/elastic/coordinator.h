@@ -15,6 +15,8 @@
 //   CR-3  (leaving) a place that has not left its generation quiesce_wait_ns after it was told to is killed;
 //   CR-4  (giving up) a job ends with exit_do_not_requeue at the third incident in a row without a commit in between,
 //         and where an actor fails twice at the same step;
+//   CR-6  (grace) where a job that recovers is asked to end, and has not left the steps that have begun behind it after
+//         grace_ns, it leaves them as in an incident, and ends with the newest version that is whole;
 //   CR-5  (silence) a place of a job that recovers that says nothing for detect_ns is killed, as one that hangs; so is
 //         one that names an act that is stuck. Where no place makes progress and no act runs, for detect_ns and
 //         times_longest as long as ever before, the places are asked as in CR-2, and the job goes on in its next
@@ -94,6 +96,8 @@ struct CoordinatorOptions {
   bool recovers = false;  ///< REQUIRES of the plan that it keeps versions
   /// CR-5, of a job that recovers: its places send Progress eight times in that time.
   std::int64_t detect_ns = 2'000'000'000;
+  /// CR-6, of a job that recovers and saves checkpoints.
+  std::int64_t grace_ns = 20'000'000'000;
   std::string restore;  ///< folder of the checkpoint to begin from; empty: initial values
   /// What goes on where so many places are left, since others are lost for good; null: a lost place comes back, in a
   /// new process. Error: no plan runs on so few. REQUIRES of the plan that it keeps versions, and has the parameters of
@@ -211,6 +215,10 @@ class Coordinator {
   void begin_change(std::int64_t now_ns);
   /// Places leave their generation, and what is lost is started again or given up.
   void leave_generation(std::int64_t now_ns);
+  /// When the steps that have begun must be done (CR-6 grace); the largest number: they may take their time.
+  std::int64_t grace_ends_ns() const;
+  /// Leaves the steps that have begun, and ends with the newest whole version (CR-6 grace).
+  void end_early(std::int64_t now_ns);
   /// Waits for the steps that have begun, if a change is due.
   void hold_for_change();
   /// Whether this incident is one too many (CR-4 giving up); then the job has ended.
@@ -267,6 +275,7 @@ class Coordinator {
   };
   std::optional<Change> change_;  // that is due
   std::string shape_;             // since the last change
+  bool ends_early_ = false;       // CR-6 (grace)
   bool planned_ = false;          // a change is under way: places that it does not use are dismissed
   /// Where the state lies: with the places of the last generation that was ready.
   struct {

@@ -26,6 +26,7 @@ class Pause {
   void begin(const std::string& why, int code, std::int64_t version, std::int64_t steps, std::int64_t now_ns) {
     asked_ns_ = now_ns;
     version_ = version;
+    why_ = why;
     if (version >= steps) return;
     status_ = Status(Code::unavailable, fmt::format("{} after step {} of {}", why, version, steps));
     code_ = code;
@@ -35,6 +36,13 @@ class Pause {
   /// What the job ends with once its last version is saved; ok: with its last step.
   const Status& status() const { return status_; }
   int code() const { return code_; }
+  /// When the job was asked. REQUIRES: asked.
+  std::int64_t asked_ns() const { return *asked_ns_; }
+  /// The steps that are under way take too long: the job ends with this version, which is whole. REQUIRES: begun.
+  void end_with(std::int64_t version, std::int64_t steps) {
+    version_ = version;
+    status_ = Status(Code::unavailable, fmt::format("{} after step {} of {}", why_, version, steps));
+  }
   /// After which it ends. REQUIRES: asked.
   std::int64_t version() const { return version_; }
   /// The error of a job whose last version cannot be saved, because of `s`.
@@ -42,6 +50,7 @@ class Pause {
 
  private:
   std::optional<std::int64_t> asked_ns_;
+  std::string why_;
   Status status_;
   std::int64_t version_ = 0;
   int code_ = exit_interrupted;

@@ -55,6 +55,27 @@ std::vector<PlaceId> Coordinator::available() const {
   return left;
 }
 
+std::int64_t Coordinator::grace_ends_ns() const {
+  // In a generation that is entered for that, nothing is left but to save.
+  const bool waits = pause_.begun() && !ends_early_ && recovers() && session_->committed() < pause_.version();
+  return waits ? pause_.asked_ns() + options_.grace_ns : std::numeric_limits<std::int64_t>::max();
+}
+
+void Coordinator::end_early(std::int64_t now_ns) {
+  ends_early_ = true;
+  change_.reset();
+  const std::string why = fmt::format("steps that had begun were not done {:.1f} s after the job was asked to end",
+                                      static_cast<double>(options_.grace_ns) * 1e-9);
+  if (!incident_) {
+    incident_ = Incident{.cause = why, .committed = session_->committed()};
+    incident_->down_ns = incident_->last_down_ns = now_ns;
+    generations_ = 0;
+  } else {
+    incident_->cause += "\nthen " + why;
+  }
+  leave_generation(now_ns);
+}
+
 void Coordinator::hold_for_change() {
   if (change_ && !session_->finished() && session_->earliest_end() < options_.session.steps)
     session_->hold_at(session_->earliest_end());
@@ -277,6 +298,10 @@ Connect Coordinator::choose_state(std::int64_t now_ns) {
     incident_->from = connect.restore = saved->folder;
   } else {
     incident_->from = connect.restore = options_.restore;
+  }
+  if (ends_early_) {
+    pause_.end_with(version, options_.session.steps);
+    checkpoints_->end_with(version);
   }
   told_.go_on_from(version);
   begin_session(version, std::move(sums));

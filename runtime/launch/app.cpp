@@ -134,6 +134,8 @@ Status check_ranges(const JobOptions& o, Rank workers) {
   if (!o.run_kernels && o.paced == 0) return refuse("run_kernels", o.run_kernels, "only a paced job may do without");
   if (o.detect_budget_ms < 100 || o.detect_budget_ms > 600'000)
     return refuse("detect_budget_ms", o.detect_budget_ms, "use 100 to 600000");
+  if (o.grace_s < 0 || o.grace_s > 86'400) return refuse("grace_s", o.grace_s, "use 0 to 86400");
+  if (o.spares < 0 || o.spares > 1024) return refuse("spares", o.spares, "use 0 to 1024");
   if (o.stall_s < 1) return refuse("stall_s", o.stall_s, "use 1 second or more");
   if (o.memory_bytes_max < 0)
     return refuse("memory_bytes_max", o.memory_bytes_max, "use 0 for what the machine has, or a number of bytes");

@@ -51,6 +51,9 @@ struct JobOptions {
   std::string socket;
   /// Reads the shape that such a request names. Error: there is no such shape.
   std::function<Expected<StageWidths>(const std::string& text)> read_shape;
+  /// Of a job that recovers and saves checkpoints: how long the steps that have begun may take after a signal, before
+  /// the job ends with the newest version that is whole. 0 to 86,400.
+  int grace_s = 20;
   std::vector<Injection> inject;  ///< of a drill
   /// The job goes on after an incident, or has ended in it. Of a job that recovers.
   std::function<void(const Incident&)> on_incident;

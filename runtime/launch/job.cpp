@@ -81,6 +81,7 @@ class Job final : private CoordinatorSink {
     c.on_pause = o.on_pause;
     c.recovers = o.recovers;
     c.detect_ns = std::int64_t{o.detect_budget_ms} * 1'000'000;
+    c.grace_ns = std::int64_t{o.grace_s} * 1'000'000'000;
     c.restore = o.checkpoint.restore;
     c.on_incident = o.on_incident;
     if (shapes_ && !o.replaces)

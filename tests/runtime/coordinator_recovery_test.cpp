@@ -614,3 +614,56 @@ TEST_CASE("a worn process is replaced, though its job replaces no lost place") {
   job.go_on({1});
   CHECK(job.last<Connect>().adopt == 1);
 }
+
+TEST_CASE(
+    "steps that are not done within the grace are left, and the job ends with the newest whole version (CR-6 grace)") {
+  SavedBefore checkpoints;
+  ThreePlaces job(&checkpoints);
+  job.enter();
+  for (const std::int64_t step : {0, 1, 2}) job.commit(step);
+  job.coordinator.interrupt("interrupted by Terminated", exit_interrupted, 0);
+  const std::int64_t grace_ns = CoordinatorOptions().grace_ns;
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Progress{1, true, {}, 0}, grace_ns - ms);
+  job.coordinator.turn(grace_ns - 1);
+  CHECK(job.coordinator.generation().number == 2);
+  CHECK(job.coordinator.wakes_ns() == grace_ns);
+  job.coordinator.turn(grace_ns);
+  CHECK(job.who<Abort>(40) == RankList{0, 1, 2});
+  job.leave({0, 1, 2});
+  job.go_on({2, 3});
+  CHECK(job.last<Connect>().adopt == 3);
+  CHECK(job.coordinator.wakes_ns() > grace_ns + ms);  // it is not left again
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 3, {}, 0}, grace_ns);
+  REQUIRE(job.coordinator.session().finished());
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Stopped{}, grace_ns);
+  job.coordinator.turn(grace_ns);
+  CHECK(job.told == std::vector<std::int64_t>{0, 1, 2});
+  const JobResult r = job.result();
+  CHECK(r.exit_code == exit_interrupted);
+  CHECK(says(r.status, "interrupted by Terminated after step 3 of 20"));
+  REQUIRE(r.incidents.size() == 1);
+  CHECK(r.incidents[0].cause == "steps that had begun were not done 20.0 s after the job was asked to end");
+}
+
+TEST_CASE("a job that is asked to change refuses where it cannot, and says why") {
+  const auto chosen = [](std::int64_t dp) {
+    return ChosenPlan{std::make_shared<const Plan>(ThreePlaces::make_plan(dp, false, 0)), "another", 0, {}};
+  };
+  ThreePlaces job;
+  CHECK(says(job.coordinator.change(chosen(2), "asked", 0), "has not begun"));
+  job.enter();
+  job.commit(0);
+  CHECK(says(job.coordinator.change(chosen(4), "asked", 0), "another needs 4 places, and there are 3"));
+  CHECK(job.coordinator.change(chosen(2), "asked", 0).ok());
+  CHECK(job.coordinator.state().phase == "is about to change its shape");
+  for (std::int64_t step = 1; step < 3; ++step) job.commit(step);  // those that have begun
+  CHECK(job.coordinator.generation().number == 2);
+  for (Rank r = 0; r < 3; ++r) job.hear(r, Closed{job.p.program("digest"), 3, {}, 0});
+  job.coordinator.turn(0);
+  CHECK(job.coordinator.generation().number == 3);
+  CHECK(job.who<Stop>(2).empty());
+  ThreePlaces ends;
+  ends.enter();
+  for (std::int64_t step = 0; step < 18; ++step) ends.commit(step);
+  CHECK(says(ends.coordinator.change(chosen(2), "asked", 0), "ends with the steps that have begun"));
+}
